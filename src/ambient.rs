@@ -1,0 +1,101 @@
+//! What the program takes from its surroundings: time and randomness.
+//!
+//! Nothing below the composition root reads a clock or the OS's generator itself. It asks an
+//! [`Ambient`], so that tests own both.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Serialize, Serializer};
+
+/// Source of wall-clock time, monotonic time and random bytes.
+pub trait Ambient: Send + Sync {
+    /// The wall clock.
+    fn now(&self) -> Timestamp;
+
+    /// Time since an arbitrary start; never goes back.
+    fn uptime(&self) -> Duration;
+
+    /// Fills `bytes` from a cryptographically secure generator.
+    fn fill(&self, bytes: &mut [u8]);
+}
+
+/// A point in time, in milliseconds since 1970-01-01T00:00:00Z.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(i64);
+
+/// 9999-12-31T23:59:59.999Z, the last moment that RFC 3339 can write.
+const LAST_MILLISECOND: i64 = 253_402_300_799_999;
+
+impl Timestamp {
+    /// Clamped to the years 1970 to 9999, which RFC 3339 can write.
+    pub fn from_millis(millis: i64) -> Self {
+        Self(millis.clamp(0, LAST_MILLISECOND))
+    }
+
+    pub fn as_millis(self) -> i64 {
+        self.0
+    }
+
+    /// Whole seconds since 1970, as OpenAI's `created` fields have them.
+    pub fn as_seconds(self) -> i64 {
+        self.0 / 1000
+    }
+
+    /// This moment moved forward; stops at the last one that can be written.
+    #[must_use]
+    pub fn after(self, wait: Duration) -> Self {
+        let millis = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
+        Self::from_millis(self.0.saturating_add(millis))
+    }
+}
+
+/// The text was not an RFC 3339 time with an offset, within the years 1970 to 9999.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("not an RFC 3339 time with an offset")]
+pub struct BadTime;
+
+impl FromStr for Timestamp {
+    type Err = BadTime;
+
+    fn from_str(text: &str) -> Result<Self, BadTime> {
+        let parsed: jiff::Timestamp = text.parse().map_err(|_| BadTime)?;
+        let millis = parsed.as_millisecond();
+        (0..=LAST_MILLISECOND).contains(&millis).then_some(Self(millis)).ok_or(BadTime)
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match jiff::Timestamp::from_millisecond(self.0) {
+            Ok(moment) => write!(f, "{moment:.3}"),
+            Err(_) => write!(f, "{}ms", self.0),
+        }
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Timestamp;
+
+    #[test]
+    fn a_time_is_written_as_it_is_read() {
+        let moment: Timestamp = "2026-11-21T11:00:00.250+01:00".parse().unwrap();
+        assert_eq!(moment.to_string(), "2026-11-21T10:00:00.250Z");
+        assert_eq!(moment.to_string().parse(), Ok(moment));
+    }
+
+    #[test]
+    fn a_time_without_an_offset_is_refused() {
+        for text in ["2026-11-21T11:00:00", "2026-11-21", "1e9", "", "1969-12-31T23:59:59Z"] {
+            assert!(text.parse::<Timestamp>().is_err(), "{text}");
+        }
+    }
+}

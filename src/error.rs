@@ -1,0 +1,158 @@
+//! The one error that a client can see, and the one table that decides how it looks.
+//!
+//! Everything from `storage` up to `http` speaks [`Error`]. Its `message` is written for the
+//! caller: what was wrong, which value, what would be right. What only the operator should know
+//! travels in [`Error::because`] and goes to the log with the request id.
+
+use std::fmt;
+use std::time::Duration;
+
+/// `Result` with the client-visible [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+macro_rules! codes {
+    ($($(#[$doc:meta])* $name:ident => $status:literal $kind:literal $code:literal,)+) => {
+        /// What went wrong, as one row of the table: HTTP status, `error.type`, `error.code`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Code { $($(#[$doc])* $name,)+ }
+
+        impl Code {
+            /// Every row of the table, in its order.
+            pub const ALL: &'static [Code] = &[$(Code::$name,)+];
+
+            /// HTTP status of the response.
+            pub fn status(self) -> u16 { match self { $(Code::$name => $status,)+ } }
+
+            /// `error.type` in the body.
+            pub fn kind(self) -> &'static str { match self { $(Code::$name => $kind,)+ } }
+
+            /// `error.code` in the body.
+            pub fn as_str(self) -> &'static str { match self { $(Code::$name => $code,)+ } }
+        }
+    };
+}
+
+codes! {
+    /// Malformed JSON; a missing, unknown or out-of-range field; a bad cursor.
+    InvalidParameter      => 400 "invalid_request_error" "invalid_parameter",
+    /// Prompt plus requested output does not fit the model's context.
+    ContextLengthExceeded => 400 "invalid_request_error" "context_length_exceeded",
+    MissingApiKey         => 401 "authentication_error"  "missing_api_key",
+    InvalidApiKey         => 401 "authentication_error"  "invalid_api_key",
+    ExpiredApiKey         => 401 "authentication_error"  "expired_api_key",
+    RevokedApiKey         => 401 "authentication_error"  "revoked_api_key",
+    /// The resource exists, in another project.
+    ProjectMismatch       => 403 "permission_error"      "project_mismatch",
+    InsufficientScope     => 403 "permission_error"      "insufficient_scope",
+    ModelNotAllowed       => 403 "permission_error"      "model_not_allowed",
+    NotFound              => 404 "invalid_request_error" "not_found",
+    ModelNotFound         => 404 "invalid_request_error" "model_not_found",
+    MethodNotAllowed      => 405 "invalid_request_error" "method_not_allowed",
+    RequestTimeout        => 408 "invalid_request_error" "request_timeout",
+    Conflict              => 409 "conflict_error"        "conflict",
+    RequestTooLarge       => 413 "invalid_request_error" "request_too_large",
+    UnsupportedEncoding   => 415 "invalid_request_error" "unsupported_content_encoding",
+    RateLimited           => 429 "rate_limit_error"      "rate_limit_exceeded",
+    /// A defect: the request id is all the client learns.
+    Internal              => 500 "server_error"          "internal_error",
+    Overloaded            => 503 "server_error"          "overloaded",
+    ModelUnavailable      => 503 "server_error"          "model_unavailable",
+    StorageUnavailable    => 503 "server_error"          "storage_unavailable",
+    ShuttingDown          => 503 "server_error"          "shutting_down",
+}
+
+/// A refusal or failure that ends a request.
+#[derive(Debug)]
+pub struct Error {
+    code: Code,
+    message: String,
+    param: Option<String>,
+    retry_after: Option<Duration>,
+    cause: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl Error {
+    /// An error of the table with the text that the client reads.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        let retry_after = (code.status() == 503).then_some(Duration::from_secs(1));
+        Self { code, message: message.into(), param: None, retry_after, cause: None }
+    }
+
+    /// A 400 about one field; `param` is its path in the request (`messages[2].role`).
+    pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::new(Code::InvalidParameter, message).param(param)
+    }
+
+    /// A 404: `what` names the kind of resource, `id` what was asked for.
+    pub fn not_found(what: &str, id: impl fmt::Display) -> Self {
+        Self::new(Code::NotFound, format!("No {what} '{id}' exists. Check the id, or list the {what}s that this key can see."))
+    }
+
+    /// A 500 whose cause is for the log alone.
+    pub fn internal(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::new(Code::Internal, "The server made an error. Quote the request id when you report it.").because(cause)
+    }
+
+    /// Names the field that the error is about.
+    #[must_use]
+    pub fn param(mut self, param: impl Into<String>) -> Self {
+        self.param = Some(param.into());
+        self
+    }
+
+    /// When a retry can succeed; sent as `Retry-After`.
+    #[must_use]
+    pub fn retry_after(mut self, wait: Duration) -> Self {
+        self.retry_after = Some(wait);
+        self
+    }
+
+    /// Keeps the cause for the operator's log; the client never sees it.
+    #[must_use]
+    pub fn because(mut self, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        self.cause = Some(cause.into());
+        self
+    }
+
+    pub fn code(&self) -> Code {
+        self.code
+    }
+
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    pub fn param_name(&self) -> Option<&str> {
+        self.param.as_deref()
+    }
+
+    /// How long the client should wait before it tries again, if that is known.
+    pub fn wait(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
+    /// The cause that belongs in the log.
+    pub fn cause(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
+        self.cause.as_deref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::Code;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_code_is_named_once() {
+        let names: HashSet<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
+        assert_eq!(names.len(), Code::ALL.len());
+    }
+}

@@ -1,0 +1,112 @@
+//! Identifiers: a prefix that tells the kind, and 128 bits that sort by creation time.
+//!
+//! The first 48 bits are the milliseconds since 1970, the other 80 are random. Text form: the
+//! prefix and 32 lower-case hexadecimal digits; nothing else parses, so an id has one spelling.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+
+use crate::ambient::Ambient;
+
+/// The text is not an identifier of this kind.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("not a well-formed {kind} id")]
+pub struct BadId {
+    pub kind: &'static str,
+}
+
+fn generate(ambient: &dyn Ambient) -> u128 {
+    let mut random = [0; 16];
+    ambient.fill(&mut random[6..]);
+    let time = (ambient.now().as_millis().unsigned_abs() as u128) << 80;
+    time | u128::from_be_bytes(random)
+}
+
+fn parse(prefix: &str, text: &str) -> Option<u128> {
+    let digits = text.strip_prefix(prefix)?;
+    let plain = digits.len() == 32 && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    plain.then(|| u128::from_str_radix(digits, 16).ok()).flatten()
+}
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident $kind:literal $prefix:literal;)+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(u128);
+
+        impl $name {
+            /// A new id, later than those made in earlier milliseconds.
+            pub fn generate(ambient: &dyn Ambient) -> Self {
+                Self(generate(ambient))
+            }
+
+            /// Big-endian bytes: they sort as the ids do.
+            pub fn to_bytes(self) -> [u8; 16] {
+                self.0.to_be_bytes()
+            }
+
+            pub fn from_bytes(bytes: [u8; 16]) -> Self {
+                Self(u128::from_be_bytes(bytes))
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = BadId;
+
+            fn from_str(text: &str) -> Result<Self, BadId> {
+                parse($prefix, text).map(Self).ok_or(BadId { kind: $kind })
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "{:032x}"), self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+    )+};
+}
+
+ids! {
+    /// A project, the owner of everything else.
+    ProjectId "project" "proj_";
+    /// An API key; it outlives the rotation of its secret.
+    KeyId "API key" "key_";
+    /// One row of the audit log.
+    AuditId "audit event" "audit_";
+    /// One HTTP request, in `x-request-id`, the log and error bodies.
+    RequestId "request" "req_";
+    /// One chat completion.
+    CompletionId "chat completion" "chatcmpl-";
+    /// The answer to one listing, which is no resource of its own.
+    ListId "list" "list_";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{BadId, KeyId, ProjectId};
+
+    #[test]
+    fn an_id_has_one_spelling() {
+        let id = ProjectId::from_bytes([7; 16]);
+        assert_eq!(id.to_string().parse(), Ok(id));
+        let text = id.to_string();
+        for bad in [text.to_uppercase(), format!("{text} "), text.replace("proj_", "key_"), text[..20].to_owned()] {
+            assert_eq!(bad.parse::<ProjectId>(), Err(BadId { kind: "project" }), "{bad}");
+        }
+        assert!(text.parse::<KeyId>().is_err());
+    }
+}
