@@ -1,0 +1,217 @@
+//! A chat completion, from a typed request to a ticket of pieces.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use super::models::{blocking, refuse_load};
+use crate::ambient::{Ambient, Timestamp};
+use crate::engine::text::{Message, PromptError, TextModel};
+use crate::engine::{Ending, Engine, Failure, Generation, Piece, Pieces, Refused, Sampling, TokenInfo};
+use crate::error::{Code, Error, Result};
+use crate::ids::CompletionId;
+use crate::service::access::Access;
+
+/// Prompts that may be rendered and tokenised at once; more are refused, not piled up.
+const PREPARING: usize = 64;
+
+/// Runs chat completions.
+pub struct Chat {
+    engine: Engine,
+    ambient: Arc<dyn Ambient>,
+    preparing: Arc<Semaphore>,
+}
+
+/// What a caller asks for; `http` has checked the form of each field.
+pub struct ChatCall {
+    pub model: String,
+    pub messages: Vec<Message>,
+    /// Answers wanted for the one prompt.
+    pub choices: u32,
+    /// Most tokens an answer may have; `None` is what the context leaves, and the name of the
+    /// field that set it, for messages.
+    pub max_tokens: Option<(u32, &'static str)>,
+    pub sampling: Sampling,
+    /// Seed of the draw; `None` takes a fresh one.
+    pub seed: Option<u64>,
+    pub stop: Vec<String>,
+    /// How many alternatives to report at each token.
+    pub logprobs: Option<u8>,
+}
+
+/// An answer that is being generated. Dropping it cancels the work.
+pub struct Running {
+    pub id: CompletionId,
+    pub created: Timestamp,
+    pub model: String,
+    pub prompt_tokens: u32,
+    pub choices: u32,
+    /// Whether log-probabilities were asked for.
+    pub logprobs: bool,
+    pieces: Pieces,
+    generated: Vec<u32>,
+}
+
+/// Tokens that a call used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    pub prompt_tokens: u32,
+    pub completion_tokens: u32,
+}
+
+/// One whole answer.
+#[derive(Default)]
+pub struct Choice {
+    pub text: String,
+    pub tokens: Vec<TokenInfo>,
+    pub ending: Option<Ending>,
+}
+
+impl Chat {
+    pub fn new(engine: Engine, ambient: Arc<dyn Ambient>) -> Self {
+        Self { engine, ambient, preparing: Arc::new(Semaphore::new(PREPARING)) }
+    }
+
+    /// Resolves the model, renders the prompt and hands it to the engine. Refuses at once when
+    /// the key may not, the prompt does not fit, or the queue is full.
+    pub async fn start(&self, access: &Access, call: ChatCall) -> Result<Running> {
+        access.require_model(&call.model)?;
+        let permit = self.preparing.clone().try_acquire_owned().map_err(|_| overloaded())?;
+        let (engine, id, messages) = (self.engine.clone(), call.model.clone(), call.messages);
+        let (model, prompt) = blocking(move || {
+            let _permit = permit;
+            let model = engine.models().load(&id).map_err(refuse_load)?;
+            let prompt = model.prompt(&messages).map_err(refuse_prompt)?;
+            Ok((model, prompt))
+        })
+        .await?;
+        check_bias(&call.sampling, &model)?;
+        let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
+        let max_tokens = room(&model, prompt_tokens, call.max_tokens)?;
+        let mut sampling = call.sampling;
+        sampling.seed = call.seed.unwrap_or_else(|| self.fresh_seed());
+        let generation = Generation {
+            prompt,
+            choices: call.choices,
+            max_tokens,
+            sampling,
+            stop: call.stop,
+            logprobs: call.logprobs,
+            tenant: u128::from_be_bytes(access.project().to_bytes()),
+        };
+        let ticket = self.engine.submit(&model, generation).map_err(refuse)?;
+        Ok(Running {
+            id: CompletionId::generate(&*self.ambient),
+            created: self.ambient.now(),
+            model: call.model,
+            prompt_tokens,
+            choices: call.choices,
+            logprobs: call.logprobs.is_some(),
+            pieces: ticket.pieces,
+            generated: vec![0; call.choices as usize],
+        })
+    }
+
+    fn fresh_seed(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.ambient.fill(&mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+}
+
+impl Running {
+    /// The next piece of any choice; `None` when all have ended.
+    pub async fn next(&mut self) -> Option<Result<Piece>> {
+        let piece = self.pieces.recv().await?;
+        Some(piece.map_err(fail).inspect(|piece| {
+            if let Some(count) = self.generated.get_mut(piece.choice as usize) {
+                *count = piece.generated;
+            }
+        }))
+    }
+
+    /// What has been used so far.
+    pub fn usage(&self) -> Usage {
+        Usage { prompt_tokens: self.prompt_tokens, completion_tokens: self.generated.iter().sum() }
+    }
+
+    /// Waits for every choice to end.
+    pub async fn whole(&mut self) -> Result<Vec<Choice>> {
+        let mut choices: Vec<Choice> = (0..self.choices).map(|_| Choice::default()).collect();
+        while let Some(piece) = self.next().await {
+            let piece = piece?;
+            let Some(choice) = choices.get_mut(piece.choice as usize) else { continue };
+            choice.text.push_str(&piece.text);
+            choice.tokens.extend(piece.tokens);
+            choice.ending = piece.end.or(choice.ending);
+        }
+        match choices.iter().all(|choice| choice.ending.is_some()) {
+            true => Ok(choices),
+            false => Err(Error::internal("the engine closed a ticket before its end")),
+        }
+    }
+}
+
+/// How many tokens may be generated: what was asked for, if prompt and answer fit together.
+fn room(model: &TextModel, prompt: u32, asked: Option<(u32, &'static str)>) -> Result<u32> {
+    let window = model.context_window();
+    let left = window.saturating_sub(prompt);
+    let too_long = |wanted: u32, param: &'static str| {
+        let message = format!(
+            "The model '{}' has a context of {window} tokens. The prompt has {prompt} tokens and {wanted} more were requested for the answer, {} in all. Shorten the messages or lower max_completion_tokens.",
+            model.id(),
+            u64::from(prompt) + u64::from(wanted),
+        );
+        Error::new(Code::ContextLengthExceeded, message).param(param)
+    };
+    match asked {
+        _ if left == 0 => Err(too_long(asked.map_or(1, |(wanted, _)| wanted), "messages")),
+        Some((wanted, field)) if wanted > left => Err(too_long(wanted, field)),
+        Some((wanted, _)) => Ok(wanted),
+        None => Ok(left),
+    }
+}
+
+fn check_bias(sampling: &Sampling, model: &TextModel) -> Result<()> {
+    match sampling.logit_bias.iter().find(|(id, _)| *id as usize >= model.vocabulary()) {
+        None => Ok(()),
+        Some((id, _)) => {
+            let message = format!(
+                "logit_bias names the token {id}, but the model '{}' has tokens 0 to {}.",
+                model.id(),
+                model.vocabulary() - 1
+            );
+            Err(Error::invalid(format!("logit_bias.{id}"), message))
+        }
+    }
+}
+
+fn refuse_prompt(error: PromptError) -> Error {
+    Error::invalid("messages", format!("The model's chat template refused the messages: {error}"))
+}
+
+fn overloaded() -> Error {
+    Error::new(Code::Overloaded, "The server is busy preparing other prompts. Try again in a moment.")
+}
+
+fn refuse(refused: Refused) -> Error {
+    match refused {
+        Refused::QueueFull { retry_after } => {
+            Error::new(Code::Overloaded, "The model's queue is full. Try again after the time in Retry-After.").retry_after(retry_after)
+        }
+        Refused::TooLarge { .. } => Error::invalid("max_completion_tokens", refused.to_string()),
+        Refused::ShuttingDown => shutting_down(),
+        Refused::Invalid(reason) => Error::new(Code::InvalidParameter, reason),
+    }
+}
+
+fn fail(failure: Failure) -> Error {
+    match failure {
+        Failure::ShuttingDown => shutting_down(),
+        Failure::Broken(reason) => Error::internal(reason),
+    }
+}
+
+fn shutting_down() -> Error {
+    Error::new(Code::ShuttingDown, "The server is shutting down. Try again when it is back.")
+}

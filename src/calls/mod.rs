@@ -1,0 +1,7 @@
+//! Where the two halves meet: a call is resolved, admitted, run on the engine and answered.
+//!
+//! `service` and `engine` do not know each other. Everything that needs both lives here, so that
+//! `http` only encodes and decodes.
+
+pub mod chat;
+pub mod models;

@@ -1,0 +1,73 @@
+//! The models that a key may see: the engine's registry seen through an [`Access`].
+
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::engine::registry::{LoadError, ModelInfo};
+use crate::error::{Code, Error, Result};
+use crate::service::access::Access;
+
+/// Models as callers see them.
+#[derive(Clone)]
+pub struct Models {
+    engine: Engine,
+}
+
+impl Models {
+    pub fn new(engine: Engine) -> Self {
+        Self { engine }
+    }
+
+    /// The models on the disk that `access` may use, by name.
+    pub async fn list(&self, access: &Access) -> Result<Vec<ModelInfo>> {
+        let engine = self.engine.clone();
+        let mut models = blocking(move || Ok(engine.models().list())).await?;
+        models.retain(|model| access.models().is_none_or(|allowed| allowed.contains(&model.id)));
+        models.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(models)
+    }
+
+    /// One model. 404 where none of that name lies on the disk, 403 where the key may not use it.
+    pub async fn get(&self, access: &Access, id: &str) -> Result<ModelInfo> {
+        let found = match self.engine.models().cached(id) {
+            Some(found) => Some(found),
+            None => {
+                let (engine, id) = (self.engine.clone(), id.to_owned());
+                blocking(move || Ok(engine.models().find(&id))).await?
+            }
+        };
+        let found = found.ok_or_else(|| unknown(id))?;
+        match access.models() {
+            Some(allowed) if !allowed.iter().any(|model| model == id) => Err(not_allowed(id)),
+            _ => Ok(found),
+        }
+    }
+}
+
+fn not_allowed(id: &str) -> Error {
+    let message = format!("This key may not use the model '{id}'. Use one of the models that the key lists.");
+    Error::new(Code::ModelNotAllowed, message).param("model")
+}
+
+fn unknown(id: &str) -> Error {
+    let name: String = id.chars().take(80).collect();
+    let message = format!("No model '{name}' is installed. GET /v1/models lists those that are; 'outpost models pull' fetches more.");
+    Error::new(Code::ModelNotFound, message).param("model")
+}
+
+/// What a caller is told about a model that could not be loaded.
+pub(super) fn refuse_load(error: LoadError) -> Error {
+    let unavailable = |message: String| {
+        Error::new(Code::ModelUnavailable, message).param("model").retry_after(Duration::from_secs(30))
+    };
+    match error {
+        LoadError::NotFound { id } => unknown(&id),
+        LoadError::NotText { .. } => Error::invalid("model", error.to_string()),
+        LoadError::Broken { .. } | LoadError::NoMemory { .. } => unavailable(error.to_string()),
+    }
+}
+
+/// Runs CPU- or disk-bound work off the async threads.
+pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| Err(Error::internal(panic.to_string())))
+}

@@ -1,0 +1,83 @@
+//! How an [`Error`] reaches the client: one body shape, one place.
+//!
+//! Handlers and extractors return `Error`; actix keeps it inside the response, and `frame`
+//! renders it here once the request id is known. Errors that actix makes itself are given our
+//! shape too.
+
+use actix_web::http::StatusCode;
+use actix_web::http::header::{self, HeaderValue};
+use actix_web::{HttpResponse, ResponseError};
+use serde::Serialize;
+
+use crate::error::{Code, Error};
+use crate::ids::RequestId;
+
+#[derive(Serialize)]
+pub struct Body<'a> {
+    error: Fields<'a>,
+}
+
+#[derive(Serialize)]
+struct Fields<'a> {
+    message: &'a str,
+    r#type: &'a str,
+    code: &'a str,
+    param: Option<&'a str>,
+    request_id: RequestId,
+}
+
+impl<'a> Body<'a> {
+    pub fn new(error: &'a Error, request_id: RequestId) -> Self {
+        Self {
+            error: Fields {
+                message: error.message(),
+                r#type: error.code().kind(),
+                code: error.code().as_str(),
+                param: error.param_name(),
+                request_id,
+            },
+        }
+    }
+}
+
+impl ResponseError for Error {
+    fn status_code(&self) -> StatusCode {
+        StatusCode::from_u16(self.code().status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    /// Only the status: `frame` fills in the body, where it knows the request id.
+    fn error_response(&self) -> HttpResponse {
+        HttpResponse::new(self.status_code())
+    }
+}
+
+/// The full response to `error`.
+pub fn render(error: &Error, request_id: RequestId) -> HttpResponse {
+    let mut response = HttpResponse::build(error.status_code()).json(Body::new(error, request_id));
+    let headers = response.headers_mut();
+    if error.code().status() == 401 {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    if let Some(wait) = error.wait() {
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
+        let millis = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        headers.insert(header::HeaderName::from_static("retry-after-ms"), HeaderValue::from(millis));
+    }
+    response
+}
+
+/// Gives an error that actix made (a payload that broke off, a bad path) our own words.
+pub fn translate(error: &actix_web::Error) -> Error {
+    let status = error.as_response_error().status_code();
+    let code = match status.as_u16() {
+        404 => Code::NotFound,
+        405 => Code::MethodNotAllowed,
+        408 => Code::RequestTimeout,
+        413 => Code::RequestTooLarge,
+        415 => Code::UnsupportedEncoding,
+        400..=499 => Code::InvalidParameter,
+        _ => return Error::internal(error.to_string()),
+    };
+    Error::new(code, format!("The request could not be read: {error}."))
+}

@@ -1,0 +1,49 @@
+//! The HTTP face: decodes requests into calls, encodes what comes back.
+//!
+//! One set of handlers is mounted twice: `/v1` answers in the spec's envelope, `/openai/v1` in
+//! OpenAI's exact bodies. Every request passes `frame` (id, log line, error body); inside the
+//! mounts it passes `authenticate` before anything else is looked at.
+
+pub mod caller;
+pub mod error;
+pub mod frame;
+pub mod input;
+pub mod openapi;
+pub mod paging;
+pub mod reply;
+pub mod routes;
+pub mod server;
+pub mod sse;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::ambient::Ambient;
+use crate::calls::{chat::Chat, models::Models};
+use crate::ids::ListId;
+use crate::service::{audit::Audit, keys::Keys, projects::Projects};
+use crate::storage::Store;
+
+/// What the handlers call.
+pub struct Api {
+    pub ambient: Arc<dyn Ambient>,
+    pub store: Store,
+    pub keys: Arc<Keys>,
+    pub projects: Projects,
+    pub audit: Audit,
+    pub models: Models,
+    pub chat: Chat,
+    pub draining: AtomicBool,
+}
+
+impl Api {
+    /// Whether the server is on its way out.
+    pub fn draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// An id for the answer to one listing.
+    pub fn list_id(&self) -> ListId {
+        ListId::generate(&*self.ambient)
+    }
+}

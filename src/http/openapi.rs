@@ -1,0 +1,93 @@
+//! The OpenAPI document, and the answers that follow from it: 404 for a path that is not in it,
+//! 405 with `Allow` for a method that is not.
+
+use actix_web::http::header::{self, HeaderValue};
+use actix_web::{HttpRequest, HttpResponse, get, web};
+use utoipa::openapi::path::PathItem;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{Components, InfoBuilder, OpenApi, OpenApiBuilder, SecurityRequirement};
+
+use super::input::shorten;
+use crate::error::{Code, Error};
+
+/// The finished document, kept as the text that is sent and the routes that it names.
+pub struct Document {
+    text: String,
+    routes: Vec<Route>,
+}
+
+struct Route {
+    segments: Vec<String>,
+    allow: String,
+}
+
+/// The document before the routes are collected into it.
+pub fn base() -> OpenApi {
+    let info = InfoBuilder::new()
+        .title("Outpost")
+        .version(env!("CARGO_PKG_VERSION"))
+        .description(Some("Projects, keys and local models. `/v1` answers in the service envelope, `/openai/v1` in OpenAI's bodies."))
+        .build();
+    let mut components = Components::new();
+    let bearer = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
+    components.add_security_scheme("api_key", bearer);
+    OpenApiBuilder::new()
+        .info(info)
+        .components(Some(components))
+        .security(Some([SecurityRequirement::new("api_key", [] as [&str; 0])]))
+        .build()
+}
+
+impl Document {
+    pub fn new(document: OpenApi) -> Self {
+        let routes = document.paths.paths.iter().map(|(path, item)| Route::new(path, item)).collect();
+        let text = document.to_json().unwrap_or_else(|_| "{}".to_owned());
+        Self { text, routes }
+    }
+
+    /// The methods of the route that `path` belongs to.
+    fn allowed(&self, path: &str) -> Option<&str> {
+        let asked: Vec<&str> = path.split('/').collect();
+        self.routes.iter().find(|route| route.matches(&asked)).map(|route| route.allow.as_str())
+    }
+}
+
+impl Route {
+    fn new(path: &str, item: &PathItem) -> Self {
+        let methods = [
+            ("GET", item.get.is_some()),
+            ("POST", item.post.is_some()),
+            ("PUT", item.put.is_some()),
+            ("PATCH", item.patch.is_some()),
+            ("DELETE", item.delete.is_some()),
+        ];
+        let allow: Vec<&str> = methods.into_iter().filter(|(_, has)| *has).map(|(name, _)| name).collect();
+        Self { segments: path.split('/').map(str::to_owned).collect(), allow: allow.join(", ") }
+    }
+
+    fn matches(&self, asked: &[&str]) -> bool {
+        let same = |(pattern, given): (&String, &&str)| pattern == given || (pattern.starts_with('{') && !given.is_empty());
+        self.segments.len() == asked.len() && self.segments.iter().zip(asked).all(same)
+    }
+}
+
+/// The document itself; it names no secret, so no key is needed.
+#[get("/openapi.json")]
+pub async fn serve(document: web::Data<Document>) -> HttpResponse {
+    HttpResponse::Ok().content_type("application/json").body(document.text.clone())
+}
+
+/// Whatever no route took.
+pub async fn fallback(request: HttpRequest, document: web::Data<Document>) -> HttpResponse {
+    let path = shorten(request.path());
+    let Some(allow) = document.allowed(request.path()) else {
+        let message = format!("There is nothing at '{path}'. /openapi.json lists every path.");
+        return HttpResponse::from_error(Error::new(Code::NotFound, message));
+    };
+    let message = format!("'{path}' does not take {}. It takes {allow}.", request.method());
+    let mut response = HttpResponse::from_error(Error::new(Code::MethodNotAllowed, message));
+    if let Ok(value) = HeaderValue::from_str(allow) {
+        response.headers_mut().insert(header::ALLOW, value);
+    }
+    response
+}

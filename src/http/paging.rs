@@ -1,0 +1,25 @@
+//! The paging parameters that every listing takes.
+
+use serde::Deserialize;
+
+use super::input::loose;
+use crate::service::page::PageRequest;
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct Paging {
+    /// Most records in a page: 1–100, 20 if absent.
+    #[serde(default, deserialize_with = "loose")]
+    pub limit: Option<i64>,
+    /// `next_cursor` of the page before.
+    pub cursor: Option<String>,
+    /// The last id of the page before, as OpenAI's clients send it.
+    pub after: Option<String>,
+}
+
+impl From<Paging> for PageRequest {
+    fn from(Paging { limit, cursor, after }: Paging) -> Self {
+        PageRequest { limit, cursor, after }
+    }
+}

@@ -1,0 +1,189 @@
+//! API keys: endpoints 1 to 4, and the rest of the resource.
+
+use actix_web::{delete, get, patch, post, put, web};
+use serde::{Deserialize, Serialize};
+
+use super::super::input::{ApiJson, ApiParams, ApiPath, loose, nullable};
+use super::super::reply::{Head, List, Mount, Reply, Time};
+use crate::ambient::Timestamp;
+use crate::error::{Error, Result};
+use crate::http::{Api, caller::Caller};
+use crate::ids::{KeyId, ProjectId};
+use crate::service::keys::{Change, Key, KeyChange, NewKey, Rotation};
+use crate::service::page::PageRequest;
+use crate::service::secrets::Secret;
+
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateKey {
+    /// Label of the key, 1–256 characters.
+    name: String,
+    /// The project that owns the key.
+    project_id: String,
+    /// RFC 3339 time with an offset, in the future; absent: never.
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires_at: Option<Timestamp>,
+    /// What the key may do: `admin`, `project`, `inference`. Default `project` and `inference`.
+    scopes: Option<Vec<String>>,
+    /// Ids of the models that the key may call; absent: all.
+    models: Option<Vec<String>>,
+}
+
+#[derive(Deserialize, utoipa::ToSchema, Default)]
+#[serde(deny_unknown_fields)]
+pub struct RotateKey {
+    /// How long the previous secret goes on working: 0–2,592,000 s, 0 if absent.
+    grace_period_seconds: Option<i64>,
+    /// Why, for the audit log.
+    reason: Option<String>,
+}
+
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpdateKey {
+    /// New label, 1–256 characters.
+    name: String,
+    /// New expiration; null clears it, absent keeps it.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    expires_at: Option<Option<Timestamp>>,
+}
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct ListKeys {
+    /// The project whose keys are listed.
+    project_id: String,
+    /// Most records in a page: 1–100, 20 if absent.
+    #[serde(default, deserialize_with = "loose")]
+    limit: Option<i64>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// The last id of the page before, as OpenAI's clients send it.
+    after: Option<String>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct KeyBody {
+    name: String,
+    project_id: String,
+    scopes: Vec<&'static str>,
+    models: Option<Vec<String>>,
+    redacted_value: String,
+    created_at: Time,
+    updated_at: Time,
+    expires_at: Option<Time>,
+    revoked_at: Option<Time>,
+    rotated_at: Option<Time>,
+    /// Until when the secret before the last rotation still works.
+    previous_valid_until: Option<Time>,
+}
+
+/// A key with its secret: the only time that it is shown.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct NewKeyBody {
+    #[serde(flatten)]
+    key: KeyBody,
+    secret: String,
+    /// The same secret under the name that OpenAI uses.
+    value: String,
+}
+
+fn head(key: &Key, now: Timestamp) -> Head<KeyId> {
+    Head { id: key.id, object: "organization.project.api_key", state: Some(key.state(now)) }
+}
+
+fn body(key: Key, mount: Mount) -> KeyBody {
+    KeyBody {
+        name: key.name,
+        project_id: key.project.to_string(),
+        scopes: key.scopes.iter().map(|scope| scope.as_str()).collect(),
+        models: key.models,
+        redacted_value: key.redacted,
+        created_at: mount.time(key.created_at),
+        updated_at: mount.time(key.updated_at),
+        expires_at: key.expires_at.map(|at| mount.time(at)),
+        revoked_at: key.revoked_at.map(|at| mount.time(at)),
+        rotated_at: key.rotated_at.map(|at| mount.time(at)),
+        previous_valid_until: key.previous_valid_until.map(|at| mount.time(at)),
+    }
+}
+
+fn reply(caller: &Caller, api: &Api, key: Key) -> Reply {
+    caller.reply(head(&key, api.ambient.now()), body(key, caller.mount))
+}
+
+fn reply_with_secret(caller: &Caller, api: &Api, key: Key, secret: &Secret) -> Reply {
+    let head = head(&key, api.ambient.now());
+    let (secret, value) = (secret.expose().to_owned(), secret.expose().to_owned());
+    caller.reply(head, NewKeyBody { key: body(key, caller.mount), secret, value })
+}
+
+/// A project named in a body or query: one that cannot exist is reported like one that does not.
+pub(super) fn project(text: &str) -> Result<ProjectId> {
+    text.parse().map_err(|_| Error::not_found("project", super::super::input::shorten(text)).param("project_id"))
+}
+
+/// Create a key. Its secret is in this answer and never again.
+#[utoipa::path(tag = "api keys", request_body = CreateKey, responses((status = 200, body = NewKeyBody)))]
+#[post("/api-keys")]
+pub async fn create(caller: Caller, new: ApiJson<CreateKey>, api: web::Data<Api>) -> Reply {
+    let CreateKey { name, project_id, expires_at, scopes, models } = new.0;
+    let new = NewKey { name, project: project(&project_id)?, expires_at, scopes, models };
+    let (key, secret) = api.keys.create(&caller.access, new).await?;
+    reply_with_secret(&caller, &api, key, &secret)
+}
+
+/// List a project's keys, newest first. Secrets are never included.
+#[utoipa::path(tag = "api keys", params(ListKeys), responses((status = 200, body = [KeyBody])))]
+#[get("/api-keys")]
+pub async fn list(caller: Caller, params: ApiParams<ListKeys>, api: web::Data<Api>) -> Reply {
+    let ListKeys { project_id, limit, cursor, after } = params.0;
+    let page = api.keys.list(&caller.access, project(&project_id)?, PageRequest { limit, cursor, after }).await?;
+    let now = api.ambient.now();
+    let item = |key: Key| caller.mount.item(head(&key, now), body(key, caller.mount));
+    caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
+}
+
+/// Read a key's metadata.
+#[utoipa::path(tag = "api keys", params(("api_key_id" = String, Path)), responses((status = 200, body = KeyBody)))]
+#[get("/api-keys/{api_key_id}")]
+pub async fn get(caller: Caller, id: ApiPath<KeyId>, api: web::Data<Api>) -> Reply {
+    let key = api.keys.get(&caller.access, id.0).await?;
+    reply(&caller, &api, key)
+}
+
+/// Rotate a key: a new secret, the same id, project, label and scopes.
+#[utoipa::path(tag = "api keys", params(("api_key_id" = String, Path)), request_body = RotateKey,
+    responses((status = 200, body = NewKeyBody)))]
+#[put("/api-keys/{api_key_id}")]
+pub async fn rotate(caller: Caller, id: ApiPath<KeyId>, how: ApiJson<RotateKey>, api: web::Data<Api>) -> Reply {
+    let RotateKey { grace_period_seconds, reason } = how.0;
+    let rotation = Rotation { grace_period_seconds, reason };
+    let (key, secret) = api.keys.rotate(&caller.access, id.0, rotation).await?;
+    reply_with_secret(&caller, &api, key, &secret)
+}
+
+/// Change a key's label, and its expiration if given.
+#[utoipa::path(tag = "api keys", params(("api_key_id" = String, Path)), request_body = UpdateKey,
+    responses((status = 200, body = KeyBody)))]
+#[patch("/api-keys/{api_key_id}")]
+pub async fn update(caller: Caller, id: ApiPath<KeyId>, change: ApiJson<UpdateKey>, api: web::Data<Api>) -> Reply {
+    let UpdateKey { name, expires_at } = change.0;
+    let expires_at = match expires_at {
+        None => Change::Keep,
+        Some(None) => Change::Clear,
+        Some(Some(at)) => Change::Set(at),
+    };
+    let key = api.keys.update(&caller.access, id.0, KeyChange { name, expires_at }).await?;
+    reply(&caller, &api, key)
+}
+
+/// Revoke a key: it stops working from the next request on.
+#[utoipa::path(tag = "api keys", params(("api_key_id" = String, Path)), responses((status = 200, body = KeyBody)))]
+#[delete("/api-keys/{api_key_id}")]
+pub async fn revoke(caller: Caller, id: ApiPath<KeyId>, api: web::Data<Api>) -> Reply {
+    let key = api.keys.revoke(&caller.access, id.0).await?;
+    reply(&caller, &api, key)
+}

@@ -1,0 +1,142 @@
+//! OpenAI's shapes of an answer, whole and in chunks.
+
+use serde::Serialize;
+
+use crate::calls::chat::{Choice, Running, Usage};
+use crate::engine::{Ending, TokenInfo, TokenLogprob};
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Completion {
+    created: i64,
+    model: String,
+    choices: Vec<WholeChoice>,
+    usage: UsageBody,
+    system_fingerprint: Option<String>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct WholeChoice {
+    index: usize,
+    message: AssistantMessage,
+    logprobs: Option<Logprobs>,
+    finish_reason: &'static str,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct AssistantMessage {
+    role: &'static str,
+    content: String,
+    refusal: Option<String>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Logprobs {
+    content: Vec<TokenBody>,
+    refusal: Option<Vec<String>>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct TokenBody {
+    #[serde(flatten)]
+    token: Alternative,
+    top_logprobs: Vec<Alternative>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct Alternative {
+    token: String,
+    logprob: f32,
+    bytes: Vec<u8>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct UsageBody {
+    prompt_tokens: u32,
+    completion_tokens: u32,
+    total_tokens: u32,
+    prompt_tokens_details: PromptDetails,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct PromptDetails {
+    cached_tokens: u32,
+}
+
+/// One event of a stream.
+#[derive(Serialize)]
+pub struct Chunk<'a> {
+    pub id: String,
+    pub object: &'static str,
+    pub created: i64,
+    pub model: &'a str,
+    pub choices: Vec<ChunkChoice<'a>>,
+    /// Outer `None` leaves the field out; inner `None` is the null that `include_usage` asks for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Option<UsageBody>>,
+}
+
+#[derive(Serialize)]
+pub struct ChunkChoice<'a> {
+    pub index: u32,
+    pub delta: Delta<'a>,
+    pub logprobs: Option<Logprobs>,
+    pub finish_reason: Option<&'static str>,
+}
+
+#[derive(Default, Serialize)]
+pub struct Delta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<&'a str>,
+}
+
+impl From<Usage> for UsageBody {
+    fn from(usage: Usage) -> Self {
+        Self {
+            prompt_tokens: usage.prompt_tokens,
+            completion_tokens: usage.completion_tokens,
+            total_tokens: usage.prompt_tokens.saturating_add(usage.completion_tokens),
+            prompt_tokens_details: PromptDetails { cached_tokens: 0 },
+        }
+    }
+}
+
+/// The body of a whole answer.
+pub fn completion(running: &Running, choices: Vec<Choice>) -> Completion {
+    let choice = |(index, choice): (usize, Choice)| WholeChoice {
+        index,
+        message: AssistantMessage { role: "assistant", content: choice.text, refusal: None },
+        logprobs: logprobs(&choice.tokens, running.logprobs),
+        finish_reason: choice.ending.map_or("stop", finish_reason),
+    };
+    Completion {
+        created: running.created.as_seconds(),
+        model: running.model.clone(),
+        choices: choices.into_iter().enumerate().map(choice).collect(),
+        usage: running.usage().into(),
+        system_fingerprint: None,
+    }
+}
+
+pub fn finish_reason(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Stop => "stop",
+        Ending::Length => "length",
+    }
+}
+
+/// `None` unless the caller asked for log-probabilities.
+pub fn logprobs(tokens: &[TokenInfo], wanted: bool) -> Option<Logprobs> {
+    let body = |info: &TokenInfo| TokenBody {
+        token: alternative(&info.token),
+        top_logprobs: info.top.iter().map(alternative).collect(),
+    };
+    wanted.then(|| Logprobs { content: tokens.iter().map(body).collect(), refusal: None })
+}
+
+fn alternative(token: &TokenLogprob) -> Alternative {
+    // JSON knows no infinity; a token that cannot occur gets the smallest number there is.
+    let logprob = token.logprob.max(-9999.0);
+    Alternative { token: String::from_utf8_lossy(&token.bytes).into_owned(), logprob, bytes: token.bytes.clone() }
+}

@@ -1,0 +1,34 @@
+//! Chat completions: endpoint 5.
+
+mod answer;
+mod messages;
+mod request;
+mod stream;
+
+use actix_web::{HttpRequest, post, web};
+
+use super::super::input::ApiJson;
+use super::super::reply::{Head, Reply};
+use crate::http::{Api, caller::Caller, frame};
+
+/// Generate an assistant message; with `stream: true` as server-sent events.
+#[utoipa::path(tag = "chat", request_body = request::ChatRequest, responses(
+    (status = 200, body = answer::Completion),
+    (status = 200, content_type = "text/event-stream", description = "With `stream: true`: OpenAI's chunks, then `data: [DONE]`.", body = String),
+))]
+#[post("/chat/completions")]
+pub async fn complete(
+    caller: Caller,
+    body: ApiJson<request::ChatRequest>,
+    request: HttpRequest,
+    api: web::Data<Api>,
+) -> Reply {
+    let asked = body.0.check()?;
+    let mut running = api.chat.start(&caller.access, asked.call).await?;
+    if let Some(options) = asked.stream {
+        return Ok(stream::respond(running, options, frame::request_id(&request)));
+    }
+    let choices = running.whole().await?;
+    let head = Head { id: running.id, object: "chat.completion", state: None };
+    caller.reply(head, answer::completion(&running, choices))
+}

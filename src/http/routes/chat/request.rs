@@ -1,0 +1,257 @@
+//! OpenAI's chat request: every field is taken, ignored because it cannot change the result, or
+//! refused by name. Nothing is silently half-done.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::messages::ChatMessage;
+use crate::calls::chat::ChatCall;
+use crate::engine::Sampling;
+use crate::error::{Error, Result};
+use crate::http::input::shorten;
+
+/// Most answers to one prompt.
+const MOST_CHOICES: u32 = 16;
+const MOST_STOPS: usize = 16;
+const LONGEST_STOP: usize = 256;
+const MOST_BIASES: usize = 1024;
+
+/// Fields that cannot change what this server answers.
+const IGNORED: [&str; 13] = [
+    "user",
+    "metadata",
+    "store",
+    "service_tier",
+    "safety_identifier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+    "prompt_cache_options",
+    "parallel_tool_calls",
+    "prediction",
+    "moderation",
+    "verbosity",
+    "reasoning_effort",
+];
+
+#[derive(Deserialize, utoipa::ToSchema)]
+pub struct ChatRequest {
+    /// Id of an installed model.
+    model: String,
+    /// The conversation so far, in order.
+    messages: Vec<ChatMessage>,
+    stream: Option<bool>,
+    stream_options: Option<StreamOptions>,
+    /// 0–2, 1 if absent; 0 always takes the likeliest token.
+    temperature: Option<f32>,
+    /// Above 0 up to 1.
+    top_p: Option<f32>,
+    /// Draw among this many likeliest tokens; 0 is off.
+    top_k: Option<u32>,
+    /// Draw among tokens at least this likely, relative to the likeliest: 0–1.
+    min_p: Option<f32>,
+    /// −2 to 2.
+    frequency_penalty: Option<f32>,
+    /// −2 to 2.
+    presence_penalty: Option<f32>,
+    /// Above 0 up to 10; 1 is off.
+    repetition_penalty: Option<f32>,
+    /// The same seed and request give the same answer.
+    seed: Option<i64>,
+    /// One string, or up to 16.
+    stop: Option<Stop>,
+    /// Number of answers, 1–16.
+    n: Option<u32>,
+    max_completion_tokens: Option<u32>,
+    /// The older name of `max_completion_tokens`.
+    max_tokens: Option<u32>,
+    /// Fewest tokens before the answer may end.
+    min_tokens: Option<u32>,
+    /// Go on past the model's end-of-sequence token.
+    ignore_eos: Option<bool>,
+    logprobs: Option<bool>,
+    /// 0–20; needs `logprobs: true`.
+    top_logprobs: Option<u8>,
+    /// Token id → −100 to 100.
+    logit_bias: Option<BTreeMap<String, f32>>,
+    #[serde(flatten)]
+    #[schema(ignore)]
+    rest: Map<String, Value>,
+}
+
+#[derive(Clone, Copy, Default, Deserialize, utoipa::ToSchema)]
+pub struct StreamOptions {
+    /// Send one more chunk with the usage before the end.
+    #[serde(default)]
+    pub include_usage: bool,
+}
+
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(untagged, expecting = "expected a string or an array of strings")]
+enum Stop {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// A request whose fields are all in range.
+pub struct Asked {
+    pub call: ChatCall,
+    /// How to stream, if to stream.
+    pub stream: Option<StreamOptions>,
+}
+
+impl ChatRequest {
+    /// Checks every field on its own; what depends on the model is checked by `calls`.
+    pub fn check(self) -> Result<Asked> {
+        refuse_unsupported(&self.rest)?;
+        let sampling = self.sampling()?;
+        let choices = self.n.unwrap_or(1);
+        within("n", choices, 1, MOST_CHOICES)?;
+        let max_tokens = self.max_tokens()?;
+        let logprobs = self.logprobs()?;
+        let stream = self.stream()?;
+        let call = ChatCall {
+            model: self.model,
+            messages: super::messages::check(self.messages)?,
+            choices,
+            max_tokens,
+            sampling,
+            seed: self.seed.map(i64::cast_unsigned),
+            stop: stop(self.stop)?,
+            logprobs,
+        };
+        Ok(Asked { call, stream })
+    }
+
+    fn sampling(&self) -> Result<Sampling> {
+        Ok(Sampling {
+            temperature: number("temperature", self.temperature, 1.0, 0.0, 2.0)?,
+            top_p: positive("top_p", self.top_p, 1.0)?,
+            top_k: self.top_k.unwrap_or(0),
+            min_p: number("min_p", self.min_p, 0.0, 0.0, 1.0)?,
+            frequency_penalty: number("frequency_penalty", self.frequency_penalty, 0.0, -2.0, 2.0)?,
+            presence_penalty: number("presence_penalty", self.presence_penalty, 0.0, -2.0, 2.0)?,
+            repetition_penalty: positive("repetition_penalty", self.repetition_penalty, 10.0)?,
+            seed: 0,
+            logit_bias: biases(self.logit_bias.as_ref())?,
+            min_tokens: self.min_tokens.unwrap_or(0),
+            ignore_eos: self.ignore_eos.unwrap_or(false),
+        })
+    }
+
+    fn max_tokens(&self) -> Result<Option<(u32, &'static str)>> {
+        let newer = self.max_completion_tokens.map(|count| (count, "max_completion_tokens"));
+        let older = self.max_tokens.map(|count| (count, "max_tokens"));
+        if let (Some((newer, field)), Some((older, _))) = (newer, older)
+            && newer != older
+        {
+            let message = format!("max_completion_tokens is {newer} but max_tokens is {older}. Send one of them.");
+            return Err(Error::invalid(field, message));
+        }
+        let chosen = newer.or(older);
+        if let Some((0, field)) = chosen {
+            return Err(Error::invalid(field, format!("{field} is 0. Ask for at least 1 token, or leave it out.")));
+        }
+        if let (Some(least), Some((most, field))) = (self.min_tokens, chosen)
+            && least > most
+        {
+            return Err(Error::invalid("min_tokens", format!("min_tokens is {least}, more than {field}, which is {most}.")));
+        }
+        Ok(chosen)
+    }
+
+    fn logprobs(&self) -> Result<Option<u8>> {
+        let top = self.top_logprobs.unwrap_or(0);
+        within("top_logprobs", u32::from(top), 0, 20)?;
+        match (self.logprobs.unwrap_or(false), self.top_logprobs) {
+            (true, _) => Ok(Some(top)),
+            (false, None | Some(0)) => Ok(None),
+            (false, Some(_)) => Err(Error::invalid("top_logprobs", "top_logprobs needs logprobs: true beside it.")),
+        }
+    }
+
+    fn stream(&self) -> Result<Option<StreamOptions>> {
+        let streamed = self.stream.unwrap_or(false);
+        match self.stream_options {
+            Some(_) if !streamed => {
+                Err(Error::invalid("stream_options", "stream_options needs stream: true beside it."))
+            }
+            options => Ok(streamed.then(|| options.unwrap_or_default())),
+        }
+    }
+}
+
+/// Fields that OpenAI has and this server has not: refused where they would change the answer.
+fn refuse_unsupported(rest: &Map<String, Value>) -> Result<()> {
+    let idle = |name: &str, value: &Value| match name {
+        _ if value.is_null() || IGNORED.contains(&name) => true,
+        "tools" | "functions" => value.as_array().is_some_and(Vec::is_empty),
+        "tool_choice" | "function_call" => matches!(value.as_str(), Some("none" | "auto")),
+        "response_format" => value.get("type").and_then(Value::as_str) == Some("text"),
+        "modalities" => value.as_array().is_some_and(|kinds| kinds.iter().all(|kind| kind == "text")),
+        _ => false,
+    };
+    match rest.iter().find(|(name, value)| !idle(name, value)) {
+        None => Ok(()),
+        Some((name, _)) => {
+            let name = shorten(name);
+            let message = format!("'{name}' is not supported by this server. Leave it out.");
+            Err(Error::invalid(name, message))
+        }
+    }
+}
+
+fn number(field: &str, given: Option<f32>, default: f32, least: f32, most: f32) -> Result<f32> {
+    within(field, given.unwrap_or(default), least, most)
+}
+
+/// A factor above 0 up to `most`, 1 if absent.
+fn positive(field: &str, given: Option<f32>, most: f32) -> Result<f32> {
+    let value = given.unwrap_or(1.0);
+    if value > 0.0 && value <= most {
+        return Ok(value);
+    }
+    Err(Error::invalid(field, format!("{field} is {value}; it must be above 0 and at most {most}.")))
+}
+
+fn within<T: PartialOrd + Copy + std::fmt::Display>(field: &str, value: T, least: T, most: T) -> Result<T> {
+    if value >= least && value <= most {
+        return Ok(value);
+    }
+    Err(Error::invalid(field, format!("{field} is {value}; it must be from {least} to {most}.")))
+}
+
+fn biases(given: Option<&BTreeMap<String, f32>>) -> Result<Vec<(u32, f32)>> {
+    let Some(given) = given else { return Ok(Vec::new()) };
+    if given.len() > MOST_BIASES {
+        let message = format!("logit_bias has {} entries; at most {MOST_BIASES} are allowed.", given.len());
+        return Err(Error::invalid("logit_bias", message));
+    }
+    given
+        .iter()
+        .map(|(token, bias)| {
+            let field = format!("logit_bias.{}", shorten(token));
+            let id = token.parse().map_err(|_| Error::invalid(&*field, format!("'{field}': a token id is a whole number.")))?;
+            within(&field, *bias, -100.0, 100.0).map(|bias| (id, bias))
+        })
+        .collect()
+}
+
+fn stop(given: Option<Stop>) -> Result<Vec<String>> {
+    let stops = match given {
+        None => Vec::new(),
+        Some(Stop::One(text)) => vec![text],
+        Some(Stop::Many(texts)) => texts,
+    };
+    if stops.len() > MOST_STOPS {
+        return Err(Error::invalid("stop", format!("stop has {} strings; at most {MOST_STOPS} are allowed.", stops.len())));
+    }
+    match stops.iter().position(|text| text.is_empty() || text.len() > LONGEST_STOP) {
+        None => Ok(stops),
+        Some(place) => {
+            let message = format!("stop[{place}] must have from 1 to {LONGEST_STOP} bytes.");
+            Err(Error::invalid(format!("stop[{place}]"), message))
+        }
+    }
+}

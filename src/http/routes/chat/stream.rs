@@ -1,0 +1,111 @@
+//! A chat answer as server-sent events, exactly as OpenAI streams them.
+//!
+//! The response body owns the running call: when the client leaves, actix drops the body, that
+//! drops the receiver, and the engine stops.
+
+use std::time::Duration;
+
+use actix_web::HttpResponse;
+use futures_util::Stream;
+use futures_util::stream;
+
+use super::answer::{Chunk, ChunkChoice, Delta, finish_reason, logprobs};
+use super::request::StreamOptions;
+use crate::calls::chat::Running;
+use crate::engine::Piece;
+use crate::error::Error;
+use crate::http::error::Body;
+use crate::http::sse;
+use crate::ids::RequestId;
+
+/// How long a stream may be silent before a comment shows the client that it lives.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+pub fn respond(running: Running, options: StreamOptions, request_id: Option<RequestId>) -> HttpResponse {
+    sse::response(events(running, options, request_id))
+}
+
+struct Events {
+    running: Running,
+    options: StreamOptions,
+    request_id: Option<RequestId>,
+    greeted: Vec<bool>,
+    finished: bool,
+}
+
+fn events(running: Running, options: StreamOptions, request_id: Option<RequestId>) -> impl Stream<Item = sse::Event> {
+    let greeted = vec![false; running.choices as usize];
+    let state = Events { running, options, request_id, greeted, finished: false };
+    stream::unfold(state, |mut state| async move {
+        if state.finished {
+            return None;
+        }
+        let event = state.next().await;
+        Some((event, state))
+    })
+}
+
+impl Events {
+    async fn next(&mut self) -> sse::Event {
+        match actix_web::rt::time::timeout(KEEP_ALIVE, self.running.next()).await {
+            Err(_) => sse::keep_alive(),
+            Ok(Some(Ok(piece))) => self.piece(&piece),
+            Ok(Some(Err(error))) => self.fail(&error),
+            Ok(None) => self.end(),
+        }
+    }
+
+    fn piece(&mut self, piece: &Piece) -> sse::Event {
+        let mut choices = Vec::with_capacity(1);
+        let first = self.greeted.get_mut(piece.choice as usize).is_some_and(|seen| !std::mem::replace(seen, true));
+        choices.push(ChunkChoice {
+            index: piece.choice,
+            delta: Delta {
+                role: first.then_some("assistant"),
+                content: (first || !piece.text.is_empty()).then_some(piece.text.as_str()),
+            },
+            logprobs: logprobs(&piece.tokens, self.running.logprobs && !piece.tokens.is_empty()),
+            finish_reason: None,
+        });
+        let Some(ending) = piece.end else { return sse::data(&self.chunk(choices)) };
+        // OpenAI closes a choice with a chunk of its own whose delta is empty.
+        let text = sse::data(&self.chunk(choices));
+        let last =
+            ChunkChoice { index: piece.choice, delta: Delta::default(), logprobs: None, finish_reason: Some(finish_reason(ending)) };
+        let close = sse::data(&self.chunk(vec![last]));
+        let silent = !first && piece.text.is_empty() && piece.tokens.is_empty();
+        if silent { close } else { sse::join(text, close) }
+    }
+
+    fn chunk<'a>(&'a self, choices: Vec<ChunkChoice<'a>>) -> Chunk<'a> {
+        Chunk {
+            id: self.running.id.to_string(),
+            object: "chat.completion.chunk",
+            created: self.running.created.as_seconds(),
+            model: &self.running.model,
+            choices,
+            usage: self.options.include_usage.then_some(None),
+        }
+    }
+
+    /// An error after the stream began: one event in the usual shape, and no `[DONE]`.
+    fn fail(&mut self, error: &Error) -> sse::Event {
+        self.finished = true;
+        if let Some(cause) = error.cause() {
+            tracing::error!(request_id = self.request_id.map(|id| id.to_string()), %cause, "stream failed");
+        }
+        match self.request_id {
+            Some(id) => sse::data(&Body::new(error, id)),
+            None => sse::done(),
+        }
+    }
+
+    fn end(&mut self) -> sse::Event {
+        self.finished = true;
+        if !self.options.include_usage {
+            return sse::done();
+        }
+        let usage = Chunk { usage: Some(Some(self.running.usage().into())), ..self.chunk(Vec::new()) };
+        sse::join(sse::data(&usage), sse::done())
+    }
+}

@@ -1,0 +1,26 @@
+//! Whether the process lives, and whether it should be sent work. No key needed.
+
+use actix_web::{HttpResponse, get, web};
+use serde_json::json;
+
+use crate::error::{Code, Error};
+use crate::http::{Api, reply::Reply};
+
+#[utoipa::path(tag = "health", security(()), responses((status = 200, description = "The process is alive.")))]
+#[get("/healthz")]
+pub async fn alive() -> HttpResponse {
+    HttpResponse::Ok().json(json!({ "status": "ok" }))
+}
+
+#[utoipa::path(tag = "health", security(()), responses(
+    (status = 200, description = "Ready for work."),
+    (status = 503, description = "Shutting down, or the store cannot be reached."),
+))]
+#[get("/readyz")]
+pub async fn ready(api: web::Data<Api>) -> Reply {
+    if api.draining() {
+        return Err(Error::new(Code::ShuttingDown, "The server is shutting down."));
+    }
+    api.store.read(|_| Ok(())).await?;
+    Ok(HttpResponse::Ok().json(json!({ "status": "ready" })))
+}

@@ -1,0 +1,160 @@
+//! Models: endpoint 11 and the list.
+
+use actix_web::{get, web};
+use serde::{Deserialize, Serialize};
+
+use super::super::input::{ApiParams, loose};
+use super::super::reply::{Head, List, Reply};
+use crate::engine::registry::{Kind, ModelInfo};
+use crate::error::{Code, Error, Result};
+use crate::http::{Api, caller::Caller};
+use crate::ids::ProjectId;
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct GetModel {
+    /// Include context and output limits.
+    #[serde(default, deserialize_with = "loose")]
+    include_limits: Option<bool>,
+    /// Say whether this project may use the model.
+    project_id: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Nothing {}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct ModelBody {
+    /// Unix seconds, as OpenAI has it.
+    created: i64,
+    owned_by: String,
+    architecture: String,
+    capabilities: Capabilities,
+    modalities: Modalities,
+    format: &'static str,
+    quantization: Option<String>,
+    /// Number of weights.
+    parameters: u64,
+    /// Size on the disk.
+    bytes: u64,
+    license: Option<String>,
+    loaded: bool,
+    /// Why the model cannot be used, if it cannot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    problem: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limits: Option<Limits>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    access: Option<ModelAccess>,
+}
+
+/// What this server can do with the model today.
+#[derive(Serialize, utoipa::ToSchema)]
+struct Capabilities {
+    chat_completions: bool,
+    streaming: bool,
+    embeddings: bool,
+    image_generation: bool,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct Modalities {
+    input: &'static [&'static str],
+    output: &'static [&'static str],
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct Limits {
+    context_window: Option<u32>,
+    max_output_tokens: Option<u32>,
+    embedding_dimensions: Option<u32>,
+    image_sizes: Option<Vec<String>>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct ModelAccess {
+    project_id: String,
+    allowed: bool,
+}
+
+fn head(id: String) -> Head<String> {
+    Head { id, object: "model", state: None }
+}
+
+fn body(model: ModelInfo) -> ModelBody {
+    let text = model.kind == Kind::Text && model.problem.is_none();
+    ModelBody {
+        created: model.created.as_seconds(),
+        owned_by: model.owned_by,
+        architecture: model.architecture,
+        capabilities: Capabilities {
+            chat_completions: text,
+            streaming: text,
+            embeddings: false, // the model could; the server has no such endpoint yet
+            image_generation: false,
+        },
+        modalities: modalities(model.kind),
+        format: model.format,
+        quantization: model.quantization,
+        parameters: model.parameters,
+        bytes: model.bytes,
+        license: model.license,
+        loaded: model.loaded,
+        problem: model.problem,
+        limits: None,
+        access: None,
+    }
+}
+
+fn modalities(kind: Kind) -> Modalities {
+    let (input, output): (&[_], &[_]) = match kind {
+        Kind::Text => (&["text"], &["text"]),
+        Kind::Embedding => (&["text"], &["embedding"]),
+        Kind::Unknown => (&[], &[]),
+    };
+    Modalities { input, output }
+}
+
+fn limits(model: &ModelInfo) -> Limits {
+    Limits {
+        context_window: model.context_window,
+        // One token of the context at least is the prompt's.
+        max_output_tokens: model.context_window.filter(|_| model.kind == Kind::Text).map(|window| window - 1),
+        embedding_dimensions: model.embedding_dimensions,
+        image_sizes: None,
+    }
+}
+
+/// List the models that the key may use.
+#[utoipa::path(tag = "models", responses((status = 200, body = [ModelBody])))]
+#[get("/models")]
+pub async fn list(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> Reply {
+    let models = api.models.list(&caller.access).await?;
+    let item = |model: ModelInfo| caller.mount.item(head(model.id.clone()), body(model));
+    caller.list(api.list_id(), List::new(models.into_iter().map(item).collect(), None))
+}
+
+/// Retrieve a model's capabilities and metadata.
+#[utoipa::path(tag = "models", params(("model_id" = String, Path), GetModel), responses((status = 200, body = ModelBody)))]
+#[get("/models/{model_id}")]
+pub async fn get(caller: Caller, id: web::Path<String>, params: ApiParams<GetModel>, api: web::Data<Api>) -> Reply {
+    let model = api.models.get(&caller.access, &id).await?;
+    let limits = params.0.include_limits.unwrap_or(false).then(|| limits(&model));
+    let access = match params.0.project_id {
+        Some(project) => Some(access(&caller, &api, &project).await?),
+        None => None,
+    };
+    caller.reply(head(model.id.clone()), ModelBody { limits, access, ..body(model) })
+}
+
+/// A project may use every model on the disk; only a key narrows that, and this key has passed.
+async fn access(caller: &Caller, api: &Api, project_id: &str) -> Result<ModelAccess> {
+    let id: ProjectId = super::api_keys::project(project_id)?;
+    let project = api.projects.get(&caller.access, id).await.map_err(|error| match error.code() {
+        Code::NotFound => Error::not_found("project", id).param("project_id"),
+        _ => error.param("project_id"),
+    })?;
+    Ok(ModelAccess { project_id: id.to_string(), allowed: project.archived_at.is_none() })
+}

@@ -1,0 +1,117 @@
+//! Projects: endpoints 14 and 15, and the rest of the resource.
+
+use actix_web::{get, post, put, web};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, value::RawValue};
+
+use super::super::input::{ApiJson, ApiParams, ApiPath};
+use super::super::reply::{Head, Item, List, Mount, Reply, Time};
+use crate::http::{Api, caller::Caller, paging::Paging};
+use crate::ids::ProjectId;
+use crate::service::projects::{NewProject, Project, ProjectSettings};
+
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateProject {
+    /// Human-readable name, 1–256 characters.
+    name: String,
+    /// Environment label, for example `production`.
+    environment: Option<String>,
+    /// Whatever the application wants to keep with the project.
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Map<String, Value>>,
+}
+
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplaceProject {
+    /// Human-readable name, 1–256 characters.
+    name: String,
+    /// Environment label; absent or null clears it.
+    environment: Option<String>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct ProjectBody {
+    name: String,
+    environment: Option<String>,
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Box<RawValue>>,
+    created_at: Time,
+    updated_at: Time,
+    archived_at: Option<Time>,
+}
+
+fn head(project: &Project) -> Head<ProjectId> {
+    let state = if project.archived_at.is_some() { "archived" } else { "active" };
+    Head { id: project.id, object: "organization.project", state: Some(state) }
+}
+
+fn body(project: Project, mount: Mount) -> ProjectBody {
+    ProjectBody {
+        name: project.name,
+        environment: project.environment,
+        metadata: project.metadata.and_then(|text| RawValue::from_string(text).ok()),
+        created_at: mount.time(project.created_at),
+        updated_at: mount.time(project.updated_at),
+        archived_at: project.archived_at.map(|at| mount.time(at)),
+    }
+}
+
+fn item(project: Project, mount: Mount) -> Item<ProjectBody> {
+    mount.item(head(&project), body(project, mount))
+}
+
+fn reply(caller: &Caller, project: Project) -> Reply {
+    caller.reply(head(&project), body(project, caller.mount))
+}
+
+/// Create a project. Needs a key with the scope `admin`.
+#[utoipa::path(tag = "projects", request_body = CreateProject, responses((status = 200, body = ProjectBody)))]
+#[post("/projects")]
+pub async fn create(caller: Caller, new: ApiJson<CreateProject>, api: web::Data<Api>) -> Reply {
+    let CreateProject { name, environment, metadata } = new.0;
+    let metadata = metadata.map(|fields| Value::Object(fields).to_string());
+    let project = api.projects.create(&caller.access, NewProject { name, environment, metadata }).await?;
+    reply(&caller, project)
+}
+
+/// List projects, newest first: all of them for an admin, else the key's own.
+#[utoipa::path(tag = "projects", params(Paging), responses((status = 200, body = [ProjectBody])))]
+#[get("/projects")]
+pub async fn list(caller: Caller, paging: ApiParams<Paging>, api: web::Data<Api>) -> Reply {
+    let page = api.projects.list(&caller.access, paging.0.into()).await?;
+    let data = page.items.into_iter().map(|project| item(project, caller.mount)).collect();
+    caller.list(api.list_id(), List::new(data, page.next_cursor))
+}
+
+/// Read a project.
+#[utoipa::path(tag = "projects", params(("project_id" = String, Path)), responses((status = 200, body = ProjectBody)))]
+#[get("/projects/{project_id}")]
+pub async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> Reply {
+    let project = api.projects.get(&caller.access, id.0).await?;
+    reply(&caller, project)
+}
+
+/// Replace a project's editable settings.
+#[utoipa::path(tag = "projects", params(("project_id" = String, Path)), request_body = ReplaceProject,
+    responses((status = 200, body = ProjectBody)))]
+#[put("/projects/{project_id}")]
+pub async fn replace(
+    caller: Caller,
+    id: ApiPath<ProjectId>,
+    settings: ApiJson<ReplaceProject>,
+    api: web::Data<Api>,
+) -> Reply {
+    let ReplaceProject { name, environment } = settings.0;
+    let project = api.projects.replace(&caller.access, id.0, ProjectSettings { name, environment }).await?;
+    reply(&caller, project)
+}
+
+/// Archive a project: its keys stop working. Needs a key with the scope `admin`.
+#[utoipa::path(tag = "projects", params(("project_id" = String, Path)), responses((status = 200, body = ProjectBody)))]
+#[post("/projects/{project_id}/archive")]
+pub async fn archive(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> Reply {
+    let project = api.projects.archive(&caller.access, id.0).await?;
+    reply(&caller, project)
+}

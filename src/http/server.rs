@@ -1,0 +1,86 @@
+//! The actix server: the application, its limits, its listener.
+
+use std::net::TcpListener;
+use std::time::Duration;
+
+use actix_web::dev::Server;
+use actix_web::middleware::from_fn;
+use actix_web::web::Data;
+use actix_web::{App, HttpServer, web};
+use rustls::ServerConfig;
+use utoipa_actix_web::{AppExt, scope};
+
+use super::caller::authenticate;
+use super::frame::frame;
+use super::reply::Mount;
+use super::{Api, openapi, routes};
+
+/// How long running requests may take to end after a stop is asked for.
+pub const DRAIN: Duration = Duration::from_secs(30);
+
+/// Bounds of the listener.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Threads that run handlers.
+    pub workers: usize,
+    /// Open connections, over all workers.
+    pub connections: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { workers: cores.min(8), connections: 8192 }
+    }
+}
+
+/// Builds the server on a bound listener; it runs when awaited.
+pub fn build(api: Data<Api>, listener: TcpListener, tls: Option<ServerConfig>, limits: Limits) -> std::io::Result<Server> {
+    let server = HttpServer::new(move || {
+        let (app, document) = App::new()
+            .into_utoipa_app()
+            .openapi(openapi::base())
+            .app_data(api.clone())
+            .service(mount(Mount::Spec))
+            .service(mount(Mount::OpenAi))
+            .service(routes::health::alive)
+            .service(routes::health::ready)
+            .split_for_parts();
+        let document = Data::new(openapi::Document::new(document));
+        app.app_data(document)
+            .service(openapi::serve)
+            .default_service(web::to(openapi::fallback))
+            .wrap(from_fn(frame))
+    })
+    .workers(limits.workers)
+    .max_connections(limits.connections.div_ceil(limits.workers))
+    .client_request_timeout(Duration::from_secs(10))
+    .keep_alive(Duration::from_secs(75))
+    // A client that closes its side has left: its work is cancelled, not finished for nobody.
+    .h1_allow_half_closed(false)
+    .shutdown_timeout(DRAIN.as_secs())
+    .disable_signals();
+    let server = match tls {
+        Some(config) => server.listen_rustls_0_23(listener, config)?,
+        None => server.listen(listener)?,
+    };
+    Ok(server.run())
+}
+
+fn mount(
+    mount: Mount,
+) -> scope::Scope<
+    impl actix_web::dev::ServiceFactory<
+        actix_web::dev::ServiceRequest,
+        Config = (),
+        Response = actix_web::dev::ServiceResponse<impl actix_web::body::MessageBody>,
+        Error = actix_web::Error,
+        InitError = (),
+    >,
+> {
+    scope::scope(mount.prefix())
+        .app_data(mount)
+        .configure(routes::mount)
+        .default_service(web::to(openapi::fallback))
+        .wrap(from_fn(authenticate))
+}

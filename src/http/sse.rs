@@ -1,0 +1,47 @@
+//! Server-sent events: framing and headers (WHATWG HTML, "Server-sent events").
+
+use std::convert::Infallible;
+
+use actix_web::HttpResponse;
+use actix_web::http::header;
+use actix_web::web::Bytes;
+use futures_util::{Stream, StreamExt};
+use serde::Serialize;
+
+/// Bytes of one or more whole events.
+pub type Event = Bytes;
+
+/// A JSON value as one event. JSON text has no raw line breaks, so one `data:` line holds it.
+pub fn data(value: &impl Serialize) -> Event {
+    let mut bytes = b"data: ".to_vec();
+    if let Err(cause) = serde_json::to_writer(&mut bytes, value) {
+        tracing::error!(%cause, "an event could not be encoded");
+        return keep_alive();
+    }
+    bytes.extend_from_slice(b"\n\n");
+    bytes.into()
+}
+
+/// The end of a stream that ended well.
+pub fn done() -> Event {
+    Bytes::from_static(b"data: [DONE]\n\n")
+}
+
+/// A comment: clients skip it, proxies see that the connection lives.
+pub fn keep_alive() -> Event {
+    Bytes::from_static(b": keep-alive\n\n")
+}
+
+/// Two events in one write.
+pub fn join(first: Event, second: Event) -> Event {
+    [first, second].concat().into()
+}
+
+/// A streamed response of `events`.
+pub fn response(events: impl Stream<Item = Event> + 'static) -> HttpResponse {
+    HttpResponse::Ok()
+        .content_type("text/event-stream; charset=utf-8")
+        .insert_header((header::CACHE_CONTROL, "no-cache, no-transform"))
+        .insert_header(("x-accel-buffering", "no"))
+        .streaming(events.map(Ok::<_, Infallible>))
+}
