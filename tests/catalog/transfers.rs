@@ -1,10 +1,14 @@
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 
 use outpost::catalog::progress::Silent;
 use outpost::catalog::{ImportOptions, TransferError, export, import};
 
 use crate::bench::{Bench, tree, write_folder};
+
+/// Puts something that is no file at a path.
+type Make<'m> = &'m dyn Fn(&Path);
 
 fn plain() -> ImportOptions {
     ImportOptions::default()
@@ -102,7 +106,7 @@ fn a_folder_with_anything_but_files_is_refused_and_the_entry_named() {
     let bench = Bench::new();
     let secret = bench.path("secret");
     fs::write(&secret, "secret").unwrap();
-    let cases: [(&str, &dyn Fn(&std::path::Path)); 4] = [
+    let cases: [(&str, Make<'_>); 4] = [
         ("symbolic link", &|at| symlink(&secret, at).unwrap()),
         ("symbolic link", &|at| symlink(bench.path(""), at).unwrap()),
         ("FIFO", &|at| assert!(std::process::Command::new("mkfifo").arg(at).status().unwrap().success())),
