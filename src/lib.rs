@@ -1,10 +1,20 @@
 //! Outpost: a self-hosted AI platform in one binary.
 //!
 //! `main → cli → app → http → calls → service → storage` and `calls → engine → models`; the
-//! leaves `error`, `ids` and `ambient` know nobody. `tests/layers.rs` holds these arrows.
+//! leaves `error`, `ids` and `ambient` know nobody above them. `tests/layers.rs` holds these arrows.
 
 pub mod ambient;
+pub mod app;
+pub mod calls;
 pub mod catalog;
 pub mod cli;
+pub mod config;
+pub mod control;
+pub mod engine;
 pub mod error;
+pub mod http;
 pub mod ids;
+pub mod models;
+pub mod service;
+pub mod storage;
+pub mod telemetry;

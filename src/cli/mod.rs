@@ -1,3 +1,81 @@
 //! The command line: one file a subcommand.
 
 pub mod models;
+mod serve;
+mod store;
+
+use std::error::Error;
+use std::ffi::OsString;
+use std::io::{Write, stderr, stdout};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::config::{Places, ServeArgs};
+use models::ModelsCommand;
+
+#[derive(Parser)]
+#[command(name = "outpost", version, about = "Your own AI platform in one binary", propagate_version = true)]
+struct Cli {
+    #[command(flatten)]
+    places: Places,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve the API; the first start makes an admin key and pulls the starter models
+    Serve(ServeArgs),
+    /// Look at, fetch and move models
+    #[command(subcommand)]
+    Models(ModelsCommand),
+    /// Write the whole store to one file; works while the server runs
+    Backup {
+        /// The file to write; it must not exist
+        #[arg(value_name = "FILE")]
+        to: PathBuf,
+    },
+    /// Fill an empty data folder from a backup
+    Restore {
+        #[arg(value_name = "FILE")]
+        from: PathBuf,
+    },
+    /// Check that every record of the store is whole
+    Check,
+}
+
+/// Exit codes: 0 done, 1 failed, 2 wrong arguments.
+type Outcome = Result<(), Box<dyn Error>>;
+
+/// Parses `arguments` and runs the command.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(help) => {
+            // --help and --version come this way too; clap knows the exit code and the stream.
+            let printed = help.print().is_ok();
+            return ExitCode::from(u8::try_from(help.exit_code()).unwrap_or(2) | u8::from(!printed));
+        }
+    };
+    match obey(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(cause) => {
+            // Nothing is left to do where standard error itself is gone.
+            let _gone = writeln!(stderr(), "outpost: {cause}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn obey(Cli { places, command }: Cli) -> Outcome {
+    let out = &mut stdout().lock();
+    match command {
+        Command::Serve(args) => serve::run(places, &args, out),
+        Command::Models(command) => Ok(models::run(command, &places.models, out)?),
+        Command::Backup { to } => store::backup(&places.data, &to, out),
+        Command::Restore { from } => store::restore(&places.data, &from, out),
+        Command::Check => store::check(&places.data, out),
+    }
+}

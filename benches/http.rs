@@ -1,0 +1,109 @@
+//! `cargo bench --bench http`: an authenticated `GET /v1/models/{id}` beside a bare actix handler
+//! that sends the same bytes, in one process, in turn. Prints requests/s, p50 and p99 of five runs
+//! each and the ratio of the medians.
+
+#[path = "../tests/common/clock.rs"]
+mod clock;
+#[path = "../tests/common/server.rs"]
+mod server;
+#[path = "../tests/common/tiny_model.rs"]
+mod tiny_model;
+
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+use actix_web::{App, HttpResponse, HttpServer, web};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const CLIENTS: usize = 64;
+const RUNS: usize = 5;
+const RUN: Duration = Duration::from_secs(3);
+
+struct Figures {
+    rate: f64,
+    p50: Duration,
+    p99: Duration,
+}
+
+/// A server with one handler and nothing around it.
+fn bare(body: String) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        actix_web::rt::System::new().block_on(async move {
+            let respond = move || {
+                let body = body.clone();
+                async move { HttpResponse::Ok().content_type("application/json").body(body) }
+            };
+            let server = HttpServer::new(move || App::new().route("/v1/models/tiny", web::get().to(respond.clone())));
+            server.workers(2).listen(listener).unwrap().run().await.unwrap();
+        });
+    });
+    address
+}
+
+async fn client(address: SocketAddr, request: &[u8], until: Instant) -> Vec<Duration> {
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let (mut taken, mut buffer) = (Vec::new(), vec![0; 16 * 1024]);
+    while Instant::now() < until {
+        let started = Instant::now();
+        stream.write_all(request).await.unwrap();
+        let mut filled = 0;
+        while !whole(&buffer[..filled]) {
+            let read = stream.read(&mut buffer[filled..]).await.unwrap();
+            assert!(read > 0, "the server closed the connection");
+            filled += read;
+        }
+        taken.push(started.elapsed());
+    }
+    taken
+}
+
+/// Whether the bytes hold a whole 200 response.
+fn whole(bytes: &[u8]) -> bool {
+    let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") else { return false };
+    let head = std::str::from_utf8(&bytes[..end]).unwrap().to_ascii_lowercase();
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+    bytes.len() >= end + 4 + length.parse::<usize>().unwrap()
+}
+
+fn measure(address: SocketAddr, request: &str) -> Figures {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let started = Instant::now();
+    let mut taken = runtime.block_on(async {
+        let crowd = (0..CLIENTS).map(|_| client(address, request.as_bytes(), started + RUN));
+        futures_util::future::join_all(crowd).await.concat()
+    });
+    let rate = taken.len() as f64 / started.elapsed().as_secs_f64();
+    taken.sort();
+    Figures { rate, p50: taken[taken.len() / 2], p99: taken[taken.len() * 99 / 100] }
+}
+
+fn median(mut rates: Vec<f64>) -> f64 {
+    rates.sort_by(f64::total_cmp);
+    rates[rates.len() / 2]
+}
+
+fn main() {
+    let server = server::Server::start();
+    let path = format!("/v1/models/{}", server::MODEL);
+    let plain = bare(server.get(&path).text);
+    let request = format!("GET {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {}\r\n\r\n", server.admin);
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for run in 0..=RUNS {
+        let (a, b) = (measure(server.address, &request), measure(plain, &request));
+        println!(
+            "run {run}: outpost {:.0}/s p50 {:?} p99 {:?} | bare {:.0}/s p50 {:?} p99 {:?}",
+            a.rate, a.p50, a.p99, b.rate, b.p50, b.p99
+        );
+        if run > 0 {
+            ours.push(a.rate);
+            theirs.push(b.rate); // run 0 warms up
+        }
+    }
+    let (ours, theirs) = (median(ours), median(theirs));
+    println!("median: outpost {ours:.0}/s, bare {theirs:.0}/s, ratio {:.2}", ours / theirs);
+}

@@ -1,0 +1,237 @@
+//! The composition root: opens the store, starts the engine, serves, drains. The only place that
+//! reads the clock or the operating system's random generator.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use actix_web::dev::{Server, ServerHandle};
+use actix_web::web::Data;
+use ring::rand::{SecureRandom, SystemRandom};
+
+use crate::ambient::{Ambient, Timestamp};
+use crate::calls::{chat::Chat, models::Models};
+use crate::config::{Config, Tls};
+use crate::control::{self, Control};
+use crate::engine::{self, Engine};
+use crate::http::server::{self, DRAIN, Limits};
+use crate::http::tls::{self, TlsError};
+use crate::http::Api;
+use crate::service::secrets::Secret;
+use crate::service::{audit::Audit, keys::Keys, projects::Projects, setup};
+use crate::storage::{OpenError, Store, StoreSettings};
+
+/// Name of the file that keeps the first admin key for scripts.
+pub const ADMIN_KEY_FILE: &str = "admin.key";
+
+/// Part of the drain that running streams get before they are ended with an error event.
+const STREAMS_MAY_RUN: Duration = DRAIN.saturating_sub(Duration::from_secs(5));
+
+/// Why the server could not start; the text is for the operator.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    #[error(transparent)]
+    Store(#[from] OpenError),
+    #[error("cannot listen on {address}: {cause}. Is another server running there? --listen takes another address")]
+    Listen { address: SocketAddr, cause: io::Error },
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    #[error("the first project and key could not be made: {0}")]
+    Setup(crate::error::Error),
+    #[error("{path}: {cause}")]
+    File { path: PathBuf, cause: io::Error },
+    #[error("the server could not start: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// A server that is bound and ready; [`App::run`] serves until it is told to stop.
+pub struct App {
+    server: Server,
+    address: SocketAddr,
+    secure: bool,
+    first_key: Option<Secret>,
+    store: Store,
+    stopper: Stopper,
+    control: Control,
+}
+
+/// Tells a running [`App`] to stop, from any thread.
+#[derive(Clone)]
+pub struct Stopper {
+    api: Data<Api>,
+    engine: Engine,
+    server: ServerHandle,
+}
+
+impl App {
+    /// Opens everything. Must be called inside an actix runtime.
+    pub async fn start(config: &Config, ambient: Arc<dyn Ambient>) -> Result<Self, StartError> {
+        let data = config.places.data.clone();
+        let settings = StoreSettings { dir: data.clone(), cache_bytes: 64 << 20, queue: 4096 };
+        let store = Store::open(settings, ambient.clone())?;
+        let listener = listen(config.listen)?;
+        let address = listener.local_addr()?;
+        let first = setup::first_start(&store, &ambient).await.map_err(StartError::Setup)?;
+        let first_key = first.map(|first| first.secret);
+        if let Some(secret) = &first_key {
+            keep_key(&data, secret)?;
+        }
+        let tls = tls_config(config, address)?;
+        let secure = tls.is_some();
+        let engine = Engine::start(engine_settings(config), ambient.clone())?;
+        let control = Control::listen(&data, store.clone())?;
+        let api = Data::new(api(&store, &engine, ambient));
+        let server = server::build(api.clone(), listener, tls, Limits::default())?;
+        let stopper = Stopper { api, engine, server: server.handle() };
+        Ok(Self { server, address, secure, first_key, store, stopper, control })
+    }
+
+    /// `http://…` or `https://…`, with the real port.
+    pub fn url(&self) -> String {
+        format!("{}://{}", if self.secure { "https" } else { "http" }, self.address)
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The engine that answers, for those who watch its load.
+    pub fn engine(&self) -> &Engine {
+        &self.stopper.engine
+    }
+
+    /// The admin key, if this start made it.
+    pub fn first_key(&self) -> Option<&Secret> {
+        self.first_key.as_ref()
+    }
+
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Serves until [`Stopper::stop`]; then everything acknowledged is on the disk.
+    pub async fn run(self) -> io::Result<()> {
+        let outcome = self.server.await;
+        drop(self.control);
+        self.stopper.engine.abort();
+        let store = self.store;
+        let closed = tokio::task::spawn_blocking(move || store.close()).await;
+        closed.map_err(io::Error::other)?;
+        outcome
+    }
+}
+
+impl Stopper {
+    /// Drains: no new work, queued work is refused, running streams get their time and are then
+    /// ended with an error event.
+    pub async fn stop(self) {
+        self.api.draining.store(true, Ordering::Relaxed);
+        self.engine.drain();
+        let gentle = self.server.stop(true);
+        let engine = self.engine.clone();
+        let cut = async move {
+            actix_web::rt::time::sleep(STREAMS_MAY_RUN).await;
+            engine.abort();
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = gentle => {}
+            () = cut => {}
+        }
+    }
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address).map_err(|cause| StartError::Listen { address, cause })
+}
+
+fn engine_settings(config: &Config) -> engine::Settings {
+    engine::Settings {
+        threads: config.threads,
+        memory_bytes: config.memory,
+        ..engine::Settings::new(config.places.models.clone())
+    }
+}
+
+fn api(store: &Store, engine: &Engine, ambient: Arc<dyn Ambient>) -> Api {
+    let keys = Arc::new(Keys::new(store.clone(), ambient.clone()));
+    Api {
+        projects: Projects::new(store.clone(), ambient.clone(), keys.clone()),
+        keys,
+        audit: Audit::new(store.clone()),
+        models: Models::new(engine.clone()),
+        chat: Chat::new(engine.clone(), ambient.clone()),
+        store: store.clone(),
+        ambient,
+        draining: AtomicBool::new(false),
+    }
+}
+
+fn tls_config(config: &Config, address: SocketAddr) -> Result<Option<rustls::ServerConfig>, StartError> {
+    Ok(match &config.tls {
+        Tls::Off => None,
+        Tls::Files { cert, key } => Some(tls::from_files(cert, key)?),
+        Tls::SelfSigned => {
+            let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned(), address.ip().to_string()];
+            Some(tls::self_signed(&config.places.data, names)?)
+        }
+    })
+}
+
+/// Writes the first admin key where only this user can read it.
+fn keep_key(data: &Path, secret: &Secret) -> Result<(), StartError> {
+    let path = data.join(ADMIN_KEY_FILE);
+    let write = || -> io::Result<()> {
+        match fs::remove_file(&path) {
+            Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cause),
+            _ => {}
+        }
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+        writeln!(file, "{}", secret.expose())?;
+        file.sync_all()
+    };
+    write().map_err(|cause| StartError::File { path: path.clone(), cause })
+}
+
+/// The machine's clocks and random generator.
+pub struct Machine {
+    started: Instant,
+    random: SystemRandom,
+}
+
+impl Machine {
+    #[expect(clippy::disallowed_methods, reason = "the composition root reads the clock for everyone")]
+    pub fn new() -> Self {
+        Self { started: Instant::now(), random: SystemRandom::new() }
+    }
+}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Ambient for Machine {
+    #[expect(clippy::disallowed_methods, reason = "the composition root reads the clock for everyone")]
+    fn now(&self) -> Timestamp {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Timestamp::from_millis(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+    }
+
+    fn uptime(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    #[expect(clippy::panic, reason = "no key or id may be made when the system has no randomness to give")]
+    fn fill(&self, bytes: &mut [u8]) {
+        if self.random.fill(bytes).is_err() {
+            panic!("the operating system's random generator failed");
+        }
+    }
+}

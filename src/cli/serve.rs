@@ -1,0 +1,91 @@
+//! `outpost serve`.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::Outcome;
+use crate::app::{ADMIN_KEY_FILE, App, Machine};
+use crate::catalog::{self, Catalog, progress};
+use crate::config::{Config, Places, ServeArgs};
+use crate::telemetry;
+
+pub fn run(places: Places, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
+    let config = Config::new(places, args)?;
+    telemetry::start(args.log_format);
+    std::fs::create_dir_all(&config.places.models)
+        .map_err(|cause| format!("the models folder {} cannot be made: {cause}", config.places.models.display()))?;
+    if config.pull {
+        pull_starter(&config.places.models, out)?;
+    }
+    actix_web::rt::System::new().block_on(serve(&config, out))
+}
+
+/// Pulls the starter set when the models folder holds no model at all.
+fn pull_starter(models: &Path, out: &mut dyn Write) -> Outcome {
+    if !catalog::on_disk(models).is_empty() {
+        return Ok(());
+    }
+    let catalog = Catalog::builtin();
+    let starter: Vec<_> = catalog.starter().iter().filter_map(|name| catalog.find(name)).collect();
+    writeln!(out, "No model is installed: pulling the starter set ({}).", catalog.starter().join(", "))?;
+    for model in starter {
+        catalog::pull(model, models, progress::for_stderr().as_mut())
+            .map_err(|cause| format!("{}: {cause}\n\nTo start without models: outpost serve --no-pull", model.name))?;
+    }
+    Ok(())
+}
+
+async fn serve(config: &Config, out: &mut dyn Write) -> Outcome {
+    let app = App::start(config, Arc::new(Machine::new())).await?;
+    welcome(&app, config, out)?;
+    let stopper = app.stopper();
+    let signals = actix_web::rt::spawn(async move {
+        if let Err(cause) = asked_to_stop().await {
+            tracing::error!(%cause, "signals cannot be received");
+            return;
+        }
+        tracing::info!("stopping: running answers may end, new work is refused");
+        stopper.stop().await;
+    });
+    app.run().await?;
+    signals.abort();
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// Resolves at SIGINT or SIGTERM.
+async fn asked_to_stop() -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+fn welcome(app: &App, config: &Config, out: &mut dyn Write) -> Outcome {
+    let url = app.url();
+    writeln!(out, "outpost {} is listening on {url}", env!("CARGO_PKG_VERSION"))?;
+    let file = config.places.data.join(ADMIN_KEY_FILE);
+    if let Some(secret) = app.first_key() {
+        writeln!(out, "\nAdmin key, shown this once and kept in {}:\n\n  {}\n", file.display(), secret.expose())?;
+        writeln!(out, "Try it:\n\n{}\n", curl_line(&url, secret.expose(), &config.places.models))?;
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// A command that a new user can paste.
+fn curl_line(url: &str, key: &str, models: &Path) -> String {
+    let starter = Catalog::builtin().starter();
+    let installed = catalog::on_disk(models);
+    let model = starter.iter().find(|name| installed.iter().any(|found| found.name == **name));
+    let model = model.or(starter.first()).map_or("MODEL", String::as_str);
+    let insecure = if url.starts_with("https") { " --insecure" } else { "" };
+    format!(
+        "  curl{insecure} {url}/v1/chat/completions \\\n    -H 'Authorization: Bearer {key}' \\\n    -H 'Content-Type: application/json' \\\n    -d '{{\"model\": \"{model}\", \"messages\": [{{\"role\": \"user\", \"content\": \"What is an outpost?\"}}]}}'"
+    )
+}

@@ -1,0 +1,74 @@
+//! `outpost backup`, `restore` and `check`: through the running server where there is one, on the
+//! files themselves where there is none.
+
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::Outcome;
+use crate::app::Machine;
+use crate::control::{self, Answer, Request};
+use crate::storage::{self, Store, StoreSettings};
+
+pub fn backup(data: &Path, to: &Path, out: &mut dyn Write) -> Outcome {
+    // The server may run in another folder, so it is told the whole path.
+    let to = std::path::absolute(to)?;
+    if let Some(answer) = control::ask(data, &Request::Backup { to: to.clone() })? {
+        tell(answer, out)?;
+    } else {
+        must_exist(data)?;
+        let settings = StoreSettings { dir: data.to_owned(), cache_bytes: 16 << 20, queue: 16 };
+        let store = Store::open(settings, Arc::new(Machine::new()))?;
+        let report = store.backup(&to);
+        store.close();
+        lines(&report?.lines(), out)?;
+    }
+    writeln!(out, "The backup is {}. It holds what makes the keys work: keep it as safe as the data folder.", to.display())?;
+    Ok(())
+}
+
+pub fn restore(data: &Path, from: &Path, out: &mut dyn Write) -> Outcome {
+    let report = storage::restore(from, data)?;
+    lines(&report.lines(), out)?;
+    writeln!(out, "{} is restored. Start the server with: outpost serve --data {}", data.display(), data.display())?;
+    Ok(())
+}
+
+pub fn check(data: &Path, out: &mut dyn Write) -> Outcome {
+    if let Some(answer) = control::ask(data, &Request::Check)? {
+        writeln!(out, "A server is running: every record is checked; stop it to check the file's pages too.")?;
+        return tell(answer, out);
+    }
+    must_exist(data)?;
+    let report = storage::check(data)?;
+    let (lines, problems) = (report.lines(), report.problems);
+    tell(Answer::Done { lines, problems }, out)
+}
+
+fn must_exist(data: &Path) -> Outcome {
+    if data.join(storage::DATABASE_FILE).exists() {
+        return Ok(());
+    }
+    Err(format!("there is no store in {}; --data names the folder", data.display()).into())
+}
+
+fn tell(answer: Answer, out: &mut dyn Write) -> Outcome {
+    match answer {
+        Answer::Done { lines: report, problems } => {
+            lines(&report, out)?;
+            lines(&problems, out)?;
+            if problems.is_empty() {
+                return Ok(());
+            }
+            Err(format!("{} problems were found; restore the latest good backup", problems.len()).into())
+        }
+        Answer::Failed { message } => Err(message.into()),
+    }
+}
+
+fn lines(report: &[String], out: &mut dyn Write) -> Outcome {
+    for line in report {
+        writeln!(out, "{line}")?;
+    }
+    Ok(())
+}

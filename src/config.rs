@@ -1,0 +1,160 @@
+//! Arguments and environment become one validated [`Config`].
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+/// Where things lie; every subcommand takes these.
+#[derive(Args, Clone, Debug)]
+pub struct Places {
+    /// Folder of the database, the admin key and the server's secrets
+    #[arg(long, global = true, env = "OUTPOST_DATA", default_value = "./data", value_name = "DIR")]
+    pub data: PathBuf,
+    /// Folder of the models
+    #[arg(long, global = true, env = "OUTPOST_MODELS", default_value = "./models", value_name = "DIR")]
+    pub models: PathBuf,
+}
+
+/// Arguments of `outpost serve`.
+#[derive(Args, Clone, Debug)]
+pub struct ServeArgs {
+    /// Address to listen on; port 0 takes a free one
+    #[arg(long, env = "OUTPOST_LISTEN", default_value = "127.0.0.1:8080", value_name = "ADDRESS:PORT")]
+    pub listen: SocketAddr,
+    /// CPU threads for the models [default: one a core]
+    #[arg(long, env = "OUTPOST_THREADS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Memory for models and running chats, such as 6GiB or 800MB [default: 75 % of the machine's]
+    #[arg(long, env = "OUTPOST_MEMORY", value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
+    /// Start without models rather than pull the starter set
+    #[arg(long, env = "OUTPOST_NO_PULL")]
+    pub no_pull: bool,
+    /// How log lines are written to standard error
+    #[arg(long, env = "OUTPOST_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
+    pub log_format: LogFormat,
+    /// Certificate chain, PEM
+    #[arg(long, env = "OUTPOST_TLS_CERT", value_name = "FILE", requires = "tls_key", conflicts_with = "tls_self_signed")]
+    pub tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, PEM
+    #[arg(long, env = "OUTPOST_TLS_KEY", value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Serve HTTPS with a certificate made on the first start and kept in the data folder
+    #[arg(long, env = "OUTPOST_TLS_SELF_SIGNED")]
+    pub tls_self_signed: bool,
+    /// Allow plain HTTP on an address that others can reach
+    #[arg(long, env = "OUTPOST_INSECURE_HTTP")]
+    pub insecure_http: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+/// Where the certificate comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tls {
+    Off,
+    Files { cert: PathBuf, key: PathBuf },
+    SelfSigned,
+}
+
+/// What `serve` runs with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    pub places: Places,
+    pub listen: SocketAddr,
+    pub threads: usize,
+    pub memory: u64,
+    pub pull: bool,
+    pub tls: Tls,
+}
+
+/// The arguments contradict each other or what is safe.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum BadConfig {
+    #[error(
+        "--listen {0} can be reached from other machines and would carry API keys in plain text. \
+         Give --tls-cert and --tls-key, or --tls-self-signed, or --insecure-http if a proxy in front does TLS"
+    )]
+    PlainText(SocketAddr),
+}
+
+impl Config {
+    pub fn new(places: Places, args: &ServeArgs) -> Result<Self, BadConfig> {
+        let tls = match (&args.tls_cert, &args.tls_key) {
+            (Some(cert), Some(key)) => Tls::Files { cert: cert.clone(), key: key.clone() },
+            _ if args.tls_self_signed => Tls::SelfSigned,
+            _ => Tls::Off,
+        };
+        if tls == Tls::Off && !is_loopback(args.listen.ip()) && !args.insecure_http {
+            return Err(BadConfig::PlainText(args.listen));
+        }
+        Ok(Self {
+            places,
+            listen: args.listen,
+            threads: args.threads.map_or_else(default_threads, usize::from),
+            memory: args.memory.unwrap_or_else(default_memory),
+            pull: !args.no_pull,
+            tls,
+        })
+    }
+}
+
+fn is_loopback(ip: IpAddr) -> bool {
+    ip.to_canonical().is_loopback()
+}
+
+fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Three quarters of what the machine, or the container around us, has.
+fn default_memory() -> u64 {
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    let total = system.cgroup_limits().map_or(system.total_memory(), |limits| limits.total_memory);
+    total / 4 * 3
+}
+
+/// Reads `6GiB`, `800MB`, `4G` or plain bytes.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let hint = || format!("'{text}' is not a size; write for example 6GiB, 800MB or a number of bytes");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| hint())?;
+    let factor: u64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => return Err(hint()),
+    };
+    number.checked_mul(factor).ok_or_else(hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_size;
+
+    #[test]
+    fn sizes_are_read_as_people_write_them() {
+        assert_eq!(parse_size("6GiB"), Ok(6 << 30));
+        assert_eq!(parse_size("800MB"), Ok(800_000_000));
+        assert_eq!(parse_size("4g"), Ok(4 << 30));
+        assert_eq!(parse_size("123"), Ok(123));
+        for bad in ["", "GiB", "1.5G", "-1", "99999999999T", "5 apples"] {
+            assert!(parse_size(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::server::Server;
+
+fn works(server: &Server, secret: &str) -> bool {
+    let answer = server.call(Method::GET, "/v1/models", Some(secret), None);
+    assert!(matches!(answer.status, 200 | 401), "{}", answer.text);
+    answer.status == 200
+}
+
+fn text(value: &Value, field: &str) -> String {
+    value[field].as_str().unwrap_or_else(|| panic!("{field} in {value}")).to_owned()
+}
+
+#[test]
+fn a_secret_is_shown_once_and_works() {
+    let server = Server::start();
+    let (project, id, secret) = server.tenant("web");
+    assert!(works(&server, &secret));
+    let read = server.get(&format!("/v1/api-keys/{id}"));
+    let listed = server.get(&format!("/v1/api-keys?project_id={project}"));
+    for answer in [read, listed] {
+        assert_eq!(answer.status, 200);
+        assert!(!answer.text.contains(&secret) && !answer.text.contains("\"secret\""), "{}", answer.text);
+    }
+}
+
+#[test]
+fn both_mounts_have_the_fields_of_the_contract() {
+    let server = Server::start();
+    let (project, _, _) = server.tenant("shape");
+    for (mount, object) in [("/v1", "service.resource"), ("/openai/v1", "organization.project.api_key")] {
+        let made = server.post(&format!("{mount}/api-keys"), &json!({ "name": "k", "project_id": project })).ok();
+        assert_eq!(made["object"], object);
+        assert_eq!(made["secret"], made["value"]);
+        assert_eq!(made["scopes"], json!(["project", "inference"]));
+        let listed = server.get(&format!("{mount}/api-keys?project_id={project}")).ok();
+        assert_eq!(listed["data"][0]["object"], "organization.project.api_key");
+        assert_eq!(listed["data"][0]["id"], made["id"]);
+    }
+    let body = json!({ "project_id": project, "limit": 1 });
+    let by_body = server.call(Method::GET, "/v1/api-keys", Some(&server.admin), Some(&body)).ok();
+    assert_eq!(by_body["data"].as_array().unwrap().len(), 1, "a JSON body on a GET is read");
+    let mixed = server.call(Method::GET, "/v1/api-keys?limit=2", Some(&server.admin), Some(&body)).refusal();
+    assert_eq!(mixed, (400, "invalid_parameter".to_owned(), Some("limit".to_owned())));
+}
+
+#[test]
+fn a_rotated_key_s_old_secret_works_until_its_grace_period_ends() {
+    let server = Server::start();
+    let (project, id, old) = server.tenant("rotating");
+    let path = format!("/v1/api-keys/{id}");
+    let rotated = server.put(&path, &json!({ "grace_period_seconds": 60, "reason": "yearly" })).ok();
+    let new = text(&rotated, "secret");
+    assert_eq!((text(&rotated, "id"), text(&rotated, "project_id"), text(&rotated, "name")), (id, project, "rotating".into()));
+    assert!(works(&server, &old) && works(&server, &new));
+    server.clock.advance(Duration::from_secs(59));
+    assert!(works(&server, &old));
+    server.clock.advance(Duration::from_secs(2));
+    assert!(!works(&server, &old) && works(&server, &new));
+}
+
+#[test]
+fn rotation_without_grace_ends_the_old_secret_at_once() {
+    let server = Server::start();
+    let (_, id, old) = server.tenant("hard");
+    let rotated = server.raw(Method::PUT, &format!("/v1/api-keys/{id}"), Some(&server.admin), &[], None).ok();
+    assert!(!works(&server, &old) && works(&server, &text(&rotated, "secret")));
+}
+
+#[test]
+fn a_revoked_key_is_refused_from_the_next_request_on() {
+    let server = Server::start();
+    let (_, id, secret) = server.tenant("revoked");
+    assert!(works(&server, &secret));
+    assert_eq!(server.delete(&format!("/v1/api-keys/{id}")).ok()["state"], "revoked");
+    let refused = server.call(Method::GET, "/v1/models", Some(&secret), None);
+    assert_eq!(refused.refusal(), (401, "revoked_api_key".to_owned(), None));
+    assert_eq!(refused.headers["www-authenticate"], "Bearer");
+}
+
+#[test]
+fn an_expired_key_is_refused_and_an_extended_one_works_again() {
+    let server = Server::start();
+    let (project, _, _) = server.tenant("expiring");
+    let expires = (server_now(&server) + jiff::SignedDuration::from_secs(3600)).to_string();
+    let made = server.post("/v1/api-keys", &json!({ "name": "k", "project_id": project, "expires_at": expires })).ok();
+    let secret = text(&made, "secret");
+    assert!(works(&server, &secret));
+    server.clock.advance(Duration::from_secs(3601));
+    let refused = server.call(Method::GET, "/v1/models", Some(&secret), None).refusal();
+    assert_eq!(refused, (401, "expired_api_key".to_owned(), None));
+    let path = format!("/v1/api-keys/{}", text(&made, "id"));
+    let kept = server.patch(&path, &json!({ "name": "renamed" })).ok();
+    assert!(!kept["expires_at"].is_null(), "an absent expires_at stays");
+    assert!(server.patch(&path, &json!({ "name": "renamed", "expires_at": null })).ok()["expires_at"].is_null());
+    assert!(works(&server, &secret), "the credential is unchanged by a PATCH");
+}
+
+fn server_now(server: &Server) -> jiff::Timestamp {
+    use outpost::ambient::Ambient;
+    jiff::Timestamp::from_millisecond(server.clock.now().as_millis()).unwrap()
+}
+
+#[test]
+fn every_change_of_a_key_is_in_the_audit_log() {
+    let server = Server::start();
+    let (project, id, _) = server.tenant("audited");
+    let path = format!("/v1/api-keys/{id}");
+    server.put(&path, &json!({ "reason": "laptop lost" })).ok();
+    server.patch(&path, &json!({ "name": "renamed" })).ok();
+    server.delete(&path).ok();
+    let log = server.get(&format!("/v1/audit-events?project_id={project}")).ok();
+    let actions: Vec<&str> = log["data"].as_array().unwrap().iter().map(|e| e["action"].as_str().unwrap()).collect();
+    assert_eq!(actions, ["api_key.revoked", "api_key.updated", "api_key.rotated", "api_key.created", "project.created"]);
+    assert!(log["data"][2]["detail"].as_str().unwrap().contains("laptop lost"));
+    assert_eq!(log["data"][2]["target"], id);
+}

@@ -1,0 +1,122 @@
+use reqwest::Method;
+use serde_json::json;
+
+use crate::server::{MODEL, Server};
+
+const JSON: (&str, &str) = ("content-type", "application/json");
+
+#[test]
+fn bodies_that_cannot_be_read_are_refused_with_the_reason() {
+    let server = Server::start();
+    let deep = format!("{{\"name\": \"x\", \"metadata\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
+    let cases: Vec<(&str, Vec<u8>, &[(&str, &str)], u16)> = vec![
+        ("malformed", b"{\"name\": ".to_vec(), &[JSON], 400),
+        ("trailing", b"{\"name\": \"x\"} {}".to_vec(), &[JSON], 400),
+        ("deep", deep.into_bytes(), &[JSON], 400),
+        ("broken UTF-8", b"{\"name\": \"\xff\xfe\"}".to_vec(), &[JSON], 400),
+        ("lone surrogate", br#"{"name": "\ud800"}"#.to_vec(), &[JSON], 400),
+        ("wrong type", b"[1, 2]".to_vec(), &[JSON], 400),
+        ("twice", b"{\"name\": \"x\", \"name\": \"y\"}".to_vec(), &[JSON], 400),
+        ("form", b"name=x".to_vec(), &[("content-type", "application/x-www-form-urlencoded")], 400),
+        ("no content type", b"{\"name\": \"x\"}".to_vec(), &[], 400),
+        ("compressed", b"\x1f\x8b".to_vec(), &[JSON, ("content-encoding", "gzip")], 415),
+        ("huge", vec![b' '; 9 << 20], &[JSON], 413),
+    ];
+    for (name, body, headers, status) in cases {
+        let answer = server.raw(Method::POST, "/v1/projects", Some(&server.admin), headers, Some(body));
+        assert_eq!(answer.refusal().0, status, "{name}: {}", answer.text);
+    }
+    assert_eq!(server.get("/v1/projects").ok()["data"].as_array().unwrap().len(), 1, "nothing was made");
+}
+
+#[test]
+fn a_wrong_field_is_named() {
+    let server = Server::start();
+    let (project, _, _) = server.tenant("fields");
+    let long = "x".repeat(300);
+    let cases = [
+        ("/v1/projects", json!({}), "name"),
+        ("/v1/projects", json!({ "name": 5 }), "name"),
+        ("/v1/projects", json!({ "name": "" }), "name"),
+        ("/v1/projects", json!({ "name": "  " }), "name"),
+        ("/v1/projects", json!({ "name": "a\u{0}b" }), "name"),
+        ("/v1/projects", json!({ "name": long }), "name"),
+        ("/v1/projects", json!({ "name": "x", "metadata": [] }), "metadata"),
+        ("/v1/projects", json!({ "name": "x", "nmae": "y" }), "nmae"),
+        ("/v1/api-keys", json!({ "name": "x" }), "project_id"),
+        ("/v1/api-keys", json!({ "name": "x", "project_id": project, "expires_at": "tomorrow" }), "expires_at"),
+        ("/v1/api-keys", json!({ "name": "x", "project_id": project, "expires_at": "2020-01-01T00:00:00Z" }), "expires_at"),
+        ("/v1/api-keys", json!({ "name": "x", "project_id": project, "scopes": ["root"] }), "scopes"),
+    ];
+    for (path, body, param) in cases {
+        let answer = server.post(path, &body);
+        let (status, code, named) = answer.refusal();
+        assert_eq!((status, code.as_str()), (400, "invalid_parameter"), "{body}");
+        let named = named.unwrap_or_else(|| panic!("no param for {body}: {}", answer.text));
+        assert!(named.starts_with(param), "{body} names {named}: {}", answer.text);
+    }
+}
+
+#[test]
+fn paging_parameters_are_checked() {
+    let server = Server::start();
+    for (query, param) in [
+        ("limit=0", "limit"),
+        ("limit=101", "limit"),
+        ("limit=many", "limit"),
+        ("cursor=made-up", "cursor"),
+        ("limit=1&limit=2", "limit"),
+        ("order=up", "order"),
+    ] {
+        let (status, _, named) = server.get(&format!("/v1/projects?{query}")).refusal();
+        assert_eq!((status, named.as_deref()), (400, Some(param)), "{query}");
+    }
+}
+
+#[test]
+fn a_wrong_chat_request_is_refused_by_field() {
+    let server = Server::start();
+    let hello = json!([{ "role": "user", "content": "hi" }]);
+    let with = |field: &str, value: serde_json::Value| {
+        let mut body = json!({ "model": MODEL, "messages": hello, "max_tokens": 2 });
+        body[field] = value;
+        body
+    };
+    let cases = [
+        (with("messages", json!([])), "messages"),
+        (with("messages", json!([{ "role": "robot", "content": "x" }])), "messages[0].role"),
+        (with("messages", json!([{ "role": "user" }])), "messages[0].content"),
+        (with("messages", json!([{ "role": "user", "content": 5 }])), "messages[0].content"),
+        (
+            with("messages", json!([{ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": "x" } }] }])),
+            "messages[0].content[0].type",
+        ),
+        (with("temperature", json!(3)), "temperature"),
+        (with("temperature", json!("hot")), "temperature"),
+        (with("top_p", json!(0)), "top_p"),
+        (with("n", json!(0)), "n"),
+        (with("n", json!(1000)), "n"),
+        (with("max_tokens", json!(0)), "max_tokens"),
+        (with("max_tokens", json!(-1)), "max_tokens"),
+        (with("max_completion_tokens", json!(9)), "max_completion_tokens"),
+        (with("stop", json!(["a", ""])), "stop[1]"),
+        (with("logit_bias", json!({ "x": 1 })), "logit_bias.x"),
+        (with("logit_bias", json!({ "1": 1000 })), "logit_bias.1"),
+        (with("logit_bias", json!({ "99999999": 1 })), "logit_bias.99999999"),
+        (with("top_logprobs", json!(5)), "top_logprobs"),
+        (with("stream_options", json!({ "include_usage": true })), "stream_options"),
+        (with("tools", json!([{ "type": "function", "function": { "name": "f" } }])), "tools"),
+        (with("response_format", json!({ "type": "json_object" })), "response_format"),
+        (with("temprature", json!(1)), "temprature"),
+    ];
+    for (body, param) in cases {
+        for mount in ["/v1", "/openai/v1"] {
+            let answer = server.post(&format!("{mount}/chat/completions"), &body);
+            let (status, code, named) = answer.refusal();
+            assert_eq!((status, code.as_str()), (400, "invalid_parameter"), "{body}: {}", answer.text);
+            assert_eq!(named.as_deref(), Some(param), "{}", answer.text);
+        }
+    }
+    let unknown = server.post("/v1/chat/completions", &with("model", json!("gpt-5"))).refusal();
+    assert_eq!(unknown, (404, "model_not_found".to_owned(), Some("model".to_owned())));
+}

@@ -1,0 +1,201 @@
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::server::{MODEL, Server};
+
+fn ask(more: Value) -> Value {
+    let mut body = json!({
+        "model": MODEL,
+        "messages": [{ "role": "user", "content": "Tell me about the sea." }],
+        "max_completion_tokens": 24,
+        "seed": 7,
+    });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+/// The JSON events of a stream, and whether it ended with `[DONE]`.
+fn events(text: &str) -> (Vec<Value>, bool) {
+    let data: Vec<&str> = text.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).collect();
+    let done = data.last() == Some(&"[DONE]");
+    (data.iter().filter(|event| **event != "[DONE]").map(|event| serde_json::from_str(event).unwrap()).collect(), done)
+}
+
+fn content(events: &[Value], choice: u64) -> String {
+    let choices = events.iter().flat_map(|event| event["choices"].as_array().unwrap());
+    choices.filter(|c| c["index"] == choice).filter_map(|c| c["delta"]["content"].as_str()).collect()
+}
+
+#[test]
+fn an_answer_has_the_envelope_on_one_mount_and_openai_s_constants_on_the_other() {
+    let server = Server::start();
+    for (mount, object) in [("/v1", "service.resource"), ("/openai/v1", "chat.completion")] {
+        let answer = server.post(&format!("{mount}/chat/completions"), &ask(json!({}))).ok();
+        assert_eq!(answer["object"], object);
+        assert_eq!(answer.get("status"), (mount == "/v1").then_some(&json!("succeeded")));
+        assert!(answer["id"].as_str().unwrap().starts_with("chatcmpl-"));
+        assert_eq!((&answer["model"], &answer["choices"][0]["index"]), (&json!(MODEL), &json!(0)));
+        assert_eq!(answer["choices"][0]["message"]["role"], "assistant");
+        assert!(["stop", "length"].contains(&answer["choices"][0]["finish_reason"].as_str().unwrap()));
+        let usage = &answer["usage"];
+        let sum = usage["prompt_tokens"].as_u64().unwrap() + usage["completion_tokens"].as_u64().unwrap();
+        assert_eq!(usage["total_tokens"], sum);
+    }
+}
+
+#[test]
+fn a_streamed_answer_is_the_whole_answer_in_pieces() {
+    let server = Server::start();
+    for more in [json!({}), json!({ "n": 3 }), json!({ "temperature": 0 }), json!({ "stop": ["e", "th"] })] {
+        let whole = server.post("/openai/v1/chat/completions", &ask(more.clone())).ok();
+        let mut streamed = ask(more);
+        streamed["stream"] = json!(true);
+        streamed["stream_options"] = json!({ "include_usage": true });
+        for mount in ["/v1", "/openai/v1"] {
+            let answer = server.post(&format!("{mount}/chat/completions"), &streamed);
+            assert!(answer.headers["content-type"].to_str().unwrap().starts_with("text/event-stream"));
+            let (events, done) = events(&answer.text);
+            assert!(done && events.iter().all(|event| event["object"] == "chat.completion.chunk"));
+            for choice in whole["choices"].as_array().unwrap() {
+                let index = choice["index"].as_u64().unwrap();
+                assert_eq!(content(&events, index), choice["message"]["content"].as_str().unwrap());
+                check_frame(&events, index, &choice["finish_reason"]);
+            }
+            let last = events.last().unwrap();
+            assert_eq!((&last["choices"], &last["usage"]), (&json!([]), &whole["usage"]));
+        }
+    }
+}
+
+/// The role once and first, the finish reason once and last, with an empty delta.
+fn check_frame(events: &[Value], index: u64, finish: &Value) {
+    let mine: Vec<&Value> =
+        events.iter().flat_map(|e| e["choices"].as_array().unwrap()).filter(|c| c["index"] == index).collect();
+    let roles: Vec<usize> = (0..mine.len()).filter(|i| mine[*i]["delta"].get("role").is_some()).collect();
+    assert_eq!(roles, [0]);
+    let ends: Vec<usize> = (0..mine.len()).filter(|i| !mine[*i]["finish_reason"].is_null()).collect();
+    assert_eq!(ends, [mine.len() - 1]);
+    assert_eq!((&mine[mine.len() - 1]["finish_reason"], &mine[mine.len() - 1]["delta"]), (finish, &json!({})));
+}
+
+#[test]
+fn a_seed_repeats_an_answer_and_choices_differ() {
+    let server = Server::start();
+    let asked = ask(json!({ "n": 4, "temperature": 1.5 }));
+    let first = server.post("/v1/chat/completions", &asked).ok();
+    let second = server.post("/v1/chat/completions", &asked).ok();
+    assert_eq!(first["choices"], second["choices"]);
+    let texts: std::collections::HashSet<&str> =
+        first["choices"].as_array().unwrap().iter().map(|c| c["message"]["content"].as_str().unwrap()).collect();
+    assert!(texts.len() > 1, "{texts:?}");
+}
+
+#[test]
+fn log_probabilities_cover_every_token() {
+    let server = Server::start();
+    let asked = ask(json!({ "logprobs": true, "top_logprobs": 4, "temperature": 0, "ignore_eos": true }));
+    let answer = server.post("/v1/chat/completions", &asked).ok();
+    let tokens = answer["choices"][0]["logprobs"]["content"].as_array().unwrap().clone();
+    assert_eq!(tokens.len(), 24);
+    for token in &tokens {
+        let top = token["top_logprobs"].as_array().unwrap();
+        assert_eq!(top.len(), 4);
+        assert_eq!(token["logprob"], top[0]["logprob"], "greedy takes the likeliest");
+        assert!(top.windows(2).all(|pair| pair[0]["logprob"].as_f64() >= pair[1]["logprob"].as_f64()));
+    }
+    let mut streamed = asked;
+    streamed["stream"] = json!(true);
+    let (events, _) = events(&server.post("/v1/chat/completions", &streamed).text);
+    let choices = events.iter().flat_map(|event| event["choices"].as_array().unwrap());
+    let pieces: Vec<Value> =
+        choices.filter_map(|c| c["logprobs"]["content"].as_array()).flatten().cloned().collect();
+    assert_eq!(pieces, tokens);
+}
+
+#[test]
+fn limits_of_length_are_kept_and_told() {
+    let server = Server::start();
+    let asked = ask(json!({ "max_completion_tokens": 5, "ignore_eos": true }));
+    let answer = server.post("/v1/chat/completions", &asked).ok();
+    assert_eq!((&answer["usage"]["completion_tokens"], &answer["choices"][0]["finish_reason"]), (&json!(5), &json!("length")));
+    let prompt = answer["usage"]["prompt_tokens"].as_u64().unwrap();
+
+    // The tiny model's context has 512 tokens: one fewer than fits, exactly what fits, one more.
+    for (room, status) in [(512 - prompt - 1, 200), (512 - prompt, 200), (512 - prompt + 1, 400)] {
+        let asked = ask(json!({ "max_completion_tokens": room, "ignore_eos": true }));
+        let answer = server.post("/v1/chat/completions", &asked);
+        assert_eq!(answer.status, status, "{}", answer.text);
+        if status == 400 {
+            let (_, code, param) = answer.refusal();
+            assert_eq!((code.as_str(), param.as_deref()), ("context_length_exceeded", Some("max_completion_tokens")));
+            assert!(answer.text.contains(&format!("{prompt} tokens")) && answer.text.contains(&room.to_string()));
+        } else {
+            assert_eq!(answer.json()["usage"]["completion_tokens"], room);
+        }
+    }
+    let long = json!({ "messages": [{ "role": "user", "content": "sea ".repeat(5000) }] });
+    let (status, code, param) = server.post("/v1/chat/completions", &ask(long)).refusal();
+    assert_eq!((status, code.as_str(), param.as_deref()), (400, "context_length_exceeded", Some("messages")));
+}
+
+#[test]
+fn several_chats_run_at_once_and_each_gets_its_own_answer() {
+    let server = Server::start();
+    let alone: Vec<Value> = (0..8)
+        .map(|seed| server.post("/v1/chat/completions", &ask(json!({ "seed": seed }))).ok()["choices"].clone())
+        .collect();
+    std::thread::scope(|scope| {
+        for (seed, expected) in alone.iter().enumerate() {
+            let server = &server;
+            scope.spawn(move || {
+                let answer = server.post("/v1/chat/completions", &ask(json!({ "seed": seed }))).ok();
+                assert_eq!(&answer["choices"], expected);
+            });
+        }
+    });
+}
+
+#[test]
+fn content_in_parts_is_the_same_prompt_and_developer_is_a_system_turn() {
+    let server = Server::start();
+    let say = |messages: Value| {
+        let mut body = ask(json!({ "temperature": 0 }));
+        body["messages"] = messages;
+        server.post("/v1/chat/completions", &body).ok()
+    };
+    let plain = say(json!([{ "role": "system", "content": "Be brief." }, { "role": "user", "content": "ab" }]));
+    let parts = json!([{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }]);
+    let other = say(json!([{ "role": "developer", "content": "Be brief." }, { "role": "user", "content": parts }]));
+    assert_eq!((&plain["choices"], &plain["usage"]), (&other["choices"], &other["usage"]));
+}
+
+#[test]
+fn fields_that_change_nothing_are_accepted() {
+    let server = Server::start();
+    let more = json!({
+        "user": "u-1", "metadata": { "a": "b" }, "store": false, "service_tier": "auto", "tools": [], "tool_choice": "none",
+        "response_format": { "type": "text" }, "modalities": ["text"], "parallel_tool_calls": true, "prediction": null,
+        "stream": false, "stop": null, "temperature": null, "logit_bias": null,
+    });
+    server.post("/v1/chat/completions", &ask(more)).ok();
+}
+
+#[test]
+fn stop_strings_never_appear_and_bias_bans_a_token() {
+    let server = Server::start();
+    let free = server.post("/v1/chat/completions", &ask(json!({ "temperature": 0, "logprobs": true }))).ok();
+    let text = free["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    let middle: String = text.chars().skip(3).take(2).collect();
+    let stopped = server.post("/v1/chat/completions", &ask(json!({ "temperature": 0, "stop": middle }))).ok();
+    let cut = stopped["choices"][0]["message"]["content"].as_str().unwrap();
+    assert_eq!(cut, &text[..text.find(&middle).unwrap()]);
+    assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
+}
+
+#[test]
+fn a_chat_without_a_key_or_with_a_bad_one_reaches_no_model() {
+    let server = Server::start();
+    let answer = server.call(Method::POST, "/v1/chat/completions", None, Some(&ask(json!({}))));
+    assert_eq!(answer.refusal().0, 401);
+    assert_eq!(server.engine.load().running, 0);
+}

@@ -1,0 +1,95 @@
+//! T6: a client that leaves frees its place in the engine, in every phase and by every way out.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::server::{MODEL, Server};
+use crate::tiny_model::TinyModel;
+
+/// Slow and long enough that no answer ends by itself within a test.
+fn slow() -> TinyModel {
+    TinyModel { context: 8192, blocks: 4, width: 256, ..TinyModel::default() }
+}
+
+/// Sends a chat request and leaves the connection open.
+fn begin(server: &Server, stream: bool, prompt_words: usize) -> TcpStream {
+    let body = json!({
+        "model": MODEL, "stream": stream, "ignore_eos": true, "max_tokens": 1500,
+        "messages": [{ "role": "user", "content": "zq ".repeat(prompt_words) }],
+    })
+    .to_string();
+    let mut connection = TcpStream::connect(server.address).unwrap();
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        server.admin,
+        body.len()
+    );
+    connection.write_all(head.as_bytes()).unwrap();
+    connection.write_all(body.as_bytes()).unwrap();
+    connection
+}
+
+fn wait_running(server: &Server) {
+    let started = Instant::now();
+    while server.engine.load().running == 0 {
+        assert!(started.elapsed() < Duration::from_secs(20), "the request did not start: {:?}", server.engine.load());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Leaves by FIN, or by RST.
+fn leave(connection: TcpStream, abruptly: bool) {
+    if abruptly {
+        socket2::SockRef::from(&connection).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+    drop(connection);
+}
+
+#[test]
+fn leaving_frees_the_engine_in_prefill_and_in_decode() {
+    let server = Server::start_with(&slow());
+    for stream in [false, true] {
+        for abruptly in [false, true] {
+            for in_decode in [false, true] {
+                let mut connection = begin(&server, stream, if in_decode { 5 } else { 1500 });
+                wait_running(&server);
+                if in_decode && stream {
+                    let mut first = [0; 512];
+                    assert!(connection.read(&mut first).unwrap() > 0);
+                } else if in_decode {
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+                leave(connection, abruptly);
+                // One step plus 100 ms, with room for a busy test machine.
+                server.wait_idle(Duration::from_secs(2));
+                assert_eq!(server.engine.load().kv_bytes, 0, "stream {stream}, abruptly {abruptly}, decode {in_decode}");
+            }
+        }
+    }
+}
+
+#[test]
+fn two_hundred_departures_leave_no_place_taken() {
+    let server = Server::start_with(&slow());
+    let before = server.engine.load();
+    for round in 0..50 {
+        let crowd: Vec<TcpStream> = (0..4).map(|one| begin(&server, one % 2 == 0, 40)).collect();
+        if round % 2 == 0 {
+            wait_running(&server);
+        }
+        for (one, connection) in crowd.into_iter().enumerate() {
+            leave(connection, one < 2);
+        }
+    }
+    server.wait_idle(Duration::from_secs(30));
+    let after = server.engine.load();
+    assert_eq!((after.running, after.queued, after.kv_bytes), (before.running, before.queued, before.kv_bytes));
+    let answer = server.post(
+        "/v1/chat/completions",
+        &json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hi" }], "max_tokens": 3, "ignore_eos": true }),
+    );
+    assert_eq!(answer.ok()["usage"]["completion_tokens"], 3, "the engine serves on");
+}

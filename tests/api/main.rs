@@ -1,0 +1,17 @@
+//! The API from outside: a real server, real requests, both mounts.
+
+#[path = "../common/clock.rs"]
+mod clock;
+#[path = "../common/server.rs"]
+mod server;
+#[path = "../common/tiny_model.rs"]
+mod tiny_model;
+
+mod access;
+mod api_keys;
+mod bad_input;
+mod chat;
+mod departures;
+mod models;
+mod projects;
+mod routes;

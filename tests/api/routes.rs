@@ -1,0 +1,89 @@
+//! Walks the route table as `/openapi.json` tells it, so that a new route is covered unasked.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::server::Server;
+
+/// `(method, path with well-formed ids of nothing)` of every route that needs a key.
+fn routes(server: &Server) -> Vec<(Method, String)> {
+    let document = server.raw(Method::GET, "/openapi.json", None, &[], None).ok();
+    let mut found = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for method in ["get", "post", "put", "patch", "delete"] {
+            if item.get(method).is_some() && (path.starts_with("/v1") || path.starts_with("/openai/v1")) {
+                let nothing = "0".repeat(32);
+                let path = path
+                    .replace("{project_id}", &format!("proj_{nothing}"))
+                    .replace("{api_key_id}", &format!("key_{nothing}"))
+                    .replace("{model_id}", "no-such-model");
+                assert!(!path.contains('{'), "give the test an id for {path}");
+                found.push((method.to_uppercase().parse().unwrap(), path));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_endpoints_of_the_contract_are_on_both_mounts() {
+    let server = Server::start();
+    let document = server.raw(Method::GET, "/openapi.json", None, &[], None).ok();
+    let wanted = [
+        ("get", "/api-keys"),
+        ("post", "/api-keys"),
+        ("put", "/api-keys/{api_key_id}"),
+        ("patch", "/api-keys/{api_key_id}"),
+        ("post", "/chat/completions"),
+        ("get", "/models/{model_id}"),
+        ("put", "/projects/{project_id}"),
+        ("post", "/projects"),
+    ];
+    for mount in ["/v1", "/openai/v1"] {
+        for (method, path) in wanted {
+            assert!(document["paths"][format!("{mount}{path}")][method].is_object(), "{method} {mount}{path}");
+        }
+    }
+}
+
+#[test]
+fn every_route_asks_for_a_key_and_refuses_in_our_shape() {
+    let server = Server::start();
+    let routes = routes(&server);
+    assert!(routes.len() >= 30, "{routes:?}");
+    for (method, path) in routes {
+        let nobody = server.call(method.clone(), &path, None, Some(&json!({})));
+        assert_eq!(nobody.refusal(), (401, "missing_api_key".to_owned(), None), "{method} {path}");
+        let foreign_field = json!({ "no_such_field": 1 });
+        let answer = server.call(method.clone(), &path, Some(&server.admin), Some(&foreign_field));
+        if matches!(method, Method::DELETE) || path.contains("/archive") {
+            continue; // takes no body
+        }
+        let (status, ..) = answer.refusal();
+        assert!((400..500).contains(&status), "{method} {path}: {}", answer.text);
+    }
+}
+
+#[test]
+fn a_method_that_a_path_does_not_take_is_405_with_allow() {
+    let server = Server::start();
+    for (path, allow) in [("/v1/models", "GET"), ("/v1/api-keys", "GET, POST"), ("/openai/v1/chat/completions", "POST")] {
+        let answer = server.call(Method::DELETE, path, Some(&server.admin), None);
+        assert_eq!(answer.refusal(), (405, "method_not_allowed".to_owned(), None));
+        assert_eq!(answer.headers["allow"], allow);
+    }
+    let nowhere = server.get("/v1/nowhere").refusal();
+    assert_eq!(nowhere, (404, "not_found".to_owned(), None));
+    assert_eq!(server.raw(Method::GET, "/", None, &[], None).refusal().0, 404);
+}
+
+#[test]
+fn health_needs_no_key() {
+    let server = Server::start();
+    for path in ["/healthz", "/readyz"] {
+        let answer = server.raw(Method::GET, path, None, &[], None);
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        assert!(answer.headers.contains_key("x-request-id"));
+        let _body: Value = answer.json();
+    }
+}

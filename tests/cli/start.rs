@@ -1,0 +1,117 @@
+use std::fs;
+use std::time::Duration;
+
+use crate::process::{MODEL, Serving, folder, mode, run, said};
+use crate::tiny_model::TinyModel;
+
+#[test]
+fn the_first_start_prints_the_key_once_and_the_second_does_not() {
+    let folder = folder(&TinyModel::default());
+    let mut first = Serving::start(folder.path(), &[]);
+    let key = first.key();
+    assert!(key.starts_with("opk_") && first.greeting.contains(&key));
+    assert!(first.greeting.contains("curl ") && first.greeting.contains("/v1/chat/completions"), "{}", first.greeting);
+    assert_eq!(mode(&folder.path().join("data")), 0o700);
+    for file in ["admin.key", "outpost.redb", "pepper"] {
+        assert_eq!(mode(&folder.path().join("data").join(file)), 0o600, "{file}");
+    }
+    first.signal("TERM");
+    assert_eq!(first.wait(Duration::from_secs(10)), Some(0));
+
+    let second = Serving::start(folder.path(), &[]);
+    assert!(!second.greeting.contains("opk_"), "{}", second.greeting);
+    assert!(second.started_in < Duration::from_secs(1), "{:?}", second.started_in);
+    assert_eq!(second.key(), key);
+    let listed = second.request(reqwest::Method::GET, "/v1/models", None);
+    assert!(listed.text().unwrap().contains(MODEL));
+}
+
+#[test]
+fn a_second_process_on_the_same_data_gets_a_lock_error() {
+    let folder = folder(&TinyModel::default());
+    let _first = Serving::start(folder.path(), &[]);
+    let second = run(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
+    assert_eq!(second.status.code(), Some(1));
+    assert!(said(&second).contains("another outpost process"), "{}", said(&second));
+}
+
+#[test]
+fn plain_http_beyond_loopback_must_be_asked_for() {
+    let folder = folder(&TinyModel::default());
+    let refused = run(folder.path(), &["serve", "--listen", "0.0.0.0:0"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let text = said(&refused);
+    assert!(["--tls-cert", "--tls-self-signed", "--insecure-http"].iter().all(|flag| text.contains(flag)), "{text}");
+    assert!(!folder.path().join("data").exists(), "nothing was made");
+    let mut allowed = Serving::start(folder.path(), &["--insecure-http"]);
+    allowed.signal("INT");
+    assert_eq!(allowed.wait(Duration::from_secs(10)), Some(0));
+}
+
+#[test]
+fn an_address_that_is_taken_is_told() {
+    let folder = folder(&TinyModel::default());
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let output = run(folder.path(), &["serve", "--listen", &address]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains(&format!("cannot listen on {address}")), "{}", said(&output));
+}
+
+#[test]
+fn https_is_served_with_a_certificate_made_on_the_first_start() {
+    let folder = folder(&TinyModel::default());
+    let serving = Serving::start(folder.path(), &["--tls-self-signed"]);
+    assert!(serving.url.starts_with("https://"));
+    assert_eq!(mode(&folder.path().join("data/tls-key.pem")), 0o600);
+    let output = std::process::Command::new("curl")
+        .args(["--silent", "--cacert", "data/tls-cert.pem", &format!("{}/healthz", serving.url)])
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "{\"status\":\"ok\"}");
+}
+
+#[test]
+fn a_certificate_that_cannot_be_used_is_named() {
+    let folder = folder(&TinyModel::default());
+    fs::write(folder.path().join("no.pem"), "no certificate").unwrap();
+    let output = run(folder.path(), &["serve", "--tls-cert", "no.pem", "--tls-key", "no.pem", "--listen", "127.0.0.1:0"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(said(&output).contains("no.pem"), "{}", said(&output));
+}
+
+#[test]
+fn without_models_and_without_pip_the_way_by_file_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = crate::process::command(folder.path(), &["serve", "--listen", "127.0.0.1:0"])
+        .env("OUTPOST_PIP", "/nonexistent/pip")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let text = said(&output);
+    assert!(text.contains("outpost models import") && text.contains("--no-pull"), "{text}");
+    let mut empty = Serving::start(folder.path(), &["--no-pull"]);
+    let list: serde_json::Value = empty.request(reqwest::Method::GET, "/v1/models", None).json().unwrap();
+    assert_eq!(list["data"], serde_json::json!([]));
+    empty.signal("TERM");
+    assert_eq!(empty.wait(Duration::from_secs(10)), Some(0));
+}
+
+#[test]
+fn wrong_arguments_exit_with_2_and_name_the_flag() {
+    let folder = tempfile::tempdir().unwrap();
+    for (arguments, named) in [
+        (&["serve", "--memory", "much"][..], "--memory"),
+        (&["serve", "--listen", "here"], "--listen"),
+        (&["serve", "--threads", "0"], "--threads"),
+        (&["serve", "--tls-cert", "a.pem"], "--tls-key"),
+        (&["serve", "--log-format", "xml"], "--log-format"),
+        (&["srve"], "srve"),
+    ] {
+        let output = run(folder.path(), arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(said(&output).contains(named), "{arguments:?}: {}", said(&output));
+    }
+    assert_eq!(run(folder.path(), &["--version"]).status.code(), Some(0));
+}

@@ -1,0 +1,34 @@
+//! A clock that a test can move.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use outpost::ambient::{Ambient, Timestamp};
+use outpost::app::Machine;
+
+/// The machine's time and randomness, with the wall clock shifted by what the test says.
+#[derive(Default)]
+pub struct ShiftedClock {
+    machine: Machine,
+    shift_millis: AtomicI64,
+}
+
+impl ShiftedClock {
+    pub fn advance(&self, by: Duration) {
+        self.shift_millis.fetch_add(i64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+}
+
+impl Ambient for ShiftedClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.machine.now().as_millis() + self.shift_millis.load(Ordering::SeqCst))
+    }
+
+    fn uptime(&self) -> Duration {
+        self.machine.uptime()
+    }
+
+    fn fill(&self, bytes: &mut [u8]) {
+        self.machine.fill(bytes);
+    }
+}

@@ -1,0 +1,198 @@
+//! A whole server inside the test process, on a free port, with a tiny random model.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use outpost::app::App;
+use outpost::config::{Config, Places, Tls};
+use outpost::engine::Engine;
+use reqwest::Method;
+use reqwest::blocking::{Client, Response};
+use reqwest::header::HeaderMap;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::clock::ShiftedClock;
+use crate::tiny_model::{self, TinyModel};
+
+/// Name of the model that every test server has.
+pub const MODEL: &str = "tiny";
+
+pub struct Server {
+    pub url: String,
+    pub address: SocketAddr,
+    pub admin: String,
+    pub clock: Arc<ShiftedClock>,
+    pub engine: Engine,
+    pub folder: TempDir,
+    client: Client,
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// An answer, read to its end.
+pub struct Answer {
+    pub status: u16,
+    pub headers: HeaderMap,
+    pub text: String,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|_| panic!("not JSON: {}", self.text))
+    }
+
+    /// The body of a success.
+    pub fn ok(&self) -> Value {
+        assert_eq!(self.status, 200, "{}", self.text);
+        self.json()
+    }
+
+    /// `(status, error.code, error.param)` of a refusal, whose shape is checked here.
+    pub fn refusal(&self) -> (u16, String, Option<String>) {
+        let body = self.json();
+        let error = body.get("error").unwrap_or_else(|| panic!("no error in {}", self.text));
+        assert!(error["message"].as_str().is_some_and(|text| text.len() > 10), "{}", self.text);
+        assert!(error["type"].is_string(), "{}", self.text);
+        let id = self.headers["x-request-id"].to_str().unwrap();
+        assert_eq!(error["request_id"], id, "{}", self.text);
+        (self.status, error["code"].as_str().unwrap().to_owned(), error["param"].as_str().map(str::to_owned))
+    }
+}
+
+impl Server {
+    pub fn start() -> Self {
+        Self::start_with(&TinyModel::default())
+    }
+
+    pub fn start_with(model: &TinyModel) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let models = folder.path().join("models");
+        tiny_model::write(&models, MODEL, model);
+        Self::start_in(folder)
+    }
+
+    /// Starts on a folder that may hold models and data already.
+    pub fn start_in(folder: TempDir) -> Self {
+        let clock = Arc::new(ShiftedClock::default());
+        let config = config(folder.path());
+        let (ready, started) = mpsc::channel();
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let ambient = clock.clone();
+        let thread = std::thread::spawn(move || {
+            actix_web::rt::System::new().block_on(async move {
+                let app = App::start(&config, ambient).await.unwrap();
+                ready.send((app.url(), app.address(), app.engine().clone())).unwrap();
+                let stopper = app.stopper();
+                actix_web::rt::spawn(async move {
+                    let _asked_or_dropped = stopped.await;
+                    stopper.stop().await;
+                });
+                app.run().await.unwrap();
+            });
+        });
+        let (url, address, engine) = started.recv().expect("the server starts");
+        let admin = std::fs::read_to_string(folder.path().join("data/admin.key")).unwrap().trim().to_owned();
+        let client = Client::builder().timeout(Duration::from_secs(60)).build().unwrap();
+        Self { url, address, admin, clock, engine, folder, client, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Stops and gives the folder back, so that a test can start again on it.
+    pub fn stop(mut self) -> TempDir {
+        self.halt();
+        std::mem::replace(&mut self.folder, tempfile::tempdir().unwrap())
+    }
+
+    fn halt(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+
+    pub fn get(&self, path: &str) -> Answer {
+        self.call(Method::GET, path, Some(&self.admin), None)
+    }
+
+    pub fn post(&self, path: &str, body: &Value) -> Answer {
+        self.call(Method::POST, path, Some(&self.admin), Some(body))
+    }
+
+    pub fn put(&self, path: &str, body: &Value) -> Answer {
+        self.call(Method::PUT, path, Some(&self.admin), Some(body))
+    }
+
+    pub fn patch(&self, path: &str, body: &Value) -> Answer {
+        self.call(Method::PATCH, path, Some(&self.admin), Some(body))
+    }
+
+    pub fn delete(&self, path: &str) -> Answer {
+        self.call(Method::DELETE, path, Some(&self.admin), None)
+    }
+
+    pub fn call(&self, method: Method, path: &str, key: Option<&str>, body: Option<&Value>) -> Answer {
+        let body = body.map(|value| value.to_string().into_bytes());
+        self.raw(method, path, key, &[("content-type", "application/json")], body)
+    }
+
+    /// A request whose headers and body are exactly what the test says.
+    pub fn raw(&self, method: Method, path: &str, key: Option<&str>, headers: &[(&str, &str)], body: Option<Vec<u8>>) -> Answer {
+        let mut request = self.client.request(method, format!("{}{path}", self.url));
+        if let Some(key) = key {
+            request = request.bearer_auth(key);
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        if let Some(body) = body {
+            request = request.body(body);
+        }
+        read(request.send().unwrap())
+    }
+
+    /// A new project and a key in it with the default scopes: `(project id, key id, secret)`.
+    pub fn tenant(&self, name: &str) -> (String, String, String) {
+        let project = self.post("/v1/projects", &serde_json::json!({ "name": name })).ok();
+        let project = project["id"].as_str().unwrap().to_owned();
+        let key = self.post("/v1/api-keys", &serde_json::json!({ "name": name, "project_id": project })).ok();
+        (project, key["id"].as_str().unwrap().to_owned(), key["secret"].as_str().unwrap().to_owned())
+    }
+
+    /// Waits until the engine holds no work.
+    pub fn wait_idle(&self, limit: Duration) {
+        let started = Instant::now();
+        loop {
+            let load = self.engine.load();
+            if load.running == 0 && load.queued == 0 {
+                return;
+            }
+            assert!(started.elapsed() < limit, "the engine is still busy: {load:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.halt();
+    }
+}
+
+fn read(response: Response) -> Answer {
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    Answer { status, headers, text: response.text().unwrap() }
+}
+
+pub fn config(folder: &Path) -> Config {
+    Config {
+        places: Places { data: folder.join("data"), models: folder.join("models") },
+        listen: "127.0.0.1:0".parse().unwrap(),
+        threads: 2,
+        memory: 2 << 30,
+        pull: false,
+        tls: Tls::Off,
+    }
+}

@@ -1,0 +1,23 @@
+//! The starter models, pulled into `models/` if they are not there.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+
+/// The folder that holds them: `$OUTPOST_TEST_MODELS`, or the checkout's own.
+pub fn models() -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(pull).clone()
+}
+
+fn pull() -> PathBuf {
+    let ours = || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("models");
+    let folder = std::env::var_os("OUTPOST_TEST_MODELS").map_or_else(ours, PathBuf::from);
+    let pulled = Command::new(env!("CARGO_BIN_EXE_outpost"))
+        .args(["models", "pull", "starter", "--models"])
+        .arg(&folder)
+        .status()
+        .unwrap();
+    assert!(pulled.success(), "the starter models could not be pulled; 'outpost models import' brings them in by file");
+    folder
+}
