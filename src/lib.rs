@@ -6,3 +6,5 @@
 pub mod ambient;
 pub mod error;
 pub mod ids;
+pub mod service;
+pub mod storage;
