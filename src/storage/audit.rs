@@ -60,7 +60,8 @@ pub fn newest_of_all(tx: &impl Look, before: Option<[u8; 16]>, limit: usize) -> 
     rows.into_iter()
         .map(|(key, AuditPlace { project })| {
             let record = tx.get(&[&project.to_bytes(), key.as_slice()].concat())?;
-            let record = record.ok_or_else(|| Error::internal("the index of the audit log names a row that is not there"))?;
+            let record =
+                record.ok_or_else(|| Error::internal("the index of the audit log names a row that is not there"))?;
             Ok((id(&key)?, project, record))
         })
         .collect()

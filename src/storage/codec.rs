@@ -41,7 +41,8 @@ pub(super) fn encode<R: Record>(pepper: &Pepper, key: &[u8], record: &R) -> Resu
 
 pub(super) fn decode<R: Record>(pepper: &Pepper, key: &[u8], bytes: &[u8]) -> Result<R> {
     let damaged = |reason: &str| damaged(R::TABLE, key, reason);
-    let body = if R::SEALED { unseal::<R>(pepper, key, bytes).ok_or_else(|| damaged("its MAC does not fit"))? } else { bytes };
+    let body =
+        if R::SEALED { unseal::<R>(pepper, key, bytes).ok_or_else(|| damaged("its MAC does not fit"))? } else { bytes };
     let (version, payload) = body.split_first().ok_or_else(|| damaged("it is empty"))?;
     if *version != R::VERSION {
         return Err(damaged(&format!("its version is {version}")));
@@ -62,8 +63,11 @@ fn unseal<'a, R: Record>(pepper: &Pepper, key: &[u8], bytes: &'a [u8]) -> Option
 /// could turn a revoked key or an archived project into something else.
 fn damaged(table: Table, key: &[u8], reason: &str) -> Error {
     let place: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-    Error::new(Code::StorageUnavailable, "A stored record is damaged. The operator should run `outpost check` and restore a backup.")
-        .because(format!("record {place} of table {}: {reason}", table.name()))
+    Error::new(
+        Code::StorageUnavailable,
+        "A stored record is damaged. The operator should run `outpost check` and restore a backup.",
+    )
+    .because(format!("record {place} of table {}: {reason}", table.name()))
 }
 
 #[cfg(test)]

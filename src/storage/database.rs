@@ -46,7 +46,9 @@ impl Source {
             DatabaseError::DatabaseAlreadyOpen => {
                 OpenError::Locked { dir: self.path.parent().unwrap_or(&self.path).to_owned() }
             }
-            DatabaseError::Storage(redb::StorageError::Io(error)) if error.kind() != std::io::ErrorKind::InvalidData => {
+            DatabaseError::Storage(redb::StorageError::Io(error))
+                if error.kind() != std::io::ErrorKind::InvalidData =>
+            {
                 OpenError::io(&self.path, error)
             }
             other => OpenError::corrupt(&self.path, other),
@@ -79,5 +81,6 @@ pub(super) fn failed(error: &redb::Error) -> Error {
 
 /// The answer to everything that the store cannot do at the moment.
 pub(super) fn unavailable(cause: impl Into<String>) -> Error {
-    Error::new(Code::StorageUnavailable, "The storage is not available at the moment. Try again shortly.").because(cause.into())
+    Error::new(Code::StorageUnavailable, "The storage is not available at the moment. Try again shortly.")
+        .because(cause.into())
 }

@@ -79,7 +79,12 @@ pub fn replace(tx: &WriteTx, id: KeyId, record: &KeyRecord) -> Result<()> {
 }
 
 /// Up to `limit` keys of a project older than `before`, the newest first.
-pub fn newest(tx: &impl Look, project: ProjectId, before: Option<[u8; 16]>, limit: usize) -> Result<Vec<(KeyId, KeyRecord)>> {
+pub fn newest(
+    tx: &impl Look,
+    project: ProjectId,
+    before: Option<[u8; 16]>,
+    limit: usize,
+) -> Result<Vec<(KeyId, KeyRecord)>> {
     let prefix = project.to_bytes();
     let before = before.map(|id| [prefix, id].concat());
     let rows = tx.newest::<InProject>(&prefix, before.as_deref(), limit)?;

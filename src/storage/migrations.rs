@@ -61,7 +61,8 @@ pub(super) fn run(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<()
         tx.create(*table).map_err(|error| OpenError::corrupt(path, error))?;
     }
     if found < LAYOUT {
-        tx.put_raw(tables::META, LAYOUT_KEY, &meta(&LAYOUT.to_be_bytes())).map_err(|error| OpenError::corrupt(path, error))?;
+        tx.put_raw(tables::META, LAYOUT_KEY, &meta(&LAYOUT.to_be_bytes()))
+            .map_err(|error| OpenError::corrupt(path, error))?;
     }
     tx.commit().map_err(|error| OpenError::corrupt(path, error))
 }
@@ -78,7 +79,9 @@ pub(super) fn layout(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result
     });
     let (layout, check) = match read {
         Some(Ok(found)) => found,
-        Some(Err(error)) => return Err(OpenError::corrupt(path, error.cause().map_or_else(|| error.to_string(), ToString::to_string))),
+        Some(Err(error)) => {
+            return Err(OpenError::corrupt(path, error.cause().map_or_else(|| error.to_string(), ToString::to_string)));
+        }
         None => return Err(OpenError::corrupt(path, "unreadable pages")),
     };
     let layout = layout.as_deref().and_then(|bytes| bytes.get(1..)).and_then(|bytes| bytes.try_into().ok());

@@ -41,5 +41,8 @@ pub fn put(tx: &WriteTx, id: ProjectId, record: &ProjectRecord) -> Result<()> {
 /// Up to `limit` projects older than `before`, the newest first.
 pub fn newest(tx: &impl Look, before: Option<[u8; 16]>, limit: usize) -> Result<Vec<(ProjectId, ProjectRecord)>> {
     let rows = tx.newest(&[], before.as_ref().map(<[u8; 16]>::as_slice), limit)?;
-    Ok(rows.into_iter().filter_map(|(key, record)| Some((ProjectId::from_bytes(key.try_into().ok()?), record))).collect())
+    Ok(rows
+        .into_iter()
+        .filter_map(|(key, record)| Some((ProjectId::from_bytes(key.try_into().ok()?), record)))
+        .collect())
 }

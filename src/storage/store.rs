@@ -175,7 +175,13 @@ impl Store {
         Self::start(db, source, pepper, queue, lock)
     }
 
-    fn start(db: Database, source: Source, pepper: Arc<Pepper>, queue: usize, lock: std::fs::File) -> Result<Self, OpenError> {
+    fn start(
+        db: Database,
+        source: Source,
+        pepper: Arc<Pepper>,
+        queue: usize,
+        lock: std::fs::File,
+    ) -> Result<Self, OpenError> {
         let path = source.path.clone();
         let shared = Arc::new(Shared {
             db: ArcSwapOption::from_pointee(db),

@@ -132,14 +132,19 @@ fn records<R: Record>(
 }
 
 fn projects(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
-    records(tx, report, &mut |key, _: ProjectRecord| Ok((key.len() != 16).then(|| "a project has a malformed id".into())))
+    records(tx, report, &mut |key, _: ProjectRecord| {
+        Ok((key.len() != 16).then(|| "a project has a malformed id".into()))
+    })
 }
 
 fn keys(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     records(tx, report, &mut |key, record: KeyRecord| {
         let project = record.project.to_bytes();
         if tx.raw(tables::PROJECTS, &project)?.is_none() {
-            return Ok(Some(format!("key '{}' belongs to project {}, which is not there", record.name, record.project)));
+            return Ok(Some(format!(
+                "key '{}' belongs to project {}, which is not there",
+                record.name, record.project
+            )));
         }
         let listed = tx.raw(tables::KEYS_BY_PROJECT, &[&project, key].concat())?.is_some();
         Ok((!listed).then(|| format!("key '{}' is missing in the index of its project", record.name)))

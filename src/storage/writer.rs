@@ -167,7 +167,9 @@ impl Writer {
                 // the closure wrote nothing.
                 _ => {
                     member.settled = true;
-                    return tx.abort().map_or_else(|error| Attempt::Failed(Vec::new(), error.to_string()), |()| Attempt::Again);
+                    return tx
+                        .abort()
+                        .map_or_else(|error| Attempt::Failed(Vec::new(), error.to_string()), |()| Attempt::Again);
                 }
             }
         }
