@@ -7,7 +7,7 @@ use std::time::Duration;
 use outpost::error::Code;
 use outpost::storage::{OpenError, Store, check};
 use redb::backends::FileBackend;
-use redb::{Database, ReadableDatabase as _, ReadableTable as _, StorageBackend, TableDefinition};
+use redb::{Database, ReadableDatabase as _, StorageBackend, TableDefinition};
 
 use super::world::{Clock, World, dir, new_key, settings};
 
