@@ -17,7 +17,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use crate::ambient::{Ambient, Timestamp};
 use crate::calls::{chat::Chat, models::Models};
 use crate::config::{Config, Tls};
-use crate::control::{self, Control};
+use crate::control::Control;
 use crate::engine::{self, Engine};
 use crate::http::server::{self, DRAIN, Limits};
 use crate::http::tls::{self, TlsError};
@@ -120,7 +120,7 @@ impl App {
         drop(self.control);
         self.stopper.engine.abort();
         let store = self.store;
-        let closed = tokio::task::spawn_blocking(move || store.close()).await;
+        let closed = tokio::task::spawn_blocking(move || store.shutdown()).await;
         closed.map_err(io::Error::other)?;
         outcome
     }
@@ -159,10 +159,9 @@ fn engine_settings(config: &Config) -> engine::Settings {
 }
 
 fn api(store: &Store, engine: &Engine, ambient: Arc<dyn Ambient>) -> Api {
-    let keys = Arc::new(Keys::new(store.clone(), ambient.clone()));
     Api {
-        projects: Projects::new(store.clone(), ambient.clone(), keys.clone()),
-        keys,
+        projects: Projects::new(store.clone(), ambient.clone()),
+        keys: Keys::new(store.clone(), ambient.clone()),
         audit: Audit::new(store.clone()),
         models: Models::new(engine.clone()),
         chat: Chat::new(engine.clone(), ambient.clone()),

@@ -4,6 +4,7 @@
 //! Whoever can open the data folder (0700) could read the database anyway, so the socket asks for
 //! no key. One JSON request a line, one JSON reply a line.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::{Path, PathBuf};
@@ -14,7 +15,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
-use crate::storage::Store;
+use crate::storage::{CheckReport, Store};
 
 const SOCKET: &str = "control.sock";
 const LONGEST_REQUEST: u64 = 64 * 1024;
@@ -35,6 +36,24 @@ pub enum Request {
 pub enum Answer {
     Done { lines: Vec<String>, problems: Vec<String> },
     Failed { message: String },
+}
+
+impl Answer {
+    /// What a check found.
+    pub fn checked(report: CheckReport) -> Self {
+        let mut lines = summary(&report.records, report.bytes);
+        if report.repaired {
+            lines.push("the file's own bookkeeping was rebuilt".to_owned());
+        }
+        Answer::Done { lines, problems: report.problems }
+    }
+}
+
+/// Records by table and the size of the file, a line each.
+pub fn summary(records: &BTreeMap<String, u64>, bytes: u64) -> Vec<String> {
+    let mut lines: Vec<String> = records.iter().map(|(table, count)| format!("{table}: {count}")).collect();
+    lines.push(format!("{bytes} bytes"));
+    lines
 }
 
 /// The listening side; dropping it closes the socket and removes its file.
@@ -112,11 +131,11 @@ fn obey(request: Request, store: &Store) -> Answer {
     let failed = |message: String| Answer::Failed { message };
     match request {
         Request::Backup { to } => match store.backup(&to) {
-            Ok(report) => Answer::Done { lines: report.lines(), problems: Vec::new() },
+            Ok(report) => Answer::Done { lines: summary(&report.records, report.bytes), problems: Vec::new() },
             Err(cause) => failed(cause.to_string()),
         },
         Request::Check => match store.verify() {
-            Ok(report) => Answer::Done { lines: report.lines(), problems: report.problems },
+            Ok(report) => Answer::checked(report),
             Err(cause) => failed(cause.to_string()),
         },
     }

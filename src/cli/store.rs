@@ -20,8 +20,9 @@ pub fn backup(data: &Path, to: &Path, out: &mut dyn Write) -> Outcome {
         let settings = StoreSettings { dir: data.to_owned(), cache_bytes: 16 << 20, queue: 16 };
         let store = Store::open(settings, Arc::new(Machine::new()))?;
         let report = store.backup(&to);
-        store.close();
-        lines(&report?.lines(), out)?;
+        store.shutdown();
+        let report = report?;
+        lines(&control::summary(&report.records, report.bytes), out)?;
     }
     writeln!(out, "The backup is {}. It holds what makes the keys work: keep it as safe as the data folder.", to.display())?;
     Ok(())
@@ -29,7 +30,7 @@ pub fn backup(data: &Path, to: &Path, out: &mut dyn Write) -> Outcome {
 
 pub fn restore(data: &Path, from: &Path, out: &mut dyn Write) -> Outcome {
     let report = storage::restore(from, data)?;
-    lines(&report.lines(), out)?;
+    lines(&control::summary(&report.records, report.bytes), out)?;
     writeln!(out, "{} is restored. Start the server with: outpost serve --data {}", data.display(), data.display())?;
     Ok(())
 }
@@ -41,8 +42,7 @@ pub fn check(data: &Path, out: &mut dyn Write) -> Outcome {
     }
     must_exist(data)?;
     let report = storage::check(data)?;
-    let (lines, problems) = (report.lines(), report.problems);
-    tell(Answer::Done { lines, problems }, out)
+    tell(Answer::checked(report), out)
 }
 
 fn must_exist(data: &Path) -> Outcome {

@@ -29,7 +29,7 @@ use crate::storage::Store;
 pub struct Api {
     pub ambient: Arc<dyn Ambient>,
     pub store: Store,
-    pub keys: Arc<Keys>,
+    pub keys: Keys,
     pub projects: Projects,
     pub audit: Audit,
     pub models: Models,

@@ -2,6 +2,7 @@
 
 use actix_web::{get, web};
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use super::super::input::{ApiParams, loose};
 use super::super::reply::{Head, List, Reply, Time};
@@ -34,7 +35,9 @@ pub struct AuditBody {
     action: String,
     /// The id of what it was done to.
     target: String,
-    detail: Option<String>,
+    /// Particulars: the reason, old and new values.
+    #[schema(value_type = Option<Object>)]
+    detail: Option<Box<RawValue>>,
 }
 
 /// List audit events, newest first.
@@ -55,7 +58,7 @@ pub async fn list(caller: Caller, params: ApiParams<ListAudit>, api: web::Data<A
                 actor: event.actor.map(|key| key.to_string()),
                 action: event.action,
                 target: event.target,
-                detail: event.detail,
+                detail: event.detail.and_then(|text| RawValue::from_string(text).ok()),
             },
         )
     };

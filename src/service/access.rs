@@ -1,0 +1,247 @@
+//! What a caller may do. Every 403 of the program is decided in this file.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Serialize, Serializer};
+
+use crate::error::{Code, Error, Result};
+use crate::ids::{KeyId, ProjectId};
+
+/// One permission of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// Operate the installation: every project, and creating projects.
+    Admin,
+    /// Manage the key's own project.
+    Project,
+    /// Call models.
+    Inference,
+}
+
+impl Scope {
+    pub const ALL: [Scope; 3] = [Scope::Admin, Scope::Project, Scope::Inference];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Scope::Admin => "admin",
+            Scope::Project => "project",
+            Scope::Inference => "inference",
+        }
+    }
+
+    fn bit(self) -> u8 {
+        match self {
+            Scope::Admin => 1,
+            Scope::Project => 2,
+            Scope::Inference => 4,
+        }
+    }
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Serialize for Scope {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+/// A set of scopes.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Scopes(u8);
+
+impl Scopes {
+    /// What a new key gets when nothing else is asked for.
+    pub const DEFAULT: Scopes = Scopes(2 | 4);
+    pub const ALL: Scopes = Scopes(1 | 2 | 4);
+
+    pub fn contains(self, scope: Scope) -> bool {
+        self.0 & scope.bit() != 0
+    }
+
+    pub fn iter(self) -> impl Iterator<Item = Scope> {
+        Scope::ALL.into_iter().filter(move |scope| self.contains(*scope))
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// What both sets hold.
+    #[must_use]
+    pub fn and(self, other: Scopes) -> Scopes {
+        Scopes(self.0 & other.0)
+    }
+
+    /// Reads the names of a request; errors are about the field `scopes`.
+    pub fn from_names<S: AsRef<str>>(names: &[S]) -> Result<Scopes> {
+        if names.is_empty() {
+            return Err(Error::invalid(
+                "scopes",
+                "'scopes' must name at least one of admin, project, inference; leave it out for the default.",
+            ));
+        }
+        names.iter().enumerate().try_fold(Scopes::default(), |found, (index, name)| {
+            let scope = Scope::ALL.into_iter().find(|scope| scope.as_str() == name.as_ref());
+            let scope = scope.ok_or_else(|| {
+                Error::invalid(
+                    format!("scopes[{index}]"),
+                    format!("'{}' is no scope. Scopes are admin, project, inference.", name.as_ref()),
+                )
+            })?;
+            Ok(Scopes(found.0 | scope.bit()))
+        })
+    }
+
+    pub(super) fn to_bits(self) -> u8 {
+        self.0
+    }
+
+    /// Unknown bits grant nothing.
+    pub(super) fn from_bits(bits: u8) -> Scopes {
+        Scopes(bits & Self::ALL.0)
+    }
+}
+
+impl FromIterator<Scope> for Scopes {
+    fn from_iter<I: IntoIterator<Item = Scope>>(scopes: I) -> Self {
+        Scopes(scopes.into_iter().fold(0, |bits, scope| bits | scope.bit()))
+    }
+}
+
+impl fmt::Display for Scopes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.iter().map(Scope::as_str).collect();
+        f.write_str(&names.join(", "))
+    }
+}
+
+impl fmt::Debug for Scopes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{{{self}}}")
+    }
+}
+
+impl Serialize for Scopes {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter())
+    }
+}
+
+/// Proof that a caller showed a valid key, and what that key allows.
+#[derive(Clone, Debug)]
+pub struct Access {
+    key: KeyId,
+    project: ProjectId,
+    scopes: Scopes,
+    models: Option<Arc<[String]>>,
+}
+
+impl Access {
+    pub(super) fn new(key: KeyId, project: ProjectId, scopes: Scopes, models: Option<Arc<[String]>>) -> Self {
+        Self { key, project, scopes, models }
+    }
+
+    /// An access without a key behind it. Management writes refuse it: they look the key up.
+    #[doc(hidden)]
+    pub fn for_tests(key: KeyId, project: ProjectId, scopes: Scopes, models: Option<Vec<String>>) -> Self {
+        Self::new(key, project, scopes, models.map(Into::into))
+    }
+
+    pub fn key(&self) -> KeyId {
+        self.key
+    }
+
+    pub fn project(&self) -> ProjectId {
+        self.project
+    }
+
+    pub fn scopes(&self) -> Scopes {
+        self.scopes
+    }
+
+    /// The models that may be called; none means all.
+    pub fn models(&self) -> Option<&[String]> {
+        self.models.as_deref()
+    }
+
+    pub fn is_admin(&self) -> bool {
+        self.scopes.contains(Scope::Admin)
+    }
+
+    /// Demands `scope` within `project`. An admin has every scope in every project.
+    pub fn require(&self, project: ProjectId, scope: Scope) -> Result<()> {
+        if self.is_admin() {
+            return Ok(());
+        }
+        if project != self.project {
+            let text = "This belongs to another project than your API key. Use a key of that project, or an admin key.";
+            return Err(Error::new(Code::ProjectMismatch, text));
+        }
+        if self.scopes.contains(scope) { Ok(()) } else { Err(self.lacks(scope)) }
+    }
+
+    pub fn require_admin(&self) -> Result<()> {
+        if self.is_admin() { Ok(()) } else { Err(self.lacks(Scope::Admin)) }
+    }
+
+    /// Demands that the key may call `model`. An allow-list binds admins too.
+    pub fn require_model(&self, model: &str) -> Result<()> {
+        self.require(self.project, Scope::Inference)?;
+        match self.models() {
+            Some(allowed) if !allowed.iter().any(|name| name == model) => {
+                let text =
+                    format!("Your API key may not call the model '{model}'. It may call: {}.", allowed.join(", "));
+                Err(Error::new(Code::ModelNotAllowed, text).param("model"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Demands that a key made by this one would hold no more than it does.
+    pub(super) fn require_grantable(&self, scopes: Scopes, models: Option<&[String]>) -> Result<()> {
+        if let Some(scope) = self.missing(scopes) {
+            let text = format!(
+                "You cannot grant the scope '{scope}': your API key holds only {}. Leave it out, or use a key that holds it.",
+                self.scopes
+            );
+            return Err(Error::new(Code::InsufficientScope, text).param("scopes"));
+        }
+        if !self.covers_models(models) {
+            let text = "You cannot allow models that your own API key may not call. Name only models of its own list.";
+            return Err(Error::new(Code::InsufficientScope, text).param("models"));
+        }
+        Ok(())
+    }
+
+    /// Demands that a key holds no more than this one: else whoever rotates it would gain by it.
+    pub(super) fn require_power_over(&self, scopes: Scopes, models: Option<&[String]>) -> Result<()> {
+        if self.missing(scopes).is_none() && self.covers_models(models) {
+            return Ok(());
+        }
+        let text = "This API key holds more than yours, so yours cannot change it. Use a key with the same scopes and models, or an admin key.";
+        Err(Error::new(Code::InsufficientScope, text))
+    }
+
+    fn missing(&self, scopes: Scopes) -> Option<Scope> {
+        scopes.iter().find(|scope| !self.is_admin() && !self.scopes.contains(*scope))
+    }
+
+    fn covers_models(&self, models: Option<&[String]>) -> bool {
+        match (self.models(), models) {
+            (None, _) => true,
+            (Some(_), None) => false,
+            (Some(own), Some(asked)) => asked.iter().all(|model| own.contains(model)),
+        }
+    }
+
+    fn lacks(&self, scope: Scope) -> Error {
+        let text = format!("This needs an API key with the scope '{scope}'; yours holds {}.", self.scopes);
+        Error::new(Code::InsufficientScope, text)
+    }
+}

@@ -1,0 +1,92 @@
+//! Checks that a management write makes inside its transaction.
+
+use crate::ambient::Timestamp;
+use crate::error::{Code, Error, Result};
+use crate::ids::{KeyId, ProjectId};
+use crate::storage::keys::{self, KeyRecord};
+use crate::storage::projects::{self, ProjectRecord};
+use crate::storage::{Look, WriteTx};
+
+use super::access::{Access, Scope, Scopes};
+use super::secrets;
+
+/// Whether the caller's key still holds. A request may have been authenticated long before its
+/// body was whole; a key revoked meanwhile must not make itself a successor.
+pub(super) fn confirm(tx: &WriteTx, access: &Access, now: Timestamp) -> Result<()> {
+    let key = keys::find(tx, access.key())?.ok_or_else(secrets::invalid)?;
+    let archived = projects::find(tx, key.project)?.is_none_or(|project| project.archived_at.is_some());
+    usable(&key, archived, now)
+}
+
+/// 401 unless the key may be used at all.
+pub(super) fn usable(key: &KeyRecord, project_archived: bool, now: Timestamp) -> Result<()> {
+    if let Some(moment) = key.revoked_at {
+        let text = format!("This API key was revoked at {moment}. Use another key, or create a new one.");
+        return Err(Error::new(Code::RevokedApiKey, text));
+    }
+    if project_archived {
+        let text = "The project of this API key is archived, so its keys no longer work. Use a key of another project.";
+        return Err(Error::new(Code::RevokedApiKey, text));
+    }
+    match key.expires_at {
+        Some(moment) if moment <= now => {
+            let text = format!(
+                "This API key expired at {moment}. Use another key, or have 'expires_at' of this one extended."
+            );
+            Err(Error::new(Code::ExpiredApiKey, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The key of a path, if the caller may manage it.
+pub(super) fn key(tx: &impl Look, access: &Access, id: KeyId) -> Result<KeyRecord> {
+    let record = keys::find(tx, id)?.ok_or_else(|| Error::not_found("API key", id))?;
+    access.require(record.project, Scope::Project)?;
+    Ok(record)
+}
+
+/// The same for a change, which also needs at least the powers of the key.
+pub(super) fn key_to_change(tx: &WriteTx, access: &Access, id: KeyId, now: Timestamp) -> Result<KeyRecord> {
+    confirm(tx, access, now)?;
+    let record = key(tx, access, id)?;
+    access.require_power_over(Scopes::from_bits(record.scopes), record.models.as_deref())?;
+    Ok(record)
+}
+
+/// The project of a path, if the caller may manage it.
+pub(super) fn project(tx: &impl Look, access: &Access, id: ProjectId) -> Result<ProjectRecord> {
+    let record = projects::find(tx, id)?.ok_or_else(|| Error::not_found("project", id))?;
+    access.require(id, Scope::Project)?;
+    Ok(record)
+}
+
+/// The same for a `project_id` among the fields of a request.
+pub(super) fn named_project(tx: &impl Look, access: &Access, id: ProjectId) -> Result<ProjectRecord> {
+    project(tx, access, id).map_err(|error| error.param("project_id"))
+}
+
+/// 409 if the project is archived.
+pub(super) fn living(project: &ProjectRecord) -> Result<()> {
+    match project.archived_at {
+        Some(moment) => {
+            let text = format!(
+                "The project '{}' was archived at {moment} and can no longer change. Use another project.",
+                project.name
+            );
+            Err(Error::new(Code::Conflict, text))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether someone could still operate the installation without the key `id`.
+pub(super) fn another_admin(tx: &WriteTx, id: KeyId, now: Timestamp) -> Result<bool> {
+    keys::any(tx, |other, record| {
+        if other == id || !Scopes::from_bits(record.scopes).contains(Scope::Admin) {
+            return Ok(false);
+        }
+        let archived = projects::find(tx, record.project)?.is_none_or(|project| project.archived_at.is_some());
+        Ok(usable(record, archived, now).is_ok())
+    })
+}

@@ -1,0 +1,395 @@
+//! API keys: who a caller is, and the life of a key from creation to revocation.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::access::{Access, Scope, Scopes};
+use super::audit::Note;
+use super::cache::{Cache, Known, Ticket};
+use super::grace::Graces;
+use super::page::{Listing, Page, PageRequest, page};
+use super::secrets::{self, Secret};
+use super::{authority, fields};
+use crate::ambient::{Ambient, Timestamp};
+use crate::error::{Code, Error, Result};
+use crate::ids::{KeyId, ProjectId};
+use crate::storage::keys::{self as stored, KeyRecord, PreviousSecret};
+use crate::storage::{Digest, Pepper, Store, Watcher, projects};
+
+/// A key as its users see it; never its secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key {
+    pub id: KeyId,
+    pub project: ProjectId,
+    pub name: String,
+    pub scopes: Scopes,
+    pub models: Option<Vec<String>>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
+    pub revoked_at: Option<Timestamp>,
+    pub rotated_at: Option<Timestamp>,
+    /// End of the grace period of the last rotation, if it had one.
+    pub previous_valid_until: Option<Timestamp>,
+    /// A form of the secret that may be shown.
+    pub redacted: String,
+}
+
+impl Key {
+    pub(super) fn new(id: KeyId, record: KeyRecord) -> Self {
+        // A rotation without grace ends the previous secret at the moment of the rotation itself.
+        let grace = record.previous.filter(|previous| Some(previous.valid_until) != record.rotated_at);
+        Self {
+            id,
+            project: record.project,
+            name: record.name,
+            scopes: Scopes::from_bits(record.scopes),
+            models: record.models,
+            created_at: record.created_at,
+            updated_at: record.updated_at,
+            expires_at: record.expires_at,
+            revoked_at: record.revoked_at,
+            rotated_at: record.rotated_at,
+            previous_valid_until: grace.map(|previous| previous.valid_until),
+            redacted: record.redacted,
+        }
+    }
+
+    /// `active`, `expired` or `revoked`.
+    pub fn state(&self, now: Timestamp) -> &'static str {
+        match (self.revoked_at, self.expires_at) {
+            (Some(_), _) => "revoked",
+            (None, Some(moment)) if moment <= now => "expired",
+            _ => "active",
+        }
+    }
+}
+
+/// What a new key is made of.
+#[derive(Clone, Debug)]
+pub struct NewKey {
+    pub name: String,
+    pub project: ProjectId,
+    pub expires_at: Option<Timestamp>,
+    /// Default: `project` and `inference`, as far as the caller holds them.
+    pub scopes: Option<Vec<String>>,
+    /// Models that may be called. Default: those that the caller may call.
+    pub models: Option<Vec<String>>,
+}
+
+/// What a change does to an optional field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change<T> {
+    Keep,
+    Clear,
+    Set(T),
+}
+
+/// A new label and, if wanted, another expiry.
+#[derive(Clone, Debug)]
+pub struct KeyChange {
+    pub name: String,
+    pub expires_at: Change<Timestamp>,
+}
+
+/// How a secret is replaced.
+#[derive(Clone, Debug, Default)]
+pub struct Rotation {
+    /// How long the old secret goes on working: 0 to 2,592,000, default 0.
+    pub grace_period_seconds: Option<i64>,
+    /// For the audit log.
+    pub reason: Option<String>,
+}
+
+/// The rules of keys.
+pub struct Keys {
+    store: Store,
+    ambient: Arc<dyn Ambient>,
+    cache: Arc<Cache>,
+    graces: Graces,
+}
+
+impl Keys {
+    pub fn new(store: Store, ambient: Arc<dyn Ambient>) -> Self {
+        let cache = Arc::new(Cache::default());
+        let watcher: Arc<dyn Watcher> = cache.clone();
+        store.watch(Arc::downgrade(&watcher));
+        Self { store, ambient, cache, graces: Graces::default() }
+    }
+
+    /// The access that a secret gives: one HMAC and one lookup in memory if the key was used lately.
+    pub async fn authenticate(&self, secret: &str) -> Result<Access> {
+        let id = secrets::parse(secret)?;
+        let digest = self.store.pepper().digest(secret);
+        let known = match self.cache.get(id) {
+            Ok(known) => known,
+            Err(ticket) => self.load(id, ticket).await?.ok_or_else(secrets::invalid)?,
+        };
+        if !known.record.digest.matches(&digest) {
+            self.admit_previous(id, &known, &digest).await?;
+        }
+        // Only who holds the secret learns what became of the key.
+        authority::usable(&known.record, known.project_archived, self.ambient.now())?;
+        Ok(known.access.clone())
+    }
+
+    async fn load(&self, id: KeyId, ticket: Ticket) -> Result<Option<Arc<Known>>> {
+        let read = self.store.read(move |tx| {
+            let Some(record) = stored::find(tx, id)? else { return Ok(None) };
+            let project = projects::find(tx, record.project)?;
+            Ok(Some((record, project.is_none_or(|project| project.archived_at.is_some()))))
+        });
+        let Some((record, project_archived)) = read.await? else { return Ok(None) };
+        let models = record.models.as_deref().map(Arc::from);
+        let access = Access::new(id, record.project, Scopes::from_bits(record.scopes), models);
+        let grace_ends = record.previous.as_ref().filter(|previous| !previous.ended);
+        let grace_ends = grace_ends.map(|previous| self.graces.end(id, previous.valid_until, &*self.ambient));
+        let known = Arc::new(Known { record, access, project_archived, grace_ends });
+        self.cache.insert(id, ticket, known.clone());
+        Ok(Some(known))
+    }
+
+    /// Ok if the secret is the previous one and its grace period still runs.
+    async fn admit_previous(&self, id: KeyId, known: &Known, digest: &Digest) -> Result<()> {
+        let previous = known.record.previous.as_ref().filter(|previous| previous.digest.matches(digest));
+        let previous = previous.ok_or_else(secrets::invalid)?;
+        let valid_until = previous.valid_until;
+        let over = self.ambient.now() >= valid_until || known.grace_ends.is_none_or(|end| self.ambient.uptime() >= end);
+        // Asked again, for another request may have seen the end meanwhile.
+        let over = over || self.graces.end(id, valid_until, &*self.ambient) <= self.ambient.uptime();
+        if !over {
+            return Ok(());
+        }
+        if !previous.ended {
+            self.bury_previous(id, valid_until).await;
+        }
+        let text =
+            "This secret was replaced when the API key was rotated, and its grace period is over. Use the new secret.";
+        Err(Error::new(Code::RevokedApiKey, text))
+    }
+
+    /// Makes an observed end final, whatever the clock says later.
+    async fn bury_previous(&self, id: KeyId, valid_until: Timestamp) {
+        self.graces.over(id, valid_until);
+        let written = self.store.write(move |tx| {
+            let Some(mut record) = stored::find(tx, id)? else { return Ok(()) };
+            match &mut record.previous {
+                Some(previous) if previous.valid_until == valid_until && !previous.ended => previous.ended = true,
+                _ => return Ok(()),
+            }
+            stored::replace(tx, id, &record)
+        });
+        if let Err(error) = written.await {
+            tracing::warn!(key = %id, %error, "the end of a grace period is not on disk yet");
+        }
+    }
+
+    /// Makes a key. The secret is returned here and never again.
+    pub async fn create(&self, access: &Access, new: NewKey) -> Result<(Key, Secret)> {
+        let now = self.ambient.now();
+        let id = KeyId::generate(&*self.ambient);
+        let secret = Secret::generate(id, &*self.ambient);
+        let record = self.new_record(access, new, &secret, now)?;
+        let note = self.note(access, "api_key.created");
+        let access = access.clone();
+        let written = self.store.write(move |tx| {
+            authority::confirm(tx, &access, now)?;
+            let project = authority::named_project(tx, &access, record.project)?;
+            authority::living(&project).map_err(|error| error.param("project_id"))?;
+            access.require_grantable(Scopes::from_bits(record.scopes), record.models.as_deref())?;
+            stored::insert(tx, id, &record)?;
+            let scopes = Scopes::from_bits(record.scopes);
+            note.write(
+                tx,
+                record.project,
+                id,
+                &json!({ "name": record.name, "scopes": scopes, "models": record.models }),
+            )?;
+            Ok(record.clone())
+        });
+        Ok((Key::new(id, written.await?), secret))
+    }
+
+    /// Checks the fields of a new key and fills in defaults.
+    fn new_record(&self, access: &Access, new: NewKey, secret: &Secret, now: Timestamp) -> Result<KeyRecord> {
+        fields::name(&new.name)?;
+        new.expires_at.map_or(Ok(()), |moment| fields::expires_at(moment, now))?;
+        let scopes = match &new.scopes {
+            Some(names) => Scopes::from_names(names)?,
+            None if access.is_admin() => Scopes::DEFAULT,
+            None => Scopes::DEFAULT.and(access.scopes()),
+        };
+        let models = fields::models(new.models)?.or_else(|| access.models().map(<[String]>::to_vec));
+        let record = key_record(new.project, new.name, scopes, secret, self.store.pepper(), now);
+        Ok(KeyRecord { expires_at: new.expires_at, models, ..record })
+    }
+
+    /// A page of a project's keys, the newest first.
+    pub async fn list(&self, access: &Access, project: ProjectId, request: PageRequest) -> Result<Page<Key>> {
+        let listing = Listing { name: "keys", project: Some(project) };
+        let window = request.window(self.store.pepper(), listing, KeyId::to_bytes)?;
+        let access = access.clone();
+        let rows = self.store.read(move |tx| {
+            authority::named_project(tx, &access, project)?;
+            stored::newest(tx, project, window.before, window.rows())
+        });
+        let items = rows.await?.into_iter().map(|(id, record)| Key::new(id, record)).collect();
+        Ok(page(self.store.pepper(), listing, window, items, |key: &Key| key.id.to_bytes()))
+    }
+
+    pub async fn get(&self, access: &Access, id: KeyId) -> Result<Key> {
+        let access = access.clone();
+        let record = self.store.read(move |tx| authority::key(tx, &access, id));
+        Ok(Key::new(id, record.await?))
+    }
+
+    /// Changes label and expiry; secret, project and scopes stay.
+    pub async fn update(&self, access: &Access, id: KeyId, change: KeyChange) -> Result<Key> {
+        let now = self.ambient.now();
+        fields::name(&change.name)?;
+        if let Change::Set(moment) = change.expires_at {
+            fields::expires_at(moment, now)?;
+        }
+        self.change(access, id, "api_key.updated", now, move |record| {
+            unrevoked(record)?;
+            let old = json!({ "name": record.name, "expires_at": record.expires_at });
+            record.name.clone_from(&change.name);
+            match change.expires_at {
+                Change::Keep => {}
+                Change::Clear => record.expires_at = None,
+                Change::Set(moment) => record.expires_at = Some(moment),
+            }
+            cap_grace(record);
+            Ok(json!({ "old": old, "new": { "name": record.name, "expires_at": record.expires_at } }))
+        })
+        .await
+    }
+
+    /// Replaces the secret; the old one works on for the grace period.
+    pub async fn rotate(&self, access: &Access, id: KeyId, rotation: Rotation) -> Result<(Key, Secret)> {
+        let grace = fields::grace(rotation.grace_period_seconds)?;
+        fields::reason(rotation.reason.as_deref())?;
+        let now = self.ambient.now();
+        let secret = Secret::generate(id, &*self.ambient);
+        let (digest, redacted) = (self.store.pepper().digest(secret.expose()), secret.redacted());
+        let rotated = self.change(access, id, "api_key.rotated", now, move |record| {
+            unrevoked(record)?;
+            unexpired(record, now)?;
+            record.previous =
+                Some(PreviousSecret { digest: record.digest, valid_until: now.after(grace), ended: grace.is_zero() });
+            record.digest = digest;
+            record.redacted.clone_from(&redacted);
+            record.rotated_at = Some(now);
+            cap_grace(record);
+            Ok(json!({ "grace_period_seconds": grace.as_secs(), "reason": rotation.reason }))
+        });
+        let key = rotated.await?;
+        if let Some(valid_until) = key.previous_valid_until {
+            // Starts the steady clock of the grace period now and not at the first use.
+            self.graces.end(id, valid_until, &*self.ambient);
+        }
+        Ok((key, secret))
+    }
+
+    /// Ends a key for good, from the next request on. Repeating it changes nothing.
+    pub async fn revoke(&self, access: &Access, id: KeyId) -> Result<Key> {
+        let now = self.ambient.now();
+        let note = self.note(access, "api_key.revoked");
+        let access = access.clone();
+        let written = self.store.write(move |tx| {
+            let mut record = authority::key_to_change(tx, &access, id, now)?;
+            if record.revoked_at.is_some() {
+                return Ok(record);
+            }
+            let admin = Scopes::from_bits(record.scopes).contains(Scope::Admin);
+            if admin && !authority::another_admin(tx, id, now)? {
+                let text = "This is the last usable admin key; without it nobody could operate this installation. Create another admin key first.";
+                return Err(Error::new(Code::Conflict, text));
+            }
+            record.revoked_at = Some(now);
+            record.updated_at = now;
+            stored::replace(tx, id, &record)?;
+            note.write(tx, record.project, id, &json!({ "name": record.name }))?;
+            Ok(record)
+        });
+        Ok(Key::new(id, written.await?))
+    }
+
+    /// The frame of update and rotation. `change` edits the record and returns the audit detail.
+    async fn change(
+        &self,
+        access: &Access,
+        id: KeyId,
+        action: &'static str,
+        now: Timestamp,
+        mut change: impl FnMut(&mut KeyRecord) -> Result<Value> + Send + 'static,
+    ) -> Result<Key> {
+        let note = self.note(access, action);
+        let access = access.clone();
+        let written = self.store.write(move |tx| {
+            let mut record = authority::key_to_change(tx, &access, id, now)?;
+            let project = projects::find(tx, record.project)?;
+            project.as_ref().map_or(Ok(()), authority::living)?;
+            let detail = change(&mut record)?;
+            record.updated_at = now;
+            stored::replace(tx, id, &record)?;
+            note.write(tx, record.project, id, &detail)?;
+            Ok(record)
+        });
+        Ok(Key::new(id, written.await?))
+    }
+
+    fn note(&self, access: &Access, action: &'static str) -> Note {
+        Note::new(&self.ambient, Some(access), action)
+    }
+}
+
+/// A fresh record without expiry and allow-list.
+pub(super) fn key_record(
+    project: ProjectId,
+    name: String,
+    scopes: Scopes,
+    secret: &Secret,
+    pepper: &Pepper,
+    now: Timestamp,
+) -> KeyRecord {
+    KeyRecord {
+        project,
+        name,
+        digest: pepper.digest(secret.expose()),
+        previous: None,
+        scopes: scopes.to_bits(),
+        models: None,
+        created_at: now,
+        updated_at: now,
+        expires_at: None,
+        revoked_at: None,
+        rotated_at: None,
+        redacted: secret.redacted(),
+    }
+}
+
+fn unrevoked(record: &KeyRecord) -> Result<()> {
+    record.revoked_at.map_or(Ok(()), |moment| {
+        let text = format!("This API key was revoked at {moment} and cannot change any more. Create a new key.");
+        Err(Error::new(Code::Conflict, text))
+    })
+}
+
+fn unexpired(record: &KeyRecord, now: Timestamp) -> Result<()> {
+    match record.expires_at {
+        Some(moment) if moment <= now => {
+            let text = format!("This API key expired at {moment}. Extend its 'expires_at' first, then rotate it.");
+            Err(Error::new(Code::Conflict, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A grace period never outlives its key.
+fn cap_grace(record: &mut KeyRecord) {
+    if let (Some(previous), Some(expiry)) = (&mut record.previous, record.expires_at) {
+        previous.valid_until = previous.valid_until.min(expiry);
+    }
+}

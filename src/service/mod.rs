@@ -1,0 +1,23 @@
+//! The rules of projects, keys, access and audit. Every function that touches a resource demands
+//! an [`Access`], which only a checked key yields.
+
+pub mod access;
+pub mod audit;
+mod authority;
+mod base62;
+mod cache;
+mod fields;
+mod grace;
+pub mod keys;
+pub mod page;
+pub mod projects;
+pub mod secrets;
+pub mod setup;
+
+pub use access::{Access, Scope, Scopes};
+pub use audit::{Audit, AuditEvent, AuditFilter};
+pub use keys::{Change, Key, KeyChange, Keys, NewKey, Rotation};
+pub use page::{Page, PageRequest};
+pub use projects::{NewProject, Project, ProjectSettings, Projects};
+pub use secrets::Secret;
+pub use setup::{FirstKey, first_start, new_admin_key};

@@ -1,0 +1,167 @@
+//! Projects: the owners of keys, limits and everything else.
+
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::access::{Access, Scope};
+use super::audit::Note;
+use super::page::{Listing, Page, PageRequest, page};
+use super::{authority, fields};
+use crate::ambient::{Ambient, Timestamp};
+use crate::error::{Code, Error, Result};
+use crate::ids::ProjectId;
+use crate::storage::Store;
+use crate::storage::projects::{self, ProjectRecord};
+
+/// A project as its users see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Project {
+    pub id: ProjectId,
+    pub name: String,
+    pub environment: Option<String>,
+    /// A JSON object, as text.
+    pub metadata: Option<String>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    pub archived_at: Option<Timestamp>,
+}
+
+impl Project {
+    pub(super) fn new(id: ProjectId, record: ProjectRecord) -> Self {
+        let ProjectRecord { name, environment, metadata, created_at, updated_at, archived_at } = record;
+        Self { id, name, environment, metadata, created_at, updated_at, archived_at }
+    }
+}
+
+/// What a new project is made of.
+#[derive(Clone, Debug, Default)]
+pub struct NewProject {
+    pub name: String,
+    pub environment: Option<String>,
+    /// A JSON object, as text, of at most 16 KiB.
+    pub metadata: Option<String>,
+}
+
+impl NewProject {
+    pub(super) fn record(self, now: Timestamp) -> Result<ProjectRecord> {
+        fields::name(&self.name)?;
+        fields::environment(self.environment.as_deref())?;
+        fields::metadata(self.metadata.as_deref())?;
+        let Self { name, environment, metadata } = self;
+        Ok(ProjectRecord { name, environment, metadata, created_at: now, updated_at: now, archived_at: None })
+    }
+}
+
+/// The settings that a replacement sets; an absent environment is cleared.
+#[derive(Clone, Debug, Default)]
+pub struct ProjectSettings {
+    pub name: String,
+    pub environment: Option<String>,
+}
+
+/// The rules of projects.
+#[derive(Clone)]
+pub struct Projects {
+    store: Store,
+    ambient: Arc<dyn Ambient>,
+}
+
+impl Projects {
+    pub fn new(store: Store, ambient: Arc<dyn Ambient>) -> Self {
+        Self { store, ambient }
+    }
+
+    /// Makes a project; admins only.
+    pub async fn create(&self, access: &Access, new: NewProject) -> Result<Project> {
+        access.require_admin()?;
+        let record = new.record(self.ambient.now())?;
+        let id = ProjectId::generate(&*self.ambient);
+        let note = self.note(access, "project.created");
+        let access = access.clone();
+        let written = self.store.write(move |tx| {
+            authority::confirm(tx, &access, record.created_at)?;
+            projects::put(tx, id, &record)?;
+            note.write(tx, id, id, &json!({ "name": record.name }))?;
+            Ok(record.clone())
+        });
+        Ok(Project::new(id, written.await?))
+    }
+
+    /// Replaces name and environment.
+    pub async fn replace(&self, access: &Access, id: ProjectId, settings: ProjectSettings) -> Result<Project> {
+        fields::name(&settings.name)?;
+        fields::environment(settings.environment.as_deref())?;
+        let now = self.ambient.now();
+        let note = self.note(access, "project.updated");
+        let access = access.clone();
+        let written = self.store.write(move |tx| {
+            authority::confirm(tx, &access, now)?;
+            let mut record = authority::project(tx, &access, id)?;
+            authority::living(&record)?;
+            let detail = json!({
+                "old": { "name": record.name, "environment": record.environment },
+                "new": { "name": settings.name, "environment": settings.environment },
+            });
+            record.name.clone_from(&settings.name);
+            record.environment.clone_from(&settings.environment);
+            record.updated_at = now;
+            projects::put(tx, id, &record)?;
+            note.write(tx, id, id, &detail)?;
+            Ok(record)
+        });
+        Ok(Project::new(id, written.await?))
+    }
+
+    pub async fn get(&self, access: &Access, id: ProjectId) -> Result<Project> {
+        let access = access.clone();
+        let record = self.store.read(move |tx| authority::project(tx, &access, id));
+        Ok(Project::new(id, record.await?))
+    }
+
+    /// A page of all projects for an admin; for others a page with their own.
+    pub async fn list(&self, access: &Access, request: PageRequest) -> Result<Page<Project>> {
+        let project = (!access.is_admin()).then(|| access.project());
+        access.require(access.project(), Scope::Project)?;
+        let listing = Listing { name: "projects", project };
+        let window = request.window(self.store.pepper(), listing, ProjectId::to_bytes)?;
+        let rows = self.store.read(move |tx| match project {
+            None => projects::newest(tx, window.before, window.rows()),
+            Some(own) if window.before.is_none_or(|before| own.to_bytes() < before) => {
+                Ok(projects::find(tx, own)?.map(|record| (own, record)).into_iter().collect())
+            }
+            Some(_) => Ok(Vec::new()),
+        });
+        let items = rows.await?.into_iter().map(|(id, record)| Project::new(id, record)).collect();
+        Ok(page(self.store.pepper(), listing, window, items, |project: &Project| project.id.to_bytes()))
+    }
+
+    /// Archives a project: its keys stop working at once. Repeating it changes nothing.
+    pub async fn archive(&self, access: &Access, id: ProjectId) -> Result<Project> {
+        access.require_admin()?;
+        let now = self.ambient.now();
+        let note = self.note(access, "project.archived");
+        let access = access.clone();
+        let written = self.store.write(move |tx| {
+            authority::confirm(tx, &access, now)?;
+            let mut record = authority::project(tx, &access, id)?;
+            if id == access.project() {
+                let text = "You cannot archive the project of the API key that you are using. Use an admin key of another project.";
+                return Err(Error::new(Code::Conflict, text));
+            }
+            if record.archived_at.is_some() {
+                return Ok(record);
+            }
+            record.archived_at = Some(now);
+            record.updated_at = now;
+            projects::put(tx, id, &record)?;
+            note.write(tx, id, id, &json!({ "name": record.name }))?;
+            Ok(record)
+        });
+        Ok(Project::new(id, written.await?))
+    }
+
+    fn note(&self, access: &Access, action: &'static str) -> Note {
+        Note::new(&self.ambient, Some(access), action)
+    }
+}

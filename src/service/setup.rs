@@ -1,0 +1,75 @@
+//! The first project and key, and the way back in for whoever owns the data folder.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::access::Scopes;
+use super::audit::Note;
+use super::keys::{Key, key_record};
+use super::projects::{NewProject, Project};
+use super::secrets::Secret;
+use crate::ambient::Ambient;
+use crate::error::{Code, Error, Result};
+use crate::ids::{KeyId, ProjectId};
+use crate::storage::projects::{self, ProjectRecord};
+use crate::storage::{Store, keys};
+
+/// The key of the first start; its secret is told only here.
+#[derive(Debug)]
+pub struct FirstKey {
+    pub project: Project,
+    pub key: Key,
+    pub secret: Secret,
+}
+
+/// Makes the project `default` with an admin key in an empty store; `None` in any other.
+pub async fn first_start(store: &Store, ambient: &Arc<dyn Ambient>) -> Result<Option<FirstKey>> {
+    let now = ambient.now();
+    let project = ProjectId::generate(&**ambient);
+    let project_record = NewProject { name: "default".into(), ..NewProject::default() }.record(now)?;
+    let (key, secret) = admin_secret(ambient);
+    let record = key_record(project, "admin".into(), Scopes::ALL, &secret, store.pepper(), now);
+    let notes = [Note::new(ambient, None, "project.created"), Note::new(ambient, None, "api_key.created")];
+    let written = store.write(move |tx| {
+        if !projects::newest(tx, None, 1)?.is_empty() || keys::any(tx, |_, _| Ok(true))? {
+            return Ok(None);
+        }
+        projects::put(tx, project, &project_record)?;
+        keys::insert(tx, key, &record)?;
+        notes[0].write(tx, project, project, &Value::Null)?;
+        notes[1].write(tx, project, key, &Value::Null)?;
+        Ok(Some((project_record.clone(), record.clone())))
+    });
+    let Some((project_record, record)) = written.await? else { return Ok(None) };
+    Ok(Some(FirstKey { project: Project::new(project, project_record), key: Key::new(key, record), secret }))
+}
+
+/// Makes another admin key, in the oldest living project. For an operator who lost the first one
+/// and proves ownership by access to the data folder; never offered over the network.
+pub async fn new_admin_key(store: &Store, ambient: &Arc<dyn Ambient>) -> Result<FirstKey> {
+    let now = ambient.now();
+    let (key, secret) = admin_secret(ambient);
+    let template =
+        key_record(ProjectId::generate(&**ambient), "admin".into(), Scopes::ALL, &secret, store.pepper(), now);
+    let note = Note::new(ambient, None, "api_key.created");
+    let written = store.write(move |tx| {
+        let all = projects::newest(tx, None, usize::MAX)?;
+        let living = |(_, record): &(ProjectId, ProjectRecord)| record.archived_at.is_none();
+        let home = all.into_iter().rev().find(living);
+        let text = "There is no project to put an admin key into. Start the server once to make one.";
+        let (project, project_record) = home.ok_or_else(|| Error::new(Code::Conflict, text))?;
+        let mut record = template.clone();
+        record.project = project;
+        keys::insert(tx, key, &record)?;
+        note.write(tx, project, key, &Value::Null)?;
+        Ok((project, project_record, record))
+    });
+    let (project, project_record, record) = written.await?;
+    Ok(FirstKey { project: Project::new(project, project_record), key: Key::new(key, record), secret })
+}
+
+fn admin_secret(ambient: &Arc<dyn Ambient>) -> (KeyId, Secret) {
+    let key = KeyId::generate(&**ambient);
+    (key, Secret::generate(key, &**ambient))
+}

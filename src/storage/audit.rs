@@ -1,0 +1,72 @@
+//! Stored audit rows: written once, in the transaction that they tell of.
+
+use serde::{Deserialize, Serialize};
+
+use super::codec::Record;
+use super::fields;
+use super::tables::{AUDIT, AUDIT_BY_TIME, Table};
+use super::transaction::{Look, WriteTx};
+use crate::ambient::Timestamp;
+use crate::error::{Error, Result};
+use crate::ids::{AuditId, KeyId, ProjectId};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AuditRecord {
+    #[serde(with = "fields::time")]
+    pub at: Timestamp,
+    #[serde(with = "fields::maybe_key_id")]
+    pub actor: Option<KeyId>,
+    pub action: String,
+    pub target: String,
+    pub detail: Option<String>,
+}
+
+impl Record for AuditRecord {
+    const TABLE: Table = AUDIT;
+    const VERSION: u8 = 1;
+}
+
+/// The project under which a row lies.
+#[derive(Serialize, Deserialize)]
+pub(super) struct AuditPlace {
+    #[serde(with = "fields::project_id")]
+    pub project: ProjectId,
+}
+
+impl Record for AuditPlace {
+    const TABLE: Table = AUDIT_BY_TIME;
+    const VERSION: u8 = 1;
+}
+
+/// A row with its place.
+pub type AuditRow = (AuditId, ProjectId, AuditRecord);
+
+pub fn append(tx: &WriteTx, project: ProjectId, id: AuditId, record: &AuditRecord) -> Result<()> {
+    tx.put(&[project.to_bytes(), id.to_bytes()].concat(), record)?;
+    tx.put(&id.to_bytes(), &AuditPlace { project })
+}
+
+/// Up to `limit` rows of one project older than `before`, the newest first.
+pub fn newest(tx: &impl Look, project: ProjectId, before: Option<[u8; 16]>, limit: usize) -> Result<Vec<AuditRow>> {
+    let prefix = project.to_bytes();
+    let before = before.map(|id| [prefix, id].concat());
+    let rows = tx.newest(&prefix, before.as_deref(), limit)?;
+    rows.into_iter().map(|(key, record)| Ok((id(key.get(16..).unwrap_or_default())?, project, record))).collect()
+}
+
+/// The same over all projects.
+pub fn newest_of_all(tx: &impl Look, before: Option<[u8; 16]>, limit: usize) -> Result<Vec<AuditRow>> {
+    let rows = tx.newest::<AuditPlace>(&[], before.as_ref().map(<[u8; 16]>::as_slice), limit)?;
+    rows.into_iter()
+        .map(|(key, AuditPlace { project })| {
+            let record = tx.get(&[&project.to_bytes(), key.as_slice()].concat())?;
+            let record =
+                record.ok_or_else(|| Error::internal("the index of the audit log names a row that is not there"))?;
+            Ok((id(&key)?, project, record))
+        })
+        .collect()
+}
+
+fn id(bytes: &[u8]) -> Result<AuditId> {
+    bytes.try_into().map(AuditId::from_bytes).map_err(|_| Error::internal("a malformed id in the audit log"))
+}

@@ -1,0 +1,89 @@
+//! What can go wrong around the data folder as a whole, told to the person who runs the server.
+//! (Inside a request it is a [`crate::error::Error`].)
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a data folder cannot be used. Each text says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error(
+        "Another outpost process is using the data folder {}. Stop it first, or choose another data folder.",
+        dir.display()
+    )]
+    Locked { dir: PathBuf },
+    #[error("Cannot use {}: {source}. Check that the disk has room and that this user may write there.", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error(
+        "The database {} is damaged ({reason}). Move it away and run `outpost restore` with your latest backup.",
+        path.display()
+    )]
+    Corrupt { path: PathBuf, reason: String },
+    #[error(
+        "The database has layout {found}, but this outpost knows layouts up to {known}. A newer outpost wrote it: \
+         start that version, or restore a backup made by this one."
+    )]
+    NewerLayout { found: u32, known: u32 },
+    #[error(
+        "The pepper file {} is missing, and without it no key in the database can be checked. Copy it back from \
+         where it was, or move the database away and run `outpost restore`: a backup contains the pepper.",
+        path.display()
+    )]
+    MissingPepper { path: PathBuf },
+    #[error(
+        "The pepper file {} does not belong to the database beside it. Put the right one back, or move both away \
+         and run `outpost restore`: a backup contains its pepper.",
+        path.display()
+    )]
+    WrongPepper { path: PathBuf },
+}
+
+impl OpenError {
+    pub(super) fn io(path: &Path, source: io::Error) -> Self {
+        Self::Io { path: path.to_owned(), source }
+    }
+
+    pub(super) fn corrupt(path: &Path, reason: impl ToString) -> Self {
+        Self::Corrupt { path: path.to_owned(), reason: reason.to_string() }
+    }
+}
+
+/// Why no backup was made; nothing was left at the target.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    #[error("{} exists already. A backup never overwrites: choose another name.", path.display())]
+    TargetExists { path: PathBuf },
+    #[error("Cannot write the backup {}: {source}. Check that the disk has room.", path.display())]
+    Io { path: PathBuf, source: io::Error },
+    #[error("Cannot copy the database: {reason}. Run `outpost check` once the server has stopped.")]
+    Database { reason: String },
+}
+
+/// Why a backup was not restored; the data folder is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    #[error(
+        "The data folder {} already holds a database. Restore never overwrites: move {} away or choose an empty folder.",
+        dir.display(), super::files::DATABASE
+    )]
+    NotEmpty { dir: PathBuf },
+    #[error("{} is no usable backup: {reason}. Nothing was changed; try an older backup.", path.display())]
+    BadBackup { path: PathBuf, reason: String },
+    #[error(
+        "The data folder {} holds another pepper than the backup. Move the file `pepper` away if no database \
+         needs it any more, then restore again.",
+        dir.display()
+    )]
+    OtherPepper { dir: PathBuf },
+    #[error(transparent)]
+    Open(#[from] OpenError),
+}
+
+/// Why a check could not be carried out. (What a check finds is in its report.)
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    #[error("The check could not finish: {reason}.")]
+    Unfinished { reason: String },
+}

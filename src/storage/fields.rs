@@ -1,0 +1,40 @@
+//! How ids and times stand inside records: ids as 16 bytes, times as milliseconds. (Their own
+//! `Serialize` writes text for clients.) Used with `#[serde(with = "...")]`.
+
+macro_rules! fields {
+    ($($name:ident $maybe:ident $type:ty, $raw:ty, $out:expr, $back:expr;)+) => {$(
+        pub mod $name {
+            use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+            pub fn serialize<S: Serializer>(value: &$type, serializer: S) -> Result<S::Ok, S::Error> {
+                let raw: fn($type) -> $raw = $out;
+                raw(*value).serialize(serializer)
+            }
+
+            pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<$type, D::Error> {
+                let back: fn($raw) -> $type = $back;
+                <$raw>::deserialize(deserializer).map(back)
+            }
+        }
+
+        pub mod $maybe {
+            use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+            pub fn serialize<S: Serializer>(value: &Option<$type>, serializer: S) -> Result<S::Ok, S::Error> {
+                let raw: fn($type) -> $raw = $out;
+                value.map(raw).serialize(serializer)
+            }
+
+            pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<$type>, D::Error> {
+                let back: fn($raw) -> $type = $back;
+                Ok(Option::<$raw>::deserialize(deserializer)?.map(back))
+            }
+        }
+    )+};
+}
+
+fields! {
+    time maybe_time crate::ambient::Timestamp, i64, |t| t.as_millis(), crate::ambient::Timestamp::from_millis;
+    project_id maybe_project_id crate::ids::ProjectId, [u8; 16], |id| id.to_bytes(), crate::ids::ProjectId::from_bytes;
+    key_id maybe_key_id crate::ids::KeyId, [u8; 16], |id| id.to_bytes(), crate::ids::KeyId::from_bytes;
+}

@@ -1,0 +1,106 @@
+//! Files that only their owner may read, written so that a crash leaves the old or the new one.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use super::error::OpenError;
+
+pub(super) const DATABASE: &str = "outpost.redb";
+
+/// Makes the data folder, closed to others.
+pub(super) fn private_dir(dir: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(dir)?;
+    close_to_others(dir, 0o700);
+    Ok(())
+}
+
+/// Best effort: a mounted volume may belong to someone else, and every file inside is 0600 anyway.
+fn close_to_others(path: &Path, mode: u32) {
+    #[cfg(unix)]
+    if let Ok(found) = fs::metadata(path) {
+        use std::os::unix::fs::PermissionsExt as _;
+        if found.permissions().mode() & 0o077 != 0 {
+            let changed = fs::set_permissions(path, fs::Permissions::from_mode(mode));
+            if let Err(error) = changed {
+                tracing::warn!(path = %path.display(), %error, "cannot close this path to other users");
+            }
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = (path, mode);
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+/// Opens a file that must be there.
+pub(super) fn open_existing(path: &Path) -> io::Result<File> {
+    close_to_others(path, 0o600);
+    private().open(path)
+}
+
+/// An empty file to be filled and then moved into place; what a crash left of an earlier one goes.
+pub(super) fn create_partial(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => private().create_new(true).open(path),
+    }
+}
+
+/// `name.partial` beside the file that it will become.
+pub(super) fn partial(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".partial");
+    PathBuf::from(name)
+}
+
+/// Writes a whole file, or leaves what was there.
+pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let partial = partial(path);
+    let mut file = create_partial(&partial)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&partial, path)?;
+    sync_parent(path)
+}
+
+/// Moves a finished file into place, never over another one.
+pub(super) fn publish(partial: &Path, path: &Path) -> io::Result<()> {
+    File::open(partial)?.sync_all()?;
+    match fs::hard_link(partial, path) {
+        Ok(()) => fs::remove_file(partial)?,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
+        // Some file systems have no hard links; the check before is then the only guard.
+        Err(_) if !path.exists() => fs::rename(partial, path)?,
+        Err(error) => return Err(error),
+    }
+    sync_parent(path)
+}
+
+/// A new name is durable once its folder is.
+fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if cfg!(unix) { File::open(parent)?.sync_all() } else { Ok(()) }
+}
+
+/// Takes the data folder for this process; held as long as the file lives. redb's own lock is
+/// not enough, for it is let go while the database is reopened after a disk error.
+pub(super) fn lock(dir: &Path) -> Result<File, OpenError> {
+    let path = dir.join("lock");
+    let file = private().create(true).truncate(false).open(&path).map_err(|error| OpenError::io(&path, error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(OpenError::Locked { dir: dir.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(OpenError::io(&path, error)),
+    }
+}

@@ -1,0 +1,115 @@
+//! Stored API keys and the index by project.
+
+use std::ops::ControlFlow;
+
+use serde::{Deserialize, Serialize};
+
+use super::codec::Record;
+use super::fields;
+use super::pepper::Digest;
+use super::tables::{KEYS, KEYS_BY_PROJECT, Table};
+use super::transaction::{Look, WriteTx};
+use crate::ambient::Timestamp;
+use crate::error::{Error, Result};
+use crate::ids::{KeyId, ProjectId};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KeyRecord {
+    #[serde(with = "fields::project_id")]
+    pub project: ProjectId,
+    pub name: String,
+    pub digest: Digest,
+    /// The secret before the last rotation.
+    pub previous: Option<PreviousSecret>,
+    /// Bits of the service's scopes.
+    pub scopes: u8,
+    /// Models that may be called; none named means all.
+    pub models: Option<Vec<String>>,
+    #[serde(with = "fields::time")]
+    pub created_at: Timestamp,
+    #[serde(with = "fields::time")]
+    pub updated_at: Timestamp,
+    #[serde(with = "fields::maybe_time")]
+    pub expires_at: Option<Timestamp>,
+    #[serde(with = "fields::maybe_time")]
+    pub revoked_at: Option<Timestamp>,
+    #[serde(with = "fields::maybe_time")]
+    pub rotated_at: Option<Timestamp>,
+    /// A form of the secret that may be shown.
+    pub redacted: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PreviousSecret {
+    pub digest: Digest,
+    #[serde(with = "fields::time")]
+    pub valid_until: Timestamp,
+    /// Its time has been seen to be over; no clock can bring it back.
+    pub ended: bool,
+}
+
+impl Record for KeyRecord {
+    const TABLE: Table = KEYS;
+    const VERSION: u8 = 1;
+    const SEALED: bool = true;
+}
+
+/// A row of the index; all it says is in its key.
+#[derive(Serialize, Deserialize)]
+pub(super) struct InProject;
+
+impl Record for InProject {
+    const TABLE: Table = KEYS_BY_PROJECT;
+    const VERSION: u8 = 1;
+}
+
+pub fn find(tx: &impl Look, id: KeyId) -> Result<Option<KeyRecord>> {
+    tx.get(&id.to_bytes())
+}
+
+/// Stores a new key and its place in the index.
+pub fn insert(tx: &WriteTx, id: KeyId, record: &KeyRecord) -> Result<()> {
+    tx.put(&id.to_bytes(), record)?;
+    tx.put(&place(record.project, id), &InProject)
+}
+
+/// Replaces a key that stays in its project.
+pub fn replace(tx: &WriteTx, id: KeyId, record: &KeyRecord) -> Result<()> {
+    tx.put(&id.to_bytes(), record)
+}
+
+/// Up to `limit` keys of a project older than `before`, the newest first.
+pub fn newest(
+    tx: &impl Look,
+    project: ProjectId,
+    before: Option<[u8; 16]>,
+    limit: usize,
+) -> Result<Vec<(KeyId, KeyRecord)>> {
+    let prefix = project.to_bytes();
+    let before = before.map(|id| [prefix, id].concat());
+    let rows = tx.newest::<InProject>(&prefix, before.as_deref(), limit)?;
+    rows.into_iter().map(|(place, _)| listed(tx, project, &place)).collect()
+}
+
+fn listed(tx: &impl Look, project: ProjectId, place: &[u8]) -> Result<(KeyId, KeyRecord)> {
+    let id = place.get(16..).and_then(|id| id.try_into().ok()).map(KeyId::from_bytes);
+    let id = id.ok_or_else(|| Error::internal("a malformed row in the index of keys"))?;
+    // The index carries no MAC: the record itself must say that it belongs here.
+    let record = find(tx, id)?.filter(|record| record.project == project);
+    record.map(|record| (id, record)).ok_or_else(|| Error::internal(format!("the index of keys lists {id} wrongly")))
+}
+
+/// Whether any key satisfies `wanted`. Walks all of them.
+pub fn any(tx: &impl Look, mut wanted: impl FnMut(KeyId, &KeyRecord) -> Result<bool>) -> Result<bool> {
+    let mut found = false;
+    tx.each(&[], None, &mut |key, record: KeyRecord| {
+        let id = key.try_into().map(KeyId::from_bytes).map_err(|_| Error::internal("a malformed key id"))?;
+        found = wanted(id, &record)?;
+        Ok(if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    Ok(found)
+}
+
+fn place(project: ProjectId, id: KeyId) -> Vec<u8> {
+    [project.to_bytes(), id.to_bytes()].concat()
+}

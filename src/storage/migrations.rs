@@ -1,0 +1,102 @@
+//! The layout of the database: its version, and the steps from older ones.
+//!
+//! A new table needs no new layout: opening creates it. A changed record does, with a step here.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use redb::Database;
+
+use super::error::OpenError;
+use super::pepper::Pepper;
+use super::transaction::{Look as _, ReadTx, WriteTx};
+use super::{database, files, tables};
+
+/// The layout that this program writes.
+pub const LAYOUT: u32 = 1;
+
+/// Written by hand and never changed, for every older program must be able to read it.
+const META_VERSION: u8 = 1;
+pub(super) const LAYOUT_KEY: &[u8] = b"layout";
+const PEPPER_CHECK_KEY: &[u8] = b"pepper_check";
+/// Only in backups.
+pub(super) const PEPPER_KEY: &[u8] = b"pepper";
+
+/// Step `n` leads from layout `n + 1` to the next. All of them run in one transaction.
+const STEPS: &[fn(&WriteTx) -> crate::error::Result<()>] = &[];
+
+/// A value of the table `meta`, as it is stored.
+pub(super) fn meta(bytes: &[u8]) -> Vec<u8> {
+    [&[META_VERSION], bytes].concat()
+}
+
+/// Makes an empty database at `path`, whole or not at all.
+pub(super) fn create(path: &Path, pepper: &Arc<Pepper>, cache_bytes: usize) -> Result<(), OpenError> {
+    let partial = files::partial(path);
+    let file = files::create_partial(&partial).map_err(|error| OpenError::io(&partial, error))?;
+    let db = database::create(file, cache_bytes).map_err(|error| OpenError::corrupt(&partial, error))?;
+    let tx = begin(&db, path, pepper)?;
+    let filled = fill(&tx, pepper).map_err(|error| OpenError::corrupt(&partial, error));
+    filled.and_then(|()| tx.commit().map_err(|error| OpenError::corrupt(&partial, error)))?;
+    db.close().map_err(|error| OpenError::corrupt(&partial, error))?;
+    files::publish(&partial, path).map_err(|error| OpenError::io(path, error))
+}
+
+fn fill(tx: &WriteTx, pepper: &Pepper) -> crate::error::Result<()> {
+    tx.put_raw(tables::META, LAYOUT_KEY, &meta(&LAYOUT.to_be_bytes()))?;
+    tx.put_raw(tables::META, PEPPER_CHECK_KEY, &meta(&pepper.check_value()))
+}
+
+/// Brings an opened database to this program's layout, or says why that cannot be.
+pub(super) fn run(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<(), OpenError> {
+    let found = layout(db, path, pepper)?;
+    if found > LAYOUT {
+        return Err(OpenError::NewerLayout { found, known: LAYOUT });
+    }
+    let tx = begin(db, path, pepper)?;
+    let steps = STEPS.iter().skip(found.saturating_sub(1) as usize);
+    let migrated = steps.map(|step| step(&tx)).collect::<crate::error::Result<Vec<()>>>();
+    migrated.map_err(|error| OpenError::corrupt(path, error))?;
+    for table in tables::ALL {
+        tx.create(*table).map_err(|error| OpenError::corrupt(path, error))?;
+    }
+    if found < LAYOUT {
+        tx.put_raw(tables::META, LAYOUT_KEY, &meta(&LAYOUT.to_be_bytes()))
+            .map_err(|error| OpenError::corrupt(path, error))?;
+    }
+    tx.commit().map_err(|error| OpenError::corrupt(path, error))
+}
+
+fn begin(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<WriteTx, OpenError> {
+    WriteTx::begin(db, pepper.clone()).map_err(|error| OpenError::corrupt(path, error))
+}
+
+/// The layout of the database; the pepper is checked on the way, unless the layout is newer.
+pub(super) fn layout(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<u32, OpenError> {
+    let read = database::caught(|| -> crate::error::Result<_> {
+        let tx = ReadTx::begin(db, pepper.clone()).map_err(|error| database::failed(&error))?;
+        Ok((tx.raw(tables::META, LAYOUT_KEY)?, tx.raw(tables::META, PEPPER_CHECK_KEY)?))
+    });
+    let (layout, check) = match read {
+        Some(Ok(found)) => found,
+        Some(Err(error)) => {
+            return Err(OpenError::corrupt(path, error.cause().map_or_else(|| error.to_string(), ToString::to_string)));
+        }
+        None => return Err(OpenError::corrupt(path, "unreadable pages")),
+    };
+    let layout = layout.as_deref().and_then(|bytes| bytes.get(1..)).and_then(|bytes| bytes.try_into().ok());
+    let Some(layout) = layout.map(u32::from_be_bytes) else {
+        return Err(OpenError::corrupt(path, "it has no layout version, so outpost did not write it"));
+    };
+    if layout <= LAYOUT && check.as_deref() != Some(&meta(&pepper.check_value())) {
+        let path = path.parent().map(super::pepper::path).unwrap_or_default();
+        return Err(OpenError::WrongPepper { path });
+    }
+    Ok(layout)
+}
+
+/// Touches the database just enough to learn whether redb still serves it.
+pub(super) fn probe(tx: &ReadTx) -> Result<(), redb::Error> {
+    tx.inner().open_table(tables::META.definition())?;
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! Durable state: one redb file, one writer thread, many readers.
+//!
+//! [`Store::write`] runs a closure inside a transaction that it shares with whoever else waits,
+//! and resolves once that transaction is on disk. [`Store::read`] sees one consistent snapshot.
+//! Every value starts with a version byte; records that decide access carry a MAC bound to their
+//! place, so damage reads as an error and never as a different permission.
+//!
+//! The files in the data folder: `outpost.redb`, `pepper` (without it no key can be checked) and
+//! `lock` (held while a process uses the folder).
+
+pub mod audit;
+mod backup;
+mod codec;
+mod database;
+mod error;
+mod fields;
+mod files;
+pub mod keys;
+mod migrations;
+mod pepper;
+pub mod projects;
+mod restore;
+mod store;
+mod tables;
+mod transaction;
+mod verify;
+mod writer;
+
+pub use backup::BackupReport;
+pub use codec::Record;
+pub use database::Opener;
+pub use error::{BackupError, CheckError, OpenError, RestoreError};
+pub use files::DATABASE as DATABASE_FILE;
+pub use fields::{key_id, maybe_key_id, maybe_project_id, maybe_time, project_id, time};
+pub use migrations::LAYOUT;
+pub use pepper::{Digest, Pepper};
+pub use restore::{RestoreReport, restore};
+pub use store::{Store, StoreSettings, Watcher, WriteStats};
+pub use tables::Table;
+pub use transaction::{Look, ReadTx, WriteTx};
+pub use verify::{CheckReport, check};

@@ -1,0 +1,141 @@
+//! The pepper: 32 random bytes in a file of their own, and the keys derived from them.
+//!
+//! A copy of the database alone is worth nothing to a thief: the digests of secrets in it, the
+//! MACs of its records and the cursors of listings are all made under keys that come from here.
+
+use std::path::{Path, PathBuf};
+
+use ring::hmac;
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+use super::error::OpenError;
+use super::files;
+use crate::ambient::Ambient;
+
+const LENGTH: usize = 32;
+pub(super) const TAG: usize = 32;
+
+/// What is stored of a secret. Compared in constant time only.
+#[derive(Clone, Copy, serde::Serialize, serde::Deserialize)]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// Takes the same time whatever differs.
+    pub fn matches(&self, other: &Digest) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl std::fmt::Debug for Digest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Digest(..)")
+    }
+}
+
+/// Keys for the three uses of the pepper; none of them can stand in for another.
+pub struct Pepper {
+    raw: Zeroizing<[u8; LENGTH]>,
+    secrets: hmac::Key,
+    records: hmac::Key,
+    cursors: hmac::Key,
+}
+
+impl std::fmt::Debug for Pepper {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Pepper(..)")
+    }
+}
+
+impl Pepper {
+    pub(super) fn from_bytes(raw: [u8; LENGTH]) -> Self {
+        let root = hmac::Key::new(hmac::HMAC_SHA256, &raw);
+        let derive = |label: &[u8]| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&root, label).as_ref());
+        Self {
+            secrets: derive(b"outpost secrets 1"),
+            records: derive(b"outpost records 1"),
+            cursors: derive(b"outpost cursors 1"),
+            raw: Zeroizing::new(raw),
+        }
+    }
+
+    pub(super) fn raw(&self) -> &[u8] {
+        self.raw.as_ref()
+    }
+
+    /// The digest under which a secret is known.
+    pub fn digest(&self, secret: &str) -> Digest {
+        Digest(tag(&self.secrets, &[secret.as_bytes()]))
+    }
+
+    /// The MAC of a record, over all of `parts` with their lengths.
+    pub(super) fn seal(&self, parts: &[&[u8]]) -> [u8; TAG] {
+        tag(&self.records, parts)
+    }
+
+    /// Whether `found` is the MAC of these parts.
+    pub(super) fn is_sealed(&self, parts: &[&[u8]], found: &[u8]) -> bool {
+        self.seal(parts).ct_eq(found).into()
+    }
+
+    /// Authenticates a position in a listing; half a MAC is plenty for what expires with a page.
+    pub fn cursor_tag(&self, parts: &[&[u8]]) -> [u8; 16] {
+        let mut half = [0; 16];
+        half.copy_from_slice(&tag(&self.cursors, parts)[..16]);
+        half
+    }
+
+    /// Stored in the database to notice a pepper that belongs to another one.
+    pub(super) fn check_value(&self) -> [u8; TAG] {
+        self.seal(&[b"pepper check"])
+    }
+}
+
+fn tag(key: &hmac::Key, parts: &[&[u8]]) -> [u8; TAG] {
+    let mut context = hmac::Context::with_key(key);
+    for part in parts {
+        // Lengths keep ("ab", "c") and ("a", "bc") apart.
+        context.update(&(part.len() as u64).to_be_bytes());
+        context.update(part);
+    }
+    let mut out = [0; TAG];
+    out.copy_from_slice(context.sign().as_ref());
+    out
+}
+
+pub(super) fn path(dir: &Path) -> PathBuf {
+    dir.join("pepper")
+}
+
+/// Reads the pepper; makes one where no database needs an old one.
+pub(super) fn load_or_create(dir: &Path, has_database: bool, ambient: &dyn Ambient) -> Result<Pepper, OpenError> {
+    if let Some(pepper) = load(dir)? {
+        return Ok(pepper);
+    }
+    if has_database {
+        return Err(OpenError::MissingPepper { path: path(dir) });
+    }
+    let mut raw = Zeroizing::new([0; LENGTH]);
+    ambient.fill(raw.as_mut());
+    let pepper = Pepper::from_bytes(*raw);
+    save(dir, &pepper)?;
+    Ok(pepper)
+}
+
+pub(super) fn load(dir: &Path) -> Result<Option<Pepper>, OpenError> {
+    let path = path(dir);
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => Zeroizing::new(bytes),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(OpenError::io(&path, error)),
+    };
+    match <[u8; LENGTH]>::try_from(bytes.as_slice()) {
+        Ok(raw) => Ok(Some(Pepper::from_bytes(raw))),
+        Err(_) => Err(OpenError::WrongPepper { path }),
+    }
+}
+
+pub(super) fn save(dir: &Path, pepper: &Pepper) -> Result<(), OpenError> {
+    let path = path(dir);
+    files::write_private(&path, pepper.raw()).map_err(|error| OpenError::io(&path, error))
+}

@@ -1,0 +1,48 @@
+//! Stored projects.
+
+use serde::{Deserialize, Serialize};
+
+use super::codec::Record;
+use super::fields;
+use super::tables::{PROJECTS, Table};
+use super::transaction::{Look, WriteTx};
+use crate::ambient::Timestamp;
+use crate::error::Result;
+use crate::ids::ProjectId;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ProjectRecord {
+    pub name: String,
+    pub environment: Option<String>,
+    /// A JSON object, as text.
+    pub metadata: Option<String>,
+    #[serde(with = "fields::time")]
+    pub created_at: Timestamp,
+    #[serde(with = "fields::time")]
+    pub updated_at: Timestamp,
+    #[serde(with = "fields::maybe_time")]
+    pub archived_at: Option<Timestamp>,
+}
+
+impl Record for ProjectRecord {
+    const TABLE: Table = PROJECTS;
+    const VERSION: u8 = 1;
+    const SEALED: bool = true;
+}
+
+pub fn find(tx: &impl Look, id: ProjectId) -> Result<Option<ProjectRecord>> {
+    tx.get(&id.to_bytes())
+}
+
+pub fn put(tx: &WriteTx, id: ProjectId, record: &ProjectRecord) -> Result<()> {
+    tx.put(&id.to_bytes(), record)
+}
+
+/// Up to `limit` projects older than `before`, the newest first.
+pub fn newest(tx: &impl Look, before: Option<[u8; 16]>, limit: usize) -> Result<Vec<(ProjectId, ProjectRecord)>> {
+    let rows = tx.newest(&[], before.as_ref().map(<[u8; 16]>::as_slice), limit)?;
+    Ok(rows
+        .into_iter()
+        .filter_map(|(key, record)| Some((ProjectId::from_bytes(key.try_into().ok()?), record)))
+        .collect())
+}

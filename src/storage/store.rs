@@ -1,0 +1,290 @@
+//! The handle that everyone holds.
+
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use redb::Database;
+use tokio::sync::oneshot;
+
+use super::database::{self, Opener, Source, unavailable};
+use super::error::OpenError;
+use super::pepper::{self, Pepper};
+use super::tables::Table;
+use super::transaction::{Change, ReadTx, WriteTx};
+use super::writer::{Message, Task, Writer};
+use super::{files, migrations};
+use crate::ambient::Ambient;
+use crate::error::{Code, Error, Result};
+
+/// Where the store lives and what it may use.
+#[derive(Clone, Debug)]
+pub struct StoreSettings {
+    /// The data folder.
+    pub dir: PathBuf,
+    /// Memory for the pages of the database.
+    pub cache_bytes: usize,
+    /// How many writes may wait before further ones are refused.
+    pub queue: usize,
+}
+
+/// How many writes shared how many commits since the store was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteStats {
+    pub commits: u64,
+    pub writes: u64,
+}
+
+/// Told of every write to a record that decides access: after its commit, before its answer.
+pub trait Watcher: Send + Sync {
+    fn changed(&self, table: Table, key: &[u8]);
+
+    /// A commit failed, so that anything may or may not have changed.
+    fn uncertain(&self);
+}
+
+/// What the handles and the writer thread share.
+pub(super) struct Shared {
+    /// Empty while the database is being reopened, and once the store is closed.
+    db: ArcSwapOption<Database>,
+    source: Source,
+    pub pepper: Arc<Pepper>,
+    pub commits: AtomicU64,
+    pub writes: AtomicU64,
+    closing: AtomicBool,
+    watchers: Mutex<Vec<Weak<dyn Watcher>>>,
+}
+
+impl Shared {
+    pub fn database(&self) -> Option<Arc<Database>> {
+        self.db.load_full()
+    }
+
+    /// A snapshot; it does not keep the database open, so reopening never waits for a reader.
+    fn snapshot(&self) -> Result<ReadTx> {
+        let Some(db) = self.database() else { return Err(self.absent()) };
+        ReadTx::begin(&db, self.pepper.clone()).map_err(|error| database::failed(&error))
+    }
+
+    fn absent(&self) -> Error {
+        if self.closing.load(Acquire) { shutting_down() } else { unavailable("the database is being reopened") }
+    }
+
+    /// Closes the database, whoever still reads.
+    pub fn forget_database(&self) {
+        let Some(mut db) = self.db.swap(None) else { return };
+        loop {
+            match Arc::try_unwrap(db) {
+                Ok(db) => {
+                    let closed = database::caught(|| db.close());
+                    if let Some(Err(error)) = closed {
+                        tracing::warn!(%error, "the database did not close cleanly");
+                    }
+                    return;
+                }
+                // Someone is just beginning a transaction: a matter of microseconds.
+                Err(shared) => db = shared,
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub fn open_again(&self) -> Result<(), OpenError> {
+        self.db.store(Some(Arc::new(self.source.open()?)));
+        Ok(())
+    }
+
+    pub fn close(&self) {
+        self.closing.store(true, Release);
+        self.forget_database();
+    }
+
+    pub fn announce(&self, changes: &[Change], uncertain: bool) {
+        if changes.is_empty() && !uncertain {
+            return;
+        }
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        watchers.retain(|watcher| watcher.strong_count() > 0);
+        for watcher in watchers.iter().filter_map(Weak::upgrade) {
+            if uncertain {
+                watcher.uncertain();
+            }
+            changes.iter().for_each(|(table, key)| watcher.changed(*table, key));
+        }
+    }
+}
+
+struct Inner {
+    shared: Arc<Shared>,
+    // Dropped before the thread is joined: the writer ends when no sender is left.
+    sender: SyncSender<Message>,
+    thread: Joined,
+}
+
+/// A thread that is waited for, once.
+struct Joined(Mutex<Option<JoinHandle<()>>>);
+
+impl Joined {
+    fn join(&self) {
+        let handle = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // The last handle may be dropped by a closure on the writer thread itself.
+        if let Some(handle) = handle.filter(|handle| handle.thread().id() != std::thread::current().id())
+            && handle.join().is_err()
+        {
+            tracing::error!("the storage writer died");
+        }
+    }
+}
+
+impl Drop for Joined {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+/// The durable state of one data folder. Clones share it; the last one to go closes it.
+#[derive(Clone)]
+pub struct Store {
+    inner: Arc<Inner>,
+}
+
+impl Store {
+    /// Opens the data folder, or makes one. Blocking.
+    pub fn open(settings: StoreSettings, ambient: Arc<dyn Ambient>) -> Result<Self, OpenError> {
+        Self::open_with(settings, ambient, database::from_file())
+    }
+
+    /// As [`Store::open`], through a chosen backend; for fault injection.
+    pub fn open_with(settings: StoreSettings, ambient: Arc<dyn Ambient>, opener: Opener) -> Result<Self, OpenError> {
+        let StoreSettings { dir, cache_bytes, queue } = settings;
+        files::private_dir(&dir).map_err(|error| OpenError::io(&dir, error))?;
+        let lock = files::lock(&dir)?;
+        let path = dir.join(files::DATABASE);
+        let pepper = Arc::new(pepper::load_or_create(&dir, path.exists(), &*ambient)?);
+        if !path.exists() {
+            migrations::create(&path, &pepper, cache_bytes)?;
+        }
+        let source = Source { path, cache_bytes, opener };
+        let db = source.open()?;
+        migrations::run(&db, &source.path, &pepper)?;
+        Self::start(db, source, pepper, queue, lock)
+    }
+
+    fn start(
+        db: Database,
+        source: Source,
+        pepper: Arc<Pepper>,
+        queue: usize,
+        lock: std::fs::File,
+    ) -> Result<Self, OpenError> {
+        let path = source.path.clone();
+        let shared = Arc::new(Shared {
+            db: ArcSwapOption::from_pointee(db),
+            source,
+            pepper,
+            commits: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            closing: AtomicBool::new(false),
+            watchers: Mutex::default(),
+        });
+        let (sender, inbox) = sync_channel(queue.max(1));
+        let writer = Writer { shared: shared.clone(), inbox, _lock: lock };
+        let thread = std::thread::Builder::new().name("outpost-writer".into()).spawn(move || writer.run());
+        let thread = thread.map_err(|error| OpenError::io(&path, error))?;
+        Ok(Self { inner: Arc::new(Inner { shared, sender, thread: Joined(Mutex::new(Some(thread))) }) })
+    }
+
+    /// Runs `f` in a write transaction and resolves once that is durable.
+    ///
+    /// `f` may run more than once, and beside others in one transaction; if it returns an error,
+    /// nothing that it wrote stays. If the future is dropped, the write still happens.
+    pub async fn write<T, F>(&self, f: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnMut(&WriteTx) -> Result<T> + Send + 'static,
+    {
+        let shared = &self.inner.shared;
+        if shared.closing.load(Acquire) || shared.db.load().is_none() {
+            return Err(shared.absent());
+        }
+        let (reply, answer) = oneshot::channel();
+        match self.inner.sender.try_send(Message::Job(Box::new(Task::new(f, reply)))) {
+            Ok(()) => answer.await.unwrap_or_else(|_| Err(shutting_down())),
+            Err(TrySendError::Full(_)) => {
+                Err(Error::new(Code::Overloaded, "Too many writes are waiting. Try again shortly, with backoff."))
+            }
+            Err(TrySendError::Disconnected(_)) => Err(shutting_down()),
+        }
+    }
+
+    /// Runs `f` on a snapshot, on a thread where it may block.
+    pub async fn read<T, F>(&self, f: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&ReadTx) -> Result<T> + Send + 'static,
+    {
+        let inner = self.inner.clone();
+        let read = tokio::task::spawn_blocking(move || {
+            let outcome = inner.shared.snapshot().and_then(|tx| f(&tx));
+            if outcome.as_ref().is_err_and(|error| error.code() == Code::StorageUnavailable) {
+                inner.suspect();
+            }
+            outcome
+        });
+        read.await.unwrap_or_else(|error| Err(Error::internal(error)))
+    }
+
+    /// A snapshot for long work on a thread of the caller's.
+    pub(super) fn snapshot(&self) -> Result<ReadTx> {
+        self.inner.shared.snapshot()
+    }
+
+    pub(super) fn file_bytes(&self) -> u64 {
+        std::fs::metadata(&self.inner.shared.source.path).map_or(0, |found| found.len())
+    }
+
+    /// The keys under which secrets and cursors are made.
+    pub fn pepper(&self) -> &Pepper {
+        &self.inner.shared.pepper
+    }
+
+    /// Has `watcher` told of every change to projects and keys, as long as it lives.
+    pub fn watch(&self, watcher: Weak<dyn Watcher>) {
+        self.inner.shared.watchers.lock().unwrap_or_else(PoisonError::into_inner).push(watcher);
+    }
+
+    pub fn stats(&self) -> WriteStats {
+        let shared = &self.inner.shared;
+        WriteStats { commits: shared.commits.load(Relaxed), writes: shared.writes.load(Relaxed) }
+    }
+
+    /// Finishes the writes that wait, refuses new ones, and closes the file cleanly. Blocking.
+    pub fn shutdown(self) {
+        self.inner.shared.closing.store(true, Release);
+        // An error means that the writer has stopped already.
+        let _ = self.inner.sender.send(Message::Stop);
+        self.inner.thread.join();
+    }
+}
+
+impl Inner {
+    /// A read failed: has the writer reopen the file if redb asks for that.
+    fn suspect(&self) {
+        let Some(db) = self.shared.database() else { return };
+        let probe = ReadTx::begin(&db, self.shared.pepper.clone()).and_then(|tx| migrations::probe(&tx));
+        if probe.is_err_and(|error| database::needs_reopening(&error)) {
+            drop(db);
+            // A full queue has the writer find out by itself.
+            let _ = self.sender.try_send(Message::Reopen);
+        }
+    }
+}
+
+fn shutting_down() -> Error {
+    Error::new(Code::ShuttingDown, "The server is shutting down. Try again shortly.")
+}

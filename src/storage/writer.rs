@@ -1,0 +1,235 @@
+//! The writer: one thread, one transaction at a time, shared by all who wait (group commit).
+//!
+//! Each closure runs inside the group's transaction. One that refuses before it wrote costs
+//! nothing. One that refuses after it wrote, or panics, is settled, the transaction is thrown
+//! away and the others run again: they see no trace of it. Nobody is answered before the commit
+//! is on disk. When the disk fails, the whole group is told so and the database is reopened.
+
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use redb::Database;
+use tokio::sync::oneshot;
+
+use super::database::{caught, unavailable};
+use super::store::Shared;
+use super::transaction::{Change, WriteTx};
+use crate::error::{Error, Result};
+
+/// More closures than this never share a transaction: it bounds the wait of the first of them.
+const GROUP: usize = 256;
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+pub(super) enum Message {
+    Job(Box<dyn Job>),
+    /// A reader met a disk error.
+    Reopen,
+    Stop,
+}
+
+/// A closure with the place where its answer goes.
+pub(super) trait Job: Send {
+    /// Runs the closure, keeps its outcome, and says whether it was `Ok`.
+    fn run(&mut self, tx: &WriteTx) -> bool;
+    fn fail(&mut self, error: Error);
+    fn answer(self: Box<Self>);
+}
+
+pub(super) struct Task<T, F> {
+    run: F,
+    outcome: Option<Result<T>>,
+    reply: oneshot::Sender<Result<T>>,
+}
+
+impl<T, F> Task<T, F> {
+    pub fn new(run: F, reply: oneshot::Sender<Result<T>>) -> Self {
+        Self { run, outcome: None, reply }
+    }
+}
+
+impl<T: Send, F: FnMut(&WriteTx) -> Result<T> + Send> Job for Task<T, F> {
+    fn run(&mut self, tx: &WriteTx) -> bool {
+        let outcome = (self.run)(tx);
+        let accepted = outcome.is_ok();
+        self.outcome = Some(outcome);
+        accepted
+    }
+
+    fn fail(&mut self, error: Error) {
+        self.outcome = Some(Err(error));
+    }
+
+    fn answer(self: Box<Self>) {
+        // The client may have left; what it asked for is done all the same.
+        let _ = self.reply.send(self.outcome.unwrap_or_else(|| Err(unavailable("never run"))));
+    }
+}
+
+/// A job of the group that is being committed.
+struct Member {
+    job: Box<dyn Job>,
+    /// It has its error and takes no part in further attempts.
+    settled: bool,
+}
+
+enum Attempt {
+    Committed(Vec<Change>),
+    /// A member was settled after it had written; the rest must run again.
+    Again,
+    /// The disk failed. What was to change may or may not be durable.
+    Failed(Vec<Change>, String),
+}
+
+pub(super) struct Writer {
+    pub shared: Arc<Shared>,
+    pub inbox: Receiver<Message>,
+    /// Held until the database is closed.
+    pub _lock: File,
+}
+
+impl Writer {
+    /// Serves until told to stop or until nobody is left who could ask.
+    pub fn run(self) {
+        while let Ok(message) = self.inbox.recv() {
+            let (jobs, reopen, stop) = self.gather(message);
+            let failed = !jobs.is_empty() && !self.commit(jobs);
+            if stop {
+                break;
+            }
+            if (failed || reopen) && !self.reopen() {
+                break;
+            }
+        }
+        self.shared.close();
+    }
+
+    /// The message and what waits behind it, up to a group.
+    fn gather(&self, first: Message) -> (Vec<Box<dyn Job>>, bool, bool) {
+        let (mut jobs, mut reopen, mut next) = (Vec::new(), false, Some(first));
+        while let Some(message) = next {
+            match message {
+                Message::Job(job) => jobs.push(job),
+                Message::Reopen => reopen = true,
+                Message::Stop => return (jobs, reopen, true),
+            }
+            next = if jobs.len() < GROUP { self.inbox.try_recv().ok() } else { None };
+        }
+        (jobs, reopen, false)
+    }
+
+    /// Commits a group and answers it; false if the disk failed.
+    fn commit(&self, jobs: Vec<Box<dyn Job>>) -> bool {
+        let mut group: Vec<_> = jobs.into_iter().map(|job| Member { job, settled: false }).collect();
+        let (changes, failure) = loop {
+            let attempt = match self.shared.database() {
+                Some(db) => caught(|| self.attempt(&db, &mut group))
+                    .unwrap_or_else(|| Attempt::Failed(Vec::new(), "the database panicked".into())),
+                None => Attempt::Failed(Vec::new(), "the database is closed".into()),
+            };
+            match attempt {
+                Attempt::Committed(changes) => break (changes, None),
+                Attempt::Failed(changes, reason) => break (changes, Some(reason)),
+                Attempt::Again => {}
+            }
+        };
+        if let Some(reason) = &failure {
+            tracing::error!(reason, "a commit failed; reopening the database");
+            self.shared.forget_database();
+            group.iter_mut().for_each(|member| member.job.fail(unavailable(reason.clone())));
+        }
+        // Before the answers, and after a failure too: who cached a record must drop it now.
+        self.shared.announce(&changes, failure.is_some());
+        group.into_iter().for_each(|member| member.job.answer());
+        failure.is_none()
+    }
+
+    fn attempt(&self, db: &Database, group: &mut [Member]) -> Attempt {
+        let tx = match WriteTx::begin(db, self.shared.pepper.clone()) {
+            Ok(tx) => tx,
+            Err(error) => return Attempt::Failed(Vec::new(), error.to_string()),
+        };
+        let mut writers = 0;
+        for member in group.iter_mut().filter(|member| !member.settled) {
+            let before = tx.writes();
+            let accepted = run_caught(member, &tx);
+            if tx.is_broken() {
+                return Attempt::Failed(Vec::new(), "the disk failed inside a transaction".into());
+            }
+            let wrote = tx.writes() > before;
+            match accepted {
+                Some(true) => writers += u64::from(wrote),
+                Some(false) if !wrote => {}
+                // A panic may have left redb's own state half-way: the transaction goes even if
+                // the closure wrote nothing.
+                _ => {
+                    member.settled = true;
+                    return tx
+                        .abort()
+                        .map_or_else(|error| Attempt::Failed(Vec::new(), error.to_string()), |()| Attempt::Again);
+                }
+            }
+        }
+        self.finish(tx, writers)
+    }
+
+    fn finish(&self, tx: WriteTx, writers: u64) -> Attempt {
+        let changes = tx.take_changes();
+        let written = tx.writes() > 0;
+        let done = if written { tx.commit() } else { tx.abort() };
+        match done {
+            Ok(()) => {
+                self.shared.commits.fetch_add(u64::from(written), Relaxed);
+                self.shared.writes.fetch_add(writers, Relaxed);
+                Attempt::Committed(changes)
+            }
+            Err(error) => Attempt::Failed(changes, error.to_string()),
+        }
+    }
+
+    /// Drops every handle and opens the file again, as often as it takes; who asks meanwhile is
+    /// refused at once. False if told to stop.
+    fn reopen(&self) -> bool {
+        self.shared.forget_database();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match caught(|| self.shared.open_again()) {
+                Some(Ok(())) => return true,
+                Some(Err(error)) => tracing::error!(%error, "cannot reopen the database yet"),
+                None => tracing::error!("reopening the database panicked"),
+            }
+            if !self.refuse_for(pause) {
+                return false;
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Waits, at most for `pause`, and refuses what comes in; false if told to stop.
+    fn refuse_for(&self, pause: Duration) -> bool {
+        loop {
+            match self.inbox.recv_timeout(pause) {
+                Ok(Message::Job(mut job)) => {
+                    job.fail(unavailable("the database is being reopened"));
+                    job.answer();
+                    // New writes are refused before they queue, so this drains what was left.
+                }
+                Ok(Message::Reopen) => {}
+                Err(RecvTimeoutError::Timeout) => return true,
+                Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return false,
+            }
+        }
+    }
+}
+
+/// `None` if the closure panicked; its member then carries the error.
+fn run_caught(member: &mut Member, tx: &WriteTx) -> Option<bool> {
+    let ran = caught(|| member.job.run(tx));
+    if ran.is_none() {
+        member.job.fail(Error::internal("a write closure panicked"));
+    }
+    ran
+}

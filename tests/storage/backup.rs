@@ -1,0 +1,83 @@
+//! Backups taken while the server writes.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use outpost::error::Code;
+use outpost::service::{Keys, NewProject, Projects};
+use outpost::storage::{BackupError, RestoreError, Store, check, keys, projects, restore};
+
+use super::world::{Clock, World, dir, new_key, settings};
+
+/// Makes a project and a key in it, one after the other, until told to stop.
+async fn write_pairs(world: Arc<World>, stop: Arc<AtomicBool>) {
+    while !stop.load(SeqCst) {
+        let project = world.project("pair").await;
+        world.keys.create(&world.admin, new_key(project.id, &[])).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_made_while_writing_is_one_point_in_time_and_the_same_keys_work() {
+    let world = Arc::new(World::new().await);
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut writers = tokio::task::JoinSet::new();
+    for _ in 0..4 {
+        writers.spawn(write_pairs(world.clone(), stop.clone()));
+    }
+    let (revoked, dead) = world.key(world.first.project.id, &[]).await;
+    world.keys.revoke(&world.admin, revoked.id).await.unwrap();
+    let target = world.dir.join("copy.outpost");
+    let report = {
+        let (store, target) = (world.store.clone(), target.clone());
+        tokio::task::spawn_blocking(move || store.backup(&target)).await.unwrap().unwrap()
+    };
+    assert!(matches!(world.store.backup(&target), Err(BackupError::TargetExists { .. })));
+    stop.store(true, SeqCst);
+    while let Some(done) = writers.join_next().await {
+        done.unwrap();
+    }
+
+    let fresh = dir();
+    let restored = restore(&target, fresh.path()).unwrap();
+    assert_eq!(restored.records["keys"], report.records["keys"]);
+    assert!(matches!(restore(&target, fresh.path()), Err(RestoreError::NotEmpty { .. })));
+    let found = check(fresh.path()).unwrap();
+    assert!(found.is_clean(), "{:?}", found.problems);
+    let clock = Clock::new();
+    let store = Store::open(settings(fresh.path()), clock.clone()).unwrap();
+    // One writer task has at most one project without its key: 4 at any point in time.
+    let (projects, keys) = store
+        .read(|tx| {
+            let mut count = 0;
+            keys::any(tx, |_, _| {
+                count += 1;
+                Ok(false)
+            })?;
+            Ok((projects::newest(tx, None, usize::MAX)?.len(), count))
+        })
+        .await
+        .unwrap();
+    assert!((0..=4).contains(&(projects as i64 + 1 - keys)), "{projects} projects, {keys} keys");
+    let service = Keys::new(store.clone(), clock.clone());
+    let admin = service.authenticate(world.first.secret.expose()).await.unwrap();
+    assert_eq!(service.authenticate(dead.expose()).await.unwrap_err().code(), Code::RevokedApiKey);
+    let new = NewProject { name: "after".into(), ..NewProject::default() };
+    Projects::new(store, clock).create(&admin, new).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_damaged_backup_is_refused_and_nothing_is_left_behind() {
+    let world = World::new().await;
+    let target = world.dir.join("copy.outpost");
+    world.store.backup(&target).unwrap();
+    let whole = std::fs::read(&target).unwrap();
+    for (at, bytes) in [(0, &whole[..0]), (1, &whole[..whole.len() / 2]), (2, &[9; 5000][..])] {
+        let bad = world.dir.join(format!("bad{at}"));
+        std::fs::write(&bad, bytes).unwrap();
+        let fresh = dir();
+        assert!(matches!(restore(&bad, fresh.path()), Err(RestoreError::BadBackup { .. })));
+        let left: Vec<_> = std::fs::read_dir(fresh.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
+        assert_eq!(left, ["lock"]);
+    }
+}

@@ -1,0 +1,160 @@
+//! kill -9 under sixteen writers: what was acknowledged is there, whole.
+//!
+//! The child is this test program itself, told by an environment variable to write and to print
+//! each effect after its acknowledgement.
+
+use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outpost::ambient::Ambient;
+use outpost::error::Code;
+use outpost::ids::{KeyId, ProjectId};
+use outpost::service::{Access, FirstKey, Keys, NewProject, Projects, Rotation, new_admin_key};
+use outpost::storage::{Store, check};
+
+use super::world::{Clock, dir, new_key, settings};
+
+const CHILD: &str = "OUTPOST_TEST_KILL_DIR";
+const KILLS: usize = 20;
+const WRITERS: usize = 16;
+const ACKNOWLEDGED: usize = 2_000;
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "ack {line}").unwrap();
+    out.flush().unwrap();
+}
+
+async fn write_for_ever(keys: Arc<Keys>, projects: Projects, admin: Access) {
+    loop {
+        let project =
+            projects.create(&admin, NewProject { name: "p".into(), ..NewProject::default() }).await.unwrap().id;
+        say(&format!("project {project}"));
+        let (key, secret) = keys.create(&admin, new_key(project, &[])).await.unwrap();
+        say(&format!("live {} {}", key.id, secret.expose()));
+        let (_, second) = keys.rotate(&admin, key.id, Rotation::default()).await.unwrap();
+        say(&format!("live {} {}", key.id, second.expose()));
+        let (doomed, secret) = keys.create(&admin, new_key(project, &[])).await.unwrap();
+        keys.revoke(&admin, doomed.id).await.unwrap();
+        say(&format!("dead {} {}", doomed.id, secret.expose()));
+    }
+}
+
+/// The child's side; does nothing in an ordinary run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn child_that_writes_until_it_is_killed() {
+    let Some(dir) = std::env::var_os(CHILD) else { return };
+    let clock = Clock::new();
+    let ambient: Arc<dyn Ambient> = clock.clone();
+    let store = Store::open(settings(Path::new(&dir)), clock).unwrap();
+    let keys = Arc::new(Keys::new(store.clone(), ambient.clone()));
+    outpost::service::first_start(&store, &ambient).await.unwrap();
+    let FirstKey { secret, .. } = new_admin_key(&store, &ambient).await.unwrap();
+    let admin = keys.authenticate(secret.expose()).await.unwrap();
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..WRITERS {
+        tasks.spawn(write_for_ever(keys.clone(), Projects::new(store.clone(), ambient.clone()), admin.clone()));
+    }
+    tasks.join_next().await;
+}
+
+/// What the child was told is done.
+#[derive(Default)]
+struct Acknowledged {
+    projects: Vec<ProjectId>,
+    /// The last acknowledged secret of each key.
+    live: HashMap<KeyId, String>,
+    dead: Vec<String>,
+    count: usize,
+}
+
+impl Acknowledged {
+    fn note(&mut self, line: &str) {
+        // The test harness prints to the same stream.
+        let Some((_, line)) = line.split_once("ack ") else { return };
+        let words: Vec<_> = line.split(' ').collect();
+        match words[..] {
+            ["project", id] => self.projects.push(id.parse().unwrap()),
+            ["live", id, secret] => drop(self.live.insert(id.parse().unwrap(), secret.into())),
+            ["dead", _, secret] => self.dead.push(secret.into()),
+            _ => return,
+        }
+        self.count += 1;
+    }
+}
+
+/// Runs a child until it acknowledged `enough`, and kills it in the middle of its work.
+fn run_and_kill(dir: &Path, enough: usize, acknowledged: &mut Acknowledged) {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["kill::child_that_writes_until_it_is_killed", "--exact", "--nocapture", "--test-threads=1"])
+        .env(CHILD, dir)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let goal = acknowledged.count + enough;
+    while acknowledged.count < goal {
+        acknowledged.note(&lines.next().expect("the child ended by itself").unwrap());
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    // What it still said before it died. The last line may be cut off.
+    let rest: Vec<_> = lines.map_while(Result::ok).collect();
+    for line in rest.iter().take(rest.len().saturating_sub(1)) {
+        acknowledged.note(line);
+    }
+}
+
+async fn verify(store: &Store, keys: &Keys, acknowledged: &Acknowledged, rotated: &mut usize) {
+    assert_eq!(store.verify().unwrap().problems, Vec::<String>::new());
+    let projects = acknowledged.projects.clone();
+    let lost = store.read(move |tx| {
+        let mut lost = 0;
+        for id in projects {
+            lost += usize::from(outpost::storage::projects::find(tx, id)?.is_none());
+        }
+        Ok(lost)
+    });
+    assert_eq!(lost.await.unwrap(), 0, "acknowledged projects are gone");
+    for secret in acknowledged.live.values() {
+        match keys.authenticate(secret).await {
+            Ok(_) => {}
+            // Its rotation was under way when the child died.
+            Err(error) if error.code() == Code::RevokedApiKey => *rotated += 1,
+            Err(error) => panic!("an acknowledged key is gone: {error}"),
+        }
+    }
+    for secret in &acknowledged.dead {
+        assert_eq!(keys.authenticate(secret).await.unwrap_err().code(), Code::RevokedApiKey, "a revoked key lives");
+    }
+}
+
+#[tokio::test]
+async fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
+    let dir = dir();
+    let mut acknowledged = Acknowledged::default();
+    let (mut slowest, mut rotated) = (Duration::ZERO, 0);
+    for _ in 0..KILLS {
+        run_and_kill(dir.path(), ACKNOWLEDGED.div_ceil(KILLS), &mut acknowledged);
+        #[expect(clippy::disallowed_methods, reason = "measures how long a real crash recovery takes")]
+        let begun = Instant::now();
+        let clock = Clock::new();
+        let store = Store::open(settings(dir.path()), clock.clone()).unwrap();
+        slowest = slowest.max(begun.elapsed());
+        let keys = Keys::new(store.clone(), clock);
+        rotated = 0;
+        verify(&store, &keys, &acknowledged, &mut rotated).await;
+        drop(keys);
+        store.shutdown();
+    }
+    assert!(acknowledged.count >= ACKNOWLEDGED);
+    assert!(rotated <= KILLS * WRITERS, "more unacknowledged rotations than writers could have had under way");
+    assert!(slowest <= Duration::from_secs(2), "reopening took {slowest:?}");
+    assert!(check(dir.path()).unwrap().is_clean());
+    println!("{} acknowledged over {KILLS} kills, slowest reopening {slowest:?}", acknowledged.count);
+}
