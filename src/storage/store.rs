@@ -171,7 +171,9 @@ impl Store {
         }
         let source = Source { path, cache_bytes, opener };
         let db = source.open()?;
-        migrations::run(&db, &source.path, &pepper)?;
+        // redb may panic over damaged pages; that is a damaged file and not a crash of the server.
+        database::caught(|| migrations::run(&db, &source.path, &pepper))
+            .unwrap_or_else(|| Err(OpenError::corrupt(&source.path, "unreadable pages")))?;
         Self::start(db, source, pepper, queue, lock)
     }
 

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 
 /// One stored pair.
 pub type Pair<R> = (Vec<u8>, R);
+type Each<'a, R> = &'a mut dyn FnMut(&[u8], R) -> Result<ControlFlow<()>>;
 type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>;
 
 /// Reading, the same inside a read and a write transaction.
@@ -42,12 +43,7 @@ pub trait Look {
     }
 
     /// Decodes and shows record by record, the last keys first.
-    fn each<R: Record>(
-        &self,
-        prefix: &[u8],
-        before: Option<&[u8]>,
-        each: &mut dyn FnMut(&[u8], R) -> Result<ControlFlow<()>>,
-    ) -> Result<()> {
+    fn each<R: Record>(&self, prefix: &[u8], before: Option<&[u8]>, each: Each<'_, R>) -> Result<()> {
         self.visit(R::TABLE, prefix, before, &mut |key, bytes| each(key, codec::decode(self.pepper(), key, bytes)?))
     }
 }
