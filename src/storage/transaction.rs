@@ -52,15 +52,29 @@ pub trait Look {
 pub struct ReadTx {
     tx: ReadTransaction,
     pepper: Arc<Pepper>,
+    broken: Cell<bool>,
 }
 
 impl ReadTx {
     pub(super) fn begin(db: &Database, pepper: Arc<Pepper>) -> Result<Self, redb::Error> {
-        Ok(Self { tx: db.begin_read()?, pepper })
+        Ok(Self { tx: db.begin_read()?, pepper, broken: Cell::new(false) })
     }
 
     pub(super) fn inner(&self) -> &ReadTransaction {
         &self.tx
+    }
+
+    /// Whether the disk failed under this snapshot.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.get()
+    }
+
+    fn failed(&self, error: &redb::Error) -> Error {
+        // A closed database is being reopened already.
+        if database::needs_reopening(error) && !matches!(error, redb::Error::DatabaseClosed) {
+            self.broken.set(true);
+        }
+        database::failed(error)
     }
 }
 
@@ -70,14 +84,14 @@ impl Look for ReadTx {
     }
 
     fn raw(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let table = self.tx.open_table(table.definition()).map_err(|error| database::failed(&error.into()))?;
-        let found = ReadableTable::get(&table, key).map_err(|error| database::failed(&error.into()))?;
+        let table = self.tx.open_table(table.definition()).map_err(|error| self.failed(&error.into()))?;
+        let found = ReadableTable::get(&table, key).map_err(|error| self.failed(&error.into()))?;
         Ok(found.map(|guard| guard.value().to_vec()))
     }
 
     fn visit(&self, table: Table, prefix: &[u8], before: Option<&[u8]>, visit: Visit<'_>) -> Result<()> {
-        let table = self.tx.open_table(table.definition()).map_err(|error| database::failed(&error.into()))?;
-        walk(&table, prefix, before, visit).unwrap_or_else(|error| Err(database::failed(&error)))
+        let table = self.tx.open_table(table.definition()).map_err(|error| self.failed(&error.into()))?;
+        walk(&table, prefix, before, visit).unwrap_or_else(|error| Err(self.failed(&error)))
     }
 }
 
