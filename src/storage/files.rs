@@ -52,7 +52,7 @@ pub(super) fn open_existing(path: &Path) -> io::Result<File> {
 /// An empty file to be filled and then moved into place; what a crash left of an earlier one goes.
 pub(super) fn create_partial(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => private().create_new(true).open(path),
     }
 }

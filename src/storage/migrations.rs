@@ -94,9 +94,3 @@ pub(super) fn layout(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result
     }
     Ok(layout)
 }
-
-/// Touches the database just enough to learn whether redb still serves it.
-pub(super) fn probe(tx: &ReadTx) -> Result<(), redb::Error> {
-    tx.inner().open_table(tables::META.definition())?;
-    Ok(())
-}

@@ -1,7 +1,7 @@
 //! The handle that everyone holds.
 
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -57,6 +57,8 @@ pub(super) struct Shared {
     pub commits: AtomicU64,
     pub writes: AtomicU64,
     closing: AtomicBool,
+    /// A reader has reported a disk error, and the database was not reopened since.
+    suspect: AtomicBool,
     watchers: Mutex<Vec<Weak<dyn Watcher>>>,
 }
 
@@ -96,6 +98,7 @@ impl Shared {
 
     pub fn open_again(&self) -> Result<(), OpenError> {
         self.db.store(Some(Arc::new(self.source.open()?)));
+        self.suspect.store(false, Release);
         Ok(())
     }
 
@@ -171,7 +174,9 @@ impl Store {
         }
         let source = Source { path, cache_bytes, opener };
         let db = source.open()?;
-        migrations::run(&db, &source.path, &pepper)?;
+        // redb may panic over damaged pages; that is a damaged file and not a crash of the server.
+        database::caught(|| migrations::run(&db, &source.path, &pepper))
+            .unwrap_or_else(|| Err(OpenError::corrupt(&source.path, "unreadable pages")))?;
         Self::start(db, source, pepper, queue, lock)
     }
 
@@ -190,6 +195,7 @@ impl Store {
             commits: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             closing: AtomicBool::new(false),
+            suspect: AtomicBool::new(false),
             watchers: Mutex::default(),
         });
         let (sender, inbox) = sync_channel(queue.max(1));
@@ -230,9 +236,15 @@ impl Store {
     {
         let inner = self.inner.clone();
         let read = tokio::task::spawn_blocking(move || {
-            let outcome = inner.shared.snapshot().and_then(|tx| f(&tx));
-            if outcome.as_ref().is_err_and(|error| error.code() == Code::StorageUnavailable) {
-                inner.suspect();
+            let tx = inner.shared.snapshot().inspect_err(|_| {
+                // The database is open and yet serves no snapshot.
+                if inner.shared.database().is_some() {
+                    inner.report_broken();
+                }
+            })?;
+            let outcome = f(&tx);
+            if tx.is_broken() {
+                inner.report_broken();
             }
             outcome
         });
@@ -273,14 +285,11 @@ impl Store {
 }
 
 impl Inner {
-    /// A read failed: has the writer reopen the file if redb asks for that.
-    fn suspect(&self) {
-        let Some(db) = self.shared.database() else { return };
-        let probe = ReadTx::begin(&db, self.shared.pepper.clone()).and_then(|tx| migrations::probe(&tx));
-        if probe.is_err_and(|error| database::needs_reopening(&error)) {
-            drop(db);
-            // A full queue has the writer find out by itself.
-            let _ = self.sender.try_send(Message::Reopen);
+    /// Has the writer reopen the database, once however many readers met the error.
+    fn report_broken(&self) {
+        if !self.shared.suspect.swap(true, AcqRel) && self.sender.try_send(Message::Reopen).is_err() {
+            // With a full queue, the next reader or the writer itself will report it.
+            self.shared.suspect.store(false, Release);
         }
     }
 }

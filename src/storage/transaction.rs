@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 
 /// One stored pair.
 pub type Pair<R> = (Vec<u8>, R);
+type Each<'a, R> = &'a mut dyn FnMut(&[u8], R) -> Result<ControlFlow<()>>;
 type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>;
 
 /// Reading, the same inside a read and a write transaction.
@@ -42,12 +43,7 @@ pub trait Look {
     }
 
     /// Decodes and shows record by record, the last keys first.
-    fn each<R: Record>(
-        &self,
-        prefix: &[u8],
-        before: Option<&[u8]>,
-        each: &mut dyn FnMut(&[u8], R) -> Result<ControlFlow<()>>,
-    ) -> Result<()> {
+    fn each<R: Record>(&self, prefix: &[u8], before: Option<&[u8]>, each: Each<'_, R>) -> Result<()> {
         self.visit(R::TABLE, prefix, before, &mut |key, bytes| each(key, codec::decode(self.pepper(), key, bytes)?))
     }
 }
@@ -56,15 +52,29 @@ pub trait Look {
 pub struct ReadTx {
     tx: ReadTransaction,
     pepper: Arc<Pepper>,
+    broken: Cell<bool>,
 }
 
 impl ReadTx {
     pub(super) fn begin(db: &Database, pepper: Arc<Pepper>) -> Result<Self, redb::Error> {
-        Ok(Self { tx: db.begin_read()?, pepper })
+        Ok(Self { tx: db.begin_read()?, pepper, broken: Cell::new(false) })
     }
 
     pub(super) fn inner(&self) -> &ReadTransaction {
         &self.tx
+    }
+
+    /// Whether the disk failed under this snapshot.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.get()
+    }
+
+    fn failed(&self, error: &redb::Error) -> Error {
+        // A closed database is being reopened already.
+        if database::needs_reopening(error) && !matches!(error, redb::Error::DatabaseClosed) {
+            self.broken.set(true);
+        }
+        database::failed(error)
     }
 }
 
@@ -74,14 +84,14 @@ impl Look for ReadTx {
     }
 
     fn raw(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let table = self.tx.open_table(table.definition()).map_err(|error| database::failed(&error.into()))?;
-        let found = ReadableTable::get(&table, key).map_err(|error| database::failed(&error.into()))?;
+        let table = self.tx.open_table(table.definition()).map_err(|error| self.failed(&error.into()))?;
+        let found = ReadableTable::get(&table, key).map_err(|error| self.failed(&error.into()))?;
         Ok(found.map(|guard| guard.value().to_vec()))
     }
 
     fn visit(&self, table: Table, prefix: &[u8], before: Option<&[u8]>, visit: Visit<'_>) -> Result<()> {
-        let table = self.tx.open_table(table.definition()).map_err(|error| database::failed(&error.into()))?;
-        walk(&table, prefix, before, visit).unwrap_or_else(|error| Err(database::failed(&error)))
+        let table = self.tx.open_table(table.definition()).map_err(|error| self.failed(&error.into()))?;
+        walk(&table, prefix, before, visit).unwrap_or_else(|error| Err(self.failed(&error)))
     }
 }
 

@@ -114,12 +114,11 @@ pub(super) fn count(tx: &ReadTx) -> Result<BTreeMap<String, u64>> {
     count().map_err(|error| database::failed(&error))
 }
 
+/// Looks at one record and says what is wrong with it.
+type Inspect<'a, R> = &'a mut dyn FnMut(&[u8], R) -> Result<Option<String>>;
+
 /// Decodes every record of a table; a damaged one is a problem and not the end.
-fn records<R: Record>(
-    tx: &ReadTx,
-    report: &mut CheckReport,
-    each: &mut dyn FnMut(&[u8], R) -> Result<Option<String>>,
-) -> Result<()> {
+fn records<R: Record>(tx: &ReadTx, report: &mut CheckReport, each: Inspect<'_, R>) -> Result<()> {
     tx.visit(R::TABLE, &[], None, &mut |key, bytes| {
         let found = codec::decode(tx.pepper(), key, bytes).and_then(|record| each(key, record));
         match found {

@@ -1,6 +1,8 @@
 //! What the storage and the rules above it promise, through their public API.
+#![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod backup;
+mod damage;
 mod escalation;
 mod faults;
 mod group;

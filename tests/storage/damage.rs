@@ -1,0 +1,72 @@
+//! A database file damaged anywhere: a clear error or a correct answer, never a wrong decision.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use outpost::error::Code;
+use outpost::service::{Keys, Secret};
+use outpost::storage::{Store, check};
+
+use super::world::{Clock, World, settings};
+
+/// A small generator, so that a failure can be repeated.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % end
+    }
+}
+
+fn damage(whole: &[u8], dice: &mut Dice, kind: usize) -> Vec<u8> {
+    let mut bytes = whole.to_vec();
+    match kind {
+        0 => (0..64).for_each(|_| bytes[dice.below(whole.len())] ^= 1 << dice.below(8)),
+        1 => bytes.truncate(dice.below(whole.len())),
+        _ => {
+            let (one, other) = (dice.below(whole.len() / 4096) * 4096, dice.below(whole.len() / 4096) * 4096);
+            bytes[other..other + 4096].copy_from_slice(&whole[one..one + 4096]);
+        }
+    }
+    bytes
+}
+
+async fn decide(dir: &Path, clock: Arc<Clock>, live: &Secret, dead: &Secret) {
+    let Ok(store) = Store::open(settings(dir), clock.clone()) else { return };
+    let keys = Keys::new(store.clone(), clock);
+    if let Err(error) = keys.authenticate(live.expose()).await {
+        // A row may be gone with its page. It may not become someone else's.
+        assert!(matches!(
+            error.code(),
+            Code::StorageUnavailable | Code::Internal | Code::InvalidApiKey | Code::RevokedApiKey
+        ));
+    }
+    assert!(keys.authenticate(dead.expose()).await.is_err(), "damage brought a revoked key back");
+    let _ = store.verify();
+    store.shutdown();
+}
+
+#[tokio::test]
+async fn a_damaged_file_never_leads_to_a_wrong_decision_on_a_key() {
+    let world = World::new().await;
+    let home = world.first.project.id;
+    for _ in 0..50 {
+        world.key(home, &[]).await;
+    }
+    let (doomed, dead) = world.key(home, &[]).await;
+    world.keys.revoke(&world.admin, doomed.id).await.unwrap();
+    let World { store, keys, projects, first, clock, dir, _dir, .. } = world;
+    drop((keys, projects));
+    store.shutdown();
+    let file = dir.join("outpost.redb");
+    let whole = std::fs::read(&file).unwrap();
+    let mut dice = Dice(7);
+    for round in 0..60 {
+        std::fs::write(&file, damage(&whole, &mut dice, round % 3)).unwrap();
+        decide(&dir, clock.clone(), &first.secret, &dead).await;
+        let _ = check(&dir);
+    }
+    std::fs::write(&file, whole).unwrap();
+    assert!(check(&dir).unwrap().is_clean());
+}
