@@ -151,11 +151,8 @@ fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
 }
 
 fn engine_settings(config: &Config) -> engine::Settings {
-    engine::Settings {
-        threads: config.threads,
-        memory_bytes: config.memory,
-        ..engine::Settings::new(config.places.models.clone())
-    }
+    let defaults = engine::Settings::new(config.places.models.clone(), config.memory);
+    engine::Settings { threads: config.threads, ..defaults }
 }
 
 fn api(store: &Store, engine: &Engine, ambient: Arc<dyn Ambient>) -> Api {

@@ -1,10 +1,12 @@
 //! Identifiers: a prefix that tells the kind, and 128 bits that sort by creation time.
 //!
-//! The first 48 bits are the milliseconds since 1970, the other 80 are random. Text form: the
-//! prefix and 32 lower-case hexadecimal digits; nothing else parses, so an id has one spelling.
+//! The first 48 bits are the milliseconds since 1970, then come 16 bits that count within the
+//! millisecond and 64 random ones, so that a process makes its ids in ascending order. Text form:
+//! the prefix and 32 lower-case hexadecimal digits; nothing else parses, so an id has one spelling.
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Serialize, Serializer};
 
@@ -18,10 +20,19 @@ pub struct BadId {
 }
 
 fn generate(ambient: &dyn Ambient) -> u128 {
-    let mut random = [0; 16];
-    ambient.fill(&mut random[6..]);
-    let time = (ambient.now().as_millis().unsigned_abs() as u128) << 80;
-    time | u128::from_be_bytes(random)
+    let mut random = [0; 8];
+    ambient.fill(&mut random);
+    let stamp = ascending(ambient.now().as_millis().unsigned_abs() << 16);
+    u128::from(stamp) << 64 | u128::from(u64::from_be_bytes(random))
+}
+
+/// The time stamp, moved past the last one that was given out. A clock that is set back, or more
+/// than 65,536 ids in a millisecond, let the stamps run ahead of the clock for a while.
+fn ascending(stamp: u64) -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let next = |last: u64| stamp.max(last.wrapping_add(1));
+    let last = LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| Some(next(last)));
+    last.map_or(stamp, next)
 }
 
 fn parse(prefix: &str, text: &str) -> Option<u128> {

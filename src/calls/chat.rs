@@ -6,8 +6,9 @@ use tokio::sync::Semaphore;
 
 use super::models::{blocking, refuse_load};
 use crate::ambient::{Ambient, Timestamp};
-use crate::engine::text::{Message, PromptError, TextModel};
-use crate::engine::{Ending, Engine, Failure, Generation, Piece, Pieces, Refused, Sampling, TokenInfo};
+use crate::engine::{
+    Ending, Engine, Failure, Generation, Message, Piece, Pieces, PromptError, Refused, Sampling, TextModel, TokenInfo,
+};
 use crate::error::{Code, Error, Result};
 use crate::ids::CompletionId;
 use crate::service::access::Access;
@@ -80,7 +81,7 @@ impl Chat {
         let (engine, id, messages) = (self.engine.clone(), call.model.clone(), call.messages);
         let (model, prompt) = blocking(move || {
             let _permit = permit;
-            let model = engine.models().load(&id).map_err(refuse_load)?;
+            let model = engine.models().load(&id).map_err(|error| refuse_load(&id, &error))?;
             let prompt = model.prompt(&messages).map_err(refuse_prompt)?;
             Ok((model, prompt))
         })

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::engine::Engine;
-use crate::engine::registry::{LoadError, ModelInfo};
+use crate::engine::{Engine, LoadError, ModelInfo};
 use crate::error::{Code, Error, Result};
 use crate::service::access::Access;
 
@@ -56,14 +55,14 @@ fn unknown(id: &str) -> Error {
 }
 
 /// What a caller is told about a model that could not be loaded.
-pub(super) fn refuse_load(error: LoadError) -> Error {
-    let unavailable = |message: String| {
-        Error::new(Code::ModelUnavailable, message).param("model").retry_after(Duration::from_secs(30))
-    };
+pub(super) fn refuse_load(id: &str, error: &LoadError) -> Error {
     match error {
-        LoadError::NotFound { id } => unknown(&id),
-        LoadError::NotText { .. } => Error::invalid("model", error.to_string()),
-        LoadError::Broken { .. } | LoadError::NoMemory { .. } => unavailable(error.to_string()),
+        LoadError::NotFound => unknown(id),
+        LoadError::NotText { .. } => Error::invalid("model", format!("The model '{id}' cannot chat: {error}.")),
+        LoadError::Broken { .. } | LoadError::NoMemory { .. } => {
+            let message = format!("The model '{id}' cannot be used: {error}.");
+            Error::new(Code::ModelUnavailable, message).param("model").retry_after(Duration::from_secs(30))
+        }
     }
 }
 

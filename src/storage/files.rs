@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::OpenError;
 
-pub(super) const DATABASE: &str = "outpost.redb";
+pub const DATABASE: &str = "outpost.redb";
 
 /// Makes the data folder, closed to others.
 pub(super) fn private_dir(dir: &Path) -> io::Result<()> {

@@ -6,8 +6,7 @@ mod starter;
 
 use std::path::PathBuf;
 
-use outpost::engine::text::Message;
-use outpost::engine::{Engine, Settings};
+use outpost::engine::{Engine, Message, Settings};
 use outpost::models::gguf::GgufFile;
 use outpost::models::llama::Llama;
 use serde::Deserialize;
@@ -47,7 +46,7 @@ fn argmax(logits: &[f32]) -> u32 {
 
 #[test]
 fn prompts_have_the_reference_s_tokens() {
-    let settings = Settings { threads: 1, ..Settings::new(starter::models()) };
+    let settings = Settings { threads: 1, ..Settings::new(starter::models(), 2 << 30) };
     let engine = Engine::start(settings, std::sync::Arc::new(outpost::app::Machine::new())).unwrap();
     let model = engine.models().load(MODEL).unwrap();
     for chat in reference().chats {

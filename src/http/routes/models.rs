@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::input::{ApiParams, loose};
 use super::super::reply::{Head, List, Reply};
-use crate::engine::registry::{Kind, ModelInfo};
+use crate::engine::{Kind, ModelInfo};
 use crate::error::{Code, Error, Result};
 use crate::http::{Api, caller::Caller};
 use crate::ids::ProjectId;

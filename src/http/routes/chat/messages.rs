@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::engine::text::Message;
+use crate::engine::Message;
 use crate::error::{Error, Result};
 use crate::http::input::shorten;
 
