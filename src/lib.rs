@@ -6,3 +6,4 @@
 pub mod ambient;
 pub mod error;
 pub mod ids;
+pub mod models;
