@@ -85,7 +85,10 @@ impl Error {
 
     /// A 404: `what` names the kind of resource, `id` what was asked for.
     pub fn not_found(what: &str, id: impl fmt::Display) -> Self {
-        Self::new(Code::NotFound, format!("No {what} '{id}' exists. Check the id, or list the {what}s that this key can see."))
+        Self::new(
+            Code::NotFound,
+            format!("No {what} '{id}' exists. Check the id, or list the {what}s that this key can see."),
+        )
     }
 
     /// A 500 whose cause is for the log alone.

@@ -4,6 +4,7 @@
 //! leaves `error`, `ids` and `ambient` know nobody. `tests/layers.rs` holds these arrows.
 
 pub mod ambient;
+pub mod engine;
 pub mod error;
 pub mod ids;
 pub mod models;

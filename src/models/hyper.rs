@@ -63,7 +63,9 @@ impl Hyper {
         if *head_width == 0 || head_width % 2 != 0 {
             return sizes.refuse(format!("heads of {head_width} numbers cannot be rotated"));
         }
-        for (key, what) in [("attention.value_length", "value heads"), ("rope.dimension_count", "rotated parts of heads")] {
+        for (key, what) in
+            [("attention.value_length", "value heads"), ("rope.dimension_count", "rotated parts of heads")]
+        {
             let other = sizes.optional(key, *head_width, 1 << 12)?;
             if other != *head_width {
                 return sizes.refuse(format!("{what} of {other} beside heads of {head_width} are not supported"));

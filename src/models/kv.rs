@@ -48,7 +48,8 @@ impl KvCache {
     /// A copy that goes on by itself: several answers to one prompt.
     pub fn fork(&self) -> Result<Self> {
         let Self { kv_heads, head_width, length, room, limit, .. } = *self;
-        let blocks = self.blocks.iter().map(|pair| pair.copy(kv_heads, room, head_width, length)).collect::<Result<_>>()?;
+        let blocks =
+            self.blocks.iter().map(|pair| pair.copy(kv_heads, room, head_width, length)).collect::<Result<_>>()?;
         Ok(Self { blocks, kv_heads, head_width, length, room, limit })
     }
 

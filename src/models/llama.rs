@@ -85,7 +85,8 @@ impl Llama {
             Some(own) => QMatMul::from_qtensor(own)?,
             None => QMatMul::from_arc(Arc::clone(&token_embd))?,
         };
-        let blocks = (0..hyper.blocks).map(|index| Block::load(file, &hyper, index)).collect::<std::result::Result<_, _>>()?;
+        let blocks =
+            (0..hyper.blocks).map(|index| Block::load(file, &hyper, index)).collect::<std::result::Result<_, _>>()?;
         let output_norm = vector(file, "output_norm.weight", width)?;
         let frequencies = frequencies(file, &hyper)?;
         Ok(Self { hyper, token_embd, blocks, output_norm, output, frequencies })
@@ -211,7 +212,15 @@ impl Block {
 }
 
 /// Attention of one row over its whole past: `[t, heads * head_width]` in and out.
-fn attend(q: &Tensor, k: &Tensor, v: &Tensor, index: usize, hyper: &Hyper, kv: &KvCache, place: &Place) -> Result<Tensor> {
+fn attend(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    index: usize,
+    hyper: &Hyper,
+    kv: &KvCache,
+    place: &Place,
+) -> Result<Tensor> {
     let Hyper { heads, kv_heads, head_width, .. } = *hyper;
     let count = place.count;
     let split = |x: &Tensor, heads: usize| x.reshape((1, count, heads, head_width))?.transpose(1, 2)?.contiguous();
@@ -219,7 +228,8 @@ fn attend(q: &Tensor, k: &Tensor, v: &Tensor, index: usize, hyper: &Hyper, kv: &
         RopeStyle::Interleaved => rope_i(x, &place.cos, &place.sin),
         RopeStyle::Halves => rope(x, &place.cos, &place.sin),
     };
-    let (keys, values) = kv.append(index, &rotate(&split(k, kv_heads)?)?.squeeze(0)?, &split(v, kv_heads)?.squeeze(0)?)?;
+    let (keys, values) =
+        kv.append(index, &rotate(&split(k, kv_heads)?)?.squeeze(0)?, &split(v, kv_heads)?.squeeze(0)?)?;
     let past = keys.dim(1)?;
     // Queries of the heads that share a key-value head stand below each other: nothing is repeated.
     let queries = rotate(&split(q, heads)?)?.reshape((kv_heads, heads / kv_heads * count, head_width))?;

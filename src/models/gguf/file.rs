@@ -53,7 +53,8 @@ impl GgufFile {
     }
 
     fn read(&self, info: &TensorInfo) -> Result<QTensor, ModelError> {
-        let count = usize::try_from(info.bytes).map_err(|_| ModelError::invalid("a tensor exceeds the address space"))?;
+        let count =
+            usize::try_from(info.bytes).map_err(|_| ModelError::invalid("a tensor exceeds the address space"))?;
         let mut buffer = vec![0; count + BLOCK_ALIGNMENT];
         let skip = buffer.as_ptr().align_offset(BLOCK_ALIGNMENT);
         let bytes = buffer

@@ -120,7 +120,10 @@ impl Header {
     /// What the weights take in memory: 16-bit floats are widened to 32, everything else stays.
     pub fn loaded_bytes(&self) -> u64 {
         use candle_core::quantized::GgmlDType::{BF16, F16};
-        self.tensors.iter().map(|tensor| if matches!(tensor.kind, F16 | BF16) { tensor.bytes * 2 } else { tensor.bytes }).sum()
+        self.tensors
+            .iter()
+            .map(|tensor| if matches!(tensor.kind, F16 | BF16) { tensor.bytes * 2 } else { tensor.bytes })
+            .sum()
     }
 
     /// The type that most weights have, as model cards name it: `Q4_1`.
