@@ -1,0 +1,189 @@
+//! Requests become tokens: the models in memory, the queue, the worker that computes, the sampler.
+//!
+//! [`Engine::submit`] takes a request or refuses it at once; what was taken is read from its
+//! [`Ticket`] piece by piece, and dropping that cancels. One owned thread computes; candle spreads
+//! its matrix products over a pool whose size it reads once from `CANDLE_NUM_THREADS` (quantised
+//! products) and `RAYON_NUM_THREADS` (float products): see [`Settings::threads`].
+
+mod budget;
+mod detokenizer;
+mod job;
+mod logprobs;
+mod pretokenizer;
+mod queue;
+pub mod registry;
+mod request;
+mod sampler;
+mod scan;
+mod sequence;
+mod specials;
+mod stop;
+mod template;
+pub mod text;
+mod tokens;
+mod worker;
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::ambient::Ambient;
+
+pub use queue::Load;
+pub use registry::{Kind, LoadError, ModelInfo, Registry};
+pub use request::{Ending, Failure, Generation, Piece, Pieces, Refused, Sampling, Ticket, TokenInfo, TokenLogprob};
+pub use template::PromptError;
+pub use text::{Message, TextModel};
+
+/// How the engine is set up.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The folder with a folder a model.
+    pub models_dir: PathBuf,
+    /// Cores for computing. candle takes the number from the environment only, and setting that is
+    /// for `main` to do before any thread starts; a mismatch is logged.
+    pub threads: usize,
+    /// For weights and caches together.
+    pub memory_bytes: u64,
+    /// Answers generated at the same time.
+    pub max_running: usize,
+    /// Requests that may wait beyond those.
+    pub max_queued_requests: usize,
+    /// Prompt tokens that may wait.
+    pub max_queued_tokens: usize,
+    /// Prompt tokens computed in one step: what a long prompt can delay others by.
+    pub prefill_chunk: usize,
+}
+
+impl Settings {
+    /// Sensible limits for a folder of models and the memory that the caller grants.
+    pub fn new(models_dir: impl Into<PathBuf>, memory_bytes: u64) -> Self {
+        Self {
+            models_dir: models_dir.into(),
+            threads: std::thread::available_parallelism().map_or(1, usize::from),
+            memory_bytes,
+            max_running: 8,
+            max_queued_requests: 64,
+            max_queued_tokens: 131_072,
+            prefill_chunk: 32,
+        }
+    }
+}
+
+/// Pieces that wait for a slow reader before its sequence pauses.
+const UNREAD_PIECES: usize = 64;
+/// As OpenAI has them.
+const MOST_CHOICES: u32 = 128;
+const MOST_TOP_LOGPROBS: u8 = 20;
+const MOST_STOPS: usize = 64;
+
+/// A handle; the engine ends with the last of them.
+#[derive(Clone)]
+pub struct Engine {
+    owner: Arc<Owner>,
+}
+
+struct Owner {
+    shared: Arc<queue::Shared>,
+    registry: Arc<Registry>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Engine {
+    /// Starts the worker thread. Errors come from the operating system refusing it.
+    pub fn start(settings: Settings, ambient: Arc<dyn Ambient>) -> std::io::Result<Self> {
+        check_threads(settings.threads);
+        let budget = budget::Budget::new(settings.memory_bytes);
+        let registry = Registry::new(settings.models_dir.clone(), Arc::clone(&budget), Arc::clone(&ambient));
+        let registry = Arc::new(registry);
+        let shared = Arc::new(queue::Shared::new(settings, budget));
+        let worker = worker::Worker::new(Arc::clone(&shared), Arc::clone(&registry), ambient);
+        let worker = std::thread::Builder::new().name("engine".to_owned()).spawn(|| worker.run())?;
+        Ok(Self { owner: Arc::new(Owner { shared, registry, worker: Mutex::new(Some(worker)) }) })
+    }
+
+    /// The models on disk and in memory.
+    pub fn models(&self) -> &Registry {
+        &self.owner.registry
+    }
+
+    /// Queues the request, or says at once why not. Never blocks.
+    pub fn submit(&self, model: &Arc<TextModel>, request: Generation) -> Result<Ticket, Refused> {
+        let shared = &self.owner.shared;
+        check(model, &request).map_err(Refused::Invalid)?;
+        let positions = request.prompt.len() as u64 + u64::from(request.max_tokens);
+        let needed_bytes = model.kv_bytes(positions, request.choices);
+        let budget_bytes = shared.budget.total().saturating_sub(model.lease.bytes);
+        if needed_bytes > budget_bytes {
+            return Err(Refused::TooLarge { needed_bytes, budget_bytes });
+        }
+        let prompt_tokens = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
+        let capacity = UNREAD_PIECES.max(request.choices as usize);
+        let receiver = shared.push(model, request, capacity)?;
+        Ok(Ticket { prompt_tokens, pieces: Pieces::new(receiver, capacity, Arc::clone(shared)) })
+    }
+
+    /// Takes nothing new and sends away what waits; what runs goes on.
+    pub fn drain(&self) {
+        self.owner.shared.close(queue::Gate::Draining);
+    }
+
+    /// Ends what runs, too.
+    pub fn abort(&self) {
+        self.owner.shared.close(queue::Gate::Aborting);
+    }
+
+    pub fn load(&self) -> Load {
+        self.owner.shared.load()
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("load", &self.load()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.shared.close(queue::Gate::Closed);
+        if let Some(worker) = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = worker.join();
+        }
+    }
+}
+
+fn check(model: &TextModel, request: &Generation) -> Result<(), String> {
+    let Generation { prompt, choices, max_tokens, stop, logprobs, .. } = request;
+    let (context, vocabulary) = (u64::from(model.context_window()), model.vocabulary());
+    if prompt.is_empty() || *max_tokens == 0 {
+        return Err("a prompt and at least one token to generate are needed".to_owned());
+    }
+    if prompt.len() as u64 + u64::from(*max_tokens) > context {
+        return Err(format!(
+            "{} prompt tokens and {max_tokens} to generate exceed the context of {context}",
+            prompt.len()
+        ));
+    }
+    if let Some(id) = prompt.iter().find(|&&id| id as usize >= vocabulary) {
+        return Err(format!("the prompt has the token {id}, the vocabulary has {vocabulary}"));
+    }
+    if !(1..=MOST_CHOICES).contains(choices) {
+        return Err(format!("{choices} choices, 1 to {MOST_CHOICES} are possible"));
+    }
+    if logprobs.is_some_and(|count| count > MOST_TOP_LOGPROBS) {
+        return Err(format!("at most {MOST_TOP_LOGPROBS} alternatives have log-probabilities"));
+    }
+    if stop.len() > MOST_STOPS || stop.iter().any(String::is_empty) {
+        return Err(format!("at most {MOST_STOPS} stop strings, none of them empty"));
+    }
+    request.sampling.check(vocabulary)
+}
+
+/// The environment is read by candle when it first computes; here it can only be looked at.
+fn check_threads(wanted: usize) {
+    let set = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<usize>().ok());
+    if set("CANDLE_NUM_THREADS") != Some(wanted) {
+        tracing::debug!(wanted, "CANDLE_NUM_THREADS is not set to the wanted threads: candle decides by itself");
+    }
+}

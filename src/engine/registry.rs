@@ -1,0 +1,212 @@
+//! The models on disk and those in memory.
+//!
+//! Listing reads headers, once a file. Loading is lazy and happens once however many ask; when the
+//! memory budget is short, models that nobody uses go first, the longest unused before others.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+
+use super::budget::{Budget, Lease, Purpose};
+use super::scan::{self, Found, Stamp};
+pub use super::scan::{Kind, ModelInfo};
+use super::text::{self, TextModel};
+use crate::ambient::Ambient;
+
+/// How old the listing may be.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Why a model is not there to answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    #[error("no model of this name is in the models folder")]
+    NotFound,
+    /// The model makes something else than text.
+    #[error("the model {id} is no chat model: its architecture is {architecture}")]
+    NotText { id: String, architecture: String },
+    #[error("the model {id} cannot be used: {reason}")]
+    Broken { id: String, reason: String },
+    #[error(
+        "the model's weights take {needed} bytes, {budget} bytes are the memory for models, and those loaded are in use"
+    )]
+    NoMemory { needed: u64, budget: u64 },
+}
+
+/// The models folder and what is loaded of it.
+pub struct Registry {
+    folder: PathBuf,
+    ambient: Arc<dyn Ambient>,
+    budget: Arc<Budget>,
+    snapshot: ArcSwap<Snapshot>,
+    scanning: Mutex<()>,
+    loaded: Mutex<HashMap<String, Loaded>>,
+    /// One lock a model: whoever holds it loads, the others wait for the outcome.
+    gates: Mutex<HashMap<String, Arc<Mutex<()>>>>,
+    /// Models whose header was sound but whose loading failed; until the file changes.
+    failed: Mutex<HashMap<String, (Stamp, String)>>,
+}
+
+#[derive(Default)]
+struct Snapshot {
+    models: BTreeMap<String, Found>,
+    /// `None` before the first scan.
+    at: Option<Duration>,
+}
+
+struct Loaded {
+    model: Arc<TextModel>,
+    stamp: Stamp,
+    used: Duration,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Registry {
+    pub(super) fn new(folder: PathBuf, budget: Arc<Budget>, ambient: Arc<dyn Ambient>) -> Self {
+        Self {
+            folder,
+            ambient,
+            budget,
+            snapshot: ArcSwap::default(),
+            scanning: Mutex::default(),
+            loaded: Mutex::default(),
+            gates: Mutex::default(),
+            failed: Mutex::default(),
+        }
+    }
+
+    /// Every model on disk, by id. Reads the folder when the last look is a second old.
+    pub fn list(&self) -> Vec<ModelInfo> {
+        self.refresh();
+        let snapshot = self.snapshot.load();
+        snapshot.models.values().map(|found| self.describe(found)).collect()
+    }
+
+    /// One model as the last look at the folder left it. Touches no disk.
+    pub fn cached(&self, id: &str) -> Option<ModelInfo> {
+        self.snapshot.load().models.get(id).map(|found| self.describe(found))
+    }
+
+    /// One model; only an unknown id can make it read the folder, at most once a second.
+    pub fn find(&self, id: &str) -> Option<ModelInfo> {
+        self.found(id).map(|found| self.describe(&found))
+    }
+
+    fn found(&self, id: &str) -> Option<Found> {
+        if let Some(found) = self.snapshot.load().models.get(id) {
+            return Some(found.clone());
+        }
+        self.refresh();
+        self.snapshot.load().models.get(id).cloned()
+    }
+
+    fn describe(&self, found: &Found) -> ModelInfo {
+        let mut info = found.info.clone();
+        info.loaded = lock(&self.loaded).contains_key(&info.id);
+        if info.problem.is_none() {
+            info.problem = self.failure(found);
+        }
+        info
+    }
+
+    fn failure(&self, found: &Found) -> Option<String> {
+        let failed = lock(&self.failed);
+        failed.get(&found.info.id).filter(|(stamp, _)| *stamp == found.stamp).map(|(_, reason)| reason.clone())
+    }
+
+    fn refresh(&self) {
+        let _one = lock(&self.scanning);
+        let old = self.snapshot.load_full();
+        let now = self.ambient.uptime();
+        if old.at.is_some_and(|at| now.saturating_sub(at) < FRESH) {
+            return;
+        }
+        let models = scan::candidates(&self.folder).into_iter().map(|candidate| {
+            let known = old.models.get(&candidate.id);
+            let known = known.filter(|found| found.stamp == candidate.stamp && found.path == candidate.path);
+            (candidate.id.clone(), known.cloned().unwrap_or_else(|| candidate.inspect()))
+        });
+        self.snapshot.store(Arc::new(Snapshot { models: models.collect(), at: Some(now) }));
+    }
+
+    /// The model, loaded. Blocks while its weights are read.
+    pub fn load(&self, id: &str) -> Result<Arc<TextModel>, LoadError> {
+        let found = self.found(id).ok_or(LoadError::NotFound)?;
+        if let Some(model) = self.ready(id, found.stamp) {
+            return Ok(model);
+        }
+        let gate = Arc::clone(lock(&self.gates).entry(id.to_owned()).or_default());
+        let _one = lock(&gate);
+        match self.ready(id, found.stamp) {
+            Some(model) => Ok(model),
+            None => self.read(&found),
+        }
+    }
+
+    fn ready(&self, id: &str, stamp: Stamp) -> Option<Arc<TextModel>> {
+        let mut loaded = lock(&self.loaded);
+        let entry = loaded.get_mut(id).filter(|entry| entry.stamp == stamp)?;
+        entry.used = self.ambient.uptime();
+        Some(Arc::clone(&entry.model))
+    }
+
+    fn read(&self, found: &Found) -> Result<Arc<TextModel>, LoadError> {
+        let id = &found.info.id;
+        if found.info.kind == Kind::Embedding {
+            return Err(LoadError::NotText { id: id.clone(), architecture: found.info.architecture.clone() });
+        }
+        if let Some(reason) = found.info.problem.clone().or_else(|| self.failure(found)) {
+            return Err(LoadError::Broken { id: id.clone(), reason });
+        }
+        let broken = |reason: String| {
+            lock(&self.failed).insert(id.clone(), (found.stamp, reason.clone()));
+            LoadError::Broken { id: id.clone(), reason }
+        };
+        let (file, bytes) = text::open_file(&found.path).map_err(|error| broken(error.to_string()))?;
+        let lease = self.lease(bytes)?;
+        let model = guarded(|| TextModel::open(id, &file, lease, Arc::clone(&self.ambient))).map_err(broken)?;
+        let model = Arc::new(model);
+        let entry = Loaded { model: Arc::clone(&model), stamp: found.stamp, used: self.ambient.uptime() };
+        lock(&self.loaded).insert(id.clone(), entry);
+        Ok(model)
+    }
+
+    fn lease(&self, needed: u64) -> Result<Lease, LoadError> {
+        loop {
+            if let Some(lease) = self.budget.lease(Purpose::Weights, needed) {
+                return Ok(lease);
+            }
+            if !self.unload_idle() {
+                return Err(LoadError::NoMemory { needed, budget: self.budget.total() });
+            }
+        }
+    }
+
+    /// Drops the model that is longest unused, of those that nobody holds. `false`: there is none.
+    pub(super) fn unload_idle(&self) -> bool {
+        let mut loaded = lock(&self.loaded);
+        // Only the registry can hand out new handles, and it is locked: a count of one stays one.
+        let idle = loaded.iter().filter(|(_, entry)| Arc::strong_count(&entry.model) == 1);
+        let Some(id) = idle.min_by_key(|(_, entry)| entry.used).map(|(id, _)| id.clone()) else { return false };
+        let gone = loaded.remove(&id);
+        drop(loaded);
+        drop(gone);
+        true
+    }
+}
+
+/// A damaged file must not take the program down, whatever a library does with it.
+fn guarded<T>(load: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(load)).unwrap_or_else(|_| Err("loading it failed".to_owned()))
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Registry").field("folder", &self.folder).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,158 @@
+//! What lies in the models folder, told truthfully: also what cannot be served, and why.
+//!
+//! Ids come from names on disk; nothing from outside is ever joined to a path.
+
+mod gguf;
+mod safetensors;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::ambient::Timestamp;
+
+/// What a model is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Text,
+    Embedding,
+    Unknown,
+}
+
+/// A model on disk.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelInfo {
+    pub id: String,
+    /// When the file was last written.
+    pub created: Timestamp,
+    pub owned_by: String,
+    pub architecture: String,
+    pub kind: Kind,
+    /// `gguf` or `safetensors`.
+    pub format: &'static str,
+    /// The type of most weights: `Q4_1`, `F32`.
+    pub quantization: Option<String>,
+    pub parameters: u64,
+    pub bytes: u64,
+    pub context_window: Option<u32>,
+    pub embedding_dimensions: Option<u32>,
+    pub loaded: bool,
+    /// Why it cannot be used.
+    pub problem: Option<String>,
+    pub license: Option<String>,
+}
+
+/// A model found, and the file that stands for it.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    pub info: ModelInfo,
+    pub path: PathBuf,
+    pub stamp: Stamp,
+}
+
+/// Tells whether a file is still the one that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    bytes: u64,
+    modified: u128,
+}
+
+/// A folder's entry that may be a model, before anything in it is read.
+pub(super) struct Candidate {
+    pub id: String,
+    layout: Layout,
+    pub path: PathBuf,
+    pub stamp: Stamp,
+}
+
+enum Layout {
+    Gguf,
+    Safetensors,
+    /// Something is there, but not one model.
+    Unclear(String),
+}
+
+/// Entries of the folder that may be models, sorted by id; no file is opened.
+pub(super) fn candidates(folder: &Path) -> Vec<Candidate> {
+    let mut found: Vec<_> = entries(folder).into_iter().filter_map(|path| candidate(&path)).collect();
+    // A folder comes before a bare file of the same id, and hides it.
+    found.sort_by(|one, other| one.id.cmp(&other.id));
+    found.dedup_by(|later, earlier| later.id == earlier.id);
+    found
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort_by_key(|path| (!path.is_dir(), path.clone()));
+    paths
+}
+
+fn candidate(path: &Path) -> Option<Candidate> {
+    let name = path.file_name()?.to_str()?;
+    if name.starts_with('.') || name.len() > 255 || name.chars().any(char::is_control) {
+        return None;
+    }
+    if path.is_dir() {
+        return folder(name, path);
+    }
+    let id = name.strip_suffix(".gguf").filter(|id| !id.is_empty() && path.is_file())?;
+    let (id, layout, path) = (id.to_owned(), Layout::Gguf, path.to_owned());
+    Some(Candidate { stamp: stamp(&path)?, id, layout, path })
+}
+
+fn folder(id: &str, folder: &Path) -> Option<Candidate> {
+    let files = entries(folder);
+    let of = |ending: &str| -> Vec<&PathBuf> {
+        files.iter().filter(|path| path.is_file() && path.extension().is_some_and(|one| one == ending)).collect()
+    };
+    let (ggufs, tensors) = (of("gguf"), of("safetensors"));
+    let (layout, path) = match (ggufs.as_slice(), tensors.as_slice()) {
+        ([one], _) => (Layout::Gguf, (*one).clone()),
+        ([first, ..], _) => {
+            (Layout::Unclear(format!("the folder holds {} .gguf files, a model is one", ggufs.len())), (*first).clone())
+        }
+        ([], [first, ..]) if folder.join("config.json").is_file() => (Layout::Safetensors, (*first).clone()),
+        _ => return None,
+    };
+    Some(Candidate { id: id.to_owned(), layout, stamp: stamp(&path)?, path })
+}
+
+fn stamp(path: &Path) -> Option<Stamp> {
+    let metadata = fs::metadata(path).ok()?;
+    let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+    let modified = modified.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    Some(Stamp { bytes: metadata.len(), modified })
+}
+
+impl Candidate {
+    /// Reads the header.
+    pub fn inspect(self) -> Found {
+        let mut info = self.blank();
+        match &self.layout {
+            Layout::Gguf => gguf::describe(&self.path, &mut info),
+            Layout::Safetensors => safetensors::describe(&self.path, &mut info),
+            Layout::Unclear(problem) => info.problem = Some(problem.clone()),
+        }
+        Found { info, path: self.path, stamp: self.stamp }
+    }
+
+    fn blank(&self) -> ModelInfo {
+        ModelInfo {
+            id: self.id.clone(),
+            created: Timestamp::from_millis(i64::try_from(self.stamp.modified).unwrap_or(i64::MAX)),
+            owned_by: "local".to_owned(),
+            architecture: "unknown".to_owned(),
+            kind: Kind::Unknown,
+            format: if matches!(self.layout, Layout::Safetensors) { "safetensors" } else { "gguf" },
+            quantization: None,
+            parameters: 0,
+            bytes: self.stamp.bytes,
+            context_window: None,
+            embedding_dimensions: None,
+            loaded: false,
+            problem: None,
+            license: None,
+        }
+    }
+}

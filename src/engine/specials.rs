@@ -1,0 +1,145 @@
+//! Special tokens: parsed where the model's template wrote them, never where a user did.
+//!
+//! Before rendering, every special token's text inside a message is replaced by a placeholder
+//! made of Unicode noncharacters, which no template looks for; after rendering, what is left of
+//! special text is the template's own, and placeholders become plain text again. Noncharacters
+//! that a message itself contains are escaped the same way, so nothing can be forged.
+
+use aho_corasick::{AhoCorasick, MatchKind};
+
+const FIRST: u32 = 0xFDD0;
+const OPEN: char = '\u{FDD0}';
+const CLOSE: char = '\u{FDD1}';
+const ESCAPE: char = '\u{FDD2}';
+/// Sixteen noncharacters from here on are hexadecimal digits.
+const DIGITS: u32 = 0xFDD3;
+
+pub(super) struct Specials {
+    texts: Vec<(String, u32)>,
+    finder: AhoCorasick,
+}
+
+/// A rendered prompt's parts.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Special(u32),
+    Text(String),
+}
+
+impl Specials {
+    pub fn new(texts: Vec<(String, u32)>) -> Result<Self, String> {
+        let finder = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .build(texts.iter().map(|(text, _)| text))
+            .map_err(|error| format!("the special tokens cannot be searched for: {error}"))?;
+        Ok(Self { texts, finder })
+    }
+
+    /// The id of a special token, by its exact text.
+    pub fn id(&self, text: &str) -> Option<u32> {
+        self.texts.iter().find(|special| special.0 == text).map(|special| special.1)
+    }
+
+    /// Text of a user, made safe to be rendered into a template.
+    pub fn protect(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut done = 0;
+        for found in self.finder.find_iter(text) {
+            escape(text.get(done..found.start()).unwrap_or_default(), &mut out);
+            out.push(OPEN);
+            out.extend(format!("{:x}", found.pattern().as_usize()).chars().filter_map(digit));
+            out.push(CLOSE);
+            done = found.end();
+        }
+        escape(text.get(done..).unwrap_or_default(), &mut out);
+        out
+    }
+
+    /// Splits a rendered prompt at the template's special tokens and restores users' text.
+    pub fn split(&self, rendered: &str) -> Vec<Part> {
+        let mut parts = Vec::new();
+        let mut done = 0;
+        let text = |piece: &str, parts: &mut Vec<Part>| {
+            if !piece.is_empty() {
+                parts.push(Part::Text(self.reveal(piece)));
+            }
+        };
+        for found in self.finder.find_iter(rendered) {
+            text(rendered.get(done..found.start()).unwrap_or_default(), &mut parts);
+            if let Some((_, id)) = self.texts.get(found.pattern().as_usize()) {
+                parts.push(Part::Special(*id));
+            }
+            done = found.end();
+        }
+        text(rendered.get(done..).unwrap_or_default(), &mut parts);
+        parts
+    }
+
+    fn reveal(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut chars = text.chars();
+        while let Some(letter) = chars.next() {
+            match letter {
+                OPEN => {
+                    let number = chars.by_ref().take_while(|&letter| letter != CLOSE);
+                    let index =
+                        number.fold(0usize, |sum, letter| sum.wrapping_mul(16).wrapping_add(value(letter) as usize));
+                    out.push_str(self.texts.get(index).map_or("", |special| &special.0));
+                }
+                ESCAPE => {
+                    let (high, low) = (chars.next().map_or(0, value), chars.next().map_or(0, value));
+                    out.extend(char::from_u32(FIRST + high * 16 + low));
+                }
+                other => out.push(other),
+            }
+        }
+        out
+    }
+}
+
+fn escape(text: &str, out: &mut String) {
+    for letter in text.chars() {
+        if (FIRST..FIRST + 32).contains(&u32::from(letter)) {
+            let offset = u32::from(letter) - FIRST;
+            out.push(ESCAPE);
+            out.extend([offset / 16, offset % 16].iter().filter_map(|&number| char::from_u32(DIGITS + number)));
+        } else {
+            out.push(letter);
+        }
+    }
+}
+
+fn digit(hexadecimal: char) -> Option<char> {
+    hexadecimal.to_digit(16).and_then(|number| char::from_u32(DIGITS + number))
+}
+
+fn value(letter: char) -> u32 {
+    u32::from(letter).wrapping_sub(DIGITS).min(15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Part, Specials};
+
+    fn specials() -> Specials {
+        Specials::new(vec![("<s>".to_owned(), 7), ("<s>x".to_owned(), 8)]).unwrap()
+    }
+
+    #[test]
+    fn users_text_comes_back_as_text() {
+        let specials = specials();
+        for text in ["<s>", "a<s>x<s>", "\u{FDD0}\u{FDD3}\u{FDD1}", "\u{FDEF}<s>\u{FDD2}", "", "plain"] {
+            let safe = specials.protect(text);
+            assert!(!safe.contains("<s>"), "{safe:?}");
+            assert_eq!(specials.reveal(&safe), text);
+        }
+    }
+
+    #[test]
+    fn only_the_templates_specials_are_parsed() {
+        let specials = specials();
+        let rendered = format!("<s>x{}<s>", specials.protect("hi <s>"));
+        let expected = [Part::Special(8), Part::Text("hi <s>".to_owned()), Part::Special(7)];
+        assert_eq!(specials.split(&rendered), expected);
+    }
+}

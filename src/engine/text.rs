@@ -1,0 +1,119 @@
+//! A loaded chat model: the network, its tokenizer and its template.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use minijinja::value::Value;
+
+use super::budget::Lease;
+use super::template::{PromptError, Template};
+use super::tokens::{self, Tokens};
+use crate::ambient::Ambient;
+use crate::models::ModelError;
+use crate::models::gguf::{GgufFile, Header};
+use crate::models::hyper::Hyper;
+use crate::models::llama::Llama;
+
+/// One message of a conversation, as the template sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    pub role: String,
+    pub content: String,
+    pub name: Option<String>,
+}
+
+pub struct TextModel {
+    id: String,
+    pub(super) network: Llama,
+    pub(super) tokens: Tokens,
+    template: Template,
+    /// The weights' share of the memory budget, given back with the model.
+    pub(super) lease: Lease,
+}
+
+/// Whether a header describes a model that can be served; cheap, for listings.
+pub(super) fn check(header: &Header) -> Result<(), String> {
+    Hyper::read(header).map_err(|error| error.to_string())?;
+    tokens::check(&header.metadata)?;
+    chat_template(header).map(drop)
+}
+
+fn chat_template(header: &Header) -> Result<&str, String> {
+    header.metadata.text("tokenizer.chat_template").ok_or_else(|| {
+        "the file has no chat template (tokenizer.chat_template): it is not a model made for chat".to_owned()
+    })
+}
+
+impl TextModel {
+    pub(super) fn open(id: &str, file: &GgufFile, lease: Lease, ambient: Arc<dyn Ambient>) -> Result<Self, String> {
+        let header = &file.header;
+        check(header)?;
+        let rows = Hyper::read(header).map_err(|error| error.to_string())?.vocabulary;
+        let tokens = Tokens::read(&header.metadata, rows)?;
+        let source = chat_template(header)?;
+        let template = Template::new(source, tokens.text(tokens.bos), tokens.text(tokens.eos), ambient)?;
+        let network = Llama::load(file).map_err(|error| error.to_string())?;
+        Ok(Self { id: id.to_owned(), network, tokens, template, lease })
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Positions that prompt and answer share.
+    pub fn context_window(&self) -> u32 {
+        u32::try_from(self.network.hyper().context).unwrap_or(u32::MAX)
+    }
+
+    /// How many tokens have a text; ids are below this.
+    pub fn vocabulary(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Renders the conversation with the model's own template, up to where the answer begins.
+    /// Takes time in proportion to its length: not for an async thread.
+    pub fn prompt(&self, messages: &[Message]) -> Result<Vec<u32>, PromptError> {
+        let rendered = self.template.render(messages.iter().map(|message| self.value(message)).collect())?;
+        let ids = self.tokens.encode_prompt(&rendered);
+        if ids.is_empty() {
+            return Err(PromptError::Broken("it makes an empty prompt of these messages".to_owned()));
+        }
+        Ok(ids)
+    }
+
+    fn value(&self, message: &Message) -> Value {
+        let safe = |text: &str| Value::from(self.tokens.protect(text));
+        let fields =
+            [("role", Some(&message.role)), ("content", Some(&message.content)), ("name", message.name.as_ref())];
+        fields.into_iter().filter_map(|(key, text)| text.map(|text| (key, safe(text)))).collect()
+    }
+
+    /// Plain text as tokens: nothing in it is special, nothing is added.
+    pub fn encode(&self, text: &str) -> Vec<u32> {
+        self.tokens.encode(text)
+    }
+
+    /// The bytes that a token stands for; empty for an id without a token.
+    pub fn token_bytes(&self, id: u32) -> &[u8] {
+        self.tokens.bytes(id)
+    }
+
+    /// What the caches of `choices` sequences of `positions` take.
+    pub(super) fn kv_bytes(&self, positions: u64, choices: u32) -> u64 {
+        let hyper = self.network.hyper();
+        hyper.kv_bytes_per_token().saturating_mul(positions).saturating_mul(u64::from(choices))
+    }
+}
+
+impl std::fmt::Debug for TextModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TextModel").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// Opens the file and says what its weights will take.
+pub(super) fn open_file(path: &Path) -> Result<(GgufFile, u64), ModelError> {
+    let file = GgufFile::open(path)?;
+    let bytes = file.header.loaded_bytes();
+    Ok((file, bytes))
+}

@@ -1,0 +1,137 @@
+//! The whole header: magic, version, metadata, tensor table, and the checks between them.
+
+use std::collections::{HashMap, HashSet};
+
+use super::cursor::Cursor;
+use super::value::{Metadata, Value};
+use super::{GgufError, TensorInfo};
+
+/// A header whose every offset lies inside the file.
+#[derive(Clone, Debug)]
+pub struct Header {
+    pub version: u32,
+    pub metadata: Metadata,
+    pub tensors: Vec<TensorInfo>,
+}
+
+/// The least bytes that a metadata entry and a tensor's row can take.
+const LEAST_ENTRY: u64 = 8 + 4 + 1;
+const LEAST_ROW: u64 = 8 + 4 + 8 + 4 + 8;
+
+/// Reads and checks a header.
+///
+/// `bytes` is the beginning of a file of `length` bytes; [`GgufError::Short`] asks for more of it.
+pub fn parse(bytes: &[u8], length: u64) -> Result<Header, GgufError> {
+    let mut cursor = Cursor::new(bytes, length);
+    let magic = cursor.magic()?;
+    if &magic != b"GGUF" {
+        return Err(GgufError::NotGguf(magic));
+    }
+    let version = cursor.u32(&|| "the version".to_owned())?;
+    if !matches!(version, 2 | 3) {
+        return Err(GgufError::Version(version));
+    }
+    let rows = cursor.count(LEAST_ROW, &|| "the tensor count".to_owned())?;
+    let entries = cursor.count(LEAST_ENTRY, &|| "the metadata count".to_owned())?;
+    let metadata = read_metadata(&mut cursor, entries)?;
+    let alignment = alignment(&metadata)?;
+    let mut tensors = Vec::new();
+    for index in 0..rows {
+        tensors.push(TensorInfo::read(&mut cursor, index)?);
+    }
+    let start = cursor.position().next_multiple_of(alignment);
+    place(&mut tensors, start, alignment, length)?;
+    check_apart(&tensors)?;
+    Ok(Header { version, metadata, tensors })
+}
+
+fn read_metadata(cursor: &mut Cursor<'_>, entries: usize) -> Result<Metadata, GgufError> {
+    let mut map = HashMap::new();
+    for index in 0..entries {
+        let key = cursor.text(&|| format!("the name of metadata entry {index}"))?;
+        let value = Value::read(cursor, &|| format!("the value of {key}"))?;
+        if map.contains_key(&key) {
+            return Err(GgufError::damaged(format!("the metadata key {key} is there twice")));
+        }
+        map.insert(key, value);
+    }
+    Ok(Metadata(map))
+}
+
+/// Tensors start at multiples of this. The format asks for a multiple of 8, and so do the casts
+/// from bytes to blocks.
+fn alignment(metadata: &Metadata) -> Result<u64, GgufError> {
+    const KEY: &str = "general.alignment";
+    match (metadata.get(KEY), metadata.whole(KEY)) {
+        (None, _) => Ok(32),
+        (_, Some(value)) if value.is_power_of_two() && (8..=1 << 20).contains(&value) => Ok(value),
+        (Some(value), _) => {
+            Err(GgufError::damaged(format!("{KEY} is {value:?}, it must be a power of two from 8 to 1048576")))
+        }
+    }
+}
+
+/// Turns offsets in the data section into offsets in the file, and checks that the bytes are there.
+fn place(tensors: &mut [TensorInfo], data: u64, alignment: u64, length: u64) -> Result<(), GgufError> {
+    for tensor in tensors {
+        let name = &tensor.name;
+        if tensor.start % alignment != 0 {
+            let text = format!("tensor {name} starts at offset {}, which is not aligned to {alignment}", tensor.start);
+            return Err(GgufError::damaged(text));
+        }
+        let end = data.checked_add(tensor.start).and_then(|start| start.checked_add(tensor.bytes));
+        match end {
+            Some(end) if end <= length => tensor.start += data,
+            _ => {
+                let what = format!("tensor {name}");
+                return Err(GgufError::Truncated { what, end: end.unwrap_or(u64::MAX), length });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_apart(tensors: &[TensorInfo]) -> Result<(), GgufError> {
+    let mut names = HashSet::new();
+    if let Some(twice) = tensors.iter().find(|tensor| !names.insert(tensor.name.as_str())) {
+        return Err(GgufError::damaged(format!("the tensor {} is there twice", twice.name)));
+    }
+    let mut sorted: Vec<_> = tensors.iter().collect();
+    sorted.sort_unstable_by_key(|tensor| tensor.start);
+    for pair in sorted.windows(2) {
+        if let [one, next] = pair
+            && one.start + one.bytes > next.start
+        {
+            return Err(GgufError::damaged(format!("tensors {} and {} overlap", one.name, next.name)));
+        }
+    }
+    Ok(())
+}
+
+impl Header {
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.tensors.iter().find(|tensor| tensor.name == name)
+    }
+
+    pub fn parameters(&self) -> u64 {
+        self.tensors.iter().map(TensorInfo::elements).sum()
+    }
+
+    /// What the weights take in memory: 16-bit floats are widened to 32, everything else stays.
+    pub fn loaded_bytes(&self) -> u64 {
+        use candle_core::quantized::GgmlDType::{BF16, F16};
+        self.tensors
+            .iter()
+            .map(|tensor| if matches!(tensor.kind, F16 | BF16) { tensor.bytes * 2 } else { tensor.bytes })
+            .sum()
+    }
+
+    /// The type that most weights have, as model cards name it: `Q4_1`.
+    pub fn quantization(&self) -> Option<&'static str> {
+        let mut elements: HashMap<&'static str, u64> = HashMap::new();
+        for tensor in self.tensors.iter().filter(|tensor| tensor.shape.len() > 1) {
+            *elements.entry(super::tensor::type_name(tensor.kind)).or_default() += tensor.elements();
+        }
+        elements.into_iter().max_by_key(|&(name, count)| (count, name)).map(|(name, _)| name)
+    }
+}

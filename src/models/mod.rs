@@ -1,0 +1,27 @@
+//! What a network computes: loaders of weight files, one decoder a family, the KV cache.
+//!
+//! Nothing here knows requests, tokens' text or threads; `engine` drives it.
+
+pub mod family;
+pub mod gguf;
+pub mod hyper;
+pub mod kv;
+pub mod llama;
+
+/// A model file cannot become a network.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    #[error(transparent)]
+    Gguf(#[from] gguf::GgufError),
+    /// The header is sound but what it describes is not a model that can be computed.
+    #[error("{0}")]
+    Invalid(String),
+    #[error("the tensor library failed: {0}")]
+    Tensor(#[from] candle_core::Error),
+}
+
+impl ModelError {
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self::Invalid(message.into())
+    }
+}
