@@ -1,5 +1,6 @@
 //! A loaded chat model: the network, its tokenizer and its template.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -83,9 +84,9 @@ impl TextModel {
 
     fn value(&self, message: &Message) -> Value {
         let safe = |text: &str| Value::from(self.tokens.protect(text));
-        let fields =
-            [("role", Some(&message.role)), ("content", Some(&message.content)), ("name", message.name.as_ref())];
-        fields.into_iter().filter_map(|(key, text)| text.map(|text| (key, safe(text)))).collect()
+        let name = message.name.as_ref().map(|name| ("name", safe(name)));
+        let fields = [("role", safe(&message.role)), ("content", safe(&message.content))];
+        Value::from(fields.into_iter().chain(name).collect::<BTreeMap<_, _>>())
     }
 
     /// Plain text as tokens: nothing in it is special, nothing is added.

@@ -1,0 +1,57 @@
+//! Speed on the starter model, by hand: `cargo test --release --test engine -- --ignored speed --nocapture`.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use outpost::models::gguf::GgufFile;
+use outpost::models::llama::{Llama, Row};
+
+use crate::support::real_model;
+
+#[expect(clippy::disallowed_methods, reason = "a measurement needs the real clock")]
+fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
+    let began = Instant::now();
+    (work(), began.elapsed())
+}
+
+fn load(path: &Path) -> Llama {
+    Llama::load(&GgufFile::open(path).unwrap()).unwrap()
+}
+
+#[test]
+#[ignore = "a measurement, not a test"]
+fn speed() {
+    let Some(path) = real_model() else { return };
+    let (model, took) = timed(|| load(&path));
+    println!("load: {took:?}");
+    let prompt: Vec<u32> = (0..512).map(|index| 1_000 + 37 * index).collect();
+    for chunk in [32, 64, 128, 512] {
+        let mut kv = model.cache(4096).unwrap();
+        let ((), took) = timed(|| prompt.chunks(chunk).for_each(|part| drop(model.forward(part, &mut kv).unwrap())));
+        println!("prefill 512 in chunks of {chunk}: {:.1} tokens/s", 512. / took.as_secs_f64());
+    }
+    for depth in [16, 2_000] {
+        let mut kv = model.cache(4096).unwrap();
+        prompt
+            .iter()
+            .cycle()
+            .copied()
+            .take(depth)
+            .collect::<Vec<_>>()
+            .chunks(128)
+            .for_each(|part| drop(model.forward(part, &mut kv).unwrap()));
+        let ((), took) = timed(|| (0..64).for_each(|token| drop(model.forward(&[token + 100], &mut kv).unwrap())));
+        println!("decode at depth {depth}: {:.1} tokens/s", 64. / took.as_secs_f64());
+    }
+    for streams in [4, 8] {
+        let mut caches: Vec<_> = (0..streams).map(|_| model.cache(256).unwrap()).collect();
+        let ((), took) = timed(|| {
+            for _ in 0..16 {
+                let mut rows: Vec<_> =
+                    caches.iter_mut().map(|kv| Row { tokens: &[99], kv, wants_logits: true }).collect();
+                model.forward_rows(&mut rows).unwrap();
+            }
+        });
+        println!("decode of {streams} at once: {:.1} tokens/s", f64::from(16 * streams) / took.as_secs_f64());
+    }
+}

@@ -1,0 +1,86 @@
+//! Too much work is refused at once, with an honest time to come back, and nobody is starved.
+
+use std::time::Duration;
+
+use outpost::engine::{Generation, Refused};
+
+use crate::support::{pieces, request, rig, slow};
+use crate::tiny_model::TinyModel;
+
+#[tokio::test]
+async fn a_full_queue_refuses_at_once() {
+    let rig = slow(|settings| (settings.max_running, settings.max_queued_requests) = (2, 3));
+    let ask = || rig.engine.submit(&rig.model, request(vec![7; 40], 2_000));
+    // Two places and three that wait: the sixth is refused, however fast the worker starts them.
+    let taken: Vec<_> = (0..5).map(|_| ask().unwrap()).collect();
+    for _ in 0..50 {
+        match ask() {
+            Err(Refused::QueueFull { retry_after }) => assert!(retry_after >= Duration::from_secs(1)),
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(taken);
+    ask().unwrap(); // Those who left hold no place, not even for a moment.
+}
+
+#[tokio::test]
+async fn waiting_tokens_are_bounded_too() {
+    let rig = slow(|settings| (settings.max_running, settings.max_queued_tokens) = (1, 1_000));
+    let ask = |count| rig.engine.submit(&rig.model, request(vec![7; count], 1_000));
+    let mut running = ask(10).unwrap();
+    running.pieces.recv().await.unwrap().unwrap();
+    let _waiting = ask(900).unwrap();
+    assert_eq!(rig.engine.load().queued_tokens, 900);
+    assert!(matches!(ask(101), Err(Refused::QueueFull { .. })));
+    let _small = ask(100).unwrap();
+}
+
+#[tokio::test]
+async fn memory_is_reserved_before_work_begins() {
+    // 2 blocks × 2 (keys, values) × 32 numbers × 4 bytes: 512 bytes a token.
+    let size = std::fs::metadata(rig(&TinyModel::default(), |_| ()).dir.path().join("tiny/tiny.gguf")).unwrap().len();
+    let rig = rig(&TinyModel::default(), |settings| settings.memory_bytes = size + 512 * 300);
+    let refused = rig.engine.submit(&rig.model, Generation { choices: 2, ..request(vec![7; 300], 100) });
+    let Err(Refused::TooLarge { needed_bytes, budget_bytes }) = refused else { panic!("{refused:?}") };
+    assert_eq!(needed_bytes, 2 * 400 * 512);
+    assert!(budget_bytes < needed_bytes);
+    // Each fits alone, not both: one waits for the other.
+    let both: Vec<_> = (0..2).map(|_| rig.engine.submit(&rig.model, request(vec![7; 100], 100)).unwrap()).collect();
+    for ticket in both {
+        assert!(rig.engine.load().kv_bytes <= 512 * 300);
+        assert_eq!(pieces(ticket.pieces).await.unwrap().len(), 100);
+    }
+    rig.settle().await;
+}
+
+#[tokio::test]
+async fn a_long_prompt_does_not_stall_a_running_answer() {
+    let rig = slow(|_| ());
+    let mut short = rig.engine.submit(&rig.model, request(vec![7; 4], 40)).unwrap();
+    short.pieces.recv().await.unwrap().unwrap();
+    let long = rig.engine.submit(&rig.model, request(vec![7; 3_900], 2)).unwrap();
+    // 39 more tokens need 39 steps; the prompt needs 122.
+    assert_eq!(pieces(short.pieces).await.unwrap().len(), 39);
+    assert!(rig.engine.load().running >= 1, "the long prompt is still being read");
+    drop(long);
+    rig.settle().await;
+}
+
+#[tokio::test]
+async fn a_tenant_with_one_request_overtakes_a_tenant_with_many() {
+    let rig = slow(|settings| settings.max_running = 2);
+    let ask = |tenant| rig.engine.submit(&rig.model, Generation { tenant, ..request(vec![7; 4], 60) }).unwrap();
+    let many: Vec<_> = (0..8).map(|_| ask(1)).collect();
+    let one = ask(2);
+    pieces(one.pieces).await.unwrap();
+    assert!(rig.engine.load().queued >= 4, "{:?}", rig.engine.load());
+    drop(many);
+}
+
+#[tokio::test]
+async fn more_choices_than_places_run_alone() {
+    let rig = rig(&TinyModel::default(), |settings| settings.max_running = 2);
+    let answers = rig.run(Generation { choices: 9, ..request(vec![7; 4], 5) }).await;
+    assert!(answers.iter().all(|answer| answer.generated == 5));
+    rig.settle().await;
+}

@@ -1,0 +1,134 @@
+//! What the tests share: an ambient that they own, an engine over a tiny model, whole answers.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use outpost::ambient::{Ambient, Timestamp};
+use outpost::engine::{Ending, Engine, Failure, Generation, Load, Piece, Pieces, Sampling, Settings, TextModel};
+use tempfile::TempDir;
+
+use crate::tiny_model::{self, TinyModel};
+
+/// Every look at the clock moves it by a microsecond; tests move it further.
+#[derive(Default)]
+pub struct TestAmbient(AtomicU64);
+
+impl TestAmbient {
+    pub fn advance(&self, by: Duration) {
+        self.0.fetch_add(by.as_micros() as u64, Ordering::Relaxed);
+    }
+}
+
+impl Ambient for TestAmbient {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(1_795_000_000_000)
+    }
+
+    fn uptime(&self) -> Duration {
+        Duration::from_micros(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn fill(&self, bytes: &mut [u8]) {
+        bytes.fill(7);
+    }
+}
+
+pub struct Rig {
+    pub engine: Engine,
+    pub model: Arc<TextModel>,
+    pub ambient: Arc<TestAmbient>,
+    pub dir: TempDir,
+}
+
+/// An engine whose folder holds one tiny model, loaded.
+pub fn rig(options: &TinyModel, change: impl FnOnce(&mut Settings)) -> Rig {
+    let dir = tempfile::tempdir().unwrap();
+    tiny_model::write(dir.path(), "tiny", options);
+    let mut settings = Settings::new(dir.path(), 1 << 30);
+    change(&mut settings);
+    let ambient = Arc::new(TestAmbient::default());
+    let engine = Engine::start(settings, ambient.clone()).unwrap();
+    let model = engine.models().load("tiny").unwrap();
+    Rig { engine, model, ambient, dir }
+}
+
+pub fn tiny() -> Rig {
+    rig(&TinyModel::default(), |_| ())
+}
+
+/// A model slow enough to be caught in the middle of its work.
+pub fn slow(change: impl FnOnce(&mut Settings)) -> Rig {
+    rig(&TinyModel { context: 4096, blocks: 6, width: 256, ..TinyModel::default() }, change)
+}
+
+pub fn request(prompt: Vec<u32>, max_tokens: u32) -> Generation {
+    let sampling = Sampling { ignore_eos: true, seed: 5, ..Sampling::default() };
+    Generation { prompt, choices: 1, max_tokens, sampling, stop: Vec::new(), logprobs: None, tenant: 1 }
+}
+
+pub fn greedy(prompt: Vec<u32>, max_tokens: u32) -> Generation {
+    let mut request = request(prompt, max_tokens);
+    request.sampling.temperature = 0.;
+    request
+}
+
+/// One choice's whole answer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answer {
+    pub text: String,
+    pub generated: u32,
+    pub end: Option<Ending>,
+}
+
+pub async fn pieces(mut pieces: Pieces) -> Result<Vec<Piece>, Failure> {
+    let mut all = Vec::new();
+    while let Some(piece) = pieces.recv().await {
+        all.push(piece?);
+    }
+    Ok(all)
+}
+
+pub fn answers(pieces: &[Piece], choices: usize) -> Vec<Answer> {
+    let mut answers = vec![Answer::default(); choices];
+    for piece in pieces {
+        let answer = &mut answers[piece.choice as usize];
+        assert_eq!(answer.end, None, "nothing follows the last piece of a choice");
+        assert_eq!(piece.generated, answer.generated + 1);
+        answer.text += &piece.text;
+        answer.generated = piece.generated;
+        answer.end = piece.end;
+    }
+    answers
+}
+
+impl Rig {
+    pub async fn run(&self, request: Generation) -> Vec<Answer> {
+        let choices = request.choices as usize;
+        let ticket = self.engine.submit(&self.model, request).unwrap();
+        answers(&pieces(ticket.pieces).await.unwrap(), choices)
+    }
+
+    pub async fn one(&self, request: Generation) -> Answer {
+        self.run(request).await.remove(0)
+    }
+
+    /// Waits until nothing runs, waits or is reserved.
+    pub async fn settle(&self) {
+        for _ in 0..2_000 {
+            if self.engine.load() == Load::default() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("the engine never came to rest: {:?}", self.engine.load());
+    }
+}
+
+/// The starter model, where it was pulled.
+pub fn real_model() -> Option<PathBuf> {
+    let folder = std::env::var_os("OUTPOST_TEST_MODELS").map_or_else(|| PathBuf::from("models"), PathBuf::from);
+    let files = std::fs::read_dir(folder.join("smollm2-135m-instruct")).ok()?;
+    files.filter_map(|file| Some(file.ok()?.path())).find(|path| path.extension().is_some_and(|one| one == "gguf"))
+}
