@@ -28,13 +28,13 @@ fn load(options: &TinyModel) -> Llama {
     Llama::load(&GgufFile::open(&path).unwrap()).unwrap()
 }
 
-fn oracle(path: &Path) -> ModelWeights {
+pub fn oracle(path: &Path) -> ModelWeights {
     let mut bytes = Cursor::new(std::fs::read(path).unwrap());
     let content = gguf_file::Content::read(&mut bytes).unwrap();
     ModelWeights::from_gguf(content, &mut bytes, &Device::Cpu).unwrap()
 }
 
-fn oracle_logits(oracle: &mut ModelWeights, tokens: &[u32], position: usize) -> Vec<f32> {
+pub fn oracle_logits(oracle: &mut ModelWeights, tokens: &[u32], position: usize) -> Vec<f32> {
     let input = Tensor::new(tokens, &Device::Cpu).unwrap().unsqueeze(0).unwrap();
     oracle.forward(&input, position).unwrap().squeeze(0).unwrap().to_vec1().unwrap()
 }
