@@ -19,9 +19,9 @@ use crate::calls::{chat::Chat, models::Models};
 use crate::config::{Config, Tls};
 use crate::control::Control;
 use crate::engine::{self, Engine};
+use crate::http::Api;
 use crate::http::server::{self, DRAIN, Limits};
 use crate::http::tls::{self, TlsError};
-use crate::http::Api;
 use crate::service::secrets::Secret;
 use crate::service::{audit::Audit, keys::Keys, projects::Projects, setup};
 use crate::storage::{OpenError, Store, StoreSettings};
@@ -173,7 +173,8 @@ fn tls_config(config: &Config, address: SocketAddr) -> Result<Option<rustls::Ser
         Tls::Off => None,
         Tls::Files { cert, key } => Some(tls::from_files(cert, key)?),
         Tls::SelfSigned => {
-            let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned(), address.ip().to_string()];
+            let names =
+                vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned(), address.ip().to_string()];
             Some(tls::self_signed(&config.places.data, names)?)
         }
     })

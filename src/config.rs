@@ -35,7 +35,13 @@ pub struct ServeArgs {
     #[arg(long, env = "OUTPOST_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
     pub log_format: LogFormat,
     /// Certificate chain, PEM
-    #[arg(long, env = "OUTPOST_TLS_CERT", value_name = "FILE", requires = "tls_key", conflicts_with = "tls_self_signed")]
+    #[arg(
+        long,
+        env = "OUTPOST_TLS_CERT",
+        value_name = "FILE",
+        requires = "tls_key",
+        conflicts_with = "tls_self_signed"
+    )]
     pub tls_cert: Option<PathBuf>,
     /// Private key of the certificate, PEM
     #[arg(long, env = "OUTPOST_TLS_KEY", value_name = "FILE", requires = "tls_cert")]

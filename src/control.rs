@@ -145,7 +145,9 @@ fn obey(request: Request, store: &Store) -> Answer {
 pub fn ask(data: &Path, request: &Request) -> io::Result<Option<Answer>> {
     let mut stream = match BlockingStream::connect(data.join(SOCKET)) {
         Ok(stream) => stream,
-        Err(cause) if matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => return Ok(None),
+        Err(cause) if matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
+            return Ok(None);
+        }
         Err(cause) => return Err(cause),
     };
     let mut line = serde_json::to_vec(request)?;

@@ -81,8 +81,10 @@ fn modules_import_only_what_lies_below_them() {
         if matches!(module, "lib" | "main") {
             continue;
         }
-        let (_, allowed) =
-            ALLOWED.iter().find(|(name, _)| *name == module).unwrap_or_else(|| panic!("give '{module}' a row in ALLOWED"));
+        let (_, allowed) = ALLOWED
+            .iter()
+            .find(|(name, _)| *name == module)
+            .unwrap_or_else(|| panic!("give '{module}' a row in ALLOWED"));
         for name in imports(&fs::read_to_string(&file).unwrap()) {
             if name != module && !allowed.contains(&name.as_str()) {
                 wrong.push(format!("{}: {module} must not import {name}", inside.display()));

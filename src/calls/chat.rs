@@ -198,7 +198,8 @@ fn overloaded() -> Error {
 fn refuse(refused: Refused) -> Error {
     match refused {
         Refused::QueueFull { retry_after } => {
-            Error::new(Code::Overloaded, "The model's queue is full. Try again after the time in Retry-After.").retry_after(retry_after)
+            Error::new(Code::Overloaded, "The model's queue is full. Try again after the time in Retry-After.")
+                .retry_after(retry_after)
         }
         Refused::TooLarge { .. } => Error::invalid("max_completion_tokens", refused.to_string()),
         Refused::ShuttingDown => shutting_down(),

@@ -50,7 +50,9 @@ fn not_allowed(id: &str) -> Error {
 
 fn unknown(id: &str) -> Error {
     let name: String = id.chars().take(80).collect();
-    let message = format!("No model '{name}' is installed. GET /v1/models lists those that are; 'outpost models pull' fetches more.");
+    let message = format!(
+        "No model '{name}' is installed. GET /v1/models lists those that are; 'outpost models pull' fetches more."
+    );
     Error::new(Code::ModelNotFound, message).param("model")
 }
 

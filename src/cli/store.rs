@@ -24,7 +24,11 @@ pub fn backup(data: &Path, to: &Path, out: &mut dyn Write) -> Outcome {
         let report = report?;
         lines(&control::summary(&report.records, report.bytes), out)?;
     }
-    writeln!(out, "The backup is {}. It holds what makes the keys work: keep it as safe as the data folder.", to.display())?;
+    writeln!(
+        out,
+        "The backup is {}. It holds what makes the keys work: keep it as safe as the data folder.",
+        to.display()
+    )?;
     Ok(())
 }
 

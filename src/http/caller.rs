@@ -42,10 +42,7 @@ async fn identify(request: &ServiceRequest) -> Result<Access> {
 
 fn bearer(request: &ServiceRequest) -> Result<&str> {
     let missing = || {
-        Error::new(
-            Code::MissingApiKey,
-            "No API key was given. Send it in the header 'Authorization: Bearer YOUR_KEY'.",
-        )
+        Error::new(Code::MissingApiKey, "No API key was given. Send it in the header 'Authorization: Bearer YOUR_KEY'.")
     };
     let mut values = request.headers().get_all(header::AUTHORIZATION);
     let value = values.next().ok_or_else(missing)?;

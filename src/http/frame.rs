@@ -73,7 +73,9 @@ fn render(failure: &ActixError, id: RequestId) -> actix_web::HttpResponse {
 
 fn log_cause(error: &Error, id: RequestId) {
     match (error.code().status(), error.cause()) {
-        (500.., Some(cause)) => tracing::error!(request_id = %id, code = error.code().as_str(), %cause, "request failed"),
+        (500.., Some(cause)) => {
+            tracing::error!(request_id = %id, code = error.code().as_str(), %cause, "request failed")
+        }
         (_, Some(cause)) => tracing::debug!(request_id = %id, code = error.code().as_str(), %cause, "request refused"),
         (_, None) => {}
     }

@@ -137,7 +137,10 @@ async fn read_body(request: &HttpRequest, payload: Payload) -> Result<Bytes> {
     }
     let read = actix_web::rt::time::timeout(BODY_TIMEOUT, collect(payload)).await;
     let body = read.unwrap_or_else(|_| {
-        let message = format!("The body did not arrive within {} s. Send it faster, or check the connection.", BODY_TIMEOUT.as_secs());
+        let message = format!(
+            "The body did not arrive within {} s. Send it faster, or check the connection.",
+            BODY_TIMEOUT.as_secs()
+        );
         Err(Error::new(Code::RequestTimeout, message))
     })?;
     if body.is_empty() { Ok(body) } else { require_json(request).map(|()| body) }
@@ -175,11 +178,15 @@ fn require_json(request: &HttpRequest) -> Result<()> {
 
 fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
     let text = std::str::from_utf8(body).map_err(|bad| {
-        Error::new(Code::InvalidParameter, format!("The body is not valid UTF-8: the byte at {} breaks it.", bad.valid_up_to()))
+        Error::new(
+            Code::InvalidParameter,
+            format!("The body is not valid UTF-8: the byte at {} breaks it.", bad.valid_up_to()),
+        )
     })?;
     let mut reader = serde_json::Deserializer::from_str(text);
     let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| explain(&error))?;
-    let trailing = |error: serde_json::Error| Error::new(Code::InvalidParameter, format!("After the JSON body: {error}."));
+    let trailing =
+        |error: serde_json::Error| Error::new(Code::InvalidParameter, format!("After the JSON body: {error}."));
     reader.end().map_err(trailing)?;
     Ok(value)
 }
@@ -188,12 +195,15 @@ fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
 fn explain<E: Display>(error: &serde_path_to_error::Error<E>) -> Error {
     let text = error.inner().to_string();
     let parent = error.path().to_string();
-    let named = ["unknown field `", "missing field `", "duplicate field `"].iter().find_map(|start| text.strip_prefix(start));
+    let named =
+        ["unknown field `", "missing field `", "duplicate field `"].iter().find_map(|start| text.strip_prefix(start));
     let param = match (named.and_then(|rest| rest.split('`').next()), parent.as_str()) {
         (Some(field), ".") => field.to_owned(),
         (Some(field), parent) if parent.ends_with(field) => parent.to_owned(),
         (Some(field), parent) => format!("{parent}.{field}"),
-        (None, ".") => return Error::new(Code::InvalidParameter, format!("The body is not the expected JSON: {text}.")),
+        (None, ".") => {
+            return Error::new(Code::InvalidParameter, format!("The body is not the expected JSON: {text}."));
+        }
         (None, parent) => parent.to_owned(),
     };
     Error::invalid(param.clone(), format!("'{param}': {text}."))

@@ -26,7 +26,9 @@ pub fn base() -> OpenApi {
     let info = InfoBuilder::new()
         .title("Outpost")
         .version(env!("CARGO_PKG_VERSION"))
-        .description(Some("Projects, keys and local models. `/v1` answers in the service envelope, `/openai/v1` in OpenAI's bodies."))
+        .description(Some(
+            "Projects, keys and local models. `/v1` answers in the service envelope, `/openai/v1` in OpenAI's bodies.",
+        ))
         .build();
     let mut components = Components::new();
     let bearer = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
@@ -66,7 +68,8 @@ impl Route {
     }
 
     fn matches(&self, asked: &[&str]) -> bool {
-        let same = |(pattern, given): (&String, &&str)| pattern == given || (pattern.starts_with('{') && !given.is_empty());
+        let same =
+            |(pattern, given): (&String, &&str)| pattern == given || (pattern.starts_with('{') && !given.is_empty());
         self.segments.len() == asked.len() && self.segments.iter().zip(asked).all(same)
     }
 }

@@ -35,7 +35,12 @@ impl Default for Limits {
 }
 
 /// Builds the server on a bound listener; it runs when awaited.
-pub fn build(api: Data<Api>, listener: TcpListener, tls: Option<ServerConfig>, limits: Limits) -> std::io::Result<Server> {
+pub fn build(
+    api: Data<Api>,
+    listener: TcpListener,
+    tls: Option<ServerConfig>,
+    limits: Limits,
+) -> std::io::Result<Server> {
     let server = HttpServer::new(move || {
         let (app, document) = App::new()
             .into_utoipa_app()
@@ -47,10 +52,7 @@ pub fn build(api: Data<Api>, listener: TcpListener, tls: Option<ServerConfig>, l
             .service(routes::health::ready)
             .split_for_parts();
         let document = Data::new(openapi::Document::new(document));
-        app.app_data(document)
-            .service(openapi::serve)
-            .default_service(web::to(openapi::fallback))
-            .wrap(from_fn(frame))
+        app.app_data(document).service(openapi::serve).default_service(web::to(openapi::fallback)).wrap(from_fn(frame))
     })
     .workers(limits.workers)
     .max_connections(limits.connections.div_ceil(limits.workers))

@@ -32,9 +32,8 @@ pub enum TlsError {
 /// TLS 1.2 and 1.3 with the certificate in the two PEM files.
 pub fn from_files(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
     let bad_cert = |cause: String| TlsError::Cert { path: cert.to_owned(), cause };
-    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(cert)
-        .and_then(Iterator::collect)
-        .map_err(|cause| bad_cert(cause.to_string()))?;
+    let chain: Vec<CertificateDer<'static>> =
+        CertificateDer::pem_file_iter(cert).and_then(Iterator::collect).map_err(|cause| bad_cert(cause.to_string()))?;
     if chain.is_empty() {
         return Err(bad_cert("it holds no PEM certificate".to_owned()));
     }

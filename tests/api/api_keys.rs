@@ -55,7 +55,10 @@ fn a_rotated_key_s_old_secret_works_until_its_grace_period_ends() {
     let path = format!("/v1/api-keys/{id}");
     let rotated = server.put(&path, &json!({ "grace_period_seconds": 60, "reason": "yearly" })).ok();
     let new = text(&rotated, "secret");
-    assert_eq!((text(&rotated, "id"), text(&rotated, "project_id"), text(&rotated, "name")), (id, project, "rotating".into()));
+    assert_eq!(
+        (text(&rotated, "id"), text(&rotated, "project_id"), text(&rotated, "name")),
+        (id, project, "rotating".into())
+    );
     assert!(works(&server, &old) && works(&server, &new));
     server.clock.advance(Duration::from_secs(59));
     assert!(works(&server, &old));
@@ -115,7 +118,10 @@ fn every_change_of_a_key_is_in_the_audit_log() {
     server.delete(&path).ok();
     let log = server.get(&format!("/v1/audit-events?project_id={project}")).ok();
     let actions: Vec<&str> = log["data"].as_array().unwrap().iter().map(|e| e["action"].as_str().unwrap()).collect();
-    assert_eq!(actions, ["api_key.revoked", "api_key.updated", "api_key.rotated", "api_key.created", "project.created"]);
+    assert_eq!(
+        actions,
+        ["api_key.revoked", "api_key.updated", "api_key.rotated", "api_key.created", "project.created"]
+    );
     assert_eq!(log["data"][2]["detail"]["reason"], "laptop lost", "{log}");
     assert_eq!(log["data"][2]["target"], id);
 }

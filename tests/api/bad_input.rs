@@ -45,7 +45,11 @@ fn a_wrong_field_is_named() {
         ("/v1/projects", json!({ "name": "x", "nmae": "y" }), "nmae"),
         ("/v1/api-keys", json!({ "name": "x" }), "project_id"),
         ("/v1/api-keys", json!({ "name": "x", "project_id": project, "expires_at": "tomorrow" }), "expires_at"),
-        ("/v1/api-keys", json!({ "name": "x", "project_id": project, "expires_at": "2020-01-01T00:00:00Z" }), "expires_at"),
+        (
+            "/v1/api-keys",
+            json!({ "name": "x", "project_id": project, "expires_at": "2020-01-01T00:00:00Z" }),
+            "expires_at",
+        ),
         ("/v1/api-keys", json!({ "name": "x", "project_id": project, "scopes": ["root"] }), "scopes"),
     ];
     for (path, body, param) in cases {
@@ -88,7 +92,10 @@ fn a_wrong_chat_request_is_refused_by_field() {
         (with("messages", json!([{ "role": "user" }])), "messages[0].content"),
         (with("messages", json!([{ "role": "user", "content": 5 }])), "messages[0].content"),
         (
-            with("messages", json!([{ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": "x" } }] }])),
+            with(
+                "messages",
+                json!([{ "role": "user", "content": [{ "type": "image_url", "image_url": { "url": "x" } }] }]),
+            ),
             "messages[0].content[0].type",
         ),
         (with("temperature", json!(3)), "temperature"),

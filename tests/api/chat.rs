@@ -107,8 +107,7 @@ fn log_probabilities_cover_every_token() {
     streamed["stream"] = json!(true);
     let (events, _) = events(&server.post("/v1/chat/completions", &streamed).text);
     let choices = events.iter().flat_map(|event| event["choices"].as_array().unwrap());
-    let pieces: Vec<Value> =
-        choices.filter_map(|c| c["logprobs"]["content"].as_array()).flatten().cloned().collect();
+    let pieces: Vec<Value> = choices.filter_map(|c| c["logprobs"]["content"].as_array()).flatten().cloned().collect();
     assert_eq!(pieces, tokens);
 }
 
@@ -117,7 +116,10 @@ fn limits_of_length_are_kept_and_told() {
     let server = Server::start();
     let asked = ask(json!({ "max_completion_tokens": 5, "ignore_eos": true }));
     let answer = server.post("/v1/chat/completions", &asked).ok();
-    assert_eq!((&answer["usage"]["completion_tokens"], &answer["choices"][0]["finish_reason"]), (&json!(5), &json!("length")));
+    assert_eq!(
+        (&answer["usage"]["completion_tokens"], &answer["choices"][0]["finish_reason"]),
+        (&json!(5), &json!("length"))
+    );
     let prompt = answer["usage"]["prompt_tokens"].as_u64().unwrap();
 
     // The tiny model's context has 512 tokens: one fewer than fits, exactly what fits, one more.

@@ -65,7 +65,11 @@ fn leaving_frees_the_engine_in_prefill_and_in_decode() {
                 leave(connection, abruptly);
                 // One step plus 100 ms, with room for a busy test machine.
                 server.wait_idle(Duration::from_secs(2));
-                assert_eq!(server.engine.load().kv_bytes, 0, "stream {stream}, abruptly {abruptly}, decode {in_decode}");
+                assert_eq!(
+                    server.engine.load().kv_bytes,
+                    0,
+                    "stream {stream}, abruptly {abruptly}, decode {in_decode}"
+                );
             }
         }
     }

@@ -6,7 +6,10 @@ use crate::server::{MODEL, Server};
 fn a_model_tells_what_it_is_and_can() {
     let server = Server::start();
     let model = server.get(&format!("/v1/models/{MODEL}?include_limits=true")).ok();
-    assert_eq!((&model["id"], &model["object"], &model["status"]), (&json!(MODEL), &json!("service.resource"), &json!("succeeded")));
+    assert_eq!(
+        (&model["id"], &model["object"], &model["status"]),
+        (&json!(MODEL), &json!("service.resource"), &json!("succeeded"))
+    );
     assert_eq!((&model["architecture"], &model["format"]), (&json!("llama"), &json!("gguf")));
     assert_eq!(model["capabilities"]["chat_completions"], true);
     assert_eq!(model["limits"]["context_window"], 512);

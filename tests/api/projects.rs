@@ -12,7 +12,10 @@ fn a_project_is_created_in_the_envelope_with_openai_fields_beside_it() {
     assert_eq!(made["status"], "succeeded");
     assert_eq!(made["state"], "active");
     assert!(made["id"].as_str().unwrap().starts_with("proj_"));
-    assert_eq!((&made["name"], &made["environment"], &made["metadata"]), (&json!("shop"), &json!("production"), &metadata));
+    assert_eq!(
+        (&made["name"], &made["environment"], &made["metadata"]),
+        (&json!("shop"), &json!("production"), &metadata)
+    );
     assert!(made["created_at"].as_str().unwrap().ends_with('Z'));
 
     let id = made["id"].as_str().unwrap();

@@ -67,7 +67,8 @@ fn every_route_asks_for_a_key_and_refuses_in_our_shape() {
 #[test]
 fn a_method_that_a_path_does_not_take_is_405_with_allow() {
     let server = Server::start();
-    for (path, allow) in [("/v1/models", "GET"), ("/v1/api-keys", "GET, POST"), ("/openai/v1/chat/completions", "POST")] {
+    for (path, allow) in [("/v1/models", "GET"), ("/v1/api-keys", "GET, POST"), ("/openai/v1/chat/completions", "POST")]
+    {
         let answer = server.call(Method::DELETE, path, Some(&server.admin), None);
         assert_eq!(answer.refusal(), (405, "method_not_allowed".to_owned(), None));
         assert_eq!(answer.headers["allow"], allow);

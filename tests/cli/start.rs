@@ -32,7 +32,7 @@ fn a_second_process_on_the_same_data_gets_a_lock_error() {
     let _first = Serving::start(folder.path(), &[]);
     let second = run(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
     assert_eq!(second.status.code(), Some(1));
-    assert!(said(&second).contains("another outpost process"), "{}", said(&second));
+    assert!(said(&second).contains("Another outpost process"), "{}", said(&second));
 }
 
 #[test]
@@ -76,7 +76,8 @@ fn https_is_served_with_a_certificate_made_on_the_first_start() {
 fn a_certificate_that_cannot_be_used_is_named() {
     let folder = folder(&TinyModel::default());
     fs::write(folder.path().join("no.pem"), "no certificate").unwrap();
-    let output = run(folder.path(), &["serve", "--tls-cert", "no.pem", "--tls-key", "no.pem", "--listen", "127.0.0.1:0"]);
+    let output =
+        run(folder.path(), &["serve", "--tls-cert", "no.pem", "--tls-key", "no.pem", "--listen", "127.0.0.1:0"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(said(&output).contains("no.pem"), "{}", said(&output));
 }

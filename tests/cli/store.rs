@@ -6,7 +6,8 @@ use crate::process::{Serving, folder, mode, run, said};
 use crate::tiny_model::TinyModel;
 
 fn make_project(serving: &Serving, name: &str) -> String {
-    let body: Value = serving.request(reqwest::Method::POST, "/v1/projects", Some(&json!({ "name": name }))).json().unwrap();
+    let body: Value =
+        serving.request(reqwest::Method::POST, "/v1/projects", Some(&json!({ "name": name }))).json().unwrap();
     body["id"].as_str().unwrap().to_owned()
 }
 
@@ -29,7 +30,8 @@ fn a_backup_of_a_running_server_restores_to_one_that_accepts_the_same_keys() {
     fs::copy(origin.path().join("data/admin.key"), copy.path().join("data/admin.key")).unwrap();
     let restored = Serving::start(copy.path(), &[]);
     assert!(!restored.greeting.contains("opk_"), "no new key is made");
-    let status = |id: &str| restored.request(reqwest::Method::GET, &format!("/v1/projects/{id}"), None).status().as_u16();
+    let status =
+        |id: &str| restored.request(reqwest::Method::GET, &format!("/v1/projects/{id}"), None).status().as_u16();
     assert_eq!((status(&before), status(&after)), (200, 404), "one point in time");
 
     let over = run(copy.path(), &["restore", saved.to_str().unwrap()]);

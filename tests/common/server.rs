@@ -139,7 +139,14 @@ impl Server {
     }
 
     /// A request whose headers and body are exactly what the test says.
-    pub fn raw(&self, method: Method, path: &str, key: Option<&str>, headers: &[(&str, &str)], body: Option<Vec<u8>>) -> Answer {
+    pub fn raw(
+        &self,
+        method: Method,
+        path: &str,
+        key: Option<&str>,
+        headers: &[(&str, &str)],
+        body: Option<Vec<u8>>,
+    ) -> Answer {
         let mut request = self.client.request(method, format!("{}{path}", self.url));
         if let Some(key) = key {
             request = request.bearer_auth(key);

@@ -56,7 +56,11 @@ pub fn check(messages: Vec<ChatMessage>) -> Result<Vec<Message>> {
 }
 
 fn turn(at: usize, message: ChatMessage) -> Result<Message> {
-    if message.tool_calls.as_ref().is_some_and(|calls| !calls.is_null() && calls.as_array().is_none_or(|a| !a.is_empty())) {
+    if message
+        .tool_calls
+        .as_ref()
+        .is_some_and(|calls| !calls.is_null() && calls.as_array().is_none_or(|a| !a.is_empty()))
+    {
         let field = format!("messages[{at}].tool_calls");
         let text = format!("'{field}': tool calls are not supported by this server. Send the turn as text.");
         return Err(Error::invalid(field, text));

@@ -156,7 +156,10 @@ impl ChatRequest {
         if let (Some(least), Some((most, field))) = (self.min_tokens, chosen)
             && least > most
         {
-            return Err(Error::invalid("min_tokens", format!("min_tokens is {least}, more than {field}, which is {most}.")));
+            return Err(Error::invalid(
+                "min_tokens",
+                format!("min_tokens is {least}, more than {field}, which is {most}."),
+            ));
         }
         Ok(chosen)
     }
@@ -232,7 +235,9 @@ fn biases(given: Option<&BTreeMap<String, f32>>) -> Result<Vec<(u32, f32)>> {
         .iter()
         .map(|(token, bias)| {
             let field = format!("logit_bias.{}", shorten(token));
-            let id = token.parse().map_err(|_| Error::invalid(&*field, format!("'{field}': a token id is a whole number.")))?;
+            let id = token
+                .parse()
+                .map_err(|_| Error::invalid(&*field, format!("'{field}': a token id is a whole number.")))?;
             within(&field, *bias, -100.0, 100.0).map(|bias| (id, bias))
         })
         .collect()
@@ -245,7 +250,10 @@ fn stop(given: Option<Stop>) -> Result<Vec<String>> {
         Some(Stop::Many(texts)) => texts,
     };
     if stops.len() > MOST_STOPS {
-        return Err(Error::invalid("stop", format!("stop has {} strings; at most {MOST_STOPS} are allowed.", stops.len())));
+        return Err(Error::invalid(
+            "stop",
+            format!("stop has {} strings; at most {MOST_STOPS} are allowed.", stops.len()),
+        ));
     }
     match stops.iter().position(|text| text.is_empty() || text.len() > LONGEST_STOP) {
         None => Ok(stops),

@@ -70,8 +70,12 @@ impl Events {
         let Some(ending) = piece.end else { return sse::data(&self.chunk(choices)) };
         // OpenAI closes a choice with a chunk of its own whose delta is empty.
         let text = sse::data(&self.chunk(choices));
-        let last =
-            ChunkChoice { index: piece.choice, delta: Delta::default(), logprobs: None, finish_reason: Some(finish_reason(ending)) };
+        let last = ChunkChoice {
+            index: piece.choice,
+            delta: Delta::default(),
+            logprobs: None,
+            finish_reason: Some(finish_reason(ending)),
+        };
         let close = sse::data(&self.chunk(vec![last]));
         let silent = !first && piece.text.is_empty() && piece.tokens.is_empty();
         if silent { close } else { sse::join(text, close) }
