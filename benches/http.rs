@@ -1,6 +1,15 @@
 //! `cargo bench --bench http`: an authenticated `GET /v1/models/{id}` beside a bare actix handler
 //! that sends the same bytes, in one process, in turn. Prints requests/s, p50 and p99 of five runs
 //! each and the ratio of the medians.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    dead_code,
+    reason = "a measurement, not the program; it uses part of the test server"
+)]
 
 #[path = "../tests/common/clock.rs"]
 mod clock;

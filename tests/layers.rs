@@ -1,4 +1,5 @@
 //! Holds the arrows of the house: which module may use which.
+#![cfg(test)]
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,7 +1,7 @@
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::server::{MODEL, Server};
+use crate::server::{Headers, MODEL, Server};
 
 /// One row: what a tenant does with another tenant's things, and what it is told.
 fn attempts(project: &str, key: &str) -> Vec<(Method, String, Option<Value>)> {
@@ -92,7 +92,7 @@ fn credentials_that_are_none_get_401_before_anything_is_looked_at() {
     let mut wrong_check = secret.clone();
     let last = if wrong_check.pop() == Some('0') { '1' } else { '0' };
     wrong_check.push(last);
-    let cases: [(&str, &[(&str, &str)], &str); 6] = [
+    let cases: [(&str, Headers<'_>, &str); 6] = [
         ("no header", &[], "missing_api_key"),
         ("another scheme", &[("authorization", "Basic dXNlcjpwYXNz")], "missing_api_key"),
         ("no token", &[("authorization", "Bearer ")], "missing_api_key"),

@@ -1,7 +1,7 @@
 use reqwest::Method;
 use serde_json::json;
 
-use crate::server::{MODEL, Server};
+use crate::server::{Headers, MODEL, Server};
 
 const JSON: (&str, &str) = ("content-type", "application/json");
 
@@ -9,7 +9,7 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 fn bodies_that_cannot_be_read_are_refused_with_the_reason() {
     let server = Server::start();
     let deep = format!("{{\"name\": \"x\", \"metadata\": {}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
-    let cases: Vec<(&str, Vec<u8>, &[(&str, &str)], u16)> = vec![
+    let cases: Vec<(&str, Vec<u8>, Headers<'_>, u16)> = vec![
         ("malformed", b"{\"name\": ".to_vec(), &[JSON], 400),
         ("trailing", b"{\"name\": \"x\"} {}".to_vec(), &[JSON], 400),
         ("deep", deep.into_bytes(), &[JSON], 400),

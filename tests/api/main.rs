@@ -1,4 +1,6 @@
 //! The API from outside: a real server, real requests, both mounts.
+#![cfg(test)]
+#![expect(clippy::disallowed_methods, reason = "a test waits on real time")]
 
 #[path = "../common/clock.rs"]
 mod clock;

@@ -1,4 +1,6 @@
 //! The binary as an operator uses it: first start, second start, lock, signals, backup, check.
+#![cfg(test)]
+#![expect(clippy::disallowed_methods, reason = "a test waits on real time")]
 
 #[path = "../common/process.rs"]
 mod process;

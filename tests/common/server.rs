@@ -33,6 +33,9 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Header names and values of a raw request.
+pub type Headers<'a> = &'a [(&'a str, &'a str)];
+
 /// An answer, read to its end.
 pub struct Answer {
     pub status: u16,
@@ -144,7 +147,7 @@ impl Server {
         method: Method,
         path: &str,
         key: Option<&str>,
-        headers: &[(&str, &str)],
+        headers: Headers<'_>,
         body: Option<Vec<u8>>,
     ) -> Answer {
         let mut request = self.client.request(method, format!("{}{path}", self.url));

@@ -1,5 +1,6 @@
 //! The real starter model against llama.cpp on the same file. The expected answers were written by
 //! `tests/fixtures/make_smollm2_reference.py`; the model is pulled on the first run.
+#![cfg(test)]
 
 #[path = "../common/starter.rs"]
 mod starter;
