@@ -21,7 +21,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("http", &["ambient", "calls", "engine", "error", "ids", "service", "storage"]),
     ("control", &["storage"]),
     ("app", &["ambient", "calls", "config", "control", "engine", "error", "http", "service", "storage"]),
-    ("cli", &["app", "catalog", "config", "control", "storage", "telemetry"]),
+    ("cli", &["ambient", "app", "catalog", "config", "control", "service", "storage", "telemetry"]),
 ];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -44,6 +44,8 @@ enum Command {
     },
     /// Check that every record of the store is whole
     Check,
+    /// Make another admin key, for when the first one is lost; the server must be stopped
+    AdminKey,
 }
 
 /// Exit codes: 0 done, 1 failed, 2 wrong arguments.
@@ -77,5 +79,6 @@ fn obey(Cli { places, command }: Cli) -> Outcome {
         Command::Backup { to } => store::backup(&places.data, &to, out),
         Command::Restore { from } => store::restore(&places.data, &from, out),
         Command::Check => store::check(&places.data, out),
+        Command::AdminKey => store::admin_key(&places.data, out),
     }
 }

@@ -1,13 +1,16 @@
 //! `outpost backup`, `restore` and `check`: through the running server where there is one, on the
 //! files themselves where there is none.
 
+use std::error::Error;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::Outcome;
+use crate::ambient::Ambient;
 use crate::app::Machine;
 use crate::control::{self, Answer, Request};
+use crate::service::setup;
 use crate::storage::{self, Store, StoreSettings};
 
 pub fn backup(data: &Path, to: &Path, out: &mut dyn Write) -> Outcome {
@@ -16,9 +19,7 @@ pub fn backup(data: &Path, to: &Path, out: &mut dyn Write) -> Outcome {
     if let Some(answer) = control::ask(data, &Request::Backup { to: to.clone() })? {
         tell(answer, out)?;
     } else {
-        must_exist(data)?;
-        let settings = StoreSettings { dir: data.to_owned(), cache_bytes: 16 << 20, queue: 16 };
-        let store = Store::open(settings, Arc::new(Machine::new()))?;
+        let store = open(data, Arc::new(Machine::new()))?;
         let report = store.backup(&to);
         store.shutdown();
         let report = report?;
@@ -47,6 +48,23 @@ pub fn check(data: &Path, out: &mut dyn Write) -> Outcome {
     must_exist(data)?;
     let report = storage::check(data)?;
     tell(Answer::checked(report), out)
+}
+
+/// Owning the data folder is proof enough; the network offers no such way.
+pub fn admin_key(data: &Path, out: &mut dyn Write) -> Outcome {
+    let ambient: Arc<dyn Ambient> = Arc::new(Machine::new());
+    let store = open(data, ambient.clone())?;
+    let made = actix_web::rt::System::new().block_on(setup::new_admin_key(&store, &ambient));
+    store.shutdown();
+    writeln!(out, "{}", made?.secret.expose())?;
+    Ok(())
+}
+
+/// Opens the store of a folder that has one.
+fn open(data: &Path, ambient: Arc<dyn Ambient>) -> Result<Store, Box<dyn Error>> {
+    must_exist(data)?;
+    let settings = StoreSettings { dir: data.to_owned(), cache_bytes: 16 << 20, queue: 16 };
+    Ok(Store::open(settings, ambient)?)
 }
 
 fn must_exist(data: &Path) -> Outcome {

@@ -57,9 +57,16 @@ struct Projection {
     bias: Option<Tensor>,
 }
 
+/// From this many rows on it is faster to widen a quantised weight to f32, once for all rows, and
+/// multiply in f32 than to take candle's quantised dot products, which are scalar for most types.
+const WIDEN_FROM: usize = 8;
+
 impl Projection {
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let y = self.weight.forward(x)?;
+        let y = match &self.weight {
+            QMatMul::QTensor(weight) if x.dim(0)? >= WIDEN_FROM => x.matmul(&weight.dequantize(&Device::Cpu)?.t()?)?,
+            weight => weight.forward(x)?,
+        };
         match &self.bias {
             Some(bias) => y.broadcast_add(bias),
             None => Ok(y),

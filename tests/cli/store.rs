@@ -71,3 +71,19 @@ fn commands_on_a_folder_without_a_store_say_so() {
     assert_eq!(output.status.code(), Some(1));
     assert!(said(&output).contains("missing.backup"), "{}", said(&output));
 }
+
+#[test]
+fn whoever_owns_the_folder_can_make_another_admin_key() {
+    let folder = folder(&TinyModel::default());
+    let mut serving = Serving::start(folder.path(), &[]);
+    let refused = run(folder.path(), &["admin-key"]);
+    assert!(!refused.status.success() && said(&refused).contains("Another outpost process"), "{}", said(&refused));
+    serving.signal("TERM");
+    serving.wait(std::time::Duration::from_secs(10));
+    let made = run(folder.path(), &["admin-key"]);
+    assert!(made.status.success(), "{}", said(&made));
+    let secret = String::from_utf8(made.stdout).unwrap();
+    fs::write(folder.path().join("data/admin.key"), &secret).unwrap();
+    let serving = Serving::start(folder.path(), &[]);
+    make_project(&serving, "made with the new key");
+}

@@ -34,17 +34,3 @@ def test_the_envelope_around_models(http, server):
         body = http.get(path).json()
         assert (body["object"], body["status"]) == ("service.resource", "succeeded")
         assert body["id"]
-
-
-def test_embeddings_in_both_encodings_agree(client, server):
-    if server.embed_model not in [model.id for model in client.models.list()]:
-        pytest.skip(f"{server.embed_model} is not in the models folder")
-    texts = ["the cat sat on the mat", "le chat"]
-    # Without encoding_format the client asks for base64 and decodes it itself.
-    packed = client.embeddings.create(model=server.embed_model, input=texts)
-    plain = client.embeddings.create(model=server.embed_model, input=texts, encoding_format="float")
-    assert [item.index for item in packed.data] == [0, 1]
-    for one, other in zip(packed.data, plain.data):
-        assert one.embedding == pytest.approx(other.embedding, abs=1e-5)
-        assert sum(x * x for x in one.embedding) == pytest.approx(1, abs=1e-3)
-    assert packed.usage.prompt_tokens == packed.usage.total_tokens > 0
