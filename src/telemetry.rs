@@ -1,7 +1,7 @@
 //! Log lines on standard error. `OUTPOST_LOG` filters them (`info` if absent), in the syntax of
 //! tracing's `EnvFilter`.
 
-use std::io::stderr;
+use std::io::{IsTerminal, stderr};
 
 use tracing_subscriber::EnvFilter;
 
@@ -10,7 +10,9 @@ use crate::config::LogFormat;
 /// Installs the log for the process. A second call changes nothing.
 pub fn start(format: LogFormat) {
     let filter = EnvFilter::try_from_env("OUTPOST_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr).with_target(false);
+    let colours = stderr().is_terminal();
+    let log =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(stderr).with_ansi(colours).with_target(false);
     let installed = match format {
         LogFormat::Text => log.try_init(),
         LogFormat::Json => log.json().flatten_event(true).try_init(),

@@ -92,7 +92,7 @@ fn record(response: &ServiceResponse, id: RequestId, took: std::time::Duration) 
         method = %request.method(),
         path = request.path(),
         status = response.status().as_u16(),
-        millis = took.as_secs_f64() * 1e3,
+        micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
         "request"
     );
 }

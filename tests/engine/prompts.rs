@@ -2,7 +2,7 @@
 
 use outpost::engine::{LoadError, Message, PromptError, TextModel};
 
-use crate::support::{TestAmbient, real_model, rig, tiny};
+use crate::support::{TestAmbient, rig, tiny};
 use crate::tiny_model::TinyModel;
 
 fn user(content: &str) -> Message {
@@ -95,22 +95,4 @@ fn a_model_without_a_template_is_not_served() {
         assert!(reason.contains(word), "{reason}");
         assert_eq!(engine.models().find(id).unwrap().problem, Some(reason));
     }
-}
-
-#[test]
-fn the_starter_models_tokens_are_those_of_its_reference() {
-    let Some(path) = real_model() else { return };
-    let folder = path.parent().unwrap().parent().unwrap();
-    let settings = outpost::engine::Settings::new(folder, 1 << 30);
-    let engine = outpost::engine::Engine::start(settings, std::sync::Arc::new(TestAmbient::default())).unwrap();
-    let model = engine.models().load("smollm2-135m-instruct").unwrap();
-    let ids = model.prompt(&[user("Hello, how are you?")]).unwrap();
-    let system = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n";
-    assert_eq!(
-        text(&model, &ids),
-        format!("{system}<|im_start|>user\nHello, how are you?<|im_end|>\n<|im_start|>assistant\n")
-    );
-    // As transformers' AutoTokenizer has them.
-    assert_eq!(model.encode("Hello, how are you?"), [19556, 28, 638, 359, 346, 47]);
-    assert_eq!(ids.first(), Some(&1));
 }

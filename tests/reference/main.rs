@@ -7,8 +7,10 @@ mod starter;
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
 
-use outpost::engine::{Engine, Message, Settings};
+use outpost::app::Machine;
+use outpost::engine::{Engine, Message, Settings, TextModel};
 use outpost::models::gguf::GgufFile;
 use outpost::models::llama::Llama;
 use serde::Deserialize;
@@ -18,6 +20,8 @@ const MODEL: &str = "smollm2-135m-instruct";
 #[derive(Deserialize)]
 struct Reference {
     sample_every: usize,
+    /// Texts of many kinds and the token ids that llama.cpp gives them.
+    texts: Vec<(String, Vec<u32>)>,
     /// The file as it is; llama.cpp rounds activations to 8 bits on the way, in its own blocks.
     quantized: Answers,
     /// The same weights as F32, where nothing is rounded.
@@ -91,11 +95,25 @@ fn partings(model: &Llama, answers: &Answers) -> Vec<(usize, usize, f32, f32)> {
     found
 }
 
+fn text_model() -> Arc<TextModel> {
+    let settings = Settings { threads: 1, ..Settings::new(starter::models(), 2 << 30) };
+    Engine::start(settings, Arc::new(Machine::new())).unwrap().models().load(MODEL).unwrap()
+}
+
+#[test]
+fn texts_have_the_reference_s_tokens_and_come_back_from_them() {
+    let (model, reference) = (text_model(), reference());
+    assert!(reference.texts.len() > 60);
+    for (text, expected) in reference.texts {
+        assert_eq!(model.encode(&text), expected, "{text:?}");
+        let bytes: Vec<u8> = expected.iter().flat_map(|id| model.token_bytes(*id)).copied().collect();
+        assert_eq!(String::from_utf8(bytes).unwrap(), text);
+    }
+}
+
 #[test]
 fn prompts_have_the_reference_s_tokens() {
-    let settings = Settings { threads: 1, ..Settings::new(starter::models(), 2 << 30) };
-    let engine = Engine::start(settings, std::sync::Arc::new(outpost::app::Machine::new())).unwrap();
-    let model = engine.models().load(MODEL).unwrap();
+    let model = text_model();
     for chat in reference().quantized.chats {
         let turn = |(role, content): (String, String)| Message { role, content, name: None };
         let messages: Vec<Message> = chat.messages.into_iter().map(turn).collect();
