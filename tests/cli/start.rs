@@ -1,5 +1,13 @@
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use crate::process::{MODEL, Serving, folder, mode, run, said};
 use crate::tiny_model::TinyModel;
@@ -64,12 +72,26 @@ fn https_is_served_with_a_certificate_made_on_the_first_start() {
     let serving = Serving::start(folder.path(), &["--tls-self-signed"]);
     assert!(serving.url.starts_with("https://"));
     assert_eq!(mode(&folder.path().join("data/tls-key.pem")), 0o600);
-    let output = std::process::Command::new("curl")
-        .args(["--silent", "--cacert", "data/tls-cert.pem", &format!("{}/healthz", serving.url)])
-        .current_dir(folder.path())
-        .output()
-        .unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "{\"status\":\"ok\"}");
+    let answer = get_over_tls(&serving.url, &folder.path().join("data/tls-cert.pem"), "/healthz");
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("{\"status\":\"ok\"}"), "{answer}");
+}
+
+/// One request over TLS that trusts this certificate alone.
+fn get_over_tls(url: &str, certificate: &Path, path: &str) -> String {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(certificate).unwrap()).unwrap();
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let session = ClientConnection::new(Arc::new(config), "127.0.0.1".try_into().unwrap()).unwrap();
+    let socket = TcpStream::connect(url.trim_start_matches("https://")).unwrap();
+    let mut stream = StreamOwned::new(session, socket);
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    let _closed_without_notice = stream.read_to_string(&mut answer);
+    answer
 }
 
 #[test]
