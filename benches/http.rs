@@ -1,6 +1,7 @@
 //! `cargo bench --bench http`: an authenticated `GET /v1/models/{id}` beside a bare actix handler
 //! that sends the same bytes, in one process, in turn. Prints requests/s, p50 and p99 of five runs
-//! each and the ratio of the medians.
+//! each and the ratio of the medians. Then the same for key creations by 16 and 64 clients, each
+//! answered after its commit is on the disk; `cargo bench --bench writes` gives the disk's own rate.
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -26,6 +27,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const CLIENTS: usize = 64;
+const WRITERS: [usize; 2] = [16, 64];
 const RUNS: usize = 5;
 const RUN: Duration = Duration::from_secs(3);
 
@@ -79,11 +81,11 @@ fn whole(bytes: &[u8]) -> bool {
     bytes.len() >= end + 4 + length.parse::<usize>().unwrap()
 }
 
-fn measure(address: SocketAddr, request: &str) -> Figures {
+fn measure(address: SocketAddr, request: &str, clients: usize) -> Figures {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let started = Instant::now();
     let mut taken = runtime.block_on(async {
-        let crowd = (0..CLIENTS).map(|_| client(address, request.as_bytes(), started + RUN));
+        let crowd = (0..clients).map(|_| client(address, request.as_bytes(), started + RUN));
         futures_util::future::join_all(crowd).await.concat()
     });
     let rate = taken.len() as f64 / started.elapsed().as_secs_f64();
@@ -103,7 +105,7 @@ fn main() {
     let request = format!("GET {path} HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {}\r\n\r\n", server.admin);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for run in 0..=RUNS {
-        let (a, b) = (measure(server.address, &request), measure(plain, &request));
+        let (a, b) = (measure(server.address, &request, CLIENTS), measure(plain, &request, CLIENTS));
         println!(
             "run {run}: outpost {:.0}/s p50 {:?} p99 {:?} | bare {:.0}/s p50 {:?} p99 {:?}",
             a.rate, a.p50, a.p99, b.rate, b.p50, b.p99
@@ -115,4 +117,21 @@ fn main() {
     }
     let (ours, theirs) = (median(ours), median(theirs));
     println!("median: outpost {ours:.0}/s, bare {theirs:.0}/s, ratio {:.2}", ours / theirs);
+    writes(&server);
+}
+
+fn writes(server: &server::Server) {
+    let (project, ..) = server.tenant("bench");
+    let body = format!("{{\"name\":\"bench\",\"project_id\":\"{project}\"}}");
+    let request = format!(
+        "POST /v1/api-keys HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        server.admin,
+        body.len()
+    );
+    for clients in WRITERS {
+        let runs: Vec<Figures> = (0..RUNS).map(|_| measure(server.address, &request, clients)).collect();
+        let p99 = runs.iter().map(|run| run.p99).max().unwrap();
+        let rate = median(runs.into_iter().map(|run| run.rate).collect());
+        println!("{clients} clients: {rate:.0} acknowledged key creations/s over HTTP, worst p99 {p99:?}");
+    }
 }

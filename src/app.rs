@@ -20,7 +20,7 @@ use crate::config::{Config, Tls};
 use crate::control::Control;
 use crate::engine::{self, Engine};
 use crate::http::Api;
-use crate::http::server::{self, DRAIN, Limits};
+use crate::http::server::{self, Limits};
 use crate::http::tls::{self, TlsError};
 use crate::service::secrets::Secret;
 use crate::service::{audit::Audit, keys::Keys, projects::Projects, setup};
@@ -28,9 +28,6 @@ use crate::storage::{OpenError, Store, StoreSettings};
 
 /// Name of the file that keeps the first admin key for scripts.
 pub const ADMIN_KEY_FILE: &str = "admin.key";
-
-/// Part of the drain that running streams get before they are ended with an error event.
-const STREAMS_MAY_RUN: Duration = DRAIN.saturating_sub(Duration::from_secs(5));
 
 /// Why the server could not start; the text is for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +63,8 @@ pub struct Stopper {
     api: Data<Api>,
     engine: Engine,
     server: ServerHandle,
+    /// When streams that still run are ended, counted from the stop.
+    patience: Duration,
 }
 
 impl App {
@@ -86,8 +85,10 @@ impl App {
         let engine = Engine::start(engine_settings(config), ambient.clone())?;
         let control = Control::listen(&data, store.clone())?;
         let api = Data::new(api(&store, &engine, ambient));
-        let server = server::build(api.clone(), listener, tls, Limits::default())?;
-        let stopper = Stopper { api, engine, server: server.handle() };
+        let limits = Limits { drain: config.drain, ..Limits::default() };
+        let server = server::build(api.clone(), listener, tls, limits)?;
+        // The last sixth is for the error events to reach their clients.
+        let stopper = Stopper { api, engine, server: server.handle(), patience: config.drain * 5 / 6 };
         Ok(Self { server, address, secure, first_key, store, stopper, control })
     }
 
@@ -135,7 +136,7 @@ impl Stopper {
         let gentle = self.server.stop(true);
         let engine = self.engine.clone();
         let cut = async move {
-            actix_web::rt::time::sleep(STREAMS_MAY_RUN).await;
+            actix_web::rt::time::sleep(self.patience).await;
             engine.abort();
             std::future::pending::<()>().await;
         };

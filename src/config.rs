@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
@@ -31,6 +32,9 @@ pub struct ServeArgs {
     /// Start without models rather than pull the starter set
     #[arg(long, env = "OUTPOST_NO_PULL")]
     pub no_pull: bool,
+    /// Seconds that running answers may take to end after SIGTERM
+    #[arg(long, env = "OUTPOST_DRAIN_SECONDS", default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub drain_seconds: u64,
     /// How log lines are written to standard error
     #[arg(long, env = "OUTPOST_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
     pub log_format: LogFormat,
@@ -78,6 +82,8 @@ pub struct Config {
     pub threads: usize,
     pub memory: u64,
     pub pull: bool,
+    /// How long a stop may take, from the signal to the end of the process.
+    pub drain: Duration,
     pub tls: Tls,
 }
 
@@ -107,6 +113,7 @@ impl Config {
             threads: args.threads.map_or_else(default_threads, usize::from),
             memory: args.memory.unwrap_or_else(default_memory),
             pull: !args.no_pull,
+            drain: Duration::from_secs(args.drain_seconds),
             tls,
         })
     }

@@ -15,9 +15,6 @@ use super::frame::frame;
 use super::reply::Mount;
 use super::{Api, openapi, routes};
 
-/// How long running requests may take to end after a stop is asked for.
-pub const DRAIN: Duration = Duration::from_secs(30);
-
 /// Bounds of the listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -25,12 +22,14 @@ pub struct Limits {
     pub workers: usize,
     /// Open connections, over all workers.
     pub connections: usize,
+    /// How long running requests may take to end after a stop is asked for.
+    pub drain: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { workers: cores.min(8), connections: 8192 }
+        Self { workers: cores.min(8), connections: 8192, drain: Duration::from_secs(30) }
     }
 }
 
@@ -60,7 +59,7 @@ pub fn build(
     .keep_alive(Duration::from_secs(75))
     // A client that closes its side has left: its work is cancelled, not finished for nobody.
     .h1_allow_half_closed(false)
-    .shutdown_timeout(DRAIN.as_secs())
+    .shutdown_timeout(limits.drain.as_secs())
     .disable_signals();
     let server = match tls {
         Some(config) => server.listen_rustls_0_23(listener, config)?,

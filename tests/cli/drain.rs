@@ -7,37 +7,60 @@ use serde_json::json;
 use crate::process::{MODEL, Serving, folder, rest, run};
 use crate::tiny_model::TinyModel;
 
+/// What a hundred clients with a stream each got, when the stop came soon after they began.
+fn crowd_at_a_stop(serving: &Serving, tokens: u32) -> Vec<(u16, String)> {
+    let body = json!({
+        "model": MODEL, "stream": true, "max_tokens": tokens, "ignore_eos": true,
+        "messages": [{ "role": "user", "content": "go on" }],
+    });
+    std::thread::scope(|scope| {
+        let ask = || {
+            let response = serving.request(reqwest::Method::POST, "/v1/chat/completions", Some(&body));
+            (response.status().as_u16(), rest(response))
+        };
+        let crowd: Vec<_> = (0..100).map(|_| scope.spawn(ask)).collect();
+        std::thread::sleep(Duration::from_millis(1500));
+        serving.signal("TERM");
+        crowd.into_iter().map(|one| one.join().unwrap()).collect()
+    })
+}
+
+fn ended_with_error(text: &str) -> bool {
+    text.contains("\"code\":\"shutting_down\"") && !text.contains("[DONE]")
+}
+
+#[test]
+fn streams_that_outlast_the_drain_end_with_an_error_event() {
+    let folder = folder(&TinyModel { context: 8192, blocks: 4, width: 256, ..TinyModel::default() });
+    let mut serving = Serving::start(folder.path(), &["--drain-seconds", "3"]);
+    let outcomes = crowd_at_a_stop(&serving, 8000);
+    assert_eq!(serving.wait(Duration::from_secs(3)), Some(0));
+    let begun = outcomes.iter().filter(|(_, text)| text.contains("\"content\"")).count();
+    assert!(begun > 0, "some streams had begun");
+    for (status, text) in &outcomes {
+        assert!(*status == 503 || ended_with_error(text), "{status}: …{}", &text[text.len().saturating_sub(300)..]);
+    }
+    assert!(run(folder.path(), &["check"]).status.success());
+}
+
 #[test]
 fn streams_end_properly_and_the_store_is_clean_after_a_stop() {
     // Four layers of 256 and a long answer: the queue is full of work when the signal comes.
     let folder = folder(&TinyModel { context: 8192, blocks: 4, width: 256, ..TinyModel::default() });
     let mut serving = Serving::start(folder.path(), &[]);
-    let body = json!({
-        "model": MODEL, "stream": true, "max_tokens": 400, "ignore_eos": true,
-        "messages": [{ "role": "user", "content": "go on" }],
-    });
-    let outcomes: Vec<(u16, String)> = std::thread::scope(|scope| {
-        let crowd: Vec<_> = (0..100)
-            .map(|_| {
-                scope.spawn(|| {
-                    let response = serving.request(reqwest::Method::POST, "/v1/chat/completions", Some(&body));
-                    (response.status().as_u16(), rest(response))
-                })
-            })
-            .collect();
-        std::thread::sleep(Duration::from_millis(1500));
-        serving.signal("TERM");
-        crowd.into_iter().map(|one| one.join().unwrap()).collect()
-    });
+    let outcomes = crowd_at_a_stop(&serving, 400);
     let stopped = Instant::now();
     assert_eq!(serving.wait(Duration::from_secs(30)), Some(0));
     assert!(stopped.elapsed() < Duration::from_secs(30));
     let mut finished = 0;
     for (status, text) in &outcomes {
         let ended_well = text.trim_end().ends_with("data: [DONE]");
-        let ended_with_error = text.contains("\"code\":\"shutting_down\"") && !text.contains("[DONE]");
         let refused = *status == 503;
-        assert!(ended_well || ended_with_error || refused, "{status}: …{}", &text[text.len().saturating_sub(300)..]);
+        assert!(
+            ended_well || ended_with_error(text) || refused,
+            "{status}: …{}",
+            &text[text.len().saturating_sub(300)..]
+        );
         finished += usize::from(ended_well);
     }
     assert!(finished > 0, "what was running when the signal came was let to its end");

@@ -203,6 +203,7 @@ pub fn config(folder: &Path) -> Config {
         threads: 2,
         memory: 2 << 30,
         pull: false,
+        drain: Duration::from_secs(30),
         tls: Tls::Off,
     }
 }
