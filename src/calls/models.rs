@@ -58,13 +58,18 @@ fn unknown(id: &str) -> Error {
 
 /// What a caller is told about a model that could not be loaded.
 pub(super) fn refuse_load(id: &str, error: &LoadError) -> Error {
+    let unavailable = |why: &dyn std::fmt::Display| {
+        let message = format!("The model '{id}' cannot be used: {why}.");
+        Error::new(Code::ModelUnavailable, message).param("model").retry_after(Duration::from_secs(30))
+    };
     match error {
         LoadError::NotFound => unknown(id),
-        LoadError::NotText { .. } => Error::invalid("model", format!("The model '{id}' cannot chat: {error}.")),
-        LoadError::Broken { .. } | LoadError::NoMemory { .. } => {
-            let message = format!("The model '{id}' cannot be used: {error}.");
-            Error::new(Code::ModelUnavailable, message).param("model").retry_after(Duration::from_secs(30))
+        LoadError::NotText { architecture, .. } => {
+            let message = format!("The model '{id}' is no chat model: its architecture is {architecture}.");
+            Error::invalid("model", message)
         }
+        LoadError::Broken { reason, .. } => unavailable(reason),
+        LoadError::NoMemory { .. } => unavailable(error),
     }
 }
 

@@ -20,6 +20,7 @@ use super::names::{check_file_path, is_model_name};
 use super::place::Staging;
 use super::presence::is_weights;
 use super::progress::Progress;
+use crate::models::gguf::GgufFile;
 
 /// What a caller may choose about an import.
 #[derive(Clone, Debug, Default)]
@@ -90,6 +91,7 @@ fn fill(
     };
     staging.check_space(total)?;
     progress.start(&format!("importing {name}"), total);
+    let hashed = matches!(form, Form::Archive(_));
     let mut each = |bytes| progress.advance(bytes);
     let filled = match form {
         Form::Archive(archive) => unpack(*archive, staging, &mut each),
@@ -97,7 +99,23 @@ fn fill(
         Form::Folder => copy_folder(from, staging, &mut each),
     };
     progress.done();
-    filled.map(|()| total)
+    filled?;
+    // An archive's hashes have told already whether a file was cut or changed on the way.
+    if !hashed {
+        check_headers(&staging.files())?;
+    }
+    Ok(total)
+}
+
+/// A file that broke off on a USB stick is found out here and not at the first chat.
+fn check_headers(folder: &Path) -> Result<(), TransferError> {
+    visit_files(folder, &mut |name, _| {
+        let path = folder.join(name);
+        if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("gguf")) {
+            GgufFile::open(&path).map_err(|why| TransferError::entry(name, format!("cannot be used: {why}")))?;
+        }
+        Ok(())
+    })
 }
 
 /// Opens before it looks, so that what was looked at is what is read.

@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should stop with the error")]
 
+#[path = "../common/tiny_model.rs"]
+mod tiny_model;
+
 mod bench;
 mod index;
 mod pulls;

@@ -6,6 +6,7 @@ use outpost::catalog::progress::Silent;
 use outpost::catalog::{ImportOptions, TransferError, export, import};
 
 use crate::bench::{Bench, tree, write_folder};
+use crate::tiny_model::{self, TinyModel};
 
 /// Puts something that is no file at a path.
 type Make<'m> = &'m dyn Fn(&Path);
@@ -58,24 +59,35 @@ fn an_export_writes_a_tar_that_others_can_read_and_overwrites_nothing() {
 #[test]
 fn a_bare_gguf_becomes_a_model_named_after_it() {
     let bench = Bench::new();
-    let file = bench.path("Qwen2.5-Q4_K_M.gguf");
-    fs::write(&file, b"GGUF and so on").unwrap();
+    let file = tiny_model::write(&bench.path("usb"), "Qwen2.5-Q4_K_M", &TinyModel::default());
     let imported = import(&bench.models(), &file, &plain(), &mut Silent).unwrap();
     assert_eq!(imported.name, "Qwen2.5-Q4_K_M");
-    assert_eq!(tree(&imported.path), [("Qwen2.5-Q4_K_M.gguf".to_owned(), b"GGUF and so on".to_vec())]);
+    assert_eq!(tree(&imported.path), [("Qwen2.5-Q4_K_M.gguf".to_owned(), fs::read(&file).unwrap())]);
+}
+
+#[test]
+fn a_gguf_that_was_cut_on_its_way_is_refused_at_once() {
+    let bench = Bench::new();
+    let file = tiny_model::write(&bench.path("usb"), "cut", &TinyModel::default());
+    let whole = fs::read(&file).unwrap();
+    fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    for from in [file.as_path(), file.parent().unwrap()] {
+        let error = import(&bench.models(), from, &plain(), &mut Silent).unwrap_err().to_string();
+        assert!(error.contains("cut.gguf") && error.contains("truncated"), "{error}");
+        assert!(!bench.models().join("cut").exists());
+    }
 }
 
 #[test]
 fn an_existing_model_is_replaced_only_by_force() {
     let bench = Bench::new();
     bench.model("m", &[("old.gguf", b"GGUF old"), ("old.json", b"{}")]);
-    let file = bench.path("new.gguf");
-    fs::write(&file, b"GGUF new").unwrap();
+    let file = tiny_model::write(&bench.path("usb"), "new", &TinyModel::default());
     let error = import(&bench.models(), &file, &named("m"), &mut Silent).unwrap_err();
     assert!(error.to_string().contains("--force"), "{error}");
     let force = ImportOptions { name: Some("m".into()), force: true };
     let imported = import(&bench.models(), &file, &force, &mut Silent).unwrap();
-    assert_eq!(tree(&imported.path), [("new.gguf".to_owned(), b"GGUF new".to_vec())]);
+    assert_eq!(tree(&imported.path), [("new.gguf".to_owned(), fs::read(&file).unwrap())]);
     assert_eq!(tree(&bench.models().join(".pull")), [("m.lock".to_owned(), Vec::new())]);
 }
 
