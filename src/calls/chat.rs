@@ -210,6 +210,10 @@ fn refuse(refused: Refused) -> Error {
 fn fail(failure: Failure) -> Error {
     match failure {
         Failure::ShuttingDown => shutting_down(),
+        Failure::Unread => Error::new(
+            Code::RequestTimeout,
+            "The answer was given up because the client did not read it. Read streams as they come.",
+        ),
         Failure::Broken(reason) => Error::internal(reason),
     }
 }

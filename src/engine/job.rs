@@ -1,6 +1,7 @@
 //! A request that runs: first its prompt, chunk by chunk, then its choices, token by token.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::mpsc::{OwnedPermit, Sender};
 
@@ -22,6 +23,8 @@ pub(super) struct Job {
     pub turn: u64,
     /// Nothing more is to be done: all choices ended, it failed, or its caller left.
     pub over: bool,
+    /// Since when no choice can go on because nobody reads.
+    unread_since: Option<Duration>,
     _memory: Lease,
 }
 
@@ -55,6 +58,7 @@ impl Job {
             stage: Stage::Prefill { kv: None, done: 0 },
             turn: 0,
             over: false,
+            unread_since: None,
             _memory: memory,
         };
         match job.model.network.cache(limit) {
@@ -100,6 +104,16 @@ impl Job {
         self.over = true;
         if let Some(last) = self.last.take() {
             drop(last.send(Err(failure)));
+        }
+    }
+
+    /// Ends the job of a reader that has taken nothing for longer than `patience`: its places and
+    /// its memory belong to others. `planned`: whether the job has a part in the step.
+    pub fn expect_reader(&mut self, planned: bool, now: Duration, patience: Duration) {
+        if planned || self.is_prefilling() {
+            self.unread_since = None;
+        } else if now.saturating_sub(*self.unread_since.get_or_insert(now)) > patience {
+            self.fail(Failure::Unread);
         }
     }
 

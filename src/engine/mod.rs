@@ -26,6 +26,7 @@ mod worker;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crate::ambient::Ambient;
 
@@ -53,6 +54,8 @@ pub struct Settings {
     pub max_queued_tokens: usize,
     /// Prompt tokens computed in one step: what a long prompt can delay others by.
     pub prefill_chunk: usize,
+    /// How long a reader may take nothing while its answer waits, before the answer is given up.
+    pub reader_patience: Duration,
 }
 
 impl Settings {
@@ -66,6 +69,7 @@ impl Settings {
             max_queued_requests: 64,
             max_queued_tokens: 131_072,
             prefill_chunk: 32,
+            reader_patience: Duration::from_secs(60),
         }
     }
 }

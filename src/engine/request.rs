@@ -72,6 +72,9 @@ pub enum Ending {
 pub enum Failure {
     #[error("the server is shutting down")]
     ShuttingDown,
+    /// Nobody took the pieces for too long.
+    #[error("the answer was not read")]
+    Unread,
     /// A defect, for the log.
     #[error("generation failed: {0}")]
     Broken(String),

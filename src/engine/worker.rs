@@ -111,14 +111,16 @@ impl Worker {
 
     /// One step of every model in use. `false`: there was nothing that could be done.
     fn step(&mut self) -> bool {
-        let chunk = self.shared.settings.prefill_chunk;
+        let (chunk, patience) = (self.shared.settings.prefill_chunk, self.shared.settings.reader_patience);
+        let began = self.ambient.uptime();
         let prompt = self.next_prompt();
         let mut planned: Vec<Planned> = Vec::new();
         for (index, job) in self.jobs.iter_mut().enumerate().filter(|(_, job)| !job.over) {
             let chunk = (prompt == Some(index)).then_some(chunk);
-            planned.extend(job.plan(chunk).into_iter().map(|part| (index, part)));
+            let parts = job.plan(chunk);
+            job.expect_reader(!parts.is_empty(), began, patience);
+            planned.extend(parts.into_iter().map(|part| (index, part)));
         }
-        let began = self.ambient.uptime();
         for model in self.models(&planned) {
             let own = |(index, _): &&Planned| self.jobs.get(*index).is_some_and(|job| Arc::ptr_eq(&job.model, &model));
             let part: Vec<Planned> = planned.iter().filter(own).copied().collect();

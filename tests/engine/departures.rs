@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outpost::engine::{Failure, Generation, Refused};
 
-use crate::support::{pieces, request, slow};
+use crate::support::{Rig, pieces, request, slow};
 
 #[tokio::test]
 async fn leaving_in_the_queue_in_prefill_and_in_decode_frees_the_place() {
@@ -88,4 +88,30 @@ async fn the_last_handle_ends_the_engine() {
     let ticket = rig.engine.submit(&rig.model, request(vec![7; 8], 3_000)).unwrap();
     drop(rig);
     assert_eq!(pieces(ticket.pieces).await, Err(Failure::ShuttingDown));
+}
+
+#[tokio::test]
+async fn a_reader_that_takes_nothing_loses_its_place_after_a_while() {
+    let rig = slow(|settings| settings.max_running = 1);
+    let mut unread = rig.engine.submit(&rig.model, request(vec![5; 8], 2_000)).unwrap();
+    // Until the channel is full the answer grows; then only time passes.
+    let stuck = async |rig: &Rig| {
+        tokio::time::sleep(Duration::from_millis(700)).await;
+        rig.engine.load().running
+    };
+    while stuck(&rig).await != 1 {}
+    rig.ambient.advance(Duration::from_secs(59));
+    assert_eq!(stuck(&rig).await, 1, "a slow reader has its time");
+    for _ in 0..20 {
+        rig.ambient.advance(Duration::from_secs(61));
+        if stuck(&rig).await == 0 {
+            break;
+        }
+    }
+    assert_eq!((rig.engine.load().running, rig.engine.load().kv_bytes), (0, 0));
+    let mut last = None;
+    while let Some(piece) = unread.pieces.recv().await {
+        last = Some(piece);
+    }
+    assert_eq!(last, Some(Err(Failure::Unread)));
 }
