@@ -3,10 +3,10 @@
 use actix_web::{delete, get, patch, post, put, web};
 use serde::{Deserialize, Serialize};
 
-use super::super::input::{ApiJson, ApiParams, ApiPath, loose, nullable};
-use super::super::reply::{Head, List, Mount, Reply, Time};
 use crate::ambient::Timestamp;
 use crate::error::{Error, Result};
+use crate::http::input::{ApiJson, ApiParams, ApiPath, loose, nullable, shorten};
+use crate::http::reply::{Head, List, Mount, Reply, Time};
 use crate::http::{Api, caller::Caller};
 use crate::ids::{KeyId, ProjectId};
 use crate::service::keys::{Change, Key, KeyChange, NewKey, Rotation};
@@ -122,7 +122,7 @@ fn reply_with_secret(caller: &Caller, api: &Api, key: Key, secret: &Secret) -> R
 
 /// A project named in a body or query: one that cannot exist is reported like one that does not.
 pub(super) fn project(text: &str) -> Result<ProjectId> {
-    text.parse().map_err(|_| Error::not_found("project", super::super::input::shorten(text)).param("project_id"))
+    text.parse().map_err(|_| Error::not_found("project", shorten(text)).param("project_id"))
 }
 
 /// Create a key. Its secret is in this answer and never again.

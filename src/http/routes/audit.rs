@@ -4,8 +4,8 @@ use actix_web::{get, web};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::super::input::{ApiParams, loose};
-use super::super::reply::{Head, List, Reply, Time};
+use crate::http::input::{ApiParams, loose};
+use crate::http::reply::{Head, List, Reply, Time};
 use crate::http::{Api, caller::Caller};
 use crate::service::audit::{AuditEvent, AuditFilter};
 use crate::service::page::PageRequest;

@@ -3,10 +3,10 @@
 use actix_web::{get, web};
 use serde::{Deserialize, Serialize};
 
-use super::super::input::{ApiParams, loose};
-use super::super::reply::{Head, List, Reply};
 use crate::engine::{Kind, ModelInfo};
 use crate::error::{Code, Error, Result};
+use crate::http::input::{ApiParams, loose};
+use crate::http::reply::{Head, List, Reply};
 use crate::http::{Api, caller::Caller};
 use crate::ids::ProjectId;
 

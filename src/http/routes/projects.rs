@@ -4,8 +4,8 @@ use actix_web::{get, post, put, web};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 
-use super::super::input::{ApiJson, ApiParams, ApiPath};
-use super::super::reply::{Head, Item, List, Mount, Reply, Time};
+use crate::http::input::{ApiJson, ApiParams, ApiPath};
+use crate::http::reply::{Head, Item, List, Mount, Reply, Time};
 use crate::http::{Api, caller::Caller, paging::Paging};
 use crate::ids::ProjectId;
 use crate::service::projects::{NewProject, Project, ProjectSettings};

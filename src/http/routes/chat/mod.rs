@@ -7,8 +7,8 @@ mod stream;
 
 use actix_web::{HttpRequest, post, web};
 
-use super::super::input::ApiJson;
-use super::super::reply::{Head, Reply};
+use crate::http::input::ApiJson;
+use crate::http::reply::{Head, Reply};
 use crate::http::{Api, caller::Caller, frame};
 
 /// Generate an assistant message; with `stream: true` as server-sent events.
