@@ -18,6 +18,13 @@ const MOST_STOPS: usize = 16;
 const LONGEST_STOP: usize = 256;
 const MOST_BIASES: usize = 1024;
 
+/// Sampling where the caller says nothing: what local servers do (llama.cpp's defaults). Small models
+/// drift into nonsense when every token of the vocabulary may be drawn.
+const TEMPERATURE: f32 = 0.8;
+const TOP_P: f32 = 0.95;
+const TOP_K: u32 = 40;
+const MIN_P: f32 = 0.05;
+
 /// Fields that cannot change what this server answers.
 const IGNORED: [&str; 13] = [
     "user",
@@ -43,13 +50,13 @@ pub struct ChatRequest {
     messages: Vec<ChatMessage>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
-    /// 0–2, 1 if absent; 0 always takes the likeliest token.
+    /// 0–2, 0.8 if absent; 0 always takes the likeliest token.
     temperature: Option<f32>,
-    /// Above 0 up to 1.
+    /// Above 0 up to 1, 0.95 if absent.
     top_p: Option<f32>,
-    /// Draw among this many likeliest tokens; 0 is off.
+    /// Draw among this many likeliest tokens, 40 if absent; 0 is off.
     top_k: Option<u32>,
-    /// Draw among tokens at least this likely, relative to the likeliest: 0–1.
+    /// Draw among tokens at least this likely, relative to the likeliest: 0–1, 0.05 if absent.
     min_p: Option<f32>,
     /// −2 to 2.
     frequency_penalty: Option<f32>,
@@ -126,10 +133,10 @@ impl ChatRequest {
 
     fn sampling(&self) -> Result<Sampling> {
         Ok(Sampling {
-            temperature: number("temperature", self.temperature, 1.0, 0.0, 2.0)?,
-            top_p: positive("top_p", self.top_p, 1.0)?,
-            top_k: self.top_k.unwrap_or(0),
-            min_p: number("min_p", self.min_p, 0.0, 0.0, 1.0)?,
+            temperature: number("temperature", self.temperature, TEMPERATURE, 0.0, 2.0)?,
+            top_p: positive("top_p", Some(self.top_p.unwrap_or(TOP_P)), 1.0)?,
+            top_k: self.top_k.unwrap_or(TOP_K),
+            min_p: number("min_p", self.min_p, MIN_P, 0.0, 1.0)?,
             frequency_penalty: number("frequency_penalty", self.frequency_penalty, 0.0, -2.0, 2.0)?,
             presence_penalty: number("presence_penalty", self.presence_penalty, 0.0, -2.0, 2.0)?,
             repetition_penalty: positive("repetition_penalty", self.repetition_penalty, 10.0)?,
