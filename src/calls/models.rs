@@ -21,7 +21,7 @@ impl Models {
     pub async fn list(&self, access: &Access) -> Result<Vec<ModelInfo>> {
         let engine = self.engine.clone();
         let mut models = blocking(move || Ok(engine.models().list())).await?;
-        models.retain(|model| access.models().is_none_or(|allowed| allowed.contains(&model.id)));
+        models.retain(|model| access.lists(&model.id));
         models.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(models)
     }
@@ -36,16 +36,9 @@ impl Models {
             }
         };
         let found = found.ok_or_else(|| unknown(id))?;
-        match access.models() {
-            Some(allowed) if !allowed.iter().any(|model| model == id) => Err(not_allowed(id)),
-            _ => Ok(found),
-        }
+        access.require_listed(id)?;
+        Ok(found)
     }
-}
-
-fn not_allowed(id: &str) -> Error {
-    let message = format!("This key may not use the model '{id}'. Use one of the models that the key lists.");
-    Error::new(Code::ModelNotAllowed, message).param("model")
 }
 
 fn unknown(id: &str) -> Error {

@@ -58,17 +58,16 @@ fn keep_headers(response: &mut ServiceResponse, headers: actix_web::http::header
 }
 
 fn render(failure: &ActixError, id: RequestId) -> actix_web::HttpResponse {
-    match failure.as_error::<Error>() {
-        Some(ours) => {
-            log_cause(ours, id);
-            error::render(ours, id)
-        }
+    let translated;
+    let ours = match failure.as_error::<Error>() {
+        Some(ours) => ours,
         None => {
-            let ours = error::translate(failure);
-            log_cause(&ours, id);
-            error::render(&ours, id)
+            translated = error::translate(failure);
+            &translated
         }
-    }
+    };
+    log_cause(ours, id);
+    error::render(ours, id)
 }
 
 fn log_cause(error: &Error, id: RequestId) {

@@ -193,14 +193,22 @@ impl Access {
     /// Demands that the key may call `model`. An allow-list binds admins too.
     pub fn require_model(&self, model: &str) -> Result<()> {
         self.require(self.project, Scope::Inference)?;
-        match self.models() {
-            Some(allowed) if !allowed.iter().any(|name| name == model) => {
-                let text =
-                    format!("Your API key may not call the model '{model}'. It may call: {}.", allowed.join(", "));
-                Err(Error::new(Code::ModelNotAllowed, text).param("model"))
-            }
-            _ => Ok(()),
+        self.require_listed(model)
+    }
+
+    /// Whether the key's allow-list, if it has one, names `model`.
+    pub fn lists(&self, model: &str) -> bool {
+        self.models().is_none_or(|allowed| allowed.iter().any(|name| name == model))
+    }
+
+    /// Demands that the allow-list names `model`; looking at a model needs no scope beyond that.
+    pub fn require_listed(&self, model: &str) -> Result<()> {
+        if self.lists(model) {
+            return Ok(());
         }
+        let allowed = self.models().unwrap_or_default().join(", ");
+        let text = format!("Your API key may not call the model '{model}'. It may call: {allowed}.");
+        Err(Error::new(Code::ModelNotAllowed, text).param("model"))
     }
 
     /// Demands that a key made by this one would hold no more than it does.

@@ -134,12 +134,12 @@ impl ChatRequest {
     fn sampling(&self) -> Result<Sampling> {
         Ok(Sampling {
             temperature: number("temperature", self.temperature, TEMPERATURE, 0.0, 2.0)?,
-            top_p: positive("top_p", Some(self.top_p.unwrap_or(TOP_P)), 1.0)?,
+            top_p: positive("top_p", self.top_p, TOP_P, 1.0)?,
             top_k: self.top_k.unwrap_or(TOP_K),
             min_p: number("min_p", self.min_p, MIN_P, 0.0, 1.0)?,
             frequency_penalty: number("frequency_penalty", self.frequency_penalty, 0.0, -2.0, 2.0)?,
             presence_penalty: number("presence_penalty", self.presence_penalty, 0.0, -2.0, 2.0)?,
-            repetition_penalty: positive("repetition_penalty", self.repetition_penalty, 10.0)?,
+            repetition_penalty: positive("repetition_penalty", self.repetition_penalty, 1.0, 10.0)?,
             seed: 0,
             logit_bias: biases(self.logit_bias.as_ref())?,
             min_tokens: self.min_tokens.unwrap_or(0),
@@ -216,9 +216,9 @@ fn number(field: &str, given: Option<f32>, default: f32, least: f32, most: f32) 
     within(field, given.unwrap_or(default), least, most)
 }
 
-/// A factor above 0 up to `most`, 1 if absent.
-fn positive(field: &str, given: Option<f32>, most: f32) -> Result<f32> {
-    let value = given.unwrap_or(1.0);
+/// A factor above 0 up to `most`.
+fn positive(field: &str, given: Option<f32>, default: f32, most: f32) -> Result<f32> {
+    let value = given.unwrap_or(default);
     if value > 0.0 && value <= most {
         return Ok(value);
     }
