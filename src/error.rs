@@ -52,7 +52,13 @@ codes! {
     Conflict              => 409 "conflict_error"        "conflict",
     RequestTooLarge       => 413 "invalid_request_error" "request_too_large",
     UnsupportedEncoding   => 415 "invalid_request_error" "unsupported_content_encoding",
+    /// `If-Match` names another version than the stored one.
+    PreconditionFailed    => 412 "conflict_error"        "precondition_failed",
+    /// The idempotency key came before, with another request.
+    IdempotencyConflict   => 422 "invalid_request_error" "idempotency_conflict",
     RateLimited           => 429 "rate_limit_error"      "rate_limit_exceeded",
+    /// A budget or quota is used up; waiting a moment does not help.
+    InsufficientQuota     => 429 "rate_limit_error"      "insufficient_quota",
     /// A defect: the request id is all the client learns.
     Internal              => 500 "server_error"          "internal_error",
     Overloaded            => 503 "server_error"          "overloaded",

@@ -8,7 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::ambient::Ambient;
 
@@ -88,6 +88,12 @@ macro_rules! ids {
                 serializer.collect_str(self)
             }
         }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+            }
+        }
     )+};
 }
 
@@ -104,6 +110,18 @@ ids! {
     CompletionId "chat completion" "chatcmpl-";
     /// The answer to one listing, which is no resource of its own.
     ListId "list" "list_";
+    /// The answer to one usage query.
+    UsageId "usage report" "usage_";
+    /// A stored transcript.
+    ConversationId "conversation" "conv_";
+    /// Instructions, model and tools under one name.
+    AgentId "agent" "agent_";
+    /// An uploaded file.
+    FileId "file" "file-";
+    /// A fine-tuning job.
+    JobId "fine-tuning job" "ftjob-";
+    /// One thing that happened to a fine-tuning job.
+    JobEventId "fine-tuning event" "ftevent-";
 }
 
 #[cfg(test)]

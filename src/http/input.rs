@@ -35,8 +35,7 @@ impl<T: DeserializeOwned + 'static> FromRequest for ApiJson<T> {
         let (request, payload) = (request.clone(), payload.take());
         Box::pin(async move {
             let body = read_body(&request, payload).await?;
-            // No body is an empty object: a missing field is then named, and where none is required none is missed.
-            from_json(if body.is_empty() { b"{}" } else { &body }).map(Self)
+            from_json(or_empty_object(&body)).map(Self)
         })
     }
 }
@@ -125,7 +124,7 @@ pub fn shorten(text: &str) -> String {
 }
 
 /// Reads the body under its size and time limits. A body must be JSON and not compressed.
-async fn read_body(request: &HttpRequest, payload: Payload) -> Result<Bytes> {
+pub(super) async fn read_body(request: &HttpRequest, payload: Payload) -> Result<Bytes> {
     if let Some(encoding) = request.headers().get(header::CONTENT_ENCODING) {
         let encoding = shorten(&String::from_utf8_lossy(encoding.as_bytes()));
         let message = format!("Content-Encoding '{encoding}' is not accepted. Send the body uncompressed.");
@@ -176,7 +175,12 @@ fn require_json(request: &HttpRequest) -> Result<()> {
     }
 }
 
-fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
+/// No body is an empty object: a missing field is then named, and where none is required none is missed.
+pub(super) fn or_empty_object(body: &[u8]) -> &[u8] {
+    if body.is_empty() { b"{}" } else { body }
+}
+
+pub(super) fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
     let text = std::str::from_utf8(body).map_err(|bad| {
         Error::new(
             Code::InvalidParameter,

@@ -14,6 +14,7 @@ pub mod reply;
 pub mod routes;
 pub mod server;
 pub mod sse;
+pub mod submission;
 pub mod tls;
 
 use std::sync::Arc;

@@ -3,12 +3,16 @@
 use std::fmt::Display;
 
 use actix_web::HttpResponse;
+use actix_web::http::header::{HeaderName, HeaderValue};
 use serde::Serialize;
 
 use super::caller::Caller;
 use crate::ambient::Timestamp;
 use crate::error::Result;
 use crate::ids::ListId;
+
+/// Set on an answer that an earlier request with the same idempotency key was given.
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// What a handler returns.
 pub type Reply = Result<HttpResponse>;
@@ -150,9 +154,13 @@ impl<T> List<T> {
 }
 
 impl Caller {
-    /// [`Mount::reply`] on the caller's mount.
+    /// [`Mount::reply`] on the caller's mount; marked where it repeats an earlier answer.
     pub fn reply<T: Serialize>(&self, head: Head<impl Display>, body: T) -> Reply {
-        Ok(self.mount.reply(head, body))
+        let mut reply = self.mount.reply(head, body);
+        if self.access.claim().is_some_and(|claim| claim.replayed()) {
+            reply.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+        }
+        Ok(reply)
     }
 
     /// A page of a listing.

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::claim::Claim;
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
 
@@ -133,24 +134,43 @@ impl Serialize for Scopes {
     }
 }
 
-/// Proof that a caller showed a valid key, and what that key allows.
+impl<'de> Deserialize<'de> for Scopes {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Scopes::from_names(&Vec::<String>::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Proof that a caller showed a valid key, what that key allows, and the idempotency key that came
+/// with it.
 #[derive(Clone, Debug)]
 pub struct Access {
     key: KeyId,
     project: ProjectId,
     scopes: Scopes,
     models: Option<Arc<[String]>>,
+    claim: Option<Arc<Claim>>,
 }
 
 impl Access {
     pub(super) fn new(key: KeyId, project: ProjectId, scopes: Scopes, models: Option<Arc<[String]>>) -> Self {
-        Self { key, project, scopes, models }
+        Self { key, project, scopes, models, claim: None }
     }
 
     /// An access without a key behind it. Management writes refuse it: they look the key up.
     #[doc(hidden)]
     pub fn for_tests(key: KeyId, project: ProjectId, scopes: Scopes, models: Option<Vec<String>>) -> Self {
         Self::new(key, project, scopes, models.map(Into::into))
+    }
+
+    /// The same access for a write that is to happen once.
+    #[must_use]
+    pub fn claiming(self, claim: Claim) -> Self {
+        Self { claim: Some(Arc::new(claim)), ..self }
+    }
+
+    /// The idempotency key that came with the request.
+    pub fn claim(&self) -> Option<&Arc<Claim>> {
+        self.claim.as_ref()
     }
 
     pub fn key(&self) -> KeyId {

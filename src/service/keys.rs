@@ -2,15 +2,17 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::access::{Access, Scope, Scopes};
 use super::audit::Note;
 use super::cache::{Cache, Known, Ticket};
 use super::grace::Graces;
+use super::holdings::{self, Holding};
 use super::page::{Listing, Page, PageRequest, page};
 use super::secrets::{self, Secret};
-use super::{authority, fields};
+use super::{authority, claim, fields};
 use crate::ambient::{Ambient, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
@@ -18,7 +20,7 @@ use crate::storage::keys::{self as stored, KeyRecord, PreviousSecret};
 use crate::storage::{Digest, Pepper, Store, Watcher, projects};
 
 /// A key as its users see it; never its secret.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
     pub id: KeyId,
     pub project: ProjectId,
@@ -185,19 +187,20 @@ impl Keys {
         }
     }
 
-    /// Makes a key. The secret is returned here and never again.
-    pub async fn create(&self, access: &Access, new: NewKey) -> Result<(Key, Secret)> {
+    /// Makes a key. The secret is returned here and never again: not even for a request that is
+    /// repeated under its idempotency key.
+    pub async fn create(&self, access: &Access, new: NewKey) -> Result<(Key, Option<Secret>)> {
         let now = self.ambient.now();
         let id = KeyId::generate(&*self.ambient);
         let secret = Secret::generate(id, &*self.ambient);
         let record = self.new_record(access, new, &secret, now)?;
         let note = self.note(access, "api_key.created");
-        let access = access.clone();
-        let written = self.store.write(move |tx| {
-            authority::confirm(tx, &access, now)?;
-            let project = authority::named_project(tx, &access, record.project)?;
+        let caller = access.clone();
+        let written = claim::write(&self.store, access, now, move |tx| {
+            let project = authority::named_project(tx, &caller, record.project)?;
             authority::living(&project).map_err(|error| error.param("project_id"))?;
-            access.require_grantable(Scopes::from_bits(record.scopes), record.models.as_deref())?;
+            caller.require_grantable(Scopes::from_bits(record.scopes), record.models.as_deref())?;
+            holdings::charge(tx, record.project, now, Holding::ApiKey, 1, 0)?;
             stored::insert(tx, id, &record)?;
             let scopes = Scopes::from_bits(record.scopes);
             note.write(
@@ -206,9 +209,9 @@ impl Keys {
                 id,
                 &json!({ "name": record.name, "scopes": scopes, "models": record.models }),
             )?;
-            Ok(record.clone())
+            Ok(Key::new(id, record.clone()))
         });
-        Ok((Key::new(id, written.await?), secret))
+        Ok((written.await?, unless_replayed(access, secret)))
     }
 
     /// Checks the fields of a new key and fills in defaults.
@@ -267,7 +270,7 @@ impl Keys {
     }
 
     /// Replaces the secret; the old one works on for the grace period.
-    pub async fn rotate(&self, access: &Access, id: KeyId, rotation: Rotation) -> Result<(Key, Secret)> {
+    pub async fn rotate(&self, access: &Access, id: KeyId, rotation: Rotation) -> Result<(Key, Option<Secret>)> {
         let grace = fields::grace(rotation.grace_period_seconds)?;
         fields::reason(rotation.reason.as_deref())?;
         let now = self.ambient.now();
@@ -289,7 +292,7 @@ impl Keys {
             // Starts the steady clock of the grace period now and not at the first use.
             self.graces.end(id, valid_until, &*self.ambient);
         }
-        Ok((key, secret))
+        Ok((key, unless_replayed(access, secret)))
     }
 
     /// Ends a key for good, from the next request on. Repeating it changes nothing.
@@ -309,6 +312,7 @@ impl Keys {
             }
             record.revoked_at = Some(now);
             record.updated_at = now;
+            holdings::charge(tx, record.project, now, Holding::ApiKey, -1, 0)?;
             stored::replace(tx, id, &record)?;
             note.write(tx, record.project, id, &json!({ "name": record.name }))?;
             Ok(record)
@@ -326,23 +330,28 @@ impl Keys {
         mut change: impl FnMut(&mut KeyRecord) -> Result<Value> + Send + 'static,
     ) -> Result<Key> {
         let note = self.note(access, action);
-        let access = access.clone();
-        let written = self.store.write(move |tx| {
-            let mut record = authority::key_to_change(tx, &access, id, now)?;
+        let caller = access.clone();
+        let written = claim::write(&self.store, access, now, move |tx| {
+            let mut record = authority::key_to_change(tx, &caller, id, now)?;
             let project = projects::find(tx, record.project)?;
             project.as_ref().map_or(Ok(()), authority::living)?;
             let detail = change(&mut record)?;
             record.updated_at = now;
             stored::replace(tx, id, &record)?;
             note.write(tx, record.project, id, &detail)?;
-            Ok(record)
+            Ok(Key::new(id, record))
         });
-        Ok(Key::new(id, written.await?))
+        written.await
     }
 
     fn note(&self, access: &Access, action: &'static str) -> Note {
         Note::new(&self.ambient, Some(access), action)
     }
+}
+
+/// A replay found what an earlier request did; its secret is that request's and was told then.
+fn unless_replayed(access: &Access, secret: Secret) -> Option<Secret> {
+    (!access.claim().is_some_and(|claim| claim.replayed())).then_some(secret)
 }
 
 /// A fresh record without expiry and allow-list.

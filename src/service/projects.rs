@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::access::{Access, Scope};
 use super::audit::Note;
 use super::page::{Listing, Page, PageRequest, page};
-use super::{authority, fields};
+use super::{authority, claim, fields};
 use crate::ambient::{Ambient, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::ProjectId;
@@ -15,7 +16,7 @@ use crate::storage::Store;
 use crate::storage::projects::{self, ProjectRecord};
 
 /// A project as its users see it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Project {
     pub id: ProjectId,
     pub name: String,
@@ -78,14 +79,12 @@ impl Projects {
         let record = new.record(self.ambient.now())?;
         let id = ProjectId::generate(&*self.ambient);
         let note = self.note(access, "project.created");
-        let access = access.clone();
-        let written = self.store.write(move |tx| {
-            authority::confirm(tx, &access, record.created_at)?;
+        let written = claim::write(&self.store, access, record.created_at, move |tx| {
             projects::put(tx, id, &record)?;
             note.write(tx, id, id, &json!({ "name": record.name }))?;
-            Ok(record.clone())
+            Ok(Project::new(id, record.clone()))
         });
-        Ok(Project::new(id, written.await?))
+        written.await
     }
 
     /// Replaces name and environment.
@@ -94,10 +93,9 @@ impl Projects {
         fields::environment(settings.environment.as_deref())?;
         let now = self.ambient.now();
         let note = self.note(access, "project.updated");
-        let access = access.clone();
-        let written = self.store.write(move |tx| {
-            authority::confirm(tx, &access, now)?;
-            let mut record = authority::project(tx, &access, id)?;
+        let caller = access.clone();
+        let written = claim::write(&self.store, access, now, move |tx| {
+            let mut record = authority::project(tx, &caller, id)?;
             authority::living(&record)?;
             let detail = json!({
                 "old": { "name": record.name, "environment": record.environment },
@@ -108,9 +106,9 @@ impl Projects {
             record.updated_at = now;
             projects::put(tx, id, &record)?;
             note.write(tx, id, id, &detail)?;
-            Ok(record)
+            Ok(Project::new(id, record))
         });
-        Ok(Project::new(id, written.await?))
+        written.await
     }
 
     pub async fn get(&self, access: &Access, id: ProjectId) -> Result<Project> {
@@ -141,24 +139,23 @@ impl Projects {
         access.require_admin()?;
         let now = self.ambient.now();
         let note = self.note(access, "project.archived");
-        let access = access.clone();
-        let written = self.store.write(move |tx| {
-            authority::confirm(tx, &access, now)?;
-            let mut record = authority::project(tx, &access, id)?;
-            if id == access.project() {
+        let caller = access.clone();
+        let written = claim::write(&self.store, access, now, move |tx| {
+            let mut record = authority::project(tx, &caller, id)?;
+            if id == caller.project() {
                 let text = "You cannot archive the project of the API key that you are using. Use an admin key of another project.";
                 return Err(Error::new(Code::Conflict, text));
             }
             if record.archived_at.is_some() {
-                return Ok(record);
+                return Ok(Project::new(id, record));
             }
             record.archived_at = Some(now);
             record.updated_at = now;
             projects::put(tx, id, &record)?;
             note.write(tx, id, id, &json!({ "name": record.name }))?;
-            Ok(record)
+            Ok(Project::new(id, record))
         });
-        Ok(Project::new(id, written.await?))
+        written.await
     }
 
     fn note(&self, access: &Access, action: &'static str) -> Note {

@@ -2,18 +2,23 @@
 //!
 //! A new table needs no new layout: opening creates it. A changed record does, with a step here.
 
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
 use redb::Database;
 
 use super::error::OpenError;
+use super::holdings::HoldingsRecord;
+use super::keys::KeyRecord;
 use super::pepper::Pepper;
 use super::transaction::{Look as _, ReadTx, WriteTx};
-use super::{database, files, tables};
+use super::{backup, database, files, tables};
+use crate::ids::ProjectId;
 
 /// The layout that this program writes.
-pub const LAYOUT: u32 = 1;
+pub const LAYOUT: u32 = 2;
 
 /// Written by hand and never changed, for every older program must be able to read it.
 const META_VERSION: u8 = 1;
@@ -23,7 +28,7 @@ const PEPPER_CHECK_KEY: &[u8] = b"pepper_check";
 pub(super) const PEPPER_KEY: &[u8] = b"pepper";
 
 /// Step `n` leads from layout `n + 1` to the next. All of them run in one transaction.
-const STEPS: &[fn(&WriteTx) -> crate::error::Result<()>] = &[];
+const STEPS: &[fn(&WriteTx) -> crate::error::Result<()>] = &[count_keys];
 
 /// A value of the table `meta`, as it is stored.
 pub(super) fn meta(bytes: &[u8]) -> Vec<u8> {
@@ -53,18 +58,47 @@ pub(super) fn run(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<()
     if found > LAYOUT {
         return Err(OpenError::NewerLayout { found, known: LAYOUT });
     }
+    if found < LAYOUT {
+        keep_old(db, path, pepper, found)?;
+    }
     let tx = begin(db, path, pepper)?;
-    let steps = STEPS.iter().skip(found.saturating_sub(1) as usize);
-    let migrated = steps.map(|step| step(&tx)).collect::<crate::error::Result<Vec<()>>>();
-    migrated.map_err(|error| OpenError::corrupt(path, error))?;
     for table in tables::ALL {
         tx.create(*table).map_err(|error| OpenError::corrupt(path, error))?;
     }
+    let steps = STEPS.iter().skip(found.saturating_sub(1) as usize);
+    let migrated = steps.map(|step| step(&tx)).collect::<crate::error::Result<Vec<()>>>();
+    migrated.map_err(|error| OpenError::corrupt(path, error))?;
     if found < LAYOUT {
         tx.put_raw(tables::META, LAYOUT_KEY, &meta(&LAYOUT.to_be_bytes()))
             .map_err(|error| OpenError::corrupt(path, error))?;
     }
     tx.commit().map_err(|error| OpenError::corrupt(path, error))
+}
+
+/// Copies the database as it is before the first migration touches it.
+fn keep_old(db: &Database, path: &Path, pepper: &Arc<Pepper>, found: u32) -> Result<(), OpenError> {
+    let kept = path.with_extension(format!("layout-{found}.redb"));
+    let partial = files::partial(&kept);
+    let file = files::create_partial(&partial).map_err(|error| OpenError::io(&partial, error))?;
+    let copied = ReadTx::begin(db, pepper.clone()).and_then(|tx| backup::copy(&tx, file, backup::Pepper::LeaveOut));
+    copied.map_err(|error| OpenError::corrupt(path, error))?;
+    match files::publish(&partial, &kept) {
+        // An earlier attempt got as far as this copy.
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        published => published.map_err(|error| OpenError::io(&kept, error)),
+    }
+}
+
+/// Layout 1 to 2: projects count their living keys.
+fn count_keys(tx: &WriteTx) -> crate::error::Result<()> {
+    let mut living: BTreeMap<ProjectId, u64> = BTreeMap::new();
+    tx.each(&[], None, &mut |_, key: KeyRecord| {
+        *living.entry(key.project).or_default() += u64::from(key.revoked_at.is_none());
+        Ok(ControlFlow::Continue(()))
+    })?;
+    living.into_iter().try_for_each(|(project, api_keys)| {
+        tx.put(&project.to_bytes(), &HoldingsRecord { api_keys, ..HoldingsRecord::default() })
+    })
 }
 
 fn begin(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<WriteTx, OpenError> {

@@ -10,13 +10,17 @@
 
 pub mod audit;
 mod backup;
+pub mod claims;
 mod codec;
 mod database;
 mod error;
 mod fields;
 mod files;
+pub mod holdings;
 pub mod keys;
+pub mod limits;
 mod migrations;
+pub mod owned;
 mod pepper;
 pub mod projects;
 mod restore;

@@ -175,8 +175,13 @@ impl Store {
         let source = Source { path, cache_bytes, opener };
         let db = source.open()?;
         // redb may panic over damaged pages; that is a damaged file and not a crash of the server.
-        database::caught(|| migrations::run(&db, &source.path, &pepper))
-            .unwrap_or_else(|| Err(OpenError::corrupt(&source.path, "unreadable pages")))?;
+        let migrated = database::caught(|| migrations::run(&db, &source.path, &pepper))
+            .unwrap_or_else(|| Err(OpenError::corrupt(&source.path, "unreadable pages")));
+        if let Err(error) = migrated {
+            // After a panic inside, closing may panic as well.
+            let _ = database::caught(move || drop(db));
+            return Err(error);
+        }
         Self::start(db, source, pepper, queue, lock)
     }
 

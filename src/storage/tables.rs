@@ -32,5 +32,73 @@ pub const AUDIT: Table = Table("audit");
 /// Audit id → project id: the rows of all projects in order of time.
 pub const AUDIT_BY_TIME: Table = Table("audit_by_time");
 
+/// Project id, kind of resource, resource id → nothing: what else a project has.
+pub const OWNED: Table = Table("owned");
+/// Project id → limits, ceiling and quotas.
+pub const LIMITS: Table = Table("limits");
+/// Project id → the levels of its rate limiter, as the last answered request left them.
+pub const LEVELS: Table = Table("levels");
+/// Project id → how much of each resource it holds.
+pub const HOLDINGS: Table = Table("holdings");
+/// Project id, time → the bytes that it held from then on.
+pub const HOLDINGS_HISTORY: Table = Table("holdings_history");
+/// Digest of API key and idempotency key → what the first request with it gave.
+pub const CLAIMS: Table = Table("claims");
+/// Inverted time, digest → nothing: claims, the oldest last.
+pub const CLAIMS_BY_AGE: Table = Table("claims_by_age");
+/// Conversation id → conversation.
+pub const CONVERSATIONS: Table = Table("conversations");
+/// Conversation id, place → message.
+pub const MESSAGES: Table = Table("messages");
+/// Agent id → agent.
+pub const AGENTS: Table = Table("agents");
+/// Agent id, version → the agent as it was then.
+pub const AGENT_VERSIONS: Table = Table("agent_versions");
+/// File id → file.
+pub const FILES: Table = Table("files");
+/// File id, place → a piece of its content.
+pub const FILE_CHUNKS: Table = Table("file_chunks");
+/// Job id → fine-tuning job.
+pub const JOBS: Table = Table("jobs");
+/// Job id, event id → event.
+pub const JOB_EVENTS: Table = Table("job_events");
+/// Project id, time, tail → one metered request.
+pub const USAGE: Table = Table("usage");
+/// Project id, width, start, series → sums over that minute, hour or day.
+pub const ROLLUPS: Table = Table("rollups");
+/// Project id, series → the key, endpoint and model that the series counts.
+pub const SERIES: Table = Table("series");
+/// Project id, digest of key, endpoint and model → series.
+pub const SERIES_BY_NAME: Table = Table("series_by_name");
+/// Nothing → from when on raw records and minutes are still there.
+pub const HORIZON: Table = Table("horizon");
+
 /// What opening a store creates if it is not there.
-pub const ALL: &[Table] = &[META, PROJECTS, KEYS, KEYS_BY_PROJECT, AUDIT, AUDIT_BY_TIME];
+pub const ALL: &[Table] = &[
+    META,
+    PROJECTS,
+    KEYS,
+    KEYS_BY_PROJECT,
+    AUDIT,
+    AUDIT_BY_TIME,
+    OWNED,
+    LIMITS,
+    LEVELS,
+    HOLDINGS,
+    HOLDINGS_HISTORY,
+    CLAIMS,
+    CLAIMS_BY_AGE,
+    CONVERSATIONS,
+    MESSAGES,
+    AGENTS,
+    AGENT_VERSIONS,
+    FILES,
+    FILE_CHUNKS,
+    JOBS,
+    JOB_EVENTS,
+    USAGE,
+    ROLLUPS,
+    SERIES,
+    SERIES_BY_NAME,
+    HORIZON,
+];

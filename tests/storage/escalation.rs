@@ -31,6 +31,7 @@ async fn a_key_for_few_models_cannot_reach_more() {
     let mut new = new_key(home, &[]);
     new.models = Some(vec!["small".into()]);
     let (narrow, secret) = world.keys.create(&world.admin, new.clone()).await.unwrap();
+    let secret = secret.unwrap();
     assert_eq!(narrow.models, Some(vec!["small".into()]));
     let access = world.keys.authenticate(secret.expose()).await.unwrap();
     access.require_model("small").unwrap();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use outpost::error::Code;
-use outpost::storage::{OpenError, Store, check};
+use outpost::storage::{LAYOUT, OpenError, Store, check};
 use redb::backends::FileBackend;
 use redb::{Database, ReadableDatabase as _, StorageBackend, TableDefinition};
 
@@ -53,8 +53,8 @@ async fn a_newer_layout_and_a_lost_or_foreign_pepper_are_refused_with_a_remedy()
     store.shutdown();
     let open = || Store::open(settings(dir.path()), clock.clone()).err().unwrap();
     tamper(dir.path(), "meta", b"layout", |value| *value.last_mut().unwrap() = 9);
-    assert!(matches!(open(), OpenError::NewerLayout { found: 9, known: 1 }));
-    tamper(dir.path(), "meta", b"layout", |value| *value.last_mut().unwrap() = 1);
+    assert!(matches!(open(), OpenError::NewerLayout { found: 9, known: LAYOUT }));
+    tamper(dir.path(), "meta", b"layout", |value| *value.last_mut().unwrap() = LAYOUT as u8);
     let pepper = dir.path().join("pepper");
     let saved = std::fs::read(&pepper).unwrap();
     std::fs::write(&pepper, [1; 32]).unwrap();

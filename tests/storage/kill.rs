@@ -35,12 +35,12 @@ async fn write_for_ever(keys: Arc<Keys>, projects: Projects, admin: Access) {
             projects.create(&admin, NewProject { name: "p".into(), ..NewProject::default() }).await.unwrap().id;
         say(&format!("project {project}"));
         let (key, secret) = keys.create(&admin, new_key(project, &[])).await.unwrap();
-        say(&format!("live {} {}", key.id, secret.expose()));
+        say(&format!("live {} {}", key.id, secret.unwrap().expose()));
         let (_, second) = keys.rotate(&admin, key.id, Rotation::default()).await.unwrap();
-        say(&format!("live {} {}", key.id, second.expose()));
+        say(&format!("live {} {}", key.id, second.unwrap().expose()));
         let (doomed, secret) = keys.create(&admin, new_key(project, &[])).await.unwrap();
         keys.revoke(&admin, doomed.id).await.unwrap();
-        say(&format!("dead {} {}", doomed.id, secret.expose()));
+        say(&format!("dead {} {}", doomed.id, secret.unwrap().expose()));
     }
 }
 

@@ -94,7 +94,8 @@ impl World {
     }
 
     pub async fn key(&self, project: ProjectId, scopes: &[&str]) -> (Key, Secret) {
-        self.keys.create(&self.admin, new_key(project, scopes)).await.unwrap()
+        let (key, secret) = self.keys.create(&self.admin, new_key(project, scopes)).await.unwrap();
+        (key, secret.unwrap())
     }
 
     /// A new key's own access.
@@ -109,7 +110,8 @@ impl World {
 
     pub async fn rotate(&self, key: &Key, grace: i64) -> Result<(Key, Secret), Error> {
         let rotation = Rotation { grace_period_seconds: Some(grace), reason: Some("leaked".into()) };
-        self.keys.rotate(&self.admin, key.id, rotation).await
+        let (key, secret) = self.keys.rotate(&self.admin, key.id, rotation).await?;
+        Ok((key, secret.unwrap()))
     }
 }
 

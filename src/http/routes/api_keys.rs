@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::ambient::Timestamp;
 use crate::error::{Error, Result};
-use crate::http::input::{ApiJson, ApiParams, ApiPath, loose, nullable, shorten};
+use crate::http::input::{ApiParams, ApiPath, loose, nullable, shorten};
 use crate::http::reply::{Head, List, Mount, Reply, Time};
-use crate::http::{Api, caller::Caller};
+use crate::http::{Api, caller::Caller, submission::Submission};
 use crate::ids::{KeyId, ProjectId};
 use crate::service::keys::{Change, Key, KeyChange, NewKey, Rotation};
 use crate::service::page::PageRequest;
@@ -85,10 +85,17 @@ pub struct KeyBody {
 pub struct NewKeyBody {
     #[serde(flatten)]
     key: KeyBody,
-    secret: String,
+    /// Null in an answer that is repeated for an idempotency key.
+    secret: Option<String>,
     /// The same secret under the name that OpenAI uses.
-    value: String,
+    value: Option<String>,
+    /// Why there is no secret.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    note: Option<&'static str>,
 }
+
+const TOLD_BEFORE: &str =
+    "The secret was in the first answer to this idempotency key and is not repeated. If it was lost, rotate the key.";
 
 fn head(key: &Key, now: Timestamp) -> Head<KeyId> {
     Head { id: key.id, object: "organization.project.api_key", state: Some(key.state(now)) }
@@ -114,10 +121,11 @@ fn reply(caller: &Caller, api: &Api, key: Key) -> Reply {
     caller.reply(head(&key, api.ambient.now()), body(key, caller.mount))
 }
 
-fn reply_with_secret(caller: &Caller, api: &Api, key: Key, secret: &Secret) -> Reply {
+fn reply_with_secret(caller: &Caller, api: &Api, key: Key, secret: Option<&Secret>) -> Reply {
     let head = head(&key, api.ambient.now());
-    let (secret, value) = (secret.expose().to_owned(), secret.expose().to_owned());
-    caller.reply(head, NewKeyBody { key: body(key, caller.mount), secret, value })
+    let note = secret.is_none().then_some(TOLD_BEFORE);
+    let secret = secret.map(|secret| secret.expose().to_owned());
+    caller.reply(head, NewKeyBody { key: body(key, caller.mount), value: secret.clone(), secret, note })
 }
 
 /// A project named in a body or query: one that cannot exist is reported like one that does not.
@@ -128,11 +136,11 @@ pub(super) fn project(text: &str) -> Result<ProjectId> {
 /// Create a key. Its secret is in this answer and never again.
 #[utoipa::path(tag = "api keys", request_body = CreateKey, responses((status = 200, body = NewKeyBody)))]
 #[post("/api-keys")]
-pub async fn create(caller: Caller, new: ApiJson<CreateKey>, api: web::Data<Api>) -> Reply {
-    let CreateKey { name, project_id, expires_at, scopes, models } = new.0;
+pub async fn create(sent: Submission<CreateKey>, api: web::Data<Api>) -> Reply {
+    let Submission { caller, body: CreateKey { name, project_id, expires_at, scopes, models } } = sent;
     let new = NewKey { name, project: project(&project_id)?, expires_at, scopes, models };
     let (key, secret) = api.keys.create(&caller.access, new).await?;
-    reply_with_secret(&caller, &api, key, &secret)
+    reply_with_secret(&caller, &api, key, secret.as_ref())
 }
 
 /// List a project's keys, newest first. Secrets are never included.
@@ -158,19 +166,19 @@ pub async fn get(caller: Caller, id: ApiPath<KeyId>, api: web::Data<Api>) -> Rep
 #[utoipa::path(tag = "api keys", params(("api_key_id" = String, Path)), request_body = RotateKey,
     responses((status = 200, body = NewKeyBody)))]
 #[put("/api-keys/{api_key_id}")]
-pub async fn rotate(caller: Caller, id: ApiPath<KeyId>, how: ApiJson<RotateKey>, api: web::Data<Api>) -> Reply {
-    let RotateKey { grace_period_seconds, reason } = how.0;
+pub async fn rotate(id: ApiPath<KeyId>, sent: Submission<RotateKey>, api: web::Data<Api>) -> Reply {
+    let Submission { caller, body: RotateKey { grace_period_seconds, reason } } = sent;
     let rotation = Rotation { grace_period_seconds, reason };
     let (key, secret) = api.keys.rotate(&caller.access, id.0, rotation).await?;
-    reply_with_secret(&caller, &api, key, &secret)
+    reply_with_secret(&caller, &api, key, secret.as_ref())
 }
 
 /// Change a key's label, and its expiration if given.
 #[utoipa::path(tag = "api keys", params(("api_key_id" = String, Path)), request_body = UpdateKey,
     responses((status = 200, body = KeyBody)))]
 #[patch("/api-keys/{api_key_id}")]
-pub async fn update(caller: Caller, id: ApiPath<KeyId>, change: ApiJson<UpdateKey>, api: web::Data<Api>) -> Reply {
-    let UpdateKey { name, expires_at } = change.0;
+pub async fn update(id: ApiPath<KeyId>, sent: Submission<UpdateKey>, api: web::Data<Api>) -> Reply {
+    let Submission { caller, body: UpdateKey { name, expires_at } } = sent;
     let expires_at = match expires_at {
         None => Change::Keep,
         Some(None) => Change::Clear,

@@ -4,9 +4,14 @@ use actix_web::{get, post, put, web};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 
-use crate::http::input::{ApiJson, ApiParams, ApiPath};
+use crate::http::input::{ApiParams, ApiPath};
 use crate::http::reply::{Head, Item, List, Mount, Reply, Time};
-use crate::http::{Api, caller::Caller, paging::Paging};
+use crate::http::{
+    Api,
+    caller::Caller,
+    paging::Paging,
+    submission::{Nothing, Submission},
+};
 use crate::ids::ProjectId;
 use crate::service::projects::{NewProject, Project, ProjectSettings};
 
@@ -69,8 +74,8 @@ fn reply(caller: &Caller, project: Project) -> Reply {
 /// Create a project. Needs a key with the scope `admin`.
 #[utoipa::path(tag = "projects", request_body = CreateProject, responses((status = 200, body = ProjectBody)))]
 #[post("/projects")]
-pub async fn create(caller: Caller, new: ApiJson<CreateProject>, api: web::Data<Api>) -> Reply {
-    let CreateProject { name, environment, metadata } = new.0;
+pub async fn create(sent: Submission<CreateProject>, api: web::Data<Api>) -> Reply {
+    let Submission { caller, body: CreateProject { name, environment, metadata } } = sent;
     let metadata = metadata.map(|fields| Value::Object(fields).to_string());
     let project = api.projects.create(&caller.access, NewProject { name, environment, metadata }).await?;
     reply(&caller, project)
@@ -97,13 +102,8 @@ pub async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) ->
 #[utoipa::path(tag = "projects", params(("project_id" = String, Path)), request_body = ReplaceProject,
     responses((status = 200, body = ProjectBody)))]
 #[put("/projects/{project_id}")]
-pub async fn replace(
-    caller: Caller,
-    id: ApiPath<ProjectId>,
-    settings: ApiJson<ReplaceProject>,
-    api: web::Data<Api>,
-) -> Reply {
-    let ReplaceProject { name, environment } = settings.0;
+pub async fn replace(id: ApiPath<ProjectId>, sent: Submission<ReplaceProject>, api: web::Data<Api>) -> Reply {
+    let Submission { caller, body: ReplaceProject { name, environment } } = sent;
     let project = api.projects.replace(&caller.access, id.0, ProjectSettings { name, environment }).await?;
     reply(&caller, project)
 }
@@ -111,7 +111,8 @@ pub async fn replace(
 /// Archive a project: its keys stop working. Needs a key with the scope `admin`.
 #[utoipa::path(tag = "projects", params(("project_id" = String, Path)), responses((status = 200, body = ProjectBody)))]
 #[post("/projects/{project_id}/archive")]
-pub async fn archive(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> Reply {
+pub async fn archive(id: ApiPath<ProjectId>, sent: Submission<Nothing>, api: web::Data<Api>) -> Reply {
+    let caller = sent.caller;
     let project = api.projects.archive(&caller.access, id.0).await?;
     reply(&caller, project)
 }

@@ -1,0 +1,85 @@
+//! How much a project holds, and how many bytes it held at any time.
+
+use std::ops::ControlFlow;
+
+use serde::{Deserialize, Serialize};
+
+use super::codec::Record;
+use super::fields;
+use super::tables::{HOLDINGS, HOLDINGS_HISTORY, Table};
+use super::transaction::{Look, WriteTx};
+use crate::ambient::Timestamp;
+use crate::error::Result;
+use crate::ids::ProjectId;
+
+/// Counts of living resources, and the bytes of their content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HoldingsRecord {
+    pub api_keys: u64,
+    pub conversations: u64,
+    pub agents: u64,
+    pub files: u64,
+    pub jobs: u64,
+    pub bytes: u64,
+    /// Of the last change, in milliseconds; never goes back, even if the clock does.
+    pub changed_at: i64,
+}
+
+impl Record for HoldingsRecord {
+    const TABLE: Table = HOLDINGS;
+    const VERSION: u8 = 1;
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct HeldBytes {
+    pub bytes: u64,
+    #[serde(with = "fields::time")]
+    pub at: Timestamp,
+}
+
+impl Record for HeldBytes {
+    const TABLE: Table = HOLDINGS_HISTORY;
+    const VERSION: u8 = 1;
+}
+
+/// What a project holds now.
+pub fn of(tx: &impl Look, project: ProjectId) -> Result<HoldingsRecord> {
+    Ok(tx.get(&project.to_bytes())?.unwrap_or_default())
+}
+
+/// Stores what a project holds from `now` on.
+pub fn put(tx: &WriteTx, project: ProjectId, mut holdings: HoldingsRecord, now: Timestamp) -> Result<()> {
+    let before = of(tx, project)?;
+    holdings.changed_at = now.as_millis().max(before.changed_at);
+    if holdings.bytes != before.bytes {
+        let at = Timestamp::from_millis(holdings.changed_at);
+        tx.put(&moment(project, at), &HeldBytes { bytes: holdings.bytes, at })?;
+    }
+    tx.put(&project.to_bytes(), &holdings)
+}
+
+/// The bytes that a project held just before `end`.
+pub fn bytes_before(tx: &impl Look, project: ProjectId, end: Timestamp) -> Result<u64> {
+    let rows = tx.newest::<HeldBytes>(&project.to_bytes(), Some(&moment(project, end)), 1)?;
+    Ok(rows.first().map_or(0, |(_, held)| held.bytes))
+}
+
+/// Forgets all but the last sample of each `width` before `horizon`; up to `limit` at a time.
+/// Returns how many went.
+pub fn thin(tx: &WriteTx, project: ProjectId, horizon: Timestamp, width: i64, limit: usize) -> Result<usize> {
+    let (mut spare, mut later) = (Vec::new(), None);
+    tx.each(&project.to_bytes(), Some(&moment(project, horizon)), &mut |key, held: HeldBytes| {
+        let slot = held.at.as_millis() / width;
+        if later == Some(slot) {
+            spare.push(key.to_vec());
+        }
+        later = Some(slot);
+        Ok(if spare.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    })?;
+    spare.iter().try_for_each(|key| tx.remove::<HeldBytes>(key))?;
+    Ok(spare.len())
+}
+
+fn moment(project: ProjectId, at: Timestamp) -> Vec<u8> {
+    [&project.to_bytes()[..], &at.as_millis().to_be_bytes()].concat()
+}

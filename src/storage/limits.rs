@@ -1,0 +1,80 @@
+//! What a project may use: its own limits, the ceiling that an admin set, quotas, and the levels
+//! of its rate limiter.
+
+use serde::{Deserialize, Serialize};
+
+use super::codec::Record;
+use super::fields;
+use super::tables::{LEVELS, LIMITS, Table};
+use super::transaction::{Look, WriteTx};
+use crate::ambient::Timestamp;
+use crate::error::Result;
+use crate::ids::ProjectId;
+
+/// Rates and budgets; absent means no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rates {
+    pub requests_per_minute: Option<u64>,
+    /// Absent: as many as `requests_per_minute`.
+    pub burst_limit: Option<u64>,
+    pub tokens_per_minute: Option<u64>,
+    /// Tokens in a calendar month (UTC).
+    pub token_budget: Option<u64>,
+}
+
+/// How much a project may hold; absent means the default of the installation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quotas {
+    pub api_keys: Option<u64>,
+    pub conversations: Option<u64>,
+    pub agents: Option<u64>,
+    pub files: Option<u64>,
+    pub jobs: Option<u64>,
+    pub bytes: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitsRecord {
+    pub own: Rates,
+    pub ceiling: Rates,
+    pub quotas: Quotas,
+    #[serde(with = "fields::maybe_time")]
+    pub updated_at: Option<Timestamp>,
+}
+
+impl Record for LimitsRecord {
+    const TABLE: Table = LIMITS;
+    const VERSION: u8 = 1;
+    const SEALED: bool = true;
+}
+
+/// The limiter's buckets at a moment, in the limiter's own units.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LevelsRecord {
+    #[serde(with = "fields::time")]
+    pub at: Timestamp,
+    pub requests: Option<i128>,
+    pub tokens: Option<i128>,
+}
+
+impl Record for LevelsRecord {
+    const TABLE: Table = LEVELS;
+    const VERSION: u8 = 1;
+}
+
+/// The limits of a project; one that never set any has the defaults.
+pub fn of(tx: &impl Look, project: ProjectId) -> Result<LimitsRecord> {
+    Ok(tx.get(&project.to_bytes())?.unwrap_or_default())
+}
+
+pub fn put(tx: &WriteTx, project: ProjectId, record: &LimitsRecord) -> Result<()> {
+    tx.put(&project.to_bytes(), record)
+}
+
+pub fn levels(tx: &impl Look, project: ProjectId) -> Result<Option<LevelsRecord>> {
+    tx.get(&project.to_bytes())
+}
+
+pub fn put_levels(tx: &WriteTx, project: ProjectId, levels: &LevelsRecord) -> Result<()> {
+    tx.put(&project.to_bytes(), levels)
+}

@@ -1,0 +1,86 @@
+//! Resources that a project owns beside its keys: found by their id, listed by their project.
+
+use serde::{Deserialize, Serialize};
+
+use super::codec::Record;
+use super::tables::{OWNED, Table};
+use super::transaction::{Look, WriteTx};
+use crate::error::{Error, Result};
+use crate::ids::ProjectId;
+
+/// What a project owns. The number is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    Conversation = 1,
+    Agent = 2,
+    File = 3,
+    Job = 4,
+}
+
+/// A record that lies under its 16-byte id in a table of its own and belongs to a project.
+pub trait Owned: Record {
+    const KIND: Kind;
+
+    fn project(&self) -> ProjectId;
+}
+
+/// A row of the index; all it says is in its key.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Listed;
+
+impl Record for Listed {
+    const TABLE: Table = OWNED;
+    const VERSION: u8 = 1;
+}
+
+pub fn find<R: Owned>(tx: &impl Look, id: [u8; 16]) -> Result<Option<R>> {
+    tx.get(&id)
+}
+
+/// Stores a new resource and its place in the index.
+pub fn insert<R: Owned>(tx: &WriteTx, id: [u8; 16], record: &R) -> Result<()> {
+    tx.put(&id, record)?;
+    tx.put(&place(R::KIND, record.project(), id), &Listed)
+}
+
+/// Replaces a resource that stays in its project.
+pub fn replace<R: Owned>(tx: &WriteTx, id: [u8; 16], record: &R) -> Result<()> {
+    tx.put(&id, record)
+}
+
+/// Removes a resource and its place in the index.
+pub fn remove<R: Owned>(tx: &WriteTx, id: [u8; 16], record: &R) -> Result<()> {
+    tx.remove::<R>(&id)?;
+    tx.remove::<Listed>(&place(R::KIND, record.project(), id))
+}
+
+/// Up to `limit` resources of a project older than `before`, the newest first.
+pub fn newest<R: Owned>(
+    tx: &impl Look,
+    project: ProjectId,
+    before: Option<[u8; 16]>,
+    limit: usize,
+) -> Result<Vec<([u8; 16], R)>> {
+    let prefix = prefix(R::KIND, project);
+    let before = before.map(|id| place(R::KIND, project, id));
+    let rows = tx.newest::<Listed>(&prefix, before.as_deref(), limit)?;
+    rows.into_iter()
+        .map(|(place, _)| {
+            let id = place.get(prefix.len()..).and_then(|id| id.try_into().ok());
+            let id: [u8; 16] = id.ok_or_else(|| Error::internal("a malformed row in the index of resources"))?;
+            // The index decides nothing: the record itself must say that it belongs here.
+            let record = find::<R>(tx, id)?.filter(|record| record.project() == project);
+            record.map(|record| (id, record)).ok_or_else(|| Error::internal("the index of resources lists one wrongly"))
+        })
+        .collect()
+}
+
+/// The key of a resource's row in the index.
+pub(super) fn place(kind: Kind, project: ProjectId, id: [u8; 16]) -> Vec<u8> {
+    [prefix(kind, project).as_slice(), &id].concat()
+}
+
+fn prefix(kind: Kind, project: ProjectId) -> Vec<u8> {
+    [&project.to_bytes()[..], &[kind as u8]].concat()
+}
