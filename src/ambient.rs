@@ -29,6 +29,12 @@ pub struct Timestamp(i64);
 const LAST_MILLISECOND: i64 = 253_402_300_799_999;
 
 impl Timestamp {
+    /// 1970-01-01T00:00:00Z.
+    pub const ORIGIN: Timestamp = Timestamp(0);
+
+    /// The last moment that RFC 3339 can write.
+    pub const LAST: Timestamp = Timestamp(LAST_MILLISECOND);
+
     /// Clamped to the years 1970 to 9999, which RFC 3339 can write.
     pub fn from_millis(millis: i64) -> Self {
         Self(millis.clamp(0, LAST_MILLISECOND))
@@ -41,6 +47,31 @@ impl Timestamp {
     /// Whole seconds since 1970, as OpenAI's `created` fields have them.
     pub fn as_seconds(self) -> i64 {
         self.0 / 1000
+    }
+
+    /// How long after this moment `later` is; nothing if it is not.
+    pub fn until(self, later: Timestamp) -> Duration {
+        Duration::from_millis(u64::try_from(later.0.saturating_sub(self.0)).unwrap_or(0))
+    }
+
+    /// The first moment of this calendar month, in UTC.
+    #[must_use]
+    pub fn month_start(self) -> Self {
+        self.month(0)
+    }
+
+    /// The first moment of the next calendar month, in UTC.
+    #[must_use]
+    pub fn next_month(self) -> Self {
+        self.month(1)
+    }
+
+    fn month(self, months: i64) -> Self {
+        let start = jiff::Timestamp::from_millisecond(self.0).ok().and_then(|moment| {
+            let first = moment.to_zoned(jiff::tz::TimeZone::UTC).first_of_month().ok()?.start_of_day().ok()?;
+            first.checked_add(jiff::Span::new().months(months)).ok()
+        });
+        start.map_or(Self(LAST_MILLISECOND), |start| Self::from_millis(start.timestamp().as_millisecond()))
     }
 
     /// This moment moved forward; stops at the last one that can be written.
@@ -99,6 +130,17 @@ mod tests {
         let moment: Timestamp = "2026-11-21T11:00:00.250+01:00".parse().unwrap();
         assert_eq!(moment.to_string(), "2026-11-21T10:00:00.250Z");
         assert_eq!(moment.to_string().parse(), Ok(moment));
+    }
+
+    #[test]
+    fn months_begin_and_end_in_utc() {
+        let moment: Timestamp = "2028-02-29T23:59:59.999Z".parse().unwrap();
+        assert_eq!(moment.month_start().to_string(), "2028-02-01T00:00:00.000Z");
+        assert_eq!(moment.next_month().to_string(), "2028-03-01T00:00:00.000Z");
+        assert_eq!(
+            "2026-12-05T00:00:00Z".parse::<Timestamp>().unwrap().next_month().to_string(),
+            "2027-01-01T00:00:00.000Z"
+        );
     }
 
     #[test]

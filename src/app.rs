@@ -20,14 +20,19 @@ use crate::config::{Config, Tls};
 use crate::control::Control;
 use crate::engine::{self, Engine};
 use crate::http::Api;
-use crate::http::server::{self, Limits};
+use crate::http::server;
 use crate::http::tls::{self, TlsError};
+use crate::service::limits::Limits;
 use crate::service::secrets::Secret;
+use crate::service::usage::{Meter, Retention, Usage};
 use crate::service::{audit::Audit, keys::Keys, projects::Projects, setup};
 use crate::storage::{OpenError, Store, StoreSettings};
 
 /// Name of the file that keeps the first admin key for scripts.
 pub const ADMIN_KEY_FILE: &str = "admin.key";
+
+/// How long usage is kept by the minute; by the hour and day it is kept for ever.
+const MINUTES_KEPT: Duration = Duration::from_secs(400 * 86_400);
 
 /// Why the server could not start; the text is for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +60,7 @@ pub struct App {
     store: Store,
     stopper: Stopper,
     control: Control,
+    retention: Retention,
 }
 
 /// Tells a running [`App`] to stop, from any thread.
@@ -71,7 +77,7 @@ impl App {
     /// Opens everything. Must be called inside an actix runtime.
     pub async fn start(config: &Config, ambient: Arc<dyn Ambient>) -> Result<Self, StartError> {
         let data = config.places.data.clone();
-        let settings = StoreSettings { dir: data.clone(), cache_bytes: 64 << 20, queue: 4096 };
+        let settings = StoreSettings { dir: data.clone(), cache_bytes: 64 << 20, queue: 16_384 };
         let store = Store::open(settings, ambient.clone())?;
         let listener = listen(config.listen)?;
         let address = listener.local_addr()?;
@@ -85,11 +91,12 @@ impl App {
         let engine = Engine::start(engine_settings(config), ambient.clone())?;
         let control = Control::listen(&data, store.clone())?;
         let api = Data::new(api(&store, &engine, ambient));
-        let limits = Limits { drain: config.drain, ..Limits::default() };
+        let limits = server::Limits { drain: config.drain, ..server::Limits::default() };
         let server = server::build(api.clone(), listener, tls, limits)?;
         // The last sixth is for the error events to reach their clients.
         let stopper = Stopper { api, engine, server: server.handle(), patience: config.drain * 5 / 6 };
-        Ok(Self { server, address, secure, first_key, store, stopper, control })
+        let retention = Retention { raw: config.usage_retention, minutes: MINUTES_KEPT };
+        Ok(Self { server, address, secure, first_key, store, stopper, control, retention })
     }
 
     /// `http://…` or `https://…`, with the real port.
@@ -117,13 +124,31 @@ impl App {
 
     /// Serves until [`Stopper::stop`]; then everything acknowledged is on the disk.
     pub async fn run(self) -> io::Result<()> {
+        let api = self.stopper.api.clone();
+        let pruning = actix_web::rt::spawn(prune(api.usage.clone(), self.retention));
         let outcome = self.server.await;
+        pruning.abort();
         drop(self.control);
         self.stopper.engine.abort();
+        if let Err(error) = api.meter.flush().await {
+            tracing::error!(%error, "the usage of abandoned requests is lost");
+        }
         let store = self.store;
         let closed = tokio::task::spawn_blocking(move || store.shutdown()).await;
         closed.map_err(io::Error::other)?;
         outcome
+    }
+}
+
+/// Drops usage details that are old, now and every hour.
+async fn prune(usage: Usage, retention: Retention) {
+    loop {
+        match usage.prune(retention).await {
+            Ok(0) => {}
+            Ok(rows) => tracing::info!(rows, "usage details older than their retention are dropped"),
+            Err(error) => tracing::warn!(%error, "old usage details could not be dropped"),
+        }
+        actix_web::rt::time::sleep(Duration::from_secs(3600)).await;
     }
 }
 
@@ -157,7 +182,11 @@ fn engine_settings(config: &Config) -> engine::Settings {
 }
 
 fn api(store: &Store, engine: &Engine, ambient: Arc<dyn Ambient>) -> Api {
+    let limits = Limits::new(store.clone(), ambient.clone());
     Api {
+        meter: Meter::new(store.clone(), ambient.clone(), limits.clone()),
+        usage: Usage::new(store.clone(), ambient.clone()),
+        limits,
         projects: Projects::new(store.clone(), ambient.clone()),
         keys: Keys::new(store.clone(), ambient.clone()),
         audit: Audit::new(store.clone()),

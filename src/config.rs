@@ -35,6 +35,9 @@ pub struct ServeArgs {
     /// Seconds that running answers may take to end after SIGTERM
     #[arg(long, env = "OUTPOST_DRAIN_SECONDS", default_value_t = 30, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub drain_seconds: u64,
+    /// Days that single requests are kept in the usage records; totals are kept for ever
+    #[arg(long, env = "OUTPOST_USAGE_RETENTION_DAYS", default_value_t = 90, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(1..=36_500))]
+    pub usage_retention_days: u64,
     /// How log lines are written to standard error
     #[arg(long, env = "OUTPOST_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
     pub log_format: LogFormat,
@@ -84,6 +87,8 @@ pub struct Config {
     pub pull: bool,
     /// How long a stop may take, from the signal to the end of the process.
     pub drain: Duration,
+    /// How long single requests are kept in the usage records.
+    pub usage_retention: Duration,
     pub tls: Tls,
 }
 
@@ -114,6 +119,7 @@ impl Config {
             memory: args.memory.unwrap_or_else(default_memory),
             pull: !args.no_pull,
             drain: Duration::from_secs(args.drain_seconds),
+            usage_retention: Duration::from_secs(args.usage_retention_days * 86_400),
             tls,
         })
     }

@@ -12,6 +12,7 @@ use crate::engine::{
 use crate::error::{Code, Error, Result};
 use crate::ids::CompletionId;
 use crate::service::access::Access;
+use crate::service::usage::{Outcome, Receipt};
 
 /// Prompts that may be rendered and tokenised at once; more are refused, not piled up.
 const PREPARING: usize = 64;
@@ -51,6 +52,7 @@ pub struct Running {
     pub logprobs: bool,
     pieces: Pieces,
     generated: Vec<u32>,
+    bill: Arc<Receipt>,
 }
 
 /// Tokens that a call used.
@@ -74,8 +76,8 @@ impl Chat {
     }
 
     /// Resolves the model, renders the prompt and hands it to the engine. Refuses at once when
-    /// the key may not, the prompt does not fit, or the queue is full.
-    pub async fn start(&self, access: &Access, call: ChatCall) -> Result<Running> {
+    /// the key may not, the prompt does not fit, or the queue is full. What is used goes on `bill`.
+    pub async fn start(&self, access: &Access, call: ChatCall, bill: Arc<Receipt>) -> Result<Running> {
         access.require_model(&call.model)?;
         let permit = self.preparing.clone().try_acquire_owned().map_err(|_| overloaded())?;
         let (engine, id, messages) = (self.engine.clone(), call.model.clone(), call.messages);
@@ -86,6 +88,7 @@ impl Chat {
             Ok((model, prompt))
         })
         .await?;
+        bill.model(model.id());
         check_bias(&call.sampling, &model)?;
         let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         let max_tokens = room(&model, prompt_tokens, call.max_tokens)?;
@@ -100,6 +103,7 @@ impl Chat {
             logprobs: call.logprobs,
             tenant: u128::from_be_bytes(access.project().to_bytes()),
         };
+        bill.prompt(u64::from(prompt_tokens), 0)?;
         let ticket = self.engine.submit(&model, generation).map_err(refuse)?;
         Ok(Running {
             id: CompletionId::generate(&*self.ambient),
@@ -110,6 +114,7 @@ impl Chat {
             logprobs: call.logprobs.is_some(),
             pieces: ticket.pieces,
             generated: vec![0; call.choices as usize],
+            bill,
         })
     }
 
@@ -125,10 +130,15 @@ impl Running {
     pub async fn next(&mut self) -> Option<Result<Piece>> {
         let piece = self.pieces.recv().await?;
         Some(piece.map_err(fail).inspect(|piece| {
-            if let Some(count) = self.generated.get_mut(piece.choice as usize) {
-                *count = piece.generated;
-            }
+            count(&mut self.generated, piece);
+            self.bill.output(self.usage().completion_tokens.into());
         }))
+    }
+
+    /// Puts what was used on the disk; before the last byte of a stream. Whole answers are closed
+    /// by whoever sends them.
+    pub async fn close(&self, outcome: Outcome) -> Result<()> {
+        self.bill.close(outcome).await
     }
 
     /// What has been used so far.
@@ -150,6 +160,22 @@ impl Running {
             true => Ok(choices),
             false => Err(Error::internal("the engine closed a ticket before its end")),
         }
+    }
+}
+
+impl Drop for Running {
+    /// A client that left is billed for what was made, received or not.
+    fn drop(&mut self) {
+        for piece in self.pieces.leave() {
+            count(&mut self.generated, &piece);
+        }
+        self.bill.output(self.usage().completion_tokens.into());
+    }
+}
+
+fn count(generated: &mut [u32], piece: &Piece) {
+    if let Some(count) = generated.get_mut(piece.choice as usize) {
+        *count = piece.generated;
     }
 }
 

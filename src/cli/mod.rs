@@ -3,6 +3,7 @@
 pub mod models;
 mod serve;
 mod store;
+mod usage;
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -14,6 +15,7 @@ use clap::{Parser, Subcommand};
 
 use crate::config::{Places, ServeArgs};
 use models::ModelsCommand;
+use usage::UsageCommand;
 
 #[derive(Parser)]
 #[command(name = "outpost", version, about = "Your own AI platform in one binary", propagate_version = true)]
@@ -31,6 +33,9 @@ enum Command {
     /// Look at, fetch and move models
     #[command(subcommand)]
     Models(ModelsCommand),
+    /// Get at the records of what was used
+    #[command(subcommand)]
+    Usage(UsageCommand),
     /// Write the whole store to one file; works while the server runs
     Backup {
         /// The file to write; it must not exist
@@ -76,6 +81,7 @@ fn obey(Cli { places, command }: Cli) -> Outcome {
     match command {
         Command::Serve(args) => serve::run(places, &args, out),
         Command::Models(command) => Ok(models::run(command, &places.models, out)?),
+        Command::Usage(command) => usage::run(command, &places.data, out),
         Command::Backup { to } => store::backup(&places.data, &to, out),
         Command::Restore { from } => store::restore(&places.data, &from, out),
         Command::Check => store::check(&places.data, out),

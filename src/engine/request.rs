@@ -117,6 +117,12 @@ impl Pieces {
         }
         piece
     }
+
+    /// Takes no more, and gives what was made already but not received.
+    pub fn leave(&mut self) -> impl Iterator<Item = Piece> {
+        self.receiver.close();
+        std::iter::from_fn(|| self.receiver.try_recv().ok()).filter_map(Result::ok)
+    }
 }
 
 impl Drop for Pieces {

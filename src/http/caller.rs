@@ -9,6 +9,7 @@ use actix_web::middleware::Next;
 use actix_web::{Error as ActixError, FromRequest, HttpMessage, HttpRequest, web};
 
 use super::Api;
+use super::metering::Bill;
 use super::reply::Mount;
 use crate::error::{Code, Error, Result};
 use crate::service::access::Access;
@@ -17,6 +18,8 @@ use crate::service::access::Access;
 pub struct Caller {
     pub access: Access,
     pub mount: Mount,
+    /// What the request uses is told here.
+    pub bill: Bill,
 }
 
 /// Middleware of both mounts: no request passes without a live key, not even to a 404.
@@ -61,8 +64,9 @@ impl FromRequest for Caller {
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
         let access = request.extensions().get::<Access>().cloned();
         let mount = request.app_data::<Mount>().copied();
-        ready(match (access, mount) {
-            (Some(access), Some(mount)) => Ok(Self { access, mount }),
+        let bill = request.extensions().get::<Bill>().cloned();
+        ready(match (access, mount, bill) {
+            (Some(access), Some(mount), Some(bill)) => Ok(Self { access, mount, bill }),
             _ => Err(Error::internal("a handler that needs a caller stands outside the two mounts")),
         })
     }

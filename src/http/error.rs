@@ -58,6 +58,10 @@ pub fn render(error: &Error, request_id: RequestId) -> HttpResponse {
     if error.code().status() == 401 {
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
+    if error.code() == Code::InsufficientQuota {
+        // OpenAI's clients obey it: a budget does not come back within a backoff.
+        headers.insert(header::HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
+    }
     if let Some(wait) = error.wait() {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));

@@ -8,6 +8,7 @@ pub mod caller;
 pub mod error;
 pub mod frame;
 pub mod input;
+pub mod metering;
 pub mod openapi;
 pub mod paging;
 pub mod reply;
@@ -23,6 +24,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::ambient::Ambient;
 use crate::calls::{chat::Chat, models::Models};
 use crate::ids::ListId;
+use crate::service::limits::Limits;
+use crate::service::usage::{Meter, Usage};
 use crate::service::{audit::Audit, keys::Keys, projects::Projects};
 use crate::storage::Store;
 
@@ -33,6 +36,9 @@ pub struct Api {
     pub keys: Keys,
     pub projects: Projects,
     pub audit: Audit,
+    pub limits: Limits,
+    pub meter: Meter,
+    pub usage: Usage,
     pub models: Models,
     pub chat: Chat,
     pub draining: AtomicBool,

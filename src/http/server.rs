@@ -12,6 +12,7 @@ use utoipa_actix_web::{AppExt, scope};
 
 use super::caller::authenticate;
 use super::frame::frame;
+use super::metering::meter;
 use super::reply::Mount;
 use super::{Api, openapi, routes};
 
@@ -83,5 +84,7 @@ fn mount(
         .app_data(mount)
         .configure(routes::mount)
         .default_service(web::to(openapi::fallback))
+        // The last one wraps all: who calls is known before anything is counted.
+        .wrap(from_fn(meter))
         .wrap(from_fn(authenticate))
 }

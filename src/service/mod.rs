@@ -11,10 +11,12 @@ mod fields;
 mod grace;
 pub mod holdings;
 pub mod keys;
+pub mod limits;
 pub mod page;
 pub mod projects;
 pub mod secrets;
 pub mod setup;
+pub mod usage;
 
 pub use access::{Access, Scope, Scopes};
 pub use audit::{Audit, AuditEvent, AuditFilter};

@@ -27,7 +27,9 @@ mod restore;
 mod store;
 mod tables;
 mod transaction;
+pub mod usage;
 mod verify;
+mod verify_usage;
 mod writer;
 
 pub use backup::BackupReport;
@@ -36,6 +38,7 @@ pub use database::Opener;
 pub use error::{BackupError, CheckError, OpenError, RestoreError};
 pub use fields::{key_id, maybe_key_id, maybe_project_id, maybe_time, project_id, time};
 pub use files::DATABASE as DATABASE_FILE;
+pub use limits::LevelsRecord;
 pub use migrations::LAYOUT;
 pub use pepper::{Digest, Pepper};
 pub use restore::{RestoreReport, restore};

@@ -219,13 +219,23 @@ impl Store {
         T: Send + 'static,
         F: FnMut(&WriteTx) -> Result<T> + Send + 'static,
     {
+        self.post(f)?.await.unwrap_or_else(|_| Err(shutting_down()))
+    }
+
+    /// Queues a write and returns at once. Whoever does not wait for the answer never learns
+    /// whether it became durable.
+    pub fn post<T, F>(&self, f: F) -> Result<oneshot::Receiver<Result<T>>>
+    where
+        T: Send + 'static,
+        F: FnMut(&WriteTx) -> Result<T> + Send + 'static,
+    {
         let shared = &self.inner.shared;
         if shared.closing.load(Acquire) || shared.db.load().is_none() {
             return Err(shared.absent());
         }
         let (reply, answer) = oneshot::channel();
         match self.inner.sender.try_send(Message::Job(Box::new(Task::new(f, reply)))) {
-            Ok(()) => answer.await.unwrap_or_else(|_| Err(shutting_down())),
+            Ok(()) => Ok(answer),
             Err(TrySendError::Full(_)) => {
                 Err(Error::new(Code::Overloaded, "Too many writes are waiting. Try again shortly, with backoff."))
             }
@@ -254,6 +264,11 @@ impl Store {
             outcome
         });
         read.await.unwrap_or_else(|error| Err(Error::internal(error)))
+    }
+
+    /// Runs `f` on a snapshot, on the caller's own thread. Blocking.
+    pub fn look<T>(&self, f: impl FnOnce(&ReadTx) -> Result<T>) -> Result<T> {
+        f(&self.snapshot()?)
     }
 
     /// A snapshot for long work on a thread of the caller's.

@@ -8,16 +8,19 @@ use std::sync::Arc;
 use redb::{Database, ReadableTableMetadata as _, TableHandle as _};
 
 use super::audit::{AuditPlace, AuditRecord};
+use super::claims::ClaimRecord;
 use super::codec::{self, Record};
 use super::database::{self, Source, caught};
 use super::error::{CheckError, OpenError};
+use super::holdings::HoldingsRecord;
 use super::keys::{InProject, KeyRecord};
+use super::limits::{LevelsRecord, LimitsRecord};
 use super::owned::{self, Owned};
 use super::pepper::{self, Pepper};
 use super::projects::ProjectRecord;
 use super::store::Store;
 use super::transaction::{Look, ReadTx};
-use super::{files, migrations, tables};
+use super::{files, migrations, tables, verify_usage};
 use crate::error::{Error, Result};
 
 /// More problems than this are only counted.
@@ -41,7 +44,7 @@ impl CheckReport {
         self.problems.is_empty()
     }
 
-    fn problem(&mut self, text: String) {
+    pub(super) fn problem(&mut self, text: String) {
         match self.problems.len() {
             ..SHOWN => self.problems.push(text),
             SHOWN => self.problems.push("further problems are not shown".into()),
@@ -98,6 +101,11 @@ fn verify(tx: &ReadTx) -> Result<CheckReport> {
         keys(tx, &mut report)?;
         key_index(tx, &mut report)?;
         audit(tx, &mut report)?;
+        records(tx, &mut report, &mut |_, _: LimitsRecord| Ok(None))?;
+        records(tx, &mut report, &mut |_, _: LevelsRecord| Ok(None))?;
+        records(tx, &mut report, &mut |_, _: HoldingsRecord| Ok(None))?;
+        records(tx, &mut report, &mut |_, _: ClaimRecord| Ok(None))?;
+        verify_usage::check(tx, &mut report)?;
         Ok(report)
     })
     .unwrap_or_else(|| Err(database::unavailable("unreadable pages")))
@@ -119,7 +127,7 @@ pub(super) fn count(tx: &ReadTx) -> Result<BTreeMap<String, u64>> {
 type Inspect<'a, R> = &'a mut dyn FnMut(&[u8], R) -> Result<Option<String>>;
 
 /// Decodes every record of a table; a damaged one is a problem and not the end.
-fn records<R: Record>(tx: &ReadTx, report: &mut CheckReport, each: Inspect<'_, R>) -> Result<()> {
+pub(super) fn records<R: Record>(tx: &ReadTx, report: &mut CheckReport, each: Inspect<'_, R>) -> Result<()> {
     tx.visit(R::TABLE, &[], None, &mut |key, bytes| {
         let found = codec::decode(tx.pepper(), key, bytes).and_then(|record| each(key, record));
         match found {

@@ -204,6 +204,7 @@ pub fn config(folder: &Path) -> Config {
         memory: 2 << 30,
         pull: false,
         drain: Duration::from_secs(30),
+        usage_retention: Duration::from_secs(90 * 86_400),
         tls: Tls::Off,
     }
 }

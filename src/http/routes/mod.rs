@@ -5,8 +5,10 @@ pub mod api_keys;
 pub mod audit;
 pub mod chat;
 pub mod health;
+pub mod limits;
 pub mod models;
 pub mod projects;
+pub mod usage;
 
 use utoipa_actix_web::service_config::ServiceConfig;
 
@@ -18,6 +20,9 @@ pub fn mount(config: &mut ServiceConfig) {
         .service(projects::get)
         .service(projects::replace)
         .service(projects::archive)
+        .service(limits::get)
+        .service(limits::update)
+        .service(usage::get)
         .service(api_keys::create)
         .service(api_keys::list)
         .service(api_keys::get)

@@ -24,8 +24,9 @@ pub async fn complete(
     api: web::Data<Api>,
 ) -> Reply {
     let asked = body.0.check()?;
-    let mut running = api.chat.start(&caller.access, asked.call).await?;
+    let mut running = api.chat.start(&caller.access, asked.call, caller.bill.clone()).await?;
     if let Some(options) = asked.stream {
+        caller.bill.defer();
         return Ok(stream::respond(running, options, frame::request_id(&request)));
     }
     let choices = running.whole().await?;

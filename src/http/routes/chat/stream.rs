@@ -17,6 +17,7 @@ use crate::error::Error;
 use crate::http::error::Body;
 use crate::http::sse;
 use crate::ids::RequestId;
+use crate::service::usage::Outcome;
 
 /// How long a stream may be silent before a comment shows the client that it lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
@@ -50,8 +51,8 @@ impl Events {
         match actix_web::rt::time::timeout(KEEP_ALIVE, self.running.next()).await {
             Err(_) => sse::keep_alive(),
             Ok(Some(Ok(piece))) => self.piece(&piece),
-            Ok(Some(Err(error))) => self.fail(&error),
-            Ok(None) => self.end(),
+            Ok(Some(Err(error))) => self.fail(error).await,
+            Ok(None) => self.end().await,
         }
     }
 
@@ -93,18 +94,26 @@ impl Events {
     }
 
     /// An error after the stream began: one event in the usual shape, and no `[DONE]`.
-    fn fail(&mut self, error: &Error) -> sse::Event {
+    async fn fail(&mut self, error: Error) -> sse::Event {
         self.finished = true;
+        let outcome = Outcome::of_status(error.code().status());
+        if let Err(unrecorded) = self.running.close(outcome).await {
+            tracing::warn!(%unrecorded, "the usage of a failed stream is not recorded");
+        }
         if let Some(cause) = error.cause() {
             tracing::error!(request_id = self.request_id.map(|id| id.to_string()), %cause, "stream failed");
         }
         match self.request_id {
-            Some(id) => sse::data(&Body::new(error, id)),
+            Some(id) => sse::data(&Body::new(&error, id)),
             None => sse::done(),
         }
     }
 
-    fn end(&mut self) -> sse::Event {
+    /// The last events; what was used is on the disk before they leave.
+    async fn end(&mut self) -> sse::Event {
+        if let Err(error) = self.running.close(Outcome::Succeeded).await {
+            return self.fail(error).await;
+        }
         self.finished = true;
         if !self.options.include_usage {
             return sse::done();

@@ -1,0 +1,133 @@
+//! Limits and metering around every request of a mount: one place lets in, one place records.
+//!
+//! A request takes from its project's rate before its body is read. Its usage is on the disk
+//! before its answer leaves; a stream, whose body is made later, closes its receipt itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use actix_web::body::{EitherBody, MessageBody};
+use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::http::Method;
+use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
+use actix_web::middleware::Next;
+use actix_web::{Error as ActixError, HttpMessage, web};
+
+use super::Api;
+use super::reply::Mount;
+use crate::error::{Error, Result};
+use crate::service::access::Access;
+use crate::service::limits::{Gauge, Standing};
+use crate::service::usage::{Outcome, Receipt};
+
+/// The receipt of the request in hand.
+pub type Bill = Arc<Receipt>;
+
+/// Requests to it cost nothing and are never refused: a limit that is too low can be raised.
+const FREE: &str = "/projects/{project_id}/rate-limits";
+
+/// Middleware of both mounts, inside authentication.
+pub async fn meter<B: MessageBody + 'static>(
+    request: ServiceRequest,
+    next: Next<B>,
+) -> Result<ServiceResponse<EitherBody<B>>, ActixError> {
+    let Some((api, bill)) = open(&request) else {
+        return Err(Error::internal("metering stands outside the two mounts").into());
+    };
+    request.extensions_mut().insert(bill.clone());
+    let (standing, admitted) = match admit(&api, &request).await {
+        Ok(found) => found,
+        Err(error) => (Standing::default(), Err(error)),
+    };
+    let mut response = match admitted {
+        Ok(()) => next.call(request).await?.map_into_left_body(),
+        Err(error) => request.error_response(error).map_into_right_body(),
+    };
+    if !bill.deferred() {
+        let outcome = Outcome::of_status(response.status().as_u16());
+        if let Err(error) = bill.close(outcome).await {
+            response = response.into_response(actix_web::HttpResponse::from_error(error)).map_into_right_body();
+        }
+    }
+    tell(response.headers_mut(), &standing);
+    Ok(response)
+}
+
+fn open(request: &ServiceRequest) -> Option<(web::Data<Api>, Bill)> {
+    let api = request.app_data::<web::Data<Api>>()?.clone();
+    let access = request.extensions().get::<Access>()?.clone();
+    let bill = Arc::new(api.meter.open(&access, endpoint(request)));
+    Some((api, bill))
+}
+
+async fn admit(api: &Api, request: &ServiceRequest) -> Result<(Standing, Result<()>)> {
+    let project = request.extensions().get::<Access>().map(Access::project);
+    let project = project.ok_or_else(|| Error::internal("metering comes after authentication"))?;
+    if path(request).as_deref() == Some(FREE) {
+        return Ok((api.limits.standing(project).await?, Ok(())));
+    }
+    api.limits.admit(project).await
+}
+
+/// Method and path below the mount, as the route table spells it; both come from small sets,
+/// whatever the client sent.
+fn endpoint(request: &ServiceRequest) -> String {
+    let known = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
+    let method = known.iter().find(|known| *known == request.method()).map_or("OTHER", Method::as_str);
+    format!("{method} {}", path(request).as_deref().unwrap_or("(unknown)"))
+}
+
+fn path(request: &ServiceRequest) -> Option<String> {
+    let pattern = request.match_pattern()?;
+    let mount = Mount::ALL.into_iter().find(|mount| request.path().starts_with(&format!("{}/", mount.prefix())))?;
+    pattern.strip_prefix(mount.prefix()).filter(|rest| rest.len() > 1).map(str::to_owned)
+}
+
+fn tell(headers: &mut HeaderMap, standing: &Standing) {
+    for (kind, gauge) in [("requests", standing.requests), ("tokens", standing.tokens)] {
+        let Some(Gauge { limit, remaining, reset }) = gauge else { continue };
+        let values = [("limit", limit.to_string()), ("remaining", remaining.to_string()), ("reset", short(reset))];
+        for (name, value) in values {
+            let name = HeaderName::try_from(format!("x-ratelimit-{name}-{kind}"));
+            if let (Ok(name), Ok(value)) = (name, HeaderValue::try_from(value)) {
+                headers.insert(name, value);
+            }
+        }
+    }
+}
+
+/// A duration as OpenAI's headers write it: `20ms`, `1.5s`, `6m0s`.
+fn short(wait: Duration) -> String {
+    let millis = wait.as_nanos().div_ceil(1_000_000);
+    let (seconds, rest) = (millis / 1000, millis % 1000);
+    match (seconds / 60, seconds) {
+        (0, 0) => format!("{rest}ms"),
+        (0, _) if rest == 0 => format!("{seconds}s"),
+        (0, _) => format!("{seconds}.{}s", format!("{rest:03}").trim_end_matches('0')),
+        (minutes, _) => format!("{minutes}m{}s", (millis - minutes * 60_000).div_ceil(1000)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::short;
+
+    #[test]
+    fn durations_are_written_as_openai_writes_them() {
+        let cases = [
+            (0, "0ms"),
+            (20, "20ms"),
+            (1000, "1s"),
+            (1500, "1.5s"),
+            (59_120, "59.12s"),
+            (360_000, "6m0s"),
+            (61_001, "1m2s"),
+        ];
+        for (millis, text) in cases {
+            assert_eq!(short(Duration::from_millis(millis)), text);
+        }
+        assert_eq!(short(Duration::from_nanos(1)), "1ms");
+    }
+}

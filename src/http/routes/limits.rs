@@ -1,0 +1,218 @@
+//! A project's limits: endpoint 7, and reading them.
+
+use actix_web::{get, patch, web};
+use serde::{Deserialize, Serialize};
+
+use crate::http::input::{ApiPath, nullable};
+use crate::http::reply::{Head, Mount, Reply, Time};
+use crate::http::{Api, caller::Caller, submission::Submission};
+use crate::ids::ProjectId;
+use crate::service::keys::Change;
+use crate::service::limits::{LimitsChange, ProjectLimits, QuotasChange, RatesChange};
+use crate::storage::limits::{Quotas, Rates};
+
+/// Absent fields stay as they are; null removes a limit.
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpdateLimits {
+    /// Requests a minute, 1–1,000,000.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<i64>)]
+    requests_per_minute: Option<Option<i64>>,
+    /// How many requests may come at once: 1 to 10 times the rate; the rate itself if not set.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<i64>)]
+    burst_limit: Option<Option<i64>>,
+    /// Tokens a minute, prompts and answers together.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<i64>)]
+    tokens_per_minute: Option<Option<i64>>,
+    /// Tokens in a calendar month (UTC).
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<i64>)]
+    token_budget: Option<Option<i64>>,
+    /// What the project's own limits may not exceed. Needs the scope `admin`.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<UpdateRates>)]
+    ceiling: Option<Option<UpdateRates>>,
+    /// How much the project may hold. Needs the scope `admin`; null brings the defaults back.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<UpdateQuotas>)]
+    quotas: Option<Option<UpdateQuotas>>,
+}
+
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpdateRates {
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<i64>)]
+    requests_per_minute: Option<Option<i64>>,
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<i64>)]
+    burst_limit: Option<Option<i64>>,
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<i64>)]
+    tokens_per_minute: Option<Option<i64>>,
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<i64>)]
+    token_budget: Option<Option<i64>>,
+}
+
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpdateQuotas {
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<i64>)]
+    api_keys: Option<Option<i64>>,
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<i64>)]
+    conversations: Option<Option<i64>>,
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<i64>)]
+    agents: Option<Option<i64>>,
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<i64>)]
+    files: Option<Option<i64>>,
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<i64>)]
+    fine_tuning_jobs: Option<Option<i64>>,
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<i64>)]
+    storage_bytes: Option<Option<i64>>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct LimitsBody {
+    project_id: String,
+    #[serde(flatten)]
+    own: RatesBody,
+    ceiling: RatesBody,
+    /// What is in force: the project's own limits within the ceiling.
+    effective: RatesBody,
+    quotas: HeldBody,
+    /// What the project holds of what `quotas` bounds.
+    holds: HeldBody,
+    /// Tokens used in this calendar month, which `token_budget` bounds.
+    tokens_this_month: u64,
+    updated_at: Option<Time>,
+}
+
+/// Null means no limit.
+#[derive(Serialize, utoipa::ToSchema)]
+struct RatesBody {
+    requests_per_minute: Option<u64>,
+    burst_limit: Option<u64>,
+    tokens_per_minute: Option<u64>,
+    token_budget: Option<u64>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct HeldBody {
+    api_keys: u64,
+    conversations: u64,
+    agents: u64,
+    files: u64,
+    fine_tuning_jobs: u64,
+    storage_bytes: u64,
+}
+
+fn change(field: Option<Option<i64>>) -> Change<i64> {
+    field.map_or(Change::Keep, |value| value.map_or(Change::Clear, Change::Set))
+}
+
+impl From<UpdateRates> for RatesChange {
+    fn from(asked: UpdateRates) -> Self {
+        Self {
+            requests_per_minute: change(asked.requests_per_minute),
+            burst_limit: change(asked.burst_limit),
+            tokens_per_minute: change(asked.tokens_per_minute),
+            token_budget: change(asked.token_budget),
+        }
+    }
+}
+
+impl From<UpdateQuotas> for QuotasChange {
+    fn from(asked: UpdateQuotas) -> Self {
+        Self {
+            api_keys: change(asked.api_keys),
+            conversations: change(asked.conversations),
+            agents: change(asked.agents),
+            files: change(asked.files),
+            jobs: change(asked.fine_tuning_jobs),
+            bytes: change(asked.storage_bytes),
+        }
+    }
+}
+
+impl From<UpdateLimits> for LimitsChange {
+    fn from(asked: UpdateLimits) -> Self {
+        let UpdateLimits { requests_per_minute, burst_limit, tokens_per_minute, token_budget, ceiling, quotas } = asked;
+        let own = UpdateRates { requests_per_minute, burst_limit, tokens_per_minute, token_budget };
+        let ceiling = ceiling.map(|value| value.map_or(Change::Clear, |rates| Change::Set(rates.into())));
+        let quotas = quotas.map(|value| value.map_or(Change::Clear, |quotas| Change::Set(quotas.into())));
+        Self { own: own.into(), ceiling, quotas }
+    }
+}
+
+impl From<Rates> for RatesBody {
+    fn from(rates: Rates) -> Self {
+        let Rates { requests_per_minute, burst_limit, tokens_per_minute, token_budget } = rates;
+        Self { requests_per_minute, burst_limit, tokens_per_minute, token_budget }
+    }
+}
+
+fn quotas(quotas: Quotas) -> HeldBody {
+    HeldBody {
+        api_keys: quotas.api_keys.unwrap_or_default(),
+        conversations: quotas.conversations.unwrap_or_default(),
+        agents: quotas.agents.unwrap_or_default(),
+        files: quotas.files.unwrap_or_default(),
+        fine_tuning_jobs: quotas.jobs.unwrap_or_default(),
+        storage_bytes: quotas.bytes.unwrap_or_default(),
+    }
+}
+
+fn reply(caller: &Caller, limits: ProjectLimits) -> Reply {
+    let head = Head { id: limits.project, object: "organization.project.rate_limits", state: None };
+    caller.reply(head, body(limits, caller.mount))
+}
+
+fn body(limits: ProjectLimits, mount: Mount) -> LimitsBody {
+    let held = limits.holdings;
+    LimitsBody {
+        project_id: limits.project.to_string(),
+        // A burst that was not set follows the rate.
+        own: Rates { burst_limit: limits.own.burst_limit.or(limits.own.requests_per_minute), ..limits.own }.into(),
+        ceiling: limits.ceiling.into(),
+        effective: limits.effective.into(),
+        quotas: quotas(limits.quotas),
+        holds: HeldBody {
+            api_keys: held.api_keys,
+            conversations: held.conversations,
+            agents: held.agents,
+            files: held.files,
+            fine_tuning_jobs: held.jobs,
+            storage_bytes: held.bytes,
+        },
+        tokens_this_month: limits.tokens_this_month,
+        updated_at: limits.updated_at.map(|at| mount.time(at)),
+    }
+}
+
+/// Read a project's limits, quotas and what it holds.
+#[utoipa::path(tag = "limits", params(("project_id" = String, Path)), responses((status = 200, body = LimitsBody)))]
+#[get("/projects/{project_id}/rate-limits")]
+pub async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> Reply {
+    let limits = api.limits.get(&caller.access, id.0).await?;
+    reply(&caller, limits)
+}
+
+/// Change a project's limits; they hold from the next request on.
+#[utoipa::path(tag = "limits", params(("project_id" = String, Path)), request_body = UpdateLimits,
+    responses((status = 200, body = LimitsBody)))]
+#[patch("/projects/{project_id}/rate-limits")]
+pub async fn update(id: ApiPath<ProjectId>, sent: Submission<UpdateLimits>, api: web::Data<Api>) -> Reply {
+    let Submission { caller, body } = sent;
+    let limits = api.limits.update(&caller.access, id.0, body.into()).await?;
+    reply(&caller, limits)
+}

@@ -1,0 +1,277 @@
+//! A project's usage: endpoint 8.
+
+use actix_web::http::header;
+use actix_web::{HttpRequest, HttpResponse, get, web};
+use serde::{Deserialize, Serialize};
+
+use crate::ambient::Timestamp;
+use crate::error::{Error, Result};
+use crate::http::input::{ApiParams, ApiPath, shorten};
+use crate::http::reply::{Mount, Reply, Time};
+use crate::http::{Api, caller::Caller};
+use crate::ids::{ProjectId, UsageId};
+use crate::service::usage::{Bucket, Dimension, Group, Outcome, Report, ReportQuery, Sums, Width, seconds};
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct UsageParams {
+    /// First moment of the window, RFC 3339 with an offset; absent: 30 days before its end.
+    #[param(value_type = Option<String>, format = DateTime)]
+    start_time: Option<Timestamp>,
+    /// First moment after the window; absent: now.
+    #[param(value_type = Option<String>, format = DateTime)]
+    end_time: Option<Timestamp>,
+    /// `1m`, `1h` or `1d` (the default).
+    bucket_width: Option<String>,
+    /// Some of `model`, `api_key_id`, `endpoint`, separated by commas.
+    group_by: Option<String>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct UsageBody {
+    project_id: String,
+    start_time: Time,
+    end_time: Time,
+    bucket_width: &'static str,
+    #[serde(flatten)]
+    totals: Figures,
+    storage: Storage,
+    /// The totals by group, if groups were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    groups: Option<Vec<UsageResult>>,
+    /// Every bucket of the window in order of time, empty ones too.
+    data: Vec<BucketBody>,
+    has_more: bool,
+}
+
+/// What was used.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Figures {
+    /// Every request counts, however it ended.
+    requests: u64,
+    requests_by_outcome: Outcomes,
+    tokens: Tokens,
+    image_generations: u64,
+    audio_processing: Audio,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct Outcomes {
+    succeeded: u64,
+    /// 4xx other than 429.
+    refused: u64,
+    /// 429.
+    limited: u64,
+    /// 5xx.
+    failed: u64,
+    /// The client left before the end.
+    abandoned: u64,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct Tokens {
+    input: u64,
+    /// The part of `input` that needed no computing.
+    cached: u64,
+    output: u64,
+    /// `input` and `output`.
+    total: u64,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct Audio {
+    seconds: f64,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct Storage {
+    /// Bytes of content held now.
+    bytes: u64,
+    /// Bytes of content held at the window's end.
+    bytes_at_end: u64,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct BucketBody {
+    object: &'static str,
+    start_time: Time,
+    end_time: Time,
+    /// One for each group that used something; without `group_by` exactly one.
+    results: Vec<UsageResult>,
+}
+
+/// Figures of one group.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct UsageResult {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<Option<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    api_key_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    endpoint: Option<String>,
+    #[serde(flatten)]
+    figures: Figures,
+}
+
+impl From<&Sums> for Figures {
+    fn from(sums: &Sums) -> Self {
+        let count = |outcome: Outcome| sums.requests[outcome as usize];
+        let amounts = &sums.amounts;
+        Self {
+            requests: sums.total_requests(),
+            requests_by_outcome: Outcomes {
+                succeeded: count(Outcome::Succeeded),
+                refused: count(Outcome::Refused),
+                limited: count(Outcome::Limited),
+                failed: count(Outcome::Failed),
+                abandoned: count(Outcome::Abandoned),
+            },
+            tokens: Tokens {
+                input: amounts.input,
+                cached: amounts.cached,
+                output: amounts.output,
+                total: amounts.tokens(),
+            },
+            image_generations: amounts.images,
+            audio_processing: Audio { seconds: seconds(amounts.audio_millis) },
+        }
+    }
+}
+
+fn width(text: Option<&str>) -> Result<Option<Width>> {
+    Ok(Some(match text {
+        None => return Ok(None),
+        Some("1m") => Width::Minute,
+        Some("1h") => Width::Hour,
+        Some("1d") => Width::Day,
+        Some(other) => {
+            let text = format!("'bucket_width' is '{}'; it must be 1m, 1h or 1d.", shorten(other));
+            return Err(Error::invalid("bucket_width", text));
+        }
+    }))
+}
+
+fn width_name(width: Width) -> &'static str {
+    match width {
+        Width::Minute => "1m",
+        Width::Hour => "1h",
+        Width::Day => "1d",
+    }
+}
+
+fn result((group, sums): (Group, Sums), by: &[Dimension]) -> UsageResult {
+    let Group { model, api_key, endpoint } = group;
+    // A request without a model says so, where models were asked for.
+    let model = by.contains(&Dimension::Model).then_some(model);
+    UsageResult { model, api_key_id: api_key, endpoint, figures: Figures::from(&sums) }
+}
+
+fn body(project: ProjectId, report: Report, by: &[Dimension], mount: Mount) -> UsageBody {
+    let results = |found: Vec<(Group, Sums)>| found.into_iter().map(|one| result(one, by)).collect();
+    let bucket = |bucket: Bucket| BucketBody {
+        object: "bucket",
+        start_time: mount.time(bucket.start),
+        end_time: mount.time(bucket.end),
+        results: results(bucket.results),
+    };
+    UsageBody {
+        project_id: project.to_string(),
+        start_time: mount.time(report.start),
+        end_time: mount.time(report.end),
+        bucket_width: width_name(report.width),
+        totals: Figures::from(&report.totals),
+        storage: Storage { bytes: report.storage_now, bytes_at_end: report.storage_at_end },
+        groups: (!by.is_empty()).then(|| results(report.groups)),
+        data: report.buckets.into_iter().map(bucket).collect(),
+        has_more: false,
+    }
+}
+
+/// The buckets as CSV: a line for each result.
+fn csv(report: Report) -> Result<HttpResponse> {
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for bucket in report.buckets {
+        for (group, sums) in bucket.results {
+            let row = CsvRow::new((bucket.start, bucket.end), group, &sums);
+            writer.serialize(row).map_err(Error::internal)?;
+        }
+    }
+    let text = writer.into_inner().map_err(|error| Error::internal(error.to_string()))?;
+    Ok(HttpResponse::Ok().content_type("text/csv; charset=utf-8").body(text))
+}
+
+#[derive(Serialize)]
+struct CsvRow {
+    start_time: Timestamp,
+    end_time: Timestamp,
+    model: Option<String>,
+    api_key_id: Option<String>,
+    endpoint: Option<String>,
+    requests: u64,
+    succeeded: u64,
+    refused: u64,
+    limited: u64,
+    failed: u64,
+    abandoned: u64,
+    input_tokens: u64,
+    cached_tokens: u64,
+    output_tokens: u64,
+    image_generations: u64,
+    audio_seconds: f64,
+}
+
+impl CsvRow {
+    fn new((start_time, end_time): (Timestamp, Timestamp), group: Group, sums: &Sums) -> Self {
+        let [succeeded, refused, limited, failed, abandoned] = sums.requests;
+        let amounts = &sums.amounts;
+        Self {
+            start_time,
+            end_time,
+            model: group.model,
+            api_key_id: group.api_key,
+            endpoint: group.endpoint,
+            requests: sums.total_requests(),
+            succeeded,
+            refused,
+            limited,
+            failed,
+            abandoned,
+            input_tokens: amounts.input,
+            cached_tokens: amounts.cached,
+            output_tokens: amounts.output,
+            image_generations: amounts.images,
+            audio_seconds: seconds(amounts.audio_millis),
+        }
+    }
+}
+
+fn wants_csv(request: &HttpRequest) -> bool {
+    let accept = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    accept.is_some_and(|accept| accept.split(',').any(|kind| kind.trim().starts_with("text/csv")))
+}
+
+/// Read a project's usage in a window: totals, and buckets. As CSV with `Accept: text/csv`.
+#[utoipa::path(tag = "usage", params(("project_id" = String, Path), UsageParams), responses(
+    (status = 200, body = UsageBody),
+    (status = 200, content_type = "text/csv", description = "With `Accept: text/csv`: a line for each bucket and group.", body = String),
+))]
+#[get("/projects/{project_id}/usage")]
+pub async fn get(
+    caller: Caller,
+    id: ApiPath<ProjectId>,
+    params: ApiParams<UsageParams>,
+    request: HttpRequest,
+    api: web::Data<Api>,
+) -> Reply {
+    let UsageParams { start_time, end_time, bucket_width, group_by } = params.0;
+    let by = group_by.as_deref().map(Dimension::parse_list).transpose()?.unwrap_or_default();
+    let query =
+        ReportQuery { start: start_time, end: end_time, width: width(bucket_width.as_deref())?, group_by: by.clone() };
+    let report = api.usage.report(&caller.access, id.0, query).await?;
+    if wants_csv(&request) {
+        return csv(report);
+    }
+    let body = body(id.0, report, &by, caller.mount);
+    Ok(caller.mount.result(UsageId::generate(&*api.ambient), "page", body))
+}

@@ -1,0 +1,93 @@
+//! Raw records, row by row, for other tools.
+
+use std::collections::HashMap;
+
+use crate::ambient::Timestamp;
+use crate::error::Result;
+use crate::ids::ProjectId;
+use crate::storage::usage::{self, SeriesRecord, UsageRecord};
+use crate::storage::{Look, Store, projects};
+
+/// Which records are wanted.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportFilter {
+    /// None means all projects.
+    pub project: Option<ProjectId>,
+    /// Inclusive.
+    pub start: Option<Timestamp>,
+    /// Exclusive.
+    pub end: Option<Timestamp>,
+}
+
+/// One metered request.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct UsageRow {
+    pub time: Timestamp,
+    pub project_id: String,
+    pub api_key_id: String,
+    pub endpoint: String,
+    pub model: Option<String>,
+    pub outcome: &'static str,
+    pub input_tokens: u64,
+    pub cached_tokens: u64,
+    pub output_tokens: u64,
+    pub images: u64,
+    pub audio_seconds: f64,
+}
+
+impl UsageRow {
+    /// Shows the records of one snapshot, project by project, the latest first. Blocking, and
+    /// for the owner of the data folder: it asks for no key.
+    pub fn each(store: &Store, filter: ExportFilter, mut show: impl FnMut(&UsageRow) -> Result<()>) -> Result<()> {
+        store.look(|tx| {
+            let wanted = match filter.project {
+                Some(project) => vec![project],
+                None => projects::newest(tx, None, usize::MAX)?.into_iter().map(|(id, _)| id).collect(),
+            };
+            wanted.into_iter().try_for_each(|project| each_of(tx, project, filter, &mut show))
+        })
+    }
+
+    fn new(at: Timestamp, project: ProjectId, series: &SeriesRecord, record: &UsageRecord) -> Self {
+        let UsageRecord { outcome, amounts, .. } = record;
+        Self {
+            time: at,
+            project_id: project.to_string(),
+            api_key_id: series.key.to_string(),
+            endpoint: series.endpoint.clone(),
+            model: series.model.clone(),
+            outcome: outcome.as_str(),
+            input_tokens: amounts.input,
+            cached_tokens: amounts.cached,
+            output_tokens: amounts.output,
+            images: amounts.images,
+            audio_seconds: seconds(amounts.audio_millis),
+        }
+    }
+}
+
+fn each_of(
+    tx: &impl Look,
+    project: ProjectId,
+    filter: ExportFilter,
+    show: &mut impl FnMut(&UsageRow) -> Result<()>,
+) -> Result<()> {
+    let (start, end) = (filter.start.unwrap_or(Timestamp::ORIGIN), filter.end.unwrap_or(Timestamp::LAST));
+    let mut known: HashMap<u32, SeriesRecord> = HashMap::new();
+    usage::each_raw(tx, project, start, end, |at, record| {
+        let series = match known.entry(record.series) {
+            std::collections::hash_map::Entry::Occupied(found) => found.into_mut(),
+            std::collections::hash_map::Entry::Vacant(place) => {
+                place.insert(usage::series(tx, project, record.series)?)
+            }
+        };
+        show(&UsageRow::new(at, project, series, &record))
+    })
+}
+
+/// Milliseconds as seconds; exact as far as a double is.
+#[expect(clippy::cast_precision_loss, reason = "2^53 ms are 285,000 years")]
+pub fn seconds(millis: u64) -> f64 {
+    millis as f64 / 1000.0
+}

@@ -1,0 +1,17 @@
+//! Usage: every request is recorded where it is answered, and reported exactly.
+//!
+//! [`Meter`] writes; [`Usage`] reads: totals and buckets of any window, exact to the millisecond,
+//! and exports of the raw records. Sums over minutes, hours and days answer what lies whole
+//! inside a window, raw records its two ends.
+
+mod export;
+mod meter;
+mod prune;
+mod report;
+pub(super) mod window;
+
+pub use crate::storage::usage::{Amounts, Outcome, Sums, Width};
+pub use export::{ExportFilter, UsageRow, seconds};
+pub use meter::{Meter, Receipt};
+pub use prune::Retention;
+pub use report::{Bucket, Dimension, Group, Report, ReportQuery, Usage};

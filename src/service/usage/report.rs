@@ -1,0 +1,247 @@
+//! The reading half: totals and buckets of a window.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::window;
+use crate::ambient::{Ambient, Timestamp};
+use crate::error::{Error, Result};
+use crate::ids::ProjectId;
+use crate::service::access::Access;
+use crate::service::authority;
+use crate::storage::usage::{self, Sums, Width};
+use crate::storage::{ReadTx, Store, holdings};
+
+/// More buckets than this are refused: a client that wants more asks for wider ones.
+const MOST_BUCKETS: i64 = 1_500;
+/// More results than this in one answer are refused.
+const MOST_RESULTS: usize = 100_000;
+const THIRTY_DAYS: Duration = Duration::from_secs(30 * 86_400);
+
+/// What results can be told apart by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Dimension {
+    Model,
+    ApiKey,
+    Endpoint,
+}
+
+impl Dimension {
+    pub const ALL: [Dimension; 3] = [Dimension::Model, Dimension::ApiKey, Dimension::Endpoint];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Dimension::Model => "model",
+            Dimension::ApiKey => "api_key_id",
+            Dimension::Endpoint => "endpoint",
+        }
+    }
+
+    /// Reads names separated by commas.
+    pub fn parse_list(text: &str) -> Result<Vec<Dimension>> {
+        let one = |name: &str| Dimension::ALL.into_iter().find(|dimension| dimension.as_str() == name.trim());
+        let all = text.split(',').map(|name| {
+            one(name).ok_or_else(|| {
+                let name: String = name.chars().take(80).collect();
+                let text =
+                    format!("'group_by' names '{name}'; it takes model, api_key_id and endpoint, separated by commas.");
+                Error::invalid("group_by", text)
+            })
+        });
+        let mut all = all.collect::<Result<Vec<_>>>()?;
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
+    }
+}
+
+/// What a report is about.
+#[derive(Clone, Debug, Default)]
+pub struct ReportQuery {
+    /// Inclusive; default 30 days before the end, on a whole minute.
+    pub start: Option<Timestamp>,
+    /// Exclusive; default now.
+    pub end: Option<Timestamp>,
+    /// Default a day.
+    pub width: Option<Width>,
+    pub group_by: Vec<Dimension>,
+}
+
+/// Values of the dimensions that were asked for; a request without a model has none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Group {
+    pub model: Option<String>,
+    pub api_key: Option<String>,
+    pub endpoint: Option<String>,
+}
+
+/// A slot of the window, cut at the window's ends. Without `group_by` it has one result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    pub start: Timestamp,
+    pub end: Timestamp,
+    pub results: Vec<(Group, Sums)>,
+}
+
+/// The usage of a project in a window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    pub start: Timestamp,
+    pub end: Timestamp,
+    pub width: Width,
+    pub totals: Sums,
+    /// Totals by group, where groups were asked for.
+    pub groups: Vec<(Group, Sums)>,
+    pub buckets: Vec<Bucket>,
+    /// Bytes of content held now.
+    pub storage_now: u64,
+    /// Bytes of content held at the window's end.
+    pub storage_at_end: u64,
+}
+
+/// Reads usage.
+#[derive(Clone)]
+pub struct Usage {
+    pub(super) store: Store,
+    pub(super) ambient: Arc<dyn Ambient>,
+}
+
+/// A checked query.
+#[derive(Clone)]
+struct Plan {
+    start: Timestamp,
+    end: Timestamp,
+    width: Width,
+    group_by: Vec<Dimension>,
+}
+
+impl Usage {
+    pub fn new(store: Store, ambient: Arc<dyn Ambient>) -> Self {
+        Self { store, ambient }
+    }
+
+    /// What a project used in a window.
+    pub async fn report(&self, access: &Access, project: ProjectId, query: ReportQuery) -> Result<Report> {
+        let plan = plan(query, self.ambient.now())?;
+        let access = access.clone();
+        let read = self.store.read(move |tx| {
+            authority::project(tx, &access, project)?;
+            report(tx, project, &plan)
+        });
+        read.await
+    }
+}
+
+fn plan(query: ReportQuery, now: Timestamp) -> Result<Plan> {
+    let end = query.end.unwrap_or(now);
+    let month_ago = end.as_millis().saturating_sub(i64::try_from(THIRTY_DAYS.as_millis()).unwrap_or(i64::MAX));
+    let start = query.start.unwrap_or_else(|| Width::Minute.floor(Timestamp::from_millis(month_ago)));
+    if start >= end {
+        let text = format!("'start_time' is {start}, which must be before 'end_time', {end}.");
+        return Err(Error::invalid("start_time", text));
+    }
+    let width = query.width.unwrap_or(Width::Day);
+    let buckets = (width.ceil(end).as_millis() - width.floor(start).as_millis()) / width.millis();
+    if buckets > MOST_BUCKETS {
+        let text = format!(
+            "The window has {buckets} buckets of this width; at most {MOST_BUCKETS} are given at once. Use a wider 'bucket_width' or a shorter window."
+        );
+        return Err(Error::invalid("bucket_width", text));
+    }
+    Ok(Plan { start, end, width, group_by: query.group_by })
+}
+
+fn report(tx: &ReadTx, project: ProjectId, plan: &Plan) -> Result<Report> {
+    let Plan { start, end, width, .. } = *plan;
+    let mut groups = Groups { tx, project, wanted: &plan.group_by, known: HashMap::new(), order: Vec::new() };
+    let mut cells: BTreeMap<(i64, usize), Sums> = BTreeMap::new();
+    let mut totals = Sums::default();
+    window::each(tx, project, (start, end), width, |at, series, sums| {
+        let cell = (width.floor(at).as_millis(), groups.of(series)?);
+        cells.entry(cell).or_default().add(sums);
+        totals.add(sums);
+        require_few(cells.len())
+    })?;
+    let mut by_group: BTreeMap<usize, Sums> = BTreeMap::new();
+    cells.iter().for_each(|((_, group), sums)| by_group.entry(*group).or_default().add(sums));
+    let name = |group: usize| groups.order.get(group).cloned().unwrap_or_default();
+    let named = |sums: BTreeMap<usize, Sums>| {
+        let mut named: Vec<_> = sums.into_iter().map(|(group, sums)| (name(group), sums)).collect();
+        named.sort_by(|a, b| a.0.cmp(&b.0));
+        named
+    };
+    let buckets = slots(plan).map(|(slot, start, end)| {
+        let mut results: BTreeMap<usize, Sums> =
+            cells.range((slot, 0)..=(slot, usize::MAX)).map(|((_, group), sums)| (*group, *sums)).collect();
+        if plan.group_by.is_empty() && results.is_empty() {
+            results.insert(0, Sums::default());
+        }
+        Bucket { start, end, results: named(results) }
+    });
+    let buckets = buckets.collect();
+    Ok(Report {
+        start,
+        end,
+        width,
+        totals,
+        groups: if plan.group_by.is_empty() { Vec::new() } else { named(by_group) },
+        buckets,
+        storage_now: holdings::of(tx, project)?.bytes,
+        storage_at_end: holdings::bytes_before(tx, project, end)?,
+    })
+}
+
+fn require_few(results: usize) -> Result<()> {
+    if results <= MOST_RESULTS {
+        return Ok(());
+    }
+    let text = format!(
+        "The report has more than {MOST_RESULTS} results. Use a wider 'bucket_width', a shorter window, or fewer groups."
+    );
+    Err(Error::invalid("group_by", text))
+}
+
+/// Start of the slot, and the bucket's own start and end.
+fn slots(plan: &Plan) -> impl Iterator<Item = (i64, Timestamp, Timestamp)> {
+    let Plan { start, end, width, .. } = *plan;
+    let first = width.floor(start).as_millis();
+    let starts = (0..).map(move |slot| first + slot * width.millis()).take_while(move |at| *at < end.as_millis());
+    starts.map(move |at| {
+        let next = Timestamp::from_millis(at + width.millis());
+        (at, Timestamp::from_millis(at).max(start), next.min(end))
+    })
+}
+
+/// Series numbers become places in a list of groups.
+struct Groups<'a> {
+    tx: &'a ReadTx,
+    project: ProjectId,
+    wanted: &'a [Dimension],
+    known: HashMap<u32, usize>,
+    order: Vec<Group>,
+}
+
+impl Groups<'_> {
+    fn of(&mut self, series: u32) -> Result<usize> {
+        if self.wanted.is_empty() {
+            return Ok(0);
+        }
+        if let Some(place) = self.known.get(&series) {
+            return Ok(*place);
+        }
+        let record = usage::series(self.tx, self.project, series)?;
+        let wants = |dimension| self.wanted.contains(&dimension);
+        let group = Group {
+            model: record.model.filter(|_| wants(Dimension::Model)),
+            api_key: wants(Dimension::ApiKey).then(|| record.key.to_string()),
+            endpoint: wants(Dimension::Endpoint).then_some(record.endpoint),
+        };
+        let place = self.order.iter().position(|known| *known == group).unwrap_or_else(|| {
+            self.order.push(group);
+            self.order.len() - 1
+        });
+        self.known.insert(series, place);
+        Ok(place)
+    }
+}

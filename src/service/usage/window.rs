@@ -1,0 +1,116 @@
+//! A window of time cut into pieces that stored sums answer, and raw records for the rest.
+
+use crate::ambient::Timestamp;
+use crate::error::{Error, Result};
+use crate::ids::ProjectId;
+use crate::storage::Look;
+use crate::storage::usage::{self, Horizon, Sums, Width};
+
+/// A part of a window: whole slots of one width, or raw records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    width: Option<Width>,
+    from: Timestamp,
+    to: Timestamp,
+}
+
+/// The pieces of `[from, to)`, none wider than `widest`; together they cover it once.
+fn cut(from: Timestamp, to: Timestamp, widest: Option<Width>, out: &mut Vec<Piece>) {
+    if from >= to {
+        return;
+    }
+    let Some(width) = widest else {
+        out.push(Piece { width: None, from, to });
+        return;
+    };
+    let narrower = Width::ALL.into_iter().rev().find(|other| *other < width);
+    let (first, last) = (width.ceil(from), width.floor(to));
+    if first >= last {
+        return cut(from, to, narrower, out);
+    }
+    cut(from, first, narrower, out);
+    out.push(Piece { width: Some(width), from: first, to: last });
+    cut(last, to, narrower, out);
+}
+
+/// Shows what was used in `[from, to)` as sums: when, by which series, how much. A time is never
+/// outside the slot of `widest` that the usage lies in.
+pub(super) fn each(
+    tx: &impl Look,
+    project: ProjectId,
+    (from, to): (Timestamp, Timestamp),
+    widest: Width,
+    mut show: impl FnMut(Timestamp, u32, &Sums) -> Result<()>,
+) -> Result<()> {
+    let mut pieces = Vec::new();
+    cut(from, to, Some(widest), &mut pieces);
+    require_detail(&usage::horizon(tx)?, &pieces)?;
+    for Piece { width, from, to } in pieces {
+        match width {
+            Some(width) => usage::each_sum(tx, project, width, (from, to), &mut show)?,
+            None => usage::each_raw(tx, project, from, to, |at, raw| show(at, raw.series, &Sums::from(&raw)))?,
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a window whose ends cut through what is only known as a sum: any answer would be wrong.
+fn require_detail(horizon: &Horizon, pieces: &[Piece]) -> Result<()> {
+    let gone = |piece: &Piece| match piece.width {
+        None => (piece.from < horizon.raw).then_some((horizon.raw, "minute")),
+        Some(Width::Minute) => (piece.from < horizon.minutes).then_some((horizon.minutes, "hour")),
+        Some(_) => None,
+    };
+    let at_start = |piece: &Piece| pieces.first().is_some_and(|first| first.from == piece.from);
+    let Some((piece, (since, unit))) = pieces.iter().rev().find_map(|piece| Some((piece, gone(piece)?))) else {
+        return Ok(());
+    };
+    let field = if at_start(piece) { "start_time" } else { "end_time" };
+    let text = format!(
+        "'{field}' lies before {since}, and from that time usage is kept by the {unit} only. Give a whole {unit}, such as 12:00:00Z."
+    );
+    Err(Error::invalid(field, text))
+}
+
+/// Tokens that a project used since `start`, which is a whole day.
+pub(in crate::service) fn tokens_since(tx: &impl Look, project: ProjectId, start: Timestamp) -> Result<u64> {
+    let mut tokens = 0_u64;
+    let end = Timestamp::from_millis(i64::MAX);
+    usage::each_sum(tx, project, Width::Day, (start, end), |_, _, sums| {
+        tokens = tokens.saturating_add(sums.amounts.tokens());
+        Ok(())
+    })?;
+    Ok(tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{Piece, cut};
+    use crate::ambient::Timestamp;
+    use crate::storage::usage::Width;
+
+    proptest! {
+        #[test]
+        fn pieces_cover_a_window_once_and_stand_on_whole_slots(from in 0..4_000_000_000_000_i64, length in 0..10_000_000_000_i64, widest in 0..3_usize) {
+            let (from, to) = (Timestamp::from_millis(from), Timestamp::from_millis(from + length));
+            let mut pieces = Vec::new();
+            cut(from, to, Some(Width::ALL[widest]), &mut pieces);
+            let mut at = from;
+            for Piece { width, from, to } in &pieces {
+                prop_assert_eq!(*from, at);
+                prop_assert!(from < to);
+                if let Some(width) = width {
+                    prop_assert_eq!((width.floor(*from), width.floor(*to)), (*from, *to));
+                    prop_assert!(*width <= Width::ALL[widest]);
+                } else {
+                    prop_assert!(to.as_millis() - from.as_millis() < 2 * Width::Minute.millis());
+                }
+                at = *to;
+            }
+            prop_assert_eq!(at, to);
+            prop_assert!(pieces.len() <= 7);
+        }
+    }
+}

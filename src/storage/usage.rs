@@ -1,0 +1,333 @@
+//! Metered requests: a raw record each, and sums over minutes, hours and days.
+//!
+//! A series is what a request is counted under: API key, endpoint, model. Raw records and sums
+//! name it by a number, so that ten million of them stay small. Raw records and sums change in
+//! one transaction: at any moment both tell the same.
+
+use std::ops::ControlFlow;
+
+use ring::digest::{SHA256, digest};
+use serde::{Deserialize, Serialize};
+
+use super::codec::Record;
+use super::fields;
+use super::tables::{HORIZON, ROLLUPS, SERIES, SERIES_BY_NAME, Table, USAGE};
+use super::transaction::{Look, WriteTx};
+use crate::ambient::Timestamp;
+use crate::error::{Error, Result};
+use crate::ids::{KeyId, ProjectId};
+
+/// How a request ended. The number is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum Outcome {
+    Succeeded = 0,
+    /// 4xx other than 429.
+    Refused = 1,
+    /// 429.
+    Limited = 2,
+    /// 5xx.
+    Failed = 3,
+    /// The client left before the end.
+    Abandoned = 4,
+}
+
+impl Outcome {
+    pub const ALL: [Outcome; 5] =
+        [Outcome::Succeeded, Outcome::Refused, Outcome::Limited, Outcome::Failed, Outcome::Abandoned];
+
+    /// The class of an answer with this HTTP status.
+    pub fn of_status(status: u16) -> Self {
+        match status {
+            429 => Outcome::Limited,
+            500.. => Outcome::Failed,
+            400.. => Outcome::Refused,
+            _ => Outcome::Succeeded,
+        }
+    }
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Succeeded => "succeeded",
+            Outcome::Refused => "refused",
+            Outcome::Limited => "limited",
+            Outcome::Failed => "failed",
+            Outcome::Abandoned => "abandoned",
+        }
+    }
+}
+
+/// What was used. `cached` tokens are part of `input`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Amounts {
+    pub input: u64,
+    pub cached: u64,
+    pub output: u64,
+    pub images: u64,
+    pub audio_millis: u64,
+}
+
+impl Amounts {
+    pub fn tokens(&self) -> u64 {
+        self.input.saturating_add(self.output)
+    }
+
+    fn add(&mut self, other: &Amounts) {
+        self.input = self.input.saturating_add(other.input);
+        self.cached = self.cached.saturating_add(other.cached);
+        self.output = self.output.saturating_add(other.output);
+        self.images = self.images.saturating_add(other.images);
+        self.audio_millis = self.audio_millis.saturating_add(other.audio_millis);
+    }
+}
+
+/// One metered request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageRecord {
+    pub series: u32,
+    pub outcome: Outcome,
+    pub amounts: Amounts,
+}
+
+impl Record for UsageRecord {
+    const TABLE: Table = USAGE;
+    const VERSION: u8 = 1;
+}
+
+/// Sums over many requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sums {
+    /// Requests by [`Outcome`].
+    pub requests: [u64; 5],
+    pub amounts: Amounts,
+}
+
+impl Record for Sums {
+    const TABLE: Table = ROLLUPS;
+    const VERSION: u8 = 1;
+}
+
+impl Sums {
+    pub fn add(&mut self, other: &Sums) {
+        for (mine, theirs) in self.requests.iter_mut().zip(other.requests) {
+            *mine = mine.saturating_add(theirs);
+        }
+        self.amounts.add(&other.amounts);
+    }
+
+    pub fn total_requests(&self) -> u64 {
+        self.requests.iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+}
+
+impl From<&UsageRecord> for Sums {
+    fn from(record: &UsageRecord) -> Self {
+        let mut requests = [0; 5];
+        requests[record.outcome as usize] = 1;
+        Self { requests, amounts: record.amounts }
+    }
+}
+
+/// What a request is counted under.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SeriesRecord {
+    #[serde(with = "fields::key_id")]
+    pub key: KeyId,
+    /// Method and path below the mount, such as `POST /chat/completions`.
+    pub endpoint: String,
+    pub model: Option<String>,
+}
+
+impl Record for SeriesRecord {
+    const TABLE: Table = SERIES;
+    const VERSION: u8 = 1;
+}
+
+#[derive(Serialize, Deserialize)]
+struct SeriesNumber(u32);
+
+impl Record for SeriesNumber {
+    const TABLE: Table = SERIES_BY_NAME;
+    const VERSION: u8 = 1;
+}
+
+/// The width of a sum. The number is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Width {
+    Minute = 1,
+    Hour = 2,
+    Day = 3,
+}
+
+impl Width {
+    pub const ALL: [Width; 3] = [Width::Minute, Width::Hour, Width::Day];
+
+    pub fn millis(self) -> i64 {
+        match self {
+            Width::Minute => 60_000,
+            Width::Hour => 3_600_000,
+            Width::Day => 86_400_000,
+        }
+    }
+
+    /// The start of the slot that `at` lies in.
+    pub fn floor(self, at: Timestamp) -> Timestamp {
+        Timestamp::from_millis(at.as_millis() / self.millis() * self.millis())
+    }
+
+    /// The first start of a slot that is not before `at`.
+    pub fn ceil(self, at: Timestamp) -> Timestamp {
+        let width = self.millis();
+        Timestamp::from_millis(at.as_millis().saturating_add(width - 1) / width * width)
+    }
+
+    fn slot(self, at: Timestamp) -> u32 {
+        u32::try_from(at.as_millis() / self.millis()).unwrap_or(u32::MAX)
+    }
+}
+
+/// Up to when raw records and minutes have been dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Horizon {
+    /// Raw records before this moment, a whole minute, are gone.
+    #[serde(with = "fields::time")]
+    pub raw: Timestamp,
+    /// Minutes before this moment, a whole hour, are gone.
+    #[serde(with = "fields::time")]
+    pub minutes: Timestamp,
+}
+
+impl Record for Horizon {
+    const TABLE: Table = HORIZON;
+    const VERSION: u8 = 1;
+}
+
+pub fn horizon(tx: &impl Look) -> Result<Horizon> {
+    Ok(tx.get(&[])?.unwrap_or(Horizon { raw: Timestamp::ORIGIN, minutes: Timestamp::ORIGIN }))
+}
+
+pub fn put_horizon(tx: &WriteTx, horizon: &Horizon) -> Result<()> {
+    tx.put(&[], horizon)
+}
+
+/// The number of a series; a new one if it was never counted.
+pub fn number(tx: &WriteTx, project: ProjectId, series: &SeriesRecord) -> Result<u32> {
+    let name = [&series.key.to_bytes()[..], series.endpoint.as_bytes(), b"\0", model_bytes(series)].concat();
+    let name = digest(&SHA256, &name);
+    let place = [&project.to_bytes()[..], &name.as_ref()[..16]].concat();
+    if let Some(SeriesNumber(number)) = tx.get(&place)? {
+        return Ok(number);
+    }
+    let last = tx.newest::<SeriesRecord>(&project.to_bytes(), None, 1)?;
+    let last = last.first().and_then(|(key, _)| key.get(16..)?.try_into().ok()).map_or(0, u32::from_be_bytes);
+    let number = last.checked_add(1).ok_or_else(|| Error::internal("a project has no series left"))?;
+    tx.put(&series_place(project, number), series)?;
+    tx.put(&place, &SeriesNumber(number))?;
+    Ok(number)
+}
+
+/// No model and an empty name must differ.
+fn model_bytes(series: &SeriesRecord) -> &[u8] {
+    series.model.as_ref().map_or(b"\0", |model| model.as_bytes())
+}
+
+pub fn series(tx: &impl Look, project: ProjectId, number: u32) -> Result<SeriesRecord> {
+    let found = tx.get(&series_place(project, number))?;
+    found.ok_or_else(|| Error::internal(format!("series {number} of {project} is not there")))
+}
+
+pub(super) fn series_place(project: ProjectId, number: u32) -> Vec<u8> {
+    [&project.to_bytes()[..], &number.to_be_bytes()].concat()
+}
+
+/// Stores a raw record and adds it to its minute, hour and day. `tail` tells apart what happens
+/// in one millisecond.
+pub fn append(tx: &WriteTx, project: ProjectId, at: Timestamp, tail: [u8; 6], record: &UsageRecord) -> Result<()> {
+    tx.put(&[&moment(project, at)[..], &tail].concat(), record)?;
+    let sums = Sums::from(record);
+    for width in Width::ALL {
+        let place = [&slot(project, width, at)[..], &record.series.to_be_bytes()].concat();
+        let mut total: Sums = tx.get(&place)?.unwrap_or_default();
+        total.add(&sums);
+        tx.put(&place, &total)?;
+    }
+    Ok(())
+}
+
+/// Shows the raw records of `[from, to)`, the latest first.
+pub fn each_raw(
+    tx: &impl Look,
+    project: ProjectId,
+    from: Timestamp,
+    to: Timestamp,
+    mut each: impl FnMut(Timestamp, UsageRecord) -> Result<()>,
+) -> Result<()> {
+    let first = moment(project, from);
+    tx.each(&project.to_bytes(), Some(&moment(project, to)), &mut |key, record: UsageRecord| {
+        if key < first.as_slice() {
+            return Ok(ControlFlow::Break(()));
+        }
+        each(time_of(key)?, record)?;
+        Ok(ControlFlow::Continue(()))
+    })
+}
+
+/// Shows the sums of the slots in `[from, to)`, both of them starts of slots, the latest first.
+pub fn each_sum(
+    tx: &impl Look,
+    project: ProjectId,
+    width: Width,
+    (from, to): (Timestamp, Timestamp),
+    mut each: impl FnMut(Timestamp, u32, &Sums) -> Result<()>,
+) -> Result<()> {
+    let first = slot(project, width, from);
+    let prefix = [&project.to_bytes()[..], &[width as u8]].concat();
+    tx.each(&prefix, Some(&slot(project, width, to)), &mut |key, sums: Sums| {
+        if key < first.as_slice() {
+            return Ok(ControlFlow::Break(()));
+        }
+        let (start, series) = slot_of(key, width)?;
+        each(start, series, &sums)?;
+        Ok(ControlFlow::Continue(()))
+    })
+}
+
+/// Drops up to `limit` raw records of a project from before `horizon`; returns how many.
+pub fn drop_raw(tx: &WriteTx, project: ProjectId, horizon: Timestamp, limit: usize) -> Result<usize> {
+    let old = tx.newest::<UsageRecord>(&project.to_bytes(), Some(&moment(project, horizon)), limit)?;
+    old.iter().try_for_each(|(key, _)| tx.remove::<UsageRecord>(key))?;
+    Ok(old.len())
+}
+
+/// Drops up to `limit` minutes of a project from before `horizon`; returns how many.
+pub fn drop_minutes(tx: &WriteTx, project: ProjectId, horizon: Timestamp, limit: usize) -> Result<usize> {
+    let prefix = [&project.to_bytes()[..], &[Width::Minute as u8]].concat();
+    let old = tx.newest::<Sums>(&prefix, Some(&slot(project, Width::Minute, horizon)), limit)?;
+    old.iter().try_for_each(|(key, _)| tx.remove::<Sums>(key))?;
+    Ok(old.len())
+}
+
+/// Project and milliseconds: where the raw records of that moment begin.
+fn moment(project: ProjectId, at: Timestamp) -> Vec<u8> {
+    // Times fit into 48 bits: they end with the year 9999.
+    [&project.to_bytes()[..], &at.as_millis().to_be_bytes()[2..]].concat()
+}
+
+pub(super) fn time_of(key: &[u8]) -> Result<Timestamp> {
+    let millis: Option<[u8; 6]> = key.get(16..22).and_then(|bytes| bytes.try_into().ok());
+    let [a, b, c, d, e, f] = millis.ok_or_else(|| Error::internal("a malformed key of a usage record"))?;
+    Ok(Timestamp::from_millis(i64::from_be_bytes([0, 0, a, b, c, d, e, f])))
+}
+
+fn slot(project: ProjectId, width: Width, at: Timestamp) -> Vec<u8> {
+    [&project.to_bytes()[..], &[width as u8], &width.slot(at).to_be_bytes()].concat()
+}
+
+pub(super) fn slot_of(key: &[u8], width: Width) -> Result<(Timestamp, u32)> {
+    let word = |at: usize| key.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
+    match (word(17), word(21)) {
+        (Some(slot), Some(series)) => Ok((Timestamp::from_millis(i64::from(slot) * width.millis()), series)),
+        _ => Err(Error::internal("a malformed key of a usage sum")),
+    }
+}

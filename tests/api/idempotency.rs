@@ -1,0 +1,110 @@
+//! T23: what is sent again with its idempotency key happens once.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::server::{Answer, Server};
+
+fn send(server: &Server, method: Method, path: &str, body: &Value, key: &str) -> Answer {
+    let headers = [("content-type", "application/json"), ("idempotency-key", key)];
+    server.raw(method, path, Some(&server.admin), &headers, Some(body.to_string().into_bytes()))
+}
+
+#[test]
+fn fifty_equal_requests_at_once_have_one_effect_and_one_answer() {
+    let server = Server::start();
+    let body = json!({ "name": "once", "metadata": { "a": 1 } });
+    let answers: Vec<Value> = std::thread::scope(|scope| {
+        let all: Vec<_> =
+            (0..50).map(|_| scope.spawn(|| send(&server, Method::POST, "/v1/projects", &body, "k-1").ok())).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let different: HashSet<String> = answers.iter().map(ToString::to_string).collect();
+    assert_eq!(different.len(), 1);
+    let projects = server.get("/v1/projects?limit=100").ok();
+    assert_eq!(projects["data"].as_array().unwrap().iter().filter(|project| project["name"] == "once").count(), 1);
+    let events = server.get("/v1/audit-events?limit=100").ok();
+    let created = events["data"].as_array().unwrap().iter().filter(|event| event["action"] == "project.created");
+    assert_eq!(created.count(), 2, "the default project and this one");
+}
+
+#[test]
+fn a_replay_says_that_it_is_one_and_survives_a_restart() {
+    let server = Server::start();
+    let body = json!({ "name": "kept" });
+    let first = send(&server, Method::POST, "/v1/projects", &body, "k");
+    assert!(!first.headers.contains_key("idempotent-replayed"));
+    let server_again = Server::start_in(server.stop());
+    let second = send(&server_again, Method::POST, "/v1/projects", &body, "k");
+    assert_eq!(second.headers["idempotent-replayed"], "true");
+    assert_eq!(second.json(), first.json());
+    let strict = send(&server_again, Method::POST, "/openai/v1/projects", &body, "k").ok();
+    assert_eq!((&strict["id"], &strict["object"]), (&first.json()["id"], &json!("organization.project")));
+    // The first result, not the present state.
+    let id = first.json()["id"].as_str().unwrap().to_owned();
+    server_again.put(&format!("/v1/projects/{id}"), &json!({ "name": "renamed" })).ok();
+    assert_eq!(send(&server_again, Method::POST, "/v1/projects", &body, "k").json(), first.json());
+    server_again.clock.advance(Duration::from_secs(24 * 3600 + 1));
+    let third = send(&server_again, Method::POST, "/v1/projects", &body, "k").ok();
+    assert_ne!(third["id"], first.json()["id"], "after a day the key is free again");
+}
+
+#[test]
+fn another_request_under_the_same_key_is_422() {
+    let server = Server::start();
+    let (project, key_id, _) = server.tenant("t");
+    send(&server, Method::POST, "/v1/projects", &json!({ "name": "a" }), "k").ok();
+    let conflict = (422, "idempotency_conflict".to_owned(), Some("Idempotency-Key".to_owned()));
+    assert_eq!(send(&server, Method::POST, "/v1/projects", &json!({ "name": "b" }), "k").refusal(), conflict);
+    let path = format!("/v1/projects/{project}");
+    assert_eq!(send(&server, Method::PUT, &path, &json!({ "name": "a" }), "k").refusal(), conflict);
+    let patched = send(&server, Method::PATCH, &format!("/v1/api-keys/{key_id}"), &json!({ "name": "x" }), "k2");
+    patched.ok();
+    let other = send(&server, Method::PATCH, &format!("/v1/api-keys/{key_id}"), &json!({ "name": "y" }), "k2");
+    assert_eq!(other.refusal(), conflict);
+    // What was refused has no effect to repeat: the key stays free.
+    assert_eq!(send(&server, Method::POST, "/v1/projects", &json!({ "name": "" }), "k3").status, 400);
+    send(&server, Method::POST, "/v1/projects", &json!({ "name": "c" }), "k3").ok();
+}
+
+#[test]
+fn a_secret_is_never_repeated() {
+    let server = Server::start();
+    let (project, _, _) = server.tenant("t");
+    let new = json!({ "name": "k", "project_id": project });
+    let first = send(&server, Method::POST, "/v1/api-keys", &new, "k").ok();
+    let again = send(&server, Method::POST, "/v1/api-keys", &new, "k");
+    let secret = first["secret"].as_str().unwrap();
+    assert!(!again.text.contains(secret));
+    assert_eq!(
+        (&again.json()["id"], &again.json()["secret"], &again.json()["value"]),
+        (&first["id"], &Value::Null, &Value::Null)
+    );
+    assert!(again.json()["note"].as_str().unwrap().contains("not repeated"));
+    let path = format!("/v1/api-keys/{}", first["id"].as_str().unwrap());
+    let rotated = send(&server, Method::PUT, &path, &json!({}), "r").ok();
+    let repeated = send(&server, Method::PUT, &path, &json!({}), "r").ok();
+    assert_eq!(repeated["secret"], Value::Null);
+    let secret = rotated["secret"].as_str().unwrap();
+    assert_eq!(server.call(Method::GET, "/v1/models", Some(secret), None).status, 200, "rotated once, not twice");
+}
+
+#[test]
+fn a_key_of_its_own_for_every_api_key_and_only_printable_ones() {
+    let server = Server::start();
+    let (_, _, one) = server.tenant("one");
+    let (project, _, other) = server.tenant("other");
+    let headers = [("content-type", "application/json"), ("idempotency-key", "shared")];
+    let body = json!({ "name": "mine", "project_id": project }).to_string().into_bytes();
+    let refused = server.raw(Method::POST, "/v1/api-keys", Some(&one), &headers, Some(body.clone()));
+    assert_eq!(refused.status, 403);
+    server.raw(Method::POST, "/v1/api-keys", Some(&other), &headers, Some(body)).ok();
+    let long = "x".repeat(256);
+    for bad in ["", long.as_str(), "\u{e4}"] {
+        let refused = send(&server, Method::POST, "/v1/projects", &json!({ "name": "p" }), bad).refusal();
+        assert_eq!(refused, (400, "invalid_parameter".to_owned(), Some("Idempotency-Key".to_owned())), "{bad:?}");
+    }
+}

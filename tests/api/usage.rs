@@ -1,0 +1,176 @@
+//! Usage as a client reads it: exact at its edges, told apart as asked, whole after retention.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::server::{MODEL, Server};
+
+fn usage(server: &Server, project: &str, query: &str) -> Value {
+    server.get(&format!("/v1/projects/{project}/usage{query}")).ok()
+}
+
+fn chat(server: &Server, key: &str, tokens: u32) -> (u64, u64) {
+    let body = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hi" }], "max_tokens": tokens, "ignore_eos": true });
+    let answer = server.call(Method::POST, "/v1/chat/completions", Some(key), Some(&body)).ok();
+    let count = |name: &str| answer["usage"][name].as_u64().unwrap();
+    (count("prompt_tokens"), count("completion_tokens"))
+}
+
+#[test]
+fn every_request_counts_however_it_ends() {
+    let server = Server::start();
+    let (project, key_id, key) = server.tenant("t");
+    let (input, output) = chat(&server, &key, 7);
+    server.call(Method::GET, "/openai/v1/models", Some(&key), None).ok();
+    for (method, path) in
+        [(Method::GET, "/v1/nowhere"), (Method::DELETE, "/v1/models"), (Method::GET, "/v1/api-keys/key_1")]
+    {
+        assert!(server.call(method, path, Some(&key), None).status >= 400);
+    }
+    let no_model = json!({ "model": "none", "messages": [{ "role": "user", "content": "hi" }] });
+    assert_eq!(server.call(Method::POST, "/v1/chat/completions", Some(&key), Some(&no_model)).status, 404);
+    server.call(Method::GET, "/v1/models", Some("opk_nobody"), None).refusal();
+
+    let report = usage(&server, &project, "?group_by=endpoint,model,api_key_id");
+    assert_eq!(report["object"], "service.resource");
+    assert!(report["id"].as_str().unwrap().starts_with("usage_"));
+    assert_eq!(report["requests"], 6);
+    assert_eq!(
+        report["requests_by_outcome"],
+        json!({ "succeeded": 2, "refused": 4, "limited": 0, "failed": 0, "abandoned": 0 })
+    );
+    assert_eq!(report["tokens"], json!({ "input": input, "cached": 0, "output": output, "total": input + output }));
+    assert_eq!((&report["image_generations"], &report["audio_processing"]["seconds"]), (&json!(0), &json!(0.0)));
+    assert_eq!(report["storage"], json!({ "bytes": 0, "bytes_at_end": 0 }));
+    let groups: Vec<(&str, Option<&str>, u64)> = report["groups"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|group| {
+            assert_eq!(group["api_key_id"], key_id);
+            (group["endpoint"].as_str().unwrap(), group["model"].as_str(), group["requests"].as_u64().unwrap())
+        })
+        .collect();
+    let expected = [
+        ("DELETE /models", None, 1),
+        ("GET (unknown)", None, 1),
+        ("GET /api-keys/{api_key_id}", None, 1),
+        ("GET /models", None, 1),
+        ("POST /chat/completions", None, 1),
+        ("POST /chat/completions", Some(MODEL), 1),
+    ];
+    assert_eq!(groups, expected, "an unknown model's name is not kept");
+}
+
+#[test]
+fn windows_are_exact_to_the_millisecond() {
+    let server = Server::start();
+    let (project, _, key) = server.tenant("t");
+    chat(&server, &key, 3);
+    let all = usage(&server, &project, "");
+    let folder = server.stop();
+    let file = folder.path().join("usage.jsonl");
+    export(&folder.path().join("data"), &file);
+    let rows: Vec<Value> =
+        std::fs::read_to_string(&file).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let row = rows.iter().find(|row| row["project_id"] == project.as_str()).unwrap();
+    assert_eq!(
+        (&row["endpoint"], &row["outcome"], &row["output_tokens"]),
+        (&json!("POST /chat/completions"), &json!("succeeded"), &json!(3))
+    );
+    let at: outpost::ambient::Timestamp = row["time"].as_str().unwrap().parse().unwrap();
+    let moment = |shift: i64| outpost::ambient::Timestamp::from_millis(at.as_millis() + shift);
+    let server = Server::start_in(folder);
+    let count = |from: i64, to: i64, width: &str| {
+        let query = format!("?start_time={}&end_time={}&bucket_width={width}", moment(from), moment(to));
+        usage(&server, &project, &query)["requests"].as_u64().unwrap()
+    };
+    assert_eq!(all["requests"], 1);
+    for width in ["1m", "1h"] {
+        assert_eq!(count(0, 1, width), 1, "the start is inclusive");
+        assert_eq!(count(-5000, 0, width), 0, "the end is exclusive");
+        assert_eq!(count(1, 5000, width), 0);
+        assert_eq!(count(-86_400_000 * 9 / 10, 86_400_000 * 9 / 10, if width == "1m" { "1h" } else { width }), 1);
+    }
+}
+
+/// `outpost usage export` without a server.
+fn export(data: &std::path::Path, to: &std::path::Path) {
+    let arguments: [&std::ffi::OsStr; 8] = [
+        "outpost".as_ref(),
+        "--data".as_ref(),
+        data.as_ref(),
+        "usage".as_ref(),
+        "export".as_ref(),
+        "--format".as_ref(),
+        "jsonl".as_ref(),
+        to.as_ref(),
+    ];
+    let code = outpost::cli::run(arguments.map(ToOwned::to_owned));
+    assert_eq!(format!("{code:?}"), format!("{:?}", std::process::ExitCode::SUCCESS));
+}
+
+#[test]
+fn buckets_cover_the_window_and_add_up_to_the_totals() {
+    let server = Server::start();
+    let (project, _, key) = server.tenant("t");
+    for hours in [0, 5, 30, 49] {
+        server.clock.advance(std::time::Duration::from_secs(hours * 3600));
+        server.call(Method::GET, "/v1/models", Some(&key), None).ok();
+    }
+    for (width, most) in [("1d", 31), ("1h", 24 * 30 + 1)] {
+        let report = usage(&server, &project, &format!("?bucket_width={width}"));
+        let buckets = report["data"].as_array().unwrap();
+        assert!(buckets.len() >= most - 1 && buckets.len() <= most + 1, "{}", buckets.len());
+        let sum: u64 = buckets.iter().map(|bucket| bucket["results"][0]["requests"].as_u64().unwrap()).sum();
+        assert_eq!(sum, 4);
+        assert_eq!(report["requests"], 4);
+        assert_eq!(buckets[0]["start_time"], report["start_time"]);
+        assert_eq!(buckets.last().unwrap()["end_time"], report["end_time"]);
+        for pair in buckets.windows(2) {
+            assert_eq!(pair[0]["end_time"], pair[1]["start_time"]);
+        }
+    }
+    let strict = server.get(&format!("/openai/v1/projects/{project}/usage")).ok();
+    assert_eq!(strict["object"], "page");
+    assert!(strict["data"][0]["start_time"].is_i64());
+}
+
+#[test]
+fn usage_as_csv_has_a_line_for_each_bucket_and_group() {
+    let server = Server::start();
+    let (project, _, key) = server.tenant("t");
+    chat(&server, &key, 2);
+    server.call(Method::GET, "/v1/models", Some(&key), None).ok();
+    let path = format!("/v1/projects/{project}/usage?group_by=endpoint");
+    let answer = server.raw(Method::GET, &path, Some(&key), &[("accept", "text/csv")], None);
+    assert_eq!(answer.headers["content-type"], "text/csv; charset=utf-8");
+    let lines: Vec<&str> = answer.text.lines().collect();
+    assert!(lines[0].starts_with("start_time,end_time,model,api_key_id,endpoint,requests,succeeded,"));
+    assert_eq!(lines.len(), 3, "{}", answer.text);
+    assert!(lines[1].contains("GET /models,1,1,0,0,0,0,0,0,0,0,0.0"), "{}", lines[1]);
+}
+
+#[test]
+fn bad_windows_are_refused_by_name() {
+    let server = Server::start();
+    let (project, _, key) = server.tenant("t");
+    let cases = [
+        ("start_time=2026-01-02T00:00:00Z&end_time=2026-01-02T00:00:00Z", "start_time"),
+        ("start_time=yesterday", "start_time"),
+        ("end_time=2026-01-02", "end_time"),
+        ("bucket_width=1w", "bucket_width"),
+        ("bucket_width=1m", "bucket_width"),
+        ("group_by=user", "group_by"),
+        ("window=7d", "window"),
+    ];
+    for (query, param) in cases {
+        let path = format!("/v1/projects/{project}/usage?{query}");
+        let refused = server.call(Method::GET, &path, Some(&key), None).refusal();
+        assert_eq!(refused, (400, "invalid_parameter".to_owned(), Some(param.to_owned())), "{query}");
+    }
+    // The same parameters in the body of the GET.
+    let body = json!({ "start_time": "2026-01-02T00:00:00Z", "end_time": "2026-01-03T00:00:00Z" });
+    let report = server.call(Method::GET, &format!("/v1/projects/{project}/usage"), Some(&key), Some(&body)).ok();
+    assert_eq!(report["start_time"], "2026-01-02T00:00:00.000Z");
+}
