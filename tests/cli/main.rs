@@ -10,3 +10,4 @@ mod tiny_model;
 mod drain;
 mod start;
 mod store;
+mod usage;

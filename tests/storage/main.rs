@@ -7,6 +7,8 @@ mod escalation;
 mod faults;
 mod group;
 mod kill;
+mod limiter;
 mod paging;
 mod rotation;
+mod usage;
 mod world;

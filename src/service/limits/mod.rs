@@ -58,10 +58,10 @@ impl Watcher for Accounts {
         if table != LimitsRecord::TABLE {
             return;
         }
-        match key.try_into().map(ProjectId::from_bytes) {
-            Ok(project) => self.with(project, |accounts| accounts.get(&project).map(|account| account.outdate())),
-            Err(_) => return self.uncertain(),
-        };
+        let Ok(project) = key.try_into().map(ProjectId::from_bytes) else { return self.uncertain() };
+        if let Some(account) = self.with(project, |accounts| accounts.get(&project).cloned()) {
+            account.outdate();
+        }
     }
 
     fn uncertain(&self) {

@@ -42,9 +42,9 @@ pub(super) fn each(
     widest: Width,
     mut show: impl FnMut(Timestamp, u32, &Sums) -> Result<()>,
 ) -> Result<()> {
+    require_detail(&usage::horizon(tx)?, (from, to), widest)?;
     let mut pieces = Vec::new();
     cut(from, to, Some(widest), &mut pieces);
-    require_detail(&usage::horizon(tx)?, &pieces)?;
     for Piece { width, from, to } in pieces {
         match width {
             Some(width) => usage::each_sum(tx, project, width, (from, to), &mut show)?,
@@ -55,21 +55,29 @@ pub(super) fn each(
 }
 
 /// Refuses a window whose ends cut through what is only known as a sum: any answer would be wrong.
-fn require_detail(horizon: &Horizon, pieces: &[Piece]) -> Result<()> {
-    let gone = |piece: &Piece| match piece.width {
-        None => (piece.from < horizon.raw).then_some((horizon.raw, "minute")),
-        Some(Width::Minute) => (piece.from < horizon.minutes).then_some((horizon.minutes, "hour")),
-        Some(_) => None,
-    };
-    let at_start = |piece: &Piece| pieces.first().is_some_and(|first| first.from == piece.from);
-    let Some((piece, (since, unit))) = pieces.iter().rev().find_map(|piece| Some((piece, gone(piece)?))) else {
-        return Ok(());
-    };
-    let field = if at_start(piece) { "start_time" } else { "end_time" };
-    let text = format!(
-        "'{field}' lies before {since}, and from that time usage is kept by the {unit} only. Give a whole {unit}, such as 12:00:00Z."
-    );
-    Err(Error::invalid(field, text))
+fn require_detail(horizon: &Horizon, (from, to): (Timestamp, Timestamp), widest: Width) -> Result<()> {
+    if widest == Width::Minute && from < horizon.minutes {
+        let text = format!(
+            "Before {} usage is kept by the hour only. Use 'bucket_width' 1h or 1d, or a later 'start_time'.",
+            horizon.minutes
+        );
+        return Err(Error::invalid("bucket_width", text));
+    }
+    for (field, at) in [("start_time", from), ("end_time", to)] {
+        let (since, width, unit) = match at {
+            _ if at < horizon.minutes => (horizon.minutes, Width::Hour, "hour"),
+            _ if at < horizon.raw => (horizon.raw, Width::Minute, "minute"),
+            _ => continue,
+        };
+        if width.floor(at) != at {
+            let text = format!(
+                "'{field}' is {at}, but before {since} usage is kept by the {unit} only. Give a whole {unit}, such as {}.",
+                width.floor(at)
+            );
+            return Err(Error::invalid(field, text));
+        }
+    }
+    Ok(())
 }
 
 /// Tokens that a project used since `start`, which is a whole day.

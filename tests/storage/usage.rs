@@ -1,0 +1,170 @@
+//! Usage against a plain list of everything that was recorded.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outpost::ambient::{Ambient, Timestamp};
+use outpost::error::Code;
+use outpost::service::limits::Limits;
+use outpost::service::usage::{
+    Amounts, ExportFilter, Meter, Outcome, Report, ReportQuery, Retention, Usage, UsageRow, Width,
+};
+
+use super::world::{START, World, refusal};
+
+/// A small generator, so that a failure can be repeated.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// What was recorded, as a list.
+struct Entry {
+    at: i64,
+    outcome: Outcome,
+    input: u64,
+    output: u64,
+}
+
+struct Metered {
+    world: World,
+    usage: Usage,
+    entries: Vec<Entry>,
+    dice: Dice,
+}
+
+impl Metered {
+    /// `count` requests spread over about three days.
+    async fn new(count: usize) -> Self {
+        let world = World::new().await;
+        let ambient: Arc<dyn Ambient> = world.clock.clone();
+        let limits = Limits::new(world.store.clone(), ambient.clone());
+        let meter = Meter::new(world.store.clone(), ambient.clone(), limits.clone());
+        let usage = Usage::new(world.store.clone(), ambient);
+        limits.admit(world.first.project.id).await.unwrap().1.unwrap();
+        let mut dice = Dice(11);
+        let mut entries = Vec::new();
+        for _ in 0..count {
+            world.clock.pass(Duration::from_millis(dice.below(2 * 3 * 86_400_000 / count as u64)));
+            let outcome = Outcome::ALL[usize::try_from(dice.below(5)).unwrap()];
+            let (input, output) = (dice.below(1000), dice.below(300));
+            let receipt = meter.open(&world.admin, format!("POST /{}", dice.below(3)));
+            if dice.below(2) == 0 {
+                receipt.model("a model");
+            }
+            receipt.prompt(input, input / 2).unwrap();
+            receipt.output(output);
+            let counts = matches!(outcome, Outcome::Succeeded | Outcome::Abandoned);
+            let (input, output) = if counts { (input, output) } else { (0, 0) };
+            entries.push(Entry { at: world.clock.now().as_millis(), outcome, input, output });
+            match outcome {
+                Outcome::Abandoned => drop(receipt),
+                closed => receipt.close(closed).await.unwrap(),
+            }
+        }
+        // What was dropped is written without anybody who waits; a write behind it tells when.
+        world.store.write(|_| Ok(())).await.unwrap();
+        Self { world, usage, entries, dice }
+    }
+
+    fn moment(&mut self) -> i64 {
+        let span = u64::try_from(self.world.clock.now().as_millis() - START).unwrap() + 4_000_000;
+        START - 2_000_000 + i64::try_from(self.dice.below(span)).unwrap()
+    }
+
+    async fn report(&self, from: i64, to: i64, width: Width) -> Result<Report, outpost::error::Error> {
+        let (start, end) = (Some(Timestamp::from_millis(from)), Some(Timestamp::from_millis(to)));
+        let query = ReportQuery { start, end, width: Some(width), group_by: Vec::new() };
+        self.usage.report(&self.world.admin, self.world.first.project.id, query).await
+    }
+
+    /// The report must say exactly what the list says.
+    async fn check(&self, from: i64, to: i64, width: Width) {
+        let report = self.report(from, to, width).await.unwrap();
+        assert_eq!((report.totals.requests, report.totals.amounts), self.expected(from, to));
+        for bucket in &report.buckets {
+            let (requests, amounts) = self.expected(bucket.start.as_millis(), bucket.end.as_millis());
+            assert_eq!((bucket.results[0].1.requests, bucket.results[0].1.amounts), (requests, amounts));
+        }
+    }
+
+    fn expected(&self, from: i64, to: i64) -> ([u64; 5], Amounts) {
+        let (mut requests, mut amounts) = ([0; 5], Amounts::default());
+        for entry in self.entries.iter().filter(|entry| (from..to).contains(&entry.at)) {
+            requests[entry.outcome as usize] += 1;
+            amounts.input += entry.input;
+            amounts.output += entry.output;
+            amounts.cached += entry.input / 2;
+        }
+        (requests, amounts)
+    }
+}
+
+#[tokio::test]
+async fn any_window_is_exact_to_the_millisecond() {
+    let mut metered = Metered::new(3000).await;
+    for round in 0..200 {
+        let (one, other) = (metered.moment(), metered.moment());
+        let (from, to) = (one.min(other), one.max(other) + 1);
+        let width =
+            if to - from < 1_000_000_00 / 2 && round % 2 == 0 { Width::Minute } else { Width::ALL[1 + round % 2] };
+        metered.check(from, to, width).await;
+    }
+    // Windows whose ends are moments of records: inclusive and exclusive.
+    for place in [0, 500, 2999] {
+        let at = metered.entries[place].at;
+        for (from, to) in [(at, at + 1), (at - 1, at), (at, at + 60_000), (at - 3_600_000, at)] {
+            metered.check(from, to, Width::Minute).await;
+        }
+    }
+    assert!(metered.world.store.verify().unwrap().is_clean());
+}
+
+#[tokio::test]
+async fn retention_changes_no_total_and_refuses_what_it_no_longer_knows() {
+    let mut metered = Metered::new(2000).await;
+    let day = Duration::from_secs(86_400);
+    let before = metered.world.store.verify().unwrap().records;
+    let dropped = metered.usage.prune(Retention { raw: day, minutes: 2 * day }).await.unwrap();
+    let after = metered.world.store.verify().unwrap();
+    assert!(after.is_clean(), "{:?}", after.problems);
+    assert!(dropped > 1000 && after.records["usage"] < before["usage"] / 2, "{dropped}");
+    assert_eq!(metered.usage.prune(Retention { raw: day, minutes: 2 * day }).await.unwrap(), 0);
+    let now = metered.world.clock.now().as_millis();
+    for _ in 0..100 {
+        let hour = |moment: i64| moment / 3_600_000 * 3_600_000;
+        let (one, other) = (metered.moment(), metered.moment());
+        metered.check(hour(one.min(other)), hour(one.max(other)) + 3_600_000, Width::Hour).await;
+        let late = now - i64::try_from(metered.dice.below(80_000_000)).unwrap();
+        metered.check(late, now + 1, Width::Hour).await;
+    }
+    let old = now - 3 * 86_400_000;
+    let cut = refusal(metered.report(old / 60_000 * 60_000 + 1, now, Width::Day).await);
+    assert_eq!(cut, (Code::InvalidParameter, Some("start_time".into())));
+    let cut =
+        refusal(metered.report(old / 3_600_000 * 3_600_000, old / 3_600_000 * 3_600_000 + 90_000, Width::Day).await);
+    assert_eq!(cut, (Code::InvalidParameter, Some("end_time".into())));
+    let minute = refusal(metered.report(old / 3_600_000 * 3_600_000 + 60_000, now, Width::Day).await);
+    assert_eq!(minute, (Code::InvalidParameter, Some("start_time".into())), "minutes that old are gone too");
+}
+
+#[tokio::test]
+async fn an_export_has_every_record_once() {
+    let metered = Metered::new(500).await;
+    let mut rows = Vec::new();
+    UsageRow::each(&metered.world.store, ExportFilter::default(), |row| {
+        rows.push((row.time.as_millis(), row.outcome, row.input_tokens, row.output_tokens));
+        Ok(())
+    })
+    .unwrap();
+    rows.reverse();
+    let mut expected: Vec<_> =
+        metered.entries.iter().map(|entry| (entry.at, entry.outcome.as_str(), entry.input, entry.output)).collect();
+    expected.sort_unstable();
+    rows.sort_unstable();
+    assert_eq!(rows, expected);
+}
