@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::engine::{Engine, LoadError, ModelInfo};
+use crate::engine::{Engine, Kind, LoadError, ModelInfo};
 use crate::error::{Code, Error, Result};
 use crate::service::access::Access;
 
@@ -38,6 +38,25 @@ impl Models {
         let found = found.ok_or_else(|| unknown(id))?;
         access.require_listed(id)?;
         Ok(found)
+    }
+}
+
+impl Models {
+    /// Why `id` cannot do what this version of the server has no code for yet. `wanted` is the
+    /// kind of model that could.
+    pub async fn unserved(&self, access: &Access, id: &str, wanted: Kind, what: &str) -> Error {
+        let found = match access.require_model(id) {
+            Ok(()) => self.get(access, id).await,
+            Err(error) => return error,
+        };
+        let message = match found {
+            Err(error) => return error,
+            Ok(model) if model.kind == wanted && wanted != Kind::Unknown => {
+                format!("The model '{id}' could {what}, but this version of the server cannot run it yet.")
+            }
+            Ok(_) => format!("The model '{id}' cannot {what}."),
+        };
+        Error::invalid("model", message)
     }
 }
 

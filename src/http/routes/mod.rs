@@ -4,7 +4,9 @@
 pub mod api_keys;
 pub mod audit;
 pub mod chat;
+pub mod embeddings;
 pub mod health;
+pub mod images;
 pub mod limits;
 pub mod models;
 pub mod projects;
@@ -32,5 +34,7 @@ pub fn mount(config: &mut ServiceConfig) {
         .service(models::list)
         .service(models::get)
         .service(chat::complete)
+        .service(embeddings::create)
+        .service(images::create)
         .service(audit::list);
 }

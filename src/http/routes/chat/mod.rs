@@ -5,6 +5,8 @@ mod messages;
 mod request;
 mod stream;
 
+pub use request::refuse_unknown;
+
 use actix_web::{HttpRequest, post, web};
 
 use crate::http::input::ApiJson;

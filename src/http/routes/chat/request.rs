@@ -202,14 +202,19 @@ fn refuse_unsupported(rest: &Map<String, Value>) -> Result<()> {
         "modalities" => value.as_array().is_some_and(|kinds| kinds.iter().all(|kind| kind == "text")),
         _ => false,
     };
-    match rest.iter().find(|(name, value)| !idle(name, value)) {
-        None => Ok(()),
-        Some((name, _)) => {
-            let name = shorten(name);
-            let message = format!("'{name}' is not supported by this server. Leave it out.");
-            Err(Error::invalid(name, message))
-        }
-    }
+    rest.iter().find(|(name, value)| !idle(name, value)).map_or(Ok(()), |(name, _)| Err(unsupported(name)))
+}
+
+/// The same for a call that ignores some fields and takes none that it does not know.
+pub fn refuse_unknown(rest: &Map<String, Value>, ignored: &[&str]) -> Result<()> {
+    let foreign = rest.iter().find(|(name, value)| !value.is_null() && !ignored.contains(&name.as_str()));
+    foreign.map_or(Ok(()), |(name, _)| Err(unsupported(name)))
+}
+
+fn unsupported(name: &str) -> Error {
+    let name = shorten(name);
+    let message = format!("'{name}' is not supported by this server. Leave it out.");
+    Error::invalid(name, message)
 }
 
 fn number(field: &str, given: Option<f32>, default: f32, least: f32, most: f32) -> Result<f32> {

@@ -1,0 +1,71 @@
+"""Limits and usage as the openai package meets them."""
+
+import time
+
+import openai
+import pytest
+
+
+@pytest.fixture
+def limited(http, project, project_key):
+    """Sets limits of the project; returns a function and the key's secret."""
+
+    def change(**limits):
+        reply = http.patch(f"/v1/projects/{project}/rate-limits", json=limits)
+        assert reply.status_code == 200, reply.text
+
+    return change, project_key["secret"]
+
+
+def test_a_rate_limit_is_a_rate_limit_error(server, limited):
+    change, key = limited
+    change(requests_per_minute=60, burst_limit=1)
+    client = server.client(key=key)
+    headers = client.models.with_raw_response.list().headers
+    assert (headers["x-ratelimit-limit-requests"], headers["x-ratelimit-remaining-requests"]) == ("60", "0")
+    with pytest.raises(openai.RateLimitError) as caught:
+        client.models.list()
+    assert (caught.value.type, caught.value.code) == ("rate_limit_error", "rate_limit_exceeded")
+    assert 0 < int(caught.value.response.headers["retry-after-ms"]) <= 1000
+
+
+def test_the_client_waits_as_told_and_succeeds(server, limited):
+    change, key = limited
+    change(requests_per_minute=60, burst_limit=1)
+    client = server.client(key=key, max_retries=2)
+    client.models.list()
+    before = time.monotonic()
+    assert client.models.list().data
+    assert time.monotonic() - before >= 0.5
+
+
+def test_a_spent_budget_is_not_retried(server, limited, ask):
+    change, key = limited
+    client = server.client(key=key, max_retries=5)
+    client.chat.completions.create(**ask())
+    change(token_budget=1)
+    before = time.monotonic()
+    with pytest.raises(openai.RateLimitError) as caught:
+        client.chat.completions.create(**ask())
+    assert caught.value.code == "insufficient_quota"
+    assert time.monotonic() - before < 0.5
+
+
+def test_usage_equals_what_the_client_was_told(server, http, project, project_key, ask):
+    client = server.client(key=project_key["secret"])
+    whole = client.chat.completions.create(**ask())
+    *_, last = client.chat.completions.create(**ask(), stream=True, stream_options={"include_usage": True})
+    usage = http.get(f"/v1/projects/{project}/usage", params={"group_by": "model"}).json()
+    told = [whole.usage, last.usage]
+    assert usage["requests"] == 2
+    assert usage["tokens"]["input"] == sum(each.prompt_tokens for each in told)
+    assert usage["tokens"]["output"] == sum(each.completion_tokens for each in told)
+    assert [group["model"] for group in usage["groups"]] == [server.chat_model]
+
+
+def test_a_retry_with_an_idempotency_key_happens_once(http):
+    name = f"once {time.time_ns()}"
+    headers = {"Idempotency-Key": name}
+    first, second = (http.post("/v1/projects", json={"name": name}, headers=headers) for _ in range(2))
+    assert first.json() == second.json()
+    assert second.headers["idempotent-replayed"] == "true"
