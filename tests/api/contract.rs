@@ -46,19 +46,19 @@ fn world(server: &Server) -> World {
     let project = text(&server.post("/v1/projects", &json!({ "name": "contract" })).ok());
     let key = text(&server.post("/v1/api-keys", &json!({ "name": "k", "project_id": project })).ok());
     let agent = text(&server.post("/v1/agents", &json!({ "name": "a" })).ok());
-    let file = upload(server);
+    let file = upload(server, &server.admin);
     let job = text(&server.post("/v1/fine_tuning/jobs", &json!({ "model": MODEL, "training_file": file })).ok());
     World { project, key, agent, job }
 }
 
 /// A training file, sent as OpenAI's clients do.
-pub fn upload(server: &Server) -> String {
+pub fn upload(server: &Server, key: &str) -> String {
     let line = r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#;
     let body = format!(
         "--x\r\ncontent-disposition: form-data; name=\"purpose\"\r\n\r\nfine-tune\r\n--x\r\ncontent-disposition: form-data; name=\"file\"; filename=\"t.jsonl\"\r\ncontent-type: application/octet-stream\r\n\r\n{line}\n\r\n--x--\r\n"
     );
     let headers = [("content-type", "multipart/form-data; boundary=x")];
-    let answer = server.raw(Method::POST, "/v1/files", Some(&server.admin), &headers, Some(body.into_bytes()));
+    let answer = server.raw(Method::POST, "/v1/files", Some(key), &headers, Some(body.into_bytes()));
     answer.ok()["id"].as_str().unwrap().to_owned()
 }
 

@@ -69,7 +69,7 @@ pub struct ReportQuery {
 }
 
 /// Values of the dimensions that were asked for; a request without a model has none.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Group {
     pub model: Option<String>,
     pub api_key: Option<String>,
@@ -154,7 +154,7 @@ fn plan(query: ReportQuery, now: Timestamp) -> Result<Plan> {
 
 fn report(tx: &ReadTx, project: ProjectId, plan: &Plan) -> Result<Report> {
     let Plan { start, end, width, .. } = *plan;
-    let mut groups = Groups { tx, project, wanted: &plan.group_by, known: HashMap::new(), order: Vec::new() };
+    let mut groups = Groups::new(tx, project, &plan.group_by);
     let mut cells: BTreeMap<(i64, usize), Sums> = BTreeMap::new();
     let mut totals = Sums::default();
     window::each(tx, project, (start, end), width, |at, series, sums| {
@@ -219,10 +219,15 @@ struct Groups<'a> {
     project: ProjectId,
     wanted: &'a [Dimension],
     known: HashMap<u32, usize>,
+    places: HashMap<Group, usize>,
     order: Vec<Group>,
 }
 
-impl Groups<'_> {
+impl<'a> Groups<'a> {
+    fn new(tx: &'a ReadTx, project: ProjectId, wanted: &'a [Dimension]) -> Self {
+        Self { tx, project, wanted, known: HashMap::new(), places: HashMap::new(), order: Vec::new() }
+    }
+
     fn of(&mut self, series: u32) -> Result<usize> {
         if self.wanted.is_empty() {
             return Ok(0);
@@ -237,10 +242,10 @@ impl Groups<'_> {
             api_key: wants(Dimension::ApiKey).then(|| record.key.to_string()),
             endpoint: wants(Dimension::Endpoint).then_some(record.endpoint),
         };
-        let place = self.order.iter().position(|known| *known == group).unwrap_or_else(|| {
+        let place = *self.places.entry(group.clone()).or_insert(self.order.len());
+        if place == self.order.len() {
             self.order.push(group);
-            self.order.len() - 1
-        });
+        }
         self.known.insert(series, place);
         Ok(place)
     }

@@ -1,0 +1,342 @@
+//! T10: every route × every place of an id × every kind of key.
+//!
+//! The routes come from `/openapi.json`; a route without a row here fails the test. A row names
+//! the place where an id of a tenant stands: in the path, the query, the body, or nested in it.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::contract::upload;
+use crate::server::{Answer, MODEL, Server};
+
+const MOUNTS: [&str; 2] = ["/v1", "/openai/v1"];
+
+/// What a key needs for a route.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Needs {
+    Nothing,
+    Inference,
+    Project,
+    Admin,
+}
+
+enum Body {
+    None,
+    Json(Value),
+    File { project: String },
+}
+
+struct Row {
+    method: Method,
+    /// The path as the document spells it.
+    route: &'static str,
+    /// Where the tenant's id stands; none for a route without one.
+    place: Option<&'static str>,
+    path: String,
+    body: Body,
+    needs: Needs,
+}
+
+/// A project with one of everything.
+#[derive(Clone)]
+struct Tenant {
+    project: String,
+    key: String,
+    secret: String,
+    inference: String,
+    conversation: String,
+    agent: String,
+    file: String,
+    job: String,
+}
+
+fn id(value: &Value) -> String {
+    value["id"].as_str().unwrap().to_owned()
+}
+
+fn tenant(server: &Server) -> Tenant {
+    let (project, key, secret) = server.tenant("tenant");
+    let post = |path: &str, body: Value| server.call(Method::POST, path, Some(&secret), Some(&body)).ok();
+    let inference = json!({ "name": "i", "project_id": project, "scopes": ["inference"] });
+    let inference = post("/v1/api-keys", inference)["secret"].as_str().unwrap().to_owned();
+    let conversation = id(&post("/v1/conversations", json!({ "messages": [{ "role": "user", "content": "secret" }] })));
+    let agent = id(&post("/v1/agents", json!({ "name": "a", "instructions": "secret" })));
+    let file = upload(server, &secret);
+    let job = id(&post("/v1/fine_tuning/jobs", json!({ "model": MODEL, "training_file": file })));
+    Tenant { project, key, secret, inference, conversation, agent, file, job }
+}
+
+/// Every route, asked by a caller of `own` about what belongs to `of`.
+fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
+    use Body::{File, Json, None as Empty};
+    let mut rows = Vec::new();
+    let mut row = |method: Method, route, place, path: String, body, needs| {
+        rows.push(Row { method, route, place, path, body, needs });
+    };
+    let (get, post, put, patch, delete) = (Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE);
+    let Tenant { project, key, conversation, agent, file, job, .. } = of;
+    let (path, query, body) = (Some("path"), Some("query"), Some("body"));
+    let named = || Json(json!({ "name": "n" }));
+    let messages = || json!([{ "role": "user", "content": "hi" }]);
+    let (needs_p, needs_i) = (Needs::Project, Needs::Inference);
+
+    row(post.clone(), "/projects", None, "/projects".into(), named(), Needs::Admin);
+    row(get.clone(), "/projects", None, "/projects".into(), Empty, needs_p);
+    row(get.clone(), "/projects/{project_id}", path, format!("/projects/{project}"), Empty, needs_p);
+    row(put.clone(), "/projects/{project_id}", path, format!("/projects/{project}"), named(), needs_p);
+    let route = "/projects/{project_id}/archive";
+    row(post.clone(), route, path, format!("/projects/{project}/archive"), Empty, Needs::Admin);
+    let (route, limits) = ("/projects/{project_id}/rate-limits", format!("/projects/{project}/rate-limits"));
+    row(get.clone(), route, path, limits.clone(), Empty, needs_p);
+    row(patch.clone(), route, path, limits.clone(), Json(json!({ "requests_per_minute": 100_000 })), needs_p);
+    row(patch.clone(), route, path, limits, Json(json!({ "ceiling": { "token_budget": 5 } })), Needs::Admin);
+    row(get.clone(), "/projects/{project_id}/usage", path, format!("/projects/{project}/usage"), Empty, needs_p);
+
+    row(get.clone(), "/api-keys", query, format!("/api-keys?project_id={project}"), Empty, needs_p);
+    row(get.clone(), "/api-keys", body, "/api-keys".into(), Json(json!({ "project_id": project })), needs_p);
+    row(post.clone(), "/api-keys", body, "/api-keys".into(), Json(json!({ "name": "n", "project_id": project })), needs_p);
+    for (method, body) in [(&get, Empty), (&put, Json(json!({}))), (&patch, named()), (&delete, Empty)] {
+        row(method.clone(), "/api-keys/{api_key_id}", path, format!("/api-keys/{key}"), body, needs_p);
+    }
+
+    row(get.clone(), "/models", None, "/models".into(), Empty, Needs::Nothing);
+    row(get.clone(), "/models/{model_id}", None, format!("/models/{MODEL}"), Empty, Needs::Nothing);
+    row(get.clone(), "/models/{model_id}", query, format!("/models/{MODEL}?project_id={project}"), Empty, needs_p);
+    let chat = |more: Value| {
+        let mut body = json!({ "model": MODEL, "messages": messages(), "max_tokens": 1 });
+        more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
+        Json(body)
+    };
+    row(post.clone(), "/chat/completions", None, "/chat/completions".into(), chat(json!({})), needs_i);
+    for field in [json!({ "conversation_id": conversation }), json!({ "agent_id": agent })] {
+        row(post.clone(), "/chat/completions", body, "/chat/completions".into(), chat(field), needs_i);
+    }
+    let vectors = Json(json!({ "model": MODEL, "input": ["a"] }));
+    row(post.clone(), "/embeddings", None, "/embeddings".into(), vectors, needs_i);
+    let picture = Json(json!({ "model": MODEL, "prompt": "a cat" }));
+    row(post.clone(), "/images/generations", None, "/images/generations".into(), picture, needs_i);
+
+    row(get.clone(), "/conversations", query, format!("/conversations?project_id={project}"), Empty, needs_p);
+    row(post.clone(), "/conversations", body, "/conversations".into(), Json(json!({ "project_id": project })), needs_p);
+    let (route, one) = ("/conversations/{conversation_id}", format!("/conversations/{conversation}"));
+    row(get.clone(), route, path, one.clone(), Empty, needs_p);
+    row(put.clone(), route, path, one.clone(), Json(json!({ "messages": messages() })), needs_p);
+    row(patch.clone(), route, path, one.clone(), Json(json!({ "metadata": { "taken": 1 } })), needs_p);
+    let appended = Json(json!({ "messages": messages() }));
+    row(post.clone(), "/conversations/{conversation_id}/messages", path, format!("{one}/messages"), appended, needs_p);
+    row(delete.clone(), route, path, one, Empty, needs_p);
+
+    row(get.clone(), "/agents", query, format!("/agents?project_id={project}"), Empty, needs_p);
+    row(post.clone(), "/agents", body, "/agents".into(), Json(json!({ "name": "n", "project_id": project })), needs_p);
+    let (route, one) = ("/agents/{agent_id}", format!("/agents/{agent}"));
+    row(get.clone(), route, path, one.clone(), Empty, needs_p);
+    row(get.clone(), "/agents/{agent_id}/versions", path, format!("{one}/versions"), Empty, needs_p);
+    row(patch.clone(), route, path, one.clone(), Json(json!({ "instructions": "taken" })), needs_p);
+    row(delete.clone(), route, path, one, Empty, needs_p);
+
+    row(get.clone(), "/files", query, format!("/files?project_id={project}"), Empty, needs_p);
+    row(post.clone(), "/files", body, "/files".into(), File { project: project.clone() }, needs_p);
+    let (route, one) = ("/files/{file_id}", format!("/files/{file}"));
+    row(get.clone(), route, path, one.clone(), Empty, needs_p);
+    row(get.clone(), "/files/{file_id}/content", path, format!("{one}/content"), Empty, needs_p);
+    row(delete.clone(), route, path, one, Empty, needs_p);
+
+    let jobs = "/fine_tuning/jobs";
+    row(get.clone(), jobs, query, format!("{jobs}?project_id={project}"), Empty, needs_p);
+    let job_of = |more: Value| {
+        let mut body = json!({ "model": MODEL, "training_file": own.file });
+        more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
+        Json(body)
+    };
+    for field in [json!({ "project_id": project }), json!({ "training_file": file }), json!({ "validation_file": file })] {
+        row(post.clone(), jobs, body, jobs.into(), job_of(field), needs_p);
+    }
+    let (route, one) = ("/fine_tuning/jobs/{job_id}", format!("{jobs}/{job}"));
+    row(get.clone(), route, path, one.clone(), Empty, needs_p);
+    row(patch.clone(), route, path, one.clone(), named(), needs_p);
+    row(post.clone(), "/fine_tuning/jobs/{job_id}/cancel", path, format!("{one}/cancel"), Empty, needs_p);
+    row(get.clone(), "/fine_tuning/jobs/{job_id}/events", path, format!("{one}/events"), Empty, needs_p);
+
+    row(get.clone(), "/audit-events", None, "/audit-events".into(), Empty, Needs::Admin);
+    row(get, "/audit-events", query, format!("/audit-events?project_id={project}"), Empty, needs_p);
+    rows
+}
+
+impl Row {
+    fn send(&self, server: &Server, mount: &str, key: Option<&str>) -> Answer {
+        let path = format!("{mount}{}", self.path);
+        match &self.body {
+            Body::None => server.call(self.method.clone(), &path, key, None),
+            Body::Json(body) => server.call(self.method.clone(), &path, key, Some(body)),
+            Body::File { project } => {
+                let part = |name: &str, more: &str, value: &str| {
+                    format!("--x\r\ncontent-disposition: form-data; name=\"{name}\"{more}\r\n\r\n{value}\r\n")
+                };
+                let line = r#"{"prompt": "a", "completion": "b"}"#;
+                let body = part("purpose", "", "fine-tune")
+                    + &part("project_id", "", project)
+                    + &part("file", "; filename=\"t.jsonl\"", line)
+                    + "--x--\r\n";
+                let headers = [("content-type", "multipart/form-data; boundary=x")];
+                server.raw(self.method.clone(), &path, key, &headers, Some(body.into_bytes()))
+            }
+        }
+    }
+
+    fn what(&self, mount: &str, answer: &Answer) -> String {
+        let place = self.place.unwrap_or("nowhere");
+        format!("{} {mount}{} with an id in the {place}: {} {}", self.method, self.route, answer.status, answer.text)
+    }
+
+    /// What a caller that may gets: success, or the refusal that has nothing to do with who asks.
+    fn passes(&self, answer: &Answer) -> bool {
+        match self.route {
+            "/embeddings" | "/images/generations" => answer.status == 400,
+            "/fine_tuning/jobs/{job_id}/cancel" => answer.status == 409,
+            _ => answer.status == 200,
+        }
+    }
+}
+
+#[test]
+fn every_route_has_a_row_for_each_place_of_an_id() {
+    let server = Server::start();
+    let tenant = tenant(&server);
+    let rows = rows(&tenant, &tenant);
+    let document = server.raw(Method::GET, "/openapi.json", None, &[], None).ok();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let Some(route) = path.strip_prefix("/v1") else { continue };
+        for (method, operation) in item.as_object().unwrap() {
+            let mine: Vec<&Row> =
+                rows.iter().filter(|row| row.route == route && row.method.as_str().eq_ignore_ascii_case(method)).collect();
+            assert!(!mine.is_empty(), "give {method} {route} a row");
+            let places: BTreeSet<&str> = mine.iter().filter_map(|row| row.place).collect();
+            let mut wanted = BTreeSet::new();
+            if route.contains('{') && !route.contains("{model_id}") {
+                wanted.insert("path");
+            }
+            let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+            if parameters.iter().any(|parameter| parameter["name"] == "project_id" && parameter["in"] == "query") {
+                wanted.insert("query");
+            }
+            assert!(places.is_superset(&wanted), "{method} {route}: ids stand in {wanted:?}, rows have {places:?}");
+        }
+    }
+}
+
+#[test]
+fn no_key_a_bad_an_expired_and_a_revoked_one_get_401_everywhere() {
+    let server = Server::start();
+    let tenant = tenant(&server);
+    let new = |more: Value| {
+        let mut body = json!({ "name": "k", "project_id": tenant.project });
+        more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
+        server.post("/v1/api-keys", &body).ok()
+    };
+    let secret = |key: &Value| key["secret"].as_str().unwrap().to_owned();
+    let soon = outpost::ambient::Ambient::now(&*server.clock).after(Duration::from_secs(30));
+    let expired = secret(&new(json!({ "expires_at": soon })));
+    let revoked = new(json!({}));
+    server.delete(&format!("/v1/api-keys/{}", id(&revoked))).ok();
+    let replaced = new(json!({}));
+    server.put(&format!("/v1/api-keys/{}", id(&replaced)), &json!({})).ok();
+    server.clock.advance(Duration::from_secs(31));
+    let keys = [
+        (None, "missing_api_key"),
+        (Some("opk_nonsense".to_owned()), "invalid_api_key"),
+        (Some(expired), "expired_api_key"),
+        (Some(secret(&revoked)), "revoked_api_key"),
+        (Some(secret(&replaced)), "revoked_api_key"),
+    ];
+    for mount in MOUNTS {
+        for row in rows(&tenant, &tenant) {
+            for (key, code) in &keys {
+                let answer = row.send(&server, mount, key.as_deref());
+                assert_eq!(answer.refusal(), (401, (*code).to_owned(), None), "{}", row.what(mount, &answer));
+            }
+        }
+    }
+}
+
+/// All that a tenant has, as an admin reads it.
+fn state(server: &Server, of: &Tenant) -> Vec<Value> {
+    let Tenant { project, key, conversation, agent, file, job, .. } = of;
+    let mut paths = vec![
+        format!("/projects/{project}"),
+        format!("/projects/{project}/rate-limits"),
+        format!("/api-keys/{key}"),
+        format!("/conversations/{conversation}"),
+        format!("/agents/{agent}"),
+        format!("/files/{file}"),
+        format!("/fine_tuning/jobs/{job}"),
+    ];
+    paths.extend(["api-keys", "conversations", "agents", "files", "fine_tuning/jobs", "audit-events"].map(|list| {
+        format!("/{list}?project_id={project}")
+    }));
+    let read = |path: &String| {
+        let mut value = server.get(&format!("/openai/v1{path}")).ok();
+        value.as_object_mut().unwrap().remove("tokens_this_month");
+        value
+    };
+    paths.iter().map(read).collect()
+}
+
+#[test]
+fn a_foreign_key_gets_403_everywhere_and_changes_nothing() {
+    let server = Server::start();
+    let (own, victim) = (tenant(&server), tenant(&server));
+    let before = state(&server, &victim);
+    for mount in MOUNTS {
+        for row in rows(&own, &victim).iter().filter(|row| row.place.is_some()) {
+            for key in [&own.secret, &own.inference] {
+                let answer = row.send(&server, mount, Some(key));
+                let (status, code, _) = answer.refusal();
+                assert_eq!(status, 403, "{}", row.what(mount, &answer));
+                assert!(["project_mismatch", "insufficient_scope"].contains(&code.as_str()), "{}", row.what(mount, &answer));
+                assert!(!answer.text.contains("secret\""), "{}", row.what(mount, &answer));
+            }
+        }
+    }
+    assert_eq!(state(&server, &victim), before);
+}
+
+#[test]
+fn a_key_of_the_project_passes_as_far_as_its_scopes_reach_and_an_admin_passes_everywhere() {
+    let server = Server::start();
+    let count = { let tenant = tenant(&server); rows(&tenant, &tenant).len() };
+    let shared = tenant(&server);
+    for mount in MOUNTS {
+        for place in 0..count {
+            let refused = |row: &Row, key: &str| {
+                let answer = row.send(&server, mount, Some(key));
+                let (status, code, _) = answer.refusal();
+                assert_eq!((status, code.as_str()), (403, "insufficient_scope"), "{}", row.what(mount, &answer));
+            };
+            let passes = |tenant: &Tenant, key: &str| {
+                let row = &rows(tenant, tenant)[place];
+                let answer = row.send(&server, mount, Some(key));
+                assert!(row.passes(&answer), "{}", row.what(mount, &answer));
+            };
+            let reads = rows(&shared, &shared)[place].method == Method::GET;
+            // What changes something gets a tenant of its own for each try.
+            let fresh = || if reads { shared.clone() } else { tenant(&server) };
+            let row = &rows(&shared, &shared)[place];
+            match row.needs {
+                Needs::Nothing | Needs::Inference => passes(&shared, &shared.inference),
+                Needs::Project | Needs::Admin => refused(row, &shared.inference),
+            }
+            let own = fresh();
+            match row.needs {
+                Needs::Admin => refused(row, &shared.secret),
+                _ => passes(&own, &own.secret),
+            }
+            let own = fresh();
+            if row.needs != Needs::Inference || row.place.is_none() {
+                passes(&own, &server.admin);
+            }
+        }
+    }
+}
