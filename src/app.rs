@@ -15,7 +15,7 @@ use actix_web::web::Data;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::ambient::{Ambient, Timestamp};
-use crate::calls::{chat::Chat, models::Models};
+use crate::calls::{chat::Chat, fine_tuning::FineTuning, models::Models};
 use crate::config::{Config, Tls};
 use crate::control::Control;
 use crate::engine::{self, Engine};
@@ -23,7 +23,7 @@ use crate::http::Api;
 use crate::http::server::{self, Limits};
 use crate::http::tls::{self, TlsError};
 use crate::service::secrets::Secret;
-use crate::service::{audit::Audit, keys::Keys, projects::Projects, setup};
+use crate::service::{audit::Audit, files::Files, jobs::Jobs, keys::Keys, projects::Projects, setup};
 use crate::storage::{OpenError, Store, StoreSettings};
 
 /// Name of the file that keeps the first admin key for scripts.
@@ -84,7 +84,8 @@ impl App {
         let secure = tls.is_some();
         let engine = Engine::start(engine_settings(config), ambient.clone())?;
         let control = Control::listen(&data, store.clone())?;
-        let api = Data::new(api(&store, &engine, ambient));
+        let files = Files::start(store.clone(), ambient.clone()).await.map_err(StartError::Setup)?;
+        let api = Data::new(api(&store, &engine, files, ambient));
         let limits = Limits { drain: config.drain, ..Limits::default() };
         let server = server::build(api.clone(), listener, tls, limits)?;
         // The last sixth is for the error events to reach their clients.
@@ -156,12 +157,14 @@ fn engine_settings(config: &Config) -> engine::Settings {
     engine::Settings { threads: config.threads, ..defaults }
 }
 
-fn api(store: &Store, engine: &Engine, ambient: Arc<dyn Ambient>) -> Api {
+fn api(store: &Store, engine: &Engine, files: Files, ambient: Arc<dyn Ambient>) -> Api {
     Api {
         projects: Projects::new(store.clone(), ambient.clone()),
         keys: Keys::new(store.clone(), ambient.clone()),
         audit: Audit::new(store.clone()),
         models: Models::new(engine.clone()),
+        files,
+        fine_tuning: FineTuning::new(Jobs::new(store.clone(), ambient.clone()), Models::new(engine.clone())),
         chat: Chat::new(engine.clone(), ambient.clone()),
         store: store.clone(),
         ambient,

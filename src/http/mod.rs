@@ -4,10 +4,12 @@
 //! OpenAI's exact bodies. Every request passes `frame` (id, log line, error body); inside the
 //! mounts it passes `authenticate` before anything else is looked at.
 
+pub mod accept;
 pub mod caller;
 pub mod error;
 pub mod frame;
 pub mod input;
+pub mod multipart;
 pub mod openapi;
 pub mod paging;
 pub mod reply;
@@ -21,9 +23,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::ambient::Ambient;
-use crate::calls::{chat::Chat, models::Models};
+use crate::calls::{chat::Chat, fine_tuning::FineTuning, models::Models};
 use crate::ids::ListId;
-use crate::service::{audit::Audit, keys::Keys, projects::Projects};
+use crate::service::{audit::Audit, files::Files, keys::Keys, projects::Projects};
 use crate::storage::Store;
 
 /// What the handlers call.
@@ -33,6 +35,8 @@ pub struct Api {
     pub keys: Keys,
     pub projects: Projects,
     pub audit: Audit,
+    pub files: Files,
+    pub fine_tuning: FineTuning,
     pub models: Models,
     pub chat: Chat,
     pub draining: AtomicBool,

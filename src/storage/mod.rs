@@ -17,6 +17,7 @@ mod error;
 mod fields;
 mod files;
 pub mod holdings;
+pub mod jobs;
 pub mod keys;
 pub mod limits;
 mod migrations;
@@ -27,6 +28,7 @@ mod restore;
 mod store;
 mod tables;
 mod transaction;
+pub mod uploads;
 mod verify;
 mod writer;
 
