@@ -1,5 +1,5 @@
-//! The second connection: a socket in the data folder through which `outpost backup` and
-//! `outpost check` reach the store of a running server.
+//! The second connection: a socket in the data folder through which `outpost backup`,
+//! `check` and `audit export` reach the store of a running server.
 //!
 //! Whoever can open the data folder (0700) could read the database anyway, so the socket asks for
 //! no key. One JSON request a line, one JSON reply a line.
@@ -15,6 +15,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
+use crate::service::export;
 use crate::storage::{CheckReport, Store};
 
 const SOCKET: &str = "control.sock";
@@ -28,6 +29,8 @@ pub enum Request {
     Backup { to: PathBuf },
     /// Read and check every record.
     Check,
+    /// Write audit rows to this absolute path.
+    AuditExport { to: PathBuf, order: export::Order },
 }
 
 /// What comes back.
@@ -138,6 +141,13 @@ fn obey(request: Request, store: &Store) -> Answer {
             Ok(report) => Answer::checked(report),
             Err(cause) => failed(cause.to_string()),
         },
+        Request::AuditExport { to, order } => {
+            let done = tokio::runtime::Handle::current().block_on(order.carry_out(store, &to));
+            done.map_or_else(failed, |bytes| Answer::Done {
+                lines: vec![format!("{bytes} bytes")],
+                problems: Vec::new(),
+            })
+        }
     }
 }
 

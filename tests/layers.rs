@@ -19,9 +19,9 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("catalog", &["ambient", "models"]),
     ("calls", &["ambient", "engine", "error", "ids", "service"]),
     ("http", &["ambient", "calls", "engine", "error", "ids", "service", "storage"]),
-    ("control", &["storage"]),
+    ("control", &["service", "storage"]),
     ("app", &["ambient", "calls", "config", "control", "engine", "error", "http", "service", "storage"]),
-    ("cli", &["ambient", "app", "catalog", "config", "control", "service", "storage", "telemetry"]),
+    ("cli", &["ambient", "app", "catalog", "config", "control", "ids", "service", "storage", "telemetry"]),
 ];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -1,5 +1,6 @@
 //! The command line: one file a subcommand.
 
+mod audit;
 pub mod models;
 mod serve;
 mod store;
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::config::{Places, ServeArgs};
+use audit::AuditCommand;
 use models::ModelsCommand;
 
 #[derive(Parser)]
@@ -44,6 +46,9 @@ enum Command {
     },
     /// Check that every record of the store is whole
     Check,
+    /// Export the audit log
+    #[command(subcommand)]
+    Audit(AuditCommand),
     /// Make another admin key, for when the first one is lost; the server must be stopped
     AdminKey,
 }
@@ -79,6 +84,7 @@ fn obey(Cli { places, command }: Cli) -> Outcome {
         Command::Backup { to } => store::backup(&places.data, &to, out),
         Command::Restore { from } => store::restore(&places.data, &from, out),
         Command::Check => store::check(&places.data, out),
+        Command::Audit(command) => audit::run(command, &places.data, out),
         Command::AdminKey => store::admin_key(&places.data, out),
     }
 }

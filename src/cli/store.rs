@@ -61,7 +61,7 @@ pub fn admin_key(data: &Path, out: &mut dyn Write) -> Outcome {
 }
 
 /// Opens the store of a folder that has one.
-fn open(data: &Path, ambient: Arc<dyn Ambient>) -> Result<Store, Box<dyn Error>> {
+pub(super) fn open(data: &Path, ambient: Arc<dyn Ambient>) -> Result<Store, Box<dyn Error>> {
     must_exist(data)?;
     let settings = StoreSettings { dir: data.to_owned(), cache_bytes: 16 << 20, queue: 16 };
     Ok(Store::open(settings, ambient)?)
@@ -74,7 +74,7 @@ fn must_exist(data: &Path) -> Outcome {
     Err(format!("there is no store in {}; --data names the folder", data.display()).into())
 }
 
-fn tell(answer: Answer, out: &mut dyn Write) -> Outcome {
+pub(super) fn tell(answer: Answer, out: &mut dyn Write) -> Outcome {
     match answer {
         Answer::Done { lines: report, problems } => {
             lines(&report, out)?;

@@ -8,6 +8,7 @@ mod base62;
 mod cache;
 pub mod claim;
 pub mod dataset;
+pub mod export;
 mod fields;
 pub mod files;
 mod grace;
