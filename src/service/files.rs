@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::access::{Access, Scope};
 use super::audit::Note;
-use super::dataset::Form;
+use super::example::Form;
 use super::holdings::{self, Holding};
 use super::page::{Listing, Page, PageRequest, page};
 use super::upload::{self, Sealed, Sweeper, Upload};
