@@ -149,7 +149,7 @@ mod tests {
             (b"@\n[1]", "line 2: it is not a JSON object"),
             (b"@\n{\"text\":\"\xff\"}", "line 2: the byte at 9 is not valid UTF-8"),
             (b"@\n\xef\xbb\xbf@", "line 2: it is not a JSON object"),
-            (b"{\"text\":", "line 1: EOF while parsing a value at column 8"),
+            (b"{\"text\":", "line 1: text: EOF while parsing a value at column 8"),
             (b"@ @", "line 1: something follows the JSON object"),
             (b"{}", "line 1: it has neither"),
             (b"{\"text\":\"a\",\"prompt\":\"b\"}", "line 1: it has 'prompt' and 'completion' and 'text'"),

@@ -5,23 +5,20 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tokio::sync::Semaphore;
 
 use super::access::{Access, Scope};
 use super::audit::Note;
 use super::example::Form;
 use super::holdings::{self, Holding};
 use super::page::{Listing, Page, PageRequest, page};
-use super::upload::{self, Sealed, Sweeper, Upload};
+use super::places::Places;
+use super::upload::{Sealed, Sweeper, Upload};
 use super::{authority, claim, fields};
 use crate::ambient::{Ambient, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
 use crate::storage::uploads::{self, FileRecord};
 use crate::storage::{Look, Store, owned};
-
-/// Uploads at once; each may hold a chunk and a line in memory.
-const UPLOADS: usize = 32;
 
 /// What a file is for. The number is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,14 +111,14 @@ pub struct Files {
     store: Store,
     ambient: Arc<dyn Ambient>,
     sweeper: Sweeper,
-    places: Arc<Semaphore>,
+    places: Arc<Places>,
 }
 
 impl Files {
     /// Also begins to remove what uploads of an earlier process left. Needs a tokio runtime.
     pub async fn start(store: Store, ambient: Arc<dyn Ambient>) -> Result<Self> {
         let sweeper = Sweeper::start(store.clone()).await?;
-        Ok(Self { store, ambient, sweeper, places: Arc::new(Semaphore::new(UPLOADS)) })
+        Ok(Self { store, ambient, sweeper, places: Arc::default() })
     }
 
     /// Makes room for a file that is about to arrive. Refuses what would be refused at its end, as
@@ -137,9 +134,9 @@ impl Files {
             holdings::admit(tx, likely, Holding::File, 1, 1)
         });
         admitted.await?;
-        let permit = upload::take_place(&self.places)?;
+        let place = self.places.take(access.project())?;
         let id = FileId::generate(&*self.ambient);
-        Ok(Upload::new(self.store.clone(), id, likely, self.sweeper.later(id), permit))
+        Ok(Upload::new(self.store.clone(), id, likely, self.sweeper.later(id), place))
     }
 
     /// Makes a file of what has arrived.

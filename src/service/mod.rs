@@ -18,6 +18,7 @@ mod job;
 pub mod jobs;
 pub mod keys;
 pub mod page;
+mod places;
 pub mod projects;
 pub mod secrets;
 pub mod setup;

@@ -1,14 +1,13 @@
 //! A file on its way in: its chunks are stored while they arrive and belong to nothing until the
 //! last transaction makes a file of them. Whatever ends an upload before that, its chunks go.
 
-use std::sync::Arc;
-
 use ring::digest::{Context, SHA256};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::dataset::{Checker, Summary};
 use super::holdings::{self, Holding};
+use super::places::Place;
 use crate::error::{Code, Error, Result};
 use crate::ids::{FileId, ProjectId};
 use crate::storage::Store;
@@ -104,7 +103,7 @@ pub struct Upload {
     chunks: u32,
     bytes: u64,
     leftover: Leftover,
-    permit: OwnedSemaphorePermit,
+    place: Place,
 }
 
 /// A file that has arrived whole and is in order, but belongs to nobody yet.
@@ -115,19 +114,13 @@ pub struct Sealed {
     pub(super) bytes: u64,
     pub(super) sha256: [u8; 32],
     _leftover: Leftover,
-    _permit: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl Upload {
-    pub(super) fn new(
-        store: Store,
-        id: FileId,
-        project: Option<ProjectId>,
-        leftover: Leftover,
-        permit: OwnedSemaphorePermit,
-    ) -> Self {
+    pub(super) fn new(store: Store, id: FileId, project: Option<ProjectId>, leftover: Leftover, place: Place) -> Self {
         let progress = Progress::new();
-        Self { store, id, project, progress, pending: Vec::new(), chunks: 0, bytes: 0, leftover, permit }
+        Self { store, id, project, progress, pending: Vec::new(), chunks: 0, bytes: 0, leftover, place }
     }
 
     /// Takes the next bytes; whole chunks are checked and stored before it returns.
@@ -162,7 +155,7 @@ impl Upload {
             bytes: self.bytes,
             sha256,
             _leftover: self.leftover,
-            _permit: self.permit,
+            _place: self.place,
         })
     }
 
@@ -198,11 +191,4 @@ impl Sealed {
 pub fn too_large() -> Error {
     let text = format!("The file is larger than {LARGEST_FILE} bytes (512 MiB). Split it into several files.");
     Error::new(Code::RequestTooLarge, text).param("file")
-}
-
-/// A place among the uploads that may run at once.
-pub(super) fn take_place(places: &Arc<tokio::sync::Semaphore>) -> Result<OwnedSemaphorePermit> {
-    places.clone().try_acquire_owned().map_err(|_| {
-        Error::new(Code::Overloaded, "Too many files are being uploaded at once. Try again shortly, with backoff.")
-    })
 }
