@@ -1,7 +1,12 @@
 //! What metering costs a request, and how fast ten million records answer.
 //!
 //! `cargo bench --bench usage -- [RECORDS]`; ten million take about five minutes to write.
-#![expect(clippy::unwrap_used, clippy::print_stdout, clippy::disallowed_methods, reason = "a benchmark measures and reports")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a benchmark measures and reports"
+)]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -15,7 +15,7 @@ use actix_web::web::Data;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::ambient::{Ambient, Timestamp};
-use crate::calls::{chat::Chat, models::Models};
+use crate::calls::{chat::Chat, fine_tuning::FineTuning, models::Models};
 use crate::config::{Config, Tls};
 use crate::control::Control;
 use crate::engine::{self, Engine};
@@ -25,7 +25,7 @@ use crate::http::tls::{self, TlsError};
 use crate::service::limits::Limits;
 use crate::service::secrets::Secret;
 use crate::service::usage::{Meter, Retention, Usage};
-use crate::service::{audit::Audit, keys::Keys, projects::Projects, setup};
+use crate::service::{audit::Audit, files::Files, jobs::Jobs, keys::Keys, projects::Projects, setup};
 use crate::storage::{OpenError, Store, StoreSettings};
 
 /// Name of the file that keeps the first admin key for scripts.
@@ -90,7 +90,8 @@ impl App {
         let secure = tls.is_some();
         let engine = Engine::start(engine_settings(config), ambient.clone())?;
         let control = Control::listen(&data, store.clone())?;
-        let api = Data::new(api(&store, &engine, ambient));
+        let files = Files::start(store.clone(), ambient.clone()).await.map_err(StartError::Setup)?;
+        let api = Data::new(api(&store, &engine, files, ambient));
         let limits = server::Limits { drain: config.drain, ..server::Limits::default() };
         let server = server::build(api.clone(), listener, tls, limits)?;
         // The last sixth is for the error events to reach their clients.
@@ -181,7 +182,7 @@ fn engine_settings(config: &Config) -> engine::Settings {
     engine::Settings { threads: config.threads, ..defaults }
 }
 
-fn api(store: &Store, engine: &Engine, ambient: Arc<dyn Ambient>) -> Api {
+fn api(store: &Store, engine: &Engine, files: Files, ambient: Arc<dyn Ambient>) -> Api {
     let limits = Limits::new(store.clone(), ambient.clone());
     Api {
         meter: Meter::new(store.clone(), ambient.clone(), limits.clone()),
@@ -191,6 +192,8 @@ fn api(store: &Store, engine: &Engine, ambient: Arc<dyn Ambient>) -> Api {
         keys: Keys::new(store.clone(), ambient.clone()),
         audit: Audit::new(store.clone()),
         models: Models::new(engine.clone()),
+        files,
+        fine_tuning: FineTuning::new(Jobs::new(store.clone(), ambient.clone()), Models::new(engine.clone())),
         chat: Chat::new(engine.clone(), ambient.clone()),
         store: store.clone(),
         ambient,

@@ -1,13 +1,11 @@
-//! The second connection: a socket in the data folder through which `outpost backup` and
-//! `outpost check` reach the store of a running server; so does `outpost usage export`.
+//! The second connection: a socket in the data folder through which `outpost backup`, `check`,
+//! `audit export` and `usage export` reach the store of a running server.
 //!
 //! Whoever can open the data folder (0700) could read the database anyway, so the socket asks for
 //! no key. One JSON request a line, one JSON reply a line.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
-use std::io::{self, BufRead, BufReader, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream as BlockingStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,8 +15,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::JoinSet;
 
-use crate::error::Error;
-use crate::service::usage::{ExportFilter, UsageRow};
+use crate::service::export;
 use crate::storage::{CheckReport, Store};
 
 const SOCKET: &str = "control.sock";
@@ -32,27 +29,8 @@ pub enum Request {
     Backup { to: PathBuf },
     /// Read and check every record.
     Check,
-    /// Write the metered requests to a file.
-    ExportUsage(ExportJob),
-}
-
-/// A file of metered requests.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct ExportJob {
-    /// An absolute path that is not there yet.
-    pub to: PathBuf,
-    pub format: Format,
-    pub filter: ExportFilter,
-}
-
-/// How rows are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, clap::ValueEnum)]
-#[serde(rename_all = "snake_case")]
-pub enum Format {
-    /// Comma-separated values with a header line
-    Csv,
-    /// One JSON object a line
-    Jsonl,
+    /// Write rows to this absolute path.
+    Export { to: PathBuf, order: export::Order },
 }
 
 /// What comes back.
@@ -159,53 +137,18 @@ fn obey(request: Request, store: &Store) -> Answer {
             Ok(report) => Answer::Done { lines: summary(&report.records, report.bytes), problems: Vec::new() },
             Err(cause) => failed(cause.to_string()),
         },
-        Request::ExportUsage(job) => export_usage(store, &job),
         Request::Check => match store.verify() {
             Ok(report) => Answer::checked(report),
             Err(cause) => failed(cause.to_string()),
         },
-    }
-}
-
-/// Writes the metered requests that a job names; a file that is half-written goes again.
-pub fn export_usage(store: &Store, job: &ExportJob) -> Answer {
-    let written = write_rows(store, job);
-    match written {
-        Ok(rows) => {
-            Answer::Done { lines: vec![format!("{rows} requests in {}", job.to.display())], problems: Vec::new() }
-        }
-        Err(cause) => {
-            if cause.kind() != io::ErrorKind::AlreadyExists {
-                drop(std::fs::remove_file(&job.to));
-            }
-            Answer::Failed { message: format!("{}: {cause}", job.to.display()) }
-        }
-    }
-}
-
-fn write_rows(store: &Store, job: &ExportJob) -> io::Result<u64> {
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&job.to)?;
-    let mut file = BufWriter::new(file);
-    let mut rows = 0;
-    let failed = |error: &dyn std::fmt::Display| Error::internal(error.to_string());
-    let shown = match job.format {
-        Format::Jsonl => UsageRow::each(store, job.filter, |row| {
-            rows += 1;
-            serde_json::to_writer(&mut file, row).map_err(|error| failed(&error))?;
-            file.write_all(b"\n").map_err(|error| failed(&error))
-        }),
-        Format::Csv => {
-            let mut table = csv::Writer::from_writer(&mut file);
-            UsageRow::each(store, job.filter, |row| {
-                rows += 1;
-                table.serialize(row).map_err(|error| failed(&error))
+        Request::Export { to, order } => {
+            let done = tokio::runtime::Handle::current().block_on(order.carry_out(store, &to));
+            done.map_or_else(failed, |bytes| Answer::Done {
+                lines: vec![format!("{bytes} bytes")],
+                problems: Vec::new(),
             })
-            .and_then(|()| table.flush().map_err(|error| failed(&error)))
         }
-    };
-    shown.map_err(|error| io::Error::other(error.cause().map_or_else(|| error.to_string(), ToString::to_string)))?;
-    file.flush()?;
-    Ok(rows)
+    }
 }
 
 /// Asks the server that runs on `data`; `None` if none does.

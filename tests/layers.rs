@@ -19,7 +19,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("catalog", &["ambient", "models"]),
     ("calls", &["ambient", "engine", "error", "ids", "service"]),
     ("http", &["ambient", "calls", "engine", "error", "ids", "service", "storage"]),
-    ("control", &["error", "service", "storage"]),
+    ("control", &["service", "storage"]),
     ("app", &["ambient", "calls", "config", "control", "engine", "error", "http", "service", "storage"]),
     ("cli", &["ambient", "app", "catalog", "config", "control", "ids", "service", "storage", "telemetry"]),
 ];

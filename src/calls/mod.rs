@@ -4,4 +4,5 @@
 //! `http` only encodes and decodes.
 
 pub mod chat;
+pub mod fine_tuning;
 pub mod models;

@@ -1,9 +1,9 @@
 //! The command line: one file a subcommand.
 
+mod export;
 pub mod models;
 mod serve;
 mod store;
-mod usage;
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -14,8 +14,8 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::config::{Places, ServeArgs};
+use export::{AuditCommand, UsageCommand};
 use models::ModelsCommand;
-use usage::UsageCommand;
 
 #[derive(Parser)]
 #[command(name = "outpost", version, about = "Your own AI platform in one binary", propagate_version = true)]
@@ -49,6 +49,9 @@ enum Command {
     },
     /// Check that every record of the store is whole
     Check,
+    /// Export the audit log
+    #[command(subcommand)]
+    Audit(AuditCommand),
     /// Make another admin key, for when the first one is lost; the server must be stopped
     AdminKey,
 }
@@ -81,10 +84,11 @@ fn obey(Cli { places, command }: Cli) -> Outcome {
     match command {
         Command::Serve(args) => serve::run(places, &args, out),
         Command::Models(command) => Ok(models::run(command, &places.models, out)?),
-        Command::Usage(command) => usage::run(command, &places.data, out),
+        Command::Usage(command) => export::usage(command, &places.data, out),
         Command::Backup { to } => store::backup(&places.data, &to, out),
         Command::Restore { from } => store::restore(&places.data, &from, out),
         Command::Check => store::check(&places.data, out),
+        Command::Audit(command) => export::audit(command, &places.data, out),
         Command::AdminKey => store::admin_key(&places.data, out),
     }
 }

@@ -123,13 +123,19 @@ pub fn shorten(text: &str) -> String {
     }
 }
 
-/// Reads the body under its size and time limits. A body must be JSON and not compressed.
-pub(super) async fn read_body(request: &HttpRequest, payload: Payload) -> Result<Bytes> {
+/// 415 for a body that is compressed.
+pub(super) fn refuse_encoding(request: &HttpRequest) -> Result<()> {
     if let Some(encoding) = request.headers().get(header::CONTENT_ENCODING) {
         let encoding = shorten(&String::from_utf8_lossy(encoding.as_bytes()));
         let message = format!("Content-Encoding '{encoding}' is not accepted. Send the body uncompressed.");
         return Err(Error::new(Code::UnsupportedEncoding, message));
     }
+    Ok(())
+}
+
+/// Reads the body under its size and time limits. A body must be JSON and not compressed.
+pub(super) async fn read_body(request: &HttpRequest, payload: Payload) -> Result<Bytes> {
+    refuse_encoding(request)?;
     let declared = request.headers().get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
     if declared.is_some_and(|bytes: usize| bytes > BODY_LIMIT) {
         return Err(too_large());

@@ -4,11 +4,13 @@
 //! OpenAI's exact bodies. Every request passes `frame` (id, log line, error body); inside the
 //! mounts it passes `authenticate` before anything else is looked at.
 
+pub mod accept;
 pub mod caller;
 pub mod error;
 pub mod frame;
 pub mod input;
 pub mod metering;
+pub mod multipart;
 pub mod openapi;
 pub mod paging;
 pub mod reply;
@@ -22,11 +24,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::ambient::Ambient;
-use crate::calls::{chat::Chat, models::Models};
+use crate::calls::{chat::Chat, fine_tuning::FineTuning, models::Models};
 use crate::ids::ListId;
 use crate::service::limits::Limits;
 use crate::service::usage::{Meter, Usage};
-use crate::service::{audit::Audit, keys::Keys, projects::Projects};
+use crate::service::{audit::Audit, files::Files, keys::Keys, projects::Projects};
 use crate::storage::Store;
 
 /// What the handlers call.
@@ -39,6 +41,8 @@ pub struct Api {
     pub limits: Limits,
     pub meter: Meter,
     pub usage: Usage,
+    pub files: Files,
+    pub fine_tuning: FineTuning,
     pub models: Models,
     pub chat: Chat,
     pub draining: AtomicBool,

@@ -66,6 +66,16 @@ pub(super) fn named_project(tx: &impl Look, access: &Access, id: ProjectId) -> R
     project(tx, access, id).map_err(|error| error.param("project_id"))
 }
 
+/// The project that a request names, or that of the key where it names none.
+pub(super) fn own_or_named_project(
+    tx: &impl Look,
+    access: &Access,
+    id: ProjectId,
+    named: bool,
+) -> Result<ProjectRecord> {
+    if named { named_project(tx, access, id) } else { project(tx, access, id) }
+}
+
 /// 409 if the project is archived.
 pub(super) fn living(project: &ProjectRecord) -> Result<()> {
     match project.archived_at {

@@ -31,6 +31,11 @@ pub(super) fn name(text: &str) -> Result<()> {
     label("name", text, 256)
 }
 
+/// The name that a file had where it came from; kept as a label and never used as a path.
+pub(super) fn file_name(text: &str) -> Result<()> {
+    label("filename", text, 255).map_err(|error| error.param("file"))
+}
+
 pub(super) fn environment(text: Option<&str>) -> Result<()> {
     text.map_or(Ok(()), |text| label("environment", text, 64))
 }
@@ -41,6 +46,11 @@ pub(super) fn reason(text: Option<&str>) -> Result<()> {
         return Err(Error::invalid("reason", format!("'reason' has {length} characters; it must have at most 1024.")));
     }
     Ok(())
+}
+
+/// Part of a fine-tuned model's name.
+pub(super) fn suffix(text: Option<&str>) -> Result<()> {
+    text.map_or(Ok(()), |text| label("suffix", text, 64))
 }
 
 /// A JSON object of limited size.

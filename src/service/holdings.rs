@@ -4,9 +4,9 @@
 use crate::ambient::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::ids::ProjectId;
-use crate::storage::WriteTx;
 use crate::storage::holdings::{self, HoldingsRecord};
 use crate::storage::limits::{self, Quotas};
+use crate::storage::{Look, WriteTx};
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +91,12 @@ pub(super) fn charge(
     count: i64,
     bytes: i64,
 ) -> Result<()> {
+    admit(tx, project, holding, count, bytes)?;
+    book(tx, project, now, holding, count, bytes)
+}
+
+/// Whether the quotas leave room for such a change now.
+pub(super) fn admit(tx: &impl Look, project: ProjectId, holding: Holding, count: i64, bytes: i64) -> Result<()> {
     let (mut held, quotas) = (holdings::of(tx, project)?, limits::of(tx, project)?.quotas);
     let (most, most_bytes) = (quota(&quotas, holding), byte_quota(&quotas));
     if count > 0 && *holding.count(&mut held) >= most {
@@ -107,7 +113,7 @@ pub(super) fn charge(
         );
         return Err(Error::new(Code::InsufficientQuota, text));
     }
-    book(tx, project, now, holding, count, bytes)
+    Ok(())
 }
 
 /// The same without a look at the quotas.

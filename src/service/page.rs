@@ -55,7 +55,7 @@ impl Listing {
         pepper.cursor_tag(&[self.name.as_bytes(), project, position])
     }
 
-    fn cursor(&self, pepper: &Pepper, position: [u8; 16]) -> String {
+    pub fn cursor(&self, pepper: &Pepper, position: [u8; 16]) -> String {
         let bytes = position.into_iter().chain(self.tag(pepper, &position));
         bytes.map(|byte| format!("{byte:02x}")).collect()
     }

@@ -1,5 +1,7 @@
 //! Stored audit rows: written once, in the transaction that they tell of.
 
+use std::ops::ControlFlow;
+
 use serde::{Deserialize, Serialize};
 
 use super::codec::Record;
@@ -46,25 +48,33 @@ pub fn append(tx: &WriteTx, project: ProjectId, id: AuditId, record: &AuditRecor
     tx.put(&id.to_bytes(), &AuditPlace { project })
 }
 
-/// Up to `limit` rows of one project older than `before`, the newest first.
-pub fn newest(tx: &impl Look, project: ProjectId, before: Option<[u8; 16]>, limit: usize) -> Result<Vec<AuditRow>> {
+/// Shows rows older than `before` one by one, the newest first, until told to break: those of one
+/// project, or of all of them.
+pub fn walk(
+    tx: &impl Look,
+    project: Option<ProjectId>,
+    before: Option<[u8; 16]>,
+    show: &mut dyn FnMut(AuditRow) -> Result<ControlFlow<()>>,
+) -> Result<()> {
+    let Some(project) = project else { return walk_all(tx, before, show) };
     let prefix = project.to_bytes();
     let before = before.map(|id| [prefix, id].concat());
-    let rows = tx.newest(&prefix, before.as_deref(), limit)?;
-    rows.into_iter().map(|(key, record)| Ok((id(key.get(16..).unwrap_or_default())?, project, record))).collect()
+    tx.each(&prefix, before.as_deref(), &mut |key, record| {
+        show((id(key.get(16..).unwrap_or_default())?, project, record))
+    })
 }
 
-/// The same over all projects.
-pub fn newest_of_all(tx: &impl Look, before: Option<[u8; 16]>, limit: usize) -> Result<Vec<AuditRow>> {
-    let rows = tx.newest::<AuditPlace>(&[], before.as_ref().map(<[u8; 16]>::as_slice), limit)?;
-    rows.into_iter()
-        .map(|(key, AuditPlace { project })| {
-            let record = tx.get(&[&project.to_bytes(), key.as_slice()].concat())?;
-            let record =
-                record.ok_or_else(|| Error::internal("the index of the audit log names a row that is not there"))?;
-            Ok((id(&key)?, project, record))
-        })
-        .collect()
+fn walk_all(
+    tx: &impl Look,
+    before: Option<[u8; 16]>,
+    show: &mut dyn FnMut(AuditRow) -> Result<ControlFlow<()>>,
+) -> Result<()> {
+    tx.each(&[], before.as_ref().map(<[u8; 16]>::as_slice), &mut |key, AuditPlace { project }| {
+        let record = tx.get(&[&project.to_bytes(), key].concat())?;
+        let record =
+            record.ok_or_else(|| Error::internal("the index of the audit log names a row that is not there"))?;
+        show((id(key)?, project, record))
+    })
 }
 
 fn id(bytes: &[u8]) -> Result<AuditId> {

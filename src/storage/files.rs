@@ -74,6 +74,45 @@ pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_parent(path)
 }
 
+/// A file that is being written: under its name once it is whole, and gone if it never is.
+pub struct NewFile {
+    file: File,
+    partial: PathBuf,
+    path: PathBuf,
+}
+
+impl NewFile {
+    /// Begins a file that only its owner may read; an existing one is an error.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        if path.symlink_metadata().is_ok() {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file exists already"));
+        }
+        let partial = partial(path);
+        Ok(Self { file: create_partial(&partial)?, partial, path: path.to_owned() })
+    }
+
+    pub fn publish(self) -> io::Result<()> {
+        publish(&self.partial, &self.path)
+    }
+}
+
+impl io::Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        // Gone already if it was published.
+        let _ = fs::remove_file(&self.partial);
+    }
+}
+
 /// Moves a finished file into place, never over another one.
 pub(super) fn publish(partial: &Path, path: &Path) -> io::Result<()> {
     File::open(partial)?.sync_all()?;

@@ -58,6 +58,8 @@ pub const AGENT_VERSIONS: Table = Table("agent_versions");
 pub const FILES: Table = Table("files");
 /// File id, place → a piece of its content.
 pub const FILE_CHUNKS: Table = Table("file_chunks");
+/// File id → nothing: chunks that belong to no file, for it is not whole yet or was removed.
+pub const FILE_REMAINS: Table = Table("file_remains");
 /// Job id → fine-tuning job.
 pub const JOBS: Table = Table("jobs");
 /// Job id, event id → event.
@@ -94,6 +96,7 @@ pub const ALL: &[Table] = &[
     AGENT_VERSIONS,
     FILES,
     FILE_CHUNKS,
+    FILE_REMAINS,
     JOBS,
     JOB_EVENTS,
     USAGE,

@@ -13,6 +13,7 @@ use super::codec::{self, Record};
 use super::database::{self, Source, caught};
 use super::error::{CheckError, OpenError};
 use super::holdings::HoldingsRecord;
+use super::jobs::{JobEventRecord, JobRecord};
 use super::keys::{InProject, KeyRecord};
 use super::limits::{LevelsRecord, LimitsRecord};
 use super::owned::{self, Owned};
@@ -20,6 +21,7 @@ use super::pepper::{self, Pepper};
 use super::projects::ProjectRecord;
 use super::store::Store;
 use super::transaction::{Look, ReadTx};
+use super::uploads::{Chunk, FileRecord, Remains};
 use super::{files, migrations, tables, verify_usage};
 use crate::error::{Error, Result};
 
@@ -106,6 +108,10 @@ fn verify(tx: &ReadTx) -> Result<CheckReport> {
         records(tx, &mut report, &mut |_, _: HoldingsRecord| Ok(None))?;
         records(tx, &mut report, &mut |_, _: ClaimRecord| Ok(None))?;
         verify_usage::check(tx, &mut report)?;
+        owned::<FileRecord>(tx, &mut report)?;
+        chunks(tx, &mut report)?;
+        owned::<JobRecord>(tx, &mut report)?;
+        job_events(tx, &mut report)?;
         Ok(report)
     })
     .unwrap_or_else(|| Err(database::unavailable("unreadable pages")))
@@ -169,13 +175,37 @@ fn key_index(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
 }
 
 /// A resource whose table lists it under its project. Each kind has a line in `verify`.
-#[expect(dead_code, reason = "the resources come with the next commits")]
 fn owned<R: Owned>(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     records(tx, report, &mut |id, record: R| {
         let (kind, project) = (R::KIND, record.project());
         let id = id.try_into().map_err(|_| Error::internal(format!("a {kind:?} has a malformed id")))?;
         let listed = tx.raw(tables::OWNED, &owned::place(kind, project, id))?.is_some();
         Ok((!listed).then(|| format!("a {kind:?} of {project} is missing in the index of resources")))
+    })
+}
+
+/// A file has its last chunk; a chunk belongs to a file, or to none as a mark says.
+fn chunks(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
+    let last = |id: &[u8], file: &FileRecord| [id, &file.chunks.saturating_sub(1).to_be_bytes()].concat();
+    records(tx, report, &mut |id, file: FileRecord| {
+        let there = tx.raw(tables::FILE_CHUNKS, &last(id, &file))?.is_some();
+        Ok((!there).then(|| format!("the file '{}' has lost the end of its content", file.name)))
+    })?;
+    records(tx, report, &mut |place, _: Chunk| {
+        let id = place.get(..16).unwrap_or_default();
+        let file: Option<FileRecord> = tx.get(id)?;
+        let fits = match file {
+            Some(file) => place <= last(id, &file).as_slice(),
+            None => tx.get::<Remains>(id)?.is_some(),
+        };
+        Ok((!fits).then(|| "a piece of content belongs to no file".into()))
+    })
+}
+
+fn job_events(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
+    records(tx, report, &mut |place, _: JobEventRecord| {
+        let job = tx.raw(tables::JOBS, place.get(..16).unwrap_or_default())?;
+        Ok(job.is_none().then(|| "an event belongs to no fine-tuning job".into()))
     })
 }
 

@@ -11,12 +11,16 @@ mod tiny_model;
 
 mod access;
 mod api_keys;
+mod audit;
 mod bad_input;
 mod chat;
 mod departures;
+mod files;
+mod fine_tuning;
 mod idempotency;
 mod limits;
 mod models;
 mod projects;
 mod routes;
+mod upload;
 mod usage;

@@ -16,6 +16,8 @@ fn routes(server: &Server) -> Vec<(Method, String)> {
                 let path = path
                     .replace("{project_id}", &format!("proj_{nothing}"))
                     .replace("{api_key_id}", &format!("key_{nothing}"))
+                    .replace("{file_id}", &format!("file-{nothing}"))
+                    .replace("{job_id}", &format!("ftjob-{nothing}"))
                     .replace("{model_id}", "no-such-model");
                 assert!(!path.contains('{'), "give the test an id for {path}");
                 found.push((method.to_uppercase().parse().unwrap(), path));
@@ -36,6 +38,7 @@ fn the_endpoints_of_the_contract_are_on_both_mounts() {
         ("patch", "/api-keys/{api_key_id}"),
         ("post", "/chat/completions"),
         ("get", "/models/{model_id}"),
+        ("patch", "/fine_tuning/jobs/{job_id}"),
         ("put", "/projects/{project_id}"),
         ("post", "/projects"),
     ];

@@ -7,6 +7,7 @@ mod process;
 #[path = "../common/tiny_model.rs"]
 mod tiny_model;
 
+mod audit;
 mod drain;
 mod start;
 mod store;

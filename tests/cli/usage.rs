@@ -298,7 +298,6 @@ fn export(folder: &Path, project: &str) -> Vec<Value> {
     assert!(output.status.success(), "{}", said(&output));
     let text = std::fs::read_to_string(&to).unwrap();
     let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert!(said(&output).contains(&format!("{} requests in", rows.len())), "{}", said(&output));
     let again = run(folder, &["usage", "export", to.to_str().unwrap()]);
     assert!(!again.status.success(), "a file that is there is not overwritten");
     let table = folder.join("usage.csv");

@@ -53,7 +53,7 @@ fn admitted_in_ten_minutes(world: &World, limits: &Limits, step: Duration) -> u6
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sixty_four_threads_get_the_burst_and_the_rate_and_nothing_more() {
-    for (requests, burst, step) in [(600, 100, 500), (7, 7, 1000), (59_999, 60_000, 500)] {
+    for (requests, burst, step) in [(600, 100, 5_000), (7, 7, 10_000), (59_999, 60_000, 5_000)] {
         let world = World::new().await;
         let ambient: Arc<dyn Ambient> = world.clock.clone();
         let limits = Limits::new(world.store.clone(), ambient);

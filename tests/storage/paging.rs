@@ -72,7 +72,7 @@ async fn a_foreign_or_broken_cursor_is_refused() {
     let foreign = world.keys.list(&world.admin, other, page(1, Some(cursor.clone()))).await;
     assert_eq!(refusal(foreign), expected);
     let audit = Audit::new(world.store.clone());
-    let filter = AuditFilter { project: Some(one) };
+    let filter = AuditFilter { project: Some(one), ..AuditFilter::default() };
     assert_eq!(refusal(audit.list(&world.admin, filter, page(1, Some(cursor.clone()))).await), expected);
     let mut broken: HashSet<String> = ["", "x", "é"].map(str::to_owned).into();
     broken.insert(cursor.to_uppercase() + "A");

@@ -182,7 +182,8 @@ async fn every_change_leaves_an_audit_row_with_its_reason() {
     world.keys.revoke(&world.admin, key.id).await.unwrap();
     let audit = Audit::new(world.store.clone());
     for project in [None, Some(world.first.project.id)] {
-        let page = audit.list(&world.admin, AuditFilter { project }, PageRequest::default()).await.unwrap();
+        let filter = AuditFilter { project, ..AuditFilter::default() };
+        let page = audit.list(&world.admin, filter, PageRequest::default()).await.unwrap();
         assert_eq!(page.items.len(), 5);
         assert_eq!(page.items[0].action, "api_key.revoked");
         let rotated = page.items.iter().find(|event| event.action == "api_key.rotated").unwrap();

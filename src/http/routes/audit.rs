@@ -1,13 +1,20 @@
 //! The audit log.
 
-use actix_web::{get, web};
+use actix_web::http::header;
+use actix_web::web::{Bytes, Data};
+use actix_web::{HttpRequest, HttpResponse, get};
+use futures_util::{TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::http::input::{ApiParams, loose};
-use crate::http::reply::{Head, List, Reply, Time};
+use crate::ambient::Timestamp;
+use crate::error::{Error, Result};
+use crate::http::accept::preferred;
+use crate::http::input::{ApiParams, loose, shorten};
+use crate::http::reply::{Head, Item, List, Mount, Reply, Time};
 use crate::http::{Api, caller::Caller};
 use crate::service::audit::{AuditEvent, AuditFilter};
+use crate::service::export::{Export, Format};
 use crate::service::page::PageRequest;
 
 #[derive(Deserialize, utoipa::IntoParams)]
@@ -16,6 +23,18 @@ use crate::service::page::PageRequest;
 pub struct ListAudit {
     /// Whose events; absent: the whole installation's, which needs the scope `admin`.
     project_id: Option<String>,
+    /// Only what this key did.
+    actor: Option<String>,
+    /// An action such as `api_key.rotated`, or a resource such as `api_key` for all its actions.
+    action: Option<String>,
+    /// Only what was done to the resource of this id.
+    target: Option<String>,
+    /// RFC 3339 time with an offset, inclusive.
+    #[param(value_type = Option<String>, format = DateTime)]
+    start_time: Option<Timestamp>,
+    /// RFC 3339 time with an offset, exclusive.
+    #[param(value_type = Option<String>, format = DateTime)]
+    end_time: Option<Timestamp>,
     /// Most records in a page: 1–100, 20 if absent.
     #[serde(default, deserialize_with = "loose")]
     limit: Option<i64>,
@@ -40,27 +59,80 @@ pub struct AuditBody {
     detail: Option<Box<RawValue>>,
 }
 
-/// List audit events, newest first.
-#[utoipa::path(tag = "audit", params(ListAudit), responses((status = 200, body = [AuditBody])))]
-#[get("/audit-events")]
-pub async fn list(caller: Caller, params: ApiParams<ListAudit>, api: web::Data<Api>) -> Reply {
-    let ListAudit { project_id, limit, cursor, after } = params.0;
-    let project = project_id.as_deref().map(super::api_keys::project).transpose()?;
-    let filter = AuditFilter { project };
-    let page = api.audit.list(&caller.access, filter, PageRequest { limit, cursor, after }).await?;
-    let item = |event: AuditEvent| {
-        let head = Head { id: event.id, object: "audit_event", state: None };
-        caller.mount.item(
-            head,
-            AuditBody {
-                at: caller.mount.time(event.at),
-                project_id: event.project.to_string(),
-                actor: event.actor.map(|key| key.to_string()),
-                action: event.action,
-                target: event.target,
-                detail: event.detail.and_then(|text| RawValue::from_string(text).ok()),
-            },
-        )
+impl ListAudit {
+    fn into_parts(self) -> Result<(AuditFilter, PageRequest)> {
+        let actor = self.actor.map(|text| text.parse().map_err(|_| bad_actor(&text))).transpose()?;
+        let filter = AuditFilter {
+            project: self.project_id.as_deref().map(super::api_keys::project).transpose()?,
+            actor,
+            action: self.action,
+            target: self.target,
+            start: self.start_time,
+            end: self.end_time,
+        };
+        Ok((filter, PageRequest { limit: self.limit, cursor: self.cursor, after: self.after }))
+    }
+}
+
+fn bad_actor(text: &str) -> Error {
+    Error::invalid("actor", format!("'actor' is '{}'; it must be the id of an API key (key_…).", shorten(text)))
+}
+
+fn item(event: AuditEvent, mount: Mount) -> Item<AuditBody> {
+    let body = AuditBody {
+        at: mount.time(event.at),
+        project_id: event.project.to_string(),
+        actor: event.actor.map(|key| key.to_string()),
+        action: event.action,
+        target: event.target,
+        detail: event.detail.and_then(|text| RawValue::from_string(text).ok()),
     };
-    caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
+    mount.item(Head { id: event.id, object: "audit_event", state: None }, body)
+}
+
+/// List audit events, newest first. A page that passed over 10,000 events without a match ends
+/// there: it may be short or empty and still have a `next_cursor`. `Accept: text/csv` or
+/// `application/jsonl` exports everything that matches, without pages.
+#[utoipa::path(tag = "audit", params(ListAudit), responses((status = 200, content(
+    ([AuditBody] = "application/json"), (String = "text/csv"), (String = "application/jsonl")))))]
+#[get("/audit-events")]
+pub async fn list(request: HttpRequest, caller: Caller, params: ApiParams<ListAudit>, api: Data<Api>) -> Reply {
+    let (filter, wanted) = params.0.into_parts()?;
+    let kind = preferred(&request, &["application/json", "text/csv", "application/jsonl", "application/x-ndjson"]);
+    let format = match kind {
+        "text/csv" => Format::Csv,
+        "application/jsonl" | "application/x-ndjson" => Format::Jsonl,
+        _ => {
+            let page = api.audit.list(&caller.access, filter, wanted).await?;
+            let data = page.items.into_iter().map(|event| item(event, caller.mount)).collect();
+            return caller.list(api.list_id(), List::new(data, page.next_cursor));
+        }
+    };
+    unpaged(&wanted, kind)?;
+    Ok(export(api.audit.export(&caller.access, filter, format).await?, kind))
+}
+
+/// An export has no pages; a limit that is not kept would mislead.
+fn unpaged(wanted: &PageRequest, kind: &str) -> Result<()> {
+    let PageRequest { limit, cursor, after } = wanted;
+    let given = [("limit", limit.is_some()), ("cursor", cursor.is_some()), ("after", after.is_some())];
+    given.into_iter().find(|(_, given)| *given).map_or(Ok(()), |(name, _)| {
+        Err(Error::invalid(
+            name,
+            format!("'{name}' does not go with 'Accept: {kind}', which exports everything that matches. Leave it out."),
+        ))
+    })
+}
+
+fn export(export: Export, kind: &'static str) -> HttpResponse {
+    let rows = stream::try_unfold(export, |mut export: Export| async move {
+        let rows = export.next().await?;
+        Ok::<_, Error>(rows.map(|rows| (Bytes::from(rows), export)))
+    });
+    let rows = rows.inspect_err(|error| tracing::warn!(%error, "an export of the audit log broke off"));
+    let name = if kind == "text/csv" { "audit-events.csv" } else { "audit-events.jsonl" };
+    HttpResponse::Ok()
+        .content_type(format!("{kind}; charset=utf-8"))
+        .insert_header((header::CONTENT_DISPOSITION, format!("attachment; filename=\"{name}\"")))
+        .streaming(Box::pin(rows))
 }

@@ -5,7 +5,10 @@ pub mod api_keys;
 pub mod audit;
 pub mod chat;
 pub mod embeddings;
+pub mod files;
+pub mod fine_tuning;
 pub mod health;
+mod hyperparameters;
 pub mod images;
 pub mod limits;
 pub mod models;
@@ -36,5 +39,16 @@ pub fn mount(config: &mut ServiceConfig) {
         .service(chat::complete)
         .service(embeddings::create)
         .service(images::create)
+        .service(files::create)
+        .service(files::list)
+        .service(files::get)
+        .service(files::content)
+        .service(files::delete)
+        .service(fine_tuning::create)
+        .service(fine_tuning::list)
+        .service(fine_tuning::get)
+        .service(fine_tuning::update)
+        .service(fine_tuning::cancel)
+        .service(fine_tuning::events)
         .service(audit::list);
 }

@@ -1,0 +1,32 @@
+//! Fine-tuning jobs: the rules of `service`, and the model that the engine must have.
+
+use super::models::Models;
+use crate::engine::Kind;
+use crate::error::{Error, Result};
+use crate::service::access::Access;
+use crate::service::jobs::{Job, Jobs};
+use crate::service::training::NewJob;
+
+/// Fine-tuning as callers see it.
+pub struct FineTuning {
+    pub jobs: Jobs,
+    models: Models,
+}
+
+impl FineTuning {
+    pub fn new(jobs: Jobs, models: Models) -> Self {
+        Self { jobs, models }
+    }
+
+    /// Makes a job for a text model that is installed and that the key may call.
+    pub async fn create(&self, access: &Access, new: NewJob) -> Result<Job> {
+        let model = self.models.get(access, &new.model).await?;
+        access.require_model(&model.id)?;
+        if model.kind != Kind::Text {
+            let text =
+                format!("The model '{}' writes no text, so it cannot be fine-tuned. Name a chat model.", model.id);
+            return Err(Error::invalid("model", text));
+        }
+        self.jobs.create(access, new).await
+    }
+}

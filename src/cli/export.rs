@@ -1,0 +1,75 @@
+//! `outpost audit export` and `outpost usage export`: tables for other programs, through the
+//! running server where there is one.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+
+use super::{Outcome, store};
+use crate::ambient::Timestamp;
+use crate::app::Machine;
+use crate::control::{self, Request};
+use crate::ids::ProjectId;
+use crate::service::export::{Format, Order, Table};
+
+#[derive(Subcommand)]
+pub enum AuditCommand {
+    /// Write the audit log to a file, the newest event first; works while the server runs
+    Export(ExportArgs),
+}
+
+#[derive(Subcommand)]
+pub enum UsageCommand {
+    /// Write every metered request to a file, the newest of each project first; works while the server runs
+    Export(ExportArgs),
+}
+
+#[derive(Args)]
+pub struct ExportArgs {
+    /// Only this project's rows
+    #[arg(long, value_name = "ID")]
+    project: Option<ProjectId>,
+    /// Only rows at or after this RFC 3339 time, such as 2027-01-31T12:00:00Z
+    #[arg(long, value_name = "TIME")]
+    start: Option<Timestamp>,
+    /// Only rows before this time
+    #[arg(long, value_name = "TIME")]
+    end: Option<Timestamp>,
+    /// csv or jsonl
+    #[arg(long, default_value = "csv")]
+    format: Format,
+    /// The file to write; it must not exist
+    #[arg(value_name = "FILE")]
+    to: PathBuf,
+}
+
+pub fn audit(AuditCommand::Export(args): AuditCommand, data: &Path, out: &mut dyn Write) -> Outcome {
+    export(Table::Audit, args, data, out)
+}
+
+pub fn usage(UsageCommand::Export(args): UsageCommand, data: &Path, out: &mut dyn Write) -> Outcome {
+    export(Table::Usage, args, data, out)
+}
+
+fn export(table: Table, args: ExportArgs, data: &Path, out: &mut dyn Write) -> Outcome {
+    let ExportArgs { project, start, end, format, to } = args;
+    let order = Order { table, project, start, end, format };
+    // The server may run in another folder, so it is told the whole path.
+    let to = std::path::absolute(to)?;
+    if let Some(answer) = control::ask(data, &Request::Export { to: to.clone(), order: order.clone() })? {
+        store::tell(answer, out)?;
+    } else {
+        let opened = store::open(data, Arc::new(Machine::new()))?;
+        let bytes = actix_web::rt::System::new().block_on(order.carry_out(&opened, &to));
+        opened.shutdown();
+        writeln!(out, "{} bytes", bytes?)?;
+    }
+    let what = match table {
+        Table::Audit => "The audit log is",
+        Table::Usage => "The metered requests are",
+    };
+    writeln!(out, "{what} in {}.", to.display())?;
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! Files, as OpenAI has them.
+
+use actix_web::body::SizedStream;
+use actix_web::http::header;
+use actix_web::web::{Bytes, Data, Payload};
+use actix_web::{HttpRequest, HttpResponse, delete, get, post};
+use futures_util::{TryStreamExt, stream};
+use serde::{Deserialize, Serialize};
+
+use super::api_keys::project;
+use crate::error::{Error, Result};
+use crate::http::input::{ApiParams, ApiPath, loose, shorten};
+use crate::http::multipart::{Part, Parts};
+use crate::http::reply::{Head, List, Mount, Reply, Time};
+use crate::http::{Api, caller::Caller};
+use crate::ids::{FileId, ProjectId};
+use crate::service::access::Access;
+use crate::service::files::{Content, File, NewFile, Purpose};
+use crate::service::page::PageRequest;
+use crate::service::upload::{self, LARGEST_FILE, Sealed};
+
+/// Room for the other parts and the boundaries around a file.
+const FRAME: u64 = 64 << 10;
+
+/// The parts of an upload.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "describes the form in /openapi.json; it is read part by part")]
+pub struct UploadFile {
+    /// JSON lines: `{"messages": […]}`, `{"prompt": …, "completion": …}` or `{"text": …}`.
+    #[schema(value_type = String, format = Binary)]
+    file: String,
+    /// What the file is for: `fine-tune`.
+    purpose: String,
+    /// The project that will own the file; absent: the key's own.
+    project_id: Option<String>,
+}
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct ListFiles {
+    /// Whose files; absent: those of the key's own project.
+    project_id: Option<String>,
+    /// Only files for this purpose.
+    purpose: Option<String>,
+    /// `desc`, the newest first, is the only order.
+    order: Option<Order>,
+    /// Most records in a page: 1–100, 20 if absent.
+    #[serde(default, deserialize_with = "loose")]
+    limit: Option<i64>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// The last id of the page before, as OpenAI's clients send it.
+    after: Option<String>,
+}
+
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Order {
+    Desc,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct FileBody {
+    project_id: String,
+    /// The name that the file had at the client: a label.
+    filename: String,
+    purpose: &'static str,
+    bytes: u64,
+    /// How many examples the file holds.
+    examples: u64,
+    /// What they are: `messages`, `prompt_completion` or `text`.
+    example_format: String,
+    /// Digest of the content, in hexadecimal digits.
+    sha256: String,
+    created_at: Time,
+    /// Always null: files stay until they are deleted.
+    expires_at: Option<Time>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct DeletedBody {
+    deleted: bool,
+}
+
+fn head(file: &File) -> Head<FileId> {
+    Head { id: file.id, object: "file", state: Some("processed") }
+}
+
+fn body(file: File, mount: Mount) -> FileBody {
+    FileBody {
+        project_id: file.project.to_string(),
+        filename: file.name,
+        purpose: file.purpose.as_str(),
+        bytes: file.bytes,
+        examples: file.examples,
+        example_format: file.form,
+        sha256: file.sha256,
+        created_at: mount.time(file.created_at),
+        expires_at: None,
+    }
+}
+
+/// What the parts of an upload have told so far.
+#[derive(Default)]
+struct Form {
+    file: Option<(String, Sealed)>,
+    purpose: Option<Purpose>,
+    project: Option<ProjectId>,
+    seen: Vec<String>,
+}
+
+impl Form {
+    async fn read(parts: &mut Parts, access: &Access, api: &Api) -> Result<Self> {
+        let mut form = Form::default();
+        while let Some(part) = parts.next().await? {
+            let name = shorten(part.name());
+            if form.seen.contains(&name) {
+                return Err(Error::invalid(name.clone(), format!("'{name}' is given more than once. Give it once.")));
+            }
+            match name.as_str() {
+                "file" => form.file = Some(receive(part, access, form.project, api).await?),
+                "purpose" => form.purpose = Some(Purpose::from_name(&part.text().await?)?),
+                "project_id" => form.project = Some(project(&part.text().await?)?),
+                other => {
+                    let text = format!("unknown field '{other}'; an upload has 'file', 'purpose' and 'project_id'.");
+                    return Err(Error::invalid(other, text));
+                }
+            }
+            form.seen.push(name);
+        }
+        Ok(form)
+    }
+
+    fn finish(self) -> Result<(Sealed, NewFile)> {
+        let missing = |name: &str, what: &str| Error::invalid(name, format!("'{name}' is missing. Send {what}."));
+        let (name, sealed) = self.file.ok_or_else(|| missing("file", "the file as a part with a filename"))?;
+        let purpose = self.purpose.ok_or_else(|| missing("purpose", "what the file is for: fine-tune"))?;
+        Ok((sealed, NewFile { project: self.project, name, purpose }))
+    }
+}
+
+/// Stores the content of the file as it arrives.
+async fn receive(mut part: Part, access: &Access, project: Option<ProjectId>, api: &Api) -> Result<(String, Sealed)> {
+    let name = part.file_name().ok_or_else(|| {
+        Error::invalid("file", "'file' has no filename. Send it as a file, for example with -F file=@train.jsonl.")
+    })?;
+    let mut upload = api.files.begin(access, project, &name).await?;
+    while let Some(bytes) = part.next().await? {
+        upload.push(&bytes).await?;
+    }
+    Ok((name, upload.seal().await?))
+}
+
+/// Upload a file. Its lines are checked while they arrive.
+#[utoipa::path(tag = "files", request_body(content = UploadFile, content_type = "multipart/form-data"),
+    responses((status = 200, body = FileBody)))]
+#[post("/files")]
+pub async fn create(request: HttpRequest, caller: Caller, payload: Payload, api: Data<Api>) -> Reply {
+    // An idempotency key that is no good is refused before the content is read.
+    let caller = caller.claiming(&request, &[])?;
+    let mut parts = Parts::of(&request, payload, LARGEST_FILE + FRAME, upload::too_large)?;
+    let (arrived, new) = Form::read(&mut parts, &caller.access, &api).await?.finish()?;
+    // The boundary differs from try to try, so what is compared are the parts themselves.
+    let same = serde_json::to_vec(&(arrived.sha256(), &new.name, new.purpose, new.project)).map_err(Error::internal)?;
+    let caller = caller.claiming(&request, &same)?;
+    let file = api.files.create(&caller.access, arrived, new).await?;
+    caller.reply(head(&file), body(file, caller.mount))
+}
+
+/// List a project's files, newest first.
+#[utoipa::path(tag = "files", params(ListFiles), responses((status = 200, body = [FileBody])))]
+#[get("/files")]
+pub async fn list(caller: Caller, params: ApiParams<ListFiles>, api: Data<Api>) -> Reply {
+    let ListFiles { project_id, purpose, order: None | Some(Order::Desc), limit, cursor, after } = params.0;
+    // Every file is of the one purpose there is; another is refused like at the upload.
+    purpose.as_deref().map(Purpose::from_name).transpose()?;
+    let project = project_id.as_deref().map(project).transpose()?;
+    let page = api.files.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
+    let item = |file: File| caller.mount.item(head(&file), body(file, caller.mount));
+    caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
+}
+
+/// Read what is known of a file.
+#[utoipa::path(tag = "files", params(("file_id" = String, Path)), responses((status = 200, body = FileBody)))]
+#[get("/files/{file_id}")]
+pub async fn get(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> Reply {
+    let file = api.files.get(&caller.access, id.0).await?;
+    caller.reply(head(&file), body(file, caller.mount))
+}
+
+/// Read a file's content, byte for byte.
+#[utoipa::path(tag = "files", params(("file_id" = String, Path)),
+    responses((status = 200, body = String, content_type = "application/octet-stream")))]
+#[get("/files/{file_id}/content")]
+pub async fn content(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> Reply {
+    let content = api.files.content(&caller.access, id.0).await?;
+    let bytes = content.bytes;
+    let chunks = stream::try_unfold(content, |mut content: Content| async move {
+        let chunk = content.next().await?;
+        Ok::<_, Error>(chunk.map(|chunk| (Bytes::from(chunk), content)))
+    });
+    let chunks = chunks.inspect_err(|error| tracing::warn!(%error, "the content of a file broke off"));
+    // What tenants upload is never shown as a page of this server.
+    Ok(HttpResponse::Ok()
+        .content_type("application/octet-stream")
+        .insert_header((header::CONTENT_DISPOSITION, "attachment"))
+        .insert_header((header::X_CONTENT_TYPE_OPTIONS, "nosniff"))
+        .body(SizedStream::new(bytes, Box::pin(chunks))))
+}
+
+/// Delete a file.
+#[utoipa::path(tag = "files", params(("file_id" = String, Path)), responses((status = 200, body = DeletedBody)))]
+#[delete("/files/{file_id}")]
+pub async fn delete(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> Reply {
+    let id = api.files.delete(&caller.access, id.0).await?;
+    caller.reply(Head { id, object: "file", state: None }, DeletedBody { deleted: true })
+}

@@ -1,0 +1,266 @@
+//! Fine-tuning jobs: endpoint 9, and the rest of the resource as OpenAI has it.
+
+use actix_web::web::Data;
+use actix_web::{get, patch, post};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use super::api_keys::project;
+use super::hyperparameters::{Hyperparameters, Method, MethodBody, ParametersBody};
+use crate::error::{Error, Result};
+use crate::http::input::{ApiParams, ApiPath, loose, nullable, shorten};
+use crate::http::paging::Paging;
+use crate::http::reply::{Head, Item, List, Mount, Reply, Time};
+use crate::http::{
+    Api,
+    caller::Caller,
+    submission::{Nothing, Submission},
+};
+use crate::ids::{FileId, JobId};
+use crate::service::jobs::{Job, JobChange, JobEvent};
+use crate::service::keys::Change;
+use crate::service::page::PageRequest;
+use crate::service::training::NewJob;
+
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateJob {
+    /// The model to train, one of `GET /models`.
+    model: String,
+    /// Id of the file with the examples.
+    training_file: String,
+    /// Id of a file with examples that are not trained on.
+    validation_file: Option<String>,
+    /// The older place of `method.supervised.hyperparameters`.
+    hyperparameters: Option<Hyperparameters>,
+    /// How to train; `supervised` is the only method.
+    method: Option<Method>,
+    /// Part of the trained model's name, 1–64 characters.
+    suffix: Option<String>,
+    /// 0–2,147,483,647; absent: drawn.
+    seed: Option<i64>,
+    /// Descriptive label, 1–256 characters.
+    name: Option<String>,
+    /// Whatever the application wants to keep with the job.
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Map<String, Value>>,
+    /// None is supported.
+    #[schema(value_type = Option<Vec<Object>>)]
+    integrations: Option<Vec<IgnoredAny>>,
+    /// The project that will own the job; absent: the key's own.
+    project_id: Option<String>,
+}
+
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpdateJob {
+    /// New label, 1–256 characters; null clears it, absent keeps it.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<String>)]
+    name: Option<Option<String>>,
+    /// New metadata; null clears it, absent keeps it.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Option<Map<String, Value>>>,
+}
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct ListJobs {
+    /// Whose jobs; absent: those of the key's own project.
+    project_id: Option<String>,
+    /// Most records in a page: 1–100, 20 if absent.
+    #[serde(default, deserialize_with = "loose")]
+    limit: Option<i64>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// The last id of the page before, as OpenAI's clients send it.
+    after: Option<String>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct JobBody {
+    name: Option<String>,
+    project_id: String,
+    /// The project under the name that OpenAI uses.
+    organization_id: String,
+    model: String,
+    /// The model that came out; null until the job has succeeded.
+    fine_tuned_model: Option<String>,
+    training_file: String,
+    validation_file: Option<String>,
+    result_files: Vec<String>,
+    hyperparameters: ParametersBody,
+    method: MethodBody,
+    suffix: Option<String>,
+    seed: u32,
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Box<RawValue>>,
+    integrations: Vec<String>,
+    trained_tokens: Option<u64>,
+    error: Option<JobErrorBody>,
+    created_at: Time,
+    updated_at: Time,
+    estimated_finish: Option<Time>,
+    finished_at: Option<Time>,
+}
+
+/// Why the job failed.
+#[derive(Serialize, utoipa::ToSchema)]
+struct JobErrorBody {
+    code: String,
+    message: String,
+    param: Option<String>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct JobEventBody {
+    r#type: &'static str,
+    /// `info`, `warn` or `error`.
+    level: &'static str,
+    message: String,
+    created_at: Time,
+    #[schema(value_type = Option<Object>)]
+    data: Option<Box<RawValue>>,
+}
+
+fn head(job: &Job) -> Head<JobId> {
+    Head { id: job.id, object: "fine_tuning.job", state: Some(job.state.as_str()) }
+}
+
+fn body(job: Job, mount: Mount) -> JobBody {
+    JobBody {
+        name: job.name,
+        project_id: job.project.to_string(),
+        organization_id: job.project.to_string(),
+        model: job.model,
+        fine_tuned_model: job.fine_tuned_model,
+        training_file: job.training_file.to_string(),
+        validation_file: job.validation_file.map(|file| file.to_string()),
+        result_files: Vec::new(),
+        hyperparameters: ParametersBody::from(job.hyperparameters),
+        method: MethodBody::from(job.hyperparameters),
+        suffix: job.suffix,
+        seed: job.seed,
+        metadata: job.metadata.and_then(|text| RawValue::from_string(text).ok()),
+        integrations: Vec::new(),
+        trained_tokens: job.trained_tokens,
+        error: job.error.map(|error| JobErrorBody { code: error.code, message: error.message, param: error.param }),
+        created_at: mount.time(job.created_at),
+        updated_at: mount.time(job.updated_at),
+        estimated_finish: None,
+        finished_at: job.finished_at.map(|at| mount.time(at)),
+    }
+}
+
+fn item(job: Job, mount: Mount) -> Item<JobBody> {
+    mount.item(head(&job), body(job, mount))
+}
+
+fn reply(caller: &Caller, job: Job) -> Reply {
+    caller.reply(head(&job), body(job, caller.mount))
+}
+
+/// A file named in a body: one that cannot exist is reported like one that does not.
+fn file(param: &'static str, text: &str) -> Result<FileId> {
+    text.parse().map_err(|_| Error::not_found("file", shorten(text)).param(param))
+}
+
+fn change<T>(field: Option<Option<T>>, text: impl Fn(T) -> String) -> Change<String> {
+    match field {
+        None => Change::Keep,
+        Some(None) => Change::Clear,
+        Some(Some(value)) => Change::Set(text(value)),
+    }
+}
+
+impl CreateJob {
+    fn into_new(self) -> Result<NewJob> {
+        if self.integrations.is_some_and(|some| !some.is_empty()) {
+            let text = "'integrations' is not supported. Leave it out.";
+            return Err(Error::invalid("integrations", text));
+        }
+        Ok(NewJob {
+            project: self.project_id.as_deref().map(project).transpose()?,
+            name: self.name,
+            metadata: self.metadata.map(|fields| Value::Object(fields).to_string()),
+            training_file: file("training_file", &self.training_file)?,
+            validation_file: self.validation_file.as_deref().map(|text| file("validation_file", text)).transpose()?,
+            hyperparameters: super::hyperparameters::asked(self.hyperparameters, self.method)?,
+            model: self.model,
+            suffix: self.suffix,
+            seed: self.seed,
+        })
+    }
+}
+
+/// Create a fine-tuning job. This server cannot train yet: the job fails at once and says so.
+#[utoipa::path(tag = "fine-tuning", request_body = CreateJob, responses((status = 200, body = JobBody)))]
+#[post("/fine_tuning/jobs")]
+pub async fn create(sent: Submission<CreateJob>, api: Data<Api>) -> Reply {
+    let Submission { caller, body } = sent;
+    let job = api.fine_tuning.create(&caller.access, body.into_new()?).await?;
+    reply(&caller, job)
+}
+
+/// List a project's fine-tuning jobs, newest first.
+#[utoipa::path(tag = "fine-tuning", params(ListJobs), responses((status = 200, body = [JobBody])))]
+#[get("/fine_tuning/jobs")]
+pub async fn list(caller: Caller, params: ApiParams<ListJobs>, api: Data<Api>) -> Reply {
+    let ListJobs { project_id, limit, cursor, after } = params.0;
+    let project = project_id.as_deref().map(project).transpose()?;
+    let page = api.fine_tuning.jobs.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
+    let data = page.items.into_iter().map(|job| item(job, caller.mount)).collect();
+    caller.list(api.list_id(), List::new(data, page.next_cursor))
+}
+
+/// Read a fine-tuning job.
+#[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path)), responses((status = 200, body = JobBody)))]
+#[get("/fine_tuning/jobs/{job_id}")]
+pub async fn get(caller: Caller, id: ApiPath<JobId>, api: Data<Api>) -> Reply {
+    let job = api.fine_tuning.jobs.get(&caller.access, id.0).await?;
+    reply(&caller, job)
+}
+
+/// Change a fine-tuning job's label and metadata; nothing else of it changes.
+#[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path)), request_body = UpdateJob,
+    responses((status = 200, body = JobBody)))]
+#[patch("/fine_tuning/jobs/{job_id}")]
+pub async fn update(id: ApiPath<JobId>, sent: Submission<UpdateJob>, api: Data<Api>) -> Reply {
+    let Submission { caller, body: UpdateJob { name, metadata } } = sent;
+    let metadata = change(metadata, |fields| Value::Object(fields).to_string());
+    let job_change = JobChange { name: change(name, |name| name), metadata };
+    let job = api.fine_tuning.jobs.update(&caller.access, id.0, job_change).await?;
+    reply(&caller, job)
+}
+
+/// Cancel a fine-tuning job that is queued or running.
+#[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path)), responses((status = 200, body = JobBody)))]
+#[post("/fine_tuning/jobs/{job_id}/cancel")]
+pub async fn cancel(id: ApiPath<JobId>, sent: Submission<Nothing>, api: Data<Api>) -> Reply {
+    let job = api.fine_tuning.jobs.cancel(&sent.caller.access, id.0).await?;
+    reply(&sent.caller, job)
+}
+
+/// List what happened to a fine-tuning job, newest first.
+#[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path), Paging),
+    responses((status = 200, body = [JobEventBody])))]
+#[get("/fine_tuning/jobs/{job_id}/events")]
+pub async fn events(caller: Caller, id: ApiPath<JobId>, paging: ApiParams<Paging>, api: Data<Api>) -> Reply {
+    let page = api.fine_tuning.jobs.events(&caller.access, id.0, paging.0.into()).await?;
+    let item = |event: JobEvent| {
+        let created_at = caller.mount.time(event.at);
+        let body = JobEventBody {
+            r#type: "message",
+            level: event.level.as_str(),
+            message: event.message,
+            created_at,
+            data: None,
+        };
+        caller.mount.item(Head { id: event.id, object: "fine_tuning.job.event", state: None }, body)
+    };
+    caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
+}

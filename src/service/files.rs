@@ -1,0 +1,241 @@
+//! Files: what training reads. Their content lies in the store, in chunks.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use super::access::{Access, Scope};
+use super::audit::Note;
+use super::example::Form;
+use super::holdings::{self, Holding};
+use super::page::{Listing, Page, PageRequest, page};
+use super::places::Places;
+use super::upload::{Sealed, Sweeper, Upload};
+use super::{authority, claim, fields};
+use crate::ambient::{Ambient, Timestamp};
+use crate::error::{Error, Result};
+use crate::ids::{FileId, ProjectId};
+use crate::storage::uploads::{self, FileRecord};
+use crate::storage::{Look, Store, owned};
+
+/// What a file is for. The number is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum Purpose {
+    #[serde(rename = "fine-tune")]
+    FineTune = 1,
+}
+
+impl Purpose {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Purpose::FineTune => "fine-tune",
+        }
+    }
+
+    /// Reads the name of a request.
+    pub fn from_name(name: &str) -> Result<Self> {
+        if name == Purpose::FineTune.as_str() {
+            return Ok(Purpose::FineTune);
+        }
+        let shown: String = name.chars().take(40).collect();
+        let text = format!("'purpose' is '{shown}'; this server takes files for: fine-tune.");
+        Err(Error::invalid("purpose", text))
+    }
+}
+
+/// A file as its users see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct File {
+    pub id: FileId,
+    pub project: ProjectId,
+    pub name: String,
+    pub purpose: Purpose,
+    pub bytes: u64,
+    /// Lines that training would read, and what they are.
+    pub examples: u64,
+    pub form: String,
+    /// Of the content, in hexadecimal digits.
+    pub sha256: String,
+    pub created_at: Timestamp,
+}
+
+impl File {
+    fn new(id: FileId, record: FileRecord) -> Self {
+        let FileRecord { project, name, bytes, examples, form, sha256, created_at, .. } = record;
+        let form = Form::from_number(form).map_or("unknown", Form::as_str).to_owned();
+        let sha256 = sha256.iter().fold(String::with_capacity(64), |mut text, byte| {
+            // Writing into a string cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        });
+        Self { id, project, name, purpose: Purpose::FineTune, bytes, examples, form, sha256, created_at }
+    }
+}
+
+/// What an upload says beside its content.
+#[derive(Clone, Debug)]
+pub struct NewFile {
+    /// Absent: the project of the key.
+    pub project: Option<ProjectId>,
+    pub name: String,
+    pub purpose: Purpose,
+}
+
+/// The content of a file, chunk by chunk.
+pub struct Content {
+    pub bytes: u64,
+    store: Store,
+    id: FileId,
+    next: u32,
+    chunks: u32,
+}
+
+impl Content {
+    /// The next chunk; none at the end. A file that is removed meanwhile breaks off.
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
+        if self.next == self.chunks {
+            return Ok(None);
+        }
+        let (id, place) = (self.id, self.next);
+        let chunk = self.store.read(move |tx| uploads::chunk(tx, id, place)).await?;
+        self.next += 1;
+        chunk.map(Some).ok_or_else(|| Error::not_found("file", id))
+    }
+}
+
+/// The rules of files.
+pub struct Files {
+    store: Store,
+    ambient: Arc<dyn Ambient>,
+    sweeper: Sweeper,
+    places: Arc<Places>,
+}
+
+impl Files {
+    /// Also begins to remove what uploads of an earlier process left. Needs a tokio runtime.
+    pub async fn start(store: Store, ambient: Arc<dyn Ambient>) -> Result<Self> {
+        let sweeper = Sweeper::start(store.clone()).await?;
+        Ok(Self { store, ambient, sweeper, places: Arc::default() })
+    }
+
+    /// Makes room for a file that is about to arrive. Refuses what would be refused at its end, as
+    /// far as that is known: `project` may not be told yet.
+    pub async fn begin(&self, access: &Access, project: Option<ProjectId>, name: &str) -> Result<Upload> {
+        fields::file_name(name)?;
+        // Who is no admin can only mean the project of the key.
+        let likely = project.or((!access.is_admin()).then(|| access.project()));
+        let caller = access.clone();
+        let admitted = self.store.read(move |tx| {
+            let Some(likely) = likely else { return Ok(()) };
+            admit(tx, &caller, likely, project.is_some())?;
+            holdings::admit(tx, likely, Holding::File, 1, 1)
+        });
+        admitted.await?;
+        let place = self.places.take(access.project())?;
+        let id = FileId::generate(&*self.ambient);
+        Ok(Upload::new(self.store.clone(), id, likely, self.sweeper.later(id), place))
+    }
+
+    /// Makes a file of what has arrived.
+    pub async fn create(&self, access: &Access, arrived: Sealed, new: NewFile) -> Result<File> {
+        fields::file_name(&new.name)?;
+        let now = self.ambient.now();
+        let project = new.project.unwrap_or(access.project());
+        let id = arrived.id;
+        let record = FileRecord {
+            project,
+            name: new.name,
+            purpose: new.purpose as u8,
+            bytes: arrived.bytes,
+            chunks: arrived.chunks,
+            examples: arrived.summary.examples,
+            form: arrived.summary.form as u8,
+            sha256: arrived.sha256,
+            created_at: now,
+        };
+        let note = self.note(access, "file.created");
+        let caller = access.clone();
+        let written = claim::write(&self.store, access, now, move |tx| {
+            admit(tx, &caller, project, new.project.is_some())?;
+            holdings::charge(tx, project, now, Holding::File, 1, signed(record.bytes))?;
+            uploads::insert(tx, id, &record)?;
+            note.write(tx, project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
+            Ok(File::new(id, record.clone()))
+        });
+        let file = written.await?;
+        // Dropped here and not before: until now the chunks may have to go.
+        drop(arrived);
+        Ok(file)
+    }
+
+    /// A page of a project's files, the newest first.
+    pub async fn list(&self, access: &Access, project: Option<ProjectId>, request: PageRequest) -> Result<Page<File>> {
+        let (named, project) = (project.is_some(), project.unwrap_or(access.project()));
+        let listing = Listing { name: "files", project: Some(project) };
+        let window = request.window(self.store.pepper(), listing, FileId::to_bytes)?;
+        let access = access.clone();
+        let rows = self.store.read(move |tx| {
+            authority::own_or_named_project(tx, &access, project, named)?;
+            owned::newest::<FileRecord>(tx, project, window.before, window.rows())
+        });
+        let items = rows.await?.into_iter().map(|(id, record)| File::new(FileId::from_bytes(id), record)).collect();
+        Ok(page(self.store.pepper(), listing, window, items, |file: &File| file.id.to_bytes()))
+    }
+
+    pub async fn get(&self, access: &Access, id: FileId) -> Result<File> {
+        let access = access.clone();
+        let record = self.store.read(move |tx| find(tx, &access, id));
+        Ok(File::new(id, record.await?))
+    }
+
+    /// The bytes of a file as they came.
+    pub async fn content(&self, access: &Access, id: FileId) -> Result<Content> {
+        let access = access.clone();
+        let record = self.store.read(move |tx| find(tx, &access, id)).await?;
+        Ok(Content { bytes: record.bytes, store: self.store.clone(), id, next: 0, chunks: record.chunks })
+    }
+
+    /// Removes a file; jobs that name it keep its id.
+    pub async fn delete(&self, access: &Access, id: FileId) -> Result<FileId> {
+        let now = self.ambient.now();
+        let note = self.note(access, "file.deleted");
+        // Only what is a file now may be swept: the id of a running upload is not to be named here.
+        self.get(access, id).await?;
+        // Its chunks go in small steps, even if the caller does not wait for the answer.
+        let _chunks = self.sweeper.later(id);
+        let caller = access.clone();
+        let written = claim::write(&self.store, access, now, move |tx| {
+            let record = find(tx, &caller, id)?;
+            authority::project(tx, &caller, record.project).and_then(|project| authority::living(&project))?;
+            holdings::charge(tx, record.project, now, Holding::File, -1, -signed(record.bytes))?;
+            uploads::remove(tx, id, &record)?;
+            note.write(tx, record.project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
+            Ok(id)
+        });
+        written.await
+    }
+
+    fn note(&self, access: &Access, action: &'static str) -> Note {
+        Note::new(&self.ambient, Some(access), action)
+    }
+}
+
+/// The file of a path or field, if the caller may manage it.
+pub(super) fn find(tx: &impl Look, access: &Access, id: FileId) -> Result<FileRecord> {
+    let record = uploads::find(tx, id)?.ok_or_else(|| Error::not_found("file", id))?;
+    access.require(record.project, Scope::Project)?;
+    Ok(record)
+}
+
+/// Whether the caller may put files into the project.
+fn admit(tx: &impl Look, access: &Access, project: ProjectId, named: bool) -> Result<()> {
+    let record = authority::own_or_named_project(tx, access, project, named)?;
+    authority::living(&record).map_err(|error| if named { error.param("project_id") } else { error })
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,141 @@
+//! What a fine-tuning job is to its users: its state, its fields, what happened to it.
+
+use serde::{Deserialize, Serialize};
+
+use super::keys::Change;
+use super::training::Hyperparameters;
+use crate::ambient::Timestamp;
+use crate::ids::{FileId, JobEventId, JobId, ProjectId};
+use crate::storage::jobs::{JobErrorRecord, JobRecord};
+
+/// Where a job stands. The number is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum JobState {
+    Queued = 1,
+    Running = 2,
+    Succeeded = 3,
+    Failed = 4,
+    Cancelled = 5,
+}
+
+impl JobState {
+    const ALL: [JobState; 5] =
+        [JobState::Queued, JobState::Running, JobState::Succeeded, JobState::Failed, JobState::Cancelled];
+
+    pub fn as_str(self) -> &'static str {
+        match self {
+            JobState::Queued => "queued",
+            JobState::Running => "running",
+            JobState::Succeeded => "succeeded",
+            JobState::Failed => "failed",
+            JobState::Cancelled => "cancelled",
+        }
+    }
+
+    /// Whether nothing changes it any more.
+    pub fn is_final(self) -> bool {
+        !matches!(self, JobState::Queued | JobState::Running)
+    }
+
+    /// A number of a later program is shown as failed: it is at least no success.
+    pub(super) fn from_number(number: u8) -> Self {
+        Self::ALL.into_iter().find(|state| *state as u8 == number).unwrap_or(JobState::Failed)
+    }
+}
+
+/// A job as its users see it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Job {
+    pub id: JobId,
+    pub project: ProjectId,
+    pub name: Option<String>,
+    /// A JSON object, as text.
+    pub metadata: Option<String>,
+    pub model: String,
+    pub training_file: FileId,
+    pub validation_file: Option<FileId>,
+    pub hyperparameters: Hyperparameters,
+    pub suffix: Option<String>,
+    pub seed: u32,
+    pub state: JobState,
+    pub error: Option<JobError>,
+    pub fine_tuned_model: Option<String>,
+    pub trained_tokens: Option<u64>,
+    pub created_at: Timestamp,
+    pub updated_at: Timestamp,
+    pub finished_at: Option<Timestamp>,
+}
+
+/// Why a job failed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobError {
+    pub code: String,
+    pub message: String,
+    pub param: Option<String>,
+}
+
+impl Job {
+    pub(super) fn new(id: JobId, record: JobRecord) -> Self {
+        Self {
+            id,
+            project: record.project,
+            name: record.name,
+            metadata: record.metadata,
+            model: record.model,
+            training_file: record.training_file,
+            validation_file: record.validation_file,
+            hyperparameters: Hyperparameters::new(record.hyperparameters),
+            suffix: record.suffix,
+            seed: record.seed,
+            state: JobState::from_number(record.state),
+            error: record.error.map(|JobErrorRecord { code, message, param }| JobError { code, message, param }),
+            fine_tuned_model: record.fine_tuned_model,
+            trained_tokens: record.trained_tokens,
+            created_at: record.created_at,
+            updated_at: record.updated_at,
+            finished_at: record.finished_at,
+        }
+    }
+}
+
+/// How much an event matters. The number is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Level {
+    Info = 1,
+    Warn = 2,
+    Error = 3,
+}
+
+impl Level {
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Level::Info => "info",
+            Level::Warn => "warn",
+            Level::Error => "error",
+        }
+    }
+
+    pub(super) fn from_number(number: u8) -> Self {
+        [Level::Info, Level::Warn].into_iter().find(|level| *level as u8 == number).unwrap_or(Level::Error)
+    }
+}
+
+/// One thing that happened to a job.
+#[derive(Clone, Debug)]
+pub struct JobEvent {
+    pub id: JobEventId,
+    pub at: Timestamp,
+    pub level: Level,
+    pub message: String,
+}
+
+/// New labels; nothing else of a job can be changed.
+#[derive(Clone, Debug)]
+pub struct JobChange {
+    pub name: Change<String>,
+    /// A JSON object, as text.
+    pub metadata: Change<String>,
+}

@@ -1,0 +1,69 @@
+//! Places for uploads: a bound for all, and a lower one for each project, so that a few slow
+//! clients of one project cannot keep out everyone else.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::error::{Code, Error, Result};
+use crate::ids::ProjectId;
+
+/// Uploads at once; each may hold a chunk and a line in memory.
+const OF_ALL: usize = 32;
+const OF_ONE: usize = 8;
+
+/// How many uploads each project has running.
+#[derive(Default)]
+pub(super) struct Places(Mutex<HashMap<ProjectId, usize>>);
+
+/// A place, free again when this is dropped.
+pub(super) struct Place {
+    project: ProjectId,
+    places: Arc<Places>,
+}
+
+impl Places {
+    pub fn take(self: &Arc<Self>, project: ProjectId) -> Result<Place> {
+        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all: usize = taken.values().sum();
+        let own = taken.entry(project).or_default();
+        if *own >= OF_ONE || all >= OF_ALL {
+            let text = format!(
+                "Too many files are being uploaded at once: a project may have {OF_ONE}, all together {OF_ALL}. Try again shortly, with backoff."
+            );
+            return Err(Error::new(Code::Overloaded, text));
+        }
+        *own += 1;
+        Ok(Place { project, places: self.clone() })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = taken.get_mut(&self.project) {
+            *own -= 1;
+        }
+        taken.retain(|_, own| *own > 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{OF_ALL, OF_ONE, Places};
+    use crate::ids::ProjectId;
+
+    #[test]
+    fn no_project_takes_every_place_and_a_place_comes_back() {
+        let places = std::sync::Arc::new(Places::default());
+        let project = |number: u8| ProjectId::from_bytes([number; 16]);
+        let mut taken: Vec<_> = (0..OF_ONE).map(|_| places.take(project(0)).unwrap()).collect();
+        assert!(places.take(project(0)).is_err());
+        let others = (1..).flat_map(|number| [number; OF_ONE]).take(OF_ALL - OF_ONE);
+        taken.extend(others.map(|number| places.take(project(number)).unwrap()));
+        assert!(places.take(project(99)).is_err());
+        taken.pop();
+        assert!(places.take(project(99)).is_ok());
+        drop(taken);
+        assert!(places.0.lock().unwrap().is_empty());
+    }
+}

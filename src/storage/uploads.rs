@@ -1,0 +1,165 @@
+//! Uploaded files: a record each, and their content in chunks.
+//!
+//! Chunks are written while they arrive, before there is a file. Until then, and again once a file
+//! was removed, a mark says that they belong to nothing: what a crash leaves is found by the marks.
+
+use std::fmt;
+use std::ops::ControlFlow;
+
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::codec::Record;
+use super::fields;
+use super::owned::{self, Kind, Owned};
+use super::tables::{FILE_CHUNKS, FILE_REMAINS, FILES, Table};
+use super::transaction::{Look, WriteTx};
+use crate::ambient::Timestamp;
+use crate::error::{Error, Result};
+use crate::ids::{FileId, ProjectId};
+
+/// Bytes of every chunk but the last. A little below a power of two, for redb gives a value with
+/// its key and header a power of two of pages.
+pub const CHUNK: usize = (512 << 10) - 512;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct FileRecord {
+    #[serde(with = "fields::project_id")]
+    pub project: ProjectId,
+    /// A label; never a path.
+    pub name: String,
+    /// Number of the service's purpose.
+    pub purpose: u8,
+    pub bytes: u64,
+    pub chunks: u32,
+    /// Examples for training, and the number of their form.
+    pub examples: u64,
+    pub form: u8,
+    pub sha256: [u8; 32],
+    #[serde(with = "fields::time")]
+    pub created_at: Timestamp,
+}
+
+impl Record for FileRecord {
+    const TABLE: Table = FILES;
+    const VERSION: u8 = 1;
+}
+
+impl Owned for FileRecord {
+    const KIND: Kind = Kind::File;
+
+    fn project(&self) -> ProjectId {
+        self.project
+    }
+}
+
+/// A piece of a file's content. Written as one string of bytes and not byte by byte.
+pub struct Chunk(pub Vec<u8>);
+
+impl Serialize for Chunk {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Chunk {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Bytes;
+
+        impl Visitor<'_> for Bytes {
+            type Value = Chunk;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("bytes")
+            }
+
+            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Chunk, E> {
+                Ok(Chunk(bytes.to_vec()))
+            }
+
+            fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> Result<Chunk, E> {
+                Ok(Chunk(bytes))
+            }
+        }
+
+        deserializer.deserialize_byte_buf(Bytes)
+    }
+}
+
+impl Record for Chunk {
+    const TABLE: Table = FILE_CHUNKS;
+    const VERSION: u8 = 1;
+}
+
+/// The mark of chunks that belong to no file.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Remains;
+
+impl Record for Remains {
+    const TABLE: Table = FILE_REMAINS;
+    const VERSION: u8 = 1;
+}
+
+pub fn find(tx: &impl Look, id: FileId) -> Result<Option<FileRecord>> {
+    owned::find(tx, id.to_bytes())
+}
+
+/// Stores a piece of what will become the file `id`.
+pub fn put_chunk(tx: &WriteTx, id: FileId, place: u32, chunk: &Chunk) -> Result<()> {
+    if place == 0 {
+        tx.put(&id.to_bytes(), &Remains)?;
+    }
+    tx.put(&key(id, place), chunk)
+}
+
+pub fn chunk(tx: &impl Look, id: FileId, place: u32) -> Result<Option<Vec<u8>>> {
+    Ok(tx.get(&key(id, place))?.map(|Chunk(bytes)| bytes))
+}
+
+/// Makes a file of the chunks under `id`.
+pub fn insert(tx: &WriteTx, id: FileId, record: &FileRecord) -> Result<()> {
+    if tx.get::<Remains>(&id.to_bytes())?.is_none() {
+        return Err(Error::internal("the chunks of an upload are gone"));
+    }
+    tx.remove::<Remains>(&id.to_bytes())?;
+    owned::insert(tx, id.to_bytes(), record)
+}
+
+/// Removes a file; [`sweep`] takes its chunks.
+pub fn remove(tx: &WriteTx, id: FileId, record: &FileRecord) -> Result<()> {
+    tx.put(&id.to_bytes(), &Remains)?;
+    owned::remove(tx, id.to_bytes(), record)
+}
+
+/// Every id whose chunks belong to no file.
+pub fn remains(tx: &impl Look) -> Result<Vec<FileId>> {
+    let mut found = Vec::new();
+    tx.each(&[], None, &mut |key, Remains| {
+        found.extend(key.try_into().map(FileId::from_bytes));
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(found)
+}
+
+/// Removes up to `limit` chunks that belong to no file. Returns whether none is left; chunks that
+/// a file has meanwhile are left alone.
+pub fn sweep(tx: &WriteTx, id: FileId, limit: usize) -> Result<bool> {
+    if tx.get::<Remains>(&id.to_bytes())?.is_none() {
+        return Ok(true);
+    }
+    let mut found = Vec::new();
+    tx.visit(FILE_CHUNKS, &id.to_bytes(), None, &mut |key, _| {
+        found.push(key.to_vec());
+        Ok(if found.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    })?;
+    found.iter().try_for_each(|key| tx.remove::<Chunk>(key))?;
+    let done = found.len() < limit;
+    if done {
+        tx.remove::<Remains>(&id.to_bytes())?;
+    }
+    Ok(done)
+}
+
+fn key(id: FileId, place: u32) -> Vec<u8> {
+    [&id.to_bytes()[..], &place.to_be_bytes()].concat()
+}

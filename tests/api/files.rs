@@ -1,0 +1,360 @@
+use std::time::{Duration, Instant};
+
+use outpost::storage::limits::Quotas;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::server::{Headers, Server};
+use crate::upload::{
+    CHAT, Part, begin, file, form, held, leave_chunks, pages, records, rest, send, set_quotas, stop_swept, upload,
+};
+
+const PURPOSE: Part<'_> = ("purpose", None, b"fine-tune");
+
+fn examples(lines: usize) -> Vec<u8> {
+    format!("{CHAT}\n").repeat(lines).into_bytes()
+}
+
+#[test]
+fn a_file_shows_every_field_on_both_mounts() {
+    let server = Server::start();
+    let content = format!("\u{feff}{CHAT}\r\n{CHAT}\r\n");
+    let (project, _, key) = server.tenant("files");
+    let parts = [PURPOSE, ("file", Some("my train.jsonl"), content.as_bytes())];
+    let made = send(&server, "/v1", &key, &parts, &[]).ok();
+    assert_eq!((&made["object"], &made["status"]), (&json!("service.resource"), &json!("succeeded")));
+    assert_eq!(made["state"], "processed");
+    let id = made["id"].as_str().unwrap();
+    assert!(id.starts_with("file-"));
+    assert_eq!((&made["filename"], &made["purpose"]), (&json!("my train.jsonl"), &json!("fine-tune")));
+    assert_eq!((&made["bytes"], &made["examples"]), (&json!(content.len()), &json!(2)));
+    assert_eq!((&made["example_format"], &made["project_id"]), (&json!("messages"), &json!(project)));
+    assert_eq!((made["sha256"].as_str().unwrap().len(), &made["expires_at"]), (64, &Value::Null));
+    assert!(made["created_at"].as_str().unwrap().ends_with('Z'));
+
+    let theirs = server.call(Method::GET, &format!("/openai/v1/files/{id}"), Some(&key), None).ok();
+    assert_eq!((&theirs["object"], &theirs["status"]), (&json!("file"), &json!("processed")));
+    assert!(theirs["created_at"].is_i64() && theirs.get("state").is_none());
+    assert_eq!((&theirs["bytes"], &theirs["sha256"]), (&made["bytes"], &made["sha256"]));
+
+    let raw = server.call(Method::GET, &format!("/v1/files/{id}/content"), Some(&key), None);
+    assert_eq!((raw.status, raw.text), (200, content.clone()), "reqwest eats the mark");
+    assert_eq!(raw.headers["content-length"], content.len().to_string().as_str());
+    assert_eq!(raw.headers["content-type"], "application/octet-stream");
+    assert_eq!(raw.headers["x-content-type-options"], "nosniff");
+
+    let gone = server.call(Method::DELETE, &format!("/openai/v1/files/{id}"), Some(&key), None).ok();
+    assert_eq!(gone, json!({ "id": id, "object": "file", "deleted": true }));
+    let missing = server.call(Method::GET, &format!("/v1/files/{id}"), Some(&key), None).refusal();
+    assert_eq!((missing.0, missing.1.as_str()), (404, "not_found"));
+}
+
+#[test]
+fn parts_may_come_in_any_order_and_a_project_may_be_named() {
+    let server = Server::start();
+    let (project, _, key) = server.tenant("owner");
+    let parts = [("file", Some("a.jsonl"), CHAT.as_bytes()), PURPOSE, ("project_id", None, project.as_bytes())];
+    for by in [&server.admin, &key] {
+        assert_eq!(send(&server, "/v1", by, &parts, &[]).ok()["project_id"], project);
+    }
+    let listed = server.get(&format!("/openai/v1/files?project_id={project}&purpose=fine-tune&order=desc")).ok();
+    assert_eq!((listed["object"].as_str(), listed["data"].as_array().unwrap().len()), (Some("list"), 2));
+    assert_eq!(server.get("/v1/files").ok()["data"], json!([]), "the admin's own project has none");
+}
+
+#[test]
+fn each_wrong_upload_is_refused_with_its_field_and_leaves_nothing() {
+    let server = Server::start();
+    let long = "x".repeat(256);
+    let good = CHAT.as_bytes();
+    let cases: Vec<(&str, Vec<Part<'_>>, u16, Option<&str>)> = vec![
+        ("no file", vec![PURPOSE], 400, Some("file")),
+        ("no purpose", vec![("file", Some("a"), good)], 400, Some("purpose")),
+        ("another purpose", vec![("purpose", None, b"assistants"), ("file", Some("a"), good)], 400, Some("purpose")),
+        ("no filename", vec![PURPOSE, ("file", None, good)], 400, Some("file")),
+        ("empty filename", vec![PURPOSE, ("file", Some(""), good)], 400, Some("file")),
+        ("long filename", vec![PURPOSE, ("file", Some(&long), good)], 400, Some("file")),
+        ("two files", vec![PURPOSE, ("file", Some("a"), good), ("file", Some("b"), good)], 400, Some("file")),
+        ("two purposes", vec![PURPOSE, PURPOSE, ("file", Some("a"), good)], 400, Some("purpose")),
+        (
+            "a field too many",
+            vec![PURPOSE, ("expires_after[anchor]", None, b"created_at")],
+            400,
+            Some("expires_after[anchor]"),
+        ),
+        ("a huge field", vec![("purpose", None, &[b'x'; 5000])], 400, Some("purpose")),
+        ("no such project", vec![("project_id", None, b"proj_1"), PURPOSE], 404, Some("project_id")),
+        (
+            "an unknown project",
+            vec![("project_id", None, b"proj_00000000000000000000000000000000"), PURPOSE, ("file", Some("a"), good)],
+            404,
+            Some("project_id"),
+        ),
+        ("empty", vec![PURPOSE, ("file", Some("a"), b"")], 400, Some("file")),
+        ("no JSON", vec![PURPOSE, ("file", Some("a"), b"hello")], 400, Some("file")),
+    ];
+    for (name, parts, status, param) in cases {
+        for mount in ["/v1", "/openai/v1"] {
+            let answer = send(&server, mount, &server.admin, &parts, &[]);
+            let (got, _, named) = answer.refusal();
+            assert_eq!((got, named.as_deref()), (status, param), "{name}: {}", answer.text);
+        }
+    }
+    let purposes = send(&server, "/v1", &server.admin, &[("purpose", None, b"batch")], &[]);
+    assert!(purposes.text.contains("fine-tune"), "{}", purposes.text);
+    assert_eq!(server.get("/v1/files").ok()["data"], json!([]));
+    let records = records(stop_swept(server).path());
+    assert_eq!((records["files"], records["file_chunks"], records["file_remains"]), (0, 0, 0));
+}
+
+#[test]
+fn a_body_that_is_no_form_is_refused() {
+    let server = Server::start();
+    let kind = "multipart/form-data; boundary=xYzZY";
+    let cases: [(&str, Headers<'_>, &[u8], u16); 6] = [
+        ("JSON", &[("content-type", "application/json")], b"{}", 400),
+        ("no boundary", &[("content-type", "multipart/form-data")], b"x", 400),
+        ("another kind", &[("content-type", "multipart/mixed; boundary=x")], b"x", 400),
+        ("compressed", &[("content-type", kind), ("content-encoding", "gzip")], b"x", 415),
+        ("garbage", &[("content-type", kind)], b"hello", 400),
+        (
+            "no end",
+            &[("content-type", kind)],
+            b"--xYzZY\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\n{",
+            400,
+        ),
+    ];
+    for (name, headers, body, status) in cases {
+        let answer = server.raw(Method::POST, "/v1/files", Some(&server.admin), headers, Some(body.to_vec()));
+        assert_eq!(answer.refusal().0, status, "{name}: {}", answer.text);
+    }
+    assert_eq!(server.get("/v1/files").ok()["data"], json!([]));
+}
+
+#[test]
+fn a_declared_size_beyond_the_bound_is_refused_at_once() {
+    let server = Server::start();
+    let answer = rest(begin(&server, 600 << 20, b""));
+    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("536870912 bytes"), "{answer}");
+}
+
+#[test]
+fn a_wrong_line_is_named_wherever_the_chunks_are_cut() {
+    let server = Server::start();
+    let mut content = examples(20_000);
+    content.extend_from_slice(br#"{"messages":[{"role":"user","content":"hi"},{"role":"user","content":"x"},{"role":"asistant","content":""}]}"#);
+    let answer = upload(&server, &server.admin, &content);
+    assert_eq!(answer.refusal(), (400, "invalid_parameter".to_owned(), Some("file".to_owned())));
+    assert!(answer.text.contains("line 20001: messages[2].role is 'asistant'"), "{}", answer.text);
+
+    // One line that lies in four chunks.
+    let long = format!("{{\"text\":\"{}\"}}\n", "é".repeat(900_000));
+    let made = upload(&server, &server.admin, long.repeat(2).as_bytes()).ok();
+    assert_eq!((&made["examples"], &made["example_format"]), (&json!(2), &json!("text")));
+    let content = server.get(&format!("/v1/files/{}/content", made["id"].as_str().unwrap()));
+    assert!(content.text == long.repeat(2), "the bytes come back as they went in");
+
+    let longer = format!("{CHAT}\n{{\"text\":\"{}\"}}\n", "x".repeat(4 << 20));
+    let answer = upload(&server, &server.admin, longer.as_bytes());
+    assert!(answer.status == 400 && answer.text.contains("line 2 is longer than 4194304 bytes"), "{}", answer.text);
+    assert_eq!(records(stop_swept(server).path())["file_chunks"], 7);
+}
+
+#[test]
+fn a_repeated_upload_makes_one_file() {
+    let server = Server::start();
+    let once = |mount: &str, boundary: &str, content: &[u8], name: &str| {
+        let headers =
+            [("idempotency-key", "k1"), ("content-type", &format!("multipart/form-data; boundary={boundary}"))];
+        let body = form(boundary, &[PURPOSE, ("file", Some(name), content)]);
+        server.raw(Method::POST, &format!("{mount}/files"), Some(&server.admin), &headers, Some(body))
+    };
+    let first = once("/v1", "one", CHAT.as_bytes(), "a");
+    assert!(!first.headers.contains_key("idempotent-replayed"));
+    let again = once("/v1", "two", CHAT.as_bytes(), "a");
+    assert_eq!(again.headers["idempotent-replayed"], "true");
+    assert_eq!(first.ok(), again.ok());
+    assert_eq!(once("/openai/v1", "three", CHAT.as_bytes(), "a").ok()["id"], first.ok()["id"]);
+    for (content, name) in [(format!("{CHAT}\n"), "a"), (CHAT.to_owned(), "b")] {
+        let other = once("/v1", "one", content.as_bytes(), name).refusal();
+        assert_eq!((other.0, other.1.as_str()), (422, "idempotency_conflict"));
+    }
+    let bad = send(&server, "/v1", &server.admin, &[PURPOSE], &[("idempotency-key", "")]).refusal();
+    assert_eq!((bad.0, bad.2.as_deref()), (400, Some("Idempotency-Key")));
+    assert_eq!(server.get("/v1/files").ok()["data"].as_array().unwrap().len(), 1);
+    let content = server.get(&format!("/v1/files/{}/content", first.ok()["id"].as_str().unwrap()));
+    assert_eq!(content.text, CHAT, "the chunks of the replays went, those of the file stayed");
+    let records = records(stop_swept(server).path());
+    assert_eq!((records["file_chunks"], records["file_remains"]), (1, 0));
+}
+
+#[test]
+fn files_page_through_once_and_stay_stable() {
+    let server = Server::start();
+    let made: Vec<String> = (0..7).map(|_| file(&server, &server.admin)).collect();
+    let listed: Vec<Value> = pages(&server, "/v1/files", 3).into_iter().map(|file| file["id"].clone()).collect();
+    assert_eq!(listed, made.iter().rev().map(|id| json!(id)).collect::<Vec<_>>());
+    let page = server.get(&format!("/openai/v1/files?limit=2&after={}", made[5])).ok();
+    assert_eq!((&page["first_id"], &page["has_more"]), (&json!(made[4]), &json!(true)));
+    for (bad, param) in [
+        ("limit=0", "limit"),
+        ("cursor=x", "cursor"),
+        ("after=x", "after"),
+        ("purpose=vision", "purpose"),
+        ("order=asc", "order"),
+        ("colour=red", "colour"),
+    ] {
+        let refused = server.get(&format!("/v1/files?{bad}")).refusal();
+        assert_eq!((refused.0, refused.2.as_deref()), (400, Some(param)), "{bad}");
+    }
+}
+
+#[test]
+fn a_file_is_out_of_reach_for_another_project_and_for_keys_without_the_scope() {
+    let server = Server::start();
+    let (project, _, owner) = server.tenant("owner");
+    let (_, _, other) = server.tenant("other");
+    let id = file(&server, &owner);
+    let inference = json!({ "name": "k", "project_id": project, "scopes": ["inference"] });
+    let inference = server.post("/v1/api-keys", &inference).ok()["secret"].as_str().unwrap().to_owned();
+    for mount in ["/v1", "/openai/v1"] {
+        for (method, path) in [
+            (Method::GET, format!("{mount}/files/{id}")),
+            (Method::GET, format!("{mount}/files/{id}/content")),
+            (Method::DELETE, format!("{mount}/files/{id}")),
+            (Method::GET, format!("{mount}/files?project_id={project}")),
+        ] {
+            assert_eq!(
+                server.call(method.clone(), &path, Some(&other), None).refusal().1,
+                "project_mismatch",
+                "{path}"
+            );
+            assert_eq!(server.call(method, &path, Some(&inference), None).refusal().1, "insufficient_scope", "{path}");
+        }
+        let parts = [("project_id", None, project.as_bytes()), PURPOSE, ("file", Some("a"), CHAT.as_bytes())];
+        let refused = send(&server, mount, &other, &parts, &[]).refusal();
+        assert_eq!(refused, (403, "project_mismatch".to_owned(), Some("project_id".to_owned())));
+        assert_eq!(send(&server, mount, &inference, &parts[1..], &[]).refusal().1, "insufficient_scope");
+    }
+    for path in ["file-1", "file-00000000000000000000000000000000"] {
+        assert_eq!(server.get(&format!("/v1/files/{path}")).refusal().0, 404);
+        assert_eq!(server.get(&format!("/v1/files/{path}/content")).refusal().0, 404);
+        assert_eq!(server.delete(&format!("/v1/files/{path}")).refusal().0, 404);
+    }
+    assert_eq!(server.call(Method::GET, &format!("/v1/files/{id}"), Some(&owner), None).status, 200);
+}
+
+#[test]
+fn an_archived_project_keeps_its_files_as_they_are() {
+    let server = Server::start();
+    let (project, _, key) = server.tenant("old");
+    let id = file(&server, &key);
+    server.post(&format!("/v1/projects/{project}/archive"), &json!({})).ok();
+    assert_eq!(server.delete(&format!("/v1/files/{id}")).refusal().1, "conflict");
+    let parts = [("project_id", None, project.as_bytes()), PURPOSE, ("file", Some("a"), CHAT.as_bytes())];
+    let refused = send(&server, "/v1", &server.admin, &parts, &[]).refusal();
+    assert_eq!(refused, (409, "conflict".to_owned(), Some("project_id".to_owned())));
+    assert_eq!(server.get(&format!("/v1/files/{id}/content")).text, CHAT);
+}
+
+#[test]
+fn what_a_project_holds_goes_back_to_nothing() {
+    let server = Server::start();
+    let (project, _, key) = server.tenant("counting");
+    let content = examples(30_000);
+    let ids = [(); 2].map(|()| upload(&server, &key, &content).ok()["id"].as_str().unwrap().to_owned());
+    server.call(Method::DELETE, &format!("/v1/files/{}", ids[0]), Some(&key), None).ok();
+    let folder = server.stop();
+    let (one, bytes) = (held(folder.path(), &project), content.len() as u64);
+    assert_eq!((one.files, one.bytes), (1, bytes));
+    let server = Server::start_in(folder);
+    server.call(Method::DELETE, &format!("/v1/files/{}", ids[1]), Some(&key), None).ok();
+    let twice = server.call(Method::DELETE, &format!("/v1/files/{}", ids[1]), Some(&key), None);
+    assert_eq!(twice.refusal().0, 404);
+    let events = server.get(&format!("/v1/audit-events?project_id={project}")).ok();
+    let actions: Vec<_> = events["data"].as_array().unwrap().iter().map(|event| event["action"].clone()).collect();
+    assert_eq!(actions[..4], ["file.deleted", "file.deleted", "file.created", "file.created"]);
+    let folder = stop_swept(server);
+    let none = held(folder.path(), &project);
+    assert_eq!((none.files, none.bytes), (0, 0));
+    let left = records(folder.path());
+    assert_eq!((left["files"], left["file_chunks"], left["file_remains"]), (0, 0, 0));
+}
+
+#[test]
+fn quotas_hold_from_the_first_byte_to_the_last() {
+    let server = Server::start();
+    let (project, _, key) = server.tenant("small");
+    let folder = server.stop();
+    set_quotas(folder.path(), &project, Quotas { files: Some(1), bytes: Some(1 << 20), ..Quotas::default() });
+    let server = Server::start_in(folder);
+    let over = upload(&server, &key, &examples(30_000));
+    assert_eq!((over.refusal().0, over.refusal().1.as_str()), (429, "insufficient_quota"));
+    assert!(over.text.contains("storage_bytes"), "{}", over.text);
+    // An admin who names the project only behind the file is refused at the end.
+    let late = [PURPOSE, ("file", Some("a"), &examples(30_000)[..]), ("project_id", None, project.as_bytes())];
+    assert_eq!(send(&server, "/v1", &server.admin, &late, &[]).refusal().1, "insufficient_quota");
+    let first = file(&server, &key);
+    let second = upload(&server, &key, CHAT.as_bytes());
+    assert!(second.refusal().1 == "insufficient_quota" && second.text.contains("'files'"), "{}", second.text);
+    server.call(Method::DELETE, &format!("/v1/files/{first}"), Some(&key), None).ok();
+    file(&server, &key);
+    let folder = stop_swept(server);
+    assert_eq!(held(folder.path(), &project).files, 1);
+    assert_eq!(records(folder.path())["file_chunks"], 1);
+}
+
+#[test]
+fn an_upload_that_breaks_off_leaves_nothing() {
+    let server = Server::start();
+    let body = form("xYzZY", &[PURPOSE, ("file", Some("a"), &examples(40_000))]);
+    for abruptly in [false, true] {
+        let connection = begin(&server, body.len(), &body[..body.len() / 2]);
+        std::thread::sleep(Duration::from_millis(300));
+        if abruptly {
+            socket2::SockRef::from(&connection).set_linger(Some(Duration::ZERO)).unwrap();
+        }
+        drop(connection);
+    }
+    assert_eq!(server.get("/v1/files").ok()["data"], json!([]));
+    let left = records(stop_swept(server).path());
+    assert_eq!((left["files"], left["file_chunks"], left["file_remains"]), (0, 0, 0));
+}
+
+#[test]
+fn what_a_crash_left_of_an_upload_goes_at_the_next_start() {
+    let server = Server::start();
+    let id = file(&server, &server.admin);
+    let folder = server.stop();
+    leave_chunks(folder.path(), 20);
+    let before = records(folder.path());
+    assert_eq!((before["file_chunks"], before["file_remains"]), (21, 1));
+    let server = Server::start_in(folder);
+    assert_eq!(server.get("/v1/files").ok()["data"].as_array().unwrap().len(), 1);
+    assert_eq!(server.get(&format!("/v1/files/{id}/content")).text, CHAT);
+    let after = records(stop_swept(server).path());
+    assert_eq!((after["file_chunks"], after["file_remains"]), (1, 0));
+}
+
+#[test]
+fn a_large_upload_leaves_the_server_responsive() {
+    let server = Server::start();
+    let content = examples(260_000);
+    assert!(content.len() > 20_000_000);
+    let slowest = std::thread::scope(|scope| {
+        let upload = scope.spawn(|| upload(&server, &server.admin, &content).ok());
+        let mut slowest = Duration::ZERO;
+        while !upload.is_finished() {
+            let before = Instant::now();
+            server.post("/v1/projects", &json!({ "name": "meanwhile" })).ok();
+            slowest = slowest.max(before.elapsed());
+        }
+        let made = upload.join().unwrap();
+        assert_eq!((&made["bytes"], &made["examples"]), (&json!(content.len()), &json!(260_000)));
+        let back = server.get(&format!("/v1/files/{}/content", made["id"].as_str().unwrap()));
+        assert!(back.text.as_bytes() == content, "the bytes come back as they went in");
+        slowest
+    });
+    // Far above what it takes, far below what a writer held for the whole upload would make it.
+    assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+}

@@ -1,0 +1,141 @@
+//! Forms with files, built by hand so that a test can say every byte of them.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outpost::ids::{FileId, ProjectId};
+use outpost::storage::holdings::{self, HoldingsRecord};
+use outpost::storage::limits::{self, LimitsRecord, Quotas};
+use outpost::storage::uploads::{self, Chunk};
+use outpost::storage::{Store, StoreSettings, WriteTx, check};
+use reqwest::Method;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::clock::ShiftedClock;
+use crate::server::{Answer, Headers, Server};
+
+pub const CHAT: &str = r#"{"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"ho"}]}"#;
+
+/// Name, filename, content.
+pub type Part<'a> = (&'a str, Option<&'a str>, &'a [u8]);
+
+pub fn form(boundary: &str, parts: &[Part<'_>]) -> Vec<u8> {
+    let mut body = Vec::new();
+    for (name, filename, content) in parts {
+        let filename = filename.map(|name| format!("; filename=\"{name}\"")).unwrap_or_default();
+        body.extend_from_slice(
+            format!("--{boundary}\r\nContent-Disposition: form-data; name=\"{name}\"{filename}\r\n\r\n").as_bytes(),
+        );
+        body.extend_from_slice(content);
+        body.extend_from_slice(b"\r\n");
+    }
+    body.extend_from_slice(format!("--{boundary}--\r\n").as_bytes());
+    body
+}
+
+/// `POST {mount}/files` with any parts.
+pub fn send(server: &Server, mount: &str, key: &str, parts: &[Part<'_>], headers: Headers<'_>) -> Answer {
+    let kind = ("content-type", "multipart/form-data; boundary=xYzZY");
+    let headers = [&[kind], headers].concat();
+    server.raw(Method::POST, &format!("{mount}/files"), Some(key), &headers, Some(form("xYzZY", parts)))
+}
+
+/// Uploads examples in the usual way.
+pub fn upload(server: &Server, key: &str, content: &[u8]) -> Answer {
+    send(server, "/v1", key, &[("purpose", None, b"fine-tune"), ("file", Some("train.jsonl"), content)], &[])
+}
+
+/// The id of a new file with one example.
+pub fn file(server: &Server, key: &str) -> String {
+    upload(server, key, CHAT.as_bytes()).ok()["id"].as_str().unwrap().to_owned()
+}
+
+/// Sends the head of an upload and a part of its body; the rest is up to the test.
+pub fn begin(server: &Server, declared: usize, body: &[u8]) -> TcpStream {
+    let mut connection = TcpStream::connect(server.address).unwrap();
+    let head = format!(
+        "POST /v1/files HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {}\r\n\
+         content-type: multipart/form-data; boundary=xYzZY\r\ncontent-length: {declared}\r\n\r\n",
+        server.admin
+    );
+    connection.write_all(head.as_bytes()).unwrap();
+    connection.write_all(body).unwrap();
+    connection
+}
+
+pub fn rest(mut connection: TcpStream) -> String {
+    let mut text = String::new();
+    connection.read_to_string(&mut text).unwrap();
+    text
+}
+
+fn open(data: &Path) -> Store {
+    let settings = StoreSettings { dir: data.to_owned(), cache_bytes: 16 << 20, queue: 16 };
+    Store::open(settings, Arc::new(ShiftedClock::default())).unwrap()
+}
+
+fn within<T: 'static>(data: &Path, work: impl AsyncFnOnce(&Store) -> T) -> T {
+    let store = open(data);
+    let done = actix_web::rt::System::new().block_on(work(&store));
+    store.shutdown();
+    done
+}
+
+/// Records by table of a stopped server's store, which must be in order.
+pub fn records(folder: &Path) -> BTreeMap<String, u64> {
+    let report = check(&folder.join("data")).unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+    report.records
+}
+
+/// Stops a server after the time in which what belongs to no file is removed.
+pub fn stop_swept(server: Server) -> TempDir {
+    std::thread::sleep(Duration::from_millis(700));
+    server.stop()
+}
+
+/// Leaves in a stopped server's store what a crash in the middle of an upload leaves.
+pub fn leave_chunks(folder: &Path, count: u32) {
+    let id = FileId::from_bytes([7; 16]);
+    within(&folder.join("data"), async move |store| {
+        let put = move |tx: &WriteTx| {
+            (0..count).try_for_each(|place| uploads::put_chunk(tx, id, place, &Chunk(vec![b'x'; 1000])))
+        };
+        store.write(put).await.unwrap();
+    });
+}
+
+/// What a project of a stopped server holds.
+pub fn held(folder: &Path, project: &str) -> HoldingsRecord {
+    let project: ProjectId = project.parse().unwrap();
+    within(&folder.join("data"), async move |store| store.read(move |tx| holdings::of(tx, project)).await.unwrap())
+}
+
+/// Sets the quotas of a project of a stopped server.
+pub fn set_quotas(folder: &Path, project: &str, quotas: Quotas) {
+    let project: ProjectId = project.parse().unwrap();
+    let record = LimitsRecord { quotas, ..LimitsRecord::default() };
+    within(&folder.join("data"), async move |store| {
+        store.write(move |tx| limits::put(tx, project, &record)).await.unwrap();
+    });
+}
+
+/// Every item of a listing, page by page.
+pub fn pages(server: &Server, path: &str, limit: usize) -> Vec<Value> {
+    let (mut items, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let sign = if path.contains('?') { '&' } else { '?' };
+        let page = server.get(&format!("{path}{sign}limit={limit}{cursor}")).ok();
+        assert!(page["data"].as_array().unwrap().len() <= limit);
+        items.extend(page["data"].as_array().unwrap().iter().cloned());
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return items,
+        }
+    }
+}
