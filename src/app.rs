@@ -23,7 +23,9 @@ use crate::http::Api;
 use crate::http::server::{self, Limits};
 use crate::http::tls::{self, TlsError};
 use crate::service::secrets::Secret;
-use crate::service::{audit::Audit, keys::Keys, projects::Projects, setup};
+use crate::service::{
+    agents::Agents, audit::Audit, conversations::Conversations, keys::Keys, projects::Projects, setup,
+};
 use crate::storage::{OpenError, Store, StoreSettings};
 
 /// Name of the file that keeps the first admin key for scripts.
@@ -161,6 +163,8 @@ fn api(store: &Store, engine: &Engine, ambient: Arc<dyn Ambient>) -> Api {
         projects: Projects::new(store.clone(), ambient.clone()),
         keys: Keys::new(store.clone(), ambient.clone()),
         audit: Audit::new(store.clone()),
+        conversations: Conversations::new(store.clone(), ambient.clone()),
+        agents: Agents::new(store.clone(), ambient.clone()),
         models: Models::new(engine.clone()),
         chat: Chat::new(engine.clone(), ambient.clone()),
         store: store.clone(),

@@ -16,6 +16,7 @@ pub mod server;
 pub mod sse;
 pub mod submission;
 pub mod tls;
+pub mod version;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +24,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::ambient::Ambient;
 use crate::calls::{chat::Chat, models::Models};
 use crate::ids::ListId;
-use crate::service::{audit::Audit, keys::Keys, projects::Projects};
+use crate::service::{
+    agents::Agents, audit::Audit, conversations::Conversations, keys::Keys, projects::Projects,
+};
 use crate::storage::Store;
 
 /// What the handlers call.
@@ -33,6 +36,8 @@ pub struct Api {
     pub keys: Keys,
     pub projects: Projects,
     pub audit: Audit,
+    pub conversations: Conversations,
+    pub agents: Agents,
     pub models: Models,
     pub chat: Chat,
     pub draining: AtomicBool,

@@ -1,10 +1,13 @@
 //! Checks that a management write makes inside its transaction.
 
+use std::fmt::Display;
+
 use crate::ambient::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
 use crate::storage::keys::{self, KeyRecord};
 use crate::storage::projects::{self, ProjectRecord};
+use crate::storage::owned::{self, Owned};
 use crate::storage::{Look, WriteTx};
 
 use super::access::{Access, Scope, Scopes};
@@ -64,6 +67,24 @@ pub(super) fn project(tx: &impl Look, access: &Access, id: ProjectId) -> Result<
 /// The same for a `project_id` among the fields of a request.
 pub(super) fn named_project(tx: &impl Look, access: &Access, id: ProjectId) -> Result<ProjectRecord> {
     project(tx, access, id).map_err(|error| error.param("project_id"))
+}
+
+/// The resource under an id, if the caller holds `scope` in its project. `what` names its kind.
+pub(super) fn owned<R: Owned>(
+    tx: &impl Look,
+    access: &Access,
+    scope: Scope,
+    what: &str,
+    (id, bytes): (impl Display, [u8; 16]),
+) -> Result<R> {
+    let record: R = owned::find(tx, bytes)?.ok_or_else(|| Error::not_found(what, id))?;
+    access.require(record.project(), scope)?;
+    Ok(record)
+}
+
+/// 409 if the project of a resource is archived.
+pub(super) fn living_owner(tx: &impl Look, id: ProjectId) -> Result<()> {
+    projects::find(tx, id)?.as_ref().map_or(Ok(()), living)
 }
 
 /// 409 if the project is archived.

@@ -31,6 +31,11 @@ pub(super) fn name(text: &str) -> Result<()> {
     label("name", text, 256)
 }
 
+/// The id of a model; whether it is installed shows when it is called.
+pub(super) fn model(text: &str) -> Result<()> {
+    label("model", text, 256)
+}
+
 pub(super) fn environment(text: Option<&str>) -> Result<()> {
     text.map_or(Ok(()), |text| label("environment", text, 64))
 }

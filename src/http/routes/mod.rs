@@ -1,10 +1,13 @@
 //! One file a resource. `mount` is the route table: what stands in it is served on both mounts,
 //! documented in `/openapi.json` and walked by the tests.
 
+pub mod agents;
 pub mod api_keys;
 pub mod audit;
 pub mod chat;
+pub mod conversations;
 pub mod health;
+mod messages;
 pub mod models;
 pub mod projects;
 
@@ -24,6 +27,19 @@ pub fn mount(config: &mut ServiceConfig) {
         .service(api_keys::rotate)
         .service(api_keys::update)
         .service(api_keys::revoke)
+        .service(conversations::create)
+        .service(conversations::list)
+        .service(conversations::get)
+        .service(conversations::replace)
+        .service(conversations::append)
+        .service(conversations::update)
+        .service(conversations::delete)
+        .service(agents::create)
+        .service(agents::list)
+        .service(agents::get)
+        .service(agents::versions)
+        .service(agents::update)
+        .service(agents::delete)
         .service(models::list)
         .service(models::get)
         .service(chat::complete)
