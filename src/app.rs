@@ -15,7 +15,7 @@ use actix_web::web::Data;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::ambient::{Ambient, Timestamp};
-use crate::calls::{chat::Chat, models::Models};
+use crate::calls::{chat::Chat, models::Models, recall::Recall};
 use crate::config::{Config, Tls};
 use crate::control::Control;
 use crate::engine::{self, Engine};
@@ -159,14 +159,17 @@ fn engine_settings(config: &Config) -> engine::Settings {
 }
 
 fn api(store: &Store, engine: &Engine, ambient: Arc<dyn Ambient>) -> Api {
+    let conversations = Conversations::new(store.clone(), ambient.clone());
+    let agents = Agents::new(store.clone(), ambient.clone());
+    let recall = Recall { conversations: conversations.clone(), agents: agents.clone() };
     Api {
         projects: Projects::new(store.clone(), ambient.clone()),
         keys: Keys::new(store.clone(), ambient.clone()),
         audit: Audit::new(store.clone()),
-        conversations: Conversations::new(store.clone(), ambient.clone()),
-        agents: Agents::new(store.clone(), ambient.clone()),
+        conversations,
+        agents,
         models: Models::new(engine.clone()),
-        chat: Chat::new(engine.clone(), ambient.clone()),
+        chat: Chat::new(engine.clone(), ambient.clone(), recall),
         store: store.clone(),
         ambient,
         draining: AtomicBool::new(false),

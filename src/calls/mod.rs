@@ -4,4 +4,8 @@
 //! `http` only encodes and decodes.
 
 pub mod chat;
+mod fit;
+mod keep;
 pub mod models;
+pub mod recall;
+pub mod turns;

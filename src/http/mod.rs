@@ -24,9 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::ambient::Ambient;
 use crate::calls::{chat::Chat, models::Models};
 use crate::ids::ListId;
-use crate::service::{
-    agents::Agents, audit::Audit, conversations::Conversations, keys::Keys, projects::Projects,
-};
+use crate::service::{agents::Agents, audit::Audit, conversations::Conversations, keys::Keys, projects::Projects};
 use crate::storage::Store;
 
 /// What the handlers call.

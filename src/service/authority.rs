@@ -6,8 +6,8 @@ use crate::ambient::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
 use crate::storage::keys::{self, KeyRecord};
-use crate::storage::projects::{self, ProjectRecord};
 use crate::storage::owned::{self, Owned};
+use crate::storage::projects::{self, ProjectRecord};
 use crate::storage::{Look, WriteTx};
 
 use super::access::{Access, Scope, Scopes};

@@ -80,7 +80,9 @@ fn optional(
     fits: impl Fn(&Value) -> bool,
 ) -> Result<()> {
     match object.get(name) {
-        Some(value) if !value.is_null() && !fits(value) => wrong(&format!("{field}.{name}"), &format!("must be {what}")),
+        Some(value) if !value.is_null() && !fits(value) => {
+            wrong(&format!("{field}.{name}"), &format!("must be {what}"))
+        }
         _ => Ok(()),
     }
 }

@@ -10,10 +10,13 @@ mod server;
 mod tiny_model;
 
 mod access;
+mod agents;
 mod api_keys;
 mod bad_input;
 mod chat;
+mod conversations;
 mod departures;
+mod memory;
 mod models;
 mod projects;
 mod routes;

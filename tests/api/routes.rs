@@ -16,6 +16,8 @@ fn routes(server: &Server) -> Vec<(Method, String)> {
                 let path = path
                     .replace("{project_id}", &format!("proj_{nothing}"))
                     .replace("{api_key_id}", &format!("key_{nothing}"))
+                    .replace("{conversation_id}", &format!("conv_{nothing}"))
+                    .replace("{agent_id}", &format!("agent_{nothing}"))
                     .replace("{model_id}", "no-such-model");
                 assert!(!path.contains('{'), "give the test an id for {path}");
                 found.push((method.to_uppercase().parse().unwrap(), path));
@@ -35,6 +37,8 @@ fn the_endpoints_of_the_contract_are_on_both_mounts() {
         ("put", "/api-keys/{api_key_id}"),
         ("patch", "/api-keys/{api_key_id}"),
         ("post", "/chat/completions"),
+        ("put", "/conversations/{conversation_id}"),
+        ("patch", "/agents/{agent_id}"),
         ("get", "/models/{model_id}"),
         ("put", "/projects/{project_id}"),
         ("post", "/projects"),
@@ -50,7 +54,7 @@ fn the_endpoints_of_the_contract_are_on_both_mounts() {
 fn every_route_asks_for_a_key_and_refuses_in_our_shape() {
     let server = Server::start();
     let routes = routes(&server);
-    assert!(routes.len() >= 30, "{routes:?}");
+    assert!(routes.len() >= 56, "{routes:?}");
     for (method, path) in routes {
         let nobody = server.call(method.clone(), &path, None, Some(&json!({})));
         assert_eq!(nobody.refusal(), (401, "missing_api_key".to_owned(), None), "{method} {path}");

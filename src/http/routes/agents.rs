@@ -210,12 +210,7 @@ pub async fn list(caller: Caller, params: ApiParams<ListAgents>, api: web::Data<
 #[utoipa::path(tag = "agents", params(("agent_id" = String, Path), GetAgent),
     responses((status = 200, body = AgentBody)))]
 #[get("/agents/{agent_id}")]
-pub async fn get(
-    caller: Caller,
-    id: ApiPath<AgentId>,
-    params: ApiParams<GetAgent>,
-    api: web::Data<Api>,
-) -> Reply {
+pub async fn get(caller: Caller, id: ApiPath<AgentId>, params: ApiParams<GetAgent>, api: web::Data<Api>) -> Reply {
     let agent = api.agents.get(&caller.access, id.0, params.0.version).await?;
     reply(&caller, agent)
 }
@@ -224,12 +219,7 @@ pub async fn get(
 #[utoipa::path(tag = "agents", params(("agent_id" = String, Path), Paging),
     responses((status = 200, body = [AgentBody])))]
 #[get("/agents/{agent_id}/versions")]
-pub async fn versions(
-    caller: Caller,
-    id: ApiPath<AgentId>,
-    paging: ApiParams<Paging>,
-    api: web::Data<Api>,
-) -> Reply {
+pub async fn versions(caller: Caller, id: ApiPath<AgentId>, paging: ApiParams<Paging>, api: web::Data<Api>) -> Reply {
     let page = api.agents.versions(&caller.access, id.0, paging.0.into()).await?;
     let item = |agent: Agent| {
         let id = VersionId { agent: agent.id, version: agent.version };

@@ -1,8 +1,6 @@
 //! What chat does with a conversation: it reads the transcript, and adds a turn that ended well.
 
-use super::{
-    Content, Conversation, ConversationRecord, Conversations, Transcript, append, fits, stored,
-};
+use super::{Content, Conversation, ConversationRecord, Conversations, Transcript, append, fits, stored};
 use crate::error::{Code, Error, Result};
 use crate::ids::ConversationId;
 use crate::service::access::{Access, Scope};
