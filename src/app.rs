@@ -15,7 +15,7 @@ use actix_web::web::Data;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::ambient::{Ambient, Timestamp};
-use crate::calls::{chat::Chat, fine_tuning::FineTuning, models::Models};
+use crate::calls::{chat::Chat, fine_tuning::FineTuning, models::Models, recall::Recall};
 use crate::config::{Config, Tls};
 use crate::control::Control;
 use crate::engine::{self, Engine};
@@ -25,7 +25,10 @@ use crate::http::tls::{self, TlsError};
 use crate::service::limits::Limits;
 use crate::service::secrets::Secret;
 use crate::service::usage::{Meter, Retention, Usage};
-use crate::service::{audit::Audit, files::Files, jobs::Jobs, keys::Keys, projects::Projects, setup};
+use crate::service::{
+    agents::Agents, audit::Audit, conversations::Conversations, files::Files, jobs::Jobs, keys::Keys,
+    projects::Projects, setup,
+};
 use crate::storage::{OpenError, Store, StoreSettings};
 
 /// Name of the file that keeps the first admin key for scripts.
@@ -184,6 +187,9 @@ fn engine_settings(config: &Config) -> engine::Settings {
 
 fn api(store: &Store, engine: &Engine, files: Files, ambient: Arc<dyn Ambient>) -> Api {
     let limits = Limits::new(store.clone(), ambient.clone());
+    let conversations = Conversations::new(store.clone(), ambient.clone());
+    let agents = Agents::new(store.clone(), ambient.clone());
+    let recall = Recall { conversations: conversations.clone(), agents: agents.clone() };
     Api {
         meter: Meter::new(store.clone(), ambient.clone(), limits.clone()),
         usage: Usage::new(store.clone(), ambient.clone()),
@@ -191,10 +197,12 @@ fn api(store: &Store, engine: &Engine, files: Files, ambient: Arc<dyn Ambient>) 
         projects: Projects::new(store.clone(), ambient.clone()),
         keys: Keys::new(store.clone(), ambient.clone()),
         audit: Audit::new(store.clone()),
+        conversations,
+        agents,
         models: Models::new(engine.clone()),
         files,
         fine_tuning: FineTuning::new(Jobs::new(store.clone(), ambient.clone()), Models::new(engine.clone())),
-        chat: Chat::new(engine.clone(), ambient.clone()),
+        chat: Chat::new(engine.clone(), ambient.clone(), recall),
         store: store.clone(),
         ambient,
         draining: AtomicBool::new(false),

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
+use super::keep::Keeping;
 use super::models::{blocking, refuse_load};
+use super::recall::{Recall, Recalling};
 use crate::ambient::{Ambient, Timestamp};
 use crate::engine::{
     Ending, Engine, Failure, Generation, Message, Piece, Pieces, PromptError, Refused, Sampling, TextModel, TokenInfo,
@@ -12,22 +14,30 @@ use crate::engine::{
 use crate::error::{Code, Error, Result};
 use crate::ids::CompletionId;
 use crate::service::access::Access;
+use crate::service::conversations::Conversation;
 use crate::service::usage::{Outcome, Receipt};
 
 /// Prompts that may be rendered and tokenised at once; more are refused, not piled up.
 const PREPARING: usize = 64;
+
+/// What helps where a conversation is too long.
+const TRUNCATE: &str = " Or send truncation: \"auto\", which leaves out the oldest turns of the conversation.";
 
 /// Runs chat completions.
 pub struct Chat {
     engine: Engine,
     ambient: Arc<dyn Ambient>,
     preparing: Arc<Semaphore>,
+    recall: Recall,
 }
 
 /// What a caller asks for; `http` has checked the form of each field.
 pub struct ChatCall {
-    pub model: String,
+    /// Absent: the agent's.
+    pub model: Option<String>,
     pub messages: Vec<Message>,
+    /// The agent and the conversation that the chat goes on with.
+    pub recalling: Recalling,
     /// Answers wanted for the one prompt.
     pub choices: u32,
     /// Most tokens an answer may have; `None` is what the context leaves, and the name of the
@@ -50,7 +60,10 @@ pub struct Running {
     pub choices: u32,
     /// Whether log-probabilities were asked for.
     pub logprobs: bool,
+    /// How many messages of the conversation were left out; `None` where none may be.
+    pub truncated: Option<usize>,
     pieces: Pieces,
+    keeping: Keeping,
     generated: Vec<u32>,
     bill: Arc<Receipt>,
 }
@@ -71,31 +84,37 @@ pub struct Choice {
 }
 
 impl Chat {
-    pub fn new(engine: Engine, ambient: Arc<dyn Ambient>) -> Self {
-        Self { engine, ambient, preparing: Arc::new(Semaphore::new(PREPARING)) }
+    pub fn new(engine: Engine, ambient: Arc<dyn Ambient>, recall: Recall) -> Self {
+        Self { engine, ambient, preparing: Arc::new(Semaphore::new(PREPARING)), recall }
     }
 
-    /// Resolves the model, renders the prompt and hands it to the engine. Refuses at once when
-    /// the key may not, the prompt does not fit, or the queue is full. What is used goes on `bill`.
-    pub async fn start(&self, access: &Access, call: ChatCall, bill: Arc<Receipt>) -> Result<Running> {
-        access.require_model(&call.model)?;
+    /// Resolves agent, conversation and model, renders the prompt and hands it to the engine.
+    /// Refuses at once when the key may not, the prompt does not fit, or the queue is full. What
+    /// is used goes on `bill`.
+    pub async fn start(&self, access: &Access, mut call: ChatCall, bill: Arc<Receipt>) -> Result<Running> {
+        let recalled = self.recall.load(access, call.model.take(), &mut call.recalling).await?;
+        let name = recalled.model.clone();
+        access.require_model(&name)?;
+        let keeping = self.recall.keeping(access, recalled.conversation(), call.recalling.sent);
         let permit = self.preparing.clone().try_acquire_owned().map_err(|_| overloaded())?;
-        let (engine, id, messages) = (self.engine.clone(), call.model.clone(), call.messages);
-        let (model, prompt) = blocking(move || {
+        let (engine, id, messages) = (self.engine.clone(), name.clone(), call.messages);
+        let wanted = call.max_tokens.map(|(count, _)| count);
+        let (model, fitted) = blocking(move || {
             let _permit = permit;
             let model = engine.models().load(&id).map_err(|error| refuse_load(&id, &error))?;
-            let prompt = model.prompt(&messages).map_err(refuse_prompt)?;
-            Ok((model, prompt))
+            let fitted = recalled.prompt(&model, messages, wanted)?;
+            Ok((model, fitted))
         })
         .await?;
         bill.model(model.id());
         check_bias(&call.sampling, &model)?;
-        let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
-        let max_tokens = room(&model, prompt_tokens, call.max_tokens)?;
+        let prompt_tokens = u32::try_from(fitted.prompt.len()).unwrap_or(u32::MAX);
+        let remedy = if keeping.is_idle() || fitted.dropped.is_some() { "" } else { TRUNCATE };
+        let max_tokens = room(&model, prompt_tokens, call.max_tokens, remedy)?;
         let mut sampling = call.sampling;
         sampling.seed = call.seed.unwrap_or_else(|| self.fresh_seed());
         let generation = Generation {
-            prompt,
+            prompt: fitted.prompt,
             choices: call.choices,
             max_tokens,
             sampling,
@@ -104,14 +123,17 @@ impl Chat {
             tenant: u128::from_be_bytes(access.project().to_bytes()),
         };
         bill.prompt(u64::from(prompt_tokens), 0)?;
-        let ticket = self.engine.submit(&model, generation).map_err(refuse)?;
+        // What never ran costs nothing.
+        let ticket = self.engine.submit(&model, generation).inspect_err(|_| bill.waive()).map_err(refuse)?;
         Ok(Running {
             id: CompletionId::generate(&*self.ambient),
             created: self.ambient.now(),
-            model: call.model,
+            model: name,
             prompt_tokens,
             choices: call.choices,
             logprobs: call.logprobs.is_some(),
+            truncated: fitted.dropped,
+            keeping,
             pieces: ticket.pieces,
             generated: vec![0; call.choices as usize],
             bill,
@@ -126,8 +148,24 @@ impl Chat {
 }
 
 impl Running {
-    /// The next piece of any choice; `None` when all have ended.
+    /// The next piece of any choice; `None` when all have ended. The last one comes when the turn is
+    /// in its conversation. May be dropped and called again.
     pub async fn next(&mut self) -> Option<Result<Piece>> {
+        if !self.keeping.is_closing() {
+            let passed = self.receive().await?.map(|piece| self.keeping.pass(piece)).transpose();
+            if passed.is_some() {
+                return passed;
+            }
+        }
+        self.keeping.close().await
+    }
+
+    /// The conversation with this turn in it, once it is.
+    pub fn conversation(&self) -> Option<&Conversation> {
+        self.keeping.kept()
+    }
+
+    async fn receive(&mut self) -> Option<Result<Piece>> {
         let piece = self.pieces.recv().await?;
         Some(piece.map_err(fail).inspect(|piece| {
             count(&mut self.generated, piece);
@@ -180,12 +218,12 @@ fn count(generated: &mut [u32], piece: &Piece) {
 }
 
 /// How many tokens may be generated: what was asked for, if prompt and answer fit together.
-fn room(model: &TextModel, prompt: u32, asked: Option<(u32, &'static str)>) -> Result<u32> {
+fn room(model: &TextModel, prompt: u32, asked: Option<(u32, &'static str)>, remedy: &str) -> Result<u32> {
     let window = model.context_window();
     let left = window.saturating_sub(prompt);
     let too_long = |wanted: u32, param: &'static str| {
         let message = format!(
-            "The model '{}' has a context of {window} tokens. The prompt has {prompt} tokens and {wanted} more were requested for the answer, {} in all. Shorten the messages or lower max_completion_tokens.",
+            "The model '{}' has a context of {window} tokens. The prompt has {prompt} tokens and {wanted} more were requested for the answer, {} in all. Shorten the messages or lower max_completion_tokens.{remedy}",
             model.id(),
             u64::from(prompt) + u64::from(wanted),
         );
@@ -213,7 +251,7 @@ fn check_bias(sampling: &Sampling, model: &TextModel) -> Result<()> {
     }
 }
 
-fn refuse_prompt(error: PromptError) -> Error {
+pub(super) fn refuse_prompt(error: PromptError) -> Error {
     Error::invalid("messages", format!("The model's chat template refused the messages: {error}"))
 }
 

@@ -5,4 +5,8 @@
 
 pub mod chat;
 pub mod fine_tuning;
+mod fit;
+mod keep;
 pub mod models;
+pub mod recall;
+pub mod turns;

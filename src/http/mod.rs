@@ -19,6 +19,7 @@ pub mod server;
 pub mod sse;
 pub mod submission;
 pub mod tls;
+pub mod version;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +29,9 @@ use crate::calls::{chat::Chat, fine_tuning::FineTuning, models::Models};
 use crate::ids::ListId;
 use crate::service::limits::Limits;
 use crate::service::usage::{Meter, Usage};
-use crate::service::{audit::Audit, files::Files, keys::Keys, projects::Projects};
+use crate::service::{
+    agents::Agents, audit::Audit, conversations::Conversations, files::Files, keys::Keys, projects::Projects,
+};
 use crate::storage::Store;
 
 /// What the handlers call.
@@ -43,6 +46,8 @@ pub struct Api {
     pub usage: Usage,
     pub files: Files,
     pub fine_tuning: FineTuning,
+    pub conversations: Conversations,
+    pub agents: Agents,
     pub models: Models,
     pub chat: Chat,
     pub draining: AtomicBool,

@@ -1,9 +1,12 @@
 //! Checks that a management write makes inside its transaction.
 
+use std::fmt::Display;
+
 use crate::ambient::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
 use crate::storage::keys::{self, KeyRecord};
+use crate::storage::owned::{self, Owned};
 use crate::storage::projects::{self, ProjectRecord};
 use crate::storage::{Look, WriteTx};
 
@@ -74,6 +77,24 @@ pub(super) fn own_or_named_project(
     named: bool,
 ) -> Result<ProjectRecord> {
     if named { named_project(tx, access, id) } else { project(tx, access, id) }
+}
+
+/// The resource under an id, if the caller holds `scope` in its project. `what` names its kind.
+pub(super) fn owned<R: Owned>(
+    tx: &impl Look,
+    access: &Access,
+    scope: Scope,
+    what: &str,
+    (id, bytes): (impl Display, [u8; 16]),
+) -> Result<R> {
+    let record: R = owned::find(tx, bytes)?.ok_or_else(|| Error::not_found(what, id))?;
+    access.require(record.project(), scope)?;
+    Ok(record)
+}
+
+/// 409 if the project of a resource is archived.
+pub(super) fn living_owner(tx: &impl Look, id: ProjectId) -> Result<()> {
+    projects::find(tx, id)?.as_ref().map_or(Ok(()), living)
 }
 
 /// 409 if the project is archived.

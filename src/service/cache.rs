@@ -103,14 +103,15 @@ impl Cache {
 
 impl Watcher for Cache {
     fn changed(&self, table: Table, key: &[u8]) {
+        if table != KeyRecord::TABLE && table != ProjectRecord::TABLE {
+            return; // nothing of it is kept here
+        }
         let Ok(id) = <[u8; 16]>::try_from(key) else { return self.uncertain() };
         if table == KeyRecord::TABLE {
             let id = KeyId::from_bytes(id);
             self.shard(id).remove(id);
-        } else if table == ProjectRecord::TABLE {
-            self.retain(|_, known| known.record.project.to_bytes() != id);
         } else {
-            self.uncertain();
+            self.retain(|_, known| known.record.project.to_bytes() != id);
         }
     }
 

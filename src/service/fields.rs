@@ -36,6 +36,11 @@ pub(super) fn file_name(text: &str) -> Result<()> {
     label("filename", text, 255).map_err(|error| error.param("file"))
 }
 
+/// The id of a model; whether it is installed shows when it is called.
+pub(super) fn model(text: &str) -> Result<()> {
+    label("model", text, 256)
+}
+
 pub(super) fn environment(text: Option<&str>) -> Result<()> {
     text.map_or(Ok(()), |text| label("environment", text, 64))
 }

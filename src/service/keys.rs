@@ -88,6 +88,24 @@ pub enum Change<T> {
     Set(T),
 }
 
+impl<T> Change<T> {
+    /// The field after the change.
+    pub(super) fn applied(self, old: Option<T>) -> Option<T> {
+        match self {
+            Change::Keep => old,
+            Change::Clear => None,
+            Change::Set(new) => Some(new),
+        }
+    }
+}
+
+impl<T> From<Option<Option<T>>> for Change<T> {
+    /// A field of a PATCH: absent, null, or a value.
+    fn from(field: Option<Option<T>>) -> Self {
+        field.map_or(Change::Keep, |value| value.map_or(Change::Clear, Change::Set))
+    }
+}
+
 /// A new label and, if wanted, another expiry.
 #[derive(Clone, Debug)]
 pub struct KeyChange {

@@ -1,12 +1,14 @@
-//! The rules of projects, keys, access and audit. Every function that touches a resource demands
+//! The rules of each resource, of access and of the audit log. Every function that touches a resource demands
 //! an [`Access`], which only a checked key yields.
 
 pub mod access;
+pub mod agents;
 pub mod audit;
 mod authority;
 mod base62;
 mod cache;
 pub mod claim;
+pub mod conversations;
 mod dataset;
 mod example;
 pub mod export;
@@ -23,14 +25,20 @@ mod places;
 pub mod projects;
 pub mod secrets;
 pub mod setup;
+mod tools;
 pub mod training;
+pub mod transcript;
 pub mod upload;
 pub mod usage;
+pub mod version;
 
 pub use access::{Access, Scope, Scopes};
+pub use agents::{Agent, AgentChange, Agents, Memory, NewAgent};
 pub use audit::{Audit, AuditEvent, AuditFilter};
+pub use conversations::{Conversation, Conversations, NewConversation, Replacement, Transcript};
 pub use keys::{Change, Key, KeyChange, Keys, NewKey, Rotation};
 pub use page::{Page, PageRequest};
 pub use projects::{NewProject, Project, ProjectSettings, Projects};
 pub use secrets::Secret;
 pub use setup::{FirstKey, first_start, new_admin_key};
+pub use version::{Expected, IfMatch};

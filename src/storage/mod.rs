@@ -8,10 +8,12 @@
 //! The files in the data folder: `outpost.redb`, `pepper` (without it no key can be checked) and
 //! `lock` (held while a process uses the folder).
 
+pub mod agents;
 pub mod audit;
 mod backup;
 pub mod claims;
 mod codec;
+pub mod conversations;
 mod database;
 mod error;
 mod fields;

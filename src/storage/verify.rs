@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use redb::{Database, ReadableTableMetadata as _, TableHandle as _};
 
+use super::agents::{self, AgentRecord, AgentVersionRecord};
 use super::audit::{AuditPlace, AuditRecord};
 use super::claims::ClaimRecord;
 use super::codec::{self, Record};
+use super::conversations::{ConversationRecord, MessageRecord};
 use super::database::{self, Source, caught};
 use super::error::{CheckError, OpenError};
 use super::holdings::HoldingsRecord;
@@ -102,6 +104,10 @@ fn verify(tx: &ReadTx) -> Result<CheckReport> {
         projects(tx, &mut report)?;
         keys(tx, &mut report)?;
         key_index(tx, &mut report)?;
+        owned::<ConversationRecord>(tx, &mut report)?;
+        owned::<AgentRecord>(tx, &mut report)?;
+        transcripts(tx, &mut report)?;
+        agent_versions(tx, &mut report)?;
         audit(tx, &mut report)?;
         records(tx, &mut report, &mut |_, _: LimitsRecord| Ok(None))?;
         records(tx, &mut report, &mut |_, _: LevelsRecord| Ok(None))?;
@@ -206,6 +212,50 @@ fn job_events(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     records(tx, report, &mut |place, _: JobEventRecord| {
         let job = tx.raw(tables::JOBS, place.get(..16).unwrap_or_default())?;
         Ok(job.is_none().then(|| "an event belongs to no fine-tuning job".into()))
+    })
+}
+
+/// Every conversation has the messages and bytes that it says, and every message a conversation.
+fn transcripts(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
+    records(tx, report, &mut |id, record: ConversationRecord| {
+        let (mut count, mut bytes) = (0, record.metadata.map_or(0, |text| text.len() as u64));
+        tx.each(id, None, &mut |_, message: MessageRecord| {
+            count += 1;
+            bytes += message.json.len() as u64;
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let fits = (count, bytes) == (record.messages, record.bytes);
+        let (says, project) = (record.messages, record.project);
+        Ok((!fits).then(|| format!("a conversation of {project} has {count} of {says} messages, {bytes} bytes in all")))
+    })?;
+    records(tx, report, &mut |place, _: MessageRecord| {
+        let (id, at) = place.split_at_checked(16).unwrap_or_default();
+        let at = at.try_into().map(u32::from_be_bytes);
+        let conversation: Option<ConversationRecord> = tx.get(id)?;
+        let fits = conversation.is_some_and(|record| at.is_ok_and(|at| at < record.messages));
+        Ok((!fits).then(|| "a message is in no conversation".into()))
+    })
+}
+
+/// Every agent has the versions and bytes that it says, and every version an agent.
+fn agent_versions(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
+    records(tx, report, &mut |id, record: AgentRecord| {
+        let (mut count, mut bytes) = (0, 0);
+        tx.each(id, None, &mut |_, version: AgentVersionRecord| {
+            count += 1;
+            bytes += version.bytes();
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let says = (record.version + 1).saturating_sub(record.oldest);
+        let fits = (count, bytes) == (says, record.bytes);
+        let project = record.project;
+        Ok((!fits).then(|| format!("an agent of {project} has {count} of {says} versions, {bytes} bytes in all")))
+    })?;
+    records(tx, report, &mut |place, _: AgentVersionRecord| {
+        let version = agents::number(place)?;
+        let agent: Option<AgentRecord> = tx.get(place.get(..16).unwrap_or_default())?;
+        let fits = agent.is_some_and(|agent| (agent.oldest..=agent.version).contains(&version));
+        Ok((!fits).then(|| format!("version {version} of an agent belongs to none")))
     })
 }
 

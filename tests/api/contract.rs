@@ -72,66 +72,132 @@ fn endpoints(world: &World) -> Vec<Endpoint> {
     let row = |number, method, path: String, fields| Endpoint { number, method, path, fields, unserved: false };
     let unserved = |endpoint: Endpoint| Endpoint { unserved: true, ..endpoint };
     vec![
-        row(1, Method::GET, "/api-keys".into(), vec![
-            required("project_id", json!(project), json!("proj_none")),
-            optional("limit", json!(5), json!("five")),
-        ]),
-        row(2, Method::POST, "/api-keys".into(), vec![
-            name(),
-            required("project_id", json!(project), json!(7)),
-            optional("expires_at", json!(later), json!("tomorrow")),
-        ]),
-        row(3, Method::PUT, format!("/api-keys/{key}"), vec![
-            optional("grace_period_seconds", json!(60), json!("long")),
-            optional("reason", json!("leaked"), json!(1)),
-        ]),
-        row(4, Method::PATCH, format!("/api-keys/{key}"), vec![name(), optional("expires_at", json!(later), json!(12))]),
-        row(5, Method::POST, "/chat/completions".into(), vec![
-            required("model", json!(MODEL), json!(1)),
-            required("messages", messages(), json!("hi")),
-            optional("stream", json!(false), json!("yes")),
-            optional("max_tokens", json!(3), json!("few")),
-        ]),
-        row(6, Method::PUT, format!("/conversations/{conversation}"), vec![
-            required("messages", messages(), json!({})),
-            optional("metadata", json!({ "a": 1 }), json!([])),
-        ]),
-        row(7, Method::PATCH, format!("/projects/{project}/rate-limits"), vec![
-            optional("requests_per_minute", json!(6000), json!("many")),
-            optional("burst_limit", json!(6000), json!(true)),
-        ]),
-        row(8, Method::GET, format!("/projects/{project}/usage"), vec![
-            optional("start_time", json!("2026-11-01T00:00:00Z"), json!("once")),
-            optional("end_time", json!("2026-11-02T00:00:00Z"), json!("now")),
-        ]),
-        row(9, Method::PATCH, format!("/fine_tuning/jobs/{job}"), vec![
-            optional("name", json!("a name"), json!(5)),
-            optional("metadata", json!({ "a": 1 }), json!("b")),
-        ]),
-        row(10, Method::PATCH, format!("/agents/{agent}"), vec![
-            optional("instructions", json!("Be brief."), json!({})),
-            optional("tools", tools, json!("none")),
-        ]),
-        row(11, Method::GET, format!("/models/{MODEL}"), vec![
-            optional("include_limits", json!(true), json!("perhaps")),
-            optional("project_id", json!(project), json!("proj_none")),
-        ]),
-        unserved(row(12, Method::POST, "/images/generations".into(), vec![
-            required("model", json!(MODEL), json!(1)),
-            required("prompt", json!("a cat"), json!(["a cat"])),
-            optional("size", json!("64x64"), json!("large")),
-        ])),
-        unserved(row(13, Method::POST, "/embeddings".into(), vec![
-            required("model", json!(MODEL), json!(1)),
-            required("input", json!(["a", "b"]), json!({})),
-            optional("dimensions", json!(8), json!("all")),
-        ])),
-        row(14, Method::PUT, format!("/projects/{project}"), vec![name(), optional("environment", json!("test"), json!(1))]),
-        row(15, Method::POST, "/projects".into(), vec![
-            name(),
-            optional("environment", json!("test"), json!(1)),
-            optional("metadata", json!({ "a": 1 }), json!("b")),
-        ]),
+        row(
+            1,
+            Method::GET,
+            "/api-keys".into(),
+            vec![
+                required("project_id", json!(project), json!("proj_none")),
+                optional("limit", json!(5), json!("five")),
+            ],
+        ),
+        row(
+            2,
+            Method::POST,
+            "/api-keys".into(),
+            vec![
+                name(),
+                required("project_id", json!(project), json!(7)),
+                optional("expires_at", json!(later), json!("tomorrow")),
+            ],
+        ),
+        row(
+            3,
+            Method::PUT,
+            format!("/api-keys/{key}"),
+            vec![
+                optional("grace_period_seconds", json!(60), json!("long")),
+                optional("reason", json!("leaked"), json!(1)),
+            ],
+        ),
+        row(
+            4,
+            Method::PATCH,
+            format!("/api-keys/{key}"),
+            vec![name(), optional("expires_at", json!(later), json!(12))],
+        ),
+        row(
+            5,
+            Method::POST,
+            "/chat/completions".into(),
+            vec![
+                required("model", json!(MODEL), json!(1)),
+                required("messages", messages(), json!("hi")),
+                optional("stream", json!(false), json!("yes")),
+                optional("max_tokens", json!(3), json!("few")),
+            ],
+        ),
+        row(
+            6,
+            Method::PUT,
+            format!("/conversations/{conversation}"),
+            vec![required("messages", messages(), json!({})), optional("metadata", json!({ "a": 1 }), json!([]))],
+        ),
+        row(
+            7,
+            Method::PATCH,
+            format!("/projects/{project}/rate-limits"),
+            vec![
+                optional("requests_per_minute", json!(6000), json!("many")),
+                optional("burst_limit", json!(6000), json!(true)),
+            ],
+        ),
+        row(
+            8,
+            Method::GET,
+            format!("/projects/{project}/usage"),
+            vec![
+                optional("start_time", json!("2026-11-01T00:00:00Z"), json!("once")),
+                optional("end_time", json!("2026-11-02T00:00:00Z"), json!("now")),
+            ],
+        ),
+        row(
+            9,
+            Method::PATCH,
+            format!("/fine_tuning/jobs/{job}"),
+            vec![optional("name", json!("a name"), json!(5)), optional("metadata", json!({ "a": 1 }), json!("b"))],
+        ),
+        row(
+            10,
+            Method::PATCH,
+            format!("/agents/{agent}"),
+            vec![optional("instructions", json!("Be brief."), json!({})), optional("tools", tools, json!("none"))],
+        ),
+        row(
+            11,
+            Method::GET,
+            format!("/models/{MODEL}"),
+            vec![
+                optional("include_limits", json!(true), json!("perhaps")),
+                optional("project_id", json!(project), json!("proj_none")),
+            ],
+        ),
+        unserved(row(
+            12,
+            Method::POST,
+            "/images/generations".into(),
+            vec![
+                required("model", json!(MODEL), json!(1)),
+                required("prompt", json!("a cat"), json!(["a cat"])),
+                optional("size", json!("64x64"), json!("large")),
+            ],
+        )),
+        unserved(row(
+            13,
+            Method::POST,
+            "/embeddings".into(),
+            vec![
+                required("model", json!(MODEL), json!(1)),
+                required("input", json!(["a", "b"]), json!({})),
+                optional("dimensions", json!(8), json!("all")),
+            ],
+        )),
+        row(
+            14,
+            Method::PUT,
+            format!("/projects/{project}"),
+            vec![name(), optional("environment", json!("test"), json!(1))],
+        ),
+        row(
+            15,
+            Method::POST,
+            "/projects".into(),
+            vec![
+                name(),
+                optional("environment", json!("test"), json!(1)),
+                optional("metadata", json!({ "a": 1 }), json!("b")),
+            ],
+        ),
     ]
 }
 
@@ -178,7 +244,8 @@ fn each_field_of_the_fifteen_endpoints_is_taken_missed_and_refused_by_name() {
         for endpoint in &endpoints {
             let all = object(endpoint.fields.iter().map(|field| (field.name, &field.good)));
             succeeds(&server, mount, endpoint, &all);
-            let must = object(endpoint.fields.iter().filter(|field| field.required).map(|field| (field.name, &field.good)));
+            let must =
+                object(endpoint.fields.iter().filter(|field| field.required).map(|field| (field.name, &field.good)));
             succeeds(&server, mount, endpoint, &must);
             for field in &endpoint.fields {
                 let what = format!("endpoint {} on {mount}: {}", endpoint.number, field.name);

@@ -97,7 +97,14 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
 
     row(get.clone(), "/api-keys", query, format!("/api-keys?project_id={project}"), Empty, needs_p);
     row(get.clone(), "/api-keys", body, "/api-keys".into(), Json(json!({ "project_id": project })), needs_p);
-    row(post.clone(), "/api-keys", body, "/api-keys".into(), Json(json!({ "name": "n", "project_id": project })), needs_p);
+    row(
+        post.clone(),
+        "/api-keys",
+        body,
+        "/api-keys".into(),
+        Json(json!({ "name": "n", "project_id": project })),
+        needs_p,
+    );
     for (method, body) in [(&get, Empty), (&put, Json(json!({}))), (&patch, named()), (&delete, Empty)] {
         row(method.clone(), "/api-keys/{api_key_id}", path, format!("/api-keys/{key}"), body, needs_p);
     }
@@ -147,11 +154,13 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     let jobs = "/fine_tuning/jobs";
     row(get.clone(), jobs, query, format!("{jobs}?project_id={project}"), Empty, needs_p);
     let job_of = |more: Value| {
-        let mut body = json!({ "model": MODEL, "training_file": own.file });
+        let mut body = json!({ "model": MODEL, "training_file": own.file, "project_id": own.project });
         more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());
         Json(body)
     };
-    for field in [json!({ "project_id": project }), json!({ "training_file": file }), json!({ "validation_file": file })] {
+    for field in
+        [json!({ "project_id": project }), json!({ "training_file": file }), json!({ "validation_file": file })]
+    {
         row(post.clone(), jobs, body, jobs.into(), job_of(field), needs_p);
     }
     let (route, one) = ("/fine_tuning/jobs/{job_id}", format!("{jobs}/{job}"));
@@ -210,8 +219,10 @@ fn every_route_has_a_row_for_each_place_of_an_id() {
     for (path, item) in document["paths"].as_object().unwrap() {
         let Some(route) = path.strip_prefix("/v1") else { continue };
         for (method, operation) in item.as_object().unwrap() {
-            let mine: Vec<&Row> =
-                rows.iter().filter(|row| row.route == route && row.method.as_str().eq_ignore_ascii_case(method)).collect();
+            let mine: Vec<&Row> = rows
+                .iter()
+                .filter(|row| row.route == route && row.method.as_str().eq_ignore_ascii_case(method))
+                .collect();
             assert!(!mine.is_empty(), "give {method} {route} a row");
             let places: BTreeSet<&str> = mine.iter().filter_map(|row| row.place).collect();
             let mut wanted = BTreeSet::new();
@@ -273,9 +284,10 @@ fn state(server: &Server, of: &Tenant) -> Vec<Value> {
         format!("/files/{file}"),
         format!("/fine_tuning/jobs/{job}"),
     ];
-    paths.extend(["api-keys", "conversations", "agents", "files", "fine_tuning/jobs", "audit-events"].map(|list| {
-        format!("/{list}?project_id={project}")
-    }));
+    paths.extend(
+        ["api-keys", "conversations", "agents", "files", "fine_tuning/jobs", "audit-events"]
+            .map(|list| format!("/{list}?project_id={project}")),
+    );
     let read = |path: &String| {
         let mut value = server.get(&format!("/openai/v1{path}")).ok();
         value.as_object_mut().unwrap().remove("tokens_this_month");
@@ -295,7 +307,11 @@ fn a_foreign_key_gets_403_everywhere_and_changes_nothing() {
                 let answer = row.send(&server, mount, Some(key));
                 let (status, code, _) = answer.refusal();
                 assert_eq!(status, 403, "{}", row.what(mount, &answer));
-                assert!(["project_mismatch", "insufficient_scope"].contains(&code.as_str()), "{}", row.what(mount, &answer));
+                assert!(
+                    ["project_mismatch", "insufficient_scope"].contains(&code.as_str()),
+                    "{}",
+                    row.what(mount, &answer)
+                );
                 assert!(!answer.text.contains("secret\""), "{}", row.what(mount, &answer));
             }
         }
@@ -306,7 +322,10 @@ fn a_foreign_key_gets_403_everywhere_and_changes_nothing() {
 #[test]
 fn a_key_of_the_project_passes_as_far_as_its_scopes_reach_and_an_admin_passes_everywhere() {
     let server = Server::start();
-    let count = { let tenant = tenant(&server); rows(&tenant, &tenant).len() };
+    let count = {
+        let tenant = tenant(&server);
+        rows(&tenant, &tenant).len()
+    };
     let shared = tenant(&server);
     for mount in MOUNTS {
         for place in 0..count {

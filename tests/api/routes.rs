@@ -18,6 +18,8 @@ fn routes(server: &Server) -> Vec<(Method, String)> {
                     .replace("{api_key_id}", &format!("key_{nothing}"))
                     .replace("{file_id}", &format!("file-{nothing}"))
                     .replace("{job_id}", &format!("ftjob-{nothing}"))
+                    .replace("{conversation_id}", &format!("conv_{nothing}"))
+                    .replace("{agent_id}", &format!("agent_{nothing}"))
                     .replace("{model_id}", "no-such-model");
                 assert!(!path.contains('{'), "give the test an id for {path}");
                 found.push((method.to_uppercase().parse().unwrap(), path));
@@ -37,11 +39,18 @@ fn the_endpoints_of_the_contract_are_on_both_mounts() {
         ("put", "/api-keys/{api_key_id}"),
         ("patch", "/api-keys/{api_key_id}"),
         ("post", "/chat/completions"),
+        ("put", "/conversations/{conversation_id}"),
+        ("patch", "/agents/{agent_id}"),
         ("get", "/models/{model_id}"),
         ("patch", "/fine_tuning/jobs/{job_id}"),
+        ("patch", "/projects/{project_id}/rate-limits"),
+        ("get", "/projects/{project_id}/usage"),
+        ("post", "/images/generations"),
+        ("post", "/embeddings"),
         ("put", "/projects/{project_id}"),
         ("post", "/projects"),
     ];
+    assert_eq!(wanted.len(), 15);
     for mount in ["/v1", "/openai/v1"] {
         for (method, path) in wanted {
             assert!(document["paths"][format!("{mount}{path}")][method].is_object(), "{method} {mount}{path}");
@@ -53,7 +62,7 @@ fn the_endpoints_of_the_contract_are_on_both_mounts() {
 fn every_route_asks_for_a_key_and_refuses_in_our_shape() {
     let server = Server::start();
     let routes = routes(&server);
-    assert!(routes.len() >= 30, "{routes:?}");
+    assert!(routes.len() >= 56, "{routes:?}");
     for (method, path) in routes {
         let nobody = server.call(method.clone(), &path, None, Some(&json!({})));
         assert_eq!(nobody.refusal(), (401, "missing_api_key".to_owned(), None), "{method} {path}");

@@ -12,9 +12,12 @@ use std::time::{Duration, Instant};
 
 use outpost::ambient::Ambient;
 use outpost::error::Code;
-use outpost::ids::{KeyId, ProjectId};
-use outpost::service::{Access, FirstKey, Keys, NewProject, Projects, Rotation, new_admin_key};
-use outpost::storage::{Store, check};
+use outpost::ids::{ConversationId, KeyId, ProjectId};
+use outpost::service::{
+    Access, Conversations, Expected, FirstKey, Keys, NewConversation, NewProject, Projects, Rotation, new_admin_key,
+};
+use outpost::storage::{Store, check, conversations, owned};
+use serde_json::json;
 
 use super::world::{Clock, dir, new_key, settings};
 
@@ -29,7 +32,7 @@ fn say(line: &str) {
     out.flush().unwrap();
 }
 
-async fn write_for_ever(keys: Arc<Keys>, projects: Projects, admin: Access) {
+async fn write_for_ever(keys: Arc<Keys>, projects: Projects, talks: Conversations, admin: Access) {
     loop {
         let project =
             projects.create(&admin, NewProject { name: "p".into(), ..NewProject::default() }).await.unwrap().id;
@@ -41,6 +44,21 @@ async fn write_for_ever(keys: Arc<Keys>, projects: Projects, admin: Access) {
         let (doomed, secret) = keys.create(&admin, new_key(project, &[])).await.unwrap();
         keys.revoke(&admin, doomed.id).await.unwrap();
         say(&format!("dead {} {}", doomed.id, secret.unwrap().expose()));
+        talk(&talks, &admin, project).await;
+    }
+}
+
+/// Makes a conversation and appends to it, a message or two at a time.
+async fn talk(talks: &Conversations, admin: &Access, project: ProjectId) {
+    let message = |at: usize| json!({ "role": "user", "content": format!("message {at}") }).to_string();
+    let new = NewConversation { project: Some(project), messages: vec![message(0)], metadata: None };
+    let id = talks.create(admin, new).await.unwrap().id;
+    say(&format!("talk {id} 1"));
+    for (first, count) in [(1, 1), (2, 2), (4, 1)] {
+        let messages = (first..first + count).map(message).collect();
+        let expected = Expected { version: None, if_match: None };
+        let now = talks.append(admin, id, messages, expected).await.unwrap();
+        say(&format!("talk {id} {}", now.messages));
     }
 }
 
@@ -57,7 +75,9 @@ async fn child_that_writes_until_it_is_killed() {
     let admin = keys.authenticate(secret.expose()).await.unwrap();
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..WRITERS {
-        tasks.spawn(write_for_ever(keys.clone(), Projects::new(store.clone(), ambient.clone()), admin.clone()));
+        let projects = Projects::new(store.clone(), ambient.clone());
+        let talks = Conversations::new(store.clone(), ambient.clone());
+        tasks.spawn(write_for_ever(keys.clone(), projects, talks, admin.clone()));
     }
     tasks.join_next().await;
 }
@@ -69,6 +89,8 @@ struct Acknowledged {
     /// The last acknowledged secret of each key.
     live: HashMap<KeyId, String>,
     dead: Vec<String>,
+    /// How many messages of each conversation were acknowledged.
+    talks: HashMap<ConversationId, usize>,
     count: usize,
 }
 
@@ -81,6 +103,7 @@ impl Acknowledged {
             ["project", id] => self.projects.push(id.parse().unwrap()),
             ["live", id, secret] => drop(self.live.insert(id.parse().unwrap(), secret.into())),
             ["dead", _, secret] => self.dead.push(secret.into()),
+            ["talk", id, messages] => drop(self.talks.insert(id.parse().unwrap(), messages.parse().unwrap())),
             _ => return,
         }
         self.count += 1;
@@ -121,6 +144,7 @@ async fn verify(store: &Store, keys: &Keys, acknowledged: &Acknowledged, rotated
         Ok(lost)
     });
     assert_eq!(lost.await.unwrap(), 0, "acknowledged projects are gone");
+    verify_talks(store, acknowledged.talks.clone()).await;
     for secret in acknowledged.live.values() {
         match keys.authenticate(secret).await {
             Ok(_) => {}
@@ -132,6 +156,23 @@ async fn verify(store: &Store, keys: &Keys, acknowledged: &Acknowledged, rotated
     for secret in &acknowledged.dead {
         assert_eq!(keys.authenticate(secret).await.unwrap_err().code(), Code::RevokedApiKey, "a revoked key lives");
     }
+}
+
+/// Every acknowledged message is there with its content, and what follows it is whole.
+async fn verify_talks(store: &Store, talks: HashMap<ConversationId, usize>) {
+    let checked = store.read(move |tx| {
+        for (id, acknowledged) in talks {
+            let record: conversations::ConversationRecord =
+                owned::find(tx, id.to_bytes())?.expect("it was acknowledged");
+            let messages = conversations::messages(tx, id, &record)?;
+            assert!(messages.len() >= acknowledged, "{id} lost messages");
+            for (at, text) in messages.iter().enumerate() {
+                assert_eq!(*text, json!({ "role": "user", "content": format!("message {at}") }).to_string());
+            }
+        }
+        Ok(())
+    });
+    checked.await.unwrap();
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use crate::http::input::{ApiParams, ApiPath, loose, nullable, shorten};
 use crate::http::reply::{Head, List, Mount, Reply, Time};
 use crate::http::{Api, caller::Caller, submission::Submission};
 use crate::ids::{KeyId, ProjectId};
-use crate::service::keys::{Change, Key, KeyChange, NewKey, Rotation};
+use crate::service::keys::{Key, KeyChange, NewKey, Rotation};
 use crate::service::page::PageRequest;
 use crate::service::secrets::Secret;
 
@@ -179,12 +179,8 @@ pub async fn rotate(id: ApiPath<KeyId>, sent: Submission<RotateKey>, api: web::D
 #[patch("/api-keys/{api_key_id}")]
 pub async fn update(id: ApiPath<KeyId>, sent: Submission<UpdateKey>, api: web::Data<Api>) -> Reply {
     let Submission { caller, body: UpdateKey { name, expires_at } } = sent;
-    let expires_at = match expires_at {
-        None => Change::Keep,
-        Some(None) => Change::Clear,
-        Some(Some(at)) => Change::Set(at),
-    };
-    let key = api.keys.update(&caller.access, id.0, KeyChange { name, expires_at }).await?;
+    let change = KeyChange { name, expires_at: expires_at.into() };
+    let key = api.keys.update(&caller.access, id.0, change).await?;
     reply(&caller, &api, key)
 }
 

@@ -1,9 +1,11 @@
 //! One file a resource. `mount` is the route table: what stands in it is served on both mounts,
 //! documented in `/openapi.json` and walked by the tests.
 
+pub mod agents;
 pub mod api_keys;
 pub mod audit;
 pub mod chat;
+pub mod conversations;
 pub mod embeddings;
 pub mod files;
 pub mod fine_tuning;
@@ -11,6 +13,7 @@ pub mod health;
 mod hyperparameters;
 pub mod images;
 pub mod limits;
+mod messages;
 pub mod models;
 pub mod projects;
 pub mod usage;
@@ -34,6 +37,19 @@ pub fn mount(config: &mut ServiceConfig) {
         .service(api_keys::rotate)
         .service(api_keys::update)
         .service(api_keys::revoke)
+        .service(conversations::create)
+        .service(conversations::list)
+        .service(conversations::get)
+        .service(conversations::replace)
+        .service(conversations::append)
+        .service(conversations::update)
+        .service(conversations::delete)
+        .service(agents::create)
+        .service(agents::list)
+        .service(agents::get)
+        .service(agents::versions)
+        .service(agents::update)
+        .service(agents::delete)
         .service(models::list)
         .service(models::get)
         .service(chat::complete)

@@ -147,6 +147,11 @@ impl Receipt {
         Ok(())
     }
 
+    /// Takes back the tokens of a prompt that never ran.
+    pub fn waive(&self) {
+        self.bill().amounts = Amounts::default();
+    }
+
     /// Tokens generated so far.
     pub fn output(&self, tokens: u64) {
         self.bill().amounts.output = tokens;
@@ -175,11 +180,9 @@ impl Receipt {
             return None;
         }
         let Bill { model, amounts, hold } = std::mem::take(&mut *self.bill());
-        // Who got no answer pays for none; who left in the middle had what was made.
-        let amounts = match outcome {
-            Outcome::Succeeded | Outcome::Abandoned => amounts,
-            Outcome::Refused | Outcome::Limited | Outcome::Failed => Amounts::default(),
-        };
+        // Nobody pays for a failure of the server's. All else is paid for as far as it was made:
+        // else a stream that is refused at its very end would be free.
+        let amounts = if outcome == Outcome::Failed { Amounts::default() } else { amounts };
         self.meter.limits.settle(self.project, hold, amounts.tokens());
         let mut tail = [0; 6];
         self.meter.ambient.fill(&mut tail);

@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::recall::{self, ConversationRef};
 use crate::calls::chat::{Choice, Running, Usage};
 use crate::engine::{Ending, TokenInfo, TokenLogprob};
 
@@ -12,6 +13,12 @@ pub struct Completion {
     choices: Vec<WholeChoice>,
     usage: UsageBody,
     system_fingerprint: Option<String>,
+    /// Where `conversation_id` was sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conversation: Option<ConversationRef>,
+    /// How many of the conversation's oldest messages were left out, where that was allowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    truncated_messages: Option<usize>,
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
@@ -73,6 +80,11 @@ pub struct Chunk<'a> {
     /// Outer `None` leaves the field out; inner `None` is the null that `include_usage` asks for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage: Option<Option<UsageBody>>,
+    /// These two come with the usage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<ConversationRef>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub truncated_messages: Option<usize>,
 }
 
 #[derive(Serialize)]
@@ -116,6 +128,8 @@ pub fn completion(running: &Running, choices: Vec<Choice>) -> Completion {
         choices: choices.into_iter().enumerate().map(choice).collect(),
         usage: running.usage().into(),
         system_fingerprint: None,
+        conversation: recall::conversation(running),
+        truncated_messages: running.truncated,
     }
 }
 

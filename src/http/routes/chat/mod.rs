@@ -1,7 +1,7 @@
 //! Chat completions: endpoint 5.
 
 mod answer;
-mod messages;
+mod recall;
 mod request;
 mod stream;
 
@@ -11,6 +11,7 @@ use actix_web::{HttpRequest, post, web};
 
 use crate::http::input::ApiJson;
 use crate::http::reply::{Head, Reply};
+use crate::http::version::Matching;
 use crate::http::{Api, caller::Caller, frame};
 
 /// Generate an assistant message; with `stream: true` as server-sent events.
@@ -22,16 +23,19 @@ use crate::http::{Api, caller::Caller, frame};
 pub async fn complete(
     caller: Caller,
     body: ApiJson<request::ChatRequest>,
+    matching: Matching,
     request: HttpRequest,
     api: web::Data<Api>,
 ) -> Reply {
-    let asked = body.0.check()?;
+    let asked = body.0.check(matching.0)?;
     let mut running = api.chat.start(&caller.access, asked.call, caller.bill.clone()).await?;
     if let Some(options) = asked.stream {
         caller.bill.defer();
-        return Ok(stream::respond(running, options, frame::request_id(&request)));
+        let truncated = running.truncated;
+        return Ok(recall::marked(stream::respond(running, options, frame::request_id(&request)), truncated));
     }
     let choices = running.whole().await?;
     let head = Head { id: running.id, object: "chat.completion", state: None };
-    caller.reply(head, answer::completion(&running, choices))
+    let reply = caller.reply(head, answer::completion(&running, choices))?;
+    Ok(recall::marked(reply, running.truncated))
 }

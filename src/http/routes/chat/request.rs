@@ -4,13 +4,18 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, value::RawValue};
 
-use super::messages::ChatMessage;
+use super::recall;
 use crate::calls::chat::ChatCall;
+use crate::calls::recall::{Recalling, no_model};
+use crate::calls::turns;
 use crate::engine::Sampling;
 use crate::error::{Error, Result};
 use crate::http::input::shorten;
+use crate::http::routes::agents::Truncation;
+use crate::http::routes::messages::{self, Message};
+use crate::service::version::IfMatch;
 
 /// Most answers to one prompt.
 const MOST_CHOICES: u32 = 16;
@@ -44,10 +49,18 @@ const IGNORED: [&str; 13] = [
 
 #[derive(Deserialize, utoipa::ToSchema)]
 pub struct ChatRequest {
-    /// Id of an installed model.
-    model: String,
-    /// The conversation so far, in order.
-    messages: Vec<ChatMessage>,
+    /// Id of an installed model. May be absent with an agent that has one.
+    model: Option<String>,
+    /// The conversation so far, in order; with `conversation_id` what follows the stored transcript.
+    #[schema(value_type = Vec<Message>)]
+    messages: Vec<Box<RawValue>>,
+    /// A stored conversation: its transcript comes before `messages`, and once the answer has ended
+    /// well, both are appended to it. Only with `n: 1`.
+    conversation_id: Option<String>,
+    /// An agent, whose instructions, model and memory settings apply.
+    agent_id: Option<String>,
+    /// What happens if the conversation is too long: `disabled` if absent, or as the agent says.
+    truncation: Option<Truncation>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
     /// 0–2, 0.8 if absent; 0 always takes the likeliest token.
@@ -110,7 +123,7 @@ pub struct Asked {
 
 impl ChatRequest {
     /// Checks every field on its own; what depends on the model is checked by `calls`.
-    pub fn check(self) -> Result<Asked> {
+    pub fn check(self, if_match: Option<IfMatch>) -> Result<Asked> {
         refuse_unsupported(&self.rest)?;
         let sampling = self.sampling()?;
         let choices = self.n.unwrap_or(1);
@@ -118,9 +131,19 @@ impl ChatRequest {
         let max_tokens = self.max_tokens()?;
         let logprobs = self.logprobs()?;
         let stream = self.stream()?;
+        let without_tools = self.rest.get("tool_choice").and_then(Value::as_str) == Some("none");
+        let sent = messages::texts(&self.messages);
+        let messages = turns::read(&sent, self.conversation_id.is_some())?;
+        let named =
+            recall::Named { conversation: self.conversation_id, agent: self.agent_id, truncation: self.truncation };
+        let recalling = Recalling { without_tools, ..named.check(sent, choices, if_match)? };
+        if self.model.is_none() && recalling.agent.is_none() {
+            return Err(no_model());
+        }
         let call = ChatCall {
             model: self.model,
-            messages: super::messages::check(self.messages)?,
+            messages,
+            recalling,
             choices,
             max_tokens,
             sampling,

@@ -10,6 +10,7 @@ use futures_util::Stream;
 use futures_util::stream;
 
 use super::answer::{Chunk, ChunkChoice, Delta, finish_reason, logprobs};
+use super::recall;
 use super::request::StreamOptions;
 use crate::calls::chat::Running;
 use crate::engine::Piece;
@@ -90,6 +91,8 @@ impl Events {
             model: &self.running.model,
             choices,
             usage: self.options.include_usage.then_some(None),
+            conversation: None,
+            truncated_messages: None,
         }
     }
 
@@ -118,7 +121,12 @@ impl Events {
         if !self.options.include_usage {
             return sse::done();
         }
-        let usage = Chunk { usage: Some(Some(self.running.usage().into())), ..self.chunk(Vec::new()) };
+        let usage = Chunk {
+            usage: Some(Some(self.running.usage().into())),
+            conversation: recall::conversation(&self.running),
+            truncated_messages: self.running.truncated,
+            ..self.chunk(Vec::new())
+        };
         sse::join(sse::data(&usage), sse::done())
     }
 }

@@ -1,0 +1,145 @@
+//! Makes one prompt of an agent's instructions, a stored transcript and the request's messages, and
+//! finds how much of the transcript fits.
+
+use super::chat::refuse_prompt;
+use crate::engine::{Message, TextModel};
+use crate::error::Result;
+
+/// Room left for an answer whose length the request does not say: a quarter of the context, but no
+/// more than this.
+const RESERVE: u32 = 1024;
+
+/// What a prompt is made of, in its order.
+pub(super) struct Parts {
+    pub system: Option<Message>,
+    pub history: Vec<Message>,
+    /// The request's own messages, of which none is ever left out.
+    pub own: Vec<Message>,
+}
+
+/// A prompt, and how many messages of the transcript were left out to make it fit.
+#[derive(Debug)]
+pub(super) struct Fitted {
+    pub prompt: Vec<u32>,
+    /// `None` where nothing may be left out.
+    pub dropped: Option<usize>,
+}
+
+/// The prompt of everything, whether it fits or not.
+pub(super) fn whole(model: &TextModel, parts: Parts) -> Result<Fitted> {
+    Ok(Fitted { prompt: tokens(model, &parts, 0)?, dropped: None })
+}
+
+/// The prompt of as many of the last turns as fit beside an answer of `wanted` tokens. Whatever
+/// the transcript's length, it is tokenised some ten times at most. If not even the request's own
+/// messages fit, the prompt is too long and the caller refuses it.
+pub(super) fn truncated(model: &TextModel, parts: Parts, wanted: Option<u32>) -> Result<Fitted> {
+    let window = model.context_window();
+    let reserve = wanted.unwrap_or_else(|| (window / 4).clamp(1, RESERVE));
+    let cuts = cuts(&parts.history);
+    let fits = |prompt: &[u32]| prompt.len() as u64 + u64::from(reserve) <= u64::from(window);
+    let prompt = tokens(model, &parts, 0)?;
+    let [_, between @ .., end] = &cuts[..] else { return Ok(Fitted { prompt, dropped: Some(0) }) };
+    if fits(&prompt) {
+        return Ok(Fitted { prompt, dropped: Some(0) });
+    }
+    // Cuts before `low` leave too much; the one in `best` leaves little enough, if any does.
+    let (mut low, mut high) = (0, between.len());
+    let mut best = (tokens(model, &parts, end.at)?, end.dropped);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        let prompt = tokens(model, &parts, between[middle].at)?;
+        if fits(&prompt) {
+            best = (prompt, between[middle].dropped);
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    Ok(Fitted { prompt: best.0, dropped: Some(best.1) })
+}
+
+/// At most the last `most` messages, from a user's message on; instructions inside stay.
+pub(super) fn last(history: Vec<Message>, most: Option<u32>) -> Vec<Message> {
+    let Some(most) = most else { return history };
+    let cuts = cuts(&history);
+    let spoken = cuts.last().map_or(0, |end| end.dropped);
+    let cut = cuts.iter().find(|cut| spoken - cut.dropped <= most as usize).map_or(history.len(), |cut| cut.at);
+    let stays = |(at, message): &(usize, Message)| *at >= cut || is_system(message);
+    history.into_iter().enumerate().filter(stays).map(|(_, message)| message).collect()
+}
+
+/// A place where a transcript may be cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Cut {
+    /// Index of the first message that stays; instructions stay everywhere.
+    at: usize,
+    /// How many messages go.
+    dropped: usize,
+}
+
+/// Nowhere, before each message of a user, and after the end. A turn is a user's message with what
+/// follows it, so no answer stays without its question.
+fn cuts(history: &[Message]) -> Vec<Cut> {
+    let (mut cuts, mut spoken) = (vec![Cut::default()], 0);
+    for (at, message) in history.iter().enumerate() {
+        if message.role == "user" && spoken > 0 {
+            cuts.push(Cut { at, dropped: spoken });
+        }
+        spoken += usize::from(!is_system(message));
+    }
+    if spoken > 0 {
+        cuts.push(Cut { at: history.len(), dropped: spoken });
+    }
+    cuts
+}
+
+fn is_system(message: &Message) -> bool {
+    message.role == "system"
+}
+
+fn tokens(model: &TextModel, parts: &Parts, cut: usize) -> Result<Vec<u32>> {
+    let stays = |(at, message): &(usize, &Message)| *at >= cut || is_system(message);
+    let history = parts.history.iter().enumerate().filter(stays).map(|(_, message)| message);
+    let messages: Vec<Message> = parts.system.iter().chain(history).chain(&parts.own).cloned().collect();
+    model.prompt(&messages).map_err(refuse_prompt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{cuts, last};
+    use crate::engine::Message;
+
+    /// `s`ystem, `u`ser, `a`ssistant, `t`ool.
+    fn history(roles: &str) -> Vec<Message> {
+        let role = |letter| match letter {
+            's' => "system",
+            'u' => "user",
+            'a' => "assistant",
+            _ => "tool",
+        };
+        let one = |(at, letter)| Message { role: role(letter).to_owned(), content: format!("{at}"), name: None };
+        roles.chars().enumerate().map(one).collect()
+    }
+
+    #[test]
+    fn a_transcript_is_cut_between_turns_only() {
+        let places = |roles: &str| cuts(&history(roles)).iter().map(|cut| (cut.at, cut.dropped)).collect::<Vec<_>>();
+        assert_eq!(places("suaauatau"), [(0, 0), (4, 3), (8, 7), (9, 8)]);
+        assert_eq!(places("aua"), [(0, 0), (1, 1), (3, 3)]);
+        assert_eq!(places("ss"), [(0, 0)]);
+        assert_eq!(places(""), [(0, 0)]);
+    }
+
+    #[test]
+    fn the_last_messages_begin_with_a_user_s_and_instructions_stay() {
+        let texts = |roles: &str, most| {
+            last(history(roles), most).into_iter().map(|message| message.content).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(texts("suaua", None), "0 1 2 3 4");
+        assert_eq!(texts("suaua", Some(4)), "0 1 2 3 4");
+        assert_eq!(texts("suaua", Some(3)), "0 3 4");
+        assert_eq!(texts("suaua", Some(1)), "0");
+        assert_eq!(texts("suaus", Some(1)), "0 3 4");
+    }
+}

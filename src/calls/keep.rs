@@ -1,0 +1,91 @@
+//! Puts a chat's messages and its answer into a conversation, once the answer has ended well.
+//!
+//! The last piece of an answer is held back until the turn is on the disk, so whoever has seen the
+//! end of an answer can rely on it; if the turn cannot be added, the error takes that piece's place.
+//! A call that is dropped before has added nothing.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use serde_json::json;
+
+use crate::engine::Piece;
+use crate::error::Result;
+use crate::service::access::Access;
+use crate::service::conversations::{Conversation, Conversations};
+
+/// Watches one answer. [`Keeping::nothing`] lets every piece pass.
+pub(super) struct Keeping {
+    turn: Option<Turn>,
+    closing: Option<Closing>,
+    kept: Option<Conversation>,
+}
+
+struct Turn {
+    conversations: Conversations,
+    access: Access,
+    /// The conversation that the prompt was made of.
+    seen: Conversation,
+    messages: Vec<String>,
+    answer: String,
+}
+
+/// The last piece, and the write that it waits for. Kept here and not in a future of the caller's:
+/// that one may be dropped to send a sign of life, and made again.
+struct Closing {
+    piece: Piece,
+    write: BoxFuture<'static, Result<Conversation>>,
+}
+
+impl Keeping {
+    pub fn nothing() -> Self {
+        Self { turn: None, closing: None, kept: None }
+    }
+
+    pub fn new(conversations: Conversations, access: Access, seen: Conversation, messages: Vec<String>) -> Self {
+        let turn = Turn { conversations, access, seen, messages, answer: String::new() };
+        Self { turn: Some(turn), closing: None, kept: None }
+    }
+
+    /// The conversation with the turn in it.
+    pub fn kept(&self) -> Option<&Conversation> {
+        self.kept.as_ref()
+    }
+
+    /// Whether there is no conversation to put anything into.
+    pub fn is_idle(&self) -> bool {
+        self.turn.is_none()
+    }
+
+    /// Whether a last piece waits.
+    pub fn is_closing(&self) -> bool {
+        self.closing.is_some()
+    }
+
+    /// Takes note of a piece. `None`: it is the last one, and [`Keeping::close`] gives it back.
+    pub fn pass(&mut self, piece: Piece) -> Option<Piece> {
+        let Some(turn) = &mut self.turn else { return Some(piece) };
+        turn.answer.push_str(&piece.text);
+        if piece.end.is_none() {
+            return Some(piece);
+        }
+        self.closing = self.turn.take().map(|turn| Closing { piece, write: turn.write().boxed() });
+        None
+    }
+
+    /// Waits for the write. May be dropped and called again.
+    pub async fn close(&mut self) -> Option<Result<Piece>> {
+        let written = self.closing.as_mut()?.write.as_mut().await;
+        let piece = self.closing.take()?.piece;
+        Some(written.map(|conversation| {
+            self.kept = Some(conversation);
+            piece
+        }))
+    }
+}
+
+impl Turn {
+    async fn write(mut self) -> Result<Conversation> {
+        self.messages.push(json!({ "role": "assistant", "content": self.answer }).to_string());
+        self.conversations.add_turn(&self.access, self.seen, self.messages).await
+    }
+}

@@ -1,0 +1,262 @@
+//! Agents: endpoint 10, and the rest of the resource.
+
+use actix_web::{delete, get, patch, post, web};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, value::RawValue};
+
+use super::api_keys::project;
+use super::conversations::{Deleted, text};
+use crate::http::input::{ApiParams, ApiPath, loose, nullable};
+use crate::http::paging::Paging;
+use crate::http::reply::{Head, Item, List, Mount, Reply, Time};
+use crate::http::submission::Submission;
+use crate::http::version::{Matching, tagged};
+use crate::http::{Api, caller::Caller};
+use crate::ids::AgentId;
+use crate::service::agents::{Agent, AgentChange, Memory, NewAgent, VersionId};
+use crate::service::page::PageRequest;
+
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateAgent {
+    /// The owning project; absent: that of the key.
+    project_id: Option<String>,
+    /// Label, 1–256 characters.
+    name: Option<String>,
+    /// Model that chats with this agent use when they name none.
+    model: Option<String>,
+    /// Behaviour and task boundaries, at most 256,000 characters: the first system message of a chat.
+    instructions: Option<String>,
+    /// Function tools, at most 128, as OpenAI defines them.
+    #[schema(value_type = Option<Vec<Object>>)]
+    tools: Option<Box<RawValue>>,
+    memory: Option<MemoryBody>,
+    /// Whatever the application wants to keep with the agent, at most 16 KiB.
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Map<String, Value>>,
+}
+
+/// An absent field stays, null clears it.
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpdateAgent {
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<String>)]
+    name: Option<Option<String>>,
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<String>)]
+    model: Option<Option<String>>,
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<String>)]
+    instructions: Option<Option<String>>,
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<Vec<Object>>)]
+    tools: Option<Option<Box<RawValue>>>,
+    /// Replaced as a whole.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<MemoryBody>)]
+    memory: Option<Option<MemoryBody>>,
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Option<Map<String, Value>>>,
+    /// The version that must be stored.
+    version: Option<u64>,
+}
+
+/// How much of a conversation the agent is given.
+#[derive(Deserialize, Serialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MemoryBody {
+    /// `auto`: the oldest turns are left out when the model's context is too small for all.
+    truncation: Option<Truncation>,
+    /// At most so many of the last messages, 1–4,096; absent: all.
+    last_messages: Option<u32>,
+}
+
+/// What happens to a conversation that is too long for the model.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Truncation {
+    /// The oldest turns are left out.
+    Auto,
+    /// The request is refused.
+    Disabled,
+}
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct GetAgent {
+    /// The agent as it was in this version; absent: as it is.
+    #[serde(default, deserialize_with = "loose")]
+    version: Option<u64>,
+}
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct ListAgents {
+    /// Whose agents; absent: those of the key's project.
+    project_id: Option<String>,
+    /// Most records in a page: 1–100, 20 if absent.
+    #[serde(default, deserialize_with = "loose")]
+    limit: Option<i64>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// The last id of the page before, as OpenAI's clients send it.
+    after: Option<String>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct AgentBody {
+    project_id: String,
+    /// Raised by every change; also sent as `ETag`.
+    version: u64,
+    name: Option<String>,
+    model: Option<String>,
+    instructions: Option<String>,
+    #[schema(value_type = Vec<Object>)]
+    tools: Option<Box<RawValue>>,
+    memory: Option<MemoryBody>,
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Box<RawValue>>,
+    created_at: Time,
+    /// When this version was made.
+    updated_at: Time,
+}
+
+impl Truncation {
+    pub fn is_auto(self) -> bool {
+        self == Truncation::Auto
+    }
+}
+
+impl From<MemoryBody> for Memory {
+    fn from(body: MemoryBody) -> Self {
+        Self { truncate: body.truncation.map(Truncation::is_auto), last_messages: body.last_messages }
+    }
+}
+
+impl From<Memory> for MemoryBody {
+    fn from(memory: Memory) -> Self {
+        let truncation = memory.truncate.map(|auto| if auto { Truncation::Auto } else { Truncation::Disabled });
+        Self { truncation, last_messages: memory.last_messages }
+    }
+}
+
+fn head(agent: &Agent) -> Head<AgentId> {
+    Head { id: agent.id, object: "agent", state: None }
+}
+
+fn body(agent: Agent, mount: Mount) -> AgentBody {
+    let raw = |text: String| RawValue::from_string(text).ok();
+    AgentBody {
+        project_id: agent.project.to_string(),
+        version: agent.version,
+        name: agent.name,
+        model: agent.model,
+        instructions: agent.instructions,
+        tools: raw(agent.tools.unwrap_or_else(|| "[]".to_owned())),
+        memory: agent.memory.map(MemoryBody::from),
+        metadata: agent.metadata.and_then(raw),
+        created_at: mount.time(agent.created_at),
+        updated_at: mount.time(agent.updated_at),
+    }
+}
+
+fn item(agent: Agent, mount: Mount) -> Item<AgentBody> {
+    mount.item(head(&agent), body(agent, mount))
+}
+
+fn reply(caller: &Caller, agent: Agent) -> Reply {
+    let version = agent.version;
+    tagged(caller.reply(head(&agent), body(agent, caller.mount)), version)
+}
+
+fn json(tools: Box<RawValue>) -> String {
+    tools.get().to_owned()
+}
+
+/// Create an agent.
+#[utoipa::path(tag = "agents", request_body = CreateAgent, responses((status = 200, body = AgentBody)))]
+#[post("/agents")]
+pub async fn create(sent: Submission<CreateAgent>, api: web::Data<Api>) -> Reply {
+    let Submission { caller, body: new } = sent;
+    let new = NewAgent {
+        project: new.project_id.as_deref().map(project).transpose()?,
+        name: new.name,
+        model: new.model,
+        instructions: new.instructions,
+        tools: new.tools.map(json),
+        memory: new.memory.map(Memory::from),
+        metadata: text(new.metadata),
+    };
+    let agent = api.agents.create(&caller.access, new).await?;
+    reply(&caller, agent)
+}
+
+/// List a project's agents, newest first.
+#[utoipa::path(tag = "agents", params(ListAgents), responses((status = 200, body = [AgentBody])))]
+#[get("/agents")]
+pub async fn list(caller: Caller, params: ApiParams<ListAgents>, api: web::Data<Api>) -> Reply {
+    let ListAgents { project_id, limit, cursor, after } = params.0;
+    let project = project_id.as_deref().map(project).transpose()?;
+    let page = api.agents.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
+    let data = page.items.into_iter().map(|agent| item(agent, caller.mount)).collect();
+    caller.list(api.list_id(), List::new(data, page.next_cursor))
+}
+
+/// Read an agent, as it is or as it was in a version.
+#[utoipa::path(tag = "agents", params(("agent_id" = String, Path), GetAgent),
+    responses((status = 200, body = AgentBody)))]
+#[get("/agents/{agent_id}")]
+pub async fn get(caller: Caller, id: ApiPath<AgentId>, params: ApiParams<GetAgent>, api: web::Data<Api>) -> Reply {
+    let agent = api.agents.get(&caller.access, id.0, params.0.version).await?;
+    reply(&caller, agent)
+}
+
+/// List an agent's versions, newest first. The last 1,000 are kept.
+#[utoipa::path(tag = "agents", params(("agent_id" = String, Path), Paging),
+    responses((status = 200, body = [AgentBody])))]
+#[get("/agents/{agent_id}/versions")]
+pub async fn versions(caller: Caller, id: ApiPath<AgentId>, paging: ApiParams<Paging>, api: web::Data<Api>) -> Reply {
+    let page = api.agents.versions(&caller.access, id.0, paging.0.into()).await?;
+    let item = |agent: Agent| {
+        let id = VersionId { agent: agent.id, version: agent.version };
+        caller.mount.item(Head { id, object: "agent.version", state: None }, body(agent, caller.mount))
+    };
+    caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
+}
+
+/// Update an agent without recreating it: every change makes a version.
+#[utoipa::path(tag = "agents", request_body = UpdateAgent,
+    params(("agent_id" = String, Path), ("If-Match" = Option<String>, Header)),
+    responses((status = 200, body = AgentBody)))]
+#[patch("/agents/{agent_id}")]
+pub async fn update(
+    id: ApiPath<AgentId>,
+    matching: Matching,
+    sent: Submission<UpdateAgent>,
+    api: web::Data<Api>,
+) -> Reply {
+    let Submission { caller, body: sent } = sent;
+    let change = AgentChange {
+        name: sent.name.into(),
+        model: sent.model.into(),
+        instructions: sent.instructions.into(),
+        tools: sent.tools.map(|tools| tools.map(json)).into(),
+        memory: sent.memory.map(|memory| memory.map(Memory::from)).into(),
+        metadata: sent.metadata.map(text).into(),
+    };
+    let agent = api.agents.update(&caller.access, id.0, change, matching.and(sent.version)).await?;
+    reply(&caller, agent)
+}
+
+/// Delete an agent with all its versions.
+#[utoipa::path(tag = "agents", params(("agent_id" = String, Path), ("If-Match" = Option<String>, Header)),
+    responses((status = 200, body = Deleted)))]
+#[delete("/agents/{agent_id}")]
+pub async fn delete(caller: Caller, id: ApiPath<AgentId>, matching: Matching, api: web::Data<Api>) -> Reply {
+    api.agents.delete(&caller.access, id.0, matching.and(None)).await?;
+    caller.reply(Head { id: id.0, object: "agent.deleted", state: None }, Deleted { deleted: true })
+}

@@ -1,0 +1,232 @@
+//! Conversations: endpoint 6, and the rest of the resource.
+//!
+//! Only `GET /conversations/{conversation_id}` answers with the messages; a write answers with the
+//! conversation's other fields, however long the transcript is.
+
+use actix_web::{delete, get, patch, post, put, web};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, value::RawValue};
+
+use super::api_keys::project;
+use super::messages::{self, Message};
+use crate::http::input::{ApiParams, ApiPath, loose, nullable};
+use crate::http::reply::{Head, List, Mount, Reply, Time};
+use crate::http::submission::Submission;
+use crate::http::version::{Matching, tagged};
+use crate::http::{Api, caller::Caller};
+use crate::ids::ConversationId;
+use crate::service::conversations::{Conversation, NewConversation, Replacement};
+use crate::service::page::PageRequest;
+
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CreateConversation {
+    /// The transcript so far, in order; empty if absent. At most 4,096 messages.
+    #[schema(value_type = Option<Vec<Message>>)]
+    messages: Option<Vec<Box<RawValue>>>,
+    /// Whatever the application wants to keep with the conversation, at most 16 KiB.
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Map<String, Value>>,
+    /// The owning project; absent: that of the key.
+    project_id: Option<String>,
+}
+
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ReplaceConversation {
+    /// The whole transcript, in order. At most 4,096 messages.
+    #[schema(value_type = Vec<Message>)]
+    messages: Vec<Box<RawValue>>,
+    /// Absent or null clears it.
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Map<String, Value>>,
+    /// The version that must be stored; 0: there must be none yet.
+    version: Option<u64>,
+}
+
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AppendMessages {
+    /// What follows the stored transcript, at least one message.
+    #[schema(value_type = Vec<Message>)]
+    messages: Vec<Box<RawValue>>,
+    /// The version that must be stored.
+    version: Option<u64>,
+}
+
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UpdateConversation {
+    /// New metadata; null clears it, absent keeps it.
+    #[serde(default, deserialize_with = "nullable")]
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Option<Map<String, Value>>>,
+    /// The version that must be stored.
+    version: Option<u64>,
+}
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct ListConversations {
+    /// Whose conversations; absent: those of the key's project.
+    project_id: Option<String>,
+    /// Most records in a page: 1–100, 20 if absent.
+    #[serde(default, deserialize_with = "loose")]
+    limit: Option<i64>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// The last id of the page before, as OpenAI's clients send it.
+    after: Option<String>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct ConversationBody {
+    project_id: String,
+    /// Raised by every write; also sent as `ETag`.
+    version: u64,
+    message_count: u32,
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Box<RawValue>>,
+    created_at: Time,
+    updated_at: Time,
+}
+
+/// A conversation with its messages, as they were sent.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct TranscriptBody {
+    #[serde(flatten)]
+    conversation: ConversationBody,
+    #[schema(value_type = Vec<Message>)]
+    messages: Vec<Box<RawValue>>,
+}
+
+/// That a resource is gone, as OpenAI says it.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Deleted {
+    /// Always true.
+    pub deleted: bool,
+}
+
+fn head(conversation: &Conversation) -> Head<ConversationId> {
+    Head { id: conversation.id, object: "conversation", state: None }
+}
+
+fn body(conversation: Conversation, mount: Mount) -> ConversationBody {
+    ConversationBody {
+        project_id: conversation.project.to_string(),
+        version: conversation.version,
+        message_count: conversation.messages,
+        metadata: conversation.metadata.and_then(|text| RawValue::from_string(text).ok()),
+        created_at: mount.time(conversation.created_at),
+        updated_at: mount.time(conversation.updated_at),
+    }
+}
+
+fn reply(caller: &Caller, conversation: Conversation) -> Reply {
+    let version = conversation.version;
+    tagged(caller.reply(head(&conversation), body(conversation, caller.mount)), version)
+}
+
+pub(super) fn text(metadata: Option<Map<String, Value>>) -> Option<String> {
+    metadata.map(|fields| Value::Object(fields).to_string())
+}
+
+/// Create a conversation.
+#[utoipa::path(tag = "conversations", request_body = CreateConversation,
+    responses((status = 200, body = ConversationBody)))]
+#[post("/conversations")]
+pub async fn create(sent: Submission<CreateConversation>, api: web::Data<Api>) -> Reply {
+    let Submission { caller, body: CreateConversation { messages, metadata, project_id } } = sent;
+    let project = project_id.as_deref().map(project).transpose()?;
+    let messages = messages::texts(&messages.unwrap_or_default());
+    let new = NewConversation { project, messages, metadata: text(metadata) };
+    let conversation = api.conversations.create(&caller.access, new).await?;
+    reply(&caller, conversation)
+}
+
+/// List a project's conversations, newest first, without their messages.
+#[utoipa::path(tag = "conversations", params(ListConversations), responses((status = 200, body = [ConversationBody])))]
+#[get("/conversations")]
+pub async fn list(caller: Caller, params: ApiParams<ListConversations>, api: web::Data<Api>) -> Reply {
+    let ListConversations { project_id, limit, cursor, after } = params.0;
+    let project = project_id.as_deref().map(project).transpose()?;
+    let page = api.conversations.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
+    let item = |found: Conversation| caller.mount.item(head(&found), body(found, caller.mount));
+    caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
+}
+
+/// Read a conversation with its whole transcript.
+#[utoipa::path(tag = "conversations", params(("conversation_id" = String, Path)),
+    responses((status = 200, body = TranscriptBody)))]
+#[get("/conversations/{conversation_id}")]
+pub async fn get(caller: Caller, id: ApiPath<ConversationId>, api: web::Data<Api>) -> Reply {
+    let transcript = api.conversations.get(&caller.access, id.0).await?;
+    let (head, version) = (head(&transcript.conversation), transcript.conversation.version);
+    let conversation = body(transcript.conversation, caller.mount);
+    let body = TranscriptBody { conversation, messages: messages::raw(transcript.messages) };
+    tagged(caller.reply(head, body), version)
+}
+
+/// Replace the stored transcript as a whole. An unknown id creates the conversation in the key's
+/// project.
+#[utoipa::path(tag = "conversations", request_body = ReplaceConversation,
+    params(("conversation_id" = String, Path), ("If-Match" = Option<String>, Header)),
+    responses((status = 200, body = ConversationBody)))]
+#[put("/conversations/{conversation_id}")]
+pub async fn replace(
+    id: ApiPath<ConversationId>,
+    matching: Matching,
+    sent: Submission<ReplaceConversation>,
+    api: web::Data<Api>,
+) -> Reply {
+    let Submission { caller, body: ReplaceConversation { messages, metadata, version } } = sent;
+    let new = Replacement { messages: messages::texts(&messages), metadata: text(metadata) };
+    let conversation = api.conversations.replace(&caller.access, id.0, new, matching.and(version)).await?;
+    reply(&caller, conversation)
+}
+
+/// Append messages to the transcript.
+#[utoipa::path(tag = "conversations", request_body = AppendMessages,
+    params(("conversation_id" = String, Path), ("If-Match" = Option<String>, Header)),
+    responses((status = 200, body = ConversationBody)))]
+#[post("/conversations/{conversation_id}/messages")]
+pub async fn append(
+    id: ApiPath<ConversationId>,
+    matching: Matching,
+    sent: Submission<AppendMessages>,
+    api: web::Data<Api>,
+) -> Reply {
+    let Submission { caller, body: AppendMessages { messages, version } } = sent;
+    let messages = messages::texts(&messages);
+    let conversation = api.conversations.append(&caller.access, id.0, messages, matching.and(version)).await?;
+    reply(&caller, conversation)
+}
+
+/// Change a conversation's metadata; the messages stay.
+#[utoipa::path(tag = "conversations", request_body = UpdateConversation,
+    params(("conversation_id" = String, Path), ("If-Match" = Option<String>, Header)),
+    responses((status = 200, body = ConversationBody)))]
+#[patch("/conversations/{conversation_id}")]
+pub async fn update(
+    id: ApiPath<ConversationId>,
+    matching: Matching,
+    sent: Submission<UpdateConversation>,
+    api: web::Data<Api>,
+) -> Reply {
+    let Submission { caller, body: UpdateConversation { metadata, version } } = sent;
+    let metadata = metadata.map(text);
+    let conversation = api.conversations.update(&caller.access, id.0, metadata, matching.and(version)).await?;
+    reply(&caller, conversation)
+}
+
+/// Delete a conversation with all its messages.
+#[utoipa::path(tag = "conversations",
+    params(("conversation_id" = String, Path), ("If-Match" = Option<String>, Header)),
+    responses((status = 200, body = Deleted)))]
+#[delete("/conversations/{conversation_id}")]
+pub async fn delete(caller: Caller, id: ApiPath<ConversationId>, matching: Matching, api: web::Data<Api>) -> Reply {
+    api.conversations.delete(&caller.access, id.0, matching.and(None)).await?;
+    let head = Head { id: id.0, object: "conversation.deleted", state: None };
+    caller.reply(head, Deleted { deleted: true })
+}

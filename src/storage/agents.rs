@@ -1,0 +1,124 @@
+//! Stored agents. What an agent is lies in its versions; the record says which of them there are.
+
+use serde::{Deserialize, Serialize};
+
+use super::codec::Record;
+use super::fields;
+use super::owned::{Kind, Owned};
+use super::tables::{AGENT_VERSIONS, AGENTS, Table};
+use super::transaction::{Look, WriteTx};
+use crate::ambient::Timestamp;
+use crate::error::{Error, Result};
+use crate::ids::{AgentId, ProjectId};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AgentRecord {
+    #[serde(with = "fields::project_id")]
+    pub project: ProjectId,
+    /// The version in force, counted from 1.
+    pub version: u64,
+    /// The oldest version that is kept.
+    pub oldest: u64,
+    /// Bytes of content of all kept versions, as the project's holdings count them.
+    pub bytes: u64,
+    #[serde(with = "fields::time")]
+    pub created_at: Timestamp,
+}
+
+impl Record for AgentRecord {
+    const TABLE: Table = AGENTS;
+    const VERSION: u8 = 1;
+    const SEALED: bool = true;
+}
+
+impl Owned for AgentRecord {
+    const KIND: Kind = Kind::Agent;
+
+    fn project(&self) -> ProjectId {
+        self.project
+    }
+}
+
+/// An agent as it was from one change to the next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentVersionRecord {
+    pub name: Option<String>,
+    pub model: Option<String>,
+    pub instructions: Option<String>,
+    /// A JSON array of tool definitions, as text.
+    pub tools: Option<String>,
+    pub memory: Option<MemoryFields>,
+    /// A JSON object, as text.
+    pub metadata: Option<String>,
+    #[serde(with = "fields::time")]
+    pub made_at: Timestamp,
+}
+
+/// How much of a conversation an agent is given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryFields {
+    /// Whether the oldest turns may be left out when the context is too small; absent: as the
+    /// request says.
+    pub truncate: Option<bool>,
+    /// At most so many of a conversation's last messages.
+    pub last_messages: Option<u32>,
+}
+
+impl Record for AgentVersionRecord {
+    const TABLE: Table = AGENT_VERSIONS;
+    const VERSION: u8 = 1;
+}
+
+impl AgentVersionRecord {
+    pub fn empty(made_at: Timestamp) -> Self {
+        let (name, model, instructions) = (None, None, None);
+        Self { name, model, instructions, tools: None, memory: None, metadata: None, made_at }
+    }
+
+    /// The bytes of content; memory settings have a fixed size and count as none.
+    pub fn bytes(&self) -> u64 {
+        let texts = [&self.name, &self.model, &self.instructions, &self.tools, &self.metadata];
+        texts.into_iter().flatten().map(|text| text.len() as u64).sum()
+    }
+}
+
+pub fn find_version(tx: &impl Look, id: AgentId, version: u64) -> Result<Option<AgentVersionRecord>> {
+    tx.get(&place(id, version))
+}
+
+/// The version in force.
+pub fn current(tx: &impl Look, id: AgentId, record: &AgentRecord) -> Result<AgentVersionRecord> {
+    let found = find_version(tx, id, record.version)?;
+    found.ok_or_else(|| Error::internal(format!("version {} of {id} is not there", record.version)))
+}
+
+pub fn put_version(tx: &WriteTx, id: AgentId, version: u64, record: &AgentVersionRecord) -> Result<()> {
+    tx.put(&place(id, version), record)
+}
+
+pub fn remove_version(tx: &WriteTx, id: AgentId, version: u64) -> Result<()> {
+    tx.remove::<AgentVersionRecord>(&place(id, version))
+}
+
+/// Up to `limit` versions older than `before`, the newest first.
+pub fn newest_versions(
+    tx: &impl Look,
+    id: AgentId,
+    before: Option<u64>,
+    limit: usize,
+) -> Result<Vec<(u64, AgentVersionRecord)>> {
+    let before = before.map(|version| place(id, version));
+    let rows = tx.newest(&id.to_bytes(), before.as_deref(), limit)?;
+    let numbered = |(key, record): (Vec<u8>, _)| number(&key).map(|version| (version, record));
+    rows.into_iter().map(numbered).collect()
+}
+
+/// The version number in the key of a version.
+pub(super) fn number(place: &[u8]) -> Result<u64> {
+    let digits = place.get(16..).and_then(|digits| digits.try_into().ok());
+    digits.map(u64::from_be_bytes).ok_or_else(|| Error::internal("a malformed key of an agent's version"))
+}
+
+fn place(id: AgentId, version: u64) -> Vec<u8> {
+    [&id.to_bytes()[..], &version.to_be_bytes()].concat()
+}

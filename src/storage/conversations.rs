@@ -1,0 +1,80 @@
+//! Stored conversations, and their messages in rows of their own: an append writes what is new and
+//! not the whole transcript.
+
+use serde::{Deserialize, Serialize};
+
+use super::codec::Record;
+use super::fields;
+use super::owned::{Kind, Owned};
+use super::tables::{CONVERSATIONS, MESSAGES, Table};
+use super::transaction::{Look, WriteTx};
+use crate::ambient::Timestamp;
+use crate::error::{Error, Result};
+use crate::ids::{ConversationId, ProjectId};
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ConversationRecord {
+    #[serde(with = "fields::project_id")]
+    pub project: ProjectId,
+    /// A JSON object, as text.
+    pub metadata: Option<String>,
+    /// Raised by every write; the first is 1.
+    pub version: u64,
+    /// How many messages there are: their places are 0 to `messages - 1`.
+    pub messages: u32,
+    /// Bytes of JSON of messages and metadata, as the project's holdings count them.
+    pub bytes: u64,
+    #[serde(with = "fields::time")]
+    pub created_at: Timestamp,
+    #[serde(with = "fields::time")]
+    pub updated_at: Timestamp,
+}
+
+impl Record for ConversationRecord {
+    const TABLE: Table = CONVERSATIONS;
+    const VERSION: u8 = 1;
+    const SEALED: bool = true;
+}
+
+impl Owned for ConversationRecord {
+    const KIND: Kind = Kind::Conversation;
+
+    fn project(&self) -> ProjectId {
+        self.project
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct MessageRecord {
+    /// The message's JSON.
+    pub json: String,
+}
+
+impl Record for MessageRecord {
+    const TABLE: Table = MESSAGES;
+    const VERSION: u8 = 1;
+}
+
+/// The transcript, in order: the JSON of each message.
+pub fn messages(tx: &impl Look, id: ConversationId, record: &ConversationRecord) -> Result<Vec<String>> {
+    let rows = tx.newest::<MessageRecord>(&id.to_bytes(), None, usize::MAX)?;
+    if rows.len() != record.messages as usize {
+        return Err(Error::internal(format!("{id} has {} messages of {}", rows.len(), record.messages)));
+    }
+    Ok(rows.into_iter().rev().map(|(_, row)| row.json).collect())
+}
+
+/// Writes messages at the places from `first` on.
+pub fn put_messages(tx: &WriteTx, id: ConversationId, first: u32, messages: &[String]) -> Result<()> {
+    let mut rows = (first..).zip(messages);
+    rows.try_for_each(|(at, json)| tx.put(&place(id, at), &MessageRecord { json: json.clone() }))
+}
+
+/// Removes the messages at the places from `first` up to and without `end`.
+pub fn remove_messages(tx: &WriteTx, id: ConversationId, first: u32, end: u32) -> Result<()> {
+    (first..end).try_for_each(|at| tx.remove::<MessageRecord>(&place(id, at)))
+}
+
+fn place(id: ConversationId, at: u32) -> Vec<u8> {
+    [&id.to_bytes()[..], &at.to_be_bytes()].concat()
+}

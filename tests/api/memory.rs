@@ -1,0 +1,365 @@
+//! Chats that go on with a stored conversation, or with an agent.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::server::{Answer, Headers, MODEL, Server};
+use crate::tiny_model::TinyModel;
+
+const MOUNTS: [&str; 2] = ["/v1", "/openai/v1"];
+
+fn message(role: &str, text: &str) -> Value {
+    json!({ "role": role, "content": text })
+}
+
+/// A request that always gives the same answer.
+fn ask(more: Value) -> Value {
+    let mut body = json!({
+        "model": MODEL, "messages": [message("user", "Tell me about the sea.")],
+        "max_completion_tokens": 8, "temperature": 0, "ignore_eos": true,
+    });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+fn chat(server: &Server, mount: &str, more: Value) -> Answer {
+    server.post(&format!("{mount}/chat/completions"), &ask(more))
+}
+
+fn conversation(server: &Server, messages: Value) -> String {
+    server.post("/v1/conversations", &json!({ "messages": messages })).ok()["id"].as_str().unwrap().to_owned()
+}
+
+fn agent(server: &Server, body: Value) -> String {
+    server.post("/v1/agents", &body).ok()["id"].as_str().unwrap().to_owned()
+}
+
+fn stored(server: &Server, id: &str) -> Value {
+    server.get(&format!("/v1/conversations/{id}")).ok()
+}
+
+fn said(answer: &Value) -> &str {
+    answer["choices"][0]["message"]["content"].as_str().unwrap()
+}
+
+/// The JSON events of a stream, and whether it ended with `[DONE]`.
+fn events(text: &str) -> (Vec<Value>, bool) {
+    let data: Vec<&str> = text.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).collect();
+    let done = data.last() == Some(&"[DONE]");
+    (data.iter().filter(|event| **event != "[DONE]").map(|event| serde_json::from_str(event).unwrap()).collect(), done)
+}
+
+#[test]
+fn a_chat_goes_on_with_the_transcript_and_adds_its_turn() {
+    let server = Server::start();
+    let history = json!([message("system", "Be brief."), message("user", "ab"), message("assistant", "cd")]);
+    for mount in MOUNTS {
+        let id = conversation(&server, history.clone());
+        let mut whole = history.as_array().unwrap().clone();
+        whole.push(message("user", "Tell me about the sea."));
+        let by_hand = chat(&server, mount, json!({ "messages": whole })).ok();
+        assert_eq!((by_hand.get("conversation"), by_hand.get("truncated_messages")), (None, None));
+
+        let answer = chat(&server, mount, json!({ "conversation_id": id })).ok();
+        assert_eq!((said(&answer), &answer["usage"]), (said(&by_hand), &by_hand["usage"]));
+        assert_eq!(answer["conversation"], json!({ "id": id, "version": 2 }));
+        whole.push(message("assistant", said(&answer)));
+        let now = stored(&server, &id);
+        assert_eq!((&now["messages"], &now["version"]), (&json!(whole), &json!(2)));
+
+        whole.push(message("user", "More."));
+        let by_hand = chat(&server, mount, json!({ "messages": whole })).ok();
+        let next = json!({ "conversation_id": id, "messages": [message("user", "More.")] });
+        assert_eq!(said(&chat(&server, mount, next).ok()), said(&by_hand));
+    }
+}
+
+#[test]
+fn a_streamed_turn_is_stored_before_the_stream_ends() {
+    let server = Server::start();
+    for mount in MOUNTS {
+        let id = conversation(&server, json!([]));
+        let whole = chat(&server, mount, json!({})).ok();
+        let more = json!({ "conversation_id": id, "stream": true, "stream_options": { "include_usage": true } });
+        let answer = chat(&server, mount, more);
+        let (events, done) = events(&answer.text);
+        assert!(done, "{}", answer.text);
+        let usage = events.last().unwrap();
+        assert_eq!(usage["conversation"], json!({ "id": id, "version": 2 }));
+        assert_eq!(usage["usage"], whole["usage"]);
+        assert!(events[..events.len() - 1].iter().all(|event| event.get("conversation").is_none()));
+        let messages = json!([message("user", "Tell me about the sea."), message("assistant", said(&whole))]);
+        assert_eq!(stored(&server, &id)["messages"], messages);
+    }
+}
+
+#[test]
+fn what_a_message_holds_is_stored_as_it_was_sent() {
+    let server = Server::start();
+    let id = conversation(&server, json!([]));
+    let rich = json!([{ "role": "user", "name": "ada", "content": [{ "type": "text", "text": "a", "x": 1.50 }] }]);
+    chat(&server, "/v1", json!({ "conversation_id": id, "messages": rich })).ok();
+    assert_eq!(stored(&server, &id)["messages"][0], rich[0]);
+    let unknown = json!([{ "role": "user", "content": "a", "mood": "good" }]);
+    let refused = chat(&server, "/v1", json!({ "conversation_id": id, "messages": unknown })).refusal();
+    assert_eq!(refused.2.as_deref(), Some("messages[0].mood"));
+    chat(&server, "/v1", json!({ "messages": unknown })).ok();
+}
+
+#[test]
+fn a_wrong_combination_is_refused_by_field() {
+    let server = Server::start();
+    let id = conversation(&server, json!([]));
+    let image = json!([{ "type": "image_url", "image_url": { "url": "https://example.org/a.png" } }]);
+    let pictures = conversation(&server, json!([message("user", "a"), { "role": "user", "content": image }]));
+    let call = json!([{ "id": "c", "type": "function", "function": { "name": "f", "arguments": "{}" } }]);
+    let calls = conversation(&server, json!([{ "role": "assistant", "tool_calls": call }]));
+    let full = conversation(&server, json!(vec![message("user", "x"); 4095]));
+    let toolful = agent(&server, json!({ "tools": [{ "type": "function", "function": { "name": "f" } }] }));
+    let nothing = "0".repeat(32);
+    let cases = [
+        (json!({ "conversation_id": id, "n": 2 }), 400, "n"),
+        (json!({ "conversation_id": id, "truncation": "some" }), 400, "truncation"),
+        (json!({ "truncation": "auto" }), 400, "truncation"),
+        (json!({ "conversation_id": 7 }), 400, "conversation_id"),
+        (json!({ "conversation_id": pictures }), 400, "conversation_id"),
+        (json!({ "conversation_id": calls }), 400, "conversation_id"),
+        (json!({ "conversation_id": full }), 400, "conversation_id"),
+        (json!({ "conversation_id": format!("conv_{nothing}") }), 404, "conversation_id"),
+        (json!({ "conversation_id": "mine" }), 404, "conversation_id"),
+        (json!({ "agent_id": format!("agent_{nothing}") }), 404, "agent_id"),
+        (json!({ "agent_id": "mine" }), 404, "agent_id"),
+        (json!({ "agent_id": toolful }), 400, "agent_id"),
+        (json!({ "model": null }), 400, "model"),
+        (json!({ "model": null, "agent_id": toolful, "tool_choice": "none" }), 400, "model"),
+    ];
+    for (more, status, param) in cases {
+        for mount in MOUNTS {
+            let answer = chat(&server, mount, more.clone());
+            let (found, _, named) = answer.refusal();
+            assert_eq!((found, named.as_deref()), (status, Some(param)), "{more}: {}", answer.text);
+        }
+    }
+    let named = chat(&server, "/v1", json!({ "conversation_id": pictures })).text;
+    assert!(named.contains("messages[1].content[0]") && named.contains("image_url"), "{named}");
+    chat(&server, "/v1", json!({ "agent_id": toolful, "tool_choice": "none" })).ok();
+    chat(&server, "/v1", json!({ "truncation": "disabled" })).ok();
+    assert_eq!(stored(&server, &id)["version"], 1);
+}
+
+#[test]
+fn an_agent_s_instructions_and_model_apply() {
+    let server = Server::start();
+    let id = agent(&server, json!({ "model": MODEL, "instructions": "Be brief." }));
+    for mount in MOUNTS {
+        let by_hand = json!({ "messages": [message("system", "Be brief."), message("user", "ab")] });
+        let by_hand = chat(&server, mount, by_hand).ok();
+        let more = json!({ "agent_id": id, "model": null, "messages": [message("user", "ab")] });
+        let answer = chat(&server, mount, more).ok();
+        assert_eq!((said(&answer), &answer["usage"]), (said(&by_hand), &by_hand["usage"]));
+        assert_eq!(answer["model"], MODEL);
+    }
+    let elsewhere = agent(&server, json!({ "model": "absent", "instructions": "Be brief." }));
+    let unknown = chat(&server, "/v1", json!({ "agent_id": elsewhere, "model": null })).refusal();
+    assert_eq!((unknown.0, unknown.1.as_str()), (404, "model_not_found"));
+    chat(&server, "/v1", json!({ "agent_id": elsewhere })).ok();
+
+    let both = conversation(&server, json!([]));
+    chat(&server, "/v1", json!({ "agent_id": id, "conversation_id": both })).ok();
+    assert_eq!(stored(&server, &both)["message_count"], 2, "an agent's instructions are not part of the transcript");
+}
+
+#[test]
+fn an_agent_remembers_as_many_messages_as_it_says() {
+    let server = Server::start();
+    let history = [message("user", "a"), message("assistant", "b"), message("user", "c"), message("assistant", "d")];
+    let id = agent(&server, json!({ "memory": { "last_messages": 3 } }));
+    let stored = conversation(&server, json!(history));
+    let answer = chat(&server, "/v1", json!({ "agent_id": id, "conversation_id": stored })).ok();
+    let by_hand = json!({ "messages": [history[2], history[3], message("user", "Tell me about the sea.")] });
+    assert_eq!(answer["usage"], chat(&server, "/v1", by_hand).ok()["usage"]);
+}
+
+/// Twenty turns, more than the tiny model's context holds.
+fn long_history() -> Vec<Value> {
+    let turn = |number: usize| [message("user", &format!("{number} the sea")), message("assistant", "hello the hello")];
+    std::iter::once(message("system", "Be brief.")).chain((0..20).flat_map(turn)).collect()
+}
+
+#[test]
+fn a_conversation_that_is_too_long_is_refused_or_loses_its_oldest_turns() {
+    let server = Server::start();
+    let history = long_history();
+    let id = conversation(&server, json!(history));
+    let refused = chat(&server, "/v1", json!({ "conversation_id": id }));
+    let (status, code, _) = refused.refusal();
+    assert_eq!((status, code.as_str()), (400, "context_length_exceeded"));
+    assert!(refused.text.contains("512") && refused.text.contains("truncation"), "{}", refused.text);
+
+    // By hand: the fewest oldest turns left out so that the rest fits beside eight tokens.
+    let own = message("user", "Tell me about the sea.");
+    let (dropped, by_hand) = (0..=20)
+        .find_map(|turns| {
+            let kept = history[..1].iter().chain(&history[1 + 2 * turns..]).chain([&own]).collect::<Vec<_>>();
+            let answer = chat(&server, "/openai/v1", json!({ "messages": kept }));
+            (answer.status == 200).then(|| (2 * turns, answer.json()))
+        })
+        .unwrap();
+    assert!(dropped > 0 && dropped < 40);
+    for stream in [false, true] {
+        let id = conversation(&server, json!(history));
+        let mut more = json!({ "conversation_id": id, "truncation": "auto", "stream": stream });
+        if stream {
+            more["stream_options"] = json!({ "include_usage": true });
+        }
+        let answer = chat(&server, "/openai/v1", more);
+        assert_eq!(answer.headers["x-outpost-truncated-messages"], dropped.to_string().as_str());
+        let last = if stream { events(&answer.text).0.pop().unwrap() } else { answer.ok() };
+        assert_eq!((&last["truncated_messages"], &last["usage"]), (&json!(dropped), &by_hand["usage"]));
+        assert_eq!(stored(&server, &id)["message_count"], 43, "what was left out is still stored");
+    }
+}
+
+#[test]
+fn truncation_leaves_room_for_the_answer_and_never_drops_the_request() {
+    let server = Server::start();
+    let id = conversation(&server, json!(long_history()));
+    let auto = |more: Value| {
+        let mut body = json!({ "conversation_id": id, "truncation": "auto" });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        chat(&server, "/v1", body)
+    };
+    let unsaid = auto(json!({ "max_completion_tokens": null, "stop": ["e", "a", "t"] })).ok();
+    let prompt = unsaid["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(prompt <= 512 - 128, "a quarter of the context is left for the answer: {prompt}");
+    let huge = auto(json!({ "messages": [message("user", &"sea ".repeat(600))] })).refusal();
+    assert_eq!((huge.0, huge.1.as_str()), (400, "context_length_exceeded"));
+
+    let agent = agent(&server, json!({ "memory": { "truncation": "auto" } }));
+    let by_agent = json!({ "conversation_id": id, "agent_id": agent });
+    assert!(chat(&server, "/v1", by_agent).ok()["truncated_messages"].as_u64().unwrap() > 0);
+    let overruled = json!({ "conversation_id": id, "agent_id": agent, "truncation": "disabled" });
+    assert_eq!(chat(&server, "/v1", overruled).refusal().1, "context_length_exceeded");
+    let short = conversation(&server, json!([]));
+    let none = chat(&server, "/v1", json!({ "conversation_id": short, "truncation": "auto" })).ok();
+    assert_eq!(none["truncated_messages"], 0);
+}
+
+#[test]
+fn a_version_can_be_demanded_before_anything_is_generated() {
+    let server = Server::start();
+    let id = conversation(&server, json!([]));
+    let send = |tag: &str, body: &Value| {
+        let headers: Headers<'_> = &[("content-type", "application/json"), ("if-match", tag)];
+        let body = body.to_string().into_bytes();
+        server.raw(Method::POST, "/v1/chat/completions", Some(&server.admin), headers, Some(body))
+    };
+    let go_on = ask(json!({ "conversation_id": id }));
+    let stale = send("\"2\"", &go_on).refusal();
+    assert_eq!(stale, (412, "precondition_failed".to_owned(), Some("If-Match".to_owned())));
+    assert_eq!(send("\"1\"", &go_on).ok()["conversation"]["version"], 2);
+    assert_eq!(send("\"1\"", &ask(json!({}))).refusal().2.as_deref(), Some("If-Match"));
+}
+
+/// Slow enough that something can happen while it answers.
+fn slow() -> TinyModel {
+    TinyModel { context: 8192, blocks: 4, width: 256, ..TinyModel::default() }
+}
+
+fn wait_running(server: &Server) {
+    for _ in 0..10_000 {
+        if server.engine.load().running > 0 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    panic!("the request did not start");
+}
+
+#[test]
+fn a_conversation_that_changes_meanwhile_turns_the_answer_into_a_conflict() {
+    let server = Server::start_with(&slow());
+    for stream in [false, true] {
+        for delete in [false, true] {
+            let id = conversation(&server, json!([]));
+            let more = json!({ "conversation_id": id, "stream": stream, "max_completion_tokens": 150 });
+            let answer = std::thread::scope(|scope| {
+                let answer = scope.spawn(|| chat(&server, "/v1", more));
+                wait_running(&server);
+                let path = format!("/v1/conversations/{id}");
+                if delete {
+                    server.delete(&path).ok();
+                } else {
+                    server.patch(&path, &json!({ "metadata": { "a": 1 } })).ok();
+                }
+                answer.join().unwrap()
+            });
+            if stream {
+                let (mut events, done) = events(&answer.text);
+                assert!(!done, "{}", answer.text);
+                assert_eq!(events.pop().unwrap()["error"]["code"], "conflict");
+                let finished = events.iter().any(|event| !event["choices"][0]["finish_reason"].is_null());
+                assert!(!finished, "nobody is told of an end that is none");
+            } else {
+                let expected = (409, "conflict".to_owned(), Some("conversation_id".to_owned()));
+                assert_eq!(answer.refusal(), expected, "{}", answer.text);
+            }
+            if !delete {
+                assert_eq!(stored(&server, &id)["message_count"], 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_abandoned_answer_adds_nothing() {
+    let server = Server::start_with(&slow());
+    for stream in [true, false] {
+        let id = conversation(&server, json!([]));
+        let body = ask(json!({ "conversation_id": id, "stream": stream, "max_completion_tokens": 2000 })).to_string();
+        let mut connection = TcpStream::connect(server.address).unwrap();
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            server.admin,
+            body.len()
+        );
+        connection.write_all(head.as_bytes()).unwrap();
+        connection.write_all(body.as_bytes()).unwrap();
+        wait_running(&server);
+        if stream {
+            assert!(connection.read(&mut [0; 512]).unwrap() > 0);
+        }
+        drop(connection);
+        server.wait_idle(Duration::from_secs(5));
+        let now = stored(&server, &id);
+        assert_eq!((&now["message_count"], &now["version"]), (&json!(0), &json!(1)));
+    }
+}
+
+#[test]
+fn a_key_for_inference_chats_in_its_own_project_alone() {
+    let server = Server::start();
+    let (project, ..) = server.tenant("mine");
+    let narrow = json!({ "name": "k", "project_id": project, "scopes": ["inference"] });
+    let narrow = server.post("/v1/api-keys", &narrow).ok()["secret"].as_str().unwrap().to_owned();
+    let made = |path: &str| server.post(path, &json!({ "project_id": project })).ok()["id"].clone();
+    let (own, helper) = (made("/v1/conversations"), made("/v1/agents"));
+    let (foreign, spy) = (conversation(&server, json!([])), agent(&server, json!({})));
+    for mount in MOUNTS {
+        let path = format!("{mount}/chat/completions");
+        let send = |more: Value| server.call(Method::POST, &path, Some(&narrow), Some(&ask(more)));
+        send(json!({ "conversation_id": own, "agent_id": helper })).ok();
+        for (more, param) in
+            [(json!({ "conversation_id": foreign }), "conversation_id"), (json!({ "agent_id": spy }), "agent_id")]
+        {
+            let expected = (403, "project_mismatch".to_owned(), Some(param.to_owned()));
+            assert_eq!(send(more).refusal(), expected);
+        }
+    }
+    assert_eq!(stored(&server, own.as_str().unwrap())["message_count"], 4);
+    assert_eq!(stored(&server, &foreign)["version"], 1);
+}
