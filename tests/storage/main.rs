@@ -8,5 +8,6 @@ mod faults;
 mod group;
 mod kill;
 mod paging;
+mod resources;
 mod rotation;
 mod world;
