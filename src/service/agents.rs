@@ -108,9 +108,9 @@ impl FromStr for VersionId {
     type Err = BadId;
 
     fn from_str(text: &str) -> Result<Self, BadId> {
-        let bad = BadId { kind: "agent version" };
-        let (agent, version) = text.split_once('@').ok_or_else(|| BadId { kind: bad.kind })?;
-        Ok(Self { agent: agent.parse()?, version: version.parse().map_err(|_| bad)? })
+        let bad = || BadId { kind: "agent version" };
+        let (agent, version) = text.split_once('@').ok_or_else(bad)?;
+        Ok(Self { agent: agent.parse()?, version: version.parse().map_err(|_| bad())? })
     }
 }
 

@@ -58,8 +58,9 @@ impl Record for MessageRecord {
 /// The transcript, in order: the JSON of each message.
 pub fn messages(tx: &impl Look, id: ConversationId, record: &ConversationRecord) -> Result<Vec<String>> {
     let rows = tx.newest::<MessageRecord>(&id.to_bytes(), None, usize::MAX)?;
-    if rows.len() != record.messages as usize {
-        return Err(Error::internal(format!("{id} has {} messages of {}", rows.len(), record.messages)));
+    let whole = (0..record.messages).rev().map(|at| place(id, at)).eq(rows.iter().map(|(place, _)| place.clone()));
+    if !whole {
+        return Err(Error::internal(format!("{id} has {} of {} messages, or holes", rows.len(), record.messages)));
     }
     Ok(rows.into_iter().rev().map(|(_, row)| row.json).collect())
 }

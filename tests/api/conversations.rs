@@ -296,7 +296,7 @@ fn append_eight(server: &Server, path: &str, client: usize) -> Vec<u64> {
     let append = format!("{path}/messages");
     let one = |number: usize| {
         let body = json!({ "messages": [user(&format!("{client}:{number}"))] });
-        if client % 2 == 0 {
+        if client.is_multiple_of(2) {
             return server.post(&append, &body).ok()["version"].as_u64().unwrap();
         }
         loop {

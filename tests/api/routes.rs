@@ -58,6 +58,32 @@ fn the_endpoints_of_the_contract_are_on_both_mounts() {
     }
 }
 
+/// Every `$ref` below `value`.
+fn references(value: &Value, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| match value.as_str() {
+            Some(path) if name == "$ref" => found.push(path.to_owned()),
+            _ => references(value, found),
+        }),
+        Value::Array(items) => items.iter().for_each(|item| references(item, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_reference_of_the_document_leads_somewhere() {
+    let server = Server::start();
+    let document = server.raw(Method::GET, "/openapi.json", None, &[], None).ok();
+    let mut found = Vec::new();
+    references(&document, &mut found);
+    assert!(found.len() > 20);
+    for path in found {
+        assert!(document.pointer(path.trim_start_matches('#')).is_some(), "{path}");
+    }
+    let message = &document["components"]["schemas"]["Message"];
+    assert_eq!(message["required"], json!(["role"]), "{message}");
+}
+
 #[test]
 fn every_route_asks_for_a_key_and_refuses_in_our_shape() {
     let server = Server::start();

@@ -9,6 +9,7 @@ mod group;
 mod kill;
 mod limiter;
 mod paging;
+mod resources;
 mod rotation;
 mod usage;
 mod world;

@@ -173,10 +173,6 @@ fn reply(caller: &Caller, agent: Agent) -> Reply {
     tagged(caller.reply(head(&agent), body(agent, caller.mount)), version)
 }
 
-fn json(tools: Box<RawValue>) -> String {
-    tools.get().to_owned()
-}
-
 /// Create an agent.
 #[utoipa::path(tag = "agents", request_body = CreateAgent, responses((status = 200, body = AgentBody)))]
 #[post("/agents")]
@@ -187,7 +183,7 @@ pub async fn create(sent: Submission<CreateAgent>, api: web::Data<Api>) -> Reply
         name: new.name,
         model: new.model,
         instructions: new.instructions,
-        tools: new.tools.map(json),
+        tools: new.tools.map(|json| json.get().to_owned()),
         memory: new.memory.map(Memory::from),
         metadata: text(new.metadata),
     };
@@ -244,7 +240,7 @@ pub async fn update(
         name: sent.name.into(),
         model: sent.model.into(),
         instructions: sent.instructions.into(),
-        tools: sent.tools.map(|tools| tools.map(json)).into(),
+        tools: sent.tools.map(|tools| tools.map(|json| json.get().to_owned())).into(),
         memory: sent.memory.map(|memory| memory.map(Memory::from)).into(),
         metadata: sent.metadata.map(text).into(),
     };
