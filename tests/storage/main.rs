@@ -9,4 +9,5 @@ mod group;
 mod kill;
 mod paging;
 mod rotation;
+mod uploads;
 mod world;
