@@ -1,3 +1,4 @@
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use outpost::storage::limits::Quotas;
@@ -134,7 +135,7 @@ fn a_body_that_is_no_form_is_refused() {
 #[test]
 fn a_declared_size_beyond_the_bound_is_refused_at_once() {
     let server = Server::start();
-    let answer = rest(begin(&server, 600 << 20, b""));
+    let answer = rest(begin(&server, &server.admin, 600 << 20, b""));
     assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("536870912 bytes"), "{answer}");
 }
 
@@ -309,7 +310,7 @@ fn an_upload_that_breaks_off_leaves_nothing() {
     let server = Server::start();
     let body = form("xYzZY", &[PURPOSE, ("file", Some("a"), &examples(40_000))]);
     for abruptly in [false, true] {
-        let connection = begin(&server, body.len(), &body[..body.len() / 2]);
+        let connection = begin(&server, &server.admin, body.len(), &body[..body.len() / 2]);
         std::thread::sleep(Duration::from_millis(300));
         if abruptly {
             socket2::SockRef::from(&connection).set_linger(Some(Duration::ZERO)).unwrap();
@@ -317,6 +318,23 @@ fn an_upload_that_breaks_off_leaves_nothing() {
         drop(connection);
     }
     assert_eq!(server.get("/v1/files").ok()["data"], json!([]));
+    let left = records(stop_swept(server).path());
+    assert_eq!((left["files"], left["file_chunks"], left["file_remains"]), (0, 0, 0));
+}
+
+#[test]
+fn a_key_revoked_during_its_upload_makes_no_file() {
+    let server = Server::start();
+    let (project, key, secret) = server.tenant("leaving");
+    let body = form("xYzZY", &[PURPOSE, ("file", Some("a"), &examples(20_000))]);
+    let (half, rest_of_it) = body.split_at(body.len() / 2);
+    let mut connection = begin(&server, &secret, body.len(), half);
+    std::thread::sleep(Duration::from_millis(200));
+    server.delete(&format!("/v1/api-keys/{key}")).ok();
+    connection.write_all(rest_of_it).unwrap();
+    let answer = rest(connection);
+    assert!(answer.starts_with("HTTP/1.1 401") && answer.contains("revoked_api_key"), "{answer}");
+    assert_eq!(server.get(&format!("/v1/files?project_id={project}")).ok()["data"], json!([]));
     let left = records(stop_swept(server).path());
     assert_eq!((left["files"], left["file_chunks"], left["file_remains"]), (0, 0, 0));
 }

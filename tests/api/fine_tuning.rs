@@ -2,7 +2,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::server::{MODEL, Server};
-use crate::upload::{file, held, pages, records};
+use crate::upload::{file, held, pages, queue_again, records};
 
 fn job(server: &Server, key: &str, more: Value) -> Value {
     let mut body = json!({ "model": MODEL, "training_file": file(server, key) });
@@ -208,6 +208,31 @@ fn a_job_that_has_ended_cannot_be_cancelled() {
         assert_eq!(answer.refusal(), (409, "conflict".to_owned(), None));
         assert!(answer.text.contains("failed"), "{}", answer.text);
     }
+}
+
+#[test]
+fn a_job_that_waits_is_cancelled_once() {
+    let server = Server::start();
+    let made = job(&server, &server.admin, json!({}));
+    let folder = server.stop();
+    queue_again(folder.path(), made["id"].as_str().unwrap());
+    let server = Server::start_in(folder);
+    let waiting = server.get(&path(&made)).ok();
+    assert_eq!(
+        (&waiting["state"], &waiting["finished_at"], &waiting["error"]),
+        (&json!("queued"), &Value::Null, &Value::Null)
+    );
+    let cancelled = server.post(&format!("{}/cancel", path(&made)), &json!({})).ok();
+    assert_eq!(cancelled["state"], "cancelled");
+    assert!(cancelled["finished_at"].is_string());
+    let again = server.post(&format!("{}/cancel", path(&made)), &json!({}));
+    assert!(again.status == 409 && again.text.contains("been cancelled"), "{}", again.text);
+    let events = server.get(&format!("{}/events?limit=1", path(&made))).ok();
+    assert!(events["data"][0]["message"].as_str().unwrap().contains("cancelled"));
+    assert_eq!(
+        server.get("/v1/audit-events?action=fine_tuning_job.cancelled").ok()["data"].as_array().unwrap().len(),
+        1
+    );
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost::ids::{FileId, ProjectId};
+use outpost::ids::{FileId, JobId, ProjectId};
 use outpost::storage::holdings::{self, HoldingsRecord};
+use outpost::storage::jobs::{self, JobRecord};
 use outpost::storage::limits::{self, LimitsRecord, Quotas};
 use outpost::storage::uploads::{self, Chunk};
 use outpost::storage::{Store, StoreSettings, WriteTx, check};
@@ -56,12 +57,11 @@ pub fn file(server: &Server, key: &str) -> String {
 }
 
 /// Sends the head of an upload and a part of its body; the rest is up to the test.
-pub fn begin(server: &Server, declared: usize, body: &[u8]) -> TcpStream {
+pub fn begin(server: &Server, key: &str, declared: usize, body: &[u8]) -> TcpStream {
     let mut connection = TcpStream::connect(server.address).unwrap();
     let head = format!(
-        "POST /v1/files HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {}\r\n\
-         content-type: multipart/form-data; boundary=xYzZY\r\ncontent-length: {declared}\r\n\r\n",
-        server.admin
+        "POST /v1/files HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {key}\r\n\
+         content-type: multipart/form-data; boundary=xYzZY\r\ncontent-length: {declared}\r\nconnection: close\r\n\r\n"
     );
     connection.write_all(head.as_bytes()).unwrap();
     connection.write_all(body).unwrap();
@@ -105,6 +105,18 @@ pub fn leave_chunks(folder: &Path, count: u32) {
     within(&folder.join("data"), async move |store| {
         let put = move |tx: &WriteTx| {
             (0..count).try_for_each(|place| uploads::put_chunk(tx, id, place, &Chunk(vec![b'x'; 1000])))
+        };
+        store.write(put).await.unwrap();
+    });
+}
+
+/// Makes a finished job of a stopped server one that still waits.
+pub fn queue_again(folder: &Path, job: &str) {
+    let id: JobId = job.parse().unwrap();
+    within(&folder.join("data"), async move |store| {
+        let put = move |tx: &WriteTx| {
+            let job = jobs::find(tx, id)?.unwrap();
+            jobs::replace(tx, id, &JobRecord { state: 1, error: None, finished_at: None, ..job })
         };
         store.write(put).await.unwrap();
     });

@@ -11,5 +11,6 @@ mod limiter;
 mod paging;
 mod resources;
 mod rotation;
+mod uploads;
 mod usage;
 mod world;
