@@ -120,6 +120,9 @@ impl App {
         let outcome = self.server.await;
         drop(self.control);
         self.stopper.engine.abort();
+        if let Err(error) = self.stopper.api.keys.keep_time().await {
+            tracing::warn!(%error, "the time of this stop is not on disk");
+        }
         let store = self.store;
         let closed = tokio::task::spawn_blocking(move || store.shutdown()).await;
         closed.map_err(io::Error::other)?;

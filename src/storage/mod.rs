@@ -10,6 +10,7 @@
 
 pub mod audit;
 mod backup;
+pub mod clock;
 mod codec;
 mod database;
 mod error;
