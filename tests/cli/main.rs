@@ -8,5 +8,6 @@ mod process;
 mod tiny_model;
 
 mod drain;
+mod secrets;
 mod start;
 mod store;
