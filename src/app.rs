@@ -137,6 +137,9 @@ impl App {
         if let Err(error) = api.meter.flush().await {
             tracing::error!(%error, "the usage of abandoned requests is lost");
         }
+        if let Err(error) = api.keys.keep_time().await {
+            tracing::warn!(%error, "the time of this stop is not on disk");
+        }
         let store = self.store;
         let closed = tokio::task::spawn_blocking(move || store.shutdown()).await;
         closed.map_err(io::Error::other)?;

@@ -4,6 +4,8 @@
 //! renders it here once the request id is known. Errors that actix makes itself are given our
 //! shape too.
 
+use std::borrow::Cow;
+
 use actix_web::http::StatusCode;
 use actix_web::http::header::{self, HeaderValue};
 use actix_web::{HttpResponse, ResponseError};
@@ -11,6 +13,7 @@ use serde::Serialize;
 
 use crate::error::{Code, Error};
 use crate::ids::RequestId;
+use crate::service::secrets::redact;
 
 #[derive(Serialize)]
 pub struct Body<'a> {
@@ -19,10 +22,10 @@ pub struct Body<'a> {
 
 #[derive(Serialize)]
 struct Fields<'a> {
-    message: &'a str,
+    message: Cow<'a, str>,
     r#type: &'a str,
     code: &'a str,
-    param: Option<&'a str>,
+    param: Option<Cow<'a, str>>,
     request_id: RequestId,
 }
 
@@ -30,10 +33,10 @@ impl<'a> Body<'a> {
     pub fn new(error: &'a Error, request_id: RequestId) -> Self {
         Self {
             error: Fields {
-                message: error.message(),
+                message: redact(error.message()),
                 r#type: error.code().kind(),
                 code: error.code().as_str(),
-                param: error.param_name(),
+                param: error.param_name().map(redact),
                 request_id,
             },
         }

@@ -10,6 +10,7 @@ use super::Api;
 use super::error;
 use crate::error::Error;
 use crate::ids::RequestId;
+use crate::service::secrets::redact;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const CLIENT_REQUEST_ID: HeaderName = HeaderName::from_static("x-client-request-id");
@@ -71,7 +72,8 @@ fn render(failure: &ActixError, id: RequestId) -> actix_web::HttpResponse {
 }
 
 fn log_cause(error: &Error, id: RequestId) {
-    match (error.code().status(), error.cause()) {
+    let cause = error.cause().map(ToString::to_string);
+    match (error.code().status(), cause.as_deref().map(redact)) {
         (500.., Some(cause)) => {
             tracing::error!(request_id = %id, code = error.code().as_str(), %cause, "request failed")
         }
@@ -80,16 +82,16 @@ fn log_cause(error: &Error, id: RequestId) {
     }
 }
 
-/// One line a request: never a header, a prompt or a secret. The client's own id is shown
-/// escaped, so that it cannot forge a line.
+/// One line a request: never a header, a prompt or a secret, not even one that the client put into
+/// the path. The client's own id is shown escaped, so that it cannot forge a line.
 fn record(response: &ServiceResponse, id: RequestId, took: std::time::Duration) {
     let request = response.request();
     let theirs = request.headers().get(&CLIENT_REQUEST_ID).and_then(|value| value.to_str().ok());
     tracing::info!(
         request_id = %id,
-        client_request_id = theirs.map(|text| text.chars().take(128).collect::<String>()),
+        client_request_id = theirs.map(|text| redact(text).chars().take(128).collect::<String>()),
         method = %request.method(),
-        path = request.path(),
+        path = &*redact(request.path()),
         status = response.status().as_u16(),
         micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
         "request"

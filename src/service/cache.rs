@@ -12,7 +12,6 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use super::access::Access;
 use crate::ids::KeyId;
@@ -29,8 +28,6 @@ pub(super) struct Known {
     pub record: KeyRecord,
     pub access: Access,
     pub project_archived: bool,
-    /// When the previous secret dies on the clock that never jumps.
-    pub grace_ends: Option<Duration>,
 }
 
 #[derive(Default)]

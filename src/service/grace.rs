@@ -1,44 +1,34 @@
-//! When previous secrets die, on the clock that never jumps.
+//! The clock that grace periods are measured on. It never goes back.
 //!
-//! `previous_valid_until` is a time of day, and that can be set back. So the first sight of a
-//! grace period also fixes its end in uptime, and a secret is dead once either clock says so.
-//! A death that was seen is final, and is written to the record as well.
+//! The time of day can be set back, and then a secret that a rotation had ended would live again.
+//! So this clock runs on with the uptime where the time of day falls behind. Each change of a key,
+//! each observed end and a clean stop keep the moment in the store, and whoever loads a key goes on
+//! from there: a restart does not turn the clock back either. (A crash may, to the last change.)
 
-use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 
 use crate::ambient::{Ambient, Timestamp};
-use crate::ids::KeyId;
 
-/// Above this, entries of grace periods long over are cleared out.
-const CROWDED: usize = 65_536;
+/// How far the clock is ahead of the uptime, in milliseconds.
+pub(super) struct Steady(AtomicI64);
 
-/// Ends of the grace periods that this process has met.
-#[derive(Default)]
-pub(super) struct Graces {
-    ends: Mutex<HashMap<KeyId, (Timestamp, Duration)>>,
+impl Default for Steady {
+    fn default() -> Self {
+        Self(AtomicI64::new(i64::MIN))
+    }
 }
 
-impl Graces {
-    /// The uptime at which the grace period of `key` until `valid_until` ends.
-    pub fn end(&self, key: KeyId, valid_until: Timestamp, ambient: &dyn Ambient) -> Duration {
-        let left = valid_until.as_millis().saturating_sub(ambient.now().as_millis());
-        let left = Duration::from_millis(u64::try_from(left).unwrap_or(0));
-        let uptime = ambient.uptime();
-        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
-        if ends.len() >= CROWDED {
-            ends.retain(|_, (_, end)| *end > uptime);
-        }
-        let entry = ends.entry(key).or_insert((valid_until, uptime.saturating_add(left)));
-        if entry.0 != valid_until {
-            *entry = (valid_until, uptime.saturating_add(left));
-        }
-        entry.1
+impl Steady {
+    /// The time of day, or later where that was set back.
+    pub fn now(&self, ambient: &dyn Ambient) -> Timestamp {
+        self.reach(ambient.now(), ambient)
     }
 
-    /// This grace period was seen to be over.
-    pub fn over(&self, key: KeyId, valid_until: Timestamp) {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner).insert(key, (valid_until, Duration::ZERO));
+    /// Goes on from `moment`, if it is not past it already.
+    pub fn reach(&self, moment: Timestamp, ambient: &dyn Ambient) -> Timestamp {
+        let uptime = i64::try_from(ambient.uptime().as_millis()).unwrap_or(i64::MAX);
+        let ahead = moment.as_millis().saturating_sub(uptime);
+        let ahead = self.0.fetch_max(ahead, SeqCst).max(ahead);
+        Timestamp::from_millis(uptime.saturating_add(ahead))
     }
 }

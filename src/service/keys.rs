@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::access::{Access, Scope, Scopes};
 use super::audit::Note;
 use super::cache::{Cache, Known, Ticket};
-use super::grace::Graces;
+use super::grace::Steady;
 use super::holdings::{self, Holding};
 use super::page::{Listing, Page, PageRequest, page};
 use super::secrets::{self, Secret};
@@ -17,7 +17,7 @@ use crate::ambient::{Ambient, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
 use crate::storage::keys::{self as stored, KeyRecord, PreviousSecret};
-use crate::storage::{Digest, Pepper, Store, Watcher, projects};
+use crate::storage::{Digest, Pepper, Store, Watcher, clock, projects};
 
 /// A key as its users see it; never its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -127,7 +127,7 @@ pub struct Keys {
     store: Store,
     ambient: Arc<dyn Ambient>,
     cache: Arc<Cache>,
-    graces: Graces,
+    steady: Steady,
 }
 
 impl Keys {
@@ -135,7 +135,10 @@ impl Keys {
         let cache = Arc::new(Cache::default());
         let watcher: Arc<dyn Watcher> = cache.clone();
         store.watch(Arc::downgrade(&watcher));
-        Self { store, ambient, cache, graces: Graces::default() }
+        let steady = Steady::default();
+        // From now on it counts: a clock that is set back before the first request is noticed too.
+        steady.now(&*ambient);
+        Self { store, ambient, cache, steady }
     }
 
     /// The access that a secret gives: one HMAC and one lookup in memory if the key was used lately.
@@ -158,14 +161,16 @@ impl Keys {
         let read = self.store.read(move |tx| {
             let Some(record) = stored::find(tx, id)? else { return Ok(None) };
             let project = projects::find(tx, record.project)?;
-            Ok(Some((record, project.is_none_or(|project| project.archived_at.is_some()))))
+            let archived = project.is_none_or(|project| project.archived_at.is_some());
+            Ok(Some((record, archived, clock::latest(tx)?)))
         });
-        let Some((record, project_archived)) = read.await? else { return Ok(None) };
+        let Some((record, project_archived, latest)) = read.await? else { return Ok(None) };
+        if let Some(latest) = latest {
+            self.steady.reach(latest, &*self.ambient);
+        }
         let models = record.models.as_deref().map(Arc::from);
         let access = Access::new(id, record.project, Scopes::from_bits(record.scopes), models);
-        let grace_ends = record.previous.as_ref().filter(|previous| !previous.ended);
-        let grace_ends = grace_ends.map(|previous| self.graces.end(id, previous.valid_until, &*self.ambient));
-        let known = Arc::new(Known { record, access, project_archived, grace_ends });
+        let known = Arc::new(Known { record, access, project_archived });
         self.cache.insert(id, ticket, known.clone());
         Ok(Some(known))
     }
@@ -174,15 +179,12 @@ impl Keys {
     async fn admit_previous(&self, id: KeyId, known: &Known, digest: &Digest) -> Result<()> {
         let previous = known.record.previous.as_ref().filter(|previous| previous.digest.matches(digest));
         let previous = previous.ok_or_else(secrets::invalid)?;
-        let valid_until = previous.valid_until;
-        let over = self.ambient.now() >= valid_until || known.grace_ends.is_none_or(|end| self.ambient.uptime() >= end);
-        // Asked again, for another request may have seen the end meanwhile.
-        let over = over || self.graces.end(id, valid_until, &*self.ambient) <= self.ambient.uptime();
-        if !over {
+        let now = self.steady.now(&*self.ambient);
+        if !previous.ended && now < previous.valid_until {
             return Ok(());
         }
         if !previous.ended {
-            self.bury_previous(id, valid_until).await;
+            self.bury_previous(id, previous.valid_until, now).await;
         }
         let text =
             "This secret was replaced when the API key was rotated, and its grace period is over. Use the new secret.";
@@ -190,14 +192,14 @@ impl Keys {
     }
 
     /// Makes an observed end final, whatever the clock says later.
-    async fn bury_previous(&self, id: KeyId, valid_until: Timestamp) {
-        self.graces.over(id, valid_until);
+    async fn bury_previous(&self, id: KeyId, valid_until: Timestamp, now: Timestamp) {
         let written = self.store.write(move |tx| {
             let Some(mut record) = stored::find(tx, id)? else { return Ok(()) };
             match &mut record.previous {
                 Some(previous) if previous.valid_until == valid_until && !previous.ended => previous.ended = true,
                 _ => return Ok(()),
             }
+            clock::keep(tx, now)?;
             stored::replace(tx, id, &record)
         });
         if let Err(error) = written.await {
@@ -294,23 +296,18 @@ impl Keys {
         let now = self.ambient.now();
         let secret = Secret::generate(id, &*self.ambient);
         let (digest, redacted) = (self.store.pepper().digest(secret.expose()), secret.redacted());
+        let valid_until = if grace.is_zero() { now } else { self.steady.now(&*self.ambient).after(grace) };
         let rotated = self.change(access, id, "api_key.rotated", now, move |record| {
             unrevoked(record)?;
             unexpired(record, now)?;
-            record.previous =
-                Some(PreviousSecret { digest: record.digest, valid_until: now.after(grace), ended: grace.is_zero() });
+            record.previous = Some(PreviousSecret { digest: record.digest, valid_until, ended: grace.is_zero() });
             record.digest = digest;
             record.redacted.clone_from(&redacted);
             record.rotated_at = Some(now);
             cap_grace(record);
             Ok(json!({ "grace_period_seconds": grace.as_secs(), "reason": rotation.reason }))
         });
-        let key = rotated.await?;
-        if let Some(valid_until) = key.previous_valid_until {
-            // Starts the steady clock of the grace period now and not at the first use.
-            self.graces.end(id, valid_until, &*self.ambient);
-        }
-        Ok((key, unless_replayed(access, secret)))
+        Ok((rotated.await?, unless_replayed(access, secret)))
     }
 
     /// Ends a key for good, from the next request on. Repeating it changes nothing.
@@ -347,7 +344,7 @@ impl Keys {
         now: Timestamp,
         mut change: impl FnMut(&mut KeyRecord) -> Result<Value> + Send + 'static,
     ) -> Result<Key> {
-        let note = self.note(access, action);
+        let (note, moment) = (self.note(access, action), self.steady.now(&*self.ambient));
         let caller = access.clone();
         let written = claim::write(&self.store, access, now, move |tx| {
             let mut record = authority::key_to_change(tx, &caller, id, now)?;
@@ -356,10 +353,17 @@ impl Keys {
             let detail = change(&mut record)?;
             record.updated_at = now;
             stored::replace(tx, id, &record)?;
+            clock::keep(tx, moment)?;
             note.write(tx, record.project, id, &detail)?;
             Ok(Key::new(id, record))
         });
         written.await
+    }
+
+    /// Keeps the moment of a clean stop: a clock that is set back meanwhile revives no secret.
+    pub async fn keep_time(&self) -> Result<()> {
+        let moment = self.steady.now(&*self.ambient);
+        self.store.write(move |tx| clock::keep(tx, moment)).await
     }
 
     fn note(&self, access: &Access, action: &'static str) -> Note {

@@ -3,6 +3,7 @@
 //! The id finds the record by one lookup. The check part (CRC-32 of all before it) lets typos and
 //! noise be refused without a database read; it proves nothing.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use zeroize::Zeroizing;
@@ -57,6 +58,22 @@ fn check(text: &[u8]) -> String {
     base62::encode(&crc32fast::hash(text).to_be_bytes(), CHECK)
 }
 
+/// `text` with every secret in it cut short, whole or in part: callers write secrets where none
+/// belong, and what they wrote is repeated to them in errors and written to the log.
+pub fn redact(text: &str) -> Cow<'_, str> {
+    let (mut rest, mut safe) = (text, String::new());
+    while let Some(at) = rest.find(PREFIX) {
+        let (before, after) = rest.split_at(at + PREFIX.len());
+        // Two secrets in a row are one run.
+        let run = after.bytes().take_while(|byte| *byte == b'_' || base62::digit(*byte).is_some()).count();
+        // The id alone is no secret.
+        let (shown, mark) = if run > ID { (4, "…") } else { (run, "") };
+        safe.extend([before, &after[..shown], mark]);
+        rest = &after[run..];
+    }
+    if safe.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(safe + rest) }
+}
+
 /// The key that a well-formed secret names; 401 for any other text, without a database read.
 pub fn parse(text: &str) -> Result<KeyId> {
     parts(text.as_bytes()).ok_or_else(invalid)
@@ -84,7 +101,7 @@ pub(super) fn invalid() -> Error {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Secret, parse};
+    use super::{Secret, parse, redact};
     use crate::ambient::{Ambient, Timestamp};
     use crate::ids::KeyId;
 
@@ -138,6 +155,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn secrets_in_a_text_are_cut_short() {
+        let secret = Secret::generate(KeyId::from_bytes([9; 16]), &Fixed([3; 32]));
+        let (secret, short) = (secret.expose(), &secret.expose()[..8]);
+        let text = format!("/a/{secret}?b={}é opk_short {secret}{secret}", &secret[..40]);
+        assert_eq!(redact(&text), format!("/a/{short}…?b={short}…é opk_short {short}…"));
+        assert_eq!(redact("opk_ and opk"), "opk_ and opk");
     }
 
     #[test]

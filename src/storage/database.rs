@@ -46,12 +46,7 @@ impl Source {
             DatabaseError::DatabaseAlreadyOpen => {
                 OpenError::Locked { dir: self.path.parent().unwrap_or(&self.path).to_owned() }
             }
-            DatabaseError::Storage(redb::StorageError::Io(error))
-                if error.kind() != std::io::ErrorKind::InvalidData =>
-            {
-                OpenError::io(&self.path, error)
-            }
-            other => OpenError::corrupt(&self.path, other),
+            other => OpenError::database(&self.path, other),
         }
     }
 }

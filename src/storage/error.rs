@@ -4,6 +4,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::error::Error;
+
 /// Why a data folder cannot be used. Each text says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -41,6 +43,21 @@ pub enum OpenError {
 impl OpenError {
     pub(super) fn io(path: &Path, source: io::Error) -> Self {
         Self::Io { path: path.to_owned(), source }
+    }
+
+    /// What redb says about `path`. A disk that fails is not damage: what it holds may be whole.
+    pub(super) fn database(path: &Path, error: impl Into<redb::Error>) -> Self {
+        match error.into() {
+            redb::Error::Io(source) if source.kind() != io::ErrorKind::InvalidData => Self::io(path, source),
+            error @ redb::Error::PreviousIo => Self::io(path, io::Error::other(error)),
+            other => Self::corrupt(path, other),
+        }
+    }
+
+    /// The same for an error that has passed a transaction, which knows whether it was the disk's.
+    pub(super) fn record(path: &Path, error: &Error, disk_failed: bool) -> Self {
+        let reason = error.cause().map_or_else(|| error.to_string(), ToString::to_string);
+        if disk_failed { Self::io(path, io::Error::other(reason)) } else { Self::corrupt(path, reason) }
     }
 
     pub(super) fn corrupt(path: &Path, reason: impl ToString) -> Self {

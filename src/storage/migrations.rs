@@ -39,11 +39,11 @@ pub(super) fn meta(bytes: &[u8]) -> Vec<u8> {
 pub(super) fn create(path: &Path, pepper: &Arc<Pepper>, cache_bytes: usize) -> Result<(), OpenError> {
     let partial = files::partial(path);
     let file = files::create_partial(&partial).map_err(|error| OpenError::io(&partial, error))?;
-    let db = database::create(file, cache_bytes).map_err(|error| OpenError::corrupt(&partial, error))?;
+    let db = database::create(file, cache_bytes).map_err(|error| OpenError::database(&partial, error))?;
     let tx = begin(&db, path, pepper)?;
-    let filled = fill(&tx, pepper).map_err(|error| OpenError::corrupt(&partial, error));
-    filled.and_then(|()| tx.commit().map_err(|error| OpenError::corrupt(&partial, error)))?;
-    db.close().map_err(|error| OpenError::corrupt(&partial, error))?;
+    fill(&tx, pepper).map_err(|error| OpenError::record(&partial, &error, tx.is_broken()))?;
+    tx.commit().map_err(|error| OpenError::database(&partial, error))?;
+    db.close().map_err(|error| OpenError::database(&partial, error))?;
     files::publish(&partial, path).map_err(|error| OpenError::io(path, error))
 }
 
@@ -63,16 +63,16 @@ pub(super) fn run(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<()
     }
     let tx = begin(db, path, pepper)?;
     for table in tables::ALL {
-        tx.create(*table).map_err(|error| OpenError::corrupt(path, error))?;
+        tx.create(*table).map_err(|error| OpenError::database(path, error))?;
     }
     let steps = STEPS.iter().skip(found.saturating_sub(1) as usize);
     let migrated = steps.map(|step| step(&tx)).collect::<crate::error::Result<Vec<()>>>();
-    migrated.map_err(|error| OpenError::corrupt(path, error))?;
+    migrated.map_err(|error| OpenError::record(path, &error, tx.is_broken()))?;
     if found < LAYOUT {
         tx.put_raw(tables::META, LAYOUT_KEY, &meta(&LAYOUT.to_be_bytes()))
-            .map_err(|error| OpenError::corrupt(path, error))?;
+            .map_err(|error| OpenError::record(path, &error, tx.is_broken()))?;
     }
-    tx.commit().map_err(|error| OpenError::corrupt(path, error))
+    tx.commit().map_err(|error| OpenError::database(path, error))
 }
 
 /// Copies the database as it is before the first migration touches it.
@@ -81,7 +81,7 @@ fn keep_old(db: &Database, path: &Path, pepper: &Arc<Pepper>, found: u32) -> Res
     let partial = files::partial(&kept);
     let file = files::create_partial(&partial).map_err(|error| OpenError::io(&partial, error))?;
     let copied = ReadTx::begin(db, pepper.clone()).and_then(|tx| backup::copy(&tx, file, backup::Pepper::LeaveOut));
-    copied.map_err(|error| OpenError::corrupt(path, error))?;
+    copied.map_err(|error| OpenError::database(path, error))?;
     match files::publish(&partial, &kept) {
         // An earlier attempt got as far as this copy.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
@@ -102,22 +102,17 @@ fn count_keys(tx: &WriteTx) -> crate::error::Result<()> {
 }
 
 fn begin(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<WriteTx, OpenError> {
-    WriteTx::begin(db, pepper.clone()).map_err(|error| OpenError::corrupt(path, error))
+    WriteTx::begin(db, pepper.clone()).map_err(|error| OpenError::database(path, error))
 }
 
 /// The layout of the database; the pepper is checked on the way, unless the layout is newer.
 pub(super) fn layout(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<u32, OpenError> {
-    let read = database::caught(|| -> crate::error::Result<_> {
-        let tx = ReadTx::begin(db, pepper.clone()).map_err(|error| database::failed(&error))?;
-        Ok((tx.raw(tables::META, LAYOUT_KEY)?, tx.raw(tables::META, PEPPER_CHECK_KEY)?))
+    let read = database::caught(|| {
+        let tx = ReadTx::begin(db, pepper.clone()).map_err(|error| OpenError::database(path, error))?;
+        let look = |key| tx.raw(tables::META, key).map_err(|error| OpenError::record(path, &error, tx.is_broken()));
+        Ok((look(LAYOUT_KEY)?, look(PEPPER_CHECK_KEY)?))
     });
-    let (layout, check) = match read {
-        Some(Ok(found)) => found,
-        Some(Err(error)) => {
-            return Err(OpenError::corrupt(path, error.cause().map_or_else(|| error.to_string(), ToString::to_string)));
-        }
-        None => return Err(OpenError::corrupt(path, "unreadable pages")),
-    };
+    let (layout, check) = read.unwrap_or_else(|| Err(OpenError::corrupt(path, "unreadable pages")))?;
     let layout = layout.as_deref().and_then(|bytes| bytes.get(1..)).and_then(|bytes| bytes.try_into().ok());
     let Some(layout) = layout.map(u32::from_be_bytes) else {
         return Err(OpenError::corrupt(path, "it has no layout version, so outpost did not write it"));

@@ -12,6 +12,7 @@ pub mod agents;
 pub mod audit;
 mod backup;
 pub mod claims;
+pub mod clock;
 mod codec;
 pub mod conversations;
 mod database;

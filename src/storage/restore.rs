@@ -62,7 +62,7 @@ fn install(from: &Path, trial: &Path, dir: &Path, path: &Path) -> Result<Restore
     keep_pepper(dir, &pepper)?;
     let partial = files::partial(path);
     let file = files::create_partial(&partial).map_err(|error| OpenError::io(&partial, error))?;
-    copied(&db, &pepper, file).map_err(|error| OpenError::corrupt(&partial, error))?;
+    copied(&db, &pepper, file).map_err(|error| OpenError::database(&partial, error))?;
     files::publish(&partial, path).map_err(|error| OpenError::io(path, error))?;
     let bytes = std::fs::metadata(path).map_err(|error| OpenError::io(path, error))?.len();
     Ok(RestoreReport { records: report.records, bytes })

@@ -83,12 +83,12 @@ pub fn check(data_dir: &Path) -> Result<CheckReport, CheckError> {
 /// Checksums, layout, records.
 pub(super) fn check_database(db: &mut Database, path: &Path, pepper: &Arc<Pepper>) -> Result<CheckReport, CheckError> {
     let intact = caught(|| db.check_integrity()).ok_or_else(|| OpenError::corrupt(path, "unreadable pages"))?;
-    let intact = intact.map_err(|error| OpenError::corrupt(path, error))?;
+    let intact = intact.map_err(|error| OpenError::database(path, error))?;
     let found = migrations::layout(db, path, pepper)?;
     if found > migrations::LAYOUT {
         return Err(OpenError::NewerLayout { found, known: migrations::LAYOUT }.into());
     }
-    let tx = ReadTx::begin(db, pepper.clone()).map_err(|error| OpenError::corrupt(path, error))?;
+    let tx = ReadTx::begin(db, pepper.clone()).map_err(|error| OpenError::database(path, error))?;
     let report = verify(&tx).map_err(|error| CheckError::Unfinished { reason: cause(&error) })?;
     Ok(CheckReport { repaired: !intact, ..report })
 }

@@ -49,8 +49,15 @@ pub struct Serving {
 impl Serving {
     pub fn start(folder: &Path, more: &[&str]) -> Self {
         let arguments = [&["serve", "--listen", "127.0.0.1:0"], more].concat();
+        let mut start = command(folder, &arguments);
+        start.stderr(Stdio::null());
+        Self::start_as(folder, start)
+    }
+
+    /// Starts a prepared command.
+    pub fn start_as(folder: &Path, mut start: Command) -> Self {
         let before = Instant::now();
-        let mut child = command(folder, &arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut child = start.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod backup;
+mod clocks;
 mod damage;
 mod escalation;
 mod faults;

@@ -33,6 +33,13 @@ impl Clock {
         self.steady.fetch_add(wait.as_millis() as u64, SeqCst);
     }
 
+    /// The same time of day for another process.
+    fn restarted(&self) -> Arc<Self> {
+        let clock = Self::new();
+        clock.wall.store(self.wall.load(SeqCst), SeqCst);
+        clock
+    }
+
     /// Someone sets the clock.
     pub fn jump(&self, seconds: i64) {
         self.wall.fetch_add(seconds * 1000, SeqCst);
@@ -87,6 +94,22 @@ impl World {
         let projects = Projects::new(store.clone(), ambient);
         let admin = keys.authenticate(first.secret.expose()).await.unwrap();
         Self { dir: dir.path().to_owned(), clock, store, keys, projects, first, admin, _dir: dir }
+    }
+
+    /// Another process on the same folder; after a crash unless the stop was `clean`.
+    pub async fn restart(self, clean: bool) -> Self {
+        let Self { dir, clock, store, keys, projects, first, _dir, .. } = self;
+        if clean {
+            keys.keep_time().await.unwrap();
+        }
+        drop((keys, projects));
+        store.shutdown();
+        let clock = clock.restarted();
+        let store = Store::open(settings(&dir), clock.clone()).unwrap();
+        let keys = Arc::new(Keys::new(store.clone(), clock.clone()));
+        let projects = Projects::new(store.clone(), clock.clone());
+        let admin = keys.authenticate(first.secret.expose()).await.unwrap();
+        Self { dir, clock, store, keys, projects, first, admin, _dir }
     }
 
     pub async fn project(&self, name: &str) -> Project {

@@ -1,0 +1,113 @@
+//! An installation whose database lies on a disk in memory.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use outpost::ambient::{Ambient, Timestamp};
+use outpost::error::Result;
+use outpost::service::{Access, FirstKey, Keys, Projects, first_start};
+use outpost::storage::{DATABASE_FILE, OpenError, Store, StoreSettings};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use crate::disk::Disk;
+
+/// A clock that stands still, and randomness that can be repeated.
+struct Seeded(Mutex<ChaCha8Rng>);
+
+impl Ambient for Seeded {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(1_800_000_000_000)
+    }
+
+    fn uptime(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn fill(&self, bytes: &mut [u8]) {
+        self.0.lock().unwrap().fill_bytes(bytes);
+    }
+}
+
+/// A data folder after its first start, and what its database then holds.
+pub struct Home {
+    dir: TempDir,
+    seed: u64,
+    pub first: Arc<FirstKey>,
+    pub database: Vec<u8>,
+}
+
+/// One thread for everything that a test awaits: what it submits at once is then in order.
+pub fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn ambient(seed: u64) -> Arc<dyn Ambient> {
+    Arc::new(Seeded(Mutex::new(ChaCha8Rng::seed_from_u64(seed))))
+}
+
+fn settings(dir: &TempDir, cache_bytes: usize) -> StoreSettings {
+    StoreSettings { dir: dir.path().to_owned(), cache_bytes, queue: 4096 }
+}
+
+impl Home {
+    pub fn new(seed: u64) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let ambient = ambient(seed);
+        let store = Store::open(settings(&dir, 16 << 20), ambient.clone()).unwrap();
+        let first = runtime().block_on(first_start(&store, &ambient)).unwrap().unwrap();
+        store.shutdown();
+        let database = std::fs::read(dir.path().join(DATABASE_FILE)).unwrap();
+        Self { dir, seed, first: Arc::new(first), database }
+    }
+
+    /// The same installation in another folder, for another thread.
+    pub fn twin(&self) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["pepper", DATABASE_FILE] {
+            std::fs::copy(self.dir.path().join(file), dir.path().join(file)).unwrap();
+        }
+        Self { dir, seed: self.seed, first: self.first.clone(), database: self.database.clone() }
+    }
+
+    /// The data folder. The database file in it is left alone while a store is on a [`Disk`].
+    pub fn path(&self) -> &std::path::Path {
+        self.dir.path()
+    }
+
+    pub fn open(&self, disk: &Disk) -> Result<Server, OpenError> {
+        self.open_with(disk, 16 << 20)
+    }
+
+    /// With a small cache, more is read from the disk.
+    pub fn open_with(&self, disk: &Disk, cache_bytes: usize) -> Result<Server, OpenError> {
+        let ambient = ambient(self.seed ^ disk.age() ^ 1 << 63);
+        let store = Store::open_with(settings(&self.dir, cache_bytes), ambient.clone(), disk.opener())?;
+        let keys = Keys::new(store.clone(), ambient.clone());
+        let projects = Projects::new(store.clone(), ambient.clone());
+        Ok(Server { store, keys, projects, ambient })
+    }
+}
+
+/// An opened installation.
+pub struct Server {
+    pub store: Store,
+    pub keys: Keys,
+    pub projects: Projects,
+    pub ambient: Arc<dyn Ambient>,
+}
+
+impl Server {
+    pub async fn admin(&self, home: &Home) -> Result<Access> {
+        self.keys.authenticate(home.first.secret.expose()).await
+    }
+
+    /// Closes the database cleanly.
+    pub fn close(self) {
+        drop((self.keys, self.projects));
+        self.store.shutdown();
+    }
+}
