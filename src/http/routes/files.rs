@@ -44,6 +44,7 @@ pub struct ListFiles {
     /// Only files for this purpose.
     purpose: Option<String>,
     /// `desc`, the newest first, is the only order.
+    #[param(inline)]
     order: Option<Order>,
     /// Most records in a page: 1–100, 20 if absent.
     #[serde(default, deserialize_with = "loose")]

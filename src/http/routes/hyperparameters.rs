@@ -14,13 +14,13 @@ const NEW_PLACE: &str = "method.supervised.hyperparameters";
 #[serde(deny_unknown_fields)]
 pub struct Hyperparameters {
     /// Passes over the examples: `"auto"` or 1–50.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<Shown>)]
     n_epochs: Option<OrAuto<i64>>,
     /// Examples in a step: `"auto"` or 1–256.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<Shown>)]
     batch_size: Option<OrAuto<i64>>,
     /// Factor of the learning rate: `"auto"` or a number above 0.
-    #[schema(value_type = Option<Object>)]
+    #[schema(value_type = Option<Shown>)]
     learning_rate_multiplier: Option<OrAuto<f64>>,
 }
 
@@ -119,6 +119,7 @@ struct SupervisedBody {
     hyperparameters: ParametersBody,
 }
 
+/// A number, or `"auto"`.
 #[derive(Serialize, utoipa::ToSchema)]
 #[serde(untagged)]
 enum Shown {
