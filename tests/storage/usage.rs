@@ -58,8 +58,7 @@ impl Metered {
             }
             receipt.prompt(input, input / 2).unwrap();
             receipt.output(output);
-            let counts = matches!(outcome, Outcome::Succeeded | Outcome::Abandoned);
-            let (input, output) = if counts { (input, output) } else { (0, 0) };
+            let (input, output) = if outcome == Outcome::Failed { (0, 0) } else { (input, output) };
             entries.push(Entry { at: world.clock.now().as_millis(), outcome, input, output });
             match outcome {
                 Outcome::Abandoned => drop(receipt),
@@ -106,7 +105,7 @@ impl Metered {
 
 #[tokio::test]
 async fn any_window_is_exact_to_the_millisecond() {
-    let mut metered = Metered::new(3000).await;
+    let mut metered = Metered::new(1500).await;
     for round in 0..200 {
         let (one, other) = (metered.moment(), metered.moment());
         let (from, to) = (one.min(other), one.max(other) + 1);
@@ -115,7 +114,7 @@ async fn any_window_is_exact_to_the_millisecond() {
         metered.check(from, to, width).await;
     }
     // Windows whose ends are moments of records: inclusive and exclusive.
-    for place in [0, 500, 2999] {
+    for place in [0, 500, 1499] {
         let at = metered.entries[place].at;
         for (from, to) in [(at, at + 1), (at - 1, at), (at, at + 60_000), (at - 3_600_000, at)] {
             metered.check(from, to, Width::Minute).await;
@@ -166,5 +165,5 @@ async fn an_export_has_every_record_once() {
         metered.entries.iter().map(|entry| (entry.at, entry.outcome.as_str(), entry.input, entry.output)).collect();
     expected.sort_unstable();
     rows.sort_unstable();
-    assert_eq!(rows, expected);
+    assert!(rows == expected, "{} rows, {} expected", rows.len(), expected.len());
 }
