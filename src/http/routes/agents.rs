@@ -22,6 +22,7 @@ pub struct CreateAgent {
     /// The owning project; absent: that of the key.
     project_id: Option<String>,
     /// Label, 1–256 characters.
+    #[schema(min_length = 1, max_length = 256)]
     name: Option<String>,
     /// Model that chats with this agent use when they name none.
     model: Option<String>,
@@ -99,6 +100,7 @@ pub struct ListAgents {
     /// Whose agents; absent: those of the key's project.
     project_id: Option<String>,
     /// Most records in a page: 1–100, 20 if absent.
+    #[param(minimum = 1, maximum = 100)]
     #[serde(default, deserialize_with = "loose")]
     limit: Option<i64>,
     /// `next_cursor` of the page before.

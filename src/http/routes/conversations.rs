@@ -72,6 +72,7 @@ pub struct ListConversations {
     /// Whose conversations; absent: those of the key's project.
     project_id: Option<String>,
     /// Most records in a page: 1–100, 20 if absent.
+    #[param(minimum = 1, maximum = 100)]
     #[serde(default, deserialize_with = "loose")]
     limit: Option<i64>,
     /// `next_cursor` of the page before.

@@ -42,6 +42,7 @@ pub struct CreateJob {
     /// 0–2,147,483,647; absent: drawn.
     seed: Option<i64>,
     /// Descriptive label, 1–256 characters.
+    #[schema(min_length = 1, max_length = 256)]
     name: Option<String>,
     /// Whatever the application wants to keep with the job.
     #[schema(value_type = Option<Object>)]
@@ -57,6 +58,7 @@ pub struct CreateJob {
 #[serde(deny_unknown_fields)]
 pub struct UpdateJob {
     /// New label, 1–256 characters; null clears it, absent keeps it.
+    #[schema(min_length = 1, max_length = 256)]
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<String>)]
     name: Option<Option<String>>,
@@ -73,6 +75,7 @@ pub struct ListJobs {
     /// Whose jobs; absent: those of the key's own project.
     project_id: Option<String>,
     /// Most records in a page: 1–100, 20 if absent.
+    #[param(minimum = 1, maximum = 100)]
     #[serde(default, deserialize_with = "loose")]
     limit: Option<i64>,
     /// `next_cursor` of the page before.
