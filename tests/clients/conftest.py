@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,11 +63,11 @@ class Output:
         return self.url
 
 
-@pytest.fixture(scope="session")
-def server(tmp_path_factory):
+@contextmanager
+def serving(data):
+    """A server on a data folder of its own, and its end."""
     binary = os.environ.get("OUTPOST_BIN", str(ROOT / "target/debug/outpost"))
     models = os.environ.get("OUTPOST_TEST_MODELS", str(ROOT / "models"))
-    data = tmp_path_factory.mktemp("outpost") / "data"
     command = [binary, "serve", "--listen", "127.0.0.1:0", "--data", str(data), "--models", models]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     output = Output(process)
@@ -85,7 +86,20 @@ def server(tmp_path_factory):
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    assert process.returncode == 0, "SIGTERM should end cleanly:\n" + "\n".join(output.lines[-40:])
+    assert process.returncode == 0, f"it ended with {process.returncode}, not cleanly:\n" + "\n".join(output.lines[-40:])
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("outpost") / "data") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def fuzzed(tmp_path_factory):
+    """A server that may be left in any state."""
+    with serving(tmp_path_factory.mktemp("fuzzed") / "data") as server:
+        yield server
 
 
 @pytest.fixture(scope="session")
