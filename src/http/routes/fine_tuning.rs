@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use super::api_keys::project;
 use super::hyperparameters::{Hyperparameters, Method, MethodBody, ParametersBody};
 use crate::error::{Error, Result};
-use crate::http::input::{ApiParams, ApiPath, loose, nullable, shorten};
-use crate::http::paging::Paging;
+use crate::http::input::{ApiParams, ApiPath, nullable, shorten};
+use crate::http::paging::{Paging, ProjectPaging};
 use crate::http::reply::{Head, Item, List, Mount, Reply, Time};
 use crate::http::{
     Api,
@@ -64,21 +64,6 @@ pub struct UpdateJob {
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<Object>)]
     metadata: Option<Option<Map<String, Value>>>,
-}
-
-#[derive(Deserialize, utoipa::IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub struct ListJobs {
-    /// Whose jobs; absent: those of the key's own project.
-    project_id: Option<String>,
-    /// Most records in a page: 1–100, 20 if absent.
-    #[serde(default, deserialize_with = "loose")]
-    limit: Option<i64>,
-    /// `next_cursor` of the page before.
-    cursor: Option<String>,
-    /// The last id of the page before, as OpenAI's clients send it.
-    after: Option<String>,
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
@@ -207,10 +192,10 @@ pub async fn create(sent: Submission<CreateJob>, api: Data<Api>) -> Reply {
 }
 
 /// List a project's fine-tuning jobs, newest first.
-#[utoipa::path(tag = "fine-tuning", params(ListJobs), responses((status = 200, body = [JobBody])))]
+#[utoipa::path(tag = "fine-tuning", params(ProjectPaging), responses((status = 200, body = [JobBody])))]
 #[get("/fine_tuning/jobs")]
-pub async fn list(caller: Caller, params: ApiParams<ListJobs>, api: Data<Api>) -> Reply {
-    let ListJobs { project_id, limit, cursor, after } = params.0;
+pub async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: Data<Api>) -> Reply {
+    let ProjectPaging { project_id, limit, cursor, after } = params.0;
     let project = project_id.as_deref().map(project).transpose()?;
     let page = api.fine_tuning.jobs.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
     let data = page.items.into_iter().map(|job| item(job, caller.mount)).collect();

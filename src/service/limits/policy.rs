@@ -1,7 +1,7 @@
 //! The settings themselves: what may be asked for, and what is in force.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::ambient::Timestamp;
 use crate::error::{Error, Result};
@@ -212,8 +212,22 @@ fn number(field: &str, old: Option<u64>, change: Change<i64>, least: u64, most: 
     }
 }
 
-/// What the audit log says of a change.
+/// What the audit log says of a change: the fields that differ, as they were and as they are.
 pub(super) fn difference(old: &LimitsRecord, new: &LimitsRecord) -> Value {
-    let view = |record: &LimitsRecord| json!({ "own": record.own, "ceiling": record.ceiling, "quotas": record.quotas });
-    json!({ "old": view(old), "new": view(new) })
+    let fields = |record: &LimitsRecord| {
+        let parts = [("", json!(record.own)), ("ceiling.", json!(record.ceiling)), ("quotas.", json!(record.quotas))];
+        let fields = parts.into_iter().flat_map(|(place, part)| {
+            let Value::Object(part) = part else { return Vec::new() };
+            part.into_iter().map(|(name, value)| (format!("{place}{name}"), value)).collect()
+        });
+        fields.collect::<Map<String, Value>>()
+    };
+    let (mut before, mut after) = (fields(old), fields(new));
+    let same: Vec<String> =
+        before.iter().filter(|(name, value)| after.get(*name) == Some(value)).map(|(name, _)| name.clone()).collect();
+    for name in same {
+        before.remove(&name);
+        after.remove(&name);
+    }
+    json!({ "old": before, "new": after })
 }
