@@ -19,8 +19,8 @@ use crate::http::{
     submission::{Nothing, Submission},
 };
 use crate::ids::{FileId, JobId};
+use crate::service::change::Change;
 use crate::service::jobs::{Job, JobChange, JobEvent};
-use crate::service::keys::Change;
 use crate::service::page::PageRequest;
 use crate::service::training::NewJob;
 
@@ -154,14 +154,6 @@ fn file(param: &'static str, text: &str) -> Result<FileId> {
     text.parse().map_err(|_| Error::not_found("file", shorten(text)).param(param))
 }
 
-fn change<T>(field: Option<Option<T>>, text: impl Fn(T) -> String) -> Change<String> {
-    match field {
-        None => Change::Keep,
-        Some(None) => Change::Clear,
-        Some(Some(value)) => Change::Set(text(value)),
-    }
-}
-
 impl CreateJob {
     fn into_new(self) -> Result<NewJob> {
         if self.integrations.is_some_and(|some| !some.is_empty()) {
@@ -216,8 +208,8 @@ pub async fn get(caller: Caller, id: ApiPath<JobId>, api: Data<Api>) -> Reply {
 #[patch("/fine_tuning/jobs/{job_id}")]
 pub async fn update(id: ApiPath<JobId>, sent: Submission<UpdateJob>, api: Data<Api>) -> Reply {
     let Submission { caller, body: UpdateJob { name, metadata } } = sent;
-    let metadata = change(metadata, |fields| Value::Object(fields).to_string());
-    let job_change = JobChange { name: change(name, |name| name), metadata };
+    let metadata = Change::from(metadata).map(|fields| Value::Object(fields).to_string());
+    let job_change = JobChange { name: name.into(), metadata };
     let job = api.fine_tuning.jobs.update(&caller.access, id.0, job_change).await?;
     reply(&caller, job)
 }

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 use crate::ambient::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
+use crate::service::change::Change;
 use crate::service::holdings::{self, Holding};
-use crate::service::keys::Change;
 use crate::storage::holdings::HoldingsRecord;
 use crate::storage::limits::{LimitsRecord, Quotas, Rates};
 
@@ -79,30 +79,35 @@ pub struct QuotasChange {
 }
 
 /// A change of a project's limits.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct LimitsChange {
     pub own: RatesChange,
     /// Admins only; clearing it removes every ceiling.
-    pub ceiling: Option<Change<RatesChange>>,
+    pub ceiling: Change<RatesChange>,
     /// Admins only; clearing it brings the defaults back.
-    pub quotas: Option<Change<QuotasChange>>,
+    pub quotas: Change<QuotasChange>,
 }
 
 impl LimitsChange {
+    /// A change of the project's own rates alone.
+    pub fn own(own: RatesChange) -> Self {
+        Self { own, ceiling: Change::Keep, quotas: Change::Keep }
+    }
+
     pub(super) fn is_admins(&self) -> bool {
-        self.ceiling.is_some() || self.quotas.is_some()
+        !matches!((self.ceiling, self.quotas), (Change::Keep, Change::Keep))
     }
 
     pub(super) fn apply(&self, old: LimitsRecord) -> Result<LimitsRecord> {
         let ceiling = match self.ceiling {
-            None | Some(Change::Keep) => old.ceiling,
-            Some(Change::Clear) => Rates::default(),
-            Some(Change::Set(change)) => rates(old.ceiling, change, "ceiling.")?,
+            Change::Keep => old.ceiling,
+            Change::Clear => Rates::default(),
+            Change::Set(change) => rates(old.ceiling, change, "ceiling.")?,
         };
         let quotas = match self.quotas {
-            None | Some(Change::Keep) => old.quotas,
-            Some(Change::Clear) => Quotas::default(),
-            Some(Change::Set(change)) => quotas(old.quotas, change)?,
+            Change::Keep => old.quotas,
+            Change::Clear => Quotas::default(),
+            Change::Set(change) => quotas(old.quotas, change)?,
         };
         let own = rates(old.own, self.own, "")?;
         self.below(&own, &ceiling)?;
