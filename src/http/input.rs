@@ -16,6 +16,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer};
 use serde_json::{Map, Value};
 
+use super::objects::Objects;
 use crate::error::{Code, Error, Result};
 
 /// The largest JSON body that is read: a transcript that fills a long context fits well.
@@ -56,7 +57,7 @@ impl<T: DeserializeOwned + 'static> FromRequest for ApiParams<T> {
             if !body.is_empty() {
                 merge(&mut fields, from_json(&body)?)?;
             }
-            let parsed = serde_path_to_error::deserialize(Value::Object(fields));
+            let parsed = serde_path_to_error::deserialize(Objects(Value::Object(fields)));
             parsed.map(Self).map_err(|error| explain(&error))
         })
     }
@@ -194,7 +195,7 @@ pub(super) fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
         )
     })?;
     let mut reader = serde_json::Deserializer::from_str(text);
-    let value = serde_path_to_error::deserialize(&mut reader).map_err(|error| explain(&error))?;
+    let value = serde_path_to_error::deserialize(Objects(&mut reader)).map_err(|error| explain(&error))?;
     let trailing =
         |error: serde_json::Error| Error::new(Code::InvalidParameter, format!("After the JSON body: {error}."));
     reader.end().map_err(trailing)?;

@@ -11,6 +11,7 @@ pub mod frame;
 pub mod input;
 pub mod metering;
 pub mod multipart;
+mod objects;
 pub mod openapi;
 pub mod paging;
 pub mod reply;

@@ -1,6 +1,8 @@
 //! The OpenAPI document, and the answers that follow from it: 404 for a path that is not in it,
 //! 405 with `Allow` for a method that is not.
 
+mod answers;
+
 use actix_web::http::header::{self, HeaderValue};
 use actix_web::{HttpRequest, HttpResponse, get, web};
 use utoipa::openapi::path::PathItem;
@@ -43,8 +45,9 @@ pub fn base() -> OpenApi {
 impl Document {
     pub fn new(document: OpenApi) -> Self {
         let routes = document.paths.paths.iter().map(|(path, item)| Route::new(path, item)).collect();
-        let text = document.to_json().unwrap_or_else(|_| "{}".to_owned());
-        Self { text, routes }
+        let mut document = serde_json::to_value(document).unwrap_or_default();
+        answers::complete(&mut document);
+        Self { text: document.to_string(), routes }
     }
 
     /// The methods of the route that `path` belongs to.

@@ -10,6 +10,7 @@ use crate::service::page::PageRequest;
 #[serde(deny_unknown_fields)]
 pub struct Paging {
     /// Most records in a page: 1–100, 20 if absent.
+    #[param(minimum = 1, maximum = 100)]
     #[serde(default, deserialize_with = "loose")]
     pub limit: Option<i64>,
     /// `next_cursor` of the page before.
@@ -26,6 +27,7 @@ pub struct ProjectPaging {
     /// Whose; absent: those of the key's own project.
     pub project_id: Option<String>,
     /// Most records in a page: 1–100, 20 if absent.
+    #[param(minimum = 1, maximum = 100)]
     #[serde(default, deserialize_with = "loose")]
     pub limit: Option<i64>,
     /// `next_cursor` of the page before.

@@ -30,6 +30,17 @@ fn bodies_that_cannot_be_read_are_refused_with_the_reason() {
 }
 
 #[test]
+fn an_array_is_not_taken_for_an_object() {
+    let server = Server::start();
+    let (_, key, secret) = server.tenant("arrays");
+    let rotated = server.put(&format!("/v1/api-keys/{key}"), &json!([null, null]));
+    assert_eq!(rotated.refusal().0, 400, "{}", rotated.text);
+    assert_eq!(server.call(Method::GET, "/v1/models", Some(&secret), None).status, 200, "nothing was rotated");
+    let chat = server.post("/v1/chat/completions", &json!({ "model": MODEL, "messages": [["user", "hi"]] }));
+    assert_eq!(chat.refusal(), (400, "invalid_parameter".to_owned(), Some("messages[0]".to_owned())), "{}", chat.text);
+}
+
+#[test]
 fn a_wrong_field_is_named() {
     let server = Server::start();
     let (project, _, _) = server.tenant("fields");

@@ -103,6 +103,20 @@ fn every_route_asks_for_a_key_and_refuses_in_our_shape() {
 }
 
 #[test]
+fn every_operation_has_a_name_of_its_own_and_says_how_it_fails() {
+    let server = Server::start();
+    let document = server.raw(Method::GET, "/openapi.json", None, &[], None).ok();
+    let mut names = std::collections::HashSet::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            let name = operation["operationId"].as_str().unwrap_or_else(|| panic!("{method} {path} has no name"));
+            assert!(names.insert(name), "{method} {path} shares the name {name}");
+            assert_eq!(operation["responses"]["default"]["$ref"], "#/components/responses/Error", "{method} {path}");
+        }
+    }
+}
+
+#[test]
 fn a_method_that_a_path_does_not_take_is_405_with_allow() {
     let server = Server::start();
     for (path, allow) in [("/v1/models", "GET"), ("/v1/api-keys", "GET, POST"), ("/openai/v1/chat/completions", "POST")]

@@ -22,6 +22,7 @@ pub struct CreateAgent {
     /// The owning project; absent: that of the key.
     project_id: Option<String>,
     /// Label, 1–256 characters.
+    #[schema(min_length = 1, max_length = 256)]
     name: Option<String>,
     /// Model that chats with this agent use when they name none.
     model: Option<String>,

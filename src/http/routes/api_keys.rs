@@ -17,6 +17,7 @@ use crate::service::secrets::Secret;
 #[serde(deny_unknown_fields)]
 pub struct CreateKey {
     /// Label of the key, 1–256 characters.
+    #[schema(min_length = 1, max_length = 256)]
     name: String,
     /// The project that owns the key.
     project_id: String,
@@ -33,6 +34,7 @@ pub struct CreateKey {
 #[serde(deny_unknown_fields)]
 pub struct RotateKey {
     /// How long the previous secret goes on working: 0–2,592,000 s, 0 if absent.
+    #[schema(minimum = 0, maximum = 2_592_000)]
     grace_period_seconds: Option<i64>,
     /// Why, for the audit log.
     reason: Option<String>,
@@ -42,6 +44,7 @@ pub struct RotateKey {
 #[serde(deny_unknown_fields)]
 pub struct UpdateKey {
     /// New label, 1–256 characters.
+    #[schema(min_length = 1, max_length = 256)]
     name: String,
     /// New expiration; null clears it, absent keeps it.
     #[serde(default, deserialize_with = "nullable")]
@@ -56,6 +59,7 @@ pub struct ListKeys {
     /// The project whose keys are listed.
     project_id: String,
     /// Most records in a page: 1–100, 20 if absent.
+    #[param(minimum = 1, maximum = 100)]
     #[serde(default, deserialize_with = "loose")]
     limit: Option<i64>,
     /// `next_cursor` of the page before.

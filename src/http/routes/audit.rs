@@ -36,6 +36,7 @@ pub struct ListAudit {
     #[param(value_type = Option<String>, format = DateTime)]
     end_time: Option<Timestamp>,
     /// Most records in a page: 1–100, 20 if absent.
+    #[param(minimum = 1, maximum = 100)]
     #[serde(default, deserialize_with = "loose")]
     limit: Option<i64>,
     /// `next_cursor` of the page before.

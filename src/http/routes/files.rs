@@ -47,6 +47,7 @@ pub struct ListFiles {
     #[param(inline)]
     order: Option<Order>,
     /// Most records in a page: 1–100, 20 if absent.
+    #[param(minimum = 1, maximum = 100)]
     #[serde(default, deserialize_with = "loose")]
     limit: Option<i64>,
     /// `next_cursor` of the page before.

@@ -42,6 +42,7 @@ pub struct CreateJob {
     /// 0–2,147,483,647; absent: drawn.
     seed: Option<i64>,
     /// Descriptive label, 1–256 characters.
+    #[schema(min_length = 1, max_length = 256)]
     name: Option<String>,
     /// Whatever the application wants to keep with the job.
     #[schema(value_type = Option<Object>)]
@@ -57,6 +58,7 @@ pub struct CreateJob {
 #[serde(deny_unknown_fields)]
 pub struct UpdateJob {
     /// New label, 1–256 characters; null clears it, absent keeps it.
+    #[schema(min_length = 1, max_length = 256)]
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<String>)]
     name: Option<Option<String>>,

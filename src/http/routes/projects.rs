@@ -19,6 +19,7 @@ use crate::service::projects::{NewProject, Project, ProjectSettings};
 #[serde(deny_unknown_fields)]
 pub struct CreateProject {
     /// Human-readable name, 1–256 characters.
+    #[schema(min_length = 1, max_length = 256)]
     name: String,
     /// Environment label, for example `production`.
     environment: Option<String>,
@@ -31,6 +32,7 @@ pub struct CreateProject {
 #[serde(deny_unknown_fields)]
 pub struct ReplaceProject {
     /// Human-readable name, 1–256 characters.
+    #[schema(min_length = 1, max_length = 256)]
     name: String,
     /// Environment label; absent or null clears it.
     environment: Option<String>,

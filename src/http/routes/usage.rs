@@ -28,7 +28,9 @@ pub struct UsageParams {
     group_by: Option<String>,
 }
 
+// Named apart from the usage of a chat, for the document has one name space.
 #[derive(Serialize, utoipa::ToSchema)]
+#[schema(as = ProjectUsage)]
 pub struct UsageBody {
     project_id: String,
     start_time: Time,
@@ -252,10 +254,11 @@ fn wants_csv(request: &HttpRequest) -> bool {
 }
 
 /// Read a project's usage in a window: totals, and buckets. As CSV with `Accept: text/csv`.
-#[utoipa::path(tag = "usage", params(("project_id" = String, Path), UsageParams), responses(
-    (status = 200, body = UsageBody),
-    (status = 200, content_type = "text/csv", description = "With `Accept: text/csv`: a line for each bucket and group.", body = String),
-))]
+#[utoipa::path(tag = "usage", params(("project_id" = String, Path), UsageParams), responses((
+    status = 200,
+    description = "As CSV, with `Accept: text/csv`, a line for each bucket and group.",
+    content((UsageBody = "application/json"), (String = "text/csv")),
+)))]
 #[get("/projects/{project_id}/usage")]
 pub async fn get(
     caller: Caller,

@@ -16,10 +16,11 @@ use crate::http::{Api, caller::Caller, frame};
 
 /// Generate an assistant message; with `stream: true` as server-sent events.
 #[utoipa::path(tag = "chat", request_body = request::ChatRequest, params(("If-Match" = Option<String>, Header,
-    description = "The version that the conversation of `conversation_id` must have.")), responses(
-    (status = 200, body = answer::Completion),
-    (status = 200, content_type = "text/event-stream", description = "With `stream: true`: OpenAI's chunks, then `data: [DONE]`.", body = String),
-))]
+    description = "The version that the conversation of `conversation_id` must have.")), responses((
+    status = 200,
+    description = "With `stream: true` events: OpenAI's chunks, then `data: [DONE]`.",
+    content((answer::Completion = "application/json"), (String = "text/event-stream")),
+)))]
 #[post("/chat/completions")]
 pub async fn complete(
     caller: Caller,
