@@ -122,6 +122,8 @@ fn main() {
 
 fn writes(server: &server::Server) {
     let (project, ..) = server.tenant("bench");
+    let room = serde_json::json!({ "quotas": { "api_keys": 1_000_000_000 } });
+    server.patch(&format!("/v1/projects/{project}/rate-limits"), &room).ok();
     let body = format!("{{\"name\":\"bench\",\"project_id\":\"{project}\"}}");
     let request = format!(
         "POST /v1/api-keys HTTP/1.1\r\nhost: bench\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",

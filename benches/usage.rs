@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use outpost::ambient::{Ambient, Timestamp};
 use outpost::app::Machine;
 use outpost::ids::{KeyId, ProjectId};
-use outpost::service::keys::Change;
+use outpost::service::change::Change;
 use outpost::service::limits::{Limits, LimitsChange, RatesChange};
 use outpost::service::usage::{Dimension, Meter, Outcome, ReportQuery, Usage, Width};
 use outpost::service::{Access, Keys, first_start};
@@ -100,7 +100,7 @@ async fn metering(store: &Store, limits: &Limits, meter: &Meter, access: &Access
         burst_limit: Change::Set(10_000_000),
         ..RatesChange::default()
     };
-    limits.update(access, project, LimitsChange { own, ..LimitsChange::default() }).await.unwrap();
+    limits.update(access, project, LimitsChange::own(own)).await.unwrap();
     limits.admit(project).await.unwrap().1.unwrap();
     let rounds = 200_000;
     let begun = Instant::now();

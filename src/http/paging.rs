@@ -19,6 +19,23 @@ pub struct Paging {
     pub after: Option<String>,
 }
 
+/// The same for a listing of what one project has.
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct ProjectPaging {
+    /// Whose; absent: those of the key's own project.
+    pub project_id: Option<String>,
+    /// Most records in a page: 1–100, 20 if absent.
+    #[param(minimum = 1, maximum = 100)]
+    #[serde(default, deserialize_with = "loose")]
+    pub limit: Option<i64>,
+    /// `next_cursor` of the page before.
+    pub cursor: Option<String>,
+    /// The last id of the page before, as OpenAI's clients send it.
+    pub after: Option<String>,
+}
+
 impl From<Paging> for PageRequest {
     fn from(Paging { limit, cursor, after }: Paging) -> Self {
         PageRequest { limit, cursor, after }

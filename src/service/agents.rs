@@ -10,8 +10,8 @@ use serde_json::json;
 
 use super::access::{Access, Scope};
 use super::audit::Note;
+use super::change::Change;
 use super::holdings::{self, Holding};
-use super::keys::Change;
 use super::page::{Listing, Page, PageRequest, page};
 use super::version::Expected;
 use super::{authority, claim, fields, tools, transcript};

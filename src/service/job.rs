@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::keys::Change;
+use super::change::Change;
 use super::training::Hyperparameters;
 use crate::ambient::Timestamp;
 use crate::ids::{FileId, JobEventId, JobId, ProjectId};

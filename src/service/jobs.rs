@@ -7,10 +7,10 @@ use serde_json::json;
 
 use super::access::{Access, Scope};
 use super::audit::Note;
+use super::change::Change;
 use super::files::{self, Purpose};
 use super::holdings::{self, Holding};
 pub use super::job::{Job, JobChange, JobError, JobEvent, JobState, Level};
-use super::keys::Change;
 use super::page::{Listing, Page, PageRequest, page};
 use super::training::{NewJob, Recipe};
 use super::{authority, claim, fields};
@@ -113,8 +113,8 @@ impl Jobs {
         let now = self.ambient.now();
         self.change(access, id, "fine_tuning_job.updated", now, move |_, record| {
             let old = record.name.clone();
-            apply(&change.name, &mut record.name);
-            apply(&change.metadata, &mut record.metadata);
+            record.name = change.name.clone().applied(old.clone());
+            record.metadata = change.metadata.clone().applied(record.metadata.take());
             Ok(json!({ "old": { "name": old }, "new": { "name": record.name } }))
         })
         .await
@@ -216,12 +216,4 @@ fn file_of(tx: &impl Look, access: &Access, project: ProjectId, id: FileId, para
 
 fn append(tx: &WriteTx, job: JobId, id: JobEventId, level: Level, message: String, at: Timestamp) -> Result<()> {
     jobs::append_event(tx, job, id, &JobEventRecord { at, level: level as u8, message })
-}
-
-fn apply(change: &Change<String>, field: &mut Option<String>) {
-    match change {
-        Change::Keep => {}
-        Change::Clear => *field = None,
-        Change::Set(value) => *field = Some(value.clone()),
-    }
 }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::access::{Access, Scope, Scopes};
 use super::audit::Note;
 use super::cache::{Cache, Known, Ticket};
+use super::change::Change;
 use super::grace::Steady;
 use super::holdings::{self, Holding};
 use super::page::{Listing, Page, PageRequest, page};
@@ -78,32 +79,6 @@ pub struct NewKey {
     pub scopes: Option<Vec<String>>,
     /// Models that may be called. Default: those that the caller may call.
     pub models: Option<Vec<String>>,
-}
-
-/// What a change does to an optional field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change<T> {
-    Keep,
-    Clear,
-    Set(T),
-}
-
-impl<T> Change<T> {
-    /// The field after the change.
-    pub(super) fn applied(self, old: Option<T>) -> Option<T> {
-        match self {
-            Change::Keep => old,
-            Change::Clear => None,
-            Change::Set(new) => Some(new),
-        }
-    }
-}
-
-impl<T> From<Option<Option<T>>> for Change<T> {
-    /// A field of a PATCH: absent, null, or a value.
-    fn from(field: Option<Option<T>>) -> Self {
-        field.map_or(Change::Keep, |value| value.map_or(Change::Clear, Change::Set))
-    }
 }
 
 /// A new label and, if wanted, another expiry.
@@ -278,11 +253,7 @@ impl Keys {
             unrevoked(record)?;
             let old = json!({ "name": record.name, "expires_at": record.expires_at });
             record.name.clone_from(&change.name);
-            match change.expires_at {
-                Change::Keep => {}
-                Change::Clear => record.expires_at = None,
-                Change::Set(moment) => record.expires_at = Some(moment),
-            }
+            record.expires_at = change.expires_at.applied(record.expires_at);
             cap_grace(record);
             Ok(json!({ "old": old, "new": { "name": record.name, "expires_at": record.expires_at } }))
         })

@@ -49,6 +49,10 @@ fn limits_are_read_and_changed_on_both_mounts() {
     }
     let events = server.get(&format!("/v1/audit-events?project_id={project}&limit=1")).ok();
     assert_eq!(events["data"][0]["action"], "project.limits_updated");
+    let old = json!({ "requests_per_minute": 600, "burst_limit": 700, "tokens_per_minute": 5, "token_budget": 9 });
+    let new =
+        json!({ "requests_per_minute": null, "burst_limit": null, "tokens_per_minute": null, "token_budget": null });
+    assert_eq!(events["data"][0]["detail"], json!({ "old": old, "new": new }), "only what differs is told");
 }
 
 #[test]

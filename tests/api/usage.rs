@@ -174,3 +174,33 @@ fn bad_windows_are_refused_by_name() {
     let report = server.call(Method::GET, &format!("/v1/projects/{project}/usage"), Some(&key), Some(&body)).ok();
     assert_eq!(report["start_time"], "2026-01-02T00:00:00.000Z");
 }
+
+#[test]
+fn storage_is_told_for_now_and_for_the_end_of_the_window() {
+    let server = Server::start();
+    let (project, _, key) = server.tenant("t");
+    let say = |text: &str| json!({ "messages": [{ "role": "user", "content": text }] });
+    let call =
+        |method: Method, path: &str, body: Option<Value>| server.call(method, path, Some(&key), body.as_ref()).ok();
+    let moment = || {
+        server.clock.advance(std::time::Duration::from_secs(3600));
+        outpost::ambient::Ambient::now(&*server.clock)
+    };
+    let empty = moment();
+    let id = call(Method::POST, "/v1/conversations", Some(say("abc")))["id"].as_str().unwrap().to_owned();
+    let small = moment();
+    call(Method::POST, &format!("/v1/conversations/{id}/messages"), Some(say(&"x".repeat(1000))));
+    let large = moment();
+    let at_end = |end: outpost::ambient::Timestamp| {
+        let storage = usage(&server, &project, &format!("?end_time={end}"))["storage"].clone();
+        (storage["bytes_at_end"].as_u64().unwrap(), storage["bytes"].as_u64().unwrap())
+    };
+    let one = r#"{"role":"user","content":"abc"}"#.len() as u64;
+    let both = 2 * one + 997;
+    assert_eq!(at_end(empty), (0, both));
+    assert_eq!(at_end(small), (one, both));
+    assert_eq!(at_end(large), (both, both));
+    call(Method::DELETE, &format!("/v1/conversations/{id}"), None);
+    assert_eq!(at_end(large), (both, 0));
+    assert_eq!(at_end(moment()), (0, 0));
+}

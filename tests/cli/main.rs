@@ -9,6 +9,7 @@ mod tiny_model;
 
 mod audit;
 mod drain;
+mod idempotency;
 mod secrets;
 mod start;
 mod store;

@@ -70,6 +70,37 @@ async fn a_newer_layout_and_a_lost_or_foreign_pepper_are_refused_with_a_remedy()
     assert!(matches!(open(), OpenError::Corrupt { .. }));
 }
 
+#[tokio::test]
+async fn a_database_of_layout_1_is_copied_and_then_counts_its_keys() {
+    let world = World::new().await;
+    let home = world.first.project.id;
+    for _ in 0..3 {
+        world.key(home, &[]).await;
+    }
+    let (gone, _) = world.key(home, &[]).await;
+    world.keys.revoke(&world.admin, gone.id).await.unwrap();
+    let World { store, keys, projects, _dir: dir, clock, .. } = world;
+    drop((keys, projects));
+    store.shutdown();
+    let file = dir.path().join("outpost.redb");
+    let db = Database::open(&file).unwrap();
+    let tx = db.begin_write().unwrap();
+    tx.delete_table(table("holdings")).unwrap();
+    tx.commit().unwrap();
+    drop(db);
+    tamper(dir.path(), "meta", b"layout", |value| *value.last_mut().unwrap() = 1);
+    for _ in 0..2 {
+        let store = Store::open(settings(dir.path()), clock.clone()).unwrap();
+        let held = store.read(move |tx| outpost::storage::holdings::of(tx, home)).await.unwrap();
+        assert_eq!(held.api_keys, 4, "the admin's and three; the revoked one does not count");
+        assert!(store.verify().unwrap().is_clean());
+        store.shutdown();
+    }
+    let kept = Database::open(dir.path().join("outpost.layout-1.redb")).unwrap();
+    let layout = kept.begin_read().unwrap().open_table(table("meta")).unwrap().get(b"layout".as_slice()).unwrap();
+    assert_eq!(layout.unwrap().value().last(), Some(&1));
+}
+
 /// A disk that fails while told to.
 #[derive(Debug)]
 struct Disk {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use outpost::ambient::Ambient;
-use outpost::service::keys::Change;
+use outpost::service::change::Change;
 use outpost::service::limits::{Limits, LimitsChange, RatesChange};
 use outpost::service::usage::{Meter, Outcome};
 
@@ -19,7 +19,7 @@ fn rate(requests: i64, burst: i64) -> LimitsChange {
         burst_limit: Change::Set(burst),
         ..RatesChange::default()
     };
-    LimitsChange { own, ..LimitsChange::default() }
+    LimitsChange::own(own)
 }
 
 /// Ten minutes in steps; in each of them 64 threads ask until they are refused.

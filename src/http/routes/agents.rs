@@ -7,7 +7,7 @@ use serde_json::{Map, Value, value::RawValue};
 use super::api_keys::project;
 use super::conversations::{Deleted, text};
 use crate::http::input::{ApiParams, ApiPath, loose, nullable};
-use crate::http::paging::Paging;
+use crate::http::paging::{Paging, ProjectPaging};
 use crate::http::reply::{Head, Item, List, Mount, Reply, Time};
 use crate::http::submission::Submission;
 use crate::http::version::{Matching, tagged};
@@ -91,22 +91,6 @@ pub struct GetAgent {
     /// The agent as it was in this version; absent: as it is.
     #[serde(default, deserialize_with = "loose")]
     version: Option<u64>,
-}
-
-#[derive(Deserialize, utoipa::IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub struct ListAgents {
-    /// Whose agents; absent: those of the key's project.
-    project_id: Option<String>,
-    /// Most records in a page: 1–100, 20 if absent.
-    #[param(minimum = 1, maximum = 100)]
-    #[serde(default, deserialize_with = "loose")]
-    limit: Option<i64>,
-    /// `next_cursor` of the page before.
-    cursor: Option<String>,
-    /// The last id of the page before, as OpenAI's clients send it.
-    after: Option<String>,
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
@@ -194,10 +178,10 @@ pub async fn create(sent: Submission<CreateAgent>, api: web::Data<Api>) -> Reply
 }
 
 /// List a project's agents, newest first.
-#[utoipa::path(tag = "agents", params(ListAgents), responses((status = 200, body = [AgentBody])))]
+#[utoipa::path(tag = "agents", params(ProjectPaging), responses((status = 200, body = [AgentBody])))]
 #[get("/agents")]
-pub async fn list(caller: Caller, params: ApiParams<ListAgents>, api: web::Data<Api>) -> Reply {
-    let ListAgents { project_id, limit, cursor, after } = params.0;
+pub async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: web::Data<Api>) -> Reply {
+    let ProjectPaging { project_id, limit, cursor, after } = params.0;
     let project = project_id.as_deref().map(project).transpose()?;
     let page = api.agents.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
     let data = page.items.into_iter().map(|agent| item(agent, caller.mount)).collect();

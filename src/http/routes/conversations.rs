@@ -9,7 +9,8 @@ use serde_json::{Map, Value, value::RawValue};
 
 use super::api_keys::project;
 use super::messages::{self, Message};
-use crate::http::input::{ApiParams, ApiPath, loose, nullable};
+use crate::http::input::{ApiParams, ApiPath, nullable};
+use crate::http::paging::ProjectPaging;
 use crate::http::reply::{Head, List, Mount, Reply, Time};
 use crate::http::submission::Submission;
 use crate::http::version::{Matching, tagged};
@@ -63,22 +64,6 @@ pub struct UpdateConversation {
     metadata: Option<Option<Map<String, Value>>>,
     /// The version that must be stored.
     version: Option<u64>,
-}
-
-#[derive(Deserialize, utoipa::IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub struct ListConversations {
-    /// Whose conversations; absent: those of the key's project.
-    project_id: Option<String>,
-    /// Most records in a page: 1–100, 20 if absent.
-    #[param(minimum = 1, maximum = 100)]
-    #[serde(default, deserialize_with = "loose")]
-    limit: Option<i64>,
-    /// `next_cursor` of the page before.
-    cursor: Option<String>,
-    /// The last id of the page before, as OpenAI's clients send it.
-    after: Option<String>,
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
@@ -147,10 +132,10 @@ pub async fn create(sent: Submission<CreateConversation>, api: web::Data<Api>) -
 }
 
 /// List a project's conversations, newest first, without their messages.
-#[utoipa::path(tag = "conversations", params(ListConversations), responses((status = 200, body = [ConversationBody])))]
+#[utoipa::path(tag = "conversations", params(ProjectPaging), responses((status = 200, body = [ConversationBody])))]
 #[get("/conversations")]
-pub async fn list(caller: Caller, params: ApiParams<ListConversations>, api: web::Data<Api>) -> Reply {
-    let ListConversations { project_id, limit, cursor, after } = params.0;
+pub async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: web::Data<Api>) -> Reply {
+    let ProjectPaging { project_id, limit, cursor, after } = params.0;
     let project = project_id.as_deref().map(project).transpose()?;
     let page = api.conversations.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
     let item = |found: Conversation| caller.mount.item(head(&found), body(found, caller.mount));

@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use super::api_keys::project;
 use super::hyperparameters::{Hyperparameters, Method, MethodBody, ParametersBody};
 use crate::error::{Error, Result};
-use crate::http::input::{ApiParams, ApiPath, loose, nullable, shorten};
-use crate::http::paging::Paging;
+use crate::http::input::{ApiParams, ApiPath, nullable, shorten};
+use crate::http::paging::{Paging, ProjectPaging};
 use crate::http::reply::{Head, Item, List, Mount, Reply, Time};
 use crate::http::{
     Api,
@@ -19,8 +19,8 @@ use crate::http::{
     submission::{Nothing, Submission},
 };
 use crate::ids::{FileId, JobId};
+use crate::service::change::Change;
 use crate::service::jobs::{Job, JobChange, JobEvent};
-use crate::service::keys::Change;
 use crate::service::page::PageRequest;
 use crate::service::training::NewJob;
 
@@ -66,22 +66,6 @@ pub struct UpdateJob {
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<Object>)]
     metadata: Option<Option<Map<String, Value>>>,
-}
-
-#[derive(Deserialize, utoipa::IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub struct ListJobs {
-    /// Whose jobs; absent: those of the key's own project.
-    project_id: Option<String>,
-    /// Most records in a page: 1–100, 20 if absent.
-    #[param(minimum = 1, maximum = 100)]
-    #[serde(default, deserialize_with = "loose")]
-    limit: Option<i64>,
-    /// `next_cursor` of the page before.
-    cursor: Option<String>,
-    /// The last id of the page before, as OpenAI's clients send it.
-    after: Option<String>,
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
@@ -172,14 +156,6 @@ fn file(param: &'static str, text: &str) -> Result<FileId> {
     text.parse().map_err(|_| Error::not_found("file", shorten(text)).param(param))
 }
 
-fn change<T>(field: Option<Option<T>>, text: impl Fn(T) -> String) -> Change<String> {
-    match field {
-        None => Change::Keep,
-        Some(None) => Change::Clear,
-        Some(Some(value)) => Change::Set(text(value)),
-    }
-}
-
 impl CreateJob {
     fn into_new(self) -> Result<NewJob> {
         if self.integrations.is_some_and(|some| !some.is_empty()) {
@@ -210,10 +186,10 @@ pub async fn create(sent: Submission<CreateJob>, api: Data<Api>) -> Reply {
 }
 
 /// List a project's fine-tuning jobs, newest first.
-#[utoipa::path(tag = "fine-tuning", params(ListJobs), responses((status = 200, body = [JobBody])))]
+#[utoipa::path(tag = "fine-tuning", params(ProjectPaging), responses((status = 200, body = [JobBody])))]
 #[get("/fine_tuning/jobs")]
-pub async fn list(caller: Caller, params: ApiParams<ListJobs>, api: Data<Api>) -> Reply {
-    let ListJobs { project_id, limit, cursor, after } = params.0;
+pub async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: Data<Api>) -> Reply {
+    let ProjectPaging { project_id, limit, cursor, after } = params.0;
     let project = project_id.as_deref().map(project).transpose()?;
     let page = api.fine_tuning.jobs.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
     let data = page.items.into_iter().map(|job| item(job, caller.mount)).collect();
@@ -234,8 +210,8 @@ pub async fn get(caller: Caller, id: ApiPath<JobId>, api: Data<Api>) -> Reply {
 #[patch("/fine_tuning/jobs/{job_id}")]
 pub async fn update(id: ApiPath<JobId>, sent: Submission<UpdateJob>, api: Data<Api>) -> Reply {
     let Submission { caller, body: UpdateJob { name, metadata } } = sent;
-    let metadata = change(metadata, |fields| Value::Object(fields).to_string());
-    let job_change = JobChange { name: change(name, |name| name), metadata };
+    let metadata = Change::from(metadata).map(|fields| Value::Object(fields).to_string());
+    let job_change = JobChange { name: name.into(), metadata };
     let job = api.fine_tuning.jobs.update(&caller.access, id.0, job_change).await?;
     reply(&caller, job)
 }

@@ -7,7 +7,7 @@ use crate::http::input::{ApiPath, nullable};
 use crate::http::reply::{Head, Mount, Reply, Time};
 use crate::http::{Api, caller::Caller, submission::Submission};
 use crate::ids::ProjectId;
-use crate::service::keys::Change;
+use crate::service::change::Change;
 use crate::service::limits::{LimitsChange, ProjectLimits, QuotasChange, RatesChange};
 use crate::storage::limits::{Quotas, Rates};
 
@@ -116,17 +116,13 @@ struct HeldBody {
     storage_bytes: u64,
 }
 
-fn change(field: Option<Option<i64>>) -> Change<i64> {
-    field.map_or(Change::Keep, |value| value.map_or(Change::Clear, Change::Set))
-}
-
 impl From<UpdateRates> for RatesChange {
     fn from(asked: UpdateRates) -> Self {
         Self {
-            requests_per_minute: change(asked.requests_per_minute),
-            burst_limit: change(asked.burst_limit),
-            tokens_per_minute: change(asked.tokens_per_minute),
-            token_budget: change(asked.token_budget),
+            requests_per_minute: asked.requests_per_minute.into(),
+            burst_limit: asked.burst_limit.into(),
+            tokens_per_minute: asked.tokens_per_minute.into(),
+            token_budget: asked.token_budget.into(),
         }
     }
 }
@@ -134,12 +130,12 @@ impl From<UpdateRates> for RatesChange {
 impl From<UpdateQuotas> for QuotasChange {
     fn from(asked: UpdateQuotas) -> Self {
         Self {
-            api_keys: change(asked.api_keys),
-            conversations: change(asked.conversations),
-            agents: change(asked.agents),
-            files: change(asked.files),
-            jobs: change(asked.fine_tuning_jobs),
-            bytes: change(asked.storage_bytes),
+            api_keys: asked.api_keys.into(),
+            conversations: asked.conversations.into(),
+            agents: asked.agents.into(),
+            files: asked.files.into(),
+            jobs: asked.fine_tuning_jobs.into(),
+            bytes: asked.storage_bytes.into(),
         }
     }
 }
@@ -148,8 +144,8 @@ impl From<UpdateLimits> for LimitsChange {
     fn from(asked: UpdateLimits) -> Self {
         let UpdateLimits { requests_per_minute, burst_limit, tokens_per_minute, token_budget, ceiling, quotas } = asked;
         let own = UpdateRates { requests_per_minute, burst_limit, tokens_per_minute, token_budget };
-        let ceiling = ceiling.map(|value| value.map_or(Change::Clear, |rates| Change::Set(rates.into())));
-        let quotas = quotas.map(|value| value.map_or(Change::Clear, |quotas| Change::Set(quotas.into())));
+        let ceiling = Change::from(ceiling).map(RatesChange::from);
+        let quotas = Change::from(quotas).map(QuotasChange::from);
         Self { own: own.into(), ceiling, quotas }
     }
 }

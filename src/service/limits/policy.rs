@@ -1,13 +1,13 @@
 //! The settings themselves: what may be asked for, and what is in force.
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::ambient::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
+use crate::service::change::Change;
 use crate::service::holdings::{self, Holding};
-use crate::service::keys::Change;
 use crate::storage::holdings::HoldingsRecord;
 use crate::storage::limits::{LimitsRecord, Quotas, Rates};
 
@@ -79,30 +79,35 @@ pub struct QuotasChange {
 }
 
 /// A change of a project's limits.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct LimitsChange {
     pub own: RatesChange,
     /// Admins only; clearing it removes every ceiling.
-    pub ceiling: Option<Change<RatesChange>>,
+    pub ceiling: Change<RatesChange>,
     /// Admins only; clearing it brings the defaults back.
-    pub quotas: Option<Change<QuotasChange>>,
+    pub quotas: Change<QuotasChange>,
 }
 
 impl LimitsChange {
+    /// A change of the project's own rates alone.
+    pub fn own(own: RatesChange) -> Self {
+        Self { own, ceiling: Change::Keep, quotas: Change::Keep }
+    }
+
     pub(super) fn is_admins(&self) -> bool {
-        self.ceiling.is_some() || self.quotas.is_some()
+        !matches!((self.ceiling, self.quotas), (Change::Keep, Change::Keep))
     }
 
     pub(super) fn apply(&self, old: LimitsRecord) -> Result<LimitsRecord> {
         let ceiling = match self.ceiling {
-            None | Some(Change::Keep) => old.ceiling,
-            Some(Change::Clear) => Rates::default(),
-            Some(Change::Set(change)) => rates(old.ceiling, change, "ceiling.")?,
+            Change::Keep => old.ceiling,
+            Change::Clear => Rates::default(),
+            Change::Set(change) => rates(old.ceiling, change, "ceiling.")?,
         };
         let quotas = match self.quotas {
-            None | Some(Change::Keep) => old.quotas,
-            Some(Change::Clear) => Quotas::default(),
-            Some(Change::Set(change)) => quotas(old.quotas, change)?,
+            Change::Keep => old.quotas,
+            Change::Clear => Quotas::default(),
+            Change::Set(change) => quotas(old.quotas, change)?,
         };
         let own = rates(old.own, self.own, "")?;
         self.below(&own, &ceiling)?;
@@ -212,8 +217,22 @@ fn number(field: &str, old: Option<u64>, change: Change<i64>, least: u64, most: 
     }
 }
 
-/// What the audit log says of a change.
+/// What the audit log says of a change: the fields that differ, as they were and as they are.
 pub(super) fn difference(old: &LimitsRecord, new: &LimitsRecord) -> Value {
-    let view = |record: &LimitsRecord| json!({ "own": record.own, "ceiling": record.ceiling, "quotas": record.quotas });
-    json!({ "old": view(old), "new": view(new) })
+    let fields = |record: &LimitsRecord| {
+        let parts = [("", json!(record.own)), ("ceiling.", json!(record.ceiling)), ("quotas.", json!(record.quotas))];
+        let fields = parts.into_iter().flat_map(|(place, part)| {
+            let Value::Object(part) = part else { return Vec::new() };
+            part.into_iter().map(|(name, value)| (format!("{place}{name}"), value)).collect()
+        });
+        fields.collect::<Map<String, Value>>()
+    };
+    let (mut before, mut after) = (fields(old), fields(new));
+    let same: Vec<String> =
+        before.iter().filter(|(name, value)| after.get(*name) == Some(value)).map(|(name, _)| name.clone()).collect();
+    for name in same {
+        before.remove(&name);
+        after.remove(&name);
+    }
+    json!({ "old": before, "new": after })
 }

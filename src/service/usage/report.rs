@@ -134,7 +134,8 @@ impl Usage {
 }
 
 fn plan(query: ReportQuery, now: Timestamp) -> Result<Plan> {
-    let end = query.end.unwrap_or(now);
+    // Just after now: what was answered in this very millisecond is in.
+    let end = query.end.unwrap_or_else(|| now.after(Duration::from_millis(1)));
     let month_ago = end.as_millis().saturating_sub(i64::try_from(THIRTY_DAYS.as_millis()).unwrap_or(i64::MAX));
     let start = query.start.unwrap_or_else(|| Width::Minute.floor(Timestamp::from_millis(month_ago)));
     if start >= end {

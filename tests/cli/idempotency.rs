@@ -1,0 +1,90 @@
+//! T23: a crash between the commit of a write and its answer, and the retry that follows.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use reqwest::Method;
+use reqwest::blocking::Client;
+use serde_json::{Value, json};
+
+use crate::process::{Serving, folder, run};
+use crate::tiny_model::TinyModel;
+
+const CLIENTS: usize = 8;
+
+/// Creates the project `name` under an idempotency key of the same name; its id, if it is answered.
+fn create(serving: &Serving, client: &Client, name: &str) -> Option<String> {
+    let sent = client
+        .post(format!("{}/v1/projects", serving.url))
+        .bearer_auth(serving.key())
+        .header("content-type", "application/json")
+        .header("idempotency-key", name)
+        .body(json!({ "name": name }).to_string())
+        .send();
+    let body: Value = serde_json::from_str(&sent.ok()?.text().ok()?).ok()?;
+    Some(body["id"].as_str().unwrap_or_else(|| panic!("{body}")).to_owned())
+}
+
+/// How many projects there are of each name.
+fn counts(serving: &Serving) -> BTreeMap<String, usize> {
+    let (mut found, mut path) = (BTreeMap::new(), "/v1/projects?limit=100".to_owned());
+    loop {
+        let page: Value = serde_json::from_str(&serving.request(Method::GET, &path, None).text().unwrap()).unwrap();
+        for project in page["data"].as_array().unwrap() {
+            *found.entry(project["name"].as_str().unwrap().to_owned()).or_default() += 1;
+        }
+        match page["next_cursor"].as_str() {
+            Some(cursor) => path = format!("/v1/projects?limit=100&cursor={cursor}"),
+            None => return found,
+        }
+    }
+}
+
+#[test]
+fn a_retry_after_a_crash_has_no_second_effect_and_no_other_answer() {
+    let folder = folder(&TinyModel::default());
+    let mut serving = Serving::start(folder.path(), &[]);
+    let mut answered: BTreeMap<String, String> = BTreeMap::new();
+    for round in 0..4_u64 {
+        let (done, open): (Vec<_>, Vec<_>) = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..CLIENTS)
+                .map(|place| {
+                    let serving = &serving;
+                    scope.spawn(move || {
+                        let (client, mut done) = (Client::new(), Vec::new());
+                        for number in 0.. {
+                            let name = format!("r{round} c{place} n{number}");
+                            match create(serving, &client, &name) {
+                                Some(id) => done.push((name, id)),
+                                None => return (done, name),
+                            }
+                        }
+                        unreachable!()
+                    })
+                })
+                .collect();
+            std::thread::sleep(Duration::from_millis(200 + 97 * round));
+            serving.signal("KILL");
+            clients.into_iter().map(|client| client.join().unwrap()).unzip()
+        });
+        serving.wait(Duration::from_secs(5));
+        serving = Serving::start(folder.path(), &[]);
+        answered.extend(done.into_iter().flatten());
+        // What was in flight is sent again, and so is the last that was answered.
+        let client = Client::new();
+        for name in open {
+            answered.insert(name.clone(), create(&serving, &client, &name).unwrap());
+        }
+        for (name, id) in answered.iter().rev().take(20) {
+            assert_eq!(create(&serving, &client, name).as_ref(), Some(id));
+        }
+    }
+    let counts = counts(&serving);
+    assert!(answered.len() > 100, "{}", answered.len());
+    for name in answered.keys() {
+        assert_eq!(counts.get(name), Some(&1), "{name}");
+    }
+    assert_eq!(counts.len(), answered.len() + 1, "and the default project");
+    drop(serving);
+    assert!(run(folder.path(), &["check"]).status.success());
+}
