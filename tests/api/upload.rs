@@ -5,8 +5,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use outpost::control;
 use outpost::ids::{FileId, JobId, ProjectId};
 use outpost::storage::holdings::{self, HoldingsRecord};
 use outpost::storage::jobs::{self, JobRecord};
@@ -93,9 +94,20 @@ pub fn records(folder: &Path) -> BTreeMap<String, u64> {
     report.records
 }
 
-/// Stops a server after the time in which what belongs to no file is removed.
+/// Stops a server once what belongs to no file is removed.
 pub fn stop_swept(server: Server) -> TempDir {
-    std::thread::sleep(Duration::from_millis(700));
+    // A client that has just left must be noticed first.
+    std::thread::sleep(Duration::from_millis(500));
+    let data = server.folder.path().join("data");
+    let begun = Instant::now();
+    let swept = || match control::ask(&data, &control::Request::Check).unwrap() {
+        Some(control::Answer::Done { lines, .. }) => lines.iter().any(|line| line == "file_remains: 0"),
+        _ => false,
+    };
+    while !swept() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "chunks of no file are still there");
+        std::thread::sleep(Duration::from_millis(50));
+    }
     server.stop()
 }
 

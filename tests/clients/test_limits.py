@@ -19,19 +19,19 @@ def limited(http, project, project_key):
 
 def test_a_rate_limit_is_a_rate_limit_error(server, limited):
     change, key = limited
-    change(requests_per_minute=60, burst_limit=1)
+    change(requests_per_minute=20, burst_limit=1)
     client = server.client(key=key)
     headers = client.models.with_raw_response.list().headers
-    assert (headers["x-ratelimit-limit-requests"], headers["x-ratelimit-remaining-requests"]) == ("60", "0")
+    assert (headers["x-ratelimit-limit-requests"], headers["x-ratelimit-remaining-requests"]) == ("20", "0")
     with pytest.raises(openai.RateLimitError) as caught:
         client.models.list()
     assert (caught.value.type, caught.value.code) == ("rate_limit_error", "rate_limit_exceeded")
-    assert 0 < int(caught.value.response.headers["retry-after-ms"]) <= 1000
+    assert 0 < int(caught.value.response.headers["retry-after-ms"]) <= 3000
 
 
 def test_the_client_waits_as_told_and_succeeds(server, limited):
     change, key = limited
-    change(requests_per_minute=60, burst_limit=1)
+    change(requests_per_minute=20, burst_limit=1)
     client = server.client(key=key, max_retries=2)
     client.models.list()
     before = time.monotonic()
