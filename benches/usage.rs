@@ -8,6 +8,9 @@
     reason = "a benchmark measures and reports"
 )]
 
+#[path = "../tests/common/dice.rs"]
+mod dice;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,16 +24,9 @@ use outpost::service::{Access, Keys, first_start};
 use outpost::storage::usage::{self, Amounts, SeriesRecord, UsageRecord};
 use outpost::storage::{Store, StoreSettings};
 
+use dice::Dice;
+
 const MONTH: i64 = 30 * 86_400_000;
-
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
 
 fn percentile(times: &mut [Duration], percent: usize) -> Duration {
     times.sort_unstable();

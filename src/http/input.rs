@@ -229,6 +229,11 @@ where
     Option::deserialize(deserializer).map(Some)
 }
 
+/// An object that is kept as text.
+pub fn object_text(fields: Map<String, Value>) -> String {
+    Value::Object(fields).to_string()
+}
+
 /// A number or flag that a query string writes as text and a JSON body as itself.
 #[derive(Deserialize)]
 #[serde(untagged)]

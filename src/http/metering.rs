@@ -31,11 +31,14 @@ pub async fn meter<B: MessageBody + 'static>(
     request: ServiceRequest,
     next: Next<B>,
 ) -> Result<ServiceResponse<EitherBody<B>>, ActixError> {
-    let Some((api, bill)) = open(&request) else {
-        return Err(Error::internal("metering stands outside the two mounts").into());
+    let (Some(api), Some(access)) = (request.app_data::<web::Data<Api>>().cloned(), caller(&request)) else {
+        return Err(Error::internal("metering stands outside the two mounts, or before authentication").into());
     };
+    let pattern = request.match_pattern();
+    let route = pattern.as_deref().and_then(Mount::of).map(|(_, route)| route).filter(|route| route.len() > 1);
+    let bill = Arc::new(api.meter.open(&access, endpoint(request.method(), route)));
     request.extensions_mut().insert(bill.clone());
-    let (standing, admitted) = match admit(&api, &request).await {
+    let (standing, admitted) = match admit(&api, &access, route).await {
         Ok(found) => found,
         Err(error) => (Standing::default(), Err(error)),
     };
@@ -53,34 +56,23 @@ pub async fn meter<B: MessageBody + 'static>(
     Ok(response)
 }
 
-fn open(request: &ServiceRequest) -> Option<(web::Data<Api>, Bill)> {
-    let api = request.app_data::<web::Data<Api>>()?.clone();
-    let access = request.extensions().get::<Access>()?.clone();
-    let bill = Arc::new(api.meter.open(&access, endpoint(request)));
-    Some((api, bill))
+fn caller(request: &ServiceRequest) -> Option<Access> {
+    request.extensions().get::<Access>().cloned()
 }
 
-async fn admit(api: &Api, request: &ServiceRequest) -> Result<(Standing, Result<()>)> {
-    let project = request.extensions().get::<Access>().map(Access::project);
-    let project = project.ok_or_else(|| Error::internal("metering comes after authentication"))?;
-    if path(request).as_deref() == Some(FREE) {
-        return Ok((api.limits.standing(project).await?, Ok(())));
+async fn admit(api: &Api, access: &Access, route: Option<&str>) -> Result<(Standing, Result<()>)> {
+    if route == Some(FREE) {
+        return Ok((api.limits.standing(access.project()).await?, Ok(())));
     }
-    api.limits.admit(project).await
+    api.limits.admit(access.project()).await
 }
 
 /// Method and path below the mount, as the route table spells it; both come from small sets,
 /// whatever the client sent.
-fn endpoint(request: &ServiceRequest) -> String {
+fn endpoint(method: &Method, route: Option<&str>) -> String {
     let known = [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE];
-    let method = known.iter().find(|known| *known == request.method()).map_or("OTHER", Method::as_str);
-    format!("{method} {}", path(request).as_deref().unwrap_or("(unknown)"))
-}
-
-fn path(request: &ServiceRequest) -> Option<String> {
-    let pattern = request.match_pattern()?;
-    let mount = Mount::ALL.into_iter().find(|mount| request.path().starts_with(&format!("{}/", mount.prefix())))?;
-    pattern.strip_prefix(mount.prefix()).filter(|rest| rest.len() > 1).map(str::to_owned)
+    let method = known.iter().find(|known| *known == method).map_or("OTHER", Method::as_str);
+    format!("{method} {}", route.unwrap_or("(unknown)"))
 }
 
 fn tell(headers: &mut HeaderMap, standing: &Standing) {

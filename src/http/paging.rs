@@ -3,6 +3,9 @@
 use serde::Deserialize;
 
 use super::input::loose;
+use super::routes::api_keys::project;
+use crate::error::Result;
+use crate::ids::ProjectId;
 use crate::service::page::PageRequest;
 
 #[derive(Deserialize, utoipa::IntoParams)]
@@ -34,6 +37,14 @@ pub struct ProjectPaging {
     pub cursor: Option<String>,
     /// The last id of the page before, as OpenAI's clients send it.
     pub after: Option<String>,
+}
+
+impl ProjectPaging {
+    /// The project, if one is named, and the page.
+    pub fn into_parts(self) -> Result<(Option<ProjectId>, PageRequest)> {
+        let Self { project_id, limit, cursor, after } = self;
+        Ok((project_id.as_deref().map(project).transpose()?, PageRequest { limit, cursor, after }))
+    }
 }
 
 impl From<Paging> for PageRequest {

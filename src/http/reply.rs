@@ -36,6 +36,14 @@ impl Mount {
         }
     }
 
+    /// The mount that a path lies under, and the rest of the path from its slash on.
+    pub fn of(path: &str) -> Option<(Mount, &str)> {
+        Mount::ALL.into_iter().find_map(|mount| {
+            let rest = path.strip_prefix(mount.prefix())?;
+            rest.starts_with('/').then_some((mount, rest))
+        })
+    }
+
     /// A time as this mount writes it: RFC 3339, or Unix seconds as OpenAI does.
     pub fn time(self, at: Timestamp) -> Time {
         match self {
@@ -76,6 +84,13 @@ pub struct List<T> {
     pub next_cursor: Option<String>,
     pub first_id: Option<String>,
     pub last_id: Option<String>,
+}
+
+/// That a resource is gone, as OpenAI says it.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Deleted {
+    /// Always true.
+    pub deleted: bool,
 }
 
 #[derive(Serialize)]

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::access::{Access, Scope};
 use super::audit::Note;
 use super::change::Change;
-use super::holdings::{self, Holding};
+use super::holdings::{self, Holding, signed};
 use super::page::{Listing, Page, PageRequest, page};
 use super::version::Expected;
 use super::{authority, claim, fields, tools, transcript};
@@ -221,7 +221,7 @@ impl Agents {
     /// A page of a project's agents, the newest first. Default: the project of the key.
     pub async fn list(&self, access: &Access, project: Option<ProjectId>, request: PageRequest) -> Result<Page<Agent>> {
         let project = project.unwrap_or_else(|| access.project());
-        let listing = Listing { name: "agents", project: Some(project) };
+        let listing = Listing { name: "agents", owner: Some(project.to_bytes()) };
         let window = request.window(self.store.pepper(), listing, AgentId::to_bytes)?;
         let access = access.clone();
         let rows = self.store.read(move |tx| {
@@ -238,9 +238,7 @@ impl Agents {
 
     /// A page of an agent's versions, the newest first.
     pub async fn versions(&self, access: &Access, id: AgentId, request: PageRequest) -> Result<Page<Agent>> {
-        // A cursor is bound to the agent, whose id stands where other listings have the project's.
-        let owner = ProjectId::from_bytes(id.to_bytes());
-        let listing = Listing { name: "agent_versions", project: Some(owner) };
+        let listing = Listing { name: "agent_versions", owner: Some(id.to_bytes()) };
         let position = |version: u64| u128::from(version).to_be_bytes();
         let window = request.window(self.store.pepper(), listing, |after: VersionId| position(after.version))?;
         let access = access.clone();
@@ -331,8 +329,4 @@ fn check(content: &AgentVersionRecord) -> Result<()> {
 fn some_tools(json: String) -> Option<String> {
     let json = transcript::compact(&json);
     (json != "[]").then_some(json)
-}
-
-fn signed(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }

@@ -130,7 +130,7 @@ impl Audit {
     /// A page of the log, the newest row first. It may be short, or even empty, and yet have more.
     pub async fn list(&self, access: &Access, filter: AuditFilter, request: PageRequest) -> Result<Page<AuditEvent>> {
         admit(access, &filter)?;
-        let listing = Listing { name: "audit", project: filter.project };
+        let listing = Listing { name: "audit", owner: filter.project.map(ProjectId::to_bytes) };
         let window = request.window(self.store.pepper(), listing, AuditId::to_bytes)?;
         let access = access.clone();
         let found = self.store.read(move |tx| {

@@ -50,8 +50,7 @@ pub(super) fn key(tx: &impl Look, access: &Access, id: KeyId) -> Result<KeyRecor
 }
 
 /// The same for a change, which also needs at least the powers of the key.
-pub(super) fn key_to_change(tx: &WriteTx, access: &Access, id: KeyId, now: Timestamp) -> Result<KeyRecord> {
-    confirm(tx, access, now)?;
+pub(super) fn key_to_change(tx: &WriteTx, access: &Access, id: KeyId) -> Result<KeyRecord> {
     let record = key(tx, access, id)?;
     access.require_power_over(Scopes::from_bits(record.scopes), record.models.as_deref())?;
     Ok(record)
@@ -77,6 +76,12 @@ pub(super) fn own_or_named_project(
     named: bool,
 ) -> Result<ProjectRecord> {
     if named { named_project(tx, access, id) } else { project(tx, access, id) }
+}
+
+/// The same for a project that something is put into: a living one.
+pub(super) fn receiving_project(tx: &impl Look, access: &Access, id: ProjectId, named: bool) -> Result<()> {
+    let record = own_or_named_project(tx, access, id, named)?;
+    living(&record).map_err(|error| if named { error.param("project_id") } else { error })
 }
 
 /// The resource under an id, if the caller holds `scope` in its project. `what` names its kind.

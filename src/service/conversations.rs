@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::access::{Access, Scope};
 use super::audit::Note;
-use super::holdings::{self, Holding};
+use super::holdings::{self, Holding, signed};
 use super::page::{Listing, Page, PageRequest, page};
 use super::transcript::{self, Unknown};
 use super::version::Expected;
@@ -226,7 +226,7 @@ impl Conversations {
         request: PageRequest,
     ) -> Result<Page<Conversation>> {
         let project = project.unwrap_or_else(|| access.project());
-        let listing = Listing { name: "conversations", project: Some(project) };
+        let listing = Listing { name: "conversations", owner: Some(project.to_bytes()) };
         let window = request.window(self.store.pepper(), listing, ConversationId::to_bytes)?;
         let access = access.clone();
         let rows = self.store.read(move |tx| {
@@ -344,8 +344,4 @@ fn settle(
     let next = ConversationRecord { version: old.version + 1, updated_at: now, ..new };
     owned::replace(tx, id.to_bytes(), &next)?;
     Ok(next)
-}
-
-fn signed(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::access::{Access, Scope};
 use super::audit::Note;
 use super::example::Form;
-use super::holdings::{self, Holding};
+use super::holdings::{self, Holding, signed};
 use super::page::{Listing, Page, PageRequest, page};
 use super::places::Places;
 use super::upload::{Sealed, Sweeper, Upload};
@@ -130,7 +130,7 @@ impl Files {
         let caller = access.clone();
         let admitted = self.store.read(move |tx| {
             let Some(likely) = likely else { return Ok(()) };
-            admit(tx, &caller, likely, project.is_some())?;
+            authority::receiving_project(tx, &caller, likely, project.is_some())?;
             holdings::admit(tx, likely, Holding::File, 1, 1)
         });
         admitted.await?;
@@ -159,7 +159,7 @@ impl Files {
         let note = self.note(access, "file.created");
         let caller = access.clone();
         let written = claim::write(&self.store, access, now, move |tx| {
-            admit(tx, &caller, project, new.project.is_some())?;
+            authority::receiving_project(tx, &caller, project, new.project.is_some())?;
             holdings::charge(tx, project, now, Holding::File, 1, signed(record.bytes))?;
             uploads::insert(tx, id, &record)?;
             note.write(tx, project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
@@ -174,7 +174,7 @@ impl Files {
     /// A page of a project's files, the newest first.
     pub async fn list(&self, access: &Access, project: Option<ProjectId>, request: PageRequest) -> Result<Page<File>> {
         let (named, project) = (project.is_some(), project.unwrap_or(access.project()));
-        let listing = Listing { name: "files", project: Some(project) };
+        let listing = Listing { name: "files", owner: Some(project.to_bytes()) };
         let window = request.window(self.store.pepper(), listing, FileId::to_bytes)?;
         let access = access.clone();
         let rows = self.store.read(move |tx| {
@@ -209,7 +209,7 @@ impl Files {
         let caller = access.clone();
         let written = claim::write(&self.store, access, now, move |tx| {
             let record = find(tx, &caller, id)?;
-            authority::project(tx, &caller, record.project).and_then(|project| authority::living(&project))?;
+            authority::living_owner(tx, record.project)?;
             holdings::charge(tx, record.project, now, Holding::File, -1, -signed(record.bytes))?;
             uploads::remove(tx, id, &record)?;
             note.write(tx, record.project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
@@ -225,17 +225,5 @@ impl Files {
 
 /// The file of a path or field, if the caller may manage it.
 pub(super) fn find(tx: &impl Look, access: &Access, id: FileId) -> Result<FileRecord> {
-    let record = uploads::find(tx, id)?.ok_or_else(|| Error::not_found("file", id))?;
-    access.require(record.project, Scope::Project)?;
-    Ok(record)
-}
-
-/// Whether the caller may put files into the project.
-fn admit(tx: &impl Look, access: &Access, project: ProjectId, named: bool) -> Result<()> {
-    let record = authority::own_or_named_project(tx, access, project, named)?;
-    authority::living(&record).map_err(|error| if named { error.param("project_id") } else { error })
-}
-
-fn signed(bytes: u64) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
+    authority::owned(tx, access, Scope::Project, "file", (id, id.to_bytes()))
 }

@@ -91,29 +91,9 @@ pub(super) fn charge(
     count: i64,
     bytes: i64,
 ) -> Result<()> {
-    admit(tx, project, holding, count, bytes)?;
-    book(tx, project, now, holding, count, bytes)
-}
-
-/// Whether the quotas leave room for such a change now.
-pub(super) fn admit(tx: &impl Look, project: ProjectId, holding: Holding, count: i64, bytes: i64) -> Result<()> {
-    let (mut held, quotas) = (holdings::of(tx, project)?, limits::of(tx, project)?.quotas);
-    let (most, most_bytes) = (quota(&quotas, holding), byte_quota(&quotas));
-    if count > 0 && *holding.count(&mut held) >= most {
-        let (noun, field) = (holding.noun(), holding.field());
-        let text = format!(
-            "The project may hold {most} {noun} and holds as many. Remove some, or have an admin raise its quota '{field}'."
-        );
-        return Err(Error::new(Code::InsufficientQuota, text));
-    }
-    let would = held.bytes.saturating_add_signed(bytes);
-    if bytes > 0 && would > most_bytes {
-        let text = format!(
-            "The project may hold {most_bytes} bytes of content, and this would make {would}. Remove something, or have an admin raise its quota 'storage_bytes'."
-        );
-        return Err(Error::new(Code::InsufficientQuota, text));
-    }
-    Ok(())
+    let held = holdings::of(tx, project)?;
+    require_room(&held, &limits::of(tx, project)?.quotas, holding, count, bytes)?;
+    holdings::put(tx, project, &held, changed(held, holding, count, bytes), now)
 }
 
 /// The same without a look at the quotas.
@@ -125,9 +105,43 @@ pub(super) fn book(
     count: i64,
     bytes: i64,
 ) -> Result<()> {
-    let mut held = holdings::of(tx, project)?;
+    let held = holdings::of(tx, project)?;
+    holdings::put(tx, project, &held, changed(held, holding, count, bytes), now)
+}
+
+/// Whether the quotas leave room for such a change now.
+pub(super) fn admit(tx: &impl Look, project: ProjectId, holding: Holding, count: i64, bytes: i64) -> Result<()> {
+    require_room(&holdings::of(tx, project)?, &limits::of(tx, project)?.quotas, holding, count, bytes)
+}
+
+fn changed(mut held: HoldingsRecord, holding: Holding, count: i64, bytes: i64) -> HoldingsRecord {
     let counted = holding.count(&mut held);
     *counted = counted.saturating_add_signed(count);
     held.bytes = held.bytes.saturating_add_signed(bytes);
-    holdings::put(tx, project, held, now)
+    held
+}
+
+fn require_room(held: &HoldingsRecord, quotas: &Quotas, holding: Holding, count: i64, bytes: i64) -> Result<()> {
+    let mut would = changed(*held, holding, count, bytes);
+    let (most, most_bytes) = (quota(quotas, holding), byte_quota(quotas));
+    if count > 0 && *holding.count(&mut would) > most {
+        let (noun, field) = (holding.noun(), holding.field());
+        let text = format!(
+            "The project may hold {most} {noun} and holds as many. Remove some, or have an admin raise its quota '{field}'."
+        );
+        return Err(Error::new(Code::InsufficientQuota, text));
+    }
+    if bytes > 0 && would.bytes > most_bytes {
+        let text = format!(
+            "The project may hold {most_bytes} bytes of content, and this would make {}. Remove something, or have an admin raise its quota 'storage_bytes'.",
+            would.bytes
+        );
+        return Err(Error::new(Code::InsufficientQuota, text));
+    }
+    Ok(())
+}
+
+/// A size as a change of what is held.
+pub(super) fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }

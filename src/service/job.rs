@@ -6,7 +6,8 @@ use super::change::Change;
 use super::training::Hyperparameters;
 use crate::ambient::Timestamp;
 use crate::ids::{FileId, JobEventId, JobId, ProjectId};
-use crate::storage::jobs::{JobErrorRecord, JobRecord};
+pub use crate::storage::jobs::JobErrorRecord as JobError;
+use crate::storage::jobs::JobRecord;
 
 /// Where a job stands. The number is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,14 +69,6 @@ pub struct Job {
     pub finished_at: Option<Timestamp>,
 }
 
-/// Why a job failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JobError {
-    pub code: String,
-    pub message: String,
-    pub param: Option<String>,
-}
-
 impl Job {
     pub(super) fn new(id: JobId, record: JobRecord) -> Self {
         Self {
@@ -86,11 +79,11 @@ impl Job {
             model: record.model,
             training_file: record.training_file,
             validation_file: record.validation_file,
-            hyperparameters: Hyperparameters::new(record.hyperparameters),
+            hyperparameters: record.hyperparameters,
             suffix: record.suffix,
             seed: record.seed,
             state: JobState::from_number(record.state),
-            error: record.error.map(|JobErrorRecord { code, message, param }| JobError { code, message, param }),
+            error: record.error,
             fine_tuned_model: record.fine_tuned_model,
             trained_tokens: record.trained_tokens,
             created_at: record.created_at,

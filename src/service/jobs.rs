@@ -17,7 +17,7 @@ use super::{authority, claim, fields};
 use crate::ambient::{Ambient, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{FileId, JobEventId, JobId, ProjectId};
-use crate::storage::jobs::{self, JobErrorRecord, JobEventRecord, JobRecord};
+use crate::storage::jobs::{self, JobEventRecord, JobRecord};
 use crate::storage::{Look, Store, WriteTx, owned};
 
 const UNAVAILABLE: &str = "training_unavailable";
@@ -46,12 +46,11 @@ impl Jobs {
         let note = self.note(access, "fine_tuning_job.created");
         let caller = access.clone();
         let written = claim::write(&self.store, access, now, move |tx| {
-            let owner = authority::own_or_named_project(tx, &caller, project, named)?;
-            authority::living(&owner).map_err(|error| if named { error.param("project_id") } else { error })?;
+            authority::receiving_project(tx, &caller, project, named)?;
             file_of(tx, &caller, project, record.training_file, "training_file")?;
             record.validation_file.map_or(Ok(()), |file| file_of(tx, &caller, project, file, "validation_file"))?;
             holdings::charge(tx, project, now, Holding::Job, 1, 0)?;
-            jobs::insert(tx, id, &record)?;
+            owned::insert(tx, id.to_bytes(), &record)?;
             let told = [(Level::Info, format!("Created fine-tuning job: {id}")), (Level::Error, CANNOT_TRAIN.into())];
             for (event, (level, message)) in events.into_iter().zip(told) {
                 append(tx, id, event, level, message, now)?;
@@ -65,7 +64,7 @@ impl Jobs {
     /// A page of a project's jobs, the newest first.
     pub async fn list(&self, access: &Access, project: Option<ProjectId>, request: PageRequest) -> Result<Page<Job>> {
         let (named, project) = (project.is_some(), project.unwrap_or(access.project()));
-        let listing = Listing { name: "jobs", project: Some(project) };
+        let listing = Listing { name: "jobs", owner: Some(project.to_bytes()) };
         let window = request.window(self.store.pepper(), listing, JobId::to_bytes)?;
         let access = access.clone();
         let rows = self.store.read(move |tx| {
@@ -84,8 +83,7 @@ impl Jobs {
 
     /// A page of what happened to a job, the newest first.
     pub async fn events(&self, access: &Access, id: JobId, request: PageRequest) -> Result<Page<JobEvent>> {
-        // A cursor belongs to one job, whose id stands where others have their project.
-        let listing = Listing { name: "job_events", project: Some(ProjectId::from_bytes(id.to_bytes())) };
+        let listing = Listing { name: "job_events", owner: Some(id.to_bytes()) };
         let window = request.window(self.store.pepper(), listing, JobEventId::to_bytes)?;
         let access = access.clone();
         let rows = self.store.read(move |tx| {
@@ -154,10 +152,10 @@ impl Jobs {
         let caller = access.clone();
         let written = claim::write(&self.store, access, now, move |tx| {
             let mut record = find(tx, &caller, id)?;
-            authority::project(tx, &caller, record.project).and_then(|project| authority::living(&project))?;
+            authority::living_owner(tx, record.project)?;
             let detail = change(tx, &mut record)?;
             record.updated_at = now;
-            jobs::replace(tx, id, &record)?;
+            owned::replace(tx, id.to_bytes(), &record)?;
             note.write(tx, record.project, id, &detail)?;
             Ok(Job::new(id, record))
         });
@@ -178,11 +176,11 @@ fn record(project: ProjectId, recipe: Recipe, now: Timestamp) -> JobRecord {
         model: recipe.model,
         training_file: recipe.training_file,
         validation_file: recipe.validation_file,
-        hyperparameters: recipe.hyperparameters.record(),
+        hyperparameters: recipe.hyperparameters,
         suffix: recipe.suffix,
         seed: recipe.seed,
         state: JobState::Failed as u8,
-        error: Some(JobErrorRecord { code: UNAVAILABLE.into(), message: CANNOT_TRAIN.into(), param: None }),
+        error: Some(JobError { code: UNAVAILABLE.into(), message: CANNOT_TRAIN.into(), param: None }),
         fine_tuned_model: None,
         trained_tokens: None,
         created_at: now,
@@ -192,9 +190,7 @@ fn record(project: ProjectId, recipe: Recipe, now: Timestamp) -> JobRecord {
 }
 
 fn find(tx: &impl Look, access: &Access, id: JobId) -> Result<JobRecord> {
-    let record = jobs::find(tx, id)?.ok_or_else(|| Error::not_found("fine-tuning job", id))?;
-    access.require(record.project, Scope::Project)?;
-    Ok(record)
+    authority::owned(tx, access, Scope::Project, "fine-tuning job", (id, id.to_bytes()))
 }
 
 /// Checks a file that a job names: there, within reach, and of the job's project.

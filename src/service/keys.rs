@@ -225,7 +225,7 @@ impl Keys {
 
     /// A page of a project's keys, the newest first.
     pub async fn list(&self, access: &Access, project: ProjectId, request: PageRequest) -> Result<Page<Key>> {
-        let listing = Listing { name: "keys", project: Some(project) };
+        let listing = Listing { name: "keys", owner: Some(project.to_bytes()) };
         let window = request.window(self.store.pepper(), listing, KeyId::to_bytes)?;
         let access = access.clone();
         let rows = self.store.read(move |tx| {
@@ -285,11 +285,11 @@ impl Keys {
     pub async fn revoke(&self, access: &Access, id: KeyId) -> Result<Key> {
         let now = self.ambient.now();
         let note = self.note(access, "api_key.revoked");
-        let access = access.clone();
-        let written = self.store.write(move |tx| {
-            let mut record = authority::key_to_change(tx, &access, id, now)?;
+        let caller = access.clone();
+        let written = claim::write(&self.store, access, now, move |tx| {
+            let mut record = authority::key_to_change(tx, &caller, id)?;
             if record.revoked_at.is_some() {
-                return Ok(record);
+                return Ok(Key::new(id, record));
             }
             let admin = Scopes::from_bits(record.scopes).contains(Scope::Admin);
             if admin && !authority::another_admin(tx, id, now)? {
@@ -301,9 +301,9 @@ impl Keys {
             holdings::charge(tx, record.project, now, Holding::ApiKey, -1, 0)?;
             stored::replace(tx, id, &record)?;
             note.write(tx, record.project, id, &json!({ "name": record.name }))?;
-            Ok(record)
+            Ok(Key::new(id, record))
         });
-        Ok(Key::new(id, written.await?))
+        written.await
     }
 
     /// The frame of update and rotation. `change` edits the record and returns the audit detail.
@@ -318,7 +318,7 @@ impl Keys {
         let (note, moment) = (self.note(access, action), self.steady.now(&*self.ambient));
         let caller = access.clone();
         let written = claim::write(&self.store, access, now, move |tx| {
-            let mut record = authority::key_to_change(tx, &caller, id, now)?;
+            let mut record = authority::key_to_change(tx, &caller, id)?;
             let project = projects::find(tx, record.project)?;
             project.as_ref().map_or(Ok(()), authority::living)?;
             let detail = change(&mut record)?;

@@ -2,12 +2,11 @@
 //!
 //! A page starts below a position (an id), not at a count, so rows that come or go between two
 //! requests neither repeat nor hide others. A cursor is that position with a MAC that binds it to
-//! the listing and project it came from.
+//! the listing and owner it came from.
 
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
-use crate::ids::ProjectId;
 use crate::storage::Pepper;
 
 const DEFAULT: usize = 20;
@@ -44,15 +43,14 @@ impl<T> Page<T> {
 #[derive(Clone, Copy)]
 pub(super) struct Listing {
     pub name: &'static str,
-    /// None for a listing over all projects.
-    pub project: Option<ProjectId>,
+    /// The project, or the resource, whose listing it is; none for one over all projects.
+    pub owner: Option<[u8; 16]>,
 }
 
 impl Listing {
     fn tag(&self, pepper: &Pepper, position: &[u8; 16]) -> [u8; 16] {
-        let project = self.project.map(ProjectId::to_bytes);
-        let project = project.as_ref().map_or(&[][..], |bytes| bytes);
-        pepper.cursor_tag(&[self.name.as_bytes(), project, position])
+        let owner = self.owner.as_ref().map_or(&[][..], |bytes| bytes);
+        pepper.cursor_tag(&[self.name.as_bytes(), owner, position])
     }
 
     pub fn cursor(&self, pepper: &Pepper, position: [u8; 16]) -> String {

@@ -121,7 +121,7 @@ impl Projects {
     pub async fn list(&self, access: &Access, request: PageRequest) -> Result<Page<Project>> {
         let project = (!access.is_admin()).then(|| access.project());
         access.require(access.project(), Scope::Project)?;
-        let listing = Listing { name: "projects", project };
+        let listing = Listing { name: "projects", owner: project.map(ProjectId::to_bytes) };
         let window = request.window(self.store.pepper(), listing, ProjectId::to_bytes)?;
         let rows = self.store.read(move |tx| match project {
             None => projects::newest(tx, window.before, window.rows()),

@@ -1,12 +1,10 @@
 //! What a fine-tuning job asks for, and the rules of its fields.
 
-use serde::{Deserialize, Serialize};
-
 use super::fields;
 use crate::ambient::Ambient;
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
-use crate::storage::jobs::HyperparametersRecord;
+pub use crate::storage::jobs::HyperparametersRecord as Hyperparameters;
 
 const MOST_EPOCHS: i64 = 50;
 const LARGEST_BATCH: i64 = 256;
@@ -38,26 +36,6 @@ pub struct Asked {
     pub n_epochs: Option<i64>,
     pub batch_size: Option<i64>,
     pub learning_rate_multiplier: Option<f64>,
-}
-
-/// Hyperparameters in order; absent means auto.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Hyperparameters {
-    pub n_epochs: Option<u32>,
-    pub batch_size: Option<u32>,
-    pub learning_rate_multiplier: Option<f64>,
-}
-
-impl Hyperparameters {
-    pub(super) fn new(record: HyperparametersRecord) -> Self {
-        let HyperparametersRecord { n_epochs, batch_size, learning_rate_multiplier } = record;
-        Self { n_epochs, batch_size, learning_rate_multiplier }
-    }
-
-    pub(super) fn record(self) -> HyperparametersRecord {
-        let Self { n_epochs, batch_size, learning_rate_multiplier } = self;
-        HyperparametersRecord { n_epochs, batch_size, learning_rate_multiplier }
-    }
 }
 
 impl Asked {

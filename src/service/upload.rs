@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::dataset::{Checker, Summary};
-use super::holdings::{self, Holding};
+use super::holdings::{self, Holding, signed};
 use super::places::Place;
 use crate::error::{Code, Error, Result};
 use crate::ids::{FileId, ProjectId};
@@ -170,7 +170,7 @@ impl Upload {
         let chunk = Chunk(piece);
         let written = self.store.write(move |tx| {
             if let Some(project) = project {
-                holdings::admit(tx, project, Holding::File, 1, i64::try_from(bytes).unwrap_or(i64::MAX))?;
+                holdings::admit(tx, project, Holding::File, 1, signed(bytes))?;
             }
             uploads::put_chunk(tx, id, place, &chunk)
         });

@@ -47,9 +47,14 @@ pub fn of(tx: &impl Look, project: ProjectId) -> Result<HoldingsRecord> {
     Ok(tx.get(&project.to_bytes())?.unwrap_or_default())
 }
 
-/// Stores what a project holds from `now` on.
-pub fn put(tx: &WriteTx, project: ProjectId, mut holdings: HoldingsRecord, now: Timestamp) -> Result<()> {
-    let before = of(tx, project)?;
+/// Stores what a project holds from `now` on, in place of `before`.
+pub fn put(
+    tx: &WriteTx,
+    project: ProjectId,
+    before: &HoldingsRecord,
+    mut holdings: HoldingsRecord,
+    now: Timestamp,
+) -> Result<()> {
     holdings.changed_at = now.as_millis().max(before.changed_at);
     if holdings.bytes != before.bytes {
         let at = Timestamp::from_millis(holdings.changed_at);

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::codec::Record;
 use super::fields;
-use super::owned::{self, Kind, Owned};
+use super::owned::{Kind, Owned};
 use super::tables::{JOB_EVENTS, JOBS, Table};
 use super::transaction::{Look, WriteTx};
 use crate::ambient::Timestamp;
@@ -81,18 +81,6 @@ pub struct JobEventRecord {
 impl Record for JobEventRecord {
     const TABLE: Table = JOB_EVENTS;
     const VERSION: u8 = 1;
-}
-
-pub fn find(tx: &impl Look, id: JobId) -> Result<Option<JobRecord>> {
-    owned::find(tx, id.to_bytes())
-}
-
-pub fn insert(tx: &WriteTx, id: JobId, record: &JobRecord) -> Result<()> {
-    owned::insert(tx, id.to_bytes(), record)
-}
-
-pub fn replace(tx: &WriteTx, id: JobId, record: &JobRecord) -> Result<()> {
-    owned::replace(tx, id.to_bytes(), record)
 }
 
 pub fn append_event(tx: &WriteTx, job: JobId, id: JobEventId, record: &JobEventRecord) -> Result<()> {

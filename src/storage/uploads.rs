@@ -100,10 +100,6 @@ impl Record for Remains {
     const VERSION: u8 = 1;
 }
 
-pub fn find(tx: &impl Look, id: FileId) -> Result<Option<FileRecord>> {
-    owned::find(tx, id.to_bytes())
-}
-
 /// Stores a piece of what will become the file `id`.
 pub fn put_chunk(tx: &WriteTx, id: FileId, place: u32, chunk: &Chunk) -> Result<()> {
     if place == 0 {

@@ -1,8 +1,8 @@
 //! T6: a client that leaves frees its place in the engine, in every phase and by every way out.
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 
@@ -16,28 +16,10 @@ fn slow() -> TinyModel {
 
 /// Sends a chat request and leaves the connection open.
 fn begin(server: &Server, stream: bool, prompt_words: usize) -> TcpStream {
-    let body = json!({
+    server.begin_chat(&json!({
         "model": MODEL, "stream": stream, "ignore_eos": true, "max_tokens": 1500,
         "messages": [{ "role": "user", "content": "zq ".repeat(prompt_words) }],
-    })
-    .to_string();
-    let mut connection = TcpStream::connect(server.address).unwrap();
-    let head = format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-        server.admin,
-        body.len()
-    );
-    connection.write_all(head.as_bytes()).unwrap();
-    connection.write_all(body.as_bytes()).unwrap();
-    connection
-}
-
-fn wait_running(server: &Server) {
-    let started = Instant::now();
-    while server.engine.load().running == 0 {
-        assert!(started.elapsed() < Duration::from_secs(20), "the request did not start: {:?}", server.engine.load());
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    }))
 }
 
 /// Leaves by FIN, or by RST.
@@ -55,7 +37,7 @@ fn leaving_frees_the_engine_in_prefill_and_in_decode() {
         for abruptly in [false, true] {
             for in_decode in [false, true] {
                 let mut connection = begin(&server, stream, if in_decode { 5 } else { 1500 });
-                wait_running(&server);
+                server.wait_running();
                 if in_decode && stream {
                     let mut first = [0; 512];
                     assert!(connection.read(&mut first).unwrap() > 0);
@@ -82,7 +64,7 @@ fn two_hundred_departures_leave_no_place_taken() {
     for round in 0..50 {
         let crowd: Vec<TcpStream> = (0..4).map(|one| begin(&server, one % 2 == 0, 40)).collect();
         if round % 2 == 0 {
-            wait_running(&server);
+            server.wait_running();
         }
         for (one, connection) in crowd.into_iter().enumerate() {
             leave(connection, one < 2);

@@ -1,7 +1,6 @@
 //! Chats that go on with a stored conversation, or with an agent.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::Read;
 use std::time::Duration;
 
 use reqwest::Method;
@@ -270,16 +269,6 @@ fn slow() -> TinyModel {
     TinyModel { context: 8192, blocks: 4, width: 256, ..TinyModel::default() }
 }
 
-fn wait_running(server: &Server) {
-    for _ in 0..10_000 {
-        if server.engine.load().running > 0 {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    panic!("the request did not start");
-}
-
 #[test]
 fn a_conversation_that_changes_meanwhile_turns_the_answer_into_a_conflict() {
     let server = Server::start_with(&slow());
@@ -289,7 +278,7 @@ fn a_conversation_that_changes_meanwhile_turns_the_answer_into_a_conflict() {
             let more = json!({ "conversation_id": id, "stream": stream, "max_completion_tokens": 150 });
             let answer = std::thread::scope(|scope| {
                 let answer = scope.spawn(|| chat(&server, "/v1", more));
-                wait_running(&server);
+                server.wait_running();
                 let path = format!("/v1/conversations/{id}");
                 if delete {
                     server.delete(&path).ok();
@@ -320,16 +309,9 @@ fn an_abandoned_answer_adds_nothing() {
     let server = Server::start_with(&slow());
     for stream in [true, false] {
         let id = conversation(&server, json!([]));
-        let body = ask(json!({ "conversation_id": id, "stream": stream, "max_completion_tokens": 2000 })).to_string();
-        let mut connection = TcpStream::connect(server.address).unwrap();
-        let head = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-            server.admin,
-            body.len()
-        );
-        connection.write_all(head.as_bytes()).unwrap();
-        connection.write_all(body.as_bytes()).unwrap();
-        wait_running(&server);
+        let body = ask(json!({ "conversation_id": id, "stream": stream, "max_completion_tokens": 2000 }));
+        let mut connection = server.begin_chat(&body);
+        server.wait_running();
         if stream {
             assert!(connection.read(&mut [0; 512]).unwrap() > 0);
         }

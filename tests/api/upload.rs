@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use outpost::control;
 use outpost::ids::{FileId, JobId, ProjectId};
 use outpost::storage::holdings::{self, HoldingsRecord};
-use outpost::storage::jobs::{self, JobRecord};
+use outpost::storage::jobs::JobRecord;
 use outpost::storage::limits::{self, LimitsRecord, Quotas};
+use outpost::storage::owned;
 use outpost::storage::uploads::{self, Chunk};
 use outpost::storage::{Store, StoreSettings, WriteTx, check};
 use reqwest::Method;
@@ -127,8 +128,8 @@ pub fn queue_again(folder: &Path, job: &str) {
     let id: JobId = job.parse().unwrap();
     within(&folder.join("data"), async move |store| {
         let put = move |tx: &WriteTx| {
-            let job = jobs::find(tx, id)?.unwrap();
-            jobs::replace(tx, id, &JobRecord { state: 1, error: None, finished_at: None, ..job })
+            let job = owned::find::<JobRecord>(tx, id.to_bytes())?.unwrap();
+            owned::replace(tx, id.to_bytes(), &JobRecord { state: 1, error: None, finished_at: None, ..job })
         };
         store.write(put).await.unwrap();
     });

@@ -10,22 +10,13 @@ use reqwest::Method;
 use reqwest::blocking::Client;
 use serde_json::{Value, json};
 
+use crate::dice::Dice;
 use crate::process::{MODEL, Serving, folder, run, said};
 use crate::tiny_model::{self, TinyModel};
 
 const CLIENTS: usize = 16;
 const SLOW: &str = "slow";
 const BROKEN: &str = "broken";
-
-/// A small generator, so that a failure can be repeated.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
 
 /// Requests by outcome and tokens, as `usage` names them.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

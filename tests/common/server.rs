@@ -1,6 +1,7 @@
 //! A whole server inside the test process, on a free port, with a tiny random model.
 
-use std::net::SocketAddr;
+use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -161,6 +162,29 @@ impl Server {
             request = request.body(body);
         }
         read(request.send().unwrap())
+    }
+
+    /// Sends a chat request as the admin and leaves the connection open.
+    pub fn begin_chat(&self, body: &Value) -> TcpStream {
+        let body = body.to_string();
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            self.admin,
+            body.len()
+        );
+        let mut connection = TcpStream::connect(self.address).unwrap();
+        connection.write_all(head.as_bytes()).unwrap();
+        connection.write_all(body.as_bytes()).unwrap();
+        connection
+    }
+
+    /// Waits until the engine works on something.
+    pub fn wait_running(&self) {
+        let started = Instant::now();
+        while self.engine.load().running == 0 {
+            assert!(started.elapsed() < Duration::from_secs(20), "nothing has started: {:?}", self.engine.load());
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// A new project and a key in it with the default scopes: `(project id, key id, secret)`.

@@ -8,24 +8,20 @@ use outpost::service::{Keys, Secret};
 use outpost::storage::{Store, check};
 
 use super::world::{Clock, World, settings};
+use crate::dice::Dice;
 
-/// A small generator, so that a failure can be repeated.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % end
-    }
+/// A place in something of this length.
+fn place(dice: &mut Dice, length: usize) -> usize {
+    dice.below(length as u64) as usize
 }
 
 fn damage(whole: &[u8], dice: &mut Dice, kind: usize) -> Vec<u8> {
     let mut bytes = whole.to_vec();
     match kind {
-        0 => (0..64).for_each(|_| bytes[dice.below(whole.len())] ^= 1 << dice.below(8)),
-        1 => bytes.truncate(dice.below(whole.len())),
+        0 => (0..64).for_each(|_| bytes[place(dice, whole.len())] ^= 1 << place(dice, 8)),
+        1 => bytes.truncate(place(dice, whole.len())),
         _ => {
-            let (one, other) = (dice.below(whole.len() / 4096) * 4096, dice.below(whole.len() / 4096) * 4096);
+            let (one, other) = (place(dice, whole.len() / 4096) * 4096, place(dice, whole.len() / 4096) * 4096);
             bytes[other..other + 4096].copy_from_slice(&whole[one..one + 4096]);
         }
     }

@@ -11,16 +11,7 @@ use outpost::service::usage::{
 };
 
 use super::world::{START, World, refusal};
-
-/// A small generator, so that a failure can be repeated.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
+use crate::dice::Dice;
 
 /// What was recorded, as a list.
 struct Entry {

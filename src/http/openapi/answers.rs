@@ -12,8 +12,7 @@ pub fn complete(document: &mut Value) {
     let idle = without_demands(&document["components"]["schemas"]);
     let Some(paths) = document.get_mut("paths").and_then(Value::as_object_mut) else { return };
     for (path, item) in paths {
-        let below = |mount: &Mount| path.strip_prefix(mount.prefix()).is_some_and(|rest| rest.starts_with('/'));
-        let mount = Mount::ALL.into_iter().find(below);
+        let mount = Mount::of(path).map(|(mount, _)| mount);
         let operations = item.as_object_mut().into_iter().flat_map(Map::values_mut);
         for operation in operations.filter(|operation| operation["responses"].is_object()) {
             frame(operation, mount);

@@ -5,16 +5,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 
 use super::api_keys::project;
-use super::conversations::{Deleted, text};
-use crate::http::input::{ApiParams, ApiPath, loose, nullable};
+use crate::http::input::{ApiParams, ApiPath, loose, nullable, object_text};
 use crate::http::paging::{Paging, ProjectPaging};
-use crate::http::reply::{Head, Item, List, Mount, Reply, Time};
+use crate::http::reply::{Deleted, Head, Item, List, Mount, Reply, Time};
 use crate::http::submission::Submission;
 use crate::http::version::{Matching, tagged};
 use crate::http::{Api, caller::Caller};
 use crate::ids::AgentId;
 use crate::service::agents::{Agent, AgentChange, Memory, NewAgent, VersionId};
-use crate::service::page::PageRequest;
+use crate::service::change::Change;
 
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -171,7 +170,7 @@ pub async fn create(sent: Submission<CreateAgent>, api: web::Data<Api>) -> Reply
         instructions: new.instructions,
         tools: new.tools.map(|json| json.get().to_owned()),
         memory: new.memory.map(Memory::from),
-        metadata: text(new.metadata),
+        metadata: new.metadata.map(object_text),
     };
     let agent = api.agents.create(&caller.access, new).await?;
     reply(&caller, agent)
@@ -181,9 +180,8 @@ pub async fn create(sent: Submission<CreateAgent>, api: web::Data<Api>) -> Reply
 #[utoipa::path(tag = "agents", params(ProjectPaging), responses((status = 200, body = [AgentBody])))]
 #[get("/agents")]
 pub async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: web::Data<Api>) -> Reply {
-    let ProjectPaging { project_id, limit, cursor, after } = params.0;
-    let project = project_id.as_deref().map(project).transpose()?;
-    let page = api.agents.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
+    let (project, wanted) = params.0.into_parts()?;
+    let page = api.agents.list(&caller.access, project, wanted).await?;
     let data = page.items.into_iter().map(|agent| item(agent, caller.mount)).collect();
     caller.list(api.list_id(), List::new(data, page.next_cursor))
 }
@@ -226,9 +224,9 @@ pub async fn update(
         name: sent.name.into(),
         model: sent.model.into(),
         instructions: sent.instructions.into(),
-        tools: sent.tools.map(|tools| tools.map(|json| json.get().to_owned())).into(),
-        memory: sent.memory.map(|memory| memory.map(Memory::from)).into(),
-        metadata: sent.metadata.map(text).into(),
+        tools: Change::from(sent.tools).map(|json| json.get().to_owned()),
+        memory: Change::from(sent.memory).map(Memory::from),
+        metadata: Change::from(sent.metadata).map(object_text),
     };
     let agent = api.agents.update(&caller.access, id.0, change, matching.and(sent.version)).await?;
     reply(&caller, agent)

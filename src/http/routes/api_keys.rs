@@ -133,7 +133,7 @@ fn reply_with_secret(caller: &Caller, api: &Api, key: Key, secret: Option<&Secre
 }
 
 /// A project named in a body or query: one that cannot exist is reported like one that does not.
-pub(super) fn project(text: &str) -> Result<ProjectId> {
+pub fn project(text: &str) -> Result<ProjectId> {
     text.parse().map_err(|_| Error::not_found("project", shorten(text)).param("project_id"))
 }
 

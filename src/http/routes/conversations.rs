@@ -9,15 +9,14 @@ use serde_json::{Map, Value, value::RawValue};
 
 use super::api_keys::project;
 use super::messages::{self, Message};
-use crate::http::input::{ApiParams, ApiPath, nullable};
+use crate::http::input::{ApiParams, ApiPath, nullable, object_text};
 use crate::http::paging::ProjectPaging;
-use crate::http::reply::{Head, List, Mount, Reply, Time};
+use crate::http::reply::{Deleted, Head, List, Mount, Reply, Time};
 use crate::http::submission::Submission;
 use crate::http::version::{Matching, tagged};
 use crate::http::{Api, caller::Caller};
 use crate::ids::ConversationId;
 use crate::service::conversations::{Conversation, NewConversation, Replacement};
-use crate::service::page::PageRequest;
 
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -87,13 +86,6 @@ pub struct TranscriptBody {
     messages: Vec<Box<RawValue>>,
 }
 
-/// That a resource is gone, as OpenAI says it.
-#[derive(Serialize, utoipa::ToSchema)]
-pub struct Deleted {
-    /// Always true.
-    pub deleted: bool,
-}
-
 fn head(conversation: &Conversation) -> Head<ConversationId> {
     Head { id: conversation.id, object: "conversation", state: None }
 }
@@ -114,10 +106,6 @@ fn reply(caller: &Caller, conversation: Conversation) -> Reply {
     tagged(caller.reply(head(&conversation), body(conversation, caller.mount)), version)
 }
 
-pub(super) fn text(metadata: Option<Map<String, Value>>) -> Option<String> {
-    metadata.map(|fields| Value::Object(fields).to_string())
-}
-
 /// Create a conversation.
 #[utoipa::path(tag = "conversations", request_body = CreateConversation,
     responses((status = 200, body = ConversationBody)))]
@@ -126,7 +114,7 @@ pub async fn create(sent: Submission<CreateConversation>, api: web::Data<Api>) -
     let Submission { caller, body: CreateConversation { messages, metadata, project_id } } = sent;
     let project = project_id.as_deref().map(project).transpose()?;
     let messages = messages::texts(&messages.unwrap_or_default());
-    let new = NewConversation { project, messages, metadata: text(metadata) };
+    let new = NewConversation { project, messages, metadata: metadata.map(object_text) };
     let conversation = api.conversations.create(&caller.access, new).await?;
     reply(&caller, conversation)
 }
@@ -135,9 +123,8 @@ pub async fn create(sent: Submission<CreateConversation>, api: web::Data<Api>) -
 #[utoipa::path(tag = "conversations", params(ProjectPaging), responses((status = 200, body = [ConversationBody])))]
 #[get("/conversations")]
 pub async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: web::Data<Api>) -> Reply {
-    let ProjectPaging { project_id, limit, cursor, after } = params.0;
-    let project = project_id.as_deref().map(project).transpose()?;
-    let page = api.conversations.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
+    let (project, wanted) = params.0.into_parts()?;
+    let page = api.conversations.list(&caller.access, project, wanted).await?;
     let item = |found: Conversation| caller.mount.item(head(&found), body(found, caller.mount));
     caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
 }
@@ -167,7 +154,7 @@ pub async fn replace(
     api: web::Data<Api>,
 ) -> Reply {
     let Submission { caller, body: ReplaceConversation { messages, metadata, version } } = sent;
-    let new = Replacement { messages: messages::texts(&messages), metadata: text(metadata) };
+    let new = Replacement { messages: messages::texts(&messages), metadata: metadata.map(object_text) };
     let conversation = api.conversations.replace(&caller.access, id.0, new, matching.and(version)).await?;
     reply(&caller, conversation)
 }
@@ -201,7 +188,7 @@ pub async fn update(
     api: web::Data<Api>,
 ) -> Reply {
     let Submission { caller, body: UpdateConversation { metadata, version } } = sent;
-    let metadata = metadata.map(text);
+    let metadata = metadata.map(|metadata| metadata.map(object_text));
     let conversation = api.conversations.update(&caller.access, id.0, metadata, matching.and(version)).await?;
     reply(&caller, conversation)
 }

@@ -11,7 +11,7 @@ use super::api_keys::project;
 use crate::error::{Error, Result};
 use crate::http::input::{ApiParams, ApiPath, loose, shorten};
 use crate::http::multipart::{Part, Parts};
-use crate::http::reply::{Head, List, Mount, Reply, Time};
+use crate::http::reply::{Deleted, Head, List, Mount, Reply, Time};
 use crate::http::{Api, caller::Caller};
 use crate::ids::{FileId, ProjectId};
 use crate::service::access::Access;
@@ -78,11 +78,6 @@ pub struct FileBody {
     created_at: Time,
     /// Always null: files stay until they are deleted.
     expires_at: Option<Time>,
-}
-
-#[derive(Serialize, utoipa::ToSchema)]
-pub struct DeletedBody {
-    deleted: bool,
 }
 
 fn head(file: &File) -> Head<FileId> {
@@ -212,9 +207,9 @@ pub async fn content(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> Rep
 }
 
 /// Delete a file.
-#[utoipa::path(tag = "files", params(("file_id" = String, Path)), responses((status = 200, body = DeletedBody)))]
+#[utoipa::path(tag = "files", params(("file_id" = String, Path)), responses((status = 200, body = Deleted)))]
 #[delete("/files/{file_id}")]
 pub async fn delete(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> Reply {
     let id = api.files.delete(&caller.access, id.0).await?;
-    caller.reply(Head { id, object: "file", state: None }, DeletedBody { deleted: true })
+    caller.reply(Head { id, object: "file", state: None }, Deleted { deleted: true })
 }

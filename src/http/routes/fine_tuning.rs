@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::api_keys::project;
 use super::hyperparameters::{Hyperparameters, Method, MethodBody, ParametersBody};
 use crate::error::{Error, Result};
-use crate::http::input::{ApiParams, ApiPath, nullable, shorten};
+use crate::http::input::{ApiParams, ApiPath, nullable, object_text, shorten};
 use crate::http::paging::{Paging, ProjectPaging};
 use crate::http::reply::{Head, Item, List, Mount, Reply, Time};
 use crate::http::{
@@ -21,7 +21,6 @@ use crate::http::{
 use crate::ids::{FileId, JobId};
 use crate::service::change::Change;
 use crate::service::jobs::{Job, JobChange, JobEvent};
-use crate::service::page::PageRequest;
 use crate::service::training::NewJob;
 
 #[derive(Deserialize, utoipa::ToSchema)]
@@ -165,7 +164,7 @@ impl CreateJob {
         Ok(NewJob {
             project: self.project_id.as_deref().map(project).transpose()?,
             name: self.name,
-            metadata: self.metadata.map(|fields| Value::Object(fields).to_string()),
+            metadata: self.metadata.map(object_text),
             training_file: file("training_file", &self.training_file)?,
             validation_file: self.validation_file.as_deref().map(|text| file("validation_file", text)).transpose()?,
             hyperparameters: super::hyperparameters::asked(self.hyperparameters, self.method)?,
@@ -189,9 +188,8 @@ pub async fn create(sent: Submission<CreateJob>, api: Data<Api>) -> Reply {
 #[utoipa::path(tag = "fine-tuning", params(ProjectPaging), responses((status = 200, body = [JobBody])))]
 #[get("/fine_tuning/jobs")]
 pub async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: Data<Api>) -> Reply {
-    let ProjectPaging { project_id, limit, cursor, after } = params.0;
-    let project = project_id.as_deref().map(project).transpose()?;
-    let page = api.fine_tuning.jobs.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
+    let (project, wanted) = params.0.into_parts()?;
+    let page = api.fine_tuning.jobs.list(&caller.access, project, wanted).await?;
     let data = page.items.into_iter().map(|job| item(job, caller.mount)).collect();
     caller.list(api.list_id(), List::new(data, page.next_cursor))
 }
@@ -210,9 +208,8 @@ pub async fn get(caller: Caller, id: ApiPath<JobId>, api: Data<Api>) -> Reply {
 #[patch("/fine_tuning/jobs/{job_id}")]
 pub async fn update(id: ApiPath<JobId>, sent: Submission<UpdateJob>, api: Data<Api>) -> Reply {
     let Submission { caller, body: UpdateJob { name, metadata } } = sent;
-    let metadata = Change::from(metadata).map(|fields| Value::Object(fields).to_string());
-    let job_change = JobChange { name: name.into(), metadata };
-    let job = api.fine_tuning.jobs.update(&caller.access, id.0, job_change).await?;
+    let change = JobChange { name: name.into(), metadata: Change::from(metadata).map(object_text) };
+    let job = api.fine_tuning.jobs.update(&caller.access, id.0, change).await?;
     reply(&caller, job)
 }
 

@@ -4,7 +4,7 @@ use actix_web::{get, post, put, web};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 
-use crate::http::input::{ApiParams, ApiPath};
+use crate::http::input::{ApiParams, ApiPath, object_text};
 use crate::http::reply::{Head, Item, List, Mount, Reply, Time};
 use crate::http::{
     Api,
@@ -78,7 +78,7 @@ fn reply(caller: &Caller, project: Project) -> Reply {
 #[post("/projects")]
 pub async fn create(sent: Submission<CreateProject>, api: web::Data<Api>) -> Reply {
     let Submission { caller, body: CreateProject { name, environment, metadata } } = sent;
-    let metadata = metadata.map(|fields| Value::Object(fields).to_string());
+    let metadata = metadata.map(object_text);
     let project = api.projects.create(&caller.access, NewProject { name, environment, metadata }).await?;
     reply(&caller, project)
 }

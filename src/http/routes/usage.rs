@@ -1,11 +1,11 @@
 //! A project's usage: endpoint 8.
 
-use actix_web::http::header;
 use actix_web::{HttpRequest, HttpResponse, get, web};
 use serde::{Deserialize, Serialize};
 
 use crate::ambient::Timestamp;
 use crate::error::{Error, Result};
+use crate::http::accept::preferred;
 use crate::http::input::{ApiParams, ApiPath, shorten};
 use crate::http::reply::{Mount, Reply, Time};
 use crate::http::{Api, caller::Caller};
@@ -248,11 +248,6 @@ impl CsvRow {
     }
 }
 
-fn wants_csv(request: &HttpRequest) -> bool {
-    let accept = request.headers().get(header::ACCEPT).and_then(|value| value.to_str().ok());
-    accept.is_some_and(|accept| accept.split(',').any(|kind| kind.trim().starts_with("text/csv")))
-}
-
 /// Read a project's usage in a window: totals, and buckets. As CSV with `Accept: text/csv`.
 #[utoipa::path(tag = "usage", params(("project_id" = String, Path), UsageParams), responses((
     status = 200,
@@ -272,7 +267,7 @@ pub async fn get(
     let query =
         ReportQuery { start: start_time, end: end_time, width: width(bucket_width.as_deref())?, group_by: by.clone() };
     let report = api.usage.report(&caller.access, id.0, query).await?;
-    if wants_csv(&request) {
+    if preferred(&request, &["application/json", "text/csv"]) == "text/csv" {
         return csv(report);
     }
     let body = body(id.0, report, &by, caller.mount);

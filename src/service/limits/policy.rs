@@ -227,12 +227,10 @@ pub(super) fn difference(old: &LimitsRecord, new: &LimitsRecord) -> Value {
         });
         fields.collect::<Map<String, Value>>()
     };
-    let (mut before, mut after) = (fields(old), fields(new));
-    let same: Vec<String> =
-        before.iter().filter(|(name, value)| after.get(*name) == Some(value)).map(|(name, _)| name.clone()).collect();
-    for name in same {
-        before.remove(&name);
-        after.remove(&name);
-    }
-    json!({ "old": before, "new": after })
+    let (old, new) = (fields(old), fields(new));
+    let unlike = |one: &Map<String, Value>, other: &Map<String, Value>| {
+        let differs = |(name, value): &(&String, &Value)| other.get(*name) != Some(value);
+        one.iter().filter(differs).map(|(name, value)| (name.clone(), value.clone())).collect::<Map<_, _>>()
+    };
+    json!({ "old": unlike(&old, &new), "new": unlike(&new, &old) })
 }
