@@ -7,12 +7,14 @@ use std::sync::Arc;
 use minijinja::value::Value;
 
 use super::budget::Lease;
+use super::schedule::ModelId;
 use super::template::{PromptError, Template};
 use super::tokens::{self, Tokens};
 use crate::ambient::Ambient;
 use crate::models::ModelError;
 use crate::models::gguf::{GgufFile, Header};
 use crate::models::hyper::Hyper;
+use crate::models::kv::{KvShape, KvType};
 use crate::models::llama::Llama;
 
 /// One message of a conversation, as the template sees it.
@@ -25,6 +27,8 @@ pub struct Message {
 
 pub struct TextModel {
     id: String,
+    /// Tells this load from every other.
+    pub(super) key: ModelId,
     pub(super) network: Llama,
     pub(super) tokens: Tokens,
     template: Template,
@@ -46,7 +50,13 @@ fn chat_template(header: &Header) -> Result<&str, String> {
 }
 
 impl TextModel {
-    pub(super) fn open(id: &str, file: &GgufFile, lease: Lease, ambient: Arc<dyn Ambient>) -> Result<Self, String> {
+    pub(super) fn open(
+        id: &str,
+        key: ModelId,
+        file: &GgufFile,
+        lease: Lease,
+        ambient: Arc<dyn Ambient>,
+    ) -> Result<Self, String> {
         let header = &file.header;
         check(header)?;
         let rows = Hyper::read(header).map_err(|error| error.to_string())?.vocabulary;
@@ -54,7 +64,7 @@ impl TextModel {
         let source = chat_template(header)?;
         let template = Template::new(source, tokens.text(tokens.bos), tokens.text(tokens.eos), ambient)?;
         let network = Llama::load(file).map_err(|error| error.to_string())?;
-        Ok(Self { id: id.to_owned(), network, tokens, template, lease })
+        Ok(Self { id: id.to_owned(), key, network, tokens, template, lease })
     }
 
     pub fn id(&self) -> &str {
@@ -99,10 +109,9 @@ impl TextModel {
         self.tokens.bytes(id)
     }
 
-    /// What the caches of `choices` sequences of `positions` take.
-    pub(super) fn kv_bytes(&self, positions: u64, choices: u32) -> u64 {
-        let hyper = self.network.hyper();
-        hyper.kv_bytes_per_token().saturating_mul(positions).saturating_mul(u64::from(choices))
+    /// The sizes of its keys and values.
+    pub(super) fn kv_shape(&self, kind: KvType) -> KvShape {
+        self.network.kv_shape(kind)
     }
 }
 

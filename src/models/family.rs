@@ -1,13 +1,6 @@
 //! The table of families that one decoder serves. A new row is a new family.
 
-/// How rotary embeddings pair the numbers of a head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RopeStyle {
-    /// Neighbours, 2i with 2i+1: converters permute Llama's weights so.
-    Interleaved,
-    /// Halves, i with i+d/2: as GPT-NeoX has it.
-    Halves,
-}
+pub use super::rope::RopeStyle;
 
 /// What differs between decoders of the Llama kind.
 #[derive(Debug, PartialEq, Eq)]

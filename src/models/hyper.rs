@@ -80,11 +80,6 @@ impl Hyper {
     fn metadata_head(&self, sizes: &Sizes<'_>) -> bool {
         sizes.whole("attention.key_length").is_none()
     }
-
-    /// Bytes of keys and values for one position, all blocks, as 32-bit floats.
-    pub fn kv_bytes_per_token(&self) -> u64 {
-        (self.blocks * 2 * self.kv_heads * self.head_width * size_of::<f32>()) as u64
-    }
 }
 
 /// The embedding's rows count the vocabulary: the one number that the weights must agree with.

@@ -8,22 +8,33 @@ use std::sync::Arc;
 
 use candle_core::quantized::{QMatMul, QTensor};
 use candle_core::{Device, Module, Result, Tensor};
-use candle_nn::ops::{rms_norm, silu, softmax_last_dim};
-use candle_nn::rotary_emb::{rope, rope_i};
+use candle_nn::ops::{rms_norm, silu};
 
 use super::ModelError;
-use super::family::RopeStyle;
+use super::attention::{self, Attention, Span};
 use super::gguf::GgufFile;
 use super::hyper::Hyper;
-use super::kv::KvCache;
+use super::kv::{BlockId, KvArena, KvCache, KvShape, KvType};
+use super::rope::Angles;
 
-/// One sequence's part of a step: its next tokens, where its past is, and whether the
-/// distribution after the last of them is wanted.
-#[derive(Debug)]
+/// One sequence's part of a step: its next tokens, where they stand, and where its past is.
+#[derive(Clone, Copy, Debug)]
 pub struct Row<'a> {
     pub tokens: &'a [u32],
-    pub kv: &'a mut KvCache,
-    pub wants_logits: bool,
+    /// Position of the first of them: so many are in the blocks already.
+    pub start: usize,
+    /// Blocks of all positions up to the last of `tokens`. Those that the tokens fall into belong to
+    /// this row alone.
+    pub blocks: &'a [BlockId],
+    pub logits: Wanted,
+}
+
+/// Which distributions of a row are wanted: each is the one after a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    Nothing,
+    Last,
+    All,
 }
 
 /// A loaded decoder; shared by all sequences.
@@ -74,15 +85,6 @@ impl Projection {
     }
 }
 
-/// Cosines and sines of a row's positions (`[t, head_width / 2]`), and its causal mask.
-struct Place {
-    start: usize,
-    count: usize,
-    cos: Tensor,
-    sin: Tensor,
-    mask: Option<Tensor>,
-}
-
 impl Llama {
     pub fn load(file: &GgufFile) -> std::result::Result<Self, ModelError> {
         let hyper = Hyper::read(&file.header)?;
@@ -103,73 +105,69 @@ impl Llama {
         &self.hyper
     }
 
-    /// An empty cache for a sequence of at most `limit` positions.
-    pub fn cache(&self, limit: usize) -> Result<KvCache> {
-        KvCache::new(&self.hyper, limit)
+    /// The sizes of its keys and values.
+    pub fn kv_shape(&self, kind: KvType) -> KvShape {
+        let Hyper { blocks, kv_heads, head_width, .. } = self.hyper;
+        KvShape { layers: blocks, kv_heads, head_width, kind }
     }
 
-    /// Logits after the last of `tokens`, which follow what `kv` holds; `kv` then holds them too.
-    pub fn forward(&self, tokens: &[u32], kv: &mut KvCache) -> Result<Vec<f32>> {
-        let mut rows = [Row { tokens, kv, wants_logits: true }];
-        match self.forward_rows(&mut rows)?.pop().flatten() {
-            Some(logits) => Ok(logits),
-            None => candle_core::bail!("a step gave no logits"),
-        }
+    /// Logits (`[vocabulary]`) after the last of `tokens`, which follow what `cache` holds; it then
+    /// holds them too.
+    pub fn extend(&self, tokens: &[u32], cache: &mut KvCache) -> Result<Vec<f32>> {
+        cache.reserve(tokens.len());
+        let row = Row { tokens, start: cache.length, blocks: &cache.blocks, logits: Wanted::Last };
+        let logits = self.forward(&[row], &mut cache.arena)?.pop().and_then(|mut row| row.pop());
+        cache.length += tokens.len();
+        logits.ok_or_else(|| candle_core::Error::Msg("a step gave no logits".to_owned()))
     }
 
-    /// One step for all rows at once; logits for those that want them, in the rows' order.
-    /// After an error no cache has advanced.
-    pub fn forward_rows(&self, rows: &mut [Row<'_>]) -> Result<Vec<Option<Vec<f32>>>> {
-        let mut places = Vec::with_capacity(rows.len());
-        let mut start = 0;
-        for row in rows.iter_mut() {
-            self.check(row.tokens)?;
-            row.kv.reserve(row.tokens.len())?;
-            places.push(self.place(start, row)?);
-            start += row.tokens.len();
+    /// One step for all rows at once: for each row the logits (`[vocabulary]`) it wants, in the
+    /// order of its tokens. Keys and values of the rows' tokens are in the arena afterwards, and
+    /// nothing else in it has changed, error or not.
+    pub fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Vec<Vec<Vec<f32>>>> {
+        let mut spans = Vec::with_capacity(rows.len());
+        let mut offset = 0;
+        for row in rows {
+            self.check(row)?;
+            let Row { tokens, start, blocks, .. } = *row;
+            spans.push(Span { offset, count: tokens.len(), start, blocks });
+            offset += tokens.len();
         }
+        let positions = spans.iter().flat_map(|span| span.start..span.start + span.count);
+        let angles = Angles::new(&self.frequencies, positions);
         let tokens: Vec<u32> = rows.iter().flat_map(|row| row.tokens).copied().collect();
         let mut x = self.token_embd.embedding(&Tensor::new(tokens, &Device::Cpu)?)?;
         for (index, block) in self.blocks.iter().enumerate() {
-            x = block.forward(&x, index, &self.hyper, rows, &places)?;
+            x = block.forward(&x, index, &self.hyper, &spans, &angles, arena)?;
         }
-        let logits = self.logits(&x, rows, &places)?;
-        for row in rows.iter_mut() {
-            row.kv.advance(row.tokens.len());
-        }
-        Ok(logits)
+        self.logits(&x, rows, &spans)
     }
 
-    fn check(&self, tokens: &[u32]) -> Result<()> {
-        if tokens.is_empty() {
+    fn check(&self, row: &Row<'_>) -> Result<()> {
+        if row.tokens.is_empty() {
             candle_core::bail!("a row without tokens");
         }
-        match tokens.iter().find(|&&id| id as usize >= self.hyper.vocabulary) {
+        match row.tokens.iter().find(|&&id| id as usize >= self.hyper.vocabulary) {
             Some(id) => candle_core::bail!("token {id} is not in the vocabulary of {}", self.hyper.vocabulary),
             None => Ok(()),
         }
     }
 
-    fn place(&self, start: usize, row: &Row<'_>) -> Result<Place> {
-        let (count, past) = (row.tokens.len(), row.kv.len());
-        let angles: Vec<f32> = (past..past + count)
-            .flat_map(|position| self.frequencies.iter().map(move |frequency| position as f32 * frequency))
-            .collect();
-        let angles = Tensor::from_vec(angles, (count, self.frequencies.len()), &Device::Cpu)?;
-        let mask = if count > 1 { Some(causal_mask(count, past)?) } else { None };
-        Ok(Place { start, count, cos: angles.cos()?, sin: angles.sin()?, mask })
-    }
-
-    fn logits(&self, x: &Tensor, rows: &[Row<'_>], places: &[Place]) -> Result<Vec<Option<Vec<f32>>>> {
-        let wanted = rows.iter().zip(places).filter(|(row, _)| row.wants_logits);
-        let last: Vec<u32> = wanted.map(|(_, place)| (place.start + place.count - 1) as u32).collect();
-        if last.is_empty() {
-            return Ok(rows.iter().map(|_| None).collect());
+    fn logits(&self, x: &Tensor, rows: &[Row<'_>], spans: &[Span<'_>]) -> Result<Vec<Vec<Vec<f32>>>> {
+        let wanted = |(row, span): (&Row<'_>, &Span<'_>)| match row.logits {
+            Wanted::Nothing => 0..0,
+            Wanted::Last => span.offset + span.count - 1..span.offset + span.count,
+            Wanted::All => span.offset..span.offset + span.count,
+        };
+        let wanted: Vec<_> = rows.iter().zip(spans).map(wanted).collect();
+        let indices: Vec<u32> = wanted.iter().cloned().flatten().map(|index| index as u32).collect();
+        if indices.is_empty() {
+            return Ok(rows.iter().map(|_| Vec::new()).collect());
         }
-        let x = x.index_select(&Tensor::new(last, &Device::Cpu)?, 0)?;
+        let x = x.index_select(&Tensor::new(indices, &Device::Cpu)?, 0)?;
         let x = rms_norm(&x, &self.output_norm, self.hyper.epsilon)?;
         let mut logits = self.output.forward(&x)?.to_vec2::<f32>()?.into_iter();
-        Ok(rows.iter().map(|row| if row.wants_logits { logits.next() } else { None }).collect())
+        Ok(wanted.into_iter().map(|range| logits.by_ref().take(range.len()).collect()).collect())
     }
 }
 
@@ -201,60 +199,47 @@ impl Block {
         })
     }
 
-    /// `x`: `[rows' tokens, width]`.
-    fn forward(&self, x: &Tensor, index: usize, hyper: &Hyper, rows: &[Row<'_>], places: &[Place]) -> Result<Tensor> {
+    /// `x`: `[tokens of all rows, width]`.
+    fn forward(
+        &self,
+        x: &Tensor,
+        index: usize,
+        hyper: &Hyper,
+        spans: &[Span<'_>],
+        angles: &Angles,
+        arena: &mut KvArena,
+    ) -> Result<Tensor> {
         let normed = rms_norm(x, &self.attn_norm, hyper.epsilon)?;
-        let (q, k, v) = (self.attn_q.forward(&normed)?, self.attn_k.forward(&normed)?, self.attn_v.forward(&normed)?);
-        let mut mixed = Vec::with_capacity(rows.len());
-        for (row, place) in rows.iter().zip(places) {
-            let part = |all: &Tensor| all.narrow(0, place.start, place.count);
-            mixed.push(attend(&part(&q)?, &part(&k)?, &part(&v)?, index, hyper, row.kv, place)?);
-        }
-        let mixed = if let [one] = mixed.as_slice() { one.clone() } else { Tensor::cat(&mixed, 0)? };
+        let mixed = self.attend(&normed, index, hyper, spans, angles, arena)?;
         let x = (x + self.attn_output.forward(&mixed)?)?;
         let normed = rms_norm(&x, &self.ffn_norm, hyper.epsilon)?;
         let gated = (silu(&self.ffn_gate.forward(&normed)?)? * self.ffn_up.forward(&normed)?)?;
         x + self.ffn_down.forward(&gated)?
     }
-}
 
-/// Attention of one row over its whole past: `[t, heads * head_width]` in and out.
-fn attend(
-    q: &Tensor,
-    k: &Tensor,
-    v: &Tensor,
-    index: usize,
-    hyper: &Hyper,
-    kv: &KvCache,
-    place: &Place,
-) -> Result<Tensor> {
-    let Hyper { heads, kv_heads, head_width, .. } = *hyper;
-    let count = place.count;
-    let split = |x: &Tensor, heads: usize| x.reshape((1, count, heads, head_width))?.transpose(1, 2)?.contiguous();
-    let rotate = |x: &Tensor| match hyper.family.rope {
-        RopeStyle::Interleaved => rope_i(x, &place.cos, &place.sin),
-        RopeStyle::Halves => rope(x, &place.cos, &place.sin),
-    };
-    let (keys, values) =
-        kv.append(index, &rotate(&split(k, kv_heads)?)?.squeeze(0)?, &split(v, kv_heads)?.squeeze(0)?)?;
-    let past = keys.dim(1)?;
-    // Queries of the heads that share a key-value head stand below each other: nothing is repeated.
-    let queries = rotate(&split(q, heads)?)?.reshape((kv_heads, heads / kv_heads * count, head_width))?;
-    let queries = (queries * (head_width as f64).sqrt().recip())?;
-    let mut scores = queries.matmul(&keys.transpose(1, 2)?)?;
-    if let Some(mask) = &place.mask {
-        scores = scores.reshape((heads, count, past))?.broadcast_add(mask)?.reshape(scores.shape())?;
+    /// `[tokens, width]` in, `[tokens, heads * head_width]` out.
+    fn attend(
+        &self,
+        x: &Tensor,
+        index: usize,
+        hyper: &Hyper,
+        spans: &[Span<'_>],
+        angles: &Angles,
+        arena: &mut KvArena,
+    ) -> Result<Tensor> {
+        let Hyper { heads, kv_heads, head_width, .. } = *hyper;
+        let numbers = |x: Tensor| x.flatten_all()?.to_vec1::<f32>();
+        let mut queries = numbers(self.attn_q.forward(x)?)?;
+        let mut keys = numbers(self.attn_k.forward(x)?)?;
+        let values = numbers(self.attn_v.forward(x)?)?;
+        angles.rotate(&mut queries, heads, head_width, hyper.family.rope);
+        angles.rotate(&mut keys, kv_heads, head_width, hyper.family.rope);
+        attention::keep(arena, index, spans, &keys, &values)?;
+        let scale = (head_width as f32).sqrt().recip();
+        let attention = Attention { layer: index, heads, scale, window: None, softcap: None };
+        let mixed = attention.over(arena, spans, &queries)?;
+        Tensor::from_vec(mixed, (x.dim(0)?, heads * head_width), &Device::Cpu)
     }
-    let mixed = softmax_last_dim(&scores)?.matmul(&values)?;
-    mixed.reshape((heads, count, head_width))?.transpose(0, 1)?.contiguous()?.reshape((count, heads * head_width))
-}
-
-/// `[count, past + count]`: minus infinity where a token would see a later one.
-fn causal_mask(count: usize, past: usize) -> Result<Tensor> {
-    let total = past + count;
-    let cell = |row: usize, column: usize| if column > past + row { f32::NEG_INFINITY } else { 0. };
-    let cells: Vec<f32> = (0..count).flat_map(|row| (0..total).map(move |column| cell(row, column))).collect();
-    Tensor::from_vec(cells, (count, total), &Device::Cpu)
 }
 
 fn vector(file: &GgufFile, name: &str, width: usize) -> std::result::Result<Tensor, ModelError> {

@@ -2,11 +2,13 @@
 //!
 //! Nothing here knows requests, tokens' text or threads; `engine` drives it.
 
+mod attention;
 pub mod family;
 pub mod gguf;
 pub mod hyper;
 pub mod kv;
 pub mod llama;
+pub mod rope;
 
 /// A model file cannot become a network.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,7 @@
 //! Broken model files are refused in words, and never by a panic or a huge allocation.
 
 use outpost::models::gguf::{GgufFile, parse};
+use outpost::models::kv::{KvCache, KvType};
 use outpost::models::llama::Llama;
 use proptest::prelude::*;
 
@@ -120,9 +121,8 @@ proptest! {
         std::fs::write(&path, bytes).unwrap();
         if let Ok(file) = GgufFile::open(&path)
             && let Ok(model) = Llama::load(&file)
-            && let Ok(mut kv) = model.cache(8)
         {
-            let _ = model.forward(&[1, 2, 3], &mut kv);
+            let _ = model.extend(&[1, 2, 3], &mut KvCache::new(model.kv_shape(KvType::F16)));
         }
     }
 }

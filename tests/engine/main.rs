@@ -9,6 +9,7 @@ mod bench;
 mod decoder;
 mod departures;
 mod files;
+mod prefixes;
 mod prompts;
 mod queue;
 mod registry;
