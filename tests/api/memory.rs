@@ -6,6 +6,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::chat::counts;
 use crate::server::{Answer, Headers, MODEL, Server};
 use crate::tiny_model::TinyModel;
 
@@ -64,7 +65,7 @@ fn a_chat_goes_on_with_the_transcript_and_adds_its_turn() {
         assert_eq!((by_hand.get("conversation"), by_hand.get("truncated_messages")), (None, None));
 
         let answer = chat(&server, mount, json!({ "conversation_id": id })).ok();
-        assert_eq!((said(&answer), &answer["usage"]), (said(&by_hand), &by_hand["usage"]));
+        assert_eq!((said(&answer), counts(&answer["usage"])), (said(&by_hand), counts(&by_hand["usage"])));
         assert_eq!(answer["conversation"], json!({ "id": id, "version": 2 }));
         whole.push(message("assistant", said(&answer)));
         let now = stored(&server, &id);
@@ -89,7 +90,7 @@ fn a_streamed_turn_is_stored_before_the_stream_ends() {
         assert!(done, "{}", answer.text);
         let usage = events.last().unwrap();
         assert_eq!(usage["conversation"], json!({ "id": id, "version": 2 }));
-        assert_eq!(usage["usage"], whole["usage"]);
+        assert_eq!(counts(&usage["usage"]), counts(&whole["usage"]));
         assert!(events[..events.len() - 1].iter().all(|event| event.get("conversation").is_none()));
         let messages = json!([message("user", "Tell me about the sea."), message("assistant", said(&whole))]);
         assert_eq!(stored(&server, &id)["messages"], messages);
@@ -159,7 +160,7 @@ fn an_agent_s_instructions_and_model_apply() {
         let by_hand = chat(&server, mount, by_hand).ok();
         let more = json!({ "agent_id": id, "model": null, "messages": [message("user", "ab")] });
         let answer = chat(&server, mount, more).ok();
-        assert_eq!((said(&answer), &answer["usage"]), (said(&by_hand), &by_hand["usage"]));
+        assert_eq!((said(&answer), counts(&answer["usage"])), (said(&by_hand), counts(&by_hand["usage"])));
         assert_eq!(answer["model"], MODEL);
     }
     let elsewhere = agent(&server, json!({ "model": "absent", "instructions": "Be brief." }));
@@ -180,7 +181,7 @@ fn an_agent_remembers_as_many_messages_as_it_says() {
     let stored = conversation(&server, json!(history));
     let answer = chat(&server, "/v1", json!({ "agent_id": id, "conversation_id": stored })).ok();
     let by_hand = json!({ "messages": [history[2], history[3], message("user", "Tell me about the sea.")] });
-    assert_eq!(answer["usage"], chat(&server, "/v1", by_hand).ok()["usage"]);
+    assert_eq!(counts(&answer["usage"]), counts(&chat(&server, "/v1", by_hand).ok()["usage"]));
 }
 
 /// Twenty turns, more than the tiny model's context holds.
@@ -218,7 +219,7 @@ fn a_conversation_that_is_too_long_is_refused_or_loses_its_oldest_turns() {
         let answer = chat(&server, "/openai/v1", more);
         assert_eq!(answer.headers["x-outpost-truncated-messages"], dropped.to_string().as_str());
         let last = if stream { events(&answer.text).0.pop().unwrap() } else { answer.ok() };
-        assert_eq!((&last["truncated_messages"], &last["usage"]), (&json!(dropped), &by_hand["usage"]));
+        assert_eq!((&last["truncated_messages"], counts(&last["usage"])), (&json!(dropped), counts(&by_hand["usage"])));
         assert_eq!(stored(&server, &id)["message_count"], 43, "what was left out is still stored");
     }
 }

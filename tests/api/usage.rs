@@ -17,6 +17,35 @@ fn chat(server: &Server, key: &str, tokens: u32) -> (u64, u64) {
 }
 
 #[test]
+fn a_prompt_that_was_computed_before_is_told_and_metered_apart() {
+    let server = Server::start();
+    let ask = |key: &str, stream: bool| {
+        let words = "Tell me about the sea and the stars. ".repeat(5);
+        let body = json!({ "model": MODEL, "messages": [{ "role": "user", "content": words }], "max_tokens": 2,
+            "stream": stream, "stream_options": stream.then(|| json!({ "include_usage": true })) });
+        let answer = server.call(Method::POST, "/openai/v1/chat/completions", Some(key), Some(&body));
+        let last = answer.text.lines().filter_map(|line| line.strip_prefix("data: {")).last();
+        let whole = last.map_or_else(|| answer.text.clone(), |line| format!("{{{line}"));
+        let usage = &serde_json::from_str::<Value>(&whole).unwrap()["usage"];
+        let count = |value: &Value| value.as_u64().unwrap();
+        (count(&usage["prompt_tokens"]), count(&usage["prompt_tokens_details"]["cached_tokens"]))
+    };
+    let (own, _, key) = server.tenant("own");
+    let (other, _, foreign) = server.tenant("other");
+    let (prompt, cold) = ask(&key, false);
+    assert_eq!(cold, 0);
+    for stream in [false, true] {
+        let (again, warm) = ask(&key, stream);
+        assert!(again == prompt && warm < prompt && warm + 16 >= prompt, "{warm} of {prompt}");
+    }
+    assert_eq!(ask(&foreign, false), (prompt, 0), "another project's prompt is nobody's business");
+    let tokens = |project: &str| usage(&server, project, "")["tokens"].clone();
+    let (_, warm) = ask(&key, false);
+    assert_eq!((&tokens(&own)["input"], &tokens(&own)["cached"]), (&json!(4 * prompt), &json!(3 * warm)));
+    assert_eq!((&tokens(&other)["input"], &tokens(&other)["cached"]), (&json!(prompt), &json!(0)));
+}
+
+#[test]
 fn every_request_counts_however_it_ends() {
     let server = Server::start();
     let (project, key_id, key) = server.tenant("t");
