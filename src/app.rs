@@ -16,7 +16,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::ambient::{Ambient, Timestamp};
 use crate::calls::{chat::Chat, fine_tuning::FineTuning, models::Models, recall::Recall};
-use crate::config::{Config, Tls};
+use crate::config::{self, Config, Tls};
 use crate::control::Control;
 use crate::engine::{self, Engine};
 use crate::http::Api;
@@ -94,7 +94,7 @@ impl App {
         let engine = Engine::start(engine_settings(config), ambient.clone())?;
         let control = Control::listen(&data, store.clone())?;
         let files = Files::start(store.clone(), ambient.clone()).await.map_err(StartError::Setup)?;
-        let api = Data::new(api(&store, &engine, files, ambient));
+        let api = Data::new(Api { open_metrics: config.open_metrics, ..api(&store, &engine, files, ambient) });
         let limits = server::Limits { drain: config.drain, ..server::Limits::default() };
         let server = server::build(api.clone(), listener, tls, limits)?;
         // The last sixth is for the error events to reach their clients.
@@ -185,7 +185,12 @@ fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
 
 fn engine_settings(config: &Config) -> engine::Settings {
     let defaults = engine::Settings::new(config.places.models.clone(), config.memory);
-    engine::Settings { threads: config.threads, ..defaults }
+    let kv_type = match config.kv_type {
+        config::KvType::F16 => engine::KvType::F16,
+        config::KvType::Q8 => engine::KvType::Q8,
+        config::KvType::F32 => engine::KvType::F32,
+    };
+    engine::Settings { threads: config.threads, max_running: config.max_running, kv_type, ..defaults }
 }
 
 fn api(store: &Store, engine: &Engine, files: Files, ambient: Arc<dyn Ambient>) -> Api {
@@ -208,6 +213,7 @@ fn api(store: &Store, engine: &Engine, files: Files, ambient: Arc<dyn Ambient>) 
         chat: Chat::new(engine.clone(), ambient.clone(), recall),
         store: store.clone(),
         ambient,
+        open_metrics: false,
         draining: AtomicBool::new(false),
     }
 }

@@ -29,6 +29,15 @@ pub struct ServeArgs {
     /// Memory for models and running chats, such as 6GiB or 800MB [default: 75 % of the machine's]
     #[arg(long, env = "OUTPOST_MEMORY", value_name = "SIZE", value_parser = parse_size)]
     pub memory: Option<u64>,
+    /// How the keys and values of running chats are kept: q8 takes half the memory of f16
+    #[arg(long, env = "OUTPOST_KV_TYPE", default_value = "f16", value_name = "TYPE")]
+    pub kv_type: KvType,
+    /// Answers that are generated at the same time; more wait
+    #[arg(long, env = "OUTPOST_MAX_RUNNING", default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub max_running: u16,
+    /// Let anybody read /metrics, not only admin keys
+    #[arg(long, env = "OUTPOST_OPEN_METRICS")]
+    pub open_metrics: bool,
     /// Start without models rather than pull the starter set
     #[arg(long, env = "OUTPOST_NO_PULL")]
     pub no_pull: bool,
@@ -69,6 +78,17 @@ pub enum LogFormat {
     Json,
 }
 
+/// How keys and values are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KvType {
+    /// 16 bits a number
+    F16,
+    /// 8 bits a number and a scale for each position of a head
+    Q8,
+    /// 32 bits a number
+    F32,
+}
+
 /// Where the certificate comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tls {
@@ -84,6 +104,9 @@ pub struct Config {
     pub listen: SocketAddr,
     pub threads: usize,
     pub memory: u64,
+    pub kv_type: KvType,
+    pub max_running: usize,
+    pub open_metrics: bool,
     pub pull: bool,
     /// How long a stop may take, from the signal to the end of the process.
     pub drain: Duration,
@@ -117,6 +140,9 @@ impl Config {
             listen: args.listen,
             threads: args.threads.map_or_else(default_threads, usize::from),
             memory: args.memory.unwrap_or_else(default_memory),
+            kv_type: args.kv_type,
+            max_running: args.max_running.into(),
+            open_metrics: args.open_metrics,
             pull: !args.no_pull,
             drain: Duration::from_secs(args.drain_seconds),
             usage_retention: Duration::from_secs(args.usage_retention_days * 86_400),

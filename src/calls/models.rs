@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::engine::{Engine, Kind, LoadError, ModelInfo};
+use crate::engine::{Engine, InUse, Kind, LoadError, ModelInfo};
 use crate::error::{Code, Error, Result};
 use crate::service::access::Access;
 
@@ -42,6 +42,33 @@ impl Models {
 }
 
 impl Models {
+    /// Reads a model into memory, for whoever operates the installation.
+    pub async fn load(&self, access: &Access, id: &str) -> Result<ModelInfo> {
+        access.require_admin()?;
+        access.require_listed(id)?;
+        let (engine, name) = (self.engine.clone(), id.to_owned());
+        blocking(move || engine.models().load(&name).map(drop).map_err(|error| refuse_load(&name, &error))).await?;
+        self.get(access, id).await
+    }
+
+    /// Gives a model's memory back. 409 while it answers somebody.
+    pub async fn unload(&self, access: &Access, id: &str) -> Result<ModelInfo> {
+        access.require_admin()?;
+        let found = self.get(access, id).await?;
+        let (engine, name) = (self.engine.clone(), id.to_owned());
+        let gone = blocking(move || Ok(engine.models().unload(&name))).await?;
+        gone.map_err(|InUse| {
+            let text = format!("The model '{id}' is in use. Try again when its answers have ended.");
+            Error::new(Code::Conflict, text).param("model_id")
+        })?;
+        Ok(ModelInfo { loaded: false, ..found })
+    }
+
+    /// The engine's figures, as OpenMetrics text.
+    pub fn metrics(&self) -> String {
+        self.engine.metrics()
+    }
+
     /// Why `id` cannot do what this version of the server has no code for yet. `wanted` is the
     /// kind of model that could.
     pub async fn unserved(&self, access: &Access, id: &str, wanted: Kind, what: &str) -> Error {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{OwnedPermit, Sender};
 
+use super::lookup::Lookup;
+use super::metrics::Metrics;
 use super::queue::Arrival;
 use super::request::{Failure, Piece, Sent};
 use super::schedule::{Row, Scheduler, SequenceId};
@@ -21,12 +23,16 @@ pub(super) struct Job {
     cached: u32,
     /// Since when an answer cannot go on because nobody reads.
     unread_since: Option<Duration>,
+    submitted: Duration,
 }
 
 struct Answer {
     sequence: Sequence,
     /// Room in the channel for what the next step makes.
     permit: Option<OwnedPermit<Sent>>,
+    lookup: Lookup,
+    /// When its newest token was made.
+    newest: Option<Duration>,
 }
 
 /// What a row came to.
@@ -40,10 +46,13 @@ pub(super) struct Outcome {
 
 impl Job {
     pub fn new(arrival: Arrival) -> Self {
-        let Arrival { model, request, sender, last } = arrival;
-        let answer = |choice| Some(Answer { sequence: Sequence::new(&model, &request, choice), permit: None });
+        let Arrival { model, request, sender, last, at } = arrival;
+        let answer = |choice| {
+            let (sequence, lookup) = (Sequence::new(&model, &request, choice), Lookup::new(&request.prompt));
+            Some(Answer { sequence, permit: None, lookup, newest: None })
+        };
         let sequences = (0..request.choices).map(answer).collect();
-        Self { model, sender, last: Some(last), sequences, cached: 0, unread_since: None }
+        Self { model, sender, last: Some(last), sequences, cached: 0, unread_since: None, submitted: at }
     }
 
     pub fn caller_left(&self) -> bool {
@@ -79,6 +88,16 @@ impl Job {
         self.unread_since.is_none_or(|since| now.saturating_sub(since) <= patience)
     }
 
+    /// Guesses what comes next of each answer that has begun, where guesses came true more often than
+    /// `worth`.
+    pub fn guess(&mut self, request: u64, scheduler: &mut Scheduler, worth: f32) {
+        for (choice, answer) in (0..).zip(&mut self.sequences) {
+            if let Some(answer) = answer.as_mut().filter(|answer| answer.newest.is_some()) {
+                scheduler.propose(SequenceId { request, choice }, answer.lookup.guess(worth));
+            }
+        }
+    }
+
     /// Notes how much of the prompt was cached.
     pub fn hit(&mut self, tokens: usize) {
         self.cached = u32::try_from(tokens).unwrap_or(u32::MAX);
@@ -86,7 +105,13 @@ impl Job {
 
     /// Takes the distributions that a row came to: one, or one after each token of a draft. Those
     /// after the first token that was not foreseen are of no use.
-    pub fn accept(&mut self, row: &Row, logits: Vec<Vec<f32>>) -> Result<Outcome, Failure> {
+    pub fn accept(
+        &mut self,
+        row: &Row,
+        logits: Vec<Vec<f32>>,
+        now: Duration,
+        metrics: &Metrics,
+    ) -> Result<Outcome, Failure> {
         let own = row.tokens.len() - row.draft;
         let mut outcome = Outcome { positions: own, ..Outcome::default() };
         let slot = self.sequences.get_mut(row.sequence.choice as usize);
@@ -103,6 +128,12 @@ impl Job {
             if outcome.ended || draft.get(at) != Some(&token) {
                 break;
             }
+        }
+        answer.lookup.push(&outcome.new);
+        answer.lookup.learn(row.draft, outcome.new.len().saturating_sub(1));
+        match answer.newest.replace(now) {
+            Some(before) => metrics.next_token(self.model.id(), now.saturating_sub(before)),
+            None => metrics.first_token(self.model.id(), now.saturating_sub(self.submitted)),
         }
         if let (Some(permit), Some(piece)) = (answer.permit.take(), whole) {
             drop(permit.send(Ok(Piece { cached: self.cached, ..piece })));

@@ -9,6 +9,8 @@ mod budget;
 mod detokenizer;
 mod job;
 mod logprobs;
+mod lookup;
+mod metrics;
 mod pace;
 mod pretokenizer;
 mod queue;
@@ -35,7 +37,7 @@ use crate::models::kv::BLOCK;
 pub use crate::models::kv::KvType;
 
 pub use queue::Load;
-pub use registry::{Kind, LoadError, ModelInfo, Registry};
+pub use registry::{InUse, Kind, LoadError, ModelInfo, Registry};
 pub use request::{Ending, Failure, Generation, Piece, Pieces, Refused, Sampling, Ticket, TokenInfo, TokenLogprob};
 pub use template::PromptError;
 pub use text::{Message, TextModel};
@@ -62,6 +64,8 @@ pub struct Settings {
     pub prefill_chunk: usize,
     /// How keys and values are kept.
     pub kv_type: KvType,
+    /// Whether tokens are guessed ahead where that saves time. Answers are the same.
+    pub speculate: bool,
     /// How long a reader may take nothing while its answer waits, before the answer is given up.
     pub reader_patience: Duration,
 }
@@ -79,6 +83,7 @@ impl Settings {
             tenant_part: 2,
             prefill_chunk: 256,
             kv_type: KvType::default(),
+            speculate: true,
             reader_patience: Duration::from_secs(60),
         }
     }
@@ -100,6 +105,7 @@ pub struct Engine {
 struct Owner {
     shared: Arc<queue::Shared>,
     registry: Arc<Registry>,
+    ambient: Arc<dyn Ambient>,
     worker: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -110,9 +116,9 @@ impl Engine {
         let folder = settings.models_dir.clone();
         let shared = Arc::new(queue::Shared::new(settings));
         let registry = Arc::new(Registry::new(folder, Arc::clone(&shared), Arc::clone(&ambient)));
-        let worker = worker::Worker::new(Arc::clone(&shared), Arc::clone(&registry), ambient);
+        let worker = worker::Worker::new(Arc::clone(&shared), Arc::clone(&registry), Arc::clone(&ambient));
         let worker = std::thread::Builder::new().name("engine".to_owned()).spawn(|| worker.run())?;
-        Ok(Self { owner: Arc::new(Owner { shared, registry, worker: Mutex::new(Some(worker)) }) })
+        Ok(Self { owner: Arc::new(Owner { shared, registry, ambient, worker: Mutex::new(Some(worker)) }) })
     }
 
     /// The models on disk and in memory.
@@ -128,11 +134,12 @@ impl Engine {
         let needed_bytes = self.kv_bytes(model, request.prompt.len() as u64 + u64::from(request.max_tokens));
         let budget_bytes = self.kv_budget(model);
         if needed_bytes > budget_bytes {
+            shared.metrics.refuse(model.id(), "memory");
             return Err(Refused::TooLarge { needed_bytes, budget_bytes });
         }
         let prompt_tokens = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
         let capacity = UNREAD_PIECES.max(request.choices as usize);
-        let receiver = shared.push(model, request, capacity)?;
+        let receiver = shared.push(model, request, capacity, self.owner.ambient.uptime())?;
         Ok(Ticket { prompt_tokens, pieces: Pieces::new(receiver, capacity, Arc::clone(shared)) })
     }
 
@@ -165,6 +172,24 @@ impl Engine {
 
     pub fn load(&self) -> Load {
         self.owner.shared.load()
+    }
+
+    /// The engine's figures as OpenMetrics text.
+    pub fn metrics(&self) -> String {
+        let Owner { shared, registry, .. } = &*self.owner;
+        let loaded = registry.loaded();
+        let (inbox, metrics) = (shared.lock(), &shared.metrics);
+        for (key, id) in &loaded {
+            metrics.load(id, &inbox.scheduler.counts_of(*key));
+        }
+        let counts = inbox.scheduler.counts();
+        metrics.speed(inbox.speed());
+        drop(inbox);
+        metrics.memory("weights", shared.budget.total() - shared.budget.room());
+        metrics.memory("kv_held", counts.held_bytes);
+        metrics.memory("kv_cached", counts.cached_bytes);
+        metrics.memory("total", shared.budget.total());
+        metrics.text()
     }
 }
 

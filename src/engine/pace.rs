@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::schedule::Row;
+
 /// The longest that a step may take while nobody waits for the next token of an answer: newcomers
 /// and cancellations are seen between steps.
 const LONGEST: f64 = 0.25;
@@ -11,6 +13,27 @@ const STRETCH: f64 = 2.5;
 const NEWEST: f64 = 0.2;
 /// Below this, prompts would never come to their end.
 const LEAST: usize = 16;
+/// As long as nothing is known.
+const FIRST: usize = 32;
+
+/// What a step is made of, in tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sizes {
+    pub prompt: usize,
+    /// The newest tokens of answers.
+    pub answers: usize,
+    /// Tokens guessed after those.
+    pub draft: usize,
+}
+
+impl Sizes {
+    pub fn add(&mut self, row: &Row) {
+        match row.is_prefill() {
+            true => self.prompt += row.tokens.len(),
+            false => (self.answers, self.draft) = (self.answers + 1, self.draft + row.draft),
+        }
+    }
+}
 
 /// What steps have cost of late, in seconds.
 #[derive(Debug)]
@@ -19,18 +42,20 @@ pub(super) struct Pace {
     /// A step of answers alone.
     decode: Option<f64>,
     /// One prompt token.
-    token: Option<f64>,
+    prompt: Option<f64>,
+    /// One guessed token.
+    draft: Option<f64>,
 }
 
 impl Pace {
     /// `most`: prompt tokens of a step at best.
     pub fn new(most: usize) -> Self {
-        Self { most, decode: None, token: None }
+        Self { most, decode: None, prompt: None, draft: None }
     }
 
     /// Prompt tokens that the next step may take. `decoding`: whether answers run beside them.
     pub fn chunk(&self, decoding: bool) -> usize {
-        let Some(token) = self.token else { return LEAST.max(32).min(self.most) };
+        let Some(token) = self.prompt else { return FIRST.min(self.most) };
         let room = match self.decode {
             Some(decode) if decoding => decode * (STRETCH - 1.),
             _ => LONGEST,
@@ -38,17 +63,28 @@ impl Pace {
         ((room / token) as usize).max(LEAST).min(self.most)
     }
 
-    /// A step with `prompt` prompt tokens, and answers beside them if `decoding`, took so long.
-    pub fn measure(&mut self, prompt: usize, decoding: bool, took: Duration) {
+    /// How often guesses must come true so that checking them saves more than it costs, if `answers`
+    /// answers share a step. `None`: never.
+    pub fn worth(&self, answers: usize) -> Option<f32> {
+        let own = self.decode? / answers.max(1) as f64;
+        let cost = self.draft.or(self.prompt)? / own;
+        (cost < 1.).then_some(cost as f32)
+    }
+
+    /// A step took so long.
+    pub fn measure(&mut self, sizes: Sizes, took: Duration) {
         let took = took.as_secs_f64();
+        let Sizes { prompt, answers, draft } = sizes;
         if took == 0. {
             return;
         }
-        if prompt == 0 {
-            blend(&mut self.decode, took);
-        } else if prompt >= LEAST.min(self.most) {
-            let beside = if decoding { self.decode.unwrap_or(0.) } else { 0. };
-            blend(&mut self.token, (took - beside).max(took * 0.1) / prompt as f64);
+        let beside = if answers > 0 { self.decode.unwrap_or(0.) } else { 0. };
+        let rest = (took - beside).max(took * 0.05);
+        match (prompt, draft) {
+            (0, 0) => blend(&mut self.decode, took),
+            (0, _) => blend(&mut self.draft, rest / draft as f64),
+            (_, 0) if prompt >= LEAST.min(self.most) => blend(&mut self.prompt, rest / prompt as f64),
+            _ => {}
         }
     }
 }
@@ -59,25 +95,41 @@ fn blend(mean: &mut Option<f64>, new: f64) {
 
 #[cfg(test)]
 mod tests {
-    use super::Pace;
+    use super::{Pace, Sizes};
     use std::time::Duration;
+
+    fn measured(prompt: usize, answers: usize, draft: usize, millis: u64, pace: &mut Pace) {
+        (0..50).for_each(|_| pace.measure(Sizes { prompt, answers, draft }, Duration::from_millis(millis)));
+    }
 
     #[test]
     fn prompts_take_what_running_answers_leave() {
         let mut pace = Pace::new(512);
         assert_eq!(pace.chunk(true), 32, "careful before anything is known");
-        (0..50).for_each(|_| pace.measure(0, true, Duration::from_millis(20)));
-        (0..50).for_each(|_| pace.measure(100, false, Duration::from_millis(50)));
+        measured(0, 4, 0, 20, &mut pace);
+        measured(100, 0, 0, 50, &mut pace);
         assert_eq!(pace.chunk(true), 60, "30 ms at half a millisecond each");
         assert_eq!(pace.chunk(false), 500, "a quarter of a second");
-        (0..50).for_each(|_| pace.measure(100, false, Duration::from_secs(1)));
+        measured(100, 0, 0, 1_000, &mut pace);
         assert_eq!((pace.chunk(true), pace.chunk(false)), (16, 25));
     }
 
     #[test]
     fn the_setting_is_the_most() {
         let mut pace = Pace::new(32);
-        (0..50).for_each(|_| pace.measure(32, false, Duration::from_micros(10)));
+        measured(32, 0, 0, 1, &mut pace);
         assert_eq!((pace.chunk(false), Pace::new(8).chunk(true)), (32, 8));
+    }
+
+    #[test]
+    fn guesses_are_worth_it_while_a_step_is_not_shared_by_many() {
+        let mut pace = Pace::new(512);
+        assert_eq!(pace.worth(1), None, "nothing is known");
+        measured(0, 1, 0, 20, &mut pace);
+        measured(100, 0, 0, 400, &mut pace);
+        assert!((pace.worth(1).unwrap() - 0.2).abs() < 1e-3);
+        assert_eq!(pace.worth(5), None, "four milliseconds to save four");
+        measured(0, 1, 5, 40, &mut pace);
+        assert!((pace.worth(4).unwrap() - 0.8).abs() < 1e-3, "{:?}", pace.worth(4));
     }
 }

@@ -10,6 +10,7 @@ use tokio::sync::mpsc;
 
 use super::Settings;
 use super::budget::{Budget, Lease};
+use super::metrics::Metrics;
 use super::request::{Failure, Generation, Refused, Sent};
 use super::schedule::{Full, Limits, ModelId, Request, RequestId, Scheduler, Tenant};
 use super::text::TextModel;
@@ -26,6 +27,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(250);
 pub(super) struct Shared {
     pub settings: Settings,
     pub budget: Arc<Budget>,
+    pub metrics: Metrics,
     inbox: Mutex<Inbox>,
     wake: Condvar,
 }
@@ -59,6 +61,8 @@ pub(super) struct Arrival {
     pub sender: mpsc::Sender<Sent>,
     /// A place in the channel kept for bad news: a reader that is slow learns it too.
     pub last: mpsc::OwnedPermit<Sent>,
+    /// When it was submitted.
+    pub at: Duration,
 }
 
 /// What the engine is busy with.
@@ -79,6 +83,11 @@ impl Inbox {
     pub fn sweep(&mut self) {
         let gone = self.arrivals.extract_if(.., |_, arrival| arrival.sender.is_closed());
         gone.for_each(|(id, _)| self.scheduler.cancel(id));
+    }
+
+    /// Tokens a second of late.
+    pub fn speed(&self) -> f64 {
+        self.speed
     }
 
     /// A step took so many tokens a second.
@@ -123,7 +132,7 @@ impl Shared {
             signal: false,
         };
         let budget = Budget::new(settings.memory_bytes);
-        Self { settings, budget, inbox: Mutex::new(inbox), wake: Condvar::new() }
+        Self { settings, budget, metrics: Metrics::new(), inbox: Mutex::new(inbox), wake: Condvar::new() }
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Inbox> {
@@ -164,6 +173,7 @@ impl Shared {
         model: &Arc<TextModel>,
         request: Generation,
         capacity: usize,
+        at: Duration,
     ) -> Result<mpsc::Receiver<Sent>, Refused> {
         let mut inbox = self.lock();
         if inbox.gate > Gate::Open {
@@ -182,11 +192,13 @@ impl Shared {
             inbox.sweep();
             inbox.scheduler.submit(new())
         });
-        let id =
-            submitted.map_err(|full| Refused::QueueFull { retry_after: inbox.retry_after(full, request.tenant) })?;
+        let id = submitted.map_err(|full| {
+            self.metrics.refuse(model.id(), if full == Full::Model { "model_queue" } else { "project_queue" });
+            Refused::QueueFull { retry_after: inbox.retry_after(full, request.tenant) }
+        })?;
         let (sender, receiver) = mpsc::channel(capacity + 1);
         let Ok(last) = sender.clone().try_reserve_owned() else { return Err(Refused::ShuttingDown) };
-        inbox.arrivals.insert(id, Arrival { model: Arc::clone(model), request, sender, last });
+        inbox.arrivals.insert(id, Arrival { model: Arc::clone(model), request, sender, last, at });
         inbox.signal = true;
         drop(inbox);
         self.wake.notify_one();

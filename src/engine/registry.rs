@@ -15,6 +15,7 @@ use super::budget::Lease;
 use super::queue::Shared;
 use super::scan::{self, Found, Stamp};
 pub use super::scan::{Kind, ModelInfo};
+use super::schedule::ModelId;
 use super::text::{self, TextModel};
 use crate::ambient::Ambient;
 
@@ -36,6 +37,11 @@ pub enum LoadError {
     )]
     NoMemory { needed: u64, budget: u64 },
 }
+
+/// The model answers somebody at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the model is in use")]
+pub struct InUse;
 
 /// The models folder and what is loaded of it.
 pub struct Registry {
@@ -181,6 +187,26 @@ impl Registry {
         Ok(model)
     }
 
+    /// The models in memory: what tells this load from others, and the name.
+    pub(super) fn loaded(&self) -> Vec<(ModelId, String)> {
+        lock(&self.loaded).iter().map(|(id, entry)| (entry.model.key, id.clone())).collect()
+    }
+
+    /// Drops a model from memory unless somebody uses it. One that is not loaded is fine.
+    pub fn unload(&self, id: &str) -> Result<(), InUse> {
+        let mut loaded = lock(&self.loaded);
+        // Only the registry can hand out new handles, and it is locked: a count of one stays one.
+        if loaded.get(id).is_some_and(|entry| Arc::strong_count(&entry.model) > 1) {
+            return Err(InUse);
+        }
+        let gone = loaded.remove(id);
+        drop(loaded);
+        if let Some(gone) = gone {
+            self.shared.forget(gone.model.key);
+        }
+        Ok(())
+    }
+
     fn lease(&self, needed: u64) -> Result<Lease, LoadError> {
         loop {
             if let Some(lease) = self.shared.lease(needed) {
@@ -194,16 +220,18 @@ impl Registry {
 
     /// Drops the model that is longest unused, of those that nobody holds. `false`: there is none.
     pub(super) fn unload_idle(&self) -> bool {
-        let mut loaded = lock(&self.loaded);
-        // Only the registry can hand out new handles, and it is locked: a count of one stays one.
-        let idle = loaded.iter().filter(|(_, entry)| Arc::strong_count(&entry.model) == 1);
-        let Some(id) = idle.min_by_key(|(_, entry)| entry.used).map(|(id, _)| id.clone()) else { return false };
-        let gone = loaded.remove(&id);
-        drop(loaded);
-        if let Some(gone) = gone {
-            self.shared.forget(gone.model.key);
+        let oldest = || {
+            let loaded = lock(&self.loaded);
+            let idle = loaded.iter().filter(|(_, entry)| Arc::strong_count(&entry.model) == 1);
+            idle.min_by_key(|(_, entry)| entry.used).map(|(id, _)| id.clone())
+        };
+        // Whoever takes it up in between keeps it; then the next is tried.
+        while let Some(id) = oldest() {
+            if self.unload(&id).is_ok() {
+                return true;
+            }
         }
-        true
+        false
     }
 }
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::job::{Job, Outcome};
-use super::pace::Pace;
+use super::metrics::Step;
+use super::pace::{Pace, Sizes};
 use super::queue::{Gate, Shared};
 use super::registry::Registry;
 use super::request::Failure;
@@ -92,17 +93,24 @@ impl Worker {
         let unread = self.jobs.extract_if(.., |id, job| !job.reserve(*id, &mut inbox.scheduler, now, patience));
         let unread: Vec<_> = unread.collect();
         unread.iter().for_each(|(id, _)| inbox.scheduler.cancel(*id));
-        let chunk = self.pace.chunk(inbox.scheduler.is_decoding());
+        let decoding = inbox.scheduler.decoding();
+        if let Some(worth) = self.pace.worth(decoding).filter(|_| self.shared.settings.speculate) {
+            self.jobs.iter_mut().for_each(|(id, job)| job.guess(*id, &mut inbox.scheduler, worth));
+        }
+        let chunk = self.pace.chunk(decoding > 0);
         let plan = inbox.scheduler.plan(self.shared.budget.room(), chunk);
         for row in plan.batches.iter().flat_map(|batch| &batch.rows) {
             if let Some(arrival) = inbox.arrivals.remove(&row.sequence.request) {
                 let mut job = Job::new(arrival);
-                job.hit(inbox.scheduler.hit(row.sequence));
+                let hit = inbox.scheduler.hit(row.sequence);
+                job.hit(hit);
+                self.shared.metrics.step(job.model.id(), Step { cached: hit as u64, ..Step::default() });
                 job.reserve(row.sequence.request, &mut inbox.scheduler, now, patience);
                 self.jobs.insert(row.sequence.request, job);
             }
         }
         drop(inbox);
+        self.shared.metrics.preempt(plan.preempted);
         unread.into_iter().for_each(|(_, job)| job.fail(Failure::Unread));
         plan
     }
@@ -136,14 +144,24 @@ impl Worker {
     fn compute(&mut self, batch: Batch) -> Vec<Done> {
         let Some(model) = self.model(&batch) else { return Vec::new() };
         let logits = self.logits(&model, batch.model, &batch.rows);
+        let (now, metrics) = (self.ambient.uptime(), &self.shared.metrics);
+        let mut step = Step::default();
         let done = batch.rows.into_iter().zip(logits).map(|(row, logits)| {
             let outcome = logits.and_then(|logits| match self.jobs.get_mut(&row.sequence.request) {
-                Some(job) => job.accept(&row, logits),
+                Some(job) => job.accept(&row, logits, now, metrics),
                 None => Ok(Outcome::default()),
             });
+            if let Ok(outcome) = &outcome {
+                step.prompt += if row.is_prefill() { row.tokens.len() as u64 } else { 0 };
+                step.generated += outcome.new.len() as u64;
+                step.drafted += row.draft as u64;
+                step.accepted += outcome.new.len().saturating_sub(1) as u64;
+            }
             (row, outcome)
         });
-        done.collect()
+        let done = done.collect();
+        metrics.step(model.id(), step);
+        done
     }
 
     /// Runs the batch. When it fails as a whole, each row runs alone, so that only the guilty fail.
@@ -181,13 +199,11 @@ impl Worker {
     fn settle(&mut self, done: Vec<Done>, began: Duration) {
         let took = self.ambient.uptime().saturating_sub(began);
         let mut failed: Vec<(SequenceId, Failure)> = Vec::new();
-        let (mut prompt, mut tokens, mut decoding) = (0, 0, false);
+        let mut sizes = Sizes::default();
         let mut inbox = self.shared.lock();
         for (row, outcome) in done {
             let id = row.sequence;
-            tokens += row.tokens.len();
-            prompt += if row.is_prefill() { row.tokens.len() } else { 0 };
-            decoding |= !row.is_prefill();
+            sizes.add(&row);
             match outcome {
                 Ok(Outcome { positions, new, ended }) => {
                     inbox.scheduler.commit(id, positions, &new);
@@ -200,10 +216,10 @@ impl Worker {
             }
         }
         if !took.is_zero() {
-            inbox.measure(tokens as f64 / took.as_secs_f64());
+            inbox.measure((sizes.prompt + sizes.answers + sizes.draft) as f64 / took.as_secs_f64());
         }
         drop(inbox);
-        self.pace.measure(prompt, decoding, took);
+        self.pace.measure(sizes, took);
         failed.into_iter().for_each(|(id, failure)| self.fail(id.request, failure));
         self.jobs.retain(|_, job| !job.is_over());
     }

@@ -4,7 +4,7 @@ use std::future::{Ready, ready};
 
 use actix_web::body::MessageBody;
 use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
-use actix_web::http::header;
+use actix_web::http::header::{self, HeaderMap};
 use actix_web::middleware::Next;
 use actix_web::{Error as ActixError, FromRequest, HttpMessage, HttpRequest, web};
 
@@ -27,7 +27,7 @@ pub async fn authenticate<B: MessageBody + 'static>(
     request: ServiceRequest,
     next: Next<B>,
 ) -> Result<ServiceResponse<actix_web::body::EitherBody<B>>, ActixError> {
-    match identify(&request).await {
+    match access(&request).await {
         Ok(access) => {
             request.extensions_mut().insert(access);
             Ok(next.call(request).await?.map_into_left_body())
@@ -36,18 +36,23 @@ pub async fn authenticate<B: MessageBody + 'static>(
     }
 }
 
-async fn identify(request: &ServiceRequest) -> Result<Access> {
+async fn access(request: &ServiceRequest) -> Result<Access> {
     let Some(api) = request.app_data::<web::Data<Api>>() else {
         return Err(Error::internal("no application state"));
     };
-    api.keys.authenticate(bearer(request)?).await
+    identify(api, request.headers()).await
 }
 
-fn bearer(request: &ServiceRequest) -> Result<&str> {
+/// Whose key a request carries.
+pub async fn identify(api: &Api, headers: &HeaderMap) -> Result<Access> {
+    api.keys.authenticate(bearer(headers)?).await
+}
+
+fn bearer(headers: &HeaderMap) -> Result<&str> {
     let missing = || {
         Error::new(Code::MissingApiKey, "No API key was given. Send it in the header 'Authorization: Bearer YOUR_KEY'.")
     };
-    let mut values = request.headers().get_all(header::AUTHORIZATION);
+    let mut values = headers.get_all(header::AUTHORIZATION);
     let value = values.next().ok_or_else(missing)?;
     if values.next().is_some() {
         return Err(Error::new(Code::InvalidApiKey, "The header 'Authorization' was sent more than once. Send one."));

@@ -51,6 +51,8 @@ pub struct Api {
     pub agents: Agents,
     pub models: Models,
     pub chat: Chat,
+    /// Whether the figures can be read without a key.
+    pub open_metrics: bool,
     pub draining: AtomicBool,
 }
 

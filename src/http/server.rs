@@ -50,6 +50,7 @@ pub fn build(
             .service(mount(Mount::OpenAi))
             .service(routes::health::alive)
             .service(routes::health::ready)
+            .service(routes::metrics::metrics)
             .split_for_parts();
         let document = Data::new(openapi::Document::new(document));
         app.app_data(document).service(openapi::serve).default_service(web::to(openapi::fallback)).wrap(from_fn(frame))

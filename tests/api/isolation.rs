@@ -112,6 +112,9 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     row(get.clone(), "/models", None, "/models".into(), Empty, Needs::Nothing);
     row(get.clone(), "/models/{model_id}", None, format!("/models/{MODEL}"), Empty, Needs::Nothing);
     row(get.clone(), "/models/{model_id}", query, format!("/models/{MODEL}?project_id={project}"), Empty, needs_p);
+    for (route, act) in [("/models/{model_id}/load", "load"), ("/models/{model_id}/unload", "unload")] {
+        row(post.clone(), route, None, format!("/models/{MODEL}/{act}"), Empty, Needs::Admin);
+    }
     let chat = |more: Value| {
         let mut body = json!({ "model": MODEL, "messages": messages(), "max_tokens": 1 });
         more.as_object().unwrap().iter().for_each(|(name, value)| body[name] = value.clone());

@@ -65,3 +65,57 @@ fn names_that_are_no_model_s_are_404() {
         assert_eq!(status, 404, "{name}: {code}");
     }
 }
+
+#[test]
+fn a_model_is_loaded_and_unloaded_by_an_admin() {
+    let server = Server::start();
+    let (path, (_, _, tenant)) = (format!("/v1/models/{MODEL}"), server.tenant("t"));
+    let act = |what: &str| server.post(&format!("{path}/{what}"), &json!({}));
+    assert_eq!(server.get(&path).ok()["loaded"], false);
+    for what in ["load", "load"] {
+        assert_eq!(act(what).ok()["loaded"], true);
+    }
+    assert_eq!(server.get(&path).ok()["loaded"], true);
+    let running = server.begin_chat(&json!({
+        "model": MODEL, "messages": [{ "role": "user", "content": "hi" }], "stream": true, "ignore_eos": true,
+        "max_tokens": 400,
+    }));
+    server.wait_running();
+    assert_eq!(act("unload").refusal(), (409, "conflict".to_owned(), Some("model_id".to_owned())));
+    drop(running);
+    server.wait_idle(std::time::Duration::from_secs(10));
+    for what in ["unload", "unload"] {
+        assert_eq!(act(what).ok()["loaded"], false);
+    }
+    let post = reqwest::Method::POST;
+    assert_eq!(server.call(post, &format!("{path}/load"), Some(&tenant), None).refusal().0, 403);
+    assert_eq!(server.post("/v1/models/none/load", &json!({})).refusal().1, "model_not_found");
+    assert_eq!(server.post("/v1/models/none/unload", &json!({})).refusal().1, "model_not_found");
+}
+
+#[test]
+fn the_figures_are_for_admins_and_say_what_happened() {
+    let server = Server::start();
+    let (_, _, tenant) = server.tenant("t");
+    let ask = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hi" }], "max_tokens": 5, "ignore_eos": true });
+    let usage = server.post("/v1/chat/completions", &ask).ok()["usage"].clone();
+    let get = |key: Option<&str>| server.call(reqwest::Method::GET, "/metrics", key, None);
+    assert_eq!(get(Some(&tenant)).refusal().0, 403);
+    assert_eq!(server.raw(reqwest::Method::GET, "/metrics", None, &[], None).refusal().0, 401);
+    let answer = get(Some(&server.admin));
+    assert_eq!(answer.status, 200);
+    assert!(answer.headers["content-type"].to_str().unwrap().starts_with("application/openmetrics-text"));
+    let figure = |name: &str| {
+        let line = answer.text.lines().find(|line| line.starts_with(name));
+        line.unwrap_or_else(|| panic!("no {name} in {}", answer.text)).rsplit_once(' ').unwrap().1.to_owned()
+    };
+    assert_eq!(figure("outpost_prompt_tokens_total"), usage["prompt_tokens"].to_string());
+    assert_eq!(figure("outpost_generated_tokens_total"), "5");
+    assert_eq!(figure("outpost_time_to_first_token_seconds_count"), "1");
+    assert_eq!(
+        (figure("outpost_answers_running"), figure("outpost_requests_queued")),
+        ("0".to_owned(), "0".to_owned())
+    );
+    assert_ne!(figure("outpost_memory_bytes{use=\"weights\"}"), "0");
+    assert!(answer.text.ends_with("# EOF\n"));
+}

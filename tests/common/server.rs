@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use outpost::app::App;
-use outpost::config::{Config, Places, Tls};
+use outpost::config::{Config, KvType, Places, Tls};
 use outpost::engine::Engine;
 use reqwest::Method;
 use reqwest::blocking::{Client, Response};
@@ -226,6 +226,9 @@ pub fn config(folder: &Path) -> Config {
         listen: "127.0.0.1:0".parse().unwrap(),
         threads: 2,
         memory: 2 << 30,
+        kv_type: KvType::F16,
+        max_running: 32,
+        open_metrics: false,
         pull: false,
         drain: Duration::from_secs(30),
         usage_retention: Duration::from_secs(90 * 86_400),

@@ -9,6 +9,7 @@ mod bench;
 mod decoder;
 mod departures;
 mod files;
+mod guesses;
 mod prefixes;
 mod prompts;
 mod queue;

@@ -112,6 +112,7 @@ impl Scheduler {
     /// Puts a sequence back to wait.
     pub(super) fn preempt(&mut self, id: SequenceId) {
         if let Some(mut sequence) = self.sequences.remove(&id) {
+            self.preempted += 1;
             self.let_go(&mut sequence);
             self.sequences.insert(id, sequence);
         }

@@ -80,6 +80,8 @@ pub struct Scheduler {
     requests: RequestId,
     /// Orders admissions and uses of cached blocks.
     ticks: u64,
+    /// Sequences put back to wait since somebody asked.
+    preempted: u64,
     /// Blocks that became free and whose memory can be given back.
     released: Vec<(ModelId, BlockId)>,
 }
@@ -148,6 +150,7 @@ impl Scheduler {
             shares: Shares::default(),
             requests: 0,
             ticks: 0,
+            preempted: 0,
             released: Vec::new(),
         }
     }
@@ -236,8 +239,9 @@ impl Scheduler {
 
     /// Tokens that may follow the newest one: the next step computes them too, as far as there is
     /// room. Whether they come is for [`Scheduler::commit`] to say.
-    pub fn propose(&mut self, id: SequenceId, draft: Vec<u32>) {
+    pub fn propose(&mut self, id: SequenceId, mut draft: Vec<u32>) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
+            draft.truncate(sequence.left.saturating_sub(1) as usize);
             sequence.draft = draft;
         }
     }
@@ -258,9 +262,9 @@ impl Scheduler {
         self.released.extend(freed.into_iter().map(|block| (sequence.model, block)));
     }
 
-    /// Whether the next step has an answer's newest token in it.
-    pub fn is_decoding(&self) -> bool {
-        self.running().any(|(_, one)| !one.held && one.pending() == 1)
+    /// Answers whose newest token the next step computes.
+    pub fn decoding(&self) -> usize {
+        self.running().filter(|(_, one)| !one.held && one.pending() == 1).count()
     }
 
     /// Prompt tokens that were in the cache when the sequence first ran.
@@ -268,12 +272,24 @@ impl Scheduler {
         self.sequences.get(&id).and_then(|one| one.hit).unwrap_or(0)
     }
 
+    /// Of all models.
     pub fn counts(&self) -> Counts {
-        let (queued, queued_tokens) = self.waiting(|_| true);
-        let running = self.running().count();
+        self.count(|_| true)
+    }
+
+    /// Of one model.
+    pub fn counts_of(&self, model: ModelId) -> Counts {
+        self.count(|id| id == model)
+    }
+
+    fn count(&self, of: impl Fn(ModelId) -> bool) -> Counts {
+        let (queued, queued_tokens) = self.waiting(|one| of(one.model));
+        let running = self.running().filter(|(_, one)| of(one.model)).count();
+        let models = || self.models.iter().filter(|(id, _)| of(**id)).map(|(_, model)| model);
         let held = |model: &Model| (model.blocks.in_use() - model.blocks.idle()) as u64 * model.block_bytes;
-        let held_bytes = self.models.values().map(held).sum();
-        Counts { queued, queued_tokens, running, held_bytes, cached_bytes: self.idle_bytes() }
+        let idle = |model: &Model| model.blocks.idle() as u64 * model.block_bytes;
+        let (held_bytes, cached_bytes) = (models().map(held).sum(), models().map(idle).sum());
+        Counts { queued, queued_tokens, running, held_bytes, cached_bytes }
     }
 
     /// Bytes of all blocks that somebody holds.

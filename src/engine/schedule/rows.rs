@@ -12,6 +12,8 @@ pub struct Plan {
     pub batches: Vec<Batch>,
     /// Blocks whose memory can be given back, before the step.
     pub released: Vec<(ModelId, BlockId)>,
+    /// Sequences that were put back to wait since the last plan.
+    pub preempted: u64,
     /// Memory was short: something waits for it or was put back.
     pub pressed: bool,
     /// Nothing runs and the next in line finds no memory: the room is too small for it now.
@@ -76,6 +78,7 @@ impl Scheduler {
         Plan {
             batches: batches.map(|(model, rows)| Batch { model, rows }).collect(),
             released: std::mem::take(&mut self.released),
+            preempted: std::mem::take(&mut self.preempted),
             pressed: pressed || !enough,
             stuck,
         }

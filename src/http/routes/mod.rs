@@ -14,6 +14,7 @@ mod hyperparameters;
 pub mod images;
 pub mod limits;
 mod messages;
+pub mod metrics;
 pub mod models;
 pub mod projects;
 pub mod usage;
@@ -52,6 +53,8 @@ pub fn mount(config: &mut ServiceConfig) {
         .service(agents::delete)
         .service(models::list)
         .service(models::get)
+        .service(models::load)
+        .service(models::unload)
         .service(chat::complete)
         .service(embeddings::create)
         .service(images::create)

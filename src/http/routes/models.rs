@@ -1,6 +1,6 @@
 //! Models: endpoint 11 and the list.
 
-use actix_web::{get, web};
+use actix_web::{get, post, web};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::{Kind, ModelInfo};
@@ -147,6 +147,22 @@ pub async fn get(caller: Caller, id: web::Path<String>, params: ApiParams<GetMod
         None => None,
     };
     caller.reply(head(model.id.clone()), ModelBody { limits, access, ..body(model) })
+}
+
+/// Read a model into memory before the first request asks for it.
+#[utoipa::path(tag = "models", params(("model_id" = String, Path)), responses((status = 200, body = ModelBody)))]
+#[post("/models/{model_id}/load")]
+pub async fn load(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>, api: web::Data<Api>) -> Reply {
+    let model = api.models.load(&caller.access, &id).await?;
+    caller.reply(head(model.id.clone()), body(model))
+}
+
+/// Give a model's memory back; it is read again when somebody asks for it.
+#[utoipa::path(tag = "models", params(("model_id" = String, Path)), responses((status = 200, body = ModelBody)))]
+#[post("/models/{model_id}/unload")]
+pub async fn unload(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>, api: web::Data<Api>) -> Reply {
+    let model = api.models.unload(&caller.access, &id).await?;
+    caller.reply(head(model.id.clone()), body(model))
 }
 
 /// A project may use every model on the disk; only a key narrows that, and this key has passed.

@@ -1,0 +1,21 @@
+//! The server's figures for a monitoring system.
+
+use actix_web::{HttpRequest, HttpResponse, get, web};
+
+use crate::http::{Api, caller, reply::Reply};
+
+/// What OpenMetrics calls itself.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Queues, tokens, latencies and memory by model, as OpenMetrics text for Prometheus and its like.
+/// Needs an admin key, unless the server was started with `--open-metrics`.
+#[utoipa::path(tag = "health", responses(
+    (status = 200, description = "OpenMetrics text.", content_type = "application/openmetrics-text", body = String),
+))]
+#[get("/metrics")]
+pub async fn metrics(request: HttpRequest, api: web::Data<Api>) -> Reply {
+    if !api.open_metrics {
+        caller::identify(&api, request.headers()).await?.require_admin()?;
+    }
+    Ok(HttpResponse::Ok().content_type(OPEN_METRICS).body(api.models.metrics()))
+}
