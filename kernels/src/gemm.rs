@@ -85,8 +85,8 @@ impl Format for Q6K {
         // SAFETY: a tile begins with 32 bytes of scales; features as `Simd` says.
         unsafe {
             let tile = tile.cast::<i8>();
-            let scale = |at: usize| S::mul(head.0, S::load_i8(tile.add(at)));
-            ([scale(0), scale(LANES)], head.1)
+            let (first, second) = (S::load_i8(tile), S::load_i8(tile.add(LANES)));
+            ([S::mul(head.0, first), S::mul(head.0, second)], head.1)
         }
     }
 }
@@ -114,6 +114,32 @@ unsafe fn units<S: Simd, F: Format>(tile: *const u8, j: usize) -> (S::B, S::B) {
                 (S::add_pair(a, pairs, j / 2), S::add_pair(b, pairs, 2 + j / 2))
             }
             _ => (a, b),
+        }
+    }
+}
+
+/// Adds units `j` and `j + 4` of a tile, for all rows. No closure would do: it would not be compiled
+/// with its surroundings' features.
+///
+/// # Safety
+/// As [`units`] says; `x` points to 32 codes for each of `R` rows.
+#[inline(always)]
+unsafe fn unit<S: Simd, F: Format, const R: usize>(sums: &mut [[S::I; R]; 2], tile: *const u8, x: *const i8, j: usize) {
+    // SAFETY: all within the tile and the codes.
+    unsafe {
+        let (a, b) = units::<S, F>(tile, j);
+        let [first, second] = sums;
+        for row in 0..R {
+            let xa = x.add(row * 32 + j * 4);
+            let xb = xa.add(16);
+            if F::HALVES {
+                first[row] = S::dot(first[row], a, xa);
+                second[row] = S::dot(second[row], b, xb);
+            } else if F::SIGNED {
+                first[row] = S::dot_signed(S::dot_signed(first[row], a, xa), b, xb);
+            } else {
+                first[row] = S::dot_two(first[row], a, xa, b, xb);
+            }
         }
     }
 }
@@ -180,25 +206,12 @@ impl Block {
                             }
                         }
                     }
-                    let mut unit = |j: usize| {
-                        let (a, b) = units::<S, F>(weights, j);
-                        for row in 0..R {
-                            let xa = x.add(row * 32 + j * 4);
-                            let xb = xa.add(16);
-                            if F::HALVES {
-                                first[row] = S::dot(first[row], a, xa);
-                                second[row] = S::dot(second[row], b, xb);
-                            } else if F::SIGNED {
-                                first[row] = S::dot_signed(S::dot_signed(first[row], a, xa), b, xb);
-                            } else {
-                                first[row] = S::dot_two(first[row], a, xa, b, xb);
-                            }
-                        }
-                    };
-                    unit(0);
-                    unit(1);
-                    unit(2);
-                    unit(3);
+                    let mut both = [first, second];
+                    unit::<S, F, R>(&mut both, weights, x, 0);
+                    unit::<S, F, R>(&mut both, weights, x, 1);
+                    unit::<S, F, R>(&mut both, weights, x, 2);
+                    unit::<S, F, R>(&mut both, weights, x, 3);
+                    let [first, second] = both;
                     for row in 0..R {
                         let scale = S::splat(*facts.add(row));
                         sums[row] = S::fma(S::float(first[row]), S::mul(scales[0], scale), sums[row]);
