@@ -71,11 +71,7 @@ impl Model {
             apply_all(pool, &input, &mut three);
             layer.o.forward(pool, &x[..m * width], m, &mut o[..m * WIDTH]);
             let input = Activations::new(pool, &x[..m * width], m, width);
-            apply_all(
-                pool,
-                &input,
-                &mut [(&layer.gate, &mut gate[..m * INNER]), (&layer.up, &mut up[..m * INNER])],
-            );
+            apply_all(pool, &input, &mut [(&layer.gate, &mut gate[..m * INNER]), (&layer.up, &mut up[..m * INNER])]);
             layer.down.forward(pool, &x[..m * INNER], m, &mut down[..m * WIDTH]);
         }
         let mut out = std::mem::take(gate);
@@ -113,7 +109,10 @@ fn main() {
     let x: Vec<f32> = (0..512 * INNER).map(|_| rng.normal()).collect();
     let sizes = [WIDTH, KV, KV, WIDTH, INNER, INNER, WIDTH];
     let mut room = sizes.map(|size| vec![0f32; 512 * size]);
-    println!("{:>4} {:>10} {:>9} {:>6} {:>6} {:>8} {:>6}", "m", "ms/step", "tokens/s", "GB/s", "share", "GOP/s", "share");
+    println!(
+        "{:>4} {:>10} {:>9} {:>6} {:>6} {:>8} {:>6}",
+        "m", "ms/step", "tokens/s", "GB/s", "share", "GOP/s", "share"
+    );
     for m in [1, 2, 3, 4, 8, 16, 32, 64, 128, 512] {
         // A prefill chunk wants one row's logits; a batch of decodes wants all.
         let logits = if m > 32 { 1 } else { m };

@@ -6,9 +6,9 @@
 
 use std::sync::OnceLock;
 
+use crate::Pool;
 use crate::buffer::Shards;
 use crate::simd::{Kernel, LANES, Path, Simd, run};
-use crate::Pool;
 
 /// Numbers that share a scale.
 pub(crate) const BLOCK: usize = 32;
@@ -91,8 +91,9 @@ impl<'a> Activations<'a> {
                 let (start, rows) = self.tiles.rows(tile);
                 let x = &self.x[start * self.k..(start + rows) * self.k];
                 // SAFETY: a tile's places are its own.
-                let (codes, facts) =
-                    unsafe { (to.get(start * self.k, x.len()), about.get(start * self.k / BLOCK * 4, x.len() / BLOCK * 4)) };
+                let (codes, facts) = unsafe {
+                    (to.get(start * self.k, x.len()), about.get(start * self.k / BLOCK * 4, x.len() / BLOCK * 4))
+                };
                 run(self.tiles.path, Quantise { x, rows, codes, facts });
             };
             // A row takes well under a microsecond.

@@ -6,10 +6,12 @@
 //! bits alone and among others (on one path; paths differ in the last bits).
 
 mod activations;
+mod attention;
 mod buffer;
 mod gemm;
 mod kind;
 mod linear;
+mod ops;
 mod pack;
 mod pool;
 mod simd;
@@ -17,8 +19,10 @@ mod simd;
 use std::fmt;
 
 pub use activations::Activations;
+pub use attention::{Blocks, Sequence, Shape, attend};
 pub use kind::Kind;
 pub use linear::{Linear, apply_all};
+pub use ops::{Rotation, add, gelu_tanh_mul, rms_norm, rope, silu_mul, to_f16, to_q8};
 pub use pool::Pool;
 pub use simd::Path;
 

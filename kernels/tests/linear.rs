@@ -49,7 +49,8 @@ fn products_agree_with_plain_arithmetic() {
                         // The minimum and the code's part of a weight may cancel, hence more than size.
                         let largest = w.iter().fold(0f32, |a, w| a.max(w.abs()));
                         let bound = 4e-6 * (size + f64::from(largest) * k as f64) + 1e-12;
-                        let what = || format!("{kind:?} {} [{m}, {k}] x [{n}, {k}] at {row}, {column}", pool.path().name());
+                        let what =
+                            || format!("{kind:?} {} [{m}, {k}] x [{n}, {k}] at {row}, {column}", pool.path().name());
                         assert!((found - exact).abs() <= bound, "{}: {found} and not {exact}", what());
                         let (true_value, size) = dot(w, x);
                         let loose = 0.02 * size + 1e-6;

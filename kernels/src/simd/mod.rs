@@ -56,7 +56,8 @@ impl Path {
 
     #[cfg(target_arch = "x86_64")]
     pub fn is_available(self) -> bool {
-        let avx2 = || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        let avx2 =
+            || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
         match self {
             Self::Avx512 => {
                 avx2()
@@ -137,6 +138,8 @@ pub(crate) trait Simd: Copy {
 
     /// See [`Path::rows`].
     const ROWS: usize;
+    /// Queries that attention takes over a tile of keys together: 4 or 2.
+    const QUERIES: usize = Self::ROWS / 2;
     /// `dot_signed` gives the product with codes + 128; the caller begins with −128 · the sum of x.
     const BIASED: bool;
 
@@ -147,17 +150,21 @@ pub(crate) trait Simd: Copy {
     unsafe fn sub(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn div(a: Self::F, b: Self::F) -> Self::F;
+    /// `b` where one is NaN; so is `min`.
     unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
     unsafe fn min(a: Self::F, b: Self::F) -> Self::F;
     /// `a * b + c`
     unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
-    /// `x` where `test > limit`, else zero.
+    /// Zero where `test <= limit`, else `x`.
     unsafe fn keep_above(x: Self::F, test: Self::F, limit: f32) -> Self::F;
     unsafe fn sum(x: Self::F) -> f32;
     unsafe fn maximum(x: Self::F) -> f32;
     /// `x * 2^n` for whole `n` with a finite normal result.
     unsafe fn scale(x: Self::F, n: Self::F) -> Self::F;
     unsafe fn nearest(x: Self::F) -> Self::F;
+
+    /// Rows become columns.
+    unsafe fn transpose(square: &mut [Self::F; LANES]);
 
     unsafe fn load_f16(from: *const u16) -> Self::F;
     unsafe fn store_f16(to: *mut u16, x: Self::F);
@@ -196,13 +203,24 @@ pub(crate) trait Simd: Copy {
     /// The same with signed codes; see [`Simd::BIASED`].
     unsafe fn dot_signed(sum: Self::I, codes: Self::B, x: *const i8) -> Self::I;
 
-    /// e^x; zero below −87, the greatest finite value near 88 for all above.
+    #[inline(always)]
+    unsafe fn tanh(x: Self::F) -> Self::F {
+        // 1 − 2 / (e^2x + 1): at both ends e^2x is finite or zero.
+        // SAFETY: as the trait says.
+        unsafe {
+            let one = Self::splat(1.0);
+            let below = Self::add(Self::exp(Self::add(x, x)), one);
+            Self::sub(one, Self::div(Self::splat(2.0), below))
+        }
+    }
+
+    /// e^x; zero up to −87, and e^88 above 88.
     #[inline(always)]
     unsafe fn exp(x: Self::F) -> Self::F {
         // Cephes' expf: x = n·ln 2 + r, and a polynomial for e^r on |r| ≤ ln 2 / 2.
         // SAFETY: as the trait says.
         unsafe {
-            let clamped = Self::max(Self::min(x, Self::splat(88.0)), Self::splat(-87.0));
+            let clamped = Self::max(Self::splat(-87.0), Self::min(Self::splat(88.0), x));
             let n = Self::nearest(Self::mul(clamped, Self::splat(std::f32::consts::LOG2_E)));
             let r = Self::fma(n, Self::splat(-0.693_359_4), clamped);
             let r = Self::fma(n, Self::splat(2.121_944_4e-4), r);

@@ -76,7 +76,7 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn keep_above(x: Self::F, test: Self::F, limit: f32) -> Self::F {
-        zip(x, test, |x, test| if test > limit { x } else { 0.0 })
+        zip(x, test, |x, test| if test <= limit { 0.0 } else { x })
     }
     #[inline(always)]
     unsafe fn sum(x: Self::F) -> f32 {
@@ -93,6 +93,13 @@ impl Simd for Portable {
     #[inline(always)]
     unsafe fn nearest(x: Self::F) -> Self::F {
         map(x, f32::round_ties_even)
+    }
+    #[inline(always)]
+    unsafe fn transpose(square: &mut [Self::F; LANES]) {
+        let from = *square;
+        for (row, to) in square.iter_mut().enumerate() {
+            *to = std::array::from_fn(|lane| from[lane][row]);
+        }
     }
     #[inline(always)]
     unsafe fn load_f16(from: *const u16) -> Self::F {

@@ -85,9 +85,9 @@ fn dequantise_block(kind: Kind, block: &[u8]) -> Vec<f32> {
             let m = half_at(block, 2);
             (0..32).map(|i| nibble(&block[4..], i % 16, i > 15) as f32 * d + m).collect()
         }
-        Kind::Q5_0 => (0..32)
-            .map(|i| (nibble(&block[6..], i % 16, i > 15) + 16 * bit(&block[2..], i) - 16) as f32 * d)
-            .collect(),
+        Kind::Q5_0 => {
+            (0..32).map(|i| (nibble(&block[6..], i % 16, i > 15) + 16 * bit(&block[2..], i) - 16) as f32 * d).collect()
+        }
         Kind::Q5_1 => {
             let m = half_at(block, 2);
             (0..32).map(|i| (nibble(&block[8..], i % 16, i > 15) + 16 * bit(&block[4..], i)) as f32 * d + m).collect()
