@@ -5,13 +5,16 @@
 //! `OUTPOST_KERNELS` picks the path.
 #![expect(clippy::disallowed_methods, clippy::print_stdout, reason = "a benchmark takes the time and prints it")]
 
-#[path = "../tests/common/mod.rs"]
-mod common;
+#[path = "../tests/common/rng.rs"]
+mod rng;
+#[path = "../tests/common/weights.rs"]
+mod weights;
 
 use std::time::Instant;
 
-use common::{Rng, random_weights};
 use outpost_kernels::{Activations, Kind, Linear, Path, Pool, apply_all};
+use rng::Rng;
+use weights::random_weights;
 
 const LAYERS: usize = 30;
 const WIDTH: usize = 576;

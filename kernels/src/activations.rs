@@ -42,7 +42,7 @@ impl Tiles {
 
     /// First row of a tile.
     pub fn start(&self, tile: usize) -> usize {
-        if self.count == 0 { 0 } else { tile * self.m / self.count }
+        (tile * self.m).checked_div(self.count).unwrap_or(0)
     }
 
     /// First row, and number of rows.

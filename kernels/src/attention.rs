@@ -103,7 +103,10 @@ impl Shape {
 /// Where lengths do not fit each other.
 pub fn attend(pool: &Pool, sequences: &[Sequence<'_>], shape: &Shape, out: &mut [f32]) {
     let row = shape.heads * shape.width;
-    assert!(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0 && shape.block > 0, "impossible {shape:?}");
+    assert!(
+        shape.kv_heads > 0 && shape.heads.is_multiple_of(shape.kv_heads) && shape.block > 0,
+        "impossible {shape:?}"
+    );
     assert!(shape.window != Some(0), "a window holds the row itself at least");
     assert_eq!(out.len(), sequences.iter().map(|sequence| sequence.rows * row).sum::<usize>(), "outputs");
     for sequence in sequences {

@@ -36,7 +36,7 @@ impl Linear {
     /// # Errors
     /// Where a dimension is zero, `k` is no whole number of blocks, or `bytes` has another length.
     pub fn from_gguf(kind: Kind, n: usize, k: usize, bytes: &[u8]) -> Result<Self, Error> {
-        if n == 0 || k == 0 || k % kind.block() != 0 {
+        if n == 0 || k == 0 || !k.is_multiple_of(kind.block()) {
             return Err(Error::Shape { kind, n, k });
         }
         let row_bytes = (k / kind.block()).checked_mul(kind.block_bytes()).ok_or(Error::Shape { kind, n, k })?;

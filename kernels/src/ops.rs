@@ -25,7 +25,7 @@ fn by_rows(pool: &Pool, rows: usize, width: usize, work: impl Fn(usize, usize) +
 /// Where lengths do not fit.
 pub fn rms_norm(pool: &Pool, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
     let width = weight.len();
-    assert!(x.len() == out.len() && width > 0 && x.len() % width == 0, "rows of {width} numbers");
+    assert!(x.len() == out.len() && width > 0 && x.len().is_multiple_of(width), "rows of {width} numbers");
     let to = Shards::new(out);
     by_rows(pool, x.len() / width, width, |first, rows| {
         let x = &x[first * width..][..rows * width];
@@ -186,9 +186,9 @@ pub enum Rotation {
 /// Where lengths do not fit.
 pub fn rope(pool: &Pool, x: &mut [f32], heads: usize, width: usize, style: Rotation, cos: &[f32], sin: &[f32]) {
     let row = heads * width;
-    assert!(row > 0 && x.len() % row == 0 && cos.len() == sin.len(), "[rows, heads, width] and a table");
+    assert!(row > 0 && x.len().is_multiple_of(row) && cos.len() == sin.len(), "[rows, heads, width] and a table");
     let rows = x.len() / row;
-    assert!(rows == 0 || cos.len() % rows == 0 && cos.len() / rows * 2 <= width, "[rows, pairs]");
+    assert!(rows == 0 || cos.len().is_multiple_of(rows) && cos.len() / rows * 2 <= width, "[rows, pairs]");
     let pairs = cos.len() / rows.max(1);
     let to = Shards::new(x);
     by_rows(pool, rows, row, |first, count| {

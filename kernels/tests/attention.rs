@@ -1,10 +1,11 @@
 //! Attention against a plain softmax in f64.
 
-mod common;
+#[path = "common/rng.rs"]
+mod rng;
 
-use common::Rng;
 use half::f16;
 use outpost_kernels::{Blocks, Path, Pool, Sequence, Shape, attend, to_q8};
+use rng::Rng;
 
 /// Keys or values of one sequence, in blocks of all three forms.
 struct Cache {

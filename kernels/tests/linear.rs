@@ -1,12 +1,23 @@
 //! Products of every kind on every path that this CPU has, against plain arithmetic in f64.
 
-mod common;
+#[path = "common/dequantise.rs"]
+mod dequantise;
+#[path = "common/rng.rs"]
+mod rng;
+#[path = "common/weights.rs"]
+mod weights;
 
-use common::{Rng, dequantise, random_weights};
+use dequantise::dequantise;
 use outpost_kernels::{Activations, Error, Kind, Linear, Path, Pool, apply_all};
+use rng::Rng;
+use weights::random_weights;
 
 fn pools() -> Vec<Pool> {
     Path::available().into_iter().map(|path| Pool::with_path(2, path)).collect()
+}
+
+fn below(rng: &mut Rng, limit: usize) -> usize {
+    (rng.next() % limit as u64) as usize
 }
 
 /// What the kernels see of a row: blocks of 32 rounded to integers of at most 127.
@@ -32,8 +43,9 @@ fn products_agree_with_plain_arithmetic() {
         let widest = if kind.block() == 256 { 3 } else { 7 };
         for m in (1..=9).chain([12, 17, 31, 40, 64, 129]) {
             let unit = kind.block().max(if kind.is_quantised() { 32 } else { 1 });
-            let k = unit * (1 + rng.below(widest)) + if kind.is_quantised() { 0 } else { 20 * rng.below(5) };
-            let n = 1 + rng.below(70);
+            let k =
+                unit * (1 + below(&mut rng, widest)) + if kind.is_quantised() { 0 } else { 20 * below(&mut rng, 5) };
+            let n = 1 + below(&mut rng, 70);
             let bytes = random_weights(&mut rng, kind, n * k);
             let linear = Linear::from_gguf(kind, n, k, &bytes).unwrap();
             let weights = dequantise(kind, &bytes);

@@ -1,10 +1,11 @@
 //! The small operations against plain arithmetic in f64.
 
-mod common;
+#[path = "common/rng.rs"]
+mod rng;
 
-use common::Rng;
 use half::f16;
 use outpost_kernels::{Path, Pool, Rotation, add, gelu_tanh_mul, rms_norm, rope, silu_mul, to_f16};
+use rng::Rng;
 
 fn pools() -> Vec<Pool> {
     Path::available().into_iter().map(|path| Pool::with_path(2, path)).collect()

@@ -1,62 +1,9 @@
-//! Random weights in GGUF's layouts, and what they mean.
+//! What weights in GGUF's layouts stand for.
 
 use half::{bf16, f16};
 use outpost_kernels::Kind;
 
-/// SplitMix64.
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let x = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    pub fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit as u64) as usize
-    }
-
-    /// In 0 .. 1.
-    pub fn unit(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1u64 << 24) as f32
-    }
-
-    /// Roughly normal.
-    pub fn normal(&mut self) -> f32 {
-        (0..12).map(|_| self.unit()).sum::<f32>() - 6.0
-    }
-}
-
-/// Weights of a kind as a file has them: any bits, but scales of a usual size.
-#[allow(dead_code)]
-pub fn random_weights(rng: &mut Rng, kind: Kind, count: usize) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for _ in 0..count / kind.block() {
-        match kind {
-            Kind::F32 => bytes.extend((rng.normal() * 0.1).to_le_bytes()),
-            Kind::F16 => bytes.extend(f16::from_f32(rng.normal() * 0.1).to_le_bytes()),
-            Kind::BF16 => bytes.extend(bf16::from_f32(rng.normal() * 0.1).to_le_bytes()),
-            _ => {
-                let mut block: Vec<u8> = (0..kind.block_bytes()).map(|_| rng.next() as u8).collect();
-                let scales: &[usize] = match kind {
-                    Kind::Q4_1 | Kind::Q5_1 | Kind::Q4K | Kind::Q5K => &[0, 2],
-                    Kind::Q6K => &[208],
-                    _ => &[0],
-                };
-                for &at in scales {
-                    block[at..at + 2].copy_from_slice(&f16::from_f32(rng.normal() * 0.02).to_le_bytes());
-                }
-                bytes.extend(block);
-            }
-        }
-    }
-    bytes
-}
-
 /// The numbers that weights stand for, block by block.
-#[allow(dead_code)]
 pub fn dequantise(kind: Kind, bytes: &[u8]) -> Vec<f32> {
     bytes.chunks(kind.block_bytes()).flat_map(|block| dequantise_block(kind, block)).collect()
 }
