@@ -1,0 +1,186 @@
+//! Speed of the products of one step of a small decoder (30 layers, width 576, Q4_1; a Q8_0 head of
+//! 49,152 rows), with weights that no cache holds, and what this machine could do at most.
+//!
+//! `cargo bench -p outpost-kernels --bench speed -- [kind] [threads]`; the environment's
+//! `OUTPOST_KERNELS` picks the path.
+#![expect(clippy::disallowed_methods, clippy::print_stdout, reason = "a benchmark takes the time and prints it")]
+
+#[path = "../tests/common/rng.rs"]
+mod rng;
+#[path = "../tests/common/weights.rs"]
+mod weights;
+
+use std::time::Instant;
+
+use outpost_kernels::{Activations, Kind, Linear, Path, Pool, apply_all};
+use rng::Rng;
+use weights::random_weights;
+
+const LAYERS: usize = 30;
+const WIDTH: usize = 576;
+const KV: usize = 192;
+const INNER: usize = 1536;
+const VOCABULARY: usize = 49_152;
+
+struct Layer {
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    o: Linear,
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+}
+
+struct Model {
+    layers: Vec<Layer>,
+    head: Linear,
+}
+
+fn matrix(rng: &mut Rng, kind: Kind, n: usize, k: usize) -> Linear {
+    Linear::from_gguf(kind, n, k, &random_weights(rng, kind, n * k)).expect("a valid shape")
+}
+
+impl Model {
+    fn new(kind: Kind, head: Kind) -> Self {
+        let mut rng = Rng(1);
+        // The K kinds want rows of whole 256s.
+        let width = if kind.block() == 256 { 512 } else { WIDTH };
+        let layer = |rng: &mut Rng| Layer {
+            q: matrix(rng, kind, WIDTH, width),
+            k: matrix(rng, kind, KV, width),
+            v: matrix(rng, kind, KV, width),
+            o: matrix(rng, kind, WIDTH, width),
+            gate: matrix(rng, kind, INNER, width),
+            up: matrix(rng, kind, INNER, width),
+            down: matrix(rng, kind, WIDTH, INNER),
+        };
+        let layers = (0..LAYERS).map(|_| layer(&mut rng)).collect();
+        Self { layers, head: matrix(&mut rng, head, VOCABULARY, WIDTH) }
+    }
+
+    fn matrices(&self) -> impl Iterator<Item = &Linear> {
+        self.layers.iter().flat_map(|l| [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down])
+    }
+
+    /// All products of a step of `m` rows, of which `logits` go through the head.
+    fn step(&self, pool: &Pool, x: &[f32], m: usize, logits: usize, room: &mut [Vec<f32>; 7]) {
+        let [q, k, v, o, gate, up, down] = room;
+        for layer in &self.layers {
+            let width = layer.q.k();
+            let input = Activations::new(pool, &x[..m * width], m, width);
+            let mut three =
+                [(&layer.q, &mut q[..m * WIDTH]), (&layer.k, &mut k[..m * KV]), (&layer.v, &mut v[..m * KV])];
+            apply_all(pool, &input, &mut three);
+            layer.o.forward(pool, &x[..m * width], m, &mut o[..m * WIDTH]);
+            let input = Activations::new(pool, &x[..m * width], m, width);
+            apply_all(pool, &input, &mut [(&layer.gate, &mut gate[..m * INNER]), (&layer.up, &mut up[..m * INNER])]);
+            layer.down.forward(pool, &x[..m * INNER], m, &mut down[..m * WIDTH]);
+        }
+        let mut out = std::mem::take(gate);
+        out.resize(out.len().max(logits * VOCABULARY), 0.0);
+        self.head.forward(pool, &x[..logits * WIDTH], logits, &mut out[..logits * VOCABULARY]);
+        *gate = out;
+    }
+}
+
+/// Best of `runs` times, in seconds.
+fn best(runs: usize, mut work: impl FnMut()) -> f64 {
+    let time = |work: &mut dyn FnMut()| {
+        let start = Instant::now();
+        work();
+        start.elapsed().as_secs_f64()
+    };
+    (0..runs).map(|_| time(&mut work)).fold(f64::INFINITY, f64::min)
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    let wish = words.first().map_or("Q4_1", String::as_str);
+    let kind = Kind::ALL.into_iter().find(|kind| format!("{kind:?}") == wish).unwrap_or(Kind::Q4_1);
+    let threads = words.get(1).and_then(|word| word.parse().ok()).unwrap_or(2);
+    let pool = Pool::new(threads);
+    let (bandwidth, peak) = (memory(&pool), multiplications(&pool));
+    println!("{pool:?} {kind:?}: memory {bandwidth:.1} GB/s, dot products {peak:.0} GOP/s");
+
+    let head = if kind.is_quantised() { Kind::Q8_0 } else { kind };
+    let model = Model::new(kind, head);
+    let bytes: usize = model.matrices().map(Linear::bytes).sum::<usize>() + model.head.bytes();
+    println!("weights {:.1} MB", bytes as f64 / 1e6);
+    let layers: f64 = model.matrices().map(|matrix| (2 * matrix.n() * matrix.k()) as f64).sum();
+    let mut rng = Rng(2);
+    let x: Vec<f32> = (0..512 * INNER).map(|_| rng.normal()).collect();
+    let sizes = [WIDTH, KV, KV, WIDTH, INNER, INNER, WIDTH];
+    let mut room = sizes.map(|size| vec![0f32; 512 * size]);
+    println!(
+        "{:>4} {:>10} {:>9} {:>6} {:>6} {:>8} {:>6}",
+        "m", "ms/step", "tokens/s", "GB/s", "share", "GOP/s", "share"
+    );
+    for m in [1, 2, 3, 4, 8, 16, 32, 64, 128, 512] {
+        // A prefill chunk wants one row's logits; a batch of decodes wants all.
+        let logits = if m > 32 { 1 } else { m };
+        let runs = if m > 32 { 8 } else { 25 };
+        let time = best(runs, || model.step(&pool, &x, m, logits, &mut room));
+        let gb = bytes as f64 / time / 1e9;
+        let gop = (layers * m as f64 + (2 * VOCABULARY * WIDTH * logits) as f64) / time / 1e9;
+        println!(
+            "{m:>4} {:>10.3} {:>9.0} {gb:>6.1} {:>5.0}% {gop:>8.0} {:>5.0}%",
+            time * 1e3,
+            m as f64 / time,
+            gb / bandwidth * 100.0,
+            gop / peak * 100.0
+        );
+    }
+    small(&pool);
+}
+
+/// What a section costs that does nothing.
+fn small(pool: &Pool) {
+    let time = best(50, || (0..100).for_each(|_| pool.run(8, |_| {})));
+    println!("an empty section of 8 tasks: {:.2} µs", time * 1e4);
+}
+
+/// Reading 256 MiB, GB/s.
+fn memory(pool: &Pool) -> f64 {
+    let data = vec![1u64; 32 << 20];
+    let part = data.len() / 64;
+    let time = best(8, || {
+        pool.run(64, |task| {
+            let sums = data[task * part..(task + 1) * part].chunks_exact(32).fold([0u64; 32], |mut sums, chunk| {
+                sums.iter_mut().zip(chunk).for_each(|(sum, x)| *sum = sum.wrapping_add(*x));
+                sums
+            });
+            std::hint::black_box(sums);
+        });
+    });
+    (data.len() * 8) as f64 / time / 1e9
+}
+
+/// Integer dot products out of registers, billions of multiplications and additions a second.
+#[cfg(target_arch = "x86_64")]
+fn multiplications(pool: &Pool) -> f64 {
+    const ROUNDS: usize = 200_000;
+    if !Path::Avx512.is_available() {
+        return f64::NAN;
+    }
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    fn spin() {
+        use std::arch::x86_64::{_mm512_dpbusd_epi32, _mm512_set1_epi32};
+        let mut sums = [_mm512_set1_epi32(0); 16];
+        for round in 0..ROUNDS {
+            let x = std::hint::black_box(_mm512_set1_epi32(round as i32));
+            for sum in &mut sums {
+                *sum = _mm512_dpbusd_epi32(*sum, x, x);
+            }
+        }
+        std::hint::black_box(sums);
+    }
+    // SAFETY: the features are available, as just asked.
+    let time = best(8, || pool.run(pool.threads() * 4, |_| unsafe { spin() }));
+    (pool.threads() * 4 * ROUNDS * 16 * 128) as f64 / time / 1e9
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn multiplications(_: &Pool) -> f64 {
+    f64::NAN
+}

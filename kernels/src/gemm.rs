@@ -1,0 +1,304 @@
+//! The inner loops of a product: one group of 16 output columns times one tile of rows.
+//!
+//! The order of operations of one output depends on k alone: blocks upwards, one float accumulator,
+//! integers (exact in any order) within a block. So a row gives the same bits in any batch.
+
+use crate::kind::Kind;
+use crate::pack::Layout;
+use crate::simd::{Kernel, LANES, Simd, store_part};
+
+/// How a quantised kind's tile is read.
+pub(crate) trait Format {
+    const KIND: Kind;
+    const LAYOUT: Layout = Layout::of(Self::KIND);
+    /// log2 of what is taken from each code; 0 for nothing.
+    const OFFSET: u32 = 0;
+    /// There is a minimum term.
+    const MINIMUM: bool = false;
+    /// Two scales a tile.
+    const HALVES: bool = false;
+    /// Codes are signed bytes.
+    const SIGNED: bool = false;
+
+    /// The scales of a tile (of each half), and its minimum.
+    ///
+    /// # Safety
+    /// As [`Simd`] says; `head` and `tile` point into a group.
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(head: (S::F, S::F), _tile: *const u8) -> ([S::F; 2], S::F) {
+        ([head.0, head.0], head.1)
+    }
+}
+
+macro_rules! format {
+    ($name:ident, $kind:ident $(, $constant:ident = $value:expr)*) => {
+        pub(crate) struct $name;
+        impl Format for $name {
+            const KIND: Kind = Kind::$kind;
+            $(format!(@ $constant $value);)*
+        }
+    };
+    (@ OFFSET $value:expr) => { const OFFSET: u32 = $value; };
+    (@ MINIMUM $value:expr) => { const MINIMUM: bool = $value; };
+    (@ SIGNED $value:expr) => { const SIGNED: bool = $value; };
+}
+
+format!(Q8_0, Q8_0, SIGNED = true);
+format!(Q4_0, Q4_0, OFFSET = 3);
+format!(Q4_1, Q4_1, MINIMUM = true);
+format!(Q5_0, Q5_0, OFFSET = 4);
+format!(Q5_1, Q5_1, MINIMUM = true);
+
+/// Q4_K and Q5_K: byte scales of the scale and of the minimum.
+macro_rules! k_format {
+    ($name:ident) => {
+        pub(crate) struct $name;
+        impl Format for $name {
+            const KIND: Kind = Kind::$name;
+            const MINIMUM: bool = true;
+
+            #[inline(always)]
+            unsafe fn scales<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F; 2], S::F) {
+                // SAFETY: a tile begins with 32 bytes of scales; features as `Simd` says.
+                unsafe {
+                    let scale = S::mul(head.0, S::load_u8(tile));
+                    let minimum = S::mul(head.1, S::load_u8(tile.add(LANES)));
+                    ([scale, scale], S::sub(S::splat(0.0), minimum))
+                }
+            }
+        }
+    };
+}
+
+k_format!(Q4K);
+k_format!(Q5K);
+
+pub(crate) struct Q6K;
+
+impl Format for Q6K {
+    const KIND: Kind = Kind::Q6K;
+    const OFFSET: u32 = 5;
+    const HALVES: bool = true;
+
+    #[inline(always)]
+    unsafe fn scales<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F; 2], S::F) {
+        // SAFETY: a tile begins with 32 bytes of scales; features as `Simd` says.
+        unsafe {
+            let tile = tile.cast::<i8>();
+            let (first, second) = (S::load_i8(tile), S::load_i8(tile.add(LANES)));
+            ([S::mul(head.0, first), S::mul(head.0, second)], head.1)
+        }
+    }
+}
+
+/// Units `j` and `j + 4` of a tile as bytes.
+///
+/// # Safety
+/// As [`Simd`] says; `tile` points to a tile of the format.
+#[inline(always)]
+unsafe fn units<S: Simd, F: Format>(tile: *const u8, j: usize) -> (S::B, S::B) {
+    let layout = const { F::LAYOUT };
+    // SAFETY: all within the tile, by its layout.
+    unsafe {
+        let high = tile.add(layout.scales);
+        let low = high.add(layout.high);
+        if layout.low == 512 {
+            return (S::load_bytes(low.add(j * 64)), S::load_bytes(low.add((j + 4) * 64)));
+        }
+        let both = S::load_bytes(low.add(j * 64));
+        let (a, b) = (S::low_nibbles(both), S::high_nibbles(both));
+        match layout.high {
+            64 => (S::add_bit(a, high.add(j * 8)), S::add_bit(b, high.add((j + 4) * 8))),
+            128 => {
+                let pairs = S::load_bytes(high.add(j % 2 * 64));
+                (S::add_pair(a, pairs, j / 2), S::add_pair(b, pairs, 2 + j / 2))
+            }
+            _ => (a, b),
+        }
+    }
+}
+
+/// Adds units `j` and `j + 4` of a tile, for all rows. No closure would do: it would not be compiled
+/// with its surroundings' features.
+///
+/// # Safety
+/// As [`units`] says; `x` points to 32 codes for each of `R` rows.
+#[inline(always)]
+unsafe fn unit<S: Simd, F: Format, const R: usize>(sums: &mut [[S::I; R]; 2], tile: *const u8, x: *const i8, j: usize) {
+    // SAFETY: all within the tile and the codes.
+    unsafe {
+        let (a, b) = units::<S, F>(tile, j);
+        let [first, second] = sums;
+        for row in 0..R {
+            let xa = x.add(row * 32 + j * 4);
+            let xb = xa.add(16);
+            if F::HALVES {
+                first[row] = S::dot(first[row], a, xa);
+                second[row] = S::dot(second[row], b, xb);
+            } else if F::SIGNED {
+                first[row] = S::dot_signed(S::dot_signed(first[row], a, xa), b, xb);
+            } else {
+                first[row] = S::dot_two(first[row], a, xa, b, xb);
+            }
+        }
+    }
+}
+
+/// One group times one tile of rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Block {
+    /// The packed group, all k.
+    pub group: *const u8,
+    /// Blocks of 32 (quantised) or single numbers (floats) in a row.
+    pub steps: usize,
+    /// The tile's codes, or floats.
+    pub x: *const u8,
+    /// The tile's facts; unused for floats.
+    pub facts: *const f32,
+    pub rows: usize,
+    /// The first row's place for this group's outputs; `stride` floats between rows.
+    pub out: *mut f32,
+    pub stride: usize,
+    /// Columns that exist, up to 16.
+    pub columns: usize,
+}
+
+impl Block {
+    #[inline(always)]
+    unsafe fn finish<S: Simd, const R: usize>(&self, sums: [S::F; R]) {
+        for (row, sum) in sums.into_iter().enumerate() {
+            // SAFETY: the output has `columns` places in each row.
+            unsafe {
+                let out = self.out.add(row * self.stride);
+                if self.columns == LANES { S::store(out, sum) } else { store_part::<S>(out, sum, self.columns) }
+            }
+        }
+    }
+
+    /// # Safety
+    /// The pointers are good for what the fields say, and the tile has `R` rows.
+    #[inline(always)]
+    unsafe fn quantised<S: Simd, F: Format, const R: usize>(&self) {
+        let layout = const { F::LAYOUT };
+        let biased = F::SIGNED && S::BIASED;
+        // SAFETY: pointers advance over the group, the codes and the facts in step, to their ends.
+        unsafe {
+            let mut sums = [S::splat(0.0); R];
+            let (mut weights, mut x, mut facts) = (self.group, self.x.cast::<i8>(), self.facts);
+            for _ in 0..self.steps / layout.span {
+                let d = S::load_f16(weights.cast());
+                let head = (d, if layout.head == 64 { S::load_f16(weights.add(32).cast()) } else { d });
+                weights = weights.add(layout.head);
+                for _ in 0..layout.span {
+                    let (scales, minimum) = F::scales::<S>(head, weights);
+                    let mut first = [S::splat_int(0); R];
+                    let mut second = [S::splat_int(0); R];
+                    if F::OFFSET > 0 || biased {
+                        let shift = if biased { 7 } else { F::OFFSET };
+                        for row in 0..R {
+                            let a = facts.add(2 * R + row).cast::<i32>().read();
+                            let b = facts.add(3 * R + row).cast::<i32>().read();
+                            if F::HALVES {
+                                first[row] = S::splat_int(a << shift);
+                                second[row] = S::splat_int(b << shift);
+                            } else {
+                                first[row] = S::splat_int((a + b) << shift);
+                            }
+                        }
+                    }
+                    let mut both = [first, second];
+                    unit::<S, F, R>(&mut both, weights, x, 0);
+                    unit::<S, F, R>(&mut both, weights, x, 1);
+                    unit::<S, F, R>(&mut both, weights, x, 2);
+                    unit::<S, F, R>(&mut both, weights, x, 3);
+                    let [first, second] = both;
+                    for row in 0..R {
+                        let scale = S::splat(*facts.add(row));
+                        sums[row] = S::fma(S::float(first[row]), S::mul(scales[0], scale), sums[row]);
+                        if F::HALVES {
+                            sums[row] = S::fma(S::float(second[row]), S::mul(scales[1], scale), sums[row]);
+                        }
+                        if F::MINIMUM {
+                            sums[row] = S::fma(minimum, S::splat(*facts.add(R + row)), sums[row]);
+                        }
+                    }
+                    weights = weights.add(layout.tile());
+                    x = x.add(R * 32);
+                    facts = facts.add(R * 4);
+                }
+            }
+            self.finish::<S, R>(sums);
+        }
+    }
+
+    /// # Safety
+    /// The pointers are good for what the fields say, and the tile has `R` rows.
+    #[inline(always)]
+    unsafe fn floats<S: Simd, const R: usize>(&self, kind: Kind) {
+        // SAFETY: pointers advance over the group and the floats in step, to their ends.
+        unsafe {
+            let mut sums = [S::splat(0.0); R];
+            for step in 0..self.steps {
+                let weights = match kind {
+                    Kind::F16 => S::load_f16(self.group.cast::<u16>().add(step * LANES)),
+                    Kind::BF16 => S::load_bf16(self.group.cast::<u16>().add(step * LANES)),
+                    _ => S::load(self.group.cast::<f32>().add(step * LANES)),
+                };
+                let x = self.x.cast::<f32>().add(step * R);
+                for row in 0..R {
+                    sums[row] = S::fma(weights, S::splat(*x.add(row)), sums[row]);
+                }
+            }
+            self.finish::<S, R>(sums);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn any<S: Simd, const R: usize>(&self, kind: Kind) {
+        // SAFETY: as the caller says.
+        unsafe {
+            match kind {
+                Kind::F32 => self.floats::<S, R>(Kind::F32),
+                Kind::F16 => self.floats::<S, R>(Kind::F16),
+                Kind::BF16 => self.floats::<S, R>(Kind::BF16),
+                Kind::Q8_0 => self.quantised::<S, Q8_0, R>(),
+                Kind::Q4_0 => self.quantised::<S, Q4_0, R>(),
+                Kind::Q4_1 => self.quantised::<S, Q4_1, R>(),
+                Kind::Q5_0 => self.quantised::<S, Q5_0, R>(),
+                Kind::Q5_1 => self.quantised::<S, Q5_1, R>(),
+                Kind::Q4K => self.quantised::<S, Q4K, R>(),
+                Kind::Q5K => self.quantised::<S, Q5K, R>(),
+                Kind::Q6K => self.quantised::<S, Q6K, R>(),
+            }
+        }
+    }
+}
+
+/// A [`Block`] with its kind, ready to run.
+pub(crate) struct Product {
+    pub kind: Kind,
+    pub block: Block,
+}
+
+impl Kernel for Product {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Self { kind, block } = self;
+        // SAFETY: whoever made the block vouches for its pointers.
+        unsafe {
+            match block.rows {
+                1 => block.any::<S, 1>(kind),
+                2 => block.any::<S, 2>(kind),
+                3 => block.any::<S, 3>(kind),
+                4 => block.any::<S, 4>(kind),
+                5 if S::ROWS > 4 => block.any::<S, 5>(kind),
+                6 if S::ROWS > 4 => block.any::<S, 6>(kind),
+                7 if S::ROWS > 4 => block.any::<S, 7>(kind),
+                8 if S::ROWS > 4 => block.any::<S, 8>(kind),
+                rows => debug_assert_eq!(rows, 0, "more rows than the path takes"),
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! How Outpost computes on a CPU.
+//!
+//! One binary serves every CPU: kernels are compiled for several instruction sets, and [`Path::best`]
+//! picks at run time. A [`Pool`] carries that choice and the threads; every operation takes one.
+//! Results do not depend on how rows are batched nor on the number of threads: a row gives the same
+//! bits alone and among others (on one path; paths differ in the last bits).
+
+mod activations;
+mod attention;
+mod buffer;
+mod gemm;
+mod kind;
+mod linear;
+mod ops;
+mod pack;
+mod pool;
+mod simd;
+
+use std::fmt;
+
+pub use activations::Activations;
+pub use attention::{Blocks, Sequence, Shape, attend};
+pub use kind::Kind;
+pub use linear::{Linear, apply_all};
+pub use ops::{Rotation, add, gelu_tanh_mul, rms_norm, rope, silu_mul, to_f16, to_q8};
+pub use pool::Pool;
+pub use simd::Path;
+
+/// Why weights were refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// A dimension is zero, too large, or rows are no whole number of blocks.
+    Shape { kind: Kind, n: usize, k: usize },
+    /// Bytes that the shape asks for, and bytes that came.
+    Length { expected: usize, found: usize },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Shape { kind, n, k } => write!(f, "no matrix of type {kind:?} has the shape [{n}, {k}]"),
+            Self::Length { expected, found } => write!(f, "{expected} bytes of weights were expected, {found} came"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,290 @@
+//! The small operations between products. Large inputs are shared among the pool's threads.
+
+use half::f16;
+
+use crate::Pool;
+use crate::buffer::Shards;
+use crate::simd::{Kernel, LANES, Simd, load_part, run, store_part};
+
+/// Floats of one task.
+const SHARE: usize = 16 * 1024;
+
+/// Calls `work` with ranges of whole rows.
+fn by_rows(pool: &Pool, rows: usize, width: usize, work: impl Fn(usize, usize) + Sync) {
+    let each = (SHARE / width.max(1)).max(1);
+    pool.run(rows.div_ceil(each), |task| {
+        let first = task * each;
+        work(first, each.min(rows - first));
+    });
+}
+
+/// Each row of `x` over its root mean square, times `weight` (Zhang and Sennrich 2019,
+/// <https://arxiv.org/abs/1910.07467>). `x` and `out`: `[rows, weight.len()]`.
+///
+/// # Panics
+/// Where lengths do not fit.
+pub fn rms_norm(pool: &Pool, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+    let width = weight.len();
+    assert!(x.len() == out.len() && width > 0 && x.len().is_multiple_of(width), "rows of {width} numbers");
+    let to = Shards::new(out);
+    by_rows(pool, x.len() / width, width, |first, rows| {
+        let x = &x[first * width..][..rows * width];
+        // SAFETY: these rows are this task's own.
+        let out = unsafe { to.get(first * width, rows * width) };
+        run(pool.path(), RmsNorm { x, weight, epsilon, out });
+    });
+}
+
+struct RmsNorm<'a> {
+    x: &'a [f32],
+    weight: &'a [f32],
+    epsilon: f32,
+    out: &'a mut [f32],
+}
+
+impl Kernel for RmsNorm<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let width = self.weight.len();
+        for (x, out) in self.x.chunks_exact(width).zip(self.out.chunks_exact_mut(width)) {
+            // SAFETY: `each` stays within the row; features as `Kernel` says.
+            unsafe {
+                let mut squares = S::splat(0.0);
+                for at in (0..width).step_by(LANES) {
+                    let x = load_up_to::<S>(x, at);
+                    squares = S::fma(x, x, squares);
+                }
+                let scale = S::splat(1.0 / (S::sum(squares) / width as f32 + self.epsilon).sqrt());
+                for at in (0..width).step_by(LANES) {
+                    let x = S::mul(load_up_to::<S>(x, at), scale);
+                    store_up_to::<S>(out, at, S::mul(x, load_up_to::<S>(self.weight, at)));
+                }
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`Simd`] says; `at` is within the slice.
+#[inline(always)]
+unsafe fn load_up_to<S: Simd>(from: &[f32], at: usize) -> S::F {
+    let left = from.len() - at;
+    // SAFETY: no more than what is left is read.
+    unsafe {
+        let from = from.as_ptr().add(at);
+        if left >= LANES { S::load(from) } else { load_part::<S>(from, left) }
+    }
+}
+
+/// # Safety
+/// As [`Simd`] says; `at` is within the slice.
+#[inline(always)]
+unsafe fn store_up_to<S: Simd>(to: &mut [f32], at: usize, x: S::F) {
+    let left = to.len() - at;
+    // SAFETY: no more than what is left is written.
+    unsafe {
+        let to = to.as_mut_ptr().add(at);
+        if left >= LANES { S::store(to, x) } else { store_part::<S>(to, x, left) }
+    }
+}
+
+/// What two numbers become, in place of the first.
+#[derive(Clone, Copy)]
+enum Pairwise {
+    Add,
+    SiluMul,
+    GeluTanhMul,
+}
+
+/// `x += y`
+///
+/// # Panics
+/// Where lengths differ.
+pub fn add(pool: &Pool, x: &mut [f32], y: &[f32]) {
+    pairwise(pool, Pairwise::Add, x, y);
+}
+
+/// `gate = silu(gate) · up`, with `silu(x) = x / (1 + e^−x)`.
+///
+/// # Panics
+/// Where lengths differ.
+pub fn silu_mul(pool: &Pool, gate: &mut [f32], up: &[f32]) {
+    pairwise(pool, Pairwise::SiluMul, gate, up);
+}
+
+/// `gate = gelu(gate) · up`, with the tanh approximation of GELU.
+///
+/// # Panics
+/// Where lengths differ.
+pub fn gelu_tanh_mul(pool: &Pool, gate: &mut [f32], up: &[f32]) {
+    pairwise(pool, Pairwise::GeluTanhMul, gate, up);
+}
+
+fn pairwise(pool: &Pool, what: Pairwise, x: &mut [f32], y: &[f32]) {
+    assert_eq!(x.len(), y.len(), "two inputs of one length");
+    let len = x.len();
+    let to = Shards::new(x);
+    pool.run(len.div_ceil(SHARE), |task| {
+        let (at, count) = (task * SHARE, SHARE.min(len - task * SHARE));
+        // SAFETY: these places are this task's own.
+        let x = unsafe { to.get(at, count) };
+        run(pool.path(), Pairs { what, x, y: &y[at..at + count] });
+    });
+}
+
+struct Pairs<'a> {
+    what: Pairwise,
+    x: &'a mut [f32],
+    y: &'a [f32],
+}
+
+impl Kernel for Pairs<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for at in (0..self.x.len()).step_by(LANES) {
+            // SAFETY: `at` is within both slices; features as `Kernel` says.
+            unsafe {
+                let (x, y) = (load_up_to::<S>(self.x, at), load_up_to::<S>(self.y, at));
+                let value = match self.what {
+                    Pairwise::Add => S::add(x, y),
+                    Pairwise::SiluMul => {
+                        let one = S::splat(1.0);
+                        let below = S::add(one, S::exp(S::sub(S::splat(0.0), x)));
+                        S::mul(S::div(x, below), y)
+                    }
+                    Pairwise::GeluTanhMul => {
+                        let cubed = S::mul(S::mul(x, x), x);
+                        let inner = S::mul(S::splat(0.797_884_6), S::fma(S::splat(0.044_715), cubed, x));
+                        let half = S::mul(S::splat(0.5), x);
+                        S::mul(S::fma(half, S::tanh(inner), half), y)
+                    }
+                };
+                store_up_to::<S>(self.x, at, value);
+            }
+        }
+    }
+}
+
+/// Which numbers of a head a rotation takes together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rotation {
+    /// Neighbours: 0 and 1, 2 and 3.
+    Interleaved,
+    /// Number i and number i + pairs.
+    Halves,
+}
+
+/// Rotary embedding (Su et al. 2021, <https://arxiv.org/abs/2104.09864>) in place: `x` is
+/// `[rows, heads, width]`, `cos` and `sin` are `[rows, pairs]`; numbers behind the first `2 · pairs` of
+/// a head stay.
+///
+/// # Panics
+/// Where lengths do not fit.
+pub fn rope(pool: &Pool, x: &mut [f32], heads: usize, width: usize, style: Rotation, cos: &[f32], sin: &[f32]) {
+    let row = heads * width;
+    assert!(row > 0 && x.len().is_multiple_of(row) && cos.len() == sin.len(), "[rows, heads, width] and a table");
+    let rows = x.len() / row;
+    assert!(rows == 0 || cos.len().is_multiple_of(rows) && cos.len() / rows * 2 <= width, "[rows, pairs]");
+    let pairs = cos.len() / rows.max(1);
+    let to = Shards::new(x);
+    by_rows(pool, rows, row, |first, count| {
+        // SAFETY: these rows are this task's own.
+        let x = unsafe { to.get(first * row, count * row) };
+        let table = first * pairs..(first + count) * pairs;
+        let (cos, sin) = (&cos[table.clone()], &sin[table]);
+        run(pool.path(), Rope { x, row, width, style, pairs, cos, sin });
+    });
+}
+
+struct Rope<'a> {
+    x: &'a mut [f32],
+    row: usize,
+    width: usize,
+    style: Rotation,
+    pairs: usize,
+    cos: &'a [f32],
+    sin: &'a [f32],
+}
+
+impl Kernel for Rope<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let pairs = self.pairs;
+        if pairs == 0 {
+            return;
+        }
+        let tables = self.cos.chunks_exact(pairs).zip(self.sin.chunks_exact(pairs));
+        for (row, (cos, sin)) in self.x.chunks_exact_mut(self.row).zip(tables) {
+            for head in row.chunks_exact_mut(self.width) {
+                // Plain code, which the compiler makes vectors of.
+                match self.style {
+                    Rotation::Halves => {
+                        let (first, second) = head[..2 * pairs].split_at_mut(pairs);
+                        for at in 0..pairs {
+                            let (a, b) = (first[at], second[at]);
+                            first[at] = a * cos[at] - b * sin[at];
+                            second[at] = a * sin[at] + b * cos[at];
+                        }
+                    }
+                    Rotation::Interleaved => {
+                        for (at, pair) in head[..2 * pairs].chunks_exact_mut(2).enumerate() {
+                            let (a, b) = (pair[0], pair[1]);
+                            pair[0] = a * cos[at] - b * sin[at];
+                            pair[1] = a * sin[at] + b * cos[at];
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Floats to half precision, to the nearest, as a cache keeps them.
+///
+/// # Panics
+/// Where lengths differ.
+pub fn to_f16(pool: &Pool, x: &[f32], out: &mut [f16]) {
+    assert_eq!(x.len(), out.len(), "as many numbers out as in");
+    run(pool.path(), ToF16 { x, out });
+}
+
+struct ToF16<'a> {
+    x: &'a [f32],
+    out: &'a mut [f16],
+}
+
+impl Kernel for ToF16<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let whole = self.x.len() / LANES * LANES;
+        for at in (0..whole).step_by(LANES) {
+            // SAFETY: sixteen numbers are left in both; an f16 is a u16's bits.
+            unsafe { S::store_f16(self.out.as_mut_ptr().add(at).cast(), S::load(self.x.as_ptr().add(at))) }
+        }
+        for (out, x) in self.out[whole..].iter_mut().zip(&self.x[whole..]) {
+            *out = f16::from_f32(*x);
+        }
+    }
+}
+
+/// A row as bytes, for [`crate::Blocks::Q8`]; returns their factor, `max |x| / 127`.
+///
+/// # Panics
+/// Where lengths differ.
+pub fn to_q8(x: &[f32], out: &mut [i8]) -> f32 {
+    assert_eq!(x.len(), out.len(), "as many numbers out as in");
+    let scale = x.iter().fold(0f32, |most, x| most.max(x.abs())) / 127.0;
+    let inverse = if scale > 1e-37 { 1.0 / scale } else { 0.0 };
+    for (out, x) in out.iter_mut().zip(x) {
+        *out = (x * inverse).round_ties_even() as i8;
+    }
+    scale
+}

@@ -1,0 +1,263 @@
+//! The instruction sets, behind one shape: sixteen lanes.
+//!
+//! Every kernel is written once over [`Simd`]: vectors of 16 floats, 16 integers, and 64 bytes that
+//! belong to 16 lanes of 4. AVX-512 holds each in one register, AVX2 in two. [`run`] enters a kernel
+//! with the features of the chosen path enabled; all that a kernel calls is inlined into it, so there
+//! is no call between a feature's instructions.
+
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use std::sync::OnceLock;
+
+pub(crate) const LANES: usize = 16;
+
+/// A set of instructions that kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Path {
+    /// AVX-512 F, BW, VL, DQ and VNNI.
+    Avx512,
+    /// AVX2 with FMA, and the 256-bit VNNI instructions.
+    Avx2Vnni,
+    /// AVX2 with FMA and F16C.
+    Avx2,
+    /// Whatever the compiler makes of plain code.
+    Portable,
+}
+
+impl Path {
+    const ALL: [Self; 4] = [Self::Avx512, Self::Avx2Vnni, Self::Avx2, Self::Portable];
+
+    /// The fastest here; the variable `OUTPOST_KERNELS` (`avx512`, `avx2-vnni`, `avx2`, `portable`)
+    /// chooses another one that is available. Looked up once.
+    pub fn best() -> Self {
+        static BEST: OnceLock<Path> = OnceLock::new();
+        *BEST.get_or_init(|| {
+            let wish = std::env::var("OUTPOST_KERNELS").ok();
+            let wish = Self::available().into_iter().find(|path| Some(path.name()) == wish.as_deref());
+            wish.or_else(|| Self::available().into_iter().next()).unwrap_or(Self::Portable)
+        })
+    }
+
+    /// What this CPU can run, fastest first; always ends with the portable path.
+    pub fn available() -> Vec<Self> {
+        Self::ALL.into_iter().filter(|path| path.is_available()).collect()
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Avx512 => "avx512",
+            Self::Avx2Vnni => "avx2-vnni",
+            Self::Avx2 => "avx2",
+            Self::Portable => "portable",
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    pub fn is_available(self) -> bool {
+        let avx2 =
+            || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        match self {
+            Self::Avx512 => {
+                avx2()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vnni")
+            }
+            Self::Avx2Vnni => avx2() && is_x86_feature_detected!("avxvnni"),
+            Self::Avx2 => avx2(),
+            Self::Portable => true,
+        }
+    }
+
+    #[cfg(not(target_arch = "x86_64"))]
+    pub fn is_available(self) -> bool {
+        self == Self::Portable
+    }
+
+    /// Rows of activations that one pass over a tile of weights serves, as registers allow.
+    pub(crate) fn rows(self) -> usize {
+        match self {
+            Self::Avx512 => <x86_or_portable::Avx512 as Simd>::ROWS,
+            Self::Avx2Vnni | Self::Avx2 => <x86_or_portable::Avx2 as Simd>::ROWS,
+            Self::Portable => portable::Portable::ROWS,
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+use x86 as x86_or_portable;
+
+#[cfg(not(target_arch = "x86_64"))]
+mod x86_or_portable {
+    pub(crate) use super::portable::{Portable as Avx512, Portable as Avx2};
+}
+
+/// Work that is generic over the instruction set.
+pub(crate) trait Kernel {
+    type Output;
+    /// Must be `#[inline(always)]`, and so must be whatever it calls that uses `S`.
+    ///
+    /// # Safety
+    /// The CPU has the features of `S`; called through [`run`] only.
+    unsafe fn run<S: Simd>(self) -> Self::Output;
+}
+
+/// Runs `kernel` with the instructions of `path`, which a [`crate::Pool`] has checked to be there.
+#[inline]
+pub(crate) fn run<K: Kernel>(path: Path, kernel: K) -> K::Output {
+    match path {
+        // SAFETY: a `Pool` takes no path that is not available, and paths come from a `Pool`.
+        #[cfg(target_arch = "x86_64")]
+        Path::Avx512 => unsafe { x86::run_avx512(kernel) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Path::Avx2Vnni => unsafe { x86::run_avx2_vnni(kernel) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Path::Avx2 => unsafe { x86::run_avx2(kernel) },
+        // SAFETY: needs no features.
+        _ => unsafe { kernel.run::<portable::Portable>() },
+    }
+}
+
+/// Sixteen lanes. Loads and stores need no alignment; pointers must be good for all that is touched.
+///
+/// # Safety
+/// All functions: the CPU has the features of the implementing type, and pointers are valid.
+pub(crate) trait Simd: Copy {
+    /// 16 × f32.
+    type F: Copy;
+    /// 16 × i32.
+    type I: Copy;
+    /// 64 × 8 bits: lane 0's four bytes first.
+    type B: Copy;
+
+    /// See [`Path::rows`].
+    const ROWS: usize;
+    /// Queries that attention takes over a tile of keys together: 4 or 2.
+    const QUERIES: usize = Self::ROWS / 2;
+    /// `dot_signed` gives the product with codes + 128; the caller begins with −128 · the sum of x.
+    const BIASED: bool;
+
+    unsafe fn splat(x: f32) -> Self::F;
+    unsafe fn load(from: *const f32) -> Self::F;
+    unsafe fn store(to: *mut f32, x: Self::F);
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn sub(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn div(a: Self::F, b: Self::F) -> Self::F;
+    /// `b` where one is NaN; so is `min`.
+    unsafe fn max(a: Self::F, b: Self::F) -> Self::F;
+    unsafe fn min(a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b + c`
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+    /// Zero where `test <= limit`, else `x`.
+    unsafe fn keep_above(x: Self::F, test: Self::F, limit: f32) -> Self::F;
+    unsafe fn sum(x: Self::F) -> f32;
+    unsafe fn maximum(x: Self::F) -> f32;
+    /// `x * 2^n` for whole `n` with a finite normal result.
+    unsafe fn scale(x: Self::F, n: Self::F) -> Self::F;
+    unsafe fn nearest(x: Self::F) -> Self::F;
+
+    /// Rows become columns.
+    unsafe fn transpose(square: &mut [Self::F; LANES]);
+
+    unsafe fn load_f16(from: *const u16) -> Self::F;
+    unsafe fn store_f16(to: *mut u16, x: Self::F);
+    unsafe fn load_bf16(from: *const u16) -> Self::F;
+    unsafe fn load_i8(from: *const i8) -> Self::F;
+    unsafe fn load_u8(from: *const u8) -> Self::F;
+
+    unsafe fn splat_int(x: i32) -> Self::I;
+    unsafe fn float(x: Self::I) -> Self::F;
+    /// To the nearest, ties to even.
+    unsafe fn int(x: Self::F) -> Self::I;
+    /// The bits of |x|, which as integers sort like the magnitudes, with NaN above all.
+    unsafe fn magnitude(x: Self::F) -> Self::I;
+    unsafe fn max_int(a: Self::I, b: Self::I) -> Self::I;
+    unsafe fn maximum_int(x: Self::I) -> i32;
+    unsafe fn sum_int(x: Self::I) -> i32;
+    /// Stores each lane's low 8 bits.
+    unsafe fn store_i8(to: *mut i8, x: Self::I);
+
+    unsafe fn load_bytes(from: *const u8) -> Self::B;
+    unsafe fn low_nibbles(x: Self::B) -> Self::B;
+    unsafe fn high_nibbles(x: Self::B) -> Self::B;
+    /// Adds 16 to the bytes (each below 16) whose bit is set; `bits` points to 64 bits.
+    unsafe fn add_bit(x: Self::B, bits: *const u8) -> Self::B;
+    /// Adds 16 · the two-bit number `field` (of four) of each byte of `pairs`.
+    unsafe fn add_pair(x: Self::B, pairs: Self::B, field: usize) -> Self::B;
+    /// Adds to each lane the product of its four codes (unsigned, below 64) with the four signed
+    /// bytes at `x`, of magnitude 127 at most.
+    unsafe fn dot(sum: Self::I, codes: Self::B, x: *const i8) -> Self::I;
+    /// Two of them; may be cheaper together.
+    #[inline(always)]
+    unsafe fn dot_two(sum: Self::I, a: Self::B, xa: *const i8, b: Self::B, xb: *const i8) -> Self::I {
+        // SAFETY: as the trait says.
+        unsafe { Self::dot(Self::dot(sum, a, xa), b, xb) }
+    }
+    /// The same with signed codes; see [`Simd::BIASED`].
+    unsafe fn dot_signed(sum: Self::I, codes: Self::B, x: *const i8) -> Self::I;
+
+    #[inline(always)]
+    unsafe fn tanh(x: Self::F) -> Self::F {
+        // 1 − 2 / (e^2x + 1): at both ends e^2x is finite or zero.
+        // SAFETY: as the trait says.
+        unsafe {
+            let one = Self::splat(1.0);
+            let below = Self::add(Self::exp(Self::add(x, x)), one);
+            Self::sub(one, Self::div(Self::splat(2.0), below))
+        }
+    }
+
+    /// e^x; zero up to −87, and e^88 above 88.
+    #[inline(always)]
+    unsafe fn exp(x: Self::F) -> Self::F {
+        // Cephes' expf: x = n·ln 2 + r, and a polynomial for e^r on |r| ≤ ln 2 / 2.
+        // SAFETY: as the trait says.
+        unsafe {
+            let clamped = Self::max(Self::splat(-87.0), Self::min(Self::splat(88.0), x));
+            let n = Self::nearest(Self::mul(clamped, Self::splat(std::f32::consts::LOG2_E)));
+            let r = Self::fma(n, Self::splat(-0.693_359_4), clamped);
+            let r = Self::fma(n, Self::splat(2.121_944_4e-4), r);
+            let mut p = Self::splat(1.987_569_1e-4);
+            for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+                p = Self::fma(p, r, Self::splat(coefficient));
+            }
+            let p = Self::add(Self::fma(Self::mul(r, r), p, r), Self::splat(1.0));
+            Self::keep_above(Self::scale(p, n), x, -87.0)
+        }
+    }
+}
+
+/// The first `count` (below 16) floats at `from`, then zeros.
+///
+/// # Safety
+/// As [`Simd`] says.
+#[inline(always)]
+pub(crate) unsafe fn load_part<S: Simd>(from: *const f32, count: usize) -> S::F {
+    let mut lanes = [0f32; LANES];
+    // SAFETY: `count` floats are there, and fewer than 16.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from, lanes.as_mut_ptr(), count.min(LANES));
+        S::load(lanes.as_ptr())
+    }
+}
+
+/// Stores the first `count` lanes.
+///
+/// # Safety
+/// As [`Simd`] says.
+#[inline(always)]
+pub(crate) unsafe fn store_part<S: Simd>(to: *mut f32, x: S::F, count: usize) {
+    let mut lanes = [0f32; LANES];
+    // SAFETY: there is room for `count` floats, and they are at most 16.
+    unsafe {
+        S::store(lanes.as_mut_ptr(), x);
+        std::ptr::copy_nonoverlapping(lanes.as_ptr(), to, count.min(LANES));
+    }
+}

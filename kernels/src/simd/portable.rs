@@ -1,0 +1,185 @@
+//! Plain code over arrays: the reference, and the path of CPUs without one of their own.
+#![expect(unsafe_op_in_unsafe_fn, reason = "every line would be a block; the trait states the contract once")]
+
+use half::{bf16, f16};
+
+use super::{LANES, Simd};
+
+#[derive(Clone, Copy)]
+pub(crate) struct Portable;
+
+#[inline(always)]
+fn map<A: Copy, B: Copy>(a: [A; LANES], f: impl Fn(A) -> B) -> [B; LANES] {
+    a.map(f)
+}
+
+#[inline(always)]
+fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
+    std::array::from_fn(|lane| f(a[lane], b[lane]))
+}
+
+#[inline(always)]
+fn dot(sum: [i32; LANES], code: impl Fn(usize) -> i32, x: *const i8) -> [i32; LANES] {
+    // SAFETY: four bytes are there, says the trait.
+    let x: [i8; 4] = unsafe { x.cast::<[i8; 4]>().read_unaligned() };
+    let x = x.map(i32::from);
+    std::array::from_fn(|lane| sum[lane] + (0..4).map(|byte| code(lane * 4 + byte) * x[byte]).sum::<i32>())
+}
+
+impl Simd for Portable {
+    type F = [f32; LANES];
+    type I = [i32; LANES];
+    type B = [u8; 64];
+
+    const ROWS: usize = 4;
+    const BIASED: bool = false;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::F {
+        [x; LANES]
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self::F {
+        from.cast::<Self::F>().read_unaligned()
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, x: Self::F) {
+        to.cast::<Self::F>().write_unaligned(x);
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |a, b| a + b)
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |a, b| a - b)
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |a, b| a * b)
+    }
+    #[inline(always)]
+    unsafe fn div(a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |a, b| a / b)
+    }
+    #[inline(always)]
+    unsafe fn max(a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |a, b| if a > b { a } else { b })
+    }
+    #[inline(always)]
+    unsafe fn min(a: Self::F, b: Self::F) -> Self::F {
+        zip(a, b, |a, b| if a < b { a } else { b })
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        std::array::from_fn(|lane| a[lane] * b[lane] + c[lane])
+    }
+    #[inline(always)]
+    unsafe fn keep_above(x: Self::F, test: Self::F, limit: f32) -> Self::F {
+        zip(x, test, |x, test| if test <= limit { 0.0 } else { x })
+    }
+    #[inline(always)]
+    unsafe fn sum(x: Self::F) -> f32 {
+        x.iter().sum()
+    }
+    #[inline(always)]
+    unsafe fn maximum(x: Self::F) -> f32 {
+        x.iter().fold(f32::NEG_INFINITY, |a, &b| if b > a { b } else { a })
+    }
+    #[inline(always)]
+    unsafe fn scale(x: Self::F, n: Self::F) -> Self::F {
+        zip(x, n, |x, n| x * f32::from_bits(((n as i32 + 127) as u32) << 23))
+    }
+    #[inline(always)]
+    unsafe fn nearest(x: Self::F) -> Self::F {
+        map(x, f32::round_ties_even)
+    }
+    #[inline(always)]
+    unsafe fn transpose(square: &mut [Self::F; LANES]) {
+        let from = *square;
+        for (row, to) in square.iter_mut().enumerate() {
+            *to = std::array::from_fn(|lane| from[lane][row]);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> Self::F {
+        map(from.cast::<[u16; LANES]>().read_unaligned(), |bits| f16::from_bits(bits).to_f32())
+    }
+    #[inline(always)]
+    unsafe fn store_f16(to: *mut u16, x: Self::F) {
+        to.cast::<[u16; LANES]>().write_unaligned(map(x, |x| f16::from_f32(x).to_bits()));
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> Self::F {
+        map(from.cast::<[u16; LANES]>().read_unaligned(), |bits| bf16::from_bits(bits).to_f32())
+    }
+    #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Self::F {
+        map(from.cast::<[i8; LANES]>().read_unaligned(), f32::from)
+    }
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> Self::F {
+        map(from.cast::<[u8; LANES]>().read_unaligned(), f32::from)
+    }
+    #[inline(always)]
+    unsafe fn splat_int(x: i32) -> Self::I {
+        [x; LANES]
+    }
+    #[inline(always)]
+    unsafe fn float(x: Self::I) -> Self::F {
+        map(x, |x| x as f32)
+    }
+    #[inline(always)]
+    unsafe fn int(x: Self::F) -> Self::I {
+        map(x, |x| x.round_ties_even() as i32)
+    }
+    #[inline(always)]
+    unsafe fn magnitude(x: Self::F) -> Self::I {
+        map(x, |x| x.abs().to_bits() as i32)
+    }
+    #[inline(always)]
+    unsafe fn max_int(a: Self::I, b: Self::I) -> Self::I {
+        std::array::from_fn(|lane| a[lane].max(b[lane]))
+    }
+    #[inline(always)]
+    unsafe fn maximum_int(x: Self::I) -> i32 {
+        x.iter().fold(i32::MIN, |a, &b| a.max(b))
+    }
+    #[inline(always)]
+    unsafe fn sum_int(x: Self::I) -> i32 {
+        x.iter().sum()
+    }
+    #[inline(always)]
+    unsafe fn store_i8(to: *mut i8, x: Self::I) {
+        to.cast::<[i8; LANES]>().write_unaligned(map(x, |x| x as i8));
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const u8) -> Self::B {
+        from.cast::<Self::B>().read_unaligned()
+    }
+    #[inline(always)]
+    unsafe fn low_nibbles(x: Self::B) -> Self::B {
+        x.map(|x| x & 15)
+    }
+    #[inline(always)]
+    unsafe fn high_nibbles(x: Self::B) -> Self::B {
+        x.map(|x| x >> 4)
+    }
+    #[inline(always)]
+    unsafe fn add_bit(x: Self::B, bits: *const u8) -> Self::B {
+        let bits = bits.cast::<[u8; 8]>().read_unaligned();
+        std::array::from_fn(|at| x[at] | (((bits[at / 8] >> (at % 8)) & 1) << 4))
+    }
+    #[inline(always)]
+    unsafe fn add_pair(x: Self::B, pairs: Self::B, field: usize) -> Self::B {
+        std::array::from_fn(|at| x[at] | (((pairs[at] >> (2 * field)) & 3) << 4))
+    }
+    #[inline(always)]
+    unsafe fn dot(sum: Self::I, codes: Self::B, x: *const i8) -> Self::I {
+        dot(sum, |at| i32::from(codes[at]), x)
+    }
+    #[inline(always)]
+    unsafe fn dot_signed(sum: Self::I, codes: Self::B, x: *const i8) -> Self::I {
+        dot(sum, |at| i32::from(codes[at] as i8), x)
+    }
+}

@@ -1,0 +1,495 @@
+//! AVX-512 and AVX2.
+#![expect(unsafe_op_in_unsafe_fn, reason = "every line would be a block; the trait states the contract once")]
+
+use std::arch::x86_64::*;
+
+use super::{Kernel, Simd};
+
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512;
+
+/// Two registers of 8 lanes each. `VNNI`: with the 256-bit dot product instruction.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2Or<const VNNI: bool>;
+
+pub(crate) type Avx2 = Avx2Or<false>;
+
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+pub(super) unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512>()
+}
+
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+pub(super) unsafe fn run_avx2_vnni<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx2Or<true>>()
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn run_avx2<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx2Or<false>>()
+}
+
+#[inline(always)]
+unsafe fn four(x: *const i8) -> i32 {
+    x.cast::<i32>().read_unaligned()
+}
+
+impl Simd for Avx512 {
+    type F = __m512;
+    type I = __m512i;
+    type B = __m512i;
+
+    const ROWS: usize = 8;
+    const BIASED: bool = true;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::F {
+        _mm512_set1_ps(x)
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self::F {
+        _mm512_loadu_ps(from)
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, x: Self::F) {
+        _mm512_storeu_ps(to, x);
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
+        _mm512_add_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Self::F, b: Self::F) -> Self::F {
+        _mm512_sub_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
+        _mm512_mul_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn div(a: Self::F, b: Self::F) -> Self::F {
+        _mm512_div_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn max(a: Self::F, b: Self::F) -> Self::F {
+        _mm512_max_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn min(a: Self::F, b: Self::F) -> Self::F {
+        _mm512_min_ps(a, b)
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        _mm512_fmadd_ps(a, b, c)
+    }
+    #[inline(always)]
+    unsafe fn keep_above(x: Self::F, test: Self::F, limit: f32) -> Self::F {
+        _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLE_UQ>(test, _mm512_set1_ps(limit)), x)
+    }
+    #[inline(always)]
+    unsafe fn sum(x: Self::F) -> f32 {
+        let (low, high) = halves(x);
+        Avx2::sum([low, high])
+    }
+    #[inline(always)]
+    unsafe fn maximum(x: Self::F) -> f32 {
+        let (low, high) = halves(x);
+        Avx2::maximum([low, high])
+    }
+    #[inline(always)]
+    unsafe fn scale(x: Self::F, n: Self::F) -> Self::F {
+        _mm512_scalef_ps(x, n)
+    }
+    #[inline(always)]
+    unsafe fn nearest(x: Self::F) -> Self::F {
+        _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x)
+    }
+    #[inline(always)]
+    unsafe fn transpose(square: &mut [Self::F; 16]) {
+        // Four by four within lanes of 128 bits, then those lanes among each other.
+        for quad in 0..4 {
+            let at = quad * 4;
+            let [a, b, c, d] = [square[at], square[at + 1], square[at + 2], square[at + 3]];
+            let ab = _mm512_castps_pd(_mm512_unpacklo_ps(a, b));
+            let ab_high = _mm512_castps_pd(_mm512_unpackhi_ps(a, b));
+            let cd = _mm512_castps_pd(_mm512_unpacklo_ps(c, d));
+            let cd_high = _mm512_castps_pd(_mm512_unpackhi_ps(c, d));
+            square[at] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd));
+            square[at + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd));
+            square[at + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab_high, cd_high));
+            square[at + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab_high, cd_high));
+        }
+        for row in 0..4 {
+            let [a, b, c, d] = [square[row], square[row + 4], square[row + 8], square[row + 12]];
+            let (ab, ab_odd) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
+            let (cd, cd_odd) = (_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
+            square[row] = _mm512_shuffle_f32x4::<0x88>(ab, cd);
+            square[row + 4] = _mm512_shuffle_f32x4::<0x88>(ab_odd, cd_odd);
+            square[row + 8] = _mm512_shuffle_f32x4::<0xdd>(ab, cd);
+            square[row + 12] = _mm512_shuffle_f32x4::<0xdd>(ab_odd, cd_odd);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> Self::F {
+        _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))
+    }
+    #[inline(always)]
+    unsafe fn store_f16(to: *mut u16, x: Self::F) {
+        _mm256_storeu_si256(to.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x));
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> Self::F {
+        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()))))
+    }
+    #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Self::F {
+        _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.cast())))
+    }
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> Self::F {
+        _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())))
+    }
+    #[inline(always)]
+    unsafe fn splat_int(x: i32) -> Self::I {
+        _mm512_set1_epi32(x)
+    }
+    #[inline(always)]
+    unsafe fn float(x: Self::I) -> Self::F {
+        _mm512_cvtepi32_ps(x)
+    }
+    #[inline(always)]
+    unsafe fn int(x: Self::F) -> Self::I {
+        _mm512_cvtps_epi32(x)
+    }
+    #[inline(always)]
+    unsafe fn magnitude(x: Self::F) -> Self::I {
+        _mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(i32::MAX))
+    }
+    #[inline(always)]
+    unsafe fn max_int(a: Self::I, b: Self::I) -> Self::I {
+        _mm512_max_epi32(a, b)
+    }
+    #[inline(always)]
+    unsafe fn maximum_int(x: Self::I) -> i32 {
+        _mm512_reduce_max_epi32(x)
+    }
+    #[inline(always)]
+    unsafe fn sum_int(x: Self::I) -> i32 {
+        _mm512_reduce_add_epi32(x)
+    }
+    #[inline(always)]
+    unsafe fn store_i8(to: *mut i8, x: Self::I) {
+        _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(x));
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const u8) -> Self::B {
+        _mm512_loadu_si512(from.cast())
+    }
+    #[inline(always)]
+    unsafe fn low_nibbles(x: Self::B) -> Self::B {
+        _mm512_and_si512(x, _mm512_set1_epi8(15))
+    }
+    #[inline(always)]
+    unsafe fn high_nibbles(x: Self::B) -> Self::B {
+        _mm512_and_si512(_mm512_srli_epi16::<4>(x), _mm512_set1_epi8(15))
+    }
+    #[inline(always)]
+    unsafe fn add_bit(x: Self::B, bits: *const u8) -> Self::B {
+        _mm512_mask_add_epi8(x, bits.cast::<u64>().read_unaligned(), x, _mm512_set1_epi8(16))
+    }
+    #[inline(always)]
+    unsafe fn add_pair(x: Self::B, pairs: Self::B, field: usize) -> Self::B {
+        let at = _mm512_set1_epi8(0x30);
+        let pair = match field {
+            0 => _mm512_slli_epi16::<4>(pairs),
+            1 => _mm512_slli_epi16::<2>(pairs),
+            2 => pairs,
+            _ => _mm512_srli_epi16::<2>(pairs),
+        };
+        // x | (pair & at)
+        _mm512_ternarylogic_epi32::<0xf8>(x, pair, at)
+    }
+    #[inline(always)]
+    unsafe fn dot(sum: Self::I, codes: Self::B, x: *const i8) -> Self::I {
+        _mm512_dpbusd_epi32(sum, codes, _mm512_set1_epi32(four(x)))
+    }
+    #[inline(always)]
+    unsafe fn dot_signed(sum: Self::I, codes: Self::B, x: *const i8) -> Self::I {
+        Self::dot(sum, _mm512_xor_si512(codes, _mm512_set1_epi8(-128)), x)
+    }
+}
+
+#[inline(always)]
+unsafe fn halves(x: __m512) -> (__m256, __m256) {
+    (_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x))
+}
+
+/// The same operation on both halves.
+macro_rules! both {
+    (|$($name:ident),+| $value:expr) => {{
+        [{ $(let $name = $name[0];)+ $value }, { $(let $name = $name[1];)+ $value }]
+    }};
+}
+
+/// Transposes rows `first .. first + 8` of one side, in place.
+#[inline(always)]
+unsafe fn transpose_8(square: &mut [[__m256; 2]; 16], first: usize, side: usize) {
+    for at in [first, first + 4] {
+        let [a, b] = [square[at][side], square[at + 1][side]];
+        let [c, d] = [square[at + 2][side], square[at + 3][side]];
+        let ab = _mm256_castps_pd(_mm256_unpacklo_ps(a, b));
+        let ab_high = _mm256_castps_pd(_mm256_unpackhi_ps(a, b));
+        let cd = _mm256_castps_pd(_mm256_unpacklo_ps(c, d));
+        let cd_high = _mm256_castps_pd(_mm256_unpackhi_ps(c, d));
+        square[at][side] = _mm256_castpd_ps(_mm256_unpacklo_pd(ab, cd));
+        square[at + 1][side] = _mm256_castpd_ps(_mm256_unpackhi_pd(ab, cd));
+        square[at + 2][side] = _mm256_castpd_ps(_mm256_unpacklo_pd(ab_high, cd_high));
+        square[at + 3][side] = _mm256_castpd_ps(_mm256_unpackhi_pd(ab_high, cd_high));
+    }
+    for row in first..first + 4 {
+        let (a, b) = (square[row][side], square[row + 4][side]);
+        square[row][side] = _mm256_permute2f128_ps::<0x20>(a, b);
+        square[row + 4][side] = _mm256_permute2f128_ps::<0x31>(a, b);
+    }
+}
+
+impl<const VNNI: bool> Avx2Or<VNNI> {
+    /// One register of `dot`.
+    #[inline(always)]
+    unsafe fn dot_half(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+        if VNNI {
+            _mm256_dpbusd_avx_epi32(sum, codes, x)
+        } else {
+            // Pairs of products stay within 2 · 128 · 127 in 16 bits.
+            let pairs = _mm256_maddubs_epi16(codes, x);
+            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
+    }
+}
+
+impl<const VNNI: bool> Simd for Avx2Or<VNNI> {
+    type F = [__m256; 2];
+    type I = [__m256i; 2];
+    type B = [__m256i; 2];
+
+    const ROWS: usize = 4;
+    const BIASED: bool = VNNI;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::F {
+        [_mm256_set1_ps(x); 2]
+    }
+    #[inline(always)]
+    unsafe fn load(from: *const f32) -> Self::F {
+        [_mm256_loadu_ps(from), _mm256_loadu_ps(from.add(8))]
+    }
+    #[inline(always)]
+    unsafe fn store(to: *mut f32, x: Self::F) {
+        _mm256_storeu_ps(to, x[0]);
+        _mm256_storeu_ps(to.add(8), x[1]);
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::F, b: Self::F) -> Self::F {
+        both!(|a, b| _mm256_add_ps(a, b))
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Self::F, b: Self::F) -> Self::F {
+        both!(|a, b| _mm256_sub_ps(a, b))
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::F, b: Self::F) -> Self::F {
+        both!(|a, b| _mm256_mul_ps(a, b))
+    }
+    #[inline(always)]
+    unsafe fn div(a: Self::F, b: Self::F) -> Self::F {
+        both!(|a, b| _mm256_div_ps(a, b))
+    }
+    #[inline(always)]
+    unsafe fn max(a: Self::F, b: Self::F) -> Self::F {
+        both!(|a, b| _mm256_max_ps(a, b))
+    }
+    #[inline(always)]
+    unsafe fn min(a: Self::F, b: Self::F) -> Self::F {
+        both!(|a, b| _mm256_min_ps(a, b))
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        both!(|a, b, c| _mm256_fmadd_ps(a, b, c))
+    }
+    #[inline(always)]
+    unsafe fn keep_above(x: Self::F, test: Self::F, limit: f32) -> Self::F {
+        both!(|x, test| _mm256_and_ps(x, _mm256_cmp_ps::<_CMP_NLE_UQ>(test, _mm256_set1_ps(limit))))
+    }
+    #[inline(always)]
+    unsafe fn sum(x: Self::F) -> f32 {
+        let x = _mm256_add_ps(x[0], x[1]);
+        let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+        let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+        _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
+    }
+    #[inline(always)]
+    unsafe fn maximum(x: Self::F) -> f32 {
+        let x = _mm256_max_ps(x[0], x[1]);
+        let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+        let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+        _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
+    }
+    #[inline(always)]
+    unsafe fn scale(x: Self::F, n: Self::F) -> Self::F {
+        both!(|x, n| {
+            let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+            _mm256_mul_ps(x, _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent)))
+        })
+    }
+    #[inline(always)]
+    unsafe fn nearest(x: Self::F) -> Self::F {
+        both!(|x| _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x))
+    }
+    #[inline(always)]
+    unsafe fn transpose(square: &mut [Self::F; 16]) {
+        for half in [0, 8] {
+            for side in 0..2 {
+                transpose_8(square, half, side);
+            }
+        }
+        for row in 0..8 {
+            let corner = square[row][1];
+            square[row][1] = square[row + 8][0];
+            square[row + 8][0] = corner;
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(from: *const u16) -> Self::F {
+        [_mm256_cvtph_ps(_mm_loadu_si128(from.cast())), _mm256_cvtph_ps(_mm_loadu_si128(from.add(8).cast()))]
+    }
+    #[inline(always)]
+    unsafe fn store_f16(to: *mut u16, x: Self::F) {
+        _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x[0]));
+        _mm_storeu_si128(to.add(8).cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x[1]));
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> Self::F {
+        let from = [from, from.add(8)];
+        both!(|from| {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        })
+    }
+    #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Self::F {
+        let from = [from, from.add(8)];
+        both!(|from| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from.cast()))))
+    }
+    #[inline(always)]
+    unsafe fn load_u8(from: *const u8) -> Self::F {
+        let from = [from, from.add(8)];
+        both!(|from| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast()))))
+    }
+    #[inline(always)]
+    unsafe fn splat_int(x: i32) -> Self::I {
+        [_mm256_set1_epi32(x); 2]
+    }
+    #[inline(always)]
+    unsafe fn float(x: Self::I) -> Self::F {
+        both!(|x| _mm256_cvtepi32_ps(x))
+    }
+    #[inline(always)]
+    unsafe fn int(x: Self::F) -> Self::I {
+        both!(|x| _mm256_cvtps_epi32(x))
+    }
+    #[inline(always)]
+    unsafe fn magnitude(x: Self::F) -> Self::I {
+        both!(|x| _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(i32::MAX)))
+    }
+    #[inline(always)]
+    unsafe fn max_int(a: Self::I, b: Self::I) -> Self::I {
+        both!(|a, b| _mm256_max_epi32(a, b))
+    }
+    #[inline(always)]
+    unsafe fn maximum_int(x: Self::I) -> i32 {
+        let x = _mm256_max_epi32(x[0], x[1]);
+        let x = _mm_max_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
+        let x = _mm_max_epi32(x, _mm_shuffle_epi32::<0x4e>(x));
+        _mm_cvtsi128_si32(_mm_max_epi32(x, _mm_shuffle_epi32::<0xb1>(x)))
+    }
+    #[inline(always)]
+    unsafe fn sum_int(x: Self::I) -> i32 {
+        let x = _mm256_add_epi32(x[0], x[1]);
+        let x = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
+        let x = _mm_add_epi32(x, _mm_shuffle_epi32::<0x4e>(x));
+        _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_shuffle_epi32::<0xb1>(x)))
+    }
+    #[inline(always)]
+    unsafe fn store_i8(to: *mut i8, x: Self::I) {
+        let low_bytes = _mm256_set1_epi32(0xff);
+        let words = _mm256_packus_epi32(_mm256_and_si256(x[0], low_bytes), _mm256_and_si256(x[1], low_bytes));
+        let words = _mm256_permute4x64_epi64::<0xd8>(words);
+        let bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+        _mm_storeu_si128(to.cast(), bytes);
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(from: *const u8) -> Self::B {
+        [_mm256_loadu_si256(from.cast()), _mm256_loadu_si256(from.add(32).cast())]
+    }
+    #[inline(always)]
+    unsafe fn low_nibbles(x: Self::B) -> Self::B {
+        both!(|x| _mm256_and_si256(x, _mm256_set1_epi8(15)))
+    }
+    #[inline(always)]
+    unsafe fn high_nibbles(x: Self::B) -> Self::B {
+        both!(|x| _mm256_and_si256(_mm256_srli_epi16::<4>(x), _mm256_set1_epi8(15)))
+    }
+    #[inline(always)]
+    unsafe fn add_bit(x: Self::B, bits: *const u8) -> Self::B {
+        let bits = [bits, bits.add(4)];
+        // Byte i of a register looks at bit i % 8 of byte i / 8.
+        let spread = _mm256_set_epi64x(0x0303_0303_0303_0303, 0x0202_0202_0202_0202, 0x0101_0101_0101_0101, 0);
+        let single = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+        both!(|x, bits| {
+            let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(bits.cast::<i32>().read_unaligned()), spread);
+            let set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, single), single);
+            _mm256_or_si256(x, _mm256_and_si256(set, _mm256_set1_epi8(16)))
+        })
+    }
+    #[inline(always)]
+    unsafe fn add_pair(x: Self::B, pairs: Self::B, field: usize) -> Self::B {
+        both!(|x, pairs| {
+            let pair = match field {
+                0 => _mm256_slli_epi16::<4>(pairs),
+                1 => _mm256_slli_epi16::<2>(pairs),
+                2 => pairs,
+                _ => _mm256_srli_epi16::<2>(pairs),
+            };
+            _mm256_or_si256(x, _mm256_and_si256(pair, _mm256_set1_epi8(0x30)))
+        })
+    }
+    #[inline(always)]
+    unsafe fn dot(sum: Self::I, codes: Self::B, x: *const i8) -> Self::I {
+        let x = _mm256_set1_epi32(four(x));
+        both!(|sum, codes| Self::dot_half(sum, codes, x))
+    }
+    #[inline(always)]
+    unsafe fn dot_two(sum: Self::I, a: Self::B, xa: *const i8, b: Self::B, xb: *const i8) -> Self::I {
+        if VNNI {
+            return Self::dot(Self::dot(sum, a, xa), b, xb);
+        }
+        // Codes are below 64, so four products fit 16 bits.
+        let (xa, xb) = (_mm256_set1_epi32(four(xa)), _mm256_set1_epi32(four(xb)));
+        both!(|sum, a, b| {
+            let pairs = _mm256_add_epi16(_mm256_maddubs_epi16(a, xa), _mm256_maddubs_epi16(b, xb));
+            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        })
+    }
+    #[inline(always)]
+    unsafe fn dot_signed(sum: Self::I, codes: Self::B, x: *const i8) -> Self::I {
+        let x = _mm256_set1_epi32(four(x));
+        both!(|sum, codes| {
+            if VNNI {
+                Self::dot_half(sum, _mm256_xor_si256(codes, _mm256_set1_epi8(-128)), x)
+            } else {
+                // |code| · (x with the code's sign): the first factor may be taken as unsigned.
+                Self::dot_half(sum, _mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes))
+            }
+        })
+    }
+}

@@ -1,0 +1,68 @@
+//! What weights in GGUF's layouts stand for.
+
+use half::{bf16, f16};
+use outpost_kernels::Kind;
+
+/// The numbers that weights stand for, block by block.
+pub fn dequantise(kind: Kind, bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks(kind.block_bytes()).flat_map(|block| dequantise_block(kind, block)).collect()
+}
+
+fn half_at(block: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
+}
+
+fn nibble(bytes: &[u8], index: usize, high: bool) -> i32 {
+    i32::from(if high { bytes[index] >> 4 } else { bytes[index] & 15 })
+}
+
+fn bit(bytes: &[u8], index: usize) -> i32 {
+    i32::from(bytes[index / 8] >> (index % 8) & 1)
+}
+
+fn dequantise_block(kind: Kind, block: &[u8]) -> Vec<f32> {
+    let d = half_at(block, 0);
+    match kind {
+        Kind::F32 => vec![f32::from_le_bytes([block[0], block[1], block[2], block[3]])],
+        Kind::F16 => vec![d],
+        Kind::BF16 => vec![bf16::from_le_bytes([block[0], block[1]]).to_f32()],
+        Kind::Q8_0 => block[2..].iter().map(|&q| f32::from(q as i8) * d).collect(),
+        Kind::Q4_0 => (0..32).map(|i| (nibble(&block[2..], i % 16, i > 15) - 8) as f32 * d).collect(),
+        Kind::Q4_1 => {
+            let m = half_at(block, 2);
+            (0..32).map(|i| nibble(&block[4..], i % 16, i > 15) as f32 * d + m).collect()
+        }
+        Kind::Q5_0 => {
+            (0..32).map(|i| (nibble(&block[6..], i % 16, i > 15) + 16 * bit(&block[2..], i) - 16) as f32 * d).collect()
+        }
+        Kind::Q5_1 => {
+            let m = half_at(block, 2);
+            (0..32).map(|i| (nibble(&block[8..], i % 16, i > 15) + 16 * bit(&block[4..], i)) as f32 * d + m).collect()
+        }
+        Kind::Q4K | Kind::Q5K => (0..256).map(|i| k_weight(kind, block, i)).collect(),
+        Kind::Q6K => (0..256)
+            .map(|i| {
+                let (half, j) = (i / 128, i % 128);
+                let low = nibble(&block[64 * half..], j % 64, j > 63);
+                let high = i32::from(block[128 + 32 * half + j % 32] >> (j / 32 * 2) & 3);
+                let scale = block[192 + i / 16] as i8;
+                half_at(block, 208) * f32::from(scale) * ((low | high << 4) - 32) as f32
+            })
+            .collect(),
+    }
+}
+
+/// 6-bit scales: the first four in the low bits of bytes 0..4 (minima: 4..8), the others' low halves
+/// in bytes 8..12 and their upper bits on top of the first four.
+fn k_weight(kind: Kind, block: &[u8], i: usize) -> f32 {
+    let (scales, part) = (&block[4..16], i / 32);
+    let (scale, minimum) = if part < 4 {
+        (scales[part] & 63, scales[part + 4] & 63)
+    } else {
+        let both = scales[part + 4];
+        ((both & 15) | (scales[part - 4] >> 6 << 4), (both >> 4) | (scales[part] >> 6 << 4))
+    };
+    let (low, high) = if kind == Kind::Q4K { (16, 0) } else { (48, i32::from(block[16 + i % 32] >> part & 1)) };
+    let code = nibble(&block[low..], part / 2 * 32 + i % 32, part % 2 == 1) + 16 * high;
+    half_at(block, 0) * f32::from(scale) * code as f32 - half_at(block, 2) * f32::from(minimum)
+}

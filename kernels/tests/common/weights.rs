@@ -1,0 +1,31 @@
+//! Random weights in GGUF's layouts.
+
+use half::{bf16, f16};
+use outpost_kernels::Kind;
+
+use crate::rng::Rng;
+
+/// Weights of a kind as a file has them: any bits, but scales of a usual size.
+pub fn random_weights(rng: &mut Rng, kind: Kind, count: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for _ in 0..count / kind.block() {
+        match kind {
+            Kind::F32 => bytes.extend((rng.normal() * 0.1).to_le_bytes()),
+            Kind::F16 => bytes.extend(f16::from_f32(rng.normal() * 0.1).to_le_bytes()),
+            Kind::BF16 => bytes.extend(bf16::from_f32(rng.normal() * 0.1).to_le_bytes()),
+            _ => {
+                let mut block: Vec<u8> = (0..kind.block_bytes()).map(|_| rng.next() as u8).collect();
+                let scales: &[usize] = match kind {
+                    Kind::Q4_1 | Kind::Q5_1 | Kind::Q4K | Kind::Q5K => &[0, 2],
+                    Kind::Q6K => &[208],
+                    _ => &[0],
+                };
+                for &at in scales {
+                    block[at..at + 2].copy_from_slice(&f16::from_f32(rng.normal() * 0.02).to_le_bytes());
+                }
+                bytes.extend(block);
+            }
+        }
+    }
+    bytes
+}
