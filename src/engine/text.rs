@@ -34,7 +34,7 @@ pub struct TextModel {
 
 /// Whether a header describes a model that can be served; cheap, for listings.
 pub(super) fn check(header: &Header) -> Result<(), String> {
-    Hyper::read(header).map_err(|error| error.to_string())?;
+    Hyper::of_gguf(header).map_err(|error| error.to_string())?;
     tokens::check(&header.metadata)?;
     chat_template(header).map(drop)
 }
@@ -49,7 +49,7 @@ impl TextModel {
     pub(super) fn open(id: &str, file: &GgufFile, lease: Lease, ambient: Arc<dyn Ambient>) -> Result<Self, String> {
         let header = &file.header;
         check(header)?;
-        let rows = Hyper::read(header).map_err(|error| error.to_string())?.vocabulary;
+        let rows = Hyper::of_gguf(header).map_err(|error| error.to_string())?.vocabulary;
         let tokens = Tokens::read(&header.metadata, rows)?;
         let source = chat_template(header)?;
         let template = Template::new(source, tokens.text(tokens.bos), tokens.text(tokens.eos), ambient)?;

@@ -45,6 +45,11 @@ impl KvCache {
         self.length == 0
     }
 
+    /// The most positions that the sequence can have.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// A copy that goes on by itself: several answers to one prompt.
     pub fn fork(&self) -> Result<Self> {
         let Self { kv_heads, head_width, length, room, limit, .. } = *self;
