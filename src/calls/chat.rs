@@ -57,6 +57,8 @@ pub struct Running {
     pub created: Timestamp,
     pub model: String,
     pub prompt_tokens: u32,
+    /// Of those, so many were computed for an earlier prompt.
+    cached_tokens: u32,
     pub choices: u32,
     /// Whether log-probabilities were asked for.
     pub logprobs: bool,
@@ -72,6 +74,7 @@ pub struct Running {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     pub prompt_tokens: u32,
+    pub cached_tokens: u32,
     pub completion_tokens: u32,
 }
 
@@ -110,7 +113,8 @@ impl Chat {
         check_bias(&call.sampling, &model)?;
         let prompt_tokens = u32::try_from(fitted.prompt.len()).unwrap_or(u32::MAX);
         let remedy = if keeping.is_idle() || fitted.dropped.is_some() { "" } else { TRUNCATE };
-        let max_tokens = room(&model, prompt_tokens, call.max_tokens, remedy)?;
+        let window = self.engine.positions(&model);
+        let max_tokens = room(&model, window, prompt_tokens, call.max_tokens, remedy)?;
         let mut sampling = call.sampling;
         sampling.seed = call.seed.unwrap_or_else(|| self.fresh_seed());
         let generation = Generation {
@@ -122,7 +126,7 @@ impl Chat {
             logprobs: call.logprobs,
             tenant: u128::from_be_bytes(access.project().to_bytes()),
         };
-        bill.prompt(u64::from(prompt_tokens), 0)?;
+        bill.prompt(prompt_tokens.into())?;
         // What never ran costs nothing.
         let ticket = self.engine.submit(&model, generation).inspect_err(|_| bill.waive()).map_err(refuse)?;
         Ok(Running {
@@ -130,6 +134,7 @@ impl Chat {
             created: self.ambient.now(),
             model: name,
             prompt_tokens,
+            cached_tokens: 0,
             choices: call.choices,
             logprobs: call.logprobs.is_some(),
             truncated: fitted.dropped,
@@ -169,6 +174,8 @@ impl Running {
         let piece = self.pieces.recv().await?;
         Some(piece.map_err(fail).inspect(|piece| {
             count(&mut self.generated, piece);
+            self.cached_tokens = piece.cached;
+            self.bill.cached(piece.cached.into());
             self.bill.output(self.usage().completion_tokens.into());
         }))
     }
@@ -181,7 +188,8 @@ impl Running {
 
     /// What has been used so far.
     pub fn usage(&self) -> Usage {
-        Usage { prompt_tokens: self.prompt_tokens, completion_tokens: self.generated.iter().sum() }
+        let Self { prompt_tokens, cached_tokens, .. } = *self;
+        Usage { prompt_tokens, cached_tokens, completion_tokens: self.generated.iter().sum() }
     }
 
     /// Waits for every choice to end.
@@ -206,6 +214,7 @@ impl Drop for Running {
     fn drop(&mut self) {
         for piece in self.pieces.leave() {
             count(&mut self.generated, &piece);
+            self.bill.cached(piece.cached.into());
         }
         self.bill.output(self.usage().completion_tokens.into());
     }
@@ -218,8 +227,7 @@ fn count(generated: &mut [u32], piece: &Piece) {
 }
 
 /// How many tokens may be generated: what was asked for, if prompt and answer fit together.
-fn room(model: &TextModel, prompt: u32, asked: Option<(u32, &'static str)>, remedy: &str) -> Result<u32> {
-    let window = model.context_window();
+fn room(model: &TextModel, window: u32, prompt: u32, asked: Option<(u32, &'static str)>, remedy: &str) -> Result<u32> {
     let left = window.saturating_sub(prompt);
     let too_long = |wanted: u32, param: &'static str| {
         let message = format!(

@@ -6,15 +6,18 @@
 //! products) and `RAYON_NUM_THREADS` (float products): see [`Settings::threads`].
 
 mod budget;
+mod checkpoint;
 mod detokenizer;
 mod job;
 mod logprobs;
+mod pace;
 mod pretokenizer;
 mod queue;
 pub mod registry;
 mod request;
 mod sampler;
 mod scan;
+mod schedule;
 mod sequence;
 mod specials;
 mod stop;
@@ -29,6 +32,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::ambient::Ambient;
+use crate::models::kv::BLOCK;
+pub use crate::models::kv::KvType;
 
 pub use queue::Load;
 pub use registry::{Kind, LoadError, ModelInfo, Registry};
@@ -48,12 +53,16 @@ pub struct Settings {
     pub memory_bytes: u64,
     /// Answers generated at the same time.
     pub max_running: usize,
-    /// Requests that may wait beyond those.
+    /// Requests of a model that may wait beyond those.
     pub max_queued_requests: usize,
-    /// Prompt tokens that may wait.
+    /// Prompt tokens of a model that may wait.
     pub max_queued_tokens: usize,
-    /// Prompt tokens computed in one step: what a long prompt can delay others by.
+    /// One tenant may take one part in so many of a queue.
+    pub tenant_part: usize,
+    /// Most prompt tokens computed in one step; while answers run, as many as do not stall them.
     pub prefill_chunk: usize,
+    /// How keys and values are kept.
+    pub kv_type: KvType,
     /// How long a reader may take nothing while its answer waits, before the answer is given up.
     pub reader_patience: Duration,
 }
@@ -65,10 +74,12 @@ impl Settings {
             models_dir: models_dir.into(),
             threads: std::thread::available_parallelism().map_or(1, usize::from),
             memory_bytes,
-            max_running: 8,
-            max_queued_requests: 64,
-            max_queued_tokens: 131_072,
-            prefill_chunk: 32,
+            max_running: 32,
+            max_queued_requests: 256,
+            max_queued_tokens: 262_144,
+            tenant_part: 2,
+            prefill_chunk: 256,
+            kv_type: KvType::default(),
             reader_patience: Duration::from_secs(60),
         }
     }
@@ -97,10 +108,9 @@ impl Engine {
     /// Starts the worker thread. Errors come from the operating system refusing it.
     pub fn start(settings: Settings, ambient: Arc<dyn Ambient>) -> std::io::Result<Self> {
         check_threads(settings.threads);
-        let budget = budget::Budget::new(settings.memory_bytes);
-        let registry = Registry::new(settings.models_dir.clone(), Arc::clone(&budget), Arc::clone(&ambient));
-        let registry = Arc::new(registry);
-        let shared = Arc::new(queue::Shared::new(settings, budget));
+        let folder = settings.models_dir.clone();
+        let shared = Arc::new(queue::Shared::new(settings));
+        let registry = Arc::new(Registry::new(folder, Arc::clone(&shared), Arc::clone(&ambient)));
         let worker = worker::Worker::new(Arc::clone(&shared), Arc::clone(&registry), ambient);
         let worker = std::thread::Builder::new().name("engine".to_owned()).spawn(|| worker.run())?;
         Ok(Self { owner: Arc::new(Owner { shared, registry, worker: Mutex::new(Some(worker)) }) })
@@ -115,9 +125,9 @@ impl Engine {
     pub fn submit(&self, model: &Arc<TextModel>, request: Generation) -> Result<Ticket, Refused> {
         let shared = &self.owner.shared;
         check(model, &request).map_err(Refused::Invalid)?;
-        let positions = request.prompt.len() as u64 + u64::from(request.max_tokens);
-        let needed_bytes = model.kv_bytes(positions, request.choices);
-        let budget_bytes = shared.budget.total().saturating_sub(model.lease.bytes);
+        // Answers take turns where memory is short: one of them must fit.
+        let needed_bytes = self.kv_bytes(model, request.prompt.len() as u64 + u64::from(request.max_tokens));
+        let budget_bytes = self.kv_budget(model);
         if needed_bytes > budget_bytes {
             return Err(Refused::TooLarge { needed_bytes, budget_bytes });
         }
@@ -125,6 +135,23 @@ impl Engine {
         let capacity = UNREAD_PIECES.max(request.choices as usize);
         let receiver = shared.push(model, request, capacity)?;
         Ok(Ticket { prompt_tokens, pieces: Pieces::new(receiver, capacity, Arc::clone(shared)) })
+    }
+
+    /// Positions that a sequence of this model can have: its context, or what the memory holds of it.
+    pub fn positions(&self, model: &TextModel) -> u32 {
+        let block = self.kv_bytes(model, 1).max(1);
+        let held = (self.kv_budget(model) / block).saturating_mul(BLOCK as u64);
+        model.context_window().min(u32::try_from(held).unwrap_or(u32::MAX))
+    }
+
+    fn kv_bytes(&self, model: &TextModel, positions: u64) -> u64 {
+        let shape = model.kv_shape(self.owner.shared.settings.kv_type);
+        positions.div_ceil(BLOCK as u64).saturating_mul(shape.block_bytes())
+    }
+
+    /// What the model's keys and values could take if no other model were there.
+    fn kv_budget(&self, model: &TextModel) -> u64 {
+        self.owner.shared.budget.total().saturating_sub(model.lease.bytes)
     }
 
     /// Takes nothing new and sends away what waits; what runs goes on.

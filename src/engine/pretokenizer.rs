@@ -28,7 +28,12 @@ const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}
 const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 const CUTS: &[Cut] = &[
-    Cut { names: &["gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais"], rules: &[GPT2], ignore_merges: false, add_bos: false },
+    Cut {
+        names: &["gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais"],
+        rules: &[GPT2],
+        ignore_merges: false,
+        add_bos: false,
+    },
     Cut {
         names: &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"],
         rules: &[r"\p{N}", GPT2],

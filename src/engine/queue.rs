@@ -1,21 +1,25 @@
-//! Requests that wait, and everything that callers and the worker both touch.
+//! Everything that callers and the worker both touch: the scheduler, and what newcomers bring.
 //!
-//! The lock is held for moments only, never during a step: `submit` answers at once. Capacity is
-//! bounded in requests and in prompt tokens; beyond it a request is refused, not kept.
+//! The lock is held for moments only, never during a step: `submit` answers at once.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
 use super::Settings;
-use super::budget::Budget;
+use super::budget::{Budget, Lease};
 use super::request::{Failure, Generation, Refused, Sent};
+use super::schedule::{Full, Limits, ModelId, Request, RequestId, Scheduler, Tenant};
 use super::text::TextModel;
 
 /// Tokens a second that are assumed before any were measured.
 const UNMEASURED: f64 = 50.;
+/// Tokens of an answer that are assumed before any has ended.
+const USUAL: f64 = 256.;
+/// How much the newest step or answer counts in the means of late.
+const NEWEST: f64 = 0.1;
 /// How often a worker with paused sequences looks again though nobody woke it.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
@@ -39,19 +43,17 @@ pub(super) enum Gate {
 }
 
 pub(super) struct Inbox {
-    pub queue: VecDeque<Waiting>,
-    /// Choices that run.
-    pub places: usize,
-    /// Tokens that running requests may still take.
-    pub remaining: u64,
-    /// Tokens a second, lately.
-    pub speed: f64,
+    pub scheduler: Scheduler,
+    /// Requests of which nothing has run.
+    pub arrivals: BTreeMap<RequestId, Arrival>,
+    speed: f64,
+    length: f64,
     gate: Gate,
     signal: bool,
 }
 
 /// A request in the queue.
-pub(super) struct Waiting {
+pub(super) struct Arrival {
     pub model: Arc<TextModel>,
     pub request: Generation,
     pub sender: mpsc::Sender<Sent>,
@@ -68,62 +70,59 @@ pub struct Load {
     pub queued_tokens: usize,
     /// Answers being generated, each choice counted.
     pub running: usize,
-    /// Memory reserved for their caches.
+    /// Memory that their keys and values take.
     pub kv_bytes: u64,
 }
 
-impl Waiting {
-    /// Tokens that the request may take at most.
-    fn work(&self) -> u64 {
-        work(&self.request)
-    }
-}
-
-fn work(request: &Generation) -> u64 {
-    request.prompt.len() as u64 + u64::from(request.choices) * u64::from(request.max_tokens)
-}
-
 impl Inbox {
-    fn tokens(&self) -> usize {
-        self.queue.iter().map(|waiting| waiting.request.prompt.len()).sum()
-    }
-
-    /// Whether a request of this prompt must be refused. Places that are free count as room, so
-    /// that the answer does not depend on how soon the worker empties the queue.
-    fn is_full(&self, settings: &Settings, prompt: usize) -> bool {
-        let free = settings.max_running.saturating_sub(self.places);
-        let requests = self.queue.len() >= settings.max_queued_requests.saturating_add(free);
-        requests || (!self.queue.is_empty() && self.tokens().saturating_add(prompt) > settings.max_queued_tokens)
-    }
-
-    /// Forgets requests whose callers left.
+    /// Forgets requests whose callers left before anything ran.
     pub fn sweep(&mut self) {
-        self.queue.retain(|waiting| !waiting.sender.is_closed());
+        let gone = self.arrivals.extract_if(.., |_, arrival| arrival.sender.is_closed());
+        gone.for_each(|(id, _)| self.scheduler.cancel(id));
     }
 
-    /// The request to start next: of the tenant with the fewest running answers, the oldest.
-    pub fn pick(&self, running: &HashMap<u128, usize>) -> Option<usize> {
-        let busy = |waiting: &Waiting| running.get(&waiting.request.tenant).copied().unwrap_or(0);
-        self.queue.iter().enumerate().min_by_key(|(index, waiting)| (busy(waiting), *index)).map(|(index, _)| index)
+    /// A step took so many tokens a second.
+    pub fn measure(&mut self, speed: f64) {
+        self.speed += (speed - self.speed) * NEWEST;
     }
 
-    /// When a place will be free: what waits and runs, at the speed of late.
-    fn retry_after(&self) -> Duration {
-        let work = self.queue.iter().map(Waiting::work).fold(self.remaining, u64::saturating_add);
-        Duration::from_secs_f64((work as f64 / self.speed.max(0.1)).clamp(1., 600.).ceil())
+    /// An answer has ended after so many tokens.
+    pub fn ended(&mut self, generated: usize) {
+        self.length += (generated as f64 - self.length) * NEWEST;
+    }
+
+    /// When half of the work that stands before a newcomer will be done, at the speed and with
+    /// answers of the length of late.
+    fn retry_after(&self, full: Full, tenant: Tenant) -> Duration {
+        let usual = self.length.ceil() as u32;
+        let work = match full {
+            Full::Model => self.scheduler.work(usual, |_| true),
+            Full::Tenant => {
+                let own = self.scheduler.work(usual, |one| one == tenant);
+                own.saturating_mul(self.scheduler.tenants() as u64)
+            }
+        };
+        Duration::from_secs_f64((work as f64 / 2. / self.speed.max(0.1)).clamp(1., 600.).ceil())
     }
 }
 
 impl Shared {
-    pub fn new(settings: Settings, budget: Arc<Budget>) -> Self {
+    pub fn new(settings: Settings) -> Self {
+        let limits = Limits {
+            running: settings.max_running,
+            requests: settings.max_queued_requests,
+            tokens: settings.max_queued_tokens,
+            tenant_part: settings.tenant_part,
+        };
         let inbox = Inbox {
-            queue: VecDeque::new(),
-            places: 0,
-            remaining: 0,
+            scheduler: Scheduler::new(limits),
+            arrivals: BTreeMap::new(),
             speed: UNMEASURED,
+            length: USUAL,
             gate: Gate::Open,
             signal: false,
         };
+        let budget = Budget::new(settings.memory_bytes);
         Self { settings, budget, inbox: Mutex::new(inbox), wake: Condvar::new() }
     }
 
@@ -137,10 +136,26 @@ impl Shared {
     }
 
     pub fn load(&self) -> Load {
-        let inbox = self.lock();
-        let (queued, queued_tokens, running) = (inbox.queue.len(), inbox.tokens(), inbox.places);
+        let counts = self.lock().scheduler.counts();
+        let (queued, queued_tokens) = (counts.queued, counts.queued_tokens);
+        Load { queued, queued_tokens, running: counts.running, kv_bytes: counts.held_bytes }
+    }
+
+    /// Memory for weights; cached blocks give way to them.
+    pub fn lease(&self, bytes: u64) -> Option<Lease> {
+        let mut inbox = self.lock();
+        inbox.scheduler.shrink(self.budget.room().saturating_sub(bytes));
+        let lease = self.budget.lease(bytes, inbox.scheduler.used_bytes());
+        inbox.signal = true;
         drop(inbox);
-        Load { queued, queued_tokens, running, kv_bytes: self.budget.kv() }
+        self.wake.notify_one();
+        lease
+    }
+
+    /// Drops what is cached of a model that is no longer loaded.
+    pub fn forget(&self, model: ModelId) {
+        self.lock().scheduler.forget(model);
+        self.wake();
     }
 
     /// Takes the request or refuses it, at once.
@@ -154,16 +169,25 @@ impl Shared {
         if inbox.gate > Gate::Open {
             return Err(Refused::ShuttingDown);
         }
-        let prompt = request.prompt.len();
-        if inbox.is_full(&self.settings, prompt) {
+        let new = || Request {
+            model: model.key,
+            block_bytes: model.kv_shape(self.settings.kv_type).block_bytes(),
+            tenant: request.tenant,
+            prompt: request.prompt.clone(),
+            choices: request.choices,
+            max_tokens: request.max_tokens,
+            long: model.network.is_long(request.prompt.len() + request.max_tokens as usize),
+        };
+        let submitted = inbox.scheduler.submit(new()).or_else(|_| {
+            // Those who have left hold no place.
             inbox.sweep();
-        }
-        if inbox.is_full(&self.settings, prompt) {
-            return Err(Refused::QueueFull { retry_after: inbox.retry_after() });
-        }
+            inbox.scheduler.submit(new())
+        });
+        let id =
+            submitted.map_err(|full| Refused::QueueFull { retry_after: inbox.retry_after(full, request.tenant) })?;
         let (sender, receiver) = mpsc::channel(capacity + 1);
         let Ok(last) = sender.clone().try_reserve_owned() else { return Err(Refused::ShuttingDown) };
-        inbox.queue.push_back(Waiting { model: Arc::clone(model), request, sender, last });
+        inbox.arrivals.insert(id, Arrival { model: Arc::clone(model), request, sender, last });
         inbox.signal = true;
         drop(inbox);
         self.wake.notify_one();
@@ -175,11 +199,12 @@ impl Shared {
         let mut inbox = self.lock();
         inbox.gate = inbox.gate.max(gate);
         inbox.signal = true;
-        let queue = std::mem::take(&mut inbox.queue);
+        let arrivals = std::mem::take(&mut inbox.arrivals);
+        arrivals.keys().for_each(|id| inbox.scheduler.cancel(*id));
         drop(inbox);
         self.wake.notify_one();
-        for waiting in queue {
-            drop(waiting.last.send(Err(Failure::ShuttingDown)));
+        for arrival in arrivals.into_values() {
+            drop(arrival.last.send(Err(Failure::ShuttingDown)));
         }
     }
 

@@ -5,15 +5,18 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-use super::budget::{Budget, Lease, Purpose};
+use super::budget::Lease;
+use super::checkpoint::Checkpoint;
+use super::queue::Shared;
 use super::scan::{self, Found, Stamp};
 pub use super::scan::{Kind, ModelInfo};
-use super::text::{self, TextModel};
+use super::text::TextModel;
 use crate::ambient::Ambient;
 
 /// How old the listing may be.
@@ -39,7 +42,7 @@ pub enum LoadError {
 pub struct Registry {
     folder: PathBuf,
     ambient: Arc<dyn Ambient>,
-    budget: Arc<Budget>,
+    shared: Arc<Shared>,
     snapshot: ArcSwap<Snapshot>,
     scanning: Mutex<()>,
     loaded: Mutex<HashMap<String, Loaded>>,
@@ -47,6 +50,7 @@ pub struct Registry {
     gates: Mutex<HashMap<String, Arc<Mutex<()>>>>,
     /// Models whose header was sound but whose loading failed; until the file changes.
     failed: Mutex<HashMap<String, (Stamp, String)>>,
+    loads: AtomicU64,
 }
 
 #[derive(Default)]
@@ -67,16 +71,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Registry {
-    pub(super) fn new(folder: PathBuf, budget: Arc<Budget>, ambient: Arc<dyn Ambient>) -> Self {
+    pub(super) fn new(folder: PathBuf, shared: Arc<Shared>, ambient: Arc<dyn Ambient>) -> Self {
         Self {
             folder,
             ambient,
-            budget,
+            shared,
             snapshot: ArcSwap::default(),
             scanning: Mutex::default(),
             loaded: Mutex::default(),
             gates: Mutex::default(),
             failed: Mutex::default(),
+            loads: AtomicU64::new(1),
         }
     }
 
@@ -167,9 +172,11 @@ impl Registry {
             lock(&self.failed).insert(id.clone(), (found.stamp, reason.clone()));
             LoadError::Broken { id: id.clone(), reason }
         };
-        let (file, bytes) = text::open_file(&found.path).map_err(|error| broken(error.to_string()))?;
-        let lease = self.lease(bytes)?;
-        let model = guarded(|| TextModel::open(id, &file, lease, Arc::clone(&self.ambient))).map_err(broken)?;
+        let checkpoint = guarded(|| Checkpoint::open(&found.path)).map_err(broken)?;
+        let lease = self.lease(checkpoint.loaded_bytes())?;
+        let key = self.loads.fetch_add(1, Ordering::Relaxed);
+        let model =
+            guarded(|| TextModel::open(id, key, &checkpoint, lease, Arc::clone(&self.ambient))).map_err(broken)?;
         let model = Arc::new(model);
         let entry = Loaded { model: Arc::clone(&model), stamp: found.stamp, used: self.ambient.uptime() };
         lock(&self.loaded).insert(id.clone(), entry);
@@ -178,11 +185,11 @@ impl Registry {
 
     fn lease(&self, needed: u64) -> Result<Lease, LoadError> {
         loop {
-            if let Some(lease) = self.budget.lease(Purpose::Weights, needed) {
+            if let Some(lease) = self.shared.lease(needed) {
                 return Ok(lease);
             }
             if !self.unload_idle() {
-                return Err(LoadError::NoMemory { needed, budget: self.budget.total() });
+                return Err(LoadError::NoMemory { needed, budget: self.shared.budget.total() });
             }
         }
     }
@@ -195,7 +202,9 @@ impl Registry {
         let Some(id) = idle.min_by_key(|(_, entry)| entry.used).map(|(id, _)| id.clone()) else { return false };
         let gone = loaded.remove(&id);
         drop(loaded);
-        drop(gone);
+        if let Some(gone) = gone {
+            self.shared.forget(gone.model.key);
+        }
         true
     }
 }

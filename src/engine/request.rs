@@ -41,6 +41,8 @@ pub struct Piece {
     pub tokens: Vec<TokenInfo>,
     /// Tokens of this choice so far, the end-of-sequence token included.
     pub generated: u32,
+    /// Prompt tokens that were taken over from an earlier prompt of the tenant.
+    pub cached: u32,
     /// Set in the choice's last piece.
     pub end: Option<Ending>,
 }

@@ -1,55 +1,40 @@
-//! One answer being generated: its cache, its sampler, and what becomes of its tokens.
+//! One answer being generated: its sampler, and what becomes of its tokens.
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc::OwnedPermit;
-
 use super::detokenizer::Detokenizer;
 use super::logprobs;
-use super::request::{Ending, Failure, Generation, Piece, Sent, TokenInfo, TokenLogprob};
+use super::request::{Ending, Failure, Generation, Piece, TokenInfo, TokenLogprob};
 use super::sampler::Sampler;
 use super::stop::StopMatcher;
 use super::text::TextModel;
-use crate::models::kv::KvCache;
 
 pub(super) struct Sequence {
     model: Arc<TextModel>,
     choice: u32,
-    pub kv: KvCache,
-    /// The newest token, which the next step computes.
+    /// The newest token.
     pub newest: u32,
-    /// Room in the channel for what the next step makes.
-    pub permit: Option<OwnedPermit<Sent>>,
     sampler: Sampler,
     text: Detokenizer,
     stop: StopMatcher,
     logprobs: Option<u8>,
     max_tokens: u32,
     generated: u32,
-    pub ended: bool,
 }
 
 impl Sequence {
-    pub fn new(model: &Arc<TextModel>, request: &Generation, choice: u32, kv: KvCache) -> Self {
+    pub fn new(model: &Arc<TextModel>, request: &Generation, choice: u32) -> Self {
         Self {
             model: Arc::clone(model),
             choice,
-            kv,
             newest: 0,
-            permit: None,
             sampler: Sampler::new(request.sampling.clone(), &request.prompt, choice),
             text: Detokenizer::default(),
             stop: StopMatcher::new(request.stop.clone()),
             logprobs: request.logprobs,
             max_tokens: request.max_tokens,
             generated: 0,
-            ended: false,
         }
-    }
-
-    /// Tokens that may still come.
-    pub fn remaining(&self) -> u32 {
-        self.max_tokens - self.generated
     }
 
     /// Chooses the next token and says what it adds to the answer.
@@ -90,13 +75,12 @@ impl Sequence {
         self.last(text, tokens, end)
     }
 
-    fn last(&mut self, text: String, tokens: Vec<TokenInfo>, end: Ending) -> Piece {
-        self.ended = true;
+    fn last(&self, text: String, tokens: Vec<TokenInfo>, end: Ending) -> Piece {
         self.piece(text, tokens, Some(end))
     }
 
     fn piece(&self, text: String, tokens: Vec<TokenInfo>, end: Option<Ending>) -> Piece {
-        Piece { choice: self.choice, text, tokens, generated: self.generated, end }
+        Piece { choice: self.choice, text, tokens, generated: self.generated, cached: 0, end }
     }
 
     fn explain(&self, id: u32, raw: &[f32]) -> TokenInfo {

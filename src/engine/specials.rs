@@ -168,7 +168,15 @@ mod tests {
     fn some_swallow_the_whitespace_around_them() {
         let specials = Specials::new(vec![special("<a>", 1, true), special("<s>", 7, false)]).unwrap();
         let text = |text: &str| Part::Text(text.to_owned());
-        let expected = [text(" x"), Part::Special(1), text("y "), Part::Special(7), text("\n"), Part::Special(7), Part::Special(1)];
+        let expected = [
+            text(" x"),
+            Part::Special(1),
+            text("y "),
+            Part::Special(7),
+            text("\n"),
+            Part::Special(7),
+            Part::Special(1),
+        ];
         assert_eq!(specials.split(" x \n<a> \ty <s>\n<s> <a>"), expected);
     }
 }

@@ -1,37 +1,39 @@
-//! The thread that computes. Each step packs the newest token of every running answer and one
-//! chunk of one prompt into a ragged batch a model, so a long prompt delays others by a chunk at
+//! The thread that computes. Each step the scheduler packs the newest token of every running answer
+//! and slices of prompts into a ragged batch a model, so a long prompt delays others by a slice at
 //! most, and weights are read once for all.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::budget::Purpose;
-use super::job::{Job, Part};
+use super::job::{Job, Outcome};
+use super::pace::Pace;
 use super::queue::{Gate, Shared};
 use super::registry::Registry;
 use super::request::Failure;
+use super::schedule::{Batch, ModelId, Plan, RequestId, Row, SequenceId};
 use super::text::TextModel;
 use crate::ambient::Ambient;
+use crate::models::kv::{BLOCK, KvArena};
+use crate::models::llama;
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
     registry: Arc<Registry>,
     ambient: Arc<dyn Ambient>,
-    jobs: Vec<Job>,
-    turns: u64,
+    jobs: BTreeMap<RequestId, Job>,
+    arenas: HashMap<ModelId, KvArena>,
+    pace: Pace,
 }
 
-/// A part and the index of its job.
-type Planned = (usize, Part);
-
-/// How much the newest step counts in the speed of late.
-const NEWEST: f64 = 0.1;
+/// A row, and what it came to.
+type Done = (Row, Result<Outcome, Failure>);
 
 impl Worker {
     pub fn new(shared: Arc<Shared>, registry: Arc<Registry>, ambient: Arc<dyn Ambient>) -> Self {
-        Self { shared, registry, ambient, jobs: Vec::new(), turns: 0 }
+        let pace = Pace::new(shared.settings.prefill_chunk);
+        Self { shared, registry, ambient, jobs: BTreeMap::new(), arenas: HashMap::new(), pace }
     }
 
     pub fn run(mut self) {
@@ -39,160 +41,183 @@ impl Worker {
         loop {
             let gate = self.shared.rest(idle, !self.jobs.is_empty());
             if gate >= Gate::Aborting {
-                self.jobs.iter_mut().for_each(|job| job.fail(Failure::ShuttingDown));
+                let all: Vec<_> = self.jobs.keys().copied().collect();
+                all.into_iter().for_each(|id| self.fail(id, Failure::ShuttingDown));
             }
             self.clear();
             if gate == Gate::Closed {
                 return;
             }
-            self.admit();
             idle = !self.step();
-            self.clear();
         }
     }
 
-    /// Frees what ended and what nobody waits for.
+    /// Frees what nobody waits for.
     fn clear(&mut self) {
-        self.jobs.retain(|job| !job.over && !job.caller_left());
-        let places = self.jobs.iter().map(Job::places).sum();
-        let remaining = self.jobs.iter().map(Job::remaining).fold(0, u64::saturating_add);
         let mut inbox = self.shared.lock();
-        inbox.places = places;
-        inbox.remaining = remaining;
         inbox.sweep();
+        let left = self.jobs.extract_if(.., |_, job| job.caller_left());
+        left.for_each(|(id, _)| inbox.scheduler.cancel(id));
     }
 
-    /// Starts requests while there are places and memory for them.
-    fn admit(&mut self) {
-        loop {
-            let running = self.places_by_tenant();
-            let busy: usize = running.values().sum();
-            let mut inbox = self.shared.lock();
-            let Some(index) = inbox.pick(&running) else { return };
-            let Some(next) = inbox.queue.get(index) else { return };
-            let places = next.request.choices as usize;
-            // A request with more choices than there are places runs alone.
-            if busy > 0 && busy + places > self.shared.settings.max_running {
-                return;
-            }
-            let positions = next.request.prompt.len() as u64 + u64::from(next.request.max_tokens);
-            let bytes = next.model.kv_bytes(positions, next.request.choices);
-            let lease = self.shared.budget.lease(Purpose::Kv, bytes);
-            if lease.is_none() && self.jobs.is_empty() && self.registry.unload_idle() {
-                continue;
-            }
-            if lease.is_none() && !self.jobs.is_empty() {
-                return; // What runs will give memory back.
-            }
-            let Some(waiting) = inbox.queue.remove(index) else { return };
-            match lease {
-                Some(lease) => {
-                    inbox.places += places;
-                    drop(inbox);
-                    self.jobs.push(Job::new(waiting, lease));
-                }
-                None => {
-                    drop(inbox);
-                    let reason =
-                        format!("{bytes} bytes for the cache are not free: other models in use hold the memory");
-                    drop(waiting.last.send(Err(Failure::Broken(reason))));
-                }
-            }
+    fn fail(&mut self, id: RequestId, failure: Failure) {
+        self.shared.lock().scheduler.cancel(id);
+        if let Some(job) = self.jobs.remove(&id) {
+            job.fail(failure);
+        } else if let Some(arrival) = self.shared.lock().arrivals.remove(&id) {
+            drop(arrival.last.send(Err(failure)));
         }
-    }
-
-    fn places_by_tenant(&self) -> HashMap<u128, usize> {
-        let mut places = HashMap::new();
-        for job in &self.jobs {
-            *places.entry(job.tenant()).or_default() += job.places();
-        }
-        places
     }
 
     /// One step of every model in use. `false`: there was nothing that could be done.
     fn step(&mut self) -> bool {
-        let (chunk, patience) = (self.shared.settings.prefill_chunk, self.shared.settings.reader_patience);
         let began = self.ambient.uptime();
-        let prompt = self.next_prompt();
-        let mut planned: Vec<Planned> = Vec::new();
-        for (index, job) in self.jobs.iter_mut().enumerate().filter(|(_, job)| !job.over) {
-            let chunk = (prompt == Some(index)).then_some(chunk);
-            let parts = job.plan(chunk);
-            job.expect_reader(!parts.is_empty(), began, patience);
-            planned.extend(parts.into_iter().map(|part| (index, part)));
+        let plan = self.plan(began);
+        self.arrange(&plan);
+        let mut done: Vec<Done> = Vec::new();
+        let busy = !plan.batches.is_empty();
+        for batch in plan.batches {
+            done.extend(self.compute(batch));
         }
-        for model in self.models(&planned) {
-            let own = |(index, _): &&Planned| self.jobs.get(*index).is_some_and(|job| Arc::ptr_eq(&job.model, &model));
-            let part: Vec<Planned> = planned.iter().filter(own).copied().collect();
-            self.compute(&model, &part);
+        if busy {
+            self.settle(done, began);
         }
-        self.measure(&planned, self.ambient.uptime().saturating_sub(began));
-        self.jobs.iter_mut().for_each(Job::tidy);
-        !planned.is_empty()
+        let relieved = plan.pressed && self.relieve(plan.stuck);
+        busy || relieved
     }
 
-    /// The job whose prompt waits longest for its next chunk.
-    fn next_prompt(&mut self) -> Option<usize> {
-        let prompts = self.jobs.iter_mut().enumerate().filter(|(_, job)| !job.over && job.is_prefilling());
-        let (index, job) = prompts.min_by_key(|(_, job)| job.turn)?;
-        self.turns += 1;
-        job.turn = self.turns;
-        Some(index)
-    }
-
-    fn models(&self, planned: &[Planned]) -> Vec<Arc<TextModel>> {
-        let mut models: Vec<Arc<TextModel>> = Vec::new();
-        for job in planned.iter().filter_map(|(index, _)| self.jobs.get(*index)) {
-            if !models.iter().any(|model| Arc::ptr_eq(model, &job.model)) {
-                models.push(Arc::clone(&job.model));
+    fn plan(&mut self, now: Duration) -> Plan {
+        let patience = self.shared.settings.reader_patience;
+        let mut inbox = self.shared.lock();
+        let unread = self.jobs.extract_if(.., |id, job| !job.reserve(*id, &mut inbox.scheduler, now, patience));
+        let unread: Vec<_> = unread.collect();
+        unread.iter().for_each(|(id, _)| inbox.scheduler.cancel(*id));
+        let chunk = self.pace.chunk(inbox.scheduler.is_decoding());
+        let plan = inbox.scheduler.plan(self.shared.budget.room(), chunk);
+        for row in plan.batches.iter().flat_map(|batch| &batch.rows) {
+            if let Some(arrival) = inbox.arrivals.remove(&row.sequence.request) {
+                let mut job = Job::new(arrival);
+                job.hit(inbox.scheduler.hit(row.sequence));
+                job.reserve(row.sequence.request, &mut inbox.scheduler, now, patience);
+                self.jobs.insert(row.sequence.request, job);
             }
         }
-        models
+        drop(inbox);
+        unread.into_iter().for_each(|(_, job)| job.fail(Failure::Unread));
+        plan
     }
 
-    /// Runs the batch. When it fails as a whole, each part runs alone, so that only the guilty fail.
-    fn compute(&mut self, model: &TextModel, planned: &[Planned]) {
-        match (self.forward(model, planned), planned) {
-            (Ok(all), _) => {
-                for ((index, part), logits) in planned.iter().zip(all) {
-                    if let Some(job) = self.jobs.get_mut(*index) {
-                        job.accept(*part, logits);
-                    }
-                }
+    /// Gives back the memory of blocks that are free and takes that of blocks to be written.
+    fn arrange(&mut self, plan: &Plan) {
+        for (model, block) in &plan.released {
+            if let Some(arena) = self.arenas.get_mut(model) {
+                arena.release(*block);
             }
-            (Err(reason), [(index, _)]) => {
+        }
+        let inbox = self.shared.lock();
+        self.arenas.retain(|model, _| inbox.scheduler.knows(*model));
+        drop(inbox);
+        for batch in &plan.batches {
+            let Some(model) = self.model(batch) else { continue };
+            let shape = model.kv_shape(self.shared.settings.kv_type);
+            let arena = self.arenas.entry(batch.model).or_insert_with(|| KvArena::new(shape));
+            for row in &batch.rows {
+                let written = row.blocks.iter().skip(row.start / BLOCK);
+                written.for_each(|block| arena.ensure(*block));
+            }
+        }
+    }
+
+    fn model(&self, batch: &Batch) -> Option<Arc<TextModel>> {
+        let row = batch.rows.first()?;
+        self.jobs.get(&row.sequence.request).map(|job| Arc::clone(&job.model))
+    }
+
+    fn compute(&mut self, batch: Batch) -> Vec<Done> {
+        let Some(model) = self.model(&batch) else { return Vec::new() };
+        let logits = self.logits(&model, batch.model, &batch.rows);
+        let done = batch.rows.into_iter().zip(logits).map(|(row, logits)| {
+            let outcome = logits.and_then(|logits| match self.jobs.get_mut(&row.sequence.request) {
+                Some(job) => job.accept(&row, logits),
+                None => Ok(Outcome::default()),
+            });
+            (row, outcome)
+        });
+        done.collect()
+    }
+
+    /// Runs the batch. When it fails as a whole, each row runs alone, so that only the guilty fail.
+    fn logits(&mut self, model: &TextModel, key: ModelId, rows: &[Row]) -> Vec<Result<Vec<Vec<f32>>, Failure>> {
+        match (self.forward(model, key, rows), rows) {
+            (Ok(all), _) => all.into_iter().map(Ok).collect(),
+            (Err(reason), [_]) => {
                 tracing::error!(model = model.id(), reason, "a generation step failed");
-                if let Some(job) = self.jobs.get_mut(*index) {
-                    job.fail(Failure::Broken(reason));
-                }
+                vec![Err(Failure::Broken(reason))]
             }
-            (Err(_), _) => planned.iter().for_each(|one| self.compute(model, std::slice::from_ref(one))),
+            (Err(_), _) => rows.iter().flat_map(|row| self.logits(model, key, std::slice::from_ref(row))).collect(),
         }
     }
 
-    fn forward(&mut self, model: &TextModel, planned: &[Planned]) -> Result<Vec<Option<Vec<f32>>>, String> {
-        let mut rows = Vec::with_capacity(planned.len());
-        for (index, job) in self.jobs.iter_mut().enumerate() {
-            let parts: Vec<Part> = planned.iter().filter(|(of, _)| *of == index).map(|(_, part)| *part).collect();
-            if !parts.is_empty() {
-                job.rows(&parts, &mut rows);
-            }
-        }
-        // A panic leaves no cache advanced, like an error; and the worker must live on.
-        match catch_unwind(AssertUnwindSafe(|| model.network.forward_rows(&mut rows))) {
+    fn forward(&mut self, model: &TextModel, key: ModelId, rows: &[Row]) -> Result<Vec<Vec<Vec<f32>>>, String> {
+        let Some(arena) = self.arenas.get_mut(&key) else { return Err("the model has no KV arena".to_owned()) };
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|Row { tokens, start, blocks, logits, long, .. }| llama::Row {
+                tokens,
+                start: *start,
+                blocks,
+                logits: *logits,
+                long: *long,
+            })
+            .collect();
+        // A panic leaves nothing but unread blocks behind, like an error; and the worker must live on.
+        match catch_unwind(AssertUnwindSafe(|| model.network.forward(&rows, arena))) {
             Ok(Ok(logits)) => Ok(logits),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err("the computation panicked".to_owned()),
         }
     }
 
-    fn measure(&self, planned: &[Planned], took: Duration) {
-        let count = |(_, part): &Planned| if let Part::Prompt(count) = part { *count } else { 1 };
-        let tokens: usize = planned.iter().map(count).sum();
-        if tokens > 0 && !took.is_zero() {
-            let speed = tokens as f64 / took.as_secs_f64();
-            let mut inbox = self.shared.lock();
-            inbox.speed += (speed - inbox.speed) * NEWEST;
+    /// Tells the scheduler what became of the rows, and lets go of what ended.
+    fn settle(&mut self, done: Vec<Done>, began: Duration) {
+        let took = self.ambient.uptime().saturating_sub(began);
+        let mut failed: Vec<(SequenceId, Failure)> = Vec::new();
+        let (mut prompt, mut tokens, mut decoding) = (0, 0, false);
+        let mut inbox = self.shared.lock();
+        for (row, outcome) in done {
+            let id = row.sequence;
+            tokens += row.tokens.len();
+            prompt += if row.is_prefill() { row.tokens.len() } else { 0 };
+            decoding |= !row.is_prefill();
+            match outcome {
+                Ok(Outcome { positions, new, ended }) => {
+                    inbox.scheduler.commit(id, positions, &new);
+                    if ended {
+                        let generated = inbox.scheduler.end(id);
+                        inbox.ended(generated);
+                    }
+                }
+                Err(failure) => failed.push((id, failure)),
+            }
         }
+        if !took.is_zero() {
+            inbox.measure(tokens as f64 / took.as_secs_f64());
+        }
+        drop(inbox);
+        self.pace.measure(prompt, decoding, took);
+        failed.into_iter().for_each(|(id, failure)| self.fail(id.request, failure));
+        self.jobs.retain(|_, job| !job.is_over());
+    }
+
+    /// Memory was short: an idle model goes, or the one request that cannot be helped. `false`:
+    /// there is nothing to be done but wait.
+    fn relieve(&mut self, stuck: Option<SequenceId>) -> bool {
+        if self.registry.unload_idle() {
+            return true;
+        }
+        let Some(id) = stuck else { return false };
+        let reason = "the memory for its keys and values is not free: other models in use hold it";
+        self.fail(id.request, Failure::Broken(reason.to_owned()));
+        true
     }
 }

@@ -76,11 +76,8 @@ fn gated(
     expert: usize,
 ) -> std::result::Result<Gated, ModelError> {
     let places = |part: &str, rows: usize| {
-        let all = Candidate {
-            stem: format!("blk.{block}.ffn_{part}_exps"),
-            first: expert * rows,
-            total: sizes.count * rows,
-        };
+        let all =
+            Candidate { stem: format!("blk.{block}.ffn_{part}_exps"), first: expert * rows, total: sizes.count * rows };
         [all, Candidate::whole(format!("blk.{block}.ffn_{part}.{expert}"), rows)]
     };
     let fused = |offset: usize| Candidate {

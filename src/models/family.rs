@@ -147,14 +147,7 @@ pub const FAMILIES: &[Family] = &[
         odd_scale_blocks: Some(62),
         ..GEMMA
     },
-    Family {
-        name: "phi3",
-        hub: &["phi3"],
-        rope: RopeStyle::Halves,
-        partial: true,
-        windows: Windows::All,
-        ..LLAMA
-    },
+    Family { name: "phi3", hub: &["phi3"], rope: RopeStyle::Halves, partial: true, windows: Windows::All, ..LLAMA },
 ];
 
 impl Family {

@@ -27,7 +27,12 @@ pub(super) struct Gated {
 }
 
 impl FeedForward {
-    pub fn load(loader: &Loader<'_>, hyper: &Hyper, block: usize, sparse: bool) -> std::result::Result<Self, ModelError> {
+    pub fn load(
+        loader: &Loader<'_>,
+        hyper: &Hyper,
+        block: usize,
+        sparse: bool,
+    ) -> std::result::Result<Self, ModelError> {
         match &hyper.experts {
             Some(sizes) if sparse => Experts::load(loader, hyper, sizes, block).map(Self::Sparse),
             _ => Gated::dense(loader, hyper, block).map(Self::Dense),

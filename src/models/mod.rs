@@ -2,6 +2,7 @@
 //!
 //! Nothing here knows requests, tokens' text or threads; `engine` drives it.
 
+mod attention;
 mod block;
 mod experts;
 pub mod family;

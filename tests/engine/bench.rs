@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use outpost::models::gguf::GgufFile;
-use outpost::models::llama::{Llama, Row};
+use outpost::models::kv::{KvArena, KvCache, KvType};
+use outpost::models::llama::{Llama, Row, Wanted};
 
 use crate::support::real_model;
 
@@ -16,6 +17,10 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 
 fn load(path: &Path) -> Llama {
     Llama::load(&GgufFile::open(path).unwrap()).unwrap()
+}
+
+fn cache(model: &Llama) -> KvCache {
+    KvCache::new(model.kv_shape(KvType::F16))
 }
 
 fn reference(path: &Path, prompt: &[u32]) {
@@ -33,13 +38,13 @@ fn speed() {
     let (_, took) = timed(|| reference(&path, &prompt[..128]));
     println!("candle's own, prefill 128 as a whole: {:.1} tokens/s", 128. / took.as_secs_f64());
     for chunk in [32, 128] {
-        let mut kv = model.cache(4096).unwrap();
+        let mut kv = cache(&model);
         let ((), took) =
-            timed(|| prompt[..128].chunks(chunk).for_each(|part| drop(model.forward(part, &mut kv).unwrap())));
+            timed(|| prompt[..128].chunks(chunk).for_each(|part| drop(model.extend(part, &mut kv).unwrap())));
         println!("prefill 128 in chunks of {chunk}: {:.1} tokens/s", 128. / took.as_secs_f64());
     }
     for depth in [16, 500] {
-        let mut kv = model.cache(4096).unwrap();
+        let mut kv = cache(&model);
         prompt
             .iter()
             .cycle()
@@ -47,17 +52,19 @@ fn speed() {
             .take(depth)
             .collect::<Vec<_>>()
             .chunks(128)
-            .for_each(|part| drop(model.forward(part, &mut kv).unwrap()));
-        let ((), took) = timed(|| (0..32).for_each(|token| drop(model.forward(&[token + 100], &mut kv).unwrap())));
+            .for_each(|part| drop(model.extend(part, &mut kv).unwrap()));
+        let ((), took) = timed(|| (0..32).for_each(|token| drop(model.extend(&[token + 100], &mut kv).unwrap())));
         println!("decode at depth {depth}: {:.1} tokens/s", 32. / took.as_secs_f64());
     }
-    for streams in [4, 8] {
-        let mut caches: Vec<_> = (0..streams).map(|_| model.cache(256).unwrap()).collect();
+    for streams in [2u32, 4, 8, 16, 32] {
+        let mut arena = KvArena::new(model.kv_shape(KvType::F16));
+        (0..2 * streams).for_each(|block| arena.ensure(block));
         let ((), took) = timed(|| {
-            for _ in 0..16 {
-                let mut rows: Vec<_> =
-                    caches.iter_mut().map(|kv| Row { tokens: &[99], kv, wants_logits: true }).collect();
-                model.forward_rows(&mut rows).unwrap();
+            for start in 0..16 {
+                let tables: Vec<_> = (0..streams).map(|stream| [2 * stream, 2 * stream + 1]).collect();
+                let row = |blocks| Row { tokens: &[99], start, blocks, logits: Wanted::Last, long: false };
+                let rows: Vec<_> = tables.iter().map(|blocks| row(&blocks[..])).collect();
+                model.forward(&rows, &mut arena).unwrap();
             }
         });
         println!("decode of {streams} at once: {:.1} tokens/s", f64::from(16 * streams) / took.as_secs_f64());

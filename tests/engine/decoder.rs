@@ -7,8 +7,8 @@ use candle_core::quantized::gguf_file;
 use candle_core::{Device, Tensor};
 use candle_transformers::models::quantized_llama::ModelWeights;
 use outpost::models::gguf::GgufFile;
-use outpost::models::kv::KvCache;
-use outpost::models::llama::{Llama, Row};
+use outpost::models::kv::{KvArena, KvCache, KvType};
+use outpost::models::llama::{Llama, Row, Wanted};
 
 use crate::tiny_model::{self, TinyModel};
 
@@ -20,6 +20,10 @@ fn variants() -> Vec<TinyModel> {
         TinyModel { quantized: true, tied: true, ..TinyModel::default() },
         TinyModel { width: 256, blocks: 3, quantized: true, seed: 4, ..TinyModel::default() },
     ]
+}
+
+pub fn cache(model: &Llama) -> KvCache {
+    KvCache::new(model.kv_shape(KvType::F32))
 }
 
 fn load(options: &TinyModel) -> Llama {
@@ -48,7 +52,7 @@ fn assert_close(one: &[f32], other: &[f32], within: f32) {
 
 /// Computes the prompt in slices so small that quantised weights stay quantised, as the oracle's do.
 fn in_slices(model: &Llama, prompt: &[u32], kv: &mut KvCache) -> Vec<f32> {
-    prompt.chunks(7).map(|slice| model.forward(slice, kv).unwrap()).last().unwrap()
+    prompt.chunks(7).map(|slice| model.extend(slice, kv).unwrap()).last().unwrap()
 }
 
 #[test]
@@ -57,11 +61,11 @@ fn logits_equal_those_of_the_reference() {
         let dir = tempfile::tempdir().unwrap();
         let path = tiny_model::write(dir.path(), "m", &options);
         let (ours, mut oracle) = (Llama::load(&GgufFile::open(&path).unwrap()).unwrap(), oracle(&path));
-        let mut kv = ours.cache(32).unwrap();
+        let mut kv = cache(&ours);
         assert_close(&in_slices(&ours, &PROMPT, &mut kv), &oracle_logits(&mut oracle, &PROMPT, 0), 1e-3);
         for (step, token) in [9u32, 33, 128].into_iter().enumerate() {
             let expected = oracle_logits(&mut oracle, &[token], PROMPT.len() + step);
-            assert_close(&ours.forward(&[token], &mut kv).unwrap(), &expected, 1e-3);
+            assert_close(&ours.extend(&[token], &mut kv).unwrap(), &expected, 1e-3);
         }
     }
 }
@@ -72,12 +76,12 @@ fn a_prompt_in_chunks_is_the_prompt_as_a_whole() {
         let model = load(&options);
         // Longer than the cache's first room, so that it grows on the way.
         let prompt: Vec<u32> = (0..300).map(|index| (index * 7) % 256).collect();
-        let whole = model.forward(&prompt, &mut model.cache(300).unwrap()).unwrap();
+        let whole = model.extend(&prompt, &mut cache(&model)).unwrap();
         for size in [1, 7, 32, 299] {
-            let mut kv = model.cache(300).unwrap();
+            let mut kv = cache(&model);
             let mut last = Vec::new();
             for chunk in prompt.chunks(size) {
-                last = model.forward(chunk, &mut kv).unwrap();
+                last = model.extend(chunk, &mut kv).unwrap();
             }
             // Quantised products round their input too, and rounding is not smooth.
             assert_close(&last, &whole, if options.quantized { 0.5 } else { 1e-3 });
@@ -88,41 +92,61 @@ fn a_prompt_in_chunks_is_the_prompt_as_a_whole() {
 #[test]
 fn rows_of_a_batch_do_not_see_each_other() {
     let model = load(&TinyModel::default());
-    let (mut a, mut b, mut c) = (model.cache(32).unwrap(), model.cache(32).unwrap(), model.cache(32).unwrap());
-    model.forward(&PROMPT[..4], &mut a).unwrap();
-    let mut alone = a.fork().unwrap();
-    let mut rows = [
-        Row { tokens: &[7], kv: &mut a, wants_logits: true },
-        Row { tokens: &PROMPT, kv: &mut b, wants_logits: true },
-        Row { tokens: &[1, 2, 3], kv: &mut c, wants_logits: false },
+    let mut arena = KvArena::new(model.kv_shape(KvType::F32));
+    (0..3).for_each(|block| arena.ensure(block));
+    let row = |tokens, start, blocks, logits| Row { tokens, start, blocks, logits, long: false };
+    model.forward(&[row(&PROMPT[..4], 0, &[2], Wanted::Nothing)], &mut arena).unwrap();
+    let rows = [
+        row(&[7], 4, &[2], Wanted::Last),
+        row(&PROMPT, 0, &[0], Wanted::All),
+        row(&[1, 2, 3], 0, &[1], Wanted::Nothing),
     ];
-    let logits = model.forward_rows(&mut rows).unwrap();
-    assert_close(logits[0].as_ref().unwrap(), &model.forward(&[7], &mut alone).unwrap(), 1e-4);
-    assert_close(logits[1].as_ref().unwrap(), &model.forward(&PROMPT, &mut model.cache(32).unwrap()).unwrap(), 1e-4);
-    assert!(logits[2].is_none());
-    assert_eq!((a.len(), b.len(), c.len()), (5, 11, 3));
+    let logits = model.forward(&rows, &mut arena).unwrap();
+    let alone = |tokens: &[u32]| model.extend(tokens, &mut cache(&model)).unwrap();
+    assert_close(&logits[0][0], &alone(&[&PROMPT[..4], &[7]].concat()), 1e-4);
+    assert_eq!(logits.iter().map(Vec::len).collect::<Vec<_>>(), [1, PROMPT.len(), 0]);
+    for (count, logits) in (1..).zip(&logits[1]) {
+        assert_close(logits, &alone(&PROMPT[..count]), 1e-4);
+    }
 }
 
 #[test]
-fn a_fork_goes_on_by_itself() {
+fn a_block_can_be_the_past_of_several_rows() {
     let model = load(&TinyModel::default());
-    let mut one = model.cache(64).unwrap();
-    model.forward(&PROMPT, &mut one).unwrap();
-    let mut other = one.fork().unwrap();
-    model.forward(&[1, 2, 3], &mut other).unwrap();
-    let expected = model.forward(&[PROMPT.as_slice(), &[9]].concat(), &mut model.cache(64).unwrap()).unwrap();
-    assert_close(&model.forward(&[9], &mut one).unwrap(), &expected, 1e-4);
-    assert_eq!((one.len(), other.len()), (12, 14));
+    let mut arena = KvArena::new(model.kv_shape(KvType::F32));
+    (0..3).for_each(|block| arena.ensure(block));
+    let shared: Vec<u32> = (0..16).collect();
+    let row = |tokens, start, blocks| Row { tokens, start, blocks, logits: Wanted::Last, long: false };
+    model.forward(&[row(&shared, 0, &[0])], &mut arena).unwrap();
+    let logits = model.forward(&[row(&[9, 8], 16, &[0, 1]), row(&[7], 16, &[0, 2])], &mut arena).unwrap();
+    for (logits, end) in logits.iter().zip([&[9, 8][..], &[7]]) {
+        let expected = model.extend(&[&shared[..], end].concat(), &mut cache(&model)).unwrap();
+        assert_close(&logits[0], &expected, 1e-4);
+    }
+}
+
+#[test]
+fn keys_and_values_in_fewer_bits_move_logits_little() {
+    let model = load(&TinyModel::default());
+    let prompt: Vec<u32> = (0..100).map(|index| (index * 7) % 256).collect();
+    let exact = model.extend(&[&prompt[..], &[9]].concat(), &mut cache(&model)).unwrap();
+    for (kind, within) in [(KvType::F16, 0.02), (KvType::Q8, 0.2)] {
+        let mut kv = KvCache::new(model.kv_shape(kind));
+        prompt.chunks(9).for_each(|part| drop(model.extend(part, &mut kv).unwrap()));
+        assert_close(&model.extend(&[9], &mut kv).unwrap(), &exact, within);
+    }
 }
 
 #[test]
 fn a_failed_step_leaves_the_cache_as_it_was() {
     let model = load(&TinyModel::default());
-    let mut kv = model.cache(12).unwrap();
-    model.forward(&PROMPT, &mut kv).unwrap();
-    assert!(model.forward(&[1, 2], &mut kv).is_err(), "no room");
-    assert!(model.forward(&[100_000], &mut kv).is_err(), "no such token");
+    let mut kv = cache(&model);
+    model.extend(&PROMPT, &mut kv).unwrap();
+    assert!(model.extend(&[], &mut kv).is_err(), "no tokens");
+    assert!(model.extend(&[100_000], &mut kv).is_err(), "no such token");
+    let short = Row { tokens: &PROMPT, start: 10, blocks: &[0], logits: Wanted::Last, long: false };
+    assert!(model.forward(&[short], &mut KvArena::new(model.kv_shape(KvType::F16))).is_err(), "no blocks");
     assert_eq!(kv.len(), PROMPT.len());
-    let expected = model.forward(&[PROMPT.as_slice(), &[4]].concat(), &mut model.cache(12).unwrap()).unwrap();
-    assert_close(&model.forward(&[4], &mut kv).unwrap(), &expected, 1e-4);
+    let expected = model.extend(&[PROMPT.as_slice(), &[4]].concat(), &mut cache(&model)).unwrap();
+    assert_close(&model.extend(&[4], &mut kv).unwrap(), &expected, 1e-4);
 }

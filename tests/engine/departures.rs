@@ -28,7 +28,7 @@ async fn leaving_in_the_queue_in_prefill_and_in_decode_frees_the_place() {
 
 #[tokio::test]
 async fn after_two_hundred_departures_everything_is_back() {
-    let rig = slow(|settings| (settings.max_running, settings.max_queued_requests) = (4, 8));
+    let rig = slow(|settings| (settings.max_running, settings.max_queued_requests) = (4, 16));
     let mut taken = 0;
     for turn in 0..200u32 {
         let ask = Generation { choices: 1 + turn % 3, ..request(vec![7; 1 + (turn as usize * 37) % 400], 500) };

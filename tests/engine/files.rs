@@ -1,6 +1,7 @@
 //! Broken model files are refused in words, and never by a panic or a huge allocation.
 
 use outpost::models::gguf::{GgufFile, parse};
+use outpost::models::kv::{KvCache, KvType};
 use outpost::models::llama::Llama;
 use proptest::prelude::*;
 
@@ -67,7 +68,7 @@ fn an_edited_file_says_what_is_wrong() {
         (edit("llama.context_length", &number(u32::MAX)), "llama.context_length"),
         (
             edit("general.architecture", b"\x05\0\0\0\0\0\0\0mamba"),
-            "the architecture mamba is not supported: llama, qwen2 are",
+            "the architecture mamba is not supported: llama, smollm3, qwen2, qwen3, ",
         ),
         (edit("output_norm.weight", &u64::MAX.to_le_bytes()), "impossible shape"),
         (edit("tokenizer.ggml.tokens", &number(99)), "unknown type 99"),
@@ -120,9 +121,8 @@ proptest! {
         std::fs::write(&path, bytes).unwrap();
         if let Ok(file) = GgufFile::open(&path)
             && let Ok(model) = Llama::load(&file)
-            && let Ok(mut kv) = model.cache(8)
         {
-            let _ = model.forward(&[1, 2, 3], &mut kv);
+            let _ = model.extend(&[1, 2, 3], &mut KvCache::new(model.kv_shape(KvType::F16)));
         }
     }
 }

@@ -10,6 +10,7 @@ mod decoder;
 mod departures;
 mod families;
 mod files;
+mod prefixes;
 mod prompts;
 mod queue;
 mod registry;

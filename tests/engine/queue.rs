@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use outpost::engine::{Generation, Refused};
 
-use crate::support::{pieces, request, rig, slow};
+use crate::support::{answers, greedy, pieces, request, rig, slow};
 use crate::tiny_model::TinyModel;
 
 #[tokio::test]
 async fn a_full_queue_refuses_at_once() {
-    let rig = slow(|settings| (settings.max_running, settings.max_queued_requests) = (2, 3));
+    let rig = slow(|settings| (settings.max_running, settings.max_queued_requests, settings.tenant_part) = (2, 3, 1));
     let ask = || rig.engine.submit(&rig.model, request(vec![7; 40], 2_000));
     // Two places and three that wait: the sixth is refused, however fast the worker starts them.
     let taken: Vec<_> = (0..5).map(|_| ask().unwrap()).collect();
@@ -25,7 +25,7 @@ async fn a_full_queue_refuses_at_once() {
 
 #[tokio::test]
 async fn waiting_tokens_are_bounded_too() {
-    let rig = slow(|settings| (settings.max_running, settings.max_queued_tokens) = (1, 1_000));
+    let rig = slow(|settings| (settings.max_running, settings.max_queued_tokens, settings.tenant_part) = (1, 1_000, 1));
     let ask = |count| rig.engine.submit(&rig.model, request(vec![7; count], 1_000));
     let mut running = ask(10).unwrap();
     running.pieces.recv().await.unwrap().unwrap();
@@ -37,25 +37,37 @@ async fn waiting_tokens_are_bounded_too() {
 
 #[tokio::test]
 async fn memory_is_reserved_before_work_begins() {
-    // 2 blocks × 2 (keys, values) × 32 numbers × 4 bytes: 512 bytes a token.
+    // 16 positions × 2 layers × 2 (keys, values) × 32 numbers × 2 bytes: 4,096 bytes a block.
     let size = std::fs::metadata(rig(&TinyModel::default(), |_| ()).dir.path().join("tiny/tiny.gguf")).unwrap().len();
-    let rig = rig(&TinyModel::default(), |settings| settings.memory_bytes = size + 512 * 300);
-    let refused = rig.engine.submit(&rig.model, Generation { choices: 2, ..request(vec![7; 300], 100) });
+    let rig = rig(&TinyModel::default(), |settings| settings.memory_bytes = size + 4_096 * 20);
+    let refused = rig.engine.submit(&rig.model, request(vec![7; 300], 100));
     let Err(Refused::TooLarge { needed_bytes, budget_bytes }) = refused else { panic!("{refused:?}") };
-    assert_eq!(needed_bytes, 2 * 400 * 512);
+    assert_eq!(needed_bytes, 25 * 4_096);
     assert!(budget_bytes < needed_bytes);
-    // Each fits alone, not both: one waits for the other.
-    let both: Vec<_> = (0..2).map(|_| rig.engine.submit(&rig.model, request(vec![7; 100], 100)).unwrap()).collect();
-    for ticket in both {
-        assert!(rig.engine.load().kv_bytes <= 512 * 300);
-        assert_eq!(pieces(ticket.pieces).await.unwrap().len(), 100);
+    assert_eq!(u64::from(rig.engine.positions(&rig.model)), budget_bytes / 4_096 * 16);
+}
+
+#[tokio::test]
+async fn answers_take_turns_where_memory_is_short() {
+    let size = std::fs::metadata(rig(&TinyModel::default(), |_| ()).dir.path().join("tiny/tiny.gguf")).unwrap().len();
+    let rig = rig(&TinyModel::default(), |settings| settings.memory_bytes = size + 4_096 * 20);
+    // 16 blocks each at their ends: each fits alone, three never do.
+    let ask = |at: u32| greedy(vec![7 + at, 8, 9], 240);
+    let mut alone = Vec::new();
+    for at in 0..3 {
+        alone.push(rig.one(ask(at)).await);
+    }
+    let tickets: Vec<_> = (0..3).map(|at| rig.engine.submit(&rig.model, ask(at)).unwrap()).collect();
+    for (ticket, expected) in tickets.into_iter().zip(alone) {
+        assert!(rig.engine.load().kv_bytes <= 4_096 * 20);
+        assert_eq!(answers(&pieces(ticket.pieces).await.unwrap(), 1), [expected]);
     }
     rig.settle().await;
 }
 
 #[tokio::test]
 async fn a_long_prompt_does_not_stall_a_running_answer() {
-    let rig = slow(|_| ());
+    let rig = slow(|settings| settings.prefill_chunk = 32);
     let mut short = rig.engine.submit(&rig.model, request(vec![7; 4], 40)).unwrap();
     short.pieces.recv().await.unwrap().unwrap();
     let long = rig.engine.submit(&rig.model, request(vec![7; 3_900], 2)).unwrap();

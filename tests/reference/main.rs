@@ -12,6 +12,7 @@ use std::sync::Arc;
 use outpost::app::Machine;
 use outpost::engine::{Engine, Message, Settings, TextModel};
 use outpost::models::gguf::GgufFile;
+use outpost::models::kv::{KvCache, KvType};
 use outpost::models::llama::Llama;
 use serde::Deserialize;
 
@@ -57,6 +58,10 @@ fn model() -> Llama {
     Llama::load(&GgufFile::open(&file.unwrap()).unwrap()).unwrap()
 }
 
+fn cache(model: &Llama) -> KvCache {
+    KvCache::new(model.kv_shape(KvType::F32))
+}
+
 fn argmax(logits: &[f32]) -> u32 {
     let best = (0..logits.len()).reduce(|best, at| if logits[at] > logits[best] { at } else { best });
     u32::try_from(best.unwrap()).unwrap()
@@ -64,7 +69,7 @@ fn argmax(logits: &[f32]) -> u32 {
 
 /// The largest difference among the sampled logits after the first chat's prompt.
 fn largest_difference(model: &Llama, answers: &Answers, sample_every: usize) -> f32 {
-    let logits = model.forward(&answers.chats[0].prompt, &mut model.cache(256).unwrap()).unwrap();
+    let logits = model.extend(&answers.chats[0].prompt, &mut cache(model)).unwrap();
     let pairs = logits.iter().step_by(sample_every).zip(&answers.logits_sample);
     let largest = pairs.map(|(ours, theirs)| (ours - theirs).abs()).fold(0.0, f32::max);
     println!("largest difference of {} logits: {largest}", answers.logits_sample.len());
@@ -76,8 +81,8 @@ fn largest_difference(model: &Llama, answers: &Answers, sample_every: usize) -> 
 fn partings(model: &Llama, answers: &Answers) -> Vec<(usize, usize, f32, f32)> {
     let mut found = Vec::new();
     for (number, chat) in answers.chats.iter().enumerate() {
-        let mut cache = model.cache(256).unwrap();
-        let mut logits = model.forward(&chat.prompt, &mut cache).unwrap();
+        let mut cache = cache(model);
+        let mut logits = model.extend(&chat.prompt, &mut cache).unwrap();
         for (place, expected) in chat.tokens.iter().enumerate() {
             let ours = argmax(&logits);
             if ours != *expected {
@@ -89,7 +94,7 @@ fn partings(model: &Llama, answers: &Answers) -> Vec<(usize, usize, f32, f32)> {
                 found.push((number, place, first - other, gap));
                 break;
             }
-            logits = model.forward(&[ours], &mut cache).unwrap();
+            logits = model.extend(&[ours], &mut cache).unwrap();
         }
     }
     found

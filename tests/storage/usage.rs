@@ -47,7 +47,8 @@ impl Metered {
             if dice.below(2) == 0 {
                 receipt.model("a model");
             }
-            receipt.prompt(input, input / 2).unwrap();
+            receipt.prompt(input).unwrap();
+            receipt.cached(input / 2);
             receipt.output(output);
             let (input, output) = if outcome == Outcome::Failed { (0, 0) } else { (input, output) };
             entries.push(Entry { at: world.clock.now().as_millis(), outcome, input, output });

@@ -29,9 +29,7 @@ pub enum Kind {
 /// Whether the file's tokenizer is one of those that can be built; cheap.
 pub fn check(metadata: &Metadata) -> Result<Kind, String> {
     match metadata.text("tokenizer.ggml.model") {
-        Some("gpt2") => {
-            pretokenizer::find(metadata.text("tokenizer.ggml.pre").unwrap_or("default")).map(Kind::Merges)
-        }
+        Some("gpt2") => pretokenizer::find(metadata.text("tokenizer.ggml.pre").unwrap_or("default")).map(Kind::Merges),
         Some("llama") if metadata.flag("tokenizer.ggml.remove_extra_whitespaces") == Some(true) => {
             Err("a tokenizer that removes whitespace is not supported".to_owned())
         }

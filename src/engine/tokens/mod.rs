@@ -16,15 +16,8 @@ pub(super) use gguf::check;
 pub(super) use hub::Hub;
 
 /// Control tokens that end an answer, whatever the file names as its end of sequence.
-const ENDS: &[&str] = &[
-    "<|im_end|>",
-    "<|eot_id|>",
-    "<|endoftext|>",
-    "<|end|>",
-    "<|end_of_text|>",
-    "<|eom_id|>",
-    "<end_of_turn>",
-];
+const ENDS: &[&str] =
+    &["<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end|>", "<|end_of_text|>", "<|eom_id|>", "<end_of_turn>"];
 
 pub(super) struct Tokens {
     encoder: Encoder,
@@ -41,7 +34,10 @@ pub(super) struct Tokens {
 /// Encodes text in which nothing is special.
 enum Encoder {
     /// By the `tokenizers` crate. `inside` is for text that follows something, where that differs.
-    Merges { tokenizer: Box<Tokenizer>, inside: Option<Box<Tokenizer>> },
+    Merges {
+        tokenizer: Box<Tokenizer>,
+        inside: Option<Box<Tokenizer>>,
+    },
     Pieces(Box<pieces::Pieces>),
 }
 

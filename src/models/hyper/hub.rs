@@ -159,7 +159,8 @@ fn windows(config: &Config<'_>, family: &Family, rotates: &[bool]) -> Result<Vec
         Windows::Switched => block >= from || family.name == "qwen3moe",
         Windows::Unrotated => !rotates.get(block).copied().unwrap_or(true),
         Windows::ButEvery(every) => {
-            let every = config.get("sliding_window_pattern").and_then(Value::as_u64).map_or(every, |every| every as usize);
+            let every =
+                config.get("sliding_window_pattern").and_then(Value::as_u64).map_or(every, |every| every as usize);
             (block + 1) % every.max(1) != 0
         }
     };

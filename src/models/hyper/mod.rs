@@ -86,11 +86,6 @@ impl Hyper {
         self.ropes.iter().try_for_each(|rope| check_rope(rope, head_width))?;
         Ok(self)
     }
-
-    /// Bytes of keys and values for one position, all blocks, as 32-bit floats.
-    pub fn kv_bytes_per_token(&self) -> u64 {
-        (self.blocks * 2 * self.kv_heads * self.head_width * size_of::<f32>()) as u64
-    }
 }
 
 fn check_rope(rope: &RopeSpec, head_width: usize) -> Result<(), ModelError> {

@@ -70,7 +70,8 @@ pub fn shards(folder: &Path) -> Result<Vec<PathBuf>, SafetensorsError> {
     match tensor_files(folder).as_slice() {
         [only] => Ok(vec![only.clone()]),
         files => {
-            let problem = format!("the folder has {} .safetensors files, no model.safetensors and no {INDEX}", files.len());
+            let problem =
+                format!("the folder has {} .safetensors files, no model.safetensors and no {INDEX}", files.len());
             Err(SafetensorsError::new(folder, problem))
         }
     }

@@ -137,14 +137,18 @@ impl Receipt {
         self.bill().model = Some(name.to_owned());
     }
 
-    /// Takes the tokens of the prompt from the project's rate and budget; `cached` of them need
-    /// no computing.
-    pub fn prompt(&self, tokens: u64, cached: u64) -> Result<()> {
+    /// Takes the tokens of the prompt from the project's rate and budget.
+    pub fn prompt(&self, tokens: u64) -> Result<()> {
         let hold = self.meter.limits.hold(self.project, tokens)?;
         let mut bill = self.bill();
         bill.hold = Some(hold);
-        (bill.amounts.input, bill.amounts.cached) = (tokens, cached);
+        bill.amounts.input = tokens;
         Ok(())
+    }
+
+    /// Of the prompt's tokens, so many needed no computing.
+    pub fn cached(&self, tokens: u64) {
+        self.bill().amounts.cached = tokens;
     }
 
     /// Takes back the tokens of a prompt that never ran.

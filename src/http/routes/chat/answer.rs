@@ -109,7 +109,7 @@ impl From<Usage> for UsageBody {
             prompt_tokens: usage.prompt_tokens,
             completion_tokens: usage.completion_tokens,
             total_tokens: usage.prompt_tokens.saturating_add(usage.completion_tokens),
-            prompt_tokens_details: PromptDetails { cached_tokens: 0 },
+            prompt_tokens_details: PromptDetails { cached_tokens: usage.cached_tokens },
         }
     }
 }

@@ -4,13 +4,13 @@
 //!
 //! The numbers follow `modeling_rope_utils.py` of transformers.
 
-use std::f32::consts::TAU;
+mod angles;
 
-use candle_core::{Device, Result, Tensor};
-use candle_nn::rotary_emb::{rope, rope_i};
+use std::f32::consts::TAU;
 
 use super::ModelError;
 use super::weights::Loader;
+pub(super) use angles::Angles;
 
 /// How rotary embeddings pair the numbers of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,8 @@ impl Rope {
         let stored = if spec.stored_factors { Some(loader.factors("rope_freqs", pairs)?) } else { None };
         match &spec.scaling {
             Scaling::Long(long) if long.short.is_empty() => {
-                let (short, far) = (loader.factors("rope_factors_short", pairs)?, loader.factors("rope_factors_long", pairs)?);
+                let (short, far) =
+                    (loader.factors("rope_factors_short", pairs)?, loader.factors("rope_factors_long", pairs)?);
                 let scaling = Scaling::Long(Long { short, long: far, ..long.clone() });
                 Ok(Self::new(&RopeSpec { scaling, ..spec.clone() }, stored.as_deref()))
             }
@@ -132,34 +133,13 @@ impl Rope {
         self.long.as_ref().is_some_and(|(original, _)| limit > *original)
     }
 
-    /// Cosines and sines of the positions `start..start + count`: `[count, rotated / 2]` each.
-    pub fn angles(&self, start: usize, count: usize, long: bool) -> Result<(Tensor, Tensor)> {
-        let frequencies = match &self.long {
+    /// The angle per position of each pair.
+    fn frequencies(&self, long: bool) -> &[f32] {
+        match &self.long {
             Some((_, frequencies)) if long => frequencies,
             _ => &self.frequencies,
-        };
-        let angles = (start..start + count).flat_map(|position| frequencies.iter().map(move |one| position as f32 * one));
-        let angles = Tensor::from_vec(angles.collect::<Vec<f32>>(), (count, frequencies.len()), &Device::Cpu)?;
-        let (cos, sin) = (angles.cos()?, angles.sin()?);
-        if self.magnitude == 1. {
-            return Ok((cos, sin));
         }
-        Ok(((cos * f64::from(self.magnitude))?, (sin * f64::from(self.magnitude))?))
     }
-}
-
-/// Rotates `x` (`[1, heads, t, head_width]`), as much of each head as the angles are for.
-pub fn rotate(x: &Tensor, style: RopeStyle, (cos, sin): &(Tensor, Tensor)) -> Result<Tensor> {
-    let turn = |x: &Tensor| match style {
-        RopeStyle::Interleaved => rope_i(x, cos, sin),
-        RopeStyle::Halves => rope(x, cos, sin),
-    };
-    let (width, rotated) = (x.dim(3)?, 2 * cos.dim(1)?);
-    if rotated == width {
-        return turn(x);
-    }
-    let rest = x.narrow(3, rotated, width - rotated)?;
-    Tensor::cat(&[turn(&x.narrow(3, 0, rotated)?.contiguous()?)?, rest], 3)?.contiguous()
 }
 
 /// Slow turns are slowed further, fast ones stay, those between are mixed.

@@ -1,0 +1,159 @@
+//! One step's batches.
+
+use std::collections::BTreeMap;
+
+use super::prefix::Parent;
+use super::{ModelId, Scheduler, Sequence, SequenceId, State};
+use crate::models::kv::{BlockId, blocks_for};
+use crate::models::llama::Wanted;
+
+/// What a step does.
+#[derive(Debug, Default)]
+pub struct Plan {
+    pub batches: Vec<Batch>,
+    /// Blocks whose memory can be given back, before the step.
+    pub released: Vec<(ModelId, BlockId)>,
+    /// Memory was short: something waits for it or was put back.
+    pub pressed: bool,
+    /// Nothing runs and the next in line finds no memory: the room is too small for it now.
+    pub stuck: Option<SequenceId>,
+}
+
+/// Rows that one model computes together.
+#[derive(Debug)]
+pub struct Batch {
+    pub model: ModelId,
+    pub rows: Vec<Row>,
+}
+
+/// One sequence's part of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    pub sequence: SequenceId,
+    pub tokens: Vec<u32>,
+    /// Position of the first of them.
+    pub start: usize,
+    pub blocks: Vec<BlockId>,
+    pub logits: Wanted,
+    /// The last tokens are a draft: so many.
+    pub draft: usize,
+    pub long: bool,
+}
+
+impl Row {
+    /// Whether it computes a prompt and gives no token yet, or its first.
+    pub fn is_prefill(&self) -> bool {
+        self.logits == Wanted::Nothing || self.tokens.len() > 1 + self.draft
+    }
+}
+
+impl Scheduler {
+    /// The next step: all blocks together take at most `room` bytes, and at most `chunk` prompt
+    /// tokens are computed beside the running answers.
+    pub fn plan(&mut self, room: u64, chunk: usize) -> Plan {
+        self.shrink(room);
+        let mut pressed = false;
+        while self.used_bytes() > room
+            && let Some(id) = self.newest(|_| true)
+        {
+            pressed = true;
+            self.preempt(id);
+            self.shrink(room);
+        }
+        let enough = self.admit(room);
+        let mut rows: BTreeMap<ModelId, Vec<Row>> = BTreeMap::new();
+        for (id, count) in self.parts(chunk) {
+            let Some(model) = self.sequences.get(&id).map(|one| one.model) else { continue };
+            match self.row(id, count, room) {
+                Some(row) => rows.entry(model).or_default().push(row),
+                None => pressed = true,
+            }
+        }
+        // Somebody whose row was made may have been put back by a later one.
+        for rows in rows.values_mut() {
+            rows.retain(|row| self.sequences.get(&row.sequence).is_some_and(Sequence::is_running));
+        }
+        let stuck = if enough || self.running().next().is_some() { None } else { self.next() };
+        let batches = rows.into_iter().filter(|(_, rows)| !rows.is_empty());
+        Plan {
+            batches: batches.map(|(model, rows)| Batch { model, rows }).collect(),
+            released: std::mem::take(&mut self.released),
+            pressed: pressed || !enough,
+            stuck,
+        }
+    }
+
+    /// Who computes how many tokens: every running answer its newest, prompts a slice of `chunk` in
+    /// the order of their tenants' shares.
+    fn parts(&self, chunk: usize) -> Vec<(SequenceId, usize)> {
+        let ready = || self.running().filter(|(_, one)| !one.held);
+        let decode = ready().filter(|(_, one)| one.pending() == 1).map(|(id, one)| (*id, 1 + one.draft.len()));
+        let mut prompts: Vec<_> = ready().filter(|(_, one)| one.pending() > 1).collect();
+        prompts.sort_by_key(|(id, one)| (self.shares.served(one.tenant), one.since(), **id));
+        let mut left = chunk.max(1);
+        let slices = prompts.into_iter().map_while(|(id, one)| {
+            let count = one.pending().min(left);
+            left -= count;
+            (count > 0).then_some((*id, count))
+        });
+        decode.chain(slices).collect()
+    }
+
+    /// Takes the blocks that a row needs; others give way for it: cached blocks, then whoever was
+    /// admitted last. `None`: that was the sequence itself.
+    fn row(&mut self, id: SequenceId, count: usize, room: u64) -> Option<Row> {
+        loop {
+            let sequence = self.sequences.get_mut(&id).filter(|one| one.is_running())?;
+            let (start, end) = (sequence.computed, sequence.computed + count);
+            if sequence.blocks.len() >= blocks_for(end) {
+                return Some(sequence.slice(id, start, end));
+            }
+            let model = sequence.model;
+            if self.take_block(id, model, room) || self.evict() {
+                continue;
+            }
+            let sequence = self.sequences.get_mut(&id)?;
+            if !std::mem::take(&mut sequence.draft).is_empty() && sequence.pending() == 1 {
+                return self.row(id, 1, room);
+            }
+            let victim = self.newest(|_| true)?;
+            self.preempt(victim);
+        }
+    }
+
+    fn take_block(&mut self, id: SequenceId, model: ModelId, room: u64) -> bool {
+        let used = self.used_bytes();
+        let Some(model) = self.models.get_mut(&model) else { return false };
+        let Some(sequence) = self.sequences.get_mut(&id) else { return false };
+        let fits = used + model.block_bytes <= room;
+        if fits {
+            sequence.blocks.push(model.blocks.take());
+        }
+        fits
+    }
+}
+
+impl Sequence {
+    /// Where its prefixes begin.
+    pub(super) fn root(&self) -> Parent {
+        Parent::Root(self.tenant, self.long)
+    }
+
+    fn since(&self) -> u64 {
+        if let State::Running(since) = self.state { since } else { u64::MAX }
+    }
+
+    /// The row of the positions from `start` to `end`; those beyond its tokens are of its draft.
+    fn slice(&mut self, id: SequenceId, start: usize, end: usize) -> Row {
+        let mut tokens: Vec<u32> = self.tokens.iter().skip(start).take(end - start).copied().collect();
+        let mut draft = std::mem::take(&mut self.draft);
+        draft.truncate((end - start).saturating_sub(tokens.len()));
+        tokens.extend(&draft);
+        let logits = match end {
+            _ if !draft.is_empty() => Wanted::All,
+            end if end >= self.tokens.len() => Wanted::Last,
+            _ => Wanted::Nothing,
+        };
+        Row { sequence: id, tokens, start, blocks: self.blocks.clone(), logits, draft: draft.len(), long: self.long }
+    }
+}
