@@ -40,6 +40,8 @@ pub struct Family {
     pub rope: RopeStyle,
     /// Whether the query, key and value projections must have biases.
     pub biases: bool,
+    /// Whether gate and up lie in one tensor.
+    pub fused: bool,
     /// Whether a head's last numbers may stay unrotated.
     pub partial: bool,
     /// Whether each head's queries and keys are normed.
@@ -69,6 +71,7 @@ const LLAMA: Family = Family {
     hub: &["llama"],
     rope: RopeStyle::Interleaved,
     biases: false,
+    fused: false,
     partial: false,
     head_norms: false,
     post_norms: false,
@@ -147,7 +150,15 @@ pub const FAMILIES: &[Family] = &[
         odd_scale_blocks: Some(62),
         ..GEMMA
     },
-    Family { name: "phi3", hub: &["phi3"], rope: RopeStyle::Halves, partial: true, windows: Windows::All, ..LLAMA },
+    Family {
+        name: "phi3",
+        hub: &["phi3"],
+        rope: RopeStyle::Halves,
+        partial: true,
+        fused: true,
+        windows: Windows::All,
+        ..LLAMA
+    },
 ];
 
 impl Family {

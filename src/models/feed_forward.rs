@@ -49,13 +49,16 @@ impl FeedForward {
 }
 
 impl Gated {
-    /// Gate and up may lie in one tensor, the gate first: Phi-3's.
+    /// Phi-3's gate and up lie in one tensor, the gate first; GGUF calls it `ffn_up`.
     fn dense(loader: &Loader<'_>, hyper: &Hyper, block: usize) -> std::result::Result<Self, ModelError> {
         let inner = hyper.inner;
         let stem = |part: &str| format!("blk.{block}.{part}");
+        let whole = |part: &str| [stem(part), stem(part)].map(|stem| Candidate::whole(stem, inner));
         let half = |part: &str, first: usize| Candidate { stem: stem(part), first, total: 2 * inner };
-        let gate = [Candidate::whole(stem("ffn_gate"), inner), half("ffn_gate_up", 0), half("ffn_up", 0)];
-        let up = [Candidate::whole(stem("ffn_up"), inner), half("ffn_gate_up", inner), half("ffn_up", inner)];
+        let (gate, up) = match hyper.family.fused {
+            true => ([half("ffn_gate_up", 0), half("ffn_up", 0)], [half("ffn_gate_up", inner), half("ffn_up", inner)]),
+            false => (whole("ffn_gate"), whole("ffn_up")),
+        };
         Self::load(loader, hyper, [&gate, &up, &[Candidate::whole(stem("ffn_down"), hyper.width)]], inner)
     }
 

@@ -62,7 +62,7 @@ impl Folder {
             });
         }
         if let Some(all) = find(EXPERTS, stem) {
-            return Some(format!("{layer}.{all}"));
+            return (ending == "weight").then(|| format!("{layer}.{all}"));
         }
         let norms = if family.post_norms { FOUR_NORMS } else { TWO_NORMS };
         let name = find(norms, stem).or_else(|| find(BLOCK, stem))?;

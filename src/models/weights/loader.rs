@@ -86,7 +86,7 @@ impl<'a> Loader<'a> {
 
     /// A projection to `rows` numbers, from the first of the places that the checkpoint has.
     pub fn linear(&self, places: &[Candidate], rows: usize, columns: usize, biased: bool) -> Result<Linear> {
-        let (place, name) = self.find(places, columns, rows)?;
+        let (place, name) = self.find(places, columns)?;
         let weight = self.take(&name, place.first, rows)?;
         let bias = self.bias_at(place, rows)?;
         if biased && bias.is_none() {
@@ -95,24 +95,18 @@ impl<'a> Loader<'a> {
         Ok(Linear::new(weight, bias)?)
     }
 
-    /// The first place that is there in the right size; else what is wrong with the first that is there.
-    fn find<'p>(&self, places: &'p [Candidate], columns: usize, rows: usize) -> Result<(&'p Candidate, String)> {
-        let mut wrong = None;
+    /// The first place that is there, which must be of the right size.
+    fn find<'p>(&self, places: &'p [Candidate], columns: usize) -> Result<(&'p Candidate, String)> {
         for place in places {
             let Some(name) = self.source.name(&place.stem, Role::Weight) else { continue };
             let Some(shape) = self.source.shape(&name) else { continue };
-            if shape.len() > 1 && flat(&shape) == (place.total, columns) {
-                return Ok((place, name));
-            }
-            wrong.get_or_insert((name, shape));
+            let fits = shape.len() > 1 && flat(&shape) == (place.total, columns);
+            self.expect(&name, &shape, fits, &[place.total, columns])?;
+            return Ok((place, name));
         }
-        let Some(first) = places.first() else { return Err(ModelError::invalid("no tensor to look for")) };
-        match wrong {
-            Some((name, shape)) => {
-                self.expect(&name, &shape, false, &[rows, columns])?;
-                Err(self.missing(&first.stem))
-            }
-            None => Err(self.missing(&first.stem)),
+        match places.first() {
+            Some(first) => Err(self.missing(&first.stem)),
+            None => Err(ModelError::invalid("no tensor to look for")),
         }
     }
 
