@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use tokenizers::models::bpe::{BPE, Vocab};
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::letters::{fallback, letters, piece, spaces};
+use super::letters::{SPACE, fallback, letters, piece, spaces};
 use super::pieces::Pieces;
 use super::{ENDS, Encoder, Tokens, privileged};
 use crate::engine::pretokenizer::{self, Cut};
@@ -159,7 +159,7 @@ fn pieces(table: &Table<'_>) -> Result<Encoder, String> {
     let ordinary = |id: usize| ![UNKNOWN, CONTROL, USER_DEFINED, BYTE].iter().any(|kind| table.is(id, *kind));
     let normal = table.each().zip(scores).filter(|((id, _), _)| ordinary(*id));
     let normal: HashMap<_, _> = normal.map(|((id, text), score)| (text.clone(), (id as u32, score))).collect();
-    let defined = table.defined().map(|(id, text)| (spaces(text), id as u32)).collect();
+    let defined = table.defined().map(|(id, text)| (text.replace(' ', SPACE), id as u32)).collect();
     let bytes = table.of(BYTE).filter_map(|(id, text)| Some((fallback(text)?, id as u32))).collect();
     let unknown = table.id("tokenizer.ggml.unknown_token_id").or(Some(0));
     let prefix = table.metadata.flag("tokenizer.ggml.add_space_prefix").unwrap_or(true);

@@ -6,6 +6,8 @@ mod gguf;
 mod hub;
 mod letters;
 mod pieces;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashSet;
 

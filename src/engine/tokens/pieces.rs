@@ -41,7 +41,7 @@ struct Symbol {
 }
 
 impl Pieces {
-    /// `defined` are texts with spaces as they are.
+    /// All texts are as SentencePiece writes them, spaces as `▁`.
     pub fn new(
         normal: HashMap<String, (u32, f32)>,
         defined: Vec<(String, u32)>,
@@ -58,8 +58,13 @@ impl Pieces {
     }
 
     pub fn encode(&self, text: &str) -> Vec<u32> {
+        if text.is_empty() {
+            return Vec::new();
+        }
+        let prefix = if self.prefix { SPACE } else { "" };
+        let text = format!("{prefix}{}", text.replace(' ', SPACE));
         let (mut ids, mut done) = (Vec::new(), 0);
-        for found in self.finder.find_iter(text) {
+        for found in self.finder.find_iter(&text) {
             self.plain(text.get(done..found.start()).unwrap_or_default(), &mut ids);
             ids.extend(self.defined.get(found.pattern().as_usize()));
             done = found.end();
@@ -69,13 +74,8 @@ impl Pieces {
     }
 
     fn plain(&self, text: &str, ids: &mut Vec<u32>) {
-        if text.is_empty() {
-            return;
-        }
-        let prefix = if self.prefix { SPACE } else { "" };
-        let text = format!("{prefix}{}", text.replace(' ', SPACE));
-        for symbol in self.join(&text).iter().filter(|symbol| symbol.bytes > 0) {
-            self.emit(symbol.of(&text), ids);
+        for symbol in self.join(text).iter().filter(|symbol| symbol.bytes > 0) {
+            self.emit(symbol.of(text), ids);
         }
     }
 
