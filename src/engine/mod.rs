@@ -6,6 +6,7 @@
 //! products) and `RAYON_NUM_THREADS` (float products): see [`Settings::threads`].
 
 mod budget;
+mod checkpoint;
 mod detokenizer;
 mod job;
 mod logprobs;

@@ -22,9 +22,18 @@ pub(super) struct Cut {
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)";
 const LLAMA3: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const QWEN2: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN35: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// Mistral's Tekken and OpenAI's o200k are the models' own patterns, of which llama.cpp has approximations.
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 const CUTS: &[Cut] = &[
-    Cut { names: &["gpt-2", "gpt2", "mpt", "olmo", "jais"], rules: &[GPT2], ignore_merges: false, add_bos: false },
+    Cut {
+        names: &["gpt-2", "gpt2", "phi-2", "mpt", "olmo", "jais"],
+        rules: &[GPT2],
+        ignore_merges: false,
+        add_bos: false,
+    },
     Cut {
         names: &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"],
         rules: &[r"\p{N}", GPT2],
@@ -38,6 +47,9 @@ const CUTS: &[Cut] = &[
         add_bos: false,
     },
     Cut { names: &["qwen2", "deepseek-r1-qwen", "stablelm2"], rules: &[QWEN2], ignore_merges: false, add_bos: false },
+    Cut { names: &["qwen35"], rules: &[QWEN35], ignore_merges: false, add_bos: false },
+    Cut { names: &["tekken"], rules: &[TEKKEN], ignore_merges: true, add_bos: true },
+    Cut { names: &["gpt-4o", "llama4"], rules: &[GPT4O], ignore_merges: false, add_bos: false },
     Cut {
         names: &["llama-bpe", "llama3", "llama-v3", "falcon3", "smaug-bpe"],
         rules: &[LLAMA3],

@@ -186,6 +186,7 @@ impl Shared {
             prompt: request.prompt.clone(),
             choices: request.choices,
             max_tokens: request.max_tokens,
+            long: model.network.is_long(request.prompt.len() + request.max_tokens as usize),
         };
         let submitted = inbox.scheduler.submit(new()).or_else(|_| {
             // Those who have left hold no place.

@@ -12,11 +12,12 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 
 use super::budget::Lease;
+use super::checkpoint::Checkpoint;
 use super::queue::Shared;
 use super::scan::{self, Found, Stamp};
 pub use super::scan::{Kind, ModelInfo};
 use super::schedule::ModelId;
-use super::text::{self, TextModel};
+use super::text::TextModel;
 use crate::ambient::Ambient;
 
 /// How old the listing may be.
@@ -177,10 +178,11 @@ impl Registry {
             lock(&self.failed).insert(id.clone(), (found.stamp, reason.clone()));
             LoadError::Broken { id: id.clone(), reason }
         };
-        let (file, bytes) = text::open_file(&found.path).map_err(|error| broken(error.to_string()))?;
-        let lease = self.lease(bytes)?;
+        let checkpoint = guarded(|| Checkpoint::open(&found.path)).map_err(broken)?;
+        let lease = self.lease(checkpoint.loaded_bytes())?;
         let key = self.loads.fetch_add(1, Ordering::Relaxed);
-        let model = guarded(|| TextModel::open(id, key, &file, lease, Arc::clone(&self.ambient))).map_err(broken)?;
+        let model =
+            guarded(|| TextModel::open(id, key, &checkpoint, lease, Arc::clone(&self.ambient))).map_err(broken)?;
         let model = Arc::new(model);
         let entry = Loaded { model: Arc::clone(&model), stamp: found.stamp, used: self.ambient.uptime() };
         lock(&self.loaded).insert(id.clone(), entry);

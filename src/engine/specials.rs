@@ -15,8 +15,18 @@ const ESCAPE: char = '\u{FDD2}';
 const DIGITS: u32 = 0xFDD3;
 
 pub(super) struct Specials {
-    texts: Vec<(String, u32)>,
+    all: Vec<Special>,
     finder: AhoCorasick,
+}
+
+/// A special token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Special {
+    pub text: String,
+    pub id: u32,
+    /// Whether it swallows whitespace before it, and after it.
+    pub strips_left: bool,
+    pub strips_right: bool,
 }
 
 /// A rendered prompt's parts.
@@ -27,17 +37,17 @@ pub(super) enum Part {
 }
 
 impl Specials {
-    pub fn new(texts: Vec<(String, u32)>) -> Result<Self, String> {
+    pub fn new(all: Vec<Special>) -> Result<Self, String> {
         let finder = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
-            .build(texts.iter().map(|(text, _)| text))
+            .build(all.iter().map(|special| &special.text))
             .map_err(|error| format!("the special tokens cannot be searched for: {error}"))?;
-        Ok(Self { texts, finder })
+        Ok(Self { all, finder })
     }
 
     /// The id of a special token, by its exact text.
     pub fn id(&self, text: &str) -> Option<u32> {
-        self.texts.iter().find(|special| special.0 == text).map(|special| special.1)
+        self.all.iter().find(|special| special.text == text).map(|special| special.id)
     }
 
     /// Text of a user, made safe to be rendered into a template.
@@ -58,21 +68,28 @@ impl Specials {
     /// Splits a rendered prompt at the template's special tokens and restores users' text.
     pub fn split(&self, rendered: &str) -> Vec<Part> {
         let mut parts = Vec::new();
-        let mut done = 0;
-        let text = |piece: &str, parts: &mut Vec<Part>| {
-            if !piece.is_empty() {
-                parts.push(Part::Text(self.reveal(piece)));
-            }
-        };
+        let (mut done, mut after): (_, Option<&Special>) = (0, None);
         for found in self.finder.find_iter(rendered) {
-            text(rendered.get(done..found.start()).unwrap_or_default(), &mut parts);
-            if let Some((_, id)) = self.texts.get(found.pattern().as_usize()) {
-                parts.push(Part::Special(*id));
-            }
-            done = found.end();
+            let special = self.all.get(found.pattern().as_usize());
+            parts.extend(self.between(after, rendered.get(done..found.start()).unwrap_or_default(), special));
+            parts.extend(special.map(|special| Part::Special(special.id)));
+            (done, after) = (found.end(), special);
         }
-        text(rendered.get(done..).unwrap_or_default(), &mut parts);
+        parts.extend(self.between(after, rendered.get(done..).unwrap_or_default(), None));
         parts
+    }
+
+    /// The text between two special tokens, less the whitespace that they swallow.
+    fn between(&self, before: Option<&Special>, text: &str, after: Option<&Special>) -> Option<Part> {
+        let revealed = self.reveal(text);
+        let mut text = revealed.as_str();
+        if before.is_some_and(|special| special.strips_right) {
+            text = text.trim_start();
+        }
+        if after.is_some_and(|special| special.strips_left) {
+            text = text.trim_end();
+        }
+        (!text.is_empty()).then(|| Part::Text(text.to_owned()))
     }
 
     fn reveal(&self, text: &str) -> String {
@@ -84,7 +101,7 @@ impl Specials {
                     let number = chars.by_ref().take_while(|&letter| letter != CLOSE);
                     let index =
                         number.fold(0usize, |sum, letter| sum.wrapping_mul(16).wrapping_add(value(letter) as usize));
-                    out.push_str(self.texts.get(index).map_or("", |special| &special.0));
+                    out.push_str(self.all.get(index).map_or("", |special| &special.text));
                 }
                 ESCAPE => {
                     let (high, low) = (chars.next().map_or(0, value), chars.next().map_or(0, value));
@@ -119,10 +136,14 @@ fn value(letter: char) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Part, Specials};
+    use super::{Part, Special, Specials};
+
+    fn special(text: &str, id: u32, strips: bool) -> Special {
+        Special { text: text.to_owned(), id, strips_left: strips, strips_right: strips }
+    }
 
     fn specials() -> Specials {
-        Specials::new(vec![("<s>".to_owned(), 7), ("<s>x".to_owned(), 8)]).unwrap()
+        Specials::new(vec![special("<s>", 7, false), special("<s>x", 8, false)]).unwrap()
     }
 
     #[test]
@@ -141,5 +162,21 @@ mod tests {
         let rendered = format!("<s>x{}<s>", specials.protect("hi <s>"));
         let expected = [Part::Special(8), Part::Text("hi <s>".to_owned()), Part::Special(7)];
         assert_eq!(specials.split(&rendered), expected);
+    }
+
+    #[test]
+    fn some_swallow_the_whitespace_around_them() {
+        let specials = Specials::new(vec![special("<a>", 1, true), special("<s>", 7, false)]).unwrap();
+        let text = |text: &str| Part::Text(text.to_owned());
+        let expected = [
+            text(" x"),
+            Part::Special(1),
+            text("y "),
+            Part::Special(7),
+            text("\n"),
+            Part::Special(7),
+            Part::Special(1),
+        ];
+        assert_eq!(specials.split(" x \n<a> \ty <s>\n<s> <a>"), expected);
     }
 }

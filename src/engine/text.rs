@@ -1,19 +1,16 @@
 //! A loaded chat model: the network, its tokenizer and its template.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use minijinja::value::Value;
 
 use super::budget::Lease;
+use super::checkpoint::Checkpoint;
 use super::schedule::ModelId;
 use super::template::{PromptError, Template};
-use super::tokens::{self, Tokens};
+use super::tokens::Tokens;
 use crate::ambient::Ambient;
-use crate::models::ModelError;
-use crate::models::gguf::{GgufFile, Header};
-use crate::models::hyper::Hyper;
 use crate::models::kv::{KvShape, KvType};
 use crate::models::llama::Llama;
 
@@ -36,34 +33,19 @@ pub struct TextModel {
     pub(super) lease: Lease,
 }
 
-/// Whether a header describes a model that can be served; cheap, for listings.
-pub(super) fn check(header: &Header) -> Result<(), String> {
-    Hyper::read(header).map_err(|error| error.to_string())?;
-    tokens::check(&header.metadata)?;
-    chat_template(header).map(drop)
-}
-
-fn chat_template(header: &Header) -> Result<&str, String> {
-    header.metadata.text("tokenizer.chat_template").ok_or_else(|| {
-        "the file has no chat template (tokenizer.chat_template): it is not a model made for chat".to_owned()
-    })
-}
-
 impl TextModel {
     pub(super) fn open(
         id: &str,
         key: ModelId,
-        file: &GgufFile,
+        checkpoint: &Checkpoint,
         lease: Lease,
         ambient: Arc<dyn Ambient>,
     ) -> Result<Self, String> {
-        let header = &file.header;
-        check(header)?;
-        let rows = Hyper::read(header).map_err(|error| error.to_string())?.vocabulary;
-        let tokens = Tokens::read(&header.metadata, rows)?;
-        let source = chat_template(header)?;
-        let template = Template::new(source, tokens.text(tokens.bos), tokens.text(tokens.eos), ambient)?;
-        let network = Llama::load(file).map_err(|error| error.to_string())?;
+        let hyper = checkpoint.weights().hyper().map_err(|error| error.to_string())?;
+        let source = checkpoint.template()?;
+        let tokens = checkpoint.tokens(hyper.vocabulary, &source)?;
+        let template = Template::new(&source, tokens.text(tokens.bos), tokens.text(tokens.eos), ambient)?;
+        let network = Llama::load(checkpoint.weights()).map_err(|error| error.to_string())?;
         Ok(Self { id: id.to_owned(), key, network, tokens, template, lease })
     }
 
@@ -119,11 +101,4 @@ impl std::fmt::Debug for TextModel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TextModel").field("id", &self.id).finish_non_exhaustive()
     }
-}
-
-/// Opens the file and says what its weights will take.
-pub(super) fn open_file(path: &Path) -> Result<(GgufFile, u64), ModelError> {
-    let file = GgufFile::open(path)?;
-    let bytes = file.header.loaded_bytes();
-    Ok((file, bytes))
 }

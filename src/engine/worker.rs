@@ -180,11 +180,12 @@ impl Worker {
         let Some(arena) = self.arenas.get_mut(&key) else { return Err("the model has no KV arena".to_owned()) };
         let rows: Vec<_> = rows
             .iter()
-            .map(|Row { tokens, start, blocks, logits, .. }| llama::Row {
+            .map(|Row { tokens, start, blocks, logits, long, .. }| llama::Row {
                 tokens,
                 start: *start,
                 blocks,
                 logits: *logits,
+                long: *long,
             })
             .collect();
         // A panic leaves nothing but unread blocks behind, like an error; and the worker must live on.

@@ -1,27 +1,191 @@
 //! The table of families that one decoder serves. A new row is a new family.
+//!
+//! Sources of the facts: each family's `config.json` and modelling code in transformers for what it
+//! computes, llama.cpp's converter and graphs for how GGUF files name and store the same.
 
-pub use super::rope::RopeStyle;
+use super::rope::RopeStyle;
+
+/// What a layer's gate goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    Silu,
+    /// GELU by its tanh approximation.
+    Gelu,
+}
+
+/// Which layers see a sliding window only, where a checkpoint gives no list of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Windows {
+    /// The family has none.
+    Never,
+    /// All layers, if there is a window.
+    All,
+    /// If `use_sliding_window`: the layers from `max_window_layers` on, or all without that key.
+    Switched,
+    /// If `use_sliding_window`: the layers that rotate nothing.
+    Unrotated,
+    /// All but every so-many-th, which come last of their group.
+    ButEvery(usize),
+}
 
 /// What differs between decoders of the Llama kind.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq)]
 pub struct Family {
-    /// `general.architecture` in GGUF.
+    /// `general.architecture` in GGUF; a Mixtral is a `llama` with experts there.
     pub name: &'static str,
+    /// `model_type` in `config.json`.
+    pub hub: &'static [&'static str],
+    /// How GGUF files pair the numbers of a head: converters permute some families' weights.
+    /// Hugging Face's files pair halves, always.
     pub rope: RopeStyle,
     /// Whether the query, key and value projections must have biases.
     pub biases: bool,
+    /// Whether gate and up lie in one tensor.
+    pub fused: bool,
+    /// Whether a head's last numbers may stay unrotated.
+    pub partial: bool,
+    /// Whether each head's queries and keys are normed.
+    pub head_norms: bool,
+    /// Whether attention and feed-forward are normed once more, before they are added.
+    pub post_norms: bool,
+    /// Gemma's habits: embeddings times the root of the width, and norm weights that Hugging Face
+    /// stores less one.
+    pub gemma: bool,
+    pub activation: Activation,
+    pub windows: Windows,
+    /// Every so-many-th layer rotates nothing (NoPE).
+    pub unrotated_every: Option<usize>,
+    /// Whether output and embedding are one where `config.json` does not say.
+    pub tied: bool,
+    /// The base of rotations where a checkpoint does not say; that of windowed layers beside it.
+    pub rope_base: f32,
+    pub local_rope_base: Option<f32>,
+    /// A head's numbers where `config.json` does not say and they are not width / heads.
+    pub head_width: Option<usize>,
+    /// The one size whose queries are scaled by width / heads in GGUF, where no key says so: its blocks.
+    pub odd_scale_blocks: Option<usize>,
 }
 
+const LLAMA: Family = Family {
+    name: "llama",
+    hub: &["llama"],
+    rope: RopeStyle::Interleaved,
+    biases: false,
+    fused: false,
+    partial: false,
+    head_norms: false,
+    post_norms: false,
+    gemma: false,
+    activation: Activation::Silu,
+    windows: Windows::Never,
+    unrotated_every: None,
+    tied: false,
+    rope_base: 10_000.,
+    local_rope_base: None,
+    head_width: None,
+    odd_scale_blocks: None,
+};
+
+const GEMMA: Family = Family {
+    name: "gemma",
+    hub: &["gemma"],
+    rope: RopeStyle::Halves,
+    gemma: true,
+    activation: Activation::Gelu,
+    tied: true,
+    head_width: Some(256),
+    ..LLAMA
+};
+
+const QWEN3: Family = Family {
+    name: "qwen3",
+    hub: &["qwen3"],
+    rope: RopeStyle::Halves,
+    head_norms: true,
+    windows: Windows::Switched,
+    head_width: Some(128),
+    ..LLAMA
+};
+
 pub const FAMILIES: &[Family] = &[
-    Family { name: "llama", rope: RopeStyle::Interleaved, biases: false },
-    Family { name: "qwen2", rope: RopeStyle::Halves, biases: true },
+    LLAMA,
+    Family { hub: &["mistral"], windows: Windows::All, ..LLAMA },
+    Family { hub: &["mixtral"], windows: Windows::All, rope_base: 1_000_000., ..LLAMA },
+    Family {
+        name: "smollm3",
+        hub: &["smollm3"],
+        windows: Windows::Unrotated,
+        unrotated_every: Some(4),
+        tied: true,
+        rope_base: 2_000_000.,
+        ..LLAMA
+    },
+    Family {
+        name: "qwen2",
+        hub: &["qwen2"],
+        rope: RopeStyle::Halves,
+        biases: true,
+        windows: Windows::Switched,
+        ..LLAMA
+    },
+    QWEN3,
+    Family { name: "qwen3moe", hub: &["qwen3_moe"], head_width: None, ..QWEN3 },
+    GEMMA,
+    Family {
+        name: "gemma2",
+        hub: &["gemma2"],
+        post_norms: true,
+        windows: Windows::ButEvery(2),
+        odd_scale_blocks: Some(46),
+        ..GEMMA
+    },
+    Family {
+        name: "gemma3",
+        hub: &["gemma3_text"],
+        head_norms: true,
+        post_norms: true,
+        windows: Windows::ButEvery(6),
+        rope_base: 1_000_000.,
+        local_rope_base: Some(10_000.),
+        odd_scale_blocks: Some(62),
+        ..GEMMA
+    },
+    Family {
+        name: "phi3",
+        hub: &["phi3"],
+        rope: RopeStyle::Halves,
+        partial: true,
+        fused: true,
+        windows: Windows::All,
+        ..LLAMA
+    },
 ];
 
+impl Family {
+    /// Whether `layer_types` in `config.json` means anything to the family.
+    pub fn lists_layers(&self) -> bool {
+        !matches!(self.windows, Windows::Never | Windows::All) && self.name != "qwen3moe"
+    }
+}
+
+/// The row of a GGUF architecture.
 pub fn find(architecture: &str) -> Option<&'static Family> {
     FAMILIES.iter().find(|family| family.name == architecture)
 }
 
-/// For messages: `llama, qwen2`.
+/// The row of a `model_type` in `config.json`.
+pub fn find_hub(model_type: &str) -> Option<&'static Family> {
+    FAMILIES.iter().find(|family| family.hub.contains(&model_type))
+}
+
+/// For messages: `llama, smollm3, qwen2`.
 pub fn names() -> String {
-    FAMILIES.iter().map(|family| family.name).collect::<Vec<_>>().join(", ")
+    let mut names: Vec<_> = FAMILIES.iter().map(|family| family.name).collect();
+    names.dedup();
+    names.join(", ")
+}
+
+/// For messages: `llama, mistral, mixtral`.
+pub fn hub_names() -> String {
+    FAMILIES.iter().flat_map(|family| family.hub).copied().collect::<Vec<_>>().join(", ")
 }

@@ -70,11 +70,13 @@ pub struct KvCache {
     pub(super) arena: KvArena,
     pub(super) blocks: Vec<BlockId>,
     pub(super) length: usize,
+    /// Whether the text is computed as a long one: see `Llama::is_long`.
+    pub long: bool,
 }
 
 impl KvCache {
     pub fn new(shape: KvShape) -> Self {
-        Self { arena: KvArena::new(shape), blocks: Vec::new(), length: 0 }
+        Self { arena: KvArena::new(shape), blocks: Vec::new(), length: 0, long: false }
     }
 
     /// Positions that are filled.

@@ -1,20 +1,28 @@
-//! What a network computes: loaders of weight files, one decoder a family, the KV cache.
+//! What a network computes: loaders of weight files, one decoder for the families, the KV cache.
 //!
 //! Nothing here knows requests, tokens' text or threads; `engine` drives it.
 
 mod attention;
+mod block;
+mod experts;
 pub mod family;
+mod feed_forward;
 pub mod gguf;
 pub mod hyper;
 pub mod kv;
+mod linear;
 pub mod llama;
 pub mod rope;
+pub mod safetensors;
+pub mod weights;
 
 /// A model file cannot become a network.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     #[error(transparent)]
     Gguf(#[from] gguf::GgufError),
+    #[error(transparent)]
+    Safetensors(#[from] safetensors::SafetensorsError),
     /// The header is sound but what it describes is not a model that can be computed.
     #[error("{0}")]
     Invalid(String),

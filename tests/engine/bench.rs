@@ -62,7 +62,7 @@ fn speed() {
         let ((), took) = timed(|| {
             for start in 0..16 {
                 let tables: Vec<_> = (0..streams).map(|stream| [2 * stream, 2 * stream + 1]).collect();
-                let row = |blocks| Row { tokens: &[99], start, blocks, logits: Wanted::Last };
+                let row = |blocks| Row { tokens: &[99], start, blocks, logits: Wanted::Last, long: false };
                 let rows: Vec<_> = tables.iter().map(|blocks| row(&blocks[..])).collect();
                 model.forward(&rows, &mut arena).unwrap();
             }

@@ -94,7 +94,7 @@ fn rows_of_a_batch_do_not_see_each_other() {
     let model = load(&TinyModel::default());
     let mut arena = KvArena::new(model.kv_shape(KvType::F32));
     (0..3).for_each(|block| arena.ensure(block));
-    let row = |tokens, start, blocks, logits| Row { tokens, start, blocks, logits };
+    let row = |tokens, start, blocks, logits| Row { tokens, start, blocks, logits, long: false };
     model.forward(&[row(&PROMPT[..4], 0, &[2], Wanted::Nothing)], &mut arena).unwrap();
     let rows = [
         row(&[7], 4, &[2], Wanted::Last),
@@ -116,7 +116,7 @@ fn a_block_can_be_the_past_of_several_rows() {
     let mut arena = KvArena::new(model.kv_shape(KvType::F32));
     (0..3).for_each(|block| arena.ensure(block));
     let shared: Vec<u32> = (0..16).collect();
-    let row = |tokens, start, blocks| Row { tokens, start, blocks, logits: Wanted::Last };
+    let row = |tokens, start, blocks| Row { tokens, start, blocks, logits: Wanted::Last, long: false };
     model.forward(&[row(&shared, 0, &[0])], &mut arena).unwrap();
     let logits = model.forward(&[row(&[9, 8], 16, &[0, 1]), row(&[7], 16, &[0, 2])], &mut arena).unwrap();
     for (logits, end) in logits.iter().zip([&[9, 8][..], &[7]]) {
@@ -144,7 +144,7 @@ fn a_failed_step_leaves_the_cache_as_it_was() {
     model.extend(&PROMPT, &mut kv).unwrap();
     assert!(model.extend(&[], &mut kv).is_err(), "no tokens");
     assert!(model.extend(&[100_000], &mut kv).is_err(), "no such token");
-    let short = Row { tokens: &PROMPT, start: 10, blocks: &[0], logits: Wanted::Last };
+    let short = Row { tokens: &PROMPT, start: 10, blocks: &[0], logits: Wanted::Last, long: false };
     assert!(model.forward(&[short], &mut KvArena::new(model.kv_shape(KvType::F16))).is_err(), "no blocks");
     assert_eq!(kv.len(), PROMPT.len());
     let expected = model.extend(&[PROMPT.as_slice(), &[4]].concat(), &mut cache(&model)).unwrap();

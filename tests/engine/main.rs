@@ -8,6 +8,7 @@ mod answers;
 mod bench;
 mod decoder;
 mod departures;
+mod families;
 mod files;
 mod guesses;
 mod prefixes;

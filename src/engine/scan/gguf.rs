@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Kind, ModelInfo};
-use crate::engine::text;
+use crate::engine::checkpoint;
 use crate::models::family;
 use crate::models::gguf::{GgufFile, Header};
 
@@ -46,5 +46,5 @@ fn fill(header: &Header, info: &mut ModelInfo) {
         return;
     }
     info.kind = if family::find(name).is_some() { Kind::Text } else { Kind::Unknown };
-    info.problem = text::check(header).err();
+    info.problem = checkpoint::check_gguf(header).err();
 }

@@ -7,12 +7,12 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::{Kind, ModelInfo};
+use crate::engine::checkpoint;
+use crate::models::safetensors::{Folder, read_header, read_json};
 
-const LONGEST_HEADER: u64 = 64 << 20;
 const LONGEST_CONFIG: u64 = 4 << 20;
 
 pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
@@ -37,22 +37,24 @@ fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
         info.context_window = number(&sentences, "max_seq_length").or(info.context_window);
     } else if info.architecture.ends_with("ForCausalLM") {
         info.kind = Kind::Text;
-        info.problem = Some("chat models in safetensors are not supported: use a GGUF file of the model".to_owned());
+        let opened = Folder::open(folder).map_err(|error| error.to_string());
+        info.problem = opened.and_then(|folder| checkpoint::check_hub(&folder)).err();
     } else {
         info.problem = Some(format!("the architecture {} is not supported", info.architecture));
     }
     weigh(folder, info)
 }
 
+/// Counts all weights in the folder, of which a model may use a part.
 fn weigh(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
     let mut kinds: HashMap<String, u64> = HashMap::new();
     info.bytes = 0;
     for path in super::entries(folder).iter().filter(|path| path.extension().is_some_and(|one| one == "safetensors")) {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let (length, tensors) = header(path).map_err(|problem| format!("{name}: {problem}"))?;
-        info.bytes += length;
-        for (kind, elements) in tensors {
-            *kinds.entry(kind).or_default() += elements;
+        let mut file = File::open(path).map_err(|error| format!("the file cannot be read: {error}"))?;
+        let header = read_header(&mut file, path).map_err(|error| error.to_string())?;
+        info.bytes += header.length;
+        for tensor in header.tensors {
+            *kinds.entry(tensor.kind).or_default() += tensor.elements;
         }
     }
     info.parameters = kinds.values().sum();
@@ -60,51 +62,8 @@ fn weigh(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
     Ok(())
 }
 
-#[derive(Deserialize)]
-struct Tensor {
-    dtype: String,
-    shape: Vec<u64>,
-    data_offsets: [u64; 2],
-}
-
-/// The file's length, and each tensor's type and size.
-fn header(path: &Path) -> Result<(u64, Vec<(String, u64)>), String> {
-    let unreadable = |error: std::io::Error| format!("the file cannot be read: {error}");
-    let mut file = File::open(path).map_err(unreadable)?;
-    let length = file.metadata().map_err(unreadable)?.len();
-    let mut prefix = [0; 8];
-    file.read_exact(&mut prefix).map_err(|_| format!("the file is truncated: it has {length} bytes"))?;
-    let size = u64::from_le_bytes(prefix);
-    let data = length - 8;
-    if size > data.min(LONGEST_HEADER) {
-        return Err(format!("the header says it has {size} bytes, the file has {length}"));
-    }
-    let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
-    file.read_exact(&mut bytes).map_err(unreadable)?;
-    let mut rows: serde_json::Map<String, Value> =
-        serde_json::from_slice(&bytes).map_err(|error| format!("the header is damaged: {error}"))?;
-    rows.remove("__metadata__");
-    let tensors = rows.into_iter().map(|(name, row)| tensor(&name, row, data - size));
-    Ok((length, tensors.collect::<Result<_, _>>()?))
-}
-
-fn tensor(name: &str, row: Value, data: u64) -> Result<(String, u64), String> {
-    let tensor: Tensor = serde_json::from_value(row).map_err(|error| format!("tensor {name}: {error}"))?;
-    let [start, end] = tensor.data_offsets;
-    if start > end || end > data {
-        return Err(format!("the file is truncated: tensor {name} ends at byte {end} of {data}"));
-    }
-    let elements = tensor.shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size));
-    match elements {
-        // A byte holds eight numbers at most, so that sums of these stay small.
-        Some(elements) if elements / 8 <= end - start => Ok((tensor.dtype, elements)),
-        _ => Err(format!("tensor {name} has the impossible shape {:?}", tensor.shape)),
-    }
-}
-
 fn json(path: &Path) -> Result<Value, String> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    serde_json::from_slice(&head(path)).map_err(|error| format!("{name} is damaged: {error}"))
+    read_json(path).map_err(|error| error.to_string())
 }
 
 /// The model card's `license:` line.

@@ -78,7 +78,7 @@ impl Scheduler {
         sequence.state = State::Running(now);
         let Some(model) = self.models.get_mut(&sequence.model) else { return };
         let most = sequence.tokens.len().saturating_sub(1) / BLOCK;
-        for (node, block) in model.prefixes.find(sequence.tenant, &sequence.tokens, most, now) {
+        for (node, block) in model.prefixes.find(sequence.root(), &sequence.tokens, most, now) {
             model.blocks.share(block);
             sequence.blocks.push(block);
             sequence.parent = super::Parent::Node(node);

@@ -62,6 +62,8 @@ pub struct Request {
     pub choices: u32,
     /// Most tokens of each answer.
     pub max_tokens: u32,
+    /// Whether its answers are computed as long ones: see `Llama::is_long`.
+    pub long: bool,
 }
 
 /// Which bound a refused request ran into.
@@ -97,6 +99,7 @@ struct Model {
 struct Sequence {
     model: ModelId,
     tenant: Tenant,
+    long: bool,
     /// The prompt and what was generated.
     tokens: Vec<u32>,
     prompt: usize,
@@ -158,7 +161,7 @@ impl Scheduler {
     /// Queues a request, or says at once what is full. A place that is free counts as room in the
     /// queue, so that the answer does not depend on when the next step comes.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, Full> {
-        let Request { model, block_bytes, tenant, prompt, choices, max_tokens } = request;
+        let Request { model, block_bytes, tenant, prompt, choices, max_tokens, long } = request;
         self.check(model, tenant, prompt.len())?;
         self.models.entry(model).or_default().block_bytes = block_bytes;
         self.requests += 1;
@@ -167,13 +170,14 @@ impl Scheduler {
             let sequence = Sequence {
                 model,
                 tenant,
+                long,
                 tokens: prompt.clone(),
                 prompt: prompt.len(),
                 left: max_tokens,
                 computed: 0,
                 blocks: Vec::new(),
                 cached: 0,
-                parent: Parent::Root(tenant),
+                parent: Parent::Root(tenant, long),
                 state: State::Waiting,
                 held: false,
                 draft: Vec::new(),
@@ -348,7 +352,7 @@ impl Scheduler {
             }
         }
         (sequence.computed, sequence.cached) = (0, 0);
-        sequence.parent = Parent::Root(sequence.tenant);
+        sequence.parent = sequence.root();
         sequence.state = State::Waiting;
     }
 }

@@ -17,7 +17,8 @@ type Edge = [u32; BLOCK];
 /// Where a block hangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Parent {
-    Root(Tenant),
+    /// Long sequences have blocks of their own.
+    Root(Tenant, bool),
     Node(NodeId),
 }
 
@@ -40,9 +41,10 @@ pub struct Prefixes {
 }
 
 impl Prefixes {
-    /// The cached blocks that `tokens` begin with, at most `most` of them. `now` orders uses.
-    pub fn find(&mut self, tenant: Tenant, tokens: &[u32], most: usize, now: u64) -> Vec<(NodeId, BlockId)> {
-        let mut parent = Parent::Root(tenant);
+    /// The cached blocks that `tokens` begin with below a root, at most `most` of them. `now` orders
+    /// uses.
+    pub fn find(&mut self, root: Parent, tokens: &[u32], most: usize, now: u64) -> Vec<(NodeId, BlockId)> {
+        let mut parent = root;
         let mut found = Vec::new();
         for edge in tokens.as_chunks::<BLOCK>().0.iter().take(most) {
             let Some(&id) = self.edges.get(&(parent, *edge)) else { break };
@@ -138,7 +140,8 @@ mod tests {
     #[test]
     fn tenants_find_their_own_prefixes_and_leaves_go_first() {
         let (mut tree, mut blocks) = (Prefixes::default(), Blocks::default());
-        let mut parent = Parent::Root(1);
+        let root = |tenant| Parent::Root(tenant, false);
+        let mut parent = root(1);
         for token in [7, 8, 9] {
             let block = blocks.take();
             let (node, stands) = tree.insert(parent, [token; BLOCK], block, u64::from(token));
@@ -147,10 +150,11 @@ mod tests {
             blocks.leave(block);
             parent = Parent::Node(node);
         }
-        assert_eq!(tree.find(1, &tokens(&[7, 8, 1]), 9, 20).len(), 2);
-        assert_eq!(tree.find(1, &tokens(&[7, 8, 9]), 1, 21).len(), 1);
-        assert!(tree.find(2, &tokens(&[7, 8, 9]), 9, 22).is_empty(), "another tenant");
-        let again = tree.insert(Parent::Root(1), [7; BLOCK], 99, 23);
+        assert_eq!(tree.find(root(1), &tokens(&[7, 8, 1]), 9, 20).len(), 2);
+        assert_eq!(tree.find(root(1), &tokens(&[7, 8, 9]), 1, 21).len(), 1);
+        assert!(tree.find(root(2), &tokens(&[7, 8, 9]), 9, 22).is_empty(), "another tenant");
+        assert!(tree.find(Parent::Root(1, true), &tokens(&[7]), 9, 22).is_empty(), "another kind");
+        let again = tree.insert(Parent::Root(1, false), [7; BLOCK], 99, 23);
         assert_eq!(again.1, 0, "the block that was there stays");
         let mut gone = Vec::new();
         while let Some(block) = tree.evict(&blocks) {
@@ -165,7 +169,7 @@ mod tests {
     fn what_a_sequence_holds_stays() {
         let (mut tree, mut blocks) = (Prefixes::default(), Blocks::default());
         let block = blocks.take();
-        tree.insert(Parent::Root(1), [7; BLOCK], block, 1);
+        tree.insert(Parent::Root(1, false), [7; BLOCK], block, 1);
         blocks.cache(block);
         assert_eq!((tree.evict(&blocks), tree.oldest(&blocks)), (None, None));
         blocks.leave(block);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::prefix::Parent;
 use super::{ModelId, Scheduler, Sequence, SequenceId, State};
 use crate::models::kv::{BlockId, blocks_for};
 use crate::models::llama::Wanted;
@@ -38,6 +39,7 @@ pub struct Row {
     pub logits: Wanted,
     /// The last tokens are a draft: so many.
     pub draft: usize,
+    pub long: bool,
 }
 
 impl Row {
@@ -135,6 +137,11 @@ impl Scheduler {
 }
 
 impl Sequence {
+    /// Where its prefixes begin.
+    pub(super) fn root(&self) -> Parent {
+        Parent::Root(self.tenant, self.long)
+    }
+
     fn since(&self) -> u64 {
         if let State::Running(since) = self.state { since } else { u64::MAX }
     }
@@ -150,6 +157,6 @@ impl Sequence {
             end if end >= self.tokens.len() => Wanted::Last,
             _ => Wanted::Nothing,
         };
-        Row { sequence: id, tokens, start, blocks: self.blocks.clone(), logits, draft: draft.len() }
+        Row { sequence: id, tokens, start, blocks: self.blocks.clone(), logits, draft: draft.len(), long: self.long }
     }
 }

@@ -15,7 +15,7 @@ fn scheduler(running: usize) -> Scheduler {
 }
 
 fn request(tenant: Tenant, prompt: Vec<u32>, max_tokens: u32) -> Request {
-    Request { model: 1, block_bytes: BYTES, tenant, prompt, choices: 1, max_tokens }
+    Request { model: 1, block_bytes: BYTES, tenant, prompt, choices: 1, max_tokens, long: false }
 }
 
 /// A prompt that shares nothing with those of other seeds.

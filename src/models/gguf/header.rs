@@ -117,13 +117,9 @@ impl Header {
         self.tensors.iter().map(TensorInfo::elements).sum()
     }
 
-    /// What the weights take in memory: 16-bit floats are widened to 32, everything else stays.
+    /// What the weights take in memory: they stay as they are.
     pub fn loaded_bytes(&self) -> u64 {
-        use candle_core::quantized::GgmlDType::{BF16, F16};
-        self.tensors
-            .iter()
-            .map(|tensor| if matches!(tensor.kind, F16 | BF16) { tensor.bytes * 2 } else { tensor.bytes })
-            .sum()
+        self.tensors.iter().map(|tensor| tensor.bytes).sum()
     }
 
     /// The type that most weights have, as model cards name it: `Q4_1`.

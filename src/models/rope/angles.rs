@@ -1,28 +1,22 @@
-//! Rotary position embeddings (Su et al. 2021, <https://arxiv.org/abs/2104.09864>), in place.
+//! Rotation in place.
 
-/// How the numbers of a head are paired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RopeStyle {
-    /// Neighbours, 2i with 2i+1: converters permute Llama's weights so.
-    Interleaved,
-    /// Halves, i with i+d/2: as GPT-NeoX has it.
-    Halves,
-}
+use super::{Rope, RopeStyle};
 
 /// Cosines and sines of a step's positions, `[tokens, pairs]` each.
 #[derive(Debug)]
-pub(super) struct Angles {
+pub(in crate::models) struct Angles {
     cos: Vec<f32>,
     sin: Vec<f32>,
     pairs: usize,
 }
 
 impl Angles {
-    /// `frequencies`: the angle per position of each pair.
-    pub fn new(frequencies: &[f32], positions: impl Iterator<Item = usize>) -> Self {
-        let angles = positions.flat_map(|position| frequencies.iter().map(move |one| position as f32 * one));
-        let (sin, cos) = angles.map(f32::sin_cos).unzip();
-        Self { cos, sin, pairs: frequencies.len() }
+    /// For tokens at these positions, each in a sequence that is long or is not.
+    pub fn new(rope: &Rope, positions: impl Iterator<Item = (usize, bool)>) -> Self {
+        let of = |(position, long)| rope.frequencies(long).iter().map(move |one| position as f32 * one);
+        let turn = |(sin, cos): (f32, f32)| (sin * rope.magnitude, cos * rope.magnitude);
+        let (sin, cos) = positions.flat_map(of).map(f32::sin_cos).map(turn).unzip();
+        Self { cos, sin, pairs: rope.frequencies(false).len() }
     }
 
     /// Rotates every head of `x`: `[tokens, heads * head_width]`. Where fewer pairs than half a head

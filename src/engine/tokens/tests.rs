@@ -1,0 +1,118 @@
+//! Ids against `sentencepiece` and `tokenizers`, which wrote those under `tests/fixtures/tokenizers`
+//! (`make_tokenizers_reference.py`).
+
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Hub, Tokens};
+use crate::models::gguf::GgufFile;
+
+/// What the prompts' special tokens look like in a template.
+const TEMPLATE: &str = "[INST] [/INST]";
+
+#[derive(Deserialize)]
+struct Expected {
+    texts: Vec<Vec<u32>>,
+    prompts: Vec<(String, Vec<u32>)>,
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tokenizers")
+}
+
+fn read<T: for<'a> Deserialize<'a>>(path: PathBuf) -> T {
+    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
+}
+
+fn gguf(name: &str) -> Tokens {
+    let file = GgufFile::open(&root().join(name).join("tokenizer.gguf")).unwrap();
+    Tokens::of_gguf(&file.header.metadata, 1 << 20, TEMPLATE).unwrap()
+}
+
+fn hub(name: &str) -> Tokens {
+    Tokens::of_hub(Hub::read(&root().join(name), &Value::Null).unwrap(), 1 << 20, TEMPLATE).unwrap()
+}
+
+fn check(name: &str, tokens: &Tokens) {
+    let texts: Vec<String> = read(root().join("texts.json"));
+    let Expected { texts: expected, prompts } = read(root().join(name).join("expected.json"));
+    assert!(texts.len() >= 300 && texts.len() == expected.len());
+    for (text, expected) in texts.iter().zip(expected) {
+        assert_eq!(tokens.encode(text), expected, "{name}: {text:?}");
+    }
+    for (text, expected) in prompts {
+        assert_eq!(tokens.encode_prompt(&text), expected, "{name}: {text:?}");
+    }
+}
+
+fn bytes(tokens: &Tokens, ids: &[u32]) -> Vec<u8> {
+    ids.iter().flat_map(|id| tokens.bytes(*id)).copied().collect()
+}
+
+#[test]
+fn sentencepiece_in_gguf_gives_sentencepieces_ids() {
+    for (name, prefix) in [("spm-llama", " "), ("spm-gemma", "")] {
+        let tokens = gguf(name);
+        check(name, &tokens);
+        for text in ["hello  world\n\n", "🦀 Grüße\t1234", "▁x", "<table>    y"] {
+            let back = String::from_utf8(bytes(&tokens, &tokens.encode(text))).unwrap();
+            assert_eq!(back, format!("{prefix}{}", text.replace('▁', " ")), "{name}");
+        }
+    }
+}
+
+#[test]
+fn byte_level_vocabularies_in_gguf_give_the_ids_of_their_tokenizer_json() {
+    for name in ["smollm", "llama3", "qwen2", "tekken", "gpt2"] {
+        check(name, &gguf(name));
+    }
+}
+
+#[test]
+fn tokenizer_json_gives_the_ids_of_its_own_library() {
+    for name in ["smollm", "llama3", "qwen2", "qwen2-nfc", "tekken", "gpt2", "hub-legacy", "hub-first", "hub-strips"] {
+        let tokens = hub(name);
+        check(name, &tokens);
+        if name != "qwen2-nfc" {
+            let text = "🦀 x\n\n<|end|> 12";
+            let back = String::from_utf8(bytes(&tokens, &tokens.encode(text))).unwrap();
+            assert_eq!(back.trim_start(), text, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_folders_files_say_which_tokens_end_an_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, value: Value| std::fs::write(dir.path().join(name), value.to_string()).unwrap();
+    std::fs::copy(root().join("hub-first/tokenizer.json"), dir.path().join("tokenizer.json")).unwrap();
+    write("generation_config.json", json!({"eos_token_id": [7, 9]}));
+    write("tokenizer_config.json", json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}}));
+    let tokens = Tokens::of_hub(Hub::read(dir.path(), &json!({"eos_token_id": 11})).unwrap(), 1 << 20, "").unwrap();
+    let end = tokens.eos.unwrap();
+    assert_eq!((tokens.text(tokens.bos), tokens.text(tokens.eos)), ("<s>".to_owned(), "</s>".to_owned()));
+    assert!([7, 9, 11, end].iter().all(|id| tokens.ends().contains(id)));
+    assert!(tokens.visible(end).is_empty() && !tokens.visible(100).is_empty());
+}
+
+#[test]
+fn what_is_not_supported_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let problem = |change: &dyn Fn(&mut Value)| {
+        let mut json: Value = read(root().join("hub-first/tokenizer.json"));
+        change(&mut json);
+        std::fs::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
+        let hub = Hub::read(dir.path(), &Value::Null);
+        hub.and_then(|hub| Tokens::of_hub(hub, 1 << 20, "")).err().unwrap_or_default()
+    };
+    let none = Hub::read(&dir.path().join("nowhere"), &Value::Null).err().unwrap();
+    assert!(none.contains("no tokenizer.json"), "{none}");
+    assert_eq!(
+        problem(&|json| json["decoder"] = json!({"type": "WordPiece"})),
+        "the tokenizer's decoder WordPiece is not supported"
+    );
+    assert!(problem(&|json| json["added_tokens"][0]["single_word"] = json!(true)).contains("single word"));
+    assert!(problem(&|json| json["model"] = json!(3)).contains("tokenizer.json cannot be used"));
+}

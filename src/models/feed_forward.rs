@@ -1,0 +1,88 @@
+//! What follows attention in a block: a gated network (Shazeer 2020,
+//! <https://arxiv.org/abs/2002.05202>), or experts of that kind.
+
+use candle_core::{Result, Tensor};
+use candle_nn::ops::silu;
+
+use super::ModelError;
+use super::experts::Experts;
+use super::family::Activation;
+use super::hyper::Hyper;
+use super::linear::Linear;
+use super::weights::{Candidate, Loader};
+
+#[derive(Debug)]
+pub(super) enum FeedForward {
+    Dense(Gated),
+    Sparse(Experts),
+}
+
+/// `down(act(gate(x)) * up(x))`.
+#[derive(Debug)]
+pub(super) struct Gated {
+    gate: Linear,
+    up: Linear,
+    down: Linear,
+    activation: Activation,
+}
+
+impl FeedForward {
+    pub fn load(
+        loader: &Loader<'_>,
+        hyper: &Hyper,
+        block: usize,
+        sparse: bool,
+    ) -> std::result::Result<Self, ModelError> {
+        match &hyper.experts {
+            Some(sizes) if sparse => Experts::load(loader, hyper, sizes, block).map(Self::Sparse),
+            _ => Gated::dense(loader, hyper, block).map(Self::Dense),
+        }
+    }
+
+    /// `x`: `[rows, width]`, and so is what it gives.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Dense(gated) => gated.forward(x),
+            Self::Sparse(experts) => experts.forward(x),
+        }
+    }
+}
+
+impl Gated {
+    /// Phi-3's gate and up lie in one tensor, the gate first; GGUF calls it `ffn_up`.
+    fn dense(loader: &Loader<'_>, hyper: &Hyper, block: usize) -> std::result::Result<Self, ModelError> {
+        let inner = hyper.inner;
+        let stem = |part: &str| format!("blk.{block}.{part}");
+        let whole = |part: &str| [stem(part), stem(part)].map(|stem| Candidate::whole(stem, inner));
+        let half = |part: &str, first: usize| Candidate { stem: stem(part), first, total: 2 * inner };
+        let (gate, up) = match hyper.family.fused {
+            true => ([half("ffn_gate_up", 0), half("ffn_up", 0)], [half("ffn_gate_up", inner), half("ffn_up", inner)]),
+            false => (whole("ffn_gate"), whole("ffn_up")),
+        };
+        Self::load(loader, hyper, [&gate, &up, &[Candidate::whole(stem("ffn_down"), hyper.width)]], inner)
+    }
+
+    /// `places` of gate, up and down.
+    pub fn load(
+        loader: &Loader<'_>,
+        hyper: &Hyper,
+        [gate, up, down]: [&[Candidate]; 3],
+        inner: usize,
+    ) -> std::result::Result<Self, ModelError> {
+        Ok(Self {
+            gate: loader.linear(gate, inner, hyper.width, false)?,
+            up: loader.linear(up, inner, hyper.width, false)?,
+            down: loader.linear(down, hyper.width, inner, false)?,
+            activation: hyper.activation,
+        })
+    }
+
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        let gate = self.gate.forward(x)?;
+        let gate = match self.activation {
+            Activation::Silu => silu(&gate)?,
+            Activation::Gelu => gate.gelu()?,
+        };
+        self.down.forward(&(gate * self.up.forward(x)?)?)
+    }
+}

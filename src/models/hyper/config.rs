@@ -1,0 +1,89 @@
+//! Typed questions to a `config.json`. A `null` is no answer, a value of the wrong kind an error.
+
+use serde_json::Value;
+
+use super::refuse;
+use crate::models::ModelError;
+
+/// An object of the file, and its path for messages.
+#[derive(Clone, Copy)]
+pub(super) struct Config<'a> {
+    pub value: &'a Value,
+    pub path: &'a str,
+}
+
+type Result<T> = std::result::Result<T, ModelError>;
+
+impl<'a> Config<'a> {
+    pub fn get(&self, key: &str) -> Option<&'a Value> {
+        self.value.get(key).filter(|value| !value.is_null())
+    }
+
+    fn wrong<T>(&self, key: &str, must: &str) -> Result<T> {
+        let value = self.value.get(key).unwrap_or(&Value::Null);
+        refuse(format!("{}{key} is {value}, it must be {must}", self.path))
+    }
+
+    pub fn whole(&self, key: &str, most: usize) -> Result<Option<usize>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        match value.as_u64().and_then(|number| usize::try_from(number).ok()) {
+            Some(number) if (1..=most).contains(&number) => Ok(Some(number)),
+            _ => self.wrong(key, &format!("a number from 1 to {most}")),
+        }
+    }
+
+    pub fn required(&self, key: &str, most: usize) -> Result<usize> {
+        match self.whole(key, most)? {
+            Some(number) => Ok(number),
+            None => refuse(format!("{}{key} is missing", self.path)),
+        }
+    }
+
+    pub fn float(&self, key: &str) -> Result<Option<f32>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        match value.as_f64().map(|number| number as f32) {
+            Some(number) if number.is_finite() && number > 0. => Ok(Some(number)),
+            _ => self.wrong(key, "a positive number"),
+        }
+    }
+
+    pub fn required_float(&self, key: &str) -> Result<f32> {
+        match self.float(key)? {
+            Some(number) => Ok(number),
+            None => refuse(format!("{}{key} is missing", self.path)),
+        }
+    }
+
+    pub fn flag(&self, key: &str) -> Result<Option<bool>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
+            Some(_) => self.wrong(key, "true or false"),
+        }
+    }
+
+    pub fn text(&self, key: &str) -> Result<Option<&'a str>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => self.wrong(key, "a text"),
+        }
+    }
+
+    pub fn list<T>(&self, key: &str, item: impl Fn(&'a Value) -> Option<T>) -> Result<Option<Vec<T>>> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        match value.as_array().and_then(|items| items.iter().map(item).collect()) {
+            Some(items) => Ok(Some(items)),
+            None => self.wrong(key, "a list of the right kind"),
+        }
+    }
+
+    /// An object inside this one.
+    pub fn object(&self, key: &str, path: &'a str) -> Result<Option<Config<'a>>> {
+        match self.get(key) {
+            None => Ok(None),
+            Some(value) if value.is_object() => Ok(Some(Config { value, path })),
+            Some(_) => self.wrong(key, "an object"),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! A decoder's sizes, read from the metadata and checked against each other.
+
+mod config;
+mod gguf;
+mod hub;
+mod sizes;
+mod stretch;
+
+use super::ModelError;
+use super::family::{Activation, Family};
+use super::rope::{RopeSpec, RopeStyle, Scaling};
+pub(super) use hub::family as hub_family;
+
+/// Sizes and constants of a decoder of the Llama kind.
+#[derive(Clone, Debug)]
+pub struct Hyper {
+    pub family: &'static Family,
+    pub blocks: usize,
+    pub width: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_width: usize,
+    pub inner: usize,
+    pub vocabulary: usize,
+    pub context: usize,
+    pub epsilon: f32,
+    /// The ways of rotating that [`Layer::rope`] chooses from.
+    pub ropes: Vec<RopeSpec>,
+    pub rope_style: RopeStyle,
+    /// One a block.
+    pub layers: Vec<Layer>,
+    pub activation: Activation,
+    /// What embeddings and attention's scores are multiplied by.
+    pub embedding_scale: f32,
+    pub attention_scale: f32,
+    /// Soft caps: `cap * tanh(x / cap)`.
+    pub attention_cap: Option<f32>,
+    pub output_cap: Option<f32>,
+    pub experts: Option<ExpertSizes>,
+    /// Whether the query, key and value projections must have biases.
+    pub biases: bool,
+    /// What is added to the weights of norms.
+    pub norm_shift: f32,
+    /// Whether output and embedding are one; `None`: they are if there is no output.
+    pub tied: Option<bool>,
+}
+
+/// What blocks of one model differ in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layer {
+    /// Which of [`Hyper::ropes`]; `None` rotates nothing.
+    pub rope: Option<usize>,
+    /// A token sees so many positions, its own among them; `None`: all.
+    pub window: Option<usize>,
+    pub sparse: bool,
+}
+
+/// A mixture's sizes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpertSizes {
+    pub count: usize,
+    /// How many each token goes through.
+    pub used: usize,
+    pub inner: usize,
+    /// Whether the weights of those used sum up to one.
+    pub normalised: bool,
+}
+
+fn refuse<T>(message: String) -> Result<T, ModelError> {
+    Err(ModelError::Invalid(format!("the metadata describes no model: {message}")))
+}
+
+impl Hyper {
+    /// What must hold between the numbers, whatever they were read from.
+    fn check(self) -> Result<Self, ModelError> {
+        let Self { heads, kv_heads, head_width, .. } = self;
+        if heads % kv_heads != 0 {
+            return refuse(format!("{heads} heads cannot share {kv_heads} key-value heads"));
+        }
+        if head_width == 0 || head_width % 2 != 0 {
+            return refuse(format!("heads of {head_width} numbers cannot be rotated"));
+        }
+        if let Some(ExpertSizes { count, used, .. }) = self.experts.as_ref().filter(|sizes| sizes.used > sizes.count) {
+            return refuse(format!("a token cannot go through {used} of {count} experts"));
+        }
+        self.ropes.iter().try_for_each(|rope| check_rope(rope, head_width))?;
+        Ok(self)
+    }
+}
+
+fn check_rope(rope: &RopeSpec, head_width: usize) -> Result<(), ModelError> {
+    let RopeSpec { rotated, scaling, .. } = rope;
+    if *rotated == 0 || rotated % 2 != 0 || *rotated > head_width {
+        return refuse(format!("{rotated} of a head's {head_width} numbers cannot be rotated"));
+    }
+    let Scaling::Long(long) = scaling else { return Ok(()) };
+    for factors in [&long.short, &long.long] {
+        // Those among the weights are counted when they are read.
+        if !factors.is_empty() && factors.len() != rotated / 2 {
+            return refuse(format!("{} factors for {} rotated pairs", factors.len(), rotated / 2));
+        }
+        if factors.iter().any(|factor| !factor.is_normal()) {
+            return refuse("it has rotary factors that nothing can be divided by".to_owned());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,98 @@
+//! The header of one file.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use candle_core::quantized::GgmlDType;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::SafetensorsError;
+
+const LONGEST_HEADER: u64 = 64 << 20;
+
+/// A header whose every offset lies inside the file.
+#[derive(Clone, Debug)]
+pub struct Header {
+    /// Bytes of the whole file.
+    pub length: u64,
+    pub tensors: Vec<TensorInfo>,
+}
+
+/// A tensor's row, checked: its bytes lie inside the file.
+#[derive(Clone, Debug)]
+pub struct TensorInfo {
+    pub name: String,
+    /// As the file has it: `F32`, `BF16`, `I64`.
+    pub kind: String,
+    pub shape: Vec<usize>,
+    pub elements: u64,
+    /// From the beginning of the file.
+    pub start: u64,
+    pub bytes: u64,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    dtype: String,
+    shape: Vec<usize>,
+    data_offsets: [u64; 2],
+}
+
+impl TensorInfo {
+    /// The type to compute with, for those that can be computed with.
+    pub fn float(&self) -> Option<GgmlDType> {
+        match self.kind.as_str() {
+            "F32" => Some(GgmlDType::F32),
+            "F16" => Some(GgmlDType::F16),
+            "BF16" => Some(GgmlDType::BF16),
+            _ => None,
+        }
+    }
+
+    fn read(name: String, row: Value, data: u64, available: u64) -> Result<Self, String> {
+        let row: Row = serde_json::from_value(row).map_err(|error| format!("tensor {name}: {error}"))?;
+        let [start, end] = row.data_offsets;
+        if start > end || end > available {
+            return Err(format!("the file is truncated: tensor {name} ends at byte {end} of {available}"));
+        }
+        let bytes = end - start;
+        let elements = row.shape.iter().try_fold(1u64, |product, &size| product.checked_mul(size as u64));
+        // A byte holds eight numbers at most, so that sums of these stay small.
+        let Some(elements) = elements.filter(|elements| elements / 8 <= bytes) else {
+            return Err(format!("tensor {name} has the impossible shape {:?}", row.shape));
+        };
+        let info = Self { name, kind: row.dtype, shape: row.shape, elements, start: data + start, bytes };
+        match info.float() {
+            Some(kind) if elements.checked_mul(kind.type_size() as u64) != Some(bytes) => {
+                Err(format!("tensor {} has {bytes} bytes, its shape {:?} asks for others", info.name, info.shape))
+            }
+            _ => Ok(info),
+        }
+    }
+}
+
+/// Reads and checks the header of an open file; `path` is for messages.
+pub fn read_header(file: &mut File, path: &Path) -> Result<Header, SafetensorsError> {
+    read(file).map_err(|problem| SafetensorsError::new(path, problem))
+}
+
+fn read(file: &mut File) -> Result<Header, String> {
+    let unreadable = |error: std::io::Error| format!("the file cannot be read: {error}");
+    let length = file.metadata().map_err(unreadable)?.len();
+    let mut prefix = [0; 8];
+    file.read_exact(&mut prefix).map_err(|_| format!("the file is truncated: it has {length} bytes"))?;
+    let size = u64::from_le_bytes(prefix);
+    let rest = length.saturating_sub(8);
+    if size > rest.min(LONGEST_HEADER) {
+        return Err(format!("the header says it has {size} bytes, the file has {length}"));
+    }
+    let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+    file.read_exact(&mut bytes).map_err(unreadable)?;
+    let mut rows: Map<String, Value> =
+        serde_json::from_slice(&bytes).map_err(|error| format!("the header is damaged: {error}"))?;
+    rows.remove("__metadata__");
+    let tensors = rows.into_iter().map(|(name, row)| TensorInfo::read(name, row, 8 + size, rest - size));
+    Ok(Header { length, tensors: tensors.collect::<Result<_, _>>()? })
+}

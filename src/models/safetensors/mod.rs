@@ -1,0 +1,25 @@
+//! Safetensors files: eight bytes of length, a JSON header, data
+//! (<https://huggingface.co/docs/safetensors>). The header is checked before it is believed.
+//!
+//! Files are read, not mapped, for the reason that [`super::gguf`] gives.
+
+mod folder;
+mod header;
+
+pub use folder::{Folder, read_json, shards};
+pub use header::{Header, TensorInfo, read_header};
+
+/// Why a file is refused, in words for the person who put it there.
+#[derive(Debug, thiserror::Error)]
+#[error("{file}: {problem}")]
+pub struct SafetensorsError {
+    pub file: String,
+    pub problem: String,
+}
+
+impl SafetensorsError {
+    fn new(path: &std::path::Path, problem: impl std::fmt::Display) -> Self {
+        let file = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Self { file, problem: problem.to_string() }
+    }
+}

@@ -1,0 +1,103 @@
+//! A Hugging Face folder as a source of tensors: a table of its names for the decoder's stems.
+
+use candle_core::quantized::QTensor;
+
+use super::{Role, Weights, place, read};
+use crate::models::ModelError;
+use crate::models::family::Family;
+use crate::models::hyper::{self, Hyper};
+use crate::models::safetensors::Folder;
+
+/// Outside the blocks.
+const WHOLE: &[(&str, &str)] =
+    &[("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
+
+/// Inside a block, after `blk.N.` and `model.layers.N.`.
+const BLOCK: &[(&str, &str)] = &[
+    ("attn_norm", "input_layernorm"),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_qkv", "self_attn.qkv_proj"),
+    ("attn_output", "self_attn.o_proj"),
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_gate_up", "mlp.gate_up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+    ("ffn_gate_inp", "mlp.gate"),
+];
+
+/// The norms of families that have two a block, and of those that have four.
+const TWO_NORMS: &[(&str, &str)] = &[("ffn_norm", "post_attention_layernorm")];
+const FOUR_NORMS: &[(&str, &str)] = &[
+    ("post_attention_norm", "post_attention_layernorm"),
+    ("ffn_norm", "pre_feedforward_layernorm"),
+    ("post_ffw_norm", "post_feedforward_layernorm"),
+];
+
+/// One expert's parts, and those of all experts in one tensor, which has no `.weight` in its name.
+const EXPERT: &[(&str, &str)] = &[("ffn_gate", "gate_proj"), ("ffn_up", "up_proj"), ("ffn_down", "down_proj")];
+const EXPERTS: &[(&str, &str)] =
+    &[("ffn_gate_up_exps", "mlp.experts.gate_up_proj"), ("ffn_down_exps", "mlp.experts.down_proj")];
+/// Mixtral's own words for the same, until transformers 5.
+const MIXTRAL: &[(&str, &str)] = &[("ffn_gate", "w1"), ("ffn_up", "w3"), ("ffn_down", "w2")];
+
+fn find(table: &[(&'static str, &'static str)], stem: &str) -> Option<&'static str> {
+    table.iter().find(|(ours, _)| *ours == stem).map(|(_, theirs)| *theirs)
+}
+
+impl Folder {
+    fn block_name(&self, family: &Family, block: &str, stem: &str, ending: &str) -> Option<String> {
+        let layer = format!("model.layers.{block}");
+        let mixtral = self.tensor(&format!("{layer}.block_sparse_moe.gate.weight")).is_some();
+        if mixtral && stem == "ffn_gate_inp" {
+            return Some(format!("{layer}.block_sparse_moe.gate.{ending}"));
+        }
+        if let Some((part, expert)) = stem.split_once('.') {
+            return Some(match mixtral {
+                true => format!("{layer}.block_sparse_moe.experts.{expert}.{}.{ending}", find(MIXTRAL, part)?),
+                false => format!("{layer}.mlp.experts.{expert}.{}.{ending}", find(EXPERT, part)?),
+            });
+        }
+        if let Some(all) = find(EXPERTS, stem) {
+            return (ending == "weight").then(|| format!("{layer}.{all}"));
+        }
+        let norms = if family.post_norms { FOUR_NORMS } else { TWO_NORMS };
+        let name = find(norms, stem).or_else(|| find(BLOCK, stem))?;
+        Some(format!("{layer}.{name}.{ending}"))
+    }
+}
+
+impl Weights for Folder {
+    fn hyper(&self) -> Result<Hyper, ModelError> {
+        Hyper::of_folder(self)
+    }
+
+    fn name(&self, stem: &str, role: Role) -> Option<String> {
+        let ending = if role == Role::Weight { "weight" } else { "bias" };
+        match stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+            Some((block, stem)) => self.block_name(hyper::hub_family(&self.config).ok()?, block, stem, ending),
+            None => Some(format!("{}.{ending}", find(WHOLE, stem)?)),
+        }
+    }
+
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        Some(self.tensor(name)?.0.shape.clone())
+    }
+
+    fn rows(&self, name: &str, first: usize, count: usize) -> Result<QTensor, ModelError> {
+        let (info, file) = self.tensor(name).ok_or_else(|| ModelError::Invalid(format!("no tensor {name}")))?;
+        let kind = info.float().ok_or_else(|| {
+            ModelError::Invalid(format!("tensor {name} has the type {}, which is not supported", info.kind))
+        })?;
+        let (start, bytes, shape) = place((info.start, &info.shape, kind), first, count)?;
+        read(file, start, bytes, kind, &shape)
+    }
+
+    /// All but the frequencies that old exports carry along, which `config.json` says better.
+    fn names(&self) -> Vec<String> {
+        Folder::names(self).filter(|name| !name.ends_with(".rotary_emb.inv_freq")).map(str::to_owned).collect()
+    }
+}

@@ -1,0 +1,152 @@
+//! Takes a checkpoint apart, tensor by tensor, and knows at the end what was left.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+use candle_core::quantized::QTensor;
+use candle_core::{Device, Tensor};
+
+use super::{Role, Weights, flat};
+use crate::models::ModelError;
+use crate::models::linear::Linear;
+
+/// One place where a matrix may lie: rows `first..` of `total` rows of a stem.
+#[derive(Debug)]
+pub struct Candidate {
+    pub stem: String,
+    pub first: usize,
+    pub total: usize,
+}
+
+impl Candidate {
+    /// A tensor of its own.
+    pub fn whole(stem: String, rows: usize) -> Self {
+        Self { stem, first: 0, total: rows }
+    }
+}
+
+pub struct Loader<'a> {
+    source: &'a dyn Weights,
+    used: RefCell<HashSet<String>>,
+}
+
+type Result<T> = std::result::Result<T, ModelError>;
+
+impl<'a> Loader<'a> {
+    pub fn new(source: &'a dyn Weights) -> Self {
+        Self { source, used: RefCell::default() }
+    }
+
+    /// A tensor that the decoder does without, and rightly so.
+    pub fn pass(&self, stem: &str) {
+        self.used.borrow_mut().extend(self.source.name(stem, Role::Weight));
+    }
+
+    /// The bias of a matrix of its own.
+    pub fn bias(&self, stem: &str, rows: usize) -> Result<Option<Tensor>> {
+        self.optional_vector(stem, Role::Bias, rows)
+    }
+
+    /// The error for a tensor that must be there.
+    pub fn missing(&self, stem: &str) -> ModelError {
+        self.lack(stem, Role::Weight)
+    }
+
+    /// `[rows, columns]` where the checkpoint has it.
+    pub fn optional_matrix(&self, stem: &str, rows: usize, columns: usize) -> Result<Option<QTensor>> {
+        let Some(name) = self.source.name(stem, Role::Weight) else { return Ok(None) };
+        let Some(shape) = self.source.shape(&name) else { return Ok(None) };
+        self.expect(&name, &shape, shape == [rows, columns], &[rows, columns])?;
+        self.take(&name, 0, rows).map(Some)
+    }
+
+    pub fn matrix(&self, stem: &str, rows: usize, columns: usize) -> Result<QTensor> {
+        self.optional_matrix(stem, rows, columns)?.ok_or_else(|| self.missing(stem))
+    }
+
+    fn optional_vector(&self, stem: &str, role: Role, size: usize) -> Result<Option<Tensor>> {
+        let Some(name) = self.source.name(stem, role) else { return Ok(None) };
+        let Some(shape) = self.source.shape(&name) else { return Ok(None) };
+        self.expect(&name, &shape, shape == [size], &[size])?;
+        Ok(Some(self.take(&name, 0, size)?.dequantize(&Device::Cpu)?))
+    }
+
+    /// A vector of divisors.
+    pub fn factors(&self, stem: &str, size: usize) -> Result<Vec<f32>> {
+        let factors: Vec<f32> = self.vector(stem, size)?.to_vec1()?;
+        match factors.iter().all(|factor| factor.is_normal()) {
+            true => Ok(factors),
+            false => Err(ModelError::Invalid(format!("tensor {stem} has numbers that nothing can be divided by"))),
+        }
+    }
+
+    pub fn vector(&self, stem: &str, size: usize) -> Result<Tensor> {
+        self.optional_vector(stem, Role::Weight, size)?.ok_or_else(|| self.missing(stem))
+    }
+
+    /// A projection to `rows` numbers, from the first of the places that the checkpoint has.
+    pub fn linear(&self, places: &[Candidate], rows: usize, columns: usize, biased: bool) -> Result<Linear> {
+        let (place, name) = self.find(places, columns)?;
+        let weight = self.take(&name, place.first, rows)?;
+        let bias = self.bias_at(place, rows)?;
+        if biased && bias.is_none() {
+            return Err(self.lack(&place.stem, Role::Bias));
+        }
+        Ok(Linear::new(weight, bias)?)
+    }
+
+    /// The first place that is there, which must be of the right size.
+    fn find<'p>(&self, places: &'p [Candidate], columns: usize) -> Result<(&'p Candidate, String)> {
+        for place in places {
+            let Some(name) = self.source.name(&place.stem, Role::Weight) else { continue };
+            let Some(shape) = self.source.shape(&name) else { continue };
+            let fits = shape.len() > 1 && flat(&shape) == (place.total, columns);
+            self.expect(&name, &shape, fits, &[place.total, columns])?;
+            return Ok((place, name));
+        }
+        match places.first() {
+            Some(first) => Err(self.missing(&first.stem)),
+            None => Err(ModelError::invalid("no tensor to look for")),
+        }
+    }
+
+    fn bias_at(&self, place: &Candidate, rows: usize) -> Result<Option<Tensor>> {
+        let Some(name) = self.source.name(&place.stem, Role::Bias) else { return Ok(None) };
+        let Some(shape) = self.source.shape(&name) else { return Ok(None) };
+        self.expect(&name, &shape, shape == [place.total], &[place.total])?;
+        Ok(Some(self.take(&name, place.first, rows)?.dequantize(&Device::Cpu)?))
+    }
+
+    fn take(&self, name: &str, first: usize, count: usize) -> Result<QTensor> {
+        self.used.borrow_mut().insert(name.to_owned());
+        self.source.rows(name, first, count)
+    }
+
+    fn expect(&self, name: &str, shape: &[usize], fits: bool, wanted: &[usize]) -> Result<()> {
+        match fits {
+            true => Ok(()),
+            false => Err(ModelError::Invalid(format!(
+                "tensor {name} has the shape {shape:?}, the metadata asks for {wanted:?}"
+            ))),
+        }
+    }
+
+    fn lack(&self, stem: &str, role: Role) -> ModelError {
+        let name = self.source.name(stem, role).unwrap_or_else(|| stem.to_owned());
+        ModelError::Invalid(format!("the file has no tensor {name}"))
+    }
+
+    /// Nothing may be left over.
+    pub fn finish(self) -> Result<()> {
+        let used = self.used.into_inner();
+        let mut left: Vec<_> = self.source.names().into_iter().filter(|name| !used.contains(name)).collect();
+        left.sort();
+        match left.as_slice() {
+            [] => Ok(()),
+            [first, rest @ ..] => Err(ModelError::Invalid(format!(
+                "the file has {} tensors that the model's family has no use for: {first} is one",
+                rest.len() + 1
+            ))),
+        }
+    }
+}
