@@ -7,6 +7,7 @@
 
 mod budget;
 mod detokenizer;
+mod grammar;
 mod job;
 mod logprobs;
 mod pretokenizer;
@@ -21,6 +22,7 @@ mod stop;
 mod template;
 pub mod text;
 mod tokens;
+mod tools;
 mod worker;
 
 use std::path::PathBuf;
@@ -30,11 +32,13 @@ use std::time::Duration;
 
 use crate::ambient::Ambient;
 
+pub use grammar::{Form, GrammarError};
 pub use queue::Load;
 pub use registry::{Kind, LoadError, ModelInfo, Registry};
 pub use request::{Ending, Failure, Generation, Piece, Pieces, Refused, Sampling, Ticket, TokenInfo, TokenLogprob};
 pub use template::PromptError;
 pub use text::{Message, TextModel};
+pub use tools::{CallPiece, Calling, Shape, Text, Tool, ToolCall};
 
 /// How the engine is set up.
 #[derive(Clone, Debug)]

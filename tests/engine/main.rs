@@ -9,6 +9,7 @@ mod bench;
 mod decoder;
 mod departures;
 mod files;
+mod forms;
 mod prompts;
 mod queue;
 mod registry;
