@@ -296,7 +296,9 @@ fn fail(failure: Failure) -> Error {
         ),
         Failure::Format(reason) => Error::new(
             Code::InvalidParameter,
-            format!("The answer broke off because the form that was demanded cannot be kept: {reason}. Make the schema simpler."),
+            format!(
+                "The answer broke off because the form that was demanded cannot be kept: {reason}. Make the schema simpler."
+            ),
         ),
         Failure::Broken(reason) => Error::internal(reason),
     }

@@ -23,6 +23,8 @@ pub(super) use state::State;
 
 /// Grammars that a model keeps compiled.
 const KEPT: usize = 16;
+/// Characters of the library's words that a caller is told.
+const LONGEST_REASON: usize = 200;
 /// Room for the recursion over the largest schema that is let in; only what is touched is used.
 const STACK: usize = 256 << 20;
 
@@ -122,8 +124,14 @@ fn parse(factory: &ParserFactory, source: &source::Source, part: Option<usize>) 
     let matcher = Matcher::new(factory.create_parser(source.grammar(part)));
     match matcher.get_error() {
         None => Ok(matcher),
-        Some(error) => Err(error.lines().next().unwrap_or_default().to_owned()),
+        Some(error) => Err(gist(&error)),
     }
+}
+
+/// The line of a message that says what is wrong; around it the library quotes what it was given.
+fn gist(error: &str) -> String {
+    let line = error.lines().find_map(|line| line.strip_prefix("error: ")).or_else(|| error.lines().next());
+    line.unwrap_or_default().trim().chars().take(LONGEST_REASON).collect()
 }
 
 /// The schema that cannot be compiled, where one of several is to blame.

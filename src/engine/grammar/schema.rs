@@ -5,6 +5,7 @@
 mod dates;
 mod ends;
 mod inline;
+mod patterns;
 
 use serde_json::{Map, Value, json};
 
@@ -15,6 +16,9 @@ const MOST_BYTES: usize = 256 << 10;
 const MOST_VALUES: usize = 10_000;
 /// Pairs of alternatives of a `oneOf` are compared.
 const MOST_ALTERNATIVES: usize = 100;
+const MOST_PROPERTIES: usize = 1_000;
+/// Each is compared with each.
+const MOST_NAME_PATTERNS: usize = 10;
 const LONGEST_PATTERN: usize = 1_000;
 /// Each item or character up to a bound is a state.
 const MOST_COUNTED: u64 = 10_000;
@@ -65,11 +69,13 @@ pub(super) fn prepare(schema: &Value) -> Result<Value, SchemaError> {
         Value::Bool(true) => json!({}),
         other => other.clone(),
     };
-    let bytes = schema.to_string().len();
+    let written = schema.to_string();
+    let bytes = written.len();
     if bytes > MOST_BYTES {
         return wrong("", format!("has {bytes} bytes; {MOST_BYTES} are the most"));
     }
-    let mut checker = Checker { root: &schema, schemas: 0 };
+    let patterned = ["\"pattern\":", "\"format\":"].iter().any(|word| written.contains(word));
+    let mut checker = Checker { root: &schema, patterned, schemas: 0 };
     checker.check(&schema, "", 0)?;
     if !ends::can_end(&schema) {
         return wrong("", "can never be fulfilled: it demands values inside of values without end");
@@ -77,15 +83,20 @@ pub(super) fn prepare(schema: &Value) -> Result<Value, SchemaError> {
     inline::alternatives(&mut schema);
     dates::spell_out(&mut schema);
     let Some(fields) = schema.as_object_mut() else { return wrong("", "must be an object") };
-    fields.insert("x-guidance".to_owned(), json!({
-        "whitespace_pattern": WHITE_SPACE,
-        "json_allowed_escapes": ESCAPES,
-    }));
+    fields.insert(
+        "x-guidance".to_owned(),
+        json!({
+            "whitespace_pattern": WHITE_SPACE,
+            "json_allowed_escapes": ESCAPES,
+        }),
+    );
     Ok(schema)
 }
 
 struct Checker<'a> {
     root: &'a Value,
+    /// Whether there are patterns or formats anywhere.
+    patterned: bool,
     schemas: usize,
 }
 
@@ -103,6 +114,9 @@ impl Checker<'_> {
             Value::Object(fields) => fields,
             _ => return wrong(path, "must be an object, true or false"),
         };
+        if self.patterned && patterns::too_many(self.root, fields) {
+            return wrong(path, "puts more patterns and formats on one string than can be enforced together");
+        }
         for (name, value) in fields {
             self.keyword(fields, name, value, &format!("{path}.{name}"), depth)?;
         }
@@ -120,6 +134,12 @@ impl Checker<'_> {
         match name {
             "uniqueItems" if value == false => Ok(()),
             name if UNSUPPORTED.contains(&name) => wrong(path, "is a keyword that this server cannot enforce"),
+            "properties" if value.as_object().is_some_and(|all| all.len() > MOST_PROPERTIES) => {
+                wrong(path, format!("has more than {MOST_PROPERTIES} properties"))
+            }
+            "patternProperties" if value.as_object().is_some_and(|all| all.len() > MOST_NAME_PATTERNS) => {
+                wrong(path, format!("has more than {MOST_NAME_PATTERNS} patterns"))
+            }
             "properties" | "patternProperties" | "$defs" | "definitions" => self.named(value, path, depth),
             "items" if value.is_array() => self.list(value, path, depth),
             "items" | "additionalItems" | "additionalProperties" => self.check(value, path, depth + 1),
@@ -151,10 +171,9 @@ impl Checker<'_> {
 
     fn list(&mut self, value: &Value, path: &str, depth: usize) -> Result<(), SchemaError> {
         match value.as_array() {
-            Some(all) if !all.is_empty() => all
-                .iter()
-                .enumerate()
-                .try_for_each(|(at, one)| self.check(one, &format!("{path}[{at}]"), depth + 1)),
+            Some(all) if !all.is_empty() => {
+                all.iter().enumerate().try_for_each(|(at, one)| self.check(one, &format!("{path}[{at}]"), depth + 1))
+            }
             _ => wrong(path, "must be an array of at least one schema"),
         }
     }
@@ -164,7 +183,10 @@ impl Checker<'_> {
             Some(text) if target(self.root, text).is_some() => Ok(()),
             Some(text) => {
                 let text: String = text.chars().take(80).collect();
-                wrong(path, format!("is '{text}', which is no place in this schema. References look like '#/$defs/name'"))
+                wrong(
+                    path,
+                    format!("is '{text}', which is no place in this schema. References look like '#/$defs/name'"),
+                )
             }
             None => wrong(path, "must be a string"),
         }

@@ -154,3 +154,6 @@ fn argue(calls: &mut Vec<CallPiece>, index: u32, letter: char) {
         _ => calls.push(CallPiece { index, name: None, arguments: letter.to_string() }),
     }
 }
+
+#[cfg(test)]
+mod tests;

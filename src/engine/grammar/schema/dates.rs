@@ -8,8 +8,7 @@ use serde_json::{Map, Value, json};
 const YEAR: &str = "(?:000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})";
 const DAY: &str = "(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))";
 /// Years that 4 divides and 100 does not, or 400 does.
-const LEAP: &str =
-    "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)-02-29";
+const LEAP: &str = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)-02-29";
 const TIME: &str =
     "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
 
@@ -19,7 +18,9 @@ pub(super) fn spell_out(schema: &mut Value) {
         Value::Array(all) => all.iter_mut().for_each(spell_out),
         Value::Object(fields) => {
             // Constants are no schemas.
-            let inner = fields.iter_mut().filter(|(name, _)| !matches!(name.as_str(), "const" | "enum" | "default" | "examples"));
+            let inner = fields
+                .iter_mut()
+                .filter(|(name, _)| !matches!(name.as_str(), "const" | "enum" | "default" | "examples"));
             inner.for_each(|(_, value)| spell_out(value));
             if let Some(pattern) = fields.get("format").and_then(Value::as_str).and_then(pattern) {
                 replace(fields, pattern);
