@@ -69,7 +69,8 @@ fn json_obeys_the_schema_whole_and_streamed() {
     let any = chat(&server, "/v1", json!({ "response_format": { "type": "json_object" }, "max_tokens": 3000 })).ok();
     if any["choices"][0]["finish_reason"] == "stop" {
         let text = any["choices"][0]["message"]["content"].as_str().unwrap();
-        assert!(serde_json::from_str::<Value>(text).unwrap().is_object());
+        // As it is written: a model that knows nothing of numbers may write one that is too large for 64 bits.
+        assert!(serde_json::from_str::<Box<serde_json::value::RawValue>>(text).unwrap().get().starts_with('{'));
     }
 }
 

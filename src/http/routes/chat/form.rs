@@ -25,7 +25,6 @@ pub struct ResponseFormat {
 #[derive(ToSchema)]
 #[schema(rename_all = "snake_case")]
 #[expect(dead_code, reason = "as above")]
-#[expect(clippy::enum_variant_names, reason = "OpenAI's names")]
 enum FormatType {
     Text,
     JsonObject,
