@@ -332,6 +332,7 @@ fn hostile() -> Vec<(&'static str, Value)> {
 }
 
 #[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "a test measures real time")]
 async fn hostile_schemas_are_refused_or_kept_and_harm_nobody() {
     let rig = roomy();
     rig.model.prepare_forms().unwrap();
