@@ -3,7 +3,7 @@
 //!
 //! `cargo bench -p outpost-kernels --bench speed -- [kind] [threads]`; the environment's
 //! `OUTPOST_KERNELS` picks the path.
-#![expect(clippy::disallowed_methods, clippy::print_stdout, clippy::expect_used, reason = "a benchmark prints")]
+#![expect(clippy::print_stdout, clippy::expect_used, reason = "a benchmark prints")]
 
 #[path = "../tests/common/rng.rs"]
 mod rng;
