@@ -6,6 +6,7 @@ mod tiny_model;
 
 mod answers;
 mod bench;
+mod crowd;
 mod decoder;
 mod departures;
 mod families;

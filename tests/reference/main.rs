@@ -15,8 +15,8 @@ use outpost::engine::{Engine, Message, Settings, TextModel};
 use outpost::models::ModelError;
 use outpost::models::gguf::GgufFile;
 use outpost::models::hyper::Hyper;
-use outpost::models::kv::{KvCache, KvType};
-use outpost::models::llama::Llama;
+use outpost::models::kv::{KvArena, KvCache, KvType, blocks_for};
+use outpost::models::llama::{Llama, Row, Wanted};
 use outpost::models::weights::{Role, Weights};
 use outpost_kernels::Pool;
 use serde::Deserialize;
@@ -183,5 +183,43 @@ fn quantised_as_it_comes_the_answers_are_the_reference_s_up_to_near_ties() {
     assert!(largest < 2.5, "{largest}");
     for (chat, token, theirs, ours) in partings(&model, &reference.quantized) {
         assert!(theirs < 0.5 && ours < 0.5, "chat {chat}, token {token}: gaps {theirs} and {ours}");
+    }
+}
+
+#[derive(Deserialize)]
+struct Perplexity {
+    tokens: usize,
+    perplexity: f64,
+}
+
+/// The perplexity of a fixed text, in one pass, with keys and values kept so.
+fn perplexity(model: &Llama, tokens: &[u32], kind: KvType) -> f64 {
+    let mut arena = KvArena::new(model.kv_shape(kind));
+    let blocks: Vec<u32> = (0..blocks_for(tokens.len()) as u32).collect();
+    blocks.iter().for_each(|block| arena.ensure(*block));
+    let mut loss = 0.;
+    for (index, part) in tokens.chunks(256).enumerate() {
+        let start = index * 256;
+        let row = Row { tokens: part, start, blocks: &blocks, logits: Wanted::All, long: false };
+        let next = tokens[start + 1..].iter();
+        for (logits, next) in model.forward(&[row], &mut arena).unwrap()[0].iter().zip(next) {
+            let best = f64::from(logits.iter().copied().fold(f32::MIN, f32::max));
+            let sum: f64 = logits.iter().map(|logit| (f64::from(*logit) - best).exp()).sum();
+            loss += best + sum.ln() - f64::from(logits[*next as usize]);
+        }
+    }
+    (loss / (tokens.len() - 1) as f64).exp()
+}
+
+#[test]
+fn the_perplexity_is_the_reference_s() {
+    let expected: Perplexity = serde_json::from_str(include_str!("../fixtures/perplexity.json")).unwrap();
+    let tokens = text_model().encode(include_str!("../fixtures/perplexity.txt"));
+    assert_eq!(tokens.len(), expected.tokens);
+    let model = model();
+    for (kind, within) in [(KvType::F16, 0.01), (KvType::Q8, 0.01)] {
+        let ours = perplexity(&model, &tokens, kind);
+        println!("keys and values as {kind:?}: {ours:.3}, the reference's {:.3}", expected.perplexity);
+        assert!((ours / expected.perplexity - 1.).abs() < within, "{kind:?}: {ours}");
     }
 }

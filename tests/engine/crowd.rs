@@ -1,0 +1,120 @@
+//! More work than there is room for, tenants side by side, and what one can learn of another.
+
+use std::time::{Duration, Instant};
+
+use outpost::engine::{Generation, Refused, Ticket};
+
+use crate::support::{Rig, greedy, pieces, request, slow};
+
+#[expect(clippy::disallowed_methods, reason = "a measurement needs the real clock")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+fn prompt(first: u32, count: u32) -> Vec<u32> {
+    (0..count).map(|at| (first * 31 + at * 7) % 250).collect()
+}
+
+/// T7: ten times the capacity.
+#[tokio::test]
+async fn what_is_too_much_is_refused_at_once_and_the_rest_is_answered() {
+    let rig = slow(|settings| (settings.max_running, settings.max_queued_requests, settings.tenant_part) = (4, 16, 1));
+    let (mut taken, mut refused) = (Vec::new(), Vec::new());
+    for at in 0..200 {
+        let began = now();
+        match rig.engine.submit(&rig.model, request(prompt(at, 30), 20)) {
+            Ok(ticket) => taken.push(ticket),
+            Err(Refused::QueueFull { retry_after }) => {
+                assert!(retry_after >= Duration::from_secs(1));
+                refused.push(began.elapsed());
+            }
+            Err(other) => panic!("{other}"),
+        }
+        assert!(rig.engine.load().queued <= 16 + 4 && rig.engine.load().running <= 4);
+    }
+    refused.sort_unstable();
+    assert!(taken.len() >= 20 && refused.len() > 100, "{} taken, {} refused", taken.len(), refused.len());
+    let p99 = refused[refused.len() * 99 / 100];
+    assert!(p99 < Duration::from_millis(50), "{p99:?}");
+    for ticket in taken {
+        assert_eq!(pieces(ticket.pieces).await.unwrap().last().unwrap().generated, 20);
+    }
+    rig.settle().await;
+}
+
+/// Counts what comes of tickets until `enough` tokens came in all.
+async fn share(mut sides: [Vec<Ticket>; 2], enough: usize) -> [usize; 2] {
+    let mut counts = [0, 0];
+    while counts.iter().sum::<usize>() < enough {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        for (count, tickets) in counts.iter_mut().zip(&mut sides) {
+            for ticket in tickets.iter_mut() {
+                // A piece is a token here: nothing is guessed ahead.
+                while let Ok(Some(_)) = tokio::time::timeout(Duration::ZERO, ticket.pieces.recv()).await {
+                    *count += 1;
+                }
+            }
+        }
+    }
+    counts
+}
+
+/// T9: a tenant with much work and one with less, both with work waiting.
+#[tokio::test]
+async fn tenants_get_equal_shares() {
+    let rig = slow(|settings| settings.max_running = 8);
+    let ask = |tenant, count: u32| -> Vec<Ticket> {
+        let one = |at| Generation { tenant, ..request(prompt(at, 10), 60) };
+        (0..count).map(|at| rig.engine.submit(&rig.model, one(at)).unwrap()).collect()
+    };
+    let counts = share([ask(1, 100), ask(2, 40)], 2_500).await;
+    let ratio = counts[0] as f64 / counts[1] as f64;
+    assert!((0.85..1.18).contains(&ratio), "{counts:?}");
+    rig.settle().await;
+}
+
+async fn first_token(rig: &Rig, tenant: u128, prompt: Vec<u32>) -> Duration {
+    let began = now();
+    let ask = Generation { tenant, ..greedy(prompt, 1) };
+    pieces(rig.engine.submit(&rig.model, ask).unwrap().pieces).await.unwrap();
+    began.elapsed()
+}
+
+/// The chance that one of `ones` is longer than one of `others`.
+fn longer(ones: &[Duration], others: &[Duration]) -> f64 {
+    let pairs = ones.iter().flat_map(|one| others.iter().map(move |other| one.cmp(other)));
+    let count: f64 = pairs.map(|order| [0., 0.5, 1.][(order as i8 + 1) as usize]).sum();
+    count / (ones.len() * others.len()) as f64
+}
+
+/// T16: of prompts that one tenant has just sent, another tells nothing by its stopwatch.
+async fn timing(pairs: u32) -> (f64, f64) {
+    let rig = slow(|_| ());
+    let (mut fresh, mut foreign, mut own) = (Vec::new(), Vec::new(), Vec::new());
+    for at in 0..pairs {
+        let secret = prompt(2 * at, 300);
+        first_token(&rig, 1, secret.clone()).await;
+        fresh.push(first_token(&rig, 2, prompt(2 * at + 1, 300)).await);
+        foreign.push(first_token(&rig, 2, secret.clone()).await);
+        own.push(first_token(&rig, 1, secret).await);
+    }
+    (longer(&fresh, &foreign), longer(&fresh, &own))
+}
+
+#[tokio::test]
+async fn a_tenant_learns_nothing_of_another_s_prompts_by_timing() {
+    let (foreign, own) = timing(30).await;
+    println!("the chance that a fresh prompt takes longer: than another tenant's {foreign:.2}, than its own {own:.2}");
+    assert!((0.3..0.7).contains(&foreign), "{foreign}");
+    assert!(own > 0.9, "{own}");
+}
+
+/// The same with enough pairs to tell 0.55 from chance; by hand, on a quiet machine:
+/// `cargo test --release --test engine -- --ignored timing --nocapture`.
+#[tokio::test]
+#[ignore = "takes long, and a quiet machine"]
+async fn timing_with_two_hundred_pairs() {
+    let (foreign, own) = timing(200).await;
+    println!("AUC across tenants {foreign:.3}, within one {own:.3}");
+    assert!((0.45..=0.55).contains(&foreign) && own > 0.9);
+}
