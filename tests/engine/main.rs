@@ -11,6 +11,7 @@ mod departures;
 mod families;
 mod files;
 mod guesses;
+mod hub;
 mod prefixes;
 mod prompts;
 mod queue;
