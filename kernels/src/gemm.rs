@@ -144,6 +144,10 @@ unsafe fn unit<S: Simd, F: Format, const R: usize>(sums: &mut [[S::I; R]; 2], ti
     }
 }
 
+/// Bytes between what is worked on and what is asked for. With several rows a step takes so long that
+/// the CPU does not look this far ahead by itself.
+const AHEAD: usize = 8192;
+
 /// One group times one tile of rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Block {
@@ -161,6 +165,8 @@ pub(crate) struct Block {
     pub stride: usize,
     /// Columns that exist, up to 16.
     pub columns: usize,
+    /// The weights come from memory, and so do those behind them, soon.
+    pub fetch: bool,
 }
 
 impl Block {
@@ -190,6 +196,11 @@ impl Block {
                 let head = (d, if layout.head == 64 { S::load_f16(weights.add(32).cast()) } else { d });
                 weights = weights.add(layout.head);
                 for _ in 0..layout.span {
+                    if self.fetch && R > 2 {
+                        for line in 0..layout.tile().div_ceil(64) {
+                            S::prefetch(weights.wrapping_add(AHEAD + line * 64));
+                        }
+                    }
                     let (scales, minimum) = F::scales::<S>(head, weights);
                     let mut first = [S::splat_int(0); R];
                     let mut second = [S::splat_int(0); R];
@@ -297,6 +308,10 @@ impl Kernel for Product {
                 6 if S::ROWS > 4 => block.any::<S, 6>(kind),
                 7 if S::ROWS > 4 => block.any::<S, 7>(kind),
                 8 if S::ROWS > 4 => block.any::<S, 8>(kind),
+                9 if S::ROWS > 8 => block.any::<S, 9>(kind),
+                10 if S::ROWS > 8 => block.any::<S, 10>(kind),
+                11 if S::ROWS > 8 => block.any::<S, 11>(kind),
+                12 if S::ROWS > 8 => block.any::<S, 12>(kind),
                 rows => debug_assert_eq!(rows, 0, "more rows than the path takes"),
             }
         }

@@ -181,7 +181,8 @@ impl<'a> Part<'a> {
                     let facts = if self.facts.is_null() { self.facts } else { self.facts.add(start * steps * 4) };
                     (self.codes.add(start * k * item), facts)
                 };
-                let block = Block { group: weights.as_ptr(), steps, x, facts, rows, out, stride: n, columns };
+                let fetch = tile == tile_task * self.tiles_each;
+                let block = Block { group: weights.as_ptr(), steps, x, facts, rows, out, stride: n, columns, fetch };
                 run(tiles.path, Product { kind, block });
             }
         }

@@ -1,9 +1,7 @@
 //! `outpost serve`.
 
 use std::io::Write;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 
 use super::Outcome;
@@ -14,7 +12,6 @@ use crate::telemetry;
 
 pub fn run(places: Places, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     let config = Config::new(places, args)?;
-    set_threads(config.threads)?;
     telemetry::start(args.log_format);
     std::fs::create_dir_all(&config.places.models)
         .map_err(|cause| format!("the models folder {} cannot be made: {cause}", config.places.models.display()))?;
@@ -22,22 +19,6 @@ pub fn run(places: Places, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
         pull_starter(&config.places.models, out)?;
     }
     actix_web::rt::System::new().block_on(serve(&config, out))
-}
-
-/// What candle sizes its thread pools by, when it first computes.
-const THREAD_VARIABLES: [&str; 2] = ["CANDLE_NUM_THREADS", "RAYON_NUM_THREADS"];
-
-/// candle takes its thread count from the environment alone, and a process cannot change its own
-/// environment safely: where it says something else, this process begins again with the right one.
-fn set_threads(threads: usize) -> Outcome {
-    let wanted = threads.to_string();
-    if THREAD_VARIABLES.iter().all(|name| std::env::var(name).is_ok_and(|set| set == wanted)) {
-        return Ok(());
-    }
-    let mut again = Command::new(std::env::current_exe()?);
-    again.args(std::env::args_os().skip(1)).envs(THREAD_VARIABLES.map(|name| (name, &wanted)));
-    let failed = again.exec();
-    Err(format!("the server cannot start itself with {threads} threads: {failed}").into())
 }
 
 /// Pulls the starter set when the models folder holds no model at all.

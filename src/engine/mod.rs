@@ -1,9 +1,8 @@
 //! Requests become tokens: the models in memory, the queue, the worker that computes, the sampler.
 //!
 //! [`Engine::submit`] takes a request or refuses it at once; what was taken is read from its
-//! [`Ticket`] piece by piece, and dropping that cancels. One owned thread computes; candle spreads
-//! its matrix products over a pool whose size it reads once from `CANDLE_NUM_THREADS` (quantised
-//! products) and `RAYON_NUM_THREADS` (float products): see [`Settings::threads`].
+//! [`Ticket`] piece by piece, and dropping that cancels. One owned thread computes, with a pool of
+//! [`Settings::threads`] threads.
 
 mod budget;
 mod checkpoint;
@@ -48,8 +47,7 @@ pub use text::{Message, TextModel};
 pub struct Settings {
     /// The folder with a folder a model.
     pub models_dir: PathBuf,
-    /// Cores for computing. candle takes the number from the environment only, and setting that is
-    /// for `main` to do before any thread starts; a mismatch is logged.
+    /// Threads that compute, the worker among them.
     pub threads: usize,
     /// For weights and caches together.
     pub memory_bytes: u64,
@@ -113,7 +111,6 @@ struct Owner {
 impl Engine {
     /// Starts the worker thread. Errors come from the operating system refusing it.
     pub fn start(settings: Settings, ambient: Arc<dyn Ambient>) -> std::io::Result<Self> {
-        check_threads(settings.threads);
         let folder = settings.models_dir.clone();
         let shared = Arc::new(queue::Shared::new(settings));
         let registry = Arc::new(Registry::new(folder, Arc::clone(&shared), Arc::clone(&ambient)));
@@ -234,12 +231,4 @@ fn check(model: &TextModel, request: &Generation) -> Result<(), String> {
         return Err(format!("at most {MOST_STOPS} stop strings, none of them empty"));
     }
     request.sampling.check(vocabulary)
-}
-
-/// The environment is read by candle when it first computes; here it can only be looked at.
-fn check_threads(wanted: usize) {
-    let set = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<usize>().ok());
-    if set("CANDLE_NUM_THREADS") != Some(wanted) {
-        tracing::debug!(wanted, "CANDLE_NUM_THREADS is not set to the wanted threads: candle decides by itself");
-    }
 }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use outpost_kernels::Pool;
 
 use super::budget::Lease;
 use super::checkpoint::Checkpoint;
@@ -57,6 +58,8 @@ pub struct Registry {
     /// Models whose header was sound but whose loading failed; until the file changes.
     failed: Mutex<HashMap<String, (Stamp, String)>>,
     loads: AtomicU64,
+    /// Computes for all models, one at a time.
+    pool: Arc<Pool>,
 }
 
 #[derive(Default)]
@@ -78,6 +81,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Registry {
     pub(super) fn new(folder: PathBuf, shared: Arc<Shared>, ambient: Arc<dyn Ambient>) -> Self {
+        let pool = Arc::new(Pool::new(shared.settings.threads));
         Self {
             folder,
             ambient,
@@ -88,6 +92,7 @@ impl Registry {
             gates: Mutex::default(),
             failed: Mutex::default(),
             loads: AtomicU64::new(1),
+            pool,
         }
     }
 
@@ -181,8 +186,8 @@ impl Registry {
         let checkpoint = guarded(|| Checkpoint::open(&found.path)).map_err(broken)?;
         let lease = self.lease(checkpoint.loaded_bytes())?;
         let key = self.loads.fetch_add(1, Ordering::Relaxed);
-        let model =
-            guarded(|| TextModel::open(id, key, &checkpoint, lease, Arc::clone(&self.ambient))).map_err(broken)?;
+        let (pool, ambient) = (Arc::clone(&self.pool), Arc::clone(&self.ambient));
+        let model = guarded(|| TextModel::open(id, key, &checkpoint, lease, pool, ambient)).map_err(broken)?;
         let model = Arc::new(model);
         let entry = Loaded { model: Arc::clone(&model), stamp: found.stamp, used: self.ambient.uptime() };
         lock(&self.loaded).insert(id.clone(), entry);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use minijinja::value::Value;
+use outpost_kernels::Pool;
 
 use super::budget::Lease;
 use super::checkpoint::Checkpoint;
@@ -39,13 +40,14 @@ impl TextModel {
         key: ModelId,
         checkpoint: &Checkpoint,
         lease: Lease,
+        pool: Arc<Pool>,
         ambient: Arc<dyn Ambient>,
     ) -> Result<Self, String> {
         let hyper = checkpoint.weights().hyper().map_err(|error| error.to_string())?;
         let source = checkpoint.template()?;
         let tokens = checkpoint.tokens(hyper.vocabulary, &source)?;
         let template = Template::new(&source, tokens.text(tokens.bos), tokens.text(tokens.eos), ambient)?;
-        let network = Llama::load(checkpoint.weights()).map_err(|error| error.to_string())?;
+        let network = Llama::load(checkpoint.weights(), pool).map_err(|error| error.to_string())?;
         Ok(Self { id: id.to_owned(), key, network, tokens, template, lease })
     }
 

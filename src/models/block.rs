@@ -1,12 +1,13 @@
 //! One block of the decoder: all of it but attention itself, which needs the cache.
 
 use candle_core::{Result, Tensor};
-use candle_nn::ops::rms_norm;
+use outpost_kernels::Pool;
 
 use super::ModelError;
 use super::feed_forward::FeedForward;
 use super::hyper::Hyper;
 use super::linear::Linear;
+use super::ops::{add, rms_norm};
 use super::weights::{Candidate, Loader};
 
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub(super) struct Block {
 /// Division by the root of the mean square (Zhang and Sennrich 2019, <https://arxiv.org/abs/1910.07467>).
 #[derive(Debug)]
 pub(super) struct Norm {
-    weight: Tensor,
+    weight: Vec<f32>,
     epsilon: f32,
 }
 
@@ -37,18 +38,17 @@ type Loaded<T> = std::result::Result<T, ModelError>;
 impl Norm {
     pub fn load(loader: &Loader<'_>, hyper: &Hyper, stem: &str, width: usize) -> Loaded<Self> {
         let weight = (loader.vector(stem, width)? + f64::from(hyper.norm_shift))?;
-        Ok(Self { weight, epsilon: hyper.epsilon })
+        Ok(Self { weight: weight.to_vec1()?, epsilon: hyper.epsilon })
     }
 
     /// Over the last dimension.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        rms_norm(x, &self.weight, self.epsilon)
+    pub fn forward(&self, pool: &Pool, x: &Tensor) -> Result<Tensor> {
+        rms_norm(pool, x, &self.weight, self.epsilon)
     }
 
     /// Over each of the heads that stand next to each other in `[rows, heads * head_width]`.
-    fn heads(&self, x: Tensor) -> Result<Tensor> {
-        let width = self.weight.dim(0)?;
-        self.forward(&x.reshape(((), width))?)?.reshape(x.shape())
+    fn heads(&self, pool: &Pool, x: Tensor) -> Result<Tensor> {
+        self.forward(pool, &x.reshape(((), self.weight.len()))?)?.reshape(x.shape())
     }
 }
 
@@ -81,26 +81,28 @@ impl Block {
     }
 
     /// Queries, keys and values, not yet rotated: `[rows, heads * head_width]`, given `[rows, width]`.
-    pub fn project(&self, x: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
-        let x = self.attn_norm.forward(x)?;
+    pub fn project(&self, pool: &Pool, x: &Tensor) -> Result<[Tensor; 3]> {
+        let x = self.attn_norm.forward(pool, x)?;
+        let all = Linear::together(pool, &x, &[&self.attn_q, &self.attn_k, &self.attn_v])?;
         let normed = |norm: &Option<Norm>, x: Tensor| match norm {
-            Some(norm) => norm.heads(x),
+            Some(norm) => norm.heads(pool, x),
             None => Ok(x),
         };
-        let q = normed(&self.attn_q_norm, self.attn_q.forward(&x)?)?;
-        let k = normed(&self.attn_k_norm, self.attn_k.forward(&x)?)?;
-        Ok((q, k, self.attn_v.forward(&x)?))
+        match <[Tensor; 3]>::try_from(all) {
+            Ok([q, k, v]) => Ok([normed(&self.attn_q_norm, q)?, normed(&self.attn_k_norm, k)?, v]),
+            Err(_) => candle_core::bail!("three projections gave another number of results"),
+        }
     }
 
     /// What follows attention, given its input `x` (`[rows, width]`) and what the heads `mixed`
     /// (`[rows, heads * head_width]`).
-    pub fn finish(&self, x: &Tensor, mixed: &Tensor) -> Result<Tensor> {
+    pub fn finish(&self, pool: &Pool, x: Tensor, mixed: &Tensor) -> Result<Tensor> {
         let normed = |norm: &Option<Norm>, x: Tensor| match norm {
-            Some(norm) => norm.forward(&x),
+            Some(norm) => norm.forward(pool, &x),
             None => Ok(x),
         };
-        let x = (x + normed(&self.post_attention_norm, self.attn_output.forward(mixed)?)?)?;
-        let y = self.feed_forward.forward(&self.ffn_norm.forward(&x)?)?;
-        x + normed(&self.post_ffw_norm, y)?
+        let x = add(pool, x, &normed(&self.post_attention_norm, self.attn_output.forward(pool, mixed)?)?)?;
+        let y = self.feed_forward.forward(pool, &self.ffn_norm.forward(pool, &x)?)?;
+        add(pool, x, &normed(&self.post_ffw_norm, y)?)
     }
 }

@@ -3,6 +3,7 @@
 
 use candle_core::{Device, Result, Tensor};
 use candle_nn::ops::softmax_last_dim;
+use outpost_kernels::Pool;
 
 use super::ModelError;
 use super::feed_forward::Gated;
@@ -34,9 +35,9 @@ impl Experts {
     }
 
     /// `x`: `[rows, width]`. Rows are gathered by expert, so that each weight is read once.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    pub fn forward(&self, pool: &Pool, x: &Tensor) -> Result<Tensor> {
         let mut rows_of: Vec<(Vec<u32>, Vec<f32>)> = vec![Default::default(); self.experts.len()];
-        for (row, shares) in (0..).zip(softmax_last_dim(&self.router.forward(x)?)?.to_vec2::<f32>()?) {
+        for (row, shares) in (0..).zip(softmax_last_dim(&self.router.forward(pool, x)?)?.to_vec2::<f32>()?) {
             for (expert, share) in self.choose(&shares) {
                 if let Some((rows, weights)) = rows_of.get_mut(expert) {
                     rows.push(row);
@@ -48,7 +49,7 @@ impl Experts {
         for (expert, (rows, weights)) in self.experts.iter().zip(rows_of).filter(|(_, (rows, _))| !rows.is_empty()) {
             let weights = Tensor::from_vec(weights, (rows.len(), 1), &Device::Cpu)?;
             let rows = Tensor::new(rows, &Device::Cpu)?;
-            let y = expert.forward(&x.index_select(&rows, 0)?)?.broadcast_mul(&weights)?;
+            let y = expert.forward(pool, &x.index_select(&rows, 0)?)?.broadcast_mul(&weights)?;
             sum = sum.index_add(&rows, &y, 0)?;
         }
         Ok(sum)

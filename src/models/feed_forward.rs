@@ -2,13 +2,14 @@
 //! <https://arxiv.org/abs/2002.05202>), or experts of that kind.
 
 use candle_core::{Result, Tensor};
-use candle_nn::ops::silu;
+use outpost_kernels::Pool;
 
 use super::ModelError;
 use super::experts::Experts;
 use super::family::Activation;
 use super::hyper::Hyper;
 use super::linear::Linear;
+use super::ops;
 use super::weights::{Candidate, Loader};
 
 #[derive(Debug)]
@@ -40,10 +41,10 @@ impl FeedForward {
     }
 
     /// `x`: `[rows, width]`, and so is what it gives.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    pub fn forward(&self, pool: &Pool, x: &Tensor) -> Result<Tensor> {
         match self {
-            Self::Dense(gated) => gated.forward(x),
-            Self::Sparse(experts) => experts.forward(x),
+            Self::Dense(gated) => gated.forward(pool, x),
+            Self::Sparse(experts) => experts.forward(pool, x),
         }
     }
 }
@@ -77,12 +78,10 @@ impl Gated {
         })
     }
 
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let gate = self.gate.forward(x)?;
-        let gate = match self.activation {
-            Activation::Silu => silu(&gate)?,
-            Activation::Gelu => gate.gelu()?,
-        };
-        self.down.forward(&(gate * self.up.forward(x)?)?)
+    pub fn forward(&self, pool: &Pool, x: &Tensor) -> Result<Tensor> {
+        match <[Tensor; 2]>::try_from(Linear::together(pool, x, &[&self.gate, &self.up])?) {
+            Ok([gate, up]) => self.down.forward(pool, &ops::gate(pool, self.activation, gate, &up)?),
+            Err(_) => candle_core::bail!("two projections gave another number of results"),
+        }
     }
 }

@@ -8,6 +8,8 @@ use candle_core::Result;
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
+use super::attention::View;
+
 /// Positions in a block.
 pub const BLOCK: usize = 16;
 
@@ -162,22 +164,37 @@ impl KvArena {
         Ok(())
     }
 
-    /// Widens the first `count` positions of one head of a layer to f32: keys and values of
-    /// `[count, head_width]`.
-    pub(super) fn read(
-        &self,
-        layer: usize,
-        id: BlockId,
-        head: usize,
-        count: usize,
-        keys: &mut [f32],
-        values: &mut [f32],
-    ) -> Result<()> {
-        let Some(block) = self.blocks.get(id as usize).and_then(Option::as_ref) else { return Err(no_block(id)) };
-        let row = layer * self.shape.kv_heads * BLOCK + head * BLOCK;
-        block.keys.widen(row, count, self.shape.head_width, keys);
-        block.values.widen(row, count, self.shape.head_width, values);
-        Ok(())
+    /// The keys and the values of one layer in these blocks, which must be `needed` at least.
+    pub(super) fn view(&self, layer: usize, ids: &[BlockId], needed: usize) -> Result<(View<'_>, View<'_>)> {
+        if ids.len() < needed {
+            candle_core::bail!("a row has {} KV blocks, {needed} are needed", ids.len());
+        }
+        let find = |id: &BlockId| self.blocks.get(*id as usize).and_then(Option::as_ref).ok_or_else(|| no_block(*id));
+        let blocks: Vec<&Block> = ids.iter().map(find).collect::<Result<_>>()?;
+        let view = |cells: &dyn Fn(&'_ Block) -> &'_ Cells| self.look(layer, blocks.iter().map(|block| cells(block)));
+        Ok((view(&|block| &block.keys), view(&|block| &block.values)))
+    }
+
+    fn look<'a>(&self, layer: usize, cells: impl Iterator<Item = &'a Cells>) -> View<'a> {
+        let size = self.shape.layer();
+        let (range, rows) = (layer * size..(layer + 1) * size, size / self.shape.head_width);
+        let rows = layer * rows..(layer + 1) * rows;
+        match self.shape.kind {
+            KvType::F32 => View::F32(
+                cells.filter_map(|one| if let Cells::F32(all) = one { all.get(range.clone()) } else { None }).collect(),
+            ),
+            KvType::F16 => View::F16(
+                cells.filter_map(|one| if let Cells::F16(all) = one { all.get(range.clone()) } else { None }).collect(),
+            ),
+            KvType::Q8 => View::Q8(
+                cells
+                    .filter_map(|one| match one {
+                        Cells::Q8(all, scales) => all.get(range.clone()).zip(scales.get(rows.clone())),
+                        _ => None,
+                    })
+                    .collect(),
+            ),
+        }
     }
 }
 
@@ -210,28 +227,8 @@ impl Cells {
                 }
             }
             Self::Q8(cells, scales) => {
-                let most = from.iter().fold(0f32, |most, number| most.max(number.abs()));
-                let scale = most / 127.;
-                let inverse = if scale > 0. { scale.recip() } else { 0. };
                 if let (Some(to), Some(one)) = (cells.get_mut(range), scales.get_mut(row)) {
-                    *one = scale;
-                    to.iter_mut().zip(from).for_each(|(to, from)| *to = (from * inverse).round() as i8);
-                }
-            }
-        }
-    }
-
-    fn widen(&self, row: usize, count: usize, width: usize, to: &mut [f32]) {
-        let range = row * width..(row + count) * width;
-        let Some(to) = to.get_mut(..count * width) else { return };
-        match self {
-            Self::F32(cells) => to.copy_from_slice(cells.get(range).unwrap_or_default()),
-            Self::F16(cells) => cells.get(range).unwrap_or_default().convert_to_f32_slice(to),
-            Self::Q8(cells, scales) => {
-                let rows = cells.get(range).unwrap_or_default().chunks_exact(width);
-                let scales = scales.get(row..row + count).unwrap_or_default();
-                for ((to, from), scale) in to.chunks_exact_mut(width).zip(rows).zip(scales) {
-                    to.iter_mut().zip(from).for_each(|(to, &from)| *to = f32::from(from) * scale);
+                    *one = outpost_kernels::to_q8(from, to);
                 }
             }
         }
@@ -241,6 +238,17 @@ impl Cells {
 #[cfg(test)]
 mod tests {
     use super::{BLOCK, KvArena, KvShape, KvType};
+    use crate::models::attention::View;
+
+    /// One head of the first block: `[BLOCK, 8]`.
+    fn widen(view: &View<'_>, head: usize) -> Vec<f32> {
+        let range = head * BLOCK * 8..(head + 1) * BLOCK * 8;
+        match view {
+            View::F32(all) => all[0][range].to_vec(),
+            View::F16(all) => all[0][range].iter().map(|one| one.to_f32()).collect(),
+            View::Q8(all) => range.map(|at| f32::from(all[0].0[at]) * all[0].1[at / 8]).collect(),
+        }
+    }
 
     #[test]
     fn what_is_written_comes_back_as_exactly_as_its_type_says() {
@@ -255,9 +263,8 @@ mod tests {
                 arena.write(layer, 1, slot, &keys, &values).unwrap();
             }
             for (layer, head) in (0..2).flat_map(|layer| (0..3).map(move |head| (layer, head))) {
-                let (mut keys, mut values) = (vec![0.; BLOCK * 8], vec![0.; BLOCK * 8]);
-                arena.read(layer, 1, head, BLOCK, &mut keys, &mut values).unwrap();
-                for (at, (key, value)) in keys.iter().zip(&values).enumerate() {
+                let (keys, values) = arena.view(layer, &[1], 1).unwrap();
+                for (at, (key, value)) in widen(&keys, head).into_iter().zip(widen(&values, head)).enumerate() {
                     let expected = number(layer, at / 8, head * 8 + at % 8);
                     assert!((key - expected).abs() <= within && (value + expected).abs() <= within, "{kind:?}");
                 }
@@ -274,6 +281,6 @@ mod tests {
         assert_eq!(arena.len(), 1);
         arena.release(0);
         assert!(arena.is_empty());
-        assert!(arena.read(0, 0, 0, 1, &mut [0.; 2], &mut [0.; 2]).is_err());
+        assert!(arena.view(0, &[0], 1).is_err());
     }
 }

@@ -1,77 +1,130 @@
 //! The one type behind every matrix product of the decoder.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{Device, Module, Result, Tensor};
+use outpost_kernels::{self as kernels, Activations, Kind, Pool, apply_all};
+
+use super::ops::numbers;
 
 /// `y = x Wᵀ + b` with the weight as the checkpoint has it. Clones share the weight.
 #[derive(Clone, Debug)]
 pub(super) struct Linear {
     weight: Weight,
-    bias: Option<Tensor>,
+    rows: usize,
+    bias: Option<Vec<f32>>,
 }
 
 #[derive(Clone, Debug)]
 enum Weight {
-    Float(Tensor),
-    /// 16-bit floats stay so in memory and are widened strip by strip as they are used.
-    Half(Arc<QTensor>),
-    Quantised(QMatMul),
+    /// Packed for our kernels; takes as much memory as in the file.
+    Packed(Arc<kernels::Linear>),
+    /// A type that only candle computes with.
+    Candle(QMatMul),
 }
 
-/// From this many rows on it is faster to widen a quantised weight to f32, once for all rows, and
-/// multiply in f32 than to take candle's quantised dot products, which are scalar for most types.
-const WIDEN_FROM: usize = 8;
-/// Numbers of a strip: its f32 copy stays in a core's second-level cache.
-const STRIP: usize = 1 << 17;
+/// Our name of a type; `None`: there is no kernel for it.
+fn kind(of: GgmlDType) -> Option<Kind> {
+    Some(match of {
+        GgmlDType::F32 => Kind::F32,
+        GgmlDType::F16 => Kind::F16,
+        GgmlDType::BF16 => Kind::BF16,
+        GgmlDType::Q8_0 => Kind::Q8_0,
+        GgmlDType::Q4_0 => Kind::Q4_0,
+        GgmlDType::Q4_1 => Kind::Q4_1,
+        GgmlDType::Q5_0 => Kind::Q5_0,
+        GgmlDType::Q5_1 => Kind::Q5_1,
+        GgmlDType::Q4K => Kind::Q4K,
+        GgmlDType::Q5K => Kind::Q5K,
+        GgmlDType::Q6K => Kind::Q6K,
+        _ => return None,
+    })
+}
 
 impl Linear {
     /// `weight`: `[out, in]`; `bias`: `[out]`.
     pub fn new(weight: QTensor, bias: Option<Tensor>) -> Result<Self> {
-        let weight = match weight.dtype() {
-            GgmlDType::F32 => Weight::Float(weight.dequantize(&Device::Cpu)?),
-            GgmlDType::F16 | GgmlDType::BF16 => Weight::Half(Arc::new(weight)),
-            _ => Weight::Quantised(QMatMul::from_qtensor(weight)?),
+        let (rows, columns) = weight.shape().dims2()?;
+        let weight = match kind(weight.dtype()) {
+            Some(kind) => {
+                let bytes: Cow<'_, [u8]> = weight.data()?;
+                let packed =
+                    kernels::Linear::from_gguf(kind, rows, columns, &bytes).map_err(candle_core::Error::wrap)?;
+                Weight::Packed(Arc::new(packed))
+            }
+            None => Weight::Candle(QMatMul::from_qtensor(weight)?),
         };
-        Ok(Self { weight, bias })
+        let bias = bias.map(|bias| bias.to_vec1()).transpose()?;
+        Ok(Self { weight, rows, bias })
     }
 
     /// `x`: `[rows, in]`; gives `[rows, out]`.
-    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        let y = match &self.weight {
-            Weight::Float(weight) => x.matmul(&weight.t()?)?,
-            Weight::Half(weight) => in_strips(x, weight)?,
-            Weight::Quantised(QMatMul::QTensor(weight)) if x.dim(0)? >= WIDEN_FROM => {
-                x.matmul(&weight.dequantize(&Device::Cpu)?.t()?)?
-            }
-            Weight::Quantised(weight) => weight.forward(x)?,
-        };
-        match &self.bias {
-            Some(bias) => y.broadcast_add(bias),
-            None => Ok(y),
+    pub fn forward(&self, pool: &Pool, x: &Tensor) -> Result<Tensor> {
+        match Self::together(pool, x, &[self])?.pop() {
+            Some(y) => Ok(y),
+            None => candle_core::bail!("a product without a result"),
         }
+    }
+
+    /// Several products of the same `x`, which is made ready once.
+    pub fn together(pool: &Pool, x: &Tensor, all: &[&Self]) -> Result<Vec<Tensor>> {
+        let (m, k) = x.dims2()?;
+        let packed: Option<Vec<&kernels::Linear>> = all.iter().map(|one| one.packed()).collect();
+        let Some(packed) = packed else { return all.iter().map(|one| one.alone(pool, x)).collect() };
+        if let Some(other) = packed.iter().find(|one| one.k() != k) {
+            candle_core::bail!("{other:?} does not take {k} numbers");
+        }
+        let mut outs: Vec<Vec<f32>> = packed.iter().map(|one| vec![0.; m * one.n()]).collect();
+        numbers(x, |x| {
+            let mut products: Vec<_> = packed.iter().zip(&mut outs).map(|(one, out)| (*one, &mut out[..])).collect();
+            apply_all(pool, &Activations::new(pool, x, m, k), &mut products);
+        })?;
+        let done =
+            outs.into_iter().zip(all).map(|(out, one)| Tensor::from_vec(one.biased(out), (m, one.rows), &Device::Cpu));
+        done.collect()
+    }
+
+    fn packed(&self) -> Option<&kernels::Linear> {
+        match &self.weight {
+            Weight::Packed(weight) => Some(weight),
+            Weight::Candle(_) => None,
+        }
+    }
+
+    fn alone(&self, pool: &Pool, x: &Tensor) -> Result<Tensor> {
+        match &self.weight {
+            Weight::Packed(_) => self.forward(pool, x),
+            Weight::Candle(weight) => {
+                let y = self.biased(weight.forward(x)?.flatten_all()?.to_vec1()?);
+                Tensor::from_vec(y, (x.dim(0)?, self.rows), &Device::Cpu)
+            }
+        }
+    }
+
+    fn biased(&self, mut y: Vec<f32>) -> Vec<f32> {
+        if let Some(bias) = &self.bias {
+            y.chunks_exact_mut(self.rows).for_each(|row| row.iter_mut().zip(bias).for_each(|(y, b)| *y += b));
+        }
+        y
     }
 
     /// The weight's rows of these numbers, as f32: `[ids, in]`.
-    pub fn embedding(&self, ids: &Tensor) -> Result<Tensor> {
-        match &self.weight {
-            Weight::Float(weight) => weight.index_select(ids, 0),
-            Weight::Half(weight) => weight.embedding(ids),
-            Weight::Quantised(weight) => weight.embedding(ids),
+    pub fn embedding(&self, ids: &[u32]) -> Result<Tensor> {
+        let weight = match &self.weight {
+            Weight::Packed(weight) => weight,
+            Weight::Candle(weight) => return weight.embedding(&Tensor::new(ids, &Device::Cpu)?),
+        };
+        let mut out = vec![0.; ids.len() * weight.k()];
+        for (id, row) in ids.iter().zip(out.chunks_exact_mut(weight.k())) {
+            match *id as usize {
+                id if id < weight.n() => weight.row(id, row),
+                id => candle_core::bail!("the embedding has no row {id}"),
+            }
         }
+        Tensor::from_vec(out, (ids.len(), weight.k()), &Device::Cpu)
     }
-}
-
-fn in_strips(x: &Tensor, weight: &QTensor) -> Result<Tensor> {
-    let (rows, columns) = weight.shape().dims2()?;
-    let step = (STRIP / columns).max(1);
-    let mut parts = Vec::with_capacity(rows.div_ceil(step));
-    for first in (0..rows).step_by(step) {
-        let ids = Tensor::arange(first as u32, rows.min(first + step) as u32, &Device::Cpu)?;
-        parts.push(x.matmul(&weight.embedding(&ids)?.t()?)?);
-    }
-    Tensor::cat(&parts, 1)
 }
 
 #[cfg(test)]
@@ -79,17 +132,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sixteen_bit_weights_compute_as_if_they_were_widened() {
-        let (rows, columns) = (STRIP / 512 * 2 + 3, 512);
+    fn every_type_computes_as_if_it_were_widened() {
+        let (rows, columns) = (50, 512);
         let numbers = (0..rows * columns).map(|one| (one as f32 * 0.37).sin()).collect::<Vec<_>>();
         let wide = Tensor::from_vec(numbers, (rows, columns), &Device::Cpu).unwrap();
-        let x = wide.narrow(0, 7, 3).unwrap().contiguous().unwrap();
-        for kind in [GgmlDType::F16, GgmlDType::BF16] {
-            let half = QTensor::quantize(&wide, kind).unwrap();
-            let expected = x.matmul(&half.dequantize(&Device::Cpu).unwrap().t().unwrap()).unwrap();
-            let given = Linear::new(half, None).unwrap().forward(&x).unwrap();
-            let far = (given - expected).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap();
-            assert!(far < 1e-3, "{far}");
+        let x = wide.narrow(0, 7, 3).unwrap();
+        let bias = Tensor::arange(0f32, rows as f32, &Device::Cpu).unwrap();
+        let pool = Pool::new(2);
+        for kind in [GgmlDType::F32, GgmlDType::F16, GgmlDType::BF16, GgmlDType::Q8_0, GgmlDType::Q6K, GgmlDType::Q3K] {
+            let weight = QTensor::quantize(&wide, kind).unwrap();
+            let widened = weight.dequantize(&Device::Cpu).unwrap();
+            let expected = x.matmul(&widened.t().unwrap()).unwrap().broadcast_add(&bias).unwrap();
+            let linear = Linear::new(weight, Some(bias.clone())).unwrap();
+            let far = |one: &Tensor, other: &Tensor| {
+                (one - other).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap()
+            };
+            assert!(far(&linear.forward(&pool, &x).unwrap(), &expected) < 2., "{kind:?}: of sums of 256");
+            let ids = Tensor::new(&[3u32, 49], &Device::Cpu).unwrap();
+            assert_eq!(far(&linear.embedding(&[3, 49]).unwrap(), &widened.index_select(&ids, 0).unwrap()), 0.);
+            assert!(linear.embedding(&[50]).is_err());
         }
     }
 

@@ -4,7 +4,10 @@
 //! A step takes a ragged batch: rows of different lengths and positions share each weight read,
 //! and only attention looks at them one by one. Tensor names mirror the checkpoint's.
 
+use std::sync::Arc;
+
 use candle_core::{Device, Result, Tensor};
+use outpost_kernels::Pool;
 
 use super::ModelError;
 use super::attention::{self, Attention, Span};
@@ -46,10 +49,12 @@ pub struct Llama {
     output_norm: Norm,
     output: Linear,
     ropes: Vec<Rope>,
+    pool: Arc<Pool>,
 }
 
 impl Llama {
-    pub fn load(source: &dyn Weights) -> std::result::Result<Self, ModelError> {
+    /// Reads the weights; `pool` computes with them.
+    pub fn load(source: &dyn Weights, pool: Arc<Pool>) -> std::result::Result<Self, ModelError> {
         let (hyper, loader) = (source.hyper()?, Loader::new(source));
         let (vocabulary, width) = (hyper.vocabulary, hyper.width);
         let token_embd = Linear::new(loader.matrix("token_embd", vocabulary, width)?, None)?;
@@ -59,7 +64,7 @@ impl Llama {
         let output_norm = Norm::load(&loader, &hyper, "output_norm", width)?;
         let ropes = hyper.ropes.iter().map(|spec| Rope::load(&loader, spec)).collect::<std::result::Result<_, _>>()?;
         loader.finish()?;
-        Ok(Self { hyper, token_embd, blocks, output_norm, output, ropes })
+        Ok(Self { hyper, token_embd, blocks, output_norm, output, ropes, pool })
     }
 
     pub fn hyper(&self) -> &Hyper {
@@ -107,13 +112,13 @@ impl Llama {
         };
         let angles: Vec<Angles> = self.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();
         let tokens: Vec<u32> = rows.iter().flat_map(|row| row.tokens).copied().collect();
-        let mut x = self.token_embd.embedding(&Tensor::new(tokens, &Device::Cpu)?)?;
+        let mut x = self.token_embd.embedding(&tokens)?;
         if self.hyper.embedding_scale != 1. {
             x = (x * f64::from(self.hyper.embedding_scale))?;
         }
         for (index, (block, layer)) in self.blocks.iter().zip(&self.hyper.layers).enumerate() {
-            let mixed = self.attend(block.project(&x)?, (index, layer), &spans, &angles, arena)?;
-            x = block.finish(&x, &mixed)?;
+            let mixed = self.attend(block.project(&self.pool, &x)?, (index, layer), &spans, &angles, arena)?;
+            x = block.finish(&self.pool, x, &mixed)?;
         }
         self.logits(&x, rows, &spans)
     }
@@ -140,7 +145,7 @@ impl Llama {
             return Ok(rows.iter().map(|_| Vec::new()).collect());
         }
         let x = x.index_select(&Tensor::new(indices, &Device::Cpu)?, 0)?;
-        let mut logits = self.output.forward(&self.output_norm.forward(&x)?)?;
+        let mut logits = self.output.forward(&self.pool, &self.output_norm.forward(&self.pool, &x)?)?;
         if let Some(cap) = self.hyper.output_cap.map(f64::from) {
             logits = ((logits / cap)?.tanh()? * cap)?;
         }
@@ -152,7 +157,7 @@ impl Llama {
     /// (`[tokens, heads * head_width]`): as much as the queries.
     fn attend(
         &self,
-        (q, k, v): (Tensor, Tensor, Tensor),
+        [q, k, v]: [Tensor; 3],
         (index, layer): (usize, &Layer),
         spans: &[Span<'_>],
         angles: &[Angles],
@@ -163,12 +168,12 @@ impl Llama {
         let (shape, numbers) = (q.shape().clone(), |x: Tensor| x.flatten_all()?.to_vec1::<f32>());
         let (mut queries, mut keys, values) = (numbers(q)?, numbers(k)?, numbers(v)?);
         if let Some(angles) = layer.rope.and_then(|rope| angles.get(rope)) {
-            angles.rotate(&mut queries, heads, head_width, rope_style);
-            angles.rotate(&mut keys, kv_heads, head_width, rope_style);
+            angles.rotate(&self.pool, &mut queries, heads, head_width, rope_style);
+            angles.rotate(&self.pool, &mut keys, kv_heads, head_width, rope_style);
         }
         attention::keep(arena, index, spans, &keys, &values)?;
         let attention = Attention { layer: index, heads, scale, window: layer.window, softcap };
-        Tensor::from_vec(attention.over(arena, spans, &queries)?, shape, &Device::Cpu)
+        Tensor::from_vec(attention.over(&self.pool, arena, spans, &queries)?, shape, &Device::Cpu)
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a network computes: loaders of weight files, one decoder for the families, the KV cache.
 //!
-//! Nothing here knows requests, tokens' text or threads; `engine` drives it.
+//! Nothing here knows requests or tokens' text; `engine` drives it.
 
 mod attention;
 mod block;
@@ -12,6 +12,7 @@ pub mod hyper;
 pub mod kv;
 mod linear;
 pub mod llama;
+mod ops;
 pub mod rope;
 pub mod safetensors;
 pub mod weights;

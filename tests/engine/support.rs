@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use outpost::ambient::{Ambient, Timestamp};
 use outpost::engine::{Ending, Engine, Failure, Generation, Load, Piece, Pieces, Sampling, Settings, TextModel};
+use outpost_kernels::Pool;
 use tempfile::TempDir;
 
 use crate::tiny_model::{self, TinyModel};
@@ -33,6 +34,11 @@ impl Ambient for TestAmbient {
     fn fill(&self, bytes: &mut [u8]) {
         bytes.fill(7);
     }
+}
+
+/// Threads for those who compute without an engine.
+pub fn pool() -> Arc<Pool> {
+    Arc::new(Pool::new(2))
 }
 
 pub struct Rig {

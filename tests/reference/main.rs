@@ -6,14 +6,19 @@
 mod starter;
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::Arc;
 
+use candle_core::Device;
+use candle_core::quantized::{GgmlDType, QTensor};
 use outpost::app::Machine;
 use outpost::engine::{Engine, Message, Settings, TextModel};
+use outpost::models::ModelError;
 use outpost::models::gguf::GgufFile;
+use outpost::models::hyper::Hyper;
 use outpost::models::kv::{KvCache, KvType};
 use outpost::models::llama::Llama;
+use outpost::models::weights::{Role, Weights};
+use outpost_kernels::Pool;
 use serde::Deserialize;
 
 const MODEL: &str = "smollm2-135m-instruct";
@@ -48,14 +53,48 @@ fn reference() -> Reference {
     serde_json::from_str(include_str!("../fixtures/smollm2_reference.json")).unwrap()
 }
 
-fn model() -> Llama {
+fn file() -> GgufFile {
     let folder = starter::models().join(MODEL);
     let file = folder
         .read_dir()
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .find(|p: &PathBuf| p.extension() == Some("gguf".as_ref()));
-    Llama::load(&GgufFile::open(&file.unwrap()).unwrap()).unwrap()
+    GgufFile::open(&file.unwrap()).unwrap()
+}
+
+fn load(weights: &dyn Weights) -> Llama {
+    Llama::load(weights, Arc::new(Pool::new(2))).unwrap()
+}
+
+fn model() -> Llama {
+    load(&file())
+}
+
+/// The same weights as 32-bit floats.
+struct Widened(GgufFile);
+
+impl Weights for Widened {
+    fn hyper(&self) -> Result<Hyper, ModelError> {
+        self.0.hyper()
+    }
+
+    fn name(&self, stem: &str, role: Role) -> Option<String> {
+        self.0.name(stem, role)
+    }
+
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.0.shape(name)
+    }
+
+    fn rows(&self, name: &str, first: usize, count: usize) -> Result<QTensor, ModelError> {
+        let wide = self.0.rows(name, first, count)?.dequantize(&Device::Cpu)?;
+        Ok(QTensor::quantize(&wide, GgmlDType::F32)?)
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.0.names()
+    }
 }
 
 fn cache(model: &Llama) -> KvCache {
@@ -126,20 +165,9 @@ fn prompts_have_the_reference_s_tokens() {
     }
 }
 
-/// candle widens weights at load when this is set; it is read once a process, so the test runs
-/// itself again with it.
-const WIDEN: &str = "CANDLE_DEQUANTIZE_ALL";
-
 #[test]
 fn with_weights_widened_to_f32_the_numbers_are_the_reference_s() {
-    if std::env::var_os(WIDEN).is_none() {
-        let name = "with_weights_widened_to_f32_the_numbers_are_the_reference_s";
-        let mut again = Command::new(std::env::current_exe().unwrap());
-        let status = again.args(["--exact", name, "--nocapture"]).env(WIDEN, "1").status().unwrap();
-        assert!(status.success());
-        return;
-    }
-    let (model, reference) = (model(), reference());
+    let (model, reference) = (load(&Widened(file())), reference());
     let largest = largest_difference(&model, &reference.widened, reference.sample_every);
     assert!(largest < 2e-3, "{largest}");
     for (chat, token, gap, _) in partings(&model, &reference.widened) {
@@ -149,9 +177,6 @@ fn with_weights_widened_to_f32_the_numbers_are_the_reference_s() {
 
 #[test]
 fn quantised_as_it_comes_the_answers_are_the_reference_s_up_to_near_ties() {
-    if std::env::var_os(WIDEN).is_some() {
-        return;
-    }
     let (model, reference) = (model(), reference());
     // llama.cpp's own rounding moves these logits by 1.7 from the widened weights'; they span 50.
     let largest = largest_difference(&model, &reference.quantized, reference.sample_every);

@@ -139,9 +139,13 @@ pub(crate) trait Simd: Copy {
     /// See [`Path::rows`].
     const ROWS: usize;
     /// Queries that attention takes over a tile of keys together: 4 or 2.
-    const QUERIES: usize = Self::ROWS / 2;
+    const QUERIES: usize = if Self::ROWS > 4 { 4 } else { 2 };
     /// `dot_signed` gives the product with codes + 128; the caller begins with −128 · the sum of x.
     const BIASED: bool;
+
+    /// Asks for a cache line that will be needed; any address will do.
+    #[inline(always)]
+    unsafe fn prefetch(_address: *const u8) {}
 
     unsafe fn splat(x: f32) -> Self::F;
     unsafe fn load(from: *const f32) -> Self::F;

@@ -39,9 +39,13 @@ impl Simd for Avx512 {
     type I = __m512i;
     type B = __m512i;
 
-    const ROWS: usize = 8;
+    const ROWS: usize = 12;
     const BIASED: bool = true;
 
+    #[inline(always)]
+    unsafe fn prefetch(address: *const u8) {
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::F {
         _mm512_set1_ps(x)
@@ -275,6 +279,10 @@ impl<const VNNI: bool> Simd for Avx2Or<VNNI> {
     const ROWS: usize = 4;
     const BIASED: bool = VNNI;
 
+    #[inline(always)]
+    unsafe fn prefetch(address: *const u8) {
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::F {
         [_mm256_set1_ps(x); 2]
