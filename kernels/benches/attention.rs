@@ -1,25 +1,29 @@
 //! Speed of attention in the shapes of a small decoder: 9 heads over 3 of width 64, blocks of 32 in f16.
 //!
-//! `cargo bench -p outpost-kernels --bench attention -- [threads]`
-#![expect(clippy::disallowed_methods, clippy::print_stdout, reason = "a benchmark takes the time and prints it")]
+//! `cargo bench -p outpost-kernels --bench attention -- [threads] [start]`
+#![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
-use std::time::Instant;
+mod timing;
 
 use half::f16;
 use outpost_kernels::{Blocks, Pool, Sequence, Shape, attend};
+use timing::best;
 
 const LAYERS: usize = 30;
 const BLOCK: usize = 32;
 
 fn main() {
-    let threads = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(2);
+    let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse().ok());
+    let (threads, only) = (numbers.next().unwrap_or(2), numbers.next());
     let pool = Pool::new(threads);
     println!("{pool:?}");
     println!("{:>9} {:>6} {:>6} {:>10} {:>8} {:>8}", "sequences", "rows", "start", "ms/step", "GFLOP/s", "KV GB/s");
     for (sequences, rows, start) in
         [(1, 1, 128), (1, 1, 2048), (1, 1, 8192), (8, 1, 512), (16, 1, 1024), (1, 128, 0), (1, 512, 0), (1, 512, 1536)]
     {
-        measure(&pool, sequences, rows, start);
+        if only.is_none_or(|only| only == start) {
+            measure(&pool, sequences, rows, start);
+        }
     }
 }
 
@@ -39,7 +43,7 @@ fn measure(pool: &Pool, sequences: usize, rows: usize, start: usize) {
         (keys.iter().map(Vec::as_slice).collect(), values.iter().map(Vec::as_slice).collect());
     let queries: Vec<f32> = (0..rows * heads * width).map(|at| (at * 17 % 89) as f32 / 40.0 - 1.0).collect();
     let mut out = vec![0f32; sequences * rows * heads * width];
-    let mut step = || {
+    let step = || {
         for layer in 0..LAYERS {
             let place = |sequence: usize| {
                 let at = (layer * sequences + sequence) * total.div_ceil(BLOCK);
@@ -56,19 +60,14 @@ fn measure(pool: &Pool, sequences: usize, rows: usize, start: usize) {
             attend(pool, &parts, &shape, &mut out);
         }
     };
-    let mut best = f64::INFINITY;
-    for _ in 0..8 {
-        let begin = Instant::now();
-        step();
-        best = best.min(begin.elapsed().as_secs_f64());
-    }
+    let time = best(pool, 8, step);
     let pairs: usize = (0..rows).map(|row| start + row + 1).sum();
     let flop = (4 * pairs * heads * width * sequences * LAYERS) as f64;
     let bytes = (total * kv_heads * width * 4 * sequences * LAYERS) as f64;
     println!(
         "{sequences:>9} {rows:>6} {start:>6} {:>10.3} {:>8.0} {:>8.1}",
-        best * 1e3,
-        flop / best / 1e9,
-        bytes / best / 1e9
+        time * 1e3,
+        flop / time / 1e9,
+        bytes / time / 1e9
     );
 }

@@ -18,6 +18,8 @@ use crate::simd::{Kernel, LANES, Simd, run, store_part};
 const TILE: usize = 32;
 /// Positions with a softmax of their own, and the unit of work at depth.
 const CHUNK: usize = 256;
+/// Positions between what is worked on and what is asked for: with few queries memory is the limit.
+const AHEAD: usize = TILE;
 /// Queries of one task, about.
 const QUERIES: usize = 64;
 /// Stands for minus infinity where a difference of two must not be NaN.
@@ -107,6 +109,7 @@ pub fn attend(pool: &Pool, sequences: &[Sequence<'_>], shape: &Shape, out: &mut 
         shape.kv_heads > 0 && shape.heads.is_multiple_of(shape.kv_heads) && shape.block > 0,
         "impossible {shape:?}"
     );
+    assert!(shape.width <= 2 * ZEROS.len(), "heads have up to {} numbers", 2 * ZEROS.len());
     assert!(shape.window != Some(0), "a window holds the row itself at least");
     assert_eq!(out.len(), sequences.iter().map(|sequence| sequence.rows * row).sum::<usize>(), "outputs");
     for sequence in sequences {
@@ -297,48 +300,57 @@ impl Number for i8 {
     }
 }
 
-/// Sixteen numbers of a row from `at` on, zeros behind its end.
+/// Rows of a tile: where each begins, and its factor.
+type Rows<T> = [(*const T, f32); TILE];
+
+/// Stands for positions behind the end, for heads of up to 1,024 numbers.
+static ZEROS: [u64; 512] = [0; 512];
+
+/// Sixteen rows' numbers `at .. at + count`.
 ///
 /// # Safety
-/// As [`Simd`] says.
+/// As [`Simd`] says; the rows have those numbers.
 #[inline(always)]
-unsafe fn part<S: Simd, T: Number>(row: &[T], at: usize) -> S::F {
-    // SAFETY: either sixteen numbers are left, or a copy has room for them.
+unsafe fn square<S: Simd, T: Number>(rows: &Rows<T>, half: usize, at: usize, count: usize) -> [S::F; LANES] {
+    // SAFETY: as the caller says; a short row's numbers are copied first.
     unsafe {
-        if at + LANES <= row.len() {
-            return T::load::<S>(row.as_ptr().add(at));
+        let mut square = [S::splat(0.0); LANES];
+        if count < LANES {
+            let mut copies = [[T::default(); LANES]; LANES];
+            for lane in 0..LANES {
+                std::ptr::copy_nonoverlapping(rows[half + lane].0.add(at), copies[lane].as_mut_ptr(), count);
+            }
+            for lane in 0..LANES {
+                square[lane] = T::load::<S>(copies[lane].as_ptr());
+            }
+        } else {
+            for lane in 0..LANES {
+                square[lane] = T::load::<S>(rows[half + lane].0.add(at));
+            }
         }
-        let mut copy = [T::default(); LANES];
-        copy[..row.len() - at].copy_from_slice(&row[at..]);
-        T::load::<S>(copy.as_ptr())
+        if size_of::<T>() == 1 {
+            for lane in 0..LANES {
+                square[lane] = S::mul(square[lane], S::splat(rows[half + lane].1));
+            }
+        }
+        square
     }
 }
 
-/// Keys of `count` positions to `[padded, 32]`, or values to `[32, padded]`, as floats; zeros for the rest.
+/// Keys to `[padded, 32]`, or values to `[32, padded]`, as floats.
 ///
 /// # Safety
-/// As [`Simd`] says; `to` has `32 * padded` places; `row` gives rows of `width`.
+/// As [`Simd`] says; the rows are `width` long.
 #[inline(always)]
-unsafe fn stage<S: Simd, T: Number, const TURN: bool>(
-    rows: &[Option<(&[T], f32)>; TILE],
-    padded: usize,
-    to: &mut [f32],
-) {
+unsafe fn stage<S: Simd, T: Number, const TURN: bool>(rows: &Rows<T>, width: usize, to: &mut [f32]) {
+    let padded = width.next_multiple_of(LANES);
     assert!(to.len() >= TILE * padded);
     // SAFETY: all places are below 32 * padded.
     unsafe {
         let to = to.as_mut_ptr();
         for at in (0..padded).step_by(LANES) {
             for half in [0, LANES] {
-                let mut square = [S::splat(0.0); LANES];
-                for lane in 0..LANES {
-                    if let Some((row, scale)) = rows[half + lane] {
-                        square[lane] = part::<S, T>(row, at);
-                        if size_of::<T>() == 1 {
-                            square[lane] = S::mul(square[lane], S::splat(scale));
-                        }
-                    }
-                }
+                let mut square = square::<S, T>(rows, half, at, width - at);
                 if TURN {
                     S::transpose(&mut square);
                 }
@@ -351,7 +363,7 @@ unsafe fn stage<S: Simd, T: Number, const TURN: bool>(
     }
 }
 
-/// A tile's keys or values of one head, staged.
+/// A tile's keys or values of one head, staged; zeros behind the span's end.
 ///
 /// # Safety
 /// As [`Simd`] says.
@@ -360,27 +372,54 @@ unsafe fn stage_blocks<S: Simd, const TURN: bool>(
     blocks: &Blocks<'_>,
     shape: &Shape,
     kv_head: usize,
-    (first, end): (usize, usize),
+    span: (usize, usize),
     to: &mut [f32],
 ) {
-    let (width, padded) = (shape.width, shape.padded());
     macro_rules! rows {
         ($all:ident, $number:ty, |$block:ident, $row:ident| $scale:expr, $numbers:expr) => {{
-            let mut rows: [Option<(&[$number], f32)>; TILE] = [None; TILE];
-            for (lane, slot) in rows.iter_mut().enumerate().take(end - first) {
-                let position = first + lane;
-                let $block = &$all[position / shape.block];
-                let $row = kv_head * shape.block + position % shape.block;
-                *slot = Some((&$numbers[$row * width..][..width], $scale));
+            let mut rows: Rows<$number> = [(ZEROS.as_ptr().cast(), 0.0); TILE];
+            // Divided once: a division a position would cost more than the products.
+            let (mut index, mut offset) = (span.0 / shape.block, span.0 % shape.block);
+            for slot in rows.iter_mut().take(span.1 - span.0) {
+                if offset == shape.block {
+                    (index, offset) = (index + 1, 0);
+                }
+                let ($block, $row) = (&$all[index], kv_head * shape.block + offset);
+                *slot = ($numbers[$row * shape.width..][..shape.width].as_ptr(), $scale);
+                offset += 1;
             }
-            // SAFETY: as the caller says.
-            unsafe { stage::<S, $number, TURN>(&rows, padded, to) }
+            // SAFETY: each row has `width` numbers, and so have the zeros.
+            unsafe { stage::<S, $number, TURN>(&rows, shape.width, to) }
         }};
     }
     match blocks {
         Blocks::F32(all) => rows!(all, f32, |block, row| 1.0, block),
         Blocks::F16(all) => rows!(all, f16, |block, row| 1.0, block),
         Blocks::Q8(all) => rows!(all, i8, |block, row| block.1[row], block.0),
+    }
+}
+
+/// Asks for the rows of a span that will be staged next.
+///
+/// # Safety
+/// As [`Simd`] says.
+#[inline(always)]
+unsafe fn fetch_blocks<S: Simd>(blocks: &Blocks<'_>, shape: &Shape, kv_head: usize, span: (usize, usize)) {
+    let mut first = span.0;
+    while first < span.1 {
+        let (index, offset) = (first / shape.block, first % shape.block);
+        let count = (shape.block - offset).min(span.1 - first);
+        let (block, size) = match blocks {
+            Blocks::F32(all) => (all[index].as_ptr().cast::<u8>(), 4),
+            Blocks::F16(all) => (all[index].as_ptr().cast(), 2),
+            Blocks::Q8(all) => (all[index].0.as_ptr().cast(), 1),
+        };
+        let from = block.wrapping_add((kv_head * shape.block + offset) * shape.width * size);
+        for at in (0..count * shape.width * size).step_by(64) {
+            // SAFETY: any address will do.
+            unsafe { S::prefetch(from.wrapping_add(at)) }
+        }
+        first += count;
     }
 }
 
@@ -423,8 +462,17 @@ impl Kernel for Attend<'_> {
                 let (begin, end) = (from.max(chunk * CHUNK), to.min((chunk + 1) * CHUNK));
                 for first in (begin / TILE * TILE..end).step_by(TILE) {
                     let span = (first, (first + TILE).min(end));
+                    // In pieces: more requests at once than the CPU can note would make it wait.
+                    let ahead = |piece: usize| {
+                        let from = first + AHEAD + piece * TILE / 2;
+                        let end = if queries <= S::QUERIES { end } else { 0 };
+                        (from.min(end), (from + TILE / 2).min(end))
+                    };
+                    fetch_blocks::<S>(&sequence.keys, shape, task.kv_head, ahead(0));
                     stage_blocks::<S, true>(&sequence.keys, shape, task.kv_head, span, keys);
+                    fetch_blocks::<S>(&sequence.keys, shape, task.kv_head, ahead(1));
                     stage_blocks::<S, false>(&sequence.values, shape, task.kv_head, span, values);
+                    fetch_blocks::<S>(&sequence.values, shape, task.kv_head, ahead(0));
                     let tile = Tile { task, sequence, shape, first, keys, values };
                     let mut query = 0;
                     while query < queries {
@@ -443,6 +491,7 @@ impl Kernel for Attend<'_> {
                             query += 1;
                         }
                     }
+                    fetch_blocks::<S>(&sequence.values, shape, task.kv_head, ahead(1));
                 }
                 if let Some((_, place)) = task.only {
                     partials.get(place, states).copy_from_slice(chunk_states);

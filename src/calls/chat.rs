@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
+use super::demand::{CallIds, Called, Demand, add};
+use super::forms::Forms;
 use super::keep::Keeping;
 use super::models::{blocking, refuse_load};
 use super::recall::{Recall, Recalling};
@@ -28,6 +30,7 @@ pub struct Chat {
     engine: Engine,
     ambient: Arc<dyn Ambient>,
     preparing: Arc<Semaphore>,
+    forms: Forms,
     recall: Recall,
 }
 
@@ -38,6 +41,8 @@ pub struct ChatCall {
     pub messages: Vec<Message>,
     /// The agent and the conversation that the chat goes on with.
     pub recalling: Recalling,
+    /// What the answer must be like, and what it may call.
+    pub demand: Demand,
     /// Answers wanted for the one prompt.
     pub choices: u32,
     /// Most tokens an answer may have; `None` is what the context leaves, and the name of the
@@ -64,6 +69,9 @@ pub struct Running {
     pub logprobs: bool,
     /// How many messages of the conversation were left out; `None` where none may be.
     pub truncated: Option<usize>,
+    /// Whether the answer may have calls.
+    pub may_call: bool,
+    pub call_ids: CallIds,
     pieces: Pieces,
     keeping: Keeping,
     generated: Vec<u32>,
@@ -82,35 +90,39 @@ pub struct Usage {
 #[derive(Default)]
 pub struct Choice {
     pub text: String,
+    pub calls: Vec<Called>,
     pub tokens: Vec<TokenInfo>,
     pub ending: Option<Ending>,
 }
 
 impl Chat {
     pub fn new(engine: Engine, ambient: Arc<dyn Ambient>, recall: Recall) -> Self {
-        Self { engine, ambient, preparing: Arc::new(Semaphore::new(PREPARING)), recall }
+        Self { engine, ambient, preparing: Arc::new(Semaphore::new(PREPARING)), forms: Forms::new(), recall }
     }
 
     /// Resolves agent, conversation and model, renders the prompt and hands it to the engine.
     /// Refuses at once when the key may not, the prompt does not fit, or the queue is full. What
     /// is used goes on `bill`.
     pub async fn start(&self, access: &Access, mut call: ChatCall, bill: Arc<Receipt>) -> Result<Running> {
-        let recalled = self.recall.load(access, call.model.take(), &mut call.recalling).await?;
+        let mut recalled = self.recall.load(access, call.model.take(), &mut call.recalling).await?;
+        let demanded = call.demand.resolve(recalled.tools.take())?;
         let name = recalled.model.clone();
         access.require_model(&name)?;
-        let keeping = self.recall.keeping(access, recalled.conversation(), call.recalling.sent);
+        let call_ids = CallIds::new(&*self.ambient);
+        let keeping = self.recall.keeping(access, recalled.conversation(), call.recalling.sent, call_ids);
         let permit = self.preparing.clone().try_acquire_owned().map_err(|_| overloaded())?;
         let (engine, id, messages) = (self.engine.clone(), name.clone(), call.messages);
-        let wanted = call.max_tokens.map(|(count, _)| count);
+        let (wanted, tools) = (call.max_tokens.map(|(count, _)| count), Arc::clone(&demanded.shape.tools));
         let (model, fitted) = blocking(move || {
             let _permit = permit;
             let model = engine.models().load(&id).map_err(|error| refuse_load(&id, &error))?;
-            let fitted = recalled.prompt(&model, messages, wanted)?;
+            let fitted = recalled.prompt(&model, messages, tools, wanted)?;
             Ok((model, fitted))
         })
         .await?;
         bill.model(model.id());
         check_bias(&call.sampling, &model)?;
+        let form = self.forms.form(&model, &demanded).await?;
         let prompt_tokens = u32::try_from(fitted.prompt.len()).unwrap_or(u32::MAX);
         let remedy = if keeping.is_idle() || fitted.dropped.is_some() { "" } else { TRUNCATE };
         let window = self.engine.positions(&model);
@@ -122,6 +134,7 @@ impl Chat {
             choices: call.choices,
             max_tokens,
             sampling,
+            form,
             stop: call.stop,
             logprobs: call.logprobs,
             tenant: u128::from_be_bytes(access.project().to_bytes()),
@@ -138,6 +151,8 @@ impl Chat {
             choices: call.choices,
             logprobs: call.logprobs.is_some(),
             truncated: fitted.dropped,
+            may_call: !demanded.shape.tools.is_empty(),
+            call_ids,
             keeping,
             pieces: ticket.pieces,
             generated: vec![0; call.choices as usize],
@@ -199,6 +214,7 @@ impl Running {
             let piece = piece?;
             let Some(choice) = choices.get_mut(piece.choice as usize) else { continue };
             choice.text.push_str(&piece.text);
+            add(&mut choice.calls, &piece.calls);
             choice.tokens.extend(piece.tokens);
             choice.ending = piece.end.or(choice.ending);
         }
@@ -285,6 +301,12 @@ fn fail(failure: Failure) -> Error {
         Failure::Unread => Error::new(
             Code::RequestTimeout,
             "The answer was given up because the client did not read it. Read streams as they come.",
+        ),
+        Failure::Format(reason) => Error::new(
+            Code::InvalidParameter,
+            format!(
+                "The answer broke off because the form that was demanded cannot be kept: {reason}. Make the schema simpler."
+            ),
         ),
         Failure::Broken(reason) => Error::internal(reason),
     }

@@ -1,8 +1,10 @@
 //! Makes one prompt of an agent's instructions, a stored transcript and the request's messages, and
 //! finds how much of the transcript fits.
 
+use std::sync::Arc;
+
 use super::chat::refuse_prompt;
-use crate::engine::{Message, TextModel};
+use crate::engine::{Message, TextModel, Tool};
 use crate::error::Result;
 
 /// Room left for an answer whose length the request does not say: a quarter of the context, but no
@@ -15,6 +17,7 @@ pub(super) struct Parts {
     pub history: Vec<Message>,
     /// The request's own messages, of which none is ever left out.
     pub own: Vec<Message>,
+    pub tools: Arc<[Tool]>,
 }
 
 /// A prompt, and how many messages of the transcript were left out to make it fit.
@@ -102,7 +105,7 @@ fn tokens(model: &TextModel, parts: &Parts, cut: usize) -> Result<Vec<u32>> {
     let stays = |(at, message): &(usize, &Message)| *at >= cut || is_system(message);
     let history = parts.history.iter().enumerate().filter(stays).map(|(_, message)| message);
     let messages: Vec<Message> = parts.system.iter().chain(history).chain(&parts.own).cloned().collect();
-    model.prompt(&messages).map_err(refuse_prompt)
+    model.prompt_with(&messages, &parts.tools).map_err(refuse_prompt)
 }
 
 #[cfg(test)]
@@ -118,7 +121,7 @@ mod tests {
             'a' => "assistant",
             _ => "tool",
         };
-        let one = |(at, letter)| Message { role: role(letter).to_owned(), content: format!("{at}"), name: None };
+        let one = |(at, letter)| Message::new(role(letter), format!("{at}"));
         roles.chars().enumerate().map(one).collect()
     }
 

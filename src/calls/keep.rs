@@ -6,8 +6,9 @@
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::demand::{CallIds, Called, add};
 use crate::engine::Piece;
 use crate::error::Result;
 use crate::service::access::Access;
@@ -27,6 +28,8 @@ struct Turn {
     seen: Conversation,
     messages: Vec<String>,
     answer: String,
+    calls: Vec<Called>,
+    ids: CallIds,
 }
 
 /// The last piece, and the write that it waits for. Kept here and not in a future of the caller's:
@@ -41,8 +44,14 @@ impl Keeping {
         Self { turn: None, closing: None, kept: None }
     }
 
-    pub fn new(conversations: Conversations, access: Access, seen: Conversation, messages: Vec<String>) -> Self {
-        let turn = Turn { conversations, access, seen, messages, answer: String::new() };
+    pub fn new(
+        conversations: Conversations,
+        access: Access,
+        seen: Conversation,
+        messages: Vec<String>,
+        ids: CallIds,
+    ) -> Self {
+        let turn = Turn { conversations, access, seen, messages, answer: String::new(), calls: Vec::new(), ids };
         Self { turn: Some(turn), closing: None, kept: None }
     }
 
@@ -65,6 +74,7 @@ impl Keeping {
     pub fn pass(&mut self, piece: Piece) -> Option<Piece> {
         let Some(turn) = &mut self.turn else { return Some(piece) };
         turn.answer.push_str(&piece.text);
+        add(&mut turn.calls, &piece.calls);
         if piece.end.is_none() {
             return Some(piece);
         }
@@ -85,7 +95,22 @@ impl Keeping {
 
 impl Turn {
     async fn write(mut self) -> Result<Conversation> {
-        self.messages.push(json!({ "role": "assistant", "content": self.answer }).to_string());
+        let answer = self.answer().to_string();
+        self.messages.push(answer);
         self.conversations.add_turn(&self.access, self.seen, self.messages).await
+    }
+
+    /// The assistant's message. A conversation takes one answer, so its calls are those of choice 0.
+    fn answer(&self) -> Value {
+        if self.calls.is_empty() {
+            return json!({ "role": "assistant", "content": self.answer });
+        }
+        let call = |(index, call): (u32, &Called)| {
+            let function = json!({ "name": call.name, "arguments": call.arguments });
+            json!({ "id": self.ids.of(0, index), "type": "function", "function": function })
+        };
+        let calls: Vec<Value> = (0..).zip(&self.calls).map(call).collect();
+        let text = Some(&self.answer).filter(|text| !text.is_empty());
+        json!({ "role": "assistant", "content": text, "tool_calls": calls })
     }
 }

@@ -4,8 +4,10 @@
 //! `http` only encodes and decodes.
 
 pub mod chat;
+pub mod demand;
 pub mod fine_tuning;
 mod fit;
+mod forms;
 mod keep;
 pub mod models;
 pub mod recall;

@@ -1,13 +1,16 @@
 //! What a chat draws on beside its own messages: an agent's settings and a stored conversation.
 
+use std::sync::Arc;
+
+use super::demand::CallIds;
 use super::fit::{self, Fitted};
 use super::keep::Keeping;
 use super::turns;
-use crate::engine::{Message, TextModel};
+use crate::engine::{Message, TextModel, Tool};
 use crate::error::{Error, Result};
 use crate::ids::{AgentId, ConversationId};
 use crate::service::access::Access;
-use crate::service::agents::{Agent, Agents};
+use crate::service::agents::Agents;
 use crate::service::conversations::{Conversation, Conversations, Transcript};
 use crate::service::transcript::{self, Unknown};
 use crate::service::version::IfMatch;
@@ -26,8 +29,6 @@ pub struct Recalling {
     pub agent: Option<AgentId>,
     /// Whether the oldest turns may be left out; absent: as the agent says, else not.
     pub truncate: Option<bool>,
-    /// The request says `tool_choice: "none"`.
-    pub without_tools: bool,
     /// What the conversation's version must be.
     pub if_match: Option<IfMatch>,
     /// The request's messages as they were sent, to be kept in the conversation.
@@ -37,6 +38,8 @@ pub struct Recalling {
 /// What was found.
 pub(super) struct Recalled {
     pub model: String,
+    /// The agent's tools: a JSON array, as text.
+    pub tools: Option<String>,
     instructions: Option<String>,
     /// Whether the oldest turns may be left out.
     truncate: bool,
@@ -51,19 +54,17 @@ impl Recall {
             Some(id) => Some(self.agents.recall(access, id).await?),
             None => None,
         };
-        if let Some(agent) = &agent {
-            refuse_tools(agent, asked.without_tools)?;
-        }
         let transcript = match asked.conversation {
             Some(id) => Some(self.conversations.recall(access, id, asked.if_match.take(), asked.sent.len()).await?),
             None => None,
         };
-        let (of_agent, instructions, memory) = match agent {
-            Some(agent) => (agent.model, agent.instructions, agent.memory.unwrap_or_default()),
+        let (of_agent, instructions, tools, memory) = match agent {
+            Some(agent) => (agent.model, agent.instructions, agent.tools, agent.memory.unwrap_or_default()),
             None => Default::default(),
         };
         Ok(Recalled {
             model: model.or(of_agent).ok_or_else(no_model)?,
+            tools,
             instructions,
             truncate: asked.truncate.or(memory.truncate).unwrap_or(false),
             transcript,
@@ -72,9 +73,15 @@ impl Recall {
     }
 
     /// What puts the request and its answer into the conversation once the answer has ended well.
-    pub(super) fn keeping(&self, access: &Access, conversation: Option<Conversation>, sent: Vec<String>) -> Keeping {
-        conversation
-            .map_or_else(Keeping::nothing, |seen| Keeping::new(self.conversations.clone(), access.clone(), seen, sent))
+    pub(super) fn keeping(
+        &self,
+        access: &Access,
+        conversation: Option<Conversation>,
+        sent: Vec<String>,
+        ids: CallIds,
+    ) -> Keeping {
+        let keeping = |seen| Keeping::new(self.conversations.clone(), access.clone(), seen, sent, ids);
+        conversation.map_or_else(Keeping::nothing, keeping)
     }
 }
 
@@ -85,15 +92,25 @@ impl Recalled {
     }
 
     /// Renders and tokenises everything together. Takes time in proportion to its length.
-    pub fn prompt(self, model: &TextModel, own: Vec<Message>, wanted: Option<u32>) -> Result<Fitted> {
+    pub fn prompt(
+        self,
+        model: &TextModel,
+        mut own: Vec<Message>,
+        tools: Arc<[Tool]>,
+        wanted: Option<u32>,
+    ) -> Result<Fitted> {
         let instructions = self.instructions.filter(|text| !text.is_empty());
-        let system = instructions.map(|content| Message { role: "system".to_owned(), content, name: None });
-        let history = match &self.transcript {
-            Some(transcript) => fit::last(stored_turns(transcript)?, self.last_messages),
-            None => Vec::new(),
-        };
+        let system = instructions.map(|content| Message::new("system", content));
+        let mut history = self.transcript.as_ref().map_or_else(|| Ok(Vec::new()), stored_turns)?;
+        turns::check_results(&history, &own)?;
+        if own.first().is_some_and(|message| message.tool_call_id.is_some()) {
+            // Results belong to the turn that asked for them, which must not be left out.
+            let begun = history.iter().rposition(|message| message.role == "user").unwrap_or(0);
+            own.splice(..0, history.split_off(begun));
+        }
+        let history = fit::last(history, self.last_messages);
         let may_drop = self.truncate && self.transcript.is_some();
-        let parts = fit::Parts { system, history, own };
+        let parts = fit::Parts { system, history, own, tools };
         if may_drop { fit::truncated(model, parts, wanted) } else { fit::whole(model, parts) }
     }
 }
@@ -109,18 +126,6 @@ fn stored_turns(transcript: &Transcript) -> Result<Vec<Message>> {
         })
     };
     transcript.messages.iter().enumerate().map(one).collect()
-}
-
-/// Tools that nobody can call must not be promised to a model, nor silently be left out.
-fn refuse_tools(agent: &Agent, without_tools: bool) -> Result<()> {
-    if agent.tools.is_none() || without_tools {
-        return Ok(());
-    }
-    let text = format!(
-        "The agent '{}' has tools, and this server cannot call tools yet. Send tool_choice: \"none\" to chat without them, or use an agent that has none.",
-        agent.id
-    );
-    Err(Error::invalid("agent_id", text))
 }
 
 /// The error for a request from which no model follows.

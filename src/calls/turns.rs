@@ -1,8 +1,10 @@
 //! Messages as clients send and store them become the plain turns that the engine takes.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
-use crate::engine::Message;
+use crate::engine::{Message, ToolCall};
 use crate::error::{Error, Result};
 use crate::service::transcript::{self, Unknown};
 
@@ -28,14 +30,11 @@ pub fn read(messages: &[String], stored: bool) -> Result<Vec<Message>> {
 
 /// One turn; `message` has the shape of one. Errors are about what this server cannot take yet.
 pub(super) fn turn(field: &str, message: &Value) -> Result<Message> {
-    if message.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty()) {
-        let field = format!("{field}.tool_calls");
-        let text = format!("'{field}': tool calls are not supported by this server. Send the turn as text.");
-        return Err(Error::invalid(field, text));
-    }
+    let tool_calls = calls(message);
     let content = match message.get("content") {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Array(parts)) => join(field, parts)?,
+        None | Some(Value::Null) if !tool_calls.is_empty() => String::new(),
         _ => {
             let field = format!("{field}.content");
             let text = format!("'{field}' has no text. This server takes messages of text.");
@@ -48,7 +47,40 @@ pub(super) fn turn(field: &str, message: &Value) -> Result<Message> {
         Some(role) => role,
         None => "user",
     };
-    Ok(Message { role: role.to_owned(), content, name: text("name").map(str::to_owned) })
+    let (name, tool_call_id) = (text("name").map(str::to_owned), text("tool_call_id").map(str::to_owned));
+    Ok(Message { role: role.to_owned(), content, name, tool_calls, tool_call_id })
+}
+
+fn calls(message: &Value) -> Vec<ToolCall> {
+    let call = |call: &Value| {
+        let text = |path: &str| call.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
+        ToolCall { id: text("/id"), name: text("/function/name"), arguments: text("/function/arguments") }
+    };
+    message.get("tool_calls").and_then(Value::as_array).into_iter().flatten().map(call).collect()
+}
+
+/// Each result must answer a call that came before it: in the conversation or in the request.
+pub(super) fn check_results(history: &[Message], own: &[Message]) -> Result<()> {
+    let mut ids = HashSet::new();
+    let mut orphan = |message: &Message| {
+        ids.extend(message.tool_calls.iter().map(|call| call.id.clone()));
+        message.tool_call_id.clone().filter(|id| !ids.contains(id))
+    };
+    if let Some(id) = history.iter().find_map(&mut orphan) {
+        let text = format!("The conversation has a result for the call '{id}', but no such call before it.");
+        return Err(Error::invalid("conversation_id", text));
+    }
+    match own.iter().enumerate().find_map(|(at, message)| Some((at, orphan(message)?))) {
+        None => Ok(()),
+        Some((at, id)) => {
+            let id: String = id.chars().take(80).collect();
+            let field = format!("messages[{at}].tool_call_id");
+            let text = format!(
+                "'{field}' is '{id}', but no message before it has a call of this id. Send the assistant's message with its tool_calls first."
+            );
+            Err(Error::invalid(field, text))
+        }
+    }
 }
 
 fn join(field: &str, parts: &[Value]) -> Result<String> {

@@ -151,6 +151,7 @@ impl Job {
 fn join(before: Option<Piece>, piece: Piece) -> Piece {
     let Some(mut whole) = before else { return piece };
     whole.text.push_str(&piece.text);
+    whole.calls.extend(piece.calls);
     whole.tokens.extend(piece.tokens);
-    Piece { text: whole.text, tokens: whole.tokens, ..piece }
+    Piece { text: whole.text, calls: whole.calls, tokens: whole.tokens, ..piece }
 }

@@ -7,6 +7,7 @@
 mod budget;
 mod checkpoint;
 mod detokenizer;
+mod grammar;
 mod job;
 mod logprobs;
 mod lookup;
@@ -25,6 +26,7 @@ mod stop;
 mod template;
 pub mod text;
 mod tokens;
+mod tools;
 mod worker;
 
 use std::path::PathBuf;
@@ -36,11 +38,13 @@ use crate::ambient::Ambient;
 use crate::models::kv::BLOCK;
 pub use crate::models::kv::KvType;
 
+pub use grammar::{Form, GrammarError};
 pub use queue::Load;
 pub use registry::{InUse, Kind, LoadError, ModelInfo, Registry};
 pub use request::{Ending, Failure, Generation, Piece, Pieces, Refused, Sampling, Ticket, TokenInfo, TokenLogprob};
 pub use template::PromptError;
 pub use text::{Message, TextModel};
+pub use tools::{CallPiece, Calling, Shape, Text, Tool, ToolCall};
 
 /// How the engine is set up.
 #[derive(Clone, Debug)]

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
+use super::grammar::Form;
 use super::queue::Shared;
 pub use super::sampler::Sampling;
+use super::tools::CallPiece;
 
 /// A request for text.
 #[derive(Clone, Debug)]
@@ -16,7 +18,9 @@ pub struct Generation {
     pub choices: u32,
     pub max_tokens: u32,
     pub sampling: Sampling,
-    /// Texts that end an answer and are not part of it.
+    /// What every answer is held to; `None` is free text.
+    pub form: Option<Form>,
+    /// Texts that end an answer and are not part of it; they are not looked for in calls.
     pub stop: Vec<String>,
     /// `Some(n)`: log-probabilities of the chosen tokens and of the `n` likeliest, 0 to 20.
     pub logprobs: Option<u8>,
@@ -37,6 +41,8 @@ pub struct Piece {
     pub choice: u32,
     /// Whole characters; empty while a character is incomplete or a stop string may have begun.
     pub text: String,
+    /// What it made of calls, which come after all text.
+    pub calls: Vec<CallPiece>,
     /// Filled only when log-probabilities were asked for; never with the end-of-sequence token.
     pub tokens: Vec<TokenInfo>,
     /// Tokens of this choice so far, the end-of-sequence token included.
@@ -65,6 +71,8 @@ pub struct TokenLogprob {
 pub enum Ending {
     /// By the model's own end, or a stop string.
     Stop,
+    /// By calls that wait for their results.
+    Calls,
     /// `max_tokens` were generated.
     Length,
 }
@@ -77,6 +85,9 @@ pub enum Failure {
     /// Nobody took the pieces for too long.
     #[error("the answer was not read")]
     Unread,
+    /// Nothing that may come next fits the form that was demanded, or finding out takes too long.
+    #[error("the demanded form cannot be kept: {0}")]
+    Format(String),
     /// A defect, for the log.
     #[error("generation failed: {0}")]
     Broken(String),

@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use super::detokenizer::Detokenizer;
+use super::grammar;
 use super::logprobs;
 use super::request::{Ending, Failure, Generation, Piece, TokenInfo, TokenLogprob};
 use super::sampler::Sampler;
 use super::stop::StopMatcher;
 use super::text::TextModel;
+use super::tools::{CallParser, CallPiece};
 
 pub(super) struct Sequence {
     model: Arc<TextModel>,
@@ -15,6 +17,9 @@ pub(super) struct Sequence {
     /// The newest token.
     pub newest: u32,
     sampler: Sampler,
+    /// Where the answer stands in the form that was demanded.
+    grammar: Option<grammar::State>,
+    calls: Option<CallParser>,
     text: Detokenizer,
     stop: StopMatcher,
     logprobs: Option<u8>,
@@ -29,6 +34,8 @@ impl Sequence {
             choice,
             newest: 0,
             sampler: Sampler::new(request.sampling.clone(), &request.prompt, choice),
+            grammar: request.form.as_ref().map(|form| form.state()),
+            calls: request.form.as_ref().and_then(|form| form.syntax.clone()).map(CallParser::new),
             text: Detokenizer::default(),
             stop: StopMatcher::new(request.stop.clone()),
             logprobs: request.logprobs,
@@ -42,45 +49,84 @@ impl Sequence {
         // Rows that pad the embedding stand for no token.
         logits.truncate(self.model.vocabulary());
         let raw = self.logprobs.map(|_| logits.clone());
+        if let Some(grammar) = &mut self.grammar {
+            grammar.restrict(&mut logits)?;
+        }
         let ends = self.model.tokens.ends();
-        let id = self
-            .sampler
-            .next(logits, ends)
-            .ok_or_else(|| Failure::Broken("the logits leave no token to choose".to_owned()))?;
+        let id = self.sampler.next(logits, ends).ok_or_else(|| self.stuck())?;
         self.newest = id;
         self.generated += 1;
         if ends.contains(&id) {
-            return Ok(self.finish(String::new(), Vec::new(), Ending::Stop));
+            return Ok(self.finish(Shown::default(), Vec::new(), Ending::Stop));
+        }
+        if let Some(grammar) = &mut self.grammar {
+            grammar.take(id)?;
         }
         let tokens = raw.map(|raw| self.explain(id, &raw)).into_iter().collect();
         let decoded = self.text.push(self.model.tokens.visible(id));
-        let (text, stopped) = self.stop.push(&decoded);
+        let (shown, stopped) = self.show(id, &decoded);
         if stopped {
-            return Ok(self.last(text, tokens, Ending::Stop));
+            return Ok(self.last(shown, tokens, Ending::Stop));
+        }
+        if self.grammar.as_ref().is_some_and(grammar::State::is_complete) {
+            return Ok(self.finish(shown, tokens, Ending::Stop));
         }
         if self.generated >= self.max_tokens {
-            return Ok(self.finish(text, tokens, Ending::Length));
+            return Ok(self.finish(shown, tokens, Ending::Length));
         }
-        Ok(self.piece(text, tokens, None))
+        Ok(self.piece(shown, tokens, None))
+    }
+
+    /// Why nothing can be chosen.
+    fn stuck(&self) -> Failure {
+        match self.grammar {
+            Some(_) => Failure::Format("logit_bias bans every token that could come next".to_owned()),
+            None => Failure::Broken("the logits leave no token to choose".to_owned()),
+        }
+    }
+
+    /// What a token adds to text and calls, and whether a stop string ended the text.
+    fn show(&mut self, id: u32, decoded: &str) -> (Shown, bool) {
+        let Some(parser) = &mut self.calls else {
+            let (text, stopped) = self.stop.push(decoded);
+            return (Shown { text, calls: Vec::new() }, stopped);
+        };
+        let parsed = parser.push(id, decoded);
+        let (mut text, stopped) = self.stop.push(&parsed.text);
+        if stopped {
+            return (Shown { text, calls: Vec::new() }, true);
+        }
+        if parser.is_calling() {
+            text.push_str(&self.stop.finish());
+        }
+        (Shown { text, calls: parsed.calls }, false)
     }
 
     /// The answer ends here, with whatever was held back.
-    fn finish(&mut self, mut text: String, tokens: Vec<TokenInfo>, end: Ending) -> Piece {
-        let (more, stopped) = self.stop.push(&self.text.finish());
-        text.push_str(&more);
-        if stopped {
-            return self.last(text, tokens, Ending::Stop);
+    fn finish(&mut self, mut shown: Shown, tokens: Vec<TokenInfo>, end: Ending) -> Piece {
+        let mut rest = self.text.finish();
+        if let Some(parser) = &mut self.calls {
+            // An incomplete character inside of a call is no text.
+            rest = if parser.is_calling() { String::new() } else { parser.finish() + &rest };
         }
-        text.push_str(&self.stop.finish());
-        self.last(text, tokens, end)
+        let (more, stopped) = self.stop.push(&rest);
+        shown.text.push_str(&more);
+        if stopped {
+            return self.last(shown, tokens, Ending::Stop);
+        }
+        shown.text.push_str(&self.stop.finish());
+        self.last(shown, tokens, end)
     }
 
-    fn last(&self, text: String, tokens: Vec<TokenInfo>, end: Ending) -> Piece {
-        self.piece(text, tokens, Some(end))
+    fn last(&self, shown: Shown, tokens: Vec<TokenInfo>, end: Ending) -> Piece {
+        let called = self.calls.as_ref().is_some_and(CallParser::called);
+        let end = if called && end == Ending::Stop { Ending::Calls } else { end };
+        self.piece(shown, tokens, Some(end))
     }
 
-    fn piece(&self, text: String, tokens: Vec<TokenInfo>, end: Option<Ending>) -> Piece {
-        Piece { choice: self.choice, text, tokens, generated: self.generated, cached: 0, end }
+    fn piece(&self, shown: Shown, tokens: Vec<TokenInfo>, end: Option<Ending>) -> Piece {
+        let Shown { text, calls } = shown;
+        Piece { choice: self.choice, text, calls, tokens, generated: self.generated, cached: 0, end }
     }
 
     fn explain(&self, id: u32, raw: &[f32]) -> TokenInfo {
@@ -94,4 +140,11 @@ impl Sequence {
         let logit = raw.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
         TokenInfo { token: describe(id, logit), top: top.into_iter().map(|(id, logit)| describe(id, logit)).collect() }
     }
+}
+
+/// What a step adds to what a caller sees.
+#[derive(Default)]
+struct Shown {
+    text: String,
+    calls: Vec<CallPiece>,
 }

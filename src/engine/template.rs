@@ -63,15 +63,16 @@ impl Template {
         Ok(Self { environment, bos, eos })
     }
 
-    /// `messages` is a list of `{role, content, name?}`.
-    pub fn render(&self, messages: Value) -> Result<String, PromptError> {
+    /// `messages` is a list of `{role, content, name?, tool_calls?, tool_call_id?}`, `tools` one of
+    /// `{type, function}`.
+    pub fn render(&self, messages: Value, tools: Vec<Value>) -> Result<String, PromptError> {
         let template = self.environment.get_template("chat").map_err(|error| failure(&error))?;
         let context = context! {
             messages,
             add_generation_prompt => true,
             bos_token => &self.bos,
             eos_token => &self.eos,
-            tools => (),
+            tools => Some(tools).filter(|tools| !tools.is_empty()),
             documents => (),
         };
         let mut out = Bounded(Vec::new());
@@ -139,6 +140,13 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     }
     .map_err(wrong)?;
     String::from_utf8(out).map_err(wrong)
+}
+
+/// The same of a value that is no template's.
+pub(super) fn json(value: &serde_json::Value) -> serde_json::Result<String> {
+    let mut out = Vec::new();
+    serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, Spaced))?;
+    Ok(String::from_utf8_lossy(&out).into_owned())
 }
 
 /// `", "` and `": "` between items.

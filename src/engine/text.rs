@@ -1,26 +1,39 @@
 //! A loaded chat model: the network, its tokenizer and its template.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use minijinja::value::Value;
+use minijinja::value::{Serde, Value};
 use outpost_kernels::Pool;
 
 use super::budget::Lease;
 use super::checkpoint::Checkpoint;
+use super::grammar::{Form, GrammarError, Grammars};
 use super::schedule::ModelId;
 use super::template::{PromptError, Template};
 use super::tokens::Tokens;
+use super::tools::{Shape, Syntax, Tool, ToolCall, Wording};
 use crate::ambient::Ambient;
 use crate::models::kv::{KvShape, KvType};
 use crate::models::llama::Llama;
 
 /// One message of a conversation, as the template sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message {
     pub role: String,
+    /// Empty where an assistant only called.
     pub content: String,
     pub name: Option<String>,
+    /// What an assistant called.
+    pub tool_calls: Vec<ToolCall>,
+    /// The call whose result this is.
+    pub tool_call_id: Option<String>,
+}
+
+impl Message {
+    /// A message of nothing but text.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: content.into(), ..Self::default() }
+    }
 }
 
 pub struct TextModel {
@@ -30,6 +43,8 @@ pub struct TextModel {
     pub(super) network: Llama,
     pub(super) tokens: Tokens,
     template: Template,
+    wording: Wording,
+    grammars: Grammars,
     /// The weights' share of the memory budget, given back with the model.
     pub(super) lease: Lease,
 }
@@ -48,7 +63,8 @@ impl TextModel {
         let tokens = checkpoint.tokens(hyper.vocabulary, &source)?;
         let template = Template::new(&source, tokens.text(tokens.bos), tokens.text(tokens.eos), ambient)?;
         let network = Llama::load(checkpoint.weights(), pool).map_err(|error| error.to_string())?;
-        Ok(Self { id: id.to_owned(), key, network, tokens, template, lease })
+        let (wording, grammars) = (Wording::of(&source), Grammars::default());
+        Ok(Self { id: id.to_owned(), key, network, tokens, template, wording, grammars, lease })
     }
 
     pub fn id(&self) -> &str {
@@ -68,7 +84,16 @@ impl TextModel {
     /// Renders the conversation with the model's own template, up to where the answer begins.
     /// Takes time in proportion to its length: not for an async thread.
     pub fn prompt(&self, messages: &[Message]) -> Result<Vec<u32>, PromptError> {
-        let rendered = self.template.render(messages.iter().map(|message| self.value(message)).collect())?;
+        self.prompt_with(messages, &[])
+    }
+
+    /// The same with tools that the answer may call.
+    pub fn prompt_with(&self, messages: &[Message], tools: &[Tool]) -> Result<Vec<u32>, PromptError> {
+        let rendered = match self.render(messages, tools, false) {
+            // Some templates take no system message; what tools there are must be said all the same.
+            Err(PromptError::Refused(_)) if !tools.is_empty() => self.render(messages, tools, true)?,
+            rendered => rendered?,
+        };
         let ids = self.tokens.encode_prompt(&rendered);
         if ids.is_empty() {
             return Err(PromptError::Broken("it makes an empty prompt of these messages".to_owned()));
@@ -76,11 +101,37 @@ impl TextModel {
         Ok(ids)
     }
 
-    fn value(&self, message: &Message) -> Value {
-        let safe = |text: &str| Value::from(self.tokens.protect(text));
-        let name = message.name.as_ref().map(|name| ("name", safe(name)));
-        let fields = [("role", safe(&message.role)), ("content", safe(&message.content))];
-        Value::from(fields.into_iter().chain(name).collect::<BTreeMap<_, _>>())
+    fn render(&self, messages: &[Message], tools: &[Tool], merged: bool) -> Result<String, PromptError> {
+        let (messages, tools) = self.wording.arrange(messages, tools, merged);
+        let safe = |values: Vec<serde_json::Value>| -> Vec<Value> {
+            values.into_iter().map(|value| Value::from(Serde(self.safe(value)))).collect()
+        };
+        self.template.render(Value::from(safe(messages)), safe(tools))
+    }
+
+    /// The same value with every text of it made safe for the template: a name of a field, too.
+    fn safe(&self, value: serde_json::Value) -> serde_json::Value {
+        use serde_json::Value::{Array, Object, String};
+        match value {
+            String(text) => String(self.tokens.protect(&text)),
+            Array(all) => all.into_iter().map(|one| self.safe(one)).collect(),
+            Object(fields) => {
+                fields.into_iter().map(|(name, one)| (self.tokens.protect(&name), self.safe(one))).collect()
+            }
+            plain => plain,
+        }
+    }
+
+    /// Reads the vocabulary for [`Self::form`], once. Takes some tenths of a second.
+    pub fn prepare_forms(&self) -> Result<(), GrammarError> {
+        self.grammars.prepare(&self.tokens).map(drop)
+    }
+
+    /// What an answer of this shape is held to. Takes time in proportion to the schemas, which may
+    /// be made to take long: not for an async thread, nor the engine's.
+    pub fn form(&self, shape: &Shape) -> Result<Form, GrammarError> {
+        let syntax = Syntax::new(self.wording.format(), &self.tokens, shape);
+        self.grammars.form(&self.tokens, shape, syntax)
     }
 
     /// Plain text as tokens: nothing in it is special, nothing is added.

@@ -26,7 +26,7 @@ mod places;
 pub mod projects;
 pub mod secrets;
 pub mod setup;
-mod tools;
+pub mod tools;
 pub mod training;
 pub mod transcript;
 pub mod upload;

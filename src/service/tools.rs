@@ -11,6 +11,11 @@ const LONGEST_NAME: usize = 64;
 
 /// Checks a JSON array of function tools, given as text.
 pub(super) fn check(json: &str) -> Result<()> {
+    read(json).map(drop)
+}
+
+/// The function tools of a JSON array, given as text.
+pub fn read(json: &str) -> Result<Vec<Value>> {
     let tools: Vec<Value> = serde_json::from_str(json)
         .map_err(|error| Error::invalid("tools", format!("'tools' must be an array of tool definitions: {error}.")))?;
     if tools.len() > MOST_TOOLS {
@@ -25,7 +30,7 @@ pub(super) fn check(json: &str) -> Result<()> {
             return wrong(&field, &format!("is '{name}', which an earlier tool is called already. Use another name"));
         }
     }
-    Ok(())
+    Ok(tools)
 }
 
 /// The tool's name.

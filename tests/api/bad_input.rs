@@ -123,8 +123,8 @@ fn a_wrong_chat_request_is_refused_by_field() {
         (with("logit_bias", json!({ "99999999": 1 })), "logit_bias.99999999"),
         (with("top_logprobs", json!(5)), "top_logprobs"),
         (with("stream_options", json!({ "include_usage": true })), "stream_options"),
-        (with("tools", json!([{ "type": "function", "function": { "name": "f" } }])), "tools"),
-        (with("response_format", json!({ "type": "json_object" })), "response_format"),
+        (with("functions", json!([{ "name": "f" }])), "functions"),
+        (with("function_call", json!({ "name": "f" })), "function_call"),
         (with("temprature", json!(1)), "temprature"),
     ];
     for (body, param) in cases {

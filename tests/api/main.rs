@@ -20,6 +20,7 @@ mod conversations;
 mod departures;
 mod files;
 mod fine_tuning;
+mod forms;
 mod idempotency;
 mod isolation;
 mod limits;

@@ -116,8 +116,8 @@ fn a_wrong_combination_is_refused_by_field() {
     let id = conversation(&server, json!([]));
     let image = json!([{ "type": "image_url", "image_url": { "url": "https://example.org/a.png" } }]);
     let pictures = conversation(&server, json!([message("user", "a"), { "role": "user", "content": image }]));
-    let call = json!([{ "id": "c", "type": "function", "function": { "name": "f", "arguments": "{}" } }]);
-    let calls = conversation(&server, json!([{ "role": "assistant", "tool_calls": call }]));
+    let orphan = json!([message("user", "a"), { "role": "tool", "tool_call_id": "c", "content": "b" }]);
+    let orphans = conversation(&server, orphan);
     let full = conversation(&server, json!(vec![message("user", "x"); 4095]));
     let toolful = agent(&server, json!({ "tools": [{ "type": "function", "function": { "name": "f" } }] }));
     let nothing = "0".repeat(32);
@@ -127,13 +127,17 @@ fn a_wrong_combination_is_refused_by_field() {
         (json!({ "truncation": "auto" }), 400, "truncation"),
         (json!({ "conversation_id": 7 }), 400, "conversation_id"),
         (json!({ "conversation_id": pictures }), 400, "conversation_id"),
-        (json!({ "conversation_id": calls }), 400, "conversation_id"),
+        (json!({ "conversation_id": orphans }), 400, "conversation_id"),
         (json!({ "conversation_id": full }), 400, "conversation_id"),
         (json!({ "conversation_id": format!("conv_{nothing}") }), 404, "conversation_id"),
         (json!({ "conversation_id": "mine" }), 404, "conversation_id"),
         (json!({ "agent_id": format!("agent_{nothing}") }), 404, "agent_id"),
         (json!({ "agent_id": "mine" }), 404, "agent_id"),
-        (json!({ "agent_id": toolful }), 400, "agent_id"),
+        (
+            json!({ "agent_id": toolful, "tool_choice": { "type": "function", "function": { "name": "g" } } }),
+            400,
+            "tool_choice.function.name",
+        ),
         (json!({ "model": null }), 400, "model"),
         (json!({ "model": null, "agent_id": toolful, "tool_choice": "none" }), 400, "model"),
     ];
@@ -146,7 +150,10 @@ fn a_wrong_combination_is_refused_by_field() {
     }
     let named = chat(&server, "/v1", json!({ "conversation_id": pictures })).text;
     assert!(named.contains("messages[1].content[0]") && named.contains("image_url"), "{named}");
-    chat(&server, "/v1", json!({ "agent_id": toolful, "tool_choice": "none" })).ok();
+    let without = chat(&server, "/v1", json!({ "agent_id": toolful, "tool_choice": "none" })).ok();
+    let with = chat(&server, "/v1", json!({ "agent_id": toolful })).ok();
+    let prompt = |answer: &Value| answer["usage"]["prompt_tokens"].as_u64().unwrap();
+    assert!(prompt(&with) > prompt(&without) + 50, "the agent's tools are told to the model");
     chat(&server, "/v1", json!({ "truncation": "disabled" })).ok();
     assert_eq!(stored(&server, &id)["version"], 1);
 }

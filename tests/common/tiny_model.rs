@@ -23,6 +23,8 @@ pub struct TinyModel {
     pub tied: bool,
     pub seed: u64,
     pub template: Option<&'static str>,
+    /// More tokens, each with its `tokenizer.ggml.token_type`.
+    pub markers: &'static [(&'static str, i32)],
 }
 
 pub const CHATML: &str = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] \
@@ -47,6 +49,7 @@ impl Default for TinyModel {
             tied: false,
             seed: 1,
             template: Some(CHATML),
+            markers: &[],
         }
     }
 }
@@ -91,7 +94,7 @@ fn tensors(options: &TinyModel) -> Vec<TensorRow> {
     let TinyModel { width, blocks, .. } = *options;
     let (inner, kv) = (width * 2, width / HEADS * KV_HEADS);
     let mut random = Random(options.seed);
-    let mut all = vec![matrix("token_embd.weight", vocabulary().len(), width, 1., options, &mut random)];
+    let mut all = vec![matrix("token_embd.weight", vocabulary(options).len(), width, 1., options, &mut random)];
     for block in 0..blocks {
         let mut add = |name: &str, rows: usize, columns: usize| {
             let scale = 1.5 / (columns as f32).sqrt();
@@ -114,7 +117,14 @@ fn tensors(options: &TinyModel) -> Vec<TensorRow> {
         }
     }
     if !options.tied {
-        all.push(matrix("output.weight", vocabulary().len(), width, 4. / (width as f32).sqrt(), options, &mut random));
+        all.push(matrix(
+            "output.weight",
+            vocabulary(options).len(),
+            width,
+            4. / (width as f32).sqrt(),
+            options,
+            &mut random,
+        ));
     }
     all.push(vector("output_norm.weight", width, 1., &mut random));
     all
@@ -135,8 +145,11 @@ fn vector(name: &str, size: usize, centre: f32, random: &mut Random) -> TensorRo
 
 fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
     let name = options.architecture;
-    let tokens = vocabulary();
-    let kinds: Vec<i32> = (0..tokens.len()).map(|id| if id + SPECIALS.len() >= tokens.len() { 3 } else { 1 }).collect();
+    let tokens = vocabulary(options);
+    let plain = tokens.len() - SPECIALS.len() - options.markers.len();
+    let markers = options.markers.iter().map(|(_, kind)| *kind);
+    let kinds: Vec<i32> =
+        std::iter::repeat_n(1, plain).chain(markers).chain(std::iter::repeat_n(3, SPECIALS.len())).collect();
     let (mut out, mut entries) = (Vec::new(), 0);
     let mut add = |key: &str, kind: u32, value: &[u8]| {
         text(&mut out, key);
@@ -172,12 +185,13 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
     (out, entries)
 }
 
-/// The letters of all bytes, what merges make of them, and the special tokens.
-fn vocabulary() -> Vec<String> {
+/// The letters of all bytes, what merges make of them, the markers and the special tokens.
+fn vocabulary(options: &TinyModel) -> Vec<String> {
     let plain = |byte: &u8| matches!(byte, b'!'..=b'~' | 0xA1..=0xAC | 0xAE..=0xFF);
     let mut letters: Vec<String> = (0..=255u8).filter(plain).map(|byte| char::from(byte).to_string()).collect();
     letters.extend((0x100..0x144u32).map(|code| char::from_u32(code).unwrap().to_string()));
     letters.extend(MERGES.iter().map(|merge| merge.replace(' ', "")));
+    letters.extend(options.markers.iter().map(|(marker, _)| (*marker).to_owned()));
     letters.extend(SPECIALS.iter().map(|special| (*special).to_owned()));
     letters
 }

@@ -10,6 +10,7 @@ mod decoder;
 mod departures;
 mod families;
 mod files;
+mod forms;
 mod guesses;
 mod hub;
 mod prefixes;

@@ -6,7 +6,7 @@ use crate::support::{TestAmbient, rig, tiny};
 use crate::tiny_model::TinyModel;
 
 fn user(content: &str) -> Message {
-    Message { role: "user".to_owned(), content: content.to_owned(), name: None }
+    Message::new("user", content)
 }
 
 fn text(model: &TextModel, ids: &[u32]) -> String {

@@ -72,7 +72,7 @@ pub fn slow(change: impl FnOnce(&mut Settings)) -> Rig {
 
 pub fn request(prompt: Vec<u32>, max_tokens: u32) -> Generation {
     let sampling = Sampling { ignore_eos: true, seed: 5, ..Sampling::default() };
-    Generation { prompt, choices: 1, max_tokens, sampling, stop: Vec::new(), logprobs: None, tenant: 1 }
+    Generation { prompt, choices: 1, max_tokens, sampling, form: None, stop: Vec::new(), logprobs: None, tenant: 1 }
 }
 
 pub fn greedy(prompt: Vec<u32>, max_tokens: u32) -> Generation {
@@ -85,6 +85,8 @@ pub fn greedy(prompt: Vec<u32>, max_tokens: u32) -> Generation {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answer {
     pub text: String,
+    /// The name and the arguments of each call.
+    pub calls: Vec<(String, String)>,
     pub generated: u32,
     pub end: Option<Ending>,
 }
@@ -104,6 +106,13 @@ pub fn answers(pieces: &[Piece], choices: usize) -> Vec<Answer> {
         assert_eq!(answer.end, None, "nothing follows the last piece of a choice");
         assert!(piece.generated > answer.generated);
         answer.text += &piece.text;
+        for call in &piece.calls {
+            if let Some(name) = &call.name {
+                assert_eq!((call.index as usize, call.arguments.as_str()), (answer.calls.len(), ""));
+                answer.calls.push((name.clone(), String::new()));
+            }
+            answer.calls[call.index as usize].1 += &call.arguments;
+        }
         answer.generated = piece.generated;
         answer.end = piece.end;
     }

@@ -159,7 +159,7 @@ fn texts_have_the_reference_s_tokens_and_come_back_from_them() {
 fn prompts_have_the_reference_s_tokens() {
     let model = text_model();
     for chat in reference().quantized.chats {
-        let turn = |(role, content): (String, String)| Message { role, content, name: None };
+        let turn = |(role, content): (String, String)| Message::new(role, content);
         let messages: Vec<Message> = chat.messages.into_iter().map(turn).collect();
         assert_eq!(model.prompt(&messages).unwrap(), chat.prompt, "{:?}", messages[0].content);
     }

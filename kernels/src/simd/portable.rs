@@ -15,23 +15,34 @@ fn map<A: Copy, B: Copy>(a: [A; LANES], f: impl Fn(A) -> B) -> [B; LANES] {
 
 #[inline(always)]
 fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; LANES] {
-    std::array::from_fn(|lane| f(a[lane], b[lane]))
+    let mut out = [0.0; LANES];
+    for lane in 0..LANES {
+        out[lane] = f(a[lane], b[lane]);
+    }
+    out
+}
+
+/// Element by element over lanes, four bytes of each in one word: what compilers make vectors of.
+#[inline(always)]
+fn words(f: impl Fn(usize) -> u32) -> [u32; LANES] {
+    let mut out = [0; LANES];
+    for lane in 0..LANES {
+        out[lane] = f(lane);
+    }
+    out
 }
 
 #[inline(always)]
-fn dot(sum: [i32; LANES], code: impl Fn(usize) -> i32, x: *const i8) -> [i32; LANES] {
-    // SAFETY: four bytes are there, says the trait.
-    let x: [i8; 4] = unsafe { x.cast::<[i8; 4]>().read_unaligned() };
-    let x = x.map(i32::from);
-    std::array::from_fn(|lane| sum[lane] + (0..4).map(|byte| code(lane * 4 + byte) * x[byte]).sum::<i32>())
+unsafe fn four(x: *const i8) -> [i32; 4] {
+    x.cast::<[i8; 4]>().read_unaligned().map(i32::from)
 }
 
 impl Simd for Portable {
     type F = [f32; LANES];
     type I = [i32; LANES];
-    type B = [u8; 64];
+    type B = [u32; LANES];
 
-    const ROWS: usize = 4;
+    const ROWS: usize = 2;
     const BIASED: bool = false;
 
     #[inline(always)]
@@ -72,7 +83,11 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
-        std::array::from_fn(|lane| a[lane] * b[lane] + c[lane])
+        let mut out = c;
+        for lane in 0..LANES {
+            out[lane] += a[lane] * b[lane];
+        }
+        out
     }
     #[inline(always)]
     unsafe fn keep_above(x: Self::F, test: Self::F, limit: f32) -> Self::F {
@@ -155,31 +170,44 @@ impl Simd for Portable {
     }
     #[inline(always)]
     unsafe fn load_bytes(from: *const u8) -> Self::B {
-        from.cast::<Self::B>().read_unaligned()
+        from.cast::<Self::B>().read_unaligned().map(u32::from_le)
     }
     #[inline(always)]
     unsafe fn low_nibbles(x: Self::B) -> Self::B {
-        x.map(|x| x & 15)
+        words(|lane| x[lane] & 0x0f0f_0f0f)
     }
     #[inline(always)]
     unsafe fn high_nibbles(x: Self::B) -> Self::B {
-        x.map(|x| x >> 4)
+        words(|lane| x[lane] >> 4 & 0x0f0f_0f0f)
     }
     #[inline(always)]
     unsafe fn add_bit(x: Self::B, bits: *const u8) -> Self::B {
-        let bits = bits.cast::<[u8; 8]>().read_unaligned();
-        std::array::from_fn(|at| x[at] | (((bits[at / 8] >> (at % 8)) & 1) << 4))
+        let bits = u64::from_le_bytes(bits.cast::<[u8; 8]>().read_unaligned());
+        words(|lane| {
+            let four = (bits >> (4 * lane)) as u32;
+            x[lane] | (four & 1) << 4 | (four & 2) << 11 | (four & 4) << 18 | (four & 8) << 25
+        })
     }
     #[inline(always)]
     unsafe fn add_pair(x: Self::B, pairs: Self::B, field: usize) -> Self::B {
-        std::array::from_fn(|at| x[at] | (((pairs[at] >> (2 * field)) & 3) << 4))
+        words(|lane| x[lane] | (pairs[lane] >> (2 * field) & 0x0303_0303) << 4)
     }
     #[inline(always)]
     unsafe fn dot(sum: Self::I, codes: Self::B, x: *const i8) -> Self::I {
-        dot(sum, |at| i32::from(codes[at]), x)
+        let (x, mut out) = (four(x), sum);
+        for lane in 0..LANES {
+            let code = |byte: u32| (codes[lane] >> (8 * byte) & 255) as i32;
+            out[lane] += code(0) * x[0] + code(1) * x[1] + code(2) * x[2] + code(3) * x[3];
+        }
+        out
     }
     #[inline(always)]
     unsafe fn dot_signed(sum: Self::I, codes: Self::B, x: *const i8) -> Self::I {
-        dot(sum, |at| i32::from(codes[at] as i8), x)
+        let (x, mut out) = (four(x), sum);
+        for lane in 0..LANES {
+            let code = |byte: u32| (codes[lane] << (24 - 8 * byte)) as i32 >> 24;
+            out[lane] += code(0) * x[0] + code(1) * x[1] + code(2) * x[2] + code(3) * x[3];
+        }
+        out
     }
 }

@@ -95,6 +95,16 @@ impl Tokens {
         ids
     }
 
+    /// Whether a token stands for no text of its own.
+    pub fn is_control(&self, id: u32) -> bool {
+        self.control.contains(&id)
+    }
+
+    /// The control token that is written so.
+    pub fn control_id(&self, text: &str) -> Option<u32> {
+        self.specials.id(text).filter(|id| self.control.contains(id))
+    }
+
     /// The bytes that a token stands for; empty for an id without a token.
     pub fn bytes(&self, id: u32) -> &[u8] {
         self.bytes.get(id as usize).map_or(&[], Vec::as_slice)

@@ -4,7 +4,8 @@ use serde::Serialize;
 
 use super::recall::{self, ConversationRef};
 use crate::calls::chat::{Choice, Running, Usage};
-use crate::engine::{Ending, TokenInfo, TokenLogprob};
+use crate::calls::demand::Called;
+use crate::engine::{CallPiece, Ending, TokenInfo, TokenLogprob};
 
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Completion {
@@ -32,8 +33,26 @@ struct WholeChoice {
 #[derive(Serialize, utoipa::ToSchema)]
 struct AssistantMessage {
     role: &'static str,
-    content: String,
+    /// Null where the answer is nothing but calls.
+    content: Option<String>,
     refusal: Option<String>,
+    /// Where the model calls tools: answer each with a message of the role `tool`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ToolCall>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct ToolCall {
+    id: String,
+    r#type: &'static str,
+    function: Function,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct Function {
+    name: String,
+    /// JSON that obeys the tool's schema, as text; cut off where `finish_reason` is `length`.
+    arguments: String,
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
@@ -99,8 +118,29 @@ pub struct ChunkChoice<'a> {
 pub struct Delta<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<&'static str>,
+    /// Inner `None` is the null with which an answer begins that may have no text.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub content: Option<&'a str>,
+    pub content: Option<Option<&'a str>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<CallDelta<'a>>,
+}
+
+/// A part of a call; `id`, `type` and the name only in its first.
+#[derive(Serialize)]
+pub struct CallDelta<'a> {
+    index: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<&'static str>,
+    function: FunctionDelta<'a>,
+}
+
+#[derive(Serialize)]
+struct FunctionDelta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    arguments: &'a str,
 }
 
 impl From<Usage> for UsageBody {
@@ -118,7 +158,12 @@ impl From<Usage> for UsageBody {
 pub fn completion(running: &Running, choices: Vec<Choice>) -> Completion {
     let choice = |(index, choice): (usize, Choice)| WholeChoice {
         index,
-        message: AssistantMessage { role: "assistant", content: choice.text, refusal: None },
+        message: AssistantMessage {
+            role: "assistant",
+            content: Some(choice.text).filter(|text| choice.calls.is_empty() || !text.is_empty()),
+            refusal: None,
+            tool_calls: tool_calls(running, index, choice.calls),
+        },
         logprobs: logprobs(&choice.tokens, running.logprobs),
         finish_reason: choice.ending.map_or("stop", finish_reason),
     };
@@ -133,9 +178,31 @@ pub fn completion(running: &Running, choices: Vec<Choice>) -> Completion {
     }
 }
 
+fn tool_calls(running: &Running, choice: usize, calls: Vec<Called>) -> Vec<ToolCall> {
+    let choice = u32::try_from(choice).unwrap_or(u32::MAX);
+    let call = |(index, Called { name, arguments })| ToolCall {
+        id: running.call_ids.of(choice, index),
+        r#type: "function",
+        function: Function { name, arguments },
+    };
+    (0..).zip(calls).map(call).collect()
+}
+
+/// What a step made of calls, as OpenAI streams it.
+pub fn call_deltas<'a>(running: &Running, choice: u32, pieces: &'a [CallPiece]) -> Vec<CallDelta<'a>> {
+    let delta = |piece: &'a CallPiece| CallDelta {
+        index: piece.index,
+        id: piece.name.is_some().then(|| running.call_ids.of(choice, piece.index)),
+        r#type: piece.name.is_some().then_some("function"),
+        function: FunctionDelta { name: piece.name.as_deref(), arguments: &piece.arguments },
+    };
+    pieces.iter().map(delta).collect()
+}
+
 pub fn finish_reason(ending: Ending) -> &'static str {
     match ending {
         Ending::Stop => "stop",
+        Ending::Calls => "tool_calls",
         Ending::Length => "length",
     }
 }

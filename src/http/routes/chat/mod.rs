@@ -1,6 +1,7 @@
 //! Chat completions: endpoint 5.
 
 mod answer;
+mod form;
 mod recall;
 mod request;
 mod stream;

@@ -54,7 +54,7 @@ impl Named {
             _ => {}
         }
         let sent = if conversation.is_some() { sent } else { Vec::new() };
-        Ok(Recalling { conversation, agent, truncate, without_tools: false, if_match, sent })
+        Ok(Recalling { conversation, agent, truncate, if_match, sent })
     }
 }
 

@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
+use super::form::{self, ResponseFormat, ToolChoice};
 use super::recall;
 use crate::calls::chat::ChatCall;
-use crate::calls::recall::{Recalling, no_model};
+use crate::calls::recall::no_model;
 use crate::calls::turns;
 use crate::engine::Sampling;
 use crate::error::{Error, Result};
@@ -31,7 +32,7 @@ const TOP_K: u32 = 40;
 const MIN_P: f32 = 0.05;
 
 /// Fields that cannot change what this server answers.
-const IGNORED: [&str; 13] = [
+const IGNORED: [&str; 12] = [
     "user",
     "metadata",
     "store",
@@ -40,7 +41,6 @@ const IGNORED: [&str; 13] = [
     "prompt_cache_key",
     "prompt_cache_retention",
     "prompt_cache_options",
-    "parallel_tool_calls",
     "prediction",
     "moderation",
     "verbosity",
@@ -95,6 +95,17 @@ pub struct ChatRequest {
     top_logprobs: Option<u8>,
     /// Token id → −100 to 100.
     logit_bias: Option<BTreeMap<String, f32>>,
+    /// What the text of the answer must look like: enforced while it is generated.
+    #[schema(value_type = Option<ResponseFormat>)]
+    response_format: Option<Value>,
+    /// Function tools, at most 128; absent: the agent's. The arguments of calls obey their schemas.
+    #[schema(value_type = Option<Vec<form::FunctionTool>>)]
+    tools: Option<Box<RawValue>>,
+    /// `auto` if absent.
+    #[schema(value_type = Option<ToolChoice>)]
+    tool_choice: Option<Value>,
+    /// Whether an answer may have several calls; true if absent.
+    parallel_tool_calls: Option<bool>,
     #[serde(flatten)]
     #[schema(ignore)]
     rest: Map<String, Value>,
@@ -131,12 +142,17 @@ impl ChatRequest {
         let max_tokens = self.max_tokens()?;
         let logprobs = self.logprobs()?;
         let stream = self.stream()?;
-        let without_tools = self.rest.get("tool_choice").and_then(Value::as_str) == Some("none");
+        let demand = form::demand(
+            self.response_format.as_ref(),
+            self.tools.as_deref(),
+            self.tool_choice.as_ref(),
+            self.parallel_tool_calls,
+        )?;
         let sent = messages::texts(&self.messages);
         let messages = turns::read(&sent, self.conversation_id.is_some())?;
         let named =
             recall::Named { conversation: self.conversation_id, agent: self.agent_id, truncation: self.truncation };
-        let recalling = Recalling { without_tools, ..named.check(sent, choices, if_match)? };
+        let recalling = named.check(sent, choices, if_match)?;
         if self.model.is_none() && recalling.agent.is_none() {
             return Err(no_model());
         }
@@ -144,6 +160,7 @@ impl ChatRequest {
             model: self.model,
             messages,
             recalling,
+            demand,
             choices,
             max_tokens,
             sampling,
@@ -219,9 +236,8 @@ impl ChatRequest {
 fn refuse_unsupported(rest: &Map<String, Value>) -> Result<()> {
     let idle = |name: &str, value: &Value| match name {
         _ if value.is_null() || IGNORED.contains(&name) => true,
-        "tools" | "functions" => value.as_array().is_some_and(Vec::is_empty),
-        "tool_choice" | "function_call" => matches!(value.as_str(), Some("none" | "auto")),
-        "response_format" => value.get("type").and_then(Value::as_str) == Some("text"),
+        "functions" => value.as_array().is_some_and(Vec::is_empty),
+        "function_call" => matches!(value.as_str(), Some("none" | "auto")),
         "modalities" => value.as_array().is_some_and(|kinds| kinds.iter().all(|kind| kind == "text")),
         _ => false,
     };
@@ -236,7 +252,13 @@ pub fn refuse_unknown(rest: &Map<String, Value>, ignored: &[&str]) -> Result<()>
 
 fn unsupported(name: &str) -> Error {
     let name = shorten(name);
-    let message = format!("'{name}' is not supported by this server. Leave it out.");
+    let message = match name.as_str() {
+        "functions" => "'functions' is the older form of 'tools' and is not supported by this server. Send 'tools'.".to_owned(),
+        "function_call" => {
+            "'function_call' is the older form of 'tool_choice' and is not supported by this server. Send 'tool_choice'.".to_owned()
+        }
+        _ => format!("'{name}' is not supported by this server. Leave it out."),
+    };
     Error::invalid(name, message)
 }
 

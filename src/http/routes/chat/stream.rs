@@ -9,7 +9,7 @@ use actix_web::HttpResponse;
 use futures_util::Stream;
 use futures_util::stream;
 
-use super::answer::{Chunk, ChunkChoice, Delta, finish_reason, logprobs};
+use super::answer::{Chunk, ChunkChoice, Delta, call_deltas, finish_reason, logprobs};
 use super::recall;
 use super::request::StreamOptions;
 use crate::calls::chat::Running;
@@ -58,20 +58,11 @@ impl Events {
     }
 
     fn piece(&mut self, piece: &Piece) -> sse::Event {
-        let mut choices = Vec::with_capacity(1);
         let first = self.greeted.get_mut(piece.choice as usize).is_some_and(|seen| !std::mem::replace(seen, true));
-        choices.push(ChunkChoice {
-            index: piece.choice,
-            delta: Delta {
-                role: first.then_some("assistant"),
-                content: (first || !piece.text.is_empty()).then_some(piece.text.as_str()),
-            },
-            logprobs: logprobs(&piece.tokens, self.running.logprobs && !piece.tokens.is_empty()),
-            finish_reason: None,
-        });
-        let Some(ending) = piece.end else { return sse::data(&self.chunk(choices)) };
+        let silent = !first && piece.text.is_empty() && piece.calls.is_empty() && piece.tokens.is_empty();
+        let news = sse::data(&self.chunk(vec![self.news(piece, first)]));
+        let Some(ending) = piece.end else { return news };
         // OpenAI closes a choice with a chunk of its own whose delta is empty.
-        let text = sse::data(&self.chunk(choices));
         let last = ChunkChoice {
             index: piece.choice,
             delta: Delta::default(),
@@ -79,8 +70,21 @@ impl Events {
             finish_reason: Some(finish_reason(ending)),
         };
         let close = sse::data(&self.chunk(vec![last]));
-        let silent = !first && piece.text.is_empty() && piece.tokens.is_empty();
-        if silent { close } else { sse::join(text, close) }
+        if silent { close } else { sse::join(news, close) }
+    }
+
+    fn news<'a>(&self, piece: &'a Piece, first: bool) -> ChunkChoice<'a> {
+        let text = Some(piece.text.as_str()).filter(|text| !text.is_empty() || !self.running.may_call);
+        ChunkChoice {
+            index: piece.choice,
+            delta: Delta {
+                role: first.then_some("assistant"),
+                content: (first || !piece.text.is_empty()).then_some(text),
+                tool_calls: call_deltas(&self.running, piece.choice, &piece.calls),
+            },
+            logprobs: logprobs(&piece.tokens, self.running.logprobs && !piece.tokens.is_empty()),
+            finish_reason: None,
+        }
     }
 
     fn chunk<'a>(&'a self, choices: Vec<ChunkChoice<'a>>) -> Chunk<'a> {

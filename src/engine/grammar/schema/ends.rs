@@ -1,0 +1,73 @@
+//! Whether any value can fulfil a schema at all, as far as its demands nest: an object that needs an
+//! object of its own kind inside has no end.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use super::target;
+
+/// Looks at a schema that was checked. `true` where it is not known better.
+pub(super) fn can_end(root: &Value) -> bool {
+    let mut search = Search { root, known: HashMap::new(), learned: false };
+    // Each round finds out about one more reference at least, or it is the last.
+    loop {
+        search.learned = false;
+        search.known.retain(|_, ends| *ends);
+        let ends = search.ends(root);
+        if ends || !search.learned {
+            return ends;
+        }
+    }
+}
+
+struct Search<'a> {
+    root: &'a Value,
+    /// References that can end, and those that this round has no reason to think so of.
+    known: HashMap<&'a str, bool>,
+    learned: bool,
+}
+
+impl<'a> Search<'a> {
+    fn ends(&mut self, schema: &'a Value) -> bool {
+        let Some(fields) = schema.as_object() else { return true };
+        fields.iter().all(|(name, value)| match name.as_str() {
+            "allOf" => list(value).all(|one| self.ends(one)),
+            "anyOf" | "oneOf" => list(value).any(|one| self.ends(one)),
+            "$ref" => value.as_str().is_none_or(|name| self.reference(name)),
+            // What an object or an array must have inside; where the type is open there is a way out.
+            "required" if is(fields, "object") => self.properties(fields, value),
+            "minItems" if is(fields, "array") && value.as_u64().is_some_and(|least| least > 0) => {
+                fields.get("items").is_none_or(|items| items.is_array() || self.ends(items))
+            }
+            _ => true,
+        })
+    }
+
+    fn properties(&mut self, fields: &'a Map<String, Value>, required: &'a Value) -> bool {
+        let properties = fields.get("properties").and_then(Value::as_object);
+        let mut needed = list(required).filter_map(|name| properties?.get(name.as_str()?));
+        needed.all(|one| self.ends(one))
+    }
+
+    fn reference(&mut self, name: &'a str) -> bool {
+        if let Some(known) = self.known.get(name) {
+            return *known;
+        }
+        self.known.insert(name, false);
+        let ends = target(self.root, name).is_none_or(|schema| self.ends(schema));
+        if ends {
+            self.known.insert(name, true);
+            self.learned = true;
+        }
+        ends
+    }
+}
+
+fn is(fields: &Map<String, Value>, kind: &str) -> bool {
+    fields.get("type").is_some_and(|one| one == kind)
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}

@@ -1,0 +1,159 @@
+//! Tells calls from text while an answer is generated.
+//!
+//! A grammar has let only well-formed calls through, so all there is to do is to find where each
+//! begins and where its arguments end. Nothing is shown that may still turn out to be a call.
+
+use std::sync::Arc;
+
+use super::CallPiece;
+use super::format::{Format, Syntax};
+use crate::engine::stop::StopMatcher;
+
+/// How every call of a Llama begins, white space aside.
+const LLAMA: &str = "{\"name\"";
+
+pub(in crate::engine) struct CallParser {
+    syntax: Arc<Syntax>,
+    /// How each tool's calls begin, with its name.
+    heads: Vec<(String, String)>,
+    state: State,
+    calls: u32,
+}
+
+enum State {
+    /// Nothing but what may be the beginning of a call.
+    Start(String),
+    /// Text in which an opening may come.
+    Text(StopMatcher),
+    /// Text to the end.
+    Plain,
+    /// Between calls, before the first or after the last.
+    Markup(String),
+    Arguments(Depth),
+}
+
+/// Where a JSON object stands.
+#[derive(Default)]
+struct Depth {
+    open: u32,
+    quoted: bool,
+    escaped: bool,
+}
+
+impl Depth {
+    /// Whether the object ends with this character.
+    fn push(&mut self, letter: char) -> bool {
+        match letter {
+            _ if self.escaped => self.escaped = false,
+            '\\' => self.escaped = self.quoted,
+            '"' => self.quoted = !self.quoted,
+            '{' | '[' if !self.quoted => self.open += 1,
+            '}' | ']' if !self.quoted => self.open = self.open.saturating_sub(1),
+            _ => {}
+        }
+        self.open == 0 && matches!(letter, '}' | ']') && !self.quoted
+    }
+}
+
+/// What one step adds.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(in crate::engine) struct Parsed {
+    pub text: String,
+    pub calls: Vec<CallPiece>,
+}
+
+impl CallParser {
+    pub fn new(syntax: Arc<Syntax>) -> Self {
+        let heads = syntax.callable.iter();
+        let heads = heads.map(|(_, tool)| (syntax.format.head(&tool.name), tool.name.clone())).collect();
+        let state = match syntax.format {
+            _ if syntax.at_once => State::Markup(String::new()),
+            Format::Llama => State::Start(String::new()),
+            format => State::Text(StopMatcher::new(vec![format.opening().to_owned()])),
+        };
+        Self { syntax, heads, state, calls: 0 }
+    }
+
+    /// Whether the answer has a call.
+    pub fn called(&self) -> bool {
+        self.calls > 0
+    }
+
+    /// Whether the answer is no longer text.
+    pub fn is_calling(&self) -> bool {
+        matches!(self.state, State::Markup(_) | State::Arguments(_))
+    }
+
+    /// Takes a token and the text that is whole with it.
+    pub fn push(&mut self, id: u32, text: &str) -> Parsed {
+        let mut parsed = Parsed::default();
+        if !self.is_calling() && self.syntax.opening_id() == Some(id) {
+            parsed.text = self.finish();
+            self.state = State::Markup(String::new());
+        }
+        text.chars().for_each(|letter| self.letter(letter, &mut parsed));
+        parsed
+    }
+
+    /// Text that was held back, when nothing follows.
+    pub fn finish(&mut self) -> String {
+        match &mut self.state {
+            State::Start(held) => std::mem::take(held),
+            State::Text(opening) => opening.finish(),
+            _ => String::new(),
+        }
+    }
+
+    fn letter(&mut self, letter: char, parsed: &mut Parsed) {
+        match &mut self.state {
+            State::Plain => parsed.text.push(letter),
+            State::Text(opening) => {
+                let (text, found) = opening.push(letter.encode_utf8(&mut [0; 4]));
+                parsed.text.push_str(&text);
+                if found {
+                    self.state = State::Markup(String::new());
+                }
+            }
+            State::Start(held) => {
+                held.push(letter);
+                let begun = held.trim_start();
+                if begun == LLAMA {
+                    self.state = State::Markup(begun.to_owned());
+                } else if !LLAMA.starts_with(begun) {
+                    parsed.text.push_str(held);
+                    self.state = State::Plain;
+                }
+            }
+            State::Markup(seen) => {
+                seen.push(letter);
+                if let Some((_, name)) = self.heads.iter().find(|(head, _)| seen.ends_with(head.as_str())) {
+                    parsed.calls.push(CallPiece {
+                        index: self.calls,
+                        name: Some(name.clone()),
+                        arguments: String::new(),
+                    });
+                    self.calls += 1;
+                    self.state = State::Arguments(Depth::default());
+                }
+            }
+            State::Arguments(depth) => {
+                let over = depth.push(letter);
+                argue(&mut parsed.calls, self.calls.saturating_sub(1), letter);
+                if over {
+                    self.state = State::Markup(String::new());
+                }
+            }
+        }
+    }
+}
+
+/// Adds to the arguments of the call `index`.
+fn argue(calls: &mut Vec<CallPiece>, index: u32, letter: char) {
+    match calls.last_mut() {
+        Some(piece) if piece.index == index && piece.name.is_none() => piece.arguments.push(letter),
+        _ => calls.push(CallPiece { index, name: None, arguments: letter.to_string() }),
+    }
+}
+
+#[cfg(test)]
+mod tests;
