@@ -10,7 +10,7 @@ use outpost::models::safetensors::Folder;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::support::{TestAmbient, pieces, request};
+use crate::support::{TestAmbient, pieces, pool, request};
 
 const TEMPLATE: &str =
     "{{ bos_token }}{% for m in messages %}<u>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}";
@@ -73,7 +73,7 @@ async fn a_folder_is_listed_loaded_and_answers() {
         assert_eq!((info.kind, info.format, info.problem.as_deref()), (Kind::Text, "safetensors", None), "{}", info.id);
         assert_eq!((info.quantization.as_deref(), info.context_window), (Some("BF16"), Some(128)));
         let model = engine.models().load(&info.id).unwrap();
-        let user = Message { role: "user".to_owned(), content: "hi <s>".to_owned(), name: None };
+        let user = Message::new("user", "hi <s>");
         let prompt = model.prompt(&[user]).unwrap();
         assert_eq!(prompt, [30, 32, 7, 8, 26, 27, 18, 28, 33], "special tokens in text stay text");
         // Longer than LongRoPE's original context, so that both kinds of blocks are in use.
@@ -166,7 +166,7 @@ proptest! {
         fs::copy(fixture("qwen2").join("config.json"), dir.path().join("config.json")).unwrap();
         fs::write(dir.path().join("model.safetensors"), bytes).unwrap();
         if let Ok(folder) = Folder::open(dir.path()) {
-            let _ = Llama::load(&folder);
+            let _ = Llama::load(&folder, pool());
         }
     }
 }
