@@ -13,6 +13,7 @@ mod families;
 mod files;
 mod forms;
 mod guesses;
+mod hub;
 mod prefixes;
 mod prompts;
 mod queue;

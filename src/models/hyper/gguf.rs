@@ -46,7 +46,7 @@ impl Hyper {
         no_strangers(&sizes)?;
         let width = sizes.required("embedding_length", 1 << 16)?;
         let heads = sizes.required("attention.head_count", 1 << 10)?;
-        if !sizes.has("attention.key_length") && width % heads != 0 {
+        if !sizes.has("attention.key_length") && !width.is_multiple_of(heads) {
             return refuse(format!("the width {width} does not divide into {heads} heads"));
         }
         let head_width = sizes.optional("attention.key_length", width / heads, 1 << 12)?;
@@ -201,7 +201,7 @@ fn layers(sizes: &Sizes<'_>, family: &Family, blocks: usize, sparse: bool) -> Re
     let windowed = windowed(sizes, family, blocks)?;
     let layer = |block: usize| {
         let window = window.filter(|_| windowed.get(block).copied().unwrap_or(false));
-        let rotates = family.unrotated_every.is_none_or(|every| (block + 1) % every != 0);
+        let rotates = family.unrotated_every.is_none_or(|every| !(block + 1).is_multiple_of(every));
         let rope = if window.is_some() && family.local_rope_base.is_some() { 1 } else { 0 };
         Layer { rope: rotates.then_some(rope), window, sparse }
     };
@@ -237,7 +237,7 @@ fn windowed(sizes: &Sizes<'_>, family: &Family, blocks: usize) -> Result<Vec<boo
         (None, Windows::ButEvery(period)) => Some(period),
         (None, _) => None,
     };
-    Ok((0..blocks).map(|block| period.is_none_or(|period| (block + 1) % period != 0)).collect())
+    Ok((0..blocks).map(|block| period.is_none_or(|period| !(block + 1).is_multiple_of(period))).collect())
 }
 
 fn flags(array: &Array, blocks: usize) -> Result<Vec<bool>, ModelError> {

@@ -78,7 +78,7 @@ fn no_strangers(config: &Config<'_>) -> Result<()> {
 fn head_width(config: &Config<'_>, family: &Family, width: usize, heads: usize) -> Result<usize> {
     match config.whole("head_dim", 1 << 12)?.or(family.head_width) {
         Some(head_width) => Ok(head_width),
-        None if width % heads == 0 => Ok(width / heads),
+        None if width.is_multiple_of(heads) => Ok(width / heads),
         None => refuse(format!("the width {width} does not divide into {heads} heads")),
     }
 }
@@ -129,7 +129,7 @@ fn layers(config: &Config<'_>, family: &Family, blocks: usize, ropes: usize) -> 
     let layer = |(block, (rotates, window)): (usize, (bool, Option<usize>))| Layer {
         rope: rotates.then_some(if window.is_some() { ropes - 1 } else { 0 }),
         window,
-        sparse: !dense.contains(&(block as u64)) && (block + 1) % step == 0,
+        sparse: !dense.contains(&(block as u64)) && (block + 1).is_multiple_of(step),
     };
     Ok(rotates.into_iter().zip(windows).enumerate().map(layer).collect())
 }
@@ -141,7 +141,7 @@ fn rotates(config: &Config<'_>, family: &Family, blocks: usize) -> Result<Vec<bo
     match config.list("no_rope_layers", Value::as_u64)? {
         Some(list) if list.len() == blocks => Ok(list.iter().map(|one| *one != 0).collect()),
         Some(list) if !list.is_empty() => refuse(format!("no_rope_layers names {} layers of {blocks}", list.len())),
-        _ => Ok((1..=blocks).map(|layer| layer % every != 0).collect()),
+        _ => Ok((1..=blocks).map(|layer| !layer.is_multiple_of(every)).collect()),
     }
 }
 
@@ -161,7 +161,7 @@ fn windows(config: &Config<'_>, family: &Family, rotates: &[bool]) -> Result<Vec
         Windows::ButEvery(every) => {
             let every =
                 config.get("sliding_window_pattern").and_then(Value::as_u64).map_or(every, |every| every as usize);
-            (block + 1) % every.max(1) != 0
+            !(block + 1).is_multiple_of(every.max(1))
         }
     };
     let Some(types) = types else { return Ok((0..blocks).map(|block| window.filter(|_| ruled(block))).collect()) };

@@ -74,10 +74,10 @@ impl Hyper {
     /// What must hold between the numbers, whatever they were read from.
     fn check(self) -> Result<Self, ModelError> {
         let Self { heads, kv_heads, head_width, .. } = self;
-        if heads % kv_heads != 0 {
+        if !heads.is_multiple_of(kv_heads) {
             return refuse(format!("{heads} heads cannot share {kv_heads} key-value heads"));
         }
-        if head_width == 0 || head_width % 2 != 0 {
+        if head_width == 0 || !head_width.is_multiple_of(2) {
             return refuse(format!("heads of {head_width} numbers cannot be rotated"));
         }
         if let Some(ExpertSizes { count, used, .. }) = self.experts.as_ref().filter(|sizes| sizes.used > sizes.count) {
@@ -90,7 +90,7 @@ impl Hyper {
 
 fn check_rope(rope: &RopeSpec, head_width: usize) -> Result<(), ModelError> {
     let RopeSpec { rotated, scaling, .. } = rope;
-    if *rotated == 0 || rotated % 2 != 0 || *rotated > head_width {
+    if *rotated == 0 || !rotated.is_multiple_of(2) || *rotated > head_width {
         return refuse(format!("{rotated} of a head's {head_width} numbers cannot be rotated"));
     }
     let Scaling::Long(long) = scaling else { return Ok(()) };
