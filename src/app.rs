@@ -190,7 +190,8 @@ fn engine_settings(config: &Config) -> engine::Settings {
         config::KvType::Q8 => engine::KvType::Q8,
         config::KvType::F32 => engine::KvType::F32,
     };
-    engine::Settings { threads: config.threads, max_running: config.max_running, kv_type, ..defaults }
+    let (max_running, speculate) = (config.max_running, config.speculate);
+    engine::Settings { threads: config.threads, max_running, kv_type, speculate, ..defaults }
 }
 
 fn api(store: &Store, engine: &Engine, files: Files, ambient: Arc<dyn Ambient>) -> Api {

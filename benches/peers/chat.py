@@ -39,7 +39,7 @@ class Outpost:
         if os.environ.get("CARGO_TARGET_DIR"):
             command[0] = pathlib.Path(os.environ["CARGO_TARGET_DIR"]) / "release/outpost"
         command += ["--data", self.data.name, "--models", ROOT / "models", "--threads", str(threads), *more]
-        self.process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
         self.key = (pathlib.Path(self.data.name) / "admin.key").read_text().strip()
 
@@ -174,7 +174,7 @@ def concurrency(args, path):
     print("\n| streams | ours tok/s | llama.cpp tok/s | ratio | first token p50 (ours / theirs) | gap p50 | gap p95 |")
     print("|---|---|---|---|---|---|---|")
     for streams in args.streams:
-        ours, theirs = Outpost(args.model, args.threads), LlamaCpp(path, args.threads, streams)
+        ours, theirs = Outpost(args.model, args.threads, args.serve), LlamaCpp(path, args.threads, streams)
         ours.stream("warm", 4)
         runs = {"ours": [], "theirs": []}
         for run in range(args.runs):
@@ -195,7 +195,7 @@ def concurrency(args, path):
 
 def prefix(args):
     """A shared prefix of 1,500 tokens: cold, warm, and for another project."""
-    server = Outpost(args.model, args.threads)
+    server = Outpost(args.model, args.threads, args.serve)
     keys = [server.tenant("one"), server.tenant("two")]
     server.stream("warm", 4)
     cold, warm, other = [], [], []
@@ -217,7 +217,7 @@ def prefix(args):
 
 def stall(args):
     """Gaps of running streams, idle and while a prompt of 1,900 tokens arrives."""
-    server = Outpost(args.model, args.threads)
+    server = Outpost(args.model, args.threads, args.serve)
     server.stream("warm", 4)
     idle, busy = [], []
     for run in range(args.runs):
@@ -249,8 +249,10 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--streams", type=int, nargs="*", default=[1, 4, 8, 16, 32])
+    parser.add_argument("--serve", nargs="*", default=[], help="more arguments of outpost serve, without dashes")
     parser.add_argument("--only", choices=["concurrency", "prefix", "stall"])
     args = parser.parse_args()
+    args.serve = ["--" + one for one in args.serve]
     path = next((ROOT / "models" / args.model).glob("*.gguf"))
     if args.only in (None, "prefix"):
         prefix(args)

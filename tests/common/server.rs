@@ -228,6 +228,7 @@ pub fn config(folder: &Path) -> Config {
         memory: 2 << 30,
         kv_type: KvType::F16,
         max_running: 32,
+        speculate: true,
         open_metrics: false,
         pull: false,
         drain: Duration::from_secs(30),
