@@ -208,7 +208,8 @@ def prefix(args):
         assert usage["prompt_tokens_details"]["cached_tokens"] > 1400, usage
         times, usage = ask("second", keys[1])
         other.append(times[0])
-        assert usage["prompt_tokens_details"]["cached_tokens"] == 0, usage
+        # The template's own first words may come from this project's last prompt.
+        assert usage["prompt_tokens_details"]["cached_tokens"] < 64, usage
     server.close()
     cold, warm, other = map(statistics.median, (cold, warm, other))
     print(f"\nshared prefix of 1,500 tokens, time to first token: cold {cold * 1e3:.0f} ms, warm {warm * 1e3:.0f} ms")

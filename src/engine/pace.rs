@@ -39,7 +39,7 @@ impl Sizes {
 #[derive(Debug)]
 pub(super) struct Pace {
     most: usize,
-    /// A step of answers alone.
+    /// A step of one answer alone. Each further answer costs about as much as a prompt token.
     decode: Option<f64>,
     /// One prompt token.
     prompt: Option<f64>,
@@ -53,11 +53,16 @@ impl Pace {
         Self { most, decode: None, prompt: None, draft: None }
     }
 
-    /// Prompt tokens that the next step may take. `decoding`: whether answers run beside them.
-    pub fn chunk(&self, decoding: bool) -> usize {
+    /// A step of so many answers alone.
+    fn decode(&self, answers: usize) -> Option<f64> {
+        Some(self.decode? + answers.saturating_sub(1) as f64 * self.prompt.unwrap_or(0.))
+    }
+
+    /// Prompt tokens that the next step may take beside so many answers.
+    pub fn chunk(&self, answers: usize) -> usize {
         let Some(token) = self.prompt else { return FIRST.min(self.most) };
-        let room = match self.decode {
-            Some(decode) if decoding => decode * (STRETCH - 1.),
+        let room = match self.decode(answers) {
+            Some(decode) if answers > 0 => decode * (STRETCH - 1.),
             _ => LONGEST,
         };
         ((room / token) as usize).max(LEAST).min(self.most)
@@ -66,7 +71,7 @@ impl Pace {
     /// How often guesses must come true so that checking them saves more than it costs, if `answers`
     /// answers share a step. `None`: never.
     pub fn worth(&self, answers: usize) -> Option<f32> {
-        let own = self.decode? / answers.max(1) as f64;
+        let own = self.decode(answers)? / answers.max(1) as f64;
         let cost = self.draft.or(self.prompt)? / own;
         (cost < 1.).then_some(cost as f32)
     }
@@ -78,10 +83,11 @@ impl Pace {
         if took == 0. {
             return;
         }
-        let beside = if answers > 0 { self.decode.unwrap_or(0.) } else { 0. };
+        let beside = if answers > 0 { self.decode(answers).unwrap_or(0.) } else { 0. };
         let rest = (took - beside).max(took * 0.05);
+        let others = answers.saturating_sub(1) as f64 * self.prompt.unwrap_or(0.);
         match (prompt, draft) {
-            (0, 0) => blend(&mut self.decode, took),
+            (0, 0) => blend(&mut self.decode, (took - others).max(took / answers.max(1) as f64)),
             (0, _) => blend(&mut self.draft, rest / draft as f64),
             (_, 0) if prompt >= LEAST.min(self.most) => blend(&mut self.prompt, rest / prompt as f64),
             _ => {}
@@ -105,20 +111,23 @@ mod tests {
     #[test]
     fn prompts_take_what_running_answers_leave() {
         let mut pace = Pace::new(512);
-        assert_eq!(pace.chunk(true), 32, "careful before anything is known");
-        measured(0, 4, 0, 20, &mut pace);
+        assert_eq!(pace.chunk(1), 32, "careful before anything is known");
+        measured(0, 1, 0, 20, &mut pace);
         measured(100, 0, 0, 50, &mut pace);
-        assert_eq!(pace.chunk(true), 60, "30 ms at half a millisecond each");
-        assert_eq!(pace.chunk(false), 500, "a quarter of a second");
+        assert_eq!(pace.chunk(1), 60, "30 ms at half a millisecond each");
+        assert_eq!(pace.chunk(21), 90, "many answers take longer by themselves");
+        assert_eq!(pace.chunk(0), 500, "a quarter of a second");
+        measured(0, 21, 0, 30, &mut pace);
+        assert_eq!(pace.chunk(1), 60, "which says the same of one");
         measured(100, 0, 0, 1_000, &mut pace);
-        assert_eq!((pace.chunk(true), pace.chunk(false)), (16, 25));
+        assert_eq!((pace.chunk(1), pace.chunk(0)), (16, 25));
     }
 
     #[test]
     fn the_setting_is_the_most() {
         let mut pace = Pace::new(32);
         measured(32, 0, 0, 1, &mut pace);
-        assert_eq!((pace.chunk(false), Pace::new(8).chunk(true)), (32, 8));
+        assert_eq!((pace.chunk(0), Pace::new(8).chunk(1)), (32, 8));
     }
 
     #[test]
@@ -128,8 +137,8 @@ mod tests {
         measured(0, 1, 0, 20, &mut pace);
         measured(100, 0, 0, 400, &mut pace);
         assert!((pace.worth(1).unwrap() - 0.2).abs() < 1e-3);
-        assert_eq!(pace.worth(5), None, "four milliseconds to save four");
-        measured(0, 1, 5, 40, &mut pace);
-        assert!((pace.worth(4).unwrap() - 0.8).abs() < 1e-3, "{:?}", pace.worth(4));
+        assert!((pace.worth(5).unwrap() - 4. / 7.2).abs() < 1e-3, "{:?}", pace.worth(5));
+        measured(0, 1, 5, 60, &mut pace);
+        assert_eq!(pace.worth(5), None, "eight milliseconds to save seven");
     }
 }

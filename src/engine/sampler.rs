@@ -153,19 +153,8 @@ impl Sampler {
         if !best.is_finite() {
             return None;
         }
-        let mut candidates: Vec<Candidate> = logits
-            .iter()
-            .enumerate()
-            .filter(|(_, logit)| logit.is_finite())
-            .map(|(id, &logit)| (id as u32, logit))
-            .collect();
         let most = self.settings.top_k as usize;
-        if most > 0 && most < candidates.len() {
-            candidates.select_nth_unstable_by(most - 1, likelier);
-            candidates.truncate(most);
-            // The selection leaves an order that depends on the algorithm; ids do not.
-            candidates.sort_unstable_by_key(|candidate| candidate.0);
-        }
+        let mut candidates = if most > 0 { likeliest(logits, most) } else { finite(logits).collect() };
         for candidate in &mut candidates {
             candidate.1 = ((candidate.1 - best) / self.settings.temperature).exp();
         }
@@ -179,9 +168,46 @@ fn likelier(one: &Candidate, other: &Candidate) -> std::cmp::Ordering {
     other.1.total_cmp(&one.1).then(one.0.cmp(&other.0))
 }
 
+fn finite(logits: &[f32]) -> impl Iterator<Item = Candidate> {
+    logits.iter().enumerate().filter(|(_, logit)| logit.is_finite()).map(|(id, &logit)| (id as u32, logit))
+}
+
 fn greedy(logits: &[f32]) -> Option<u32> {
-    let candidates = logits.iter().enumerate().filter(|(_, logit)| logit.is_finite());
-    candidates.map(|(id, &logit)| (id as u32, logit)).min_by(likelier).map(|candidate| candidate.0)
+    let mut best: Option<Candidate> = None;
+    for (id, logit) in finite(logits) {
+        // Of equal ones the first stays.
+        if best.is_none_or(|best| logit > best.1) {
+            best = Some((id, logit));
+        }
+    }
+    best.map(|best| best.0)
+}
+
+/// The `most` likeliest candidates, by id. One pass: few logits are above the bar once it is known.
+fn likeliest(logits: &[f32], most: usize) -> Vec<Candidate> {
+    let room = most.saturating_mul(2).clamp(64, logits.len().max(64));
+    let mut kept: Vec<Candidate> = Vec::with_capacity(room);
+    let mut bar = f32::NEG_INFINITY;
+    let shrink = |kept: &mut Vec<Candidate>| {
+        if most < kept.len() {
+            kept.select_nth_unstable_by(most - 1, likelier);
+            kept.truncate(most);
+        }
+    };
+    for candidate in finite(logits) {
+        // Of equal ones the first stays, so the bar itself is not passed.
+        if candidate.1 > bar {
+            kept.push(candidate);
+            if kept.len() >= room && most < kept.len() {
+                shrink(&mut kept);
+                bar = kept.iter().map(|candidate| candidate.1).fold(f32::INFINITY, f32::min);
+            }
+        }
+    }
+    shrink(&mut kept);
+    // The selection leaves an order that depends on the algorithm; ids do not.
+    kept.sort_unstable_by_key(|candidate| candidate.0);
+    kept
 }
 
 /// Keeps the fewest likeliest candidates whose weights reach `share` of all. A few candidates hold

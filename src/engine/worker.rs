@@ -97,7 +97,7 @@ impl Worker {
         if let Some(worth) = self.pace.worth(decoding).filter(|_| self.shared.settings.speculate) {
             self.jobs.iter_mut().for_each(|(id, job)| job.guess(*id, &mut inbox.scheduler, worth));
         }
-        let chunk = self.pace.chunk(decoding > 0);
+        let chunk = self.pace.chunk(decoding);
         let plan = inbox.scheduler.plan(self.shared.budget.room(), chunk);
         for row in plan.batches.iter().flat_map(|batch| &batch.rows) {
             if let Some(arrival) = inbox.arrivals.remove(&row.sequence.request) {

@@ -15,6 +15,7 @@ use super::block::{Block, Norm};
 use super::hyper::{Hyper, Layer};
 use super::kv::{BlockId, KvArena, KvCache, KvShape, KvType};
 use super::linear::Linear;
+use super::ops::numbers;
 use super::rope::{Angles, Rope};
 use super::weights::{Loader, Weights};
 
@@ -149,8 +150,10 @@ impl Llama {
         if let Some(cap) = self.hyper.output_cap.map(f64::from) {
             logits = ((logits / cap)?.tanh()? * cap)?;
         }
-        let mut logits = logits.to_vec2::<f32>()?.into_iter();
-        Ok(wanted.into_iter().map(|range| logits.by_ref().take(range.len()).collect()).collect())
+        numbers(&logits, |logits| {
+            let mut rows = logits.chunks_exact(self.hyper.vocabulary).map(<[f32]>::to_vec);
+            wanted.into_iter().map(|range| rows.by_ref().take(range.len()).collect()).collect()
+        })
     }
 
     /// Attention of all rows in one layer, given their queries, keys and values

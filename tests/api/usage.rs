@@ -24,7 +24,7 @@ fn a_prompt_that_was_computed_before_is_told_and_metered_apart() {
         let body = json!({ "model": MODEL, "messages": [{ "role": "user", "content": words }], "max_tokens": 2,
             "stream": stream, "stream_options": stream.then(|| json!({ "include_usage": true })) });
         let answer = server.call(Method::POST, "/openai/v1/chat/completions", Some(key), Some(&body));
-        let last = answer.text.lines().filter_map(|line| line.strip_prefix("data: {")).last();
+        let last = answer.text.lines().filter_map(|line| line.strip_prefix("data: {")).next_back();
         let whole = last.map_or_else(|| answer.text.clone(), |line| format!("{{{line}"));
         let usage = &serde_json::from_str::<Value>(&whole).unwrap()["usage"];
         let count = |value: &Value| value.as_u64().unwrap();

@@ -118,3 +118,17 @@ fn choices_have_streams_of_their_own() {
     assert_eq!(draw(0), draw(0));
     assert_ne!(draw(0), draw(1));
 }
+
+proptest::proptest! {
+    #[test]
+    fn the_likeliest_are_those_of_a_full_sort(logits in proptest::collection::vec(-4i8..4, 1..400), most in 1usize..300) {
+        // Many equal ones, so that ids decide.
+        let logits: Vec<f32> = logits.into_iter().map(f32::from).collect();
+        let mut sorted: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
+        sorted.sort_by(super::likelier);
+        sorted.truncate(most);
+        proptest::prop_assert_eq!(super::greedy(&logits), sorted.first().map(|first| first.0));
+        sorted.sort_by_key(|candidate| candidate.0);
+        proptest::prop_assert_eq!(super::likeliest(&logits, most), sorted);
+    }
+}
