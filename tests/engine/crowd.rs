@@ -62,12 +62,13 @@ async fn share(mut sides: [Vec<Ticket>; 2], enough: usize) -> [usize; 2] {
 /// T9: a tenant with much work and one with less, both with work waiting.
 #[tokio::test]
 async fn tenants_get_equal_shares() {
-    let rig = slow(|settings| settings.max_running = 8);
+    let rig = slow(|settings| (settings.max_running, settings.max_queued_requests) = (8, 1_000));
     let ask = |tenant, count: u32| -> Vec<Ticket> {
-        let one = |at| Generation { tenant, ..request(prompt(at, 10), 60) };
+        let one = |at| Generation { tenant, ..request(prompt(at, 10), 30) };
         (0..count).map(|at| rig.engine.submit(&rig.model, one(at)).unwrap()).collect()
     };
-    let counts = share([ask(1, 100), ask(2, 40)], 2_500).await;
+    // So many that four answers more or less are nothing.
+    let counts = share([ask(1, 300), ask(2, 150)], 6_000).await;
     let ratio = counts[0] as f64 / counts[1] as f64;
     assert!((0.85..1.18).contains(&ratio), "{counts:?}");
     rig.settle().await;
