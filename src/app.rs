@@ -94,7 +94,7 @@ impl App {
         let engine = Engine::start(engine_settings(config), ambient.clone())?;
         let control = Control::listen(&data, store.clone())?;
         let files = Files::start(store.clone(), ambient.clone()).await.map_err(StartError::Setup)?;
-        let api = Data::new(Api { open_metrics: config.open_metrics, ..api(&store, &engine, files, ambient) });
+        let api = Data::new(api(config, &store, &engine, files, ambient));
         let limits = server::Limits { drain: config.drain, ..server::Limits::default() };
         let server = server::build(api.clone(), listener, tls, limits)?;
         // The last sixth is for the error events to reach their clients.
@@ -194,7 +194,7 @@ fn engine_settings(config: &Config) -> engine::Settings {
     engine::Settings { threads: config.threads, max_running, kv_type, speculate, ..defaults }
 }
 
-fn api(store: &Store, engine: &Engine, files: Files, ambient: Arc<dyn Ambient>) -> Api {
+fn api(config: &Config, store: &Store, engine: &Engine, files: Files, ambient: Arc<dyn Ambient>) -> Api {
     let limits = Limits::new(store.clone(), ambient.clone());
     let conversations = Conversations::new(store.clone(), ambient.clone());
     let agents = Agents::new(store.clone(), ambient.clone());
@@ -214,7 +214,7 @@ fn api(store: &Store, engine: &Engine, files: Files, ambient: Arc<dyn Ambient>) 
         chat: Chat::new(engine.clone(), ambient.clone(), recall),
         store: store.clone(),
         ambient,
-        open_metrics: false,
+        open_metrics: config.open_metrics,
         draining: AtomicBool::new(false),
     }
 }

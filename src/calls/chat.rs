@@ -187,12 +187,17 @@ impl Running {
 
     async fn receive(&mut self) -> Option<Result<Piece>> {
         let piece = self.pieces.recv().await?;
-        Some(piece.map_err(fail).inspect(|piece| {
-            count(&mut self.generated, piece);
-            self.cached_tokens = piece.cached;
-            self.bill.cached(piece.cached.into());
-            self.bill.output(self.usage().completion_tokens.into());
-        }))
+        Some(piece.map_err(fail).inspect(|piece| self.count(piece)))
+    }
+
+    /// Puts on the bill what a piece tells.
+    fn count(&mut self, piece: &Piece) {
+        if let Some(generated) = self.generated.get_mut(piece.choice as usize) {
+            *generated = piece.generated;
+        }
+        self.cached_tokens = piece.cached;
+        self.bill.cached(piece.cached.into());
+        self.bill.output(self.usage().completion_tokens.into());
     }
 
     /// Puts what was used on the disk; before the last byte of a stream. Whole answers are closed
@@ -228,17 +233,8 @@ impl Running {
 impl Drop for Running {
     /// A client that left is billed for what was made, received or not.
     fn drop(&mut self) {
-        for piece in self.pieces.leave() {
-            count(&mut self.generated, &piece);
-            self.bill.cached(piece.cached.into());
-        }
-        self.bill.output(self.usage().completion_tokens.into());
-    }
-}
-
-fn count(generated: &mut [u32], piece: &Piece) {
-    if let Some(count) = generated.get_mut(piece.choice as usize) {
-        *count = piece.generated;
+        let left: Vec<Piece> = self.pieces.leave().collect();
+        left.iter().for_each(|piece| self.count(piece));
     }
 }
 

@@ -109,6 +109,7 @@ impl Worker {
                 self.jobs.insert(row.sequence.request, job);
             }
         }
+        self.arenas.retain(|model, _| inbox.scheduler.knows(*model));
         drop(inbox);
         self.shared.metrics.preempt(plan.preempted);
         unread.into_iter().for_each(|(_, job)| job.fail(Failure::Unread));
@@ -122,9 +123,6 @@ impl Worker {
                 arena.release(*block);
             }
         }
-        let inbox = self.shared.lock();
-        self.arenas.retain(|model, _| inbox.scheduler.knows(*model));
-        drop(inbox);
         for batch in &plan.batches {
             let Some(model) = self.model(batch) else { continue };
             let shape = model.kv_shape(self.shared.settings.kv_type);

@@ -1,22 +1,10 @@
 //! Attention of a ragged batch over KV blocks.
 
 use candle_core::Result;
-use outpost_kernels::{Blocks, Pool, Sequence, Shape, attend};
+pub(super) use outpost_kernels::Shape;
+use outpost_kernels::{Blocks, Pool, Sequence, attend};
 
 use super::kv::{BLOCK, BlockId, KvArena};
-
-/// What all rows of a step have in common in one layer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Attention {
-    pub layer: usize,
-    pub heads: usize,
-    /// Factor of the scores before softmax.
-    pub scale: f32,
-    /// Positions that a query looks back on, its own included; `None` is all.
-    pub window: Option<usize>,
-    /// Scores are squeezed below this by `cap · tanh(score / cap)`.
-    pub softcap: Option<f32>,
-}
 
 /// One row's place in the batch and in its sequence.
 #[derive(Clone, Copy, Debug)]
@@ -47,43 +35,38 @@ pub(super) fn keep(arena: &mut KvArena, layer: usize, spans: &[Span<'_>], keys: 
     Ok(())
 }
 
-impl Attention {
-    /// `queries` and the result: `[tokens, heads * head_width]`. Keys and values of the rows
-    /// themselves are in their blocks already.
-    pub fn over(&self, pool: &Pool, arena: &KvArena, spans: &[Span<'_>], queries: &[f32]) -> Result<Vec<f32>> {
-        let shape = Shape {
-            heads: self.heads,
-            kv_heads: arena.shape().kv_heads,
-            width: arena.shape().head_width,
-            block: BLOCK,
-            scale: self.scale,
-            causal: true,
-            window: self.window,
-            soft_cap: self.softcap,
-        };
-        let views: Vec<_> = spans
-            .iter()
-            .map(|span| {
-                let needed = (span.start + span.count).div_ceil(BLOCK);
-                arena.view(self.layer, span.blocks.get(..needed).unwrap_or(span.blocks), needed)
-            })
-            .collect::<Result<_>>()?;
-        let row = shape.heads * shape.width;
-        let sequences: Vec<Sequence<'_>> = spans
-            .iter()
-            .zip(&views)
-            .map(|(span, view)| Sequence {
-                queries: queries.get(span.offset * row..(span.offset + span.count) * row).unwrap_or_default(),
-                rows: span.count,
-                start: span.start,
-                keys: view.0.as_blocks(),
-                values: view.1.as_blocks(),
-            })
-            .collect();
-        let mut out = vec![0.; queries.len()];
-        attend(pool, &sequences, &shape, &mut out);
-        Ok(out)
-    }
+/// Attention in one layer: `queries` and the result are `[tokens, heads * head_width]`. Keys and
+/// values of the rows themselves are in their blocks already.
+pub(super) fn over(
+    pool: &Pool,
+    arena: &KvArena,
+    layer: usize,
+    shape: &Shape,
+    spans: &[Span<'_>],
+    queries: &[f32],
+) -> Result<Vec<f32>> {
+    let views: Vec<_> = spans
+        .iter()
+        .map(|span| {
+            let needed = (span.start + span.count).div_ceil(BLOCK);
+            arena.view(layer, span.blocks.get(..needed).unwrap_or(span.blocks), needed)
+        })
+        .collect::<Result<_>>()?;
+    let row = shape.heads * shape.width;
+    let sequences: Vec<Sequence<'_>> = spans
+        .iter()
+        .zip(&views)
+        .map(|(span, view)| Sequence {
+            queries: queries.get(span.offset * row..(span.offset + span.count) * row).unwrap_or_default(),
+            rows: span.count,
+            start: span.start,
+            keys: view.0.as_blocks(),
+            values: view.1.as_blocks(),
+        })
+        .collect();
+    let mut out = vec![0.; queries.len()];
+    attend(pool, &sequences, shape, &mut out);
+    Ok(out)
 }
 
 /// The slices of a sequence's blocks in one layer.

@@ -10,10 +10,10 @@ use candle_core::{Device, Result, Tensor};
 use outpost_kernels::Pool;
 
 use super::ModelError;
-use super::attention::{self, Attention, Span};
+use super::attention::{self, Span};
 use super::block::{Block, Norm};
 use super::hyper::{Hyper, Layer};
-use super::kv::{BlockId, KvArena, KvCache, KvShape, KvType};
+use super::kv::{BLOCK, BlockId, KvArena, KvCache, KvShape, KvType};
 use super::linear::Linear;
 use super::ops::numbers;
 use super::rope::{Angles, Rope};
@@ -166,7 +166,7 @@ impl Llama {
         angles: &[Angles],
         arena: &mut KvArena,
     ) -> Result<Tensor> {
-        let Hyper { heads, kv_heads, head_width, rope_style, attention_scale: scale, attention_cap: softcap, .. } =
+        let Hyper { heads, kv_heads, head_width, rope_style, attention_scale: scale, attention_cap: soft_cap, .. } =
             self.hyper;
         let (shape, numbers) = (q.shape().clone(), |x: Tensor| x.flatten_all()?.to_vec1::<f32>());
         let (mut queries, mut keys, values) = (numbers(q)?, numbers(k)?, numbers(v)?);
@@ -175,8 +175,18 @@ impl Llama {
             angles.rotate(&self.pool, &mut keys, kv_heads, head_width, rope_style);
         }
         attention::keep(arena, index, spans, &keys, &values)?;
-        let attention = Attention { layer: index, heads, scale, window: layer.window, softcap };
-        Tensor::from_vec(attention.over(&self.pool, arena, spans, &queries)?, shape, &Device::Cpu)
+        let kind = attention::Shape {
+            heads,
+            kv_heads,
+            width: head_width,
+            block: BLOCK,
+            scale,
+            causal: true,
+            window: layer.window,
+            soft_cap,
+        };
+        let mixed = attention::over(&self.pool, arena, index, &kind, spans, &queries)?;
+        Tensor::from_vec(mixed, shape, &Device::Cpu)
     }
 }
 

@@ -19,6 +19,7 @@ mod grace;
 pub mod holdings;
 mod job;
 pub mod jobs;
+pub mod json;
 pub mod keys;
 pub mod limits;
 pub mod page;

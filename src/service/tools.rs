@@ -4,10 +4,10 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
+use super::json::{name, object, optional, wrong};
 use crate::error::{Error, Result};
 
 const MOST_TOOLS: usize = 128;
-const LONGEST_NAME: usize = 64;
 
 /// Checks a JSON array of function tools, given as text.
 pub(super) fn check(json: &str) -> Result<()> {
@@ -43,28 +43,13 @@ fn check_tool<'a>(field: &str, tool: &'a Value) -> Result<&'a str> {
     let field = format!("{field}.function");
     let function = object(&field, tool.get("function"))?;
     known(&field, function, &["name", "description", "parameters", "strict"])?;
-    optional(&field, function, "description", "a string", Value::is_string)?;
-    optional(&field, function, "parameters", "a JSON object, the schema of the arguments", Value::is_object)?;
-    optional(&field, function, "strict", "true or false", Value::is_boolean)?;
-    name(&format!("{field}.name"), function.get("name"))
-}
-
-fn name<'a>(field: &str, name: Option<&'a Value>) -> Result<&'a str> {
-    let plain = |name: &&str| {
-        (1..=LONGEST_NAME).contains(&name.len())
-            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+    let given = |name: &str, what: &str, fits: fn(&Value) -> bool| {
+        optional(&format!("{field}.{name}"), function.get(name), what, fits)
     };
-    match name.and_then(Value::as_str).filter(plain) {
-        Some(name) => Ok(name),
-        None => wrong(field, &format!("must be 1 to {LONGEST_NAME} letters, digits, underscores or hyphens")),
-    }
-}
-
-fn object<'a>(field: &str, value: Option<&'a Value>) -> Result<&'a Map<String, Value>> {
-    match value.and_then(Value::as_object) {
-        Some(object) => Ok(object),
-        None => wrong(field, "must be an object"),
-    }
+    given("description", "a string", Value::is_string)?;
+    given("parameters", "a JSON object, the schema of the arguments", Value::is_object)?;
+    given("strict", "true or false", Value::is_boolean)?;
+    name(&format!("{field}.name"), function.get("name"))
 }
 
 fn known(field: &str, object: &Map<String, Value>, names: &[&str]) -> Result<()> {
@@ -75,23 +60,4 @@ fn known(field: &str, object: &Map<String, Value>, names: &[&str]) -> Result<()>
             wrong(&format!("{field}.{name}"), &format!("is unknown. The fields are {}", names.join(", ")))
         }
     }
-}
-
-fn optional(
-    field: &str,
-    object: &Map<String, Value>,
-    name: &str,
-    what: &str,
-    fits: impl Fn(&Value) -> bool,
-) -> Result<()> {
-    match object.get(name) {
-        Some(value) if !value.is_null() && !fits(value) => {
-            wrong(&format!("{field}.{name}"), &format!("must be {what}"))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn wrong<T>(field: &str, what: &str) -> Result<T> {
-    Err(Error::invalid(field, format!("'{field}' {what}.")))
 }

@@ -3,6 +3,7 @@
 
 use serde_json::{Map, Value};
 
+use super::json::wrong;
 use crate::error::{Error, Result};
 
 /// What is done with fields of a message that no client is known to need.
@@ -146,10 +147,6 @@ fn optional_text(field: &str, message: &Map<String, Value>, name: &str) -> Resul
         Some(Value::String(_)) => Ok(true),
         Some(_) => wrong(&format!("{field}.{name}"), "must be a string"),
     }
-}
-
-fn wrong<T>(field: &str, what: &str) -> Result<T> {
-    Err(Error::invalid(field, format!("'{field}' {what}.")))
 }
 
 fn shorten(text: &str) -> String {

@@ -8,10 +8,9 @@ use utoipa::ToSchema;
 
 use crate::calls::demand::{Choice, Demand};
 use crate::engine::Text;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::http::input::shorten;
-
-const LONGEST_NAME: usize = 64;
+use crate::service::json::{name, object, optional, wrong};
 
 /// `text`: anything. `json_object`: any JSON object. `json_schema`: JSON that obeys the schema.
 #[derive(ToSchema)]
@@ -151,24 +150,6 @@ fn tool_choice(choice: &Value) -> Result<Choice> {
 
 const CHOICES: &str = "'none', 'auto', 'required' or {\"type\": \"function\", \"function\": {\"name\": …}}";
 
-fn name<'a>(field: &str, name: Option<&'a Value>) -> Result<&'a str> {
-    let plain = |name: &&str| {
-        (1..=LONGEST_NAME).contains(&name.len())
-            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
-    };
-    match name.and_then(Value::as_str).filter(plain) {
-        Some(name) => Ok(name),
-        None => wrong(field, &format!("must be 1 to {LONGEST_NAME} letters, digits, underscores or hyphens")),
-    }
-}
-
-fn object<'a>(field: &str, value: Option<&'a Value>) -> Result<&'a Map<String, Value>> {
-    match value.and_then(Value::as_object) {
-        Some(object) => Ok(object),
-        None => wrong(field, "must be an object"),
-    }
-}
-
 fn known(field: &str, object: &Map<String, Value>, names: &[&str]) -> Result<()> {
     match object.iter().find(|(name, value)| !names.contains(&name.as_str()) && !value.is_null()) {
         None => Ok(()),
@@ -177,15 +158,4 @@ fn known(field: &str, object: &Map<String, Value>, names: &[&str]) -> Result<()>
             wrong(&format!("{field}.{}", shorten(name)), &text)
         }
     }
-}
-
-fn optional(field: &str, value: Option<&Value>, what: &str, fits: impl Fn(&Value) -> bool) -> Result<()> {
-    match value {
-        Some(value) if !value.is_null() && !fits(value) => wrong(field, &format!("must be {what}")),
-        _ => Ok(()),
-    }
-}
-
-fn wrong<T>(field: &str, what: &str) -> Result<T> {
-    Err(Error::invalid(field, format!("'{field}' {what}.")))
 }
