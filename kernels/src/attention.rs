@@ -1,10 +1,11 @@
 //! Causal attention over keys and values in blocks, without a score matrix.
 //!
 //! Softmax is taken online (Milakov and Gimelshein 2018, <https://arxiv.org/abs/1805.02867>; blocked as
-//! in Dao et al. 2022, <https://arxiv.org/abs/2205.14135>). Keys go by tiles of 32 positions, turned so
-//! that positions are lanes, and by chunks of 256; each chunk has a softmax of its own, and chunks are
-//! joined from the left. Tiles and chunks begin at multiples of their size, so the order of operations
-//! for a query depends on its position alone: not on the rows beside it, nor on who works on what.
+//! in Dao et al. 2022, <https://arxiv.org/abs/2205.14135>). Keys lie turned, so that positions are
+//! lanes; they go by tiles of 32 positions and by chunks of 256; each chunk has a softmax of its own,
+//! and chunks are joined from the left. Tiles and chunks begin at multiples of their size, so the order
+//! of operations for a query depends on its position alone: not on the rows beside it, nor on who works
+//! on what, nor on whether a tile was copied to floats first.
 
 use std::cell::RefCell;
 
@@ -14,14 +15,16 @@ use crate::Pool;
 use crate::buffer::Shards;
 use crate::simd::{Kernel, LANES, Simd, run, store_part};
 
-/// Positions that are staged together.
-const TILE: usize = 32;
+/// Positions in a block of keys or values: one a lane.
+pub const POSITIONS: usize = LANES;
+/// Positions that are worked on together.
+const TILE: usize = 2 * POSITIONS;
 /// Positions with a softmax of their own, and the unit of work at depth.
 const CHUNK: usize = 256;
-/// Positions between what is worked on and what is asked for: with few queries memory is the limit.
-const AHEAD: usize = TILE;
 /// Queries of one task, about.
 const QUERIES: usize = 64;
+/// So few queries read keys and values where they lie.
+const DIRECT: usize = 8;
 /// Stands for minus infinity where a difference of two must not be NaN.
 const LOWEST: f32 = -1e30;
 
@@ -33,8 +36,6 @@ pub struct Shape {
     pub kv_heads: usize,
     /// Numbers in a head of queries, keys and values.
     pub width: usize,
-    /// Positions in a block of keys or values.
-    pub block: usize,
     /// Factor of the products of queries and keys, usually `1 / sqrt(width)`.
     pub scale: f32,
     /// A row sees itself and what came before; otherwise all `start + rows` positions.
@@ -45,17 +46,24 @@ pub struct Shape {
     pub soft_cap: Option<f32>,
 }
 
-/// Blocks of keys or of values: each `[kv_heads, block, width]`, the first holding positions 0 to
-/// `block`, and so on. What lies behind the last position is not read.
+/// A sequence's keys and values, in blocks of [`POSITIONS`] positions: the first blocks hold positions
+/// 0 to 16, and so on. What lies behind the last position may be anything.
 #[derive(Clone, Copy, Debug)]
 pub enum Blocks<'a> {
-    F32(&'a [&'a [f32]]),
-    F16(&'a [&'a [f16]]),
-    /// Bytes, and a factor for each row of them: `[kv_heads, block]`.
-    Q8(&'a [(&'a [i8], &'a [f32])]),
+    F32(Pair<'a, &'a [f32]>),
+    F16(Pair<'a, &'a [f16]>),
+    /// Bytes, and a factor for each position of a head: `[kv_heads, 16]`.
+    Q8(Pair<'a, (&'a [i8], &'a [f32])>),
 }
 
-/// One sequence's part: its rows follow `start` earlier positions; keys and values hold both.
+/// Blocks of keys, each `[kv_heads, width, 16]`, and of values, each `[kv_heads, 16, width]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Pair<'a, T> {
+    pub keys: &'a [T],
+    pub values: &'a [T],
+}
+
+/// One sequence's part: its rows follow `start` earlier positions; the blocks hold both.
 #[derive(Clone, Copy, Debug)]
 pub struct Sequence<'a> {
     /// `[rows, heads, width]`, rotated, not scaled.
@@ -63,21 +71,23 @@ pub struct Sequence<'a> {
     pub rows: usize,
     /// Position of the first row.
     pub start: usize,
-    pub keys: Blocks<'a>,
-    pub values: Blocks<'a>,
+    pub blocks: Blocks<'a>,
+}
+
+impl<T> Pair<'_, T> {
+    fn hold(&self, blocks: usize, whole: impl Fn(&T) -> bool) -> bool {
+        [self.keys, self.values].iter().all(|all| all.get(..blocks).is_some_and(|all| all.iter().all(&whole)))
+    }
 }
 
 impl Blocks<'_> {
     fn hold(&self, positions: usize, shape: &Shape) -> bool {
-        let (blocks, rows) = (positions.div_ceil(shape.block), shape.kv_heads * shape.block);
+        let (blocks, rows) = (positions.div_ceil(POSITIONS), shape.kv_heads * POSITIONS);
         let size = rows * shape.width;
         match self {
-            Self::F32(all) => all.len() >= blocks && all[..blocks].iter().all(|block| block.len() == size),
-            Self::F16(all) => all.len() >= blocks && all[..blocks].iter().all(|block| block.len() == size),
-            Self::Q8(all) => {
-                let fits = |(codes, scales): &(&[i8], &[f32])| codes.len() == size && scales.len() == rows;
-                all.len() >= blocks && all[..blocks].iter().all(fits)
-            }
+            Self::F32(all) => all.hold(blocks, |block| block.len() == size),
+            Self::F16(all) => all.hold(blocks, |block| block.len() == size),
+            Self::Q8(all) => all.hold(blocks, |(codes, scales)| codes.len() == size && scales.len() == rows),
         }
     }
 }
@@ -105,17 +115,13 @@ impl Shape {
 /// Where lengths do not fit each other.
 pub fn attend(pool: &Pool, sequences: &[Sequence<'_>], shape: &Shape, out: &mut [f32]) {
     let row = shape.heads * shape.width;
-    assert!(
-        shape.kv_heads > 0 && shape.heads.is_multiple_of(shape.kv_heads) && shape.block > 0,
-        "impossible {shape:?}"
-    );
-    assert!(shape.width <= 2 * ZEROS.len(), "heads have up to {} numbers", 2 * ZEROS.len());
+    assert!(shape.kv_heads > 0 && shape.heads.is_multiple_of(shape.kv_heads), "impossible {shape:?}");
     assert!(shape.window != Some(0), "a window holds the row itself at least");
     assert_eq!(out.len(), sequences.iter().map(|sequence| sequence.rows * row).sum::<usize>(), "outputs");
     for sequence in sequences {
         assert_eq!(sequence.queries.len(), sequence.rows * row, "queries are [rows, heads, width]");
         let total = sequence.start + sequence.rows;
-        assert!(sequence.keys.hold(total, shape) && sequence.values.hold(total, shape), "{total} positions of blocks");
+        assert!(sequence.blocks.hold(total, shape), "{total} positions of blocks");
     }
     if row == 0 {
         return;
@@ -271,6 +277,9 @@ unsafe fn finish<S: Simd>(state: &[f32], out: *mut f32, shape: &Shape) {
 
 /// What keys and values are made of.
 trait Number: Copy + Default {
+    /// Positions have factors.
+    const SCALED: bool = false;
+
     /// # Safety
     /// As [`Simd`] says; 16 numbers are there.
     unsafe fn load<S: Simd>(from: *const Self) -> S::F;
@@ -293,6 +302,8 @@ impl Number for f16 {
 }
 
 impl Number for i8 {
+    const SCALED: bool = true;
+
     #[inline(always)]
     unsafe fn load<S: Simd>(from: *const Self) -> S::F {
         // SAFETY: as the trait says.
@@ -300,126 +311,182 @@ impl Number for i8 {
     }
 }
 
-/// Rows of a tile: where each begins, and its factor.
-type Rows<T> = [(*const T, f32); TILE];
+/// A tile's keys and values of one head, as floats.
+trait Source<S: Simd>: Copy {
+    /// Number `at` of the keys of all 32 positions.
+    ///
+    /// # Safety
+    /// As [`Simd`] says; `at` is below the head's width.
+    unsafe fn keys(&self, at: usize) -> [S::F; 2];
 
-/// Stands for positions behind the end, for heads of up to 1,024 numbers.
-static ZEROS: [u64; 512] = [0; 512];
+    /// Numbers `at .. at + 16` of the value at a position.
+    ///
+    /// # Safety
+    /// As [`Simd`] says; the tile holds the position, and `at` is below the padded width.
+    unsafe fn values(&self, position: usize, at: usize) -> S::F;
 
-/// Sixteen rows' numbers `at .. at + count`.
-///
-/// # Safety
-/// As [`Simd`] says; the rows have those numbers.
-#[inline(always)]
-unsafe fn square<S: Simd, T: Number>(rows: &Rows<T>, half: usize, at: usize, count: usize) -> [S::F; LANES] {
-    // SAFETY: as the caller says; a short row's numbers are copied first.
-    unsafe {
-        let mut square = [S::splat(0.0); LANES];
-        if count < LANES {
-            let mut copies = [[T::default(); LANES]; LANES];
-            for lane in 0..LANES {
-                std::ptr::copy_nonoverlapping(rows[half + lane].0.add(at), copies[lane].as_mut_ptr(), count);
-            }
-            for lane in 0..LANES {
-                square[lane] = T::load::<S>(copies[lane].as_ptr());
-            }
-        } else {
-            for lane in 0..LANES {
-                square[lane] = T::load::<S>(rows[half + lane].0.add(at));
-            }
+    /// Asks for the same place of the keys in the tile that comes next.
+    ///
+    /// # Safety
+    /// As [`Simd`] says.
+    #[inline(always)]
+    unsafe fn fetch_keys(&self, _at: usize) {}
+
+    /// Asks for the same place of the values in the tile that comes next.
+    ///
+    /// # Safety
+    /// As [`Simd`] says.
+    #[inline(always)]
+    unsafe fn fetch_values(&self, _position: usize, _at: usize) {}
+}
+
+/// One head in a block.
+#[derive(Clone, Copy)]
+struct Half<T> {
+    /// `[width, 16]`
+    keys: *const T,
+    /// `[16, width]`
+    values: *const T,
+    /// Factors of the positions; null where there are none.
+    key_scales: *const f32,
+    value_scales: *const f32,
+}
+
+impl<T: Number> Half<T> {
+    /// What [`Attend`] has checked to be there.
+    #[inline(always)]
+    fn new(
+        (keys, values): (&[T], &[T]),
+        (key_scales, value_scales): (&[f32], &[f32]),
+        shape: &Shape,
+        head: usize,
+    ) -> Self {
+        let numbers = head * shape.width * POSITIONS..(head + 1) * shape.width * POSITIONS;
+        let scales = |scales: &[f32]| scales.get(head * POSITIONS..).map_or(std::ptr::null(), <[f32]>::as_ptr);
+        Self {
+            keys: keys[numbers.clone()].as_ptr(),
+            values: values[numbers].as_ptr(),
+            key_scales: scales(key_scales),
+            value_scales: scales(value_scales),
         }
-        if size_of::<T>() == 1 {
-            for lane in 0..LANES {
-                square[lane] = S::mul(square[lane], S::splat(rows[half + lane].1));
-            }
+    }
+
+    /// # Safety
+    /// As [`Simd`] says; the row has `count` numbers from `at` on, 16 at most.
+    #[inline(always)]
+    unsafe fn value<S: Simd>(&self, width: usize, row: usize, at: usize, count: usize) -> S::F {
+        // SAFETY: a short row's numbers are copied first.
+        unsafe {
+            let from = self.values.add(row * width + at);
+            let numbers = if count == LANES {
+                T::load::<S>(from)
+            } else {
+                let mut copy = [T::default(); LANES];
+                std::ptr::copy_nonoverlapping(from, copy.as_mut_ptr(), count);
+                T::load::<S>(copy.as_ptr())
+            };
+            if T::SCALED { S::mul(numbers, S::splat(*self.value_scales.add(row))) } else { numbers }
         }
-        square
     }
 }
 
-/// Keys to `[padded, 32]`, or values to `[32, padded]`, as floats.
-///
-/// # Safety
-/// As [`Simd`] says; the rows are `width` long.
-#[inline(always)]
-unsafe fn stage<S: Simd, T: Number, const TURN: bool>(rows: &Rows<T>, width: usize, to: &mut [f32]) {
-    let padded = width.next_multiple_of(LANES);
-    assert!(to.len() >= TILE * padded);
-    // SAFETY: all places are below 32 * padded.
-    unsafe {
-        let to = to.as_mut_ptr();
-        for at in (0..padded).step_by(LANES) {
-            for half in [0, LANES] {
-                let mut square = square::<S, T>(rows, half, at, width - at);
-                if TURN {
-                    S::transpose(&mut square);
-                }
-                for lane in 0..LANES {
-                    let place = if TURN { (at + lane) * TILE + half } else { (half + lane) * padded + at };
-                    S::store(to.add(place), square[lane]);
-                }
+/// Straight from the blocks: for few queries, where a copy would cost more than it saves. Heads have
+/// whole sixteens of numbers. What comes next is asked for little by little: memory is the limit, and
+/// many requests at once would make the CPU wait.
+#[derive(Clone, Copy)]
+struct Direct<T> {
+    width: usize,
+    halves: [Half<T>; 2],
+    /// The tile that comes next, or the same.
+    next: [Half<T>; 2],
+}
+
+impl<S: Simd, T: Number> Source<S> for Direct<T> {
+    #[inline(always)]
+    unsafe fn keys(&self, at: usize) -> [S::F; 2] {
+        let [low, high] = &self.halves;
+        // SAFETY: a head's keys in a block are `width` times 16 numbers, its factors 16.
+        unsafe {
+            let (first, second) = (T::load::<S>(low.keys.add(at * LANES)), T::load::<S>(high.keys.add(at * LANES)));
+            match T::SCALED {
+                true => [S::mul(first, S::load(low.key_scales)), S::mul(second, S::load(high.key_scales))],
+                false => [first, second],
             }
         }
     }
-}
 
-/// A tile's keys or values of one head, staged; zeros behind the span's end.
-///
-/// # Safety
-/// As [`Simd`] says.
-#[inline(always)]
-unsafe fn stage_blocks<S: Simd, const TURN: bool>(
-    blocks: &Blocks<'_>,
-    shape: &Shape,
-    kv_head: usize,
-    span: (usize, usize),
-    to: &mut [f32],
-) {
-    macro_rules! rows {
-        ($all:ident, $number:ty, |$block:ident, $row:ident| $scale:expr, $numbers:expr) => {{
-            let mut rows: Rows<$number> = [(ZEROS.as_ptr().cast(), 0.0); TILE];
-            // Divided once: a division a position would cost more than the products.
-            let (mut index, mut offset) = (span.0 / shape.block, span.0 % shape.block);
-            for slot in rows.iter_mut().take(span.1 - span.0) {
-                if offset == shape.block {
-                    (index, offset) = (index + 1, 0);
-                }
-                let ($block, $row) = (&$all[index], kv_head * shape.block + offset);
-                *slot = ($numbers[$row * shape.width..][..shape.width].as_ptr(), $scale);
-                offset += 1;
-            }
-            // SAFETY: each row has `width` numbers, and so have the zeros.
-            unsafe { stage::<S, $number, TURN>(&rows, shape.width, to) }
-        }};
+    #[inline(always)]
+    unsafe fn values(&self, position: usize, at: usize) -> S::F {
+        // SAFETY: as the trait says.
+        unsafe { self.halves[position / LANES].value::<S>(self.width, position % LANES, at, LANES) }
     }
-    match blocks {
-        Blocks::F32(all) => rows!(all, f32, |block, row| 1.0, block),
-        Blocks::F16(all) => rows!(all, f16, |block, row| 1.0, block),
-        Blocks::Q8(all) => rows!(all, i8, |block, row| block.1[row], block.0),
-    }
-}
 
-/// Asks for the rows of a span that will be staged next.
-///
-/// # Safety
-/// As [`Simd`] says.
-#[inline(always)]
-unsafe fn fetch_blocks<S: Simd>(blocks: &Blocks<'_>, shape: &Shape, kv_head: usize, span: (usize, usize)) {
-    let mut first = span.0;
-    while first < span.1 {
-        let (index, offset) = (first / shape.block, first % shape.block);
-        let count = (shape.block - offset).min(span.1 - first);
-        let (block, size) = match blocks {
-            Blocks::F32(all) => (all[index].as_ptr().cast::<u8>(), 4),
-            Blocks::F16(all) => (all[index].as_ptr().cast(), 2),
-            Blocks::Q8(all) => (all[index].0.as_ptr().cast(), 1),
-        };
-        let from = block.wrapping_add((kv_head * shape.block + offset) * shape.width * size);
-        for at in (0..count * shape.width * size).step_by(64) {
-            // SAFETY: any address will do.
-            unsafe { S::prefetch(from.wrapping_add(at)) }
+    #[inline(always)]
+    unsafe fn fetch_keys(&self, at: usize) {
+        // SAFETY: any address will do.
+        unsafe {
+            S::prefetch(self.next[0].keys.wrapping_add(at * LANES).cast());
+            S::prefetch(self.next[1].keys.wrapping_add(at * LANES).cast());
         }
-        first += count;
+    }
+
+    #[inline(always)]
+    unsafe fn fetch_values(&self, position: usize, at: usize) {
+        let row = self.next[position / LANES].values.wrapping_add(position % LANES * self.width);
+        // SAFETY: any address will do.
+        unsafe { S::prefetch(row.wrapping_add(at).cast()) }
+    }
+}
+
+/// Copied to floats: keys `[width, 32]`, values `[32, padded]`.
+#[derive(Clone, Copy)]
+struct Staged {
+    padded: usize,
+    keys: *const f32,
+    values: *const f32,
+}
+
+impl<S: Simd> Source<S> for Staged {
+    #[inline(always)]
+    unsafe fn keys(&self, at: usize) -> [S::F; 2] {
+        // SAFETY: as the type says.
+        unsafe { [S::load(self.keys.add(at * TILE)), S::load(self.keys.add(at * TILE + LANES))] }
+    }
+
+    #[inline(always)]
+    unsafe fn values(&self, position: usize, at: usize) -> S::F {
+        // SAFETY: as the type says.
+        unsafe { S::load(self.values.add(position * self.padded + at)) }
+    }
+}
+
+impl<T: Number> Direct<T> {
+    /// Copies keys and the first `positions` values to `room`.
+    ///
+    /// # Safety
+    /// As [`Simd`] says.
+    #[inline(always)]
+    unsafe fn stage<S: Simd>(&self, positions: usize, room: &mut [f32]) -> Staged {
+        let (width, padded) = (self.width, self.width.next_multiple_of(LANES));
+        assert!(room.len() >= 2 * TILE * padded && positions <= TILE);
+        // SAFETY: all places are below 32 * padded, of keys and then of values.
+        unsafe {
+            let keys = room.as_mut_ptr();
+            let values = keys.add(TILE * padded);
+            for at in 0..width {
+                let [low, high] = Source::<S>::keys(self, at);
+                S::store(keys.add(at * TILE), low);
+                S::store(keys.add(at * TILE + LANES), high);
+            }
+            for position in 0..positions {
+                let half = &self.halves[position / LANES];
+                for at in (0..width).step_by(LANES) {
+                    let value = half.value::<S>(width, position % LANES, at, (width - at).min(LANES));
+                    S::store(values.add(position * padded + at), value);
+                }
+            }
+            Staged { padded, keys, values }
+        }
     }
 }
 
@@ -445,8 +512,7 @@ impl Kernel for Attend<'_> {
         if scratch.len() < needed {
             scratch.resize(needed, 0.0);
         }
-        let (keys, rest) = scratch.split_at_mut(TILE * padded);
-        let (values, rest) = rest.split_at_mut(TILE * padded);
+        let (room, rest) = scratch.split_at_mut(2 * TILE * padded);
         let (total, rest) = rest.split_at_mut(states);
         let chunk_states = &mut rest[..states];
         let (from, to) = task.sight(sequence, shape);
@@ -461,37 +527,8 @@ impl Kernel for Attend<'_> {
                 clear::<S>(chunk_states, padded);
                 let (begin, end) = (from.max(chunk * CHUNK), to.min((chunk + 1) * CHUNK));
                 for first in (begin / TILE * TILE..end).step_by(TILE) {
-                    let span = (first, (first + TILE).min(end));
-                    // In pieces: more requests at once than the CPU can note would make it wait.
-                    let ahead = |piece: usize| {
-                        let from = first + AHEAD + piece * TILE / 2;
-                        let end = if queries <= S::QUERIES { end } else { 0 };
-                        (from.min(end), (from + TILE / 2).min(end))
-                    };
-                    fetch_blocks::<S>(&sequence.keys, shape, task.kv_head, ahead(0));
-                    stage_blocks::<S, true>(&sequence.keys, shape, task.kv_head, span, keys);
-                    fetch_blocks::<S>(&sequence.keys, shape, task.kv_head, ahead(1));
-                    stage_blocks::<S, false>(&sequence.values, shape, task.kv_head, span, values);
-                    fetch_blocks::<S>(&sequence.values, shape, task.kv_head, ahead(0));
-                    let tile = Tile { task, sequence, shape, first, keys, values };
-                    let mut query = 0;
-                    while query < queries {
-                        let left = queries - query;
-                        if left >= S::QUERIES && S::QUERIES == 4 {
-                            tile.queries::<S, 4>(query, chunk_states);
-                            query += 4;
-                        } else if left == 3 && S::QUERIES == 4 {
-                            tile.queries::<S, 3>(query, chunk_states);
-                            query += 3;
-                        } else if left >= 2 {
-                            tile.queries::<S, 2>(query, chunk_states);
-                            query += 2;
-                        } else {
-                            tile.queries::<S, 1>(query, chunk_states);
-                            query += 1;
-                        }
-                    }
-                    fetch_blocks::<S>(&sequence.values, shape, task.kv_head, ahead(1));
+                    let tile = Tile { task, sequence, shape, first, end: end.min(first + TILE) };
+                    tile.run::<S>(end, room, chunk_states);
                 }
                 if let Some((_, place)) = task.only {
                     partials.get(place, states).copy_from_slice(chunk_states);
@@ -510,29 +547,90 @@ impl Kernel for Attend<'_> {
     }
 }
 
-/// Staged keys and values from position `first` on.
+/// The positions from `first` to `end`, 32 at most.
 struct Tile<'a> {
     task: &'a Task,
     sequence: &'a Sequence<'a>,
     shape: &'a Shape,
     first: usize,
-    keys: &'a [f32],
-    values: &'a [f32],
+    end: usize,
 }
 
 impl Tile<'_> {
+    /// Takes all of the task's queries over this tile; `last` is the end of the task's positions.
+    ///
+    /// # Safety
+    /// As [`Simd`] says; the blocks hold the positions, `room` a staged tile, `states` all queries'.
+    #[inline(always)]
+    unsafe fn run<S: Simd>(&self, last: usize, room: &mut [f32], states: &mut [f32]) {
+        let (shape, head, blocks) = (self.shape, self.task.kv_head, &self.sequence.blocks);
+        let few = self.task.rows * shape.group() <= DIRECT && shape.width.is_multiple_of(LANES);
+        // Where a second block is missing, nobody looks at what stands for it.
+        let pair = |first: usize| [first, if last > first + POSITIONS { first + POSITIONS } else { first }];
+        let next = if self.first + TILE < last { self.first + TILE } else { self.first };
+        let [now, next] = [pair(self.first), pair(next)].map(|both| both.map(|position| position / POSITIONS));
+        macro_rules! over {
+            ($number:ty, |$index:ident| $half:expr) => {{
+                let half = |$index: usize| $half;
+                let direct = Direct { width: shape.width, halves: now.map(half), next: next.map(half) };
+                // SAFETY: as the caller says.
+                unsafe {
+                    match few {
+                        true => self.all::<S, Direct<$number>>(direct, states),
+                        false => self.all::<S, _>(direct.stage::<S>(self.end - self.first, room), states),
+                    }
+                }
+            }};
+        }
+        let none = (&[][..], &[][..]);
+        match blocks {
+            Blocks::F32(all) => over!(f32, |at| Half::new((all.keys[at], all.values[at]), none, shape, head)),
+            Blocks::F16(all) => over!(f16, |at| Half::new((all.keys[at], all.values[at]), none, shape, head)),
+            Blocks::Q8(all) => over!(i8, |at| {
+                let ((keys, key_scales), (values, value_scales)) = (all.keys[at], all.values[at]);
+                Half::new((keys, values), (key_scales, value_scales), shape, head)
+            }),
+        }
+    }
+
+    /// # Safety
+    /// As for [`Self::run`].
+    #[inline(always)]
+    unsafe fn all<S: Simd, K: Source<S>>(&self, source: K, states: &mut [f32]) {
+        let (queries, mut query) = (self.task.rows * self.shape.group(), 0);
+        while query < queries {
+            let left = queries - query;
+            // SAFETY: as the caller says.
+            unsafe {
+                if left >= S::QUERIES && S::QUERIES == 4 {
+                    self.queries::<S, K, 4>(source, query, states);
+                    query += 4;
+                } else if left == 3 && S::QUERIES == 4 {
+                    self.queries::<S, K, 3>(source, query, states);
+                    query += 3;
+                } else if left >= 2 {
+                    self.queries::<S, K, 2>(source, query, states);
+                    query += 2;
+                } else {
+                    self.queries::<S, K, 1>(source, query, states);
+                    query += 1;
+                }
+            }
+        }
+    }
+
     /// Takes queries `query .. query + R` (row by row, then by head) over this tile.
     ///
     /// # Safety
-    /// As [`Simd`] says; `states` has those queries' states.
+    /// As for [`Self::run`]; `states` has those queries' states.
     #[inline(always)]
-    unsafe fn queries<S: Simd, const R: usize>(&self, query: usize, states: &mut [f32]) {
+    unsafe fn queries<S: Simd, K: Source<S>, const R: usize>(&self, source: K, query: usize, states: &mut [f32]) {
         let Shape { heads, width, .. } = *self.shape;
         let (group, padded) = (self.shape.group(), self.shape.padded());
         let size = padded + 2 * LANES;
         let states = states[query * size..][..R * size].as_mut_ptr();
         let total = self.sequence.start + self.sequence.rows;
-        // SAFETY: keys are [padded, 32], values [32, padded], states [R, size], queries checked by `attend`.
+        // SAFETY: states are [R, size], queries checked by `attend`, and the rest as the caller says.
         unsafe {
             let mut q = [self.sequence.queries.as_ptr(); R];
             let mut sight = [(0, 0); R];
@@ -544,8 +642,8 @@ impl Tile<'_> {
             }
             let mut scores = [[S::splat(0.0); 2]; R];
             for at in 0..width {
-                let keys = self.keys.as_ptr().add(at * TILE);
-                let (low, high) = (S::load(keys), S::load(keys.add(LANES)));
+                let [low, high] = source.keys(at);
+                source.fetch_keys(at);
                 for index in 0..R {
                     let x = S::splat(*q[index].add(at));
                     scores[index][0] = S::fma(x, low, scores[index][0]);
@@ -569,10 +667,10 @@ impl Tile<'_> {
             let mut at = 0;
             while at < padded {
                 if padded - at >= 4 * LANES {
-                    self.mix::<S, R, 4>(at, &weights, &keep, states);
+                    self.mix::<S, K, R, 4>(source, at, &weights, &keep, states);
                     at += 4 * LANES;
                 } else {
-                    self.mix::<S, R, 1>(at, &weights, &keep, states);
+                    self.mix::<S, K, R, 1>(source, at, &weights, &keep, states);
                     at += LANES;
                 }
             }
@@ -584,8 +682,9 @@ impl Tile<'_> {
     /// # Safety
     /// As for [`Self::queries`].
     #[inline(always)]
-    unsafe fn mix<S: Simd, const R: usize, const C: usize>(
+    unsafe fn mix<S: Simd, K: Source<S>, const R: usize, const C: usize>(
         &self,
+        source: K,
         at: usize,
         weights: &[[f32; TILE]; R],
         keep: &[S::F; R],
@@ -602,11 +701,11 @@ impl Tile<'_> {
                     sums[index][column] = S::mul(S::load(place), keep[index]);
                 }
             }
-            for position in 0..TILE {
-                let values = self.values.as_ptr().add(position * padded + at);
+            for position in 0..self.end - self.first {
                 let mut row = [S::splat(0.0); C];
                 for column in 0..C {
-                    row[column] = S::load(values.add(column * LANES));
+                    row[column] = source.values(position, at + column * LANES);
+                    source.fetch_values(position, at + column * LANES);
                 }
                 for index in 0..R {
                     let weight = S::splat(weights[index][position]);
@@ -638,7 +737,7 @@ impl Tile<'_> {
         }
     }
 
-    /// Minus infinity for positions that are not seen.
+    /// Minus infinity for positions that are not seen, whatever stands there.
     ///
     /// # Safety
     /// As [`Simd`] says.
@@ -647,14 +746,19 @@ impl Tile<'_> {
         if from <= self.first && self.first + TILE <= to {
             return scores;
         }
-        let mut mask = [0f32; TILE];
-        for (lane, mask) in mask.iter_mut().enumerate() {
-            if self.first + lane < from || self.first + lane >= to {
-                *mask = f32::NEG_INFINITY;
-            }
+        let mut seen = [0f32; TILE];
+        let mut mask = [f32::NEG_INFINITY; TILE];
+        for lane in from.max(self.first)..to.min(self.first + TILE) {
+            (seen[lane - self.first], mask[lane - self.first]) = (1.0, 0.0);
         }
-        // SAFETY: the mask has 32 floats.
-        unsafe { [S::add(scores[0], S::load(mask.as_ptr())), S::add(scores[1], S::load(mask.as_ptr().add(LANES)))] }
+        let [low, high] = scores;
+        // SAFETY: both have 32 floats.
+        unsafe {
+            let (seen, mask) = (seen.as_ptr(), mask.as_ptr());
+            let low = S::keep_above(low, S::load(seen), 0.0);
+            let high = S::keep_above(high, S::load(seen.add(LANES)), 0.0);
+            [S::add(low, S::load(mask)), S::add(high, S::load(mask.add(LANES)))]
+        }
     }
 }
 

@@ -4,63 +4,85 @@
 mod rng;
 
 use half::f16;
-use outpost_kernels::{Blocks, Path, Pool, Sequence, Shape, attend, to_q8};
+use outpost_kernels::{Blocks, POSITIONS, Pair, Path, Pool, Sequence, Shape, attend, to_q8};
 use rng::Rng;
 
-/// Keys or values of one sequence, in blocks of all three forms.
+/// Keys or values of one sequence, `[positions, kv_heads, width]`, and the same in blocks of all three
+/// forms, whose places without a position hold what must not be looked at.
 struct Cache {
+    turned: bool,
     floats: Vec<Vec<f32>>,
     halves: Vec<Vec<f16>>,
     bytes: Vec<(Vec<i8>, Vec<f32>)>,
 }
 
 impl Cache {
-    fn new(rng: &mut Rng, positions: usize, shape: &Shape) -> Self {
-        let (rows, width) = (shape.kv_heads * shape.block, shape.width);
-        let blocks = positions.div_ceil(shape.block);
-        let floats: Vec<Vec<f32>> = (0..blocks).map(|_| (0..rows * width).map(|_| rng.normal()).collect()).collect();
-        let halves = floats.iter().map(|block| block.iter().map(|x| f16::from_f32(*x)).collect()).collect();
-        let bytes = |block: &Vec<f32>| {
-            let mut codes = vec![0; rows * width];
-            let scales = block.chunks(width).zip(codes.chunks_mut(width)).map(|(x, out)| to_q8(x, out)).collect();
-            (codes, scales)
+    fn new(rng: &mut Rng, positions: usize, shape: &Shape, turned: bool) -> Self {
+        let (blocks, size) = (positions.div_ceil(POSITIONS), shape.kv_heads * POSITIONS * shape.width);
+        let mut cache = Self {
+            turned,
+            floats: vec![vec![f32::NAN; size]; blocks],
+            halves: vec![vec![f16::NAN; size]; blocks],
+            bytes: vec![(vec![99; size], vec![f32::INFINITY; size / shape.width]); blocks],
         };
-        let bytes = floats.iter().map(bytes).collect();
-        Self { floats, halves, bytes }
+        for (position, head) in (0..positions).flat_map(|at| (0..shape.kv_heads).map(move |head| (at, head))) {
+            let row: Vec<f32> = (0..shape.width).map(|_| rng.normal()).collect();
+            let mut codes = vec![0; shape.width];
+            let (block, scale) = (position / POSITIONS, to_q8(&row, &mut codes));
+            cache.bytes[block].1[head * POSITIONS + position % POSITIONS] = scale;
+            for (at, (number, code)) in row.into_iter().zip(codes).enumerate() {
+                let index = cache.index(shape, position, head, at);
+                cache.floats[block][index] = number;
+                cache.halves[block][index] = f16::from_f32(number);
+                cache.bytes[block].0[index] = code;
+            }
+        }
+        cache
+    }
+
+    /// Where number `at` of a position and head is in its block.
+    fn index(&self, shape: &Shape, position: usize, head: usize, at: usize) -> usize {
+        let (start, slot) = (head * POSITIONS * shape.width, position % POSITIONS);
+        start + if self.turned { at * POSITIONS + slot } else { slot * shape.width + at }
     }
 
     /// Number `at` of the row of a position and head, as the form keeps it.
     fn at(&self, form: usize, shape: &Shape, position: usize, head: usize, at: usize) -> f64 {
-        let (block, row) = (position / shape.block, head * shape.block + position % shape.block);
-        let index = row * shape.width + at;
+        let (block, index) = (position / POSITIONS, self.index(shape, position, head, at));
+        let (codes, scales) = &self.bytes[block];
         match form {
             0 => f64::from(self.floats[block][index]),
             1 => self.halves[block][index].to_f64(),
-            _ => f64::from(self.bytes[block].0[index]) * f64::from(self.bytes[block].1[row]),
+            _ => f64::from(codes[index]) * f64::from(scales[head * POSITIONS + position % POSITIONS]),
         }
     }
 }
 
+/// Slices of keys and of values.
 struct Views<'a> {
-    floats: Vec<&'a [f32]>,
-    halves: Vec<&'a [f16]>,
-    bytes: Vec<(&'a [i8], &'a [f32])>,
+    floats: [Vec<&'a [f32]>; 2],
+    halves: [Vec<&'a [f16]>; 2],
+    bytes: [Vec<(&'a [i8], &'a [f32])>; 2],
 }
 
 impl<'a> Views<'a> {
-    fn of(cache: &'a Cache) -> Self {
+    fn of(case: &'a Case) -> Self {
+        let both = [&case.keys, &case.values];
         Self {
-            floats: cache.floats.iter().map(Vec::as_slice).collect(),
-            halves: cache.halves.iter().map(Vec::as_slice).collect(),
-            bytes: cache.bytes.iter().map(|(codes, scales)| (codes.as_slice(), scales.as_slice())).collect(),
+            floats: both.map(|cache| cache.floats.iter().map(Vec::as_slice).collect()),
+            halves: both.map(|cache| cache.halves.iter().map(Vec::as_slice).collect()),
+            bytes: both.map(|cache| cache.bytes.iter().map(|(codes, scales)| (&codes[..], &scales[..])).collect()),
         }
     }
 
     fn blocks(&'a self, form: usize) -> Blocks<'a> {
+        fn pair<T>([keys, values]: &[Vec<T>; 2]) -> Pair<'_, T> {
+            Pair { keys, values }
+        }
         match form {
-            0 => Blocks::F32(&self.floats),
-            1 => Blocks::F16(&self.halves),
-            _ => Blocks::Q8(&self.bytes),
+            0 => Blocks::F32(pair(&self.floats)),
+            1 => Blocks::F16(pair(&self.halves)),
+            _ => Blocks::Q8(pair(&self.bytes)),
         }
     }
 }
@@ -77,7 +99,8 @@ impl Case {
     fn new(rng: &mut Rng, shape: &Shape, rows: usize, start: usize) -> Self {
         let queries = (0..rows * shape.heads * shape.width).map(|_| rng.normal()).collect();
         let total = rows + start;
-        Self { queries, keys: Cache::new(rng, total, shape), values: Cache::new(rng, total, shape), rows, start }
+        let (keys, values) = (Cache::new(rng, total, shape, true), Cache::new(rng, total, shape, false));
+        Self { queries, keys, values, rows, start }
     }
 
     fn plain(&self, shape: &Shape, form: usize) -> Vec<f64> {
@@ -111,19 +134,19 @@ impl Case {
     }
 }
 
-fn shape(heads: usize, kv_heads: usize, width: usize, block: usize) -> Shape {
+fn shape(heads: usize, kv_heads: usize, width: usize) -> Shape {
     let scale = 1.0 / (width as f32).sqrt();
-    Shape { heads, kv_heads, width, block, scale, causal: true, window: None, soft_cap: None }
+    Shape { heads, kv_heads, width, scale, causal: true, window: None, soft_cap: None }
 }
 
 fn attend_all(pool: &Pool, shape: &Shape, cases: &[Case], form: usize) -> Vec<f32> {
-    let views: Vec<_> = cases.iter().map(|case| (Views::of(&case.keys), Views::of(&case.values))).collect();
+    let views: Vec<_> = cases.iter().map(Views::of).collect();
     let rows: usize = cases.iter().map(|case| case.rows).sum();
     let mut out = vec![f32::NAN; rows * shape.heads * shape.width];
     let mut sequences = Vec::new();
-    for (case, (keys, values)) in cases.iter().zip(&views) {
+    for (case, views) in cases.iter().zip(&views) {
         let (rows, start, queries) = (case.rows, case.start, case.queries.as_slice());
-        sequences.push(Sequence { queries, rows, start, keys: keys.blocks(form), values: values.blocks(form) });
+        sequences.push(Sequence { queries, rows, start, blocks: views.blocks(form) });
     }
     attend(pool, &sequences, shape, &mut out);
     out
@@ -148,10 +171,8 @@ fn check(shape: &Shape, cases: &[Case], what: &str) {
 #[test]
 fn ragged_batches_agree_with_a_plain_softmax() {
     let mut rng = Rng(1);
-    for (heads, kv_heads, width, block) in
-        [(9, 3, 64, 16), (4, 4, 80, 32), (8, 1, 128, 7), (2, 1, 24, 64), (5, 1, 16, 1)]
-    {
-        let shape = shape(heads, kv_heads, width, block);
+    for (heads, kv_heads, width) in [(9, 3, 64), (4, 4, 80), (8, 1, 128), (9, 1, 32), (2, 1, 24), (5, 1, 16)] {
+        let shape = shape(heads, kv_heads, width);
         let sizes = [(1, 0), (1, 31), (1, 32), (5, 0), (40, 7), (1, 700), (3, 530)];
         let cases: Vec<_> = sizes.iter().map(|(rows, start)| Case::new(&mut rng, &shape, *rows, *start)).collect();
         check(&shape, &cases, &format!("{shape:?}"));
@@ -161,7 +182,7 @@ fn ragged_batches_agree_with_a_plain_softmax() {
 #[test]
 fn windows_caps_and_both_directions() {
     let mut rng = Rng(2);
-    let plain = shape(4, 2, 32, 16);
+    let plain = shape(4, 2, 32);
     let shapes = [
         Shape { window: Some(1), ..plain },
         Shape { window: Some(50), ..plain },
@@ -179,7 +200,7 @@ fn windows_caps_and_both_directions() {
 fn a_row_gives_the_same_bits_in_any_batch_and_on_any_number_of_threads() {
     let mut rng = Rng(3);
     for window in [None, Some(333)] {
-        let shape = Shape { window, ..shape(6, 2, 64, 32) };
+        let shape = Shape { window, ..shape(6, 2, 64) };
         let whole = Case::new(&mut rng, &shape, 90, 600);
         let row = shape.heads * shape.width;
         for path in Path::available() {
@@ -187,14 +208,8 @@ fn a_row_gives_the_same_bits_in_any_batch_and_on_any_number_of_threads() {
             for threads in [1, 2, 4] {
                 let pool = Pool::with_path(threads, path);
                 for (first, rows) in [(0, 90), (0, 1), (89, 1), (17, 5), (20, 70)] {
-                    let (keys, values) = (Views::of(&whole.keys), Views::of(&whole.values));
-                    let sequence = Sequence {
-                        queries: &whole.queries[first * row..(first + rows) * row],
-                        rows,
-                        start: 600 + first,
-                        keys: keys.blocks(1),
-                        values: values.blocks(1),
-                    };
+                    let (queries, views) = (&whole.queries[first * row..(first + rows) * row], Views::of(&whole));
+                    let sequence = Sequence { queries, rows, start: 600 + first, blocks: views.blocks(1) };
                     let mut out = vec![0f32; rows * row];
                     attend(&pool, &[sequence], &shape, &mut out);
                     let same = out.iter().zip(&expected[first * row..]).all(|(a, b)| a.to_bits() == b.to_bits());
@@ -208,16 +223,17 @@ fn a_row_gives_the_same_bits_in_any_batch_and_on_any_number_of_threads() {
 #[test]
 fn nothing_to_do_is_done() {
     let pool = Pool::new(2);
-    attend(&pool, &[], &shape(2, 1, 16, 16), &mut []);
+    attend(&pool, &[], &shape(2, 1, 16), &mut []);
 }
 
 #[test]
 #[should_panic(expected = "positions of blocks")]
 fn missing_blocks_are_noticed() {
-    let shape = shape(1, 1, 16, 16);
+    let shape = shape(1, 1, 16);
     let case = Case::new(&mut Rng(4), &shape, 1, 16);
-    let (keys, values) = (Views::of(&case.keys), Views::of(&case.values));
-    let keys = Blocks::F16(&keys.halves[..1]);
-    let sequence = Sequence { queries: &case.queries, rows: 1, start: 16, keys, values: values.blocks(1) };
+    let views = Views::of(&case);
+    let [keys, values] = &views.halves;
+    let blocks = Blocks::F16(Pair { keys: &keys[..1], values });
+    let sequence = Sequence { queries: &case.queries, rows: 1, start: 16, blocks };
     attend(&Pool::new(1), &[sequence], &shape, &mut [0.0; 16]);
 }

@@ -108,7 +108,7 @@ impl Job {
     pub fn accept(
         &mut self,
         row: &Row,
-        logits: Vec<Vec<f32>>,
+        logits: Vec<&mut [f32]>,
         now: Duration,
         metrics: &Metrics,
     ) -> Result<Outcome, Failure> {

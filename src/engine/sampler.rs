@@ -98,10 +98,11 @@ impl Sampler {
     }
 
     /// The next token. `ends` are the tokens that would end the answer. `None` where the logits
-    /// leave nothing to choose: every token banned, or no number among them.
-    pub fn next(&mut self, mut logits: Vec<f32>, ends: &HashSet<u32>) -> Option<u32> {
-        self.adjust(&mut logits, ends);
-        let id = if self.settings.temperature == 0. { greedy(&logits)? } else { self.draw(&logits)? };
+    /// leave nothing to choose: every token banned, or no number among them. The logits are changed on
+    /// the way.
+    pub fn next(&mut self, logits: &mut [f32], ends: &HashSet<u32>) -> Option<u32> {
+        self.adjust(logits, ends);
+        let id = if self.settings.temperature == 0. { greedy(logits)? } else { self.draw(logits)? };
         *self.generated.entry(id).or_default() += 1;
         self.count += 1;
         Some(id)

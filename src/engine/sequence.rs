@@ -44,13 +44,14 @@ impl Sequence {
         }
     }
 
-    /// Chooses the next token and says what it adds to the answer.
-    pub fn accept(&mut self, mut logits: Vec<f32>) -> Result<Piece, Failure> {
+    /// Chooses the next token and says what it adds to the answer. The logits are changed on the way.
+    pub fn accept(&mut self, logits: &mut [f32]) -> Result<Piece, Failure> {
         // Rows that pad the embedding stand for no token.
-        logits.truncate(self.model.vocabulary());
-        let raw = self.logprobs.map(|_| logits.clone());
+        let tokens = self.model.vocabulary().min(logits.len());
+        let logits = logits.get_mut(..tokens).unwrap_or_default();
+        let raw = self.logprobs.map(|_| logits.to_vec());
         if let Some(grammar) = &mut self.grammar {
-            grammar.restrict(&mut logits)?;
+            grammar.restrict(logits)?;
         }
         let ends = self.model.tokens.ends();
         let id = self.sampler.next(logits, ends).ok_or_else(|| self.stuck())?;

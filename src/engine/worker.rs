@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::job::{Job, Outcome};
@@ -17,7 +17,7 @@ use super::schedule::{Batch, ModelId, Plan, RequestId, Row, SequenceId};
 use super::text::TextModel;
 use crate::ambient::Ambient;
 use crate::models::kv::{BLOCK, KvArena};
-use crate::models::llama;
+use crate::models::llama::{self, Logits};
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
@@ -139,42 +139,57 @@ impl Worker {
         self.jobs.get(&row.sequence.request).map(|job| Arc::clone(&job.model))
     }
 
+    /// Runs the batch. When it fails as a whole, each row runs alone, so that only the guilty fail.
     fn compute(&mut self, batch: Batch) -> Vec<Done> {
         let Some(model) = self.model(&batch) else { return Vec::new() };
-        let logits = self.logits(&model, batch.model, &batch.rows);
-        let (now, metrics) = (self.ambient.uptime(), &self.shared.metrics);
-        let mut step = Step::default();
-        let done = batch.rows.into_iter().zip(logits).map(|(row, logits)| {
-            let outcome = logits.and_then(|logits| match self.jobs.get_mut(&row.sequence.request) {
-                Some(job) => job.accept(&row, logits, now, metrics),
-                None => Ok(Outcome::default()),
-            });
-            if let Ok(outcome) = &outcome {
-                step.prompt += if row.is_prefill() { row.tokens.len() as u64 } else { 0 };
-                step.generated += outcome.new.len() as u64;
-                step.drafted += row.draft as u64;
-                step.accepted += outcome.new.len().saturating_sub(1) as u64;
+        match self.forward(&model, batch.model, &batch.rows) {
+            Ok(mut logits) => {
+                let done = self.accept(&model, batch.rows, logits.rows());
+                model.network.reuse(logits);
+                done
             }
-            (row, outcome)
+            Err(reason) if batch.rows.len() == 1 => {
+                tracing::error!(model = model.id(), reason, "a generation step failed");
+                batch.rows.into_iter().map(|row| (row, Err(Failure::Broken(reason.clone())))).collect()
+            }
+            Err(_) => {
+                let alone = |row| Batch { model: batch.model, rows: vec![row] };
+                batch.rows.into_iter().flat_map(|row| self.compute(alone(row))).collect()
+            }
+        }
+    }
+
+    /// Chooses tokens, all requests side by side.
+    fn accept(&mut self, model: &TextModel, rows: Vec<Row>, logits: Vec<Vec<&mut [f32]>>) -> Vec<Done> {
+        let (now, metrics) = (self.ambient.uptime(), &self.shared.metrics);
+        let mut parts: BTreeMap<RequestId, Vec<(Row, Vec<&mut [f32]>)>> = BTreeMap::new();
+        for (row, logits) in rows.into_iter().zip(logits) {
+            parts.entry(row.sequence.request).or_default().push((row, logits));
+        }
+        let jobs = self.jobs.iter_mut().filter_map(|(id, job)| Some((job, parts.remove(id)?)));
+        let tasks: Vec<_> = jobs.map(|(job, rows)| Mutex::new((job, rows, Vec::new()))).collect();
+        model.network.pool().run(tasks.len(), |index| {
+            let Some(task) = tasks.get(index) else { return };
+            let (job, rows, done) = &mut *task.lock().unwrap_or_else(PoisonError::into_inner);
+            for (row, logits) in rows.drain(..) {
+                let outcome = job.accept(&row, logits, now, metrics);
+                done.push((row, outcome));
+            }
         });
-        let done = done.collect();
+        let done = tasks.into_iter().flat_map(|task| task.into_inner().unwrap_or_else(PoisonError::into_inner).2);
+        let done: Vec<Done> = done.collect();
+        let mut step = Step::default();
+        for (row, outcome) in done.iter().filter_map(|(row, outcome)| Some((row, outcome.as_ref().ok()?))) {
+            step.prompt += if row.is_prefill() { row.tokens.len() as u64 } else { 0 };
+            step.generated += outcome.new.len() as u64;
+            step.drafted += row.draft as u64;
+            step.accepted += outcome.new.len().saturating_sub(1) as u64;
+        }
         metrics.step(model.id(), step);
         done
     }
 
-    /// Runs the batch. When it fails as a whole, each row runs alone, so that only the guilty fail.
-    fn logits(&mut self, model: &TextModel, key: ModelId, rows: &[Row]) -> Vec<Result<Vec<Vec<f32>>, Failure>> {
-        match (self.forward(model, key, rows), rows) {
-            (Ok(all), _) => all.into_iter().map(Ok).collect(),
-            (Err(reason), [_]) => {
-                tracing::error!(model = model.id(), reason, "a generation step failed");
-                vec![Err(Failure::Broken(reason))]
-            }
-            (Err(_), _) => rows.iter().flat_map(|row| self.logits(model, key, std::slice::from_ref(row))).collect(),
-        }
-    }
-
-    fn forward(&mut self, model: &TextModel, key: ModelId, rows: &[Row]) -> Result<Vec<Vec<Vec<f32>>>, String> {
+    fn forward(&mut self, model: &TextModel, key: ModelId, rows: &[Row]) -> Result<Logits, String> {
         let Some(arena) = self.arenas.get_mut(&key) else { return Err("the model has no KV arena".to_owned()) };
         let rows: Vec<_> = rows
             .iter()

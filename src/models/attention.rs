@@ -2,7 +2,7 @@
 
 use candle_core::Result;
 pub(super) use outpost_kernels::Shape;
-use outpost_kernels::{Blocks, Pool, Sequence, attend};
+use outpost_kernels::{Blocks, Pair, Pool, Sequence, attend};
 
 use super::kv::{BLOCK, BlockId, KvArena};
 
@@ -35,8 +35,8 @@ pub(super) fn keep(arena: &mut KvArena, layer: usize, spans: &[Span<'_>], keys: 
     Ok(())
 }
 
-/// Attention in one layer: `queries` and the result are `[tokens, heads * head_width]`. Keys and
-/// values of the rows themselves are in their blocks already.
+/// Attention in one layer: `queries` and `out` are `[tokens, heads * head_width]`. Keys and values of the
+/// rows themselves are in their blocks already.
 pub(super) fn over(
     pool: &Pool,
     arena: &KvArena,
@@ -44,7 +44,8 @@ pub(super) fn over(
     shape: &Shape,
     spans: &[Span<'_>],
     queries: &[f32],
-) -> Result<Vec<f32>> {
+    out: &mut [f32],
+) -> Result<()> {
     let views: Vec<_> = spans
         .iter()
         .map(|span| {
@@ -60,29 +61,30 @@ pub(super) fn over(
             queries: queries.get(span.offset * row..(span.offset + span.count) * row).unwrap_or_default(),
             rows: span.count,
             start: span.start,
-            keys: view.0.as_blocks(),
-            values: view.1.as_blocks(),
+            blocks: view.as_blocks(),
         })
         .collect();
-    let mut out = vec![0.; queries.len()];
-    attend(pool, &sequences, shape, &mut out);
-    Ok(out)
+    attend(pool, &sequences, shape, out);
+    Ok(())
 }
 
-/// The slices of a sequence's blocks in one layer.
+/// The slices of a sequence's blocks in one layer: of keys, and of values.
 #[derive(Debug)]
 pub(super) enum View<'a> {
-    F32(Vec<&'a [f32]>),
-    F16(Vec<&'a [half::f16]>),
-    Q8(Vec<(&'a [i8], &'a [f32])>),
+    F32([Vec<&'a [f32]>; 2]),
+    F16([Vec<&'a [half::f16]>; 2]),
+    Q8([Vec<(&'a [i8], &'a [f32])>; 2]),
 }
 
 impl View<'_> {
     fn as_blocks(&self) -> Blocks<'_> {
+        fn pair<T>([keys, values]: &[Vec<T>; 2]) -> Pair<'_, T> {
+            Pair { keys, values }
+        }
         match self {
-            Self::F32(all) => Blocks::F32(all),
-            Self::F16(all) => Blocks::F16(all),
-            Self::Q8(all) => Blocks::Q8(all),
+            Self::F32(both) => Blocks::F32(pair(both)),
+            Self::F16(both) => Blocks::F16(pair(both)),
+            Self::Q8(both) => Blocks::Q8(pair(both)),
         }
     }
 }

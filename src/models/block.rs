@@ -1,13 +1,13 @@
 //! One block of the decoder: all of it but attention itself, which needs the cache.
 
-use candle_core::{Result, Tensor};
-use outpost_kernels::Pool;
+use candle_core::Result;
+use outpost_kernels::{self as kernels, Pool};
 
 use super::ModelError;
 use super::feed_forward::FeedForward;
 use super::hyper::Hyper;
 use super::linear::Linear;
-use super::ops::{add, rms_norm};
+use super::scratch::{Scratch, room};
 use super::weights::{Candidate, Loader};
 
 #[derive(Debug)]
@@ -41,14 +41,15 @@ impl Norm {
         Ok(Self { weight: weight.to_vec1()?, epsilon: hyper.epsilon })
     }
 
-    /// Over the last dimension.
-    pub fn forward(&self, pool: &Pool, x: &Tensor) -> Result<Tensor> {
-        rms_norm(pool, x, &self.weight, self.epsilon)
+    /// Over each row of `x`, whose width is the weight's.
+    pub fn forward(&self, pool: &Pool, x: &[f32], out: &mut [f32]) {
+        kernels::rms_norm(pool, x, &self.weight, self.epsilon, out);
     }
 
-    /// Over each of the heads that stand next to each other in `[rows, heads * head_width]`.
-    fn heads(&self, pool: &Pool, x: Tensor) -> Result<Tensor> {
-        self.forward(pool, &x.reshape(((), self.weight.len()))?)?.reshape(x.shape())
+    /// Over each row, or each of the heads next to each other, in `x`'s place. `spare`: of no meaning.
+    fn replace(&self, pool: &Pool, x: &mut Vec<f32>, len: usize, spare: &mut Vec<f32>) {
+        self.forward(pool, room(x, len), room(spare, len));
+        std::mem::swap(x, spare);
     }
 }
 
@@ -80,29 +81,42 @@ impl Block {
         })
     }
 
-    /// Queries, keys and values, not yet rotated: `[rows, heads * head_width]`, given `[rows, width]`.
-    pub fn project(&self, pool: &Pool, x: &Tensor) -> Result<[Tensor; 3]> {
-        let x = self.attn_norm.forward(pool, x)?;
-        let all = Linear::together(pool, &x, &[&self.attn_q, &self.attn_k, &self.attn_v])?;
-        let normed = |norm: &Option<Norm>, x: Tensor| match norm {
-            Some(norm) => norm.heads(pool, x),
-            None => Ok(x),
-        };
-        match <[Tensor; 3]>::try_from(all) {
-            Ok([q, k, v]) => Ok([normed(&self.attn_q_norm, q)?, normed(&self.attn_k_norm, k)?, v]),
-            Err(_) => candle_core::bail!("three projections gave another number of results"),
+    /// Queries, keys and values of `m` rows, not yet rotated: from `x` to `q`, `k` and `v`.
+    pub fn project(&self, pool: &Pool, m: usize, scratch: &mut Scratch) -> Result<()> {
+        let Scratch { x, normed, q, k, v, y, .. } = scratch;
+        let width = self.attn_output.rows();
+        let [queries, keys] = [&self.attn_q, &self.attn_k].map(|one| m * one.rows());
+        let normed = room(normed, m * width);
+        self.attn_norm.forward(pool, room(x, m * width), normed);
+        let mut all = [(&self.attn_q, room(q, queries)), (&self.attn_k, room(k, keys)), (&self.attn_v, room(v, keys))];
+        Linear::together(pool, normed, m, &mut all)?;
+        if let Some(norm) = &self.attn_q_norm {
+            norm.replace(pool, q, queries, y);
         }
+        if let Some(norm) = &self.attn_k_norm {
+            norm.replace(pool, k, keys, y);
+        }
+        Ok(())
     }
 
-    /// What follows attention, given its input `x` (`[rows, width]`) and what the heads `mixed`
-    /// (`[rows, heads * head_width]`).
-    pub fn finish(&self, pool: &Pool, x: Tensor, mixed: &Tensor) -> Result<Tensor> {
-        let normed = |norm: &Option<Norm>, x: Tensor| match norm {
-            Some(norm) => norm.forward(pool, &x),
-            None => Ok(x),
-        };
-        let x = add(pool, x, &normed(&self.post_attention_norm, self.attn_output.forward(pool, mixed)?)?)?;
-        let y = self.feed_forward.forward(pool, &self.ffn_norm.forward(pool, &x)?)?;
-        add(pool, x, &normed(&self.post_ffw_norm, y)?)
+    /// What follows attention: what the heads `mixed`, and then the feed-forward network, is added to
+    /// `x`.
+    pub fn finish(&self, pool: &Pool, m: usize, scratch: &mut Scratch) -> Result<()> {
+        let Scratch { x, normed, mixed, y, gate, up, .. } = scratch;
+        let (len, queries) = (m * self.attn_output.rows(), m * self.attn_q.rows());
+        let x = room(x, len);
+        self.attn_output.forward(pool, room(mixed, queries), m, room(y, len))?;
+        if let Some(norm) = &self.post_attention_norm {
+            norm.replace(pool, y, len, normed);
+        }
+        kernels::add(pool, x, room(y, len));
+        let normed_x = room(normed, len);
+        self.ffn_norm.forward(pool, x, normed_x);
+        self.feed_forward.forward(pool, normed_x, m, [gate, up], room(y, len))?;
+        if let Some(norm) = &self.post_ffw_norm {
+            norm.replace(pool, y, len, normed);
+        }
+        kernels::add(pool, x, room(y, len));
+        Ok(())
     }
 }

@@ -1,8 +1,7 @@
 //! Sparse mixtures of experts (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>; Mixtral:
 //! Jiang et al. 2024, <https://arxiv.org/abs/2401.04088>): each row goes through few of many networks.
 
-use candle_core::{Device, Result, Tensor};
-use candle_nn::ops::softmax_last_dim;
+use candle_core::Result;
 use outpost_kernels::Pool;
 
 use super::ModelError;
@@ -34,25 +33,35 @@ impl Experts {
         Ok(Self { router, experts, used: sizes.used, normalised: sizes.normalised })
     }
 
-    /// `x`: `[rows, width]`. Rows are gathered by expert, so that each weight is read once.
-    pub fn forward(&self, pool: &Pool, x: &Tensor) -> Result<Tensor> {
-        let mut rows_of: Vec<(Vec<u32>, Vec<f32>)> = vec![Default::default(); self.experts.len()];
-        for (row, shares) in (0..).zip(softmax_last_dim(&self.router.forward(pool, x)?)?.to_vec2::<f32>()?) {
-            for (expert, share) in self.choose(&shares) {
-                if let Some((rows, weights)) = rows_of.get_mut(expert) {
-                    rows.push(row);
-                    weights.push(share);
-                }
+    /// As [`super::feed_forward::FeedForward::forward`] says. Rows are gathered by expert, so that each
+    /// weight is read once.
+    pub fn forward(&self, pool: &Pool, x: &[f32], m: usize, rooms: [&mut Vec<f32>; 2], out: &mut [f32]) -> Result<()> {
+        let width = x.len() / m.max(1);
+        let [gate, up] = rooms;
+        let mut scores = vec![0.; m * self.experts.len()];
+        self.router.forward(pool, x, m, &mut scores)?;
+        let mut rows_of: Vec<Vec<(usize, f32)>> = vec![Vec::new(); self.experts.len()];
+        for (row, scores) in scores.chunks_exact_mut(self.experts.len().max(1)).enumerate() {
+            softmax(scores);
+            for (expert, share) in self.choose(scores) {
+                rows_of.iter_mut().skip(expert).take(1).for_each(|rows| rows.push((row, share)));
             }
         }
-        let mut sum = x.zeros_like()?;
-        for (expert, (rows, weights)) in self.experts.iter().zip(rows_of).filter(|(_, (rows, _))| !rows.is_empty()) {
-            let weights = Tensor::from_vec(weights, (rows.len(), 1), &Device::Cpu)?;
-            let rows = Tensor::new(rows, &Device::Cpu)?;
-            let y = expert.forward(pool, &x.index_select(&rows, 0)?)?.broadcast_mul(&weights)?;
-            sum = sum.index_add(&rows, &y, 0)?;
+        out.fill(0.);
+        let (mut gathered, mut given) = (Vec::new(), Vec::new());
+        for (expert, rows) in self.experts.iter().zip(rows_of).filter(|(_, rows)| !rows.is_empty()) {
+            gathered.clear();
+            for (row, _) in &rows {
+                gathered.extend_from_slice(x.get(row * width..(row + 1) * width).unwrap_or_default());
+            }
+            given.resize(gathered.len(), 0.);
+            expert.forward(pool, &gathered, rows.len(), [&mut *gate, &mut *up], &mut given)?;
+            for ((row, share), y) in rows.iter().zip(given.chunks_exact(width)) {
+                let sum = out.get_mut(row * width..(row + 1) * width).unwrap_or_default();
+                sum.iter_mut().zip(y).for_each(|(sum, y)| *sum += y * share);
+            }
         }
-        Ok(sum)
+        Ok(())
     }
 
     /// The experts with the largest shares, the first of equal ones first.
@@ -66,6 +75,14 @@ impl Experts {
         }
         all
     }
+}
+
+/// Scores to shares of one, in place.
+fn softmax(scores: &mut [f32]) {
+    let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    scores.iter_mut().for_each(|score| *score = (*score - most).exp());
+    let total: f32 = scores.iter().sum();
+    scores.iter_mut().for_each(|score| *score /= total);
 }
 
 /// An expert's tensors: its own, or its rows of those that hold all experts'.

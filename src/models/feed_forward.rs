@@ -1,15 +1,15 @@
 //! What follows attention in a block: a gated network (Shazeer 2020,
 //! <https://arxiv.org/abs/2002.05202>), or experts of that kind.
 
-use candle_core::{Result, Tensor};
-use outpost_kernels::Pool;
+use candle_core::Result;
+use outpost_kernels::{self as kernels, Pool};
 
 use super::ModelError;
 use super::experts::Experts;
 use super::family::Activation;
 use super::hyper::Hyper;
 use super::linear::Linear;
-use super::ops;
+use super::scratch::room;
 use super::weights::{Candidate, Loader};
 
 #[derive(Debug)]
@@ -40,11 +40,11 @@ impl FeedForward {
         }
     }
 
-    /// `x`: `[rows, width]`, and so is what it gives.
-    pub fn forward(&self, pool: &Pool, x: &Tensor) -> Result<Tensor> {
+    /// `x` and `out`: `[m, width]`; `rooms`: of no meaning before and after.
+    pub fn forward(&self, pool: &Pool, x: &[f32], m: usize, rooms: [&mut Vec<f32>; 2], out: &mut [f32]) -> Result<()> {
         match self {
-            Self::Dense(gated) => gated.forward(pool, x),
-            Self::Sparse(experts) => experts.forward(pool, x),
+            Self::Dense(gated) => gated.forward(pool, x, m, rooms, out),
+            Self::Sparse(experts) => experts.forward(pool, x, m, rooms, out),
         }
     }
 }
@@ -78,10 +78,22 @@ impl Gated {
         })
     }
 
-    pub fn forward(&self, pool: &Pool, x: &Tensor) -> Result<Tensor> {
-        match <[Tensor; 2]>::try_from(Linear::together(pool, x, &[&self.gate, &self.up])?) {
-            Ok([gate, up]) => self.down.forward(pool, &ops::gate(pool, self.activation, gate, &up)?),
-            Err(_) => candle_core::bail!("two projections gave another number of results"),
+    /// As [`FeedForward::forward`] says.
+    pub fn forward(
+        &self,
+        pool: &Pool,
+        x: &[f32],
+        m: usize,
+        [gate, up]: [&mut Vec<f32>; 2],
+        out: &mut [f32],
+    ) -> Result<()> {
+        let inner = m * self.gate.rows();
+        let (gate, up) = (room(gate, inner), room(up, inner));
+        Linear::together(pool, x, m, &mut [(&self.gate, &mut *gate), (&self.up, &mut *up)])?;
+        match self.activation {
+            Activation::Silu => kernels::silu_mul(pool, gate, up),
+            Activation::Gelu => kernels::gelu_tanh_mul(pool, gate, up),
         }
+        self.down.forward(pool, gate, m, out)
     }
 }

@@ -11,7 +11,7 @@ use half::slice::HalfFloatSliceExt;
 use super::attention::View;
 
 /// Positions in a block.
-pub const BLOCK: usize = 16;
+pub const BLOCK: usize = outpost_kernels::POSITIONS;
 
 /// A block's number in its [`KvArena`].
 pub type BlockId = u32;
@@ -48,7 +48,7 @@ impl KvShape {
         }
     }
 
-    /// Numbers of one layer in a block, keys or values: `[kv_heads, BLOCK, head_width]`.
+    /// Numbers of one layer in a block, keys or values.
     fn layer(&self) -> usize {
         self.kv_heads * BLOCK * self.head_width
     }
@@ -99,10 +99,11 @@ impl KvCache {
     }
 }
 
-/// `[layers, kv_heads, BLOCK, head_width]` each.
 #[derive(Debug)]
 struct Block {
+    /// `[layers, kv_heads, head_width, BLOCK]`: attention takes a number of all positions together.
     keys: Cells,
+    /// `[layers, kv_heads, BLOCK, head_width]`
     values: Cells,
 }
 
@@ -110,8 +111,17 @@ struct Block {
 enum Cells {
     F32(Vec<f32>),
     F16(Vec<f16>),
-    /// Numbers, and a scale for each row of `head_width` of them.
+    /// Numbers, and a scale for each position of a head: `[layers, kv_heads, BLOCK]`.
     Q8(Vec<i8>, Vec<f32>),
+}
+
+/// Where the numbers of one position and head are in [`Cells`].
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    first: usize,
+    /// From one number to the next.
+    step: usize,
+    scale: usize,
 }
 
 impl KvArena {
@@ -153,49 +163,47 @@ impl KvArena {
     /// Writes the keys and values (`[kv_heads, head_width]`) of one position of a layer.
     pub(super) fn write(&mut self, layer: usize, id: BlockId, slot: usize, keys: &[f32], values: &[f32]) -> Result<()> {
         let KvShape { kv_heads, head_width, .. } = self.shape;
-        let start = layer * self.shape.layer();
         let Some(block) = self.blocks.get_mut(id as usize).and_then(Option::as_mut) else { return Err(no_block(id)) };
-        for head in 0..kv_heads {
-            let row = start / head_width + head * BLOCK + slot;
-            let part = head * head_width..(head + 1) * head_width;
-            block.keys.put(row, keys.get(part.clone()).unwrap_or_default());
-            block.values.put(row, values.get(part).unwrap_or_default());
+        let heads = keys.chunks_exact(head_width).zip(values.chunks_exact(head_width));
+        for (head, (keys, values)) in heads.enumerate().take(kv_heads) {
+            let start = (layer * kv_heads + head) * BLOCK;
+            let scale = start + slot;
+            block.keys.put(Place { first: start * head_width + slot, step: BLOCK, scale }, keys);
+            block.values.put(Place { first: scale * head_width, step: 1, scale }, values);
         }
         Ok(())
     }
 
     /// The keys and the values of one layer in these blocks, which must be `needed` at least.
-    pub(super) fn view(&self, layer: usize, ids: &[BlockId], needed: usize) -> Result<(View<'_>, View<'_>)> {
+    pub(super) fn view(&self, layer: usize, ids: &[BlockId], needed: usize) -> Result<View<'_>> {
         if ids.len() < needed {
             candle_core::bail!("a row has {} KV blocks, {needed} are needed", ids.len());
         }
         let find = |id: &BlockId| self.blocks.get(*id as usize).and_then(Option::as_ref).ok_or_else(|| no_block(*id));
         let blocks: Vec<&Block> = ids.iter().map(find).collect::<Result<_>>()?;
-        let view = |cells: &dyn Fn(&'_ Block) -> &'_ Cells| self.look(layer, blocks.iter().map(|block| cells(block)));
-        Ok((view(&|block| &block.keys), view(&|block| &block.values)))
+        let (size, scales) = (self.shape.layer(), self.shape.kv_heads * BLOCK);
+        let (range, scales) = (layer * size..(layer + 1) * size, layer * scales..(layer + 1) * scales);
+        Ok(match self.shape.kind {
+            KvType::F32 => View::F32(both(&blocks, |cells| match cells {
+                Cells::F32(all) => all.get(range.clone()),
+                _ => None,
+            })),
+            KvType::F16 => View::F16(both(&blocks, |cells| match cells {
+                Cells::F16(all) => all.get(range.clone()),
+                _ => None,
+            })),
+            KvType::Q8 => View::Q8(both(&blocks, |cells| match cells {
+                Cells::Q8(all, factors) => all.get(range.clone()).zip(factors.get(scales.clone())),
+                _ => None,
+            })),
+        })
     }
+}
 
-    fn look<'a>(&self, layer: usize, cells: impl Iterator<Item = &'a Cells>) -> View<'a> {
-        let size = self.shape.layer();
-        let (range, rows) = (layer * size..(layer + 1) * size, size / self.shape.head_width);
-        let rows = layer * rows..(layer + 1) * rows;
-        match self.shape.kind {
-            KvType::F32 => View::F32(
-                cells.filter_map(|one| if let Cells::F32(all) = one { all.get(range.clone()) } else { None }).collect(),
-            ),
-            KvType::F16 => View::F16(
-                cells.filter_map(|one| if let Cells::F16(all) = one { all.get(range.clone()) } else { None }).collect(),
-            ),
-            KvType::Q8 => View::Q8(
-                cells
-                    .filter_map(|one| match one {
-                        Cells::Q8(all, scales) => all.get(range.clone()).zip(scales.get(rows.clone())),
-                        _ => None,
-                    })
-                    .collect(),
-            ),
-        }
-    }
+/// What `part` finds in the keys and in the values of all blocks.
+fn both<'a, T>(blocks: &[&'a Block], part: impl Fn(&'a Cells) -> Option<T>) -> [Vec<T>; 2] {
+    let keys = blocks.iter().filter_map(|block| part(&block.keys)).collect();
+    [keys, blocks.iter().filter_map(|block| part(&block.values)).collect()]
 }
 
 fn no_block(id: BlockId) -> candle_core::Error {
@@ -212,27 +220,34 @@ impl Cells {
         }
     }
 
-    /// Writes row `row` of as many numbers as `from` has.
-    fn put(&mut self, row: usize, from: &[f32]) {
-        let range = row * from.len()..(row + 1) * from.len();
+    /// Writes the numbers of one position and head.
+    fn put(&mut self, place: Place, from: &[f32]) {
+        let Place { first, step, scale } = place;
         match self {
-            Self::F32(cells) => {
-                if let Some(to) = cells.get_mut(range) {
-                    to.copy_from_slice(from);
-                }
-            }
+            Self::F32(cells) => scatter(cells, first, step, from),
             Self::F16(cells) => {
-                if let Some(to) = cells.get_mut(range) {
-                    to.convert_from_f32_slice(from);
+                let mut piece = [f16::ZERO; 16];
+                for (at, from) in (first..).step_by(piece.len() * step).zip(from.chunks(piece.len())) {
+                    let Some(piece) = piece.get_mut(..from.len()) else { return };
+                    piece.convert_from_f32_slice(from);
+                    scatter(cells, at, step, piece);
                 }
             }
             Self::Q8(cells, scales) => {
-                if let (Some(to), Some(one)) = (cells.get_mut(range), scales.get_mut(row)) {
-                    *one = outpost_kernels::to_q8(from, to);
+                let mut codes = vec![0; from.len()];
+                if let Some(scale) = scales.get_mut(scale) {
+                    *scale = outpost_kernels::to_q8(from, &mut codes);
+                    scatter(cells, first, step, &codes);
                 }
             }
         }
     }
+}
+
+/// Writes `from` to `first`, `first + step` and so on.
+fn scatter<T: Copy>(to: &mut [T], first: usize, step: usize, from: &[T]) {
+    let places = to.get_mut(first..).unwrap_or_default().iter_mut().step_by(step);
+    places.zip(from).for_each(|(to, from)| *to = *from);
 }
 
 #[cfg(test)]
@@ -240,14 +255,16 @@ mod tests {
     use super::{BLOCK, KvArena, KvShape, KvType};
     use crate::models::attention::View;
 
-    /// One head of the first block: `[BLOCK, 8]`.
-    fn widen(view: &View<'_>, head: usize) -> Vec<f32> {
-        let range = head * BLOCK * 8..(head + 1) * BLOCK * 8;
-        match view {
-            View::F32(all) => all[0][range].to_vec(),
-            View::F16(all) => all[0][range].iter().map(|one| one.to_f32()).collect(),
-            View::Q8(all) => range.map(|at| f32::from(all[0].0[at]) * all[0].1[at / 8]).collect(),
-        }
+    /// Numbers `0..8` of a head at a position, of the keys or the values of the first block.
+    fn widen(view: &View<'_>, values: bool, head: usize, slot: usize) -> Vec<f32> {
+        let index = |at: usize| head * BLOCK * 8 + if values { slot * 8 + at } else { at * BLOCK + slot };
+        let part = usize::from(values);
+        let number = |at: usize| match view {
+            View::F32(all) => all[part][0][index(at)],
+            View::F16(all) => all[part][0][index(at)].to_f32(),
+            View::Q8(all) => f32::from(all[part][0].0[index(at)]) * all[part][0].1[head * BLOCK + slot],
+        };
+        (0..8).map(number).collect()
     }
 
     #[test]
@@ -263,10 +280,13 @@ mod tests {
                 arena.write(layer, 1, slot, &keys, &values).unwrap();
             }
             for (layer, head) in (0..2).flat_map(|layer| (0..3).map(move |head| (layer, head))) {
-                let (keys, values) = arena.view(layer, &[1], 1).unwrap();
-                for (at, (key, value)) in widen(&keys, head).into_iter().zip(widen(&values, head)).enumerate() {
-                    let expected = number(layer, at / 8, head * 8 + at % 8);
-                    assert!((key - expected).abs() <= within && (value + expected).abs() <= within, "{kind:?}");
+                let view = arena.view(layer, &[1], 1).unwrap();
+                for slot in 0..BLOCK {
+                    let pairs = widen(&view, false, head, slot).into_iter().zip(widen(&view, true, head, slot));
+                    for (at, (key, value)) in pairs.enumerate() {
+                        let expected = number(layer, slot, head * 8 + at);
+                        assert!((key - expected).abs() <= within && (value + expected).abs() <= within, "{kind:?}");
+                    }
                 }
             }
         }

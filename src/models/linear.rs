@@ -7,8 +7,6 @@ use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
 use candle_core::{Device, Module, Result, Tensor};
 use outpost_kernels::{self as kernels, Activations, Kind, Pool, apply_all};
 
-use super::ops::numbers;
-
 /// `y = x Wᵀ + b` with the weight as the checkpoint has it. Clones share the weight.
 #[derive(Clone, Debug)]
 pub(super) struct Linear {
@@ -60,71 +58,68 @@ impl Linear {
         Ok(Self { weight, rows, bias })
     }
 
-    /// `x`: `[rows, in]`; gives `[rows, out]`.
-    pub fn forward(&self, pool: &Pool, x: &Tensor) -> Result<Tensor> {
-        match Self::together(pool, x, &[self])?.pop() {
-            Some(y) => Ok(y),
-            None => candle_core::bail!("a product without a result"),
-        }
+    /// Numbers that a row of results has.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// `x`: `[m, in]`; `out`: `[m, out]`.
+    pub fn forward(&self, pool: &Pool, x: &[f32], m: usize, out: &mut [f32]) -> Result<()> {
+        Self::together(pool, x, m, &mut [(self, out)])
     }
 
     /// Several products of the same `x`, which is made ready once.
-    pub fn together(pool: &Pool, x: &Tensor, all: &[&Self]) -> Result<Vec<Tensor>> {
-        let (m, k) = x.dims2()?;
-        let packed: Option<Vec<&kernels::Linear>> = all.iter().map(|one| one.packed()).collect();
-        let Some(packed) = packed else { return all.iter().map(|one| one.alone(pool, x)).collect() };
-        if let Some(other) = packed.iter().find(|one| one.k() != k) {
-            candle_core::bail!("{other:?} does not take {k} numbers");
-        }
-        let mut outs: Vec<Vec<f32>> = packed.iter().map(|one| vec![0.; m * one.n()]).collect();
-        numbers(x, |x| {
-            let mut products: Vec<_> = packed.iter().zip(&mut outs).map(|(one, out)| (*one, &mut out[..])).collect();
-            apply_all(pool, &Activations::new(pool, x, m, k), &mut products);
-        })?;
-        let done =
-            outs.into_iter().zip(all).map(|(out, one)| Tensor::from_vec(one.biased(out), (m, one.rows), &Device::Cpu));
-        done.collect()
-    }
-
-    fn packed(&self) -> Option<&kernels::Linear> {
-        match &self.weight {
-            Weight::Packed(weight) => Some(weight),
-            Weight::Candle(_) => None,
-        }
-    }
-
-    fn alone(&self, pool: &Pool, x: &Tensor) -> Result<Tensor> {
-        match &self.weight {
-            Weight::Packed(_) => self.forward(pool, x),
-            Weight::Candle(weight) => {
-                let y = self.biased(weight.forward(x)?.flatten_all()?.to_vec1()?);
-                Tensor::from_vec(y, (x.dim(0)?, self.rows), &Device::Cpu)
+    pub fn together(pool: &Pool, x: &[f32], m: usize, all: &mut [(&Self, &mut [f32])]) -> Result<()> {
+        let k = x.len() / m.max(1);
+        let mut packed = Vec::with_capacity(all.len());
+        for (one, out) in &mut *all {
+            match &one.weight {
+                Weight::Packed(weight) if weight.k() != k => candle_core::bail!("{weight:?} does not take {k} numbers"),
+                Weight::Packed(weight) => packed.push((&**weight, &mut **out)),
+                Weight::Candle(weight) => {
+                    let y = weight.forward(&Tensor::from_slice(x, (m, k), &Device::Cpu)?)?.flatten_all()?;
+                    copy(&y.to_vec1()?, out)?;
+                }
             }
         }
+        if !packed.is_empty() {
+            apply_all(pool, &Activations::new(pool, x, m, k), &mut packed);
+        }
+        all.iter_mut().for_each(|(one, out)| one.add_bias(out));
+        Ok(())
     }
 
-    fn biased(&self, mut y: Vec<f32>) -> Vec<f32> {
+    fn add_bias(&self, y: &mut [f32]) {
         if let Some(bias) = &self.bias {
             y.chunks_exact_mut(self.rows).for_each(|row| row.iter_mut().zip(bias).for_each(|(y, b)| *y += b));
         }
-        y
     }
 
-    /// The weight's rows of these numbers, as f32: `[ids, in]`.
-    pub fn embedding(&self, ids: &[u32]) -> Result<Tensor> {
+    /// The weight's rows of these numbers, as f32: `out` is `[ids, in]`.
+    pub fn embedding(&self, ids: &[u32], out: &mut [f32]) -> Result<()> {
         let weight = match &self.weight {
             Weight::Packed(weight) => weight,
-            Weight::Candle(weight) => return weight.embedding(&Tensor::new(ids, &Device::Cpu)?),
+            Weight::Candle(weight) => {
+                let rows = weight.embedding(&Tensor::new(ids, &Device::Cpu)?)?.flatten_all()?;
+                return copy(&rows.to_vec1()?, out);
+            }
         };
-        let mut out = vec![0.; ids.len() * weight.k()];
         for (id, row) in ids.iter().zip(out.chunks_exact_mut(weight.k())) {
             match *id as usize {
                 id if id < weight.n() => weight.row(id, row),
                 id => candle_core::bail!("the embedding has no row {id}"),
             }
         }
-        Tensor::from_vec(out, (ids.len(), weight.k()), &Device::Cpu)
+        Ok(())
     }
+}
+
+fn copy(from: &[f32], to: &mut [f32]) -> Result<()> {
+    if from.len() != to.len() {
+        candle_core::bail!("{} numbers came where {} were expected", from.len(), to.len());
+    }
+    to.copy_from_slice(from);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -139,18 +134,21 @@ mod tests {
         let x = wide.narrow(0, 7, 3).unwrap();
         let bias = Tensor::arange(0f32, rows as f32, &Device::Cpu).unwrap();
         let pool = Pool::new(2);
+        let flat = |one: &Tensor| one.flatten_all().unwrap().to_vec1::<f32>().unwrap();
         for kind in [GgmlDType::F32, GgmlDType::F16, GgmlDType::BF16, GgmlDType::Q8_0, GgmlDType::Q6K, GgmlDType::Q3K] {
             let weight = QTensor::quantize(&wide, kind).unwrap();
             let widened = weight.dequantize(&Device::Cpu).unwrap();
-            let expected = x.matmul(&widened.t().unwrap()).unwrap().broadcast_add(&bias).unwrap();
+            let expected = flat(&x.matmul(&widened.t().unwrap()).unwrap().broadcast_add(&bias).unwrap());
             let linear = Linear::new(weight, Some(bias.clone())).unwrap();
-            let far = |one: &Tensor, other: &Tensor| {
-                (one - other).unwrap().abs().unwrap().max_all().unwrap().to_scalar::<f32>().unwrap()
-            };
-            assert!(far(&linear.forward(&pool, &x).unwrap(), &expected) < 2., "{kind:?}: of sums of 256");
+            let mut found = vec![f32::NAN; 3 * rows];
+            linear.forward(&pool, &flat(&x), 3, &mut found).unwrap();
+            let far = found.iter().zip(&expected).map(|(one, other)| (one - other).abs()).fold(0., f32::max);
+            assert!(far < 2., "{kind:?}: {far} of sums of 256");
+            let mut found = vec![f32::NAN; 2 * columns];
+            linear.embedding(&[3, 49], &mut found).unwrap();
             let ids = Tensor::new(&[3u32, 49], &Device::Cpu).unwrap();
-            assert_eq!(far(&linear.embedding(&[3, 49]).unwrap(), &widened.index_select(&ids, 0).unwrap()), 0.);
-            assert!(linear.embedding(&[50]).is_err());
+            assert_eq!(found, flat(&widened.index_select(&ids, 0).unwrap()));
+            assert!(linear.embedding(&[50], &mut found).is_err());
         }
     }
 }

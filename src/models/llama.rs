@@ -4,19 +4,19 @@
 //! A step takes a ragged batch: rows of different lengths and positions share each weight read,
 //! and only attention looks at them one by one. Tensor names mirror the checkpoint's.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use candle_core::{Device, Result, Tensor};
+use candle_core::Result;
 use outpost_kernels::Pool;
 
 use super::ModelError;
 use super::attention::{self, Span};
 use super::block::{Block, Norm};
 use super::hyper::{Hyper, Layer};
-use super::kv::{BLOCK, BlockId, KvArena, KvCache, KvShape, KvType};
+use super::kv::{BlockId, KvArena, KvCache, KvShape, KvType};
 use super::linear::Linear;
-use super::ops::numbers;
 use super::rope::{Angles, Rope};
+use super::scratch::{Scratch, room};
 use super::weights::{Loader, Weights};
 
 /// One sequence's part of a step: its next tokens, where they stand, and where its past is.
@@ -51,6 +51,25 @@ pub struct Llama {
     output: Linear,
     ropes: Vec<Rope>,
     pool: Arc<Pool>,
+    /// What the last step worked in.
+    scratch: Mutex<Scratch>,
+}
+
+/// The distributions that a step's rows wanted: logits, `[vocabulary]` each.
+#[derive(Debug, Default)]
+pub struct Logits {
+    numbers: Vec<f32>,
+    vocabulary: usize,
+    /// How many each row wanted.
+    counts: Vec<usize>,
+}
+
+impl Logits {
+    /// By row, in the order of its tokens.
+    pub fn rows(&mut self) -> Vec<Vec<&mut [f32]>> {
+        let mut all = self.numbers.chunks_exact_mut(self.vocabulary.max(1));
+        self.counts.iter().map(|count| all.by_ref().take(*count).collect()).collect()
+    }
 }
 
 impl Llama {
@@ -65,11 +84,17 @@ impl Llama {
         let output_norm = Norm::load(&loader, &hyper, "output_norm", width)?;
         let ropes = hyper.ropes.iter().map(|spec| Rope::load(&loader, spec)).collect::<std::result::Result<_, _>>()?;
         loader.finish()?;
-        Ok(Self { hyper, token_embd, blocks, output_norm, output, ropes, pool })
+        let scratch = Mutex::default();
+        Ok(Self { hyper, token_embd, blocks, output_norm, output, ropes, pool, scratch })
     }
 
     pub fn hyper(&self) -> &Hyper {
         &self.hyper
+    }
+
+    /// The threads that compute it.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
     }
 
     /// The sizes of its keys and values.
@@ -90,15 +115,15 @@ impl Llama {
     pub fn extend(&self, tokens: &[u32], cache: &mut KvCache) -> Result<Vec<f32>> {
         cache.reserve(tokens.len());
         let row = Row { tokens, start: cache.length, blocks: &cache.blocks, logits: Wanted::Last, long: cache.long };
-        let logits = self.forward(&[row], &mut cache.arena)?.pop().and_then(|mut row| row.pop());
+        let logits = self.forward(&[row], &mut cache.arena)?;
         cache.length += tokens.len();
-        logits.ok_or_else(|| candle_core::Error::Msg("a step gave no logits".to_owned()))
+        Ok(logits.numbers)
     }
 
     /// One step for all rows at once: for each row the logits (`[vocabulary]`) it wants, in the
     /// order of its tokens. Keys and values of the rows' tokens are in the arena afterwards, and
     /// nothing else in it has changed, error or not.
-    pub fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Vec<Vec<Vec<f32>>>> {
+    pub fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Logits> {
         let mut spans = Vec::with_capacity(rows.len());
         let mut offset = 0;
         for row in rows {
@@ -113,15 +138,24 @@ impl Llama {
         };
         let angles: Vec<Angles> = self.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();
         let tokens: Vec<u32> = rows.iter().flat_map(|row| row.tokens).copied().collect();
-        let mut x = self.token_embd.embedding(&tokens)?;
+        let m = tokens.len();
+        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let x = room(&mut scratch.x, m * self.hyper.width);
+        self.token_embd.embedding(&tokens, x)?;
         if self.hyper.embedding_scale != 1. {
-            x = (x * f64::from(self.hyper.embedding_scale))?;
+            x.iter_mut().for_each(|x| *x *= self.hyper.embedding_scale);
         }
         for (index, (block, layer)) in self.blocks.iter().zip(&self.hyper.layers).enumerate() {
-            let mixed = self.attend(block.project(&self.pool, &x)?, (index, layer), &spans, &angles, arena)?;
-            x = block.finish(&self.pool, x, &mixed)?;
+            block.project(&self.pool, m, &mut scratch)?;
+            self.attend(m, &mut scratch, (index, layer), &spans, &angles, arena)?;
+            block.finish(&self.pool, m, &mut scratch)?;
         }
-        self.logits(&x, rows, &spans)
+        self.logits(&mut scratch, rows, &spans)
+    }
+
+    /// Gives back what [`Llama::forward`] gave, so that the next step need not ask for memory.
+    pub fn reuse(&self, logits: Logits) {
+        self.scratch.lock().unwrap_or_else(PoisonError::into_inner).logits = logits.numbers;
     }
 
     fn check(&self, row: &Row<'_>) -> Result<()> {
@@ -134,59 +168,56 @@ impl Llama {
         }
     }
 
-    fn logits(&self, x: &Tensor, rows: &[Row<'_>], spans: &[Span<'_>]) -> Result<Vec<Vec<Vec<f32>>>> {
+    fn logits(&self, scratch: &mut Scratch, rows: &[Row<'_>], spans: &[Span<'_>]) -> Result<Logits> {
+        let Hyper { width, vocabulary, output_cap, .. } = self.hyper;
+        let Scratch { x, normed, y, logits, .. } = scratch;
         let wanted = |(row, span): (&Row<'_>, &Span<'_>)| match row.logits {
             Wanted::Nothing => 0..0,
             Wanted::Last => span.offset + span.count - 1..span.offset + span.count,
             Wanted::All => span.offset..span.offset + span.count,
         };
         let wanted: Vec<_> = rows.iter().zip(spans).map(wanted).collect();
-        let indices: Vec<u32> = wanted.iter().cloned().flatten().map(|index| index as u32).collect();
-        if indices.is_empty() {
-            return Ok(rows.iter().map(|_| Vec::new()).collect());
+        let counts: Vec<usize> = wanted.iter().map(ExactSizeIterator::len).collect();
+        let m: usize = counts.iter().sum();
+        let mut numbers = std::mem::take(logits);
+        numbers.resize(m * vocabulary, 0.);
+        if m > 0 {
+            let (gathered, normed) = (room(y, m * width), room(normed, m * width));
+            for (to, row) in gathered.chunks_exact_mut(width).zip(wanted.into_iter().flatten()) {
+                to.copy_from_slice(x.get(row * width..(row + 1) * width).unwrap_or_default());
+            }
+            self.output_norm.forward(&self.pool, gathered, normed);
+            self.output.forward(&self.pool, normed, m, &mut numbers)?;
         }
-        let x = x.index_select(&Tensor::new(indices, &Device::Cpu)?, 0)?;
-        let mut logits = self.output.forward(&self.pool, &self.output_norm.forward(&self.pool, &x)?)?;
-        if let Some(cap) = self.hyper.output_cap.map(f64::from) {
-            logits = ((logits / cap)?.tanh()? * cap)?;
+        if let Some(cap) = output_cap {
+            numbers.iter_mut().for_each(|logit| *logit = (*logit / cap).tanh() * cap);
         }
-        numbers(&logits, |logits| {
-            let mut rows = logits.chunks_exact(self.hyper.vocabulary).map(<[f32]>::to_vec);
-            wanted.into_iter().map(|range| rows.by_ref().take(range.len()).collect()).collect()
-        })
+        Ok(Logits { numbers, vocabulary, counts })
     }
 
-    /// Attention of all rows in one layer, given their queries, keys and values
-    /// (`[tokens, heads * head_width]`): as much as the queries.
+    /// Attention of all rows in one layer: from `q`, `k` and `v` to `mixed`.
     fn attend(
         &self,
-        [q, k, v]: [Tensor; 3],
+        m: usize,
+        scratch: &mut Scratch,
         (index, layer): (usize, &Layer),
         spans: &[Span<'_>],
         angles: &[Angles],
         arena: &mut KvArena,
-    ) -> Result<Tensor> {
+    ) -> Result<()> {
         let Hyper { heads, kv_heads, head_width, rope_style, attention_scale: scale, attention_cap: soft_cap, .. } =
             self.hyper;
-        let (shape, numbers) = (q.shape().clone(), |x: Tensor| x.flatten_all()?.to_vec1::<f32>());
-        let (mut queries, mut keys, values) = (numbers(q)?, numbers(k)?, numbers(v)?);
+        let Scratch { q, k, v, mixed, .. } = scratch;
+        let [queries, keys] = [heads, kv_heads].map(|heads| m * heads * head_width);
+        let (q, k, v) = (room(q, queries), room(k, keys), room(v, keys));
         if let Some(angles) = layer.rope.and_then(|rope| angles.get(rope)) {
-            angles.rotate(&self.pool, &mut queries, heads, head_width, rope_style);
-            angles.rotate(&self.pool, &mut keys, kv_heads, head_width, rope_style);
+            angles.rotate(&self.pool, q, heads, head_width, rope_style);
+            angles.rotate(&self.pool, k, kv_heads, head_width, rope_style);
         }
-        attention::keep(arena, index, spans, &keys, &values)?;
-        let kind = attention::Shape {
-            heads,
-            kv_heads,
-            width: head_width,
-            block: BLOCK,
-            scale,
-            causal: true,
-            window: layer.window,
-            soft_cap,
-        };
-        let mixed = attention::over(&self.pool, arena, index, &kind, spans, &queries)?;
-        Tensor::from_vec(mixed, shape, &Device::Cpu)
+        attention::keep(arena, index, spans, k, v)?;
+        let width = head_width;
+        let kind = attention::Shape { heads, kv_heads, width, scale, causal: true, window: layer.window, soft_cap };
+        attention::over(&self.pool, arena, index, &kind, spans, q, room(mixed, queries))
     }
 }
 

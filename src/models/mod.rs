@@ -12,9 +12,9 @@ pub mod hyper;
 pub mod kv;
 mod linear;
 pub mod llama;
-mod ops;
 pub mod rope;
 pub mod safetensors;
+mod scratch;
 pub mod weights;
 
 /// A model file cannot become a network.

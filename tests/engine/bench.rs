@@ -64,7 +64,7 @@ fn speed() {
                 let tables: Vec<_> = (0..streams).map(|stream| [2 * stream, 2 * stream + 1]).collect();
                 let row = |blocks| Row { tokens: &[99], start, blocks, logits: Wanted::Last, long: false };
                 let rows: Vec<_> = tables.iter().map(|blocks| row(&blocks[..])).collect();
-                model.forward(&rows, &mut arena).unwrap();
+                model.reuse(model.forward(&rows, &mut arena).unwrap());
             }
         });
         println!("decode of {streams} at once: {:.1} tokens/s", f64::from(16 * streams) / took.as_secs_f64());

@@ -98,9 +98,10 @@ fn rows_of_a_batch_do_not_see_each_other() {
         row(&PROMPT, 0, &[0], Wanted::All),
         row(&[1, 2, 3], 0, &[1], Wanted::Nothing),
     ];
-    let logits = model.forward(&rows, &mut arena).unwrap();
+    let mut logits = model.forward(&rows, &mut arena).unwrap();
+    let logits = logits.rows();
     let alone = |tokens: &[u32]| model.extend(tokens, &mut cache(&model)).unwrap();
-    assert_close(&logits[0][0], &alone(&[&PROMPT[..4], &[7]].concat()), 1e-4);
+    assert_close(logits[0][0], &alone(&[&PROMPT[..4], &[7]].concat()), 1e-4);
     assert_eq!(logits.iter().map(Vec::len).collect::<Vec<_>>(), [1, PROMPT.len(), 0]);
     for (count, logits) in (1..).zip(&logits[1]) {
         assert_close(logits, &alone(&PROMPT[..count]), 1e-4);
@@ -115,10 +116,10 @@ fn a_block_can_be_the_past_of_several_rows() {
     let shared: Vec<u32> = (0..16).collect();
     let row = |tokens, start, blocks| Row { tokens, start, blocks, logits: Wanted::Last, long: false };
     model.forward(&[row(&shared, 0, &[0])], &mut arena).unwrap();
-    let logits = model.forward(&[row(&[9, 8], 16, &[0, 1]), row(&[7], 16, &[0, 2])], &mut arena).unwrap();
-    for (logits, end) in logits.iter().zip([&[9, 8][..], &[7]]) {
+    let mut logits = model.forward(&[row(&[9, 8], 16, &[0, 1]), row(&[7], 16, &[0, 2])], &mut arena).unwrap();
+    for (logits, end) in logits.rows().iter().zip([&[9, 8][..], &[7]]) {
         let expected = model.extend(&[&shared[..], end].concat(), &mut cache(&model)).unwrap();
-        assert_close(&logits[0], &expected, 1e-4);
+        assert_close(logits[0], &expected, 1e-4);
     }
 }
 

@@ -74,7 +74,8 @@ fn in_chunks(model: &Llama, prompt: &[u32], expected: &[Vec<f32>], size: usize) 
     let (mut start, mut largest, long) = (0, 0f32, model.is_long(prompt.len()));
     for tokens in prompt.chunks(size) {
         let row = Row { tokens, start, blocks: &blocks, logits: Wanted::All, long };
-        for (logits, expected) in model.forward(&[row], &mut arena).unwrap()[0].iter().zip(&expected[start..]) {
+        let mut logits = model.forward(&[row], &mut arena).unwrap();
+        for (logits, expected) in logits.rows()[0].iter().zip(&expected[start..]) {
             largest = largest.max(far(logits, expected));
         }
         start += tokens.len();

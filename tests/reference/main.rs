@@ -202,7 +202,8 @@ fn perplexity(model: &Llama, tokens: &[u32], kind: KvType) -> f64 {
         let start = index * 256;
         let row = Row { tokens: part, start, blocks: &blocks, logits: Wanted::All, long: false };
         let next = tokens[start + 1..].iter();
-        for (logits, next) in model.forward(&[row], &mut arena).unwrap()[0].iter().zip(next) {
+        let mut logits = model.forward(&[row], &mut arena).unwrap();
+        for (logits, next) in logits.rows()[0].iter().zip(next) {
             let best = f64::from(logits.iter().copied().fold(f32::MIN, f32::max));
             let sum: f64 = logits.iter().map(|logit| (f64::from(*logit) - best).exp()).sum();
             loss += best + sum.ln() - f64::from(logits[*next as usize]);

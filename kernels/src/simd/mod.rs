@@ -167,9 +167,6 @@ pub(crate) trait Simd: Copy {
     unsafe fn scale(x: Self::F, n: Self::F) -> Self::F;
     unsafe fn nearest(x: Self::F) -> Self::F;
 
-    /// Rows become columns.
-    unsafe fn transpose(square: &mut [Self::F; LANES]);
-
     unsafe fn load_f16(from: *const u16) -> Self::F;
     unsafe fn store_f16(to: *mut u16, x: Self::F);
     unsafe fn load_bf16(from: *const u16) -> Self::F;

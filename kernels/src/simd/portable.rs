@@ -110,13 +110,6 @@ impl Simd for Portable {
         map(x, f32::round_ties_even)
     }
     #[inline(always)]
-    unsafe fn transpose(square: &mut [Self::F; LANES]) {
-        let from = *square;
-        for (row, to) in square.iter_mut().enumerate() {
-            *to = std::array::from_fn(|lane| from[lane][row]);
-        }
-    }
-    #[inline(always)]
     unsafe fn load_f16(from: *const u16) -> Self::F {
         map(from.cast::<[u16; LANES]>().read_unaligned(), |bits| f16::from_bits(bits).to_f32())
     }

@@ -109,31 +109,6 @@ impl Simd for Avx512 {
         _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x)
     }
     #[inline(always)]
-    unsafe fn transpose(square: &mut [Self::F; 16]) {
-        // Four by four within lanes of 128 bits, then those lanes among each other.
-        for quad in 0..4 {
-            let at = quad * 4;
-            let [a, b, c, d] = [square[at], square[at + 1], square[at + 2], square[at + 3]];
-            let ab = _mm512_castps_pd(_mm512_unpacklo_ps(a, b));
-            let ab_high = _mm512_castps_pd(_mm512_unpackhi_ps(a, b));
-            let cd = _mm512_castps_pd(_mm512_unpacklo_ps(c, d));
-            let cd_high = _mm512_castps_pd(_mm512_unpackhi_ps(c, d));
-            square[at] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab, cd));
-            square[at + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab, cd));
-            square[at + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(ab_high, cd_high));
-            square[at + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(ab_high, cd_high));
-        }
-        for row in 0..4 {
-            let [a, b, c, d] = [square[row], square[row + 4], square[row + 8], square[row + 12]];
-            let (ab, ab_odd) = (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
-            let (cd, cd_odd) = (_mm512_shuffle_f32x4::<0x88>(c, d), _mm512_shuffle_f32x4::<0xdd>(c, d));
-            square[row] = _mm512_shuffle_f32x4::<0x88>(ab, cd);
-            square[row + 4] = _mm512_shuffle_f32x4::<0x88>(ab_odd, cd_odd);
-            square[row + 8] = _mm512_shuffle_f32x4::<0xdd>(ab, cd);
-            square[row + 12] = _mm512_shuffle_f32x4::<0xdd>(ab_odd, cd_odd);
-        }
-    }
-    #[inline(always)]
     unsafe fn load_f16(from: *const u16) -> Self::F {
         _mm512_cvtph_ps(_mm256_loadu_si256(from.cast()))
     }
@@ -235,28 +210,6 @@ macro_rules! both {
     }};
 }
 
-/// Transposes rows `first .. first + 8` of one side, in place.
-#[inline(always)]
-unsafe fn transpose_8(square: &mut [[__m256; 2]; 16], first: usize, side: usize) {
-    for at in [first, first + 4] {
-        let [a, b] = [square[at][side], square[at + 1][side]];
-        let [c, d] = [square[at + 2][side], square[at + 3][side]];
-        let ab = _mm256_castps_pd(_mm256_unpacklo_ps(a, b));
-        let ab_high = _mm256_castps_pd(_mm256_unpackhi_ps(a, b));
-        let cd = _mm256_castps_pd(_mm256_unpacklo_ps(c, d));
-        let cd_high = _mm256_castps_pd(_mm256_unpackhi_ps(c, d));
-        square[at][side] = _mm256_castpd_ps(_mm256_unpacklo_pd(ab, cd));
-        square[at + 1][side] = _mm256_castpd_ps(_mm256_unpackhi_pd(ab, cd));
-        square[at + 2][side] = _mm256_castpd_ps(_mm256_unpacklo_pd(ab_high, cd_high));
-        square[at + 3][side] = _mm256_castpd_ps(_mm256_unpackhi_pd(ab_high, cd_high));
-    }
-    for row in first..first + 4 {
-        let (a, b) = (square[row][side], square[row + 4][side]);
-        square[row][side] = _mm256_permute2f128_ps::<0x20>(a, b);
-        square[row + 4][side] = _mm256_permute2f128_ps::<0x31>(a, b);
-    }
-}
-
 impl<const VNNI: bool> Avx2Or<VNNI> {
     /// One register of `dot`.
     #[inline(always)]
@@ -352,19 +305,6 @@ impl<const VNNI: bool> Simd for Avx2Or<VNNI> {
     #[inline(always)]
     unsafe fn nearest(x: Self::F) -> Self::F {
         both!(|x| _mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(x))
-    }
-    #[inline(always)]
-    unsafe fn transpose(square: &mut [Self::F; 16]) {
-        for half in [0, 8] {
-            for side in 0..2 {
-                transpose_8(square, half, side);
-            }
-        }
-        for row in 0..8 {
-            let corner = square[row][1];
-            square[row][1] = square[row + 8][0];
-            square[row + 8][0] = corner;
-        }
     }
     #[inline(always)]
     unsafe fn load_f16(from: *const u16) -> Self::F {

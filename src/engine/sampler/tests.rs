@@ -88,7 +88,7 @@ fn the_end_waits_for_min_tokens() {
     let ends = HashSet::from([1]);
     let settings = Sampling { temperature: 0., min_tokens: 2, ..Sampling::default() };
     let mut sampler = Sampler::new(settings, &[], 0);
-    let next = |sampler: &mut Sampler| sampler.next(vec![0., 9., 1.], &ends);
+    let next = |sampler: &mut Sampler| sampler.next(&mut [0., 9., 1.], &ends);
     assert_eq!((next(&mut sampler), next(&mut sampler), next(&mut sampler)), (Some(2), Some(2), Some(1)));
     let settings = Sampling { temperature: 0., ignore_eos: true, ..Sampling::default() };
     assert_eq!(next(&mut Sampler::new(settings, &[], 0)), Some(2));
@@ -97,15 +97,15 @@ fn the_end_waits_for_min_tokens() {
 #[test]
 fn greedy_takes_the_lowest_id_among_equals() {
     let mut sampler = Sampler::new(Sampling { temperature: 0., ..Sampling::default() }, &[], 0);
-    assert_eq!(sampler.next(vec![1., 2., 2., f32::NAN], &HashSet::new()), Some(1));
+    assert_eq!(sampler.next(&mut [1., 2., 2., f32::NAN], &HashSet::new()), Some(1));
 }
 
 #[test]
 fn nothing_to_choose_is_no_panic() {
     for temperature in [0., 1.] {
         let mut sampler = Sampler::new(Sampling { temperature, ..Sampling::default() }, &[], 0);
-        assert_eq!(sampler.next(vec![f32::NEG_INFINITY; 3], &HashSet::new()), None);
-        assert_eq!(sampler.next(vec![f32::NAN; 3], &HashSet::new()), None);
+        assert_eq!(sampler.next(&mut [f32::NEG_INFINITY; 3], &HashSet::new()), None);
+        assert_eq!(sampler.next(&mut [f32::NAN; 3], &HashSet::new()), None);
     }
 }
 
