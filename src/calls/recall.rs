@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::demand::CallIds;
-use super::fit::{self, Fitted};
+use super::fit::{self, Fitted, Room};
 use super::keep::Keeping;
 use super::turns;
 use crate::engine::{Message, TextModel, Tool};
@@ -97,7 +97,7 @@ impl Recalled {
         model: &TextModel,
         mut own: Vec<Message>,
         tools: Arc<[Tool]>,
-        wanted: Option<u32>,
+        room: Room,
     ) -> Result<Fitted> {
         let instructions = self.instructions.filter(|text| !text.is_empty());
         let system = instructions.map(|content| Message::new("system", content));
@@ -111,7 +111,7 @@ impl Recalled {
         let history = fit::last(history, self.last_messages);
         let may_drop = self.truncate && self.transcript.is_some();
         let parts = fit::Parts { system, history, own, tools };
-        if may_drop { fit::truncated(model, parts, wanted) } else { fit::whole(model, parts) }
+        if may_drop { fit::truncated(model, parts, room) } else { fit::whole(model, parts) }
     }
 }
 

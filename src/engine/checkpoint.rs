@@ -78,14 +78,6 @@ impl Checkpoint {
         }
     }
 
-    /// What the weights take in memory.
-    pub fn loaded_bytes(&self) -> u64 {
-        match self {
-            Self::Gguf(file) => file.header.loaded_bytes(),
-            Self::Hub(folder) => folder.bytes(),
-        }
-    }
-
     pub fn template(&self) -> Result<String, String> {
         match self {
             Self::Gguf(file) => gguf_template(&file.header),

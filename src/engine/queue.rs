@@ -150,11 +150,12 @@ impl Shared {
         Load { queued, queued_tokens, running: counts.running, kv_bytes: counts.held_bytes }
     }
 
-    /// Memory for weights; cached blocks give way to them.
-    pub fn lease(&self, bytes: u64) -> Option<Lease> {
+    /// Memory for weights and for the model's steps; cached blocks give way to them.
+    pub fn lease(&self, weights: u64, scratch: u64) -> Option<Lease> {
         let mut inbox = self.lock();
-        inbox.scheduler.shrink(self.budget.room().saturating_sub(bytes));
-        let lease = self.budget.lease(bytes, inbox.scheduler.used_bytes());
+        let more = weights.saturating_add(scratch.saturating_sub(self.budget.scratch()));
+        inbox.scheduler.shrink(self.budget.room().saturating_sub(more));
+        let lease = self.budget.lease(weights, scratch, inbox.scheduler.used_bytes());
         inbox.signal = true;
         drop(inbox);
         self.wake.notify_one();

@@ -20,6 +20,9 @@ pub use super::scan::{Kind, ModelInfo};
 use super::schedule::ModelId;
 use super::text::TextModel;
 use crate::ambient::Ambient;
+use crate::models::scratch::scratch_bytes;
+use crate::models::weights::Footprint;
+use crate::readable::size;
 
 /// How old the listing may be.
 const FRESH: Duration = Duration::from_secs(1);
@@ -34,10 +37,12 @@ pub enum LoadError {
     NotText { id: String, architecture: String },
     #[error("the model {id} cannot be used: {reason}")]
     Broken { id: String, reason: String },
-    #[error(
-        "the model's weights take {needed} bytes, {budget} bytes are the memory for models, and those loaded are in use"
-    )]
+    /// Bytes: of the weights and of a step, and of all memory for models.
+    #[error("it takes {} of the {} of memory for models, which other models in use hold", size(*needed), size(*budget))]
     NoMemory { needed: u64, budget: u64 },
+    /// The same where there are no other models to wait for.
+    #[error("it takes {} of memory, {} are there for models", size(*needed), size(*budget))]
+    TooLarge { needed: u64, budget: u64 },
 }
 
 /// The model answers somebody at the moment.
@@ -184,14 +189,26 @@ impl Registry {
             LoadError::Broken { id: id.clone(), reason }
         };
         let checkpoint = guarded(|| Checkpoint::open(&found.path)).map_err(broken)?;
-        let lease = self.lease(checkpoint.loaded_bytes())?;
+        let (footprint, scratch) = guarded(|| self.needs(&checkpoint)).map_err(broken)?;
+        let lease = self.lease(footprint.weights + footprint.reading, scratch)?;
         let key = self.loads.fetch_add(1, Ordering::Relaxed);
         let (pool, ambient) = (Arc::clone(&self.pool), Arc::clone(&self.ambient));
-        let model = guarded(|| TextModel::open(id, key, &checkpoint, lease, pool, ambient)).map_err(broken)?;
-        let model = Arc::new(model);
+        let open = || {
+            let mut model = TextModel::open(id, key, &checkpoint, lease, pool, ambient)?;
+            model.lease.shrink(footprint.weights);
+            Ok(model)
+        };
+        let model = Arc::new(guarded(open).map_err(broken)?);
         let entry = Loaded { model: Arc::clone(&model), stamp: found.stamp, used: self.ambient.uptime() };
         lock(&self.loaded).insert(id.clone(), entry);
         Ok(model)
+    }
+
+    /// What the model takes in memory, and the scratch of its steps.
+    fn needs(&self, checkpoint: &Checkpoint) -> Result<(Footprint, u64), String> {
+        let weights = checkpoint.weights();
+        let hyper = weights.hyper().map_err(|error| error.to_string())?;
+        Ok((Footprint::of(weights), scratch_bytes(&hyper, &self.shared.settings.largest_step())))
     }
 
     /// The models in memory: what tells this load from others, and the name.
@@ -214,13 +231,17 @@ impl Registry {
         Ok(())
     }
 
-    fn lease(&self, needed: u64) -> Result<Lease, LoadError> {
+    fn lease(&self, weights: u64, scratch: u64) -> Result<Lease, LoadError> {
         loop {
-            if let Some(lease) = self.shared.lease(needed) {
+            if let Some(lease) = self.shared.lease(weights, scratch) {
                 return Ok(lease);
             }
             if !self.unload_idle() {
-                return Err(LoadError::NoMemory { needed, budget: self.shared.budget.total() });
+                let (needed, budget) = (weights.saturating_add(scratch), self.shared.budget.total());
+                return Err(match needed > budget {
+                    true => LoadError::TooLarge { needed, budget },
+                    false => LoadError::NoMemory { needed, budget },
+                });
             }
         }
     }

@@ -45,7 +45,7 @@ pub struct TextModel {
     template: Template,
     wording: Wording,
     grammars: Grammars,
-    /// The weights' share of the memory budget, given back with the model.
+    /// The share of the memory budget of weights and steps, given back with the model.
     pub(super) lease: Lease,
 }
 

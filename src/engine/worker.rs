@@ -230,8 +230,7 @@ impl Worker {
             return true;
         }
         let Some(id) = stuck else { return false };
-        let reason = "the memory for its keys and values is not free: other models in use hold it";
-        self.fail(id.request, Failure::Broken(reason.to_owned()));
+        self.fail(id.request, Failure::NoMemory);
         true
     }
 }

@@ -15,6 +15,7 @@ pub mod llama;
 mod ops;
 pub mod rope;
 pub mod safetensors;
+pub mod scratch;
 pub mod weights;
 
 /// A model file cannot become a network.
