@@ -110,6 +110,10 @@ impl Chat {
         let demanded = call.demand.resolve(recalled.tools.take())?;
         let name = recalled.model.clone();
         access.require_model(&name)?;
+        let tenant = u128::from_be_bytes(access.project().to_bytes());
+        if let Some(model) = self.engine.models().loaded_model(&name) {
+            self.engine.check_queue(&model, tenant).map_err(refuse)?;
+        }
         let call_ids = CallIds::new(&*self.ambient);
         let keeping = self.recall.keeping(access, recalled.conversation(), call.recalling.sent, call_ids);
         let permit = self.preparing.clone().try_acquire_owned().map_err(|_| overloaded())?;
@@ -139,7 +143,7 @@ impl Chat {
             form,
             stop: call.stop,
             logprobs: call.logprobs,
-            tenant: u128::from_be_bytes(access.project().to_bytes()),
+            tenant,
         };
         bill.prompt(prompt_tokens.into())?;
         // What never ran costs nothing.

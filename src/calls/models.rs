@@ -116,7 +116,9 @@ pub(super) fn refuse_load(id: &str, error: &LoadError) -> Error {
         LoadError::NoMemory { .. } => {
             unavailable(error, " Try again when their answers have ended, or give the server more with --memory.")
         }
-        LoadError::TooLarge { .. } => unavailable(error, " Give the server more with --memory, or use a smaller model."),
+        LoadError::TooLarge { .. } => {
+            unavailable(error, " Give the server more with --memory, or use a smaller model.")
+        }
     }
 }
 

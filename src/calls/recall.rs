@@ -92,13 +92,7 @@ impl Recalled {
     }
 
     /// Renders and tokenises everything together. Takes time in proportion to its length.
-    pub fn prompt(
-        self,
-        model: &TextModel,
-        mut own: Vec<Message>,
-        tools: Arc<[Tool]>,
-        room: Room,
-    ) -> Result<Fitted> {
+    pub fn prompt(self, model: &TextModel, mut own: Vec<Message>, tools: Arc<[Tool]>, room: Room) -> Result<Fitted> {
         let instructions = self.instructions.filter(|text| !text.is_empty());
         let system = instructions.map(|content| Message::new("system", content));
         let mut history = self.transcript.as_ref().map_or_else(|| Ok(Vec::new()), stored_turns)?;

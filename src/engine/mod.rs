@@ -140,6 +140,11 @@ impl Engine {
         &self.owner.registry
     }
 
+    /// Refuses whom [`Self::submit`] would refuse whatever the prompt, before work is put into one.
+    pub fn check_queue(&self, model: &TextModel, tenant: u128) -> Result<(), Refused> {
+        self.owner.shared.check(model, tenant)
+    }
+
     /// Queues the request, or says at once why not. Never blocks.
     pub fn submit(&self, model: &Arc<TextModel>, request: Generation) -> Result<Ticket, Refused> {
         let shared = &self.owner.shared;

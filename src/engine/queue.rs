@@ -168,6 +168,32 @@ impl Shared {
         self.wake();
     }
 
+    /// Refuses whom the queue has no place for now, whatever the prompt.
+    pub fn check(&self, model: &TextModel, tenant: Tenant) -> Result<(), Refused> {
+        self.ask(&mut self.lock(), model, tenant, |scheduler| scheduler.admits(model.key, tenant, 0))
+    }
+
+    fn ask<T>(
+        &self,
+        inbox: &mut Inbox,
+        model: &TextModel,
+        tenant: Tenant,
+        ask: impl Fn(&mut Scheduler) -> Result<T, Full>,
+    ) -> Result<T, Refused> {
+        if inbox.gate > Gate::Open {
+            return Err(Refused::ShuttingDown);
+        }
+        let asked = ask(&mut inbox.scheduler).or_else(|_| {
+            // Those who have left hold no place.
+            inbox.sweep();
+            ask(&mut inbox.scheduler)
+        });
+        asked.map_err(|full| {
+            self.metrics.refuse(model.id(), if full == Full::Model { "model_queue" } else { "project_queue" });
+            Refused::QueueFull { retry_after: inbox.retry_after(full, tenant) }
+        })
+    }
+
     /// Takes the request or refuses it, at once.
     pub fn push(
         &self,
@@ -177,9 +203,6 @@ impl Shared {
         at: Duration,
     ) -> Result<mpsc::Receiver<Sent>, Refused> {
         let mut inbox = self.lock();
-        if inbox.gate > Gate::Open {
-            return Err(Refused::ShuttingDown);
-        }
         let new = || Request {
             model: model.key,
             block_bytes: model.kv_shape(self.settings.kv_type).block_bytes(),
@@ -189,15 +212,7 @@ impl Shared {
             max_tokens: request.max_tokens,
             long: model.network.is_long(request.prompt.len() + request.max_tokens as usize),
         };
-        let submitted = inbox.scheduler.submit(new()).or_else(|_| {
-            // Those who have left hold no place.
-            inbox.sweep();
-            inbox.scheduler.submit(new())
-        });
-        let id = submitted.map_err(|full| {
-            self.metrics.refuse(model.id(), if full == Full::Model { "model_queue" } else { "project_queue" });
-            Refused::QueueFull { retry_after: inbox.retry_after(full, request.tenant) }
-        })?;
+        let id = self.ask(&mut inbox, model, request.tenant, |scheduler| scheduler.submit(new()))?;
         let (sender, receiver) = mpsc::channel(capacity + 1);
         let Ok(last) = sender.clone().try_reserve_owned() else { return Err(Refused::ShuttingDown) };
         inbox.arrivals.insert(id, Arrival { model: Arc::clone(model), request, sender, last, at });

@@ -155,6 +155,12 @@ impl Registry {
         self.snapshot.store(Arc::new(Snapshot { models: models.collect(), at: Some(now) }));
     }
 
+    /// The model if it is loaded. Touches no disk.
+    pub fn loaded_model(&self, id: &str) -> Option<Arc<TextModel>> {
+        let stamp = self.snapshot.load().models.get(id)?.stamp;
+        self.ready(id, stamp)
+    }
+
     /// The model, loaded. Blocks while its weights are read.
     pub fn load(&self, id: &str) -> Result<Arc<TextModel>, LoadError> {
         let found = self.found(id).ok_or(LoadError::NotFound)?;
