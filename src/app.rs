@@ -190,8 +190,14 @@ fn engine_settings(config: &Config) -> engine::Settings {
         config::KvType::Q8 => engine::KvType::Q8,
         config::KvType::F32 => engine::KvType::F32,
     };
-    let (max_running, speculate) = (config.max_running, config.speculate);
-    engine::Settings { threads: config.threads, max_running, kv_type, speculate, ..defaults }
+    engine::Settings {
+        threads: config.threads,
+        max_running: config.max_running,
+        max_queued_requests: config.max_queued,
+        kv_type,
+        speculate: config.speculate,
+        ..defaults
+    }
 }
 
 fn api(config: &Config, store: &Store, engine: &Engine, files: Files, ambient: Arc<dyn Ambient>) -> Api {

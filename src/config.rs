@@ -35,6 +35,9 @@ pub struct ServeArgs {
     /// Answers that are generated at the same time; more wait
     #[arg(long, env = "OUTPOST_MAX_RUNNING", default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub max_running: u16,
+    /// Requests of a model that may wait for a place, half of them of one project; more are refused
+    #[arg(long, env = "OUTPOST_MAX_QUEUED", default_value_t = 256, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub max_queued: u16,
     /// Compute token by token, never guessing ahead; answers are the same
     #[arg(long, env = "OUTPOST_NO_SPECULATION")]
     pub no_speculation: bool,
@@ -109,6 +112,7 @@ pub struct Config {
     pub memory: u64,
     pub kv_type: KvType,
     pub max_running: usize,
+    pub max_queued: usize,
     pub speculate: bool,
     pub open_metrics: bool,
     pub pull: bool,
@@ -146,6 +150,7 @@ impl Config {
             memory: args.memory.unwrap_or_else(default_memory),
             kv_type: args.kv_type,
             max_running: args.max_running.into(),
+            max_queued: args.max_queued.into(),
             speculate: !args.no_speculation,
             open_metrics: args.open_metrics,
             pull: !args.no_pull,

@@ -35,7 +35,7 @@ macro_rules! codes {
 codes! {
     /// Malformed JSON; a missing, unknown or out-of-range field; a bad cursor.
     InvalidParameter      => 400 "invalid_request_error" "invalid_parameter",
-    /// Prompt plus requested output does not fit the model's context.
+    /// Prompt plus requested output does not fit the model's context, or the memory for it.
     ContextLengthExceeded => 400 "invalid_request_error" "context_length_exceeded",
     MissingApiKey         => 401 "authentication_error"  "missing_api_key",
     InvalidApiKey         => 401 "authentication_error"  "invalid_api_key",

@@ -1,7 +1,7 @@
 //! Outpost: a self-hosted AI platform in one binary.
 //!
 //! `main → cli → app → http → calls → service → storage` and `calls → engine → models`; the
-//! leaves `error`, `ids` and `ambient` know nobody above them. `tests/layers.rs` holds these arrows.
+//! leaves `error`, `ids`, `ambient` and `readable` know nobody above them. `tests/layers.rs` holds these arrows.
 
 pub mod ambient;
 pub mod app;
@@ -15,6 +15,7 @@ pub mod error;
 pub mod http;
 pub mod ids;
 pub mod models;
+pub mod readable;
 pub mod service;
 pub mod storage;
 pub mod telemetry;

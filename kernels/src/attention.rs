@@ -25,6 +25,8 @@ const CHUNK: usize = 256;
 const QUERIES: usize = 64;
 /// So few queries read keys and values where they lie.
 const DIRECT: usize = 8;
+/// Floats of states that wait to be joined, at most: 64 MiB. Beyond, sequences are not cut.
+const MOST_STATES: usize = 16 << 20;
 /// Stands for minus infinity where a difference of two must not be NaN.
 const LOWEST: f32 = -1e30;
 
@@ -109,6 +111,24 @@ impl Shape {
     }
 }
 
+/// An upper bound of the bytes that [`attend`] takes beside inputs and outputs, for `rows` rows in all of
+/// sequences with up to `depth` positions.
+pub fn attend_bytes(threads: usize, [heads, kv_heads, width]: [usize; 3], rows: usize, depth: usize) -> usize {
+    let padded = width.next_multiple_of(LANES);
+    let queries = rows_each(heads / kv_heads) * (heads / kv_heads);
+    let state = padded + 2 * LANES;
+    // What is cut are few pieces, each of up to `queries` states a chunk.
+    let cut = (6 * threads * queries).min(rows * heads) * depth.div_ceil(CHUNK) * state;
+    let own = threads * 2 * (TILE * padded + queries * state);
+    let tasks = rows * kv_heads * size_of::<Task>() + rows * size_of::<Sequence<'_>>();
+    size_of::<f32>() * (cut.min(MOST_STATES) + own) + 2 * tasks
+}
+
+/// Rows of a task where so many heads share keys and values.
+fn rows_each(group: usize) -> usize {
+    (QUERIES / group).max(8)
+}
+
 /// Attention of all rows of all sequences; `out` is `[all rows, heads, width]` in their order.
 ///
 /// # Panics
@@ -178,14 +198,19 @@ struct Plan {
 impl Plan {
     fn new(pool: &Pool, sequences: &[Sequence<'_>], shape: &Shape) -> Self {
         let mut plan = Self { tasks: Vec::new(), joins: Vec::new(), partials: 0 };
-        let (group, rows_each) = (shape.group(), (QUERIES / shape.group()).max(8));
+        let (group, rows_each) = (shape.group(), rows_each(shape.group()));
         let pieces = |sequence: &Sequence<'_>| sequence.rows.div_ceil(rows_each) * shape.kv_heads;
         // With many tasks a queue of them balances itself; with few, the deep ones are cut.
         let few = sequences.iter().map(pieces).sum::<usize>() < 6 * pool.threads();
         let mut before = 0;
         for (index, sequence) in sequences.iter().enumerate() {
             let total = sequence.start + sequence.rows;
-            let cut = pool.threads() > 1 && few && total > 2 * CHUNK && sequence.rows <= rows_each;
+            let states = sequence.rows * shape.heads * total.div_ceil(CHUNK) * state_size(shape);
+            let cut = pool.threads() > 1
+                && few
+                && total > 2 * CHUNK
+                && sequence.rows <= rows_each
+                && plan.partials + states <= MOST_STATES;
             // The last rows see most: they go first.
             for first_row in (0..sequence.rows).step_by(rows_each).rev() {
                 let rows = rows_each.min(sequence.rows - first_row);

@@ -19,7 +19,7 @@ mod simd;
 use std::fmt;
 
 pub use activations::Activations;
-pub use attention::{Blocks, POSITIONS, Pair, Sequence, Shape, attend};
+pub use attention::{Blocks, POSITIONS, Pair, Sequence, Shape, attend, attend_bytes};
 pub use kind::Kind;
 pub use linear::{Linear, apply_all};
 pub use ops::{Rotation, add, gelu_tanh_mul, rms_norm, rope, silu_mul, to_f16, to_q8};

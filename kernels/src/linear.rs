@@ -45,7 +45,7 @@ impl Linear {
             return Err(Error::Length { expected, found: bytes.len() });
         }
         let group_bytes = (k / kind.block()) * Layout::of(kind).span_bytes();
-        let mut groups = Aligned::zeroed(group_bytes * n.div_ceil(LANES));
+        let mut groups = Aligned::zeroed(Self::packed_bytes(kind, n, k));
         for (rows, group) in bytes.chunks(row_bytes * LANES).zip(groups.bytes_mut().chunks_exact_mut(group_bytes)) {
             pack_group(kind, rows, row_bytes, group);
         }
@@ -64,6 +64,11 @@ impl Linear {
     /// Inputs.
     pub fn k(&self) -> usize {
         self.k
+    }
+
+    /// Bytes that `n` rows of `k` weights take when they are packed; `k` is a whole number of blocks.
+    pub fn packed_bytes(kind: Kind, n: usize, k: usize) -> usize {
+        (k / kind.block()) * Layout::of(kind).span_bytes() * n.div_ceil(LANES)
     }
 
     /// Memory that the weights take.

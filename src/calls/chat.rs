@@ -5,13 +5,15 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 use super::demand::{CallIds, Called, Demand, add};
+use super::fit::Room;
 use super::forms::Forms;
 use super::keep::Keeping;
-use super::models::{blocking, refuse_load};
+use super::models::{MEMORY_FREED, blocking, refuse_load};
 use super::recall::{Recall, Recalling};
 use crate::ambient::{Ambient, Timestamp};
 use crate::engine::{
-    Ending, Engine, Failure, Generation, Message, Piece, Pieces, PromptError, Refused, Sampling, TextModel, TokenInfo,
+    Ending, Engine, Failure, Generation, KvType, Message, Piece, Pieces, PromptError, Refused, Sampling, TextModel,
+    TokenInfo, TooLarge,
 };
 use crate::error::{Code, Error, Result};
 use crate::ids::CompletionId;
@@ -108,6 +110,10 @@ impl Chat {
         let demanded = call.demand.resolve(recalled.tools.take())?;
         let name = recalled.model.clone();
         access.require_model(&name)?;
+        let tenant = u128::from_be_bytes(access.project().to_bytes());
+        if let Some(model) = self.engine.models().loaded_model(&name) {
+            self.engine.check_queue(&model, tenant).map_err(refuse)?;
+        }
         let call_ids = CallIds::new(&*self.ambient);
         let keeping = self.recall.keeping(access, recalled.conversation(), call.recalling.sent, call_ids);
         let permit = self.preparing.clone().try_acquire_owned().map_err(|_| overloaded())?;
@@ -116,7 +122,8 @@ impl Chat {
         let (model, fitted) = blocking(move || {
             let _permit = permit;
             let model = engine.models().load(&id).map_err(|error| refuse_load(&id, &error))?;
-            let fitted = recalled.prompt(&model, messages, tools, wanted)?;
+            let room = Room { window: engine.positions(&model), wanted };
+            let fitted = recalled.prompt(&model, messages, tools, room)?;
             Ok((model, fitted))
         })
         .await?;
@@ -125,8 +132,7 @@ impl Chat {
         let form = self.forms.form(&model, &demanded).await?;
         let prompt_tokens = u32::try_from(fitted.prompt.len()).unwrap_or(u32::MAX);
         let remedy = if keeping.is_idle() || fitted.dropped.is_some() { "" } else { TRUNCATE };
-        let window = self.engine.positions(&model);
-        let max_tokens = room(&model, window, prompt_tokens, call.max_tokens, remedy)?;
+        let max_tokens = room(&self.engine, &model, prompt_tokens, call.max_tokens, remedy)?;
         let mut sampling = call.sampling;
         sampling.seed = call.seed.unwrap_or_else(|| self.fresh_seed());
         let generation = Generation {
@@ -137,7 +143,7 @@ impl Chat {
             form,
             stop: call.stop,
             logprobs: call.logprobs,
-            tenant: u128::from_be_bytes(access.project().to_bytes()),
+            tenant,
         };
         bill.prompt(prompt_tokens.into())?;
         // What never ran costs nothing.
@@ -238,23 +244,39 @@ impl Drop for Running {
     }
 }
 
-/// How many tokens may be generated: what was asked for, if prompt and answer fit together.
-fn room(model: &TextModel, window: u32, prompt: u32, asked: Option<(u32, &'static str)>, remedy: &str) -> Result<u32> {
-    let left = window.saturating_sub(prompt);
-    let too_long = |wanted: u32, param: &'static str| {
-        let message = format!(
-            "The model '{}' has a context of {window} tokens. The prompt has {prompt} tokens and {wanted} more were requested for the answer, {} in all. Shorten the messages or lower max_completion_tokens.{remedy}",
-            model.id(),
-            u64::from(prompt) + u64::from(wanted),
-        );
-        Error::new(Code::ContextLengthExceeded, message).param(param)
-    };
-    match asked {
-        _ if left == 0 => Err(too_long(asked.map_or(1, |(wanted, _)| wanted), "messages")),
-        Some((wanted, field)) if wanted > left => Err(too_long(wanted, field)),
-        Some((wanted, _)) => Ok(wanted),
-        None => Ok(left),
+/// How many tokens may be generated: what was asked for, if prompt and answer fit together into the
+/// model's context, and into the memory for their keys and values.
+fn room(
+    engine: &Engine,
+    model: &TextModel,
+    prompt: u32,
+    asked: Option<(u32, &'static str)>,
+    remedy: &str,
+) -> Result<u32> {
+    let left = engine.positions(model).saturating_sub(prompt);
+    let (wanted, field) = asked.unwrap_or((left.max(1), "messages"));
+    if wanted <= left {
+        return Ok(wanted);
     }
+    let (all, window) = (u64::from(prompt) + u64::from(wanted), model.context_window());
+    let param = if left == 0 { "messages" } else { field };
+    if all <= u64::from(window) {
+        engine.fits(model, all).map_err(|large| too_large(&large, param, remedy))?;
+    }
+    let message = format!(
+        "The model '{}' has a context of {window} tokens. The prompt has {prompt} tokens and {wanted} more were requested for the answer, {all} in all. Shorten the messages or lower max_completion_tokens.{remedy}",
+        model.id(),
+    );
+    Err(Error::new(Code::ContextLengthExceeded, message).param(param))
+}
+
+/// What a caller is told of a request whose keys and values have no room, however long he waits.
+fn too_large(large: &TooLarge, param: &'static str, remedy: &str) -> Error {
+    let smaller = if large.kv_type == KvType::Q8 { "" } else { " or with --kv-type q8" };
+    let message = format!(
+        "The request is too large for the server: {large}. Shorten the messages or lower max_completion_tokens, or start the server with a larger --memory{smaller}.{remedy}"
+    );
+    Error::new(Code::ContextLengthExceeded, message).param(param)
 }
 
 fn check_bias(sampling: &Sampling, model: &TextModel) -> Result<()> {
@@ -285,7 +307,7 @@ fn refuse(refused: Refused) -> Error {
             Error::new(Code::Overloaded, "The model's queue is full. Try again after the time in Retry-After.")
                 .retry_after(retry_after)
         }
-        Refused::TooLarge { .. } => Error::invalid("max_completion_tokens", refused.to_string()),
+        Refused::TooLarge(large) => too_large(&large, "max_completion_tokens", ""),
         Refused::ShuttingDown => shutting_down(),
         Refused::Invalid(reason) => Error::new(Code::InvalidParameter, reason),
     }
@@ -304,6 +326,11 @@ fn fail(failure: Failure) -> Error {
                 "The answer broke off because the form that was demanded cannot be kept: {reason}. Make the schema simpler."
             ),
         ),
+        Failure::NoMemory => Error::new(
+            Code::Overloaded,
+            "The memory for the answer's keys and values is held by other models in use. Try again when their answers have ended; the operator can unload a model or give the server more with --memory.",
+        )
+        .retry_after(MEMORY_FREED),
         Failure::Broken(reason) => Error::internal(reason),
     }
 }

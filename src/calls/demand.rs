@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use crate::ambient::Ambient;
 use crate::engine::{CallPiece, Calling, GrammarError, Shape, Text, Tool};
 use crate::error::{Error, Result};
+use crate::readable::shorten;
 use crate::service::tools;
 
 /// As the request says it; `http` has checked the form of each field.
@@ -64,7 +65,7 @@ fn calling(choice: &Choice, tools: &[Value]) -> Result<Calling> {
         return Ok(Calling::Named(name.clone()));
     }
     let field = "tool_choice.function.name";
-    let name: String = name.chars().take(80).collect();
+    let name = shorten(name);
     Err(Error::invalid(field, format!("'{field}' is '{name}', which is the name of none of the tools.")))
 }
 

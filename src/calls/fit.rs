@@ -20,6 +20,15 @@ pub(super) struct Parts {
     pub tools: Arc<[Tool]>,
 }
 
+/// What prompt and answer must fit into.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    /// Positions that both share.
+    pub window: u32,
+    /// Tokens that the request wants for its answer, if it says.
+    pub wanted: Option<u32>,
+}
+
 /// A prompt, and how many messages of the transcript were left out to make it fit.
 #[derive(Debug)]
 pub(super) struct Fitted {
@@ -33,11 +42,10 @@ pub(super) fn whole(model: &TextModel, parts: Parts) -> Result<Fitted> {
     Ok(Fitted { prompt: tokens(model, &parts, 0)?, dropped: None })
 }
 
-/// The prompt of as many of the last turns as fit beside an answer of `wanted` tokens. Whatever
+/// The prompt of as many of the last turns as fit beside the answer. Whatever
 /// the transcript's length, it is tokenised some ten times at most. If not even the request's own
 /// messages fit, the prompt is too long and the caller refuses it.
-pub(super) fn truncated(model: &TextModel, parts: Parts, wanted: Option<u32>) -> Result<Fitted> {
-    let window = model.context_window();
+pub(super) fn truncated(model: &TextModel, parts: Parts, Room { window, wanted }: Room) -> Result<Fitted> {
     let reserve = wanted.unwrap_or_else(|| (window / 4).clamp(1, RESERVE));
     let cuts = cuts(&parts.history);
     let fits = |prompt: &[u32]| prompt.len() as u64 + u64::from(reserve) <= u64::from(window);

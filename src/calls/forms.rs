@@ -30,6 +30,9 @@ impl Forms {
         if demanded.shape.is_free() {
             return Ok(None);
         }
+        if let Some(kept) = model.kept_form(&demanded.shape) {
+            return Ok(Some(kept));
+        }
         let reader = Arc::clone(model);
         blocking(move || reader.prepare_forms().map_err(Error::internal)).await?;
         let permit = self.compiling.clone().try_acquire_owned().map_err(|_| busy())?;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::engine::{Engine, InUse, Kind, LoadError, ModelInfo};
 use crate::error::{Code, Error, Result};
+use crate::readable::shorten;
 use crate::service::access::Access;
 
 /// Models as callers see them.
@@ -88,18 +89,22 @@ impl Models {
 }
 
 fn unknown(id: &str) -> Error {
-    let name: String = id.chars().take(80).collect();
+    let name = shorten(id);
     let message = format!(
         "No model '{name}' is installed. GET /v1/models lists those that are; 'outpost models pull' fetches more."
     );
     Error::new(Code::ModelNotFound, message).param("model")
 }
 
+/// When to try again what failed for want of memory: the answers of other models have ended, or an
+/// operator has unloaded one.
+pub(super) const MEMORY_FREED: Duration = Duration::from_secs(30);
+
 /// What a caller is told about a model that could not be loaded.
 pub(super) fn refuse_load(id: &str, error: &LoadError) -> Error {
-    let unavailable = |why: &dyn std::fmt::Display| {
-        let message = format!("The model '{id}' cannot be used: {why}.");
-        Error::new(Code::ModelUnavailable, message).param("model").retry_after(Duration::from_secs(30))
+    let unavailable = |why: &dyn std::fmt::Display, remedy: &str| {
+        let message = format!("The model '{id}' cannot be used: {why}.{remedy}");
+        Error::new(Code::ModelUnavailable, message).param("model").retry_after(MEMORY_FREED)
     };
     match error {
         LoadError::NotFound => unknown(id),
@@ -107,8 +112,13 @@ pub(super) fn refuse_load(id: &str, error: &LoadError) -> Error {
             let message = format!("The model '{id}' is no chat model: its architecture is {architecture}.");
             Error::invalid("model", message)
         }
-        LoadError::Broken { reason, .. } => unavailable(reason),
-        LoadError::NoMemory { .. } => unavailable(error),
+        LoadError::Broken { reason, .. } => unavailable(reason, ""),
+        LoadError::NoMemory { .. } => {
+            unavailable(error, " Try again when their answers have ended, or give the server more with --memory.")
+        }
+        LoadError::TooLarge { .. } => {
+            unavailable(error, " Give the server more with --memory, or use a smaller model.")
+        }
     }
 }
 

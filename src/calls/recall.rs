@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::demand::CallIds;
-use super::fit::{self, Fitted};
+use super::fit::{self, Fitted, Room};
 use super::keep::Keeping;
 use super::turns;
 use crate::engine::{Message, TextModel, Tool};
@@ -92,13 +92,7 @@ impl Recalled {
     }
 
     /// Renders and tokenises everything together. Takes time in proportion to its length.
-    pub fn prompt(
-        self,
-        model: &TextModel,
-        mut own: Vec<Message>,
-        tools: Arc<[Tool]>,
-        wanted: Option<u32>,
-    ) -> Result<Fitted> {
+    pub fn prompt(self, model: &TextModel, mut own: Vec<Message>, tools: Arc<[Tool]>, room: Room) -> Result<Fitted> {
         let instructions = self.instructions.filter(|text| !text.is_empty());
         let system = instructions.map(|content| Message::new("system", content));
         let mut history = self.transcript.as_ref().map_or_else(|| Ok(Vec::new()), stored_turns)?;
@@ -111,7 +105,7 @@ impl Recalled {
         let history = fit::last(history, self.last_messages);
         let may_drop = self.truncate && self.transcript.is_some();
         let parts = fit::Parts { system, history, own, tools };
-        if may_drop { fit::truncated(model, parts, wanted) } else { fit::whole(model, parts) }
+        if may_drop { fit::truncated(model, parts, room) } else { fit::whole(model, parts) }
     }
 }
 

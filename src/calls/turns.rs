@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::engine::{Message, ToolCall};
 use crate::error::{Error, Result};
+use crate::readable::shorten;
 use crate::service::transcript::{self, Unknown};
 
 const MOST_MESSAGES: usize = 4096;
@@ -73,7 +74,7 @@ pub(super) fn check_results(history: &[Message], own: &[Message]) -> Result<()> 
     match own.iter().enumerate().find_map(|(at, message)| Some((at, orphan(message)?))) {
         None => Ok(()),
         Some((at, id)) => {
-            let id: String = id.chars().take(80).collect();
+            let id = shorten(&id);
             let field = format!("messages[{at}].tool_call_id");
             let text = format!(
                 "'{field}' is '{id}', but no message before it has a call of this id. Send the assistant's message with its tool_calls first."

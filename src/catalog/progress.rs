@@ -4,6 +4,8 @@ use std::io::{self, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::readable::size;
+
 /// Receives the course of a transfer: `start`, many `advance`, `done`, then perhaps the next `start`.
 pub trait Progress {
     /// A piece of work of `total_bytes` begins.
@@ -109,14 +111,4 @@ impl<W: Write> Progress for Lines<W> {
 /// Progress is a courtesy: when nobody can read it, the work goes on.
 fn say(out: &mut impl Write, text: &str) {
     let _unread = writeln!(out, "{text}");
-}
-
-/// Bytes as a person reads them, in decimal units.
-pub fn size(bytes: u64) -> String {
-    match bytes {
-        0..1_000 => format!("{bytes} B"),
-        1_000..1_000_000 => format!("{} kB", bytes / 1_000),
-        1_000_000..1_000_000_000 => format!("{} MB", bytes / 1_000_000),
-        _ => format!("{}.{} GB", bytes / 1_000_000_000, bytes / 100_000_000 % 10),
-    }
 }

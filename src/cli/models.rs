@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
 
-use crate::catalog::progress::{self, size};
+use crate::catalog::progress;
 use crate::catalog::{
     Catalog, CatalogModel, ImportOptions, OnDisk, PullError, PullOptions, TransferError, export, import, installed,
     on_disk, pull_with,
 };
+use crate::readable::size;
 
 /// Stands for all models of the catalog's starter list.
 const STARTER: &str = "starter";

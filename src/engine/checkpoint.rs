@@ -10,6 +10,9 @@ use crate::models::hyper::Hyper;
 use crate::models::safetensors::{Folder, read_json};
 use crate::models::weights::Weights;
 
+/// Where transformers puts the template for tools beside `chat_template.jinja`.
+pub(super) const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
+
 pub(super) enum Checkpoint {
     Gguf(Box<GgufFile>),
     Hub(Box<Folder>),
@@ -19,37 +22,56 @@ pub(super) enum Checkpoint {
 pub(super) fn check_gguf(header: &Header) -> Result<(), String> {
     Hyper::of_gguf(header).map_err(|error| error.to_string())?;
     tokens::check(&header.metadata)?;
-    gguf_template(header).map(drop)
+    gguf_templates(header).map(drop)
 }
 
 /// Whether a folder holds a model that can be served; reads headers and small files only.
 pub(super) fn check_hub(folder: &Folder) -> Result<(), String> {
     Hyper::of_folder(folder).map_err(|error| error.to_string())?;
     Hub::read(&folder.path, &folder.config)?;
-    hub_template(&folder.path).map(drop)
+    hub_templates(&folder.path).map(drop)
 }
 
-fn gguf_template(header: &Header) -> Result<String, String> {
-    header.metadata.text("tokenizer.chat_template").map(str::to_owned).ok_or_else(|| {
+/// The chat templates of a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Templates {
+    pub default: String,
+    /// For conversations with tools, where the model has one apart.
+    pub tool_use: Option<String>,
+}
+
+fn gguf_templates(header: &Header) -> Result<Templates, String> {
+    let text = |key: &str| header.metadata.text(key).map(str::to_owned);
+    let default = text("tokenizer.chat_template").ok_or_else(|| {
         "the file has no chat template (tokenizer.chat_template): it is not a model made for chat".to_owned()
-    })
+    })?;
+    Ok(Templates { default, tool_use: text("tokenizer.chat_template.tool_use") })
 }
 
-/// `chat_template.jinja`, else `chat_template` in `tokenizer_config.json`: a text, or a list of
-/// named ones, of which the default is taken.
-fn hub_template(folder: &Path) -> Result<String, String> {
-    let own = folder.join("chat_template.jinja");
-    if own.is_file() {
-        return std::fs::read_to_string(&own).map_err(|error| format!("chat_template.jinja cannot be read: {error}"));
+/// `chat_template.jinja` and those in the folder beside it, else `chat_template` in
+/// `tokenizer_config.json`: a text, or a list of named ones.
+fn hub_templates(folder: &Path) -> Result<Templates, String> {
+    if let Some(default) = hub_file(folder, "chat_template.jinja")? {
+        return Ok(Templates { default, tool_use: hub_file(folder, TOOL_USE_FILE)? });
     }
     let config = folder.join("tokenizer_config.json");
     let config = if config.is_file() { read_json(&config).map_err(|error| error.to_string())? } else { Value::Null };
-    let template = match config.get("chat_template") {
-        Some(Value::String(template)) => Some(template.clone()),
-        Some(Value::Array(templates)) => named(templates, "default"),
-        _ => None,
+    let (default, tool_use) = match config.get("chat_template") {
+        Some(Value::String(template)) => (Some(template.clone()), None),
+        Some(Value::Array(templates)) => (named(templates, "default"), named(templates, "tool_use")),
+        _ => (None, None),
     };
-    template.ok_or_else(|| "the folder has no chat template: it is not a model made for chat".to_owned())
+    let default =
+        default.ok_or_else(|| "the folder has no chat template: it is not a model made for chat".to_owned())?;
+    Ok(Templates { default, tool_use })
+}
+
+fn hub_file(folder: &Path, name: &str) -> Result<Option<String>, String> {
+    let path = folder.join(name);
+    if !path.is_file() {
+        return Ok(None);
+    }
+    std::fs::read_to_string(path).map(Some).map_err(|error| format!("{name} cannot be read: {error}"))
 }
 
 fn named(templates: &[Value], name: &str) -> Option<String> {
@@ -78,22 +100,14 @@ impl Checkpoint {
         }
     }
 
-    /// What the weights take in memory.
-    pub fn loaded_bytes(&self) -> u64 {
+    pub fn templates(&self) -> Result<Templates, String> {
         match self {
-            Self::Gguf(file) => file.header.loaded_bytes(),
-            Self::Hub(folder) => folder.bytes(),
+            Self::Gguf(file) => gguf_templates(&file.header),
+            Self::Hub(folder) => hub_templates(&folder.path),
         }
     }
 
-    pub fn template(&self) -> Result<String, String> {
-        match self {
-            Self::Gguf(file) => gguf_template(&file.header),
-            Self::Hub(folder) => hub_template(&folder.path),
-        }
-    }
-
-    /// `rows` is the number of embeddings; `template` that of [`Self::template`].
+    /// `rows` is the number of embeddings; `template` all that [`Self::templates`] say.
     pub fn tokens(&self, rows: usize, template: &str) -> Result<Tokens, String> {
         match self {
             Self::Gguf(file) => Tokens::of_gguf(&file.header.metadata, rows, template),

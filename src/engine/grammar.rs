@@ -73,7 +73,7 @@ impl std::fmt::Debug for Form {
 #[derive(Default)]
 pub(super) struct Grammars {
     factory: OnceLock<Result<ParserFactory, String>>,
-    /// The newest first, by their sources.
+    /// The newest first, by [`Shape::key`].
     kept: Mutex<Vec<(String, Arc<Compiled>)>>,
 }
 
@@ -86,16 +86,23 @@ impl Grammars {
 
     /// The form of `shape`, compiled or found. Takes time in proportion to the schemas.
     pub fn form(&self, tokens: &Tokens, shape: &Shape, syntax: Option<Syntax>) -> Result<Form, GrammarError> {
-        let factory = self.prepare(tokens)?;
-        let compiled = on_large_stack(|| {
-            let source = source::write(shape, syntax.as_ref())?;
-            let key = source.key();
-            match self.find(&key) {
-                Some(found) => Ok(found),
-                None => compile(factory, &source).map(|compiled| self.keep(key, compiled)),
-            }
-        })?;
+        let key = shape.key();
+        let compiled = match self.find(&key) {
+            Some(found) => found,
+            None => self.keep(key, self.compile(tokens, shape, syntax.as_ref())?),
+        };
         Ok(Form { compiled, syntax: syntax.map(Arc::new) })
+    }
+
+    /// The form of `shape` if it is kept.
+    pub fn kept(&self, shape: &Shape, syntax: impl FnOnce() -> Option<Syntax>) -> Option<Form> {
+        let compiled = self.find(&shape.key())?;
+        Some(Form { compiled, syntax: syntax().map(Arc::new) })
+    }
+
+    fn compile(&self, tokens: &Tokens, shape: &Shape, syntax: Option<&Syntax>) -> Result<Compiled, GrammarError> {
+        let factory = self.prepare(tokens)?;
+        on_large_stack(|| compile(factory, &source::write(shape, syntax)?))
     }
 
     fn find(&self, key: &str) -> Option<Arc<Compiled>> {

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 /// Tokens that must have stood together before.
 const GRAM: usize = 3;
 /// Longest guess.
-const MOST: usize = 8;
+pub(super) const MOST: usize = 8;
 /// How much the newest check counts.
 const NEWEST: f32 = 0.25;
 /// What an unproven guesser is trusted with.

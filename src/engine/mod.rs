@@ -37,11 +37,14 @@ use std::time::Duration;
 use crate::ambient::Ambient;
 use crate::models::kv::BLOCK;
 pub use crate::models::kv::KvType;
+use crate::models::scratch::Largest;
 
 pub use grammar::{Form, GrammarError};
 pub use queue::Load;
 pub use registry::{InUse, Kind, LoadError, ModelInfo, Registry};
-pub use request::{Ending, Failure, Generation, Piece, Pieces, Refused, Sampling, Ticket, TokenInfo, TokenLogprob};
+pub use request::{
+    Ending, Failure, Generation, Piece, Pieces, Refused, Sampling, Ticket, TokenInfo, TokenLogprob, TooLarge,
+};
 pub use template::PromptError;
 pub use text::{Message, TextModel};
 pub use tools::{CallPiece, Calling, Shape, Text, Tool, ToolCall};
@@ -53,7 +56,7 @@ pub struct Settings {
     pub models_dir: PathBuf,
     /// Threads that compute, the worker among them.
     pub threads: usize,
-    /// For weights and caches together.
+    /// For weights, caches and the scratch of steps together.
     pub memory_bytes: u64,
     /// Answers generated at the same time.
     pub max_running: usize,
@@ -89,6 +92,15 @@ impl Settings {
             speculate: true,
             reader_patience: Duration::from_secs(60),
         }
+    }
+}
+
+impl Settings {
+    /// The most that a step is made of.
+    fn largest_step(&self) -> Largest {
+        let draft = if self.speculate { lookup::MOST } else { 0 };
+        let logits = self.max_running * (1 + draft);
+        Largest { tokens: self.prefill_chunk + logits, rows: self.max_running, logits, threads: self.threads }
     }
 }
 
@@ -128,21 +140,32 @@ impl Engine {
         &self.owner.registry
     }
 
+    /// Refuses whom [`Self::submit`] would refuse whatever the prompt, before work is put into one.
+    pub fn check_queue(&self, model: &TextModel, tenant: u128) -> Result<(), Refused> {
+        self.owner.shared.check(model, tenant)
+    }
+
     /// Queues the request, or says at once why not. Never blocks.
     pub fn submit(&self, model: &Arc<TextModel>, request: Generation) -> Result<Ticket, Refused> {
         let shared = &self.owner.shared;
         check(model, &request).map_err(Refused::Invalid)?;
         // Answers take turns where memory is short: one of them must fit.
-        let needed_bytes = self.kv_bytes(model, request.prompt.len() as u64 + u64::from(request.max_tokens));
-        let budget_bytes = self.kv_budget(model);
-        if needed_bytes > budget_bytes {
-            shared.metrics.refuse(model.id(), "memory");
-            return Err(Refused::TooLarge { needed_bytes, budget_bytes });
-        }
+        self.fits(model, request.prompt.len() as u64 + u64::from(request.max_tokens))?;
         let prompt_tokens = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
         let capacity = UNREAD_PIECES.max(request.choices as usize);
         let receiver = shared.push(model, request, capacity, self.owner.ambient.uptime())?;
         Ok(Ticket { prompt_tokens, pieces: Pieces::new(receiver, capacity, Arc::clone(shared)) })
+    }
+
+    /// Whether the memory beside the model holds the keys and values of so many positions.
+    pub fn fits(&self, model: &TextModel, positions: u64) -> Result<(), TooLarge> {
+        let (needed_bytes, budget_bytes) = (self.kv_bytes(model, positions), self.kv_budget(model));
+        if needed_bytes <= budget_bytes {
+            return Ok(());
+        }
+        let shared = &self.owner.shared;
+        shared.metrics.refuse(model.id(), "memory");
+        Err(TooLarge { needed_bytes, budget_bytes, kv_type: shared.settings.kv_type })
     }
 
     /// Positions that a sequence of this model can have: its context, or what the memory holds of it.
@@ -159,7 +182,7 @@ impl Engine {
 
     /// What the model's keys and values could take if no other model were there.
     fn kv_budget(&self, model: &TextModel) -> u64 {
-        self.owner.shared.budget.total().saturating_sub(model.lease.bytes)
+        self.owner.shared.budget.total().saturating_sub(model.lease.bytes())
     }
 
     /// Takes nothing new and sends away what waits; what runs goes on.
@@ -187,7 +210,8 @@ impl Engine {
         let counts = inbox.scheduler.counts();
         metrics.speed(inbox.speed());
         drop(inbox);
-        metrics.memory("weights", shared.budget.total() - shared.budget.room());
+        metrics.memory("weights", shared.budget.weights());
+        metrics.memory("scratch", shared.budget.scratch());
         metrics.memory("kv_held", counts.held_bytes);
         metrics.memory("kv_cached", counts.cached_bytes);
         metrics.memory("total", shared.budget.total());

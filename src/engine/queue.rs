@@ -150,11 +150,12 @@ impl Shared {
         Load { queued, queued_tokens, running: counts.running, kv_bytes: counts.held_bytes }
     }
 
-    /// Memory for weights; cached blocks give way to them.
-    pub fn lease(&self, bytes: u64) -> Option<Lease> {
+    /// Memory for weights and for the model's steps; cached blocks give way to them.
+    pub fn lease(&self, weights: u64, scratch: u64) -> Option<Lease> {
         let mut inbox = self.lock();
-        inbox.scheduler.shrink(self.budget.room().saturating_sub(bytes));
-        let lease = self.budget.lease(bytes, inbox.scheduler.used_bytes());
+        let more = weights.saturating_add(scratch.saturating_sub(self.budget.scratch()));
+        inbox.scheduler.shrink(self.budget.room().saturating_sub(more));
+        let lease = self.budget.lease(weights, scratch, inbox.scheduler.used_bytes());
         inbox.signal = true;
         drop(inbox);
         self.wake.notify_one();
@@ -167,6 +168,32 @@ impl Shared {
         self.wake();
     }
 
+    /// Refuses whom the queue has no place for now, whatever the prompt.
+    pub fn check(&self, model: &TextModel, tenant: Tenant) -> Result<(), Refused> {
+        self.ask(&mut self.lock(), model, tenant, |scheduler| scheduler.admits(model.key, tenant, 0))
+    }
+
+    fn ask<T>(
+        &self,
+        inbox: &mut Inbox,
+        model: &TextModel,
+        tenant: Tenant,
+        ask: impl Fn(&mut Scheduler) -> Result<T, Full>,
+    ) -> Result<T, Refused> {
+        if inbox.gate > Gate::Open {
+            return Err(Refused::ShuttingDown);
+        }
+        let asked = ask(&mut inbox.scheduler).or_else(|_| {
+            // Those who have left hold no place.
+            inbox.sweep();
+            ask(&mut inbox.scheduler)
+        });
+        asked.map_err(|full| {
+            self.metrics.refuse(model.id(), if full == Full::Model { "model_queue" } else { "project_queue" });
+            Refused::QueueFull { retry_after: inbox.retry_after(full, tenant) }
+        })
+    }
+
     /// Takes the request or refuses it, at once.
     pub fn push(
         &self,
@@ -176,9 +203,6 @@ impl Shared {
         at: Duration,
     ) -> Result<mpsc::Receiver<Sent>, Refused> {
         let mut inbox = self.lock();
-        if inbox.gate > Gate::Open {
-            return Err(Refused::ShuttingDown);
-        }
         let new = || Request {
             model: model.key,
             block_bytes: model.kv_shape(self.settings.kv_type).block_bytes(),
@@ -188,15 +212,7 @@ impl Shared {
             max_tokens: request.max_tokens,
             long: model.network.is_long(request.prompt.len() + request.max_tokens as usize),
         };
-        let submitted = inbox.scheduler.submit(new()).or_else(|_| {
-            // Those who have left hold no place.
-            inbox.sweep();
-            inbox.scheduler.submit(new())
-        });
-        let id = submitted.map_err(|full| {
-            self.metrics.refuse(model.id(), if full == Full::Model { "model_queue" } else { "project_queue" });
-            Refused::QueueFull { retry_after: inbox.retry_after(full, request.tenant) }
-        })?;
+        let id = self.ask(&mut inbox, model, request.tenant, |scheduler| scheduler.submit(new()))?;
         let (sender, receiver) = mpsc::channel(capacity + 1);
         let Ok(last) = sender.clone().try_reserve_owned() else { return Err(Refused::ShuttingDown) };
         inbox.arrivals.insert(id, Arrival { model: Arc::clone(model), request, sender, last, at });

@@ -10,7 +10,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use outpost_kernels::Pool;
 
 use super::budget::Lease;
 use super::checkpoint::Checkpoint;
@@ -20,6 +19,9 @@ pub use super::scan::{Kind, ModelInfo};
 use super::schedule::ModelId;
 use super::text::TextModel;
 use crate::ambient::Ambient;
+use crate::models::scratch::{Cpu, scratch_bytes};
+use crate::models::weights::Footprint;
+use crate::readable::size;
 
 /// How old the listing may be.
 const FRESH: Duration = Duration::from_secs(1);
@@ -34,10 +36,12 @@ pub enum LoadError {
     NotText { id: String, architecture: String },
     #[error("the model {id} cannot be used: {reason}")]
     Broken { id: String, reason: String },
-    #[error(
-        "the model's weights take {needed} bytes, {budget} bytes are the memory for models, and those loaded are in use"
-    )]
+    /// Bytes: of the weights and of a step, and of all memory for models.
+    #[error("it takes {} of the {} of memory for models, which other models in use hold", size(*needed), size(*budget))]
     NoMemory { needed: u64, budget: u64 },
+    /// The same where there are no other models to wait for.
+    #[error("it takes {} of memory, {} are there for models", size(*needed), size(*budget))]
+    TooLarge { needed: u64, budget: u64 },
 }
 
 /// The model answers somebody at the moment.
@@ -59,7 +63,7 @@ pub struct Registry {
     failed: Mutex<HashMap<String, (Stamp, String)>>,
     loads: AtomicU64,
     /// Computes for all models, one at a time.
-    pool: Arc<Pool>,
+    cpu: Arc<Cpu>,
 }
 
 #[derive(Default)]
@@ -81,7 +85,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Registry {
     pub(super) fn new(folder: PathBuf, shared: Arc<Shared>, ambient: Arc<dyn Ambient>) -> Self {
-        let pool = Arc::new(Pool::new(shared.settings.threads));
+        let cpu = Arc::new(Cpu::new(shared.settings.threads));
         Self {
             folder,
             ambient,
@@ -92,7 +96,7 @@ impl Registry {
             gates: Mutex::default(),
             failed: Mutex::default(),
             loads: AtomicU64::new(1),
-            pool,
+            cpu,
         }
     }
 
@@ -150,6 +154,12 @@ impl Registry {
         self.snapshot.store(Arc::new(Snapshot { models: models.collect(), at: Some(now) }));
     }
 
+    /// The model if it is loaded. Touches no disk.
+    pub fn loaded_model(&self, id: &str) -> Option<Arc<TextModel>> {
+        let stamp = self.snapshot.load().models.get(id)?.stamp;
+        self.ready(id, stamp)
+    }
+
     /// The model, loaded. Blocks while its weights are read.
     pub fn load(&self, id: &str) -> Result<Arc<TextModel>, LoadError> {
         let found = self.found(id).ok_or(LoadError::NotFound)?;
@@ -184,14 +194,26 @@ impl Registry {
             LoadError::Broken { id: id.clone(), reason }
         };
         let checkpoint = guarded(|| Checkpoint::open(&found.path)).map_err(broken)?;
-        let lease = self.lease(checkpoint.loaded_bytes())?;
+        let (footprint, scratch) = guarded(|| self.needs(&checkpoint)).map_err(broken)?;
+        let lease = self.lease(footprint.weights + footprint.reading, scratch)?;
         let key = self.loads.fetch_add(1, Ordering::Relaxed);
-        let (pool, ambient) = (Arc::clone(&self.pool), Arc::clone(&self.ambient));
-        let model = guarded(|| TextModel::open(id, key, &checkpoint, lease, pool, ambient)).map_err(broken)?;
-        let model = Arc::new(model);
+        let (cpu, ambient) = (Arc::clone(&self.cpu), Arc::clone(&self.ambient));
+        let open = || {
+            let mut model = TextModel::open(id, key, &checkpoint, lease, cpu, ambient)?;
+            model.lease.shrink(footprint.weights);
+            Ok(model)
+        };
+        let model = Arc::new(guarded(open).map_err(broken)?);
         let entry = Loaded { model: Arc::clone(&model), stamp: found.stamp, used: self.ambient.uptime() };
         lock(&self.loaded).insert(id.clone(), entry);
         Ok(model)
+    }
+
+    /// What the model takes in memory, and the scratch of its steps.
+    fn needs(&self, checkpoint: &Checkpoint) -> Result<(Footprint, u64), String> {
+        let weights = checkpoint.weights();
+        let hyper = weights.hyper().map_err(|error| error.to_string())?;
+        Ok((Footprint::of(weights), scratch_bytes(&hyper, &self.shared.settings.largest_step())))
     }
 
     /// The models in memory: what tells this load from others, and the name.
@@ -214,13 +236,17 @@ impl Registry {
         Ok(())
     }
 
-    fn lease(&self, needed: u64) -> Result<Lease, LoadError> {
+    fn lease(&self, weights: u64, scratch: u64) -> Result<Lease, LoadError> {
         loop {
-            if let Some(lease) = self.shared.lease(needed) {
+            if let Some(lease) = self.shared.lease(weights, scratch) {
                 return Ok(lease);
             }
             if !self.unload_idle() {
-                return Err(LoadError::NoMemory { needed, budget: self.shared.budget.total() });
+                let (needed, budget) = (weights.saturating_add(scratch), self.shared.budget.total());
+                return Err(match needed > budget {
+                    true => LoadError::TooLarge { needed, budget },
+                    false => LoadError::NoMemory { needed, budget },
+                });
             }
         }
     }

@@ -9,6 +9,8 @@ use super::grammar::Form;
 use super::queue::Shared;
 pub use super::sampler::Sampling;
 use super::tools::CallPiece;
+use crate::models::kv::KvType;
+use crate::readable::size;
 
 /// A request for text.
 #[derive(Clone, Debug)]
@@ -88,6 +90,9 @@ pub enum Failure {
     /// Nothing that may come next fits the form that was demanded, or finding out takes too long.
     #[error("the demanded form cannot be kept: {0}")]
     Format(String),
+    /// The memory for its keys and values is held by other models in use.
+    #[error("the memory for its keys and values is held by other models in use")]
+    NoMemory,
     /// A defect, for the log.
     #[error("generation failed: {0}")]
     Broken(String),
@@ -98,13 +103,23 @@ pub enum Failure {
 pub enum Refused {
     #[error("the queue is full")]
     QueueFull { retry_after: Duration },
-    /// It would not fit if it were alone.
-    #[error("the request needs {needed_bytes} bytes of memory, {budget_bytes} are there")]
-    TooLarge { needed_bytes: u64, budget_bytes: u64 },
+    /// Its keys and values would not fit if it were alone.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
     #[error("the server is shutting down")]
     ShuttingDown,
     #[error("{0}")]
     Invalid(String),
+}
+
+/// Keys and values of one answer take more memory than is left beside the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("its keys and values need {} of memory, {} are there beside the model", size(*needed_bytes), size(*budget_bytes))]
+pub struct TooLarge {
+    pub needed_bytes: u64,
+    pub budget_bytes: u64,
+    /// How they would be kept.
+    pub kv_type: KvType,
 }
 
 pub(super) type Sent = Result<Piece, Failure>;

@@ -6,9 +6,11 @@ mod gguf;
 mod safetensors;
 
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::checkpoint;
 use crate::ambient::Timestamp;
 
 /// What a model is for.
@@ -50,11 +52,15 @@ pub(super) struct Found {
     pub stamp: Stamp,
 }
 
-/// Tells whether a file is still the one that was read.
+/// Tells whether a model's files are still those that were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
+    /// Of all files.
     bytes: u64,
+    /// Of the newest; milliseconds since 1970.
     modified: u128,
+    /// Of names, sizes and times.
+    hash: u64,
 }
 
 /// A folder's entry that may be a model, before anything in it is read.
@@ -98,7 +104,7 @@ fn candidate(path: &Path) -> Option<Candidate> {
     }
     let id = name.strip_suffix(".gguf").filter(|id| !id.is_empty() && path.is_file())?;
     let (id, layout, path) = (id.to_owned(), Layout::Gguf, path.to_owned());
-    Some(Candidate { stamp: stamp(&path)?, id, layout, path })
+    Some(Candidate { stamp: stamp([&path])?, id, layout, path })
 }
 
 fn folder(id: &str, folder: &Path) -> Option<Candidate> {
@@ -115,14 +121,30 @@ fn folder(id: &str, folder: &Path) -> Option<Candidate> {
         ([], [first, ..]) if folder.join("config.json").is_file() => (Layout::Safetensors, (*first).clone()),
         _ => return None,
     };
-    Some(Candidate { id: id.to_owned(), layout, stamp: stamp(&path)?, path })
+    let tool_use = folder.join(checkpoint::TOOL_USE_FILE);
+    let stamp = match layout {
+        Layout::Safetensors => stamp(files.iter().chain([&tool_use]).filter(|path| is_read(path))),
+        _ => stamp([&path]),
+    };
+    Some(Candidate { id: id.to_owned(), layout, stamp: stamp?, path })
 }
 
-fn stamp(path: &Path) -> Option<Stamp> {
-    let metadata = fs::metadata(path).ok()?;
-    let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
-    let modified = modified.duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-    Some(Stamp { bytes: metadata.len(), modified })
+/// Whether a file of a folder of safetensors is one that a model is made of.
+fn is_read(path: &Path) -> bool {
+    path.is_file() && path.extension().is_some_and(|one| one == "safetensors" || one == "json" || one == "jinja")
+}
+
+fn stamp<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> Option<Stamp> {
+    let (mut stamp, mut hasher) = (Stamp { bytes: 0, modified: 0, hash: 0 }, DefaultHasher::new());
+    for path in files {
+        let metadata = fs::metadata(path).ok()?;
+        let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        let modified = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
+        (path, metadata.len(), modified).hash(&mut hasher);
+        stamp.bytes += metadata.len();
+        stamp.modified = stamp.modified.max(modified.as_millis());
+    }
+    Some(Stamp { hash: hasher.finish(), ..stamp })
 }
 
 impl Candidate {

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use minijinja::value::{Serde, Value};
-use outpost_kernels::Pool;
 
 use super::budget::Lease;
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{Checkpoint, Templates};
 use super::grammar::{Form, GrammarError, Grammars};
 use super::schedule::ModelId;
 use super::template::{PromptError, Template};
@@ -15,6 +14,7 @@ use super::tools::{Shape, Syntax, Tool, ToolCall, Wording};
 use crate::ambient::Ambient;
 use crate::models::kv::{KvShape, KvType};
 use crate::models::llama::Llama;
+use crate::models::scratch::Cpu;
 
 /// One message of a conversation, as the template sees it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -42,11 +42,18 @@ pub struct TextModel {
     pub(super) key: ModelId,
     pub(super) network: Llama,
     pub(super) tokens: Tokens,
+    plain: Prompting,
+    /// For requests with tools, where the model has a template apart that shows how it calls.
+    calling: Option<Prompting>,
+    grammars: Grammars,
+    /// The share of the memory budget of weights and steps, given back with the model.
+    pub(super) lease: Lease,
+}
+
+/// A template, and how it is told of tools.
+struct Prompting {
     template: Template,
     wording: Wording,
-    grammars: Grammars,
-    /// The weights' share of the memory budget, given back with the model.
-    pub(super) lease: Lease,
 }
 
 impl TextModel {
@@ -55,16 +62,23 @@ impl TextModel {
         key: ModelId,
         checkpoint: &Checkpoint,
         lease: Lease,
-        pool: Arc<Pool>,
+        cpu: Arc<Cpu>,
         ambient: Arc<dyn Ambient>,
     ) -> Result<Self, String> {
         let hyper = checkpoint.weights().hyper().map_err(|error| error.to_string())?;
-        let source = checkpoint.template()?;
-        let tokens = checkpoint.tokens(hyper.vocabulary, &source)?;
-        let template = Template::new(&source, tokens.text(tokens.bos), tokens.text(tokens.eos), ambient)?;
-        let network = Llama::load(checkpoint.weights(), pool).map_err(|error| error.to_string())?;
-        let (wording, grammars) = (Wording::of(&source), Grammars::default());
-        Ok(Self { id: id.to_owned(), key, network, tokens, template, wording, grammars, lease })
+        let Templates { default, tool_use } = &checkpoint.templates()?;
+        let tokens =
+            checkpoint.tokens(hyper.vocabulary, &[default, tool_use.as_deref().unwrap_or_default()].concat())?;
+        let prompting = |source: &str| {
+            let (bos, eos) = (tokens.text(tokens.bos), tokens.text(tokens.eos));
+            let template = Template::new(source, bos, eos, Arc::clone(&ambient))?;
+            Ok::<_, String>(Prompting { template, wording: Wording::of(source) })
+        };
+        let plain = prompting(default)?;
+        let calling = tool_use.as_deref().map(prompting).transpose()?;
+        let calling = calling.filter(|calling| calling.wording != Wording::Described);
+        let network = Llama::load(checkpoint.weights(), cpu).map_err(|error| error.to_string())?;
+        Ok(Self { id: id.to_owned(), key, network, tokens, plain, calling, grammars: Grammars::default(), lease })
     }
 
     pub fn id(&self) -> &str {
@@ -102,11 +116,16 @@ impl TextModel {
     }
 
     fn render(&self, messages: &[Message], tools: &[Tool], merged: bool) -> Result<String, PromptError> {
-        let (messages, tools) = self.wording.arrange(messages, tools, merged);
+        let Prompting { template, wording } = if tools.is_empty() { &self.plain } else { self.calling() };
+        let (messages, tools) = wording.arrange(messages, tools, merged);
         let safe = |values: Vec<serde_json::Value>| -> Vec<Value> {
             values.into_iter().map(|value| Value::from(Serde(self.safe(value)))).collect()
         };
-        self.template.render(Value::from(safe(messages)), safe(tools))
+        template.render(Value::from(safe(messages)), safe(tools))
+    }
+
+    fn calling(&self) -> &Prompting {
+        self.calling.as_ref().unwrap_or(&self.plain)
     }
 
     /// The same value with every text of it made safe for the template: a name of a field, too.
@@ -130,8 +149,16 @@ impl TextModel {
     /// What an answer of this shape is held to. Takes time in proportion to the schemas, which may
     /// be made to take long: not for an async thread, nor the engine's.
     pub fn form(&self, shape: &Shape) -> Result<Form, GrammarError> {
-        let syntax = Syntax::new(self.wording.format(), &self.tokens, shape);
-        self.grammars.form(&self.tokens, shape, syntax)
+        self.grammars.form(&self.tokens, shape, self.syntax(shape))
+    }
+
+    /// The same if it was compiled lately, and at once.
+    pub fn kept_form(&self, shape: &Shape) -> Option<Form> {
+        self.grammars.kept(shape, || self.syntax(shape))
+    }
+
+    fn syntax(&self, shape: &Shape) -> Option<Syntax> {
+        Syntax::new(self.calling().wording.format(), &self.tokens, shape)
     }
 
     /// Plain text as tokens: nothing in it is special, nothing is added.

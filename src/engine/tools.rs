@@ -86,4 +86,16 @@ impl Shape {
     pub fn is_free(&self) -> bool {
         matches!(self.text, Text::Free) && self.tools.is_empty()
     }
+
+    /// The same for the same demands, and for no other: one a line, as JSON has no line breaks inside.
+    pub fn key(&self) -> String {
+        let text = match &self.text {
+            Text::Free => "free".to_owned(),
+            Text::Object => "object".to_owned(),
+            Text::Schema(schema) => format!("schema {schema}"),
+        };
+        let head = format!("{:?} {}", self.calling, self.parallel);
+        let tools = self.tools.iter().map(|tool| tool.definition.to_string());
+        [head, text].into_iter().chain(tools).collect::<Vec<_>>().join("\n")
+    }
 }

@@ -30,6 +30,8 @@ pub(super) struct Worker {
 
 /// A row, and what it came to.
 type Done = (Row, Result<Outcome, Failure>);
+/// A row, and the distributions that it wanted.
+type Computed<'a> = (Row, Vec<&'a mut [f32]>);
 
 impl Worker {
     pub fn new(shared: Arc<Shared>, registry: Arc<Registry>, ambient: Arc<dyn Ambient>) -> Self {
@@ -162,13 +164,13 @@ impl Worker {
     /// Chooses tokens, all requests side by side.
     fn accept(&mut self, model: &TextModel, rows: Vec<Row>, logits: Vec<Vec<&mut [f32]>>) -> Vec<Done> {
         let (now, metrics) = (self.ambient.uptime(), &self.shared.metrics);
-        let mut parts: BTreeMap<RequestId, Vec<(Row, Vec<&mut [f32]>)>> = BTreeMap::new();
+        let mut parts: BTreeMap<RequestId, Vec<Computed<'_>>> = BTreeMap::new();
         for (row, logits) in rows.into_iter().zip(logits) {
             parts.entry(row.sequence.request).or_default().push((row, logits));
         }
         let jobs = self.jobs.iter_mut().filter_map(|(id, job)| Some((job, parts.remove(id)?)));
         let tasks: Vec<_> = jobs.map(|(job, rows)| Mutex::new((job, rows, Vec::new()))).collect();
-        model.network.pool().run(tasks.len(), |index| {
+        model.network.cpu().pool().run(tasks.len(), |index| {
             let Some(task) = tasks.get(index) else { return };
             let (job, rows, done) = &mut *task.lock().unwrap_or_else(PoisonError::into_inner);
             for (row, logits) in rows.drain(..) {
@@ -245,8 +247,7 @@ impl Worker {
             return true;
         }
         let Some(id) = stuck else { return false };
-        let reason = "the memory for its keys and values is not free: other models in use hold it";
-        self.fail(id.request, Failure::Broken(reason.to_owned()));
+        self.fail(id.request, Failure::NoMemory);
         true
     }
 }

@@ -18,6 +18,7 @@ use serde_json::{Map, Value};
 
 use super::objects::Objects;
 use crate::error::{Code, Error, Result};
+use crate::readable::shorten;
 
 /// The largest JSON body that is read: a transcript that fills a long context fits well.
 const BODY_LIMIT: usize = 8 * 1024 * 1024;
@@ -112,15 +113,6 @@ impl<I: FromStr<Err = crate::ids::BadId> + 'static> FromRequest for ApiPath<I> {
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
         let text = request.match_info().iter().next().map(|(_, value)| value).unwrap_or_default();
         ready(text.parse().map(Self).map_err(|bad: crate::ids::BadId| Error::not_found(bad.kind, shorten(text))))
-    }
-}
-
-/// Caller's text for use inside a message: not longer than a line.
-pub fn shorten(text: &str) -> String {
-    const LONGEST: usize = 80;
-    match text.char_indices().nth(LONGEST) {
-        Some((cut, _)) => format!("{}…", &text[..cut]),
-        None => text.to_owned(),
     }
 }
 

@@ -8,8 +8,9 @@ use actix_web::web::{Bytes, Payload};
 use actix_web::{HttpMessage, HttpRequest};
 use futures_util::{Stream, StreamExt};
 
-use super::input::{self, shorten};
+use super::input;
 use crate::error::{Code, Error, Result};
+use crate::readable::shorten;
 
 /// The longest that a client may be silent in the middle of its body.
 const IDLE: Duration = Duration::from_secs(30);

@@ -17,7 +17,7 @@ pub(super) struct Linear {
 
 #[derive(Clone, Debug)]
 enum Weight {
-    /// Packed for our kernels; takes as much memory as in the file.
+    /// Packed for our kernels.
     Packed(Arc<kernels::Linear>),
     /// A type that only candle computes with.
     Candle(QMatMul),
@@ -39,6 +39,14 @@ fn kind(of: GgmlDType) -> Option<Kind> {
         GgmlDType::Q6K => Kind::Q6K,
         _ => return None,
     })
+}
+
+/// Bytes that a weight of this type and `[out, in]` takes in memory.
+pub(super) fn weight_bytes(of: GgmlDType, rows: usize, columns: usize) -> usize {
+    match kind(of) {
+        Some(kind) => kernels::Linear::packed_bytes(kind, rows, columns),
+        None => columns / of.block_size() * of.type_size() * rows,
+    }
 }
 
 impl Linear {

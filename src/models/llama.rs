@@ -4,10 +4,9 @@
 //! A step takes a ragged batch: rows of different lengths and positions share each weight read,
 //! and only attention looks at them one by one. Tensor names mirror the checkpoint's.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use candle_core::Result;
-use outpost_kernels::Pool;
 
 use super::ModelError;
 use super::attention::{self, Span};
@@ -16,7 +15,7 @@ use super::hyper::{Hyper, Layer};
 use super::kv::{BlockId, KvArena, KvCache, KvShape, KvType};
 use super::linear::Linear;
 use super::rope::{Angles, Rope};
-use super::scratch::{Scratch, room};
+use super::scratch::{Cpu, Scratch, room};
 use super::weights::{Loader, Weights};
 
 /// One sequence's part of a step: its next tokens, where they stand, and where its past is.
@@ -50,9 +49,7 @@ pub struct Llama {
     output_norm: Norm,
     output: Linear,
     ropes: Vec<Rope>,
-    pool: Arc<Pool>,
-    /// What the last step worked in.
-    scratch: Mutex<Scratch>,
+    cpu: Arc<Cpu>,
 }
 
 /// The distributions that a step's rows wanted: logits, `[vocabulary]` each.
@@ -73,8 +70,8 @@ impl Logits {
 }
 
 impl Llama {
-    /// Reads the weights; `pool` computes with them.
-    pub fn load(source: &dyn Weights, pool: Arc<Pool>) -> std::result::Result<Self, ModelError> {
+    /// Reads the weights; `cpu` computes with them.
+    pub fn load(source: &dyn Weights, cpu: Arc<Cpu>) -> std::result::Result<Self, ModelError> {
         let (hyper, loader) = (source.hyper()?, Loader::new(source));
         let (vocabulary, width) = (hyper.vocabulary, hyper.width);
         let token_embd = Linear::new(loader.matrix("token_embd", vocabulary, width)?, None)?;
@@ -84,17 +81,16 @@ impl Llama {
         let output_norm = Norm::load(&loader, &hyper, "output_norm", width)?;
         let ropes = hyper.ropes.iter().map(|spec| Rope::load(&loader, spec)).collect::<std::result::Result<_, _>>()?;
         loader.finish()?;
-        let scratch = Mutex::default();
-        Ok(Self { hyper, token_embd, blocks, output_norm, output, ropes, pool, scratch })
+        Ok(Self { hyper, token_embd, blocks, output_norm, output, ropes, cpu })
     }
 
     pub fn hyper(&self) -> &Hyper {
         &self.hyper
     }
 
-    /// The threads that compute it.
-    pub fn pool(&self) -> &Pool {
-        &self.pool
+    /// What computes it.
+    pub fn cpu(&self) -> &Cpu {
+        &self.cpu
     }
 
     /// The sizes of its keys and values.
@@ -139,23 +135,23 @@ impl Llama {
         let angles: Vec<Angles> = self.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();
         let tokens: Vec<u32> = rows.iter().flat_map(|row| row.tokens).copied().collect();
         let m = tokens.len();
-        let mut scratch = self.scratch.lock().unwrap_or_else(PoisonError::into_inner);
+        let (pool, mut scratch) = (self.cpu.pool(), self.cpu.scratch());
         let x = room(&mut scratch.x, m * self.hyper.width);
         self.token_embd.embedding(&tokens, x)?;
         if self.hyper.embedding_scale != 1. {
             x.iter_mut().for_each(|x| *x *= self.hyper.embedding_scale);
         }
         for (index, (block, layer)) in self.blocks.iter().zip(&self.hyper.layers).enumerate() {
-            block.project(&self.pool, m, &mut scratch)?;
+            block.project(pool, m, &mut scratch)?;
             self.attend(m, &mut scratch, (index, layer), &spans, &angles, arena)?;
-            block.finish(&self.pool, m, &mut scratch)?;
+            block.finish(pool, m, &mut scratch)?;
         }
         self.logits(&mut scratch, rows, &spans)
     }
 
     /// Gives back what [`Llama::forward`] gave, so that the next step need not ask for memory.
     pub fn reuse(&self, logits: Logits) {
-        self.scratch.lock().unwrap_or_else(PoisonError::into_inner).logits = logits.numbers;
+        self.cpu.scratch().logits = logits.numbers;
     }
 
     fn check(&self, row: &Row<'_>) -> Result<()> {
@@ -170,6 +166,7 @@ impl Llama {
 
     fn logits(&self, scratch: &mut Scratch, rows: &[Row<'_>], spans: &[Span<'_>]) -> Result<Logits> {
         let Hyper { width, vocabulary, output_cap, .. } = self.hyper;
+        let pool = self.cpu.pool();
         let Scratch { x, normed, y, logits, .. } = scratch;
         let wanted = |(row, span): (&Row<'_>, &Span<'_>)| match row.logits {
             Wanted::Nothing => 0..0,
@@ -180,14 +177,15 @@ impl Llama {
         let counts: Vec<usize> = wanted.iter().map(ExactSizeIterator::len).collect();
         let m: usize = counts.iter().sum();
         let mut numbers = std::mem::take(logits);
-        numbers.resize(m * vocabulary, 0.);
+        room(&mut numbers, m * vocabulary);
+        numbers.truncate(m * vocabulary);
         if m > 0 {
             let (gathered, normed) = (room(y, m * width), room(normed, m * width));
             for (to, row) in gathered.chunks_exact_mut(width).zip(wanted.into_iter().flatten()) {
                 to.copy_from_slice(x.get(row * width..(row + 1) * width).unwrap_or_default());
             }
-            self.output_norm.forward(&self.pool, gathered, normed);
-            self.output.forward(&self.pool, normed, m, &mut numbers)?;
+            self.output_norm.forward(pool, gathered, normed);
+            self.output.forward(pool, normed, m, &mut numbers)?;
         }
         if let Some(cap) = output_cap {
             numbers.iter_mut().for_each(|logit| *logit = (*logit / cap).tanh() * cap);
@@ -207,17 +205,18 @@ impl Llama {
     ) -> Result<()> {
         let Hyper { heads, kv_heads, head_width, rope_style, attention_scale: scale, attention_cap: soft_cap, .. } =
             self.hyper;
+        let pool = self.cpu.pool();
         let Scratch { q, k, v, mixed, .. } = scratch;
         let [queries, keys] = [heads, kv_heads].map(|heads| m * heads * head_width);
         let (q, k, v) = (room(q, queries), room(k, keys), room(v, keys));
         if let Some(angles) = layer.rope.and_then(|rope| angles.get(rope)) {
-            angles.rotate(&self.pool, q, heads, head_width, rope_style);
-            angles.rotate(&self.pool, k, kv_heads, head_width, rope_style);
+            angles.rotate(pool, q, heads, head_width, rope_style);
+            angles.rotate(pool, k, kv_heads, head_width, rope_style);
         }
         attention::keep(arena, index, spans, k, v)?;
         let width = head_width;
         let kind = attention::Shape { heads, kv_heads, width, scale, causal: true, window: layer.window, soft_cap };
-        attention::over(&self.pool, arena, index, &kind, spans, q, room(mixed, queries))
+        attention::over(pool, arena, index, &kind, spans, q, room(mixed, queries))
     }
 }
 

@@ -14,7 +14,7 @@ mod linear;
 pub mod llama;
 pub mod rope;
 pub mod safetensors;
-mod scratch;
+pub mod scratch;
 pub mod weights;
 
 /// A model file cannot become a network.

@@ -7,6 +7,7 @@
 use std::str::FromStr;
 
 use crate::error::{Error, Result};
+use crate::readable::shorten;
 use crate::storage::Pepper;
 
 const DEFAULT: usize = 20;
@@ -116,7 +117,7 @@ fn bad_cursor() -> Error {
 }
 
 fn bad_after(after: &str) -> Error {
-    let shown: String = after.chars().take(80).collect();
+    let shown = shorten(after);
     Error::invalid(
         "after",
         format!("'{shown}' is not an id of this listing. Pass on the id of the last item that you have."),

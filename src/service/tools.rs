@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::json::{name, object, optional, wrong};
 use crate::error::{Error, Result};
+use crate::readable::shorten;
 
 const MOST_TOOLS: usize = 128;
 
@@ -56,7 +57,7 @@ fn known(field: &str, object: &Map<String, Value>, names: &[&str]) -> Result<()>
     match object.keys().find(|name| !names.contains(&name.as_str())) {
         None => Ok(()),
         Some(name) => {
-            let name: String = name.chars().take(80).collect();
+            let name = shorten(name);
             wrong(&format!("{field}.{name}"), &format!("is unknown. The fields are {}", names.join(", ")))
         }
     }

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::json::wrong;
 use crate::error::{Error, Result};
+use crate::readable::shorten;
 
 /// What is done with fields of a message that no client is known to need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,10 +148,6 @@ fn optional_text(field: &str, message: &Map<String, Value>, name: &str) -> Resul
         Some(Value::String(_)) => Ok(true),
         Some(_) => wrong(&format!("{field}.{name}"), "must be a string"),
     }
-}
-
-fn shorten(text: &str) -> String {
-    text.chars().take(80).collect()
 }
 
 /// The same JSON without white space between its tokens; numbers and strings stay as written.

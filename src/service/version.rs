@@ -1,6 +1,7 @@
 //! Optimistic concurrency: a write may say which version it expects to find.
 
 use crate::error::{Code, Error, Result};
+use crate::readable::shorten;
 
 /// The header `If-Match`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +40,7 @@ impl IfMatch {
 fn tag_number(tag: &str) -> Result<Option<u64>> {
     let inner = tag.strip_prefix("W/").unwrap_or(tag).strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     let Some(inner) = inner.filter(|inner| !inner.contains('"')) else {
-        let shown: String = tag.chars().take(80).collect();
+        let shown = shorten(tag);
         let text = format!(
             "The header 'If-Match' holds {shown}, which is no entity tag. Send an ETag as it was received, such as \"3\", or *."
         );

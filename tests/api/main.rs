@@ -26,6 +26,7 @@ mod isolation;
 mod limits;
 mod memory;
 mod models;
+mod overload;
 mod projects;
 mod routes;
 mod upload;

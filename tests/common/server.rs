@@ -73,16 +73,27 @@ impl Server {
     }
 
     pub fn start_with(model: &TinyModel) -> Self {
+        Self::start_as(model, |_| ())
+    }
+
+    /// Starts with another configuration.
+    pub fn start_as(model: &TinyModel, change: impl FnOnce(&mut Config)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let models = folder.path().join("models");
         tiny_model::write(&models, MODEL, model);
-        Self::start_in(folder)
+        let mut config = config(folder.path());
+        change(&mut config);
+        Self::start_by(folder, config)
     }
 
     /// Starts on a folder that may hold models and data already.
     pub fn start_in(folder: TempDir) -> Self {
-        let clock = Arc::new(ShiftedClock::default());
         let config = config(folder.path());
+        Self::start_by(folder, config)
+    }
+
+    fn start_by(folder: TempDir, config: Config) -> Self {
+        let clock = Arc::new(ShiftedClock::default());
         let (ready, started) = mpsc::channel();
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let ambient = clock.clone();
@@ -228,6 +239,7 @@ pub fn config(folder: &Path) -> Config {
         memory: 2 << 30,
         kv_type: KvType::F16,
         max_running: 32,
+        max_queued: 256,
         speculate: true,
         open_metrics: false,
         pull: false,

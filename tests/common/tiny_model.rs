@@ -23,6 +23,8 @@ pub struct TinyModel {
     pub tied: bool,
     pub seed: u64,
     pub template: Option<&'static str>,
+    /// The template for conversations with tools.
+    pub tool_template: Option<&'static str>,
     /// More tokens, each with its `tokenizer.ggml.token_type`.
     pub markers: &'static [(&'static str, i32)],
 }
@@ -49,6 +51,7 @@ impl Default for TinyModel {
             tied: false,
             seed: 1,
             template: Some(CHATML),
+            tool_template: None,
             markers: &[],
         }
     }
@@ -181,6 +184,9 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
     add("tokenizer.ggml.eos_token_id", 4, &(tokens.len() as u32 - 1).to_le_bytes());
     if let Some(template) = options.template {
         add("tokenizer.chat_template", 8, &string(template));
+    }
+    if let Some(template) = options.tool_template {
+        add("tokenizer.chat_template.tool_use", 8, &string(template));
     }
     (out, entries)
 }

@@ -7,7 +7,7 @@ use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvArena, KvCache, KvType};
 use outpost::models::llama::{Llama, Row, Wanted};
 
-use crate::support::{pool, real_model};
+use crate::support::{cpu, real_model};
 
 #[expect(clippy::disallowed_methods, reason = "a measurement needs the real clock")]
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
@@ -16,7 +16,7 @@ fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
 }
 
 fn load(path: &Path) -> Llama {
-    Llama::load(&GgufFile::open(path).unwrap(), pool()).unwrap()
+    Llama::load(&GgufFile::open(path).unwrap(), cpu()).unwrap()
 }
 
 fn cache(model: &Llama) -> KvCache {

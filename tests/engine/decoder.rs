@@ -10,7 +10,7 @@ use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvArena, KvCache, KvType};
 use outpost::models::llama::{Llama, Row, Wanted};
 
-use crate::support::pool;
+use crate::support::cpu;
 use crate::tiny_model::{self, TinyModel};
 
 const PROMPT: [u32; 11] = [5, 17, 200, 3, 3, 90, 41, 250, 8, 120, 77];
@@ -30,7 +30,7 @@ pub fn cache(model: &Llama) -> KvCache {
 fn load(options: &TinyModel) -> Llama {
     let dir = tempfile::tempdir().unwrap();
     let path = tiny_model::write(dir.path(), "m", options);
-    Llama::load(&GgufFile::open(&path).unwrap(), pool()).unwrap()
+    Llama::load(&GgufFile::open(&path).unwrap(), cpu()).unwrap()
 }
 
 pub fn oracle(path: &Path) -> ModelWeights {
@@ -56,7 +56,7 @@ fn logits_equal_those_of_the_reference() {
     for options in variants() {
         let dir = tempfile::tempdir().unwrap();
         let path = tiny_model::write(dir.path(), "m", &options);
-        let (ours, mut oracle) = (Llama::load(&GgufFile::open(&path).unwrap(), pool()).unwrap(), oracle(&path));
+        let (ours, mut oracle) = (Llama::load(&GgufFile::open(&path).unwrap(), cpu()).unwrap(), oracle(&path));
         let mut kv = cache(&ours);
         // Both round the input of quantised products to 8 bits, each in its own way.
         let within = if options.quantized { 0.3 } else { 1e-3 };

@@ -9,7 +9,7 @@ use outpost::models::llama::{Llama, Row, Wanted};
 use outpost::models::safetensors::Folder;
 use serde::Deserialize;
 
-use crate::support::pool;
+use crate::support::cpu;
 
 #[derive(Deserialize)]
 struct Cases {
@@ -46,12 +46,12 @@ fn cases() -> Cases {
 
 fn folder(name: &str) -> Llama {
     let folder = Folder::open(&root().join(name)).unwrap();
-    Llama::load(&folder, pool()).unwrap_or_else(|error| panic!("{name}: {error}"))
+    Llama::load(&folder, cpu()).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 fn gguf(name: &str) -> Llama {
     let file = GgufFile::open(&root().join(name).join("model.gguf")).unwrap();
-    Llama::load(&file, pool()).unwrap_or_else(|error| panic!("{name}: {error}"))
+    Llama::load(&file, cpu()).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 fn expected(case: &Case, run: &Run, vocabulary: usize) -> Vec<Vec<f32>> {

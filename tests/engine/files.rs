@@ -5,7 +5,7 @@ use outpost::models::kv::{KvCache, KvType};
 use outpost::models::llama::Llama;
 use proptest::prelude::*;
 
-use crate::support::pool;
+use crate::support::cpu;
 use crate::tiny_model::{self, TinyModel};
 
 fn problem(bytes: &[u8]) -> String {
@@ -13,7 +13,7 @@ fn problem(bytes: &[u8]) -> String {
     let path = dir.path().join("m.gguf");
     std::fs::write(&path, bytes).unwrap();
     match GgufFile::open(&path) {
-        Ok(file) => Llama::load(&file, pool()).unwrap_err().to_string(),
+        Ok(file) => Llama::load(&file, cpu()).unwrap_err().to_string(),
         Err(error) => error.to_string(),
     }
 }
@@ -121,7 +121,7 @@ proptest! {
         let path = dir.path().join("m.gguf");
         std::fs::write(&path, bytes).unwrap();
         if let Ok(file) = GgufFile::open(&path)
-            && let Ok(model) = Llama::load(&file, pool())
+            && let Ok(model) = Llama::load(&file, cpu())
         {
             let _ = model.extend(&[1, 2, 3], &mut KvCache::new(model.kv_shape(KvType::F16)));
         }

@@ -269,6 +269,27 @@ async fn a_bias_that_bans_all_that_may_come_is_a_clear_failure() {
 }
 
 /// Schemas that mean harm; some may be taken all the same.
+#[test]
+fn a_form_is_kept_for_the_same_demands_and_no_others() {
+    let rig = roomy();
+    let calls = |calling, look: &str| {
+        let tools = Arc::from([tool(look, json!({ "type": "object" }))]);
+        Shape { tools, calling, ..Shape::default() }
+    };
+    let kept = calls(Calling::Required, "look");
+    assert!(rig.model.kept_form(&kept).is_none());
+    rig.model.form(&kept).unwrap();
+    assert!(rig.model.kept_form(&kept).is_some());
+    let others = [
+        calls(Calling::Auto, "look"),
+        calls(Calling::Required, "see"),
+        Shape { parallel: true, ..calls(Calling::Required, "look") },
+        Shape { text: Text::Object, ..calls(Calling::Required, "look") },
+        schema(json!("object")),
+    ];
+    assert!(others.iter().all(|other| rig.model.kept_form(other).is_none()));
+}
+
 fn hostile() -> Vec<(&'static str, Value)> {
     let nested = (0..120).fold(json!({}), |inner, _| json!({ "a": inner }));
     let chain: serde_json::Map<String, Value> = (0..4_000)

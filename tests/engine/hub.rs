@@ -3,14 +3,15 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
-use outpost::engine::{Engine, Kind, Message, Settings};
+use outpost::engine::{Engine, Kind, Message, Settings, Tool};
 use outpost::models::llama::Llama;
 use outpost::models::safetensors::Folder;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use crate::support::{TestAmbient, pieces, pool, request};
+use crate::support::{TestAmbient, cpu, pieces, request};
 
 const TEMPLATE: &str =
     "{{ bos_token }}{% for m in messages %}<u>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}";
@@ -62,6 +63,17 @@ fn start(root: &Path) -> Engine {
     Engine::start(Settings::new(root, 1 << 30), Arc::new(TestAmbient::default())).unwrap()
 }
 
+/// Names the tools; the marks of a form are in a comment.
+const TOOL_USE: &str = "<a>{% for t in tools %}{{ t.function.name }}{% endfor %}{# <tool_call> #}";
+
+/// What a model makes of a message without and with a tool of the name `bad`.
+fn prompts(root: &Path) -> [Vec<u32>; 2] {
+    let model = start(root).models().load("m").unwrap();
+    let definition = json!({ "type": "function", "function": { "name": "bad" } });
+    let (hi, tool) = (Message::new("user", "hi"), Tool { name: "bad".to_owned(), definition });
+    [&[][..], &[tool]].map(|tools| model.prompt_with(std::slice::from_ref(&hi), tools).unwrap())
+}
+
 #[tokio::test]
 async fn a_folder_is_listed_loaded_and_answers() {
     let dir = tempfile::tempdir().unwrap();
@@ -90,6 +102,54 @@ fn a_template_of_its_own_file_comes_first() {
     let folder = model(dir.path(), "m", "llama-tied");
     fs::write(folder.join("chat_template.jinja"), "{{ eos_token }}ab").unwrap();
     assert_eq!(start(dir.path()).models().load("m").unwrap().prompt(&[]).unwrap(), [31, 0, 1]);
+}
+
+#[test]
+fn tools_take_the_template_that_is_made_for_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = model(dir.path(), "m", "llama-tied");
+    let listed = |tool_use: &str| {
+        let templates = json!([{"name": "tool_use", "template": tool_use}, {"name": "default", "template": TEMPLATE}]);
+        let config = json!({"bos_token": "<s>", "eos_token": "</s>", "chat_template": templates});
+        write(&folder, "tokenizer_config.json", &config);
+    };
+    let plain = vec![30, 32, 7, 8, 33];
+    listed(TOOL_USE);
+    assert_eq!(prompts(dir.path()), [plain.clone(), vec![33, 1, 0, 3]]);
+    // One that writes calls in a form that nothing here reads is of no use: tools are described instead.
+    listed("{{ tools[0].function.name }}");
+    let [without, described] = prompts(dir.path());
+    assert_eq!((&without, described.len() > 100), (&plain, true));
+    assert_eq!((described[0], described.last()), (30, Some(&33)));
+    // The files that transformers writes.
+    fs::write(folder.join("chat_template.jinja"), "ab").unwrap();
+    fs::create_dir(folder.join("additional_chat_templates")).unwrap();
+    fs::write(folder.join("additional_chat_templates/tool_use.jinja"), TOOL_USE).unwrap();
+    assert_eq!(prompts(dir.path()), [vec![0, 1], vec![33, 1, 0, 3]]);
+}
+
+#[test]
+fn a_change_of_any_file_is_noticed() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = model(dir.path(), "m", "llama-tied");
+    let ambient = Arc::new(TestAmbient::default());
+    let engine = Engine::start(Settings::new(dir.path(), 1 << 30), ambient.clone()).unwrap();
+    let prompt = || {
+        ambient.advance(Duration::from_secs(2));
+        engine.models().list();
+        engine.models().load("m").map(|model| model.prompt(&[Message::new("user", "hi")]).unwrap())
+    };
+    assert_eq!(prompt().unwrap(), [30, 32, 7, 8, 33]);
+    fs::write(folder.join("chat_template.jinja"), "ab").unwrap();
+    assert_eq!(prompt().unwrap(), [0, 1]);
+    fs::remove_file(folder.join("chat_template.jinja")).unwrap();
+    assert_eq!(prompt().unwrap(), [30, 32, 7, 8, 33]);
+    let shard = folder.join("model-00003-of-00004.safetensors");
+    let whole = fs::read(&shard).unwrap();
+    fs::write(&shard, &whole[..whole.len() - 1]).unwrap();
+    assert!(prompt().unwrap_err().to_string().contains("00003-of-00004"));
+    fs::write(&shard, &whole).unwrap();
+    assert_eq!(prompt().unwrap(), [30, 32, 7, 8, 33]);
 }
 
 #[test]
@@ -166,7 +226,7 @@ proptest! {
         fs::copy(fixture("qwen2").join("config.json"), dir.path().join("config.json")).unwrap();
         fs::write(dir.path().join("model.safetensors"), bytes).unwrap();
         if let Ok(folder) = Folder::open(dir.path()) {
-            let _ = Llama::load(&folder, pool());
+            let _ = Llama::load(&folder, cpu());
         }
     }
 }

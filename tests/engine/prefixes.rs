@@ -2,7 +2,7 @@
 
 use outpost::engine::Generation;
 
-use crate::support::{Rig, answers, greedy, pieces, rig, slow, tiny};
+use crate::support::{Rig, answers, greedy, memory, pieces, short_of_memory, slow, tiny};
 use crate::tiny_model::TinyModel;
 
 /// Runs the request; gives the cached tokens that its pieces tell, and the text.
@@ -63,14 +63,15 @@ async fn several_answers_compute_their_prompt_once() {
 
 #[tokio::test]
 async fn what_is_cached_gives_way_to_what_runs_and_to_models() {
-    let size = std::fs::metadata(tiny().dir.path().join("tiny/tiny.gguf")).unwrap().len();
-    let rig = rig(&TinyModel::default(), |settings| settings.memory_bytes = 2 * size + 4_096 * 8);
+    let weights = memory(&tiny().engine, "weights");
+    // Room for another model's weights, or for as many blocks more.
+    let rig = short_of_memory(20 + weights / 4_096, |_| ());
     crate::tiny_model::write(rig.dir.path(), "other", &TinyModel::default());
     // More than the room, again and again: the oldest go.
-    for at in 0..30 {
+    for at in 0..60 {
         assert_eq!(run(&rig, greedy(prompt(at, 100), 4)).await.0, 0);
     }
-    assert_eq!(run(&rig, greedy(prompt(29, 100), 4)).await.0, 96);
+    assert_eq!(run(&rig, greedy(prompt(59, 100), 4)).await.0, 96);
     tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
     rig.ambient.advance(std::time::Duration::from_secs(2));
     rig.engine.models().load("other").unwrap();

@@ -1,6 +1,6 @@
 //! Templates and tokens: what is special stays the template's privilege.
 
-use outpost::engine::{LoadError, Message, PromptError, TextModel};
+use outpost::engine::{LoadError, Message, PromptError, TextModel, Tool};
 
 use crate::support::{TestAmbient, rig, tiny};
 use crate::tiny_model::TinyModel;
@@ -58,6 +58,16 @@ fn templates_have_what_hugging_face_gives_them() {
         let rendered = render(template, &[user(" hi ")]).unwrap();
         assert_eq!(rendered.to_lowercase(), expected.to_lowercase(), "{template}");
     }
+}
+
+#[test]
+fn tools_take_the_template_that_is_made_for_them() {
+    let tool_template = Some("{% for t in tools %}{{ t.function.name }}{% endfor %} [TOOL_CALLS]");
+    let rig = rig(&TinyModel { tool_template, ..TinyModel::default() }, |_| ());
+    let definition = serde_json::json!({ "type": "function", "function": { "name": "look" } });
+    let tool = Tool { name: "look".to_owned(), definition };
+    assert_eq!(text(&rig.model, &rig.model.prompt_with(&[user("hi")], &[tool]).unwrap()), "look [TOOL_CALLS]");
+    assert!(text(&rig.model, &rig.model.prompt(&[user("hi")]).unwrap()).starts_with("<|im_start|>user"));
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use outpost::engine::{Generation, Refused};
+use outpost::engine::{Generation, Refused, TooLarge};
 
-use crate::support::{answers, greedy, pieces, request, rig, slow};
+use crate::support::{Rig, answers, greedy, memory, pieces, request, rig, short_of_memory, slow};
 use crate::tiny_model::TinyModel;
 
 #[tokio::test]
@@ -37,20 +37,28 @@ async fn waiting_tokens_are_bounded_too() {
 
 #[tokio::test]
 async fn memory_is_reserved_before_work_begins() {
-    // 16 positions × 2 layers × 2 (keys, values) × 32 numbers × 2 bytes: 4,096 bytes a block.
-    let size = std::fs::metadata(rig(&TinyModel::default(), |_| ()).dir.path().join("tiny/tiny.gguf")).unwrap().len();
-    let rig = rig(&TinyModel::default(), |settings| settings.memory_bytes = size + 4_096 * 20);
+    let rig = short_of_memory(20, |_| ());
     let refused = rig.engine.submit(&rig.model, request(vec![7; 300], 100));
-    let Err(Refused::TooLarge { needed_bytes, budget_bytes }) = refused else { panic!("{refused:?}") };
-    assert_eq!(needed_bytes, 25 * 4_096);
-    assert!(budget_bytes < needed_bytes);
-    assert_eq!(u64::from(rig.engine.positions(&rig.model)), budget_bytes / 4_096 * 16);
+    let Err(Refused::TooLarge(TooLarge { needed_bytes, budget_bytes, .. })) = refused else { panic!("{refused:?}") };
+    assert_eq!((needed_bytes, budget_bytes), (25 * 4_096, 20 * 4_096));
+    assert_eq!(rig.engine.positions(&rig.model), 20 * 16);
+}
+
+#[tokio::test]
+async fn steps_of_more_answers_leave_less_memory_to_keys_and_values() {
+    let scratch = |rig: &Rig| memory(&rig.engine, "scratch");
+    let few = rig(&TinyModel::default(), |settings| settings.max_running = 2);
+    let many = rig(&TinyModel::default(), |settings| settings.max_running = 64);
+    // 62 answers more, each with its numbers in a block and its logits twice.
+    assert!(scratch(&many) - scratch(&few) > 62 * 4 * (2 * 290 + 4 * 64));
+    let (weights, total) = (memory(&many.engine, "weights"), memory(&many.engine, "total"));
+    let held = u64::from(many.engine.positions(&many.model)) / 16 * 4_096;
+    assert!(held <= total - weights - scratch(&many));
 }
 
 #[tokio::test]
 async fn answers_take_turns_where_memory_is_short() {
-    let size = std::fs::metadata(rig(&TinyModel::default(), |_| ()).dir.path().join("tiny/tiny.gguf")).unwrap().len();
-    let rig = rig(&TinyModel::default(), |settings| settings.memory_bytes = size + 4_096 * 20);
+    let rig = short_of_memory(20, |_| ());
     // 16 blocks each at their ends: each fits alone, three never do.
     let ask = |at: u32| greedy(vec![7 + at, 8, 9], 240);
     let mut alone = Vec::new();

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use outpost::engine::{Engine, Kind, LoadError, Settings};
 
-use crate::support::{TestAmbient, request, tiny};
+use crate::support::{TestAmbient, memory, request, tiny};
 use crate::tiny_model::{self, TinyModel};
 
 fn start(dir: &Path, memory: u64) -> (Engine, Arc<TestAmbient>) {
@@ -113,8 +113,11 @@ async fn the_longest_unused_model_makes_room() {
     for id in ["a", "b", "c"] {
         tiny_model::write(dir.path(), id, &TinyModel::default());
     }
-    let size = fs::metadata(dir.path().join("a/a.gguf")).unwrap().len();
-    let (engine, _) = start(dir.path(), size * 2);
+    let (free, _) = start(dir.path(), 1 << 30);
+    free.models().load("a").unwrap();
+    // Two models, and 20 blocks of keys and values: enough to read one.
+    let two = 2 * memory(&free, "weights") + memory(&free, "scratch") + 20 * 4_096;
+    let (engine, _) = start(dir.path(), two);
     let models = engine.models();
     let loaded = || models.list().into_iter().filter(|info| info.loaded).map(|info| info.id).collect::<Vec<_>>();
     for id in ["a", "b", "a"] {
@@ -127,7 +130,7 @@ async fn the_longest_unused_model_makes_room() {
     drop(a);
     models.load("b").unwrap();
     assert_eq!(loaded(), ["b", "c"]);
-    // A cache needs room as well: the idle model goes.
+    // 25 blocks are needed: the idle model goes.
     let ticket = engine.submit(&c, request(vec![7; 200], 200)).unwrap();
     crate::support::pieces(ticket.pieces).await.unwrap();
     assert_eq!(loaded(), ["c"]);

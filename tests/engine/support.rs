@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use outpost::ambient::{Ambient, Timestamp};
 use outpost::engine::{Ending, Engine, Failure, Generation, Load, Piece, Pieces, Sampling, Settings, TextModel};
-use outpost_kernels::Pool;
+use outpost::models::scratch::Cpu;
 use tempfile::TempDir;
 
 use crate::tiny_model::{self, TinyModel};
@@ -36,9 +36,9 @@ impl Ambient for TestAmbient {
     }
 }
 
-/// Threads for those who compute without an engine.
-pub fn pool() -> Arc<Pool> {
-    Arc::new(Pool::new(2))
+/// For those who compute without an engine.
+pub fn cpu() -> Arc<Cpu> {
+    Arc::new(Cpu::new(2))
 }
 
 pub struct Rig {
@@ -89,6 +89,23 @@ pub struct Answer {
     pub calls: Vec<(String, String)>,
     pub generated: u32,
     pub end: Option<Ending>,
+}
+
+/// Bytes that something takes, as the engine's figures tell them: `weights`, `scratch`.
+pub fn memory(engine: &Engine, what: &str) -> u64 {
+    let (text, name) = (engine.metrics(), format!("outpost_memory_bytes{{use=\"{what}\"}} "));
+    text.lines().find_map(|line| line.strip_prefix(&name)).unwrap().parse().unwrap()
+}
+
+/// A rig of the tiny model with memory for so many KV blocks beside it, of 4,096 bytes each: 16 positions,
+/// 2 layers, keys and values, 32 numbers, 2 bytes. 20 are enough to read the model.
+pub fn short_of_memory(blocks: u64, change: impl Fn(&mut Settings)) -> Rig {
+    let free = rig(&TinyModel::default(), &change).engine;
+    let resident = memory(&free, "weights") + memory(&free, "scratch");
+    rig(&TinyModel::default(), |settings| {
+        change(settings);
+        settings.memory_bytes = resident + 4_096 * blocks;
+    })
 }
 
 pub async fn pieces(mut pieces: Pieces) -> Result<Vec<Piece>, Failure> {

@@ -17,8 +17,8 @@ use outpost::models::gguf::GgufFile;
 use outpost::models::hyper::Hyper;
 use outpost::models::kv::{KvArena, KvCache, KvType, blocks_for};
 use outpost::models::llama::{Llama, Row, Wanted};
+use outpost::models::scratch::Cpu;
 use outpost::models::weights::{Role, Weights};
-use outpost_kernels::Pool;
 use serde::Deserialize;
 
 const MODEL: &str = "smollm2-135m-instruct";
@@ -64,7 +64,7 @@ fn file() -> GgufFile {
 }
 
 fn load(weights: &dyn Weights) -> Llama {
-    Llama::load(weights, Arc::new(Pool::new(2))).unwrap()
+    Llama::load(weights, Arc::new(Cpu::new(2))).unwrap()
 }
 
 fn model() -> Llama {
@@ -85,6 +85,10 @@ impl Weights for Widened {
 
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
         self.0.shape(name)
+    }
+
+    fn kind(&self, name: &str) -> Option<GgmlDType> {
+        self.0.kind(name).map(|_| GgmlDType::F32)
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<QTensor, ModelError> {

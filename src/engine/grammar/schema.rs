@@ -9,6 +9,8 @@ mod patterns;
 
 use serde_json::{Map, Value, json};
 
+use crate::readable::shorten;
+
 /// Levels of JSON, and schemas inside of a schema. They bound the compiler's recursion.
 const DEEPEST: usize = 64;
 const MOST_SCHEMAS: usize = 5_000;
@@ -162,7 +164,7 @@ impl Checker<'_> {
     fn named(&mut self, value: &Value, path: &str, depth: usize) -> Result<(), SchemaError> {
         match value.as_object() {
             Some(all) => all.iter().try_for_each(|(name, one)| {
-                let name: String = name.chars().take(80).collect();
+                let name = shorten(name);
                 self.check(one, &format!("{path}.{name}"), depth + 1)
             }),
             None => wrong(path, "must be an object of schemas"),
@@ -182,7 +184,7 @@ impl Checker<'_> {
         match value.as_str() {
             Some(text) if target(self.root, text).is_some() => Ok(()),
             Some(text) => {
-                let text: String = text.chars().take(80).collect();
+                let text = shorten(text);
                 wrong(
                     path,
                     format!("is '{text}', which is no place in this schema. References look like '#/$defs/name'"),

@@ -148,12 +148,6 @@ fn escape(text: &str) -> String {
 }
 
 impl Source {
-    /// The same for the same grammar, and for no other.
-    pub fn key(&self) -> String {
-        let schemas: Vec<String> = self.schemas.iter().map(|part| part.schema.to_string()).collect();
-        format!("{}\n{}", self.lark.as_deref().unwrap_or_default(), schemas.join("\n"))
-    }
-
     /// All of it, or one of its schemas alone.
     pub fn grammar(&self, part: Option<usize>) -> TopLevelGrammar {
         let named = |part: &Part| GrammarWithLexer {

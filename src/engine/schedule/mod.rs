@@ -162,7 +162,7 @@ impl Scheduler {
     /// queue, so that the answer does not depend on when the next step comes.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, Full> {
         let Request { model, block_bytes, tenant, prompt, choices, max_tokens, long } = request;
-        self.check(model, tenant, prompt.len())?;
+        self.admits(model, tenant, prompt.len())?;
         self.models.entry(model).or_default().block_bytes = block_bytes;
         self.requests += 1;
         for choice in 0..choices {
@@ -189,7 +189,8 @@ impl Scheduler {
         Ok(self.requests)
     }
 
-    fn check(&self, model: ModelId, tenant: Tenant, prompt: usize) -> Result<(), Full> {
+    /// Whether the queue takes a request with a prompt of so many tokens.
+    pub fn admits(&self, model: ModelId, tenant: Tenant, prompt: usize) -> Result<(), Full> {
         let Limits { requests, tokens, tenant_part, .. } = self.limits;
         let free = self.limits.running.saturating_sub(self.running().count());
         let full = |waiting: (usize, usize), part: usize| {

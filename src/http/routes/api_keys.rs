@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::ambient::Timestamp;
 use crate::error::{Error, Result};
-use crate::http::input::{ApiParams, ApiPath, loose, nullable, shorten};
+use crate::http::input::{ApiParams, ApiPath, loose, nullable};
 use crate::http::reply::{Head, List, Mount, Reply, Time};
 use crate::http::{Api, caller::Caller, submission::Submission};
 use crate::ids::{KeyId, ProjectId};
+use crate::readable::shorten;
 use crate::service::keys::{Key, KeyChange, NewKey, Rotation};
 use crate::service::page::PageRequest;
 use crate::service::secrets::Secret;

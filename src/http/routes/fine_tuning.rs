@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::api_keys::project;
 use super::hyperparameters::{Hyperparameters, Method, MethodBody, ParametersBody};
 use crate::error::{Error, Result};
-use crate::http::input::{ApiParams, ApiPath, nullable, object_text, shorten};
+use crate::http::input::{ApiParams, ApiPath, nullable, object_text};
 use crate::http::paging::{Paging, ProjectPaging};
 use crate::http::reply::{Head, Item, List, Mount, Reply, Time};
 use crate::http::{
@@ -19,6 +19,7 @@ use crate::http::{
     submission::{Nothing, Submission},
 };
 use crate::ids::{FileId, JobId};
+use crate::readable::shorten;
 use crate::service::change::Change;
 use crate::service::jobs::{Job, JobChange, JobEvent};
 use crate::service::training::NewJob;

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::error::{Error, Result};
-use crate::http::input::shorten;
+use crate::readable::shorten;
 use crate::service::training::{self, Asked};
 
 const OLD_PLACE: &str = "hyperparameters";

@@ -8,9 +8,10 @@ use serde_json::{Map, Value};
 use super::chat::refuse_unknown;
 use crate::engine::Kind;
 use crate::error::{Error, Result};
-use crate::http::input::{ApiJson, shorten};
+use crate::http::input::ApiJson;
 use crate::http::reply::Reply;
 use crate::http::{Api, caller::Caller};
+use crate::readable::shorten;
 
 const LONGEST_PROMPT: usize = 32_000;
 const MOST_IMAGES: u32 = 10;

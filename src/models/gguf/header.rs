@@ -117,11 +117,6 @@ impl Header {
         self.tensors.iter().map(TensorInfo::elements).sum()
     }
 
-    /// What the weights take in memory: they stay as they are.
-    pub fn loaded_bytes(&self) -> u64 {
-        self.tensors.iter().map(|tensor| tensor.bytes).sum()
-    }
-
     /// The type that most weights have, as model cards name it: `Q4_1`.
     pub fn quantization(&self) -> Option<&'static str> {
         let mut elements: HashMap<&'static str, u64> = HashMap::new();

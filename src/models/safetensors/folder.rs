@@ -50,11 +50,6 @@ impl Folder {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }
-
-    /// What all tensors take: they stay as they are in memory.
-    pub fn bytes(&self) -> u64 {
-        self.tensors.values().map(|(_, info)| info.bytes).sum()
-    }
 }
 
 /// The files that make up a model: the index's, or the only one.

@@ -1,6 +1,6 @@
 //! A GGUF file as a source of tensors: its names are the decoder's own.
 
-use candle_core::quantized::QTensor;
+use candle_core::quantized::{GgmlDType, QTensor};
 
 use super::{Role, Weights, place, read};
 use crate::models::ModelError;
@@ -21,6 +21,10 @@ impl Weights for GgufFile {
 
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
         Some(self.header.tensor(name)?.shape.clone())
+    }
+
+    fn kind(&self, name: &str) -> Option<GgmlDType> {
+        Some(self.header.tensor(name)?.kind)
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<QTensor, ModelError> {

@@ -1,6 +1,6 @@
 //! A Hugging Face folder as a source of tensors: a table of its names for the decoder's stems.
 
-use candle_core::quantized::QTensor;
+use candle_core::quantized::{GgmlDType, QTensor};
 
 use super::{Role, Weights, place, read};
 use crate::models::ModelError;
@@ -85,6 +85,10 @@ impl Weights for Folder {
 
     fn shape(&self, name: &str) -> Option<Vec<usize>> {
         Some(self.tensor(name)?.0.shape.clone())
+    }
+
+    fn kind(&self, name: &str) -> Option<GgmlDType> {
+        self.tensor(name)?.0.float()
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<QTensor, ModelError> {

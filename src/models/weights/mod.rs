@@ -16,6 +16,7 @@ use candle_core::quantized::{GgmlDType, QStorage, QTensor};
 
 use super::ModelError;
 use super::hyper::Hyper;
+use super::linear::weight_bytes;
 pub(super) use loader::{Candidate, Loader};
 
 /// Whether a tensor is multiplied with or added.
@@ -36,12 +37,43 @@ pub trait Weights {
     /// The shape of the tensor of this very name, outermost dimension first.
     fn shape(&self, name: &str) -> Option<Vec<usize>>;
 
+    /// Its type, if that can be computed with.
+    fn kind(&self, name: &str) -> Option<GgmlDType>;
+
     /// `count` rows from `first` on, as a `[count, columns]` tensor of the checkpoint's own type;
     /// dimensions before the last count as one. A vector is its numbers: each is a row.
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<QTensor, ModelError>;
 
     /// Names of tensors that must be of use; some that change nothing are left out.
     fn names(&self) -> Vec<String>;
+}
+
+/// What a checkpoint takes in memory; bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// All tensors, as the decoder keeps them.
+    pub weights: u64,
+    /// What reading takes beside those: a tensor as the file has it, before it is packed.
+    pub reading: u64,
+}
+
+impl Footprint {
+    pub fn of(source: &dyn Weights) -> Self {
+        let mut all = Self::default();
+        for name in source.names() {
+            let (Some(shape), Some(kind)) = (source.shape(&name), source.kind(&name)) else { continue };
+            let (parts, one) = match shape.as_slice() {
+                // Vectors become f32.
+                [size] => (1, size * size_of::<f32>()),
+                // Experts are read and packed one by one.
+                [parts @ .., rows, columns] => (parts.iter().product(), weight_bytes(kind, *rows, *columns)),
+                [] => continue,
+            };
+            all.weights += (parts * one) as u64;
+            all.reading = all.reading.max(one as u64);
+        }
+        all
+    }
 }
 
 /// What a block's cast from bytes asks for at most.

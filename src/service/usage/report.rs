@@ -8,6 +8,7 @@ use super::window;
 use crate::ambient::{Ambient, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
+use crate::readable::shorten;
 use crate::service::access::Access;
 use crate::service::authority;
 use crate::storage::usage::{self, Sums, Width};
@@ -43,7 +44,7 @@ impl Dimension {
         let one = |name: &str| Dimension::ALL.into_iter().find(|dimension| dimension.as_str() == name.trim());
         let all = text.split(',').map(|name| {
             one(name).ok_or_else(|| {
-                let name: String = name.chars().take(80).collect();
+                let name = shorten(name);
                 let text =
                     format!("'group_by' names '{name}'; it takes model, api_key_id and endpoint, separated by commas.");
                 Error::invalid("group_by", text)

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use crate::calls::demand::{Choice, Demand};
 use crate::engine::Text;
 use crate::error::Result;
-use crate::http::input::shorten;
+use crate::readable::shorten;
 use crate::service::json::{name, object, optional, wrong};
 
 /// `text`: anything. `json_object`: any JSON object. `json_schema`: JSON that obeys the schema.

@@ -10,8 +10,8 @@ use serde::Serialize;
 use crate::calls::chat::Running;
 use crate::calls::recall::Recalling;
 use crate::error::{Error, Result};
-use crate::http::input::shorten;
 use crate::http::routes::agents::Truncation;
+use crate::readable::shorten;
 use crate::service::conversations::Conversation;
 use crate::service::version::IfMatch;
 

@@ -13,9 +13,9 @@ use crate::calls::recall::no_model;
 use crate::calls::turns;
 use crate::engine::Sampling;
 use crate::error::{Error, Result};
-use crate::http::input::shorten;
 use crate::http::routes::agents::Truncation;
 use crate::http::routes::messages::{self, Message};
+use crate::readable::shorten;
 use crate::service::version::IfMatch;
 
 /// Most answers to one prompt.
