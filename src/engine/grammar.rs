@@ -16,6 +16,7 @@ use llguidance::api::ParserLimits;
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Matcher, ParserFactory};
+use toktrie::TokEnv;
 
 use super::tokens::Tokens;
 use super::tools::{Shape, Syntax};
@@ -80,7 +81,7 @@ pub(super) struct Grammars {
 impl Grammars {
     /// Reads the vocabulary, once. Takes some tenths of a second for a large one.
     pub fn prepare(&self, tokens: &Tokens) -> Result<&ParserFactory, GrammarError> {
-        let factory = self.factory.get_or_init(|| factory(tokens));
+        let factory = self.factory.get_or_init(|| factory(&vocabulary::environment(tokens)?));
         factory.as_ref().map_err(|reason| GrammarError::Model(reason.clone()))
     }
 
@@ -160,10 +161,9 @@ fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, GrammarError> + Send
     })
 }
 
-fn factory(tokens: &Tokens) -> Result<ParserFactory, String> {
-    let environment = vocabulary::environment(tokens)?;
+fn factory(environment: &TokEnv) -> Result<ParserFactory, String> {
     let slices = SlicedBiasComputer::json_slices();
-    let mut factory = ParserFactory::new(&environment, InferenceCapabilities::default(), &slices)
+    let mut factory = ParserFactory::new(environment, InferenceCapabilities::default(), &slices)
         .map_err(|error| format!("the vocabulary cannot be used for demanded forms: {error}"))?;
     factory.quiet();
     *factory.limits_mut() = limits();
@@ -184,3 +184,6 @@ fn limits() -> ParserLimits {
         verbose_errors: false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -86,7 +86,7 @@ impl Sequence {
         }
     }
 
-    /// What a token adds to text and calls, and whether a stop string ended the text.
+    /// What a token adds to text and calls, and whether the answer ends with it.
     fn show(&mut self, id: u32, decoded: &str) -> (Shown, bool) {
         let Some(parser) = &mut self.calls else {
             let (text, stopped) = self.stop.push(decoded);
@@ -100,7 +100,7 @@ impl Sequence {
         if parser.is_calling() {
             text.push_str(&self.stop.finish());
         }
-        (Shown { text, calls: parsed.calls }, false)
+        (Shown { text, calls: parsed.calls }, parsed.over)
     }
 
     /// The answer ends here, with whatever was held back.

@@ -1,5 +1,6 @@
 //! Tools that a model may call: how they are told to it, and how its calls are told from text.
 
+mod bare;
 mod format;
 mod parser;
 mod prompt;
@@ -8,6 +9,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+pub(super) use bare::{beginning as bare_beginning, head as bare_head};
 pub(super) use format::{Format, PYTHON, Syntax};
 pub(super) use parser::CallParser;
 pub(super) use prompt::Wording;

@@ -9,8 +9,12 @@ use crate::tiny_model::TinyModel;
 
 const MOUNTS: [&str; 2] = ["/v1", "/openai/v1"];
 
+fn model() -> TinyModel {
+    TinyModel { context: 4096, blocks: 1, width: 32, ..TinyModel::default() }
+}
+
 fn server() -> Server {
-    Server::start_with(&TinyModel { context: 4096, blocks: 1, width: 32, ..TinyModel::default() })
+    Server::start_with(&model())
 }
 
 fn ask(more: Value) -> Value {
@@ -76,10 +80,16 @@ fn json_obeys_the_schema_whole_and_streamed() {
 
 #[test]
 fn calls_have_openai_s_shape_whole_and_streamed() {
-    let server = server();
+    // Its id: all bytes and 17 merges come before it.
+    let biased = json!({ "logit_bias": { "273": 100 }, "parallel_tool_calls": false, "stop": ["json", "name"] });
+    let server =
+        Server::start_with(&TinyModel { markers: &[("```json\n{\"name\": \"look\", \"arguments\":", 4)], ..model() });
     for mount in MOUNTS {
-        for (choice, more) in [(named("look"), json!({})), (json!("required"), json!({ "parallel_tool_calls": false }))]
-        {
+        for (choice, more) in [
+            (named("look"), json!({})),
+            (json!("required"), json!({ "parallel_tool_calls": false })),
+            (json!("auto"), biased.clone()),
+        ] {
             let mut body = json!({ "tools": [tool("look"), tool("see")], "tool_choice": choice });
             body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
             let whole = chat(&server, mount, body.clone()).ok();

@@ -198,6 +198,56 @@ async fn the_opening_of_a_call_commits_the_model_to_one() {
     }
 }
 
+/// A request whose first token is the model's last marker.
+fn begun(rig: &Rig, parallel: bool, seed: u64) -> Generation {
+    let shape = Shape { tools: looking(), parallel, ..Shape::default() };
+    let mut request = held(rig, rig.model.form(&shape).unwrap(), seed);
+    let marker = rig.model.vocabulary() as u32 - 3 - 1;
+    request.sampling.logit_bias = vec![(marker, 100.)];
+    request
+}
+
+#[tokio::test]
+async fn an_answer_that_begins_with_the_json_of_a_call_is_one() {
+    let bare: [&'static [(&'static str, i32)]; 3] = [
+        &[("```json\n{\"name\": \"count\", \"arguments\":", 4)],
+        &[("\n```\n{\n  \"name\": \"count\",\n  \"parameters\" : ", 4)],
+        &[("<tool_call>", 3), ("{\"name\":\"count\",\"arguments\":{\"n\"", 4)],
+    ];
+    for (template, markers) in [crate::tiny_model::CHATML, MISTRAL, HERMES].into_iter().zip(bare) {
+        let rig = rig(&TinyModel { context: 2048, template: Some(template), markers, ..TinyModel::default() }, |_| ());
+        for (seed, parallel) in [(0, false), (1, true), (2, false), (3, true)] {
+            let mut request = begun(&rig, parallel, seed);
+            request.stop = vec!["`".to_owned(), "name".to_owned()];
+            let answer = rig.one(request).await;
+            assert_eq!((answer.text.as_str(), answer.end), ("", Some(Ending::Calls)), "{answer:?}");
+            check_calls(&answer);
+            assert!(answer.calls.len() == if parallel { 16 } else { 1 }, "{answer:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_resembles_a_call_stays_text_as_it_is_written() {
+    let texts: [&'static [(&'static str, i32)]; 4] = [
+        &[("```json\n{\"name\": \"find\", \"arguments\": 5", 4)],
+        &[("{\"name\": \"count\", \"n\": 5", 4)],
+        &[("```rust\n{\"name\": \"count\", \"arguments\": 5", 4)],
+        &[("So: {\"name\": \"count\", \"arguments\": 5", 4)],
+    ];
+    for markers in texts {
+        let (text, _) = markers[0];
+        let rig = rig(&TinyModel { markers, template: Some(HERMES), ..TinyModel::default() }, |_| ());
+        let mut request = begun(&rig, true, 1);
+        request.max_tokens = 2;
+        let answer = rig.one(request.clone()).await;
+        assert_eq!((answer.text, answer.calls.len(), answer.end), (text.repeat(2), 0, Some(Ending::Length)));
+        request.stop = vec![": ".to_owned()];
+        let answer = rig.one(request).await;
+        assert_eq!((answer.text.as_str(), answer.end), (text.split(": ").next().unwrap(), Some(Ending::Stop)));
+    }
+}
+
 #[tokio::test]
 async fn text_obeys_a_schema_beside_tools_that_may_be_called() {
     let rig = family(HERMES);

@@ -2,6 +2,7 @@
 //! `tests/fixtures/make_smollm2_reference.py`; the model is pulled on the first run.
 #![cfg(test)]
 
+mod qwen_coder;
 #[path = "../common/starter.rs"]
 mod starter;
 
@@ -54,7 +55,11 @@ fn reference() -> Reference {
 }
 
 fn file() -> GgufFile {
-    let folder = starter::models().join(MODEL);
+    file_of(MODEL)
+}
+
+fn file_of(model: &str) -> GgufFile {
+    let folder = starter::models().join(model);
     let file = folder
         .read_dir()
         .unwrap()
@@ -121,9 +126,9 @@ fn largest_difference(model: &Llama, answers: &Answers, sample_every: usize) -> 
 
 /// Where our greedy text leaves the reference's: `(chat, token, gap of the reference's top two
 /// logits there, gap of ours between the two tokens)`.
-fn partings(model: &Llama, answers: &Answers) -> Vec<(usize, usize, f32, f32)> {
+fn partings(model: &Llama, chats: &[Chat]) -> Vec<(usize, usize, f32, f32)> {
     let mut found = Vec::new();
-    for (number, chat) in answers.chats.iter().enumerate() {
+    for (number, chat) in chats.iter().enumerate() {
         let mut cache = cache(model);
         let mut logits = model.extend(&chat.prompt, &mut cache).unwrap();
         for (place, expected) in chat.tokens.iter().enumerate() {
@@ -144,8 +149,12 @@ fn partings(model: &Llama, answers: &Answers) -> Vec<(usize, usize, f32, f32)> {
 }
 
 fn text_model() -> Arc<TextModel> {
+    text_model_of(MODEL)
+}
+
+fn text_model_of(model: &str) -> Arc<TextModel> {
     let settings = Settings { threads: 1, ..Settings::new(starter::models(), 2 << 30) };
-    Engine::start(settings, Arc::new(Machine::new())).unwrap().models().load(MODEL).unwrap()
+    Engine::start(settings, Arc::new(Machine::new())).unwrap().models().load(model).unwrap()
 }
 
 #[test]
@@ -161,10 +170,13 @@ fn texts_have_the_reference_s_tokens_and_come_back_from_them() {
 
 #[test]
 fn prompts_have_the_reference_s_tokens() {
-    let model = text_model();
-    for chat in reference().quantized.chats {
-        let turn = |(role, content): (String, String)| Message::new(role, content);
-        let messages: Vec<Message> = chat.messages.into_iter().map(turn).collect();
+    check_prompts(&text_model(), &reference().quantized.chats);
+}
+
+fn check_prompts(model: &TextModel, chats: &[Chat]) {
+    for chat in chats {
+        let turn = |(role, content): &(String, String)| Message::new(role, content);
+        let messages: Vec<Message> = chat.messages.iter().map(turn).collect();
         assert_eq!(model.prompt(&messages).unwrap(), chat.prompt, "{:?}", messages[0].content);
     }
 }
@@ -174,7 +186,7 @@ fn with_weights_widened_to_f32_the_numbers_are_the_reference_s() {
     let (model, reference) = (load(&Widened(file())), reference());
     let largest = largest_difference(&model, &reference.widened, reference.sample_every);
     assert!(largest < 2e-3, "{largest}");
-    for (chat, token, gap, _) in partings(&model, &reference.widened) {
+    for (chat, token, gap, _) in partings(&model, &reference.widened.chats) {
         assert!(gap < 2e-3, "chat {chat}, token {token}: not a tie ({gap})");
     }
 }
@@ -185,7 +197,7 @@ fn quantised_as_it_comes_the_answers_are_the_reference_s_up_to_near_ties() {
     // llama.cpp's own rounding moves these logits by 1.7 from the widened weights'; they span 50.
     let largest = largest_difference(&model, &reference.quantized, reference.sample_every);
     assert!(largest < 2.5, "{largest}");
-    for (chat, token, theirs, ours) in partings(&model, &reference.quantized) {
+    for (chat, token, theirs, ours) in partings(&model, &reference.quantized.chats) {
         assert!(theirs < 0.5 && ours < 0.5, "chat {chat}, token {token}: gaps {theirs} and {ours}");
     }
 }

@@ -27,7 +27,7 @@ const MOST_COUNTED: u64 = 10_000;
 
 /// White space between tokens of JSON: a blank, or a line break with an indent. Without a bound a
 /// small model may never get out of it.
-const WHITE_SPACE: &str = "[ ]|\\n[ ]{0,40}";
+pub(super) const WHITE_SPACE: &str = "[ ]|\\n[ ]{0,40}";
 /// Without `\u` every string has but one spelling, so no name can pass for another.
 const ESCAPES: &str = "nrbtf\\\"";
 

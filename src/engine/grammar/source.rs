@@ -6,8 +6,8 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
 
 use super::GrammarError;
-use super::schema::{self, SchemaError};
-use crate::engine::tools::{Format, PYTHON, Shape, Syntax, Text, Tool};
+use super::schema::{self, SchemaError, WHITE_SPACE};
+use crate::engine::tools::{Format, PYTHON, Shape, Syntax, Text, Tool, bare_beginning, bare_head};
 
 /// Calls that one answer may have: a small model that likes calling would go on for ever.
 const MOST_CALLS: usize = 16;
@@ -93,7 +93,25 @@ fn lark(shape: &Shape, syntax: &Syntax) -> String {
         rule(&format!("call_{index}"), &format!("{} @arguments_{index} {tail}", quote(&format.head(&tool.name))));
     }
     terminals(shape, syntax, &mut out);
+    if syntax.bare {
+        bare(syntax, &mut out);
+    }
     out
+}
+
+/// Calls without an opening. Each tool's head ends a lexeme as soon as it is whole, which text loses to: so an answer
+/// is text up to there, and from there on a call. What follows the last call has no such beginning; it is not shown.
+fn bare(syntax: &Syntax, out: &mut String) {
+    let more = if syntax.several { format!("any_bare{{0,{}}}", MOST_CALLS - 1) } else { String::new() };
+    let names: Vec<String> = syntax.callable.iter().map(|(index, _)| format!("bare_{index}")).collect();
+    let _ = writeln!(out, "bare: any_bare {more} REST\nany_bare: {}", names.join(" | "));
+    for (index, tool) in &syntax.callable {
+        let head = bare_head(&tool.name);
+        let _ =
+            writeln!(out, "bare_{index}: head_{index} BLANK? @arguments_{index} tail\nhead_{index}[lazy]: /{head}/");
+    }
+    let _ = writeln!(out, "tail[lazy]: /({WHITE_SPACE})?\\}}/\nBLANK: /{WHITE_SPACE}/");
+    let _ = writeln!(out, "REST: /(?s:.*)/ & ~/{}(?s:.*)/", bare_beginning());
 }
 
 fn start(shape: &Shape, syntax: &Syntax, opening: &str) -> String {
@@ -103,8 +121,8 @@ fn start(shape: &Shape, syntax: &Syntax, opening: &str) -> String {
         _ if syntax.format == Format::Llama && syntax.at_once => format!("{python} calls"),
         _ if syntax.format == Format::Llama => format!("TEXT | {python} calls"),
         _ if syntax.at_once => format!("{opening} calls"),
-        (Text::Free, Some(_)) => format!("TEXT | TEXT {opening} calls"),
-        (Text::Free, None) => "TEXT | until calls".to_owned(),
+        (Text::Free, Some(_)) => format!("TEXT | TEXT {opening} calls | bare"),
+        (Text::Free, None) => "TEXT | until calls | bare".to_owned(),
         (Text::Object | Text::Schema(_), _) => format!("@text | {opening} calls"),
     }
 }

@@ -1,6 +1,6 @@
 //! The ways in which families of models write calls.
 
-use super::{Calling, Shape, Tool};
+use super::{Calling, Shape, Text, Tool};
 use crate::engine::tokens::Tokens;
 
 /// How a family writes calls. Found in its template, for a template shows the form to its model.
@@ -97,6 +97,8 @@ pub(in crate::engine) struct Syntax {
     pub callable: Vec<(usize, Tool)>,
     /// Whether the answer is calls from its first token on.
     pub at_once: bool,
+    /// Whether the answer may begin with a call without its opening, see [`super::bare`].
+    pub bare: bool,
     /// Whether there may be several calls.
     pub several: bool,
 }
@@ -110,11 +112,13 @@ impl Syntax {
         };
         let callable: Vec<_> = shape.tools.iter().cloned().enumerate().filter(|(_, tool)| wanted(tool)).collect();
         let marks = format.marks().iter().filter_map(|text| tokens.control_id(text).map(|id| (*text, id)));
+        let at_once = shape.calling != Calling::Auto;
         (!callable.is_empty()).then(|| Self {
             format,
             marks: marks.collect(),
             callable,
-            at_once: shape.calling != Calling::Auto,
+            at_once,
+            bare: !at_once && format != Format::Llama && matches!(shape.text, Text::Free),
             several: shape.parallel && format.separator().is_some() && !matches!(shape.calling, Calling::Named(_)),
         })
     }

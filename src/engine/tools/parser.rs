@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::CallPiece;
+use super::bare::{Bare, Begun};
 use super::format::{Format, Syntax};
 use crate::engine::stop::StopMatcher;
 
@@ -16,6 +17,8 @@ pub(in crate::engine) struct CallParser {
     syntax: Arc<Syntax>,
     /// How each tool's calls begin, with its name.
     heads: Vec<(String, String)>,
+    /// Finds calls without an opening.
+    bare: Bare,
     state: State,
     calls: u32,
 }
@@ -23,13 +26,23 @@ pub(in crate::engine) struct CallParser {
 enum State {
     /// Nothing but what may be the beginning of a call.
     Start(String),
+    /// The same where the call has no opening.
+    Bare(String),
     /// Text in which an opening may come.
     Text(StopMatcher),
     /// Text to the end.
     Plain,
     /// Between calls, before the first or after the last.
     Markup(String),
-    Arguments(Depth),
+    Arguments {
+        depth: Depth,
+        bare: bool,
+    },
+    /// After the arguments of a call without an opening.
+    Tail,
+    /// After such a call: another, or nothing that is wanted.
+    Next,
+    Over,
 }
 
 /// Where a JSON object stands.
@@ -60,18 +73,22 @@ impl Depth {
 pub(in crate::engine) struct Parsed {
     pub text: String,
     pub calls: Vec<CallPiece>,
+    /// Whether the answer is to end here.
+    pub over: bool,
 }
 
 impl CallParser {
     pub fn new(syntax: Arc<Syntax>) -> Self {
         let heads = syntax.callable.iter();
         let heads = heads.map(|(_, tool)| (syntax.format.head(&tool.name), tool.name.clone())).collect();
+        let bare = Bare::new(syntax.callable.iter().map(|(_, tool)| tool.name.as_str()));
         let state = match syntax.format {
             _ if syntax.at_once => State::Markup(String::new()),
+            _ if syntax.bare => State::Bare(String::new()),
             Format::Llama => State::Start(String::new()),
-            format => State::Text(StopMatcher::new(vec![format.opening().to_owned()])),
+            format => text(format),
         };
-        Self { syntax, heads, state, calls: 0 }
+        Self { syntax, heads, bare, state, calls: 0 }
     }
 
     /// Whether the answer has a call.
@@ -81,7 +98,7 @@ impl CallParser {
 
     /// Whether the answer is no longer text.
     pub fn is_calling(&self) -> bool {
-        matches!(self.state, State::Markup(_) | State::Arguments(_))
+        !matches!(self.state, State::Start(_) | State::Bare(_) | State::Text(_) | State::Plain)
     }
 
     /// Takes a token and the text that is whole with it.
@@ -92,13 +109,14 @@ impl CallParser {
             self.state = State::Markup(String::new());
         }
         text.chars().for_each(|letter| self.letter(letter, &mut parsed));
+        parsed.over = matches!(self.state, State::Over);
         parsed
     }
 
     /// Text that was held back, when nothing follows.
     pub fn finish(&mut self) -> String {
         match &mut self.state {
-            State::Start(held) => std::mem::take(held),
+            State::Start(held) | State::Bare(held) => std::mem::take(held),
             State::Text(opening) => opening.finish(),
             _ => String::new(),
         }
@@ -124,27 +142,57 @@ impl CallParser {
                     self.state = State::Plain;
                 }
             }
+            State::Bare(held) => {
+                held.push(letter);
+                match self.bare.push(letter) {
+                    Begun::Undecided => {}
+                    Begun::Call(name) => self.call(name, true, parsed),
+                    Begun::Text => {
+                        let held = std::mem::take(held);
+                        self.state = text(self.syntax.format);
+                        held.chars().for_each(|letter| self.letter(letter, parsed));
+                    }
+                }
+            }
             State::Markup(seen) => {
                 seen.push(letter);
                 if let Some((_, name)) = self.heads.iter().find(|(head, _)| seen.ends_with(head.as_str())) {
-                    parsed.calls.push(CallPiece {
-                        index: self.calls,
-                        name: Some(name.clone()),
-                        arguments: String::new(),
-                    });
-                    self.calls += 1;
-                    self.state = State::Arguments(Depth::default());
+                    self.call(name.clone(), false, parsed);
                 }
             }
-            State::Arguments(depth) => {
-                let over = depth.push(letter);
+            State::Arguments { depth, bare } => {
+                if depth.open == 0 && letter.is_whitespace() {
+                    return;
+                }
+                let (over, bare) = (depth.push(letter), *bare);
                 argue(&mut parsed.calls, self.calls.saturating_sub(1), letter);
                 if over {
-                    self.state = State::Markup(String::new());
+                    self.state = if bare { State::Tail } else { State::Markup(String::new()) };
                 }
             }
+            State::Tail if letter == '}' => {
+                self.bare.reset();
+                self.state = if self.syntax.several { State::Next } else { State::Over };
+            }
+            State::Next => match self.bare.push(letter) {
+                Begun::Undecided => {}
+                Begun::Call(name) => self.call(name, true, parsed),
+                Begun::Text => self.state = State::Over,
+            },
+            State::Tail | State::Over => {}
         }
     }
+
+    fn call(&mut self, name: String, bare: bool, parsed: &mut Parsed) {
+        parsed.calls.push(CallPiece { index: self.calls, name: Some(name), arguments: String::new() });
+        self.calls += 1;
+        self.state = State::Arguments { depth: Depth::default(), bare };
+    }
+}
+
+/// Text in which the format's opening may come.
+fn text(format: Format) -> State {
+    State::Text(StopMatcher::new(vec![format.opening().to_owned()]))
 }
 
 /// Adds to the arguments of the call `index`.
