@@ -3,6 +3,8 @@
 //! Listing reads headers, once a file. Loading is lazy and happens once however many ask; when the
 //! memory budget is short, models that nobody uses go first, the longest unused before others.
 
+mod siblings;
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,6 +75,17 @@ struct Loaded {
     model: Arc<TextModel>,
     stamp: Stamp,
     used: Duration,
+    /// What guesses its tokens.
+    draft: Option<String>,
+}
+
+/// Where the memory for weights comes from.
+#[derive(Clone, Copy)]
+enum Memory {
+    /// From whoever does not need it: models that nobody uses go.
+    Claimed,
+    /// From what is left; at most cached blocks go.
+    Spare,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -150,9 +163,16 @@ impl Registry {
         self.snapshot.store(Arc::new(Snapshot { models: models.collect(), at: Some(now) }));
     }
 
-    /// The model, loaded. Blocks while its weights are read.
+    /// The model, loaded. Blocks while its weights are read, and those of what drafts for it.
     pub fn load(&self, id: &str) -> Result<Arc<TextModel>, LoadError> {
         let found = self.found(id).ok_or(LoadError::NotFound)?;
+        let model = self.obtain(&found, Memory::Claimed)?;
+        self.equip(&model, &found);
+        Ok(model)
+    }
+
+    fn obtain(&self, found: &Found, memory: Memory) -> Result<Arc<TextModel>, LoadError> {
+        let id = &found.info.id;
         if let Some(model) = self.ready(id, found.stamp) {
             return Ok(model);
         }
@@ -160,7 +180,7 @@ impl Registry {
         let _one = lock(&gate);
         match self.ready(id, found.stamp) {
             Some(model) => Ok(model),
-            None => self.read(&found),
+            None => self.read(found, memory),
         }
     }
 
@@ -171,7 +191,7 @@ impl Registry {
         Some(Arc::clone(&entry.model))
     }
 
-    fn read(&self, found: &Found) -> Result<Arc<TextModel>, LoadError> {
+    fn read(&self, found: &Found, memory: Memory) -> Result<Arc<TextModel>, LoadError> {
         let id = &found.info.id;
         if found.info.kind == Kind::Embedding {
             return Err(LoadError::NotText { id: id.clone(), architecture: found.info.architecture.clone() });
@@ -184,12 +204,13 @@ impl Registry {
             LoadError::Broken { id: id.clone(), reason }
         };
         let checkpoint = guarded(|| Checkpoint::open(&found.path)).map_err(broken)?;
-        let lease = self.lease(checkpoint.loaded_bytes())?;
+        let lease = self.lease(checkpoint.loaded_bytes(), memory)?;
         let key = self.loads.fetch_add(1, Ordering::Relaxed);
         let (pool, ambient) = (Arc::clone(&self.pool), Arc::clone(&self.ambient));
         let model = guarded(|| TextModel::open(id, key, &checkpoint, lease, pool, ambient)).map_err(broken)?;
         let model = Arc::new(model);
-        let entry = Loaded { model: Arc::clone(&model), stamp: found.stamp, used: self.ambient.uptime() };
+        let used = self.ambient.uptime();
+        let entry = Loaded { model: Arc::clone(&model), stamp: found.stamp, used, draft: None };
         lock(&self.loaded).insert(id.clone(), entry);
         Ok(model)
     }
@@ -201,6 +222,7 @@ impl Registry {
 
     /// Drops a model from memory unless somebody uses it. One that is not loaded is fine.
     pub fn unload(&self, id: &str) -> Result<(), InUse> {
+        self.drop_drafts_by(id);
         let mut loaded = lock(&self.loaded);
         // Only the registry can hand out new handles, and it is locked: a count of one stays one.
         if loaded.get(id).is_some_and(|entry| Arc::strong_count(&entry.model) > 1) {
@@ -209,24 +231,29 @@ impl Registry {
         let gone = loaded.remove(id);
         drop(loaded);
         if let Some(gone) = gone {
+            gone.model.drafter.take(None);
             self.shared.forget(gone.model.key);
         }
         Ok(())
     }
 
-    fn lease(&self, needed: u64) -> Result<Lease, LoadError> {
+    fn lease(&self, needed: u64, memory: Memory) -> Result<Lease, LoadError> {
         loop {
             if let Some(lease) = self.shared.lease(needed) {
                 return Ok(lease);
             }
-            if !self.unload_idle() {
+            if matches!(memory, Memory::Spare) || !self.unload_idle() {
                 return Err(LoadError::NoMemory { needed, budget: self.shared.budget.total() });
             }
         }
     }
 
-    /// Drops the model that is longest unused, of those that nobody holds. `false`: there is none.
+    /// Drops a drafter; where there is none, the model that is longest unused, of those that nobody
+    /// holds. `false`: there is nothing to drop.
     pub(super) fn unload_idle(&self) -> bool {
+        if self.drop_drafter() {
+            return true;
+        }
         let oldest = || {
             let loaded = lock(&self.loaded);
             let idle = loaded.iter().filter(|(_, entry)| Arc::strong_count(&entry.model) == 1);

@@ -7,6 +7,7 @@ use outpost_kernels::Pool;
 
 use super::budget::Lease;
 use super::checkpoint::Checkpoint;
+use super::drafter::Slot;
 use super::grammar::{Form, GrammarError, Grammars};
 use super::schedule::ModelId;
 use super::template::{PromptError, Template};
@@ -47,6 +48,8 @@ pub struct TextModel {
     grammars: Grammars,
     /// The weights' share of the memory budget, given back with the model.
     pub(super) lease: Lease,
+    /// What guesses its tokens, if a smaller model does.
+    pub(super) drafter: Arc<Slot>,
 }
 
 impl TextModel {
@@ -63,8 +66,8 @@ impl TextModel {
         let tokens = checkpoint.tokens(hyper.vocabulary, &source)?;
         let template = Template::new(&source, tokens.text(tokens.bos), tokens.text(tokens.eos), ambient)?;
         let network = Llama::load(checkpoint.weights(), pool).map_err(|error| error.to_string())?;
-        let (wording, grammars) = (Wording::of(&source), Grammars::default());
-        Ok(Self { id: id.to_owned(), key, network, tokens, template, wording, grammars, lease })
+        let (wording, grammars, drafter) = (Wording::of(&source), Grammars::default(), Arc::default());
+        Ok(Self { id: id.to_owned(), key, network, tokens, template, wording, grammars, lease, drafter })
     }
 
     pub fn id(&self) -> &str {
@@ -144,7 +147,12 @@ impl TextModel {
         self.tokens.bytes(id)
     }
 
-    /// The sizes of its keys and values.
+    /// Bytes of a block of keys and values, those of its drafter among them.
+    pub(super) fn block_bytes(&self, kind: KvType) -> u64 {
+        self.kv_shape(kind).block_bytes() + self.drafter.block_bytes()
+    }
+
+    /// The sizes of its own keys and values.
     pub(super) fn kv_shape(&self, kind: KvType) -> KvShape {
         self.network.kv_shape(kind)
     }

@@ -229,6 +229,7 @@ pub fn config(folder: &Path) -> Config {
         kv_type: KvType::F16,
         max_running: 32,
         speculate: true,
+        draft_model: Vec::new(),
         open_metrics: false,
         pull: false,
         drain: Duration::from_secs(30),
