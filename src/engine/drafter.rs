@@ -136,12 +136,20 @@ impl Drafter {
         self.computed.remove(&block);
     }
 
-    /// Whether guessing pays for an answer, one of `lines` at once: what it saves while `left` tokens
-    /// come is more than it costs, catching up included.
-    pub fn pays(&mut self, stem: &Stem<'_>, left: u32, effort: &Effort, lines: usize, prices: &Prices) -> bool {
+    /// Whether guessing pays for an answer, one of `lines` at once: a round saves more than `rival`
+    /// seconds, and all of them while `left` tokens come more than it costs to catch up.
+    pub fn pays(
+        &mut self,
+        stem: &Stem<'_>,
+        left: u32,
+        effort: &Effort,
+        lines: usize,
+        prices: &Prices,
+        rival: f64,
+    ) -> bool {
         let cost = self.costs.known(prices);
         let gain = effort.gain(prices, &cost, lines);
-        if gain <= 0. || stem.tokens.len() + MOST > self.model.context_window() as usize {
+        if gain <= rival.max(0.) || stem.tokens.len() + MOST > self.model.context_window() as usize {
             return false;
         }
         let rounds = f64::from(left) / effort.yields();

@@ -153,6 +153,8 @@ pub(super) struct Drafting {
     effort: Option<Effort>,
     trial: Option<Trial>,
     newest: Option<Effort>,
+    /// Seconds that what another guesser proposed is likely to save.
+    rival: f64,
 }
 
 impl Drafting {
@@ -171,9 +173,14 @@ impl Drafting {
         self.trial = Some(trial);
     }
 
-    /// The next step checks no guesses of a round that was not checked before.
-    pub fn forget(&mut self) {
-        self.trial = None;
+    /// The next step checks what another guesser proposed, which is likely to save so many seconds.
+    pub fn give_way(&mut self, rival: f64) {
+        (self.trial, self.rival) = (None, rival);
+    }
+
+    /// Seconds that a round must save to be better than what is proposed already.
+    pub fn rival(&self) -> f64 {
+        self.rival
     }
 
     /// Of `guessed` tokens the first `right` came true. `false`: they were of no round.

@@ -8,6 +8,7 @@ use tokio::sync::mpsc::{OwnedPermit, Sender};
 use super::effort::Drafting;
 use super::lookup::Lookup;
 use super::metrics::{Guesser, Metrics};
+use super::pace::Prices;
 use super::queue::Arrival;
 use super::request::{Failure, Piece, Sent};
 use super::schedule::{Row, Scheduler, SequenceId};
@@ -90,13 +91,15 @@ impl Job {
         self.unread_since.is_none_or(|since| now.saturating_sub(since) <= patience)
     }
 
-    /// Guesses what comes next of each answer that has begun, where guesses came true more often than
-    /// `worth`.
-    pub fn guess(&mut self, request: u64, scheduler: &mut Scheduler, worth: f32) {
+    /// Guesses what comes next of each answer that has begun from its own past, where guesses came true
+    /// often enough.
+    pub fn guess(&mut self, request: u64, scheduler: &mut Scheduler, prices: &Prices) {
         for (choice, answer) in (0..).zip(&mut self.sequences) {
             if let Some(answer) = answer.as_mut().filter(|answer| answer.newest.is_some()) {
-                answer.drafting.forget();
-                scheduler.propose(SequenceId { request, choice }, answer.lookup.guess(worth));
+                let guess = answer.lookup.guess(prices.worth());
+                let saved = f64::from(answer.lookup.trust()) * prices.token - prices.check;
+                answer.drafting.give_way(guess.len() as f64 * saved);
+                scheduler.propose(SequenceId { request, choice }, guess);
             }
         }
     }
@@ -145,15 +148,16 @@ impl Job {
                 break;
             }
         }
-        answer.lookup.push(&outcome.new);
         let right = outcome.new.len().saturating_sub(1);
         let by = if answer.drafting.learn(row.draft, right) { Guesser::Draft } else { Guesser::Lookup };
         if row.draft > 0 {
             metrics.guess(self.model.id(), by, row.draft, right);
         }
-        if by == Guesser::Lookup {
-            answer.lookup.learn(row.draft, right);
+        match by {
+            Guesser::Lookup => answer.lookup.learn(row.draft, right),
+            Guesser::Draft => answer.lookup.watch(&outcome.new),
         }
+        answer.lookup.push(&outcome.new);
         match answer.newest.replace(now) {
             Some(before) => metrics.next_token(self.model.id(), now.saturating_sub(before)),
             None => metrics.first_token(self.model.id(), now.saturating_sub(self.submitted)),

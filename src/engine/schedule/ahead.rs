@@ -17,9 +17,9 @@ pub struct Stem<'a> {
 }
 
 impl Scheduler {
-    /// The answer, if the next step computes its newest token and nothing was proposed for it yet.
+    /// The answer, if the next step computes its newest token.
     pub fn stem(&self, id: SequenceId) -> Option<Stem<'_>> {
-        let one = self.sequences.get(&id).filter(|one| one.grows() && one.draft.is_empty())?;
+        let one = self.sequences.get(&id).filter(|one| one.grows())?;
         Some(Stem { tokens: &one.tokens, blocks: &one.blocks, left: one.left, long: one.long })
     }
 

@@ -1,5 +1,5 @@
 //! Which tokens may follow the newest ones, asked before a step is planned: of what was said before,
-//! and where that says nothing, of a draft model.
+//! and of a draft model where that is likely to save more.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ impl Worker {
         let mut inbox = shared.lock();
         let decoding = inbox.scheduler.decoding();
         let Some(prices) = self.pace.prices(decoding) else { return };
-        self.jobs.iter_mut().for_each(|(id, job)| job.guess(*id, &mut inbox.scheduler, prices.worth()));
+        self.jobs.iter_mut().for_each(|(id, job)| job.guess(*id, &mut inbox.scheduler, &prices));
         let slots: Vec<_> = self.slots.iter().filter(|(_, slot)| slot.is_taken()).collect();
         let slots: Vec<(ModelId, Arc<Slot>)> = slots.into_iter().map(|(id, slot)| (*id, Arc::clone(slot))).collect();
         let lines = |(model, slot): (ModelId, Arc<Slot>)| {
@@ -70,7 +70,8 @@ impl Worker {
             let effort = drafting.effort(&drafter.usual);
             let Some(stem) = inbox.scheduler.stem(*id) else { continue };
             let most = MOST.min(stem.left.saturating_sub(1) as usize);
-            if !drafter.pays(&stem, stem.left.min(usual), &effort, count, prices) {
+            let left = stem.left.min(usual);
+            if !drafter.pays(&stem, left, &effort, count, prices, drafting.rival()) {
                 drafter.usual.recover();
                 continue;
             }
@@ -101,7 +102,12 @@ impl Worker {
         for (id, guesses, trial) in guessed {
             if let Some(drafting) = self.jobs.get_mut(&id.request).and_then(|job| job.drafting_of(id.choice)) {
                 drafting.begin(trial);
-                inbox.scheduler.propose(id, guesses);
+                if guesses.is_empty() {
+                    // What was proposed before stays.
+                    drafting.learn(0, 0);
+                } else {
+                    inbox.scheduler.propose(id, guesses);
+                }
             }
         }
     }
