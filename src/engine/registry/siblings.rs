@@ -32,6 +32,7 @@ impl Registry {
                     let vocabulary = model.vocabulary().min(network.vocabulary());
                     let drafter = Drafter::new(network, vocabulary, model.lease.bytes, settings.kv_type);
                     model.drafter.put(drafter);
+                    self.shared.lock().scheduler.weigh(model.key, model.block_bytes(settings.kv_type));
                     if let Some(entry) = lock(&self.loaded).get_mut(id) {
                         entry.draft = Some(draft.to_owned());
                     }
