@@ -16,7 +16,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::ambient::{Ambient, Timestamp};
 use crate::calls::{chat::Chat, fine_tuning::FineTuning, models::Models, recall::Recall};
-use crate::config::{self, Config, Tls};
+use crate::config::{self, Config, DraftModel, Tls};
 use crate::control::Control;
 use crate::engine::{self, Engine};
 use crate::http::Api;
@@ -196,8 +196,21 @@ fn engine_settings(config: &Config) -> engine::Settings {
         max_queued_requests: config.max_queued,
         kv_type,
         speculate: config.speculate,
+        drafts: drafts(&config.draft_model),
         ..defaults
     }
+}
+
+/// The last of `auto` and `none` holds for the models that are not named.
+fn drafts(choices: &[DraftModel]) -> engine::Drafts {
+    choices.iter().fold(engine::Drafts::default(), |mut drafts, choice| {
+        match choice {
+            DraftModel::Auto => drafts.auto = true,
+            DraftModel::None => drafts.auto = false,
+            DraftModel::Named { target, draft } => drop(drafts.pairs.insert(target.clone(), draft.clone())),
+        }
+        drafts
+    })
 }
 
 fn api(config: &Config, store: &Store, engine: &Engine, files: Files, ambient: Arc<dyn Ambient>) -> Api {

@@ -41,6 +41,10 @@ pub struct ServeArgs {
     /// Compute token by token, never guessing ahead; answers are the same
     #[arg(long, env = "OUTPOST_NO_SPECULATION")]
     pub no_speculation: bool,
+    /// Which smaller model guesses ahead for a larger one: auto takes the smallest of its family in the models
+    /// folder, none takes none, TARGET=DRAFT names one (may be repeated)
+    #[arg(long, env = "OUTPOST_DRAFT_MODEL", value_delimiter = ',', value_name = "auto|none|TARGET=DRAFT", value_parser = parse_draft)]
+    pub draft_model: Vec<DraftModel>,
     /// Let anybody read /metrics, not only admin keys
     #[arg(long, env = "OUTPOST_OPEN_METRICS")]
     pub open_metrics: bool,
@@ -84,6 +88,18 @@ pub enum LogFormat {
     Json,
 }
 
+/// Which model guesses ahead for another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DraftModel {
+    /// The best of those there are.
+    Auto,
+    None,
+    Named {
+        target: String,
+        draft: String,
+    },
+}
+
 /// How keys and values are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KvType {
@@ -114,6 +130,7 @@ pub struct Config {
     pub max_running: usize,
     pub max_queued: usize,
     pub speculate: bool,
+    pub draft_model: Vec<DraftModel>,
     pub open_metrics: bool,
     pub pull: bool,
     /// How long a stop may take, from the signal to the end of the process.
@@ -152,6 +169,7 @@ impl Config {
             max_running: args.max_running.into(),
             max_queued: args.max_queued.into(),
             speculate: !args.no_speculation,
+            draft_model: args.draft_model.clone(),
             open_metrics: args.open_metrics,
             pull: !args.no_pull,
             drain: Duration::from_secs(args.drain_seconds),
@@ -198,9 +216,31 @@ fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(hint)
 }
 
+/// Reads `auto`, `none` or `TARGET=DRAFT`.
+fn parse_draft(text: &str) -> Result<DraftModel, String> {
+    match text.split_once('=') {
+        Some((target, draft)) if !target.is_empty() && !draft.is_empty() && target != draft => {
+            Ok(DraftModel::Named { target: target.to_owned(), draft: draft.to_owned() })
+        }
+        None if text == "auto" => Ok(DraftModel::Auto),
+        None if text == "none" => Ok(DraftModel::None),
+        _ => Err(format!("'{text}' names no draft model; write auto, none or TARGET=DRAFT with two models' names")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::parse_size;
+    use super::{DraftModel, parse_draft, parse_size};
+
+    #[test]
+    fn draft_models_are_named_in_pairs() {
+        let named = DraftModel::Named { target: "large".to_owned(), draft: "small".to_owned() };
+        assert_eq!(parse_draft("large=small"), Ok(named));
+        assert_eq!((parse_draft("auto"), parse_draft("none")), (Ok(DraftModel::Auto), Ok(DraftModel::None)));
+        for bad in ["", "=", "a=", "=b", "a=a", "small"] {
+            assert!(parse_draft(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn sizes_are_read_as_people_write_them() {

@@ -74,6 +74,10 @@ impl Budget {
 }
 
 impl Lease {
+    pub fn weights(&self) -> u64 {
+        self.weights
+    }
+
     /// All of it.
     pub fn bytes(&self) -> u64 {
         self.weights + self.scratch

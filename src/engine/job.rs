@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use tokio::sync::mpsc::{OwnedPermit, Sender};
 
+use super::effort::Drafting;
 use super::lookup::Lookup;
-use super::metrics::Metrics;
+use super::metrics::{Guesser, Metrics};
+use super::pace::Prices;
 use super::queue::Arrival;
 use super::request::{Failure, Piece, Sent};
 use super::schedule::{Row, Scheduler, SequenceId};
@@ -31,6 +33,7 @@ struct Answer {
     /// Room in the channel for what the next step makes.
     permit: Option<OwnedPermit<Sent>>,
     lookup: Lookup,
+    drafting: Drafting,
     /// When its newest token was made.
     newest: Option<Duration>,
 }
@@ -49,7 +52,7 @@ impl Job {
         let Arrival { model, request, sender, last, at } = arrival;
         let answer = |choice| {
             let (sequence, lookup) = (Sequence::new(&model, &request, choice), Lookup::new(&request.prompt));
-            Some(Answer { sequence, permit: None, lookup, newest: None })
+            Some(Answer { sequence, permit: None, lookup, drafting: Drafting::default(), newest: None })
         };
         let sequences = (0..request.choices).map(answer).collect();
         Self { model, sender, last: Some(last), sequences, cached: 0, unread_since: None, submitted: at }
@@ -88,14 +91,29 @@ impl Job {
         self.unread_since.is_none_or(|since| now.saturating_sub(since) <= patience)
     }
 
-    /// Guesses what comes next of each answer that has begun, where guesses came true more often than
-    /// `worth`.
-    pub fn guess(&mut self, request: u64, scheduler: &mut Scheduler, worth: f32) {
+    /// Guesses what comes next of each answer that has begun from its own past, where guesses came true
+    /// often enough.
+    pub fn guess(&mut self, request: u64, scheduler: &mut Scheduler, prices: &Prices) {
         for (choice, answer) in (0..).zip(&mut self.sequences) {
             if let Some(answer) = answer.as_mut().filter(|answer| answer.newest.is_some()) {
-                scheduler.propose(SequenceId { request, choice }, answer.lookup.guess(worth));
+                let guess = answer.lookup.guess(prices.worth());
+                let saved = f64::from(answer.lookup.trust()) * prices.token - prices.check;
+                answer.drafting.give_way(guess.len() as f64 * saved);
+                scheduler.propose(SequenceId { request, choice }, guess);
             }
         }
+    }
+
+    /// How guessing with a draft model goes in each answer.
+    pub fn drafting(&mut self, request: u64) -> impl Iterator<Item = (SequenceId, &mut Drafting)> {
+        let answers = (0..).zip(&mut self.sequences);
+        answers
+            .filter_map(move |(choice, answer)| Some((SequenceId { request, choice }, &mut answer.as_mut()?.drafting)))
+    }
+
+    /// The same of one answer, if it has not ended.
+    pub fn drafting_of(&mut self, choice: u32) -> Option<&mut Drafting> {
+        self.sequences.get_mut(choice as usize)?.as_mut().map(|answer| &mut answer.drafting)
     }
 
     /// Notes how much of the prompt was cached.
@@ -129,8 +147,16 @@ impl Job {
                 break;
             }
         }
+        let right = outcome.new.len().saturating_sub(1);
+        let by = if answer.drafting.learn(row.draft, right) { Guesser::Draft } else { Guesser::Lookup };
+        if row.draft > 0 {
+            metrics.guess(self.model.id(), by, row.draft, right);
+        }
+        match by {
+            Guesser::Lookup => answer.lookup.learn(row.draft, right),
+            Guesser::Draft => answer.lookup.watch(&outcome.new),
+        }
         answer.lookup.push(&outcome.new);
-        answer.lookup.learn(row.draft, outcome.new.len().saturating_sub(1));
         match answer.newest.replace(now) {
             Some(before) => metrics.next_token(self.model.id(), now.saturating_sub(before)),
             None => metrics.first_token(self.model.id(), now.saturating_sub(self.submitted)),

@@ -29,11 +29,13 @@ pub(super) struct Lookup {
     read: usize,
     /// Of the tokens guessed lately, the part that came true.
     trust: f32,
+    /// The newest guess.
+    newest: Vec<u32>,
 }
 
 impl Lookup {
     pub fn new(prompt: &[u32]) -> Self {
-        Self { tokens: prompt.to_vec(), seen: HashMap::new(), read: 0, trust: FIRST }
+        Self { tokens: prompt.to_vec(), seen: HashMap::new(), read: 0, trust: FIRST, newest: Vec::new() }
     }
 
     /// The text goes on.
@@ -41,9 +43,19 @@ impl Lookup {
         self.tokens.extend(tokens);
     }
 
+    /// How much of a guess is likely to come true.
+    pub fn trust(&self) -> f32 {
+        self.trust
+    }
+
     /// What may follow the newest token; empty where nothing like it was said, or where guesses came
     /// true too rarely: less often than `worth`, the part at which checking costs what it saves.
     pub fn guess(&mut self, worth: f32) -> Vec<u32> {
+        self.newest = self.find(worth);
+        self.newest.clone()
+    }
+
+    fn find(&mut self, worth: f32) -> Vec<u32> {
         if self.trust < worth {
             self.trust += (FIRST - self.trust) * RECOVERY;
             return Vec::new();
@@ -60,6 +72,12 @@ impl Lookup {
         if guessed > 0 {
             self.trust += (right as f32 / guessed as f32 - self.trust) * NEWEST;
         }
+    }
+
+    /// The newest guess was not checked, and `new` came: says how right it would have been.
+    pub fn watch(&mut self, new: &[u32]) {
+        let right = self.newest.iter().zip(new).take_while(|(guess, token)| guess == token).count();
+        self.learn(self.newest.len().min(new.len()), right);
     }
 
     /// Notes every run that something follows.

@@ -18,6 +18,21 @@ struct Model {
     model: String,
 }
 
+/// Who guesses tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Guesser {
+    /// The text's own past.
+    Lookup,
+    /// A draft model.
+    Draft,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Guess {
+    model: String,
+    by: &'static str,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Refusal {
     model: String,
@@ -44,9 +59,6 @@ pub(super) struct Step {
     pub generated: u64,
     /// Prompt tokens that were taken over from the prefix cache.
     pub cached: u64,
-    pub drafted: u64,
-    /// Of those, tokens that came true.
-    pub accepted: u64,
 }
 
 pub(super) struct Metrics {
@@ -56,8 +68,8 @@ pub(super) struct Metrics {
     prompt: Family<Model, Counter>,
     generated: Family<Model, Counter>,
     cached: Family<Model, Counter>,
-    drafted: Family<Model, Counter>,
-    accepted: Family<Model, Counter>,
+    drafted: Family<Guess, Counter>,
+    accepted: Family<Guess, Counter>,
     refused: Family<Refusal, Counter>,
     preempted: Counter,
     first: Seconds,
@@ -90,7 +102,7 @@ impl Metrics {
         registry.register("prompt_tokens", "Prompt tokens computed", all.prompt.clone());
         registry.register("cached_prompt_tokens", "Prompt tokens taken from the prefix cache", all.cached.clone());
         registry.register("generated_tokens", "Tokens generated", all.generated.clone());
-        registry.register("drafted_tokens", "Tokens guessed ahead", all.drafted.clone());
+        registry.register("drafted_tokens", "Tokens guessed ahead, by who guessed", all.drafted.clone());
         registry.register("accepted_tokens", "Guessed tokens that came true", all.accepted.clone());
         registry.register("refusals", "Requests refused at once, by reason", all.refused.clone());
         registry.register("preemptions", "Answers put back to wait", all.preempted.clone());
@@ -112,8 +124,14 @@ impl Metrics {
         add(&self.prompt, step.prompt);
         add(&self.generated, step.generated);
         add(&self.cached, step.cached);
-        add(&self.drafted, step.drafted);
-        add(&self.accepted, step.accepted);
+    }
+
+    /// Of `drafted` tokens that were guessed, `accepted` came true.
+    pub fn guess(&self, model: &str, by: Guesser, drafted: usize, accepted: usize) {
+        let by = if by == Guesser::Draft { "draft" } else { "lookup" };
+        let label = Guess { model: model.to_owned(), by };
+        self.drafted.get_or_create(&label).inc_by(drafted as u64);
+        self.accepted.get_or_create(&label).inc_by(accepted as u64);
     }
 
     pub fn first_token(&self, model: &str, took: Duration) {
@@ -168,7 +186,7 @@ mod tests {
     #[test]
     fn the_text_says_what_was_counted() {
         let metrics = Metrics::new();
-        metrics.step("m", Step { prompt: 7, generated: 3, cached: 16, ..Step::default() });
+        metrics.step("m", Step { prompt: 7, generated: 3, cached: 16 });
         metrics.step("m", Step { generated: 1, ..Step::default() });
         metrics.first_token("m", Duration::from_millis(3));
         metrics.refuse("m", "model_queue");

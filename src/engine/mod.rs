@@ -7,6 +7,8 @@
 mod budget;
 mod checkpoint;
 mod detokenizer;
+mod drafter;
+mod effort;
 mod grammar;
 mod job;
 mod logprobs;
@@ -29,6 +31,7 @@ mod tokens;
 mod tools;
 mod worker;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -72,8 +75,25 @@ pub struct Settings {
     pub kv_type: KvType,
     /// Whether tokens are guessed ahead where that saves time. Answers are the same.
     pub speculate: bool,
+    /// Which models guess for others.
+    pub drafts: Drafts,
     /// How long a reader may take nothing while its answer waits, before the answer is given up.
     pub reader_patience: Duration,
+}
+
+/// Which models guess the tokens of larger ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drafts {
+    /// Whether one is chosen where none is named.
+    pub auto: bool,
+    /// By the larger model's id.
+    pub pairs: BTreeMap<String, String>,
+}
+
+impl Default for Drafts {
+    fn default() -> Self {
+        Self { auto: true, pairs: BTreeMap::new() }
+    }
 }
 
 impl Settings {
@@ -90,6 +110,7 @@ impl Settings {
             prefill_chunk: 256,
             kv_type: KvType::default(),
             speculate: true,
+            drafts: Drafts::default(),
             reader_patience: Duration::from_secs(60),
         }
     }

@@ -35,6 +35,26 @@ impl Sizes {
     }
 }
 
+/// What guessing is measured by, in seconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Prices {
+    /// What a guess that comes true saves: an answer's share of a step.
+    pub token: f64,
+    /// To check a guess.
+    pub check: f64,
+    /// A step of one answer alone.
+    pub step: f64,
+    /// One prompt token.
+    pub prompt: f64,
+}
+
+impl Prices {
+    /// How often guesses that cost nothing must come true, so that checking them saves what it costs.
+    pub fn worth(&self) -> f32 {
+        (self.check / self.token) as f32
+    }
+}
+
 /// What steps have cost of late, in seconds.
 #[derive(Debug)]
 pub(super) struct Pace {
@@ -68,12 +88,13 @@ impl Pace {
         ((room / token) as usize).max(LEAST).min(self.most)
     }
 
-    /// How often guesses must come true so that checking them saves more than it costs, if `answers`
-    /// answers share a step. `None`: never.
-    pub fn worth(&self, answers: usize) -> Option<f32> {
-        let own = self.decode(answers)? / answers.max(1) as f64;
-        let cost = self.draft.or(self.prompt)? / own;
-        (cost < 1.).then_some(cost as f32)
+    /// What guessing costs and saves if `answers` answers share a step. `None`: nothing is known yet,
+    /// or checking a guess costs more than a step.
+    pub fn prices(&self, answers: usize) -> Option<Prices> {
+        let token = self.decode(answers)? / answers.max(1) as f64;
+        let check = self.draft.or(self.prompt)?;
+        let prompt = self.prompt.unwrap_or(check);
+        (check < token).then_some(Prices { token, check, step: self.decode?, prompt })
     }
 
     /// A step took so long.
@@ -108,6 +129,10 @@ mod tests {
         (0..50).for_each(|_| pace.measure(Sizes { prompt, answers, draft }, Duration::from_millis(millis)));
     }
 
+    fn worth(pace: &Pace, answers: usize) -> Option<f32> {
+        pace.prices(answers).map(|prices| prices.worth())
+    }
+
     #[test]
     fn prompts_take_what_running_answers_leave() {
         let mut pace = Pace::new(512);
@@ -133,12 +158,12 @@ mod tests {
     #[test]
     fn guesses_are_worth_it_while_a_step_is_not_shared_by_many() {
         let mut pace = Pace::new(512);
-        assert_eq!(pace.worth(1), None, "nothing is known");
+        assert_eq!(worth(&pace, 1), None, "nothing is known");
         measured(0, 1, 0, 20, &mut pace);
         measured(100, 0, 0, 400, &mut pace);
-        assert!((pace.worth(1).unwrap() - 0.2).abs() < 1e-3);
-        assert!((pace.worth(5).unwrap() - 4. / 7.2).abs() < 1e-3, "{:?}", pace.worth(5));
+        assert!((worth(&pace, 1).unwrap() - 0.2).abs() < 1e-3);
+        assert!((worth(&pace, 5).unwrap() - 4. / 7.2).abs() < 1e-3, "{:?}", worth(&pace, 5));
         measured(0, 1, 5, 60, &mut pace);
-        assert_eq!(pace.worth(5), None, "eight milliseconds to save seven");
+        assert_eq!(worth(&pace, 5), None, "eight milliseconds to save seven");
     }
 }

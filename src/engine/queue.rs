@@ -100,10 +100,15 @@ impl Inbox {
         self.length += (generated as f64 - self.length) * NEWEST;
     }
 
+    /// Tokens of an answer of late.
+    pub fn usual(&self) -> u32 {
+        self.length.ceil() as u32
+    }
+
     /// When half of the work that stands before a newcomer will be done, at the speed and with
     /// answers of the length of late.
     fn retry_after(&self, full: Full, tenant: Tenant) -> Duration {
-        let usual = self.length.ceil() as u32;
+        let usual = self.usual();
         let work = match full {
             Full::Model => self.scheduler.work(usual, |_| true),
             Full::Tenant => {
@@ -205,7 +210,7 @@ impl Shared {
         let mut inbox = self.lock();
         let new = || Request {
             model: model.key,
-            block_bytes: model.kv_shape(self.settings.kv_type).block_bytes(),
+            block_bytes: model.block_bytes(self.settings.kv_type),
             tenant: request.tenant,
             prompt: request.prompt.clone(),
             choices: request.choices,

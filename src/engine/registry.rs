@@ -3,6 +3,8 @@
 //! Listing reads headers, once a file. Loading is lazy and happens once however many ask; when the
 //! memory budget is short, models that nobody uses go first, the longest unused before others.
 
+mod siblings;
+
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -77,6 +79,17 @@ struct Loaded {
     model: Arc<TextModel>,
     stamp: Stamp,
     used: Duration,
+    /// What guesses its tokens.
+    draft: Option<String>,
+}
+
+/// Where the memory for weights comes from.
+#[derive(Clone, Copy)]
+enum Memory {
+    /// From whoever does not need it: models that nobody uses go.
+    Claimed,
+    /// From what is left; at most cached blocks go.
+    Spare,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -160,9 +173,16 @@ impl Registry {
         self.ready(id, stamp)
     }
 
-    /// The model, loaded. Blocks while its weights are read.
+    /// The model, loaded. Blocks while its weights are read, and those of what drafts for it.
     pub fn load(&self, id: &str) -> Result<Arc<TextModel>, LoadError> {
         let found = self.found(id).ok_or(LoadError::NotFound)?;
+        let model = self.obtain(&found, Memory::Claimed)?;
+        self.equip(&model, &found);
+        Ok(model)
+    }
+
+    fn obtain(&self, found: &Found, memory: Memory) -> Result<Arc<TextModel>, LoadError> {
+        let id = &found.info.id;
         if let Some(model) = self.ready(id, found.stamp) {
             return Ok(model);
         }
@@ -170,7 +190,7 @@ impl Registry {
         let _one = lock(&gate);
         match self.ready(id, found.stamp) {
             Some(model) => Ok(model),
-            None => self.read(&found),
+            None => self.read(found, memory),
         }
     }
 
@@ -181,7 +201,7 @@ impl Registry {
         Some(Arc::clone(&entry.model))
     }
 
-    fn read(&self, found: &Found) -> Result<Arc<TextModel>, LoadError> {
+    fn read(&self, found: &Found, memory: Memory) -> Result<Arc<TextModel>, LoadError> {
         let id = &found.info.id;
         if found.info.kind == Kind::Embedding {
             return Err(LoadError::NotText { id: id.clone(), architecture: found.info.architecture.clone() });
@@ -195,7 +215,7 @@ impl Registry {
         };
         let checkpoint = guarded(|| Checkpoint::open(&found.path)).map_err(broken)?;
         let (footprint, scratch) = guarded(|| self.needs(&checkpoint)).map_err(broken)?;
-        let lease = self.lease(footprint.weights + footprint.reading, scratch)?;
+        let lease = self.lease(footprint.weights + footprint.reading, scratch, memory)?;
         let key = self.loads.fetch_add(1, Ordering::Relaxed);
         let (cpu, ambient) = (Arc::clone(&self.cpu), Arc::clone(&self.ambient));
         let open = || {
@@ -204,7 +224,8 @@ impl Registry {
             Ok(model)
         };
         let model = Arc::new(guarded(open).map_err(broken)?);
-        let entry = Loaded { model: Arc::clone(&model), stamp: found.stamp, used: self.ambient.uptime() };
+        let used = self.ambient.uptime();
+        let entry = Loaded { model: Arc::clone(&model), stamp: found.stamp, used, draft: None };
         lock(&self.loaded).insert(id.clone(), entry);
         Ok(model)
     }
@@ -223,6 +244,7 @@ impl Registry {
 
     /// Drops a model from memory unless somebody uses it. One that is not loaded is fine.
     pub fn unload(&self, id: &str) -> Result<(), InUse> {
+        self.drop_drafts_by(id);
         let mut loaded = lock(&self.loaded);
         // Only the registry can hand out new handles, and it is locked: a count of one stays one.
         if loaded.get(id).is_some_and(|entry| Arc::strong_count(&entry.model) > 1) {
@@ -231,17 +253,18 @@ impl Registry {
         let gone = loaded.remove(id);
         drop(loaded);
         if let Some(gone) = gone {
+            gone.model.drafter.take(None);
             self.shared.forget(gone.model.key);
         }
         Ok(())
     }
 
-    fn lease(&self, weights: u64, scratch: u64) -> Result<Lease, LoadError> {
+    fn lease(&self, weights: u64, scratch: u64, memory: Memory) -> Result<Lease, LoadError> {
         loop {
             if let Some(lease) = self.shared.lease(weights, scratch) {
                 return Ok(lease);
             }
-            if !self.unload_idle() {
+            if matches!(memory, Memory::Spare) || !self.unload_idle() {
                 let (needed, budget) = (weights.saturating_add(scratch), self.shared.budget.total());
                 return Err(match needed > budget {
                     true => LoadError::TooLarge { needed, budget },
@@ -251,8 +274,12 @@ impl Registry {
         }
     }
 
-    /// Drops the model that is longest unused, of those that nobody holds. `false`: there is none.
+    /// Drops a drafter; where there is none, the model that is longest unused, of those that nobody
+    /// holds. `false`: there is nothing to drop.
     pub(super) fn unload_idle(&self) -> bool {
+        if self.drop_drafter() {
+            return true;
+        }
         let oldest = || {
             let loaded = lock(&self.loaded);
             let idle = loaded.iter().filter(|(_, entry)| Arc::strong_count(&entry.model) == 1);

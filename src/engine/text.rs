@@ -6,6 +6,7 @@ use minijinja::value::{Serde, Value};
 
 use super::budget::Lease;
 use super::checkpoint::{Checkpoint, Templates};
+use super::drafter::Slot;
 use super::grammar::{Form, GrammarError, Grammars};
 use super::schedule::ModelId;
 use super::template::{PromptError, Template};
@@ -48,6 +49,8 @@ pub struct TextModel {
     grammars: Grammars,
     /// The share of the memory budget of weights and steps, given back with the model.
     pub(super) lease: Lease,
+    /// What guesses its tokens, if a smaller model does.
+    pub(super) drafter: Arc<Slot>,
 }
 
 /// A template, and how it is told of tools.
@@ -78,7 +81,8 @@ impl TextModel {
         let calling = tool_use.as_deref().map(prompting).transpose()?;
         let calling = calling.filter(|calling| calling.wording != Wording::Described);
         let network = Llama::load(checkpoint.weights(), cpu).map_err(|error| error.to_string())?;
-        Ok(Self { id: id.to_owned(), key, network, tokens, plain, calling, grammars: Grammars::default(), lease })
+        let (grammars, drafter) = (Grammars::default(), Arc::default());
+        Ok(Self { id: id.to_owned(), key, network, tokens, plain, calling, grammars, lease, drafter })
     }
 
     pub fn id(&self) -> &str {
@@ -171,7 +175,12 @@ impl TextModel {
         self.tokens.bytes(id)
     }
 
-    /// The sizes of its keys and values.
+    /// Bytes of a block of keys and values, those of its drafter among them.
+    pub(super) fn block_bytes(&self, kind: KvType) -> u64 {
+        self.kv_shape(kind).block_bytes() + self.drafter.block_bytes()
+    }
+
+    /// The sizes of its own keys and values.
     pub(super) fn kv_shape(&self, kind: KvType) -> KvShape {
         self.network.kv_shape(kind)
     }

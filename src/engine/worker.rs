@@ -2,11 +2,14 @@
 //! and slices of prompts into a ragged batch a model, so a long prompt delays others by a slice at
 //! most, and weights are read once for all.
 
+mod guess;
+
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use super::drafter::Slot;
 use super::job::{Job, Outcome};
 use super::metrics::Step;
 use super::pace::{Pace, Sizes};
@@ -25,6 +28,8 @@ pub(super) struct Worker {
     ambient: Arc<dyn Ambient>,
     jobs: BTreeMap<RequestId, Job>,
     arenas: HashMap<ModelId, KvArena>,
+    /// Where the drafters of the models in use are.
+    slots: HashMap<ModelId, Arc<Slot>>,
     pace: Pace,
 }
 
@@ -36,7 +41,8 @@ type Computed<'a> = (Row, Vec<&'a mut [f32]>);
 impl Worker {
     pub fn new(shared: Arc<Shared>, registry: Arc<Registry>, ambient: Arc<dyn Ambient>) -> Self {
         let pace = Pace::new(shared.settings.prefill_chunk);
-        Self { shared, registry, ambient, jobs: BTreeMap::new(), arenas: HashMap::new(), pace }
+        let (jobs, arenas, slots) = (BTreeMap::new(), HashMap::new(), HashMap::new());
+        Self { shared, registry, ambient, jobs, arenas, slots, pace }
     }
 
     pub fn run(mut self) {
@@ -74,6 +80,8 @@ impl Worker {
 
     /// One step of every model in use. `false`: there was nothing that could be done.
     fn step(&mut self) -> bool {
+        self.heed();
+        self.guess();
         let began = self.ambient.uptime();
         let plan = self.plan(began);
         self.arrange(&plan);
@@ -89,17 +97,21 @@ impl Worker {
         busy || relieved
     }
 
-    fn plan(&mut self, now: Duration) -> Plan {
-        let patience = self.shared.settings.reader_patience;
+    /// Gives up answers that nobody reads, and pauses those whose readers are slow.
+    fn heed(&mut self) {
+        let (now, patience) = (self.ambient.uptime(), self.shared.settings.reader_patience);
         let mut inbox = self.shared.lock();
         let unread = self.jobs.extract_if(.., |id, job| !job.reserve(*id, &mut inbox.scheduler, now, patience));
         let unread: Vec<_> = unread.collect();
         unread.iter().for_each(|(id, _)| inbox.scheduler.cancel(*id));
-        let decoding = inbox.scheduler.decoding();
-        if let Some(worth) = self.pace.worth(decoding).filter(|_| self.shared.settings.speculate) {
-            self.jobs.iter_mut().for_each(|(id, job)| job.guess(*id, &mut inbox.scheduler, worth));
-        }
-        let chunk = self.pace.chunk(decoding);
+        drop(inbox);
+        unread.into_iter().for_each(|(_, job)| job.fail(Failure::Unread));
+    }
+
+    fn plan(&mut self, now: Duration) -> Plan {
+        let patience = self.shared.settings.reader_patience;
+        let mut inbox = self.shared.lock();
+        let chunk = self.pace.chunk(inbox.scheduler.decoding());
         let plan = inbox.scheduler.plan(self.shared.budget.room(), chunk);
         for row in plan.batches.iter().flat_map(|batch| &batch.rows) {
             if let Some(arrival) = inbox.arrivals.remove(&row.sequence.request) {
@@ -112,23 +124,20 @@ impl Worker {
             }
         }
         self.arenas.retain(|model, _| inbox.scheduler.knows(*model));
+        self.slots.retain(|model, _| inbox.scheduler.knows(*model));
         drop(inbox);
         self.shared.metrics.preempt(plan.preempted);
-        unread.into_iter().for_each(|(_, job)| job.fail(Failure::Unread));
         plan
     }
 
     /// Gives back the memory of blocks that are free and takes that of blocks to be written.
     fn arrange(&mut self, plan: &Plan) {
-        for (model, block) in &plan.released {
-            if let Some(arena) = self.arenas.get_mut(model) {
-                arena.release(*block);
-            }
-        }
+        self.release(&plan.released);
         for batch in &plan.batches {
             let Some(model) = self.model(batch) else { continue };
             let shape = model.kv_shape(self.shared.settings.kv_type);
             let arena = self.arenas.entry(batch.model).or_insert_with(|| KvArena::new(shape));
+            self.slots.entry(batch.model).or_insert_with(|| Arc::clone(&model.drafter));
             for row in &batch.rows {
                 let written = row.blocks.iter().skip(row.start / BLOCK);
                 written.for_each(|block| arena.ensure(*block));
@@ -184,8 +193,6 @@ impl Worker {
         for (row, outcome) in done.iter().filter_map(|(row, outcome)| Some((row, outcome.as_ref().ok()?))) {
             step.prompt += if row.is_prefill() { row.tokens.len() as u64 } else { 0 };
             step.generated += outcome.new.len() as u64;
-            step.drafted += row.draft as u64;
-            step.accepted += outcome.new.len().saturating_sub(1) as u64;
         }
         metrics.step(model.id(), step);
         done

@@ -241,6 +241,7 @@ pub fn config(folder: &Path) -> Config {
         max_running: 32,
         max_queued: 256,
         speculate: true,
+        draft_model: Vec::new(),
         open_metrics: false,
         pull: false,
         drain: Duration::from_secs(30),

@@ -15,6 +15,8 @@ pub struct TinyModel {
     pub architecture: &'static str,
     pub context: u32,
     pub blocks: usize,
+    /// Further blocks that change nothing: their outputs are zeros. The model is larger and says the same.
+    pub idle: usize,
     /// A multiple of 128 if quantised, of 8 otherwise.
     pub width: usize,
     /// Weights as Q8_0 instead of F32.
@@ -46,6 +48,7 @@ impl Default for TinyModel {
             architecture: "llama",
             context: 512,
             blocks: 2,
+            idle: 0,
             width: 64,
             quantized: false,
             tied: false,
@@ -94,14 +97,17 @@ pub fn bytes(options: &TinyModel) -> Vec<u8> {
 type TensorRow = (String, Vec<usize>, u32, Vec<u8>);
 
 fn tensors(options: &TinyModel) -> Vec<TensorRow> {
-    let TinyModel { width, blocks, .. } = *options;
+    let TinyModel { width, blocks, idle, .. } = *options;
     let (inner, kv) = (width * 2, width / HEADS * KV_HEADS);
-    let mut random = Random(options.seed);
+    let (mut random, mut spare) = (Random(options.seed), Random(!options.seed));
     let mut all = vec![matrix("token_embd.weight", vocabulary(options).len(), width, 1., options, &mut random)];
-    for block in 0..blocks {
+    for block in 0..blocks + idle {
+        // Those that are idle draw from a generator of their own, so that the others stay as they are.
+        let (random, last) = if block < blocks { (&mut random, 1.) } else { (&mut spare, 0.) };
         let mut add = |name: &str, rows: usize, columns: usize| {
-            let scale = 1.5 / (columns as f32).sqrt();
-            all.push(matrix(&format!("blk.{block}.{name}.weight"), rows, columns, scale, options, &mut random));
+            let part = if name == "attn_output" || name == "ffn_down" { last } else { 1. };
+            let scale = part * 1.5 / (columns as f32).sqrt();
+            all.push(matrix(&format!("blk.{block}.{name}.weight"), rows, columns, scale, options, random));
         };
         add("attn_q", width, width);
         add("attn_k", kv, width);
@@ -111,11 +117,11 @@ fn tensors(options: &TinyModel) -> Vec<TensorRow> {
         add("ffn_up", inner, width);
         add("ffn_down", width, inner);
         for name in ["attn_norm", "ffn_norm"] {
-            all.push(vector(&format!("blk.{block}.{name}.weight"), width, 1., &mut random));
+            all.push(vector(&format!("blk.{block}.{name}.weight"), width, 1., random));
         }
         if options.architecture == "qwen2" {
             for (name, size) in [("attn_q", width), ("attn_k", kv), ("attn_v", kv)] {
-                all.push(vector(&format!("blk.{block}.{name}.bias"), size, 0., &mut random));
+                all.push(vector(&format!("blk.{block}.{name}.bias"), size, 0., random));
             }
         }
     }
@@ -164,7 +170,7 @@ fn metadata(options: &TinyModel) -> (Vec<u8>, u64) {
     add("general.license", 8, &string("apache-2.0"));
     let sizes = [
         ("context_length", options.context),
-        ("block_count", options.blocks as u32),
+        ("block_count", (options.blocks + options.idle) as u32),
         ("embedding_length", options.width as u32),
         ("feed_forward_length", 2 * options.width as u32),
         ("attention.head_count", HEADS as u32),

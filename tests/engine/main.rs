@@ -9,6 +9,7 @@ mod bench;
 mod crowd;
 mod decoder;
 mod departures;
+mod drafts;
 mod families;
 mod files;
 mod forms;

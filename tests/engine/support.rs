@@ -147,6 +147,18 @@ impl Rig {
         self.run(request).await.remove(0)
     }
 
+    /// A counter's value, summed over its series.
+    pub fn counted(&self, name: &str) -> u64 {
+        self.counted_by(name, "")
+    }
+
+    /// The same of the series that carry this label.
+    pub fn counted_by(&self, name: &str, label: &str) -> u64 {
+        let (text, name) = (self.engine.metrics(), format!("outpost_{name}_total{{"));
+        let lines = text.lines().filter(|line| line.starts_with(&name) && line.contains(label));
+        lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
+    }
+
     /// Waits until nothing runs, waits or is reserved.
     pub async fn settle(&self) {
         for _ in 0..2_000 {

@@ -10,6 +10,7 @@
 //! costs little while memory lasts; its tokens stay, so its answer does not change.
 
 mod admit;
+mod ahead;
 pub mod blocks;
 pub mod prefix;
 mod rows;
@@ -25,6 +26,7 @@ use blocks::Blocks;
 use prefix::{Parent, Prefixes};
 use shares::Shares;
 
+pub use ahead::Stem;
 pub use rows::{Batch, Plan, Row};
 
 pub type Tenant = u128;
@@ -269,7 +271,7 @@ impl Scheduler {
 
     /// Answers whose newest token the next step computes.
     pub fn decoding(&self) -> usize {
-        self.running().filter(|(_, one)| !one.held && one.pending() == 1).count()
+        self.sequences.values().filter(|one| one.grows()).count()
     }
 
     /// Prompt tokens that were in the cache when the sequence first ran.

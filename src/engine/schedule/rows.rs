@@ -79,7 +79,7 @@ impl Scheduler {
         let batches = rows.into_iter().filter(|(_, rows)| !rows.is_empty());
         Plan {
             batches: batches.map(|(model, rows)| Batch { model, rows }).collect(),
-            released: std::mem::take(&mut self.released),
+            released: self.released(),
             preempted: std::mem::take(&mut self.preempted),
             pressed: pressed || !enough,
             stuck,
@@ -124,7 +124,7 @@ impl Scheduler {
         }
     }
 
-    fn take_block(&mut self, id: SequenceId, model: ModelId, room: u64) -> bool {
+    pub(super) fn take_block(&mut self, id: SequenceId, model: ModelId, room: u64) -> bool {
         let used = self.used_bytes();
         let Some(model) = self.models.get_mut(&model) else { return false };
         let Some(sequence) = self.sequences.get_mut(&id) else { return false };

@@ -140,6 +140,23 @@ impl Driver {
         }
     }
 
+    /// Takes blocks for guesses: there is room for as many as it says, and nobody gave way for it.
+    fn ahead(&mut self, id: SequenceId, most: usize) {
+        let (used, running) = (self.scheduler.used_bytes(), self.scheduler.running().count());
+        let grows = self.scheduler.stem(id).is_some();
+        let got = self.scheduler.ahead(id, most, self.room);
+        assert!(got <= most && (grows || got == 0));
+        assert!(self.scheduler.used_bytes() <= used.max(self.room));
+        assert_eq!((self.scheduler.running().count(), self.scheduler.preempted), (running, 0));
+        if let Some(stem) = self.scheduler.stem(id) {
+            assert_eq!(stem.tokens, self.expected[&id]);
+            assert!(got == 0 || stem.blocks.len() * BLOCK >= stem.tokens.len() + got);
+            let full = self.scheduler.used_bytes() + BYTES > self.room && self.scheduler.idle_bytes() == 0;
+            assert!(got == most || full, "{got} of {most} though there is room");
+        }
+        self.conserved();
+    }
+
     fn steps(&mut self, count: usize) {
         for _ in 0..count {
             self.step(32);
@@ -168,6 +185,7 @@ enum Act {
     Submit { tenant: u8, text: u8, length: usize, tokens: u32, choices: u32, model: bool },
     Cancel(prop::sample::Index),
     Hold(prop::sample::Index, bool),
+    Ahead(prop::sample::Index, usize),
     Step(usize),
     Room(u64),
 }
@@ -179,6 +197,7 @@ fn act() -> impl Strategy<Value = Act> {
         ),
         1 => any::<prop::sample::Index>().prop_map(Act::Cancel),
         1 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(index, held)| Act::Hold(index, held)),
+        4 => (any::<prop::sample::Index>(), 1usize..40).prop_map(|(index, most)| Act::Ahead(index, most)),
         6 => (1usize..80).prop_map(Act::Step),
         1 => (14u64..40).prop_map(|blocks| Act::Room(blocks * BYTES)),
     ]
@@ -201,6 +220,9 @@ proptest! {
                 Act::Cancel(index) if !requests.is_empty() => driver.cancel(*index.get(&requests)),
                 Act::Hold(index, held) if !requests.is_empty() => {
                     driver.scheduler.hold(SequenceId { request: *index.get(&requests), choice: 0 }, held);
+                }
+                Act::Ahead(index, most) if !requests.is_empty() => {
+                    driver.ahead(SequenceId { request: *index.get(&requests), choice: 0 }, most);
                 }
                 Act::Step(chunk) => {
                     driver.step(chunk);

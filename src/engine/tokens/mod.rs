@@ -126,4 +126,10 @@ impl Tokens {
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
+
+    /// Whether every id that both have stands for the same. Vocabularies of one family differ by what
+    /// pads them.
+    pub fn agree(&self, other: &Self) -> bool {
+        self.bytes.iter().zip(&other.bytes).all(|(one, other)| one == other)
+    }
 }
