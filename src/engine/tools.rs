@@ -1,6 +1,6 @@
 //! Tools that a model may call: how they are told to it, and how its calls are told from text.
 
-mod bare;
+pub(super) mod bare;
 mod format;
 mod parser;
 mod prompt;
@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub(super) use bare::{beginning as bare_beginning, head as bare_head};
 pub(super) use format::{Format, PYTHON, Syntax};
 pub(super) use parser::CallParser;
 pub(super) use prompt::Wording;

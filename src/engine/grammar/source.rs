@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::GrammarError;
 use super::schema::{self, SchemaError, WHITE_SPACE};
-use crate::engine::tools::{Format, PYTHON, Shape, Syntax, Text, Tool, bare_beginning, bare_head};
+use crate::engine::tools::{Format, PYTHON, Shape, Syntax, Text, Tool, bare};
 
 /// Calls that one answer may have: a small model that likes calling would go on for ever.
 const MOST_CALLS: usize = 16;
@@ -40,7 +40,7 @@ pub(super) fn write(shape: &Shape, syntax: Option<&Syntax>) -> Result<Source, Gr
         let what = "This model begins calls as it begins JSON, so response_format cannot be combined with tools it may call or not. Send tool_choice \"required\" or \"none\", or leave response_format out.";
         return Err(GrammarError::Together(what.to_owned()));
     }
-    Ok(Source { lark: Some(lark(shape, syntax)), schemas })
+    Ok(Source { lark: Some(lark(syntax)), schemas })
 }
 
 fn text(shape: &Shape) -> Result<Option<Part>, GrammarError> {
@@ -72,7 +72,7 @@ fn parameters(index: usize, tool: &Tool) -> Result<Part, GrammarError> {
 }
 
 /// Rules for text, calls, or either.
-fn lark(shape: &Shape, syntax: &Syntax) -> String {
+fn lark(syntax: &Syntax) -> String {
     let format = syntax.format;
     let opening = literal(format.opening(), syntax);
     let lead = literal(format.lead(), syntax);
@@ -81,7 +81,7 @@ fn lark(shape: &Shape, syntax: &Syntax) -> String {
     let mut rule = |name: &str, body: &str| {
         let _ = writeln!(out, "{name}: {body}");
     };
-    rule("start", &start(shape, syntax, &opening));
+    rule("start", &start(syntax, &opening));
     rule("calls", &format!("{lead} call {several} {}", literal(format.closing(), syntax)));
     if let (true, Some(separator)) = (syntax.several, format.separator()) {
         rule("separator", &literal(separator, syntax));
@@ -92,55 +92,54 @@ fn lark(shape: &Shape, syntax: &Syntax) -> String {
     for (index, tool) in &syntax.callable {
         rule(&format!("call_{index}"), &format!("{} @arguments_{index} {tail}", quote(&format.head(&tool.name))));
     }
-    terminals(shape, syntax, &mut out);
     if syntax.bare {
-        bare(syntax, &mut out);
+        plain(syntax, &opening, &mut out);
+        bare_calls(syntax, &mut out);
+    } else if format == Format::Llama && !syntax.at_once {
+        out.push_str("TEXT: /(?s:.*)/ & ~/[ \\n\\r\\t]*\\{\"name\"(?s:.*)/\n");
     }
     out
 }
 
-/// Calls without an opening. Each tool's head ends a lexeme as soon as it is whole, which text loses to: so an answer
-/// is text up to there, and from there on a call. What follows the last call has no such beginning; it is not shown.
-fn bare(syntax: &Syntax, out: &mut String) {
-    let more = if syntax.several { format!("any_bare{{0,{}}}", MOST_CALLS - 1) } else { String::new() };
-    let names: Vec<String> = syntax.callable.iter().map(|(index, _)| format!("bare_{index}")).collect();
-    let _ = writeln!(out, "bare: any_bare {more} REST\nany_bare: {}", names.join(" | "));
-    for (index, tool) in &syntax.callable {
-        let head = bare_head(&tool.name);
-        let _ =
-            writeln!(out, "bare_{index}: head_{index} BLANK? @arguments_{index} tail\nhead_{index}[lazy]: /{head}/");
-    }
-    let _ = writeln!(out, "tail[lazy]: /({WHITE_SPACE})?\\}}/\nBLANK: /{WHITE_SPACE}/");
-    let _ = writeln!(out, "REST: /(?s:.*)/ & ~/{}(?s:.*)/", bare_beginning());
-}
-
-fn start(shape: &Shape, syntax: &Syntax, opening: &str) -> String {
-    let python = syntax.marks.iter().find(|(text, _)| *text == PYTHON).map(|(_, id)| format!("<[{id}]>"));
-    let python = python.map(|token| format!("{token}? ")).unwrap_or_default();
-    match (&shape.text, syntax.opening_id()) {
-        _ if syntax.format == Format::Llama && syntax.at_once => format!("{python} calls"),
-        _ if syntax.format == Format::Llama => format!("TEXT | {python} calls"),
-        _ if syntax.at_once => format!("{opening} calls"),
-        (Text::Free, Some(_)) => format!("TEXT | TEXT {opening} calls | bare"),
-        (Text::Free, None) => "TEXT | until calls | bare".to_owned(),
-        (Text::Object | Text::Schema(_), _) => format!("@text | {opening} calls"),
-    }
-}
-
-/// Free text never has the opening, which a lexeme of its own waits for.
-fn terminals(shape: &Shape, syntax: &Syntax, out: &mut String) {
-    if syntax.at_once || !matches!(shape.text, Text::Free) {
-        return;
-    }
-    let opening = escape(syntax.format.opening());
-    let rules = match (syntax.format, syntax.opening_id()) {
-        (Format::Llama, _) => "TEXT: /(?s:.*)/ & ~/[ \\n\\r\\t]*\\{\"name\"(?s:.*)/\n".to_owned(),
-        (_, Some(_)) => "TEXT: /(?s:.*)/\n".to_owned(),
-        (_, None) => {
-            format!("until[lazy]: /(?s:.*){opening}/\nTEXT: /(?s:.*)/ & ~/(?s:.*){opening}(?s:.*)/\n")
+/// Text, also with calls after it. It never has the format's opening, which a lexeme of its own waits for.
+fn plain(syntax: &Syntax, opening: &str, out: &mut String) {
+    let rules = match syntax.opening_id() {
+        Some(_) => format!("plain: TEXT | TEXT {opening} calls\nTEXT: /(?s:.*)/\n"),
+        None => {
+            let opening = escape(syntax.format.opening());
+            let lexemes = format!("until[lazy]: /(?s:.*){opening}/\nTEXT: /(?s:.*)/ & ~/(?s:.*){opening}(?s:.*)/\n");
+            format!("plain: TEXT | until calls\n{lexemes}")
         }
     };
     out.push_str(&rules);
+}
+
+/// Calls without an opening of the format. A lazy lexeme ends as soon as it is whole, whatever else could go on: so an
+/// answer may be text up to a tool's head, and is a call from there on. The heads share one beginning, for 128 long
+/// lexemes at once would exceed the lexer's limits. What follows the last call does not begin like one.
+fn bare_calls(syntax: &Syntax, out: &mut String) {
+    let more = if syntax.several { format!("(bare_opening bare){{0,{}}}", MOST_CALLS - 1) } else { String::new() };
+    let names: Vec<String> = syntax.callable.iter().map(|(index, _)| format!("bare_{index}")).collect();
+    let _ = writeln!(out, "bare_calls: bare_opening bare {more} REST\nbare: {}", names.join(" | "));
+    for (index, tool) in &syntax.callable {
+        let _ = writeln!(out, "bare_{index}: head_{index} BLANK? @arguments_{index} bare_tail");
+        let _ = writeln!(out, "head_{index}[lazy]: /{}/", bare::head(&tool.name));
+    }
+    let _ = writeln!(out, "bare_opening[lazy]: /{}/", bare::opening());
+    let _ = writeln!(out, "bare_tail[lazy]: /({WHITE_SPACE})?\\}}/\nBLANK: /{WHITE_SPACE}/");
+    let _ = writeln!(out, "REST: /(?s:.*)/ & ~/{}(?s:.*)/", bare::likeness());
+}
+
+fn start(syntax: &Syntax, opening: &str) -> String {
+    let python = syntax.marks.iter().find(|(text, _)| *text == PYTHON).map(|(_, id)| format!("<[{id}]>"));
+    let python = python.map(|token| format!("{token}? ")).unwrap_or_default();
+    match syntax.format {
+        Format::Llama if syntax.at_once => format!("{python} calls"),
+        Format::Llama => format!("TEXT | {python} calls"),
+        _ if syntax.at_once => format!("{opening} calls"),
+        _ if syntax.bare => "plain | bare_opening plain | bare_calls".to_owned(),
+        _ => format!("@text | {opening} calls"),
+    }
 }
 
 /// Text of the format, in which marks that are control tokens stand for these.

@@ -10,13 +10,20 @@ use toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 use super::{factory, parse, source};
 use crate::engine::tools::{CallParser, Format, Shape, Syntax, Tool};
 
-/// Each byte is a token; one more ends an answer.
+/// Each byte is a token, one more ends an answer, and then come these.
 const END: u32 = 256;
+const WORDS: [&str; 4] = [
+    "\n\n```json\n{\n    \"name\": \"look_up_",
+    "{\"name\": \"list_11\", \"arguments\": {\"city",
+    "```\n{ \"name\" : \"make_14\" , \"parameters\" : {",
+    "  {  {  \"name\":  \"make_1",
+];
 
 static FACTORY: LazyLock<ParserFactory> = LazyLock::new(|| {
     let bytes = (0..=u8::MAX).map(|byte| vec![byte]);
-    let words: Vec<Vec<u8>> = bytes.chain([vec![TokTrie::SPECIAL_TOKEN_MARKER, b'e']]).collect();
-    let trie = TokTrie::from(&TokRxInfo::new(END + 1, END), &words);
+    let words = WORDS.map(|word| word.as_bytes().to_vec());
+    let words: Vec<Vec<u8>> = bytes.chain([vec![TokTrie::SPECIAL_TOKEN_MARKER, b'e']]).chain(words).collect();
+    let trie = TokTrie::from(&TokRxInfo::new(END + 1 + WORDS.len() as u32, END), &words);
     let environment: toktrie::TokEnv = Arc::new(ApproximateTokEnv::new(trie));
     factory(&environment).unwrap()
 });
@@ -161,4 +168,27 @@ proptest! {
             prop_assert_eq!(parser.is_calling(), !allows(&mut matcher, u32::from(b'z')), "at {:?} of {:?}", letter, pieces.concat());
         }
     }
+}
+
+/// As many tools as a request may have.
+fn many() -> Syntax {
+    let mut syntax = syntax(Format::Hermes, true);
+    let (_, one) = syntax.callable[0].clone();
+    let more =
+        (2..128).map(|at| (at, Tool { name: format!("{}_{at}", ["look_up", "list", "make"][at % 3]), ..one.clone() }));
+    syntax.callable.extend(more);
+    syntax
+}
+
+#[test]
+fn a_request_s_most_tools_are_within_the_limits_of_a_step() {
+    let mut matcher = matcher(&many());
+    for (word, id) in WORDS.into_iter().zip(END + 1..) {
+        assert!(allows(&mut matcher, id), "{word}");
+    }
+    for byte in "```json\n{\n  \"name\": \"look_up_99\",\n  \"arguments\": {\"city\": \"Rome\"}}".bytes() {
+        assert!(allows(&mut matcher, byte.into()), "{byte}");
+        matcher.consume_token(byte.into()).unwrap();
+    }
+    assert!(allows(&mut matcher, END));
 }

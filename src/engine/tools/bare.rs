@@ -1,7 +1,7 @@
 //! Calls without the opening that a template shows: an answer that begins with a call's JSON, often in a code fence.
 //!
-//! The JSON must name a known tool and go on with its arguments; every other answer is text. [`head`] says so to a
-//! grammar, [`Bare`] to whoever reads letter by letter; both are made of the same parts.
+//! The JSON must name a known tool and go on with its arguments; every other answer is text. [`opening`] and [`head`] say
+//! so to a grammar, [`Bare`] to whoever reads letter by letter; both are made of the same parts.
 
 /// Before the JSON: nothing, a fence, or the end of a call's fence and perhaps another. A line break stands for white
 /// space.
@@ -13,15 +13,19 @@ const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
 /// The regular expression of one of [`BLANKS`].
 const BLANK: &str = "[ \\t\\r\\n]";
 
-/// The regular expression of a call of `name` up to its arguments.
-pub(in crate::engine) fn head(name: &str) -> String {
-    let parts = [beginning(), ":".to_owned(), format!("\"{name}\""), ",".to_owned()];
-    let keys = format!("\"({})\"", KEYS.join("|"));
-    parts.into_iter().chain([keys, ":".to_owned()]).collect::<Vec<_>>().join(&format!("{BLANK}*"))
+/// The regular expression of what every such call begins with, up to the name.
+pub(in crate::engine) fn opening() -> String {
+    format!("{}{BLANK}*:{BLANK}*\"", likeness())
 }
 
-/// The regular expression of what every such call begins with.
-pub(in crate::engine) fn beginning() -> String {
+/// The regular expression of what is between a call's opening and its arguments.
+pub(in crate::engine) fn head(name: &str) -> String {
+    let keys = KEYS.join("|");
+    format!("{name}\"{BLANK}*,{BLANK}*\"({keys})\"{BLANK}*:")
+}
+
+/// The regular expression of what is like the beginning of a call.
+pub(in crate::engine) fn likeness() -> String {
     let fences = FENCES.map(|fence| fence.replace('\n', &format!("{BLANK}+"))).join("|");
     let braces = BRACES.map(|brace| brace.replace('{', &format!("{BLANK}*\\{{"))).join("|");
     format!("{BLANK}*({fences})({braces}){BLANK}*\"name\"")
