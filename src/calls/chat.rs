@@ -112,6 +112,7 @@ impl Chat {
         access.require_model(&name)?;
         let tenant = u128::from_be_bytes(access.project().to_bytes());
         if let Some(model) = self.engine.models().loaded_model(&name) {
+            bill.model(model.id());
             self.engine.check_queue(&model, tenant).map_err(refuse)?;
         }
         let call_ids = CallIds::new(&*self.ambient);
