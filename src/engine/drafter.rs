@@ -205,7 +205,9 @@ impl Drafter {
     /// What a step computes of a line is in its blocks from then on.
     fn note(&mut self, line: &Line) {
         for position in line.start..line.start + line.count {
-            let (Some(block), Some(token)) = (line.blocks.get(position / BLOCK), line.tokens.get(position)) else { return };
+            let (Some(block), Some(token)) = (line.blocks.get(position / BLOCK), line.tokens.get(position)) else {
+                return;
+            };
             self.arena.ensure(*block);
             let own = self.computed.entry(*block).or_default();
             own.truncate(position % BLOCK);

@@ -107,9 +107,8 @@ impl Job {
     /// How guessing with a draft model goes in each answer.
     pub fn drafting(&mut self, request: u64) -> impl Iterator<Item = (SequenceId, &mut Drafting)> {
         let answers = (0..).zip(&mut self.sequences);
-        answers.filter_map(move |(choice, answer)| {
-            Some((SequenceId { request, choice }, &mut answer.as_mut()?.drafting))
-        })
+        answers
+            .filter_map(move |(choice, answer)| Some((SequenceId { request, choice }, &mut answer.as_mut()?.drafting)))
     }
 
     /// The same of one answer, if it has not ended.
