@@ -180,13 +180,14 @@ fn whole(number: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Metrics, Step};
+    use super::{Guesser, Metrics, Step};
     use std::time::Duration;
 
     #[test]
     fn the_text_says_what_was_counted() {
         let metrics = Metrics::new();
         metrics.step("m", Step { prompt: 7, generated: 3, cached: 16 });
+        metrics.guess("m", Guesser::Draft, 5, 2);
         metrics.step("m", Step { generated: 1, ..Step::default() });
         metrics.first_token("m", Duration::from_millis(3));
         metrics.refuse("m", "model_queue");
@@ -196,6 +197,8 @@ mod tests {
             "outpost_prompt_tokens_total{model=\"m\"} 7",
             "outpost_generated_tokens_total{model=\"m\"} 4",
             "outpost_cached_prompt_tokens_total{model=\"m\"} 16",
+            "outpost_drafted_tokens_total{model=\"m\",by=\"draft\"} 5",
+            "outpost_accepted_tokens_total{model=\"m\",by=\"draft\"} 2",
             "outpost_time_to_first_token_seconds_bucket{le=\"0.004\",model=\"m\"} 1",
             "outpost_time_to_first_token_seconds_bucket{le=\"0.002\",model=\"m\"} 0",
             "outpost_refusals_total{model=\"m\",reason=\"model_queue\"} 1",
