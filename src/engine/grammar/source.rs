@@ -115,17 +115,19 @@ fn plain(syntax: &Syntax, opening: &str, out: &mut String) {
 }
 
 /// Calls without an opening of the format. A lazy lexeme ends as soon as it is whole, whatever else could go on: so an
-/// answer may be text up to a tool's head, and is a call from there on. The heads share one beginning, for 128 long
-/// lexemes at once would exceed the lexer's limits. What follows the last call does not begin like one.
+/// answer may be text up to where a tool's arguments begin, and is a call from there on. All that names do not differ in
+/// are lexemes that they share, for 128 long ones at once would exceed the lexer's limits. What follows the last call
+/// does not begin like one.
 fn bare_calls(syntax: &Syntax, out: &mut String) {
     let more = if syntax.several { format!("(bare_opening bare){{0,{}}}", MOST_CALLS - 1) } else { String::new() };
-    let names: Vec<String> = syntax.callable.iter().map(|(index, _)| format!("bare_{index}")).collect();
-    let _ = writeln!(out, "bare_calls: bare_opening bare {more} REST\nbare: {}", names.join(" | "));
+    let all = |rule: &str| syntax.callable.iter().map(|(index, _)| format!("{rule}_{index}")).collect::<Vec<_>>();
+    let _ = writeln!(out, "bare_calls: bare_opening bare {more} REST\nbare: {}", all("bare").join(" | "));
+    let _ = writeln!(out, "bare_name: {}", all("name").join(" | "));
     for (index, tool) in &syntax.callable {
-        let _ = writeln!(out, "bare_{index}: head_{index} BLANK? @arguments_{index} bare_tail");
-        let _ = writeln!(out, "head_{index}[lazy]: /{}/", bare::head(&tool.name));
+        let _ = writeln!(out, "bare_{index}: name_{index} bare_middle BLANK? @arguments_{index} bare_tail");
+        let _ = writeln!(out, "name_{index}[lazy]: {}", quote(&format!("{}\"", tool.name)));
     }
-    let _ = writeln!(out, "bare_opening[lazy]: /{}/", bare::opening());
+    let _ = writeln!(out, "bare_opening[lazy]: /{}/\nbare_middle[lazy]: /{}/", bare::opening(), bare::middle());
     let _ = writeln!(out, "bare_tail[lazy]: /({WHITE_SPACE})?\\}}/\nBLANK: /{WHITE_SPACE}/");
     let _ = writeln!(out, "REST: /(?s:.*)/ & ~/{}(?s:.*)/", bare::likeness());
 }
@@ -137,7 +139,7 @@ fn start(syntax: &Syntax, opening: &str) -> String {
         Format::Llama if syntax.at_once => format!("{python} calls"),
         Format::Llama => format!("TEXT | {python} calls"),
         _ if syntax.at_once => format!("{opening} calls"),
-        _ if syntax.bare => "plain | bare_opening plain | bare_calls".to_owned(),
+        _ if syntax.bare => "plain | bare_opening (plain | bare_name plain) | bare_calls".to_owned(),
         _ => format!("@text | {opening} calls"),
     }
 }

@@ -1,6 +1,6 @@
 //! Calls without the opening that a template shows: an answer that begins with a call's JSON, often in a code fence.
 //!
-//! The JSON must name a known tool and go on with its arguments; every other answer is text. [`opening`] and [`head`] say
+//! The JSON must name a known tool and go on with its arguments; every other answer is text. [`opening`] and [`middle`] say
 //! so to a grammar, [`Bare`] to whoever reads letter by letter; both are made of the same parts.
 
 /// Before the JSON: nothing, a fence, or the end of a call's fence and perhaps another. A line break stands for white
@@ -13,15 +13,15 @@ const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
 /// The regular expression of one of [`BLANKS`].
 const BLANK: &str = "[ \\t\\r\\n]";
 
-/// The regular expression of what every such call begins with, up to the name.
+/// The regular expression of what every such call begins with, up to the name, its quote included.
 pub(in crate::engine) fn opening() -> String {
     format!("{}{BLANK}*:{BLANK}*\"", likeness())
 }
 
-/// The regular expression of what is between a call's opening and its arguments.
-pub(in crate::engine) fn head(name: &str) -> String {
+/// The regular expression of what is between a call's quoted name and its arguments.
+pub(in crate::engine) fn middle() -> String {
     let keys = KEYS.join("|");
-    format!("{name}\"{BLANK}*,{BLANK}*\"({keys})\"{BLANK}*:")
+    format!("{BLANK}*,{BLANK}*\"({keys})\"{BLANK}*:")
 }
 
 /// The regular expression of what is like the beginning of a call.
