@@ -9,6 +9,9 @@ use super::schedule::Row;
 const LONGEST: f64 = 0.25;
 /// A step with prompt tokens in it may take so many times as long as one without.
 const STRETCH: f64 = 2.5;
+/// Where more wait for their first token than for their next, the prompts' part of a step may be longer
+/// by that ratio, up to this: a crowd that arrives together is served sooner, and then all at once.
+const CROWD: f64 = 4.;
 /// How much the newest step counts.
 const NEWEST: f64 = 0.2;
 /// Below this, prompts would never come to their end.
@@ -78,11 +81,14 @@ impl Pace {
         Some(self.decode? + answers.saturating_sub(1) as f64 * self.prompt.unwrap_or(0.))
     }
 
-    /// Prompt tokens that the next step may take beside so many answers.
-    pub fn chunk(&self, answers: usize) -> usize {
+    /// Prompt tokens that the next step may take beside so many answers, while so many wait for their
+    /// first token.
+    pub fn chunk(&self, answers: usize, newcomers: usize) -> usize {
         let Some(token) = self.prompt else { return FIRST.min(self.most) };
         let room = match self.decode(answers) {
-            Some(decode) if answers > 0 => decode * (STRETCH - 1.),
+            Some(decode) if answers > 0 => {
+                decode * (STRETCH - 1.) * (newcomers as f64 / answers as f64).clamp(1., CROWD)
+            }
             _ => LONGEST,
         };
         ((room / token) as usize).max(LEAST).min(self.most)
@@ -136,23 +142,25 @@ mod tests {
     #[test]
     fn prompts_take_what_running_answers_leave() {
         let mut pace = Pace::new(512);
-        assert_eq!(pace.chunk(1), 32, "careful before anything is known");
+        assert_eq!(pace.chunk(1, 1), 32, "careful before anything is known");
         measured(0, 1, 0, 20, &mut pace);
         measured(100, 0, 0, 50, &mut pace);
-        assert_eq!(pace.chunk(1), 60, "30 ms at half a millisecond each");
-        assert_eq!(pace.chunk(21), 90, "many answers take longer by themselves");
-        assert_eq!(pace.chunk(0), 500, "a quarter of a second");
+        assert_eq!(pace.chunk(1, 1), 60, "30 ms at half a millisecond each");
+        assert_eq!(pace.chunk(21, 1), 90, "many answers take longer by themselves");
+        assert_eq!((pace.chunk(1, 2), pace.chunk(1, 9)), (120, 240), "where more wait than run, but within bounds");
+        assert_eq!(pace.chunk(21, 21), 90);
+        assert_eq!(pace.chunk(0, 1), 500, "a quarter of a second");
         measured(0, 21, 0, 30, &mut pace);
-        assert_eq!(pace.chunk(1), 60, "which says the same of one");
+        assert_eq!(pace.chunk(1, 1), 60, "which says the same of one");
         measured(100, 0, 0, 1_000, &mut pace);
-        assert_eq!((pace.chunk(1), pace.chunk(0)), (16, 25));
+        assert_eq!((pace.chunk(1, 1), pace.chunk(0, 1)), (16, 25));
     }
 
     #[test]
     fn the_setting_is_the_most() {
         let mut pace = Pace::new(32);
         measured(32, 0, 0, 1, &mut pace);
-        assert_eq!((pace.chunk(0), Pace::new(8).chunk(1)), (32, 8));
+        assert_eq!((pace.chunk(0, 1), Pace::new(8).chunk(1, 1)), (32, 8));
     }
 
     #[test]

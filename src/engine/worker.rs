@@ -111,7 +111,7 @@ impl Worker {
     fn plan(&mut self, now: Duration) -> Plan {
         let patience = self.shared.settings.reader_patience;
         let mut inbox = self.shared.lock();
-        let chunk = self.pace.chunk(inbox.scheduler.decoding());
+        let chunk = self.pace.chunk(inbox.scheduler.decoding(), inbox.scheduler.prefilling());
         let plan = inbox.scheduler.plan(self.shared.budget.room(), chunk);
         for row in plan.batches.iter().flat_map(|batch| &batch.rows) {
             if let Some(arrival) = inbox.arrivals.remove(&row.sequence.request) {

@@ -1,13 +1,12 @@
 //! A smaller model that guesses ahead changes nothing but the number of steps.
 
-use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use outpost::engine::{Drafts, Engine, Generation, Settings};
 
-use crate::support::{Answer, Rig, TestAmbient, answers, greedy, pieces, request};
+use crate::support::{Answer, Rig, TestAmbient, answers, greedy, memory, pieces, request};
 use crate::tiny_model::{self, TinyModel};
 
 /// What drafts: a part of `LARGE` that says the same as the whole.
@@ -125,9 +124,9 @@ async fn short_memory_takes_the_draft_first() {
     let (plain, asks) = (rig(None, |_| ()), asks());
     let expected = all(&plain, &asks).await;
     // Both models, and keys and values of some of the answers.
-    let size = |name: &str| fs::metadata(plain.dir.path().join(format!("{name}/{name}.gguf"))).unwrap().len();
-    let small = tiny_model::bytes(&SMALL).len() as u64;
-    let drafting = rig(Some(&SMALL), |settings| settings.memory_bytes = size("large") + small + 400_000);
+    let free = rig(Some(&SMALL), |_| ()).engine;
+    let both = memory(&free, "weights") + memory(&free, "scratch");
+    let drafting = rig(Some(&SMALL), |settings| settings.memory_bytes = both + 400_000);
     assert!(is_loaded(&drafting, "small"));
     assert_eq!(all(&drafting, &asks).await, expected);
     assert!(!is_loaded(&drafting, "small"), "{}", drafting.engine.metrics());
@@ -193,6 +192,15 @@ fn the_smallest_of_the_same_tokens_drafts() {
     assert_eq!(drafts(&named("other-tokens"), "large"), [""; 0]);
     assert_eq!(drafts(&named("missing"), "large"), [""; 0]);
     assert_eq!(drafts(&named("b-small"), "a-middle"), [""; 0], "only what was named");
-    let weights = |name: &str| fs::metadata(dir.path().join(format!("{name}/{name}.gguf"))).unwrap().len();
-    assert_eq!(drafts(&|settings| settings.memory_bytes = weights("large") + 50_000, "large"), [""; 0], "no memory");
+    let alone = Settings { speculate: false, ..Settings::new(dir.path(), 1 << 30) };
+    let alone = Engine::start(alone, Arc::new(TestAmbient::default())).unwrap();
+    drop(alone.models().load("large").unwrap());
+    // Enough to read it, and less than what would draft.
+    let short = memory(&alone, "weights") + memory(&alone, "scratch") + (2 << 20);
+    let named_in_short = |settings: &mut Settings| {
+        named("a-middle")(settings);
+        settings.memory_bytes = short;
+    };
+    assert_eq!(drafts(&named("a-middle"), "large"), ["a-middle"]);
+    assert_eq!(drafts(&named_in_short, "large"), [""; 0], "no memory");
 }

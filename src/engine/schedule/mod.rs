@@ -274,6 +274,11 @@ impl Scheduler {
         self.sequences.values().filter(|one| one.grows()).count()
     }
 
+    /// Answers whose prompts the next step computes some of, if there is room.
+    pub fn prefilling(&self) -> usize {
+        self.running().filter(|(_, one)| !one.held && one.pending() > 1).count()
+    }
+
     /// Prompt tokens that were in the cache when the sequence first ran.
     pub fn hit(&self, id: SequenceId) -> usize {
         self.sequences.get(&id).and_then(|one| one.hit).unwrap_or(0)

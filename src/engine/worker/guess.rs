@@ -36,7 +36,7 @@ impl Worker {
         let released = inbox.scheduler.released();
         drop(inbox);
         self.release(&released);
-        let slice = self.pace.chunk(decoding);
+        let slice = self.pace.chunk(decoding, 0);
         let guessed = lines.into_iter().flat_map(|(slot, lines)| self.draft(&slot, lines, slice, &prices));
         let guessed: Vec<Guessed> = guessed.collect();
         self.propose(guessed);
