@@ -134,8 +134,8 @@ impl Llama {
         };
         let angles: Vec<Angles> = self.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();
         let tokens: Vec<u32> = rows.iter().flat_map(|row| row.tokens).copied().collect();
-        let m = tokens.len();
-        let (pool, mut scratch) = (self.cpu.pool(), self.cpu.scratch());
+        let (wanted, counts) = wanted(rows, &spans);
+        let (pool, mut scratch, mut m) = (self.cpu.pool(), self.cpu.scratch(), tokens.len());
         let x = room(&mut scratch.x, m * self.hyper.width);
         self.token_embd.embedding(&tokens, x)?;
         if self.hyper.embedding_scale != 1. {
@@ -144,9 +144,17 @@ impl Llama {
         for (index, (block, layer)) in self.blocks.iter().zip(&self.hyper.layers).enumerate() {
             block.project(pool, m, &mut scratch)?;
             self.attend(m, &mut scratch, (index, layer), &spans, &angles, arena)?;
-            block.finish(pool, m, &mut scratch)?;
+            if index + 1 == self.blocks.len() {
+                // Nobody asks what follows the other tokens.
+                m = wanted.len();
+                gather(&mut scratch.x, self.hyper.width, &wanted);
+                gather(&mut scratch.mixed, self.hyper.heads * self.hyper.head_width, &wanted);
+            }
+            if m > 0 {
+                block.finish(pool, m, &mut scratch)?;
+            }
         }
-        self.logits(&mut scratch, rows, &spans)
+        self.logits(m, &mut scratch, counts)
     }
 
     /// Gives back what [`Llama::forward`] gave, so that the next step need not ask for memory.
@@ -164,27 +172,16 @@ impl Llama {
         }
     }
 
-    fn logits(&self, scratch: &mut Scratch, rows: &[Row<'_>], spans: &[Span<'_>]) -> Result<Logits> {
+    /// What follows the `m` tokens that are left in `x`.
+    fn logits(&self, m: usize, scratch: &mut Scratch, counts: Vec<usize>) -> Result<Logits> {
         let Hyper { width, vocabulary, output_cap, .. } = self.hyper;
-        let pool = self.cpu.pool();
-        let Scratch { x, normed, y, logits, .. } = scratch;
-        let wanted = |(row, span): (&Row<'_>, &Span<'_>)| match row.logits {
-            Wanted::Nothing => 0..0,
-            Wanted::Last => span.offset + span.count - 1..span.offset + span.count,
-            Wanted::All => span.offset..span.offset + span.count,
-        };
-        let wanted: Vec<_> = rows.iter().zip(spans).map(wanted).collect();
-        let counts: Vec<usize> = wanted.iter().map(ExactSizeIterator::len).collect();
-        let m: usize = counts.iter().sum();
+        let (pool, Scratch { x, normed, logits, .. }) = (self.cpu.pool(), scratch);
         let mut numbers = std::mem::take(logits);
         room(&mut numbers, m * vocabulary);
         numbers.truncate(m * vocabulary);
         if m > 0 {
-            let (gathered, normed) = (room(y, m * width), room(normed, m * width));
-            for (to, row) in gathered.chunks_exact_mut(width).zip(wanted.into_iter().flatten()) {
-                to.copy_from_slice(x.get(row * width..(row + 1) * width).unwrap_or_default());
-            }
-            self.output_norm.forward(pool, gathered, normed);
+            let normed = room(normed, m * width);
+            self.output_norm.forward(pool, room(x, m * width), normed);
             self.output.forward(pool, normed, m, &mut numbers)?;
         }
         if let Some(cap) = output_cap {
@@ -217,6 +214,24 @@ impl Llama {
         let width = head_width;
         let kind = attention::Shape { heads, kv_heads, width, scale, causal: true, window: layer.window, soft_cap };
         attention::over(pool, arena, index, &kind, spans, q, room(mixed, queries))
+    }
+}
+
+/// Places in the batch of the tokens whose distributions are wanted, upwards, and how many of each row.
+fn wanted(rows: &[Row<'_>], spans: &[Span<'_>]) -> (Vec<usize>, Vec<usize>) {
+    let of = |(row, span): (&Row<'_>, &Span<'_>)| match row.logits {
+        Wanted::Nothing => 0..0,
+        Wanted::Last => span.offset + span.count - 1..span.offset + span.count,
+        Wanted::All => span.offset..span.offset + span.count,
+    };
+    let ranges = rows.iter().zip(spans).map(of);
+    (ranges.clone().flatten().collect(), ranges.map(|range| range.len()).collect())
+}
+
+/// Moves these rows of `width` numbers, named upwards, to the beginning.
+fn gather(buffer: &mut [f32], width: usize, rows: &[usize]) {
+    for (to, from) in rows.iter().enumerate() {
+        buffer.copy_within(from * width..(from + 1) * width, to * width);
     }
 }
 

@@ -78,7 +78,7 @@ fn a_model_is_loaded_and_unloaded_by_an_admin() {
     assert_eq!(server.get(&path).ok()["loaded"], true);
     let running = server.begin_chat(&json!({
         "model": MODEL, "messages": [{ "role": "user", "content": "hi" }], "stream": true, "ignore_eos": true,
-        "max_tokens": 400,
+        "max_tokens": 1900, "n": 8,
     }));
     server.wait_running();
     assert_eq!(act("unload").refusal(), (409, "conflict".to_owned(), Some("model_id".to_owned())));
