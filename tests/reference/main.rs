@@ -87,6 +87,10 @@ impl Weights for Widened {
         self.0.shape(name)
     }
 
+    fn kind(&self, name: &str) -> Option<GgmlDType> {
+        self.0.kind(name).map(|_| GgmlDType::F32)
+    }
+
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<QTensor, ModelError> {
         let wide = self.0.rows(name, first, count)?.dequantize(&Device::Cpu)?;
         Ok(QTensor::quantize(&wide, GgmlDType::F32)?)
