@@ -7,12 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::server::{MODEL, Server};
-use crate::tiny_model::TinyModel;
-
-/// Slow and long enough that no answer ends by itself within a test.
-fn slow() -> TinyModel {
-    TinyModel { context: 8192, blocks: 4, width: 256, ..TinyModel::default() }
-}
+use crate::slow;
 
 /// Sends a chat request and leaves the connection open.
 fn begin(server: &Server, stream: bool, prompt_words: usize) -> TcpStream {

@@ -31,3 +31,8 @@ mod projects;
 mod routes;
 mod upload;
 mod usage;
+
+/// Slow and with a context so long that no answer ends by itself within a test.
+fn slow() -> tiny_model::TinyModel {
+    tiny_model::TinyModel { context: 8192, blocks: 4, width: 256, ..tiny_model::TinyModel::default() }
+}

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::chat::counts;
 use crate::server::{Answer, Headers, MODEL, Server};
-use crate::tiny_model::TinyModel;
+use crate::slow;
 
 const MOUNTS: [&str; 2] = ["/v1", "/openai/v1"];
 
@@ -270,11 +270,6 @@ fn a_version_can_be_demanded_before_anything_is_generated() {
     assert_eq!(stale, (412, "precondition_failed".to_owned(), Some("If-Match".to_owned())));
     assert_eq!(send("\"1\"", &go_on).ok()["conversation"]["version"], 2);
     assert_eq!(send("\"1\"", &ask(json!({}))).refusal().2.as_deref(), Some("If-Match"));
-}
-
-/// Slow enough that something can happen while it answers.
-fn slow() -> TinyModel {
-    TinyModel { context: 8192, blocks: 4, width: 256, ..TinyModel::default() }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use crate::server::{MODEL, Server};
+use crate::slow;
 
 #[test]
 fn a_model_tells_what_it_is_and_can() {
@@ -68,7 +69,7 @@ fn names_that_are_no_model_s_are_404() {
 
 #[test]
 fn a_model_is_loaded_and_unloaded_by_an_admin() {
-    let server = Server::start();
+    let server = Server::start_with(&slow());
     let (path, (_, _, tenant)) = (format!("/v1/models/{MODEL}"), server.tenant("t"));
     let act = |what: &str| server.post(&format!("{path}/{what}"), &json!({}));
     assert_eq!(server.get(&path).ok()["loaded"], false);
@@ -78,7 +79,7 @@ fn a_model_is_loaded_and_unloaded_by_an_admin() {
     assert_eq!(server.get(&path).ok()["loaded"], true);
     let running = server.begin_chat(&json!({
         "model": MODEL, "messages": [{ "role": "user", "content": "hi" }], "stream": true, "ignore_eos": true,
-        "max_tokens": 1900, "n": 8,
+        "max_tokens": 1500,
     }));
     server.wait_running();
     assert_eq!(act("unload").refusal(), (409, "conflict".to_owned(), Some("model_id".to_owned())));

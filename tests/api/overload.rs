@@ -7,6 +7,7 @@ use outpost::engine::{Generation, Sampling};
 use serde_json::{Value, json};
 
 use crate::server::{Answer, MODEL, Server};
+use crate::slow;
 use crate::tiny_model::{self, TinyModel};
 
 fn chat(content: &str, max_tokens: u32) -> Value {
@@ -40,7 +41,7 @@ fn wait_queued(server: &Server, queued: usize) {
 /// T7: ten times the capacity, of a project that may have half of the queue: 2 places and 4 that wait.
 #[test]
 fn what_is_too_much_is_refused_at_once_and_the_rest_is_answered() {
-    let model = TinyModel { context: 8192, blocks: 4, width: 256, ..TinyModel::default() };
+    let model = slow();
     let server = Server::start_as(&model, |config| (config.max_running, config.max_queued) = (2, 8));
     let mut long = chat("hello", 8_000);
     long["stream"] = json!(true);
@@ -67,7 +68,7 @@ fn what_is_too_much_is_refused_at_once_and_the_rest_is_answered() {
 
 #[test]
 fn a_full_queue_refuses_before_the_prompt_is_read() {
-    let model = TinyModel { context: 8192, blocks: 4, width: 256, ..TinyModel::default() };
+    let model = slow();
     let server = Server::start_as(&model, |config| (config.max_running, config.max_queued) = (1, 2));
     let mut long = chat("hello", 8_000);
     long["stream"] = json!(true);
