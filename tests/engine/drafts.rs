@@ -192,7 +192,8 @@ fn the_smallest_of_the_same_tokens_drafts() {
     assert_eq!(drafts(&named("other-tokens"), "large"), [""; 0]);
     assert_eq!(drafts(&named("missing"), "large"), [""; 0]);
     assert_eq!(drafts(&named("b-small"), "a-middle"), [""; 0], "only what was named");
-    let alone = Settings { speculate: false, ..Settings::new(dir.path(), 1 << 30) };
+    let drafts_by_nobody = Drafts { auto: false, ..Drafts::default() };
+    let alone = Settings { drafts: drafts_by_nobody, ..Settings::new(dir.path(), 1 << 30) };
     let alone = Engine::start(alone, Arc::new(TestAmbient::default())).unwrap();
     drop(alone.models().load("large").unwrap());
     // Enough to read it, and less than what would draft.
