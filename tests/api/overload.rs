@@ -128,7 +128,9 @@ fn memory_that_other_models_hold_is_worth_another_try() {
     tiny_model::write(&server.folder.path().join("models"), "other", &TinyModel::default());
     thread::sleep(Duration::from_millis(1_100)); // the folder is read again after a second
     // Both are read while no block is taken: reading needs room, too.
-    [MODEL, "other"].map(|id| server.engine.models().load(id).map(drop).unwrap());
+    for id in [MODEL, "other"] {
+        drop(server.engine.models().load(id).unwrap());
+    }
     // Answers that nobody reads pause, and keep both models in use.
     let hold = |id: &str| {
         let model = server.engine.models().load(id).unwrap();
