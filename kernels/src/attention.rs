@@ -113,14 +113,13 @@ impl Shape {
 
 /// An upper bound of the bytes that [`attend`] takes beside inputs and outputs, for `rows` rows in all of
 /// sequences with up to `depth` positions.
-pub fn attend_bytes(threads: usize, [heads, kv_heads, width]: [usize; 3], rows: usize, depth: usize) -> usize {
-    let padded = width.next_multiple_of(LANES);
-    let queries = rows_each(heads / kv_heads) * (heads / kv_heads);
-    let state = padded + 2 * LANES;
+pub fn attend_bytes(threads: usize, shape: &Shape, rows: usize, depth: usize) -> usize {
+    let queries = rows_each(shape.group()) * shape.group();
+    let state = state_size(shape);
     // What is cut are few pieces, each of up to `queries` states a chunk.
-    let cut = (6 * threads * queries).min(rows * heads) * depth.div_ceil(CHUNK) * state;
-    let own = threads * 2 * (TILE * padded + queries * state);
-    let tasks = rows * kv_heads * size_of::<Task>() + rows * size_of::<Sequence<'_>>();
+    let cut = (6 * threads * queries).min(rows * shape.heads) * depth.div_ceil(CHUNK) * state;
+    let own = threads * 2 * (TILE * shape.padded() + queries * state);
+    let tasks = rows * shape.kv_heads * size_of::<Task>() + rows * size_of::<Sequence<'_>>();
     size_of::<f32>() * (cut.min(MOST_STATES) + own) + 2 * tasks
 }
 

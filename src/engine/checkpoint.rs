@@ -107,11 +107,12 @@ impl Checkpoint {
         }
     }
 
-    /// `rows` is the number of embeddings; `template` all that [`Self::templates`] say.
-    pub fn tokens(&self, rows: usize, template: &str) -> Result<Tokens, String> {
+    /// `rows` is the number of embeddings; `templates` are those of [`Self::templates`].
+    pub fn tokens(&self, rows: usize, templates: &Templates) -> Result<Tokens, String> {
+        let all = [templates.default.as_str(), templates.tool_use.as_deref().unwrap_or_default()].concat();
         match self {
-            Self::Gguf(file) => Tokens::of_gguf(&file.header.metadata, rows, template),
-            Self::Hub(folder) => Tokens::of_hub(Hub::read(&folder.path, &folder.config)?, rows, template),
+            Self::Gguf(file) => Tokens::of_gguf(&file.header.metadata, rows, &all),
+            Self::Hub(folder) => Tokens::of_hub(Hub::read(&folder.path, &folder.config)?, rows, &all),
         }
     }
 }

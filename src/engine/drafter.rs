@@ -10,11 +10,11 @@
 //! catches up, in slices, when it is wanted.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::MOST_GUESSED;
 use super::effort::{Costs, Effort, Trial};
 use super::pace::Prices;
 use super::schedule::{SequenceId, Stem};
@@ -23,8 +23,6 @@ use crate::ambient::Ambient;
 use crate::models::kv::{BLOCK, BlockId, KvArena, KvType};
 use crate::models::llama::{Logits, Row, Wanted};
 
-/// Most tokens that are guessed for one check.
-pub(super) const MOST: usize = 8;
 /// Logits so far below the best add nothing to a sum of probabilities.
 const NEGLIGIBLE: f32 = 16.;
 
@@ -149,7 +147,7 @@ impl Drafter {
     ) -> bool {
         let cost = self.costs.known(prices);
         let gain = effort.gain(prices, &cost, lines);
-        if gain <= rival.max(0.) || stem.tokens.len() + MOST > self.model.context_window() as usize {
+        if gain <= rival.max(0.) || stem.tokens.len() + MOST_GUESSED > self.model.context_window() as usize {
             return false;
         }
         let rounds = f64::from(left) / effort.yields();
@@ -219,12 +217,7 @@ impl Drafter {
     /// The logits of those lines that are computed to their end, in their order.
     fn forward(&mut self, lines: &[Line]) -> Result<Logits, String> {
         let rows: Vec<Row<'_>> = lines.iter().filter(|line| line.count > 0).map(Line::row).collect();
-        let Self { model, arena, .. } = self;
-        match catch_unwind(AssertUnwindSafe(|| model.network.forward(&rows, arena))) {
-            Ok(Ok(logits)) => Ok(logits),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("the computation panicked".to_owned()),
-        }
+        self.model.forward(&rows, &mut self.arena)
     }
 
     /// Takes the guesses that a step made, and says of which lines the next one makes more.

@@ -8,10 +8,10 @@
 
 use std::collections::HashMap;
 
+use super::MOST_GUESSED;
+
 /// Tokens that must have stood together before.
 const GRAM: usize = 3;
-/// Longest guess.
-pub(super) const MOST: usize = 8;
 /// How much the newest check counts.
 const NEWEST: f32 = 0.25;
 /// What an unproven guesser is trusted with.
@@ -63,8 +63,8 @@ impl Lookup {
         self.read();
         let Some(last) = self.tokens.last_chunk::<GRAM>() else { return Vec::new() };
         let Some(&start) = self.seen.get(last) else { return Vec::new() };
-        let most = 1 + (self.trust * MOST as f32) as usize;
-        self.tokens.iter().skip(start).take(most.min(MOST)).copied().collect()
+        let most = 1 + (self.trust * MOST_GUESSED as f32) as usize;
+        self.tokens.iter().skip(start).take(most.min(MOST_GUESSED)).copied().collect()
     }
 
     /// Of `guessed` tokens so many came true.
@@ -93,7 +93,7 @@ impl Lookup {
 
 #[cfg(test)]
 mod tests {
-    use super::{Lookup, MOST};
+    use super::{Lookup, MOST_GUESSED};
 
     #[test]
     fn what_followed_before_is_guessed() {
@@ -111,7 +111,7 @@ mod tests {
         let text: Vec<u32> = (0..40).chain(0..3).collect();
         let mut lookup = Lookup::new(&text);
         (0..20).for_each(|_| lookup.learn(5, 5));
-        assert_eq!(lookup.guess(0.2).len(), MOST);
+        assert_eq!(lookup.guess(0.2).len(), MOST_GUESSED);
         (0..20).for_each(|_| lookup.learn(5, 0));
         assert!(lookup.guess(0.2).is_empty());
         (0..100).for_each(|_| drop(lookup.guess(0.2)));

@@ -114,17 +114,17 @@ impl Settings {
             reader_patience: Duration::from_secs(60),
         }
     }
-}
 
-impl Settings {
     /// The most that a step is made of.
     fn largest_step(&self) -> Largest {
-        let draft = if self.speculate { lookup::MOST } else { 0 };
+        let draft = if self.speculate { MOST_GUESSED } else { 0 };
         let logits = self.max_running * (1 + draft);
         Largest { tokens: self.prefill_chunk + logits, rows: self.max_running, logits, threads: self.threads }
     }
 }
 
+/// Most tokens of an answer that are guessed for one check, whoever guesses.
+const MOST_GUESSED: usize = 8;
 /// Pieces that wait for a slow reader before its sequence pauses.
 const UNREAD_PIECES: usize = 64;
 /// As OpenAI has them.

@@ -1,11 +1,12 @@
 //! A loaded chat model: the network, its tokenizer and its template.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use minijinja::value::{Serde, Value};
 
 use super::budget::Lease;
-use super::checkpoint::{Checkpoint, Templates};
+use super::checkpoint::Checkpoint;
 use super::drafter::Slot;
 use super::grammar::{Form, GrammarError, Grammars};
 use super::schedule::ModelId;
@@ -13,8 +14,8 @@ use super::template::{PromptError, Template};
 use super::tokens::Tokens;
 use super::tools::{Shape, Syntax, Tool, ToolCall, Wording};
 use crate::ambient::Ambient;
-use crate::models::kv::{KvShape, KvType};
-use crate::models::llama::Llama;
+use crate::models::kv::{KvArena, KvShape, KvType};
+use crate::models::llama::{Llama, Logits, Row};
 use crate::models::scratch::Cpu;
 
 /// One message of a conversation, as the template sees it.
@@ -69,16 +70,15 @@ impl TextModel {
         ambient: Arc<dyn Ambient>,
     ) -> Result<Self, String> {
         let hyper = checkpoint.weights().hyper().map_err(|error| error.to_string())?;
-        let Templates { default, tool_use } = &checkpoint.templates()?;
-        let tokens =
-            checkpoint.tokens(hyper.vocabulary, &[default, tool_use.as_deref().unwrap_or_default()].concat())?;
+        let templates = checkpoint.templates()?;
+        let tokens = checkpoint.tokens(hyper.vocabulary, &templates)?;
         let prompting = |source: &str| {
             let (bos, eos) = (tokens.text(tokens.bos), tokens.text(tokens.eos));
             let template = Template::new(source, bos, eos, Arc::clone(&ambient))?;
             Ok::<_, String>(Prompting { template, wording: Wording::of(source) })
         };
-        let plain = prompting(default)?;
-        let calling = tool_use.as_deref().map(prompting).transpose()?;
+        let plain = prompting(&templates.default)?;
+        let calling = templates.tool_use.as_deref().map(prompting).transpose()?;
         let calling = calling.filter(|calling| calling.wording != Wording::Described);
         let network = Llama::load(checkpoint.weights(), cpu).map_err(|error| error.to_string())?;
         let (grammars, drafter) = (Grammars::default(), Arc::default());
@@ -173,6 +173,16 @@ impl TextModel {
     /// The bytes that a token stands for; empty for an id without a token.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
         self.tokens.bytes(id)
+    }
+
+    /// A step of the network. A panic is an error like others: it leaves nothing but unread blocks behind,
+    /// and whoever computes must live on.
+    pub(super) fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Logits, String> {
+        match catch_unwind(AssertUnwindSafe(|| self.network.forward(rows, arena))) {
+            Ok(Ok(logits)) => Ok(logits),
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("the computation panicked".to_owned()),
+        }
     }
 
     /// Bytes of a block of keys and values, those of its drafter among them.

@@ -5,7 +5,6 @@
 mod guess;
 
 use std::collections::{BTreeMap, HashMap};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -210,12 +209,7 @@ impl Worker {
                 long: *long,
             })
             .collect();
-        // A panic leaves nothing but unread blocks behind, like an error; and the worker must live on.
-        match catch_unwind(AssertUnwindSafe(|| model.network.forward(&rows, arena))) {
-            Ok(Ok(logits)) => Ok(logits),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("the computation panicked".to_owned()),
-        }
+        model.forward(&rows, arena)
     }
 
     /// Tells the scheduler what became of the rows, and lets go of what ended.

@@ -1,10 +1,16 @@
 //! Attention of a ragged batch over KV blocks.
 
 use candle_core::Result;
-pub(super) use outpost_kernels::Shape;
-use outpost_kernels::{Blocks, Pair, Pool, Sequence, attend};
+use outpost_kernels::{Blocks, Pair, Pool, Sequence, Shape, attend};
 
+use super::hyper::Hyper;
 use super::kv::{BLOCK, BlockId, KvArena};
+
+/// What attention is like in a layer with such a window.
+pub(super) fn shape(hyper: &Hyper, window: Option<usize>) -> Shape {
+    let Hyper { heads, kv_heads, head_width: width, attention_scale: scale, attention_cap: soft_cap, .. } = *hyper;
+    Shape { heads, kv_heads, width, scale, causal: true, window, soft_cap }
+}
 
 /// One row's place in the batch and in its sequence.
 #[derive(Clone, Copy, Debug)]

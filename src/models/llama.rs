@@ -200,8 +200,7 @@ impl Llama {
         angles: &[Angles],
         arena: &mut KvArena,
     ) -> Result<()> {
-        let Hyper { heads, kv_heads, head_width, rope_style, attention_scale: scale, attention_cap: soft_cap, .. } =
-            self.hyper;
+        let Hyper { heads, kv_heads, head_width, rope_style, .. } = self.hyper;
         let pool = self.cpu.pool();
         let Scratch { q, k, v, mixed, .. } = scratch;
         let [queries, keys] = [heads, kv_heads].map(|heads| m * heads * head_width);
@@ -211,9 +210,8 @@ impl Llama {
             angles.rotate(pool, k, kv_heads, head_width, rope_style);
         }
         attention::keep(arena, index, spans, k, v)?;
-        let width = head_width;
-        let kind = attention::Shape { heads, kv_heads, width, scale, causal: true, window: layer.window, soft_cap };
-        attention::over(pool, arena, index, &kind, spans, q, room(mixed, queries))
+        let shape = attention::shape(&self.hyper, layer.window);
+        attention::over(pool, arena, index, &shape, spans, q, room(mixed, queries))
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use outpost_kernels::{Pool, attend_bytes};
 
+use super::attention;
 use super::hyper::{ExpertSizes, Hyper};
 use super::kv::blocks_for;
 
@@ -82,14 +83,14 @@ pub struct Largest {
 /// [`Llama::forward`]: super::llama::Llama::forward
 pub fn scratch_bytes(hyper: &Hyper, most: &Largest) -> u64 {
     let Largest { tokens, rows, logits, threads } = *most;
-    let Hyper { vocabulary, heads, kv_heads, head_width, .. } = *hyper;
+    let Hyper { vocabulary, head_width, .. } = *hyper;
     // Cosines and sines of half a head each, in vectors that grew by doubling.
     let angles = 2 * head_width * hyper.ropes.len();
     // A thread that chooses lists all tokens with their weights, and once more for log-probabilities.
     let floats = tokens * (angles + block(hyper)) + logits * vocabulary + threads * 4 * vocabulary;
     // Keys' and values' addresses, lengths and scales.
     let tables = rows * blocks_for(hyper.context) * 64;
-    let attention = attend_bytes(threads, [heads, kv_heads, head_width], tokens, hyper.context);
+    let attention = attend_bytes(threads, &attention::shape(hyper, None), tokens, hyper.context);
     (floats * size_of::<f32>() + tables + attention) as u64
 }
 

@@ -1,5 +1,6 @@
 //! More than the server can do at once, or has memory for: refused at once, with the reason and a remedy.
 
+use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
@@ -38,15 +39,20 @@ fn wait_queued(server: &Server, queued: usize) {
     assert!(waited.is_some(), "{queued} should wait: {:?}", server.engine.load());
 }
 
+/// A server whose places and a project's half of the queue are taken, by these connections.
+fn full(running: usize, queued: usize) -> (Server, Vec<TcpStream>) {
+    let server = Server::start_as(&slow(), |config| (config.max_running, config.max_queued) = (running, 2 * queued));
+    let mut long = chat("hello", 8_000);
+    long["stream"] = json!(true);
+    let capacity = (0..running + queued).map(|_| server.begin_chat(&long)).collect();
+    wait_queued(&server, queued);
+    (server, capacity)
+}
+
 /// T7: ten times the capacity, of a project that may have half of the queue: 2 places and 4 that wait.
 #[test]
 fn what_is_too_much_is_refused_at_once_and_the_rest_is_answered() {
-    let model = slow();
-    let server = Server::start_as(&model, |config| (config.max_running, config.max_queued) = (2, 8));
-    let mut long = chat("hello", 8_000);
-    long["stream"] = json!(true);
-    let capacity: Vec<_> = (0..6).map(|_| server.begin_chat(&long)).collect();
-    wait_queued(&server, 4);
+    let (server, capacity) = full(2, 4);
     let before = server.engine.load();
     for refused in storm(&server, 54, &chat("hello", 20)) {
         assert_eq!(refused.refusal(), (503, "overloaded".to_owned(), None));
@@ -68,12 +74,7 @@ fn what_is_too_much_is_refused_at_once_and_the_rest_is_answered() {
 
 #[test]
 fn a_full_queue_refuses_before_the_prompt_is_read() {
-    let model = slow();
-    let server = Server::start_as(&model, |config| (config.max_running, config.max_queued) = (1, 2));
-    let mut long = chat("hello", 8_000);
-    long["stream"] = json!(true);
-    let _capacity: Vec<_> = (0..2).map(|_| server.begin_chat(&long)).collect();
-    wait_queued(&server, 1);
+    let (server, _capacity) = full(1, 1);
     // A prompt that would be refused for its length is not looked at.
     let answer = ask(&server, &chat(&"sea ".repeat(20_000), 20));
     assert_eq!(answer.refusal(), (503, "overloaded".to_owned(), None));

@@ -42,21 +42,24 @@ const MERGES: &[&str] = &[
 ];
 const SPECIALS: &[&str] = &["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 
+/// What [`TinyModel::default`] is, for constants.
+pub const PLAIN: TinyModel = TinyModel {
+    architecture: "llama",
+    context: 512,
+    blocks: 2,
+    idle: 0,
+    width: 64,
+    quantized: false,
+    tied: false,
+    seed: 1,
+    template: Some(CHATML),
+    tool_template: None,
+    markers: &[],
+};
+
 impl Default for TinyModel {
     fn default() -> Self {
-        Self {
-            architecture: "llama",
-            context: 512,
-            blocks: 2,
-            idle: 0,
-            width: 64,
-            quantized: false,
-            tied: false,
-            seed: 1,
-            template: Some(CHATML),
-            tool_template: None,
-            markers: &[],
-        }
+        PLAIN
     }
 }
 

@@ -10,19 +10,7 @@ use crate::support::{Answer, Rig, TestAmbient, answers, greedy, memory, pieces, 
 use crate::tiny_model::{self, TinyModel};
 
 /// What drafts: a part of `LARGE` that says the same as the whole.
-const SMALL: TinyModel = TinyModel {
-    architecture: "llama",
-    context: 2048,
-    blocks: 2,
-    idle: 0,
-    width: 64,
-    quantized: false,
-    tied: false,
-    seed: 1,
-    template: Some(tiny_model::CHATML),
-    tool_template: None,
-    markers: &[],
-};
+const SMALL: TinyModel = TinyModel { context: 2048, ..tiny_model::PLAIN };
 const LARGE: TinyModel = TinyModel { idle: 6, ..SMALL };
 
 /// Drafts that are hardly ever right.

@@ -86,7 +86,7 @@ impl Registry {
         let agree = guarded(|| {
             let checkpoint = Checkpoint::open(&sibling.path)?;
             let rows = checkpoint.weights().hyper().map_err(|error| error.to_string())?.vocabulary;
-            Ok(checkpoint.tokens(rows, &checkpoint.templates()?.default)?.agree(&model.tokens))
+            Ok(checkpoint.tokens(rows, &checkpoint.templates()?)?.agree(&model.tokens))
         });
         if !agree.map_err(broken)? {
             return Ok(None);

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use super::Worker;
-use crate::engine::drafter::{Drafter, Line, MOST, Slot};
+use crate::engine::MOST_GUESSED;
+use crate::engine::drafter::{Drafter, Line, Slot};
 use crate::engine::effort::Trial;
 use crate::engine::pace::Prices;
 use crate::engine::queue::Inbox;
@@ -69,7 +70,7 @@ impl Worker {
             }
             let effort = drafting.effort(&drafter.usual);
             let Some(stem) = inbox.scheduler.stem(*id) else { continue };
-            let most = MOST.min(stem.left.saturating_sub(1) as usize);
+            let most = MOST_GUESSED.min(stem.left.saturating_sub(1) as usize);
             let left = stem.left.min(usual);
             if !drafter.pays(&stem, left, &effort, count, prices, drafting.rival()) {
                 drafter.usual.recover();
