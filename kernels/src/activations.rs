@@ -13,6 +13,9 @@ use crate::simd::{Kernel, LANES, Path, Simd, run};
 /// Numbers that share a scale.
 pub(crate) const BLOCK: usize = 32;
 
+/// Fewer blocks than this are made by one thread: they take about two microseconds.
+const FEW: usize = 500;
+
 /// Rows of activations `[m, k]`, for several matrices.
 ///
 /// Integers are made at the first matrix that wants them, once: each block of 32 becomes 8-bit
@@ -23,6 +26,7 @@ pub struct Activations<'a> {
     pub(crate) x: &'a [f32],
     pub(crate) tiles: Tiles,
     k: usize,
+    pool: &'a Pool,
     quantised: OnceLock<Quantised>,
     floats: OnceLock<Vec<f32>>,
 }
@@ -33,29 +37,40 @@ pub(crate) struct Tiles {
     pub m: usize,
     pub count: usize,
     pub path: Path,
+    /// Rows of every tile; the first `longer` have one more.
+    each: usize,
+    longer: usize,
 }
 
 impl Tiles {
     pub fn new(m: usize, path: Path) -> Self {
-        Self { m, count: m.div_ceil(path.rows()), path }
+        let count = m.div_ceil(path.rows());
+        let (each, longer) = (m.checked_div(count).unwrap_or(0), m.checked_rem(count).unwrap_or(0));
+        Self { m, count, path, each, longer }
     }
 
-    /// First row of a tile.
+    /// First row of a tile; behind the last tile, the number of rows.
+    #[inline(always)]
     pub fn start(&self, tile: usize) -> usize {
-        (tile * self.m).checked_div(self.count).unwrap_or(0)
+        tile * self.each + tile.min(self.longer)
     }
 
     /// First row, and number of rows.
+    #[inline(always)]
     pub fn rows(&self, tile: usize) -> (usize, usize) {
-        let start = self.start(tile);
-        (start, self.start(tile + 1) - start)
+        (self.start(tile), self.each + usize::from(tile < self.longer))
+    }
+
+    /// Rows of the longest tile.
+    pub fn most(&self) -> usize {
+        self.each + usize::from(self.longer > 0)
     }
 }
 
 /// For a tile of r rows that starts at row s: the codes at `s * k`, `[k / 32, r, 32]`; the facts at
 /// `s * k / 32 * 4`, `[k / 32, 4, r]`: scale; scale · sum; and as integers minus the sums of the first
 /// and the second sixteen.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Quantised {
     pub codes: Vec<i8>,
     pub facts: Vec<f32>,
@@ -66,10 +81,10 @@ impl<'a> Activations<'a> {
     ///
     /// # Panics
     /// Where `x` has another length.
-    pub fn new(pool: &Pool, x: &'a [f32], m: usize, k: usize) -> Self {
+    pub fn new(pool: &'a Pool, x: &'a [f32], m: usize, k: usize) -> Self {
         assert_eq!(Some(x.len()), m.checked_mul(k), "activations are [m, k]");
         let tiles = Tiles::new(m, pool.path());
-        Self { x, tiles, k, quantised: OnceLock::new(), floats: OnceLock::new() }
+        Self { x, tiles, k, pool, quantised: OnceLock::new(), floats: OnceLock::new() }
     }
 
     /// Rows.
@@ -82,10 +97,12 @@ impl<'a> Activations<'a> {
         self.k
     }
 
-    pub(crate) fn quantised(&self, pool: &Pool) -> &Quantised {
+    pub(crate) fn quantised(&self) -> &Quantised {
         self.quantised.get_or_init(|| {
             let blocks = self.tiles.m * self.k / BLOCK;
-            let (mut codes, mut facts) = (vec![0i8; blocks * BLOCK], vec![0f32; blocks * 4]);
+            let Quantised { mut codes, mut facts } = self.pool.take_spare();
+            codes.resize(blocks * BLOCK, 0);
+            facts.resize(blocks * 4, 0.0);
             let (to, about) = (Shards::new(&mut codes), Shards::new(&mut facts));
             let quantise = |tile: usize| {
                 let (start, rows) = self.tiles.rows(tile);
@@ -96,11 +113,10 @@ impl<'a> Activations<'a> {
                 };
                 run(self.tiles.path, Quantise { x, rows, codes, facts });
             };
-            // A row takes well under a microsecond.
-            if self.tiles.count < 3 {
+            if blocks < FEW {
                 (0..self.tiles.count).for_each(quantise);
             } else {
-                pool.run(self.tiles.count, quantise);
+                self.pool.run(self.tiles.count, quantise);
             }
             Quantised { codes, facts }
         })
@@ -125,6 +141,14 @@ impl<'a> Activations<'a> {
     }
 }
 
+impl Drop for Activations<'_> {
+    fn drop(&mut self) {
+        if let Some(quantised) = self.quantised.take() {
+            self.pool.give_spare(quantised);
+        }
+    }
+}
+
 struct Quantise<'a> {
     x: &'a [f32],
     rows: usize,
@@ -137,28 +161,46 @@ impl Kernel for Quantise<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let k = self.x.len() / self.rows;
-        for row in 0..self.rows {
-            for block in 0..k / BLOCK {
-                let x = &self.x[row * k + block * BLOCK..][..BLOCK];
-                let to = &mut self.codes[(block * self.rows + row) * BLOCK..][..BLOCK];
-                let facts = &mut self.facts[block * 4 * self.rows..][..4 * self.rows];
-                // SAFETY: both slices hold the 32 numbers that are touched; features as `Kernel` says.
+        let Self { x, rows, codes, facts } = self;
+        let blocks = x.len() / rows / BLOCK;
+        for row in 0..rows {
+            for first in (0..blocks).step_by(LANES) {
+                let count = LANES.min(blocks - first);
+                let x = &x[(row * blocks + first) * BLOCK..][..count * BLOCK];
+                let codes = &mut codes[first * rows * BLOCK..][..count * rows * BLOCK];
+                let facts = &mut facts[first * rows * 4..][..count * rows * 4];
+                let (mut scales, mut inverses) = ([0f32; LANES], [0f32; LANES]);
+                for (scale, x) in scales.iter_mut().zip(x.chunks_exact(BLOCK)) {
+                    // SAFETY: the block holds the 32 numbers that are read; features as `Kernel` says.
+                    unsafe {
+                        let (low, high) = (S::load(x.as_ptr()), S::load(x.as_ptr().add(LANES)));
+                        let bits = S::maximum_int(S::max_int(S::magnitude(low), S::magnitude(high)));
+                        *scale = f32::from_bits(bits as u32);
+                    }
+                }
+                // SAFETY: both have sixteen numbers.
                 unsafe {
-                    let (low, high) = (S::load(x.as_ptr()), S::load(x.as_ptr().add(LANES)));
-                    let bits = S::maximum_int(S::max_int(S::magnitude(low), S::magnitude(high)));
-                    let scale = f32::from_bits(bits as u32) / 127.0;
+                    let scale = S::div(S::load(scales.as_ptr()), S::splat(127.0));
+                    S::store(scales.as_mut_ptr(), scale);
                     // A scale so small that its inverse is infinite stands for zeros.
-                    let inverse = if scale > 1e-37 { 1.0 / scale } else { 0.0 };
-                    let low = S::int(S::mul(low, S::splat(inverse)));
-                    let high = S::int(S::mul(high, S::splat(inverse)));
-                    S::store_i8(to.as_mut_ptr(), low);
-                    S::store_i8(to.as_mut_ptr().add(LANES), high);
-                    let (first, second) = (S::sum_int(low), S::sum_int(high));
-                    facts[row] = scale;
-                    facts[self.rows + row] = scale * first.wrapping_add(second) as f32;
-                    facts[2 * self.rows + row] = f32::from_bits(first.wrapping_neg() as u32);
-                    facts[3 * self.rows + row] = f32::from_bits(second.wrapping_neg() as u32);
+                    let inverse = S::keep_above(S::div(S::splat(1.0), scale), scale, 1e-37);
+                    S::store(inverses.as_mut_ptr(), inverse);
+                }
+                for block in 0..count {
+                    let x = &x[block * BLOCK..][..BLOCK];
+                    let to = &mut codes[(block * rows + row) * BLOCK..][..BLOCK];
+                    let facts = &mut facts[block * rows * 4..][..rows * 4];
+                    // SAFETY: both slices hold the 32 numbers that are touched.
+                    let (first, second) = unsafe {
+                        let inverse = S::splat(inverses[block]);
+                        let low = S::int(S::mul(S::load(x.as_ptr()), inverse));
+                        let high = S::int(S::mul(S::load(x.as_ptr().add(LANES)), inverse));
+                        S::store_codes(to.as_mut_ptr(), low, high)
+                    };
+                    facts[row] = scales[block];
+                    facts[rows + row] = scales[block] * first.wrapping_add(second) as f32;
+                    facts[2 * rows + row] = f32::from_bits(first.wrapping_neg() as u32);
+                    facts[3 * rows + row] = f32::from_bits(second.wrapping_neg() as u32);
                 }
             }
         }

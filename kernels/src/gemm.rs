@@ -3,6 +3,7 @@
 //! The order of operations of one output depends on k alone: blocks upwards, one float accumulator,
 //! integers (exact in any order) within a block. So a row gives the same bits in any batch.
 
+use crate::activations::Tiles;
 use crate::kind::Kind;
 use crate::pack::Layout;
 use crate::simd::{Kernel, LANES, Simd, store_part};
@@ -144,38 +145,69 @@ unsafe fn unit<S: Simd, F: Format, const R: usize>(sums: &mut [[S::I; R]; 2], ti
     }
 }
 
-/// Bytes between what is worked on and what is asked for. With several rows a step takes so long that
-/// the CPU does not look this far ahead by itself.
-const AHEAD: usize = 8192;
-
-/// One group times one tile of rows.
+/// One group times a run of tiles.
 #[derive(Clone, Copy)]
 pub(crate) struct Block {
     /// The packed group, all k.
     pub group: *const u8,
     /// Blocks of 32 (quantised) or single numbers (floats) in a row.
     pub steps: usize,
-    /// The tile's codes, or floats.
+    /// Codes, or floats, of all rows.
     pub x: *const u8,
-    /// The tile's facts; unused for floats.
+    /// Facts of all rows; unused for floats.
     pub facts: *const f32,
-    pub rows: usize,
+    pub tiles: Tiles,
+    /// The tiles to take.
+    pub first: usize,
+    pub last: usize,
     /// The first row's place for this group's outputs; `stride` floats between rows.
     pub out: *mut f32,
     pub stride: usize,
     /// Columns that exist, up to 16.
     pub columns: usize,
-    /// The weights come from memory, and so do those behind them, soon.
-    pub fetch: bool,
+    /// What to ask memory for.
+    pub fetch: Fetch,
+}
+
+/// Weights that will be needed: lines are asked for evenly over the work on a group, for a step takes so
+/// long that the CPU does not look far enough ahead by itself.
+#[derive(Clone, Copy)]
+pub(crate) struct Fetch {
+    pub from: *const u8,
+    /// Lines in each step.
+    pub lines: usize,
+    /// Tiles over which they are asked for.
+    pub tiles: usize,
+}
+
+impl Fetch {
+    /// What to begin with, and lines a step, in the tile with this number of those taken.
+    #[inline(always)]
+    fn share(&self, tile: usize, steps: usize) -> (*const u8, usize) {
+        let lines = if tile < self.tiles { self.lines } else { 0 };
+        (self.from.wrapping_add(tile * steps * self.lines * LINE), lines)
+    }
+}
+
+/// Bytes of a cache line.
+pub(crate) const LINE: usize = 64;
+
+/// A tile at work.
+#[derive(Clone, Copy)]
+struct Rows {
+    /// The first row.
+    start: usize,
+    /// What to ask memory for, and how many lines in a step.
+    ask: (*const u8, usize),
 }
 
 impl Block {
     #[inline(always)]
-    unsafe fn finish<S: Simd, const R: usize>(&self, sums: [S::F; R]) {
+    unsafe fn finish<S: Simd, const R: usize>(&self, start: usize, sums: [S::F; R]) {
         for (row, sum) in sums.into_iter().enumerate() {
             // SAFETY: the output has `columns` places in each row.
             unsafe {
-                let out = self.out.add(row * self.stride);
+                let out = self.out.add((start + row) * self.stride);
                 if self.columns == LANES { S::store(out, sum) } else { store_part::<S>(out, sum, self.columns) }
             }
         }
@@ -184,22 +216,23 @@ impl Block {
     /// # Safety
     /// The pointers are good for what the fields say, and the tile has `R` rows.
     #[inline(always)]
-    unsafe fn quantised<S: Simd, F: Format, const R: usize>(&self) {
+    unsafe fn quantised<S: Simd, F: Format, const R: usize>(&self, rows: Rows) {
         let layout = const { F::LAYOUT };
         let biased = F::SIGNED && S::BIASED;
         // SAFETY: pointers advance over the group, the codes and the facts in step, to their ends.
         unsafe {
             let mut sums = [S::splat(0.0); R];
-            let (mut weights, mut x, mut facts) = (self.group, self.x.cast::<i8>(), self.facts);
+            let (mut weights, mut x) = (self.group, self.x.add(rows.start * self.steps * 32).cast::<i8>());
+            let mut facts = self.facts.add(rows.start * self.steps * 4);
+            let (mut ask, lines) = rows.ask;
             for _ in 0..self.steps / layout.span {
                 let d = S::load_f16(weights.cast());
                 let head = (d, if layout.head == 64 { S::load_f16(weights.add(32).cast()) } else { d });
                 weights = weights.add(layout.head);
                 for _ in 0..layout.span {
-                    if self.fetch && R > 2 {
-                        for line in 0..layout.tile().div_ceil(64) {
-                            S::prefetch(weights.wrapping_add(AHEAD + line * 64));
-                        }
+                    for _ in 0..lines {
+                        S::prefetch(ask);
+                        ask = ask.wrapping_add(LINE);
                     }
                     let (scales, minimum) = F::scales::<S>(head, weights);
                     let mut first = [S::splat_int(0); R];
@@ -238,48 +271,48 @@ impl Block {
                     facts = facts.add(R * 4);
                 }
             }
-            self.finish::<S, R>(sums);
+            self.finish::<S, R>(rows.start, sums);
         }
     }
 
     /// # Safety
     /// The pointers are good for what the fields say, and the tile has `R` rows.
     #[inline(always)]
-    unsafe fn floats<S: Simd, const R: usize>(&self, kind: Kind) {
+    unsafe fn floats<S: Simd, const R: usize>(&self, kind: Kind, rows: Rows) {
         // SAFETY: pointers advance over the group and the floats in step, to their ends.
         unsafe {
             let mut sums = [S::splat(0.0); R];
+            let x = self.x.cast::<f32>().add(rows.start * self.steps);
             for step in 0..self.steps {
                 let weights = match kind {
                     Kind::F16 => S::load_f16(self.group.cast::<u16>().add(step * LANES)),
                     Kind::BF16 => S::load_bf16(self.group.cast::<u16>().add(step * LANES)),
                     _ => S::load(self.group.cast::<f32>().add(step * LANES)),
                 };
-                let x = self.x.cast::<f32>().add(step * R);
                 for row in 0..R {
-                    sums[row] = S::fma(weights, S::splat(*x.add(row)), sums[row]);
+                    sums[row] = S::fma(weights, S::splat(*x.add(step * R + row)), sums[row]);
                 }
             }
-            self.finish::<S, R>(sums);
+            self.finish::<S, R>(rows.start, sums);
         }
     }
 
     #[inline(always)]
-    unsafe fn any<S: Simd, const R: usize>(&self, kind: Kind) {
+    unsafe fn any<S: Simd, const R: usize>(&self, kind: Kind, rows: Rows) {
         // SAFETY: as the caller says.
         unsafe {
             match kind {
-                Kind::F32 => self.floats::<S, R>(Kind::F32),
-                Kind::F16 => self.floats::<S, R>(Kind::F16),
-                Kind::BF16 => self.floats::<S, R>(Kind::BF16),
-                Kind::Q8_0 => self.quantised::<S, Q8_0, R>(),
-                Kind::Q4_0 => self.quantised::<S, Q4_0, R>(),
-                Kind::Q4_1 => self.quantised::<S, Q4_1, R>(),
-                Kind::Q5_0 => self.quantised::<S, Q5_0, R>(),
-                Kind::Q5_1 => self.quantised::<S, Q5_1, R>(),
-                Kind::Q4K => self.quantised::<S, Q4K, R>(),
-                Kind::Q5K => self.quantised::<S, Q5K, R>(),
-                Kind::Q6K => self.quantised::<S, Q6K, R>(),
+                Kind::F32 => self.floats::<S, R>(Kind::F32, rows),
+                Kind::F16 => self.floats::<S, R>(Kind::F16, rows),
+                Kind::BF16 => self.floats::<S, R>(Kind::BF16, rows),
+                Kind::Q8_0 => self.quantised::<S, Q8_0, R>(rows),
+                Kind::Q4_0 => self.quantised::<S, Q4_0, R>(rows),
+                Kind::Q4_1 => self.quantised::<S, Q4_1, R>(rows),
+                Kind::Q5_0 => self.quantised::<S, Q5_0, R>(rows),
+                Kind::Q5_1 => self.quantised::<S, Q5_1, R>(rows),
+                Kind::Q4K => self.quantised::<S, Q4K, R>(rows),
+                Kind::Q5K => self.quantised::<S, Q5K, R>(rows),
+                Kind::Q6K => self.quantised::<S, Q6K, R>(rows),
             }
         }
     }
@@ -297,22 +330,26 @@ impl Kernel for Product {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Self { kind, block } = self;
-        // SAFETY: whoever made the block vouches for its pointers.
-        unsafe {
-            match block.rows {
-                1 => block.any::<S, 1>(kind),
-                2 => block.any::<S, 2>(kind),
-                3 => block.any::<S, 3>(kind),
-                4 => block.any::<S, 4>(kind),
-                5 if S::ROWS > 4 => block.any::<S, 5>(kind),
-                6 if S::ROWS > 4 => block.any::<S, 6>(kind),
-                7 if S::ROWS > 4 => block.any::<S, 7>(kind),
-                8 if S::ROWS > 4 => block.any::<S, 8>(kind),
-                9 if S::ROWS > 8 => block.any::<S, 9>(kind),
-                10 if S::ROWS > 8 => block.any::<S, 10>(kind),
-                11 if S::ROWS > 8 => block.any::<S, 11>(kind),
-                12 if S::ROWS > 8 => block.any::<S, 12>(kind),
-                rows => debug_assert_eq!(rows, 0, "more rows than the path takes"),
+        for tile in block.first..block.last {
+            let (start, count) = block.tiles.rows(tile);
+            let rows = Rows { start, ask: block.fetch.share(tile - block.first, block.steps) };
+            // SAFETY: whoever made the block vouches for its pointers.
+            unsafe {
+                match count {
+                    1 => block.any::<S, 1>(kind, rows),
+                    2 => block.any::<S, 2>(kind, rows),
+                    3 => block.any::<S, 3>(kind, rows),
+                    4 => block.any::<S, 4>(kind, rows),
+                    5 if S::ROWS > 4 => block.any::<S, 5>(kind, rows),
+                    6 if S::ROWS > 4 => block.any::<S, 6>(kind, rows),
+                    7 if S::ROWS > 4 => block.any::<S, 7>(kind, rows),
+                    8 if S::ROWS > 4 => block.any::<S, 8>(kind, rows),
+                    9 if S::ROWS > 8 => block.any::<S, 9>(kind, rows),
+                    10 if S::ROWS > 8 => block.any::<S, 10>(kind, rows),
+                    11 if S::ROWS > 8 => block.any::<S, 11>(kind, rows),
+                    12 if S::ROWS > 8 => block.any::<S, 12>(kind, rows),
+                    count => debug_assert_eq!(count, 0, "more rows than the path takes"),
+                }
             }
         }
     }

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::activations::BLOCK;
+use crate::activations::{BLOCK, Tiles};
 use crate::buffer::{Aligned, Shards};
-use crate::gemm::{Block, Product};
+use crate::gemm::{Block, Fetch, LINE, Product};
 use crate::kind::Kind;
 use crate::pack::{Layout, pack_group, unpack_row};
 use crate::simd::{LANES, run};
@@ -12,8 +12,14 @@ use crate::{Activations, Error, Pool};
 
 /// Bytes of activations that one pass keeps in a core's own cache.
 const CACHED: usize = 384 * 1024;
-/// Work of a task, in billionths of a second by a rough guess.
-const TASK: usize = 4_000;
+/// The least work of a task, in billionths of a second by the rough guess of [`BYTES`] and [`PRODUCTS`].
+const TASK: usize = 2_000;
+/// Bytes that come from memory, and
+const BYTES: usize = 12;
+/// multiplications that are done, in a billionth of a second.
+const PRODUCTS: usize = 200;
+/// Bytes between what is worked on and what is asked for, in a single pass over weights.
+const AHEAD: usize = 8192;
 
 /// Weights `[n, k]`: `n` outputs for `k` inputs.
 pub struct Linear {
@@ -109,87 +115,143 @@ impl Linear {
 /// # Panics
 /// Where a length is another.
 pub fn apply_all(pool: &Pool, x: &Activations<'_>, products: &mut [(&Linear, &mut [f32])]) {
-    let mut parts = Vec::with_capacity(products.len());
-    let mut tasks = 0;
-    for (linear, out) in products.iter_mut() {
-        assert_eq!(linear.k, x.k(), "{linear:?} takes other activations");
-        assert_eq!(Some(out.len()), x.m().checked_mul(linear.n), "the outputs of {linear:?} are [m, n]");
-        let part = Part::new(pool, linear, x, out);
-        tasks += part.tasks();
-        parts.push(part);
-    }
-    pool.run(tasks, |mut task| {
-        for part in &parts {
-            if task < part.tasks() {
-                return part.run(task);
-            }
-            task -= part.tasks();
-        }
-    });
+    let section = Section::new(pool, x, products);
+    pool.run(section.ends.len(), |task| section.run(task));
 }
 
-/// One matrix's share of a section: a task is a run of groups for a run of tiles.
+/// All groups of all matrices, times runs of tiles: the groups for the first run, then for the second,
+/// and so on. A task is some that follow each other, first many and in the end few, so that most weights
+/// are read in long runs, and yet all threads end together.
+struct Section<'a> {
+    x: &'a Activations<'a>,
+    parts: Vec<Part<'a>>,
+    groups: usize,
+    /// Tiles of a run.
+    tiles: usize,
+    /// Where tasks end.
+    ends: Vec<usize>,
+}
+
+/// One matrix's share of a section.
 struct Part<'a> {
     linear: &'a Linear,
-    x: &'a Activations<'a>,
-    codes: *const u8,
+    /// Place of its first group.
+    first: usize,
+    x: *const u8,
     facts: *const f32,
     out: Shards<f32>,
-    group_tasks: usize,
-    groups_each: usize,
-    tile_tasks: usize,
-    tiles_each: usize,
 }
 
 // SAFETY: the pointers are to activations borrowed for 'a and only read.
 unsafe impl Sync for Part<'_> {}
 
-impl<'a> Part<'a> {
-    fn new(pool: &Pool, linear: &'a Linear, x: &'a Activations<'a>, out: &mut [f32]) -> Self {
-        let tiles = x.tiles;
-        let (codes, facts, row_bytes) = if linear.kind.is_quantised() {
-            let x = x.quantised(pool);
-            (x.codes.as_ptr().cast(), x.facts.as_ptr(), linear.k * 3 / 2)
-        } else {
-            (x.floats().as_ptr().cast(), std::ptr::null(), linear.k * 4)
-        };
-        let rows_each = tiles.m.div_ceil(tiles.count.max(1));
-        let tiles_each = (CACHED / (row_bytes * rows_each.max(1))).clamp(1, tiles.count.max(1));
-        let tile_tasks = tiles.count.div_ceil(tiles_each);
-        let tiles_each = tiles.count.div_ceil(tile_tasks.max(1));
-        let groups = linear.n.div_ceil(LANES);
-        // 12 bytes from memory, or 200 multiplications, in a billionth of a second.
-        let cost = (linear.group_bytes / 12).max(linear.k * LANES * tiles_each * rows_each / 200);
-        let groups_each = (TASK / cost.max(1)).clamp(1, groups.div_ceil(pool.threads() * 2).max(1));
-        let group_tasks = groups.div_ceil(groups_each);
-        Self { linear, x, codes, facts, out: Shards::new(out), group_tasks, groups_each, tile_tasks, tiles_each }
-    }
-
-    fn tasks(&self) -> usize {
-        self.group_tasks * self.tile_tasks
+impl<'a> Section<'a> {
+    fn new(pool: &Pool, x: &'a Activations<'a>, products: &'a mut [(&Linear, &mut [f32])]) -> Self {
+        let mut parts = Vec::with_capacity(products.len());
+        let (mut groups, mut cost, mut row_bytes) = (0, 0, 1);
+        for (linear, out) in products.iter_mut() {
+            assert_eq!(linear.k, x.k(), "{linear:?} takes other activations");
+            assert_eq!(Some(out.len()), x.m().checked_mul(linear.n), "the outputs of {linear:?} are [m, n]");
+            let part = Part::new(linear, groups, x, out);
+            groups += linear.n.div_ceil(LANES);
+            row_bytes = row_bytes.max(if linear.kind.is_quantised() { linear.k * 3 / 2 } else { linear.k * 4 });
+            cost = cost.max(linear.group_bytes / BYTES);
+            parts.push(part);
+        }
+        let most = (CACHED / (row_bytes * x.tiles.most().max(1))).max(1);
+        let runs = x.tiles.count.div_ceil(most);
+        let tiles = x.tiles.count.div_ceil(runs.max(1));
+        let least = TASK / cost.max(x.k() * LANES * tiles * x.tiles.most() / PRODUCTS).max(1);
+        let ends = cut(groups * runs, pool.threads(), least.max(1));
+        Self { x, parts, groups, tiles, ends }
     }
 
     fn run(&self, task: usize) {
+        let from = if task == 0 { 0 } else { self.ends[task - 1] };
+        for item in from..self.ends[task] {
+            let (run, place) = (item / self.groups, item % self.groups);
+            let part = self.parts.partition_point(|part| part.first <= place) - 1;
+            let last = self.x.tiles.count.min((run + 1) * self.tiles);
+            self.parts[part].run(place - self.parts[part].first, self.x.tiles, run * self.tiles, last);
+        }
+    }
+}
+
+/// The ends of tasks over so many items: each takes its share of half of what is left, but no fewer than
+/// `least` items.
+fn cut(items: usize, threads: usize, least: usize) -> Vec<usize> {
+    let mut ends = Vec::new();
+    let mut at = 0;
+    while at < items {
+        let share = if threads == 1 { items } else { (items - at) / (2 * threads) };
+        at = items.min(at + share.max(least));
+        ends.push(at);
+    }
+    ends
+}
+
+impl<'a> Part<'a> {
+    fn new(linear: &'a Linear, first: usize, x: &'a Activations<'a>, out: &mut [f32]) -> Self {
+        let (codes, facts) = if linear.kind.is_quantised() {
+            let x = x.quantised();
+            (x.codes.as_ptr().cast(), x.facts.as_ptr())
+        } else {
+            (x.floats().as_ptr().cast(), std::ptr::null())
+        };
+        Self { linear, first, x: codes, facts, out: Shards::new(out) }
+    }
+
+    /// One group times the tiles `first .. last`.
+    fn run(&self, group: usize, tiles: Tiles, first: usize, last: usize) {
         let Linear { kind, n, k, group_bytes, .. } = *self.linear;
-        let (tile_task, group_task) = (task / self.group_tasks, task % self.group_tasks);
-        let tiles = self.x.tiles;
-        let (steps, item) = if kind.is_quantised() { (k / BLOCK, 1) } else { (k, 4) };
-        for group in (group_task * self.groups_each..n.div_ceil(LANES)).take(self.groups_each) {
-            let weights = &self.linear.groups.bytes()[group * group_bytes..][..group_bytes];
-            let columns = (n - group * LANES).min(LANES);
-            for tile in (tile_task * self.tiles_each..tiles.count).take(self.tiles_each) {
-                let (start, rows) = tiles.rows(tile);
-                // Other tasks have other groups or tiles: what this one writes is its own.
-                let out = self.out.at(start * n + group * LANES, (rows - 1) * n + columns);
-                // SAFETY: the tile's numbers begin there (see `Quantised`).
-                let (x, facts) = unsafe {
-                    let facts = if self.facts.is_null() { self.facts } else { self.facts.add(start * steps * 4) };
-                    (self.codes.add(start * k * item), facts)
-                };
-                let fetch = tile == tile_task * self.tiles_each;
-                let block = Block { group: weights.as_ptr(), steps, x, facts, rows, out, stride: n, columns, fetch };
-                run(tiles.path, Product { kind, block });
-            }
+        let weights = &self.linear.groups.bytes()[group * group_bytes..][..group_bytes];
+        let (columns, steps) = ((n - group * LANES).min(LANES), if kind.is_quantised() { k / BLOCK } else { k });
+        // Other tasks have other groups or tiles: what this one writes is its own.
+        let rows = tiles.start(last);
+        let out = self.out.at(group * LANES, (rows - 1) * n + columns);
+        let fetch = fetch(weights, steps, last - first);
+        let block = Block {
+            group: weights.as_ptr(),
+            steps,
+            x: self.x,
+            facts: self.facts,
+            tiles,
+            first,
+            last,
+            out,
+            stride: n,
+            columns,
+            fetch,
+        };
+        run(tiles.path, Product { kind, block });
+    }
+}
+
+/// What to ask memory for while a group meets some tiles. A single tile passes over the weights once, and
+/// asks for what lies a little ahead; several keep the group in the cache, and ask for the next one.
+fn fetch(group: &[u8], steps: usize, tiles: usize) -> Fetch {
+    let lines = group.len().div_ceil(LINE);
+    let each = lines.div_ceil(steps * tiles);
+    let from = if tiles == 1 { group.as_ptr().wrapping_add(AHEAD) } else { group.as_ptr_range().end };
+    Fetch { from, lines: each, tiles: lines.div_ceil(steps * each) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::cut;
+
+    #[test]
+    fn tasks_cover_all_items_and_shrink() {
+        for (items, threads, least) in
+            [(0, 2, 1), (1, 2, 1), (36, 2, 1), (3072, 2, 4), (3072, 16, 1), (60, 1, 1), (7, 4, 9)]
+        {
+            let ends = cut(items, threads, least);
+            assert_eq!(ends.last().copied().unwrap_or(0), items);
+            let sizes: Vec<usize> =
+                ends.iter().scan(0, |from, end| Some(end - std::mem::replace(from, *end))).collect();
+            assert!(sizes.iter().rev().skip(1).is_sorted(), "{sizes:?} but for the last, which may be short");
+            assert!(sizes.iter().all(|size| *size > 0), "{sizes:?}");
+            assert!(threads == 1 || sizes.first().is_none_or(|size| *size <= (items / (2 * threads)).max(least)));
         }
     }
 }

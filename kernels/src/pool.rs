@@ -18,6 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
 use crate::Path;
+use crate::activations::Quantised;
 
 /// Turns of an idle spin before sleeping; a turn is one pause instruction, 10 to 40 ns.
 const SPINS: u32 = 2_000;
@@ -36,6 +37,9 @@ pub struct Pool {
     owner: Mutex<()>,
     workers: Vec<JoinHandle<()>>,
     path: Path,
+    /// Memory of activations that are gone, for those that come: fresh memory would cost more than what is
+    /// done with it.
+    spare: Mutex<Quantised>,
 }
 
 struct Shared {
@@ -91,7 +95,7 @@ impl Pool {
         };
         let workers = (1..threads).filter_map(worker).collect();
         let path = if path.is_available() { path } else { Path::Portable };
-        Self { shared, owner: Mutex::new(()), workers, path }
+        Self { shared, owner: Mutex::new(()), workers, path, spare: Mutex::default() }
     }
 
     pub fn threads(&self) -> usize {
@@ -100,6 +104,18 @@ impl Pool {
 
     pub fn path(&self) -> Path {
         self.path
+    }
+
+    pub(crate) fn take_spare(&self) -> Quantised {
+        std::mem::take(&mut lock(&self.spare))
+    }
+
+    /// Keeps what is larger.
+    pub(crate) fn give_spare(&self, quantised: Quantised) {
+        let mut spare = lock(&self.spare);
+        if quantised.codes.capacity() > spare.codes.capacity() {
+            *spare = quantised;
+        }
     }
 
     /// Calls `task` once for each index below `tasks`, on all threads, and returns when all are done.

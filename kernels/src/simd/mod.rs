@@ -181,9 +181,8 @@ pub(crate) trait Simd: Copy {
     unsafe fn magnitude(x: Self::F) -> Self::I;
     unsafe fn max_int(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn maximum_int(x: Self::I) -> i32;
-    unsafe fn sum_int(x: Self::I) -> i32;
-    /// Stores each lane's low 8 bits.
-    unsafe fn store_i8(to: *mut i8, x: Self::I);
+    /// Stores 32 integers, of magnitude 127 at most, as bytes, and returns the sums of both sixteens.
+    unsafe fn store_codes(to: *mut i8, first: Self::I, second: Self::I) -> (i32, i32);
 
     unsafe fn load_bytes(from: *const u8) -> Self::B;
     unsafe fn low_nibbles(x: Self::B) -> Self::B;

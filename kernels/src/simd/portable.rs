@@ -154,12 +154,11 @@ impl Simd for Portable {
         x.iter().fold(i32::MIN, |a, &b| a.max(b))
     }
     #[inline(always)]
-    unsafe fn sum_int(x: Self::I) -> i32 {
-        x.iter().sum()
-    }
-    #[inline(always)]
-    unsafe fn store_i8(to: *mut i8, x: Self::I) {
-        to.cast::<[i8; LANES]>().write_unaligned(map(x, |x| x as i8));
+    unsafe fn store_codes(to: *mut i8, first: Self::I, second: Self::I) -> (i32, i32) {
+        for (lane, code) in first.into_iter().chain(second).enumerate() {
+            to.add(lane).write(code as i8);
+        }
+        (first.into_iter().sum(), second.into_iter().sum())
     }
     #[inline(always)]
     unsafe fn load_bytes(from: *const u8) -> Self::B {

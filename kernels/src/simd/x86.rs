@@ -34,6 +34,17 @@ unsafe fn four(x: *const i8) -> i32 {
     x.cast::<i32>().read_unaligned()
 }
 
+/// The sums of the first and of the second sixteen signed bytes.
+#[inline(always)]
+unsafe fn sums(codes: __m256i) -> (i32, i32) {
+    // The instruction adds unsigned bytes, eight by eight.
+    let shifted = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
+    let eights = _mm256_sad_epu8(shifted, _mm256_setzero_si256());
+    let both = _mm256_add_epi32(eights, _mm256_shuffle_epi32::<0x4e>(eights));
+    let second = _mm_cvtsi128_si32(_mm256_extracti128_si256::<1>(both));
+    (_mm_cvtsi128_si32(_mm256_castsi256_si128(both)) - 16 * 128, second - 16 * 128)
+}
+
 impl Simd for Avx512 {
     type F = __m512;
     type I = __m512i;
@@ -153,12 +164,10 @@ impl Simd for Avx512 {
         _mm512_reduce_max_epi32(x)
     }
     #[inline(always)]
-    unsafe fn sum_int(x: Self::I) -> i32 {
-        _mm512_reduce_add_epi32(x)
-    }
-    #[inline(always)]
-    unsafe fn store_i8(to: *mut i8, x: Self::I) {
-        _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(x));
+    unsafe fn store_codes(to: *mut i8, first: Self::I, second: Self::I) -> (i32, i32) {
+        let codes = _mm256_set_m128i(_mm512_cvtepi32_epi8(second), _mm512_cvtepi32_epi8(first));
+        _mm256_storeu_si256(to.cast(), codes);
+        sums(codes)
     }
     #[inline(always)]
     unsafe fn load_bytes(from: *const u8) -> Self::B {
@@ -361,19 +370,13 @@ impl<const VNNI: bool> Simd for Avx2Or<VNNI> {
         _mm_cvtsi128_si32(_mm_max_epi32(x, _mm_shuffle_epi32::<0xb1>(x)))
     }
     #[inline(always)]
-    unsafe fn sum_int(x: Self::I) -> i32 {
-        let x = _mm256_add_epi32(x[0], x[1]);
-        let x = _mm_add_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256::<1>(x));
-        let x = _mm_add_epi32(x, _mm_shuffle_epi32::<0x4e>(x));
-        _mm_cvtsi128_si32(_mm_add_epi32(x, _mm_shuffle_epi32::<0xb1>(x)))
-    }
-    #[inline(always)]
-    unsafe fn store_i8(to: *mut i8, x: Self::I) {
-        let low_bytes = _mm256_set1_epi32(0xff);
-        let words = _mm256_packus_epi32(_mm256_and_si256(x[0], low_bytes), _mm256_and_si256(x[1], low_bytes));
-        let words = _mm256_permute4x64_epi64::<0xd8>(words);
-        let bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
-        _mm_storeu_si128(to.cast(), bytes);
+    unsafe fn store_codes(to: *mut i8, first: Self::I, second: Self::I) -> (i32, i32) {
+        // Packing goes by halves of registers; the permutation puts them in order.
+        let words = [_mm256_packs_epi32(first[0], first[1]), _mm256_packs_epi32(second[0], second[1])];
+        let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        let codes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words[0], words[1]), order);
+        _mm256_storeu_si256(to.cast(), codes);
+        sums(codes)
     }
     #[inline(always)]
     unsafe fn load_bytes(from: *const u8) -> Self::B {
