@@ -8,19 +8,25 @@
 //! on what, nor on whether a tile was copied to floats first.
 
 use std::cell::RefCell;
+use std::ops::Range;
 
 use half::f16;
 
 use crate::Pool;
 use crate::buffer::Shards;
+use crate::gemm::LINE;
 use crate::simd::{Kernel, LANES, Simd, run, store_part};
 
 /// Positions in a block of keys or values: one a lane.
 pub const POSITIONS: usize = LANES;
-/// Positions that are worked on together.
-const TILE: usize = 2 * POSITIONS;
+/// Blocks that are worked on together.
+const WIDE: usize = 4;
+/// Positions that are copied to floats together.
+const TILE: usize = WIDE * POSITIONS;
 /// Positions with a softmax of their own, and the unit of work at depth.
 const CHUNK: usize = 256;
+/// Blocks of a chunk.
+const BLOCKS: usize = CHUNK / POSITIONS;
 /// Queries of one task, about.
 const QUERIES: usize = 64;
 /// So few queries read keys and values where they lie.
@@ -118,7 +124,7 @@ pub fn attend_bytes(threads: usize, shape: &Shape, rows: usize, depth: usize) ->
     let state = state_size(shape);
     // What is cut are few pieces, each of up to `queries` states a chunk.
     let cut = (6 * threads * queries).min(rows * shape.heads) * depth.div_ceil(CHUNK) * state;
-    let own = threads * 2 * (TILE * shape.padded() + queries * state);
+    let own = threads * own_size(shape, queries);
     let tasks = rows * shape.kv_heads * size_of::<Task>() + rows * size_of::<Sequence<'_>>();
     size_of::<f32>() * (cut.min(MOST_STATES) + own) + 2 * tasks
 }
@@ -151,7 +157,10 @@ pub fn attend(pool: &Pool, sequences: &[Sequence<'_>], shape: &Shape, out: &mut 
     pool.run(plan.tasks.len(), |index| {
         let task = &plan.tasks[index];
         let sequence = &sequences[task.sequence];
-        SCRATCH.with_borrow_mut(|scratch| run(pool.path(), Attend { task, sequence, shape, scratch, out, partials }));
+        let then = plan.tasks.get(index + pool.threads()).map(|task| (task, &sequences[task.sequence]));
+        SCRATCH.with_borrow_mut(|scratch| {
+            run(pool.path(), Attend { task, then, sequence, shape, scratch, out, partials });
+        });
     });
     pool.run(plan.joins.len(), |index| {
         SCRATCH.with_borrow_mut(|scratch| {
@@ -160,8 +169,14 @@ pub fn attend(pool: &Pool, sequences: &[Sequence<'_>], shape: &Shape, out: &mut 
     });
 }
 
+/// A thread's own memory.
+struct Scratch {
+    floats: Vec<f32>,
+    queries: Vec<Query>,
+}
+
 thread_local! {
-    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    static SCRATCH: RefCell<Scratch> = const { RefCell::new(Scratch { floats: Vec::new(), queries: Vec::new() }) };
 }
 
 /// Some rows of a sequence, for one key-value head.
@@ -200,7 +215,9 @@ impl Plan {
         let (group, rows_each) = (shape.group(), rows_each(shape.group()));
         let pieces = |sequence: &Sequence<'_>| sequence.rows.div_ceil(rows_each) * shape.kv_heads;
         // With many tasks a queue of them balances itself; with few, the deep ones are cut.
-        let few = sequences.iter().map(pieces).sum::<usize>() < 6 * pool.threads();
+        let all = sequences.iter().map(pieces).sum();
+        plan.tasks.reserve(all);
+        let few = all < 6 * pool.threads();
         let mut before = 0;
         for (index, sequence) in sequences.iter().enumerate() {
             let total = sequence.start + sequence.rows;
@@ -242,6 +259,20 @@ impl Task {
         let total = sequence.start + sequence.rows;
         let at = |row: usize| shape.sight(sequence.start + self.first_row + row, total);
         (at(0).0, at(self.rows - 1).1)
+    }
+
+    /// The heads of a row.
+    fn queries(&self, row: usize, sequence: &Sequence<'_>, shape: &Shape) -> impl Iterator<Item = Query> {
+        let (row, group, width) = (self.first_row + row, shape.group(), shape.width);
+        let sight = shape.sight(sequence.start + row, sequence.start + sequence.rows);
+        let heads = &sequence.queries[(row * shape.heads + self.kv_head * group) * width..][..group * width];
+        let head = heads.as_ptr();
+        (0..group).map(move |index| Query { numbers: head.wrapping_add(index * width), sight })
+    }
+
+    /// The first position that is looked at.
+    fn begin(&self, sequence: &Sequence<'_>, shape: &Shape) -> usize {
+        self.only.map_or(0, |(chunk, _)| chunk * CHUNK).max(self.sight(sequence, shape).0)
     }
 }
 
@@ -301,9 +332,6 @@ unsafe fn finish<S: Simd>(state: &[f32], out: *mut f32, shape: &Shape) {
 
 /// What keys and values are made of.
 trait Number: Copy + Default {
-    /// Positions have factors.
-    const SCALED: bool = false;
-
     /// # Safety
     /// As [`Simd`] says; 16 numbers are there.
     unsafe fn load<S: Simd>(from: *const Self) -> S::F;
@@ -326,42 +354,11 @@ impl Number for f16 {
 }
 
 impl Number for i8 {
-    const SCALED: bool = true;
-
     #[inline(always)]
     unsafe fn load<S: Simd>(from: *const Self) -> S::F {
         // SAFETY: as the trait says.
         unsafe { S::load_i8(from) }
     }
-}
-
-/// A tile's keys and values of one head, as floats.
-trait Source<S: Simd>: Copy {
-    /// Number `at` of the keys of all 32 positions.
-    ///
-    /// # Safety
-    /// As [`Simd`] says; `at` is below the head's width.
-    unsafe fn keys(&self, at: usize) -> [S::F; 2];
-
-    /// Numbers `at .. at + 16` of the value at a position.
-    ///
-    /// # Safety
-    /// As [`Simd`] says; the tile holds the position, and `at` is below the padded width.
-    unsafe fn values(&self, position: usize, at: usize) -> S::F;
-
-    /// Asks for the same place of the keys in the tile that comes next.
-    ///
-    /// # Safety
-    /// As [`Simd`] says.
-    #[inline(always)]
-    unsafe fn fetch_keys(&self, _at: usize) {}
-
-    /// Asks for the same place of the values in the tile that comes next.
-    ///
-    /// # Safety
-    /// As [`Simd`] says.
-    #[inline(always)]
-    unsafe fn fetch_values(&self, _position: usize, _at: usize) {}
 }
 
 /// One head in a block.
@@ -376,8 +373,15 @@ struct Half<T> {
     value_scales: *const f32,
 }
 
-impl<T: Number> Half<T> {
-    /// What [`Attend`] has checked to be there.
+impl<T> Half<T> {
+    const NONE: Self = Self {
+        keys: std::ptr::null(),
+        values: std::ptr::null(),
+        key_scales: std::ptr::null(),
+        value_scales: std::ptr::null(),
+    };
+
+    /// What [`attend`] has checked to be there.
     #[inline(always)]
     fn new(
         (keys, values): (&[T], &[T]),
@@ -386,7 +390,8 @@ impl<T: Number> Half<T> {
         head: usize,
     ) -> Self {
         let numbers = head * shape.width * POSITIONS..(head + 1) * shape.width * POSITIONS;
-        let scales = |scales: &[f32]| scales.get(head * POSITIONS..).map_or(std::ptr::null(), <[f32]>::as_ptr);
+        let rows = head * POSITIONS..(head + 1) * POSITIONS;
+        let scales = |scales: &[f32]| scales.get(rows.clone()).map_or(std::ptr::null(), <[f32]>::as_ptr);
         Self {
             keys: keys[numbers.clone()].as_ptr(),
             values: values[numbers].as_ptr(),
@@ -394,133 +399,23 @@ impl<T: Number> Half<T> {
             value_scales: scales(value_scales),
         }
     }
-
-    /// # Safety
-    /// As [`Simd`] says; the row has `count` numbers from `at` on, 16 at most.
-    #[inline(always)]
-    unsafe fn value<S: Simd>(&self, width: usize, row: usize, at: usize, count: usize) -> S::F {
-        // SAFETY: a short row's numbers are copied first.
-        unsafe {
-            let from = self.values.add(row * width + at);
-            let numbers = if count == LANES {
-                T::load::<S>(from)
-            } else {
-                let mut copy = [T::default(); LANES];
-                std::ptr::copy_nonoverlapping(from, copy.as_mut_ptr(), count);
-                T::load::<S>(copy.as_ptr())
-            };
-            if T::SCALED { S::mul(numbers, S::splat(*self.value_scales.add(row))) } else { numbers }
-        }
-    }
-}
-
-/// Straight from the blocks: for few queries, where a copy would cost more than it saves. Heads have
-/// whole sixteens of numbers. What comes next is asked for little by little: memory is the limit, and
-/// many requests at once would make the CPU wait.
-#[derive(Clone, Copy)]
-struct Direct<T> {
-    width: usize,
-    halves: [Half<T>; 2],
-    /// The tile that comes next, or the same.
-    next: [Half<T>; 2],
-}
-
-impl<S: Simd, T: Number> Source<S> for Direct<T> {
-    #[inline(always)]
-    unsafe fn keys(&self, at: usize) -> [S::F; 2] {
-        let [low, high] = &self.halves;
-        // SAFETY: a head's keys in a block are `width` times 16 numbers, its factors 16.
-        unsafe {
-            let (first, second) = (T::load::<S>(low.keys.add(at * LANES)), T::load::<S>(high.keys.add(at * LANES)));
-            match T::SCALED {
-                true => [S::mul(first, S::load(low.key_scales)), S::mul(second, S::load(high.key_scales))],
-                false => [first, second],
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn values(&self, position: usize, at: usize) -> S::F {
-        // SAFETY: as the trait says.
-        unsafe { self.halves[position / LANES].value::<S>(self.width, position % LANES, at, LANES) }
-    }
-
-    #[inline(always)]
-    unsafe fn fetch_keys(&self, at: usize) {
-        // SAFETY: any address will do.
-        unsafe {
-            S::prefetch(self.next[0].keys.wrapping_add(at * LANES).cast());
-            S::prefetch(self.next[1].keys.wrapping_add(at * LANES).cast());
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn fetch_values(&self, position: usize, at: usize) {
-        let row = self.next[position / LANES].values.wrapping_add(position % LANES * self.width);
-        // SAFETY: any address will do.
-        unsafe { S::prefetch(row.wrapping_add(at).cast()) }
-    }
-}
-
-/// Copied to floats: keys `[width, 32]`, values `[32, padded]`.
-#[derive(Clone, Copy)]
-struct Staged {
-    padded: usize,
-    keys: *const f32,
-    values: *const f32,
-}
-
-impl<S: Simd> Source<S> for Staged {
-    #[inline(always)]
-    unsafe fn keys(&self, at: usize) -> [S::F; 2] {
-        // SAFETY: as the type says.
-        unsafe { [S::load(self.keys.add(at * TILE)), S::load(self.keys.add(at * TILE + LANES))] }
-    }
-
-    #[inline(always)]
-    unsafe fn values(&self, position: usize, at: usize) -> S::F {
-        // SAFETY: as the type says.
-        unsafe { S::load(self.values.add(position * self.padded + at)) }
-    }
-}
-
-impl<T: Number> Direct<T> {
-    /// Copies keys and the first `positions` values to `room`.
-    ///
-    /// # Safety
-    /// As [`Simd`] says.
-    #[inline(always)]
-    unsafe fn stage<S: Simd>(&self, positions: usize, room: &mut [f32]) -> Staged {
-        let (width, padded) = (self.width, self.width.next_multiple_of(LANES));
-        assert!(room.len() >= 2 * TILE * padded && positions <= TILE);
-        // SAFETY: all places are below 32 * padded, of keys and then of values.
-        unsafe {
-            let keys = room.as_mut_ptr();
-            let values = keys.add(TILE * padded);
-            for at in 0..width {
-                let [low, high] = Source::<S>::keys(self, at);
-                S::store(keys.add(at * TILE), low);
-                S::store(keys.add(at * TILE + LANES), high);
-            }
-            for position in 0..positions {
-                let half = &self.halves[position / LANES];
-                for at in (0..width).step_by(LANES) {
-                    let value = half.value::<S>(width, position % LANES, at, (width - at).min(LANES));
-                    S::store(values.add(position * padded + at), value);
-                }
-            }
-            Staged { padded, keys, values }
-        }
-    }
 }
 
 struct Attend<'a> {
     task: &'a Task,
+    /// What this thread may well do next.
+    then: Option<(&'a Task, &'a Sequence<'a>)>,
     sequence: &'a Sequence<'a>,
     shape: &'a Shape,
-    scratch: &'a mut Vec<f32>,
+    scratch: &'a mut Scratch,
     out: Shards<f32>,
     partials: Shards<f32>,
+}
+
+/// Floats of a thread's own memory: a tile of keys or values, and for so many queries the scores of a chunk and two
+/// states.
+fn own_size(shape: &Shape, queries: usize) -> usize {
+    TILE * shape.padded() + queries * (CHUNK + 2 * state_size(shape))
 }
 
 impl Kernel for Attend<'_> {
@@ -528,17 +423,20 @@ impl Kernel for Attend<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Self { task, sequence, shape, scratch, out, partials } = self;
-        let (padded, group) = (shape.padded(), shape.group());
-        let queries = task.rows * group;
-        let states = queries * (padded + 2 * LANES);
-        let needed = 2 * TILE * padded + 2 * states;
-        if scratch.len() < needed {
-            scratch.resize(needed, 0.0);
+        let Self { task, then, sequence, shape, scratch, out, partials } = self;
+        let (padded, group, size) = (shape.padded(), shape.group(), state_size(shape));
+        let Scratch { floats, queries } = scratch;
+        queries.clear();
+        queries.extend((0..task.rows).flat_map(|row| task.queries(row, sequence, shape)));
+        let count = queries.len();
+        let needed = own_size(shape, count);
+        if floats.len() < needed {
+            floats.resize(needed, 0.0);
         }
-        let (room, rest) = scratch.split_at_mut(2 * TILE * padded);
-        let (total, rest) = rest.split_at_mut(states);
-        let chunk_states = &mut rest[..states];
+        let (room, rest) = floats.split_at_mut(TILE * padded);
+        let (scores, rest) = rest.split_at_mut(count * CHUNK);
+        let (total, rest) = rest.split_at_mut(count * size);
+        let states = &mut rest[..count * size];
         let (from, to) = task.sight(sequence, shape);
         let chunks = match task.only {
             Some((chunk, _)) => chunk..chunk + 1,
@@ -546,24 +444,29 @@ impl Kernel for Attend<'_> {
         };
         // SAFETY: features as `Kernel` says; slices are cut to size above and below.
         unsafe {
-            clear::<S>(total, padded);
-            for chunk in chunks {
-                clear::<S>(chunk_states, padded);
-                let (begin, end) = (from.max(chunk * CHUNK), to.min((chunk + 1) * CHUNK));
-                for first in (begin / TILE * TILE..end).step_by(TILE) {
-                    let tile = Tile { task, sequence, shape, first, end: end.min(first + TILE) };
-                    tile.run::<S>(end, room, chunk_states);
-                }
+            for chunk in chunks.clone() {
+                let (first, end) = (from.max(chunk * CHUNK) / LANES * LANES, to.min((chunk + 1) * CHUNK));
+                let next = match (chunk + 1 < chunks.end, then) {
+                    (true, _) => keys_from(task, sequence, shape, end),
+                    (false, Some((task, sequence))) => keys_from(task, sequence, shape, task.begin(sequence, shape)),
+                    (false, None) => Next::default(),
+                };
+                let part = Part { queries, head: task.kv_head, blocks: &sequence.blocks, shape, first, end, next };
+                part.run::<S>(room, scores, states);
                 if let Some((_, place)) = task.only {
-                    partials.get(place, states).copy_from_slice(chunk_states);
+                    partials.get(place, states.len()).copy_from_slice(states);
                     return;
                 }
-                let size = padded + 2 * LANES;
-                for (to, from) in total.chunks_exact_mut(size).zip(chunk_states.chunks_exact(size)) {
+                if chunk == chunks.start {
+                    // The same as joining with nothing.
+                    total.copy_from_slice(states);
+                    continue;
+                }
+                for (to, from) in total.chunks_exact_mut(size).zip(states.chunks_exact(size)) {
                     join::<S>(to, from, padded);
                 }
             }
-            for (query, state) in total.chunks_exact(padded + 2 * LANES).enumerate() {
+            for (query, state) in total.chunks_exact(size).enumerate() {
                 let place = task.out + (query / group * shape.heads + query % group) * shape.width;
                 finish::<S>(state, out.at(place, shape.width), shape);
             }
@@ -571,43 +474,122 @@ impl Kernel for Attend<'_> {
     }
 }
 
-/// The positions from `first` to `end`, 32 at most.
-struct Tile<'a> {
-    task: &'a Task,
-    sequence: &'a Sequence<'a>,
-    shape: &'a Shape,
-    first: usize,
-    end: usize,
+/// Keys of the blocks that come next, [`WIDE`] of them, and a block's bytes: asked for little by little, for
+/// memory is the limit, and many requests at once would make the CPU wait.
+#[derive(Clone, Copy, Default)]
+struct Next {
+    keys: [usize; WIDE],
+    bytes: usize,
 }
 
-impl Tile<'_> {
-    /// Takes all of the task's queries over this tile; `last` is the end of the task's positions.
+fn keys_from(task: &Task, sequence: &Sequence<'_>, shape: &Shape, position: usize) -> Next {
+    let numbers = shape.width * POSITIONS;
+    let start = task.kv_head * numbers;
+    macro_rules! of {
+        ($all:expr, |$block:ident| $keys:expr, $size:expr) => {{
+            let mut keys = [0; WIDE];
+            for (to, $block) in keys.iter_mut().zip($all.keys.get(position / POSITIONS..).unwrap_or(&[])) {
+                *to = $keys.as_ptr().addr() + start * $size;
+            }
+            Next { keys, bytes: numbers * $size }
+        }};
+    }
+    match &sequence.blocks {
+        Blocks::F32(all) => of!(all, |block| block, 4),
+        Blocks::F16(all) => of!(all, |block| block, 2),
+        Blocks::Q8(all) => of!(all, |block| block.0, 1),
+    }
+}
+
+/// A task's positions in a chunk.
+struct Part<'a> {
+    queries: &'a [Query],
+    head: usize,
+    blocks: &'a Blocks<'a>,
+    shape: &'a Shape,
+    /// Begin of a block.
+    first: usize,
+    end: usize,
+    next: Next,
+}
+
+/// One head of a row.
+#[derive(Clone, Copy)]
+struct Query {
+    /// `[width]`
+    numbers: *const f32,
+    /// Positions that it sees.
+    sight: (usize, usize),
+}
+
+/// Some queries of a task.
+#[derive(Clone, Copy)]
+struct Queries<const R: usize> {
+    /// Their numbers, `[width]` each.
+    numbers: [*const f32; R],
+    /// Positions that each of them sees.
+    sight: [(usize, usize); R],
+    /// Positions of the part that some of them see.
+    seen: usize,
+    /// Scores and then weights, `[256]` each.
+    scores: [*mut f32; R],
+    /// The first one's state; others follow.
+    states: *mut f32,
+}
+
+/// Calls `$work` with `$R` for as many queries together as registers allow.
+macro_rules! by_queries {
+    ($S:ty, $queries:expr, |$R:ident, $query:ident| $work:expr) => {{
+        let queries = $queries;
+        let mut $query = 0;
+        while $query < queries {
+            match queries - $query {
+                left if left >= 4 && <$S>::QUERIES == 4 => {
+                    const $R: usize = 4;
+                    $work;
+                    $query += 4;
+                }
+                3 if <$S>::QUERIES == 4 => {
+                    const $R: usize = 3;
+                    $work;
+                    $query += 3;
+                }
+                left if left >= 2 => {
+                    const $R: usize = 2;
+                    $work;
+                    $query += 2;
+                }
+                _ => {
+                    const $R: usize = 1;
+                    $work;
+                    $query += 1;
+                }
+            }
+        }
+    }};
+}
+
+impl Part<'_> {
+    /// Makes the states of all of the task's queries over these positions.
     ///
     /// # Safety
-    /// As [`Simd`] says; the blocks hold the positions, `room` a staged tile, `states` all queries'.
+    /// As [`Simd`] says; the blocks hold the positions, `room` a staged tile, `scores` 256 floats for each query,
+    /// `states` all queries' states.
     #[inline(always)]
-    unsafe fn run<S: Simd>(&self, last: usize, room: &mut [f32], states: &mut [f32]) {
-        let (shape, head, blocks) = (self.shape, self.task.kv_head, &self.sequence.blocks);
-        let few = self.task.rows * shape.group() <= DIRECT && shape.width.is_multiple_of(LANES);
-        // Where a second block is missing, nobody looks at what stands for it.
-        let pair = |first: usize| [first, if last > first + POSITIONS { first + POSITIONS } else { first }];
-        let next = if self.first + TILE < last { self.first + TILE } else { self.first };
-        let [now, next] = [pair(self.first), pair(next)].map(|both| both.map(|position| position / POSITIONS));
+    unsafe fn run<S: Simd>(&self, room: &mut [f32], scores: &mut [f32], states: &mut [f32]) {
+        let (shape, head, block) = (self.shape, self.head, self.first / POSITIONS);
+        let none = (&[][..], &[][..]);
         macro_rules! over {
             ($number:ty, |$index:ident| $half:expr) => {{
-                let half = |$index: usize| $half;
-                let direct = Direct { width: shape.width, halves: now.map(half), next: next.map(half) };
-                // SAFETY: as the caller says.
-                unsafe {
-                    match few {
-                        true => self.all::<S, Direct<$number>>(direct, states),
-                        false => self.all::<S, _>(direct.stage::<S>(self.end - self.first, room), states),
-                    }
+                let mut halves = [Half::<$number>::NONE; BLOCKS];
+                for ($index, half) in (block..self.end.div_ceil(POSITIONS)).zip(&mut halves) {
+                    *half = $half;
                 }
+                // SAFETY: as the caller says.
+                unsafe { self.all::<S, $number>(&halves, room, scores, states) }
             }};
         }
-        let none = (&[][..], &[][..]);
-        match blocks {
+        match self.blocks {
             Blocks::F32(all) => over!(f32, |at| Half::new((all.keys[at], all.values[at]), none, shape, head)),
             Blocks::F16(all) => over!(f16, |at| Half::new((all.keys[at], all.values[at]), none, shape, head)),
             Blocks::Q8(all) => over!(i8, |at| {
@@ -618,172 +600,329 @@ impl Tile<'_> {
     }
 
     /// # Safety
+    /// As for [`Self::run`]; `halves` are those of the positions.
+    #[inline(always)]
+    unsafe fn all<S: Simd, T: Number>(
+        &self,
+        halves: &[Half<T>; BLOCKS],
+        room: &mut [f32],
+        scores: &mut [f32],
+        states: &mut [f32],
+    ) {
+        let (shape, positions) = (self.shape, self.end - self.first);
+        let (width, padded) = (shape.width, shape.padded());
+        let queries = self.queries.len();
+        let (scores, states) = (scores.as_mut_ptr(), states.as_mut_ptr());
+        let (blocks, tile) = (positions.div_ceil(LANES), TILE / LANES);
+        assert!(room.len() >= TILE * padded && blocks <= BLOCKS);
+        // SAFETY: `blocks` halves are there, and the rest as the caller says.
+        unsafe {
+            if queries <= DIRECT && width.is_multiple_of(LANES) {
+                by_queries!(S, queries, |R, query| {
+                    let some = self.queries::<R>(query, scores, states);
+                    self.score::<S, T, R>(&some, halves, 0, blocks, LANES, query == 0);
+                    self.weigh::<S, T, R>(&some, halves);
+                    self.mix::<S, T, R>(&some, halves, 0, blocks, width, query + R >= queries);
+                });
+                return;
+            }
+            let mut staged = [Half::<f32>::NONE; BLOCKS];
+            for first in (0..blocks).step_by(tile) {
+                let last = blocks.min(first + tile);
+                for block in first..last {
+                    staged[block].keys = room.as_ptr().add((block - first) * LANES);
+                    for at in 0..width {
+                        let keys = T::load::<S>(halves[block].keys.add(at * LANES));
+                        S::store(room.as_mut_ptr().add(at * TILE + (block - first) * LANES), keys);
+                    }
+                }
+                by_queries!(S, queries, |R, query| {
+                    let some = self.queries::<R>(query, scores, states);
+                    self.score::<S, f32, R>(&some, &staged, first, last, TILE, false);
+                });
+            }
+            by_queries!(S, queries, |R, query| {
+                let some = self.queries::<R>(query, scores, states);
+                self.weigh::<S, T, R>(&some, halves);
+            });
+            for first in (0..blocks).step_by(tile) {
+                let last = blocks.min(first + tile);
+                for block in first..last {
+                    staged[block].values = room.as_ptr().add((block - first) * LANES * padded);
+                    for row in 0..LANES.min(positions - block * LANES) {
+                        let to = room.as_mut_ptr().add(((block - first) * LANES + row) * padded);
+                        for at in (0..width).step_by(LANES) {
+                            let from = halves[block].values.add(row * width + at);
+                            S::store(to.add(at), load_up_to::<S, T>(from, width - at));
+                        }
+                    }
+                }
+                by_queries!(S, queries, |R, query| {
+                    let some = self.queries::<R>(query, scores, states);
+                    self.mix::<S, f32, R>(&some, &staged, first, last, padded, false);
+                });
+            }
+        }
+    }
+
+    /// Queries `query .. query + R`, with their places in all scores and states.
+    #[inline(always)]
+    fn queries<const R: usize>(&self, query: usize, scores: *mut f32, states: *mut f32) -> Queries<R> {
+        let states = states.wrapping_add(query * state_size(self.shape));
+        let none = std::ptr::null();
+        let mut some = Queries { numbers: [none; R], sight: [(0, 0); R], seen: 0, scores: [scores; R], states };
+        for (index, query) in (query..query + R).enumerate() {
+            let Query { numbers, sight } = self.queries[query];
+            some.numbers[index] = numbers;
+            some.sight[index] = sight;
+            some.scores[index] = scores.wrapping_add(query * CHUNK);
+            some.seen = some.seen.max(sight.1.min(self.end).saturating_sub(self.first));
+        }
+        some
+    }
+
+    /// Scores of the blocks `first .. last`. `stride` lies between numbers of keys; with `ask`, later keys and these
+    /// blocks' values are asked for.
+    ///
+    /// # Safety
     /// As for [`Self::run`].
     #[inline(always)]
-    unsafe fn all<S: Simd, K: Source<S>>(&self, source: K, states: &mut [f32]) {
-        let (queries, mut query) = (self.task.rows * self.shape.group(), 0);
-        while query < queries {
-            let left = queries - query;
-            // SAFETY: as the caller says.
-            unsafe {
-                if left >= S::QUERIES && S::QUERIES == 4 {
-                    self.queries::<S, K, 4>(source, query, states);
-                    query += 4;
-                } else if left == 3 && S::QUERIES == 4 {
-                    self.queries::<S, K, 3>(source, query, states);
-                    query += 3;
-                } else if left >= 2 {
-                    self.queries::<S, K, 2>(source, query, states);
-                    query += 2;
+    unsafe fn score<S: Simd, T: Number, const R: usize>(
+        &self,
+        some: &Queries<R>,
+        halves: &[Half<T>; BLOCKS],
+        first: usize,
+        last: usize,
+        stride: usize,
+        ask: bool,
+    ) {
+        let (mut block, last) = (first, last.min(some.seen.div_ceil(LANES)));
+        // SAFETY: as the caller says.
+        unsafe {
+            while block < last {
+                if S::QUERIES == 4 && last - block >= 4 {
+                    self.score_blocks::<S, T, R, 4>(some, halves, block, stride, ask);
+                    block += 4;
+                } else if last - block >= 2 {
+                    self.score_blocks::<S, T, R, 2>(some, halves, block, stride, ask);
+                    block += 2;
                 } else {
-                    self.queries::<S, K, 1>(source, query, states);
-                    query += 1;
+                    self.score_blocks::<S, T, R, 1>(some, halves, block, stride, ask);
+                    block += 1;
                 }
             }
         }
     }
 
-    /// Takes queries `query .. query + R` (row by row, then by head) over this tile.
-    ///
     /// # Safety
-    /// As for [`Self::run`]; `states` has those queries' states.
+    /// As for [`Self::score`].
     #[inline(always)]
-    unsafe fn queries<S: Simd, K: Source<S>, const R: usize>(&self, source: K, query: usize, states: &mut [f32]) {
-        let Shape { heads, width, .. } = *self.shape;
-        let (group, padded) = (self.shape.group(), self.shape.padded());
-        let size = padded + 2 * LANES;
-        let states = states[query * size..][..R * size].as_mut_ptr();
-        let total = self.sequence.start + self.sequence.rows;
-        // SAFETY: states are [R, size], queries checked by `attend`, and the rest as the caller says.
+    unsafe fn score_blocks<S: Simd, T: Number, const R: usize, const C: usize>(
+        &self,
+        some: &Queries<R>,
+        halves: &[Half<T>; BLOCKS],
+        block: usize,
+        stride: usize,
+        ask: bool,
+    ) {
+        // A line holds so many numbers of a head's keys.
+        let each = LINE / (LANES * size_of::<T>());
+        // SAFETY: blocks from `block` on are there, their keys `width` times `stride` numbers.
         unsafe {
-            let mut q = [self.sequence.queries.as_ptr(); R];
-            let mut sight = [(0, 0); R];
-            for index in 0..R {
-                let row = self.task.first_row + (query + index) / group;
-                let head = self.task.kv_head * group + (query + index) % group;
-                q[index] = q[index].add((row * heads + head) * width);
-                sight[index] = self.shape.sight(self.sequence.start + row, total);
-            }
-            let mut scores = [[S::splat(0.0); 2]; R];
-            for at in 0..width {
-                let [low, high] = source.keys(at);
-                source.fetch_keys(at);
+            let mut sums = [[S::splat(0.0); C]; R];
+            for at in 0..self.shape.width {
+                let mut keys = [S::splat(0.0); C];
+                for column in 0..C {
+                    keys[column] = T::load::<S>(halves[block + column].keys.add(at * stride));
+                }
+                if ask && at % each == 0 {
+                    for column in 0..C {
+                        let place = at * LANES;
+                        // Where there is no such block, the address means nothing, and is only asked for.
+                        let later = halves[(block + column + C) % BLOCKS].keys;
+                        S::prefetch(later.wrapping_add(place).cast());
+                        S::prefetch(halves[block + column].values.wrapping_add(place).cast());
+                    }
+                }
                 for index in 0..R {
-                    let x = S::splat(*q[index].add(at));
-                    scores[index][0] = S::fma(x, low, scores[index][0]);
-                    scores[index][1] = S::fma(x, high, scores[index][1]);
+                    let x = S::splat(*some.numbers[index].add(at));
+                    for column in 0..C {
+                        sums[index][column] = S::fma(x, keys[column], sums[index][column]);
+                    }
                 }
             }
-            let mut weights = [[0f32; TILE]; R];
-            let mut keep = [S::splat(1.0); R];
             for index in 0..R {
-                let state = states.add(index * size + padded);
-                let [low, high] = self.mask::<S>(self.capped::<S>(scores[index]), sight[index]);
-                let most = S::load(state.add(LANES));
-                let greatest = S::max(most, S::splat(S::maximum(S::max(low, high))));
-                keep[index] = S::exp(S::sub(most, greatest));
-                let (low, high) = (S::exp(S::sub(low, greatest)), S::exp(S::sub(high, greatest)));
-                S::store(weights[index].as_mut_ptr(), low);
-                S::store(weights[index].as_mut_ptr().add(LANES), high);
-                S::store(state, S::fma(S::load(state), keep[index], S::add(low, high)));
-                S::store(state.add(LANES), greatest);
+                for column in 0..C {
+                    S::store(some.scores[index].add((block + column) * LANES), sums[index][column]);
+                }
             }
-            let mut at = 0;
+        }
+    }
+
+    /// Makes weights of scores, and the states' sums of weights and greatest scores; empties their sums of values.
+    ///
+    /// # Safety
+    /// As for [`Self::run`].
+    #[inline(always)]
+    unsafe fn weigh<S: Simd, T: Number, const R: usize>(&self, some: &Queries<R>, halves: &[Half<T>; BLOCKS]) {
+        let padded = self.shape.padded();
+        let blocks = some.seen.div_ceil(LANES);
+        // SAFETY: scores and states as the caller says; factors have 16 numbers.
+        unsafe {
+            let scale = S::splat(self.shape.scale);
+            for index in 0..R {
+                let (scores, (from, to)) = (some.scores[index], some.sight[index]);
+                let mut most = S::splat(LOWEST);
+                for block in 0..blocks {
+                    let (place, first) = (scores.add(block * LANES), self.first + block * LANES);
+                    let mut score = S::load(place);
+                    if !halves[block].key_scales.is_null() {
+                        score = S::mul(score, S::load(halves[block].key_scales));
+                    }
+                    score = S::mul(score, scale);
+                    if let Some(cap) = self.shape.soft_cap {
+                        score = soft_cap::<S>(score, cap);
+                    }
+                    if first < from || to < first + LANES {
+                        score = mask::<S>(score, first, from, to);
+                    }
+                    most = S::max(most, score);
+                    S::store(place, score);
+                }
+                let most = S::splat(S::maximum(most));
+                let mut sum = S::splat(0.0);
+                for block in 0..blocks {
+                    let place = scores.add(block * LANES);
+                    let weight = S::exp(S::sub(S::load(place), most));
+                    sum = S::add(sum, weight);
+                    let scales = halves[block].value_scales;
+                    S::store(place, if scales.is_null() { weight } else { S::mul(weight, S::load(scales)) });
+                }
+                let state = some.states.add(index * (padded + 2 * LANES));
+                for at in (0..padded).step_by(LANES) {
+                    S::store(state.add(at), S::splat(0.0));
+                }
+                S::store(state.add(padded), sum);
+                S::store(state.add(padded + LANES), most);
+            }
+        }
+    }
+
+    /// Adds the weighted values of the blocks `first .. last` to the states. `stride` lies between positions of
+    /// values; with `ask`, what comes after this part is asked for.
+    ///
+    /// # Safety
+    /// As for [`Self::run`].
+    #[inline(always)]
+    unsafe fn mix<S: Simd, T: Number, const R: usize>(
+        &self,
+        some: &Queries<R>,
+        halves: &[Half<T>; BLOCKS],
+        first: usize,
+        last: usize,
+        stride: usize,
+        ask: bool,
+    ) {
+        let padded = self.shape.padded();
+        let positions = first * LANES..some.seen.min(last * LANES);
+        let mut at = 0;
+        // SAFETY: as the caller says.
+        unsafe {
             while at < padded {
-                if padded - at >= 4 * LANES {
-                    self.mix::<S, K, R, 4>(source, at, &weights, &keep, states);
+                if S::QUERIES == 4 && padded - at >= 4 * LANES {
+                    self.mix_columns::<S, T, R, 4>(some, halves, positions.clone(), stride, at, ask && at == 0);
                     at += 4 * LANES;
+                } else if padded - at >= 2 * LANES {
+                    self.mix_columns::<S, T, R, 2>(some, halves, positions.clone(), stride, at, ask && at == 0);
+                    at += 2 * LANES;
                 } else {
-                    self.mix::<S, K, R, 1>(source, at, &weights, &keep, states);
+                    self.mix_columns::<S, T, R, 1>(some, halves, positions.clone(), stride, at, ask && at == 0);
                     at += LANES;
                 }
             }
         }
     }
 
-    /// Adds the weighted values' columns `at .. at + 16 C` to the states.
+    /// The same for the columns `at .. at + 16 C`.
     ///
     /// # Safety
-    /// As for [`Self::queries`].
+    /// As for [`Self::mix`].
     #[inline(always)]
-    unsafe fn mix<S: Simd, K: Source<S>, const R: usize, const C: usize>(
+    unsafe fn mix_columns<S: Simd, T: Number, const R: usize, const C: usize>(
         &self,
-        source: K,
+        some: &Queries<R>,
+        halves: &[Half<T>; BLOCKS],
+        positions: Range<usize>,
+        stride: usize,
         at: usize,
-        weights: &[[f32; TILE]; R],
-        keep: &[S::F; R],
-        states: *mut f32,
+        ask: bool,
     ) {
-        let padded = self.shape.padded();
-        let size = padded + 2 * LANES;
-        // SAFETY: columns below `padded` of states and values.
+        let size = state_size(self.shape);
+        // SAFETY: columns below `padded` of states and values, and positions that the blocks hold.
         unsafe {
             let mut sums = [[S::splat(0.0); C]; R];
             for index in 0..R {
                 for column in 0..C {
-                    let place = states.add(index * size + at + column * LANES);
-                    sums[index][column] = S::mul(S::load(place), keep[index]);
+                    sums[index][column] = S::load(some.states.add(index * size + at + column * LANES));
                 }
             }
-            for position in 0..self.end - self.first {
-                let mut row = [S::splat(0.0); C];
+            for position in positions {
+                let row = halves[position / LANES].values.add(position % LANES * stride + at);
+                let mut values = [S::splat(0.0); C];
                 for column in 0..C {
-                    row[column] = source.values(position, at + column * LANES);
-                    source.fetch_values(position, at + column * LANES);
+                    values[column] = T::load::<S>(row.add(column * LANES));
+                }
+                if ask && position * LINE < self.next.bytes {
+                    for keys in self.next.keys {
+                        S::prefetch(std::ptr::without_provenance(keys.wrapping_add(position * LINE)));
+                    }
                 }
                 for index in 0..R {
-                    let weight = S::splat(weights[index][position]);
+                    let weight = S::splat(*some.scores[index].add(position));
                     for column in 0..C {
-                        sums[index][column] = S::fma(weight, row[column], sums[index][column]);
+                        sums[index][column] = S::fma(weight, values[column], sums[index][column]);
                     }
                 }
             }
             for index in 0..R {
                 for column in 0..C {
-                    S::store(states.add(index * size + at + column * LANES), sums[index][column]);
+                    S::store(some.states.add(index * size + at + column * LANES), sums[index][column]);
                 }
             }
         }
     }
+}
 
-    /// # Safety
-    /// As [`Simd`] says.
-    #[inline(always)]
-    unsafe fn capped<S: Simd>(&self, scores: [S::F; 2]) -> [S::F; 2] {
-        // SAFETY: as the caller says.
-        unsafe {
-            let scale = S::splat(self.shape.scale);
-            let [low, high] = [S::mul(scores[0], scale), S::mul(scores[1], scale)];
-            match self.shape.soft_cap {
-                None => [low, high],
-                Some(cap) => [soft_cap::<S>(low, cap), soft_cap::<S>(high, cap)],
-            }
+/// The first numbers at `from`, `count` or 16, then zeros.
+///
+/// # Safety
+/// As [`Simd`] says; so many numbers are there.
+#[inline(always)]
+unsafe fn load_up_to<S: Simd, T: Number>(from: *const T, count: usize) -> S::F {
+    // SAFETY: a short row's numbers are copied first.
+    unsafe {
+        if count >= LANES {
+            return T::load::<S>(from);
         }
+        let mut copy = [T::default(); LANES];
+        std::ptr::copy_nonoverlapping(from, copy.as_mut_ptr(), count);
+        T::load::<S>(copy.as_ptr())
     }
+}
 
-    /// Minus infinity for positions that are not seen, whatever stands there.
-    ///
-    /// # Safety
-    /// As [`Simd`] says.
-    #[inline(always)]
-    unsafe fn mask<S: Simd>(&self, scores: [S::F; 2], (from, to): (usize, usize)) -> [S::F; 2] {
-        if from <= self.first && self.first + TILE <= to {
-            return scores;
-        }
-        let mut seen = [0f32; TILE];
-        let mut mask = [f32::NEG_INFINITY; TILE];
-        for lane in from.max(self.first)..to.min(self.first + TILE) {
-            (seen[lane - self.first], mask[lane - self.first]) = (1.0, 0.0);
-        }
-        let [low, high] = scores;
-        // SAFETY: both have 32 floats.
-        unsafe {
-            let (seen, mask) = (seen.as_ptr(), mask.as_ptr());
-            let low = S::keep_above(low, S::load(seen), 0.0);
-            let high = S::keep_above(high, S::load(seen.add(LANES)), 0.0);
-            [S::add(low, S::load(mask)), S::add(high, S::load(mask.add(LANES)))]
-        }
+/// Minus infinity for those of the positions from `first` on that are not in `from .. to`, whatever stands there.
+///
+/// # Safety
+/// As [`Simd`] says.
+#[inline(always)]
+unsafe fn mask<S: Simd>(score: S::F, first: usize, from: usize, to: usize) -> S::F {
+    let mut seen = [0f32; LANES];
+    let mut mask = [f32::NEG_INFINITY; LANES];
+    for lane in from.max(first)..to.min(first + LANES) {
+        (seen[lane - first], mask[lane - first]) = (1.0, 0.0);
     }
+    // SAFETY: both have 16 floats.
+    unsafe { S::add(S::keep_above(score, S::load(seen.as_ptr()), 0.0), S::load(mask.as_ptr())) }
 }
 
 /// # Safety
@@ -797,7 +936,7 @@ unsafe fn soft_cap<S: Simd>(x: S::F, cap: f32) -> S::F {
 struct Join<'a> {
     join: &'a Joint,
     shape: &'a Shape,
-    scratch: &'a mut Vec<f32>,
+    scratch: &'a mut Scratch,
     out: Shards<f32>,
     partials: Shards<f32>,
 }
@@ -809,10 +948,11 @@ impl Kernel for Join<'_> {
     unsafe fn run<S: Simd>(self) {
         let Self { join: joint, shape, scratch, out, partials } = self;
         let (padded, group, size) = (shape.padded(), shape.group(), state_size(shape));
-        if scratch.len() < size {
-            scratch.resize(size, 0.0);
+        let floats = &mut scratch.floats;
+        if floats.len() < size {
+            floats.resize(size, 0.0);
         }
-        let total = &mut scratch[..size];
+        let total = &mut floats[..size];
         let queries = joint.rows * group;
         // SAFETY: features as `Kernel` says; the first section has ended, and a query's states and
         // outputs are this task's own.

@@ -1,6 +1,7 @@
 //! A weight matrix, packed, and its products.
 
 use std::fmt;
+use std::ops::Range;
 
 use crate::activations::{BLOCK, Tiles};
 use crate::buffer::{Aligned, Shards};
@@ -168,11 +169,17 @@ impl<'a> Section<'a> {
 
     fn run(&self, task: usize) {
         let from = if task == 0 { 0 } else { self.ends[task - 1] };
-        for item in from..self.ends[task] {
-            let (run, place) = (item / self.groups, item % self.groups);
-            let part = self.parts.partition_point(|part| part.first <= place) - 1;
-            let last = self.x.tiles.count.min((run + 1) * self.tiles);
-            self.parts[part].run(place - self.parts[part].first, self.x.tiles, run * self.tiles, last);
+        let (mut run, mut place) = (from / self.groups, from % self.groups);
+        let mut part = self.parts.partition_point(|part| part.first <= place) - 1;
+        for _ in from..self.ends[task] {
+            let tiles = run * self.tiles..self.x.tiles.count.min((run + 1) * self.tiles);
+            self.parts[part].run(place - self.parts[part].first, self.x.tiles, tiles);
+            place += 1;
+            if place == self.groups {
+                (run, place, part) = (run + 1, 0, 0);
+            } else if self.parts.get(part + 1).is_some_and(|next| next.first == place) {
+                part += 1;
+            }
         }
     }
 }
@@ -180,7 +187,7 @@ impl<'a> Section<'a> {
 /// The ends of tasks over so many items: each takes its share of half of what is left, but no fewer than
 /// `least` items.
 fn cut(items: usize, threads: usize, least: usize) -> Vec<usize> {
-    let mut ends = Vec::new();
+    let mut ends = Vec::with_capacity(32);
     let mut at = 0;
     while at < items {
         let share = if threads == 1 { items } else { (items - at) / (2 * threads) };
@@ -201,8 +208,8 @@ impl<'a> Part<'a> {
         Self { linear, first, x: codes, facts, out: Shards::new(out) }
     }
 
-    /// One group times the tiles `first .. last`.
-    fn run(&self, group: usize, tiles: Tiles, first: usize, last: usize) {
+    /// One group times the tiles of a run.
+    fn run(&self, group: usize, tiles: Tiles, Range { start: first, end: last }: Range<usize>) {
         let Linear { kind, n, k, group_bytes, .. } = *self.linear;
         let weights = &self.linear.groups.bytes()[group * group_bytes..][..group_bytes];
         let (columns, steps) = ((n - group * LANES).min(LANES), if kind.is_quantised() { k / BLOCK } else { k });

@@ -6,8 +6,10 @@ use crate::Pool;
 use crate::buffer::Shards;
 use crate::simd::{Kernel, LANES, Simd, load_part, run, store_part};
 
-/// Floats of one task.
+/// Floats of one task: some microseconds of additions,
 const SHARE: usize = 16 * 1024;
+/// and of exponentials.
+const SLOW_SHARE: usize = 4 * 1024;
 
 /// Calls `work` with ranges of whole rows.
 fn by_rows(pool: &Pool, rows: usize, width: usize, work: impl Fn(usize, usize) + Sync) {
@@ -124,10 +126,10 @@ pub fn gelu_tanh_mul(pool: &Pool, gate: &mut [f32], up: &[f32]) {
 
 fn pairwise(pool: &Pool, what: Pairwise, x: &mut [f32], y: &[f32]) {
     assert_eq!(x.len(), y.len(), "two inputs of one length");
-    let len = x.len();
+    let (len, share) = (x.len(), if matches!(what, Pairwise::Add) { SHARE } else { SLOW_SHARE });
     let to = Shards::new(x);
-    pool.run(len.div_ceil(SHARE), |task| {
-        let (at, count) = (task * SHARE, SHARE.min(len - task * SHARE));
+    pool.run(len.div_ceil(share), |task| {
+        let (at, count) = (task * share, share.min(len - task * share));
         // SAFETY: these places are this task's own.
         let x = unsafe { to.get(at, count) };
         run(pool.path(), Pairs { what, x, y: &y[at..at + count] });

@@ -202,8 +202,11 @@ impl KvArena {
 
 /// What `part` finds in the keys and in the values of all blocks.
 fn both<'a, T>(blocks: &[&'a Block], part: impl Fn(&'a Cells) -> Option<T>) -> [Vec<T>; 2] {
-    let keys = blocks.iter().filter_map(|block| part(&block.keys)).collect();
-    [keys, blocks.iter().filter_map(|block| part(&block.values)).collect()]
+    let mut found = [Vec::with_capacity(blocks.len()), Vec::with_capacity(blocks.len())];
+    let [keys, values] = &mut found;
+    keys.extend(blocks.iter().filter_map(|block| part(&block.keys)));
+    values.extend(blocks.iter().filter_map(|block| part(&block.values)));
+    found
 }
 
 fn no_block(id: BlockId) -> candle_core::Error {
@@ -225,6 +228,11 @@ impl Cells {
         let Place { first, step, scale } = place;
         match self {
             Self::F32(cells) => scatter(cells, first, step, from),
+            Self::F16(cells) if step == 1 => {
+                if let Some(to) = cells.get_mut(first..first + from.len()) {
+                    to.convert_from_f32_slice(from);
+                }
+            }
             Self::F16(cells) => {
                 let mut piece = [f16::ZERO; 16];
                 for (at, from) in (first..).step_by(piece.len() * step).zip(from.chunks(piece.len())) {
