@@ -2,13 +2,12 @@
 //!
 //! Softmax is taken online (Milakov and Gimelshein 2018, <https://arxiv.org/abs/1805.02867>; blocked as
 //! in Dao et al. 2022, <https://arxiv.org/abs/2205.14135>). Keys lie turned, so that positions are
-//! lanes; they go by tiles of 32 positions and by chunks of 256; each chunk has a softmax of its own,
-//! and chunks are joined from the left. Tiles and chunks begin at multiples of their size, so the order
-//! of operations for a query depends on its position alone: not on the rows beside it, nor on who works
-//! on what, nor on whether a tile was copied to floats first.
+//! lanes. Positions go by chunks of 256, in three passes: products with keys, weights, and sums of
+//! values; each chunk has a softmax of its own, and chunks are joined from the left. Chunks begin at
+//! multiples of their size, so the order of operations for a query depends on its position alone: not
+//! on the rows beside it, nor on who works on what.
 
 use std::cell::RefCell;
-use std::ops::Range;
 
 use half::f16;
 
@@ -19,18 +18,14 @@ use crate::simd::{Kernel, LANES, Simd, run, store_part};
 
 /// Positions in a block of keys or values: one a lane.
 pub const POSITIONS: usize = LANES;
-/// Blocks that are worked on together.
-const WIDE: usize = 4;
-/// Positions that are copied to floats together.
-const TILE: usize = WIDE * POSITIONS;
+/// Queries that are worked on together, and blocks, at most.
+const TOGETHER: usize = 4;
 /// Positions with a softmax of their own, and the unit of work at depth.
 const CHUNK: usize = 256;
 /// Blocks of a chunk.
 const BLOCKS: usize = CHUNK / POSITIONS;
 /// Queries of one task, about.
 const QUERIES: usize = 64;
-/// So few queries read keys and values where they lie.
-const DIRECT: usize = 8;
 /// Floats of states that wait to be joined, at most: 64 MiB. Beyond, sequences are not cut.
 const MOST_STATES: usize = 16 << 20;
 /// Stands for minus infinity where a difference of two must not be NaN.
@@ -105,7 +100,7 @@ impl Shape {
         self.heads / self.kv_heads
     }
 
-    /// Floats of a staged row.
+    /// Floats of a state's sum of values.
     fn padded(&self) -> usize {
         self.width.next_multiple_of(LANES)
     }
@@ -412,10 +407,9 @@ struct Attend<'a> {
     partials: Shards<f32>,
 }
 
-/// Floats of a thread's own memory: a tile of keys or values, and for so many queries the scores of a chunk and two
-/// states.
+/// Floats of a thread's own memory: the scores of a chunk, and two states of so many queries.
 fn own_size(shape: &Shape, queries: usize) -> usize {
-    TILE * shape.padded() + queries * (CHUNK + 2 * state_size(shape))
+    TOGETHER * CHUNK + queries * 2 * state_size(shape)
 }
 
 impl Kernel for Attend<'_> {
@@ -433,8 +427,7 @@ impl Kernel for Attend<'_> {
         if floats.len() < needed {
             floats.resize(needed, 0.0);
         }
-        let (room, rest) = floats.split_at_mut(TILE * padded);
-        let (scores, rest) = rest.split_at_mut(count * CHUNK);
+        let (scores, rest) = floats.split_at_mut(TOGETHER * CHUNK);
         let (total, rest) = rest.split_at_mut(count * size);
         let states = &mut rest[..count * size];
         let (from, to) = task.sight(sequence, shape);
@@ -452,7 +445,7 @@ impl Kernel for Attend<'_> {
                     (false, None) => Next::default(),
                 };
                 let part = Part { queries, head: task.kv_head, blocks: &sequence.blocks, shape, first, end, next };
-                part.run::<S>(room, scores, states);
+                part.run::<S>(scores, states);
                 if let Some((_, place)) = task.only {
                     partials.get(place, states.len()).copy_from_slice(states);
                     return;
@@ -474,11 +467,11 @@ impl Kernel for Attend<'_> {
     }
 }
 
-/// Keys of the blocks that come next, [`WIDE`] of them, and a block's bytes: asked for little by little, for
+/// Keys of the blocks that come next, [`TOGETHER`] of them, and a block's bytes: asked for little by little, for
 /// memory is the limit, and many requests at once would make the CPU wait.
 #[derive(Clone, Copy, Default)]
 struct Next {
-    keys: [usize; WIDE],
+    keys: [usize; TOGETHER],
     bytes: usize,
 }
 
@@ -487,7 +480,7 @@ fn keys_from(task: &Task, sequence: &Sequence<'_>, shape: &Shape, position: usiz
     let start = task.kv_head * numbers;
     macro_rules! of {
         ($all:expr, |$block:ident| $keys:expr, $size:expr) => {{
-            let mut keys = [0; WIDE];
+            let mut keys = [0; TOGETHER];
             for (to, $block) in keys.iter_mut().zip($all.keys.get(position / POSITIONS..).unwrap_or(&[])) {
                 *to = $keys.as_ptr().addr() + start * $size;
             }
@@ -573,10 +566,10 @@ impl Part<'_> {
     /// Makes the states of all of the task's queries over these positions.
     ///
     /// # Safety
-    /// As [`Simd`] says; the blocks hold the positions, `room` a staged tile, `scores` 256 floats for each query,
-    /// `states` all queries' states.
+    /// As [`Simd`] says; the blocks hold the positions, `scores` 256 floats for each of four queries, `states` all
+    /// queries' states.
     #[inline(always)]
-    unsafe fn run<S: Simd>(&self, room: &mut [f32], scores: &mut [f32], states: &mut [f32]) {
+    unsafe fn run<S: Simd>(&self, scores: &mut [f32], states: &mut [f32]) {
         let (shape, head, block) = (self.shape, self.head, self.first / POSITIONS);
         let none = (&[][..], &[][..]);
         macro_rules! over {
@@ -586,7 +579,7 @@ impl Part<'_> {
                     *half = $half;
                 }
                 // SAFETY: as the caller says.
-                unsafe { self.all::<S, $number>(&halves, room, scores, states) }
+                unsafe { self.all::<S, $number>(&halves, scores, states) }
             }};
         }
         match self.blocks {
@@ -602,70 +595,21 @@ impl Part<'_> {
     /// # Safety
     /// As for [`Self::run`]; `halves` are those of the positions.
     #[inline(always)]
-    unsafe fn all<S: Simd, T: Number>(
-        &self,
-        halves: &[Half<T>; BLOCKS],
-        room: &mut [f32],
-        scores: &mut [f32],
-        states: &mut [f32],
-    ) {
-        let (shape, positions) = (self.shape, self.end - self.first);
-        let (width, padded) = (shape.width, shape.padded());
+    unsafe fn all<S: Simd, T: Number>(&self, halves: &[Half<T>; BLOCKS], scores: &mut [f32], states: &mut [f32]) {
         let queries = self.queries.len();
         let (scores, states) = (scores.as_mut_ptr(), states.as_mut_ptr());
-        let (blocks, tile) = (positions.div_ceil(LANES), TILE / LANES);
-        assert!(room.len() >= TILE * padded && blocks <= BLOCKS);
-        // SAFETY: `blocks` halves are there, and the rest as the caller says.
+        // SAFETY: as the caller says.
         unsafe {
-            if queries <= DIRECT && width.is_multiple_of(LANES) {
-                by_queries!(S, queries, |R, query| {
-                    let some = self.queries::<R>(query, scores, states);
-                    self.score::<S, T, R>(&some, halves, 0, blocks, LANES, query == 0);
-                    self.weigh::<S, T, R>(&some, halves);
-                    self.mix::<S, T, R>(&some, halves, 0, blocks, width, query + R >= queries);
-                });
-                return;
-            }
-            let mut staged = [Half::<f32>::NONE; BLOCKS];
-            for first in (0..blocks).step_by(tile) {
-                let last = blocks.min(first + tile);
-                for block in first..last {
-                    staged[block].keys = room.as_ptr().add((block - first) * LANES);
-                    for at in 0..width {
-                        let keys = T::load::<S>(halves[block].keys.add(at * LANES));
-                        S::store(room.as_mut_ptr().add(at * TILE + (block - first) * LANES), keys);
-                    }
-                }
-                by_queries!(S, queries, |R, query| {
-                    let some = self.queries::<R>(query, scores, states);
-                    self.score::<S, f32, R>(&some, &staged, first, last, TILE, false);
-                });
-            }
             by_queries!(S, queries, |R, query| {
                 let some = self.queries::<R>(query, scores, states);
+                self.score::<S, T, R>(&some, halves, query == 0);
                 self.weigh::<S, T, R>(&some, halves);
+                self.mix::<S, T, R>(&some, halves, query + R >= queries);
             });
-            for first in (0..blocks).step_by(tile) {
-                let last = blocks.min(first + tile);
-                for block in first..last {
-                    staged[block].values = room.as_ptr().add((block - first) * LANES * padded);
-                    for row in 0..LANES.min(positions - block * LANES) {
-                        let to = room.as_mut_ptr().add(((block - first) * LANES + row) * padded);
-                        for at in (0..width).step_by(LANES) {
-                            let from = halves[block].values.add(row * width + at);
-                            S::store(to.add(at), load_up_to::<S, T>(from, width - at));
-                        }
-                    }
-                }
-                by_queries!(S, queries, |R, query| {
-                    let some = self.queries::<R>(query, scores, states);
-                    self.mix::<S, f32, R>(&some, &staged, first, last, padded, false);
-                });
-            }
         }
     }
 
-    /// Queries `query .. query + R`, with their places in all scores and states.
+    /// Queries `query .. query + R`, with their places in all states.
     #[inline(always)]
     fn queries<const R: usize>(&self, query: usize, scores: *mut f32, states: *mut f32) -> Queries<R> {
         let states = states.wrapping_add(query * state_size(self.shape));
@@ -675,14 +619,13 @@ impl Part<'_> {
             let Query { numbers, sight } = self.queries[query];
             some.numbers[index] = numbers;
             some.sight[index] = sight;
-            some.scores[index] = scores.wrapping_add(query * CHUNK);
+            some.scores[index] = scores.wrapping_add(index * CHUNK);
             some.seen = some.seen.max(sight.1.min(self.end).saturating_sub(self.first));
         }
         some
     }
 
-    /// Scores of the blocks `first .. last`. `stride` lies between numbers of keys; with `ask`, later keys and these
-    /// blocks' values are asked for.
+    /// Products with keys. With `ask`, later keys and the values are asked for.
     ///
     /// # Safety
     /// As for [`Self::run`].
@@ -691,23 +634,20 @@ impl Part<'_> {
         &self,
         some: &Queries<R>,
         halves: &[Half<T>; BLOCKS],
-        first: usize,
-        last: usize,
-        stride: usize,
         ask: bool,
     ) {
-        let (mut block, last) = (first, last.min(some.seen.div_ceil(LANES)));
+        let (mut block, last) = (0, some.seen.div_ceil(LANES));
         // SAFETY: as the caller says.
         unsafe {
             while block < last {
                 if S::QUERIES == 4 && last - block >= 4 {
-                    self.score_blocks::<S, T, R, 4>(some, halves, block, stride, ask);
+                    self.score_blocks::<S, T, R, 4>(some, halves, block, ask);
                     block += 4;
                 } else if last - block >= 2 {
-                    self.score_blocks::<S, T, R, 2>(some, halves, block, stride, ask);
+                    self.score_blocks::<S, T, R, 2>(some, halves, block, ask);
                     block += 2;
                 } else {
-                    self.score_blocks::<S, T, R, 1>(some, halves, block, stride, ask);
+                    self.score_blocks::<S, T, R, 1>(some, halves, block, ask);
                     block += 1;
                 }
             }
@@ -722,18 +662,17 @@ impl Part<'_> {
         some: &Queries<R>,
         halves: &[Half<T>; BLOCKS],
         block: usize,
-        stride: usize,
         ask: bool,
     ) {
         // A line holds so many numbers of a head's keys.
         let each = LINE / (LANES * size_of::<T>());
-        // SAFETY: blocks from `block` on are there, their keys `width` times `stride` numbers.
+        // SAFETY: blocks from `block` on are there, their keys `width` times 16 numbers.
         unsafe {
             let mut sums = [[S::splat(0.0); C]; R];
             for at in 0..self.shape.width {
                 let mut keys = [S::splat(0.0); C];
                 for column in 0..C {
-                    keys[column] = T::load::<S>(halves[block + column].keys.add(at * stride));
+                    keys[column] = T::load::<S>(halves[block + column].keys.add(at * LANES));
                 }
                 if ask && at % each == 0 {
                     for column in 0..C {
@@ -759,7 +698,7 @@ impl Part<'_> {
         }
     }
 
-    /// Makes weights of scores, and the states' sums of weights and greatest scores; empties their sums of values.
+    /// Makes weights of scores, and the states' sums of weights and greatest scores.
     ///
     /// # Safety
     /// As for [`Self::run`].
@@ -799,78 +738,62 @@ impl Part<'_> {
                     S::store(place, if scales.is_null() { weight } else { S::mul(weight, S::load(scales)) });
                 }
                 let state = some.states.add(index * (padded + 2 * LANES));
-                for at in (0..padded).step_by(LANES) {
-                    S::store(state.add(at), S::splat(0.0));
-                }
                 S::store(state.add(padded), sum);
                 S::store(state.add(padded + LANES), most);
             }
         }
     }
 
-    /// Adds the weighted values of the blocks `first .. last` to the states. `stride` lies between positions of
-    /// values; with `ask`, what comes after this part is asked for.
+    /// Adds the weighted values to the states. With `ask`, what comes after this part is asked for.
     ///
     /// # Safety
     /// As for [`Self::run`].
     #[inline(always)]
-    unsafe fn mix<S: Simd, T: Number, const R: usize>(
-        &self,
-        some: &Queries<R>,
-        halves: &[Half<T>; BLOCKS],
-        first: usize,
-        last: usize,
-        stride: usize,
-        ask: bool,
-    ) {
-        let padded = self.shape.padded();
-        let positions = first * LANES..some.seen.min(last * LANES);
-        let mut at = 0;
+    unsafe fn mix<S: Simd, T: Number, const R: usize>(&self, some: &Queries<R>, halves: &[Half<T>; BLOCKS], ask: bool) {
+        let (width, mut at) = (self.shape.width, 0);
         // SAFETY: as the caller says.
         unsafe {
-            while at < padded {
-                if S::QUERIES == 4 && padded - at >= 4 * LANES {
-                    self.mix_columns::<S, T, R, 4>(some, halves, positions.clone(), stride, at, ask && at == 0);
+            while at < width {
+                let ask = ask && at == 0;
+                if S::QUERIES == 4 && width - at >= 4 * LANES {
+                    self.mix_columns::<S, T, R, 4, false>(some, halves, at, ask);
                     at += 4 * LANES;
-                } else if padded - at >= 2 * LANES {
-                    self.mix_columns::<S, T, R, 2>(some, halves, positions.clone(), stride, at, ask && at == 0);
+                } else if width - at >= 2 * LANES {
+                    self.mix_columns::<S, T, R, 2, false>(some, halves, at, ask);
                     at += 2 * LANES;
+                } else if width - at >= LANES {
+                    self.mix_columns::<S, T, R, 1, false>(some, halves, at, ask);
+                    at += LANES;
                 } else {
-                    self.mix_columns::<S, T, R, 1>(some, halves, positions.clone(), stride, at, ask && at == 0);
+                    self.mix_columns::<S, T, R, 1, true>(some, halves, at, ask);
                     at += LANES;
                 }
             }
         }
     }
 
-    /// The same for the columns `at .. at + 16 C`.
+    /// The same for the columns `at .. at + 16 C`, or, if `SHORT`, for the last few.
     ///
     /// # Safety
     /// As for [`Self::mix`].
     #[inline(always)]
-    unsafe fn mix_columns<S: Simd, T: Number, const R: usize, const C: usize>(
+    unsafe fn mix_columns<S: Simd, T: Number, const R: usize, const C: usize, const SHORT: bool>(
         &self,
         some: &Queries<R>,
         halves: &[Half<T>; BLOCKS],
-        positions: Range<usize>,
-        stride: usize,
         at: usize,
         ask: bool,
     ) {
-        let size = state_size(self.shape);
-        // SAFETY: columns below `padded` of states and values, and positions that the blocks hold.
+        let (size, width) = (state_size(self.shape), self.shape.width);
+        // SAFETY: columns of states and values, and positions that the blocks hold.
         unsafe {
             let mut sums = [[S::splat(0.0); C]; R];
-            for index in 0..R {
-                for column in 0..C {
-                    sums[index][column] = S::load(some.states.add(index * size + at + column * LANES));
-                }
-            }
-            for position in positions {
-                let row = halves[position / LANES].values.add(position % LANES * stride + at);
+            for position in 0..some.seen {
+                let row = halves[position / LANES].values.add(position % LANES * width + at);
                 let mut values = [S::splat(0.0); C];
                 for column in 0..C {
-                    values[column] = T::load::<S>(row.add(column * LANES));
+                    let from = row.add(column * LANES);
+                    values[column] = if SHORT { load_some::<S, T>(from, width - at) } else { T::load::<S>(from) };
                 }
                 if ask && position * LINE < self.next.bytes {
                     for keys in self.next.keys {
@@ -893,19 +816,16 @@ impl Part<'_> {
     }
 }
 
-/// The first numbers at `from`, `count` or 16, then zeros.
+/// The first `count` numbers at `from`, fewer than 16, then zeros.
 ///
 /// # Safety
 /// As [`Simd`] says; so many numbers are there.
 #[inline(always)]
-unsafe fn load_up_to<S: Simd, T: Number>(from: *const T, count: usize) -> S::F {
-    // SAFETY: a short row's numbers are copied first.
+unsafe fn load_some<S: Simd, T: Number>(from: *const T, count: usize) -> S::F {
+    let mut copy = [T::default(); LANES];
+    // SAFETY: so many numbers are there, and no more are taken than the copy holds.
     unsafe {
-        if count >= LANES {
-            return T::load::<S>(from);
-        }
-        let mut copy = [T::default(); LANES];
-        std::ptr::copy_nonoverlapping(from, copy.as_mut_ptr(), count);
+        std::ptr::copy_nonoverlapping(from, copy.as_mut_ptr(), count.min(LANES));
         T::load::<S>(copy.as_ptr())
     }
 }
