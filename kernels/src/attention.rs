@@ -121,7 +121,7 @@ pub fn attend_bytes(threads: usize, shape: &Shape, rows: usize, depth: usize) ->
     let cut = (6 * threads * queries).min(rows * shape.heads) * depth.div_ceil(CHUNK) * state;
     let own = threads * own_size(shape, queries);
     let tasks = rows * shape.kv_heads * size_of::<Task>() + rows * size_of::<Sequence<'_>>();
-    size_of::<f32>() * (cut.min(MOST_STATES) + own) + 2 * tasks
+    size_of::<f32>() * (cut.min(MOST_STATES) + own) + 2 * (tasks + threads * queries * size_of::<Query>())
 }
 
 /// Rows of a task where so many heads share keys and values.
@@ -275,16 +275,6 @@ impl Task {
 /// (16 times) the greatest score.
 fn state_size(shape: &Shape) -> usize {
     shape.padded() + 2 * LANES
-}
-
-/// # Safety
-/// As [`Simd`] says; `states` holds whole states.
-#[inline(always)]
-unsafe fn clear<S: Simd>(states: &mut [f32], padded: usize) {
-    for state in states.chunks_exact_mut(padded + 2 * LANES) {
-        state[..padded + LANES].fill(0.0);
-        state[padded + LANES..].fill(LOWEST);
-    }
 }
 
 /// Adds the state `from` to the state `to`, of the positions before.
@@ -874,14 +864,16 @@ impl Kernel for Join<'_> {
         }
         let total = &mut floats[..size];
         let queries = joint.rows * group;
-        // SAFETY: features as `Kernel` says; the first section has ended, and a query's states and
-        // outputs are this task's own.
+        // SAFETY: the first section has ended, and a query's states are this task's own.
+        let state = |chunk: usize, query: usize| unsafe {
+            &*partials.get(joint.states + (chunk * queries + query) * size, size)
+        };
+        // SAFETY: features as `Kernel` says, and a query's outputs are this task's own.
         unsafe {
             for query in 0..queries {
-                clear::<S>(total, padded);
-                for chunk in 0..joint.chunks {
-                    let state = partials.get(joint.states + (chunk * queries + query) * size, size);
-                    join::<S>(total, state, padded);
+                total.copy_from_slice(state(0, query));
+                for chunk in 1..joint.chunks {
+                    join::<S>(total, state(chunk, query), padded);
                 }
                 let place = joint.out + (query / group * shape.heads + query % group) * shape.width;
                 finish::<S>(total, out.at(place, shape.width), shape);
