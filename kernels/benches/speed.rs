@@ -71,10 +71,10 @@ impl Model {
             let input = Activations::new(pool, &x[..m * width], m, width);
             let mut three =
                 [(&layer.q, &mut q[..m * WIDTH]), (&layer.k, &mut k[..m * KV]), (&layer.v, &mut v[..m * KV])];
-            apply_all(pool, &input, &mut three);
+            apply_all(&input, &mut three);
             layer.o.forward(pool, &x[..m * width], m, &mut o[..m * WIDTH]);
             let input = Activations::new(pool, &x[..m * width], m, width);
-            apply_all(pool, &input, &mut [(&layer.gate, &mut gate[..m * INNER]), (&layer.up, &mut up[..m * INNER])]);
+            apply_all(&input, &mut [(&layer.gate, &mut gate[..m * INNER]), (&layer.up, &mut up[..m * INNER])]);
             layer.down.forward(pool, &x[..m * INNER], m, &mut down[..m * WIDTH]);
         }
         let mut out = std::mem::take(gate);

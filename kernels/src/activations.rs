@@ -16,7 +16,7 @@ pub(crate) const BLOCK: usize = 32;
 /// Fewer blocks than this are made by one thread: they take about two microseconds.
 const FEW: usize = 500;
 
-/// Rows of activations `[m, k]`, for several matrices.
+/// Rows of activations `[m, k]`, for several matrices, whose products run on the same pool.
 ///
 /// Integers are made at the first matrix that wants them, once: each block of 32 becomes 8-bit
 /// integers with an f32 scale, `max |x| / 127`. A number that is not finite makes all outputs of its
@@ -26,7 +26,7 @@ pub struct Activations<'a> {
     pub(crate) x: &'a [f32],
     pub(crate) tiles: Tiles,
     k: usize,
-    pool: &'a Pool,
+    pub(crate) pool: &'a Pool,
     quantised: OnceLock<Quantised>,
     floats: OnceLock<Vec<f32>>,
 }

@@ -98,15 +98,7 @@ impl Linear {
     /// # Panics
     /// Where a length is another.
     pub fn forward(&self, pool: &Pool, x: &[f32], m: usize, out: &mut [f32]) {
-        self.apply(pool, &Activations::new(pool, x, m, self.k), out);
-    }
-
-    /// The same for activations that several matrices share.
-    ///
-    /// # Panics
-    /// Where a length is another.
-    pub fn apply(&self, pool: &Pool, x: &Activations<'_>, out: &mut [f32]) {
-        apply_all(pool, x, &mut [(self, out)]);
+        apply_all(&Activations::new(pool, x, m, self.k), &mut [(self, out)]);
     }
 }
 
@@ -115,9 +107,9 @@ impl Linear {
 ///
 /// # Panics
 /// Where a length is another.
-pub fn apply_all(pool: &Pool, x: &Activations<'_>, products: &mut [(&Linear, &mut [f32])]) {
-    let section = Section::new(pool, x, products);
-    pool.run(section.ends.len(), |task| section.run(task));
+pub fn apply_all(x: &Activations<'_>, products: &mut [(&Linear, &mut [f32])]) {
+    let section = Section::new(x, products);
+    x.pool.run(section.ends.len(), |task| section.run(task));
 }
 
 /// All groups of all matrices, times runs of tiles: the groups for the first run, then for the second,
@@ -147,7 +139,7 @@ struct Part<'a> {
 unsafe impl Sync for Part<'_> {}
 
 impl<'a> Section<'a> {
-    fn new(pool: &Pool, x: &'a Activations<'a>, products: &'a mut [(&Linear, &mut [f32])]) -> Self {
+    fn new(x: &'a Activations<'a>, products: &'a mut [(&Linear, &mut [f32])]) -> Self {
         let mut parts = Vec::with_capacity(products.len());
         let (mut groups, mut cost, mut row_bytes) = (0, 0, 1);
         for (linear, out) in products.iter_mut() {
@@ -163,7 +155,7 @@ impl<'a> Section<'a> {
         let runs = x.tiles.count.div_ceil(most);
         let tiles = x.tiles.count.div_ceil(runs.max(1));
         let least = TASK / cost.max(x.k() * LANES * tiles * x.tiles.most() / PRODUCTS).max(1);
-        let ends = cut(groups * runs, pool.threads(), least.max(1));
+        let ends = cut(groups * runs, x.pool.threads(), least.max(1));
         Self { x, parts, groups, tiles, ends }
     }
 

@@ -143,7 +143,7 @@ fn matrices_share_activations() {
         let [mut a, mut b, mut c] = matrices.each_ref().map(|matrix| vec![0f32; m * matrix.n()]);
         let activations = Activations::new(&pool, &x, m, k);
         let [first, second, third] = &matrices;
-        apply_all(&pool, &activations, &mut [(first, &mut a), (second, &mut b), (third, &mut c)]);
+        apply_all(&activations, &mut [(first, &mut a), (second, &mut b), (third, &mut c)]);
         for (matrix, out) in matrices.iter().zip([a, b, c]) {
             let mut alone = vec![0f32; out.len()];
             matrix.forward(&pool, &x, m, &mut alone);

@@ -91,7 +91,7 @@ impl Linear {
             }
         }
         if !packed.is_empty() {
-            apply_all(pool, &Activations::new(pool, x, m, k), &mut packed);
+            apply_all(&Activations::new(pool, x, m, k), &mut packed);
         }
         all.iter_mut().for_each(|(one, out)| one.add_bias(out));
         Ok(())
