@@ -3,10 +3,8 @@
 //! A round is what is guessed for one answer before one check: some steps of the draft network, of
 //! whose tokens those that are likely enough are checked.
 
-use super::pace::Prices;
+use super::pace::{Prices, blend};
 
-/// How much the newest measurement counts in a cost.
-const NEWEST_COST: f64 = 0.2;
 /// How much the newest round counts in what is known of its answer, and of all answers.
 const NEWEST_ROUND: f64 = 0.1;
 const NEWEST_OF_ALL: f64 = 0.02;
@@ -52,9 +50,6 @@ impl Costs {
     /// A step of so many tokens took so long.
     pub fn measure(&mut self, tokens: usize, took: f64, prices: &Prices) {
         let known = self.known(prices);
-        let blend = |mean: &mut Option<f64>, new: f64| {
-            *mean = Some(mean.map_or(new, |old| old + (new - old) * NEWEST_COST));
-        };
         match tokens {
             0 => {}
             1 => blend(&mut self.first, took),

@@ -12,7 +12,7 @@ const STRETCH: f64 = 2.5;
 /// Where more wait for their first token than for their next, the prompts' part of a step may be longer
 /// by that ratio, up to this: a crowd that arrives together is served sooner, and then all at once.
 const CROWD: f64 = 4.;
-/// How much the newest step counts.
+/// How much the newest measurement counts.
 const NEWEST: f64 = 0.2;
 /// Below this, prompts would never come to their end.
 const LEAST: usize = 16;
@@ -122,7 +122,8 @@ impl Pace {
     }
 }
 
-fn blend(mean: &mut Option<f64>, new: f64) {
+/// Takes a new measurement into a mean of those of late.
+pub(super) fn blend(mean: &mut Option<f64>, new: f64) {
     *mean = Some(mean.map_or(new, |old| old + (new - old) * NEWEST));
 }
 
