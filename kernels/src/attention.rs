@@ -12,8 +12,7 @@ use std::cell::RefCell;
 use half::f16;
 
 use crate::Pool;
-use crate::buffer::Shards;
-use crate::gemm::LINE;
+use crate::buffer::{LINE, Shards};
 use crate::simd::{Kernel, LANES, Simd, run, store_part};
 
 /// Positions in a block of keys or values: one a lane.

@@ -1,31 +1,35 @@
 //! Bytes that start at a cache line.
 
-/// A zeroed run of bytes, aligned to 64, its length rounded up to a multiple of that.
-pub(crate) struct Aligned {
-    lines: Vec<Line>,
-}
+/// Bytes of a cache line.
+pub(crate) const LINE: usize = 64;
 
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
+/// A zeroed run of bytes, aligned to 64, its length rounded up to a multiple of that. The system gives
+/// zeroed pages when they are first touched, so that whoever fills them in several threads shares that too.
+pub(crate) struct Aligned {
+    bytes: Vec<u8>,
+    /// Those before the alignment.
+    skip: usize,
+    len: usize,
+}
 
 impl Aligned {
     pub fn zeroed(bytes: usize) -> Self {
-        Self { lines: vec![Line([0; 64]); bytes.div_ceil(64)] }
+        let len = bytes.next_multiple_of(LINE);
+        let bytes = vec![0; len + LINE];
+        let skip = bytes.as_ptr().align_offset(LINE).min(LINE);
+        Self { bytes, skip, len }
     }
 
     pub fn len(&self) -> usize {
-        self.lines.len() * 64
+        self.len
     }
 
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: a line is 64 bytes without padding, and lines lie side by side.
-        unsafe { std::slice::from_raw_parts(self.lines.as_ptr().cast(), self.len()) }
+        &self.bytes[self.skip..self.skip + self.len]
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; every pattern of bytes is a line.
-        unsafe { std::slice::from_raw_parts_mut(self.lines.as_mut_ptr().cast(), self.len()) }
+        &mut self.bytes[self.skip..self.skip + self.len]
     }
 }
 

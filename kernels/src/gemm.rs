@@ -4,7 +4,8 @@
 //! integers (exact in any order) within a block. So a row gives the same bits in any batch.
 
 use crate::activations::Tiles;
-use crate::kind::Kind;
+use crate::buffer::LINE;
+use crate::kind::{Kind, NONLINEAR};
 use crate::pack::Layout;
 use crate::simd::{Kernel, LANES, Simd, store_part};
 
@@ -20,79 +21,108 @@ pub(crate) trait Format {
     const HALVES: bool = false;
     /// Codes are signed bytes.
     const SIGNED: bool = false;
+    /// Nibbles are places in this table.
+    const TABLE: Option<&'static [i8; 16]> = None;
 
-    /// The scales of a tile (of each half), and its minimum.
+    /// The scales and the minima of a tile's halves; those of the second are used with `HALVES` only.
     ///
     /// # Safety
     /// As [`Simd`] says; `head` and `tile` point into a group.
     #[inline(always)]
-    unsafe fn scales<S: Simd>(head: (S::F, S::F), _tile: *const u8) -> ([S::F; 2], S::F) {
-        ([head.0, head.0], head.1)
+    unsafe fn scales<S: Simd>(head: (S::F, S::F), _tile: *const u8) -> ([S::F; 2], [S::F; 2]) {
+        ([head.0; 2], [head.1; 2])
     }
 }
 
 macro_rules! format {
-    ($name:ident, $kind:ident $(, $constant:ident = $value:expr)*) => {
-        pub(crate) struct $name;
-        impl Format for $name {
-            const KIND: Kind = Kind::$kind;
-            $(format!(@ $constant $value);)*
-        }
-    };
-    (@ OFFSET $value:expr) => { const OFFSET: u32 = $value; };
-    (@ MINIMUM $value:expr) => { const MINIMUM: bool = $value; };
-    (@ SIGNED $value:expr) => { const SIGNED: bool = $value; };
-}
-
-format!(Q8_0, Q8_0, SIGNED = true);
-format!(Q4_0, Q4_0, OFFSET = 3);
-format!(Q4_1, Q4_1, MINIMUM = true);
-format!(Q5_0, Q5_0, OFFSET = 4);
-format!(Q5_1, Q5_1, MINIMUM = true);
-
-/// Q4_K and Q5_K: byte scales of the scale and of the minimum.
-macro_rules! k_format {
-    ($name:ident) => {
+    ($name:ident $(, $constant:ident: $type:ty = $value:expr)*) => {
         pub(crate) struct $name;
         impl Format for $name {
             const KIND: Kind = Kind::$name;
-            const MINIMUM: bool = true;
+            $(const $constant: $type = $value;)*
+        }
+    };
+}
+
+format!(Q8_0, SIGNED: bool = true);
+format!(Q4_0, OFFSET: u32 = 3);
+format!(Q4_1, MINIMUM: bool = true);
+format!(Q5_0, OFFSET: u32 = 4);
+format!(Q5_1, MINIMUM: bool = true);
+format!(IQ4NL, SIGNED: bool = true, TABLE: Option<&'static [i8; 16]> = Some(&NONLINEAR));
+
+/// Kinds with scales of scales in each tile.
+macro_rules! k_format {
+    ($name:ident, $scales:ident $(, $constant:ident: $type:ty = $value:expr)*) => {
+        pub(crate) struct $name;
+        impl Format for $name {
+            const KIND: Kind = Kind::$name;
+            $(const $constant: $type = $value;)*
 
             #[inline(always)]
-            unsafe fn scales<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F; 2], S::F) {
-                // SAFETY: a tile begins with 32 bytes of scales; features as `Simd` says.
-                unsafe {
-                    let scale = S::mul(head.0, S::load_u8(tile));
-                    let minimum = S::mul(head.1, S::load_u8(tile.add(LANES)));
-                    ([scale, scale], S::sub(S::splat(0.0), minimum))
-                }
+            unsafe fn scales<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F; 2], [S::F; 2]) {
+                // SAFETY: a tile begins with its scales; features as `Simd` says.
+                unsafe { $scales::<S>(head, tile) }
             }
         }
     };
 }
 
-k_format!(Q4K);
-k_format!(Q5K);
+k_format!(Q2K, nibble_scales, MINIMUM: bool = true, HALVES: bool = true);
+k_format!(Q3K, two_scales, OFFSET: u32 = 2, HALVES: bool = true);
+k_format!(Q4K, scale_and_minimum, MINIMUM: bool = true);
+k_format!(Q5K, scale_and_minimum, MINIMUM: bool = true);
+k_format!(Q6K, two_scales, OFFSET: u32 = 5, HALVES: bool = true);
+k_format!(IQ4XS, one_scale, SIGNED: bool = true, TABLE: Option<&'static [i8; 16]> = Some(&NONLINEAR));
 
-pub(crate) struct Q6K;
+/// A byte for the scale of the scale.
+///
+/// # Safety
+/// As [`Format::scales`] says; the others as well.
+#[inline(always)]
+unsafe fn one_scale<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F; 2], [S::F; 2]) {
+    // SAFETY: the tile begins with 16 bytes of scales.
+    unsafe { ([S::mul(head.0, S::load_i8(tile.cast())); 2], [head.1; 2]) }
+}
 
-impl Format for Q6K {
-    const KIND: Kind = Kind::Q6K;
-    const OFFSET: u32 = 5;
-    const HALVES: bool = true;
-
-    #[inline(always)]
-    unsafe fn scales<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F; 2], S::F) {
-        // SAFETY: a tile begins with 32 bytes of scales; features as `Simd` says.
-        unsafe {
-            let tile = tile.cast::<i8>();
-            let (first, second) = (S::load_i8(tile), S::load_i8(tile.add(LANES)));
-            ([S::mul(head.0, first), S::mul(head.0, second)], head.1)
-        }
+/// A byte for each half's.
+#[inline(always)]
+unsafe fn two_scales<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F; 2], [S::F; 2]) {
+    // SAFETY: the tile begins with 32 bytes of scales.
+    unsafe {
+        let (first, second) = (S::load_i8(tile.cast()), S::load_i8(tile.add(LANES).cast()));
+        ([S::mul(head.0, first), S::mul(head.0, second)], [head.1; 2])
     }
 }
 
-/// Units `j` and `j + 4` of a tile as bytes.
+/// A byte for the scale's and one for the minimum's, which is taken off.
+#[inline(always)]
+unsafe fn scale_and_minimum<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F; 2], [S::F; 2]) {
+    // SAFETY: the tile begins with 32 bytes of scales and minima.
+    unsafe {
+        let minimum = S::mul(head.1, S::load_u8(tile.add(LANES)));
+        ([S::mul(head.0, S::load_u8(tile)); 2], [S::sub(S::splat(0.0), minimum); 2])
+    }
+}
+
+/// A byte for each half: four bits for the scale's, and above them four for the minimum's.
+#[inline(always)]
+unsafe fn nibble_scales<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F; 2], [S::F; 2]) {
+    // SAFETY: the tile begins with 32 such bytes.
+    unsafe {
+        let both = [S::load_u8(tile), S::load_u8(tile.add(LANES))];
+        let [mut scales, mut minima] = [both; 2];
+        for half in 0..2 {
+            // The upper bits, since (byte - 7.5) / 16 is never half-way between two integers.
+            let above = S::nearest(S::mul(S::sub(both[half], S::splat(7.5)), S::splat(0.0625)));
+            scales[half] = S::mul(head.0, S::fma(above, S::splat(-16.0), both[half]));
+            minima[half] = S::mul(head.1, S::sub(S::splat(0.0), above));
+        }
+        (scales, minima)
+    }
+}
+
+/// Units `j` and `j + 4` of a tile as bytes: the weights `4j ..` and `16 + 4j ..` of each row.
 ///
 /// # Safety
 /// As [`Simd`] says; `tile` points to a tile of the format.
@@ -103,13 +133,22 @@ unsafe fn units<S: Simd, F: Format>(tile: *const u8, j: usize) -> (S::B, S::B) {
     unsafe {
         let high = tile.add(layout.scales);
         let low = high.add(layout.high);
-        if layout.low == 512 {
-            return (S::load_bytes(low.add(j * 64)), S::load_bytes(low.add((j + 4) * 64)));
+        let (a, b, next) = match layout.low {
+            512 => (S::load_bytes(low.add(j * 64)), S::load_bytes(low.add((j + 4) * 64)), 0),
+            256 => {
+                let both = S::load_bytes(low.add(j * 64));
+                (S::low_nibbles(both), S::high_nibbles(both), 16)
+            }
+            _ => {
+                let four = S::load_bytes(low.add(j % 2 * 64));
+                (S::pair(four, j / 2), S::pair(four, 2 + j / 2), 4)
+            }
+        };
+        if let Some(table) = F::TABLE {
+            return (S::look_up(a, table), S::look_up(b, table));
         }
-        let both = S::load_bytes(low.add(j * 64));
-        let (a, b) = (S::low_nibbles(both), S::high_nibbles(both));
         match layout.high {
-            64 => (S::add_bit(a, high.add(j * 8)), S::add_bit(b, high.add((j + 4) * 8))),
+            64 => (S::add_bit(a, high.add(j * 8), next), S::add_bit(b, high.add((j + 4) * 8), next)),
             128 => {
                 let pairs = S::load_bytes(high.add(j % 2 * 64));
                 (S::add_pair(a, pairs, j / 2), S::add_pair(b, pairs, 2 + j / 2))
@@ -189,9 +228,6 @@ impl Fetch {
     }
 }
 
-/// Bytes of a cache line.
-pub(crate) const LINE: usize = 64;
-
 /// A tile at work.
 #[derive(Clone, Copy)]
 struct Rows {
@@ -234,7 +270,7 @@ impl Block {
                         S::prefetch(ask);
                         ask = ask.wrapping_add(LINE);
                     }
-                    let (scales, minimum) = F::scales::<S>(head, weights);
+                    let (scales, minima) = F::scales::<S>(head, weights);
                     let mut first = [S::splat_int(0); R];
                     let mut second = [S::splat_int(0); R];
                     if F::OFFSET > 0 || biased {
@@ -262,8 +298,14 @@ impl Block {
                         if F::HALVES {
                             sums[row] = S::fma(S::float(second[row]), S::mul(scales[1], scale), sums[row]);
                         }
-                        if F::MINIMUM {
-                            sums[row] = S::fma(minimum, S::splat(*facts.add(R + row)), sums[row]);
+                        if F::MINIMUM && F::HALVES {
+                            for half in 0..2 {
+                                let less = facts.add((2 + half) * R + row).cast::<i32>().read();
+                                let sum = *facts.add(row) * less.wrapping_neg() as f32;
+                                sums[row] = S::fma(minima[half], S::splat(sum), sums[row]);
+                            }
+                        } else if F::MINIMUM {
+                            sums[row] = S::fma(minima[0], S::splat(*facts.add(R + row)), sums[row]);
                         }
                     }
                     weights = weights.add(layout.tile());
@@ -310,9 +352,13 @@ impl Block {
                 Kind::Q4_1 => self.quantised::<S, Q4_1, R>(rows),
                 Kind::Q5_0 => self.quantised::<S, Q5_0, R>(rows),
                 Kind::Q5_1 => self.quantised::<S, Q5_1, R>(rows),
+                Kind::IQ4NL => self.quantised::<S, IQ4NL, R>(rows),
+                Kind::Q2K => self.quantised::<S, Q2K, R>(rows),
+                Kind::Q3K => self.quantised::<S, Q3K, R>(rows),
                 Kind::Q4K => self.quantised::<S, Q4K, R>(rows),
                 Kind::Q5K => self.quantised::<S, Q5K, R>(rows),
                 Kind::Q6K => self.quantised::<S, Q6K, R>(rows),
+                Kind::IQ4XS => self.quantised::<S, IQ4XS, R>(rows),
             }
         }
     }

@@ -14,13 +14,20 @@ pub enum Kind {
     Q4_1,
     Q5_0,
     Q5_1,
+    IQ4NL,
+    Q2K,
+    Q3K,
     Q4K,
     Q5K,
     Q6K,
+    IQ4XS,
 }
 
+/// What the codes of IQ4_NL and IQ4_XS stand for.
+pub(crate) const NONLINEAR: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
 impl Kind {
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 15] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -29,17 +36,21 @@ impl Kind {
         Self::Q4_1,
         Self::Q5_0,
         Self::Q5_1,
+        Self::IQ4NL,
+        Self::Q2K,
+        Self::Q3K,
         Self::Q4K,
         Self::Q5K,
         Self::Q6K,
+        Self::IQ4XS,
     ];
 
     /// Weights in a block.
     pub fn block(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
-            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 => 32,
-            Self::Q4K | Self::Q5K | Self::Q6K => 256,
+            Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::IQ4NL => 32,
+            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K | Self::IQ4XS => 256,
         }
     }
 
@@ -49,13 +60,16 @@ impl Kind {
             Self::F32 => 4,
             Self::F16 | Self::BF16 => 2,
             Self::Q8_0 => 34,
-            Self::Q4_0 => 18,
+            Self::Q4_0 | Self::IQ4NL => 18,
             Self::Q4_1 => 20,
             Self::Q5_0 => 22,
             Self::Q5_1 => 24,
+            Self::Q2K => 84,
+            Self::Q3K => 110,
             Self::Q4K => 144,
             Self::Q5K => 176,
             Self::Q6K => 210,
+            Self::IQ4XS => 136,
         }
     }
 
@@ -65,15 +79,45 @@ impl Kind {
     }
 }
 
+/// The number that bytes of a kind that is not quantised begin with.
+pub(crate) fn float(kind: Kind, bytes: &[u8]) -> f32 {
+    match kind {
+        Kind::F16 => half::f16::from_bits(u16_at(bytes, 0)).to_f32(),
+        Kind::BF16 => half::bf16::from_bits(u16_at(bytes, 0)).to_f32(),
+        _ => f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
+    }
+}
+
+/// The weights that whole blocks of a file stand for, exactly as GGML dequantises them.
+///
+/// # Panics
+/// Where `out` has another length.
+pub fn dequantise(kind: Kind, bytes: &[u8], out: &mut [f32]) {
+    let blocks = bytes.len() / kind.block_bytes();
+    assert_eq!((bytes.len(), out.len()), (blocks * kind.block_bytes(), blocks * kind.block()), "whole blocks");
+    let mut raw = Raw::new();
+    for (block, out) in bytes.chunks_exact(kind.block_bytes()).zip(out.chunks_exact_mut(kind.block())) {
+        match out {
+            [out] => *out = float(kind, block),
+            _ => {
+                raw.read(kind, block);
+                raw.weights(kind, out);
+            }
+        }
+    }
+}
+
 /// One block: `weight = scale · code + minimum` in the way of its kind.
 #[derive(Debug)]
 pub(crate) struct Raw {
     /// f16 bits.
     pub d: u16,
-    /// f16 bits: the minimum of Q4_1 and Q5_1, the scale of the minima of Q4_K and Q5_K.
+    /// f16 bits: the minimum of Q4_1 and Q5_1, the scale of the minima of Q2_K, Q4_K and Q5_K.
     pub m: u16,
-    /// Of Q4_K, Q5_K: 8 (unsigned); of Q6_K: 16 (signed).
+    /// Of Q4_K, Q5_K: 8 (unsigned); of IQ4_XS: 8 (signed); of Q3_K, Q6_K: 16 (signed); of Q2_K: 16, with
+    /// a minimum in the upper four bits.
     pub scales: [u8; 16],
+    /// Of Q4_K, Q5_K.
     pub minima: [u8; 8],
     /// Unsigned, but for Q8_0, whose bits are those of an `i8`.
     pub codes: [u8; 256],
@@ -81,6 +125,14 @@ pub(crate) struct Raw {
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+/// The low halves of 16 bytes, then the high halves.
+fn nibbles(bytes: &[u8], codes: &mut [u8]) {
+    let (low, high) = codes.split_at_mut(bytes.len());
+    for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
+        (*low, *high) = (byte & 15, byte >> 4);
+    }
 }
 
 impl Raw {
@@ -96,26 +148,59 @@ impl Raw {
                 self.d = u16_at(bytes, 0);
                 self.codes[..32].copy_from_slice(&bytes[2..34]);
             }
-            Kind::Q4_0 | Kind::Q5_0 | Kind::Q4_1 | Kind::Q5_1 => {
-                self.d = u16_at(bytes, 0);
-                let mut rest = &bytes[2..];
-                if matches!(kind, Kind::Q4_1 | Kind::Q5_1) {
-                    self.m = u16_at(bytes, 2);
-                    rest = &bytes[4..];
-                }
-                let mut fifth = 0;
-                if matches!(kind, Kind::Q5_0 | Kind::Q5_1) {
-                    fifth = u32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]);
-                    rest = &rest[4..];
-                }
-                for (at, byte) in rest[..16].iter().enumerate() {
-                    self.codes[at] = (byte & 15) | ((fifth >> at) as u8 & 1) << 4;
-                    self.codes[at + 16] = (byte >> 4) | ((fifth >> (at + 16)) as u8 & 1) << 4;
-                }
+            Kind::Q4_0 | Kind::Q5_0 | Kind::Q4_1 | Kind::Q5_1 | Kind::IQ4NL => self.read_small(kind, bytes),
+            Kind::Q2K => {
+                self.scales.copy_from_slice(&bytes[..16]);
+                self.read_pairs(&bytes[16..80]);
+                (self.d, self.m) = (u16_at(bytes, 80), u16_at(bytes, 82));
             }
+            Kind::Q3K => self.read_q3k(bytes),
             Kind::Q4K | Kind::Q5K => self.read_k(kind, bytes),
             Kind::Q6K => self.read_q6k(bytes),
+            Kind::IQ4XS => self.read_iq4xs(bytes),
         }
+    }
+
+    fn read_small(&mut self, kind: Kind, bytes: &[u8]) {
+        self.d = u16_at(bytes, 0);
+        let mut rest = &bytes[2..];
+        if matches!(kind, Kind::Q4_1 | Kind::Q5_1) {
+            self.m = u16_at(bytes, 2);
+            rest = &bytes[4..];
+        }
+        if !matches!(kind, Kind::Q5_0 | Kind::Q5_1) {
+            return nibbles(&rest[..16], &mut self.codes[..32]);
+        }
+        let fifth = u32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]);
+        nibbles(&rest[4..20], &mut self.codes[..32]);
+        for (at, code) in self.codes[..32].iter_mut().enumerate() {
+            *code |= ((fifth >> at) as u8 & 1) << 4;
+        }
+    }
+
+    /// Codes of two bits: four planes of 32 in each half.
+    fn read_pairs(&mut self, bytes: &[u8]) {
+        for (bytes, codes) in bytes.chunks_exact(32).zip(self.codes.chunks_exact_mut(128)) {
+            for (plane, codes) in codes.chunks_exact_mut(32).enumerate() {
+                codes.iter_mut().zip(bytes).for_each(|(code, byte)| *code = byte >> (2 * plane) & 3);
+            }
+        }
+    }
+
+    fn read_q3k(&mut self, bytes: &[u8]) {
+        let (high, rest) = bytes.split_at(32);
+        let (low, rest) = rest.split_at(64);
+        self.read_pairs(low);
+        for (plane, codes) in self.codes.chunks_exact_mut(32).enumerate() {
+            codes.iter_mut().zip(high).for_each(|(code, high)| *code |= (high >> plane & 1) << 2);
+        }
+        // Sixteen scales of six bits: the lower four in eight bytes, the upper two in four.
+        for at in 0..16 {
+            let low = if at < 8 { rest[at] & 15 } else { rest[at - 8] >> 4 };
+            let high = rest[8 + at % 4] >> (2 * (at / 4)) & 3;
+            self.scales[at] = (low | high << 4).wrapping_sub(32);
+        }
+        self.d = u16_at(rest, 12);
     }
 
     fn read_k(&mut self, kind: Kind, bytes: &[u8]) {
@@ -128,12 +213,14 @@ impl Raw {
             self.scales[part + 4] = (packed[part + 8] & 15) | (packed[part] >> 6) << 4;
             self.minima[part + 4] = (packed[part + 8] >> 4) | (packed[part + 4] >> 6) << 4;
         }
-        let (fifth, low) = if kind == Kind::Q5K { bytes[16..].split_at(32) } else { (&[][..], &bytes[16..]) };
-        for (at, byte) in low[..128].iter().enumerate() {
-            let (chunk, within) = (at / 32, at % 32);
-            let bits = fifth.get(within).map_or(0, |bits| bits >> (2 * chunk));
-            self.codes[chunk * 64 + within] = (byte & 15) | (bits & 1) << 4;
-            self.codes[chunk * 64 + 32 + within] = (byte >> 4) | (bits >> 1 & 1) << 4;
+        let low = if kind == Kind::Q5K { 48 } else { 16 };
+        for (bytes, codes) in bytes[low..].chunks_exact(32).zip(self.codes.chunks_exact_mut(64)) {
+            nibbles(bytes, codes);
+        }
+        if kind == Kind::Q5K {
+            for (plane, codes) in self.codes.chunks_exact_mut(32).enumerate() {
+                codes.iter_mut().zip(&bytes[16..48]).for_each(|(code, fifth)| *code |= (fifth >> plane & 1) << 4);
+            }
         }
     }
 
@@ -142,24 +229,46 @@ impl Raw {
         let (high, rest) = rest.split_at(64);
         self.scales.copy_from_slice(&rest[..16]);
         self.d = u16_at(rest, 16);
-        for at in 0..256 {
-            let (half, quarter, within) = (at / 128, at % 128 / 32, at % 32);
-            let byte = low[half * 64 + (quarter % 2) * 32 + within];
-            let nibble = if quarter < 2 { byte & 15 } else { byte >> 4 };
-            self.codes[at] = nibble | (high[half * 32 + within] >> (2 * quarter) & 3) << 4;
+        let halves = low.chunks_exact(64).zip(high.chunks_exact(32));
+        for ((low, high), codes) in halves.zip(self.codes.chunks_exact_mut(128)) {
+            nibbles(low, codes);
+            for (quarter, codes) in codes.chunks_exact_mut(32).enumerate() {
+                codes.iter_mut().zip(high).for_each(|(code, high)| *code |= (high >> (2 * quarter) & 3) << 4);
+            }
+        }
+    }
+
+    fn read_iq4xs(&mut self, bytes: &[u8]) {
+        self.d = u16_at(bytes, 0);
+        let high = u16_at(bytes, 2);
+        for part in 0..8 {
+            let low = bytes[4 + part / 2] >> (4 * (part % 2)) & 15;
+            let high = (high >> (2 * part)) as u8 & 3;
+            self.scales[part] = (low | high << 4).wrapping_sub(32);
+        }
+        for (bytes, codes) in bytes[8..].chunks_exact(16).zip(self.codes.chunks_exact_mut(32)) {
+            nibbles(bytes, codes);
         }
     }
 
     /// The weights, by the operations and in the order that GGML takes.
     pub fn weights(&self, kind: Kind, out: &mut [f32]) {
         let (d, m) = (half::f16::from_bits(self.d).to_f32(), half::f16::from_bits(self.m).to_f32());
+        let signed = |at: usize| f32::from(self.scales[at] as i8);
         for (at, (out, &code)) in out.iter_mut().zip(&self.codes).enumerate() {
             *out = match kind {
                 Kind::Q8_0 => f32::from(code as i8) * d,
                 Kind::Q4_0 => f32::from(code as i8 - 8) * d,
                 Kind::Q5_0 => f32::from(code as i8 - 16) * d,
                 Kind::Q4_1 | Kind::Q5_1 => f32::from(code) * d + m,
-                Kind::Q6K => d * f32::from(self.scales[at / 16] as i8) * f32::from(code as i8 - 32),
+                Kind::IQ4NL => d * f32::from(NONLINEAR[usize::from(code & 15)]),
+                Kind::Q2K => {
+                    let scale = self.scales[at / 16];
+                    d * f32::from(scale & 15) * f32::from(code) - m * f32::from(scale >> 4)
+                }
+                Kind::Q3K => d * signed(at / 16) * f32::from(code as i8 - 4),
+                Kind::Q6K => d * signed(at / 16) * f32::from(code as i8 - 32),
+                Kind::IQ4XS => d * signed(at / 32) * f32::from(NONLINEAR[usize::from(code & 15)]),
                 _ => d * f32::from(self.scales[at / 32]) * f32::from(code) - m * f32::from(self.minima[at / 32]),
             };
         }

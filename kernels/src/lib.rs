@@ -20,7 +20,7 @@ use std::fmt;
 
 pub use activations::Activations;
 pub use attention::{Blocks, POSITIONS, Pair, Sequence, Shape, attend, attend_bytes};
-pub use kind::Kind;
+pub use kind::{Kind, dequantise};
 pub use linear::{Linear, apply_all};
 pub use ops::{Rotation, add, gelu_tanh_mul, rms_norm, rope, silu_mul, to_f16, to_q8};
 pub use pool::Pool;

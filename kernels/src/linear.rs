@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
 
 use crate::activations::{BLOCK, Tiles};
-use crate::buffer::{Aligned, Shards};
-use crate::gemm::{Block, Fetch, LINE, Product};
+use crate::buffer::{Aligned, LINE, Shards};
+use crate::gemm::{Block, Fetch, Product};
 use crate::kind::Kind;
 use crate::pack::{Layout, pack_group, unpack_row};
 use crate::simd::{LANES, run};
@@ -21,6 +22,9 @@ const BYTES: usize = 12;
 const PRODUCTS: usize = 200;
 /// Bytes between what is worked on and what is asked for, in a single pass over weights.
 const AHEAD: usize = 8192;
+
+/// Bytes of a file that a thread reads and packs at a time, unless sixteen rows are more.
+const PIECE: usize = 256 * 1024;
 
 /// Weights `[n, k]`: `n` outputs for `k` inputs.
 pub struct Linear {
@@ -38,25 +42,62 @@ impl fmt::Debug for Linear {
 }
 
 impl Linear {
+    /// Packs `n` rows of `k` weights. `read` is called from the pool's threads with the number of a row and
+    /// the place for the bytes of that and some following rows as a GGUF file has them; so a matrix is never
+    /// in memory twice.
+    ///
+    /// # Errors
+    /// Where a dimension is zero or `k` is no whole number of blocks, and what `read` fails with.
+    pub fn pack<E: From<Error> + Send>(
+        pool: &Pool,
+        kind: Kind,
+        n: usize,
+        k: usize,
+        read: impl Fn(usize, &mut [u8]) -> Result<(), E> + Sync,
+    ) -> Result<Self, E> {
+        let row_bytes = row_bytes(kind, n, k)?;
+        let group_bytes = (k / kind.block()) * Layout::of(kind).span_bytes();
+        let mut groups = Aligned::zeroed(Self::packed_bytes(kind, n, k));
+        let rows_each = piece_rows(row_bytes);
+        let (to, failure) = (Shards::new(groups.bytes_mut()), Mutex::new(None));
+        pool.run(n.div_ceil(rows_each), |piece| {
+            let first = piece * rows_each;
+            let mut bytes = vec![0; rows_each.min(n - first) * row_bytes];
+            if let Err(error) = read(first, &mut bytes) {
+                failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                return;
+            }
+            for (group, rows) in (first / LANES..).zip(bytes.chunks(row_bytes * LANES)) {
+                // SAFETY: each group is in one piece.
+                let group = unsafe { to.get(group * group_bytes, group_bytes) };
+                pack_group(kind, rows, row_bytes, group);
+            }
+        });
+        match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error),
+            None => Ok(Self { kind, n, k, group_bytes, groups }),
+        }
+    }
+
     /// Packs a tensor of a GGUF file: `n` rows of `k` weights, `bytes` as they lie in the file.
     ///
     /// # Errors
     /// Where a dimension is zero, `k` is no whole number of blocks, or `bytes` has another length.
     pub fn from_gguf(kind: Kind, n: usize, k: usize, bytes: &[u8]) -> Result<Self, Error> {
-        if n == 0 || k == 0 || !k.is_multiple_of(kind.block()) {
-            return Err(Error::Shape { kind, n, k });
+        let row_bytes = row_bytes(kind, n, k)?;
+        if bytes.len() != row_bytes * n {
+            return Err(Error::Length { expected: row_bytes * n, found: bytes.len() });
         }
-        let row_bytes = (k / kind.block()).checked_mul(kind.block_bytes()).ok_or(Error::Shape { kind, n, k })?;
-        let expected = row_bytes.checked_mul(n).ok_or(Error::Shape { kind, n, k })?;
-        if bytes.len() != expected {
-            return Err(Error::Length { expected, found: bytes.len() });
-        }
-        let group_bytes = (k / kind.block()) * Layout::of(kind).span_bytes();
-        let mut groups = Aligned::zeroed(Self::packed_bytes(kind, n, k));
-        for (rows, group) in bytes.chunks(row_bytes * LANES).zip(groups.bytes_mut().chunks_exact_mut(group_bytes)) {
-            pack_group(kind, rows, row_bytes, group);
-        }
-        Ok(Self { kind, n, k, group_bytes, groups })
+        Self::pack(&Pool::new(1), kind, n, k, |first, to| {
+            to.copy_from_slice(&bytes[first * row_bytes..][..to.len()]);
+            Ok(())
+        })
+    }
+
+    /// Bytes that [`Linear::pack`] takes while it works, beside the weights it gives.
+    pub fn packing_bytes(threads: usize, kind: Kind, k: usize) -> usize {
+        let row_bytes = k / kind.block() * kind.block_bytes();
+        threads * piece_rows(row_bytes) * row_bytes
     }
 
     pub fn kind(&self) -> Kind {
@@ -100,6 +141,23 @@ impl Linear {
     pub fn forward(&self, pool: &Pool, x: &[f32], m: usize, out: &mut [f32]) {
         apply_all(&Activations::new(pool, x, m, self.k), &mut [(self, out)]);
     }
+}
+
+/// Bytes of a row in the file.
+fn row_bytes(kind: Kind, n: usize, k: usize) -> Result<usize, Error> {
+    let bytes = (k / kind.block()).checked_mul(kind.block_bytes());
+    let whole = n > 0 && k > 0 && k.is_multiple_of(kind.block());
+    let all = bytes.and_then(|bytes| bytes.checked_mul(n.checked_next_multiple_of(LANES)?));
+    match (bytes, all) {
+        // The packed form is at most a half longer.
+        (Some(bytes), Some(all)) if whole && all <= isize::MAX as usize / 2 => Ok(bytes),
+        _ => Err(Error::Shape { kind, n, k }),
+    }
+}
+
+/// Rows of a piece: whole groups.
+fn piece_rows(row_bytes: usize) -> usize {
+    (PIECE / (row_bytes * LANES).max(1)).max(1) * LANES
 }
 
 /// Several matrices over the same activations in one parallel section: each output is `[m, n]` of its

@@ -3,10 +3,12 @@
 //! A group holds 16 consecutive rows (the last group is filled up with zeros). Quantised kinds: for
 //! each span of one block (32 weights), or of eight (256, the K kinds), a head with the f16 scales of
 //! the 16 rows; then for each 32 weights a tile: byte scales of the K kinds, high bits, low bits. In the
-//! bytes of a tile, unit `j` is 64 bytes: for each row the four weights `4j .. 4j + 4` in their low
-//! nibbles and `16 + 4j ..` in their high nibbles. Float kinds: for each k, the 16 rows' numbers.
+//! bytes of a tile, a unit is 64 bytes: four for each row. Nibbles: unit `j` has the weights `4j .. 4j + 4`
+//! of a row in its low halves and `16 + 4j ..` in its high halves. Codes of two bits: unit `j` has the
+//! weights `4j ..`, `8 + 4j ..`, `16 + 4j ..` and `24 + 4j ..`, from the lowest bits up. Float kinds: for
+//! each k, the 16 rows' numbers.
 
-use crate::kind::{Kind, Raw};
+use crate::kind::{Kind, Raw, float};
 use crate::simd::LANES;
 
 /// Where things lie in a group; bytes.
@@ -15,11 +17,11 @@ pub(crate) struct Layout {
     /// Tiles after each head.
     pub span: usize,
     pub head: usize,
-    /// Scales at the beginning of a tile.
+    /// Scales at the beginning of a tile: one byte for each row, or two.
     pub scales: usize,
-    /// High bits after them: 64 for a fifth bit, 128 for two more.
+    /// High bits after them: 64 for one more bit, 128 for two.
     pub high: usize,
-    /// Low bits after them: 256 for nibbles, 512 for whole bytes.
+    /// Low bits after them: 128 for two bits, 256 for nibbles, 512 for whole bytes.
     pub low: usize,
 }
 
@@ -30,13 +32,16 @@ impl Layout {
             Kind::F32 => (1, 0, 0, 0, 64),
             Kind::F16 | Kind::BF16 => (1, 0, 0, 0, 32),
             Kind::Q8_0 => (1, 32, 0, 0, 512),
-            Kind::Q4_0 => (1, 32, 0, 0, 256),
+            Kind::Q4_0 | Kind::IQ4NL => (1, 32, 0, 0, 256),
             Kind::Q4_1 => (1, 64, 0, 0, 256),
             Kind::Q5_0 => (1, 32, 0, 64, 256),
             Kind::Q5_1 => (1, 64, 0, 64, 256),
+            Kind::Q2K => (8, 64, 32, 0, 128),
+            Kind::Q3K => (8, 32, 32, 64, 128),
             Kind::Q4K => (8, 64, 32, 0, 256),
             Kind::Q5K => (8, 64, 32, 64, 256),
             Kind::Q6K => (8, 32, 32, 128, 256),
+            Kind::IQ4XS => (8, 32, 16, 0, 256),
         };
         Self { span, head, scales, high, low }
     }
@@ -58,70 +63,138 @@ fn get_u16(bytes: &[u8], lane: usize) -> u16 {
     u16::from_le_bytes([bytes[2 * lane], bytes[2 * lane + 1]])
 }
 
+/// Where a tile's scales are in a block's list of them: the place in a tile, and the block's own.
+fn scale_places(kind: Kind, lane: usize, index: usize) -> impl Iterator<Item = (usize, usize)> {
+    let two = matches!(kind, Kind::Q2K | Kind::Q3K | Kind::Q6K);
+    let count = if two { 2 } else { 1 };
+    (0..count).map(move |part| (part * LANES + lane, count * index + part))
+}
+
+/// The first 16 codes of a tile, four in a word, then the others.
+type Words = [u32; 8];
+
+/// Bits of a word's four bytes, in the lowest places.
+fn lowest_bits(word: u32) -> u8 {
+    // The sum's terms meet in no bit: bit 8b of the word comes to bit 24 + b.
+    ((word & 0x0101_0101).wrapping_mul(0x0102_0408) >> 24) as u8
+}
+
+/// The inverse of [`lowest_bits`].
+fn spread_bits(bits: u8) -> u32 {
+    u32::from(bits & 15).wrapping_mul(0x0020_4081) & 0x0101_0101
+}
+
+fn word_at(unit: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([unit[at], unit[at + 1], unit[at + 2], unit[at + 3]])
+}
+
+/// Writes a tile's codes for one lane; its high bits are zero before.
+fn put_codes(words: &Words, lane: usize, high: &mut [u8], low: &mut [u8]) {
+    let place = 4 * lane;
+    let put = |bytes: &mut [u8], unit: usize, word: u32| {
+        bytes[unit * 64 + place..unit * 64 + place + 4].copy_from_slice(&word.to_le_bytes());
+    };
+    let bits = |word: u32, mask: u32, from: u32, to: u32| (word >> from & mask) << to;
+    let mut low_bits = 4;
+    match low.len() {
+        512 => words.iter().enumerate().for_each(|(unit, word)| put(low, unit, *word)),
+        256 => (0..4).for_each(|j| {
+            put(low, j, bits(words[j], 0x0f0f_0f0f, 0, 0) | bits(words[j + 4], 0x0f0f_0f0f, 0, 4));
+        }),
+        _ => {
+            low_bits = 2;
+            for j in 0..2 {
+                let plane = |at: usize| bits(words[j + 2 * at], 0x0303_0303, 0, 2 * at as u32);
+                put(low, j, plane(0) | plane(1) | plane(2) | plane(3));
+            }
+        }
+    }
+    match high.len() {
+        64 => words.iter().enumerate().for_each(|(unit, word)| {
+            high[unit * 8 + lane / 2] |= lowest_bits(word >> low_bits) << (4 * (lane % 2));
+        }),
+        128 => (0..2).for_each(|j| {
+            let plane = |at: usize| bits(words[j + 2 * at], 0x0303_0303, 4, 2 * at as u32);
+            put(high, j, plane(0) | plane(1) | plane(2) | plane(3));
+        }),
+        _ => {}
+    }
+}
+
+/// Reads back what [`put_codes`] wrote.
+fn get_codes(lane: usize, high: &[u8], low: &[u8]) -> Words {
+    let at = |bytes: &[u8], unit: usize| word_at(&bytes[unit * 64..], 4 * lane);
+    let mut low_bits = 4;
+    let mut words: Words = match low.len() {
+        512 => std::array::from_fn(|unit| at(low, unit)),
+        256 => std::array::from_fn(|unit| at(low, unit % 4) >> (4 * (unit / 4)) & 0x0f0f_0f0f),
+        _ => {
+            low_bits = 2;
+            std::array::from_fn(|unit| at(low, unit % 2) >> (2 * (unit / 2)) & 0x0303_0303)
+        }
+    };
+    for (unit, word) in words.iter_mut().enumerate() {
+        match high.len() {
+            64 => *word |= spread_bits(high[unit * 8 + lane / 2] >> (4 * (lane % 2))) << low_bits,
+            128 => *word |= (at(high, unit % 2) >> (2 * (unit / 2)) & 0x0303_0303) << 4,
+            _ => {}
+        }
+    }
+    words
+}
+
 /// Writes a block into its span of a group; the span's bytes for this lane are zero before.
-pub(crate) fn put(kind: Kind, raw: &Raw, lane: usize, span: &mut [u8]) {
+fn put(kind: Kind, raw: &Raw, lane: usize, span: &mut [u8]) {
     let layout = Layout::of(kind);
     let (head, tiles) = span.split_at_mut(layout.head);
     put_u16(head, lane, raw.d);
     if layout.head == 64 {
         put_u16(&mut head[32..], lane, raw.m);
     }
-    for (index, tile) in tiles.chunks_exact_mut(layout.tile()).enumerate() {
+    let codes = raw.codes.chunks_exact(32);
+    for ((index, tile), codes) in tiles.chunks_exact_mut(layout.tile()).enumerate().zip(codes) {
         let (scales, rest) = tile.split_at_mut(layout.scales);
         let (high, low) = rest.split_at_mut(layout.high);
-        if kind == Kind::Q6K {
-            (scales[lane], scales[16 + lane]) = (raw.scales[2 * index], raw.scales[2 * index + 1]);
-        } else if layout.scales > 0 {
-            (scales[lane], scales[16 + lane]) = (raw.scales[index], raw.minima[index]);
+        if !scales.is_empty() {
+            scale_places(kind, lane, index).for_each(|(to, from)| scales[to] = raw.scales[from]);
         }
-        for (at, &code) in raw.codes[32 * index..32 * index + 32].iter().enumerate() {
-            // Unit of four weights, and the place of the lane's byte in a unit.
-            let (unit, byte) = (at / 4, lane * 4 + at % 4);
-            match layout.low {
-                512 => low[unit * 64 + byte] = code,
-                _ => low[unit % 4 * 64 + byte] |= (code & 15) << (unit / 4 * 4),
-            }
-            match layout.high {
-                64 => high[unit * 8 + byte / 8] |= (code >> 4) << (byte % 8),
-                128 => high[unit % 2 * 64 + byte] |= (code >> 4) << (unit / 2 * 2),
-                _ => {}
-            }
+        if has_minima(kind) {
+            scales[LANES + lane] = raw.minima[index];
         }
+        put_codes(&std::array::from_fn(|unit| word_at(codes, 4 * unit)), lane, high, low);
     }
 }
 
+/// Minima are bytes of their own, not halves of scales.
+fn has_minima(kind: Kind) -> bool {
+    matches!(kind, Kind::Q4K | Kind::Q5K)
+}
+
 /// Reads back what [`put`] wrote.
-pub(crate) fn get(kind: Kind, raw: &mut Raw, lane: usize, span: &[u8]) {
+fn get(kind: Kind, raw: &mut Raw, lane: usize, span: &[u8]) {
     let layout = Layout::of(kind);
     let (head, tiles) = span.split_at(layout.head);
     raw.d = get_u16(head, lane);
     if layout.head == 64 {
         raw.m = get_u16(&head[32..], lane);
     }
-    for (index, tile) in tiles.chunks_exact(layout.tile()).enumerate() {
+    let codes = raw.codes.chunks_exact_mut(32);
+    for ((index, tile), codes) in tiles.chunks_exact(layout.tile()).enumerate().zip(codes) {
         let (scales, rest) = tile.split_at(layout.scales);
         let (high, low) = rest.split_at(layout.high);
-        if kind == Kind::Q6K {
-            (raw.scales[2 * index], raw.scales[2 * index + 1]) = (scales[lane], scales[16 + lane]);
-        } else if layout.scales > 0 {
-            (raw.scales[index], raw.minima[index]) = (scales[lane], scales[16 + lane]);
+        if !scales.is_empty() {
+            scale_places(kind, lane, index).for_each(|(from, to)| raw.scales[to] = scales[from]);
         }
-        for (at, code) in raw.codes[32 * index..32 * index + 32].iter_mut().enumerate() {
-            let (unit, byte) = (at / 4, lane * 4 + at % 4);
-            *code = match layout.low {
-                512 => low[unit * 64 + byte],
-                _ => low[unit % 4 * 64 + byte] >> (unit / 4 * 4) & 15,
-            };
-            *code |= match layout.high {
-                64 => (high[unit * 8 + byte / 8] >> (byte % 8) & 1) << 4,
-                128 => (high[unit % 2 * 64 + byte] >> (unit / 2 * 2) & 3) << 4,
-                _ => 0,
-            };
+        if has_minima(kind) {
+            raw.minima[index] = scales[LANES + lane];
+        }
+        for (codes, word) in codes.chunks_exact_mut(4).zip(get_codes(lane, high, low)) {
+            codes.copy_from_slice(&word.to_le_bytes());
         }
     }
 }
 
-/// Packs up to 16 rows of `blocks` blocks each, in the file's form, into the zeroed `group`.
+/// Packs up to 16 rows, in the file's form, into the zeroed `group`.
 pub(crate) fn pack_group(kind: Kind, rows: &[u8], row_bytes: usize, group: &mut [u8]) {
     let layout = Layout::of(kind);
     let mut raw = Raw::new();
@@ -145,21 +218,26 @@ pub(crate) fn pack_group(kind: Kind, rows: &[u8], row_bytes: usize, group: &mut 
 pub(crate) fn unpack_row(kind: Kind, group: &[u8], lane: usize, out: &mut [f32]) {
     let layout = Layout::of(kind);
     if !kind.is_quantised() {
-        for (number, out) in group.chunks_exact(layout.low).zip(out) {
-            *out = match kind {
-                Kind::F16 => half::f16::from_bits(get_u16(number, lane)).to_f32(),
-                Kind::BF16 => half::bf16::from_bits(get_u16(number, lane)).to_f32(),
-                _ => {
-                    let bytes = &number[4 * lane..4 * lane + 4];
-                    f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
-                }
-            };
-        }
+        let (size, numbers) = (kind.block_bytes(), group.chunks_exact(layout.low));
+        numbers.zip(out).for_each(|(number, out)| *out = float(kind, &number[lane * size..]));
         return;
     }
     let mut raw = Raw::new();
     for (span, out) in group.chunks_exact(layout.span_bytes()).zip(out.chunks_exact_mut(kind.block())) {
         get(kind, &mut raw, lane, span);
         raw.weights(kind, out);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{lowest_bits, spread_bits};
+
+    #[test]
+    fn bits_are_gathered_and_spread() {
+        for bits in 0..16u8 {
+            let word = (0..4).fold(0, |word, at| word | u32::from(bits >> at & 1) << (8 * at));
+            assert_eq!((spread_bits(bits), lowest_bits(word | 0xfefe_fefe)), (word, bits));
+        }
     }
 }

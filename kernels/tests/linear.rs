@@ -194,7 +194,7 @@ fn memory_is_about_the_files_size() {
         let (n, k) = (64, 512);
         let bytes = random_weights(&mut rng, kind, n * k);
         let linear = Linear::from_gguf(kind, n, k, &bytes).unwrap();
-        assert!(linear.bytes() <= bytes.len() * 103 / 100, "{kind:?}: {} for {}", linear.bytes(), bytes.len());
+        assert!(linear.bytes() <= bytes.len() * 104 / 100, "{kind:?}: {} for {}", linear.bytes(), bytes.len());
     }
 }
 

@@ -37,8 +37,8 @@ type Loaded<T> = std::result::Result<T, ModelError>;
 
 impl Norm {
     pub fn load(loader: &Loader<'_>, hyper: &Hyper, stem: &str, width: usize) -> Loaded<Self> {
-        let weight = (loader.vector(stem, width)? + f64::from(hyper.norm_shift))?;
-        Ok(Self { weight: weight.to_vec1()?, epsilon: hyper.epsilon })
+        let weight = loader.vector(stem, width)?.into_iter().map(|weight| weight + hyper.norm_shift).collect();
+        Ok(Self { weight, epsilon: hyper.epsilon })
     }
 
     /// Over each row of `x`, whose width is the weight's.

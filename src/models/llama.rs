@@ -72,9 +72,9 @@ impl Logits {
 impl Llama {
     /// Reads the weights; `cpu` computes with them.
     pub fn load(source: &dyn Weights, cpu: Arc<Cpu>) -> std::result::Result<Self, ModelError> {
-        let (hyper, loader) = (source.hyper()?, Loader::new(source));
+        let (hyper, loader) = (source.hyper()?, Loader::new(source, cpu.pool().threads()));
         let (vocabulary, width) = (hyper.vocabulary, hyper.width);
-        let token_embd = Linear::new(loader.matrix("token_embd", vocabulary, width)?, None)?;
+        let token_embd = loader.matrix("token_embd", vocabulary, width)?;
         let output = output(&loader, &hyper, &token_embd)?;
         let blocks = (0..hyper.blocks).map(|index| Block::load(&loader, &hyper, index));
         let blocks = blocks.collect::<std::result::Result<_, _>>()?;
@@ -240,7 +240,7 @@ fn output(loader: &Loader<'_>, hyper: &Hyper, token_embd: &Linear) -> std::resul
         return Ok(token_embd.clone());
     }
     match loader.optional_matrix("output", hyper.vocabulary, hyper.width)? {
-        Some(own) => Ok(Linear::new(own, loader.bias("output", hyper.vocabulary)?)?),
+        Some(own) => Ok(own),
         None if hyper.tied.is_none() => Ok(token_embd.clone()),
         None => Err(loader.missing("output")),
     }

@@ -27,6 +27,8 @@ pub enum ModelError {
     /// The header is sound but what it describes is not a model that can be computed.
     #[error("{0}")]
     Invalid(String),
+    #[error(transparent)]
+    Weights(#[from] outpost_kernels::Error),
     #[error("the tensor library failed: {0}")]
     Tensor(#[from] candle_core::Error),
 }

@@ -9,8 +9,6 @@ mod starter;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use candle_core::Device;
-use candle_core::quantized::{GgmlDType, QTensor};
 use outpost::app::Machine;
 use outpost::engine::{Engine, Message, Settings, TextModel};
 use outpost::models::ModelError;
@@ -19,7 +17,8 @@ use outpost::models::hyper::Hyper;
 use outpost::models::kv::{KvArena, KvCache, KvType, blocks_for};
 use outpost::models::llama::{Llama, Row, Wanted};
 use outpost::models::scratch::Cpu;
-use outpost::models::weights::{Role, Weights};
+use outpost::models::weights::{Role, Rows, Weights};
+use outpost_kernels::Kind;
 use serde::Deserialize;
 
 const MODEL: &str = "smollm2-135m-instruct";
@@ -92,13 +91,14 @@ impl Weights for Widened {
         self.0.shape(name)
     }
 
-    fn kind(&self, name: &str) -> Option<GgmlDType> {
-        self.0.kind(name).map(|_| GgmlDType::F32)
+    fn kind(&self, name: &str) -> Option<Kind> {
+        self.0.kind(name).map(|_| Kind::F32)
     }
 
-    fn rows(&self, name: &str, first: usize, count: usize) -> Result<QTensor, ModelError> {
-        let wide = self.0.rows(name, first, count)?.dequantize(&Device::Cpu)?;
-        Ok(QTensor::quantize(&wide, GgmlDType::F32)?)
+    fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
+        let narrow = self.0.rows(name, first, count)?;
+        let bytes = narrow.floats()?.into_iter().flat_map(f32::to_le_bytes).collect();
+        Rows::of_bytes(Kind::F32, count, narrow.columns, bytes)
     }
 
     fn names(&self) -> Vec<String> {

@@ -187,8 +187,13 @@ pub(crate) trait Simd: Copy {
     unsafe fn load_bytes(from: *const u8) -> Self::B;
     unsafe fn low_nibbles(x: Self::B) -> Self::B;
     unsafe fn high_nibbles(x: Self::B) -> Self::B;
-    /// Adds 16 to the bytes (each below 16) whose bit is set; `bits` points to 64 bits.
-    unsafe fn add_bit(x: Self::B, bits: *const u8) -> Self::B;
+    /// The two-bit number `field` (of four) of each byte.
+    unsafe fn pair(x: Self::B, field: usize) -> Self::B;
+    /// What the table says of each byte, which is below 16.
+    unsafe fn look_up(x: Self::B, table: &[i8; 16]) -> Self::B;
+    /// Adds `bit`, a power of two above each of the bytes, to those whose bit is set; `bits` points to 64
+    /// bits.
+    unsafe fn add_bit(x: Self::B, bits: *const u8, bit: i8) -> Self::B;
     /// Adds 16 · the two-bit number `field` (of four) of each byte of `pairs`.
     unsafe fn add_pair(x: Self::B, pairs: Self::B, field: usize) -> Self::B;
     /// Adds to each lane the product of its four codes (unsigned, below 64) with the four signed

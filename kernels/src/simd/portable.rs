@@ -173,11 +173,20 @@ impl Simd for Portable {
         words(|lane| x[lane] >> 4 & 0x0f0f_0f0f)
     }
     #[inline(always)]
-    unsafe fn add_bit(x: Self::B, bits: *const u8) -> Self::B {
+    unsafe fn pair(x: Self::B, field: usize) -> Self::B {
+        words(|lane| x[lane] >> (2 * field) & 0x0303_0303)
+    }
+    #[inline(always)]
+    unsafe fn look_up(x: Self::B, table: &[i8; 16]) -> Self::B {
+        words(|lane| u32::from_le_bytes(x[lane].to_le_bytes().map(|place| table[usize::from(place & 15)] as u8)))
+    }
+    #[inline(always)]
+    unsafe fn add_bit(x: Self::B, bits: *const u8, bit: i8) -> Self::B {
         let bits = u64::from_le_bytes(bits.cast::<[u8; 8]>().read_unaligned());
         words(|lane| {
             let four = (bits >> (4 * lane)) as u32;
-            x[lane] | (four & 1) << 4 | (four & 2) << 11 | (four & 4) << 18 | (four & 8) << 25
+            let spread = (four & 1) | (four & 2) << 7 | (four & 4) << 14 | (four & 8) << 21;
+            x[lane] | spread * bit as u32
         })
     }
     #[inline(always)]

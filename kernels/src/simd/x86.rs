@@ -182,8 +182,22 @@ impl Simd for Avx512 {
         _mm512_and_si512(_mm512_srli_epi16::<4>(x), _mm512_set1_epi8(15))
     }
     #[inline(always)]
-    unsafe fn add_bit(x: Self::B, bits: *const u8) -> Self::B {
-        _mm512_mask_add_epi8(x, bits.cast::<u64>().read_unaligned(), x, _mm512_set1_epi8(16))
+    unsafe fn pair(x: Self::B, field: usize) -> Self::B {
+        let shifted = match field {
+            0 => x,
+            1 => _mm512_srli_epi16::<2>(x),
+            2 => _mm512_srli_epi16::<4>(x),
+            _ => _mm512_srli_epi16::<6>(x),
+        };
+        _mm512_and_si512(shifted, _mm512_set1_epi8(3))
+    }
+    #[inline(always)]
+    unsafe fn look_up(x: Self::B, table: &[i8; 16]) -> Self::B {
+        _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), x)
+    }
+    #[inline(always)]
+    unsafe fn add_bit(x: Self::B, bits: *const u8, bit: i8) -> Self::B {
+        _mm512_mask_add_epi8(x, bits.cast::<u64>().read_unaligned(), x, _mm512_set1_epi8(bit))
     }
     #[inline(always)]
     unsafe fn add_pair(x: Self::B, pairs: Self::B, field: usize) -> Self::B {
@@ -391,7 +405,24 @@ impl<const VNNI: bool> Simd for Avx2Or<VNNI> {
         both!(|x| _mm256_and_si256(_mm256_srli_epi16::<4>(x), _mm256_set1_epi8(15)))
     }
     #[inline(always)]
-    unsafe fn add_bit(x: Self::B, bits: *const u8) -> Self::B {
+    unsafe fn pair(x: Self::B, field: usize) -> Self::B {
+        both!(|x| {
+            let shifted = match field {
+                0 => x,
+                1 => _mm256_srli_epi16::<2>(x),
+                2 => _mm256_srli_epi16::<4>(x),
+                _ => _mm256_srli_epi16::<6>(x),
+            };
+            _mm256_and_si256(shifted, _mm256_set1_epi8(3))
+        })
+    }
+    #[inline(always)]
+    unsafe fn look_up(x: Self::B, table: &[i8; 16]) -> Self::B {
+        let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+        both!(|x| _mm256_shuffle_epi8(table, x))
+    }
+    #[inline(always)]
+    unsafe fn add_bit(x: Self::B, bits: *const u8, bit: i8) -> Self::B {
         let bits = [bits, bits.add(4)];
         // Byte i of a register looks at bit i % 8 of byte i / 8.
         let spread = _mm256_set_epi64x(0x0303_0303_0303_0303, 0x0202_0202_0202_0202, 0x0101_0101_0101_0101, 0);
@@ -399,7 +430,7 @@ impl<const VNNI: bool> Simd for Avx2Or<VNNI> {
         both!(|x, bits| {
             let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(bits.cast::<i32>().read_unaligned()), spread);
             let set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, single), single);
-            _mm256_or_si256(x, _mm256_and_si256(set, _mm256_set1_epi8(16)))
+            _mm256_or_si256(x, _mm256_and_si256(set, _mm256_set1_epi8(bit)))
         })
     }
     #[inline(always)]

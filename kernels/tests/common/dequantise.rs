@@ -16,6 +16,17 @@ fn nibble(bytes: &[u8], index: usize, high: bool) -> i32 {
     i32::from(if high { bytes[index] >> 4 } else { bytes[index] & 15 })
 }
 
+/// Each byte of the first 32 has a weight of each of the first four 32s, then the others likewise.
+fn two_bits(bytes: &[u8], i: usize) -> i32 {
+    i32::from(bytes[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3)
+}
+
+/// The sixteen levels of IQ4_NL.
+fn nonlinear(code: i32) -> f32 {
+    const LEVELS: [i32; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+    LEVELS[code as usize] as f32
+}
+
 fn bit(bytes: &[u8], index: usize) -> i32 {
     i32::from(bytes[index / 8] >> (index % 8) & 1)
 }
@@ -39,6 +50,30 @@ fn dequantise_block(kind: Kind, block: &[u8]) -> Vec<f32> {
             let m = half_at(block, 2);
             (0..32).map(|i| (nibble(&block[8..], i % 16, i > 15) + 16 * bit(&block[4..], i)) as f32 * d + m).collect()
         }
+        Kind::IQ4NL => (0..32).map(|i| d * nonlinear(nibble(&block[2..], i % 16, i > 15))).collect(),
+        Kind::IQ4XS => (0..256)
+            .map(|i| {
+                let part = i / 32;
+                let high = i32::from(block[2 + part / 4] >> (part % 4 * 2) & 3);
+                let scale = (nibble(&block[4..], part / 2, part % 2 == 1) | high << 4) - 32;
+                d * scale as f32 * nonlinear(nibble(&block[8 + 16 * part..], i % 16, i % 32 > 15))
+            })
+            .collect(),
+        Kind::Q2K => (0..256)
+            .map(|i| {
+                let scale = nibble(block, i / 16, false) as f32 * half_at(block, 80);
+                scale * two_bits(&block[16..], i) as f32 - nibble(block, i / 16, true) as f32 * half_at(block, 82)
+            })
+            .collect(),
+        Kind::Q3K => (0..256)
+            .map(|i| {
+                let (part, scales) = (i / 16, &block[96..108]);
+                let low = nibble(scales, part % 8, part > 7);
+                let high = i32::from(scales[8 + part % 4] >> (part / 4 * 2) & 3);
+                let code = two_bits(&block[32..], i) + 4 * i32::from(block[i % 32] >> (i / 32) & 1);
+                half_at(block, 108) * ((low | high << 4) - 32) as f32 * (code - 4) as f32
+            })
+            .collect(),
         Kind::Q4K | Kind::Q5K => (0..256).map(|i| k_weight(kind, block, i)).collect(),
         Kind::Q6K => (0..256)
             .map(|i| {

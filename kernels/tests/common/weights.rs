@@ -17,6 +17,8 @@ pub fn random_weights(rng: &mut Rng, kind: Kind, count: usize) -> Vec<u8> {
                 let mut block: Vec<u8> = (0..kind.block_bytes()).map(|_| rng.next() as u8).collect();
                 let scales: &[usize] = match kind {
                     Kind::Q4_1 | Kind::Q5_1 | Kind::Q4K | Kind::Q5K => &[0, 2],
+                    Kind::Q2K => &[80, 82],
+                    Kind::Q3K => &[108],
                     Kind::Q6K => &[208],
                     _ => &[0],
                 };

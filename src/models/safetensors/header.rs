@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use candle_core::quantized::GgmlDType;
+use outpost_kernels::Kind;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -42,11 +42,11 @@ struct Row {
 
 impl TensorInfo {
     /// The type to compute with, for those that can be computed with.
-    pub fn float(&self) -> Option<GgmlDType> {
+    pub fn float(&self) -> Option<Kind> {
         match self.kind.as_str() {
-            "F32" => Some(GgmlDType::F32),
-            "F16" => Some(GgmlDType::F16),
-            "BF16" => Some(GgmlDType::BF16),
+            "F32" => Some(Kind::F32),
+            "F16" => Some(Kind::F16),
+            "BF16" => Some(Kind::BF16),
             _ => None,
         }
     }
@@ -65,7 +65,7 @@ impl TensorInfo {
         };
         let info = Self { name, kind: row.dtype, shape: row.shape, elements, start: data + start, bytes };
         match info.float() {
-            Some(kind) if elements.checked_mul(kind.type_size() as u64) != Some(bytes) => {
+            Some(kind) if elements.checked_mul(kind.block_bytes() as u64) != Some(bytes) => {
                 Err(format!("tensor {} has {bytes} bytes, its shape {:?} asks for others", info.name, info.shape))
             }
             _ => Ok(info),

@@ -1,8 +1,9 @@
 //! A GGUF file as a source of tensors: its names are the decoder's own.
 
-use candle_core::quantized::{GgmlDType, QTensor};
+use outpost_kernels::Kind;
 
-use super::{Role, Weights, place, read};
+use super::rows::Tensor;
+use super::{Role, Rows, Weights};
 use crate::models::ModelError;
 use crate::models::gguf::GgufFile;
 use crate::models::hyper::Hyper;
@@ -23,18 +24,14 @@ impl Weights for GgufFile {
         Some(self.header.tensor(name)?.shape.clone())
     }
 
-    fn kind(&self, name: &str) -> Option<GgmlDType> {
+    fn kind(&self, name: &str) -> Option<Kind> {
         Some(self.header.tensor(name)?.kind)
     }
 
-    fn rows(&self, name: &str, first: usize, count: usize) -> Result<QTensor, ModelError> {
+    fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
         let info = self.header.tensor(name).ok_or_else(|| ModelError::Invalid(format!("no tensor {name}")))?;
-        let (start, bytes, shape) = place((info.start, &info.shape, info.kind), first, count)?;
-        // A vector of quantised numbers comes in blocks, of which parts cannot be read.
-        if info.shape.len() < 2 && info.kind.block_size() > 1 {
-            return Err(ModelError::Invalid(format!("tensor {name} is a quantised vector, which is not supported")));
-        }
-        read(self.file(), start, bytes, info.kind, &shape)
+        let (start, shape) = (info.start, &info.shape);
+        Tensor { name: &info.name, file: self.file(), start, shape, kind: info.kind }.rows(first, count)
     }
 
     fn names(&self) -> Vec<String> {

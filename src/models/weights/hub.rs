@@ -1,8 +1,9 @@
 //! A Hugging Face folder as a source of tensors: a table of its names for the decoder's stems.
 
-use candle_core::quantized::{GgmlDType, QTensor};
+use outpost_kernels::Kind;
 
-use super::{Role, Weights, place, read};
+use super::rows::Tensor;
+use super::{Role, Rows, Weights};
 use crate::models::ModelError;
 use crate::models::family::Family;
 use crate::models::hyper::{self, Hyper};
@@ -87,17 +88,16 @@ impl Weights for Folder {
         Some(self.tensor(name)?.0.shape.clone())
     }
 
-    fn kind(&self, name: &str) -> Option<GgmlDType> {
+    fn kind(&self, name: &str) -> Option<Kind> {
         self.tensor(name)?.0.float()
     }
 
-    fn rows(&self, name: &str, first: usize, count: usize) -> Result<QTensor, ModelError> {
+    fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
         let (info, file) = self.tensor(name).ok_or_else(|| ModelError::Invalid(format!("no tensor {name}")))?;
         let kind = info.float().ok_or_else(|| {
             ModelError::Invalid(format!("tensor {name} has the type {}, which is not supported", info.kind))
         })?;
-        let (start, bytes, shape) = place((info.start, &info.shape, kind), first, count)?;
-        read(file, start, bytes, kind, &shape)
+        Tensor { name: &info.name, file, start: info.start, shape: &info.shape, kind }.rows(first, count)
     }
 
     /// All but the frequencies that old exports carry along, which `config.json` says better.

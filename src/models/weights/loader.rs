@@ -3,10 +3,9 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-use candle_core::quantized::QTensor;
-use candle_core::{Device, Tensor};
+use outpost_kernels::Pool;
 
-use super::{Role, Weights, flat};
+use super::{Role, Rows, Weights, flat};
 use crate::models::ModelError;
 use crate::models::linear::Linear;
 
@@ -27,14 +26,17 @@ impl Candidate {
 
 pub struct Loader<'a> {
     source: &'a dyn Weights,
+    /// Threads that read and pack.
+    pool: Pool,
     used: RefCell<HashSet<String>>,
 }
 
 type Result<T> = std::result::Result<T, ModelError>;
 
 impl<'a> Loader<'a> {
-    pub fn new(source: &'a dyn Weights) -> Self {
-        Self { source, used: RefCell::default() }
+    /// Reads with so many threads of its own: those that compute are at work for others meanwhile.
+    pub fn new(source: &'a dyn Weights, threads: usize) -> Self {
+        Self { source, pool: Pool::new(threads), used: RefCell::default() }
     }
 
     /// A tensor that the decoder does without, and rightly so.
@@ -42,45 +44,41 @@ impl<'a> Loader<'a> {
         self.used.borrow_mut().extend(self.source.name(stem, Role::Weight));
     }
 
-    /// The bias of a matrix of its own.
-    pub fn bias(&self, stem: &str, rows: usize) -> Result<Option<Tensor>> {
-        self.optional_vector(stem, Role::Bias, rows)
-    }
-
     /// The error for a tensor that must be there.
     pub fn missing(&self, stem: &str) -> ModelError {
         self.lack(stem, Role::Weight)
     }
 
-    /// `[rows, columns]` where the checkpoint has it.
-    pub fn optional_matrix(&self, stem: &str, rows: usize, columns: usize) -> Result<Option<QTensor>> {
+    /// A matrix of its own and its bias, where the checkpoint has it.
+    pub fn optional_matrix(&self, stem: &str, rows: usize, columns: usize) -> Result<Option<Linear>> {
         let Some(name) = self.source.name(stem, Role::Weight) else { return Ok(None) };
         let Some(shape) = self.source.shape(&name) else { return Ok(None) };
         self.expect(&name, &shape, shape == [rows, columns], &[rows, columns])?;
-        self.take(&name, 0, rows).map(Some)
+        let bias = self.optional_vector(stem, Role::Bias, rows)?;
+        Ok(Some(Linear::new(&self.pool, &self.take(&name, 0, rows)?, bias)?))
     }
 
-    pub fn matrix(&self, stem: &str, rows: usize, columns: usize) -> Result<QTensor> {
+    pub fn matrix(&self, stem: &str, rows: usize, columns: usize) -> Result<Linear> {
         self.optional_matrix(stem, rows, columns)?.ok_or_else(|| self.missing(stem))
     }
 
-    fn optional_vector(&self, stem: &str, role: Role, size: usize) -> Result<Option<Tensor>> {
+    fn optional_vector(&self, stem: &str, role: Role, size: usize) -> Result<Option<Vec<f32>>> {
         let Some(name) = self.source.name(stem, role) else { return Ok(None) };
         let Some(shape) = self.source.shape(&name) else { return Ok(None) };
         self.expect(&name, &shape, shape == [size], &[size])?;
-        Ok(Some(self.take(&name, 0, size)?.dequantize(&Device::Cpu)?))
+        self.take(&name, 0, size)?.floats().map(Some)
     }
 
     /// A vector of divisors.
     pub fn factors(&self, stem: &str, size: usize) -> Result<Vec<f32>> {
-        let factors: Vec<f32> = self.vector(stem, size)?.to_vec1()?;
+        let factors = self.vector(stem, size)?;
         match factors.iter().all(|factor| factor.is_normal()) {
             true => Ok(factors),
             false => Err(ModelError::Invalid(format!("tensor {stem} has numbers that nothing can be divided by"))),
         }
     }
 
-    pub fn vector(&self, stem: &str, size: usize) -> Result<Tensor> {
+    pub fn vector(&self, stem: &str, size: usize) -> Result<Vec<f32>> {
         self.optional_vector(stem, Role::Weight, size)?.ok_or_else(|| self.missing(stem))
     }
 
@@ -92,7 +90,7 @@ impl<'a> Loader<'a> {
         if biased && bias.is_none() {
             return Err(self.lack(&place.stem, Role::Bias));
         }
-        Ok(Linear::new(weight, bias)?)
+        Linear::new(&self.pool, &weight, bias)
     }
 
     /// The first place that is there, which must be of the right size.
@@ -110,14 +108,14 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn bias_at(&self, place: &Candidate, rows: usize) -> Result<Option<Tensor>> {
+    fn bias_at(&self, place: &Candidate, rows: usize) -> Result<Option<Vec<f32>>> {
         let Some(name) = self.source.name(&place.stem, Role::Bias) else { return Ok(None) };
         let Some(shape) = self.source.shape(&name) else { return Ok(None) };
         self.expect(&name, &shape, shape == [place.total], &[place.total])?;
-        Ok(Some(self.take(&name, place.first, rows)?.dequantize(&Device::Cpu)?))
+        self.take(&name, place.first, rows)?.floats().map(Some)
     }
 
-    fn take(&self, name: &str, first: usize, count: usize) -> Result<QTensor> {
+    fn take(&self, name: &str, first: usize, count: usize) -> Result<Rows<'a>> {
         self.used.borrow_mut().insert(name.to_owned());
         self.source.rows(name, first, count)
     }
