@@ -1,8 +1,8 @@
 //! The left side of a product: rows of floats, and what the kernels make of them.
 //!
-//! Rows are cut into tiles of as many rows as one kernel call serves. In a tile, block after block of
-//! 32 numbers lies for all its rows together, so that a kernel walks one address upwards. A row's
-//! numbers depend on that row alone, wherever it lies.
+//! Rows are cut into tiles of as many rows as one kernel call serves. For quantised weights a tile has
+//! block after block of 32 numbers for all its rows together, so that a kernel walks one address upwards;
+//! for floats the rows are read where they lie. A row's numbers depend on that row alone, wherever it lies.
 
 use std::sync::OnceLock;
 
@@ -24,41 +24,69 @@ const FEW: usize = 500;
 #[derive(Debug)]
 pub struct Activations<'a> {
     pub(crate) x: &'a [f32],
+    /// Where rows are in `x`.
+    pub(crate) walk: Walk,
     pub(crate) tiles: Tiles,
     k: usize,
     pub(crate) pool: &'a Pool,
     quantised: OnceLock<Quantised>,
-    floats: OnceLock<Vec<f32>>,
+    pairs: OnceLock<(Vec<u16>, Walk)>,
 }
 
-/// How `m` rows are cut: evenly into as few tiles as possible.
+/// How rows lie in a buffer; numbers. A row's k come in segments of one length, each without gaps: of a
+/// matrix there is one, of a convolution's windows as many as the kernel is high.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Walk {
+    /// From one row to the next of a line, and
+    pub row: usize,
+    /// from one line to the next.
+    pub line: usize,
+    /// From one segment to the next.
+    pub segment: usize,
+    pub segments: usize,
+}
+
+impl Walk {
+    /// The same in bytes, for numbers of this size.
+    pub fn bytes(&self, size: usize) -> Self {
+        let Self { row, line, segment, segments } = *self;
+        Self { row: row * size, line: line * size, segment: segment * size, segments }
+    }
+}
+
+/// How rows are cut: each line of them evenly into as few tiles as possible.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tiles {
     pub m: usize,
     pub count: usize,
     pub path: Path,
-    /// Rows of every tile; the first `longer` have one more.
+    /// Rows of a line, and its tiles.
+    pub line: usize,
+    of_line: usize,
+    /// Rows of every tile; the first `longer` of a line have one more.
     each: usize,
     longer: usize,
 }
 
 impl Tiles {
-    pub fn new(m: usize, path: Path) -> Self {
-        let count = m.div_ceil(path.rows());
-        let (each, longer) = (m.checked_div(count).unwrap_or(0), m.checked_rem(count).unwrap_or(0));
-        Self { m, count, path, each, longer }
+    pub fn new(lines: usize, line: usize, path: Path) -> Self {
+        let of_line = line.div_ceil(path.rows()).max(1);
+        let (each, longer) = (line / of_line, line % of_line);
+        let count = if line == 0 { 0 } else { lines * of_line };
+        Self { m: lines * line, count, path, line, of_line, each, longer }
     }
 
     /// First row of a tile; behind the last tile, the number of rows.
     #[inline(always)]
     pub fn start(&self, tile: usize) -> usize {
-        tile * self.each + tile.min(self.longer)
+        let within = tile % self.of_line;
+        tile / self.of_line * self.line + within * self.each + within.min(self.longer)
     }
 
     /// First row, and number of rows.
     #[inline(always)]
     pub fn rows(&self, tile: usize) -> (usize, usize) {
-        (self.start(tile), self.each + usize::from(tile < self.longer))
+        (self.start(tile), self.each + usize::from(tile % self.of_line < self.longer))
     }
 
     /// Rows of the longest tile.
@@ -83,8 +111,29 @@ impl<'a> Activations<'a> {
     /// Where `x` has another length.
     pub fn new(pool: &'a Pool, x: &'a [f32], m: usize, k: usize) -> Self {
         assert_eq!(Some(x.len()), m.checked_mul(k), "activations are [m, k]");
-        let tiles = Tiles::new(m, pool.path());
-        Self { x, tiles, k, pool, quantised: OnceLock::new(), floats: OnceLock::new() }
+        let walk = Walk { row: k, line: 0, segment: 0, segments: 1 };
+        let (quantised, pairs) = Default::default();
+        Self { x, walk, tiles: Tiles::new(1, m, pool.path()), k, pool, quantised, pairs }
+    }
+
+    /// Windows of a strip of floats, or of bf16 numbers where the weights want those: `lines` times `line`
+    /// rows of `k` numbers. For float weights only.
+    ///
+    /// # Panics
+    /// Where a window lies outside the strip.
+    pub(crate) fn windows(pool: &'a Pool, strip: Strip<'a>, [lines, line]: [usize; 2], k: usize, walk: Walk) -> Self {
+        let Walk { row, line: next, segment, segments } = walk;
+        let last = (lines.max(1) - 1) * next + (line.max(1) - 1) * row + (segments - 1) * segment;
+        let (x, pairs, len) = match strip {
+            Strip::Floats(x) => (x, OnceLock::new(), x.len()),
+            Strip::Pairs(pairs) => {
+                let len = pairs.len();
+                (&[][..], OnceLock::from((pairs, walk)), len)
+            }
+        };
+        assert!(k.is_multiple_of(segments) && last + k / segments <= len, "windows lie in the strip");
+        let tiles = Tiles::new(lines, line, pool.path());
+        Self { x, walk, tiles, k, pool, quantised: OnceLock::new(), pairs }
     }
 
     /// Rows.
@@ -97,10 +146,16 @@ impl<'a> Activations<'a> {
         self.k
     }
 
+    /// Bytes of floats for each row, about: windows overlap.
+    pub(crate) fn row_bytes(&self) -> usize {
+        let numbers = self.pairs.get().map_or(0, |(pairs, _)| pairs.len()).max(self.x.len());
+        numbers * size_of::<f32>() / self.tiles.m.max(1)
+    }
+
     pub(crate) fn quantised(&self) -> &Quantised {
         self.quantised.get_or_init(|| {
             let blocks = self.tiles.m * self.k / BLOCK;
-            let Quantised { mut codes, mut facts } = self.pool.take_spare();
+            let Quantised { mut codes, mut facts } = self.pool.spare().take_quantised();
             codes.resize(blocks * BLOCK, 0);
             facts.resize(blocks * 4, 0.0);
             let (to, about) = (Shards::new(&mut codes), Shards::new(&mut facts));
@@ -122,29 +177,96 @@ impl<'a> Activations<'a> {
         })
     }
 
-    /// A tile of r rows from row s: at `s * k`, `[k, r]`.
-    pub(crate) fn floats(&self) -> &[f32] {
-        self.floats.get_or_init(|| {
-            let mut out = vec![0f32; self.x.len()];
-            for tile in 0..self.tiles.count {
+    /// The same numbers rounded to bf16, each row filled up to an even number of them.
+    pub(crate) fn pairs(&self) -> &(Vec<u16>, Walk) {
+        self.pairs.get_or_init(|| {
+            let walk = Walk { row: self.k.next_multiple_of(2), ..self.walk };
+            let mut pairs = self.pool.spare().take_pairs();
+            pairs.resize(self.tiles.m * walk.row, 0);
+            let to = Shards::new(&mut pairs);
+            let round = |tile: usize| {
                 let (start, rows) = self.tiles.rows(tile);
-                let range = start * self.k..(start + rows) * self.k;
-                let to = &mut out[range.clone()];
-                for (row, x) in self.x[range].chunks_exact(self.k.max(1)).enumerate() {
-                    for (to, x) in to.chunks_exact_mut(rows).zip(x) {
-                        to[row] = *x;
-                    }
+                for row in start..start + rows {
+                    // SAFETY: a row's places are its own.
+                    let to = unsafe { to.get(row * walk.row, walk.row) };
+                    to[self.k..].fill(0);
+                    to_bf16(&self.x[row * self.k..][..self.k], to);
                 }
+            };
+            if self.x.len() < FEW * BLOCK {
+                (0..self.tiles.count).for_each(round);
+            } else {
+                self.pool.run(self.tiles.count, round);
             }
-            out
+            (pairs, walk)
         })
+    }
+}
+
+/// Rows of windows.
+pub(crate) enum Strip<'a> {
+    Floats(&'a [f32]),
+    Pairs(Vec<u16>),
+}
+
+/// Numbers rounded to the nearest bf16, ties to even; NaN stays one.
+#[inline(always)]
+pub(crate) fn to_bf16(x: &[f32], out: &mut [u16]) {
+    for (out, x) in out.iter_mut().zip(x) {
+        let bits = x.to_bits();
+        let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+        *out = if x.is_nan() { bits >> 16 | 0x40 } else { rounded } as u16;
     }
 }
 
 impl Drop for Activations<'_> {
     fn drop(&mut self) {
         if let Some(quantised) = self.quantised.take() {
-            self.pool.give_spare(quantised);
+            self.pool.spare().give_quantised(quantised);
+        }
+        if let Some((pairs, _)) = self.pairs.take() {
+            self.pool.spare().give_pairs(pairs);
+        }
+    }
+}
+
+/// Memory of activations that are gone, for those that come: fresh memory would cost more than what is
+/// done with it. Of each sort the longest is kept.
+#[derive(Debug, Default)]
+pub(crate) struct Spare {
+    quantised: Quantised,
+    pairs: Vec<u16>,
+    floats: Vec<f32>,
+}
+
+impl Spare {
+    pub fn take_quantised(&mut self) -> Quantised {
+        std::mem::take(&mut self.quantised)
+    }
+
+    pub fn take_pairs(&mut self) -> Vec<u16> {
+        std::mem::take(&mut self.pairs)
+    }
+
+    pub fn take_floats(&mut self) -> Vec<f32> {
+        std::mem::take(&mut self.floats)
+    }
+
+    fn give_quantised(&mut self, quantised: Quantised) {
+        if quantised.codes.capacity() > self.quantised.codes.capacity() {
+            self.quantised = quantised;
+        }
+    }
+
+    fn give_pairs(&mut self, pairs: Vec<u16>) {
+        if pairs.capacity() > self.pairs.capacity() {
+            self.pairs = pairs;
+        }
+    }
+
+    pub fn give_floats(&mut self, floats: Vec<f32>) {
+        if floats.capacity() > self.floats.capacity() {
+            self.floats = floats;
         }
     }
 }

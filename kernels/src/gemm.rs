@@ -3,11 +3,13 @@
 //! The order of operations of one output depends on k alone: blocks upwards, one float accumulator,
 //! integers (exact in any order) within a block. So a row gives the same bits in any batch.
 
-use crate::activations::Tiles;
+use std::marker::PhantomData;
+
+use crate::activations::{Tiles, Walk};
 use crate::buffer::LINE;
 use crate::kind::{Kind, NONLINEAR};
-use crate::pack::Layout;
-use crate::simd::{Kernel, LANES, Simd, store_part};
+use crate::pack::{FLOATS, Layout};
+use crate::simd::{Kernel, LANES, Path, Simd, run, run_pairs, store_part};
 
 /// How a quantised kind's tile is read.
 pub(crate) trait Format {
@@ -189,10 +191,14 @@ unsafe fn unit<S: Simd, F: Format, const R: usize>(sums: &mut [[S::I; R]; 2], ti
 pub(crate) struct Block {
     /// The packed group, all k.
     pub group: *const u8,
-    /// Blocks of 32 (quantised) or single numbers (floats) in a row.
+    /// Blocks of 32 (quantised) or spans of four (floats) in a row.
     pub steps: usize,
-    /// Codes, or floats, of all rows.
+    /// Floats after the last whole span.
+    pub rest: usize,
+    /// Codes of all rows; or floats or pairs of bf16,
     pub x: *const u8,
+    /// which lie like this (bytes).
+    pub walk: Walk,
     /// Facts of all rows; unused for floats.
     pub facts: *const f32,
     pub tiles: Tiles,
@@ -204,6 +210,8 @@ pub(crate) struct Block {
     pub stride: usize,
     /// Columns that exist, up to 16.
     pub columns: usize,
+    /// What is added to each row's outputs, `[16]`, or null.
+    pub bias: *const f32,
     /// What to ask memory for.
     pub fetch: Fetch,
 }
@@ -241,8 +249,9 @@ impl Block {
     #[inline(always)]
     unsafe fn finish<S: Simd, const R: usize>(&self, start: usize, sums: [S::F; R]) {
         for (row, sum) in sums.into_iter().enumerate() {
-            // SAFETY: the output has `columns` places in each row.
+            // SAFETY: the output has `columns` places in each row, the bias 16.
             unsafe {
+                let sum = if self.bias.is_null() { sum } else { S::add(sum, S::load(self.bias)) };
                 let out = self.out.add((start + row) * self.stride);
                 if self.columns == LANES { S::store(out, sum) } else { store_part::<S>(out, sum, self.columns) }
             }
@@ -318,85 +327,278 @@ impl Block {
     }
 
     /// # Safety
-    /// The pointers are good for what the fields say, and the tile has `R` rows.
+    /// The pointers are good for what the fields say, and the tile has `R` rows, of one line.
     #[inline(always)]
-    unsafe fn floats<S: Simd, const R: usize>(&self, kind: Kind, rows: Rows) {
-        // SAFETY: pointers advance over the group and the floats in step, to their ends.
+    unsafe fn floats<S: Simd, F: Floats, const R: usize>(&self, rows: Rows) {
+        let Walk { row, line, segment, segments } = self.walk;
+        let (at, within) = (rows.start / self.tiles.line, rows.start % self.tiles.line);
+        // SAFETY: pointers advance over the group and the rows' segments in step, to their ends.
         unsafe {
-            let mut sums = [S::splat(0.0); R];
-            let x = self.x.cast::<f32>().add(rows.start * self.steps);
-            for step in 0..self.steps {
-                let weights = match kind {
-                    Kind::F16 => S::load_f16(self.group.cast::<u16>().add(step * LANES)),
-                    Kind::BF16 => S::load_bf16(self.group.cast::<u16>().add(step * LANES)),
-                    _ => S::load(self.group.cast::<f32>().add(step * LANES)),
-                };
-                for row in 0..R {
-                    sums[row] = S::fma(weights, S::splat(*x.add(step * R + row)), sums[row]);
+            let mut sums = [[S::splat(0.0); R]; 2];
+            let (mut weights, first) = (self.group, self.x.add(at * line + within * row));
+            let (mut ask, lines) = rows.ask;
+            for index in 0..segments {
+                let mut x = first.add(index * segment);
+                for _ in 0..self.steps / segments {
+                    for _ in 0..lines {
+                        S::prefetch(ask);
+                        ask = ask.wrapping_add(LINE);
+                    }
+                    F::multiply::<S, R>(&mut sums, weights, x, row);
+                    weights = weights.add(const { Layout::of(F::KIND).low });
+                    x = x.add(FLOATS * F::X);
+                }
+                if self.rest > 0 {
+                    F::multiply_rest::<S, R>(&mut sums, weights, x, row, self.rest);
                 }
             }
-            self.finish::<S, R>(rows.start, sums);
+            let [mut even, odd] = sums;
+            for row in 0..R {
+                even[row] = S::add(even[row], odd[row]);
+            }
+            self.finish::<S, R>(rows.start, even);
+        }
+    }
+}
+
+/// How spans of floats are multiplied: sums of even and of odd k are kept apart where registers allow, for
+/// one chain of additions would make each wait for the last.
+trait Floats {
+    const KIND: Kind;
+    /// Bytes of an activation.
+    const X: usize = size_of::<f32>();
+
+    /// The weights of two k.
+    ///
+    /// # Safety
+    /// As [`Simd`] says; `weights` points to the place of an even k in a group.
+    unsafe fn two<S: Simd>(weights: *const u8) -> (S::F, S::F);
+
+    /// Adds the products of a span with four numbers of each of `R` rows, which are `row` bytes apart.
+    ///
+    /// # Safety
+    /// As [`Simd`] says; `weights` is a span, and `x` has the numbers.
+    #[inline(always)]
+    unsafe fn multiply<S: Simd, const R: usize>(
+        sums: &mut [[S::F; R]; 2],
+        weights: *const u8,
+        x: *const u8,
+        row: usize,
+    ) {
+        let odd = if S::ROWS > 4 { 1 } else { 0 };
+        // SAFETY: within the span and the numbers.
+        unsafe {
+            for pair in 0..FLOATS / 2 {
+                let (a, b) = Self::two::<S>(weights.add(const { Layout::of(Self::KIND).low / 2 } * pair));
+                for at in 0..R {
+                    let x = x.add(at * row).cast::<f32>().add(2 * pair);
+                    sums[0][at] = S::fma(a, S::splat(*x), sums[0][at]);
+                    sums[odd][at] = S::fma(b, S::splat(*x.add(1)), sums[odd][at]);
+                }
+            }
         }
     }
 
+    /// The same for the last numbers, fewer than four.
+    ///
+    /// # Safety
+    /// As [`Floats::multiply`] says.
     #[inline(always)]
-    unsafe fn any<S: Simd, const R: usize>(&self, kind: Kind, rows: Rows) {
-        // SAFETY: as the caller says.
+    unsafe fn multiply_rest<S: Simd, const R: usize>(
+        sums: &mut [[S::F; R]; 2],
+        weights: *const u8,
+        x: *const u8,
+        row: usize,
+        count: usize,
+    ) {
+        // SAFETY: within the span and the numbers.
         unsafe {
-            match kind {
-                Kind::F32 => self.floats::<S, R>(Kind::F32, rows),
-                Kind::F16 => self.floats::<S, R>(Kind::F16, rows),
-                Kind::BF16 => self.floats::<S, R>(Kind::BF16, rows),
-                Kind::Q8_0 => self.quantised::<S, Q8_0, R>(rows),
-                Kind::Q4_0 => self.quantised::<S, Q4_0, R>(rows),
-                Kind::Q4_1 => self.quantised::<S, Q4_1, R>(rows),
-                Kind::Q5_0 => self.quantised::<S, Q5_0, R>(rows),
-                Kind::Q5_1 => self.quantised::<S, Q5_1, R>(rows),
-                Kind::IQ4NL => self.quantised::<S, IQ4NL, R>(rows),
-                Kind::Q2K => self.quantised::<S, Q2K, R>(rows),
-                Kind::Q3K => self.quantised::<S, Q3K, R>(rows),
-                Kind::Q4K => self.quantised::<S, Q4K, R>(rows),
-                Kind::Q5K => self.quantised::<S, Q5K, R>(rows),
-                Kind::Q6K => self.quantised::<S, Q6K, R>(rows),
-                Kind::IQ4XS => self.quantised::<S, IQ4XS, R>(rows),
+            for k in 0..count {
+                let two = Self::two::<S>(weights.add(const { Layout::of(Self::KIND).low / 2 } * (k / 2)));
+                let weights = if k % 2 == 0 { two.0 } else { two.1 };
+                for at in 0..R {
+                    let x = x.add(at * row).cast::<f32>().add(k);
+                    sums[0][at] = S::fma(weights, S::splat(*x), sums[0][at]);
+                }
             }
         }
     }
 }
 
-/// A [`Block`] with its kind, ready to run.
-pub(crate) struct Product {
-    pub kind: Kind,
-    pub block: Block,
+struct F32;
+struct F16;
+struct BF16;
+/// BF16 weights times activations rounded to the same, two k at a time.
+struct Pairs;
+
+impl Floats for F32 {
+    const KIND: Kind = Kind::F32;
+
+    #[inline(always)]
+    unsafe fn two<S: Simd>(weights: *const u8) -> (S::F, S::F) {
+        // SAFETY: two times 16 numbers.
+        unsafe { (S::load(weights.cast()), S::load(weights.cast::<f32>().add(LANES))) }
+    }
 }
 
-impl Kernel for Product {
+impl Floats for F16 {
+    const KIND: Kind = Kind::F16;
+
+    #[inline(always)]
+    unsafe fn two<S: Simd>(weights: *const u8) -> (S::F, S::F) {
+        // SAFETY: two times 16 numbers.
+        unsafe { (S::load_f16(weights.cast()), S::load_f16(weights.cast::<u16>().add(LANES))) }
+    }
+}
+
+impl Floats for BF16 {
+    const KIND: Kind = Kind::BF16;
+
+    #[inline(always)]
+    unsafe fn two<S: Simd>(weights: *const u8) -> (S::F, S::F) {
+        // SAFETY: 16 pairs.
+        unsafe { S::load_pairs(weights) }
+    }
+}
+
+impl Floats for Pairs {
+    const KIND: Kind = Kind::BF16;
+    const X: usize = size_of::<u16>();
+
+    #[inline(always)]
+    unsafe fn two<S: Simd>(weights: *const u8) -> (S::F, S::F) {
+        // SAFETY: 16 pairs.
+        unsafe { S::load_pairs(weights) }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<S: Simd, const R: usize>(
+        sums: &mut [[S::F; R]; 2],
+        weights: *const u8,
+        x: *const u8,
+        row: usize,
+    ) {
+        // SAFETY: within the span and the pairs.
+        unsafe {
+            for at in 0..R {
+                let x = x.add(at * row).cast::<u32>();
+                sums[0][at] = S::dot_pairs(sums[0][at], weights, x.read_unaligned());
+                sums[1][at] = S::dot_pairs(sums[1][at], weights.add(4 * LANES), x.add(1).read_unaligned());
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply_rest<S: Simd, const R: usize>(
+        sums: &mut [[S::F; R]; 2],
+        weights: *const u8,
+        x: *const u8,
+        row: usize,
+        count: usize,
+    ) {
+        // SAFETY: within the span and the pairs, which are filled up with a zero.
+        unsafe {
+            for pair in 0..count.div_ceil(2) {
+                for at in 0..R {
+                    let x = x.add(at * row).cast::<u32>().add(pair);
+                    sums[0][at] = S::dot_pairs(sums[0][at], weights.add(pair * 4 * LANES), x.read_unaligned());
+                }
+            }
+        }
+    }
+}
+
+/// What becomes of a tile of `R` rows.
+trait Form {
+    /// # Safety
+    /// The pointers are good for what the block's fields say, and the tile has `R` rows.
+    unsafe fn tile<S: Simd, const R: usize>(block: &Block, rows: Rows);
+}
+
+/// Products with quantised weights, and with floats.
+struct Quantised<F>(PhantomData<F>);
+struct Plain<F>(PhantomData<F>);
+
+impl<F: Format> Form for Quantised<F> {
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const R: usize>(block: &Block, rows: Rows) {
+        // SAFETY: as the caller says.
+        unsafe { block.quantised::<S, F, R>(rows) }
+    }
+}
+
+impl<F: Floats> Form for Plain<F> {
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const R: usize>(block: &Block, rows: Rows) {
+        // SAFETY: as the caller says.
+        unsafe { block.floats::<S, F, R>(rows) }
+    }
+}
+
+struct Product<F> {
+    block: Block,
+    form: PhantomData<F>,
+}
+
+impl<F: Form> Kernel for Product<F> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Self { kind, block } = self;
+        let block = &self.block;
         for tile in block.first..block.last {
             let (start, count) = block.tiles.rows(tile);
             let rows = Rows { start, ask: block.fetch.share(tile - block.first, block.steps) };
             // SAFETY: whoever made the block vouches for its pointers.
             unsafe {
                 match count {
-                    1 => block.any::<S, 1>(kind, rows),
-                    2 => block.any::<S, 2>(kind, rows),
-                    3 => block.any::<S, 3>(kind, rows),
-                    4 => block.any::<S, 4>(kind, rows),
-                    5 if S::ROWS > 4 => block.any::<S, 5>(kind, rows),
-                    6 if S::ROWS > 4 => block.any::<S, 6>(kind, rows),
-                    7 if S::ROWS > 4 => block.any::<S, 7>(kind, rows),
-                    8 if S::ROWS > 4 => block.any::<S, 8>(kind, rows),
-                    9 if S::ROWS > 8 => block.any::<S, 9>(kind, rows),
-                    10 if S::ROWS > 8 => block.any::<S, 10>(kind, rows),
-                    11 if S::ROWS > 8 => block.any::<S, 11>(kind, rows),
-                    12 if S::ROWS > 8 => block.any::<S, 12>(kind, rows),
+                    1 => F::tile::<S, 1>(block, rows),
+                    2 => F::tile::<S, 2>(block, rows),
+                    3 => F::tile::<S, 3>(block, rows),
+                    4 => F::tile::<S, 4>(block, rows),
+                    5 if S::ROWS > 4 => F::tile::<S, 5>(block, rows),
+                    6 if S::ROWS > 4 => F::tile::<S, 6>(block, rows),
+                    7 if S::ROWS > 4 => F::tile::<S, 7>(block, rows),
+                    8 if S::ROWS > 4 => F::tile::<S, 8>(block, rows),
+                    9 if S::ROWS > 8 => F::tile::<S, 9>(block, rows),
+                    10 if S::ROWS > 8 => F::tile::<S, 10>(block, rows),
+                    11 if S::ROWS > 8 => F::tile::<S, 11>(block, rows),
+                    12 if S::ROWS > 8 => F::tile::<S, 12>(block, rows),
                     count => debug_assert_eq!(count, 0, "more rows than the path takes"),
                 }
             }
         }
+    }
+}
+
+/// Whether products with this kind want activations as pairs of bf16.
+pub(crate) fn takes_pairs(kind: Kind, path: Path) -> bool {
+    kind == Kind::BF16 && path == Path::Avx512Bf16
+}
+
+/// Runs a block of weights of this kind.
+pub(crate) fn multiply(kind: Kind, block: Block) {
+    fn with<F: Form>(block: Block) {
+        run(block.tiles.path, Product::<F> { block, form: PhantomData });
+    }
+    match kind {
+        Kind::F32 => with::<Plain<F32>>(block),
+        Kind::F16 => with::<Plain<F16>>(block),
+        Kind::BF16 if takes_pairs(kind, block.tiles.path) => {
+            run_pairs(block.tiles.path, Product::<Plain<Pairs>> { block, form: PhantomData });
+        }
+        Kind::BF16 => with::<Plain<BF16>>(block),
+        Kind::Q8_0 => with::<Quantised<Q8_0>>(block),
+        Kind::Q4_0 => with::<Quantised<Q4_0>>(block),
+        Kind::Q4_1 => with::<Quantised<Q4_1>>(block),
+        Kind::Q5_0 => with::<Quantised<Q5_0>>(block),
+        Kind::Q5_1 => with::<Quantised<Q5_1>>(block),
+        Kind::IQ4NL => with::<Quantised<IQ4NL>>(block),
+        Kind::Q2K => with::<Quantised<Q2K>>(block),
+        Kind::Q3K => with::<Quantised<Q3K>>(block),
+        Kind::Q4K => with::<Quantised<Q4K>>(block),
+        Kind::Q5K => with::<Quantised<Q5K>>(block),
+        Kind::Q6K => with::<Quantised<Q6K>>(block),
+        Kind::IQ4XS => with::<Quantised<IQ4XS>>(block),
     }
 }

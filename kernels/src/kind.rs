@@ -46,7 +46,7 @@ impl Kind {
     ];
 
     /// Weights in a block.
-    pub fn block(self) -> usize {
+    pub const fn block(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::BF16 => 1,
             Self::Q8_0 | Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::IQ4NL => 32,
@@ -74,7 +74,7 @@ impl Kind {
     }
 
     /// Weights are codes with shared scales, not floats.
-    pub fn is_quantised(self) -> bool {
+    pub const fn is_quantised(self) -> bool {
         self.block() > 1
     }
 }

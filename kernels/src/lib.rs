@@ -8,6 +8,7 @@
 mod activations;
 mod attention;
 mod buffer;
+mod conv;
 mod gemm;
 mod kind;
 mod linear;
@@ -20,6 +21,7 @@ use std::fmt;
 
 pub use activations::Activations;
 pub use attention::{Blocks, POSITIONS, Pair, Sequence, Shape, attend, attend_bytes};
+pub use conv::{Conv2d, Window};
 pub use kind::{Kind, dequantise};
 pub use linear::{Linear, apply_all};
 pub use ops::{Rotation, add, gelu_tanh_mul, rms_norm, rope, silu_mul, to_f16, to_q8};
@@ -33,12 +35,15 @@ pub enum Error {
     Shape { kind: Kind, n: usize, k: usize },
     /// Bytes that the shape asks for, and bytes that came.
     Length { expected: usize, found: usize },
+    /// Numbers that a bias has to have, and has.
+    Bias { expected: usize, found: usize },
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Shape { kind, n, k } => write!(f, "no matrix of type {kind:?} has the shape [{n}, {k}]"),
+            Self::Bias { expected, found } => write!(f, "a bias of {expected} numbers was expected, {found} came"),
             Self::Length { expected, found } => write!(f, "{expected} bytes of weights were expected, {found} came"),
         }
     }

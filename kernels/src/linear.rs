@@ -4,12 +4,12 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
-use crate::activations::{BLOCK, Tiles};
+use crate::activations::{BLOCK, Tiles, Walk};
 use crate::buffer::{Aligned, LINE, Shards};
-use crate::gemm::{Block, Fetch, Product};
+use crate::gemm::{Block, Fetch, multiply, takes_pairs};
 use crate::kind::Kind;
-use crate::pack::{Layout, pack_group, unpack_row};
-use crate::simd::{LANES, run};
+use crate::pack::{FLOATS, Layout, pack_group, unpack_row};
+use crate::simd::LANES;
 use crate::{Activations, Error, Pool};
 
 /// Bytes of activations that one pass keeps in a core's own cache.
@@ -33,6 +33,8 @@ pub struct Linear {
     k: usize,
     group_bytes: usize,
     groups: Aligned,
+    /// Filled up to whole groups.
+    bias: Option<Vec<f32>>,
 }
 
 impl fmt::Debug for Linear {
@@ -56,7 +58,7 @@ impl Linear {
         read: impl Fn(usize, &mut [u8]) -> Result<(), E> + Sync,
     ) -> Result<Self, E> {
         let row_bytes = row_bytes(kind, n, k)?;
-        let group_bytes = (k / kind.block()) * Layout::of(kind).span_bytes();
+        let group_bytes = Layout::of(kind).group_bytes(k);
         let mut groups = Aligned::zeroed(Self::packed_bytes(kind, n, k));
         let rows_each = piece_rows(row_bytes);
         let (to, failure) = (Shards::new(groups.bytes_mut()), Mutex::new(None));
@@ -75,7 +77,7 @@ impl Linear {
         });
         match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error),
-            None => Ok(Self { kind, n, k, group_bytes, groups }),
+            None => Ok(Self { kind, n, k, group_bytes, groups, bias: None }),
         }
     }
 
@@ -94,10 +96,24 @@ impl Linear {
         })
     }
 
+    /// Adds `bias` (`[n]`) to the outputs of every row.
+    ///
+    /// # Errors
+    /// Where it has another length.
+    pub fn with_bias(mut self, bias: &[f32]) -> Result<Self, Error> {
+        if bias.len() != self.n {
+            return Err(Error::Bias { expected: self.n, found: bias.len() });
+        }
+        let mut whole = bias.to_vec();
+        whole.resize(self.n.next_multiple_of(LANES), 0.0);
+        self.bias = Some(whole);
+        Ok(self)
+    }
+
     /// Bytes that [`Linear::pack`] takes while it works, beside the weights it gives.
-    pub fn packing_bytes(threads: usize, kind: Kind, k: usize) -> usize {
+    pub fn packing_bytes(threads: usize, kind: Kind, n: usize, k: usize) -> usize {
         let row_bytes = k / kind.block() * kind.block_bytes();
-        threads * piece_rows(row_bytes) * row_bytes
+        (threads * piece_rows(row_bytes)).min(n) * row_bytes
     }
 
     pub fn kind(&self) -> Kind {
@@ -116,7 +132,7 @@ impl Linear {
 
     /// Bytes that `n` rows of `k` weights take when they are packed; `k` is a whole number of blocks.
     pub fn packed_bytes(kind: Kind, n: usize, k: usize) -> usize {
-        (k / kind.block()) * Layout::of(kind).span_bytes() * n.div_ceil(LANES)
+        Layout::of(kind).group_bytes(k) * n.div_ceil(LANES)
     }
 
     /// Memory that the weights take.
@@ -134,7 +150,7 @@ impl Linear {
         unpack_row(self.kind, group, index % LANES, out);
     }
 
-    /// `out = x · weightsᵀ` for `x` `[m, k]` and `out` `[m, n]`.
+    /// `out = x · weightsᵀ + bias` for `x` `[m, k]` and `out` `[m, n]`.
     ///
     /// # Panics
     /// Where a length is another.
@@ -190,6 +206,8 @@ struct Part<'a> {
     first: usize,
     x: *const u8,
     facts: *const f32,
+    /// How floats lie; bytes.
+    walk: Walk,
     out: Shards<f32>,
 }
 
@@ -205,7 +223,7 @@ impl<'a> Section<'a> {
             assert_eq!(Some(out.len()), x.m().checked_mul(linear.n), "the outputs of {linear:?} are [m, n]");
             let part = Part::new(linear, groups, x, out);
             groups += linear.n.div_ceil(LANES);
-            row_bytes = row_bytes.max(if linear.kind.is_quantised() { linear.k * 3 / 2 } else { linear.k * 4 });
+            row_bytes = row_bytes.max(if linear.kind.is_quantised() { linear.k * 3 / 2 } else { x.row_bytes() });
             cost = cost.max(linear.group_bytes / BYTES);
             parts.push(part);
         }
@@ -249,38 +267,48 @@ fn cut(items: usize, threads: usize, least: usize) -> Vec<usize> {
 
 impl<'a> Part<'a> {
     fn new(linear: &'a Linear, first: usize, x: &'a Activations<'a>, out: &mut [f32]) -> Self {
-        let (codes, facts) = if linear.kind.is_quantised() {
+        let out = Shards::new(out);
+        if linear.kind.is_quantised() {
             let x = x.quantised();
-            (x.codes.as_ptr().cast(), x.facts.as_ptr())
-        } else {
-            (x.floats().as_ptr().cast(), std::ptr::null())
-        };
-        Self { linear, first, x: codes, facts, out: Shards::new(out) }
+            let (x, facts) = (x.codes.as_ptr().cast(), x.facts.as_ptr());
+            return Self { linear, first, x, facts, walk: Walk::default(), out };
+        }
+        let facts = std::ptr::null();
+        if takes_pairs(linear.kind, x.tiles.path) {
+            let (pairs, walk) = x.pairs();
+            return Self { linear, first, x: pairs.as_ptr().cast(), facts, walk: walk.bytes(size_of::<u16>()), out };
+        }
+        Self { linear, first, x: x.x.as_ptr().cast(), facts, walk: x.walk.bytes(size_of::<f32>()), out }
     }
 
     /// One group times the tiles of a run.
     fn run(&self, group: usize, tiles: Tiles, Range { start: first, end: last }: Range<usize>) {
         let Linear { kind, n, k, group_bytes, .. } = *self.linear;
         let weights = &self.linear.groups.bytes()[group * group_bytes..][..group_bytes];
-        let (columns, steps) = ((n - group * LANES).min(LANES), if kind.is_quantised() { k / BLOCK } else { k });
+        let width = if kind.is_quantised() { BLOCK } else { FLOATS };
+        let (columns, steps) = ((n - group * LANES).min(LANES), k / width);
         // Other tasks have other groups or tiles: what this one writes is its own.
         let rows = tiles.start(last);
         let out = self.out.at(group * LANES, (rows - 1) * n + columns);
-        let fetch = fetch(weights, steps, last - first);
+        let bias = self.linear.bias.as_ref().map_or(std::ptr::null(), |bias| bias[group * LANES..].as_ptr());
+        let fetch = fetch(weights, steps.max(1), last - first);
         let block = Block {
             group: weights.as_ptr(),
             steps,
+            rest: k % width,
             x: self.x,
             facts: self.facts,
+            walk: self.walk,
             tiles,
             first,
             last,
             out,
             stride: n,
             columns,
+            bias,
             fetch,
         };
-        run(tiles.path, Product { kind, block });
+        multiply(kind, block);
     }
 }
 

@@ -5,15 +5,21 @@
 //! the 16 rows; then for each 32 weights a tile: byte scales of the K kinds, high bits, low bits. In the
 //! bytes of a tile, a unit is 64 bytes: four for each row. Nibbles: unit `j` has the weights `4j .. 4j + 4`
 //! of a row in its low halves and `16 + 4j ..` in its high halves. Codes of two bits: unit `j` has the
-//! weights `4j ..`, `8 + 4j ..`, `16 + 4j ..` and `24 + 4j ..`, from the lowest bits up. Float kinds: for
-//! each k, the 16 rows' numbers.
+//! weights `4j ..`, `8 + 4j ..`, `16 + 4j ..` and `24 + 4j ..`, from the lowest bits up. Float kinds: spans
+//! of four k, the last one filled up with zeros; F32 and F16 have the 16 rows' numbers for each k, BF16 those
+//! of two k side by side, as the instruction wants them that multiplies such pairs.
 
 use crate::kind::{Kind, Raw, float};
 use crate::simd::LANES;
 
+/// Floats of a row in a span.
+pub(crate) const FLOATS: usize = 4;
+
 /// Where things lie in a group; bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
+    /// Weights of a row in a span.
+    pub width: usize,
     /// Tiles after each head.
     pub span: usize,
     pub head: usize,
@@ -28,9 +34,8 @@ pub(crate) struct Layout {
 impl Layout {
     pub const fn of(kind: Kind) -> Self {
         let (span, head, scales, high, low) = match kind {
-            // A "tile" is one k.
-            Kind::F32 => (1, 0, 0, 0, 64),
-            Kind::F16 | Kind::BF16 => (1, 0, 0, 0, 32),
+            Kind::F32 => (1, 0, 0, 0, 4 * FLOATS * LANES),
+            Kind::F16 | Kind::BF16 => (1, 0, 0, 0, 2 * FLOATS * LANES),
             Kind::Q8_0 => (1, 32, 0, 0, 512),
             Kind::Q4_0 | Kind::IQ4NL => (1, 32, 0, 0, 256),
             Kind::Q4_1 => (1, 64, 0, 0, 256),
@@ -43,7 +48,12 @@ impl Layout {
             Kind::Q6K => (8, 32, 32, 128, 256),
             Kind::IQ4XS => (8, 32, 16, 0, 256),
         };
-        Self { span, head, scales, high, low }
+        Self { width: if kind.is_quantised() { kind.block() } else { FLOATS }, span, head, scales, high, low }
+    }
+
+    /// Bytes of a group of rows of `k` weights.
+    pub fn group_bytes(&self, k: usize) -> usize {
+        k.div_ceil(self.width) * self.span_bytes()
     }
 
     pub const fn tile(&self) -> usize {
@@ -194,6 +204,11 @@ fn get(kind: Kind, raw: &mut Raw, lane: usize, span: &[u8]) {
     }
 }
 
+/// The place of a row's number `at` among the numbers of a group.
+fn float_place(kind: Kind, at: usize, lane: usize) -> usize {
+    if kind == Kind::BF16 { (at / 2 * LANES + lane) * 2 + at % 2 } else { at * LANES + lane }
+}
+
 /// Packs up to 16 rows, in the file's form, into the zeroed `group`.
 pub(crate) fn pack_group(kind: Kind, rows: &[u8], row_bytes: usize, group: &mut [u8]) {
     let layout = Layout::of(kind);
@@ -202,7 +217,7 @@ pub(crate) fn pack_group(kind: Kind, rows: &[u8], row_bytes: usize, group: &mut 
         if !kind.is_quantised() {
             let size = kind.block_bytes();
             for (at, number) in row.chunks_exact(size).enumerate() {
-                let to = at * layout.low + lane * size;
+                let to = float_place(kind, at, lane) * size;
                 group[to..to + size].copy_from_slice(number);
             }
             continue;
@@ -218,8 +233,8 @@ pub(crate) fn pack_group(kind: Kind, rows: &[u8], row_bytes: usize, group: &mut 
 pub(crate) fn unpack_row(kind: Kind, group: &[u8], lane: usize, out: &mut [f32]) {
     let layout = Layout::of(kind);
     if !kind.is_quantised() {
-        let (size, numbers) = (kind.block_bytes(), group.chunks_exact(layout.low));
-        numbers.zip(out).for_each(|(number, out)| *out = float(kind, &number[lane * size..]));
+        let place = |at: usize| float_place(kind, at, lane) * kind.block_bytes();
+        out.iter_mut().enumerate().for_each(|(at, out)| *out = float(kind, &group[place(at)..]));
         return;
     }
     let mut raw = Raw::new();

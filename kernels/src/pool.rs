@@ -18,7 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
 use crate::Path;
-use crate::activations::Quantised;
+use crate::activations::Spare;
 
 /// Turns of an idle spin before sleeping; a turn is one pause instruction, 10 to 40 ns.
 const SPINS: u32 = 2_000;
@@ -37,9 +37,7 @@ pub struct Pool {
     owner: Mutex<()>,
     workers: Vec<JoinHandle<()>>,
     path: Path,
-    /// Memory of activations that are gone, for those that come: fresh memory would cost more than what is
-    /// done with it.
-    spare: Mutex<Quantised>,
+    spare: Mutex<Spare>,
 }
 
 struct Shared {
@@ -106,16 +104,8 @@ impl Pool {
         self.path
     }
 
-    pub(crate) fn take_spare(&self) -> Quantised {
-        std::mem::take(&mut lock(&self.spare))
-    }
-
-    /// Keeps what is larger.
-    pub(crate) fn give_spare(&self, quantised: Quantised) {
-        let mut spare = lock(&self.spare);
-        if quantised.codes.capacity() > spare.codes.capacity() {
-            *spare = quantised;
-        }
+    pub(crate) fn spare(&self) -> MutexGuard<'_, Spare> {
+        lock(&self.spare)
     }
 
     /// Calls `task` once for each index below `tasks`, on all threads, and returns when all are done.

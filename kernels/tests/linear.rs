@@ -8,6 +8,7 @@ mod rng;
 mod weights;
 
 use dequantise::dequantise;
+use half::bf16;
 use outpost_kernels::{Activations, Error, Kind, Linear, Path, Pool, apply_all};
 use rng::Rng;
 use weights::random_weights;
@@ -20,7 +21,16 @@ fn below(rng: &mut Rng, limit: usize) -> usize {
     (rng.next() % limit as u64) as usize
 }
 
-/// What the kernels see of a row: blocks of 32 rounded to integers of at most 127.
+/// What the kernels see of a row.
+fn seen(kind: Kind, path: Path, x: &[f32]) -> Vec<f32> {
+    match kind {
+        Kind::BF16 if path == Path::Avx512Bf16 => x.iter().map(|x| bf16::from_f32(*x).to_f32()).collect(),
+        kind if kind.is_quantised() => rounded(x),
+        _ => x.to_vec(),
+    }
+}
+
+/// Blocks of 32 rounded to integers of at most 127.
 fn rounded(x: &[f32]) -> Vec<f32> {
     let block = |x: &[f32]| {
         let scale = x.iter().fold(0f32, |most, x| most.max(x.abs())) / 127.0;
@@ -54,7 +64,7 @@ fn products_agree_with_plain_arithmetic() {
                 let mut out = vec![f32::NAN; m * n];
                 linear.forward(&pool, &x, m, &mut out);
                 for (row, x) in x.chunks(k).enumerate() {
-                    let seen = if kind.is_quantised() { rounded(x) } else { x.to_vec() };
+                    let seen = seen(kind, pool.path(), x);
                     for (column, w) in weights.chunks(k).enumerate() {
                         let found = f64::from(out[row * n + column]);
                         let (exact, size) = dot(w, &seen);

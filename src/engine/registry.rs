@@ -234,7 +234,10 @@ impl Registry {
     fn needs(&self, checkpoint: &Checkpoint) -> Result<(Footprint, u64), String> {
         let weights = checkpoint.weights();
         let hyper = weights.hyper().map_err(|error| error.to_string())?;
-        Ok((Footprint::of(weights, self.cpu.pool().threads()), scratch_bytes(&hyper, &self.shared.settings.largest_step())))
+        Ok((
+            Footprint::of(weights, self.cpu.pool().threads()),
+            scratch_bytes(&hyper, &self.shared.settings.largest_step()),
+        ))
     }
 
     /// The models in memory: what tells this load from others, and the name.

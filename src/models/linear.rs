@@ -10,10 +10,7 @@ use super::weights::Rows;
 
 /// `y = x Wᵀ + b` with the weight as the checkpoint has it. Clones share the weight.
 #[derive(Clone, Debug)]
-pub(super) struct Linear {
-    weight: Arc<kernels::Linear>,
-    bias: Option<Vec<f32>>,
-}
+pub(super) struct Linear(Arc<kernels::Linear>);
 
 impl Linear {
     /// Reads `weight`, `[out, in]`, with the threads of `pool`; `bias`: `[out]`.
@@ -21,12 +18,13 @@ impl Linear {
         let Rows { kind, count, columns, .. } = *weight;
         let read = |first: usize, to: &mut [u8]| weight.read(first, to);
         let weight = kernels::Linear::pack(pool, kind, count, columns, read)?;
-        Ok(Self { weight: Arc::new(weight), bias })
+        let weight = if let Some(bias) = bias { weight.with_bias(&bias)? } else { weight };
+        Ok(Self(Arc::new(weight)))
     }
 
     /// Numbers that a row of results has.
     pub fn rows(&self) -> usize {
-        self.weight.n()
+        self.0.n()
     }
 
     /// `x`: `[m, in]`; `out`: `[m, out]`.
@@ -38,26 +36,19 @@ impl Linear {
     pub fn together(pool: &Pool, x: &[f32], m: usize, all: &mut [(&Self, &mut [f32])]) -> Result<()> {
         let k = x.len() / m.max(1);
         let mut products = Vec::with_capacity(all.len());
-        for (Self { weight, .. }, out) in &mut *all {
+        for (Self(weight), out) in all {
             if weight.k() != k {
                 candle_core::bail!("{weight:?} does not take {k} numbers");
             }
-            products.push((&**weight, &mut **out));
+            products.push((weight.as_ref(), &mut **out));
         }
         apply_all(&Activations::new(pool, x, m, k), &mut products);
-        all.iter_mut().for_each(|(one, out)| one.add_bias(out));
         Ok(())
-    }
-
-    fn add_bias(&self, y: &mut [f32]) {
-        if let Some(bias) = &self.bias {
-            y.chunks_exact_mut(self.rows()).for_each(|row| row.iter_mut().zip(bias).for_each(|(y, b)| *y += b));
-        }
     }
 
     /// The weight's rows of these numbers, as f32: `out` is `[ids, in]`.
     pub fn embedding(&self, ids: &[u32], out: &mut [f32]) -> Result<()> {
-        let weight = &self.weight;
+        let weight = &self.0;
         for (id, row) in ids.iter().zip(out.chunks_exact_mut(weight.k())) {
             match *id as usize {
                 id if id < weight.n() => weight.row(id, row),

@@ -18,7 +18,11 @@ pub struct Cpu {
 
 impl Cpu {
     pub fn new(threads: usize) -> Self {
-        Self { pool: Pool::new(threads), scratch: Mutex::default() }
+        Self::of(Pool::new(threads))
+    }
+
+    pub fn of(pool: Pool) -> Self {
+        Self { pool, scratch: Mutex::default() }
     }
 
     pub fn pool(&self) -> &Pool {

@@ -16,6 +16,8 @@ pub(crate) const LANES: usize = 16;
 /// A set of instructions that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Path {
+    /// AVX-512 F, BW, VL, DQ and VNNI, and products of bf16.
+    Avx512Bf16,
     /// AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
     /// AVX2 with FMA, and the 256-bit VNNI instructions.
@@ -27,9 +29,9 @@ pub enum Path {
 }
 
 impl Path {
-    const ALL: [Self; 4] = [Self::Avx512, Self::Avx2Vnni, Self::Avx2, Self::Portable];
+    const ALL: [Self; 5] = [Self::Avx512Bf16, Self::Avx512, Self::Avx2Vnni, Self::Avx2, Self::Portable];
 
-    /// The fastest here; the variable `OUTPOST_KERNELS` (`avx512`, `avx2-vnni`, `avx2`, `portable`)
+    /// The fastest here; the variable `OUTPOST_KERNELS` (`avx512-bf16`, `avx512`, `avx2-vnni`, `avx2`, `portable`)
     /// chooses another one that is available. Looked up once.
     pub fn best() -> Self {
         static BEST: OnceLock<Path> = OnceLock::new();
@@ -47,6 +49,7 @@ impl Path {
 
     pub fn name(self) -> &'static str {
         match self {
+            Self::Avx512Bf16 => "avx512-bf16",
             Self::Avx512 => "avx512",
             Self::Avx2Vnni => "avx2-vnni",
             Self::Avx2 => "avx2",
@@ -59,6 +62,7 @@ impl Path {
         let avx2 =
             || is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
         match self {
+            Self::Avx512Bf16 => Self::Avx512.is_available() && is_x86_feature_detected!("avx512bf16"),
             Self::Avx512 => {
                 avx2()
                     && is_x86_feature_detected!("avx512f")
@@ -81,7 +85,7 @@ impl Path {
     /// Rows of activations that one pass over a tile of weights serves, as registers allow.
     pub(crate) fn rows(self) -> usize {
         match self {
-            Self::Avx512 => <x86_or_portable::Avx512 as Simd>::ROWS,
+            Self::Avx512Bf16 | Self::Avx512 => <x86_or_portable::Avx512 as Simd>::ROWS,
             Self::Avx2Vnni | Self::Avx2 => <x86_or_portable::Avx2 as Simd>::ROWS,
             Self::Portable => portable::Portable::ROWS,
         }
@@ -112,7 +116,7 @@ pub(crate) fn run<K: Kernel>(path: Path, kernel: K) -> K::Output {
     match path {
         // SAFETY: a `Pool` takes no path that is not available, and paths come from a `Pool`.
         #[cfg(target_arch = "x86_64")]
-        Path::Avx512 => unsafe { x86::run_avx512(kernel) },
+        Path::Avx512Bf16 | Path::Avx512 => unsafe { x86::run_avx512(kernel) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Path::Avx2Vnni => unsafe { x86::run_avx2_vnni(kernel) },
@@ -121,6 +125,17 @@ pub(crate) fn run<K: Kernel>(path: Path, kernel: K) -> K::Output {
         Path::Avx2 => unsafe { x86::run_avx2(kernel) },
         // SAFETY: needs no features.
         _ => unsafe { kernel.run::<portable::Portable>() },
+    }
+}
+
+/// The same for kernels that multiply pairs of bf16.
+#[inline]
+pub(crate) fn run_pairs<K: Kernel>(path: Path, kernel: K) -> K::Output {
+    match path {
+        // SAFETY: as `run` says.
+        #[cfg(target_arch = "x86_64")]
+        Path::Avx512Bf16 => unsafe { x86::run_avx512_bf16(kernel) },
+        _ => run(path, kernel),
     }
 }
 
@@ -169,7 +184,8 @@ pub(crate) trait Simd: Copy {
 
     unsafe fn load_f16(from: *const u16) -> Self::F;
     unsafe fn store_f16(to: *mut u16, x: Self::F);
-    unsafe fn load_bf16(from: *const u16) -> Self::F;
+    /// The first and the second numbers of 16 pairs of bf16.
+    unsafe fn load_pairs(from: *const u8) -> (Self::F, Self::F);
     unsafe fn load_i8(from: *const i8) -> Self::F;
     unsafe fn load_u8(from: *const u8) -> Self::F;
 
@@ -208,6 +224,13 @@ pub(crate) trait Simd: Copy {
     /// The same with signed codes; see [`Simd::BIASED`].
     unsafe fn dot_signed(sum: Self::I, codes: Self::B, x: *const i8) -> Self::I;
 
+    /// Adds to each lane the products of a pair of bf16 with the pair `x`.
+    #[inline(always)]
+    unsafe fn dot_pairs(sum: Self::F, pairs: *const u8, x: u32) -> Self::F {
+        // SAFETY: as the trait says.
+        unsafe { dot_widened::<Self>(sum, pairs, x) }
+    }
+
     #[inline(always)]
     unsafe fn tanh(x: Self::F) -> Self::F {
         // 1 − 2 / (e^2x + 1): at both ends e^2x is finite or zero.
@@ -236,6 +259,19 @@ pub(crate) trait Simd: Copy {
             let p = Self::add(Self::fma(Self::mul(r, r), p, r), Self::splat(1.0));
             Self::keep_above(Self::scale(p, n), x, -87.0)
         }
+    }
+}
+
+/// [`Simd::dot_pairs`] where there is no such instruction.
+///
+/// # Safety
+/// As [`Simd`] says.
+#[inline(always)]
+unsafe fn dot_widened<S: Simd>(sum: S::F, pairs: *const u8, x: u32) -> S::F {
+    // SAFETY: as the caller says.
+    unsafe {
+        let ((a, b), first) = (S::load_pairs(pairs), S::splat(f32::from_bits(x << 16)));
+        S::fma(b, S::splat(f32::from_bits(x & 0xffff_0000)), S::fma(a, first, sum))
     }
 }
 

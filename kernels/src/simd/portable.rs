@@ -1,7 +1,7 @@
 //! Plain code over arrays: the reference, and the path of CPUs without one of their own.
 #![expect(unsafe_op_in_unsafe_fn, reason = "every line would be a block; the trait states the contract once")]
 
-use half::{bf16, f16};
+use half::f16;
 
 use super::{LANES, Simd};
 
@@ -118,8 +118,9 @@ impl Simd for Portable {
         to.cast::<[u16; LANES]>().write_unaligned(map(x, |x| f16::from_f32(x).to_bits()));
     }
     #[inline(always)]
-    unsafe fn load_bf16(from: *const u16) -> Self::F {
-        map(from.cast::<[u16; LANES]>().read_unaligned(), |bits| bf16::from_bits(bits).to_f32())
+    unsafe fn load_pairs(from: *const u8) -> (Self::F, Self::F) {
+        let both = Self::load_bytes(from);
+        (map(both, |both| f32::from_bits(both << 16)), map(both, |both| f32::from_bits(both & 0xffff_0000)))
     }
     #[inline(always)]
     unsafe fn load_i8(from: *const i8) -> Self::F {

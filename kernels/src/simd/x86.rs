@@ -3,10 +3,13 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, Simd};
+use super::{Kernel, Simd, dot_widened};
 
+/// `BF16`: with the dot product of pairs of bf16.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512;
+pub(crate) struct Avx512Or<const BF16: bool>;
+
+pub(crate) type Avx512 = Avx512Or<false>;
 
 /// Two registers of 8 lanes each. `VNNI`: with the 256-bit dot product instruction.
 #[derive(Clone, Copy)]
@@ -17,6 +20,11 @@ pub(crate) type Avx2 = Avx2Or<false>;
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 pub(super) unsafe fn run_avx512<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512>()
+}
+
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16")]
+pub(super) unsafe fn run_avx512_bf16<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512Or<true>>()
 }
 
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
@@ -45,7 +53,7 @@ unsafe fn sums(codes: __m256i) -> (i32, i32) {
     (_mm_cvtsi128_si32(_mm256_castsi256_si128(both)) - 16 * 128, second - 16 * 128)
 }
 
-impl Simd for Avx512 {
+impl<const BF16: bool> Simd for Avx512Or<BF16> {
     type F = __m512;
     type I = __m512i;
     type B = __m512i;
@@ -128,8 +136,18 @@ impl Simd for Avx512 {
         _mm256_storeu_si256(to.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x));
     }
     #[inline(always)]
-    unsafe fn load_bf16(from: *const u16) -> Self::F {
-        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()))))
+    unsafe fn load_pairs(from: *const u8) -> (Self::F, Self::F) {
+        let both = _mm512_loadu_si512(from.cast());
+        let second = _mm512_and_si512(both, _mm512_set1_epi32(0xffff_0000_u32 as i32));
+        (_mm512_castsi512_ps(_mm512_slli_epi32::<16>(both)), _mm512_castsi512_ps(second))
+    }
+    #[inline(always)]
+    unsafe fn dot_pairs(sum: Self::F, pairs: *const u8, x: u32) -> Self::F {
+        if !BF16 {
+            return dot_widened::<Self>(sum, pairs, x);
+        }
+        let pairs = std::mem::transmute::<__m512i, __m512bh>(_mm512_loadu_si512(pairs.cast()));
+        _mm512_dpbf16_ps(sum, pairs, std::mem::transmute::<__m512i, __m512bh>(_mm512_set1_epi32(x as i32)))
     }
     #[inline(always)]
     unsafe fn load_i8(from: *const i8) -> Self::F {
@@ -339,12 +357,11 @@ impl<const VNNI: bool> Simd for Avx2Or<VNNI> {
         _mm_storeu_si128(to.add(8).cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x[1]));
     }
     #[inline(always)]
-    unsafe fn load_bf16(from: *const u16) -> Self::F {
-        let from = [from, from.add(8)];
-        both!(|from| {
-            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
-            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-        })
+    unsafe fn load_pairs(from: *const u8) -> (Self::F, Self::F) {
+        let both = Self::load_bytes(from);
+        let first = both!(|both| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(both)));
+        let upper = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+        (first, both!(|both| _mm256_castsi256_ps(_mm256_and_si256(both, upper))))
     }
     #[inline(always)]
     unsafe fn load_i8(from: *const i8) -> Self::F {

@@ -66,7 +66,7 @@ impl Footprint {
                 // Experts are read and packed one by one.
                 [parts @ .., rows, columns] => {
                     let all = parts.iter().product::<usize>() * Linear::packed_bytes(kind, *rows, *columns);
-                    (all, Linear::packing_bytes(threads, kind, *columns))
+                    (all, Linear::packing_bytes(threads, kind, *rows, *columns))
                 }
                 [] => continue,
             };

@@ -40,7 +40,9 @@ impl<'a> Tensor<'a> {
         let Self { name, file, start, shape, kind } = self;
         let (all, columns) = flat(shape);
         if first.checked_add(count).is_none_or(|end| end > all) {
-            return Err(ModelError::Invalid(format!("tensor {name} has {all} rows, none from {first} to {count} more")));
+            return Err(ModelError::Invalid(format!(
+                "tensor {name} has {all} rows, none from {first} to {count} more"
+            )));
         }
         if !columns.is_multiple_of(kind.block()) {
             // A vector of quantised numbers comes in blocks, of which parts cannot be read.

@@ -1,0 +1,176 @@
+//! Convolutions of images, channels last.
+//!
+//! An output is the product of its window with a kernel's weights. Windows lie in the padded image, kernel line by
+//! kernel line, each line without gaps, so products read them where they are: there is no matrix of windows. Images are
+//! padded, and rounded where the product wants bf16, strip by strip.
+
+use crate::activations::{Strip, Walk, to_bf16};
+use crate::buffer::Shards;
+use crate::gemm::takes_pairs;
+use crate::pack::FLOATS;
+use crate::{Activations, Error, Kind, Linear, Pool, apply_all};
+
+/// Numbers of a strip, unless one line of outputs needs more.
+const STRIP: usize = 1 << 20;
+
+/// What a convolution is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Channels.
+    pub inputs: usize,
+    pub outputs: usize,
+    /// Height and width.
+    pub kernel: [usize; 2],
+    pub stride: usize,
+    /// Zeros before and after each line, and lines of zeros above and below.
+    pub padding: [usize; 2],
+}
+
+impl Window {
+    /// Channels of a padded image: spans of floats fit in.
+    fn channels(&self) -> usize {
+        self.inputs.next_multiple_of(FLOATS)
+    }
+
+    /// Height and width of what becomes of an image of this height and width; `None` where no window fits.
+    pub fn output(&self, size: [usize; 2]) -> Option<[usize; 2]> {
+        let along = |axis: usize| {
+            let padded = size[axis].checked_add(self.padding[0])?.checked_add(self.padding[1])?;
+            Some(padded.checked_sub(self.kernel[axis])? / self.stride + 1)
+        };
+        Some([along(0)?, along(1)?])
+    }
+}
+
+/// A convolution in two dimensions, of one group and without gaps.
+#[derive(Debug)]
+pub struct Conv2d {
+    window: Window,
+    weight: Linear,
+}
+
+impl Conv2d {
+    /// `bytes` are `[outputs, inputs, height, width]` floats of this kind, as PyTorch keeps them; `bias`: `[outputs]`.
+    ///
+    /// # Errors
+    /// Where a size is zero, a kind is quantised, or there are more or fewer numbers.
+    pub fn new(pool: &Pool, kind: Kind, window: Window, bytes: &[u8], bias: Option<&[f32]>) -> Result<Self, Error> {
+        let Window { inputs, outputs, kernel: [height, width], stride, .. } = window;
+        let (channels, size) = (window.channels(), kind.block_bytes());
+        let (taps, row) = (height * width, inputs * height * width * size);
+        if inputs == 0 || stride == 0 || kind.is_quantised() {
+            return Err(Error::Shape { kind, n: outputs, k: inputs * taps });
+        }
+        if bytes.len() != outputs * row {
+            return Err(Error::Length { expected: outputs * row, found: bytes.len() });
+        }
+        let weight = Linear::pack(pool, kind, outputs, taps * channels, |first, to| {
+            let rows = bytes[first * row..].chunks_exact(row);
+            for (from, to) in rows.zip(to.chunks_exact_mut(taps * channels * size)) {
+                for (at, number) in from.chunks_exact(size).enumerate() {
+                    let place = (at % taps * channels + at / taps) * size;
+                    to[place..place + size].copy_from_slice(number);
+                }
+            }
+            Ok::<(), Error>(())
+        })?;
+        let weight = if let Some(bias) = bias { weight.with_bias(bias)? } else { weight };
+        Ok(Self { window, weight })
+    }
+
+    pub fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// Memory that the weights take.
+    pub fn bytes(&self) -> usize {
+        self.weight.bytes()
+    }
+
+    /// `x`: `[images, height, width, inputs]` of this height and width; `out`: `[images, .., .., outputs]`, with the
+    /// sizes that [`Window::output`] tells.
+    ///
+    /// # Panics
+    /// Where lengths do not fit, or an image is smaller than a window.
+    pub fn forward(&self, pool: &Pool, x: &[f32], size: [usize; 2], out: &mut [f32]) {
+        let Window { inputs, outputs, kernel, stride, padding } = self.window;
+        let (image, output) = (size[0] * size[1] * inputs, self.window.output(size));
+        assert!(output.is_some(), "no window of {:?} fits an image of {size:?}", self.window);
+        let [lines, line] = output.unwrap_or_default();
+        assert!(image > 0 && x.len().is_multiple_of(image), "images are [.., height, width, inputs]");
+        assert_eq!(out.len(), x.len() / image * lines * line * outputs, "outputs are [.., height, width, outputs]");
+        if kernel == [1, 1] && stride == 1 && padding == [0, 0] && inputs.is_multiple_of(FLOATS) {
+            return self.weight.forward(pool, x, x.len() / inputs, out);
+        }
+        let strip_lines = (STRIP / (stride * self.padded_width(size) * self.window.channels())).clamp(1, lines);
+        for (x, out) in x.chunks_exact(image).zip(out.chunks_exact_mut(lines * line * outputs)) {
+            for (strip, out) in out.chunks_mut(strip_lines * line * outputs).enumerate() {
+                self.strip(pool, x, size, strip * strip_lines, [out.len() / (line * outputs), line], out);
+            }
+        }
+    }
+
+    fn padded_width(&self, size: [usize; 2]) -> usize {
+        size[1] + self.window.padding[0] + self.window.padding[1]
+    }
+
+    /// The lines of outputs from `first` on.
+    fn strip(&self, pool: &Pool, x: &[f32], size: [usize; 2], first: usize, lines: [usize; 2], out: &mut [f32]) {
+        let Window { kernel: [height, width], stride, .. } = self.window;
+        let channels = self.window.channels();
+        let wide = self.padded_width(size) * channels;
+        let needed = (lines[0] - 1) * stride + height;
+        let walk = Walk { row: stride * channels, line: stride * wide, segment: wide, segments: height };
+        let k = height * width * channels;
+        let mut floats = Vec::new();
+        let strip = if takes_pairs(self.weight.kind(), pool.path()) {
+            let mut pairs = pool.spare().take_pairs();
+            self.pad(pool, x, size, first * stride, needed, &mut pairs, to_bf16);
+            Strip::Pairs(pairs)
+        } else {
+            floats = pool.spare().take_floats();
+            self.pad(pool, x, size, first * stride, needed, &mut floats, |x, to| to.copy_from_slice(x));
+            Strip::Floats(&floats)
+        };
+        apply_all(&Activations::windows(pool, strip, lines, k, walk), &mut [(&self.weight, out)]);
+        pool.spare().give_floats(floats);
+    }
+
+    /// Writes `count` lines of the padded image from the line `first` on.
+    fn pad<T: Copy + Default + Send>(
+        &self,
+        pool: &Pool,
+        x: &[f32],
+        [height, width]: [usize; 2],
+        first: usize,
+        count: usize,
+        strip: &mut Vec<T>,
+        write: impl Fn(&[f32], &mut [T]) + Sync,
+    ) {
+        let Window { inputs, padding: [before, _], .. } = self.window;
+        let channels = self.window.channels();
+        let wide = self.padded_width([height, width]) * channels;
+        strip.resize(count * wide, T::default());
+        let to = Shards::new(strip);
+        pool.run(count, |line| {
+            // SAFETY: a line's places are its own.
+            let to = unsafe { to.get(line * wide, wide) };
+            let Some(from) = (first + line).checked_sub(before).filter(|line| *line < height) else {
+                return to.fill(T::default());
+            };
+            let from = &x[from * width * inputs..][..width * inputs];
+            let (left, rest) = to.split_at_mut(before * channels);
+            let (middle, right) = rest.split_at_mut(width * channels);
+            left.fill(T::default());
+            right.fill(T::default());
+            if inputs == channels {
+                return write(from, middle);
+            }
+            for (from, to) in from.chunks_exact(inputs).zip(middle.chunks_exact_mut(channels)) {
+                let (to, more) = to.split_at_mut(inputs);
+                write(from, to);
+                more.fill(T::default());
+            }
+        });
+    }
+}

@@ -1,0 +1,144 @@
+//! Convolutions on every path that this CPU has, against plain arithmetic in f64.
+
+#[path = "common/rng.rs"]
+mod rng;
+
+use half::{bf16, f16};
+use outpost_kernels::{Conv2d, Error, Kind, Path, Pool, Window};
+use rng::Rng;
+
+fn bytes(kind: Kind, numbers: &[f32]) -> Vec<u8> {
+    let of = |x: &f32| match kind {
+        Kind::F16 => f16::from_f32(*x).to_le_bytes().to_vec(),
+        Kind::BF16 => bf16::from_f32(*x).to_le_bytes().to_vec(),
+        _ => x.to_le_bytes().to_vec(),
+    };
+    numbers.iter().flat_map(of).collect()
+}
+
+/// What is left of a number in a kind.
+fn kept(kind: Kind, x: f32) -> f64 {
+    f64::from(match kind {
+        Kind::F16 => f16::from_f32(x).to_f32(),
+        Kind::BF16 => bf16::from_f32(x).to_f32(),
+        _ => x,
+    })
+}
+
+/// Size, weights and image of a random case.
+struct Case {
+    window: Window,
+    images: usize,
+    size: [usize; 2],
+    weights: Vec<f32>,
+    bias: Vec<f32>,
+    x: Vec<f32>,
+}
+
+impl Case {
+    fn new(rng: &mut Rng) -> Self {
+        let mut below = |limit: usize| (rng.next() % limit as u64) as usize;
+        let kernel = [[1, 1], [3, 3], [2, 3], [4, 4]][below(4)];
+        let window = Window {
+            inputs: 1 + below(20),
+            outputs: 1 + below(40),
+            kernel,
+            stride: 1 + below(2),
+            padding: [[0, 0], [1, 1], [0, 1]][below(3)],
+        };
+        let (images, size) = (1 + below(2), [kernel[0] + below(30), kernel[1] + below(30)]);
+        let mut normal = |count: usize| (0..count).map(|_| rng.normal()).collect::<Vec<f32>>();
+        let weights = normal(window.outputs * window.inputs * kernel[0] * kernel[1]);
+        let x = normal(images * size[0] * size[1] * window.inputs);
+        Self { window, images, size, weights, bias: normal(window.outputs), x }
+    }
+
+    /// An output, and the sum of the magnitudes of its terms.
+    fn output(
+        &self,
+        [image, row, column, output]: [usize; 4],
+        weight: impl Fn(f32) -> f64,
+        x: impl Fn(f32) -> f64,
+    ) -> (f64, f64) {
+        let Window { inputs, kernel: [height, width], stride, padding: [before, _], .. } = self.window;
+        let mut sums = (f64::from(self.bias[output]), 0.0);
+        for (down, right) in (0..height).flat_map(|down| (0..width).map(move |right| (down, right))) {
+            let place =
+                |at: usize, tap: usize, most: usize| (at * stride + tap).checked_sub(before).filter(|at| *at < most);
+            let (Some(row), Some(column)) = (place(row, down, self.size[0]), place(column, right, self.size[1])) else {
+                continue;
+            };
+            for input in 0..inputs {
+                let w = weight(self.weights[((output * inputs + input) * height + down) * width + right]);
+                let x = x(self.x[((image * self.size[0] + row) * self.size[1] + column) * inputs + input]);
+                sums = (sums.0 + w * x, sums.1 + (w * x).abs());
+            }
+        }
+        sums
+    }
+}
+
+#[test]
+fn convolutions_agree_with_plain_arithmetic() {
+    let mut rng = Rng(1);
+    for round in 0..40 {
+        let case = Case::new(&mut rng);
+        let kind = [Kind::F32, Kind::F16, Kind::BF16][round % 3];
+        let [height, width] = case.window.output(case.size).unwrap();
+        for path in Path::available() {
+            let pool = Pool::with_path(2, path);
+            let conv = Conv2d::new(&pool, kind, case.window, &bytes(kind, &case.weights), Some(&case.bias)).unwrap();
+            let mut out = vec![f32::NAN; case.images * height * width * case.window.outputs];
+            conv.forward(&pool, &case.x, case.size, &mut out);
+            let rounds = kind == Kind::BF16 && path == Path::Avx512Bf16;
+            let seen = |x: f32| if rounds { kept(Kind::BF16, x) } else { f64::from(x) };
+            for (at, found) in out.iter().enumerate() {
+                let (output, pixel) = (at % case.window.outputs, at / case.window.outputs);
+                let place = [pixel / (height * width), pixel / width % height, pixel % width, output];
+                let (exact, size) = case.output(place, |w| kept(kind, w), seen);
+                let off = (f64::from(*found) - exact).abs();
+                assert!(
+                    off <= 4e-6 * (size + 1.0),
+                    "{path:?} {kind:?} {:?} of {:?} at {place:?}: {found} and not {exact}",
+                    case.window,
+                    case.size
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn large_images_go_by_strips_that_meet() {
+    let mut rng = Rng(2);
+    let window = Window { inputs: 8, outputs: 5, kernel: [3, 3], stride: 1, padding: [1, 1] };
+    let size = [700, 400];
+    let x: Vec<f32> = (0..size[0] * size[1] * 8).map(|_| rng.normal()).collect();
+    let weights: Vec<f32> = (0..5 * 8 * 9).map(|_| rng.normal()).collect();
+    let pool = Pool::new(2);
+    let conv = Conv2d::new(&pool, Kind::F32, window, &bytes(Kind::F32, &weights), None).unwrap();
+    let mut whole = vec![0f32; size[0] * size[1] * 5];
+    conv.forward(&pool, &x, size, &mut whole);
+    // A part of the image, whose inner lines see nothing of its borders.
+    for first in (0..600).step_by(97) {
+        let part = &x[first * size[1] * 8..(first + 100) * size[1] * 8];
+        let mut out = vec![0f32; 100 * size[1] * 5];
+        conv.forward(&pool, part, [100, size[1]], &mut out);
+        let line = size[1] * 5;
+        assert_eq!(out[line..99 * line], whole[(first + 1) * line..(first + 99) * line]);
+    }
+}
+
+#[test]
+fn impossible_convolutions_are_refused() {
+    let pool = Pool::new(1);
+    let window = Window { inputs: 2, outputs: 3, kernel: [3, 3], stride: 1, padding: [0, 0] };
+    let refused = |kind, window, count| Conv2d::new(&pool, kind, window, &vec![0; count], None).map(drop).unwrap_err();
+    assert!(matches!(refused(Kind::Q8_0, window, 54 * 4), Error::Shape { .. }));
+    assert!(matches!(refused(Kind::F32, Window { stride: 0, ..window }, 54 * 4), Error::Shape { .. }));
+    assert_eq!(refused(Kind::F32, window, 53 * 4), Error::Length { expected: 216, found: 212 });
+    let wrong = Conv2d::new(&pool, Kind::F32, window, &[0; 216], Some(&[0.0; 4])).unwrap_err();
+    assert_eq!(wrong, Error::Bias { expected: 3, found: 4 });
+    assert_eq!(window.output([2, 9]), None);
+    assert_eq!(window.output([3, 9]), Some([1, 7]));
+}
