@@ -4,6 +4,8 @@
 //! kernel line, each line without gaps, so products read them where they are: there is no matrix of windows. Images are
 //! padded, and rounded where the product wants bf16, strip by strip.
 
+use std::ops::Range;
+
 use crate::activations::{Strip, Walk, to_bf16};
 use crate::buffer::Shards;
 use crate::gemm::takes_pairs;
@@ -105,7 +107,8 @@ impl Conv2d {
         let strip_lines = (STRIP / (stride * self.padded_width(size) * self.window.channels())).clamp(1, lines);
         for (x, out) in x.chunks_exact(image).zip(out.chunks_exact_mut(lines * line * outputs)) {
             for (strip, out) in out.chunks_mut(strip_lines * line * outputs).enumerate() {
-                self.strip(pool, x, size, strip * strip_lines, [out.len() / (line * outputs), line], out);
+                let count = out.len() / (line * outputs);
+                self.strip(pool, Image { x, size }, strip * strip_lines, [count, line], out);
             }
         }
     }
@@ -115,47 +118,45 @@ impl Conv2d {
     }
 
     /// The lines of outputs from `first` on.
-    fn strip(&self, pool: &Pool, x: &[f32], size: [usize; 2], first: usize, lines: [usize; 2], out: &mut [f32]) {
+    fn strip(&self, pool: &Pool, image: Image<'_>, first: usize, lines: [usize; 2], out: &mut [f32]) {
         let Window { kernel: [height, width], stride, .. } = self.window;
         let channels = self.window.channels();
-        let wide = self.padded_width(size) * channels;
-        let needed = (lines[0] - 1) * stride + height;
+        let wide = self.padded_width(image.size) * channels;
         let walk = Walk { row: stride * channels, line: stride * wide, segment: wide, segments: height };
         let k = height * width * channels;
+        let needed = first * stride..(first + lines[0] - 1) * stride + height;
         let mut floats = Vec::new();
         let strip = if takes_pairs(self.weight.kind(), pool.path()) {
             let mut pairs = pool.spare().take_pairs();
-            self.pad(pool, x, size, first * stride, needed, &mut pairs, to_bf16);
+            self.pad(pool, image, needed, &mut pairs, to_bf16);
             Strip::Pairs(pairs)
         } else {
             floats = pool.spare().take_floats();
-            self.pad(pool, x, size, first * stride, needed, &mut floats, |x, to| to.copy_from_slice(x));
+            self.pad(pool, image, needed, &mut floats, |x, to| to.copy_from_slice(x));
             Strip::Floats(&floats)
         };
         apply_all(&Activations::windows(pool, strip, lines, k, walk), &mut [(&self.weight, out)]);
         pool.spare().give_floats(floats);
     }
 
-    /// Writes `count` lines of the padded image from the line `first` on.
+    /// Writes these lines of the padded image.
     fn pad<T: Copy + Default + Send>(
         &self,
         pool: &Pool,
-        x: &[f32],
-        [height, width]: [usize; 2],
-        first: usize,
-        count: usize,
+        Image { x, size: [height, width] }: Image<'_>,
+        lines: Range<usize>,
         strip: &mut Vec<T>,
         write: impl Fn(&[f32], &mut [T]) + Sync,
     ) {
         let Window { inputs, padding: [before, _], .. } = self.window;
         let channels = self.window.channels();
         let wide = self.padded_width([height, width]) * channels;
-        strip.resize(count * wide, T::default());
+        strip.resize(lines.len() * wide, T::default());
         let to = Shards::new(strip);
-        pool.run(count, |line| {
+        pool.run(lines.len(), |line| {
             // SAFETY: a line's places are its own.
             let to = unsafe { to.get(line * wide, wide) };
-            let Some(from) = (first + line).checked_sub(before).filter(|line| *line < height) else {
+            let Some(from) = (lines.start + line).checked_sub(before).filter(|line| *line < height) else {
                 return to.fill(T::default());
             };
             let from = &x[from * width * inputs..][..width * inputs];
@@ -173,4 +174,11 @@ impl Conv2d {
             }
         });
     }
+}
+
+/// `[height, width, inputs]`
+#[derive(Clone, Copy)]
+struct Image<'a> {
+    x: &'a [f32],
+    size: [usize; 2],
 }

@@ -187,7 +187,7 @@ impl Simd for Portable {
         words(|lane| {
             let four = (bits >> (4 * lane)) as u32;
             let spread = (four & 1) | (four & 2) << 7 | (four & 4) << 14 | (four & 8) << 21;
-            x[lane] | spread * bit as u32
+            x[lane] | (spread * bit as u32)
         })
     }
     #[inline(always)]
