@@ -1,0 +1,56 @@
+//! Speed of a diffusion network's convolutions (SD 1.5 at 512 × 512: its layers and its decoder's), with BF16 and
+//! F32 weights.
+//!
+//! `cargo bench -p outpost-kernels --bench conv -- [threads]`
+#![expect(clippy::print_stdout, clippy::expect_used, reason = "a benchmark prints")]
+
+#[path = "../tests/common/rng.rs"]
+mod rng;
+mod timing;
+
+use half::bf16;
+use outpost_kernels::{Conv2d, Kind, Pool, Window};
+use rng::Rng;
+use timing::best;
+
+/// Inputs, outputs, kernel, stride, side of the image.
+const CASES: [(usize, usize, usize, usize, usize); 8] = [
+    (4, 320, 3, 1, 64),
+    (320, 320, 3, 1, 64),
+    (640, 640, 3, 1, 32),
+    (1280, 1280, 3, 1, 16),
+    (1280, 1280, 3, 1, 8),
+    (320, 320, 3, 2, 64),
+    (512, 512, 3, 1, 128),
+    (128, 128, 3, 1, 512),
+];
+
+fn main() {
+    let threads = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(2);
+    let pool = Pool::new(threads);
+    println!("{pool:?}");
+    println!(
+        "{:>5} {:>5} {:>5} {:>10} {:>9} {:>10} {:>9}",
+        "in", "out", "side", "F32 ms", "GFLOP/s", "BF16 ms", "GFLOP/s"
+    );
+    let mut rng = Rng(1);
+    for (inputs, outputs, side, stride, size) in CASES {
+        let window = Window { inputs, outputs, kernel: [side; 2], stride, padding: [side / 2; 2] };
+        let numbers: Vec<f32> = (0..outputs * inputs * side * side).map(|_| rng.normal() * 0.05).collect();
+        let x: Vec<f32> = (0..size * size * inputs).map(|_| rng.normal()).collect();
+        let [lines, line] = window.output([size; 2]).expect("a window fits");
+        let mut out = vec![0f32; lines * line * outputs];
+        let flop = 2.0 * (out.len() * inputs * side * side) as f64;
+        print!("{inputs:>5} {outputs:>5} {size:>5}");
+        for kind in [Kind::F32, Kind::BF16] {
+            let bytes: Vec<u8> = match kind {
+                Kind::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
+                _ => numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
+            };
+            let conv = Conv2d::new(&pool, kind, window, &bytes, None).expect("a valid shape");
+            let time = best(&pool, 5, || conv.forward(&pool, &x, [size; 2], &mut out));
+            print!(" {:>10.2} {:>9.0}", time * 1e3, flop / time / 1e9);
+        }
+        println!();
+    }
+}
