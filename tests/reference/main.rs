@@ -153,7 +153,11 @@ fn text_model() -> Arc<TextModel> {
 }
 
 fn text_model_of(model: &str) -> Arc<TextModel> {
-    let settings = Settings { threads: 1, ..Settings::new(starter::models(), 2 << 30) };
+    text_model_in(starter::models(), model)
+}
+
+fn text_model_in(models: PathBuf, model: &str) -> Arc<TextModel> {
+    let settings = Settings { threads: 1, ..Settings::new(models, 2 << 30) };
     Engine::start(settings, Arc::new(Machine::new())).unwrap().models().load(model).unwrap()
 }
 
@@ -226,6 +230,20 @@ fn perplexity(model: &Llama, tokens: &[u32], kind: KvType) -> f64 {
         }
     }
     (loss / (tokens.len() - 1) as f64).exp()
+}
+
+/// For `benches/peers/single.py`, which has llama.cpp's beside it.
+#[test]
+#[ignore = "prints the perplexity of the file that the variable GGUF names"]
+fn the_perplexity_of_a_file() {
+    let path = PathBuf::from(std::env::var("GGUF").unwrap());
+    let model = load(&GgufFile::open(&path).unwrap());
+    let tokens = text_model_in(
+        path.ancestors().nth(2).unwrap().to_owned(),
+        path.parent().unwrap().file_name().unwrap().to_str().unwrap(),
+    )
+    .encode(include_str!("../fixtures/perplexity.txt"));
+    println!("perplexity {}", perplexity(&model, &tokens, KvType::F16));
 }
 
 #[test]
