@@ -11,7 +11,7 @@ mod timing;
 #[path = "../tests/common/weights.rs"]
 mod weights;
 
-use outpost_kernels::{Activations, Kind, Linear, Path, Pool, apply_all};
+use outpost_kernels::{Activations, Kind, Linear, Pool, apply_all};
 use rng::Rng;
 use timing::best;
 use weights::random_weights;
@@ -150,7 +150,7 @@ fn memory(pool: &Pool) -> f64 {
 #[cfg(target_arch = "x86_64")]
 fn multiplications(pool: &Pool) -> f64 {
     const ROUNDS: usize = 200_000;
-    if !Path::Avx512.is_available() {
+    if !outpost_kernels::Path::Avx512.is_available() {
         return f64::NAN;
     }
     #[target_feature(enable = "avx512f,avx512vnni")]

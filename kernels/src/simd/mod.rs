@@ -1,10 +1,12 @@
 //! The instruction sets, behind one shape: sixteen lanes.
 //!
 //! Every kernel is written once over [`Simd`]: vectors of 16 floats, 16 integers, and 64 bytes that
-//! belong to 16 lanes of 4. AVX-512 holds each in one register, AVX2 in two. [`run`] enters a kernel
-//! with the features of the chosen path enabled; all that a kernel calls is inlined into it, so there
-//! is no call between a feature's instructions.
+//! belong to 16 lanes of 4. AVX-512 holds each in one register, AVX2 in two, NEON in four. [`run`]
+//! enters a kernel with the features of the chosen path enabled; all that a kernel calls is inlined
+//! into it, so there is no call between a feature's instructions.
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
 #[cfg(target_arch = "x86_64")]
 mod x86;
@@ -24,15 +26,20 @@ pub enum Path {
     Avx2Vnni,
     /// AVX2 with FMA and F16C.
     Avx2,
+    /// NEON with the dot product extension, which all cores from ARMv8.4 on have.
+    NeonDot,
+    /// NEON, which all 64-bit ARM cores have.
+    Neon,
     /// Whatever the compiler makes of plain code.
     Portable,
 }
 
 impl Path {
-    const ALL: [Self; 5] = [Self::Avx512Bf16, Self::Avx512, Self::Avx2Vnni, Self::Avx2, Self::Portable];
+    const ALL: [Self; 7] =
+        [Self::Avx512Bf16, Self::Avx512, Self::Avx2Vnni, Self::Avx2, Self::NeonDot, Self::Neon, Self::Portable];
 
-    /// The fastest here; the variable `OUTPOST_KERNELS` (`avx512-bf16`, `avx512`, `avx2-vnni`, `avx2`, `portable`)
-    /// chooses another one that is available. Looked up once.
+    /// The fastest here; the variable `OUTPOST_KERNELS` (`avx512-bf16`, `avx512`, `avx2-vnni`, `avx2`,
+    /// `neon-dotprod`, `neon`, `portable`) chooses another one that is available. Looked up once.
     pub fn best() -> Self {
         static BEST: OnceLock<Path> = OnceLock::new();
         *BEST.get_or_init(|| {
@@ -53,6 +60,8 @@ impl Path {
             Self::Avx512 => "avx512",
             Self::Avx2Vnni => "avx2-vnni",
             Self::Avx2 => "avx2",
+            Self::NeonDot => "neon-dotprod",
+            Self::Neon => "neon",
             Self::Portable => "portable",
         }
     }
@@ -73,31 +82,42 @@ impl Path {
             }
             Self::Avx2Vnni => avx2() && is_x86_feature_detected!("avxvnni"),
             Self::Avx2 => avx2(),
+            Self::NeonDot | Self::Neon => false,
             Self::Portable => true,
         }
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(target_arch = "aarch64")]
+    pub fn is_available(self) -> bool {
+        let neon = || std::arch::is_aarch64_feature_detected!("neon");
+        match self {
+            Self::NeonDot => neon() && std::arch::is_aarch64_feature_detected!("dotprod"),
+            Self::Neon => neon(),
+            Self::Avx512Bf16 | Self::Avx512 | Self::Avx2Vnni | Self::Avx2 => false,
+            Self::Portable => true,
+        }
+    }
+
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     pub fn is_available(self) -> bool {
         self == Self::Portable
     }
 
     /// Rows of activations that one pass over a tile of weights serves, as registers allow.
     pub(crate) fn rows(self) -> usize {
-        match self {
-            Self::Avx512Bf16 | Self::Avx512 => <x86_or_portable::Avx512 as Simd>::ROWS,
-            Self::Avx2Vnni | Self::Avx2 => <x86_or_portable::Avx2 as Simd>::ROWS,
-            Self::Portable => portable::Portable::ROWS,
-        }
+        run(self, Rows)
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-use x86 as x86_or_portable;
+struct Rows;
 
-#[cfg(not(target_arch = "x86_64"))]
-mod x86_or_portable {
-    pub(crate) use super::portable::{Portable as Avx512, Portable as Avx2};
+impl Kernel for Rows {
+    type Output = usize;
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) -> usize {
+        S::ROWS
+    }
 }
 
 /// Work that is generic over the instruction set.
@@ -123,6 +143,12 @@ pub(crate) fn run<K: Kernel>(path: Path, kernel: K) -> K::Output {
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Path::Avx2 => unsafe { x86::run_avx2(kernel) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Path::NeonDot => unsafe { neon::run_neon_dot(kernel) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Path::Neon => unsafe { neon::run_neon(kernel) },
         // SAFETY: needs no features.
         _ => unsafe { kernel.run::<portable::Portable>() },
     }
