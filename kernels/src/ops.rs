@@ -1,7 +1,5 @@
 //! The small operations between products. Large inputs are shared among the pool's threads.
 
-use half::f16;
-
 use crate::Pool;
 use crate::buffer::Shards;
 use crate::simd::{Kernel, LANES, Simd, load_part, run, store_part};
@@ -71,7 +69,7 @@ impl Kernel for RmsNorm<'_> {
 /// # Safety
 /// As [`Simd`] says; `at` is within the slice.
 #[inline(always)]
-unsafe fn load_up_to<S: Simd>(from: &[f32], at: usize) -> S::F {
+pub(crate) unsafe fn load_up_to<S: Simd>(from: &[f32], at: usize) -> S::F {
     let left = from.len() - at;
     // SAFETY: no more than what is left is read.
     unsafe {
@@ -247,42 +245,18 @@ impl Kernel for Rope<'_> {
     }
 }
 
-/// Floats to half precision, to the nearest, as a cache keeps them.
-///
-/// # Panics
-/// Where lengths differ.
-pub fn to_f16(pool: &Pool, x: &[f32], out: &mut [f16]) {
-    assert_eq!(x.len(), out.len(), "as many numbers out as in");
-    run(pool.path(), ToF16 { x, out });
-}
-
-struct ToF16<'a> {
-    x: &'a [f32],
-    out: &'a mut [f16],
-}
-
-impl Kernel for ToF16<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let whole = self.x.len() / LANES * LANES;
-        for at in (0..whole).step_by(LANES) {
-            // SAFETY: sixteen numbers are left in both; an f16 is a u16's bits.
-            unsafe { S::store_f16(self.out.as_mut_ptr().add(at).cast(), S::load(self.x.as_ptr().add(at))) }
-        }
-        for (out, x) in self.out[whole..].iter_mut().zip(&self.x[whole..]) {
-            *out = f16::from_f32(*x);
-        }
-    }
-}
-
 /// A row as bytes, for [`crate::Blocks::Q8`]; returns their factor, `max |x| / 127`.
 ///
 /// # Panics
 /// Where lengths differ.
 pub fn to_q8(x: &[f32], out: &mut [i8]) -> f32 {
     assert_eq!(x.len(), out.len(), "as many numbers out as in");
+    to_bytes(x, out)
+}
+
+/// [`to_q8`] as part of a kernel.
+#[inline(always)]
+pub(crate) fn to_bytes(x: &[f32], out: &mut [i8]) -> f32 {
     let scale = x.iter().fold(0f32, |most, x| most.max(x.abs())) / 127.0;
     let inverse = if scale > 1e-37 { 1.0 / scale } else { 0.0 };
     for (out, x) in out.iter_mut().zip(x) {

@@ -3,8 +3,7 @@
 #[path = "common/rng.rs"]
 mod rng;
 
-use half::f16;
-use outpost_kernels::{Path, Pool, Rotation, add, gelu_tanh_mul, rms_norm, rope, silu_mul, to_f16};
+use outpost_kernels::{Path, Pool, Rotation, add, gelu_tanh_mul, rms_norm, rope, silu_mul};
 use rng::Rng;
 
 fn pools() -> Vec<Pool> {
@@ -96,16 +95,5 @@ fn rotations() {
                 near(&out, expected.iter().copied(), "rope");
             }
         }
-    }
-}
-
-#[test]
-fn halves_are_rounded_to_the_nearest() {
-    let mut rng = Rng(4);
-    let x: Vec<f32> = (0..1003).map(|_| rng.normal()).collect();
-    for pool in pools() {
-        let mut out = vec![f16::ZERO; x.len()];
-        to_f16(&pool, &x, &mut out);
-        assert!(out.iter().zip(&x).all(|(out, x)| *out == f16::from_f32(*x)));
     }
 }

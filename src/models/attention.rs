@@ -4,7 +4,7 @@ use candle_core::Result;
 use outpost_kernels::{Blocks, Pair, Pool, Sequence, Shape, attend};
 
 use super::hyper::Hyper;
-use super::kv::{BLOCK, BlockId, KvArena};
+use super::kv::{BLOCK, BlockId, KvArena, Place};
 
 /// What attention is like in a layer with such a window.
 pub(super) fn shape(hyper: &Hyper, window: Option<usize>) -> Shape {
@@ -23,22 +23,22 @@ pub(super) struct Span<'a> {
     pub blocks: &'a [BlockId],
 }
 
-/// Writes the keys and values (`[tokens, kv_heads * head_width]`) of a layer to their blocks.
-pub(super) fn keep(arena: &mut KvArena, layer: usize, spans: &[Span<'_>], keys: &[f32], values: &[f32]) -> Result<()> {
-    let width = arena.shape().kv_heads * arena.shape().head_width;
+/// Where the tokens' keys and values are written, in every layer.
+pub(super) fn places(spans: &[Span<'_>]) -> Result<Vec<Place>> {
+    let mut places = Vec::with_capacity(spans.len());
     for span in spans {
-        for index in 0..span.count {
-            let (position, row) = (span.start + index, (span.offset + index) * width);
+        let (mut position, end) = (span.start, span.start + span.count);
+        while position < end {
             let Some(&block) = span.blocks.get(position / BLOCK) else {
                 candle_core::bail!("position {position} has no KV block");
             };
-            let Some((keys, values)) = keys.get(row..row + width).zip(values.get(row..row + width)) else {
-                candle_core::bail!("a token without keys and values");
-            };
-            arena.write(layer, block, position % BLOCK, keys, values)?;
+            let (slot, row) = (position % BLOCK, span.offset + position - span.start);
+            let count = (BLOCK - slot).min(end - position);
+            places.push(Place { block, row, slot, count });
+            position += count;
         }
     }
-    Ok(())
+    Ok(places)
 }
 
 /// Attention in one layer: `queries` and `out` are `[tokens, heads * head_width]`. Keys and values of the

@@ -6,7 +6,7 @@
 
 use candle_core::Result;
 use half::f16;
-use half::slice::HalfFloatSliceExt;
+use outpost_kernels::{self as kernels, Both, Fill, Pool};
 
 use super::attention::View;
 
@@ -115,13 +115,14 @@ enum Cells {
     Q8(Vec<i8>, Vec<f32>),
 }
 
-/// Where the numbers of one position and head are in [`Cells`].
+/// Some rows of a step that are written to one block.
 #[derive(Clone, Copy, Debug)]
-struct Place {
-    first: usize,
-    /// From one number to the next.
-    step: usize,
-    scale: usize,
+pub(super) struct Place {
+    pub block: BlockId,
+    /// The first row, its place in the block, and how many follow each other.
+    pub row: usize,
+    pub slot: usize,
+    pub count: usize,
 }
 
 impl KvArena {
@@ -160,18 +161,35 @@ impl KvArena {
         self.len() == 0
     }
 
-    /// Writes the keys and values (`[kv_heads, head_width]`) of one position of a layer.
-    pub(super) fn write(&mut self, layer: usize, id: BlockId, slot: usize, keys: &[f32], values: &[f32]) -> Result<()> {
-        let KvShape { kv_heads, head_width, .. } = self.shape;
-        let Some(block) = self.blocks.get_mut(id as usize).and_then(Option::as_mut) else { return Err(no_block(id)) };
-        let heads = keys.chunks_exact(head_width).zip(values.chunks_exact(head_width));
-        for (head, (keys, values)) in heads.enumerate().take(kv_heads) {
-            let start = (layer * kv_heads + head) * BLOCK;
-            let scale = start + slot;
-            block.keys.put(Place { first: start * head_width + slot, step: BLOCK, scale }, keys);
-            block.values.put(Place { first: scale * head_width, step: 1, scale }, values);
+    /// Writes the keys and values (`[rows, kv_heads, head_width]`) of a layer to these places, of which each names
+    /// another block; nothing, where one has no memory.
+    pub(super) fn write(
+        &mut self,
+        pool: &Pool,
+        layer: usize,
+        places: &[Place],
+        keys: &[f32],
+        values: &[f32],
+    ) -> Result<()> {
+        // Blocks are taken out, for only so can several be written at once.
+        let mut taken = Vec::with_capacity(places.len());
+        taken.extend(places.iter().map(|place| self.blocks.get_mut(place.block as usize).and_then(Option::take)));
+        let missing = places.iter().zip(&taken).find(|(_, block)| block.is_none()).map(|(place, _)| place.block);
+        if missing.is_none() {
+            let shape = self.shape;
+            let mut fills = Vec::with_capacity(places.len());
+            for (place, block) in places.iter().zip(taken.iter_mut().flatten()) {
+                let Place { row, slot, count, .. } = *place;
+                fills.extend(block.cells(layer, &shape).map(|cells| Fill { cells, row, slot, count }));
+            }
+            kernels::keep(pool, [shape.kv_heads, shape.head_width], keys, values, &mut fills);
         }
-        Ok(())
+        for (place, block) in places.iter().zip(taken) {
+            if let (Some(slot), Some(_)) = (self.blocks.get_mut(place.block as usize), &block) {
+                *slot = block;
+            }
+        }
+        missing.map_or(Ok(()), |id| Err(no_block(id)))
     }
 
     /// The keys and the values of one layer in these blocks, which must be `needed` at least.
@@ -222,46 +240,34 @@ impl Cells {
             KvType::Q8 => Self::Q8(vec![0; count], vec![0.; count / shape.head_width]),
         }
     }
-
-    /// Writes the numbers of one position and head.
-    fn put(&mut self, place: Place, from: &[f32]) {
-        let Place { first, step, scale } = place;
-        match self {
-            Self::F32(cells) => scatter(cells, first, step, from),
-            Self::F16(cells) if step == 1 => {
-                if let Some(to) = cells.get_mut(first..first + from.len()) {
-                    to.convert_from_f32_slice(from);
-                }
-            }
-            Self::F16(cells) => {
-                let mut piece = [f16::ZERO; 16];
-                for (at, from) in (first..).step_by(piece.len() * step).zip(from.chunks(piece.len())) {
-                    let Some(piece) = piece.get_mut(..from.len()) else { return };
-                    piece.convert_from_f32_slice(from);
-                    scatter(cells, at, step, piece);
-                }
-            }
-            Self::Q8(cells, scales) => {
-                let mut codes = vec![0; from.len()];
-                if let Some(scale) = scales.get_mut(scale) {
-                    *scale = outpost_kernels::to_q8(from, &mut codes);
-                    scatter(cells, first, step, &codes);
-                }
-            }
-        }
-    }
 }
 
-/// Writes `from` to `first`, `first + step` and so on.
-fn scatter<T: Copy>(to: &mut [T], first: usize, step: usize, from: &[T]) {
-    let places = to.get_mut(first..).unwrap_or_default().iter_mut().step_by(step);
-    places.zip(from).for_each(|(to, from)| *to = *from);
+impl Block {
+    /// A layer's cells.
+    fn cells(&mut self, layer: usize, shape: &KvShape) -> Option<kernels::Cells<'_>> {
+        let (size, scales) = (shape.layer(), shape.kv_heads * BLOCK);
+        let (range, scales) = (layer * size..(layer + 1) * size, layer * scales..(layer + 1) * scales);
+        Some(match (&mut self.keys, &mut self.values) {
+            (Cells::F32(keys), Cells::F32(values)) => {
+                kernels::Cells::F32(Both { keys: keys.get_mut(range.clone())?, values: values.get_mut(range)? })
+            }
+            (Cells::F16(keys), Cells::F16(values)) => {
+                kernels::Cells::F16(Both { keys: keys.get_mut(range.clone())?, values: values.get_mut(range)? })
+            }
+            (Cells::Q8(keys, key_scales), Cells::Q8(values, value_scales)) => kernels::Cells::Q8(Both {
+                keys: (keys.get_mut(range.clone())?, key_scales.get_mut(scales.clone())?),
+                values: (values.get_mut(range)?, value_scales.get_mut(scales)?),
+            }),
+            _ => return None,
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{BLOCK, KvArena, KvShape, KvType};
+    use super::{BLOCK, KvArena, KvShape, KvType, Place};
     use crate::models::attention::View;
+    use outpost_kernels::Pool;
 
     /// Numbers `0..8` of a head at a position, of the keys or the values of the first block.
     fn widen(view: &View<'_>, values: bool, head: usize, slot: usize) -> Vec<f32> {
@@ -282,10 +288,15 @@ mod tests {
             let mut arena = KvArena::new(shape);
             arena.ensure(1);
             let number = |layer: usize, slot: usize, at: usize| ((layer * 31 + slot * 7 + at) as f32 * 0.37).sin();
-            for (layer, slot) in (0..2).flat_map(|layer| (0..BLOCK).map(move |slot| (layer, slot))) {
-                let keys: Vec<f32> = (0..24).map(|at| number(layer, slot, at)).collect();
+            let pool = Pool::new(2);
+            for (layer, slot) in (0..2).flat_map(|layer| [0, 5, 6, 15].map(move |slot| (layer, slot))) {
+                // Up to the next of these.
+                let count = [(0, 5), (5, 1), (6, 9), (15, 1)].into_iter().find(|(from, _)| *from == slot).unwrap().1;
+                let row = |slot: usize| (0..24).map(move |at| number(layer, slot, at));
+                // Rows of others before them.
+                let keys: Vec<f32> = (0..3).chain(slot..slot + count).flat_map(row).collect();
                 let values: Vec<f32> = keys.iter().map(|key| -key).collect();
-                arena.write(layer, 1, slot, &keys, &values).unwrap();
+                arena.write(&pool, layer, &[Place { block: 1, row: 3, slot, count }], &keys, &values).unwrap();
             }
             for (layer, head) in (0..2).flat_map(|layer| (0..3).map(move |head| (layer, head))) {
                 let view = arena.view(layer, &[1], 1).unwrap();
@@ -303,10 +314,13 @@ mod tests {
     #[test]
     fn a_block_without_memory_is_an_error() {
         let mut arena = KvArena::new(KvShape { layers: 1, kv_heads: 1, head_width: 2, kind: KvType::F16 });
-        assert!(arena.write(0, 0, 0, &[1., 2.], &[3., 4.]).is_err());
+        let pool = Pool::new(1);
+        let place = |block| Place { block, row: 0, slot: 0, count: 1 };
+        assert!(arena.write(&pool, 0, &[place(0)], &[1., 2.], &[3., 4.]).is_err());
         arena.ensure(0);
-        arena.write(0, 0, 0, &[1., 2.], &[3., 4.]).unwrap();
-        assert_eq!(arena.len(), 1);
+        arena.write(&pool, 0, &[place(0)], &[1., 2.], &[3., 4.]).unwrap();
+        assert!(arena.write(&pool, 0, &[place(0), place(1)], &[1., 2.], &[3., 4.]).is_err());
+        assert_eq!(arena.len(), 1, "what was there is there still");
         arena.release(0);
         assert!(arena.is_empty());
         assert!(arena.view(0, &[0], 1).is_err());

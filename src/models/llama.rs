@@ -134,7 +134,7 @@ impl Llama {
         };
         let angles: Vec<Angles> = self.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();
         let tokens: Vec<u32> = rows.iter().flat_map(|row| row.tokens).copied().collect();
-        let (wanted, counts) = wanted(rows, &spans);
+        let (places, (wanted, counts)) = (attention::places(&spans)?, wanted(rows, &spans));
         let (pool, mut scratch, mut m) = (self.cpu.pool(), self.cpu.scratch(), tokens.len());
         let x = room(&mut scratch.x, m * self.hyper.width);
         self.token_embd.embedding(&tokens, x)?;
@@ -143,7 +143,9 @@ impl Llama {
         }
         for (index, (block, layer)) in self.blocks.iter().zip(&self.hyper.layers).enumerate() {
             block.project(pool, m, &mut scratch)?;
-            self.attend(m, &mut scratch, (index, layer), &spans, &angles, arena)?;
+            self.rotate(m, &mut scratch, layer, &angles);
+            arena.write(pool, index, &places, &scratch.k, &scratch.v)?;
+            self.attend(m, &mut scratch, (index, layer), &spans, arena)?;
             if index + 1 == self.blocks.len() {
                 // Nobody asks what follows the other tokens.
                 m = wanted.len();
@@ -190,28 +192,28 @@ impl Llama {
         Ok(Logits { numbers, vocabulary, counts })
     }
 
-    /// Attention of all rows in one layer: from `q`, `k` and `v` to `mixed`.
+    /// Turns queries and keys by their positions' angles.
+    fn rotate(&self, m: usize, scratch: &mut Scratch, layer: &Layer, angles: &[Angles]) {
+        let Hyper { heads, kv_heads, head_width, rope_style, .. } = self.hyper;
+        let pool = self.cpu.pool();
+        if let Some(angles) = layer.rope.and_then(|rope| angles.get(rope)) {
+            angles.rotate(pool, room(&mut scratch.q, m * heads * head_width), heads, head_width, rope_style);
+            angles.rotate(pool, room(&mut scratch.k, m * kv_heads * head_width), kv_heads, head_width, rope_style);
+        }
+    }
+
+    /// Attention of all rows in one layer: from `q` to `mixed`.
     fn attend(
         &self,
         m: usize,
         scratch: &mut Scratch,
         (index, layer): (usize, &Layer),
         spans: &[Span<'_>],
-        angles: &[Angles],
-        arena: &mut KvArena,
+        arena: &KvArena,
     ) -> Result<()> {
-        let Hyper { heads, kv_heads, head_width, rope_style, .. } = self.hyper;
-        let pool = self.cpu.pool();
-        let Scratch { q, k, v, mixed, .. } = scratch;
-        let [queries, keys] = [heads, kv_heads].map(|heads| m * heads * head_width);
-        let (q, k, v) = (room(q, queries), room(k, keys), room(v, keys));
-        if let Some(angles) = layer.rope.and_then(|rope| angles.get(rope)) {
-            angles.rotate(pool, q, heads, head_width, rope_style);
-            angles.rotate(pool, k, kv_heads, head_width, rope_style);
-        }
-        attention::keep(arena, index, spans, k, v)?;
+        let (Scratch { q, mixed, .. }, len) = (scratch, m * self.hyper.heads * self.hyper.head_width);
         let shape = attention::shape(&self.hyper, layer.window);
-        attention::over(pool, arena, index, &shape, spans, q, room(mixed, queries))
+        attention::over(self.cpu.pool(), arena, index, &shape, spans, room(q, len), room(mixed, len))
     }
 }
 

@@ -1,0 +1,66 @@
+//! Speed of the small operations between products in a layer of a small decoder (width 576, 9 heads over 3 of width 64,
+//! 1,536 inside): microseconds.
+//!
+//! `cargo bench -p outpost-kernels --bench ops -- [threads]`
+#![expect(clippy::print_stdout, clippy::expect_used, reason = "a benchmark prints")]
+
+#[path = "../tests/common/rng.rs"]
+mod rng;
+mod timing;
+
+use half::f16;
+use outpost_kernels::{
+    Activations, Both, Cells, Fill, Kind, Linear, POSITIONS, Pool, Rotation, add, apply_all, keep, rms_norm, rope,
+    silu_mul,
+};
+use rng::Rng;
+use timing::best;
+
+const WIDTH: usize = 576;
+const INNER: usize = 1536;
+const HEAD: usize = 64;
+
+fn main() {
+    let threads = std::env::args().skip(1).find_map(|word| word.parse().ok()).unwrap_or(2);
+    let pool = Pool::new(threads);
+    println!("{pool:?}, microseconds");
+    println!(
+        "{:>5} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "rows", "norm", "add", "silu", "rope q", "rope k", "keep", "integers"
+    );
+    let mut rng = Rng(1);
+    for m in [1, 4, 8, 32, 512] {
+        let mut numbers = |count: usize| (0..count).map(|_| rng.normal()).collect::<Vec<f32>>();
+        let (x, weight, gate, up) = (numbers(m * WIDTH), numbers(WIDTH), numbers(m * INNER), numbers(m * INNER));
+        let (cos, sin) = (numbers(m * HEAD / 2), numbers(m * HEAD / 2));
+        let (mut out, mut inner) = (vec![0f32; m * WIDTH], gate.clone());
+        let micros = |work: &mut dyn FnMut()| best(&pool, 50, || (0..20).for_each(|_| work())) * 1e6 / 20.0;
+        let norm = micros(&mut || rms_norm(&pool, &x, &weight, 1e-5, &mut out));
+        let sum = micros(&mut || add(&pool, &mut out, &x));
+        let silu = micros(&mut || {
+            // Repeated, it would come to numbers that no CPU likes.
+            inner.copy_from_slice(&gate);
+            silu_mul(&pool, &mut inner, &up)
+        });
+        let [mut q, mut k] = [numbers(m * WIDTH), numbers(m * 3 * HEAD)];
+        let queries = micros(&mut || rope(&pool, &mut q, 9, HEAD, Rotation::Halves, &cos, &sin));
+        let keys = micros(&mut || rope(&pool, &mut k, 3, HEAD, Rotation::Halves, &cos, &sin));
+        let mut blocks: Vec<_> =
+            (0..m).map(|_| [vec![f16::ZERO; 3 * HEAD * POSITIONS], vec![f16::ZERO; 3 * HEAD * POSITIONS]]).collect();
+        // A prompt's rows follow each other; others are of many requests.
+        let each = if m > 32 { POSITIONS } else { 1 };
+        let kept = micros(&mut || {
+            fn fill(each: usize, index: usize, [keys, values]: &mut [Vec<f16>; 2]) -> Fill<'_> {
+                Fill { cells: Cells::F16(Both { keys, values }), row: index * each, slot: 0, count: each }
+            }
+            let mut fills: Vec<_> =
+                blocks.iter_mut().take(m / each).enumerate().map(|(index, block)| fill(each, index, block)).collect();
+            keep(&pool, [3, HEAD], &k, &k, &mut fills);
+        });
+        // One group of weights, of which nothing is left to see.
+        let small = Linear::from_gguf(Kind::Q8_0, 1, INNER, &[0; INNER / 32 * 34]).expect("a valid shape");
+        let mut one = vec![0f32; m];
+        let integers = micros(&mut || apply_all(&Activations::new(&pool, &gate, m, INNER), &mut [(&small, &mut one)]));
+        println!("{m:>5} {norm:>8.2} {sum:>8.2} {silu:>8.2} {queries:>8.2} {keys:>8.2} {kept:>8.2} {integers:>8.2}");
+    }
+}

@@ -1,0 +1,173 @@
+//! Writing keys and values to their blocks, in the order that [`crate::attend`] reads.
+
+use half::f16;
+
+use crate::Pool;
+use crate::attention::POSITIONS;
+use crate::buffer::Shards;
+use crate::ops::{load_up_to, to_bytes};
+use crate::simd::{Kernel, LANES, Simd, run};
+
+/// Numbers below which one thread writes them all: some microseconds.
+const FEW: usize = 16 * 1024;
+
+/// A block's part of a layer, to be written: keys, `[kv_heads, width, 16]`, and values,
+/// `[kv_heads, 16, width]`.
+#[derive(Debug)]
+pub enum Cells<'a> {
+    F32(Both<&'a mut [f32]>),
+    F16(Both<&'a mut [f16]>),
+    /// Bytes, and a factor for each position of a head: `[kv_heads, 16]`.
+    Q8(Both<(&'a mut [i8], &'a mut [f32])>),
+}
+
+#[derive(Debug)]
+pub struct Both<T> {
+    pub keys: T,
+    pub values: T,
+}
+
+/// Some rows of a step that fall into one block.
+#[derive(Debug)]
+pub struct Fill<'a> {
+    pub cells: Cells<'a>,
+    /// The first row,
+    pub row: usize,
+    /// its place in the block,
+    pub slot: usize,
+    /// and how many rows follow each other.
+    pub count: usize,
+}
+
+/// Writes the rows `keys` and `values`, `[rows, kv_heads, width]`, where `fills` say. The greatest number of a row of
+/// bytes becomes 127.
+///
+/// # Panics
+/// Where lengths do not fit.
+pub fn keep(pool: &Pool, [kv_heads, width]: [usize; 2], keys: &[f32], values: &[f32], fills: &mut [Fill<'_>]) {
+    let row = kv_heads * width;
+    for Fill { cells, row: first, slot, count } in &*fills {
+        assert!(cells.hold(kv_heads, width), "a block of {kv_heads} heads of {width}");
+        let last = (first + count) * row;
+        assert!(slot + count <= POSITIONS && last <= keys.len() && last <= values.len(), "rows and places for them");
+    }
+    let rows: usize = fills.iter().map(|fill| fill.count).sum();
+    let (tasks, all) = (fills.len(), Shards::new(fills));
+    let work = |task: usize| {
+        // SAFETY: each fill is one task's.
+        let fill = unsafe { &mut all.get(task, 1)[0] };
+        let rows = fill.row * row..(fill.row + fill.count) * row;
+        run(pool.path(), Keep { kv_heads, width, keys: &keys[rows.clone()], values: &values[rows], fill });
+    };
+    if rows * row < FEW { (0..tasks).for_each(work) } else { pool.run(tasks, work) }
+}
+
+impl Cells<'_> {
+    fn hold(&self, kv_heads: usize, width: usize) -> bool {
+        let (size, factors) = (kv_heads * width * POSITIONS, kv_heads * POSITIONS);
+        match self {
+            Self::F32(Both { keys, values }) => keys.len() == size && values.len() == size,
+            Self::F16(Both { keys, values }) => keys.len() == size && values.len() == size,
+            Self::Q8(Both { keys, values }) => {
+                let whole = |(cells, scales): &(&mut [i8], &mut [f32])| cells.len() == size && scales.len() == factors;
+                whole(keys) && whole(values)
+            }
+        }
+    }
+}
+
+struct Keep<'a, 'b> {
+    kv_heads: usize,
+    width: usize,
+    /// `[count, kv_heads, width]`
+    keys: &'a [f32],
+    values: &'a [f32],
+    fill: &'a mut Fill<'b>,
+}
+
+impl Kernel for Keep<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let Self { kv_heads, width, keys, values, fill: Fill { cells, slot, .. } } = self;
+        let heads = keys.chunks_exact(width).zip(values.chunks_exact(width)).enumerate();
+        for (index, (k, v)) in heads {
+            let (row, head) = (index / kv_heads, index % kv_heads);
+            // Cells of the head's keys, and of this position's values; the place of its factor.
+            let (turned, slot) = (head * width * POSITIONS, *slot + row);
+            let (keys, values) =
+                (turned..turned + width * POSITIONS, turned + slot * width..turned + (slot + 1) * width);
+            let factor = head * POSITIONS + slot;
+            // SAFETY: features as `Kernel` says.
+            unsafe {
+                match &mut *cells {
+                    Cells::F32(cells) => {
+                        turn::<S, f32>(k, &mut cells.keys[keys], slot);
+                        cells.values[values].copy_from_slice(v);
+                    }
+                    Cells::F16(cells) => {
+                        turn::<S, f16>(k, &mut cells.keys[keys], slot);
+                        for (to, v) in cells.values[values].chunks_mut(LANES).zip(v.chunks(LANES)) {
+                            to.copy_from_slice(&f16::some::<S>(v)[..v.len()]);
+                        }
+                    }
+                    Cells::Q8(cells) => {
+                        let (bytes, factors) = &mut cells.keys;
+                        // Through the values' place, which is as long.
+                        let codes = &mut cells.values.0[values];
+                        factors[factor] = to_bytes(k, codes);
+                        bytes[keys]
+                            .iter_mut()
+                            .skip(slot)
+                            .step_by(POSITIONS)
+                            .zip(&*codes)
+                            .for_each(|(to, code)| *to = *code);
+                        cells.values.1[factor] = to_bytes(v, codes);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Writes a row across the positions.
+///
+/// # Safety
+/// As [`Simd`] says.
+#[inline(always)]
+unsafe fn turn<S: Simd, T: Cell>(row: &[f32], to: &mut [T], slot: usize) {
+    for (to, row) in to.chunks_mut(LANES * POSITIONS).zip(row.chunks(LANES)) {
+        // SAFETY: features as the caller says.
+        let numbers = unsafe { T::some::<S>(row) };
+        to.chunks_exact_mut(POSITIONS).zip(numbers).for_each(|(to, number)| to[slot] = number);
+    }
+}
+
+/// What floats become in a cache.
+trait Cell: Copy {
+    /// Up to sixteen.
+    ///
+    /// # Safety
+    /// As [`Simd`] says.
+    unsafe fn some<S: Simd>(x: &[f32]) -> [Self; LANES];
+}
+
+impl Cell for f32 {
+    #[inline(always)]
+    unsafe fn some<S: Simd>(x: &[f32]) -> [Self; LANES] {
+        let mut out = [0.0; LANES];
+        out[..x.len()].copy_from_slice(x);
+        out
+    }
+}
+
+impl Cell for f16 {
+    #[inline(always)]
+    unsafe fn some<S: Simd>(x: &[f32]) -> [Self; LANES] {
+        let mut out = [f16::ZERO; LANES];
+        // SAFETY: an f16 is its bits, and there are sixteen.
+        unsafe { S::store_f16(out.as_mut_ptr().cast(), load_up_to::<S>(x, 0)) };
+        out
+    }
+}

@@ -1,0 +1,122 @@
+//! Writing to a cache on every path that this CPU has: places, and what becomes of numbers.
+
+#[path = "common/rng.rs"]
+mod rng;
+
+use half::f16;
+use outpost_kernels::{Both, Cells, Fill, POSITIONS, Path, Pool, keep, to_q8};
+use rng::Rng;
+
+const HEADS: usize = 3;
+
+/// Numbers of blocks, each `[2 sides, HEADS * width * 16]`.
+type Blocks<T> = Vec<[Vec<T>; 2]>;
+
+fn blocks<T: Clone>(count: usize, size: usize, value: T) -> Blocks<T> {
+    (0..count).map(|_| [vec![value.clone(); size], vec![value.clone(); size]]).collect()
+}
+
+/// Rows of a step: block, first place, and how many.
+const FILLS: [(usize, usize, usize); 4] = [(2, 5, 1), (0, 0, 16), (3, 0, 7), (1, 9, 7)];
+
+fn fills<'a>(cells: impl Iterator<Item = Cells<'a>>) -> Vec<Fill<'a>> {
+    let mut cells: Vec<_> = cells.map(Some).collect();
+    let mut row = 0;
+    let mut one = |(block, slot, count): (usize, usize, usize)| {
+        row += count;
+        Fill { cells: cells[block].take().unwrap(), row: row - count, slot, count }
+    };
+    FILLS.map(&mut one).into_iter().collect()
+}
+
+/// Calls `check` with what is at a place, for all that were written, and tells how many there are.
+fn each(width: usize, mut check: impl FnMut(usize, [usize; 2], usize)) {
+    let mut first = 0;
+    for (block, slot, count) in FILLS {
+        for (index, head) in (0..count).flat_map(|index| (0..HEADS).map(move |head| (index, head))) {
+            for at in 0..width {
+                let key = (head * width + at) * POSITIONS + slot + index;
+                let value = (head * POSITIONS + slot + index) * width + at;
+                check(block, [key, value], ((first + index) * HEADS + head) * width + at);
+            }
+        }
+        first += count;
+    }
+}
+
+#[test]
+fn rows_come_to_their_places_and_to_no_others() {
+    let mut rng = Rng(1);
+    for (width, path) in
+        [64, 80, 7, 16].into_iter().flat_map(|width| Path::available().into_iter().map(move |path| (width, path)))
+    {
+        let pool = Pool::with_path(2, path);
+        let (rows, size) = (31, HEADS * width * POSITIONS);
+        let keys: Vec<f32> = (0..rows * HEADS * width).map(|_| rng.normal()).collect();
+        let values: Vec<f32> = (0..rows * HEADS * width).map(|_| rng.normal()).collect();
+
+        let mut floats = blocks(4, size, f32::NAN);
+        let cells = floats.iter_mut().map(|[keys, values]| Cells::F32(Both { keys, values }));
+        keep(&pool, [HEADS, width], &keys, &values, &mut fills(cells));
+        let mut halves = blocks(4, size, f16::NAN);
+        let cells = halves.iter_mut().map(|[keys, values]| Cells::F16(Both { keys, values }));
+        keep(&pool, [HEADS, width], &keys, &values, &mut fills(cells));
+        each(width, |block, [key, value], from| {
+            let ([k, v], [hk, hv]) = (&mut floats[block], &mut halves[block]);
+            assert_eq!([k[key], v[value]], [keys[from], values[from]], "{path:?}");
+            assert_eq!([hk[key], hv[value]], [keys[from], values[from]].map(f16::from_f32), "{path:?}");
+            (k[key], v[value], hk[key], hv[value]) = (f32::NAN, f32::NAN, f16::NAN, f16::NAN);
+        });
+        assert!(floats.iter().flatten().flatten().all(|x| x.is_nan()), "nothing else was written");
+        assert!(halves.iter().flatten().flatten().all(|x| x.is_nan()), "nothing else was written");
+
+        let (mut bytes, mut factors) = (blocks(4, size, 99i8), blocks(4, HEADS * POSITIONS, f32::NAN));
+        let cells = bytes.iter_mut().zip(&mut factors).map(|([keys, values], [key_factors, value_factors])| {
+            Cells::Q8(Both { keys: (keys, key_factors), values: (values, value_factors) })
+        });
+        keep(&pool, [HEADS, width], &keys, &values, &mut fills(cells));
+        let mut expected = [vec![0i8; width], vec![0i8; width]];
+        let mut scales = [0f32; 2];
+        each(width, |block, [key, value], from| {
+            let (row, at) = (from / width * width, from % width);
+            if at == 0 {
+                scales = [
+                    to_q8(&keys[row..row + width], &mut expected[0]),
+                    to_q8(&values[row..row + width], &mut expected[1]),
+                ];
+                let (head, slot) = (key / POSITIONS / width, key % POSITIONS);
+                let place = head * POSITIONS + slot;
+                assert_eq!([factors[block][0][place], factors[block][1][place]], scales, "{path:?}");
+            }
+            let [k, v] = &mut bytes[block];
+            assert_eq!([k[key], v[value]], [expected[0][at], expected[1][at]], "{path:?}");
+            (k[key], v[value]) = (99, 99);
+        });
+        assert!(bytes.iter().flatten().flatten().all(|x| *x == 99), "nothing else was written");
+    }
+}
+
+#[test]
+fn many_rows_are_shared_among_threads() {
+    let (pool, width, count) = (Pool::new(3), 64, 100);
+    let rows: Vec<f32> = (0..count * POSITIONS * HEADS * width).map(|at| at as f32).collect();
+    let mut floats = blocks(count, HEADS * width * POSITIONS, 0f32);
+    let mut all: Vec<Fill<'_>> = floats
+        .iter_mut()
+        .enumerate()
+        .map(|(index, [keys, values])| Fill {
+            cells: Cells::F32(Both { keys, values }),
+            row: index * POSITIONS,
+            slot: 0,
+            count: POSITIONS,
+        })
+        .collect();
+    keep(&pool, [HEADS, width], &rows, &rows, &mut all);
+    for (index, [keys, values]) in floats.iter().enumerate() {
+        for (slot, head) in (0..POSITIONS).flat_map(|slot| (0..HEADS).map(move |head| (slot, head))) {
+            let row = &rows[((index * POSITIONS + slot) * HEADS + head) * width..][..width];
+            assert_eq!(&values[(head * POSITIONS + slot) * width..][..width], row);
+            assert!(row.iter().enumerate().all(|(at, x)| keys[(head * width + at) * POSITIONS + slot] == *x));
+        }
+    }
+}
