@@ -21,12 +21,12 @@ const FILLS: [(usize, usize, usize); 4] = [(2, 5, 1), (0, 0, 16), (3, 0, 7), (1,
 
 fn fills<'a>(cells: impl Iterator<Item = Cells<'a>>) -> Vec<Fill<'a>> {
     let mut cells: Vec<_> = cells.map(Some).collect();
-    let mut row = 0;
-    let mut one = |(block, slot, count): (usize, usize, usize)| {
+    let (mut row, mut fills) = (0, Vec::new());
+    for (block, slot, count) in FILLS {
+        fills.extend(cells[block].take().map(|cells| Fill { cells, row, slot, count }));
         row += count;
-        Fill { cells: cells[block].take().unwrap(), row: row - count, slot, count }
-    };
-    FILLS.map(&mut one).into_iter().collect()
+    }
+    fills
 }
 
 /// Calls `check` with what is at a place, for all that were written, and tells how many there are.
