@@ -4,8 +4,8 @@
 //! little-endian. candle's own header reader trusts counts, alignments and offsets; a model file
 //! comes from strangers, so this one checks every number against the file's size first.
 //!
-//! Files are read, not mapped: candle copies a tensor's bytes into its own storage anyway, and a
-//! mapped file that someone truncates kills the process where a failed read is an error.
+//! Files are read, not mapped: weights are packed anew anyway, and a mapped file that someone
+//! truncates kills the process where a failed read is an error.
 
 mod cursor;
 mod file;
