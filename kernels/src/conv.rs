@@ -59,12 +59,14 @@ impl Conv2d {
     pub fn new(pool: &Pool, kind: Kind, window: Window, bytes: &[u8], bias: Option<&[f32]>) -> Result<Self, Error> {
         let Window { inputs, outputs, kernel: [height, width], stride, .. } = window;
         let (channels, size) = (window.channels(), kind.block_bytes());
-        let (taps, row) = (height * width, inputs * height * width * size);
-        if inputs == 0 || stride == 0 || kind.is_quantised() {
-            return Err(Error::Shape { kind, n: outputs, k: inputs * taps });
-        }
-        if bytes.len() != outputs * row {
-            return Err(Error::Length { expected: outputs * row, found: bytes.len() });
+        let taps = height.saturating_mul(width);
+        let row = inputs.saturating_mul(taps).saturating_mul(size);
+        let all = row.checked_mul(outputs);
+        let (Some(all), false) = (all, inputs == 0 || taps == 0 || stride == 0 || kind.is_quantised()) else {
+            return Err(Error::Shape { kind, n: outputs, k: inputs.saturating_mul(taps) });
+        };
+        if bytes.len() != all {
+            return Err(Error::Length { expected: all, found: bytes.len() });
         }
         let weight = Linear::pack(pool, kind, outputs, taps * channels, |first, to| {
             let rows = bytes[first * row..].chunks_exact(row);

@@ -104,18 +104,17 @@ fn block(hyper: &Hyper) -> usize {
     let (queries, kv) = (hyper.heads * hyper.head_width, hyper.kv_heads * hyper.head_width);
     // Norms exchange buffers, so each of four becomes as long as the longest.
     let attention = width + 4 * width.max(queries) + queries + kv;
-    // Gate and up, and one of them copied where only candle computes with the weights.
-    let gated = |inner: usize| 3 * inner + packed(width.max(queries).max(inner));
+    let gated = |inner: usize| 2 * inner + packed(width.max(queries).max(inner));
     // The router's scores, and who takes which; the tokens of an expert and its outputs.
     let sparse = |sizes: &ExpertSizes| gated(sizes.inner) + sizes.count + 8 * sizes.used + 2 * width;
     let dense = if hyper.layers.iter().all(|layer| layer.sparse) { 0 } else { gated(hyper.inner) };
     attention + dense.max(hyper.experts.as_ref().map_or(0, sparse))
 }
 
-/// Numbers' worth of memory of `count` numbers made ready for products: as floats in another order, and as
-/// bytes with 16 bytes of facts for each 32.
+/// Numbers' worth of memory of `count` numbers made ready for products: as bf16, and as bytes with 16 bytes
+/// of facts for each 32.
 fn packed(count: usize) -> usize {
-    count + count.div_ceil(8) * 3
+    count.div_ceil(2) + count.div_ceil(8) * 3
 }
 
 #[cfg(test)]
