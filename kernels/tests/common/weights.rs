@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 use outpost_kernels::Kind;
 
-use crate::rng::Rng;
+use super::rng::Rng;
 
 /// Weights of a kind as a file has them: any bits, but scales of a usual size.
 pub fn random_weights(rng: &mut Rng, kind: Kind, count: usize) -> Vec<u8> {
