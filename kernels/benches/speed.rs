@@ -1,88 +1,15 @@
-//! Speed of the products of one step of a small decoder (30 layers, width 576, Q4_1; a Q8_0 head of
-//! 49,152 rows), with weights that no cache holds, and what this machine could do at most.
+//! Speed of the products of one step of a small decoder, and what this machine could do at most.
 //!
 //! `cargo bench -p outpost-kernels --bench speed -- [kind] [threads]`; the environment's
 //! `OUTPOST_KERNELS` picks the path.
 #![expect(clippy::print_stdout, clippy::expect_used, reason = "a benchmark prints")]
 
-#[path = "../tests/common/rng.rs"]
-mod rng;
+mod decoder;
 mod timing;
-#[path = "../tests/common/weights.rs"]
-mod weights;
 
-use outpost_kernels::{Activations, Kind, Linear, Pool, apply_all};
-use rng::Rng;
+use decoder::{Model, Room, VOCABULARY, WIDTH};
+use outpost_kernels::{Kind, Path, Pool};
 use timing::best;
-use weights::random_weights;
-
-const LAYERS: usize = 30;
-const WIDTH: usize = 576;
-const KV: usize = 192;
-const INNER: usize = 1536;
-const VOCABULARY: usize = 49_152;
-
-struct Layer {
-    q: Linear,
-    k: Linear,
-    v: Linear,
-    o: Linear,
-    gate: Linear,
-    up: Linear,
-    down: Linear,
-}
-
-struct Model {
-    layers: Vec<Layer>,
-    head: Linear,
-}
-
-fn matrix(rng: &mut Rng, kind: Kind, n: usize, k: usize) -> Linear {
-    Linear::from_gguf(kind, n, k, &random_weights(rng, kind, n * k)).expect("a valid shape")
-}
-
-impl Model {
-    fn new(kind: Kind, head: Kind) -> Self {
-        let mut rng = Rng(1);
-        // The K kinds want rows of whole 256s.
-        let width = if kind.block() == 256 { 512 } else { WIDTH };
-        let layer = |rng: &mut Rng| Layer {
-            q: matrix(rng, kind, WIDTH, width),
-            k: matrix(rng, kind, KV, width),
-            v: matrix(rng, kind, KV, width),
-            o: matrix(rng, kind, WIDTH, width),
-            gate: matrix(rng, kind, INNER, width),
-            up: matrix(rng, kind, INNER, width),
-            down: matrix(rng, kind, WIDTH, INNER),
-        };
-        let layers = (0..LAYERS).map(|_| layer(&mut rng)).collect();
-        Self { layers, head: matrix(&mut rng, head, VOCABULARY, WIDTH) }
-    }
-
-    fn matrices(&self) -> impl Iterator<Item = &Linear> {
-        self.layers.iter().flat_map(|l| [&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down])
-    }
-
-    /// All products of a step of `m` rows, of which `logits` go through the head.
-    fn step(&self, pool: &Pool, x: &[f32], m: usize, logits: usize, room: &mut [Vec<f32>; 7]) {
-        let [q, k, v, o, gate, up, down] = room;
-        for layer in &self.layers {
-            let width = layer.q.k();
-            let input = Activations::new(pool, &x[..m * width], m, width);
-            let mut three =
-                [(&layer.q, &mut q[..m * WIDTH]), (&layer.k, &mut k[..m * KV]), (&layer.v, &mut v[..m * KV])];
-            apply_all(&input, &mut three);
-            layer.o.forward(pool, &x[..m * width], m, &mut o[..m * WIDTH]);
-            let input = Activations::new(pool, &x[..m * width], m, width);
-            apply_all(&input, &mut [(&layer.gate, &mut gate[..m * INNER]), (&layer.up, &mut up[..m * INNER])]);
-            layer.down.forward(pool, &x[..m * INNER], m, &mut down[..m * WIDTH]);
-        }
-        let mut out = std::mem::take(gate);
-        out.resize(out.len().max(logits * VOCABULARY), 0.0);
-        self.head.forward(pool, &x[..logits * WIDTH], logits, &mut out[..logits * VOCABULARY]);
-        *gate = out;
-    }
-}
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
@@ -95,13 +22,10 @@ fn main() {
 
     let head = if kind.is_quantised() { Kind::Q8_0 } else { kind };
     let model = Model::new(kind, head);
-    let bytes: usize = model.matrices().map(Linear::bytes).sum::<usize>() + model.head.bytes();
+    let bytes = model.bytes();
     println!("weights {:.1} MB", bytes as f64 / 1e6);
     let layers: f64 = model.matrices().map(|matrix| (2 * matrix.n() * matrix.k()) as f64).sum();
-    let mut rng = Rng(2);
-    let x: Vec<f32> = (0..512 * INNER).map(|_| rng.normal()).collect();
-    let sizes = [WIDTH, KV, KV, WIDTH, INNER, INNER, WIDTH];
-    let mut room = sizes.map(|size| vec![0f32; 512 * size]);
+    let mut room = Room::new(512);
     println!(
         "{:>4} {:>10} {:>9} {:>6} {:>6} {:>8} {:>6}",
         "m", "ms/step", "tokens/s", "GB/s", "share", "GOP/s", "share"
@@ -110,7 +34,7 @@ fn main() {
         // A prefill chunk wants one row's logits; a batch of decodes wants all.
         let logits = if m > 32 { 1 } else { m };
         let runs = if m > 32 { 8 } else { 25 };
-        let time = best(&pool, runs, || model.step(&pool, &x, m, logits, &mut room));
+        let time = best(&pool, runs, || model.step(&pool, m, logits, &mut room));
         let gb = bytes as f64 / time / 1e9;
         let gop = (layers * m as f64 + (2 * VOCABULARY * WIDTH * logits) as f64) / time / 1e9;
         println!(
@@ -150,7 +74,7 @@ fn memory(pool: &Pool) -> f64 {
 #[cfg(target_arch = "x86_64")]
 fn multiplications(pool: &Pool) -> f64 {
     const ROUNDS: usize = 200_000;
-    if !outpost_kernels::Path::Avx512.is_available() {
+    if !Path::Avx512.is_available() {
         return f64::NAN;
     }
     #[target_feature(enable = "avx512f,avx512vnni")]

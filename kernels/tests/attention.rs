@@ -1,11 +1,17 @@
 //! Attention against a plain softmax in f64.
 
+#[path = "common/cases.rs"]
+mod cases;
 #[path = "common/rng.rs"]
 mod rng;
 
+use cases::{Spread, config, numbers, pools, spread};
 use half::f16;
 use outpost_kernels::{Blocks, POSITIONS, Pair, Path, Pool, Sequence, Shape, attend, to_q8};
+use proptest::prelude::*;
 use rng::Rng;
+
+const SEEDS: &str = "proptest-regressions/attention.txt";
 
 /// Keys or values of one sequence, `[positions, kv_heads, width]`, and the same in blocks of all three
 /// forms, whose places without a position hold what must not be looked at.
@@ -17,7 +23,7 @@ struct Cache {
 }
 
 impl Cache {
-    fn new(rng: &mut Rng, positions: usize, shape: &Shape, turned: bool) -> Self {
+    fn new(rng: &mut Rng, spread: Spread, positions: usize, shape: &Shape, turned: bool) -> Self {
         let (blocks, size) = (positions.div_ceil(POSITIONS), shape.kv_heads * POSITIONS * shape.width);
         let mut cache = Self {
             turned,
@@ -26,7 +32,7 @@ impl Cache {
             bytes: vec![(vec![99; size], vec![f32::INFINITY; size / shape.width]); blocks],
         };
         for (position, head) in (0..positions).flat_map(|at| (0..shape.kv_heads).map(move |head| (at, head))) {
-            let row: Vec<f32> = (0..shape.width).map(|_| rng.normal()).collect();
+            let row = numbers(rng, spread, shape.width);
             let mut codes = vec![0; shape.width];
             let (block, scale) = (position / POSITIONS, to_q8(&row, &mut codes));
             cache.bytes[block].1[head * POSITIONS + position % POSITIONS] = scale;
@@ -96,141 +102,201 @@ struct Case {
 }
 
 impl Case {
-    fn new(rng: &mut Rng, shape: &Shape, rows: usize, start: usize) -> Self {
-        let queries = (0..rows * shape.heads * shape.width).map(|_| rng.normal()).collect();
-        let total = rows + start;
-        let (keys, values) = (Cache::new(rng, total, shape, true), Cache::new(rng, total, shape, false));
+    fn new(rng: &mut Rng, spread: Spread, shape: &Shape, rows: usize, start: usize) -> Self {
+        let queries = numbers(rng, spread, rows * shape.heads * shape.width);
+        let mut cache = |turned| Cache::new(rng, spread, rows + start, shape, turned);
+        let (keys, values) = (cache(true), cache(false));
         Self { queries, keys, values, rows, start }
     }
 
-    fn plain(&self, shape: &Shape, form: usize) -> Vec<f64> {
+    /// For each output what softmax makes it, and how far f32 may be from that.
+    fn plain(&self, shape: &Shape, form: usize) -> Vec<(f64, f64)> {
         let mut out = Vec::new();
-        for row in 0..self.rows {
+        for (row, head) in (0..self.rows).flat_map(|row| (0..shape.heads).map(move |head| (row, head))) {
             let position = self.start + row;
             let end = if shape.causal { position + 1 } else { self.start + self.rows };
             let begin = shape.window.map_or(0, |window| (position + 1).saturating_sub(window));
-            for head in 0..shape.heads {
-                let kv_head = head / (shape.heads / shape.kv_heads);
-                let query = &self.queries[(row * shape.heads + head) * shape.width..][..shape.width];
-                let score = |key: usize| {
-                    let terms = query.iter().enumerate();
-                    let sum: f64 =
-                        terms.map(|(at, q)| f64::from(*q) * self.keys.at(form, shape, key, kv_head, at)).sum();
-                    let score = sum * f64::from(shape.scale);
-                    shape.soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
-                };
-                let scores: Vec<f64> = (begin..end).map(score).collect();
-                let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-                let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
-                let total: f64 = weights.iter().sum();
-                for at in 0..shape.width {
-                    let terms = weights.iter().zip(begin..end);
-                    let sum: f64 = terms.map(|(w, key)| w * self.values.at(form, shape, key, kv_head, at)).sum();
-                    out.push(sum / total);
+            let kv_head = head / (shape.heads / shape.kv_heads);
+            let query = &self.queries[(row * shape.heads + head) * shape.width..][..shape.width];
+            let mut greatest_size = 0f64;
+            let score = |key: usize| {
+                let (mut sum, mut size) = (0.0, 0.0);
+                for (at, q) in query.iter().enumerate() {
+                    let term = f64::from(*q) * self.keys.at(form, shape, key, kv_head, at);
+                    (sum, size) = (sum + term, size + term.abs());
                 }
+                greatest_size = greatest_size.max(size * f64::from(shape.scale));
+                let score = sum * f64::from(shape.scale);
+                shape.soft_cap.map_or(score, |cap| f64::from(cap) * (score / f64::from(cap)).tanh())
+            };
+            let scores: Vec<f64> = (begin..end).map(score).collect();
+            let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
+            let total: f64 = weights.iter().sum();
+            let share = off(shape, greatest_size, end - begin);
+            for at in 0..shape.width {
+                let (mut sum, mut size) = (0.0, 0.0);
+                for (weight, key) in weights.iter().zip(begin..end) {
+                    let term = weight / total * self.values.at(form, shape, key, kv_head, at);
+                    (sum, size) = (sum + term, size + term.abs());
+                }
+                out.push((sum, share * size + 1e-30));
             }
         }
         out
     }
 }
 
-fn shape(heads: usize, kv_heads: usize, width: usize) -> Shape {
-    let scale = 1.0 / (width as f32).sqrt();
-    Shape { heads, kv_heads, width, scale, causal: true, window: None, soft_cap: None }
+/// By what share of the weighted magnitudes of values an output may be off. A sum of n products is off by
+/// n + 2 units of the last place of its terms' magnitudes at most (Higham 2002, section 3.1): so is a
+/// score, and the greatest one, which is taken from it. Scaling adds two units, a soft cap ten of the cap,
+/// an exponential five. All weights are off by such a factor, above the fraction and below it; so are the
+/// sums, of 256 positions and then of chunks.
+fn off(shape: &Shape, size: f64, positions: usize) -> f64 {
+    let cap = shape.soft_cap.map_or(0.0, |cap| 10.0 * f64::from(cap));
+    let score = (shape.width as f64 + 5.0) * size + cap;
+    let sums = (positions.min(256) + 8 * positions.div_ceil(256)) as f64;
+    let unit = f64::from(f32::EPSILON) / 2.0;
+    2.0 * ((unit * (2.0 * score + 5.0)).exp_m1() + unit * (sums + 8.0))
 }
 
-fn attend_all(pool: &Pool, shape: &Shape, cases: &[Case], form: usize) -> Vec<f32> {
+/// One call of [`attend`].
+#[derive(Clone, Debug)]
+struct Call {
+    shape: Shape,
+    /// Rows and start of each sequence.
+    sizes: Vec<(usize, usize)>,
+    form: usize,
+    spread: Spread,
+    seed: u64,
+}
+
+impl Call {
+    fn cases(&self) -> Vec<Case> {
+        let mut rng = Rng(self.seed);
+        let case = |&(rows, start): &(usize, usize)| Case::new(&mut rng, self.spread, &self.shape, rows, start);
+        self.sizes.iter().map(case).collect()
+    }
+}
+
+fn shape() -> impl Strategy<Value = Shape> {
+    let (kv_heads, group, widest) = if cfg!(miri) { (2usize, 2usize, 20usize) } else { (3, 6, 100) };
+    let width = prop_oneof![1 => 1..=widest, 1 => prop::sample::select(vec![16, 32, 64, 80, 128])];
+    let window = prop::option::weighted(0.3, prop_oneof![1usize..40, 40usize..900]);
+    let soft_cap = prop::option::weighted(0.3, 0.5f32..30.0);
+    (1..=kv_heads, 1..=group, width, prop::bool::weighted(0.8), window, soft_cap).prop_map(
+        |(kv_heads, group, width, causal, window, soft_cap)| {
+            let scale = 1.0 / (width as f32).sqrt();
+            Shape { heads: kv_heads * group, kv_heads, width, scale, causal, window, soft_cap }
+        },
+    )
+}
+
+/// Calls of sequences of up to so many rows after so many positions; a few rows may follow more of them.
+fn call(rows: usize, start: usize) -> impl Strategy<Value = Call> {
+    let size = prop_oneof![2 => (Just(1), 0..=2 * start), 1 => (0..=9usize, 0..=start), 1 => (0..=rows, 0..=start)];
+    (shape(), prop::collection::vec(size, 1..=4), 0..3usize, spread(), any::<u64>())
+        .prop_map(|(shape, sizes, form, spread, seed)| Call { shape, sizes, form, spread, seed })
+}
+
+fn short() -> impl Strategy<Value = Call> {
+    if cfg!(miri) { call(3, 20) } else { call(80, 500) }
+}
+
+fn attend_all(pool: &Pool, call: &Call, cases: &[Case]) -> Vec<f32> {
     let views: Vec<_> = cases.iter().map(Views::of).collect();
     let rows: usize = cases.iter().map(|case| case.rows).sum();
-    let mut out = vec![f32::NAN; rows * shape.heads * shape.width];
+    let mut out = vec![f32::NAN; rows * call.shape.heads * call.shape.width];
     let mut sequences = Vec::new();
     for (case, views) in cases.iter().zip(&views) {
         let (rows, start, queries) = (case.rows, case.start, case.queries.as_slice());
-        sequences.push(Sequence { queries, rows, start, blocks: views.blocks(form) });
+        sequences.push(Sequence { queries, rows, start, blocks: views.blocks(call.form) });
     }
-    attend(pool, &sequences, shape, &mut out);
+    attend(pool, &sequences, &call.shape, &mut out);
     out
 }
 
-fn check(shape: &Shape, cases: &[Case], what: &str) {
-    for form in 0..3 {
-        let expected: Vec<f64> = cases.iter().flat_map(|case| case.plain(shape, form)).collect();
-        for path in Path::available() {
-            for threads in [1, 2] {
-                let pool = Pool::with_path(threads, path);
-                let found = attend_all(&pool, shape, cases, form);
-                for (index, (a, b)) in found.iter().zip(&expected).enumerate() {
-                    let near = (f64::from(*a) - b).abs() < 2e-5;
-                    assert!(near, "{what}, form {form}, {path:?}, {threads} threads, {index}: {a} and not {b}");
-                }
+fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+proptest! {
+    #![proptest_config(config(80, SEEDS))]
+
+    #[test]
+    fn every_path_agrees_with_a_plain_softmax(call in short(), threads in 1..=3usize) {
+        let cases = call.cases();
+        let expected: Vec<_> = cases.iter().flat_map(|case| case.plain(&call.shape, call.form)).collect();
+        for pool in pools(threads) {
+            let found = attend_all(&pool, &call, &cases);
+            for (index, (found, (exact, bound))) in found.iter().zip(&expected).enumerate() {
+                let near = (f64::from(*found) - exact).abs() <= *bound;
+                prop_assert!(near, "{:?}, {index}: {found} and not {exact} ± {bound}", pool.path());
             }
+        }
+    }
+
+    /// Of sizes that a plain softmax would take long for.
+    #[test]
+    fn every_path_agrees_with_the_portable_one(mut call in if cfg!(miri) { call(3, 20) } else { call(300, 1500) }) {
+        // Of normal numbers; their outputs have been five times nearer than this in all calls so far.
+        call.spread = Spread::Normal;
+        let cases = call.cases();
+        let expected = attend_all(&Pool::with_path(2, Path::Portable), &call, &cases);
+        for pool in pools(2) {
+            let found = attend_all(&pool, &call, &cases);
+            let far = found.iter().zip(&expected).position(|(a, b)| (a - b).abs().is_nan() || (a - b).abs() > 1e-5);
+            prop_assert_eq!(far, None, "{:?}", pool.path());
+        }
+    }
+
+    #[test]
+    fn a_row_gives_the_same_bits_in_any_company_and_on_any_number_of_threads(
+        call in short(),
+        threads in 1..=5usize,
+        first in any::<prop::sample::Index>(),
+        count in any::<prop::sample::Index>(),
+    ) {
+        let (cases, row) = (call.cases(), call.shape.heads * call.shape.width);
+        for path in Path::available() {
+            let (one, several) = (Pool::with_path(1, path), Pool::with_path(threads, path));
+            let mut alone = Vec::new();
+            for case in &cases {
+                let whole = attend_all(&one, &call, std::slice::from_ref(case));
+                alone.extend_from_slice(&whole);
+                if !call.shape.causal || case.rows == 0 {
+                    continue;
+                }
+                // Some of its rows, as another cut of the prompt would have them.
+                let first = first.index(case.rows);
+                let rows = 1 + count.index(case.rows - first);
+                let part = first * row..(first + rows) * row;
+                let (views, queries) = (Views::of(case), &case.queries[part.clone()]);
+                let sequence = Sequence { queries, rows, start: case.start + first, blocks: views.blocks(call.form) };
+                let mut out = vec![f32::NAN; part.len()];
+                attend(&several, &[sequence], &call.shape, &mut out);
+                prop_assert!(same_bits(&out, &whole[part]), "{path:?}, rows {first} and {rows} more");
+            }
+            prop_assert!(same_bits(&attend_all(&several, &call, &cases), &alone), "{path:?}, all sequences");
         }
     }
 }
 
-#[test]
-fn ragged_batches_agree_with_a_plain_softmax() {
-    let mut rng = Rng(1);
-    for (heads, kv_heads, width) in [(9, 3, 64), (4, 4, 80), (8, 1, 128), (9, 1, 32), (2, 1, 24), (5, 1, 16)] {
-        let shape = shape(heads, kv_heads, width);
-        let sizes = [(1, 0), (1, 31), (1, 32), (5, 0), (40, 7), (1, 700), (3, 530)];
-        let cases: Vec<_> = sizes.iter().map(|(rows, start)| Case::new(&mut rng, &shape, *rows, *start)).collect();
-        check(&shape, &cases, &format!("{shape:?}"));
-    }
-}
-
-#[test]
-fn windows_caps_and_both_directions() {
-    let mut rng = Rng(2);
-    let plain = shape(4, 2, 32);
-    let shapes = [
-        Shape { window: Some(1), ..plain },
-        Shape { window: Some(50), ..plain },
-        Shape { window: Some(300), soft_cap: Some(2.0), ..plain },
-        Shape { soft_cap: Some(0.5), ..plain },
-        Shape { causal: false, ..plain },
-    ];
-    for shape in shapes {
-        let cases = [(1, 600), (70, 500), (20, 0)].map(|(rows, start)| Case::new(&mut rng, &shape, rows, start));
-        check(&shape, &cases, &format!("{shape:?}"));
-    }
-}
-
-#[test]
-fn a_row_gives_the_same_bits_in_any_batch_and_on_any_number_of_threads() {
-    let mut rng = Rng(3);
-    for window in [None, Some(333)] {
-        let shape = Shape { window, ..shape(6, 2, 64) };
-        let whole = Case::new(&mut rng, &shape, 90, 600);
-        let row = shape.heads * shape.width;
-        for path in Path::available() {
-            let expected = attend_all(&Pool::with_path(1, path), &shape, std::slice::from_ref(&whole), 1);
-            for threads in [1, 2, 4] {
-                let pool = Pool::with_path(threads, path);
-                for (first, rows) in [(0, 90), (0, 1), (89, 1), (17, 5), (20, 70)] {
-                    let (queries, views) = (&whole.queries[first * row..(first + rows) * row], Views::of(&whole));
-                    let sequence = Sequence { queries, rows, start: 600 + first, blocks: views.blocks(1) };
-                    let mut out = vec![0f32; rows * row];
-                    attend(&pool, &[sequence], &shape, &mut out);
-                    let same = out.iter().zip(&expected[first * row..]).all(|(a, b)| a.to_bits() == b.to_bits());
-                    assert!(same, "{path:?}, {threads} threads, rows {first} and {rows} more");
-                }
-            }
-        }
-    }
+fn narrow(heads: usize) -> Shape {
+    Shape { heads, kv_heads: 1, width: 16, scale: 0.25, causal: true, window: None, soft_cap: None }
 }
 
 #[test]
 fn nothing_to_do_is_done() {
     let pool = Pool::new(2);
-    attend(&pool, &[], &shape(2, 1, 16), &mut []);
+    attend(&pool, &[], &narrow(2), &mut []);
 }
 
 #[test]
 #[should_panic(expected = "positions of blocks")]
 fn missing_blocks_are_noticed() {
-    let shape = shape(1, 1, 16);
-    let case = Case::new(&mut Rng(4), &shape, 1, 16);
+    let shape = narrow(1);
+    let case = Case::new(&mut Rng(4), Spread::Normal, &shape, 1, 16);
     let views = Views::of(&case);
     let [keys, values] = &views.halves;
     let blocks = Blocks::F16(Pair { keys: &keys[..1], values });

@@ -1,5 +1,7 @@
-//! Products of every kind on every path that this CPU has, against plain arithmetic in f64.
+//! Products of every kind on every path that this CPU has.
 
+#[path = "common/cases.rs"]
+mod cases;
 #[path = "common/dequantise.rs"]
 mod dequantise;
 #[path = "common/rng.rs"]
@@ -7,157 +9,194 @@ mod rng;
 #[path = "common/weights.rs"]
 mod weights;
 
-use dequantise::dequantise;
+use cases::{Spread, config, numbers, pools, spread};
+use dequantise::{dequantise, magnitudes};
 use half::bf16;
 use outpost_kernels::{Activations, Error, Kind, Linear, Path, Pool, apply_all};
+use proptest::prelude::*;
 use rng::Rng;
-use weights::random_weights;
+use weights::{random_weights, weights_of};
 
-fn pools() -> Vec<Pool> {
-    Path::available().into_iter().map(|path| Pool::with_path(2, path)).collect()
+const SEEDS: &str = "proptest-regressions/linear.txt";
+const UNIT: f64 = f32::EPSILON as f64 / 2.0;
+
+/// Activations for several matrices.
+#[derive(Clone, Debug)]
+struct Case {
+    m: usize,
+    k: usize,
+    /// Their types and outputs.
+    matrices: Vec<(Kind, usize)>,
+    /// All bytes of codes, where they are not random: the greatest take sums of products to their limits.
+    code: Option<u8>,
+    spread: Spread,
+    seed: u64,
 }
 
-fn below(rng: &mut Rng, limit: usize) -> usize {
-    (rng.next() % limit as u64) as usize
+fn case(rows: impl Strategy<Value = usize>) -> impl Strategy<Value = Case> {
+    let (inputs, outputs) = if cfg!(miri) { (40usize, 20usize) } else { (800, 70) };
+    let matrices = prop::collection::vec((prop::sample::select(&Kind::ALL[..]), 1..=outputs), 1..=3);
+    let code = prop_oneof![3 => Just(None), 1 => prop::sample::select(vec![0xff, 0x80, 0x7f]).prop_map(Some)];
+    (rows, 1usize..=inputs, matrices, code, spread(), any::<u64>()).prop_map(|(m, k, matrices, code, spread, seed)| {
+        let unit = matrices.iter().map(|(kind, _)| kind.block()).max().unwrap_or(1);
+        Case { m, k: k.next_multiple_of(unit), matrices, code, spread, seed }
+    })
 }
 
-/// What the kernels see of a row.
-fn seen(kind: Kind, path: Path, x: &[f32]) -> Vec<f32> {
-    match kind {
-        Kind::BF16 if path == Path::Avx512Bf16 => x.iter().map(|x| bf16::from_f32(*x).to_f32()).collect(),
-        kind if kind.is_quantised() => rounded(x),
-        _ => x.to_vec(),
+/// From few rows, which are one tile, to many.
+fn rows() -> impl Strategy<Value = usize> {
+    if cfg!(miri) { (1..=3usize).boxed() } else { prop_oneof![3 => 0..=26usize, 1 => 27..=150usize].boxed() }
+}
+
+struct Matrix {
+    linear: Linear,
+    bytes: Vec<u8>,
+}
+
+impl Case {
+    fn make(&self) -> Result<(Vec<Matrix>, Vec<f32>), Error> {
+        let mut rng = Rng(self.seed);
+        let mut matrices = Vec::new();
+        for &(kind, n) in &self.matrices {
+            let byte = |rng: &mut Rng| self.code.unwrap_or_else(|| rng.next() as u8);
+            let bytes = weights_of(&mut rng, kind, n * self.k, byte);
+            matrices.push(Matrix { linear: Linear::from_gguf(kind, n, self.k, &bytes)?, bytes });
+        }
+        Ok((matrices, numbers(&mut rng, self.spread, self.m * self.k)))
     }
 }
 
+/// The outputs of all matrices, one after the other.
+fn together(pool: &Pool, matrices: &[Matrix], x: &[f32], m: usize, k: usize) -> Vec<Vec<f32>> {
+    let mut out: Vec<_> = matrices.iter().map(|matrix| vec![f32::NAN; m * matrix.linear.n()]).collect();
+    let pairs = matrices.iter().zip(&mut out);
+    let mut products: Vec<_> = pairs.map(|(matrix, out)| (&matrix.linear, out.as_mut_slice())).collect();
+    apply_all(&Activations::new(pool, x, m, k), &mut products);
+    out
+}
+
+/// Whether a path rounds activations to bf16 for weights of this type; the portable one does not.
+fn rounds(kind: Kind, path: Path) -> bool {
+    kind == Kind::BF16 && path == Path::Avx512Bf16
+}
+
+/// What the kernels see of a row.
+fn seen(kind: Kind, path: Path, x: &[f32]) -> Vec<f64> {
+    if kind.is_quantised() {
+        return rounded(x);
+    }
+    x.iter().map(|x| if rounds(kind, path) { f64::from(bf16::from_f32(*x)) } else { f64::from(*x) }).collect()
+}
+
 /// Blocks of 32 rounded to integers of at most 127.
-fn rounded(x: &[f32]) -> Vec<f32> {
+fn rounded(x: &[f32]) -> Vec<f64> {
     let block = |x: &[f32]| {
         let scale = x.iter().fold(0f32, |most, x| most.max(x.abs())) / 127.0;
         let inverse = if scale > 1e-37 { 1.0 / scale } else { 0.0 };
-        x.iter().map(|x| (x * inverse).round_ties_even() * scale).collect::<Vec<_>>()
+        x.iter().map(|x| f64::from((x * inverse).round_ties_even()) * f64::from(scale)).collect::<Vec<_>>()
     };
     x.chunks(32).flat_map(block).collect()
 }
 
-/// The product, and the sum of the magnitudes of its terms.
-fn dot(weights: &[f32], x: &[f32]) -> (f64, f64) {
-    let terms = weights.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x));
-    terms.fold((0.0, 0.0), |(sum, size), term| (sum + term, size + term.abs()))
+/// The plain product of a row and an output, and the sum of the magnitudes of its terms.
+fn plain(matrix: &Matrix, path: Path, x: &[f32]) -> Vec<(f64, f64)> {
+    let (kind, k) = (matrix.linear.kind(), matrix.linear.k());
+    let (weights, sizes) = (dequantise(kind, &matrix.bytes), magnitudes(kind, &matrix.bytes));
+    let product = |(w, size): (&[f32], &[f32]), x: &[f64]| {
+        let exact = w.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum();
+        (exact, size.iter().zip(x).map(|(size, x)| f64::from(*size) * x.abs()).sum())
+    };
+    let row = |x: &[f32]| {
+        let x = seen(kind, path, x);
+        weights.chunks(k).zip(sizes.chunks(k)).map(|both| product(both, &x)).collect::<Vec<_>>()
+    };
+    x.chunks(k).flat_map(row).collect()
 }
 
-#[test]
-fn products_agree_with_plain_arithmetic() {
-    let mut rng = Rng(1);
-    for kind in Kind::ALL {
-        let widest = if kind.block() == 256 { 3 } else { 7 };
-        for m in (1..=9).chain([12, 17, 31, 40, 64, 129]) {
-            let unit = kind.block().max(if kind.is_quantised() { 32 } else { 1 });
-            let k =
-                unit * (1 + below(&mut rng, widest)) + if kind.is_quantised() { 0 } else { 20 * below(&mut rng, 5) };
-            let n = 1 + below(&mut rng, 70);
-            let bytes = random_weights(&mut rng, kind, n * k);
-            let linear = Linear::from_gguf(kind, n, k, &bytes).unwrap();
-            let weights = dequantise(kind, &bytes);
-            let x: Vec<f32> = (0..m * k).map(|_| rng.normal()).collect();
-            for pool in pools() {
-                let mut out = vec![f32::NAN; m * n];
-                linear.forward(&pool, &x, m, &mut out);
-                for (row, x) in x.chunks(k).enumerate() {
-                    let seen = seen(kind, pool.path(), x);
-                    for (column, w) in weights.chunks(k).enumerate() {
-                        let found = f64::from(out[row * n + column]);
-                        let (exact, size) = dot(w, &seen);
-                        // The minimum and the code's part of a weight may cancel, hence more than size.
-                        let largest = w.iter().fold(0f32, |a, w| a.max(w.abs()));
-                        let bound = 4e-6 * (size + f64::from(largest) * k as f64) + 1e-12;
-                        let what =
-                            || format!("{kind:?} {} [{m}, {k}] x [{n}, {k}] at {row}, {column}", pool.path().name());
-                        assert!((found - exact).abs() <= bound, "{}: {found} and not {exact}", what());
-                        let (true_value, size) = dot(w, x);
-                        let loose = 0.02 * size + 1e-6;
-                        assert!((found - true_value).abs() <= loose, "{}: {found} for {true_value}", what());
-                    }
+/// How far a sum of so many terms is from the exact one, and how far two such sums are from each other, in
+/// units of the last place of the sum of magnitudes (Higham 2002, section 4.2). A sum adds one number for
+/// each float, or for each block a product and at most one more; before that a term is rounded four times
+/// here (two scales, the sum of a block, the product unless it is fused) and three times by `dequantise`.
+/// Two paths differ in the product and in the additions.
+fn bounds(linear: &Linear) -> [f64; 2] {
+    let terms = match linear.kind() {
+        // With two scales and two minima a block.
+        Kind::Q2K => linear.k() / 8,
+        kind if kind.is_quantised() => linear.k() / 16,
+        _ => linear.k(),
+    } as f64;
+    [(terms + 7.0) * UNIT, (2.0 * terms + 1.0) * UNIT]
+}
+
+/// Numbers below this lose places; so many of them are of no account.
+const TINY: f64 = 1e-34;
+
+proptest! {
+    #![proptest_config(config(150, SEEDS))]
+
+    #[test]
+    fn products_agree_with_plain_arithmetic_and_with_the_portable_path(case in case(rows())) {
+        let (matrices, x) = case.make()?;
+        let portable = together(&Pool::with_path(2, Path::Portable), &matrices, &x, case.m, case.k);
+        for pool in pools(2) {
+            let found = together(&pool, &matrices, &x, case.m, case.k);
+            for ((matrix, found), portable) in matrices.iter().zip(&found).zip(&portable) {
+                let plain = plain(matrix, pool.path(), &x);
+                let alike = !rounds(matrix.linear.kind(), pool.path());
+                prop_assert_eq!(found.len(), plain.len());
+                let [bound, apart] = bounds(&matrix.linear);
+                for (index, ((a, b), (exact, size))) in found.iter().zip(portable).zip(&plain).enumerate() {
+                    let (a, b, at) = (f64::from(*a), f64::from(*b), || format!("{:?} on {:?}, {index}", matrix.linear, pool.path()));
+                    prop_assert!((a - exact).abs() <= bound * size + TINY, "{}: {a} and not {exact}", at());
+                    prop_assert!(!alike || (a - b).abs() <= apart * size + TINY, "{}: {a}, portable {b}", at());
                 }
             }
         }
     }
-}
 
-#[test]
-fn a_row_gives_the_same_bits_in_any_batch_and_on_any_number_of_threads() {
-    let mut rng = Rng(2);
-    for kind in Kind::ALL {
-        let (n, k) = (83, 512);
-        let linear = Linear::from_gguf(kind, n, k, &random_weights(&mut rng, kind, n * k)).unwrap();
-        let x: Vec<f32> = (0..70 * k).map(|_| rng.normal()).collect();
+    #[test]
+    fn a_row_gives_the_same_bits_alone_and_in_any_company(case in case(rows()), threads in 1..=5usize) {
+        let (matrices, x) = case.make()?;
         for path in Path::available() {
-            let alone = Pool::with_path(1, path);
-            let mut expected = vec![0f32; 70 * n];
-            for (x, out) in x.chunks(k).zip(expected.chunks_mut(n)) {
-                linear.forward(&alone, x, 1, out);
-            }
-            for threads in [1, 2, 3, 5] {
-                let pool = Pool::with_path(threads, path);
-                for m in (1..=20).chain([31, 70]) {
-                    let mut out = vec![0f32; m * n];
-                    linear.forward(&pool, &x[..m * k], m, &mut out);
-                    let same = out.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits());
-                    assert!(same, "{kind:?} on {path:?}, {threads} threads, {m} rows");
+            let (one, several) = (Pool::with_path(1, path), Pool::with_path(threads, path));
+            let found = together(&several, &matrices, &x, case.m, case.k);
+            for (Matrix { linear, .. }, found) in matrices.iter().zip(&found) {
+                let mut alone = vec![f32::NAN; linear.n()];
+                for (row, (x, found)) in x.chunks(case.k).zip(found.chunks(linear.n())).enumerate() {
+                    linear.forward(&one, x, 1, &mut alone);
+                    let same = alone.iter().zip(found).all(|(a, b)| a.to_bits() == b.to_bits());
+                    prop_assert!(same, "{linear:?} on {path:?}, row {row}: {alone:?} alone, {found:?} in company");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_are_dequantised_exactly(case in case(Just(0))) {
+        for Matrix { linear, bytes } in case.make()?.0 {
+            let mut row = vec![f32::NAN; case.k];
+            for (index, expected) in dequantise(linear.kind(), &bytes).chunks(case.k).enumerate() {
+                linear.row(index, &mut row);
+                prop_assert_eq!(&row, expected, "{:?} row {}", linear, index);
             }
         }
     }
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "forty million products")]
 fn large_batches_are_cut_into_pieces_that_agree() {
     let mut rng = Rng(3);
     let (m, n, k) = (700, 40, 1536);
     for kind in [Kind::Q4_1, Kind::F32] {
         let linear = Linear::from_gguf(kind, n, k, &random_weights(&mut rng, kind, n * k)).unwrap();
         let x: Vec<f32> = (0..m * k).map(|_| rng.normal()).collect();
-        for pool in pools() {
+        for pool in pools(2) {
             let mut out = vec![0f32; m * n];
             linear.forward(&pool, &x, m, &mut out);
             let mut last = vec![0f32; n];
             linear.forward(&pool, &x[(m - 1) * k..], 1, &mut last);
             assert_eq!(last, out[(m - 1) * n..]);
-        }
-    }
-}
-
-#[test]
-fn rows_are_dequantised_exactly() {
-    let mut rng = Rng(4);
-    for kind in Kind::ALL {
-        let (n, k) = (37, 768);
-        let bytes = random_weights(&mut rng, kind, n * k);
-        let linear = Linear::from_gguf(kind, n, k, &bytes).unwrap();
-        let mut row = vec![0f32; k];
-        for (index, expected) in dequantise(kind, &bytes).chunks(k).enumerate() {
-            linear.row(index, &mut row);
-            assert_eq!(row, expected, "{kind:?} row {index}");
-        }
-    }
-}
-
-#[test]
-fn matrices_share_activations() {
-    let mut rng = Rng(5);
-    let (m, k) = (5, 256);
-    let make = |rng: &mut Rng, kind, n| Linear::from_gguf(kind, n, k, &random_weights(rng, kind, n * k)).unwrap();
-    let matrices = [make(&mut rng, Kind::Q4K, 100), make(&mut rng, Kind::Q6K, 33), make(&mut rng, Kind::F16, 7)];
-    let x: Vec<f32> = (0..m * k).map(|_| rng.normal()).collect();
-    for pool in pools() {
-        let [mut a, mut b, mut c] = matrices.each_ref().map(|matrix| vec![0f32; m * matrix.n()]);
-        let activations = Activations::new(&pool, &x, m, k);
-        let [first, second, third] = &matrices;
-        apply_all(&activations, &mut [(first, &mut a), (second, &mut b), (third, &mut c)]);
-        for (matrix, out) in matrices.iter().zip([a, b, c]) {
-            let mut alone = vec![0f32; out.len()];
-            matrix.forward(&pool, &x, m, &mut alone);
-            assert_eq!(alone, out);
         }
     }
 }
@@ -171,7 +210,7 @@ fn numbers_that_are_not_finite_show_in_their_row_and_in_no_other() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x: Vec<f32> = (0..m * k).map(|_| rng.normal()).collect();
             x[k + 77] = bad;
-            for pool in pools() {
+            for pool in pools(2) {
                 let mut out = vec![0f32; m * n];
                 linear.forward(&pool, &x, m, &mut out);
                 assert!(out[..n].iter().chain(&out[2 * n..]).all(|x| x.is_finite()));
@@ -187,7 +226,7 @@ fn tiny_and_zero_rows_give_zero() {
     for kind in Kind::ALL {
         let (n, k) = (20, 256);
         let linear = Linear::from_gguf(kind, n, k, &random_weights(&mut rng, kind, n * k)).unwrap();
-        for pool in pools() {
+        for pool in pools(2) {
             for value in [0.0, 1e-42] {
                 let mut out = vec![1f32; n];
                 linear.forward(&pool, &vec![value; k], 1, &mut out);

@@ -1,99 +1,152 @@
-//! The small operations against plain arithmetic in f64.
+//! The small operations: every path against plain arithmetic in f64, and against the portable one.
 
+#[path = "common/cases.rs"]
+mod cases;
 #[path = "common/rng.rs"]
 mod rng;
 
-use outpost_kernels::{Path, Pool, Rotation, add, gelu_tanh_mul, rms_norm, rope, silu_mul};
+use cases::{Spread, config, numbers, pools, spread};
+use outpost_kernels::{Path, Pool, Rotation, add, gelu_tanh_mul, rms_norm, rope, silu_mul, to_q8};
+use proptest::prelude::*;
 use rng::Rng;
 
-fn pools() -> Vec<Pool> {
-    Path::available().into_iter().map(|path| Pool::with_path(2, path)).collect()
-}
+const SEEDS: &str = "proptest-regressions/ops.txt";
+/// Half of an f32's last place.
+const UNIT: f64 = f32::EPSILON as f64 / 2.0;
+const MOST: usize = if cfg!(miri) { 100 } else { 20_000 };
 
-fn near(found: &[f32], expected: impl Iterator<Item = f64>, what: &str) {
-    for (index, (a, b)) in found.iter().zip(expected).enumerate() {
-        assert!((f64::from(*a) - b).abs() <= 2e-6 * b.abs().max(1.0), "{what} {index}: {a} and not {b}");
-    }
-}
-
-#[test]
-fn norms() {
-    let mut rng = Rng(1);
-    for (rows, width) in [(1, 576), (3, 7), (100, 333), (40, 1536), (0, 16)] {
-        let x: Vec<f32> = (0..rows * width).map(|_| rng.normal()).collect();
-        let weight: Vec<f32> = (0..width).map(|_| rng.normal()).collect();
-        for pool in pools() {
-            let mut out = vec![0f32; x.len()];
-            rms_norm(&pool, &x, &weight, 1e-5, &mut out);
-            let expected = x.chunks(width).flat_map(|row| {
-                let mean = row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / width as f64;
-                let scale = 1.0 / (mean + 1e-5).sqrt();
-                row.iter().zip(&weight).map(move |(x, w)| f64::from(*x) * scale * f64::from(*w)).collect::<Vec<_>>()
-            });
-            near(&out, expected, "norm");
+/// Outputs of `work` on every path are as `expected` says, give or take the second number, and so near
+/// to the portable path's.
+fn check(threads: usize, expected: &[(f64, f64)], work: impl Fn(&Pool) -> Vec<f32>) -> Result<(), TestCaseError> {
+    let portable = work(&Pool::with_path(1, Path::Portable));
+    for pool in pools(threads) {
+        let found = work(&pool);
+        prop_assert_eq!((found.len(), portable.len()), (expected.len(), expected.len()));
+        for (index, ((a, b), (exact, bound))) in found.iter().zip(&portable).zip(expected).enumerate() {
+            let (a, b, path) = (f64::from(*a), f64::from(*b), pool.path());
+            prop_assert!((a - exact).abs() <= *bound, "{path:?}, {index}: {a} and not {exact} ± {bound}");
+            prop_assert!((a - b).abs() <= *bound, "{path:?}, {index}: {a}, portable {b} ± {bound}");
         }
     }
+    Ok(())
 }
 
-#[test]
-fn gates_and_sums() {
-    let mut rng = Rng(2);
-    for count in [0, 1, 17, 1536, 50_001] {
-        let mut x: Vec<f32> = (0..count).map(|_| rng.normal() * 5.0).collect();
-        for (x, edge) in x.iter_mut().zip([0.0, 100.0, -100.0, 1e30, -1e30]) {
-            *x = edge;
+/// What `plain` makes of two numbers, with its bound.
+fn each(x: &[f32], y: &[f32], plain: impl Fn(f64, f64) -> (f64, f64)) -> Vec<(f64, f64)> {
+    x.iter().zip(y).map(|(x, y)| plain(f64::from(*x), f64::from(*y))).collect()
+}
+
+/// Numbers of any spread, the first of which exponentials find hard.
+fn gates(rng: &mut Rng, spread: Spread, count: usize) -> Vec<f32> {
+    let mut x = numbers(rng, spread, count);
+    x.iter_mut().zip([0.0, 100.0, -100.0, 1e15, -1e15, 1e-30, 88.1, -87.1]).for_each(|(x, edge)| *x = edge);
+    x
+}
+
+proptest! {
+    #![proptest_config(config(100, SEEDS))]
+
+    #[test]
+    fn norms(width in 1..=2000usize, total in 0..=MOST, spread in spread(), seed: u64, threads in 1..=3usize) {
+        let (mut rng, rows) = (Rng(seed), total / width);
+        let (x, weight) = (numbers(&mut rng, spread, rows * width), numbers(&mut rng, Spread::Normal, width));
+        // The sum of squares is off by a unit for each number, which its root halves; five more operations.
+        let bound = (width as f64 / 2.0 + 6.0) * UNIT;
+        let expected: Vec<_> = x.chunks(width).flat_map(|row| {
+            let mean = row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / width as f64;
+            let scale = 1.0 / (mean + f64::from(1e-5f32)).sqrt();
+            each(row, &weight, |x, w| (x * scale * w, (x * scale * w).abs() * bound))
+        }).collect();
+        check(threads, &expected, |pool| {
+            let mut out = vec![f32::NAN; x.len()];
+            rms_norm(pool, &x, &weight, 1e-5, &mut out);
+            out
+        })?;
+    }
+
+    #[test]
+    fn gates_and_sums(count in 0..=MOST, spread in spread(), seed: u64, threads in 1..=3usize) {
+        let mut rng = Rng(seed);
+        let (x, y) = (gates(&mut rng, spread, count), numbers(&mut rng, spread, count));
+        let in_place = |work: fn(&Pool, &mut [f32], &[f32])| {
+            let (x, y) = (&x, &y);
+            move |pool: &Pool| {
+                let mut out = x.clone();
+                work(pool, &mut out, y);
+                out
+            }
+        };
+        check(threads, &each(&x, &y, |x, y| (x + y, (x + y).abs() * UNIT)), in_place(add))?;
+        // An exponential is good to a few units; below −87 it is zero, or for gates infinite.
+        let silu = each(&x, &y, |x, y| {
+            let exact = x / (1.0 + (-x).exp()) * y;
+            (exact, exact.abs() * 10.0 * UNIT + (x * y).abs() * 1e-37)
+        });
+        check(threads, &silu, in_place(silu_mul))?;
+        // Where tanh is near −1, what is left of 1 + tanh has lost its places.
+        let gelu = each(&x, &y, |x, y| {
+            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+            (0.5 * x * (1.0 + inner.tanh()) * y, (x * y).abs() * 10.0 * UNIT)
+        });
+        check(threads, &gelu, in_place(gelu_tanh_mul))?;
+    }
+
+    #[test]
+    fn rotations(
+        heads in 1..=12usize,
+        (width, pairs) in (1..=130usize).prop_flat_map(|width| (Just(width), 0..=width / 2)),
+        total in 0..=MOST,
+        halves: bool,
+        spread in spread(),
+        seed: u64,
+        threads in 1..=3usize,
+    ) {
+        let (mut rng, rows) = (Rng(seed), total / (heads * width));
+        let style = if halves { Rotation::Halves } else { Rotation::Interleaved };
+        let x = numbers(&mut rng, spread, rows * heads * width);
+        let angles = numbers(&mut rng, Spread::Normal, rows * pairs);
+        let (cos, sin): (Vec<_>, Vec<_>) = angles.iter().map(|angle| (angle.cos(), angle.sin())).unzip();
+        let mut expected: Vec<_> = x.iter().map(|x| (f64::from(*x), 0.0)).collect();
+        for (index, head) in expected.chunks_mut(width).enumerate() {
+            for pair in 0..pairs {
+                let (a, b) = if halves { (pair, pair + pairs) } else { (2 * pair, 2 * pair + 1) };
+                let at = index / heads * pairs + pair;
+                let (cos, sin) = (f64::from(cos[at]), f64::from(sin[at]));
+                let ((x, _), (y, _)) = (head[a], head[b]);
+                // Two products and their sum.
+                let bound = |a: f64, b: f64| 2.0 * UNIT * (a.abs() + b.abs());
+                head[a] = (x * cos - y * sin, bound(x * cos, y * sin));
+                head[b] = (x * sin + y * cos, bound(x * sin, y * cos));
+            }
         }
-        let y: Vec<f32> = (0..count).map(|_| rng.normal()).collect();
-        let both = || x.iter().zip(&y).map(|(x, y)| (f64::from(*x), f64::from(*y)));
-        for pool in pools() {
+        check(threads, &expected, |pool| {
             let mut out = x.clone();
-            add(&pool, &mut out, &y);
-            near(&out, both().map(|(x, y)| x + y), "sum");
-            let mut out = x.clone();
-            silu_mul(&pool, &mut out, &y);
-            near(&out, both().map(|(x, y)| x / (1.0 + (-x).exp()) * y), "silu");
-            let mut out = x.clone();
-            gelu_tanh_mul(&pool, &mut out, &y);
-            let inner = |x: f64| (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
-            near(&out, both().map(|(x, y)| 0.5 * x * (1.0 + inner(x).tanh()) * y), "gelu");
+            rope(pool, &mut out, heads, width, style, &cos, &sin);
+            out
+        })?;
+    }
+
+    #[test]
+    fn bytes_are_rounded_to_the_nearest(count in 0..=300usize, spread in spread(), seed: u64) {
+        let x = numbers(&mut Rng(seed), spread, count);
+        let mut codes = vec![99; count];
+        let scale = f64::from(to_q8(&x, &mut codes));
+        for (x, code) in x.iter().zip(&codes) {
+            let off = (f64::from(*x) - f64::from(*code) * scale).abs();
+            prop_assert!(*code != -128 && off <= scale * (0.5 + 127.0 * 4.0 * UNIT), "{x} became {code} of {scale}");
         }
+        let most = x.iter().fold(0f32, |most, x| most.max(x.abs()));
+        prop_assert!(most == 0.0 || codes.iter().any(|code| code.abs() == 127), "the greatest takes the greatest code");
     }
 }
 
 #[test]
 fn nan_stays_nan() {
-    for pool in pools() {
+    for pool in pools(2) {
         for gate in [silu_mul, gelu_tanh_mul] {
             let mut x = [1.0, f32::NAN, 2.0];
             gate(&pool, &mut x, &[1.0; 3]);
             assert_eq!(x.map(f32::is_nan), [false, true, false]);
-        }
-    }
-}
-
-#[test]
-fn rotations() {
-    let mut rng = Rng(3);
-    for (rows, heads, width, pairs) in [(1, 9, 64, 32), (50, 3, 80, 16), (7, 1, 6, 3)] {
-        let x: Vec<f32> = (0..rows * heads * width).map(|_| rng.normal()).collect();
-        let angles: Vec<f32> = (0..rows * pairs).map(|_| rng.normal()).collect();
-        let (cos, sin): (Vec<_>, Vec<_>) = angles.iter().map(|angle| (angle.cos(), angle.sin())).unzip();
-        for style in [Rotation::Halves, Rotation::Interleaved] {
-            let mut expected: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
-            for (index, head) in expected.chunks_mut(width).enumerate() {
-                for pair in 0..pairs {
-                    let (a, b) =
-                        if style == Rotation::Halves { (pair, pair + pairs) } else { (2 * pair, 2 * pair + 1) };
-                    let at = index / heads * pairs + pair;
-                    let (cos, sin) = (f64::from(cos[at]), f64::from(sin[at]));
-                    (head[a], head[b]) = (head[a] * cos - head[b] * sin, head[a] * sin + head[b] * cos);
-                }
-            }
-            for pool in pools() {
-                let mut out = x.clone();
-                rope(&pool, &mut out, heads, width, style, &cos, &sin);
-                near(&out, expected.iter().copied(), "rope");
-            }
         }
     }
 }

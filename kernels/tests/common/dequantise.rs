@@ -8,6 +8,22 @@ pub fn dequantise(kind: Kind, bytes: &[u8]) -> Vec<f32> {
     bytes.chunks(kind.block_bytes()).flat_map(|block| dequantise_block(kind, block)).collect()
 }
 
+/// For each weight the magnitudes of the terms that it is made of: those of a code and of a minimum may
+/// cancel each other.
+pub fn magnitudes(kind: Kind, bytes: &[u8]) -> Vec<f32> {
+    let mut bytes = bytes.to_vec();
+    for block in bytes.chunks_mut(kind.block_bytes()) {
+        // Signs of scale and minimum such that both terms have one sign.
+        match kind {
+            Kind::Q4_1 | Kind::Q5_1 => (block[1], block[3]) = (block[1] & 127, block[3] & 127),
+            Kind::Q4K | Kind::Q5K => (block[1], block[3]) = (block[1] & 127, block[3] | 128),
+            Kind::Q2K => (block[81], block[83]) = (block[81] & 127, block[83] | 128),
+            _ => {}
+        }
+    }
+    dequantise(kind, &bytes).into_iter().map(f32::abs).collect()
+}
+
 fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
 }

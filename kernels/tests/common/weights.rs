@@ -3,10 +3,15 @@
 use half::{bf16, f16};
 use outpost_kernels::Kind;
 
-use crate::rng::Rng;
+use super::rng::Rng;
 
 /// Weights of a kind as a file has them: any bits, but scales of a usual size.
 pub fn random_weights(rng: &mut Rng, kind: Kind, count: usize) -> Vec<u8> {
+    weights_of(rng, kind, count, |rng| rng.next() as u8)
+}
+
+/// The same with bytes of codes that the caller picks.
+pub fn weights_of(rng: &mut Rng, kind: Kind, count: usize, byte: impl Fn(&mut Rng) -> u8) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..count / kind.block() {
         match kind {
@@ -14,7 +19,7 @@ pub fn random_weights(rng: &mut Rng, kind: Kind, count: usize) -> Vec<u8> {
             Kind::F16 => bytes.extend(f16::from_f32(rng.normal() * 0.1).to_le_bytes()),
             Kind::BF16 => bytes.extend(bf16::from_f32(rng.normal() * 0.1).to_le_bytes()),
             _ => {
-                let mut block: Vec<u8> = (0..kind.block_bytes()).map(|_| rng.next() as u8).collect();
+                let mut block: Vec<u8> = (0..kind.block_bytes()).map(|_| byte(rng)).collect();
                 let scales: &[usize] = match kind {
                     Kind::Q4_1 | Kind::Q5_1 | Kind::Q4K | Kind::Q5K => &[0, 2],
                     Kind::Q2K => &[80, 82],

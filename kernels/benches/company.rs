@@ -1,0 +1,91 @@
+//! What a busy neighbour costs: decode steps of a small decoder alone, and beside a process that spins on one
+//! of the cores. On more than two cores, run it on two: `taskset -c 0,1 cargo bench …`.
+//!
+//! `cargo bench -p outpost-kernels --bench company -- [threads]`
+#![expect(clippy::print_stdout, clippy::expect_used, clippy::disallowed_methods, reason = "a benchmark")]
+
+mod decoder;
+
+use std::io::Read;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use decoder::{Model, Room};
+use outpost_kernels::{Kind, Pool};
+
+const ROUNDS: usize = 5;
+const MEASURED: Duration = Duration::from_secs(2);
+/// Until the system has found the neighbour a core.
+const SETTLING: Duration = Duration::from_millis(500);
+const SPIN: &str = "spin";
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
+    if words.first().is_some_and(|word| word == SPIN) {
+        spin();
+    }
+    let pool = Pool::new(words.first().and_then(|word| word.parse().ok()).unwrap_or(2));
+    let (model, mut room) = (Model::new(Kind::Q4_1, Kind::Q8_0), Room::new(1));
+    println!("{pool:?}, weights {:.1} MB, load before: {}", model.bytes() as f64 / 1e6, load());
+    let mut steps_a_second = |time: Duration| {
+        let (start, mut steps) = (Instant::now(), 0);
+        while start.elapsed() < time {
+            model.step(&pool, 1, 1, &mut room);
+            steps += 1;
+        }
+        f64::from(steps) / start.elapsed().as_secs_f64()
+    };
+    steps_a_second(SETTLING);
+    let (mut alone, mut beside) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        alone.push(steps_a_second(MEASURED));
+        let neighbour = Neighbour::new();
+        steps_a_second(SETTLING);
+        beside.push(steps_a_second(MEASURED));
+        drop(neighbour);
+        println!("alone {:>6.1} steps/s, in company {:>6.1}", alone[alone.len() - 1], beside[beside.len() - 1]);
+    }
+    let (alone, beside) = (median(alone), median(beside));
+    println!("medians: alone {alone:.1}, in company {beside:.1} steps/s: {:.0} %", beside / alone * 100.0);
+}
+
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers[numbers.len() / 2]
+}
+
+/// What else runs here, where the system tells: a measurement on a busy machine measures the others.
+fn load() -> String {
+    std::fs::read_to_string("/proc/loadavg").map_or_else(|_| "unknown".to_owned(), |line| line.trim().to_owned())
+}
+
+/// A process that never waits; on one core, where `taskset` is there to hold it.
+struct Neighbour(Child);
+
+impl Neighbour {
+    fn new() -> Self {
+        let exe = std::env::current_exe().expect("a path");
+        let spawn = |command: &mut Command| command.arg(SPIN).stdin(Stdio::piped()).spawn();
+        let pinned = spawn(Command::new("taskset").args(["-c", "1"]).arg(&exe));
+        Self(pinned.or_else(|_| spawn(&mut Command::new(&exe))).expect("a process"))
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        // Gone already would be as well.
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
+}
+
+/// Until the other end of the standard input is gone, so that no neighbour outlives the benchmark.
+fn spin() -> ! {
+    std::thread::spawn(|| {
+        drop(std::io::stdin().read_to_end(&mut Vec::new()));
+        std::process::exit(0)
+    });
+    loop {
+        std::hint::spin_loop();
+    }
+}

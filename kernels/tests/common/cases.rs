@@ -1,0 +1,54 @@
+//! What random cases are made of. Shapes come from proptest, which can shrink them; the many numbers
+//! within come from a seed.
+
+use outpost_kernels::{Path, Pool};
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+
+use crate::rng::Rng;
+
+/// So many cases, of which those that have failed once are kept in `file` and tried first.
+pub fn config(cases: u32, file: &'static str) -> ProptestConfig {
+    // Miri takes a thousand times as long and shows no files.
+    let (cases, kept) =
+        if cfg!(miri) { (4, FileFailurePersistence::Off) } else { (cases, FileFailurePersistence::Direct(file)) };
+    ProptestConfig { cases, failure_persistence: Some(Box::new(kept)), ..ProptestConfig::default() }
+}
+
+/// One for each instruction set that this CPU has.
+pub fn pools(threads: usize) -> impl Iterator<Item = Pool> {
+    Path::available().into_iter().map(move |path| Pool::with_path(threads, path))
+}
+
+/// How numbers are spread.
+#[derive(Clone, Copy, Debug)]
+pub enum Spread {
+    Normal,
+    /// A few among zeros.
+    Sparse,
+    /// All of one magnitude, which takes integers to their limits.
+    Signs,
+    /// From thousandths to thousands.
+    Wide,
+}
+
+pub fn spread() -> impl Strategy<Value = Spread> {
+    prop_oneof![3 => Just(Spread::Normal), 1 => Just(Spread::Sparse), 1 => Just(Spread::Signs), 1 => Just(Spread::Wide)]
+}
+
+pub fn numbers(rng: &mut Rng, spread: Spread, count: usize) -> Vec<f32> {
+    let mut number = || match spread {
+        Spread::Normal => rng.normal(),
+        Spread::Sparse if rng.unit() > 0.05 => 0.0,
+        Spread::Sparse => rng.normal(),
+        Spread::Signs => {
+            if rng.unit() < 0.5 {
+                0.7
+            } else {
+                -0.7
+            }
+        }
+        Spread::Wide => rng.normal() * 10f32.powf(rng.unit() * 6.0 - 3.0),
+    };
+    (0..count).map(|_| number()).collect()
+}
