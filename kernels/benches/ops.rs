@@ -10,7 +10,7 @@ mod timing;
 
 use half::f16;
 use outpost_kernels::{
-    Activations, Both, Cells, Fill, Kind, Linear, POSITIONS, Pool, Rotation, add, apply_all, keep, rms_norm, rope,
+    Activations, Both, Cells, Fill, Kind, Linear, Measure, Norm, POSITIONS, Pool, Rotation, apply_all, keep, rope,
     silu_mul,
 };
 use rng::Rng;
@@ -26,7 +26,7 @@ fn main() {
     println!("{pool:?}, microseconds");
     println!(
         "{:>5} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
-        "rows", "norm", "add", "silu", "rope q", "rope k", "keep", "integers"
+        "rows", "norm", "add+norm", "silu", "rope q", "rope k", "keep", "integers"
     );
     let mut rng = Rng(1);
     for m in [1, 4, 8, 32, 512] {
@@ -35,8 +35,10 @@ fn main() {
         let (cos, sin) = (numbers(m * HEAD / 2), numbers(m * HEAD / 2));
         let (mut out, mut inner) = (vec![0f32; m * WIDTH], gate.clone());
         let micros = |work: &mut dyn FnMut()| best(&pool, 50, || (0..20).for_each(|_| work())) * 1e6 / 20.0;
-        let norm = micros(&mut || rms_norm(&pool, &x, &weight, 1e-5, &mut out));
-        let sum = micros(&mut || add(&pool, &mut out, &x));
+        let rms = Norm { measure: Measure::RootMeanSquare, weight: &weight, bias: None, epsilon: 1e-5 };
+        let mut stream = vec![0f32; m * WIDTH];
+        let norm = micros(&mut || rms.forward(&pool, &x, &mut out));
+        let sum = micros(&mut || rms.add_forward(&pool, &mut stream, &x, &mut out));
         let silu = micros(&mut || {
             // Repeated, it would come to numbers that no CPU likes.
             inner.copy_from_slice(&gate);

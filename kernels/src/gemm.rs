@@ -186,11 +186,12 @@ unsafe fn unit<S: Simd, F: Format, const R: usize>(sums: &mut [[S::I; R]; 2], ti
     }
 }
 
-/// One group times a run of tiles.
-#[derive(Clone, Copy)]
+/// Groups that follow each other, each times a run of tiles: one call for all, as a group may take less
+/// than a tenth of a microsecond.
 pub(crate) struct Block {
-    /// The packed group, all k.
-    pub group: *const u8,
+    /// The packed groups, all k.
+    pub weights: *const u8,
+    pub group_bytes: usize,
     /// Blocks of 32 (quantised) or spans of four (floats) in a row.
     pub steps: usize,
     /// Floats after the last whole span.
@@ -205,12 +206,12 @@ pub(crate) struct Block {
     /// The tiles to take.
     pub first: usize,
     pub last: usize,
-    /// The first row's place for this group's outputs; `stride` floats between rows.
+    /// The first row's place for the first group's outputs; `stride` floats between rows.
     pub out: *mut f32,
     pub stride: usize,
-    /// Columns that exist, up to 16.
+    /// Columns that exist, up to 16 of each group.
     pub columns: usize,
-    /// What is added to each row's outputs, `[16]`, or null.
+    /// What is added to each row's outputs, `[16]` of each group, or null.
     pub bias: *const f32,
     /// What to ask memory for.
     pub fetch: Fetch,
@@ -220,40 +221,48 @@ pub(crate) struct Block {
 /// long that the CPU does not look far enough ahead by itself.
 #[derive(Clone, Copy)]
 pub(crate) struct Fetch {
-    pub from: *const u8,
+    /// How far behind a group's beginning the lines are.
+    pub ahead: usize,
     /// Lines in each step.
     pub lines: usize,
     /// Tiles over which they are asked for.
     pub tiles: usize,
 }
 
-impl Fetch {
-    /// What to begin with, and lines a step, in the tile with this number of those taken.
-    #[inline(always)]
-    fn share(&self, tile: usize, steps: usize) -> (*const u8, usize) {
-        let lines = if tile < self.tiles { self.lines } else { 0 };
-        (self.from.wrapping_add(tile * steps * self.lines * LINE), lines)
-    }
-}
-
-/// A tile at work.
+/// One group and one tile at work.
 #[derive(Clone, Copy)]
-struct Rows {
-    /// The first row.
+struct Work {
+    group: usize,
+    /// The group's weights.
+    weights: *const u8,
+    /// The tile's first row.
     start: usize,
     /// What to ask memory for, and how many lines in a step.
-    ask: (*const u8, usize),
+    ask: *const u8,
+    lines: usize,
 }
 
 impl Block {
     #[inline(always)]
-    unsafe fn finish<S: Simd, const R: usize>(&self, start: usize, sums: [S::F; R]) {
+    unsafe fn work(&self, group: usize, tile: usize, start: usize) -> Work {
+        let Fetch { ahead, lines, tiles } = self.fetch;
+        let tile = tile - self.first;
+        // SAFETY: there is such a group.
+        let weights = unsafe { self.weights.add(group * self.group_bytes) };
+        let ask = weights.wrapping_add(ahead + tile * self.steps * lines * LINE);
+        Work { group, weights, start, ask, lines: if tile < tiles { lines } else { 0 } }
+    }
+
+    #[inline(always)]
+    unsafe fn finish<S: Simd, const R: usize>(&self, work: &Work, sums: [S::F; R]) {
+        let first = work.group * LANES;
+        let columns = (self.columns - first).min(LANES);
         for (row, sum) in sums.into_iter().enumerate() {
-            // SAFETY: the output has `columns` places in each row, the bias 16.
+            // SAFETY: the output has `columns` places in each row, the bias 16 for each group.
             unsafe {
-                let sum = if self.bias.is_null() { sum } else { S::add(sum, S::load(self.bias)) };
-                let out = self.out.add((start + row) * self.stride);
-                if self.columns == LANES { S::store(out, sum) } else { store_part::<S>(out, sum, self.columns) }
+                let sum = if self.bias.is_null() { sum } else { S::add(sum, S::load(self.bias.add(first))) };
+                let out = self.out.add((work.start + row) * self.stride + first);
+                if columns == LANES { S::store(out, sum) } else { store_part::<S>(out, sum, columns) }
             }
         }
     }
@@ -261,21 +270,21 @@ impl Block {
     /// # Safety
     /// The pointers are good for what the fields say, and the tile has `R` rows.
     #[inline(always)]
-    unsafe fn quantised<S: Simd, F: Format, const R: usize>(&self, rows: Rows) {
+    unsafe fn quantised<S: Simd, F: Format, const R: usize>(&self, work: Work) {
         let layout = const { F::LAYOUT };
         let biased = F::SIGNED && S::BIASED;
         // SAFETY: pointers advance over the group, the codes and the facts in step, to their ends.
         unsafe {
             let mut sums = [S::splat(0.0); R];
-            let (mut weights, mut x) = (self.group, self.x.add(rows.start * self.steps * 32).cast::<i8>());
-            let mut facts = self.facts.add(rows.start * self.steps * 4);
-            let (mut ask, lines) = rows.ask;
+            let (mut weights, mut x) = (work.weights, self.x.add(work.start * self.steps * 32).cast::<i8>());
+            let mut facts = self.facts.add(work.start * self.steps * 4);
+            let mut ask = work.ask;
             for _ in 0..self.steps / layout.span {
                 let d = S::load_f16(weights.cast());
                 let head = (d, if layout.head == 64 { S::load_f16(weights.add(32).cast()) } else { d });
                 weights = weights.add(layout.head);
                 for _ in 0..layout.span {
-                    for _ in 0..lines {
+                    for _ in 0..work.lines {
                         S::prefetch(ask);
                         ask = ask.wrapping_add(LINE);
                     }
@@ -322,25 +331,25 @@ impl Block {
                     facts = facts.add(R * 4);
                 }
             }
-            self.finish::<S, R>(rows.start, sums);
+            self.finish::<S, R>(&work, sums);
         }
     }
 
     /// # Safety
     /// The pointers are good for what the fields say, and the tile has `R` rows, of one line.
     #[inline(always)]
-    unsafe fn floats<S: Simd, F: Floats, const R: usize>(&self, rows: Rows) {
+    unsafe fn floats<S: Simd, F: Floats, const R: usize>(&self, work: Work) {
         let Walk { row, line, segment, segments } = self.walk;
-        let (at, within) = (rows.start / self.tiles.line, rows.start % self.tiles.line);
+        let (at, within) = (work.start / self.tiles.line, work.start % self.tiles.line);
         // SAFETY: pointers advance over the group and the rows' segments in step, to their ends.
         unsafe {
             let mut sums = [[S::splat(0.0); R]; 2];
-            let (mut weights, first) = (self.group, self.x.add(at * line + within * row));
-            let (mut ask, lines) = rows.ask;
+            let (mut weights, first) = (work.weights, self.x.add(at * line + within * row));
+            let mut ask = work.ask;
             for index in 0..segments {
                 let mut x = first.add(index * segment);
                 for _ in 0..self.steps / segments {
-                    for _ in 0..lines {
+                    for _ in 0..work.lines {
                         S::prefetch(ask);
                         ask = ask.wrapping_add(LINE);
                     }
@@ -356,7 +365,7 @@ impl Block {
             for row in 0..R {
                 even[row] = S::add(even[row], odd[row]);
             }
-            self.finish::<S, R>(rows.start, even);
+            self.finish::<S, R>(&work, even);
         }
     }
 }
@@ -467,8 +476,8 @@ impl Floats for Pairs {
 
     #[inline(always)]
     unsafe fn two<S: Simd>(weights: *const u8) -> (S::F, S::F) {
-        // SAFETY: 16 pairs.
-        unsafe { S::load_pairs(weights) }
+        // SAFETY: as the caller says.
+        unsafe { BF16::two::<S>(weights) }
     }
 
     #[inline(always)]
@@ -512,7 +521,7 @@ impl Floats for Pairs {
 trait Form {
     /// # Safety
     /// The pointers are good for what the block's fields say, and the tile has `R` rows.
-    unsafe fn tile<S: Simd, const R: usize>(block: &Block, rows: Rows);
+    unsafe fn tile<S: Simd, const R: usize>(block: &Block, work: Work);
 }
 
 /// Products with quantised weights, and with floats.
@@ -521,50 +530,52 @@ struct Plain<F>(PhantomData<F>);
 
 impl<F: Format> Form for Quantised<F> {
     #[inline(always)]
-    unsafe fn tile<S: Simd, const R: usize>(block: &Block, rows: Rows) {
+    unsafe fn tile<S: Simd, const R: usize>(block: &Block, work: Work) {
         // SAFETY: as the caller says.
-        unsafe { block.quantised::<S, F, R>(rows) }
+        unsafe { block.quantised::<S, F, R>(work) }
     }
 }
 
 impl<F: Floats> Form for Plain<F> {
     #[inline(always)]
-    unsafe fn tile<S: Simd, const R: usize>(block: &Block, rows: Rows) {
+    unsafe fn tile<S: Simd, const R: usize>(block: &Block, work: Work) {
         // SAFETY: as the caller says.
-        unsafe { block.floats::<S, F, R>(rows) }
+        unsafe { block.floats::<S, F, R>(work) }
     }
 }
 
-struct Product<F> {
-    block: Block,
+struct Product<'a, F> {
+    block: &'a Block,
     form: PhantomData<F>,
 }
 
-impl<F: Form> Kernel for Product<F> {
+impl<F: Form> Kernel for Product<'_, F> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let block = &self.block;
-        for tile in block.first..block.last {
-            let (start, count) = block.tiles.rows(tile);
-            let rows = Rows { start, ask: block.fetch.share(tile - block.first, block.steps) };
-            // SAFETY: whoever made the block vouches for its pointers.
-            unsafe {
-                match count {
-                    1 => F::tile::<S, 1>(block, rows),
-                    2 => F::tile::<S, 2>(block, rows),
-                    3 => F::tile::<S, 3>(block, rows),
-                    4 => F::tile::<S, 4>(block, rows),
-                    5 if S::ROWS > 4 => F::tile::<S, 5>(block, rows),
-                    6 if S::ROWS > 4 => F::tile::<S, 6>(block, rows),
-                    7 if S::ROWS > 4 => F::tile::<S, 7>(block, rows),
-                    8 if S::ROWS > 4 => F::tile::<S, 8>(block, rows),
-                    9 if S::ROWS > 8 => F::tile::<S, 9>(block, rows),
-                    10 if S::ROWS > 8 => F::tile::<S, 10>(block, rows),
-                    11 if S::ROWS > 8 => F::tile::<S, 11>(block, rows),
-                    12 if S::ROWS > 8 => F::tile::<S, 12>(block, rows),
-                    count => debug_assert_eq!(count, 0, "more rows than the path takes"),
+        let block = self.block;
+        for group in 0..block.columns.div_ceil(LANES) {
+            for tile in block.first..block.last {
+                let (start, count) = block.tiles.rows(tile);
+                // SAFETY: whoever made the block vouches for its pointers.
+                unsafe {
+                    let work = block.work(group, tile, start);
+                    match count {
+                        1 => F::tile::<S, 1>(block, work),
+                        2 => F::tile::<S, 2>(block, work),
+                        3 => F::tile::<S, 3>(block, work),
+                        4 => F::tile::<S, 4>(block, work),
+                        5 if S::ROWS > 4 => F::tile::<S, 5>(block, work),
+                        6 if S::ROWS > 4 => F::tile::<S, 6>(block, work),
+                        7 if S::ROWS > 4 => F::tile::<S, 7>(block, work),
+                        8 if S::ROWS > 4 => F::tile::<S, 8>(block, work),
+                        9 if S::ROWS > 8 => F::tile::<S, 9>(block, work),
+                        10 if S::ROWS > 8 => F::tile::<S, 10>(block, work),
+                        11 if S::ROWS > 8 => F::tile::<S, 11>(block, work),
+                        12 if S::ROWS > 8 => F::tile::<S, 12>(block, work),
+                        count => debug_assert_eq!(count, 0, "more rows than the path takes"),
+                    }
                 }
             }
         }
@@ -577,8 +588,8 @@ pub(crate) fn takes_pairs(kind: Kind, path: Path) -> bool {
 }
 
 /// Runs a block of weights of this kind.
-pub(crate) fn multiply(kind: Kind, block: Block) {
-    fn with<F: Form>(block: Block) {
+pub(crate) fn multiply(kind: Kind, block: &Block) {
+    fn with<F: Form>(block: &Block) {
         run(block.tiles.path, Product::<F> { block, form: PhantomData });
     }
     match kind {

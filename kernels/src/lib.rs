@@ -13,6 +13,7 @@ mod gemm;
 mod keep;
 mod kind;
 mod linear;
+mod norm;
 mod ops;
 mod pack;
 mod pool;
@@ -26,7 +27,8 @@ pub use conv::{Conv2d, Window};
 pub use keep::{Both, Cells, Fill, keep};
 pub use kind::{Kind, dequantise};
 pub use linear::{Linear, apply_all};
-pub use ops::{Rotation, add, gelu_tanh_mul, rms_norm, rope, silu_mul, to_q8};
+pub use norm::{Measure, Norm};
+pub use ops::{Rotation, gelu_tanh_mul, rope, silu_mul, to_q8};
 pub use pool::Pool;
 pub use simd::Path;
 

@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
+use smallvec::SmallVec;
+
 use crate::activations::{BLOCK, Tiles, Walk};
 use crate::buffer::{Aligned, LINE, Shards};
 use crate::gemm::{Block, Fetch, multiply, takes_pairs};
@@ -191,13 +193,15 @@ pub fn apply_all(x: &Activations<'_>, products: &mut [(&Linear, &mut [f32])]) {
 /// are read in long runs, and yet all threads end together.
 struct Section<'a> {
     x: &'a Activations<'a>,
-    parts: Vec<Part<'a>>,
+    parts: SmallVec<[Part<'a>; 4]>,
     groups: usize,
     /// Tiles of a run.
     tiles: usize,
-    /// Where tasks end.
-    ends: Vec<usize>,
+    ends: Ends,
 }
+
+/// Where tasks end: on the stack, for a decode step has no time to ask for memory.
+type Ends = SmallVec<[usize; 32]>;
 
 /// One matrix's share of a section.
 struct Part<'a> {
@@ -216,7 +220,7 @@ unsafe impl Sync for Part<'_> {}
 
 impl<'a> Section<'a> {
     fn new(x: &'a Activations<'a>, products: &'a mut [(&Linear, &mut [f32])]) -> Self {
-        let mut parts = Vec::with_capacity(products.len());
+        let mut parts = SmallVec::with_capacity(products.len());
         let (mut groups, mut cost, mut row_bytes) = (0, 0, 1);
         for (linear, out) in products.iter_mut() {
             assert_eq!(linear.k, x.k(), "{linear:?} takes other activations");
@@ -236,26 +240,23 @@ impl<'a> Section<'a> {
     }
 
     fn run(&self, task: usize) {
-        let from = if task == 0 { 0 } else { self.ends[task - 1] };
-        let (mut run, mut place) = (from / self.groups, from % self.groups);
-        let mut part = self.parts.partition_point(|part| part.first <= place) - 1;
-        for _ in from..self.ends[task] {
+        let (mut at, end) = (if task == 0 { 0 } else { self.ends[task - 1] }, self.ends[task]);
+        while at < end {
+            let (run, place) = (at / self.groups, at % self.groups);
             let tiles = run * self.tiles..self.x.tiles.count.min((run + 1) * self.tiles);
-            self.parts[part].run(place - self.parts[part].first, self.x.tiles, tiles);
-            place += 1;
-            if place == self.groups {
-                (run, place, part) = (run + 1, 0, 0);
-            } else if self.parts.get(part + 1).is_some_and(|next| next.first == place) {
-                part += 1;
-            }
+            let index = self.parts.partition_point(|part| part.first <= place) - 1;
+            let (part, next) = (&self.parts[index], self.parts.get(index + 1).map_or(self.groups, |next| next.first));
+            let groups = (next - place).min(end - at);
+            part.run(place - part.first, groups, self.x.tiles, tiles);
+            at += groups;
         }
     }
 }
 
 /// The ends of tasks over so many items: each takes its share of half of what is left, but no fewer than
 /// `least` items.
-fn cut(items: usize, threads: usize, least: usize) -> Vec<usize> {
-    let mut ends = Vec::with_capacity(32);
+fn cut(items: usize, threads: usize, least: usize) -> Ends {
+    let mut ends = Ends::new();
     let mut at = 0;
     while at < items {
         let share = if threads == 1 { items } else { (items - at) / (2 * threads) };
@@ -281,19 +282,19 @@ impl<'a> Part<'a> {
         Self { linear, first, x: x.x.as_ptr().cast(), facts, walk: x.walk.bytes(size_of::<f32>()), out }
     }
 
-    /// One group times the tiles of a run.
-    fn run(&self, group: usize, tiles: Tiles, Range { start: first, end: last }: Range<usize>) {
+    /// Some groups that follow each other, each times the tiles of a run.
+    fn run(&self, group: usize, groups: usize, tiles: Tiles, Range { start: first, end: last }: Range<usize>) {
         let Linear { kind, n, k, group_bytes, .. } = *self.linear;
-        let weights = &self.linear.groups.bytes()[group * group_bytes..][..group_bytes];
+        let weights = &self.linear.groups.bytes()[group * group_bytes..][..groups * group_bytes];
         let width = if kind.is_quantised() { BLOCK } else { FLOATS };
-        let (columns, steps) = ((n - group * LANES).min(LANES), k / width);
+        let (columns, steps) = ((n - group * LANES).min(groups * LANES), k / width);
         // Other tasks have other groups or tiles: what this one writes is its own.
         let rows = tiles.start(last);
         let out = self.out.at(group * LANES, (rows - 1) * n + columns);
         let bias = self.linear.bias.as_ref().map_or(std::ptr::null(), |bias| bias[group * LANES..].as_ptr());
-        let fetch = fetch(weights, steps.max(1), last - first);
         let block = Block {
-            group: weights.as_ptr(),
+            weights: weights.as_ptr(),
+            group_bytes,
             steps,
             rest: k % width,
             x: self.x,
@@ -306,19 +307,19 @@ impl<'a> Part<'a> {
             stride: n,
             columns,
             bias,
-            fetch,
+            fetch: fetch(group_bytes, steps.max(1), last - first),
         };
-        multiply(kind, block);
+        multiply(kind, &block);
     }
 }
 
 /// What to ask memory for while a group meets some tiles. A single tile passes over the weights once, and
 /// asks for what lies a little ahead; several keep the group in the cache, and ask for the next one.
-fn fetch(group: &[u8], steps: usize, tiles: usize) -> Fetch {
-    let lines = group.len().div_ceil(LINE);
+fn fetch(group_bytes: usize, steps: usize, tiles: usize) -> Fetch {
+    let lines = group_bytes.div_ceil(LINE);
     let each = lines.div_ceil(steps * tiles);
-    let from = if tiles == 1 { group.as_ptr().wrapping_add(AHEAD) } else { group.as_ptr_range().end };
-    Fetch { from, lines: each, tiles: lines.div_ceil(steps * each) }
+    let ahead = if tiles == 1 { AHEAD } else { group_bytes };
+    Fetch { ahead, lines: each, tiles: lines.div_ceil(steps * each) }
 }
 
 #[cfg(test)]

@@ -9,61 +9,13 @@ const SHARE: usize = 16 * 1024;
 /// and of exponentials.
 const SLOW_SHARE: usize = 4 * 1024;
 
-/// Calls `work` with ranges of whole rows.
-fn by_rows(pool: &Pool, rows: usize, width: usize, work: impl Fn(usize, usize) + Sync) {
+/// Calls `work` with ranges of whole rows: the first, and how many.
+pub(crate) fn by_rows(pool: &Pool, rows: usize, width: usize, work: impl Fn(usize, usize) + Sync) {
     let each = (SHARE / width.max(1)).max(1);
     pool.run(rows.div_ceil(each), |task| {
         let first = task * each;
         work(first, each.min(rows - first));
     });
-}
-
-/// Each row of `x` over its root mean square, times `weight` (Zhang and Sennrich 2019,
-/// <https://arxiv.org/abs/1910.07467>). `x` and `out`: `[rows, weight.len()]`.
-///
-/// # Panics
-/// Where lengths do not fit.
-pub fn rms_norm(pool: &Pool, x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
-    let width = weight.len();
-    assert!(x.len() == out.len() && width > 0 && x.len().is_multiple_of(width), "rows of {width} numbers");
-    let to = Shards::new(out);
-    by_rows(pool, x.len() / width, width, |first, rows| {
-        let x = &x[first * width..][..rows * width];
-        // SAFETY: these rows are this task's own.
-        let out = unsafe { to.get(first * width, rows * width) };
-        run(pool.path(), RmsNorm { x, weight, epsilon, out });
-    });
-}
-
-struct RmsNorm<'a> {
-    x: &'a [f32],
-    weight: &'a [f32],
-    epsilon: f32,
-    out: &'a mut [f32],
-}
-
-impl Kernel for RmsNorm<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run<S: Simd>(self) {
-        let width = self.weight.len();
-        for (x, out) in self.x.chunks_exact(width).zip(self.out.chunks_exact_mut(width)) {
-            // SAFETY: `each` stays within the row; features as `Kernel` says.
-            unsafe {
-                let mut squares = S::splat(0.0);
-                for at in (0..width).step_by(LANES) {
-                    let x = load_up_to::<S>(x, at);
-                    squares = S::fma(x, x, squares);
-                }
-                let scale = S::splat(1.0 / (S::sum(squares) / width as f32 + self.epsilon).sqrt());
-                for at in (0..width).step_by(LANES) {
-                    let x = S::mul(load_up_to::<S>(x, at), scale);
-                    store_up_to::<S>(out, at, S::mul(x, load_up_to::<S>(self.weight, at)));
-                }
-            }
-        }
-    }
 }
 
 /// # Safety
@@ -81,7 +33,7 @@ pub(crate) unsafe fn load_up_to<S: Simd>(from: &[f32], at: usize) -> S::F {
 /// # Safety
 /// As [`Simd`] says; `at` is within the slice.
 #[inline(always)]
-unsafe fn store_up_to<S: Simd>(to: &mut [f32], at: usize, x: S::F) {
+pub(crate) unsafe fn store_up_to<S: Simd>(to: &mut [f32], at: usize, x: S::F) {
     let left = to.len() - at;
     // SAFETY: no more than what is left is written.
     unsafe {
@@ -93,17 +45,8 @@ unsafe fn store_up_to<S: Simd>(to: &mut [f32], at: usize, x: S::F) {
 /// What two numbers become, in place of the first.
 #[derive(Clone, Copy)]
 enum Pairwise {
-    Add,
     SiluMul,
     GeluTanhMul,
-}
-
-/// `x += y`
-///
-/// # Panics
-/// Where lengths differ.
-pub fn add(pool: &Pool, x: &mut [f32], y: &[f32]) {
-    pairwise(pool, Pairwise::Add, x, y);
 }
 
 /// `gate = silu(gate) · up`, with `silu(x) = x / (1 + e^−x)`.
@@ -124,10 +67,9 @@ pub fn gelu_tanh_mul(pool: &Pool, gate: &mut [f32], up: &[f32]) {
 
 fn pairwise(pool: &Pool, what: Pairwise, x: &mut [f32], y: &[f32]) {
     assert_eq!(x.len(), y.len(), "two inputs of one length");
-    let (len, share) = (x.len(), if matches!(what, Pairwise::Add) { SHARE } else { SLOW_SHARE });
-    let to = Shards::new(x);
-    pool.run(len.div_ceil(share), |task| {
-        let (at, count) = (task * share, share.min(len - task * share));
+    let (len, to) = (x.len(), Shards::new(x));
+    pool.run(len.div_ceil(SLOW_SHARE), |task| {
+        let (at, count) = (task * SLOW_SHARE, SLOW_SHARE.min(len - task * SLOW_SHARE));
         // SAFETY: these places are this task's own.
         let x = unsafe { to.get(at, count) };
         run(pool.path(), Pairs { what, x, y: &y[at..at + count] });
@@ -150,7 +92,6 @@ impl Kernel for Pairs<'_> {
             unsafe {
                 let (x, y) = (load_up_to::<S>(self.x, at), load_up_to::<S>(self.y, at));
                 let value = match self.what {
-                    Pairwise::Add => S::add(x, y),
                     Pairwise::SiluMul => {
                         let one = S::splat(1.0);
                         let below = S::add(one, S::exp(S::sub(S::splat(0.0), x)));

@@ -67,7 +67,8 @@ impl Pool {
     }
 
     /// Calls `task` once for each index below `tasks`, on all threads, and returns when all are done.
-    /// A panic in a task is carried to the caller, after the other tasks have run.
+    /// A panic in a task is carried to the caller, after the other tasks have run; where the caller works
+    /// alone, it ends the call at once.
     pub fn run<F: Fn(usize) + Sync>(&self, tasks: usize, task: F) {
         let owner = match self.owner.try_lock() {
             Ok(guard) => Some(guard),

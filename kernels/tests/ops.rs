@@ -6,7 +6,7 @@ mod cases;
 mod rng;
 
 use cases::{Spread, config, numbers, pools, spread};
-use outpost_kernels::{Path, Pool, Rotation, add, gelu_tanh_mul, rms_norm, rope, silu_mul, to_q8};
+use outpost_kernels::{Measure, Norm, Path, Pool, Rotation, gelu_tanh_mul, rope, silu_mul, to_q8};
 use proptest::prelude::*;
 use rng::Rng;
 
@@ -43,29 +43,66 @@ fn gates(rng: &mut Rng, spread: Spread, count: usize) -> Vec<f32> {
     x
 }
 
+/// A row's norm, each number with its bound.
+fn norm_of(norm: &Norm<'_>, x: &[f64]) -> Vec<(f64, f64)> {
+    let width = x.len() as f64;
+    let centred = norm.measure == Measure::Deviation;
+    let mean = if centred { x.iter().sum::<f64>() / width } else { 0.0 };
+    // The mean is off by a unit of the numbers' magnitudes for each addition, of which vectors do a few.
+    let additions = width / 16.0 + 20.0;
+    let astray = if centred { additions * UNIT * x.iter().map(|x| x.abs()).sum::<f64>() / width } else { 0.0 };
+    let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width;
+    let below = (variance + f64::from(norm.epsilon)).sqrt();
+    // The sum of squares is off by a unit for each number, which its root halves, and by what the mean is; five
+    // more operations.
+    let relative = (width / 2.0 + 6.0) * UNIT + (astray / below) * (1.0 + astray / below);
+    let number = |index: usize| {
+        let (weight, bias) = (f64::from(norm.weight[index]), norm.bias.map_or(0.0, |bias| f64::from(bias[index])));
+        let scaled = (x[index] - mean) / below * weight;
+        let bound = scaled.abs() * relative + weight.abs() / below * (astray + (x[index].abs() + mean.abs()) * UNIT);
+        (scaled + bias, bound + 2.0 * (scaled.abs() + bias.abs()) * UNIT)
+    };
+    (0..x.len()).map(number).collect()
+}
+
 proptest! {
     #![proptest_config(config(100, SEEDS))]
 
     #[test]
-    fn norms(width in 1..=2000usize, total in 0..=MOST, spread in spread(), seed: u64, threads in 1..=3usize) {
+    fn norms(
+        width in 1..=2000usize,
+        total in 0..=MOST,
+        spread in spread(),
+        seed: u64,
+        threads in 1..=3usize,
+        centred: bool,
+        biased: bool,
+    ) {
         let (mut rng, rows) = (Rng(seed), total / width);
-        let (x, weight) = (numbers(&mut rng, spread, rows * width), numbers(&mut rng, Spread::Normal, width));
-        // The sum of squares is off by a unit for each number, which its root halves; five more operations.
-        let bound = (width as f64 / 2.0 + 6.0) * UNIT;
-        let expected: Vec<_> = x.chunks(width).flat_map(|row| {
-            let mean = row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / width as f64;
-            let scale = 1.0 / (mean + f64::from(1e-5f32)).sqrt();
-            each(row, &weight, |x, w| (x * scale * w, (x * scale * w).abs() * bound))
-        }).collect();
-        check(threads, &expected, |pool| {
+        let [x, y] = [(); 2].map(|()| numbers(&mut rng, spread, rows * width));
+        let [weight, bias] = [(); 2].map(|()| numbers(&mut rng, Spread::Normal, width));
+        let measure = if centred { Measure::Deviation } else { Measure::RootMeanSquare };
+        let norm = Norm { measure, weight: &weight, bias: biased.then_some(&bias), epsilon: 1e-5 };
+        let expected = |x: &[f32]| -> Vec<(f64, f64)> {
+            let row = |row: &[f32]| norm_of(&norm, &row.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
+            x.chunks(width).flat_map(row).collect()
+        };
+        check(threads, &expected(&x), |pool| {
             let mut out = vec![f32::NAN; x.len()];
-            rms_norm(pool, &x, &weight, 1e-5, &mut out);
+            norm.forward(pool, &x, &mut out);
+            out
+        })?;
+        let sums: Vec<f32> = x.iter().zip(&y).map(|(x, y)| x + y).collect();
+        check(threads, &expected(&sums), |pool| {
+            let (mut sum, mut out) = (x.clone(), vec![f32::NAN; x.len()]);
+            norm.add_forward(pool, &mut sum, &y, &mut out);
+            assert_eq!(sum, sums);
             out
         })?;
     }
 
     #[test]
-    fn gates_and_sums(count in 0..=MOST, spread in spread(), seed: u64, threads in 1..=3usize) {
+    fn gated(count in 0..=MOST, spread in spread(), seed: u64, threads in 1..=3usize) {
         let mut rng = Rng(seed);
         let (x, y) = (gates(&mut rng, spread, count), numbers(&mut rng, spread, count));
         let in_place = |work: fn(&Pool, &mut [f32], &[f32])| {
@@ -76,7 +113,6 @@ proptest! {
                 out
             }
         };
-        check(threads, &each(&x, &y, |x, y| (x + y, (x + y).abs() * UNIT)), in_place(add))?;
         // An exponential is good to a few units; below −87 it is zero, or for gates infinite.
         let silu = each(&x, &y, |x, y| {
             let exact = x / (1.0 + (-x).exp()) * y;

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use outpost_kernels::Pool;
 
+/// Sections of a long run; Miri takes a thousand times as long.
+const SECTIONS: usize = if cfg!(miri) { 200 } else { 50_000 };
+
 fn counts(pool: &Pool, tasks: usize) -> Vec<usize> {
     let counters: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
     pool.run(tasks, |index| {
@@ -19,7 +22,7 @@ fn every_task_runs_once() {
     for threads in [0, 1, 2, 3, 8] {
         let pool = Pool::new(threads);
         assert_eq!(pool.threads(), threads.max(1));
-        for tasks in [0, 1, 2, 3, 100, 10_000] {
+        for tasks in [0, 1, 2, 3, 100, SECTIONS / 5] {
             assert!(counts(&pool, tasks).iter().all(|count| *count == 1));
         }
     }
@@ -29,12 +32,12 @@ fn every_task_runs_once() {
 fn many_short_sections_follow_each_other() {
     let pool = Pool::new(4);
     let total = AtomicUsize::new(0);
-    for section in 0..50_000 {
+    for section in 0..SECTIONS {
         pool.run(section % 7, |index| {
             total.fetch_add(index + 1, Ordering::Relaxed);
         });
     }
-    let expected: usize = (0..50_000).map(|section| (section % 7) * (section % 7 + 1) / 2).sum();
+    let expected: usize = (0..SECTIONS).map(|section| (section % 7) * (section % 7 + 1) / 2).sum();
     assert_eq!(total.into_inner(), expected);
 }
 
@@ -94,14 +97,15 @@ fn calls_from_tasks_and_from_other_threads_are_worked_off() {
     assert_eq!(inner.into_inner(), 64);
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| (0..200).for_each(|_| assert!(counts(&pool, 30).iter().all(|count| *count == 1))));
+            scope
+                .spawn(|| (0..SECTIONS / 250).for_each(|_| assert!(counts(&pool, 30).iter().all(|count| *count == 1))));
         }
     });
 }
 
 #[test]
 fn pools_come_and_go() {
-    for round in 0..200 {
+    for round in 0..SECTIONS / 250 {
         let pool = Pool::new(1 + round % 5);
         if round % 3 > 0 {
             counts(&pool, round);

@@ -1,7 +1,7 @@
 //! One block of the decoder: all of it but attention itself, which needs the cache.
 
 use candle_core::Result;
-use outpost_kernels::{self as kernels, Pool};
+use outpost_kernels::{self as kernels, Measure, Pool};
 
 use super::ModelError;
 use super::feed_forward::FeedForward;
@@ -41,9 +41,19 @@ impl Norm {
         Ok(Self { weight, epsilon: hyper.epsilon })
     }
 
+    fn kernel(&self) -> kernels::Norm<'_> {
+        let Self { weight, epsilon, .. } = self;
+        kernels::Norm { measure: Measure::RootMeanSquare, weight, bias: None, epsilon: *epsilon }
+    }
+
     /// Over each row of `x`, whose width is the weight's.
-    pub fn forward(&self, pool: &Pool, x: &[f32], out: &mut [f32]) {
-        kernels::rms_norm(pool, x, &self.weight, self.epsilon, out);
+    fn forward(&self, pool: &Pool, x: &[f32], out: &mut [f32]) {
+        self.kernel().forward(pool, x, out);
+    }
+
+    /// The same over `x += y`.
+    pub fn add_forward(&self, pool: &Pool, x: &mut [f32], y: &[f32], out: &mut [f32]) {
+        self.kernel().add_forward(pool, x, y, out);
     }
 
     /// Over each row, or each of the heads next to each other, in `x`'s place. `spare`: of no meaning.
@@ -81,13 +91,14 @@ impl Block {
         })
     }
 
-    /// Queries, keys and values of `m` rows, not yet rotated: from `x` to `q`, `k` and `v`.
+    /// Queries, keys and values of `m` rows, not yet rotated: from `x`, to which `y` is added first, to `q`, `k`
+    /// and `v`.
     pub fn project(&self, pool: &Pool, m: usize, scratch: &mut Scratch) -> Result<()> {
         let Scratch { x, normed, q, k, v, y, .. } = scratch;
         let width = self.attn_output.rows();
         let [queries, keys] = [&self.attn_q, &self.attn_k].map(|one| m * one.rows());
         let normed = room(normed, m * width);
-        self.attn_norm.forward(pool, room(x, m * width), normed);
+        self.attn_norm.add_forward(pool, room(x, m * width), room(y, m * width), normed);
         let mut all = [(&self.attn_q, room(q, queries)), (&self.attn_k, room(k, keys)), (&self.attn_v, room(v, keys))];
         Linear::together(pool, normed, m, &mut all)?;
         if let Some(norm) = &self.attn_q_norm {
@@ -99,8 +110,8 @@ impl Block {
         Ok(())
     }
 
-    /// What follows attention: what the heads `mixed`, and then the feed-forward network, is added to
-    /// `x`.
+    /// What follows attention: what the heads `mixed` is added to `x`, and what the feed-forward network makes of
+    /// that is left in `y`.
     pub fn finish(&self, pool: &Pool, m: usize, scratch: &mut Scratch) -> Result<()> {
         let Scratch { x, normed, mixed, y, gate, up, .. } = scratch;
         let (len, queries) = (m * self.attn_output.rows(), m * self.attn_q.rows());
@@ -109,14 +120,12 @@ impl Block {
         if let Some(norm) = &self.post_attention_norm {
             norm.replace(pool, y, len, normed);
         }
-        kernels::add(pool, x, room(y, len));
         let normed_x = room(normed, len);
-        self.ffn_norm.forward(pool, x, normed_x);
+        self.ffn_norm.add_forward(pool, x, room(y, len), normed_x);
         self.feed_forward.forward(pool, normed_x, m, [gate, up], room(y, len))?;
         if let Some(norm) = &self.post_ffw_norm {
             norm.replace(pool, y, len, normed);
         }
-        kernels::add(pool, x, room(y, len));
         Ok(())
     }
 }

@@ -197,20 +197,23 @@ impl KvArena {
         if ids.len() < needed {
             candle_core::bail!("a row has {} KV blocks, {needed} are needed", ids.len());
         }
-        let find = |id: &BlockId| self.blocks.get(*id as usize).and_then(Option::as_ref).ok_or_else(|| no_block(*id));
-        let blocks: Vec<&Block> = ids.iter().map(find).collect::<Result<_>>()?;
+        let find = |id: &BlockId| self.blocks.get(*id as usize).and_then(Option::as_ref);
+        if let Some(missing) = ids.iter().find(|id| find(id).is_none()) {
+            return Err(no_block(*missing));
+        }
+        let blocks = ids.iter().filter_map(find);
         let (size, scales) = (self.shape.layer(), self.shape.kv_heads * BLOCK);
         let (range, scales) = (layer * size..(layer + 1) * size, layer * scales..(layer + 1) * scales);
         Ok(match self.shape.kind {
-            KvType::F32 => View::F32(both(&blocks, |cells| match cells {
+            KvType::F32 => View::F32(both(blocks, |cells| match cells {
                 Cells::F32(all) => all.get(range.clone()),
                 _ => None,
             })),
-            KvType::F16 => View::F16(both(&blocks, |cells| match cells {
+            KvType::F16 => View::F16(both(blocks, |cells| match cells {
                 Cells::F16(all) => all.get(range.clone()),
                 _ => None,
             })),
-            KvType::Q8 => View::Q8(both(&blocks, |cells| match cells {
+            KvType::Q8 => View::Q8(both(blocks, |cells| match cells {
                 Cells::Q8(all, factors) => all.get(range.clone()).zip(factors.get(scales.clone())),
                 _ => None,
             })),
@@ -219,12 +222,14 @@ impl KvArena {
 }
 
 /// What `part` finds in the keys and in the values of all blocks.
-fn both<'a, T>(blocks: &[&'a Block], part: impl Fn(&'a Cells) -> Option<T>) -> [Vec<T>; 2] {
-    let mut found = [Vec::with_capacity(blocks.len()), Vec::with_capacity(blocks.len())];
-    let [keys, values] = &mut found;
-    keys.extend(blocks.iter().filter_map(|block| part(&block.keys)));
-    values.extend(blocks.iter().filter_map(|block| part(&block.values)));
-    found
+fn both<'a, T>(blocks: impl Iterator<Item = &'a Block>, part: impl Fn(&'a Cells) -> Option<T>) -> [Vec<T>; 2] {
+    let most = blocks.size_hint().1.unwrap_or(0);
+    let [mut keys, mut values] = [(); 2].map(|()| Vec::with_capacity(most));
+    for block in blocks {
+        keys.extend(part(&block.keys));
+        values.extend(part(&block.values));
+    }
+    [keys, values]
 }
 
 fn no_block(id: BlockId) -> candle_core::Error {

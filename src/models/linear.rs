@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use candle_core::Result;
 use outpost_kernels::{self as kernels, Activations, Pool, apply_all};
+use smallvec::SmallVec;
 
 use super::ModelError;
 use super::weights::Rows;
@@ -35,7 +36,7 @@ impl Linear {
     /// Several products of the same `x`, which is made ready once.
     pub fn together(pool: &Pool, x: &[f32], m: usize, all: &mut [(&Self, &mut [f32])]) -> Result<()> {
         let k = x.len() / m.max(1);
-        let mut products = Vec::with_capacity(all.len());
+        let mut products: SmallVec<[_; 4]> = SmallVec::with_capacity(all.len());
         for (Self(weight), out) in all {
             if weight.k() != k {
                 candle_core::bail!("{weight:?} does not take {k} numbers");

@@ -141,6 +141,8 @@ impl Llama {
         if self.hyper.embedding_scale != 1. {
             x.iter_mut().for_each(|x| *x *= self.hyper.embedding_scale);
         }
+        // Nothing to add yet.
+        room(&mut scratch.y, m * self.hyper.width).fill(0.);
         for (index, (block, layer)) in self.blocks.iter().zip(&self.hyper.layers).enumerate() {
             block.project(pool, m, &mut scratch)?;
             self.rotate(m, &mut scratch, layer, &angles);
@@ -177,13 +179,13 @@ impl Llama {
     /// What follows the `m` tokens that are left in `x`.
     fn logits(&self, m: usize, scratch: &mut Scratch, counts: Vec<usize>) -> Result<Logits> {
         let Hyper { width, vocabulary, output_cap, .. } = self.hyper;
-        let (pool, Scratch { x, normed, logits, .. }) = (self.cpu.pool(), scratch);
+        let (pool, Scratch { x, y, normed, logits, .. }) = (self.cpu.pool(), scratch);
         let mut numbers = std::mem::take(logits);
         room(&mut numbers, m * vocabulary);
         numbers.truncate(m * vocabulary);
         if m > 0 {
-            let normed = room(normed, m * width);
-            self.output_norm.forward(pool, room(x, m * width), normed);
+            let (normed, len) = (room(normed, m * width), m * width);
+            self.output_norm.add_forward(pool, room(x, len), room(y, len), normed);
             self.output.forward(pool, normed, m, &mut numbers)?;
         }
         if let Some(cap) = output_cap {

@@ -48,7 +48,7 @@ pub(super) struct Scratch {
     pub v: Vec<f32>,
     /// What attention mixed, as much as `q`.
     pub mixed: Vec<f32>,
-    /// What a sublayer gives, before it is added.
+    /// `[rows, width]`: what a sublayer gives, until the next norm adds it.
     pub y: Vec<f32>,
     /// `[rows, inner]`
     pub gate: Vec<f32>,

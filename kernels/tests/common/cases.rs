@@ -7,12 +7,15 @@ use proptest::test_runner::FileFailurePersistence;
 
 use crate::rng::Rng;
 
-/// So many cases, of which those that have failed once are kept in `file` and tried first.
+/// So many cases, or as many as proptest's own variable asks for; those that have failed once are kept in
+/// `file` and tried first.
 pub fn config(cases: u32, file: &'static str) -> ProptestConfig {
-    // Miri takes a thousand times as long and shows no files.
-    let (cases, kept) =
+    let default = ProptestConfig::default();
+    let asked = std::env::var_os("PROPTEST_CASES").map(|_| default.cases);
+    // Miri takes a thousand times as long, and shows no files.
+    let (few, kept) =
         if cfg!(miri) { (4, FileFailurePersistence::Off) } else { (cases, FileFailurePersistence::Direct(file)) };
-    ProptestConfig { cases, failure_persistence: Some(Box::new(kept)), ..ProptestConfig::default() }
+    ProptestConfig { cases: asked.unwrap_or(few), failure_persistence: Some(Box::new(kept)), ..default }
 }
 
 /// One for each instruction set that this CPU has.
