@@ -15,8 +15,8 @@ use actix_web::web::Data;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::ambient::{Ambient, Timestamp};
-use crate::calls::{chat::Chat, fine_tuning::FineTuning, models::Models, recall::Recall};
-use crate::config::{self, Config, DraftModel, Tls};
+use crate::calls::{chat::Chat, embeddings::Embeddings, fine_tuning::FineTuning, models::Models, recall::Recall};
+use crate::config::{self, Config, DraftModel, ModelPrecision, Precision, Tls};
 use crate::control::Control;
 use crate::engine::{self, Engine};
 use crate::http::Api;
@@ -197,11 +197,27 @@ fn engine_settings(config: &Config) -> engine::Settings {
         kv_type,
         speculate: config.speculate,
         drafts: drafts(&config.draft_model),
+        precisions: precisions(&config.precision),
         ..defaults
     }
 }
 
 /// The last of `auto` and `none` holds for the models that are not named.
+fn precisions(choices: &[ModelPrecision]) -> engine::Precisions {
+    choices.iter().fold(engine::Precisions::default(), |mut precisions, choice| {
+        let precision = match choice.precision {
+            Precision::F32 => engine::Precision::Full,
+            Precision::Bf16 => engine::Precision::Bf16,
+            Precision::Int8 => engine::Precision::Int8,
+        };
+        match &choice.model {
+            None => precisions.usual = precision,
+            Some(model) => drop(precisions.models.insert(model.clone(), precision)),
+        }
+        precisions
+    })
+}
+
 fn drafts(choices: &[DraftModel]) -> engine::Drafts {
     choices.iter().fold(engine::Drafts::default(), |mut drafts, choice| {
         match choice {
@@ -231,6 +247,7 @@ fn api(config: &Config, store: &Store, engine: &Engine, files: Files, ambient: A
         files,
         fine_tuning: FineTuning::new(Jobs::new(store.clone(), ambient.clone()), Models::new(engine.clone())),
         chat: Chat::new(engine.clone(), ambient.clone(), recall),
+        embeddings: Embeddings::new(engine.clone(), ambient.clone()),
         store: store.clone(),
         ambient,
         open_metrics: config.open_metrics,

@@ -45,6 +45,10 @@ pub struct ServeArgs {
     /// folder, none takes none, TARGET=DRAFT names one (may be repeated)
     #[arg(long, env = "OUTPOST_DRAFT_MODEL", value_delimiter = ',', value_name = "auto|none|TARGET=DRAFT", value_parser = parse_draft)]
     pub draft_model: Vec<DraftModel>,
+    /// How the weights of embedding models are kept: f32 as they are, bf16 and int8 faster and a little less exact;
+    /// MODEL=TYPE sets one model's (may be repeated)
+    #[arg(long, env = "OUTPOST_PRECISION", value_delimiter = ',', value_name = "[MODEL=]f32|bf16|int8", value_parser = parse_precision)]
+    pub precision: Vec<ModelPrecision>,
     /// Let anybody read /metrics, not only admin keys
     #[arg(long, env = "OUTPOST_OPEN_METRICS")]
     pub open_metrics: bool,
@@ -100,6 +104,22 @@ pub enum DraftModel {
     },
 }
 
+/// How the weights of a model, or of all that are not named, are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelPrecision {
+    pub model: Option<String>,
+    pub precision: Precision,
+}
+
+/// What weights are rounded to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Precision {
+    /// As the file has them
+    F32,
+    Bf16,
+    Int8,
+}
+
 /// How keys and values are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KvType {
@@ -131,6 +151,7 @@ pub struct Config {
     pub max_queued: usize,
     pub speculate: bool,
     pub draft_model: Vec<DraftModel>,
+    pub precision: Vec<ModelPrecision>,
     pub open_metrics: bool,
     pub pull: bool,
     /// How long a stop may take, from the signal to the end of the process.
@@ -170,6 +191,7 @@ impl Config {
             max_queued: args.max_queued.into(),
             speculate: !args.no_speculation,
             draft_model: args.draft_model.clone(),
+            precision: args.precision.clone(),
             open_metrics: args.open_metrics,
             pull: !args.no_pull,
             drain: Duration::from_secs(args.drain_seconds),
@@ -216,6 +238,15 @@ fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(hint)
 }
 
+/// `bf16`, or `MODEL=bf16`.
+fn parse_precision(text: &str) -> Result<ModelPrecision, String> {
+    let (model, name) = text.rsplit_once('=').map_or((None, text), |(model, name)| (Some(model), name));
+    let precision = Precision::from_str(name, true).ok().filter(|_| model != Some(""));
+    let model = model.map(str::to_owned);
+    let wrong = || format!("'{text}' is no precision; write f32, bf16 or int8, or MODEL=bf16 with a model's name");
+    precision.map(|precision| ModelPrecision { model, precision }).ok_or_else(wrong)
+}
+
 /// Reads `auto`, `none` or `TARGET=DRAFT`.
 fn parse_draft(text: &str) -> Result<DraftModel, String> {
     match text.split_once('=') {
@@ -230,7 +261,17 @@ fn parse_draft(text: &str) -> Result<DraftModel, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DraftModel, parse_draft, parse_size};
+    use super::{DraftModel, ModelPrecision, Precision, parse_draft, parse_precision, parse_size};
+
+    #[test]
+    fn precisions_are_of_one_model_or_of_all() {
+        let of = |model: Option<&str>, precision| Ok(ModelPrecision { model: model.map(str::to_owned), precision });
+        assert_eq!(parse_precision("bf16"), of(None, Precision::Bf16));
+        assert_eq!(parse_precision("a=b=int8"), of(Some("a=b"), Precision::Int8));
+        for bad in ["", "f64", "=f32", "model=", "model"] {
+            assert!(parse_precision(bad).unwrap_err().contains("bf16"), "{bad}");
+        }
+    }
 
     #[test]
     fn draft_models_are_named_in_pairs() {

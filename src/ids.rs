@@ -108,6 +108,10 @@ ids! {
     RequestId "request" "req_";
     /// One chat completion.
     CompletionId "chat completion" "chatcmpl-";
+    /// The answer to one request for vectors.
+    EmbeddingId "embedding" "embd-";
+    /// The answer to one request for an order of documents.
+    RerankId "rerank" "rerank_";
     /// The answer to one listing, which is no resource of its own.
     ListId "list" "list_";
     /// The answer to one usage query.

@@ -10,8 +10,8 @@ mod timing;
 
 use half::f16;
 use outpost_kernels::{
-    Activations, Both, Cells, Fill, Kind, Linear, Measure, Norm, POSITIONS, Pool, Rotation, apply_all, keep, rope,
-    silu_mul,
+    Activation, Activations, Both, Cells, Fill, Kind, Linear, Measure, Norm, POSITIONS, Pool, Rotation, activate,
+    apply_all, keep, rope,
 };
 use rng::Rng;
 use timing::best;
@@ -42,7 +42,7 @@ fn main() {
         let silu = micros(&mut || {
             // Repeated, it would come to numbers that no CPU likes.
             inner.copy_from_slice(&gate);
-            silu_mul(&pool, &mut inner, &up)
+            activate(&pool, Activation::Silu, &mut inner, Some(&up))
         });
         let [mut q, mut k] = [numbers(m * WIDTH), numbers(m * 3 * HEAD)];
         let queries = micros(&mut || rope(&pool, &mut q, 9, HEAD, Rotation::Halves, &cos, &sin));

@@ -8,7 +8,7 @@ mod decoder;
 mod timing;
 
 use decoder::{Model, Room, VOCABULARY, WIDTH};
-use outpost_kernels::{Kind, Path, Pool};
+use outpost_kernels::{Kind, Pool};
 use timing::best;
 
 fn main() {
@@ -74,7 +74,7 @@ fn memory(pool: &Pool) -> f64 {
 #[cfg(target_arch = "x86_64")]
 fn multiplications(pool: &Pool) -> f64 {
     const ROUNDS: usize = 200_000;
-    if !Path::Avx512.is_available() {
+    if !outpost_kernels::Path::Avx512.is_available() {
         return f64::NAN;
     }
     #[target_feature(enable = "avx512f,avx512vnni")]

@@ -1,4 +1,4 @@
-//! Causal attention over keys and values in blocks, without a score matrix.
+//! Attention over keys and values in blocks, without a score matrix.
 //!
 //! Softmax is taken online (Milakov and Gimelshein 2018, <https://arxiv.org/abs/1805.02867>; blocked as
 //! in Dao et al. 2022, <https://arxiv.org/abs/2205.14135>). Keys lie turned, so that positions are
@@ -42,7 +42,7 @@ pub struct Shape {
     pub scale: f32,
     /// A row sees itself and what came before; otherwise all `start + rows` positions.
     pub causal: bool,
-    /// A row sees at most so many positions, its own included.
+    /// A row sees positions that are less than so many away from its own.
     pub window: Option<usize>,
     /// Scores become `cap · tanh(score / cap)`.
     pub soft_cap: Option<f32>,
@@ -106,8 +106,9 @@ impl Shape {
 
     /// Positions that the row at `position` sees, of `total`.
     fn sight(&self, position: usize, total: usize) -> (usize, usize) {
-        let end = if self.causal { position + 1 } else { total };
-        (self.window.map_or(0, |window| (position + 1).saturating_sub(window)), end)
+        let window = self.window.unwrap_or(usize::MAX);
+        let end = if self.causal { position + 1 } else { position.saturating_add(window).min(total) };
+        ((position + 1).saturating_sub(window), end)
     }
 }
 

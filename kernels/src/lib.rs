@@ -28,7 +28,7 @@ pub use keep::{Both, Cells, Fill, keep};
 pub use kind::{Kind, dequantise};
 pub use linear::{Linear, apply_all};
 pub use norm::{Measure, Norm};
-pub use ops::{Rotation, gelu_tanh_mul, rope, silu_mul, to_q8};
+pub use ops::{Activation, Rotation, activate, rope, to_q8};
 pub use pool::Pool;
 pub use simd::Path;
 

@@ -42,47 +42,41 @@ pub(crate) unsafe fn store_up_to<S: Simd>(to: &mut [f32], at: usize, x: S::F) {
     }
 }
 
-/// What two numbers become, in place of the first.
-#[derive(Clone, Copy)]
-enum Pairwise {
-    SiluMul,
-    GeluTanhMul,
+/// What the numbers inside of a feed-forward network go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x / (1 + e^−x)`
+    Silu,
+    /// `x · Φ(x)` (Hendrycks and Gimpel 2016, <https://arxiv.org/abs/1606.08415>), to 10⁻⁷ · |x|.
+    Gelu,
+    /// Its approximation by tanh.
+    GeluTanh,
+    /// `max(x, 0)`
+    Relu,
 }
 
-/// `gate = silu(gate) · up`, with `silu(x) = x / (1 + e^−x)`.
+/// `x = activation(x)`, and times `factors` where there are some.
 ///
 /// # Panics
 /// Where lengths differ.
-pub fn silu_mul(pool: &Pool, gate: &mut [f32], up: &[f32]) {
-    pairwise(pool, Pairwise::SiluMul, gate, up);
-}
-
-/// `gate = gelu(gate) · up`, with the tanh approximation of GELU.
-///
-/// # Panics
-/// Where lengths differ.
-pub fn gelu_tanh_mul(pool: &Pool, gate: &mut [f32], up: &[f32]) {
-    pairwise(pool, Pairwise::GeluTanhMul, gate, up);
-}
-
-fn pairwise(pool: &Pool, what: Pairwise, x: &mut [f32], y: &[f32]) {
-    assert_eq!(x.len(), y.len(), "two inputs of one length");
+pub fn activate(pool: &Pool, activation: Activation, x: &mut [f32], factors: Option<&[f32]>) {
+    assert!(factors.is_none_or(|factors| factors.len() == x.len()), "two inputs of one length");
     let (len, to) = (x.len(), Shards::new(x));
     pool.run(len.div_ceil(SLOW_SHARE), |task| {
         let (at, count) = (task * SLOW_SHARE, SLOW_SHARE.min(len - task * SLOW_SHARE));
         // SAFETY: these places are this task's own.
         let x = unsafe { to.get(at, count) };
-        run(pool.path(), Pairs { what, x, y: &y[at..at + count] });
+        run(pool.path(), Activate { activation, x, factors: factors.map(|factors| &factors[at..at + count]) });
     });
 }
 
-struct Pairs<'a> {
-    what: Pairwise,
+struct Activate<'a> {
+    activation: Activation,
     x: &'a mut [f32],
-    y: &'a [f32],
+    factors: Option<&'a [f32]>,
 }
 
-impl Kernel for Pairs<'_> {
+impl Kernel for Activate<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -90,23 +84,50 @@ impl Kernel for Pairs<'_> {
         for at in (0..self.x.len()).step_by(LANES) {
             // SAFETY: `at` is within both slices; features as `Kernel` says.
             unsafe {
-                let (x, y) = (load_up_to::<S>(self.x, at), load_up_to::<S>(self.y, at));
-                let value = match self.what {
-                    Pairwise::SiluMul => {
+                let x = load_up_to::<S>(self.x, at);
+                let mut y = match self.activation {
+                    Activation::Silu => {
                         let one = S::splat(1.0);
-                        let below = S::add(one, S::exp(S::sub(S::splat(0.0), x)));
-                        S::mul(S::div(x, below), y)
+                        S::div(x, S::add(one, S::exp(S::sub(S::splat(0.0), x))))
                     }
-                    Pairwise::GeluTanhMul => {
+                    Activation::Gelu => gelu::<S>(x),
+                    Activation::GeluTanh => {
                         let cubed = S::mul(S::mul(x, x), x);
                         let inner = S::mul(S::splat(0.797_884_6), S::fma(S::splat(0.044_715), cubed, x));
                         let half = S::mul(S::splat(0.5), x);
-                        S::mul(S::fma(half, S::tanh(inner), half), y)
+                        S::fma(half, S::tanh(inner), half)
                     }
+                    Activation::Relu => S::max(S::splat(0.0), x),
                 };
-                store_up_to::<S>(self.x, at, value);
+                if let Some(factors) = self.factors {
+                    y = S::mul(y, load_up_to::<S>(factors, at));
+                }
+                store_up_to::<S>(self.x, at, y);
             }
         }
+    }
+}
+
+/// `max(x, 0)` less the tail `|x| · Φ(−|x|)`, which Abramowitz and Stegun's 7.1.26 gives as a polynomial in
+/// `1 / (1 + p · |x| / √2)` times `e^(−x² / 2)`.
+///
+/// # Safety
+/// As [`Simd`] says.
+#[inline(always)]
+unsafe fn gelu<S: Simd>(x: S::F) -> S::F {
+    // SAFETY: as the caller says.
+    unsafe {
+        let zero = S::splat(0.0);
+        let size = S::max(x, S::sub(zero, x));
+        let t =
+            S::div(S::splat(1.0), S::fma(S::splat(0.327_591_1 * std::f32::consts::FRAC_1_SQRT_2), size, S::splat(1.0)));
+        let mut sum = S::splat(1.061_405_4);
+        for coefficient in [-1.453_152_1, 1.421_413_8, -0.284_496_72, 0.254_829_6] {
+            sum = S::fma(sum, t, S::splat(coefficient));
+        }
+        let bell = S::exp(S::mul(S::mul(x, x), S::splat(-0.5)));
+        let tail = S::mul(S::mul(S::mul(S::splat(0.5), size), S::mul(sum, t)), bell);
+        S::sub(S::max(x, zero), tail)
     }
 }
 

@@ -114,7 +114,9 @@ impl Case {
         let mut out = Vec::new();
         for (row, head) in (0..self.rows).flat_map(|row| (0..shape.heads).map(move |head| (row, head))) {
             let position = self.start + row;
-            let end = if shape.causal { position + 1 } else { self.start + self.rows };
+            let total = self.start + self.rows;
+            let ahead = shape.window.map_or(total, |window| total.min(position + window));
+            let end = if shape.causal { position + 1 } else { ahead };
             let begin = shape.window.map_or(0, |window| (position + 1).saturating_sub(window));
             let kv_head = head / (shape.heads / shape.kv_heads);
             let query = &self.queries[(row * shape.heads + head) * shape.width..][..shape.width];

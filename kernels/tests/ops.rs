@@ -6,7 +6,7 @@ mod cases;
 mod rng;
 
 use cases::{Spread, config, numbers, pools, spread};
-use outpost_kernels::{Measure, Norm, Path, Pool, Rotation, gelu_tanh_mul, rope, silu_mul, to_q8};
+use outpost_kernels::{Activation, Measure, Norm, Path, Pool, Rotation, activate, rope, to_q8};
 use proptest::prelude::*;
 use rng::Rng;
 
@@ -41,6 +41,22 @@ fn gates(rng: &mut Rng, spread: Spread, count: usize) -> Vec<f32> {
     let mut x = numbers(rng, spread, count);
     x.iter_mut().zip([0.0, 100.0, -100.0, 1e15, -1e15, 1e-30, 88.1, -87.1]).for_each(|(x, edge)| *x = edge);
     x
+}
+
+const ACTIVATIONS: [Activation; 4] = [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu];
+
+/// The normal distribution's Φ, by its series; beyond eight deviations it is 0 or 1.
+fn normal(x: f64) -> f64 {
+    if x.abs() > 8.0 {
+        return if x > 0.0 { 1.0 } else { 0.0 };
+    }
+    let (mut term, mut sum, mut n) = (x, x, 1.0);
+    while term.abs() > 1e-20 * sum.abs() {
+        n += 2.0;
+        term *= x * x / n;
+        sum += term;
+    }
+    0.5 + sum * (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt()
 }
 
 /// A row's norm, each number with its bound.
@@ -102,29 +118,32 @@ proptest! {
     }
 
     #[test]
-    fn gated(count in 0..=MOST, spread in spread(), seed: u64, threads in 1..=3usize) {
+    fn activations(count in 0..=MOST, spread in spread(), seed: u64, threads in 1..=3usize, gated: bool) {
         let mut rng = Rng(seed);
-        let (x, y) = (gates(&mut rng, spread, count), numbers(&mut rng, spread, count));
-        let in_place = |work: fn(&Pool, &mut [f32], &[f32])| {
-            let (x, y) = (&x, &y);
-            move |pool: &Pool| {
+        let (x, factors) = (gates(&mut rng, spread, count), numbers(&mut rng, spread, count));
+        let ones = vec![1.0; count];
+        let (factors, given) = if gated { (&factors, Some(&factors[..])) } else { (&ones, None) };
+        for activation in ACTIVATIONS {
+            let expected = each(&x, factors, |x, y| {
+                // An exponential is good to a few units; below −87 it is zero, or for gates infinite.
+                let relative = |exact: f64| (exact, exact.abs() * 10.0 * UNIT + (x * y).abs() * 1e-37);
+                match activation {
+                    Activation::Silu => relative(x / (1.0 + (-x).exp()) * y),
+                    Activation::Gelu => (x * normal(x) * y, (x * y).abs() * 1.5e-7),
+                    // Where tanh is near −1, what is left of 1 + tanh has lost its places.
+                    Activation::GeluTanh => {
+                        let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+                        (0.5 * x * (1.0 + inner.tanh()) * y, (x * y).abs() * 10.0 * UNIT)
+                    }
+                    Activation::Relu => relative(x.max(0.0) * y),
+                }
+            });
+            check(threads, &expected, |pool| {
                 let mut out = x.clone();
-                work(pool, &mut out, y);
+                activate(pool, activation, &mut out, given);
                 out
-            }
-        };
-        // An exponential is good to a few units; below −87 it is zero, or for gates infinite.
-        let silu = each(&x, &y, |x, y| {
-            let exact = x / (1.0 + (-x).exp()) * y;
-            (exact, exact.abs() * 10.0 * UNIT + (x * y).abs() * 1e-37)
-        });
-        check(threads, &silu, in_place(silu_mul))?;
-        // Where tanh is near −1, what is left of 1 + tanh has lost its places.
-        let gelu = each(&x, &y, |x, y| {
-            let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
-            (0.5 * x * (1.0 + inner.tanh()) * y, (x * y).abs() * 10.0 * UNIT)
-        });
-        check(threads, &gelu, in_place(gelu_tanh_mul))?;
+            })?;
+        }
     }
 
     #[test]
@@ -179,9 +198,9 @@ proptest! {
 #[test]
 fn nan_stays_nan() {
     for pool in pools(2) {
-        for gate in [silu_mul, gelu_tanh_mul] {
+        for activation in ACTIVATIONS {
             let mut x = [1.0, f32::NAN, 2.0];
-            gate(&pool, &mut x, &[1.0; 3]);
+            activate(&pool, activation, &mut x, None);
             assert_eq!(x.map(f32::is_nan), [false, true, false]);
         }
     }

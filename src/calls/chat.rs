@@ -298,11 +298,11 @@ pub(super) fn refuse_prompt(error: PromptError) -> Error {
     Error::invalid("messages", format!("The model's chat template refused the messages: {error}"))
 }
 
-fn overloaded() -> Error {
+pub(super) fn overloaded() -> Error {
     Error::new(Code::Overloaded, "The server is busy preparing other prompts. Try again in a moment.")
 }
 
-fn refuse(refused: Refused) -> Error {
+pub(super) fn refuse(refused: Refused) -> Error {
     match refused {
         Refused::QueueFull { retry_after } => {
             Error::new(Code::Overloaded, "The model's queue is full. Try again after the time in Retry-After.")
@@ -314,7 +314,7 @@ fn refuse(refused: Refused) -> Error {
     }
 }
 
-fn fail(failure: Failure) -> Error {
+pub(super) fn fail(failure: Failure) -> Error {
     match failure {
         Failure::ShuttingDown => shutting_down(),
         Failure::Unread => Error::new(

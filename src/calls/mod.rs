@@ -5,10 +5,12 @@
 
 pub mod chat;
 pub mod demand;
+pub mod embeddings;
 pub mod fine_tuning;
 mod fit;
 mod forms;
 mod keep;
 pub mod models;
 pub mod recall;
+pub mod rerank;
 pub mod turns;

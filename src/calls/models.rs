@@ -48,7 +48,7 @@ impl Models {
         access.require_admin()?;
         access.require_listed(id)?;
         let (engine, name) = (self.engine.clone(), id.to_owned());
-        blocking(move || engine.models().load(&name).map(drop).map_err(|error| refuse_load(&name, &error))).await?;
+        blocking(move || engine.models().preload(&name).map_err(|error| refuse_load(&name, &error))).await?;
         self.get(access, id).await
     }
 
@@ -108,8 +108,9 @@ pub(super) fn refuse_load(id: &str, error: &LoadError) -> Error {
     };
     match error {
         LoadError::NotFound => unknown(id),
-        LoadError::NotText { architecture, .. } => {
-            let message = format!("The model '{id}' is no chat model: its architecture is {architecture}.");
+        LoadError::OtherKind { architecture, wanted, .. } => {
+            let wanted = wanted.name();
+            let message = format!("The model '{id}' is no {wanted} model: its architecture is {architecture}.");
             Error::invalid("model", message)
         }
         LoadError::Broken { reason, .. } => unavailable(reason, ""),

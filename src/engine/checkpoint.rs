@@ -8,7 +8,7 @@ use super::tokens::{self, Hub, Tokens};
 use crate::models::gguf::{GgufFile, Header};
 use crate::models::hyper::Hyper;
 use crate::models::safetensors::{Folder, read_json};
-use crate::models::weights::Weights;
+use crate::models::weights::Decoder;
 
 /// Where transformers puts the template for tools beside `chat_template.jinja`.
 pub(super) const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
@@ -93,7 +93,7 @@ impl Checkpoint {
         Ok(Self::Hub(Box::new(folder)))
     }
 
-    pub fn weights(&self) -> &dyn Weights {
+    pub fn weights(&self) -> &dyn Decoder {
         match self {
             Self::Gguf(file) => file.as_ref(),
             Self::Hub(folder) => folder.as_ref(),

@@ -9,12 +9,14 @@ mod checkpoint;
 mod detokenizer;
 mod drafter;
 mod effort;
+pub mod embedding;
 mod grammar;
 mod job;
 mod logprobs;
 mod lookup;
 mod metrics;
 mod pace;
+mod precision;
 mod pretokenizer;
 mod queue;
 pub mod registry;
@@ -37,12 +39,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
 use crate::ambient::Ambient;
+pub use crate::models::encoder::{Tokenized, shorten};
 use crate::models::kv::BLOCK;
 pub use crate::models::kv::KvType;
 use crate::models::scratch::Largest;
 
+use embedding::Vectors;
+pub use embedding::{EncoderModel, InputType, Matryoshka};
 pub use grammar::{Form, GrammarError};
+pub use precision::{Precision, Precisions};
 pub use queue::Load;
 pub use registry::{InUse, Kind, LoadError, ModelInfo, Registry};
 pub use request::{
@@ -77,6 +85,10 @@ pub struct Settings {
     pub speculate: bool,
     /// Which models guess for others.
     pub drafts: Drafts,
+    /// How the weights of models that make no text are kept.
+    pub precisions: Precisions,
+    /// Tokens of texts to be embedded that may wait.
+    pub max_queued_texts: usize,
     /// How long a reader may take nothing while its answer waits, before the answer is given up.
     pub reader_patience: Duration,
 }
@@ -111,6 +123,8 @@ impl Settings {
             kv_type: KvType::default(),
             speculate: true,
             drafts: Drafts::default(),
+            precisions: Precisions::default(),
+            max_queued_texts: 4 << 20,
             reader_patience: Duration::from_secs(60),
         }
     }
@@ -176,6 +190,22 @@ impl Engine {
         let capacity = UNREAD_PIECES.max(request.choices as usize);
         let receiver = shared.push(model, request, capacity, self.owner.ambient.uptime())?;
         Ok(Ticket { prompt_tokens, pieces: Pieces::new(receiver, capacity, Arc::clone(shared)) })
+    }
+
+    /// Queues texts to become vectors, each of [`EncoderModel::limit`] tokens at most, or says at once why not.
+    /// Never blocks; dropping the receiver cancels.
+    pub fn embed(
+        &self,
+        model: &Arc<EncoderModel>,
+        tenant: u128,
+        texts: Vec<Tokenized>,
+    ) -> Result<oneshot::Receiver<Vectors>, Refused> {
+        let fits = |text: &Tokenized| (1..=model.limit()).contains(&text.ids.len());
+        let known = |text: &Tokenized| text.ids.iter().all(|id| (*id as usize) < model.vocabulary());
+        if texts.is_empty() || !texts.iter().all(|text| fits(text) && known(text)) {
+            return Err(Refused::Invalid("there are no texts, or texts that the model does not take".to_owned()));
+        }
+        self.owner.shared.push_texts(model, tenant, texts)
     }
 
     /// Whether the memory beside the model holds the keys and values of so many positions.

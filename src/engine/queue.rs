@@ -6,14 +6,16 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 use super::Settings;
 use super::budget::{Budget, Lease};
+use super::embedding::{EncoderModel, Texts, Vectors};
 use super::metrics::Metrics;
 use super::request::{Failure, Generation, Refused, Sent};
 use super::schedule::{Full, Limits, ModelId, Request, RequestId, Scheduler, Tenant};
 use super::text::TextModel;
+use crate::models::encoder::Tokenized;
 
 /// Tokens a second that are assumed before any were measured.
 const UNMEASURED: f64 = 50.;
@@ -48,6 +50,8 @@ pub(super) struct Inbox {
     pub scheduler: Scheduler,
     /// Requests of which nothing has run.
     pub arrivals: BTreeMap<RequestId, Arrival>,
+    /// What is to become vectors.
+    pub texts: Texts,
     speed: f64,
     length: f64,
     gate: Gate,
@@ -83,6 +87,7 @@ impl Inbox {
     pub fn sweep(&mut self) {
         let gone = self.arrivals.extract_if(.., |_, arrival| arrival.sender.is_closed());
         gone.for_each(|(id, _)| self.scheduler.cancel(id));
+        self.texts.sweep();
     }
 
     /// Tokens a second of late.
@@ -131,6 +136,7 @@ impl Shared {
         let inbox = Inbox {
             scheduler: Scheduler::new(limits),
             arrivals: BTreeMap::new(),
+            texts: Texts::new(),
             speed: UNMEASURED,
             length: USUAL,
             gate: Gate::Open,
@@ -227,6 +233,39 @@ impl Shared {
         Ok(receiver)
     }
 
+    /// Takes texts to become vectors or refuses them, at once.
+    pub fn push_texts(
+        &self,
+        model: &Arc<EncoderModel>,
+        tenant: Tenant,
+        texts: Vec<Tokenized>,
+    ) -> Result<oneshot::Receiver<Vectors>, Refused> {
+        let tokens: usize = texts.iter().map(|text| text.ids.len()).sum();
+        let most = self.settings.max_queued_texts;
+        let mut inbox = self.lock();
+        if inbox.gate > Gate::Open {
+            return Err(Refused::ShuttingDown);
+        }
+        let full = |inbox: &Inbox| {
+            let (all, own) = (inbox.texts.waiting(), inbox.texts.waiting_of(tenant));
+            // Whoever has nothing in the queue may bring what one request can.
+            (all > 0 && all + tokens > most) || (own > 0 && own + tokens > most / self.settings.tenant_part)
+        };
+        if full(&inbox) {
+            inbox.sweep();
+        }
+        if full(&inbox) {
+            self.metrics.refuse(model.id(), "model_queue");
+            let seconds = inbox.texts.waiting() as f64 / 2. / model.speed();
+            return Err(Refused::QueueFull { retry_after: Duration::from_secs_f64(seconds.clamp(1., 600.).ceil()) });
+        }
+        let receiver = inbox.texts.push(Arc::clone(model), tenant, texts);
+        inbox.signal = true;
+        drop(inbox);
+        self.wake.notify_one();
+        Ok(receiver)
+    }
+
     /// Moves the gate forward and tells those in the queue.
     pub fn close(&self, gate: Gate) {
         let mut inbox = self.lock();
@@ -234,6 +273,8 @@ impl Shared {
         inbox.signal = true;
         let arrivals = std::mem::take(&mut inbox.arrivals);
         arrivals.keys().for_each(|id| inbox.scheduler.cancel(*id));
+        let begun = inbox.gate >= Gate::Aborting;
+        inbox.texts.fail_all(&Failure::ShuttingDown, begun);
         drop(inbox);
         self.wake.notify_one();
         for arrival in arrivals.into_values() {

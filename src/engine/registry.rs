@@ -15,6 +15,7 @@ use arc_swap::ArcSwap;
 
 use super::budget::Lease;
 use super::checkpoint::Checkpoint;
+use super::embedding::{EncoderModel, Files};
 use super::queue::Shared;
 use super::scan::{self, Found, Stamp};
 pub use super::scan::{Kind, ModelInfo};
@@ -33,9 +34,9 @@ const FRESH: Duration = Duration::from_secs(1);
 pub enum LoadError {
     #[error("no model of this name is in the models folder")]
     NotFound,
-    /// The model makes something else than text.
-    #[error("the model {id} is no chat model: its architecture is {architecture}")]
-    NotText { id: String, architecture: String },
+    /// The model makes something else than what is wanted.
+    #[error("the model {id} is no {} model: its architecture is {architecture}", wanted.name())]
+    OtherKind { id: String, architecture: String, wanted: Kind },
     #[error("the model {id} cannot be used: {reason}")]
     Broken { id: String, reason: String },
     /// Bytes: of the weights and of a step, and of all memory for models.
@@ -75,8 +76,29 @@ struct Snapshot {
     at: Option<Duration>,
 }
 
+/// A model in memory.
+#[derive(Clone)]
+enum Model {
+    Text(Arc<TextModel>),
+    Encoder(Arc<EncoderModel>),
+}
+
+impl Model {
+    fn text(&self) -> Option<&Arc<TextModel>> {
+        if let Self::Text(model) = self { Some(model) } else { None }
+    }
+
+    /// Whether somebody beside the registry holds it.
+    fn is_held(&self) -> bool {
+        match self {
+            Self::Text(model) => Arc::strong_count(model) > 1,
+            Self::Encoder(model) => Arc::strong_count(model) > 1,
+        }
+    }
+}
+
 struct Loaded {
-    model: Arc<TextModel>,
+    model: Model,
     stamp: Stamp,
     used: Duration,
     /// What guesses its tokens.
@@ -167,21 +189,52 @@ impl Registry {
         self.snapshot.store(Arc::new(Snapshot { models: models.collect(), at: Some(now) }));
     }
 
-    /// The model if it is loaded. Touches no disk.
+    /// The chat model if it is loaded. Touches no disk.
     pub fn loaded_model(&self, id: &str) -> Option<Arc<TextModel>> {
         let stamp = self.snapshot.load().models.get(id)?.stamp;
-        self.ready(id, stamp)
+        self.ready(id, stamp)?.text().cloned()
     }
 
-    /// The model, loaded. Blocks while its weights are read, and those of what drafts for it.
+    /// The chat model, loaded. Blocks while its weights are read, and those of what drafts for it.
     pub fn load(&self, id: &str) -> Result<Arc<TextModel>, LoadError> {
         let found = self.found(id).ok_or(LoadError::NotFound)?;
-        let model = self.obtain(&found, Memory::Claimed)?;
+        let model = self.obtain_text(&found, Memory::Claimed)?;
         self.equip(&model, &found);
         Ok(model)
     }
 
-    fn obtain(&self, found: &Found, memory: Memory) -> Result<Arc<TextModel>, LoadError> {
+    /// The encoder of this kind, [`Kind::Embedding`] or [`Kind::Reranker`], loaded. Blocks while its weights are
+    /// read.
+    pub fn load_encoder(&self, id: &str, kind: Kind) -> Result<Arc<EncoderModel>, LoadError> {
+        let found = self.found(id).ok_or(LoadError::NotFound)?;
+        if found.info.kind != kind {
+            return Err(found.other_than(kind));
+        }
+        match self.obtain(&found, Memory::Claimed)? {
+            Model::Encoder(model) => Ok(model),
+            Model::Text(_) => Err(found.other_than(kind)),
+        }
+    }
+
+    /// Loads a model of any kind.
+    pub fn preload(&self, id: &str) -> Result<(), LoadError> {
+        match self.found(id).ok_or(LoadError::NotFound)?.info.kind {
+            kind @ (Kind::Embedding | Kind::Reranker) => self.load_encoder(id, kind).map(drop),
+            Kind::Text | Kind::Unknown => self.load(id).map(drop),
+        }
+    }
+
+    fn obtain_text(&self, found: &Found, memory: Memory) -> Result<Arc<TextModel>, LoadError> {
+        if found.is_encoder() {
+            return Err(found.other_than(Kind::Text));
+        }
+        match self.obtain(found, memory)? {
+            Model::Text(model) => Ok(model),
+            Model::Encoder(_) => Err(found.other_than(Kind::Text)),
+        }
+    }
+
+    fn obtain(&self, found: &Found, memory: Memory) -> Result<Model, LoadError> {
         let id = &found.info.id;
         if let Some(model) = self.ready(id, found.stamp) {
             return Ok(model);
@@ -194,18 +247,15 @@ impl Registry {
         }
     }
 
-    fn ready(&self, id: &str, stamp: Stamp) -> Option<Arc<TextModel>> {
+    fn ready(&self, id: &str, stamp: Stamp) -> Option<Model> {
         let mut loaded = lock(&self.loaded);
         let entry = loaded.get_mut(id).filter(|entry| entry.stamp == stamp)?;
         entry.used = self.ambient.uptime();
-        Some(Arc::clone(&entry.model))
+        Some(entry.model.clone())
     }
 
-    fn read(&self, found: &Found, memory: Memory) -> Result<Arc<TextModel>, LoadError> {
+    fn read(&self, found: &Found, memory: Memory) -> Result<Model, LoadError> {
         let id = &found.info.id;
-        if found.info.kind == Kind::Embedding {
-            return Err(LoadError::NotText { id: id.clone(), architecture: found.info.architecture.clone() });
-        }
         if let Some(reason) = found.info.problem.clone().or_else(|| self.failure(found)) {
             return Err(LoadError::Broken { id: id.clone(), reason });
         }
@@ -213,19 +263,33 @@ impl Registry {
             lock(&self.failed).insert(id.clone(), (found.stamp, reason.clone()));
             LoadError::Broken { id: id.clone(), reason }
         };
-        let checkpoint = guarded(|| Checkpoint::open(&found.path)).map_err(broken)?;
-        let (footprint, scratch) = guarded(|| self.needs(&checkpoint)).map_err(broken)?;
-        let lease = self.lease(footprint.weights + footprint.reading, scratch, memory)?;
-        let key = self.loads.fetch_add(1, Ordering::Relaxed);
-        let (cpu, ambient) = (Arc::clone(&self.cpu), Arc::clone(&self.ambient));
-        let open = || {
-            let mut model = TextModel::open(id, key, &checkpoint, lease, cpu, ambient)?;
-            model.lease.shrink(footprint.weights);
-            Ok(model)
+        let cpu = Arc::clone(&self.cpu);
+        let model = if found.is_encoder() {
+            let files = guarded(|| Files::open(&found.path)).map_err(broken)?;
+            let (footprint, scratch) = guarded(|| files.needs(cpu.pool().threads())).map_err(broken)?;
+            let lease = self.lease(footprint.weights + footprint.reading, scratch, memory)?;
+            let precision = self.shared.settings.precisions.of(id);
+            let open = || {
+                let mut model = EncoderModel::open(id, &files, lease, precision, cpu)?;
+                model.lease.shrink(footprint.weights);
+                Ok(model)
+            };
+            Model::Encoder(Arc::new(guarded(open).map_err(broken)?))
+        } else {
+            let checkpoint = guarded(|| Checkpoint::open(&found.path)).map_err(broken)?;
+            let (footprint, scratch) = guarded(|| self.needs(&checkpoint)).map_err(broken)?;
+            let lease = self.lease(footprint.weights + footprint.reading, scratch, memory)?;
+            let key = self.loads.fetch_add(1, Ordering::Relaxed);
+            let ambient = Arc::clone(&self.ambient);
+            let open = || {
+                let mut model = TextModel::open(id, key, &checkpoint, lease, cpu, ambient)?;
+                model.lease.shrink(footprint.weights);
+                Ok(model)
+            };
+            Model::Text(Arc::new(guarded(open).map_err(broken)?))
         };
-        let model = Arc::new(guarded(open).map_err(broken)?);
         let used = self.ambient.uptime();
-        let entry = Loaded { model: Arc::clone(&model), stamp: found.stamp, used, draft: None };
+        let entry = Loaded { model: model.clone(), stamp: found.stamp, used, draft: None };
         lock(&self.loaded).insert(id.clone(), entry);
         Ok(model)
     }
@@ -240,9 +304,10 @@ impl Registry {
         ))
     }
 
-    /// The models in memory: what tells this load from others, and the name.
+    /// The chat models in memory: what tells this load from others, and the name.
     pub(super) fn loaded(&self) -> Vec<(ModelId, String)> {
-        lock(&self.loaded).iter().map(|(id, entry)| (entry.model.key, id.clone())).collect()
+        let loaded = lock(&self.loaded);
+        loaded.iter().filter_map(|(id, entry)| Some((entry.model.text()?.key, id.clone()))).collect()
     }
 
     /// Drops a model from memory unless somebody uses it. One that is not loaded is fine.
@@ -250,14 +315,14 @@ impl Registry {
         self.drop_drafts_by(id);
         let mut loaded = lock(&self.loaded);
         // Only the registry can hand out new handles, and it is locked: a count of one stays one.
-        if loaded.get(id).is_some_and(|entry| Arc::strong_count(&entry.model) > 1) {
+        if loaded.get(id).is_some_and(|entry| entry.model.is_held()) {
             return Err(InUse);
         }
         let gone = loaded.remove(id);
         drop(loaded);
-        if let Some(gone) = gone {
-            gone.model.drafter.take(None);
-            self.shared.forget(gone.model.key);
+        if let Some(model) = gone.as_ref().and_then(|gone| gone.model.text()) {
+            model.drafter.take(None);
+            self.shared.forget(model.key);
         }
         Ok(())
     }
@@ -285,7 +350,7 @@ impl Registry {
         }
         let oldest = || {
             let loaded = lock(&self.loaded);
-            let idle = loaded.iter().filter(|(_, entry)| Arc::strong_count(&entry.model) == 1);
+            let idle = loaded.iter().filter(|(_, entry)| !entry.model.is_held());
             idle.min_by_key(|(_, entry)| entry.used).map(|(id, _)| id.clone())
         };
         // Whoever takes it up in between keeps it; then the next is tried.

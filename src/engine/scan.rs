@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::checkpoint;
+use super::registry::LoadError;
 use crate::ambient::Timestamp;
 
 /// What a model is for.
@@ -18,7 +19,20 @@ use crate::ambient::Timestamp;
 pub enum Kind {
     Text,
     Embedding,
+    /// Judges how well a text answers a question.
+    Reranker,
     Unknown,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Text => "chat",
+            Self::Embedding => "embedding",
+            Self::Reranker => "reranking",
+            Self::Unknown => "known",
+        }
+    }
 }
 
 /// A model on disk.
@@ -50,6 +64,18 @@ pub(super) struct Found {
     pub info: ModelInfo,
     pub path: PathBuf,
     pub stamp: Stamp,
+}
+
+impl Found {
+    pub fn is_encoder(&self) -> bool {
+        matches!(self.info.kind, Kind::Embedding | Kind::Reranker)
+    }
+
+    /// The error for a model that is not of the kind that is wanted.
+    pub fn other_than(&self, wanted: Kind) -> LoadError {
+        let ModelInfo { id, architecture, .. } = &self.info;
+        LoadError::OtherKind { id: id.clone(), architecture: architecture.clone(), wanted }
+    }
 }
 
 /// Tells whether a model's files are still those that were read.

@@ -3,6 +3,7 @@
 //! most, and weights are read once for all.
 
 mod guess;
+mod texts;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +21,7 @@ use super::text::TextModel;
 use crate::ambient::Ambient;
 use crate::models::kv::{BLOCK, KvArena};
 use crate::models::llama::{self, Logits};
+use texts::Embedding;
 
 pub(super) struct Worker {
     shared: Arc<Shared>,
@@ -30,6 +32,8 @@ pub(super) struct Worker {
     /// Where the drafters of the models in use are.
     slots: HashMap<ModelId, Arc<Slot>>,
     pace: Pace,
+    /// Texts on their way to become vectors.
+    embedding: Option<Embedding>,
 }
 
 /// A row, and what it came to.
@@ -41,7 +45,7 @@ impl Worker {
     pub fn new(shared: Arc<Shared>, registry: Arc<Registry>, ambient: Arc<dyn Ambient>) -> Self {
         let pace = Pace::new(shared.settings.prefill_chunk);
         let (jobs, arenas, slots) = (BTreeMap::new(), HashMap::new(), HashMap::new());
-        Self { shared, registry, ambient, jobs, arenas, slots, pace }
+        Self { shared, registry, ambient, jobs, arenas, slots, pace, embedding: None }
     }
 
     pub fn run(mut self) {
@@ -56,7 +60,8 @@ impl Worker {
             if gate == Gate::Closed {
                 return;
             }
-            idle = !self.step();
+            let stepped = self.step();
+            idle = !(self.embed() || stepped);
         }
     }
 

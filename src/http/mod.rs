@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::ambient::Ambient;
-use crate::calls::{chat::Chat, fine_tuning::FineTuning, models::Models};
+use crate::calls::{chat::Chat, embeddings::Embeddings, fine_tuning::FineTuning, models::Models};
 use crate::ids::ListId;
 use crate::service::limits::Limits;
 use crate::service::usage::{Meter, Usage};
@@ -51,6 +51,7 @@ pub struct Api {
     pub agents: Agents,
     pub models: Models,
     pub chat: Chat,
+    pub embeddings: Embeddings,
     /// Whether the figures can be read without a key.
     pub open_metrics: bool,
     pub draining: AtomicBool,

@@ -6,7 +6,7 @@ use outpost_kernels::{Blocks, Pair, Pool, Sequence, Shape, attend};
 use super::hyper::Hyper;
 use super::kv::{BLOCK, BlockId, KvArena, Place};
 
-/// What attention is like in a layer with such a window.
+/// What a decoder's attention is like in a layer with such a window.
 pub(super) fn shape(hyper: &Hyper, window: Option<usize>) -> Shape {
     let Hyper { heads, kv_heads, head_width: width, attention_scale: scale, attention_cap: soft_cap, .. } = *hyper;
     Shape { heads, kv_heads, width, scale, causal: true, window, soft_cap }

@@ -1,12 +1,13 @@
 //! One block of the decoder: all of it but attention itself, which needs the cache.
 
 use candle_core::Result;
-use outpost_kernels::{self as kernels, Measure, Pool};
+use outpost_kernels::Pool;
 
 use super::ModelError;
 use super::feed_forward::FeedForward;
 use super::hyper::Hyper;
 use super::linear::Linear;
+use super::norm::Norm;
 use super::scratch::{Scratch, room};
 use super::weights::{Candidate, Loader};
 
@@ -26,42 +27,7 @@ pub(super) struct Block {
     post_ffw_norm: Option<Norm>,
 }
 
-/// Division by the root of the mean square (Zhang and Sennrich 2019, <https://arxiv.org/abs/1910.07467>).
-#[derive(Debug)]
-pub(super) struct Norm {
-    weight: Vec<f32>,
-    epsilon: f32,
-}
-
 type Loaded<T> = std::result::Result<T, ModelError>;
-
-impl Norm {
-    pub fn load(loader: &Loader<'_>, hyper: &Hyper, stem: &str, width: usize) -> Loaded<Self> {
-        let weight = loader.vector(stem, width)?.into_iter().map(|weight| weight + hyper.norm_shift).collect();
-        Ok(Self { weight, epsilon: hyper.epsilon })
-    }
-
-    fn kernel(&self) -> kernels::Norm<'_> {
-        let Self { weight, epsilon, .. } = self;
-        kernels::Norm { measure: Measure::RootMeanSquare, weight, bias: None, epsilon: *epsilon }
-    }
-
-    /// Over each row of `x`, whose width is the weight's.
-    fn forward(&self, pool: &Pool, x: &[f32], out: &mut [f32]) {
-        self.kernel().forward(pool, x, out);
-    }
-
-    /// The same over `x += y`.
-    pub fn add_forward(&self, pool: &Pool, x: &mut [f32], y: &[f32], out: &mut [f32]) {
-        self.kernel().add_forward(pool, x, y, out);
-    }
-
-    /// Over each row, or each of the heads next to each other, in `x`'s place. `spare`: of no meaning.
-    fn replace(&self, pool: &Pool, x: &mut Vec<f32>, len: usize, spare: &mut Vec<f32>) {
-        self.forward(pool, room(x, len), room(spare, len));
-        std::mem::swap(x, spare);
-    }
-}
 
 impl Block {
     pub fn load(loader: &Loader<'_>, hyper: &Hyper, index: usize) -> Loaded<Self> {

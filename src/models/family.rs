@@ -5,13 +5,7 @@
 
 use super::rope::RopeStyle;
 
-/// What a layer's gate goes through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
-    Silu,
-    /// GELU by its tanh approximation.
-    Gelu,
-}
+pub use outpost_kernels::Activation;
 
 /// Which layers see a sliding window only, where a checkpoint gives no list of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +85,7 @@ const GEMMA: Family = Family {
     hub: &["gemma"],
     rope: RopeStyle::Halves,
     gemma: true,
-    activation: Activation::Gelu,
+    activation: Activation::GeluTanh,
     tied: true,
     head_width: Some(256),
     ..LLAMA

@@ -90,10 +90,7 @@ impl Gated {
         let inner = m * self.gate.rows();
         let (gate, up) = (room(gate, inner), room(up, inner));
         Linear::together(pool, x, m, &mut [(&self.gate, &mut *gate), (&self.up, &mut *up)])?;
-        match self.activation {
-            Activation::Silu => kernels::silu_mul(pool, gate, up),
-            Activation::Gelu => kernels::gelu_tanh_mul(pool, gate, up),
-        }
+        kernels::activate(pool, self.activation, gate, Some(up));
         self.down.forward(pool, gate, m, out)
     }
 }

@@ -7,16 +7,18 @@
 use std::sync::Arc;
 
 use candle_core::Result;
+use outpost_kernels::Kind;
 
 use super::ModelError;
 use super::attention::{self, Span};
-use super::block::{Block, Norm};
+use super::block::Block;
 use super::hyper::{Hyper, Layer};
 use super::kv::{BlockId, KvArena, KvCache, KvShape, KvType};
 use super::linear::Linear;
+use super::norm::Norm;
 use super::rope::{Angles, Rope};
 use super::scratch::{Cpu, Scratch, room};
-use super::weights::{Loader, Weights};
+use super::weights::{Decoder, Loader};
 
 /// One sequence's part of a step: its next tokens, where they stand, and where its past is.
 #[derive(Clone, Copy, Debug)]
@@ -71,8 +73,23 @@ impl Logits {
 
 impl Llama {
     /// Reads the weights; `cpu` computes with them.
-    pub fn load(source: &dyn Weights, cpu: Arc<Cpu>) -> std::result::Result<Self, ModelError> {
-        let (hyper, loader) = (source.hyper()?, Loader::new(source, cpu.pool().threads()));
+    pub fn load(source: &dyn Decoder, cpu: Arc<Cpu>) -> std::result::Result<Self, ModelError> {
+        let loader = Loader::new(source, cpu.pool().threads());
+        Self::of(loader, source.hyper()?, cpu)
+    }
+
+    /// A decoder that only [`Self::hidden`] is asked of: it has no output of its own. Weights of projections are
+    /// rounded to `precision`.
+    pub fn load_headless(
+        source: &dyn Decoder,
+        precision: Option<Kind>,
+        cpu: Arc<Cpu>,
+    ) -> std::result::Result<Self, ModelError> {
+        let loader = Loader::new(source, cpu.pool().threads()).rounding(precision);
+        Self::of(loader, Hyper { tied: Some(true), ..source.hyper()? }, cpu)
+    }
+
+    fn of(loader: Loader<'_>, hyper: Hyper, cpu: Arc<Cpu>) -> std::result::Result<Self, ModelError> {
         let (vocabulary, width) = (hyper.vocabulary, hyper.width);
         let token_embd = loader.matrix("token_embd", vocabulary, width)?;
         let output = output(&loader, &hyper, &token_embd)?;
@@ -95,7 +112,12 @@ impl Llama {
 
     /// The sizes of its keys and values.
     pub fn kv_shape(&self, kind: KvType) -> KvShape {
-        let Hyper { blocks, kv_heads, head_width, .. } = self.hyper;
+        Self::shape(&self.hyper, kind)
+    }
+
+    /// The same of a decoder with these sizes.
+    pub fn shape(hyper: &Hyper, kind: KvType) -> KvShape {
+        let Hyper { blocks, kv_heads, head_width, .. } = *hyper;
         KvShape { layers: blocks, kv_heads, head_width, kind }
     }
 
@@ -120,6 +142,20 @@ impl Llama {
     /// order of its tokens. Keys and values of the rows' tokens are in the arena afterwards, and
     /// nothing else in it has changed, error or not.
     pub fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Logits> {
+        let (m, counts) = self.blocks(rows, arena)?;
+        self.logits(m, &mut self.cpu.scratch(), counts)
+    }
+
+    /// The same without the last step: the normed vectors that logits would be made of, `[wanted, width]`.
+    pub fn hidden(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Vec<f32>> {
+        let (m, _) = self.blocks(rows, arena)?;
+        let mut normed = vec![0.; m * self.hyper.width];
+        self.norm(m, &mut self.cpu.scratch(), &mut normed);
+        Ok(normed)
+    }
+
+    /// All blocks: how many vectors are left in the scratch, and how many of each row.
+    fn blocks(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<(usize, Vec<usize>)> {
         let mut spans = Vec::with_capacity(rows.len());
         let mut offset = 0;
         for row in rows {
@@ -158,7 +194,15 @@ impl Llama {
                 block.finish(pool, m, &mut scratch)?;
             }
         }
-        self.logits(m, &mut scratch, counts)
+        Ok((m, counts))
+    }
+
+    /// The norm after the last block, of the `m` vectors that it left.
+    fn norm(&self, m: usize, scratch: &mut Scratch, out: &mut [f32]) {
+        let (Scratch { x, y, .. }, len) = (scratch, m * self.hyper.width);
+        if m > 0 {
+            self.output_norm.add_forward(self.cpu.pool(), room(x, len), room(y, len), out);
+        }
     }
 
     /// Gives back what [`Llama::forward`] gave, so that the next step need not ask for memory.
@@ -179,14 +223,15 @@ impl Llama {
     /// What follows the `m` tokens that are left in `x`.
     fn logits(&self, m: usize, scratch: &mut Scratch, counts: Vec<usize>) -> Result<Logits> {
         let Hyper { width, vocabulary, output_cap, .. } = self.hyper;
-        let (pool, Scratch { x, y, normed, logits, .. }) = (self.cpu.pool(), scratch);
-        let mut numbers = std::mem::take(logits);
+        let mut numbers = std::mem::take(&mut scratch.logits);
         room(&mut numbers, m * vocabulary);
         numbers.truncate(m * vocabulary);
         if m > 0 {
-            let (normed, len) = (room(normed, m * width), m * width);
-            self.output_norm.add_forward(pool, room(x, len), room(y, len), normed);
-            self.output.forward(pool, normed, m, &mut numbers)?;
+            let mut normed = std::mem::take(&mut scratch.normed);
+            let input = room(&mut normed, m * width);
+            self.norm(m, scratch, input);
+            self.output.forward(self.cpu.pool(), input, m, &mut numbers)?;
+            scratch.normed = normed;
         }
         if let Some(cap) = output_cap {
             numbers.iter_mut().for_each(|logit| *logit = (*logit / cap).tanh() * cap);

@@ -4,6 +4,7 @@
 
 mod attention;
 mod block;
+pub mod encoder;
 mod experts;
 pub mod family;
 mod feed_forward;
@@ -12,6 +13,7 @@ pub mod hyper;
 pub mod kv;
 mod linear;
 pub mod llama;
+mod norm;
 pub mod rope;
 pub mod safetensors;
 pub mod scratch;

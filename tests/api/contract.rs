@@ -7,7 +7,7 @@
 use reqwest::Method;
 use serde_json::{Map, Value, json};
 
-use crate::server::{Answer, MODEL, Server};
+use crate::server::{Answer, MODEL, Server, VECTORS};
 
 struct Endpoint {
     number: u8,
@@ -172,16 +172,16 @@ fn endpoints(world: &World) -> Vec<Endpoint> {
                 optional("size", json!("64x64"), json!("large")),
             ],
         )),
-        unserved(row(
+        row(
             13,
             Method::POST,
             "/embeddings".into(),
             vec![
-                required("model", json!(MODEL), json!(1)),
+                required("model", json!(VECTORS), json!(1)),
                 required("input", json!(["a", "b"]), json!({})),
-                optional("dimensions", json!(8), json!("all")),
+                optional("dimensions", json!(32), json!("all")),
             ],
-        )),
+        ),
         row(
             14,
             Method::PUT,
@@ -236,7 +236,7 @@ fn succeeds(server: &Server, mount: &str, endpoint: &Endpoint, fields: &Map<Stri
 
 #[test]
 fn each_field_of_the_fifteen_endpoints_is_taken_missed_and_refused_by_name() {
-    let server = Server::start();
+    let server = Server::with_encoders();
     let world = world(&server);
     for mount in ["/v1", "/openai/v1"] {
         let endpoints = endpoints(&world);
@@ -268,7 +268,7 @@ fn each_field_of_the_fifteen_endpoints_is_taken_missed_and_refused_by_name() {
 
 #[test]
 fn a_stream_of_endpoint_5_is_openai_s_on_both_mounts() {
-    let server = Server::start();
+    let server = Server::with_encoders();
     let body = json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hi" }], "stream": true, "max_tokens": 3, "ignore_eos": true });
     for mount in ["/v1", "/openai/v1"] {
         let answer = server.post(&format!("{mount}/chat/completions"), &body);

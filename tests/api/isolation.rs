@@ -10,7 +10,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::contract::upload;
-use crate::server::{Answer, MODEL, Server};
+use crate::server::{Answer, JUDGE, MODEL, Server, VECTORS};
 
 const MOUNTS: [&str; 2] = ["/v1", "/openai/v1"];
 
@@ -124,8 +124,10 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
     for field in [json!({ "conversation_id": conversation }), json!({ "agent_id": agent })] {
         row(post.clone(), "/chat/completions", body, "/chat/completions".into(), chat(field), needs_i);
     }
-    let vectors = Json(json!({ "model": MODEL, "input": ["a"] }));
+    let vectors = Json(json!({ "model": VECTORS, "input": ["a"] }));
     row(post.clone(), "/embeddings", None, "/embeddings".into(), vectors, needs_i);
+    let ranks = Json(json!({ "model": JUDGE, "query": "a", "documents": ["b"] }));
+    row(post.clone(), "/rerank", None, "/rerank".into(), ranks, needs_i);
     let picture = Json(json!({ "model": MODEL, "prompt": "a cat" }));
     row(post.clone(), "/images/generations", None, "/images/generations".into(), picture, needs_i);
 
@@ -206,7 +208,7 @@ impl Row {
     /// What a caller that may gets: success, or the refusal that has nothing to do with who asks.
     fn passes(&self, answer: &Answer) -> bool {
         match self.route {
-            "/embeddings" | "/images/generations" => answer.status == 400,
+            "/images/generations" => answer.status == 400,
             "/fine_tuning/jobs/{job_id}/cancel" => answer.status == 409,
             _ => answer.status == 200,
         }
@@ -215,7 +217,7 @@ impl Row {
 
 #[test]
 fn every_route_has_a_row_for_each_place_of_an_id() {
-    let server = Server::start();
+    let server = Server::with_encoders();
     let tenant = tenant(&server);
     let rows = rows(&tenant, &tenant);
     let document = server.raw(Method::GET, "/openapi.json", None, &[], None).ok();
@@ -243,7 +245,7 @@ fn every_route_has_a_row_for_each_place_of_an_id() {
 
 #[test]
 fn no_key_a_bad_an_expired_and_a_revoked_one_get_401_everywhere() {
-    let server = Server::start();
+    let server = Server::with_encoders();
     let tenant = tenant(&server);
     let new = |more: Value| {
         let mut body = json!({ "name": "k", "project_id": tenant.project });
@@ -301,7 +303,7 @@ fn state(server: &Server, of: &Tenant) -> Vec<Value> {
 
 #[test]
 fn a_foreign_key_gets_403_everywhere_and_changes_nothing() {
-    let server = Server::start();
+    let server = Server::with_encoders();
     let (own, victim) = (tenant(&server), tenant(&server));
     let before = state(&server, &victim);
     for mount in MOUNTS {
@@ -324,7 +326,7 @@ fn a_foreign_key_gets_403_everywhere_and_changes_nothing() {
 
 #[test]
 fn a_key_of_the_project_passes_as_far_as_its_scopes_reach_and_an_admin_passes_everywhere() {
-    let server = Server::start();
+    let server = Server::with_encoders();
     let count = {
         let tenant = tenant(&server);
         rows(&tenant, &tenant).len()

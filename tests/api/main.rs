@@ -18,6 +18,7 @@ mod chat;
 mod contract;
 mod conversations;
 mod departures;
+mod embeddings;
 mod files;
 mod fine_tuning;
 mod forms;

@@ -34,6 +34,10 @@ pub struct Server {
     thread: Option<JoinHandle<()>>,
 }
 
+/// A model that makes vectors of 32 numbers, and one that judges pairs, where a test asks for them.
+pub const VECTORS: &str = "bert-mean";
+pub const JUDGE: &str = "rank-bert";
+
 /// Header names and values of a raw request.
 pub type Headers<'a> = &'a [(&'a str, &'a str)];
 
@@ -84,6 +88,13 @@ impl Server {
         let mut config = config(folder.path());
         change(&mut config);
         Self::start_by(folder, config)
+    }
+
+    /// Starts with the models that make no text beside the one that does.
+    pub fn with_encoders() -> Self {
+        Self::start_as(&TinyModel::default(), |config| {
+            [VECTORS, JUDGE].into_iter().for_each(|name| add_encoder(&config.places.models, name));
+        })
     }
 
     /// Starts on a folder that may hold models and data already.
@@ -231,8 +242,22 @@ fn read(response: Response) -> Answer {
     Answer { status, headers, text: response.text().unwrap() }
 }
 
+/// Copies one of the tiny random models of `tests/fixtures/encoders` into a folder of models.
+pub fn add_encoder(models: &Path, name: &str) {
+    fn copy(from: &Path, to: &Path) {
+        std::fs::create_dir_all(to).unwrap();
+        for entry in from.read_dir().unwrap() {
+            let (path, to) = (entry.as_ref().unwrap().path(), to.join(entry.unwrap().file_name()));
+            if path.is_dir() { copy(&path, &to) } else { drop(std::fs::copy(&path, &to).unwrap()) }
+        }
+    }
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/encoders");
+    copy(&fixtures.join(name), &models.join(name));
+}
+
 pub fn config(folder: &Path) -> Config {
     Config {
+        precision: Vec::new(),
         places: Places { data: folder.join("data"), models: folder.join("models") },
         listen: "127.0.0.1:0".parse().unwrap(),
         threads: 2,

@@ -10,6 +10,7 @@ mod crowd;
 mod decoder;
 mod departures;
 mod drafts;
+mod encoders;
 mod families;
 mod files;
 mod forms;

@@ -25,11 +25,13 @@ fn safetensors(folder: &Path) {
     fs::write(folder.join("model.safetensors"), bytes).unwrap();
     fs::write(
         folder.join("config.json"),
-        r#"{"architectures":["BertModel"],"hidden_size":384,"max_position_embeddings":512}"#,
+        r#"{"architectures":["BertModel"],"model_type":"bert","hidden_size":384,"num_hidden_layers":1,
+            "num_attention_heads":12,"intermediate_size":8,"vocab_size":9,"max_position_embeddings":512}"#,
     )
     .unwrap();
     fs::write(folder.join("sentence_bert_config.json"), r#"{"max_seq_length":256}"#).unwrap();
     fs::write(folder.join("modules.json"), "[]").unwrap();
+    fs::write(folder.join("tokenizer.json"), "{}").unwrap();
     fs::write(folder.join("README.md"), "---\nlicense: apache-2.0\n---\n# Card").unwrap();
 }
 
@@ -64,7 +66,9 @@ fn the_listing_tells_the_truth() {
         (6, None, Some("apache-2.0"))
     );
     let error = engine.models().load("vectors").unwrap_err();
-    assert!(matches!(error, LoadError::NotText { .. }), "{error}");
+    assert!(matches!(error, LoadError::OtherKind { .. }), "{error}");
+    let error = engine.models().load_encoder("chat", Kind::Embedding).unwrap_err();
+    assert!(matches!(error, LoadError::OtherKind { .. }), "{error}");
     engine.models().load("linked").unwrap();
     engine.models().load("bare").unwrap();
     assert!(engine.models().find("linked").unwrap().loaded);

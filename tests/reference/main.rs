@@ -17,7 +17,7 @@ use outpost::models::hyper::Hyper;
 use outpost::models::kv::{KvArena, KvCache, KvType, blocks_for};
 use outpost::models::llama::{Llama, Row, Wanted};
 use outpost::models::scratch::Cpu;
-use outpost::models::weights::{Role, Rows, Weights};
+use outpost::models::weights::{Decoder, Role, Rows, Weights};
 use outpost_kernels::Kind;
 use serde::Deserialize;
 
@@ -67,7 +67,7 @@ fn file_of(model: &str) -> GgufFile {
     GgufFile::open(&file.unwrap()).unwrap()
 }
 
-fn load(weights: &dyn Weights) -> Llama {
+fn load(weights: &dyn Decoder) -> Llama {
     Llama::load(weights, Arc::new(Cpu::new(2))).unwrap()
 }
 
@@ -78,11 +78,13 @@ fn model() -> Llama {
 /// The same weights as 32-bit floats.
 struct Widened(GgufFile);
 
-impl Weights for Widened {
+impl Decoder for Widened {
     fn hyper(&self) -> Result<Hyper, ModelError> {
         self.0.hyper()
     }
+}
 
+impl Weights for Widened {
     fn name(&self, stem: &str, role: Role) -> Option<String> {
         self.0.name(stem, role)
     }

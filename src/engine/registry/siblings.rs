@@ -80,7 +80,7 @@ impl Registry {
     /// are read.
     fn draft(&self, model: &TextModel, sibling: &Found) -> Result<Option<Arc<TextModel>>, LoadError> {
         if let Some(draft) = self.ready(&sibling.info.id, sibling.stamp) {
-            return Ok(Some(draft).filter(|draft| draft.tokens.agree(&model.tokens)));
+            return Ok(draft.text().filter(|draft| draft.tokens.agree(&model.tokens)).cloned());
         }
         let broken = |reason| LoadError::Broken { id: sibling.info.id.clone(), reason };
         let agree = guarded(|| {
@@ -91,7 +91,7 @@ impl Registry {
         if !agree.map_err(broken)? {
             return Ok(None);
         }
-        self.obtain(sibling, Memory::Spare).map(Some)
+        self.obtain_text(sibling, Memory::Spare).map(Some)
     }
 
     /// Takes the drafter of the longest unused model away, and its weights out of memory unless they
@@ -124,10 +124,11 @@ impl Registry {
     /// Takes a model's drafter away, for so long or until the model is loaded again. Waits for the end
     /// of the worker's round.
     fn take_drafter(&self, served: &str, pause: Option<Duration>) {
-        let taken = lock(&self.loaded).get_mut(served).map(|entry| {
+        let taken = lock(&self.loaded).get_mut(served).and_then(|entry| {
             entry.draft = None;
-            let own = entry.model.kv_shape(self.shared.settings.kv_type).block_bytes();
-            (entry.model.key, own, Arc::clone(&entry.model.drafter))
+            let model = entry.model.text()?;
+            let own = model.kv_shape(self.shared.settings.kv_type).block_bytes();
+            Some((model.key, own, Arc::clone(&model.drafter)))
         });
         let Some((key, own, slot)) = taken else { return };
         slot.take(pause.map(|pause| self.ambient.uptime() + pause));

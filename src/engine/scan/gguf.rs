@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Kind, ModelInfo};
-use crate::engine::checkpoint;
+use crate::engine::{checkpoint, embedding};
 use crate::models::family;
 use crate::models::gguf::{GgufFile, Header};
 
@@ -42,7 +42,13 @@ fn fill(header: &Header, info: &mut ModelInfo) {
     if EMBEDDERS.contains(&name) {
         info.kind = Kind::Embedding;
         info.embedding_dimensions = small("embedding_length");
-        info.problem = Some(format!("GGUF files of the architecture {name} are not supported"));
+        match embedding::check_gguf(header, &info.id) {
+            Ok(facts) => {
+                info.context_window = u32::try_from(facts.limit).ok();
+                info.embedding_dimensions = u32::try_from(facts.dimensions).ok();
+            }
+            Err(problem) => info.problem = Some(problem),
+        }
         return;
     }
     info.kind = if family::find(name).is_some() { Kind::Text } else { Kind::Unknown };

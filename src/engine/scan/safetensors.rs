@@ -10,7 +10,8 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::{Kind, ModelInfo};
-use crate::engine::checkpoint;
+use crate::engine::{checkpoint, embedding};
+use crate::models::encoder::Family;
 use crate::models::safetensors::{Folder, read_header, read_json};
 
 const LONGEST_CONFIG: u64 = 4 << 20;
@@ -30,11 +31,18 @@ fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
     let number =
         |value: &Value, key: &str| value.get(key).and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok());
     info.context_window = number(&config, "max_position_embeddings");
-    if folder.join("modules.json").is_file() || info.architecture.starts_with("Bert") {
-        info.kind = Kind::Embedding;
-        info.embedding_dimensions = number(&config, "hidden_size");
-        let sentences = json(&folder.join("sentence_bert_config.json")).unwrap_or_default();
-        info.context_window = number(&sentences, "max_seq_length").or(info.context_window);
+    let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    if folder.join("modules.json").is_file() || Family::of_hub(model_type).is_some() {
+        let judge = embedding::is_judge(&config);
+        info.kind = if judge { Kind::Reranker } else { Kind::Embedding };
+        let opened = Folder::open(folder).map_err(|error| error.to_string());
+        match opened.and_then(|opened| embedding::check_hub(&opened, &info.id)) {
+            Ok(facts) => {
+                info.context_window = u32::try_from(facts.limit).ok();
+                info.embedding_dimensions = u32::try_from(facts.dimensions).ok().filter(|_| !judge);
+            }
+            Err(problem) => info.problem = Some(problem),
+        }
     } else if info.architecture.ends_with("ForCausalLM") {
         info.kind = Kind::Text;
         let opened = Folder::open(folder).map_err(|error| error.to_string());

@@ -1,18 +1,23 @@
-//! Embeddings: endpoint 13. The request is read and checked whole; no model of this version can
-//! compute vectors yet, and every answer says so.
+//! Embeddings: endpoint 13.
 
 use actix_web::{post, web};
-use serde::Deserialize;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
 use super::chat::refuse_unknown;
-use crate::engine::Kind;
+use crate::calls::embeddings::{EmbeddingCall, Input};
+use crate::engine::InputType;
 use crate::error::{Error, Result};
 use crate::http::input::ApiJson;
 use crate::http::reply::Reply;
 use crate::http::{Api, caller::Caller};
 
 const MOST_INPUTS: usize = 2048;
+/// So many vectors are written on an async thread; more take longer than others should wait.
+const FEW: usize = 32;
 /// Fields that cannot change what this server answers.
 const IGNORED: [&str; 1] = ["user"];
 
@@ -22,11 +27,15 @@ pub struct EmbeddingRequest {
     model: String,
     /// Texts, or token ids: one, or an array of up to 2,048.
     #[schema(value_type = Vec<String>)]
-    input: Input,
+    input: Inputs,
     /// Length of the vectors, where the model supports another than its own.
     dimensions: Option<u32>,
-    /// How a vector is written.
+    /// How a vector is written: numbers, or little-endian 32-bit floats in base64.
     encoding_format: Option<Encoding>,
+    /// What the texts are for, where the model was trained with a prompt for each: searching, or being found.
+    input_type: Option<Purpose>,
+    /// Cut texts that are too long for the model, rather than refuse them.
+    truncate: Option<bool>,
     #[serde(flatten)]
     #[schema(ignore)]
     rest: Map<String, Value>,
@@ -34,56 +43,136 @@ pub struct EmbeddingRequest {
 
 #[derive(Deserialize)]
 #[serde(untagged, expecting = "expected a string, an array of strings, or token ids")]
-enum Input {
+enum Inputs {
     Text(String),
     Texts(Vec<String>),
     Tokens(Vec<u32>),
     ManyTokens(Vec<Vec<u32>>),
 }
 
-#[derive(Deserialize, utoipa::ToSchema)]
+#[derive(Clone, Copy, Default, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Encoding {
+    #[default]
     Float,
     Base64,
 }
 
+/// With the words of other services for the same.
+#[derive(Clone, Copy, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Purpose {
+    #[serde(alias = "search_query")]
+    Query,
+    #[serde(alias = "search_document", alias = "passage")]
+    Document,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct EmbeddingBody {
+    #[schema(value_type = Vec<Embedding>)]
+    data: Box<RawValue>,
+    model: String,
+    usage: EmbeddingUsage,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct Embedding {
+    object: &'static str,
+    index: usize,
+    /// Of length one.
+    #[schema(value_type = Vec<f32>)]
+    embedding: Vector,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Vector {
+    Numbers(Vec<f32>),
+    Base64(String),
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct EmbeddingUsage {
+    prompt_tokens: u64,
+    total_tokens: u64,
+}
+
 impl EmbeddingRequest {
-    /// Checks every field on its own; returns the model.
-    fn check(self) -> Result<String> {
+    /// Checks every field on its own.
+    fn check(self) -> Result<(EmbeddingCall, Encoding)> {
         refuse_unknown(&self.rest, &IGNORED)?;
         if self.dimensions == Some(0) {
             return Err(Error::invalid("dimensions", "'dimensions' is 0; it must be at least 1."));
         }
-        match self.input {
-            Input::Text(text) => filled("input", text.is_empty())?,
-            Input::Texts(texts) => each(texts.iter().map(String::is_empty))?,
-            Input::Tokens(tokens) => filled("input", tokens.is_empty())?,
-            Input::ManyTokens(many) => each(many.iter().map(Vec::is_empty))?,
-        }
-        match self.encoding_format {
-            None | Some(Encoding::Float | Encoding::Base64) => Ok(self.model),
-        }
+        let single = matches!(self.input, Inputs::Text(_) | Inputs::Tokens(_));
+        let inputs = match self.input {
+            Inputs::Text(text) => vec![Input::Text(text)],
+            Inputs::Texts(texts) => texts.into_iter().map(Input::Text).collect(),
+            Inputs::Tokens(tokens) => vec![Input::Tokens(tokens)],
+            Inputs::ManyTokens(many) => many.into_iter().map(Input::Tokens).collect(),
+        };
+        check_inputs(&inputs, single)?;
+        let input_type = match self.input_type {
+            None => InputType::Unsaid,
+            Some(Purpose::Query) => InputType::Query,
+            Some(Purpose::Document) => InputType::Document,
+        };
+        let (dimensions, truncate) = (self.dimensions, self.truncate.unwrap_or(false));
+        let call = EmbeddingCall { model: self.model, inputs, single, dimensions, input_type, truncate };
+        Ok((call, self.encoding_format.unwrap_or_default()))
     }
 }
 
-fn each(empty: impl ExactSizeIterator<Item = bool>) -> Result<()> {
-    let count = empty.len();
+fn check_inputs(inputs: &[Input], single: bool) -> Result<()> {
+    let count = inputs.len();
     if !(1..=MOST_INPUTS).contains(&count) {
         let text = format!("'input' has {count} entries; it must have 1 to {MOST_INPUTS}.");
         return Err(Error::invalid("input", text));
     }
-    empty.enumerate().try_for_each(|(place, empty)| filled(&format!("input[{place}]"), empty))
+    let empty = |input: &Input| match input {
+        Input::Text(text) => text.is_empty(),
+        Input::Tokens(tokens) => tokens.is_empty(),
+    };
+    match inputs.iter().position(empty) {
+        None => Ok(()),
+        Some(place) => {
+            let field = if single { "input".to_owned() } else { format!("input[{place}]") };
+            let text = format!("'{field}' is empty; send some text or tokens.");
+            Err(Error::invalid(field, text))
+        }
+    }
 }
 
-fn filled(field: &str, empty: bool) -> Result<()> {
-    if empty { Err(Error::invalid(field, format!("'{field}' is empty; send some text or tokens."))) } else { Ok(()) }
+impl Encoding {
+    fn write(self, vector: Vec<f32>) -> Vector {
+        match self {
+            Self::Float => Vector::Numbers(vector),
+            Self::Base64 => {
+                let bytes: Vec<u8> = vector.into_iter().flat_map(f32::to_le_bytes).collect();
+                Vector::Base64(STANDARD.encode(bytes))
+            }
+        }
+    }
 }
 
-/// Turn texts into vectors. This version has no model that can; the answer is always an error.
-#[utoipa::path(tag = "embeddings", request_body = EmbeddingRequest, responses((status = 400, description = "No installed model can create embeddings.")))]
+/// Turn texts into vectors of length one.
+#[utoipa::path(tag = "embeddings", request_body = EmbeddingRequest, responses((status = 200, body = EmbeddingBody)))]
 #[post("/embeddings")]
 pub async fn create(caller: Caller, body: ApiJson<EmbeddingRequest>, api: web::Data<Api>) -> Reply {
-    let model = body.0.check()?;
-    Err(api.models.unserved(&caller.access, &model, Kind::Embedding, "create embeddings").await)
+    let (call, encoding) = body.0.check()?;
+    let embedded = api.embeddings.run(&caller.access, call, &caller.bill).await?;
+    let usage = EmbeddingUsage { prompt_tokens: embedded.tokens, total_tokens: embedded.tokens };
+    let (id, model, vectors) = (embedded.id, embedded.model, embedded.vectors);
+    let data = match vectors.len() <= FEW {
+        true => write(vectors, encoding),
+        false => web::block(move || write(vectors, encoding)).await.map_err(Error::internal)?,
+    };
+    let data = data.map_err(Error::internal)?;
+    Ok(caller.mount.result(id, "list", EmbeddingBody { data, model, usage }))
+}
+
+fn write(vectors: Vec<Vec<f32>>, encoding: Encoding) -> serde_json::Result<Box<RawValue>> {
+    let item = |(index, vector)| Embedding { object: "embedding", index, embedding: encoding.write(vector) };
+    to_raw_value(&vectors.into_iter().enumerate().map(item).collect::<Vec<_>>())
 }

@@ -17,6 +17,7 @@ mod messages;
 pub mod metrics;
 pub mod models;
 pub mod projects;
+pub mod rerank;
 pub mod usage;
 
 use utoipa_actix_web::service_config::ServiceConfig;
@@ -57,6 +58,7 @@ pub fn mount(config: &mut ServiceConfig) {
         .service(models::unload)
         .service(chat::complete)
         .service(embeddings::create)
+        .service(rerank::create)
         .service(images::create)
         .service(files::create)
         .service(files::list)

@@ -56,6 +56,7 @@ struct Capabilities {
     chat_completions: bool,
     streaming: bool,
     embeddings: bool,
+    reranking: bool,
     image_generation: bool,
 }
 
@@ -92,7 +93,8 @@ fn body(model: ModelInfo) -> ModelBody {
         capabilities: Capabilities {
             chat_completions: text,
             streaming: text,
-            embeddings: false, // the model could; the server has no such endpoint yet
+            embeddings: model.kind == Kind::Embedding && model.problem.is_none(),
+            reranking: model.kind == Kind::Reranker && model.problem.is_none(),
             image_generation: false,
         },
         modalities: modalities(model.kind),
@@ -112,6 +114,7 @@ fn modalities(kind: Kind) -> Modalities {
     let (input, output): (&[_], &[_]) = match kind {
         Kind::Text => (&["text"], &["text"]),
         Kind::Embedding => (&["text"], &["embedding"]),
+        Kind::Reranker => (&["text"], &["score"]),
         Kind::Unknown => (&[], &[]),
     };
     Modalities { input, output }

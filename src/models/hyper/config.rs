@@ -7,7 +7,7 @@ use crate::models::ModelError;
 
 /// An object of the file, and its path for messages.
 #[derive(Clone, Copy)]
-pub(super) struct Config<'a> {
+pub struct Config<'a> {
     pub value: &'a Value,
     pub path: &'a str,
 }

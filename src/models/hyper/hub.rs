@@ -84,11 +84,11 @@ fn head_width(config: &Config<'_>, family: &Family, width: usize, heads: usize) 
 }
 
 fn vocabulary(folder: &Folder) -> Result<usize> {
-    const NAME: &str = "model.embed_tokens.weight";
-    match folder.tensor(NAME).map(|(table, _)| table.shape.as_slice()) {
+    let name = format!("{}embed_tokens.weight", folder.prefix());
+    match folder.tensor(&name).map(|(table, _)| table.shape.as_slice()) {
         Some(&[rows, _]) if rows <= 1 << 22 => Ok(rows),
-        Some(shape) => Err(ModelError::invalid(format!("tensor {NAME} has the impossible shape {shape:?}"))),
-        None => Err(ModelError::invalid(format!("the files have no tensor {NAME}"))),
+        Some(shape) => Err(ModelError::invalid(format!("tensor {name} has the impossible shape {shape:?}"))),
+        None => Err(ModelError::invalid(format!("the files have no tensor {name}"))),
     }
 }
 
@@ -98,7 +98,7 @@ fn activation(config: &Config<'_>, family: &Family) -> Result<Activation> {
     match config.text(key)? {
         None => Ok(family.activation),
         Some("silu" | "swish") => Ok(Activation::Silu),
-        Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Activation::Gelu),
+        Some("gelu_pytorch_tanh" | "gelu_new") => Ok(Activation::GeluTanh),
         Some(other) => refuse(format!("the activation {other} is not supported")),
     }
 }

@@ -1,9 +1,9 @@
 //! A decoder's sizes, read from the metadata and checked against each other.
 
-mod config;
+pub(super) mod config;
 mod gguf;
 mod hub;
-mod sizes;
+pub(super) mod sizes;
 mod stretch;
 
 use super::ModelError;
@@ -66,7 +66,7 @@ pub struct ExpertSizes {
     pub normalised: bool,
 }
 
-fn refuse<T>(message: String) -> Result<T, ModelError> {
+pub(super) fn refuse<T>(message: String) -> Result<T, ModelError> {
     Err(ModelError::Invalid(format!("the metadata describes no model: {message}")))
 }
 

@@ -4,7 +4,7 @@ use super::refuse;
 use crate::models::ModelError;
 use crate::models::gguf::Metadata;
 
-pub(super) struct Sizes<'a> {
+pub struct Sizes<'a> {
     pub metadata: &'a Metadata,
     pub name: &'a str,
 }

@@ -47,6 +47,11 @@ impl Folder {
         Some((info, self.files.get(*place)?))
     }
 
+    /// What stands before the names of a decoder's tensors: nothing, where the folder holds no head beside it.
+    pub fn prefix(&self) -> &'static str {
+        if self.tensors.contains_key("embed_tokens.weight") { "" } else { "model." }
+    }
+
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.tensors.keys().map(String::as_str)
     }

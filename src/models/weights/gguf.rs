@@ -3,16 +3,18 @@
 use outpost_kernels::Kind;
 
 use super::rows::Tensor;
-use super::{Role, Rows, Weights};
+use super::{Decoder, Role, Rows, Weights};
 use crate::models::ModelError;
 use crate::models::gguf::GgufFile;
 use crate::models::hyper::Hyper;
 
-impl Weights for GgufFile {
+impl Decoder for GgufFile {
     fn hyper(&self) -> Result<Hyper, ModelError> {
         Hyper::of_gguf(&self.header)
     }
+}
 
+impl Weights for GgufFile {
     fn name(&self, stem: &str, role: Role) -> Option<String> {
         Some(match role {
             Role::Weight => format!("{stem}.weight"),

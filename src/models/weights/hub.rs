@@ -3,17 +3,16 @@
 use outpost_kernels::Kind;
 
 use super::rows::Tensor;
-use super::{Role, Rows, Weights};
+use super::{Decoder, Role, Rows, Weights};
 use crate::models::ModelError;
 use crate::models::family::Family;
 use crate::models::hyper::{self, Hyper};
 use crate::models::safetensors::Folder;
 
-/// Outside the blocks.
-const WHOLE: &[(&str, &str)] =
-    &[("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
+/// Outside the blocks, beside the head.
+const WHOLE: &[(&str, &str)] = &[("token_embd", "embed_tokens"), ("output_norm", "norm")];
 
-/// Inside a block, after `blk.N.` and `model.layers.N.`.
+/// Inside a block, after `blk.N.` and `layers.N.`.
 const BLOCK: &[(&str, &str)] = &[
     ("attn_norm", "input_layernorm"),
     ("attn_q", "self_attn.q_proj"),
@@ -51,7 +50,7 @@ fn find(table: &[(&'static str, &'static str)], stem: &str) -> Option<&'static s
 
 impl Folder {
     fn block_name(&self, family: &Family, block: &str, stem: &str, ending: &str) -> Option<String> {
-        let layer = format!("model.layers.{block}");
+        let layer = format!("{}layers.{block}", self.prefix());
         let mixtral = self.tensor(&format!("{layer}.block_sparse_moe.gate.weight")).is_some();
         if mixtral && stem == "ffn_gate_inp" {
             return Some(format!("{layer}.block_sparse_moe.gate.{ending}"));
@@ -71,16 +70,19 @@ impl Folder {
     }
 }
 
-impl Weights for Folder {
+impl Decoder for Folder {
     fn hyper(&self) -> Result<Hyper, ModelError> {
         Hyper::of_folder(self)
     }
+}
 
+impl Weights for Folder {
     fn name(&self, stem: &str, role: Role) -> Option<String> {
         let ending = if role == Role::Weight { "weight" } else { "bias" };
         match stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
             Some((block, stem)) => self.block_name(hyper::hub_family(&self.config).ok()?, block, stem, ending),
-            None => Some(format!("{}.{ending}", find(WHOLE, stem)?)),
+            None if stem == "output" => Some(format!("lm_head.{ending}")),
+            None => Some(format!("{}{}.{ending}", self.prefix(), find(WHOLE, stem)?)),
         }
     }
 

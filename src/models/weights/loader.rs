@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashSet;
 
-use outpost_kernels::Pool;
+use outpost_kernels::{Kind, Pool};
 
 use super::{Role, Rows, Weights, flat};
 use crate::models::ModelError;
@@ -28,6 +28,8 @@ pub struct Loader<'a> {
     source: &'a dyn Weights,
     /// Threads that read and pack.
     pool: Pool,
+    /// What the weights of projections are rounded to.
+    precision: Option<Kind>,
     used: RefCell<HashSet<String>>,
 }
 
@@ -36,7 +38,12 @@ type Result<T> = std::result::Result<T, ModelError>;
 impl<'a> Loader<'a> {
     /// Reads with so many threads of its own: those that compute are at work for others meanwhile.
     pub fn new(source: &'a dyn Weights, threads: usize) -> Self {
-        Self { source, pool: Pool::new(threads), used: RefCell::default() }
+        Self { source, pool: Pool::new(threads), precision: None, used: RefCell::default() }
+    }
+
+    /// Rounds floats to this type in projections; not in tables of vectors.
+    pub fn rounding(self, precision: Option<Kind>) -> Self {
+        Self { precision, ..self }
     }
 
     /// A tensor that the decoder does without, and rightly so.
@@ -62,7 +69,7 @@ impl<'a> Loader<'a> {
         self.optional_matrix(stem, rows, columns)?.ok_or_else(|| self.missing(stem))
     }
 
-    fn optional_vector(&self, stem: &str, role: Role, size: usize) -> Result<Option<Vec<f32>>> {
+    pub fn optional_vector(&self, stem: &str, role: Role, size: usize) -> Result<Option<Vec<f32>>> {
         let Some(name) = self.source.name(stem, role) else { return Ok(None) };
         let Some(shape) = self.source.shape(&name) else { return Ok(None) };
         self.expect(&name, &shape, shape == [size], &[size])?;
@@ -85,7 +92,10 @@ impl<'a> Loader<'a> {
     /// A projection to `rows` numbers, from the first of the places that the checkpoint has.
     pub fn linear(&self, places: &[Candidate], rows: usize, columns: usize, biased: bool) -> Result<Linear> {
         let (place, name) = self.find(places, columns)?;
-        let weight = self.take(&name, place.first, rows)?;
+        let mut weight = self.take(&name, place.first, rows)?;
+        if let Some(kind) = self.precision {
+            weight = weight.rounded(kind);
+        }
         let bias = self.bias_at(place, rows)?;
         if biased && bias.is_none() {
             return Err(self.lack(&place.stem, Role::Bias));
@@ -129,7 +139,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn lack(&self, stem: &str, role: Role) -> ModelError {
+    pub fn lack(&self, stem: &str, role: Role) -> ModelError {
         let name = self.source.name(stem, role).unwrap_or_else(|| stem.to_owned());
         ModelError::Invalid(format!("the file has no tensor {name}"))
     }

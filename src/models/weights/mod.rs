@@ -1,7 +1,7 @@
-//! One source of named tensors for the decoder: a GGUF file, or a folder of safetensors.
+//! One source of named tensors for a network: a GGUF file, or a folder of safetensors.
 //!
-//! The decoder asks by stems in the words of GGUF (`blk.3.attn_q`); a source knows how its own
-//! checkpoint calls them. What no question reached is an error: a tensor that the decoder does not
+//! Networks ask by stems in the words of GGUF (`blk.3.attn_q`); a source knows how its own
+//! checkpoint calls them. What no question reached is an error: a tensor that the network does not
 //! know would have changed its results.
 
 mod gguf;
@@ -24,10 +24,13 @@ pub enum Role {
 }
 
 /// A checkpoint that a decoder can be loaded from.
-pub trait Weights {
+pub trait Decoder: Weights {
     /// Sizes and constants, checked against each other.
     fn hyper(&self) -> Result<Hyper, ModelError>;
+}
 
+/// The tensors of a checkpoint.
+pub trait Weights {
     /// The checkpoint's own name for a stem; `None` if it has no such thing.
     fn name(&self, stem: &str, role: Role) -> Option<String>;
 
@@ -48,7 +51,7 @@ pub trait Weights {
 /// What a checkpoint takes in memory; bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Footprint {
-    /// All tensors, as the decoder keeps them.
+    /// All tensors, as the network keeps them.
     pub weights: u64,
     /// What reading takes beside those: parts of a tensor as the file has them, before they are packed.
     pub reading: u64,

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use half::{bf16, f16};
 use outpost_kernels::{Kind, dequantise};
 
 use super::flat;
@@ -15,6 +16,8 @@ pub struct Rows<'a> {
     pub count: usize,
     pub columns: usize,
     bytes: Bytes<'a>,
+    /// What the file has, where that becomes `kind` when it is read.
+    from: Option<Kind>,
 }
 
 #[derive(Debug)]
@@ -49,7 +52,7 @@ impl<'a> Tensor<'a> {
             return Err(ModelError::Invalid(format!("tensor {name} is a quantised vector, which is not supported")));
         }
         let skip = first as u64 * (columns / kind.block() * kind.block_bytes()) as u64;
-        Ok(Rows { kind, count, columns, bytes: Bytes::File(file, start + skip) })
+        Ok(Rows { kind, count, columns, bytes: Bytes::File(file, start + skip), from: None })
     }
 }
 
@@ -59,8 +62,8 @@ impl Rows<'static> {
     /// # Errors
     /// Where `bytes` has another length.
     pub fn of_bytes(kind: Kind, count: usize, columns: usize, bytes: Vec<u8>) -> Result<Self, ModelError> {
-        let rows = Self { kind, count, columns, bytes: Bytes::Memory(Vec::new()) };
-        match bytes.len() == count * rows.row_bytes() {
+        let rows = Self { kind, count, columns, bytes: Bytes::Memory(Vec::new()), from: None };
+        match bytes.len() == count * rows.row_bytes(kind) {
             true => Ok(Self { bytes: Bytes::Memory(bytes), ..rows }),
             false => Err(ModelError::Invalid(format!("{} bytes are not {count} rows of {columns}", bytes.len()))),
         }
@@ -68,13 +71,33 @@ impl Rows<'static> {
 }
 
 impl Rows<'_> {
-    fn row_bytes(&self) -> usize {
-        self.columns / self.kind.block() * self.kind.block_bytes()
+    /// The same rows rounded to this type when they are read, if it can hold them.
+    pub fn rounded(self, kind: Kind) -> Self {
+        let whole = self.columns.is_multiple_of(kind.block());
+        if self.kind.is_quantised() || self.kind == kind || !whole || !can_round(kind) {
+            return self;
+        }
+        Self { kind, from: Some(self.kind), ..self }
+    }
+
+    fn row_bytes(&self, kind: Kind) -> usize {
+        self.columns / kind.block() * kind.block_bytes()
     }
 
     /// Reads the bytes of whole rows from the row `first` on. Threads may do so at the same time.
     pub fn read(&self, first: usize, to: &mut [u8]) -> Result<(), ModelError> {
-        let skip = first * self.row_bytes();
+        let Some(from) = self.from else { return self.read_as(self.kind, first, to) };
+        let count = to.len() / self.row_bytes(self.kind).max(1);
+        let mut bytes = vec![0; count * self.row_bytes(from)];
+        self.read_as(from, first, &mut bytes)?;
+        let mut floats = vec![0.; count * self.columns];
+        dequantise(from, &bytes, &mut floats);
+        round(self.kind, &floats, to);
+        Ok(())
+    }
+
+    fn read_as(&self, kind: Kind, first: usize, to: &mut [u8]) -> Result<(), ModelError> {
+        let skip = first * self.row_bytes(kind);
         match &self.bytes {
             Bytes::File(file, start) => file
                 .read_exact_at(to, start + skip as u64)
@@ -91,10 +114,57 @@ impl Rows<'_> {
 
     /// All numbers as f32.
     pub fn floats(&self) -> Result<Vec<f32>, ModelError> {
-        let mut bytes = vec![0; self.count * self.row_bytes()];
+        let mut bytes = vec![0; self.count * self.row_bytes(self.kind)];
         self.read(0, &mut bytes)?;
         let mut floats = vec![0.; self.count * self.columns];
         dequantise(self.kind, &bytes, &mut floats);
         Ok(floats)
+    }
+}
+
+/// Types that floats can be rounded to.
+fn can_round(kind: Kind) -> bool {
+    matches!(kind, Kind::BF16 | Kind::Q8_0)
+}
+
+/// Rounds to one of the types of [`can_round`]: to the nearest bf16, or by blocks to bytes with a scale.
+fn round(kind: Kind, floats: &[f32], to: &mut [u8]) {
+    if kind == Kind::BF16 {
+        for (number, to) in floats.iter().zip(to.chunks_exact_mut(2)) {
+            to.copy_from_slice(&bf16::from_f32(*number).to_le_bytes());
+        }
+        return;
+    }
+    for (numbers, to) in floats.chunks_exact(kind.block()).zip(to.chunks_exact_mut(kind.block_bytes())) {
+        let Some((head, codes)) = to.split_at_mut_checked(2) else { continue };
+        let largest = numbers.iter().fold(0f32, |largest, number| largest.max(number.abs()));
+        let scale = f16::from_f32(largest / 127.);
+        head.copy_from_slice(&scale.to_le_bytes());
+        let inverse = if scale > f16::ZERO { scale.to_f32().recip() } else { 0. };
+        for (number, code) in numbers.iter().zip(codes) {
+            *code = (number * inverse).round_ties_even().clamp(-127., 127.) as i8 as u8;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kind, Rows};
+
+    #[test]
+    fn floats_are_rounded_as_they_are_read() {
+        let numbers: Vec<f32> = (0..4 * 64).map(|one| (one as f32 * 0.7).sin() * 10f32.powi(one / 32 - 2)).collect();
+        let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        for (kind, within) in [(Kind::BF16, 1. / 256.), (Kind::Q8_0, 0.55 / 127.)] {
+            let rows = Rows::of_bytes(Kind::F32, 4, 64, bytes.clone()).unwrap().rounded(kind);
+            assert_eq!(rows.kind, kind);
+            for (block, (found, exact)) in rows.floats().unwrap().chunks(32).zip(numbers.chunks(32)).enumerate() {
+                let largest = exact.iter().fold(0f32, |largest, number| largest.max(number.abs()));
+                let far = found.iter().zip(exact).map(|(one, other)| (one - other).abs()).fold(0., f32::max);
+                assert!(far <= largest * within && far > 0., "{kind:?}, block {block}: {far} of {largest}");
+            }
+        }
+        let odd = Rows::of_bytes(Kind::F32, 1, 3, bytes[..12].to_vec()).unwrap().rounded(Kind::Q8_0);
+        assert_eq!(odd.kind, Kind::F32, "blocks of 32 cannot hold three");
     }
 }

@@ -1,0 +1,288 @@
+//! Texts become vectors: a loaded network with its tokenizer, and the queue of what is to be embedded.
+
+mod network;
+mod queue;
+mod sentence;
+mod tokens;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::budget::Lease;
+use super::precision::Precision;
+use crate::models::ModelError;
+use crate::models::encoder::{Family, Pooling, Sizes, Source, Tokenized, head, normalise};
+use crate::models::gguf::{GgufFile, Header};
+use crate::models::safetensors::Folder;
+use crate::models::scratch::Cpu;
+use crate::models::weights::{Decoder, Footprint, Weights};
+pub(super) use network::Pass;
+use network::{Network, Outline};
+pub use queue::Vectors;
+pub(super) use queue::{Batch, Member, Texts};
+use sentence::Sentence;
+pub use sentence::{InputType, Matryoshka};
+use tokens::TextTokens;
+
+/// Tokens a second that are assumed before any were computed.
+const UNMEASURED: f64 = 2_000.;
+/// How much the newest batch counts in the speed of late.
+const NEWEST: f64 = 0.2;
+/// Seconds that a batch shall take: newcomers wait for it.
+const BATCH: f64 = 0.05;
+/// Tokens of a batch: fewer make no good use of the processor, more none that is better.
+const FEWEST: usize = 64;
+const MOST: usize = 4_096;
+
+/// A model's files, opened.
+pub(super) enum Files {
+    Gguf(Box<GgufFile>),
+    Hub(Box<Folder>),
+}
+
+/// A loaded model that makes vectors of texts, or judges pairs of them.
+pub struct EncoderModel {
+    id: String,
+    network: Network,
+    outline: Outline,
+    tokens: TextTokens,
+    sentence: Sentence,
+    /// The share of the memory budget, given back with the model.
+    pub(super) lease: Lease,
+    /// Tokens a second of late, as bits of an f64.
+    speed: AtomicU64,
+}
+
+/// What a listing tells of a model.
+pub(super) struct Facts {
+    /// Tokens of a text.
+    pub limit: usize,
+    /// Numbers of a vector.
+    pub dimensions: usize,
+}
+
+/// Whether a GGUF header describes a model that can be served; cheap, for listings.
+pub(super) fn check_gguf(header: &Header, id: &str) -> Result<Facts, String> {
+    let sizes = Sizes::of_gguf(header).map_err(|error| error.to_string())?;
+    let sentence = Sentence::of_gguf(&header.metadata, id)?;
+    Ok(Facts { limit: sizes.context, dimensions: sizes.width * sentence.poolings.len() })
+}
+
+/// Whether a folder holds a model that can be served; reads headers and small files only.
+pub(super) fn check_hub(folder: &Folder, id: &str) -> Result<Facts, String> {
+    let outline = outline(folder).map_err(|error| error.to_string())?;
+    let sentence = Sentence::of_folder(&folder.path, id, &folder.config)?;
+    if !folder.path.join("tokenizer.json").is_file() {
+        return Err("the folder has no tokenizer.json".to_owned());
+    }
+    match &outline {
+        Outline::Encoder(sizes) if is_judge(&folder.config) => {
+            head::check(&folder.config, sizes).map_err(|error| error.to_string())?;
+        }
+        Outline::Decoder(_) if sentence.poolings != [Pooling::Last] => {
+            return Err("decoders whose vectors are not the last token's are not supported".to_owned());
+        }
+        _ => {}
+    }
+    let limit = sentence.limit.map_or(outline.context(), |limit| limit.min(outline.context()));
+    Ok(Facts { limit, dimensions: outline.width() * sentence.poolings.len() })
+}
+
+/// Whether a `config.json` is of a model that judges texts rather than making vectors of them.
+pub(super) fn is_judge(config: &Value) -> bool {
+    let name = config.pointer("/architectures/0").and_then(Value::as_str);
+    name.is_some_and(|name| name.ends_with("ForSequenceClassification"))
+}
+
+fn outline(folder: &Folder) -> Result<Outline, ModelError> {
+    let name = folder.config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    match Family::of_hub(name) {
+        Some(_) => Sizes::of_config(&folder.config).map(Outline::Encoder),
+        None => folder.hyper().map(|hyper| Outline::Decoder(Box::new(hyper))),
+    }
+}
+
+impl Files {
+    pub fn open(path: &Path) -> Result<Self, String> {
+        if path.extension().is_some_and(|ending| ending == "gguf") {
+            return Ok(Self::Gguf(Box::new(GgufFile::open(path).map_err(|error| error.to_string())?)));
+        }
+        let folder = path.parent().ok_or("the model is in no folder")?;
+        Ok(Self::Hub(Box::new(Folder::open(folder).map_err(|error| error.to_string())?)))
+    }
+
+    pub fn outline(&self) -> Result<Outline, String> {
+        match self {
+            Self::Gguf(file) => Sizes::of_gguf(&file.header).map(Outline::Encoder),
+            Self::Hub(folder) => outline(folder),
+        }
+        .map_err(|error| error.to_string())
+    }
+
+    fn decoder(&self) -> &dyn Decoder {
+        match self {
+            Self::Gguf(file) => file.as_ref(),
+            Self::Hub(folder) => folder.as_ref(),
+        }
+    }
+
+    /// Does `work` with the tensors.
+    fn with<T>(&self, outline: &Outline, work: impl FnOnce(&dyn Weights) -> T) -> T {
+        match (self, outline) {
+            (Self::Hub(folder), Outline::Encoder(sizes)) => work(&Source::new(folder, sizes.family)),
+            _ => work(self.decoder()),
+        }
+    }
+
+    /// The `config.json` of a model that judges pairs.
+    fn judge(&self) -> Option<&Value> {
+        let Self::Hub(folder) = self else { return None };
+        Some(&folder.config).filter(|config| is_judge(config))
+    }
+
+    /// What the model takes in memory, and the scratch of its passes.
+    pub fn needs(&self, threads: usize) -> Result<(Footprint, u64), String> {
+        let outline = self.outline()?;
+        let footprint = self.with(&outline, |source| Footprint::of(source, threads));
+        // A text that is longer than a batch goes alone.
+        let tokens = outline.context().max(MOST);
+        Ok((footprint, outline.pass_bytes(tokens, MOST, threads)))
+    }
+}
+
+impl EncoderModel {
+    pub(super) fn open(
+        id: &str,
+        files: &Files,
+        lease: Lease,
+        precision: Precision,
+        cpu: Arc<Cpu>,
+    ) -> Result<Self, String> {
+        let outline = files.outline()?;
+        let (sentence, tokens) = match files {
+            Files::Gguf(file) => {
+                let metadata = &file.header.metadata;
+                (Sentence::of_gguf(metadata, id)?, TextTokens::of_gguf(metadata)?)
+            }
+            Files::Hub(folder) => {
+                let sentence = Sentence::of_folder(&folder.path, id, &folder.config)?;
+                let tokens = TextTokens::of_folder(folder, sentence.lower_case)?;
+                (sentence, tokens)
+            }
+        };
+        if tokens.len() > outline.vocabulary() {
+            return Err(format!("the tokenizer has {} tokens, the model {}", tokens.len(), outline.vocabulary()));
+        }
+        let network = Network::load(files, &outline, precision.kind(), cpu).map_err(|error| error.to_string())?;
+        let speed = AtomicU64::new(UNMEASURED.to_bits());
+        Ok(Self { id: id.to_owned(), network, outline, tokens, sentence, lease, speed })
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Tokens that a text may have, those that stand around every text among them.
+    pub fn limit(&self) -> usize {
+        let context = self.outline.context();
+        self.sentence.limit.map_or(context, |limit| limit.min(context))
+    }
+
+    /// Numbers of a vector.
+    pub fn dimensions(&self) -> usize {
+        self.outline.width() * self.sentence.poolings.len()
+    }
+
+    pub fn matryoshka(&self) -> &Matryoshka {
+        &self.sentence.matryoshka
+    }
+
+    /// Ids are below this.
+    pub fn vocabulary(&self) -> usize {
+        self.outline.vocabulary()
+    }
+
+    /// A text as tokens, with the prompt for its use before it. Takes time in proportion to its length: not for
+    /// an async thread.
+    pub fn encode(&self, text: &str, input: InputType) -> Result<Tokenized, String> {
+        match self.sentence.prompt(input) {
+            "" => self.tokens.encode(text),
+            prompt => self.tokens.encode(&format!("{prompt}{text}")),
+        }
+    }
+
+    /// A text that is tokens already, with what belongs around it.
+    pub fn wrap(&self, ids: &[u32]) -> Tokenized {
+        self.tokens.wrap(ids)
+    }
+
+    /// A question and a text that may answer it, to be judged; cut to the limit if that is wanted.
+    pub fn encode_pair(&self, query: &str, document: &str, cut: bool) -> Result<Tokenized, String> {
+        self.tokens.encode_pair(query, document, cut.then(|| self.limit()))
+    }
+
+    /// Leaves out what is too much of a text.
+    pub fn cut(&self, text: &mut Tokenized) {
+        self.tokens.cut(text, self.limit());
+    }
+
+    /// Begins with a batch.
+    pub(super) fn begin(&self, texts: &[&Tokenized]) -> Result<Pass, String> {
+        guarded(|| self.network.begin(texts))
+    }
+
+    /// Computes a part of a batch. `true`: it was the last.
+    pub(super) fn advance(&self, pass: &mut Pass) -> Result<bool, String> {
+        guarded(|| self.network.advance(pass))
+    }
+
+    /// The texts' vectors, of length one, in the order of the batch; of a judge, one logit for each.
+    pub(super) fn vectors(&self, pass: &Pass) -> Result<Vec<Vec<f32>>, String> {
+        let (width, poolings) = (self.outline.width(), &self.sentence.poolings);
+        let pool = |vectors: &[f32]| {
+            let mut out = Vec::with_capacity(width * poolings.len());
+            poolings.iter().for_each(|pooling| pooling.add(vectors, width, &mut out));
+            normalise(&mut out);
+            out
+        };
+        guarded(|| self.network.vectors(pass, pool))
+    }
+
+    /// Tokens of a batch that does not keep others waiting.
+    pub(super) fn batch(&self) -> usize {
+        ((self.speed() * BATCH) as usize).clamp(FEWEST, MOST)
+    }
+
+    /// Tokens a second of late.
+    pub(super) fn speed(&self) -> f64 {
+        f64::from_bits(self.speed.load(Ordering::Relaxed))
+    }
+
+    /// A batch took so long.
+    pub(super) fn measure(&self, tokens: usize, took: Duration) {
+        if !took.is_zero() {
+            let newest = tokens as f64 / took.as_secs_f64();
+            let speed = self.speed() + (newest - self.speed()) * NEWEST;
+            self.speed.store(speed.to_bits(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// A panic is an error like others: whoever computes must live on.
+fn guarded<T>(work: impl FnOnce() -> candle_core::Result<T>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(done) => done.map_err(|error| error.to_string()),
+        Err(_) => Err("the computation panicked".to_owned()),
+    }
+}
+
+impl std::fmt::Debug for EncoderModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EncoderModel").field("id", &self.id).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,119 @@
+//! Reranking, in the shape that Jina and Cohere share.
+
+use actix_web::{post, web};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::chat::refuse_unknown;
+use crate::calls::rerank::{RerankCall, Reranked};
+use crate::error::{Error, Result};
+use crate::http::input::ApiJson;
+use crate::http::reply::Reply;
+use crate::http::{Api, caller::Caller};
+
+const MOST_DOCUMENTS: usize = 2048;
+/// Fields that cannot change what this server answers.
+const IGNORED: [&str; 1] = ["user"];
+
+#[derive(Deserialize, utoipa::ToSchema)]
+pub struct RerankRequest {
+    /// Id of an installed model.
+    model: String,
+    /// The question.
+    query: String,
+    /// Texts that may answer it, up to 2,048: strings, or objects with a `text`.
+    #[schema(value_type = Vec<String>)]
+    documents: Vec<Document>,
+    /// How many of the best are wanted; all where it is absent.
+    top_n: Option<usize>,
+    /// Whether results have their documents' texts.
+    return_documents: Option<bool>,
+    /// Cut documents that are too long for the model, rather than refuse them.
+    truncate: Option<bool>,
+    /// Scores as the model gives them, rather than from 0 to 1.
+    raw_scores: Option<bool>,
+    #[serde(flatten)]
+    #[schema(ignore)]
+    rest: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a string, or an object with a text")]
+enum Document {
+    Bare(String),
+    Object { text: String },
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct RerankBody {
+    model: String,
+    /// The best first.
+    results: Vec<RerankResult>,
+    usage: RerankUsage,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct RerankResult {
+    /// The document's place in the request.
+    index: usize,
+    relevance_score: f32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    document: Option<DocumentBody>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct DocumentBody {
+    text: String,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct RerankUsage {
+    prompt_tokens: u64,
+    total_tokens: u64,
+}
+
+impl RerankRequest {
+    /// Checks every field on its own; says whether documents are to be returned.
+    fn check(self) -> Result<(RerankCall, bool)> {
+        refuse_unknown(&self.rest, &IGNORED)?;
+        let count = self.documents.len();
+        if !(1..=MOST_DOCUMENTS).contains(&count) {
+            let text = format!("'documents' has {count} entries; it must have 1 to {MOST_DOCUMENTS}.");
+            return Err(Error::invalid("documents", text));
+        }
+        if self.query.is_empty() {
+            return Err(Error::invalid("query", "'query' is empty; send a question."));
+        }
+        if self.top_n == Some(0) {
+            return Err(Error::invalid("top_n", "'top_n' is 0; it must be at least 1."));
+        }
+        let text = |document| match document {
+            Document::Bare(text) | Document::Object { text } => text,
+        };
+        let documents: Vec<String> = self.documents.into_iter().map(text).collect();
+        if let Some(place) = documents.iter().position(String::is_empty) {
+            let field = format!("documents[{place}]");
+            let text = format!("'{field}' is empty; send some text.");
+            return Err(Error::invalid(field, text));
+        }
+        let (truncate, raw) = (self.truncate.unwrap_or(false), self.raw_scores.unwrap_or(false));
+        let call = RerankCall { model: self.model, query: self.query, documents, most: self.top_n, truncate, raw };
+        Ok((call, self.return_documents.unwrap_or(false)))
+    }
+}
+
+/// Put documents into the order of how well they answer a question.
+#[utoipa::path(tag = "embeddings", request_body = RerankRequest, responses((status = 200, body = RerankBody)))]
+#[post("/rerank")]
+pub async fn create(caller: Caller, body: ApiJson<RerankRequest>, api: web::Data<Api>) -> Reply {
+    let (call, returned) = body.0.check()?;
+    let Reranked { id, model, results, mut documents, tokens } =
+        api.embeddings.rerank(&caller.access, call, &caller.bill).await?;
+    let result = |(index, relevance_score): (usize, f32)| {
+        let text = documents.get_mut(index).map(std::mem::take).filter(|_| returned);
+        RerankResult { index, relevance_score, document: text.map(|text| DocumentBody { text }) }
+    };
+    let results = results.into_iter().map(result).collect();
+    let usage = RerankUsage { prompt_tokens: tokens, total_tokens: tokens };
+    Ok(caller.mount.result(id, "rerank", RerankBody { model, results, usage }))
+}

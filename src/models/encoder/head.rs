@@ -1,0 +1,108 @@
+//! What judges a pair of texts: a small network over an encoder's vectors that gives one number.
+
+use std::sync::Arc;
+
+use candle_core::Result;
+use outpost_kernels as kernels;
+use serde_json::Value;
+
+use super::names::Family;
+use super::sizes::Sizes;
+use super::{Encoder, Pooling};
+use crate::models::ModelError;
+use crate::models::family::Activation;
+use crate::models::hyper::refuse;
+use crate::models::linear::Linear;
+use crate::models::norm::Norm;
+use crate::models::scratch::Cpu;
+use crate::models::weights::{Candidate, Loader, Weights};
+
+#[derive(Debug)]
+pub struct Head {
+    pooling: Pooling,
+    dense: Linear,
+    /// ModernBERT's; the others' is tanh.
+    activation: Option<Activation>,
+    norm: Option<Norm>,
+    output: Linear,
+}
+
+/// How many classes a `config.json` tells apart.
+fn classes(config: &Value) -> usize {
+    let labels = config.get("id2label").and_then(Value::as_object).map(serde_json::Map::len);
+    let number = config.get("num_labels").and_then(Value::as_u64).map(|number| number as usize);
+    number.or(labels).unwrap_or(2)
+}
+
+/// Whether a `config.json` describes a judge of pairs that can be computed.
+pub fn check(config: &Value, sizes: &Sizes) -> std::result::Result<(), ModelError> {
+    match (sizes.family, classes(config)) {
+        (Family::Nomic, _) => refuse("models of this family that judge pairs are not supported".to_owned()),
+        (_, 1) => Ok(()),
+        (_, many) => refuse(format!("it sorts texts into {many} classes; what judges pairs gives one number")),
+    }
+}
+
+impl Head {
+    fn load(loader: &Loader<'_>, config: &Value, sizes: &Sizes) -> std::result::Result<Self, ModelError> {
+        check(config, sizes)?;
+        let Sizes { width, epsilon, family, .. } = *sizes;
+        let linear = |stem: &str, rows| loader.linear(&[Candidate::whole(stem.to_owned(), rows)], rows, width, false);
+        let modern = family == Family::Modern;
+        let pooling = match config.get("classifier_pooling").and_then(Value::as_str) {
+            Some("mean") if modern => Pooling::Mean,
+            Some(other) if modern && other != "cls" => {
+                return refuse(format!("classifier_pooling {other} is not supported"));
+            }
+            _ => Pooling::Cls,
+        };
+        let activation = match config.get("classifier_activation").and_then(Value::as_str) {
+            None | Some("gelu") => Activation::Gelu,
+            Some("silu") => Activation::Silu,
+            Some("relu") => Activation::Relu,
+            Some(other) if modern => return refuse(format!("classifier_activation {other} is not supported")),
+            Some(_) => Activation::Gelu,
+        };
+        Ok(Self {
+            pooling,
+            dense: linear("cls", width)?,
+            activation: modern.then_some(activation),
+            norm: modern.then(|| Norm::layer(loader, "cls.norm", width, epsilon)).transpose()?,
+            output: linear("cls.output", 1)?,
+        })
+    }
+
+    /// How well the texts fit each other, of the vectors of their tokens, `[tokens, width]`: a logit.
+    pub fn score(&self, cpu: &Cpu, vectors: &[f32], width: usize) -> Result<f32> {
+        let (pool, mut pooled, mut inner, mut out) = (cpu.pool(), Vec::with_capacity(width), vec![0.; width], [0.]);
+        self.pooling.add(vectors, width, &mut pooled);
+        self.dense.forward(pool, &pooled, 1, &mut inner)?;
+        match self.activation {
+            Some(activation) => kernels::activate(pool, activation, &mut inner, None),
+            None => inner.iter_mut().for_each(|x| *x = x.tanh()),
+        }
+        if let Some(norm) = &self.norm {
+            norm.replace(pool, &mut inner, width, &mut pooled);
+        }
+        self.output.forward(pool, inner.get(..width).unwrap_or_default(), 1, &mut out)?;
+        let [logit] = out;
+        Ok(logit)
+    }
+}
+
+impl Encoder {
+    /// Reads an encoder and what judges pairs with it.
+    pub fn load_with_head(
+        source: &dyn Weights,
+        config: &Value,
+        sizes: Sizes,
+        precision: Option<kernels::Kind>,
+        cpu: Arc<Cpu>,
+    ) -> std::result::Result<(Self, Head), ModelError> {
+        let loader = Loader::new(source, cpu.pool().threads()).rounding(precision);
+        let head = Head::load(&loader, config, &sizes)?;
+        let encoder = Self::of(&loader, sizes, cpu)?;
+        loader.finish()?;
+        Ok((encoder, head))
+    }
+}

@@ -1,0 +1,140 @@
+//! One layer of an encoder, in either order: norms after what is added (BERT), or before a sublayer
+//! (ModernBERT).
+
+use candle_core::Result;
+use outpost_kernels::{self as kernels, Pool};
+
+use super::sizes::Sizes;
+use crate::models::ModelError;
+use crate::models::family::Activation;
+use crate::models::linear::Linear;
+use crate::models::norm::Norm;
+use crate::models::scratch::{Scratch, room};
+use crate::models::weights::{Candidate, Loader};
+
+#[derive(Debug)]
+pub(super) struct Layer {
+    norms: Norms,
+    attn_q: Linear,
+    attn_k: Linear,
+    attn_v: Linear,
+    attn_output: Linear,
+    ffn_gate: Option<Linear>,
+    ffn_up: Linear,
+    ffn_down: Linear,
+    activation: Activation,
+}
+
+#[derive(Debug)]
+enum Norms {
+    /// Of the sums of stream and sublayer, which then are the stream.
+    After { attention: Norm, feed_forward: Norm },
+    /// Of the stream, for a sublayer. ModernBERT's first layer takes it as it is.
+    Before { attention: Option<Norm>, feed_forward: Norm },
+}
+
+/// The stream between layers: `[tokens, width]` each.
+#[derive(Debug, Default)]
+pub(super) struct Stream {
+    pub x: Vec<f32>,
+    /// What the last sublayer gave, where norms come before sublayers: the next norm adds it.
+    pub y: Vec<f32>,
+}
+
+impl Layer {
+    pub fn load(loader: &Loader<'_>, sizes: &Sizes, index: usize) -> std::result::Result<Self, ModelError> {
+        let Sizes { width, inner, biases, epsilon, .. } = *sizes;
+        let stem = |part: &str| format!("blk.{index}.{part}");
+        let norm = |part: &str| Norm::layer(loader, &stem(part), width, epsilon);
+        let norms = match sizes.pre_norms {
+            false => Norms::After { attention: norm("attn_output_norm")?, feed_forward: norm("layer_output_norm")? },
+            true => Norms::Before {
+                attention: (index > 0).then(|| norm("attn_norm")).transpose()?,
+                feed_forward: norm("ffn_norm")?,
+            },
+        };
+        let projection = |part: &str, place: usize| {
+            let fused = Candidate { stem: stem("attn_qkv"), first: place * width, total: 3 * width };
+            loader.linear(&[Candidate::whole(stem(part), width), fused], width, width, biases)
+        };
+        // Of gate and up in one tensor, the gate comes first.
+        let half = |part: &str, first: usize| {
+            let fused = Candidate { stem: stem("ffn_gate_up"), first, total: 2 * inner };
+            loader.linear(&[Candidate::whole(stem(part), inner), fused], inner, width, biases)
+        };
+        let whole =
+            |part: &str, rows, columns| loader.linear(&[Candidate::whole(stem(part), rows)], rows, columns, biases);
+        Ok(Self {
+            norms,
+            attn_q: projection("attn_q", 0)?,
+            attn_k: projection("attn_k", 1)?,
+            attn_v: projection("attn_v", 2)?,
+            attn_output: whole("attn_output", width, width)?,
+            ffn_gate: sizes.gated.then(|| half("ffn_gate", 0)).transpose()?,
+            ffn_up: half("ffn_up", inner)?,
+            ffn_down: whole("ffn_down", width, inner)?,
+            activation: sizes.activation,
+        })
+    }
+
+    /// Queries, keys and values of `m` tokens, not yet rotated.
+    pub fn project(&self, pool: &Pool, m: usize, stream: &mut Stream, scratch: &mut Scratch) -> Result<()> {
+        let Scratch { normed, q, k, v, .. } = scratch;
+        let len = m * self.attn_output.rows();
+        let input = match &self.norms {
+            Norms::Before { attention: Some(norm), .. } => {
+                norm.add_forward(pool, room(&mut stream.x, len), room(&mut stream.y, len), room(normed, len));
+                room(normed, len)
+            }
+            Norms::Before { attention: None, .. } | Norms::After { .. } => room(&mut stream.x, len),
+        };
+        let mut all = [(&self.attn_q, room(q, len)), (&self.attn_k, room(k, len)), (&self.attn_v, room(v, len))];
+        Linear::together(pool, input, m, &mut all)
+    }
+
+    /// What follows attention, from what the heads `mixed`.
+    pub fn finish(&self, pool: &Pool, m: usize, stream: &mut Stream, scratch: &mut Scratch) -> Result<()> {
+        let Scratch { normed, mixed, y, gate, up, .. } = scratch;
+        let len = m * self.attn_output.rows();
+        let y = room(y, len);
+        self.attn_output.forward(pool, room(mixed, len), m, y)?;
+        match &self.norms {
+            Norms::After { attention, feed_forward } => {
+                attention.add_replace(pool, &mut stream.x, y, normed);
+                self.feed_forward(pool, m, room(&mut stream.x, len), [gate, up], y)?;
+                feed_forward.add_replace(pool, &mut stream.x, y, normed);
+            }
+            Norms::Before { feed_forward, .. } => {
+                let normed = room(normed, len);
+                feed_forward.add_forward(pool, room(&mut stream.x, len), y, normed);
+                self.feed_forward(pool, m, normed, [gate, up], room(&mut stream.y, len))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn feed_forward(
+        &self,
+        pool: &Pool,
+        m: usize,
+        x: &[f32],
+        [gate, up]: [&mut Vec<f32>; 2],
+        out: &mut [f32],
+    ) -> Result<()> {
+        let len = m * self.ffn_up.rows();
+        let (gate, up) = (room(gate, len), room(up, len));
+        let inner = match &self.ffn_gate {
+            Some(weight) => {
+                Linear::together(pool, x, m, &mut [(weight, &mut *gate), (&self.ffn_up, &mut *up)])?;
+                kernels::activate(pool, self.activation, gate, Some(up));
+                gate
+            }
+            None => {
+                self.ffn_up.forward(pool, x, m, up)?;
+                kernels::activate(pool, self.activation, up, None);
+                up
+            }
+        };
+        self.ffn_down.forward(pool, inner, m, out)
+    }
+}

@@ -1,0 +1,231 @@
+//! Encoders: networks that make one vector of each token, seeing the whole text.
+//!
+//! A pass takes a ragged batch: texts of different lengths share each weight read, and only attention looks
+//! at them one by one, so nothing is padded. It goes layer by layer, so that others may compute in between.
+
+pub mod head;
+mod layer;
+mod names;
+mod pooling;
+mod sizes;
+
+use std::sync::Arc;
+
+use candle_core::Result;
+use outpost_kernels::{Kind, Shape};
+
+use super::ModelError;
+use super::attention::{self, Span};
+use super::kv::{BlockId, KvArena, KvShape, KvType, Place, blocks_for};
+use super::linear::Linear;
+use super::norm::Norm;
+use super::rope::{Angles, Rope, RopeStyle};
+use super::scratch::{Cpu, Scratch, room};
+use super::weights::{Loader, Weights};
+pub use head::Head;
+use layer::{Layer, Stream};
+pub use names::{Family, Source};
+pub use pooling::{Pooling, normalise, shorten};
+pub use sizes::{Positions, Sizes, Turning};
+
+/// A loaded encoder; shared by all passes.
+#[derive(Debug)]
+pub struct Encoder {
+    sizes: Sizes,
+    token_embd: Linear,
+    position_embd: Option<Linear>,
+    token_types: Option<Linear>,
+    embd_norm: Norm,
+    layers: Vec<Layer>,
+    output_norm: Option<Norm>,
+    ropes: Vec<Rope>,
+    cpu: Arc<Cpu>,
+}
+
+/// A text, or a pair of them, as tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tokenized {
+    pub ids: Vec<u32>,
+    /// From here on the tokens are the second text's; their number where there is but one.
+    pub second: usize,
+}
+
+impl Tokenized {
+    /// One text.
+    pub fn new(ids: Vec<u32>) -> Self {
+        Self { second: ids.len(), ids }
+    }
+}
+
+/// A batch on its way through the layers.
+#[derive(Debug)]
+pub struct Pass {
+    stream: Stream,
+    /// Where each text's tokens are: the first, and how many.
+    places: Vec<(usize, usize)>,
+    blocks: Vec<Vec<BlockId>>,
+    /// Keys and values of one layer.
+    arena: KvArena,
+    written: Vec<Place>,
+    angles: Vec<Angles>,
+    layer: usize,
+}
+
+type Loaded<T> = std::result::Result<T, ModelError>;
+
+impl Encoder {
+    /// Reads the weights, those of projections rounded to `precision`; `cpu` computes with them.
+    pub fn load(source: &dyn Weights, sizes: Sizes, precision: Option<Kind>, cpu: Arc<Cpu>) -> Loaded<Self> {
+        let loader = Loader::new(source, cpu.pool().threads()).rounding(precision);
+        let encoder = Self::of(&loader, sizes, cpu)?;
+        loader.finish()?;
+        Ok(encoder)
+    }
+
+    /// The same of a loader that has more to read.
+    pub(super) fn of(loader: &Loader<'_>, sizes: Sizes, cpu: Arc<Cpu>) -> Loaded<Self> {
+        let Sizes { width, vocabulary, types, epsilon, context, .. } = sizes;
+        let (skipped, turnings) = match &sizes.positions {
+            Positions::Table { skipped } => (Some(*skipped), &[][..]),
+            Positions::Rotary { turnings, .. } => (None, turnings.as_slice()),
+        };
+        let table = |stem: &str, rows: usize| loader.matrix(stem, rows, width);
+        let layers = (0..sizes.layers).map(|index| Layer::load(loader, &sizes, index)).collect::<Loaded<_>>()?;
+        let ropes = turnings.iter().map(|turning| Rope::load(loader, &turning.rope)).collect::<Loaded<_>>()?;
+        Ok(Self {
+            token_embd: table("token_embd", vocabulary)?,
+            position_embd: skipped.map(|skipped| table("position_embd", skipped + context)).transpose()?,
+            token_types: (types > 0).then(|| table("token_types", types)).transpose()?,
+            embd_norm: Norm::layer(loader, "token_embd_norm", width, epsilon)?,
+            output_norm: sizes.pre_norms.then(|| Norm::layer(loader, "output_norm", width, epsilon)).transpose()?,
+            layers,
+            ropes,
+            sizes,
+            cpu,
+        })
+    }
+
+    pub fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    /// What computes it.
+    pub fn cpu(&self) -> &Cpu {
+        &self.cpu
+    }
+
+    /// Begins with these texts, of which none is empty or longer than the model's context.
+    pub fn begin(&self, texts: &[&Tokenized]) -> Result<Pass> {
+        let Sizes { width, heads, context, .. } = self.sizes;
+        let (mut places, mut blocks, mut first, mut block) = (Vec::with_capacity(texts.len()), Vec::new(), 0, 0);
+        for text in texts {
+            let count = text.ids.len();
+            if count == 0 || count > context {
+                candle_core::bail!("a text of {count} tokens, 1 to {context} are possible");
+            }
+            let next = block + blocks_for(count) as BlockId;
+            blocks.push((block..next).collect());
+            places.push((first, count));
+            (first, block) = (first + count, next);
+        }
+        let shape = KvShape { layers: 1, kv_heads: heads, head_width: width / heads, kind: KvType::F32 };
+        let mut arena = KvArena::new(shape);
+        (0..block).for_each(|id| arena.ensure(id));
+        let positions = || places.iter().flat_map(|(_, count)| (0..*count).map(|position| (position, false)));
+        let angles = self.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();
+        let mut pass = Pass { stream: Stream::default(), places, blocks, arena, written: Vec::new(), angles, layer: 0 };
+        pass.written = attention::places(&pass.spans())?;
+        self.embed(texts, first, &mut pass.stream)?;
+        Ok(pass)
+    }
+
+    /// The vectors that tokens begin with.
+    fn embed(&self, texts: &[&Tokenized], m: usize, stream: &mut Stream) -> Result<()> {
+        let (pool, mut scratch, len) = (self.cpu.pool(), self.cpu.scratch(), m * self.sizes.width);
+        let Scratch { normed, y, .. } = &mut *scratch;
+        let (x, y) = (room(&mut stream.x, len), room(y, len));
+        let ids: Vec<u32> = texts.iter().flat_map(|text| &text.ids).copied().collect();
+        self.token_embd.embedding(&ids, x)?;
+        let mut add = |table: &Linear, ids: Vec<u32>| {
+            table.embedding(&ids, y)?;
+            x.iter_mut().zip(&*y).for_each(|(x, y)| *x += y);
+            Ok::<_, candle_core::Error>(())
+        };
+        if let (Some(table), Positions::Table { skipped }) = (&self.position_embd, &self.sizes.positions) {
+            let skipped = *skipped as u32;
+            add(table, texts.iter().flat_map(|text| skipped..skipped + text.ids.len() as u32).collect())?;
+        }
+        if let Some(table) = &self.token_types {
+            // A model with one type knows no second text.
+            let last = self.sizes.types as u32 - 1;
+            let types = |text: &&Tokenized| {
+                let second = text.second;
+                (0..text.ids.len()).map(move |place| u32::from(place >= second).min(last))
+            };
+            add(table, texts.iter().flat_map(types).collect())?;
+        }
+        self.embd_norm.replace(pool, &mut stream.x, len, normed);
+        Ok(())
+    }
+
+    /// Computes one layer. `true`: it was the last, and [`Pass::vectors`] has what came of it.
+    pub fn advance(&self, pass: &mut Pass) -> Result<bool> {
+        let Sizes { width, heads, .. } = self.sizes;
+        let Some(layer) = self.layers.get(pass.layer) else { return Ok(true) };
+        let (pool, mut scratch, m) = (self.cpu.pool(), self.cpu.scratch(), pass.tokens());
+        let (len, head_width, turning) = (m * width, width / heads, self.sizes.turning(pass.layer));
+        layer.project(pool, m, &mut pass.stream, &mut scratch)?;
+        if let Some(angles) = turning.and_then(|(index, _)| pass.angles.get(index)) {
+            angles.rotate(pool, room(&mut scratch.q, len), heads, head_width, RopeStyle::Halves);
+            angles.rotate(pool, room(&mut scratch.k, len), heads, head_width, RopeStyle::Halves);
+        }
+        pass.arena.write(pool, 0, &pass.written, &scratch.k, &scratch.v)?;
+        let Scratch { q, mixed, .. } = &mut *scratch;
+        let (shape, spans) = (self.shape(turning.and_then(|(_, turning)| turning.window)), pass.spans());
+        attention::over(pool, &pass.arena, 0, &shape, &spans, room(q, len), room(mixed, len))?;
+        layer.finish(pool, m, &mut pass.stream, &mut scratch)?;
+        pass.layer += 1;
+        if pass.layer < self.layers.len() {
+            return Ok(false);
+        }
+        if let Some(norm) = &self.output_norm {
+            let Stream { x, y } = &mut pass.stream;
+            norm.add_replace(pool, x, room(y, len), &mut scratch.normed);
+        }
+        Ok(true)
+    }
+
+    fn shape(&self, window: Option<usize>) -> Shape {
+        let Sizes { width, heads, .. } = self.sizes;
+        let scale = ((width / heads) as f32).sqrt().recip();
+        Shape { heads, kv_heads: heads, width: width / heads, scale, causal: false, window, soft_cap: None }
+    }
+
+    /// An upper bound of the bytes that passes take with so many tokens in all, in so many texts, beside the
+    /// shared scratch.
+    pub fn pass_bytes(sizes: &Sizes, tokens: usize, texts: usize) -> u64 {
+        let Sizes { width, inner, heads, .. } = *sizes;
+        let kept = tokens + texts * super::kv::BLOCK;
+        // The stream, keys and values; the scratch of one layer, and numbers made ready for products.
+        let floats =
+            tokens * (2 * width + 7 * width + 2 * inner + width.max(inner)) + 2 * kept * width + kept * width / heads;
+        (floats * size_of::<f32>()) as u64
+    }
+}
+
+impl Pass {
+    fn tokens(&self) -> usize {
+        self.places.last().map_or(0, |(first, count)| first + count)
+    }
+
+    fn spans(&self) -> Vec<Span<'_>> {
+        let both = self.places.iter().zip(&self.blocks);
+        both.map(|(&(offset, count), blocks)| Span { offset, count, start: 0, blocks }).collect()
+    }
+
+    /// Each text's vectors, `[tokens, width]`, in the order of the batch.
+    pub fn vectors(&self, width: usize) -> impl Iterator<Item = &[f32]> {
+        let of = move |(first, count): &(usize, usize)| self.stream.x.get(first * width..(first + count) * width);
+        self.places.iter().filter_map(of)
+    }
+}

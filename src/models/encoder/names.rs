@@ -1,0 +1,196 @@
+//! The families of encoders, and what a Hugging Face folder calls the tensors that GGUF files name.
+
+use outpost_kernels::Kind;
+
+use crate::models::ModelError;
+use crate::models::safetensors::Folder;
+use crate::models::weights::{Role, Rows, Weights};
+
+/// Encoders that differ in what they compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Devlin et al. 2018, <https://arxiv.org/abs/1810.04805>: MiniLM, bge, e5, gte.
+    Bert,
+    /// Conneau et al. 2019, <https://arxiv.org/abs/1911.02116>: bge-m3, multilingual-e5.
+    Roberta,
+    /// Nussbaum et al. 2024, <https://arxiv.org/abs/2402.01613>.
+    Nomic,
+    /// Warner et al. 2024, <https://arxiv.org/abs/2412.13663>.
+    Modern,
+}
+
+/// By `model_type` in `config.json`.
+const HUB: &[(&str, Family)] = &[
+    ("bert", Family::Bert),
+    ("roberta", Family::Roberta),
+    ("xlm-roberta", Family::Roberta),
+    ("nomic_bert", Family::Nomic),
+    ("modernbert", Family::Modern),
+];
+
+/// By `general.architecture` in GGUF.
+const GGUF: &[(&str, Family)] = &[("bert", Family::Bert), ("nomic-bert", Family::Nomic)];
+
+type Table = &'static [(&'static str, &'static str)];
+
+/// Outside of the layers, and inside of one after `blk.N.` and the family's own prefix.
+struct Names {
+    whole: Table,
+    layers: &'static str,
+    layer: Table,
+}
+
+const BERT: Names = Names {
+    whole: &[
+        ("token_embd", "embeddings.word_embeddings"),
+        ("position_embd", "embeddings.position_embeddings"),
+        ("token_types", "embeddings.token_type_embeddings"),
+        ("token_embd_norm", "embeddings.LayerNorm"),
+    ],
+    layers: "encoder.layer.",
+    layer: &[
+        ("attn_q", "attention.self.query"),
+        ("attn_k", "attention.self.key"),
+        ("attn_v", "attention.self.value"),
+        ("attn_output", "attention.output.dense"),
+        ("attn_output_norm", "attention.output.LayerNorm"),
+        ("ffn_up", "intermediate.dense"),
+        ("ffn_down", "output.dense"),
+        ("layer_output_norm", "output.LayerNorm"),
+    ],
+};
+
+const NOMIC: Names = Names {
+    whole: &[
+        ("token_embd", "embeddings.word_embeddings"),
+        ("token_types", "embeddings.token_type_embeddings"),
+        ("token_embd_norm", "emb_ln"),
+    ],
+    layers: "encoder.layers.",
+    layer: &[
+        ("attn_qkv", "attn.Wqkv"),
+        ("attn_output", "attn.out_proj"),
+        ("attn_output_norm", "norm1"),
+        ("ffn_up", "mlp.fc11"),
+        ("ffn_gate", "mlp.fc12"),
+        ("ffn_down", "mlp.fc2"),
+        ("layer_output_norm", "norm2"),
+    ],
+};
+
+const MODERN: Names = Names {
+    whole: &[
+        ("token_embd", "embeddings.tok_embeddings"),
+        ("token_embd_norm", "embeddings.norm"),
+        ("output_norm", "final_norm"),
+    ],
+    layers: "layers.",
+    layer: &[
+        ("attn_norm", "attn_norm"),
+        ("attn_qkv", "attn.Wqkv"),
+        ("attn_output", "attn.Wo"),
+        ("ffn_norm", "mlp_norm"),
+        ("ffn_gate_up", "mlp.Wi"),
+        ("ffn_down", "mlp.Wo"),
+    ],
+};
+
+/// What a model that judges pairs has on top; by the family, since names are not of one kind.
+const BERT_HEAD: Table = &[("cls", "bert.pooler.dense"), ("cls.output", "classifier")];
+const ROBERTA_HEAD: Table = &[("cls", "classifier.dense"), ("cls.output", "classifier.out_proj")];
+const MODERN_HEAD: Table = &[("cls", "head.dense"), ("cls.norm", "head.norm"), ("cls.output", "classifier")];
+
+fn find(table: Table, stem: &str) -> Option<&'static str> {
+    table.iter().find(|(ours, _)| *ours == stem).map(|(_, theirs)| *theirs)
+}
+
+impl Family {
+    pub fn of_hub(name: &str) -> Option<Self> {
+        HUB.iter().find(|(theirs, _)| *theirs == name).map(|(_, family)| *family)
+    }
+
+    pub fn of_gguf(name: &str) -> Option<Self> {
+        GGUF.iter().find(|(theirs, _)| *theirs == name).map(|(_, family)| *family)
+    }
+
+    fn names(self) -> &'static Names {
+        match self {
+            Self::Bert | Self::Roberta => &BERT,
+            Self::Nomic => &NOMIC,
+            Self::Modern => &MODERN,
+        }
+    }
+
+    fn head(self) -> Table {
+        match self {
+            Self::Bert => BERT_HEAD,
+            Self::Roberta => ROBERTA_HEAD,
+            Self::Nomic => &[],
+            Self::Modern => MODERN_HEAD,
+        }
+    }
+
+    /// What stands before the names where the encoder is a part of something greater.
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::Bert | Self::Nomic => "bert.",
+            Self::Roberta => "roberta.",
+            Self::Modern => "model.",
+        }
+    }
+}
+
+/// A folder as a source of an encoder's tensors.
+pub struct Source<'a> {
+    folder: &'a Folder,
+    family: Family,
+    prefix: &'static str,
+}
+
+/// Tensors of what models were trained with, beside the encoder: they change no vector.
+const UNUSED: &[&str] = &["embeddings.position_ids", "pooler.", "cls.", "lm_head.", "decoder.", "head.", "vocab_bias"];
+
+impl<'a> Source<'a> {
+    pub fn new(folder: &'a Folder, family: Family) -> Self {
+        let prefix = family.prefix();
+        let inside = folder.names().any(|name| name.starts_with(prefix));
+        Self { folder, family, prefix: if inside { prefix } else { "" } }
+    }
+}
+
+impl Weights for Source<'_> {
+    fn name(&self, stem: &str, role: Role) -> Option<String> {
+        let ending = if role == Role::Weight { "weight" } else { "bias" };
+        if let Some(head) = find(self.family.head(), stem) {
+            return Some(format!("{head}.{ending}"));
+        }
+        let (names, prefix) = (self.family.names(), self.prefix);
+        Some(match stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+            Some((layer, stem)) => format!("{prefix}{}{layer}.{}.{ending}", names.layers, find(names.layer, stem)?),
+            None => format!("{prefix}{}.{ending}", find(names.whole, stem)?),
+        })
+    }
+
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        Weights::shape(self.folder, name)
+    }
+
+    fn kind(&self, name: &str) -> Option<Kind> {
+        Weights::kind(self.folder, name)
+    }
+
+    fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
+        Weights::rows(self.folder, name, first, count)
+    }
+
+    fn names(&self) -> Vec<String> {
+        // What a classifier takes is of use where there is one.
+        let judges = self.folder.names().any(|name| name.starts_with("classifier."));
+        let head = |name: &str| judges && self.family.head().iter().any(|(_, theirs)| name.starts_with(theirs));
+        let used = |name: &&str| {
+            let bare = name.strip_prefix(self.prefix).unwrap_or(name);
+            head(name) || !UNUSED.iter().any(|unused| bare.starts_with(unused))
+        };
+        self.folder.names().filter(used).map(str::to_owned).collect()
+    }
+}

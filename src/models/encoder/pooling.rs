@@ -1,0 +1,94 @@
+//! One vector of a text's many.
+
+/// How tokens' vectors become a text's; sentence-transformers' names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// The first token's.
+    Cls,
+    /// The greatest of each number.
+    Max,
+    Mean,
+    /// The sum over the root of the count.
+    MeanSqrtLength,
+    /// The mean, where the n-th token counts n times.
+    WeightedMean,
+    Last,
+}
+
+impl Pooling {
+    /// Adds the text's vector, `[width]`, to `out`; `vectors`: `[tokens, width]`, of one token at least.
+    pub fn add(self, vectors: &[f32], width: usize, out: &mut Vec<f32>) {
+        let mut tokens = vectors.chunks_exact(width.max(1));
+        let count = tokens.len();
+        let start = out.len();
+        match self {
+            Self::Cls => out.extend(tokens.next().unwrap_or_default()),
+            Self::Last => out.extend(tokens.next_back().unwrap_or_default()),
+            Self::Max => {
+                out.resize(start + width, f32::NEG_INFINITY);
+                tokens.for_each(|token| out.iter_mut().skip(start).zip(token).for_each(|(out, x)| *out = out.max(*x)));
+            }
+            Self::Mean | Self::MeanSqrtLength | Self::WeightedMean => {
+                let mut sums = vec![0f64; width];
+                for (place, token) in tokens.enumerate() {
+                    let weight = if self == Self::WeightedMean { (place + 1) as f64 } else { 1. };
+                    sums.iter_mut().zip(token).for_each(|(sum, x)| *sum += weight * f64::from(*x));
+                }
+                let over = match self {
+                    Self::WeightedMean => (count * (count + 1)) as f64 / 2.,
+                    Self::MeanSqrtLength => (count as f64).sqrt(),
+                    _ => count as f64,
+                };
+                out.extend(sums.into_iter().map(|sum| (sum / over) as f32));
+            }
+        }
+    }
+}
+
+/// A vector of the same direction and of length one; zeros stay.
+pub fn normalise(vector: &mut [f32]) {
+    let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+    if length > 0. {
+        vector.iter_mut().for_each(|x| *x = (f64::from(*x) / length) as f32);
+    }
+}
+
+/// Leaves the first `length` numbers of a vector, and makes it one long again.
+pub fn shorten(vector: &mut Vec<f32>, length: usize) {
+    if length < vector.len() {
+        vector.truncate(length);
+        normalise(vector);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Pooling, normalise};
+
+    #[test]
+    fn every_way_of_pooling() {
+        let vectors = [1., 8., 3., -4., 5., 2.];
+        let of = |pooling: Pooling| {
+            let mut out = vec![9.];
+            pooling.add(&vectors, 2, &mut out);
+            assert_eq!(out.remove(0), 9.);
+            out
+        };
+        assert_eq!(of(Pooling::Cls), [1., 8.]);
+        assert_eq!(of(Pooling::Last), [5., 2.]);
+        assert_eq!(of(Pooling::Max), [5., 8.]);
+        assert_eq!(of(Pooling::Mean), [3., 2.]);
+        assert_eq!(of(Pooling::MeanSqrtLength), [9. / 3f32.sqrt(), 6. / 3f32.sqrt()]);
+        assert_eq!(of(Pooling::WeightedMean), [(1. + 6. + 15.) / 6., (8. - 8. + 6.) / 6.]);
+    }
+
+    #[test]
+    fn vectors_become_one_long_unless_they_are_nothing() {
+        let mut vector = [3., 0., 4.];
+        normalise(&mut vector);
+        assert_eq!(vector, [0.6, 0., 0.8]);
+        let mut nothing = [0.; 3];
+        normalise(&mut nothing);
+        assert_eq!(nothing, [0.; 3]);
+    }
+}

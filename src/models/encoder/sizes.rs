@@ -1,0 +1,270 @@
+//! An encoder's sizes, from a Hugging Face folder's `config.json`, which transformers' `configuration_*.py`
+//! explain, or from a GGUF header.
+
+use serde_json::Value;
+
+use super::names::Family;
+use crate::models::ModelError;
+use crate::models::family::Activation;
+use crate::models::gguf::Header;
+use crate::models::hyper::config::Config;
+use crate::models::hyper::refuse;
+use crate::models::hyper::sizes::Sizes as Keys;
+use crate::models::rope::{RopeSpec, Scaling};
+
+type Result<T> = std::result::Result<T, ModelError>;
+
+/// Sizes and constants of an encoder.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sizes {
+    pub family: Family,
+    pub layers: usize,
+    pub width: usize,
+    pub heads: usize,
+    pub inner: usize,
+    pub vocabulary: usize,
+    /// Tokens that a text may have, those that the tokenizer adds among them.
+    pub context: usize,
+    /// Kinds of tokens: 2 where a second text is told from the first, 0 where none has a vector.
+    pub types: usize,
+    pub epsilon: f32,
+    pub positions: Positions,
+    pub activation: Activation,
+    /// Whether the feed-forward network has a gate.
+    pub gated: bool,
+    /// Whether sublayers norm what they take, and not what they have added.
+    pub pre_norms: bool,
+    /// Whether projections must have biases.
+    pub biases: bool,
+}
+
+/// How tokens know their places.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Positions {
+    /// By a vector of each position, of which the first so many are not used.
+    Table { skipped: usize },
+    /// By rotation: which of these ways each layer has.
+    Rotary { turnings: Vec<Turning>, layers: Vec<usize> },
+}
+
+/// One way of rotating and of looking about, which some layers share.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Turning {
+    pub rope: RopeSpec,
+    /// Positions that are less than so many away are seen; `None`: all.
+    pub window: Option<usize>,
+}
+
+impl Sizes {
+    pub fn head_width(&self) -> usize {
+        self.width / self.heads
+    }
+
+    /// Which of the ways of rotating a layer has, and what it is.
+    pub fn turning(&self, layer: usize) -> Option<(usize, &Turning)> {
+        let Positions::Rotary { turnings, layers } = &self.positions else { return None };
+        let index = *layers.get(layer)?;
+        turnings.get(index).map(|turning| (index, turning))
+    }
+
+    /// From `config.json`.
+    pub fn of_config(value: &Value) -> Result<Self> {
+        let config = Config { value, path: "" };
+        let name = config.text("model_type")?.unwrap_or_default();
+        let Some(family) = Family::of_hub(name) else {
+            return refuse(format!("the model type {name} is no encoder that is supported"));
+        };
+        if config.get("quantization_config").is_some() {
+            return refuse("quantised weights are not supported in safetensors".to_owned());
+        }
+        let sizes = match family {
+            Family::Bert | Family::Roberta => bert(&config, family)?,
+            Family::Nomic => nomic(&config)?,
+            Family::Modern => modern(&config)?,
+        };
+        sizes.check()
+    }
+
+    /// From a GGUF header.
+    pub fn of_gguf(header: &Header) -> Result<Self> {
+        let metadata = &header.metadata;
+        let name = metadata.text("general.architecture").unwrap_or_default();
+        let Some(family) = Family::of_gguf(name) else {
+            return refuse(format!("GGUF files of the architecture {name} are not supported"));
+        };
+        let keys = Keys { metadata, name };
+        let rows = |tensor: &str| match header.tensor(tensor).map(|tensor| tensor.shape.as_slice()) {
+            Some(&[rows, _]) => rows,
+            _ => 0,
+        };
+        let nomic = family == Family::Nomic;
+        let (width, heads) =
+            (keys.required("embedding_length", 1 << 16)?, keys.required("attention.head_count", 1 << 10)?);
+        let (base, layers) = (keys.float("rope.freq_base", 1000.)?, keys.required("block_count", 1 << 10)?);
+        Self {
+            family,
+            layers,
+            width,
+            heads,
+            inner: keys.required("feed_forward_length", 1 << 20)?,
+            vocabulary: rows("token_embd.weight"),
+            context: keys.required("context_length", 1 << 24)?,
+            types: rows("token_types.weight"),
+            epsilon: keys.float("attention.layer_norm_epsilon", 1e-12)?,
+            positions: if nomic { all_rotary(base, width / heads, layers) } else { Positions::Table { skipped: 0 } },
+            activation: if nomic { Activation::Silu } else { Activation::Gelu },
+            gated: nomic,
+            pre_norms: false,
+            biases: !nomic,
+        }
+        .check()
+    }
+
+    fn check(self) -> Result<Self> {
+        let Self { width, heads, .. } = self;
+        if !width.is_multiple_of(heads) {
+            return refuse(format!("the width {width} does not divide into {heads} heads"));
+        }
+        if matches!(self.positions, Positions::Rotary { .. }) && !(width / heads).is_multiple_of(2) {
+            return refuse(format!("heads of {} numbers cannot be rotated", width / heads));
+        }
+        Ok(self)
+    }
+}
+
+/// BERT's numbers, which XLM-RoBERTa has, too.
+fn bert(config: &Config<'_>, family: Family) -> Result<Sizes> {
+    if !matches!(config.text("position_embedding_type")?, None | Some("absolute")) {
+        return refuse("positions that are not absolute are not supported".to_owned());
+    }
+    let rows = config.required("max_position_embeddings", 1 << 24)?;
+    // RoBERTa counts positions from behind the one of padding.
+    let padding = config.get("pad_token_id").and_then(Value::as_u64).unwrap_or(1) as usize;
+    let skipped = if family == Family::Roberta { padding.saturating_add(1) } else { 0 };
+    if skipped >= rows {
+        return refuse(format!("pad_token_id leaves no position of {rows}"));
+    }
+    Ok(Sizes {
+        family,
+        layers: config.required("num_hidden_layers", 1 << 10)?,
+        width: config.required("hidden_size", 1 << 16)?,
+        heads: config.required("num_attention_heads", 1 << 10)?,
+        inner: config.required("intermediate_size", 1 << 20)?,
+        vocabulary: config.required("vocab_size", 1 << 22)?,
+        context: rows - skipped,
+        types: config.whole("type_vocab_size", 1 << 10)?.unwrap_or(2),
+        epsilon: config.float("layer_norm_eps")?.unwrap_or(1e-12),
+        positions: Positions::Table { skipped },
+        activation: activation(config, "hidden_act")?,
+        gated: false,
+        pre_norms: false,
+        biases: true,
+    })
+}
+
+/// GPT-2's words for BERT's numbers, or since transformers 5 BERT's own.
+fn nomic(config: &Config<'_>) -> Result<Sizes> {
+    let plain = |key: &str| Ok::<_, ModelError>(!config.flag(key)?.unwrap_or(false));
+    let whole = config.float("rotary_emb_fraction")?.is_none_or(|fraction| fraction == 1.);
+    let gated = config.text("activation_function")?.is_none_or(|name| name == "swiglu");
+    if !gated || !plain("prenorm")? || !plain("rotary_emb_interleaved")? || !plain("qkv_proj_bias")? || !whole {
+        return refuse("it differs from nomic-embed-text-v1.5 in what it computes, which is not supported".to_owned());
+    }
+    if config.get("rotary_scaling_factor").is_some() {
+        return refuse("rotary_scaling_factor is not supported; set it to null".to_owned());
+    }
+    let either = |old: &str, new: &str, most| match config.whole(old, most)? {
+        Some(number) => Ok(number),
+        None => config.required(new, most),
+    };
+    let (width, heads) = (either("n_embd", "hidden_size", 1 << 16)?, either("n_head", "num_attention_heads", 1 << 10)?);
+    let layers = either("n_layer", "num_hidden_layers", 1 << 10)?;
+    let old_base = config.float("rotary_emb_base")?;
+    let epsilon = config.float("layer_norm_epsilon")?.or(config.float("layer_norm_eps")?);
+    Ok(Sizes {
+        family: Family::Nomic,
+        layers,
+        width,
+        heads,
+        inner: config.whole("n_inner", 1 << 20)?.or(config.whole("intermediate_size", 1 << 20)?).unwrap_or(4 * width),
+        vocabulary: config.required("vocab_size", 1 << 22)?,
+        context: either("n_positions", "max_position_embeddings", 1 << 24)?,
+        types: config.whole("type_vocab_size", 1 << 10)?.unwrap_or(2),
+        epsilon: epsilon.unwrap_or(1e-12),
+        positions: all_rotary(old_base.or(nested_base(config, "")).unwrap_or(10_000.), width / heads, layers),
+        activation: if old_base.is_some() { Activation::Silu } else { activation(config, "hidden_act")? },
+        gated: true,
+        pre_norms: false,
+        biases: false,
+    })
+}
+
+/// `rope_theta` as transformers 5 writes it, by kind of layer where there are several.
+fn nested_base(config: &Config<'_>, kind: &str) -> Option<f32> {
+    let found = config.value.pointer(&format!("/rope_parameters{kind}/rope_theta")).and_then(Value::as_f64);
+    found.map(|base| base as f32)
+}
+
+fn modern(config: &Config<'_>) -> Result<Sizes> {
+    let (width, heads) = (config.required("hidden_size", 1 << 16)?, config.required("num_attention_heads", 1 << 10)?);
+    let base = |key: &str, kind: &str, otherwise| {
+        Ok::<_, ModelError>(config.float(key)?.or(nested_base(config, kind)).unwrap_or(otherwise))
+    };
+    let local = config.whole("local_attention", 1 << 24)?.unwrap_or(128) / 2 + 1;
+    let count = config.required("num_hidden_layers", 1 << 10)?;
+    let layers = match config.list("layer_types", Value::as_str)? {
+        None => {
+            let every = config.whole("global_attn_every_n_layers", 1 << 10)?.unwrap_or(3);
+            (0..count).map(|layer| usize::from(!layer.is_multiple_of(every))).collect()
+        }
+        Some(types) if types.len() != count => {
+            return refuse(format!("layer_types names {} layers of {count}", types.len()));
+        }
+        Some(types) => {
+            let kinds = ["full_attention", "sliding_attention"];
+            let index = |one: &&str| kinds.iter().position(|kind| kind == one);
+            let known: Option<Vec<usize>> = types.iter().map(index).collect();
+            known.ok_or_else(|| ModelError::invalid(format!("layers of the types {types:?} are not supported")))?
+        }
+    };
+    let far = base("global_rope_theta", "/full_attention", 160_000.)?;
+    let near = base("local_rope_theta", "/sliding_attention", 10_000.)?;
+    Ok(Sizes {
+        family: Family::Modern,
+        layers: count,
+        width,
+        heads,
+        inner: config.required("intermediate_size", 1 << 20)?,
+        vocabulary: config.required("vocab_size", 1 << 22)?,
+        context: config.required("max_position_embeddings", 1 << 24)?,
+        types: 0,
+        epsilon: config.float("norm_eps")?.unwrap_or(1e-5),
+        positions: Positions::Rotary {
+            turnings: vec![turning(far, None, width / heads), turning(near, Some(local), width / heads)],
+            layers,
+        },
+        activation: activation(config, "hidden_activation")?,
+        gated: true,
+        pre_norms: true,
+        biases: false,
+    })
+}
+
+/// The same rotation in all layers.
+fn all_rotary(base: f32, head_width: usize, layers: usize) -> Positions {
+    Positions::Rotary { turnings: vec![turning(base, None, head_width)], layers: vec![0; layers] }
+}
+
+fn turning(base: f32, window: Option<usize>, head_width: usize) -> Turning {
+    Turning { rope: RopeSpec { base, rotated: head_width, scaling: Scaling::None, stored_factors: false }, window }
+}
+
+fn activation(config: &Config<'_>, key: &str) -> Result<Activation> {
+    match config.text(key)? {
+        None | Some("gelu") => Ok(Activation::Gelu),
+        Some("gelu_new" | "gelu_pytorch_tanh") => Ok(Activation::GeluTanh),
+        Some("silu" | "swish") => Ok(Activation::Silu),
+        Some("relu") => Ok(Activation::Relu),
+        Some(other) => refuse(format!("the activation {other} is not supported")),
+    }
+}

@@ -1,0 +1,57 @@
+//! Norms with their weights.
+
+use outpost_kernels::{self as kernels, Measure, Pool};
+
+use super::ModelError;
+use super::hyper::Hyper;
+use super::scratch::room;
+use super::weights::{Loader, Role};
+
+#[derive(Debug)]
+pub(super) struct Norm {
+    measure: Measure,
+    weight: Vec<f32>,
+    bias: Option<Vec<f32>>,
+    epsilon: f32,
+}
+
+impl Norm {
+    /// A decoder's: by the root of the mean square.
+    pub fn load(loader: &Loader<'_>, hyper: &Hyper, stem: &str, width: usize) -> Result<Self, ModelError> {
+        let weight = loader.vector(stem, width)?.into_iter().map(|weight| weight + hyper.norm_shift).collect();
+        Ok(Self { measure: Measure::RootMeanSquare, weight, bias: None, epsilon: hyper.epsilon })
+    }
+
+    /// An encoder's: by the deviation, with a bias where the checkpoint has it.
+    pub fn layer(loader: &Loader<'_>, stem: &str, width: usize, epsilon: f32) -> Result<Self, ModelError> {
+        let (weight, bias) = (loader.vector(stem, width)?, loader.optional_vector(stem, Role::Bias, width)?);
+        Ok(Self { measure: Measure::Deviation, weight, bias, epsilon })
+    }
+
+    fn kernel(&self) -> kernels::Norm<'_> {
+        let Self { measure, weight, bias, epsilon } = self;
+        kernels::Norm { measure: *measure, weight, bias: bias.as_deref(), epsilon: *epsilon }
+    }
+
+    /// Over each row of `x`, whose width is the weight's.
+    pub fn forward(&self, pool: &Pool, x: &[f32], out: &mut [f32]) {
+        self.kernel().forward(pool, x, out);
+    }
+
+    /// The same over `x += y`.
+    pub fn add_forward(&self, pool: &Pool, x: &mut [f32], y: &[f32], out: &mut [f32]) {
+        self.kernel().add_forward(pool, x, y, out);
+    }
+
+    /// Over each row, or each of the heads next to each other, in `x`'s place. `spare`: of no meaning.
+    pub fn replace(&self, pool: &Pool, x: &mut Vec<f32>, len: usize, spare: &mut Vec<f32>) {
+        self.forward(pool, room(x, len), room(spare, len));
+        std::mem::swap(x, spare);
+    }
+
+    /// Over `x += y` in `x`'s place.
+    pub fn add_replace(&self, pool: &Pool, x: &mut Vec<f32>, y: &[f32], spare: &mut Vec<f32>) {
+        self.add_forward(pool, room(x, y.len()), y, room(spare, y.len()));
+        std::mem::swap(x, spare);
+    }
+}
