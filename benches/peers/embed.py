@@ -219,7 +219,7 @@ def export(path, folder, quantise):
     mask = torch.ones_like(ids)
     mask[1, 6:] = 0
     free = {name: {0: "batch", 1: "length"} for name in [*names, "hidden"]}
-    # The fusions know the graphs of the older exporter: of the newer one's they find no attention.
+    # The fusions know the graphs of the older exporter; in those of the newer one they find no attention.
     torch.onnx.export(Hidden().eval(), (ids, mask, torch.zeros_like(ids)), folder / "plain.onnx", input_names=names,
                       output_names=["hidden"], dynamic_axes=free, opset_version=17, dynamo=False)
     config = model.config
@@ -278,7 +278,7 @@ def rounds(found, args, size, tokens, seed):
     names = list(found)
     for run in range(args.runs):
         for name in names[run % len(names) :] + names[: run % len(names)]:
-            batches = [batch(size, tokens, (seed + run * 100 + at) * 31 + 7) for at in range(counts[name])]
+            batches = [batch(size, tokens, seed + (run + 1) * 1_000_003 + at) for at in range(counts[name])]
             time.sleep(PAUSE)
             took, _ = found[name].measure(batches)
             speed[name].append(size * counts[name] / took)
@@ -323,7 +323,7 @@ def clients(args, found):
                     if name == "ours":
                         speed[name].append(found[name].clients(count, tokens, max(args.seconds, 1), run)[0])
                         continue
-                    took, _ = found[name].measure([batch(count, tokens, run * 997 + at) for at in range(calls[name])])
+                    took, _ = found[name].measure([batch(count, tokens, (run + 1) * 1_000_003 + at) for at in range(calls[name])])
                     speed[name].append(count * calls[name] / took)
             line(f"{tokens}, {count}", {name: statistics.median(all) for name, all in speed.items()}, list(found))
 
