@@ -23,6 +23,7 @@ class Server:
     url: str
     admin_key: str
     chat_model: str
+    embed_model: str
 
     def client(self, mount="/v1", key=None, **options):
         return OpenAI(base_url=self.url + mount, api_key=key or self.admin_key, **self._client_options(options))
@@ -78,6 +79,7 @@ def serving(data):
             url,
             key,
             os.environ.get("OUTPOST_TEST_CHAT", "smollm2-135m-instruct"),
+            os.environ.get("OUTPOST_TEST_EMBED", "all-minilm-l6-v2"),
         )
     finally:
         process.send_signal(signal.SIGTERM)
