@@ -2,6 +2,7 @@
 //! `tests/fixtures/make_smollm2_reference.py`; the model is pulled on the first run.
 #![cfg(test)]
 
+mod minilm;
 mod qwen_coder;
 #[path = "../common/starter.rs"]
 mod starter;

@@ -103,7 +103,7 @@ impl RerankRequest {
 }
 
 /// Put documents into the order of how well they answer a question.
-#[utoipa::path(tag = "embeddings", request_body = RerankRequest, responses((status = 200, body = RerankBody)))]
+#[utoipa::path(tag = "rerank", request_body = RerankRequest, responses((status = 200, body = RerankBody)))]
 #[post("/rerank")]
 pub async fn create(caller: Caller, body: ApiJson<RerankRequest>, api: web::Data<Api>) -> Reply {
     let (call, returned) = body.0.check()?;
