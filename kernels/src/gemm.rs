@@ -221,8 +221,8 @@ pub(crate) struct Block {
 /// long that the CPU does not look far enough ahead by itself.
 #[derive(Clone, Copy)]
 pub(crate) struct Fetch {
-    /// How far behind a group's beginning the lines are.
-    pub ahead: usize,
+    /// How far behind a group's beginning the lines are; `None`: behind the groups that are worked on together.
+    pub ahead: Option<usize>,
     /// Lines in each step.
     pub lines: usize,
     /// Tiles over which they are asked for.
@@ -244,11 +244,12 @@ struct Work {
 
 impl Block {
     #[inline(always)]
-    unsafe fn work(&self, group: usize, tile: usize, start: usize) -> Work {
+    unsafe fn work(&self, group: usize, together: usize, tile: usize, start: usize) -> Work {
         let Fetch { ahead, lines, tiles } = self.fetch;
         let tile = tile - self.first;
         // SAFETY: there is such a group.
         let weights = unsafe { self.weights.add(group * self.group_bytes) };
+        let ahead = ahead.unwrap_or(together * self.group_bytes);
         let ask = weights.wrapping_add(ahead + tile * self.steps * lines * LINE);
         Work { group, weights, start, ask, lines: if tile < tiles { lines } else { 0 } }
     }
@@ -335,43 +336,44 @@ impl Block {
         }
     }
 
+    /// `G` groups from the work's on at once: a number of a row is then loaded for `G` products.
+    ///
     /// # Safety
     /// The pointers are good for what the fields say, and the tile has `R` rows, of one line.
     #[inline(always)]
-    unsafe fn floats<S: Simd, F: Floats, const R: usize>(&self, work: Work) {
+    unsafe fn floats<S: Simd, F: Floats, const R: usize, const G: usize>(&self, work: Work) {
         let Walk { row, line, segment, segments } = self.walk;
         let (at, within) = (work.start / self.tiles.line, work.start % self.tiles.line);
-        // SAFETY: pointers advance over the group and the rows' segments in step, to their ends.
+        // SAFETY: pointers advance over the groups and the rows' segments in step, to their ends.
         unsafe {
-            let mut sums = [[S::splat(0.0); R]; 2];
+            let mut sums = [[S::splat(0.0); R]; G];
             let (mut weights, first) = (work.weights, self.x.add(at * line + within * row));
             let mut ask = work.ask;
             for index in 0..segments {
                 let mut x = first.add(index * segment);
                 for _ in 0..self.steps / segments {
                     for _ in 0..work.lines {
-                        S::prefetch(ask);
+                        for group in 0..G {
+                            S::prefetch(ask.wrapping_add(group * self.group_bytes));
+                        }
                         ask = ask.wrapping_add(LINE);
                     }
-                    F::multiply::<S, R>(&mut sums, weights, x, row);
+                    F::multiply::<S, R, G>(&mut sums, (weights, self.group_bytes), x, row);
                     weights = weights.add(const { Layout::of(F::KIND).low });
                     x = x.add(FLOATS * F::X);
                 }
                 if self.rest > 0 {
-                    F::multiply_rest::<S, R>(&mut sums, weights, x, row, self.rest);
+                    F::multiply_rest::<S, R, G>(&mut sums, (weights, self.group_bytes), x, row, self.rest);
                 }
             }
-            let [mut even, odd] = sums;
-            for row in 0..R {
-                even[row] = S::add(even[row], odd[row]);
+            for (group, sums) in sums.into_iter().enumerate() {
+                self.finish::<S, R>(&Work { group: work.group + group, ..work }, sums);
             }
-            self.finish::<S, R>(&work, even);
         }
     }
 }
 
-/// How spans of floats are multiplied: sums of even and of odd k are kept apart where registers allow, for
-/// one chain of additions would make each wait for the last.
+/// How spans of floats are multiplied: k upwards, one sum an output.
 trait Floats {
     const KIND: Kind;
     /// Bytes of an activation.
@@ -383,26 +385,35 @@ trait Floats {
     /// As [`Simd`] says; `weights` points to the place of an even k in a group.
     unsafe fn two<S: Simd>(weights: *const u8) -> (S::F, S::F);
 
-    /// Adds the products of a span with four numbers of each of `R` rows, which are `row` bytes apart.
+    /// Adds the products of a span of each of `G` groups, which are so many bytes apart, with four numbers of each
+    /// of `R` rows, which are `row` bytes apart.
     ///
     /// # Safety
     /// As [`Simd`] says; `weights` is a span, and `x` has the numbers.
     #[inline(always)]
-    unsafe fn multiply<S: Simd, const R: usize>(
-        sums: &mut [[S::F; R]; 2],
-        weights: *const u8,
+    unsafe fn multiply<S: Simd, const R: usize, const G: usize>(
+        sums: &mut [[S::F; R]; G],
+        (weights, apart): (*const u8, usize),
         x: *const u8,
         row: usize,
     ) {
-        let odd = if S::ROWS > 4 { 1 } else { 0 };
-        // SAFETY: within the span and the numbers.
+        // SAFETY: within the spans and the numbers.
         unsafe {
             for pair in 0..FLOATS / 2 {
-                let (a, b) = Self::two::<S>(weights.add(const { Layout::of(Self::KIND).low / 2 } * pair));
+                let mut both = [(S::splat(0.0), S::splat(0.0)); G];
+                for group in 0..G {
+                    let weights = weights.add(group * apart);
+                    both[group] = Self::two::<S>(weights.add(const { Layout::of(Self::KIND).low / 2 } * pair));
+                }
                 for at in 0..R {
                     let x = x.add(at * row).cast::<f32>().add(2 * pair);
-                    sums[0][at] = S::fma(a, S::splat(*x), sums[0][at]);
-                    sums[odd][at] = S::fma(b, S::splat(*x.add(1)), sums[odd][at]);
+                    let (first, second) = (S::splat(*x), S::splat(*x.add(1)));
+                    for group in 0..G {
+                        sums[group][at] = S::fma(both[group].0, first, sums[group][at]);
+                    }
+                    for group in 0..G {
+                        sums[group][at] = S::fma(both[group].1, second, sums[group][at]);
+                    }
                 }
             }
         }
@@ -413,21 +424,24 @@ trait Floats {
     /// # Safety
     /// As [`Floats::multiply`] says.
     #[inline(always)]
-    unsafe fn multiply_rest<S: Simd, const R: usize>(
-        sums: &mut [[S::F; R]; 2],
-        weights: *const u8,
+    unsafe fn multiply_rest<S: Simd, const R: usize, const G: usize>(
+        sums: &mut [[S::F; R]; G],
+        (weights, apart): (*const u8, usize),
         x: *const u8,
         row: usize,
         count: usize,
     ) {
-        // SAFETY: within the span and the numbers.
+        // SAFETY: within the spans and the numbers.
         unsafe {
-            for k in 0..count {
-                let two = Self::two::<S>(weights.add(const { Layout::of(Self::KIND).low / 2 } * (k / 2)));
-                let weights = if k % 2 == 0 { two.0 } else { two.1 };
-                for at in 0..R {
-                    let x = x.add(at * row).cast::<f32>().add(k);
-                    sums[0][at] = S::fma(weights, S::splat(*x), sums[0][at]);
+            for group in 0..G {
+                for k in 0..count {
+                    let place = weights.add(group * apart + const { Layout::of(Self::KIND).low / 2 } * (k / 2));
+                    let two = Self::two::<S>(place);
+                    let weights = if k % 2 == 0 { two.0 } else { two.1 };
+                    for at in 0..R {
+                        let x = x.add(at * row).cast::<f32>().add(k);
+                        sums[group][at] = S::fma(weights, S::splat(*x), sums[group][at]);
+                    }
                 }
             }
         }
@@ -481,36 +495,49 @@ impl Floats for Pairs {
     }
 
     #[inline(always)]
-    unsafe fn multiply<S: Simd, const R: usize>(
-        sums: &mut [[S::F; R]; 2],
-        weights: *const u8,
+    unsafe fn multiply<S: Simd, const R: usize, const G: usize>(
+        sums: &mut [[S::F; R]; G],
+        weights: (*const u8, usize),
         x: *const u8,
         row: usize,
     ) {
         // SAFETY: within the span and the pairs.
-        unsafe {
-            for at in 0..R {
-                let x = x.add(at * row).cast::<u32>();
-                sums[0][at] = S::dot_pairs(sums[0][at], weights, x.read_unaligned());
-                sums[1][at] = S::dot_pairs(sums[1][at], weights.add(4 * LANES), x.add(1).read_unaligned());
-            }
-        }
+        unsafe { pairs::<S, R, G>(sums, weights, x, row, FLOATS / 2) }
     }
 
     #[inline(always)]
-    unsafe fn multiply_rest<S: Simd, const R: usize>(
-        sums: &mut [[S::F; R]; 2],
-        weights: *const u8,
+    unsafe fn multiply_rest<S: Simd, const R: usize, const G: usize>(
+        sums: &mut [[S::F; R]; G],
+        weights: (*const u8, usize),
         x: *const u8,
         row: usize,
         count: usize,
     ) {
         // SAFETY: within the span and the pairs, which are filled up with a zero.
-        unsafe {
-            for pair in 0..count.div_ceil(2) {
-                for at in 0..R {
-                    let x = x.add(at * row).cast::<u32>().add(pair);
-                    sums[0][at] = S::dot_pairs(sums[0][at], weights.add(pair * 4 * LANES), x.read_unaligned());
+        unsafe { pairs::<S, R, G>(sums, weights, x, row, count.div_ceil(2)) }
+    }
+}
+
+/// Adds the products of so many pairs.
+///
+/// # Safety
+/// As [`Floats::multiply`] says.
+#[inline(always)]
+unsafe fn pairs<S: Simd, const R: usize, const G: usize>(
+    sums: &mut [[S::F; R]; G],
+    (weights, apart): (*const u8, usize),
+    x: *const u8,
+    row: usize,
+    count: usize,
+) {
+    // SAFETY: as the caller says.
+    unsafe {
+        for pair in 0..count {
+            for at in 0..R {
+                let x = x.add(at * row).cast::<u32>().add(pair).read_unaligned();
+                for group in 0..G {
+                    let weights = weights.add(group * apart + pair * 4 * LANES);
+                    sums[group][at] = S::dot_pairs(sums[group][at], weights, x);
                 }
             }
         }
@@ -519,9 +546,13 @@ impl Floats for Pairs {
 
 /// What becomes of a tile of `R` rows.
 trait Form {
+    /// Whether two groups at a time are better, where there are registers for it.
+    const TWO: bool;
+
     /// # Safety
-    /// The pointers are good for what the block's fields say, and the tile has `R` rows.
-    unsafe fn tile<S: Simd, const R: usize>(block: &Block, work: Work);
+    /// The pointers are good for what the block's fields say, and the tile has `R` rows; there are `G` groups from
+    /// the work's on.
+    unsafe fn tile<S: Simd, const R: usize, const G: usize>(block: &Block, work: Work);
 }
 
 /// Products with quantised weights, and with floats.
@@ -529,18 +560,22 @@ struct Quantised<F>(PhantomData<F>);
 struct Plain<F>(PhantomData<F>);
 
 impl<F: Format> Form for Quantised<F> {
+    const TWO: bool = false;
+
     #[inline(always)]
-    unsafe fn tile<S: Simd, const R: usize>(block: &Block, work: Work) {
+    unsafe fn tile<S: Simd, const R: usize, const G: usize>(block: &Block, work: Work) {
         // SAFETY: as the caller says.
         unsafe { block.quantised::<S, F, R>(work) }
     }
 }
 
 impl<F: Floats> Form for Plain<F> {
+    const TWO: bool = true;
+
     #[inline(always)]
-    unsafe fn tile<S: Simd, const R: usize>(block: &Block, work: Work) {
+    unsafe fn tile<S: Simd, const R: usize, const G: usize>(block: &Block, work: Work) {
         // SAFETY: as the caller says.
-        unsafe { block.floats::<S, F, R>(work) }
+        unsafe { block.floats::<S, F, R, G>(work) }
     }
 }
 
@@ -554,29 +589,61 @@ impl<F: Form> Kernel for Product<'_, F> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let block = self.block;
-        for group in 0..block.columns.div_ceil(LANES) {
-            for tile in block.first..block.last {
-                let (start, count) = block.tiles.rows(tile);
-                // SAFETY: whoever made the block vouches for its pointers.
-                unsafe {
-                    let work = block.work(group, tile, start);
-                    match count {
-                        1 => F::tile::<S, 1>(block, work),
-                        2 => F::tile::<S, 2>(block, work),
-                        3 => F::tile::<S, 3>(block, work),
-                        4 => F::tile::<S, 4>(block, work),
-                        5 if S::ROWS > 4 => F::tile::<S, 5>(block, work),
-                        6 if S::ROWS > 4 => F::tile::<S, 6>(block, work),
-                        7 if S::ROWS > 4 => F::tile::<S, 7>(block, work),
-                        8 if S::ROWS > 4 => F::tile::<S, 8>(block, work),
-                        9 if S::ROWS > 8 => F::tile::<S, 9>(block, work),
-                        10 if S::ROWS > 8 => F::tile::<S, 10>(block, work),
-                        11 if S::ROWS > 8 => F::tile::<S, 11>(block, work),
-                        12 if S::ROWS > 8 => F::tile::<S, 12>(block, work),
-                        count => debug_assert_eq!(count, 0, "more rows than the path takes"),
-                    }
+        let (mut group, groups) = (0, self.block.columns.div_ceil(LANES));
+        // SAFETY: whoever made the block vouches for its pointers.
+        unsafe {
+            // Few rows are a matter of memory, which is fastest in one stream.
+            if F::TWO && S::ROWS > 4 && self.block.tiles.most() > 4 {
+                while group + 2 <= groups {
+                    self.groups::<S, 2>(group);
+                    group += 2;
                 }
+            }
+            while group < groups {
+                self.groups::<S, 1>(group);
+                group += 1;
+            }
+        }
+    }
+}
+
+impl<F: Form> Product<'_, F> {
+    /// `G` groups from this one on, times all tiles.
+    ///
+    /// # Safety
+    /// As [`Form::tile`] says.
+    #[inline(always)]
+    unsafe fn groups<S: Simd, const G: usize>(&self, group: usize) {
+        for tile in self.block.first..self.block.last {
+            let (start, count) = self.block.tiles.rows(tile);
+            // SAFETY: as the caller says.
+            unsafe {
+                let work = self.block.work(group, G, tile, start);
+                self.tile::<S, G>(work, count);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Form::tile`] says.
+    #[inline(always)]
+    unsafe fn tile<S: Simd, const G: usize>(&self, work: Work, rows: usize) {
+        // SAFETY: as the caller says.
+        unsafe {
+            match rows {
+                1 => F::tile::<S, 1, G>(self.block, work),
+                2 => F::tile::<S, 2, G>(self.block, work),
+                3 => F::tile::<S, 3, G>(self.block, work),
+                4 => F::tile::<S, 4, G>(self.block, work),
+                5 if S::ROWS > 4 => F::tile::<S, 5, G>(self.block, work),
+                6 if S::ROWS > 4 => F::tile::<S, 6, G>(self.block, work),
+                7 if S::ROWS > 4 => F::tile::<S, 7, G>(self.block, work),
+                8 if S::ROWS > 4 => F::tile::<S, 8, G>(self.block, work),
+                9 if S::ROWS > 8 => F::tile::<S, 9, G>(self.block, work),
+                10 if S::ROWS > 8 => F::tile::<S, 10, G>(self.block, work),
+                11 if S::ROWS > 8 => F::tile::<S, 11, G>(self.block, work),
+                12 if S::ROWS > 8 => F::tile::<S, 12, G>(self.block, work),
+                rows => debug_assert_eq!(rows, 0, "more rows than the path takes"),
             }
         }
     }

@@ -95,15 +95,24 @@ pub(crate) fn float(kind: Kind, bytes: &[u8]) -> f32 {
 pub fn dequantise(kind: Kind, bytes: &[u8], out: &mut [f32]) {
     let blocks = bytes.len() / kind.block_bytes();
     assert_eq!((bytes.len(), out.len()), (blocks * kind.block_bytes(), blocks * kind.block()), "whole blocks");
-    let mut raw = Raw::new();
-    for (block, out) in bytes.chunks_exact(kind.block_bytes()).zip(out.chunks_exact_mut(kind.block())) {
-        match out {
-            [out] => *out = float(kind, block),
-            _ => {
+    match kind {
+        Kind::F32 => each(bytes, out, f32::from_le_bytes),
+        Kind::F16 => each(bytes, out, |bytes| half::f16::from_le_bytes(bytes).to_f32()),
+        Kind::BF16 => each(bytes, out, |bytes| half::bf16::from_le_bytes(bytes).to_f32()),
+        _ => {
+            let mut raw = Raw::new();
+            for (block, out) in bytes.chunks_exact(kind.block_bytes()).zip(out.chunks_exact_mut(kind.block())) {
                 raw.read(kind, block);
                 raw.weights(kind, out);
             }
         }
+    }
+}
+
+/// Numbers of `N` bytes each.
+fn each<const N: usize>(bytes: &[u8], out: &mut [f32], number: impl Fn([u8; N]) -> f32) {
+    for (bytes, out) in bytes.as_chunks::<N>().0.iter().zip(out) {
+        *out = number(*bytes);
     }
 }
 

@@ -318,7 +318,7 @@ impl<'a> Part<'a> {
 fn fetch(group_bytes: usize, steps: usize, tiles: usize) -> Fetch {
     let lines = group_bytes.div_ceil(LINE);
     let each = lines.div_ceil(steps * tiles);
-    let ahead = if tiles == 1 { AHEAD } else { group_bytes };
+    let ahead = (tiles == 1).then_some(AHEAD);
     Fetch { ahead, lines: each, tiles: lines.div_ceil(steps * each) }
 }
 

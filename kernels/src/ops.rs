@@ -47,7 +47,7 @@ pub(crate) unsafe fn store_up_to<S: Simd>(to: &mut [f32], at: usize, x: S::F) {
 pub enum Activation {
     /// `x / (1 + e^−x)`
     Silu,
-    /// `x · Φ(x)` (Hendrycks and Gimpel 2016, <https://arxiv.org/abs/1606.08415>), to 10⁻⁷ · |x|.
+    /// `x · Φ(x)` (Hendrycks and Gimpel 2016, <https://arxiv.org/abs/1606.08415>), to 6 · 10⁻⁷ · |x|.
     Gelu,
     /// Its approximation by tanh.
     GeluTanh,

@@ -17,6 +17,7 @@ mod norm;
 pub mod rope;
 pub mod safetensors;
 pub mod scratch;
+mod table;
 pub mod weights;
 
 /// A model file cannot become a network.

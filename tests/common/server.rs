@@ -248,7 +248,11 @@ pub fn add_encoder(models: &Path, name: &str) {
         std::fs::create_dir_all(to).unwrap();
         for entry in from.read_dir().unwrap() {
             let (path, to) = (entry.as_ref().unwrap().path(), to.join(entry.unwrap().file_name()));
-            if path.is_dir() { copy(&path, &to) } else { drop(std::fs::copy(&path, &to).unwrap()) }
+            if path.is_dir() {
+                copy(&path, &to);
+            } else {
+                std::fs::copy(&path, &to).unwrap();
+            }
         }
     }
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/encoders");

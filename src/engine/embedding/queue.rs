@@ -173,16 +173,20 @@ impl<M> Texts<M> {
 mod tests {
     use super::*;
 
+    /// Stands for a model.
+    #[derive(Debug)]
+    struct Name;
+
     fn text(tokens: usize) -> Tokenized {
         Tokenized::new(vec![7; tokens])
     }
 
-    fn queue() -> (Texts<&'static str>, [Arc<&'static str>; 2]) {
-        (Texts::new(), ["small", "large"].map(Arc::new))
+    fn queue() -> (Texts<Name>, [Arc<Name>; 2]) {
+        (Texts::new(), [(); 2].map(|()| Arc::new(Name)))
     }
 
     /// Requests and places of the next batch.
-    fn taken(texts: &mut Texts<&'static str>, limit: usize) -> Vec<(u64, usize)> {
+    fn taken(texts: &mut Texts<Name>, limit: usize) -> Vec<(u64, usize)> {
         let batch = texts.take(|_| limit);
         batch.into_iter().flat_map(|batch| batch.members).map(|member| (member.request, member.place)).collect()
     }

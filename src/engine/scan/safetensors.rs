@@ -28,9 +28,8 @@ fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
     let architecture = config.pointer("/architectures/0").or(config.get("model_type")).and_then(Value::as_str);
     info.architecture = architecture.unwrap_or("unknown").to_owned();
     info.license = license(folder);
-    let number =
-        |value: &Value, key: &str| value.get(key).and_then(Value::as_u64).and_then(|number| u32::try_from(number).ok());
-    info.context_window = number(&config, "max_position_embeddings");
+    let context = config.get("max_position_embeddings").and_then(Value::as_u64);
+    info.context_window = context.and_then(|context| u32::try_from(context).ok());
     let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
     if folder.join("modules.json").is_file() || Family::of_hub(model_type).is_some() {
         let judge = embedding::is_judge(&config);

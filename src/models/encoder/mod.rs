@@ -17,10 +17,10 @@ use outpost_kernels::{Kind, Shape};
 use super::ModelError;
 use super::attention::{self, Span};
 use super::kv::{BlockId, KvArena, KvShape, KvType, Place, blocks_for};
-use super::linear::Linear;
 use super::norm::Norm;
 use super::rope::{Angles, Rope, RopeStyle};
 use super::scratch::{Cpu, Scratch, room};
+use super::table::Table;
 use super::weights::{Loader, Weights};
 pub use head::Head;
 use layer::{Layer, Stream};
@@ -32,9 +32,9 @@ pub use sizes::{Positions, Sizes, Turning};
 #[derive(Debug)]
 pub struct Encoder {
     sizes: Sizes,
-    token_embd: Linear,
-    position_embd: Option<Linear>,
-    token_types: Option<Linear>,
+    token_embd: Table,
+    position_embd: Option<Table>,
+    token_types: Option<Table>,
     embd_norm: Norm,
     layers: Vec<Layer>,
     output_norm: Option<Norm>,
@@ -89,7 +89,7 @@ impl Encoder {
             Positions::Table { skipped } => (Some(*skipped), &[][..]),
             Positions::Rotary { turnings, .. } => (None, turnings.as_slice()),
         };
-        let table = |stem: &str, rows: usize| loader.matrix(stem, rows, width);
+        let table = |stem: &str, rows: usize| loader.table(stem, rows, width);
         let layers = (0..sizes.layers).map(|index| Layer::load(loader, &sizes, index)).collect::<Loaded<_>>()?;
         let ropes = turnings.iter().map(|turning| Rope::load(loader, &turning.rope)).collect::<Loaded<_>>()?;
         Ok(Self {
@@ -142,18 +142,11 @@ impl Encoder {
     /// The vectors that tokens begin with.
     fn embed(&self, texts: &[&Tokenized], m: usize, stream: &mut Stream) -> Result<()> {
         let (pool, mut scratch, len) = (self.cpu.pool(), self.cpu.scratch(), m * self.sizes.width);
-        let Scratch { normed, y, .. } = &mut *scratch;
-        let (x, y) = (room(&mut stream.x, len), room(y, len));
-        let ids: Vec<u32> = texts.iter().flat_map(|text| &text.ids).copied().collect();
-        self.token_embd.embedding(&ids, x)?;
-        let mut add = |table: &Linear, ids: Vec<u32>| {
-            table.embedding(&ids, y)?;
-            x.iter_mut().zip(&*y).for_each(|(x, y)| *x += y);
-            Ok::<_, candle_core::Error>(())
-        };
+        let x = room(&mut stream.x, len);
+        self.token_embd.look_up(texts.iter().flat_map(|text| &text.ids).copied(), false, x)?;
         if let (Some(table), Positions::Table { skipped }) = (&self.position_embd, &self.sizes.positions) {
             let skipped = *skipped as u32;
-            add(table, texts.iter().flat_map(|text| skipped..skipped + text.ids.len() as u32).collect())?;
+            table.look_up(texts.iter().flat_map(|text| skipped..skipped + text.ids.len() as u32), true, x)?;
         }
         if let Some(table) = &self.token_types {
             // A model with one type knows no second text.
@@ -162,9 +155,9 @@ impl Encoder {
                 let second = text.second;
                 (0..text.ids.len()).map(move |place| u32::from(place >= second).min(last))
             };
-            add(table, texts.iter().flat_map(types).collect())?;
+            table.look_up(texts.iter().flat_map(types), true, x)?;
         }
-        self.embd_norm.replace(pool, &mut stream.x, len, normed);
+        self.embd_norm.replace(pool, &mut stream.x, len, &mut scratch.normed);
         Ok(())
     }
 

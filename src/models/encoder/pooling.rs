@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(of(Pooling::Last), [5., 2.]);
         assert_eq!(of(Pooling::Max), [5., 8.]);
         assert_eq!(of(Pooling::Mean), [3., 2.]);
-        assert_eq!(of(Pooling::MeanSqrtLength), [9. / 3f32.sqrt(), 6. / 3f32.sqrt()]);
+        assert_eq!(of(Pooling::MeanSqrtLength), [9., 6.].map(|sum: f64| (sum / 3f64.sqrt()) as f32));
         assert_eq!(of(Pooling::WeightedMean), [(1. + 6. + 15.) / 6., (8. - 8. + 6.) / 6.]);
     }
 

@@ -8,6 +8,7 @@ use outpost_kernels::{Kind, Pool};
 use super::{Role, Rows, Weights, flat};
 use crate::models::ModelError;
 use crate::models::linear::Linear;
+use crate::models::table::Table;
 
 /// One place where a matrix may lie: rows `first..` of `total` rows of a stem.
 #[derive(Debug)]
@@ -63,6 +64,17 @@ impl<'a> Loader<'a> {
         self.expect(&name, &shape, shape == [rows, columns], &[rows, columns])?;
         let bias = self.optional_vector(stem, Role::Bias, rows)?;
         Ok(Some(Linear::new(&self.pool, &self.take(&name, 0, rows)?, bias)?))
+    }
+
+    /// A table of vectors.
+    pub fn table(&self, stem: &str, rows: usize, columns: usize) -> Result<Table> {
+        let (name, shape) = self
+            .source
+            .name(stem, Role::Weight)
+            .and_then(|name| Some((name.clone(), self.source.shape(&name)?)))
+            .ok_or_else(|| self.missing(stem))?;
+        self.expect(&name, &shape, shape == [rows, columns], &[rows, columns])?;
+        Table::new(&self.take(&name, 0, rows)?)
     }
 
     pub fn matrix(&self, stem: &str, rows: usize, columns: usize) -> Result<Linear> {

@@ -1,0 +1,43 @@
+//! Vectors that are looked up, not multiplied with: as their file has them, for only so a row lies in one piece.
+
+use candle_core::Result;
+use outpost_kernels::{Kind, dequantise};
+
+use super::ModelError;
+use super::weights::Rows;
+
+#[derive(Debug)]
+pub(super) struct Table {
+    kind: Kind,
+    width: usize,
+    /// Bytes of a row, which are never none.
+    row: usize,
+    bytes: Vec<u8>,
+}
+
+impl Table {
+    pub fn new(rows: &Rows<'_>) -> std::result::Result<Self, ModelError> {
+        let row = rows.columns / rows.kind.block() * rows.kind.block_bytes();
+        let mut bytes = vec![0; rows.count * row];
+        rows.read(0, &mut bytes)?;
+        Ok(Self { kind: rows.kind, width: rows.columns, row: row.max(1), bytes })
+    }
+
+    /// The rows of these numbers, as f32, added to `out` or in its place; `out` is `[ids, width]`.
+    pub fn look_up(&self, ids: impl Iterator<Item = u32>, add: bool, out: &mut [f32]) -> Result<()> {
+        let mut numbers = vec![0.; self.width];
+        for (id, out) in ids.zip(out.chunks_exact_mut(self.width)) {
+            let at = (id as usize).saturating_mul(self.row);
+            let Some(row) = self.bytes.get(at..at.saturating_add(self.row)) else {
+                candle_core::bail!("the table has no row {id}");
+            };
+            if add {
+                dequantise(self.kind, row, &mut numbers);
+                out.iter_mut().zip(&numbers).for_each(|(out, number)| *out += number);
+            } else {
+                dequantise(self.kind, row, out);
+            }
+        }
+        Ok(())
+    }
+}
