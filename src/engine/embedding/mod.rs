@@ -23,6 +23,7 @@ use crate::models::scratch::Cpu;
 use crate::models::weights::{Decoder, Footprint, Weights};
 pub(super) use network::Pass;
 use network::{Network, Outline};
+use queue::MOST_TEXTS;
 pub use queue::Vectors;
 pub(super) use queue::{Batch, Member, Texts};
 use sentence::Sentence;
@@ -70,6 +71,7 @@ pub(super) struct Facts {
 pub(super) fn check_gguf(header: &Header, id: &str) -> Result<Facts, String> {
     let sizes = Sizes::of_gguf(header).map_err(|error| error.to_string())?;
     let sentence = Sentence::of_gguf(&header.metadata, id)?;
+    tokens::check_gguf(&header.metadata)?;
     Ok(Facts { limit: sizes.context, dimensions: sizes.width * sentence.poolings.len() })
 }
 
@@ -151,7 +153,7 @@ impl Files {
         let footprint = self.with(&outline, |source| Footprint::of(source, threads));
         // A text that is longer than a batch goes alone.
         let tokens = outline.context().max(MOST);
-        Ok((footprint, outline.pass_bytes(tokens, MOST, threads)))
+        Ok((footprint, outline.pass_bytes(tokens, MOST_TEXTS, threads)))
     }
 }
 

@@ -14,6 +14,9 @@ use crate::engine::request::Failure;
 use crate::engine::schedule::{RequestId, Tenant};
 use crate::models::encoder::Tokenized;
 
+/// Texts of a batch: a short one, too, takes a whole block for its keys and values.
+pub(super) const MOST_TEXTS: usize = 256;
+
 /// What becomes of a request: a vector for each of its texts.
 pub type Vectors = Result<Vec<Vec<f32>>, Failure>;
 
@@ -93,7 +96,7 @@ impl<M> Texts<M> {
         let model = Arc::clone(&self.requests.get(&first)?.model);
         let (most, mut tokens, mut members) = (limit(&model), 0, Vec::new());
         let mut whose = Some(first);
-        while let Some(id) = whose {
+        while let Some(id) = whose.filter(|_| members.len() < MOST_TEXTS) {
             let Some(request) = self.requests.get_mut(&id) else { break };
             let Some(text) = request.texts.pop_if(|text| tokens == 0 || tokens + text.ids.len() <= most) else { break };
             let (count, place) = (text.ids.len(), request.vectors.len() - request.texts.len() - 1);

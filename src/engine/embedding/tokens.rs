@@ -16,6 +16,14 @@ pub(super) struct TextTokens {
     behind: Vec<u32>,
 }
 
+/// Whether a GGUF file's vocabulary is of a kind that can be read.
+pub fn check_gguf(metadata: &Metadata) -> Result<(), String> {
+    match metadata.text("tokenizer.ggml.model") {
+        Some("bert") => Ok(()),
+        other => Err(format!("the tokenizer {} is not supported for embeddings", other.unwrap_or("of no name"))),
+    }
+}
+
 impl TextTokens {
     pub fn of_folder(folder: &Folder, lower_case: bool) -> Result<Self, String> {
         let path = folder.path.join("tokenizer.json");
@@ -27,10 +35,7 @@ impl TextTokens {
 
     /// BERT's word pieces. A GGUF file marks those that begin a word, Hugging Face those that do not.
     pub fn of_gguf(metadata: &Metadata) -> Result<Self, String> {
-        match metadata.text("tokenizer.ggml.model") {
-            Some("bert") => {}
-            other => return Err(format!("the tokenizer {} is not supported", other.unwrap_or("of no name"))),
-        }
+        check_gguf(metadata)?;
         let tokens = metadata.texts("tokenizer.ggml.tokens").ok_or("the file has no tokens")?;
         let word = |text: &String| match text.strip_prefix('\u{2581}') {
             Some(start) => start.to_owned(),
