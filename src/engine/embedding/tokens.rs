@@ -46,20 +46,22 @@ impl TextTokens {
             tokens.iter().enumerate().map(|(id, text)| (word(text), json!(id))).collect();
         let special = |text: &str| {
             let id = vocabulary.get(text).ok_or_else(|| format!("the vocabulary has no {text}"))?;
-            Ok::<_, String>((id.clone(), json!({"id": text, "ids": [id], "tokens": [text]})))
+            Ok::<_, String>(json!({"id": text, "ids": [id], "tokens": [text]}))
         };
-        let ((first, cls), (last, sep), (unknown, _)) = (special("[CLS]")?, special("[SEP]")?, special("[UNK]")?);
-        let added = |id: &Value, text: &str| {
-            json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
-                "normalized": false, "special": true})
+        let (cls, sep) = (special("[CLS]")?, special("[SEP]")?);
+        let added = |text: &&str| {
+            let id = vocabulary.get(*text)?;
+            Some(json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true}))
         };
+        let added: Vec<Value> = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"].iter().filter_map(added).collect();
         let part = |id: &str, kind: u32| json!({"Sequence": {"id": id, "type_id": kind}});
         let mark = |id: &str, kind: u32| json!({"SpecialToken": {"id": id, "type_id": kind}});
         let (begin, end, other) = (mark("[CLS]", 0), mark("[SEP]", 0), mark("[SEP]", 1));
         Self::new(
             json!({
                 "version": "1.0",
-                "added_tokens": [added(&first, "[CLS]"), added(&last, "[SEP]"), added(&unknown, "[UNK]")],
+                "added_tokens": added,
                 "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
                     "strip_accents": null, "lowercase": true},
                 "pre_tokenizer": {"type": "BertPreTokenizer"},
