@@ -1,4 +1,4 @@
-//! A chat model's files, opened: a GGUF file, or a Hugging Face folder of safetensors.
+//! A model's files, opened: a GGUF file, or a Hugging Face folder of safetensors.
 
 use std::path::Path;
 
@@ -80,17 +80,23 @@ fn named(templates: &[Value], name: &str) -> Option<String> {
 }
 
 impl Checkpoint {
-    /// Opens the model that this file stands for, and checks that it can be served.
+    /// Opens the model that this file stands for.
     pub fn open(path: &Path) -> Result<Self, String> {
         if path.extension().is_some_and(|ending| ending == "gguf") {
-            let file = GgufFile::open(path).map_err(|error| error.to_string())?;
-            check_gguf(&file.header)?;
-            return Ok(Self::Gguf(Box::new(file)));
+            return Ok(Self::Gguf(Box::new(GgufFile::open(path).map_err(|error| error.to_string())?)));
         }
         let folder = path.parent().ok_or("the model is in no folder")?;
-        let folder = Folder::open(folder).map_err(|error| error.to_string())?;
-        check_hub(&folder)?;
-        Ok(Self::Hub(Box::new(folder)))
+        Ok(Self::Hub(Box::new(Folder::open(folder).map_err(|error| error.to_string())?)))
+    }
+
+    /// The same, and checks that it can be served as a chat model.
+    pub fn open_chat(path: &Path) -> Result<Self, String> {
+        let checkpoint = Self::open(path)?;
+        match &checkpoint {
+            Self::Gguf(file) => check_gguf(&file.header)?,
+            Self::Hub(folder) => check_hub(folder)?,
+        }
+        Ok(checkpoint)
     }
 
     pub fn weights(&self) -> &dyn Decoder {

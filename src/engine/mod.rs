@@ -11,6 +11,7 @@ mod drafter;
 mod effort;
 pub mod embedding;
 mod grammar;
+mod guard;
 mod job;
 mod logprobs;
 mod lookup;

@@ -15,7 +15,8 @@ use arc_swap::ArcSwap;
 
 use super::budget::Lease;
 use super::checkpoint::Checkpoint;
-use super::embedding::{EncoderModel, Files};
+use super::embedding::EncoderModel;
+use super::guard::guarded;
 use super::queue::Shared;
 use super::scan::{self, Found, Stamp};
 pub use super::scan::{Kind, ModelInfo};
@@ -265,8 +266,8 @@ impl Registry {
         };
         let cpu = Arc::clone(&self.cpu);
         let model = if found.is_encoder() {
-            let files = guarded(|| Files::open(&found.path)).map_err(broken)?;
-            let (footprint, scratch) = guarded(|| files.needs(cpu.pool().threads())).map_err(broken)?;
+            let files = guarded(|| Checkpoint::open(&found.path)).map_err(broken)?;
+            let (footprint, scratch) = guarded(|| files.encoder_needs(cpu.pool().threads())).map_err(broken)?;
             let lease = self.lease(footprint.weights + footprint.reading, scratch, memory)?;
             let precision = self.shared.settings.precisions.of(id);
             let open = || {
@@ -276,7 +277,7 @@ impl Registry {
             };
             Model::Encoder(Arc::new(guarded(open).map_err(broken)?))
         } else {
-            let checkpoint = guarded(|| Checkpoint::open(&found.path)).map_err(broken)?;
+            let checkpoint = guarded(|| Checkpoint::open_chat(&found.path)).map_err(broken)?;
             let (footprint, scratch) = guarded(|| self.needs(&checkpoint)).map_err(broken)?;
             let lease = self.lease(footprint.weights + footprint.reading, scratch, memory)?;
             let key = self.loads.fetch_add(1, Ordering::Relaxed);
@@ -361,11 +362,6 @@ impl Registry {
         }
         false
     }
-}
-
-/// A damaged file must not take the program down, whatever a library does with it.
-fn guarded<T>(load: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(load)).unwrap_or_else(|_| Err("loading it failed".to_owned()))
 }
 
 impl std::fmt::Debug for Registry {

@@ -1,6 +1,5 @@
 //! A loaded chat model: the network, its tokenizer and its template.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use minijinja::value::{Serde, Value};
@@ -9,6 +8,7 @@ use super::budget::Lease;
 use super::checkpoint::Checkpoint;
 use super::drafter::Slot;
 use super::grammar::{Form, GrammarError, Grammars};
+use super::guard::computed;
 use super::schedule::ModelId;
 use super::template::{PromptError, Template};
 use super::tokens::Tokens;
@@ -175,14 +175,9 @@ impl TextModel {
         self.tokens.bytes(id)
     }
 
-    /// A step of the network. A panic is an error like others: it leaves nothing but unread blocks behind,
-    /// and whoever computes must live on.
+    /// A step of the network.
     pub(super) fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Logits, String> {
-        match catch_unwind(AssertUnwindSafe(|| self.network.forward(rows, arena))) {
-            Ok(Ok(logits)) => Ok(logits),
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(_) => Err("the computation panicked".to_owned()),
-        }
+        computed(|| self.network.forward(rows, arena))
     }
 
     /// Bytes of a block of keys and values, those of its drafter among them.

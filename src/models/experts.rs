@@ -5,7 +5,7 @@ use candle_core::Result;
 use outpost_kernels::Pool;
 
 use super::ModelError;
-use super::feed_forward::Gated;
+use super::feed_forward::Mlp;
 use super::hyper::{ExpertSizes, Hyper};
 use super::linear::Linear;
 use super::weights::{Candidate, Loader};
@@ -13,7 +13,7 @@ use super::weights::{Candidate, Loader};
 #[derive(Debug)]
 pub(super) struct Experts {
     router: Linear,
-    experts: Vec<Gated>,
+    experts: Vec<Mlp>,
     used: usize,
     /// Whether the weights of those used sum up to one.
     normalised: bool,
@@ -92,7 +92,7 @@ fn gated(
     sizes: &ExpertSizes,
     block: usize,
     expert: usize,
-) -> std::result::Result<Gated, ModelError> {
+) -> std::result::Result<Mlp, ModelError> {
     let places = |part: &str, rows: usize| {
         let all =
             Candidate { stem: format!("blk.{block}.ffn_{part}_exps"), first: expert * rows, total: sizes.count * rows };
@@ -105,5 +105,5 @@ fn gated(
     };
     let with = |[all, own]: [Candidate; 2], offset: usize| [all, own, fused(offset)];
     let (gate, up) = (with(places("gate", sizes.inner), 0), with(places("up", sizes.inner), 1));
-    Gated::load(loader, hyper, [&gate, &up, &places("down", hyper.width)], sizes.inner)
+    Mlp::load(loader, hyper, [&gate, &up, &places("down", hyper.width)], sizes.inner)
 }

@@ -1,5 +1,5 @@
-//! What follows attention in a block: a gated network (Shazeer 2020,
-//! <https://arxiv.org/abs/2002.05202>), or experts of that kind.
+//! What follows attention in a block: a network with a gate (Shazeer 2020, <https://arxiv.org/abs/2002.05202>) or
+//! without, or experts of that kind.
 
 use candle_core::Result;
 use outpost_kernels::{self as kernels, Pool};
@@ -14,17 +14,17 @@ use super::weights::{Candidate, Loader};
 
 #[derive(Debug)]
 pub(super) enum FeedForward {
-    Dense(Gated),
+    Dense(Mlp),
     Sparse(Experts),
 }
 
-/// `down(act(gate(x)) * up(x))`.
+/// `down(act(gate(x)) * up(x))`; without a gate `down(act(up(x)))`.
 #[derive(Debug)]
-pub(super) struct Gated {
-    gate: Linear,
-    up: Linear,
-    down: Linear,
-    activation: Activation,
+pub(super) struct Mlp {
+    pub gate: Option<Linear>,
+    pub up: Linear,
+    pub down: Linear,
+    pub activation: Activation,
 }
 
 impl FeedForward {
@@ -36,20 +36,20 @@ impl FeedForward {
     ) -> std::result::Result<Self, ModelError> {
         match &hyper.experts {
             Some(sizes) if sparse => Experts::load(loader, hyper, sizes, block).map(Self::Sparse),
-            _ => Gated::dense(loader, hyper, block).map(Self::Dense),
+            _ => Mlp::dense(loader, hyper, block).map(Self::Dense),
         }
     }
 
     /// `x` and `out`: `[m, width]`; `rooms`: of no meaning before and after.
     pub fn forward(&self, pool: &Pool, x: &[f32], m: usize, rooms: [&mut Vec<f32>; 2], out: &mut [f32]) -> Result<()> {
         match self {
-            Self::Dense(gated) => gated.forward(pool, x, m, rooms, out),
+            Self::Dense(mlp) => mlp.forward(pool, x, m, rooms, out),
             Self::Sparse(experts) => experts.forward(pool, x, m, rooms, out),
         }
     }
 }
 
-impl Gated {
+impl Mlp {
     /// Phi-3's gate and up lie in one tensor, the gate first; GGUF calls it `ffn_up`.
     fn dense(loader: &Loader<'_>, hyper: &Hyper, block: usize) -> std::result::Result<Self, ModelError> {
         let inner = hyper.inner;
@@ -71,7 +71,7 @@ impl Gated {
         inner: usize,
     ) -> std::result::Result<Self, ModelError> {
         Ok(Self {
-            gate: loader.linear(gate, inner, hyper.width, false)?,
+            gate: Some(loader.linear(gate, inner, hyper.width, false)?),
             up: loader.linear(up, inner, hyper.width, false)?,
             down: loader.linear(down, hyper.width, inner, false)?,
             activation: hyper.activation,
@@ -87,10 +87,20 @@ impl Gated {
         [gate, up]: [&mut Vec<f32>; 2],
         out: &mut [f32],
     ) -> Result<()> {
-        let inner = m * self.gate.rows();
-        let (gate, up) = (room(gate, inner), room(up, inner));
-        Linear::together(pool, x, m, &mut [(&self.gate, &mut *gate), (&self.up, &mut *up)])?;
-        kernels::activate(pool, self.activation, gate, Some(up));
-        self.down.forward(pool, gate, m, out)
+        let len = m * self.up.rows();
+        let (gate, up) = (room(gate, len), room(up, len));
+        let inner = match &self.gate {
+            Some(weight) => {
+                Linear::together(pool, x, m, &mut [(weight, &mut *gate), (&self.up, &mut *up)])?;
+                kernels::activate(pool, self.activation, gate, Some(up));
+                gate
+            }
+            None => {
+                self.up.forward(pool, x, m, up)?;
+                kernels::activate(pool, self.activation, up, None);
+                up
+            }
+        };
+        self.down.forward(pool, inner, m, out)
     }
 }

@@ -142,20 +142,22 @@ impl Llama {
     /// order of its tokens. Keys and values of the rows' tokens are in the arena afterwards, and
     /// nothing else in it has changed, error or not.
     pub fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Logits> {
-        let (m, counts) = self.blocks(rows, arena)?;
-        self.logits(m, &mut self.cpu.scratch(), counts)
+        let mut scratch = self.cpu.scratch();
+        let (m, counts) = self.blocks(rows, arena, &mut scratch)?;
+        self.logits(m, &mut scratch, counts)
     }
 
     /// The same without the last step: the normed vectors that logits would be made of, `[wanted, width]`.
     pub fn hidden(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Vec<f32>> {
-        let (m, _) = self.blocks(rows, arena)?;
+        let mut scratch = self.cpu.scratch();
+        let (m, _) = self.blocks(rows, arena, &mut scratch)?;
         let mut normed = vec![0.; m * self.hyper.width];
-        self.norm(m, &mut self.cpu.scratch(), &mut normed);
+        self.norm(m, &mut scratch, &mut normed);
         Ok(normed)
     }
 
     /// All blocks: how many vectors are left in the scratch, and how many of each row.
-    fn blocks(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<(usize, Vec<usize>)> {
+    fn blocks(&self, rows: &[Row<'_>], arena: &mut KvArena, scratch: &mut Scratch) -> Result<(usize, Vec<usize>)> {
         let mut spans = Vec::with_capacity(rows.len());
         let mut offset = 0;
         for row in rows {
@@ -171,7 +173,7 @@ impl Llama {
         let angles: Vec<Angles> = self.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();
         let tokens: Vec<u32> = rows.iter().flat_map(|row| row.tokens).copied().collect();
         let (places, (wanted, counts)) = (attention::places(&spans)?, wanted(rows, &spans));
-        let (pool, mut scratch, mut m) = (self.cpu.pool(), self.cpu.scratch(), tokens.len());
+        let (pool, mut m) = (self.cpu.pool(), tokens.len());
         let x = room(&mut scratch.x, m * self.hyper.width);
         self.token_embd.embedding(&tokens, x)?;
         if self.hyper.embedding_scale != 1. {
@@ -180,10 +182,10 @@ impl Llama {
         // Nothing to add yet.
         room(&mut scratch.y, m * self.hyper.width).fill(0.);
         for (index, (block, layer)) in self.blocks.iter().zip(&self.hyper.layers).enumerate() {
-            block.project(pool, m, &mut scratch)?;
-            self.rotate(m, &mut scratch, layer, &angles);
+            block.project(pool, m, scratch)?;
+            self.rotate(m, scratch, layer, &angles);
             arena.write(pool, index, &places, &scratch.k, &scratch.v)?;
-            self.attend(m, &mut scratch, (index, layer), &spans, arena)?;
+            self.attend(m, scratch, (index, layer), &spans, arena)?;
             if index + 1 == self.blocks.len() {
                 // Nobody asks what follows the other tokens.
                 m = wanted.len();
@@ -191,7 +193,7 @@ impl Llama {
                 gather(&mut scratch.mixed, self.hyper.heads * self.hyper.head_width, &wanted);
             }
             if m > 0 {
-                block.finish(pool, m, &mut scratch)?;
+                block.finish(pool, m, scratch)?;
             }
         }
         Ok((m, counts))

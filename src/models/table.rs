@@ -17,9 +17,8 @@ pub(super) struct Table {
 
 impl Table {
     pub fn new(rows: &Rows<'_>) -> std::result::Result<Self, ModelError> {
-        let row = rows.columns / rows.kind.block() * rows.kind.block_bytes();
-        let mut bytes = vec![0; rows.count * row];
-        rows.read(0, &mut bytes)?;
+        let bytes = rows.bytes()?;
+        let row = bytes.len() / rows.count.max(1);
         Ok(Self { kind: rows.kind, width: rows.columns, row: row.max(1), bytes })
     }
 

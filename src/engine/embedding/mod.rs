@@ -5,8 +5,6 @@ mod queue;
 mod sentence;
 mod tokens;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,10 +12,12 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::budget::Lease;
+use super::checkpoint::Checkpoint;
+use super::guard::computed;
 use super::precision::Precision;
 use crate::models::ModelError;
 use crate::models::encoder::{Family, Pooling, Sizes, Source, Tokenized, head, normalise};
-use crate::models::gguf::{GgufFile, Header};
+use crate::models::gguf::Header;
 use crate::models::safetensors::Folder;
 use crate::models::scratch::Cpu;
 use crate::models::weights::{Decoder, Footprint, Weights};
@@ -39,12 +39,6 @@ const BATCH: f64 = 0.05;
 /// Tokens of a batch: fewer make no good use of the processor, more none that is better.
 const FEWEST: usize = 64;
 const MOST: usize = 4_096;
-
-/// A model's files, opened.
-pub(super) enum Files {
-    Gguf(Box<GgufFile>),
-    Hub(Box<Folder>),
-}
 
 /// A loaded model that makes vectors of texts, or judges pairs of them.
 pub struct EncoderModel {
@@ -72,7 +66,7 @@ pub(super) fn check_gguf(header: &Header, id: &str) -> Result<Facts, String> {
     let sizes = Sizes::of_gguf(header).map_err(|error| error.to_string())?;
     let sentence = Sentence::of_gguf(&header.metadata, id)?;
     tokens::check_gguf(&header.metadata)?;
-    Ok(Facts { limit: sizes.context, dimensions: sizes.width * sentence.poolings.len() })
+    Ok(Facts { limit: sentence.limit(sizes.context), dimensions: sentence.dimensions(sizes.width) })
 }
 
 /// Whether a folder holds a model that can be served; reads headers and small files only.
@@ -91,8 +85,7 @@ pub(super) fn check_hub(folder: &Folder, id: &str) -> Result<Facts, String> {
         }
         _ => {}
     }
-    let limit = sentence.limit.map_or(outline.context(), |limit| limit.min(outline.context()));
-    Ok(Facts { limit, dimensions: outline.width() * sentence.poolings.len() })
+    Ok(Facts { limit: sentence.limit(outline.context()), dimensions: sentence.dimensions(outline.width()) })
 }
 
 /// Whether a `config.json` is of a model that judges texts rather than making vectors of them.
@@ -109,16 +102,9 @@ fn outline(folder: &Folder) -> Result<Outline, ModelError> {
     }
 }
 
-impl Files {
-    pub fn open(path: &Path) -> Result<Self, String> {
-        if path.extension().is_some_and(|ending| ending == "gguf") {
-            return Ok(Self::Gguf(Box::new(GgufFile::open(path).map_err(|error| error.to_string())?)));
-        }
-        let folder = path.parent().ok_or("the model is in no folder")?;
-        Ok(Self::Hub(Box::new(Folder::open(folder).map_err(|error| error.to_string())?)))
-    }
-
-    pub fn outline(&self) -> Result<Outline, String> {
+/// What is asked of a checkpoint that makes vectors.
+impl Checkpoint {
+    fn outline(&self) -> Result<Outline, String> {
         match self {
             Self::Gguf(file) => Sizes::of_gguf(&file.header).map(Outline::Encoder),
             Self::Hub(folder) => outline(folder),
@@ -126,18 +112,11 @@ impl Files {
         .map_err(|error| error.to_string())
     }
 
-    fn decoder(&self) -> &dyn Decoder {
-        match self {
-            Self::Gguf(file) => file.as_ref(),
-            Self::Hub(folder) => folder.as_ref(),
-        }
-    }
-
     /// Does `work` with the tensors.
-    fn with<T>(&self, outline: &Outline, work: impl FnOnce(&dyn Weights) -> T) -> T {
+    fn with_encoder<T>(&self, outline: &Outline, work: impl FnOnce(&dyn Weights) -> T) -> T {
         match (self, outline) {
             (Self::Hub(folder), Outline::Encoder(sizes)) => work(&Source::new(folder, sizes.family)),
-            _ => work(self.decoder()),
+            _ => work(self.weights()),
         }
     }
 
@@ -148,9 +127,9 @@ impl Files {
     }
 
     /// What the model takes in memory, and the scratch of its passes.
-    pub fn needs(&self, threads: usize) -> Result<(Footprint, u64), String> {
+    pub(super) fn encoder_needs(&self, threads: usize) -> Result<(Footprint, u64), String> {
         let outline = self.outline()?;
-        let footprint = self.with(&outline, |source| Footprint::of(source, threads));
+        let footprint = self.with_encoder(&outline, |source| Footprint::of(source, threads));
         // A text that is longer than a batch goes alone.
         let tokens = outline.context().max(MOST);
         Ok((footprint, outline.pass_bytes(tokens, MOST_TEXTS, threads)))
@@ -160,18 +139,18 @@ impl Files {
 impl EncoderModel {
     pub(super) fn open(
         id: &str,
-        files: &Files,
+        files: &Checkpoint,
         lease: Lease,
         precision: Precision,
         cpu: Arc<Cpu>,
     ) -> Result<Self, String> {
         let outline = files.outline()?;
         let (sentence, tokens) = match files {
-            Files::Gguf(file) => {
+            Checkpoint::Gguf(file) => {
                 let metadata = &file.header.metadata;
                 (Sentence::of_gguf(metadata, id)?, TextTokens::of_gguf(metadata)?)
             }
-            Files::Hub(folder) => {
+            Checkpoint::Hub(folder) => {
                 let sentence = Sentence::of_folder(&folder.path, id, &folder.config)?;
                 let tokens = TextTokens::of_folder(folder, sentence.lower_case)?;
                 (sentence, tokens)
@@ -191,13 +170,12 @@ impl EncoderModel {
 
     /// Tokens that a text may have, those that stand around every text among them.
     pub fn limit(&self) -> usize {
-        let context = self.outline.context();
-        self.sentence.limit.map_or(context, |limit| limit.min(context))
+        self.sentence.limit(self.outline.context())
     }
 
     /// Numbers of a vector.
     pub fn dimensions(&self) -> usize {
-        self.outline.width() * self.sentence.poolings.len()
+        self.sentence.dimensions(self.outline.width())
     }
 
     pub fn matryoshka(&self) -> &Matryoshka {
@@ -235,24 +213,24 @@ impl EncoderModel {
 
     /// Begins with a batch.
     pub(super) fn begin(&self, texts: &[&Tokenized]) -> Result<Pass, String> {
-        guarded(|| self.network.begin(texts))
+        computed(|| self.network.begin(texts))
     }
 
     /// Computes a part of a batch. `true`: it was the last.
     pub(super) fn advance(&self, pass: &mut Pass) -> Result<bool, String> {
-        guarded(|| self.network.advance(pass))
+        computed(|| self.network.advance(pass))
     }
 
     /// The texts' vectors, of length one, in the order of the batch; of a judge, one logit for each.
     pub(super) fn vectors(&self, pass: &Pass) -> Result<Vec<Vec<f32>>, String> {
         let (width, poolings) = (self.outline.width(), &self.sentence.poolings);
         let pool = |vectors: &[f32]| {
-            let mut out = Vec::with_capacity(width * poolings.len());
+            let mut out = Vec::with_capacity(self.dimensions());
             poolings.iter().for_each(|pooling| pooling.add(vectors, width, &mut out));
             normalise(&mut out);
             out
         };
-        guarded(|| self.network.vectors(pass, pool))
+        computed(|| self.network.vectors(pass, pool))
     }
 
     /// Tokens of a batch that does not keep others waiting.
@@ -272,14 +250,6 @@ impl EncoderModel {
             let speed = self.speed() + (newest - self.speed()) * NEWEST;
             self.speed.store(speed.to_bits(), Ordering::Relaxed);
         }
-    }
-}
-
-/// A panic is an error like others: whoever computes must live on.
-fn guarded<T>(work: impl FnOnce() -> candle_core::Result<T>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(done) => done.map_err(|error| error.to_string()),
-        Err(_) => Err("the computation panicked".to_owned()),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use candle_core::Result;
 use outpost_kernels::Kind;
 
-use super::Files;
+use crate::engine::checkpoint::Checkpoint;
 use crate::models::ModelError;
 use crate::models::encoder::{self, Encoder, Head, Sizes, Tokenized};
 use crate::models::hyper::Hyper;
@@ -88,19 +88,16 @@ impl Outline {
 
 impl Network {
     pub fn load(
-        files: &Files,
+        files: &Checkpoint,
         outline: &Outline,
         precision: Option<Kind>,
         cpu: Arc<Cpu>,
     ) -> std::result::Result<Self, ModelError> {
         match outline {
-            Outline::Decoder(_) => Ok(Self::Decoder(Box::new(Llama::load_headless(files.decoder(), precision, cpu)?))),
-            Outline::Encoder(sizes) => files.with(outline, |source| match files.judge() {
-                None => Ok(Self::Encoder(Box::new(Encoder::load(source, sizes.clone(), precision, cpu)?), None)),
-                Some(config) => {
-                    let (encoder, head) = Encoder::load_with_head(source, config, sizes.clone(), precision, cpu)?;
-                    Ok(Self::Encoder(Box::new(encoder), Some(head)))
-                }
+            Outline::Decoder(_) => Ok(Self::Decoder(Box::new(Llama::load_headless(files.weights(), precision, cpu)?))),
+            Outline::Encoder(sizes) => files.with_encoder(outline, |source| {
+                let (encoder, head) = Encoder::load(source, sizes.clone(), files.judge(), precision, cpu)?;
+                Ok(Self::Encoder(Box::new(encoder), head))
             }),
         }
     }

@@ -111,6 +111,16 @@ impl Sentence {
         })
     }
 
+    /// Tokens that a text may have, in a network that takes so many.
+    pub fn limit(&self, context: usize) -> usize {
+        self.limit.map_or(context, |limit| limit.min(context))
+    }
+
+    /// Numbers of a result, of tokens' vectors of so many.
+    pub fn dimensions(&self, width: usize) -> usize {
+        width * self.poolings.len()
+    }
+
     /// What stands before a text of this use.
     pub fn prompt(&self, input: InputType) -> &str {
         let names: &[&str] = match input {

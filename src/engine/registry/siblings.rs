@@ -7,9 +7,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Found, Kind, LoadError, Memory, Registry, guarded, lock};
+use super::{Found, Kind, LoadError, Memory, Registry, lock};
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::drafter::Drafter;
+use crate::engine::guard::guarded;
 use crate::engine::text::TextModel;
 
 /// How long a model goes without a drafter that had no memory.
@@ -84,7 +85,7 @@ impl Registry {
         }
         let broken = |reason| LoadError::Broken { id: sibling.info.id.clone(), reason };
         let agree = guarded(|| {
-            let checkpoint = Checkpoint::open(&sibling.path)?;
+            let checkpoint = Checkpoint::open_chat(&sibling.path)?;
             let rows = checkpoint.weights().hyper().map_err(|error| error.to_string())?.vocabulary;
             Ok(checkpoint.tokens(rows, &checkpoint.templates()?)?.agree(&model.tokens))
         });

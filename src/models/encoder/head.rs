@@ -1,21 +1,19 @@
 //! What judges a pair of texts: a small network over an encoder's vectors that gives one number.
 
-use std::sync::Arc;
-
 use candle_core::Result;
 use outpost_kernels as kernels;
 use serde_json::Value;
 
+use super::Pooling;
 use super::names::Family;
 use super::sizes::Sizes;
-use super::{Encoder, Pooling};
 use crate::models::ModelError;
 use crate::models::family::Activation;
 use crate::models::hyper::refuse;
 use crate::models::linear::Linear;
 use crate::models::norm::Norm;
 use crate::models::scratch::Cpu;
-use crate::models::weights::{Candidate, Loader, Weights};
+use crate::models::weights::{Candidate, Loader};
 
 #[derive(Debug)]
 pub struct Head {
@@ -44,24 +42,23 @@ pub fn check(config: &Value, sizes: &Sizes) -> std::result::Result<(), ModelErro
 }
 
 impl Head {
-    fn load(loader: &Loader<'_>, config: &Value, sizes: &Sizes) -> std::result::Result<Self, ModelError> {
+    pub(super) fn load(loader: &Loader<'_>, config: &Value, sizes: &Sizes) -> std::result::Result<Self, ModelError> {
         check(config, sizes)?;
         let Sizes { width, epsilon, family, .. } = *sizes;
         let linear = |stem: &str, rows| loader.linear(&[Candidate::whole(stem.to_owned(), rows)], rows, width, false);
         let modern = family == Family::Modern;
-        let pooling = match config.get("classifier_pooling").and_then(Value::as_str) {
-            Some("mean") if modern => Pooling::Mean,
-            Some(other) if modern && other != "cls" => {
-                return refuse(format!("classifier_pooling {other} is not supported"));
-            }
-            _ => Pooling::Cls,
+        // The others have one way of each.
+        let word = |key: &str| config.get(key).filter(|_| modern).and_then(Value::as_str);
+        let pooling = match word("classifier_pooling") {
+            Some("mean") => Pooling::Mean,
+            None | Some("cls") => Pooling::Cls,
+            Some(other) => return refuse(format!("classifier_pooling {other} is not supported")),
         };
-        let activation = match config.get("classifier_activation").and_then(Value::as_str) {
+        let activation = match word("classifier_activation") {
             None | Some("gelu") => Activation::Gelu,
             Some("silu") => Activation::Silu,
             Some("relu") => Activation::Relu,
-            Some(other) if modern => return refuse(format!("classifier_activation {other} is not supported")),
-            Some(_) => Activation::Gelu,
+            Some(other) => return refuse(format!("classifier_activation {other} is not supported")),
         };
         Ok(Self {
             pooling,
@@ -87,22 +84,5 @@ impl Head {
         self.output.forward(pool, inner.get(..width).unwrap_or_default(), 1, &mut out)?;
         let [logit] = out;
         Ok(logit)
-    }
-}
-
-impl Encoder {
-    /// Reads an encoder and what judges pairs with it.
-    pub fn load_with_head(
-        source: &dyn Weights,
-        config: &Value,
-        sizes: Sizes,
-        precision: Option<kernels::Kind>,
-        cpu: Arc<Cpu>,
-    ) -> std::result::Result<(Self, Head), ModelError> {
-        let loader = Loader::new(source, cpu.pool().threads()).rounding(precision);
-        let head = Head::load(&loader, config, &sizes)?;
-        let encoder = Self::of(&loader, sizes, cpu)?;
-        loader.finish()?;
-        Ok((encoder, head))
     }
 }

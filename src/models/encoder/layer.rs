@@ -2,11 +2,11 @@
 //! (ModernBERT).
 
 use candle_core::Result;
-use outpost_kernels::{self as kernels, Pool};
+use outpost_kernels::Pool;
 
 use super::sizes::Sizes;
 use crate::models::ModelError;
-use crate::models::family::Activation;
+use crate::models::feed_forward::Mlp;
 use crate::models::linear::Linear;
 use crate::models::norm::Norm;
 use crate::models::scratch::{Scratch, room};
@@ -19,10 +19,7 @@ pub(super) struct Layer {
     attn_k: Linear,
     attn_v: Linear,
     attn_output: Linear,
-    ffn_gate: Option<Linear>,
-    ffn_up: Linear,
-    ffn_down: Linear,
-    activation: Activation,
+    mlp: Mlp,
 }
 
 #[derive(Debug)]
@@ -70,10 +67,12 @@ impl Layer {
             attn_k: projection("attn_k", 1)?,
             attn_v: projection("attn_v", 2)?,
             attn_output: whole("attn_output", width, width)?,
-            ffn_gate: sizes.gated.then(|| half("ffn_gate", 0)).transpose()?,
-            ffn_up: half("ffn_up", inner)?,
-            ffn_down: whole("ffn_down", width, inner)?,
-            activation: sizes.activation,
+            mlp: Mlp {
+                gate: sizes.gated.then(|| half("ffn_gate", 0)).transpose()?,
+                up: half("ffn_up", inner)?,
+                down: whole("ffn_down", width, inner)?,
+                activation: sizes.activation,
+            },
         })
     }
 
@@ -101,40 +100,15 @@ impl Layer {
         match &self.norms {
             Norms::After { attention, feed_forward } => {
                 attention.add_replace(pool, &mut stream.x, y, normed);
-                self.feed_forward(pool, m, room(&mut stream.x, len), [gate, up], y)?;
+                self.mlp.forward(pool, room(&mut stream.x, len), m, [gate, up], y)?;
                 feed_forward.add_replace(pool, &mut stream.x, y, normed);
             }
             Norms::Before { feed_forward, .. } => {
                 let normed = room(normed, len);
                 feed_forward.add_forward(pool, room(&mut stream.x, len), y, normed);
-                self.feed_forward(pool, m, normed, [gate, up], room(&mut stream.y, len))?;
+                self.mlp.forward(pool, normed, m, [gate, up], room(&mut stream.y, len))?;
             }
         }
         Ok(())
-    }
-
-    fn feed_forward(
-        &self,
-        pool: &Pool,
-        m: usize,
-        x: &[f32],
-        [gate, up]: [&mut Vec<f32>; 2],
-        out: &mut [f32],
-    ) -> Result<()> {
-        let len = m * self.ffn_up.rows();
-        let (gate, up) = (room(gate, len), room(up, len));
-        let inner = match &self.ffn_gate {
-            Some(weight) => {
-                Linear::together(pool, x, m, &mut [(weight, &mut *gate), (&self.ffn_up, &mut *up)])?;
-                kernels::activate(pool, self.activation, gate, Some(up));
-                gate
-            }
-            None => {
-                self.ffn_up.forward(pool, x, m, up)?;
-                kernels::activate(pool, self.activation, up, None);
-                up
-            }
-        };
-        self.ffn_down.forward(pool, inner, m, out)
     }
 }

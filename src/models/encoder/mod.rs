@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use candle_core::Result;
 use outpost_kernels::{Kind, Shape};
+use serde_json::Value;
 
 use super::ModelError;
 use super::attention::{self, Span};
@@ -74,16 +75,23 @@ pub struct Pass {
 type Loaded<T> = std::result::Result<T, ModelError>;
 
 impl Encoder {
-    /// Reads the weights, those of projections rounded to `precision`; `cpu` computes with them.
-    pub fn load(source: &dyn Weights, sizes: Sizes, precision: Option<Kind>, cpu: Arc<Cpu>) -> Loaded<Self> {
+    /// Reads the weights, those of projections rounded to `precision`; `cpu` computes with them. `judge`: the
+    /// `config.json` of a model that has a head.
+    pub fn load(
+        source: &dyn Weights,
+        sizes: Sizes,
+        judge: Option<&Value>,
+        precision: Option<Kind>,
+        cpu: Arc<Cpu>,
+    ) -> Loaded<(Self, Option<Head>)> {
         let loader = Loader::new(source, cpu.pool().threads()).rounding(precision);
+        let head = judge.map(|config| Head::load(&loader, config, &sizes)).transpose()?;
         let encoder = Self::of(&loader, sizes, cpu)?;
         loader.finish()?;
-        Ok(encoder)
+        Ok((encoder, head))
     }
 
-    /// The same of a loader that has more to read.
-    pub(super) fn of(loader: &Loader<'_>, sizes: Sizes, cpu: Arc<Cpu>) -> Loaded<Self> {
+    fn of(loader: &Loader<'_>, sizes: Sizes, cpu: Arc<Cpu>) -> Loaded<Self> {
         let Sizes { width, vocabulary, types, epsilon, context, .. } = sizes;
         let (skipped, turnings) = match &sizes.positions {
             Positions::Table { skipped } => (Some(*skipped), &[][..]),

@@ -57,10 +57,16 @@ impl<'a> Loader<'a> {
         self.lack(stem, Role::Weight)
     }
 
+    /// The checkpoint's name for a stem and the tensor's shape, where it has that.
+    fn look(&self, stem: &str, role: Role) -> Option<(String, Vec<usize>)> {
+        let name = self.source.name(stem, role)?;
+        let shape = self.source.shape(&name)?;
+        Some((name, shape))
+    }
+
     /// A matrix of its own and its bias, where the checkpoint has it.
     pub fn optional_matrix(&self, stem: &str, rows: usize, columns: usize) -> Result<Option<Linear>> {
-        let Some(name) = self.source.name(stem, Role::Weight) else { return Ok(None) };
-        let Some(shape) = self.source.shape(&name) else { return Ok(None) };
+        let Some((name, shape)) = self.look(stem, Role::Weight) else { return Ok(None) };
         self.expect(&name, &shape, shape == [rows, columns], &[rows, columns])?;
         let bias = self.optional_vector(stem, Role::Bias, rows)?;
         Ok(Some(Linear::new(&self.pool, &self.take(&name, 0, rows)?, bias)?))
@@ -68,11 +74,7 @@ impl<'a> Loader<'a> {
 
     /// A table of vectors.
     pub fn table(&self, stem: &str, rows: usize, columns: usize) -> Result<Table> {
-        let (name, shape) = self
-            .source
-            .name(stem, Role::Weight)
-            .and_then(|name| Some((name.clone(), self.source.shape(&name)?)))
-            .ok_or_else(|| self.missing(stem))?;
+        let (name, shape) = self.look(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
         self.expect(&name, &shape, shape == [rows, columns], &[rows, columns])?;
         Table::new(&self.take(&name, 0, rows)?)
     }
@@ -82,8 +84,7 @@ impl<'a> Loader<'a> {
     }
 
     pub fn optional_vector(&self, stem: &str, role: Role, size: usize) -> Result<Option<Vec<f32>>> {
-        let Some(name) = self.source.name(stem, role) else { return Ok(None) };
-        let Some(shape) = self.source.shape(&name) else { return Ok(None) };
+        let Some((name, shape)) = self.look(stem, role) else { return Ok(None) };
         self.expect(&name, &shape, shape == [size], &[size])?;
         self.take(&name, 0, size)?.floats().map(Some)
     }
@@ -118,8 +119,7 @@ impl<'a> Loader<'a> {
     /// The first place that is there, which must be of the right size.
     fn find<'p>(&self, places: &'p [Candidate], columns: usize) -> Result<(&'p Candidate, String)> {
         for place in places {
-            let Some(name) = self.source.name(&place.stem, Role::Weight) else { continue };
-            let Some(shape) = self.source.shape(&name) else { continue };
+            let Some((name, shape)) = self.look(&place.stem, Role::Weight) else { continue };
             let fits = shape.len() > 1 && flat(&shape) == (place.total, columns);
             self.expect(&name, &shape, fits, &[place.total, columns])?;
             return Ok((place, name));
@@ -131,8 +131,7 @@ impl<'a> Loader<'a> {
     }
 
     fn bias_at(&self, place: &Candidate, rows: usize) -> Result<Option<Vec<f32>>> {
-        let Some(name) = self.source.name(&place.stem, Role::Bias) else { return Ok(None) };
-        let Some(shape) = self.source.shape(&name) else { return Ok(None) };
+        let Some((name, shape)) = self.look(&place.stem, Role::Bias) else { return Ok(None) };
         self.expect(&name, &shape, shape == [place.total], &[place.total])?;
         self.take(&name, place.first, rows)?.floats().map(Some)
     }
@@ -151,7 +150,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    pub fn lack(&self, stem: &str, role: Role) -> ModelError {
+    fn lack(&self, stem: &str, role: Role) -> ModelError {
         let name = self.source.name(stem, role).unwrap_or_else(|| stem.to_owned());
         ModelError::Invalid(format!("the file has no tensor {name}"))
     }

@@ -112,10 +112,16 @@ impl Rows<'_> {
         }
     }
 
-    /// All numbers as f32.
-    pub fn floats(&self) -> Result<Vec<f32>, ModelError> {
+    /// All rows, as a GGUF file has them.
+    pub fn bytes(&self) -> Result<Vec<u8>, ModelError> {
         let mut bytes = vec![0; self.count * self.row_bytes(self.kind)];
         self.read(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    /// All numbers as f32.
+    pub fn floats(&self) -> Result<Vec<f32>, ModelError> {
+        let bytes = self.bytes()?;
         let mut floats = vec![0.; self.count * self.columns];
         dequantise(self.kind, &bytes, &mut floats);
         Ok(floats)
