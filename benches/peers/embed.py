@@ -4,8 +4,8 @@
     python3 -m venv /tmp/peer && /tmp/peer/bin/pip install torch transformers onnx onnxscript onnxruntime numpy
     /tmp/peer/bin/python benches/peers/embed.py [--precision bf16] [--clients] [--huge]
 
-Ours is asked over HTTP for base64, as the openai package does. The peers run through their libraries in a process each,
-without a server: onnxruntime on an export with its own fusions for BERT, in f32 and with 8-bit weights and activations
+Ours is asked over HTTP for base64, as the openai package does, or with `--in-process` through the engine in a process
+without a server, as the peers are through their libraries: onnxruntime on an export with its own fusions for BERT, in f32 and with 8-bit weights and activations
 (`quantize_dynamic`, per channel, full range); torch through transformers, in f32 and in bfloat16. All have texts come in
 and vectors go out, so tokenising counts for everybody, and peers pad to the longest of a batch. Texts are random words of
 one token each, so that all have exactly the tokens asked for, and no text comes twice. Figures are medians over
@@ -13,12 +13,14 @@ alternating runs; a cosine is the least of a batch, to torch in f32.
 
 `--clients`: that many clients, each with one text at a time and a connection of its own, beside peers without HTTP that
 get so many texts in one call, which is the most that they could gain by collecting them. `--huge`: a million tokens in
-two requests, and how long 32 small clients wait alone and beside them.
+two requests, and how long 32 small clients wait alone and beside them; and the gaps between tokens of a chat (`--chat`)
+alone and beside a request of 2,048 texts.
 """
 
 import argparse
 import base64
 import contextlib
+import copy
 import http.client
 import itertools
 import json
@@ -29,6 +31,7 @@ import pathlib
 import random
 import socket
 import statistics
+import subprocess
 import tempfile
 import threading
 import time
@@ -153,6 +156,29 @@ class Wire:
         return data
 
 
+class Engine:
+    """Ours without a server: `benches/embed.rs`."""
+
+    def __init__(self, args):
+        command = ["cargo", "bench", "--quiet", "--bench", "embed", "--", args.model, "--models", args.models.resolve()]
+        command += ["--threads", args.threads, "--precision", args.precision]
+        pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        self.process = subprocess.Popen(list(map(str, command)), **pipes)
+        assert self.process.stdout.readline() == "ready\n"
+
+    def measure(self, batches):
+        import numpy as np
+
+        self.process.stdin.write(json.dumps(batches) + "\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        return answer["took"], np.array(answer["vectors"], dtype=np.float32)
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
 class Ours(Outpost):
     def __init__(self, args):
         super().__init__(args.model, args.threads, precision(args.model, args.precision) + args.serve, args.models)
@@ -242,7 +268,7 @@ def sides(args, path, folder, stack):
     """All that are measured, by name."""
     found = {}
     if not args.no_ours:
-        found["ours"] = Ours(args)
+        found["ours"] = (Engine if args.in_process else Ours)(args)
     for name in args.peers:
         found[name] = Peer(name, path, folder, args.threads, args.limit, threads=args.threads)
     for side in found.values():
@@ -347,6 +373,26 @@ def huge(args, server):
     print(f"requests {b * 1e3:.1f} ms ({b / a:.1f} times); the large ones got {statistics.median(speed):.0f} tokens/s", flush=True)
 
 
+def beside_chat(args, server):
+    """Gaps between the tokens of a chat, alone and while texts are embedded."""
+    chat = copy.copy(server)
+    chat.model = args.chat
+    alone, beside = [], []
+    chat.stream(prompt(50, 1), 8)
+    for run in range(args.runs):
+        for found, seed in (alone, run * 2), (beside, run * 2 + 1):
+            texts = batch(2048, args.limit, seed)
+            with ThreadPoolExecutor(1) as pool:
+                large = pool.submit(Wire(server).ask, texts) if found is beside else None
+                time.sleep(2)
+                times, _ = chat.stream(prompt(50, seed + 100), 200)
+                assert large is None or not large.done(), "the texts were done before the chat"
+            found.extend(b - a for a, b in zip(times, times[1:]))
+    (a50, a95), (b50, b95) = spread(alone), spread(beside)
+    print(f"\nA chat's gaps: alone p50 {a50 * 1e3:.1f}, p95 {a95 * 1e3:.1f} ms; beside 2,048 texts of {args.limit} tokens")
+    print(f"p50 {b50 * 1e3:.1f}, p95 {b95 * 1e3:.1f} ms", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=pathlib.Path, default=ROOT / "models")
@@ -361,8 +407,10 @@ def main():
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS)
     parser.add_argument("--serve", nargs="*", default=[], help="more arguments of outpost serve, without dashes")
     parser.add_argument("--no-ours", action="store_true", help="the peers alone")
+    parser.add_argument("--in-process", action="store_true", help="ours without a server, as the peers are")
     parser.add_argument("--clients", action="store_true")
     parser.add_argument("--huge", action="store_true")
+    parser.add_argument("--chat", default="smollm2-135m-instruct")
     args = parser.parse_args()
     args.serve = ["--" + one for one in args.serve]
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -372,7 +420,8 @@ def main():
         if args.huge:
             server = Ours(args)
             stack.callback(server.close)
-            return huge(args, server)
+            huge(args, server)
+            return beside_chat(args, server)
         check(path, args)
         if any(name.startswith("onnx") for name in args.peers):
             maker = multiprocessing.get_context("spawn").Process(target=export, args=(path, folder, "onnx-int8" in args.peers))

@@ -1,6 +1,7 @@
-//! Speed of attention in the shapes of a small decoder: 9 heads over 3 of width 64, in f16.
+//! Speed of attention in the shapes of a small decoder: 9 heads over 3 of width 64, in f16; and of a small
+//! encoder: 12 heads of width 32, in f32, which see a whole text.
 //!
-//! `cargo bench -p outpost-kernels --bench attention -- [threads] [start]`
+//! `cargo bench -p outpost-kernels --bench attention -- [threads] [start] [encoder]`
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
 
 mod timing;
@@ -10,10 +11,20 @@ use outpost_kernels::{Blocks, POSITIONS, Pair, Pool, Sequence, Shape, attend};
 use timing::best;
 
 const LAYERS: usize = 30;
+const ENCODER_LAYERS: usize = 6;
+
+/// What is measured: of each layer, with rows behind so many positions.
+struct Case {
+    sequences: usize,
+    rows: usize,
+    start: usize,
+    causal: bool,
+}
 
 fn main() {
     let mut numbers = std::env::args().skip(1).filter_map(|word| word.parse().ok());
     let (threads, only) = (numbers.next().unwrap_or(2), numbers.next());
+    let only = if std::env::args().any(|word| word == "encoder") { Some(usize::MAX) } else { only };
     let pool = Pool::new(threads);
     println!("{pool:?}");
     println!("{:>9} {:>6} {:>6} {:>10} {:>8} {:>8}", "sequences", "rows", "start", "ms/step", "GFLOP/s", "KV GB/s");
@@ -29,19 +40,42 @@ fn main() {
         (1, 512, 1536),
     ] {
         if only.is_none_or(|only| only == start) {
-            measure(&pool, sequences, rows, start);
+            measure::<f16>(&pool, &Case { sequences, rows, start, causal: true }, f16::from_f32);
+        }
+    }
+    for (sequences, rows) in [(32, 16), (4, 128), (2, 256), (1, 512)] {
+        if only.is_none_or(|only| only == 0 || only == usize::MAX) {
+            measure::<f32>(&pool, &Case { sequences, rows, start: 0, causal: false }, |number| number);
         }
     }
 }
 
-fn measure(pool: &Pool, sequences: usize, rows: usize, start: usize) {
-    let (heads, kv_heads, width) = (9, 3, 64);
-    let shape = Shape { heads, kv_heads, width, scale: 0.125, causal: true, window: None, soft_cap: None };
+trait Number: Copy {
+    fn blocks<'a>(pair: Pair<'a, &'a [Self]>) -> Blocks<'a>;
+}
+
+impl Number for f16 {
+    fn blocks<'a>(pair: Pair<'a, &'a [Self]>) -> Blocks<'a> {
+        Blocks::F16(pair)
+    }
+}
+
+impl Number for f32 {
+    fn blocks<'a>(pair: Pair<'a, &'a [Self]>) -> Blocks<'a> {
+        Blocks::F32(pair)
+    }
+}
+
+fn measure<T: Number>(pool: &Pool, case: &Case, make: fn(f32) -> T) {
+    let Case { sequences, rows, start, causal } = *case;
+    let [heads, kv_heads, width] = if causal { [9, 3, 64] } else { [12, 12, 32] };
+    let layers = if causal { LAYERS } else { ENCODER_LAYERS };
+    let shape = Shape { heads, kv_heads, width, scale: 0.125, causal, window: None, soft_cap: None };
     let total = rows + start;
     // Every layer and sequence has its own blocks, as in a model, so that depth means memory.
-    let blocks = total.div_ceil(POSITIONS) * LAYERS * sequences;
-    let number = |index: usize| f16::from_f32((index * 37 % 101) as f32 / 50.0 - 1.0);
-    let cache = |seed: usize| -> Vec<Vec<f16>> {
+    let blocks = total.div_ceil(POSITIONS) * layers * sequences;
+    let number = |index: usize| make((index * 37 % 101) as f32 / 50.0 - 1.0);
+    let cache = |seed: usize| -> Vec<Vec<T>> {
         (0..blocks)
             .map(|block| (0..kv_heads * POSITIONS * width).map(|at| number(at + block + seed)).collect())
             .collect()
@@ -52,7 +86,7 @@ fn measure(pool: &Pool, sequences: usize, rows: usize, start: usize) {
     let queries: Vec<f32> = (0..rows * heads * width).map(|at| (at * 17 % 89) as f32 / 40.0 - 1.0).collect();
     let mut out = vec![0f32; sequences * rows * heads * width];
     let step = || {
-        for layer in 0..LAYERS {
+        for layer in 0..layers {
             let place = |sequence: usize| {
                 let at = (layer * sequences + sequence) * total.div_ceil(POSITIONS);
                 at..at + total.div_ceil(POSITIONS)
@@ -61,16 +95,16 @@ fn measure(pool: &Pool, sequences: usize, rows: usize, start: usize) {
                 queries: &queries,
                 rows,
                 start,
-                blocks: Blocks::F16(Pair { keys: &keys[place(sequence)], values: &values[place(sequence)] }),
+                blocks: T::blocks(Pair { keys: &keys[place(sequence)], values: &values[place(sequence)] }),
             };
             let parts: Vec<_> = (0..sequences).map(part).collect();
             attend(pool, &parts, &shape, &mut out);
         }
     };
     let time = best(pool, 8, step);
-    let pairs: usize = (0..rows).map(|row| start + row + 1).sum();
-    let flop = (4 * pairs * heads * width * sequences * LAYERS) as f64;
-    let bytes = (total * kv_heads * width * 4 * sequences * LAYERS) as f64;
+    let pairs: usize = (0..rows).map(|row| if causal { start + row + 1 } else { total }).sum();
+    let flop = (4 * pairs * heads * width * sequences * layers) as f64;
+    let bytes = (2 * total * kv_heads * width * size_of::<T>() * sequences * layers) as f64;
     println!(
         "{sequences:>9} {rows:>6} {start:>6} {:>10.3} {:>8.0} {:>8.1}",
         time * 1e3,

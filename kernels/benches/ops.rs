@@ -1,5 +1,5 @@
 //! Speed of the small operations between products in a layer of a small decoder (width 576, 9 heads over 3 of width 64,
-//! 1,536 inside): microseconds.
+//! 1,536 inside): microseconds. "keep f32" is of as wide an encoder with heads of 32.
 //!
 //! `cargo bench -p outpost-kernels --bench ops -- [threads]`
 #![expect(clippy::print_stdout, clippy::expect_used, reason = "a benchmark prints")]
@@ -25,8 +25,8 @@ fn main() {
     let pool = Pool::new(threads);
     println!("{pool:?}, microseconds");
     println!(
-        "{:>5} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
-        "rows", "norm", "add+norm", "silu", "rope q", "rope k", "keep", "integers"
+        "{:>5} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
+        "rows", "norm", "add+norm", "silu", "gelu", "rope q", "rope k", "keep", "keep f32", "integers"
     );
     let mut rng = Rng(1);
     for m in [1, 4, 8, 32, 512] {
@@ -39,30 +39,48 @@ fn main() {
         let mut stream = vec![0f32; m * WIDTH];
         let norm = micros(&mut || rms.forward(&pool, &x, &mut out));
         let sum = micros(&mut || rms.add_forward(&pool, &mut stream, &x, &mut out));
-        let silu = micros(&mut || {
-            // Repeated, it would come to numbers that no CPU likes.
-            inner.copy_from_slice(&gate);
-            activate(&pool, Activation::Silu, &mut inner, Some(&up))
-        });
+        let mut activated = |activation, factors| {
+            micros(&mut || {
+                // Repeated, it would come to numbers that no CPU likes.
+                inner.copy_from_slice(&gate);
+                activate(&pool, activation, &mut inner, factors)
+            })
+        };
+        let (silu, gelu) = (activated(Activation::Silu, Some(&up[..])), activated(Activation::Gelu, None));
         let [mut q, mut k] = [numbers(m * WIDTH), numbers(m * 3 * HEAD)];
         let queries = micros(&mut || rope(&pool, &mut q, 9, HEAD, Rotation::Halves, &cos, &sin));
         let keys = micros(&mut || rope(&pool, &mut k, 3, HEAD, Rotation::Halves, &cos, &sin));
-        let mut blocks: Vec<_> =
-            (0..m).map(|_| [vec![f16::ZERO; 3 * HEAD * POSITIONS], vec![f16::ZERO; 3 * HEAD * POSITIONS]]).collect();
         // A prompt's rows follow each other; others are of many requests.
         let each = if m > 32 { POSITIONS } else { 1 };
+        let mut halves = vec![[(); 2].map(|()| vec![f16::ZERO; 3 * HEAD * POSITIONS]); m / each];
         let kept = micros(&mut || {
-            fn fill(each: usize, index: usize, [keys, values]: &mut [Vec<f16>; 2]) -> Fill<'_> {
-                Fill { cells: Cells::F16(Both { keys, values }), row: index * each, slot: 0, count: each }
-            }
-            let mut fills: Vec<_> =
-                blocks.iter_mut().take(m / each).enumerate().map(|(index, block)| fill(each, index, block)).collect();
-            keep(&pool, [3, HEAD], &k, &k, &mut fills);
+            keep(&pool, [3, HEAD], &k, &k, &mut fills(&mut halves, each, Cells::F16));
+        });
+        let mut floats = vec![[(); 2].map(|()| vec![0f32; WIDTH * POSITIONS]); m / each];
+        let wide = micros(&mut || {
+            keep(&pool, [WIDTH / 32, 32], &x, &x, &mut fills(&mut floats, each, Cells::F32));
         });
         // One group of weights, of which nothing is left to see.
         let small = Linear::from_gguf(Kind::Q8_0, 1, INNER, &[0; INNER / 32 * 34]).expect("a valid shape");
         let mut one = vec![0f32; m];
         let integers = micros(&mut || apply_all(&Activations::new(&pool, &gate, m, INNER), &mut [(&small, &mut one)]));
-        println!("{m:>5} {norm:>8.2} {sum:>8.2} {silu:>8.2} {queries:>8.2} {keys:>8.2} {kept:>8.2} {integers:>8.2}");
+        println!(
+            "{m:>5} {norm:>8.2} {sum:>8.2} {silu:>8.2} {gelu:>8.2} {queries:>8.2} {keys:>8.2} {kept:>8.2} {wide:>8.2} {integers:>8.2}"
+        );
     }
+}
+
+/// `each` rows that follow each other into every block.
+fn fills<'a, T>(
+    blocks: &'a mut [[Vec<T>; 2]],
+    each: usize,
+    cells: impl Fn(Both<&'a mut [T]>) -> Cells<'a>,
+) -> Vec<Fill<'a>> {
+    let fill = |(index, [keys, values]): (usize, &'a mut [Vec<T>; 2])| Fill {
+        cells: cells(Both { keys, values }),
+        row: index * each,
+        slot: 0,
+        count: each,
+    };
+    blocks.iter_mut().enumerate().map(fill).collect()
 }

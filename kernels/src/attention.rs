@@ -8,6 +8,7 @@
 //! on the rows beside it, nor on who works on what.
 
 use std::cell::RefCell;
+use std::f32::consts::LOG2_E;
 
 use half::f16;
 
@@ -17,10 +18,15 @@ use crate::simd::{Kernel, LANES, Simd, run, store_part};
 
 /// Positions in a block of keys or values: one a lane.
 pub const POSITIONS: usize = LANES;
-/// Queries that are worked on together, and blocks, at most.
-const TOGETHER: usize = 4;
+/// Queries that are worked on together, at most.
+const TOGETHER: usize = 8;
+/// Blocks that are asked for ahead.
+const AHEAD: usize = 4;
 /// Positions with a softmax of their own, and the unit of work at depth.
 const CHUNK: usize = 256;
+/// Floats from one query's scores to the next one's: those of a chunk, and a line, so that they do not all fall into
+/// the same places of a cache.
+const APART: usize = CHUNK + LANES;
 /// Blocks of a chunk.
 const BLOCKS: usize = CHUNK / POSITIONS;
 /// Queries of one task, about.
@@ -136,6 +142,7 @@ fn rows_each(group: usize) -> usize {
 pub fn attend(pool: &Pool, sequences: &[Sequence<'_>], shape: &Shape, out: &mut [f32]) {
     let row = shape.heads * shape.width;
     assert!(shape.kv_heads > 0 && shape.heads.is_multiple_of(shape.kv_heads), "impossible {shape:?}");
+    assert!(shape.scale > 0.0, "the greatest product is the greatest score");
     assert!(shape.window != Some(0), "a window holds the row itself at least");
     assert_eq!(out.len(), sequences.iter().map(|sequence| sequence.rows * row).sum::<usize>(), "outputs");
     for sequence in sequences {
@@ -272,7 +279,7 @@ impl Task {
 }
 
 /// A query's state: its weighted sum of values, `[padded]`, the sum of weights by lane, `[16]`, and
-/// (16 times) the greatest score.
+/// (16 times) the greatest score in powers of two.
 fn state_size(shape: &Shape) -> usize {
     shape.padded() + 2 * LANES
 }
@@ -288,7 +295,7 @@ unsafe fn join<S: Simd>(to: &mut [f32], from: &[f32], padded: usize) {
         let (to, from) = (to.as_mut_ptr(), from.as_ptr());
         let (most, other) = (S::load(to.add(padded + LANES)), S::load(from.add(padded + LANES)));
         let greatest = S::max(most, other);
-        let (keep, add) = (S::exp(S::sub(most, greatest)), S::exp(S::sub(other, greatest)));
+        let (keep, add) = (S::exp2(S::sub(most, greatest)), S::exp2(S::sub(other, greatest)));
         for at in (0..padded + LANES).step_by(LANES) {
             let kept = S::mul(S::load(to.add(at)), keep);
             S::store(to.add(at), S::fma(S::load(from.add(at)), add, kept));
@@ -317,6 +324,9 @@ unsafe fn finish<S: Simd>(state: &[f32], out: *mut f32, shape: &Shape) {
 
 /// What keys and values are made of.
 trait Number: Copy + Default {
+    /// There is a factor for each position.
+    const SCALED: bool = false;
+
     /// # Safety
     /// As [`Simd`] says; 16 numbers are there.
     unsafe fn load<S: Simd>(from: *const Self) -> S::F;
@@ -339,6 +349,8 @@ impl Number for f16 {
 }
 
 impl Number for i8 {
+    const SCALED: bool = true;
+
     #[inline(always)]
     unsafe fn load<S: Simd>(from: *const Self) -> S::F {
         // SAFETY: as the trait says.
@@ -399,7 +411,7 @@ struct Attend<'a> {
 
 /// Floats of a thread's own memory: the scores of a chunk, and two states of so many queries.
 fn own_size(shape: &Shape, queries: usize) -> usize {
-    TOGETHER * CHUNK + queries * 2 * state_size(shape)
+    TOGETHER * APART + queries * 2 * state_size(shape)
 }
 
 impl Kernel for Attend<'_> {
@@ -417,7 +429,7 @@ impl Kernel for Attend<'_> {
         if floats.len() < needed {
             floats.resize(needed, 0.0);
         }
-        let (scores, rest) = floats.split_at_mut(TOGETHER * CHUNK);
+        let (scores, rest) = floats.split_at_mut(TOGETHER * APART);
         let (total, rest) = rest.split_at_mut(count * size);
         let states = &mut rest[..count * size];
         let (from, to) = task.sight(sequence, shape);
@@ -457,11 +469,11 @@ impl Kernel for Attend<'_> {
     }
 }
 
-/// Keys of the blocks that come next, [`TOGETHER`] of them, and a block's bytes: asked for little by little, for
+/// Keys of the blocks that come next, [`AHEAD`] of them, and a block's bytes: asked for little by little, for
 /// memory is the limit, and many requests at once would make the CPU wait.
 #[derive(Clone, Copy, Default)]
 struct Next {
-    keys: [usize; TOGETHER],
+    keys: [usize; AHEAD],
     bytes: usize,
 }
 
@@ -470,7 +482,7 @@ fn keys_from(task: &Task, sequence: &Sequence<'_>, shape: &Shape, position: usiz
     let start = task.kv_head * numbers;
     macro_rules! of {
         ($all:expr, |$block:ident| $keys:expr, $size:expr) => {{
-            let mut keys = [0; TOGETHER];
+            let mut keys = [0; AHEAD];
             for (to, $block) in keys.iter_mut().zip($all.keys.get(position / POSITIONS..).unwrap_or(&[])) {
                 *to = $keys.as_ptr().addr() + start * $size;
             }
@@ -507,15 +519,12 @@ struct Query {
 
 /// Some queries of a task.
 #[derive(Clone, Copy)]
-struct Queries<const R: usize> {
-    /// Their numbers, `[width]` each.
-    numbers: [*const f32; R],
-    /// Positions that each of them sees.
-    sight: [(usize, usize); R],
+struct Queries<'a, const R: usize> {
+    queries: &'a [Query; R],
     /// Positions of the part that some of them see.
     seen: usize,
-    /// Scores and then weights, `[256]` each.
-    scores: [*mut f32; R],
+    /// Scores and then weights, `[256]` each, [`APART`] from one to the next.
+    scores: *mut f32,
     /// The first one's state; others follow.
     states: *mut f32,
 }
@@ -527,12 +536,17 @@ macro_rules! by_queries {
         let mut $query = 0;
         while $query < queries {
             match queries - $query {
-                left if left >= 4 && <$S>::QUERIES == 4 => {
+                left if left >= 8 && <$S>::QUERIES == 8 => {
+                    const $R: usize = 8;
+                    $work;
+                    $query += 8;
+                }
+                left if left >= 4 && <$S>::QUERIES == 8 => {
                     const $R: usize = 4;
                     $work;
                     $query += 4;
                 }
-                3 if <$S>::QUERIES == 4 => {
+                3 if <$S>::QUERIES == 8 => {
                     const $R: usize = 3;
                     $work;
                     $query += 3;
@@ -556,8 +570,8 @@ impl Part<'_> {
     /// Makes the states of all of the task's queries over these positions.
     ///
     /// # Safety
-    /// As [`Simd`] says; the blocks hold the positions, `scores` 256 floats for each of four queries, `states` all
-    /// queries' states.
+    /// As [`Simd`] says; the blocks hold the positions, `scores` those of [`TOGETHER`] queries, `states` all queries'
+    /// states.
     #[inline(always)]
     unsafe fn run<S: Simd>(&self, scores: &mut [f32], states: &mut [f32]) {
         let (shape, head, block) = (self.shape, self.head, self.first / POSITIONS);
@@ -591,28 +605,26 @@ impl Part<'_> {
         // SAFETY: as the caller says.
         unsafe {
             by_queries!(S, queries, |R, query| {
-                let some = self.queries::<R>(query, scores, states);
-                self.score::<S, T, R>(&some, halves, query == 0);
-                self.weigh::<S, T, R>(&some, halves);
-                self.mix::<S, T, R>(&some, halves, query + R >= queries);
+                if let Some(some) = self.queries::<R>(query, scores, states) {
+                    self.score::<S, T, R>(&some, halves, query == 0);
+                    self.weigh::<S, T, R>(&some, halves);
+                    self.mix::<S, T, R>(&some, halves, query + R >= queries);
+                }
             });
         }
     }
 
     /// Queries `query .. query + R`, with their places in all states.
     #[inline(always)]
-    fn queries<const R: usize>(&self, query: usize, scores: *mut f32, states: *mut f32) -> Queries<R> {
-        let states = states.wrapping_add(query * state_size(self.shape));
-        let none = std::ptr::null();
-        let mut some = Queries { numbers: [none; R], sight: [(0, 0); R], seen: 0, scores: [scores; R], states };
-        for (index, query) in (query..query + R).enumerate() {
-            let Query { numbers, sight } = self.queries[query];
-            some.numbers[index] = numbers;
-            some.sight[index] = sight;
-            some.scores[index] = scores.wrapping_add(index * CHUNK);
-            some.seen = some.seen.max(sight.1.min(self.end).saturating_sub(self.first));
-        }
-        some
+    fn queries<const R: usize>(&self, query: usize, scores: *mut f32, states: *mut f32) -> Option<Queries<'_, R>> {
+        let queries = self.queries.get(query..)?.first_chunk()?;
+        let last = queries.iter().map(|query| query.sight.1.min(self.end)).max().unwrap_or(0);
+        Some(Queries {
+            queries,
+            seen: last.saturating_sub(self.first),
+            scores,
+            states: states.wrapping_add(query * state_size(self.shape)),
+        })
     }
 
     /// Products with keys. With `ask`, later keys and the values are asked for.
@@ -622,7 +634,7 @@ impl Part<'_> {
     #[inline(always)]
     unsafe fn score<S: Simd, T: Number, const R: usize>(
         &self,
-        some: &Queries<R>,
+        some: &Queries<'_, R>,
         halves: &[Half<T>; BLOCKS],
         ask: bool,
     ) {
@@ -630,7 +642,7 @@ impl Part<'_> {
         // SAFETY: as the caller says.
         unsafe {
             while block < last {
-                if S::QUERIES == 4 && last - block >= 4 {
+                if S::QUERIES == 8 && R <= 4 && last - block >= 4 {
                     self.score_blocks::<S, T, R, 4>(some, halves, block, ask);
                     block += 4;
                 } else if last - block >= 2 {
@@ -649,7 +661,7 @@ impl Part<'_> {
     #[inline(always)]
     unsafe fn score_blocks<S: Simd, T: Number, const R: usize, const C: usize>(
         &self,
-        some: &Queries<R>,
+        some: &Queries<'_, R>,
         halves: &[Half<T>; BLOCKS],
         block: usize,
         ask: bool,
@@ -674,7 +686,7 @@ impl Part<'_> {
                     }
                 }
                 for index in 0..R {
-                    let x = S::splat(*some.numbers[index].add(at));
+                    let x = S::splat(*some.queries[index].numbers.add(at));
                     for column in 0..C {
                         sums[index][column] = S::fma(x, keys[column], sums[index][column]);
                     }
@@ -682,7 +694,7 @@ impl Part<'_> {
             }
             for index in 0..R {
                 for column in 0..C {
-                    S::store(some.scores[index].add((block + column) * LANES), sums[index][column]);
+                    S::store(some.scores.add(index * APART + (block + column) * LANES), sums[index][column]);
                 }
             }
         }
@@ -693,43 +705,70 @@ impl Part<'_> {
     /// # Safety
     /// As for [`Self::run`].
     #[inline(always)]
-    unsafe fn weigh<S: Simd, T: Number, const R: usize>(&self, some: &Queries<R>, halves: &[Half<T>; BLOCKS]) {
-        let padded = self.shape.padded();
+    unsafe fn weigh<S: Simd, T: Number, const R: usize>(&self, some: &Queries<'_, R>, halves: &[Half<T>; BLOCKS]) {
+        let (Shape { scale, soft_cap, .. }, padded) = (*self.shape, self.shape.padded());
         let blocks = some.seen.div_ceil(LANES);
+        // A score's factor, for powers of two.
+        let factor = if soft_cap.is_some() { LOG2_E } else { scale * LOG2_E };
         // SAFETY: scores and states as the caller says; factors have 16 numbers.
         unsafe {
-            let scale = S::splat(self.shape.scale);
             for index in 0..R {
-                let (scores, (from, to)) = (some.scores[index], some.sight[index]);
+                let scores = some.scores.add(index * APART);
+                if soft_cap.is_some() || T::SCALED {
+                    for block in 0..blocks {
+                        let mut score = S::load(scores.add(block * LANES));
+                        if T::SCALED {
+                            score = S::mul(score, S::load(halves[block].key_scales));
+                        }
+                        if let Some(cap) = soft_cap {
+                            score = cap_softly::<S>(S::mul(score, S::splat(scale)), cap);
+                        }
+                        S::store(scores.add(block * LANES), score);
+                    }
+                }
+                self.mask::<S>(scores, blocks, some.queries[index].sight);
                 let mut most = S::splat(LOWEST);
                 for block in 0..blocks {
-                    let (place, first) = (scores.add(block * LANES), self.first + block * LANES);
-                    let mut score = S::load(place);
-                    if !halves[block].key_scales.is_null() {
-                        score = S::mul(score, S::load(halves[block].key_scales));
-                    }
-                    score = S::mul(score, scale);
-                    if let Some(cap) = self.shape.soft_cap {
-                        score = soft_cap::<S>(score, cap);
-                    }
-                    if first < from || to < first + LANES {
-                        score = mask::<S>(score, first, from, to);
-                    }
-                    most = S::max(most, score);
-                    S::store(place, score);
+                    most = S::max(most, S::load(scores.add(block * LANES)));
                 }
-                let most = S::splat(S::maximum(most));
-                let mut sum = S::splat(0.0);
+                let (factor, most) = (S::splat(factor), S::splat(S::maximum(most) * factor));
+                let (less, mut sum) = (S::sub(S::splat(0.0), most), S::splat(0.0));
                 for block in 0..blocks {
                     let place = scores.add(block * LANES);
-                    let weight = S::exp(S::sub(S::load(place), most));
+                    let weight = S::exp2(S::fma(S::load(place), factor, less));
                     sum = S::add(sum, weight);
-                    let scales = halves[block].value_scales;
-                    S::store(place, if scales.is_null() { weight } else { S::mul(weight, S::load(scales)) });
+                    S::store(
+                        place,
+                        if T::SCALED { S::mul(weight, S::load(halves[block].value_scales)) } else { weight },
+                    );
                 }
                 let state = some.states.add(index * (padded + 2 * LANES));
                 S::store(state.add(padded), sum);
                 S::store(state.add(padded + LANES), most);
+            }
+        }
+    }
+
+    /// Minus infinity for those of the blocks' positions that are not in sight, whatever stands there.
+    ///
+    /// # Safety
+    /// As [`Simd`] says; there are scores of so many blocks.
+    #[inline(always)]
+    unsafe fn mask<S: Simd>(&self, scores: *mut f32, blocks: usize, (from, to): (usize, usize)) {
+        // Blocks that are seen as a whole.
+        let first = from.saturating_sub(self.first).div_ceil(LANES).min(blocks);
+        let last = (to.saturating_sub(self.first) / LANES).clamp(first, blocks);
+        for block in (0..first).chain(last..blocks) {
+            let (place, at) = (scores.wrapping_add(block * LANES), self.first + block * LANES);
+            let mut seen = [0f32; LANES];
+            let mut mask = [f32::NEG_INFINITY; LANES];
+            for lane in from.max(at)..to.min(at + LANES) {
+                (seen[lane - at], mask[lane - at]) = (1.0, 0.0);
+            }
+            // SAFETY: all have 16 floats.
+            unsafe {
+                let score = S::keep_above(S::load(place), S::load(seen.as_ptr()), 0.0);
+                S::store(place, S::add(score, S::load(mask.as_ptr())));
             }
         }
     }
@@ -739,13 +778,18 @@ impl Part<'_> {
     /// # Safety
     /// As for [`Self::run`].
     #[inline(always)]
-    unsafe fn mix<S: Simd, T: Number, const R: usize>(&self, some: &Queries<R>, halves: &[Half<T>; BLOCKS], ask: bool) {
+    unsafe fn mix<S: Simd, T: Number, const R: usize>(
+        &self,
+        some: &Queries<'_, R>,
+        halves: &[Half<T>; BLOCKS],
+        ask: bool,
+    ) {
         let (width, mut at) = (self.shape.width, 0);
         // SAFETY: as the caller says.
         unsafe {
             while at < width {
                 let ask = ask && at == 0;
-                if S::QUERIES == 4 && width - at >= 4 * LANES {
+                if S::QUERIES == 8 && R <= 4 && width - at >= 4 * LANES {
                     self.mix_columns::<S, T, R, 4, false>(some, halves, at, ask);
                     at += 4 * LANES;
                 } else if width - at >= 2 * LANES {
@@ -769,7 +813,7 @@ impl Part<'_> {
     #[inline(always)]
     unsafe fn mix_columns<S: Simd, T: Number, const R: usize, const C: usize, const SHORT: bool>(
         &self,
-        some: &Queries<R>,
+        some: &Queries<'_, R>,
         halves: &[Half<T>; BLOCKS],
         at: usize,
         ask: bool,
@@ -778,22 +822,26 @@ impl Part<'_> {
         // SAFETY: columns of states and values, and positions that the blocks hold.
         unsafe {
             let mut sums = [[S::splat(0.0); C]; R];
-            for position in 0..some.seen {
-                let row = halves[position / LANES].values.add(position % LANES * width + at);
-                let mut values = [S::splat(0.0); C];
-                for column in 0..C {
-                    let from = row.add(column * LANES);
-                    values[column] = if SHORT { load_some::<S, T>(from, width - at) } else { T::load::<S>(from) };
-                }
-                if ask && position * LINE < self.next.bytes {
-                    for keys in self.next.keys {
-                        S::prefetch(std::ptr::without_provenance(keys.wrapping_add(position * LINE)));
-                    }
-                }
-                for index in 0..R {
-                    let weight = S::splat(*some.scores[index].add(position));
+            for block in 0..some.seen.div_ceil(LANES) {
+                let first = block * LANES;
+                let mut row = halves[block].values.add(at);
+                for position in first..some.seen.min(first + LANES) {
+                    let mut values = [S::splat(0.0); C];
                     for column in 0..C {
-                        sums[index][column] = S::fma(weight, values[column], sums[index][column]);
+                        let from = row.add(column * LANES);
+                        values[column] = if SHORT { load_some::<S, T>(from, width - at) } else { T::load::<S>(from) };
+                    }
+                    row = row.wrapping_add(width);
+                    if ask && position * LINE < self.next.bytes {
+                        for keys in self.next.keys {
+                            S::prefetch(std::ptr::without_provenance(keys.wrapping_add(position * LINE)));
+                        }
+                    }
+                    for index in 0..R {
+                        let weight = S::splat(*some.scores.add(index * APART + position));
+                        for column in 0..C {
+                            sums[index][column] = S::fma(weight, values[column], sums[index][column]);
+                        }
                     }
                 }
             }
@@ -820,25 +868,10 @@ unsafe fn load_some<S: Simd, T: Number>(from: *const T, count: usize) -> S::F {
     }
 }
 
-/// Minus infinity for those of the positions from `first` on that are not in `from .. to`, whatever stands there.
-///
 /// # Safety
 /// As [`Simd`] says.
 #[inline(always)]
-unsafe fn mask<S: Simd>(score: S::F, first: usize, from: usize, to: usize) -> S::F {
-    let mut seen = [0f32; LANES];
-    let mut mask = [f32::NEG_INFINITY; LANES];
-    for lane in from.max(first)..to.min(first + LANES) {
-        (seen[lane - first], mask[lane - first]) = (1.0, 0.0);
-    }
-    // SAFETY: both have 16 floats.
-    unsafe { S::add(S::keep_above(score, S::load(seen.as_ptr()), 0.0), S::load(mask.as_ptr())) }
-}
-
-/// # Safety
-/// As [`Simd`] says.
-#[inline(always)]
-unsafe fn soft_cap<S: Simd>(x: S::F, cap: f32) -> S::F {
+unsafe fn cap_softly<S: Simd>(x: S::F, cap: f32) -> S::F {
     // SAFETY: as the caller says.
     unsafe { S::mul(S::tanh(S::mul(x, S::splat(1.0 / cap))), S::splat(cap)) }
 }

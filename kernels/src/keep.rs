@@ -5,7 +5,7 @@ use half::f16;
 use crate::Pool;
 use crate::attention::POSITIONS;
 use crate::buffer::Shards;
-use crate::ops::{load_up_to, to_bytes};
+use crate::ops::{load_up_to, store_up_to, to_bytes};
 use crate::simd::{Kernel, LANES, Simd, run};
 
 /// Numbers below which one thread writes them all: some microseconds.
@@ -90,10 +90,11 @@ impl Kernel for Keep<'_, '_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Self { kv_heads, width, keys, values, fill: Fill { cells, slot, .. } } = self;
-        let heads = keys.chunks_exact(width).zip(values.chunks_exact(width)).enumerate();
-        for (index, (k, v)) in heads {
-            let (row, head) = (index / kv_heads, index % kv_heads);
+        let Self { kv_heads, width, keys, values, fill: Fill { cells, slot, count, .. } } = self;
+        // Head by head, as a head's cells fit into the nearest cache.
+        for (head, row) in (0..kv_heads).flat_map(|head| (0..*count).map(move |row| (head, row))) {
+            let numbers = (row * kv_heads + head) * width..(row * kv_heads + head + 1) * width;
+            let (k, v) = (&keys[numbers.clone()], &values[numbers]);
             // Cells of the head's keys, and of this position's values; the place of its factor.
             let (turned, slot) = (head * width * POSITIONS, *slot + row);
             let (keys, values) =
@@ -104,7 +105,10 @@ impl Kernel for Keep<'_, '_> {
                 match &mut *cells {
                     Cells::F32(cells) => {
                         turn::<S, f32>(k, &mut cells.keys[keys], slot);
-                        cells.values[values].copy_from_slice(v);
+                        let to = &mut cells.values[values];
+                        for at in (0..width).step_by(LANES) {
+                            store_up_to::<S>(to, at, load_up_to::<S>(v, at));
+                        }
                     }
                     Cells::F16(cells) => {
                         turn::<S, f16>(k, &mut cells.keys[keys], slot);

@@ -1,5 +1,7 @@
 //! The small operations between products. Large inputs are shared among the pool's threads.
 
+use std::f32::consts::{FRAC_1_SQRT_2, LOG2_E};
+
 use crate::Pool;
 use crate::buffer::Shards;
 use crate::simd::{Kernel, LANES, Simd, load_part, run, store_part};
@@ -119,13 +121,12 @@ unsafe fn gelu<S: Simd>(x: S::F) -> S::F {
     unsafe {
         let zero = S::splat(0.0);
         let size = S::max(x, S::sub(zero, x));
-        let t =
-            S::div(S::splat(1.0), S::fma(S::splat(0.327_591_1 * std::f32::consts::FRAC_1_SQRT_2), size, S::splat(1.0)));
+        let t = S::div(S::splat(1.0), S::fma(S::splat(0.327_591_1 * FRAC_1_SQRT_2), size, S::splat(1.0)));
         let mut sum = S::splat(1.061_405_4);
         for coefficient in [-1.453_152_1, 1.421_413_8, -0.284_496_72, 0.254_829_6] {
             sum = S::fma(sum, t, S::splat(coefficient));
         }
-        let bell = S::exp(S::mul(S::mul(x, x), S::splat(-0.5)));
+        let bell = S::exp2(S::mul(S::mul(x, x), S::splat(-0.5 * LOG2_E)));
         let tail = S::mul(S::mul(S::mul(S::splat(0.5), size), S::mul(sum, t)), bell);
         S::sub(S::max(x, zero), tail)
     }

@@ -64,6 +64,7 @@ pub(super) struct Step {
 pub(super) struct Metrics {
     registry: Registry,
     queued: Family<Model, Gauge>,
+    queued_texts: Gauge,
     running: Family<Model, Gauge>,
     prompt: Family<Model, Counter>,
     generated: Family<Model, Counter>,
@@ -83,6 +84,7 @@ impl Metrics {
         let mut registry = Registry::with_prefix("outpost");
         let all = Self {
             queued: Family::default(),
+            queued_texts: Gauge::default(),
             running: Family::default(),
             prompt: Family::default(),
             generated: Family::default(),
@@ -98,6 +100,8 @@ impl Metrics {
             registry: Registry::default(),
         };
         registry.register("requests_queued", "Requests of which nothing has run yet", all.queued.clone());
+        let help = "Tokens of texts that wait to be embedded or ranked";
+        registry.register("text_tokens_queued", help, all.queued_texts.clone());
         registry.register("answers_running", "Answers being generated", all.running.clone());
         registry.register("prompt_tokens", "Prompt tokens computed", all.prompt.clone());
         registry.register("cached_prompt_tokens", "Prompt tokens taken from the prefix cache", all.cached.clone());
@@ -124,6 +128,11 @@ impl Metrics {
         add(&self.prompt, step.prompt);
         add(&self.generated, step.generated);
         add(&self.cached, step.cached);
+    }
+
+    /// So many tokens of texts wait.
+    pub fn texts(&self, waiting: usize) {
+        self.queued_texts.set(whole(waiting as u64));
     }
 
     /// Of `drafted` tokens that were guessed, `accepted` came true.

@@ -261,6 +261,7 @@ impl Engine {
         }
         let counts = inbox.scheduler.counts();
         metrics.speed(inbox.speed());
+        metrics.texts(inbox.texts.waiting());
         drop(inbox);
         metrics.memory("weights", shared.budget.weights());
         metrics.memory("scratch", shared.budget.scratch());

@@ -264,31 +264,26 @@ impl Registry {
             lock(&self.failed).insert(id.clone(), (found.stamp, reason.clone()));
             LoadError::Broken { id: id.clone(), reason }
         };
-        let cpu = Arc::clone(&self.cpu);
-        let model = if found.is_encoder() {
-            let files = guarded(|| Checkpoint::open(&found.path)).map_err(broken)?;
-            let (footprint, scratch) = guarded(|| files.encoder_needs(cpu.pool().threads())).map_err(broken)?;
-            let lease = self.lease(footprint.weights + footprint.reading, scratch, memory)?;
-            let precision = self.shared.settings.precisions.of(id);
-            let open = || {
-                let mut model = EncoderModel::open(id, &files, lease, precision, cpu)?;
+        let (cpu, encoder) = (Arc::clone(&self.cpu), found.is_encoder());
+        let files = if encoder { Checkpoint::open } else { Checkpoint::open_chat };
+        let files = guarded(|| files(&found.path)).map_err(broken)?;
+        let needs = || if encoder { files.encoder_needs(cpu.pool().threads()) } else { self.needs(&files) };
+        let (footprint, scratch) = guarded(needs).map_err(broken)?;
+        let lease = self.lease(footprint.weights + footprint.reading, scratch, memory)?;
+        let open = || {
+            if encoder {
+                let precision = self.shared.settings.precisions.of(id);
+                let mut model = EncoderModel::open(id, &files, lease, precision, Arc::clone(&cpu))?;
                 model.lease.shrink(footprint.weights);
-                Ok(model)
-            };
-            Model::Encoder(Arc::new(guarded(open).map_err(broken)?))
-        } else {
-            let checkpoint = guarded(|| Checkpoint::open_chat(&found.path)).map_err(broken)?;
-            let (footprint, scratch) = guarded(|| self.needs(&checkpoint)).map_err(broken)?;
-            let lease = self.lease(footprint.weights + footprint.reading, scratch, memory)?;
+                return Ok(Model::Encoder(Arc::new(model)));
+            }
             let key = self.loads.fetch_add(1, Ordering::Relaxed);
             let ambient = Arc::clone(&self.ambient);
-            let open = || {
-                let mut model = TextModel::open(id, key, &checkpoint, lease, cpu, ambient)?;
-                model.lease.shrink(footprint.weights);
-                Ok(model)
-            };
-            Model::Text(Arc::new(guarded(open).map_err(broken)?))
+            let mut model = TextModel::open(id, key, &files, lease, Arc::clone(&cpu), ambient)?;
+            model.lease.shrink(footprint.weights);
+            Ok(Model::Text(Arc::new(model)))
         };
+        let model = guarded(open).map_err(broken)?;
         let used = self.ambient.uptime();
         let entry = Loaded { model: model.clone(), stamp: found.stamp, used, draft: None };
         lock(&self.loaded).insert(id.clone(), entry);

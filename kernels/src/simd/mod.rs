@@ -179,8 +179,8 @@ pub(crate) trait Simd: Copy {
 
     /// See [`Path::rows`].
     const ROWS: usize;
-    /// Queries that attention takes over a tile of keys together: 4 or 2.
-    const QUERIES: usize = if Self::ROWS > 4 { 4 } else { 2 };
+    /// Queries that attention takes over a tile of keys together: 8 or 2.
+    const QUERIES: usize = if Self::ROWS > 4 { 8 } else { 2 };
     /// `dot_signed` gives the product with codes + 128; the caller begins with −128 · the sum of x.
     const BIASED: bool;
 
@@ -265,6 +265,24 @@ pub(crate) trait Simd: Copy {
             let one = Self::splat(1.0);
             let below = Self::add(Self::exp(Self::add(x, x)), one);
             Self::sub(one, Self::div(Self::splat(2.0), below))
+        }
+    }
+
+    /// 2^x for x below 128, to 8 · 10⁻⁸ of it, and exact for whole x; zero up to −126.
+    #[inline(always)]
+    unsafe fn exp2(x: Self::F) -> Self::F {
+        // 2^n by its exponent, and 2^r for |r| ≤ 1/2 by the polynomial with p(0) = 1 whose greatest relative error
+        // is least.
+        // SAFETY: as the trait says.
+        unsafe {
+            let clamped = Self::max(Self::splat(-126.0), x);
+            let n = Self::nearest(clamped);
+            let r = Self::sub(clamped, n);
+            let mut p = Self::splat(1.527_230_5e-4);
+            for coefficient in [1.341_047_9e-3, 9.618_775e-3, 5.550_293_5e-2, 2.402_264_5e-1, 6.931_472_3e-1, 1.0] {
+                p = Self::fma(p, r, Self::splat(coefficient));
+            }
+            Self::keep_above(Self::scale(p, n), x, -126.0)
         }
     }
 

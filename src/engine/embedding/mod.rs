@@ -17,7 +17,9 @@ use super::guard::computed;
 use super::precision::Precision;
 use crate::models::ModelError;
 use crate::models::encoder::{Family, Pooling, Sizes, Source, Tokenized, head, normalise};
-use crate::models::gguf::Header;
+use crate::models::family;
+use crate::models::gguf::{Header, Metadata};
+use crate::models::hyper::Hyper;
 use crate::models::safetensors::Folder;
 use crate::models::scratch::Cpu;
 use crate::models::weights::{Decoder, Footprint, Weights};
@@ -63,10 +65,21 @@ pub(super) struct Facts {
 
 /// Whether a GGUF header describes a model that can be served; cheap, for listings.
 pub(super) fn check_gguf(header: &Header, id: &str) -> Result<Facts, String> {
-    let sizes = Sizes::of_gguf(header).map_err(|error| error.to_string())?;
+    let outline = gguf_outline(header).map_err(|error| error.to_string())?;
     let sentence = Sentence::of_gguf(&header.metadata, id)?;
     tokens::check_gguf(&header.metadata)?;
-    Ok(Facts { limit: sentence.limit(sizes.context), dimensions: sentence.dimensions(sizes.width) })
+    check_pooling(&outline, &sentence)?;
+    let output = header.tensor("cls.output.weight").map(|tensor| tensor.shape.as_slice());
+    if gguf_judges(&header.metadata) && !matches!((&outline, output), (Outline::Encoder(_), Some([1, _]))) {
+        return Err("models that judge pairs are supported with a head that gives one number".to_owned());
+    }
+    Ok(Facts { limit: sentence.limit(outline.context()), dimensions: sentence.dimensions(outline.width()) })
+}
+
+/// Whether a GGUF file is of a model that judges texts rather than making vectors of them.
+pub(super) fn gguf_judges(metadata: &Metadata) -> bool {
+    let name = metadata.text("general.architecture").unwrap_or_default();
+    metadata.whole(&format!("{name}.pooling_type")) == Some(sentence::RANK)
 }
 
 /// Whether a folder holds a model that can be served; reads headers and small files only.
@@ -80,18 +93,32 @@ pub(super) fn check_hub(folder: &Folder, id: &str) -> Result<Facts, String> {
         Outline::Encoder(sizes) if is_judge(&folder.config) => {
             head::check(&folder.config, sizes).map_err(|error| error.to_string())?;
         }
-        Outline::Decoder(_) if sentence.poolings != [Pooling::Last] => {
-            return Err("decoders whose vectors are not the last token's are not supported".to_owned());
-        }
-        _ => {}
+        _ => check_pooling(&outline, &sentence)?,
     }
     Ok(Facts { limit: sentence.limit(outline.context()), dimensions: sentence.dimensions(outline.width()) })
+}
+
+fn check_pooling(outline: &Outline, sentence: &Sentence) -> Result<(), String> {
+    match outline {
+        Outline::Decoder(_) if sentence.poolings != [Pooling::Last] => {
+            Err("decoders whose vectors are not the last token's are not supported".to_owned())
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Whether a `config.json` is of a model that judges texts rather than making vectors of them.
 pub(super) fn is_judge(config: &Value) -> bool {
     let name = config.pointer("/architectures/0").and_then(Value::as_str);
     name.is_some_and(|name| name.ends_with("ForSequenceClassification"))
+}
+
+fn gguf_outline(header: &Header) -> Result<Outline, ModelError> {
+    let name = header.metadata.text("general.architecture").unwrap_or_default();
+    match family::find(name) {
+        Some(_) => Hyper::of_gguf(header).map(|hyper| Outline::Decoder(Box::new(hyper))),
+        None => Sizes::of_gguf(header).map(Outline::Encoder),
+    }
 }
 
 fn outline(folder: &Folder) -> Result<Outline, ModelError> {
@@ -106,7 +133,7 @@ fn outline(folder: &Folder) -> Result<Outline, ModelError> {
 impl Checkpoint {
     fn outline(&self) -> Result<Outline, String> {
         match self {
-            Self::Gguf(file) => Sizes::of_gguf(&file.header).map(Outline::Encoder),
+            Self::Gguf(file) => gguf_outline(&file.header),
             Self::Hub(folder) => outline(folder),
         }
         .map_err(|error| error.to_string())
@@ -120,10 +147,12 @@ impl Checkpoint {
         }
     }
 
-    /// The `config.json` of a model that judges pairs.
+    /// What a model that judges pairs says of its head.
     fn judge(&self) -> Option<&Value> {
-        let Self::Hub(folder) = self else { return None };
-        Some(&folder.config).filter(|config| is_judge(config))
+        match self {
+            Self::Gguf(file) => gguf_judges(&file.header.metadata).then_some(&Value::Null),
+            Self::Hub(folder) => Some(&folder.config).filter(|config| is_judge(config)),
+        }
     }
 
     /// What the model takes in memory, and the scratch of its passes.

@@ -76,7 +76,7 @@ impl Outline {
     /// An upper bound of what a batch of so many tokens takes beside the weights; bytes.
     pub fn pass_bytes(&self, tokens: usize, texts: usize, threads: usize) -> u64 {
         match self {
-            Self::Encoder(sizes) => Encoder::pass_bytes(sizes, tokens, texts),
+            Self::Encoder(sizes) => Encoder::pass_bytes(sizes, tokens, texts, threads),
             Self::Decoder(hyper) => {
                 let step = Largest { tokens: CHUNK, rows: CHUNK, logits: 0, threads };
                 let block = Llama::shape(hyper, KvType::F16).block_bytes();

@@ -35,6 +35,9 @@ pub(super) struct Sentence {
     pub matryoshka: Matryoshka,
 }
 
+/// The type of pooling in a GGUF file that is none: a head makes one number of the first token's vector.
+pub(super) const RANK: u64 = 4;
+
 /// Flags of a pooling's `config.json`, in the order in which vectors follow each other.
 const FLAGS: [(&str, &str, Pooling); 6] = [
     ("pooling_mode_cls_token", "cls", Pooling::Cls),
@@ -95,7 +98,7 @@ impl Sentence {
         let name = metadata.text("general.architecture").unwrap_or_default();
         let pooling = match metadata.whole(&format!("{name}.pooling_type")) {
             None | Some(1) => Pooling::Mean,
-            Some(2) => Pooling::Cls,
+            Some(2 | RANK) => Pooling::Cls,
             Some(3) => Pooling::Last,
             Some(other) => return Err(format!("pooling of the type {other} is not supported")),
         };

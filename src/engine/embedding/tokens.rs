@@ -1,12 +1,14 @@
 //! Texts as tokens, with what an encoder wants around them.
 
-use serde_json::{Value, json};
+mod gguf;
+
 use tokenizers::utils::truncation::truncate_encodings;
 use tokenizers::{Tokenizer, TruncationParams};
 
 use crate::models::encoder::Tokenized;
 use crate::models::gguf::Metadata;
 use crate::models::safetensors::{Folder, read_json};
+pub use gguf::check as check_gguf;
 
 pub(super) struct TextTokens {
     tokenizer: Tokenizer,
@@ -16,12 +18,8 @@ pub(super) struct TextTokens {
     behind: Vec<u32>,
 }
 
-/// Whether a GGUF file's vocabulary is of a kind that can be read.
-pub fn check_gguf(metadata: &Metadata) -> Result<(), String> {
-    match metadata.text("tokenizer.ggml.model") {
-        Some("bert") => Ok(()),
-        other => Err(format!("the tokenizer {} is not supported for embeddings", other.unwrap_or("of no name"))),
-    }
+fn wrong(error: &dyn std::fmt::Display) -> String {
+    format!("its tokenizer cannot be used: {error}")
 }
 
 impl TextTokens {
@@ -30,55 +28,15 @@ impl TextTokens {
         if !path.is_file() {
             return Err("the folder has no tokenizer.json".to_owned());
         }
-        Self::new(read_json(&path).map_err(|error| error.to_string())?, lower_case)
+        let json = read_json(&path).map_err(|error| error.to_string())?;
+        Self::new(serde_json::from_value(json).map_err(|error| wrong(&error))?, lower_case)
     }
 
-    /// BERT's word pieces. A GGUF file marks those that begin a word, Hugging Face those that do not.
     pub fn of_gguf(metadata: &Metadata) -> Result<Self, String> {
-        check_gguf(metadata)?;
-        let tokens = metadata.texts("tokenizer.ggml.tokens").ok_or("the file has no tokens")?;
-        let word = |text: &String| match text.strip_prefix('\u{2581}') {
-            Some(start) => start.to_owned(),
-            None if text.starts_with('[') && text.ends_with(']') => text.clone(),
-            None => format!("##{text}"),
-        };
-        let vocabulary: serde_json::Map<String, Value> =
-            tokens.iter().enumerate().map(|(id, text)| (word(text), json!(id))).collect();
-        let special = |text: &str| {
-            let id = vocabulary.get(text).ok_or_else(|| format!("the vocabulary has no {text}"))?;
-            Ok::<_, String>(json!({"id": text, "ids": [id], "tokens": [text]}))
-        };
-        let (cls, sep) = (special("[CLS]")?, special("[SEP]")?);
-        let added = |text: &&str| {
-            let id = vocabulary.get(*text)?;
-            Some(json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
-                "normalized": false, "special": true}))
-        };
-        let added: Vec<Value> = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"].iter().filter_map(added).collect();
-        let part = |id: &str, kind: u32| json!({"Sequence": {"id": id, "type_id": kind}});
-        let mark = |id: &str, kind: u32| json!({"SpecialToken": {"id": id, "type_id": kind}});
-        let (begin, end, other) = (mark("[CLS]", 0), mark("[SEP]", 0), mark("[SEP]", 1));
-        Self::new(
-            json!({
-                "version": "1.0",
-                "added_tokens": added,
-                "normalizer": {"type": "BertNormalizer", "clean_text": true, "handle_chinese_chars": true,
-                    "strip_accents": null, "lowercase": true},
-                "pre_tokenizer": {"type": "BertPreTokenizer"},
-                "post_processor": {"type": "TemplateProcessing",
-                    "single": [begin, part("A", 0), end],
-                    "pair": [begin, part("A", 0), end, part("B", 1), other],
-                    "special_tokens": {"[CLS]": cls, "[SEP]": sep}},
-                "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
-                    "max_input_chars_per_word": 100, "vocab": vocabulary},
-            }),
-            false,
-        )
+        Self::new(gguf::read(metadata)?, false)
     }
 
-    fn new(json: Value, lower_case: bool) -> Result<Self, String> {
-        let wrong = |error: &dyn std::fmt::Display| format!("its tokenizer cannot be used: {error}");
-        let mut tokenizer: Tokenizer = serde_json::from_value(json).map_err(|error| wrong(&error))?;
+    fn new(mut tokenizer: Tokenizer, lower_case: bool) -> Result<Self, String> {
         tokenizer.with_truncation(None).map_err(|error| wrong(&error))?;
         tokenizer.with_padding(None);
         let bare = tokenizer.encode_fast("a", false).map_err(|error| wrong(&error))?;

@@ -39,13 +39,15 @@ fn fill(header: &Header, info: &mut ModelInfo) {
     if let Some(owner) = text("general.organization").or_else(|| text("general.author")) {
         info.owned_by = owner;
     }
-    if EMBEDDERS.contains(&name) {
-        info.kind = Kind::Embedding;
-        info.embedding_dimensions = small("embedding_length");
+    let pools = metadata.whole(&format!("{name}.pooling_type")).is_some_and(|kind| kind > 0);
+    if EMBEDDERS.contains(&name) || pools {
+        let judge = embedding::gguf_judges(metadata);
+        info.kind = if judge { Kind::Reranker } else { Kind::Embedding };
+        info.embedding_dimensions = small("embedding_length").filter(|_| !judge);
         match embedding::check_gguf(header, &info.id) {
             Ok(facts) => {
                 info.context_window = u32::try_from(facts.limit).ok();
-                info.embedding_dimensions = u32::try_from(facts.dimensions).ok();
+                info.embedding_dimensions = u32::try_from(facts.dimensions).ok().filter(|_| !judge);
             }
             Err(problem) => info.problem = Some(problem),
         }

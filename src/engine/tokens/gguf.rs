@@ -42,14 +42,21 @@ pub fn check(metadata: &Metadata) -> Result<Kind, String> {
 }
 
 /// The file's tokens and what kind of token each is.
-struct Table<'a> {
-    metadata: &'a Metadata,
-    texts: &'a [String],
+pub struct Table<'a> {
+    pub metadata: &'a Metadata,
+    pub texts: &'a [String],
     kinds: Vec<i64>,
     template: &'a str,
 }
 
-impl Table<'_> {
+impl<'a> Table<'a> {
+    /// `template` tells which tokens are its own.
+    pub fn new(metadata: &'a Metadata, template: &'a str) -> Result<Self, String> {
+        let texts = metadata.texts("tokenizer.ggml.tokens").ok_or("the file has no tokenizer.ggml.tokens")?;
+        let kinds = metadata.numbers("tokenizer.ggml.token_type").unwrap_or_default();
+        Ok(Self { metadata, texts, kinds, template })
+    }
+
     fn is(&self, id: usize, kind: i64) -> bool {
         self.kinds.get(id) == Some(&kind)
     }
@@ -59,7 +66,7 @@ impl Table<'_> {
         self.is(id, CONTROL) || self.is(id, USER_DEFINED) && privileged(text, self.template)
     }
 
-    fn each(&self) -> impl Iterator<Item = (usize, &String)> {
+    pub fn each(&self) -> impl Iterator<Item = (usize, &String)> {
         self.texts.iter().enumerate()
     }
 
@@ -72,9 +79,45 @@ impl Table<'_> {
         self.of(USER_DEFINED).filter(|(id, text)| !self.special(*id, text) && !text.is_empty())
     }
 
-    fn id(&self, key: &str) -> Option<u32> {
+    /// Tokens that texts do not come to by themselves.
+    pub fn named(&self) -> impl Iterator<Item = (usize, &String)> {
+        let named = |(id, text): &(usize, &String)| {
+            !text.is_empty() && [UNKNOWN, CONTROL, USER_DEFINED].iter().any(|kind| self.is(*id, *kind))
+        };
+        self.each().filter(named)
+    }
+
+    /// The token whose id stands under this key.
+    pub fn id(&self, key: &str) -> Option<u32> {
         let id = self.metadata.whole(key).and_then(|id| u32::try_from(id).ok());
         id.filter(|&id| (id as usize) < self.texts.len())
+    }
+
+    /// A number for each token.
+    pub fn scores(&self) -> Result<Vec<f32>, String> {
+        let array = match self.metadata.get("tokenizer.ggml.scores") {
+            Some(Value::Array(array)) => Array::numbers(array),
+            _ => None,
+        };
+        let array = array.ok_or("the file has no tokenizer.ggml.scores")?;
+        let scores = array.map(|score| match score {
+            Value::Float(score) => Some(score as f32),
+            _ => None,
+        });
+        match scores.collect::<Option<Vec<_>>>() {
+            Some(scores) if scores.len() == self.texts.len() => Ok(scores),
+            _ => Err("tokenizer.ggml.scores has not one number a token".to_owned()),
+        }
+    }
+
+    /// Byte-level BPE as a whole, which finds special tokens in texts, too.
+    pub fn whole(&self) -> Result<Tokenizer, String> {
+        let name = self.metadata.text("tokenizer.ggml.pre").unwrap_or("default");
+        let mut tokenizer = merges(self, pretokenizer::find(name)?, |_, _| true)?;
+        let special = self.each().filter(|(id, text)| self.special(*id, text) && !text.is_empty());
+        let special = special.map(|(_, text)| AddedToken::from(text.clone(), true).normalized(false));
+        tokenizer.add_special_tokens(special.collect::<Vec<_>>()).map_err(|error| error.to_string())?;
+        Ok(tokenizer)
     }
 
     /// Phi-3's special tokens swallow the whitespace after them, which its files do not say; the
@@ -92,12 +135,10 @@ impl Tokens {
     /// are its own.
     pub fn of_gguf(metadata: &Metadata, rows: usize, template: &str) -> Result<Self, String> {
         let kind = check(metadata)?;
-        let texts = metadata.texts("tokenizer.ggml.tokens").ok_or("the file has no tokenizer.ggml.tokens")?;
-        if texts.is_empty() || texts.len() > rows {
-            return Err(format!("the tokenizer has {} tokens, the model {rows}", texts.len()));
+        let table = Table::new(metadata, template)?;
+        if table.texts.is_empty() || table.texts.len() > rows {
+            return Err(format!("the tokenizer has {} tokens, the model {rows}", table.texts.len()));
         }
-        let kinds = metadata.numbers("tokenizer.ggml.token_type").unwrap_or_default();
-        let table = Table { metadata, texts, kinds, template };
         let specials = table.each().filter(|(id, text)| table.special(*id, text) && !text.is_empty());
         let specials = specials.map(|(id, text)| Special {
             text: text.clone(),
@@ -107,7 +148,10 @@ impl Tokens {
         });
         let specials = Specials::new(specials.collect())?;
         let (encoder, bos, eos, add_bos) = match kind {
-            Kind::Merges(cut) => (merges(&table, cut)?, None, None, cut.add_bos),
+            Kind::Merges(cut) => {
+                let tokenizer = Box::new(merges(&table, cut, |id, text| !table.special(id, text))?);
+                (Encoder::Merges { tokenizer, inside: None }, None, None, cut.add_bos)
+            }
             Kind::Pieces => (pieces(&table)?, Some(1), Some(2), true),
         };
         let eos = table.id("tokenizer.ggml.eos_token_id").or(eos);
@@ -136,14 +180,15 @@ fn bytes(table: &Table<'_>, kind: Kind, id: usize, text: &str) -> Vec<u8> {
     }
 }
 
-fn merges(table: &Table<'_>, cut: &Cut) -> Result<Encoder, String> {
+/// Of the tokens that `keep` says.
+fn merges(table: &Table<'_>, cut: &Cut, keep: impl Fn(usize, &str) -> bool) -> Result<Tokenizer, String> {
     let merges = table.metadata.texts("tokenizer.ggml.merges").ok_or("the file has no tokenizer.ggml.merges")?;
     let merges = merges.iter().map(|merge| match merge.split_once(' ') {
         Some((left, right)) => Ok((left.to_owned(), right.to_owned())),
         None => Err(format!("the merge '{merge}' has no two halves")),
     });
     let merges = merges.collect::<Result<Vec<_>, _>>()?;
-    let vocabulary = table.each().filter(|(id, text)| !table.special(*id, text));
+    let vocabulary = table.each().filter(|(id, text)| keep(*id, text));
     let vocabulary: Vocab = vocabulary.map(|(id, text)| (text.clone(), id as u32)).collect();
     let wrong = |error: tokenizers::Error| format!("the tokenizer cannot be built: {error}");
     let bpe = BPE::builder().vocab_and_merges(vocabulary, merges).ignore_merges(cut.ignore_merges);
@@ -151,11 +196,11 @@ fn merges(table: &Table<'_>, cut: &Cut) -> Result<Encoder, String> {
     tokenizer.with_pre_tokenizer(Some(cut.build().map_err(wrong)?));
     let defined = table.defined().map(|(_, text)| AddedToken::from(text.clone(), false).normalized(false));
     tokenizer.add_tokens(defined.collect::<Vec<_>>()).map_err(wrong)?;
-    Ok(Encoder::Merges { tokenizer: Box::new(tokenizer), inside: None })
+    Ok(tokenizer)
 }
 
 fn pieces(table: &Table<'_>) -> Result<Encoder, String> {
-    let scores = scores(table)?;
+    let scores = table.scores()?;
     let ordinary = |id: usize| ![UNKNOWN, CONTROL, USER_DEFINED, BYTE].iter().any(|kind| table.is(id, *kind));
     let normal = table.each().zip(scores).filter(|((id, _), _)| ordinary(*id));
     let normal: HashMap<_, _> = normal.map(|((id, text), score)| (text.clone(), (id as u32, score))).collect();
@@ -164,20 +209,4 @@ fn pieces(table: &Table<'_>) -> Result<Encoder, String> {
     let unknown = table.id("tokenizer.ggml.unknown_token_id").or(Some(0));
     let prefix = table.metadata.flag("tokenizer.ggml.add_space_prefix").unwrap_or(true);
     Pieces::new(normal, defined, bytes, unknown, prefix).map(|pieces| Encoder::Pieces(Box::new(pieces)))
-}
-
-fn scores(table: &Table<'_>) -> Result<Vec<f32>, String> {
-    let array = match table.metadata.get("tokenizer.ggml.scores") {
-        Some(Value::Array(array)) => Array::numbers(array),
-        _ => None,
-    };
-    let array = array.ok_or("the file has no tokenizer.ggml.scores")?;
-    let scores = array.map(|score| match score {
-        Value::Float(score) => Some(score as f32),
-        _ => None,
-    });
-    match scores.collect::<Option<Vec<_>>>() {
-        Some(scores) if scores.len() == table.texts.len() => Ok(scores),
-        _ => Err("tokenizer.ggml.scores has not one number a token".to_owned()),
-    }
 }

@@ -14,7 +14,7 @@ use std::collections::HashSet;
 use tokenizers::Tokenizer;
 
 use super::specials::{Part, Specials};
-pub(super) use gguf::check;
+pub(super) use gguf::{Table, check};
 pub(super) use hub::Hub;
 
 /// Control tokens that end an answer, whatever the file names as its end of sequence.

@@ -42,8 +42,8 @@ pub fn check(config: &Value, sizes: &Sizes) -> std::result::Result<(), ModelErro
 }
 
 impl Head {
+    /// `config`: the `config.json`, which only ModernBERT's head needs.
     pub(super) fn load(loader: &Loader<'_>, config: &Value, sizes: &Sizes) -> std::result::Result<Self, ModelError> {
-        check(config, sizes)?;
         let Sizes { width, epsilon, family, .. } = *sizes;
         let linear = |stem: &str, rows| loader.linear(&[Candidate::whole(stem.to_owned(), rows)], rows, width, false);
         let modern = family == Family::Modern;

@@ -12,7 +12,7 @@ mod sizes;
 use std::sync::Arc;
 
 use candle_core::Result;
-use outpost_kernels::{Kind, Shape};
+use outpost_kernels::{Kind, Shape, attend_bytes};
 use serde_json::Value;
 
 use super::ModelError;
@@ -182,7 +182,7 @@ impl Encoder {
         }
         pass.arena.write(pool, 0, &pass.written, &scratch.k, &scratch.v)?;
         let Scratch { q, mixed, .. } = &mut *scratch;
-        let (shape, spans) = (self.shape(turning.and_then(|(_, turning)| turning.window)), pass.spans());
+        let (shape, spans) = (shape(&self.sizes, turning.and_then(|(_, turning)| turning.window)), pass.spans());
         attention::over(pool, &pass.arena, 0, &shape, &spans, room(q, len), room(mixed, len))?;
         layer.finish(pool, m, &mut pass.stream, &mut scratch)?;
         pass.layer += 1;
@@ -196,22 +196,26 @@ impl Encoder {
         Ok(true)
     }
 
-    fn shape(&self, window: Option<usize>) -> Shape {
-        let Sizes { width, heads, .. } = self.sizes;
-        let scale = ((width / heads) as f32).sqrt().recip();
-        Shape { heads, kv_heads: heads, width: width / heads, scale, causal: false, window, soft_cap: None }
-    }
-
     /// An upper bound of the bytes that passes take with so many tokens in all, in so many texts, beside the
     /// shared scratch.
-    pub fn pass_bytes(sizes: &Sizes, tokens: usize, texts: usize) -> u64 {
+    pub fn pass_bytes(sizes: &Sizes, tokens: usize, texts: usize, threads: usize) -> u64 {
         let Sizes { width, inner, heads, .. } = *sizes;
         let kept = tokens + texts * super::kv::BLOCK;
-        // The stream, keys and values; the scratch of one layer, and numbers made ready for products.
-        let floats =
-            tokens * (2 * width + 7 * width + 2 * inner + width.max(inner)) + 2 * kept * width + kept * width / heads;
-        (floats * size_of::<f32>()) as u64
+        let turnings = if let Positions::Rotary { turnings, .. } = &sizes.positions { turnings.len() } else { 0 };
+        // The stream, keys and values, angles; the scratch of one layer, and numbers made ready for products.
+        let floats = tokens * (2 * width + 7 * width + 2 * inner + width.max(inner) + turnings * width / heads)
+            + 2 * kept * width
+            + kept * width / heads;
+        let attention = attend_bytes(threads, &shape(sizes, None), tokens, tokens.min(sizes.context));
+        (floats * size_of::<f32>() + attention) as u64
     }
+}
+
+/// What attention is like in a layer with such a window.
+fn shape(sizes: &Sizes, window: Option<usize>) -> Shape {
+    let Sizes { width, heads, .. } = *sizes;
+    let scale = ((width / heads) as f32).sqrt().recip();
+    Shape { heads, kv_heads: heads, width: width / heads, scale, causal: false, window, soft_cap: None }
 }
 
 impl Pass {

@@ -1,0 +1,66 @@
+//! `cargo bench --bench embed -- MODEL [--models FOLDER] [--threads N] [--precision KIND]`: the engine without a
+//! server, for `benches/peers/embed.py --in-process`, whose peers have none either. Reads a line a run, a JSON list
+//! of batches of texts, and answers with a line: how long all took, and the vectors of the last batch.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    clippy::print_stdout,
+    reason = "a measurement, not the program"
+)]
+
+use std::io::{BufRead, stdin};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::Parser;
+use outpost::app::Machine;
+use outpost::engine::{Engine, InputType, Kind, Precision, Precisions, Settings};
+
+/// Bytes for the model and its passes.
+const MEMORY: u64 = 8 << 30;
+
+#[derive(Parser)]
+struct Args {
+    model: String,
+    #[arg(long, default_value = "models")]
+    models: PathBuf,
+    #[arg(long, default_value_t = 2)]
+    threads: usize,
+    #[arg(long, default_value = "f32", value_parser = precision)]
+    precision: Precision,
+    /// Cargo says so.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn precision(name: &str) -> Result<Precision, String> {
+    match name {
+        "f32" => Ok(Precision::Full),
+        "bf16" => Ok(Precision::Bf16),
+        "int8" => Ok(Precision::Int8),
+        _ => Err("f32, bf16 or int8".to_owned()),
+    }
+}
+
+fn main() {
+    let args = Args::parse();
+    let mut settings = Settings::new(args.models, MEMORY);
+    settings.threads = args.threads;
+    settings.precisions = Precisions { usual: args.precision, ..Precisions::default() };
+    let engine = Engine::start(settings, Arc::new(Machine::default())).expect("a thread");
+    let model = engine.models().load_encoder(&args.model, Kind::Embedding).expect("a model");
+    let vectors = |texts: &[String]| {
+        let texts = texts.iter().map(|text| model.encode(text, InputType::Unsaid).expect("tokens")).collect();
+        let receiver = engine.embed(&model, 1, texts).expect("a place in the queue");
+        receiver.blocking_recv().expect("an answer").expect("vectors")
+    };
+    println!("ready");
+    for line in stdin().lock().lines() {
+        let batches: Vec<Vec<String>> = serde_json::from_str(&line.expect("a line")).expect("batches of texts");
+        let began = Instant::now();
+        let found = batches.iter().map(|texts| vectors(texts)).last();
+        let took = began.elapsed().as_secs_f64();
+        println!("{}", serde_json::json!({ "took": took, "vectors": found }));
+    }
+}

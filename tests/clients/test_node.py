@@ -1,0 +1,15 @@
+"""The openai package of Node against the same server: `node/openai.test.mjs`."""
+
+import os
+import subprocess
+from pathlib import Path
+
+NODE = Path(__file__).with_name("node")
+
+
+def test_the_openai_package_of_node(server):
+    assert (NODE / "node_modules/openai").is_dir(), f"run npm install --no-package-lock --prefix {NODE}"
+    more = {"OUTPOST_URL": server.url, "OUTPOST_KEY": server.admin_key}
+    more |= {"OUTPOST_CHAT": server.chat_model, "OUTPOST_EMBED": server.embed_model}
+    found = subprocess.run(["node", "--test"], cwd=NODE, env=os.environ | more, capture_output=True, text=True, timeout=300)
+    assert found.returncode == 0, found.stdout + found.stderr
