@@ -59,7 +59,10 @@ fn main() {
     for line in stdin().lock().lines() {
         let batches: Vec<Vec<String>> = serde_json::from_str(&line.expect("a line")).expect("batches of texts");
         let began = Instant::now();
-        let found = batches.iter().map(|texts| vectors(texts)).last();
+        let mut found = Vec::new();
+        for texts in &batches {
+            found = vectors(texts);
+        }
         let took = began.elapsed().as_secs_f64();
         println!("{}", serde_json::json!({ "took": took, "vectors": found }));
     }
