@@ -4,6 +4,8 @@
 //! A step takes a ragged batch: rows of different lengths and positions share each weight read,
 //! and only attention looks at them one by one. Tensor names mirror the checkpoint's.
 
+mod reading;
+
 use std::sync::Arc;
 
 use candle_core::Result;
@@ -13,12 +15,13 @@ use super::ModelError;
 use super::attention::{self, Span};
 use super::block::Block;
 use super::hyper::{Hyper, Layer};
-use super::kv::{BlockId, KvArena, KvCache, KvShape, KvType};
+use super::kv::{BlockId, KvArena, KvCache, KvShape, KvType, Place};
 use super::linear::Linear;
 use super::norm::Norm;
 use super::rope::{Angles, Rope};
 use super::scratch::{Cpu, Scratch, room};
 use super::weights::{Decoder, Loader};
+pub use reading::{Reading, reading_bytes};
 
 /// One sequence's part of a step: its next tokens, where they stand, and where its past is.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +81,7 @@ impl Llama {
         Self::of(loader, source.hyper()?, cpu)
     }
 
-    /// A decoder that only [`Self::hidden`] is asked of: it has no output of its own. Weights of projections are
+    /// A decoder that only reads ([`Self::read`]): it has no output of its own. Weights of projections are
     /// rounded to `precision`.
     pub fn load_headless(
         source: &dyn Decoder,
@@ -147,56 +150,66 @@ impl Llama {
         self.logits(m, &mut scratch, counts)
     }
 
-    /// The same without the last step: the normed vectors that logits would be made of, `[wanted, width]`.
-    pub fn hidden(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Vec<f32>> {
-        let mut scratch = self.cpu.scratch();
-        let (m, _) = self.blocks(rows, arena, &mut scratch)?;
-        let mut normed = vec![0.; m * self.hyper.width];
-        self.norm(m, &mut scratch, &mut normed);
-        Ok(normed)
-    }
-
     /// All blocks: how many vectors are left in the scratch, and how many of each row.
     fn blocks(&self, rows: &[Row<'_>], arena: &mut KvArena, scratch: &mut Scratch) -> Result<(usize, Vec<usize>)> {
-        let mut spans = Vec::with_capacity(rows.len());
-        let mut offset = 0;
-        for row in rows {
-            self.check(row)?;
-            let Row { tokens, start, blocks, .. } = *row;
-            spans.push(Span { offset, count: tokens.len(), start, blocks });
+        let (mut spans, mut offset) = (Vec::with_capacity(rows.len()), 0);
+        for Row { tokens, start, blocks, .. } in rows {
+            self.check(tokens)?;
+            spans.push(Span { offset, count: tokens.len(), start: *start, blocks });
             offset += tokens.len();
         }
-        let positions = || {
-            let places = rows.iter().zip(&spans).map(|(row, span)| (span.start..span.start + span.count, row.long));
-            places.flat_map(|(range, long)| range.map(move |position| (position, long)))
-        };
-        let angles: Vec<Angles> = self.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();
+        let (wanted, counts) = wanted(rows, &spans);
+        let long: Vec<bool> = rows.iter().map(|row| row.long).collect();
+        let step = Step::new(self, spans, &long)?;
         let tokens: Vec<u32> = rows.iter().flat_map(|row| row.tokens).copied().collect();
-        let (places, (wanted, counts)) = (attention::places(&spans)?, wanted(rows, &spans));
-        let (pool, mut m) = (self.cpu.pool(), tokens.len());
-        let x = room(&mut scratch.x, m * self.hyper.width);
-        self.token_embd.embedding(&tokens, x)?;
+        self.embed(&tokens, room(&mut scratch.x, offset * self.hyper.width))?;
+        // Nothing to add yet.
+        room(&mut scratch.y, offset * self.hyper.width).fill(0.);
+        let mut m = offset;
+        for index in 0..self.blocks.len() {
+            let wanted = (index + 1 == self.blocks.len()).then_some(wanted.as_slice());
+            m = self.through((index, index), m, &step, wanted, arena, scratch)?;
+        }
+        Ok((m, counts))
+    }
+
+    /// The vectors that tokens begin with; `x`: `[tokens, width]`.
+    fn embed(&self, tokens: &[u32], x: &mut [f32]) -> Result<()> {
+        self.token_embd.embedding(tokens, x)?;
         if self.hyper.embedding_scale != 1. {
             x.iter_mut().for_each(|x| *x *= self.hyper.embedding_scale);
         }
-        // Nothing to add yet.
-        room(&mut scratch.y, m * self.hyper.width).fill(0.);
-        for (index, (block, layer)) in self.blocks.iter().zip(&self.hyper.layers).enumerate() {
-            block.project(pool, m, scratch)?;
-            self.rotate(m, scratch, layer, &angles);
-            arena.write(pool, index, &places, &scratch.k, &scratch.v)?;
-            self.attend(m, scratch, (index, layer), &spans, arena)?;
-            if index + 1 == self.blocks.len() {
-                // Nobody asks what follows the other tokens.
-                m = wanted.len();
-                gather(&mut scratch.x, self.hyper.width, &wanted);
-                gather(&mut scratch.mixed, self.hyper.heads * self.hyper.head_width, &wanted);
-            }
-            if m > 0 {
-                block.finish(pool, m, scratch)?;
-            }
+        Ok(())
+    }
+
+    /// One block, whose keys and values are in a layer of the arena, over `m` rows of the scratch: how many it has
+    /// left there. Of `wanted` ones, named upwards, attention alone needs the others.
+    fn through(
+        &self,
+        (index, kept): (usize, usize),
+        m: usize,
+        step: &Step<'_>,
+        wanted: Option<&[usize]>,
+        arena: &mut KvArena,
+        scratch: &mut Scratch,
+    ) -> Result<usize> {
+        let (Some(block), Some(layer)) = (self.blocks.get(index), self.hyper.layers.get(index)) else {
+            candle_core::bail!("there is no block {index}");
+        };
+        let pool = self.cpu.pool();
+        block.project(pool, m, scratch)?;
+        self.rotate(m, scratch, layer, &step.angles);
+        arena.write(pool, kept, &step.places, &scratch.k, &scratch.v)?;
+        self.attend(m, scratch, (kept, layer), &step.spans, arena)?;
+        let m = wanted.map_or(m, <[usize]>::len);
+        if let Some(wanted) = wanted {
+            gather(&mut scratch.x, self.hyper.width, wanted);
+            gather(&mut scratch.mixed, self.hyper.heads * self.hyper.head_width, wanted);
         }
-        Ok((m, counts))
+        if m > 0 {
+            block.finish(pool, m, scratch)?;
+        }
+        Ok(m)
     }
 
     /// The norm after the last block, of the `m` vectors that it left.
@@ -212,11 +225,11 @@ impl Llama {
         self.cpu.scratch().logits = logits.numbers;
     }
 
-    fn check(&self, row: &Row<'_>) -> Result<()> {
-        if row.tokens.is_empty() {
+    fn check(&self, tokens: &[u32]) -> Result<()> {
+        if tokens.is_empty() {
             candle_core::bail!("a row without tokens");
         }
-        match row.tokens.iter().find(|&&id| id as usize >= self.hyper.vocabulary) {
+        match tokens.iter().find(|&&id| id as usize >= self.hyper.vocabulary) {
             Some(id) => candle_core::bail!("token {id} is not in the vocabulary of {}", self.hyper.vocabulary),
             None => Ok(()),
         }
@@ -263,6 +276,25 @@ impl Llama {
         let (Scratch { q, mixed, .. }, len) = (scratch, m * self.hyper.heads * self.hyper.head_width);
         let shape = attention::shape(&self.hyper, layer.window);
         attention::over(self.cpu.pool(), arena, index, &shape, spans, room(q, len), room(mixed, len))
+    }
+}
+
+/// What all blocks need to know of a step.
+struct Step<'a> {
+    spans: Vec<Span<'a>>,
+    places: Vec<Place>,
+    angles: Vec<Angles>,
+}
+
+impl<'a> Step<'a> {
+    /// `long`: of each span, whether its sequence is a long one.
+    fn new(model: &Llama, spans: Vec<Span<'a>>, long: &[bool]) -> Result<Self> {
+        let positions = || {
+            let places = spans.iter().zip(long).map(|(span, long)| (span.start..span.start + span.count, *long));
+            places.flat_map(|(range, long)| range.map(move |position| (position, long)))
+        };
+        let angles = model.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();
+        Ok(Self { places: attention::places(&spans)?, spans, angles })
     }
 }
 

@@ -10,12 +10,8 @@ use crate::engine::checkpoint::Checkpoint;
 use crate::models::ModelError;
 use crate::models::encoder::{self, Encoder, Head, Sizes, Tokenized};
 use crate::models::hyper::Hyper;
-use crate::models::kv::{BlockId, KvArena, KvType, blocks_for};
-use crate::models::llama::{Llama, Row, Wanted};
-use crate::models::scratch::{Cpu, Largest, scratch_bytes};
-
-/// Tokens of a decoder that are computed at a time.
-const CHUNK: usize = 128;
+use crate::models::llama::{Llama, Reading, reading_bytes};
+use crate::models::scratch::Cpu;
 
 /// What a model's files tell of its network.
 #[derive(Clone, Debug)]
@@ -33,21 +29,6 @@ pub(super) enum Network {
 pub(in crate::engine) enum Pass {
     Encoder(encoder::Pass),
     Decoder(Reading),
-}
-
-/// A batch that a decoder reads, some tokens at a time.
-pub(in crate::engine) struct Reading {
-    texts: Vec<Text>,
-    arena: KvArena,
-}
-
-struct Text {
-    ids: Vec<u32>,
-    blocks: Vec<BlockId>,
-    /// So many were read.
-    read: usize,
-    /// The last token's, `[width]`, when all were.
-    vector: Vec<f32>,
 }
 
 impl Outline {
@@ -77,11 +58,7 @@ impl Outline {
     pub fn pass_bytes(&self, tokens: usize, texts: usize, threads: usize) -> u64 {
         match self {
             Self::Encoder(sizes) => Encoder::pass_bytes(sizes, tokens, texts, threads),
-            Self::Decoder(hyper) => {
-                let step = Largest { tokens: CHUNK, rows: CHUNK, logits: 0, threads };
-                let block = Llama::shape(hyper, KvType::F16).block_bytes();
-                scratch_bytes(hyper, &step) + (blocks_for(tokens) + texts) as u64 * block
-            }
+            Self::Decoder(hyper) => reading_bytes(hyper, tokens, texts, threads),
         }
     }
 }
@@ -106,16 +83,8 @@ impl Network {
         match self {
             Self::Encoder(encoder, _) => encoder.begin(texts).map(Pass::Encoder),
             Self::Decoder(network) => {
-                let mut arena = KvArena::new(network.kv_shape(KvType::F16));
-                let mut next = 0;
-                let text = |text: &&Tokenized| {
-                    let first = next;
-                    next += blocks_for(text.ids.len()) as BlockId;
-                    Text { ids: text.ids.clone(), blocks: (first..next).collect(), read: 0, vector: Vec::new() }
-                };
-                let texts = texts.iter().map(text).collect();
-                (0..next).for_each(|id| arena.ensure(id));
-                Ok(Pass::Decoder(Reading { texts, arena }))
+                let texts: Vec<&[u32]> = texts.iter().map(|text| text.ids.as_slice()).collect();
+                network.read(&texts).map(Pass::Decoder)
             }
         }
     }
@@ -124,7 +93,7 @@ impl Network {
     pub fn advance(&self, pass: &mut Pass) -> Result<bool> {
         match (self, pass) {
             (Self::Encoder(encoder, _), Pass::Encoder(pass)) => encoder.advance(pass),
-            (Self::Decoder(network), Pass::Decoder(reading)) => reading.advance(network),
+            (Self::Decoder(network), Pass::Decoder(reading)) => network.advance(reading),
             _ => candle_core::bail!("a batch of another network"),
         }
     }
@@ -140,43 +109,10 @@ impl Network {
                 };
                 pass.vectors(width).map(one).collect()
             }
-            (_, Pass::Decoder(reading)) => Ok(reading.texts.iter().map(|text| pool(&text.vector)).collect()),
+            (Self::Decoder(network), Pass::Decoder(reading)) => {
+                Ok(network.last(reading).iter().map(|vector| pool(vector)).collect())
+            }
             _ => candle_core::bail!("a batch of another network"),
         }
-    }
-}
-
-impl Reading {
-    /// Reads the next tokens, of as many texts as it takes.
-    fn advance(&mut self, network: &Llama) -> Result<bool> {
-        let (mut rows, mut taken, mut left) = (Vec::new(), Vec::new(), CHUNK);
-        for (index, text) in self.texts.iter().enumerate() {
-            let count = left.min(text.ids.len() - text.read);
-            let Some(tokens) = text.ids.get(text.read..text.read + count).filter(|tokens| !tokens.is_empty()) else {
-                continue;
-            };
-            let last = text.read + count == text.ids.len();
-            let logits = if last { Wanted::Last } else { Wanted::Nothing };
-            rows.push(Row {
-                tokens,
-                start: text.read,
-                blocks: &text.blocks,
-                logits,
-                long: network.is_long(text.ids.len()),
-            });
-            taken.push((index, count, last));
-            left -= count;
-        }
-        let vectors = network.hidden(&rows, &mut self.arena)?;
-        let mut vectors = vectors.chunks_exact(network.hyper().width);
-        for (index, count, last) in taken {
-            if let Some(text) = self.texts.get_mut(index) {
-                text.read += count;
-                if last {
-                    text.vector = vectors.next().unwrap_or_default().to_vec();
-                }
-            }
-        }
-        Ok(self.texts.iter().all(|text| text.read == text.ids.len()))
     }
 }

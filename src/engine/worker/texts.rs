@@ -1,5 +1,5 @@
 //! The worker's half of embedding: a batch goes layer by layer, so that answers being generated wait for one
-//! layer at most, of a decoder for a piece of text.
+//! layer at most, of a decoder for a piece of the texts in it.
 
 use std::sync::Arc;
 use std::time::Duration;
