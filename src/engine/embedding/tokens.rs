@@ -18,7 +18,7 @@ pub(super) struct TextTokens {
     behind: Vec<u32>,
 }
 
-fn wrong(error: &dyn std::fmt::Display) -> String {
+fn wrong(error: impl std::fmt::Display) -> String {
     format!("its tokenizer cannot be used: {error}")
 }
 
@@ -29,7 +29,7 @@ impl TextTokens {
             return Err("the folder has no tokenizer.json".to_owned());
         }
         let json = read_json(&path).map_err(|error| error.to_string())?;
-        Self::new(serde_json::from_value(json).map_err(|error| wrong(&error))?, lower_case)
+        Self::new(serde_json::from_value(json).map_err(wrong)?, lower_case)
     }
 
     pub fn of_gguf(metadata: &Metadata) -> Result<Self, String> {
@@ -37,13 +37,13 @@ impl TextTokens {
     }
 
     fn new(mut tokenizer: Tokenizer, lower_case: bool) -> Result<Self, String> {
-        tokenizer.with_truncation(None).map_err(|error| wrong(&error))?;
+        tokenizer.with_truncation(None).map_err(wrong)?;
         tokenizer.with_padding(None);
-        let bare = tokenizer.encode_fast("a", false).map_err(|error| wrong(&error))?;
-        let whole = tokenizer.encode_fast("a", true).map_err(|error| wrong(&error))?;
+        let bare = tokenizer.encode_fast("a", false).map_err(wrong)?;
+        let whole = tokenizer.encode_fast("a", true).map_err(wrong)?;
         let (bare, whole) = (bare.get_ids(), whole.get_ids());
         let at = whole.windows(bare.len().max(1)).position(|part| part == bare);
-        let at = at.ok_or_else(|| wrong(&"it does not keep texts in what it makes of them"))?;
+        let at = at.ok_or_else(|| wrong("it does not keep texts in what it makes of them"))?;
         let (before, behind) = (whole.get(..at), whole.get(at + bare.len()..));
         let (before, behind) = (before.unwrap_or_default().to_vec(), behind.unwrap_or_default().to_vec());
         Ok(Self { tokenizer, lower_case, before, behind })

@@ -8,6 +8,7 @@ use tokenizers::normalizers::NFC;
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{PostProcessorWrapper, Tokenizer};
 
+use super::wrong;
 use crate::engine::tokens::{self, Table};
 use crate::models::gguf::Metadata;
 
@@ -28,10 +29,6 @@ pub fn read(metadata: &Metadata) -> Result<Tokenizer, String> {
         Some("t5") => unigrams(&table),
         _ => merges(&table),
     }
-}
-
-fn wrong(error: impl std::fmt::Display) -> String {
-    format!("its tokenizer cannot be used: {error}")
 }
 
 /// What stands around single texts and pairs of them, in the words of the `tokenizers` crate: the first text is
