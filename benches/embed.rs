@@ -15,7 +15,8 @@ use std::time::Instant;
 
 use clap::Parser;
 use outpost::app::Machine;
-use outpost::engine::{Engine, InputType, Kind, Precision, Precisions, Settings};
+use outpost::config::Precision;
+use outpost::engine::{Engine, InputType, Kind, Precisions, Settings};
 
 /// Bytes for the model and its passes.
 const MEMORY: u64 = 8 << 30;
@@ -27,27 +28,18 @@ struct Args {
     models: PathBuf,
     #[arg(long, default_value_t = 2)]
     threads: usize,
-    #[arg(long, default_value = "f32", value_parser = precision)]
+    #[arg(long, default_value = "f32")]
     precision: Precision,
     /// Cargo says so.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-fn precision(name: &str) -> Result<Precision, String> {
-    match name {
-        "f32" => Ok(Precision::Full),
-        "bf16" => Ok(Precision::Bf16),
-        "int8" => Ok(Precision::Int8),
-        _ => Err("f32, bf16 or int8".to_owned()),
-    }
-}
-
 fn main() {
     let args = Args::parse();
     let mut settings = Settings::new(args.models, MEMORY);
     settings.threads = args.threads;
-    settings.precisions = Precisions { usual: args.precision, ..Precisions::default() };
+    settings.precisions = Precisions { usual: args.precision.into(), ..Precisions::default() };
     let engine = Engine::start(settings, Arc::new(Machine::default())).expect("a thread");
     let model = engine.models().load_encoder(&args.model, Kind::Embedding).expect("a model");
     let vectors = |texts: &[String]| {

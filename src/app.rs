@@ -202,14 +202,19 @@ fn engine_settings(config: &Config) -> engine::Settings {
     }
 }
 
-/// The last of `auto` and `none` holds for the models that are not named.
+impl From<Precision> for engine::Precision {
+    fn from(precision: Precision) -> Self {
+        match precision {
+            Precision::F32 => Self::Full,
+            Precision::Bf16 => Self::Bf16,
+            Precision::Int8 => Self::Int8,
+        }
+    }
+}
+
 fn precisions(choices: &[ModelPrecision]) -> engine::Precisions {
     choices.iter().fold(engine::Precisions::default(), |mut precisions, choice| {
-        let precision = match choice.precision {
-            Precision::F32 => engine::Precision::Full,
-            Precision::Bf16 => engine::Precision::Bf16,
-            Precision::Int8 => engine::Precision::Int8,
-        };
+        let precision = choice.precision.into();
         match &choice.model {
             None => precisions.usual = precision,
             Some(model) => drop(precisions.models.insert(model.clone(), precision)),
@@ -218,6 +223,7 @@ fn precisions(choices: &[ModelPrecision]) -> engine::Precisions {
     })
 }
 
+/// The last of `auto` and `none` holds for the models that are not named.
 fn drafts(choices: &[DraftModel]) -> engine::Drafts {
     choices.iter().fold(engine::Drafts::default(), |mut drafts, choice| {
         match choice {

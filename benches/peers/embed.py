@@ -5,11 +5,11 @@
     /tmp/peer/bin/python benches/peers/embed.py [--precision bf16] [--clients] [--huge]
 
 Ours is asked over HTTP for base64, as the openai package does, or with `--in-process` through the engine in a process
-without a server, as the peers are through their libraries: onnxruntime on an export with its own fusions for BERT, in f32 and with 8-bit weights and activations
-(`quantize_dynamic`, per channel, full range); torch through transformers, in f32 and in bfloat16. All have texts come in
-and vectors go out, so tokenising counts for everybody, and peers pad to the longest of a batch. Texts are random words of
-one token each, so that all have exactly the tokens asked for, and no text comes twice. Figures are medians over
-alternating runs; a cosine is the least of a batch, to torch in f32.
+without a server, as the peers are through their libraries: onnxruntime on an export with its own fusions for BERT, in
+f32 and with 8-bit weights and activations (`quantize_dynamic`, per channel, full range); torch through transformers,
+in f32 and in bfloat16. All have texts come in and vectors go out, so tokenising counts for everybody, and peers pad to
+the longest of a batch. Texts are random words of one token each, so that all have exactly the tokens asked for, and no
+text comes twice. Figures are medians over alternating runs; a cosine is the least of a batch, to torch in f32.
 
 `--clients`: that many clients, each with one text at a time and a connection of its own, beside peers without HTTP that
 get so many texts in one call, which is the most that they could gain by collecting them. `--huge`: a million tokens in

@@ -6,6 +6,7 @@
 
 mod reading;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::Result;
@@ -159,8 +160,9 @@ impl Llama {
             offset += tokens.len();
         }
         let (wanted, counts) = wanted(rows, &spans);
-        let long: Vec<bool> = rows.iter().map(|row| row.long).collect();
-        let step = Step::new(self, spans, &long)?;
+        let places = || rows.iter().map(|row| (row.start..row.start + row.tokens.len(), row.long));
+        let angles = self.angles(places);
+        let step = Step::new(spans, angles)?;
         let tokens: Vec<u32> = rows.iter().flat_map(|row| row.tokens).copied().collect();
         self.embed(&tokens, room(&mut scratch.x, offset * self.hyper.width))?;
         // Nothing to add yet.
@@ -180,6 +182,12 @@ impl Llama {
             x.iter_mut().for_each(|x| *x *= self.hyper.embedding_scale);
         }
         Ok(())
+    }
+
+    /// For tokens at these positions, each row in a sequence that is long or is not.
+    fn angles<I: Iterator<Item = (Range<usize>, bool)>>(&self, rows: impl Fn() -> I) -> Vec<Angles> {
+        let positions = || rows().flat_map(|(range, long)| range.map(move |position| (position, long)));
+        self.ropes.iter().map(|rope| Angles::new(rope, positions())).collect()
     }
 
     /// One block, whose keys and values are in a layer of the arena, over `m` rows of the scratch: how many it has
@@ -287,13 +295,7 @@ struct Step<'a> {
 }
 
 impl<'a> Step<'a> {
-    /// `long`: of each span, whether its sequence is a long one.
-    fn new(model: &Llama, spans: Vec<Span<'a>>, long: &[bool]) -> Result<Self> {
-        let positions = || {
-            let places = spans.iter().zip(long).map(|(span, long)| (span.start..span.start + span.count, *long));
-            places.flat_map(|(range, long)| range.map(move |position| (position, long)))
-        };
-        let angles = model.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();
+    fn new(spans: Vec<Span<'a>>, angles: Vec<Angles>) -> Result<Self> {
         Ok(Self { places: attention::places(&spans)?, spans, angles })
     }
 }

@@ -18,6 +18,7 @@ pub mod rope;
 pub mod safetensors;
 pub mod scratch;
 mod table;
+mod texts;
 pub mod weights;
 
 /// A model file cannot become a network.

@@ -29,6 +29,7 @@ use queue::MOST_TEXTS;
 pub use queue::Vectors;
 pub(super) use queue::{Batch, Member, Texts};
 use sentence::Sentence;
+pub(super) use sentence::pooling_type;
 pub use sentence::{InputType, Matryoshka};
 use tokens::TextTokens;
 
@@ -68,18 +69,17 @@ pub(super) fn check_gguf(header: &Header, id: &str) -> Result<Facts, String> {
     let outline = gguf_outline(header).map_err(|error| error.to_string())?;
     let sentence = Sentence::of_gguf(&header.metadata, id)?;
     tokens::check_gguf(&header.metadata)?;
-    check_pooling(&outline, &sentence)?;
+    let facts = facts(&outline, &sentence)?;
     let output = header.tensor("cls.output.weight").map(|tensor| tensor.shape.as_slice());
     if gguf_judges(&header.metadata) && !matches!((&outline, output), (Outline::Encoder(_), Some([1, _]))) {
         return Err("models that judge pairs are supported with a head that gives one number".to_owned());
     }
-    Ok(Facts { limit: sentence.limit(outline.context()), dimensions: sentence.dimensions(outline.width()) })
+    Ok(facts)
 }
 
 /// Whether a GGUF file is of a model that judges texts rather than making vectors of them.
 pub(super) fn gguf_judges(metadata: &Metadata) -> bool {
-    let name = metadata.text("general.architecture").unwrap_or_default();
-    metadata.whole(&format!("{name}.pooling_type")) == Some(sentence::RANK)
+    sentence::pooling_type(metadata) == Some(sentence::RANK)
 }
 
 /// Whether a folder holds a model that can be served; reads headers and small files only.
@@ -89,22 +89,19 @@ pub(super) fn check_hub(folder: &Folder, id: &str) -> Result<Facts, String> {
     if !folder.path.join("tokenizer.json").is_file() {
         return Err("the folder has no tokenizer.json".to_owned());
     }
-    match &outline {
-        Outline::Encoder(sizes) if is_judge(&folder.config) => {
-            head::check(&folder.config, sizes).map_err(|error| error.to_string())?;
-        }
-        _ => check_pooling(&outline, &sentence)?,
+    if let Outline::Encoder(sizes) = &outline
+        && is_judge(&folder.config)
+    {
+        head::check(&folder.config, sizes).map_err(|error| error.to_string())?;
     }
-    Ok(Facts { limit: sentence.limit(outline.context()), dimensions: sentence.dimensions(outline.width()) })
+    facts(&outline, &sentence)
 }
 
-fn check_pooling(outline: &Outline, sentence: &Sentence) -> Result<(), String> {
-    match outline {
-        Outline::Decoder(_) if sentence.poolings != [Pooling::Last] => {
-            Err("decoders whose vectors are not the last token's are not supported".to_owned())
-        }
-        _ => Ok(()),
+fn facts(outline: &Outline, sentence: &Sentence) -> Result<Facts, String> {
+    if matches!(outline, Outline::Decoder(_)) && sentence.poolings != [Pooling::Last] {
+        return Err("decoders whose vectors are not the last token's are not supported".to_owned());
     }
+    Ok(Facts { limit: sentence.limit(outline.context()), dimensions: sentence.dimensions(outline.width()) })
 }
 
 /// Whether a `config.json` is of a model that judges texts rather than making vectors of them.

@@ -38,6 +38,12 @@ pub(super) struct Sentence {
 /// The type of pooling in a GGUF file that is none: a head makes one number of the first token's vector.
 pub(super) const RANK: u64 = 4;
 
+/// A GGUF file's type of pooling; 0 where there is none.
+pub(in crate::engine) fn pooling_type(metadata: &Metadata) -> Option<u64> {
+    let name = metadata.text("general.architecture").unwrap_or_default();
+    metadata.whole(&format!("{name}.pooling_type"))
+}
+
 /// Flags of a pooling's `config.json`, in the order in which vectors follow each other.
 const FLAGS: [(&str, &str, Pooling); 6] = [
     ("pooling_mode_cls_token", "cls", Pooling::Cls),
@@ -95,8 +101,7 @@ impl Sentence {
 
     /// From a GGUF header, which has the way of pooling only.
     pub fn of_gguf(metadata: &Metadata, id: &str) -> Result<Self, String> {
-        let name = metadata.text("general.architecture").unwrap_or_default();
-        let pooling = match metadata.whole(&format!("{name}.pooling_type")) {
+        let pooling = match pooling_type(metadata) {
             None | Some(1) => Pooling::Mean,
             Some(2 | RANK) => Pooling::Cls,
             Some(3) => Pooling::Last,

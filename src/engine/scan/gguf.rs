@@ -39,8 +39,7 @@ fn fill(header: &Header, info: &mut ModelInfo) {
     if let Some(owner) = text("general.organization").or_else(|| text("general.author")) {
         info.owned_by = owner;
     }
-    let pools = metadata.whole(&format!("{name}.pooling_type")).is_some_and(|kind| kind > 0);
-    if EMBEDDERS.contains(&name) || pools {
+    if EMBEDDERS.contains(&name) || embedding::pooling_type(metadata).is_some_and(|kind| kind > 0) {
         let judge = embedding::gguf_judges(metadata);
         info.kind = if judge { Kind::Reranker } else { Kind::Embedding };
         info.embedding_dimensions = small("embedding_length").filter(|_| !judge);

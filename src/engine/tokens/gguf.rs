@@ -74,6 +74,10 @@ impl<'a> Table<'a> {
         self.each().filter(move |(id, _)| self.is(*id, kind))
     }
 
+    fn specials(&self) -> impl Iterator<Item = (usize, &String)> {
+        self.each().filter(|(id, text)| self.special(*id, text) && !text.is_empty())
+    }
+
     /// User-defined tokens that are vocabulary like any other.
     fn defined(&self) -> impl Iterator<Item = (usize, &String)> {
         self.of(USER_DEFINED).filter(|(id, text)| !self.special(*id, text) && !text.is_empty())
@@ -112,10 +116,11 @@ impl<'a> Table<'a> {
 
     /// Byte-level BPE as a whole, which finds special tokens in texts, too.
     pub fn whole(&self) -> Result<Tokenizer, String> {
-        let name = self.metadata.text("tokenizer.ggml.pre").unwrap_or("default");
-        let mut tokenizer = merges(self, pretokenizer::find(name)?, |_, _| true)?;
-        let special = self.each().filter(|(id, text)| self.special(*id, text) && !text.is_empty());
-        let special = special.map(|(_, text)| AddedToken::from(text.clone(), true).normalized(false));
+        let Kind::Merges(cut) = check(self.metadata)? else {
+            return Err("the tokens are not of byte-level BPE".to_owned());
+        };
+        let mut tokenizer = merges(self, cut, |_, _| true)?;
+        let special = self.specials().map(|(_, text)| AddedToken::from(text.clone(), true).normalized(false));
         tokenizer.add_special_tokens(special.collect::<Vec<_>>()).map_err(|error| error.to_string())?;
         Ok(tokenizer)
     }
@@ -139,8 +144,7 @@ impl Tokens {
         if table.texts.is_empty() || table.texts.len() > rows {
             return Err(format!("the tokenizer has {} tokens, the model {rows}", table.texts.len()));
         }
-        let specials = table.each().filter(|(id, text)| table.special(*id, text) && !text.is_empty());
-        let specials = specials.map(|(id, text)| Special {
+        let specials = table.specials().map(|(id, text)| Special {
             text: text.clone(),
             id: id as u32,
             strips_left: false,

@@ -9,6 +9,7 @@ mod names;
 mod pooling;
 mod sizes;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::Result;
@@ -16,12 +17,13 @@ use outpost_kernels::{Kind, Shape, attend_bytes};
 use serde_json::Value;
 
 use super::ModelError;
-use super::attention::{self, Span};
-use super::kv::{BlockId, KvArena, KvShape, KvType, Place, blocks_for};
+use super::attention;
+use super::kv::{KvArena, Place};
 use super::norm::Norm;
 use super::rope::{Angles, Rope, RopeStyle};
 use super::scratch::{Cpu, Scratch, room};
 use super::table::Table;
+use super::texts::{Texts, arena_bytes};
 use super::weights::{Loader, Weights};
 pub use head::Head;
 use layer::{Layer, Stream};
@@ -62,9 +64,7 @@ impl Tokenized {
 #[derive(Debug)]
 pub struct Pass {
     stream: Stream,
-    /// Where each text's tokens are: the first, and how many.
-    places: Vec<(usize, usize)>,
-    blocks: Vec<Vec<BlockId>>,
+    texts: Texts,
     /// Keys and values of one layer.
     arena: KvArena,
     written: Vec<Place>,
@@ -125,25 +125,17 @@ impl Encoder {
     /// Begins with these texts, of which none is empty or longer than the model's context.
     pub fn begin(&self, texts: &[&Tokenized]) -> Result<Pass> {
         let Sizes { width, heads, context, .. } = self.sizes;
-        let (mut places, mut blocks, mut first, mut block) = (Vec::with_capacity(texts.len()), Vec::new(), 0, 0);
-        for text in texts {
-            let count = text.ids.len();
-            if count == 0 || count > context {
-                candle_core::bail!("a text of {count} tokens, 1 to {context} are possible");
-            }
-            let next = block + blocks_for(count) as BlockId;
-            blocks.push((block..next).collect());
-            places.push((first, count));
-            (first, block) = (first + count, next);
+        let counts = || texts.iter().map(|text| text.ids.len());
+        if let Some(count) = counts().find(|count| *count == 0 || *count > context) {
+            candle_core::bail!("a text of {count} tokens, 1 to {context} are possible");
         }
-        let shape = KvShape { layers: 1, kv_heads: heads, head_width: width / heads, kind: KvType::F32 };
-        let mut arena = KvArena::new(shape);
-        (0..block).for_each(|id| arena.ensure(id));
-        let positions = || places.iter().flat_map(|(_, count)| (0..*count).map(|position| (position, false)));
+        let positions = || counts().flat_map(|count| (0..count).map(|position| (position, false)));
         let angles = self.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();
-        let mut pass = Pass { stream: Stream::default(), places, blocks, arena, written: Vec::new(), angles, layer: 0 };
-        pass.written = attention::places(&pass.spans())?;
-        self.embed(texts, first, &mut pass.stream)?;
+        let places = Texts::new(counts());
+        let arena = places.arena([heads, width / heads]);
+        let written = attention::places(&places.spans(&(0..places.tokens())))?;
+        let mut pass = Pass { stream: Stream::default(), texts: places, arena, written, angles, layer: 0 };
+        self.embed(texts, pass.texts.tokens(), &mut pass.stream)?;
         Ok(pass)
     }
 
@@ -173,7 +165,7 @@ impl Encoder {
     pub fn advance(&self, pass: &mut Pass) -> Result<bool> {
         let Sizes { width, heads, .. } = self.sizes;
         let Some(layer) = self.layers.get(pass.layer) else { return Ok(true) };
-        let (pool, mut scratch, m) = (self.cpu.pool(), self.cpu.scratch(), pass.tokens());
+        let (pool, mut scratch, m) = (self.cpu.pool(), self.cpu.scratch(), pass.texts.tokens());
         let (len, head_width, turning) = (m * width, width / heads, self.sizes.turning(pass.layer));
         layer.project(pool, m, &mut pass.stream, &mut scratch)?;
         if let Some(angles) = turning.and_then(|(index, _)| pass.angles.get(index)) {
@@ -182,7 +174,8 @@ impl Encoder {
         }
         pass.arena.write(pool, 0, &pass.written, &scratch.k, &scratch.v)?;
         let Scratch { q, mixed, .. } = &mut *scratch;
-        let (shape, spans) = (shape(&self.sizes, turning.and_then(|(_, turning)| turning.window)), pass.spans());
+        let (shape, spans) =
+            (shape(&self.sizes, turning.and_then(|(_, turning)| turning.window)), pass.texts.spans(&(0..m)));
         attention::over(pool, &pass.arena, 0, &shape, &spans, room(q, len), room(mixed, len))?;
         layer.finish(pool, m, &mut pass.stream, &mut scratch)?;
         pass.layer += 1;
@@ -200,14 +193,13 @@ impl Encoder {
     /// shared scratch.
     pub fn pass_bytes(sizes: &Sizes, tokens: usize, texts: usize, threads: usize) -> u64 {
         let Sizes { width, inner, heads, .. } = *sizes;
-        let kept = tokens + texts * super::kv::BLOCK;
         let turnings = if let Positions::Rotary { turnings, .. } = &sizes.positions { turnings.len() } else { 0 };
-        // The stream, keys and values, angles; the scratch of one layer, and numbers made ready for products.
-        let floats = tokens * (2 * width + 7 * width + 2 * inner + width.max(inner) + turnings * width / heads)
-            + 2 * kept * width
-            + kept * width / heads;
+        // The stream, and angles in vectors that grew by doubling; the scratch of one layer, and numbers made ready for
+        // products.
+        let angles = 2 * turnings * width / heads;
+        let floats = tokens * (2 * width + 7 * width + 2 * inner + width.max(inner) + angles);
         let attention = attend_bytes(threads, &shape(sizes, None), tokens, tokens.min(sizes.context));
-        (floats * size_of::<f32>() + attention) as u64
+        (floats * size_of::<f32>() + attention) as u64 + arena_bytes([heads, width / heads], tokens, texts)
     }
 }
 
@@ -219,18 +211,9 @@ fn shape(sizes: &Sizes, window: Option<usize>) -> Shape {
 }
 
 impl Pass {
-    fn tokens(&self) -> usize {
-        self.places.last().map_or(0, |(first, count)| first + count)
-    }
-
-    fn spans(&self) -> Vec<Span<'_>> {
-        let both = self.places.iter().zip(&self.blocks);
-        both.map(|(&(offset, count), blocks)| Span { offset, count, start: 0, blocks }).collect()
-    }
-
     /// Each text's vectors, `[tokens, width]`, in the order of the batch.
     pub fn vectors(&self, width: usize) -> impl Iterator<Item = &[f32]> {
-        let of = move |(first, count): &(usize, usize)| self.stream.x.get(first * width..(first + count) * width);
-        self.places.iter().filter_map(of)
+        let of = move |text: Range<usize>| self.stream.x.get(text.start * width..text.end * width);
+        self.texts.ranges().filter_map(of)
     }
 }

@@ -3,14 +3,16 @@
 //! All texts go through one block before the next: so keys and values of a single block are kept, and weights
 //! are read once for all. A block takes [`CHUNK`] tokens at a time, so that others may compute in between.
 
+use std::ops::Range;
+
 use candle_core::Result;
-use outpost_kernels::attend_bytes;
 
 use super::{Llama, Step};
-use crate::models::attention::{self, Span};
 use crate::models::hyper::Hyper;
-use crate::models::kv::{BLOCK, BlockId, KvArena, KvShape, KvType, blocks_for};
+use crate::models::kv::KvArena;
+use crate::models::rope::Angles;
 use crate::models::scratch::{Largest, room, scratch_bytes};
+use crate::models::texts::{Texts, arena_bytes};
 
 /// Tokens that a block takes at a time.
 const CHUNK: usize = 128;
@@ -18,7 +20,8 @@ const CHUNK: usize = 128;
 /// A batch of texts on its way.
 #[derive(Debug)]
 pub struct Reading {
-    texts: Vec<Text>,
+    texts: Texts,
+    angles: Vec<Angles>,
     /// `[tokens, width]`: the stream between blocks, and what the last block has added to it but not yet summed.
     x: Vec<f32>,
     y: Vec<f32>,
@@ -29,86 +32,60 @@ pub struct Reading {
     at: usize,
 }
 
-#[derive(Debug)]
-struct Text {
-    /// Its first token's place in the batch.
-    first: usize,
-    count: usize,
-    blocks: Vec<BlockId>,
-    long: bool,
-}
-
-fn kv_shape(hyper: &Hyper) -> KvShape {
-    let Hyper { kv_heads, head_width, .. } = *hyper;
-    KvShape { layers: 1, kv_heads, head_width, kind: KvType::F32 }
-}
-
 /// An upper bound of the bytes that a batch of so many tokens in so many texts takes.
 pub fn reading_bytes(hyper: &Hyper, tokens: usize, texts: usize, threads: usize) -> u64 {
+    let Hyper { width, kv_heads, head_width, .. } = *hyper;
     let step = Largest { tokens: CHUNK, rows: CHUNK, logits: 0, threads };
-    let streams = 2 * tokens * hyper.width * size_of::<f32>();
-    let attention = attend_bytes(threads, &attention::shape(hyper, None), CHUNK, tokens);
-    let blocks = tokens.div_ceil(BLOCK) + texts;
-    scratch_bytes(hyper, &step) + (streams + attention) as u64 + blocks as u64 * kv_shape(hyper).block_bytes()
+    // Two streams, and angles in vectors that grew by doubling.
+    let floats = tokens * (2 * width + 2 * head_width * hyper.ropes.len());
+    scratch_bytes(hyper, &step)
+        + (floats * size_of::<f32>()) as u64
+        + arena_bytes([kv_heads, head_width], tokens, texts)
 }
 
 impl Llama {
     /// Begins with these texts, of which none is empty.
     pub fn read(&self, texts: &[&[u32]]) -> Result<Reading> {
-        let (mut first, mut next, mut arena) = (0, 0, KvArena::new(kv_shape(&self.hyper)));
-        let mut places = Vec::with_capacity(texts.len());
         for tokens in texts {
             self.check(tokens)?;
-            let (count, end) = (tokens.len(), next + blocks_for(tokens.len()) as BlockId);
-            places.push(Text { first, count, blocks: (next..end).collect(), long: self.is_long(count) });
-            (first, next) = (first + count, end);
         }
-        (0..next).for_each(|id| arena.ensure(id));
-        let mut x = vec![0.; first * self.hyper.width];
+        let counts = || texts.iter().map(|tokens| tokens.len());
+        let angles = self.angles(|| counts().map(|count| (0..count, self.is_long(count))));
+        let places = Texts::new(counts());
+        let arena = places.arena([self.hyper.kv_heads, self.hyper.head_width]);
+        let mut x = vec![0.; places.tokens() * self.hyper.width];
         self.embed(&texts.concat(), &mut x)?;
         let y = vec![0.; x.len()];
-        Ok(Reading { texts: places, x, y, arena, block: 0, at: 0 })
+        Ok(Reading { texts: places, angles, x, y, arena, block: 0, at: 0 })
     }
 
     /// Takes the next tokens through a block. `true`: they were the last ones of the last block.
     pub fn advance(&self, reading: &mut Reading) -> Result<bool> {
-        let Reading { texts, x, y, arena, block, at } = reading;
+        let Reading { texts, angles, x, y, arena, block, at } = reading;
         if *block >= self.blocks.len() {
             return Ok(true);
         }
-        let (from, to) = (*at, (*at + CHUNK).min(x.len() / self.hyper.width));
-        let parts = texts.iter().filter(|text| text.first < to && text.first + text.count > from);
-        let (mut spans, mut long, mut last) = (Vec::new(), Vec::new(), Vec::new());
-        for Text { first, count, blocks, long: far } in parts {
-            let (begin, end) = (from.max(*first), to.min(first + count));
-            spans.push(Span { offset: begin - from, count: end - begin, start: begin - first, blocks });
-            long.push(*far);
-            if end == first + count {
-                last.push(end - 1 - from);
-            }
-        }
-        let step = Step::new(self, spans, &long)?;
-        let range = from * self.hyper.width..to * self.hyper.width;
-        let (mut scratch, m) = (self.cpu.scratch(), to - from);
-        if let (Some(x), Some(y)) = (x.get(range.clone()), y.get(range.clone())) {
-            room(&mut scratch.x, x.len()).copy_from_slice(x);
-            room(&mut scratch.y, y.len()).copy_from_slice(y);
-        }
+        let (width, tokens) = (self.hyper.width, texts.tokens());
+        let part = *at..(*at + CHUNK).min(tokens);
+        let step = Step::new(texts.spans(&part), angles.iter().map(|all| all.part(&part, tokens)).collect())?;
         // Of the last block, only what follows the last tokens is wanted.
-        let wanted = (*block + 1 == self.blocks.len()).then_some(last.as_slice());
-        let left = self.through((*block, 0), m, &step, wanted, arena, &mut scratch)?;
-        let rows = wanted.map_or_else(|| (0..left).collect(), <[usize]>::to_vec);
-        let width = self.hyper.width;
-        for (row, place) in rows.into_iter().enumerate() {
-            let (row, place) = (row * width..(row + 1) * width, (from + place) * width..(from + place + 1) * width);
-            for (to, from) in [(&mut *x, &scratch.x), (&mut *y, &scratch.y)] {
-                if let (Some(to), Some(from)) = (to.get_mut(place.clone()), from.get(row.clone())) {
-                    to.copy_from_slice(from);
-                }
+        let last = *block + 1 == self.blocks.len();
+        let ends =
+            || texts.ranges().map(|text| text.end - 1).filter(|end| part.contains(end)).map(|end| end - part.start);
+        let wanted: Vec<usize> = if last { ends().collect() } else { (0..part.len()).collect() };
+        let scratch = &mut *self.cpu.scratch();
+        for (from, to) in [(&*x, &mut scratch.x), (&*y, &mut scratch.y)] {
+            let from = from.get(part.start * width..part.end * width).unwrap_or_default();
+            room(to, from.len()).copy_from_slice(from);
+        }
+        self.through((*block, 0), part.len(), &step, last.then_some(&wanted), arena, scratch)?;
+        for (from, to) in [(&scratch.x, x), (&scratch.y, y)] {
+            for (row, place) in from.chunks_exact(width).zip(wanted.iter().map(|place| part.start + place)) {
+                to.get_mut(place * width..(place + 1) * width).unwrap_or_default().copy_from_slice(row);
             }
         }
-        *at = to;
-        if *at * width == x.len() {
+        *at = part.end;
+        if *at == tokens {
             (*at, *block) = (0, *block + 1);
         }
         Ok(*block == self.blocks.len())
@@ -117,13 +94,13 @@ impl Llama {
     /// The texts' last tokens' vectors, normed, `[width]` each.
     pub fn last(&self, reading: &Reading) -> Vec<Vec<f32>> {
         let width = self.hyper.width;
-        let one = |text: &Text| {
-            let place = (text.first + text.count - 1) * width..(text.first + text.count) * width;
+        let one = |text: Range<usize>| {
+            let place = (text.end - 1) * width..text.end * width;
             let [mut x, y] = [&reading.x, &reading.y].map(|all| all.get(place.clone()).unwrap_or_default().to_vec());
             let mut out = vec![0.; width];
             self.output_norm.add_forward(self.cpu.pool(), &mut x, &y, &mut out);
             out
         };
-        reading.texts.iter().map(one).collect()
+        reading.texts.ranges().map(one).collect()
     }
 }

@@ -1,5 +1,7 @@
 //! Rotation in place.
 
+use std::ops::Range;
+
 use outpost_kernels::{Pool, Rotation, rope};
 
 use super::{Rope, RopeStyle};
@@ -17,6 +19,14 @@ impl Angles {
         let of = |(position, long)| rope.frequencies(long).iter().map(move |one| position as f32 * one);
         let turn = |(sin, cos): (f32, f32)| (sin * rope.magnitude, cos * rope.magnitude);
         let (sin, cos) = positions.flat_map(of).map(f32::sin_cos).map(turn).unzip();
+        Self { cos, sin }
+    }
+
+    /// Those of some of the tokens.
+    pub fn part(&self, tokens: &Range<usize>, of: usize) -> Self {
+        let pairs = self.cos.len() / of.max(1);
+        let range = tokens.start * pairs..tokens.end * pairs;
+        let [cos, sin] = [&self.cos, &self.sin].map(|all| all.get(range.clone()).unwrap_or_default().to_vec());
         Self { cos, sin }
     }
 

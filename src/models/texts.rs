@@ -1,0 +1,77 @@
+//! Whole texts side by side in a batch that goes through one layer after the other: so keys and values of a single
+//! layer are kept.
+
+use std::ops::Range;
+
+use super::attention::Span;
+use super::kv::{BlockId, KvArena, KvShape, KvType, blocks_for};
+
+/// Where each text is, in the order of the batch.
+#[derive(Debug)]
+pub(super) struct Texts(Vec<Text>);
+
+#[derive(Debug)]
+struct Text {
+    /// Its first token's place in the batch.
+    first: usize,
+    count: usize,
+    blocks: Vec<BlockId>,
+}
+
+impl Text {
+    fn range(&self) -> Range<usize> {
+        self.first..self.first + self.count
+    }
+}
+
+fn shape([kv_heads, head_width]: [usize; 2]) -> KvShape {
+    KvShape { layers: 1, kv_heads, head_width, kind: KvType::F32 }
+}
+
+/// An upper bound of the bytes of [`Texts::arena`] for so many tokens in so many texts; `heads` as there.
+pub(super) fn arena_bytes(heads: [usize; 2], tokens: usize, texts: usize) -> u64 {
+    (blocks_for(tokens) + texts) as u64 * shape(heads).block_bytes()
+}
+
+impl Texts {
+    /// Of so many tokens each.
+    pub fn new(counts: impl Iterator<Item = usize>) -> Self {
+        let (mut first, mut block) = (0, 0);
+        let text = |count: usize| {
+            let next = block + blocks_for(count) as BlockId;
+            let text = Text { first, count, blocks: (block..next).collect() };
+            (first, block) = (first + count, next);
+            text
+        };
+        Self(counts.map(text).collect())
+    }
+
+    /// Tokens of all.
+    pub fn tokens(&self) -> usize {
+        self.0.last().map_or(0, |text| text.range().end)
+    }
+
+    /// Their places in the batch.
+    pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
+        self.0.iter().map(Text::range)
+    }
+
+    /// Keys and values of a layer, whose heads are so many and of this width.
+    pub fn arena(&self, heads: [usize; 2]) -> KvArena {
+        let mut arena = KvArena::new(shape(heads));
+        self.0.iter().flat_map(|text| &text.blocks).for_each(|id| arena.ensure(*id));
+        arena
+    }
+
+    /// What falls into these tokens of the batch, counted from the first of them.
+    pub fn spans(&self, part: &Range<usize>) -> Vec<Span<'_>> {
+        let inside = self.0.iter().map(|text| (text, text.first.max(part.start)..text.range().end.min(part.end)));
+        let spans = inside.filter(|(_, own)| !own.is_empty()).map(|(text, own)| Span {
+            offset: own.start - part.start,
+            count: own.len(),
+            start: own.start - text.first,
+            blocks: &text.blocks,
+        });
+        spans.collect()
+    }
+}
