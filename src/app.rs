@@ -15,7 +15,9 @@ use actix_web::web::Data;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::ambient::{Ambient, Timestamp};
-use crate::calls::{chat::Chat, embeddings::Embeddings, fine_tuning::FineTuning, models::Models, recall::Recall};
+use crate::calls::{
+    chat::Chat, embeddings::Embeddings, fine_tuning::FineTuning, images::Images, models::Models, recall::Recall,
+};
 use crate::config::{self, Config, DraftModel, ModelPrecision, Precision, Tls};
 use crate::control::Control;
 use crate::engine::{self, Engine};
@@ -27,7 +29,7 @@ use crate::service::secrets::Secret;
 use crate::service::usage::{Meter, Retention, Usage};
 use crate::service::{
     agents::Agents, audit::Audit, conversations::Conversations, files::Files, jobs::Jobs, keys::Keys,
-    projects::Projects, setup,
+    pictures::Pictures, projects::Projects, setup,
 };
 use crate::storage::{OpenError, Store, StoreSettings};
 
@@ -130,8 +132,10 @@ impl App {
     pub async fn run(self) -> io::Result<()> {
         let api = self.stopper.api.clone();
         let pruning = actix_web::rt::spawn(prune(api.usage.clone(), self.retention));
+        let sweeping = actix_web::rt::spawn(sweep(api.pictures.clone()));
         let outcome = self.server.await;
         pruning.abort();
+        sweeping.abort();
         drop(self.control);
         self.stopper.engine.abort();
         if let Err(error) = api.meter.flush().await {
@@ -156,6 +160,18 @@ async fn prune(usage: Usage, retention: Retention) {
             Err(error) => tracing::warn!(%error, "old usage details could not be dropped"),
         }
         actix_web::rt::time::sleep(Duration::from_secs(3600)).await;
+    }
+}
+
+/// Removes pictures whose links have ended, now and every minute.
+async fn sweep(pictures: Pictures) {
+    loop {
+        match pictures.sweep().await {
+            Ok(0) => {}
+            Ok(count) => tracing::debug!(count, "pictures whose links have ended are removed"),
+            Err(error) => tracing::warn!(%error, "pictures whose links have ended could not be removed"),
+        }
+        actix_web::rt::time::sleep(Duration::from_secs(60)).await;
     }
 }
 
@@ -254,6 +270,9 @@ fn api(config: &Config, store: &Store, engine: &Engine, files: Files, ambient: A
         fine_tuning: FineTuning::new(Jobs::new(store.clone(), ambient.clone()), Models::new(engine.clone())),
         chat: Chat::new(engine.clone(), ambient.clone(), recall),
         embeddings: Embeddings::new(engine.clone(), ambient.clone()),
+        images: Images::new(engine.clone(), ambient.clone()),
+        pictures: Pictures::new(store.clone(), ambient.clone(), config.image_url_ttl),
+        public_url: config.public_url.clone(),
         store: store.clone(),
         ambient,
         open_metrics: config.open_metrics,

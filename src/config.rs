@@ -61,6 +61,12 @@ pub struct ServeArgs {
     /// Days that single requests are kept in the usage records; totals are kept for ever
     #[arg(long, env = "OUTPOST_USAGE_RETENTION_DAYS", default_value_t = 90, value_name = "DAYS", value_parser = clap::value_parser!(u64).range(1..=36_500))]
     pub usage_retention_days: u64,
+    /// Seconds that the link to a generated picture holds; the picture is then removed
+    #[arg(long, env = "OUTPOST_IMAGE_URL_SECONDS", default_value_t = 3600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(60..=604_800))]
+    pub image_url_seconds: u64,
+    /// What links to this server begin with, such as https://ai.example.org [default: what the request came by]
+    #[arg(long, env = "OUTPOST_PUBLIC_URL", value_name = "URL", value_parser = parse_public_url)]
+    pub public_url: Option<String>,
     /// How log lines are written to standard error
     #[arg(long, env = "OUTPOST_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
     pub log_format: LogFormat,
@@ -158,6 +164,10 @@ pub struct Config {
     pub drain: Duration,
     /// How long single requests are kept in the usage records.
     pub usage_retention: Duration,
+    /// How long the link to a generated picture holds.
+    pub image_url_ttl: Duration,
+    /// What links to this server begin with; without a slash at the end.
+    pub public_url: Option<String>,
     pub tls: Tls,
 }
 
@@ -196,6 +206,8 @@ impl Config {
             pull: !args.no_pull,
             drain: Duration::from_secs(args.drain_seconds),
             usage_retention: Duration::from_secs(args.usage_retention_days * 86_400),
+            image_url_ttl: Duration::from_secs(args.image_url_seconds),
+            public_url: args.public_url.clone(),
             tls,
         })
     }
@@ -238,6 +250,18 @@ fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(hint)
 }
 
+/// Reads `https://host[:port][/path]`.
+fn parse_public_url(text: &str) -> Result<String, String> {
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._~:[]/%".contains(c);
+    match rest {
+        Some(rest) if rest.starts_with(|c| plain(c) && c != '/') && rest.chars().all(plain) => {
+            Ok(text.trim_end_matches('/').to_owned())
+        }
+        _ => Err(format!("'{text}' is no address; write for example https://ai.example.org or https://example.org/ai")),
+    }
+}
+
 /// `bf16`, or `MODEL=bf16`.
 fn parse_precision(text: &str) -> Result<ModelPrecision, String> {
     let (model, name) = text.rsplit_once('=').map_or((None, text), |(model, name)| (Some(model), name));
@@ -261,7 +285,20 @@ fn parse_draft(text: &str) -> Result<DraftModel, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DraftModel, ModelPrecision, Precision, parse_draft, parse_precision, parse_size};
+    use super::{DraftModel, ModelPrecision, Precision, parse_draft, parse_precision, parse_public_url, parse_size};
+
+    #[test]
+    fn public_addresses_are_whole() {
+        for good in ["https://ai.example.org", "http://10.0.0.1:8080", "https://[::1]:443/ai"] {
+            assert_eq!(parse_public_url(good).as_deref(), Ok(good));
+            assert_eq!(parse_public_url(&format!("{good}/")).as_deref(), Ok(good));
+        }
+        for bad in
+            ["", "ai.example.org", "https://", "https:///x", "ftp://x", "https://x/?a", "https://x y", "https://a@b"]
+        {
+            assert!(parse_public_url(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn precisions_are_of_one_model_or_of_all() {

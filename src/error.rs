@@ -45,6 +45,8 @@ codes! {
     ProjectMismatch       => 403 "permission_error"      "project_mismatch",
     InsufficientScope     => 403 "permission_error"      "insufficient_scope",
     ModelNotAllowed       => 403 "permission_error"      "model_not_allowed",
+    /// The signature of a link is not ours.
+    InvalidSignature      => 403 "permission_error"      "invalid_signature",
     NotFound              => 404 "invalid_request_error" "not_found",
     ModelNotFound         => 404 "invalid_request_error" "model_not_found",
     MethodNotAllowed      => 405 "invalid_request_error" "method_not_allowed",

@@ -95,6 +95,7 @@ fn measure<T: Number>(pool: &Pool, case: &Case, make: fn(f32) -> T) {
                 queries: &queries,
                 rows,
                 start,
+                positions: total,
                 blocks: T::blocks(Pair { keys: &keys[place(sequence)], values: &values[place(sequence)] }),
             };
             let parts: Vec<_> = (0..sequences).map(part).collect();

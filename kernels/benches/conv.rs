@@ -13,16 +13,28 @@ use outpost_kernels::{Conv2d, Kind, Pool, Window};
 use rng::Rng;
 use timing::best;
 
-/// Inputs, outputs, kernel, stride, side of the image.
-const CASES: [(usize, usize, usize, usize, usize); 8] = [
-    (4, 320, 3, 1, 64),
-    (320, 320, 3, 1, 64),
-    (640, 640, 3, 1, 32),
-    (1280, 1280, 3, 1, 16),
-    (1280, 1280, 3, 1, 8),
-    (320, 320, 3, 2, 64),
-    (512, 512, 3, 1, 128),
-    (128, 128, 3, 1, 512),
+/// Images, inputs, outputs, kernel, stride, side of the image.
+const CASES: [[usize; 6]; 20] = [
+    [2, 4, 320, 3, 1, 64],
+    [2, 320, 320, 3, 1, 64],
+    [2, 960, 320, 3, 1, 64],
+    [2, 640, 640, 3, 1, 32],
+    [2, 1920, 640, 3, 1, 32],
+    [2, 1280, 1280, 3, 1, 16],
+    [2, 2560, 1280, 3, 1, 16],
+    [2, 1280, 1280, 3, 1, 8],
+    [2, 2560, 1280, 3, 1, 8],
+    [2, 320, 320, 3, 2, 64],
+    [2, 320, 4, 3, 1, 64],
+    [2, 960, 320, 1, 1, 64],
+    [2, 1920, 640, 1, 1, 32],
+    [2, 2560, 1280, 1, 1, 8],
+    [1, 4, 512, 3, 1, 64],
+    [1, 512, 512, 3, 1, 64],
+    [1, 512, 512, 3, 1, 128],
+    [1, 256, 256, 3, 1, 256],
+    [1, 128, 128, 3, 1, 512],
+    [1, 128, 3, 3, 1, 512],
 ];
 
 fn main() {
@@ -30,18 +42,18 @@ fn main() {
     let pool = Pool::new(threads);
     println!("{pool:?}");
     println!(
-        "{:>5} {:>5} {:>5} {:>10} {:>9} {:>10} {:>9}",
-        "in", "out", "side", "F32 ms", "GFLOP/s", "BF16 ms", "GFLOP/s"
+        "{:>6} {:>5} {:>5} {:>6} {:>6} {:>5} {:>10} {:>9} {:>10} {:>9}",
+        "images", "in", "out", "kernel", "stride", "side", "F32 ms", "GFLOP/s", "BF16 ms", "GFLOP/s"
     );
     let mut rng = Rng(1);
-    for (inputs, outputs, side, stride, size) in CASES {
+    for [images, inputs, outputs, side, stride, size] in CASES {
         let window = Window { inputs, outputs, kernel: [side; 2], stride, padding: [side / 2; 2] };
         let numbers: Vec<f32> = (0..outputs * inputs * side * side).map(|_| rng.normal() * 0.05).collect();
-        let x: Vec<f32> = (0..size * size * inputs).map(|_| rng.normal()).collect();
+        let x: Vec<f32> = (0..images * size * size * inputs).map(|_| rng.normal()).collect();
         let [lines, line] = window.output([size; 2]).expect("a window fits");
-        let mut out = vec![0f32; lines * line * outputs];
+        let mut out = vec![0f32; images * lines * line * outputs];
         let flop = 2.0 * (out.len() * inputs * side * side) as f64;
-        print!("{inputs:>5} {outputs:>5} {size:>5}");
+        print!("{images:>6} {inputs:>5} {outputs:>5} {side:>6} {stride:>6} {size:>5}");
         for kind in [Kind::F32, Kind::BF16] {
             let bytes: Vec<u8> = match kind {
                 Kind::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use crate::Pool;
 use crate::buffer::Shards;
-use crate::simd::{Kernel, LANES, Path, Simd, run};
+use crate::simd::{Kernel, LANES, Path, Simd, bf16_bits, run, run_pairs};
 
 /// Numbers that share a scale.
 pub(crate) const BLOCK: usize = 32;
@@ -35,22 +35,35 @@ pub struct Activations<'a> {
 
 /// How rows lie in a buffer; numbers. A row's k come in segments of one length, each without gaps: of a
 /// matrix there is one, of a convolution's windows as many as the kernel is high.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Walk {
     /// From one row to the next of a line, and
     pub row: usize,
-    /// from one line to the next.
+    /// from one line to the next,
     pub line: usize,
+    /// of which an image has so many,
+    pub lines: usize,
+    /// and from one image to the next.
+    pub image: usize,
     /// From one segment to the next.
     pub segment: usize,
     pub segments: usize,
 }
 
 impl Walk {
+    /// Rows of one segment, all in the same place.
+    pub const ONE: Self = Self { row: 0, line: 0, lines: 1, image: 0, segment: 0, segments: 1 };
+
     /// The same in bytes, for numbers of this size.
     pub fn bytes(&self, size: usize) -> Self {
-        let Self { row, line, segment, segments } = *self;
-        Self { row: row * size, line: line * size, segment: segment * size, segments }
+        let Self { row, line, lines, image, segment, segments } = *self;
+        Self { row: row * size, line: line * size, lines, image: image * size, segment: segment * size, segments }
+    }
+
+    /// Where a row of a line begins.
+    #[inline(always)]
+    pub fn place(&self, line: usize, row: usize) -> usize {
+        line / self.lines * self.image + line % self.lines * self.line + row * self.row
     }
 }
 
@@ -111,7 +124,7 @@ impl<'a> Activations<'a> {
     /// Where `x` has another length.
     pub fn new(pool: &'a Pool, x: &'a [f32], m: usize, k: usize) -> Self {
         assert_eq!(Some(x.len()), m.checked_mul(k), "activations are [m, k]");
-        let walk = Walk { row: k, line: 0, segment: 0, segments: 1 };
+        let walk = Walk { row: k, ..Walk::ONE };
         let (quantised, pairs) = Default::default();
         Self { x, walk, tiles: Tiles::new(1, m, pool.path()), k, pool, quantised, pairs }
     }
@@ -122,8 +135,8 @@ impl<'a> Activations<'a> {
     /// # Panics
     /// Where a window lies outside the strip.
     pub(crate) fn windows(pool: &'a Pool, strip: Strip<'a>, [lines, line]: [usize; 2], k: usize, walk: Walk) -> Self {
-        let Walk { row, line: next, segment, segments } = walk;
-        let last = (lines.max(1) - 1) * next + (line.max(1) - 1) * row + (segments - 1) * segment;
+        let Walk { segment, segments, .. } = walk;
+        let last = walk.place(lines.max(1) - 1, line.max(1) - 1) + (segments - 1) * segment;
         let (x, pairs, len) = match strip {
             Strip::Floats(x) => (x, OnceLock::new(), x.len()),
             Strip::Pairs(pairs) => {
@@ -146,10 +159,9 @@ impl<'a> Activations<'a> {
         self.k
     }
 
-    /// Bytes of floats for each row, about: windows overlap.
-    pub(crate) fn row_bytes(&self) -> usize {
-        let numbers = self.pairs.get().map_or(0, |(pairs, _)| pairs.len()).max(self.x.len());
-        numbers * size_of::<f32>() / self.tiles.m.max(1)
+    /// Numbers for each row, about: windows overlap.
+    pub(crate) fn row_numbers(&self) -> usize {
+        self.pairs.get().map_or(0, |(pairs, _)| pairs.len()).max(self.x.len()) / self.tiles.m.max(1)
     }
 
     pub(crate) fn quantised(&self) -> &Quantised {
@@ -190,7 +202,7 @@ impl<'a> Activations<'a> {
                     // SAFETY: a row's places are its own.
                     let to = unsafe { to.get(row * walk.row, walk.row) };
                     to[self.k..].fill(0);
-                    to_bf16(&self.x[row * self.k..][..self.k], to);
+                    to_bf16(self.tiles.path, &self.x[row * self.k..][..self.k], to);
                 }
             };
             if self.x.len() < FEW * BLOCK {
@@ -209,13 +221,30 @@ pub(crate) enum Strip<'a> {
     Pairs(Vec<u16>),
 }
 
-/// Numbers rounded to the nearest bf16, ties to even; NaN stays one.
-#[inline(always)]
-pub(crate) fn to_bf16(x: &[f32], out: &mut [u16]) {
-    for (out, x) in out.iter_mut().zip(x) {
-        let bits = x.to_bits();
-        let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-        *out = if x.is_nan() { bits >> 16 | 0x40 } else { rounded } as u16;
+/// Numbers rounded to the nearest bf16; of one length.
+pub(crate) fn to_bf16(path: Path, x: &[f32], out: &mut [u16]) {
+    run_pairs(path, Round { x, out });
+}
+
+/// As part of a kernel.
+pub(crate) struct Round<'a> {
+    pub x: &'a [f32],
+    pub out: &'a mut [u16],
+}
+
+impl Kernel for Round<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        for (out, x) in self.out.chunks_mut(LANES).zip(self.x.chunks(LANES)) {
+            if x.len() == LANES && out.len() == LANES {
+                // SAFETY: sixteen of both; features as `Kernel` says.
+                unsafe { S::store_bf16(out.as_mut_ptr(), S::load(x.as_ptr())) };
+            } else {
+                out.iter_mut().zip(x).for_each(|(out, x)| *out = bf16_bits(*x));
+            }
+        }
     }
 }
 

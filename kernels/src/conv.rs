@@ -82,6 +82,12 @@ impl Conv2d {
         Ok(Self { window, weight })
     }
 
+    /// Bytes that the weights take when they are packed.
+    pub fn packed_bytes(kind: Kind, window: &Window) -> usize {
+        let Window { outputs, kernel: [height, width], .. } = *window;
+        Linear::packed_bytes(kind, outputs, height * width * window.channels())
+    }
+
     pub fn window(&self) -> &Window {
         &self.window
     }
@@ -97,71 +103,129 @@ impl Conv2d {
     /// # Panics
     /// Where lengths do not fit, or an image is smaller than a window.
     pub fn forward(&self, pool: &Pool, x: &[f32], size: [usize; 2], out: &mut [f32]) {
-        let Window { inputs, outputs, kernel, stride, padding } = self.window;
-        let (image, output) = (size[0] * size[1] * inputs, self.window.output(size));
-        assert!(output.is_some(), "no window of {:?} fits an image of {size:?}", self.window);
-        let [lines, line] = output.unwrap_or_default();
-        assert!(image > 0 && x.len().is_multiple_of(image), "images are [.., height, width, inputs]");
-        assert_eq!(out.len(), x.len() / image * lines * line * outputs, "outputs are [.., height, width, outputs]");
-        if kernel == [1, 1] && stride == 1 && padding == [0, 0] && inputs.is_multiple_of(FLOATS) {
-            return self.weight.forward(pool, x, x.len() / inputs, out);
+        let (image, [lines, line]) = (self.image(size), self.output(size));
+        assert!(x.len().is_multiple_of(image), "images are [.., height, width, inputs]");
+        let each = lines * line * self.window.outputs;
+        assert_eq!(out.len(), x.len() / image * each, "outputs are [.., height, width, outputs]");
+        if self.is_matrix() {
+            return self.weight.forward(pool, x, x.len() / self.window.inputs, out);
         }
-        let strip_lines = (STRIP / (stride * self.padded_width(size) * self.window.channels())).clamp(1, lines);
-        for (x, out) in x.chunks_exact(image).zip(out.chunks_exact_mut(lines * line * outputs)) {
-            for (strip, out) in out.chunks_mut(strip_lines * line * outputs).enumerate() {
-                let count = out.len() / (line * outputs);
-                self.strip(pool, Image { x, size }, strip * strip_lines, [count, line], out);
+        // Weights are read once for all images of a strip.
+        let together = STRIP / (self.padded_width(size) * self.needed(&(0..lines)).len());
+        if together > 1 {
+            for (x, out) in x.chunks(image * together).zip(out.chunks_mut(each * together)) {
+                self.strip(pool, Images { x, size }, 0..lines, out);
             }
+            return;
+        }
+        for (x, out) in x.chunks_exact(image).zip(out.chunks_exact_mut(each)) {
+            self.forward_lines(pool, x, size, 0..lines, out);
         }
     }
 
-    fn padded_width(&self, size: [usize; 2]) -> usize {
-        size[1] + self.window.padding[0] + self.window.padding[1]
+    /// Some lines of the outputs of one image, the same bits as of the whole; `x`: `[height, width, inputs]`, `out`:
+    /// `[lines, .., outputs]`. So other work may come between the parts of a long convolution; each reads all weights.
+    ///
+    /// # Panics
+    /// Where lengths do not fit, or there are no such lines.
+    pub fn forward_lines(&self, pool: &Pool, x: &[f32], size: [usize; 2], lines: Range<usize>, out: &mut [f32]) {
+        let (image, [all, line]) = (self.image(size), self.output(size));
+        assert_eq!(x.len(), image, "an image is [height, width, inputs]");
+        assert!(lines.start <= lines.end && lines.end <= all, "{lines:?} of {all} lines");
+        let row = line * self.window.outputs;
+        assert_eq!(out.len(), lines.len() * row, "outputs are [lines, width, outputs]");
+        if self.is_matrix() {
+            let x = &x[lines.start * size[1] * self.window.inputs..lines.end * size[1] * self.window.inputs];
+            return self.weight.forward(pool, x, x.len() / self.window.inputs, out);
+        }
+        let together = (STRIP / (self.window.stride * self.padded_width(size))).max(1);
+        for (first, out) in lines.clone().step_by(together).zip(out.chunks_mut(together * row)) {
+            self.strip(pool, Images { x, size }, first..lines.end.min(first + together), out);
+        }
     }
 
-    /// The lines of outputs from `first` on.
-    fn strip(&self, pool: &Pool, image: Image<'_>, first: usize, lines: [usize; 2], out: &mut [f32]) {
+    /// Each pixel is a row of its own.
+    fn is_matrix(&self) -> bool {
+        let Window { inputs, kernel, stride, padding, .. } = self.window;
+        kernel == [1, 1] && stride == 1 && padding == [0, 0] && inputs.is_multiple_of(FLOATS)
+    }
+
+    /// Numbers of an image.
+    fn image(&self, [height, width]: [usize; 2]) -> usize {
+        height * width * self.window.inputs
+    }
+
+    /// Lines of outputs, and outputs in a line.
+    fn output(&self, size: [usize; 2]) -> [usize; 2] {
+        let output = self.window.output(size);
+        assert!(output.is_some() && self.image(size) > 0, "no window of {:?} fits an image of {size:?}", self.window);
+        output.unwrap_or_default()
+    }
+
+    /// Numbers of a padded image's line.
+    fn padded_width(&self, size: [usize; 2]) -> usize {
+        (size[1] + self.window.padding[0] + self.window.padding[1]) * self.window.channels()
+    }
+
+    /// Lines of the padded image that these lines of outputs need.
+    fn needed(&self, lines: &Range<usize>) -> Range<usize> {
+        let Window { kernel: [height, _], stride, .. } = self.window;
+        lines.start * stride..(lines.end - 1) * stride + height
+    }
+
+    /// These lines of outputs of each image.
+    fn strip(&self, pool: &Pool, images: Images<'_>, lines: Range<usize>, out: &mut [f32]) {
         let Window { kernel: [height, width], stride, .. } = self.window;
-        let channels = self.window.channels();
-        let wide = self.padded_width(image.size) * channels;
-        let walk = Walk { row: stride * channels, line: stride * wide, segment: wide, segments: height };
+        let (channels, wide) = (self.window.channels(), self.padded_width(images.size));
+        let needed = self.needed(&lines);
+        let count = images.x.len() / self.image(images.size);
+        let walk = Walk {
+            row: stride * channels,
+            line: stride * wide,
+            lines: lines.len(),
+            image: needed.len() * wide,
+            segment: wide,
+            segments: height,
+        };
         let k = height * width * channels;
-        let needed = first * stride..(first + lines[0] - 1) * stride + height;
+        let lines = [count * lines.len(), self.output(images.size)[1]];
         let mut floats = Vec::new();
         let strip = if takes_pairs(self.weight.kind(), pool.path()) {
             let mut pairs = pool.spare().take_pairs();
-            self.pad(pool, image, needed, &mut pairs, to_bf16);
+            self.pad(pool, images, needed, &mut pairs, |x, to| to_bf16(pool.path(), x, to));
             Strip::Pairs(pairs)
         } else {
             floats = pool.spare().take_floats();
-            self.pad(pool, image, needed, &mut floats, |x, to| to.copy_from_slice(x));
+            self.pad(pool, images, needed, &mut floats, |x, to| to.copy_from_slice(x));
             Strip::Floats(&floats)
         };
         apply_all(&Activations::windows(pool, strip, lines, k, walk), &mut [(&self.weight, out)]);
         pool.spare().give_floats(floats);
     }
 
-    /// Writes these lines of the padded image.
+    /// Writes these lines of the padded images.
     fn pad<T: Copy + Default + Send>(
         &self,
         pool: &Pool,
-        Image { x, size: [height, width] }: Image<'_>,
+        images: Images<'_>,
         lines: Range<usize>,
         strip: &mut Vec<T>,
         write: impl Fn(&[f32], &mut [T]) + Sync,
     ) {
         let Window { inputs, padding: [before, _], .. } = self.window;
-        let channels = self.window.channels();
-        let wide = self.padded_width([height, width]) * channels;
-        strip.resize(lines.len() * wide, T::default());
+        let ([height, width], image) = (images.size, self.image(images.size));
+        let (channels, wide) = (self.window.channels(), self.padded_width(images.size));
+        let count = images.x.len() / image * lines.len();
+        strip.resize(count * wide, T::default());
         let to = Shards::new(strip);
-        pool.run(lines.len(), |line| {
+        pool.run(count, |line| {
             // SAFETY: a line's places are its own.
             let to = unsafe { to.get(line * wide, wide) };
-            let Some(from) = (lines.start + line).checked_sub(before).filter(|line| *line < height) else {
+            let (index, line) = (line / lines.len(), lines.start + line % lines.len());
+            let Some(from) = line.checked_sub(before).filter(|line| *line < height) else {
                 return to.fill(T::default());
             };
-            let from = &x[from * width * inputs..][..width * inputs];
+            let from = &images.x[index * image + from * width * inputs..][..width * inputs];
             let (left, rest) = to.split_at_mut(before * channels);
             let (middle, right) = rest.split_at_mut(width * channels);
             left.fill(T::default());
@@ -178,9 +242,9 @@ impl Conv2d {
     }
 }
 
-/// `[height, width, inputs]`
+/// `[images, height, width, inputs]`
 #[derive(Clone, Copy)]
-struct Image<'a> {
+struct Images<'a> {
     x: &'a [f32],
     size: [usize; 2],
 }

@@ -9,7 +9,10 @@ use crate::activations::{Tiles, Walk};
 use crate::buffer::LINE;
 use crate::kind::{Kind, NONLINEAR};
 use crate::pack::{FLOATS, Layout};
-use crate::simd::{Kernel, LANES, Path, Simd, run, run_pairs, store_part};
+use crate::simd::{Kernel, LANES, Path, Simd, load_part, run, run_pairs, store_part};
+
+/// Bytes between what is worked on and what is asked for, in a single pass over weights.
+const AHEAD: usize = 8192;
 
 /// How a quantised kind's tile is read.
 pub(crate) trait Format {
@@ -196,6 +199,9 @@ pub(crate) struct Block {
     pub steps: usize,
     /// Floats after the last whole span.
     pub rest: usize,
+    /// Spans of floats that are multiplied with all rows before the next ones are, about: what they take of a group
+    /// then stays near.
+    pub depth: usize,
     /// Codes of all rows; or floats or pairs of bf16,
     pub x: *const u8,
     /// which lie like this (bytes).
@@ -213,20 +219,80 @@ pub(crate) struct Block {
     pub columns: usize,
     /// What is added to each row's outputs, `[16]` of each group, or null.
     pub bias: *const f32,
-    /// What to ask memory for.
-    pub fetch: Fetch,
 }
 
 /// Weights that will be needed: lines are asked for evenly over the work on a group, for a step takes so
 /// long that the CPU does not look far enough ahead by itself.
 #[derive(Clone, Copy)]
-pub(crate) struct Fetch {
+struct Fetch {
     /// How far behind a group's beginning the lines are; `None`: behind the groups that are worked on together.
-    pub ahead: Option<usize>,
+    ahead: Option<usize>,
     /// Lines in each step.
-    pub lines: usize,
+    lines: usize,
     /// Tiles over which they are asked for.
-    pub tiles: usize,
+    tiles: usize,
+}
+
+impl Fetch {
+    /// What to ask for while so many steps of a group meet some tiles. A single tile passes over the weights once, and
+    /// asks for what lies a little ahead; several keep the group in the cache, and ask for the next one.
+    #[inline(always)]
+    fn new(bytes: usize, steps: usize, tiles: usize) -> Self {
+        let lines = bytes.div_ceil(LINE);
+        let each = lines.div_ceil(steps * tiles);
+        let ahead = if tiles == 1 { Some(AHEAD) } else { None };
+        // A row shorter than a span has no steps, and nothing is asked for.
+        Self { ahead, lines: each, tiles: lines.div_ceil((steps * each).max(1)) }
+    }
+}
+
+/// Some spans of all rows: those of whole segments, or some of one segment.
+#[derive(Clone, Copy)]
+struct Spans {
+    /// The segments' first and the one after the last.
+    segments: (usize, usize),
+    /// First of each segment, and how many.
+    first: usize,
+    count: usize,
+    /// Spans of a whole segment.
+    whole: usize,
+}
+
+impl Spans {
+    /// The part of so many spans, about, that begins here, in rows of `segments`.
+    #[inline(always)]
+    fn new(segments: usize, whole: usize, depth: usize, (segment, first): (usize, usize)) -> Self {
+        if whole <= depth {
+            let together = depth / whole.max(1);
+            return Self { segments: (segment, segments.min(segment + together)), first: 0, count: whole, whole };
+        }
+        let each = whole.div_ceil(whole.div_ceil(depth));
+        Self { segments: (segment, segment + 1), first, count: each.min(whole - first), whole }
+    }
+
+    /// Where the next part begins.
+    #[inline(always)]
+    fn end(&self) -> (usize, usize) {
+        let end = self.first + self.count;
+        if end == self.whole { (self.segments.1, 0) } else { (self.segments.0, end) }
+    }
+
+    /// Nothing follows in rows of so many segments.
+    #[inline(always)]
+    fn is_last(&self, segments: usize) -> bool {
+        self.end().0 == segments
+    }
+
+    #[inline(always)]
+    fn total(&self) -> usize {
+        (self.segments.1 - self.segments.0) * self.count
+    }
+
+    /// Those before.
+    #[inline(always)]
+    fn before(&self) -> usize {
+        self.segments.0 * self.whole + self.first
+    }
 }
 
 /// One group and one tile at work.
@@ -235,6 +301,7 @@ struct Work {
     group: usize,
     /// The group's weights.
     weights: *const u8,
+    spans: Spans,
     /// The tile's first row.
     start: usize,
     /// What to ask memory for, and how many lines in a step.
@@ -244,14 +311,37 @@ struct Work {
 
 impl Block {
     #[inline(always)]
-    unsafe fn work(&self, group: usize, together: usize, tile: usize, start: usize) -> Work {
-        let Fetch { ahead, lines, tiles } = self.fetch;
+    unsafe fn work(
+        &self,
+        group: usize,
+        together: usize,
+        tile: usize,
+        start: usize,
+        spans: Spans,
+        fetch: Fetch,
+    ) -> Work {
+        let Fetch { ahead, lines, tiles } = fetch;
         let tile = tile - self.first;
         // SAFETY: there is such a group.
         let weights = unsafe { self.weights.add(group * self.group_bytes) };
         let ahead = ahead.unwrap_or(together * self.group_bytes);
-        let ask = weights.wrapping_add(ahead + tile * self.steps * lines * LINE);
-        Work { group, weights, start, ask, lines: if tile < tiles { lines } else { 0 } }
+        let ask = weights.wrapping_add(ahead + tile * spans.total() * lines * LINE);
+        Work { group, weights, spans, start, ask, lines: if tile < tiles { lines } else { 0 } }
+    }
+
+    /// The sums of the spans before.
+    #[inline(always)]
+    unsafe fn begin<S: Simd, const R: usize>(&self, group: usize, start: usize) -> [S::F; R] {
+        let columns = (self.columns - group * LANES).min(LANES);
+        // SAFETY: the output has `columns` places in each row, which were written then.
+        unsafe {
+            let mut sums = [S::splat(0.0); R];
+            for row in 0..R {
+                let out = self.out.add((start + row) * self.stride + group * LANES);
+                sums[row] = if columns == LANES { S::load(out) } else { load_part::<S>(out, columns) };
+            }
+            sums
+        }
     }
 
     #[inline(always)]
@@ -261,7 +351,8 @@ impl Block {
         for (row, sum) in sums.into_iter().enumerate() {
             // SAFETY: the output has `columns` places in each row, the bias 16 for each group.
             unsafe {
-                let sum = if self.bias.is_null() { sum } else { S::add(sum, S::load(self.bias.add(first))) };
+                let biased = !self.bias.is_null() && work.spans.is_last(self.walk.segments);
+                let sum = if biased { S::add(sum, S::load(self.bias.add(first))) } else { sum };
                 let out = self.out.add((work.start + row) * self.stride + first);
                 if columns == LANES { S::store(out, sum) } else { store_part::<S>(out, sum, columns) }
             }
@@ -342,16 +433,23 @@ impl Block {
     /// The pointers are good for what the fields say, and the tile has `R` rows, of one line.
     #[inline(always)]
     unsafe fn floats<S: Simd, F: Floats, const R: usize, const G: usize>(&self, work: Work) {
-        let Walk { row, line, segment, segments } = self.walk;
+        let (Walk { row, segment, segments, .. }, spans) = (self.walk, work.spans);
         let (at, within) = (work.start / self.tiles.line, work.start % self.tiles.line);
+        let span = const { Layout::of(F::KIND).low };
         // SAFETY: pointers advance over the groups and the rows' segments in step, to their ends.
         unsafe {
             let mut sums = [[S::splat(0.0); R]; G];
-            let (mut weights, first) = (work.weights, self.x.add(at * line + within * row));
-            let mut ask = work.ask;
-            for index in 0..segments {
+            if spans.before() > 0 {
+                for group in 0..G {
+                    sums[group] = self.begin::<S, R>(work.group + group, work.start);
+                }
+            }
+            let skipped = spans.before() * span;
+            let (mut weights, mut ask) = (work.weights.add(skipped), work.ask.wrapping_add(skipped));
+            let first = self.x.add(self.walk.place(at, within) + spans.first * FLOATS * F::X);
+            for index in spans.segments.0..spans.segments.1 {
                 let mut x = first.add(index * segment);
-                for _ in 0..self.steps / segments {
+                for _ in 0..spans.count {
                     for _ in 0..work.lines {
                         for group in 0..G {
                             S::prefetch(ask.wrapping_add(group * self.group_bytes));
@@ -359,10 +457,10 @@ impl Block {
                         ask = ask.wrapping_add(LINE);
                     }
                     F::multiply::<S, R, G>(&mut sums, (weights, self.group_bytes), x, row);
-                    weights = weights.add(const { Layout::of(F::KIND).low });
+                    weights = weights.add(span);
                     x = x.add(FLOATS * F::X);
                 }
-                if self.rest > 0 {
+                if self.rest > 0 && spans.is_last(segments) {
                     F::multiply_rest::<S, R, G>(&mut sums, (weights, self.group_bytes), x, row, self.rest);
                 }
             }
@@ -589,20 +687,25 @@ impl<F: Form> Kernel for Product<'_, F> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let (mut group, groups) = (0, self.block.columns.div_ceil(LANES));
-        // SAFETY: whoever made the block vouches for its pointers.
-        unsafe {
-            // Few rows are a matter of memory, which is fastest in one stream.
-            if F::TWO && S::ROWS > 4 && self.block.tiles.most() > 4 {
-                while group + 2 <= groups {
-                    self.groups::<S, 2>(group);
+        let Block { steps, walk: Walk { segments, .. }, columns, .. } = *self.block;
+        let (groups, mut begin) = (columns.div_ceil(LANES), (0, 0));
+        // Few rows are a matter of memory, which is fastest in one stream.
+        let two = F::TWO && S::ROWS > 4 && self.block.tiles.most() > 4;
+        while begin.0 < segments {
+            let spans = Spans::new(segments, steps / segments, self.block.depth, begin);
+            let mut group = 0;
+            // SAFETY: whoever made the block vouches for its pointers.
+            unsafe {
+                while two && group + 2 <= groups {
+                    self.groups::<S, 2>(group, spans);
                     group += 2;
                 }
+                while group < groups {
+                    self.groups::<S, 1>(group, spans);
+                    group += 1;
+                }
             }
-            while group < groups {
-                self.groups::<S, 1>(group);
-                group += 1;
-            }
+            begin = spans.end();
         }
     }
 }
@@ -613,12 +716,14 @@ impl<F: Form> Product<'_, F> {
     /// # Safety
     /// As [`Form::tile`] says.
     #[inline(always)]
-    unsafe fn groups<S: Simd, const G: usize>(&self, group: usize) {
-        for tile in self.block.first..self.block.last {
-            let (start, count) = self.block.tiles.rows(tile);
+    unsafe fn groups<S: Simd, const G: usize>(&self, group: usize, spans: Spans) {
+        let Block { steps, group_bytes, tiles, first, last, .. } = *self.block;
+        let fetch = Fetch::new(group_bytes * spans.total() / steps.max(1), spans.total().max(1), last - first);
+        for tile in first..last {
+            let (start, count) = tiles.rows(tile);
             // SAFETY: as the caller says.
             unsafe {
-                let work = self.block.work(group, G, tile, start);
+                let work = self.block.work(group, G, tile, start, spans, fetch);
                 self.tile::<S, G>(work, count);
             }
         }
@@ -651,7 +756,7 @@ impl<F: Form> Product<'_, F> {
 
 /// Whether products with this kind want activations as pairs of bf16.
 pub(crate) fn takes_pairs(kind: Kind, path: Path) -> bool {
-    kind == Kind::BF16 && path == Path::Avx512Bf16
+    kind == Kind::BF16 && path.multiplies_bf16()
 }
 
 /// Runs a block of weights of this kind.

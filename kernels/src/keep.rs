@@ -1,6 +1,6 @@
 //! Writing keys and values to their blocks, in the order that [`crate::attend`] reads.
 
-use half::f16;
+use half::{bf16, f16};
 
 use crate::Pool;
 use crate::attention::POSITIONS;
@@ -19,6 +19,8 @@ pub enum Cells<'a> {
     F16(Both<&'a mut [f16]>),
     /// Bytes, and a factor for each position of a head: `[kv_heads, 16]`.
     Q8(Both<(&'a mut [i8], &'a mut [f32])>),
+    /// In pairs, as [`crate::Blocks::Bf16`] says.
+    Bf16(Both<&'a mut [bf16]>),
 }
 
 #[derive(Debug)]
@@ -68,6 +70,7 @@ impl Cells<'_> {
         match self {
             Self::F32(Both { keys, values }) => keys.len() == size && values.len() == size,
             Self::F16(Both { keys, values }) => keys.len() == size && values.len() == size,
+            Self::Bf16(Both { keys, values }) => width.is_multiple_of(2) && keys.len() == size && values.len() == size,
             Self::Q8(Both { keys, values }) => {
                 let whole = |(cells, scales): &(&mut [i8], &mut [f32])| cells.len() == size && scales.len() == factors;
                 whole(keys) && whole(values)
@@ -114,6 +117,15 @@ impl Kernel for Keep<'_, '_> {
                         turn::<S, f16>(k, &mut cells.keys[keys], slot);
                         for (to, v) in cells.values[values].chunks_mut(LANES).zip(v.chunks(LANES)) {
                             to.copy_from_slice(&f16::some::<S>(v)[..v.len()]);
+                        }
+                    }
+                    Cells::Bf16(cells) => {
+                        for (to, x) in cells.keys[keys].chunks_exact_mut(2 * POSITIONS).zip(k.chunks_exact(2)) {
+                            to[2 * slot..2 * slot + 2].copy_from_slice(&[bf16::from_f32(x[0]), bf16::from_f32(x[1])]);
+                        }
+                        let pairs = turned + slot / 2 * 2 * width..turned + (slot / 2 + 1) * 2 * width;
+                        for (to, x) in cells.values[pairs].chunks_exact_mut(2).zip(v) {
+                            to[slot % 2] = bf16::from_f32(*x);
                         }
                     }
                     Cells::Q8(cells) => {

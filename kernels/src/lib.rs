@@ -10,12 +10,14 @@ mod attention;
 mod buffer;
 mod conv;
 mod gemm;
+mod group;
 mod keep;
 mod kind;
 mod linear;
 mod norm;
 mod ops;
 mod pack;
+mod pixels;
 mod pool;
 mod simd;
 
@@ -24,11 +26,13 @@ use std::fmt;
 pub use activations::Activations;
 pub use attention::{Blocks, POSITIONS, Pair, Sequence, Shape, attend, attend_bytes};
 pub use conv::{Conv2d, Window};
+pub use group::{Factors, GroupNorm, Moments};
 pub use keep::{Both, Cells, Fill, keep};
 pub use kind::{Kind, dequantise};
 pub use linear::{Linear, apply_all};
 pub use norm::{Measure, Norm};
 pub use ops::{Activation, Rotation, activate, rope, to_q8};
+pub use pixels::{add, add_scaled, resize_nearest, side_by_side};
 pub use pool::Pool;
 pub use simd::Path;
 

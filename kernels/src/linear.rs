@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 use smallvec::SmallVec;
 
 use crate::activations::{BLOCK, Tiles, Walk};
-use crate::buffer::{Aligned, LINE, Shards};
-use crate::gemm::{Block, Fetch, multiply, takes_pairs};
+use crate::buffer::{Aligned, Shards};
+use crate::gemm::{Block, multiply, takes_pairs};
 use crate::kind::Kind;
 use crate::pack::{FLOATS, Layout, pack_group, unpack_row};
 use crate::simd::LANES;
@@ -22,8 +22,12 @@ const TASK: usize = 2_000;
 const BYTES: usize = 12;
 /// multiplications that are done, in a billionth of a second.
 const PRODUCTS: usize = 200;
-/// Bytes between what is worked on and what is asked for, in a single pass over weights.
-const AHEAD: usize = 8192;
+/// Bytes of a group of float weights that meet several tiles before the next ones do, where the group as a whole takes
+/// more than [`LONG`]: with two groups at a time, what the nearest cache holds.
+const DEPTH: usize = 16 * 1024;
+const LONG: usize = 64 * 1024;
+/// Bytes of outputs that wait for what else is added to them.
+const WAITING: usize = 192 * 1024;
 
 /// Bytes of a file that a thread reads and packs at a time, unless sixteen rows are more.
 const PIECE: usize = 256 * 1024;
@@ -197,6 +201,8 @@ struct Section<'a> {
     groups: usize,
     /// Tiles of a run.
     tiles: usize,
+    /// Groups that a run meets together.
+    together: usize,
     ends: Ends,
 }
 
@@ -227,16 +233,19 @@ impl<'a> Section<'a> {
             assert_eq!(Some(out.len()), x.m().checked_mul(linear.n), "the outputs of {linear:?} are [m, n]");
             let part = Part::new(linear, groups, x, out);
             groups += linear.n.div_ceil(LANES);
-            row_bytes = row_bytes.max(if linear.kind.is_quantised() { linear.k * 3 / 2 } else { x.row_bytes() });
+            row_bytes = row_bytes.max(near_bytes(linear, x));
             cost = cost.max(linear.group_bytes / BYTES);
             parts.push(part);
         }
         let most = (CACHED / (row_bytes * x.tiles.most().max(1))).max(1);
         let runs = x.tiles.count.div_ceil(most);
         let tiles = x.tiles.count.div_ceil(runs.max(1));
+        let long = parts.iter().any(|part: &Part<'_>| depth(part.linear) < usize::MAX);
+        let waiting = WAITING / (LANES * size_of::<f32>() * tiles * x.tiles.most()).max(1);
+        let together = if long { waiting.next_multiple_of(2).max(2) } else { usize::MAX };
         let least = TASK / cost.max(x.k() * LANES * tiles * x.tiles.most() / PRODUCTS).max(1);
         let ends = cut(groups * runs, x.pool.threads(), least.max(1));
-        Self { x, parts, groups, tiles, ends }
+        Self { x, parts, groups, tiles, together, ends }
     }
 
     fn run(&self, task: usize) {
@@ -246,11 +255,26 @@ impl<'a> Section<'a> {
             let tiles = run * self.tiles..self.x.tiles.count.min((run + 1) * self.tiles);
             let index = self.parts.partition_point(|part| part.first <= place) - 1;
             let (part, next) = (&self.parts[index], self.parts.get(index + 1).map_or(self.groups, |next| next.first));
-            let groups = (next - place).min(end - at);
+            let groups = (next - place).min(end - at).min(self.together);
             part.run(place - part.first, groups, self.x.tiles, tiles);
             at += groups;
         }
     }
+}
+
+/// Spans that meet all tiles of a run before the next ones do.
+fn depth(linear: &Linear) -> usize {
+    let long = !linear.kind.is_quantised() && linear.group_bytes > LONG;
+    if long { DEPTH / Layout::of(linear.kind).low } else { usize::MAX }
+}
+
+/// Bytes of a row of activations that are looked at again with each group.
+fn near_bytes(linear: &Linear, x: &Activations<'_>) -> usize {
+    if linear.kind.is_quantised() {
+        return linear.k * 3 / 2;
+    }
+    let size = if takes_pairs(linear.kind, x.tiles.path) { size_of::<u16>() } else { size_of::<f32>() };
+    x.row_numbers().min(depth(linear).saturating_mul(FLOATS)) * size
 }
 
 /// The ends of tasks over so many items: each takes its share of half of what is left, but no fewer than
@@ -272,7 +296,7 @@ impl<'a> Part<'a> {
         if linear.kind.is_quantised() {
             let x = x.quantised();
             let (x, facts) = (x.codes.as_ptr().cast(), x.facts.as_ptr());
-            return Self { linear, first, x, facts, walk: Walk::default(), out };
+            return Self { linear, first, x, facts, walk: Walk::ONE, out };
         }
         let facts = std::ptr::null();
         if takes_pairs(linear.kind, x.tiles.path) {
@@ -297,6 +321,7 @@ impl<'a> Part<'a> {
             group_bytes,
             steps,
             rest: k % width,
+            depth: if last - first > 1 { depth(self.linear) } else { usize::MAX },
             x: self.x,
             facts: self.facts,
             walk: self.walk,
@@ -307,19 +332,9 @@ impl<'a> Part<'a> {
             stride: n,
             columns,
             bias,
-            fetch: fetch(group_bytes, steps.max(1), last - first),
         };
         multiply(kind, &block);
     }
-}
-
-/// What to ask memory for while a group meets some tiles. A single tile passes over the weights once, and
-/// asks for what lies a little ahead; several keep the group in the cache, and ask for the next one.
-fn fetch(group_bytes: usize, steps: usize, tiles: usize) -> Fetch {
-    let lines = group_bytes.div_ceil(LINE);
-    let each = lines.div_ceil(steps * tiles);
-    let ahead = (tiles == 1).then_some(AHEAD);
-    Fetch { ahead, lines: each, tiles: lines.div_ceil(steps * each) }
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ impl Case {
             stride: 1 + below(2),
             padding: [[0, 0], [1, 1], [0, 1]][below(3)],
         };
-        let (images, size) = (1 + below(2), [kernel[0] + below(30), kernel[1] + below(30)]);
+        let (images, size) = (1 + below(3), [kernel[0] + below(30), kernel[1] + below(30)]);
         let mut normal = |count: usize| (0..count).map(|_| rng.normal()).collect::<Vec<f32>>();
         let weights = normal(window.outputs * window.inputs * kernel[0] * kernel[1]);
         let x = normal(images * size[0] * size[1] * window.inputs);
@@ -126,6 +126,32 @@ fn large_images_go_by_strips_that_meet() {
         conv.forward(&pool, part, [100, size[1]], &mut out);
         let line = size[1] * 5;
         assert_eq!(out[line..99 * line], whole[(first + 1) * line..(first + 99) * line]);
+    }
+}
+
+#[test]
+fn lines_of_one_image_give_the_same_bits_as_all_images() {
+    let mut rng = Rng(3);
+    for _ in 0..20 {
+        let case = Case::new(&mut rng);
+        let [height, width] = case.window.output(case.size).unwrap();
+        let (from, line) = (case.x.len() / case.images, width * case.window.outputs);
+        for path in Path::available() {
+            let (pool, other) = (Pool::with_path(2, path), Pool::with_path(1, path));
+            let kind = Kind::BF16;
+            let conv = Conv2d::new(&pool, kind, case.window, &bytes(kind, &case.weights), Some(&case.bias)).unwrap();
+            let mut whole = vec![f32::NAN; case.images * height * line];
+            conv.forward(&pool, &case.x, case.size, &mut whole);
+            for (x, whole) in case.x.chunks(from).zip(whole.chunks(height * line)) {
+                for first in (0..height).step_by(5) {
+                    let lines = first..height.min(first + 5);
+                    let mut out = vec![f32::NAN; lines.len() * line];
+                    conv.forward_lines(&other, x, case.size, lines.clone(), &mut out);
+                    assert_eq!(out, whole[lines.start * line..lines.end * line], "{path:?} {:?}", case.window);
+                }
+                conv.forward_lines(&pool, x, case.size, height..height, &mut []);
+            }
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 #[path = "common/rng.rs"]
 mod rng;
 
-use half::f16;
+use half::{bf16, f16};
 use outpost_kernels::{Both, Cells, Fill, POSITIONS, Path, Pool, keep, to_q8};
 use rng::Rng;
 
@@ -96,6 +96,31 @@ fn rows_come_to_their_places_and_to_no_others() {
             (k[key], v[value]) = (99, 99);
         });
         assert!(bytes.iter().flatten().flatten().all(|x| *x == 99), "nothing else was written");
+    }
+}
+
+#[test]
+fn pairs_come_to_their_places_and_to_no_others() {
+    let mut rng = Rng(2);
+    for (width, path) in
+        [64, 40, 6].into_iter().flat_map(|width| Path::available().into_iter().map(move |path| (width, path)))
+    {
+        let pool = Pool::with_path(2, path);
+        let [keys, values] = [(); 2].map(|()| -> Vec<f32> { (0..31 * HEADS * width).map(|_| rng.normal()).collect() });
+        let mut pairs = blocks(4, HEADS * width * POSITIONS, bf16::NAN);
+        let cells = pairs.iter_mut().map(|[keys, values]| Cells::Bf16(Both { keys, values }));
+        keep(&pool, [HEADS, width], &keys, &values, &mut fills(cells));
+        each(width, |block, [key, value], from| {
+            let (head, at, slot) = (key / POSITIONS / width, key / POSITIONS % width, key % POSITIONS);
+            assert_eq!(value, (head * POSITIONS + slot) * width + at);
+            let start = head * POSITIONS * width;
+            let key = start + at / 2 * 2 * POSITIONS + 2 * slot + at % 2;
+            let value = start + slot / 2 * 2 * width + 2 * at + slot % 2;
+            let [k, v] = &mut pairs[block];
+            assert_eq!([k[key], v[value]], [keys[from], values[from]].map(bf16::from_f32), "{path:?}");
+            (k[key], v[value]) = (bf16::NAN, bf16::NAN);
+        });
+        assert!(pairs.iter().flatten().flatten().all(|x| x.is_nan()), "nothing else was written");
     }
 }
 

@@ -43,7 +43,8 @@ fn gates(rng: &mut Rng, spread: Spread, count: usize) -> Vec<f32> {
     x
 }
 
-const ACTIVATIONS: [Activation; 4] = [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::Relu];
+const ACTIVATIONS: [Activation; 5] =
+    [Activation::Silu, Activation::Gelu, Activation::GeluTanh, Activation::QuickGelu, Activation::Relu];
 
 /// The normal distribution's Φ, by its series; beyond eight deviations it is 0 or 1.
 fn normal(x: f64) -> f64 {
@@ -129,6 +130,11 @@ proptest! {
                 let relative = |exact: f64| (exact, exact.abs() * 10.0 * UNIT + (x * y).abs() * 1e-37);
                 match activation {
                     Activation::Silu => relative(x / (1.0 + (-x).exp()) * y),
+                    Activation::QuickGelu => {
+                        // The exponent is off by a unit of its own size.
+                        let (exact, bound) = relative(x / (1.0 + (-1.702 * x).exp()) * y);
+                        (exact, bound + exact.abs() * (2.0 * x).abs().min(200.0) * UNIT)
+                    }
                     Activation::Gelu => (x * normal(x) * y, (x * y).abs() * 6e-7),
                     // Where tanh is near −1, what is left of 1 + tanh has lost its places.
                     Activation::GeluTanh => {

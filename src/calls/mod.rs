@@ -9,6 +9,7 @@ pub mod embeddings;
 pub mod fine_tuning;
 mod fit;
 mod forms;
+pub mod images;
 mod keep;
 pub mod models;
 pub mod recall;

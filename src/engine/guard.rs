@@ -2,6 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::models::diffusion::pipeline::Halt;
+
 /// Whatever a library does with a damaged file.
 pub(super) fn guarded<T>(load: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     caught(load, "loading it failed")
@@ -9,12 +11,14 @@ pub(super) fn guarded<T>(load: impl FnOnce() -> Result<T, String>) -> Result<T, 
 
 /// What a network is at; unread blocks of keys and values may be left behind.
 pub(super) fn computed<T>(work: impl FnOnce() -> candle_core::Result<T>) -> Result<T, String> {
+    caught(|| work().map_err(|error| error.to_string()), "the computation panicked")
+}
+
+/// What a painter is at.
+pub(super) fn painted<T>(work: impl FnOnce() -> Result<T, Halt>) -> Result<T, Halt> {
     caught(work, "the computation panicked")
 }
 
-fn caught<T, E: ToString>(work: impl FnOnce() -> Result<T, E>, panicked: &str) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(work)) {
-        Ok(done) => done.map_err(|error| error.to_string()),
-        Err(_) => Err(panicked.to_owned()),
-    }
+fn caught<T, E: From<String>>(work: impl FnOnce() -> Result<T, E>, panicked: &str) -> Result<T, E> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(panicked.to_owned().into()))
 }

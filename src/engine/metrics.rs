@@ -65,6 +65,8 @@ pub(super) struct Metrics {
     registry: Registry,
     queued: Family<Model, Gauge>,
     queued_texts: Gauge,
+    queued_pictures: Gauge,
+    pictures: Family<Model, Counter>,
     running: Family<Model, Gauge>,
     prompt: Family<Model, Counter>,
     generated: Family<Model, Counter>,
@@ -85,6 +87,8 @@ impl Metrics {
         let all = Self {
             queued: Family::default(),
             queued_texts: Gauge::default(),
+            queued_pictures: Gauge::default(),
+            pictures: Family::default(),
             running: Family::default(),
             prompt: Family::default(),
             generated: Family::default(),
@@ -102,6 +106,9 @@ impl Metrics {
         registry.register("requests_queued", "Requests of which nothing has run yet", all.queued.clone());
         let help = "Tokens of texts that wait to be embedded or ranked";
         registry.register("text_tokens_queued", help, all.queued_texts.clone());
+        let help = "Pictures that wait to be painted";
+        registry.register("images_queued", help, all.queued_pictures.clone());
+        registry.register("images", "Pictures painted", all.pictures.clone());
         registry.register("answers_running", "Answers being generated", all.running.clone());
         registry.register("prompt_tokens", "Prompt tokens computed", all.prompt.clone());
         registry.register("cached_prompt_tokens", "Prompt tokens taken from the prefix cache", all.cached.clone());
@@ -133,6 +140,16 @@ impl Metrics {
     /// So many tokens of texts wait.
     pub fn texts(&self, waiting: usize) {
         self.queued_texts.set(whole(waiting as u64));
+    }
+
+    /// So many pictures wait.
+    pub fn waiting_pictures(&self, waiting: usize) {
+        self.queued_pictures.set(whole(waiting as u64));
+    }
+
+    /// One more was painted.
+    pub fn picture(&self, model: &str) {
+        self.pictures.get_or_create(&Model { model: model.to_owned() }).inc();
     }
 
     /// Of `drafted` tokens that were guessed, `accepted` came true.

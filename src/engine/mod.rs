@@ -17,6 +17,7 @@ mod logprobs;
 mod lookup;
 mod metrics;
 mod pace;
+pub mod painting;
 mod precision;
 mod pretokenizer;
 mod queue;
@@ -51,6 +52,7 @@ use crate::models::scratch::Largest;
 use embedding::Vectors;
 pub use embedding::{EncoderModel, InputType, Matryoshka};
 pub use grammar::{Form, GrammarError};
+pub use painting::{ImageModel, Painting, Picture, SchedulerName, Source, Stroke, Strokes};
 pub use precision::{Precision, Precisions};
 pub use queue::Load;
 pub use registry::{InUse, Kind, LoadError, ModelInfo, Registry};
@@ -90,6 +92,8 @@ pub struct Settings {
     pub precisions: Precisions,
     /// Tokens of texts to be embedded that may wait.
     pub max_queued_texts: usize,
+    /// Pictures that may wait.
+    pub max_queued_pictures: usize,
     /// How long a reader may take nothing while its answer waits, before the answer is given up.
     pub reader_patience: Duration,
 }
@@ -126,6 +130,7 @@ impl Settings {
             drafts: Drafts::default(),
             precisions: Precisions::default(),
             max_queued_texts: 4 << 20,
+            max_queued_pictures: 64,
             reader_patience: Duration::from_secs(60),
         }
     }
@@ -146,6 +151,7 @@ const UNREAD_PIECES: usize = 64;
 const MOST_CHOICES: u32 = 128;
 const MOST_TOP_LOGPROBS: u8 = 20;
 const MOST_STOPS: usize = 64;
+const MOST_PICTURES: usize = 10;
 
 /// A handle; the engine ends with the last of them.
 #[derive(Clone)]
@@ -209,6 +215,18 @@ impl Engine {
         self.owner.shared.push_texts(model, tenant, texts)
     }
 
+    /// Queues pictures to be painted, or says at once why not. Never blocks; dropping the receiver cancels.
+    pub fn paint(&self, model: &Arc<ImageModel>, painting: Painting) -> Result<Strokes, Refused> {
+        if !(1..=MOST_PICTURES).contains(&painting.seeds.len()) {
+            return Err(Refused::Invalid(format!(
+                "{} pictures, 1 to {MOST_PICTURES} are possible",
+                painting.seeds.len()
+            )));
+        }
+        model.check(&painting).map_err(Refused::Invalid)?;
+        self.owner.shared.push_painting(model, painting)
+    }
+
     /// Whether the memory beside the model holds the keys and values of so many positions.
     pub fn fits(&self, model: &TextModel, positions: u64) -> Result<(), TooLarge> {
         let (needed_bytes, budget_bytes) = (self.kv_bytes(model, positions), self.kv_budget(model));
@@ -262,6 +280,7 @@ impl Engine {
         let counts = inbox.scheduler.counts();
         metrics.speed(inbox.speed());
         metrics.texts(inbox.texts.waiting());
+        metrics.waiting_pictures(inbox.paintings.waiting(None));
         drop(inbox);
         metrics.memory("weights", shared.budget.weights());
         metrics.memory("scratch", shared.budget.scratch());

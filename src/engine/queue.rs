@@ -12,6 +12,7 @@ use super::Settings;
 use super::budget::{Budget, Lease};
 use super::embedding::{EncoderModel, Texts, Vectors};
 use super::metrics::Metrics;
+use super::painting::{ImageModel, Painting, Paintings, Strokes};
 use super::request::{Failure, Generation, Refused, Sent};
 use super::schedule::{Full, Limits, ModelId, Request, RequestId, Scheduler, Tenant};
 use super::text::TextModel;
@@ -52,6 +53,8 @@ pub(super) struct Inbox {
     pub arrivals: BTreeMap<RequestId, Arrival>,
     /// What is to become vectors.
     pub texts: Texts,
+    /// What is to be painted.
+    pub paintings: Paintings,
     speed: f64,
     length: f64,
     gate: Gate,
@@ -67,6 +70,25 @@ pub(super) struct Arrival {
     pub last: mpsc::OwnedPermit<Sent>,
     /// When it was submitted.
     pub at: Duration,
+}
+
+/// What a request brings to a queue that counts what is to be done, not requests.
+struct Bulk<'a> {
+    /// What it brings, and what may wait.
+    more: usize,
+    most: usize,
+    /// What waits: of all, and of its tenant.
+    waiting: &'a dyn Fn(&Inbox) -> [usize; 2],
+    /// How long that takes, about.
+    seconds: &'a dyn Fn(&Inbox) -> f64,
+}
+
+impl Bulk<'_> {
+    /// Whoever has nothing in the queue may bring what one request can.
+    fn is_full(&self, inbox: &Inbox, tenant_part: usize) -> bool {
+        let [all, own] = (self.waiting)(inbox);
+        (all > 0 && all + self.more > self.most) || (own > 0 && own + self.more > self.most / tenant_part)
+    }
 }
 
 /// What the engine is busy with.
@@ -88,6 +110,7 @@ impl Inbox {
         let gone = self.arrivals.extract_if(.., |_, arrival| arrival.sender.is_closed());
         gone.for_each(|(id, _)| self.scheduler.cancel(id));
         self.texts.sweep();
+        self.paintings.sweep();
     }
 
     /// Tokens a second of late.
@@ -137,6 +160,7 @@ impl Shared {
             scheduler: Scheduler::new(limits),
             arrivals: BTreeMap::new(),
             texts: Texts::new(),
+            paintings: Paintings::new(),
             speed: UNMEASURED,
             length: USUAL,
             gate: Gate::Open,
@@ -240,30 +264,52 @@ impl Shared {
         tenant: Tenant,
         texts: Vec<Tokenized>,
     ) -> Result<oneshot::Receiver<Vectors>, Refused> {
-        let tokens: usize = texts.iter().map(|text| text.ids.len()).sum();
-        let most = self.settings.max_queued_texts;
+        let bulk = Bulk {
+            more: texts.iter().map(|text| text.ids.len()).sum(),
+            most: self.settings.max_queued_texts,
+            waiting: &|inbox| [inbox.texts.waiting(), inbox.texts.waiting_of(tenant)],
+            seconds: &|inbox| inbox.texts.waiting() as f64 / model.speed(),
+        };
+        self.push_bulk(model.id(), &bulk, |inbox| inbox.texts.push(Arc::clone(model), tenant, texts))
+    }
+
+    /// Takes pictures to be painted or refuses them, at once.
+    pub fn push_painting(&self, model: &Arc<ImageModel>, painting: Painting) -> Result<Strokes, Refused> {
+        let tenant = painting.tenant;
+        let bulk = Bulk {
+            more: painting.seeds.len(),
+            most: self.settings.max_queued_pictures,
+            waiting: &|inbox| [inbox.paintings.waiting(None), inbox.paintings.waiting(Some(tenant))],
+            seconds: &|inbox| inbox.paintings.seconds(),
+        };
+        self.push_bulk(model.id(), &bulk, |inbox| inbox.paintings.push(Arc::clone(model), painting))
+    }
+
+    /// Takes what a request brings, or refuses all of it.
+    fn push_bulk<T>(&self, model: &str, bulk: &Bulk<'_>, push: impl FnOnce(&mut Inbox) -> T) -> Result<T, Refused> {
         let mut inbox = self.lock();
         if inbox.gate > Gate::Open {
             return Err(Refused::ShuttingDown);
         }
-        let full = |inbox: &Inbox| {
-            let (all, own) = (inbox.texts.waiting(), inbox.texts.waiting_of(tenant));
-            // Whoever has nothing in the queue may bring what one request can.
-            (all > 0 && all + tokens > most) || (own > 0 && own + tokens > most / self.settings.tenant_part)
-        };
-        if full(&inbox) {
+        if bulk.is_full(&inbox, self.settings.tenant_part) {
+            // Those who have left hold no place.
             inbox.sweep();
         }
-        if full(&inbox) {
-            self.metrics.refuse(model.id(), "model_queue");
-            let seconds = inbox.texts.waiting() as f64 / 2. / model.speed();
+        if bulk.is_full(&inbox, self.settings.tenant_part) {
+            self.metrics.refuse(model, "model_queue");
+            let seconds = (bulk.seconds)(&inbox) / 2.;
             return Err(Refused::QueueFull { retry_after: Duration::from_secs_f64(seconds.clamp(1., 600.).ceil()) });
         }
-        let receiver = inbox.texts.push(Arc::clone(model), tenant, texts);
+        let receiver = push(&mut inbox);
         inbox.signal = true;
         drop(inbox);
         self.wake.notify_one();
         Ok(receiver)
+    }
+
+    /// Whether what runs shall end, too.
+    pub fn is_aborting(&self) -> bool {
+        self.lock().gate >= Gate::Aborting
     }
 
     /// Moves the gate forward and tells those in the queue.
@@ -275,6 +321,7 @@ impl Shared {
         arrivals.keys().for_each(|id| inbox.scheduler.cancel(*id));
         let begun = inbox.gate >= Gate::Aborting;
         inbox.texts.fail_all(&Failure::ShuttingDown, begun);
+        inbox.paintings.fail_all(&Failure::ShuttingDown, begun);
         drop(inbox);
         self.wake.notify_one();
         for arrival in arrivals.into_values() {

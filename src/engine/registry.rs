@@ -17,6 +17,7 @@ use super::budget::Lease;
 use super::checkpoint::Checkpoint;
 use super::embedding::EncoderModel;
 use super::guard::guarded;
+use super::painting::{self, ImageModel};
 use super::queue::Shared;
 use super::scan::{self, Found, Stamp};
 pub use super::scan::{Kind, ModelInfo};
@@ -82,6 +83,7 @@ struct Snapshot {
 enum Model {
     Text(Arc<TextModel>),
     Encoder(Arc<EncoderModel>),
+    Image(Arc<ImageModel>),
 }
 
 impl Model {
@@ -94,6 +96,7 @@ impl Model {
         match self {
             Self::Text(model) => Arc::strong_count(model) > 1,
             Self::Encoder(model) => Arc::strong_count(model) > 1,
+            Self::Image(model) => Arc::strong_count(model) > 1,
         }
     }
 }
@@ -213,7 +216,19 @@ impl Registry {
         }
         match self.obtain(&found, Memory::Claimed)? {
             Model::Encoder(model) => Ok(model),
-            Model::Text(_) => Err(found.other_than(kind)),
+            _ => Err(found.other_than(kind)),
+        }
+    }
+
+    /// The model that paints, loaded. Blocks while its weights are read.
+    pub fn load_painter(&self, id: &str) -> Result<Arc<ImageModel>, LoadError> {
+        let found = self.found(id).ok_or(LoadError::NotFound)?;
+        if found.info.kind != Kind::Image {
+            return Err(found.other_than(Kind::Image));
+        }
+        match self.obtain(&found, Memory::Claimed)? {
+            Model::Image(model) => Ok(model),
+            _ => Err(found.other_than(Kind::Image)),
         }
     }
 
@@ -221,17 +236,18 @@ impl Registry {
     pub fn preload(&self, id: &str) -> Result<(), LoadError> {
         match self.found(id).ok_or(LoadError::NotFound)?.info.kind {
             kind @ (Kind::Embedding | Kind::Reranker) => self.load_encoder(id, kind).map(drop),
+            Kind::Image => self.load_painter(id).map(drop),
             Kind::Text | Kind::Unknown => self.load(id).map(drop),
         }
     }
 
     fn obtain_text(&self, found: &Found, memory: Memory) -> Result<Arc<TextModel>, LoadError> {
-        if found.is_encoder() {
+        if !matches!(found.info.kind, Kind::Text | Kind::Unknown) {
             return Err(found.other_than(Kind::Text));
         }
         match self.obtain(found, memory)? {
             Model::Text(model) => Ok(model),
-            Model::Encoder(_) => Err(found.other_than(Kind::Text)),
+            _ => Err(found.other_than(Kind::Text)),
         }
     }
 
@@ -264,6 +280,9 @@ impl Registry {
             lock(&self.failed).insert(id.clone(), (found.stamp, reason.clone()));
             LoadError::Broken { id: id.clone(), reason }
         };
+        if found.info.kind == Kind::Image {
+            return self.read_painter(found, memory, broken);
+        }
         let (cpu, encoder) = (Arc::clone(&self.cpu), found.is_encoder());
         let files = if encoder { Checkpoint::open } else { Checkpoint::open_chat };
         let files = guarded(|| files(&found.path)).map_err(broken)?;
@@ -284,10 +303,34 @@ impl Registry {
             Ok(Model::Text(Arc::new(model)))
         };
         let model = guarded(open).map_err(broken)?;
+        self.insert(found, &model);
+        Ok(model)
+    }
+
+    fn read_painter(
+        &self,
+        found: &Found,
+        memory: Memory,
+        broken: impl Fn(String) -> LoadError,
+    ) -> Result<Model, LoadError> {
+        let (id, cpu) = (&found.info.id, Arc::clone(&self.cpu));
+        let precision = self.shared.settings.precisions.of(id);
+        let parts = guarded(|| painting::open(&found.path)).map_err(&broken)?;
+        let footprint = painting::needs(&parts, cpu.pool().threads(), precision);
+        let lease = self.lease(footprint.weights + footprint.reading, 0, memory)?;
+        let total = self.shared.budget.total();
+        let open = || ImageModel::open(id, &parts, lease, precision, total, cpu);
+        let mut model = guarded(open).map_err(&broken)?;
+        model.lease.shrink(footprint.weights);
+        let model = Model::Image(Arc::new(model));
+        self.insert(found, &model);
+        Ok(model)
+    }
+
+    fn insert(&self, found: &Found, model: &Model) {
         let used = self.ambient.uptime();
         let entry = Loaded { model: model.clone(), stamp: found.stamp, used, draft: None };
-        lock(&self.loaded).insert(id.clone(), entry);
-        Ok(model)
+        lock(&self.loaded).insert(found.info.id.clone(), entry);
     }
 
     /// What the model takes in memory, and the scratch of its steps.

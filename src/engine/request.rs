@@ -90,8 +90,8 @@ pub enum Failure {
     /// Nothing that may come next fits the form that was demanded, or finding out takes too long.
     #[error("the demanded form cannot be kept: {0}")]
     Format(String),
-    /// The memory for its keys and values is held by other models in use.
-    #[error("the memory for its keys and values is held by other models in use")]
+    /// The memory that it takes is held by other models in use.
+    #[error("the memory that it takes is held by other models in use")]
     NoMemory,
     /// A defect, for the log.
     #[error("generation failed: {0}")]

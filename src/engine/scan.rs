@@ -2,8 +2,10 @@
 //!
 //! Ids come from names on disk; nothing from outside is ever joined to a path.
 
+mod diffusers;
 mod gguf;
 mod safetensors;
+mod single;
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,6 +15,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::checkpoint;
 use super::registry::LoadError;
 use crate::ambient::Timestamp;
+use crate::models::diffusion::pipeline::{INDEX, accessories, companions};
+
+/// The folder of adapters, which is no model.
+pub(super) const LORAS: &str = "loras";
 
 /// What a model is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +27,8 @@ pub enum Kind {
     Embedding,
     /// Judges how well a text answers a question.
     Reranker,
+    /// Paints pictures.
+    Image,
     Unknown,
 }
 
@@ -30,6 +38,7 @@ impl Kind {
             Self::Text => "chat",
             Self::Embedding => "embedding",
             Self::Reranker => "reranking",
+            Self::Image => "image",
             Self::Unknown => "known",
         }
     }
@@ -52,6 +61,8 @@ pub struct ModelInfo {
     pub bytes: u64,
     pub context_window: Option<u32>,
     pub embedding_dimensions: Option<u32>,
+    /// Width and height of pictures, where nobody asks for others.
+    pub image_size: Option<[usize; 2]>,
     pub loaded: bool,
     /// Why it cannot be used.
     pub problem: Option<String>,
@@ -89,6 +100,13 @@ pub(super) struct Stamp {
     hash: u64,
 }
 
+impl Stamp {
+    /// That of a model that is made of these files, too, which are no part of it.
+    fn beside(self, files: &[PathBuf]) -> Option<Self> {
+        Some(Self { hash: self.hash ^ stamp(files)?.hash, ..self })
+    }
+}
+
 /// A folder's entry that may be a model, before anything in it is read.
 pub(super) struct Candidate {
     pub id: String,
@@ -100,6 +118,10 @@ pub(super) struct Candidate {
 enum Layout {
     Gguf,
     Safetensors,
+    /// A pipeline of several models, each in a folder of its own.
+    Diffusers,
+    /// A pipeline in one file.
+    Single,
     /// Something is there, but not one model.
     Unclear(String),
 }
@@ -122,11 +144,14 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
 
 fn candidate(path: &Path) -> Option<Candidate> {
     let name = path.file_name()?.to_str()?;
-    if name.starts_with('.') || name.len() > 255 || name.chars().any(char::is_control) {
+    if name == LORAS || name.starts_with('.') || name.len() > 255 || name.chars().any(char::is_control) {
         return None;
     }
     if path.is_dir() {
         return folder(name, path);
+    }
+    if let Some(id) = name.strip_suffix(".safetensors").filter(|id| !id.is_empty() && path.is_file()) {
+        return single(id, path, path);
     }
     let id = name.strip_suffix(".gguf").filter(|id| !id.is_empty() && path.is_file())?;
     let (id, layout, path) = (id.to_owned(), Layout::Gguf, path.to_owned());
@@ -139,12 +164,22 @@ fn folder(id: &str, folder: &Path) -> Option<Candidate> {
         files.iter().filter(|path| path.is_file() && path.extension().is_some_and(|one| one == ending)).collect()
     };
     let (ggufs, tensors) = (of("gguf"), of("safetensors"));
+    let index = folder.join(INDEX);
+    if index.is_file() {
+        let inside = |folders: &[PathBuf]| -> Vec<PathBuf> {
+            folders.iter().flat_map(|folder| entries(folder)).filter(|path| path.is_file()).collect()
+        };
+        let parts = inside(&files);
+        let stamp = stamp(std::iter::once(&index).chain(&parts))?.beside(&inside(&companions(folder)))?;
+        return Some(Candidate { id: id.to_owned(), layout: Layout::Diffusers, stamp, path: index });
+    }
     let (layout, path) = match (ggufs.as_slice(), tensors.as_slice()) {
         ([one], _) => (Layout::Gguf, (*one).clone()),
         ([first, ..], _) => {
             (Layout::Unclear(format!("the folder holds {} .gguf files, a model is one", ggufs.len())), (*first).clone())
         }
         ([], [first, ..]) if folder.join("config.json").is_file() => (Layout::Safetensors, (*first).clone()),
+        ([], [only]) => return single(id, folder, only),
         _ => return None,
     };
     let tool_use = folder.join(checkpoint::TOOL_USE_FILE);
@@ -153,6 +188,12 @@ fn folder(id: &str, folder: &Path) -> Option<Candidate> {
         _ => stamp([&path]),
     };
     Some(Candidate { id: id.to_owned(), layout, stamp: stamp?, path })
+}
+
+/// A pipeline in one `file`: `path` is that, or its folder.
+fn single(id: &str, path: &Path, file: &Path) -> Option<Candidate> {
+    let stamp = stamp([&file.to_owned()])?.beside(&accessories(path))?;
+    Some(Candidate { id: id.to_owned(), layout: Layout::Single, stamp, path: path.to_owned() })
 }
 
 /// Whether a file of a folder of safetensors is one that a model is made of.
@@ -180,6 +221,8 @@ impl Candidate {
         match &self.layout {
             Layout::Gguf => gguf::describe(&self.path, &mut info),
             Layout::Safetensors => safetensors::describe(&self.path, &mut info),
+            Layout::Single => single::describe(&self.path, &mut info),
+            Layout::Diffusers => diffusers::describe(&self.path, &mut info),
             Layout::Unclear(problem) => info.problem = Some(problem.clone()),
         }
         Found { info, path: self.path, stamp: self.stamp }
@@ -192,12 +235,16 @@ impl Candidate {
             owned_by: "local".to_owned(),
             architecture: "unknown".to_owned(),
             kind: Kind::Unknown,
-            format: if matches!(self.layout, Layout::Safetensors) { "safetensors" } else { "gguf" },
+            format: match self.layout {
+                Layout::Safetensors | Layout::Diffusers | Layout::Single => "safetensors",
+                Layout::Gguf | Layout::Unclear(_) => "gguf",
+            },
             quantization: None,
             parameters: 0,
             bytes: self.stamp.bytes,
             context_window: None,
             embedding_dimensions: None,
+            image_size: None,
             loaded: false,
             problem: None,
             license: None,

@@ -3,6 +3,7 @@
 //! most, and weights are read once for all.
 
 mod guess;
+mod pictures;
 mod texts;
 
 use std::collections::{BTreeMap, HashMap};
@@ -13,6 +14,7 @@ use super::drafter::Slot;
 use super::job::{Job, Outcome};
 use super::metrics::Step;
 use super::pace::{Pace, Sizes};
+use super::painting::Painter;
 use super::queue::{Gate, Shared};
 use super::registry::Registry;
 use super::request::Failure;
@@ -34,6 +36,8 @@ pub(super) struct Worker {
     pace: Pace,
     /// Texts on their way to become vectors.
     embedding: Option<Embedding>,
+    /// Who paints; there is none before the first picture.
+    painter: Option<Painter>,
 }
 
 /// A row, and what it came to.
@@ -45,7 +49,7 @@ impl Worker {
     pub fn new(shared: Arc<Shared>, registry: Arc<Registry>, ambient: Arc<dyn Ambient>) -> Self {
         let pace = Pace::new(shared.settings.prefill_chunk);
         let (jobs, arenas, slots) = (BTreeMap::new(), HashMap::new(), HashMap::new());
-        Self { shared, registry, ambient, jobs, arenas, slots, pace, embedding: None }
+        Self { shared, registry, ambient, jobs, arenas, slots, pace, embedding: None, painter: None }
     }
 
     pub fn run(mut self) {
@@ -61,7 +65,8 @@ impl Worker {
                 return;
             }
             let stepped = self.step();
-            idle = !(self.embed() || stepped);
+            let embedded = self.embed();
+            idle = !(self.paint(stepped || embedded) || embedded || stepped);
         }
     }
 

@@ -18,6 +18,7 @@ fn choose<'a>(asked: impl Iterator<Item = &'a str>, offered: &[&'static str]) ->
         let quality = parts.find_map(|part| part.strip_prefix("q=")?.parse::<f64>().ok()).unwrap_or(1.0);
         let found = match kind.as_str() {
             "*/*" => offered.first(),
+            kind if kind.ends_with("/*") => offered.iter().find(|name| name.starts_with(kind.trim_end_matches('*'))),
             kind => offered.iter().find(|name| **name == kind),
         };
         // Of equals, the one that is named first.
@@ -43,6 +44,8 @@ mod tests {
             ("text/csv, */*;q=0.1", "text/csv"),
             ("*/*, text/csv", "application/json"),
             ("text/csv;q=0", "application/json"),
+            ("text/*", "text/csv"),
+            ("image/*, application/*;q=0.1", "application/json"),
         ];
         for (accept, chosen) in cases {
             assert_eq!(choose(accept.split(','), &["application/json", "text/csv"]), chosen, "{accept}");

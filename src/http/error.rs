@@ -11,12 +11,13 @@ use actix_web::http::header::{self, HeaderValue};
 use actix_web::{HttpResponse, ResponseError};
 use serde::Serialize;
 
-use crate::error::{Code, Error};
+use crate::error::{Code, Error, Result};
+use crate::http::sse;
 use crate::ids::RequestId;
 use crate::service::secrets::redact;
 
 #[derive(Serialize)]
-pub struct Body<'a> {
+struct Body<'a> {
     error: Fields<'a>,
 }
 
@@ -30,7 +31,7 @@ struct Fields<'a> {
 }
 
 impl<'a> Body<'a> {
-    pub fn new(error: &'a Error, request_id: RequestId) -> Self {
+    fn new(error: &'a Error, request_id: RequestId) -> Self {
         Self {
             error: Fields {
                 message: redact(error.message()),
@@ -41,6 +42,18 @@ impl<'a> Body<'a> {
             },
         }
     }
+}
+
+/// The event that a stream ends with where it fails after it began; `recorded`: whether its usage is. `None`: the
+/// request has no id.
+pub fn in_stream(error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> Option<sse::Event> {
+    if let Err(unrecorded) = recorded {
+        tracing::warn!(%unrecorded, "the usage of a failed stream is not recorded");
+    }
+    if let Some(cause) = error.cause() {
+        tracing::error!(request_id = request_id.map(|id| id.to_string()), %cause, "stream failed");
+    }
+    request_id.map(|id| sse::data(&Body::new(error, id)))
 }
 
 impl ResponseError for Error {

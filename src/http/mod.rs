@@ -26,12 +26,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::ambient::Ambient;
-use crate::calls::{chat::Chat, embeddings::Embeddings, fine_tuning::FineTuning, models::Models};
+use crate::calls::{chat::Chat, embeddings::Embeddings, fine_tuning::FineTuning, images::Images, models::Models};
 use crate::ids::ListId;
 use crate::service::limits::Limits;
 use crate::service::usage::{Meter, Usage};
 use crate::service::{
-    agents::Agents, audit::Audit, conversations::Conversations, files::Files, keys::Keys, projects::Projects,
+    agents::Agents, audit::Audit, conversations::Conversations, files::Files, keys::Keys, pictures::Pictures,
+    projects::Projects,
 };
 use crate::storage::Store;
 
@@ -52,6 +53,10 @@ pub struct Api {
     pub models: Models,
     pub chat: Chat,
     pub embeddings: Embeddings,
+    pub images: Images,
+    pub pictures: Pictures,
+    /// What links to this server begin with; where it is not set, what the request came by.
+    pub public_url: Option<String>,
     /// Whether the figures can be read without a key.
     pub open_metrics: bool,
     pub draining: AtomicBool,

@@ -65,17 +65,28 @@ impl Part {
     }
 
     /// The whole part, as the text of a plain field.
-    pub async fn text(mut self) -> Result<String> {
+    pub async fn text(self) -> Result<String> {
+        self.text_within(LONGEST_FIELD).await
+    }
+
+    /// The same for a field that may be longer than others, or shorter.
+    pub async fn text_within(self, longest: usize) -> Result<String> {
         let name = shorten(self.name());
+        let too_long = || Error::invalid(&*name, format!("'{name}' is longer than {longest} bytes. Shorten it."));
+        let bytes = self.bytes_within(longest, too_long).await?;
+        String::from_utf8(bytes).map_err(|_| Error::invalid(name.clone(), format!("'{name}' is not valid UTF-8.")))
+    }
+
+    /// The whole part, if it is no longer than that.
+    pub async fn bytes_within(mut self, longest: usize, too_long: impl Fn() -> Error) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         while let Some(piece) = self.next().await? {
-            if bytes.len() + piece.len() > LONGEST_FIELD {
-                let text = format!("'{name}' is longer than {LONGEST_FIELD} bytes. Shorten it.");
-                return Err(Error::invalid(name, text));
+            if bytes.len() + piece.len() > longest {
+                return Err(too_long());
             }
             bytes.extend_from_slice(&piece);
         }
-        String::from_utf8(bytes).map_err(|_| Error::invalid(name.clone(), format!("'{name}' is not valid UTF-8.")))
+        Ok(bytes)
     }
 }
 

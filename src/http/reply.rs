@@ -149,6 +149,14 @@ impl Mount {
         }
     }
 
+    /// A result to which OpenAI gives neither an id nor an `object`.
+    pub fn bare<T: Serialize>(self, id: impl Display, body: T) -> HttpResponse {
+        match self {
+            Mount::Spec => self.reply(Head { id, object: "", state: None }, body),
+            Mount::OpenAi => HttpResponse::Ok().json(body),
+        }
+    }
+
     /// A resource as an entry of a list.
     pub fn item<T>(self, head: Head<impl Display>, body: T) -> Item<T> {
         let (state, status) = match self {

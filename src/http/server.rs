@@ -46,6 +46,8 @@ pub fn build(
             .into_utoipa_app()
             .openapi(openapi::base())
             .app_data(api.clone())
+            // Before the mount that it lies under: there, nobody passes without a key.
+            .service(routes::images::fetch)
             .service(mount(Mount::Spec))
             .service(mount(Mount::OpenAi))
             .service(routes::health::alive)

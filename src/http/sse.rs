@@ -22,6 +22,11 @@ pub fn data(value: &impl Serialize) -> Event {
     bytes.into()
 }
 
+/// The same with a name, for streams whose events have one.
+pub fn named(name: &str, value: &impl Serialize) -> Event {
+    [b"event: ", name.as_bytes(), b"\n", &*data(value)].concat().into()
+}
+
 /// The end of a stream that ended well.
 pub fn done() -> Event {
     Bytes::from_static(b"data: [DONE]\n\n")

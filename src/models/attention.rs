@@ -20,6 +20,8 @@ pub(super) struct Span<'a> {
     pub count: usize,
     /// Its first token's position in the sequence.
     pub start: usize,
+    /// Positions that are seen of the sequence, where those behind them are padding.
+    pub seen: Option<usize>,
     pub blocks: &'a [BlockId],
 }
 
@@ -67,6 +69,7 @@ pub(super) fn over(
             queries: queries.get(span.offset * row..(span.offset + span.count) * row).unwrap_or_default(),
             rows: span.count,
             start: span.start,
+            positions: span.seen.unwrap_or(usize::MAX).min(span.start + span.count),
             blocks: view.as_blocks(),
         })
         .collect();

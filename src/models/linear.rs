@@ -23,6 +23,11 @@ impl Linear {
         Ok(Self(Arc::new(weight)))
     }
 
+    /// Tells this weight from all others in memory.
+    pub fn id(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     /// Numbers that a row of results has.
     pub fn rows(&self) -> usize {
         self.0.n()

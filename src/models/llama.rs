@@ -156,7 +156,7 @@ impl Llama {
         let (mut spans, mut offset) = (Vec::with_capacity(rows.len()), 0);
         for Row { tokens, start, blocks, .. } in rows {
             self.check(tokens)?;
-            spans.push(Span { offset, count: tokens.len(), start: *start, blocks });
+            spans.push(Span { offset, count: tokens.len(), start: *start, seen: None, blocks });
             offset += tokens.len();
         }
         let (wanted, counts) = wanted(rows, &spans);

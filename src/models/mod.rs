@@ -4,6 +4,7 @@
 
 mod attention;
 mod block;
+pub mod diffusion;
 pub mod encoder;
 mod experts;
 pub mod family;

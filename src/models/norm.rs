@@ -28,6 +28,16 @@ impl Norm {
         Ok(Self { measure: Measure::Deviation, weight, bias, epsilon })
     }
 
+    /// By the root of the mean square, without a bias: T5's, and those of queries and keys.
+    pub fn root(loader: &Loader<'_>, stem: &str, width: usize, epsilon: f32) -> Result<Self, ModelError> {
+        Ok(Self { measure: Measure::RootMeanSquare, weight: loader.vector(stem, width)?, bias: None, epsilon })
+    }
+
+    /// Weight and bias.
+    pub fn into_parts(self) -> (Vec<f32>, Option<Vec<f32>>) {
+        (self.weight, self.bias)
+    }
+
     fn kernel(&self) -> kernels::Norm<'_> {
         let Self { measure, weight, bias, epsilon } = self;
         kernels::Norm { measure: *measure, weight, bias: bias.as_deref(), epsilon: *epsilon }

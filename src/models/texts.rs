@@ -15,6 +15,8 @@ struct Text {
     /// Its first token's place in the batch.
     first: usize,
     count: usize,
+    /// Tokens that are seen; those behind them are padding.
+    seen: Option<usize>,
     blocks: Vec<BlockId>,
 }
 
@@ -39,11 +41,16 @@ impl Texts {
         let (mut first, mut block) = (0, 0);
         let text = |count: usize| {
             let next = block + blocks_for(count) as BlockId;
-            let text = Text { first, count, blocks: (block..next).collect() };
+            let text = Text { first, count, seen: None, blocks: (block..next).collect() };
             (first, block) = (first + count, next);
             text
         };
         Self(counts.map(text).collect())
+    }
+
+    /// Of each text only the first so many tokens, of one at least, are seen, by all its tokens.
+    pub fn hide(&mut self, seen: impl Iterator<Item = usize>) {
+        self.0.iter_mut().zip(seen).for_each(|(text, seen)| text.seen = Some(seen.max(1)));
     }
 
     /// Tokens of all.
@@ -70,6 +77,7 @@ impl Texts {
             offset: own.start - part.start,
             count: own.len(),
             start: own.start - text.first,
+            seen: text.seen,
             blocks: &text.blocks,
         });
         spans.collect()

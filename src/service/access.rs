@@ -1,4 +1,4 @@
-//! What a caller may do. Every 403 of the program is decided in this file.
+//! What a caller may do. Every 403 that a key gets is decided in this file.
 
 use std::fmt;
 use std::sync::Arc;

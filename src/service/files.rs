@@ -20,6 +20,10 @@ use crate::ids::{FileId, ProjectId};
 use crate::storage::uploads::{self, FileRecord};
 use crate::storage::{Look, Store, owned};
 
+/// Uploads at once, of all and of one project; each may hold a chunk and a line in memory.
+const UPLOADS: usize = 32;
+const UPLOADS_OF_ONE: usize = 8;
+
 /// What a file is for. The number is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
@@ -118,7 +122,7 @@ impl Files {
     /// Also begins to remove what uploads of an earlier process left. Needs a tokio runtime.
     pub async fn start(store: Store, ambient: Arc<dyn Ambient>) -> Result<Self> {
         let sweeper = Sweeper::start(store.clone()).await?;
-        Ok(Self { store, ambient, sweeper, places: Arc::default() })
+        Ok(Self { store, ambient, sweeper, places: Places::new(UPLOADS, UPLOADS_OF_ONE) })
     }
 
     /// Makes room for a file that is about to arrive. Refuses what would be refused at its end, as

@@ -96,6 +96,11 @@ pub(super) fn charge(
     holdings::put(tx, project, &held, changed(held, holding, count, bytes), now)
 }
 
+/// The same for content that is not counted, only weighed: of no kind there are more or fewer.
+pub(super) fn charge_bytes(tx: &WriteTx, project: ProjectId, now: Timestamp, bytes: i64) -> Result<()> {
+    charge(tx, project, now, Holding::File, 0, bytes)
+}
+
 /// The same without a look at the quotas.
 pub(super) fn book(
     tx: &WriteTx,
@@ -107,6 +112,11 @@ pub(super) fn book(
 ) -> Result<()> {
     let held = holdings::of(tx, project)?;
     holdings::put(tx, project, &held, changed(held, holding, count, bytes), now)
+}
+
+/// Whether the quota leaves room for so many bytes of content now.
+pub(super) fn admit_bytes(tx: &impl Look, project: ProjectId, bytes: i64) -> Result<()> {
+    admit(tx, project, Holding::File, 0, bytes)
 }
 
 /// Whether the quotas leave room for such a change now.

@@ -7,28 +7,33 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::error::{Code, Error, Result};
 use crate::ids::ProjectId;
 
-/// Uploads at once; each may hold a chunk and a line in memory.
-const OF_ALL: usize = 32;
-const OF_ONE: usize = 8;
-
 /// How many uploads each project has running.
-#[derive(Default)]
-pub(super) struct Places(Mutex<HashMap<ProjectId, usize>>);
+pub struct Places {
+    taken: Mutex<HashMap<ProjectId, usize>>,
+    of_all: usize,
+    of_one: usize,
+}
 
 /// A place, free again when this is dropped.
-pub(super) struct Place {
+pub struct Place {
     project: ProjectId,
     places: Arc<Places>,
 }
 
 impl Places {
+    /// Room for so many uploads, and for so many of one project.
+    pub fn new(of_all: usize, of_one: usize) -> Arc<Self> {
+        Arc::new(Self { taken: Mutex::default(), of_all, of_one })
+    }
+
     pub fn take(self: &Arc<Self>, project: ProjectId) -> Result<Place> {
-        let mut taken = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Self { of_all, of_one, .. } = **self;
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = taken.values().sum();
         let own = taken.entry(project).or_default();
-        if *own >= OF_ONE || all >= OF_ALL {
+        if *own >= of_one || all >= of_all {
             let text = format!(
-                "Too many files are being uploaded at once: a project may have {OF_ONE}, all together {OF_ALL}. Try again shortly, with backoff."
+                "Too many files are being uploaded at once: a project may have {of_one}, all together {of_all}. Try again shortly, with backoff."
             );
             return Err(Error::new(Code::Overloaded, text));
         }
@@ -39,7 +44,7 @@ impl Places {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = taken.get_mut(&self.project) {
             *own -= 1;
         }
@@ -49,12 +54,15 @@ impl Drop for Place {
 
 #[cfg(test)]
 mod tests {
-    use super::{OF_ALL, OF_ONE, Places};
+    use super::Places;
     use crate::ids::ProjectId;
+
+    const OF_ALL: usize = 32;
+    const OF_ONE: usize = 8;
 
     #[test]
     fn no_project_takes_every_place_and_a_place_comes_back() {
-        let places = std::sync::Arc::new(Places::default());
+        let places = Places::new(OF_ALL, OF_ONE);
         let project = |number: u8| ProjectId::from_bytes([number; 16]);
         let mut taken: Vec<_> = (0..OF_ONE).map(|_| places.take(project(0)).unwrap()).collect();
         assert!(places.take(project(0)).is_err());
@@ -64,6 +72,6 @@ mod tests {
         taken.pop();
         assert!(places.take(project(99)).is_ok());
         drop(taken);
-        assert!(places.0.lock().unwrap().is_empty());
+        assert!(places.taken.lock().unwrap().is_empty());
     }
 }

@@ -26,6 +26,7 @@ pub mod limits;
 mod migrations;
 pub mod owned;
 mod pepper;
+pub mod pictures;
 pub mod projects;
 mod restore;
 mod store;

@@ -1,7 +1,8 @@
 //! The pepper: 32 random bytes in a file of their own, and the keys derived from them.
 //!
 //! A copy of the database alone is worth nothing to a thief: the digests of secrets in it, the
-//! MACs of its records and the cursors of listings are all made under keys that come from here.
+//! MACs of its records, the cursors of listings and the signatures of links are all made under keys
+//! that come from here.
 
 use std::path::{Path, PathBuf};
 
@@ -16,11 +17,21 @@ use crate::ambient::Ambient;
 const LENGTH: usize = 32;
 pub(super) const TAG: usize = 32;
 
-/// What is stored of a secret. Compared in constant time only.
+/// What is stored of a secret, or signs a link. Compared in constant time only.
 #[derive(Clone, Copy, serde::Serialize, serde::Deserialize)]
 pub struct Digest([u8; 32]);
 
 impl Digest {
+    /// Of a signature that came from outside.
+    pub fn from_bytes(bytes: [u8; TAG]) -> Self {
+        Self(bytes)
+    }
+
+    /// For a signature that goes out.
+    pub fn to_bytes(self) -> [u8; TAG] {
+        self.0
+    }
+
     /// Takes the same time whatever differs.
     pub fn matches(&self, other: &Digest) -> bool {
         self.0.ct_eq(&other.0).into()
@@ -33,12 +44,13 @@ impl std::fmt::Debug for Digest {
     }
 }
 
-/// Keys for the three uses of the pepper; none of them can stand in for another.
+/// Keys for the four uses of the pepper; none of them can stand in for another.
 pub struct Pepper {
     raw: Zeroizing<[u8; LENGTH]>,
     secrets: hmac::Key,
     records: hmac::Key,
     cursors: hmac::Key,
+    links: hmac::Key,
 }
 
 impl std::fmt::Debug for Pepper {
@@ -55,6 +67,7 @@ impl Pepper {
             secrets: derive(b"outpost secrets 1"),
             records: derive(b"outpost records 1"),
             cursors: derive(b"outpost cursors 1"),
+            links: derive(b"outpost links 1"),
             raw: Zeroizing::new(raw),
         }
     }
@@ -83,6 +96,11 @@ impl Pepper {
         let mut half = [0; 16];
         half.copy_from_slice(&tag(&self.cursors, parts)[..16]);
         half
+    }
+
+    /// Signs a link that opens something without a key.
+    pub fn link_tag(&self, parts: &[&[u8]]) -> Digest {
+        Digest(tag(&self.links, parts))
     }
 
     /// Stored in the database to notice a pepper that belongs to another one.

@@ -60,6 +60,12 @@ pub const FILES: Table = Table("files");
 pub const FILE_CHUNKS: Table = Table("file_chunks");
 /// File id → nothing: chunks that belong to no file, for it is not whole yet or was removed.
 pub const FILE_REMAINS: Table = Table("file_remains");
+/// Picture id → picture that is kept for a while.
+pub const PICTURES: Table = Table("pictures");
+/// Picture id, place → a piece of its content.
+pub const PICTURE_CHUNKS: Table = Table("picture_chunks");
+/// Inverted time, picture id → nothing: when pictures end, the first to end last.
+pub const PICTURES_BY_END: Table = Table("pictures_by_end");
 /// Job id → fine-tuning job.
 pub const JOBS: Table = Table("jobs");
 /// Job id, event id → event.
@@ -97,6 +103,9 @@ pub const ALL: &[Table] = &[
     FILES,
     FILE_CHUNKS,
     FILE_REMAINS,
+    PICTURES,
+    PICTURE_CHUNKS,
+    PICTURES_BY_END,
     JOBS,
     JOB_EVENTS,
     USAGE,

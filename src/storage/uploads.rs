@@ -3,11 +3,9 @@
 //! Chunks are written while they arrive, before there is a file. Until then, and again once a file
 //! was removed, a mark says that they belong to nothing: what a crash leaves is found by the marks.
 
-use std::fmt;
 use std::ops::ControlFlow;
 
-use serde::de::Visitor;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::codec::Record;
 use super::fields;
@@ -53,38 +51,9 @@ impl Owned for FileRecord {
     }
 }
 
-/// A piece of a file's content. Written as one string of bytes and not byte by byte.
-pub struct Chunk(pub Vec<u8>);
-
-impl Serialize for Chunk {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Chunk {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Bytes;
-
-        impl Visitor<'_> for Bytes {
-            type Value = Chunk;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("bytes")
-            }
-
-            fn visit_bytes<E>(self, bytes: &[u8]) -> Result<Chunk, E> {
-                Ok(Chunk(bytes.to_vec()))
-            }
-
-            fn visit_byte_buf<E>(self, bytes: Vec<u8>) -> Result<Chunk, E> {
-                Ok(Chunk(bytes))
-            }
-        }
-
-        deserializer.deserialize_byte_buf(Bytes)
-    }
-}
+/// A piece of a file's content.
+#[derive(Serialize, Deserialize)]
+pub struct Chunk(#[serde(with = "fields::bytes")] pub Vec<u8>);
 
 impl Record for Chunk {
     const TABLE: Table = FILE_CHUNKS;

@@ -20,6 +20,7 @@ use super::keys::{InProject, KeyRecord};
 use super::limits::{LevelsRecord, LimitsRecord};
 use super::owned::{self, Owned};
 use super::pepper::{self, Pepper};
+use super::pictures::{self, PictureChunk, PictureEnd, PictureRecord};
 use super::projects::ProjectRecord;
 use super::store::Store;
 use super::transaction::{Look, ReadTx};
@@ -118,6 +119,7 @@ fn verify(tx: &ReadTx) -> Result<CheckReport> {
         chunks(tx, &mut report)?;
         owned::<JobRecord>(tx, &mut report)?;
         job_events(tx, &mut report)?;
+        pictures(tx, &mut report)?;
         Ok(report)
     })
     .unwrap_or_else(|| Err(database::unavailable("unreadable pages")))
@@ -212,6 +214,29 @@ fn job_events(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     records(tx, report, &mut |place, _: JobEventRecord| {
         let job = tx.raw(tables::JOBS, place.get(..16).unwrap_or_default())?;
         Ok(job.is_none().then(|| "an event belongs to no fine-tuning job".into()))
+    })
+}
+
+/// A picture has its content and an end; a piece of content, and an end, belongs to a picture.
+fn pictures(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
+    records(tx, report, &mut |id, record: PictureRecord| {
+        let last = [id, &record.chunks.saturating_sub(1).to_be_bytes()].concat();
+        let whole = tx.raw(tables::PICTURE_CHUNKS, &last)?.is_some();
+        let ends = tx.raw(tables::PICTURES_BY_END, &pictures::end(record.ends_at, id))?.is_some();
+        let project = record.project;
+        Ok((!whole || !ends).then(|| format!("a picture of {project} has lost its content or its end")))
+    })?;
+    records(tx, report, &mut |place, _: PictureChunk| {
+        let (id, at) = place.split_at_checked(16).unwrap_or_default();
+        let picture: Option<PictureRecord> = tx.get(id)?;
+        let at = at.try_into().map(u32::from_be_bytes);
+        let fits = picture.is_some_and(|picture| at.is_ok_and(|at| at < picture.chunks));
+        Ok((!fits).then(|| "a piece of content belongs to no picture".into()))
+    })?;
+    records(tx, report, &mut |key, _: PictureEnd| {
+        let (ends_at, id) = pictures::end_of(key)?;
+        let fits = pictures::find(tx, id)?.is_some_and(|picture| picture.ends_at == ends_at);
+        Ok((!fits).then(|| "an end belongs to no picture".into()))
     })
 }
 

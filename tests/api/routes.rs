@@ -5,13 +5,19 @@ use serde_json::{Value, json};
 
 use crate::server::Server;
 
+/// Whether an operation of the document says that no key is needed.
+fn is_open(operation: &Value) -> bool {
+    operation["security"] == json!([{}])
+}
+
 /// `(method, path with well-formed ids of nothing)` of every route that needs a key.
 fn routes(server: &Server) -> Vec<(Method, String)> {
     let document = server.raw(Method::GET, "/openapi.json", None, &[], None).ok();
     let mut found = Vec::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         for method in ["get", "post", "put", "patch", "delete"] {
-            if item.get(method).is_some() && (path.starts_with("/v1") || path.starts_with("/openai/v1")) {
+            let Some(operation) = item.get(method).filter(|operation| !is_open(operation)) else { continue };
+            if operation.is_object() && (path.starts_with("/v1") || path.starts_with("/openai/v1")) {
                 let nothing = "0".repeat(32);
                 let path = path
                     .replace("{project_id}", &format!("proj_{nothing}"))
@@ -88,7 +94,7 @@ fn every_reference_of_the_document_leads_somewhere() {
 fn every_route_asks_for_a_key_and_refuses_in_our_shape() {
     let server = Server::start();
     let routes = routes(&server);
-    assert!(routes.len() >= 56, "{routes:?}");
+    assert!(routes.len() >= 60, "{routes:?}");
     for (method, path) in routes {
         let nobody = server.call(method.clone(), &path, None, Some(&json!({})));
         assert_eq!(nobody.refusal(), (401, "missing_api_key".to_owned(), None), "{method} {path}");
@@ -128,6 +134,17 @@ fn a_method_that_a_path_does_not_take_is_405_with_allow() {
     let nowhere = server.get("/v1/nowhere").refusal();
     assert_eq!(nowhere, (404, "not_found".to_owned(), None));
     assert_eq!(server.raw(Method::GET, "/", None, &[], None).refusal().0, 404);
+}
+
+#[test]
+fn only_health_and_links_that_are_signed_need_no_key() {
+    let server = Server::start();
+    let document = server.raw(Method::GET, "/openapi.json", None, &[], None).ok();
+    let open = |(path, item): (&String, &Value)| item.as_object().unwrap().values().any(is_open).then(|| path.clone());
+    let open: Vec<String> = document["paths"].as_object().unwrap().iter().filter_map(open).collect();
+    assert_eq!(open, ["/healthz", "/readyz", "/v1/images/files/{picture_id}"]);
+    let nothing = format!("/v1/images/files/pic_{}", "0".repeat(32));
+    assert_eq!(server.raw(Method::GET, &nothing, None, &[], None).refusal().1, "invalid_signature");
 }
 
 #[test]

@@ -81,7 +81,8 @@ fn open(data: &Path) -> Store {
     Store::open(settings, Arc::new(ShiftedClock::default())).unwrap()
 }
 
-fn within<T: 'static>(data: &Path, work: impl AsyncFnOnce(&Store) -> T) -> T {
+/// Does something with the store of a stopped server.
+pub fn within<T: 'static>(data: &Path, work: impl AsyncFnOnce(&Store) -> T) -> T {
     let store = open(data);
     let done = actix_web::rt::System::new().block_on(work(&store));
     store.shutdown();

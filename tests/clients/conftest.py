@@ -24,6 +24,7 @@ class Server:
     admin_key: str
     chat_model: str
     embed_model: str
+    image_model: str
 
     def client(self, mount="/v1", key=None, **options):
         return OpenAI(base_url=self.url + mount, api_key=key or self.admin_key, **self._client_options(options))
@@ -64,11 +65,20 @@ class Output:
         return self.url
 
 
+def installed(folder):
+    """The models that were pulled, and a small pipeline of the fixtures that paints."""
+    folder.mkdir(exist_ok=True)
+    for model in [*(ROOT / "models").iterdir(), ROOT / "tests/fixtures/pipelines/sd1"]:
+        if model.is_dir() and not (folder / model.name).exists():
+            (folder / model.name).symlink_to(model)
+    return str(folder)
+
+
 @contextmanager
 def serving(data):
     """A server on a data folder of its own, and its end."""
     binary = os.environ.get("OUTPOST_BIN", str(ROOT / "target/debug/outpost"))
-    models = os.environ.get("OUTPOST_TEST_MODELS", str(ROOT / "models"))
+    models = os.environ.get("OUTPOST_TEST_MODELS") or installed(data.parent / "models")
     command = [binary, "serve", "--listen", "127.0.0.1:0", "--data", str(data), "--models", models]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
     output = Output(process)
@@ -80,6 +90,7 @@ def serving(data):
             key,
             os.environ.get("OUTPOST_TEST_CHAT", "smollm2-135m-instruct"),
             os.environ.get("OUTPOST_TEST_EMBED", "all-minilm-l6-v2"),
+            os.environ.get("OUTPOST_TEST_IMAGE", "sd1"),
         )
     finally:
         process.send_signal(signal.SIGTERM)

@@ -7,6 +7,7 @@ from schemathesis.core.failures import Failure
 from shape import wrong_with
 
 CHAT = os.environ["OUTPOST_TEST_CHAT"]
+IMAGE = os.environ["OUTPOST_TEST_IMAGE"]
 
 
 @schemathesis.check
@@ -21,9 +22,12 @@ def error_has_our_shape(ctx, response, case):
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """Valid chats reach the model, for one token each; generated names of models do not exist."""
+    """Valid requests reach the model, for one token or step each; generated names of models do not exist."""
     valid = case.meta and case.meta.generation.mode.is_positive
     if valid and case.path.endswith("/chat/completions") and isinstance(case.body, dict):
         case.body |= {"model": CHAT, "max_tokens": 1, "n": 1}
         case.body.pop("max_completion_tokens", None)
         case.body.pop("min_tokens", None)
+    if valid and "/images/" in case.path and isinstance(case.body, dict):
+        case.body |= {"model": IMAGE, "size": "64x64", "steps": 1, "n": 1}
+        case.body.pop("num_inference_steps", None)

@@ -37,6 +37,7 @@ def test_schemathesis_finds_nothing(fuzzed, tmp_path):
         *("--request-timeout", "30", "--warnings", "off", "--workers", "2"),
     ]
     more = {"SCHEMATHESIS_HOOKS": "fuzz_hooks", "PYTHONPATH": str(HERE), "OUTPOST_TEST_CHAT": fuzzed.chat_model}
+    more["OUTPOST_TEST_IMAGE"] = fuzzed.image_model
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     # It keeps what it found beside where it runs.
     run = subprocess.run(command, cwd=tmp_path, env=os.environ | more, **pipes)

@@ -17,6 +17,10 @@ impl ShiftedClock {
     pub fn advance(&self, by: Duration) {
         self.shift_millis.fetch_add(i64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
     }
+
+    pub fn go_back(&self, by: Duration) {
+        self.shift_millis.fetch_sub(i64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
+    }
 }
 
 impl Ambient for ShiftedClock {

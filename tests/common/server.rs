@@ -46,6 +46,8 @@ pub struct Answer {
     pub status: u16,
     pub headers: HeaderMap,
     pub text: String,
+    /// The body as it came, where it is no text.
+    pub bytes: Vec<u8>,
 }
 
 impl Answer {
@@ -239,11 +241,17 @@ impl Drop for Server {
 
 fn read(response: Response) -> Answer {
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
-    Answer { status, headers, text: response.text().unwrap() }
+    let bytes = response.bytes().unwrap().to_vec();
+    Answer { status, headers, text: String::from_utf8_lossy(&bytes).into_owned(), bytes }
 }
 
 /// Copies one of the tiny random models of `tests/fixtures/encoders` into a folder of models.
 pub fn add_encoder(models: &Path, name: &str) {
+    add_fixture("encoders", models, name);
+}
+
+/// Copies a model of a folder of `tests/fixtures` into a folder of models.
+pub fn add_fixture(kind: &str, models: &Path, name: &str) {
     fn copy(from: &Path, to: &Path) {
         std::fs::create_dir_all(to).unwrap();
         for entry in from.read_dir().unwrap() {
@@ -255,7 +263,7 @@ pub fn add_encoder(models: &Path, name: &str) {
             }
         }
     }
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/encoders");
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(kind);
     copy(&fixtures.join(name), &models.join(name));
 }
 
@@ -275,6 +283,8 @@ pub fn config(folder: &Path) -> Config {
         pull: false,
         drain: Duration::from_secs(30),
         usage_retention: Duration::from_secs(90 * 86_400),
+        image_url_ttl: Duration::from_secs(3600),
+        public_url: None,
         tls: Tls::Off,
     }
 }

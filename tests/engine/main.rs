@@ -4,6 +4,7 @@
 #[path = "../common/tiny_model.rs"]
 mod tiny_model;
 
+mod adapters;
 mod answers;
 mod bench;
 mod crowd;
@@ -13,9 +14,12 @@ mod drafts;
 mod encoders;
 mod families;
 mod files;
+mod flows;
 mod forms;
 mod guesses;
 mod hub;
+mod painters;
+mod paintings;
 mod prefixes;
 mod prompts;
 mod queue;

@@ -13,6 +13,7 @@ mod group;
 mod kill;
 mod limiter;
 mod paging;
+mod pictures;
 mod resources;
 mod rotation;
 mod uploads;

@@ -54,6 +54,11 @@ impl Path {
         Self::ALL.into_iter().filter(|path| path.is_available()).collect()
     }
 
+    /// Products of pairs of bf16 are faster here than those of floats.
+    pub fn multiplies_bf16(self) -> bool {
+        self == Self::Avx512Bf16
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Avx512Bf16 => "avx512-bf16",
@@ -210,6 +215,16 @@ pub(crate) trait Simd: Copy {
 
     unsafe fn load_f16(from: *const u16) -> Self::F;
     unsafe fn store_f16(to: *mut u16, x: Self::F);
+    /// Rounds to the nearest bf16, ties to even; NaN stays one.
+    #[inline(always)]
+    unsafe fn store_bf16(to: *mut u16, x: Self::F) {
+        let mut numbers = [0f32; LANES];
+        // SAFETY: as the trait says; there is room for 16 numbers.
+        unsafe {
+            Self::store(numbers.as_mut_ptr(), x);
+            to.cast::<[u16; LANES]>().write_unaligned(numbers.map(bf16_bits));
+        }
+    }
     /// The first and the second numbers of 16 pairs of bf16.
     unsafe fn load_pairs(from: *const u8) -> (Self::F, Self::F);
     unsafe fn load_i8(from: *const i8) -> Self::F;
@@ -286,6 +301,22 @@ pub(crate) trait Simd: Copy {
         }
     }
 
+    /// 2^x for x below 128, to 10⁻⁴ of it, for what becomes a bf16; zero up to −126.
+    #[inline(always)]
+    unsafe fn exp2_roughly(x: Self::F) -> Self::F {
+        // SAFETY: as the trait says.
+        unsafe {
+            let clamped = Self::max(Self::splat(-126.0), x);
+            let n = Self::nearest(clamped);
+            let r = Self::sub(clamped, n);
+            let mut p = Self::splat(5.500_893e-2);
+            for coefficient in [2.422_109_6e-1, 6.932_829e-1, 1.0] {
+                p = Self::fma(p, r, Self::splat(coefficient));
+            }
+            Self::keep_above(Self::scale(p, n), x, -126.0)
+        }
+    }
+
     /// e^x; zero up to −87, and e^88 above 88.
     #[inline(always)]
     unsafe fn exp(x: Self::F) -> Self::F {
@@ -304,6 +335,14 @@ pub(crate) trait Simd: Copy {
             Self::keep_above(Self::scale(p, n), x, -87.0)
         }
     }
+}
+
+/// The nearest bf16, ties to even; NaN stays one.
+#[inline(always)]
+pub(crate) fn bf16_bits(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    (if x.is_nan() { bits >> 16 | 0x40 } else { rounded }) as u16
 }
 
 /// [`Simd::dot_pairs`] where there is no such instruction.

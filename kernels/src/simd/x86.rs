@@ -142,6 +142,19 @@ impl<const BF16: bool> Simd for Avx512Or<BF16> {
         (_mm512_castsi512_ps(_mm512_slli_epi32::<16>(both)), _mm512_castsi512_ps(second))
     }
     #[inline(always)]
+    unsafe fn store_bf16(to: *mut u16, x: Self::F) {
+        if BF16 {
+            let rounded = std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(x));
+            return _mm256_storeu_si256(to.cast(), rounded);
+        }
+        let bits = _mm512_castps_si512(x);
+        let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+        let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+        let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x40_0000));
+        let whole = _mm512_mask_mov_epi32(rounded, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x), quiet);
+        _mm256_storeu_si256(to.cast(), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(whole)));
+    }
+    #[inline(always)]
     unsafe fn dot_pairs(sum: Self::F, pairs: *const u8, x: u32) -> Self::F {
         if !BF16 {
             return dot_widened::<Self>(sum, pairs, x);

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
@@ -54,9 +54,14 @@ fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
 
 /// Counts all weights in the folder, of which a model may use a part.
 fn weigh(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
+    weigh_all(&super::entries(folder), info)
+}
+
+/// Counts all weights in those of the files that have some.
+pub(super) fn weigh_all(files: &[PathBuf], info: &mut ModelInfo) -> Result<(), String> {
     let mut kinds: HashMap<String, u64> = HashMap::new();
     info.bytes = 0;
-    for path in super::entries(folder).iter().filter(|path| path.extension().is_some_and(|one| one == "safetensors")) {
+    for path in files.iter().filter(|path| path.extension().is_some_and(|one| one == "safetensors")) {
         let mut file = File::open(path).map_err(|error| format!("the file cannot be read: {error}"))?;
         let header = read_header(&mut file, path).map_err(|error| error.to_string())?;
         info.bytes += header.length;
@@ -74,7 +79,7 @@ fn json(path: &Path) -> Result<Value, String> {
 }
 
 /// The model card's `license:` line.
-fn license(folder: &Path) -> Option<String> {
+pub(super) fn license(folder: &Path) -> Option<String> {
     let card = String::from_utf8_lossy(&head(&folder.join("README.md"))).into_owned();
     let front = card.strip_prefix("---")?.split("\n---").next()?.to_owned();
     let line = front.lines().find_map(|line| line.strip_prefix("license:"))?;

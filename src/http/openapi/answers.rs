@@ -46,9 +46,11 @@ fn frame(operation: &mut Value, mount: Option<Mount>) {
     let name = format!("{prefix}{}_{}", text(&operation["tags"][0]), text(&operation["operationId"]));
     operation["operationId"] = Value::String(name);
     operation["responses"]["default"] = json!({ "$ref": "#/components/responses/Error" });
+    let bare = operation["tags"][0] == "images";
     let documented = operation.pointer_mut("/responses/200/content/application~1json/schema");
     if let (Some(mount), Some(schema)) = (mount, documented) {
-        *schema = framed(mount, schema.take());
+        // To pictures OpenAI gives no head at all.
+        *schema = if bare && mount == Mount::OpenAi { schema.take() } else { framed(mount, schema.take()) };
     }
 }
 

@@ -60,6 +60,8 @@ pub fn mount(config: &mut ServiceConfig) {
         .service(embeddings::create)
         .service(rerank::create)
         .service(images::create)
+        .service(images::edit)
+        .service(images::vary)
         .service(files::create)
         .service(files::list)
         .service(files::get)

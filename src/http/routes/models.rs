@@ -95,7 +95,7 @@ fn body(model: ModelInfo) -> ModelBody {
             streaming: text,
             embeddings: model.kind == Kind::Embedding && model.problem.is_none(),
             reranking: model.kind == Kind::Reranker && model.problem.is_none(),
-            image_generation: false,
+            image_generation: model.kind == Kind::Image && model.problem.is_none(),
         },
         modalities: modalities(model.kind),
         format: model.format,
@@ -115,6 +115,7 @@ fn modalities(kind: Kind) -> Modalities {
         Kind::Text => (&["text"], &["text"]),
         Kind::Embedding => (&["text"], &["embedding"]),
         Kind::Reranker => (&["text"], &["score"]),
+        Kind::Image => (&["text", "image"], &["image"]),
         Kind::Unknown => (&[], &[]),
     };
     Modalities { input, output }
@@ -126,7 +127,7 @@ fn limits(model: &ModelInfo) -> Limits {
         // One token of the context at least is the prompt's.
         max_output_tokens: model.context_window.filter(|_| model.kind == Kind::Text).map(|window| window - 1),
         embedding_dimensions: model.embedding_dimensions,
-        image_sizes: None,
+        image_sizes: model.image_size.map(|[width, height]| vec![format!("{width}x{height}")]),
     }
 }
 

@@ -91,7 +91,8 @@ impl Encoder {
         Ok((encoder, head))
     }
 
-    fn of(loader: &Loader<'_>, sizes: Sizes, cpu: Arc<Cpu>) -> Loaded<Self> {
+    /// The same of whatever `loader` reads, where more may be read beside it.
+    pub(in crate::models) fn of(loader: &Loader<'_>, sizes: Sizes, cpu: Arc<Cpu>) -> Loaded<Self> {
         let Sizes { width, vocabulary, types, epsilon, context, .. } = sizes;
         let (skipped, turnings) = match &sizes.positions {
             Positions::Table { skipped } => (Some(*skipped), &[][..]),
@@ -211,6 +212,11 @@ fn shape(sizes: &Sizes, window: Option<usize>) -> Shape {
 }
 
 impl Pass {
+    /// What follows the first so many tokens of each text is padding, which no token sees.
+    pub fn hide(&mut self, seen: impl Iterator<Item = usize>) {
+        self.texts.hide(seen);
+    }
+
     /// Each text's vectors, `[tokens, width]`, in the order of the batch.
     pub fn vectors(&self, width: usize) -> impl Iterator<Item = &[f32]> {
         let of = move |text: Range<usize>| self.stream.x.get(text.start * width..text.end * width);

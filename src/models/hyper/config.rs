@@ -32,6 +32,11 @@ impl<'a> Config<'a> {
         }
     }
 
+    /// The same, or what is usual where the file does not say.
+    pub fn whole_or(&self, key: &str, usual: usize, most: usize) -> Result<usize> {
+        Ok(self.whole(key, most)?.unwrap_or(usual))
+    }
+
     pub fn required(&self, key: &str, most: usize) -> Result<usize> {
         match self.whole(key, most)? {
             Some(number) => Ok(number),

@@ -6,18 +6,23 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{SafetensorsError, TensorInfo, read_header};
 
 const LONGEST_JSON: u64 = 64 << 20;
-const INDEX: &str = "model.safetensors.index.json";
+const ENDING: &str = ".safetensors";
+const INDEX: &str = ".safetensors.index.json";
+/// What transformers and diffusers call the whole of a model's weights.
+const STEMS: [&str; 2] = ["model", "diffusion_pytorch_model"];
 
 /// The open files of a model and what lies where in them.
 #[derive(Debug)]
 pub struct Folder {
     pub path: PathBuf,
     pub config: Value,
+    /// What whoever wrote the files says of them.
+    pub metadata: Map<String, Value>,
     files: Vec<File>,
     /// By name: the file's place in `files`, and the row.
     tensors: HashMap<String, (usize, TensorInfo)>,
@@ -27,10 +32,22 @@ impl Folder {
     /// Opens the folder's files and checks their headers; reads no weights.
     pub fn open(path: &Path) -> Result<Self, SafetensorsError> {
         let config = read_json(&path.join("config.json"))?;
-        let mut folder = Self { path: path.to_owned(), config, files: Vec::new(), tensors: HashMap::new() };
-        for shard in shards(path)? {
+        Self::of_shards(path, config, shards(path)?)
+    }
+
+    /// The same of one file without a folder, which has no config.
+    pub fn of_file(path: &Path) -> Result<Self, SafetensorsError> {
+        Self::of_shards(path, Value::Null, vec![path.to_owned()])
+    }
+
+    fn of_shards(path: &Path, config: Value, shards: Vec<PathBuf>) -> Result<Self, SafetensorsError> {
+        let (files, tensors, metadata) = (Vec::new(), HashMap::new(), Map::new());
+        let mut folder = Self { path: path.to_owned(), config, metadata, files, tensors };
+        for shard in shards {
             let mut file = open(&shard)?;
-            for tensor in read_header(&mut file, &shard)?.tensors {
+            let header = read_header(&mut file, &shard)?;
+            folder.metadata.extend(header.metadata);
+            for tensor in header.tensors {
                 let name = tensor.name.clone();
                 if folder.tensors.insert(name.clone(), (folder.files.len(), tensor)).is_some() {
                     return Err(SafetensorsError::new(&shard, format!("the tensor {name} is in two files")));
@@ -57,29 +74,33 @@ impl Folder {
     }
 }
 
-/// The files that make up a model: the index's, or the only one.
+/// The files that make up a model: an index's, or the only one. Of the same weights in several types, those without a
+/// type in their name.
 pub fn shards(folder: &Path) -> Result<Vec<PathBuf>, SafetensorsError> {
-    let index = folder.join(INDEX);
-    if index.exists() {
-        return listed(folder, &index);
+    let (files, indices) = (files_with(folder, ENDING), files_with(folder, INDEX));
+    let plain = |stem: &str, ending: &str| Some(folder.join(format!("{stem}{ending}"))).filter(|path| path.exists());
+    for stem in STEMS {
+        if let Some(index) = plain(stem, INDEX) {
+            return listed(folder, &index);
+        }
+        if let Some(whole) = plain(stem, ENDING) {
+            return Ok(vec![whole]);
+        }
     }
-    let whole = folder.join("model.safetensors");
-    if whole.is_file() {
-        return Ok(vec![whole]);
-    }
-    match tensor_files(folder).as_slice() {
-        [only] => Ok(vec![only.clone()]),
-        files => {
-            let problem =
-                format!("the folder has {} .safetensors files, no model.safetensors and no {INDEX}", files.len());
+    match (indices.as_slice(), files.as_slice()) {
+        ([only], _) => listed(folder, only),
+        ([], [only]) => Ok(vec![only.clone()]),
+        _ => {
+            let problem = format!("the folder has {} .safetensors files, and no index says which", files.len());
             Err(SafetensorsError::new(folder, problem))
         }
     }
 }
 
-fn tensor_files(folder: &Path) -> Vec<PathBuf> {
+fn files_with(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
-    entries.filter(|path| path.extension().is_some_and(|ending| ending == "safetensors")).collect()
+    let named = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(ending));
+    entries.filter(named).collect()
 }
 
 /// The index's files, each once. A name that would lead out of the folder is refused.
@@ -112,5 +133,56 @@ pub fn read_json(path: &Path) -> Result<Value, SafetensorsError> {
     file.take(LONGEST_JSON)
         .read_to_end(&mut bytes)
         .map_err(|error| SafetensorsError::new(path, format!("the file cannot be read: {error}")))?;
-    serde_json::from_slice(&bytes).map_err(|error| SafetensorsError::new(path, format!("it is damaged: {error}")))
+    parse_json(&bytes).map_err(|error| SafetensorsError::new(path, format!("it is damaged: {error}")))
+}
+
+/// JSON as Python writes it: numbers that are none, which JSON does not have, become `null`.
+pub fn parse_json(bytes: &[u8]) -> serde_json::Result<Value> {
+    serde_json::from_slice(bytes).or_else(|error| match plain(bytes) {
+        Some(plain) => serde_json::from_slice(&plain),
+        None => Err(error),
+    })
+}
+
+/// Whether a name from outside is that of a file or folder in the one that it is joined to: no way leads elsewhere.
+pub fn is_file_name(name: &str) -> bool {
+    let odd = |c: char| c.is_control() || matches!(c, '/' | '\\');
+    !name.is_empty() && name.len() <= 255 && !name.starts_with('.') && !name.contains(odd)
+}
+
+/// The same text with `null` for each number that is none; `None` if it has none of those.
+fn plain(json: &[u8]) -> Option<Vec<u8>> {
+    const ODD: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
+    let (mut plain, mut rest, mut found, mut quoted) = (Vec::with_capacity(json.len()), json, false, false);
+    while let Some((&byte, after)) = rest.split_first() {
+        let odd = ODD.iter().find(|odd| !quoted && rest.starts_with(odd));
+        if let Some(odd) = odd {
+            plain.extend_from_slice(b"null");
+            (rest, found) = (rest.get(odd.len()..).unwrap_or_default(), true);
+            continue;
+        }
+        plain.push(byte);
+        rest = after;
+        match byte {
+            b'"' => quoted = !quoted,
+            b'\\' if quoted => {
+                plain.extend(rest.first());
+                rest = rest.get(1..).unwrap_or_default();
+            }
+            _ => {}
+        }
+    }
+    found.then_some(plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    #[test]
+    fn numbers_that_are_none_are_null_outside_of_texts() {
+        let json = br#"{"a": -Infinity, "NaN": ["\"NaN", Infinity, "\\", NaN]}"#;
+        assert_eq!(plain(json).unwrap(), br#"{"a": null, "NaN": ["\"NaN", null, "\\", null]}"#);
+        assert!(plain(br#"{"a": "-Infinity"}"#).is_none());
+    }
 }

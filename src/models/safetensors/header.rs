@@ -18,6 +18,8 @@ pub struct Header {
     /// Bytes of the whole file.
     pub length: u64,
     pub tensors: Vec<TensorInfo>,
+    /// What whoever wrote it says of it.
+    pub metadata: Map<String, Value>,
 }
 
 /// A tensor's row, checked: its bytes lie inside the file.
@@ -92,7 +94,10 @@ fn read(file: &mut File) -> Result<Header, String> {
     file.read_exact(&mut bytes).map_err(unreadable)?;
     let mut rows: Map<String, Value> =
         serde_json::from_slice(&bytes).map_err(|error| format!("the header is damaged: {error}"))?;
-    rows.remove("__metadata__");
+    let metadata = match rows.remove("__metadata__") {
+        Some(Value::Object(metadata)) => metadata,
+        _ => Map::new(),
+    };
     let tensors = rows.into_iter().map(|(name, row)| TensorInfo::read(name, row, 8 + size, rest - size));
-    Ok(Header { length, tensors: tensors.collect::<Result<_, _>>()? })
+    Ok(Header { length, tensors: tensors.collect::<Result<_, _>>()?, metadata })
 }

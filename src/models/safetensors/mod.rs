@@ -6,7 +6,7 @@
 mod folder;
 mod header;
 
-pub use folder::{Folder, read_json, shards};
+pub use folder::{Folder, is_file_name, parse_json, read_json, shards};
 pub use header::{Header, TensorInfo, read_header};
 
 /// Why a file is refused, in words for the person who put it there.

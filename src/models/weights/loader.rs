@@ -2,8 +2,10 @@
 
 use std::cell::RefCell;
 use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
 
-use outpost_kernels::{Kind, Pool};
+use outpost_kernels::{Conv2d, Kind, Pool, Window};
 
 use super::{Role, Rows, Weights, flat};
 use crate::models::ModelError;
@@ -25,6 +27,20 @@ impl Candidate {
     }
 }
 
+/// A matrix that was read, for those who want to add to its products.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Matrix {
+    pub stem: String,
+    /// Which of the rows of the checkpoint's tensor it has, and how many that has.
+    pub rows: Range<usize>,
+    pub total: usize,
+    pub columns: usize,
+    /// Of a convolution.
+    pub window: Option<Window>,
+    /// [`Linear::id`], or the address of the convolution.
+    pub id: usize,
+}
+
 pub struct Loader<'a> {
     source: &'a dyn Weights,
     /// Threads that read and pack.
@@ -32,6 +48,7 @@ pub struct Loader<'a> {
     /// What the weights of projections are rounded to.
     precision: Option<Kind>,
     used: RefCell<HashSet<String>>,
+    matrices: RefCell<Vec<Matrix>>,
 }
 
 type Result<T> = std::result::Result<T, ModelError>;
@@ -39,7 +56,13 @@ type Result<T> = std::result::Result<T, ModelError>;
 impl<'a> Loader<'a> {
     /// Reads with so many threads of its own: those that compute are at work for others meanwhile.
     pub fn new(source: &'a dyn Weights, threads: usize) -> Self {
-        Self { source, pool: Pool::new(threads), precision: None, used: RefCell::default() }
+        Self {
+            source,
+            pool: Pool::new(threads),
+            precision: None,
+            used: RefCell::default(),
+            matrices: RefCell::default(),
+        }
     }
 
     /// Rounds floats to this type in projections; not in tables of vectors.
@@ -50,6 +73,11 @@ impl<'a> Loader<'a> {
     /// A tensor that the decoder does without, and rightly so.
     pub fn pass(&self, stem: &str) {
         self.used.borrow_mut().extend(self.source.name(stem, Role::Weight));
+    }
+
+    /// Whether there is such a tensor.
+    pub fn has(&self, stem: &str) -> bool {
+        self.look(stem, Role::Weight).is_some()
     }
 
     /// The error for a tensor that must be there.
@@ -75,7 +103,7 @@ impl<'a> Loader<'a> {
     /// A table of vectors.
     pub fn table(&self, stem: &str, rows: usize, columns: usize) -> Result<Table> {
         let (name, shape) = self.look(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
-        self.expect(&name, &shape, shape == [rows, columns], &[rows, columns])?;
+        self.expect(&name, &shape, shape.len() > 1 && flat(&shape) == (rows, columns), &[rows, columns])?;
         Table::new(&self.take(&name, 0, rows)?)
     }
 
@@ -113,7 +141,30 @@ impl<'a> Loader<'a> {
         if biased && bias.is_none() {
             return Err(self.lack(&place.stem, Role::Bias));
         }
-        Linear::new(&self.pool, &weight, bias)
+        let linear = Linear::new(&self.pool, &weight, bias)?;
+        let (stem, rows) = (place.stem.clone(), place.first..place.first + rows);
+        let matrix = Matrix { stem, rows, total: place.total, columns, window: None, id: linear.id() };
+        self.matrices.borrow_mut().push(matrix);
+        Ok(linear)
+    }
+
+    /// A convolution, with its bias where the checkpoint has it.
+    pub fn conv(&self, stem: &str, window: Window) -> Result<Arc<Conv2d>> {
+        let Window { inputs, outputs, kernel: [height, width], .. } = window;
+        let (name, shape) = self.look(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
+        let wanted = [outputs, inputs, height, width];
+        self.expect(&name, &shape, shape == wanted, &wanted)?;
+        let (rows, _) = flat(&shape);
+        let mut weight = self.take(&name, 0, rows)?;
+        if let Some(kind) = self.precision {
+            weight = weight.rounded(kind);
+        }
+        let bias = self.optional_vector(stem, Role::Bias, outputs)?;
+        let conv = Arc::new(Conv2d::new(&self.pool, weight.kind, window, &weight.bytes()?, bias.as_deref())?);
+        let (total, columns, id) = (outputs, inputs * height * width, Arc::as_ptr(&conv).addr());
+        let matrix = Matrix { stem: stem.to_owned(), rows: 0..outputs, total, columns, window: Some(window), id };
+        self.matrices.borrow_mut().push(matrix);
+        Ok(conv)
     }
 
     /// The first place that is there, which must be of the right size.
@@ -153,6 +204,11 @@ impl<'a> Loader<'a> {
     fn lack(&self, stem: &str, role: Role) -> ModelError {
         let name = self.source.name(stem, role).unwrap_or_else(|| stem.to_owned());
         ModelError::Invalid(format!("the file has no tensor {name}"))
+    }
+
+    /// The projections and convolutions that were read.
+    pub fn matrices(&self) -> Vec<Matrix> {
+        self.matrices.take()
     }
 
     /// Nothing may be left over.

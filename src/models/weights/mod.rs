@@ -9,11 +9,11 @@ mod hub;
 mod loader;
 mod rows;
 
-use outpost_kernels::{Kind, Linear};
+use outpost_kernels::{Conv2d, Kind, Linear, Window};
 
 use super::ModelError;
 use super::hyper::Hyper;
-pub(super) use loader::{Candidate, Loader};
+pub(super) use loader::{Candidate, Loader, Matrix};
 pub use rows::Rows;
 
 /// Whether a tensor is multiplied with or added.
@@ -60,12 +60,26 @@ pub struct Footprint {
 impl Footprint {
     /// Where so many threads read.
     pub fn of(source: &dyn Weights, threads: usize) -> Self {
+        Self::rounded(source, threads, None)
+    }
+
+    /// The same where matrices of floats are rounded to `precision`.
+    pub fn rounded(source: &dyn Weights, threads: usize, precision: Option<Kind>) -> Self {
         let mut all = Self::default();
         for name in source.names() {
             let (Some(shape), Some(kind)) = (source.shape(&name), source.kind(&name)) else { continue };
+            let kind = match precision {
+                Some(rounded) if shape.len() > 1 && Rows::can_be(kind, rounded, flat(&shape).1) => rounded,
+                _ => kind,
+            };
             let (weights, reading) = match shape.as_slice() {
                 // Vectors become f32.
                 [size] => (size * size_of::<f32>(), size * kind.block_bytes()),
+                // A convolution's kernels are read whole.
+                &[outputs, inputs, height, width] => {
+                    let window = Window { inputs, outputs, kernel: [height, width], stride: 1, padding: [0; 2] };
+                    (Conv2d::packed_bytes(kind, &window), outputs * inputs * height * width * kind.block_bytes())
+                }
                 // Experts are read and packed one by one.
                 [parts @ .., rows, columns] => {
                     let all = parts.iter().product::<usize>() * Linear::packed_bytes(kind, *rows, *columns);
@@ -80,9 +94,11 @@ impl Footprint {
     }
 }
 
-/// Rows and columns of a shape whose dimensions before the last count as one.
-fn flat(shape: &[usize]) -> (usize, usize) {
+/// Rows and columns of a shape whose dimensions before the last count as one. Of a convolution of single pixels, the
+/// last two are no dimensions.
+pub(in crate::models) fn flat(shape: &[usize]) -> (usize, usize) {
     match shape {
+        [rows, columns, 1, 1] => (*rows, *columns),
         [] => (1, 1),
         [numbers] => (*numbers, 1),
         [outer @ .., columns] => (outer.iter().product(), *columns),

@@ -71,10 +71,14 @@ impl Rows<'static> {
 }
 
 impl Rows<'_> {
+    /// Whether rows of this kind, of so many columns, can be rounded to another kind.
+    pub(super) fn can_be(kind: Kind, rounded: Kind, columns: usize) -> bool {
+        !kind.is_quantised() && columns.is_multiple_of(rounded.block()) && can_round(rounded)
+    }
+
     /// The same rows rounded to this type when they are read, if it can hold them.
     pub fn rounded(self, kind: Kind) -> Self {
-        let whole = self.columns.is_multiple_of(kind.block());
-        if self.kind.is_quantised() || self.kind == kind || !whole || !can_round(kind) {
+        if self.kind == kind || !Self::can_be(self.kind, kind, self.columns) {
             return self;
         }
         Self { kind, from: Some(self.kind), ..self }

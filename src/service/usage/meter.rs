@@ -161,6 +161,11 @@ impl Receipt {
         self.bill().amounts.output = tokens;
     }
 
+    /// Pictures painted so far.
+    pub fn images(&self, count: u64) {
+        self.bill().amounts.images = count;
+    }
+
     /// Leaves the closing to whoever makes the rest of the body.
     pub fn defer(&self) {
         self.deferred.store(true, Ordering::Relaxed);

@@ -15,7 +15,7 @@ use super::request::StreamOptions;
 use crate::calls::chat::Running;
 use crate::engine::Piece;
 use crate::error::Error;
-use crate::http::error::Body;
+use crate::http::error::in_stream;
 use crate::http::sse;
 use crate::ids::RequestId;
 use crate::service::usage::Outcome;
@@ -103,17 +103,8 @@ impl Events {
     /// An error after the stream began: one event in the usual shape, and no `[DONE]`.
     async fn fail(&mut self, error: Error) -> sse::Event {
         self.finished = true;
-        let outcome = Outcome::of_status(error.code().status());
-        if let Err(unrecorded) = self.running.close(outcome).await {
-            tracing::warn!(%unrecorded, "the usage of a failed stream is not recorded");
-        }
-        if let Some(cause) = error.cause() {
-            tracing::error!(request_id = self.request_id.map(|id| id.to_string()), %cause, "stream failed");
-        }
-        match self.request_id {
-            Some(id) => sse::data(&Body::new(&error, id)),
-            None => sse::done(),
-        }
+        let recorded = self.running.close(Outcome::of_status(error.code().status())).await;
+        in_stream(&error, self.request_id, recorded).unwrap_or_else(sse::done)
     }
 
     /// The last events; what was used is on the disk before they leave.

@@ -1,0 +1,296 @@
+//! Group normalisation of images, channels last (Wu and He 2018, <https://arxiv.org/abs/1803.08494>).
+//!
+//! Statistics are taken by chunks of pixels: each channel's mean, and then, while the chunk is near, its squared
+//! deviations from that mean. Chunks are joined in their order (Chan et al. 1979, "Updating Formulae and a Pairwise
+//! Algorithm for Computing Sample Variances"), channels at the end become groups. So nothing is lost over many pixels,
+//! and nothing depends on the number of threads.
+
+use crate::buffer::Shards;
+use crate::ops::{by_rows, load_up_to, store_up_to};
+use crate::simd::{Kernel, LANES, Simd, load_part, run, store_part};
+use crate::{Activation, Pool};
+
+/// Numbers of a chunk, about: half of a small core's own cache.
+const CHUNK: usize = 32 * 1024;
+/// Pixels of a chunk at most: so many numbers are added up one by one.
+const PIXELS: usize = 256;
+
+/// `activation((x − mean) / √(variance + epsilon) · weight + bias)`, with the mean and the variance (of the numbers at
+/// hand, not of what they are drawn from) of an image's group: all pixels of some channels that follow each other.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupNorm<'a> {
+    /// Divides the channels.
+    pub groups: usize,
+    /// `[channels]`
+    pub weight: &'a [f32],
+    /// `[channels]`
+    pub bias: &'a [f32],
+    pub epsilon: f32,
+    pub activation: Option<Activation>,
+}
+
+/// What one image's pixels so far are like: of each channel the mean, and the sum of squared deviations from it.
+#[derive(Clone, Debug)]
+pub struct Moments {
+    pixels: usize,
+    /// `[2, channels]`
+    of_channels: Vec<f64>,
+}
+
+impl Moments {
+    pub fn new(channels: usize) -> Self {
+        Self { pixels: 0, of_channels: vec![0.0; 2 * channels] }
+    }
+
+    /// Pixels that are looked at together; parts of an image that begin at a multiple give the same bits as the whole.
+    pub fn pixels_together(channels: usize) -> usize {
+        (CHUNK / channels.max(1)).clamp(1, PIXELS)
+    }
+
+    /// The pixels that follow, `[pixels, channels]`.
+    ///
+    /// # Panics
+    /// Where these are no whole pixels.
+    pub fn add(&mut self, pool: &Pool, x: &[f32]) {
+        let channels = self.of_channels.len() / 2;
+        assert!(channels > 0 && x.len().is_multiple_of(channels), "pixels of {channels} channels");
+        let each = Self::pixels_together(channels) * channels;
+        let chunks = x.len().div_ceil(each);
+        let mut states = pool.spare().take_floats();
+        states.resize(chunks * 2 * channels, 0.0);
+        let to = Shards::new(&mut states);
+        pool.run(chunks, |chunk| {
+            let x = &x[chunk * each..x.len().min((chunk + 1) * each)];
+            // SAFETY: a chunk's state is one task's.
+            let state = unsafe { to.get(chunk * 2 * channels, 2 * channels) };
+            run(pool.path(), Measure { x, state });
+        });
+        for (x, state) in x.chunks(each).zip(states.chunks_exact(2 * channels)) {
+            self.join(x.len() / channels, state);
+            self.pixels += x.len() / channels;
+        }
+        pool.spare().give_floats(states);
+    }
+
+    fn join(&mut self, more: usize, state: &[f32]) {
+        let (before, more) = (self.pixels as f64, more as f64);
+        let (share, weight) = (more / (before + more), before * more / (before + more));
+        let (means, squares) = self.of_channels.split_at_mut(state.len() / 2);
+        let others = state.iter().zip(&state[means.len()..]);
+        for ((mean, square), (other, other_square)) in means.iter_mut().zip(squares).zip(others) {
+            let off = f64::from(*other) - *mean;
+            *mean += off * share;
+            *square += f64::from(*other_square) + off * off * weight;
+        }
+    }
+}
+
+/// What an image's numbers are multiplied with, and what is added: `[2, channels]`.
+#[derive(Clone, Debug)]
+pub struct Factors(Vec<f32>);
+
+impl GroupNorm<'_> {
+    /// `out = norm(x + shift)` for `x`, `out`: `[images, pixels, channels]`, `shift`: `[images, channels]`, which may
+    /// be a network's embedding of time and costs nothing here.
+    ///
+    /// # Panics
+    /// Where lengths do not fit.
+    pub fn forward(&self, pool: &Pool, x: &[f32], images: usize, shift: Option<&[f32]>, out: &mut [f32]) {
+        let channels = self.weight.len();
+        assert!(x.len() == out.len() && images > 0 && x.len().is_multiple_of(images), "{images} images in and out");
+        assert!(shift.is_none_or(|shift| shift.len() == images * channels), "shifts are [images, channels]");
+        let image = (x.len() / images).max(1);
+        for (index, (x, out)) in x.chunks_exact(image).zip(out.chunks_exact_mut(image)).enumerate() {
+            let mut moments = Moments::new(channels);
+            moments.add(pool, x);
+            let shift = shift.map(|shift| &shift[index * channels..][..channels]);
+            self.apply(pool, &self.factors(&moments, shift), x, out);
+        }
+    }
+
+    /// What [`GroupNorm::apply`] does to an image with these moments, which gets `shift`, `[channels]`, before.
+    ///
+    /// # Panics
+    /// Where lengths do not fit.
+    pub fn factors(&self, moments: &Moments, shift: Option<&[f32]>) -> Factors {
+        let channels = self.weight.len();
+        assert!(self.groups > 0 && channels.is_multiple_of(self.groups), "{} groups of {channels}", self.groups);
+        assert!(self.bias.len() == channels && moments.of_channels.len() == 2 * channels, "{channels} channels");
+        assert!(shift.is_none_or(|shift| shift.len() == channels), "a shift of {channels} channels");
+        let (means, squares) = moments.of_channels.split_at(channels);
+        let shift = |channel: usize| shift.map_or(0.0, |shift| f64::from(shift[channel]));
+        let mean_of = |channel: usize| means[channel] + shift(channel);
+        let (width, pixels) = (channels / self.groups, moments.pixels as f64);
+        let mut factors = vec![0.0; 2 * channels];
+        let (scales, offsets) = factors.split_at_mut(channels);
+        for first in (0..channels).step_by(width.max(1)) {
+            let group = first..first + width;
+            let mean = group.clone().map(mean_of).sum::<f64>() / width as f64;
+            let off = |channel: usize| (mean_of(channel) - mean).powi(2) + squares[channel] / pixels.max(1.0);
+            let variance = group.clone().map(off).sum::<f64>() / width as f64;
+            let inverse = 1.0 / (variance + f64::from(self.epsilon)).sqrt();
+            for channel in group {
+                let scale = inverse * f64::from(self.weight[channel]);
+                scales[channel] = scale as f32;
+                offsets[channel] = (f64::from(self.bias[channel]) + (shift(channel) - mean) * scale) as f32;
+            }
+        }
+        Factors(factors)
+    }
+
+    /// Writes some pixels of an image, `x` and `out`: `[pixels, channels]`.
+    ///
+    /// # Panics
+    /// Where lengths do not fit.
+    pub fn apply(&self, pool: &Pool, factors: &Factors, x: &[f32], out: &mut [f32]) {
+        assert_eq!(x.len(), out.len(), "as many numbers out as in");
+        self.write(pool, factors, (Shards::new(out), x.len()), |at| x[at..].as_ptr());
+    }
+
+    /// The same in place.
+    ///
+    /// # Panics
+    /// Where these are no whole pixels.
+    pub fn apply_in_place(&self, pool: &Pool, factors: &Factors, x: &mut [f32]) {
+        let (x, len) = (Shards::new(x), x.len());
+        self.write(pool, factors, (x, len), |at| x.at(at, 0));
+    }
+
+    fn write(
+        &self,
+        pool: &Pool,
+        Factors(factors): &Factors,
+        (out, len): (Shards<f32>, usize),
+        x: impl Fn(usize) -> *const f32 + Sync,
+    ) {
+        let channels = factors.len() / 2;
+        assert!(channels > 0 && len.is_multiple_of(channels), "pixels of {channels} channels");
+        let (scales, offsets) = factors.split_at(channels);
+        by_rows(pool, len / channels, channels, |first, pixels| {
+            let (at, numbers) = (first * channels, pixels * channels);
+            let (x, out) = (x(at), out.at(at, numbers));
+            run(pool.path(), Write { scales, offsets, pixels, activation: self.activation, x, out });
+        });
+    }
+}
+
+/// Of one chunk, as [`Moments`] has them.
+struct Measure<'a> {
+    x: &'a [f32],
+    state: &'a mut [f32],
+}
+
+impl Kernel for Measure<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let (channels, mut at) = (self.state.len() / 2, 0);
+        // SAFETY: the columns are there; features as `Kernel` says.
+        unsafe {
+            while at < channels {
+                let columns = (channels - at) / LANES;
+                if columns >= 8 {
+                    columns_of::<S, 8>(self.x, at, self.state);
+                    at += 8 * LANES;
+                } else if columns >= 2 {
+                    columns_of::<S, 2>(self.x, at, self.state);
+                    at += 2 * LANES;
+                } else {
+                    columns_of::<S, 1>(self.x, at, self.state);
+                    at += LANES;
+                }
+            }
+        }
+    }
+}
+
+/// Moments of the channels from `at` on, `16 C` of them, or as many as there are where `C` is 1.
+///
+/// # Safety
+/// As [`Simd`] says; `state` is `[2, channels]`, and all pixels have these channels.
+#[inline(always)]
+unsafe fn columns_of<S: Simd, const C: usize>(x: &[f32], at: usize, state: &mut [f32]) {
+    let channels = state.len() / 2;
+    let count = (channels - at).min(C * LANES);
+    let (means, squares) = state.split_at_mut(channels);
+    let (means, squares) = (&mut means[at..at + count], &mut squares[at..at + count]);
+    // SAFETY: as the caller says.
+    unsafe {
+        let share = S::splat(1.0 / (x.len() / channels) as f32);
+        let mut sums = [S::splat(0.0); C];
+        for pixel in x.chunks_exact(channels) {
+            let pixel = &pixel[at..at + count];
+            for column in 0..C {
+                sums[column] = S::add(sums[column], load_up_to::<S>(pixel, column * LANES));
+            }
+        }
+        for column in 0..C {
+            sums[column] = S::mul(sums[column], share);
+            store_up_to::<S>(means, column * LANES, sums[column]);
+        }
+        let mut deviations = [S::splat(0.0); C];
+        for pixel in x.chunks_exact(channels) {
+            let pixel = &pixel[at..at + count];
+            for column in 0..C {
+                let off = S::sub(load_up_to::<S>(pixel, column * LANES), sums[column]);
+                deviations[column] = S::fma(off, off, deviations[column]);
+            }
+        }
+        for column in 0..C {
+            store_up_to::<S>(squares, column * LANES, deviations[column]);
+        }
+    }
+}
+
+/// Pixels of an image, which may be written where they are read.
+struct Write<'a> {
+    /// `[channels]`
+    scales: &'a [f32],
+    offsets: &'a [f32],
+    activation: Option<Activation>,
+    pixels: usize,
+    /// `[pixels, channels]`
+    x: *const f32,
+    out: *mut f32,
+}
+
+impl Kernel for Write<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<S: Simd>(self) {
+        let (channels, whole) = (self.scales.len(), self.scales.len() / LANES * LANES);
+        // SAFETY: pixels as the fields say, which are this task's own, each vector read before it is written.
+        unsafe {
+            for pixel in 0..self.pixels {
+                let (x, out) = (self.x.add(pixel * channels), self.out.add(pixel * channels));
+                for at in (0..whole).step_by(LANES) {
+                    let y = self.number::<S>(S::load(x.add(at)), at);
+                    S::store(out.add(at), y);
+                }
+                if whole < channels {
+                    let count = channels - whole;
+                    let y = self.number::<S>(load_part::<S>(x.add(whole), count), whole);
+                    store_part::<S>(out.add(whole), y, count);
+                }
+            }
+        }
+    }
+}
+
+impl Write<'_> {
+    /// # Safety
+    /// As [`Simd`] says; there are channels from `at` on.
+    #[inline(always)]
+    unsafe fn number<S: Simd>(&self, x: S::F, at: usize) -> S::F {
+        // SAFETY: as the caller says.
+        unsafe {
+            let y = S::fma(x, load_up_to::<S>(self.scales, at), load_up_to::<S>(self.offsets, at));
+            match self.activation {
+                Some(activation) => activation.of::<S>(y),
+                None => y,
+            }
+        }
+    }
+}

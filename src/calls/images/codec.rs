@@ -1,0 +1,137 @@
+//! Pictures as files: PNG, JPEG and WebP.
+
+use std::io::Cursor;
+
+use image::codecs::{jpeg::JpegEncoder, png::PngEncoder, webp::WebPEncoder};
+use image::metadata::Orientation;
+use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
+
+use crate::engine::Picture;
+use crate::error::{Error, Result};
+use crate::service::pictures::Format;
+
+/// The longest side of a picture that is read, and the most pixels; a file of a few bytes can claim to be any size.
+const LONGEST_SIDE: u32 = 8192;
+const MOST_PIXELS: u64 = 25_000_000;
+/// Memory that reading one may take: those pixels with four channels of 16 bits, and a little.
+const MOST_MEMORY: u64 = 256 << 20;
+
+/// How pictures are written.
+#[derive(Clone, Copy, Debug)]
+pub struct Output {
+    pub format: Format,
+    /// Of a JPEG, 0 to 100.
+    pub quality: u8,
+}
+
+/// The bytes of a picture's file. WebP comes without loss, as PNG does. Takes milliseconds of CPU.
+pub fn encode(picture: Picture, output: Output) -> Result<Vec<u8>> {
+    let Picture { width, height, rgb } = picture;
+    let sides = u32::try_from(width).ok().zip(u32::try_from(height).ok());
+    let picture = sides.and_then(|(width, height)| RgbImage::from_raw(width, height, rgb));
+    let picture = picture.ok_or_else(|| Error::internal("a picture has other bytes than its size says"))?;
+    let mut bytes = Vec::new();
+    let written = match output.format {
+        Format::Png => picture.write_with_encoder(PngEncoder::new(&mut bytes)),
+        Format::Jpeg => picture.write_with_encoder(JpegEncoder::new_with_quality(&mut bytes, output.quality.max(1))),
+        Format::WebP => picture.write_with_encoder(WebPEncoder::new_lossless(&mut bytes)),
+    };
+    written.map(|()| bytes).map_err(Error::internal)
+}
+
+/// The picture in a file that a caller sent as `field`, upright.
+pub fn decode(bytes: &[u8], field: &str) -> Result<DynamicImage> {
+    let broken = |cause: &dyn std::fmt::Display| {
+        Error::invalid(
+            field,
+            format!("'{field}' cannot be read as a picture: {cause}. Send a whole PNG, JPEG or WebP."),
+        )
+    };
+    let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(Error::internal)?;
+    if !matches!(reader.format(), Some(ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::WebP)) {
+        return Err(Error::invalid(
+            field,
+            format!("'{field}' is no picture that this server reads. Send a PNG, JPEG or WebP."),
+        ));
+    }
+    let mut limits = Limits::no_limits();
+    limits.max_alloc = Some(MOST_MEMORY);
+    reader.limits(limits);
+    let mut decoder = reader.into_decoder().map_err(|cause| broken(&cause))?;
+    let (width, height) = decoder.dimensions();
+    if width.max(height) > LONGEST_SIDE || u64::from(width) * u64::from(height) > MOST_PIXELS {
+        let text = format!(
+            "'{field}' has {width}x{height} pixels; a side may have {LONGEST_SIDE} and all of it {MOST_PIXELS}. Make it smaller."
+        );
+        return Err(Error::invalid(field, text));
+    }
+    // Cameras leave it to whoever shows a photograph to turn it.
+    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+    let mut picture = DynamicImage::from_decoder(decoder).map_err(|cause| broken(&cause))?;
+    picture.apply_orientation(orientation);
+    Ok(picture)
+}
+
+#[cfg(test)]
+mod tests {
+    use image::{DynamicImage, ImageFormat, Rgb, RgbImage};
+
+    use super::{Output, decode, encode};
+    use crate::engine::Picture;
+    use crate::service::pictures::Format;
+
+    fn picture() -> Picture {
+        let rgb = (0..40 * 24 * 3).map(|at: u32| (at * 7 % 251) as u8).collect();
+        Picture { width: 40, height: 24, rgb }
+    }
+
+    #[test]
+    fn png_and_webp_lose_nothing_and_jpeg_little() {
+        for format in Format::ALL {
+            let bytes = encode(picture(), Output { format, quality: 100 }).unwrap();
+            let back = decode(&bytes, "image").unwrap().to_rgb8();
+            assert_eq!(back.dimensions(), (40, 24));
+            let furthest = back.as_raw().iter().zip(&picture().rgb).map(|(one, other)| one.abs_diff(*other)).max();
+            let allowed = if format == Format::Jpeg { 60 } else { 0 };
+            assert!(furthest.unwrap() <= allowed, "{format:?}: {furthest:?}");
+        }
+    }
+
+    #[test]
+    fn a_lower_quality_makes_a_smaller_jpeg() {
+        let sizes =
+            [0, 30, 100].map(|quality| encode(picture(), Output { format: Format::Jpeg, quality }).unwrap().len());
+        assert!(sizes.is_sorted() && sizes[0] < sizes[2], "{sizes:?}");
+    }
+
+    #[test]
+    fn a_picture_whose_bytes_do_not_fit_its_size_is_an_error() {
+        let wrong = Picture { width: 41, ..picture() };
+        assert!(encode(wrong, Output { format: Format::Png, quality: 100 }).is_err());
+    }
+
+    #[test]
+    fn what_is_no_whole_picture_is_refused_by_name() {
+        let whole = encode(picture(), Output { format: Format::Png, quality: 100 }).unwrap();
+        let gif = b"GIF89a\x01\0\x01\0\0\0\0;".to_vec();
+        for bytes in [Vec::new(), b"hello".to_vec(), gif, whole[..whole.len() / 2].to_vec(), whole[..20].to_vec()] {
+            let error = decode(&bytes, "mask").unwrap_err();
+            assert_eq!((error.code().status(), error.param_name()), (400, Some("mask")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_small_file_that_claims_to_be_huge_is_refused_before_it_is_unpacked() {
+        let mut file = std::io::Cursor::new(Vec::new());
+        let row = RgbImage::from_pixel(9000, 2, Rgb([0; 3]));
+        DynamicImage::ImageRgb8(row).write_to(&mut file, ImageFormat::Png).unwrap();
+        let mut bytes = file.into_inner();
+        assert!(decode(&bytes, "image").unwrap_err().message().contains("9000x2"));
+        // The header's width and height, and its checksum.
+        bytes[16..24].copy_from_slice(&[0, 0, 0x1f, 0xff, 0, 0, 0x1f, 0xff]);
+        let check = crc32fast::hash(&bytes[12..29]).to_be_bytes();
+        bytes[29..33].copy_from_slice(&check);
+        let error = decode(&bytes, "image").unwrap_err();
+        assert!(error.message().contains("8191x8191"), "{error}");
+    }
+}

@@ -1,0 +1,274 @@
+//! Pictures, from a typed request to files.
+
+mod codec;
+mod source;
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+pub use codec::{Output, encode};
+pub use source::{Change, Original};
+
+use super::chat::{fail, overloaded, refuse};
+use super::models::{MEMORY_FREED, blocking, refuse_load};
+use crate::ambient::{Ambient, Timestamp};
+use crate::engine::{Engine, Failure, ImageModel, Painting, Picture, SchedulerName, Source, Stroke, Strokes};
+use crate::error::{Code, Error, Result};
+use crate::ids::ImagesId;
+use crate::service::access::{Access, Scope};
+use crate::service::places::{Place, Places};
+use crate::service::usage::{Outcome, Receipt};
+
+/// Requests that may be prepared at once; more are refused, not piled up.
+const PREPARING: usize = 64;
+/// Sent pictures that are read at once: each may take hundreds of megabytes for a moment. Others wait.
+const READING: usize = 2;
+/// Requests whose pictures may be arriving, of all and of one project; each holds its files in memory.
+const ARRIVING: usize = 16;
+const ARRIVING_OF_ONE: usize = 4;
+/// Seeds that are drawn stay below this: numbers that every JSON reader keeps exactly.
+const DRAWN_SEEDS: u64 = 1 << 53;
+/// Seeds are below this, so that they are positive in 64 bits.
+const SEEDS: u64 = 1 << 63;
+
+/// Has pictures painted.
+pub struct Images {
+    engine: Engine,
+    ambient: Arc<dyn Ambient>,
+    preparing: Arc<Semaphore>,
+    reading: Arc<Semaphore>,
+    arriving: Arc<Places>,
+}
+
+/// What a caller asks for; `http` has checked the form of each field.
+pub struct ImageCall {
+    pub model: String,
+    pub prompt: String,
+    pub negative_prompt: Option<String>,
+    /// Width and height; `None`: the model's, or the original's.
+    pub size: Option<[usize; 2]>,
+    pub count: u32,
+    /// Of the first picture; `None` takes a fresh one. The next ones have the numbers that follow.
+    pub seed: Option<u64>,
+    /// `None` here and below is what the model is meant for.
+    pub steps: Option<usize>,
+    pub guidance: Option<f32>,
+    pub scheduler: Option<SchedulerName>,
+    /// Adapters by name, and how much each counts.
+    pub lora: Vec<(String, f32)>,
+    /// Pictures to be shown of each on its way.
+    pub previews: usize,
+    /// What to begin with.
+    pub original: Option<Original>,
+}
+
+/// Pictures that are being painted. Dropping it cancels what is not.
+pub struct Running {
+    pub id: ImagesId,
+    pub created: Timestamp,
+    pub model: String,
+    /// Width and height of each.
+    pub size: [usize; 2],
+    /// One for each.
+    pub seeds: Vec<u64>,
+    strokes: Strokes,
+    painted: u64,
+    bill: Arc<Receipt>,
+}
+
+impl Images {
+    pub fn new(engine: Engine, ambient: Arc<dyn Ambient>) -> Self {
+        let semaphore = |permits| Arc::new(Semaphore::new(permits));
+        let arriving = Places::new(ARRIVING, ARRIVING_OF_ONE);
+        Self { engine, ambient, preparing: semaphore(PREPARING), reading: semaphore(READING), arriving }
+    }
+
+    /// Lets pictures arrive, before anything of them is read.
+    pub fn receive(&self, access: &Access) -> Result<Place> {
+        access.require(access.project(), Scope::Inference)?;
+        self.arriving.take(access.project())
+    }
+
+    /// Resolves the model, reads the original and hands the request to the engine. Refuses at once what the model
+    /// cannot do, and when its queue is full. What is painted goes on `bill`.
+    pub async fn start(&self, access: &Access, mut call: ImageCall, bill: Arc<Receipt>) -> Result<Running> {
+        access.require_model(&call.model)?;
+        let (model, permit) = self.load(&call.model).await?;
+        bill.model(model.id());
+        check_scheduler(&model, call.scheduler)?;
+        if !call.lora.is_empty() {
+            let (model, asked) = (Arc::clone(&model), call.lora.clone());
+            blocking(move || model.check_adapters(&asked).map_err(|why| Error::invalid("lora", why))).await?;
+        }
+        let steps = call.steps.unwrap_or_else(|| model.default_steps());
+        let (size, source) = match call.original.take() {
+            None => (size(&model, call.size, None)?, None),
+            Some(original) => self.read(&model, original, call.size, steps).await?,
+        };
+        drop(permit);
+        let seeds = seeds(call.seed.unwrap_or_else(|| self.draw_seed()), call.count);
+        let painting = Painting {
+            prompt: call.prompt,
+            negative_prompt: call.negative_prompt,
+            size,
+            steps,
+            guidance: call.guidance.unwrap_or_else(|| model.default_guidance()),
+            scheduler: call.scheduler,
+            seeds: seeds.clone(),
+            source,
+            lora: call.lora,
+            previews: call.previews,
+            tenant: u128::from_be_bytes(access.project().to_bytes()),
+        };
+        let strokes = self.engine.paint(&model, painting).map_err(refuse)?;
+        let (id, created) = (ImagesId::generate(&*self.ambient), self.ambient.now());
+        Ok(Running { id, created, model: call.model, size, seeds, strokes, painted: 0, bill })
+    }
+
+    /// The model, and the place among those that are prepared. A load that has begun keeps the place even if nobody
+    /// waits for it any longer.
+    async fn load(&self, id: &str) -> Result<(Arc<ImageModel>, OwnedSemaphorePermit)> {
+        let permit = self.preparing.clone().try_acquire_owned().map_err(|_| overloaded())?;
+        let (engine, id) = (self.engine.clone(), id.to_owned());
+        blocking(move || Ok((engine.models().load_painter(&id).map_err(|error| refuse_load(&id, &error))?, permit)))
+            .await
+    }
+
+    /// What to begin with, and the size to paint in.
+    async fn read(
+        &self,
+        model: &Arc<ImageModel>,
+        original: Original,
+        asked: Option<[usize; 2]>,
+        steps: usize,
+    ) -> Result<([usize; 2], Option<Source>)> {
+        let turn = self.reading.clone().acquire_owned().await.map_err(Error::internal)?;
+        let model = Arc::clone(model);
+        blocking(move || {
+            let _turn = turn;
+            let sent = original.read()?;
+            let size = size(&model, asked, Some(sent.size()))?;
+            Ok((size, Some(sent.fit(size, steps)?)))
+        })
+        .await
+    }
+
+    fn draw_seed(&self) -> u64 {
+        let mut bytes = [0; 8];
+        self.ambient.fill(&mut bytes);
+        u64::from_le_bytes(bytes) % DRAWN_SEEDS
+    }
+}
+
+impl Running {
+    /// What happens next; `None` when every picture is painted. May be dropped and called again.
+    pub async fn next(&mut self) -> Option<Result<Stroke>> {
+        if self.is_done() {
+            return None;
+        }
+        let lost = || Err(Error::internal("the engine closed a ticket before its end"));
+        Some(self.strokes.next().await.map_or_else(lost, |stroke| {
+            let stroke = stroke.map_err(fail_painting)?;
+            self.count(&stroke);
+            Ok(stroke)
+        }))
+    }
+
+    /// Whether every picture is painted.
+    pub fn is_done(&self) -> bool {
+        self.painted >= self.seeds.len() as u64
+    }
+
+    /// Puts a finished picture on the bill.
+    fn count(&mut self, stroke: &Stroke) {
+        if matches!(stroke, Stroke::Done { .. }) {
+            self.painted += 1;
+            self.bill.images(self.painted);
+        }
+    }
+
+    /// Waits for all pictures; their files, in order.
+    pub async fn whole(&mut self, output: Output) -> Result<Vec<Vec<u8>>> {
+        let mut files: Vec<Option<Vec<u8>>> = vec![None; self.seeds.len()];
+        while let Some(stroke) = self.next().await {
+            let Stroke::Done { image, picture } = stroke? else { continue };
+            let file = write(picture, output).await?;
+            if let Some(place) = files.get_mut(image) {
+                *place = Some(file);
+            }
+        }
+        let files: Option<Vec<_>> = files.into_iter().collect();
+        files.ok_or_else(|| Error::internal("the engine painted one picture twice and another not at all"))
+    }
+
+    /// Puts what was painted on the disk; before the last byte of a stream. Whole answers are closed by whoever
+    /// sends them.
+    pub async fn close(&self, outcome: Outcome) -> Result<()> {
+        self.bill.close(outcome).await
+    }
+}
+
+impl Drop for Running {
+    /// A client that left is billed for the pictures that were finished, received or not.
+    fn drop(&mut self) {
+        let left: Vec<Stroke> = self.strokes.leave().collect();
+        left.iter().for_each(|stroke| self.count(stroke));
+    }
+}
+
+/// The file of a picture, written off the async threads.
+pub async fn write(picture: Picture, output: Output) -> Result<Vec<u8>> {
+    blocking(move || encode(picture, output)).await
+}
+
+/// The size to paint in: what was asked for if the model can, else what suits the original, else the model's own.
+fn size(model: &ImageModel, asked: Option<[usize; 2]>, original: Option<[usize; 2]>) -> Result<[usize; 2]> {
+    match (asked, original) {
+        (Some(size), _) => model.check_size(size).map(|()| size).map_err(|why| Error::invalid("size", why)),
+        (None, Some(own)) => Ok(source::near(own, model.default_size(), |size| model.check_size(size).is_ok())),
+        (None, None) => Ok(model.default_size()),
+    }
+}
+
+fn check_scheduler(model: &ImageModel, asked: Option<SchedulerName>) -> Result<()> {
+    let can = model.schedulers();
+    match asked.filter(|asked| !can.is_empty() && !can.contains(asked)) {
+        None => Ok(()),
+        Some(asked) => {
+            let names: Vec<String> = can.iter().map(SchedulerName::to_string).collect();
+            let text = format!(
+                "'scheduler' is '{asked}', with which the model '{}' cannot be run. It can with: {}.",
+                model.id(),
+                names.join(", ")
+            );
+            Err(Error::invalid("scheduler", text))
+        }
+    }
+}
+
+/// `count` seeds from `first` on; after the last there is comes zero.
+fn seeds(first: u64, count: u32) -> Vec<u64> {
+    (0..u64::from(count)).map(|place| first.wrapping_add(place) % SEEDS).collect()
+}
+
+fn fail_painting(failure: Failure) -> Error {
+    match failure {
+        Failure::NoMemory => Error::new(
+            Code::Overloaded,
+            "The memory for painting is held by other models in use. Try again when their answers have ended; the operator can unload a model or give the server more with --memory.",
+        )
+        .retry_after(MEMORY_FREED),
+        other => fail(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn seeds_follow_each_other_and_begin_again_at_zero() {
+        assert_eq!(super::seeds(7, 3), [7, 8, 9]);
+        assert_eq!(super::seeds((1 << 63) - 1, 3), [(1 << 63) - 1, 0, 1]);
+        assert_eq!(super::seeds(u64::MAX, 2), [(1 << 63) - 1, 0]);
+    }
+}

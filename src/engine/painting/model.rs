@@ -1,0 +1,316 @@
+//! A loaded model that paints: the pipeline, its tokenizers, and what it does where a request says nothing.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use outpost_kernels::Pool;
+
+use super::adapters::{Adapters, Lender};
+use super::painter::Pause;
+use super::words::PromptTokens;
+use super::{Painting, Picture, SchedulerName, Source};
+use crate::engine::budget::Lease;
+use crate::engine::precision::Precision;
+use crate::models::diffusion::pipeline::{self, Easel, Halt, INDEX, Order, Parts, Pipeline, Progress, Sides, Words};
+use crate::models::scratch::Cpu;
+use crate::models::weights::Footprint;
+use crate::readable::size as readable;
+
+/// Pixels along a side.
+const LEAST: usize = 16;
+const MOST: usize = 2048;
+
+pub struct ImageModel {
+    id: String,
+    pipeline: Pipeline,
+    tokens: Vec<PromptTokens>,
+    adapters: Adapters,
+    facts: Facts,
+    schedulers: Vec<SchedulerName>,
+    cpu: Arc<Cpu>,
+    /// Whether it computes with bf16.
+    rounds: bool,
+    /// Memory that pictures may take beside the weights; bytes.
+    room: u64,
+    /// The share of the memory budget, given back with the model.
+    pub(in crate::engine) lease: Lease,
+}
+
+/// What a listing tells of a model, and what requests are filled up with.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::engine) struct Facts {
+    /// Width and height.
+    pub size: [usize; 2],
+    /// Width and height are multiples of it.
+    pub multiple: usize,
+    /// Pixels along a side.
+    pub most: usize,
+    pub steps: usize,
+    pub guidance: f32,
+}
+
+impl Facts {
+    pub fn of(parts: &Parts) -> Self {
+        let [height, width] = parts.default_size();
+        Self {
+            size: [width, height],
+            multiple: parts.multiple(),
+            most: parts.most().map_or(MOST, |most| most.min(MOST)),
+            steps: parts.default_steps,
+            guidance: parts.default_guidance,
+        }
+    }
+
+    fn check_size(&self, [width, height]: [usize; 2]) -> Result<(), String> {
+        let Self { multiple, most, size: [usual_width, usual_height], .. } = *self;
+        let fits = |side: usize| (LEAST..=most).contains(&side);
+        let whole = width.is_multiple_of(multiple) && height.is_multiple_of(multiple);
+        match fits(width) && fits(height) && whole {
+            true => Ok(()),
+            false => Err(format!(
+                "width and height must be multiples of {multiple} from {LEAST} to {most}; {usual_width}x{usual_height} is what the model was trained for"
+            )),
+        }
+    }
+}
+
+/// Opens a pipeline and checks it; reads no weights. `path`: its `model_index.json`, or of a pipeline in one file that
+/// or its folder.
+pub(in crate::engine) fn open(path: &Path) -> Result<Parts, String> {
+    let folder = path.parent().ok_or("the model is in no folder")?;
+    let index = path.file_name().is_some_and(|name| name == INDEX);
+    let parts = if index { Parts::open(folder) } else { Parts::open_single(path) };
+    let parts = parts.map_err(|error| error.to_string())?;
+    parts.texts.iter().try_for_each(|text| PromptTokens::check(&text.tokenizer))?;
+    Ok(parts)
+}
+
+/// What a pipeline's weights take in memory, and reading them.
+pub(in crate::engine) fn needs(parts: &Parts, threads: usize, precision: Precision) -> Footprint {
+    parts.footprint(threads, precision.kind())
+}
+
+impl ImageModel {
+    /// `total`: all memory for models; bytes.
+    pub(in crate::engine) fn open(
+        id: &str,
+        parts: &Parts,
+        lease: Lease,
+        precision: Precision,
+        total: u64,
+        cpu: Arc<Cpu>,
+    ) -> Result<Self, String> {
+        let tokens = |text: &pipeline::TextPart| PromptTokens::read(&text.tokenizer, text.tokens, text.padding);
+        let tokens = parts.texts.iter().map(tokens).collect::<Result<Vec<_>, _>>()?;
+        for (tokens, text) in tokens.iter().zip(&parts.texts) {
+            let known = text.encoder.vocabulary();
+            if tokens.len() > known {
+                return Err(format!("a tokenizer has {} tokens, its encoder {known}", tokens.len()));
+            }
+        }
+        let pipeline = Pipeline::load(parts, &cpu, precision.kind()).map_err(|error| error.to_string())?;
+        let own = parts.scheduler.name();
+        let others = SchedulerName::ALL.iter().map(|(name, _)| *name);
+        let others = others.filter(|name| *name != own && parts.scheduler.switched(*name).is_ok());
+        let schedulers = std::iter::once(own).chain(others).collect();
+        let room = total.saturating_sub(lease.bytes());
+        let rounds = precision == Precision::Bf16;
+        let (id, adapters, facts) = (id.to_owned(), Adapters::new(&parts.path), Facts::of(parts));
+        Ok(Self { id, pipeline, tokens, adapters, facts, schedulers, cpu, rounds, room, lease })
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Width and height of a picture where nobody asks for another; pixels.
+    pub fn default_size(&self) -> [usize; 2] {
+        self.facts.size
+    }
+
+    /// Whether pictures of this width and height can be painted; else why not, and what can.
+    pub fn check_size(&self, size: [usize; 2]) -> Result<(), String> {
+        self.facts.check_size(size)?;
+        let needed = self.picture_bytes(size);
+        match needed <= self.room {
+            true => Ok(()),
+            false => Err(format!(
+                "a picture of {}x{} takes {} of memory while it is painted, {} are there beside the model; ask for a smaller one",
+                size[0],
+                size[1],
+                readable(needed),
+                readable(self.room)
+            )),
+        }
+    }
+
+    pub fn default_steps(&self) -> usize {
+        self.facts.steps
+    }
+
+    pub fn default_guidance(&self) -> f32 {
+        self.facts.guidance
+    }
+
+    /// Those that the pipeline can be run with; the first is its own.
+    pub fn schedulers(&self) -> &[SchedulerName] {
+        &self.schedulers
+    }
+
+    /// Whether the model can be adapted so, beside a picture of its own size; else why not. Reads the headers of files
+    /// that nobody asked for before.
+    pub fn check_adapters(&self, asked: &[(String, f32)]) -> Result<(), String> {
+        self.check_memory(self.default_size(), asked)
+    }
+
+    fn check_memory(&self, size: [usize; 2], asked: &[(String, f32)]) -> Result<(), String> {
+        let (picture, bytes) = (self.picture_bytes(size), self.adapters.check(self.pipeline.layers(), asked)?);
+        match picture.saturating_add(bytes) <= self.room || asked.is_empty() {
+            true => Ok(()),
+            false => Err(format!(
+                "the adapters take {} of memory, and a picture of {}x{} {}; {} are there beside the model",
+                readable(bytes),
+                size[0],
+                size[1],
+                readable(picture),
+                readable(self.room)
+            )),
+        }
+    }
+
+    /// What the adapters of a painting add to products; `None`: there is no memory for them.
+    pub(in crate::engine) fn sides(
+        &self,
+        painting: &Painting,
+        easel: &Easel<'_>,
+        memory: &dyn Lender,
+    ) -> Result<Option<Sides>, Halt> {
+        self.adapters.load(self.pipeline.layers(), &painting.lora, easel, memory)
+    }
+
+    /// Takes all adapters out of memory. `false`: there were none.
+    pub(in crate::engine) fn forget_adapters(&self) -> bool {
+        self.adapters.forget(&[])
+    }
+
+    /// Whether a picture can be painted so; else why not.
+    pub(in crate::engine) fn check(&self, painting: &Painting) -> Result<(), String> {
+        self.check_size(painting.size)?;
+        self.check_memory(painting.size, &painting.lora)?;
+        if painting.negative_prompt.is_some() && self.pipeline.ignores_negative() {
+            return Err("the model takes no negative prompt; say in the prompt what the picture shall show".to_owned());
+        }
+        let source = painting.source.as_ref();
+        if source.is_none() && self.pipeline.wants_mask() {
+            return Err("the model fills in parts of pictures; send a picture and a mask".to_owned());
+        }
+        if let Some(source) = source {
+            let [width, height] = painting.size;
+            let whole = [source.picture.width, source.picture.height] == painting.size
+                && source.picture.rgb.len() == 3 * width * height
+                && source.mask.as_ref().is_none_or(|mask| mask.len() == width * height);
+            if !whole {
+                return Err("the picture to begin with is not of the size that is asked for".to_owned());
+            }
+        }
+        self.pipeline.course(&order(painting, None), source.map(|source| source.strength)).map(drop)
+    }
+
+    /// Memory that painting takes; bytes.
+    pub(in crate::engine) fn picture_bytes(&self, [width, height]: [usize; 2]) -> u64 {
+        self.pipeline.picture_bytes([height, width], self.cpu.pool().threads())
+    }
+
+    pub(in crate::engine) fn cpu(&self) -> &Arc<Cpu> {
+        &self.cpu
+    }
+
+    /// What the model computes on; `pause` is called between pieces of work.
+    pub(in crate::engine) fn easel<'a>(&self, pool: &'a Pool, pause: Pause<'a>) -> Easel<'a> {
+        Easel::new(pool, pause).rounding(self.rounds)
+    }
+
+    /// The prompts as the network takes them.
+    pub(in crate::engine) fn read(&self, easel: &Easel<'_>, painting: &Painting) -> Result<Words, Halt> {
+        let negative = painting.negative_prompt.as_deref();
+        let mut prompts = Vec::with_capacity(self.tokens.len());
+        for tokens in &self.tokens {
+            let encode = |text: &str| tokens.encode(text).map_err(Halt::Failed);
+            prompts.push([encode(negative.unwrap_or_default())?, encode(&painting.prompt)?]);
+        }
+        self.pipeline.read(easel, &prompts, negative.is_none())
+    }
+
+    /// Paints one picture of a request. `told` hears of each step, and of a picture on its way where it asks for one.
+    pub(in crate::engine) fn paint(
+        &self,
+        easel: &Easel<'_>,
+        words: &Words,
+        painting: &Painting,
+        seed: u64,
+        told: &mut dyn FnMut(usize, usize, Option<Picture>),
+    ) -> Result<Picture, Halt> {
+        let source = painting.source.as_ref().map(numbers);
+        let order = order(painting, source.as_ref());
+        let size = self.pipeline.latent_size(order.size);
+        let mut watch = |progress: &Progress<'_>| {
+            let Progress { step, steps, clean } = *progress;
+            let shown = shows(painting.previews, step, steps);
+            let preview = match shown {
+                true => Some(picture(&self.pipeline.decode(easel, &clean(), size)?)),
+                false => None,
+            };
+            told(step, steps, preview);
+            Ok(())
+        };
+        let map = self.pipeline.paint(easel, words, &order, seed, &mut watch)?;
+        Ok(picture(&map))
+    }
+}
+
+/// Whether one of so many previews is due after a step: they are spread evenly, and the last step has none.
+fn shows(previews: usize, step: usize, steps: usize) -> bool {
+    let due = |step: usize| step * (previews + 1) / steps.max(1);
+    step < steps && due(step) > due(step.saturating_sub(1))
+}
+
+fn order<'a>(painting: &Painting, source: Option<&'a pipeline::Source>) -> Order<'a> {
+    let [width, height] = painting.size;
+    let Painting { steps, guidance, scheduler, .. } = *painting;
+    Order { size: [height, width], steps, guidance, scheduler, source }
+}
+
+/// Bytes to −1 to 1.
+fn numbers(source: &Source) -> pipeline::Source {
+    let picture = source.picture.rgb.iter().map(|byte| f32::from(*byte) / 255. * 2. - 1.).collect();
+    let mask = source.mask.as_ref().map(|mask| mask.iter().map(|byte| *byte >= 128).collect());
+    pipeline::Source { picture, strength: source.strength, mask }
+}
+
+/// −1 to 1 to bytes, as diffusers rounds.
+fn picture(map: &pipeline::Map) -> Picture {
+    let [height, width] = map.size;
+    let byte = |x: &f32| ((x / 2. + 0.5).clamp(0., 1.) * 255.).round_ties_even() as u8;
+    Picture { width, height, rgb: map.numbers().iter().map(byte).collect() }
+}
+
+impl std::fmt::Debug for ImageModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ImageModel").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shows;
+
+    #[test]
+    fn previews_are_spread_over_the_steps() {
+        let shown = |previews, steps| (1..=steps).filter(|step| shows(previews, *step, steps)).collect::<Vec<_>>();
+        assert!(shown(0, 10).is_empty());
+        assert_eq!(shown(1, 10), [5]);
+        assert_eq!(shown(3, 20), [5, 10, 15]);
+        assert_eq!(shown(3, 2), [1], "there are not so many");
+        assert!(shown(2, 1).is_empty());
+    }
+}

@@ -1,0 +1,201 @@
+//! Which picture is painted next: a pure state machine.
+//!
+//! Pictures are painted one after the other, each as fast as it goes; it is the turn of the tenant who was served the
+//! least, and of his requests of the one that was. A newcomer begins where the least served of those who wait stands.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+
+use super::{ImageModel, Painting, Stroke, Strokes};
+use crate::engine::request::Failure;
+use crate::engine::schedule::{RequestId, Tenant};
+use crate::models::diffusion::pipeline::Words;
+
+/// Seconds that a step of a pixel is assumed to take before any was measured.
+const UNMEASURED: f64 = 1e-5;
+/// How much the newest picture counts in the speed of late.
+const NEWEST: f64 = 0.3;
+
+/// A request, and how far it has come.
+pub(in crate::engine) struct Commission<M = ImageModel> {
+    pub model: Arc<M>,
+    pub painting: Painting,
+    /// The prompts as the network takes them, once they were read.
+    pub words: Option<Words>,
+    /// The next picture.
+    pub next: usize,
+    pub sender: mpsc::UnboundedSender<Result<Stroke, Failure>>,
+    served: f64,
+}
+
+impl<M> Commission<M> {
+    /// Steps of pixels that a picture takes.
+    pub fn work(&self) -> f64 {
+        let [width, height] = self.painting.size;
+        (width * height * self.painting.steps) as f64
+    }
+
+    /// Pictures that are not painted yet.
+    fn left(&self) -> usize {
+        self.painting.seeds.len().saturating_sub(self.next)
+    }
+
+    pub fn fail(self, failure: Failure) {
+        drop(self.sender.send(Err(failure)));
+    }
+}
+
+/// The pictures that wait.
+pub(in crate::engine) struct Paintings<M = ImageModel> {
+    requests: BTreeMap<RequestId, Commission<M>>,
+    next: RequestId,
+    /// Steps of pixels served to each tenant that has requests.
+    served: HashMap<Tenant, f64>,
+    /// Seconds of a step of a pixel of late.
+    pace: f64,
+}
+
+impl<M> Paintings<M> {
+    pub fn new() -> Self {
+        Self { requests: BTreeMap::new(), next: 0, served: HashMap::new(), pace: UNMEASURED }
+    }
+
+    /// Pictures that wait: of all, or of a tenant.
+    pub fn waiting(&self, of: Option<Tenant>) -> usize {
+        let all = self.requests.values().filter(|one| of.is_none_or(|tenant| one.painting.tenant == tenant));
+        all.map(Commission::left).sum()
+    }
+
+    /// Seconds until what waits is painted, about.
+    pub fn seconds(&self) -> f64 {
+        self.requests.values().map(|one| one.work() * one.left() as f64).sum::<f64>() * self.pace
+    }
+
+    pub fn push(&mut self, model: Arc<M>, painting: Painting) -> Strokes {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let least = self.served.values().copied().min_by(f64::total_cmp).unwrap_or(0.);
+        self.served.entry(painting.tenant).or_insert(least);
+        let own = self.requests.values().filter(|one| one.painting.tenant == painting.tenant);
+        let served = own.map(|one| one.served).min_by(f64::total_cmp).unwrap_or(0.);
+        self.put(Commission { model, painting, words: None, next: 0, sender, served });
+        Strokes { receiver }
+    }
+
+    fn put(&mut self, commission: Commission<M>) {
+        self.requests.insert(self.next, commission);
+        self.next += 1;
+    }
+
+    /// The request whose turn it is, for one picture.
+    pub fn take(&mut self) -> Option<Commission<M>> {
+        let served = |one: &Commission<M>| self.served.get(&one.painting.tenant).copied().unwrap_or(0.);
+        let rank = |one: &Commission<M>| (served(one), one.served);
+        let turn = self.requests.iter().min_by(|(_, one), (_, other)| {
+            let ((a, b), (c, d)) = (rank(one), rank(other));
+            a.total_cmp(&c).then(b.total_cmp(&d))
+        });
+        let id = *turn?.0;
+        self.requests.remove(&id)
+    }
+
+    /// One more picture of it is painted; it took so long.
+    pub fn give_back(&mut self, mut commission: Commission<M>, seconds: f64) {
+        let work = commission.work();
+        if seconds > 0. && work > 0. {
+            self.pace += (seconds / work - self.pace) * NEWEST;
+        }
+        commission.next += 1;
+        commission.served += work;
+        *self.served.entry(commission.painting.tenant).or_default() += work;
+        if commission.left() > 0 {
+            self.put(commission);
+        }
+        self.tidy();
+    }
+
+    /// Forgets requests whose callers have left.
+    pub fn sweep(&mut self) {
+        self.requests.retain(|_, one| !one.sender.is_closed());
+        self.tidy();
+    }
+
+    /// Tells those that wait why they wait in vain; `begun`: also those of whom some pictures are painted.
+    pub fn fail_all(&mut self, failure: &Failure, begun: bool) {
+        let gone = self.requests.extract_if(.., |_, one| begun || one.next == 0);
+        gone.for_each(|(_, one)| one.fail(failure.clone()));
+        self.tidy();
+    }
+
+    /// What was served is of no meaning where nobody waits.
+    fn tidy(&mut self) {
+        if self.requests.is_empty() {
+            self.served.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn painting(tenant: Tenant, pictures: usize) -> Painting {
+        Painting {
+            prompt: String::new(),
+            negative_prompt: None,
+            size: [8, 8],
+            steps: 10,
+            guidance: 1.,
+            scheduler: None,
+            seeds: vec![0; pictures],
+            source: None,
+            lora: Vec::new(),
+            previews: 0,
+            tenant,
+        }
+    }
+
+    /// Whose pictures are painted, in their order.
+    fn order(paintings: &mut Paintings<()>) -> Vec<(Tenant, usize)> {
+        let mut order = Vec::new();
+        while let Some(commission) = paintings.take() {
+            order.push((commission.painting.tenant, commission.next));
+            paintings.give_back(commission, 0.001);
+        }
+        order
+    }
+
+    #[test]
+    fn tenants_take_turns() {
+        let mut paintings = Paintings::<()>::new();
+        let _strokes = [paintings.push(Arc::default(), painting(1, 3)), paintings.push(Arc::default(), painting(2, 2))];
+        assert_eq!(paintings.waiting(None), 5);
+        assert_eq!(paintings.waiting(Some(2)), 2);
+        assert_eq!(order(&mut paintings), [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2)]);
+        assert_eq!(paintings.waiting(None), 0);
+    }
+
+    #[test]
+    fn whoever_left_is_forgotten() {
+        let mut paintings = Paintings::<()>::new();
+        drop(paintings.push(Arc::default(), painting(1, 3)));
+        let _stays = paintings.push(Arc::default(), painting(1, 1));
+        paintings.sweep();
+        assert_eq!(paintings.waiting(None), 1);
+    }
+
+    #[test]
+    fn a_queue_that_closes_lets_what_has_begun_go_on() {
+        let mut paintings = Paintings::<()>::new();
+        let mut begun = paintings.push(Arc::default(), painting(1, 2));
+        let taken = paintings.take().unwrap();
+        paintings.give_back(taken, 0.001);
+        let mut waits = paintings.push(Arc::default(), painting(2, 1));
+        paintings.fail_all(&Failure::ShuttingDown, false);
+        assert_eq!(waits.receiver.try_recv().unwrap(), Err(Failure::ShuttingDown));
+        assert_eq!((paintings.waiting(None), begun.receiver.try_recv().is_err()), (1, true));
+        paintings.fail_all(&Failure::ShuttingDown, true);
+        assert_eq!(begun.receiver.try_recv().unwrap(), Err(Failure::ShuttingDown));
+    }
+}

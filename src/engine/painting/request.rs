@@ -1,0 +1,84 @@
+//! What callers ask of a model that paints, and what they get.
+
+use tokio::sync::mpsc;
+
+use crate::engine::request::Failure;
+pub use crate::models::diffusion::SchedulerName;
+
+/// A request for pictures. [`super::ImageModel`] tells what it takes where the caller says nothing.
+#[derive(Clone, Debug)]
+pub struct Painting {
+    pub prompt: String,
+    /// What the picture shall not show. Nothing and an empty text are not the same to every model.
+    pub negative_prompt: Option<String>,
+    /// Width and height; pixels.
+    pub size: [usize; 2],
+    pub steps: usize,
+    pub guidance: f32,
+    /// `None`: the one that the pipeline comes with.
+    pub scheduler: Option<SchedulerName>,
+    /// One for each picture.
+    pub seeds: Vec<u64>,
+    /// What to begin with; `None` is pure noise.
+    pub source: Option<Source>,
+    /// Adapters of the weights, by name, and how much each counts.
+    pub lora: Vec<(String, f32)>,
+    /// Pictures to be shown of each on its way.
+    pub previews: usize,
+    /// Whoever shares the machine fairly with the others.
+    pub tenant: u128,
+}
+
+/// A picture to begin with.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Of the size that is asked for.
+    pub picture: Picture,
+    /// How much of it is painted anew, 0 to 1.
+    pub strength: f32,
+    /// For each pixel 255 where it is painted anew and 0 where it stays, `[height, width]`; `None`: all of it.
+    pub mask: Option<Vec<u8>>,
+}
+
+/// A picture: 8 bits for red, green and blue of each pixel, `[height, width, 3]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
+    pub width: usize,
+    pub height: usize,
+    pub rgb: Vec<u8>,
+}
+
+/// What a step came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stroke {
+    /// So many steps of so many are done of one of the pictures, from zero.
+    Step {
+        image: usize,
+        step: usize,
+        of: usize,
+        preview: Option<Picture>,
+    },
+    Done {
+        image: usize,
+        picture: Picture,
+    },
+}
+
+/// The pictures on their way. Dropping it cancels what is not painted: there is no other signal.
+#[derive(Debug)]
+pub struct Strokes {
+    pub(super) receiver: mpsc::UnboundedReceiver<Result<Stroke, Failure>>,
+}
+
+impl Strokes {
+    /// The next one; `None` after the last picture, or after a failure.
+    pub async fn next(&mut self) -> Option<Result<Stroke, Failure>> {
+        self.receiver.recv().await
+    }
+
+    /// Takes no more, and gives what was painted already but not received.
+    pub fn leave(&mut self) -> impl Iterator<Item = Stroke> {
+        self.receiver.close();
+        std::iter::from_fn(|| self.receiver.try_recv().ok()).filter_map(Result::ok)
+    }
+}

@@ -1,0 +1,127 @@
+//! Pictures: endpoint 12, and those that begin with a picture.
+
+mod answer;
+mod form;
+mod link;
+mod request;
+mod stream;
+
+pub use link::{__path_fetch, fetch};
+
+use actix_web::http::header::{HeaderName, HeaderValue};
+use actix_web::web::{Data, Payload};
+use actix_web::{HttpRequest, HttpResponse, post};
+
+use self::request::{Asked, Delivery, ImageRequest};
+use crate::calls::images::{Change, Running};
+use crate::error::{Error, Result};
+use crate::http::input::ApiJson;
+use crate::http::reply::Reply;
+use crate::http::{Api, accept, caller::Caller, frame};
+use crate::service::pictures::Format;
+
+/// Of the one picture that comes as bytes.
+const SEED: HeaderName = HeaderName::from_static("x-outpost-seed");
+
+const JSON: &str = "application/json";
+
+/// Create pictures from a prompt; with `stream: true` as server-sent events. A single one comes as bytes where
+/// `Accept` names `image/png`, `image/jpeg` or `image/webp`.
+#[utoipa::path(tag = "images", request_body = ImageRequest, responses((status = 200, content(
+    (answer::ImagesBody = "application/json"), (String = "text/event-stream"), (String = "image/png"),
+    (String = "image/jpeg"), (String = "image/webp"),
+))))]
+#[post("/images/generations")]
+pub async fn create(caller: Caller, body: ApiJson<ImageRequest>, request: HttpRequest, api: Data<Api>) -> Reply {
+    let asked = body.0.check(true)?;
+    paint(caller, asked, "image_generation", &request, &api).await
+}
+
+/// Paint a picture anew, or the part of it that a mask or its own transparency marks.
+#[utoipa::path(tag = "images", request_body(content = form::EditForm, content_type = "multipart/form-data"),
+    responses((status = 200, content(
+        (answer::ImagesBody = "application/json"), (String = "text/event-stream"), (String = "image/png"),
+        (String = "image/jpeg"), (String = "image/webp"),
+    ))))]
+#[post("/images/edits")]
+pub async fn edit(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> Reply {
+    let place = api.images.receive(&caller.access)?;
+    let asked = form::read(&request, payload, Change::Edit, place).await?;
+    paint(caller, asked, "image_edit", &request, &api).await
+}
+
+/// Paint pictures that are like another.
+#[utoipa::path(tag = "images", request_body(content = form::VariationForm, content_type = "multipart/form-data"),
+    responses((status = 200, content(
+        (answer::ImagesBody = "application/json"), (String = "text/event-stream"), (String = "image/png"),
+        (String = "image/jpeg"), (String = "image/webp"),
+    ))))]
+#[post("/images/variations")]
+pub async fn vary(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> Reply {
+    let place = api.images.receive(&caller.access)?;
+    let asked = form::read(&request, payload, Change::Variation, place).await?;
+    paint(caller, asked, "image_variation", &request, &api).await
+}
+
+/// Has the pictures painted and answers as was asked: in events, as bytes, by links or within JSON.
+async fn paint(caller: Caller, mut asked: Asked, name: &'static str, request: &HttpRequest, api: &Data<Api>) -> Reply {
+    let bytes = as_bytes(request, &mut asked)?;
+    let Asked { call, output, response_format, stream, .. } = asked;
+    if response_format == Delivery::Url {
+        api.pictures.admit(&caller.access).await?;
+    }
+    let mut running = api.images.start(&caller.access, call, caller.bill.clone()).await?;
+    if stream {
+        caller.bill.defer();
+        let request_id = frame::request_id(request);
+        return Ok(stream::respond(running, stream::Streaming { name, mount: caller.mount, output, request_id }));
+    }
+    let files = running.whole(output).await?;
+    if bytes {
+        return Ok(file(&running, files, output.format));
+    }
+    let data = match response_format {
+        Delivery::B64Json => answer::inline(files, running.seeds.clone()).await?,
+        Delivery::Url => {
+            let mut items = Vec::new();
+            for (file, seed) in files.into_iter().zip(&running.seeds) {
+                let link = api.pictures.keep(&caller.access, output.format, file).await?;
+                let url = Some(link::url(request, api, &link));
+                items.push(answer::ImageItem { b64_json: None, url, seed: *seed });
+            }
+            answer::items(items)?
+        }
+    };
+    Ok(caller.mount.bare(running.id, answer::body(&running, output.format, data)))
+}
+
+/// Whether the client wants the bytes of a single picture, in a format that `asked` then has.
+fn as_bytes(request: &HttpRequest, asked: &mut Asked) -> Result<bool> {
+    if asked.stream || asked.call.count != 1 || asked.response_format == Delivery::Url {
+        return Ok(false);
+    }
+    // The format that was asked for comes first, for whoever accepts any.
+    let own = asked.output.format;
+    let others = Format::ALL.into_iter().filter(|format| *format != own);
+    let formats: Vec<Format> = [own].into_iter().chain(others).collect();
+    let offered: Vec<_> = [JSON].into_iter().chain(formats.iter().map(|format| format.media_type())).collect();
+    let liked = accept::preferred(request, &offered);
+    let Some(format) = formats.into_iter().find(|format| format.media_type() == liked) else { return Ok(false) };
+    if asked.format_named && format != own {
+        let text = format!(
+            "'output_format' is '{}', but the header 'Accept' asks for {liked}. Let them say the same.",
+            own.as_str()
+        );
+        return Err(Error::invalid("output_format", text));
+    }
+    asked.output.format = format;
+    Ok(true)
+}
+
+fn file(running: &Running, files: Vec<Vec<u8>>, format: Format) -> HttpResponse {
+    let mut response = HttpResponse::Ok().content_type(format.media_type()).body(files.concat());
+    if let Some(seed) = running.seeds.first() {
+        response.headers_mut().insert(SEED, HeaderValue::from(*seed));
+    }
+    response
+}

@@ -1,0 +1,268 @@
+//! What a caller asks of a picture: OpenAI's fields and those of local servers. Each is taken, ignored because it
+//! cannot change the result, or refused by name.
+
+use std::fmt::Display;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::calls::images::{ImageCall, Output};
+use crate::engine::SchedulerName;
+use crate::error::{Error, Result};
+use crate::http::routes::chat::refuse_unknown;
+use crate::readable::shorten;
+use crate::service::pictures::Format;
+
+/// Characters of a prompt, and of a negative one.
+pub(super) const LONGEST_PROMPT: usize = 32_000;
+const MOST_IMAGES: u32 = 10;
+const LARGEST_SIDE: usize = 16_384;
+const MOST_STEPS: u32 = 500;
+const HIGHEST_GUIDANCE: f32 = 100.0;
+const MOST_ADAPTERS: usize = 8;
+const LONGEST_ADAPTER: usize = 128;
+const HEAVIEST: f32 = 10.0;
+const MOST_PARTIAL: u32 = 3;
+/// OpenAI's: a JPEG of the best quality.
+const QUALITY: u8 = 100;
+
+/// Fields that cannot change what this server answers.
+const IGNORED: [&str; 2] = ["user", "safety_identifier"];
+/// Fields of OpenAI's models with what this server does anyway; anything else in them is refused.
+const GIVEN: [(&str, &[&str]); 3] =
+    [("quality", &["auto", "standard"]), ("background", &["auto", "opaque"]), ("moderation", &["auto", "low"])];
+
+#[derive(Deserialize, utoipa::ToSchema)]
+pub struct ImageRequest {
+    /// Id of an installed model.
+    model: String,
+    /// What the picture shows, 1–32,000 characters.
+    prompt: String,
+    /// Number of pictures, 1–10.
+    n: Option<u32>,
+    /// Width and height in pixels, such as `512x512`, or `auto`: what the model was made for.
+    size: Option<String>,
+    /// `b64_json` if absent. A `url` is opened without a key and ends after a while.
+    response_format: Option<Delivery>,
+    /// `png` if absent. `webp` comes without loss.
+    output_format: Option<OutputFormat>,
+    /// Quality of a JPEG, 0–100; 100 if absent.
+    #[schema(maximum = 100)]
+    output_compression: Option<u8>,
+    /// 0 to 2^63−1: the same seed and request give the same picture. Picture i of several has the seed plus i.
+    #[schema(minimum = 0)]
+    seed: Option<i64>,
+    /// 1–500; what the model is meant for if absent. Also `num_inference_steps`.
+    #[serde(alias = "num_inference_steps")]
+    #[schema(minimum = 1, maximum = 500)]
+    steps: Option<u32>,
+    /// How closely the prompt is followed, 0–100; what the model is meant for if absent.
+    #[schema(minimum = 0, maximum = 100)]
+    guidance_scale: Option<f32>,
+    /// What the picture shall not show.
+    negative_prompt: Option<String>,
+    /// The way from noise to a picture: `ddim`, `ddpm`, `pndm`, `euler`, `euler_a`, `dpmpp_2m`, `dpmpp_2m_karras`,
+    /// `unipc`, `lcm` or `flow_euler`, as far as the model can be run with it; the model's own if absent.
+    scheduler: Option<String>,
+    /// Adapters of the model, at most 8.
+    lora: Option<Vec<Adapter>>,
+    /// Send events while the picture is painted.
+    stream: Option<bool>,
+    /// Pictures on the way, 0–3 of each; only with `stream: true`.
+    #[schema(maximum = 3)]
+    partial_images: Option<u32>,
+    #[serde(flatten)]
+    #[schema(ignore)]
+    rest: Map<String, Value>,
+}
+
+#[derive(Deserialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+struct Adapter {
+    name: String,
+    /// −10 to 10; 1 if absent.
+    weight: Option<f32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Delivery {
+    B64Json,
+    Url,
+}
+
+#[derive(Clone, Copy, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum OutputFormat {
+    Png,
+    Jpeg,
+    Webp,
+}
+
+/// A request whose every field is in order.
+pub struct Asked {
+    pub call: ImageCall,
+    pub output: Output,
+    /// Whether `output_format` was sent.
+    pub format_named: bool,
+    pub response_format: Delivery,
+    pub stream: bool,
+}
+
+impl ImageRequest {
+    /// Checks every field on its own. `prompted`: whether there must be a prompt.
+    pub fn check(mut self, prompted: bool) -> Result<Asked> {
+        self.rest.retain(|name, value| !is_given(name, value));
+        refuse_given(&self.rest)?;
+        refuse_unknown(&self.rest, &IGNORED)?;
+        let stream = self.stream.unwrap_or(false);
+        let response_format = self.response_format.unwrap_or(Delivery::B64Json);
+        if stream && response_format == Delivery::Url {
+            let text =
+                "'response_format' is 'url', but a stream carries the pictures themselves. Leave one of the two out.";
+            return Err(Error::invalid("response_format", text));
+        }
+        let format = self.output_format.map(Format::from);
+        let output = output(format.unwrap_or_default(), self.output_compression)?;
+        Ok(Asked {
+            call: self.call(prompted, stream)?,
+            output,
+            format_named: format.is_some(),
+            response_format,
+            stream,
+        })
+    }
+
+    /// What is to be painted.
+    fn call(self, prompted: bool, stream: bool) -> Result<ImageCall> {
+        let negative_prompt = self.negative_prompt;
+        characters("prompt", &self.prompt, usize::from(prompted))?;
+        characters("negative_prompt", negative_prompt.as_deref().unwrap_or_default(), 0)?;
+        let steps = self.steps.map(|steps| within("steps", steps, 1, MOST_STEPS)).transpose()?;
+        let seed = self.seed.map(|seed| within("seed", seed, 0, i64::MAX)).transpose()?;
+        Ok(ImageCall {
+            model: self.model,
+            prompt: self.prompt,
+            negative_prompt,
+            size: self.size.as_deref().map_or(Ok(None), size)?,
+            count: within("n", self.n.unwrap_or(1), 1, MOST_IMAGES)?,
+            seed: seed.map(i64::unsigned_abs),
+            steps: steps.map(|steps| steps as usize),
+            guidance: self.guidance_scale.map(|by| within("guidance_scale", by, 0.0, HIGHEST_GUIDANCE)).transpose()?,
+            scheduler: self.scheduler.as_deref().map(scheduler).transpose()?,
+            lora: adapters(self.lora.unwrap_or_default())?,
+            previews: previews(self.partial_images, stream)?,
+            original: None,
+        })
+    }
+}
+
+impl From<OutputFormat> for Format {
+    fn from(name: OutputFormat) -> Self {
+        match name {
+            OutputFormat::Png => Format::Png,
+            OutputFormat::Jpeg => Format::Jpeg,
+            OutputFormat::Webp => Format::WebP,
+        }
+    }
+}
+
+fn is_given(name: &str, value: &Value) -> bool {
+    let given = GIVEN.iter().find(|(field, _)| *field == name);
+    given.zip(value.as_str()).is_some_and(|((_, values), value)| values.contains(&value))
+}
+
+fn refuse_given(rest: &Map<String, Value>) -> Result<()> {
+    let other = |(field, values): (&'static str, &[&str])| {
+        let value = rest.get(field).filter(|value| !value.is_null())?;
+        let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        let can = values.join(" or ");
+        let text =
+            format!("'{field}' is '{}', which this server cannot do. Send {can}, or leave it out.", shorten(&shown));
+        Some(Error::invalid(field, text))
+    };
+    GIVEN.into_iter().find_map(other).map_or(Ok(()), Err)
+}
+
+fn characters(field: &str, text: &str, least: usize) -> Result<()> {
+    let length = text.chars().count();
+    if (least..=LONGEST_PROMPT).contains(&length) {
+        return Ok(());
+    }
+    let text = format!("'{field}' has {length} characters; it must have {least} to {LONGEST_PROMPT}.");
+    Err(Error::invalid(field, text))
+}
+
+pub(super) fn within<T: PartialOrd + Copy + Display>(field: &str, value: T, least: T, most: T) -> Result<T> {
+    if value >= least && value <= most {
+        return Ok(value);
+    }
+    Err(Error::invalid(field, format!("'{field}' is {value}; it must be from {least} to {most}.")))
+}
+
+/// `None` is what suits the model.
+fn size(text: &str) -> Result<Option<[usize; 2]>> {
+    if text == "auto" {
+        return Ok(None);
+    }
+    let pixels = |text: &str| {
+        let plain = text.bytes().all(|byte| byte.is_ascii_digit());
+        text.parse().ok().filter(|pixels| plain && (1..=LARGEST_SIDE).contains(pixels))
+    };
+    let sides = text.split_once('x').and_then(|(width, height)| Some([pixels(width)?, pixels(height)?]));
+    sides.map(Some).ok_or_else(|| {
+        let text =
+            format!("'size' is '{}'; write width and height in pixels, such as 512x512, or auto.", shorten(text));
+        Error::invalid("size", text)
+    })
+}
+
+fn scheduler(name: &str) -> Result<SchedulerName> {
+    name.parse().map_err(|()| {
+        let all = SchedulerName::ALL.map(|(_, name)| name).join(", ");
+        Error::invalid("scheduler", format!("'scheduler' is '{}'; there are {all}.", shorten(name)))
+    })
+}
+
+fn output(format: Format, quality: Option<u8>) -> Result<Output> {
+    let quality = within("output_compression", quality.unwrap_or(QUALITY), 0, 100)?;
+    if quality != QUALITY && format != Format::Jpeg {
+        let text = format!(
+            "'output_compression' is {quality}, but {} comes without loss. Send output_format: \"jpeg\", or leave it out.",
+            format.as_str()
+        );
+        return Err(Error::invalid("output_compression", text));
+    }
+    Ok(Output { format, quality })
+}
+
+fn previews(asked: Option<u32>, stream: bool) -> Result<usize> {
+    let count = within("partial_images", asked.unwrap_or(0), 0, MOST_PARTIAL)?;
+    if count > 0 && !stream {
+        let text = format!("'partial_images' is {count}, but only a stream has any. Send stream: true, too.");
+        return Err(Error::invalid("partial_images", text));
+    }
+    Ok(count as usize)
+}
+
+fn adapters(asked: Vec<Adapter>) -> Result<Vec<(String, f32)>> {
+    if asked.len() > MOST_ADAPTERS {
+        let text = format!("'lora' has {} adapters; at most {MOST_ADAPTERS} are allowed.", asked.len());
+        return Err(Error::invalid("lora", text));
+    }
+    let one = |(place, Adapter { name, weight }): (usize, Adapter)| {
+        let field = format!("lora[{place}].weight");
+        let weight = within(&field, weight.unwrap_or(1.0), -HEAVIEST, HEAVIEST)?;
+        // It names an adapter and never a path.
+        let odd = |c: char| c.is_control() || matches!(c, '/' | '\\');
+        if name.is_empty() || name.chars().count() > LONGEST_ADAPTER || name.starts_with('.') || name.contains(odd) {
+            let field = format!("lora[{place}].name");
+            let text = format!(
+                "'{field}' must have 1 to {LONGEST_ADAPTER} characters, no slash among them, and not begin with a dot."
+            );
+            return Err(Error::invalid(field, text));
+        }
+        Ok((name, weight))
+    };
+    asked.into_iter().enumerate().map(one).collect()
+}

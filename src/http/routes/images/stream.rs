@@ -1,0 +1,155 @@
+//! Pictures as server-sent events, as OpenAI streams them: pictures on the way, then the finished ones. On `/v1`
+//! there are steps between them, too.
+//!
+//! The response body owns what is being painted: when the client leaves, actix drops the body, and the engine stops.
+
+use std::time::Duration;
+
+use actix_web::HttpResponse;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::stream;
+use serde::Serialize;
+
+use super::answer::{ImagesUsage, size};
+use crate::calls::images::{Output, Running, encode};
+use crate::engine::{Picture, Stroke};
+use crate::error::{Error, Result};
+use crate::http::error::in_stream;
+use crate::http::reply::Mount;
+use crate::http::sse;
+use crate::ids::RequestId;
+use crate::service::usage::Outcome;
+
+/// How long a stream may be silent before a comment shows the client that it lives.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// What a stream is told beside the pictures.
+pub struct Streaming {
+    /// What its events are called before their dot: `image_generation`.
+    pub name: &'static str,
+    pub mount: Mount,
+    pub output: Output,
+    pub request_id: Option<RequestId>,
+}
+
+struct Events {
+    running: Running,
+    told: Streaming,
+    /// Pictures on the way that were sent of each.
+    shown: Vec<u32>,
+    finished: bool,
+}
+
+/// A picture, finished or on the way.
+#[derive(Serialize)]
+struct PictureEvent {
+    r#type: String,
+    b64_json: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    partial_image_index: Option<u32>,
+    /// Which of several it is, from zero.
+    image_index: usize,
+    seed: u64,
+    created_at: i64,
+    size: String,
+    output_format: &'static str,
+    background: &'static str,
+    quality: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<ImagesUsage>,
+}
+
+/// How far one of the pictures is.
+#[derive(Serialize)]
+struct Progress {
+    r#type: String,
+    image_index: usize,
+    step: usize,
+    steps: usize,
+}
+
+pub fn respond(running: Running, told: Streaming) -> HttpResponse {
+    let shown = vec![0; running.seeds.len()];
+    let state = Events { running, told, shown, finished: false };
+    sse::response(stream::unfold(state, |mut state| async move {
+        if state.finished {
+            return None;
+        }
+        let event = match state.next().await {
+            Ok(event) => event,
+            Err(error) => state.fail(error).await,
+        };
+        Some((event, state))
+    }))
+}
+
+impl Events {
+    async fn next(&mut self) -> Result<sse::Event> {
+        match actix_web::rt::time::timeout(KEEP_ALIVE, self.running.next()).await {
+            Err(_) => Ok(sse::keep_alive()),
+            Ok(Some(Ok(Stroke::Step { image, step, of, preview }))) => self.step(image, (step, of), preview).await,
+            Ok(Some(Ok(Stroke::Done { image, picture }))) => self.done(image, picture).await,
+            Ok(Some(Err(error))) => Err(error),
+            Ok(None) => Err(Error::internal("the pictures ended twice")),
+        }
+    }
+
+    async fn step(&mut self, image: usize, (step, steps): (usize, usize), seen: Option<Picture>) -> Result<sse::Event> {
+        let name = format!("{}.progress", self.told.name);
+        let progress = match self.told.mount {
+            Mount::Spec => sse::named(&name, &Progress { r#type: name.clone(), image_index: image, step, steps }),
+            // Strict clients know no such event, but may see that something goes on.
+            Mount::OpenAi => sse::keep_alive(),
+        };
+        let Some(picture) = seen else { return Ok(progress) };
+        let count = self.shown.get_mut(image).map_or(0, |shown| std::mem::replace(shown, *shown + 1));
+        let event = self.event("partial_image", image);
+        let picture = self.picture(PictureEvent { partial_image_index: Some(count), ..event }, picture).await?;
+        Ok(sse::join(progress, picture))
+    }
+
+    /// The last picture leaves when the usage is on the disk.
+    async fn done(&mut self, image: usize, picture: Picture) -> Result<sse::Event> {
+        let event = PictureEvent { usage: Some(ImagesUsage::of(1)), ..self.event("completed", image) };
+        let event = self.picture(event, picture).await?;
+        if self.running.is_done() {
+            self.running.close(Outcome::Succeeded).await?;
+            self.finished = true;
+        }
+        Ok(event)
+    }
+
+    fn event(&self, what: &str, image: usize) -> PictureEvent {
+        PictureEvent {
+            r#type: format!("{}.{what}", self.told.name),
+            b64_json: String::new(),
+            partial_image_index: None,
+            image_index: image,
+            seed: self.running.seeds.get(image).copied().unwrap_or_default(),
+            created_at: self.running.created.as_seconds(),
+            size: size(&self.running),
+            output_format: self.told.output.format.as_str(),
+            background: "opaque",
+            quality: "auto",
+            usage: None,
+        }
+    }
+
+    /// The event with its picture, written off the async threads.
+    async fn picture(&self, event: PictureEvent, picture: Picture) -> Result<sse::Event> {
+        let output = self.told.output;
+        let write = move || {
+            let event = PictureEvent { b64_json: STANDARD.encode(encode(picture, output)?), ..event };
+            Ok(sse::named(&event.r#type, &event))
+        };
+        actix_web::web::block(write).await.map_err(Error::internal)?
+    }
+
+    /// An error after the stream began: one event in the usual shape, and the end.
+    async fn fail(&mut self, error: Error) -> sse::Event {
+        self.finished = true;
+        let recorded = self.running.close(Outcome::of_status(error.code().status())).await;
+        in_stream(&error, self.told.request_id, recorded).unwrap_or_else(sse::keep_alive)
+    }
+}

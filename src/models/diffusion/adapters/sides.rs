@@ -1,0 +1,97 @@
+//! What adapters add to the products of a network's weights: `y += factor · up(down(x))` (Hu et al. 2021,
+//! <https://arxiv.org/abs/2106.09685>). The weights stay as they are, so that whoever asks for other adapters, or for
+//! none, uses the same.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::models::diffusion::easel::{Easel, Halt, Result};
+use crate::models::diffusion::layers::{Conv, Linear};
+use crate::models::diffusion::map::Map;
+
+/// Rows of a convolution's outputs at a time.
+const ROWS: usize = 1024;
+
+/// An adapter's part for one weight.
+#[derive(Debug)]
+pub struct Side {
+    pub(super) down: Down,
+    pub(super) up: Linear,
+    pub(super) factor: f32,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Down {
+    Linear(Linear),
+    Conv(Conv),
+}
+
+/// Those of some adapters, by the weight's id, and what each is multiplied by.
+#[derive(Debug, Default)]
+pub struct Sides(HashMap<usize, Vec<(Arc<Side>, f32)>>);
+
+impl Sides {
+    /// One more adapter, which counts so much.
+    pub fn push(&mut self, adapter: &super::Adapter, weight: f32) {
+        for (id, side) in &adapter.sides {
+            self.0.entry(*id).or_default().push((Arc::clone(side), weight * side.factor));
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(in crate::models::diffusion) fn of(&self, id: usize) -> &[(Arc<Side>, f32)] {
+        self.0.get(&id).map_or(&[], Vec::as_slice)
+    }
+}
+
+impl Side {
+    /// Of `m` rows of numbers.
+    pub(in crate::models::diffusion) fn add(
+        &self,
+        easel: &Easel<'_>,
+        x: &[f32],
+        m: usize,
+        factor: f32,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let Down::Linear(down) = &self.down else {
+            return Err(Halt::Failed("an adapter's convolution for a projection".to_owned()));
+        };
+        let mut low = easel.map(m, [1, 1], down.rows());
+        down.forward(easel.pool, x, m, low.numbers_mut())?;
+        self.rise(easel, &mut low, factor, m, out)
+    }
+
+    /// Of a convolution's image.
+    pub(in crate::models::diffusion) fn add_windows(
+        &self,
+        easel: &Easel<'_>,
+        x: &Map,
+        factor: f32,
+        out: &mut Map,
+    ) -> Result<()> {
+        let Down::Conv(down) = &self.down else {
+            return Err(Halt::Failed("an adapter's projection for a convolution".to_owned()));
+        };
+        let mut low = easel.convolve(down, x)?;
+        self.rise(easel, &mut low, factor, ROWS, out.numbers_mut())
+    }
+
+    /// From the few numbers of each row to all, so many rows at a time.
+    fn rise(&self, easel: &Easel<'_>, low: &mut Map, factor: f32, rows: usize, out: &mut [f32]) -> Result<()> {
+        let (rank, width) = (low.channels.max(1), self.up.rows());
+        low.numbers_mut().iter_mut().for_each(|number| *number *= factor);
+        let most = rows.min(low.rows());
+        let mut high = easel.map(1, [most, 1], width);
+        for (low, out) in low.numbers().chunks(rows.max(1) * rank).zip(out.chunks_mut(rows.max(1) * width)) {
+            let high = high.part_mut(out.len());
+            self.up.forward(easel.pool, low, low.len() / rank, high)?;
+            outpost_kernels::add(easel.pool, out, high);
+            easel.pause()?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,54 @@
+//! Attention among the pixels of an image, and of pixels to the words of a text.
+
+use super::easel::{Easel, Result};
+use super::layers::{Linear, Loaded, linear};
+use super::map::Map;
+use crate::models::weights::Loader;
+
+/// Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>.
+#[derive(Debug)]
+pub(super) struct Attention {
+    heads: usize,
+    to_q: Linear,
+    to_k: Linear,
+    to_v: Linear,
+    to_out: Linear,
+}
+
+impl Attention {
+    /// From `width` channels; keys and values from `context` ones.
+    pub fn load(
+        loader: &Loader<'_>,
+        stem: &str,
+        width: usize,
+        context: usize,
+        heads: usize,
+        biased: bool,
+    ) -> Loaded<Self> {
+        let projection = |name: &str, from| linear(loader, &format!("{stem}.{name}"), [from, width], biased);
+        Ok(Self {
+            heads,
+            to_q: projection("to_q", width)?,
+            to_k: projection("to_k", context)?,
+            to_v: projection("to_v", context)?,
+            to_out: linear(loader, &format!("{stem}.to_out.0"), [width; 2], true)?,
+        })
+    }
+
+    /// Of `x` to itself.
+    pub fn forward(&self, easel: &Easel<'_>, x: &Map) -> Result<Map> {
+        let [q, k, v] = easel.linears([&self.to_q, &self.to_k, &self.to_v], x)?;
+        let mixed = easel.attention([&q, &k, &v], self.heads, false)?;
+        drop((q, k, v));
+        easel.linear(&self.to_out, &mixed)
+    }
+
+    /// Of `x` to another.
+    pub fn across(&self, easel: &Easel<'_>, x: &Map, context: &Map) -> Result<Map> {
+        let q = easel.linear(&self.to_q, x)?;
+        let [k, v] = easel.linears([&self.to_k, &self.to_v], context)?;
+        let mixed = easel.attention([&q, &k, &v], self.heads, false)?;
+        drop((q, k, v));
+        easel.linear(&self.to_out, &mixed)
+    }
+}

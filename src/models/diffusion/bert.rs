@@ -1,0 +1,81 @@
+//! BERT (Devlin et al. 2018, <https://arxiv.org/abs/1810.04805>) as a text encoder: the vectors of its last layer are a
+//! prompt's words.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::easel::{Easel, Halt, Result};
+use super::layers::Loaded;
+use super::map::Map;
+use crate::models::ModelError;
+use crate::models::encoder::{Encoder, Family, Sizes, Tokenized};
+use crate::models::hyper::refuse;
+use crate::models::scratch::Cpu;
+use crate::models::weights::Loader;
+
+/// Sizes and constants of a text encoder.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BertConfig {
+    pub sizes: Sizes,
+    /// Whether tokens see no padding.
+    pub masks: bool,
+    /// The token of padding.
+    pub padding: u32,
+}
+
+impl BertConfig {
+    /// Of its `config.json`; `path` is for messages.
+    pub fn read(value: &Value, path: &str) -> std::result::Result<Self, ModelError> {
+        let sizes = match Sizes::of_config(value) {
+            Ok(sizes) if sizes.family == Family::Bert => sizes,
+            Ok(_) => return refuse(format!("{path}config.json is no BERT's; prompts are read by CLIP and BERT")),
+            Err(error) => return refuse(format!("{path}config.json: {error}")),
+        };
+        let padding = value.get("pad_token_id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
+        let masks = value.get("use_attention_mask").and_then(Value::as_bool).unwrap_or(false);
+        Ok(Self { sizes, masks, padding: padding.unwrap_or(0) })
+    }
+}
+
+#[derive(Debug)]
+pub struct Bert {
+    encoder: Encoder,
+    masks: bool,
+    padding: u32,
+}
+
+impl Bert {
+    pub fn load(loader: &Loader<'_>, config: &BertConfig, cpu: &Arc<Cpu>) -> Loaded<Self> {
+        let BertConfig { sizes, masks, padding } = config;
+        let encoder = Encoder::of(loader, sizes.clone(), Arc::clone(cpu))?;
+        Ok(Self { encoder, masks: *masks, padding: *padding })
+    }
+
+    /// An upper bound of the numbers that reading two texts of so many tokens takes.
+    pub fn numbers(&self, tokens: usize, threads: usize) -> usize {
+        Encoder::pass_bytes(self.encoder.sizes(), 2 * tokens, 2, threads) as usize / size_of::<f32>()
+    }
+
+    /// The words of `texts` of one length, `[texts, tokens, 1, width]`: of padding, too.
+    pub fn forward(&self, easel: &Easel<'_>, texts: &[Vec<u32>]) -> Result<Map> {
+        let (count, width) = (texts.first().map_or(0, Vec::len), self.encoder.sizes().width);
+        if texts.iter().any(|text| text.len() != count) {
+            return Err(Halt::Failed("texts of several lengths".to_owned()));
+        }
+        let tokenized: Vec<_> = texts.iter().map(|text| Tokenized::new(text.clone())).collect();
+        let mut pass = self.encoder.begin(&tokenized.iter().collect::<Vec<_>>())?;
+        if self.masks {
+            // A text's last token is never one of padding.
+            let real = |text: &Vec<u32>| text.iter().rposition(|id| *id != self.padding).map_or(0, |last| last + 1);
+            pass.hide(texts.iter().map(real));
+        }
+        while !self.encoder.advance(&mut pass)? {
+            easel.pause()?;
+        }
+        let mut words = easel.map(texts.len(), [count, 1], width);
+        let to = words.numbers_mut().chunks_exact_mut((count * width).max(1));
+        to.zip(pass.vectors(width)).for_each(|(to, from)| to.copy_from_slice(from));
+        Ok(words)
+    }
+}

@@ -1,0 +1,186 @@
+//! CLIP's text encoder (Radford et al. 2021, <https://arxiv.org/abs/2103.00020>), as transformers' `CLIPTextModel` and
+//! `CLIPTextModelWithProjection` have it.
+
+use outpost_kernels::Activation;
+use serde_json::Value;
+
+use super::easel::{Easel, Halt, Result};
+use super::layers::{Linear, Loaded, Mlp, Norm, linear, mlp};
+use super::map::Map;
+use crate::models::ModelError;
+use crate::models::hyper::config::Config;
+use crate::models::hyper::refuse;
+use crate::models::table::Table;
+use crate::models::weights::Loader;
+
+/// Sizes and constants of a text encoder.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClipConfig {
+    pub layers: usize,
+    pub width: usize,
+    pub heads: usize,
+    pub inner: usize,
+    pub vocabulary: usize,
+    /// Tokens that a text has, always.
+    pub positions: usize,
+    pub epsilon: f32,
+    pub activation: Activation,
+    /// The token whose vector stands for the whole text.
+    pub end: u32,
+    /// Numbers of that vector, where it is projected.
+    pub projection: Option<usize>,
+}
+
+impl ClipConfig {
+    /// `path` is for messages; `projects`: whether it is a model with a projection.
+    pub fn read(value: &Value, path: &str, projects: bool) -> std::result::Result<Self, ModelError> {
+        let config = Config { value, path };
+        let activation = match config.text("hidden_act")?.unwrap_or("quick_gelu") {
+            "quick_gelu" => Activation::QuickGelu,
+            "gelu" => Activation::Gelu,
+            other => return refuse(format!("{path}hidden_act is {other}, quick_gelu and gelu are supported")),
+        };
+        let number = |key: &str, usual: usize, most: usize| config.whole_or(key, usual, most);
+        let sizes = Self {
+            layers: number("num_hidden_layers", 12, 256)?,
+            width: number("hidden_size", 512, 1 << 16)?,
+            heads: number("num_attention_heads", 8, 1 << 10)?,
+            inner: number("intermediate_size", 2048, 1 << 20)?,
+            vocabulary: number("vocab_size", 49408, 1 << 24)?,
+            positions: number("max_position_embeddings", 77, 1 << 16)?,
+            epsilon: config.float("layer_norm_eps")?.unwrap_or(1e-5),
+            activation,
+            end: config
+                .get("eos_token_id")
+                .and_then(Value::as_u64)
+                .and_then(|id| u32::try_from(id).ok())
+                .unwrap_or(49407),
+            projection: projects.then(|| number("projection_dim", 512, 1 << 16)).transpose()?,
+        };
+        match sizes.width.is_multiple_of(sizes.heads) {
+            true => Ok(sizes),
+            false => refuse(format!("{path}hidden_size {} makes no {} heads", sizes.width, sizes.heads)),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Clip {
+    config: ClipConfig,
+    tokens: Table,
+    positions: Table,
+    layers: Vec<Layer>,
+    final_norm: Norm,
+    projection: Option<Linear>,
+}
+
+#[derive(Debug)]
+struct Layer {
+    norms: [Norm; 2],
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    out: Linear,
+    mlp: Mlp,
+}
+
+/// What a text encoder makes of texts.
+#[derive(Debug)]
+pub struct Encoded {
+    /// `[texts, tokens, 1, width]`
+    pub words: Map,
+    /// A vector of each text, through the projection where there is one.
+    pub pooled: Vec<Vec<f32>>,
+}
+
+impl Clip {
+    pub fn load(loader: &Loader<'_>, config: ClipConfig) -> Loaded<Self> {
+        let ClipConfig { width, vocabulary, positions, epsilon, .. } = config;
+        let layer = |index| Layer::load(loader, &format!("encoder.layers.{index}"), &config);
+        let project = |rows| linear(loader, "text_projection", [width, rows], false);
+        Ok(Self {
+            tokens: loader.table("embeddings.token_embedding", vocabulary, width)?,
+            positions: loader.table("embeddings.position_embedding", positions, width)?,
+            layers: (0..config.layers).map(layer).collect::<Loaded<_>>()?,
+            final_norm: Norm::layer(loader, "final_layer_norm", width, epsilon)?,
+            projection: config.projection.map(project).transpose()?,
+            config,
+        })
+    }
+
+    pub fn config(&self) -> &ClipConfig {
+        &self.config
+    }
+
+    /// `texts` of one length; `skipped`: the words come from before so many of the last layers. Only those after the
+    /// very last one are normed.
+    pub fn forward(&self, easel: &Easel<'_>, texts: &[Vec<u32>], skipped: Option<usize>) -> Result<Encoded> {
+        let ClipConfig { width, positions, .. } = self.config;
+        let count = texts.first().map_or(0, Vec::len);
+        if count == 0 || count > positions || texts.iter().any(|text| text.len() != count) {
+            return Err(Halt::Failed(format!("texts of {count} tokens, 1 to {positions} are possible")));
+        }
+        let mut x = easel.map(texts.len(), [count, 1], width);
+        self.tokens.look_up(texts.iter().flatten().copied(), false, x.numbers_mut())?;
+        self.positions.look_up(texts.iter().flat_map(|_| 0..count as u32), true, x.numbers_mut())?;
+        let mut early = None;
+        for (index, layer) in self.layers.iter().enumerate() {
+            if skipped == Some(self.layers.len() - index) {
+                early = Some(easel.of(x.numbers(), x.images, x.size, width)?);
+            }
+            x = layer.forward(easel, x, self.config.heads)?;
+        }
+        let normed = easel.layer_norm(&self.final_norm, &x)?;
+        let pooled = self.pool(easel, texts, &normed)?;
+        Ok(Encoded { words: early.unwrap_or(normed), pooled })
+    }
+
+    /// The vectors at the texts' first end token.
+    fn pool(&self, easel: &Easel<'_>, texts: &[Vec<u32>], words: &Map) -> Result<Vec<Vec<f32>>> {
+        // Old files have a wrong end token; there the greatest id stands at the end.
+        let place = |text: &Vec<u32>| match self.config.end {
+            2 => text.iter().enumerate().rev().max_by_key(|(_, id)| **id).map_or(0, |(place, _)| place),
+            end => text.iter().position(|id| *id == end).unwrap_or(0),
+        };
+        let width = self.config.width;
+        let mut all = easel.map(texts.len(), [1, 1], width);
+        let rows = texts.iter().zip(words.each()).zip(all.numbers_mut().chunks_exact_mut(width));
+        for ((text, words), to) in rows {
+            words.chunks_exact(width).skip(place(text)).take(1).for_each(|word| to.copy_from_slice(word));
+        }
+        let all = match &self.projection {
+            Some(projection) => easel.linear(projection, &all)?,
+            None => all,
+        };
+        Ok(all.each().map(<[f32]>::to_vec).collect())
+    }
+}
+
+impl Layer {
+    fn load(loader: &Loader<'_>, stem: &str, config: &ClipConfig) -> Loaded<Self> {
+        let ClipConfig { width, inner, epsilon, activation, .. } = *config;
+        let name = |part: &str| format!("{stem}.{part}");
+        let norm = |part: &str| Norm::layer(loader, &name(part), width, epsilon);
+        let square = |part: &str| linear(loader, &name(part), [width; 2], true);
+        Ok(Self {
+            norms: [norm("layer_norm1")?, norm("layer_norm2")?],
+            q: square("self_attn.q_proj")?,
+            k: square("self_attn.k_proj")?,
+            v: square("self_attn.v_proj")?,
+            out: square("self_attn.out_proj")?,
+            mlp: mlp(loader, [&name("mlp.fc1"), &name("mlp.fc2")], [width, inner], activation, true)?,
+        })
+    }
+
+    fn forward(&self, easel: &Easel<'_>, mut x: Map, heads: usize) -> Result<Map> {
+        let [norm1, norm2] = &self.norms;
+        let y = easel.layer_norm(norm1, &x)?;
+        let [q, k, v] = easel.linears([&self.q, &self.k, &self.v], &y)?;
+        let mixed = easel.attention([&q, &k, &v], heads, true)?;
+        let y = easel.linear(&self.out, &mixed)?;
+        let y = easel.add_norm(norm2, &mut x, &y)?;
+        let y = easel.feed(&self.mlp, &y)?;
+        easel.add(&mut x, &y)?;
+        Ok(x)
+    }
+}

@@ -1,0 +1,59 @@
+//! What is known of the whole picture, in one vector: the time, the text, and how strong the guidance is.
+
+use outpost_kernels::Activation;
+
+use super::Told;
+use crate::models::diffusion::easel::{Easel, Halt, Result};
+use crate::models::diffusion::layers::Loaded;
+use crate::models::diffusion::map::Map;
+use crate::models::diffusion::time::{TimeEmbedding, waves};
+use crate::models::weights::Loader;
+
+/// Sines and cosines of a number.
+const WAVES: usize = 256;
+
+#[derive(Debug)]
+pub(super) struct Embedding {
+    time: TimeEmbedding,
+    guidance: Option<TimeEmbedding>,
+    text: TimeEmbedding,
+    pooled: usize,
+    width: usize,
+}
+
+impl Embedding {
+    /// `pooled`: numbers of a text.
+    pub fn load(loader: &Loader<'_>, pooled: usize, width: usize, guided: bool) -> Loaded<Self> {
+        let part = |name: &str, from| TimeEmbedding::load(loader, &format!("time_text_embed.{name}"), from, width);
+        Ok(Self {
+            time: part("timestep_embedder", WAVES)?,
+            guidance: guided.then(|| part("guidance_embedder", WAVES)).transpose()?,
+            text: part("text_embedder", pooled)?,
+            pooled,
+            width,
+        })
+    }
+
+    /// `[images, 1, 1, width]`, through SiLU: all that reads it does so.
+    pub fn forward(&self, easel: &Easel<'_>, told: &Told<'_>) -> Result<Map> {
+        let pooled = told.pooled.concat();
+        if told.pooled.len() != told.text.images || told.pooled.iter().any(|text| text.len() != self.pooled) {
+            return Err(Halt::Failed(format!("{} numbers of texts in one vector each", pooled.len())));
+        }
+        let mut x = self.text.forward(easel, &easel.of(&pooled, told.pooled.len(), [1, 1], self.pooled)?)?;
+        let number = |number: f32| easel.of(&waves(number, WAVES, true, 0.), 1, [1, 1], WAVES);
+        let mut same = self.time.forward(easel, &number(told.time)?)?;
+        match (&self.guidance, told.guidance) {
+            (Some(guidance), Some(strength)) => {
+                easel.add(&mut same, &guidance.forward(easel, &number(strength * 1000.)?)?)?;
+            }
+            (None, None) => {}
+            _ => return Err(Halt::Failed("guidance that the network is not told, or has to be".to_owned())),
+        }
+        for x in x.numbers_mut().chunks_exact_mut(self.width.max(1)) {
+            x.iter_mut().zip(same.numbers()).for_each(|(x, same)| *x += same);
+        }
+        easel.activate(Activation::Silu, &mut x)?;
+        Ok(x)
+    }
+}

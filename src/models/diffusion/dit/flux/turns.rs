@@ -1,0 +1,47 @@
+//! Where a patch lies turns pairs of numbers of its queries and keys (Su et al. 2021,
+//! <https://arxiv.org/abs/2104.09864>); each part of a head by one number of the position. Words are not turned.
+
+use outpost_kernels::{self as kernels, Rotation};
+
+use crate::models::diffusion::easel::{Easel, Halt, Result};
+use crate::models::diffusion::map::Map;
+
+const BASE: f64 = 10_000.;
+
+/// Cosines and sines of all positions, words first: `[positions, pairs]`.
+#[derive(Debug)]
+pub(super) struct Turns {
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    positions: usize,
+    pairs: usize,
+}
+
+impl Turns {
+    pub fn new(words: usize, [rows, columns]: [usize; 2], axes: [usize; 3]) -> Self {
+        let (positions, pairs) = (words + rows * columns, axes.iter().sum::<usize>() / 2);
+        let patches = (0..rows).flat_map(|row| (0..columns).map(move |column| [0, row, column]));
+        let places = std::iter::repeat_n([0; 3], words).chain(patches);
+        let (mut cos, mut sin) = (Vec::with_capacity(positions * pairs), Vec::with_capacity(positions * pairs));
+        for place in places {
+            for (axis, at) in axes.into_iter().zip(place) {
+                for pair in (0..axis).step_by(2) {
+                    let angle = at as f64 * BASE.powf(pair as f64 / axis as f64).recip();
+                    cos.push(angle.cos() as f32);
+                    sin.push(angle.sin() as f32);
+                }
+            }
+        }
+        Self { cos, sin, positions, pairs }
+    }
+
+    /// Turns `x`, `[1, positions, 1, heads · 2 · pairs]`.
+    pub fn apply(&self, easel: &Easel<'_>, x: &mut Map, heads: usize) -> Result<()> {
+        let width = 2 * self.pairs;
+        if x.rows() != self.positions || x.channels != heads * width {
+            return Err(Halt::Failed(format!("{} positions of {} numbers are not turned", x.rows(), x.channels)));
+        }
+        kernels::rope(easel.pool, x.numbers_mut(), heads, width, Rotation::Interleaved, &self.cos, &self.sin);
+        easel.pause()
+    }
+}

@@ -1,0 +1,70 @@
+//! An MMDiT's sizes, from the `config.json` of diffusers' `SD3Transformer2DModel`.
+
+use serde_json::{Value, json};
+
+use crate::models::ModelError;
+use crate::models::diffusion::settings::{only, small_or_none};
+use crate::models::hyper::config::Config;
+use crate::models::hyper::refuse;
+
+const MOST_LAYERS: usize = 256;
+
+/// Sizes of a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MmditConfig {
+    /// Height and width of the latents that it was trained on.
+    pub sample_size: usize,
+    /// Pixels of a patch along a side.
+    pub patch: usize,
+    pub in_channels: usize,
+    pub out_channels: usize,
+    pub layers: usize,
+    pub heads: usize,
+    pub width: usize,
+    /// Numbers of a word, and of a text.
+    pub context: usize,
+    pub pooled: usize,
+    /// Patches along a side, at most.
+    pub positions: usize,
+    /// Blocks in which patches see each other twice: one for each layer.
+    pub again: Vec<bool>,
+    /// Whether queries and keys are normed.
+    pub normed: bool,
+}
+
+impl MmditConfig {
+    pub fn read(value: &Value) -> Result<Self, ModelError> {
+        let config = Config { value, path: "transformer/" };
+        only(&config, "qk_norm", &[json!("rms_norm")])?;
+        let number =
+            |key: &str, usual: usize, most: usize| Ok::<_, ModelError>(config.whole(key, most)?.unwrap_or(usual));
+        let (heads, head) = (number("num_attention_heads", 18, 1 << 10)?, number("attention_head_dim", 64, 1 << 12)?);
+        let (layers, in_channels) = (number("num_layers", 18, MOST_LAYERS)?, number("in_channels", 16, 1 << 10)?);
+        let width = heads * head;
+        let caption = number("caption_projection_dim", 1152, 1 << 22)?;
+        if caption != width {
+            return refuse(format!(
+                "transformer/caption_projection_dim is {caption}, only that of {heads} heads of {head}, {width}, is supported"
+            ));
+        }
+        Ok(Self {
+            sample_size: number("sample_size", 128, 1 << 14)?,
+            patch: number("patch_size", 2, 64)?,
+            in_channels,
+            out_channels: number("out_channels", in_channels, 1 << 10)?,
+            layers,
+            heads,
+            width,
+            context: number("joint_attention_dim", 4096, 1 << 16)?,
+            pooled: number("pooled_projection_dim", 2048, 1 << 16)?,
+            positions: number("pos_embed_max_size", 96, 1 << 12)?,
+            again: again(&config, layers)?,
+            normed: config.text("qk_norm")?.is_some(),
+        })
+    }
+}
+
+fn again(config: &Config<'_>, layers: usize) -> Result<Vec<bool>, ModelError> {
+    let listed = config.list("dual_attention_layers", |one| small_or_none(one, layers - 1))?.unwrap_or_default();
+    Ok((0..layers).map(|layer| listed.contains(&layer)).collect())
+}

@@ -1,0 +1,86 @@
+//! The network of Stable Diffusion 3 and 3.5 (Esser et al. 2024, <https://arxiv.org/abs/2403.03206>).
+//!
+//! Names and order are those of diffusers' `SD3Transformer2DModel`.
+
+mod config;
+
+pub use config::MmditConfig;
+
+use super::Told;
+use super::block::{Block, BlockSizes, ONLY};
+use super::embedding::Embedding;
+use super::modulation::Modulation;
+use super::patches::{Order, Patches};
+use crate::models::diffusion::easel::{Easel, Halt, Result};
+use crate::models::diffusion::layers::{Conv, Linear, Loaded, conv, linear};
+use crate::models::diffusion::map::Map;
+use crate::models::table::Table;
+use crate::models::weights::Loader;
+
+#[derive(Debug)]
+pub struct Mmdit {
+    config: MmditConfig,
+    patches: Conv,
+    /// `[positions², width]`: of a square of patches, of which pictures take the middle.
+    places: Table,
+    context: Linear,
+    embedding: Embedding,
+    blocks: Vec<Block>,
+    norm_out: Modulation,
+    proj_out: Linear,
+}
+
+impl Mmdit {
+    pub fn load(loader: &Loader<'_>, config: MmditConfig) -> Loaded<Self> {
+        let MmditConfig { patch, in_channels, out_channels, layers, heads, width, positions, normed, .. } = config;
+        let block = |(index, again): (usize, &bool)| {
+            let last = index + 1 == layers;
+            let sizes = BlockSizes { width, heads, normed, again: *again, last, text_first: false };
+            Block::load(loader, &format!("transformer_blocks.{index}"), sizes)
+        };
+        Ok(Self {
+            patches: conv(loader, "pos_embed.proj", [in_channels, width], patch, patch, [0; 2])?,
+            places: loader.table("pos_embed.pos_embed", positions * positions, width)?,
+            context: linear(loader, "context_embedder", [config.context, width], true)?,
+            embedding: Embedding::load(loader, config.pooled, width, false)?,
+            blocks: config.again.iter().enumerate().map(block).collect::<Loaded<_>>()?,
+            norm_out: Modulation::load(loader, "norm_out.linear", width, 2)?,
+            proj_out: linear(loader, "proj_out", [width, patch * patch * out_channels], true)?,
+            config,
+        })
+    }
+
+    /// Where `x`, `[images, height, width, in_channels]`, flows: `[images, height, width, out_channels]`.
+    pub fn forward(&self, easel: &Easel<'_>, x: &Map, told: &Told<'_>) -> Result<Map> {
+        let MmditConfig { patch, out_channels, in_channels, .. } = self.config;
+        let patches = Patches { side: patch, channels: out_channels, order: Order::PixelsFirst };
+        let grid = patches.grid(x.size).filter(|_| x.channels == in_channels && x.images == told.text.images);
+        let Some(grid) = grid else {
+            return Err(Halt::Failed(format!("{:?} of {} channels are not patches", x.size, x.channels)));
+        };
+        let mut x = easel.conv(&self.patches, x)?;
+        self.place(&mut x, grid)?;
+        x.size = [grid[0] * grid[1], 1];
+        let mut text = easel.linear(&self.context, told.text)?;
+        let vector = self.embedding.forward(easel, told)?;
+        for block in &self.blocks {
+            block.forward(easel, &mut x, &mut text, &vector, &|_| Ok(()))?;
+        }
+        let y = self.norm_out.forward(easel, &vector)?.norm(easel, &x, ONLY)?;
+        drop(x);
+        patches.unpack(easel, &easel.linear(&self.proj_out, &y)?, grid)
+    }
+
+    /// Adds where each patch lies.
+    fn place(&self, x: &mut Map, [rows, columns]: [usize; 2]) -> Result<()> {
+        let side = self.config.positions;
+        if rows > side || columns > side {
+            return Err(Halt::Failed(format!("{rows} rows and {columns} columns of patches, {side} are possible")));
+        }
+        let (top, left) = ((side - rows) / 2, (side - columns) / 2);
+        let place = |(row, column)| ((top + row) * side + left + column) as u32;
+        let one = || (0..rows).flat_map(move |row| (0..columns).map(move |column| (row, column)));
+        let all = (0..x.images).flat_map(|_| one()).map(place);
+        Ok(self.places.look_up(all, true, x.numbers_mut())?)
+    }
+}

@@ -1,0 +1,82 @@
+//! Patches of latents, each a row of numbers.
+
+use crate::models::diffusion::easel::{Easel, Halt, Result};
+use crate::models::diffusion::map::Map;
+
+/// How the numbers of a patch lie in their row.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Order {
+    /// `[height, width, channels]`
+    PixelsFirst,
+    /// `[channels, height, width]`
+    ChannelsFirst,
+}
+
+/// A patch is a square of so many pixels along a side.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patches {
+    pub side: usize,
+    pub channels: usize,
+    pub order: Order,
+}
+
+impl Patches {
+    pub fn row(&self) -> usize {
+        self.side * self.side * self.channels
+    }
+
+    /// Patches along each side of an image; `None` where they do not fill it.
+    pub fn grid(&self, [height, width]: [usize; 2]) -> Option<[usize; 2]> {
+        let whole = height.is_multiple_of(self.side) && width.is_multiple_of(self.side) && height * width > 0;
+        whole.then(|| [height / self.side, width / self.side])
+    }
+
+    /// For each number of an image's patches its place among the pixels, channels last.
+    fn places(self, [rows, columns]: [usize; 2]) -> impl Iterator<Item = usize> {
+        let Self { side, channels, order } = self;
+        let patches = (0..rows).flat_map(move |row| (0..columns).map(move |column| (row, column)));
+        patches.flat_map(move |(row, column)| {
+            (0..side * side * channels).map(move |at| {
+                let (pixel, channel) = match order {
+                    Order::PixelsFirst => (at / channels, at % channels),
+                    Order::ChannelsFirst => (at % (side * side), at / (side * side)),
+                };
+                let (line, place) = (row * side + pixel / side, column * side + pixel % side);
+                (line * columns * side + place) * channels + channel
+            })
+        })
+    }
+
+    /// `[images, height, width, channels]` as `[images, patches, 1, row]`.
+    pub fn pack(self, easel: &Easel<'_>, x: &Map) -> Result<Map> {
+        let Some(grid) = self.grid(x.size).filter(|_| x.channels == self.channels) else {
+            return Err(Halt::Failed(format!("{:?} of {} channels are not patches", x.size, x.channels)));
+        };
+        let mut out = easel.map(x.images, [grid[0] * grid[1], 1], self.row());
+        let image = x.pixels() * x.channels;
+        for (x, out) in x.each().zip(out.numbers_mut().chunks_exact_mut(image)) {
+            let from = self.places(grid).map(|place| x.get(place).copied().unwrap_or(0.));
+            out.iter_mut().zip(from).for_each(|(to, from)| *to = from);
+        }
+        easel.pause()?;
+        Ok(out)
+    }
+
+    /// The way back, to a grid of patches.
+    pub fn unpack(self, easel: &Easel<'_>, x: &Map, grid: [usize; 2]) -> Result<Map> {
+        if x.channels != self.row() || x.pixels() != grid[0] * grid[1] {
+            return Err(Halt::Failed(format!("{} rows of {} are not patches", x.pixels(), x.channels)));
+        }
+        let mut out = easel.map(x.images, grid.map(|count| count * self.side), self.channels);
+        let image = (x.pixels() * x.channels).max(1);
+        for (x, out) in x.each().zip(out.numbers_mut().chunks_exact_mut(image)) {
+            for (place, number) in self.places(grid).zip(x) {
+                if let Some(to) = out.get_mut(place) {
+                    *to = *number;
+                }
+            }
+        }
+        easel.pause()?;
+        Ok(out)
+    }
+}

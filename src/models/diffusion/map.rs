@@ -1,0 +1,104 @@
+//! Numbers on their way through a network, in memory that is used again.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Images of numbers, channels last: `[images, height, width, channels]`. Words of a text are images one pixel wide.
+#[derive(Debug)]
+pub struct Map {
+    /// May be longer than what is of meaning.
+    numbers: Vec<f32>,
+    pub images: usize,
+    /// Height and width.
+    pub size: [usize; 2],
+    pub channels: usize,
+    spare: Spare,
+}
+
+/// Memory that nobody uses at the moment: fresh pages would cost more than some of the work.
+#[derive(Clone, Debug, Default)]
+pub struct Spare(Rc<RefCell<Vec<Vec<f32>>>>);
+
+impl Spare {
+    /// Numbers of no meaning, in the smallest buffer that holds them. Where none does, the largest goes: it is of a
+    /// smaller picture's.
+    pub fn map(&self, images: usize, size: [usize; 2], channels: usize) -> Map {
+        let len = images * size[0] * size[1] * channels;
+        Map { numbers: self.take(len), images, size, channels, spare: self.clone() }
+    }
+
+    fn take(&self, len: usize) -> Vec<f32> {
+        let mut spare = self.0.borrow_mut();
+        let fits = spare.iter().enumerate().filter(|(_, one)| one.len() >= len).min_by_key(|(_, one)| one.len());
+        let place = fits.map(|(place, _)| place);
+        if let Some(place) = place {
+            return spare.swap_remove(place);
+        }
+        let largest = spare.iter().enumerate().max_by_key(|(_, one)| one.len()).map(|(place, _)| place);
+        largest.into_iter().for_each(|place| drop(spare.swap_remove(place)));
+        vec![0.; len]
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        self.spare.0.borrow_mut().push(std::mem::take(&mut self.numbers));
+    }
+}
+
+impl Map {
+    pub fn len(&self) -> usize {
+        self.rows() * self.channels
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Pixels of all images.
+    pub fn rows(&self) -> usize {
+        self.images * self.pixels()
+    }
+
+    /// Pixels of an image.
+    pub fn pixels(&self) -> usize {
+        self.size[0] * self.size[1]
+    }
+
+    pub fn numbers(&self) -> &[f32] {
+        self.numbers.get(..self.len()).unwrap_or_default()
+    }
+
+    pub fn numbers_mut(&mut self) -> &mut [f32] {
+        let len = self.len();
+        self.numbers.get_mut(..len).unwrap_or_default()
+    }
+
+    /// The first so many numbers, or all.
+    pub fn part_mut(&mut self, len: usize) -> &mut [f32] {
+        let len = len.min(self.len());
+        self.numbers.get_mut(..len).unwrap_or_default()
+    }
+
+    /// The numbers of each image.
+    pub fn each(&self) -> impl Iterator<Item = &[f32]> {
+        self.numbers().chunks_exact((self.pixels() * self.channels).max(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Spare;
+
+    #[test]
+    fn memory_is_used_again_and_does_not_pile_up() {
+        let spare = Spare::default();
+        let held = || spare.0.borrow().iter().map(Vec::len).collect::<Vec<_>>();
+        drop((spare.map(1, [2, 2], 3), spare.map(1, [4, 4], 3)));
+        assert_eq!(held(), [12, 48]);
+        let map = spare.map(2, [1, 2], 3);
+        assert_eq!((map.numbers().len(), held()), (12, vec![48]), "the smallest that fits");
+        drop(spare.map(1, [5, 5], 3));
+        assert_eq!(held(), [75], "what is too small gives way");
+    }
+}

@@ -1,0 +1,76 @@
+//! Diffusion: noise becomes a picture, step by step.
+
+mod adapters;
+mod attention;
+mod bert;
+mod clip;
+mod component;
+mod dit;
+mod easel;
+mod layers;
+mod map;
+mod network;
+pub mod noise;
+mod parts;
+pub mod pipeline;
+mod resnet;
+pub mod scheduler;
+mod settings;
+mod single;
+mod t5;
+mod time;
+mod transformer;
+mod unet;
+mod vae;
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A way from noise to a picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SchedulerName {
+    Ddim,
+    Ddpm,
+    Pndm,
+    Euler,
+    EulerAncestral,
+    DpmPp2M,
+    DpmPp2MKarras,
+    UniPc,
+    Lcm,
+    FlowEuler,
+}
+
+impl SchedulerName {
+    /// With their names in requests.
+    pub const ALL: [(Self, &'static str); 10] = [
+        (Self::Ddim, "ddim"),
+        (Self::Ddpm, "ddpm"),
+        (Self::Pndm, "pndm"),
+        (Self::Euler, "euler"),
+        (Self::EulerAncestral, "euler_a"),
+        (Self::DpmPp2M, "dpmpp_2m"),
+        (Self::DpmPp2MKarras, "dpmpp_2m_karras"),
+        (Self::UniPc, "unipc"),
+        (Self::Lcm, "lcm"),
+        (Self::FlowEuler, "flow_euler"),
+    ];
+}
+
+impl fmt::Display for SchedulerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.iter().find(|(one, _)| one == self).map_or("", |(_, name)| name);
+        f.write_str(name)
+    }
+}
+
+impl FromStr for SchedulerName {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        Self::ALL.iter().find(|(_, name)| *name == text).map(|(one, _)| *one).ok_or(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

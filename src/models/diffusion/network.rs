@@ -1,0 +1,131 @@
+//! The network that a pipeline guesses with, whatever it is made of.
+
+use super::dit::{Flux, FluxConfig, Mmdit, MmditConfig, PATCH, Told as Known};
+use super::easel::{Easel, Halt, Result};
+use super::layers::Loaded;
+use super::map::Map;
+use super::unet::{AddedConditions, Conditions, Unet, UnetConfig};
+use crate::models::weights::Loader;
+
+/// A network's sizes.
+#[derive(Clone, Debug)]
+pub enum NetworkConfig {
+    Unet(Box<UnetConfig>),
+    Mmdit(MmditConfig),
+    Flux(FluxConfig),
+}
+
+#[derive(Debug)]
+pub(super) enum Network {
+    Unet(Box<Unet>),
+    Mmdit(Mmdit),
+    Flux(Flux),
+}
+
+/// What a network is told beside the latents.
+#[derive(Debug)]
+pub(super) struct Told<'a> {
+    pub time: f32,
+    /// `[images, words, 1, context]`
+    pub text: &'a Map,
+    /// The texts in one vector each, `[images][pooled]`, where networks take such.
+    pub pooled: Option<&'a [Vec<f32>]>,
+    pub guidance: f32,
+    /// Height and width of the picture.
+    pub size: [usize; 2],
+}
+
+impl NetworkConfig {
+    /// Numbers of a latent pixel that go in, and that come out.
+    pub fn channels(&self) -> [usize; 2] {
+        match self {
+            Self::Unet(unet) => [unet.in_channels, unet.out_channels],
+            Self::Mmdit(mmdit) => [mmdit.in_channels, mmdit.out_channels],
+            Self::Flux(flux) => [flux.in_channels, flux.out_channels].map(|numbers| numbers / (PATCH * PATCH)),
+        }
+    }
+
+    /// Numbers of a word.
+    pub fn context(&self) -> usize {
+        match self {
+            Self::Unet(unet) => unet.levels.first().map_or(0, |level| level.context),
+            Self::Mmdit(mmdit) => mmdit.context,
+            Self::Flux(flux) => flux.context,
+        }
+    }
+
+    /// Latent pixels along the side of what is one position for the network.
+    pub fn patch(&self) -> usize {
+        match self {
+            Self::Unet(_) => 1,
+            Self::Mmdit(mmdit) => mmdit.patch,
+            Self::Flux(_) => PATCH,
+        }
+    }
+
+    /// Latent pixels along a side, at most.
+    pub fn most(&self) -> Option<usize> {
+        match self {
+            Self::Mmdit(mmdit) => Some(mmdit.positions * mmdit.patch),
+            Self::Unet(_) | Self::Flux(_) => None,
+        }
+    }
+
+    /// Height and width of the latents that it was trained on.
+    pub fn sample_size(&self) -> Option<[usize; 2]> {
+        match self {
+            Self::Unet(unet) => unet.sample_size,
+            Self::Mmdit(mmdit) => Some([mmdit.sample_size; 2]),
+            Self::Flux(_) => Some([128; 2]),
+        }
+    }
+
+    /// Whether it is told how strong the guidance is.
+    pub fn is_told_guidance(&self) -> bool {
+        match self {
+            Self::Unet(unet) => unet.time.guidance.is_some(),
+            Self::Mmdit(_) => false,
+            Self::Flux(flux) => flux.guided,
+        }
+    }
+
+    /// Whether guidance leads it away from a negative prompt.
+    pub fn is_led(&self) -> bool {
+        !self.is_told_guidance() && !matches!(self, Self::Flux(_))
+    }
+}
+
+impl Network {
+    pub fn load(loader: &Loader<'_>, config: &NetworkConfig) -> Loaded<Self> {
+        Ok(match config {
+            NetworkConfig::Unet(config) => Self::Unet(Box::new(Unet::load(loader, (**config).clone())?)),
+            NetworkConfig::Mmdit(config) => Self::Mmdit(Mmdit::load(loader, config.clone())?),
+            NetworkConfig::Flux(config) => Self::Flux(Flux::load(loader, config.clone())?),
+        })
+    }
+
+    /// What is guessed of `x`, `[images, height, width, channels]`.
+    pub fn forward(&self, easel: &Easel<'_>, x: &Map, told: &Told<'_>) -> Result<Map> {
+        let Told { time, text, pooled, guidance, size } = *told;
+        let known = |guidance| {
+            let pooled = pooled.ok_or_else(|| Halt::Failed("the text is not there in one vector".to_owned()))?;
+            Ok::<_, Halt>(Known { time, text, pooled, guidance })
+        };
+        match self {
+            Self::Unet(unet) => {
+                let added = pooled.map(|pooled| added(pooled, size));
+                let guidance = unet.config().time.guidance.map(|_| guidance);
+                unet.forward(easel, x, &Conditions { time, text, guidance, added: added.as_ref() })
+            }
+            Self::Mmdit(mmdit) => mmdit.forward(easel, x, &known(None)?),
+            Self::Flux(flux) => flux.forward(easel, x, &known(flux.config().guided.then_some(guidance))?),
+        }
+    }
+}
+
+/// What SDXL is told: the pooled texts, and the picture's size as that of what it is cut from, and where.
+fn added(pooled: &[Vec<f32>], [height, width]: [usize; 2]) -> AddedConditions {
+    let (height, width) = (height as f32, width as f32);
+    let sizes = vec![vec![height, width, 0., 0., height, width]; pooled.len()];
+    AddedConditions { pooled: pooled.to_vec(), sizes }
+}

@@ -1,0 +1,80 @@
+//! Memory that painting takes beside the weights.
+
+use super::texts::TextEncoder;
+use super::{NetworkConfig, Pipeline};
+use crate::models::diffusion::t5::T5Config;
+use crate::models::diffusion::unet::UnetConfig;
+use crate::models::diffusion::vae::VaeConfig;
+
+/// What lies unused between operations, and what kernels take for themselves.
+const MORE: f64 = 1.2;
+/// What a position of a transformer takes at most, in parts of its width: itself; queries, keys and values, alone and
+/// among all positions, and in blocks; or what the feed-forward network makes, beside what was seen.
+const POSITION: usize = 20;
+
+impl Pipeline {
+    /// An upper bound of the bytes for a picture of this height and width.
+    pub fn picture_bytes(&self, size: [usize; 2], threads: usize) -> u64 {
+        let steps = self.step_numbers(self.latent_size(size)).max(self.text_numbers(threads));
+        let decode = vae_numbers(self.vae.config(), size);
+        // The picture, its latents and words; a strip of a convolution for all, chunks of scores for each thread.
+        let rest = 16 * size[0] * size[1] + (4 << 20) + threads * (4 << 20);
+        ((steps.max(decode) as f64 * MORE) as usize + rest) as u64 * size_of::<f32>() as u64
+    }
+
+    /// Numbers of a guess, or of two side by side.
+    fn step_numbers(&self, latents: [usize; 2]) -> usize {
+        let patches = latents[0] * latents[1] / (self.config.patch() * self.config.patch());
+        match &self.config {
+            NetworkConfig::Unet(unet) => unet_numbers(unet, latents),
+            NetworkConfig::Mmdit(mmdit) => 2 * (patches + self.words) * mmdit.width * POSITION,
+            NetworkConfig::Flux(flux) => (patches + self.words) * flux.width * POSITION,
+        }
+    }
+
+    /// Numbers of reading two prompts.
+    fn text_numbers(&self, threads: usize) -> usize {
+        let of = |encoder: &TextEncoder| match encoder {
+            TextEncoder::T5(t5) => t5_numbers(t5.config(), self.words, threads),
+            TextEncoder::Bert(bert) => bert.numbers(self.words, threads),
+            TextEncoder::Clip(clip) => 2 * self.words * (8 * clip.config().width + clip.config().inner),
+        };
+        self.texts.iter().map(of).max().unwrap_or(0)
+    }
+}
+
+/// Of two texts' words: itself, normed, queries, keys and values and what becomes of them, the feed-forward network; and
+/// for each thread a head's scores, and its queries, keys and values once more.
+fn t5_numbers(config: &T5Config, tokens: usize, threads: usize) -> usize {
+    let T5Config { width, inner, heads, head, .. } = *config;
+    2 * tokens * (4 * width + 5 * heads * head + 2 * inner) + threads * tokens * (tokens + 8 * head)
+}
+
+/// Numbers of two guesses side by side: what the way down keeps for the way up, and the widest block.
+fn unet_numbers(config: &UnetConfig, [height, width]: [usize; 2]) -> usize {
+    let pixels = |level: usize| (height.div_ceil(1 << level)) * (width.div_ceil(1 << level));
+    let (mut kept, mut widest, mut before) = (0, 0, 0);
+    for (index, level) in config.levels.iter().enumerate() {
+        let below = config.levels.get(index + 1).map_or(0, |below| below.channels);
+        // One after each block, one before the first, and one between sizes.
+        kept += pixels(index) * level.channels * (level.resnets + 1) + pixels(index + 1) * below;
+        // On the way up: what comes from below beside what was kept, twice; then queries, keys, values and what
+        // becomes of them, and keys and values in blocks.
+        let joined = level.channels.max(below) + level.channels.max(before);
+        widest = widest.max(pixels(index) * (2 * joined + 12 * level.channels));
+        before = level.channels;
+    }
+    2 * (kept + widest)
+}
+
+/// Numbers of a picture between latents and pixels, either way.
+fn vae_numbers(config: &VaeConfig, [height, width]: [usize; 2]) -> usize {
+    let levels = config.channels.iter().enumerate().map(|(index, channels)| {
+        let below = config.channels.get(index + 1).unwrap_or(channels);
+        let pixels = height.div_ceil(1 << index) * width.div_ceil(1 << index);
+        // What is normed beside itself, and what becomes of it; where pixels see each other, more.
+        let wide = if index + 1 == config.channels.len() { 10 } else { 4 };
+        pixels * wide * channels.max(below)
+    });
+    levels.max().unwrap_or(0)
+}

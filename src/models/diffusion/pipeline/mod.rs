@@ -1,0 +1,239 @@
+//! A whole pipeline: texts become words, noise becomes latents step by step, and latents a picture.
+//!
+//! What is computed, and the order in which noise is drawn, is that of diffusers' pipelines, so that a seed means the
+//! same picture.
+
+mod memory;
+mod source;
+mod texts;
+
+use std::sync::Arc;
+
+use outpost_kernels::Kind;
+
+use super::SchedulerName;
+pub use super::adapters::{Adapter, Layers, Plan as AdapterPlan, Sides};
+pub use super::easel::{Easel, Halt, Result};
+use super::layers::Loaded;
+pub use super::map::Map;
+use super::network::{Network, NetworkConfig, Told};
+use super::noise::Generator;
+use super::parts::EncoderConfig;
+pub use super::parts::{Family, INDEX, Parts, TextPart, accessories, companions};
+use super::scheduler::{Course, Plan, Settings};
+use super::vae::Vae;
+use crate::models::scratch::Cpu;
+use crate::models::weights::Loader;
+use source::{Kept, Start};
+pub use source::{Mask, Pixels, Source};
+use texts::TextEncoder;
+pub use texts::Words;
+
+/// A loaded pipeline; shared by all that is painted.
+#[derive(Debug)]
+pub struct Pipeline {
+    family: Family,
+    scheduler: Settings,
+    /// The network's sizes, and itself.
+    config: NetworkConfig,
+    network: Network,
+    vae: Vae,
+    texts: Vec<TextEncoder>,
+    layers: Layers,
+    empty_is_zero: bool,
+    /// Words that a network is told, at most.
+    words: usize,
+    /// Tokens and numbers of the words that stand behind CLIP's (SD 3).
+    long_words: [usize; 2],
+}
+
+/// What is to be painted, beside the words.
+#[derive(Debug)]
+pub struct Order<'a> {
+    /// Height and width of the picture.
+    pub size: [usize; 2],
+    pub steps: usize,
+    pub guidance: f32,
+    /// `None`: the pipeline's own.
+    pub scheduler: Option<SchedulerName>,
+    pub source: Option<&'a Source>,
+}
+
+/// A picture on its way.
+pub struct Progress<'a> {
+    /// Steps that are done, and all.
+    pub step: usize,
+    pub steps: usize,
+    /// The latents as they would be without the noise that is left.
+    pub clean: &'a dyn Fn() -> Vec<f32>,
+}
+
+impl Pipeline {
+    /// Reads all weights, floats rounded to `precision`; `cpu` computes with them.
+    pub fn load(parts: &Parts, cpu: &Arc<Cpu>, precision: Option<Kind>) -> Loaded<Self> {
+        let threads = cpu.pool().threads();
+        let ((config, tensors), (vae, vae_tensors)) = (&parts.network, &parts.vae);
+        let (mut layers, mut texts) = (Layers::default(), Vec::with_capacity(parts.texts.len()));
+        for (at, text) in parts.texts.iter().enumerate() {
+            let load = |loader: &Loader<'_>| TextEncoder::load(loader, &text.encoder, cpu);
+            let (encoder, matrices) = text.tensors.read(threads, precision, load)?;
+            texts.push(encoder);
+            // Others are not computed with adapters.
+            if let EncoderConfig::Clip(_) = text.encoder {
+                layers.push_text(at, matrices);
+            }
+        }
+        let (network, matrices) = tensors.read(threads, precision, |loader| Network::load(loader, config))?;
+        layers.push_network(config, matrices);
+        Ok(Self {
+            family: parts.family,
+            scheduler: parts.scheduler.clone(),
+            network,
+            config: config.clone(),
+            vae: vae_tensors.read(threads, precision, |loader| Vae::load(loader, vae.clone()))?.0,
+            texts,
+            layers,
+            empty_is_zero: parts.empty_is_zero,
+            words: parts.long_words()[0] + parts.texts.iter().map(|text| text.tokens).max().unwrap_or(0),
+            long_words: parts.long_words(),
+        })
+    }
+
+    /// The layers that adapters may be for.
+    pub fn layers(&self) -> &Layers {
+        &self.layers
+    }
+
+    /// Whether nothing ever comes of a negative prompt.
+    pub fn ignores_negative(&self) -> bool {
+        self.family == Family::Flux
+    }
+
+    /// Whether the network is asked for the negative prompt, too.
+    pub fn is_guided(&self, guidance: f32) -> bool {
+        guidance > 1. && self.config.is_led()
+    }
+
+    /// Whether the network fills in what a mask leaves out, and can nothing else.
+    pub fn wants_mask(&self) -> bool {
+        let [inputs, _] = self.config.channels();
+        inputs > self.vae.config().latent_channels
+    }
+
+    /// The way that a picture takes, if there is such a way; else why not. `strength`: of a picture to begin with.
+    pub fn course(&self, order: &Order<'_>, strength: Option<f32>) -> std::result::Result<Course, String> {
+        let settings = match order.scheduler {
+            Some(name) => self.scheduler.switched(name)?,
+            None => self.scheduler.clone(),
+        };
+        let [height, width] = self.latent_size(order.size);
+        let patch = self.config.patch();
+        let tokens = Some((height / patch) * (width / patch));
+        let plan = Plan { steps: order.steps, strength, tokens, flux_sigmas: self.family == Family::Flux };
+        Course::new(&settings, plan)
+    }
+
+    /// Height and width of the latents of a picture.
+    pub fn latent_size(&self, [height, width]: [usize; 2]) -> [usize; 2] {
+        let factor = self.vae.config().factor();
+        [height / factor, width / factor]
+    }
+
+    /// Paints a picture: its numbers from −1 to 1, `[height, width, 3]`.
+    pub fn paint(
+        &self,
+        easel: &Easel<'_>,
+        words: &Words,
+        order: &Order<'_>,
+        seed: u64,
+        watch: &mut dyn FnMut(&Progress<'_>) -> Result<()>,
+    ) -> Result<Map> {
+        let strength = order.source.map(|source| source.strength);
+        let mut course = self.course(order, strength).map_err(Halt::Failed)?;
+        let size = self.latent_size(order.size);
+        let mut noise = Noise { generator: Generator::new(seed), size, channels: self.vae.config().latent_channels };
+        let Start { mut latents, kept } = self.start(easel, order, &course, &mut noise)?;
+        let steps = course.len();
+        for step in 0..steps {
+            let x = self.input(easel, &latents, size, course.scale_input(), kept.as_ref())?;
+            let guess = self.guess(easel, words, order, course.time(step), &x)?;
+            let told = Progress { step: step + 1, steps, clean: &|| course.clean(&guess, &latents) };
+            watch(&told)?;
+            course.step(&guess, &mut latents, |count| noise.draw(count));
+            if let Some(kept) = &kept {
+                kept.restore(&course, step + 1, &mut latents);
+            }
+            easel.pause()?;
+        }
+        self.decode(easel, &latents, size)
+    }
+
+    /// The picture of latents, `[height, width, 3]`.
+    pub fn decode(&self, easel: &Easel<'_>, latents: &[f32], size: [usize; 2]) -> Result<Map> {
+        let latents = easel.of(latents, 1, size, self.vae.config().latent_channels)?;
+        self.vae.decode(easel, latents)
+    }
+
+    /// Latents as the network takes them: `[1, height, width, channels]`.
+    fn input(
+        &self,
+        easel: &Easel<'_>,
+        latents: &[f32],
+        size: [usize; 2],
+        scale: f32,
+        kept: Option<&Kept>,
+    ) -> Result<Map> {
+        let channels = self.vae.config().latent_channels;
+        let mut x = easel.of(latents, 1, size, channels)?;
+        x.numbers_mut().iter_mut().for_each(|x| *x *= scale);
+        if !self.wants_mask() {
+            return Ok(x);
+        }
+        let beside = kept.and_then(|kept| kept.beside.as_ref());
+        let beside = beside.ok_or_else(|| Halt::Failed("the network wants a picture and a mask".to_owned()))?;
+        easel.concat(&x, &easel.of(beside, 1, size, channels + 1)?)
+    }
+
+    /// What the network guesses of `x`, guided.
+    fn guess(&self, easel: &Easel<'_>, words: &Words, order: &Order<'_>, time: f32, x: &Map) -> Result<Vec<f32>> {
+        let guided = self.is_guided(order.guidance);
+        let mut all = easel.map(if guided { 2 } else { 1 }, x.size, x.channels);
+        all.numbers_mut().chunks_exact_mut(x.len()).for_each(|to| to.copy_from_slice(x.numbers()));
+        let text = words.text(easel, guided)?;
+        let Order { guidance, size, .. } = *order;
+        let told = Told { time, text: &text, pooled: words.pooled(guided), guidance, size };
+        let guess = self.network.forward(easel, &all, &told)?;
+        let mut each = guess.each();
+        let first = each.next().unwrap_or_default();
+        Ok(match each.next() {
+            Some(second) => first.iter().zip(second).map(|(away, to)| away + guidance * (to - away)).collect(),
+            None => first.to_vec(),
+        })
+    }
+}
+
+/// Normal numbers in the order in which torch draws them, `[channels, height, width]`, as latents lie.
+#[derive(Debug)]
+struct Noise {
+    generator: Generator,
+    size: [usize; 2],
+    channels: usize,
+}
+
+impl Noise {
+    /// For latents, which have `count` numbers.
+    fn draw(&mut self, count: usize) -> Vec<f32> {
+        let drawn = self.generator.normal(count);
+        let pixels = self.size[0] * self.size[1];
+        let mut turned = vec![0.; count];
+        for (channel, drawn) in drawn.chunks_exact(pixels.max(1)).enumerate() {
+            let places = turned.iter_mut().skip(channel).step_by(self.channels.max(1));
+            places.zip(drawn).for_each(|(to, from)| *to = *from);
+        }
+        turned
+    }
+
+    fn latents(&mut self) -> Vec<f32> {
+        self.draw(self.size[0] * self.size[1] * self.channels)
+    }
+}

@@ -1,0 +1,162 @@
+//! Prompts as networks take them.
+
+use std::sync::Arc;
+
+use super::{Easel, Family, Halt, Map, Pipeline, Result};
+use crate::models::diffusion::bert::Bert;
+use crate::models::diffusion::clip::{Clip, Encoded};
+use crate::models::diffusion::layers::Loaded;
+use crate::models::diffusion::parts::EncoderConfig;
+use crate::models::diffusion::t5::T5;
+use crate::models::scratch::Cpu;
+use crate::models::weights::Loader;
+
+/// A prompt, and the one that guidance leads away from.
+#[derive(Debug)]
+pub struct Words {
+    /// `[2][tokens, width]`: of the negative prompt, which is empty where no network asks for it, and of the prompt.
+    text: [Vec<f32>; 2],
+    tokens: usize,
+    /// The texts in one vector each, where networks take such.
+    pooled: Option<[Vec<f32>; 2]>,
+}
+
+#[derive(Debug)]
+pub(super) enum TextEncoder {
+    Clip(Clip),
+    T5(T5),
+    Bert(Bert),
+}
+
+impl Words {
+    /// Both texts for a guided step, else the prompt alone: `[images, tokens, 1, width]`.
+    pub(super) fn text(&self, easel: &Easel<'_>, guided: bool) -> Result<Map> {
+        let [negative, positive] = &self.text;
+        let width = positive.len() / self.tokens.max(1);
+        match guided {
+            true => easel.of(&[negative.as_slice(), positive].concat(), 2, [self.tokens, 1], width),
+            false => easel.of(positive, 1, [self.tokens, 1], width),
+        }
+    }
+
+    /// Those of the same texts in one vector each.
+    pub(super) fn pooled(&self, guided: bool) -> Option<&[Vec<f32>]> {
+        self.pooled.as_ref().map(|pooled| pooled.get(usize::from(!guided)..).unwrap_or_default())
+    }
+}
+
+impl TextEncoder {
+    pub fn load(loader: &Loader<'_>, config: &EncoderConfig, cpu: &Arc<Cpu>) -> Loaded<Self> {
+        Ok(match config {
+            EncoderConfig::Clip(config) => Self::Clip(Clip::load(loader, config.clone())?),
+            EncoderConfig::T5(config) => Self::T5(T5::load(loader, config.clone())?),
+            EncoderConfig::Bert(config) => Self::Bert(Bert::load(loader, config, cpu)?),
+        })
+    }
+}
+
+/// What encoders make of some texts.
+#[derive(Default)]
+struct Read {
+    clips: Vec<Encoded>,
+    t5: Option<Map>,
+}
+
+impl Read {
+    /// The words of CLIP's encoders side by side.
+    fn words(&self, easel: &Easel<'_>) -> Result<Map> {
+        let mut all = None;
+        for Encoded { words, .. } in &self.clips {
+            all = Some(match all {
+                None => easel.of(words.numbers(), words.images, words.size, words.channels)?,
+                Some(before) => easel.concat(&before, words)?,
+            });
+        }
+        all.ok_or_else(|| Halt::Failed("there is no text encoder".to_owned()))
+    }
+
+    /// The vectors of all of CLIP's encoders, of each text one behind the other.
+    fn pooled(&self) -> Vec<Vec<f32>> {
+        let texts = self.clips.first().map_or(0, |clip| clip.pooled.len());
+        let of = |text: usize| self.clips.iter().filter_map(move |clip| clip.pooled.get(text)).flatten().copied();
+        (0..texts).map(|text| of(text).collect()).collect()
+    }
+}
+
+impl Pipeline {
+    /// `prompts`: for each text encoder the tokens of the negative prompt and of the prompt. `no_negative`: nobody
+    /// said what the picture shall not show.
+    pub fn read(&self, easel: &Easel<'_>, prompts: &[[Vec<u32>; 2]], no_negative: bool) -> Result<Words> {
+        let mut read = Read::default();
+        for (encoder, texts) in self.texts.iter().zip(prompts) {
+            let texts = texts.get(usize::from(self.ignores_negative())..).unwrap_or_default();
+            match encoder {
+                TextEncoder::Clip(clip) => read.clips.push(clip.forward(easel, texts, self.skipped())?),
+                TextEncoder::Bert(bert) => {
+                    read.clips.push(Encoded { words: bert.forward(easel, texts)?, pooled: Vec::new() });
+                }
+                TextEncoder::T5(t5) => read.t5 = Some(t5.forward(easel, texts)?),
+            }
+        }
+        let (words, pooled) = self.assemble(easel, read)?;
+        let tokens = words.pixels();
+        let mut text = halves(words.each().map(<[f32]>::to_vec).collect());
+        let mut pooled = pooled.map(halves);
+        if self.family == Family::StableDiffusionXl && no_negative && self.empty_is_zero {
+            text[0].fill(0.);
+            pooled.iter_mut().for_each(|[negative, _]| negative.fill(0.));
+        }
+        Ok(Words { text, tokens, pooled })
+    }
+
+    /// Before how many of the last layers words are taken.
+    fn skipped(&self) -> Option<usize> {
+        matches!(self.family, Family::StableDiffusionXl | Family::StableDiffusion3).then_some(1)
+    }
+
+    /// The words of all encoders, and the texts in one vector each.
+    fn assemble(&self, easel: &Easel<'_>, read: Read) -> Result<(Map, Option<Vec<Vec<f32>>>)> {
+        match self.family {
+            Family::StableDiffusion => Ok((read.words(easel)?, None)),
+            Family::StableDiffusionXl => {
+                let last = read.clips.last().map(|clip| clip.pooled.clone());
+                Ok((read.words(easel)?, last))
+            }
+            Family::StableDiffusion3 => {
+                let words = behind(easel, &read.words(easel)?, read.t5.as_ref(), self.long_words)?;
+                Ok((words, Some(read.pooled())))
+            }
+            Family::Flux => {
+                let pooled = Some(read.pooled());
+                let words = read.t5.ok_or_else(|| Halt::Failed("there is no text encoder".to_owned()))?;
+                Ok((words, pooled))
+            }
+        }
+    }
+}
+
+/// The words of T5, or `tokens` words of zeros, behind those of CLIP, which are filled up with zeros.
+fn behind(easel: &Easel<'_>, clip: &Map, t5: Option<&Map>, [tokens, width]: [usize; 2]) -> Result<Map> {
+    if clip.channels > width || t5.is_some_and(|t5| (t5.channels, t5.images) != (width, clip.images)) {
+        return Err(Halt::Failed(format!("words of {} numbers among words of {width}", clip.channels)));
+    }
+    let mut out = easel.map(clip.images, [clip.pixels() + t5.map_or(tokens, Map::pixels), 1], width);
+    out.numbers_mut().fill(0.);
+    let (image, cut) = (out.pixels() * width, clip.pixels() * width);
+    for (index, (clip_words, out)) in clip.each().zip(out.numbers_mut().chunks_exact_mut(image)).enumerate() {
+        let (first, second) = out.split_at_mut(cut);
+        for (to, from) in first.chunks_exact_mut(width).zip(clip_words.chunks_exact(clip.channels)) {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        }
+        if let Some(t5) = t5.and_then(|t5| t5.each().nth(index)) {
+            second.copy_from_slice(t5);
+        }
+    }
+    Ok(out)
+}
+
+/// Of both texts; where there is but one, it is the prompt.
+fn halves(mut texts: Vec<Vec<f32>>) -> [Vec<f32>; 2] {
+    let positive = texts.pop().unwrap_or_default();
+    [texts.pop().unwrap_or_default(), positive]
+}

@@ -1,0 +1,59 @@
+//! Settings as a config names them, each with its bounds: a config is untrusted input.
+
+use std::ops::RangeInclusive;
+
+use serde_json::{Map, Value};
+
+/// What is wrong with a setting, in words.
+pub(super) type Result<T> = std::result::Result<T, String>;
+
+/// The named settings of a scheduler; one that is null is one that is not there.
+#[derive(Clone, Copy)]
+pub(super) struct Fields<'a>(pub &'a Map<String, Value>);
+
+impl<'a> Fields<'a> {
+    pub fn get(self, name: &str) -> Option<&'a Value> {
+        self.0.get(name).filter(|value| !value.is_null())
+    }
+
+    pub fn flag(self, name: &str, default: bool) -> Result<bool> {
+        self.get(name).map_or(Ok(default), |value| value.as_bool().ok_or_else(|| format!("`{name}` is not a boolean")))
+    }
+
+    pub fn count(self, name: &str, default: usize, bounds: RangeInclusive<usize>) -> Result<usize> {
+        let Some(value) = self.get(name) else { return Ok(default) };
+        let count = value.as_u64().and_then(|count| usize::try_from(count).ok());
+        count
+            .filter(|count| bounds.contains(count))
+            .ok_or_else(|| format!("`{name}` is not a whole number from {} to {}", bounds.start(), bounds.end()))
+    }
+
+    pub fn number(self, name: &str, default: f64, bounds: RangeInclusive<f64>) -> Result<f64> {
+        self.optional(name, bounds).map(|number| number.unwrap_or(default))
+    }
+
+    pub fn optional(self, name: &str, bounds: RangeInclusive<f64>) -> Result<Option<f64>> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let number = value.as_f64().filter(|number| bounds.contains(number));
+        number.map(Some).ok_or_else(|| format!("`{name}` is not a number from {} to {}", bounds.start(), bounds.end()))
+    }
+
+    /// What a word stands for; `None` where the config does not name it.
+    pub fn word<T: Copy>(self, name: &str, known: &[(&str, T)]) -> Result<Option<T>> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let word = value.as_str().ok_or_else(|| format!("`{name}` is not a string"))?;
+        let found = known.iter().find(|(one, _)| *one == word).map(|(_, meaning)| *meaning);
+        found.map(Some).ok_or_else(|| {
+            let known: Vec<&str> = known.iter().map(|(one, _)| *one).collect();
+            format!("`{name}` is {value}, which is not supported; supported: {}", known.join(", "))
+        })
+    }
+
+    /// An error where a setting is on that would change every number, and that is not computed here.
+    pub fn refuse(self, names: &[&str]) -> Result<()> {
+        match names.iter().find(|name| self.get(name).is_some_and(|value| *value != Value::Bool(false))) {
+            Some(name) => Err(format!("`{name}` is not supported")),
+            None => Ok(()),
+        }
+    }
+}

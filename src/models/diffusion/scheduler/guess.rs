@@ -1,0 +1,129 @@
+//! What a network's guess says of the clean sample.
+
+use super::fields::{Fields, Result};
+
+/// What a network guesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Prediction {
+    Noise,
+    Sample,
+    /// Salimans and Ho 2022, <https://arxiv.org/abs/2202.00512>, appendix D.
+    Velocity,
+    /// Noise minus sample, of a flow.
+    Flow,
+}
+
+impl Prediction {
+    pub fn read(fields: Fields<'_>, samples: bool) -> Result<Self> {
+        let known = [("epsilon", Self::Noise), ("v_prediction", Self::Velocity), ("sample", Self::Sample)];
+        let known = if samples { &known[..] } else { &known[..2] };
+        Ok(fields.word("prediction_type", known)?.unwrap_or(Self::Noise))
+    }
+}
+
+/// What a sample is made of at a step: `signal` of the clean one and `noise` of noise. The network is shown `scale`
+/// times the sample.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mix {
+    pub signal: f64,
+    pub noise: f64,
+    pub scale: f64,
+}
+
+impl Mix {
+    /// Of what is kept of a clean sample's variance; the variance of the whole stays one.
+    pub fn preserving(kept: f32) -> Self {
+        let kept = f64::from(kept);
+        Self { signal: kept.sqrt(), noise: (1. - kept).sqrt(), scale: 1. }
+    }
+
+    /// The same of noise over signal.
+    pub fn of_ratio(sigma: f64) -> Self {
+        let signal = 1. / (sigma * sigma + 1.).sqrt();
+        Self { signal, noise: sigma * signal, scale: 1. }
+    }
+
+    /// The clean sample is left as it is, and noise comes on top.
+    pub fn exploding(sigma: f64) -> Self {
+        Self { signal: 1., noise: sigma, scale: 1. / (sigma * sigma + 1.).sqrt() }
+    }
+
+    /// A line from the clean sample to noise.
+    pub fn flow(sigma: f64) -> Self {
+        Self { signal: 1. - sigma, noise: sigma, scale: 1. }
+    }
+
+    /// The clean sample that a guess means.
+    pub fn clean(self, prediction: Prediction, guess: f32, sample: f32) -> f32 {
+        let (signal, noise, scale) = (self.signal as f32, self.noise as f32, self.scale as f32);
+        match prediction {
+            Prediction::Noise => (sample - noise * guess) / signal,
+            Prediction::Sample => guess,
+            Prediction::Velocity => (scale * signal) * (scale * sample) - scale * noise * guess,
+            Prediction::Flow => sample - noise * guess,
+        }
+    }
+
+    /// The noise that a guess means.
+    pub fn noise(self, prediction: Prediction, guess: f32, sample: f32) -> f32 {
+        let (signal, noise) = (self.signal as f32, self.noise as f32);
+        match prediction {
+            Prediction::Noise => guess,
+            Prediction::Sample => (sample - signal * guess) / noise,
+            Prediction::Velocity => signal * guess + noise * sample,
+            Prediction::Flow => sample + signal * guess,
+        }
+    }
+}
+
+/// What is done with a guess at the clean sample that is out of range.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Bounds {
+    None,
+    Clip(f32),
+    /// Saharia et al. 2022, <https://arxiv.org/abs/2205.11487>, 2.3: what is beyond a quantile is cut off, and the
+    /// rest shrunk with it.
+    Quantile {
+        ratio: f64,
+        most: f32,
+    },
+}
+
+impl Bounds {
+    /// `clips` where the class knows clipping, with whether it does so unasked.
+    pub fn read(fields: Fields<'_>, clips: Option<bool>) -> Result<Self> {
+        if fields.flag("thresholding", false)? {
+            let ratio = fields.number("dynamic_thresholding_ratio", 0.995, 0. ..=1.)?;
+            return Ok(Self::Quantile { ratio, most: fields.number("sample_max_value", 1., 1e-6..=1e6)? as f32 });
+        }
+        match clips {
+            Some(default) if fields.flag("clip_sample", default)? => {
+                Ok(Self::Clip(fields.number("clip_sample_range", 1., 0. ..=1e6)? as f32))
+            }
+            _ => Ok(Self::None),
+        }
+    }
+
+    pub fn apply(self, clean: &mut [f32]) {
+        match self {
+            Self::None => {}
+            Self::Clip(range) => clean.iter_mut().for_each(|x| *x = x.clamp(-range, range)),
+            Self::Quantile { ratio, most } => {
+                let limit = quantile(clean, ratio).max(1.).min(most);
+                clean.iter_mut().for_each(|x| *x = x.clamp(-limit, limit) / limit);
+            }
+        }
+    }
+}
+
+/// Of absolute values, between two neighbours where the place is; zero of none.
+fn quantile(values: &[f32], ratio: f64) -> f32 {
+    let mut sizes: Vec<f32> = values.iter().map(|x| x.abs()).collect();
+    let place = ratio * sizes.len().saturating_sub(1) as f64;
+    if sizes.is_empty() {
+        return 0.;
+    }
+    let (_, low, above) = sizes.select_nth_unstable_by(place as usize, f32::total_cmp);
+    let high = above.iter().copied().min_by(f32::total_cmp).unwrap_or(*low);
+    *low + (high - *low) * place.fract() as f32
+}

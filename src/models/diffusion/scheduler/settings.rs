@@ -1,0 +1,150 @@
+//! What a `scheduler_config.json` says, in the words of diffusers' schedulers; what it leaves out is as there, too.
+
+use serde_json::{Map, Value};
+
+use super::fields::{Fields, Result};
+use super::flow::Flow;
+use super::guess::{Bounds, Prediction};
+use super::kept::{Kept, Stepper};
+use super::ladder::{Ladder, Multistep};
+use super::sigmas::{SPREADS, Spread};
+use crate::models::ModelError;
+use crate::models::diffusion::SchedulerName;
+
+/// Classes and the names that requests have for them.
+pub(super) const CLASSES: [(&str, SchedulerName); 9] = [
+    ("DDIMScheduler", SchedulerName::Ddim),
+    ("DDPMScheduler", SchedulerName::Ddpm),
+    ("PNDMScheduler", SchedulerName::Pndm),
+    ("EulerDiscreteScheduler", SchedulerName::Euler),
+    ("EulerAncestralDiscreteScheduler", SchedulerName::EulerAncestral),
+    ("DPMSolverMultistepScheduler", SchedulerName::DpmPp2M),
+    ("UniPCMultistepScheduler", SchedulerName::UniPc),
+    ("LCMScheduler", SchedulerName::Lcm),
+    ("FlowMatchEulerDiscreteScheduler", SchedulerName::FlowEuler),
+];
+
+/// How a model's noise becomes a picture.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// As the config names them, for a switch to another class.
+    named: Map<String, Value>,
+    pub(super) prediction: Prediction,
+    pub(super) bounds: Bounds,
+    pub(super) way: Way,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Way {
+    Kept(Kept),
+    Ladder(Ladder),
+    Flow(Flow),
+}
+
+impl Settings {
+    /// Of a config, with its `_class_name`.
+    ///
+    /// # Errors
+    /// Classes and settings that are not supported, and values out of bounds, by name.
+    pub fn read(config: &Value) -> std::result::Result<Self, ModelError> {
+        let read = || {
+            let config = config.as_object().ok_or("not an object")?;
+            let class = config.get("_class_name").and_then(Value::as_str).ok_or("`_class_name` is missing")?;
+            let Some((_, name)) = CLASSES.iter().find(|(one, _)| *one == class) else {
+                let known: Vec<&str> = CLASSES.iter().map(|(one, _)| *one).collect();
+                return Err(format!("`{class}` is not supported; supported: {}", known.join(", ")));
+            };
+            Self::of(*name, named(config))
+        };
+        read().map_err(|error| ModelError::invalid(format!("scheduler_config.json: {error}")))
+    }
+
+    /// The same model on another way: what the config names stays, and the rest is as the other class has it.
+    ///
+    /// # Errors
+    /// In words for whoever asked: flows and other models do not share their ways, and not every way knows every
+    /// setting.
+    pub fn switched(&self, name: SchedulerName) -> Result<Self> {
+        if name == self.name() {
+            return Ok(self.clone());
+        }
+        match (self.is_flow(), name == SchedulerName::FlowEuler) {
+            (true, false) => {
+                return Err(format!(
+                    "the scheduler '{name}' cannot run a flow-matching model; use '{}'",
+                    SchedulerName::FlowEuler
+                ));
+            }
+            (false, true) => return Err(format!("the scheduler '{name}' runs flow-matching models only")),
+            _ => {}
+        }
+        let mut named = self.named.clone();
+        if matches!(name, SchedulerName::DpmPp2M | SchedulerName::DpmPp2MKarras) {
+            for (other, _) in SPREADS.iter().chain(&[("use_beta_sigmas", Spread::Taken)]) {
+                named.remove(*other);
+            }
+            named.insert("use_karras_sigmas".into(), (name == SchedulerName::DpmPp2MKarras).into());
+        }
+        Self::of(name, named).map_err(|error| format!("the scheduler '{name}' does not fit this model: {error}"))
+    }
+
+    /// The name of this way in requests.
+    pub fn name(&self) -> SchedulerName {
+        match &self.way {
+            Way::Kept(kept) => match kept.stepper {
+                Stepper::Ddim(_) => SchedulerName::Ddim,
+                Stepper::Ddpm(_) => SchedulerName::Ddpm,
+                Stepper::Pndm(_) => SchedulerName::Pndm,
+                Stepper::Lcm(_) => SchedulerName::Lcm,
+            },
+            Way::Ladder(ladder) => match ladder.solver {
+                Multistep::Euler { .. } => SchedulerName::Euler,
+                Multistep::EulerAncestral => SchedulerName::EulerAncestral,
+                Multistep::UniPc(_) => SchedulerName::UniPc,
+                Multistep::Dpm { .. } if ladder.sigmas.spread == Spread::Karras => SchedulerName::DpmPp2MKarras,
+                Multistep::Dpm { .. } => SchedulerName::DpmPp2M,
+            },
+            Way::Flow(_) => SchedulerName::FlowEuler,
+        }
+    }
+
+    /// Whether the model was trained on lines from pictures to noise.
+    pub fn is_flow(&self) -> bool {
+        matches!(self.way, Way::Flow(_))
+    }
+
+    fn of(name: SchedulerName, named: Map<String, Value>) -> Result<Self> {
+        let fields = Fields(&named);
+        let trained = fields.count("num_train_timesteps", 1000, 2..=100_000)?;
+        let way = match name {
+            SchedulerName::Ddim | SchedulerName::Ddpm | SchedulerName::Pndm | SchedulerName::Lcm => {
+                Way::Kept(Kept::read(name, fields, trained)?)
+            }
+            SchedulerName::FlowEuler => Way::Flow(Flow::read(fields, trained)?),
+            _ => Way::Ladder(Ladder::read(name, fields, trained)?),
+        };
+        let prediction = match name {
+            SchedulerName::FlowEuler => Prediction::Flow,
+            SchedulerName::Pndm | SchedulerName::EulerAncestral => Prediction::read(fields, false)?,
+            _ => Prediction::read(fields, true)?,
+        };
+        let bounds = match name {
+            SchedulerName::Ddim | SchedulerName::Ddpm => Bounds::read(fields, Some(true))?,
+            SchedulerName::Lcm => Bounds::read(fields, Some(false))?,
+            SchedulerName::DpmPp2M | SchedulerName::DpmPp2MKarras | SchedulerName::UniPc => Bounds::read(fields, None)?,
+            _ => Bounds::None,
+        };
+        Ok(Self { prediction, bounds, way, named })
+    }
+}
+
+/// Without what diffusers wrote down of its own, which is no choice of the model's.
+fn named(config: &Map<String, Value>) -> Map<String, Value> {
+    const DEFAULTS: &str = "_use_default_values";
+    /// No class has as many settings.
+    const MOST: usize = 100;
+    let defaults = config.get(DEFAULTS).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    let defaults = defaults.get(..MOST).unwrap_or(defaults);
+    let chosen = |name: &str| !name.starts_with('_') && !defaults.iter().any(|default| default == name);
+    config.iter().filter(|(name, _)| chosen(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
+}

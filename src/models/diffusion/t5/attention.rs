@@ -1,0 +1,155 @@
+//! Attention that knows how far apart words are: each head adds a number to a score for each distance. Texts have some
+//! hundreds of words, so a head's scores may be written down.
+
+use std::sync::OnceLock;
+
+use outpost_kernels::{self as kernels, Kind, Pool};
+
+use super::T5Config;
+use crate::models::diffusion::easel::{Easel, Halt, Result};
+use crate::models::diffusion::layers::Loaded;
+use crate::models::diffusion::map::Map;
+use crate::models::table::Table;
+use crate::models::weights::Loader;
+
+/// Heads of a piece of work, for each thread.
+const HEADS: usize = 4;
+
+/// What is added to scores.
+#[derive(Debug)]
+pub(super) struct Bias {
+    /// `[buckets, heads]`
+    table: Table,
+    heads: usize,
+    buckets: usize,
+    farthest: usize,
+}
+
+impl Bias {
+    pub fn load(loader: &Loader<'_>, stem: &str, config: &T5Config) -> Loaded<Self> {
+        let T5Config { heads, buckets, farthest, .. } = *config;
+        Ok(Self { table: loader.table(stem, buckets, heads)?, heads, buckets, farthest })
+    }
+
+    /// For texts of so many tokens, by how far a position lies behind the row, from `1 − tokens` on:
+    /// `[heads, 2 · tokens − 1]`.
+    pub fn of(&self, tokens: usize) -> Result<Vec<f32>> {
+        let span = 2 * tokens - 1;
+        let Self { buckets, farthest, .. } = *self;
+        let buckets = (0..span).map(|at| bucket(buckets, farthest, at.abs_diff(tokens - 1), at >= tokens) as u32);
+        let mut rows = vec![0.; span * self.heads];
+        self.table.look_up(buckets, false, &mut rows)?;
+        let head = |head: usize| rows.iter().skip(head).step_by(self.heads).copied();
+        Ok((0..self.heads).flat_map(head).collect())
+    }
+}
+
+/// Near positions have a bucket for each distance, farther ones share theirs, ever more of them.
+fn bucket(buckets: usize, farthest: usize, distance: usize, behind: bool) -> usize {
+    let half = buckets / 2;
+    let near = half / 2;
+    let bucket = if distance < near {
+        distance
+    } else {
+        let (times, most) = (distance as f32 / near as f32, farthest as f64 / near as f64);
+        let share = times.ln() / most.ln() as f32;
+        (near + (share * (half - near) as f32) as usize).min(half - 1)
+    };
+    if behind { half + bucket } else { bucket }
+}
+
+/// What words see of each other, text by text; `q`, `k` and `v` are `[texts, tokens, 1, heads · width]`, `bias` is
+/// [`Bias::of`] so many tokens.
+pub(super) fn attend(easel: &Easel<'_>, [q, k, v]: [&Map; 3], heads: usize, bias: &[f32]) -> Result<Map> {
+    let (tokens, row) = (q.pixels(), q.channels);
+    let (width, span) = (row / heads.max(1), bias.len() / heads.max(1));
+    if width == 0 || span + 1 != 2 * tokens || k.len() != q.len() || v.len() != q.len() {
+        return Err(Halt::Failed(format!("{heads} heads of {row} numbers, and {span} distances of {tokens} tokens")));
+    }
+    let mut out = easel.map(q.images, q.size, row);
+    let texts = q.each().zip(k.each().zip(v.each())).zip(out.numbers_mut().chunks_exact_mut(tokens * row));
+    let biases: Vec<&[f32]> = bias.chunks_exact(span).collect();
+    for ((q, (k, v)), out) in texts {
+        for (group, biases) in biases.chunks(HEADS * easel.pool.threads()).enumerate() {
+            let first = group * HEADS * easel.pool.threads();
+            let mixed: Vec<OnceLock<Mixed>> = biases.iter().map(|_| OnceLock::new()).collect();
+            easel.pool.run(biases.len(), |index| {
+                if let (Some(slot), Some(bias)) = (mixed.get(index), biases.get(index)) {
+                    let part = [q, k, v].map(|x| columns(x, row, (first + index) * width, width));
+                    slot.get_or_init(|| head(easel.pool, part, width, bias));
+                }
+            });
+            for (index, mixed) in mixed.into_iter().enumerate() {
+                let mixed = mixed.into_inner().unwrap_or_else(|| Ok(Vec::new()));
+                let mixed = mixed.map_err(|error| Halt::Failed(error.to_string()))?;
+                for (out, mixed) in out.chunks_exact_mut(row).zip(mixed.chunks_exact(width)) {
+                    out.iter_mut().skip((first + index) * width).zip(mixed).for_each(|(to, from)| *to = *from);
+                }
+            }
+            easel.pause()?;
+        }
+    }
+    Ok(out)
+}
+
+type Mixed = std::result::Result<Vec<f32>, kernels::Error>;
+
+/// `count` numbers from `first` on of each row.
+fn columns(x: &[f32], row: usize, first: usize, count: usize) -> Vec<f32> {
+    x.chunks_exact(row).flat_map(|row| row.iter().skip(first).take(count).copied()).collect()
+}
+
+/// What one head sees; queries, keys and values are `[tokens, width]`, and so is the result.
+fn head(pool: &Pool, [q, k, v]: [Vec<f32>; 3], width: usize, bias: &[f32]) -> Mixed {
+    let tokens = q.len() / width;
+    let mut scores = vec![0.; tokens * tokens];
+    matrix(pool, tokens, width, &k)?.forward(pool, &q, tokens, &mut scores);
+    for (row, scores) in scores.chunks_exact_mut(tokens).enumerate() {
+        soften(scores, bias.iter().skip(tokens - 1 - row));
+    }
+    let turned: Vec<f32> = (0..width).flat_map(|at| v.iter().skip(at).step_by(width).copied()).collect();
+    let mut mixed = vec![0.; tokens * width];
+    matrix(pool, width, tokens, &turned)?.forward(pool, &scores, tokens, &mut mixed);
+    Ok(mixed)
+}
+
+/// Softmax over scores and what is added to them.
+fn soften<'a>(scores: &mut [f32], bias: impl Iterator<Item = &'a f32>) {
+    scores.iter_mut().zip(bias).for_each(|(score, bias)| *score += bias);
+    let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    scores.iter_mut().for_each(|score| *score = (*score - most).exp());
+    let sum: f32 = scores.iter().sum();
+    scores.iter_mut().for_each(|score| *score /= sum);
+}
+
+/// A matrix of these numbers, `[rows, columns]`.
+fn matrix(
+    pool: &Pool,
+    rows: usize,
+    columns: usize,
+    numbers: &[f32],
+) -> std::result::Result<kernels::Linear, kernels::Error> {
+    kernels::Linear::pack(pool, Kind::F32, rows, columns, |first, to| {
+        let places = to.chunks_exact_mut(size_of::<f32>());
+        for (to, number) in places.zip(numbers.iter().skip(first * columns)) {
+            to.copy_from_slice(&number.to_le_bytes());
+        }
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bucket;
+
+    #[test]
+    fn distances_share_buckets_as_transformers_has_it() {
+        let begins = |farthest: usize| -> Vec<usize> {
+            let at = |distance| bucket(32, farthest, distance, false);
+            (1..600).filter(|distance| at(*distance) != at(distance - 1)).collect()
+        };
+        assert_eq!(begins(128), [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]);
+        assert_eq!(begins(512), [1, 2, 3, 4, 5, 6, 7, 8, 14, 23, 39, 64, 108, 182, 305]);
+        assert_eq!(bucket(32, 128, 5, true), 16 + 5);
+    }
+}

@@ -1,0 +1,69 @@
+//! T5's sizes, from the `config.json` of transformers' `T5EncoderModel`.
+
+use outpost_kernels::Activation;
+use serde_json::{Value, json};
+
+use crate::models::ModelError;
+use crate::models::diffusion::settings::only;
+use crate::models::hyper::config::Config;
+use crate::models::hyper::refuse;
+
+/// Sizes and constants of an encoder.
+#[derive(Clone, Debug, PartialEq)]
+pub struct T5Config {
+    pub layers: usize,
+    pub width: usize,
+    pub heads: usize,
+    /// Numbers of a head.
+    pub head: usize,
+    pub inner: usize,
+    pub vocabulary: usize,
+    pub epsilon: f32,
+    pub activation: Activation,
+    pub gated: bool,
+    /// Numbers that are added to scores, by distance; and the distance from which on there is but one.
+    pub buckets: usize,
+    pub farthest: usize,
+}
+
+/// Of what `feed_forward_proj` may be: the activation, and whether it is a gate.
+const FORWARDS: [(&str, Activation, bool); 3] = [
+    ("relu", Activation::Relu, false),
+    ("gated-gelu", Activation::GeluTanh, true),
+    ("gated-silu", Activation::Silu, true),
+];
+
+impl T5Config {
+    /// `path` is for messages.
+    pub fn read(value: &Value, path: &str) -> Result<Self, ModelError> {
+        let config = Config { value, path };
+        only(&config, "model_type", &[json!("t5")])?;
+        let forward = config.text("feed_forward_proj")?.unwrap_or("relu");
+        let Some((_, activation, gated)) = FORWARDS.iter().find(|(name, ..)| *name == forward) else {
+            let all: Vec<&str> = FORWARDS.iter().map(|(name, ..)| *name).collect();
+            return refuse(format!("{path}feed_forward_proj is {forward}; supported: {}", all.join(", ")));
+        };
+        let number = |key: &str, usual: usize, most: usize| config.whole_or(key, usual, most);
+        let sizes = Self {
+            layers: number("num_layers", 6, 256)?,
+            width: number("d_model", 512, 1 << 16)?,
+            heads: number("num_heads", 8, 1 << 10)?,
+            head: number("d_kv", 64, 1 << 12)?,
+            inner: number("d_ff", 2048, 1 << 20)?,
+            vocabulary: number("vocab_size", 32128, 1 << 24)?,
+            epsilon: config.float("layer_norm_epsilon")?.unwrap_or(1e-6),
+            activation: *activation,
+            gated: *gated,
+            buckets: number("relative_attention_num_buckets", 32, 1 << 12)?,
+            farthest: number("relative_attention_max_distance", 128, 1 << 20)?,
+        };
+        // Half of them are for positions behind, and half of those for one distance each.
+        match sizes.buckets >= 4 && sizes.farthest > sizes.buckets / 4 {
+            true => Ok(sizes),
+            false => refuse(format!(
+                "{path}relative_attention_num_buckets is {}, it must be 4 at least, and relative_attention_max_distance, which is {}, more than a quarter of it",
+                sizes.buckets, sizes.farthest
+            )),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! T5's encoder (Raffel et al. 2020, <https://arxiv.org/abs/1910.10683>), as transformers' `T5EncoderModel` has it.
+//!
+//! Scores of attention are not scaled, embeddings neither; where a word stands is told by what is added to scores. Texts
+//! are filled up, and words see what they are filled up with: so the networks that paint were trained.
+
+mod attention;
+mod config;
+
+pub use config::T5Config;
+
+use attention::Bias;
+
+use super::easel::{Easel, Halt, Result};
+use super::layers::{Linear, Loaded, Mlp, Norm, linear};
+use super::map::Map;
+use crate::models::table::Table;
+use crate::models::weights::Loader;
+
+#[derive(Debug)]
+pub struct T5 {
+    config: T5Config,
+    tokens: Table,
+    bias: Bias,
+    layers: Vec<Layer>,
+    final_norm: Norm,
+}
+
+#[derive(Debug)]
+struct Layer {
+    norms: [Norm; 2],
+    q: Linear,
+    k: Linear,
+    v: Linear,
+    o: Linear,
+    mlp: Mlp,
+}
+
+impl T5 {
+    pub fn load(loader: &Loader<'_>, config: T5Config) -> Loaded<Self> {
+        let T5Config { width, vocabulary, epsilon, .. } = config;
+        // One table under two names.
+        let [table, same] = match loader.has("shared") {
+            true => ["shared", "encoder.embed_tokens"],
+            false => ["encoder.embed_tokens", "shared"],
+        };
+        loader.pass(same);
+        let layer = |index| Layer::load(loader, &format!("encoder.block.{index}"), &config);
+        Ok(Self {
+            tokens: loader.table(table, vocabulary, width)?,
+            bias: Bias::load(loader, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias", &config)?,
+            layers: (0..config.layers).map(layer).collect::<Loaded<_>>()?,
+            final_norm: Norm::root(loader, "encoder.final_layer_norm", width, epsilon)?,
+            config,
+        })
+    }
+
+    pub fn config(&self) -> &T5Config {
+        &self.config
+    }
+
+    /// Words of `texts`, which are of one length: `[texts, tokens, 1, width]`.
+    pub fn forward(&self, easel: &Easel<'_>, texts: &[Vec<u32>]) -> Result<Map> {
+        let count = texts.first().map_or(0, Vec::len);
+        if count == 0 || texts.iter().any(|text| text.len() != count) {
+            return Err(Halt::Failed(format!("texts of {count} and of other tokens")));
+        }
+        let mut x = easel.map(texts.len(), [count, 1], self.config.width);
+        self.tokens.look_up(texts.iter().flatten().copied(), false, x.numbers_mut())?;
+        let bias = self.bias.of(count)?;
+        for layer in &self.layers {
+            x = layer.forward(easel, x, self.config.heads, &bias)?;
+        }
+        easel.layer_norm(&self.final_norm, &x)
+    }
+}
+
+impl Layer {
+    fn load(loader: &Loader<'_>, stem: &str, config: &T5Config) -> Loaded<Self> {
+        let T5Config { width, inner, epsilon, gated, activation, .. } = *config;
+        let name = |part: &str| format!("{stem}.layer.{part}");
+        let norm = |part: &str| Norm::root(loader, &name(part), width, epsilon);
+        let all = config.heads * config.head;
+        let projection = |part: &str| linear(loader, &name(&format!("0.SelfAttention.{part}")), [width, all], false);
+        let up = |part: &str| linear(loader, &name(&format!("1.DenseReluDense.{part}")), [width, inner], false);
+        Ok(Self {
+            norms: [norm("0.layer_norm")?, norm("1.layer_norm")?],
+            q: projection("q")?,
+            k: projection("k")?,
+            v: projection("v")?,
+            o: linear(loader, &name("0.SelfAttention.o"), [all, width], false)?,
+            mlp: Mlp {
+                gate: gated.then(|| up("wi_0")).transpose()?,
+                up: up(if gated { "wi_1" } else { "wi" })?,
+                down: linear(loader, &name("1.DenseReluDense.wo"), [inner, width], false)?,
+                activation,
+            },
+        })
+    }
+
+    /// `bias`: as [`Bias::of`] gives it.
+    fn forward(&self, easel: &Easel<'_>, mut x: Map, heads: usize, bias: &[f32]) -> Result<Map> {
+        let [norm1, norm2] = &self.norms;
+        let y = easel.layer_norm(norm1, &x)?;
+        let [q, k, v] = easel.linears([&self.q, &self.k, &self.v], &y)?;
+        let mixed = attention::attend(easel, [&q, &k, &v], heads, bias)?;
+        drop((q, k, v));
+        let y = easel.linear(&self.o, &mixed)?;
+        let y = easel.add_norm(norm2, &mut x, &y)?;
+        let y = easel.feed(&self.mlp, &y)?;
+        easel.add(&mut x, &y)?;
+        Ok(x)
+    }
+}

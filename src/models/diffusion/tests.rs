@@ -1,0 +1,137 @@
+//! Parts of small random pipelines beside what diffusers and transformers made of the same weights and inputs.
+
+mod flows;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use candle_core::{Device, Tensor};
+use outpost_kernels::Pool;
+use serde_json::Value;
+
+use super::clip::{Clip, ClipConfig};
+use super::component::Component;
+use super::easel::Easel;
+use super::map::Map;
+use super::unet::{Conditions, Unet, UnetConfig};
+use super::vae::{Vae, VaeConfig};
+use crate::models::safetensors::{Folder, read_json};
+use crate::models::weights::Loader;
+
+fn fixtures() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines")
+}
+
+/// A pipeline's reference: what was computed, and how.
+struct Reference {
+    folder: PathBuf,
+    facts: Value,
+    tensors: HashMap<String, Tensor>,
+}
+
+impl Reference {
+    fn read(name: &str) -> Self {
+        let tensors = fixtures().join(format!("{name}.reference.safetensors"));
+        Self {
+            folder: fixtures().join(name),
+            facts: read_json(&fixtures().join(format!("{name}.reference.json"))).unwrap(),
+            tensors: candle_core::safetensors::load(tensors, &Device::Cpu).unwrap(),
+        }
+    }
+
+    fn part(&self, name: &str) -> Folder {
+        Folder::open(&self.folder.join(name)).unwrap()
+    }
+
+    fn numbers(&self, name: &str) -> Vec<f32> {
+        self.tensors[name].flatten_all().unwrap().to_vec1().unwrap()
+    }
+
+    /// `[channels, height, width]` as a map.
+    fn map(&self, easel: &Easel<'_>, name: &str) -> Map {
+        let tensor = &self.tensors[name];
+        let (channels, height, width) = tensor.dims3().unwrap();
+        let turned = tensor.permute((1, 2, 0)).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
+        easel.of(&turned, 1, [height, width], channels).unwrap()
+    }
+
+    fn fact(&self, path: &str) -> &Value {
+        self.facts.pointer(path).unwrap_or_else(|| panic!("no {path}"))
+    }
+}
+
+/// The greatest difference, in parts of the greatest number.
+fn far(found: &[f32], expected: &[f32]) -> f32 {
+    assert_eq!(found.len(), expected.len());
+    let most = expected.iter().fold(0f32, |most, x| most.max(x.abs()));
+    found.iter().zip(expected).map(|(x, y)| (x - y).abs()).fold(0., f32::max) / most
+}
+
+fn with_easel(work: impl Fn(&Easel<'_>)) {
+    let pool = Pool::new(2);
+    work(&Easel::new(&pool, &|| Ok(())));
+}
+
+/// The token ids of the text that a reference's text encoder was given.
+fn ids(reference: &Reference, part: &str) -> Vec<u32> {
+    serde_json::from_value(reference.fact(&format!("/components/{part}/ids")).clone()).unwrap()
+}
+
+#[test]
+fn clip_encodes_as_transformers_does() {
+    with_easel(|easel| {
+        let reference = Reference::read("sd1");
+        let folder = reference.part("text_encoder");
+        let source = Component::new(&folder);
+        let loader = Loader::new(&source, 2);
+        let clip = Clip::load(&loader, ClipConfig::read(&folder.config, "text_encoder/", false).unwrap()).unwrap();
+        loader.finish().unwrap();
+        let text = ids(&reference, "text_encoder");
+        let encoded = clip.forward(easel, std::slice::from_ref(&text), None).unwrap();
+        assert!(far(encoded.words.numbers(), &reference.numbers("text_encoder.hidden")) < 1e-5);
+        assert!(far(&encoded.pooled[0], &reference.numbers("text_encoder.pooled")) < 1e-5);
+        let encoded = clip.forward(easel, &[text], Some(1)).unwrap();
+        assert!(far(encoded.words.numbers(), &reference.numbers("text_encoder.penultimate")) < 1e-5);
+    });
+}
+
+#[test]
+fn a_unet_guesses_as_diffusers_does() {
+    with_easel(|easel| {
+        let reference = Reference::read("sd1");
+        let folder = reference.part("unet");
+        let source = Component::new(&folder);
+        let loader = Loader::new(&source, 2);
+        let unet = Unet::load(&loader, UnetConfig::read(&folder.config).unwrap()).unwrap();
+        loader.finish().unwrap();
+        let words = &reference.tensors["text_encoder.hidden"];
+        let (count, width) = words.dims2().unwrap();
+        let text = easel.of(&reference.numbers("text_encoder.hidden"), 1, [count, 1], width).unwrap();
+        let time = reference.fact("/components/unet/timestep").as_f64().unwrap() as f32;
+        let told = Conditions { time, text: &text, guidance: None, added: None };
+        let found = unet.forward(easel, &reference.map(easel, "unet.sample"), &told).unwrap();
+        let away = far(found.numbers(), reference.map(easel, "unet.output").numbers());
+        assert!(away < 1e-5, "{away}");
+    });
+}
+
+#[test]
+fn an_autoencoder_goes_both_ways_as_diffusers_does() {
+    with_easel(|easel| {
+        let reference = Reference::read("sd1");
+        let folder = reference.part("vae");
+        let source = Component::new(&folder);
+        let loader = Loader::new(&source, 2);
+        let mut config = VaeConfig::read(&folder.config).unwrap();
+        config.scaling = 1.;
+        let vae = Vae::load(&loader, config).unwrap();
+        loader.finish().unwrap();
+        let decoded = vae.decode(easel, reference.map(easel, "vae.latent")).unwrap();
+        let away = far(decoded.numbers(), reference.map(easel, "vae.decoded").numbers());
+        assert!(away < 1e-5, "{away}");
+        let spread = vae.encode(easel, &reference.map(easel, "vae.picture")).unwrap();
+        assert!(far(&spread.mean, reference.map(easel, "vae.mean").numbers()) < 1e-5);
+        let logs: Vec<f32> = spread.deviation.iter().map(|one| 2. * one.ln()).collect();
+        assert!(far(&logs, reference.map(easel, "vae.logvar").numbers()) < 1e-4);
+    });
+}

@@ -1,0 +1,187 @@
+//! Parts of pipelines that follow a flow: Stable Diffusion 3's and FLUX's.
+
+use super::*;
+use crate::models::diffusion::dit::{Flux, FluxConfig, Mmdit, MmditConfig, Original, Told};
+use crate::models::diffusion::t5::{T5, T5Config};
+use crate::models::gguf::GgufFile;
+
+impl Reference {
+    /// `[count, width]` as words of one text.
+    fn words(&self, easel: &Easel<'_>, name: &str) -> Map {
+        let (count, width) = self.tensors[name].dims2().unwrap();
+        easel.of(&self.numbers(name), 1, [count, 1], width).unwrap()
+    }
+
+    /// What the transformer is told, beside the text.
+    fn told(&self) -> (f32, Option<f32>, Vec<Vec<f32>>) {
+        let number = |name: &str| self.fact("/components/transformer")[name].as_f64().map(|number| number as f32);
+        (number("timestep").unwrap(), number("guidance"), vec![self.numbers("transformer.pooled")])
+    }
+}
+
+#[test]
+fn t5_encodes_as_transformers_does() {
+    with_easel(|easel| {
+        for (name, part) in [("sd3", "text_encoder_3"), ("flux", "text_encoder_2")] {
+            let reference = Reference::read(name);
+            let folder = reference.part(part);
+            let source = Component::new(&folder);
+            let loader = Loader::new(&source, 2);
+            let t5 = T5::load(&loader, T5Config::read(&folder.config, &format!("{part}/")).unwrap()).unwrap();
+            loader.finish().unwrap();
+            let words = t5.forward(easel, &[ids(&reference, part)]).unwrap();
+            let away = far(words.numbers(), &reference.numbers(&format!("{part}.hidden")));
+            println!("{name}: {away:e}");
+            assert!(away < 1e-5, "{name}: {away}");
+        }
+    });
+}
+
+#[test]
+fn clip_of_flows_encodes_as_transformers_does() {
+    with_easel(|easel| {
+        let cases = [("sd3", "text_encoder", true), ("sd3", "text_encoder_2", true), ("flux", "text_encoder", false)];
+        for (name, part, projects) in cases {
+            let reference = Reference::read(name);
+            let folder = reference.part(part);
+            let source = Component::new(&folder);
+            let loader = Loader::new(&source, 2);
+            let config = ClipConfig::read(&folder.config, part, projects).unwrap();
+            let clip = Clip::load(&loader, config).unwrap();
+            loader.finish().unwrap();
+            let encoded = clip.forward(easel, &[ids(&reference, part)], Some(1)).unwrap();
+            let expected = reference.numbers(&format!("{part}.penultimate"));
+            assert!(far(encoded.words.numbers(), &expected) < 1e-5, "{name} {part}");
+            let away = far(&encoded.pooled[0], &reference.numbers(&format!("{part}.pooled")));
+            assert!(away < 1e-5, "{name} {part}: {away}");
+        }
+    });
+}
+
+#[test]
+fn an_mmdit_flows_as_diffusers_does() {
+    with_easel(|easel| {
+        for name in ["sd3", "sd35"] {
+            let reference = Reference::read(name);
+            let folder = reference.part("transformer");
+            let source = Component::new(&folder);
+            let loader = Loader::new(&source, 2);
+            let mmdit = Mmdit::load(&loader, MmditConfig::read(&folder.config).unwrap()).unwrap();
+            loader.finish().unwrap();
+            let (time, guidance, pooled) = reference.told();
+            let text = reference.words(easel, "transformer.context");
+            let told = Told { time, text: &text, pooled: &pooled, guidance };
+            let found = mmdit.forward(easel, &reference.map(easel, "transformer.sample"), &told).unwrap();
+            let away = far(found.numbers(), reference.map(easel, "transformer.output").numbers());
+            println!("{name}: {away:e}");
+            assert!(away < 1e-5, "{name}: {away}");
+        }
+    });
+}
+
+#[test]
+fn two_images_flow_as_each_alone() {
+    with_easel(|easel| {
+        let reference = Reference::read("sd35");
+        let folder = reference.part("transformer");
+        let source = Component::new(&folder);
+        let mmdit = Mmdit::load(&Loader::new(&source, 2), MmditConfig::read(&folder.config).unwrap()).unwrap();
+        let (time, guidance, pooled) = reference.told();
+        let text = reference.words(easel, "transformer.context");
+        let sample = reference.map(easel, "transformer.sample");
+        let twice = |map: &Map| easel.of(&[map.numbers(), map.numbers()].concat(), 2, map.size, map.channels).unwrap();
+        let other: Vec<f32> = pooled[0].iter().map(|x| 1. - x).collect();
+        let one = |pooled: Vec<f32>| {
+            let told = Told { time, text: &text, pooled: &[pooled], guidance };
+            mmdit.forward(easel, &sample, &told).unwrap().numbers().to_vec()
+        };
+        let expected = [one(other.clone()), one(pooled[0].clone())].concat();
+        let told = Told { time, text: &twice(&text), pooled: &[other, pooled[0].clone()], guidance };
+        assert!(far(mmdit.forward(easel, &twice(&sample), &told).unwrap().numbers(), &expected) < 1e-6);
+    });
+}
+
+/// How far FLUX's flow is from the reference's.
+fn flux_away(easel: &Easel<'_>, reference: &Reference, weights: &dyn crate::models::weights::Weights) -> f32 {
+    let loader = Loader::new(weights, 2);
+    let config = read_json(&reference.folder.join("transformer/config.json")).unwrap();
+    let flux = Flux::load(&loader, FluxConfig::read(&config).unwrap()).unwrap();
+    loader.finish().unwrap();
+    let (time, guidance, pooled) = reference.told();
+    let text = reference.words(easel, "transformer.context");
+    let told = Told { time, text: &text, pooled: &pooled, guidance };
+    let grid: Vec<usize> = serde_json::from_value(reference.fact("/components/transformer/patches").clone()).unwrap();
+    let sample = reference.words(easel, "transformer.sample");
+    let found = flux.flow(easel, &sample, [grid[0], grid[1]], &told).unwrap();
+    far(found.numbers(), &reference.numbers("transformer.output"))
+}
+
+#[test]
+fn flux_flows_as_diffusers_does() {
+    with_easel(|easel| {
+        for name in ["flux", "flux-schnell"] {
+            let reference = Reference::read(name);
+            let away = flux_away(easel, &reference, &Component::new(&reference.part("transformer")));
+            println!("{name}: {away:e}");
+            assert!(away < 1e-5, "{name}: {away}");
+        }
+    });
+}
+
+#[test]
+fn flux_flows_with_weights_of_a_gguf_file() {
+    with_easel(|easel| {
+        let file = GgufFile::open(&fixtures().join("flux.gguf")).unwrap();
+        let away = flux_away(easel, &Reference::read("flux"), &Original::new(&file));
+        println!("gguf: {away:e}");
+        // What eight bits make of the weights.
+        assert!(away < 3e-2, "{away}");
+    });
+}
+
+#[test]
+fn autoencoders_of_many_channels_go_both_ways_as_diffusers_does() {
+    with_easel(|easel| {
+        for name in ["sd3", "flux"] {
+            let reference = Reference::read(name);
+            let folder = reference.part("vae");
+            let source = Component::new(&folder);
+            let loader = Loader::new(&source, 2);
+            let config = VaeConfig { scaling: 1., shift: 0., ..VaeConfig::read(&folder.config).unwrap() };
+            let vae = Vae::load(&loader, config).unwrap();
+            loader.finish().unwrap();
+            let decoded = vae.decode(easel, reference.map(easel, "vae.latent")).unwrap();
+            let away = far(decoded.numbers(), reference.map(easel, "vae.decoded").numbers());
+            assert!(away < 1e-5, "{name}: {away}");
+            let spread = vae.encode(easel, &reference.map(easel, "vae.picture")).unwrap();
+            assert!(far(&spread.mean, reference.map(easel, "vae.mean").numbers()) < 1e-5, "{name}");
+        }
+    });
+}
+
+#[test]
+fn settings_that_are_not_supported_are_named() {
+    use serde_json::json;
+    let t5 = |config: Value| T5Config::read(&config, "text_encoder_3/").unwrap_err().to_string();
+    let mmdit = |config: Value| MmditConfig::read(&config).unwrap_err().to_string();
+    let flux = |config: Value| FluxConfig::read(&config).unwrap_err().to_string();
+    let cases = [
+        (t5(json!({"model_type": "umt5"})), "text_encoder_3/model_type"),
+        (t5(json!({"feed_forward_proj": "gated-elu"})), "relu, gated-gelu, gated-silu"),
+        (t5(json!({"relative_attention_num_buckets": 3})), "relative_attention_num_buckets"),
+        (t5(json!({"relative_attention_max_distance": 8})), "relative_attention_max_distance"),
+        (t5(json!({"d_kv": 0})), "d_kv"),
+        (mmdit(json!({"qk_norm": "layer_norm"})), "transformer/qk_norm"),
+        (mmdit(json!({"num_layers": 2, "dual_attention_layers": [2]})), "transformer/dual_attention_layers"),
+        (mmdit(json!({"caption_projection_dim": 24})), "transformer/caption_projection_dim"),
+        (mmdit(json!({"patch_size": 1e9})), "transformer/patch_size"),
+        (flux(json!({"patch_size": 2})), "transformer/patch_size"),
+        (flux(json!({"axes_dims_rope": [16, 56, 57]})), "transformer/axes_dims_rope"),
+        (flux(json!({"axes_dims_rope": [16, 56]})), "transformer/axes_dims_rope"),
+        (flux(json!({"guidance_embeds": "yes"})), "transformer/guidance_embeds"),
+    ];
+    for (message, named) in cases {
+        assert!(message.contains(named), "{message} does not name {named}");
+    }
+    assert_eq!(FluxConfig::read(&json!({"guidance_embeds": true})).unwrap(), FluxConfig::published(true));
+}

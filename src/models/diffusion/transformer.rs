@@ -1,0 +1,101 @@
+//! Transformers between the residual blocks of a UNet: pixels see each other, and the text
+//! (Rombach et al. 2022, <https://arxiv.org/abs/2112.10752>).
+
+use outpost_kernels::Activation;
+
+use super::attention::Attention;
+use super::easel::{Easel, Result};
+use super::layers::{GroupNorm, Linear, Loaded, Mlp, Norm, linear, part};
+use super::map::Map;
+use crate::models::weights::Loader;
+
+#[derive(Debug)]
+pub(super) struct Transformer {
+    norm: GroupNorm,
+    proj_in: Linear,
+    blocks: Vec<Block>,
+    proj_out: Linear,
+}
+
+/// A transformer's sizes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TransformerSizes {
+    pub layers: usize,
+    pub channels: usize,
+    pub heads: usize,
+    /// Numbers of a word.
+    pub context: usize,
+    pub groups: usize,
+    /// Whether pixels see the text only, and not each other.
+    pub only_cross: bool,
+}
+
+#[derive(Debug)]
+struct Block {
+    norms: [Norm; 3],
+    attn1: Attention,
+    attn2: Attention,
+    mlp: Mlp,
+    only_cross: bool,
+}
+
+impl Transformer {
+    pub fn load(loader: &Loader<'_>, stem: &str, sizes: &TransformerSizes) -> Loaded<Self> {
+        let TransformerSizes { layers, channels, groups, .. } = *sizes;
+        let name = |part: &str| format!("{stem}.{part}");
+        let block = |index| Block::load(loader, &format!("{stem}.transformer_blocks.{index}"), sizes);
+        Ok(Self {
+            norm: GroupNorm::load(loader, &name("norm"), channels, groups, 1e-6)?,
+            proj_in: linear(loader, &name("proj_in"), [channels; 2], true)?,
+            blocks: (0..layers).map(block).collect::<Loaded<_>>()?,
+            proj_out: linear(loader, &name("proj_out"), [channels; 2], true)?,
+        })
+    }
+
+    /// `text`: `[images, words, 1, context]`
+    pub fn forward(&self, easel: &Easel<'_>, mut x: Map, text: &Map) -> Result<Map> {
+        let y = easel.group_norm(&self.norm, &x, None, false)?;
+        let mut y = easel.linear(&self.proj_in, &y)?;
+        for block in &self.blocks {
+            y = block.forward(easel, y, text)?;
+        }
+        let y = easel.linear(&self.proj_out, &y)?;
+        easel.add(&mut x, &y)?;
+        Ok(x)
+    }
+}
+
+impl Block {
+    fn load(loader: &Loader<'_>, stem: &str, sizes: &TransformerSizes) -> Loaded<Self> {
+        let TransformerSizes { channels, heads, context, only_cross, .. } = *sizes;
+        let name = |part: &str| format!("{stem}.{part}");
+        let norm = |part: &str| Norm::layer(loader, &name(part), channels, 1e-5);
+        let first = if only_cross { context } else { channels };
+        let (proj, inner) = (name("ff.net.0.proj"), 4 * channels);
+        Ok(Self {
+            norms: [norm("norm1")?, norm("norm2")?, norm("norm3")?],
+            attn1: Attention::load(loader, &name("attn1"), channels, first, heads, false)?,
+            attn2: Attention::load(loader, &name("attn2"), channels, context, heads, false)?,
+            // Both lie in what diffusers calls GEGLU, the gate last.
+            mlp: Mlp {
+                up: part(loader, &proj, [channels, inner], 0, 2 * inner)?,
+                gate: Some(part(loader, &proj, [channels, inner], inner, 2 * inner)?),
+                down: linear(loader, &name("ff.net.2"), [inner, channels], true)?,
+                activation: Activation::Gelu,
+            },
+            only_cross,
+        })
+    }
+
+    fn forward(&self, easel: &Easel<'_>, mut x: Map, text: &Map) -> Result<Map> {
+        let [norm1, norm2, norm3] = &self.norms;
+        let y = easel.layer_norm(norm1, &x)?;
+        let y = if self.only_cross { self.attn1.across(easel, &y, text)? } else { self.attn1.forward(easel, &y)? };
+        let y = easel.add_norm(norm2, &mut x, &y)?;
+        let y = self.attn2.across(easel, &y, text)?;
+        let y = easel.add_norm(norm3, &mut x, &y)?;
+        let y = easel.feed(&self.mlp, &y)?;
+        easel.add(&mut x, &y)?;
+        Ok(x)
+    }
+}

@@ -1,0 +1,247 @@
+//! A UNet's sizes, from the `config.json` of diffusers' `UNet2DConditionModel`.
+
+use serde_json::{Value, json};
+
+use crate::models::ModelError;
+use crate::models::diffusion::settings::{for_each, names, only, small, square};
+use crate::models::hyper::config::Config;
+use crate::models::hyper::refuse;
+
+type Result<T> = std::result::Result<T, ModelError>;
+
+const MOST_CHANNELS: usize = 1 << 14;
+const MOST_LAYERS: usize = 64;
+const MOST_BLOCKS: usize = 16;
+
+/// Settings that change what is computed, and the values that are supported.
+fn unsupported() -> [(&'static str, Vec<Value>); 17] {
+    let no = || vec![json!(false)];
+    [
+        ("center_input_sample", no()),
+        ("mid_block_type", vec![json!("UNetMidBlock2DCrossAttn")]),
+        ("act_fn", vec![json!("silu"), json!("swish")]),
+        ("dual_cross_attention", no()),
+        ("class_embed_type", vec![]),
+        ("num_class_embeds", vec![]),
+        ("addition_embed_type", vec![json!("text_time")]),
+        ("encoder_hid_dim_type", vec![]),
+        ("resnet_skip_time_act", no()),
+        ("time_embedding_type", vec![json!("positional")]),
+        ("time_embedding_act_fn", vec![]),
+        ("timestep_post_act", vec![]),
+        ("attention_type", vec![json!("default")]),
+        ("class_embeddings_concat", no()),
+        ("cross_attention_norm", vec![]),
+        ("num_attention_heads", vec![]),
+        ("mid_block_only_cross_attention", no()),
+    ]
+}
+
+/// Sizes and constants of a UNet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UnetConfig {
+    /// Height and width of the latents that it was trained on.
+    pub sample_size: Option<[usize; 2]>,
+    pub in_channels: usize,
+    pub out_channels: usize,
+    /// From the largest image to the smallest.
+    pub levels: Vec<Level>,
+    /// Whether each level of the way up has transformers, from the smallest image on.
+    pub up_attends: Vec<bool>,
+    /// Transformer layers of the way up, where they are not the way down's.
+    pub up_transformers: Option<Vec<Vec<usize>>>,
+    pub groups: usize,
+    pub epsilon: f32,
+    pub time: TimeConfig,
+    pub time_scales: bool,
+    pub downsample_padding: usize,
+    pub mid_divisor: f32,
+    pub divisor: f32,
+    pub kernels: [usize; 2],
+    /// Numbers of what is told beside the text (SDXL): each time, and all of them with the pooled text.
+    pub added: Option<Added>,
+}
+
+/// One size of images.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Level {
+    pub channels: usize,
+    pub resnets: usize,
+    pub attends: bool,
+    pub heads: usize,
+    /// Layers of each transformer.
+    pub transformers: Vec<usize>,
+    /// Numbers of a word.
+    pub context: usize,
+    pub only_cross: bool,
+}
+
+/// How the time becomes numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TimeConfig {
+    /// Sines and cosines,
+    pub waves: usize,
+    pub cosines_first: bool,
+    pub shift: f32,
+    /// and what becomes of them.
+    pub width: usize,
+    /// Numbers that tell how strong the guidance is (distilled models).
+    pub guidance: Option<usize>,
+}
+
+/// Micro-conditioning (Podell et al. 2023, <https://arxiv.org/abs/2307.01952>).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Added {
+    /// Numbers of each size that is told.
+    pub waves: usize,
+    pub total: usize,
+}
+
+impl UnetConfig {
+    pub fn read(value: &Value) -> Result<Self> {
+        let config = Config { value, path: "unet/" };
+        let class = config.text("_class_name")?.unwrap_or("UNet2DConditionModel");
+        if class != "UNet2DConditionModel" {
+            return refuse(format!("the UNet is a {class}, a UNet2DConditionModel is supported"));
+        }
+        unsupported().iter().try_for_each(|(key, values)| only(&config, key, values))?;
+        let scales = match config.text("resnet_time_scale_shift")? {
+            None | Some("default") => false,
+            Some("scale_shift") => true,
+            Some(other) => return refuse(format!("unet/resnet_time_scale_shift is {other}, which is not supported")),
+        };
+        let levels = levels(&config)?;
+        let first = levels.first().map_or(0, |level| level.channels);
+        let added = match config.text("addition_embed_type")? {
+            None => None,
+            Some(_) => Some(Added {
+                waves: config.required("addition_time_embed_dim", MOST_CHANNELS)?,
+                total: config.required("projection_class_embeddings_input_dim", 1 << 20)?,
+            }),
+        };
+        let time = TimeConfig {
+            waves: first,
+            cosines_first: config.flag("flip_sin_to_cos")?.unwrap_or(true),
+            shift: number(&config, "freq_shift", 0.)?,
+            width: config.whole("time_embedding_dim", 1 << 16)?.unwrap_or(4 * first),
+            guidance: config.whole("time_cond_proj_dim", MOST_CHANNELS)?,
+        };
+        Ok(Self {
+            sample_size: square(&config, "sample_size", 1 << 14)?,
+            in_channels: config.whole("in_channels", MOST_CHANNELS)?.unwrap_or(4),
+            out_channels: config.whole("out_channels", MOST_CHANNELS)?.unwrap_or(4),
+            up_attends: ups(&config, levels.len())?,
+            up_transformers: nested(&config, "reverse_transformer_layers_per_block", &levels)?,
+            levels,
+            groups: config.whole("norm_num_groups", MOST_CHANNELS)?.unwrap_or(32),
+            epsilon: config.float("norm_eps")?.unwrap_or(1e-5),
+            time,
+            time_scales: scales,
+            downsample_padding: number(&config, "downsample_padding", 1.)? as usize,
+            mid_divisor: config.float("mid_block_scale_factor")?.unwrap_or(1.),
+            divisor: config.float("resnet_out_scale_factor")?.unwrap_or(1.),
+            kernels: [
+                config.whole("conv_in_kernel", 15)?.unwrap_or(3),
+                config.whole("conv_out_kernel", 15)?.unwrap_or(3),
+            ],
+            added,
+        })
+    }
+
+    /// The smallest level, where the way down ends.
+    pub fn last(&self) -> Option<&Level> {
+        self.levels.last()
+    }
+}
+
+/// A number that may be zero.
+fn number(config: &Config<'_>, key: &str, usual: f32) -> Result<f32> {
+    match config.get(key).map(|value| value.as_f64()) {
+        None => Ok(usual),
+        Some(Some(number)) if (0. ..=1.).contains(&number) => Ok(number as f32),
+        Some(_) => refuse(format!("{}{key} must be a number from 0 to 1", config.path)),
+    }
+}
+
+fn levels(config: &Config<'_>) -> Result<Vec<Level>> {
+    let channels = config.list("block_out_channels", |one| small(one, MOST_CHANNELS))?;
+    let channels = channels.unwrap_or_else(|| vec![320, 640, 1280, 1280]);
+    let count = channels.len();
+    if !(1..=MOST_BLOCKS).contains(&count) {
+        return refuse(format!("unet/block_out_channels has {count} entries, 1 to {MOST_BLOCKS} are possible"));
+    }
+    let kinds = names(config, "down_block_types")?;
+    let usual = ["CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"];
+    let attends = attends("down_block_types", kinds.unwrap_or(usual.to_vec()), count, "DownBlock2D")?;
+    let resnets = for_each(config, "layers_per_block", count, MOST_LAYERS, Some(2))?;
+    let heads = for_each(config, "attention_head_dim", count, MOST_CHANNELS, Some(8))?;
+    let contexts = for_each(config, "cross_attention_dim", count, MOST_CHANNELS, Some(1280))?;
+    let crosses = match config.get("only_cross_attention") {
+        None => vec![false; count],
+        Some(Value::Bool(all)) => vec![*all; count],
+        Some(_) => config.list("only_cross_attention", Value::as_bool)?.unwrap_or_default(),
+    };
+    if crosses.len() != count {
+        return refuse(format!("unet/only_cross_attention has {} entries for {count} blocks", crosses.len()));
+    }
+    let mut levels = Vec::with_capacity(count);
+    for (index, channels) in channels.into_iter().enumerate() {
+        let at = |all: &[usize]| all.get(index).copied().unwrap_or(1);
+        let (heads, resnets, attends) = (at(&heads), at(&resnets), attends.get(index).is_some_and(|one| *one));
+        if (attends || index + 1 == count) && !channels.is_multiple_of(heads) {
+            return refuse(format!("{channels} channels of a UNet's block make no {heads} heads"));
+        }
+        let only_cross = crosses.get(index).is_some_and(|one| *one);
+        levels.push(Level {
+            channels,
+            resnets,
+            attends,
+            heads,
+            transformers: vec![1; resnets],
+            context: at(&contexts),
+            only_cross,
+        });
+    }
+    if let Some(transformers) = nested(config, "transformer_layers_per_block", &levels)? {
+        levels.iter_mut().zip(transformers).for_each(|(level, layers)| level.transformers = layers);
+    }
+    Ok(levels)
+}
+
+/// Which blocks have transformers.
+fn attends(key: &str, kinds: Vec<&str>, count: usize, plain: &str) -> Result<Vec<bool>> {
+    if kinds.len() != count {
+        return refuse(format!("unet/{key} has {} entries for {count} blocks", kinds.len()));
+    }
+    let crossing = format!("CrossAttn{plain}");
+    let one = |kind: &str| match kind {
+        _ if kind == crossing => Ok(true),
+        _ if kind == plain => Ok(false),
+        _ => refuse(format!("unet/{key} has {kind}; {crossing} and {plain} are supported")),
+    };
+    kinds.into_iter().map(one).collect()
+}
+
+fn ups(config: &Config<'_>, count: usize) -> Result<Vec<bool>> {
+    let usual = vec!["UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"];
+    attends("up_block_types", names(config, "up_block_types")?.unwrap_or(usual), count, "UpBlock2D")
+}
+
+/// Layers of each transformer of each block: one number for all, one a block, or one for each.
+fn nested(config: &Config<'_>, key: &str, levels: &[Level]) -> Result<Option<Vec<Vec<usize>>>> {
+    let Some(value) = config.get(key) else { return Ok(None) };
+    let wrong = || refuse(format!("unet/{key} is {value}; it must be layers for each of {} blocks", levels.len()));
+    let of = |value: &Value, count: usize| match value {
+        Value::Array(all) => all.iter().map(|one| small(one, MOST_LAYERS)).collect::<Option<Vec<_>>>(),
+        one => small(one, MOST_LAYERS).map(|layers| vec![layers; count]),
+    };
+    let all = match value {
+        Value::Array(all) if all.len() == levels.len() => {
+            // The way up has one more.
+            all.iter().zip(levels).map(|(one, level)| of(one, level.resnets + 1)).collect()
+        }
+        Value::Array(_) => None,
+        one => levels.iter().map(|level| of(one, level.resnets + 1)).collect::<Option<Vec<_>>>(),
+    };
+    all.map_or_else(wrong, |all| Ok(Some(all)))
+}

@@ -1,0 +1,235 @@
+//! The network that guesses the noise of latents: a UNet with transformers, as Stable Diffusion 1, 2 and XL have it
+//! (Rombach et al. 2022, <https://arxiv.org/abs/2112.10752>; Podell et al. 2023, <https://arxiv.org/abs/2307.01952>).
+//!
+//! Names and order are those of diffusers' `UNet2DConditionModel`.
+
+mod config;
+
+pub use config::UnetConfig;
+
+use config::Level;
+use outpost_kernels::Activation;
+
+use super::easel::{Easel, Halt, Result};
+use super::layers::{Conv, GroupNorm, Linear, Loaded, linear, same_conv};
+use super::map::Map;
+use super::resnet::{Blocks, Downsample, ResnetBlock, Upsample};
+use super::time::{TimeEmbedding, waves};
+use super::transformer::{Transformer, TransformerSizes};
+use crate::models::weights::Loader;
+
+#[derive(Debug)]
+pub struct Unet {
+    config: UnetConfig,
+    time: TimeEmbedding,
+    guidance: Option<Linear>,
+    added: Option<TimeEmbedding>,
+    conv_in: Conv,
+    down: Vec<Stage>,
+    mid: (ResnetBlock, Transformer, ResnetBlock),
+    up: Vec<Stage>,
+    norm_out: GroupNorm,
+    conv_out: Conv,
+}
+
+/// The blocks of one size of images, on the way down or up.
+#[derive(Debug)]
+struct Stage {
+    resnets: Vec<ResnetBlock>,
+    /// One after each of those; none where pixels do not see each other.
+    transformers: Vec<Transformer>,
+    down: Option<Downsample>,
+    up: Option<Upsample>,
+}
+
+/// What the network is told beside the latents.
+#[derive(Debug)]
+pub struct Conditions<'a> {
+    pub time: f32,
+    /// `[images, words, 1, context]`
+    pub text: &'a Map,
+    /// How strong the guidance is, for networks that are told.
+    pub guidance: Option<f32>,
+    /// For networks with micro-conditioning.
+    pub added: Option<&'a AddedConditions>,
+}
+
+/// What SDXL is told of a picture: the text in one vector, and six sizes.
+#[derive(Clone, Debug)]
+pub struct AddedConditions {
+    /// `[images][pooled]`
+    pub pooled: Vec<Vec<f32>>,
+    /// `[images][sizes]`
+    pub sizes: Vec<Vec<f32>>,
+}
+
+impl Unet {
+    pub fn load(loader: &Loader<'_>, config: UnetConfig) -> Loaded<Self> {
+        let UnetConfig { groups, epsilon, time, time_scales, divisor, .. } = config;
+        let blocks = Blocks { groups, epsilon, time: Some(time.width), time_scales, divisor };
+        let first = config.levels.first().map_or(0, |level| level.channels);
+        let added = config.added.map(|added| TimeEmbedding::load(loader, "add_embedding", added.total, time.width));
+        let guided = |width| linear(loader, "time_embedding.cond_proj", [width, time.waves], false);
+        let [kernel_in, kernel_out] = config.kernels;
+        Ok(Self {
+            time: TimeEmbedding::load(loader, "time_embedding", time.waves, time.width)?,
+            guidance: time.guidance.map(guided).transpose()?,
+            added: added.transpose()?,
+            conv_in: same_conv(loader, "conv_in", [config.in_channels, first], kernel_in)?,
+            down: down(loader, &config, &blocks)?,
+            mid: mid(loader, &config, &blocks)?,
+            up: up(loader, &config, &blocks)?,
+            norm_out: GroupNorm::load(loader, "conv_norm_out", first, groups, epsilon)?,
+            conv_out: same_conv(loader, "conv_out", [first, config.out_channels], kernel_out)?,
+            config,
+        })
+    }
+
+    pub fn config(&self) -> &UnetConfig {
+        &self.config
+    }
+
+    /// What is guessed of `x`, `[images, height, width, in_channels]`.
+    pub fn forward(&self, easel: &Easel<'_>, x: &Map, told: &Conditions<'_>) -> Result<Map> {
+        let time = self.told(easel, x.images, told)?;
+        let mut skips = vec![easel.conv(&self.conv_in, x)?];
+        for stage in &self.down {
+            for (index, resnet) in stage.resnets.iter().enumerate() {
+                let mut x = resnet.forward(easel, last(&skips)?, Some(&time))?;
+                if let Some(transformer) = stage.transformers.get(index) {
+                    x = transformer.forward(easel, x, told.text)?;
+                }
+                skips.push(x);
+            }
+            if let Some(down) = &stage.down {
+                let x = down.forward(easel, last(&skips)?)?;
+                skips.push(x);
+            }
+        }
+        let (first, transformer, second) = &self.mid;
+        let mut x = first.forward(easel, last(&skips)?, Some(&time))?;
+        x = transformer.forward(easel, x, told.text)?;
+        x = second.forward(easel, &x, Some(&time))?;
+        for stage in &self.up {
+            for (index, resnet) in stage.resnets.iter().enumerate() {
+                let skip = skips.pop().ok_or_else(|| Halt::Failed("the way up is longer than the way down".into()))?;
+                let both = easel.concat(&x, &skip)?;
+                drop((x, skip));
+                x = resnet.forward(easel, &both, Some(&time))?;
+                if let Some(transformer) = stage.transformers.get(index) {
+                    x = transformer.forward(easel, x, told.text)?;
+                }
+            }
+            if let (Some(up), Some(next)) = (&stage.up, skips.last()) {
+                x = up.forward(easel, x, next.size)?;
+            }
+        }
+        let x = easel.group_norm(&self.norm_out, &x, None, true)?;
+        easel.conv(&self.conv_out, &x)
+    }
+
+    /// The time and what else is told, as blocks take it: `[images, 1, 1, width]`, through SiLU.
+    fn told(&self, easel: &Easel<'_>, images: usize, told: &Conditions<'_>) -> Result<Map> {
+        let time = &self.config.time;
+        let mut x = easel.of(&waves(told.time, time.waves, time.cosines_first, time.shift), 1, [1, 1], time.waves)?;
+        if let Some(weight) = &self.guidance {
+            let width = time.guidance.unwrap_or(0);
+            // As consistency models are told of guidance: as a time of a thousand times its excess.
+            let scale = (told.guidance.unwrap_or(1.) - 1.) * 1000.;
+            let told = easel.of(&waves(scale, width, false, 1.), 1, [1, 1], width)?;
+            easel.add(&mut x, &easel.linear(weight, &told)?)?;
+        }
+        let x = self.time.forward(easel, &x)?;
+        let mut all = easel.map(images, [1, 1], x.channels);
+        all.numbers_mut().chunks_exact_mut(x.channels).for_each(|to| to.copy_from_slice(x.numbers()));
+        match (&self.added, told.added) {
+            (Some(embedding), Some(told)) => easel.add(&mut all, &self.added(easel, embedding, told)?)?,
+            (None, _) => {}
+            (Some(_), None) => return Err(Halt::Failed("the network was told no sizes".to_owned())),
+        }
+        easel.activate(Activation::Silu, &mut all)?;
+        Ok(all)
+    }
+
+    fn added(&self, easel: &Easel<'_>, embedding: &TimeEmbedding, told: &AddedConditions) -> Result<Map> {
+        let time = &self.config.time;
+        let (width, total) = self.config.added.map_or((0, 0), |added| (added.waves, added.total));
+        let mut numbers = Vec::with_capacity(told.pooled.len() * total);
+        for (pooled, sizes) in told.pooled.iter().zip(&told.sizes) {
+            numbers.extend_from_slice(pooled);
+            sizes.iter().for_each(|size| numbers.extend(waves(*size, width, time.cosines_first, time.shift)));
+        }
+        embedding.forward(easel, &easel.of(&numbers, told.pooled.len(), [1, 1], total)?)
+    }
+}
+
+/// Where the way down has come to.
+fn last(skips: &[Map]) -> Result<&Map> {
+    skips.last().ok_or_else(|| Halt::Failed("the way down begins with nothing".to_owned()))
+}
+
+fn sizes(level: &Level, layers: usize, groups: usize) -> TransformerSizes {
+    let Level { channels, heads, context, only_cross, .. } = *level;
+    TransformerSizes { layers, channels, heads, context, groups, only_cross }
+}
+
+fn down(loader: &Loader<'_>, config: &UnetConfig, blocks: &Blocks) -> Loaded<Vec<Stage>> {
+    let mut before = config.levels.first().map_or(0, |level| level.channels);
+    let last = config.levels.len().saturating_sub(1);
+    let mut stages = Vec::with_capacity(config.levels.len());
+    for (index, level) in config.levels.iter().enumerate() {
+        let stem = format!("down_blocks.{index}");
+        let (mut resnets, mut transformers) = (Vec::new(), Vec::new());
+        for at in 0..level.resnets {
+            resnets.push(ResnetBlock::load(loader, &format!("{stem}.resnets.{at}"), [before, level.channels], blocks)?);
+            before = level.channels;
+            if level.attends {
+                let sizes = sizes(level, level.transformers.get(at).copied().unwrap_or(1), config.groups);
+                transformers.push(Transformer::load(loader, &format!("{stem}.attentions.{at}"), &sizes)?);
+            }
+        }
+        let halves = (index < last)
+            .then(|| Downsample::load(loader, &stem, level.channels, [config.downsample_padding; 2]))
+            .transpose()?;
+        stages.push(Stage { resnets, transformers, down: halves, up: None });
+    }
+    Ok(stages)
+}
+
+fn mid(loader: &Loader<'_>, config: &UnetConfig, blocks: &Blocks) -> Loaded<(ResnetBlock, Transformer, ResnetBlock)> {
+    let Some(level) = config.last() else { return crate::models::hyper::refuse("the UNet has no blocks".to_owned()) };
+    let blocks = Blocks { divisor: config.mid_divisor, ..*blocks };
+    let resnet =
+        |at: usize| ResnetBlock::load(loader, &format!("mid_block.resnets.{at}"), [level.channels; 2], &blocks);
+    let layers = level.transformers.last().copied().unwrap_or(1);
+    let sizes = TransformerSizes { only_cross: false, ..sizes(level, layers, config.groups) };
+    Ok((resnet(0)?, Transformer::load(loader, "mid_block.attentions.0", &sizes)?, resnet(1)?))
+}
+
+fn up(loader: &Loader<'_>, config: &UnetConfig, blocks: &Blocks) -> Loaded<Vec<Stage>> {
+    let levels: Vec<&Level> = config.levels.iter().rev().collect();
+    let mut before = levels.first().map_or(0, |level| level.channels);
+    let mut stages = Vec::with_capacity(levels.len());
+    for (index, level) in levels.iter().enumerate() {
+        let stem = format!("up_blocks.{index}");
+        let below = levels.get(index + 1).unwrap_or(level).channels;
+        let layers = match &config.up_transformers {
+            Some(all) => all.get(index).cloned().unwrap_or_default(),
+            None => level.transformers.clone(),
+        };
+        let (mut resnets, mut transformers) = (Vec::new(), Vec::new());
+        for at in 0..=level.resnets {
+            let skip = if at == level.resnets { below } else { level.channels };
+            let channels = [before + skip, level.channels];
+            resnets.push(ResnetBlock::load(loader, &format!("{stem}.resnets.{at}"), channels, blocks)?);
+            before = level.channels;
+            if config.up_attends.get(index).is_some_and(|attends| *attends) {
+                let sizes = sizes(level, layers.get(at).copied().unwrap_or(1), config.groups);
+                transformers.push(Transformer::load(loader, &format!("{stem}.attentions.{at}"), &sizes)?);
+            }
+        }
+        let doubles = (index + 1 < levels.len()).then(|| Upsample::load(loader, &stem, level.channels)).transpose()?;
+        stages.push(Stage { resnets, transformers, down: None, up: doubles });
+    }
+    Ok(stages)
+}

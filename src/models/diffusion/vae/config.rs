@@ -1,0 +1,86 @@
+//! An autoencoder's sizes, from the `config.json` of diffusers' `AutoencoderKL`.
+
+use serde_json::{Value, json};
+
+use crate::models::ModelError;
+use crate::models::diffusion::settings::{for_each, names, only, small, square};
+use crate::models::hyper::config::Config;
+use crate::models::hyper::refuse;
+
+type Result<T> = std::result::Result<T, ModelError>;
+
+const MOST_CHANNELS: usize = 1 << 14;
+const MOST_BLOCKS: usize = 16;
+
+/// Sizes and constants of an autoencoder.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VaeConfig {
+    pub in_channels: usize,
+    pub out_channels: usize,
+    pub latent_channels: usize,
+    /// From the largest images to the smallest.
+    pub channels: Vec<usize>,
+    pub layers: usize,
+    pub groups: usize,
+    pub mid_attends: bool,
+    pub quantises: bool,
+    pub post_quantises: bool,
+    /// Latents are networks' numbers divided by this, and this added.
+    pub scaling: f32,
+    pub shift: f32,
+    pub sample_size: Option<[usize; 2]>,
+}
+
+impl VaeConfig {
+    pub fn read(value: &Value) -> Result<Self> {
+        let config = Config { value, path: "vae/" };
+        let class = config.text("_class_name")?.unwrap_or("AutoencoderKL");
+        if class != "AutoencoderKL" {
+            return refuse(format!("the autoencoder is a {class}, an AutoencoderKL is supported"));
+        }
+        only(&config, "act_fn", &[json!("silu"), json!("swish")])?;
+        only(&config, "latents_mean", &[])?;
+        only(&config, "latents_std", &[])?;
+        let channels = config.list("block_out_channels", |one| small(one, MOST_CHANNELS))?.unwrap_or_else(|| vec![64]);
+        if !(1..=MOST_BLOCKS).contains(&channels.len()) {
+            return refuse(format!(
+                "vae/block_out_channels has {} entries, 1 to {MOST_BLOCKS} are possible",
+                channels.len()
+            ));
+        }
+        for (key, kind) in [("down_block_types", "DownEncoderBlock2D"), ("up_block_types", "UpDecoderBlock2D")] {
+            let kinds = names(&config, key)?.unwrap_or_else(|| vec![kind; channels.len()]);
+            if kinds.len() != channels.len() {
+                return refuse(format!("vae/{key} has {} entries for {} blocks", kinds.len(), channels.len()));
+            }
+            if let Some(other) = kinds.iter().find(|one| **one != kind) {
+                return refuse(format!("vae/{key} has {other}; {kind} is supported"));
+            }
+        }
+        let layers = for_each(&config, "layers_per_block", 1, 64, Some(1))?;
+        let shift = config.get("shift_factor").map(|value| value.as_f64().filter(|number| number.is_finite()));
+        let Some(shift) = shift.unwrap_or(Some(0.)) else {
+            return refuse("vae/shift_factor must be a number".to_owned());
+        };
+        let flag = |key: &str| Ok::<_, ModelError>(config.flag(key)?.unwrap_or(true));
+        Ok(Self {
+            in_channels: config.whole("in_channels", MOST_CHANNELS)?.unwrap_or(3),
+            out_channels: config.whole("out_channels", MOST_CHANNELS)?.unwrap_or(3),
+            latent_channels: config.whole("latent_channels", MOST_CHANNELS)?.unwrap_or(4),
+            channels,
+            layers: layers.first().copied().unwrap_or(1),
+            groups: config.whole("norm_num_groups", MOST_CHANNELS)?.unwrap_or(32),
+            mid_attends: flag("mid_block_add_attention")?,
+            quantises: flag("use_quant_conv")?,
+            post_quantises: flag("use_post_quant_conv")?,
+            scaling: config.float("scaling_factor")?.unwrap_or(0.18215),
+            shift: shift as f32,
+            sample_size: square(&config, "sample_size", 1 << 16)?,
+        })
+    }
+
+    /// Pixels of a picture for each of a latent, along a side.
+    pub fn factor(&self) -> usize {
+        1 << self.channels.len().saturating_sub(1)
+    }
+}

@@ -1,0 +1,222 @@
+//! Pictures to latents and back: an autoencoder of convolutions (Kingma and Welling 2014,
+//! <https://arxiv.org/abs/1312.6114>; Rombach et al. 2022, <https://arxiv.org/abs/2112.10752>).
+//!
+//! Names and order are those of diffusers' `AutoencoderKL`.
+
+mod config;
+
+pub use config::VaeConfig;
+
+use super::attention::Attention;
+use super::easel::{Easel, Result};
+use super::layers::{Conv, GroupNorm, Linear, Loaded, linear, same_conv};
+use super::map::Map;
+use super::resnet::{Blocks, Downsample, ResnetBlock, Upsample};
+use crate::models::ModelError;
+use crate::models::weights::Loader;
+
+const EPSILON: f32 = 1e-6;
+
+#[derive(Debug)]
+pub struct Vae {
+    config: VaeConfig,
+    decoder: Decoder,
+    encoder: Encoder,
+}
+
+#[derive(Debug)]
+struct Decoder {
+    post_quant: Option<Linear>,
+    conv_in: Conv,
+    mid: Mid,
+    stages: Vec<(Vec<ResnetBlock>, Option<Upsample>)>,
+    norm_out: GroupNorm,
+    conv_out: Conv,
+}
+
+#[derive(Debug)]
+struct Encoder {
+    conv_in: Conv,
+    stages: Vec<(Vec<ResnetBlock>, Option<Downsample>)>,
+    mid: Mid,
+    norm_out: GroupNorm,
+    conv_out: Conv,
+    quant: Option<Linear>,
+}
+
+/// What latents of a picture may be: `[height, width, latent_channels]` each.
+#[derive(Debug)]
+pub struct Spread {
+    pub mean: Vec<f32>,
+    pub deviation: Vec<f32>,
+    pub size: [usize; 2],
+}
+
+#[derive(Debug)]
+struct Mid {
+    first: ResnetBlock,
+    attention: Option<(GroupNorm, Attention)>,
+    second: ResnetBlock,
+}
+
+impl Mid {
+    fn load(loader: &Loader<'_>, stem: &str, config: &VaeConfig, channels: usize) -> Loaded<Self> {
+        let name = |part: &str| format!("{stem}.mid_block.{part}");
+        let resnet = |part: &str| ResnetBlock::load(loader, &name(part), [channels; 2], &blocks(config));
+        let attention = || {
+            let stem = name("attentions.0");
+            let norm = GroupNorm::load(loader, &format!("{stem}.group_norm"), channels, config.groups, EPSILON)?;
+            Ok::<_, ModelError>((norm, Attention::load(loader, &stem, channels, channels, 1, true)?))
+        };
+        Ok(Self {
+            first: resnet("resnets.0")?,
+            attention: config.mid_attends.then(attention).transpose()?,
+            second: resnet("resnets.1")?,
+        })
+    }
+
+    fn forward(&self, easel: &Easel<'_>, x: &Map) -> Result<Map> {
+        let mut x = self.first.forward(easel, x, None)?;
+        if let Some((norm, attention)) = &self.attention {
+            let y = easel.group_norm(norm, &x, None, false)?;
+            let y = attention.forward(easel, &y)?;
+            easel.add(&mut x, &y)?;
+        }
+        self.second.forward(easel, &x, None)
+    }
+}
+
+fn blocks(config: &VaeConfig) -> Blocks {
+    Blocks { groups: config.groups, epsilon: EPSILON, time: None, time_scales: false, divisor: 1. }
+}
+
+impl Vae {
+    pub fn load(loader: &Loader<'_>, config: VaeConfig) -> Loaded<Self> {
+        Ok(Self { decoder: Decoder::load(loader, &config)?, encoder: Encoder::load(loader, &config)?, config })
+    }
+
+    pub fn config(&self) -> &VaeConfig {
+        &self.config
+    }
+
+    /// Pictures of `latents` (`[images, height, width, latent_channels]`, as the network makes them): numbers from −1
+    /// to 1, or a little beyond, `[images, .., .., out_channels]`.
+    pub fn decode(&self, easel: &Easel<'_>, mut latents: Map) -> Result<Map> {
+        let VaeConfig { scaling, shift, .. } = self.config;
+        latents.numbers_mut().iter_mut().for_each(|x| *x = *x / scaling + shift);
+        self.decoder.forward(easel, latents)
+    }
+
+    /// What the latents of a picture (`[1, height, width, in_channels]`, −1 to 1) may be, as the network takes them.
+    pub fn encode(&self, easel: &Easel<'_>, picture: &Map) -> Result<Spread> {
+        let VaeConfig { scaling, shift, latent_channels: channels, .. } = self.config;
+        let moments = self.encoder.forward(easel, picture)?;
+        let (mut mean, mut deviation) = (Vec::new(), Vec::new());
+        for row in moments.numbers().chunks_exact(2 * channels) {
+            let (means, logs) = row.split_at(channels);
+            mean.extend(means.iter().map(|x| (x - shift) * scaling));
+            deviation.extend(logs.iter().map(|log| (0.5 * log.clamp(-30., 20.)).exp() * scaling));
+        }
+        Ok(Spread { mean, deviation, size: moments.size })
+    }
+}
+
+impl Decoder {
+    fn load(loader: &Loader<'_>, config: &VaeConfig) -> Loaded<Self> {
+        let VaeConfig { latent_channels: latent, layers, groups, out_channels, .. } = *config;
+        let (last, first) =
+            (config.channels.last().copied().unwrap_or(1), config.channels.first().copied().unwrap_or(1));
+        let count = config.channels.len();
+        let (mut before, mut stages) = (last, Vec::with_capacity(count));
+        for (index, &channels) in config.channels.iter().rev().enumerate() {
+            let stem = format!("decoder.up_blocks.{index}");
+            let mut resnets = Vec::with_capacity(layers + 1);
+            for at in 0..=layers {
+                let stem = format!("{stem}.resnets.{at}");
+                resnets.push(ResnetBlock::load(loader, &stem, [before, channels], &blocks(config))?);
+                before = channels;
+            }
+            let up = (index + 1 < count).then(|| Upsample::load(loader, &stem, channels)).transpose()?;
+            stages.push((resnets, up));
+        }
+        let post_quant = || linear(loader, "post_quant_conv", [latent, latent], true);
+        Ok(Self {
+            post_quant: config.post_quantises.then(post_quant).transpose()?,
+            conv_in: same_conv(loader, "decoder.conv_in", [latent, last], 3)?,
+            mid: Mid::load(loader, "decoder", config, last)?,
+            stages,
+            norm_out: GroupNorm::load(loader, "decoder.conv_norm_out", first, groups, EPSILON)?,
+            conv_out: same_conv(loader, "decoder.conv_out", [first, out_channels], 3)?,
+        })
+    }
+
+    fn forward(&self, easel: &Easel<'_>, mut x: Map) -> Result<Map> {
+        if let Some(weight) = &self.post_quant {
+            x = easel.linear(weight, &x)?;
+        }
+        x = easel.conv(&self.conv_in, &x)?;
+        x = self.mid.forward(easel, &x)?;
+        for (resnets, up) in &self.stages {
+            for resnet in resnets {
+                x = resnet.forward(easel, &x, None)?;
+            }
+            if let Some(up) = up {
+                let [height, width] = x.size;
+                x = up.forward(easel, x, [2 * height, 2 * width])?;
+            }
+        }
+        let y = easel.group_norm(&self.norm_out, &x, None, true)?;
+        drop(x);
+        easel.conv(&self.conv_out, &y)
+    }
+}
+
+impl Encoder {
+    fn load(loader: &Loader<'_>, config: &VaeConfig) -> Loaded<Self> {
+        let VaeConfig { latent_channels: latent, layers, groups, in_channels, .. } = *config;
+        let (last, first) =
+            (config.channels.last().copied().unwrap_or(1), config.channels.first().copied().unwrap_or(1));
+        let count = config.channels.len();
+        let (mut before, mut stages) = (first, Vec::with_capacity(count));
+        for (index, &channels) in config.channels.iter().enumerate() {
+            let stem = format!("encoder.down_blocks.{index}");
+            let mut resnets = Vec::with_capacity(layers);
+            for at in 0..layers {
+                let stem = format!("{stem}.resnets.{at}");
+                resnets.push(ResnetBlock::load(loader, &stem, [before, channels], &blocks(config))?);
+                before = channels;
+            }
+            // Zeros stand behind lines only.
+            let down = (index + 1 < count).then(|| Downsample::load(loader, &stem, channels, [0, 1])).transpose()?;
+            stages.push((resnets, down));
+        }
+        let quant = || linear(loader, "quant_conv", [2 * latent, 2 * latent], true);
+        Ok(Self {
+            conv_in: same_conv(loader, "encoder.conv_in", [in_channels, first], 3)?,
+            stages,
+            mid: Mid::load(loader, "encoder", config, last)?,
+            norm_out: GroupNorm::load(loader, "encoder.conv_norm_out", last, groups, EPSILON)?,
+            conv_out: same_conv(loader, "encoder.conv_out", [last, 2 * latent], 3)?,
+            quant: config.quantises.then(quant).transpose()?,
+        })
+    }
+
+    fn forward(&self, easel: &Easel<'_>, picture: &Map) -> Result<Map> {
+        let mut x = easel.conv(&self.conv_in, picture)?;
+        for (resnets, down) in &self.stages {
+            for resnet in resnets {
+                x = resnet.forward(easel, &x, None)?;
+            }
+            if let Some(down) = down {
+                x = down.forward(easel, &x)?;
+            }
+        }
+        x = self.mid.forward(easel, &x)?;
+        let y = easel.group_norm(&self.norm_out, &x, None, true)?;
+        let x = easel.conv(&self.conv_out, &y)?;
+        match &self.quant {
+            Some(weight) => easel.linear(weight, &x),
+            None => Ok(x),
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Pictures with LoRA files beside those of weights to which diffusers' reference added the files by hand.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use candle_core::{Device, Tensor};
+use outpost::engine::{Painting, Picture};
+
+use crate::paintings::{Rig, fixtures};
+use crate::support::memory;
+
+const PEFT: &str = "sd1.lora-peft";
+const KOHYA: &str = "sd1.lora-kohya";
+
+type Tensors = HashMap<String, Tensor>;
+
+fn file(name: &str) -> std::path::PathBuf {
+    fixtures().join(format!("{name}.safetensors"))
+}
+
+fn tensors(name: &str) -> Tensors {
+    candle_core::safetensors::load(file(name), &Device::Cpu).unwrap()
+}
+
+/// Lays a file into a folder of adapters.
+fn lay(folder: &Path, name: &str, tensors: &Tensors) {
+    fs::create_dir_all(folder).unwrap();
+    candle_core::safetensors::save(tensors, folder.join(format!("{name}.safetensors"))).unwrap();
+}
+
+/// One of the files in the folder for all models, the other in the model's own.
+fn rig() -> Rig {
+    Rig::suited("sd1-lora", |painter| {
+        lay(&painter.with_file_name("loras"), PEFT, &tensors(PEFT));
+        lay(&painter.join("loras"), KOHYA, &tensors(KOHYA));
+    })
+}
+
+/// A small picture with adapters of these names.
+fn with(rig: &Rig, names: &[&str]) -> Painting {
+    let lora = names.iter().map(|name| ((*name).to_owned(), 1.)).collect();
+    Painting { lora, steps: 2, size: [16, 16], ..rig.painting(&rig.facts["cases"][0]) }
+}
+
+fn paint(rig: &Rig, names: &[&str]) -> Picture {
+    rig.paint(with(rig, names)).remove(0)
+}
+
+#[test]
+fn adapters_paint_as_if_they_were_added_to_the_weights() {
+    let rig = rig();
+    let cases = rig.facts["cases"].as_array().unwrap();
+    assert_eq!(cases.len(), 6);
+    // The same model in memory paints all of them, and the first once more: nothing is left of an adapter.
+    for case in cases.iter().chain(cases.first()) {
+        rig.check("sd1-lora", case, 1., 8);
+    }
+}
+
+#[test]
+fn a_folder_of_adapters_is_no_model() {
+    let rig = rig();
+    let ids: Vec<String> = rig.engine.models().list().into_iter().map(|model| model.id).collect();
+    assert_eq!(ids, ["painter"]);
+}
+
+#[test]
+fn adapters_take_memory_only_where_they_are_used() {
+    let rig = rig();
+    let before = memory(&rig.engine, "weights");
+    paint(&rig, &[]);
+    assert_eq!(memory(&rig.engine, "weights"), before);
+    paint(&rig, &[PEFT]);
+    let one = memory(&rig.engine, "weights");
+    assert!(one > before, "{one} after {before}");
+    paint(&rig, &[PEFT, PEFT]);
+    assert_eq!(memory(&rig.engine, "weights"), one, "a file is in memory once");
+    paint(&rig, &[KOHYA]);
+    assert!(memory(&rig.engine, "weights") > one);
+    let Rig { engine, model, .. } = rig;
+    drop(model);
+    engine.models().unload("painter").unwrap();
+    assert_eq!(memory(&engine, "weights"), 0);
+}
+
+#[test]
+fn a_file_that_changed_is_read_again() {
+    let rig = rig();
+    let (peft, kohya) = (paint(&rig, &[PEFT]), paint(&rig, &[KOHYA]));
+    assert_ne!(peft, kohya);
+    lay(&rig.dir.path().join("loras"), PEFT, &tensors(KOHYA));
+    assert_eq!(paint(&rig, &[PEFT]), kohya);
+}
+
+#[test]
+fn layers_are_known_by_the_names_of_either_code() {
+    let rig = rig();
+    let (new, old) = ("lora_unet_down_blocks_0_attentions_0_", "lora_unet_input_blocks_1_1_");
+    let some: Tensors = tensors(KOHYA).into_iter().filter(|(name, _)| name.starts_with(new)).collect();
+    assert!(some.len() > 20);
+    let renamed = some.iter().map(|(name, tensor)| (name.replace(new, old), tensor.clone())).collect();
+    let folder = rig.dir.path().join("loras");
+    lay(&folder, "new", &some);
+    lay(&folder, "old", &renamed);
+    let picture = paint(&rig, &["new"]);
+    assert_ne!(picture, paint(&rig, &[]));
+    assert_eq!(picture, paint(&rig, &["old"]));
+}
+
+#[test]
+fn an_adapter_that_is_not_there_is_told_from_those_that_are() {
+    let rig = rig();
+    let refusal = rig.refusal(with(&rig, &["style"]));
+    assert!(refusal.contains(&format!("no adapter style; there are {KOHYA}, {PEFT}")), "{refusal}");
+    for name in ["../loras/sd1.lora-peft", "", ".hidden", "a\\b"] {
+        assert!(rig.refusal(with(&rig, &[name])).contains("there is no adapter"), "{name}");
+    }
+    let many = rig.refusal(with(&rig, &[PEFT; 9]));
+    assert!(many.contains("9 adapters, 8 at most"), "{many}");
+    let mut odd = with(&rig, &[PEFT]);
+    odd.lora[0].1 = f32::NAN;
+    assert!(rig.refusal(odd).contains("is no number"));
+    let none = Rig::suited("sdxl", |_| {});
+    let refusal = none.refusal(Painting { lora: vec![("style".to_owned(), 1.)], ..with(&none, &[]) });
+    assert!(refusal.contains("files in loras/ of the models folder"), "{refusal}");
+}
+
+/// Why the kohya file with this change is refused.
+fn refused(change: impl FnOnce(&mut Tensors)) -> String {
+    let rig = rig();
+    let mut changed = tensors(KOHYA);
+    change(&mut changed);
+    lay(&rig.dir.path().join("loras"), "odd", &changed);
+    rig.refusal(with(&rig, &["odd"]))
+}
+
+#[test]
+fn an_adapter_that_does_not_fit_is_refused_by_the_tensor() {
+    let layer = "lora_unet_conv_in";
+    let key = |end: &str| format!("{layer}{end}");
+    let tensor = |shape: &[usize]| Tensor::zeros(shape, candle_core::DType::F32, &Device::Cpu).unwrap();
+    let put = |ends: &[(&str, &[usize])], expected: &str| {
+        let refusal = refused(|all| all.extend(ends.iter().map(|(end, shape)| (key(end), tensor(shape)))));
+        assert!(refusal.contains("the adapter odd cannot be used") && refusal.contains(expected), "{refusal}");
+    };
+    put(&[(".lora_down.weight", &[2, 4, 3, 3])], "lora_unet_conv_in.lora_down.weight has no other half");
+    put(&[(".alpha", &[])], "lora_unet_conv_in.alpha has no matrices");
+    put(&[(".lora_down.weight", &[2, 4, 1, 1]), (".lora_up.weight", &[8, 2, 1, 1])], "[2, 4, 1, 1]");
+    put(&[(".lora_down.weight", &[2, 4, 3, 3]), (".lora_up.weight", &[8, 3, 1, 1])], "[8, 3, 1, 1]");
+    put(&[(".lora_down.weight", &[2, 4, 3, 3]), (".lora_up.weight", &[8, 2, 1, 1]), (".alpha", &[2])], "one number");
+    put(&[(".hada_w1_a", &[2, 2])], "a LoHa");
+    put(&[(".lokr_w1", &[2, 2])], "a LoKr");
+    put(&[(".lora_mid.weight", &[2, 2, 3, 3])], "LoCon");
+    put(&[(".weight", &[2, 2])], "no part of a LoRA");
+    let unknown = refused(|all| {
+        all.insert("lora_unet_other.lora_down.weight".to_owned(), tensor(&[2, 4]));
+        all.insert("lora_unet_other.lora_up.weight".to_owned(), tensor(&[4, 2]));
+    });
+    assert!(
+        unknown.contains("lora_unet_other.lora_down.weight is for a layer that this model does not have"),
+        "{unknown}"
+    );
+}
+
+#[test]
+fn files_that_are_no_adapters_are_refused() {
+    let rig = rig();
+    let folder = rig.dir.path().join("loras");
+    fs::write(folder.join("junk.safetensors"), b"nothing of that kind").unwrap();
+    assert!(rig.refusal(with(&rig, &["junk"])).contains("junk.safetensors"));
+    fs::File::create(folder.join("long.safetensors")).unwrap().set_len(3 << 30).unwrap();
+    let long = rig.refusal(with(&rig, &["long"]));
+    assert!(long.contains("at most are possible"), "{long}");
+    let other = Rig::suited("sdxl", |painter| lay(&painter.with_file_name("loras"), PEFT, &tensors(PEFT)));
+    let refusal = other.refusal(Painting { lora: vec![(PEFT.to_owned(), 1.)], ..with(&other, &[]) });
+    assert!(refusal.contains("its tensor"), "{refusal}");
+}

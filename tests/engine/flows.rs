@@ -1,0 +1,137 @@
+//! Pictures of small Stable Diffusion 3 and FLUX pipelines beside those that diffusers painted.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use outpost::engine::{Engine, Painting, Settings};
+use serde_json::{Value, json};
+
+use crate::paintings::{Rig, fixtures, lay};
+use crate::support::TestAmbient;
+
+fn change(path: &Path, to: impl Fn(&mut Value)) {
+    let mut json: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    to(&mut json);
+    fs::write(path, json.to_string()).unwrap();
+}
+
+/// Makes a folder into what a case was painted with: some cases' settings are the model's, and no part of a request.
+fn suit(folder: &Path, case: &Value, long: &str) {
+    let mut scheduler = case["scheduler_config"].clone();
+    scheduler["_class_name"] = case["scheduler_class"].clone();
+    fs::write(folder.join("scheduler/scheduler_config.json"), scheduler.to_string()).unwrap();
+    if let Some(length) = case["max_sequence_length"].as_u64() {
+        change(&folder.join(long).join("tokenizer_config.json"), |config| config["model_max_length"] = length.into());
+    }
+    for part in case["without"].as_array().into_iter().flatten() {
+        let part = part.as_str().unwrap();
+        fs::remove_dir_all(folder.join(part)).unwrap();
+        change(&folder.join("model_index.json"), |index| index[part] = json!([null, null]));
+    }
+    if let Some(file) = case["transformer"].as_str() {
+        let transformer = folder.join("transformer");
+        fs::remove_file(transformer.join("diffusion_pytorch_model.safetensors")).unwrap();
+        fs::copy(fixtures().join(file), transformer.join(file)).unwrap();
+    }
+}
+
+/// `long`: the folder of T5's tokenizer.
+fn check(name: &str, long: &str) {
+    let facts = Rig::suited(name, |_| {}).facts;
+    let cases = facts["cases"].as_array().unwrap();
+    assert!(cases.len() > 1);
+    // FLUX's true guidance is no part of a request.
+    for case in cases.iter().filter(|case| name != "flux" || case["name"] != "negative") {
+        let rig = Rig::suited(name, |folder| suit(folder, case, long));
+        let size: Vec<usize> = serde_json::from_value(facts["default_size"].clone()).unwrap();
+        assert_eq!(rig.model.default_size().to_vec(), size, "{name}");
+        rig.check(name, case, 1., 8);
+    }
+}
+
+#[test]
+fn stable_diffusion_3_paints_as_diffusers_does() {
+    check("sd3", "tokenizer_3");
+}
+
+#[test]
+fn stable_diffusion_35_paints_as_diffusers_does() {
+    check("sd35", "tokenizer_3");
+}
+
+#[test]
+fn flux_paints_as_diffusers_does() {
+    check("flux", "tokenizer_2");
+}
+
+#[test]
+fn a_distilled_flux_paints_as_diffusers_does() {
+    check("flux-schnell", "tokenizer_2");
+}
+
+#[test]
+fn defaults_are_those_of_the_family() {
+    let defaults = |name: &str| {
+        let model = Rig::suited(name, |_| {}).model;
+        (model.default_steps(), model.default_guidance())
+    };
+    assert_eq!(defaults("sd3"), (28, 7.));
+    assert_eq!(defaults("flux"), (28, 3.5));
+    assert_eq!(defaults("flux-schnell"), (4, 0.));
+}
+
+/// Why a picture of FLUX cannot be painted with this change to a request.
+fn refused(change: impl Fn(&mut Painting)) -> String {
+    let rig = Rig::suited("flux", |_| {});
+    let mut painting = rig.painting(&rig.facts["cases"][0]);
+    change(&mut painting);
+    rig.refusal(painting)
+}
+
+#[test]
+fn what_flux_does_not_know_is_refused_in_words() {
+    let negative = refused(|painting| painting.negative_prompt = Some("blurry".to_owned()));
+    assert!(negative.contains("takes no negative prompt"), "{negative}");
+    let odd = refused(|painting| painting.size = [52, 48]);
+    assert!(odd.contains("multiples of 8"), "{odd}");
+    let scheduler = refused(|painting| painting.scheduler = Some("euler".parse().unwrap()));
+    assert!(scheduler.contains("flow-matching"), "{scheduler}");
+}
+
+/// Why a folder of FLUX's is not opened after this.
+fn broken(change: impl FnOnce(&Path)) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("painter");
+    lay(&fixtures().join("flux"), &folder);
+    change(&folder);
+    let engine = Engine::start(Settings::new(dir.path(), 1 << 30), Arc::new(TestAmbient::default())).unwrap();
+    engine.models().load_painter("painter").unwrap_err().to_string()
+}
+
+#[test]
+fn parts_that_do_not_go_together_are_named() {
+    let index = |folder: &Path, key: &'static str, value: Value| {
+        change(&folder.join("model_index.json"), |index| index[key] = value.clone());
+    };
+    let t5 = broken(|folder| index(folder, "text_encoder_2", json!([null, null])));
+    assert!(t5.contains("names no text_encoder_2"), "{t5}");
+    let class = broken(|folder| index(folder, "_class_name", json!("FluxFillPipeline")));
+    assert!(class.contains("FluxFillPipeline") && class.contains("FluxInpaintPipeline"), "{class}");
+    let scheduler = broken(|folder| {
+        change(&folder.join("scheduler/scheduler_config.json"), |config| {
+            config["_class_name"] = json!("DDIMScheduler")
+        });
+    });
+    assert!(scheduler.contains("ddim") && scheduler.contains("FluxPipeline"), "{scheduler}");
+    let words = broken(|folder| {
+        change(&folder.join("transformer/config.json"), |config| config["joint_attention_dim"] = json!(65));
+    });
+    assert!(words.contains("words of 65 numbers"), "{words}");
+    let files = broken(|folder| {
+        for name in ["one.gguf", "two.gguf"] {
+            fs::copy(fixtures().join("flux.gguf"), folder.join("transformer").join(name)).unwrap();
+        }
+    });
+    assert!(files.contains("2 GGUF files"), "{files}");
+}
