@@ -224,7 +224,7 @@ impl Engine {
             )));
         }
         model.check(&painting).map_err(Refused::Invalid)?;
-        self.owner.shared.push_painting(model, painting)
+        self.owner.shared.push_painting(model, painting, self.owner.ambient.uptime())
     }
 
     /// Whether the memory beside the model holds the keys and values of so many positions.

@@ -24,7 +24,7 @@ const UNMEASURED: f64 = 50.;
 const USUAL: f64 = 256.;
 /// How much the newest step or answer counts in the means of late.
 const NEWEST: f64 = 0.1;
-/// How often a worker with paused sequences looks again though nobody woke it.
+/// How often a worker that waits for slow readers looks again though nobody woke it.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
 pub(super) struct Shared {
@@ -274,7 +274,12 @@ impl Shared {
     }
 
     /// Takes pictures to be painted or refuses them, at once.
-    pub fn push_painting(&self, model: &Arc<ImageModel>, painting: Painting) -> Result<Strokes, Refused> {
+    pub fn push_painting(
+        &self,
+        model: &Arc<ImageModel>,
+        painting: Painting,
+        now: Duration,
+    ) -> Result<Strokes, Refused> {
         let tenant = painting.tenant;
         let bulk = Bulk {
             more: painting.seeds.len(),
@@ -282,7 +287,7 @@ impl Shared {
             waiting: &|inbox| [inbox.paintings.waiting(None), inbox.paintings.waiting(Some(tenant))],
             seconds: &|inbox| inbox.paintings.seconds(),
         };
-        self.push_bulk(model.id(), &bulk, |inbox| inbox.paintings.push(Arc::clone(model), painting))
+        self.push_bulk(model.id(), &bulk, |inbox| inbox.paintings.push(Arc::clone(model), painting, now))
     }
 
     /// Takes what a request brings, or refuses all of it.
@@ -330,11 +335,11 @@ impl Shared {
     }
 
     /// Where the worker rests. `idle`: the last step had nothing to do; `paused`: though there are
-    /// sequences, whose readers are slow.
+    /// sequences, whose readers are slow. Those of pictures may be, too.
     pub fn rest(&self, idle: bool, paused: bool) -> Gate {
         let mut inbox = self.lock();
         while idle && !inbox.signal {
-            if !paused {
+            if !paused && !inbox.paintings.is_watching() {
                 inbox = self.wake.wait(inbox).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }

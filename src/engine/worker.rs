@@ -106,13 +106,14 @@ impl Worker {
         busy || relieved
     }
 
-    /// Gives up answers that nobody reads, and pauses those whose readers are slow.
+    /// Gives up answers and pictures that nobody reads, and pauses those whose readers are slow.
     fn heed(&mut self) {
         let (now, patience) = (self.ambient.uptime(), self.shared.settings.reader_patience);
         let mut inbox = self.shared.lock();
         let unread = self.jobs.extract_if(.., |id, job| !job.reserve(*id, &mut inbox.scheduler, now, patience));
         let unread: Vec<_> = unread.collect();
         unread.iter().for_each(|(id, _)| inbox.scheduler.cancel(*id));
+        inbox.paintings.heed(now, patience);
         drop(inbox);
         unread.into_iter().for_each(|(_, job)| job.fail(Failure::Unread));
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
+use crate::paintings::painter;
 use crate::server::{MODEL, Server};
 use crate::slow;
 
@@ -73,4 +74,29 @@ fn two_hundred_departures_leave_no_place_taken() {
         &json!({ "model": MODEL, "messages": [{ "role": "user", "content": "hi" }], "max_tokens": 3, "ignore_eos": true }),
     );
     assert_eq!(answer.ok()["usage"]["completion_tokens"], 3, "the engine serves on");
+}
+
+#[test]
+fn leaving_frees_the_painter_while_queued_and_between_steps() {
+    let server = painter();
+    let asked = json!({
+        "model": "sd1", "prompt": "a red house", "size": "64x64", "steps": 500, "n": 10, "scheduler": "ddim", "stream": true,
+    });
+    for abruptly in [false, true] {
+        for between_steps in [false, true] {
+            // The first is painted, the second waits behind it.
+            let crowd: Vec<TcpStream> =
+                (0..2).map(|_| server.begin("/v1/images/generations", &server.admin, &asked)).collect();
+            if between_steps {
+                let mut first = [0; 512];
+                assert!((&crowd[0]).read(&mut first).unwrap() > 0);
+            }
+            crowd.into_iter().for_each(|connection| leave(connection, abruptly));
+            let left = std::time::Instant::now();
+            let small = json!({ "model": "sd1", "prompt": "a red house", "size": "16x16", "steps": 2 });
+            server.post("/v1/images/generations", &small).ok();
+            // A step, 100 ms and the small picture, with room for a busy test machine; the large ones take half a minute.
+            assert!(left.elapsed() < Duration::from_secs(3), "abruptly {abruptly}, between steps {between_steps}");
+        }
+    }
 }

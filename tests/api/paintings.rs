@@ -19,7 +19,7 @@ const MOUNTS: [&str; 2] = ["/v1", "/openai/v1"];
 const PAINTER: &str = "sd1";
 
 /// A server with a model that paints.
-fn painter() -> Server {
+pub fn painter() -> Server {
     Server::start_as(&TinyModel::default(), |config| add_fixture("pipelines", &config.places.models, PAINTER))
 }
 
@@ -253,13 +253,8 @@ fn a_stream_shows_pictures_on_their_way_and_steps_where_that_is_understood() {
 fn a_client_that_leaves_pays_for_the_pictures_that_were_finished() {
     let server = painter();
     let (project, _, key) = server.tenant("t");
-    let body = request(json!({ "stream": true, "n": 10, "steps": 500, "size": "64x64" })).to_string();
-    let head = format!(
-        "POST /v1/images/generations HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-        body.len()
-    );
-    let mut connection = std::net::TcpStream::connect(server.address).unwrap();
-    std::io::Write::write_all(&mut connection, (head + &body).as_bytes()).unwrap();
+    let body = request(json!({ "stream": true, "n": 10, "steps": 500, "size": "64x64" }));
+    let mut connection = server.begin("/v1/images/generations", &key, &body);
     let mut seen = [0; 2048];
     assert!(std::io::Read::read(&mut connection, &mut seen).unwrap() > 0);
     drop(connection);

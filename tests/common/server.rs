@@ -190,10 +190,14 @@ impl Server {
 
     /// Sends a chat request as the admin and leaves the connection open.
     pub fn begin_chat(&self, body: &Value) -> TcpStream {
+        self.begin("/v1/chat/completions", &self.admin, body)
+    }
+
+    /// Sends a request and leaves the connection open.
+    pub fn begin(&self, path: &str, key: &str, body: &Value) -> TcpStream {
         let body = body.to_string();
         let head = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
-            self.admin,
+            "POST {path} HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {key}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
         let mut connection = TcpStream::connect(self.address).unwrap();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use outpost::engine::{
-    Engine, ImageModel, Kind, LoadError, Painting, Picture, Precision, Refused, Settings, Source, Stroke,
+    Engine, Failure, ImageModel, Kind, LoadError, Painting, Picture, Precision, Refused, Settings, Source, Stroke,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -249,6 +249,15 @@ fn small(seeds: &[u64]) -> Painting {
     }
 }
 
+/// Waits for something that other threads bring about.
+fn wait(what: impl Fn() -> bool) {
+    let began = std::time::Instant::now();
+    while !what() {
+        assert!(began.elapsed().as_secs() < 20, "it does not come about");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
 /// What the engine counts.
 fn counted(engine: &Engine, name: &str) -> Option<String> {
     let metrics = engine.metrics();
@@ -258,18 +267,43 @@ fn counted(engine: &Engine, name: &str) -> Option<String> {
 
 #[test]
 fn a_picture_that_nobody_waits_for_is_given_up() {
-    let rig = Rig::new("sd1", Precision::Full);
-    for _ in 0..20 {
+    // Memory for one picture at a time: were any kept, the last would find none.
+    let rig = Rig::with("sd1", |settings| settings.memory_bytes = 64 << 20);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for round in 0..500 {
         let endless = Painting { steps: 900, scheduler: Some("ddim".parse().unwrap()), ..small(&[1, 2, 3]) };
-        let mut strokes = rig.engine.paint(&rig.model, endless).unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-        let first = runtime.block_on(strokes.next()).unwrap().unwrap();
-        assert!(matches!(first, Stroke::Step { image: 0, step: 1, .. }));
-        drop(strokes);
+        let mut strokes = rig.engine.paint(&rig.model, endless.clone()).unwrap();
+        let waiting = rig.engine.paint(&rig.model, Painting { tenant: 2, ..endless }).unwrap();
+        if round % 2 == 0 {
+            let first = runtime.block_on(strokes.next()).unwrap().unwrap();
+            assert!(matches!(first, Stroke::Step { image: 0, step: 1, .. }));
+        }
+        drop((strokes, waiting));
     }
     assert_eq!(rig.paint(small(&[4])).len(), 1);
     assert_eq!(counted(&rig.engine, "outpost_images_total").as_deref(), Some("1"), "none of the others was finished");
     assert_eq!(counted(&rig.engine, "outpost_images_queued").as_deref(), Some("0"));
+}
+
+#[test]
+fn pictures_that_nobody_takes_are_given_up() {
+    let ambient = Arc::new(TestAmbient::default());
+    let dir = tempfile::tempdir().unwrap();
+    lay(&fixtures().join("sd1"), &dir.path().join("painter"));
+    let engine = Engine::start(Settings::new(dir.path(), 1 << 30), ambient.clone()).unwrap();
+    let model = engine.models().load_painter("painter").unwrap();
+    let mut strokes = engine.paint(&model, small(&[1, 2, 3, 4, 5])).unwrap();
+    let painted = || counted(&engine, "outpost_images_total").map_or(0, |count| count.parse().unwrap());
+    wait(|| painted() == 2);
+    // The third waits until the first was taken; others do not wait for it.
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let mut other = engine.paint(&model, Painting { tenant: 2, ..small(&[6]) }).unwrap();
+    while runtime.block_on(other.next()).is_some() {}
+    assert_eq!((painted(), counted(&engine, "outpost_images_queued").as_deref()), (3, Some("3")));
+    ambient.advance(std::time::Duration::from_secs(61));
+    wait(|| counted(&engine, "outpost_images_queued").as_deref() == Some("0"));
+    assert_eq!(runtime.block_on(strokes.next()), Some(Err(Failure::Unread)));
+    assert_eq!((runtime.block_on(strokes.next()), strokes.leave(), painted()), (None, 2, 3));
 }
 
 #[test]

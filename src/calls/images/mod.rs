@@ -167,12 +167,15 @@ impl Running {
         if self.is_done() {
             return None;
         }
-        let lost = || Err(Error::internal("the engine closed a ticket before its end"));
-        Some(self.strokes.next().await.map_or_else(lost, |stroke| {
-            let stroke = stroke.map_err(fail_painting)?;
-            self.count(&stroke);
-            Ok(stroke)
-        }))
+        let Some(stroke) = self.strokes.next().await else {
+            return Some(Err(Error::internal("the engine closed a ticket before its end")));
+        };
+        let painted = match &stroke {
+            Ok(stroke) => usize::from(matches!(stroke, Stroke::Done { .. })),
+            Err(_) => self.strokes.leave(),
+        };
+        self.count(painted);
+        Some(stroke.map_err(fail_painting))
     }
 
     /// Whether every picture is painted.
@@ -180,12 +183,10 @@ impl Running {
         self.painted >= self.seeds.len() as u64
     }
 
-    /// Puts a finished picture on the bill.
-    fn count(&mut self, stroke: &Stroke) {
-        if matches!(stroke, Stroke::Done { .. }) {
-            self.painted += 1;
-            self.bill.images(self.painted);
-        }
+    /// Puts finished pictures on the bill.
+    fn count(&mut self, pictures: usize) {
+        self.painted += pictures as u64;
+        self.bill.images(self.painted);
     }
 
     /// Waits for all pictures; their files, in order.
@@ -212,8 +213,8 @@ impl Running {
 impl Drop for Running {
     /// A client that left is billed for the pictures that were finished, received or not.
     fn drop(&mut self) {
-        let left: Vec<Stroke> = self.strokes.leave().collect();
-        left.iter().for_each(|stroke| self.count(stroke));
+        let unreceived = self.strokes.leave();
+        self.count(unreceived);
     }
 }
 

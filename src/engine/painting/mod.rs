@@ -5,6 +5,7 @@ mod model;
 mod painter;
 mod queue;
 mod request;
+mod strokes;
 mod words;
 
 pub(super) use adapters::Lender;
@@ -12,4 +13,5 @@ pub use model::ImageModel;
 pub(super) use model::{Facts, needs, open};
 pub(super) use painter::{Painter, Pause};
 pub(super) use queue::{Commission, Paintings};
-pub use request::{Painting, Picture, SchedulerName, Source, Stroke, Strokes};
+pub use request::{Painting, Picture, SchedulerName, Source, Stroke};
+pub use strokes::Strokes;

@@ -19,6 +19,8 @@ use crate::readable::size as readable;
 /// Pixels along a side.
 const LEAST: usize = 16;
 const MOST: usize = 2048;
+/// Of all memory, the part that an autoencoder may take before pictures are cut into tiles.
+const ROOMY: u64 = 2;
 
 pub struct ImageModel {
     id: String,
@@ -108,7 +110,9 @@ impl ImageModel {
                 return Err(format!("a tokenizer has {} tokens, its encoder {known}", tokens.len()));
             }
         }
-        let pipeline = Pipeline::load(parts, &cpu, precision.kind()).map_err(|error| error.to_string())?;
+        // By all memory, not by what others leave: the same request is the same picture at any time.
+        let roomy = total / ROOMY;
+        let pipeline = Pipeline::load(parts, &cpu, precision.kind(), roomy).map_err(|error| error.to_string())?;
         let own = parts.scheduler.name();
         let others = SchedulerName::ALL.iter().map(|(name, _)| *name);
         let others = others.filter(|name| *name != own && parts.scheduler.switched(*name).is_ok());

@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
-use tokio::sync::mpsc;
-
-use super::{ImageModel, Painting, Stroke, Strokes};
+use super::strokes::{Sender, Watch, way};
+use super::{ImageModel, Painting, Strokes};
 use crate::engine::request::Failure;
 use crate::engine::schedule::{RequestId, Tenant};
 use crate::models::diffusion::pipeline::Words;
@@ -17,6 +17,8 @@ use crate::models::diffusion::pipeline::Words;
 const UNMEASURED: f64 = 1e-5;
 /// How much the newest picture counts in the speed of late.
 const NEWEST: f64 = 0.3;
+/// Finished pictures of a request that may wait for its reader before the next one is painted.
+const AHEAD: usize = 2;
 
 /// A request, and how far it has come.
 pub(in crate::engine) struct Commission<M = ImageModel> {
@@ -26,7 +28,7 @@ pub(in crate::engine) struct Commission<M = ImageModel> {
     pub words: Option<Words>,
     /// The next picture.
     pub next: usize,
-    pub sender: mpsc::UnboundedSender<Result<Stroke, Failure>>,
+    pub sender: Sender,
     served: f64,
 }
 
@@ -43,7 +45,7 @@ impl<M> Commission<M> {
     }
 
     pub fn fail(self, failure: Failure) {
-        drop(self.sender.send(Err(failure)));
+        self.sender.send(Err(failure));
     }
 }
 
@@ -51,6 +53,8 @@ impl<M> Commission<M> {
 pub(in crate::engine) struct Paintings<M = ImageModel> {
     requests: BTreeMap<RequestId, Commission<M>>,
     next: RequestId,
+    /// Whether pictures are received, also of requests that are painted to the end.
+    watches: Vec<Watch>,
     /// Steps of pixels served to each tenant that has requests.
     served: HashMap<Tenant, f64>,
     /// Seconds of a step of a pixel of late.
@@ -59,7 +63,8 @@ pub(in crate::engine) struct Paintings<M = ImageModel> {
 
 impl<M> Paintings<M> {
     pub fn new() -> Self {
-        Self { requests: BTreeMap::new(), next: 0, served: HashMap::new(), pace: UNMEASURED }
+        let (requests, watches, served) = (BTreeMap::new(), Vec::new(), HashMap::new());
+        Self { requests, next: 0, watches, served, pace: UNMEASURED }
     }
 
     /// Pictures that wait: of all, or of a tenant.
@@ -73,14 +78,15 @@ impl<M> Paintings<M> {
         self.requests.values().map(|one| one.work() * one.left() as f64).sum::<f64>() * self.pace
     }
 
-    pub fn push(&mut self, model: Arc<M>, painting: Painting) -> Strokes {
-        let (sender, receiver) = mpsc::unbounded_channel();
+    pub fn push(&mut self, model: Arc<M>, painting: Painting, now: Duration) -> Strokes {
+        let (sender, strokes, watch) = way(now);
+        self.watches.push(watch);
         let least = self.served.values().copied().min_by(f64::total_cmp).unwrap_or(0.);
         self.served.entry(painting.tenant).or_insert(least);
         let own = self.requests.values().filter(|one| one.painting.tenant == painting.tenant);
         let served = own.map(|one| one.served).min_by(f64::total_cmp).unwrap_or(0.);
         self.put(Commission { model, painting, words: None, next: 0, sender, served });
-        Strokes { receiver }
+        strokes
     }
 
     fn put(&mut self, commission: Commission<M>) {
@@ -88,11 +94,12 @@ impl<M> Paintings<M> {
         self.next += 1;
     }
 
-    /// The request whose turn it is, for one picture.
+    /// The request whose turn it is, for one picture. Those whose readers are slow wait.
     pub fn take(&mut self) -> Option<Commission<M>> {
         let served = |one: &Commission<M>| self.served.get(&one.painting.tenant).copied().unwrap_or(0.);
         let rank = |one: &Commission<M>| (served(one), one.served);
-        let turn = self.requests.iter().min_by(|(_, one), (_, other)| {
+        let ready = self.requests.iter().filter(|(_, one)| one.sender.unreceived() < AHEAD);
+        let turn = ready.min_by(|(_, one), (_, other)| {
             let ((a, b), (c, d)) = (rank(one), rank(other));
             a.total_cmp(&c).then(b.total_cmp(&d))
         });
@@ -113,6 +120,20 @@ impl<M> Paintings<M> {
             self.put(commission);
         }
         self.tidy();
+    }
+
+    /// Gives up pictures that nobody receives.
+    pub fn heed(&mut self, now: Duration, patience: Duration) {
+        let watched = self.watches.len();
+        self.watches.retain_mut(|watch| watch.heed(now, patience));
+        if self.watches.len() < watched {
+            self.sweep();
+        }
+    }
+
+    /// Whether somebody may have pictures to receive.
+    pub fn is_watching(&self) -> bool {
+        !self.watches.is_empty()
     }
 
     /// Forgets requests whose callers have left.
@@ -139,6 +160,7 @@ impl<M> Paintings<M> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::painting::{Picture, Stroke};
 
     fn painting(tenant: Tenant, pictures: usize) -> Painting {
         Painting {
@@ -156,6 +178,10 @@ mod tests {
         }
     }
 
+    fn push(paintings: &mut Paintings<()>, painting: Painting) -> Strokes {
+        paintings.push(Arc::default(), painting, Duration::ZERO)
+    }
+
     /// Whose pictures are painted, in their order.
     fn order(paintings: &mut Paintings<()>) -> Vec<(Tenant, usize)> {
         let mut order = Vec::new();
@@ -169,7 +195,7 @@ mod tests {
     #[test]
     fn tenants_take_turns() {
         let mut paintings = Paintings::<()>::new();
-        let _strokes = [paintings.push(Arc::default(), painting(1, 3)), paintings.push(Arc::default(), painting(2, 2))];
+        let _strokes = [painting(1, 3), painting(2, 2)].map(|painting| push(&mut paintings, painting));
         assert_eq!(paintings.waiting(None), 5);
         assert_eq!(paintings.waiting(Some(2)), 2);
         assert_eq!(order(&mut paintings), [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2)]);
@@ -179,8 +205,8 @@ mod tests {
     #[test]
     fn whoever_left_is_forgotten() {
         let mut paintings = Paintings::<()>::new();
-        drop(paintings.push(Arc::default(), painting(1, 3)));
-        let _stays = paintings.push(Arc::default(), painting(1, 1));
+        drop(push(&mut paintings, painting(1, 3)));
+        let _stays = push(&mut paintings, painting(1, 1));
         paintings.sweep();
         assert_eq!(paintings.waiting(None), 1);
     }
@@ -188,14 +214,37 @@ mod tests {
     #[test]
     fn a_queue_that_closes_lets_what_has_begun_go_on() {
         let mut paintings = Paintings::<()>::new();
-        let mut begun = paintings.push(Arc::default(), painting(1, 2));
+        let mut begun = push(&mut paintings, painting(1, 2));
         let taken = paintings.take().unwrap();
         paintings.give_back(taken, 0.001);
-        let mut waits = paintings.push(Arc::default(), painting(2, 1));
+        let mut waits = push(&mut paintings, painting(2, 1));
         paintings.fail_all(&Failure::ShuttingDown, false);
-        assert_eq!(waits.receiver.try_recv().unwrap(), Err(Failure::ShuttingDown));
-        assert_eq!((paintings.waiting(None), begun.receiver.try_recv().is_err()), (1, true));
+        assert_eq!(waits.try_next(), Some(Some(Err(Failure::ShuttingDown))));
+        assert_eq!((paintings.waiting(None), begun.try_next()), (1, None));
         paintings.fail_all(&Failure::ShuttingDown, true);
-        assert_eq!(begun.receiver.try_recv().unwrap(), Err(Failure::ShuttingDown));
+        assert_eq!(begun.try_next(), Some(Some(Err(Failure::ShuttingDown))));
+    }
+
+    #[test]
+    fn whoever_receives_nothing_is_painted_no_more() {
+        let mut paintings = Paintings::<()>::new();
+        let [mut slow, mut quick] = [painting(1, 4), painting(2, 4)].map(|painting| push(&mut paintings, painting));
+        let mut painted = Vec::new();
+        while let Some(commission) = paintings.take() {
+            let rgb = vec![0; 3];
+            let picture = Picture { width: 1, height: 1, rgb };
+            commission.sender.send(Ok(Stroke::Done { image: commission.next, picture }));
+            painted.push(commission.painting.tenant);
+            paintings.give_back(commission, 0.001);
+            quick.try_next();
+        }
+        assert_eq!(painted, [1, 2, 1, 2, 2, 2]);
+        let patience = Duration::from_secs(60);
+        paintings.heed(patience, patience);
+        assert_eq!(paintings.waiting(Some(1)), 2);
+        paintings.heed(patience * 2, patience);
+        assert_eq!((paintings.waiting(None), paintings.is_watching()), (0, false));
+        assert_eq!(slow.try_next(), Some(Some(Err(Failure::Unread))));
+        assert_eq!(slow.leave(), 2, "they were painted");
     }
 }

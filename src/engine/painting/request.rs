@@ -1,8 +1,5 @@
 //! What callers ask of a model that paints, and what they get.
 
-use tokio::sync::mpsc;
-
-use crate::engine::request::Failure;
 pub use crate::models::diffusion::SchedulerName;
 
 /// A request for pictures. [`super::ImageModel`] tells what it takes where the caller says nothing.
@@ -62,23 +59,4 @@ pub enum Stroke {
         image: usize,
         picture: Picture,
     },
-}
-
-/// The pictures on their way. Dropping it cancels what is not painted: there is no other signal.
-#[derive(Debug)]
-pub struct Strokes {
-    pub(super) receiver: mpsc::UnboundedReceiver<Result<Stroke, Failure>>,
-}
-
-impl Strokes {
-    /// The next one; `None` after the last picture, or after a failure.
-    pub async fn next(&mut self) -> Option<Result<Stroke, Failure>> {
-        self.receiver.recv().await
-    }
-
-    /// Takes no more, and gives what was painted already but not received.
-    pub fn leave(&mut self) -> impl Iterator<Item = Stroke> {
-        self.receiver.close();
-        std::iter::from_fn(|| self.receiver.try_recv().ok()).filter_map(Result::ok)
-    }
 }

@@ -67,7 +67,7 @@ impl Studio {
         match outcome {
             Ok(None) => commission.fail(Failure::NoMemory),
             Ok(Some(picture)) => {
-                drop(commission.sender.send(Ok(picture)));
+                commission.sender.send(Ok(picture));
                 self.shared.metrics.picture(commission.model.id());
                 let took = self.ambient.uptime().saturating_sub(began).as_secs_f64();
                 self.shared.lock().paintings.give_back(commission, took);
@@ -102,8 +102,10 @@ impl Studio {
             *words = Some(model.read(&easel, painting)?);
         }
         let Some(words) = words.as_ref() else { return Err(Halt::Failed("the prompts were lost".to_owned())) };
-        let mut told = |step, of, preview| drop(sender.send(Ok(Stroke::Step { image, step, of, preview })));
+        let mut told = |step, of, preview| sender.send(Ok(Stroke::Step { image, step, of, preview }));
         let picture = model.paint(&easel, words, painting, seed, &mut told)?;
+        let (held, claimed) = (easel.most_bytes(), model.picture_bytes(painting.size));
+        tracing::debug!(model = model.id(), held, claimed, "a picture is painted; bytes of memory beside the weights");
         Ok(Some(Stroke::Done { image, picture }))
     }
 }

@@ -96,6 +96,12 @@ impl<'a> Easel<'a> {
         Self { sides, ..self }
     }
 
+    /// Bytes that were held at once at most, but for what kernels take for themselves.
+    pub fn most_bytes(&self) -> usize {
+        let kept = size_of::<f32>() * self.floats.borrow().len() + size_of::<bf16>() * self.pairs.borrow().len();
+        size_of::<f32>() * self.spare.most() + kept
+    }
+
     /// Lets others compute.
     pub fn pause(&self) -> Result<()> {
         (self.pause)()

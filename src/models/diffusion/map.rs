@@ -17,7 +17,15 @@ pub struct Map {
 
 /// Memory that nobody uses at the moment: fresh pages would cost more than some of the work.
 #[derive(Clone, Debug, Default)]
-pub struct Spare(Rc<RefCell<Vec<Vec<f32>>>>);
+pub struct Spare(Rc<RefCell<Held>>);
+
+#[derive(Debug, Default)]
+struct Held {
+    free: Vec<Vec<f32>>,
+    /// Numbers in all buffers, in use or not, and how many those were at most.
+    all: usize,
+    most: usize,
+}
 
 impl Spare {
     /// Numbers of no meaning, in the smallest buffer that holds them. Where none does, the largest goes: it is of a
@@ -28,21 +36,30 @@ impl Spare {
     }
 
     fn take(&self, len: usize) -> Vec<f32> {
-        let mut spare = self.0.borrow_mut();
-        let fits = spare.iter().enumerate().filter(|(_, one)| one.len() >= len).min_by_key(|(_, one)| one.len());
-        let place = fits.map(|(place, _)| place);
-        if let Some(place) = place {
-            return spare.swap_remove(place);
+        let mut held = self.0.borrow_mut();
+        let free = held.free.iter().enumerate();
+        let fits = free.clone().filter(|(_, one)| one.len() >= len).min_by_key(|(_, one)| one.len());
+        if let Some(place) = fits.map(|(place, _)| place) {
+            return held.free.swap_remove(place);
         }
-        let largest = spare.iter().enumerate().max_by_key(|(_, one)| one.len()).map(|(place, _)| place);
-        largest.into_iter().for_each(|place| drop(spare.swap_remove(place)));
+        let largest = free.max_by_key(|(_, one)| one.len()).map(|(place, _)| place);
+        if let Some(place) = largest {
+            held.all -= held.free.swap_remove(place).len();
+        }
+        held.all += len;
+        held.most = held.most.max(held.all);
         vec![0.; len]
+    }
+
+    /// Numbers that were held at once at most.
+    pub fn most(&self) -> usize {
+        self.0.borrow().most
     }
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
-        self.spare.0.borrow_mut().push(std::mem::take(&mut self.numbers));
+        self.spare.0.borrow_mut().free.push(std::mem::take(&mut self.numbers));
     }
 }
 
@@ -93,12 +110,14 @@ mod tests {
     #[test]
     fn memory_is_used_again_and_does_not_pile_up() {
         let spare = Spare::default();
-        let held = || spare.0.borrow().iter().map(Vec::len).collect::<Vec<_>>();
+        let held = || spare.0.borrow().free.iter().map(Vec::len).collect::<Vec<_>>();
         drop((spare.map(1, [2, 2], 3), spare.map(1, [4, 4], 3)));
         assert_eq!(held(), [12, 48]);
         let map = spare.map(2, [1, 2], 3);
         assert_eq!((map.numbers().len(), held()), (12, vec![48]), "the smallest that fits");
         drop(spare.map(1, [5, 5], 3));
         assert_eq!(held(), [75], "what is too small gives way");
+        drop(map);
+        assert_eq!(spare.most(), 12 + 75);
     }
 }

@@ -115,23 +115,46 @@ fn a_unet_guesses_as_diffusers_does() {
     });
 }
 
+/// The autoencoder of `sd1`, without factors of its own.
+fn autoencoder() -> Vae {
+    let folder = Reference::read("sd1").part("vae");
+    let source = Component::new(&folder);
+    let loader = Loader::new(&source, 2);
+    let config = VaeConfig { scaling: 1., ..VaeConfig::read(&folder.config).unwrap() };
+    let vae = Vae::load(&loader, config).unwrap();
+    loader.finish().unwrap();
+    vae
+}
+
+/// Goes both ways, and compares.
+fn check_both_ways(easel: &Easel<'_>, reference: &Reference, picture: Map, tiled: bool) {
+    let vae = autoencoder();
+    let decoded = vae.decode(easel, reference.map(easel, "vae.latent"), tiled).unwrap();
+    let away = far(decoded.numbers(), reference.map(easel, "vae.decoded").numbers());
+    assert!(away < 1e-5, "{away}");
+    let spread = vae.encode(easel, picture, tiled).unwrap();
+    assert!(far(&spread.mean, reference.map(easel, "vae.mean").numbers()) < 1e-5);
+    let logs: Vec<f32> = spread.deviation.iter().map(|one| 2. * one.ln()).collect();
+    assert!(far(&logs, reference.map(easel, "vae.logvar").numbers()) < 1e-4);
+}
+
 #[test]
 fn an_autoencoder_goes_both_ways_as_diffusers_does() {
     with_easel(|easel| {
         let reference = Reference::read("sd1");
-        let folder = reference.part("vae");
-        let source = Component::new(&folder);
-        let loader = Loader::new(&source, 2);
-        let mut config = VaeConfig::read(&folder.config).unwrap();
-        config.scaling = 1.;
-        let vae = Vae::load(&loader, config).unwrap();
-        loader.finish().unwrap();
-        let decoded = vae.decode(easel, reference.map(easel, "vae.latent")).unwrap();
-        let away = far(decoded.numbers(), reference.map(easel, "vae.decoded").numbers());
-        assert!(away < 1e-5, "{away}");
-        let spread = vae.encode(easel, &reference.map(easel, "vae.picture")).unwrap();
-        assert!(far(&spread.mean, reference.map(easel, "vae.mean").numbers()) < 1e-5);
-        let logs: Vec<f32> = spread.deviation.iter().map(|one| 2. * one.ln()).collect();
-        assert!(far(&logs, reference.map(easel, "vae.logvar").numbers()) < 1e-4);
+        check_both_ways(easel, &reference, reference.map(easel, "vae.picture"), false);
+        // What is no larger than a tile is not cut.
+        check_both_ways(easel, &reference, reference.map(easel, "vae.picture"), true);
+    });
+}
+
+#[test]
+fn tiles_fade_into_each_other_as_with_diffusers() {
+    with_easel(|easel| {
+        let reference = Reference::read("sd1-tiles");
+        let bytes: Vec<u8> = reference.tensors["vae.picture"].flatten_all().unwrap().to_vec1().unwrap();
+        let picture: Vec<f32> = bytes.iter().map(|byte| f32::from(*byte) / 127.5 - 1.).collect();
+        let picture = easel.of(&picture, 1, [72, 116], 3).unwrap();
+        check_both_ways(easel, &reference, picture, true);
     });
 }

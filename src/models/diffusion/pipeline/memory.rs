@@ -15,11 +15,21 @@ const POSITION: usize = 20;
 impl Pipeline {
     /// An upper bound of the bytes for a picture of this height and width.
     pub fn picture_bytes(&self, size: [usize; 2], threads: usize) -> u64 {
+        // Latents and words; a strip of a convolution for all, chunks of scores for each thread.
+        bytes(self.work_numbers(size, threads) + (4 << 20) + threads * (4 << 20))
+    }
+
+    /// Numbers of the widest work on a picture, of the picture and of its tiles.
+    fn work_numbers(&self, size: [usize; 2], threads: usize) -> usize {
         let steps = self.step_numbers(self.latent_size(size)).max(self.text_numbers(threads));
-        let decode = vae_numbers(self.vae.config(), size);
-        // The picture, its latents and words; a strip of a convolution for all, chunks of scores for each thread.
-        let rest = 16 * size[0] * size[1] + (4 << 20) + threads * (4 << 20);
-        ((steps.max(decode) as f64 * MORE) as usize + rest) as u64 * size_of::<f32>() as u64
+        let part = if self.tiles(size) { size.map(|side| side.min(self.vae.tile())) } else { size };
+        let decode = vae_numbers(self.vae.config(), part);
+        (steps.max(decode) as f64 * MORE) as usize + 24 * size[0] * size[1]
+    }
+
+    /// Whether the autoencoder goes over a picture of this height and width tile by tile.
+    pub(super) fn tiles(&self, size: [usize; 2]) -> bool {
+        bytes(vae_numbers(self.vae.config(), size)) > self.roomy
     }
 
     /// Numbers of a guess, or of two side by side.
@@ -41,6 +51,10 @@ impl Pipeline {
         };
         self.texts.iter().map(of).max().unwrap_or(0)
     }
+}
+
+fn bytes(numbers: usize) -> u64 {
+    (numbers * size_of::<f32>()) as u64
 }
 
 /// Of two texts' words: itself, normed, queries, keys and values and what becomes of them, the feed-forward network; and
@@ -77,4 +91,46 @@ fn vae_numbers(config: &VaeConfig, [height, width]: [usize; 2]) -> usize {
         pixels * wide * channels.max(below)
     });
     levels.max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::models::diffusion::pipeline::{Easel, Order, Parts};
+    use crate::models::scratch::Cpu;
+
+    const THREADS: usize = 2;
+
+    /// Numbers that painting held at most, and those that were expected.
+    fn held(name: &str, size: [usize; 2], roomy: u64) -> [usize; 2] {
+        let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines");
+        let parts = Parts::open(&fixtures.join(name)).unwrap();
+        let cpu = Arc::new(Cpu::new(THREADS));
+        let pipeline = Pipeline::load(&parts, &cpu, None, roomy).unwrap();
+        let easel = Easel::new(cpu.pool(), &|| Ok(()));
+        let prompts: Vec<_> = parts.texts.iter().map(|text| [vec![3; text.tokens], vec![4; text.tokens]]).collect();
+        let words = pipeline.read(&easel, &prompts, false).unwrap();
+        let size = size.map(|side| side.min(parts.most().unwrap_or(usize::MAX)));
+        let order = Order { size, steps: 1, guidance: 5., scheduler: None, source: None };
+        pipeline.paint(&easel, &words, &order, 1, &mut |_| Ok(())).unwrap();
+        [easel.most_bytes() / size_of::<f32>(), pipeline.work_numbers(size, THREADS)]
+    }
+
+    #[test]
+    fn what_is_claimed_is_enough_and_not_much_more() {
+        for name in ["sd1", "sd2v", "sdxl", "sd3", "flux", "bert"] {
+            let [held, claimed] = held(name, [192, 320], u64::MAX);
+            assert!(held <= claimed && claimed <= 2 * held, "{name}: {held} of {claimed}");
+        }
+    }
+
+    #[test]
+    fn tiles_take_the_memory_of_one() {
+        let size = [320, 320];
+        let ([whole, _], [tiled, claimed]) = (held("sd1", size, u64::MAX), held("sd1", size, 1));
+        assert!(tiled <= claimed && tiled < whole / 2, "{tiled} of {claimed}, {whole} in one piece");
+    }
 }

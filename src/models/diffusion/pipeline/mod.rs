@@ -45,6 +45,8 @@ pub struct Pipeline {
     words: usize,
     /// Tokens and numbers of the words that stand behind CLIP's (SD 3).
     long_words: [usize; 2],
+    /// Bytes that the autoencoder may take; a picture for which that is too little is cut into tiles.
+    roomy: u64,
 }
 
 /// What is to be painted, beside the words.
@@ -69,8 +71,9 @@ pub struct Progress<'a> {
 }
 
 impl Pipeline {
-    /// Reads all weights, floats rounded to `precision`; `cpu` computes with them.
-    pub fn load(parts: &Parts, cpu: &Arc<Cpu>, precision: Option<Kind>) -> Loaded<Self> {
+    /// Reads all weights, floats rounded to `precision`; `cpu` computes with them. `roomy`: bytes that the autoencoder
+    /// may take; a picture for which that is too little is cut into tiles.
+    pub fn load(parts: &Parts, cpu: &Arc<Cpu>, precision: Option<Kind>, roomy: u64) -> Loaded<Self> {
         let threads = cpu.pool().threads();
         let ((config, tensors), (vae, vae_tensors)) = (&parts.network, &parts.vae);
         let (mut layers, mut texts) = (Layers::default(), Vec::with_capacity(parts.texts.len()));
@@ -96,6 +99,7 @@ impl Pipeline {
             empty_is_zero: parts.empty_is_zero,
             words: parts.long_words()[0] + parts.texts.iter().map(|text| text.tokens).max().unwrap_or(0),
             long_words: parts.long_words(),
+            roomy,
         })
     }
 
@@ -171,7 +175,8 @@ impl Pipeline {
     /// The picture of latents, `[height, width, 3]`.
     pub fn decode(&self, easel: &Easel<'_>, latents: &[f32], size: [usize; 2]) -> Result<Map> {
         let latents = easel.of(latents, 1, size, self.vae.config().latent_channels)?;
-        self.vae.decode(easel, latents)
+        let factor = self.vae.config().factor();
+        self.vae.decode(easel, latents, self.tiles(size.map(|side| side * factor)))
     }
 
     /// Latents as the network takes them: `[1, height, width, channels]`.

@@ -111,7 +111,7 @@ impl Pipeline {
 
     /// Latents of a picture, drawn from what they may be.
     fn encode(&self, easel: &Easel<'_>, picture: &Pixels, size: [usize; 2], noise: &mut Noise) -> Result<Vec<f32>> {
-        let spread = self.vae.encode(easel, &easel.of(picture, 1, size, 3)?)?;
+        let spread = self.vae.encode(easel, easel.of(picture, 1, size, 3)?, self.tiles(size))?;
         if spread.size != noise.size {
             return Err(Halt::Failed(format!("latents of {:?} for a picture of {size:?}", spread.size)));
         }

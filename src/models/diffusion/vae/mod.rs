@@ -4,8 +4,10 @@
 //! Names and order are those of diffusers' `AutoencoderKL`.
 
 mod config;
+mod tiles;
 
 pub use config::VaeConfig;
+use tiles::Tiles;
 
 use super::attention::Attention;
 use super::easel::{Easel, Result};
@@ -99,18 +101,31 @@ impl Vae {
         &self.config
     }
 
-    /// Pictures of `latents` (`[images, height, width, latent_channels]`, as the network makes them): numbers from −1
-    /// to 1, or a little beyond, `[images, .., .., out_channels]`.
-    pub fn decode(&self, easel: &Easel<'_>, mut latents: Map) -> Result<Map> {
+    /// Pixels along a tile's side.
+    pub fn tile(&self) -> usize {
+        Tiles::latents(&self.config) * self.config.factor()
+    }
+
+    /// The picture of `latents` (`[1, height, width, latent_channels]`, as the network makes them): numbers from −1
+    /// to 1, or a little beyond, `[1, .., .., out_channels]`. `tiled`: in tiles, which takes the memory of one.
+    pub fn decode(&self, easel: &Easel<'_>, mut latents: Map, tiled: bool) -> Result<Map> {
         let VaeConfig { scaling, shift, .. } = self.config;
         latents.numbers_mut().iter_mut().for_each(|x| *x = *x / scaling + shift);
-        self.decoder.forward(easel, latents)
+        let tiles = Tiles::of_latents(&self.config);
+        match tiled && tiles.cuts(latents.size) {
+            true => tiles.each(easel, &latents, |tile| self.decoder.forward(easel, tile)),
+            false => self.decoder.forward(easel, latents),
+        }
     }
 
     /// What the latents of a picture (`[1, height, width, in_channels]`, −1 to 1) may be, as the network takes them.
-    pub fn encode(&self, easel: &Easel<'_>, picture: &Map) -> Result<Spread> {
+    pub fn encode(&self, easel: &Easel<'_>, picture: Map, tiled: bool) -> Result<Spread> {
         let VaeConfig { scaling, shift, latent_channels: channels, .. } = self.config;
-        let moments = self.encoder.forward(easel, picture)?;
+        let tiles = Tiles::of_pixels(&self.config);
+        let moments = match tiled && tiles.cuts(picture.size) {
+            true => tiles.each(easel, &picture, |tile| self.encoder.forward(easel, tile))?,
+            false => self.encoder.forward(easel, picture)?,
+        };
         let (mut mean, mut deviation) = (Vec::new(), Vec::new());
         for row in moments.numbers().chunks_exact(2 * channels) {
             let (means, logs) = row.split_at(channels);
@@ -201,8 +216,8 @@ impl Encoder {
         })
     }
 
-    fn forward(&self, easel: &Easel<'_>, picture: &Map) -> Result<Map> {
-        let mut x = easel.conv(&self.conv_in, picture)?;
+    fn forward(&self, easel: &Easel<'_>, mut x: Map) -> Result<Map> {
+        x = easel.conv(&self.conv_in, &x)?;
         for (resnets, down) in &self.stages {
             for resnet in resnets {
                 x = resnet.forward(easel, &x, None)?;

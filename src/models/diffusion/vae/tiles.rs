@@ -1,0 +1,134 @@
+//! Pictures too large for memory, in tiles that overlap and fade into each other: as diffusers cuts them with
+//! `enable_vae_tiling()`.
+
+use super::VaeConfig;
+use crate::models::diffusion::easel::{Easel, Result};
+use crate::models::diffusion::map::Map;
+
+/// Pixels along a tile's side where the settings do not say on which pictures the autoencoder was trained: none, or
+/// the number that diffusers has for none.
+const SIDE: usize = 512;
+const UNTOLD: usize = 32;
+/// Of a tile's side, the part that the next one covers, too.
+const OVERLAP: usize = 4;
+
+/// How a picture is cut, along both of its sides.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tiles {
+    /// Pixels along a tile's side, and between the beginnings of two, of what goes in.
+    side: usize,
+    step: usize,
+    /// Pixels that fade, and that count, of what comes out.
+    fade: usize,
+    keep: usize,
+}
+
+impl Tiles {
+    /// Latents along a tile's side.
+    pub fn latents(config: &VaeConfig) -> usize {
+        let trained = config.sample_size.map(|[height, width]| height.min(width)).filter(|side| *side > UNTOLD);
+        (trained.unwrap_or(SIDE) / config.factor() / OVERLAP).max(1) * OVERLAP
+    }
+
+    /// Of latents that become a picture.
+    pub fn of_latents(config: &VaeConfig) -> Self {
+        let (side, factor) = (Self::latents(config), config.factor());
+        let fade = side / OVERLAP;
+        Self { side, step: side - fade, fade: fade * factor, keep: (side - fade) * factor }
+    }
+
+    /// Of a picture that becomes latents.
+    pub fn of_pixels(config: &VaeConfig) -> Self {
+        let (side, factor) = (Self::latents(config), config.factor());
+        let fade = side / OVERLAP;
+        Self { side: side * factor, step: (side - fade) * factor, fade, keep: side - fade }
+    }
+
+    /// Whether there is more than one.
+    pub fn cuts(&self, [height, width]: [usize; 2]) -> bool {
+        height.max(width) > self.side
+    }
+
+    /// What `work` makes of every tile of `x`, of which there is one image, put together.
+    pub fn each(&self, easel: &Easel<'_>, x: &Map, work: impl Fn(Map) -> Result<Map>) -> Result<Map> {
+        let [height, width] = x.size;
+        let scaled = |side: usize| side * self.keep / self.step;
+        let (mut whole, mut above): (Option<Map>, Vec<Map>) = (None, Vec::new());
+        for top in (0..height).step_by(self.step) {
+            let mut row: Vec<Map> = Vec::new();
+            for left in (0..width).step_by(self.step) {
+                let mut tile = work(self.cut(easel, x, [top, left]))?;
+                if let Some(above) = above.get(row.len()) {
+                    fade_lines(above, &mut tile, self.fade);
+                }
+                if let Some(before) = row.last() {
+                    fade_columns(before, &mut tile, self.fade);
+                }
+                let whole = whole.get_or_insert_with(|| easel.map(1, x.size.map(scaled), tile.channels));
+                self.put(&tile, whole, [scaled(top), scaled(left)]);
+                row.push(tile);
+            }
+            above = row;
+        }
+        Ok(whole.unwrap_or_else(|| easel.map(1, [0, 0], x.channels)))
+    }
+
+    /// A tile of `x`, smaller at its end.
+    fn cut(&self, easel: &Easel<'_>, x: &Map, [top, left]: [usize; 2]) -> Map {
+        let [height, width] = x.size;
+        let size = [self.side.min(height - top), self.side.min(width - left)];
+        let mut tile = easel.map(1, size, x.channels);
+        let (from, to) = (width * x.channels, size[1] * x.channels);
+        let lines = x.numbers().chunks_exact(from).skip(top);
+        for (to, from) in tile.numbers_mut().chunks_exact_mut(to).zip(lines) {
+            let line = from.iter().skip(left * x.channels);
+            to.iter_mut().zip(line).for_each(|(to, from)| *to = *from);
+        }
+        tile
+    }
+
+    /// Puts what counts of a tile in its place.
+    fn put(&self, tile: &Map, whole: &mut Map, [top, left]: [usize; 2]) {
+        let channels = tile.channels;
+        let (from, to) = (tile.size[1] * channels, whole.size[1] * channels);
+        let lines = whole.numbers_mut().chunks_exact_mut(to).skip(top);
+        for (to, from) in lines.zip(tile.numbers().chunks_exact(from).take(self.keep)) {
+            let place = to.iter_mut().skip(left * channels);
+            place.zip(from.iter().take(self.keep * channels)).for_each(|(to, from)| *to = *from);
+        }
+    }
+}
+
+/// The last lines of what is above become the first of the tile, by and by.
+fn fade_lines(above: &Map, tile: &mut Map, fade: usize) {
+    let fade = fade.min(above.size[0]).min(tile.size[0]);
+    let row = (tile.size[1] * tile.channels).max(1);
+    let last = above.numbers().chunks_exact(row).skip(above.size[0] - fade);
+    for (at, (new, old)) in tile.numbers_mut().chunks_exact_mut(row).zip(last).enumerate() {
+        blend(new, old, share(at, fade));
+    }
+}
+
+/// The last columns of what is before become the first of the tile.
+fn fade_columns(before: &Map, tile: &mut Map, fade: usize) {
+    let fade = fade.min(before.size[1]).min(tile.size[1]);
+    let channels = tile.channels.max(1);
+    let rows = [before.size[1], tile.size[1]].map(|width| (width * channels).max(1));
+    let lines = tile.numbers_mut().chunks_exact_mut(rows[1]).zip(before.numbers().chunks_exact(rows[0]));
+    for (new, old) in lines {
+        let old = old.chunks_exact(channels).skip(before.size[1] - fade);
+        for (at, (new, old)) in new.chunks_exact_mut(channels).zip(old).enumerate() {
+            blend(new, old, share(at, fade));
+        }
+    }
+}
+
+/// How much the old and the new count at a place of those that fade.
+fn share(at: usize, fade: usize) -> [f32; 2] {
+    let new = at as f64 / fade as f64;
+    [(1. - new) as f32, new as f32]
+}
+
+fn blend(new: &mut [f32], old: &[f32], [before, now]: [f32; 2]) {
+    new.iter_mut().zip(old).for_each(|(new, old)| *new = old * before + *new * now);
+}
