@@ -9,7 +9,7 @@ mod rng;
 mod timing;
 
 use half::bf16;
-use outpost_kernels::{Conv2d, Kind, Pool, Window};
+use outpost_kernels::{Conv2d, Images, Kind, Pool, Window};
 use rng::Rng;
 use timing::best;
 
@@ -60,7 +60,7 @@ fn main() {
                 _ => numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
             };
             let conv = Conv2d::new(&pool, kind, window, &bytes, None).expect("a valid shape");
-            let time = best(&pool, 5, || conv.forward(&pool, &x, [size; 2], &mut out));
+            let time = best(&pool, 5, || conv.forward(&pool, Images::new(&x, [size; 2]), &mut out));
             print!(" {:>10.2} {:>9.0}", time * 1e3, flop / time / 1e9);
         }
         println!();

@@ -9,6 +9,7 @@ use std::ops::Range;
 use crate::activations::{Strip, Walk, to_bf16};
 use crate::buffer::Shards;
 use crate::gemm::takes_pairs;
+use crate::group::Before;
 use crate::pack::FLOATS;
 use crate::{Activations, Error, Kind, Linear, Pool, apply_all};
 
@@ -41,6 +42,31 @@ impl Window {
             Some(padded.checked_sub(self.kernel[axis])? / self.stride + 1)
         };
         Some([along(0)?, along(1)?])
+    }
+}
+
+/// What a convolution is of.
+#[derive(Clone, Copy, Debug)]
+pub struct Images<'a> {
+    /// `[images, height, width, inputs]`
+    pub x: &'a [f32],
+    /// Height and width.
+    pub size: [usize; 2],
+    /// What pixels become before; padding stays zero.
+    pub before: Option<Before<'a>>,
+}
+
+impl<'a> Images<'a> {
+    pub fn new(x: &'a [f32], size: [usize; 2]) -> Self {
+        Self { x, size, before: None }
+    }
+
+    /// So many of them at a time; `image`: numbers of one.
+    fn chunks(self, image: usize, together: usize) -> impl Iterator<Item = Self> {
+        self.x.chunks(image * together).enumerate().map(move |(at, x)| {
+            let factors = |before: Before<'a>| &before.factors[at * together..][..x.len() / image];
+            Self { x, before: self.before.map(|before| Before { factors: factors(before), ..before }), ..self }
+        })
     }
 }
 
@@ -97,57 +123,66 @@ impl Conv2d {
         self.weight.bytes()
     }
 
-    /// `x`: `[images, height, width, inputs]` of this height and width; `out`: `[images, .., .., outputs]`, with the
-    /// sizes that [`Window::output`] tells.
+    /// `out`: `[images, .., .., outputs]`, with the sizes that [`Window::output`] tells.
     ///
     /// # Panics
     /// Where lengths do not fit, or an image is smaller than a window.
-    pub fn forward(&self, pool: &Pool, x: &[f32], size: [usize; 2], out: &mut [f32]) {
+    pub fn forward(&self, pool: &Pool, images: Images<'_>, out: &mut [f32]) {
+        let Images { x, size, .. } = images;
         let (image, [lines, line]) = (self.image(size), self.output(size));
         assert!(x.len().is_multiple_of(image), "images are [.., height, width, inputs]");
+        self.check(&images);
         let each = lines * line * self.window.outputs;
         assert_eq!(out.len(), x.len() / image * each, "outputs are [.., height, width, outputs]");
-        if self.is_matrix() {
+        if self.is_matrix(&images) {
             return self.weight.forward(pool, x, x.len() / self.window.inputs, out);
         }
         // Weights are read once for all images of a strip.
         let together = STRIP / (self.padded_width(size) * self.needed(&(0..lines)).len());
         if together > 1 {
-            for (x, out) in x.chunks(image * together).zip(out.chunks_mut(each * together)) {
-                self.strip(pool, Images { x, size }, 0..lines, out);
+            for (images, out) in images.chunks(image, together).zip(out.chunks_mut(each * together)) {
+                self.strip(pool, images, 0..lines, out);
             }
             return;
         }
-        for (x, out) in x.chunks_exact(image).zip(out.chunks_exact_mut(each)) {
-            self.forward_lines(pool, x, size, 0..lines, out);
+        for (one, out) in images.chunks(image, 1).zip(out.chunks_exact_mut(each)) {
+            self.forward_lines(pool, one, 0..lines, out);
         }
     }
 
-    /// Some lines of the outputs of one image, the same bits as of the whole; `x`: `[height, width, inputs]`, `out`:
-    /// `[lines, .., outputs]`. So other work may come between the parts of a long convolution; each reads all weights.
+    /// Some lines of the outputs of one image, the same bits as of the whole; `out`: `[lines, .., outputs]`. So other
+    /// work may come between the parts of a long convolution; each reads all weights.
     ///
     /// # Panics
     /// Where lengths do not fit, or there are no such lines.
-    pub fn forward_lines(&self, pool: &Pool, x: &[f32], size: [usize; 2], lines: Range<usize>, out: &mut [f32]) {
+    pub fn forward_lines(&self, pool: &Pool, one: Images<'_>, lines: Range<usize>, out: &mut [f32]) {
+        let Images { x, size, .. } = one;
         let (image, [all, line]) = (self.image(size), self.output(size));
         assert_eq!(x.len(), image, "an image is [height, width, inputs]");
+        self.check(&one);
         assert!(lines.start <= lines.end && lines.end <= all, "{lines:?} of {all} lines");
         let row = line * self.window.outputs;
         assert_eq!(out.len(), lines.len() * row, "outputs are [lines, width, outputs]");
-        if self.is_matrix() {
+        if self.is_matrix(&one) {
             let x = &x[lines.start * size[1] * self.window.inputs..lines.end * size[1] * self.window.inputs];
             return self.weight.forward(pool, x, x.len() / self.window.inputs, out);
         }
         let together = (STRIP / (self.window.stride * self.padded_width(size))).max(1);
         for (first, out) in lines.clone().step_by(together).zip(out.chunks_mut(together * row)) {
-            self.strip(pool, Images { x, size }, first..lines.end.min(first + together), out);
+            self.strip(pool, one, first..lines.end.min(first + together), out);
         }
     }
 
     /// Each pixel is a row of its own.
-    fn is_matrix(&self) -> bool {
+    fn is_matrix(&self, images: &Images<'_>) -> bool {
         let Window { inputs, kernel, stride, padding, .. } = self.window;
-        kernel == [1, 1] && stride == 1 && padding == [0, 0] && inputs.is_multiple_of(FLOATS)
+        images.before.is_none() && kernel == [1, 1] && stride == 1 && padding == [0, 0] && inputs.is_multiple_of(FLOATS)
+    }
+
+    fn check(&self, images: &Images<'_>) {
+        let Some(before) = images.before else { return };
+        assert_eq!(before.factors.len(), images.x.len() / self.image(images.size), "factors of each image");
+        assert!(before.factors.iter().all(|one| one.channels() == self.window.inputs), "factors of each channel");
     }
 
     /// Numbers of an image.
@@ -192,25 +227,31 @@ impl Conv2d {
         let mut floats = Vec::new();
         let strip = if takes_pairs(self.weight.kind(), pool.path()) {
             let mut pairs = pool.spare().take_pairs();
-            self.pad(pool, images, needed, &mut pairs, |x, to| to_bf16(pool.path(), x, to));
+            self.pad(pool, images, needed, &mut pairs, |image, x, to| match images.before {
+                Some(before) => before.pass(pool.path(), image, x, to),
+                None => to_bf16(pool.path(), x, to),
+            });
             Strip::Pairs(pairs)
         } else {
             floats = pool.spare().take_floats();
-            self.pad(pool, images, needed, &mut floats, |x, to| to.copy_from_slice(x));
+            self.pad(pool, images, needed, &mut floats, |image, x, to| match images.before {
+                Some(before) => before.pass(pool.path(), image, x, to),
+                None => to.copy_from_slice(x),
+            });
             Strip::Floats(&floats)
         };
         apply_all(&Activations::windows(pool, strip, lines, k, walk), &mut [(&self.weight, out)]);
         pool.spare().give_floats(floats);
     }
 
-    /// Writes these lines of the padded images.
+    /// Writes these lines of the padded images; `write` is told whose pixels it writes.
     fn pad<T: Copy + Default + Send>(
         &self,
         pool: &Pool,
         images: Images<'_>,
         lines: Range<usize>,
         strip: &mut Vec<T>,
-        write: impl Fn(&[f32], &mut [T]) + Sync,
+        write: impl Fn(usize, &[f32], &mut [T]) + Sync,
     ) {
         let Window { inputs, padding: [before, _], .. } = self.window;
         let ([height, width], image) = (images.size, self.image(images.size));
@@ -231,20 +272,13 @@ impl Conv2d {
             left.fill(T::default());
             right.fill(T::default());
             if inputs == channels {
-                return write(from, middle);
+                return write(index, from, middle);
             }
             for (from, to) in from.chunks_exact(inputs).zip(middle.chunks_exact_mut(channels)) {
                 let (to, more) = to.split_at_mut(inputs);
-                write(from, to);
+                write(index, from, to);
                 more.fill(T::default());
             }
         });
     }
-}
-
-/// `[images, height, width, inputs]`
-#[derive(Clone, Copy)]
-struct Images<'a> {
-    x: &'a [f32],
-    size: [usize; 2],
 }

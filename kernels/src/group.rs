@@ -7,7 +7,7 @@
 
 use crate::buffer::Shards;
 use crate::ops::{by_rows, load_up_to, store_up_to};
-use crate::simd::{Kernel, LANES, Simd, load_part, run, store_part};
+use crate::simd::{Kernel, LANES, Path, Simd, bf16_bits, load_part, run, run_pairs, store_part};
 use crate::{Activation, Pool};
 
 /// Numbers of a chunk, about: half of a small core's own cache.
@@ -27,6 +27,26 @@ pub struct GroupNorm<'a> {
     pub bias: &'a [f32],
     pub epsilon: f32,
     pub activation: Option<Activation>,
+}
+
+/// What the pixels of images become before the windows of a convolution see them: what [`GroupNorm::apply`] makes of
+/// them, without a copy of it all.
+#[derive(Clone, Copy, Debug)]
+pub struct Before<'a> {
+    /// Of each image.
+    pub factors: &'a [Factors],
+    pub activation: Option<Activation>,
+}
+
+impl Before<'_> {
+    /// Writes some pixels of an image, `x` and `out`: `[pixels, channels]`.
+    pub(crate) fn pass<T: Number>(&self, path: Path, image: usize, x: &[f32], out: &mut [T]) {
+        let (scales, offsets) = self.factors[image].halves();
+        assert!(x.len() == out.len() && x.len().is_multiple_of(scales.len()), "pixels of {} channels", scales.len());
+        let pixels = x.len() / scales.len();
+        let (x, out) = (x.as_ptr(), out.as_mut_ptr());
+        T::run(path, Write { scales, offsets, pixels, activation: self.activation, x, out });
+    }
 }
 
 /// What one image's pixels so far are like: of each channel the mean, and the sum of squared deviations from it.
@@ -88,6 +108,16 @@ impl Moments {
 /// What an image's numbers are multiplied with, and what is added: `[2, channels]`.
 #[derive(Clone, Debug)]
 pub struct Factors(Vec<f32>);
+
+impl Factors {
+    pub fn channels(&self) -> usize {
+        self.0.len() / 2
+    }
+
+    fn halves(&self) -> (&[f32], &[f32]) {
+        self.0.split_at(self.channels())
+    }
+}
 
 impl GroupNorm<'_> {
     /// `out = norm(x + shift)` for `x`, `out`: `[images, pixels, channels]`, `shift`: `[images, channels]`, which may
@@ -159,13 +189,13 @@ impl GroupNorm<'_> {
     fn write(
         &self,
         pool: &Pool,
-        Factors(factors): &Factors,
+        factors: &Factors,
         (out, len): (Shards<f32>, usize),
         x: impl Fn(usize) -> *const f32 + Sync,
     ) {
-        let channels = factors.len() / 2;
+        let channels = factors.channels();
         assert!(channels > 0 && len.is_multiple_of(channels), "pixels of {channels} channels");
-        let (scales, offsets) = factors.split_at(channels);
+        let (scales, offsets) = factors.halves();
         by_rows(pool, len / channels, channels, |first, pixels| {
             let (at, numbers) = (first * channels, pixels * channels);
             let (x, out) = (x(at), out.at(at, numbers));
@@ -244,7 +274,7 @@ unsafe fn columns_of<S: Simd, const C: usize>(x: &[f32], at: usize, state: &mut 
 }
 
 /// Pixels of an image, which may be written where they are read.
-struct Write<'a> {
+pub(crate) struct Write<'a, T> {
     /// `[channels]`
     scales: &'a [f32],
     offsets: &'a [f32],
@@ -252,10 +282,64 @@ struct Write<'a> {
     pixels: usize,
     /// `[pixels, channels]`
     x: *const f32,
-    out: *mut f32,
+    out: *mut T,
 }
 
-impl Kernel for Write<'_> {
+/// What numbers are written as: floats, or the bits of bf16.
+pub(crate) trait Number: Copy {
+    fn run(path: Path, write: Write<'_, Self>);
+
+    /// # Safety
+    /// As [`Simd`] says; sixteen places, or `count`.
+    unsafe fn store<S: Simd>(to: *mut Self, y: S::F);
+    /// # Safety
+    /// As above.
+    unsafe fn store_part<S: Simd>(to: *mut Self, y: S::F, count: usize);
+}
+
+impl Number for f32 {
+    fn run(path: Path, write: Write<'_, Self>) {
+        run(path, write);
+    }
+
+    #[inline(always)]
+    unsafe fn store<S: Simd>(to: *mut Self, y: S::F) {
+        // SAFETY: as the caller says.
+        unsafe { S::store(to, y) };
+    }
+
+    #[inline(always)]
+    unsafe fn store_part<S: Simd>(to: *mut Self, y: S::F, count: usize) {
+        // SAFETY: as the caller says.
+        unsafe { store_part::<S>(to, y, count) };
+    }
+}
+
+impl Number for u16 {
+    fn run(path: Path, write: Write<'_, Self>) {
+        run_pairs(path, write);
+    }
+
+    #[inline(always)]
+    unsafe fn store<S: Simd>(to: *mut Self, y: S::F) {
+        // SAFETY: as the caller says.
+        unsafe { S::store_bf16(to, y) };
+    }
+
+    #[inline(always)]
+    unsafe fn store_part<S: Simd>(to: *mut Self, y: S::F, count: usize) {
+        let mut floats = [0.0; LANES];
+        // SAFETY: as the caller says, and sixteen floats.
+        unsafe {
+            S::store(floats.as_mut_ptr(), y);
+            for (at, float) in floats.iter().enumerate().take(count) {
+                *to.add(at) = bf16_bits(*float);
+            }
+        }
+    }
+}
+
+impl<T: Number> Kernel for Write<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -267,19 +351,19 @@ impl Kernel for Write<'_> {
                 let (x, out) = (self.x.add(pixel * channels), self.out.add(pixel * channels));
                 for at in (0..whole).step_by(LANES) {
                     let y = self.number::<S>(S::load(x.add(at)), at);
-                    S::store(out.add(at), y);
+                    T::store::<S>(out.add(at), y);
                 }
                 if whole < channels {
                     let count = channels - whole;
                     let y = self.number::<S>(load_part::<S>(x.add(whole), count), whole);
-                    store_part::<S>(out.add(whole), y, count);
+                    T::store_part::<S>(out.add(whole), y, count);
                 }
             }
         }
     }
 }
 
-impl Write<'_> {
+impl<T> Write<'_, T> {
     /// # Safety
     /// As [`Simd`] says; there are channels from `at` on.
     #[inline(always)]

@@ -25,8 +25,8 @@ use std::fmt;
 
 pub use activations::Activations;
 pub use attention::{Blocks, POSITIONS, Pair, Sequence, Shape, attend, attend_bytes};
-pub use conv::{Conv2d, Window};
-pub use group::{Factors, GroupNorm, Moments};
+pub use conv::{Conv2d, Images, Window};
+pub use group::{Before, Factors, GroupNorm, Moments};
 pub use keep::{Both, Cells, Fill, keep};
 pub use kind::{Kind, dequantise};
 pub use linear::{Linear, apply_all};

@@ -4,7 +4,7 @@
 mod rng;
 
 use half::{bf16, f16};
-use outpost_kernels::{Conv2d, Error, Kind, Path, Pool, Window};
+use outpost_kernels::{Activation, Before, Conv2d, Error, GroupNorm, Images, Kind, Moments, Path, Pool, Window};
 use rng::Rng;
 
 fn bytes(kind: Kind, numbers: &[f32]) -> Vec<u8> {
@@ -89,7 +89,7 @@ fn convolutions_agree_with_plain_arithmetic() {
             let pool = Pool::with_path(2, path);
             let conv = Conv2d::new(&pool, kind, case.window, &bytes(kind, &case.weights), Some(&case.bias)).unwrap();
             let mut out = vec![f32::NAN; case.images * height * width * case.window.outputs];
-            conv.forward(&pool, &case.x, case.size, &mut out);
+            conv.forward(&pool, Images::new(&case.x, case.size), &mut out);
             let rounds = kind == Kind::BF16 && path == Path::Avx512Bf16;
             let seen = |x: f32| if rounds { kept(Kind::BF16, x) } else { f64::from(x) };
             for (at, found) in out.iter().enumerate() {
@@ -118,12 +118,12 @@ fn large_images_go_by_strips_that_meet() {
     let pool = Pool::new(2);
     let conv = Conv2d::new(&pool, Kind::F32, window, &bytes(Kind::F32, &weights), None).unwrap();
     let mut whole = vec![0f32; size[0] * size[1] * 5];
-    conv.forward(&pool, &x, size, &mut whole);
+    conv.forward(&pool, Images::new(&x, size), &mut whole);
     // A part of the image, whose inner lines see nothing of its borders.
     for first in (0..600).step_by(97) {
         let part = &x[first * size[1] * 8..(first + 100) * size[1] * 8];
         let mut out = vec![0f32; 100 * size[1] * 5];
-        conv.forward(&pool, part, [100, size[1]], &mut out);
+        conv.forward(&pool, Images::new(part, [100, size[1]]), &mut out);
         let line = size[1] * 5;
         assert_eq!(out[line..99 * line], whole[(first + 1) * line..(first + 99) * line]);
     }
@@ -141,16 +141,59 @@ fn lines_of_one_image_give_the_same_bits_as_all_images() {
             let kind = Kind::BF16;
             let conv = Conv2d::new(&pool, kind, case.window, &bytes(kind, &case.weights), Some(&case.bias)).unwrap();
             let mut whole = vec![f32::NAN; case.images * height * line];
-            conv.forward(&pool, &case.x, case.size, &mut whole);
+            conv.forward(&pool, Images::new(&case.x, case.size), &mut whole);
             for (x, whole) in case.x.chunks(from).zip(whole.chunks(height * line)) {
                 for first in (0..height).step_by(5) {
                     let lines = first..height.min(first + 5);
                     let mut out = vec![f32::NAN; lines.len() * line];
-                    conv.forward_lines(&other, x, case.size, lines.clone(), &mut out);
+                    conv.forward_lines(&other, Images::new(x, case.size), lines.clone(), &mut out);
                     assert_eq!(out, whole[lines.start * line..lines.end * line], "{path:?} {:?}", case.window);
                 }
-                conv.forward_lines(&pool, x, case.size, height..height, &mut []);
+                conv.forward_lines(&pool, Images::new(x, case.size), height..height, &mut []);
             }
+        }
+    }
+}
+
+#[test]
+fn pixels_that_are_normed_on_their_way_give_the_same_bits_as_normed_images() {
+    let mut rng = Rng(4);
+    for round in 0..20 {
+        let mut case = Case::new(&mut rng);
+        // With whole vectors of channels, too, and with kernels of one pixel.
+        if round % 3 == 0 {
+            case.window.inputs = 16 * (1 + round / 3 % 2);
+            case.x =
+                (0..case.images * case.size[0] * case.size[1] * case.window.inputs).map(|_| rng.normal()).collect();
+            let taps = case.window.kernel.iter().product::<usize>();
+            case.weights = (0..case.window.outputs * case.window.inputs * taps).map(|_| rng.normal()).collect();
+        }
+        let (channels, image) = (case.window.inputs, case.x.len() / case.images);
+        let [weight, bias] = [(); 2].map(|()| (0..channels).map(|_| rng.normal()).collect::<Vec<f32>>());
+        let [height, width] = case.window.output(case.size).unwrap();
+        for (path, kind) in Path::available().into_iter().flat_map(|path| [(path, Kind::F32), (path, Kind::BF16)]) {
+            let pool = Pool::with_path(2, path);
+            let activation = Some(Activation::Silu);
+            let norm = GroupNorm { groups: 1, weight: &weight, bias: &bias, epsilon: 1e-5, activation };
+            let factors: Vec<_> = (case.x.chunks(image))
+                .map(|x| {
+                    let mut moments = Moments::new(channels);
+                    moments.add(&pool, x);
+                    norm.factors(&moments, None)
+                })
+                .collect();
+            let mut normed = vec![0.0; case.x.len()];
+            norm.forward(&pool, &case.x, case.images, None, &mut normed);
+            let conv = Conv2d::new(&pool, kind, case.window, &bytes(kind, &case.weights), Some(&case.bias)).unwrap();
+            let mut outs = [(); 2].map(|()| vec![f32::NAN; case.images * height * width * case.window.outputs]);
+            let before = Some(Before { factors: &factors, activation });
+            conv.forward(&pool, Images::new(&normed, case.size), &mut outs[0]);
+            conv.forward(&pool, Images { before, ..Images::new(&case.x, case.size) }, &mut outs[1]);
+            let [two_passes, one] = outs;
+            // A kernel of one pixel reads images where they are, as rows of another product.
+            let apart = two_passes.iter().zip(&one).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            let exact = case.window.kernel != [1, 1];
+            assert!(if exact { apart == 0.0 } else { apart < 1e-4 }, "{path:?} {kind:?} {:?}: {apart}", case.window);
         }
     }
 }

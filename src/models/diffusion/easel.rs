@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use half::bf16;
 use outpost_kernels::{
-    self as kernels, Activation, Blocks, Both, Cells, Fill, Moments, POSITIONS, Pair, Pool, Sequence, Shape,
+    self as kernels, Activation, Before, Blocks, Both, Cells, Factors, Fill, Images, Moments, POSITIONS, Pair, Pool,
+    Sequence, Shape,
 };
 
 use super::adapters::Sides;
@@ -127,15 +128,33 @@ impl<'a> Easel<'a> {
     }
 
     pub(in crate::models) fn conv(&self, conv: &Conv, x: &Map) -> Result<Map> {
-        let mut out = self.convolve(conv, x)?;
-        for (side, factor) in self.sides.of(Arc::as_ptr(conv).addr()) {
+        let mut out = self.convolve(conv, x, None)?;
+        for (side, factor) in self.sides.of(conv_id(conv)) {
             side.add_windows(self, x, *factor, &mut out)?;
         }
         Ok(out)
     }
 
+    /// `conv(silu(norm(x + shift)))`; `shift`: `[images, 1, 1, channels]`.
+    pub(in crate::models) fn norm_conv(
+        &self,
+        norm: &GroupNorm,
+        x: &Map,
+        shift: Option<&Map>,
+        conv: &Conv,
+    ) -> Result<Map> {
+        // Adapters want to see what is normed; else it is nowhere written.
+        if !self.sides.of(conv_id(conv)).is_empty() {
+            let x = self.group_norm(norm, x, shift, true)?;
+            return self.conv(conv, &x);
+        }
+        let activation = Some(Activation::Silu);
+        let factors = self.factors(&norm.kernel(activation), x, shift)?;
+        self.convolve(conv, x, Some(Before { factors: &factors, activation }))
+    }
+
     /// A convolution alone, to which no adapter adds.
-    pub(super) fn convolve(&self, conv: &Conv, x: &Map) -> Result<Map> {
+    pub(super) fn convolve(&self, conv: &Conv, x: &Map, before: Option<Before<'_>>) -> Result<Map> {
         let window = *conv.window();
         let Some(size) = window.output(x.size).filter(|_| x.channels == window.inputs) else {
             return Err(Halt::Failed(format!("{window:?} does not take {} channels of {:?}", x.channels, x.size)));
@@ -144,13 +163,18 @@ impl<'a> Easel<'a> {
         let row = size[1] * window.outputs;
         let lines = self.piece(row * window.inputs * window.kernel[0] * window.kernel[1]);
         if lines >= x.images * size[0] {
-            conv.forward(self.pool, x.numbers(), x.size, out.numbers_mut());
+            let images = Images { x: x.numbers(), size: x.size, before };
+            conv.forward(self.pool, images, out.numbers_mut());
             self.pause()?;
             return Ok(out);
         }
-        for (x_one, out) in x.each().zip(out.numbers_mut().chunks_exact_mut((size[0] * row).max(1))) {
+        let outs = out.numbers_mut().chunks_exact_mut((size[0] * row).max(1));
+        for (index, (x_one, out)) in x.each().zip(outs).enumerate() {
+            let before =
+                before.map(|all| Before { factors: all.factors.get(index..=index).unwrap_or_default(), ..all });
+            let one = Images { x: x_one, size: x.size, before };
             for (first, out) in (0..size[0]).step_by(lines).zip(out.chunks_mut(lines * row)) {
-                conv.forward_lines(self.pool, x_one, x.size, first..size[0].min(first + lines), out);
+                conv.forward_lines(self.pool, one, first..size[0].min(first + lines), out);
                 self.pause()?;
             }
         }
@@ -233,24 +257,38 @@ impl<'a> Easel<'a> {
         silu: bool,
     ) -> Result<Map> {
         let kernel = norm.kernel(silu.then_some(Activation::Silu));
+        let factors = self.factors(&kernel, x, shift)?;
         let mut out = self.map(x.images, x.size, x.channels);
-        let together = Moments::pixels_together(x.channels) * x.channels;
-        let part = (NUMBERS * self.pool.threads()).next_multiple_of(together.max(1));
+        let (image, part) = ((x.pixels() * x.channels).max(1), self.pixels_together(x.channels));
+        for ((x_one, out), factors) in x.each().zip(out.numbers_mut().chunks_exact_mut(image)).zip(&factors) {
+            for (x, out) in x_one.chunks(part).zip(out.chunks_mut(part)) {
+                kernel.apply(self.pool, factors, x, out);
+                self.pause()?;
+            }
+        }
+        Ok(out)
+    }
+
+    /// What a norm does to each image of `x + shift`.
+    fn factors(&self, kernel: &kernels::GroupNorm<'_>, x: &Map, shift: Option<&Map>) -> Result<Vec<Factors>> {
+        let part = self.pixels_together(x.channels);
         let mut shifts = shift.map(Map::each);
-        let image = (x.pixels() * x.channels).max(1);
-        for (x_one, out) in x.each().zip(out.numbers_mut().chunks_exact_mut(image)) {
+        let mut factors = Vec::with_capacity(x.images);
+        for x_one in x.each() {
             let mut moments = Moments::new(x.channels);
             for x in x_one.chunks(part) {
                 moments.add(self.pool, x);
                 self.pause()?;
             }
-            let factors = kernel.factors(&moments, shifts.as_mut().and_then(Iterator::next));
-            for (x, out) in x_one.chunks(part).zip(out.chunks_mut(part)) {
-                kernel.apply(self.pool, &factors, x, out);
-                self.pause()?;
-            }
+            factors.push(kernel.factors(&moments, shifts.as_mut().and_then(Iterator::next)));
         }
-        Ok(out)
+        Ok(factors)
+    }
+
+    /// Numbers of whole pixels that are a piece of work which memory bounds.
+    fn pixels_together(&self, channels: usize) -> usize {
+        let together = Moments::pixels_together(channels) * channels;
+        (NUMBERS * self.pool.threads()).next_multiple_of(together.max(1))
     }
 
     pub(in crate::models) fn layer_norm(&self, norm: &Norm, x: &Map) -> Result<Map> {
@@ -363,6 +401,11 @@ impl<'a> Easel<'a> {
         }
         Ok(())
     }
+}
+
+/// What adapters know a convolution by.
+fn conv_id(conv: &Conv) -> usize {
+    Arc::as_ptr(conv).addr()
 }
 
 /// What keys and values are kept as.

@@ -56,23 +56,21 @@ impl ResnetBlock {
 
     /// `time`: `[images, 1, 1, time]`, through SiLU already.
     pub fn forward(&self, easel: &Easel<'_>, x: &Map, time: Option<&Map>) -> Result<Map> {
-        let y = easel.group_norm(&self.norm1, x, None, true)?;
-        let y = easel.conv(&self.conv1, &y)?;
+        let y = easel.norm_conv(&self.norm1, x, None, &self.conv1)?;
         let told = match (&self.time, time) {
             (Some(weight), Some(time)) => Some(easel.linear(weight, time)?),
             (None, _) => None,
             (Some(_), None) => return Err(Halt::Failed("a block was not told the time".to_owned())),
         };
-        let y = match told {
+        let mut y = match told {
             Some(told) if self.time_scales => {
                 let mut y = easel.group_norm(&self.norm2, &y, None, false)?;
                 scale_and_shift(&mut y, &told);
                 easel.activate(Activation::Silu, &mut y)?;
-                y
+                easel.conv(&self.conv2, &y)?
             }
-            told => easel.group_norm(&self.norm2, &y, told.as_ref(), true)?,
+            told => easel.norm_conv(&self.norm2, &y, told.as_ref(), &self.conv2)?,
         };
-        let mut y = easel.conv(&self.conv2, &y)?;
         match &self.shortcut {
             Some(weight) => easel.add(&mut y, &easel.linear(weight, x)?)?,
             None => easel.add(&mut y, x)?,

@@ -76,7 +76,7 @@ impl Side {
         let Down::Conv(down) = &self.down else {
             return Err(Halt::Failed("an adapter's projection for a convolution".to_owned()));
         };
-        let mut low = easel.convolve(down, x)?;
+        let mut low = easel.convolve(down, x, None)?;
         self.rise(easel, &mut low, factor, ROWS, out.numbers_mut())
     }
 

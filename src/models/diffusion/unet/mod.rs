@@ -124,8 +124,7 @@ impl Unet {
                 x = up.forward(easel, x, next.size)?;
             }
         }
-        let x = easel.group_norm(&self.norm_out, &x, None, true)?;
-        easel.conv(&self.conv_out, &x)
+        easel.norm_conv(&self.norm_out, &x, None, &self.conv_out)
     }
 
     /// The time and what else is told, as blocks take it: `[images, 1, 1, width]`, through SiLU.

@@ -180,9 +180,7 @@ impl Decoder {
                 x = up.forward(easel, x, [2 * height, 2 * width])?;
             }
         }
-        let y = easel.group_norm(&self.norm_out, &x, None, true)?;
-        drop(x);
-        easel.conv(&self.conv_out, &y)
+        easel.norm_conv(&self.norm_out, &x, None, &self.conv_out)
     }
 }
 
@@ -227,8 +225,7 @@ impl Encoder {
             }
         }
         x = self.mid.forward(easel, &x)?;
-        let y = easel.group_norm(&self.norm_out, &x, None, true)?;
-        let x = easel.conv(&self.conv_out, &y)?;
+        let x = easel.norm_conv(&self.norm_out, &x, None, &self.conv_out)?;
         match &self.quant {
             Some(weight) => easel.linear(weight, &x),
             None => Ok(x),
