@@ -23,6 +23,7 @@ import base64
 import contextlib
 import http.client
 import io
+import itertools
 import json
 import multiprocessing
 import os
@@ -249,7 +250,9 @@ def measure_beside(args, name, server, chat, size):
     chat.stream(prompt(50, 1), 8)
     gaps = lambda seed: [b - a for times in [chat.stream(prompt(50, seed), args.tokens)[0]] for a, b in zip(times, times[1:])]
     for run in range(args.runs):
-        quiet.append(server.paint(size, args.steps, run)[0])
+        # The picture is left after its second step.
+        first, second = (now for now, _ in itertools.islice(server.events(size, 500, run), 2))
+        quiet.append(second - first)
         alone += gaps(run * 2)
         stop, ends = threading.Event(), []
 
@@ -270,9 +273,9 @@ def measure_beside(args, name, server, chat, size):
         # Steps that ended while the chat went on; the last may have ended after it.
         busy += [b - a for a, b in zip(ends, ends[1:-1])]
     (a50, a95), (b50, b95) = spread(alone), spread(beside)
-    step = f"{statistics.median(busy):.2f}" if busy else "longer than the chat"
+    step = f"{statistics.median(busy):.2f} s" if busy else "longer than the chat"
     print(f"| {name} | {size}² | {a50 * 1e3:.1f} / {a95 * 1e3:.1f} ms | {b50 * 1e3:.1f} / {b95 * 1e3:.1f} ms | {b95 / a95:.2f} "
-          f"| {statistics.median(quiet):.2f} s | {step} s |", flush=True)
+          f"| {statistics.median(quiet):.2f} s | {step} |", flush=True)
 
 
 def main():
