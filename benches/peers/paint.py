@@ -21,6 +21,7 @@ among it. Figures are medians over alternating runs. A difference is between pic
 import argparse
 import base64
 import contextlib
+import copy
 import http.client
 import io
 import itertools
@@ -214,7 +215,6 @@ def speeds(args, found):
                 runs[name].append(found[name].paint(size, args.steps, run)[:3])
         median = {name: [statistics.median(column) for column in zip(*rows)] for name, rows in runs.items()}
         for name in names:
-            # Ours of full precision stands beside peers of full precision, rounded beside any.
             times = [f"{value:.2f}" for value in median[name]]
             away = "–"
             if "torch-f32" in pictures and name != "torch-f32" and name != "sd.cpp":
@@ -238,8 +238,8 @@ def beside_chat(args, path):
             if name not in args.sides:
                 continue
             server = Ours(path, args.threads, more, models)
-            chat = Outpost.__new__(Outpost)
-            chat.__dict__ |= server.__dict__ | {"model": args.chat}
+            chat = copy.copy(server)
+            chat.model = args.chat
             for size in args.sizes:
                 measure_beside(args, name, server, chat, size)
             server.close()

@@ -61,8 +61,9 @@ impl<'a> Images<'a> {
         Self { x, size, before: None }
     }
 
-    /// So many of them at a time; `image`: numbers of one.
-    fn chunks(self, image: usize, together: usize) -> impl Iterator<Item = Self> {
+    /// So many of them at a time.
+    pub fn chunks(self, channels: usize, together: usize) -> impl Iterator<Item = Self> {
+        let image = (self.size[0] * self.size[1] * channels).max(1);
         self.x.chunks(image * together).enumerate().map(move |(at, x)| {
             let factors = |before: Before<'a>| &before.factors[at * together..][..x.len() / image];
             Self { x, before: self.before.map(|before| Before { factors: factors(before), ..before }), ..self }
@@ -140,12 +141,12 @@ impl Conv2d {
         // Weights are read once for all images of a strip.
         let together = STRIP / (self.padded_width(size) * self.needed(&(0..lines)).len());
         if together > 1 {
-            for (images, out) in images.chunks(image, together).zip(out.chunks_mut(each * together)) {
+            for (images, out) in images.chunks(self.window.inputs, together).zip(out.chunks_mut(each * together)) {
                 self.strip(pool, images, 0..lines, out);
             }
             return;
         }
-        for (one, out) in images.chunks(image, 1).zip(out.chunks_exact_mut(each)) {
+        for (one, out) in images.chunks(self.window.inputs, 1).zip(out.chunks_exact_mut(each)) {
             self.forward_lines(pool, one, 0..lines, out);
         }
     }

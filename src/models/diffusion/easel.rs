@@ -162,17 +162,14 @@ impl<'a> Easel<'a> {
         let mut out = self.map(x.images, size, window.outputs);
         let row = size[1] * window.outputs;
         let lines = self.piece(row * window.inputs * window.kernel[0] * window.kernel[1]);
+        let images = Images { x: x.numbers(), size: x.size, before };
         if lines >= x.images * size[0] {
-            let images = Images { x: x.numbers(), size: x.size, before };
             conv.forward(self.pool, images, out.numbers_mut());
             self.pause()?;
             return Ok(out);
         }
         let outs = out.numbers_mut().chunks_exact_mut((size[0] * row).max(1));
-        for (index, (x_one, out)) in x.each().zip(outs).enumerate() {
-            let before =
-                before.map(|all| Before { factors: all.factors.get(index..=index).unwrap_or_default(), ..all });
-            let one = Images { x: x_one, size: x.size, before };
+        for (one, out) in images.chunks(x.channels, 1).zip(outs) {
             for (first, out) in (0..size[0]).step_by(lines).zip(out.chunks_mut(lines * row)) {
                 conv.forward_lines(self.pool, one, first..size[0].min(first + lines), out);
                 self.pause()?;

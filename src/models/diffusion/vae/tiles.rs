@@ -32,16 +32,19 @@ impl Tiles {
 
     /// Of latents that become a picture.
     pub fn of_latents(config: &VaeConfig) -> Self {
-        let (side, factor) = (Self::latents(config), config.factor());
-        let fade = side / OVERLAP;
-        Self { side, step: side - fade, fade: fade * factor, keep: (side - fade) * factor }
+        Self::new(config, [1, config.factor()])
     }
 
     /// Of a picture that becomes latents.
     pub fn of_pixels(config: &VaeConfig) -> Self {
-        let (side, factor) = (Self::latents(config), config.factor());
+        Self::new(config, [config.factor(), 1])
+    }
+
+    /// Pixels for each latent, along a side, of what goes in and of what comes out.
+    fn new(config: &VaeConfig, [into, out]: [usize; 2]) -> Self {
+        let side = Self::latents(config);
         let fade = side / OVERLAP;
-        Self { side: side * factor, step: (side - fade) * factor, fade, keep: side - fade }
+        Self { side: side * into, step: (side - fade) * into, fade: fade * out, keep: (side - fade) * out }
     }
 
     /// Whether there is more than one.
