@@ -22,6 +22,7 @@ use crate::config::{self, Config, DraftModel, ModelPrecision, Precision, Tls};
 use crate::control::Control;
 use crate::engine::{self, Engine};
 use crate::http::Api;
+use crate::http::host::Hosts;
 use crate::http::server;
 use crate::http::tls::{self, TlsError};
 use crate::service::limits::Limits;
@@ -272,11 +273,20 @@ fn api(config: &Config, store: &Store, engine: &Engine, files: Files, ambient: A
         embeddings: Embeddings::new(engine.clone(), ambient.clone()),
         images: Images::new(engine.clone(), ambient.clone()),
         pictures: Pictures::new(store.clone(), ambient.clone(), config.image_url_ttl),
+        hosts: hosts(config),
         public_url: config.public_url.clone(),
         store: store.clone(),
         ambient,
         open_metrics: config.open_metrics,
         draining: AtomicBool::new(false),
+    }
+}
+
+/// Where there is TLS, the certificate says whose name it is.
+fn hosts(config: &Config) -> Hosts {
+    match config.tls {
+        Tls::Off => Hosts::named(&config.allowed_hosts, config.public_url.as_deref()),
+        Tls::Files { .. } | Tls::SelfSigned => Hosts::Any,
     }
 }
 

@@ -67,6 +67,10 @@ pub struct ServeArgs {
     /// What links to this server begin with, such as https://ai.example.org [default: what the request came by]
     #[arg(long, env = "OUTPOST_PUBLIC_URL", value_name = "URL", value_parser = parse_public_url)]
     pub public_url: Option<String>,
+    /// A name that clients reach this server by over plain HTTP, such as ai.example.org (may be repeated). Addresses,
+    /// names without a dot and names of private networks need none
+    #[arg(long = "allowed-host", env = "OUTPOST_ALLOWED_HOSTS", value_delimiter = ',', value_name = "NAME", value_parser = parse_host)]
+    pub allowed_hosts: Vec<String>,
     /// How log lines are written to standard error
     #[arg(long, env = "OUTPOST_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
     pub log_format: LogFormat,
@@ -168,6 +172,8 @@ pub struct Config {
     pub image_url_ttl: Duration,
     /// What links to this server begin with; without a slash at the end.
     pub public_url: Option<String>,
+    /// Names that are answered over plain HTTP, beside those that no stranger can own.
+    pub allowed_hosts: Vec<String>,
     pub tls: Tls,
 }
 
@@ -208,6 +214,7 @@ impl Config {
             usage_retention: Duration::from_secs(args.usage_retention_days * 86_400),
             image_url_ttl: Duration::from_secs(args.image_url_seconds),
             public_url: args.public_url.clone(),
+            allowed_hosts: args.allowed_hosts.clone(),
             tls,
         })
     }
@@ -259,6 +266,15 @@ fn parse_public_url(text: &str) -> Result<String, String> {
             Ok(text.trim_end_matches('/').to_owned())
         }
         _ => Err(format!("'{text}' is no address; write for example https://ai.example.org or https://example.org/ai")),
+    }
+}
+
+/// Reads the name of a host, without scheme, port or path.
+fn parse_host(text: &str) -> Result<String, String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("'{text}' is no name of a host; write for example ai.example.org")),
     }
 }
 

@@ -18,7 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("models", &["ambient"]),
     ("engine", &["ambient", "models", "readable"]),
     ("catalog", &["ambient", "models", "readable"]),
-    ("calls", &["ambient", "engine", "error", "ids", "readable", "service"]),
+    ("calls", &["ambient", "catalog", "engine", "error", "ids", "readable", "service"]),
     ("http", &["ambient", "calls", "engine", "error", "ids", "readable", "service", "storage"]),
     ("control", &["service", "storage"]),
     ("app", &["ambient", "calls", "config", "control", "engine", "error", "http", "service", "storage"]),

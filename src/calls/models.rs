@@ -2,10 +2,23 @@
 
 use std::time::Duration;
 
+use crate::catalog::{Catalog, CatalogModel};
 use crate::engine::{Engine, InUse, Kind, LoadError, ModelInfo};
 use crate::error::{Code, Error, Result};
 use crate::readable::shorten;
 use crate::service::access::Access;
+
+/// A model of the catalog.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    pub name: String,
+    pub description: String,
+    /// Size on the disk.
+    pub bytes: u64,
+    pub license: String,
+    /// Whether a model of that name lies in the models folder.
+    pub installed: bool,
+}
 
 /// Models as callers see them.
 #[derive(Clone)]
@@ -25,6 +38,20 @@ impl Models {
         models.retain(|model| access.lists(&model.id));
         models.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(models)
+    }
+
+    /// What the catalog has, in its order.
+    pub async fn offers(&self) -> Result<Vec<Offer>> {
+        let engine = self.engine.clone();
+        let there = blocking(move || Ok(engine.models().list())).await?;
+        let offer = |model: &CatalogModel| Offer {
+            name: model.name.clone(),
+            description: model.description.clone(),
+            bytes: model.bytes(),
+            license: model.license.clone(),
+            installed: there.iter().any(|found| found.id == model.name),
+        };
+        Ok(Catalog::builtin().models().iter().map(offer).collect())
     }
 
     /// One model. 404 where none of that name lies on the disk, 403 where the key may not use it.

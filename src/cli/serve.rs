@@ -69,6 +69,7 @@ async fn asked_to_stop() -> std::io::Result<()> {
 fn welcome(app: &App, config: &Config, out: &mut dyn Write) -> Outcome {
     let url = app.url();
     writeln!(out, "outpost {} is listening on {url}", env!("CARGO_PKG_VERSION"))?;
+    writeln!(out, "The dashboard is at {url}/")?;
     let file = config.places.data.join(ADMIN_KEY_FILE);
     if let Some(secret) = app.first_key() {
         writeln!(out, "\nAdmin key, shown this once and kept in {}:\n\n  {}\n", file.display(), secret.expose())?;

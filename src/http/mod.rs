@@ -6,8 +6,10 @@
 
 pub mod accept;
 pub mod caller;
+mod dashboard;
 pub mod error;
 pub mod frame;
+pub mod host;
 pub mod input;
 pub mod metering;
 pub mod multipart;
@@ -25,6 +27,7 @@ pub mod version;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use self::host::Hosts;
 use crate::ambient::Ambient;
 use crate::calls::{chat::Chat, embeddings::Embeddings, fine_tuning::FineTuning, images::Images, models::Models};
 use crate::ids::ListId;
@@ -55,6 +58,8 @@ pub struct Api {
     pub embeddings: Embeddings,
     pub images: Images,
     pub pictures: Pictures,
+    /// The names that this server answers to.
+    pub hosts: Hosts,
     /// What links to this server begin with; where it is not set, what the request came by.
     pub public_url: Option<String>,
     /// Whether the figures can be read without a key.

@@ -90,6 +90,12 @@ pub async fn fallback(request: HttpRequest, document: web::Data<Document>) -> Ht
         let message = format!("There is nothing at '{path}'. /openapi.json lists every path.");
         return HttpResponse::from_error(Error::new(Code::NotFound, message));
     };
+    not_allowed(&request, allow)
+}
+
+/// 405 on a path that takes the methods `allow`.
+pub fn not_allowed(request: &HttpRequest, allow: &str) -> HttpResponse {
+    let path = shorten(request.path());
     let message = format!("'{path}' does not take {}. It takes {allow}.", request.method());
     let mut response = HttpResponse::from_error(Error::new(Code::MethodNotAllowed, message));
     if let Ok(value) = HeaderValue::from_str(allow) {

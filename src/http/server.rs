@@ -11,10 +11,11 @@ use rustls::ServerConfig;
 use utoipa_actix_web::{AppExt, scope};
 
 use super::caller::authenticate;
+use super::dashboard::{self, Assets};
 use super::frame::frame;
 use super::metering::meter;
 use super::reply::Mount;
-use super::{Api, openapi, routes};
+use super::{Api, host, openapi, routes};
 
 /// Bounds of the listener.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +42,7 @@ pub fn build(
     tls: Option<ServerConfig>,
     limits: Limits,
 ) -> std::io::Result<Server> {
+    let assets = Data::new(Assets::load());
     let server = HttpServer::new(move || {
         let (app, document) = App::new()
             .into_utoipa_app()
@@ -55,7 +57,14 @@ pub fn build(
             .service(routes::metrics::metrics)
             .split_for_parts();
         let document = Data::new(openapi::Document::new(document));
-        app.app_data(document).service(openapi::serve).default_service(web::to(openapi::fallback)).wrap(from_fn(frame))
+        app.app_data(document)
+            .app_data(assets.clone())
+            .service(openapi::serve)
+            .configure(dashboard::routes)
+            .default_service(web::to(openapi::fallback))
+            // The last one wraps all.
+            .wrap(from_fn(host::check))
+            .wrap(from_fn(frame))
     })
     .workers(limits.workers)
     .max_connections(limits.connections.div_ceil(limits.workers))

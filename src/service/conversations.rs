@@ -1,16 +1,20 @@
 //! Conversations: stored transcripts that grow by appending and are replaced as a whole.
 
 mod chat;
+mod search;
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+pub use search::Listed;
+
+use self::search::{Search, Stretch};
 use super::access::{Access, Scope};
 use super::audit::Note;
 use super::holdings::{self, Holding, signed};
-use super::page::{Listing, Page, PageRequest, page};
+use super::page::{Listing, Page, PageRequest};
 use super::transcript::{self, Unknown};
 use super::version::Expected;
 use super::{authority, claim, fields};
@@ -218,24 +222,27 @@ impl Conversations {
         read.await
     }
 
-    /// A page of a project's conversations, the newest first. Default: the project of the key.
+    /// A page of a project's conversations, the newest first; with `search`, of those that hold this text. Default:
+    /// the project of the key.
     pub async fn list(
         &self,
         access: &Access,
         project: Option<ProjectId>,
+        search: Option<&str>,
         request: PageRequest,
-    ) -> Result<Page<Conversation>> {
+    ) -> Result<Page<Listed>> {
         let project = project.unwrap_or_else(|| access.project());
         let listing = Listing { name: "conversations", owner: Some(project.to_bytes()) };
         let window = request.window(self.store.pepper(), listing, ConversationId::to_bytes)?;
+        let search = search.map(Search::new).transpose()?;
         let access = access.clone();
-        let rows = self.store.read(move |tx| {
+        let read = self.store.read(move |tx| {
             authority::named_project(tx, &access, project)?;
-            owned::newest::<ConversationRecord>(tx, project, window.before, window.rows())
+            search::stretch(tx, project, search.as_ref(), window)
         });
-        let seen = |(id, record)| Conversation::new(ConversationId::from_bytes(id), record);
-        let items = rows.await?.into_iter().map(seen).collect();
-        Ok(page(self.store.pepper(), listing, window, items, |item: &Conversation| item.id.to_bytes()))
+        let Stretch { found, next } = read.await?;
+        let next_cursor = next.map(|position| listing.cursor(self.store.pepper(), position));
+        Ok(Page { items: found, has_more: next_cursor.is_some(), next_cursor })
     }
 
     fn note(&self, access: &Access, action: &'static str) -> Note {

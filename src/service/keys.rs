@@ -12,13 +12,14 @@ use super::change::Change;
 use super::grace::Steady;
 use super::holdings::{self, Holding};
 use super::page::{Listing, Page, PageRequest, page};
+use super::projects::Project;
 use super::secrets::{self, Secret};
 use super::{authority, claim, fields};
 use crate::ambient::{Ambient, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
 use crate::storage::keys::{self as stored, KeyRecord, PreviousSecret};
-use crate::storage::{Digest, Pepper, Store, Watcher, clock, projects};
+use crate::storage::{Digest, Look, Pepper, Store, Watcher, clock, projects};
 
 /// A key as its users see it; never its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +36,8 @@ pub struct Key {
     pub rotated_at: Option<Timestamp>,
     /// End of the grace period of the last rotation, if it had one.
     pub previous_valid_until: Option<Timestamp>,
+    /// When a request last came with the key.
+    pub last_used_at: Option<Timestamp>,
     /// A form of the secret that may be shown.
     pub redacted: String,
 }
@@ -55,8 +58,14 @@ impl Key {
             revoked_at: record.revoked_at,
             rotated_at: record.rotated_at,
             previous_valid_until: grace.map(|previous| previous.valid_until),
+            last_used_at: None,
             redacted: record.redacted,
         }
+    }
+
+    /// A key that was there before.
+    fn seen(tx: &impl Look, (id, record): (KeyId, KeyRecord)) -> Result<Self> {
+        Ok(Self { last_used_at: stored::last_use(tx, id)?, ..Self::new(id, record) })
     }
 
     /// `active`, `expired` or `revoked`.
@@ -230,16 +239,27 @@ impl Keys {
         let access = access.clone();
         let rows = self.store.read(move |tx| {
             authority::named_project(tx, &access, project)?;
-            stored::newest(tx, project, window.before, window.rows())
+            let rows = stored::newest(tx, project, window.before, window.rows())?;
+            rows.into_iter().map(|row| Key::seen(tx, row)).collect::<Result<Vec<_>>>()
         });
-        let items = rows.await?.into_iter().map(|(id, record)| Key::new(id, record)).collect();
+        let items = rows.await?;
         Ok(page(self.store.pepper(), listing, window, items, |key: &Key| key.id.to_bytes()))
     }
 
     pub async fn get(&self, access: &Access, id: KeyId) -> Result<Key> {
         let access = access.clone();
-        let record = self.store.read(move |tx| authority::key(tx, &access, id));
-        Ok(Key::new(id, record.await?))
+        self.store.read(move |tx| Key::seen(tx, (id, authority::key(tx, &access, id)?))).await
+    }
+
+    /// The caller's own key and its project, whatever the key may do.
+    pub async fn own(&self, access: &Access) -> Result<(Key, Project)> {
+        let (id, project) = (access.key(), access.project());
+        let read = self.store.read(move |tx| {
+            let record = stored::find(tx, id)?.ok_or_else(secrets::invalid)?;
+            let owner = projects::find(tx, project)?.ok_or_else(|| Error::not_found("project", project))?;
+            Ok((Key::seen(tx, (id, record))?, Project::new(project, owner)))
+        });
+        read.await
     }
 
     /// Changes label and expiry; secret, project and scopes stay.
@@ -289,7 +309,7 @@ impl Keys {
         let written = claim::write(&self.store, access, now, move |tx| {
             let mut record = authority::key_to_change(tx, &caller, id)?;
             if record.revoked_at.is_some() {
-                return Ok(Key::new(id, record));
+                return Key::seen(tx, (id, record));
             }
             let admin = Scopes::from_bits(record.scopes).contains(Scope::Admin);
             if admin && !authority::another_admin(tx, id, now)? {
@@ -301,7 +321,7 @@ impl Keys {
             holdings::charge(tx, record.project, now, Holding::ApiKey, -1, 0)?;
             stored::replace(tx, id, &record)?;
             note.write(tx, record.project, id, &json!({ "name": record.name }))?;
-            Ok(Key::new(id, record))
+            Key::seen(tx, (id, record))
         });
         written.await
     }
@@ -326,7 +346,7 @@ impl Keys {
             stored::replace(tx, id, &record)?;
             clock::keep(tx, moment)?;
             note.write(tx, record.project, id, &detail)?;
-            Ok(Key::new(id, record))
+            Key::seen(tx, (id, record))
         });
         written.await
     }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::codec::Record;
 use super::fields;
 use super::pepper::Digest;
-use super::tables::{KEYS, KEYS_BY_PROJECT, Table};
+use super::tables::{KEY_USES, KEYS, KEYS_BY_PROJECT, Table};
 use super::transaction::{Look, WriteTx};
 use crate::ambient::Timestamp;
 use crate::error::{Error, Result};
@@ -63,6 +63,18 @@ impl Record for InProject {
     const VERSION: u8 = 1;
 }
 
+/// When a request last came with a key.
+#[derive(Serialize, Deserialize)]
+pub(super) struct KeyUse {
+    #[serde(with = "fields::time")]
+    at: Timestamp,
+}
+
+impl Record for KeyUse {
+    const TABLE: Table = KEY_USES;
+    const VERSION: u8 = 1;
+}
+
 pub fn find(tx: &impl Look, id: KeyId) -> Result<Option<KeyRecord>> {
     tx.get(&id.to_bytes())
 }
@@ -76,6 +88,18 @@ pub fn insert(tx: &WriteTx, id: KeyId, record: &KeyRecord) -> Result<()> {
 /// Replaces a key that stays in its project.
 pub fn replace(tx: &WriteTx, id: KeyId, record: &KeyRecord) -> Result<()> {
     tx.put(&id.to_bytes(), record)
+}
+
+/// Keeps that a request came with a key. Requests end in another order than they came in.
+pub fn used(tx: &WriteTx, id: KeyId, at: Timestamp) -> Result<()> {
+    match last_use(tx, id)? {
+        Some(later) if later >= at => Ok(()),
+        _ => tx.put(&id.to_bytes(), &KeyUse { at }),
+    }
+}
+
+pub fn last_use(tx: &impl Look, id: KeyId) -> Result<Option<Timestamp>> {
+    Ok(tx.get::<KeyUse>(&id.to_bytes())?.map(|found| found.at))
 }
 
 /// Up to `limit` keys of a project older than `before`, the newest first.

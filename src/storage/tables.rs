@@ -27,6 +27,8 @@ pub const PROJECTS: Table = Table("projects");
 pub const KEYS: Table = Table("keys");
 /// Project id, key id → nothing: which keys a project has.
 pub const KEYS_BY_PROJECT: Table = Table("keys_by_project");
+/// Key id → when a request last came with the key.
+pub const KEY_USES: Table = Table("key_uses");
 /// Project id, audit id → audit row.
 pub const AUDIT: Table = Table("audit");
 /// Audit id → project id: the rows of all projects in order of time.
@@ -87,6 +89,7 @@ pub const ALL: &[Table] = &[
     PROJECTS,
     KEYS,
     KEYS_BY_PROJECT,
+    KEY_USES,
     AUDIT,
     AUDIT_BY_TIME,
     OWNED,

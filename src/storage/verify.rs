@@ -16,7 +16,7 @@ use super::database::{self, Source, caught};
 use super::error::{CheckError, OpenError};
 use super::holdings::HoldingsRecord;
 use super::jobs::{JobEventRecord, JobRecord};
-use super::keys::{InProject, KeyRecord};
+use super::keys::{InProject, KeyRecord, KeyUse};
 use super::limits::{LevelsRecord, LimitsRecord};
 use super::owned::{self, Owned};
 use super::pepper::{self, Pepper};
@@ -105,6 +105,7 @@ fn verify(tx: &ReadTx) -> Result<CheckReport> {
         projects(tx, &mut report)?;
         keys(tx, &mut report)?;
         key_index(tx, &mut report)?;
+        records(tx, &mut report, &mut |_, _: KeyUse| Ok(None))?;
         owned::<ConversationRecord>(tx, &mut report)?;
         owned::<AgentRecord>(tx, &mut report)?;
         transcripts(tx, &mut report)?;

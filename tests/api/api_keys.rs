@@ -125,3 +125,35 @@ fn every_change_of_a_key_is_in_the_audit_log() {
     assert_eq!(log["data"][2]["detail"]["reason"], "laptop lost", "{log}");
     assert_eq!(log["data"][2]["target"], id);
 }
+
+#[test]
+fn a_key_knows_itself_and_when_it_was_last_used() {
+    let server = Server::start();
+    let (project, id, secret) = server.tenant("web");
+    let path = format!("/v1/api-keys/{id}");
+    assert_eq!(server.get(&path).ok()["last_used_at"], Value::Null, "nobody has used it");
+    for mount in ["/v1", "/openai/v1"] {
+        let me = server.call(Method::GET, &format!("{mount}/me"), Some(&secret), None).ok();
+        assert_eq!((&me["id"], &me["project_id"], &me["name"]), (&json!(id), &json!(project), &json!("web")));
+        assert_eq!(me["project"], json!({ "id": project, "name": "web", "environment": null }));
+        assert_eq!(me["scopes"], json!(["project", "inference"]));
+        assert_eq!(me.get("secret"), None);
+    }
+    let inference = json!({ "name": "i", "project_id": project, "scopes": ["inference"] });
+    let inference = text(&server.post("/v1/api-keys", &inference).ok(), "secret");
+    server.call(Method::GET, "/v1/me", Some(&inference), None).ok();
+
+    let used = |server: &Server| text(&server.get(&path).ok(), "last_used_at").parse::<jiff::Timestamp>().unwrap();
+    let first = used(&server);
+    server.clock.advance(Duration::from_secs(3600));
+    assert_eq!(used(&server), first, "looking at a key is no use of it");
+    // Refused, and yet a use.
+    assert_eq!(server.call(Method::GET, "/v1/nowhere", Some(&secret), None).status, 404);
+    let second = used(&server);
+    assert!(second.duration_since(first).as_secs() >= 3600, "{first} {second}");
+    let listed = server.get(&format!("/v1/api-keys?project_id={project}")).ok();
+    let listed = listed["data"].as_array().unwrap().iter().find(|key| key["id"] == json!(id)).unwrap().clone();
+    assert_eq!(text(&listed, "last_used_at").parse::<jiff::Timestamp>().unwrap(), second);
+    let server = Server::start_in(server.stop());
+    assert_eq!(used(&server), second, "it is on the disk");
+}

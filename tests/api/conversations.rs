@@ -515,3 +515,77 @@ fn the_audit_log_tells_what_was_done_but_not_what_was_said() {
     let wanted = ["deleted", "updated", "replaced", "appended", "created"].map(|what| format!("conversation.{what}"));
     assert_eq!(actions, wanted);
 }
+
+#[test]
+fn conversations_are_found_by_what_was_said() {
+    let server = Server::start();
+    let red = make(
+        &server,
+        &json!({ "messages": [user("Which light is RED?"), { "role": "assistant", "content": "Port." }] }),
+    );
+    let parts = json!([{ "type": "text", "text": "Grün ist\nSteuerbord" }]);
+    let green = make(
+        &server,
+        &json!({ "messages": [{ "role": "system", "content": "Be brief." }, { "role": "user", "content": parts }] }),
+    );
+    let ship = make(&server, &json!({ "metadata": { "ship": { "name": "Aurora" } } }));
+    for mount in MOUNTS {
+        let found = |text: &str| -> Vec<String> {
+            let listed = server.get(&format!("{mount}/conversations?search={text}")).ok();
+            assert_eq!(listed["has_more"], json!(false));
+            listed["data"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(found("light%20is%20red"), [red.as_str()]);
+        assert_eq!(found("GR%C3%9CN"), [green.as_str()]);
+        assert_eq!(found("aurora"), [ship.as_str()]);
+        // Names of fields and roles are not said by anybody.
+        for text in ["content", "user", "ship%22", "text"] {
+            assert_eq!(found(text), [""; 0], "{text}");
+        }
+    }
+    let listed = server.get("/v1/conversations").ok();
+    let previews: Vec<_> = listed["data"].as_array().unwrap().iter().map(|one| one["preview"].clone()).collect();
+    assert_eq!(previews, [Value::Null, json!("Grün ist Steuerbord"), json!("Which light is RED?")]);
+    for (search, what) in [("", "0 characters"), (&*"x".repeat(201), "201 characters")] {
+        let answer = server.get(&format!("/v1/conversations?search={search}"));
+        assert_eq!(answer.refusal(), (400, "invalid_parameter".to_owned(), Some("search".to_owned())));
+        assert!(answer.text.contains(what), "{}", answer.text);
+    }
+}
+
+#[test]
+fn a_search_goes_on_page_by_page() {
+    let server = Server::start();
+    let mut wanted: Vec<String> = (0..12)
+        .map(|at| {
+            make(&server, &json!({ "messages": [user(&format!("noise {at}"))] }));
+            make(&server, &json!({ "messages": [user(&format!("needle {at}"))] }))
+        })
+        .collect();
+    wanted.reverse();
+    let (mut found, mut cursor) = (Vec::new(), String::new());
+    for _ in 0..20 {
+        let page = server.get(&format!("/v1/conversations?search=needle&limit=5{cursor}")).ok();
+        found.extend(page["data"].as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned()));
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => break,
+        }
+    }
+    assert_eq!(found, wanted);
+}
+
+#[test]
+fn a_long_search_ends_a_page_early_and_loses_nothing() {
+    let server = Server::start();
+    let needle = make(&server, &json!({ "messages": [user("needle")] }));
+    let hay = "hay ".repeat(1_750_000);
+    for _ in 0..6 {
+        make(&server, &json!({ "messages": [user(&hay)] }));
+    }
+    let page = server.get("/v1/conversations?search=needle").ok();
+    assert_eq!((&page["data"], &page["has_more"]), (&json!([]), &json!(true)), "42 MB are too much for a page");
+    let page =
+        server.get(&format!("/v1/conversations?search=needle&cursor={}", page["next_cursor"].as_str().unwrap())).ok();
+    assert_eq!((&page["data"][0]["id"], &page["has_more"]), (&json!(needle), &json!(false)));
+}

@@ -110,6 +110,8 @@ fn rows(own: &Tenant, of: &Tenant) -> Vec<Row> {
         row(method.clone(), "/api-keys/{api_key_id}", path, format!("/api-keys/{key}"), body, needs_p);
     }
 
+    row(get.clone(), "/me", None, "/me".into(), Empty, Needs::Nothing);
+    row(get.clone(), "/catalog", None, "/catalog".into(), Empty, Needs::Nothing);
     row(get.clone(), "/models", None, "/models".into(), Empty, Needs::Nothing);
     row(get.clone(), "/models/{model_id}", None, format!("/models/{MODEL}"), Empty, Needs::Nothing);
     row(get.clone(), "/models/{model_id}", query, format!("/models/{MODEL}?project_id={project}"), Empty, needs_p);

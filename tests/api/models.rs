@@ -120,3 +120,24 @@ fn the_figures_are_for_admins_and_say_what_happened() {
     assert_ne!(figure("outpost_memory_bytes{use=\"weights\"}"), "0");
     assert!(answer.text.ends_with("# EOF\n"));
 }
+
+#[test]
+fn the_catalog_says_what_can_be_pulled_and_how() {
+    let server = Server::start_as(&crate::tiny_model::TinyModel::default(), |config| {
+        crate::tiny_model::write(
+            &config.places.models,
+            "smollm2-135m-instruct",
+            &crate::tiny_model::TinyModel::default(),
+        );
+    });
+    for mount in ["/v1", "/openai/v1"] {
+        let offers = server.get(&format!("{mount}/catalog")).ok();
+        let offers = offers["data"].as_array().unwrap();
+        let of = |name: &str| offers.iter().find(|offer| offer["id"] == name).unwrap_or_else(|| panic!("no {name}"));
+        assert_eq!(of("smollm2-135m-instruct")["installed"], json!(true));
+        let vectors = of("all-minilm-l6-v2");
+        assert_eq!(vectors["installed"], json!(false));
+        assert_eq!(vectors["command"], json!("outpost models pull all-minilm-l6-v2"));
+        assert!(vectors["bytes"].as_u64().unwrap() > 1_000_000 && vectors["license"].is_string(), "{vectors}");
+    }
+}

@@ -133,7 +133,7 @@ fn a_method_that_a_path_does_not_take_is_405_with_allow() {
     }
     let nowhere = server.get("/v1/nowhere").refusal();
     assert_eq!(nowhere, (404, "not_found".to_owned(), None));
-    assert_eq!(server.raw(Method::GET, "/", None, &[], None).refusal().0, 404);
+    assert_eq!(server.raw(Method::GET, "/nowhere", None, &[], None).refusal().0, 404);
 }
 
 #[test]
@@ -156,4 +156,35 @@ fn health_needs_no_key() {
         assert!(answer.headers.contains_key("x-request-id"));
         let _body: Value = answer.json();
     }
+}
+
+#[test]
+fn only_own_names_are_answered() {
+    let server = Server::start_as(&crate::tiny_model::TinyModel::default(), |config| {
+        config.allowed_hosts = vec!["ai.example.org".to_owned()];
+    });
+    for path in ["/", "/healthz", "/v1/models", "/openapi.json", "/nowhere"] {
+        for (host, own) in [("127.0.0.1", true), ("ai.example.org:8080", true), ("evil.example", false), ("", false)] {
+            let answer = server.raw(Method::GET, path, Some(&server.admin), &[("host", host)], None);
+            assert_eq!(answer.status != 421, own, "{host}{path}: {}", answer.text);
+            if !own {
+                assert_eq!(answer.refusal(), (421, "misdirected_request".to_owned(), None));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_dashboard_is_served_with_its_policy() {
+    let server = Server::start();
+    let page = server.raw(Method::GET, "/", None, &[], None);
+    assert_eq!((page.status, page.headers["content-type"].to_str().unwrap()), (200, "text/html; charset=utf-8"));
+    assert!(page.headers["content-security-policy"].to_str().unwrap().starts_with("default-src 'none'"));
+    assert_eq!(server.raw(Method::GET, "/assets/../Cargo.toml", None, &[], None).status, 404);
+    assert_eq!(server.raw(Method::GET, "/assets/%2e%2e/Cargo.toml", None, &[], None).status, 404);
+    let same = server.raw(Method::GET, "/", None, &[("if-none-match", page.headers["etag"].to_str().unwrap())], None);
+    assert_eq!((same.status, same.text.as_str()), (304, ""));
+    let other = server.raw(Method::POST, "/", None, &[], None);
+    assert_eq!(other.refusal().0, 405);
+    assert_eq!(other.headers["allow"], "GET, HEAD");
 }

@@ -289,6 +289,7 @@ pub fn config(folder: &Path) -> Config {
         usage_retention: Duration::from_secs(90 * 86_400),
         image_url_ttl: Duration::from_secs(3600),
         public_url: None,
+        allowed_hosts: Vec::new(),
         tls: Tls::Off,
     }
 }

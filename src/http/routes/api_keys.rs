@@ -7,7 +7,8 @@ use crate::ambient::Timestamp;
 use crate::error::{Error, Result};
 use crate::http::input::{ApiParams, ApiPath, loose, nullable};
 use crate::http::reply::{Head, List, Mount, Reply, Time};
-use crate::http::{Api, caller::Caller, submission::Submission};
+use crate::http::submission::{Nothing, Submission};
+use crate::http::{Api, caller::Caller};
 use crate::ids::{KeyId, ProjectId};
 use crate::readable::shorten;
 use crate::service::keys::{Key, KeyChange, NewKey, Rotation};
@@ -83,6 +84,8 @@ pub struct KeyBody {
     rotated_at: Option<Time>,
     /// Until when the secret before the last rotation still works.
     previous_valid_until: Option<Time>,
+    /// When a request last came with the key, whatever became of it.
+    last_used_at: Option<Time>,
 }
 
 /// A key with its secret: the only time that it is shown.
@@ -97,6 +100,21 @@ pub struct NewKeyBody {
     /// Why there is no secret.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'static str>,
+}
+
+/// The caller's own key, and the project that it belongs to.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct OwnKeyBody {
+    #[serde(flatten)]
+    key: KeyBody,
+    project: OwnProject,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct OwnProject {
+    id: String,
+    name: String,
+    environment: Option<String>,
 }
 
 const TOLD_BEFORE: &str =
@@ -119,6 +137,7 @@ fn body(key: Key, mount: Mount) -> KeyBody {
         revoked_at: key.revoked_at.map(|at| mount.time(at)),
         rotated_at: key.rotated_at.map(|at| mount.time(at)),
         previous_valid_until: key.previous_valid_until.map(|at| mount.time(at)),
+        last_used_at: key.last_used_at.map(|at| mount.time(at)),
     }
 }
 
@@ -157,6 +176,16 @@ pub async fn list(caller: Caller, params: ApiParams<ListKeys>, api: web::Data<Ap
     let now = api.ambient.now();
     let item = |key: Key| caller.mount.item(head(&key, now), body(key, caller.mount));
     caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
+}
+
+/// Read what the key of the request is and may do; every key may ask.
+#[utoipa::path(tag = "api keys", responses((status = 200, body = OwnKeyBody)))]
+#[get("/me")]
+pub async fn own(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> Reply {
+    let (key, project) = api.keys.own(&caller.access).await?;
+    let project = OwnProject { id: project.id.to_string(), name: project.name, environment: project.environment };
+    let head = head(&key, api.ambient.now());
+    caller.reply(head, OwnKeyBody { key: body(key, caller.mount), project })
 }
 
 /// Read a key's metadata.

@@ -9,14 +9,14 @@ use serde_json::{Map, Value, value::RawValue};
 
 use super::api_keys::project;
 use super::messages::{self, Message};
-use crate::http::input::{ApiParams, ApiPath, nullable, object_text};
-use crate::http::paging::ProjectPaging;
+use crate::http::input::{ApiParams, ApiPath, loose, nullable, object_text};
 use crate::http::reply::{Deleted, Head, List, Mount, Reply, Time};
 use crate::http::submission::Submission;
 use crate::http::version::{Matching, tagged};
 use crate::http::{Api, caller::Caller};
 use crate::ids::ConversationId;
-use crate::service::conversations::{Conversation, NewConversation, Replacement};
+use crate::service::conversations::{Conversation, Listed, NewConversation, Replacement};
+use crate::service::page::PageRequest;
 
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -65,6 +65,25 @@ pub struct UpdateConversation {
     version: Option<u64>,
 }
 
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct ListConversations {
+    /// Whose; absent: those of the key's own project.
+    project_id: Option<String>,
+    /// Only those with this text in a message or in the metadata, capital or small: 1–200 characters. A page
+    /// may then be short, or even empty, and yet have more.
+    search: Option<String>,
+    /// Most records in a page: 1–100, 20 if absent.
+    #[param(minimum = 1, maximum = 100)]
+    #[serde(default, deserialize_with = "loose")]
+    limit: Option<i64>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+    /// The last id of the page before, as OpenAI's clients send it.
+    after: Option<String>,
+}
+
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct ConversationBody {
     project_id: String,
@@ -84,6 +103,15 @@ pub struct TranscriptBody {
     conversation: ConversationBody,
     #[schema(value_type = Vec<Message>)]
     messages: Vec<Box<RawValue>>,
+}
+
+/// A conversation of a list, with what tells it apart from others.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct ListedBody {
+    #[serde(flatten)]
+    conversation: ConversationBody,
+    /// How its first message from a user begins.
+    preview: Option<String>,
 }
 
 fn head(conversation: &Conversation) -> Head<ConversationId> {
@@ -119,13 +147,18 @@ pub async fn create(sent: Submission<CreateConversation>, api: web::Data<Api>) -
     reply(&caller, conversation)
 }
 
-/// List a project's conversations, newest first, without their messages.
-#[utoipa::path(tag = "conversations", params(ProjectPaging), responses((status = 200, body = [ConversationBody])))]
+/// List a project's conversations, newest first, without their messages; or search them.
+#[utoipa::path(tag = "conversations", params(ListConversations), responses((status = 200, body = [ListedBody])))]
 #[get("/conversations")]
-pub async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: web::Data<Api>) -> Reply {
-    let (project, wanted) = params.0.into_parts()?;
-    let page = api.conversations.list(&caller.access, project, wanted).await?;
-    let item = |found: Conversation| caller.mount.item(head(&found), body(found, caller.mount));
+pub async fn list(caller: Caller, params: ApiParams<ListConversations>, api: web::Data<Api>) -> Reply {
+    let ListConversations { project_id, search, limit, cursor, after } = params.0;
+    let project = project_id.as_deref().map(project).transpose()?;
+    let wanted = PageRequest { limit, cursor, after };
+    let page = api.conversations.list(&caller.access, project, search.as_deref(), wanted).await?;
+    let item = |Listed { conversation, preview }: Listed| {
+        let head = head(&conversation);
+        caller.mount.item(head, ListedBody { conversation: body(conversation, caller.mount), preview })
+    };
     caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
 }
 

@@ -4,6 +4,7 @@
 pub mod agents;
 pub mod api_keys;
 pub mod audit;
+pub mod catalog;
 pub mod chat;
 pub mod conversations;
 pub mod embeddings;
@@ -35,6 +36,7 @@ pub fn mount(config: &mut ServiceConfig) {
         .service(usage::get)
         .service(api_keys::create)
         .service(api_keys::list)
+        .service(api_keys::own)
         .service(api_keys::get)
         .service(api_keys::rotate)
         .service(api_keys::update)
@@ -52,6 +54,7 @@ pub fn mount(config: &mut ServiceConfig) {
         .service(agents::versions)
         .service(agents::update)
         .service(agents::delete)
+        .service(catalog::list)
         .service(models::list)
         .service(models::get)
         .service(models::load)

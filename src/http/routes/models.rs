@@ -7,7 +7,7 @@ use crate::engine::{Kind, ModelInfo};
 use crate::error::{Code, Error, Result};
 use crate::http::input::{ApiParams, loose};
 use crate::http::reply::{Head, List, Reply};
-use crate::http::{Api, caller::Caller};
+use crate::http::{Api, caller::Caller, submission::Nothing};
 use crate::ids::ProjectId;
 
 #[derive(Deserialize, utoipa::IntoParams)]
@@ -21,9 +21,14 @@ pub struct GetModel {
     project_id: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub struct Nothing {}
+pub struct ListModels {
+    /// Include context and output limits.
+    #[serde(default, deserialize_with = "loose")]
+    include_limits: Option<bool>,
+}
 
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct ModelBody {
@@ -132,11 +137,15 @@ fn limits(model: &ModelInfo) -> Limits {
 }
 
 /// List the models that the key may use.
-#[utoipa::path(tag = "models", responses((status = 200, body = [ModelBody])))]
+#[utoipa::path(tag = "models", params(ListModels), responses((status = 200, body = [ModelBody])))]
 #[get("/models")]
-pub async fn list(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> Reply {
+pub async fn list(caller: Caller, params: ApiParams<ListModels>, api: web::Data<Api>) -> Reply {
     let models = api.models.list(&caller.access).await?;
-    let item = |model: ModelInfo| caller.mount.item(head(model.id.clone()), body(model));
+    let wanted = params.0.include_limits.unwrap_or(false);
+    let item = |model: ModelInfo| {
+        let limits = wanted.then(|| limits(&model));
+        caller.mount.item(head(model.id.clone()), ModelBody { limits, ..body(model) })
+    };
     caller.list(api.list_id(), List::new(models.into_iter().map(item).collect(), None))
 }
 

@@ -53,7 +53,7 @@ impl fmt::Display for Halt {
 pub type Result<T> = std::result::Result<T, Halt>;
 
 /// Multiplications of a piece of work, for each thread: some milliseconds.
-const PIECE: usize = 500_000_000;
+const PIECE: usize = 200_000_000;
 /// Rows of a product at least: weights are read once for them.
 const FEWEST: usize = 64;
 /// Numbers of a feed-forward network's inside at once: they stay near.

@@ -8,9 +8,8 @@ use crate::error::Result;
 use crate::ids::{KeyId, ProjectId};
 use crate::service::access::Access;
 use crate::service::limits::{Hold, Limits};
-use crate::storage::limits as levels;
 use crate::storage::usage::{self, Amounts, Outcome, SeriesRecord, UsageRecord};
-use crate::storage::{Store, WriteTx};
+use crate::storage::{Store, WriteTx, keys, limits as levels};
 
 /// Records of abandoned requests that wait for room in the writer's queue; more than connections
 /// can make while a disk stalls.
@@ -123,6 +122,7 @@ impl Entry {
     fn write(&self, tx: &WriteTx) -> Result<()> {
         let series = usage::number(tx, self.project, &self.series)?;
         let record = UsageRecord { series, outcome: self.outcome, amounts: self.amounts };
+        keys::used(tx, self.series.key, self.at)?;
         usage::append(tx, self.project, self.at, self.tail, &record)
     }
 }

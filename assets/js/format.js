@@ -1,0 +1,41 @@
+// Numbers, times and sizes as people read them.
+
+const whole = new Intl.NumberFormat("en");
+const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const day = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "short" });
+const ago = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
+const UNITS = ["B", "KB", "MB", "GB", "TB"];
+const SPANS = [["year", 31_536_000], ["month", 2_592_000], ["day", 86_400], ["hour", 3_600], ["minute", 60], ["second", 1]];
+
+export const number = (value) => (value === null || value === undefined ? "–" : whole.format(value));
+export const compact = (value) => (value === null || value === undefined ? "–" : short.format(value));
+
+export function bytes(value) {
+  if (value === null || value === undefined) return "–";
+  const step = Math.min(UNITS.length - 1, value ? Math.floor(Math.log10(value) / 3) : 0);
+  const scaled = value / 1000 ** step;
+  return `${scaled.toFixed(step && scaled < 100 ? 1 : 0)} ${UNITS[step]}`;
+}
+
+export const date = (value) => (value ? day.format(new Date(value)) : "–");
+
+/** How long ago, or in how long: `3 hr. ago`. */
+export function since(value, now = Date.now()) {
+  if (!value) return "–";
+  const seconds = (new Date(value) - now) / 1000;
+  const [unit, span] = SPANS.find(([, span]) => Math.abs(seconds) >= span) ?? ["second", 1];
+  return ago.format(Math.round(seconds / span), unit);
+}
+
+/** `1 h 5 min` of seconds. */
+export function duration(seconds) {
+  const units = [["d", 86_400], ["h", 3_600], ["min", 60], ["s", 1]];
+  const at = units.findIndex(([, span]) => seconds >= span);
+  if (at < 0) return `${seconds.toFixed(2)} s`;
+  const [unit, span] = units[at];
+  const rest = units[at + 1] ? Math.floor((seconds % span) / units[at + 1][1]) : 0;
+  return `${Math.floor(seconds / span)} ${unit}${rest ? ` ${rest} ${units[at + 1][0]}` : ""}`;
+}
+
+/** What an `<input type="datetime-local">` holds, as RFC 3339. */
+export const toTime = (local) => (local ? new Date(local).toISOString() : undefined);

@@ -1,0 +1,9 @@
+// What components are written with: preact, its hooks, and htm for markup without a compiler.
+
+import { h } from "../vendor/preact.js";
+import htm from "../vendor/htm.js";
+
+export { render } from "../vendor/preact.js";
+export { useCallback, useEffect, useRef, useState } from "../vendor/preact-hooks.js";
+
+export const html = htm.bind(h);

@@ -1,0 +1,34 @@
+// The playground: ask models as applications do, and take the request along.
+
+import { html, useState } from "../html.js";
+import { get } from "../api.js";
+import { CodeDialog } from "../code.js";
+import { t } from "../strings.js";
+import { Empty, Failure, Page, Tabs, useLoad, Waiting } from "../ui.js";
+import { Chat } from "./playground/chat.js";
+import { Embeddings } from "./playground/embeddings.js";
+import { Images } from "./playground/images.js";
+
+// Name, the view, what its models must be able to do, and that in words.
+const KINDS = [
+  ["chat", Chat, "chat_completions", t.play.chatWith],
+  ["images", Images, "image_generation", t.play.paint],
+  ["embeddings", Embeddings, "embeddings", t.play.embed],
+];
+
+/** `rest`: the kind, and for a chat what to begin with, such as `["chat", "conversation", "conv_…"]`. */
+export function Playground({ project, rest }) {
+  const kind = KINDS.find(([name]) => name === rest[0]) ?? KINDS[0];
+  const [name, View, capability, what] = kind;
+  const [models, error, again] = useLoad(async () => (await get("/models")).data, []);
+  const [shown, setShown] = useState(null);
+  const able = models?.filter((model) => model.capabilities[capability]);
+  return html`<${Page} title=${t.pages.playground} about=${t.play.about}>
+    <${Tabs} label=${t.play.kind} at=${name} choose=${(one) => (location.hash = `#/playground/${one}`)} tabs=${KINDS.map(([one]) => [one, t.play.kinds[one]])} />
+    <${Failure} error=${error} again=${again} />
+    ${!models && !error && html`<${Waiting} />`}
+    ${able?.length === 0 && html`<${Empty} title=${t.play.none(what)}><p><a href="#/models">${t.play.noneHint}</a></p><//>`}
+    ${able?.length > 0 && html`<${View} key=${rest.join("/")} project=${project} models=${able} begin=${rest.slice(1)} show=${setShown} />`}
+    ${shown && html`<${CodeDialog} request=${shown} close=${() => setShown(null)} />`}
+  <//>`;
+}

@@ -1,0 +1,156 @@
+// Fine-tuning: files with examples, jobs, and how they come along.
+
+import { html, useState } from "../html.js";
+import { all, get, patch, post, remove } from "../api.js";
+import { Chart } from "../chart.js";
+import { bytes, number } from "../format.js";
+import { fromJson, toJson } from "../json.js";
+import { t } from "../strings.js";
+import { Area, Badge, Empty, Failure, Field, FormDialog, Page, Select, Table, Text, Time, useAction, useEvery, useLoad, usePages, Waiting } from "../ui.js";
+
+const LOOK = 3000;
+const KINDS = { succeeded: "good", failed: "bad", cancelled: "warn", running: "good" };
+const going = (job) => ["queued", "running", "validating_files"].includes(job?.state);
+
+export const Tuning = ({ project, rest }) => (rest[0] ? html`<${Job} key=${rest[0]} id=${rest[0]} />` : html`<${Overview} project=${project} />`);
+
+const State = ({ job }) => html`<${Badge} kind=${KINDS[job.state] ?? ""}>${job.state}<//>`;
+
+function Overview({ project }) {
+  const files = usePages("/files", { project_id: project.id }, [project.id]);
+  const jobs = usePages("/fine_tuning/jobs", { project_id: project.id }, [project.id]);
+  const [open, setOpen] = useState(null);
+  const close = (changed) => {
+    setOpen(null);
+    if (changed) files.again();
+  };
+  const named = (id) => files.rows.find((file) => file.id === id)?.filename ?? id;
+  const fileColumns = [
+    { title: t.tuning.file, cell: (file) => html`<strong>${file.filename}</strong><br /><code class="dim">${file.id}</code>` },
+    { title: t.tuning.examples, right: true, cell: (file) => number(file.examples) },
+    { title: t.tuning.size, right: true, cell: (file) => bytes(file.bytes) },
+    { title: t.created, cell: (file) => html`<${Time} value=${file.created_at} />` },
+    { title: html`<span class="hidden">${t.actions}</span>`, cell: (file) => html`<button type="button" class="plain wrong" onClick=${() => setOpen(["remove", file])}>${t.remove}<span class="hidden"> ${file.filename}</span></button>` },
+  ];
+  const jobColumns = [
+    { title: t.tuning.job, cell: (job) => html`<a href=${`#/tuning/${job.id}`}>${job.name ?? job.id}</a>${job.name && html`<br /><code class="dim">${job.id}</code>`}` },
+    { title: t.tuning.state, cell: (job) => html`<${State} job=${job} />` },
+    { title: t.tuning.model, cell: (job) => job.model },
+    { title: t.tuning.training, cell: (job) => named(job.training_file) },
+    { title: t.created, cell: (job) => html`<${Time} value=${job.created_at} />` },
+  ];
+  const [kind, file] = open ?? [];
+  return html`<${Page} title=${t.pages.tuning} about=${t.tuning.about} actions=${html`<button type="button" onClick=${() => setOpen(["upload"])}>${t.tuning.upload}</button>
+      <button type="button" class="first" disabled=${!files.rows.length} onClick=${() => setOpen(["start"])}>${t.tuning.start}</button>`}>
+    <h2>${t.tuning.jobs}</h2>
+    <${Failure} error=${jobs.error} again=${jobs.again} />
+    ${jobs.waiting && html`<${Waiting} />`}
+    ${jobs.empty && html`<${Empty} title=${t.tuning.noJobs}><p>${t.tuning.noJobsHint}</p><//>`}
+    ${jobs.rows.length > 0 && html`<${Table} label=${t.tuning.jobs} columns=${jobColumns} rows=${jobs.rows} keyed=${(job) => job.id} />`}
+    ${jobs.hasMore && html`<button type="button" disabled=${jobs.loading} onClick=${jobs.more}>${t.more}</button>`}
+    <h2>${t.tuning.files}</h2>
+    <${Failure} error=${files.error} again=${files.again} />
+    ${files.empty && html`<${Empty} title=${t.tuning.noFiles}><p>${t.tuning.noFilesHint}</p><//>`}
+    ${files.rows.length > 0 && html`<${Table} label=${t.tuning.files} columns=${fileColumns} rows=${files.rows} keyed=${(one) => one.id} />`}
+    ${files.hasMore && html`<button type="button" disabled=${files.loading} onClick=${files.more}>${t.more}</button>`}
+    ${kind === "upload" && html`<${Upload} project=${project} close=${close} />`}
+    ${kind === "remove" && html`<${Remove} file=${file} close=${close} />`}
+    ${kind === "start" && html`<${Start} project=${project} files=${files.rows} close=${() => setOpen(null)} />`}
+  <//>`;
+}
+
+function Upload({ project, close }) {
+  const [file, setFile] = useState(null);
+  const [send, busy, error] = useAction(() => {
+    const form = new FormData();
+    // What is read first is known while the file comes in.
+    form.append("purpose", "fine-tune");
+    form.append("project_id", project.id);
+    form.append("file", file, file.name);
+    return post("/files", form);
+  });
+  const submit = async () => (await send()) && close(true);
+  return html`<${FormDialog} title=${t.tuning.upload} action=${busy ? t.tuning.uploading : t.tuning.send} ...${{ close: () => close(false), submit, busy, error }}>
+    <${Field} label=${t.tuning.file} hint=${t.tuning.fileHint}>${(ids) => html`<input type="file" required accept=".jsonl,.json,.txt" ...${ids} onChange=${(event) => setFile(event.target.files[0])} />`}<//>
+  <//>`;
+}
+
+function Remove({ file, close }) {
+  const [drop, busy, error] = useAction(() => remove(`/files/${file.id}`));
+  const submit = async () => (await drop()) && close(true);
+  return html`<${FormDialog} title=${t.tuning.removeTitle(file.filename)} action=${t.remove} danger ...${{ close: () => close(false), submit, busy, error }}><p>${t.tuning.removeAbout}</p><//>`;
+}
+
+function Start({ project, files, close }) {
+  const [form, setForm] = useState({ name: "", model: "", training: files[0].id, validation: "", epochs: "", suffix: "" });
+  const [models] = useLoad(async () => (await get("/models")).data.filter((model) => model.capabilities.chat_completions), []);
+  const set = (name) => (value) => setForm((before) => ({ ...before, [name]: value }));
+  const [begin, busy, error] = useAction(() => post("/fine_tuning/jobs", {
+    project_id: project.id, model: form.model || models[0].id, training_file: form.training, validation_file: form.validation || undefined, name: form.name || undefined,
+    suffix: form.suffix || undefined, method: { type: "supervised", supervised: { hyperparameters: { n_epochs: form.epochs ? Number(form.epochs) : "auto" } } },
+  }));
+  const submit = async () => {
+    const job = await begin();
+    if (job) location.hash = `#/tuning/${job.id}`;
+  };
+  const named = files.map((file) => [file.id, file.filename]);
+  return html`<${FormDialog} title=${t.tuning.start} action=${t.tuning.make} ...${{ close, submit, busy: busy || !models?.length, error }}>
+    <${Text} label=${t.name} value=${form.name} onInput=${set("name")} maxlength="256" autofocus />
+    <${Select} label=${t.tuning.model} value=${form.model} onInput=${set("model")} options=${(models ?? []).map((model) => [model.id, model.id])} />
+    <${Select} label=${t.tuning.training} value=${form.training} onInput=${set("training")} options=${named} />
+    <${Select} label=${t.tuning.validation} value=${form.validation} onInput=${set("validation")} options=${[["", t.tuning.noValidation], ...named]} />
+    <div class="pairs"><${Text} label=${t.tuning.epochs} type="number" min="1" max="50" value=${form.epochs} onInput=${set("epochs")} placeholder=${t.tuning.auto} />
+      <${Text} label=${t.tuning.suffix} value=${form.suffix} onInput=${set("suffix")} maxlength="64" /></div>
+  <//>`;
+}
+
+/** The loss by step, from the events that tell it. */
+export function curve(events) {
+  const told = events.filter((event) => Number.isFinite(event.data?.train_loss)).sort((a, b) => a.data.step - b.data.step);
+  return { times: told.map((event) => event.data.step), values: told.map((event) => event.data.train_loss) };
+}
+
+function Job({ id }) {
+  const [job, error, again] = useLoad(() => get(`/fine_tuning/jobs/${id}`), [id]);
+  const [events, , look] = useLoad(() => all(`/fine_tuning/jobs/${id}/events`), [id]);
+  const [open, setOpen] = useState(false);
+  useEvery(LOOK, () => going(job) && Promise.all([again(), look()]));
+  const [stop, busy, failed] = useAction(async () => {
+    await post(`/fine_tuning/jobs/${id}/cancel`, {});
+    await Promise.all([again(), look()]);
+  });
+  const columns = [
+    { title: t.time, cell: (event) => html`<${Time} value=${event.created_at} />` },
+    { title: t.tuning.state, cell: (event) => html`<${Badge} kind=${{ error: "bad", warn: "warn" }[event.level] ?? ""}>${t.tuning.level[event.level] ?? event.level}<//>` },
+    { title: t.tuning.events, cell: (event) => event.message },
+  ];
+  const loss = curve(events ?? []);
+  const rows = job ? [[t.tuning.model, job.model], [t.tuning.training, html`<code>${job.training_file}</code>`], [t.tuning.validation, job.validation_file && html`<code>${job.validation_file}</code>`],
+    [t.tuning.epochs, job.hyperparameters?.n_epochs], [t.tuning.result, job.fine_tuned_model ?? t.tuning.none], [t.tuning.trained, job.trained_tokens !== null && number(job.trained_tokens)],
+    [t.metadata, job.metadata && html`<code>${JSON.stringify(job.metadata)}</code>`]] : [];
+  const actions = job && html`<button type="button" onClick=${() => setOpen(true)}>${t.tuning.labels}</button>
+    ${going(job) && html`<button type="button" class="danger" disabled=${busy} onClick=${stop}>${t.tuning.stop}</button>`}`;
+  return html`<${Page} title=${job?.name ?? t.tuning.job} about=${html`<a href="#/tuning">${t.back}</a> · <code>${id}</code>`} actions=${actions}>
+    <${Failure} error=${error ?? failed} again=${error && again} />
+    ${!job && !error && html`<${Waiting} />`}
+    ${job && html`<div class="card"><p><${State} job=${job} />${job.error && html` <span class="wrong">${job.error.message}</span>`}</p>
+      <dl>${rows.filter(([, value]) => value).map(([name, value]) => html`<dt key=${name}>${name}</dt><dd>${value}</dd>`)}</dl></div>
+      <h2>${t.tuning.loss}</h2>
+      ${loss.times.length > 1 ? html`<${Chart} label=${t.tuning.loss} steps times=${loss.times} series=${[{ name: t.tuning.loss, values: loss.values }]} />` : html`<p class="dim">${t.tuning.noLoss}</p>`}
+      <h2>${t.tuning.events}</h2>`}
+    ${events?.length === 0 && html`<p class="dim">${t.tuning.noEvents}</p>`}
+    ${events?.length > 0 && html`<${Table} label=${t.tuning.events} columns=${columns} rows=${events} keyed=${(event) => event.id} />`}
+    ${open && html`<${Labels} job=${job} close=${(changed) => (setOpen(false), changed && again())} />`}
+  <//>`;
+}
+
+function Labels({ job, close }) {
+  const [name, setName] = useState(job.name ?? "");
+  const [metadata, setMetadata] = useState(toJson(job.metadata));
+  const [store, busy, error] = useAction(async () => patch(`/fine_tuning/jobs/${job.id}`, { name: name || null, metadata: fromJson(t.metadata, metadata) }));
+  const submit = async () => (await store()) && close(true);
+  return html`<${FormDialog} title=${t.tuning.labels} action=${t.save} ...${{ close: () => close(false), submit, busy, error }}>
+    <${Text} label=${t.name} value=${name} onInput=${setName} maxlength="256" autofocus />
+    <${Area} class="code" label=${t.metadata} hint=${t.metadataHint} value=${metadata} onInput=${setMetadata} rows="4" spellcheck="false" />
+  <//>`;
+}

@@ -1,0 +1,167 @@
+//! The dashboard: files that lie in the binary, and the headers that keep strangers out of them.
+//!
+//! It is a client like any other: the page asks the API with the key that its user signed in with. No cookie is set,
+//! so no other site can act in a user's name.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+
+use actix_web::http::header::{self, HeaderMap, HeaderValue};
+use actix_web::web::{Bytes, Data, ServiceConfig};
+use actix_web::{HttpRequest, HttpResponse, web};
+use flate2::{Compression, write::GzEncoder};
+use rust_embed::Embed;
+
+use super::openapi;
+
+#[derive(Embed)]
+#[folder = "assets/"]
+struct Files;
+
+/// Scripts, styles and connections of this server alone, nothing inline, no frame around it.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; \
+    connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// A file as it is sent.
+struct Asset {
+    kind: &'static str,
+    tag: String,
+    plain: Bytes,
+    gzip: Bytes,
+}
+
+/// All files by their path; made once, for all workers.
+pub struct Assets {
+    files: BTreeMap<String, Asset>,
+}
+
+impl Assets {
+    pub fn load() -> Self {
+        let file = |path: std::borrow::Cow<'static, str>| {
+            let embedded = Files::get(&path)?;
+            let hash: String =
+                embedded.metadata.sha256_hash().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+            let plain = Bytes::from(embedded.data.into_owned());
+            let gzip = compress(&plain).map_or_else(|_| plain.clone(), Bytes::from);
+            Some((path.to_string(), Asset { kind: kind(&path), tag: format!("\"{hash}\""), plain, gzip }))
+        };
+        Self { files: Files::iter().filter_map(file).collect() }
+    }
+}
+
+fn compress(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes)?;
+    encoder.finish()
+}
+
+fn kind(path: &str) -> &'static str {
+    match path.rsplit('.').next() {
+        Some("html") => "text/html; charset=utf-8",
+        Some("js") => "text/javascript; charset=utf-8",
+        Some("css") => "text/css; charset=utf-8",
+        Some("svg") => "image/svg+xml",
+        _ => "text/plain; charset=utf-8",
+    }
+}
+
+/// The page at `/`, and what it loads below `/assets`.
+pub fn routes(config: &mut ServiceConfig) {
+    let files = |resource: actix_web::Resource| {
+        resource.route(web::get().to(serve)).route(web::head().to(serve)).default_service(web::to(refuse))
+    };
+    config.service(files(web::resource("/"))).service(files(web::resource("/assets/{path:.+}")));
+}
+
+/// The file of a path.
+fn path(request: &HttpRequest) -> &str {
+    request.match_info().get("path").unwrap_or("index.html")
+}
+
+/// A method that files do not take.
+async fn refuse(request: HttpRequest, assets: Data<Assets>, document: Data<openapi::Document>) -> HttpResponse {
+    match assets.files.contains_key(path(&request)) {
+        true => openapi::not_allowed(&request, "GET, HEAD"),
+        false => openapi::fallback(request, document).await,
+    }
+}
+
+async fn serve(request: HttpRequest, assets: Data<Assets>, document: Data<openapi::Document>) -> HttpResponse {
+    let Some(asset) = assets.files.get(path(&request)) else { return openapi::fallback(request, document).await };
+    let same = unchanged(request.headers(), &asset.tag);
+    let mut answer = if same { HttpResponse::NotModified() } else { HttpResponse::Ok() };
+    answer
+        .insert_header((header::ETAG, asset.tag.as_str()))
+        // Kept, but asked for anew: another version of the server has other files of the same names.
+        .insert_header((header::CACHE_CONTROL, "no-cache"))
+        .insert_header((header::VARY, "accept-encoding"))
+        .insert_header((header::CONTENT_SECURITY_POLICY, POLICY))
+        .insert_header((header::X_CONTENT_TYPE_OPTIONS, "nosniff"))
+        .insert_header((header::REFERRER_POLICY, "no-referrer"))
+        .insert_header(("cross-origin-opener-policy", "same-origin"))
+        .insert_header(("cross-origin-resource-policy", "same-origin"));
+    if same {
+        return answer.finish();
+    }
+    answer.content_type(asset.kind);
+    if takes_gzip(request.headers()) {
+        answer.insert_header((header::CONTENT_ENCODING, "gzip")).body(asset.gzip.clone())
+    } else {
+        answer.body(asset.plain.clone())
+    }
+}
+
+/// Whether the client has the file as it is.
+fn unchanged(headers: &HeaderMap, tag: &str) -> bool {
+    let given = headers.get(header::IF_NONE_MATCH).and_then(|value: &HeaderValue| value.to_str().ok());
+    given.is_some_and(|tags| tags.split(',').any(|one| one.trim().trim_start_matches("W/") == tag))
+}
+
+fn takes_gzip(headers: &HeaderMap) -> bool {
+    let given = headers.get(header::ACCEPT_ENCODING).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    given.split(',').any(|one| {
+        let (name, more) = one.split_once(';').unwrap_or((one, ""));
+        name.trim() == "gzip" && !matches!(more.trim(), "q=0" | "q=0.0")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Assets, POLICY};
+
+    #[test]
+    fn every_file_has_a_type_and_is_small() {
+        let assets = Assets::load();
+        assert!(assets.files.contains_key("index.html"));
+        let sent: usize = assets.files.values().map(|asset| asset.gzip.len()).sum();
+        assert!(sent < 200 * 1024, "{sent} bytes");
+        for (path, asset) in &assets.files {
+            let known =
+                ["html", "js", "css", "svg", "md", "txt"].iter().any(|ending| path.ends_with(&format!(".{ending}")));
+            assert!(known, "{path}");
+            assert!(asset.gzip.len() < asset.plain.len(), "{path}");
+        }
+    }
+
+    #[test]
+    fn nothing_of_the_page_is_inline_or_from_elsewhere() {
+        let assets = Assets::load();
+        let page = std::str::from_utf8(&assets.files["index.html"].plain).unwrap();
+        assert!(!page.contains("<script>") && !page.contains("style=") && !page.contains("<style"), "{page}");
+        assert!(!POLICY.contains("unsafe") && !POLICY.contains('*'));
+        for (path, asset) in assets.files.iter().filter(|(path, _)| path.starts_with("js/")) {
+            let text = std::str::from_utf8(&asset.plain).unwrap();
+            for banned in [
+                "innerHTML",
+                "outerHTML",
+                "insertAdjacentHTML",
+                "dangerouslySetInnerHTML",
+                "eval(",
+                "document.write",
+                "style=\"",
+            ] {
+                assert!(!text.contains(banned), "{banned} in {path}");
+            }
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The catalog: models that `outpost models pull` brings in.
+
+use actix_web::{get, web};
+use serde::Serialize;
+
+use crate::calls::models::Offer;
+use crate::http::input::ApiParams;
+use crate::http::reply::{Head, List, Reply};
+use crate::http::{Api, caller::Caller, submission::Nothing};
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct OfferBody {
+    description: String,
+    /// Size on the disk.
+    bytes: u64,
+    /// SPDX id of the license of the weights, lower case.
+    license: String,
+    /// Whether a model of that name lies in the models folder.
+    installed: bool,
+    /// What brings the model in; only whoever operates the server can run it.
+    command: String,
+}
+
+/// List the models that can be pulled.
+#[utoipa::path(tag = "catalog", responses((status = 200, body = [OfferBody])))]
+#[get("/catalog")]
+pub async fn list(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> Reply {
+    let item = |Offer { name, description, bytes, license, installed }: Offer| {
+        let command = format!("outpost models pull {name}");
+        let head = Head { id: name, object: "catalog.model", state: None };
+        caller.mount.item(head, OfferBody { description, bytes, license, installed, command })
+    };
+    let offers = api.models.offers().await?;
+    caller.list(api.list_id(), List::new(offers.into_iter().map(item).collect(), None))
+}

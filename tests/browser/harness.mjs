@@ -1,0 +1,100 @@
+// One server and one browser for a file of tests: the real binary, the models that were pulled, and a small pipeline
+// of the fixtures that paints.
+
+import { spawn } from "node:child_process";
+import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { createInterface } from "node:readline";
+import { chromium } from "playwright-core";
+
+export const ROOT = resolve(import.meta.dirname ?? new URL(".", import.meta.url).pathname, "../..");
+export const CHAT = "smollm2-135m-instruct";
+export const VECTORS = "all-minilm-l6-v2";
+export const PICTURES = "sd1";
+const BINARY = process.env.OUTPOST_BIN ?? join(ROOT, "target/debug/outpost");
+const BROWSER = process.env.CHROMIUM ?? "/usr/bin/chromium";
+const START_MS = 120_000;
+
+/** A models folder with what the tests need. */
+function models(folder) {
+  mkdirSync(folder);
+  const pulled = readdirSync(join(ROOT, "models"), { withFileTypes: true }).filter((entry) => entry.isDirectory() && !entry.name.startsWith("."));
+  for (const entry of pulled) symlinkSync(join(ROOT, "models", entry.name), join(folder, entry.name));
+  if (!existsSync(join(folder, PICTURES))) symlinkSync(join(ROOT, "tests/fixtures/pipelines", PICTURES), join(folder, PICTURES));
+  return folder;
+}
+
+/** A running server: `{url, key, folder, api, stop}`. `more`: further arguments; `bare`: without models. */
+export async function serve({ more = [], bare = false } = {}) {
+  const folder = mkdtempSync(join(tmpdir(), "outpost-browser-"));
+  const data = join(folder, "data");
+  const found = bare ? join(folder, "models") : models(join(folder, "models"));
+  const child = spawn(BINARY, ["serve", "--listen", "127.0.0.1:0", "--data", data, "--models", found, "--no-pull", ...more], { stdio: ["ignore", "pipe", "pipe"] });
+  child.stderr.resume();
+  const url = await new Promise((ready, failed) => {
+    const late = setTimeout(() => failed(new Error("the server did not come up")), START_MS);
+    createInterface(child.stdout).on("line", (line) => {
+      const address = /listening on (http\S+)/.exec(line);
+      if (!address) return;
+      clearTimeout(late);
+      ready(address[1]);
+    });
+    child.on("exit", (code) => failed(new Error(`the server ended with ${code}`)));
+  });
+  const key = readFileSync(join(data, "admin.key"), "utf8").trim();
+  const api = async (method, path, body, secret = key) => {
+    const form = body instanceof FormData;
+    const headers = { authorization: `Bearer ${secret}`, ...(body && !form ? { "content-type": "application/json" } : {}) };
+    const answer = await fetch(`${url}/v1${path}`, { method, headers, body: form ? body : body && JSON.stringify(body) });
+    const told = await answer.json();
+    if (!answer.ok) throw new Error(`${method} ${path}: ${JSON.stringify(told)}`);
+    return told;
+  };
+  const stop = async () => {
+    const ended = new Promise((done) => child.on("exit", done));
+    child.removeAllListeners("exit");
+    child.on("exit", () => {});
+    child.kill("SIGTERM");
+    await Promise.race([ended, new Promise((done) => child.on("exit", done))]);
+    rmSync(folder, { recursive: true, force: true });
+  };
+  return { url, key, folder, api, stop };
+}
+
+export const browse = () => chromium.launch({ executablePath: BROWSER, args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"] });
+
+/** A page of a fresh browser profile that notes what must not happen: errors, refused scripts, strangers asked. */
+export async function visit(browser, url, options = {}) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, locale: "en", acceptDownloads: true, ...options });
+  const page = await context.newPage();
+  const wrong = [];
+  page.on("pageerror", (error) => wrong.push(`error: ${error.message}`));
+  page.on("console", (message) => {
+    // A refused request is told to the user, and by the browser to its console.
+    if (message.type() === "error" && !/Failed to load resource/.test(message.text())) wrong.push(`console: ${message.text()}`);
+  });
+  page.on("request", (request) => {
+    const asked = request.url();
+    if (!asked.startsWith(url) && !/^(data|blob):/.test(asked)) wrong.push(`asked: ${asked}`);
+  });
+  page.on("dialog", async (dialog) => {
+    wrong.push(`dialog: ${dialog.message()}`);
+    await dialog.dismiss();
+  });
+  page.setDefaultTimeout(30_000);
+  return { context, page, wrong };
+}
+
+export async function signIn(page, url, key) {
+  await page.goto(url);
+  await page.getByLabel("API key").fill(key);
+  await page.getByRole("button", { name: "Sign in" }).click();
+  await page.getByRole("heading", { level: 1, name: "Start" }).waitFor();
+}
+
+/** Opens a page of the dashboard: `#/name`. */
+export async function go(page, name, heading) {
+  await page.evaluate((name) => (location.hash = `#/${name}`), name);
+  await page.getByRole("heading", { level: 1, name: heading }).waitFor();
+}

@@ -1,0 +1,116 @@
+// Whether everybody can use it: contrast, names, keyboard, small screens.
+
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+import { after, before, test } from "node:test";
+import { browse, go, serve, signIn, visit } from "./harness.mjs";
+import { PLACES, seed } from "./places.mjs";
+
+const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
+const VIEWS = { light: { colorScheme: "light" }, dark: { colorScheme: "dark" }, narrow: { viewport: { width: 360, height: 740 } } };
+
+let server, browser, ids;
+before(async () => {
+  server = await serve();
+  browser = await browse();
+  ids = await seed(server);
+});
+after(async () => {
+  await browser?.close();
+  await server?.stop();
+});
+
+/** What axe finds, worst first; its script comes from outside of the page, so the policy stays as it is. */
+async function findings(page) {
+  await page.evaluate(() => document.getAnimations().forEach((animation) => animation.cancel()));
+  const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
+  return violations.filter((one) => ["serious", "critical"].includes(one.impact)).map((one) => `${one.id}: ${one.nodes.map((node) => node.html.slice(0, 160)).join(" | ")}`);
+}
+
+for (const [view, options] of Object.entries(VIEWS)) {
+  test(`nothing serious is found on any page: ${view}`, async () => {
+    const { context, page, wrong } = await visit(browser, server.url, options);
+    await context.addInitScript({ path: AXE });
+    const found = {};
+    const look = async (name) => {
+      const list = await findings(page);
+      const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+      if (wide > 0) list.push(`wider than the screen by ${wide} pixels`);
+      if (list.length) found[name] = list;
+    };
+    await page.goto(server.url);
+    await page.getByLabel("API key").waitFor();
+    await look("sign-in");
+    await signIn(page, server.url, server.key);
+    for (const place of PLACES) {
+      await place.open(page, ids);
+      await look(place.name);
+    }
+    assert.deepEqual(found, {});
+    assert.deepEqual(wrong, []);
+    await context.close();
+  });
+}
+
+test("everything is reached by the keyboard", async () => {
+  const { context, page } = await visit(browser, server.url);
+  const focused = () => page.evaluate(() => document.activeElement.textContent.trim() || document.activeElement.getAttribute("aria-label") || document.activeElement.tagName);
+  const until = async (text, keys = "Tab") => {
+    for (let tries = 0; tries < 40; tries++) {
+      await page.keyboard.press(keys);
+      if ((await focused()).startsWith(text)) return;
+    }
+    assert.fail(`'${text}' is not reached; the focus is on '${await focused()}'`);
+  };
+  await page.goto(server.url);
+  await page.getByLabel("API key").focus();
+  await page.keyboard.type(server.key);
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { level: 1, name: "Start" }).waitFor();
+  await until("API keys");
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { level: 1, name: "API keys" }).waitFor();
+  await page.waitForFunction(() => document.activeElement.tagName === "H1");
+  await until("Create a key");
+  await page.keyboard.press("Enter");
+  await page.waitForFunction(() => document.activeElement.tagName === "INPUT" && document.activeElement.closest("dialog"));
+  await page.keyboard.type("by keyboard");
+  await page.keyboard.press("Enter");
+  await page.getByText("Keep this secret now").waitFor();
+  await page.keyboard.press("Escape");
+  await page.waitForFunction(() => !document.querySelector("dialog"));
+  await page.getByText("by keyboard").first().waitFor();
+  await go(page, "playground/chat", "Playground");
+  await until("Chat");
+  await page.keyboard.press("ArrowRight");
+  await page.getByLabel("Prompt").waitFor();
+  await context.close();
+});
+
+test("a small screen has a menu", async () => {
+  const { context, page } = await visit(browser, server.url, VIEWS.narrow);
+  await signIn(page, server.url, server.key);
+  assert.equal(await page.getByRole("link", { name: "Usage" }).isVisible(), false);
+  await page.getByRole("button", { name: "Menu" }).click();
+  await page.getByRole("link", { name: "Usage" }).click();
+  await page.getByRole("heading", { level: 1, name: "Usage" }).waitFor();
+  assert.equal(await page.getByRole("link", { name: "Audit log" }).isVisible(), false, "the menu closes behind");
+  await context.close();
+});
+
+test("a server without models says what to do first", async () => {
+  const bare = await serve({ bare: true });
+  try {
+    const { context, page, wrong } = await visit(browser, bare.url);
+    await signIn(page, bare.url, bare.key);
+    await page.getByText("outpost models pull starter").waitFor();
+    await go(page, "playground", "Playground");
+    await page.getByText("No installed model can chat").waitFor();
+    await go(page, "models", "Models");
+    await page.getByText("No model is installed").waitFor();
+    assert.deepEqual(wrong, []);
+    await context.close();
+  } finally {
+    await bare.stop();
+  }
+});

@@ -1,0 +1,222 @@
+// Projects, keys, limits, usage, audit log, the live view.
+
+import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
+import { after, before, test } from "node:test";
+import { browse, CHAT, go, serve, signIn, visit } from "./harness.mjs";
+
+let server, browser, context, page, wrong, project;
+before(async () => {
+  server = await serve();
+  browser = await browse();
+  ({ context, page, wrong } = await visit(browser, server.url));
+  await context.grantPermissions(["clipboard-read", "clipboard-write"], { origin: server.url });
+  await signIn(page, server.url, server.key);
+  ({ project_id: project } = await server.api("GET", "/me"));
+});
+after(async () => {
+  await browser?.close();
+  await server?.stop();
+});
+
+const dialog = () => page.getByRole("dialog");
+const row = (text) => page.getByRole("row").filter({ hasText: text });
+const press = (name, where = page) => where.getByRole("button", { name, exact: true }).click();
+const clipboard = () => page.evaluate(() => navigator.clipboard.readText());
+const works = async (secret) => (await fetch(`${server.url}/v1/models`, { headers: { authorization: `Bearer ${secret}` } })).status;
+
+/** Fills a field of the dialog; picks where it is a choice. */
+async function fill(fields) {
+  for (const [label, value] of Object.entries(fields)) {
+    const field = dialog().getByLabel(label, { exact: true });
+    if ((await field.evaluate((element) => element.tagName)) === "SELECT") await field.selectOption({ label: value });
+    else await field.fill(value);
+  }
+}
+
+async function downloaded(act) {
+  const [file] = await Promise.all([page.waitForEvent("download"), act()]);
+  return { name: file.suggestedFilename(), text: await readFile(await file.path(), "utf8") };
+}
+
+test("a key is made, copied once, renamed, rotated with grace, and revoked", async () => {
+  await go(page, "keys", "API keys");
+  await press("Create a key");
+  await fill({ Name: "billing" });
+  await dialog().getByLabel(CHAT).check();
+  await press("Create", dialog());
+  await dialog().getByText("Keep this secret now").waitFor();
+  await press("Copy", dialog());
+  const secret = await clipboard();
+  assert.match(secret, /^opk_/);
+  assert.equal(await works(secret), 200);
+  await press("I have kept it");
+  await row("billing").getByText("active").waitFor();
+  await row("billing").getByText(`only ${CHAT}`).waitFor();
+  assert.ok(!(await page.content()).includes(secret), "the secret is gone from the page");
+
+  await row("billing").getByRole("button", { name: /^Edit/ }).click();
+  const later = new Date(Date.now() + 90 * 86_400_000).toISOString().slice(0, 16);
+  await fill({ Name: "billing, production", Expires: later });
+  await press("Save", dialog());
+  await row("billing, production").waitFor();
+  const listed = async () => (await server.api("GET", `/api-keys?project_id=${project}`)).data.find((key) => key.name.startsWith("billing"));
+  assert.equal(new Date((await listed()).expires_at).getTime(), new Date(later).getTime());
+  await page.reload();
+  assert.match(await row("billing").getByRole("cell").nth(3).textContent(), /sec|now/, "its last use is told");
+
+  await row("billing").getByRole("button", { name: /^Rotate/ }).click();
+  await fill({ "Grace period": "1 hour", Reason: "a laptop was lost" });
+  await press("Rotate", dialog());
+  await dialog().getByText("Keep this secret now").waitFor();
+  await press("Copy", dialog());
+  const next = await clipboard();
+  await press("I have kept it");
+  await row("billing").getByText("rotating").waitFor();
+  assert.notEqual(next, secret);
+  assert.deepEqual([await works(secret), await works(next)], [200, 200]);
+
+  await row("billing").getByRole("button", { name: /^Revoke/ }).click();
+  await dialog().getByText("cannot be brought back").waitFor();
+  await press("Revoke", dialog());
+  await row("billing").getByText("revoked").waitFor();
+  assert.deepEqual([await works(secret), await works(next)], [401, 401]);
+  assert.deepEqual(wrong, []);
+});
+
+test("whoever rotates the own key stays signed in", async () => {
+  const { secret } = await server.api("POST", "/api-keys", { name: "mine", project_id: project });
+  const other = await visit(browser, server.url);
+  await signIn(other.page, server.url, secret);
+  await go(other.page, "keys", "API keys");
+  const mine = other.page.getByRole("row").filter({ hasText: "yours" });
+  await mine.getByRole("button", { name: /^Rotate/ }).click();
+  await other.page.getByLabel("Grace period").selectOption({ label: "None: the old secret ends at once" });
+  await other.page.getByRole("dialog").getByRole("button", { name: "Rotate", exact: true }).click();
+  await other.page.getByRole("button", { name: "I have kept it" }).click();
+  assert.equal(await works(secret), 401);
+  await go(other.page, "agents", "Agents");
+  await other.page.getByText("No agent yet").waitFor();
+  await other.page.reload();
+  await other.page.getByRole("heading", { level: 1, name: "Agents" }).waitFor();
+  await other.context.close();
+});
+
+test("a mistake is told where it was made, with the request's id", async () => {
+  await go(page, "keys", "API keys");
+  await press("Create a key");
+  await fill({ Name: "late", Expires: "2001-01-01T00:00" });
+  await press("Create", dialog());
+  assert.match(await dialog().getByRole("alert").textContent(), /expires_at[^]*req_/);
+  await press("Cancel", dialog());
+  assert.equal(await dialog().count(), 0);
+});
+
+test("projects are made, renamed, limited and archived", async () => {
+  await go(page, "projects", "Projects");
+  await press("Create a project");
+  await fill({ Name: "Harbour", Environment: "development" });
+  await press("Create", dialog());
+  await row("Harbour").getByText("development").waitFor();
+  await row("Harbour").getByRole("button", { name: /^Edit/ }).click();
+  await fill({ Name: "Harbour office" });
+  await press("Save", dialog());
+  await row("Harbour office").waitFor();
+
+  await page.getByLabel("Project", { exact: true }).selectOption({ label: "Harbour office" });
+  const limits = page.getByRole("form", { name: "Limits of Harbour office" });
+  await limits.getByLabel("Requests a minute").fill("120");
+  await limits.getByLabel("Tokens a month").fill("5000");
+  await press("Save", limits);
+  await limits.getByText("Now: 120 requests a minute on average, and up to 120 at once.").waitFor();
+  await limits.getByText("0 of 5,000 tokens are used").waitFor();
+  const ceiling = page.getByRole("form", { name: "Ceiling" });
+  await ceiling.getByLabel("Requests a minute").fill("60");
+  await press("Save", ceiling);
+  await limits.getByText("Now: 60 requests a minute on average").waitFor();
+  await limits.getByText("At most 60, as an administrator set it.").waitFor();
+  await limits.getByLabel("Requests a minute").fill("500");
+  await press("Save", limits);
+  assert.match(await limits.getByRole("alert").textContent(), /ceiling[^]*req_/);
+  await limits.getByLabel("Requests a minute").fill("");
+  await press("Save", limits);
+  await page.waitForFunction(() => document.querySelector("form[aria-label^='Limits'] button").disabled);
+  const quotas = page.getByRole("form", { name: "What the project may hold" });
+  await quotas.getByLabel("Agents").fill("3");
+  await press("Save", quotas);
+  await row("Agents").filter({ hasText: "3" }).waitFor();
+  const stored = (await server.api("GET", "/projects")).data.find((one) => one.name === "Harbour office");
+  const told = await server.api("GET", `/projects/${stored.id}/rate-limits`);
+  assert.deepEqual([told.requests_per_minute, told.token_budget, told.ceiling.requests_per_minute, told.quotas.agents], [null, 5000, 60, 3]);
+
+  await row("Harbour office").getByRole("button", { name: /^Archive/ }).click();
+  await press("Archive", dialog());
+  await row("Harbour office").getByText("archived").waitFor();
+  await page.getByLabel("Project", { exact: true }).selectOption({ value: project });
+  assert.deepEqual(wrong, []);
+});
+
+test("usage shows the figures of the API, drawn and as CSV", async () => {
+  for (const seed of [1, 2]) {
+    await server.api("POST", "/chat/completions", { model: CHAT, messages: [{ role: "user", content: "Name a sea." }], max_completion_tokens: 12, seed });
+  }
+  await go(page, "usage", "Usage");
+  await page.getByLabel("Group by").selectOption({ label: "model" });
+  await page.getByLabel("Chart", { exact: true }).selectOption({ label: "Tokens" });
+  const told = await server.api("GET", `/projects/${project}/usage?group_by=model`);
+  const figure = (label) => page.locator(".figure").filter({ hasText: label }).locator("strong");
+  await page.locator("figure.chart canvas").waitFor();
+  assert.equal(await figure("Output tokens").textContent(), String(told.tokens.output));
+  assert.equal(await figure("Input tokens").textContent(), String(told.tokens.input));
+  const chat = told.groups.find((group) => group.model === CHAT);
+  const cells = await page.getByRole("region", { name: "Group by" }).getByRole("row").filter({ hasText: CHAT }).getByRole("cell").allTextContents();
+  assert.deepEqual(cells.slice(1, 5), [chat.requests, chat.tokens.input, chat.tokens.cached, chat.tokens.output].map(String));
+  assert.match(await page.getByRole("img", { name: /Tokens over time/ }).getAttribute("aria-label"), new RegExp(`${CHAT} ${chat.tokens.total}`));
+  const painted = await page.locator("figure.chart canvas").evaluate((canvas) => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((byte) => byte > 0));
+  assert.ok(painted);
+
+  const csv = await downloaded(() => press("Export CSV"));
+  assert.equal(csv.name, `usage-${project}.csv`);
+  assert.ok(csv.text.split("\n").some((line) => line.includes(CHAT) && line.includes(String(chat.tokens.output))), csv.text.slice(0, 400));
+  await page.getByLabel("Window").selectOption({ label: "From … until …" });
+  await page.getByLabel("From").fill("2001-01-01T00:00");
+  await page.getByLabel("Until").fill("2001-02-01T00:00");
+  await page.getByText("Nothing was used in this window").waitFor();
+  assert.deepEqual(wrong, []);
+});
+
+test("the audit log is filtered and exported", async () => {
+  await go(page, "audit", "Audit log");
+  await page.getByLabel("Action").fill("api_key.rotated");
+  await page.getByText("a laptop was lost").waitFor();
+  await page.waitForFunction(() => [...document.querySelectorAll("tbody tr")].every((one) => one.textContent.includes("api_key.rotated")));
+  await page.getByLabel("Target").fill("proj_nothing");
+  await page.getByText("No row fits").waitFor();
+  await page.getByLabel("Target").fill("");
+  await row("a laptop was lost").waitFor();
+  const csv = await downloaded(() => press("Export CSV"));
+  assert.ok(csv.text.includes("a laptop was lost") && !csv.text.includes("api_key.created"), csv.text);
+  await page.getByLabel("Action").fill("project");
+  await page.getByLabel("Project", { exact: true }).last().selectOption({ label: "All projects" });
+  await row("project.archived").waitFor();
+  assert.deepEqual(wrong, []);
+});
+
+test("the live view shows what runs", async () => {
+  await go(page, "live", "Live");
+  const figure = (label) => page.locator(".figure").filter({ hasText: label }).locator("strong");
+  await figure("Answers running").getByText("0", { exact: true }).waitFor();
+  const leave = new AbortController();
+  const running = fetch(`${server.url}/v1/chat/completions`, {
+    method: "POST", signal: leave.signal, headers: { authorization: `Bearer ${server.key}`, "content-type": "application/json" },
+    body: JSON.stringify({ model: CHAT, messages: [{ role: "user", content: "Tell a long story." }], max_completion_tokens: 6000, ignore_eos: true }),
+  }).catch(() => {});
+  await figure("Answers running").getByText("1", { exact: true }).waitFor();
+  await page.waitForFunction(() => Number([...document.querySelectorAll(".figure")].find((one) => one.textContent.includes("Tokens computed")).querySelector("strong").textContent) > 0);
+  await page.locator("figure.chart canvas").waitFor();
+  await row(CHAT).getByText("in memory").waitFor();
+  leave.abort();
+  await running;
+  await figure("Answers running").getByText("0", { exact: true }).waitFor();
+  assert.deepEqual(wrong, []);
+});
