@@ -58,7 +58,11 @@ function nodeCode({ call, body, base }) {
 const LANGUAGES = { curl, python: pythonCode, node: nodeCode };
 
 /** The text of a request in a language. `call`: `chat.completions`, `embeddings` or `images`. */
-export const code = (language, request) => LANGUAGES[language]({ base: location.origin, ...request });
+export function code(language, { body, ...request }) {
+  // What is not set is not sent.
+  const sent = JSON.parse(JSON.stringify(body));
+  return LANGUAGES[language]({ base: location.origin, body: sent, ...request });
+}
 
 export function CodeDialog({ request, close }) {
   const [language, setLanguage] = useState("curl");

@@ -56,6 +56,22 @@ export function useEvery(milliseconds, work) {
   }, [milliseconds]);
 }
 
+/** Shows the newest of many values, so many milliseconds apart at least: what comes faster than anybody reads must not hold the page up. */
+export function paced(milliseconds, show) {
+  let [newest, timer, last] = [null, 0, 0];
+  const now = () => {
+    last = performance.now();
+    timer = 0;
+    show(newest);
+  };
+  const next = (value) => {
+    newest = value;
+    timer ||= setTimeout(now, Math.max(0, last + milliseconds - performance.now()));
+  };
+  next.stop = () => clearTimeout(timer);
+  return next;
+}
+
 /** An action of the user's: `[run, busy, error, clear]`. */
 export function useAction(act) {
   const [state, setState] = useState({ busy: false, error: null });
@@ -132,7 +148,9 @@ export function Dialog({ title, close, children }) {
     return () => box.current?.close();
   }, []);
   const heading = useRef(`dialog-${Math.random().toString(36).slice(2)}`).current;
-  return html`<dialog ref=${box} aria-labelledby=${heading} onCancel=${(event) => (event.preventDefault(), close())}>
+  // A browser may close it by itself; one that was taken off the page by us is done with.
+  const closed = (event) => event.target.isConnected && close();
+  return html`<dialog ref=${box} aria-labelledby=${heading} onCancel=${(event) => (event.preventDefault(), close())} onClose=${closed}>
     <h2 id=${heading}>${title}</h2>
     ${children}
   </dialog>`;

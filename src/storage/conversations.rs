@@ -65,11 +65,10 @@ pub fn messages(tx: &impl Look, id: ConversationId, record: &ConversationRecord)
     Ok(rows.into_iter().rev().map(|(_, row)| row.json).collect())
 }
 
-/// The first `count` messages, in order; there must be as many.
-pub fn first_messages(tx: &impl Look, id: ConversationId, count: u32) -> Result<Vec<String>> {
-    let rows = (0..count).map(|at| Ok(tx.get::<MessageRecord>(&place(id, at))?.map(|row| row.json)));
-    let rows: Option<Vec<String>> = rows.collect::<Result<_>>()?;
-    rows.ok_or_else(|| Error::internal(format!("{id} lacks one of its first {count} messages")))
+/// The JSON of the message at a place that the conversation has.
+pub fn message(tx: &impl Look, id: ConversationId, at: u32) -> Result<String> {
+    let row = tx.get::<MessageRecord>(&place(id, at))?;
+    row.map(|row| row.json).ok_or_else(|| Error::internal(format!("{id} lacks its message {at}")))
 }
 
 /// Writes messages at the places from `first` on.

@@ -2,18 +2,11 @@
 
 import assert from "node:assert/strict";
 import { connect } from "node:net";
-import { after, before, test } from "node:test";
-import { browse, go, serve, signIn, visit } from "./harness.mjs";
+import { test } from "node:test";
+import { go, serve, signIn, stage, visit } from "./harness.mjs";
 
 let server, browser;
-before(async () => {
-  server = await serve();
-  browser = await browse();
-});
-after(async () => {
-  await browser?.close();
-  await server?.stop();
-});
+stage((found) => ({ server, browser } = found));
 
 /** The answer to a request under a name that is given, as text. */
 const ask = (host, path = "/") => new Promise((done, failed) => {
@@ -175,6 +168,21 @@ test("files are small, asked for once, and told apart by version", async () => {
   await signIn(page, server.url, server.key);
   await page.waitForLoadState("networkidle");
   assert.ok(bytes > 10_000 && bytes < 200 * 1024, `${bytes} bytes`);
+  assert.deepEqual(wrong, []);
+  await context.close();
+});
+
+test("a server that is gone is told of, and found again", async () => {
+  const { context, page, wrong } = await visit(browser, server.url);
+  await signIn(page, server.url, server.key);
+  await context.setOffline(true);
+  await page.evaluate(() => (location.hash = "#/agents"));
+  const told = page.getByRole("alert");
+  await told.waitFor();
+  assert.match(await told.textContent(), /The server does not answer/);
+  await context.setOffline(false);
+  await told.getByRole("button", { name: "Try again" }).click();
+  await page.getByText("No agent yet").waitFor();
   assert.deepEqual(wrong, []);
   await context.close();
 });

@@ -6,6 +6,7 @@ import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, 
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { createInterface } from "node:readline";
+import { after, before } from "node:test";
 import { chromium } from "playwright-core";
 
 export const ROOT = resolve(import.meta.dirname ?? new URL(".", import.meta.url).pathname, "../..");
@@ -63,6 +64,27 @@ export async function serve({ more = [], bare = false } = {}) {
 }
 
 export const browse = () => chromium.launch({ executablePath: BROWSER, args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"] });
+
+/** A server and a browser for all tests of a file; `ready` is called with both before the first. */
+export function stage(ready) {
+  const found = {};
+  before(async () => {
+    found.server = await serve();
+    found.browser = await browse();
+    await ready(found);
+  });
+  after(async () => {
+    await found.browser?.close();
+    await found.server?.stop();
+  });
+}
+
+/** What tests of a page look for; `page` gives the page, which comes later than the tests. */
+export const finders = (page) => ({
+  dialog: () => page().getByRole("dialog"),
+  row: (text) => page().getByRole("row").filter({ hasText: text }),
+  press: (name, where = page()) => where.getByRole("button", { name, exact: true }).click(),
+});
 
 /** A page of a fresh browser profile that notes what must not happen: errors, refused scripts, strangers asked. */
 export async function visit(browser, url, options = {}) {

@@ -2,22 +2,17 @@
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
-import { after, before, test } from "node:test";
-import { browse, go, serve, signIn, visit } from "./harness.mjs";
+import { test } from "node:test";
+import { go, serve, signIn, stage, visit } from "./harness.mjs";
 import { PLACES, seed } from "./places.mjs";
 
 const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
 const VIEWS = { light: { colorScheme: "light" }, dark: { colorScheme: "dark" }, narrow: { viewport: { width: 360, height: 740 } } };
 
 let server, browser, ids;
-before(async () => {
-  server = await serve();
-  browser = await browse();
+stage(async (found) => {
+  ({ server, browser } = found);
   ids = await seed(server);
-});
-after(async () => {
-  await browser?.close();
-  await server?.stop();
 });
 
 /** What axe finds, worst first; its script comes from outside of the page, so the policy stays as it is. */
@@ -72,6 +67,10 @@ test("everything is reached by the keyboard", async () => {
   await page.getByRole("heading", { level: 1, name: "API keys" }).waitFor();
   await page.waitForFunction(() => document.activeElement.tagName === "H1");
   await until("Create a key");
+  await page.keyboard.press("Enter");
+  await page.waitForFunction(() => document.activeElement.tagName === "INPUT" && document.activeElement.closest("dialog"));
+  await page.keyboard.press("Escape");
+  await page.waitForFunction(() => document.activeElement.textContent === "Create a key");
   await page.keyboard.press("Enter");
   await page.waitForFunction(() => document.activeElement.tagName === "INPUT" && document.activeElement.closest("dialog"));
   await page.keyboard.type("by keyboard");

@@ -2,26 +2,19 @@
 
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
-import { after, before, test } from "node:test";
-import { browse, CHAT, go, serve, signIn, visit } from "./harness.mjs";
+import { test } from "node:test";
+import { CHAT, finders, go, signIn, stage, visit } from "./harness.mjs";
 
 let server, browser, context, page, wrong, project;
-before(async () => {
-  server = await serve();
-  browser = await browse();
+stage(async (found) => {
+  ({ server, browser } = found);
   ({ context, page, wrong } = await visit(browser, server.url));
   await context.grantPermissions(["clipboard-read", "clipboard-write"], { origin: server.url });
   await signIn(page, server.url, server.key);
   ({ project_id: project } = await server.api("GET", "/me"));
 });
-after(async () => {
-  await browser?.close();
-  await server?.stop();
-});
 
-const dialog = () => page.getByRole("dialog");
-const row = (text) => page.getByRole("row").filter({ hasText: text });
-const press = (name, where = page) => where.getByRole("button", { name, exact: true }).click();
+const { dialog, row, press } = finders(() => page);
 const clipboard = () => page.evaluate(() => navigator.clipboard.readText());
 const works = async (secret) => (await fetch(`${server.url}/v1/models`, { headers: { authorization: `Bearer ${secret}` } })).status;
 

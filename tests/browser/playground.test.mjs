@@ -2,26 +2,20 @@
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { after, before, test } from "node:test";
+import { test } from "node:test";
 import { promisify } from "node:util";
-import { browse, CHAT, go, PICTURES, serve, signIn, VECTORS, visit } from "./harness.mjs";
+import { CHAT, finders, go, PICTURES, signIn, stage, VECTORS, visit } from "./harness.mjs";
 
 let server, browser, page, wrong;
-before(async () => {
-  server = await serve();
-  browser = await browse();
+stage(async (found) => {
+  ({ server, browser } = found);
   let context;
   ({ context, page, wrong } = await visit(browser, server.url));
   await context.grantPermissions(["clipboard-read", "clipboard-write"], { origin: server.url });
   await signIn(page, server.url, server.key);
 });
-after(async () => {
-  await browser?.close();
-  await server?.stop();
-});
 
-const dialog = () => page.getByRole("dialog");
-const press = (name, where = page) => where.getByRole("button", { name, exact: true }).click();
+const { dialog, press } = finders(() => page);
 const said = (role) => page.locator(`.said.${role} .words`);
 const set = (fields) => Object.entries(fields).reduce((before, [label, value]) => before.then(() => page.getByLabel(label, { exact: true }).fill(value)), Promise.resolve());
 

@@ -2,24 +2,17 @@
 
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
-import { after, before, test } from "node:test";
-import { browse, CHAT, go, PICTURES, serve, signIn, VECTORS, visit } from "./harness.mjs";
+import { test } from "node:test";
+import { CHAT, finders, go, PICTURES, signIn, stage, VECTORS, visit } from "./harness.mjs";
 
 let server, browser, page, wrong;
-before(async () => {
-  server = await serve();
-  browser = await browse();
+stage(async (found) => {
+  ({ server, browser } = found);
   ({ page, wrong } = await visit(browser, server.url));
   await signIn(page, server.url, server.key);
 });
-after(async () => {
-  await browser?.close();
-  await server?.stop();
-});
 
-const dialog = () => page.getByRole("dialog");
-const row = (text) => page.getByRole("row").filter({ hasText: text });
-const press = (name, where = page) => where.getByRole("button", { name, exact: true }).click();
+const { dialog, row, press } = finders(() => page);
 
 test("models are listed, loaded and unloaded, and the catalog says how to get more", async () => {
   await go(page, "models", "Models");

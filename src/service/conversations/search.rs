@@ -11,6 +11,8 @@ use crate::storage::{Look, owned};
 /// Bytes of transcripts that one page of a search may read. A longer search goes on with the next page, so that no
 /// request holds a thread for long.
 const READ: u64 = 32 << 20;
+/// Bytes of messages that the previews of one page may read; what comes later has none.
+const GLANCED: usize = 8 << 20;
 /// Characters of a text that is searched for.
 const LONGEST: usize = 200;
 /// Characters of a preview.
@@ -85,7 +87,7 @@ pub(super) struct Stretch {
 
 /// Up to `window.limit` conversations; fewer with a `next` where too much had to be read.
 pub(super) fn stretch(tx: &impl Look, project: ProjectId, search: Option<&Search>, window: Window) -> Result<Stretch> {
-    let (mut found, mut read, mut before) = (Vec::new(), 0, window.before);
+    let (mut found, mut read, mut before, mut glance) = (Vec::new(), 0, window.before, GLANCED);
     loop {
         let rows = owned::newest::<ConversationRecord>(tx, project, before, window.rows())?;
         let last = rows.len() < window.rows();
@@ -101,7 +103,7 @@ pub(super) fn stretch(tx: &impl Look, project: ProjectId, search: Option<&Search
                     continue;
                 }
             }
-            let preview = preview(&stored::first_messages(tx, id, record.messages.min(FIRST))?);
+            let preview = preview(tx, id, &record, &mut glance)?;
             found.push(Listed { conversation: Conversation::new(id, record), preview });
         }
         if last {
@@ -110,16 +112,38 @@ pub(super) fn stretch(tx: &impl Look, project: ProjectId, search: Option<&Search
     }
 }
 
-/// The beginning of the first message from a user.
-fn preview(messages: &[String]) -> Option<String> {
-    let messages = messages.iter().filter_map(|json| serde_json::from_str::<Value>(json).ok());
-    let text =
-        messages.filter(|message| message.get("role").is_some_and(|role| role == "user")).find_map(|message| {
-            match message.get("content")? {
-                Value::String(text) => Some(text.clone()),
-                parts => parts.as_array()?.iter().find_map(|part| Some(part.get("text")?.as_str()?.to_owned())),
-            }
-        })?;
+/// The beginning of the first message from a user. `glance`: bytes that may still be read.
+fn preview(
+    tx: &impl Look,
+    id: ConversationId,
+    record: &ConversationRecord,
+    glance: &mut usize,
+) -> Result<Option<String>> {
+    for at in 0..record.messages.min(FIRST) {
+        if *glance == 0 {
+            break;
+        }
+        let json = stored::message(tx, id, at)?;
+        *glance = glance.saturating_sub(json.len());
+        if let Some(text) = said_by_user(&json) {
+            return Ok(beginning(&text));
+        }
+    }
+    Ok(None)
+}
+
+/// The text of a message, or the first of its parts, if it is a user's.
+fn said_by_user(json: &str) -> Option<String> {
+    let message: Value = serde_json::from_str(json).ok()?;
+    message.get("role").filter(|role| *role == "user")?;
+    match message.get("content")? {
+        Value::String(text) => Some(text.clone()),
+        parts => parts.as_array()?.iter().find_map(|part| Some(part.get("text")?.as_str()?.to_owned())),
+    }
+}
+
+/// On one line, as far as a list shows it.
+fn beginning(text: &str) -> Option<String> {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut short: String = words.chars().take(PREVIEW).collect();
     if short.len() < words.len() {
@@ -132,7 +156,7 @@ fn preview(messages: &[String]) -> Option<String> {
 mod tests {
     use serde_json::json;
 
-    use super::{Search, preview};
+    use super::{Search, beginning, said_by_user};
 
     #[test]
     fn texts_are_found_in_what_is_said() {
@@ -150,16 +174,13 @@ mod tests {
     }
 
     #[test]
-    fn previews_are_of_what_the_user_said_first() {
-        let messages = [
-            json!({ "role": "system", "content": "Be kind." }),
-            json!({ "role": "user", "content": [{ "type": "image_url" }, { "type": "text", "text": " What \n is it? " }] }),
-            json!({ "role": "user", "content": "And now?" }),
-        ];
-        let texts = messages.map(|message| message.to_string());
-        assert_eq!(preview(&texts).as_deref(), Some("What is it?"));
-        assert_eq!(preview(&texts[..1]), None);
-        let long = preview(&[json!({ "role": "user", "content": "é".repeat(500) }).to_string()]).unwrap();
+    fn previews_are_of_what_a_user_said() {
+        let parts = json!([{ "type": "image_url" }, { "type": "text", "text": " What \n is it? " }]);
+        let said = said_by_user(&json!({ "role": "user", "content": parts }).to_string()).unwrap();
+        assert_eq!(beginning(&said).as_deref(), Some("What is it?"));
+        assert_eq!(said_by_user(&json!({ "role": "system", "content": "Be kind." }).to_string()), None);
+        let long = beginning(&"é".repeat(500)).unwrap();
         assert_eq!((long.chars().count(), long.ends_with('…')), (121, true));
+        assert_eq!(beginning(" \n "), None);
     }
 }

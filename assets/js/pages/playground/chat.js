@@ -6,9 +6,11 @@ import { fromJson } from "../../json.js";
 import { Said } from "../../messages.js";
 import { session } from "../../session.js";
 import { t } from "../../strings.js";
-import { Area, Empty, Failure, Select, Text, useAction, useLoad } from "../../ui.js";
+import { Area, Empty, Failure, paced, Select, Text, useAction, useLoad } from "../../ui.js";
 
 const NUMBERS = ["temperature", "top_p", "max_completion_tokens", "seed"];
+// Milliseconds between two looks at an answer that grows.
+const FRAME = 50;
 const START = { model: "", agent: "", conversation: "", system: "", format: "text", schema: "", tools: "", tool_choice: "auto", ...Object.fromEntries(NUMBERS.map((name) => [name, ""])) };
 
 /** The request's fields beside the messages. Throws where a field is no JSON. */
@@ -87,12 +89,13 @@ export function Chat({ project, models, begin, show }) {
     stop.current = new AbortController();
     const began = performance.now();
     let [answer, first] = [{ role: "assistant" }, null];
+    const show = paced(FRAME, setPartial);
     try {
       const fresh = conversation ? all.filter((message) => !message.kept) : all;
       for await (const { data } of stream("/chat/completions", request(fresh, conversation), stop.current.signal)) {
         first ??= performance.now();
         answer = grow(answer, data);
-        setPartial(answer);
+        show(answer);
       }
     } catch (problem) {
       if (problem.name !== "AbortError") {
@@ -102,6 +105,7 @@ export function Chat({ project, models, begin, show }) {
       }
       answer = { ...answer, finish: "stopped" };
     } finally {
+      show.stop();
       setPartial(null);
     }
     // The conversation has the turn when the answer has ended well; one that was stopped is kept by nobody.

@@ -3,11 +3,13 @@
 import { html, useEffect, useRef, useState } from "../../html.js";
 import { get, stream } from "../../api.js";
 import { t } from "../../strings.js";
-import { Area, Empty, Failure, Select, Text, useAction, useLoad } from "../../ui.js";
+import { Area, Empty, Failure, paced, Select, Text, useAction, useLoad } from "../../ui.js";
 
 const SCHEDULERS = ["ddim", "ddpm", "pndm", "euler", "euler_a", "dpmpp_2m", "dpmpp_2m_karras", "unipc", "lcm", "flow_euler"];
 const NUMBERS = ["steps", "guidance_scale", "seed"];
 const PREVIEWS = 2;
+// Milliseconds between two looks at a picture that is painted.
+const FRAME = 100;
 // Pictures are held in the page's memory.
 const MOST = 40;
 
@@ -26,25 +28,30 @@ export function Images({ models, show }) {
   const [gallery, setGallery] = useState([]);
   const [now, setNow] = useState(null);
   const stop = useRef(null);
+  const painted = useRef(0);
   const set = (name) => (value) => setSettings((before) => ({ ...before, [name]: value }));
   const [model] = useLoad(() => get(`/models/${encodeURIComponent(settings.model)}`, { include_limits: true }), [settings.model]);
   useEffect(() => () => stop.current?.abort(), []);
 
   const [paint, busy, error] = useAction(async () => {
     stop.current = new AbortController();
-    setNow({ step: 0, steps: 0 });
+    let progress = { step: 0, steps: 0 };
+    setNow(progress);
+    const show = paced(FRAME, setNow);
+    const tell = (news) => show((progress = { ...progress, ...news }));
     const prompt = settings.prompt;
     try {
       const body = { ...fields(settings), stream: true, partial_images: PREVIEWS };
       for await (const { name, data } of stream("/images/generations", body, stop.current.signal)) {
-        if (name.endsWith(".progress")) setNow((before) => ({ ...before, ...data }));
-        if (name.endsWith(".partial_image")) setNow((before) => ({ ...before, preview: source(data) }));
+        if (name.endsWith(".progress")) tell(data);
+        if (name.endsWith(".partial_image")) tell({ preview: source(data) });
         if (name.endsWith(".completed")) {
-          setGallery((before) => [{ source: source(data), seed: data.seed, size: data.size, format: data.output_format, prompt }, ...before].slice(0, MOST));
-          setNow((before) => ({ ...before, preview: null }));
+          setGallery((before) => [{ id: ++painted.current, source: source(data), seed: data.seed, size: data.size, format: data.output_format, prompt }, ...before].slice(0, MOST));
+          tell({ preview: null });
         }
       }
     } finally {
+      show.stop();
       setNow(null);
     }
   });
@@ -52,13 +59,16 @@ export function Images({ models, show }) {
     event.preventDefault();
     if (settings.prompt.trim() && !busy) paint();
   };
+  // Two elements: one that becomes the other while it is pressed would submit the form.
+  const action = busy
+    ? html`<button key="stop" type="button" class="danger" onClick=${() => stop.current?.abort()}>${t.images.stop}</button>`
+    : html`<button key="paint" class="first" disabled=${!settings.prompt.trim()}>${t.images.paint}</button>`;
   const sizes = model?.limits?.image_sizes ?? [];
   return html`<form class="bench" onSubmit=${submit}>
     <div>
       <${Area} label=${t.images.prompt} value=${settings.prompt} onInput=${set("prompt")} rows="3" />
       <div class="actions">
-        ${busy ? html`<button type="button" class="danger" onClick=${() => stop.current?.abort()}>${t.images.stop}</button>`
-          : html`<button class="first" disabled=${!settings.prompt.trim()}>${t.images.paint}</button>`}
+        ${action}
         <button type="button" onClick=${() => show({ call: "images", path: "/v1/images/generations", body: fields(settings) })}>${t.play.code}</button>
       </div>
       <${Failure} error=${error} />
@@ -67,7 +77,7 @@ export function Images({ models, show }) {
         ${now.preview && html`<img class="preview" src=${now.preview} alt="" />`}</div>`}
       <h2>${t.images.gallery}</h2>
       ${!gallery.length && html`<${Empty} title=${t.images.empty}><p>${t.images.emptyHint}</p><//>`}
-      <div class="gallery">${gallery.map((picture, at) => html`<figure key=${gallery.length - at}>
+      <div class="gallery">${gallery.map((picture) => html`<figure key=${picture.id}>
         <img src=${picture.source} alt=${t.images.shown(picture.prompt)} />
         <figcaption><p>${picture.prompt}</p><p class="dim">${t.images.seeded(picture.seed)} · ${picture.size}</p>
           <button type="button" class="plain" onClick=${() => set("seed")(String(picture.seed))}>${t.images.again}</button>
