@@ -9,8 +9,8 @@ const HEIGHT = 220;
 // Told apart by those who see few colours, on light and on dark.
 const COLOURS = ["#1b8a6b", "#c8691c", "#5b74d6", "#b0498f", "#7a8a1f", "#3c9bc0", "#a06a3f", "#8a63c9"];
 
-/** `times`: seconds, or with `steps` numbers of steps; `series`: `{name, values}` each; `last`: show so many seconds up to now. */
-export function Chart({ label, times, series, steps, last }) {
+/** `times`: seconds, or with `steps` numbers of steps; `series`: `{name, values}` each; `span`: seconds that are shown at least. */
+export function Chart({ label, times, series, steps, span }) {
   const place = useRef();
   useEffect(() => {
     const style = getComputedStyle(document.documentElement);
@@ -22,7 +22,7 @@ export function Chart({ label, times, series, steps, last }) {
     }));
     const options = {
       width: place.current.clientWidth, height: HEIGHT, axes: [axis, { ...axis, size: 56, values: (_, ticks) => ticks.map(compact) }],
-      series: [{ label: steps ? t.tuning.step : t.time }, ...lines], scales: { x: { time: !steps, range: last && ((_, __, end) => [end - last, end]) }, y: { range: (_, least, most) => [Math.min(0, least), Math.max(1, most * 1.05)] } },
+      series: [{ label: steps ? t.tuning.step : t.time }, ...lines], scales: { x: { time: !steps, range: span && ((_, start, end) => [Math.min(start, end - span), end]) }, y: { range: (_, least, most) => [Math.min(0, least), Math.max(1, most * 1.05)] } },
       legend: { live: true }, cursor: { drag: { x: false, y: false } },
     };
     const chart = new uPlot(options, [times, ...series.map(({ values }) => values)], place.current);

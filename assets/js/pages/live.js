@@ -12,6 +12,8 @@ const LOOK = 2000;
 // Which models are loaded changes seldom, and is asked of the API, where requests are metered.
 const MODELS = 15_000;
 const KEPT = 150;
+// Seconds that the chart shows at least.
+const SPAN = 30;
 const USES = ["weights", "scratch", "kv_held", "kv_cached"];
 
 export function Live() {
@@ -55,7 +57,7 @@ export function Live() {
       <${Figure} label=${t.live.speed} value=${compact(speed)} hint=${t.live.perSecond} />
       <${Figure} label=${t.live.generated} value=${compact(now.sum("generated_tokens_total"))} hint=${t.live.sinceStart} />
     </div>
-    ${history.times.length > 1 && html`<${Chart} label=${t.live.chart} last=${(KEPT * LOOK) / 1000} times=${history.times} series=${[{ name: t.live.chart, values: history.values }]} />`}
+    ${history.times.length > 1 && html`<${Chart} label=${t.live.chart} span=${SPAN} times=${history.times} series=${[{ name: t.live.chart, values: history.values }]} />`}
     <section class="card" aria-label=${t.live.memory}><h2>${t.live.memory}</h2>
       <${Share} label=${t.live.used} value=${used} total=${total} />
       ${memory.map(([use, value]) => html`<${Share} key=${use} label=${t.live.use[use]} value=${value} total=${total} />`)}
