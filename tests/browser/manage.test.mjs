@@ -213,3 +213,22 @@ test("the live view shows what runs", async () => {
   await figure("Answers running").getByText("0", { exact: true }).waitFor();
   assert.deepEqual(wrong, []);
 });
+
+test("a secret is copied where browsers offer scripts no clipboard, over plain HTTP", async () => {
+  const plain = await visit(browser, server.url);
+  await plain.context.addInitScript(() => Object.defineProperty(navigator, "clipboard", { value: undefined }));
+  await signIn(plain.page, server.url, server.key);
+  await go(plain.page, "keys", "API keys");
+  await plain.page.getByRole("button", { name: "Create a key" }).click();
+  await plain.page.getByLabel("Name").fill("copied");
+  await plain.page.getByRole("button", { name: "Create", exact: true }).click();
+  const secret = await plain.page.locator(".secret code").textContent();
+  await plain.page.locator(".secret").getByRole("button", { name: "Copy" }).click();
+  await plain.page.getByRole("button", { name: "I have kept it" }).click();
+  await go(plain.page, "conversations", "Conversations");
+  await plain.page.getByRole("searchbox").focus();
+  await plain.page.keyboard.press("Control+V");
+  assert.equal(await plain.page.getByRole("searchbox").inputValue(), secret);
+  assert.deepEqual(plain.wrong, []);
+  await plain.context.close();
+});
