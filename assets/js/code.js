@@ -11,7 +11,7 @@ function curl({ path, body, base }) {
 }
 
 /** A JSON value as Python writes it. */
-export function python(value, indent = "") {
+function python(value, indent = "") {
   if (value === null) return "None";
   if (value === true) return "True";
   if (value === false) return "False";

@@ -5,7 +5,7 @@ import { number } from "./format.js";
 import { t } from "./strings.js";
 
 /** The text of a message's content, or of its parts. */
-export function contentOf({ content, refusal }) {
+function contentOf({ content, refusal }) {
   if (Array.isArray(content)) return content.map((part) => part.text ?? part.refusal ?? `[${part.type}]`).join("\n");
   return content ?? refusal ?? "";
 }

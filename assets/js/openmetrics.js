@@ -1,7 +1,7 @@
 // The server's figures, from the text that monitoring systems read.
 
 /** `[{name, labels, value}]` of OpenMetrics text; comments are left out. */
-export function parse(text) {
+function parse(text) {
   return text.split("\n").filter((line) => line && !line.startsWith("#")).map((line) => {
     const [, name, labels = "", value] = /^([a-z_0-9]+)(?:\{(.*)\})? (\S+)/i.exec(line) ?? [];
     const pairs = [...labels.matchAll(/([a-z_]+)="((?:[^"\\]|\\.)*)"/gi)].map(([, key, value]) => [key, value.replace(/\\(.)/g, (_, one) => (one === "n" ? "\n" : one))]);

@@ -9,7 +9,7 @@ export const session = {
   /** What the server says of the key: `GET /v1/me`. */
   me: null,
 
-  /** Whether the key holds a scope: `admin` holds all, `project` also `inference`. */
+  /** Whether the key holds a scope; `admin` holds all. */
   may(scope) {
     const scopes = this.me?.scopes ?? [];
     return scopes.includes("admin") || scopes.includes(scope);

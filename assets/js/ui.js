@@ -25,20 +25,24 @@ export function useLoad(load, about) {
   return [state.value, state.error, again];
 }
 
-/** The rows of a list, page by page: `{rows, waiting, empty, error, again, hasMore, more, loading}`; anew when one of `about` changes. */
+/** The rows of a list, page by page, for a `Listing`; anew when one of `about` changes, and by `reload`. */
 export function usePages(path, query, about) {
-  const [pages, setPages] = useState(null);
-  const fetched = (page) => ({ rows: page.data, cursor: page.has_more ? page.next_cursor : null });
-  const [, error, again] = useLoad(async () => {
-    setPages(null);
-    setPages(fetched(await get(path, query)));
-  }, about);
+  const [first, error, again] = useLoad(() => get(path, query), about);
+  // Later pages belong to one first page, and are gone with it.
+  const [rest, setRest] = useState({ first: null, pages: [] });
+  const pages = first ? [first, ...(rest.first === first ? rest.pages : [])] : [];
+  const last = pages.at(-1);
   const [more, loading, failed] = useAction(async () => {
-    const next = fetched(await get(path, { ...query, cursor: pages.cursor }));
-    setPages((before) => ({ rows: [...before.rows, ...next.rows], cursor: next.cursor }));
+    const next = await get(path, { ...query, cursor: last.next_cursor });
+    setRest({ first, pages: [...pages.slice(1), next] });
   });
-  const rows = pages?.rows ?? [];
-  return { rows, waiting: !pages && !error, empty: pages && !rows.length && !pages.cursor, error: error ?? failed, again, hasMore: Boolean(pages?.cursor), more, loading };
+  const rows = pages.flatMap((page) => page.data);
+  return { rows, waiting: !first && !error, empty: first && !rows.length && !last.has_more, error: error ?? failed, again: error ? again : undefined, hasMore: Boolean(last?.has_more), more, loading, reload: again };
+}
+
+/** The models that the key may use: `[models, error, again]`; with a capability, those that have it. */
+export function useModels(capability) {
+  return useLoad(async () => (await get("/models")).data.filter((model) => !capability || model.capabilities[capability]), []);
 }
 
 /** Saves a text as a file of the user's. */
@@ -174,6 +178,13 @@ export function FormDialog({ title, close, submit, action, busy, error, danger, 
   <//>`;
 }
 
+/** Asks before something is done that cannot be undone: `act` does it, `done` is called when it is. */
+export function Confirm({ title, action, act, done, close, children }) {
+  const [run, busy, error] = useAction(act);
+  const submit = async () => (await run()) && done();
+  return html`<${FormDialog} danger ...${{ title, action, close, submit, busy, error }}><p>${children}</p><//>`;
+}
+
 export function Copy({ text, label = t.copy }) {
   const [copied, setCopied] = useState(false);
   const copy = async () => {
@@ -206,6 +217,14 @@ export function Table({ label, columns, rows, keyed }) {
     </table>
   </div>`;
 }
+
+/** What `usePages` gives, as a table with what stands around it; `empty`: what is said where there is nothing. */
+export const Listing = ({ list, empty, further = t.more, ...table }) => html`
+  <${Failure} error=${list.error} again=${list.again} />
+  ${list.waiting && html`<${Waiting} />`}
+  ${list.empty && empty}
+  ${list.rows.length > 0 && html`<${Table} ...${table} rows=${list.rows} keyed=${(row) => row.id} />`}
+  ${list.hasMore && html`<button type="button" disabled=${list.loading} onClick=${list.more}>${further}</button>`}`;
 
 export const Time = ({ value }) => (value ? html`<time datetime=${value} title=${date(value)}>${since(value)}</time>` : html`<span class="dim">–</span>`);
 

@@ -33,8 +33,7 @@ impl Models {
 
     /// The models on the disk that `access` may use, by name.
     pub async fn list(&self, access: &Access) -> Result<Vec<ModelInfo>> {
-        let engine = self.engine.clone();
-        let mut models = blocking(move || Ok(engine.models().list())).await?;
+        let mut models = self.on_disk().await?;
         models.retain(|model| access.lists(&model.id));
         models.sort_by(|a, b| a.id.cmp(&b.id));
         Ok(models)
@@ -42,8 +41,7 @@ impl Models {
 
     /// What the catalog has, in its order.
     pub async fn offers(&self) -> Result<Vec<Offer>> {
-        let engine = self.engine.clone();
-        let there = blocking(move || Ok(engine.models().list())).await?;
+        let there = self.on_disk().await?;
         let offer = |model: &CatalogModel| Offer {
             name: model.name.clone(),
             description: model.description.clone(),
@@ -52,6 +50,11 @@ impl Models {
             installed: there.iter().any(|found| found.id == model.name),
         };
         Ok(Catalog::builtin().models().iter().map(offer).collect())
+    }
+
+    async fn on_disk(&self) -> Result<Vec<ModelInfo>> {
+        let engine = self.engine.clone();
+        blocking(move || Ok(engine.models().list())).await
     }
 
     /// One model. 404 where none of that name lies on the disk, 403 where the key may not use it.

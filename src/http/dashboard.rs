@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::sync::LazyLock;
 
 use actix_web::http::header::{self, HeaderMap, HeaderValue};
 use actix_web::web::{Bytes, Data, ServiceConfig};
@@ -30,26 +31,19 @@ struct Asset {
     gzip: Option<Bytes>,
 }
 
-/// All files by their path; made once, for all workers.
-pub struct Assets {
-    files: BTreeMap<String, Asset>,
-}
-
-impl Assets {
-    pub fn load() -> Self {
-        let file = |path: std::borrow::Cow<'static, str>| {
-            let embedded = Files::get(&path)?;
-            let hash: String =
-                embedded.metadata.sha256_hash().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-            let plain = Bytes::from(embedded.data.into_owned());
-            let gzip = compress(&plain).ok().map(Bytes::from);
-            // Weak, for it is the same however the file is encoded.
-            let tag = format!("W/\"{hash}\"");
-            Some((path.to_string(), Asset { kind: kind(&path), tag, plain, gzip }))
-        };
-        Self { files: Files::iter().filter_map(file).collect() }
-    }
-}
+/// All files by their path; made when the first is asked for.
+static ASSETS: LazyLock<BTreeMap<String, Asset>> = LazyLock::new(|| {
+    let file = |path: std::borrow::Cow<'static, str>| {
+        let embedded = Files::get(&path)?;
+        let hash: String = embedded.metadata.sha256_hash().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let plain = Bytes::from(embedded.data.into_owned());
+        let gzip = compress(&plain).ok().map(Bytes::from);
+        // Weak, for it is the same however the file is encoded.
+        let tag = format!("W/\"{hash}\"");
+        Some((path.to_string(), Asset { kind: kind(&path), tag, plain, gzip }))
+    };
+    Files::iter().filter_map(file).collect()
+});
 
 fn compress(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
@@ -81,15 +75,15 @@ fn path(request: &HttpRequest) -> &str {
 }
 
 /// A method that files do not take.
-async fn refuse(request: HttpRequest, assets: Data<Assets>, document: Data<openapi::Document>) -> HttpResponse {
-    match assets.files.contains_key(path(&request)) {
+async fn refuse(request: HttpRequest, document: Data<openapi::Document>) -> HttpResponse {
+    match ASSETS.contains_key(path(&request)) {
         true => openapi::not_allowed(&request, "GET, HEAD"),
         false => openapi::fallback(request, document).await,
     }
 }
 
-async fn serve(request: HttpRequest, assets: Data<Assets>, document: Data<openapi::Document>) -> HttpResponse {
-    let Some(asset) = assets.files.get(path(&request)) else { return openapi::fallback(request, document).await };
+async fn serve(request: HttpRequest, document: Data<openapi::Document>) -> HttpResponse {
+    let Some(asset) = ASSETS.get(path(&request)) else { return openapi::fallback(request, document).await };
     let same = unchanged(request.headers(), &asset.tag);
     let mut answer = if same { HttpResponse::NotModified() } else { HttpResponse::Ok() };
     answer
@@ -128,16 +122,15 @@ fn takes_gzip(headers: &HeaderMap) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Assets, POLICY};
+    use super::{ASSETS, POLICY};
 
     #[test]
     fn every_file_has_a_type_and_is_small() {
-        let assets = Assets::load();
-        assert!(assets.files.contains_key("index.html"));
+        assert!(ASSETS.contains_key("index.html"));
         let packed = |asset: &super::Asset| asset.gzip.as_ref().unwrap().len();
-        let sent: usize = assets.files.values().map(packed).sum();
+        let sent: usize = ASSETS.values().map(packed).sum();
         assert!(sent < 200 * 1024, "{sent} bytes");
-        for (path, asset) in &assets.files {
+        for (path, asset) in ASSETS.iter() {
             let known =
                 ["html", "js", "css", "svg", "md", "txt"].iter().any(|ending| path.ends_with(&format!(".{ending}")));
             assert!(known, "{path}");
@@ -147,11 +140,10 @@ mod tests {
 
     #[test]
     fn nothing_of_the_page_is_inline_or_from_elsewhere() {
-        let assets = Assets::load();
-        let page = std::str::from_utf8(&assets.files["index.html"].plain).unwrap();
+        let page = std::str::from_utf8(&ASSETS["index.html"].plain).unwrap();
         assert!(!page.contains("<script>") && !page.contains("style=") && !page.contains("<style"), "{page}");
         assert!(!POLICY.contains("unsafe") && !POLICY.contains('*'));
-        for (path, asset) in assets.files.iter().filter(|(path, _)| path.starts_with("js/")) {
+        for (path, asset) in ASSETS.iter().filter(|(path, _)| path.starts_with("js/")) {
             let text = std::str::from_utf8(&asset.plain).unwrap();
             for banned in [
                 "innerHTML",

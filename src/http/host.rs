@@ -54,11 +54,14 @@ impl Hosts {
     /// Whether a request for this authority (`name` or `name:port`) is answered.
     fn takes(&self, authority: &str) -> bool {
         let Self::Named(named) = self else { return true };
-        let host = name(authority).to_ascii_lowercase();
-        let host = host.strip_suffix('.').unwrap_or(&host);
+        let host = name(authority);
+        let host = host.strip_suffix('.').unwrap_or(host);
+        if host.parse::<IpAddr>().is_ok() {
+            return true;
+        }
+        let host = &*host.to_ascii_lowercase();
         let within = |zone: &str| host.strip_suffix(zone).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-        host.parse::<IpAddr>().is_ok()
-            || !host.contains('.') && !host.is_empty()
+        !host.contains('.') && !host.is_empty()
             || PRIVATE.iter().any(|zone| within(zone))
             || named.iter().any(|one| one == host)
     }

@@ -11,11 +11,10 @@ use rustls::ServerConfig;
 use utoipa_actix_web::{AppExt, scope};
 
 use super::caller::authenticate;
-use super::dashboard::{self, Assets};
 use super::frame::frame;
 use super::metering::meter;
 use super::reply::Mount;
-use super::{Api, host, openapi, routes};
+use super::{Api, dashboard, host, openapi, routes};
 
 /// Bounds of the listener.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +41,6 @@ pub fn build(
     tls: Option<ServerConfig>,
     limits: Limits,
 ) -> std::io::Result<Server> {
-    let assets = Data::new(Assets::load());
     let server = HttpServer::new(move || {
         let (app, document) = App::new()
             .into_utoipa_app()
@@ -58,7 +56,6 @@ pub fn build(
             .split_for_parts();
         let document = Data::new(openapi::Document::new(document));
         app.app_data(document)
-            .app_data(assets.clone())
             .service(openapi::serve)
             .configure(dashboard::routes)
             .default_service(web::to(openapi::fallback))

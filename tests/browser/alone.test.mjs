@@ -5,8 +5,8 @@ import { spawnSync } from "node:child_process";
 import { networkInterfaces } from "node:os";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
-import { browse, serve, signIn, visit } from "./harness.mjs";
-import { PLACES, seed } from "./places.mjs";
+import { browse, serve, visit } from "./harness.mjs";
+import { seed, tour } from "./places.mjs";
 
 // A network namespace of its own begins with a loopback that is down: SIOCSIFFLAGS, IFF_UP.
 const UP = "import fcntl, os, socket, struct, sys\nfcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sh', b'lo', 1))\nos.execvp(sys.argv[1], sys.argv[1:])";
@@ -29,8 +29,7 @@ test("every page works without a network", { skip: !process.env[INSIDE] && refus
   try {
     const ids = await seed(server);
     const { page, wrong } = await visit(browser, server.url);
-    await signIn(page, server.url, server.key);
-    for (const place of PLACES) await place.open(page, ids);
+    await tour(page, server, ids, () => {});
     assert.deepEqual(wrong, []);
   } finally {
     await browser.close();

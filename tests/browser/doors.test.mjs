@@ -3,14 +3,14 @@
 import assert from "node:assert/strict";
 import { connect } from "node:net";
 import { test } from "node:test";
-import { go, serve, signIn, stage, visit } from "./harness.mjs";
+import { counting, go, serve, signIn, stage, visit } from "./harness.mjs";
 
 let server, browser;
 stage((found) => ({ server, browser } = found));
 
 /** The answer to a request under a name that is given, as text. */
-const ask = (host, path = "/") => new Promise((done, failed) => {
-  const { hostname, port } = new URL(server.url);
+const ask = (url, host, path = "/") => new Promise((done, failed) => {
+  const { hostname, port } = new URL(url);
   let told = "";
   const socket = connect(Number(port), hostname, () => socket.write(`GET ${path} HTTP/1.1\r\nHost: ${host}\r\nConnection: close\r\n\r\n`));
   socket.on("data", (bytes) => (told += bytes)).on("end", () => done(told)).on("error", failed);
@@ -121,14 +121,14 @@ test("a name that a stranger may own is not answered", async () => {
   const { port } = new URL(server.url);
   for (const path of ["/", "/v1/models", "/healthz", "/assets/js/main.js"]) {
     for (const host of ["evil.example", `evil.example:${port}`, "127.0.0.1.nip.io", "localhost.evil.example"]) {
-      const told = await ask(host, path);
+      const told = await ask(server.url, host, path);
       assert.match(told, /^HTTP\/1.1 421 /, `${host}${path}`);
       assert.match(told, /misdirected_request[^]*req_/);
       assert.match(told, /--allowed-host/);
     }
   }
   for (const host of ["localhost", `127.0.0.1:${port}`, "[::1]", "workstation", "box.local"]) {
-    assert.match(await ask(host), /^HTTP\/1.1 200 /, host);
+    assert.match(await ask(server.url, host), /^HTTP\/1.1 200 /, host);
   }
 });
 
@@ -136,12 +136,7 @@ test("a name that the operator gives is answered", async () => {
   const named = await serve({ bare: true, more: ["--allowed-host", "ai.example.org", "--public-url", "https://gpu.example.com/ai"] });
   try {
     for (const [host, status] of [["ai.example.org", 200], ["gpu.example.com", 200], ["evil.example", 421]]) {
-      const answer = await new Promise((done) => {
-        const { hostname, port } = new URL(named.url);
-        let told = "";
-        const socket = connect(Number(port), hostname, () => socket.write(`GET /healthz HTTP/1.1\r\nHost: ${host}\r\nConnection: close\r\n\r\n`));
-        socket.on("data", (bytes) => (told += bytes)).on("end", () => done(told));
-      });
+      const answer = await ask(named.url, host, "/healthz");
       assert.ok(answer.startsWith(`HTTP/1.1 ${status} `), host);
     }
   } finally {
@@ -161,13 +156,10 @@ test("files are small, asked for once, and told apart by version", async () => {
   assert.equal((await fetch(`${server.url}/`, { method: "HEAD" })).status, 200);
 
   const { context, page, wrong } = await visit(browser, server.url);
-  let bytes = 0;
-  const client = await context.newCDPSession(page);
-  await client.send("Network.enable");
-  client.on("Network.loadingFinished", (event) => (bytes += event.encodedDataLength));
+  const count = await counting(context, page);
   await signIn(page, server.url, server.key);
   await page.waitForLoadState("networkidle");
-  assert.ok(bytes > 10_000 && bytes < 200 * 1024, `${bytes} bytes`);
+  assert.ok(count.bytes > 10_000 && count.bytes < 200 * 1024, `${count.bytes} bytes`);
   assert.deepEqual(wrong, []);
   await context.close();
 });

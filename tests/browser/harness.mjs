@@ -4,12 +4,13 @@
 import { spawn } from "node:child_process";
 import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { after, before } from "node:test";
+import { fileURLToPath } from "node:url";
 import { chromium } from "playwright-core";
 
-export const ROOT = resolve(import.meta.dirname ?? new URL(".", import.meta.url).pathname, "../..");
+const ROOT = fileURLToPath(new URL("../..", import.meta.url));
 export const CHAT = "smollm2-135m-instruct";
 export const VECTORS = "all-minilm-l6-v2";
 export const PICTURES = "sd1";
@@ -26,7 +27,7 @@ function models(folder) {
   return folder;
 }
 
-/** A running server: `{url, key, folder, api, stop}`. `more`: further arguments; `bare`: without models. */
+/** A running server: `{url, key, api, stop}`. `more`: further arguments; `bare`: without models. */
 export async function serve({ more = [], bare = false } = {}) {
   const folder = mkdtempSync(join(tmpdir(), "outpost-browser-"));
   const data = join(folder, "data");
@@ -53,14 +54,12 @@ export async function serve({ more = [], bare = false } = {}) {
     return told;
   };
   const stop = async () => {
-    const ended = new Promise((done) => child.on("exit", done));
-    child.removeAllListeners("exit");
-    child.on("exit", () => {});
+    const ended = new Promise((done) => child.once("exit", done));
     child.kill("SIGTERM");
-    await Promise.race([ended, new Promise((done) => child.on("exit", done))]);
+    await ended;
     rmSync(folder, { recursive: true, force: true });
   };
-  return { url, key, folder, api, stop };
+  return { url, key, api, stop };
 }
 
 export const browse = () => chromium.launch({ executablePath: BROWSER, args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"] });
@@ -106,6 +105,15 @@ export async function visit(browser, url, options = {}) {
   });
   page.setDefaultTimeout(30_000);
   return { context, page, wrong };
+}
+
+/** Counts what a page receives, headers and all: `count.bytes`. */
+export async function counting(context, page) {
+  const count = { bytes: 0 };
+  const client = await context.newCDPSession(page);
+  await client.send("Network.enable");
+  client.on("Network.loadingFinished", (event) => (count.bytes += event.encodedDataLength));
+  return count;
 }
 
 export async function signIn(page, url, key) {

@@ -4,10 +4,9 @@ import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { test } from "node:test";
 import { go, serve, signIn, stage, visit } from "./harness.mjs";
-import { PLACES, seed } from "./places.mjs";
+import { seed, tour, VIEWS } from "./places.mjs";
 
 const AXE = createRequire(import.meta.url).resolve("axe-core/axe.min.js");
-const VIEWS = { light: { colorScheme: "light" }, dark: { colorScheme: "dark" }, narrow: { viewport: { width: 360, height: 740 } } };
 
 let server, browser, ids;
 stage(async (found) => {
@@ -27,20 +26,12 @@ for (const [view, options] of Object.entries(VIEWS)) {
     const { context, page, wrong } = await visit(browser, server.url, options);
     await context.addInitScript({ path: AXE });
     const found = {};
-    const look = async (name) => {
+    await tour(page, server, ids, async (name) => {
       const list = await findings(page);
       const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
       if (wide > 0) list.push(`wider than the screen by ${wide} pixels`);
       if (list.length) found[name] = list;
-    };
-    await page.goto(server.url);
-    await page.getByLabel("API key").waitFor();
-    await look("sign-in");
-    await signIn(page, server.url, server.key);
-    for (const place of PLACES) {
-      await place.open(page, ids);
-      await look(place.name);
-    }
+    });
     assert.deepEqual(found, {});
     assert.deepEqual(wrong, []);
     await context.close();

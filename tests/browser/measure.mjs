@@ -2,7 +2,7 @@
 //
 //     OUTPOST_BIN=target/release/outpost node tests/browser/measure.mjs
 
-import { browse, serve, signIn, visit } from "./harness.mjs";
+import { browse, counting, serve, signIn, visit } from "./harness.mjs";
 
 const RUNS = 5;
 const median = (values) => values.sort((a, b) => a - b)[values.length >> 1];
@@ -13,17 +13,14 @@ const runs = [];
 try {
   for (let run = 0; run < RUNS; run++) {
     const { context, page } = await visit(browser, server.url);
-    let bytes = 0;
-    const client = await context.newCDPSession(page);
-    await client.send("Network.enable");
-    client.on("Network.loadingFinished", (event) => (bytes += event.encodedDataLength));
+    const count = await counting(context, page);
     await page.goto(server.url);
     await page.getByLabel("API key").waitFor();
     const paint = await page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0].startTime);
-    const loaded = bytes;
+    const loaded = count.bytes;
     await signIn(page, server.url, server.key);
     await page.waitForLoadState("networkidle");
-    runs.push({ paint, loaded, bytes });
+    runs.push({ paint, loaded, bytes: count.bytes });
     await context.close();
   }
 } finally {

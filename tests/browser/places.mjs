@@ -1,11 +1,11 @@
 // Every place of the dashboard, and how to get there with something to see.
 
-import { CHAT, go, PICTURES, VECTORS } from "./harness.mjs";
+import { CHAT, go, PICTURES, signIn, VECTORS } from "./harness.mjs";
 
 const TOOL = { type: "function", function: { name: "weather", description: "The weather in a city", parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } } };
 
-/** One of everything that a server stores: `{conversation, agent, job}`. */
-export async function seed({ api, key }) {
+/** One of everything that a server stores: the ids `{conversation, agent, job}`. */
+export async function seed({ api }) {
   const { project_id: project } = await api("GET", "/me");
   await api("PUT", `/projects/${project}`, { name: "Lighthouse", environment: "production" });
   await api("PATCH", `/projects/${project}/rate-limits`, { requests_per_minute: 6000, burst_limit: 9000, token_budget: 50_000_000 });
@@ -29,68 +29,53 @@ export async function seed({ api, key }) {
     await api("POST", "/chat/completions", { model: CHAT, messages: [{ role: "user", content }], max_completion_tokens: 24, temperature: 0 });
   }
   await api("POST", "/embeddings", { model: VECTORS, input: ["a", "b"] });
-  return { conversation: conversation.id, agent: agent.id, job: job.id, key };
+  return { conversation: conversation.id, agent: agent.id, job: job.id };
 }
 
-const at = (name, heading, ready) => ({
-  name: name.replaceAll("/", "-"),
-  async open(page) {
-    await go(page, name, heading);
+/** A place: where it is, its heading, what is done there; `name` is that of its picture. */
+const at = (route, heading, ready, name = route.replaceAll("/", "-")) => ({
+  name,
+  async open(page, ids) {
+    await go(page, typeof route === "function" ? route(ids) : route, heading);
     await ready?.(page);
   },
 });
 const shows = (text) => (page) => page.getByText(text).first().waitFor();
 
-export const PLACES = [
+const PLACES = [
   at("start", "Start", shows(CHAT)),
-  {
-    name: "playground-chat",
-    async open(page) {
-      await go(page, "playground/chat", "Playground");
-      await page.getByLabel("Message").fill("What is a lighthouse for?");
-      await page.getByLabel("Temperature").fill("0");
-      await page.getByLabel("Most tokens").fill("60");
-      await page.getByRole("button", { name: "Send" }).click();
-      await page.getByText(/tokens a second/).waitFor();
-    },
-  },
-  {
-    name: "playground-images",
-    async open(page) {
-      await go(page, "playground/images", "Playground");
-      await page.getByLabel("Prompt").fill("a lighthouse by the sea");
-      await page.getByLabel("Steps").fill("4");
-      await page.getByLabel("Seed").fill("7");
-      await page.getByRole("button", { name: "Paint" }).click();
-      await page.getByText("Seed 7").waitFor();
-    },
-  },
-  {
-    name: "playground-embeddings",
-    async open(page) {
-      await go(page, "playground/embeddings", "Playground");
-      await page.getByRole("button", { name: "Compare" }).click();
-      await page.getByText(/4 vectors of/).waitFor();
-    },
-  },
+  at("playground/chat", "Playground", async (page) => {
+    await page.getByLabel("Message").fill("What is a lighthouse for?");
+    await page.getByLabel("Temperature").fill("0");
+    await page.getByLabel("Most tokens").fill("60");
+    await page.getByRole("button", { name: "Send" }).click();
+    await page.getByText(/tokens a second/).waitFor();
+  }),
+  at("playground/images", "Playground", async (page) => {
+    await page.getByLabel("Prompt").fill("a lighthouse by the sea");
+    await page.getByLabel("Steps").fill("4");
+    await page.getByLabel("Seed").fill("7");
+    await page.getByRole("button", { name: "Paint" }).click();
+    await page.getByText("Seed 7").waitFor();
+  }),
+  at("playground/embeddings", "Playground", async (page) => {
+    await page.getByRole("button", { name: "Compare" }).click();
+    await page.getByText(/4 vectors of/).waitFor();
+  }),
   at("models", "Models", shows(PICTURES)),
   at("conversations", "Conversations", shows("Which light is red?")),
-  { name: "conversation", open: async (page, ids) => { await go(page, `conversations/${ids.conversation}`, "Conversation"); await shows("port side")(page); } },
+  at((ids) => `conversations/${ids.conversation}`, "Conversation", shows("port side"), "conversation"),
   at("agents", "Agents", shows("Harbour pilot")),
-  { name: "agent", open: (page, ids) => go(page, `agents/${ids.agent}`, "Harbour pilot") },
+  at((ids) => `agents/${ids.agent}`, "Harbour pilot", undefined, "agent"),
   at("tuning", "Fine-tuning", shows("harbour lights")),
-  { name: "job", open: (page, ids) => go(page, `tuning/${ids.job}`, "harbour lights") },
+  at((ids) => `tuning/${ids.job}`, "harbour lights", undefined, "job"),
   at("keys", "API keys", shows("billing")),
-  {
-    name: "key-secret",
-    async open(page) {
-      await go(page, "keys", "API keys");
-      await page.getByRole("button", { name: "Create a key" }).click();
-      await page.getByLabel("Name").fill("a new one");
-      await page.getByRole("button", { name: "Create", exact: true }).click();
-      await page.getByText("Keep this secret now").waitFor();
-    },
-  },
+  at("keys", "API keys", async (page) => {
+    await page.getByRole("button", { name: "Create a key" }).click();
+    await page.getByLabel("Name").fill("a new one");
+    await page.getByRole("button", { name: "Create", exact: true }).click();
+    await page.getByText("Keep this secret now").waitFor();
+  }, "key-secret"),
   at("usage", "Usage", async (page) => {
     await page.getByLabel("Window").selectOption({ label: "Last hour" });
     await page.getByLabel("Group by").selectOption({ label: "model" });
@@ -101,3 +86,18 @@ export const PLACES = [
   at("projects", "Projects", shows("What the project holds")),
   at("audit", "Audit log", shows("api_key.rotated")),
 ];
+
+/** How it may be looked at. */
+export const VIEWS = { light: { colorScheme: "light" }, dark: { colorScheme: "dark" }, narrow: { viewport: { width: 360, height: 740 } } };
+
+/** Goes to every place, the door first, and calls `look` with its name. */
+export async function tour(page, server, ids, look) {
+  await page.goto(server.url);
+  await page.getByLabel("API key").waitFor();
+  await look("sign-in");
+  await signIn(page, server.url, server.key);
+  for (const place of PLACES) {
+    await place.open(page, ids);
+    await look(place.name);
+  }
+}

@@ -108,9 +108,9 @@ def server(tmp_path_factory):
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fuzzed(tmp_path_factory):
-    """A server that may be left in any state."""
+    """A server that may be left in any state; no other file of tests meets it."""
     with serving(tmp_path_factory.mktemp("fuzzed") / "data") as server:
         yield server
 

@@ -5,7 +5,7 @@ import { all, get, patch, post, remove } from "../api.js";
 import { fromJson, toJson } from "../json.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
-import { Area, Badge, Dialog, Empty, Failure, FormDialog, Page, Select, Table, Text, Time, useAction, useLoad, usePages, Waiting } from "../ui.js";
+import { Area, Badge, Confirm, Dialog, Empty, Failure, FormDialog, Listing, Page, Select, Table, Text, Time, useAction, useLoad, useModels, usePages, Waiting } from "../ui.js";
 
 export const Agents = ({ project, rest }) => (rest[0] ? html`<${One} key=${rest[0]} id=${rest[0]} />` : html`<${List} project=${project} />`);
 
@@ -16,7 +16,7 @@ const texts = (agent) => ({
 });
 
 /** The same as the API takes them; what is empty is null. */
-export function fields({ name, model, instructions, tools, truncation, last, metadata }) {
+function fields({ name, model, instructions, tools, truncation, last, metadata }) {
   const memory = truncation || last ? { truncation: truncation || undefined, last_messages: last ? Number(last) : undefined } : null;
   return { name: name || null, model: model || null, instructions: instructions || null, tools: fromJson(t.agents.tools, tools), memory, metadata: fromJson(t.metadata, metadata) };
 }
@@ -35,18 +35,14 @@ function List({ project }) {
     { title: t.changed, cell: (one) => html`<${Time} value=${one.updated_at} />` },
   ];
   return html`<${Page} title=${t.pages.agents} about=${t.agents.about} actions=${html`<button type="button" class="first" onClick=${() => setOpen(true)}>${t.agents.create}</button>`}>
-    <${Failure} error=${list.error} again=${list.again} />
-    ${list.waiting && html`<${Waiting} />`}
-    ${list.empty && html`<${Empty} title=${t.agents.none}><p>${t.agents.noneHint}</p><//>`}
-    ${list.rows.length > 0 && html`<${Table} label=${t.pages.agents} columns=${columns} rows=${list.rows} keyed=${(one) => one.id} />`}
-    ${list.hasMore && html`<button type="button" disabled=${list.loading} onClick=${list.more}>${t.more}</button>`}
+    <${Listing} list=${list} label=${t.pages.agents} columns=${columns} empty=${html`<${Empty} title=${t.agents.none}><p>${t.agents.noneHint}</p><//>`} />
     ${open && html`<${Edit} project=${project} close=${close} />`}
   <//>`;
 }
 
 function Edit({ project, agent, close }) {
   const [form, setForm] = useState(texts(agent));
-  const [models] = useLoad(async () => (await get("/models")).data.filter((model) => model.capabilities.chat_completions), []);
+  const [models] = useModels("chat_completions");
   const set = (name) => (value) => setForm((before) => ({ ...before, [name]: value }));
   const [store, busy, error] = useAction(async () => {
     const body = fields(form);
@@ -118,8 +114,5 @@ function Shown({ agent }) {
   return html`<dl>${rows.filter(([, value]) => value).map(([name, value]) => html`<dt key=${name}>${name}</dt><dd>${value}</dd>`)}</dl>`;
 }
 
-function Remove({ agent, close }) {
-  const [drop, busy, error] = useAction(() => remove(`/agents/${agent.id}`));
-  const submit = async () => (await drop()) && (location.hash = "#/agents");
-  return html`<${FormDialog} title=${t.agents.removeTitle(agent.name ?? agent.id)} action=${t.remove} danger ...${{ close: () => close(false), submit, busy, error }}><p>${t.agents.removeAbout}</p><//>`;
-}
+const Remove = ({ agent, close }) => html`<${Confirm} title=${t.agents.removeTitle(agent.name ?? agent.id)} action=${t.remove} close=${() => close(false)}
+  act=${() => remove(`/agents/${agent.id}`)} done=${() => (location.hash = "#/agents")}>${t.agents.removeAbout}<//>`;

@@ -1,37 +1,26 @@
 // The audit log: who changed what, and when.
 
 import { html, useState } from "../html.js";
-import { all, download, get } from "../api.js";
+import { all, download } from "../api.js";
 import { toTime } from "../format.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
-import { Empty, Failure, Page, Select, Table, Text, Time, useAction, useLoad, Waiting } from "../ui.js";
+import { Empty, Failure, Listing, Page, Select, Text, Time, useAction, useLoad, usePages } from "../ui.js";
 
 const PAGE = 50;
 
 export function Audit({ project }) {
   const [filters, setFilters] = useState({ action: "", actor: "", target: "", from: "", to: "" });
   const [scope, setScope] = useState("project");
-  const [pages, setPages] = useState([]);
-  const set = (name) => (value) => {
-    setPages([]);
-    setFilters((before) => ({ ...before, [name]: value.trim() }));
-  };
-  const query = () => ({
+  const set = (name) => (value) => setFilters((before) => ({ ...before, [name]: value.trim() }));
+  const query = {
     project_id: scope === "project" ? project.id : undefined, action: filters.action, actor: filters.actor, target: filters.target,
     start_time: toTime(filters.from), end_time: toTime(filters.to),
-  });
-  const cursor = pages.at(-1)?.next_cursor;
+  };
   const [keys] = useLoad(() => all("/api-keys", { project_id: project.id }), [project.id]);
   const nameOf = (id) => keys?.find((key) => key.id === id)?.name;
-  const [first, error, again] = useLoad(() => get("/audit-events", { ...query(), limit: PAGE }), [project.id, scope, filters]);
-  const [more, loading, failed] = useAction(async () => {
-    const page = await get("/audit-events", { ...query(), limit: PAGE, cursor: cursor ?? first.next_cursor });
-    setPages((before) => [...before, page]);
-  });
-  const [save, saving, unsaved] = useAction(() => download("/audit-events", query(), { accept: "text/csv" }, "audit-log.csv"));
-  const rows = first ? [first, ...pages].flatMap((page) => page.data) : [];
-  const last = pages.at(-1) ?? first;
+  const list = usePages("/audit-events", { ...query, limit: PAGE }, [project.id, scope, filters]);
+  const [save, saving, unsaved] = useAction(() => download("/audit-events", query, { accept: "text/csv" }, "audit-log.csv"));
   const columns = [
     { title: t.time, cell: (row) => html`<${Time} value=${row.at} />` },
     { title: t.audit.action, cell: (row) => html`<code>${row.action}</code><br /><code class="dim">${row.target}</code>` },
@@ -41,7 +30,7 @@ export function Audit({ project }) {
   return html`<${Page} title=${t.pages.audit} about=${t.audit.about}
       actions=${html`<button type="button" disabled=${saving} onClick=${save}>${t.audit.csv}</button>`}>
     <div class="card row">
-      ${session.may("admin") && html`<${Select} label=${t.project} value=${scope} onInput=${(value) => (setPages([]), setScope(value))}
+      ${session.may("admin") && html`<${Select} label=${t.project} value=${scope} onInput=${setScope}
         options=${[["project", project.name], ["all", t.audit.all]]} />`}
       <${Text} label=${t.audit.action} value=${filters.action} onInput=${set("action")} placeholder="api_key.rotated" />
       <${Text} label=${t.audit.actor} value=${filters.actor} onInput=${set("actor")} placeholder="key_…" />
@@ -49,10 +38,7 @@ export function Audit({ project }) {
       <${Text} label=${t.from} type="datetime-local" value=${filters.from} onInput=${set("from")} />
       <${Text} label=${t.until} type="datetime-local" value=${filters.to} onInput=${set("to")} />
     </div>
-    <${Failure} error=${error ?? failed ?? unsaved} again=${error && again} />
-    ${!first && !error && html`<${Waiting} />`}
-    ${first && rows.length === 0 && html`<${Empty} title=${t.audit.none}><p>${t.audit.noneHint}</p><//>`}
-    ${rows.length > 0 && html`<${Table} label=${t.pages.audit} columns=${columns} rows=${rows} keyed=${(row) => row.id} />`}
-    ${last?.has_more && html`<button type="button" disabled=${loading} onClick=${more}>${t.more}</button>`}
+    <${Failure} error=${unsaved} />
+    <${Listing} list=${list} label=${t.pages.audit} columns=${columns} empty=${html`<${Empty} title=${t.audit.none}><p>${t.audit.noneHint}</p><//>`} />
   <//>`;
 }

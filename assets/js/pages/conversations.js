@@ -6,7 +6,7 @@ import { fromJson, toJson } from "../json.js";
 import { Said } from "../messages.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
-import { Area, Empty, Failure, FormDialog, Page, save as saveFile, Select, Table, Text, Time, useAction, useLoad, usePages, Waiting } from "../ui.js";
+import { Area, Confirm, Empty, Failure, FormDialog, Listing, Page, save as saveFile, Select, Text, Time, useAction, useLoad, usePages, Waiting } from "../ui.js";
 
 const ROLES = ["developer", "system", "user", "assistant", "tool"];
 
@@ -31,11 +31,8 @@ function List({ project }) {
       <${Text} label=${t.talks.search} type="search" placeholder=${t.talks.searchHint} value=${asked} onInput=${setAsked} maxlength="200" />
       <button>${t.talks.search}</button>
     </form>
-    <${Failure} error=${list.error} again=${list.again} />
-    ${list.waiting && html`<${Waiting} />`}
-    ${list.empty && (search ? html`<${Empty} title=${t.talks.notFound}><p>${t.talks.notFoundHint}</p><//>` : html`<${Empty} title=${t.talks.none}><p>${t.talks.noneHint}</p><//>`)}
-    ${list.rows.length > 0 && html`<${Table} label=${t.pages.conversations} columns=${columns} rows=${list.rows} keyed=${(one) => one.id} />`}
-    ${list.hasMore && html`<button type="button" disabled=${list.loading} onClick=${list.more}>${search ? t.talks.searchOn : t.more}</button>`}
+    <${Listing} list=${list} label=${t.pages.conversations} columns=${columns} further=${search ? t.talks.searchOn : t.more}
+      empty=${search ? html`<${Empty} title=${t.talks.notFound}><p>${t.talks.notFoundHint}</p><//>` : html`<${Empty} title=${t.talks.none}><p>${t.talks.noneHint}</p><//>`} />
   <//>`;
 }
 
@@ -108,8 +105,5 @@ function Metadata({ talk, close }) {
   <//>`;
 }
 
-function Remove({ id, close }) {
-  const [drop, busy, error] = useAction(() => remove(`/conversations/${id}`));
-  const submit = async () => (await drop()) && (location.hash = "#/conversations");
-  return html`<${FormDialog} title=${t.talks.removeTitle} action=${t.remove} danger ...${{ close: () => close(false), submit, busy, error }}><p>${t.talks.removeAbout}</p><//>`;
-}
+const Remove = ({ id, close }) => html`<${Confirm} title=${t.talks.removeTitle} action=${t.remove} close=${() => close(false)}
+  act=${() => remove(`/conversations/${id}`)} done=${() => (location.hash = "#/conversations")}>${t.talks.removeAbout}<//>`;

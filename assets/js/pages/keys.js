@@ -1,16 +1,16 @@
 // API keys of a project: made, rotated, revoked.
 
 import { html, useState } from "../html.js";
-import { all, get, patch, post, put, remove } from "../api.js";
+import { all, patch, post, put, remove } from "../api.js";
 import { toTime } from "../format.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
-import { Badge, Copy, Dialog, Empty, Failure, Field, FormDialog, Page, Select, Table, Text, Time, useAction, useLoad, Waiting } from "../ui.js";
+import { Badge, Confirm, Copy, Dialog, Empty, Failure, FormDialog, Page, Select, Table, Text, Time, useAction, useLoad, useModels, Waiting } from "../ui.js";
 
 const GRACE = [[0, t.keys.atOnce], [3600, t.keys.hour], [86_400, t.keys.day], [604_800, t.keys.week], [2_592_000, t.keys.month]];
 
 /** What a key is at a time: revoked, expired, rotating, or in use. */
-export function state(key, now = Date.now()) {
+function state(key, now = Date.now()) {
   const past = (time) => time && new Date(time) <= now;
   if (key.revoked_at) return ["bad", t.keys.revoked];
   if (past(key.expires_at)) return ["bad", t.keys.expired];
@@ -74,7 +74,7 @@ function Create({ project, close }) {
   const [expires, setExpires] = useState("");
   const [scopes, setScopes] = useState(["project", "inference"]);
   const [models, setModels] = useState([]);
-  const [installed] = useLoad(async () => (await get("/models")).data, []);
+  const [installed] = useModels();
   const [make, busy, error] = useAction(async () =>
     post("/api-keys", { name, project_id: project.id, scopes, expires_at: toTime(expires), models: models.length ? models : undefined }));
   const [secret, setSecret] = useState(null);
@@ -131,10 +131,5 @@ function Rotate({ shown, me, close }) {
   <//>`;
 }
 
-function Revoke({ shown, close }) {
-  const [revoke, busy, error] = useAction(() => remove(`/api-keys/${shown.id}`));
-  const submit = async () => (await revoke()) && close(true);
-  return html`<${FormDialog} title=${t.keys.revokeTitle(shown.name)} action=${t.keys.revoke} danger ...${{ close: () => close(false), submit, busy, error }}>
-    <p>${t.keys.revokeAbout}</p>
-  <//>`;
-}
+const Revoke = ({ shown, close }) => html`<${Confirm} title=${t.keys.revokeTitle(shown.name)} action=${t.keys.revoke} close=${() => close(false)}
+  act=${() => remove(`/api-keys/${shown.id}`)} done=${() => close(true)}>${t.keys.revokeAbout}<//>`;

@@ -1,12 +1,12 @@
 // What the server does right now: the figures that monitoring systems read, read by people.
 
 import { html, useRef, useState } from "../html.js";
-import { get, send } from "../api.js";
+import { send } from "../api.js";
 import { Chart } from "../chart.js";
 import { bytes, compact, number } from "../format.js";
 import { figures } from "../openmetrics.js";
 import { t } from "../strings.js";
-import { Badge, Empty, Failure, Figure, Page, Table, useEvery, useLoad, Waiting } from "../ui.js";
+import { Badge, Empty, Failure, Figure, Page, Table, useEvery, useLoad, useModels, Waiting } from "../ui.js";
 
 const LOOK = 2000;
 // Which models are loaded changes seldom, and is asked of the API, where requests are metered.
@@ -26,7 +26,7 @@ export function Live() {
     remember(found.sum("generated_tokens_total"), found.sum("prompt_tokens_total"));
     return found;
   }, []);
-  const [models, , look] = useLoad(async () => (await get("/models")).data, []);
+  const [models, , look] = useModels();
   useEvery(LOOK, again);
   useEvery(MODELS, look);
 

@@ -1,10 +1,9 @@
 // The playground: ask models as applications do, and take the request along.
 
 import { html, useState } from "../html.js";
-import { get } from "../api.js";
 import { CodeDialog } from "../code.js";
 import { t } from "../strings.js";
-import { Empty, Failure, Page, Tabs, useLoad, Waiting } from "../ui.js";
+import { Empty, Failure, Page, Tabs, useModels, Waiting } from "../ui.js";
 import { Chat } from "./playground/chat.js";
 import { Embeddings } from "./playground/embeddings.js";
 import { Images } from "./playground/images.js";
@@ -20,7 +19,7 @@ const KINDS = [
 export function Playground({ project, rest }) {
   const kind = KINDS.find(([name]) => name === rest[0]) ?? KINDS[0];
   const [name, View, capability, what] = kind;
-  const [models, error, again] = useLoad(async () => (await get("/models")).data, []);
+  const [models, error, again] = useModels();
   const [shown, setShown] = useState(null);
   const able = models?.filter((model) => model.capabilities[capability]);
   return html`<${Page} title=${t.pages.playground} about=${t.play.about}>

@@ -5,7 +5,7 @@ import { get, patch, post, put } from "../api.js";
 import { bytes, number } from "../format.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
-import { Badge, Failure, FormDialog, Page, Table, Text, Time, useAction, useLoad, Waiting } from "../ui.js";
+import { Badge, Confirm, Failure, FormDialog, Page, Table, Text, Time, useAction, useLoad, Waiting } from "../ui.js";
 
 const RATES = ["requests_per_minute", "burst_limit", "tokens_per_minute", "token_budget"];
 const QUOTAS = ["api_keys", "conversations", "agents", "files", "fine_tuning_jobs", "storage_bytes"];
@@ -51,13 +51,8 @@ function Edit({ shown, close }) {
   <//>`;
 }
 
-function Archive({ shown, close }) {
-  const [archive, busy, error] = useAction(() => post(`/projects/${shown.id}/archive`, {}));
-  const submit = async () => (await archive()) && close(true);
-  return html`<${FormDialog} title=${t.projects.archiveTitle(shown.name)} action=${t.projects.archive} danger ...${{ close: () => close(false), submit, busy, error }}>
-    <p>${t.projects.archiveAbout}</p>
-  <//>`;
-}
+const Archive = ({ shown, close }) => html`<${Confirm} title=${t.projects.archiveTitle(shown.name)} action=${t.projects.archive} close=${() => close(false)}
+  act=${() => post(`/projects/${shown.id}/archive`, {})} done=${() => close(true)}>${t.projects.archiveAbout}<//>`;
 
 /** A number, or null where the field is empty. */
 const limit = (text) => (text.trim() === "" ? null : Number(text));

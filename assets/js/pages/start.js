@@ -5,10 +5,10 @@ import { all, get } from "../api.js";
 import { code } from "../code.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
-import { Badge, Code, Failure, Page, useLoad } from "../ui.js";
+import { Badge, Code, Failure, Page, useLoad, useModels } from "../ui.js";
 
 export function Start({ project, me }) {
-  const [models, error, again] = useLoad(async () => (await get("/models")).data, []);
+  const [models, error, again] = useModels();
   const [keys] = useLoad(async () => (session.may("project") ? all("/api-keys", { project_id: project.id }) : []), [project.id]);
   const [usage] = useLoad(async () => (session.may("project") ? get(`/projects/${project.id}/usage`) : null), [project.id]);
   const chat = models?.find((model) => model.capabilities.chat_completions);

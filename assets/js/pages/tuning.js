@@ -1,12 +1,12 @@
 // Fine-tuning: files with examples, jobs, and how they come along.
 
-import { html, useState } from "../html.js";
+import { html, useMemo, useState } from "../html.js";
 import { all, get, patch, post, remove } from "../api.js";
 import { Chart } from "../chart.js";
 import { bytes, number } from "../format.js";
 import { fromJson, toJson } from "../json.js";
 import { t } from "../strings.js";
-import { Area, Badge, Empty, Failure, Field, FormDialog, Page, Select, Table, Text, Time, useAction, useEvery, useLoad, usePages, Waiting } from "../ui.js";
+import { Area, Badge, Confirm, Empty, Failure, Field, FormDialog, Listing, Page, Select, Table, Text, Time, useAction, useEvery, useLoad, useModels, usePages, Waiting } from "../ui.js";
 
 const LOOK = 3000;
 const KINDS = { succeeded: "good", failed: "bad", cancelled: "warn", running: "good" };
@@ -22,7 +22,7 @@ function Overview({ project }) {
   const [open, setOpen] = useState(null);
   const close = (changed) => {
     setOpen(null);
-    if (changed) files.again();
+    if (changed) files.reload();
   };
   const named = (id) => files.rows.find((file) => file.id === id)?.filename ?? id;
   const fileColumns = [
@@ -43,16 +43,9 @@ function Overview({ project }) {
   return html`<${Page} title=${t.pages.tuning} about=${t.tuning.about} actions=${html`<button type="button" onClick=${() => setOpen(["upload"])}>${t.tuning.upload}</button>
       <button type="button" class="first" disabled=${!files.rows.length} onClick=${() => setOpen(["start"])}>${t.tuning.start}</button>`}>
     <h2>${t.tuning.jobs}</h2>
-    <${Failure} error=${jobs.error} again=${jobs.again} />
-    ${jobs.waiting && html`<${Waiting} />`}
-    ${jobs.empty && html`<${Empty} title=${t.tuning.noJobs}><p>${t.tuning.noJobsHint}</p><//>`}
-    ${jobs.rows.length > 0 && html`<${Table} label=${t.tuning.jobs} columns=${jobColumns} rows=${jobs.rows} keyed=${(job) => job.id} />`}
-    ${jobs.hasMore && html`<button type="button" disabled=${jobs.loading} onClick=${jobs.more}>${t.more}</button>`}
+    <${Listing} list=${jobs} label=${t.tuning.jobs} columns=${jobColumns} empty=${html`<${Empty} title=${t.tuning.noJobs}><p>${t.tuning.noJobsHint}</p><//>`} />
     <h2>${t.tuning.files}</h2>
-    <${Failure} error=${files.error} again=${files.again} />
-    ${files.empty && html`<${Empty} title=${t.tuning.noFiles}><p>${t.tuning.noFilesHint}</p><//>`}
-    ${files.rows.length > 0 && html`<${Table} label=${t.tuning.files} columns=${fileColumns} rows=${files.rows} keyed=${(one) => one.id} />`}
-    ${files.hasMore && html`<button type="button" disabled=${files.loading} onClick=${files.more}>${t.more}</button>`}
+    <${Listing} list=${files} label=${t.tuning.files} columns=${fileColumns} empty=${html`<${Empty} title=${t.tuning.noFiles}><p>${t.tuning.noFilesHint}</p><//>`} />
     ${kind === "upload" && html`<${Upload} project=${project} close=${close} />`}
     ${kind === "remove" && html`<${Remove} file=${file} close=${close} />`}
     ${kind === "start" && html`<${Start} project=${project} files=${files.rows} close=${() => setOpen(null)} />`}
@@ -75,15 +68,12 @@ function Upload({ project, close }) {
   <//>`;
 }
 
-function Remove({ file, close }) {
-  const [drop, busy, error] = useAction(() => remove(`/files/${file.id}`));
-  const submit = async () => (await drop()) && close(true);
-  return html`<${FormDialog} title=${t.tuning.removeTitle(file.filename)} action=${t.remove} danger ...${{ close: () => close(false), submit, busy, error }}><p>${t.tuning.removeAbout}</p><//>`;
-}
+const Remove = ({ file, close }) => html`<${Confirm} title=${t.tuning.removeTitle(file.filename)} action=${t.remove} close=${() => close(false)}
+  act=${() => remove(`/files/${file.id}`)} done=${() => close(true)}>${t.tuning.removeAbout}<//>`;
 
 function Start({ project, files, close }) {
   const [form, setForm] = useState({ name: "", model: "", training: files[0].id, validation: "", epochs: "", suffix: "" });
-  const [models] = useLoad(async () => (await get("/models")).data.filter((model) => model.capabilities.chat_completions), []);
+  const [models] = useModels("chat_completions");
   const set = (name) => (value) => setForm((before) => ({ ...before, [name]: value }));
   const [begin, busy, error] = useAction(() => post("/fine_tuning/jobs", {
     project_id: project.id, model: form.model || models[0].id, training_file: form.training, validation_file: form.validation || undefined, name: form.name || undefined,
@@ -104,10 +94,10 @@ function Start({ project, files, close }) {
   <//>`;
 }
 
-/** The loss by step, from the events that tell it. */
-export function curve(events) {
+/** The loss by step, from the events that tell it: what a chart takes. */
+function curve(events) {
   const told = events.filter((event) => Number.isFinite(event.data?.train_loss)).sort((a, b) => a.data.step - b.data.step);
-  return { times: told.map((event) => event.data.step), values: told.map((event) => event.data.train_loss) };
+  return { times: told.map((event) => event.data.step), series: [{ name: t.tuning.loss, values: told.map((event) => event.data.train_loss) }] };
 }
 
 function Job({ id }) {
@@ -124,7 +114,7 @@ function Job({ id }) {
     { title: t.tuning.state, cell: (event) => html`<${Badge} kind=${{ error: "bad", warn: "warn" }[event.level] ?? ""}>${t.tuning.level[event.level] ?? event.level}<//>` },
     { title: t.tuning.events, cell: (event) => event.message },
   ];
-  const loss = curve(events ?? []);
+  const loss = useMemo(() => curve(events ?? []), [events]);
   const rows = job ? [[t.tuning.model, job.model], [t.tuning.training, html`<code>${job.training_file}</code>`], [t.tuning.validation, job.validation_file && html`<code>${job.validation_file}</code>`],
     [t.tuning.epochs, job.hyperparameters?.n_epochs], [t.tuning.result, job.fine_tuned_model ?? t.tuning.none], [t.tuning.trained, job.trained_tokens !== null && number(job.trained_tokens)],
     [t.metadata, job.metadata && html`<code>${JSON.stringify(job.metadata)}</code>`]] : [];
@@ -136,7 +126,7 @@ function Job({ id }) {
     ${job && html`<div class="card"><p><${State} job=${job} />${job.error && html` <span class="wrong">${job.error.message}</span>`}</p>
       <dl>${rows.filter(([, value]) => value).map(([name, value]) => html`<dt key=${name}>${name}</dt><dd>${value}</dd>`)}</dl></div>
       <h2>${t.tuning.loss}</h2>
-      ${loss.times.length > 1 ? html`<${Chart} label=${t.tuning.loss} steps times=${loss.times} series=${[{ name: t.tuning.loss, values: loss.values }]} />` : html`<p class="dim">${t.tuning.noLoss}</p>`}
+      ${loss.times.length > 1 ? html`<${Chart} label=${t.tuning.loss} steps ...${loss} />` : html`<p class="dim">${t.tuning.noLoss}</p>`}
       <h2>${t.tuning.events}</h2>`}
     ${events?.length === 0 && html`<p class="dim">${t.tuning.noEvents}</p>`}
     ${events?.length > 0 && html`<${Table} label=${t.tuning.events} columns=${columns} rows=${events} keyed=${(event) => event.id} />`}

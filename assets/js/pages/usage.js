@@ -1,6 +1,6 @@
 // What was used, by whom and of what: the figures that the API tells, drawn.
 
-import { html, useState } from "../html.js";
+import { html, useMemo, useState } from "../html.js";
 import { all, download, get } from "../api.js";
 import { Chart } from "../chart.js";
 import { bytes, compact, duration, number, toTime } from "../format.js";
@@ -21,7 +21,7 @@ const MEASURES = {
 };
 
 /** The window that is asked for: `{start_time, end_time, bucket_width}`. */
-export function span(name, from, to, now = Date.now()) {
+function span(name, from, to, now = Date.now()) {
   const [, back, width] = WINDOWS.find(([one]) => one === name);
   if (name !== "own") return { start_time: new Date(now - back).toISOString(), end_time: new Date(now).toISOString(), bucket_width: width };
   const [start, end] = [new Date(from), to ? new Date(to) : new Date(now)];
@@ -30,7 +30,7 @@ export function span(name, from, to, now = Date.now()) {
 }
 
 /** Buckets as columns of a chart: times in seconds, and a row of numbers for each series. */
-export function columns(buckets, group, measure, title) {
+function columns(buckets, group, measure, title) {
   const times = buckets.map((bucket) => new Date(bucket.start_time) / 1000);
   const names = [...new Set(buckets.flatMap((bucket) => bucket.results.map((result) => (group ? (result[group] ?? t.usage.none) : ""))))];
   const of = (name) => buckets.map((bucket) => {
@@ -53,6 +53,7 @@ export function Usage({ project }) {
   const [keys] = useLoad(() => all("/api-keys", { project_id: project.id }), [project.id]);
   const [save, saving, unsaved] = useAction(() => download(path, query(), { accept: "text/csv" }, `usage-${project.id}.csv`));
   const title = (name) => (group === "api_key_id" ? (keys?.find((key) => key.id === name)?.name ?? name) : name);
+  const drawn = useMemo(() => usage && columns(usage.data, group, measure, title), [usage, group, measure, keys]);
   return html`<${Page} title=${t.pages.usage} about=${t.usage.about}
       actions=${html`<button type="button" disabled=${saving || !ready} onClick=${save}>${t.usage.csv}</button>`}>
     <div class="card row">
@@ -67,7 +68,7 @@ export function Usage({ project }) {
     ${usage && html`<${Figures} usage=${usage} />`}
     ${usage && usage.requests === 0 && html`<${Empty} title=${t.usage.nothing}><p>${t.usage.nothingHint}</p><//>`}
     ${usage && usage.requests > 0 && html`
-      <${Chart} label=${t.usage.chart(t.usage.measure[measure])} ...${columns(usage.data, group, measure, title)} />
+      <${Chart} label=${t.usage.chart(t.usage.measure[measure])} ...${drawn} />
       ${group && html`<${Groups} groups=${usage.groups} group=${group} title=${title} />`}`}
   <//>`;
 }

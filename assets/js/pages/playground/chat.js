@@ -14,7 +14,7 @@ const FRAME = 50;
 const START = { model: "", agent: "", conversation: "", system: "", format: "text", schema: "", tools: "", tool_choice: "auto", ...Object.fromEntries(NUMBERS.map((name) => [name, ""])) };
 
 /** The request's fields beside the messages. Throws where a field is no JSON. */
-export function fields(settings, fallback) {
+function fields(settings, fallback) {
   const body = { model: settings.model || (settings.agent ? undefined : fallback) };
   if (settings.agent) body.agent_id = settings.agent;
   for (const name of NUMBERS) if (settings[name] !== "") body[name] = Number(settings[name]);
@@ -28,7 +28,7 @@ export function fields(settings, fallback) {
 }
 
 /** Adds what a chunk tells to the answer so far. */
-export function grow(answer, chunk) {
+function grow(answer, chunk) {
   const next = { ...answer, usage: chunk.usage ?? answer.usage };
   const choice = chunk.choices[0];
   if (!choice) return next;
@@ -44,7 +44,7 @@ export function grow(answer, chunk) {
 }
 
 /** A message as the API takes it: what only the page knows is left out. */
-export const bare = ({ role, content, tool_calls, tool_call_id }) => ({ role, content: content ?? null, tool_calls, tool_call_id });
+const bare = ({ role, content, tool_calls, tool_call_id }) => ({ role, content: content ?? null, tool_calls, tool_call_id });
 
 export function Chat({ project, models, begin, show }) {
   const started = Object.fromEntries([begin.slice(0, 2)].filter(([name]) => ["agent", "conversation"].includes(name)));
@@ -123,13 +123,12 @@ export function Chat({ project, models, begin, show }) {
     setMessages([]);
     setSettings((before) => ({ ...before, conversation: "" }));
   };
-  const copy = () => {
+  const [copy, , wrong] = useAction(async () => {
     const fresh = settings.conversation ? [] : messages;
     const added = text.trim() || !fresh.length ? [{ role: "user", content: text || "Hello!" }] : [];
     const conversation = settings.conversation === "new" ? "" : settings.conversation;
     show({ call: "chat.completions", path: "/v1/chat/completions", body: { ...request([...fresh, ...added], conversation), stream_options: undefined } });
-  };
-  const [take, , wrong] = useAction(async () => copy());
+  });
   return html`<div class="bench">
     <div>
       ${!messages.length && !partial && html`<${Empty} title=${t.chat.empty}><p>${t.chat.emptyHint}</p><//>`}
@@ -144,7 +143,7 @@ export function Chat({ project, models, begin, show }) {
           ? html`<button type="button" class="danger" onClick=${() => stop.current?.abort()}>${t.chat.stop}</button>`
           : !calls.length && html`<button type="button" class="first" disabled=${!text.trim()} onClick=${say}>${t.chat.send}</button>`}
         <button type="button" disabled=${busy || !messages.length} onClick=${startOver}>${t.chat.clear}</button>
-        <button type="button" onClick=${take}>${t.play.code}</button>
+        <button type="button" onClick=${copy}>${t.play.code}</button>
       </div>
     </div>
     <${Settings} ...${{ settings, set, models, agents, talks, manages, busy, recall }} />

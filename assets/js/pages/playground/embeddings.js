@@ -10,7 +10,7 @@ const MOST = 16;
 const HEAT = 55;
 
 /** The cosine of each pair of vectors, which the server has made of length one. */
-export const cosines = (vectors) => vectors.map((a) => vectors.map((b) => a.reduce((sum, value, at) => sum + value * b[at], 0)));
+const cosines = (vectors) => vectors.map((a) => vectors.map((b) => a.reduce((sum, value, at) => sum + value * b[at], 0)));
 
 const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
 
