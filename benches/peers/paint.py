@@ -4,6 +4,7 @@
     python3 -m venv /tmp/peer && /tmp/peer/bin/pip install torch diffusers transformers accelerate pillow
     CMAKE_ARGS=-DGGML_NATIVE=ON /tmp/peer/bin/pip install stable-diffusion-cpp-python
     /tmp/peer/bin/python benches/peers/paint.py [--sizes 256 512] [--models ROOT --model NAME] [--chat NAME]
+    /tmp/peer/bin/python benches/peers/paint.py --model pictogram --sizes 64 --steps 20 --sides ours ours-bf16 torch-f32 torch-bf16
 
 Without `--model`, one of Stable Diffusion 1.5's sizes is made, of random numbers in 16 bits: how long they take does not
 depend on them. All sides read the same folder. Ours is asked over HTTP, streaming, once as it is served by default (sums of
@@ -12,7 +13,7 @@ diffusers in f32 and in bf16, stable-diffusion.cpp with the file's f16 (and its 
 step asks the network twice, with the prompt and without.
 
 A step is the time between the ends of two steps. `decode` is from the end of the last step to the finished picture: the
-autoencoder, and with ours the PNG and its way, too. Memory is the most that the process held while it painted, the weights
+autoencoder, and with ours the PNG and its way, too. `picture` is all of it, from the prompt on. Memory is the most that the process held while it painted, the weights
 among it. Figures are medians over alternating runs. A difference is between pictures of one seed, ours and diffusers' in f32.
 
 `--chat`: the gaps between the tokens of a chat, alone and while pictures are painted.
@@ -31,6 +32,7 @@ import os
 import pathlib
 import re
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -78,9 +80,9 @@ def peak(pid, reset=False):
     return int(re.search(r"VmHWM:\s+(\d+)", status).group(1)) / 2**20
 
 
-def seconds(steps, end):
-    """Of one step and of the decoding, from the times at which steps ended and the time at which all did."""
-    return (steps[-1] - steps[0]) / (len(steps) - 1), end - steps[-1]
+def seconds(begun, steps, end):
+    """Of one step, of the decoding and of all, from the times at which it began, steps ended, and all did."""
+    return (steps[-1] - steps[0]) / (len(steps) - 1), end - steps[-1], end - begun
 
 
 class Torch:
@@ -90,7 +92,15 @@ class Torch:
 
         torch.set_num_threads(threads)
         self.torch = torch
-        pipe = StableDiffusionPipeline.from_pretrained(path, torch_dtype={"f32": torch.float32, "bf16": torch.bfloat16}[kind])
+        index = json.loads((path / "model_index.json").read_text())
+        if index["text_encoder"][0] == "outpost":
+            sys.path.append(str(ROOT / "tools/pictogram"))
+            from pipeline import load
+
+            pipe = load(path)
+        else:
+            pipe = StableDiffusionPipeline.from_pretrained(path)
+        pipe.to(dtype={"f32": torch.float32, "bf16": torch.bfloat16}[kind])
         pipe.scheduler = DDIMScheduler.from_config(pipe.scheduler.config)
         pipe.set_progress_bar_config(disable=True)
         # torch's convolutions are fastest so.
@@ -135,9 +145,10 @@ def peer(name, path, threads, pipe):
     pipe.send(None)
     while (what := pipe.recv()) is not None:
         peak(os.getpid(), reset=True)
+        begun = time.perf_counter()
         steps, picture = paint(*what)
         end = time.perf_counter()
-        pipe.send((*seconds(steps, end), peak(os.getpid()), np.asarray(picture, dtype=np.int16)))
+        pipe.send((*seconds(begun, steps, end), peak(os.getpid()), np.asarray(picture, dtype=np.int16)))
 
 
 class Peer:
@@ -182,13 +193,13 @@ class Ours(Outpost):
         from PIL import Image
 
         peak(self.process.pid, reset=True)
-        ends = []
+        begun, ends = time.perf_counter(), []
         for now, event in self.events(size, steps, seed):
             if event["type"].endswith("progress"):
                 ends.append(now)
             else:
                 picture = Image.open(io.BytesIO(base64.b64decode(event["b64_json"])))
-                return *seconds(ends, now), peak(self.process.pid), np.asarray(picture, dtype=np.int16)
+                return *seconds(begun, ends, now), peak(self.process.pid), np.asarray(picture, dtype=np.int16)
 
 
 def sides(args, path, stack):
@@ -203,7 +214,7 @@ def sides(args, path, stack):
 def speeds(args, found):
     import numpy as np
 
-    print("\n| size | side | s a step | s to decode | peak GiB | difference to torch-f32, mean (greatest) |\n|---|---|---|---|---|---|")
+    print("\n| size | side | s a step | s to decode | s a picture | peak GiB | difference to torch-f32, mean (greatest) |\n|---|---|---|---|---|---|---|")
     for size in args.sizes:
         runs, pictures = {name: [] for name in found}, {}
         for name, side in found.items():
@@ -212,19 +223,19 @@ def speeds(args, found):
         for run in range(args.runs):
             for name in names[run % len(names) :] + names[: run % len(names)]:
                 time.sleep(PAUSE)
-                runs[name].append(found[name].paint(size, args.steps, run)[:3])
+                runs[name].append(found[name].paint(size, args.steps, run)[:4])
         median = {name: [statistics.median(column) for column in zip(*rows)] for name, rows in runs.items()}
         for name in names:
-            times = [f"{value:.2f}" for value in median[name]]
+            times = [f"{value:.3f}" for value in median[name]]
             away = "–"
             if "torch-f32" in pictures and name != "torch-f32" and name != "sd.cpp":
                 apart = np.abs(pictures[name] - pictures["torch-f32"])
                 away = f"{apart.mean():.3f} ({apart.max()})"
-            print(f"| {size}² | {name} | {times[0]} | {times[1]} | {times[2]} | {away} |", flush=True)
+            print(f"| {size}² | {name} | {' | '.join(times)} | {away} |", flush=True)
         for name in (name for name in OURS if name in median):
-            for at, what in enumerate(("a step", "decoding")):
+            for at, what in enumerate(("a step", "decoding", "a picture")):
                 best = min((median[peer][at], peer) for peer in PEERS if peer in median)
-                print(f"| {size}² | {name}, {what} | {best[0] / median[name][at]:.2f} × the best peer ({best[1]}) | | | |", flush=True)
+                print(f"| {size}² | {name}, {what} | {best[0] / median[name][at]:.2f} × the best peer ({best[1]}) | | | | |", flush=True)
 
 
 def beside_chat(args, path):

@@ -13,7 +13,7 @@ const FRAME = 100;
 // Pictures are held in the page's memory.
 const MOST = 40;
 
-export function fields(settings) {
+function fields(settings) {
   const body = { model: settings.model, prompt: settings.prompt };
   for (const name of ["negative_prompt", "size", "scheduler"]) if (settings[name].trim()) body[name] = settings[name].trim();
   for (const name of NUMBERS) if (settings[name] !== "") body[name] = Number(settings[name]);
