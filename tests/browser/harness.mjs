@@ -2,7 +2,7 @@
 // of the fixtures that paints.
 
 import { spawn } from "node:child_process";
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
@@ -13,17 +13,15 @@ import { chromium } from "playwright-core";
 const ROOT = fileURLToPath(new URL("../..", import.meta.url));
 export const CHAT = "smollm2-135m-instruct";
 export const VECTORS = "all-minilm-l6-v2";
-export const PICTURES = "sd1";
+export const PICTURES = "pictogram";
 const BINARY = process.env.OUTPOST_BIN ?? join(ROOT, "target/debug/outpost");
 const BROWSER = process.env.CHROMIUM ?? "/usr/bin/chromium";
 const START_MS = 120_000;
 
-/** A models folder with what the tests need. */
+/** A models folder with the starter models. */
 function models(folder) {
   mkdirSync(folder);
-  const pulled = readdirSync(join(ROOT, "models"), { withFileTypes: true }).filter((entry) => entry.isDirectory() && !entry.name.startsWith("."));
-  for (const entry of pulled) symlinkSync(join(ROOT, "models", entry.name), join(folder, entry.name));
-  if (!existsSync(join(folder, PICTURES))) symlinkSync(join(ROOT, "tests/fixtures/pipelines", PICTURES), join(folder, PICTURES));
+  for (const name of [CHAT, VECTORS, PICTURES]) symlinkSync(join(ROOT, "models", name), join(folder, name));
   return folder;
 }
 

@@ -1,7 +1,9 @@
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
-use outpost::catalog::{PullError, PullOptions, installed};
+use outpost::catalog::progress::Silent;
+use outpost::catalog::{Catalog, PullError, PullOptions, installed, pull_with};
 
 use crate::bench::{Bench, catalog, file, part, tree, zip_of};
 
@@ -56,6 +58,25 @@ fn a_member_of_the_tail_of_an_archive_is_taken_by_its_offset() {
     let (parts, right) = source("in/w.gguf");
     let pulled = bench.pull(&catalog(&[file("w.gguf", &weights)], &[(parts, &right)])).unwrap();
     assert_eq!(tree(&pulled.path), [("w.gguf".to_owned(), weights)]);
+}
+
+/// If this fails after the model was exported anew: its export prints the lines that the catalog needs.
+#[test]
+fn what_the_binary_carries_is_what_the_catalog_says() {
+    let bench = Bench::new();
+    let catalog = Catalog::builtin();
+    let carried: Vec<_> = catalog.models().iter().filter(|model| model.is_carried()).collect();
+    assert_eq!(carried.iter().map(|model| &*model.name).collect::<Vec<_>>(), ["pictogram"]);
+    for model in carried {
+        let options = PullOptions { pip: Some("/no/such/pip".into()), verify: false };
+        let pulled = pull_with(model, &bench.models(), &options, &mut Silent).unwrap();
+        assert_eq!(pulled.bytes, model.bytes());
+        assert!(model.bytes() < 48 << 20, "{} is {} bytes", model.name, model.bytes());
+        let checkout = Path::new(env!("CARGO_MANIFEST_DIR")).join("models").join(&model.name);
+        assert_eq!(tree(&pulled.path), tree(&checkout), "{}: files that the catalog does not name", model.name);
+        let again = pull_with(model, &bench.models(), &PullOptions { verify: true, ..options }, &mut Silent).unwrap();
+        assert!(again.already_there);
+    }
 }
 
 #[test]

@@ -107,13 +107,22 @@ fn a_certificate_that_cannot_be_used_is_named() {
 #[test]
 fn without_models_and_without_pip_the_way_by_file_is_told() {
     let folder = tempfile::tempdir().unwrap();
-    let output = crate::process::command(folder.path(), &["serve", "--listen", "127.0.0.1:0"])
-        .env("OUTPOST_PIP", "/nonexistent/pip")
-        .output()
-        .unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let text = said(&output);
-    assert!(text.contains("outpost models import") && text.contains("--no-pull"), "{text}");
+    let refused = || {
+        let output = crate::process::command(folder.path(), &["serve", "--listen", "127.0.0.1:0"])
+            .env("OUTPOST_PIP", "/nonexistent/pip")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let text = said(&output);
+        assert!(text.contains("outpost models import") && text.contains("--no-pull"), "{text}");
+    };
+    refused();
+    // The model that comes with a checkout is no reason to begin without the others.
+    let along = folder.path().join("models/pictogram");
+    std::fs::create_dir_all(&along).unwrap();
+    std::fs::write(along.join("weights.safetensors"), "").unwrap();
+    refused();
+    std::fs::remove_dir_all(&along).unwrap();
     let mut empty = Serving::start(folder.path(), &["--no-pull"]);
     let list: serde_json::Value = empty.request(reqwest::Method::GET, "/v1/models", None).json().unwrap();
     assert_eq!(list["data"], serde_json::json!([]));

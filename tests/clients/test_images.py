@@ -62,6 +62,13 @@ def test_one_picture(generate):
     assert abs(answer.created - time.time()) < 600
 
 
+def test_the_starter_model_with_nothing_else_said(client):
+    answer = client.images.generate(model="pictogram", prompt="a red apple")
+    assert size_of(files(answer)[0]) == SIZE
+    again = client.images.generate(model="pictogram", prompt="a red apple", extra_body={"seed": answer.data[0].seed})
+    assert files(again) == files(answer)
+
+
 def test_a_strict_answer(strict, model):
     answer = strict.images.generate(model=model, prompt="a red house", **QUICK)
     assert size_of(files(answer)[0]) == SIZE

@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod minilm;
+mod pictogram;
 mod qwen_coder;
 #[path = "../common/starter.rs"]
 mod starter;

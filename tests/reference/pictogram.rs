@@ -1,0 +1,89 @@
+//! The model that paints in the starter set, beside what diffusers paints with it. `tests/fixtures/make_pictogram_reference.py`
+//! wrote the pictures.
+
+use std::sync::Arc;
+
+use candle_core::{Device, safetensors};
+use outpost::app::Machine;
+use outpost::engine::{Engine, Painting, Picture, Settings, Stroke};
+
+use super::starter;
+
+fn engine() -> Engine {
+    let mut settings = Settings::new(starter::models(), 1 << 30);
+    settings.threads = 2;
+    Engine::start(settings, Arc::new(Machine::new())).unwrap()
+}
+
+/// A picture at the model's own settings.
+fn paint(engine: &Engine, prompt: &str, seed: u64, scheduler: Option<&str>) -> Picture {
+    let model = engine.models().load_painter("pictogram").unwrap();
+    let painting = Painting {
+        prompt: prompt.to_owned(),
+        negative_prompt: None,
+        size: model.default_size(),
+        steps: model.default_steps(),
+        guidance: model.default_guidance(),
+        scheduler: scheduler.map(|name| name.parse().unwrap()),
+        seeds: vec![seed],
+        source: None,
+        lora: Vec::new(),
+        previews: 0,
+        tenant: 1,
+    };
+    let mut strokes = engine.paint(&model, painting).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        loop {
+            if let Stroke::Done { picture, .. } = strokes.next().await.unwrap().unwrap() {
+                return picture;
+            }
+        }
+    })
+}
+
+#[test]
+fn the_starter_model_paints_what_diffusers_paints_with_it() {
+    let engine = engine();
+    let expected = safetensors::load("tests/fixtures/pictogram.safetensors", &Device::Cpu).unwrap();
+    assert_eq!(expected.len(), 4);
+    for (case, expected) in expected {
+        let (seed, rest) = case.split_once(' ').unwrap();
+        let (scheduler, prompt) = rest.split_once(' ').unwrap();
+        let found = paint(&engine, prompt, seed.parse().unwrap(), Some(scheduler)).rgb;
+        let expected: Vec<u8> = expected.flatten_all().unwrap().to_vec1().unwrap();
+        assert_eq!(found.len(), expected.len());
+        let away = found.iter().zip(&expected).map(|(x, y)| x.abs_diff(*y));
+        let mean = away.clone().map(f64::from).sum::<f64>() / found.len() as f64;
+        let most = away.max().unwrap();
+        println!("{case}: mean {mean:.4}, most {most}");
+        assert!(mean <= 1. && most <= 8, "{case}: mean {mean}, most {most}");
+    }
+}
+
+/// Not whether it is beautiful: whether the prompt reaches the picture at all.
+#[test]
+fn colours_that_are_asked_for_are_there() {
+    let engine = engine();
+    let mean = |prompt: &str| {
+        let Picture { rgb, .. } = paint(&engine, prompt, 7, None);
+        let coloured = rgb.as_chunks::<3>().0.iter().filter(|pixel| pixel.iter().any(|part| *part < 200));
+        let (mut sum, mut count) = ([0.; 3], 0.);
+        for pixel in coloured {
+            count += 1.;
+            for (sum, part) in sum.iter_mut().zip(pixel) {
+                *sum += f64::from(*part);
+            }
+        }
+        // Something is drawn, and around it is white.
+        let share = count / (rgb.len() / 3) as f64;
+        assert!((0.1..0.9).contains(&share), "{prompt}: {share}");
+        sum.map(|sum| sum / count)
+    };
+    let [red, green, blue] = mean("a red apple");
+    assert!(red > 1.5 * green && red > 1.5 * blue, "{red} {green} {blue}");
+    let [red, green, _] = mean("a green apple");
+    assert!(green > 1.2 * red, "{red} {green}");
+    let [red, _, blue] = mean("a blue heart");
+    assert!(blue > 1.3 * red, "{red} {blue}");
+}
