@@ -98,7 +98,7 @@ fn pull_all(names: &[String], verify: bool, models_dir: &Path, out: &mut dyn Wri
 
 /// The models of these names and what they need, each once. All names are looked up before the first is pulled: a typing error
 /// should not show after minutes.
-fn resolve<'c>(catalog: &'c Catalog, names: &'c [String]) -> Result<Vec<&'c CatalogModel>, ModelsError> {
+fn resolve<'c>(catalog: &'c Catalog, names: &[String]) -> Result<Vec<&'c CatalogModel>, ModelsError> {
     let starter = catalog.starter();
     let mut wanted: Vec<&CatalogModel> = Vec::new();
     for name in names.iter().flat_map(|name| if name == STARTER { starter } else { std::slice::from_ref(name) }) {
