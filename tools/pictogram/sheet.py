@@ -1,14 +1,16 @@
 """Paints 48 prompts with a running Outpost, and lays beside each what it is most like of the pictures that were learned.
 
-    sheet.py DATA OUT.png [--url URL] [--key FILE]
+    sheet.py DATA OUT.png [--blind BLIND.png] [--url URL] [--key FILE]
 
-DATA is dataset.py's. Two columns of pairs: on the left captions of the set, on the right combinations that it does not have.
+DATA is dataset.py's. The first 24 are captions of the set, the last 24 combinations that it does not have. With `--blind`, the pictures
+also come shuffled and numbered without a word, for somebody who does not know the prompts to name; which is which is printed.
 """
 
 import argparse
 import base64
 import io
 import json
+import random
 import urllib.request
 from pathlib import Path
 
@@ -29,6 +31,7 @@ NOT_IN_THE_SET = [
     "a cat wearing sunglasses", "a house at night", "a snowman with a hat in the snow", "a bird on a tree",
 ]
 COLUMNS, SCALE, GAP, LINE = 6, 2, 8, 14
+BLIND_COLUMNS, BLIND_SCALE = 8, 3
 
 
 def paint(args, prompt):
@@ -38,10 +41,26 @@ def paint(args, prompt):
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(answer["data"][0]["b64_json"]))).convert("RGB"))
 
 
+def blind(pictures, out):
+    """Saves them shuffled and numbered from 1, and gives the order."""
+    order = random.Random(SEED).sample(range(len(pictures)), len(pictures))
+    side = pictures[0].shape[0] * BLIND_SCALE
+    width, height = side + GAP, side + LINE + GAP
+    whole = Image.new("RGB", (BLIND_COLUMNS * width, -(-len(pictures) // BLIND_COLUMNS) * height), "white")
+    draw = ImageDraw.Draw(whole)
+    for at, which in enumerate(order):
+        x, y = at % BLIND_COLUMNS * width, at // BLIND_COLUMNS * height
+        whole.paste(Image.fromarray(pictures[which]).resize((side, side), Image.BICUBIC), (x, y))
+        draw.text((x + 2, y + side), str(at + 1), fill="black")
+    whole.save(out)
+    return order
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--blind", type=Path)
     parser.add_argument("--url", default="http://127.0.0.1:8080")
     parser.add_argument("--key", type=Path, default=Path("data/admin.key"))
     parser.add_argument("--model", default="pictogram")
@@ -56,8 +75,8 @@ def main():
     width, height = 2 * side + GAP, side + LINE + GAP
     whole = Image.new("RGB", (COLUMNS * width, len(prompts) // COLUMNS * height), "white")
     draw = ImageDraw.Draw(whole)
-    for at, prompt in enumerate(prompts):
-        painted = paint(args, prompt)
+    pictures = [paint(args, prompt) for prompt in prompts]
+    for at, (prompt, painted) in enumerate(zip(prompts, pictures)):
         away = np.square(learned.astype(np.float32) - painted).mean((1, 2, 3))
         near = int(away.argmin())
         x, y = at % COLUMNS * width, at // COLUMNS * height
@@ -66,6 +85,8 @@ def main():
         draw.text((x + 2, y + side), prompt, fill="black")
         print(f"{prompt}: nearest is {index[near]['style']} {index[near]['label']}{'' if index[near]['drawn'] else ', recoloured'}, RMS {away[near] ** 0.5:.1f} of 255")
     whole.save(args.out, optimize=True)
+    if args.blind:
+        print("blind:", "; ".join(f"{number} {prompts[which]}" for number, which in enumerate(blind(pictures, args.blind), 1)))
 
 
 if __name__ == "__main__":
