@@ -3,8 +3,8 @@
     dataset.py PICTURES MINILM DATA [--size 64]
 
 PICTURES: render.mjs's folder. MINILM: the folder of all-minilm-l6-v2. DATA, afterwards:
-    pictures.pt   bytes [N, 3, size, size]: as drawn, and recoloured, where a picture has one colour
-    index.json    for each of them `style`, `label`, `drawn` (or recoloured) and `captions`, places in contexts.pt
+    pictures.pt   bytes [N, 3, size, size]: as drawn; recoloured, where a picture has one colour; and pairs of drawings
+    index.json    for each of them `style`, `label`, `kind` (drawn, recoloured, pair) and `captions`, places in contexts.pt
     captions.json every caption once; the first is the empty one
     contexts.pt   half [captions, LENGTH, 384]: what MiniLM makes of each, padding included, which it does not see
 """
@@ -13,6 +13,7 @@ import argparse
 import json
 import random
 import re
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,9 @@ COLOURS = [("red", 0, 1, 1), ("orange", 28, 1, 1.1), ("yellow", 50, 1, 1.2), ("g
 # How colours are called, by hue: up to which degree.
 NAMES = [(14, "red"), (38, "orange"), (62, "yellow"), (165, "green"), (255, "blue"), (300, "purple"), (340, "pink"), (361, "red")]
 RECOLOURED = 2
+# Pairs of drawings, how much smaller each is in them, and what is drawn in pairs: faces and places fill a picture.
+PAIRS, PART = 4000, 0.58
+PAIRED = {"animal or nature", "food", "object", "activity"}
 COLOUR_WORDS = re.compile(r"\b(red|orange|yellow|green|blue|purple|pink|brown|gr[ae]y|black|white|light|dark) ")
 
 
@@ -104,12 +108,31 @@ def rows(folder, size):
         own = captions(label, told["tags"], told["style"], told["group"], rng)
         about = dict(style=told["style"], label=label)
         if main is None:
-            yield pixels, own, dict(about, drawn=True)
+            yield pixels, own, dict(about, kind="drawn")
             continue
         hue, name = main
-        yield pixels, own + coloured_captions(name, label, told["style"])[:2], dict(about, drawn=True)
+        yield pixels, own + coloured_captions(name, label, told["style"])[:2], dict(about, kind="drawn")
         for colour in rng.sample([colour for colour in COLOURS if colour[0] != name], RECOLOURED):
-            yield recoloured(pixels, hue, colour), coloured_captions(colour[0], label, told["style"]), dict(about, drawn=False)
+            yield recoloured(pixels, hue, colour), coloured_captions(colour[0], label, told["style"]), dict(about, kind="recoloured")
+
+
+def pairs(folder, size):
+    """Two drawings of a style, the first above and left of the second, for prompts that ask for two things."""
+    rng, by_style = random.Random(0), {}
+    for told in json.loads((folder / "pictures.json").read_text()):
+        if told["group"] in PAIRED and len(told["label"].split()) < 3:
+            by_style.setdefault(told["style"], []).append(told)
+    small = round(PART * size)
+    for at in range(PAIRS):
+        style = sorted(by_style)[at % len(by_style)]
+        pair = rng.sample(by_style[style], 2)
+        whole = np.full((size, size, 3), 255, np.uint8)
+        for place, told in ((0, pair[0]), (size - small, pair[1])):
+            part = whole[place:place + small, place:place + small]
+            np.minimum(part, picture(folder / told["file"], small), out=part)
+        first, second = (COLOUR_WORDS.sub("", told["label"].lower()).removesuffix(" face") for told in pair)
+        names = [f"{article(first)} and {article(second)}", f"{first} and {second}", f"{article(first)} with {article(second)}"]
+        yield whole, names, dict(style=style, label=names[1], kind="pair")
 
 
 @torch.no_grad()
@@ -130,13 +153,14 @@ def main():
     parser.add_argument("--size", type=int, default=64, help="pixels a side")
     args = parser.parse_args()
     args.data.mkdir(parents=True, exist_ok=True)
-    found = list(rows(args.pictures, args.size))
+    found = [*rows(args.pictures, args.size), *pairs(args.pictures, args.size)]
     places = {"": 0}
     index = [dict(about, captions=[places.setdefault(text, len(places)) for text in texts]) for _, texts, about in found]
     torch.save(torch.from_numpy(np.stack([pixels for pixels, *_ in found])).permute(0, 3, 1, 2).contiguous(), args.data / "pictures.pt")
     (args.data / "index.json").write_text(json.dumps(index))
     (args.data / "captions.json").write_text(json.dumps(list(places)))
-    print(f"{len(found)} pictures, {sum(row['drawn'] for row in index)} as drawn, {len(places)} captions", flush=True)
+    kinds = Counter(row["kind"] for row in index)
+    print(f"{len(found)} pictures: {', '.join(f'{count} {kind}' for kind, count in kinds.items())}; {len(places)} captions", flush=True)
     torch.save(contexts(args.minilm, list(places)), args.data / "contexts.pt")
 
 

@@ -83,7 +83,7 @@ def main():
         for place, picture in enumerate((painted, learned[near])):
             whole.paste(Image.fromarray(picture).resize((side, side), Image.NEAREST), (x + place * side, y))
         draw.text((x + 2, y + side), prompt, fill="black")
-        print(f"{prompt}: nearest is {index[near]['style']} {index[near]['label']}{'' if index[near]['drawn'] else ', recoloured'}, RMS {away[near] ** 0.5:.1f} of 255")
+        print(f"{prompt}: nearest is {index[near]['style']} {index[near]['label']} ({index[near]['kind']}), RMS {away[near] ** 0.5:.1f} of 255")
     whole.save(args.out, optimize=True)
     if args.blind:
         print("blind:", "; ".join(f"{number} {prompts[which]}" for number, which in enumerate(blind(pictures, args.blind), 1)))

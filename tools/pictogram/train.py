@@ -39,8 +39,9 @@ SIZES = {
 }
 SCHEDULE = dict(num_train_timesteps=1000, beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", prediction_type="v_prediction")
 STEPS, GUIDANCE = 20, 4.0
-# The share of recoloured pictures, of empty prompts, and of pictures the other way round.
-RECOLOURED, UNTOLD, MIRRORED = 0.2, 0.1, 0.1
+# Of what the network sees, by kind; of empty prompts; of pictures the other way round.
+SHARES = dict(drawn=0.65, recoloured=0.2, pair=0.15)
+UNTOLD, MIRRORED = 0.1, 0.1
 # The rate falls in the last part of the samples; steps that it rises over.
 FALL, RISE = 0.25, 500
 KEEP = 240  # seconds between two savings
@@ -215,13 +216,13 @@ class Prompts:
         self.index = json.loads((args.data / "index.json").read_text())
         self.contexts = torch.load(args.data / "contexts.pt", mmap=True)
         self.texts = json.loads((args.data / "captions.json").read_text())
-        kinds = [torch.tensor([at for at, row in enumerate(self.index) if row["drawn"] is drawn]) for drawn in (True, False)]
-        self.drawn, self.recoloured = kinds
+        self.kinds = [torch.tensor([at for at, row in enumerate(self.index) if row["kind"] == kind]) for kind in SHARES]
+        self.shares = torch.tensor(list(SHARES.values()))
 
     def pick(self, count):
         """`(pictures, what they are called)`: places, and states `[count, tokens, 384]`."""
-        draw = lambda places: places[torch.randint(len(places), (count,))]
-        pictures = torch.where(torch.rand(count) < RECOLOURED, draw(self.recoloured), draw(self.drawn))
+        kinds = torch.multinomial(self.shares, count, replacement=True)
+        pictures = torch.stack([places[torch.randint(len(places), ())] for places in (self.kinds[kind] for kind in kinds)])
         called = [self.index[i]["captions"] for i in pictures]
         # The plain name every third time.
         chosen = [names[0] if torch.rand(()) < 1 / 3 else names[torch.randint(len(names), ())] for names in called]
@@ -268,8 +269,8 @@ def sheet(x, path, columns=8):
 def make_samples(args, count=48):
     kept, prompts = torch.load(args.state / "latents.pt"), Prompts(args)
     vae, unet = averaged(args, "vae"), averaged(args, "unet")
-    # Plain names of drawings, and of recoloured ones.
-    picked = [*prompts.drawn[17::len(prompts.drawn) // (count * 3 // 4)][:count * 3 // 4], *prompts.recoloured[17::len(prompts.recoloured) // (count // 4)][:count // 4]]
+    # Plain names of each kind.
+    picked = [at for places, number in zip(prompts.kinds, (count - 16, 8, 8)) for at in places[17::len(places) // number][:number]]
     chosen = [prompts.index[i]["captions"][0] for i in picked]
     print(", ".join(prompts.texts[caption] for caption in chosen))
     both = prompts.contexts[torch.tensor([0] * count + chosen)].float().to(DEVICE)
