@@ -33,7 +33,7 @@ COLOURS = [("red", 0, 1, 1), ("orange", 28, 1, 1.1), ("yellow", 50, 1, 1.2), ("g
 NAMES = [(14, "red"), (38, "orange"), (62, "yellow"), (165, "green"), (255, "blue"), (300, "purple"), (340, "pink"), (361, "red")]
 RECOLOURED = 2
 # Pairs of drawings, how much smaller each is in them, and what is drawn in pairs: faces and places fill a picture.
-PAIRS, PART = 4000, 0.58
+PAIRS, PART = 12000, 0.58
 PAIRED = {"animal or nature", "food", "object", "activity"}
 COLOUR_WORDS = re.compile(r"\b(red|orange|yellow|green|blue|purple|pink|brown|gr[ae]y|black|white|light|dark) ")
 

@@ -27,7 +27,7 @@ IN_THE_SET = [
 NOT_IN_THE_SET = [
     "a green rocket", "a blue banana", "a green strawberry", "an orange elephant", "a pink penguin", "a red fire hydrant", "a blue house", "a blue carrot",
     "a green dog face", "a purple sailboat", "a small red car", "a picture of a yellow fish", "a cartoon spaceship", "a simple drawing of a tree",
-    "a soft blue teddy bear with a heart", "a happy yellow star", "an apple and a banana", "a cat and a dog", "a cup of coffee with a cookie", "a heart and a star",
+    "a soft blue teddy bear with a heart", "a happy yellow star", "a banana and an apple", "a cat and a dog", "a cup of coffee with a cookie", "a heart and a star",
     "a cat wearing sunglasses", "a house at night", "a snowman with a hat in the snow", "a bird on a tree",
 ]
 COLUMNS, SCALE, GAP, LINE = 6, 2, 8, 14

@@ -40,7 +40,7 @@ SIZES = {
 SCHEDULE = dict(num_train_timesteps=1000, beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear", prediction_type="v_prediction")
 STEPS, GUIDANCE = 20, 4.0
 # Of what the network sees, by kind; of empty prompts; of pictures the other way round.
-SHARES = dict(drawn=0.65, recoloured=0.2, pair=0.15)
+SHARES = dict(drawn=0.5, recoloured=0.15, pair=0.35)
 UNTOLD, MIRRORED = 0.1, 0.1
 # The rate falls in the last part of the samples; steps that it rises over.
 FALL, RISE = 0.25, 500
