@@ -1,7 +1,7 @@
 //! Outpost: a self-hosted AI platform in one binary.
 //!
 //! `main → cli → app → http → calls → service → storage` and `calls → engine → models`; the
-//! leaves `error`, `ids`, `ambient` and `readable` know nobody above them. `tests/layers.rs` holds these arrows.
+//! leaves `error`, `ids`, `ambient`, `lock` and `readable` know nobody above them. `tests/layers.rs` holds these arrows.
 
 pub mod ambient;
 pub mod app;
@@ -14,6 +14,7 @@ pub mod engine;
 pub mod error;
 pub mod http;
 pub mod ids;
+pub mod lock;
 pub mod models;
 pub mod readable;
 pub mod service;

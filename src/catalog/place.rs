@@ -9,6 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::error::PlaceError;
+use crate::lock::FileLock;
 
 /// Folder of unfinished models; its leading dot keeps it from being taken for a model.
 pub const PULL_FOLDER: &str = ".pull";
@@ -18,7 +19,7 @@ pub struct Staging {
     models_dir: PathBuf,
     name: String,
     dir: PathBuf,
-    _lock: File,
+    _lock: FileLock,
 }
 
 impl Staging {
@@ -113,13 +114,12 @@ fn exchange(new: &Path, old: &Path) -> Result<(), PlaceError> {
     })
 }
 
-fn lock(path: &Path, name: &str) -> Result<File, PlaceError> {
+fn lock(path: &Path, name: &str) -> Result<FileLock, PlaceError> {
     let file = File::options().create(true).truncate(false).write(true).open(path).map_err(PlaceError::at(path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(PlaceError::Busy(name.to_owned())),
-        Err(TryLockError::Error(e)) => Err(PlaceError::at(path)(e)),
-    }
+    FileLock::take(file).map_err(|error| match error {
+        TryLockError::WouldBlock => PlaceError::Busy(name.to_owned()),
+        TryLockError::Error(e) => PlaceError::at(path)(e),
+    })
 }
 
 /// An empty folder at `path`, whatever was there.

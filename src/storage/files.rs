@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::error::OpenError;
+use crate::lock::FileLock;
 
 pub const DATABASE: &str = "outpost.redb";
 
@@ -132,14 +133,13 @@ fn sync_parent(path: &Path) -> io::Result<()> {
     if cfg!(unix) { File::open(parent)?.sync_all() } else { Ok(()) }
 }
 
-/// Takes the data folder for this process; held as long as the file lives. redb's own lock is
-/// not enough, for it is let go while the database is reopened after a disk error.
-pub(super) fn lock(dir: &Path) -> Result<File, OpenError> {
+/// Takes the data folder for this process. redb's own lock is not enough, for it is let go while
+/// the database is reopened after a disk error.
+pub(super) fn lock(dir: &Path) -> Result<FileLock, OpenError> {
     let path = dir.join("lock");
     let file = private().create(true).truncate(false).open(&path).map_err(|error| OpenError::io(&path, error))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::Locked { dir: dir.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(OpenError::io(&path, error)),
-    }
+    FileLock::take(file).map_err(|error| match error {
+        TryLockError::WouldBlock => OpenError::Locked { dir: dir.to_owned() },
+        TryLockError::Error(error) => OpenError::io(&path, error),
+    })
 }

@@ -21,6 +21,7 @@ use super::writer::{Message, Task, Writer};
 use super::{files, migrations};
 use crate::ambient::Ambient;
 use crate::error::{Code, Error, Result};
+use crate::lock::FileLock;
 
 /// Where the store lives and what it may use.
 #[derive(Clone, Debug)]
@@ -190,7 +191,7 @@ impl Store {
         source: Source,
         pepper: Arc<Pepper>,
         queue: usize,
-        lock: std::fs::File,
+        lock: FileLock,
     ) -> Result<Self, OpenError> {
         let path = source.path.clone();
         let shared = Arc::new(Shared {

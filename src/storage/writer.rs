@@ -5,7 +5,6 @@
 //! away and the others run again: they see no trace of it. Nobody is answered before the commit
 //! is on disk. When the disk fails, the whole group is told so and the database is reopened.
 
-use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -18,6 +17,7 @@ use super::database::{caught, unavailable};
 use super::store::Shared;
 use super::transaction::{Change, WriteTx};
 use crate::error::{Error, Result};
+use crate::lock::FileLock;
 
 /// More closures than this never share a transaction: it bounds the wait of the first of them.
 const GROUP: usize = 256;
@@ -88,7 +88,7 @@ pub(super) struct Writer {
     pub shared: Arc<Shared>,
     pub inbox: Receiver<Message>,
     /// Held until the database is closed.
-    pub _lock: File,
+    pub _lock: FileLock,
 }
 
 impl Writer {
