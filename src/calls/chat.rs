@@ -130,10 +130,10 @@ impl Chat {
         .await?;
         bill.model(model.id());
         check_bias(&call.sampling, &model)?;
-        let form = self.forms.form(&model, &demanded).await?;
         let prompt_tokens = u32::try_from(fitted.prompt.len()).unwrap_or(u32::MAX);
         let remedy = if keeping.is_idle() || fitted.dropped.is_some() { "" } else { TRUNCATE };
         let max_tokens = room(&self.engine, &model, prompt_tokens, call.max_tokens, remedy)?;
+        let form = self.forms.form(&model, &demanded).await?;
         let mut sampling = call.sampling;
         sampling.seed = call.seed.unwrap_or_else(|| self.fresh_seed());
         let generation = Generation {

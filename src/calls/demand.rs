@@ -106,13 +106,6 @@ impl Demanded {
         }
     }
 
-    /// What a caller is told when compiling takes too long.
-    pub fn too_slow(&self) -> Error {
-        let field = self.culprit();
-        let text = format!("'{field}' takes too long to be prepared for enforcement. Make it simpler.");
-        Error::invalid(field, text)
-    }
-
     fn culprit(&self) -> &'static str {
         match (&self.shape.text, self.borrowed) {
             (Text::Schema(_), _) => "response_format.json_schema.schema",

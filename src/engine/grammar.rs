@@ -80,7 +80,7 @@ pub(super) struct Grammars {
 
 impl Grammars {
     /// Reads the vocabulary, once. Takes some tenths of a second for a large one.
-    pub fn prepare(&self, tokens: &Tokens) -> Result<&ParserFactory, GrammarError> {
+    fn prepare(&self, tokens: &Tokens) -> Result<&ParserFactory, GrammarError> {
         let factory = self.factory.get_or_init(|| factory(&vocabulary::environment(tokens)?));
         factory.as_ref().map_err(|reason| GrammarError::Model(reason.clone()))
     }
@@ -138,6 +138,9 @@ fn parse(factory: &ParserFactory, source: &source::Source, part: Option<usize>) 
 
 /// The line of a message that says what is wrong; around it the library quotes what it was given.
 fn gist(error: &str) -> String {
+    if error.starts_with("panic:") {
+        return "it has more parts than the compiler has room for".to_owned();
+    }
     let line = error.lines().find_map(|line| line.strip_prefix("error: ")).or_else(|| error.lines().next());
     line.unwrap_or_default().trim().chars().take(LONGEST_REASON).collect()
 }

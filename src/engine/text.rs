@@ -145,13 +145,8 @@ impl TextModel {
         }
     }
 
-    /// Reads the vocabulary for [`Self::form`], once. Takes some tenths of a second.
-    pub fn prepare_forms(&self) -> Result<(), GrammarError> {
-        self.grammars.prepare(&self.tokens).map(drop)
-    }
-
-    /// What an answer of this shape is held to. Takes time in proportion to the schemas, which may
-    /// be made to take long: not for an async thread, nor the engine's.
+    /// What an answer of this shape is held to. Takes time in proportion to the schemas, up to some
+    /// seconds, and the first some tenths more: not for an async thread, nor the engine's.
     pub fn form(&self, shape: &Shape) -> Result<Form, GrammarError> {
         self.grammars.form(&self.tokens, shape, self.syntax(shape))
     }

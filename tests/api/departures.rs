@@ -96,7 +96,7 @@ fn leaving_frees_the_painter_while_queued_and_between_steps() {
             let small = json!({ "model": "sd1", "prompt": "a red house", "size": "16x16", "steps": 2 });
             server.post("/v1/images/generations", &small).ok();
             // A step, 100 ms and the small picture, with room for a busy test machine; the large ones take half a minute.
-            assert!(left.elapsed() < Duration::from_secs(3), "abruptly {abruptly}, between steps {between_steps}");
+            assert!(left.elapsed() < Duration::from_secs(10), "abruptly {abruptly}, between steps {between_steps}");
         }
     }
 }

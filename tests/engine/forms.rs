@@ -364,6 +364,14 @@ fn hostile() -> Vec<(&'static str, Value)> {
             "and of many",
             json!({ "allOf": (1..60).map(|n| json!({ "type": "string", "pattern": format!("(a.{{{n}}}b)") })).collect::<Vec<_>>() }),
         ),
+        (
+            "and of many inside",
+            json!({ "allOf": (1..60).map(|n| json!({ "type": "array", "items": { "type": "string", "pattern": format!("(a.{{{n}}}b)") } })).collect::<Vec<_>>() }),
+        ),
+        (
+            "multiples inside",
+            json!({ "allOf": Vec::from([997, 1_009].map(|n| json!({ "type": "object", "properties": { "a": { "type": "integer", "multipleOf": n } } }))) }),
+        ),
         ("parentheses", json!({ "type": "string", "pattern": "(".repeat(60_000) })),
         (
             "closed parentheses",
@@ -394,6 +402,11 @@ fn hostile() -> Vec<(&'static str, Value)> {
             json!({ "type": "object", "properties": (0..4_000).map(|at| (format!("p{at}"), json!({ "type": "string" }))).collect::<serde_json::Map<_, _>>() }),
         ),
         ("multiples", json!({ "type": "number", "multipleOf": 0.000_000_1, "minimum": 1e-300, "maximum": 1e300 })),
+        ("a large multiple", json!({ "type": "integer", "multipleOf": 2_147_483_647 })),
+        (
+            "many multiples",
+            json!({ "type": "object", "properties": (0..900).map(|at| (format!("p{at}"), json!({ "type": "integer", "multipleOf": 9_001 + at }))).collect::<serde_json::Map<_, _>>() }),
+        ),
         (
             "ranges",
             json!({ "type": "integer", "minimum": -9_007_199_254_740_991i64, "maximum": 9_007_199_254_740_991i64 }),
@@ -406,12 +419,12 @@ fn hostile() -> Vec<(&'static str, Value)> {
 #[expect(clippy::disallowed_methods, reason = "a test measures real time")]
 async fn hostile_schemas_are_refused_or_kept_and_harm_nobody() {
     let rig = roomy();
-    rig.model.prepare_forms().unwrap();
     for (what, one) in hostile() {
         let began = Instant::now();
         let form = rig.model.form(&schema(one));
         let took = began.elapsed();
-        assert!(took < Duration::from_secs(2), "{what}: {took:?}");
+        // A second at most, with room for a busy test machine; without its bound each bomb takes minutes.
+        assert!(took < Duration::from_secs(10), "{what}: {took:?}");
         let Ok(form) = form else { continue };
         let mut request = held(&rig, form, 1);
         request.max_tokens = 50;
@@ -419,7 +432,7 @@ async fn hostile_schemas_are_refused_or_kept_and_harm_nobody() {
         let ticket = rig.engine.submit(&rig.model, request).unwrap();
         let outcome = pieces(ticket.pieces).await;
         assert!(!matches!(outcome, Err(Failure::Broken(_))), "{what}");
-        assert!(began.elapsed() < Duration::from_secs(3), "{what}");
+        assert!(began.elapsed() < Duration::from_secs(10), "{what}");
     }
     let fine = ask(&rig, &schema(json!({ "const": 1 })), 1).await;
     assert_eq!(fine.text, "1");

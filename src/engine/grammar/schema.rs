@@ -5,10 +5,14 @@
 mod dates;
 mod ends;
 mod inline;
+mod multiples;
 mod patterns;
+mod together;
 
 use serde_json::{Map, Value, json};
 
+pub(super) use self::multiples::Multiples;
+use self::together::MOST_STEPS_INSIDE;
 use crate::readable::shorten;
 
 /// Levels of JSON, and schemas inside of a schema. They bound the compiler's recursion.
@@ -65,8 +69,8 @@ fn wrong<T>(path: &str, what: impl Into<String>) -> Result<T, SchemaError> {
     Err(SchemaError { path: path.to_owned(), what: what.into() })
 }
 
-/// The schema as the compiler takes it.
-pub(super) fn prepare(schema: &Value) -> Result<Value, SchemaError> {
+/// The schema as the compiler takes it. `multiples`: those of the request's other schemas.
+pub(super) fn prepare(schema: &Value, multiples: &mut Multiples) -> Result<Value, SchemaError> {
     let mut schema = match schema {
         Value::Bool(true) => json!({}),
         other => other.clone(),
@@ -77,7 +81,8 @@ pub(super) fn prepare(schema: &Value) -> Result<Value, SchemaError> {
         return wrong("", format!("has {bytes} bytes; {MOST_BYTES} are the most"));
     }
     let patterned = ["\"pattern\":", "\"format\":"].iter().any(|word| written.contains(word));
-    let mut checker = Checker { root: &schema, patterned, schemas: 0 };
+    let multiples = written.contains("\"multipleOf\":").then_some(multiples);
+    let mut checker = Checker { root: &schema, patterned, multiples, schemas: 0, left: MOST_STEPS_INSIDE };
     checker.check(&schema, "", 0)?;
     if !ends::can_end(&schema) {
         return wrong("", "can never be fulfilled: it demands values inside of values without end");
@@ -99,7 +104,11 @@ struct Checker<'a> {
     root: &'a Value,
     /// Whether there are patterns or formats anywhere.
     patterned: bool,
+    /// Where there are any.
+    multiples: Option<&'a mut Multiples>,
     schemas: usize,
+    /// Steps of walks to what is inside of values.
+    left: u32,
 }
 
 impl Checker<'_> {
@@ -116,8 +125,11 @@ impl Checker<'_> {
             Value::Object(fields) => fields,
             _ => return wrong(path, "must be an object, true or false"),
         };
-        if self.patterned && patterns::too_many(self.root, fields) {
+        if self.patterned && patterns::too_many(self.root, fields, &mut self.left) {
             return wrong(path, "puts more patterns and formats on one string than can be enforced together");
+        }
+        if let Some(multiples) = &mut self.multiples {
+            multiples.check(self.root, fields, path, &mut self.left)?;
         }
         for (name, value) in fields {
             self.keyword(fields, name, value, &format!("{path}.{name}"), depth)?;

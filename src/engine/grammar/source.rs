@@ -6,7 +6,7 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
 
 use super::GrammarError;
-use super::schema::{self, SchemaError, WHITE_SPACE};
+use super::schema::{self, Multiples, SchemaError, WHITE_SPACE};
 use crate::engine::tools::{Format, PYTHON, Shape, Syntax, Text, Tool, bare};
 
 /// Calls that one answer may have: a small model that likes calling would go on for ever.
@@ -31,10 +31,14 @@ pub(super) struct Part {
 /// The grammar of `shape`, its schemas checked.
 pub(super) fn write(shape: &Shape, syntax: Option<&Syntax>) -> Result<Source, GrammarError> {
     let has_text = syntax.is_none_or(|syntax| !syntax.at_once);
-    let mut schemas: Vec<Part> = if has_text { text(shape)?.into_iter().collect() } else { Vec::new() };
+    let mut multiples = Multiples::default();
+    let mut schemas = Vec::new();
+    if has_text {
+        schemas.extend(text(shape, &mut multiples)?);
+    }
     let Some(syntax) = syntax else { return Ok(Source { lark: None, schemas }) };
     for (index, tool) in &syntax.callable {
-        schemas.push(parameters(*index, tool)?);
+        schemas.push(parameters(*index, tool, &mut multiples)?);
     }
     if syntax.format == Format::Llama && !syntax.at_once && !matches!(shape.text, Text::Free) {
         let what = "This model begins calls as it begins JSON, so response_format cannot be combined with tools it may call or not. Send tool_choice \"required\" or \"none\", or leave response_format out.";
@@ -43,18 +47,19 @@ pub(super) fn write(shape: &Shape, syntax: Option<&Syntax>) -> Result<Source, Gr
     Ok(Source { lark: Some(lark(syntax)), schemas })
 }
 
-fn text(shape: &Shape) -> Result<Option<Part>, GrammarError> {
+fn text(shape: &Shape, multiples: &mut Multiples) -> Result<Option<Part>, GrammarError> {
     let schema = match &shape.text {
         Text::Free => return Ok(None),
         Text::Object => json!({ "type": "object" }),
         Text::Schema(schema) => schema.clone(),
     };
-    let schema = schema::prepare(&schema).map_err(|SchemaError { path, what }| GrammarError::Schema { path, what })?;
+    let wrong = |SchemaError { path, what }| GrammarError::Schema { path, what };
+    let schema = schema::prepare(&schema, multiples).map_err(wrong)?;
     Ok(Some(Part { name: "text".to_owned(), schema, tool: None }))
 }
 
 /// The schema of a tool's arguments: always an object, and an empty one where the tool takes none.
-fn parameters(index: usize, tool: &Tool) -> Result<Part, GrammarError> {
+fn parameters(index: usize, tool: &Tool, multiples: &mut Multiples) -> Result<Part, GrammarError> {
     let wrong = |SchemaError { path, what }| GrammarError::Tool { tool: index, path, what };
     let mut schema = match tool.parameters() {
         None => json!({ "type": "object", "properties": {}, "additionalProperties": false }),
@@ -67,7 +72,7 @@ fn parameters(index: usize, tool: &Tool) -> Result<Part, GrammarError> {
             return Err(wrong(SchemaError { path: String::new(), what }));
         }
     }
-    let schema = schema::prepare(&schema).map_err(wrong)?;
+    let schema = schema::prepare(&schema, multiples).map_err(wrong)?;
     Ok(Part { name: format!("arguments_{index}"), schema, tool: Some(index) })
 }
 

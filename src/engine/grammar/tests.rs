@@ -8,7 +8,7 @@ use serde_json::json;
 use toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 
 use super::{factory, parse, source};
-use crate::engine::tools::{CallParser, Format, Shape, Syntax, Tool};
+use crate::engine::tools::{CallParser, Format, Shape, Syntax, Text, Tool};
 
 /// Each byte is a token, one more ends an answer, and then come these.
 const END: u32 = 256;
@@ -167,6 +167,27 @@ proptest! {
             parser.push(0, &letter.to_string());
             prop_assert_eq!(parser.is_calling(), !allows(&mut matcher, u32::from(b'z')), "at {:?} of {:?}", letter, pieces.concat());
         }
+    }
+}
+
+#[test]
+fn multiples_are_exact_with_and_without_a_point() {
+    let both = json!({ "type": "integer", "allOf": [{ "multipleOf": 60 }, { "multipleOf": 7 }] });
+    let cases = [
+        (json!({ "type": "integer", "multipleOf": 9_973 }), vec!["0", "9973", "-19946"], vec!["1", "9974", "99730.0"]),
+        (json!({ "type": "number", "multipleOf": 0.05 }), vec!["0", "3", "0.1", "-0.15", "7.95"], vec!["0.01", "0.12"]),
+        (json!({ "type": "number", "multipleOf": 0.000_000_01 }), vec!["5", "0.12345678"], vec!["0.123456789"]),
+        (both, vec!["0", "420", "-840"], vec!["60", "7", "421"]),
+    ];
+    for (schema, right, wrong) in cases {
+        let shape = Shape { text: Text::Schema(schema.clone()), ..Shape::default() };
+        let matcher = parse(&FACTORY, &source::write(&shape, None).unwrap(), None).unwrap();
+        let whole = |text: &str| {
+            let mut matcher = matcher.deep_clone();
+            text.bytes().all(|byte| allows(&mut matcher, byte.into()) && matcher.consume_token(byte.into()).is_ok())
+                && allows(&mut matcher, END)
+        };
+        assert!(right.iter().all(|text| whole(text)) && !wrong.iter().any(|text| whole(text)), "{schema}");
     }
 }
 

@@ -1,6 +1,10 @@
 use serde_json::{Value, json};
 
-use super::prepare;
+use super::{Multiples, SchemaError};
+
+fn prepare(schema: &Value) -> Result<Value, SchemaError> {
+    super::prepare(schema, &mut Multiples::default())
+}
 
 #[test]
 fn an_error_names_the_place() {
@@ -15,6 +19,10 @@ fn an_error_names_the_place() {
         (json!({ "maxLength": 4_000_000_000u64 }), ".maxLength"),
         (json!({ "minProperties": 2, "required": [] }), ".minProperties"),
         (json!({ "x-guidance": { "lenient": true } }), ".x-guidance"),
+        (json!({ "items": { "multipleOf": 0 } }), ".items.multipleOf"),
+        (json!({ "items": { "multipleOf": "2" } }), ".items.multipleOf"),
+        (json!({ "items": { "multipleOf": 1e-9 } }), ".items.multipleOf"),
+        (json!({ "items": { "multipleOf": 999_983 } }), ".items.multipleOf"),
         (json!([]), ""),
     ];
     for (schema, path) in cases {
@@ -69,4 +77,79 @@ fn size_is_bounded_before_anything_is_compiled() {
     let wide: Value = (0..6_000).map(|at| (format!("p{at}"), json!({}))).collect::<serde_json::Map<_, _>>().into();
     assert!(prepare(&json!({ "properties": wide })).is_err());
     assert!(prepare(&json!({ "const": "x".repeat(300_000) })).is_err());
+}
+
+#[test]
+fn the_remainders_of_all_multiples_are_bounded() {
+    let every = |step: f64, count: usize| -> Value {
+        (0..count).map(|at| (format!("p{at}"), json!({ "multipleOf": step }))).collect::<serde_json::Map<_, _>>().into()
+    };
+    let both = |one: f64, other: f64| json!({ "allOf": [{ "multipleOf": one }, { "$ref": "#/$defs/a" }], "$defs": { "a": { "multipleOf": other } } });
+    let several =
+        |count: usize| json!({ "anyOf": (0..count).map(|at| json!({ "multipleOf": 500 + at })).collect::<Vec<_>>() });
+    let fine = [
+        json!({ "multipleOf": 9_973 }),
+        json!({ "multipleOf": 0.05 }),
+        json!({ "multipleOf": 0.000_000_01 }),
+        json!({ "properties": every(0.01, 900) }),
+        json!({ "properties": { "a": { "$ref": "#/$defs/a" }, "b": { "$ref": "#/$defs/a" } }, "$defs": { "a": { "multipleOf": 9_000 } } }),
+        both(60., 7.),
+        both(0.25, 100.),
+        several(15),
+    ];
+    for schema in fine {
+        assert!(prepare(&schema).is_ok(), "{schema}");
+    }
+    let endless = [
+        json!({ "multipleOf": 4_294_967_295_u64 }),
+        json!({ "properties": every(9_973., 2) }),
+        both(997., 991.),
+        both(0.000_000_01, 43.),
+        merged([json!({ "multipleOf": 997 }), json!({ "multipleOf": 991 })]),
+        json!({ "properties": { "a": { "multipleOf": 997 } }, "patternProperties": { "^a": { "multipleOf": 991 } } }),
+        json!({ "properties": { "a": { "multipleOf": 997 } }, "$ref": "#/$defs/a", "$defs": { "a": { "additionalProperties": { "multipleOf": 991 } } } }),
+        several(25),
+        json!({ "allOf": [several(5), several(5)] }),
+    ];
+    for schema in endless {
+        assert!(prepare(&schema).is_err_and(|error| error.what.contains("multiple")), "{schema}");
+    }
+}
+
+/// Schemas for the one value deep inside of objects and arrays that are merged.
+fn merged(parts: impl IntoIterator<Item = Value>) -> Value {
+    let around = |part: Value| json!({ "type": "object", "properties": { "a": { "type": "array", "items": part } } });
+    json!({ "allOf": parts.into_iter().map(around).collect::<Vec<_>>() })
+}
+
+#[test]
+fn patterns_that_meet_when_objects_are_merged_are_counted_together() {
+    let patterns =
+        |count: usize| (1..=count).map(|at| json!({ "type": "string", "pattern": format!("(a.{{{at}}}b)") }));
+    let endless = [
+        merged(patterns(59)),
+        json!({ "allOf": patterns(59).map(|one| json!({ "prefixItems": [one] })).collect::<Vec<_>>() }),
+        json!({ "allOf": patterns(59).map(|one| json!({ "patternProperties": { "^a": one } })).collect::<Vec<_>>() }),
+        json!({ "allOf": patterns(59).map(|one| json!({ "anyOf": [{ "items": one }, { "items": {} }] })).collect::<Vec<_>>() }),
+    ];
+    for schema in endless {
+        assert!(prepare(&schema).is_err_and(|error| error.what.contains("patterns")), "{schema}");
+    }
+    let named = |at: usize, one: Value| (format!("p{at}"), one);
+    let each =
+        patterns(20).enumerate().map(|(at, one)| json!({ "properties": serde_json::Map::from_iter([named(at, one)]) }));
+    let tree = json!({ "$ref": "#/$defs/node", "$defs": { "node": { "type": "object", "properties": {
+        "id": { "type": "string", "format": "uuid" },
+        "children": { "type": "array", "items": { "anyOf": [{ "$ref": "#/$defs/node" }, { "type": "null" }] } },
+    } } } });
+    let fine = [
+        merged(patterns(3)),
+        json!({ "allOf": each.clone().collect::<Vec<_>>() }),
+        json!({ "anyOf": patterns(20).map(|one| json!({ "properties": { "a": one } })).collect::<Vec<_>>() }),
+        json!({ "oneOf": each.collect::<Vec<_>>(), "properties": { "id": { "format": "uuid" } } }),
+        tree,
+    ];
+    for schema in fine {
+        assert!(prepare(&schema).is_ok(), "{schema}");
+    }
 }
