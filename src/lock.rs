@@ -23,7 +23,6 @@ impl Drop for FileLock {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use std::fs::{File, TryLockError};
 

@@ -153,3 +153,19 @@ fn patterns_that_meet_when_objects_are_merged_are_counted_together() {
         assert!(prepare(&schema).is_ok(), "{schema}");
     }
 }
+
+#[test]
+fn many_places_in_many_schemas_that_are_merged_are_refused_not_walked_through() {
+    let named = |each: &dyn Fn(usize) -> Value| -> Value {
+        (0..1_000).map(|at| (format!("p{at}"), each(at))).collect::<serde_json::Map<_, _>>().into()
+    };
+    let parts: Vec<_> = (0..1_000).map(|at| json!({ "properties": { format!("p{at}"): true } })).collect();
+    let schema = json!({
+        "properties": named(&|_| json!({ "$ref": "#/$defs/a" })),
+        "$defs": { "a": { "allOf": parts }, "id": { "format": "uuid" } },
+    });
+    assert!(prepare(&schema).is_err_and(|error| error.what.contains("patterns")));
+    let (base, own) = (named(&|_| json!({ "format": "uuid" })), named(&|at| json!({ "const": at })));
+    let schema = json!({ "allOf": [{ "properties": base }, { "$ref": "#/$defs/own" }], "$defs": { "own": { "properties": own } } });
+    assert!(prepare(&schema).is_ok());
+}

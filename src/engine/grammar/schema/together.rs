@@ -13,8 +13,8 @@ use super::target;
 
 /// Schemas looked at for one value.
 const MOST_STEPS: u32 = 2_000;
-/// Schemas looked at for what is inside of values, all walks through one schema together.
-pub(super) const MOST_STEPS_INSIDE: u32 = 50_000;
+/// Schemas looked at for what is inside of values, each for each place, all walks through one schema together.
+pub(super) const MOST_STEPS_INSIDE: u32 = 200_000;
 
 /// What demands of one kind come to.
 pub(super) trait Load: Copy + Default {
@@ -170,6 +170,7 @@ impl<'a> Walk<'a, '_> {
 
     /// What the value at a place must fulfil.
     fn inside(&mut self, demand: &Demand<'a>, place: Place<'a>) -> Option<Demand<'a>> {
+        *self.left = self.left.checked_sub(1)?;
         let mut each = |all: &[Demand<'a>]| all.iter().map(|one| self.inside(one, place)).collect::<Option<Vec<_>>>();
         match demand {
             Demand::All(all) => each(all).map(Demand::all),
