@@ -125,8 +125,8 @@ impl Checker<'_> {
             Value::Object(fields) => fields,
             _ => return wrong(path, "must be an object, true or false"),
         };
-        if self.patterned && patterns::too_many(self.root, fields, &mut self.left) {
-            return wrong(path, "puts more patterns and formats on one string than can be enforced together");
+        if self.patterned {
+            patterns::check(self.root, fields, path, &mut self.left)?;
         }
         if let Some(multiples) = &mut self.multiples {
             multiples.check(self.root, fields, path, &mut self.left)?;

@@ -29,10 +29,10 @@ impl Multiples {
         if let Some(value) = own {
             readable(value, &path)?;
         }
-        let loads: Option<Vec<Remainders>> = together::loads(root, schema, left);
-        let Some(loads) = loads.filter(|loads| loads.iter().all(Remainders::can_be_computed)) else {
+        let loads: Vec<Remainders> = together::loads(root, schema, &path, left)?;
+        if !loads.iter().all(Remainders::can_be_computed) {
             return wrong(&path, "puts more multiples on one number than can be enforced together");
-        };
+        }
         // What is said elsewhere, and alone, is counted there.
         let counted = loads.iter().enumerate().filter(|(at, load)| load.count > 1 || (*at == 0 && own.is_some()));
         self.0 = counted.fold(self.0, |sum, (_, load)| sum.saturating_add(load.states));

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::together::{self, Load};
+use super::{SchemaError, wrong};
 
 /// Patterns and formats that one string may have to match.
 const MOST: u32 = 3;
@@ -18,10 +19,13 @@ struct Patterns {
     weight: u64,
 }
 
-/// Whether this schema puts more on a string than can be compiled. `left`: see [`together::loads`].
-pub(super) fn too_many(root: &Value, schema: &Map<String, Value>, left: &mut u32) -> bool {
+/// Refuses a schema that puts more on a string than can be compiled. `left`: see [`together::loads`].
+pub(super) fn check(root: &Value, schema: &Map<String, Value>, path: &str, left: &mut u32) -> Result<(), SchemaError> {
     let heavy = |load: &Patterns| load.count > MOST || (load.count > 1 && load.weight > HEAVIEST);
-    together::loads(root, schema, left).is_none_or(|loads| loads.iter().any(heavy))
+    match together::loads(root, schema, path, left)?.iter().any(heavy) {
+        true => wrong(path, "puts more patterns and formats on one string than can be enforced together"),
+        false => Ok(()),
+    }
 }
 
 impl Load for Patterns {

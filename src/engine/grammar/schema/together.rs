@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::target;
+use super::{SchemaError, target, wrong};
 
 /// Schemas looked at for one value.
 const MOST_STEPS: u32 = 2_000;
@@ -27,13 +27,23 @@ pub(super) trait Load: Copy + Default {
 }
 
 /// What a schema puts on a value, and then on each value inside of it for which several schemas are
-/// merged. `None` where that takes too long to tell: `left` are the steps left for what is inside.
-pub(super) fn loads<L: Load>(root: &Value, schema: &Map<String, Value>, left: &mut u32) -> Option<Vec<L>> {
+/// merged. Refuses what takes too long to tell: `left` are the steps left for what is inside.
+pub(super) fn loads<L: Load>(
+    root: &Value,
+    schema: &Map<String, Value>,
+    path: &str,
+    left: &mut u32,
+) -> Result<Vec<L>, SchemaError> {
     let mut own = MOST_STEPS;
-    let demand = Walk { root, left: &mut own }.demand(schema)?;
     let mut loads = Vec::new();
-    Walk { root, left }.visit(&demand, &mut loads)?;
-    Some(loads)
+    let demand = Walk { root, left: &mut own }.demand(schema);
+    match demand.and_then(|demand| Walk { root, left }.visit(&demand, &mut loads)) {
+        Some(()) => Ok(loads),
+        None => wrong(
+            path,
+            "merges more schemas than can be followed to their patterns, formats and multiples. Merge fewer, or leave those out",
+        ),
+    }
 }
 
 /// What one value must fulfil.
@@ -128,6 +138,7 @@ fn first_items(fields: &Map<String, Value>) -> &[Value] {
     listed("prefixItems").or_else(|| listed("items")).map_or(&[], Vec::as_slice)
 }
 
+/// A walk's methods give `None` once its steps are used up.
 struct Walk<'a, 'b> {
     root: &'a Value,
     /// Steps.
