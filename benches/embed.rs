@@ -16,7 +16,7 @@ use std::time::Instant;
 use clap::Parser;
 use outpost::app::Machine;
 use outpost::config::Precision;
-use outpost::engine::{Engine, InputType, Kind, Precisions, Settings};
+use outpost::engine::{Engine, InputType, Kind, Precisions, Settings, TokenBound};
 
 /// Bytes for the model and its passes.
 const MEMORY: u64 = 8 << 30;
@@ -43,7 +43,10 @@ fn main() {
     let engine = Engine::start(settings, Arc::new(Machine::default())).expect("a thread");
     let model = engine.models().load_encoder(&args.model, Kind::Embedding).expect("a model");
     let vectors = |texts: &[String]| {
-        let texts = texts.iter().map(|text| model.encode(text, InputType::Unsaid).expect("tokens")).collect();
+        let texts = texts
+            .iter()
+            .map(|text| model.encode(text, InputType::Unsaid, &TokenBound::default()).expect("tokens").0)
+            .collect();
         let receiver = engine.embed(&model, 1, texts).expect("a place in the queue");
         receiver.blocking_recv().expect("an answer").expect("vectors")
     };

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use tokio::sync::Semaphore;
-
 use super::demand::{CallIds, Called, Demand, add};
 use super::fit::Room;
 use super::forms::Forms;
 use super::keep::Keeping;
-use super::models::{MEMORY_FREED, blocking, refuse_load};
+use super::models::{MEMORY_FREED, refuse_load};
+use super::preparing::Preparing;
 use super::recall::{Recall, Recalling};
 use crate::ambient::{Ambient, Timestamp};
 use crate::engine::{
@@ -21,9 +20,6 @@ use crate::service::access::Access;
 use crate::service::conversations::Conversation;
 use crate::service::usage::{Outcome, Receipt};
 
-/// Prompts that may be rendered and tokenised at once; more are refused, not piled up.
-const PREPARING: usize = 64;
-
 /// What helps where a conversation is too long.
 const TRUNCATE: &str = " Or send truncation: \"auto\", which leaves out the oldest turns of the conversation.";
 
@@ -31,7 +27,7 @@ const TRUNCATE: &str = " Or send truncation: \"auto\", which leaves out the olde
 pub struct Chat {
     engine: Engine,
     ambient: Arc<dyn Ambient>,
-    preparing: Arc<Semaphore>,
+    preparing: Preparing,
     forms: Forms,
     recall: Recall,
 }
@@ -99,7 +95,7 @@ pub struct Choice {
 
 impl Chat {
     pub fn new(engine: Engine, ambient: Arc<dyn Ambient>, recall: Recall) -> Self {
-        Self { engine, ambient, preparing: Arc::new(Semaphore::new(PREPARING)), forms: Forms::new(), recall }
+        Self { engine, ambient, preparing: Preparing::new(), forms: Forms::new(), recall }
     }
 
     /// Resolves agent, conversation and model, renders the prompt and hands it to the engine.
@@ -114,30 +110,32 @@ impl Chat {
         if let Some(model) = self.engine.models().loaded_model(&name) {
             bill.model(model.id());
             self.engine.check_queue(&model, tenant).map_err(refuse)?;
+            check_estimate(&self.engine, &model, &call.messages, &bill)?;
         }
         let call_ids = CallIds::new(&*self.ambient);
         let keeping = self.recall.keeping(access, recalled.conversation(), call.recalling.sent, call_ids);
-        let permit = self.preparing.clone().try_acquire_owned().map_err(|_| overloaded())?;
         let (engine, id, messages) = (self.engine.clone(), name.clone(), call.messages);
         let (wanted, tools) = (call.max_tokens.map(|(count, _)| count), Arc::clone(&demanded.shape.tools));
-        let (model, fitted) = blocking(move || {
-            let _permit = permit;
+        let bytes = recalled.bytes() + messages.iter().map(|message| message.content.len()).sum::<usize>();
+        let prepared = self.preparing.run(access.project(), bytes, move |bound| {
             let model = engine.models().load(&id).map_err(|error| refuse_load(&id, &error))?;
-            let room = Room { window: engine.positions(&model), wanted };
+            let window = engine.positions(&model);
+            let room = Room { window, wanted, bound: bound.with_most(window as usize) };
             let fitted = recalled.prompt(&model, messages, tools, room)?;
             Ok((model, fitted))
-        })
-        .await?;
+        });
+        let (model, fitted) = prepared.await?;
         bill.model(model.id());
         check_bias(&call.sampling, &model)?;
-        let prompt_tokens = u32::try_from(fitted.prompt.len()).unwrap_or(u32::MAX);
+        let prompt_tokens = u32::try_from(fitted.prompt.ids.len()).unwrap_or(u32::MAX);
         let remedy = if keeping.is_idle() || fitted.dropped.is_some() { "" } else { TRUNCATE };
-        let max_tokens = room(&self.engine, &model, prompt_tokens, call.max_tokens, remedy)?;
+        let count = Count { tokens: prompt_tokens, exact: fitted.prompt.complete };
+        let max_tokens = room(&self.engine, &model, count, call.max_tokens, remedy)?;
         let form = self.forms.form(&model, &demanded).await?;
         let mut sampling = call.sampling;
         sampling.seed = call.seed.unwrap_or_else(|| self.fresh_seed());
         let generation = Generation {
-            prompt: fitted.prompt,
+            prompt: fitted.prompt.ids,
             choices: call.choices,
             max_tokens,
             sampling,
@@ -250,10 +248,11 @@ impl Drop for Running {
 fn room(
     engine: &Engine,
     model: &TextModel,
-    prompt: u32,
+    count: Count,
     asked: Option<(u32, &'static str)>,
     remedy: &str,
 ) -> Result<u32> {
+    let prompt = count.tokens;
     let left = engine.positions(model).saturating_sub(prompt);
     let (wanted, field) = asked.unwrap_or((left.max(1), "messages"));
     if wanted <= left {
@@ -264,11 +263,35 @@ fn room(
     if all <= u64::from(window) {
         engine.fits(model, all).map_err(|large| too_large(&large, param, remedy))?;
     }
+    let id = model.id();
+    let counts = match count.exact {
+        true => {
+            format!("The prompt has {prompt} tokens and {wanted} more were requested for the answer, {all} in all.")
+        }
+        false => format!("The prompt has at least {prompt} tokens."),
+    };
     let message = format!(
-        "The model '{}' has a context of {window} tokens. The prompt has {prompt} tokens and {wanted} more were requested for the answer, {all} in all. Shorten the messages or lower max_completion_tokens.{remedy}",
-        model.id(),
+        "The model '{id}' has a context of {window} tokens. {counts} Shorten the messages or lower max_completion_tokens.{remedy}"
     );
     Err(Error::new(Code::ContextLengthExceeded, message).param(param))
+}
+
+/// Tokens of a prompt, or the least that it can have.
+#[derive(Clone, Copy)]
+struct Count {
+    tokens: u32,
+    exact: bool,
+}
+
+/// Refuses by the length of the messages alone what cannot fit or what the project may not use now, before any of it
+/// is rendered.
+fn check_estimate(engine: &Engine, model: &TextModel, messages: &[Message], bill: &Receipt) -> Result<()> {
+    let fewest = model.fewest_tokens(messages);
+    if fewest > u64::from(engine.positions(model)) {
+        let tokens = u32::try_from(fewest).unwrap_or(u32::MAX);
+        room(engine, model, Count { tokens, exact: false }, None, "")?;
+    }
+    if fewest > 0 { bill.check(fewest) } else { Ok(()) }
 }
 
 /// What a caller is told of a request whose keys and values have no room, however long he waits.
@@ -296,10 +319,6 @@ fn check_bias(sampling: &Sampling, model: &TextModel) -> Result<()> {
 
 pub(super) fn refuse_prompt(error: PromptError) -> Error {
     Error::invalid("messages", format!("The model's chat template refused the messages: {error}"))
-}
-
-pub(super) fn overloaded() -> Error {
-    Error::new(Code::Overloaded, "The server is busy preparing other prompts. Try again in a moment.")
 }
 
 pub(super) fn refuse(refused: Refused) -> Error {

@@ -2,25 +2,21 @@
 
 use std::sync::Arc;
 
-use tokio::sync::Semaphore;
-
-use super::chat::{fail, overloaded, refuse};
-use super::models::{blocking, refuse_load};
+use super::chat::{fail, refuse};
+use super::models::refuse_load;
+use super::preparing::Preparing;
 use crate::ambient::Ambient;
-use crate::engine::{EncoderModel, Engine, InputType, Kind, Matryoshka, Tokenized, shorten};
+use crate::engine::{EncoderModel, Engine, InputType, Kind, Matryoshka, TokenBound, Tokenized, shorten};
 use crate::error::{Code, Error, Result};
 use crate::ids::EmbeddingId;
 use crate::service::access::Access;
 use crate::service::usage::Receipt;
 
-/// Requests whose texts may be tokenised at once; more are refused, not piled up.
-const PREPARING: usize = 64;
-
 /// Runs embeddings, and what else encoders are for.
 pub struct Embeddings {
     pub(super) engine: Engine,
     pub(super) ambient: Arc<dyn Ambient>,
-    preparing: Arc<Semaphore>,
+    preparing: Preparing,
 }
 
 /// What a caller asks for; `http` has checked the form of each field.
@@ -42,6 +38,15 @@ pub enum Input {
     Tokens(Vec<u32>),
 }
 
+impl Input {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Tokens(ids) => size_of_val(ids.as_slice()),
+        }
+    }
+}
+
 /// What became of it.
 pub struct Embedded {
     pub id: EmbeddingId,
@@ -53,7 +58,7 @@ pub struct Embedded {
 
 impl Embeddings {
     pub fn new(engine: Engine, ambient: Arc<dyn Ambient>) -> Self {
-        Self { engine, ambient, preparing: Arc::new(Semaphore::new(PREPARING)) }
+        Self { engine, ambient, preparing: Preparing::new() }
     }
 
     /// Resolves the model, tokenises the texts and waits for their vectors. What is used goes on `bill`. Dropping
@@ -61,34 +66,31 @@ impl Embeddings {
     pub async fn run(&self, access: &Access, call: EmbeddingCall, bill: &Receipt) -> Result<Embedded> {
         access.require_model(&call.model)?;
         let engine = self.engine.clone();
-        let prepare = move || {
+        let bytes = call.inputs.iter().map(Input::bytes).sum();
+        let prepare = move |bound: TokenBound| {
             let id = call.model.as_str();
             let model = engine.models().load_encoder(id, Kind::Embedding).map_err(|error| refuse_load(id, &error))?;
             check_dimensions(&model, call.dimensions)?;
-            let texts = tokenise(&model, &call)?;
+            let texts = tokenise(&model, &call, &bound)?;
             Ok((call, model, texts))
         };
-        let (call, mut vectors, tokens) = self.compute(access, bill, prepare).await?;
+        let (call, mut vectors, tokens) = self.compute(access, bill, bytes, prepare).await?;
         if let Some(length) = call.dimensions {
             vectors.iter_mut().for_each(|vector| shorten(vector, length as usize));
         }
         Ok(Embedded { id: EmbeddingId::generate(&*self.ambient), model: call.model, vectors, tokens })
     }
 
-    /// Has texts computed that `prepare` makes of a call off the async threads: the call again, a vector for each
-    /// text, and the texts' tokens.
+    /// Has texts computed that `prepare` makes of a call with `bytes` of text, off the async threads: the call again, a
+    /// vector for each text, and the texts' tokens.
     pub(super) async fn compute<T: Send + 'static>(
         &self,
         access: &Access,
         bill: &Receipt,
-        prepare: impl FnOnce() -> Result<(T, Arc<EncoderModel>, Vec<Tokenized>)> + Send + 'static,
+        bytes: usize,
+        prepare: impl FnOnce(TokenBound) -> Result<(T, Arc<EncoderModel>, Vec<Tokenized>)> + Send + 'static,
     ) -> Result<(T, Vec<Vec<f32>>, u64)> {
-        let permit = self.preparing.clone().try_acquire_owned().map_err(|_| overloaded())?;
-        let (call, model, texts) = blocking(move || {
-            let _permit = permit;
-            prepare()
-        })
-        .await?;
+        let (call, model, texts) = self.preparing.run(access.project(), bytes, prepare).await?;
         bill.model(model.id());
         let tokens: u64 = texts.iter().map(|text| text.ids.len() as u64).sum();
         bill.prompt(tokens)?;
@@ -117,11 +119,16 @@ fn check_dimensions(model: &EncoderModel, asked: Option<u32>) -> Result<()> {
     Err(Error::invalid("dimensions", message))
 }
 
-fn tokenise(model: &EncoderModel, call: &EmbeddingCall) -> Result<Vec<Tokenized>> {
+fn tokenise(model: &EncoderModel, call: &EmbeddingCall, bound: &TokenBound) -> Result<Vec<Tokenized>> {
     let field = |place: usize| if call.single { "input".to_owned() } else { format!("input[{place}]") };
     let one = |(place, input): (usize, &Input)| {
+        let mut complete = true;
         let mut text = match input {
-            Input::Text(text) => model.encode(text, call.input_type).map_err(Error::internal)?,
+            Input::Text(text) => {
+                let (text, whole) = model.encode(text, call.input_type, bound).map_err(Error::internal)?;
+                complete = whole;
+                text
+            }
             Input::Tokens(ids) => {
                 let foreign = ids.iter().find(|id| **id as usize >= model.vocabulary());
                 foreign.map_or(Ok(()), |id| Err(foreign_token(&field(place), *id, model)))?;
@@ -130,7 +137,7 @@ fn tokenise(model: &EncoderModel, call: &EmbeddingCall) -> Result<Vec<Tokenized>
         };
         let (count, limit) = (text.ids.len(), model.limit());
         if count > limit && !call.truncate {
-            return Err(too_long(&field(place), "", count, model));
+            return Err(too_long(&field(place), "", count, complete, model));
         }
         model.cut(&mut text);
         Ok(text)
@@ -138,10 +145,11 @@ fn tokenise(model: &EncoderModel, call: &EmbeddingCall) -> Result<Vec<Tokenized>
     call.inputs.iter().enumerate().map(one).collect()
 }
 
-/// `with`: what is counted, too.
-pub(super) fn too_long(field: &str, with: &str, count: usize, model: &EncoderModel) -> Error {
+/// `with`: what is counted, too. `exact`: whether `count` is all tokens, or those up to where counting stopped.
+pub(super) fn too_long(field: &str, with: &str, count: usize, exact: bool, model: &EncoderModel) -> Error {
+    let at_least = if exact { "" } else { "at least " };
     let message = format!(
-        "'{field}' has {count} tokens{with}, the model '{}' takes {}. Split the text, or send truncate: true, which leaves its end out.",
+        "'{field}' has {at_least}{count} tokens{with}, the model '{}' takes {}. Split the text, or send truncate: true, which leaves its end out.",
         model.id(),
         model.limit()
     );

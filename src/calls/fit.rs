@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::chat::refuse_prompt;
-use crate::engine::{Message, TextModel, Tool};
+use crate::engine::{Message, Prompt, TextModel, TokenBound, Tool};
 use crate::error::Result;
 
 /// Room left for an answer whose length the request does not say: a quarter of the context, but no
@@ -21,53 +21,55 @@ pub(super) struct Parts {
 }
 
 /// What prompt and answer must fit into.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Room {
     /// Positions that both share.
     pub window: u32,
     /// Tokens that the request wants for its answer, if it says.
     pub wanted: Option<u32>,
+    /// How far prompts are tokenised.
+    pub bound: TokenBound,
 }
 
 /// A prompt, and how many messages of the transcript were left out to make it fit.
 #[derive(Debug)]
 pub(super) struct Fitted {
-    pub prompt: Vec<u32>,
+    pub prompt: Prompt,
     /// `None` where nothing may be left out.
     pub dropped: Option<usize>,
 }
 
 /// The prompt of everything, whether it fits or not.
-pub(super) fn whole(model: &TextModel, parts: Parts) -> Result<Fitted> {
-    Ok(Fitted { prompt: tokens(model, &parts, 0)?, dropped: None })
+pub(super) fn whole(model: &TextModel, parts: Parts, room: &Room) -> Result<Fitted> {
+    Ok(Fitted { prompt: parts.prompt(model, 0, &room.bound)?, dropped: None })
 }
 
-/// The prompt of as many of the last turns as fit beside the answer. Whatever
-/// the transcript's length, it is tokenised some ten times at most. If not even the request's own
-/// messages fit, the prompt is too long and the caller refuses it.
-pub(super) fn truncated(model: &TextModel, parts: Parts, Room { window, wanted }: Room) -> Result<Fitted> {
-    let reserve = wanted.unwrap_or_else(|| (window / 4).clamp(1, RESERVE));
+/// The prompt of as many of the last turns as fit beside the answer. Whatever the transcript's length, some ten prompts
+/// are made at most, each tokenised no further than the window. If not even the request's own messages fit, the prompt
+/// is too long and the caller refuses it.
+pub(super) fn truncated(model: &TextModel, parts: Parts, room: &Room) -> Result<Fitted> {
+    let window = u64::from(room.window);
+    let reserve = u64::from(room.wanted.unwrap_or_else(|| (room.window / 4).clamp(1, RESERVE)));
+    let fits = |prompt: &Prompt| prompt.complete && prompt.ids.len() as u64 + reserve <= window;
     let cuts = cuts(&parts.history);
-    let fits = |prompt: &[u32]| prompt.len() as u64 + u64::from(reserve) <= u64::from(window);
-    let prompt = tokens(model, &parts, 0)?;
-    let [_, between @ .., end] = &cuts[..] else { return Ok(Fitted { prompt, dropped: Some(0) }) };
-    if fits(&prompt) {
-        return Ok(Fitted { prompt, dropped: Some(0) });
+    let last = cuts.len() - 1;
+    // Cuts before `low` leave too much: at first, those whose messages are too long by their bytes alone.
+    let mut low = cuts.partition_point(|cut| model.fewest_tokens(parts.messages(cut.at)) > window).min(last);
+    let (mut best, mut prompt) = (low, parts.prompt(model, cuts[low].at, &room.bound)?);
+    if !fits(&prompt) && low < last {
+        (low, best, prompt) = (low + 1, last, parts.prompt(model, cuts[last].at, &room.bound)?);
     }
-    // Cuts before `low` leave too much; the one in `best` leaves little enough, if any does.
-    let (mut low, mut high) = (0, between.len());
-    let mut best = (tokens(model, &parts, end.at)?, end.dropped);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        let prompt = tokens(model, &parts, between[middle].at)?;
-        if fits(&prompt) {
-            best = (prompt, between[middle].dropped);
-            high = middle;
+    // The cut at `best` leaves little enough, if any does.
+    while low < best && !room.bound.is_cancelled() {
+        let middle = low + (best - low) / 2;
+        let tried = parts.prompt(model, cuts[middle].at, &room.bound)?;
+        if fits(&tried) {
+            (best, prompt) = (middle, tried);
         } else {
             low = middle + 1;
         }
     }
-    Ok(Fitted { prompt: best.0, dropped: Some(best.1) })
+    Ok(Fitted { prompt, dropped: Some(cuts[best].dropped) })
 }
 
 /// At most the last `most` messages, from a user's message on; instructions inside stay.
@@ -109,11 +111,18 @@ fn is_system(message: &Message) -> bool {
     message.role == "system"
 }
 
-fn tokens(model: &TextModel, parts: &Parts, cut: usize) -> Result<Vec<u32>> {
-    let stays = |(at, message): &(usize, &Message)| *at >= cut || is_system(message);
-    let history = parts.history.iter().enumerate().filter(stays).map(|(_, message)| message);
-    let messages: Vec<Message> = parts.system.iter().chain(history).chain(&parts.own).cloned().collect();
-    model.prompt_with(&messages, &parts.tools).map_err(refuse_prompt)
+impl Parts {
+    /// All messages, those of the transcript from `cut` on and its instructions.
+    fn messages(&self, cut: usize) -> impl Iterator<Item = &Message> {
+        let stays = move |(at, message): &(usize, &Message)| *at >= cut || is_system(message);
+        let history = self.history.iter().enumerate().filter(stays).map(|(_, message)| message);
+        self.system.iter().chain(history).chain(&self.own)
+    }
+
+    fn prompt(&self, model: &TextModel, cut: usize, bound: &TokenBound) -> Result<Prompt> {
+        let messages: Vec<Message> = self.messages(cut).cloned().collect();
+        model.prompt_within(&messages, &self.tools, bound).map_err(refuse_prompt)
+    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod forms;
 pub mod images;
 mod keep;
 pub mod models;
+mod preparing;
 pub mod recall;
 pub mod rerank;
 pub mod turns;

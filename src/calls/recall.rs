@@ -91,6 +91,11 @@ impl Recalled {
         self.transcript.as_ref().map(|transcript| transcript.conversation.clone())
     }
 
+    /// Bytes of the stored transcript.
+    pub fn bytes(&self) -> usize {
+        self.transcript.as_ref().map_or(0, |transcript| transcript.messages.iter().map(String::len).sum())
+    }
+
     /// Renders and tokenises everything together. Takes time in proportion to its length.
     pub fn prompt(self, model: &TextModel, mut own: Vec<Message>, tools: Arc<[Tool]>, room: Room) -> Result<Fitted> {
         let instructions = self.instructions.filter(|text| !text.is_empty());
@@ -105,7 +110,7 @@ impl Recalled {
         let history = fit::last(history, self.last_messages);
         let may_drop = self.truncate && self.transcript.is_some();
         let parts = fit::Parts { system, history, own, tools };
-        if may_drop { fit::truncated(model, parts, room) } else { fit::whole(model, parts) }
+        if may_drop { fit::truncated(model, parts, &room) } else { fit::whole(model, parts, &room) }
     }
 }
 

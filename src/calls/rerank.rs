@@ -2,7 +2,7 @@
 
 use super::embeddings::{Embeddings, too_long};
 use super::models::refuse_load;
-use crate::engine::Kind;
+use crate::engine::{Kind, TokenBound};
 use crate::error::{Error, Result};
 use crate::ids::RerankId;
 use crate::service::access::Access;
@@ -38,20 +38,22 @@ impl Embeddings {
     pub async fn rerank(&self, access: &Access, call: RerankCall, bill: &Receipt) -> Result<Reranked> {
         access.require_model(&call.model)?;
         let engine = self.engine.clone();
-        let prepare = move || {
+        let bytes = call.documents.iter().map(|document| call.query.len() + document.len()).sum();
+        let prepare = move |bound: TokenBound| {
             let id = call.model.as_str();
             let model = engine.models().load_encoder(id, Kind::Reranker).map_err(|error| refuse_load(id, &error))?;
             let one = |(place, document): (usize, &String)| {
-                let pair = model.encode_pair(&call.query, document, call.truncate).map_err(Error::internal)?;
+                let encoded = model.encode_pair(&call.query, document, call.truncate, &bound);
+                let (pair, complete) = encoded.map_err(Error::internal)?;
                 match pair.ids.len() {
                     count if count <= model.limit() => Ok(pair),
-                    count => Err(too_long(&format!("documents[{place}]"), " with the query", count, &model)),
+                    count => Err(too_long(&format!("documents[{place}]"), " with the query", count, complete, &model)),
                 }
             };
             let pairs = call.documents.iter().enumerate().map(one).collect::<Result<Vec<_>>>()?;
             Ok((call, model, pairs))
         };
-        let (call, scores, tokens) = self.compute(access, bill, prepare).await?;
+        let (call, scores, tokens) = self.compute(access, bill, bytes, prepare).await?;
         let score = |logit: f32| if call.raw { logit } else { 1. / (1. + (-logit).exp()) };
         let scores = scores.into_iter().map(|logit| logit.first().copied().map_or(f32::NAN, score));
         let mut results: Vec<(usize, f32)> = scores.enumerate().collect();

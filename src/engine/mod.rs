@@ -61,6 +61,7 @@ pub use request::{
 };
 pub use template::PromptError;
 pub use text::{Message, TextModel};
+pub use tokens::{Prompt, TokenBound};
 pub use tools::{CallPiece, Calling, Shape, Text, Tool, ToolCall};
 
 /// How the engine is set up.

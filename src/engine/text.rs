@@ -11,7 +11,7 @@ use super::grammar::{Form, GrammarError, Grammars};
 use super::guard::computed;
 use super::schedule::ModelId;
 use super::template::{PromptError, Template};
-use super::tokens::Tokens;
+use super::tokens::{Prompt, TokenBound, Tokens};
 use super::tools::{Shape, Syntax, Tool, ToolCall, Wording};
 use crate::ambient::Ambient;
 use crate::models::kv::{KvArena, KvShape, KvType};
@@ -44,6 +44,8 @@ pub struct TextModel {
     pub(super) key: ModelId,
     pub(super) network: Llama,
     pub(super) tokens: Tokens,
+    /// Bytes of the longest token.
+    longest_token: usize,
     plain: Prompting,
     /// For requests with tools, where the model has a template apart that shows how it calls.
     calling: Option<Prompting>,
@@ -82,7 +84,8 @@ impl TextModel {
         let calling = calling.filter(|calling| calling.wording != Wording::Described);
         let network = Llama::load(checkpoint.weights(), cpu).map_err(|error| error.to_string())?;
         let (grammars, drafter) = (Grammars::default(), Arc::default());
-        Ok(Self { id: id.to_owned(), key, network, tokens, plain, calling, grammars, lease, drafter })
+        let longest_token = tokens.longest();
+        Ok(Self { id: id.to_owned(), key, network, tokens, longest_token, plain, calling, grammars, lease, drafter })
     }
 
     pub fn id(&self) -> &str {
@@ -107,16 +110,37 @@ impl TextModel {
 
     /// The same with tools that the answer may call.
     pub fn prompt_with(&self, messages: &[Message], tools: &[Tool]) -> Result<Vec<u32>, PromptError> {
+        self.prompt_within(messages, tools, &TokenBound::default()).map(|prompt| prompt.ids)
+    }
+
+    /// The same, but a long prompt is tokenised only as far as `bound` says.
+    pub fn prompt_within(
+        &self,
+        messages: &[Message],
+        tools: &[Tool],
+        bound: &TokenBound,
+    ) -> Result<Prompt, PromptError> {
         let rendered = match self.render(messages, tools, false) {
             // Some templates take no system message; what tools there are must be said all the same.
             Err(PromptError::Refused(_)) if !tools.is_empty() => self.render(messages, tools, true)?,
             rendered => rendered?,
         };
-        let ids = self.tokens.encode_prompt(&rendered);
-        if ids.is_empty() {
+        let prompt = self.tokens.encode_prompt(&rendered, bound);
+        if prompt.ids.is_empty() && prompt.complete {
             return Err(PromptError::Broken("it makes an empty prompt of these messages".to_owned()));
         }
-        Ok(ids)
+        Ok(prompt)
+    }
+
+    /// A lower bound on the tokens of a prompt with these messages, found without rendering it.
+    ///
+    /// Only what users and tools wrote counts, without the whitespace around it: templates may leave out parts of
+    /// assistants' messages. The margin is for tokenizers that shorten texts before they cut them into tokens.
+    pub fn fewest_tokens<'a>(&self, messages: impl IntoIterator<Item = &'a Message>) -> u64 {
+        const MARGIN: usize = 4;
+        let kept = |message: &&Message| message.role == "user" || message.role == "tool";
+        let bytes: usize = messages.into_iter().filter(kept).map(|message| message.content.trim().len()).sum();
+        (bytes / (self.longest_token * MARGIN)) as u64
     }
 
     fn render(&self, messages: &[Message], tools: &[Tool], merged: bool) -> Result<String, PromptError> {

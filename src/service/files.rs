@@ -122,7 +122,7 @@ impl Files {
     /// Also begins to remove what uploads of an earlier process left. Needs a tokio runtime.
     pub async fn start(store: Store, ambient: Arc<dyn Ambient>) -> Result<Self> {
         let sweeper = Sweeper::start(store.clone()).await?;
-        Ok(Self { store, ambient, sweeper, places: Places::new(UPLOADS, UPLOADS_OF_ONE) })
+        Ok(Self { store, ambient, sweeper, places: Places::new("files are being uploaded", UPLOADS, UPLOADS_OF_ONE) })
     }
 
     /// Makes room for a file that is about to arrive. Refuses what would be refused at its end, as

@@ -1,5 +1,5 @@
-//! Places for uploads: a bound for all, and a lower one for each project, so that a few slow
-//! clients of one project cannot keep out everyone else.
+//! Places for requests of one kind: a bound for all, and a lower one for each project, so that the clients of one
+//! project cannot keep out everyone else.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,8 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::error::{Code, Error, Result};
 use crate::ids::ProjectId;
 
-/// How many uploads each project has running.
+/// How many requests of one kind each project has running.
 pub struct Places {
+    /// For messages: what too many of are running.
+    what: &'static str,
     taken: Mutex<HashMap<ProjectId, usize>>,
     of_all: usize,
     of_one: usize,
@@ -21,19 +23,19 @@ pub struct Place {
 }
 
 impl Places {
-    /// Room for so many uploads, and for so many of one project.
-    pub fn new(of_all: usize, of_one: usize) -> Arc<Self> {
-        Arc::new(Self { taken: Mutex::default(), of_all, of_one })
+    /// Room for so many requests, and for so many of one project. `what` completes "Too many … at once".
+    pub fn new(what: &'static str, of_all: usize, of_one: usize) -> Arc<Self> {
+        Arc::new(Self { what, taken: Mutex::default(), of_all, of_one })
     }
 
     pub fn take(self: &Arc<Self>, project: ProjectId) -> Result<Place> {
-        let Self { of_all, of_one, .. } = **self;
+        let Self { what, of_all, of_one, .. } = **self;
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let all: usize = taken.values().sum();
         let own = taken.entry(project).or_default();
         if *own >= of_one || all >= of_all {
             let text = format!(
-                "Too many files are being uploaded at once: a project may have {of_one}, all together {of_all}. Try again shortly, with backoff."
+                "Too many {what} at once: a project may have {of_one}, all together {of_all}. Try again shortly, with backoff."
             );
             return Err(Error::new(Code::Overloaded, text));
         }
@@ -62,7 +64,7 @@ mod tests {
 
     #[test]
     fn no_project_takes_every_place_and_a_place_comes_back() {
-        let places = Places::new(OF_ALL, OF_ONE);
+        let places = Places::new("files are being uploaded", OF_ALL, OF_ONE);
         let project = |number: u8| ProjectId::from_bytes([number; 16]);
         let mut taken: Vec<_> = (0..OF_ONE).map(|_| places.take(project(0)).unwrap()).collect();
         assert!(places.take(project(0)).is_err());

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use outpost::engine::{EncoderModel, Engine, InputType, Kind, Settings, Tokenized};
+use outpost::engine::{EncoderModel, Engine, InputType, Kind, Settings, TokenBound, Tokenized};
 use serde::Deserialize;
 
 use crate::support::TestAmbient;
@@ -93,7 +93,7 @@ fn check_as(engine: &Engine, id: &str, case: &Case, rows: &[Row]) -> Vec<String>
                 (text, Tokenized::new(ids.clone()), found)
             }
             Row::Pair { query, document, ids, types, .. } => {
-                let found = model.encode_pair(query, document, true).unwrap();
+                let found = model.encode_pair(query, document, true, &TokenBound::default()).unwrap().0;
                 let second = types.iter().position(|kind| *kind == 1).unwrap_or(ids.len());
                 (document, Tokenized { ids: ids.clone(), second }, found)
             }

@@ -5,12 +5,12 @@ mod source;
 
 use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 pub use codec::{Output, encode};
 pub use source::{Change, Original};
 
-use super::chat::{fail, overloaded, refuse};
+use super::chat::{fail, refuse};
 use super::models::{MEMORY_FREED, blocking, refuse_load};
 use crate::ambient::{Ambient, Timestamp};
 use crate::engine::{Engine, Failure, ImageModel, Painting, Picture, SchedulerName, Source, Stroke, Strokes};
@@ -20,8 +20,9 @@ use crate::service::access::{Access, Scope};
 use crate::service::places::{Place, Places};
 use crate::service::usage::{Outcome, Receipt};
 
-/// Requests that may be prepared at once; more are refused, not piled up.
+/// Requests that may be prepared at once, of all and of one project; more are refused, not piled up.
 const PREPARING: usize = 64;
+const PREPARING_OF_ONE: usize = 32;
 /// Sent pictures that are read at once: each may take hundreds of megabytes for a moment. Others wait.
 const READING: usize = 2;
 /// Requests whose pictures may be arriving, of all and of one project; each holds its files in memory.
@@ -36,7 +37,7 @@ const SEEDS: u64 = 1 << 63;
 pub struct Images {
     engine: Engine,
     ambient: Arc<dyn Ambient>,
-    preparing: Arc<Semaphore>,
+    preparing: Arc<Places>,
     reading: Arc<Semaphore>,
     arriving: Arc<Places>,
 }
@@ -79,9 +80,9 @@ pub struct Running {
 
 impl Images {
     pub fn new(engine: Engine, ambient: Arc<dyn Ambient>) -> Self {
-        let semaphore = |permits| Arc::new(Semaphore::new(permits));
-        let arriving = Places::new(ARRIVING, ARRIVING_OF_ONE);
-        Self { engine, ambient, preparing: semaphore(PREPARING), reading: semaphore(READING), arriving }
+        let preparing = Places::new("prompts of images are being prepared", PREPARING, PREPARING_OF_ONE);
+        let arriving = Places::new("images are being uploaded", ARRIVING, ARRIVING_OF_ONE);
+        Self { engine, ambient, preparing, reading: Arc::new(Semaphore::new(READING)), arriving }
     }
 
     /// Lets pictures arrive, before anything of them is read.
@@ -94,7 +95,7 @@ impl Images {
     /// cannot do, and when its queue is full. What is painted goes on `bill`.
     pub async fn start(&self, access: &Access, mut call: ImageCall, bill: Arc<Receipt>) -> Result<Running> {
         access.require_model(&call.model)?;
-        let (model, permit) = self.load(&call.model).await?;
+        let (model, permit) = self.load(access, &call.model).await?;
         bill.model(model.id());
         check_scheduler(&model, call.scheduler)?;
         if !call.lora.is_empty() {
@@ -128,8 +129,8 @@ impl Images {
 
     /// The model, and the place among those that are prepared. A load that has begun keeps the place even if nobody
     /// waits for it any longer.
-    async fn load(&self, id: &str) -> Result<(Arc<ImageModel>, OwnedSemaphorePermit)> {
-        let permit = self.preparing.clone().try_acquire_owned().map_err(|_| overloaded())?;
+    async fn load(&self, access: &Access, id: &str) -> Result<(Arc<ImageModel>, Place)> {
+        let permit = self.preparing.take(access.project())?;
         let (engine, id) = (self.engine.clone(), id.to_owned());
         blocking(move || Ok((engine.models().load_painter(&id).map_err(|error| refuse_load(&id, &error))?, permit)))
             .await

@@ -15,6 +15,7 @@ use super::budget::Lease;
 use super::checkpoint::Checkpoint;
 use super::guard::computed;
 use super::precision::Precision;
+use super::tokens::TokenBound;
 use crate::models::ModelError;
 use crate::models::encoder::{Family, Pooling, Sizes, Source, Tokenized, head, normalise};
 use crate::models::family;
@@ -213,12 +214,13 @@ impl EncoderModel {
         self.outline.vocabulary()
     }
 
-    /// A text as tokens, with the prompt for its use before it. Takes time in proportion to its length: not for
-    /// an async thread.
-    pub fn encode(&self, text: &str, input: InputType) -> Result<Tokenized, String> {
+    /// A text as tokens, with the prompt for its use before it, and whether these are all: a long text is tokenised no
+    /// further than the model's limit. Takes time in proportion to its length: not for an async thread.
+    pub fn encode(&self, text: &str, input: InputType, bound: &TokenBound) -> Result<(Tokenized, bool), String> {
+        let bound = bound.clone().with_most(self.limit());
         match self.sentence.prompt(input) {
-            "" => self.tokens.encode(text),
-            prompt => self.tokens.encode(&format!("{prompt}{text}")),
+            "" => self.tokens.encode(text, &bound),
+            prompt => self.tokens.encode(&format!("{prompt}{text}"), &bound),
         }
     }
 
@@ -227,9 +229,17 @@ impl EncoderModel {
         self.tokens.wrap(ids)
     }
 
-    /// A question and a text that may answer it, to be judged; cut to the limit if that is wanted.
-    pub fn encode_pair(&self, query: &str, document: &str, cut: bool) -> Result<Tokenized, String> {
-        self.tokens.encode_pair(query, document, cut.then(|| self.limit()))
+    /// A question and a text that may answer it, to be judged; cut to the limit if that is wanted. And whether nothing
+    /// else is missing, as with [`Self::encode`].
+    pub fn encode_pair(
+        &self,
+        query: &str,
+        document: &str,
+        cut: bool,
+        bound: &TokenBound,
+    ) -> Result<(Tokenized, bool), String> {
+        let bound = bound.clone().with_most(self.limit());
+        self.tokens.encode_pair(query, document, cut.then(|| self.limit()), &bound)
     }
 
     /// Leaves out what is too much of a text.

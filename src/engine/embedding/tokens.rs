@@ -3,8 +3,9 @@
 mod gguf;
 
 use tokenizers::utils::truncation::truncate_encodings;
-use tokenizers::{Tokenizer, TruncationParams};
+use tokenizers::{Encoding, Tokenizer, TruncationParams};
 
+use crate::engine::tokens::{TokenBound, slices};
 use crate::models::encoder::Tokenized;
 use crate::models::gguf::Metadata;
 use crate::models::safetensors::{Folder, read_json};
@@ -54,34 +55,55 @@ impl TextTokens {
         self.tokenizer.get_vocab_size(true)
     }
 
-    pub fn encode(&self, text: &str) -> Result<Tokenized, String> {
-        let encoding = match self.lower_case {
-            true => self.tokenizer.encode_fast(text.to_lowercase(), true),
-            false => self.tokenizer.encode_fast(text, true),
-        };
-        encoding.map(|encoding| Tokenized::new(encoding.get_ids().to_vec())).map_err(|error| error.to_string())
+    /// A text's tokens with what belongs around them, and whether these are all: a long text is tokenised only as far
+    /// as `bound` says.
+    pub fn encode(&self, text: &str, bound: &TokenBound) -> Result<(Tokenized, bool), String> {
+        let (encoding, complete) = self.bare(text, bound)?;
+        let encoding = self.tokenizer.post_process(encoding, None, true).map_err(|error| error.to_string())?;
+        Ok((Tokenized::new(encoding.get_ids().to_vec()), complete))
+    }
+
+    /// A text's tokens with nothing around them.
+    fn bare(&self, text: &str, bound: &TokenBound) -> Result<(Encoding, bool), String> {
+        let (mut parts, mut count) = (Vec::new(), 0);
+        for slice in slices(text) {
+            if bound.is_reached(count) {
+                return Ok((Encoding::merge(parts, false), false));
+            }
+            let part = match self.lower_case {
+                true => self.tokenizer.encode_fast(slice.to_lowercase(), false),
+                false => self.tokenizer.encode_fast(slice, false),
+            };
+            let part = part.map_err(|error| error.to_string())?;
+            count += part.len();
+            parts.push(part);
+        }
+        Ok((Encoding::merge(parts, false), true))
     }
 
     /// A question and a text that may answer it, of `limit` tokens at most where there is one: then the longer text
-    /// loses its end first.
-    pub fn encode_pair(&self, first: &str, second: &str, limit: Option<usize>) -> Result<Tokenized, String> {
-        let text = |error: tokenizers::Error| error.to_string();
-        let mut pair = self.tokenizer.encode_fast((first, second), true).map_err(text)?;
+    /// loses its end first. Whether nothing is missing but for that, as with [`Self::encode`].
+    pub fn encode_pair(
+        &self,
+        first: &str,
+        second: &str,
+        limit: Option<usize>,
+        bound: &TokenBound,
+    ) -> Result<(Tokenized, bool), String> {
+        let wrong = |error: tokenizers::Error| error.to_string();
+        let ((one, complete), (mut other, other_complete)) = (self.bare(first, bound)?, self.bare(second, bound)?);
+        other.set_type_ids(vec![1; other.len()]);
+        let lengths = one.len() + other.len();
+        let mut pair = self.tokenizer.post_process(one.clone(), Some(other.clone()), true).map_err(wrong)?;
         if let Some(limit) = limit.filter(|limit| pair.len() > *limit) {
-            let one = |text: &str, kind: u32| {
-                let mut one = self.tokenizer.encode_fast(text, false)?;
-                one.set_type_ids(vec![kind; one.len()]);
-                Ok(one)
-            };
-            let (one, other) = (one(first, 0).map_err(text)?, one(second, 1).map_err(text)?);
-            let added = pair.len() - one.len() - other.len();
+            let added = pair.len() - lengths;
             let rule = TruncationParams { max_length: limit.saturating_sub(added), ..TruncationParams::default() };
-            let (one, other) = truncate_encodings(one, Some(other), &rule).map_err(text)?;
-            pair = self.tokenizer.post_process(one, other, true).map_err(text)?;
+            let (one, other) = truncate_encodings(one, Some(other), &rule).map_err(wrong)?;
+            pair = self.tokenizer.post_process(one, other, true).map_err(wrong)?;
         }
         let ids = pair.get_ids().to_vec();
         let second = pair.get_type_ids().iter().position(|kind| *kind == 1).unwrap_or(ids.len());
-        Ok(Tokenized { ids, second })
+        Ok((Tokenized { ids, second }, complete && other_complete))
     }
 
     /// A text's tokens, which a caller has made himself, with what belongs around them.

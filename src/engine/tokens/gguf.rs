@@ -154,7 +154,7 @@ impl Tokens {
         let (encoder, bos, eos, add_bos) = match kind {
             Kind::Merges(cut) => {
                 let tokenizer = Box::new(merges(&table, cut, |id, text| !table.special(id, text))?);
-                (Encoder::Merges { tokenizer, inside: None }, None, None, cut.add_bos)
+                (Encoder::Merges { tokenizer, inside: None, continued: None }, None, None, cut.add_bos)
             }
             Kind::Pieces => (pieces(&table)?, Some(1), Some(2), true),
         };

@@ -162,8 +162,9 @@ fn encoder(json: &Value, added: &[Added]) -> Result<Encoder, String> {
         }
     }
     let first = build(json.clone())?;
-    let inside = never_first(&mut json).then(|| build(json)).transpose()?;
-    Ok(Encoder::Merges { tokenizer: Box::new(first), inside: inside.map(Box::new) })
+    let inside = never_first(&mut json).then(|| build(json.clone())).transpose()?;
+    let continued = never_prepended(&mut json).then(|| build(json)).transpose()?;
+    Ok(Encoder::Merges { tokenizer: Box::new(first), inside: inside.map(Box::new), continued: continued.map(Box::new) })
 }
 
 fn build(json: Value) -> Result<Tokenizer, String> {
@@ -191,4 +192,19 @@ fn never_first(json: &mut Value) -> bool {
         }
     }
     changed
+}
+
+/// Takes out the normalizers that put something before every text: for text that continues another.
+/// `false`: there are none.
+fn never_prepended(json: &mut Value) -> bool {
+    let is_prepend = |step: &Value| step.get("type").and_then(Value::as_str) == Some("Prepend");
+    let Some(normalizer) = json.get_mut("normalizer") else { return false };
+    if is_prepend(normalizer) {
+        *normalizer = Value::Null;
+        return true;
+    }
+    let Some(steps) = normalizer.get_mut("normalizers").and_then(Value::as_array_mut) else { return false };
+    let before = steps.len();
+    steps.retain(|step| !is_prepend(step));
+    steps.len() < before
 }

@@ -6,16 +6,19 @@ mod gguf;
 mod hub;
 mod letters;
 mod pieces;
+mod slices;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashSet;
+use std::sync::{Arc, Weak};
 
 use tokenizers::Tokenizer;
 
 use super::specials::{Part, Specials};
 pub(super) use gguf::{Table, check};
 pub(super) use hub::Hub;
+pub(super) use slices::slices;
 
 /// Control tokens that end an answer, whatever the file names as its end of sequence.
 const ENDS: &[&str] =
@@ -33,21 +36,79 @@ pub(super) struct Tokens {
     add_bos: bool,
 }
 
+/// How far tokenising goes. Prompts of up to [`slices::LONGEST`] bytes are always tokenised to their end.
+#[derive(Clone, Debug, Default)]
+pub struct TokenBound {
+    /// It stops once there are more tokens than this.
+    most: Option<usize>,
+    /// It stops once the request is dropped.
+    request: Option<Weak<()>>,
+}
+
+impl TokenBound {
+    /// Stops once there are more tokens than `most`.
+    pub fn tokens(most: usize) -> Self {
+        Self::default().with_most(most)
+    }
+
+    /// Stops, too, once there are more tokens than `most`.
+    pub fn with_most(self, most: usize) -> Self {
+        Self { most: Some(most), ..self }
+    }
+
+    /// Stops, too, once every clone of `request` is dropped.
+    pub fn with_request(self, request: &Arc<()>) -> Self {
+        Self { request: Some(Arc::downgrade(request)), ..self }
+    }
+
+    /// Whether the request was dropped, so that its work is no longer wanted.
+    pub fn is_cancelled(&self) -> bool {
+        self.request.as_ref().is_some_and(|request| request.strong_count() == 0)
+    }
+
+    pub(super) fn is_reached(&self, tokens: usize) -> bool {
+        self.most.is_some_and(|most| tokens > most) || self.is_cancelled()
+    }
+}
+
+/// A prompt's tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prompt {
+    pub ids: Vec<u32>,
+    /// Whether these are all tokens. `false`: tokenising stopped at its [`TokenBound`], and there are more.
+    pub complete: bool,
+}
+
 /// Encodes text in which nothing is special.
 enum Encoder {
-    /// By the `tokenizers` crate. `inside` is for text that follows something, where that differs.
+    /// By the `tokenizers` crate. The other two are for text that does not begin a prompt, where they differ.
     Merges {
         tokenizer: Box<Tokenizer>,
+        /// For text that follows a special token.
         inside: Option<Box<Tokenizer>>,
+        /// For the slices of a text after its first.
+        continued: Option<Box<Tokenizer>>,
     },
     Pieces(Box<pieces::Pieces>),
 }
 
+/// Where a text stands: some tokenizers put a space before it in some of these places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// At the beginning of the prompt.
+    First,
+    /// After a special token.
+    Inside,
+    /// After another slice of the same text.
+    Continued,
+}
+
 impl Encoder {
-    fn encode(&self, text: &str, first: bool) -> Vec<u32> {
+    fn encode(&self, text: &str, place: Place) -> Vec<u32> {
         let tokenizer = match self {
-            Self::Pieces(pieces) => return pieces.encode(text),
-            Self::Merges { inside: Some(inside), .. } if !first => inside,
+            Self::Pieces(pieces) => return pieces.encode(text, place != Place::Continued),
+            Self::Merges { continued: Some(continued), .. } if place == Place::Continued => continued,
+            Self::Merges { inside: Some(inside), .. } if place != Place::First => inside,
             Self::Merges { tokenizer, .. } => tokenizer,
         };
         match tokenizer.encode_fast(text, false) {
@@ -57,6 +118,17 @@ impl Encoder {
                 text.bytes().filter_map(|byte| tokenizer.token_to_id(&letters::letter(byte).to_string())).collect()
             }
         }
+    }
+
+    /// Appends the tokens of a text. `false`: it stopped at the bound before the end.
+    fn append(&self, text: &str, first: Place, bound: &TokenBound, ids: &mut Vec<u32>) -> bool {
+        for (index, slice) in slices(text).enumerate() {
+            if bound.is_reached(ids.len()) {
+                return false;
+            }
+            ids.extend(self.encode(slice, if index == 0 { first } else { Place::Continued }));
+        }
+        true
     }
 }
 
@@ -69,7 +141,14 @@ fn privileged(text: &str, template: &str) -> bool {
 impl Tokens {
     /// Plain text: nothing in it is special, nothing is added.
     pub fn encode(&self, text: &str) -> Vec<u32> {
-        self.encoder.encode(text, true)
+        let mut ids = Vec::new();
+        self.encoder.append(text, Place::First, &TokenBound::default(), &mut ids);
+        ids
+    }
+
+    /// Bytes of the longest token: `n` bytes of text are at least `n` divided by this many tokens.
+    pub fn longest(&self) -> usize {
+        self.bytes.iter().map(Vec::len).max().unwrap_or_default().max(1)
     }
 
     /// See [`Specials::protect`].
@@ -78,12 +157,20 @@ impl Tokens {
     }
 
     /// A rendered template, whose messages were [`Self::protect`]ed.
-    pub fn encode_prompt(&self, rendered: &str) -> Vec<u32> {
-        let mut ids = Vec::new();
-        for (index, part) in self.specials.split(rendered).into_iter().enumerate() {
+    pub fn encode_prompt(&self, rendered: &str, bound: &TokenBound) -> Prompt {
+        let bound = if rendered.len() > slices::LONGEST { bound } else { &TokenBound::default() };
+        let (mut ids, mut complete) = (Vec::new(), true);
+        for (index, part) in self.specials.split(rendered).enumerate() {
             match part {
                 Part::Special(id) => ids.push(id),
-                Part::Text(text) => ids.extend(self.encoder.encode(&text, index == 0)),
+                Part::Text(text) => {
+                    let place = if index == 0 { Place::First } else { Place::Inside };
+                    complete = self.encoder.append(&text, place, bound, &mut ids);
+                }
+            }
+            if !complete || bound.is_reached(ids.len()) {
+                complete = false;
+                break;
             }
         }
         if self.add_bos
@@ -92,7 +179,7 @@ impl Tokens {
         {
             ids.insert(0, bos);
         }
-        ids
+        Prompt { ids, complete }
     }
 
     /// Whether a token stands for no text of its own.

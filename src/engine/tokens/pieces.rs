@@ -57,11 +57,12 @@ impl Pieces {
         Ok(Self { normal, defined, finder, bytes, unknown, prefix })
     }
 
-    pub fn encode(&self, text: &str) -> Vec<u32> {
+    /// `begins`: the text is not the continuation of another.
+    pub fn encode(&self, text: &str, begins: bool) -> Vec<u32> {
         if text.is_empty() {
             return Vec::new();
         }
-        let prefix = if self.prefix { SPACE } else { "" };
+        let prefix = if self.prefix && begins { SPACE } else { "" };
         let text = format!("{prefix}{}", text.replace(' ', SPACE));
         let (mut ids, mut done) = (Vec::new(), 0);
         for found in self.finder.find_iter(&text) {

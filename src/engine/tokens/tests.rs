@@ -2,11 +2,12 @@
 //! (`make_tokenizers_reference.py`).
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Hub, Tokens};
+use super::{Hub, Place, TokenBound, Tokens};
 use crate::models::gguf::GgufFile;
 
 /// What the prompts' special tokens look like in a template.
@@ -43,7 +44,7 @@ fn check(name: &str, tokens: &Tokens) {
         assert_eq!(tokens.encode(text), expected, "{name}: {text:?}");
     }
     for (text, expected) in prompts {
-        assert_eq!(tokens.encode_prompt(&text), expected, "{name}: {text:?}");
+        assert_eq!(tokens.encode_prompt(&text, &TokenBound::default()).ids, expected, "{name}: {text:?}");
     }
 }
 
@@ -115,4 +116,41 @@ fn what_is_not_supported_is_named() {
     );
     assert!(problem(&|json| json["added_tokens"][0]["single_word"] = json!(true)).contains("single word"));
     assert!(problem(&|json| json["model"] = json!(3)).contains("tokenizer.json cannot be used"));
+}
+
+/// The tokens of a long text are those of the text as a whole, whatever its tokenizer: slices change nothing.
+#[test]
+fn long_texts_have_the_tokens_of_the_whole() {
+    let texts: Vec<String> = read(root().join("texts.json"));
+    let plain = |text: &&String| !["<", "[", "\u{2581}"].iter().any(|odd| text.contains(odd));
+    let long: String = texts.iter().filter(plain).flat_map(|text| [text.as_str(), " a sentence of words. "]).collect();
+    let long = long.repeat(120_000 / long.len() + 1);
+    let folders = std::fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path());
+    let mut checked = 0;
+    for folder in folders.filter(|path| path.is_dir()) {
+        let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
+        let tokens = if folder.join("tokenizer.gguf").exists() { gguf(&name) } else { hub(&name) };
+        let whole = tokens.encoder.encode(&long, Place::First);
+        assert!(tokens.encode(&long) == whole, "{name}: {} and {} tokens", tokens.encode(&long).len(), whole.len());
+        checked += 1;
+    }
+    assert!(checked >= 4, "{checked}");
+}
+
+#[test]
+fn a_long_prompt_is_tokenised_no_further_than_its_bound() {
+    let tokens = gguf("spm-llama");
+    let long = "many words ".repeat(20_000);
+    let whole = tokens.encode_prompt(&long, &TokenBound::default());
+    assert!(whole.complete);
+    let some = tokens.encode_prompt(&long, &TokenBound::tokens(100));
+    assert!(!some.complete && some.ids.len() > 100 && some.ids.len() < whole.ids.len() / 2);
+    assert!(whole.ids.starts_with(&some.ids));
+    let just = tokens.encode_prompt(&long, &TokenBound::tokens(whole.ids.len()));
+    assert_eq!(just, whole);
+    let request = Arc::new(());
+    let bound = TokenBound::default().with_request(&request);
+    assert!(tokens.encode_prompt(&long, &bound).complete);
+    drop(request);
+    assert!(!tokens.encode_prompt(&long, &bound).complete);
 }

@@ -146,6 +146,14 @@ impl Receipt {
         Ok(())
     }
 
+    /// Refuses with 429 what the project's rate and budget cannot give now, and takes nothing: for an estimate, before
+    /// the work of counting the prompt's tokens.
+    pub fn check(&self, tokens: u64) -> Result<()> {
+        let hold = self.meter.limits.hold(self.project, tokens)?;
+        self.meter.limits.settle(self.project, Some(hold), 0);
+        Ok(())
+    }
+
     /// Of the prompt's tokens, so many needed no computing.
     pub fn cached(&self, tokens: u64) {
         self.bill().amounts.cached = tokens;

@@ -1,0 +1,67 @@
+//! Turns for rendering and tokenising what requests send: bounded in number by project and in all, and in memory.
+//!
+//! Rendering makes several copies of a text. Requests with much text therefore go one after another; the others do not
+//! wait for them.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::models::blocking;
+use crate::engine::TokenBound;
+use crate::error::{Error, Result};
+use crate::ids::ProjectId;
+use crate::service::places::Places;
+
+/// Requests that may prepare or wait for their turn at once; more are refused, not piled up.
+const PLACES: usize = 128;
+/// The same, of one project.
+const PROJECT_PLACES: usize = 64;
+/// Bytes of text from which on requests go one after another.
+const LARGE: usize = 256 << 10;
+
+/// Admits requests to the threads on which prompts are made.
+#[derive(Clone)]
+pub(super) struct Preparing {
+    places: Arc<Places>,
+    large: Arc<Semaphore>,
+}
+
+impl Preparing {
+    pub fn new() -> Self {
+        Self {
+            places: Places::new("prompts are being prepared", PLACES, PROJECT_PLACES),
+            large: Arc::new(Semaphore::new(1)),
+        }
+    }
+
+    /// Runs `work` over `bytes` of text off the async threads. Dropping the future stops it at its next look at the
+    /// bound. Fails with 503 where too many requests prepare already.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        project: ProjectId,
+        bytes: usize,
+        work: impl FnOnce(TokenBound) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let place = self.places.take(project)?;
+        let turn = self.turn(bytes).await?;
+        // Held by this future alone: when the client leaves, the work notices.
+        let request = Arc::new(());
+        let bound = TokenBound::default().with_request(&request);
+        let done = blocking(move || {
+            let _held = (place, turn);
+            work(bound)
+        });
+        let done = done.await;
+        drop(request);
+        done
+    }
+
+    async fn turn(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>> {
+        if bytes < LARGE {
+            return Ok(None);
+        }
+        let turn = self.large.clone().acquire_owned().await;
+        turn.map(Some).map_err(|error| Error::internal(error.to_string()))
+    }
+}
