@@ -103,6 +103,7 @@ impl Chat {
     /// is used goes on `bill`.
     pub async fn start(&self, access: &Access, mut call: ChatCall, bill: Arc<Receipt>) -> Result<Running> {
         let mut recalled = self.recall.load(access, call.model.take(), &mut call.recalling).await?;
+        let tools_bytes = call.demand.tools.as_ref().or(recalled.tools.as_ref()).map_or(0, String::len);
         let demanded = call.demand.resolve(recalled.tools.take())?;
         let name = recalled.model.clone();
         access.require_model(&name)?;
@@ -116,7 +117,8 @@ impl Chat {
         let keeping = self.recall.keeping(access, recalled.conversation(), call.recalling.sent, call_ids);
         let (engine, id, messages) = (self.engine.clone(), name.clone(), call.messages);
         let (wanted, tools) = (call.max_tokens.map(|(count, _)| count), Arc::clone(&demanded.shape.tools));
-        let bytes = recalled.bytes() + messages.iter().map(|message| message.content.len()).sum::<usize>();
+        let messages_bytes: usize = messages.iter().map(|message| message.content.len()).sum();
+        let bytes = recalled.bytes() + messages_bytes + tools_bytes;
         let prepared = self.preparing.run(access.project(), bytes, move |bound| {
             let model = engine.models().load(&id).map_err(|error| refuse_load(&id, &error))?;
             let window = engine.positions(&model);

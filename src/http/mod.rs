@@ -6,6 +6,7 @@
 
 pub mod accept;
 pub mod caller;
+mod connections;
 mod dashboard;
 pub mod error;
 pub mod frame;

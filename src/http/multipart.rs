@@ -1,28 +1,57 @@
 //! `multipart/form-data` (RFC 7578), read part by part as it arrives and never held whole.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use actix_multipart::{Field, Multipart};
 use actix_web::http::header;
 use actix_web::web::{Bytes, Payload};
-use actix_web::{HttpMessage, HttpRequest};
+use actix_web::{HttpMessage, HttpRequest, web};
 use futures_util::{Stream, StreamExt};
 
-use super::input;
+use super::{Api, input};
+use crate::ambient::Ambient;
 use crate::error::{Code, Error, Result};
 use crate::readable::shorten;
 
-/// The longest that a client may be silent in the middle of its body.
-const IDLE: Duration = Duration::from_secs(30);
+/// While the server waits this long for a body, at least [`LEAST`] bytes must arrive.
+const WINDOW: Duration = Duration::from_secs(30);
+const LEAST: usize = 30 << 10;
+/// The longest that the server waits for one body in all.
+const LONGEST_WAIT: Duration = Duration::from_secs(2 * 3600);
 
 /// The largest part that is a plain field.
 const LONGEST_FIELD: usize = 4096;
 
 /// The parts of a body, one after the other.
-pub struct Parts(Multipart);
+pub struct Parts {
+    form: Multipart,
+    pace: Pace,
+}
 
 /// One part; its content must be read before the next one is asked for.
-pub struct Part(Field);
+pub struct Part {
+    field: Field,
+    pace: Pace,
+}
+
+/// How fast a body arrives. Only the time that the server waits for the client counts, not what it does in between.
+#[derive(Clone)]
+struct Pace {
+    ambient: Arc<dyn Ambient>,
+    progress: Rc<RefCell<Progress>>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Progress {
+    /// Bytes that arrived in this window, and the wait for them.
+    bytes: usize,
+    waited: Duration,
+    /// The wait in all windows before.
+    before: Duration,
+}
 
 impl Parts {
     /// Checks the headers; `largest` bounds what the whole body may declare.
@@ -39,29 +68,32 @@ impl Parts {
         if declared.is_some_and(|bytes: u64| bytes > largest) {
             return Err(too_large());
         }
-        Ok(Self(Multipart::new(request.headers(), payload)))
+        let api = request.app_data::<web::Data<Api>>().ok_or_else(|| Error::internal("no application state"))?;
+        let pace = Pace { ambient: api.ambient.clone(), progress: Rc::default() };
+        Ok(Self { form: Multipart::new(request.headers(), payload), pace })
     }
 
     pub async fn next(&mut self) -> Result<Option<Part>> {
-        Ok(within(&mut self.0).await?.map(Part))
+        let field = self.pace.next(&mut self.form, |_| 0).await?;
+        Ok(field.map(|field| Part { field, pace: self.pace.clone() }))
     }
 }
 
 impl Part {
     pub fn name(&self) -> &str {
-        self.0.name().unwrap_or_default()
+        self.field.name().unwrap_or_default()
     }
 
     /// The name that the file had at the client.
     pub fn file_name(&self) -> Option<String> {
-        let disposition = self.0.content_disposition()?;
+        let disposition = self.field.content_disposition()?;
         let extended = disposition.get_filename_ext().and_then(|name| String::from_utf8(name.value.clone()).ok());
         extended.or_else(|| disposition.get_filename().map(str::to_owned))
     }
 
     /// The next bytes; none at the end of the part.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
-        within(&mut self.0).await
+        self.pace.next(&mut self.field, Bytes::len).await
     }
 
     /// The whole part, as the text of a plain field.
@@ -90,16 +122,40 @@ impl Part {
     }
 }
 
-/// The next item, if the client does not fall silent.
-async fn within<T>(
-    stream: &mut (impl Stream<Item = Result<T, actix_multipart::MultipartError>> + Unpin),
-) -> Result<Option<T>> {
-    let next = actix_web::rt::time::timeout(IDLE, stream.next()).await.map_err(|_| {
-        let text =
-            format!("Nothing of the body arrived for {} s. Send it steadily, or check the connection.", IDLE.as_secs());
-        Error::new(Code::RequestTimeout, text)
-    })?;
-    next.transpose().map_err(|cause| refuse(&cause))
+impl Pace {
+    /// The next item, of `size` bytes, unless the client is too slow.
+    async fn next<T>(
+        &self,
+        stream: &mut (impl Stream<Item = Result<T, actix_multipart::MultipartError>> + Unpin),
+        size: impl Fn(&T) -> usize,
+    ) -> Result<Option<T>> {
+        let so_far = *self.progress.borrow();
+        let patience = WINDOW.saturating_sub(so_far.waited).min(LONGEST_WAIT.saturating_sub(so_far.before));
+        let began = self.ambient.uptime();
+        let next = actix_web::rt::time::timeout(patience, stream.next()).await.map_err(|_| too_slow())?;
+        let next = next.transpose().map_err(|cause| refuse(&cause))?;
+        let waited = self.ambient.uptime().saturating_sub(began);
+        self.progress.borrow_mut().add(next.as_ref().map_or(0, size), waited);
+        Ok(next)
+    }
+}
+
+impl Progress {
+    fn add(&mut self, bytes: usize, waited: Duration) {
+        self.bytes += bytes;
+        self.waited += waited;
+        if self.bytes >= LEAST {
+            *self = Self { before: self.before + self.waited, ..Self::default() };
+        }
+    }
+}
+
+fn too_slow() -> Error {
+    let (least, seconds) = (LEAST >> 10, WINDOW.as_secs());
+    let text = format!(
+        "The body arrives too slowly: {least} KiB in {seconds} s are the least. Send it steadily, or check the connection."
+    );
+    Error::new(Code::RequestTimeout, text)
 }
 
 fn refuse(cause: &actix_multipart::MultipartError) -> Error {
@@ -109,4 +165,19 @@ fn refuse(cause: &actix_multipart::MultipartError) -> Error {
         other => format!("The body is not well-formed multipart/form-data: {other}."),
     };
     Error::new(Code::InvalidParameter, text).because(cause.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LEAST, Progress, WINDOW};
+    use std::time::Duration;
+
+    #[test]
+    fn a_window_ends_when_enough_has_arrived() {
+        let mut progress = Progress::default();
+        progress.add(LEAST - 1, Duration::from_secs(20));
+        assert_eq!(WINDOW.saturating_sub(progress.waited), Duration::from_secs(10));
+        progress.add(1, Duration::from_secs(5));
+        assert_eq!((progress.bytes, progress.waited, progress.before), (0, Duration::ZERO, Duration::from_secs(25)));
+    }
 }

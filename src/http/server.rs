@@ -11,10 +11,14 @@ use rustls::ServerConfig;
 use utoipa_actix_web::{AppExt, scope};
 
 use super::caller::authenticate;
+use super::connections::{self, Connections};
 use super::frame::frame;
 use super::metering::meter;
 use super::reply::Mount;
 use super::{Api, dashboard, host, openapi, routes};
+
+/// One address may have one part in so many of the connections.
+const FROM_ONE_ADDRESS: usize = 8;
 
 /// Bounds of the listener.
 #[derive(Clone, Copy, Debug)]
@@ -28,9 +32,11 @@ pub struct Limits {
 }
 
 impl Default for Limits {
+    /// As many connections as the limit of open files allows, which is raised as far as it may be.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Self { workers: cores.min(8), connections: 8192, drain: Duration::from_secs(30) }
+        let connections = connections::raise_file_limit().min(8192);
+        Self { workers: cores.min(8), connections, drain: Duration::from_secs(30) }
     }
 }
 
@@ -41,6 +47,7 @@ pub fn build(
     tls: Option<ServerConfig>,
     limits: Limits,
 ) -> std::io::Result<Server> {
+    let open = Connections::new(limits.connections.div_ceil(FROM_ONE_ADDRESS));
     let server = HttpServer::new(move || {
         let (app, document) = App::new()
             .into_utoipa_app()
@@ -63,6 +70,7 @@ pub fn build(
             .wrap(from_fn(host::check))
             .wrap(from_fn(frame))
     })
+    .on_connect(move |stream, extensions| open.accept(stream, extensions))
     .workers(limits.workers)
     .max_connections(limits.connections.div_ceil(limits.workers))
     .client_request_timeout(Duration::from_secs(10))

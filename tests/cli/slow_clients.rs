@@ -1,0 +1,113 @@
+//! T8: clients that do not read, and as many connections as there are files.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Socket, Type};
+
+use crate::process::{Serving, command, folder};
+use crate::tiny_model::TinyModel;
+
+fn address(serving: &Serving) -> SocketAddr {
+    serving.url.trim_start_matches("http://").parse().unwrap()
+}
+
+/// A connection whose client takes in next to nothing that it does not read.
+fn connect(serving: &Serving) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.connect(&address(serving).into()).unwrap();
+    socket.into()
+}
+
+fn open_files(serving: &Serving) -> usize {
+    std::fs::read_dir(format!("/proc/{}/fd", serving.child.id())).unwrap().count()
+}
+
+#[test]
+fn clients_that_do_not_read_are_closed() {
+    let folder = folder(&TinyModel::default());
+    let serving = Serving::start(folder.path(), &[]);
+    let before = open_files(&serving);
+    let mut clients: Vec<TcpStream> = (0..50).map(|_| connect(&serving)).collect();
+    let request = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(200);
+    for client in &mut clients {
+        client.write_all(request.as_bytes()).unwrap();
+    }
+    let idle = connect(&serving);
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(open_files(&serving) >= before + 50);
+    let begun = Instant::now();
+    while open_files(&serving) >= before + 10 {
+        assert!(
+            begun.elapsed() < Duration::from_secs(40),
+            "{} files are open, {before} at first",
+            open_files(&serving)
+        );
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    // What was sent before is cut off.
+    let mut rest = Vec::new();
+    clients[0].set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    match clients[0].read_to_end(&mut rest) {
+        Ok(_) => {}
+        Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+    }
+    drop(idle);
+}
+
+/// A client that reads slowly keeps its connection.
+#[test]
+fn a_slow_reader_gets_everything() {
+    let folder = folder(&TinyModel::default());
+    let serving = Serving::start(folder.path(), &[]);
+    let mut client = connect(&serving);
+    let once = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let last = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    client.write_all(format!("{}{last}", once.repeat(49)).as_bytes()).unwrap();
+    let (begun, mut all, mut piece) = (Instant::now(), 0, vec![0; 64 << 10]);
+    loop {
+        let read = client.read(&mut piece).unwrap();
+        if read == 0 {
+            break;
+        }
+        all += read;
+        // Slow at first, for longer than a connection may make no progress.
+        if begun.elapsed() < Duration::from_secs(25) {
+            std::thread::sleep(Duration::from_secs(2));
+        }
+    }
+    let whole: usize = {
+        let answer = reqwest::blocking::get(format!("{}/openapi.json", serving.url)).unwrap();
+        answer.bytes().unwrap().len()
+    };
+    assert!(all > 50 * whole, "{all} bytes of 50 answers of {whole}");
+}
+
+#[test]
+fn the_limit_of_open_files_is_raised_and_connections_stay_below_it() {
+    let folder = folder(&TinyModel::default());
+    let start = |limits: &str| {
+        let serve = command(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
+        let mut shell = Command::new("sh");
+        let line = format!("{limits}; exec {} serve --listen 127.0.0.1:0", serve.get_program().to_str().unwrap());
+        shell.args(["-c", &line]).current_dir(folder.path()).stderr(std::process::Stdio::null());
+        Serving::start_as(folder.path(), shell)
+    };
+    let limit = |serving: &Serving| {
+        let text = std::fs::read_to_string(format!("/proc/{}/limits", serving.child.id())).unwrap();
+        let line = text.lines().find(|line| line.starts_with("Max open files")).unwrap().to_owned();
+        line.split_whitespace().nth(3).unwrap().parse::<u64>().unwrap()
+    };
+    assert_eq!(limit(&start("ulimit -S -n 200")), limit(&start("true")));
+    let serving = start("ulimit -n 256");
+    assert_eq!(limit(&serving), 256);
+    let clients: Vec<TcpStream> = (0..260).map(|_| connect(&serving)).collect();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(open_files(&serving) < 256, "{}", open_files(&serving));
+    drop(clients);
+    let alive = reqwest::blocking::get(format!("{}/healthz", serving.url)).unwrap();
+    assert_eq!(alive.status(), 200);
+}
