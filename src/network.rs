@@ -96,7 +96,9 @@ mod tests {
 
     #[test]
     fn what_is_no_block_is_refused() {
-        for bad in ["", "10.0.0", "10.0.0.0/33", "10.0.0.0/", "10.0.0.0/+8", "::/129", "::ffff:10.0.0.0/8", "proxy", "a/8"] {
+        for bad in
+            ["", "10.0.0", "10.0.0.0/33", "10.0.0.0/", "10.0.0.0/+8", "::/129", "::ffff:10.0.0.0/8", "proxy", "a/8"]
+        {
             assert!(bad.parse::<Network>().is_err(), "{bad}");
         }
     }

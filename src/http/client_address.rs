@@ -137,7 +137,8 @@ mod tests {
         for (value, expected) in cases {
             assert_eq!(behind(&[("x-forwarded-for", value)]).as_deref(), Some(expected), "{value}");
         }
-        let lines = [("x-forwarded-for", "198.51.100.7"), ("x-forwarded-for", "203.0.113.9"), ("x-forwarded-for", "10.0.0.2")];
+        let lines =
+            [("x-forwarded-for", "198.51.100.7"), ("x-forwarded-for", "203.0.113.9"), ("x-forwarded-for", "10.0.0.2")];
         assert_eq!(behind(&lines).as_deref(), Some("203.0.113.9"));
     }
 
@@ -158,11 +159,22 @@ mod tests {
 
     #[test]
     fn nothing_is_believed_beyond_what_is_no_address() {
-        let values = ["", "unknown", "203.0.113.9, ", "203.0.113.9, unknown, 10.0.0.2", "[::1", "[::1]x", "1.2.3.4.5", "10.0.0.2"];
+        let values = [
+            "",
+            "unknown",
+            "203.0.113.9, ",
+            "203.0.113.9, unknown, 10.0.0.2",
+            "[::1",
+            "[::1]x",
+            "1.2.3.4.5",
+            "10.0.0.2",
+        ];
         for value in values {
             assert_eq!(behind(&[("x-forwarded-for", value)]), None, "{value}");
         }
-        for value in ["", "for=unknown", "for=_hidden", "proto=https", "for=203.0.113.9, by=10.0.0.2", "for=\"203.0.113.9"] {
+        for value in
+            ["", "for=unknown", "for=_hidden", "proto=https", "for=203.0.113.9, by=10.0.0.2", "for=\"203.0.113.9"]
+        {
             assert_eq!(behind(&[("forwarded", value)]), None, "{value}");
         }
         assert_eq!(behind(&[]), None, "a proxy that forwards no address");

@@ -139,9 +139,8 @@ impl Keys {
     ///
     /// The secret of a key that was revoked, replaced or has expired is no failure: it is not guessed.
     pub async fn authenticate_from(&self, address: Option<IpAddr>, secret: &str) -> Result<Access> {
-        let id = secrets::parse(secret).map_err(|error| {
-            self.failures.count(address, Failure::Malformed, self.ambient.uptime(), error)
-        })?;
+        let id = secrets::parse(secret)
+            .map_err(|error| self.failures.count(address, Failure::Malformed, self.ambient.uptime(), error))?;
         let digest = self.store.pepper().digest(secret);
         let (cached, ticket) = match self.cache.get(id) {
             Ok(known) => (Some(known), None),

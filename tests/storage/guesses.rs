@@ -47,7 +47,8 @@ async fn nothing_is_read_for_an_address_that_has_spent_its_guesses() {
     let (revoked_key, revoked) = world.key(project, &[]).await;
     world.keys.revoke(&world.admin, revoked_key.id).await.unwrap();
     let address = from("203.0.113.9");
-    let attempt = async |secret: &str| world.keys.authenticate_from(address, secret).await.err().map(|error| error.code());
+    let attempt =
+        async |secret: &str| world.keys.authenticate_from(address, secret).await.err().map(|error| error.code());
     // Who has the secret guesses nothing.
     for _ in 0..30 {
         assert_eq!(attempt(revoked.expose()).await, Some(Code::RevokedApiKey));

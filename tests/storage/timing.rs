@@ -41,7 +41,12 @@ async fn refused_in(world: &World, secret: &Secret) -> Duration {
 }
 
 /// Times refusals of both kinds in turn, the first of each pair alternating.
-async fn compare(world: &World, name: &str, mut left: impl FnMut() -> Secret, mut right: impl FnMut() -> Secret) -> f64 {
+async fn compare(
+    world: &World,
+    name: &str,
+    mut left: impl FnMut() -> Secret,
+    mut right: impl FnMut() -> Secret,
+) -> f64 {
     let (mut lefts, mut rights) = (Vec::new(), Vec::new());
     for pair in 0..PAIRS + 200 {
         let (one, other) = (left(), right());
