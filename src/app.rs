@@ -22,6 +22,7 @@ use crate::config::{self, Config, DraftModel, ModelPrecision, Precision, Tls};
 use crate::control::Control;
 use crate::engine::{self, Engine};
 use crate::http::Api;
+use crate::http::client_address::TrustedProxies;
 use crate::http::host::Hosts;
 use crate::http::server;
 use crate::http::tls::{self, TlsError};
@@ -274,6 +275,7 @@ fn api(config: &Config, store: &Store, engine: &Engine, files: Files, ambient: A
         images: Images::new(engine.clone(), ambient.clone()),
         pictures: Pictures::new(store.clone(), ambient.clone(), config.image_url_ttl),
         hosts: hosts(config),
+        proxies: TrustedProxies::new(config.trusted_proxies.clone()),
         public_url: config.public_url.clone(),
         store: store.clone(),
         ambient,

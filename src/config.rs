@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use crate::network::Network;
+
 /// Where things lie; every subcommand takes these.
 #[derive(Args, Clone, Debug)]
 pub struct Places {
@@ -71,6 +73,10 @@ pub struct ServeArgs {
     /// names without a dot and names of private networks need none
     #[arg(long = "allowed-host", env = "OUTPOST_ALLOWED_HOSTS", value_delimiter = ',', value_name = "NAME", value_parser = parse_host)]
     pub allowed_hosts: Vec<String>,
+    /// A reverse proxy in front of this server, such as 10.0.0.1 or 10.0.0.0/24 (may be repeated). What it says of its
+    /// clients' addresses in X-Forwarded-For or Forwarded is believed
+    #[arg(long = "trusted-proxy", env = "OUTPOST_TRUSTED_PROXIES", value_delimiter = ',', value_name = "ADDRESS|CIDR")]
+    pub trusted_proxies: Vec<Network>,
     /// How log lines are written to standard error
     #[arg(long, env = "OUTPOST_LOG_FORMAT", default_value = "text", value_name = "FORMAT")]
     pub log_format: LogFormat,
@@ -174,6 +180,8 @@ pub struct Config {
     pub public_url: Option<String>,
     /// Names that are answered over plain HTTP, beside those that no stranger can own.
     pub allowed_hosts: Vec<String>,
+    /// Proxies whose forwarded client addresses are believed.
+    pub trusted_proxies: Vec<Network>,
     pub tls: Tls,
 }
 
@@ -215,6 +223,7 @@ impl Config {
             image_url_ttl: Duration::from_secs(args.image_url_seconds),
             public_url: args.public_url.clone(),
             allowed_hosts: args.allowed_hosts.clone(),
+            trusted_proxies: args.trusted_proxies.clone(),
             tls,
         })
     }

@@ -1,7 +1,7 @@
 //! Outpost: a self-hosted AI platform in one binary.
 //!
 //! `main → cli → app → http → calls → service → storage` and `calls → engine → models`; the
-//! leaves `error`, `ids`, `ambient`, `lock` and `readable` know nobody above them. `tests/layers.rs` holds these arrows.
+//! leaves `error`, `ids`, `ambient`, `lock`, `network` and `readable` know nobody above them. `tests/layers.rs` holds these arrows.
 
 pub mod ambient;
 pub mod app;
@@ -16,6 +16,7 @@ pub mod http;
 pub mod ids;
 pub mod lock;
 pub mod models;
+pub mod network;
 pub mod readable;
 pub mod service;
 pub mod storage;

@@ -40,12 +40,13 @@ async fn access(request: &ServiceRequest) -> Result<Access> {
     let Some(api) = request.app_data::<web::Data<Api>>() else {
         return Err(Error::internal("no application state"));
     };
-    identify(api, request.headers()).await
+    identify(api, request.request()).await
 }
 
-/// Whose key a request carries.
-pub async fn identify(api: &Api, headers: &HeaderMap) -> Result<Access> {
-    api.keys.authenticate(bearer(headers)?).await
+/// Whose key a request carries. A request without a key is no guess: it is 401 however many there are.
+pub async fn identify(api: &Api, request: &HttpRequest) -> Result<Access> {
+    let secret = bearer(request.headers())?;
+    api.keys.authenticate_from(api.proxies.client(request), secret).await
 }
 
 fn bearer(headers: &HeaderMap) -> Result<&str> {

@@ -5,13 +5,15 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use actix_tls::accept::rustls_0_23::TlsStream;
 use actix_web::dev::Extensions;
 use actix_web::rt::net::TcpStream;
+
+use super::client_address::TrustedProxies;
 
 /// How long a connection may make no progress while bytes wait to be sent.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -34,20 +36,23 @@ struct Counted {
 }
 
 impl Connections {
-    /// At most `most` connections from one address. Those from this machine are not counted: a proxy in front of the
-    /// server stands for all of its clients.
+    /// At most `most` connections from one address. It does not bound loopback and trusted proxies, which stand for many
+    /// clients.
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, ..Self::default() })
     }
 
     /// To be called with each accepted connection; what it puts into `extensions` lives as long as the connection.
-    pub fn accept(self: &Arc<Self>, stream: &dyn Any, extensions: &mut Extensions) {
+    pub fn accept(self: &Arc<Self>, stream: &dyn Any, proxies: &TrustedProxies, extensions: &mut Extensions) {
         let plain = stream.downcast_ref::<TcpStream>();
         let tcp = plain.or_else(|| stream.downcast_ref::<TlsStream<TcpStream>>().map(|stream| stream.get_ref().0));
         let Some(tcp) = tcp else { return };
         limit_writes(tcp);
-        let Ok(peer) = tcp.peer_addr().as_ref().map(SocketAddr::ip) else { return };
-        match self.count(peer.to_canonical()) {
+        let Ok(peer) = tcp.peer_addr().map(|peer| peer.ip().to_canonical()) else { return };
+        if peer.is_loopback() || proxies.contain(peer) {
+            return;
+        }
+        match self.count(peer) {
             Some(counted) => drop(extensions.insert(counted)),
             None => {
                 tracing::debug!(%peer, "a connection is closed: too many are open from its address");
@@ -59,7 +64,7 @@ impl Connections {
     fn count(self: &Arc<Self>, address: IpAddr) -> Option<Arc<Counted>> {
         let mut by_address = self.lock();
         let open = by_address.entry(address).or_default();
-        if *open >= self.most && !address.is_loopback() {
+        if *open >= self.most {
             return None;
         }
         *open += 1;
@@ -117,9 +122,9 @@ mod tests {
     #[test]
     fn connections_from_one_address_are_bounded_and_come_back() {
         let connections = Connections::new(2);
-        let (one, other, local) = ("192.0.2.1", "2001:db8::1", "127.0.0.1");
+        let (one, other) = ("192.0.2.1", "2001:db8::1");
         let count = |address: &str| connections.count(address.parse().unwrap());
-        let open = [count(one), count(one), count(other), count(local), count(local), count(local)];
+        let open = [count(one), count(one), count(other)];
         assert!(open.iter().all(Option::is_some));
         assert!(count(one).is_none());
         drop(open);

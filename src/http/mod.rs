@@ -6,6 +6,7 @@
 
 pub mod accept;
 pub mod caller;
+pub mod client_address;
 mod connections;
 mod dashboard;
 pub mod error;
@@ -28,6 +29,7 @@ pub mod version;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use self::client_address::TrustedProxies;
 use self::host::Hosts;
 use crate::ambient::Ambient;
 use crate::calls::{chat::Chat, embeddings::Embeddings, fine_tuning::FineTuning, images::Images, models::Models};
@@ -61,6 +63,8 @@ pub struct Api {
     pub pictures: Pictures,
     /// The names that this server answers to.
     pub hosts: Hosts,
+    /// The proxies in front of this server.
+    pub proxies: TrustedProxies,
     /// What links to this server begin with; where it is not set, what the request came by.
     pub public_url: Option<String>,
     /// Whether the figures can be read without a key.

@@ -48,6 +48,7 @@ pub fn build(
     limits: Limits,
 ) -> std::io::Result<Server> {
     let open = Connections::new(limits.connections.div_ceil(FROM_ONE_ADDRESS));
+    let listening = api.clone();
     let server = HttpServer::new(move || {
         let (app, document) = App::new()
             .into_utoipa_app()
@@ -70,7 +71,7 @@ pub fn build(
             .wrap(from_fn(host::check))
             .wrap(from_fn(frame))
     })
-    .on_connect(move |stream, extensions| open.accept(stream, extensions))
+    .on_connect(move |stream, extensions| open.accept(stream, &listening.proxies, extensions))
     .workers(limits.workers)
     .max_connections(limits.connections.div_ceil(limits.workers))
     .client_request_timeout(Duration::from_secs(10))

@@ -17,7 +17,7 @@ use super::access::Access;
 use crate::ids::KeyId;
 use crate::storage::keys::KeyRecord;
 use crate::storage::projects::ProjectRecord;
-use crate::storage::{Record, Table, Watcher};
+use crate::storage::{Digest, Record, Table, Watcher};
 
 const SHARDS: usize = 16;
 /// Per half of a shard: at most 16 × 2 × 1024 keys in memory.
@@ -28,6 +28,14 @@ pub(super) struct Known {
     pub record: KeyRecord,
     pub access: Access,
     pub project_archived: bool,
+}
+
+impl Known {
+    /// Whether a secret with this digest is the key's, or was before the last rotation.
+    pub fn is_named_by(&self, digest: &Digest) -> bool {
+        let previous = self.record.previous.as_ref();
+        self.record.digest.matches(digest) || previous.is_some_and(|previous| previous.digest.matches(digest))
+    }
 }
 
 #[derive(Default)]

@@ -1,6 +1,7 @@
 //! API keys: who a caller is, and the life of a key from creation to revocation.
 
-use std::sync::Arc;
+use std::net::IpAddr;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -9,6 +10,7 @@ use super::access::{Access, Scope, Scopes};
 use super::audit::Note;
 use super::cache::{Cache, Known, Ticket};
 use super::change::Change;
+use super::failures::{Failure, Failures};
 use super::grace::Steady;
 use super::holdings::{self, Holding};
 use super::page::{Listing, Page, PageRequest, page};
@@ -19,7 +21,7 @@ use crate::ambient::{Ambient, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
 use crate::storage::keys::{self as stored, KeyRecord, PreviousSecret};
-use crate::storage::{Digest, Look, Pepper, Store, Watcher, clock, projects};
+use crate::storage::{Digest, Look, Pepper, ReadTx, Store, Watcher, clock, projects};
 
 /// A key as its users see it; never its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -112,6 +114,9 @@ pub struct Keys {
     ambient: Arc<dyn Ambient>,
     cache: Arc<Cache>,
     steady: Steady,
+    failures: Failures,
+    /// Some stored key, which is read in place of one that does not exist.
+    decoy: Arc<OnceLock<KeyId>>,
 }
 
 impl Keys {
@@ -122,16 +127,28 @@ impl Keys {
         let steady = Steady::default();
         // From now on it counts: a clock that is set back before the first request is noticed too.
         steady.now(&*ambient);
-        Self { store, ambient, cache, steady }
+        Self { store, ambient, cache, steady, failures: Failures::default(), decoy: Arc::default() }
     }
 
     /// The access that a secret gives: one HMAC and one lookup in memory if the key was used lately.
     pub async fn authenticate(&self, secret: &str) -> Result<Access> {
-        let id = secrets::parse(secret)?;
+        self.authenticate_from(None, secret).await
+    }
+
+    /// The same for a secret that came from `address`, whose failures are bounded.
+    ///
+    /// The secret of a key that was revoked, replaced or has expired is no failure: it is not guessed.
+    pub async fn authenticate_from(&self, address: Option<IpAddr>, secret: &str) -> Result<Access> {
+        let id = secrets::parse(secret)
+            .map_err(|error| self.failures.count(address, Failure::Malformed, self.ambient.uptime(), error))?;
         let digest = self.store.pepper().digest(secret);
-        let known = match self.cache.get(id) {
-            Ok(known) => known,
-            Err(ticket) => self.load(id, ticket).await?.ok_or_else(secrets::invalid)?,
+        let (cached, ticket) = match self.cache.get(id) {
+            Ok(known) => (Some(known), None),
+            Err(ticket) => (None, Some(ticket)),
+        };
+        let known = match cached.filter(|known| known.is_named_by(&digest)) {
+            Some(known) => known,
+            None => self.look_up(address, id, &digest, ticket).await?,
         };
         if !known.record.digest.matches(&digest) {
             self.admit_previous(id, &known, &digest).await?;
@@ -141,22 +158,55 @@ impl Keys {
         Ok(known.access.clone())
     }
 
-    async fn load(&self, id: KeyId, ticket: Ticket) -> Result<Option<Arc<Known>>> {
+    /// The stored key, if `digest` is that of its secret or of the one before.
+    ///
+    /// Every refusal takes the same read, also where memory would have told: how long it takes does not say which ids
+    /// exist. A secret that is wrong brings no key into memory.
+    async fn look_up(
+        &self,
+        address: Option<IpAddr>,
+        id: KeyId,
+        digest: &Digest,
+        ticket: Option<Ticket>,
+    ) -> Result<Arc<Known>> {
+        let now = self.ambient.uptime();
+        self.failures.admit(address, now)?;
+        // Compared in either case; the digest of another key's secret gives no access.
+        let found = self.load(id).await?.filter(|(known, exists)| known.is_named_by(digest) & *exists);
+        let refused = || self.failures.count(address, Failure::Guess, now, secrets::invalid());
+        let (known, _) = found.ok_or_else(refused)?;
+        if let Some(ticket) = ticket {
+            self.cache.insert(id, ticket, known.clone());
+        }
+        Ok(known)
+    }
+
+    /// What is stored of a key, and whether it is really that of this key. For an id that does not exist another key is
+    /// read, so that both take the same work.
+    async fn load(&self, id: KeyId) -> Result<Option<(Arc<Known>, bool)>> {
+        let decoy = self.decoy.clone();
         let read = self.store.read(move |tx| {
-            let Some(record) = stored::find(tx, id)? else { return Ok(None) };
-            let project = projects::find(tx, record.project)?;
+            let found = stored::find(tx, id)?;
+            let exists = found.is_some();
+            // Of the two lookups, one always finds a record and the other none.
+            let other = if exists { absent(id) } else { decoy_of(tx, &decoy).unwrap_or(id) };
+            // Whatever is wrong with another key is not this request's.
+            let other = stored::find(tx, other).ok().flatten();
+            let Some(record) = found.or(other) else { return Ok(None) };
+            let project = match projects::find(tx, record.project) {
+                Err(error) if exists => return Err(error),
+                project => project.ok().flatten(),
+            };
             let archived = project.is_none_or(|project| project.archived_at.is_some());
-            Ok(Some((record, archived, clock::latest(tx)?)))
+            Ok(Some((record, archived, clock::latest(tx)?, exists)))
         });
-        let Some((record, project_archived, latest)) = read.await? else { return Ok(None) };
+        let Some((record, project_archived, latest, exists)) = read.await? else { return Ok(None) };
         if let Some(latest) = latest {
             self.steady.reach(latest, &*self.ambient);
         }
         let models = record.models.as_deref().map(Arc::from);
         let access = Access::new(id, record.project, Scopes::from_bits(record.scopes), models);
-        let known = Arc::new(Known { record, access, project_archived });
-        self.cache.insert(id, ticket, known.clone());
-        Ok(Some(known))
+        Ok(Some((Arc::new(Known { record, access, project_archived }), exists)))
     }
 
     /// Ok if the secret is the previous one and its grace period still runs.
@@ -360,6 +410,21 @@ impl Keys {
     fn note(&self, access: &Access, action: &'static str) -> Note {
         Note::new(&self.ambient, Some(access), action)
     }
+}
+
+/// An id beside `id` that no key has: ids end in random bits.
+fn absent(id: KeyId) -> KeyId {
+    KeyId::from_bytes((u128::from_be_bytes(id.to_bytes()) ^ u128::from(u32::MAX)).to_be_bytes())
+}
+
+/// A key that exists: keys are never removed. Looked for once.
+fn decoy_of(tx: &ReadTx, decoy: &OnceLock<KeyId>) -> Option<KeyId> {
+    if decoy.get().is_none() {
+        let mut first = None;
+        stored::any(tx, |id, _| Ok(first.replace(id).is_none())).ok()?;
+        return first.map(|id| *decoy.get_or_init(|| id));
+    }
+    decoy.get().copied()
 }
 
 /// A replay found what an earlier request did; its secret is that request's and was told then.

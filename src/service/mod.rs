@@ -13,6 +13,7 @@ pub mod conversations;
 mod dataset;
 mod example;
 pub mod export;
+mod failures;
 mod fields;
 pub mod files;
 mod grace;

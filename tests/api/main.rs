@@ -32,6 +32,7 @@ mod overload;
 mod paintings;
 mod projects;
 mod routes;
+mod throttling;
 mod upload;
 mod usage;
 

@@ -16,8 +16,12 @@ fn address(serving: &Serving) -> SocketAddr {
 
 /// A connection whose client takes in next to nothing that it does not read.
 fn connect(serving: &Serving) -> TcpStream {
+    connect_with_buffer(serving, 4096)
+}
+
+fn connect_with_buffer(serving: &Serving, bytes: usize) -> TcpStream {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-    socket.set_recv_buffer_size(4096).unwrap();
+    socket.set_recv_buffer_size(bytes).unwrap();
     socket.connect(&address(serving).into()).unwrap();
     socket.into()
 }
@@ -63,7 +67,7 @@ fn clients_that_do_not_read_are_closed() {
 fn a_slow_reader_gets_everything() {
     let folder = folder(&TinyModel::default());
     let serving = Serving::start(folder.path(), &[]);
-    let mut client = connect(&serving);
+    let mut client = connect_with_buffer(&serving, 128 << 10);
     let once = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let last = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     client.write_all(format!("{}{last}", once.repeat(49)).as_bytes()).unwrap();
@@ -88,9 +92,9 @@ fn a_slow_reader_gets_everything() {
 
 #[test]
 fn the_limit_of_open_files_is_raised_and_connections_stay_below_it() {
-    let folder = folder(&TinyModel::default());
-    let start = |limits: &str| {
-        let serve = command(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
+    let folders = [(); 3].map(|()| folder(&TinyModel::default()));
+    let start = |folder: &tempfile::TempDir, limits: &str| {
+        let serve = command(folder.path(), &[]);
         let mut shell = Command::new("sh");
         let line = format!("{limits}; exec {} serve --listen 127.0.0.1:0", serve.get_program().to_str().unwrap());
         shell.args(["-c", &line]).current_dir(folder.path()).stderr(std::process::Stdio::null());
@@ -101,8 +105,9 @@ fn the_limit_of_open_files_is_raised_and_connections_stay_below_it() {
         let line = text.lines().find(|line| line.starts_with("Max open files")).unwrap().to_owned();
         line.split_whitespace().nth(3).unwrap().parse::<u64>().unwrap()
     };
-    assert_eq!(limit(&start("ulimit -S -n 200")), limit(&start("true")));
-    let serving = start("ulimit -n 256");
+    let [low, usual, bounded] = &folders;
+    assert_eq!(limit(&start(low, "ulimit -S -n 200")), limit(&start(usual, "true")));
+    let serving = start(bounded, "ulimit -n 256");
     assert_eq!(limit(&serving), 256);
     let clients: Vec<TcpStream> = (0..260).map(|_| connect(&serving)).collect();
     std::thread::sleep(Duration::from_secs(1));

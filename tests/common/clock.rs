@@ -1,21 +1,28 @@
 //! A clock that a test can move.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use outpost::ambient::{Ambient, Timestamp};
 use outpost::app::Machine;
 
-/// The machine's time and randomness, with the wall clock shifted by what the test says.
+/// The machine's time and randomness, shifted by what the test says.
 #[derive(Default)]
 pub struct ShiftedClock {
     machine: Machine,
     shift_millis: AtomicI64,
+    passed_millis: AtomicU64,
 }
 
 impl ShiftedClock {
     pub fn advance(&self, by: Duration) {
         self.shift_millis.fetch_add(i64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
+    }
+
+    /// Time passes on every clock, not only that on the wall.
+    pub fn pass(&self, by: Duration) {
+        self.passed_millis.fetch_add(u64::try_from(by.as_millis()).unwrap(), Ordering::SeqCst);
+        self.advance(by);
     }
 
     pub fn go_back(&self, by: Duration) {
@@ -29,7 +36,7 @@ impl Ambient for ShiftedClock {
     }
 
     fn uptime(&self) -> Duration {
-        self.machine.uptime()
+        self.machine.uptime() + Duration::from_millis(self.passed_millis.load(Ordering::SeqCst))
     }
 
     fn fill(&self, bytes: &mut [u8]) {

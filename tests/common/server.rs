@@ -290,6 +290,7 @@ pub fn config(folder: &Path) -> Config {
         image_url_ttl: Duration::from_secs(3600),
         public_url: None,
         allowed_hosts: Vec::new(),
+        trusted_proxies: Vec::new(),
         tls: Tls::Off,
     }
 }

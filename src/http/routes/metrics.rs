@@ -15,7 +15,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 #[get("/metrics")]
 pub async fn metrics(request: HttpRequest, api: web::Data<Api>) -> Reply {
     if !api.open_metrics {
-        caller::identify(&api, request.headers()).await?.require_admin()?;
+        caller::identify(&api, &request).await?.require_admin()?;
     }
     Ok(HttpResponse::Ok().content_type(OPEN_METRICS).body(api.models.metrics()))
 }

@@ -1,0 +1,182 @@
+//! Which address a request comes from, for bounds that are counted by address.
+//!
+//! A connection's peer is the client, unless the peer is a proxy that the operator has named with `--trusted-proxy`. Such
+//! a proxy appends the address that it was called from to `X-Forwarded-For` or `Forwarded`, so these headers are read
+//! from right to left: each entry was written by the hop to its right, and only what a trusted proxy wrote is believed.
+//! The first address that is no trusted proxy is the client. What stands to its left was sent by the client itself.
+
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use actix_web::HttpRequest;
+use actix_web::http::header::{self, HeaderMap, HeaderName};
+
+use crate::network::Network;
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The proxies whose forwarded addresses are believed.
+#[derive(Debug, Default)]
+pub struct TrustedProxies {
+    networks: Vec<Network>,
+    /// The log says that a proxy forwards no address.
+    warned: AtomicBool,
+}
+
+impl TrustedProxies {
+    pub fn new(networks: Vec<Network>) -> Self {
+        Self { networks, warned: AtomicBool::new(false) }
+    }
+
+    /// Whether `address` is that of a trusted proxy. No bound by address applies to it.
+    pub fn contain(&self, address: IpAddr) -> bool {
+        self.networks.iter().any(|network| network.contains(address))
+    }
+
+    /// The address that bounds by address count for this request. `None` if no other address than that of a trusted
+    /// proxy is known: such a bound never applies to a proxy.
+    pub fn client(&self, request: &HttpRequest) -> Option<IpAddr> {
+        let peer = request.peer_addr()?.ip();
+        let client = self.client_of(peer, request.headers());
+        if client.is_none() && !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                proxy = %peer,
+                "a trusted proxy sent no client address that can be read, or only that of a trusted proxy. Bounds by \
+                 address do not apply to such requests: have it set X-Forwarded-For. This is said once"
+            );
+        }
+        client
+    }
+
+    fn client_of(&self, peer: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
+        let peer = peer.to_canonical();
+        if !self.contain(peer) {
+            return Some(peer);
+        }
+        // Only one of the two headers is believed: a proxy that appends to one passes the other on as the client sent it.
+        let (name, read): (_, fn(&str) -> Option<IpAddr>) = match headers.contains_key(&X_FORWARDED_FOR) {
+            true => (X_FORWARDED_FOR, address),
+            false => (header::FORWARDED, forwarded_for),
+        };
+        let lines: Vec<&str> = headers.get_all(name).map(|value| value.to_str().unwrap_or_default()).collect();
+        let hops = lines.iter().rev().flat_map(|line| line.rsplit(','));
+        // Nothing is believed beyond an entry that is no address: nobody knows which hop wrote it.
+        hops.map_while(read).find(|hop| !self.contain(*hop))
+    }
+}
+
+/// The address of an entry of `X-Forwarded-For`; some proxies add the port.
+fn address(entry: &str) -> Option<IpAddr> {
+    let entry = entry.trim();
+    let found = match entry.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, port)) if port.is_empty() || port.starts_with(':') => IpAddr::V6(address.parse().ok()?),
+        Some(_) => return None,
+        None => match entry.split_once(':') {
+            Some((address, port)) if !port.contains(':') => IpAddr::V4(address.parse().ok()?),
+            _ => entry.parse().ok()?,
+        },
+    };
+    Some(found.to_canonical())
+}
+
+/// The address of an element of `Forwarded` (RFC 7239): `for=192.0.2.1;proto=https`, `for="[2001:db8::1]:4711"`.
+///
+/// Elements are divided at every comma, also within quotes: a quote that a client left open must not swallow what the
+/// proxy appended.
+fn forwarded_for(element: &str) -> Option<IpAddr> {
+    let mut pairs = element.split(';').filter_map(|pair| pair.split_once('='));
+    let (_, node) = pairs.find(|(name, _)| name.trim().eq_ignore_ascii_case("for"))?;
+    let node = node.trim();
+    address(node.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(node))
+}
+
+#[cfg(test)]
+mod tests {
+    use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
+
+    use super::TrustedProxies;
+
+    fn client(proxies: &[&str], peer: &str, headers: &[(&'static str, &'static str)]) -> Option<String> {
+        let proxies = TrustedProxies::new(proxies.iter().map(|one| one.parse().unwrap()).collect());
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        proxies.client_of(peer.parse().unwrap(), &map).map(|address| address.to_string())
+    }
+
+    const PROXIES: &[&str] = &["10.0.0.0/8", "fd00::1"];
+
+    fn behind(headers: &[(&'static str, &'static str)]) -> Option<String> {
+        client(PROXIES, "10.0.0.1", headers)
+    }
+
+    #[test]
+    fn only_trusted_proxies_are_believed() {
+        let forged = &[("x-forwarded-for", "198.51.100.7"), ("forwarded", "for=198.51.100.7")];
+        assert_eq!(client(&[], "10.0.0.1", forged).as_deref(), Some("10.0.0.1"));
+        assert_eq!(client(PROXIES, "203.0.113.9", forged).as_deref(), Some("203.0.113.9"));
+        assert_eq!(client(PROXIES, "::ffff:203.0.113.9", &[]).as_deref(), Some("203.0.113.9"));
+        assert_eq!(client(PROXIES, "::ffff:10.0.0.1", forged).as_deref(), Some("198.51.100.7"));
+        assert_eq!(client(PROXIES, "fd00::1", forged).as_deref(), Some("198.51.100.7"));
+    }
+
+    #[test]
+    fn the_right_most_address_that_is_no_proxy_is_the_client() {
+        let cases = [
+            ("203.0.113.9", "203.0.113.9"),
+            ("198.51.100.7, 203.0.113.9", "203.0.113.9"),
+            ("198.51.100.7,203.0.113.9 , 10.0.0.2,10.0.0.3", "203.0.113.9"),
+            ("nonsense, 203.0.113.9", "203.0.113.9"),
+            ("203.0.113.9:4711", "203.0.113.9"),
+            ("::ffff:203.0.113.9", "203.0.113.9"),
+            ("2001:db8::1", "2001:db8::1"),
+            ("[2001:db8::1]", "2001:db8::1"),
+            ("[2001:db8::1]:4711", "2001:db8::1"),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(behind(&[("x-forwarded-for", value)]).as_deref(), Some(expected), "{value}");
+        }
+        let lines =
+            [("x-forwarded-for", "198.51.100.7"), ("x-forwarded-for", "203.0.113.9"), ("x-forwarded-for", "10.0.0.2")];
+        assert_eq!(behind(&lines).as_deref(), Some("203.0.113.9"));
+    }
+
+    #[test]
+    fn the_other_header_is_read_where_the_first_is_absent() {
+        let cases = [
+            ("for=203.0.113.9", "203.0.113.9"),
+            ("for=198.51.100.7, For = \"203.0.113.9:80\" ;proto=https", "203.0.113.9"),
+            ("proto=https;for=\"[2001:db8::1]:4711\", for=10.0.0.2", "2001:db8::1"),
+            ("for=\"198.51.100.7, for=203.0.113.9", "203.0.113.9"),
+        ];
+        for (value, expected) in cases {
+            assert_eq!(behind(&[("forwarded", value)]).as_deref(), Some(expected), "{value}");
+        }
+        let both = [("forwarded", "for=198.51.100.7"), ("x-forwarded-for", "203.0.113.9")];
+        assert_eq!(behind(&both).as_deref(), Some("203.0.113.9"));
+    }
+
+    #[test]
+    fn nothing_is_believed_beyond_what_is_no_address() {
+        let values = [
+            "",
+            "unknown",
+            "203.0.113.9, ",
+            "203.0.113.9, unknown, 10.0.0.2",
+            "[::1",
+            "[::1]x",
+            "1.2.3.4.5",
+            "10.0.0.2",
+        ];
+        for value in values {
+            assert_eq!(behind(&[("x-forwarded-for", value)]), None, "{value}");
+        }
+        for value in
+            ["", "for=unknown", "for=_hidden", "proto=https", "for=203.0.113.9, by=10.0.0.2", "for=\"203.0.113.9"]
+        {
+            assert_eq!(behind(&[("forwarded", value)]), None, "{value}");
+        }
+        assert_eq!(behind(&[]), None, "a proxy that forwards no address");
+    }
+}
