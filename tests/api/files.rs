@@ -1,4 +1,4 @@
-use std::io::Write;
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use outpost::storage::limits::Quotas;
@@ -375,4 +375,26 @@ fn a_large_upload_leaves_the_server_responsive() {
     });
     // Far above what it takes, far below what a writer held for the whole upload would make it.
     assert!(slowest < Duration::from_secs(2), "{slowest:?}");
+}
+
+#[test]
+fn an_upload_that_trickles_is_ended() {
+    let server = Server::start();
+    let body = form("xYzZY", &[("purpose", None, b"fine-tune"), ("file", Some("train.jsonl"), CHAT.as_bytes())]);
+    let mut connection = begin(&server, &server.admin, 1 << 20, &body[..body.len() - 20]);
+    connection.set_nonblocking(true).unwrap();
+    let begun = Instant::now();
+    let mut answer = vec![0; 4096];
+    // A space a second: never silent for long, and yet it would take days.
+    let read = loop {
+        match connection.read(&mut answer) {
+            Ok(read) => break read,
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}"),
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "the upload goes on");
+        connection.write_all(b" ").unwrap();
+        std::thread::sleep(Duration::from_secs(1));
+    };
+    let text = String::from_utf8_lossy(&answer[..read]).into_owned();
+    assert!(text.starts_with("HTTP/1.1 408 ") && text.contains("too slowly"), "{text}");
 }
