@@ -139,7 +139,7 @@ fn throttled(entry: Entry, now: Duration) -> Error {
     let text = format!(
         "Too many API keys that are not valid came from your address within a minute. Check the key that you send \
          (it starts with 'opk_'), and try again in {} seconds.",
-        wait.as_millis().div_ceil(1000).max(1)
+        wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
     );
     Error::new(Code::RateLimited, text).retry_after(wait)
 }
