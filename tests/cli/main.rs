@@ -13,6 +13,8 @@ mod audit;
 mod drain;
 mod idempotency;
 mod secrets;
+mod signals;
 mod start;
 mod store;
+mod tls;
 mod usage;
