@@ -25,7 +25,7 @@ use crate::http::Api;
 use crate::http::client_address::TrustedProxies;
 use crate::http::host::Hosts;
 use crate::http::server;
-use crate::http::tls::{self, TlsError};
+use crate::http::tls::{Certificate, TlsError};
 use crate::service::limits::Limits;
 use crate::service::secrets::Secret;
 use crate::service::usage::{Meter, Retention, Usage};
@@ -62,7 +62,7 @@ pub enum StartError {
 pub struct App {
     server: Server,
     address: SocketAddr,
-    secure: bool,
+    certificate: Option<Arc<Certificate>>,
     first_key: Option<Secret>,
     store: Store,
     stopper: Stopper,
@@ -80,6 +80,12 @@ pub struct Stopper {
     patience: Duration,
 }
 
+/// Loads again what can be replaced while an [`App`] runs: the TLS certificate.
+#[derive(Clone)]
+pub struct Reloader {
+    certificate: Option<Arc<Certificate>>,
+}
+
 impl App {
     /// Opens everything. Must be called inside an actix runtime.
     pub async fn start(config: &Config, ambient: Arc<dyn Ambient>) -> Result<Self, StartError> {
@@ -93,8 +99,8 @@ impl App {
         if let Some(secret) = &first_key {
             keep_key(&data, secret)?;
         }
-        let tls = tls_config(config, address)?;
-        let secure = tls.is_some();
+        let certificate = certificate(config, address)?;
+        let tls = certificate.as_ref().map(Certificate::server_config).transpose()?;
         let engine = Engine::start(engine_settings(config), ambient.clone())?;
         let control = Control::listen(&data, store.clone())?;
         let files = Files::start(store.clone(), ambient.clone()).await.map_err(StartError::Setup)?;
@@ -104,12 +110,12 @@ impl App {
         // The last sixth is for the error events to reach their clients.
         let stopper = Stopper { api, engine, server: server.handle(), patience: config.drain * 5 / 6 };
         let retention = Retention { raw: config.usage_retention, minutes: MINUTES_KEPT };
-        Ok(Self { server, address, secure, first_key, store, stopper, control, retention })
+        Ok(Self { server, address, certificate, first_key, store, stopper, control, retention })
     }
 
     /// `http://…` or `https://…`, with the real port.
     pub fn url(&self) -> String {
-        format!("{}://{}", if self.secure { "https" } else { "http" }, self.address)
+        format!("{}://{}", if self.certificate.is_some() { "https" } else { "http" }, self.address)
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -130,14 +136,20 @@ impl App {
         self.stopper.clone()
     }
 
+    pub fn reloader(&self) -> Reloader {
+        Reloader { certificate: self.certificate.clone() }
+    }
+
     /// Serves until [`Stopper::stop`]; then everything acknowledged is on the disk.
     pub async fn run(self) -> io::Result<()> {
         let api = self.stopper.api.clone();
         let pruning = actix_web::rt::spawn(prune(api.usage.clone(), self.retention));
         let sweeping = actix_web::rt::spawn(sweep(api.pictures.clone()));
+        let watching = self.certificate.map(|certificate| actix_web::rt::spawn(watch(certificate)));
         let outcome = self.server.await;
         pruning.abort();
         sweeping.abort();
+        watching.inspect(|watching| watching.abort());
         drop(self.control);
         self.stopper.engine.abort();
         if let Err(error) = api.meter.flush().await {
@@ -174,6 +186,34 @@ async fn sweep(pictures: Pictures) {
             Err(error) => tracing::warn!(%error, "pictures whose links have ended could not be removed"),
         }
         actix_web::rt::time::sleep(Duration::from_secs(60)).await;
+    }
+}
+
+/// Looks every second whether the files of the certificate have changed.
+async fn watch(certificate: Arc<Certificate>) {
+    loop {
+        actix_web::rt::time::sleep(Duration::from_secs(1)).await;
+        reload(&certificate, Certificate::reload_if_changed).await;
+    }
+}
+
+async fn reload(certificate: &Arc<Certificate>, how: fn(&Certificate) -> Result<bool, TlsError>) {
+    let certificate = certificate.clone();
+    match tokio::task::spawn_blocking(move || how(&certificate)).await {
+        Ok(Ok(true)) => tracing::info!("the TLS certificate is loaded again"),
+        Ok(Ok(false)) => {}
+        Ok(Err(error)) => tracing::error!(%error, "the TLS certificate is not loaded again; the old one stays"),
+        Err(error) => tracing::error!(%error, "loading the TLS certificate broke off"),
+    }
+}
+
+impl Reloader {
+    /// Loads the certificate again; one that cannot be used leaves the old one in place.
+    pub async fn reload(&self) {
+        match &self.certificate {
+            Some(certificate) => reload(certificate, |certificate| certificate.reload().map(|()| true)).await,
+            None => tracing::info!("without TLS files there is nothing to load again"),
+        }
     }
 }
 
@@ -292,14 +332,14 @@ fn hosts(config: &Config) -> Hosts {
     }
 }
 
-fn tls_config(config: &Config, address: SocketAddr) -> Result<Option<rustls::ServerConfig>, StartError> {
+fn certificate(config: &Config, address: SocketAddr) -> Result<Option<Arc<Certificate>>, StartError> {
     Ok(match &config.tls {
         Tls::Off => None,
-        Tls::Files { cert, key } => Some(tls::from_files(cert, key)?),
+        Tls::Files { cert, key } => Some(Certificate::from_files(cert, key)?),
         Tls::SelfSigned => {
             let names =
                 vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned(), address.ip().to_string()];
-            Some(tls::self_signed(&config.places.data, names)?)
+            Some(Certificate::self_signed(&config.places.data, names)?)
         }
     })
 }

@@ -4,13 +4,18 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
 use super::Outcome;
-use crate::app::{ADMIN_KEY_FILE, App, Machine};
+use crate::app::{ADMIN_KEY_FILE, App, Machine, Reloader};
 use crate::catalog::{self, Catalog, CatalogModel, progress};
 use crate::config::{Config, Places, ServeArgs};
 use crate::telemetry;
 
 pub fn run(places: Places, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
+    // First of all: until a signal has its handler, it ends the process.
+    let system = actix_web::rt::System::new();
+    let signals = system.block_on(async { Signals::listen() })?;
     let config = Config::new(places, args)?;
     telemetry::start(args.log_format);
     std::fs::create_dir_all(&config.places.models)
@@ -18,7 +23,7 @@ pub fn run(places: Places, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     if config.pull {
         pull_starter(&config.places.models, out)?;
     }
-    actix_web::rt::System::new().block_on(serve(&config, out))
+    system.block_on(serve(&config, signals, out))
 }
 
 /// Pulls the starter set when the models folder holds no model, but for those that a checkout has anyway.
@@ -37,11 +42,12 @@ fn pull_starter(models: &Path, out: &mut dyn Write) -> Outcome {
     Ok(())
 }
 
-async fn serve(config: &Config, out: &mut dyn Write) -> Outcome {
+async fn serve(config: &Config, signals: Signals, out: &mut dyn Write) -> Outcome {
     let app = App::start(config, Arc::new(Machine::new())).await?;
     welcome(&app, config, out)?;
-    let stopper = app.stopper();
-    let signals = actix_web::rt::spawn(async move {
+    let (stopper, reloader) = (app.stopper(), app.reloader());
+    let others = actix_web::rt::spawn(signals.obey(reloader));
+    let stop = actix_web::rt::spawn(async move {
         if let Err(cause) = asked_to_stop().await {
             tracing::error!(%cause, "signals cannot be received");
             return;
@@ -50,14 +56,46 @@ async fn serve(config: &Config, out: &mut dyn Write) -> Outcome {
         stopper.stop().await;
     });
     app.run().await?;
-    signals.abort();
+    stop.abort();
+    others.abort();
     tracing::info!("stopped");
     Ok(())
 }
 
+/// The signals that never end the server. Their handlers stay for as long as the process lives.
+struct Signals {
+    hangup: Signal,
+    user1: Signal,
+    user2: Signal,
+}
+
+impl Signals {
+    /// Must be called inside a runtime.
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self {
+            hangup: signal(SignalKind::hangup())?,
+            user1: signal(SignalKind::user_defined1())?,
+            user2: signal(SignalKind::user_defined2())?,
+        })
+    }
+
+    /// SIGHUP loads the TLS certificate again; SIGUSR1 and SIGUSR2 do nothing.
+    async fn obey(mut self, reloader: Reloader) {
+        loop {
+            tokio::select! {
+                _ = self.hangup.recv() => {
+                    tracing::info!("SIGHUP received");
+                    reloader.reload().await;
+                }
+                _ = self.user1.recv() => tracing::info!("SIGUSR1 received; it has no effect"),
+                _ = self.user2.recv() => tracing::info!("SIGUSR2 received; it has no effect"),
+            }
+        }
+    }
+}
+
 /// Resolves at SIGINT or SIGTERM.
 async fn asked_to_stop() -> std::io::Result<()> {
-    use tokio::signal::unix::{SignalKind, signal};
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {

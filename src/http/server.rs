@@ -74,6 +74,7 @@ pub fn build(
     .on_connect(move |stream, extensions| open.accept(stream, &listening.proxies, extensions))
     .workers(limits.workers)
     .max_connections(limits.connections.div_ceil(limits.workers))
+    .tls_handshake_timeout(Duration::from_secs(3))
     .client_request_timeout(Duration::from_secs(10))
     .keep_alive(Duration::from_secs(75))
     // A client that closes its side has left: its work is cancelled, not finished for nobody.

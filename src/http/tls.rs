@@ -1,15 +1,19 @@
-//! Certificates: from files, or made once and kept beside the database.
+//! Certificates: from files, or made once and kept beside the database. Both can be replaced while
+//! the server runs: handshakes from then on get the new certificate, open connections stay.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use arc_swap::ArcSwap;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 
 const CERT: &str = "tls-cert.pem";
 const KEY: &str = "tls-key.pem";
@@ -21,40 +25,121 @@ pub enum TlsError {
     Cert { path: PathBuf, cause: String },
     #[error("the private key file {path} cannot be used: {cause}")]
     Key { path: PathBuf, cause: String },
-    #[error("certificate and key cannot be used together: {0}")]
-    Pair(#[from] rustls::Error),
+    #[error("the certificate file {cert} and the private key file {key} cannot be used together: {cause}")]
+    Pair { cert: PathBuf, key: PathBuf, cause: rustls::Error },
+    #[error("TLS cannot be set up: {0}")]
+    Setup(#[from] rustls::Error),
     #[error("a self-signed certificate cannot be made: {0}")]
     Make(#[from] rcgen::Error),
     #[error("a self-signed certificate cannot be kept in the data folder: {0}")]
     Keep(#[from] io::Error),
 }
 
-/// TLS 1.2 and 1.3 with the certificate in the two PEM files.
-pub fn from_files(cert: &Path, key: &Path) -> Result<ServerConfig, TlsError> {
+/// The certificate that handshakes get, and the two PEM files that it comes from.
+#[derive(Debug)]
+pub struct Certificate {
+    cert: PathBuf,
+    key: PathBuf,
+    current: ArcSwap<CertifiedKey>,
+    watched: Mutex<Watched>,
+}
+
+/// What tells that a file was written, replaced or made readable: its change time, size and inode.
+type Mark = Option<(i64, i64, u64, u64)>;
+
+#[derive(Debug)]
+struct Watched {
+    /// The files when they were last loaded, with or without success.
+    loaded: [Mark; 2],
+    /// The files at the last look.
+    seen: [Mark; 2],
+}
+
+impl Certificate {
+    /// Reads the certificate in the two PEM files.
+    pub fn from_files(cert: &Path, key: &Path) -> Result<Arc<Self>, TlsError> {
+        let marks = [mark(cert), mark(key)];
+        let current = ArcSwap::from_pointee(load(cert, key)?);
+        let watched = Mutex::new(Watched { loaded: marks, seen: marks });
+        Ok(Arc::new(Self { cert: cert.to_owned(), key: key.to_owned(), current, watched }))
+    }
+
+    /// The certificate of this data folder for `names`, made on the first call.
+    pub fn self_signed(data: &Path, names: Vec<String>) -> Result<Arc<Self>, TlsError> {
+        let (cert, key) = (data.join(CERT), data.join(KEY));
+        if !(cert.exists() && key.exists()) {
+            let made = rcgen::generate_simple_self_signed(names)?;
+            write_private(&key, &made.signing_key.serialize_pem())?;
+            write_private(&cert, &made.cert.pem())?;
+        }
+        Self::from_files(&cert, &key)
+    }
+
+    /// TLS 1.2 and 1.3; each handshake takes the certificate of its time.
+    pub fn server_config(self: &Arc<Self>) -> Result<ServerConfig, TlsError> {
+        Ok(ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(self.clone()))
+    }
+
+    /// Reads the files again. On an error the certificate stays as it is. Blocking.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        let marks = self.marks();
+        *self.watched() = Watched { loaded: marks, seen: marks };
+        self.current.store(Arc::new(load(&self.cert, &self.key)?));
+        Ok(())
+    }
+
+    /// Reads the files again if they changed; says whether it did. Files that changed since the last look are left
+    /// alone until the next one: certificate and key are seldom replaced at the same moment. Blocking.
+    pub fn reload_if_changed(&self) -> Result<bool, TlsError> {
+        let marks = self.marks();
+        let mut watched = self.watched();
+        let settled = watched.seen == marks;
+        watched.seen = marks;
+        let changed = settled && watched.loaded != marks;
+        drop(watched);
+        if changed {
+            self.reload()?;
+        }
+        Ok(changed)
+    }
+
+    fn marks(&self) -> [Mark; 2] {
+        [mark(&self.cert), mark(&self.key)]
+    }
+
+    fn watched(&self) -> std::sync::MutexGuard<'_, Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ResolvesServerCert for Certificate {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.current.load_full())
+    }
+}
+
+fn mark(path: &Path) -> Mark {
+    let found = fs::metadata(path).ok()?;
+    Some((found.ctime(), found.ctime_nsec(), found.size(), found.ino()))
+}
+
+fn load(cert: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
     let bad_cert = |cause: String| TlsError::Cert { path: cert.to_owned(), cause };
     let chain: Vec<CertificateDer<'static>> =
         CertificateDer::pem_file_iter(cert).and_then(Iterator::collect).map_err(|cause| bad_cert(cause.to_string()))?;
     if chain.is_empty() {
         return Err(bad_cert("it holds no PEM certificate".to_owned()));
     }
-    let key = PrivateKeyDer::from_pem_file(key)
+    let private = PrivateKeyDer::from_pem_file(key)
         .map_err(|cause| TlsError::Key { path: key.to_owned(), cause: cause.to_string() })?;
-    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_single_cert(chain, key)?;
-    Ok(config)
-}
-
-/// The certificate of this data folder for `names`, made on the first call.
-pub fn self_signed(data: &Path, names: Vec<String>) -> Result<ServerConfig, TlsError> {
-    let (cert, key) = (data.join(CERT), data.join(KEY));
-    if !(cert.exists() && key.exists()) {
-        let made = rcgen::generate_simple_self_signed(names)?;
-        write_private(&key, &made.signing_key.serialize_pem())?;
-        write_private(&cert, &made.cert.pem())?;
-    }
-    from_files(&cert, &key)
+    CertifiedKey::from_der(chain, private, &ring::default_provider()).map_err(|cause| TlsError::Pair {
+        cert: cert.to_owned(),
+        key: key.to_owned(),
+        cause,
+    })
 }
 
 fn write_private(path: &Path, text: &str) -> io::Result<()> {

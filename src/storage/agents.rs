@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::Record;
+use super::codec::{self, Record};
 use super::fields;
 use super::owned::{Kind, Owned};
 use super::tables::{AGENT_VERSIONS, AGENTS, Table};
 use super::transaction::{Look, WriteTx};
 use crate::ambient::Timestamp;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::{AgentId, ProjectId};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -89,7 +89,7 @@ pub fn find_version(tx: &impl Look, id: AgentId, version: u64) -> Result<Option<
 /// The version in force.
 pub fn current(tx: &impl Look, id: AgentId, record: &AgentRecord) -> Result<AgentVersionRecord> {
     let found = find_version(tx, id, record.version)?;
-    found.ok_or_else(|| Error::internal(format!("version {} of {id} is not there", record.version)))
+    found.ok_or_else(|| codec::inconsistent(format!("version {} of {id} is not there", record.version)))
 }
 
 pub fn put_version(tx: &WriteTx, id: AgentId, version: u64, record: &AgentVersionRecord) -> Result<()> {
@@ -116,7 +116,7 @@ pub fn newest_versions(
 /// The version number in the key of a version.
 pub(super) fn number(place: &[u8]) -> Result<u64> {
     let digits = place.get(16..).and_then(|digits| digits.try_into().ok());
-    digits.map(u64::from_be_bytes).ok_or_else(|| Error::internal("a malformed key of an agent's version"))
+    digits.map(u64::from_be_bytes).ok_or_else(|| codec::inconsistent("a malformed key of an agent's version"))
 }
 
 fn place(id: AgentId, version: u64) -> Vec<u8> {

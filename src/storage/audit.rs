@@ -4,12 +4,12 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::Record;
+use super::codec::{self, Record};
 use super::fields;
 use super::tables::{AUDIT, AUDIT_BY_TIME, Table};
 use super::transaction::{Look, WriteTx};
 use crate::ambient::Timestamp;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::{AuditId, KeyId, ProjectId};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -72,11 +72,11 @@ fn walk_all(
     tx.each(&[], before.as_ref().map(<[u8; 16]>::as_slice), &mut |key, AuditPlace { project }| {
         let record = tx.get(&[&project.to_bytes(), key].concat())?;
         let record =
-            record.ok_or_else(|| Error::internal("the index of the audit log names a row that is not there"))?;
+            record.ok_or_else(|| codec::inconsistent("the index of the audit log names a row that is not there"))?;
         show((id(key)?, project, record))
     })
 }
 
 fn id(bytes: &[u8]) -> Result<AuditId> {
-    bytes.try_into().map(AuditId::from_bytes).map_err(|_| Error::internal("a malformed id in the audit log"))
+    bytes.try_into().map(AuditId::from_bytes).map_err(|_| codec::inconsistent("a malformed id in the audit log"))
 }

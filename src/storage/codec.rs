@@ -1,5 +1,8 @@
-//! Bytes of a stored value: a version, the bincode of the record, and for records that decide
-//! access a MAC over table, key, version and payload. The only file that knows bincode.
+//! Bytes of a stored value: a version, the bincode of the record, and a check value over table,
+//! key, version and payload. For records that decide access that is a MAC; for the others it is a
+//! CRC-32, which notices damage but no forger. The only file that knows bincode.
+//!
+//! Records of layout 2 and older have no CRC-32. The top bit of the version byte tells.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -10,6 +13,11 @@ use crate::error::{Code, Error, Result};
 
 /// No record is larger; decoding damaged bytes cannot allocate more either.
 const LIMIT: usize = 16 << 20;
+
+/// In the version byte: a CRC-32 ends the value.
+const SUMMED: u8 = 0x80;
+/// Bytes of a CRC-32.
+const SUM: usize = 4;
 
 /// A type that is stored in one table.
 ///
@@ -27,7 +35,8 @@ fn config() -> impl bincode::config::Config {
 }
 
 pub(super) fn encode<R: Record>(pepper: &Pepper, key: &[u8], record: &R) -> Result<Vec<u8>> {
-    let mut bytes = vec![R::VERSION];
+    const { assert!(R::VERSION < SUMMED, "the top bit of the version byte is taken") };
+    let mut bytes = vec![if R::SEALED { R::VERSION } else { R::VERSION | SUMMED }];
     let size = bincode::serde::encode_into_std_write(record, &mut bytes, config()).map_err(Error::internal)?;
     if size > LIMIT {
         return Err(Error::internal(format!("a record of {size} bytes for {}", R::TABLE.name())));
@@ -35,16 +44,22 @@ pub(super) fn encode<R: Record>(pepper: &Pepper, key: &[u8], record: &R) -> Resu
     if R::SEALED {
         let tag = pepper.seal(&[R::TABLE.name().as_bytes(), key, &bytes]);
         bytes.extend_from_slice(&tag);
+    } else {
+        bytes.extend_from_slice(&sum(R::TABLE, key, &bytes));
     }
     Ok(bytes)
 }
 
 pub(super) fn decode<R: Record>(pepper: &Pepper, key: &[u8], bytes: &[u8]) -> Result<R> {
     let damaged = |reason: &str| damaged(R::TABLE, key, reason);
-    let body =
-        if R::SEALED { unseal::<R>(pepper, key, bytes).ok_or_else(|| damaged("its MAC does not fit"))? } else { bytes };
-    let (version, payload) = body.split_first().ok_or_else(|| damaged("it is empty"))?;
-    if *version != R::VERSION {
+    let (version, payload) = if R::SEALED {
+        let body = unseal::<R>(pepper, key, bytes).ok_or_else(|| damaged("its MAC does not fit"))?;
+        body.split_first().map(|(version, payload)| (*version, payload))
+    } else {
+        unsum(R::TABLE, key, bytes).ok_or_else(|| damaged("its checksum does not fit"))?
+    }
+    .ok_or_else(|| damaged("it is empty"))?;
+    if version != R::VERSION {
         return Err(damaged(&format!("its version is {version}")));
     }
     match bincode::serde::decode_from_slice(payload, config()) {
@@ -59,15 +74,41 @@ fn unseal<'a, R: Record>(pepper: &Pepper, key: &[u8], bytes: &'a [u8]) -> Option
     pepper.is_sealed(&[R::TABLE.name().as_bytes(), key, body], tag).then_some(body)
 }
 
+/// Version and payload, if the checksum fits or there is none; the inner `None` if there is nothing at all.
+fn unsum<'a>(table: Table, key: &[u8], bytes: &'a [u8]) -> Option<Option<(u8, &'a [u8])>> {
+    let Some((version, payload)) = bytes.split_first() else { return Some(None) };
+    if version & SUMMED == 0 {
+        return Some(Some((*version, payload)));
+    }
+    let (body, found) = bytes.split_at_checked(bytes.len().checked_sub(SUM)?)?;
+    let payload = body.get(1..)?;
+    (sum(table, key, body) == found).then_some(Some((version & !SUMMED, payload)))
+}
+
+fn sum(table: Table, key: &[u8], body: &[u8]) -> [u8; SUM] {
+    let mut hasher = crc32fast::Hasher::new();
+    [table.name().as_bytes(), key, body].into_iter().for_each(|part| hasher.update(part));
+    hasher.finalize().to_le_bytes()
+}
+
+/// A record that another one says is there is not, or is another's: a page was damaged or lost.
+pub(super) fn inconsistent(reason: impl Into<String>) -> Error {
+    refused(reason.into())
+}
+
 /// A damaged record stops the request that needs it. It is never taken for an absent one: that
 /// could turn a revoked key or an archived project into something else.
 fn damaged(table: Table, key: &[u8], reason: &str) -> Error {
     let place: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+    refused(format!("record {place} of table {}: {reason}", table.name()))
+}
+
+fn refused(cause: String) -> Error {
     Error::new(
         Code::StorageUnavailable,
         "A stored record is damaged. The operator should run `outpost check` and restore a backup.",
     )
-    .because(format!("record {place} of table {}: {reason}", table.name()))
+    .because(cause)
 }
 
 #[cfg(test)]
@@ -78,7 +119,7 @@ mod tests {
     use super::{Record, decode, encode};
     use crate::error::Code;
     use crate::storage::pepper::Pepper;
-    use crate::storage::tables::{KEYS, Table};
+    use crate::storage::tables::{KEYS, MESSAGES, Table};
 
     #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
     struct Sample {
@@ -92,6 +133,15 @@ mod tests {
         const TABLE: Table = KEYS;
         const VERSION: u8 = 3;
         const SEALED: bool = true;
+    }
+
+    /// The same without a MAC.
+    #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+    struct Open(Sample);
+
+    impl Record for Open {
+        const TABLE: Table = MESSAGES;
+        const VERSION: u8 = 3;
     }
 
     fn samples() -> impl Strategy<Value = Sample> {
@@ -117,8 +167,29 @@ mod tests {
         }
 
         #[test]
+        fn any_flipped_bit_of_an_open_record_is_noticed(sample in samples(), at: prop::sample::Index, bit in 0..8_u8) {
+            let pepper = Pepper::from_bytes([7; 32]);
+            let mut bytes = encode(&pepper, b"key", &Open(sample.clone())).unwrap();
+            prop_assert_eq!(&decode::<Open>(&pepper, b"key", &bytes).unwrap().0, &sample);
+            prop_assert!(decode::<Open>(&pepper, b"other key", &bytes).is_err());
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+            prop_assert_eq!(decode::<Open>(&pepper, b"key", &bytes).unwrap_err().code(), Code::StorageUnavailable);
+        }
+
+        #[test]
+        fn an_open_record_of_layout_2_is_read_without_a_checksum(sample in samples()) {
+            let pepper = Pepper::from_bytes([7; 32]);
+            let bytes = encode(&pepper, b"key", &Open(sample.clone())).unwrap();
+            let old = [&[3], &bytes[1..bytes.len() - 4]].concat();
+            prop_assert_eq!(decode::<Open>(&pepper, b"key", &old).unwrap().0, sample);
+        }
+
+        #[test]
         fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
-            prop_assert!(decode::<Sample>(&Pepper::from_bytes([7; 32]), b"key", &bytes).is_err());
+            let pepper = Pepper::from_bytes([7; 32]);
+            prop_assert!(decode::<Sample>(&pepper, b"key", &bytes).is_err());
+            drop(decode::<Open>(&pepper, b"key", &bytes));
         }
     }
 

@@ -3,13 +3,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::Record;
+use super::codec::{self, Record};
 use super::fields;
 use super::owned::{Kind, Owned};
 use super::tables::{CONVERSATIONS, MESSAGES, Table};
 use super::transaction::{Look, WriteTx};
 use crate::ambient::Timestamp;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::{ConversationId, ProjectId};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ pub fn messages(tx: &impl Look, id: ConversationId, record: &ConversationRecord)
     let rows = tx.newest::<MessageRecord>(&id.to_bytes(), None, usize::MAX)?;
     let whole = (0..record.messages).rev().map(|at| place(id, at)).eq(rows.iter().map(|(place, _)| place.clone()));
     if !whole {
-        return Err(Error::internal(format!("{id} has {} of {} messages, or holes", rows.len(), record.messages)));
+        return Err(codec::inconsistent(format!("{id} has {} of {} messages, or holes", rows.len(), record.messages)));
     }
     Ok(rows.into_iter().rev().map(|(_, row)| row.json).collect())
 }
@@ -68,7 +68,7 @@ pub fn messages(tx: &impl Look, id: ConversationId, record: &ConversationRecord)
 /// The JSON of the message at a place that the conversation has.
 pub fn message(tx: &impl Look, id: ConversationId, at: u32) -> Result<String> {
     let row = tx.get::<MessageRecord>(&place(id, at))?;
-    row.map(|row| row.json).ok_or_else(|| Error::internal(format!("{id} lacks its message {at}")))
+    row.map(|row| row.json).ok_or_else(|| codec::inconsistent(format!("{id} lacks its message {at}")))
 }
 
 /// Writes messages at the places from `first` on.

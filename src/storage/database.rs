@@ -63,10 +63,32 @@ pub(super) fn caught<T>(f: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(f)).ok()
 }
 
-/// After these, redb wants every handle dropped and the file opened anew.
-pub(super) fn needs_reopening(error: &redb::Error) -> bool {
-    use redb::Error as E;
-    matches!(error, E::Io(_) | E::PreviousIo | E::LockPoisoned(_) | E::DatabaseClosed)
+/// A call into redb whose panic becomes the error that redb has for damaged pages.
+pub(super) fn contained<T>(call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
+    caught(call).unwrap_or_else(|| Err(redb::Error::Corrupted("redb panicked over unreadable pages".into())))
+}
+
+/// What is known of a handle, or of a transaction on it, the best first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Health {
+    #[default]
+    Sound,
+    /// It met damaged pages. A read leaves the handle usable; a write transaction must be thrown away.
+    Damaged,
+    /// The disk failed: redb wants every handle dropped and the file opened anew.
+    Broken,
+}
+
+impl Health {
+    /// After this error.
+    pub fn after(error: &redb::Error) -> Self {
+        use redb::Error as E;
+        match error {
+            E::Io(_) | E::PreviousIo | E::LockPoisoned(_) | E::DatabaseClosed => Self::Broken,
+            E::Corrupted(_) => Self::Damaged,
+            _ => Self::Sound,
+        }
+    }
 }
 
 /// What a client is told when the database fails.

@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::Record;
+use super::codec::{self, Record};
 use super::fields;
 use super::owned::{Kind, Owned};
 use super::tables::{JOB_EVENTS, JOBS, Table};
 use super::transaction::{Look, WriteTx};
 use crate::ambient::Timestamp;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::{FileId, JobEventId, JobId, ProjectId};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -100,7 +100,7 @@ pub fn newest_events(
     rows.into_iter()
         .map(|(key, record)| {
             let id = key.get(16..).and_then(|id| id.try_into().ok()).map(JobEventId::from_bytes);
-            let id = id.ok_or_else(|| Error::internal("a malformed id among the events of a job"))?;
+            let id = id.ok_or_else(|| codec::inconsistent("a malformed id among the events of a job"))?;
             Ok((id, record))
         })
         .collect()

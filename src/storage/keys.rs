@@ -4,13 +4,13 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::Record;
+use super::codec::{self, Record};
 use super::fields;
 use super::pepper::Digest;
 use super::tables::{KEY_USES, KEYS, KEYS_BY_PROJECT, Table};
 use super::transaction::{Look, WriteTx};
 use crate::ambient::Timestamp;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::{KeyId, ProjectId};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -117,17 +117,19 @@ pub fn newest(
 
 fn listed(tx: &impl Look, project: ProjectId, place: &[u8]) -> Result<(KeyId, KeyRecord)> {
     let id = place.get(16..).and_then(|id| id.try_into().ok()).map(KeyId::from_bytes);
-    let id = id.ok_or_else(|| Error::internal("a malformed row in the index of keys"))?;
+    let id = id.ok_or_else(|| codec::inconsistent("a malformed row in the index of keys"))?;
     // The index carries no MAC: the record itself must say that it belongs here.
     let record = find(tx, id)?.filter(|record| record.project == project);
-    record.map(|record| (id, record)).ok_or_else(|| Error::internal(format!("the index of keys lists {id} wrongly")))
+    record
+        .map(|record| (id, record))
+        .ok_or_else(|| codec::inconsistent(format!("the index of keys lists {id} wrongly")))
 }
 
 /// Whether any key satisfies `wanted`. Walks all of them.
 pub fn any(tx: &impl Look, mut wanted: impl FnMut(KeyId, &KeyRecord) -> Result<bool>) -> Result<bool> {
     let mut found = false;
     tx.each(&[], None, &mut |key, record: KeyRecord| {
-        let id = key.try_into().map(KeyId::from_bytes).map_err(|_| Error::internal("a malformed key id"))?;
+        let id = key.try_into().map(KeyId::from_bytes).map_err(|_| codec::inconsistent("a malformed key id"))?;
         found = wanted(id, &record)?;
         Ok(if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;

@@ -18,7 +18,7 @@ use super::{backup, database, files, tables};
 use crate::ids::ProjectId;
 
 /// The layout that this program writes.
-pub const LAYOUT: u32 = 2;
+pub const LAYOUT: u32 = 3;
 
 /// Written by hand and never changed, for every older program must be able to read it.
 const META_VERSION: u8 = 1;
@@ -28,7 +28,7 @@ const PEPPER_CHECK_KEY: &[u8] = b"pepper_check";
 pub(super) const PEPPER_KEY: &[u8] = b"pepper";
 
 /// Step `n` leads from layout `n + 1` to the next. All of them run in one transaction.
-const STEPS: &[fn(&WriteTx) -> crate::error::Result<()>] = &[count_keys];
+const STEPS: &[fn(&WriteTx) -> crate::error::Result<()>] = &[count_keys, begin_checksums];
 
 /// A value of the table `meta`, as it is stored.
 pub(super) fn meta(bytes: &[u8]) -> Vec<u8> {
@@ -99,6 +99,12 @@ fn count_keys(tx: &WriteTx) -> crate::error::Result<()> {
     living.into_iter().try_for_each(|(project, api_keys)| {
         tx.put(&project.to_bytes(), &HoldingsRecord { api_keys, ..HoldingsRecord::default() })
     })
+}
+
+/// Layout 2 to 3: records that carry no MAC carry a checksum from their next write on. Those that are there stay
+/// readable as they are; the layout keeps older programs from taking the new ones for damaged.
+fn begin_checksums(_: &WriteTx) -> crate::error::Result<()> {
+    Ok(())
 }
 
 fn begin(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<WriteTx, OpenError> {

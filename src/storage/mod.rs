@@ -3,7 +3,8 @@
 //! [`Store::write`] runs a closure inside a transaction that it shares with whoever else waits,
 //! and resolves once that transaction is on disk. [`Store::read`] sees one consistent snapshot.
 //! Every value starts with a version byte; records that decide access carry a MAC bound to their
-//! place, so damage reads as an error and never as a different permission.
+//! place, so damage reads as an error and never as a different permission. All others carry a
+//! checksum. Whatever redb makes of damaged pages, a caller gets `storage_unavailable`.
 //!
 //! The files in the data folder: `outpost.redb`, `pepper` (without it no key can be checked) and
 //! `lock` (held while a process uses the folder).

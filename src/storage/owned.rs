@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::Record;
+use super::codec::{self, Record};
 use super::tables::{OWNED, Table};
 use super::transaction::{Look, WriteTx};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::ProjectId;
 
 /// What a project owns. The number is stored.
@@ -68,10 +68,12 @@ pub fn newest<R: Owned>(
     rows.into_iter()
         .map(|(place, _)| {
             let id = place.get(prefix.len()..).and_then(|id| id.try_into().ok());
-            let id: [u8; 16] = id.ok_or_else(|| Error::internal("a malformed row in the index of resources"))?;
+            let id: [u8; 16] = id.ok_or_else(|| codec::inconsistent("a malformed row in the index of resources"))?;
             // The index decides nothing: the record itself must say that it belongs here.
             let record = find::<R>(tx, id)?.filter(|record| record.project() == project);
-            record.map(|record| (id, record)).ok_or_else(|| Error::internal("the index of resources lists one wrongly"))
+            record
+                .map(|record| (id, record))
+                .ok_or_else(|| codec::inconsistent("the index of resources lists one wrongly"))
         })
         .collect()
 }

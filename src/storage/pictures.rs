@@ -5,13 +5,13 @@ use std::ops::ControlFlow;
 
 use serde::{Deserialize, Serialize};
 
-use super::codec::Record;
+use super::codec::{self, Record};
 use super::fields;
 use super::tables::{PICTURE_CHUNKS, PICTURES, PICTURES_BY_END, Table};
 use super::transaction::{Look, WriteTx};
 use super::uploads::CHUNK;
 use crate::ambient::Timestamp;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::ids::{PictureId, ProjectId};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -109,6 +109,6 @@ pub(super) fn end_of(key: &[u8]) -> Result<(Timestamp, PictureId)> {
     let (at, id) = key.split_at_checked(8).unwrap_or_default();
     match (at.try_into().map(i64::from_be_bytes), id.try_into().map(PictureId::from_bytes)) {
         (Ok(at), Ok(id)) => Ok((Timestamp::from_millis(!at), id)),
-        _ => Err(Error::internal("a malformed key in the index of pictures by their end")),
+        _ => Err(codec::inconsistent("a malformed key in the index of pictures by their end")),
     }
 }

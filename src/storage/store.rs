@@ -12,11 +12,11 @@ use arc_swap::ArcSwapOption;
 use redb::Database;
 use tokio::sync::oneshot;
 
-use super::database::{self, Opener, Source, unavailable};
+use super::database::{self, Health, Opener, Source, unavailable};
 use super::error::OpenError;
 use super::pepper::{self, Pepper};
-use super::tables::Table;
-use super::transaction::{Change, ReadTx, WriteTx};
+use super::tables::{self, Table};
+use super::transaction::{Change, Look as _, ReadTx, WriteTx};
 use super::writer::{Message, Task, Writer};
 use super::{files, migrations};
 use crate::ambient::Ambient;
@@ -57,8 +57,12 @@ pub(super) struct Shared {
     pub pepper: Arc<Pepper>,
     pub commits: AtomicU64,
     pub writes: AtomicU64,
+    /// Since the last commit that did not fail.
+    pub failed_commits: AtomicU64,
+    /// How many reads and writes have met damaged pages.
+    damages: AtomicU64,
     closing: AtomicBool,
-    /// A reader has reported a disk error, and the database was not reopened since.
+    /// A reader has reported a disk error or damage, and the writer has not looked since.
     suspect: AtomicBool,
     watchers: Mutex<Vec<Weak<dyn Watcher>>>,
 }
@@ -99,8 +103,40 @@ impl Shared {
 
     pub fn open_again(&self) -> Result<(), OpenError> {
         self.db.store(Some(Arc::new(self.source.open()?)));
-        self.suspect.store(false, Release);
+        self.trust();
         Ok(())
+    }
+
+    /// From now on readers may report again.
+    pub fn trust(&self) {
+        self.suspect.store(false, Release);
+    }
+
+    /// Whether the handle still serves transactions.
+    pub fn is_working(&self) -> bool {
+        let Some(db) = self.database() else { return false };
+        let tried = database::caught(|| {
+            let tx = WriteTx::begin(&db, self.pepper.clone()).ok()?;
+            let read = tx.raw(tables::META, migrations::LAYOUT_KEY).ok()?;
+            tx.abort().ok()?;
+            read
+        });
+        tried.flatten().is_some()
+    }
+
+    /// A line for the first time, the second, the fourth, and so on: damage is met as often as clients ask.
+    pub fn log_damage(&self) {
+        let times = self.damages.fetch_add(1, Relaxed) + 1;
+        if times.is_power_of_two() {
+            tracing::error!(times, "the database is damaged: run `outpost check`, and restore a backup");
+        }
+    }
+
+    pub fn log_failed_commit(&self, reason: &str) {
+        let times = self.failed_commits.fetch_add(1, Relaxed) + 1;
+        if times.is_power_of_two() {
+            tracing::error!(reason, times, "a commit failed; reopening the database");
+        }
     }
 
     pub fn close(&self) {
@@ -200,6 +236,8 @@ impl Store {
             pepper,
             commits: AtomicU64::new(0),
             writes: AtomicU64::new(0),
+            failed_commits: AtomicU64::new(0),
+            damages: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             suspect: AtomicBool::new(false),
             watchers: Mutex::default(),
@@ -251,25 +289,13 @@ impl Store {
         F: FnOnce(&ReadTx) -> Result<T> + Send + 'static,
     {
         let inner = self.inner.clone();
-        let read = tokio::task::spawn_blocking(move || {
-            let tx = inner.shared.snapshot().inspect_err(|_| {
-                // The database is open and yet serves no snapshot.
-                if inner.shared.database().is_some() {
-                    inner.report_broken();
-                }
-            })?;
-            let outcome = f(&tx);
-            if tx.is_broken() {
-                inner.report_broken();
-            }
-            outcome
-        });
+        let read = tokio::task::spawn_blocking(move || inner.look(f));
         read.await.unwrap_or_else(|error| Err(Error::internal(error)))
     }
 
     /// Runs `f` on a snapshot, on the caller's own thread. Blocking.
     pub fn look<T>(&self, f: impl FnOnce(&ReadTx) -> Result<T>) -> Result<T> {
-        f(&self.snapshot()?)
+        self.inner.look(f)
     }
 
     /// A snapshot for long work on a thread of the caller's.
@@ -306,11 +332,30 @@ impl Store {
 }
 
 impl Inner {
-    /// Has the writer reopen the database, once however many readers met the error.
-    fn report_broken(&self) {
-        if !self.shared.suspect.swap(true, AcqRel) && self.sender.try_send(Message::Reopen).is_err() {
+    fn look<T>(&self, f: impl FnOnce(&ReadTx) -> Result<T>) -> Result<T> {
+        let tx = self.shared.snapshot().inspect_err(|_| {
+            // The database is open and yet serves no snapshot.
+            if self.shared.database().is_some() {
+                self.report(Health::Broken);
+            }
+        })?;
+        let outcome = f(&tx);
+        self.report(tx.health());
+        tx.close();
+        outcome
+    }
+
+    /// Has the writer look after the database, once however many readers met the error.
+    fn report(&self, met: Health) {
+        if met == Health::Sound {
+            return;
+        }
+        if met == Health::Damaged {
+            self.shared.log_damage();
+        }
+        if !self.shared.suspect.swap(true, AcqRel) && self.sender.try_send(Message::Met(met)).is_err() {
             // With a full queue, the next reader or the writer itself will report it.
-            self.shared.suspect.store(false, Release);
+            self.shared.trust();
         }
     }
 }

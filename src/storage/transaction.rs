@@ -1,13 +1,17 @@
 //! Transactions as the rest of the program sees them: typed reads, typed writes, and no redb.
+//!
+//! redb may panic over pages that were damaged from outside. Such a panic ends here, as an error
+//! like any other, so that it is told apart from a panic of the program itself.
 
 use std::cell::{Cell, RefCell};
 use std::ops::{Bound, ControlFlow};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-use redb::{Database, Durability, ReadTransaction, ReadableDatabase as _, ReadableTable, TableError, WriteTransaction};
+use redb::{Database, Durability, ReadTransaction, ReadableDatabase as _, ReadableTable, WriteTransaction};
 
 use super::codec::{self, Record};
-use super::database;
+use super::database::{self, Health, contained};
 use super::pepper::Pepper;
 use super::tables::Table;
 use crate::error::{Error, Result};
@@ -52,12 +56,13 @@ pub trait Look {
 pub struct ReadTx {
     tx: ReadTransaction,
     pepper: Arc<Pepper>,
-    broken: Cell<bool>,
+    health: Cell<Health>,
 }
 
 impl ReadTx {
     pub(super) fn begin(db: &Database, pepper: Arc<Pepper>) -> Result<Self, redb::Error> {
-        Ok(Self { tx: db.begin_read()?, pepper, broken: Cell::new(false) })
+        let tx = contained(|| Ok(db.begin_read()?))?;
+        Ok(Self { tx, pepper, health: Cell::default() })
     }
 
     pub(super) fn inner(&self) -> &ReadTransaction {
@@ -66,13 +71,22 @@ impl ReadTx {
 
     /// Whether the disk failed under this snapshot.
     pub(super) fn is_broken(&self) -> bool {
-        self.broken.get()
+        self.health.get() == Health::Broken
+    }
+
+    pub(super) fn health(&self) -> Health {
+        self.health.get()
+    }
+
+    /// Closes the snapshot, which may panic as well after damage was met.
+    pub(super) fn close(self) {
+        let _ = database::caught(move || drop(self));
     }
 
     fn failed(&self, error: &redb::Error) -> Error {
         // A closed database is being reopened already.
-        if database::needs_reopening(error) && !matches!(error, redb::Error::DatabaseClosed) {
-            self.broken.set(true);
+        if !matches!(error, redb::Error::DatabaseClosed) {
+            self.health.set(self.health.get().max(Health::after(error)));
         }
         database::failed(error)
     }
@@ -84,14 +98,16 @@ impl Look for ReadTx {
     }
 
     fn raw(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let table = self.tx.open_table(table.definition()).map_err(|error| self.failed(&error.into()))?;
-        let found = ReadableTable::get(&table, key).map_err(|error| self.failed(&error.into()))?;
-        Ok(found.map(|guard| guard.value().to_vec()))
+        let found = contained(|| {
+            let table = self.tx.open_table(table.definition())?;
+            Ok(ReadableTable::get(&table, key)?.map(|guard| guard.value().to_vec()))
+        });
+        found.map_err(|error| self.failed(&error))
     }
 
     fn visit(&self, table: Table, prefix: &[u8], before: Option<&[u8]>, visit: Visit<'_>) -> Result<()> {
-        let table = self.tx.open_table(table.definition()).map_err(|error| self.failed(&error.into()))?;
-        walk(&table, prefix, before, visit).unwrap_or_else(|error| Err(self.failed(&error)))
+        let open = || Ok(self.tx.open_table(table.definition())?);
+        walk(open, prefix, before, visit).unwrap_or_else(|error| Err(self.failed(&error)))
     }
 }
 
@@ -101,12 +117,12 @@ pub(super) type Change = (Table, Vec<u8>);
 /// A write transaction, shared by the closures of one group.
 ///
 /// It counts writes, so that the writer knows whether a refused closure left a trace, and notes
-/// disk errors, after which nothing in it may be committed.
+/// disk errors and damage, after which it refuses everything and may not be committed.
 pub struct WriteTx {
     tx: WriteTransaction,
     pepper: Arc<Pepper>,
     writes: Cell<u64>,
-    broken: Cell<bool>,
+    health: Cell<Health>,
     changes: RefCell<Vec<Change>>,
 }
 
@@ -117,7 +133,7 @@ impl WriteTx {
         tx.set_two_phase_commit(true);
         // Saves the allocator with each commit: opening after a crash need not walk the file.
         tx.set_quick_repair(true);
-        Ok(Self { tx, pepper, writes: Cell::new(0), broken: Cell::new(false), changes: RefCell::default() })
+        Ok(Self { tx, pepper, writes: Cell::new(0), health: Cell::default(), changes: RefCell::default() })
     }
 
     /// Stores `record` under `key`, replacing what is there.
@@ -133,28 +149,29 @@ impl WriteTx {
     /// Removes the record under `key`, if there is one.
     pub fn remove<R: Record>(&self, key: &[u8]) -> Result<()> {
         self.writes.set(self.writes.get() + 1);
-        let removed = self.tx.open_table(R::TABLE.definition()).map_err(redb::Error::from).and_then(|mut table| {
-            table.remove(key)?;
+        let removed = self.call(|tx| {
+            tx.open_table(R::TABLE.definition())?.remove(key)?;
             Ok(())
         });
         if R::SEALED {
             self.changes.borrow_mut().push((R::TABLE, key.to_vec()));
         }
-        removed.map_err(|error| self.failed(&error))
+        removed
     }
 
     pub(super) fn put_raw(&self, table: Table, key: &[u8], bytes: &[u8]) -> Result<()> {
         self.writes.set(self.writes.get() + 1);
-        let put = self.tx.open_table(table.definition()).map_err(redb::Error::from).and_then(|mut table| {
-            table.insert(key, bytes)?;
+        self.call(|tx| {
+            tx.open_table(table.definition())?.insert(key, bytes)?;
             Ok(())
-        });
-        put.map_err(|error| self.failed(&error))
+        })
     }
 
     pub(super) fn create(&self, table: Table) -> Result<(), redb::Error> {
-        self.tx.open_table(table.definition())?;
-        Ok(())
+        contained(|| {
+            self.tx.open_table(table.definition())?;
+            Ok(())
+        })
     }
 
     pub(super) fn writes(&self) -> u64 {
@@ -162,7 +179,11 @@ impl WriteTx {
     }
 
     pub(super) fn is_broken(&self) -> bool {
-        self.broken.get()
+        self.health.get() == Health::Broken
+    }
+
+    pub(super) fn health(&self) -> Health {
+        self.health.get()
     }
 
     pub(super) fn take_changes(&self) -> Vec<Change> {
@@ -177,10 +198,28 @@ impl WriteTx {
         Ok(self.tx.abort()?)
     }
 
-    fn failed(&self, error: &redb::Error) -> Error {
-        if database::needs_reopening(error) {
-            self.broken.set(true);
+    /// Throws the transaction away after damage was met. Its rollback may panic over the same pages.
+    /// `drop` rather than `abort`: a panic inside `abort` unwinds into the destructor, where a second
+    /// one would end the process.
+    pub(super) fn discard(self) {
+        let _ = database::caught(move || drop(self));
+    }
+
+    /// A call into redb. Once one met damage, redb's own state may be half-way: nothing more is asked of it.
+    fn call<T>(&self, call: impl FnOnce(&WriteTransaction) -> Result<T, redb::Error>) -> Result<T> {
+        self.usable()?;
+        contained(|| call(&self.tx)).map_err(|error| self.failed(&error))
+    }
+
+    fn usable(&self) -> Result<()> {
+        if self.health.get() == Health::Sound {
+            return Ok(());
         }
+        Err(database::unavailable("an earlier call in this transaction failed"))
+    }
+
+    fn failed(&self, error: &redb::Error) -> Error {
+        self.health.set(self.health.get().max(Health::after(error)));
         database::failed(error)
     }
 }
@@ -191,23 +230,49 @@ impl Look for WriteTx {
     }
 
     fn raw(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let found = self.tx.open_table(table.definition()).map_err(redb::Error::from).and_then(|table| {
+        self.call(|tx| {
+            let table = tx.open_table(table.definition())?;
             let found = table.get(key)?;
             Ok(found.map(|guard| guard.value().to_vec()))
-        });
-        found.map_err(|error| self.failed(&error))
+        })
     }
 
     fn visit(&self, table: Table, prefix: &[u8], before: Option<&[u8]>, visit: Visit<'_>) -> Result<()> {
-        let table = self.tx.open_table(table.definition()).map_err(|error: TableError| self.failed(&error.into()))?;
-        walk(&table, prefix, before, visit).unwrap_or_else(|error| Err(self.failed(&error)))
+        self.usable()?;
+        let open = || Ok(self.tx.open_table(table.definition())?);
+        walk(open, prefix, before, visit).unwrap_or_else(|error| Err(self.failed(&error)))
     }
 }
 
 type Walked = Result<Result<()>, redb::Error>;
 
-/// The outer error is redb's, the inner one the visitor's.
-fn walk<T>(table: &T, prefix: &[u8], before: Option<&[u8]>, visit: Visit<'_>) -> Walked
+/// The outer error is redb's, the inner one the visitor's. A panic of the visitor is not redb's: it goes on
+/// once redb's part is over.
+fn walk<T>(
+    open: impl FnOnce() -> Result<T, redb::Error>,
+    prefix: &[u8],
+    before: Option<&[u8]>,
+    visit: Visit<'_>,
+) -> Walked
+where
+    T: ReadableTable<&'static [u8], &'static [u8]>,
+{
+    let mut panic = None;
+    let walked = contained(|| {
+        walk_table(&open()?, prefix, before, &mut |key, value| {
+            catch_unwind(AssertUnwindSafe(|| visit(key, value))).unwrap_or_else(|payload| {
+                panic = Some(payload);
+                Ok(ControlFlow::Break(()))
+            })
+        })
+    });
+    match panic {
+        Some(payload) => resume_unwind(payload),
+        None => walked,
+    }
+}
+
+fn walk_table<T>(table: &T, prefix: &[u8], before: Option<&[u8]>, visit: Visit<'_>) -> Walked
 where
     T: ReadableTable<&'static [u8], &'static [u8]>,
 {

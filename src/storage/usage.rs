@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
-use super::codec::Record;
+use super::codec::{self, Record};
 use super::fields;
 use super::tables::{HORIZON, ROLLUPS, SERIES, SERIES_BY_NAME, Table, USAGE};
 use super::transaction::{Look, WriteTx};
@@ -234,7 +234,7 @@ fn model_bytes(series: &SeriesRecord) -> &[u8] {
 
 pub fn series(tx: &impl Look, project: ProjectId, number: u32) -> Result<SeriesRecord> {
     let found = tx.get(&series_place(project, number))?;
-    found.ok_or_else(|| Error::internal(format!("series {number} of {project} is not there")))
+    found.ok_or_else(|| codec::inconsistent(format!("series {number} of {project} is not there")))
 }
 
 pub(super) fn series_place(project: ProjectId, number: u32) -> Vec<u8> {
@@ -316,7 +316,7 @@ fn moment(project: ProjectId, at: Timestamp) -> Vec<u8> {
 
 pub(super) fn time_of(key: &[u8]) -> Result<Timestamp> {
     let millis: Option<[u8; 6]> = key.get(16..22).and_then(|bytes| bytes.try_into().ok());
-    let [a, b, c, d, e, f] = millis.ok_or_else(|| Error::internal("a malformed key of a usage record"))?;
+    let [a, b, c, d, e, f] = millis.ok_or_else(|| codec::inconsistent("a malformed key of a usage record"))?;
     Ok(Timestamp::from_millis(i64::from_be_bytes([0, 0, a, b, c, d, e, f])))
 }
 
@@ -328,6 +328,6 @@ pub(super) fn slot_of(key: &[u8], width: Width) -> Result<(Timestamp, u32)> {
     let word = |at: usize| key.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
     match (word(17), word(21)) {
         (Some(slot), Some(series)) => Ok((Timestamp::from_millis(i64::from(slot) * width.millis()), series)),
-        _ => Err(Error::internal("a malformed key of a usage sum")),
+        _ => Err(codec::inconsistent("a malformed key of a usage sum")),
     }
 }

@@ -62,8 +62,7 @@ impl Store {
     /// Reads every record of one snapshot while the server goes on. Blocking.
     pub fn verify(&self) -> Result<CheckReport, CheckError> {
         let unfinished = |error: Error| CheckError::Unfinished { reason: cause(&error) };
-        let tx = self.snapshot().map_err(unfinished)?;
-        let mut report = verify(&tx).map_err(unfinished)?;
+        let mut report = self.look(verify).map_err(unfinished)?;
         report.bytes = self.file_bytes();
         Ok(report)
     }
@@ -127,15 +126,15 @@ fn verify(tx: &ReadTx) -> Result<CheckReport> {
 }
 
 pub(super) fn count(tx: &ReadTx) -> Result<BTreeMap<String, u64>> {
-    let count = || -> Result<_, redb::Error> {
+    let counts = database::contained(|| {
         let mut counts = BTreeMap::new();
         for table in tx.inner().list_tables()? {
             let name = table.name().to_owned();
             counts.insert(name, tx.inner().open_untyped_table(table)?.len()?);
         }
         Ok(counts)
-    };
-    count().map_err(|error| database::failed(&error))
+    });
+    counts.map_err(|error| database::failed(&error))
 }
 
 /// Looks at one record and says what is wrong with it.

@@ -1,9 +1,11 @@
 //! The writer: one thread, one transaction at a time, shared by all who wait (group commit).
 //!
 //! Each closure runs inside the group's transaction. One that refuses before it wrote costs
-//! nothing. One that refuses after it wrote, or panics, is settled, the transaction is thrown
-//! away and the others run again: they see no trace of it. Nobody is answered before the commit
-//! is on disk. When the disk fails, the whole group is told so and the database is reopened.
+//! nothing. One that refuses after it wrote is settled, the transaction is thrown away and the
+//! others run again: they see no trace of it. One that met damaged pages, or panics, is settled
+//! as well, and the others run again on a new handle: redb's own state may be half-way, and a
+//! commit on the old handle can end the process. Nobody is answered before the commit is on disk.
+//! When the disk fails, the whole group is told so and the database is reopened.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,7 +15,7 @@ use std::time::Duration;
 use redb::Database;
 use tokio::sync::oneshot;
 
-use super::database::{caught, unavailable};
+use super::database::{Health, caught, unavailable};
 use super::store::Shared;
 use super::transaction::{Change, WriteTx};
 use crate::error::{Error, Result};
@@ -21,13 +23,15 @@ use crate::lock::FileLock;
 
 /// More closures than this never share a transaction: it bounds the wait of the first of them.
 const GROUP: usize = 256;
+/// A group that needs more new handles than this is refused: it bounds the wait of the others.
+const HANDLES: usize = 8;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 pub(super) enum Message {
     Job(Box<dyn Job>),
-    /// A reader met a disk error.
-    Reopen,
+    /// A reader met a disk error, or damage.
+    Met(Health),
     Stop,
 }
 
@@ -80,6 +84,8 @@ enum Attempt {
     Committed(Vec<Change>),
     /// A member was settled after it had written; the rest must run again.
     Again,
+    /// A member was settled because redb's state may be half-way; the rest must run again on a new handle.
+    Afresh,
     /// The disk failed. What was to change may or may not be durable.
     Failed(Vec<Change>, String),
 }
@@ -95,35 +101,51 @@ impl Writer {
     /// Serves until told to stop or until nobody is left who could ask.
     pub fn run(self) {
         while let Ok(message) = self.inbox.recv() {
-            let (jobs, reopen, stop) = self.gather(message);
+            let (jobs, met, stop) = self.gather(message);
             let failed = !jobs.is_empty() && !self.commit(jobs);
             if stop {
                 break;
             }
-            if (failed || reopen) && !self.reopen() {
+            if (failed || !self.is_usable(met)) && !self.reopen() {
                 break;
             }
         }
         self.shared.close();
     }
 
+    /// Whether the handle can stay after what readers met. Damaged pages alone are no reason to reopen: they
+    /// would be as damaged then, and whoever reads other pages would be refused meanwhile. But a panic may
+    /// have left a lock poisoned, so a transaction is tried.
+    fn is_usable(&self, met: Health) -> bool {
+        let usable = match met {
+            Health::Sound => return true,
+            Health::Damaged => self.shared.is_working(),
+            Health::Broken => false,
+        };
+        if usable {
+            self.shared.trust();
+        }
+        usable
+    }
+
     /// The message and what waits behind it, up to a group.
-    fn gather(&self, first: Message) -> (Vec<Box<dyn Job>>, bool, bool) {
-        let (mut jobs, mut reopen, mut next) = (Vec::new(), false, Some(first));
+    fn gather(&self, first: Message) -> (Vec<Box<dyn Job>>, Health, bool) {
+        let (mut jobs, mut met, mut next) = (Vec::new(), Health::Sound, Some(first));
         while let Some(message) = next {
             match message {
                 Message::Job(job) => jobs.push(job),
-                Message::Reopen => reopen = true,
-                Message::Stop => return (jobs, reopen, true),
+                Message::Met(health) => met = met.max(health),
+                Message::Stop => return (jobs, met, true),
             }
             next = if jobs.len() < GROUP { self.inbox.try_recv().ok() } else { None };
         }
-        (jobs, reopen, false)
+        (jobs, met, false)
     }
 
     /// Commits a group and answers it; false if the disk failed.
     fn commit(&self, jobs: Vec<Box<dyn Job>>) -> bool {
         let mut group: Vec<_> = jobs.into_iter().map(|job| Member { job, settled: false }).collect();
+        let mut handles = 0;
         let (changes, failure) = loop {
             let attempt = match self.shared.database() {
                 Some(db) => caught(|| self.attempt(&db, &mut group))
@@ -134,10 +156,16 @@ impl Writer {
                 Attempt::Committed(changes) => break (changes, None),
                 Attempt::Failed(changes, reason) => break (changes, Some(reason)),
                 Attempt::Again => {}
+                Attempt::Afresh => {
+                    handles += 1;
+                    if let Err(reason) = self.renew(handles) {
+                        break (Vec::new(), Some(reason));
+                    }
+                }
             }
         };
         if let Some(reason) = &failure {
-            tracing::error!(reason, "a commit failed; reopening the database");
+            self.shared.log_failed_commit(reason);
             self.shared.forget_database();
             group.iter_mut().for_each(|member| member.job.fail(unavailable(reason.clone())));
         }
@@ -145,6 +173,18 @@ impl Writer {
         self.shared.announce(&changes, failure.is_some());
         group.into_iter().for_each(|member| member.job.answer());
         failure.is_none()
+    }
+
+    /// Closes the database and opens it again for the rest of a group.
+    fn renew(&self, handles: usize) -> Result<(), String> {
+        self.shared.forget_database();
+        if handles > HANDLES {
+            return Err("many writes of a group met damaged pages".into());
+        }
+        match caught(|| self.shared.open_again()) {
+            Some(opened) => opened.map_err(|error| error.to_string()),
+            None => Err("reopening the database panicked".into()),
+        }
     }
 
     fn attempt(&self, db: &Database, group: &mut [Member]) -> Attempt {
@@ -156,16 +196,21 @@ impl Writer {
         for member in group.iter_mut().filter(|member| !member.settled) {
             let before = tx.writes();
             let accepted = run_caught(member, &tx);
-            if tx.is_broken() {
-                return Attempt::Failed(Vec::new(), "the disk failed inside a transaction".into());
-            }
             let wrote = tx.writes() > before;
-            match accepted {
-                Some(true) => writers += u64::from(wrote),
-                Some(false) if !wrote => {}
-                // A panic may have left redb's own state half-way: the transaction goes even if
-                // the closure wrote nothing.
-                _ => {
+            match (tx.health(), accepted) {
+                (Health::Broken, _) => {
+                    return Attempt::Failed(Vec::new(), "the disk failed inside a transaction".into());
+                }
+                (Health::Damaged, _) => {
+                    self.shared.log_damage();
+                    // Whatever the closure made of the error.
+                    member.job.fail(unavailable("a write met damaged pages"));
+                    return settle_afresh(member, tx);
+                }
+                (Health::Sound, None) => return settle_afresh(member, tx),
+                (Health::Sound, Some(true)) => writers += u64::from(wrote),
+                (Health::Sound, Some(false)) if !wrote => {}
+                (Health::Sound, Some(false)) => {
                     member.settled = true;
                     return tx
                         .abort()
@@ -184,6 +229,7 @@ impl Writer {
             Ok(()) => {
                 self.shared.commits.fetch_add(u64::from(written), Relaxed);
                 self.shared.writes.fetch_add(writers, Relaxed);
+                self.shared.failed_commits.store(0, Relaxed);
                 Attempt::Committed(changes)
             }
             Err(error) => Attempt::Failed(changes, error.to_string()),
@@ -194,12 +240,15 @@ impl Writer {
     /// refused at once. False if told to stop.
     fn reopen(&self) -> bool {
         self.shared.forget_database();
-        let mut pause = FIRST_PAUSE;
+        let (mut pause, mut attempts) = (FIRST_PAUSE, 0_u64);
         loop {
+            attempts += 1;
+            let told = attempts.is_power_of_two();
             match caught(|| self.shared.open_again()) {
                 Some(Ok(())) => return true,
-                Some(Err(error)) => tracing::error!(%error, "cannot reopen the database yet"),
-                None => tracing::error!("reopening the database panicked"),
+                Some(Err(error)) if told => tracing::error!(%error, attempts, "cannot reopen the database yet"),
+                None if told => tracing::error!(attempts, "reopening the database panicked"),
+                _ => {}
             }
             if !self.refuse_for(pause) {
                 return false;
@@ -217,7 +266,7 @@ impl Writer {
                     job.answer();
                     // New writes are refused before they queue, so this drains what was left.
                 }
-                Ok(Message::Reopen) => {}
+                Ok(Message::Met(_)) => {}
                 Err(RecvTimeoutError::Timeout) => return true,
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return false,
             }
@@ -225,7 +274,15 @@ impl Writer {
     }
 }
 
-/// `None` if the closure panicked; its member then carries the error.
+/// Takes a member out of its group and throws the transaction away.
+fn settle_afresh(member: &mut Member, tx: WriteTx) -> Attempt {
+    member.settled = true;
+    tx.discard();
+    Attempt::Afresh
+}
+
+/// `None` if the closure panicked; its member then carries the error. redb's panics do not get here: they are
+/// errors already.
 fn run_caught(member: &mut Member, tx: &WriteTx) -> Option<bool> {
     let ran = caught(|| member.job.run(tx));
     if ran.is_none() {

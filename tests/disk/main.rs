@@ -2,6 +2,7 @@
 #![cfg(test)]
 #![expect(clippy::disallowed_methods, reason = "a test measures how long a refusal really takes")]
 
+mod damage;
 mod disk;
 mod faults;
 mod history;

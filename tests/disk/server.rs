@@ -7,7 +7,7 @@ use std::time::Duration;
 use outpost::ambient::{Ambient, Timestamp};
 use outpost::error::Result;
 use outpost::service::{Access, FirstKey, Keys, Projects, first_start};
-use outpost::storage::{DATABASE_FILE, OpenError, Store, StoreSettings};
+use outpost::storage::{DATABASE_FILE, OpenError, Opener, Store, StoreSettings};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 use tempfile::TempDir;
@@ -84,8 +84,17 @@ impl Home {
 
     /// With a small cache, more is read from the disk.
     pub fn open_with(&self, disk: &Disk, cache_bytes: usize) -> Result<Server, OpenError> {
-        let ambient = ambient(self.seed ^ disk.age() ^ 1 << 63);
-        let store = Store::open_with(settings(&self.dir, cache_bytes), ambient.clone(), disk.opener())?;
+        self.open_as(disk.age(), cache_bytes, disk.opener())
+    }
+
+    /// With randomness that differs from that of [`Home::open`] on a new disk.
+    pub fn open_through(&self, opener: Opener) -> Result<Server, OpenError> {
+        self.open_as(1 << 40, 16 << 20, opener)
+    }
+
+    fn open_as(&self, age: u64, cache_bytes: usize, opener: Opener) -> Result<Server, OpenError> {
+        let ambient = ambient(self.seed ^ age ^ 1 << 63);
+        let store = Store::open_with(settings(&self.dir, cache_bytes), ambient.clone(), opener)?;
         let keys = Keys::new(store.clone(), ambient.clone());
         let projects = Projects::new(store.clone(), ambient.clone());
         Ok(Server { store, keys, projects, ambient })

@@ -243,7 +243,7 @@ fn size(dice: &mut Dice) -> usize {
 }
 
 /// Holds the writer, so that what is submitted meanwhile becomes one group.
-async fn hold(store: &Store) -> std::sync::mpsc::Sender<()> {
+pub async fn hold(store: &Store) -> std::sync::mpsc::Sender<()> {
     let (release, wait) = std::sync::mpsc::channel::<()>();
     let (begun, started) = tokio::sync::oneshot::channel();
     let (mut begun, store) = (Some(begun), store.clone());

@@ -88,7 +88,7 @@ fn check_as(engine: &Engine, id: &str, case: &Case, rows: &[Row]) -> Vec<String>
     for row in rows {
         let (name, expected, found) = match row {
             Row::Text { prompt, text, ids, .. } => {
-                let mut found = model.encode(text, input(prompt.as_deref())).unwrap();
+                let mut found = model.encode(text, input(prompt.as_deref()), &TokenBound::default()).unwrap().0;
                 model.cut(&mut found);
                 (text, Tokenized::new(ids.clone()), found)
             }

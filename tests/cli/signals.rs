@@ -1,0 +1,48 @@
+//! SIGHUP, SIGUSR1 and SIGUSR2 never end the server.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::process::{Serving, command, folder, said};
+use crate::tiny_model::TinyModel;
+
+const HARMLESS: [&str; 3] = ["HUP", "USR1", "USR2"];
+
+#[test]
+fn other_signals_than_those_to_stop_leave_the_server_running() {
+    let folder = folder(&TinyModel::default());
+    let mut serving = Serving::start(folder.path(), &[]);
+    for _ in 0..3 {
+        for name in HARMLESS {
+            serving.signal(name);
+            assert_eq!(serving.request(reqwest::Method::GET, "/v1/models", None).status(), 200, "after SIG{name}");
+        }
+    }
+    serving.signal("TERM");
+    assert_eq!(serving.wait(Duration::from_secs(10)), Some(0));
+}
+
+#[test]
+fn signals_before_the_server_listens_are_harmless_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let pip = folder.path().join("pip");
+    // Stands for a long pull: it says that it began, takes its time and fails.
+    std::fs::write(&pip, "#!/bin/sh\ntouch begun\nsleep 2\nexit 1\n").unwrap();
+    std::fs::set_permissions(&pip, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let mut start = command(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
+    let child = start.env("OUTPOST_PIP", &pip).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let began = Instant::now();
+    let begun = || std::fs::read_dir(folder.path()).unwrap().any(|file| file.unwrap().path().ends_with("begun"));
+    while !begun() {
+        assert!(began.elapsed() < Duration::from_secs(20), "nothing was pulled");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for name in HARMLESS {
+        let kill = format!("kill -{name} {}", child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "it ended by itself: {}", said(&output));
+    assert!(said(&output).contains("--no-pull"), "{}", said(&output));
+}
