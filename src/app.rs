@@ -23,6 +23,7 @@ use crate::control::Control;
 use crate::engine::{self, Engine};
 use crate::http::Api;
 use crate::http::client_address::TrustedProxies;
+use crate::http::connections;
 use crate::http::host::Hosts;
 use crate::http::server;
 use crate::http::tls::{Certificate, TlsError};
@@ -105,7 +106,9 @@ impl App {
         let control = Control::listen(&data, store.clone())?;
         let files = Files::start(store.clone(), ambient.clone()).await.map_err(StartError::Setup)?;
         let api = Data::new(api(config, &store, &engine, files, ambient));
-        let limits = server::Limits { drain: config.drain, ..server::Limits::default() };
+        let limits = server::Limits::default();
+        let connections = connections::raise_file_limit().min(limits.connections);
+        let limits = server::Limits { drain: config.drain, connections, ..limits };
         let server = server::build(api.clone(), listener, tls, limits)?;
         // The last sixth is for the error events to reach their clients.
         let stopper = Stopper { api, engine, server: server.handle(), patience: config.drain * 5 / 6 };

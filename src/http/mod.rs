@@ -7,7 +7,7 @@
 pub mod accept;
 pub mod caller;
 pub mod client_address;
-mod connections;
+pub mod connections;
 mod dashboard;
 pub mod error;
 pub mod frame;

@@ -11,7 +11,7 @@ use rustls::ServerConfig;
 use utoipa_actix_web::{AppExt, scope};
 
 use super::caller::authenticate;
-use super::connections::{self, Connections};
+use super::connections::Connections;
 use super::frame::frame;
 use super::metering::meter;
 use super::reply::Mount;
@@ -32,11 +32,9 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// As many connections as the limit of open files allows, which is raised as far as it may be.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let connections = connections::raise_file_limit().min(8192);
-        Self { workers: cores.min(8), connections, drain: Duration::from_secs(30) }
+        Self { workers: cores.min(8), connections: 8192, drain: Duration::from_secs(30) }
     }
 }
 
