@@ -60,7 +60,7 @@ impl TrustedProxies {
         };
         let lines: Vec<&str> = headers.get_all(name).map(|value| value.to_str().unwrap_or_default()).collect();
         let hops = lines.iter().rev().flat_map(|line| line.rsplit(','));
-        // Nothing is believed beyond an entry that is no address: nobody knows which hop wrote it.
+        // Nothing is believed beyond an entry that is no address: it is unknown which hop wrote it.
         hops.map_while(read).find(|hop| !self.contain(*hop))
     }
 }

@@ -3,7 +3,7 @@
 //! A bound of its own counts the guesses among them: keys that were well formed, so that it took a database read to
 //! find out that they are not valid. Once an address has spent its guesses, nothing is read for it until its minute is
 //! over. Once it has spent its failures, all further ones are answered 429 instead of 401. A script that goes on
-//! sending a mistyped key therefore locks nobody out: no key of its neighbours needs what it has spent.
+//! sending a mistyped key therefore does not affect other clients at its address: their keys need none of what it spent.
 //!
 //! Requests that are checked at the same time may all pass before the first is counted. The excess is bounded by the
 //! connections of the server, and none of them is told more than that its key failed.

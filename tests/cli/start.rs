@@ -2,15 +2,15 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::StreamOwned;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 use crate::process::{MODEL, Serving, folder, mode, run, said};
 use crate::tiny_model::TinyModel;
+use crate::tls::session;
 
 #[test]
 fn the_first_start_prints_the_key_once_and_the_second_does_not() {
@@ -78,14 +78,7 @@ fn https_is_served_with_a_certificate_made_on_the_first_start() {
 
 /// One request over TLS that trusts this certificate alone.
 fn get_over_tls(url: &str, certificate: &Path, path: &str) -> String {
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_file(certificate).unwrap()).unwrap();
-    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let session = ClientConnection::new(Arc::new(config), "127.0.0.1".try_into().unwrap()).unwrap();
+    let session = session([CertificateDer::from_pem_file(certificate).unwrap()]);
     let socket = TcpStream::connect(url.trim_start_matches("https://")).unwrap();
     let mut stream = StreamOwned::new(session, socket);
     write!(stream, "GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();

@@ -39,6 +39,18 @@ impl Pair {
     }
 }
 
+/// A client's side of a TLS connection that trusts these certificates alone.
+pub fn session(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> ClientConnection {
+    let mut roots = rustls::RootCertStore::empty();
+    certificates.into_iter().for_each(|certificate| roots.add(certificate).unwrap());
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    ClientConnection::new(Arc::new(config), "127.0.0.1".try_into().unwrap()).unwrap()
+}
+
 /// As certificate tools do it: a new file takes the old one's name.
 fn replace(folder: &Path, name: &str, text: &str) {
     let part = folder.join("part");
@@ -78,15 +90,7 @@ impl Secure {
 
     /// A new connection that trusts the certificates of this test alone.
     fn connect(&self) -> Connection {
-        let mut roots = rustls::RootCertStore::empty();
-        self.pairs.iter().for_each(|pair| roots.add(pair.der()).unwrap());
-        let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        let session = ClientConnection::new(Arc::new(config), "127.0.0.1".try_into().unwrap()).unwrap();
-        StreamOwned::new(session, self.socket())
+        StreamOwned::new(session(self.pairs.iter().map(Pair::der)), self.socket())
     }
 
     /// Which of the two certificates a new handshake gets.

@@ -3,7 +3,7 @@
 mod gguf;
 
 use tokenizers::utils::truncation::truncate_encodings;
-use tokenizers::{Encoding, Tokenizer, TruncationParams};
+use tokenizers::{Encoding, PostProcessor as _, Tokenizer, TruncationParams};
 
 use crate::engine::tokens::{TokenBound, slices};
 use crate::models::encoder::Tokenized;
@@ -93,14 +93,15 @@ impl TextTokens {
         let wrong = |error: tokenizers::Error| error.to_string();
         let ((one, complete), (mut other, other_complete)) = (self.bare(first, bound)?, self.bare(second, bound)?);
         other.set_type_ids(vec![1; other.len()]);
-        let lengths = one.len() + other.len();
-        let mut pair = self.tokenizer.post_process(one.clone(), Some(other.clone()), true).map_err(wrong)?;
-        if let Some(limit) = limit.filter(|limit| pair.len() > *limit) {
-            let added = pair.len() - lengths;
-            let rule = TruncationParams { max_length: limit.saturating_sub(added), ..TruncationParams::default() };
-            let (one, other) = truncate_encodings(one, Some(other), &rule).map_err(wrong)?;
-            pair = self.tokenizer.post_process(one, other, true).map_err(wrong)?;
-        }
+        let added = self.tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(true));
+        let (one, other) = match limit.filter(|limit| one.len() + other.len() + added > *limit) {
+            Some(limit) => {
+                let rule = TruncationParams { max_length: limit.saturating_sub(added), ..TruncationParams::default() };
+                truncate_encodings(one, Some(other), &rule).map_err(wrong)?
+            }
+            None => (one, Some(other)),
+        };
+        let pair = self.tokenizer.post_process(one, other, true).map_err(wrong)?;
         let ids = pair.get_ids().to_vec();
         let second = pair.get_type_ids().iter().position(|kind| *kind == 1).unwrap_or(ids.len());
         Ok((Tokenized { ids, second }, complete && other_complete))

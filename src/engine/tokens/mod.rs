@@ -46,11 +46,6 @@ pub struct TokenBound {
 }
 
 impl TokenBound {
-    /// Stops once there are more tokens than `most`.
-    pub fn tokens(most: usize) -> Self {
-        Self::default().with_most(most)
-    }
-
     /// Stops, too, once there are more tokens than `most`.
     pub fn with_most(self, most: usize) -> Self {
         Self { most: Some(most), ..self }
@@ -168,8 +163,7 @@ impl Tokens {
                     complete = self.encoder.append(&text, place, bound, &mut ids);
                 }
             }
-            if !complete || bound.is_reached(ids.len()) {
-                complete = false;
+            if !complete {
                 break;
             }
         }

@@ -143,10 +143,10 @@ fn a_long_prompt_is_tokenised_no_further_than_its_bound() {
     let long = "many words ".repeat(20_000);
     let whole = tokens.encode_prompt(&long, &TokenBound::default());
     assert!(whole.complete);
-    let some = tokens.encode_prompt(&long, &TokenBound::tokens(100));
+    let some = tokens.encode_prompt(&long, &TokenBound::default().with_most(100));
     assert!(!some.complete && some.ids.len() > 100 && some.ids.len() < whole.ids.len() / 2);
     assert!(whole.ids.starts_with(&some.ids));
-    let just = tokens.encode_prompt(&long, &TokenBound::tokens(whole.ids.len()));
+    let just = tokens.encode_prompt(&long, &TokenBound::default().with_most(whole.ids.len()));
     assert_eq!(just, whole);
     let request = Arc::new(());
     let bound = TokenBound::default().with_request(&request);
