@@ -20,6 +20,7 @@ use crate::calls::{
 };
 use crate::config::{self, Config, DraftModel, ModelPrecision, Precision, Tls};
 use crate::control::Control;
+pub use crate::engine::run_sandbox;
 use crate::engine::{self, Engine};
 use crate::http::Api;
 use crate::http::client_address::TrustedProxies;
@@ -259,6 +260,7 @@ fn engine_settings(config: &Config) -> engine::Settings {
         speculate: config.speculate,
         drafts: drafts(&config.draft_model),
         precisions: precisions(&config.precision),
+        sandbox: config.sandbox.clone(),
         ..defaults
     }
 }

@@ -183,6 +183,8 @@ pub struct Config {
     /// Proxies whose forwarded client addresses are believed.
     pub trusted_proxies: Vec<Network>,
     pub tls: Tls,
+    /// This program, to run models' tokenizers and chat templates in child processes of. `None`: in this process.
+    pub sandbox: Option<PathBuf>,
 }
 
 /// The arguments contradict each other or what is safe.
@@ -225,6 +227,7 @@ impl Config {
             allowed_hosts: args.allowed_hosts.clone(),
             trusted_proxies: args.trusted_proxies.clone(),
             tls,
+            sandbox: None,
         })
     }
 }

@@ -6,7 +6,7 @@ use super::demand::{CallIds, Called, Demand, add};
 use super::fit::Room;
 use super::forms::Forms;
 use super::keep::Keeping;
-use super::models::{MEMORY_FREED, refuse_load};
+use super::models::{MEMORY_FREED, refuse_load, refuse_stopped};
 use super::preparing::Preparing;
 use super::recall::{Recall, Recalling};
 use crate::ambient::{Ambient, Timestamp};
@@ -110,7 +110,7 @@ impl Chat {
         let tenant = u128::from_be_bytes(access.project().to_bytes());
         if let Some(model) = self.engine.models().loaded_model(&name) {
             bill.model(model.id());
-            self.engine.check_queue(&model, tenant).map_err(refuse)?;
+            self.engine.check_queue(&model, tenant).map_err(|refused| refuse(model.id(), refused))?;
             check_estimate(&self.engine, &model, &call.messages, &bill)?;
         }
         let call_ids = CallIds::new(&*self.ambient);
@@ -148,7 +148,8 @@ impl Chat {
         };
         bill.prompt(prompt_tokens.into())?;
         // What never ran costs nothing.
-        let ticket = self.engine.submit(&model, generation).inspect_err(|_| bill.waive()).map_err(refuse)?;
+        let ticket = self.engine.submit(&model, generation).inspect_err(|_| bill.waive());
+        let ticket = ticket.map_err(|refused| refuse(model.id(), refused))?;
         Ok(Running {
             id: CompletionId::generate(&*self.ambient),
             created: self.ambient.now(),
@@ -319,11 +320,15 @@ fn check_bias(sampling: &Sampling, model: &TextModel) -> Result<()> {
     }
 }
 
-pub(super) fn refuse_prompt(error: PromptError) -> Error {
-    Error::invalid("messages", format!("The model's chat template refused the messages: {error}"))
+pub(super) fn refuse_prompt(id: &str, error: PromptError) -> Error {
+    match error {
+        PromptError::Stopped(stopped) => refuse_stopped(id, &stopped),
+        error => Error::invalid("messages", format!("The model's chat template refused the messages: {error}")),
+    }
 }
 
-pub(super) fn refuse(refused: Refused) -> Error {
+/// `model`: its id.
+pub(super) fn refuse(model: &str, refused: Refused) -> Error {
     match refused {
         Refused::QueueFull { retry_after } => {
             Error::new(Code::Overloaded, "The model's queue is full. Try again after the time in Retry-After.")
@@ -332,6 +337,7 @@ pub(super) fn refuse(refused: Refused) -> Error {
         Refused::TooLarge(large) => too_large(&large, "max_completion_tokens", ""),
         Refused::ShuttingDown => shutting_down(),
         Refused::Invalid(reason) => Error::new(Code::InvalidParameter, reason),
+        Refused::Stopped(stopped) => refuse_stopped(model, &stopped),
     }
 }
 

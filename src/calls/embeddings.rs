@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::chat::{fail, refuse};
-use super::models::refuse_load;
+use super::models::{refuse_load, refuse_stopped};
 use super::preparing::Preparing;
 use crate::ambient::Ambient;
 use crate::engine::{EncoderModel, Engine, InputType, Kind, Matryoshka, TokenBound, Tokenized, shorten};
@@ -96,7 +96,7 @@ impl Embeddings {
         bill.prompt(tokens)?;
         let tenant = u128::from_be_bytes(access.project().to_bytes());
         // What never ran costs nothing.
-        let receiver = self.engine.embed(&model, tenant, texts).inspect_err(|_| bill.waive()).map_err(refuse)?;
+        let receiver = self.engine.embed(&model, tenant, texts).inspect_err(|_| bill.waive()).map_err(|refused| refuse(model.id(), refused))?;
         let vectors = receiver.await.map_err(|_| Error::internal("the engine forgot a request"))?;
         Ok((call, vectors.inspect_err(|_| bill.waive()).map_err(fail)?, tokens))
     }
@@ -120,19 +120,21 @@ fn check_dimensions(model: &EncoderModel, asked: Option<u32>) -> Result<()> {
 }
 
 fn tokenise(model: &EncoderModel, call: &EmbeddingCall, bound: &TokenBound) -> Result<Vec<Tokenized>> {
+    let texts = call.inputs.iter().filter_map(|input| match input {
+        Input::Text(text) => Some(text.as_str()),
+        Input::Tokens(_) => None,
+    });
+    let encoded = model.encode(&texts.collect::<Vec<_>>(), call.input_type, call.truncate, bound);
+    let mut encoded = encoded.map_err(|stopped| refuse_stopped(model.id(), &stopped))?.into_iter();
     let field = |place: usize| if call.single { "input".to_owned() } else { format!("input[{place}]") };
     let one = |(place, input): (usize, &Input)| {
-        let mut complete = true;
-        let mut text = match input {
-            Input::Text(text) => {
-                let (text, whole) = model.encode(text, call.input_type, bound).map_err(Error::internal)?;
-                complete = whole;
-                text
-            }
+        let (mut text, complete) = match input {
+            // One that is missing comes after one that is too long, or after the client has left.
+            Input::Text(_) => encoded.next().ok_or_else(|| Error::internal("a text was not tokenised"))?,
             Input::Tokens(ids) => {
                 let foreign = ids.iter().find(|id| **id as usize >= model.vocabulary());
                 foreign.map_or(Ok(()), |id| Err(foreign_token(&field(place), *id, model)))?;
-                model.wrap(ids)
+                (model.wrap(ids), true)
             }
         };
         let (count, limit) = (text.ids.len(), model.limit());

@@ -121,7 +121,8 @@ impl Parts {
 
     fn prompt(&self, model: &TextModel, cut: usize, bound: &TokenBound) -> Result<Prompt> {
         let messages: Vec<Message> = self.messages(cut).cloned().collect();
-        model.prompt_within(&messages, &self.tools, bound).map_err(refuse_prompt)
+        let prompt = model.prompt_within(&messages, &self.tools, bound);
+        prompt.map_err(|error| refuse_prompt(model.id(), error))
     }
 }
 

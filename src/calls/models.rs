@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::catalog::{Catalog, CatalogModel};
-use crate::engine::{Engine, InUse, Kind, LoadError, ModelInfo};
+use crate::engine::{Engine, InUse, Kind, LoadError, ModelInfo, Stopped};
 use crate::error::{Code, Error, Result};
 use crate::readable::shorten;
 use crate::service::access::Access;
@@ -151,6 +151,14 @@ pub(super) fn refuse_load(id: &str, error: &LoadError) -> Error {
             unavailable(error, " Give the server more with --memory, or use a smaller model.")
         }
     }
+}
+
+/// What a caller is told where a model's tokenizer or its chat template was stopped or fails.
+pub(super) fn refuse_stopped(id: &str, stopped: &Stopped) -> Error {
+    let message = format!(
+        "The tokenizer or the chat template of the model '{id}' fails on this request: {stopped}. Its files may be damaged or malicious; use another model, or ask the operator to replace it."
+    );
+    Error::new(Code::ModelUnavailable, message).param("model").retry_after(MEMORY_FREED)
 }
 
 /// Runs CPU- or disk-bound work off the async threads.

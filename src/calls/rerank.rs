@@ -1,8 +1,8 @@
 //! Documents by how well they answer a question.
 
 use super::embeddings::{Embeddings, too_long};
-use super::models::refuse_load;
-use crate::engine::{Kind, TokenBound};
+use super::models::{refuse_load, refuse_stopped};
+use crate::engine::{Kind, TokenBound, Tokenized};
 use crate::error::{Error, Result};
 use crate::ids::RerankId;
 use crate::service::access::Access;
@@ -42,15 +42,16 @@ impl Embeddings {
         let prepare = move |bound: TokenBound| {
             let id = call.model.as_str();
             let model = engine.models().load_encoder(id, Kind::Reranker).map_err(|error| refuse_load(id, &error))?;
-            let one = |(place, document): (usize, &String)| {
-                let encoded = model.encode_pair(&call.query, document, call.truncate, &bound);
-                let (pair, complete) = encoded.map_err(Error::internal)?;
-                match pair.ids.len() {
-                    count if count <= model.limit() => Ok(pair),
-                    count => Err(too_long(&format!("documents[{place}]"), " with the query", count, complete, &model)),
-                }
+            let encoded = model.encode_pairs(&call.query, &call.documents, call.truncate, &bound);
+            let encoded = encoded.map_err(|stopped| refuse_stopped(id, &stopped))?;
+            let one = |(place, (pair, complete)): (usize, (Tokenized, bool))| match pair.ids.len() {
+                count if count <= model.limit() => Ok(pair),
+                count => Err(too_long(&format!("documents[{place}]"), " with the query", count, complete, &model)),
             };
-            let pairs = call.documents.iter().enumerate().map(one).collect::<Result<Vec<_>>>()?;
+            let pairs = encoded.into_iter().enumerate().map(one).collect::<Result<Vec<_>>>()?;
+            if pairs.len() < call.documents.len() {
+                return Err(Error::internal("a document was not tokenised"));
+            }
             Ok((call, model, pairs))
         };
         let (call, scores, tokens) = self.compute(access, bill, bytes, prepare).await?;

@@ -2,6 +2,7 @@
 
 mod export;
 pub mod models;
+mod sandbox;
 mod serve;
 mod store;
 
@@ -52,6 +53,9 @@ enum Command {
     /// Export the audit log
     #[command(subcommand)]
     Audit(AuditCommand),
+    /// Interpret one model's files for a running server, which starts this itself
+    #[command(hide = true)]
+    Sandbox,
     /// Make another admin key, for when the first one is lost; the server must be stopped
     AdminKey,
 }
@@ -80,8 +84,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 fn obey(Cli { places, command }: Cli) -> Outcome {
+    if matches!(command, Command::Sandbox) {
+        return Ok(sandbox::run()?);
+    }
     let out = &mut stdout().lock();
     match command {
+        Command::Sandbox => Ok(()),
         Command::Serve(args) => serve::run(places, &args, out),
         Command::Models(command) => Ok(models::run(command, &places.models, out)?),
         Command::Usage(command) => export::usage(command, &places.data, out),

@@ -1,7 +1,7 @@
 //! `outpost serve`.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -16,7 +16,7 @@ pub fn run(places: Places, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     // First of all: until a signal has its handler, it ends the process.
     let system = actix_web::rt::System::new();
     let signals = system.block_on(async { Signals::listen() })?;
-    let config = Config::new(places, args)?;
+    let config = Config { sandbox: Some(this_program()?), ..Config::new(places, args)? };
     telemetry::start(args.log_format);
     std::fs::create_dir_all(&config.places.models)
         .map_err(|cause| format!("the models folder {} cannot be made: {cause}", config.places.models.display()))?;
@@ -24,6 +24,12 @@ pub fn run(places: Places, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
         pull_starter(&config.places.models, out)?;
     }
     system.block_on(serve(&config, signals, out))
+}
+
+/// The file of this program. Linux finds it also after it was replaced by a newer one.
+fn this_program() -> std::io::Result<PathBuf> {
+    let own = PathBuf::from("/proc/self/exe");
+    if own.exists() { Ok(own) } else { std::env::current_exe() }
 }
 
 /// Pulls the starter set when the models folder holds no model, but for those that a checkout has anyway.

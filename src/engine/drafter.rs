@@ -230,7 +230,7 @@ impl Drafter {
             }
             let known: &[f32] = logits.next().unwrap_or_default();
             let Some((token, sure)) = likeliest(known.get(..self.vocabulary).unwrap_or(known)) else { continue };
-            let more = line.take(token, sure, prices) && !self.model.tokens.ends().contains(&token);
+            let more = line.take(token, sure, prices) && !self.model.vocabulary.ends().contains(&token);
             line.count = usize::from(more);
         }
         let cost = self.costs.known(prices);

@@ -18,7 +18,7 @@ use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Matcher, ParserFactory};
 use toktrie::TokEnv;
 
-use super::tokens::Tokens;
+use super::tokens::Vocabulary;
 use super::tools::{Shape, Syntax};
 pub(super) use state::State;
 
@@ -80,13 +80,13 @@ pub(super) struct Grammars {
 
 impl Grammars {
     /// Reads the vocabulary, once. Takes some tenths of a second for a large one.
-    fn prepare(&self, tokens: &Tokens) -> Result<&ParserFactory, GrammarError> {
+    fn prepare(&self, tokens: &Vocabulary) -> Result<&ParserFactory, GrammarError> {
         let factory = self.factory.get_or_init(|| factory(&vocabulary::environment(tokens)?));
         factory.as_ref().map_err(|reason| GrammarError::Model(reason.clone()))
     }
 
     /// The form of `shape`, compiled or found. Takes time in proportion to the schemas.
-    pub fn form(&self, tokens: &Tokens, shape: &Shape, syntax: Option<Syntax>) -> Result<Form, GrammarError> {
+    pub fn form(&self, tokens: &Vocabulary, shape: &Shape, syntax: Option<Syntax>) -> Result<Form, GrammarError> {
         let key = shape.key();
         let compiled = match self.find(&key) {
             Some(found) => found,
@@ -101,7 +101,7 @@ impl Grammars {
         Some(Form { compiled, syntax: syntax().map(Arc::new) })
     }
 
-    fn compile(&self, tokens: &Tokens, shape: &Shape, syntax: Option<&Syntax>) -> Result<Compiled, GrammarError> {
+    fn compile(&self, tokens: &Vocabulary, shape: &Shape, syntax: Option<&Syntax>) -> Result<Compiled, GrammarError> {
         let factory = self.prepare(tokens)?;
         on_large_stack(|| compile(factory, &source::write(shape, syntax)?))
     }

@@ -19,6 +19,7 @@ mod metrics;
 mod pace;
 pub mod painting;
 mod precision;
+mod preprocessor;
 mod pretokenizer;
 mod queue;
 pub mod registry;
@@ -31,6 +32,7 @@ mod specials;
 mod stop;
 mod template;
 pub mod text;
+mod text_files;
 mod tokens;
 mod tools;
 mod worker;
@@ -59,6 +61,7 @@ pub use registry::{InUse, Kind, LoadError, ModelInfo, Registry};
 pub use request::{
     Ending, Failure, Generation, Piece, Pieces, Refused, Sampling, Ticket, TokenInfo, TokenLogprob, TooLarge,
 };
+pub use preprocessor::{Stopped, child::run as run_sandbox};
 pub use template::PromptError;
 pub use text::{Message, TextModel};
 pub use tokens::{Prompt, TokenBound};
@@ -97,6 +100,9 @@ pub struct Settings {
     pub max_queued_pictures: usize,
     /// How long a reader may take nothing while its answer waits, before the answer is given up.
     pub reader_patience: Duration,
+    /// The `outpost` program: models' tokenizers and chat templates run in child processes of it, with limits on time
+    /// and memory. `None`: they run in this process, which a malicious model file can then end.
+    pub sandbox: Option<PathBuf>,
 }
 
 /// Which models guess the tokens of larger ones.
@@ -133,6 +139,7 @@ impl Settings {
             max_queued_texts: 4 << 20,
             max_queued_pictures: 64,
             reader_patience: Duration::from_secs(60),
+            sandbox: None,
         }
     }
 
@@ -216,7 +223,8 @@ impl Engine {
         self.owner.shared.push_texts(model, tenant, texts)
     }
 
-    /// Queues pictures to be painted, or says at once why not. Never blocks; dropping the receiver cancels.
+    /// Queues pictures to be painted, or says why not. Tokenises the prompts first: not for an async thread. Dropping
+    /// the receiver cancels.
     pub fn paint(&self, model: &Arc<ImageModel>, painting: Painting) -> Result<Strokes, Refused> {
         if !(1..=MOST_PICTURES).contains(&painting.seeds.len()) {
             return Err(Refused::Invalid(format!(
@@ -225,7 +233,8 @@ impl Engine {
             )));
         }
         model.check(&painting).map_err(Refused::Invalid)?;
-        self.owner.shared.push_painting(model, painting, self.owner.ambient.uptime())
+        let prompts = model.tokenize(&painting)?;
+        self.owner.shared.push_painting(model, painting, prompts, self.owner.ambient.uptime())
     }
 
     /// Whether the memory beside the model holds the keys and values of so many positions.

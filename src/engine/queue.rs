@@ -12,7 +12,7 @@ use super::Settings;
 use super::budget::{Budget, Lease};
 use super::embedding::{EncoderModel, Texts, Vectors};
 use super::metrics::Metrics;
-use super::painting::{ImageModel, Painting, Paintings, Strokes};
+use super::painting::{ImageModel, Painting, Paintings, PromptIds, Strokes};
 use super::request::{Failure, Generation, Refused, Sent};
 use super::schedule::{Full, Limits, ModelId, Request, RequestId, Scheduler, Tenant};
 use super::text::TextModel;
@@ -278,6 +278,7 @@ impl Shared {
         &self,
         model: &Arc<ImageModel>,
         painting: Painting,
+        prompts: PromptIds,
         now: Duration,
     ) -> Result<Strokes, Refused> {
         let tenant = painting.tenant;
@@ -287,7 +288,7 @@ impl Shared {
             waiting: &|inbox| [inbox.paintings.waiting(None), inbox.paintings.waiting(Some(tenant))],
             seconds: &|inbox| inbox.paintings.seconds(),
         };
-        self.push_bulk(model.id(), &bulk, |inbox| inbox.paintings.push(Arc::clone(model), painting, now))
+        self.push_bulk(model.id(), &bulk, |inbox| inbox.paintings.push(Arc::clone(model), painting, prompts, now))
     }
 
     /// Takes what a request brings, or refuses all of it.

@@ -18,6 +18,7 @@ use super::checkpoint::Checkpoint;
 use super::embedding::EncoderModel;
 use super::guard::guarded;
 use super::painting::{self, ImageModel};
+use super::preprocessor::Runtime;
 use super::queue::Shared;
 use super::scan::{self, Found, Stamp};
 pub use super::scan::{Kind, ModelInfo};
@@ -289,16 +290,16 @@ impl Registry {
         let needs = || if encoder { files.encoder_needs(cpu.pool().threads()) } else { self.needs(&files) };
         let (footprint, scratch) = guarded(needs).map_err(broken)?;
         let lease = self.lease(footprint.weights + footprint.reading, scratch, memory)?;
+        let runtime = self.runtime();
         let open = || {
             if encoder {
                 let precision = self.shared.settings.precisions.of(id);
-                let mut model = EncoderModel::open(id, &files, lease, precision, Arc::clone(&cpu))?;
+                let mut model = EncoderModel::open(id, &found.path, &files, &runtime, lease, precision, Arc::clone(&cpu))?;
                 model.lease.shrink(footprint.weights);
                 return Ok(Model::Encoder(Arc::new(model)));
             }
             let key = self.loads.fetch_add(1, Ordering::Relaxed);
-            let ambient = Arc::clone(&self.ambient);
-            let mut model = TextModel::open(id, key, &files, lease, Arc::clone(&cpu), ambient)?;
+            let mut model = TextModel::open(id, key, &found.path, &files, &runtime, lease, Arc::clone(&cpu))?;
             model.lease.shrink(footprint.weights);
             Ok(Model::Text(Arc::new(model)))
         };
@@ -319,12 +320,16 @@ impl Registry {
         let footprint = painting::needs(&parts, cpu.pool().threads(), precision);
         let lease = self.lease(footprint.weights + footprint.reading, 0, memory)?;
         let total = self.shared.budget.total();
-        let open = || ImageModel::open(id, &parts, lease, precision, total, cpu);
+        let open = || ImageModel::open(id, &parts, &self.runtime(), lease, precision, total, cpu);
         let mut model = guarded(open).map_err(&broken)?;
         model.lease.shrink(footprint.weights);
         let model = Model::Image(Arc::new(model));
         self.insert(found, &model);
         Ok(model)
+    }
+
+    fn runtime(&self) -> Runtime {
+        Runtime { program: self.shared.settings.sandbox.clone(), ambient: Arc::clone(&self.ambient) }
     }
 
     fn insert(&self, found: &Found, model: &Model) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::grammar::Form;
+use super::preprocessor::Stopped;
 use super::queue::Shared;
 pub use super::sampler::Sampling;
 use super::tools::CallPiece;
@@ -110,6 +111,9 @@ pub enum Refused {
     ShuttingDown,
     #[error("{0}")]
     Invalid(String),
+    /// The fault of the model's files.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
 }
 
 /// Keys and values of one answer take more memory than is left beside the model.

@@ -12,8 +12,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::checkpoint;
 use super::registry::LoadError;
+use super::text_files::TOOL_USE_FILE;
 use crate::ambient::Timestamp;
 use crate::models::diffusion::pipeline::{INDEX, accessories, companions};
 
@@ -182,7 +182,7 @@ fn folder(id: &str, folder: &Path) -> Option<Candidate> {
         ([], [only]) => return single(id, folder, only),
         _ => return None,
     };
-    let tool_use = folder.join(checkpoint::TOOL_USE_FILE);
+    let tool_use = folder.join(TOOL_USE_FILE);
     let stamp = match layout {
         Layout::Safetensors => stamp(files.iter().chain([&tool_use]).filter(|path| is_read(path))),
         _ => stamp([&path]),

@@ -53,7 +53,7 @@ impl Sequence {
         if let Some(grammar) = &mut self.grammar {
             grammar.restrict(logits)?;
         }
-        let ends = self.model.tokens.ends();
+        let ends = self.model.vocabulary.ends();
         let id = self.sampler.next(logits, ends).ok_or_else(|| self.stuck())?;
         self.newest = id;
         self.generated += 1;
@@ -64,7 +64,7 @@ impl Sequence {
             grammar.take(id)?;
         }
         let tokens = raw.map(|raw| self.explain(id, &raw)).into_iter().collect();
-        let decoded = self.text.push(self.model.tokens.visible(id));
+        let decoded = self.text.push(self.model.vocabulary.visible(id));
         let (shown, stopped) = self.show(id, &decoded);
         if stopped {
             return Ok(self.last(shown, tokens, Ending::Stop));

@@ -7,6 +7,8 @@
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
+/// A longer special token is refused; bytes.
+const LONGEST: usize = 1024;
 const FIRST: u32 = 0xFDD0;
 const OPEN: char = '\u{FDD0}';
 const CLOSE: char = '\u{FDD1}';
@@ -38,6 +40,10 @@ pub(super) enum Part {
 
 impl Specials {
     pub fn new(all: Vec<Special>) -> Result<Self, String> {
+        // Their search takes time in proportion to the square of the longest.
+        if let Some(long) = all.iter().map(|special| special.text.len()).find(|length| *length > LONGEST) {
+            return Err(format!("a special token has {long} bytes, {LONGEST} are the most"));
+        }
         let finder = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .build(all.iter().map(|special| &special.text))

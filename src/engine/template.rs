@@ -1,7 +1,8 @@
 //! The chat template that a model carries, rendered as the model's makers meant it.
 //!
 //! A template is a program from a stranger: it gets no files, bounded work (fuel), bounded output,
-//! and filters that cannot be asked for a gigabyte.
+//! and filters that cannot be asked for a gigabyte. What it makes on its way is not bounded here, but by the
+//! process that it runs in: see [`super::preprocessor`].
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -9,7 +10,9 @@ use std::sync::Arc;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Value};
 use minijinja::{Environment, Error, ErrorKind, context};
+use serde::{Deserialize, Serialize};
 
+use super::preprocessor::Stopped;
 use crate::ambient::Ambient;
 
 /// Instructions; a conversation of a thousand messages takes some ten thousand.
@@ -19,7 +22,7 @@ const LONGEST_TEMPLATE: usize = 1 << 20;
 const WIDEST_INDENT: usize = 64;
 
 /// Why a conversation has no prompt.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum PromptError {
     /// The template itself refuses this conversation, with a message for the caller.
     #[error("the model's chat template refuses these messages: {0}")]
@@ -27,6 +30,9 @@ pub enum PromptError {
     /// The template fails: the model's fault, not the caller's.
     #[error("the model's chat template fails: {0}")]
     Broken(String),
+    /// It was stopped, or what tokenises its prompt: the model's fault, too.
+    #[error("the model's chat template or its tokenizer fails: {0}")]
+    Stopped(Stopped),
 }
 
 pub(super) struct Template {

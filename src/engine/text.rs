@@ -1,25 +1,26 @@
 //! A loaded chat model: the network, its tokenizer and its template.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use minijinja::value::{Serde, Value};
+use serde::{Deserialize, Serialize};
 
 use super::budget::Lease;
 use super::checkpoint::Checkpoint;
 use super::drafter::Slot;
 use super::grammar::{Form, GrammarError, Grammars};
 use super::guard::computed;
+use super::preprocessor::{Preprocessor, Runtime, Stopped};
 use super::schedule::ModelId;
-use super::template::{PromptError, Template};
-use super::tokens::{Prompt, TokenBound, Tokens};
-use super::tools::{Shape, Syntax, Tool, ToolCall, Wording};
-use crate::ambient::Ambient;
+use super::template::PromptError;
+use super::tokens::{Prompt, TokenBound, Vocabulary};
+use super::tools::{Format, Shape, Syntax, Tool, ToolCall};
 use crate::models::kv::{KvArena, KvShape, KvType};
 use crate::models::llama::{Llama, Logits, Row};
 use crate::models::scratch::Cpu;
 
 /// One message of a conversation, as the template sees it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     pub role: String,
     /// Empty where an assistant only called.
@@ -43,12 +44,12 @@ pub struct TextModel {
     /// Tells this load from every other.
     pub(super) key: ModelId,
     pub(super) network: Llama,
-    pub(super) tokens: Tokens,
+    pub(super) vocabulary: Vocabulary,
     /// Bytes of the longest token.
     longest_token: usize,
-    plain: Prompting,
-    /// For requests with tools, where the model has a template apart that shows how it calls.
-    calling: Option<Prompting>,
+    preprocessor: Preprocessor,
+    /// How it writes calls of tools.
+    call_format: Format,
     grammars: Grammars,
     /// The share of the memory budget of weights and steps, given back with the model.
     pub(super) lease: Lease,
@@ -56,36 +57,33 @@ pub struct TextModel {
     pub(super) drafter: Arc<Slot>,
 }
 
-/// A template, and how it is told of tools.
-struct Prompting {
-    template: Template,
-    wording: Wording,
-}
-
 impl TextModel {
     pub(super) fn open(
         id: &str,
         key: ModelId,
+        path: &Path,
         checkpoint: &Checkpoint,
+        runtime: &Runtime,
         lease: Lease,
         cpu: Arc<Cpu>,
-        ambient: Arc<dyn Ambient>,
     ) -> Result<Self, String> {
-        let hyper = checkpoint.weights().hyper().map_err(|error| error.to_string())?;
-        let templates = checkpoint.templates()?;
-        let tokens = checkpoint.tokens(hyper.vocabulary, &templates)?;
-        let prompting = |source: &str| {
-            let (bos, eos) = (tokens.text(tokens.bos), tokens.text(tokens.eos));
-            let template = Template::new(source, bos, eos, Arc::clone(&ambient))?;
-            Ok::<_, String>(Prompting { template, wording: Wording::of(source) })
-        };
-        let plain = prompting(&templates.default)?;
-        let calling = templates.tool_use.as_deref().map(prompting).transpose()?;
-        let calling = calling.filter(|calling| calling.wording != Wording::Described);
+        let rows = checkpoint.weights().hyper().map_err(|error| error.to_string())?.vocabulary;
+        let call_format = checkpoint.templates()?.wording().format();
+        let (preprocessor, vocabulary) = Preprocessor::chat(runtime, path, rows)?;
+        let longest_token = vocabulary.longest();
         let network = Llama::load(checkpoint.weights(), cpu).map_err(|error| error.to_string())?;
-        let (grammars, drafter) = (Grammars::default(), Arc::default());
-        let longest_token = tokens.longest();
-        Ok(Self { id: id.to_owned(), key, network, tokens, longest_token, plain, calling, grammars, lease, drafter })
+        Ok(Self {
+            id: id.to_owned(),
+            key,
+            network,
+            vocabulary,
+            longest_token,
+            preprocessor,
+            call_format,
+            grammars: Grammars::default(),
+            lease,
+            drafter: Arc::default(),
+        })
     }
 
     pub fn id(&self) -> &str {
@@ -99,7 +97,7 @@ impl TextModel {
 
     /// How many tokens have a text; ids are below this.
     pub fn vocabulary(&self) -> usize {
-        self.tokens.len()
+        self.vocabulary.len()
     }
 
     /// Renders the conversation with the model's own template, up to where the answer begins.
@@ -120,16 +118,7 @@ impl TextModel {
         tools: &[Tool],
         bound: &TokenBound,
     ) -> Result<Prompt, PromptError> {
-        let rendered = match self.render(messages, tools, false) {
-            // Some templates take no system message; what tools there are must be said all the same.
-            Err(PromptError::Refused(_)) if !tools.is_empty() => self.render(messages, tools, true)?,
-            rendered => rendered?,
-        };
-        let prompt = self.tokens.encode_prompt(&rendered, bound);
-        if prompt.ids.is_empty() && prompt.complete {
-            return Err(PromptError::Broken("it makes an empty prompt of these messages".to_owned()));
-        }
-        Ok(prompt)
+        self.preprocessor.prompt(messages, tools, bound)
     }
 
     /// A lower bound on the tokens of a prompt with these messages, found without rendering it.
@@ -143,36 +132,10 @@ impl TextModel {
         (bytes / (self.longest_token * MARGIN)) as u64
     }
 
-    fn render(&self, messages: &[Message], tools: &[Tool], merged: bool) -> Result<String, PromptError> {
-        let Prompting { template, wording } = if tools.is_empty() { &self.plain } else { self.calling() };
-        let (messages, tools) = wording.arrange(messages, tools, merged);
-        let safe = |values: Vec<serde_json::Value>| -> Vec<Value> {
-            values.into_iter().map(|value| Value::from(Serde(self.safe(value)))).collect()
-        };
-        template.render(Value::from(safe(messages)), safe(tools))
-    }
-
-    fn calling(&self) -> &Prompting {
-        self.calling.as_ref().unwrap_or(&self.plain)
-    }
-
-    /// The same value with every text of it made safe for the template: a name of a field, too.
-    fn safe(&self, value: serde_json::Value) -> serde_json::Value {
-        use serde_json::Value::{Array, Object, String};
-        match value {
-            String(text) => String(self.tokens.protect(&text)),
-            Array(all) => all.into_iter().map(|one| self.safe(one)).collect(),
-            Object(fields) => {
-                fields.into_iter().map(|(name, one)| (self.tokens.protect(&name), self.safe(one))).collect()
-            }
-            plain => plain,
-        }
-    }
-
     /// What an answer of this shape is held to. Takes time in proportion to the schemas, up to some
     /// seconds, and the first some tenths more: not for an async thread, nor the engine's.
     pub fn form(&self, shape: &Shape) -> Result<Form, GrammarError> {
-        self.grammars.form(&self.tokens, shape, self.syntax(shape))
+        self.grammars.form(&self.vocabulary, shape, self.syntax(shape))
     }
 
     /// The same if it was compiled lately, and at once.
@@ -181,17 +144,17 @@ impl TextModel {
     }
 
     fn syntax(&self, shape: &Shape) -> Option<Syntax> {
-        Syntax::new(self.calling().wording.format(), &self.tokens, shape)
+        Syntax::new(self.call_format, &self.vocabulary, shape)
     }
 
     /// Plain text as tokens: nothing in it is special, nothing is added.
-    pub fn encode(&self, text: &str) -> Vec<u32> {
-        self.tokens.encode(text)
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, Stopped> {
+        self.preprocessor.plain(text)
     }
 
     /// The bytes that a token stands for; empty for an id without a token.
     pub fn token_bytes(&self, id: u32) -> &[u8] {
-        self.tokens.bytes(id)
+        self.vocabulary.bytes(id)
     }
 
     /// A step of the network.

@@ -7,6 +7,7 @@ mod prompt;
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub(super) use format::{Format, PYTHON, Syntax};
@@ -14,10 +15,11 @@ pub(super) use parser::CallParser;
 pub(super) use prompt::Wording;
 
 /// A function that a model may call.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tool {
     pub name: String,
     /// `{"type": "function", "function": {"name", "description", "parameters"}}`, as templates take it.
+    #[serde(with = "super::preprocessor::wire::json")]
     pub definition: Value,
 }
 
@@ -29,7 +31,7 @@ impl Tool {
 }
 
 /// A call in a message of the conversation so far.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCall {
     pub id: String,
     pub name: String,

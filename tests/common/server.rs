@@ -291,6 +291,7 @@ pub fn config(folder: &Path) -> Config {
         public_url: None,
         allowed_hosts: Vec::new(),
         trusted_proxies: Vec::new(),
+        sandbox: None,
         tls: Tls::Off,
     }
 }

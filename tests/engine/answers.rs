@@ -8,7 +8,7 @@ use crate::tiny_model::TinyModel;
 #[tokio::test]
 async fn an_answer_ends_at_its_length() {
     let rig = tiny();
-    let answer = rig.one(request(rig.model.encode("hello"), 20)).await;
+    let answer = rig.one(request(rig.model.encode("hello").unwrap(), 20)).await;
     assert_eq!((answer.generated, answer.end), (20, Some(Ending::Length)));
     rig.settle().await;
 }
@@ -17,7 +17,7 @@ async fn an_answer_ends_at_its_length() {
 async fn the_models_own_end_ends_an_answer() {
     let rig = tiny();
     let end = rig.model.vocabulary() as u32 - 1;
-    let mut request = request(rig.model.encode("hello"), 20);
+    let mut request = request(rig.model.encode("hello").unwrap(), 20);
     request.sampling.ignore_eos = false;
     request.sampling.logit_bias = vec![(end, 1_000.)];
     request.sampling.min_tokens = 3;
@@ -34,7 +34,7 @@ async fn the_models_own_end_ends_an_answer() {
 async fn seeds_reproduce_and_choices_differ() {
     let rig = tiny();
     let ask = |seed, choices| {
-        let mut request = request(rig.model.encode("hello the"), 24);
+        let mut request = request(rig.model.encode("hello the").unwrap(), 24);
         request.sampling.seed = seed;
         Generation { choices, ..request }
     };
@@ -50,7 +50,7 @@ async fn seeds_reproduce_and_choices_differ() {
 #[tokio::test]
 async fn an_answer_does_not_depend_on_company() {
     let rig = tiny();
-    let ask = |text: &str| greedy(rig.model.encode(text), 40);
+    let ask = |text: &str| greedy(rig.model.encode(text).unwrap(), 40);
     let texts = ["hello", "and on the", "0123456789", "in a red hall"];
     let mut alone = Vec::new();
     for text in texts {
@@ -65,13 +65,13 @@ async fn an_answer_does_not_depend_on_company() {
 #[tokio::test]
 async fn a_stop_string_ends_the_answer_and_is_not_shown() {
     let rig = tiny();
-    let whole = rig.one(request(rig.model.encode("hello"), 60)).await.text;
+    let whole = rig.one(request(rig.model.encode("hello").unwrap(), 60)).await.text;
     let letters: Vec<(usize, char)> = whole.char_indices().collect();
     for &(start, _) in letters.iter().skip(4).step_by(9).take(5) {
         let stop: String = whole[start..].chars().take(3).collect();
         let first = whole.find(&stop).unwrap();
         let answer = rig
-            .one(Generation { stop: vec!["never there".to_owned(), stop], ..request(rig.model.encode("hello"), 60) })
+            .one(Generation { stop: vec!["never there".to_owned(), stop], ..request(rig.model.encode("hello").unwrap(), 60) })
             .await;
         assert_eq!((answer.text.as_str(), answer.end), (&whole[..first], Some(Ending::Stop)));
         assert!(answer.generated < 60);
@@ -81,7 +81,7 @@ async fn a_stop_string_ends_the_answer_and_is_not_shown() {
 #[tokio::test]
 async fn pieces_are_the_whole_text_in_whole_characters() {
     let rig = tiny();
-    let mut request = request(rig.model.encode("hello"), 200);
+    let mut request = request(rig.model.encode("hello").unwrap(), 200);
     request.sampling.temperature = 3.;
     request.logprobs = Some(0);
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
@@ -95,7 +95,7 @@ async fn pieces_are_the_whole_text_in_whole_characters() {
 #[tokio::test]
 async fn log_probabilities_are_a_distribution() {
     let rig = tiny();
-    let mut request = greedy(rig.model.encode("hello"), 5);
+    let mut request = greedy(rig.model.encode("hello").unwrap(), 5);
     request.logprobs = Some(20);
     // A bias moves the choice, not what the model believed.
     request.sampling.logit_bias = vec![(65, 1_000.)];

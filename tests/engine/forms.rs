@@ -24,7 +24,7 @@ fn tool(name: &str, parameters: Value) -> Tool {
 
 /// A request that ends by its form alone.
 fn held(rig: &Rig, form: Form, seed: u64) -> Generation {
-    let mut request = request(rig.model.encode("hello the"), 1900);
+    let mut request = request(rig.model.encode("hello the").unwrap(), 1900);
     request.sampling.ignore_eos = false;
     request.sampling.seed = seed;
     request.sampling.temperature = 1.5;

@@ -22,7 +22,7 @@ fn special_tokens_in_users_text_stay_text() {
     let ids = model.prompt(&[user(evil)]).unwrap();
     assert_eq!(ids.iter().filter(|&&id| id == end).count(), 1, "the template's own");
     assert_eq!(text(model, &ids), format!("<|im_start|>user\n{evil}<|im_end|>\n<|im_start|>assistant\n"));
-    let plain = model.encode("<|im_end|>");
+    let plain = model.encode("<|im_end|>").unwrap();
     assert!(plain.len() > 1 && !plain.contains(&end));
 }
 
@@ -30,11 +30,11 @@ fn special_tokens_in_users_text_stay_text() {
 fn encoding_and_bytes_are_each_others_inverse() {
     let rig = tiny();
     for sample in ["hello the world", "", " \n\n\t x", "12345", "Grüße 🦀 あ", "it's  they'LL"] {
-        assert_eq!(text(&rig.model, &rig.model.encode(sample)), sample);
+        assert_eq!(text(&rig.model, &rig.model.encode(sample).unwrap()), sample);
     }
     // "hello" is one token by its merges; digits stand alone under this pre-tokenizer.
-    assert_eq!(rig.model.encode("hello").len(), 1);
-    assert_eq!(rig.model.encode("123").len(), 3);
+    assert_eq!(rig.model.encode("hello").unwrap().len(), 1);
+    assert_eq!(rig.model.encode("123").unwrap().len(), 3);
     assert_eq!(rig.model.token_bytes(u32::MAX), b"");
 }
 

@@ -107,7 +107,6 @@ impl Images {
             None => (size(&model, call.size, None)?, None),
             Some(original) => self.read(&model, original, call.size, steps).await?,
         };
-        drop(permit);
         let seeds = seeds(call.seed.unwrap_or_else(|| self.draw_seed()), call.count);
         let painting = Painting {
             prompt: call.prompt,
@@ -122,7 +121,10 @@ impl Images {
             previews: call.previews,
             tenant: u128::from_be_bytes(access.project().to_bytes()),
         };
-        let strokes = self.engine.paint(&model, painting).map_err(refuse)?;
+        let engine = self.engine.clone();
+        let paint = move || engine.paint(&model, painting).map_err(|refused| refuse(model.id(), refused));
+        let strokes = blocking(paint).await?;
+        drop(permit);
         let (id, created) = (ImagesId::generate(&*self.ambient), self.ambient.now());
         Ok(Running { id, created, model: call.model, size, seeds, strokes, painted: 0, bill })
     }

@@ -5,6 +5,8 @@ mod queue;
 mod sentence;
 mod tokens;
 
+use std::borrow::Cow;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,6 +17,7 @@ use super::budget::Lease;
 use super::checkpoint::Checkpoint;
 use super::guard::computed;
 use super::precision::Precision;
+use super::preprocessor::{EncoderFacts, Preprocessor, Runtime, Stopped};
 use super::tokens::TokenBound;
 use crate::models::ModelError;
 use crate::models::encoder::{Family, Pooling, Sizes, Source, Tokenized, head, normalise};
@@ -32,7 +35,7 @@ pub(super) use queue::{Batch, Member, Texts};
 use sentence::Sentence;
 pub(super) use sentence::pooling_type;
 pub use sentence::{InputType, Matryoshka};
-use tokens::TextTokens;
+pub(super) use tokens::TextTokens;
 
 /// Tokens a second that are assumed before any were computed.
 const UNMEASURED: f64 = 2_000.;
@@ -49,7 +52,8 @@ pub struct EncoderModel {
     id: String,
     network: Network,
     outline: Outline,
-    tokens: TextTokens,
+    preprocessor: Preprocessor,
+    facts: EncoderFacts,
     sentence: Sentence,
     /// The share of the memory budget, given back with the model.
     pub(super) lease: Lease,
@@ -166,29 +170,25 @@ impl Checkpoint {
 impl EncoderModel {
     pub(super) fn open(
         id: &str,
+        path: &Path,
         files: &Checkpoint,
+        runtime: &Runtime,
         lease: Lease,
         precision: Precision,
         cpu: Arc<Cpu>,
     ) -> Result<Self, String> {
         let outline = files.outline()?;
-        let (sentence, tokens) = match files {
-            Checkpoint::Gguf(file) => {
-                let metadata = &file.header.metadata;
-                (Sentence::of_gguf(metadata, id)?, TextTokens::of_gguf(metadata)?)
-            }
-            Checkpoint::Hub(folder) => {
-                let sentence = Sentence::of_folder(&folder.path, id, &folder.config)?;
-                let tokens = TextTokens::of_folder(folder, sentence.lower_case)?;
-                (sentence, tokens)
-            }
+        let sentence = match files {
+            Checkpoint::Gguf(file) => Sentence::of_gguf(&file.header.metadata, id)?,
+            Checkpoint::Hub(folder) => Sentence::of_folder(&folder.path, id, &folder.config)?,
         };
-        if tokens.len() > outline.vocabulary() {
-            return Err(format!("the tokenizer has {} tokens, the model {}", tokens.len(), outline.vocabulary()));
+        let (preprocessor, facts) = Preprocessor::encoder(runtime, path, sentence.lower_case)?;
+        if facts.vocabulary > outline.vocabulary() {
+            return Err(format!("the tokenizer has {} tokens, the model {}", facts.vocabulary, outline.vocabulary()));
         }
         let network = Network::load(files, &outline, precision.kind(), cpu).map_err(|error| error.to_string())?;
         let speed = AtomicU64::new(UNMEASURED.to_bits());
-        Ok(Self { id: id.to_owned(), network, outline, tokens, sentence, lease, speed })
+        Ok(Self { id: id.to_owned(), network, outline, preprocessor, facts, sentence, lease, speed })
     }
 
     pub fn id(&self) -> &str {
@@ -214,37 +214,52 @@ impl EncoderModel {
         self.outline.vocabulary()
     }
 
-    /// A text as tokens, with the prompt for its use before it, and whether these are all: a long text is tokenised no
-    /// further than the model's limit. Takes time in proportion to its length: not for an async thread.
-    pub fn encode(&self, text: &str, input: InputType, bound: &TokenBound) -> Result<(Tokenized, bool), String> {
-        let bound = bound.clone().with_most(self.limit());
-        match self.sentence.prompt(input) {
-            "" => self.tokens.encode(text, &bound),
-            prompt => self.tokens.encode(&format!("{prompt}{text}"), &bound),
-        }
+    /// Texts as tokens, with the prompt for their use before them, and of each whether these are all: a long text is
+    /// tokenised no further than the model's limit. Unless `whole`, the first text beyond the limit is the last of the
+    /// result. Takes time in proportion to their length: not for an async thread.
+    pub fn encode(
+        &self,
+        texts: &[&str],
+        input: InputType,
+        whole: bool,
+        bound: &TokenBound,
+    ) -> Result<Vec<(Tokenized, bool)>, Stopped> {
+        let prompt = self.sentence.prompt(input);
+        let prompted = texts.iter().map(|text| match prompt {
+            "" => Cow::Borrowed(*text),
+            prompt => Cow::Owned(format!("{prompt}{text}")),
+        });
+        self.preprocessor.texts(prompted.collect(), whole, &bound.clone().with_most(self.limit()))
     }
 
     /// A text that is tokens already, with what belongs around it.
     pub fn wrap(&self, ids: &[u32]) -> Tokenized {
-        self.tokens.wrap(ids)
+        let EncoderFacts { before, behind, .. } = &self.facts;
+        let whole = ids.len() >= before.len() + behind.len() && ids.starts_with(before) && ids.ends_with(behind);
+        Tokenized::new(if whole { ids.to_vec() } else { [before, ids, behind].concat() })
     }
 
-    /// A question and a text that may answer it, to be judged; cut to the limit if that is wanted. And whether nothing
-    /// else is missing, as with [`Self::encode`].
-    pub fn encode_pair(
+    /// A question beside each text that may answer it, to be judged; cut to the limit if that is wanted. And of each
+    /// whether nothing else is missing, as with [`Self::encode`].
+    pub fn encode_pairs(
         &self,
         query: &str,
-        document: &str,
+        documents: &[String],
         cut: bool,
         bound: &TokenBound,
-    ) -> Result<(Tokenized, bool), String> {
+    ) -> Result<Vec<(Tokenized, bool)>, Stopped> {
         let bound = bound.clone().with_most(self.limit());
-        self.tokens.encode_pair(query, document, cut.then(|| self.limit()), &bound)
+        self.preprocessor.pairs(query, documents, cut.then(|| self.limit()), &bound)
     }
 
-    /// Leaves out what is too much of a text.
+    /// Leaves out what is too much of a single text, before what stands behind every text.
     pub fn cut(&self, text: &mut Tokenized) {
-        self.tokens.cut(text, self.limit());
+        let (limit, behind) = (self.limit(), &self.facts.behind);
+        if text.ids.len() > limit {
+            text.ids.truncate(limit.saturating_sub(behind.len()));
+            text.ids.extend(behind);
+            text.second = text.ids.len();
+        }
     }
 
     /// Begins with a batch.

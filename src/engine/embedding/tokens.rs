@@ -2,21 +2,23 @@
 
 mod gguf;
 
+use std::borrow::Cow;
+
 use tokenizers::utils::truncation::truncate_encodings;
 use tokenizers::{Encoding, PostProcessor as _, Tokenizer, TruncationParams};
 
-use crate::engine::tokens::{TokenBound, slices};
+use crate::engine::preprocessor::EncoderFacts;
+use crate::engine::text_files::TextFiles;
+use crate::engine::tokens::{TokenBound, slices, tokenizer_json};
 use crate::models::encoder::Tokenized;
 use crate::models::gguf::Metadata;
-use crate::models::safetensors::{Folder, read_json};
 pub use gguf::check as check_gguf;
 
-pub(super) struct TextTokens {
+/// An encoder's tokenizer.
+pub(in crate::engine) struct TextTokens {
     tokenizer: Tokenizer,
     lower_case: bool,
-    /// What stands before and behind every single text.
-    before: Vec<u32>,
-    behind: Vec<u32>,
+    facts: EncoderFacts,
 }
 
 fn wrong(error: impl std::fmt::Display) -> String {
@@ -24,13 +26,8 @@ fn wrong(error: impl std::fmt::Display) -> String {
 }
 
 impl TextTokens {
-    pub fn of_folder(folder: &Folder, lower_case: bool) -> Result<Self, String> {
-        let path = folder.path.join("tokenizer.json");
-        if !path.is_file() {
-            return Err("the folder has no tokenizer.json".to_owned());
-        }
-        let json = read_json(&path).map_err(|error| error.to_string())?;
-        Self::new(serde_json::from_value(json).map_err(wrong)?, lower_case)
+    pub fn of_folder(files: &TextFiles, lower_case: bool) -> Result<Self, String> {
+        Self::new(serde_json::from_slice(tokenizer_json(files)?).map_err(wrong)?, lower_case)
     }
 
     pub fn of_gguf(metadata: &Metadata) -> Result<Self, String> {
@@ -47,17 +44,40 @@ impl TextTokens {
         let at = at.ok_or_else(|| wrong("it does not keep texts in what it makes of them"))?;
         let (before, behind) = (whole.get(..at), whole.get(at + bare.len()..));
         let (before, behind) = (before.unwrap_or_default().to_vec(), behind.unwrap_or_default().to_vec());
-        Ok(Self { tokenizer, lower_case, before, behind })
+        let facts = EncoderFacts { vocabulary: tokenizer.get_vocab_size(true), before, behind };
+        Ok(Self { tokenizer, lower_case, facts })
     }
 
-    /// How many tokens there are.
-    pub fn len(&self) -> usize {
-        self.tokenizer.get_vocab_size(true)
+    pub fn facts(&self) -> &EncoderFacts {
+        &self.facts
+    }
+
+    /// Each text by [`Self::encode`]. Unless `whole`, the first that goes beyond the bound is the last of the result.
+    pub fn encode_all(
+        &self,
+        texts: &[Cow<'_, str>],
+        whole: bool,
+        bound: &TokenBound,
+    ) -> Result<Vec<(Tokenized, bool)>, String> {
+        until_beyond(texts.iter().map(|text| self.encode(text, bound)), whole, bound)
+    }
+
+    /// Each document beside the question, by [`Self::encode_pair`]. Without a `limit`, the first pair that goes beyond
+    /// the bound is the last of the result.
+    pub fn encode_pairs(
+        &self,
+        query: &str,
+        documents: &[String],
+        limit: Option<usize>,
+        bound: &TokenBound,
+    ) -> Result<Vec<(Tokenized, bool)>, String> {
+        let pairs = documents.iter().map(|document| self.encode_pair(query, document, limit, bound));
+        until_beyond(pairs, limit.is_some(), bound)
     }
 
     /// A text's tokens with what belongs around them, and whether these are all: a long text is tokenised only as far
     /// as `bound` says.
-    pub fn encode(&self, text: &str, bound: &TokenBound) -> Result<(Tokenized, bool), String> {
+    fn encode(&self, text: &str, bound: &TokenBound) -> Result<(Tokenized, bool), String> {
         let (encoding, complete) = self.bare(text, bound)?;
         let encoding = self.tokenizer.post_process(encoding, None, true).map_err(|error| error.to_string())?;
         Ok((Tokenized::new(encoding.get_ids().to_vec()), complete))
@@ -83,7 +103,7 @@ impl TextTokens {
 
     /// A question and a text that may answer it, of `limit` tokens at most where there is one: then the longer text
     /// loses its end first. Whether nothing is missing but for that, as with [`Self::encode`].
-    pub fn encode_pair(
+    fn encode_pair(
         &self,
         first: &str,
         second: &str,
@@ -106,22 +126,22 @@ impl TextTokens {
         let second = pair.get_type_ids().iter().position(|kind| *kind == 1).unwrap_or(ids.len());
         Ok((Tokenized { ids, second }, complete && other_complete))
     }
+}
 
-    /// A text's tokens, which a caller has made himself, with what belongs around them.
-    pub fn wrap(&self, ids: &[u32]) -> Tokenized {
-        let whole = ids.len() >= self.before.len() + self.behind.len()
-            && ids.starts_with(&self.before)
-            && ids.ends_with(&self.behind);
-        let parts = [self.before.as_slice(), ids, self.behind.as_slice()];
-        Tokenized::new(if whole { ids.to_vec() } else { parts.concat() })
-    }
-
-    /// Leaves out what is too much of a single text, before what stands behind every text.
-    pub fn cut(&self, text: &mut Tokenized, limit: usize) {
-        if text.ids.len() > limit {
-            text.ids.truncate(limit.saturating_sub(self.behind.len()));
-            text.ids.extend(&self.behind);
-            text.second = text.ids.len();
+/// All results; unless `whole`, none after the first that goes beyond the bound.
+fn until_beyond(
+    results: impl Iterator<Item = Result<(Tokenized, bool), String>>,
+    whole: bool,
+    bound: &TokenBound,
+) -> Result<Vec<(Tokenized, bool)>, String> {
+    let mut all = Vec::new();
+    for result in results {
+        let (text, complete) = result?;
+        let beyond = !complete || bound.is_reached(text.ids.len());
+        all.push((text, complete));
+        if beyond && !whole || bound.is_cancelled() {
+            break;
         }
     }
+    Ok(all)
 }

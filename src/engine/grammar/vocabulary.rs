@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
-use crate::engine::tokens::Tokens;
+use crate::engine::tokens::Vocabulary;
 
 /// The trie of all tokens. Control tokens and ends are special: no grammar of text allows them.
 /// Other tokens are their bytes, a marker such as `<tool_call>` too, so that it does not matter
 /// whether a model writes it as one token or letter by letter.
-pub(super) fn environment(tokens: &Tokens) -> Result<TokEnv, String> {
+pub(super) fn environment(tokens: &Vocabulary) -> Result<TokEnv, String> {
     let count = u32::try_from(tokens.len()).map_err(|_| "the vocabulary is too large".to_owned())?;
     let mut ends: Vec<u32> = tokens.ends().iter().copied().collect();
     ends.sort_unstable();
@@ -20,7 +20,7 @@ pub(super) fn environment(tokens: &Tokens) -> Result<TokEnv, String> {
     Ok(Arc::new(ApproximateTokEnv::new(trie)))
 }
 
-fn word(tokens: &Tokens, id: u32) -> Vec<u8> {
+fn word(tokens: &Vocabulary, id: u32) -> Vec<u8> {
     let bytes = tokens.bytes(id);
     if tokens.is_control(id) || tokens.ends().contains(&id) {
         [&[TokTrie::SPECIAL_TOKEN_MARKER], bytes].concat()

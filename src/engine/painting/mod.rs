@@ -10,8 +10,9 @@ mod words;
 
 pub(super) use adapters::Lender;
 pub use model::ImageModel;
-pub(super) use model::{Facts, needs, open};
+pub(super) use model::{Facts, PromptIds, needs, open};
 pub(super) use painter::{Painter, Pause};
 pub(super) use queue::{Commission, Paintings};
 pub use request::{Painting, Picture, SchedulerName, Source, Stroke};
 pub use strokes::Strokes;
+pub(super) use words::PromptTokens;

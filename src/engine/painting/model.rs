@@ -11,6 +11,7 @@ use super::words::PromptTokens;
 use super::{Painting, Picture, SchedulerName, Source};
 use crate::engine::budget::Lease;
 use crate::engine::precision::Precision;
+use crate::engine::preprocessor::{Preprocessor, Runtime, Stopped, TextSpec};
 use crate::models::diffusion::pipeline::{self, Easel, Halt, INDEX, Order, Parts, Pipeline, Progress, Sides, Words};
 use crate::models::scratch::Cpu;
 use crate::models::weights::Footprint;
@@ -22,10 +23,13 @@ const MOST: usize = 2048;
 /// Of all memory, the part that an autoencoder may take before pictures are cut into tiles.
 const ROOMY: u64 = 2;
 
+/// The negative prompt and the prompt as tokens, for each of a pipeline's tokenizers.
+pub(in crate::engine) type PromptIds = Vec<[Vec<u32>; 2]>;
+
 pub struct ImageModel {
     id: String,
     pipeline: Pipeline,
-    tokens: Vec<PromptTokens>,
+    preprocessor: Preprocessor,
     adapters: Adapters,
     facts: Facts,
     schedulers: Vec<SchedulerName>,
@@ -97,17 +101,22 @@ impl ImageModel {
     pub(in crate::engine) fn open(
         id: &str,
         parts: &Parts,
+        runtime: &Runtime,
         lease: Lease,
         precision: Precision,
         total: u64,
         cpu: Arc<Cpu>,
     ) -> Result<Self, String> {
-        let tokens = |text: &pipeline::TextPart| PromptTokens::read(&text.tokenizer, text.tokens, text.padding);
-        let tokens = parts.texts.iter().map(tokens).collect::<Result<Vec<_>, _>>()?;
-        for (tokens, text) in tokens.iter().zip(&parts.texts) {
+        let spec = |text: &pipeline::TextPart| TextSpec {
+            folder: text.tokenizer.clone(),
+            positions: text.tokens,
+            padding: text.padding.map(str::to_owned),
+        };
+        let (preprocessor, vocabularies) = Preprocessor::pipeline(runtime, parts.texts.iter().map(spec).collect())?;
+        for (tokens, text) in vocabularies.iter().zip(&parts.texts) {
             let known = text.encoder.vocabulary();
-            if tokens.len() > known {
-                return Err(format!("a tokenizer has {} tokens, its encoder {known}", tokens.len()));
+            if *tokens > known {
+                return Err(format!("a tokenizer has {tokens} tokens, its encoder {known}"));
             }
         }
         // By all memory, not by what others leave: the same request is the same picture at any time.
@@ -120,7 +129,7 @@ impl ImageModel {
         let room = total.saturating_sub(lease.bytes());
         let rounds = precision == Precision::Bf16;
         let (id, adapters, facts) = (id.to_owned(), Adapters::new(&parts.path), Facts::of(parts));
-        Ok(Self { id, pipeline, tokens, adapters, facts, schedulers, cpu, rounds, room, lease })
+        Ok(Self { id, pipeline, preprocessor, adapters, facts, schedulers, cpu, rounds, room, lease })
     }
 
     pub fn id(&self) -> &str {
@@ -234,15 +243,18 @@ impl ImageModel {
         Easel::new(pool, pause).rounding(self.rounds)
     }
 
+    /// The negative prompt and the prompt by each of the pipeline's tokenizers. Takes time in proportion to their
+    /// length: not for an async thread.
+    pub(in crate::engine) fn tokenize(&self, painting: &Painting) -> Result<PromptIds, Stopped> {
+        let texts = [painting.negative_prompt.as_deref().unwrap_or_default(), &painting.prompt];
+        let pair = |ids: Vec<Vec<u32>>| <[Vec<u32>; 2]>::try_from(ids);
+        let all: Result<PromptIds, _> = self.preprocessor.image(texts)?.into_iter().map(pair).collect();
+        all.map_err(|_| Stopped::Failed("it lost a prompt".to_owned()))
+    }
+
     /// The prompts as the network takes them.
-    pub(in crate::engine) fn read(&self, easel: &Easel<'_>, painting: &Painting) -> Result<Words, Halt> {
-        let negative = painting.negative_prompt.as_deref();
-        let mut prompts = Vec::with_capacity(self.tokens.len());
-        for tokens in &self.tokens {
-            let encode = |text: &str| tokens.encode(text).map_err(Halt::Failed);
-            prompts.push([encode(negative.unwrap_or_default())?, encode(&painting.prompt)?]);
-        }
-        self.pipeline.read(easel, &prompts, negative.is_none())
+    pub(in crate::engine) fn read(&self, easel: &Easel<'_>, ids: &PromptIds, negative: bool) -> Result<Words, Halt> {
+        self.pipeline.read(easel, ids, !negative)
     }
 
     /// Paints one picture of a request. `told` hears of each step, and of a picture on its way where it asks for one.

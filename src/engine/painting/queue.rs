@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::strokes::{Sender, Watch, way};
-use super::{ImageModel, Painting, Strokes};
+use super::{ImageModel, Painting, PromptIds, Strokes};
 use crate::engine::request::Failure;
 use crate::engine::schedule::{RequestId, Tenant};
 use crate::models::diffusion::pipeline::Words;
@@ -24,6 +24,7 @@ const AHEAD: usize = 2;
 pub(in crate::engine) struct Commission<M = ImageModel> {
     pub model: Arc<M>,
     pub painting: Painting,
+    pub prompts: PromptIds,
     /// The prompts as the network takes them, once they were read.
     pub words: Option<Words>,
     /// The next picture.
@@ -78,14 +79,14 @@ impl<M> Paintings<M> {
         self.requests.values().map(|one| one.work() * one.left() as f64).sum::<f64>() * self.pace
     }
 
-    pub fn push(&mut self, model: Arc<M>, painting: Painting, now: Duration) -> Strokes {
+    pub fn push(&mut self, model: Arc<M>, painting: Painting, prompts: PromptIds, now: Duration) -> Strokes {
         let (sender, strokes, watch) = way(now);
         self.watches.push(watch);
         let least = self.served.values().copied().min_by(f64::total_cmp).unwrap_or(0.);
         self.served.entry(painting.tenant).or_insert(least);
         let own = self.requests.values().filter(|one| one.painting.tenant == painting.tenant);
         let served = own.map(|one| one.served).min_by(f64::total_cmp).unwrap_or(0.);
-        self.put(Commission { model, painting, words: None, next: 0, sender, served });
+        self.put(Commission { model, painting, prompts, words: None, next: 0, sender, served });
         strokes
     }
 
@@ -179,7 +180,7 @@ mod tests {
     }
 
     fn push(paintings: &mut Paintings<()>, painting: Painting) -> Strokes {
-        paintings.push(Arc::default(), painting, Duration::ZERO)
+        paintings.push(Arc::default(), painting, Vec::new(), Duration::ZERO)
     }
 
     /// Whose pictures are painted, in their order.

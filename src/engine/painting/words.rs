@@ -2,7 +2,6 @@
 
 mod pieces;
 
-use std::fs;
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
@@ -11,27 +10,22 @@ use tokenizers::{
     TruncationStrategy,
 };
 
-use crate::models::safetensors::read_json;
+use crate::engine::preprocessor::TextSpec;
+use crate::engine::text_files::TextFiles;
 
 /// How CLIP cuts a text, before pairs of letters are joined.
 const CLIP_WORDS: &str = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
 const START: &str = "<|startoftext|>";
 const END: &str = "<|endoftext|>";
 const BERT_PADDING: &str = "[PAD]";
-const LONGEST_FILE: u64 = 64 << 20;
 
 /// A text encoder's tokenizer; every text has as many tokens.
-pub(super) struct PromptTokens {
+pub(in crate::engine) struct PromptTokens {
     tokenizer: Tokenizer,
 }
 
 fn wrong(error: impl std::fmt::Display) -> String {
     format!("its tokenizer cannot be used: {error}")
-}
-
-/// A file that the folder may do without.
-fn optional(path: &Path) -> Result<Value, String> {
-    if path.is_file() { read_json(path).map_err(wrong) } else { Ok(Value::Null) }
 }
 
 impl PromptTokens {
@@ -44,13 +38,12 @@ impl PromptTokens {
         }
     }
 
-    /// Of a folder, for an encoder that takes so many tokens. `padding`: what texts are filled up with, whatever the
-    /// folder says.
-    pub fn read(folder: &Path, positions: usize, padding: Option<&str>) -> Result<Self, String> {
-        Self::check(folder)?;
-        let mut tokenizer = read(folder)?;
-        let (config, named) =
-            (optional(&folder.join("tokenizer_config.json"))?, optional(&folder.join("special_tokens_map.json"))?);
+    /// Of a folder's files.
+    pub fn new(files: &TextFiles, spec: &TextSpec) -> Result<Self, String> {
+        let TextSpec { positions, ref padding, .. } = *spec;
+        let mut tokenizer = read(files)?;
+        let json = |name: &str| files.json(name).map_err(wrong);
+        let (config, named) = (json("tokenizer_config.json")?, json("special_tokens_map.json")?);
         let longest =
             config.get("model_max_length").and_then(Value::as_u64).and_then(|most| usize::try_from(most).ok());
         let length = longest.filter(|most| (1..=positions).contains(most)).unwrap_or(positions);
@@ -61,7 +54,7 @@ impl PromptTokens {
             direction: TruncationDirection::Right,
         };
         tokenizer.with_truncation(Some(truncation)).map_err(wrong)?;
-        let pad_token = padding.map_or_else(|| pad_token(&tokenizer, [&named, &config]), str::to_owned);
+        let pad_token = padding.clone().unwrap_or_else(|| pad_token(&tokenizer, [&named, &config]));
         // It is found in texts, too, as transformers has it.
         tokenizer.add_special_tokens([AddedToken::from(pad_token.clone(), true)]).map_err(wrong)?;
         let pad_id = tokenizer.token_to_id(&pad_token);
@@ -100,19 +93,17 @@ fn pad_token(tokenizer: &Tokenizer, files: [&Value; 2]) -> String {
     told.unwrap_or_else(|| usual().unwrap_or(END).to_owned())
 }
 
-fn read(folder: &Path) -> Result<Tokenizer, String> {
-    let whole = folder.join("tokenizer.json");
-    let json = match whole.is_file() {
-        true => read_json(&whole).map_err(wrong)?,
-        false if folder.join(pieces::VOCABULARY).is_file() => pieces::read(folder)?,
-        false => clip(folder)?,
-    };
+fn read(files: &TextFiles) -> Result<Tokenizer, String> {
+    if let Some(whole) = files.bytes("tokenizer.json") {
+        return serde_json::from_slice(whole).map_err(wrong);
+    }
+    let json = if files.has(pieces::VOCABULARY) { pieces::read(files)? } else { clip(files)? };
     serde_json::from_value(json).map_err(wrong)
 }
 
 /// CLIP's tokenizer of the two files that it had before there was `tokenizer.json`.
-fn clip(folder: &Path) -> Result<Value, String> {
-    let vocabulary = read_json(&folder.join("vocab.json")).map_err(wrong)?;
+fn clip(files: &TextFiles) -> Result<Value, String> {
+    let vocabulary = files.json("vocab.json").map_err(wrong)?;
     let words: &Map<String, Value> = vocabulary.as_object().ok_or_else(|| wrong("vocab.json is no object"))?;
     let id =
         |text: &str| words.get(text).and_then(Value::as_u64).ok_or_else(|| wrong(format!("vocab.json has no {text}")));
@@ -137,22 +128,17 @@ fn clip(folder: &Path) -> Result<Value, String> {
             "trim_offsets": false, "add_prefix_space": false},
         "decoder": null,
         "model": {"type": "BPE", "dropout": null, "unk_token": END, "continuing_subword_prefix": "",
-            "end_of_word_suffix": "</w>", "fuse_unk": false, "vocab": words, "merges": merges(folder)?},
+            "end_of_word_suffix": "</w>", "fuse_unk": false, "vocab": words, "merges": merges(files)?},
     }))
 }
 
-/// A text file of the folder.
-fn text(folder: &Path, name: &str) -> Result<String, String> {
-    let path = folder.join(name);
-    let length = fs::metadata(&path).map_err(|error| wrong(format!("{name}: {error}")))?.len();
-    if length > LONGEST_FILE {
-        return Err(wrong(format!("{name} has {length} bytes")));
-    }
-    fs::read_to_string(&path).map_err(|error| wrong(format!("{name}: {error}")))
+/// A text file that has to be there.
+fn text<'a>(files: &'a TextFiles, name: &str) -> Result<&'a str, String> {
+    files.text(name).map_err(wrong)?.ok_or_else(|| wrong(format!("its folder has no {name}")))
 }
 
-fn merges(folder: &Path) -> Result<Vec<[String; 2]>, String> {
-    let text = text(folder, "merges.txt")?;
+fn merges(files: &TextFiles) -> Result<Vec<[String; 2]>, String> {
+    let text = text(files, "merges.txt")?;
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with("#version"));
     let pair = |line: &str| {
         let (one, other) = line.split_once(' ').ok_or_else(|| wrong(format!("merges.txt has the line {line:?}")))?;
@@ -166,6 +152,12 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::models::safetensors::read_json;
+
+    fn tokens(folder: &Path, positions: usize) -> PromptTokens {
+        let spec = TextSpec { folder: folder.to_owned(), positions, padding: None };
+        PromptTokens::new(&TextFiles::read(folder).unwrap(), &spec).unwrap()
+    }
 
     #[test]
     fn texts_become_the_tokens_that_transformers_makes() {
@@ -177,7 +169,7 @@ mod tests {
             ("flux", "tokenizer_2", "ids_2", 48),
         ];
         for (name, folder, column, length) in plain.into_iter().chain(others) {
-            let tokens = PromptTokens::read(&pipelines.join(name).join(folder), length, None).unwrap();
+            let tokens = tokens(&pipelines.join(name).join(folder), length);
             let reference = read_json(&pipelines.join(format!("{name}.reference.json"))).unwrap();
             let all = reference["tokens"].as_array().unwrap();
             assert!(all.len() > 5);
@@ -198,9 +190,8 @@ mod tests {
         words.sort_unstable();
         let lines: String = words.iter().map(|(_, word)| format!("{word}\n")).collect();
         let old = tempfile::tempdir().unwrap();
-        fs::write(old.path().join("vocab.txt"), lines).unwrap();
-        let (whole, pieces) =
-            (PromptTokens::read(&folder, 32, None).unwrap(), PromptTokens::read(old.path(), 32, None).unwrap());
+        std::fs::write(old.path().join("vocab.txt"), lines).unwrap();
+        let (whole, pieces) = (tokens(&folder, 32), tokens(old.path(), 32));
         for text in
             ["a photo of a cat", "", "Ein Haus? An der SEE, 12 [PAD] \u{fc}ml\u{e4}ut", "\u{6f22}\u{5b57} and more"]
         {

@@ -11,6 +11,7 @@ use super::{Found, Kind, LoadError, Memory, Registry, lock};
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::drafter::Drafter;
 use crate::engine::guard::guarded;
+use crate::engine::preprocessor::Preprocessor;
 use crate::engine::text::TextModel;
 
 /// How long a model goes without a drafter that had no memory.
@@ -81,13 +82,14 @@ impl Registry {
     /// are read.
     fn draft(&self, model: &TextModel, sibling: &Found) -> Result<Option<Arc<TextModel>>, LoadError> {
         if let Some(draft) = self.ready(&sibling.info.id, sibling.stamp) {
-            return Ok(draft.text().filter(|draft| draft.tokens.agree(&model.tokens)).cloned());
+            return Ok(draft.text().filter(|draft| draft.vocabulary.agree(&model.vocabulary)).cloned());
         }
         let broken = |reason| LoadError::Broken { id: sibling.info.id.clone(), reason };
         let agree = guarded(|| {
             let checkpoint = Checkpoint::open_chat(&sibling.path)?;
             let rows = checkpoint.weights().hyper().map_err(|error| error.to_string())?.vocabulary;
-            Ok(checkpoint.tokens(rows, &checkpoint.templates()?)?.agree(&model.tokens))
+            let (_, vocabulary) = Preprocessor::chat(&self.runtime(), &sibling.path, rows)?;
+            Ok(vocabulary.agree(&model.vocabulary))
         });
         if !agree.map_err(broken)? {
             return Ok(None);

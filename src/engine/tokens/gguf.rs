@@ -8,7 +8,7 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use super::letters::{SPACE, fallback, letters, piece, spaces};
 use super::pieces::Pieces;
-use super::{ENDS, Encoder, Tokens, privileged};
+use super::{ENDS, Encoder, Tokens, Vocabulary, privileged};
 use crate::engine::pretokenizer::{self, Cut};
 use crate::engine::specials::{Special, Specials};
 use crate::models::gguf::{Array, Metadata, Value};
@@ -138,7 +138,7 @@ impl<'a> Table<'a> {
 impl Tokens {
     /// `rows` is the number of embeddings: no token may lie beyond. `template` tells which tokens
     /// are its own.
-    pub fn of_gguf(metadata: &Metadata, rows: usize, template: &str) -> Result<Self, String> {
+    pub fn of_gguf(metadata: &Metadata, rows: usize, template: &str) -> Result<(Self, Vocabulary), String> {
         let kind = check(metadata)?;
         let table = Table::new(metadata, template)?;
         if table.texts.is_empty() || table.texts.len() > rows {
@@ -161,16 +161,15 @@ impl Tokens {
         let eos = table.id("tokenizer.ggml.eos_token_id").or(eos);
         let ends = ENDS.iter().filter_map(|text| specials.id(text)).chain(eos);
         let ends: HashSet<u32> = ends.chain(table.id("tokenizer.ggml.eot_token_id")).collect();
-        Ok(Self {
-            encoder,
+        let vocabulary = Vocabulary {
             bytes: table.each().map(|(id, text)| bytes(&table, kind, id, text)).collect(),
             control: table.of(CONTROL).chain(table.of(UNKNOWN)).map(|(id, _)| id as u32).collect(),
             ends,
-            specials,
             bos: table.id("tokenizer.ggml.bos_token_id").or(bos),
             eos,
-            add_bos: metadata.flag("tokenizer.ggml.add_bos_token").unwrap_or(add_bos),
-        })
+        };
+        let adds_bos = metadata.flag("tokenizer.ggml.add_bos_token").unwrap_or(add_bos);
+        Ok((Self { encoder, specials, prefix: vocabulary.bos.filter(|_| adds_bos) }, vocabulary))
     }
 }
 

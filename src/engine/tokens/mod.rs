@@ -1,4 +1,4 @@
-//! Text to token ids and back, with the vocabulary that a checkpoint carries.
+//! Text to token ids, and the vocabulary that a checkpoint carries.
 //!
 //! Special tokens are not in what encodes plain text: see [`super::specials`].
 
@@ -9,31 +9,29 @@ mod pieces;
 mod slices;
 #[cfg(test)]
 mod tests;
+mod vocabulary;
 
-use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
+use serde::{Deserialize, Serialize};
 use tokenizers::Tokenizer;
 
 use super::specials::{Part, Specials};
 pub(super) use gguf::{Table, check};
-pub(super) use hub::Hub;
+pub(super) use hub::{check as check_hub, tokenizer_json};
 pub(super) use slices::slices;
+pub(super) use vocabulary::Vocabulary;
 
 /// Control tokens that end an answer, whatever the file names as its end of sequence.
 const ENDS: &[&str] =
     &["<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end|>", "<|end_of_text|>", "<|eom_id|>", "<end_of_turn>"];
 
+/// Encodes texts and prompts. What its tokens stand for is in the [`Vocabulary`] that is built with it.
 pub(super) struct Tokens {
     encoder: Encoder,
     specials: Specials,
-    /// What each token stands for; a special token's own text.
-    bytes: Vec<Vec<u8>>,
-    control: HashSet<u32>,
-    ends: HashSet<u32>,
-    pub bos: Option<u32>,
-    pub eos: Option<u32>,
-    add_bos: bool,
+    /// Put before every prompt that does not begin with it.
+    prefix: Option<u32>,
 }
 
 /// How far tokenising goes. Prompts of up to [`slices::LONGEST`] bytes are always tokenised to their end.
@@ -53,7 +51,15 @@ impl TokenBound {
 
     /// Stops, too, once every clone of `request` is dropped.
     pub fn with_request(self, request: &Arc<()>) -> Self {
-        Self { request: Some(Arc::downgrade(request)), ..self }
+        self.with_weak(Arc::downgrade(request))
+    }
+
+    pub(super) fn with_weak(self, request: Weak<()>) -> Self {
+        Self { request: Some(request), ..self }
+    }
+
+    pub(super) fn most(&self) -> Option<usize> {
+        self.most
     }
 
     /// Whether the request was dropped, so that its work is no longer wanted.
@@ -67,7 +73,7 @@ impl TokenBound {
 }
 
 /// A prompt's tokens.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prompt {
     pub ids: Vec<u32>,
     /// Whether these are all tokens. `false`: tokenising stopped at its [`TokenBound`], and there are more.
@@ -141,11 +147,6 @@ impl Tokens {
         ids
     }
 
-    /// Bytes of the longest token: `n` bytes of text are at least `n` divided by this many tokens.
-    pub fn longest(&self) -> usize {
-        self.bytes.iter().map(Vec::len).max().unwrap_or_default().max(1)
-    }
-
     /// See [`Specials::protect`].
     pub fn protect(&self, text: &str) -> String {
         self.specials.protect(text)
@@ -167,50 +168,9 @@ impl Tokens {
                 break;
             }
         }
-        if self.add_bos
-            && let Some(bos) = self.bos
-            && ids.first() != Some(&bos)
-        {
-            ids.insert(0, bos);
+        if let Some(first) = self.prefix.filter(|first| ids.first() != Some(first)) {
+            ids.insert(0, first);
         }
         Prompt { ids, complete }
-    }
-
-    /// Whether a token stands for no text of its own.
-    pub fn is_control(&self, id: u32) -> bool {
-        self.control.contains(&id)
-    }
-
-    /// The control token that is written so.
-    pub fn control_id(&self, text: &str) -> Option<u32> {
-        self.specials.id(text).filter(|id| self.control.contains(id))
-    }
-
-    /// The bytes that a token stands for; empty for an id without a token.
-    pub fn bytes(&self, id: u32) -> &[u8] {
-        self.bytes.get(id as usize).map_or(&[], Vec::as_slice)
-    }
-
-    /// What a token adds to an answer: control tokens add nothing.
-    pub fn visible(&self, id: u32) -> &[u8] {
-        if self.control.contains(&id) { &[] } else { self.bytes(id) }
-    }
-
-    pub fn text(&self, id: Option<u32>) -> String {
-        id.map(|id| String::from_utf8_lossy(self.bytes(id)).into_owned()).unwrap_or_default()
-    }
-
-    pub fn ends(&self) -> &HashSet<u32> {
-        &self.ends
-    }
-
-    pub fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Whether every id that both have stands for the same. Vocabularies of one family differ by what
-    /// pads them.
-    pub fn agree(&self, other: &Self) -> bool {
-        self.bytes.iter().zip(&other.bytes).all(|(one, other)| one == other)
     }
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Hub, Place, TokenBound, Tokens};
+use super::{Place, TokenBound, Tokens, Vocabulary};
+use crate::engine::text_files::TextFiles;
 use crate::models::gguf::GgufFile;
 
 /// What the prompts' special tokens look like in a template.
@@ -27,13 +28,13 @@ fn read<T: for<'a> Deserialize<'a>>(path: PathBuf) -> T {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-fn gguf(name: &str) -> Tokens {
+fn gguf(name: &str) -> (Tokens, Vocabulary) {
     let file = GgufFile::open(&root().join(name).join("tokenizer.gguf")).unwrap();
     Tokens::of_gguf(&file.header.metadata, 1 << 20, TEMPLATE).unwrap()
 }
 
-fn hub(name: &str) -> Tokens {
-    Tokens::of_hub(Hub::read(&root().join(name), &Value::Null).unwrap(), 1 << 20, TEMPLATE).unwrap()
+fn hub(name: &str) -> (Tokens, Vocabulary) {
+    Tokens::of_hub(&TextFiles::read(&root().join(name)).unwrap(), 1 << 20, TEMPLATE).unwrap()
 }
 
 fn check(name: &str, tokens: &Tokens) {
@@ -48,17 +49,17 @@ fn check(name: &str, tokens: &Tokens) {
     }
 }
 
-fn bytes(tokens: &Tokens, ids: &[u32]) -> Vec<u8> {
-    ids.iter().flat_map(|id| tokens.bytes(*id)).copied().collect()
+fn bytes(vocabulary: &Vocabulary, ids: &[u32]) -> Vec<u8> {
+    ids.iter().flat_map(|id| vocabulary.bytes(*id)).copied().collect()
 }
 
 #[test]
 fn sentencepiece_in_gguf_gives_sentencepieces_ids() {
     for (name, prefix) in [("spm-llama", " "), ("spm-gemma", "")] {
-        let tokens = gguf(name);
+        let (tokens, vocabulary) = gguf(name);
         check(name, &tokens);
         for text in ["hello  world\n\n", "🦀 Grüße\t1234", "▁x", "<table>    y"] {
-            let back = String::from_utf8(bytes(&tokens, &tokens.encode(text))).unwrap();
+            let back = String::from_utf8(bytes(&vocabulary, &tokens.encode(text))).unwrap();
             assert_eq!(back, format!("{prefix}{}", text.replace('▁', " ")), "{name}");
         }
     }
@@ -67,18 +68,18 @@ fn sentencepiece_in_gguf_gives_sentencepieces_ids() {
 #[test]
 fn byte_level_vocabularies_in_gguf_give_the_ids_of_their_tokenizer_json() {
     for name in ["smollm", "llama3", "qwen2", "tekken", "gpt2"] {
-        check(name, &gguf(name));
+        check(name, &gguf(name).0);
     }
 }
 
 #[test]
 fn tokenizer_json_gives_the_ids_of_its_own_library() {
     for name in ["smollm", "llama3", "qwen2", "qwen2-nfc", "tekken", "gpt2", "hub-legacy", "hub-first", "hub-strips"] {
-        let tokens = hub(name);
+        let (tokens, vocabulary) = hub(name);
         check(name, &tokens);
         if name != "qwen2-nfc" {
             let text = "🦀 x\n\n<|end|> 12";
-            let back = String::from_utf8(bytes(&tokens, &tokens.encode(text))).unwrap();
+            let back = String::from_utf8(bytes(&vocabulary, &tokens.encode(text))).unwrap();
             assert_eq!(back.trim_start(), text, "{name}");
         }
     }
@@ -91,7 +92,8 @@ fn a_folders_files_say_which_tokens_end_an_answer() {
     std::fs::copy(root().join("hub-first/tokenizer.json"), dir.path().join("tokenizer.json")).unwrap();
     write("generation_config.json", json!({"eos_token_id": [7, 9]}));
     write("tokenizer_config.json", json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}}));
-    let tokens = Tokens::of_hub(Hub::read(dir.path(), &json!({"eos_token_id": 11})).unwrap(), 1 << 20, "").unwrap();
+    write("config.json", json!({"eos_token_id": 11}));
+    let (_, tokens) = Tokens::of_hub(&TextFiles::read(dir.path()).unwrap(), 1 << 20, "").unwrap();
     let end = tokens.eos.unwrap();
     assert_eq!((tokens.text(tokens.bos), tokens.text(tokens.eos)), ("<s>".to_owned(), "</s>".to_owned()));
     assert!([7, 9, 11, end].iter().all(|id| tokens.ends().contains(id)));
@@ -105,10 +107,13 @@ fn what_is_not_supported_is_named() {
         let mut json: Value = read(root().join("hub-first/tokenizer.json"));
         change(&mut json);
         std::fs::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
-        let hub = Hub::read(dir.path(), &Value::Null);
-        hub.and_then(|hub| Tokens::of_hub(hub, 1 << 20, "")).err().unwrap_or_default()
+        let files = TextFiles::read(dir.path()).unwrap();
+        let built = Tokens::of_hub(&files, 1 << 20, "").err().unwrap_or_default();
+        let listed = super::check_hub(&files).err().unwrap_or_else(|| built.clone());
+        assert_eq!(listed, built, "a listing says the same, or nothing");
+        built
     };
-    let none = Hub::read(&dir.path().join("nowhere"), &Value::Null).err().unwrap();
+    let none = Tokens::of_hub(&TextFiles::default(), 1 << 20, "").err().unwrap();
     assert!(none.contains("no tokenizer.json"), "{none}");
     assert_eq!(
         problem(&|json| json["decoder"] = json!({"type": "WordPiece"})),
@@ -129,7 +134,7 @@ fn long_texts_have_the_tokens_of_the_whole() {
     let mut checked = 0;
     for folder in folders.filter(|path| path.is_dir()) {
         let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
-        let tokens = if folder.join("tokenizer.gguf").exists() { gguf(&name) } else { hub(&name) };
+        let (tokens, _) = if folder.join("tokenizer.gguf").exists() { gguf(&name) } else { hub(&name) };
         let whole = tokens.encoder.encode(&long, Place::First);
         assert!(tokens.encode(&long) == whole, "{name}: {} and {} tokens", tokens.encode(&long).len(), whole.len());
         checked += 1;
@@ -139,7 +144,7 @@ fn long_texts_have_the_tokens_of_the_whole() {
 
 #[test]
 fn a_long_prompt_is_tokenised_no_further_than_its_bound() {
-    let tokens = gguf("spm-llama");
+    let (tokens, _) = gguf("spm-llama");
     let long = "many words ".repeat(20_000);
     let whole = tokens.encode_prompt(&long, &TokenBound::default());
     assert!(whole.complete);

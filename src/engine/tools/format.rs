@@ -1,7 +1,7 @@
 //! The ways in which families of models write calls.
 
 use super::{Calling, Shape, Text, Tool};
-use crate::engine::tokens::Tokens;
+use crate::engine::tokens::Vocabulary;
 
 /// How a family writes calls. Found in its template, for a template shows the form to its model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ pub(in crate::engine) struct Syntax {
 
 impl Syntax {
     /// `None` where nothing may be called.
-    pub fn new(format: Format, tokens: &Tokens, shape: &Shape) -> Option<Self> {
+    pub fn new(format: Format, tokens: &Vocabulary, shape: &Shape) -> Option<Self> {
         let wanted = |tool: &Tool| match &shape.calling {
             Calling::Named(name) => tool.name == *name,
             _ => true,

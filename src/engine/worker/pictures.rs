@@ -91,7 +91,7 @@ impl Studio {
 
     /// The next picture; `None`: there is no memory for its adapters.
     fn paint(&self, commission: &mut Commission, pause: Pause<'_>) -> Result<Option<Stroke>, Halt> {
-        let Commission { model, painting, words, next, sender, .. } = commission;
+        let Commission { model, painting, prompts, words, next, sender, .. } = commission;
         let image = *next;
         let seed = painting.seeds.get(image).copied().unwrap_or_default();
         let cpu = Arc::clone(model.cpu());
@@ -99,7 +99,7 @@ impl Studio {
         let Some(sides) = model.sides(painting, &easel, self)? else { return Ok(None) };
         let easel = easel.adapted(sides);
         if words.is_none() {
-            *words = Some(model.read(&easel, painting)?);
+            *words = Some(model.read(&easel, prompts, painting.negative_prompt.is_some())?);
         }
         let Some(words) = words.as_ref() else { return Err(Halt::Failed("the prompts were lost".to_owned())) };
         let mut told = |step, of, preview| sender.send(Ok(Stroke::Step { image, step, of, preview }));

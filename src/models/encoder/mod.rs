@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use candle_core::Result;
 use outpost_kernels::{Kind, Shape, attend_bytes};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::ModelError;
@@ -46,7 +47,7 @@ pub struct Encoder {
 }
 
 /// A text, or a pair of them, as tokens.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tokenized {
     pub ids: Vec<u32>,
     /// From here on the tokens are the second text's; their number where there is but one.

@@ -7,7 +7,8 @@ use std::path::Path;
 use super::{GgufError, Header, parse};
 
 /// Vocabularies of 256,000 tokens make headers of 16 MB; four times that is no model any more.
-const LONGEST_HEADER: u64 = 64 << 20;
+/// A longer header is refused; bytes.
+pub const LONGEST_HEADER: u64 = 64 << 20;
 /// Most headers fit; longer ones are read again, four times as long.
 const FIRST_READ: u64 = 4 << 20;
 

@@ -13,7 +13,7 @@ mod header;
 mod tensor;
 mod value;
 
-pub use file::GgufFile;
+pub use file::{GgufFile, LONGEST_HEADER};
 pub use header::{Header, parse};
 pub use tensor::TensorInfo;
 pub use value::{Array, Metadata, Number, Value};

@@ -1,16 +1,15 @@
 //! BERT's tokenizer of the one file that it had before there was `tokenizer.json`: `vocab.txt`.
 
-use std::path::Path;
-
 use serde_json::{Map, Value, json};
 
-use super::{optional, text, wrong};
+use super::{text, wrong};
+use crate::engine::text_files::TextFiles;
 
 pub(super) const VOCABULARY: &str = "vocab.txt";
 
 /// As transformers' `BertTokenizer` makes it.
-pub(super) fn read(folder: &Path) -> Result<Value, String> {
-    let lines = text(folder, VOCABULARY)?;
+pub(super) fn read(files: &TextFiles) -> Result<Value, String> {
+    let lines = text(files, VOCABULARY)?;
     let words: Map<String, Value> =
         lines.lines().enumerate().map(|(id, word)| (word.trim_end().to_owned(), id.into())).collect();
     let id = |word: &str| words.get(word).cloned().ok_or_else(|| wrong(format!("{VOCABULARY} has no {word}")));
@@ -19,7 +18,7 @@ pub(super) fn read(folder: &Path) -> Result<Value, String> {
             "rstrip": false, "normalized": false, "special": true}))
     };
     let (start, end) = (id("[CLS]")?, id("[SEP]")?);
-    let config = optional(&folder.join("tokenizer_config.json"))?;
+    let config = files.json("tokenizer_config.json").map_err(wrong)?;
     let flag = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(true);
     let special = ["[UNK]", "[CLS]", "[SEP]"].into_iter().map(added).collect::<Result<Vec<_>, _>>()?;
     Ok(json!({

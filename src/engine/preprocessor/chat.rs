@@ -1,0 +1,90 @@
+//! Conversations become prompts: the model's chat template, then its tokenizer.
+
+use std::sync::Arc;
+
+use minijinja::value::{Serde, Value};
+
+use super::{Source, Templates};
+use crate::ambient::Ambient;
+use crate::engine::template::{PromptError, Template};
+use crate::engine::text::Message;
+use crate::engine::tokens::{Prompt, TokenBound, Tokens, Vocabulary};
+use crate::engine::tools::{Tool, Wording};
+
+/// A chat model's tokenizer and templates.
+pub(super) struct ChatPreprocessor {
+    tokens: Tokens,
+    plain: Prompting,
+    /// For requests with tools, where the model has a template apart that shows how it calls.
+    calling: Option<Prompting>,
+}
+
+/// A template, and how it is told of tools.
+struct Prompting {
+    template: Template,
+    wording: Wording,
+}
+
+impl ChatPreprocessor {
+    /// `rows` is the number of embeddings: no token may lie beyond.
+    pub fn new(source: &Source, rows: usize, ambient: &Arc<dyn Ambient>) -> Result<(Self, Vocabulary), String> {
+        let templates = match source {
+            Source::Gguf(metadata) => Templates::of_gguf(metadata)?,
+            Source::Folder(files) => Templates::of_folder(files)?,
+        };
+        let (tokens, vocabulary) = match source {
+            Source::Gguf(metadata) => Tokens::of_gguf(metadata, rows, &templates.joined())?,
+            Source::Folder(files) => Tokens::of_hub(files, rows, &templates.joined())?,
+        };
+        let prompting = |source: &str, wording| {
+            let (bos, eos) = (vocabulary.text(vocabulary.bos), vocabulary.text(vocabulary.eos));
+            let template = Template::new(source, bos, eos, Arc::clone(ambient))?;
+            Ok::<_, String>(Prompting { template, wording })
+        };
+        let plain = prompting(&templates.default, Wording::of(&templates.default))?;
+        let calling = templates.calling().map(|(source, wording)| prompting(source, wording)).transpose()?;
+        Ok((Self { tokens, plain, calling }, vocabulary))
+    }
+
+    /// Renders the conversation up to where the answer begins. A long prompt is tokenised only as far as `bound` says.
+    pub fn prompt(&self, messages: &[Message], tools: &[Tool], bound: &TokenBound) -> Result<Prompt, PromptError> {
+        let rendered = match self.render(messages, tools, false) {
+            // Some templates take no system message; what tools there are must be said all the same.
+            Err(PromptError::Refused(_)) if !tools.is_empty() => self.render(messages, tools, true)?,
+            rendered => rendered?,
+        };
+        let prompt = self.tokens.encode_prompt(&rendered, bound);
+        if prompt.ids.is_empty() && prompt.complete {
+            return Err(PromptError::Broken("it makes an empty prompt of these messages".to_owned()));
+        }
+        Ok(prompt)
+    }
+
+    /// Plain text as tokens: nothing in it is special, nothing is added.
+    pub fn encode(&self, text: &str) -> Vec<u32> {
+        self.tokens.encode(text)
+    }
+
+    fn render(&self, messages: &[Message], tools: &[Tool], merged: bool) -> Result<String, PromptError> {
+        let calling = self.calling.as_ref().filter(|_| !tools.is_empty());
+        let Prompting { template, wording } = calling.unwrap_or(&self.plain);
+        let (messages, tools) = wording.arrange(messages, tools, merged);
+        let safe = |values: Vec<serde_json::Value>| -> Vec<Value> {
+            values.into_iter().map(|value| Value::from(Serde(self.safe(value)))).collect()
+        };
+        template.render(Value::from(safe(messages)), safe(tools))
+    }
+
+    /// The same value with every text of it made safe for the template: a name of a field, too.
+    fn safe(&self, value: serde_json::Value) -> serde_json::Value {
+        use serde_json::Value::{Array, Object, String};
+        match value {
+            String(text) => String(self.tokens.protect(&text)),
+            Array(all) => all.into_iter().map(|one| self.safe(one)).collect(),
+            Object(fields) => {
+                fields.into_iter().map(|(name, one)| (self.tokens.protect(&name), self.safe(one))).collect()
+            }
+            plain => plain,
+        }
+    }
+}

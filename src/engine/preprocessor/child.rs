@@ -1,0 +1,109 @@
+//! The process that interprets a model's files: `outpost sandbox`, started by the server.
+//!
+//! It reads the files, gives up the right to open any, and only then interprets them.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::os::fd::AsFd;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+use super::interpreter::{Interpreter, Spec};
+use super::wire::{self, Frame};
+use crate::ambient::Ambient;
+use crate::engine::guard::guarded;
+use crate::engine::tokens::TokenBound;
+
+/// Memory that the process may take beside the files that it has read; bytes.
+const MEMORY: u64 = 448 << 20;
+/// Requests that are answered at once at most.
+const WORKERS: usize = 4;
+/// Room for the recursion of templates, which the library bounds by depth; bytes.
+const STACK: usize = 8 << 20;
+
+/// What the threads of the process share.
+struct Shared {
+    interpreter: Interpreter,
+    output: Mutex<File>,
+    /// The requests that are not answered; one that is taken out is cancelled.
+    running: Mutex<HashMap<u64, Arc<()>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Answers requests from standard input on standard output until the input ends.
+pub fn run(ambient: &Arc<dyn Ambient>) -> io::Result<()> {
+    let mut input = BufReader::new(File::from(io::stdin().as_fd().try_clone_to_owned()?));
+    let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS);
+    let Some(Frame { id, content }) = wire::read(&mut input)? else { return Ok(()) };
+    let built = guarded(|| {
+        let spec: Spec = wire::decode(&content)?;
+        let sources = spec.read()?;
+        restrict().map_err(|error| format!("its tokenizer cannot be isolated: {error}"))?;
+        Interpreter::new(&spec, &sources, ambient)
+    });
+    let (interpreter, facts) = match built {
+        Ok((interpreter, facts)) => (interpreter, Ok(facts)),
+        Err(reason) => return wire::write(&mut output, id, &wire::content(Err(reason))),
+    };
+    wire::write(&mut output, id, &wire::content(facts))?;
+    let shared = Arc::new(Shared { interpreter, output: Mutex::new(output), running: Mutex::default() });
+    let (sender, receiver) = channel();
+    let receiver = Arc::new(Mutex::new(receiver));
+    for _ in 0..workers {
+        let (shared, receiver) = (Arc::clone(&shared), Arc::clone(&receiver));
+        std::thread::Builder::new().stack_size(STACK).spawn(move || shared.work(&receiver))?;
+    }
+    while let Some(frame) = wire::read(&mut input)? {
+        if frame.content.is_empty() {
+            lock(&shared.running).remove(&frame.id);
+            continue;
+        }
+        lock(&shared.running).insert(frame.id, Arc::default());
+        if sender.send(frame).is_err() {
+            break;
+        }
+    }
+    // The server is gone; whatever still runs is of no use.
+    std::process::exit(0)
+}
+
+impl Shared {
+    fn work(&self, requests: &Mutex<Receiver<Frame>>) {
+        loop {
+            let next = lock(requests).recv();
+            let Ok(Frame { id, content }) = next else { return };
+            let request = lock(&self.running).get(&id).map(Arc::downgrade);
+            let bound = TokenBound::default().with_weak(request.unwrap_or_default());
+            let answer = guarded(|| self.interpreter.answer(&content, &bound));
+            lock(&self.running).remove(&id);
+            if wire::write(&mut *lock(&self.output), id, &wire::content(answer)).is_err() {
+                std::process::exit(0);
+            }
+        }
+    }
+}
+
+/// From here on: no file, no socket, no core dump, and no more memory than [`MEMORY`].
+fn restrict() -> io::Result<()> {
+    let most = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
+    setrlimit(Resource::Data, most(held() + MEMORY))?;
+    setrlimit(Resource::Core, most(0))?;
+    setrlimit(Resource::Fsize, most(0))?;
+    setrlimit(Resource::Nofile, most(0))?;
+    Ok(())
+}
+
+/// Memory that the process has by now; bytes. Nothing where the system does not tell.
+fn held() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmData:"));
+    let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kilobytes.unwrap_or_default() << 10
+}

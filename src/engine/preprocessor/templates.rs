@@ -1,0 +1,65 @@
+//! The chat templates that a model's files carry.
+
+use serde_json::Value;
+
+use crate::engine::text_files::{TOOL_USE_FILE, TextFiles};
+use crate::engine::tools::Wording;
+use crate::models::gguf::Metadata;
+
+/// The chat templates of a model, as text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::engine) struct Templates {
+    pub default: String,
+    /// For conversations with tools, where the model has one apart.
+    pub tool_use: Option<String>,
+}
+
+impl Templates {
+    pub fn of_gguf(metadata: &Metadata) -> Result<Self, String> {
+        let text = |key: &str| metadata.text(key).map(str::to_owned);
+        let default = text("tokenizer.chat_template").ok_or_else(|| {
+            "the file has no chat template (tokenizer.chat_template): it is not a model made for chat".to_owned()
+        })?;
+        Ok(Self { default, tool_use: text("tokenizer.chat_template.tool_use") })
+    }
+
+    /// `chat_template.jinja` and those in the folder beside it, else `chat_template` in
+    /// `tokenizer_config.json`: a text, or a list of named ones.
+    pub fn of_folder(files: &TextFiles) -> Result<Self, String> {
+        if let Some(default) = files.text("chat_template.jinja")? {
+            let tool_use = files.text(TOOL_USE_FILE)?.map(str::to_owned);
+            return Ok(Self { default: default.to_owned(), tool_use });
+        }
+        let config = files.json("tokenizer_config.json")?;
+        let (default, tool_use) = match config.get("chat_template") {
+            Some(Value::String(template)) => (Some(template.clone()), None),
+            Some(Value::Array(templates)) => (named(templates, "default"), named(templates, "tool_use")),
+            _ => (None, None),
+        };
+        let default =
+            default.ok_or_else(|| "the folder has no chat template: it is not a model made for chat".to_owned())?;
+        Ok(Self { default, tool_use })
+    }
+
+    /// The template for conversations with tools where it is another than the default one, and how it is told of
+    /// tools.
+    pub fn calling(&self) -> Option<(&str, Wording)> {
+        let template = self.tool_use.as_deref()?;
+        Some((template, Wording::of(template))).filter(|(_, wording)| *wording != Wording::Described)
+    }
+
+    /// How the model is told of tools.
+    pub fn wording(&self) -> Wording {
+        self.calling().map_or_else(|| Wording::of(&self.default), |(_, wording)| wording)
+    }
+
+    /// All templates, one after another: what they write tells which tokens are theirs.
+    pub fn joined(&self) -> String {
+        [self.default.as_str(), self.tool_use.as_deref().unwrap_or_default()].concat()
+    }
+}
+
+fn named(templates: &[Value], name: &str) -> Option<String> {
+    let found = templates.iter().find(|one| one.get("name").and_then(Value::as_str) == Some(name))?;
+    found.get("template")?.as_str().map(str::to_owned)
+}
