@@ -45,7 +45,9 @@ fn main() {
     let vectors = |texts: &[String]| {
         let texts = texts
             .iter()
-            .map(|text| model.encode(&[text], InputType::Unsaid, true, &TokenBound::default()).expect("tokens").remove(0).0)
+            .map(|text| {
+                model.encode(&[text], InputType::Unsaid, true, &TokenBound::default()).expect("tokens").remove(0).0
+            })
             .collect();
         let receiver = engine.embed(&model, 1, texts).expect("a place in the queue");
         receiver.blocking_recv().expect("an answer").expect("vectors")

@@ -96,7 +96,11 @@ impl Embeddings {
         bill.prompt(tokens)?;
         let tenant = u128::from_be_bytes(access.project().to_bytes());
         // What never ran costs nothing.
-        let receiver = self.engine.embed(&model, tenant, texts).inspect_err(|_| bill.waive()).map_err(|refused| refuse(model.id(), refused))?;
+        let receiver = self
+            .engine
+            .embed(&model, tenant, texts)
+            .inspect_err(|_| bill.waive())
+            .map_err(|refused| refuse(model.id(), refused))?;
         let vectors = receiver.await.map_err(|_| Error::internal("the engine forgot a request"))?;
         Ok((call, vectors.inspect_err(|_| bill.waive()).map_err(fail)?, tokens))
     }

@@ -9,6 +9,11 @@ pub(super) fn guarded<T>(load: impl FnOnce() -> Result<T, String>) -> Result<T, 
     caught(load, "loading it failed")
 }
 
+/// What a model's tokenizer and chat template are at.
+pub(super) fn interpreted<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    caught(work, "it is damaged")
+}
+
 /// What a network is at; unread blocks of keys and values may be left behind.
 pub(super) fn computed<T>(work: impl FnOnce() -> candle_core::Result<T>) -> Result<T, String> {
     caught(|| work().map_err(|error| error.to_string()), "the computation panicked")

@@ -56,12 +56,12 @@ pub use embedding::{EncoderModel, InputType, Matryoshka};
 pub use grammar::{Form, GrammarError};
 pub use painting::{ImageModel, Painting, Picture, SchedulerName, Source, Stroke, Strokes};
 pub use precision::{Precision, Precisions};
+pub use preprocessor::{Stopped, child::run as run_sandbox};
 pub use queue::Load;
 pub use registry::{InUse, Kind, LoadError, ModelInfo, Registry};
 pub use request::{
     Ending, Failure, Generation, Piece, Pieces, Refused, Sampling, Ticket, TokenInfo, TokenLogprob, TooLarge,
 };
-pub use preprocessor::{Stopped, child::run as run_sandbox};
 pub use template::PromptError;
 pub use text::{Message, TextModel};
 pub use tokens::{Prompt, TokenBound};

@@ -294,7 +294,8 @@ impl Registry {
         let open = || {
             if encoder {
                 let precision = self.shared.settings.precisions.of(id);
-                let mut model = EncoderModel::open(id, &found.path, &files, &runtime, lease, precision, Arc::clone(&cpu))?;
+                let mut model =
+                    EncoderModel::open(id, &found.path, &files, &runtime, lease, precision, Arc::clone(&cpu))?;
                 model.lease.shrink(footprint.weights);
                 return Ok(Model::Encoder(Arc::new(model)));
             }

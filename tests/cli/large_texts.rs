@@ -18,24 +18,39 @@ struct Cost {
     seconds: f64,
 }
 
-fn status(serving: &Serving, field: &str) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{}/status", serving.child.id())).unwrap();
-    let line = text.lines().find(|line| line.starts_with(field)).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+/// The server, and the processes that tokenise for it.
+fn processes(serving: &Serving) -> Vec<u32> {
+    let sandboxes = serving.sandboxes();
+    assert!(!sandboxes.is_empty());
+    [vec![serving.child.id()], sandboxes].concat()
 }
 
-/// Seconds of user and system time. Linux counts in hundredths.
-fn processor_seconds(serving: &Serving) -> f64 {
-    let text = fs::read_to_string(format!("/proc/{}/stat", serving.child.id())).unwrap();
-    let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_whitespace().collect();
-    [11, 12].iter().map(|at| fields[*at].parse::<f64>().unwrap()).sum::<f64>() / 100.
+/// A field of all processes together, in MB.
+fn status(processes: &[u32], field: &str) -> u64 {
+    let one = |id: &u32| {
+        let text = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let line = text.lines().find(|line| line.starts_with(field)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
+    };
+    processes.iter().map(one).sum::<u64>() / 1024
+}
+
+/// Seconds of user and system time of all processes together. Linux counts in hundredths.
+fn processor_seconds(processes: &[u32]) -> f64 {
+    let one = |id: &u32| {
+        let text = fs::read_to_string(format!("/proc/{id}/stat")).unwrap();
+        let fields: Vec<&str> = text.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        [11, 12].iter().map(|at| fields[*at].parse::<f64>().unwrap()).sum::<f64>() / 100.
+    };
+    processes.iter().map(one).sum()
 }
 
 /// Sends `body` three times at once and returns the answers and what they cost.
 fn three_at_once(serving: &Serving, path: &str, body: &Value) -> (Vec<(u16, Value)>, Cost) {
+    let processes = processes(serving);
     // Resets the peak.
-    fs::write(format!("/proc/{}/clear_refs", serving.child.id()), "5").unwrap();
-    let (memory, seconds) = (status(serving, "VmRSS:"), processor_seconds(serving));
+    processes.iter().for_each(|id| fs::write(format!("/proc/{id}/clear_refs"), "5").unwrap());
+    let (memory, seconds) = (status(&processes, "VmRSS:"), processor_seconds(&processes));
     let ask = || {
         let response = serving.request(Method::POST, path, Some(body));
         (response.status().as_u16(), response.json().unwrap())
@@ -44,8 +59,8 @@ fn three_at_once(serving: &Serving, path: &str, body: &Value) -> (Vec<(u16, Valu
         let clients: Vec<_> = (0..3).map(|_| scope.spawn(ask)).collect();
         clients.into_iter().map(|client| client.join().unwrap()).collect()
     });
-    let megabytes = status(serving, "VmHWM:").saturating_sub(memory);
-    (answers, Cost { megabytes, seconds: processor_seconds(serving) - seconds })
+    let megabytes = status(&processes, "VmHWM:").saturating_sub(memory);
+    (answers, Cost { megabytes, seconds: processor_seconds(&processes) - seconds })
 }
 
 fn chat(text: &str) -> Value {

@@ -13,6 +13,7 @@ mod audit;
 mod drain;
 mod idempotency;
 mod large_texts;
+mod sandbox;
 mod secrets;
 mod signals;
 mod slow_clients;

@@ -91,6 +91,20 @@ impl Serving {
         assert!(status.success());
     }
 
+    /// The processes that the server has started and that run.
+    pub fn sandboxes(&self) -> Vec<u32> {
+        let parent = self.child.id().to_string();
+        let is_child = |stat: &str| {
+            let fields: Vec<&str> =
+                stat.rsplit_once(')').map_or(Vec::new(), |(_, rest)| rest.split_whitespace().collect());
+            fields.get(1) == Some(&parent.as_str()) && fields.first() != Some(&"Z")
+        };
+        let ids =
+            std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let stat = |id: &u32| std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        ids.filter(|id| is_child(&stat(id))).collect()
+    }
+
     /// Waits for the end and returns the exit code.
     pub fn wait(&mut self, limit: Duration) -> Option<i32> {
         let before = Instant::now();

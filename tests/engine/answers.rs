@@ -71,7 +71,10 @@ async fn a_stop_string_ends_the_answer_and_is_not_shown() {
         let stop: String = whole[start..].chars().take(3).collect();
         let first = whole.find(&stop).unwrap();
         let answer = rig
-            .one(Generation { stop: vec!["never there".to_owned(), stop], ..request(rig.model.encode("hello").unwrap(), 60) })
+            .one(Generation {
+                stop: vec!["never there".to_owned(), stop],
+                ..request(rig.model.encode("hello").unwrap(), 60)
+            })
             .await;
         assert_eq!((answer.text.as_str(), answer.end), (&whole[..first], Some(Ending::Stop)));
         assert!(answer.generated < 60);

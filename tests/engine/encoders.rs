@@ -88,12 +88,17 @@ fn check_as(engine: &Engine, id: &str, case: &Case, rows: &[Row]) -> Vec<String>
     for row in rows {
         let (name, expected, found) = match row {
             Row::Text { prompt, text, ids, .. } => {
-                let mut found = model.encode(&[text], input(prompt.as_deref()), true, &TokenBound::default()).unwrap().remove(0).0;
+                let mut found =
+                    model.encode(&[text], input(prompt.as_deref()), true, &TokenBound::default()).unwrap().remove(0).0;
                 model.cut(&mut found);
                 (text, Tokenized::new(ids.clone()), found)
             }
             Row::Pair { query, document, ids, types, .. } => {
-                let found = model.encode_pairs(query, std::slice::from_ref(document), true, &TokenBound::default()).unwrap().remove(0).0;
+                let found = model
+                    .encode_pairs(query, std::slice::from_ref(document), true, &TokenBound::default())
+                    .unwrap()
+                    .remove(0)
+                    .0;
                 let second = types.iter().position(|kind| *kind == 1).unwrap_or(ids.len());
                 (document, Tokenized { ids: ids.clone(), second }, found)
             }

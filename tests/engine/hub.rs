@@ -41,7 +41,7 @@ fn write(folder: &Path, name: &str, value: &Value) {
 }
 
 /// The fixture's weights as a chat model `name`.
-fn model(root: &Path, name: &str, of: &str) -> PathBuf {
+pub fn model(root: &Path, name: &str, of: &str) -> PathBuf {
     let folder = root.join(name);
     fs::create_dir_all(&folder).unwrap();
     for entry in fs::read_dir(fixture(of)).unwrap().map(|entry| entry.unwrap()) {

@@ -17,6 +17,7 @@ mod files;
 mod flows;
 mod forms;
 mod guesses;
+mod hostile;
 mod hub;
 mod painters;
 mod paintings;

@@ -246,7 +246,8 @@ fn the_perplexity_of_a_file() {
         path.ancestors().nth(2).unwrap().to_owned(),
         path.parent().unwrap().file_name().unwrap().to_str().unwrap(),
     )
-    .encode(include_str!("../fixtures/perplexity.txt")).unwrap();
+    .encode(include_str!("../fixtures/perplexity.txt"))
+    .unwrap();
     println!("perplexity {}", perplexity(&model, &tokens, KvType::F16));
 }
 

@@ -14,14 +14,14 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 use super::interpreter::{Interpreter, Spec};
 use super::wire::{self, Frame};
 use crate::ambient::Ambient;
-use crate::engine::guard::guarded;
+use crate::engine::guard::{guarded, interpreted};
 use crate::engine::tokens::TokenBound;
 
 /// Memory that the process may take beside the files that it has read; bytes.
-const MEMORY: u64 = 448 << 20;
+const MEMORY: u64 = 480 << 20;
 /// Requests that are answered at once at most.
 const WORKERS: usize = 4;
-/// Room for the recursion of templates, which the library bounds by depth; bytes.
+/// Stack of each thread; bytes.
 const STACK: usize = 8 << 20;
 
 /// What the threads of the process share.
@@ -81,7 +81,7 @@ impl Shared {
             let Ok(Frame { id, content }) = next else { return };
             let request = lock(&self.running).get(&id).map(Arc::downgrade);
             let bound = TokenBound::default().with_weak(request.unwrap_or_default());
-            let answer = guarded(|| self.interpreter.answer(&content, &bound));
+            let answer = interpreted(|| self.interpreter.answer(content, &bound));
             lock(&self.running).remove(&id);
             if wire::write(&mut *lock(&self.output), id, &wire::content(answer)).is_err() {
                 std::process::exit(0);
@@ -94,6 +94,8 @@ impl Shared {
 fn restrict() -> io::Result<()> {
     let most = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
     setrlimit(Resource::Data, most(held() + MEMORY))?;
+    // That of the main thread, which builds the interpreter; it may be unlimited by default.
+    setrlimit(Resource::Stack, most(STACK as u64))?;
     setrlimit(Resource::Core, most(0))?;
     setrlimit(Resource::Fsize, most(0))?;
     setrlimit(Resource::Nofile, most(0))?;

@@ -19,10 +19,18 @@ use crate::models::gguf::{GgufFile, LONGEST_HEADER, Metadata};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Spec {
     /// `rows` is the number of embeddings: no token may lie beyond.
-    Chat { path: PathBuf, rows: usize },
-    Encoder { path: PathBuf, lower_case: bool },
+    Chat {
+        path: PathBuf,
+        rows: usize,
+    },
+    Encoder {
+        path: PathBuf,
+        lower_case: bool,
+    },
     /// The tokenizers of a pipeline.
-    Image { texts: Vec<TextSpec> },
+    Image {
+        texts: Vec<TextSpec>,
+    },
 }
 
 /// Files in memory, nothing of them interpreted but for a GGUF file's header.
@@ -106,8 +114,11 @@ impl Interpreter {
     }
 
     /// Answers an encoded [`Request`]; the answer is encoded, too. Its type belongs to the request.
-    pub fn answer(&self, request: &[u8], bound: &TokenBound) -> Result<Vec<u8>, String> {
-        match (wire::decode(request)?, self) {
+    pub fn answer(&self, request: Vec<u8>, bound: &TokenBound) -> Result<Vec<u8>, String> {
+        let decoded = wire::decode(&request)?;
+        // Large requests are in memory once.
+        drop(request);
+        match (decoded, self) {
             (Request::Prompt { messages, tools, most }, Self::Chat(chat)) => {
                 wire::encode(&chat.prompt(&messages, &tools, &bounded(bound, most)))
             }

@@ -21,7 +21,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::guard::guarded;
+use super::guard::{guarded, interpreted};
 use super::template::PromptError;
 use super::text::Message;
 use super::tokens::{Prompt, TokenBound, Vocabulary};
@@ -128,7 +128,7 @@ impl Preprocessor {
             Some(program) => {
                 let stopped = |stopped: Stopped| match stopped {
                     Stopped::Failed(reason) => reason,
-                    stopped => format!("its tokenizer or its chat template cannot be used: {stopped}"),
+                    stopped => format!("reading its tokenizer or its chat template failed: {stopped}"),
                 };
                 let (sandbox, facts) = Sandbox::start(program.clone(), spec).map_err(stopped)?;
                 (Place::Sandboxed(sandbox), facts)
@@ -140,19 +140,14 @@ impl Preprocessor {
     fn ask<T: DeserializeOwned>(&self, request: &Request<'_>, bound: &TokenBound) -> Result<T, Stopped> {
         let request = wire::encode(request).map_err(Stopped::Failed)?;
         let answer = match &self.0 {
-            Place::Local(interpreter) => guarded(|| interpreter.answer(&request, bound)).map_err(Stopped::Failed)?,
+            Place::Local(interpreter) => interpreted(|| interpreter.answer(request, bound)).map_err(Stopped::Failed)?,
             Place::Sandboxed(sandbox) => sandbox.ask(request, bound)?,
         };
         wire::decode(&answer).map_err(Stopped::Failed)
     }
 
     /// The prompt of a conversation, up to where the answer begins.
-    pub fn prompt(
-        &self,
-        messages: &[Message],
-        tools: &[Tool],
-        bound: &TokenBound,
-    ) -> Result<Prompt, PromptError> {
+    pub fn prompt(&self, messages: &[Message], tools: &[Tool], bound: &TokenBound) -> Result<Prompt, PromptError> {
         let request = Request::Prompt { messages: messages.into(), tools: tools.into(), most: bound.most() };
         self.ask(&request, bound).unwrap_or_else(|stopped| Err(PromptError::Stopped(stopped)))
     }
@@ -184,13 +179,15 @@ impl Preprocessor {
         bound: &TokenBound,
     ) -> Result<Vec<(Tokenized, bool)>, Stopped> {
         let (query, documents) = (query.into(), documents.into());
-        let answer: Result<_, String> = self.ask(&Request::Pairs { query, documents, most: bound.most(), limit }, bound)?;
+        let answer: Result<_, String> =
+            self.ask(&Request::Pairs { query, documents, most: bound.most(), limit }, bound)?;
         answer.map_err(Stopped::Failed)
     }
 
     /// Texts by each of a pipeline's tokenizers: `[tokenizer][text]`.
     pub fn image(&self, texts: [&str; 2]) -> Result<Vec<Vec<Vec<u32>>>, Stopped> {
-        let answer: Result<_, String> = self.ask(&Request::Image { texts: texts.map(Cow::from) }, &TokenBound::default())?;
+        let answer: Result<_, String> =
+            self.ask(&Request::Image { texts: texts.map(Cow::from) }, &TokenBound::default())?;
         answer.map_err(Stopped::Failed)
     }
 }

@@ -116,9 +116,9 @@ impl Process {
             process.kill();
             return Err(Stopped::Start(error.to_string()));
         }
-        let facts = process.submit(SPEC, &spec_bytes).and_then(|receiver| {
-            process.wait(SPEC, &receiver, patience(spec.bytes()), &TokenBound::default())
-        });
+        let facts = process
+            .submit(SPEC, &spec_bytes)
+            .and_then(|receiver| process.wait(SPEC, &receiver, patience(spec.bytes()), &TokenBound::default()));
         match facts {
             Ok(facts) => Ok((process, facts)),
             Err(missing) => {
@@ -133,7 +133,7 @@ impl Process {
 
     fn spawn(program: &Path) -> io::Result<(Self, ChildStdout)> {
         let mut command = Command::new(program);
-        command.arg(SUBCOMMAND).env_clear().current_dir("/");
+        command.arg(SUBCOMMAND).env_clear();
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         // Ctrl-C in a terminal is for the server alone, which may have answers to end.
         command.process_group(0);

@@ -47,8 +47,7 @@ pub fn read(input: &mut impl Read) -> io::Result<Option<Frame>> {
     if length > LONGEST {
         return Err(io::Error::other(format!("a frame of {length} bytes")));
     }
-    // Memory is taken as the bytes arrive.
-    let mut content = Vec::new();
+    let mut content = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
     if input.take(length).read_to_end(&mut content)? as u64 != length {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
@@ -85,23 +84,25 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
 
 /// JSON values in bincode, which needs to be told of what kind each value is. For `#[serde(with)]`.
 pub mod json {
+    use std::borrow::Cow;
+
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use serde_json::{Number, Value};
 
     #[derive(Serialize, Deserialize)]
-    enum Tagged {
+    enum Tagged<'a> {
         Null,
         Bool(bool),
         Unsigned(u64),
         Signed(i64),
         Float(f64),
-        Text(String),
-        List(Vec<Tagged>),
-        Object(Vec<(String, Tagged)>),
+        Text(Cow<'a, str>),
+        List(Vec<Tagged<'a>>),
+        Object(Vec<(Cow<'a, str>, Tagged<'a>)>),
     }
 
-    impl From<&Value> for Tagged {
-        fn from(value: &Value) -> Self {
+    impl<'a> From<&'a Value> for Tagged<'a> {
+        fn from(value: &'a Value) -> Self {
             match value {
                 Value::Null => Self::Null,
                 Value::Bool(value) => Self::Bool(*value),
@@ -110,27 +111,27 @@ pub mod json {
                     (_, Some(number)) => Self::Signed(number),
                     _ => Self::Float(number.as_f64().unwrap_or_default()),
                 },
-                Value::String(text) => Self::Text(text.clone()),
+                Value::String(text) => Self::Text(text.into()),
                 Value::Array(all) => Self::List(all.iter().map(Self::from).collect()),
                 Value::Object(fields) => {
-                    Self::Object(fields.iter().map(|(name, value)| (name.clone(), value.into())).collect())
+                    Self::Object(fields.iter().map(|(name, value)| (name.into(), value.into())).collect())
                 }
             }
         }
     }
 
-    impl From<Tagged> for Value {
-        fn from(value: Tagged) -> Self {
+    impl From<Tagged<'_>> for Value {
+        fn from(value: Tagged<'_>) -> Self {
             match value {
                 Tagged::Null => Self::Null,
                 Tagged::Bool(value) => Self::Bool(value),
                 Tagged::Unsigned(number) => number.into(),
                 Tagged::Signed(number) => number.into(),
                 Tagged::Float(number) => Number::from_f64(number).map_or(Self::Null, Self::Number),
-                Tagged::Text(text) => Self::String(text),
+                Tagged::Text(text) => Self::String(text.into_owned()),
                 Tagged::List(all) => Self::Array(all.into_iter().map(Self::from).collect()),
                 Tagged::Object(fields) => {
-                    Self::Object(fields.into_iter().map(|(name, value)| (name, value.into())).collect())
+                    Self::Object(fields.into_iter().map(|(name, value)| (name.into_owned(), value.into())).collect())
                 }
             }
         }

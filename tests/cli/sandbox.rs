@@ -1,0 +1,100 @@
+//! The processes that run models' tokenizers and chat templates for the server.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::process::{MODEL, Serving, folder};
+use crate::tiny_model::{self, TinyModel};
+
+fn chat(serving: &Serving, model: &str) -> (u16, Value) {
+    let body = json!({ "model": model, "messages": [{ "role": "user", "content": "hi" }], "max_tokens": 1 });
+    let response = serving.request(Method::POST, "/v1/chat/completions", Some(&body));
+    (response.status().as_u16(), response.json().unwrap())
+}
+
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn is_alive(id: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[test]
+fn a_process_has_no_rights_and_ends_with_the_server() {
+    let folder = folder(&TinyModel::default());
+    let mut serving = Serving::start(folder.path(), &[]);
+    assert!(serving.sandboxes().is_empty(), "none before a model is loaded");
+    assert_eq!(chat(&serving, MODEL).0, 200);
+    let [id] = serving.sandboxes()[..] else { panic!("{:?}", serving.sandboxes()) };
+    let limits = fs::read_to_string(format!("/proc/{id}/limits")).unwrap();
+    let limit = |name: &str| {
+        let line = limits.lines().find(|line| line.starts_with(name)).unwrap();
+        line[26..].split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    assert_eq!((limit("Max open files"), limit("Max core file size"), limit("Max file size")), (0, 0, 0));
+    assert!((480 << 20..544 << 20).contains(&limit("Max data size")), "{limits}");
+    assert!(fs::read(format!("/proc/{id}/environ")).unwrap().is_empty(), "no secret of the environment");
+    let paths = fs::read_dir(format!("/proc/{id}/fd")).unwrap();
+    let paths: Vec<_> = paths.map(|entry| fs::read_link(entry.unwrap().path()).unwrap()).collect();
+    let harmless =
+        |path: &&std::path::PathBuf| path.starts_with("/dev/null") || path.to_string_lossy().starts_with("pipe:");
+    assert!(paths.iter().all(|path| harmless(&path)), "{paths:?}");
+    // Killed from outside, it is replaced.
+    std::process::Command::new("kill").args(["-9", &id.to_string()]).status().unwrap();
+    until("the process is gone", || !is_alive(id));
+    assert_eq!(chat(&serving, MODEL).0, 200);
+    let [other] = serving.sandboxes()[..] else { panic!("{:?}", serving.sandboxes()) };
+    assert_ne!(other, id);
+    // The server has no chance to end it.
+    serving.signal("KILL");
+    serving.wait(Duration::from_secs(10));
+    until("the process ends after its server", || !is_alive(other));
+}
+
+#[test]
+fn a_model_in_memory_has_a_process_and_one_that_is_unloaded_has_none() {
+    let folder = folder(&TinyModel::default());
+    let serving = Serving::start(folder.path(), &[]);
+    assert_eq!(chat(&serving, MODEL).0, 200);
+    let [id] = serving.sandboxes()[..] else { panic!("{:?}", serving.sandboxes()) };
+    let unload = format!("/v1/models/{MODEL}/unload");
+    until("the model is unloaded", || serving.request(Method::POST, &unload, None).status() == 200);
+    until("the process ends", || !is_alive(id));
+}
+
+#[test]
+fn a_malicious_template_is_an_error_that_names_the_model() {
+    let folder = folder(&TinyModel::default());
+    let models = folder.path().join("models");
+    let cycle = "{% set ns=namespace() %}{% set ns.x=ns %}{{ ns }}";
+    tiny_model::write(&models, "cycle", &TinyModel { template: Some(cycle), ..TinyModel::default() });
+    let sum = &*format!("{{{{ {}1 }}}}", "not ".repeat(200_000)).leak();
+    tiny_model::write(&models, "deep", &TinyModel { template: Some(sum), ..TinyModel::default() });
+    let serving = Serving::start(folder.path(), &[]);
+    for (id, word) in
+        [("cycle", "fails on this request"), ("deep", "reading its tokenizer or its chat template failed")]
+    {
+        for _ in 0..2 {
+            let (status, answer) = chat(&serving, id);
+            let error = &answer["error"];
+            assert_eq!(
+                (status, &error["code"], &error["param"]),
+                (503, &json!("model_unavailable"), &json!("model")),
+                "{answer}"
+            );
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains(id) && message.contains(word) && message.contains("too much memory"), "{message}");
+        }
+    }
+    assert_eq!(chat(&serving, MODEL).0, 200);
+    assert_eq!(serving.request(Method::GET, "/healthz", None).status(), 200);
+}
