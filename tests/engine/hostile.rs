@@ -8,12 +8,15 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use outpost::engine::{Engine, InputType, Kind, LoadError, Message, PromptError, Settings, Stopped, TokenBound};
+use outpost::engine::{
+    Engine, InputType, Kind, LoadError, Message, PromptError, Settings, Shape, Stopped, Text, TokenBound,
+};
 use serde_json::{Value, json};
 
+use crate::dice::Dice;
+use crate::hub;
 use crate::support::TestAmbient;
-use crate::tiny_model::{self, TinyModel};
-use crate::{hub, tiny_model::CHATML};
+use crate::tiny_model::{self, CHATML, TinyModel};
 
 /// More than the ten seconds that files have, for slow machines.
 const LONGEST: Duration = Duration::from_secs(25);
@@ -283,6 +286,18 @@ fn others_are_answered_while_a_request_ends_the_process() {
     });
 }
 
+/// The library that keeps answers to a form recurses as deep as a token is long.
+#[test]
+fn a_vocabulary_with_a_very_long_token_serves_demanded_forms() {
+    let dir = tempfile::tempdir().unwrap();
+    let long: &str = "x".repeat(400_000).leak();
+    let markers = vec![(long, 1), ("twice", 1), ("twice", 1)].leak();
+    tiny_model::write(dir.path(), "m", &TinyModel { markers, ..TinyModel::default() });
+    let engine = engine(dir.path());
+    let model = engine.models().load("m").unwrap();
+    assert!(model.form(&Shape { text: Text::Object, ..Shape::default() }).is_ok());
+}
+
 /// Both ways of running give the same prompts and the same errors.
 #[test]
 fn a_process_apart_gives_the_same_prompts() {
@@ -302,4 +317,114 @@ fn a_process_apart_gives_the_same_prompts() {
         });
         assert_eq!(one, other, "{id}");
     }
+}
+
+/// The most memory of a process in MB, as Linux counts it.
+fn peak(process: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or_default() / 1024
+}
+
+/// The processes that this one has started.
+fn children() -> Vec<String> {
+    let own = std::process::id().to_string();
+    let ids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let is_child = |id: &String| {
+        let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.split(' ').nth(1) == Some(&own))
+    };
+    ids.filter(|id| id.bytes().all(|byte| byte.is_ascii_digit())).filter(is_child).collect()
+}
+
+/// T5 in its large form: `cargo test --release --test engine mutated_model_files -- --ignored --nocapture`.
+#[test]
+#[ignore = "takes minutes; prints figures"]
+fn mutated_model_files_are_errors_and_no_more() {
+    const EACH: u64 = 700;
+    let dir = tempfile::tempdir().unwrap();
+    let parts = templates().into_iter().map(|(_, template)| template).filter(|template| template.len() < 500);
+    let templates: Vec<String> = parts.chain([CHATML.to_owned()]).collect();
+    let steps: Vec<Value> =
+        normalizers().into_iter().map(|(_, step)| step).filter(|step| step.to_string().len() < 5000).collect();
+    let gguf = tiny_model::bytes(&TinyModel::default());
+    let engine = engine(dir.path());
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let (mut counts, mut slowest) = ([0u64; 3], Duration::ZERO);
+    let most = std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            let mut most = 0;
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                most = children().iter().map(|id| peak(id)).chain([most]).max().unwrap();
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            most
+        });
+        for seed in 0..4 * EACH {
+            let mut dice = Dice(seed);
+            let mut below = |end: usize| dice.below(end as u64) as usize;
+            let id = format!("m{seed}");
+            match seed % 4 {
+                0 => {
+                    let mut text: Vec<char> = templates[below(templates.len())].chars().collect();
+                    for _ in 0..1 + below(3) {
+                        let other: Vec<char> = templates[below(templates.len())].chars().collect();
+                        let (at, from) = (below(text.len() + 1), below(other.len()));
+                        let length = below(40).min(other.len() - from);
+                        text.splice(at..(at + below(20)).min(text.len()), other[from..from + length].to_vec());
+                    }
+                    chat(dir.path(), &id, &text.into_iter().collect::<String>());
+                }
+                1 => {
+                    let folder = hub::model(dir.path(), &id, "llama-tied");
+                    let picked: Vec<Value> = (0..1 + below(6)).map(|_| steps[below(steps.len())].clone()).collect();
+                    tokenizer(&folder, |json| json["normalizer"] = sequence(picked));
+                    flip(&folder.join("tokenizer.json"), below(3), &mut below);
+                }
+                2 => {
+                    let folder = hub::model(dir.path(), &id, "llama-tied");
+                    let files = [
+                        "config.json",
+                        "tokenizer_config.json",
+                        "model.safetensors.index.json",
+                        "model-00001-of-00004.safetensors",
+                    ];
+                    flip(&folder.join(files[below(4)]), 1 + below(6), &mut below);
+                }
+                _ => {
+                    let mut bytes = gguf.clone();
+                    (0..1 + below(6)).for_each(|_| bytes[below(9_000)] = below(256) as u8);
+                    fs::create_dir_all(dir.path().join(&id)).unwrap();
+                    fs::write(dir.path().join(&id).join("m.gguf"), bytes).unwrap();
+                }
+            }
+            let begun = Instant::now();
+            let model = engine.models().load(&id);
+            let outcome = model.map(|model| model.prompt(&[Message::new("user", "aaaa hello")]).is_ok());
+            counts[match outcome {
+                Ok(true) => 0,
+                Ok(false) => 1,
+                Err(_) => 2,
+            }] += 1;
+            slowest = slowest.max(begun.elapsed());
+            let _ = engine.models().unload(&id);
+            fs::remove_dir_all(dir.path().join(&id)).unwrap();
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        watch.join().unwrap()
+    });
+    let [whole, prompts, loads] = counts;
+    println!("{} variants: {whole} work, {prompts} fail at the prompt, {loads} at the load; 0 deaths", 4 * EACH);
+    println!("slowest {slowest:?}; most memory: the server {} MB, a process {most} MB", peak("self"));
+    assert!(slowest < LONGEST && most < 600, "{slowest:?}, {most} MB");
+}
+
+/// Changes so many bytes of a file.
+fn flip(path: &Path, count: usize, below: &mut dyn FnMut(usize) -> usize) {
+    let mut bytes = fs::read(path).unwrap();
+    for _ in 0..count {
+        let at = below(bytes.len());
+        bytes[at] = below(256) as u8;
+    }
+    fs::write(path, bytes).unwrap();
 }
