@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::config::{Places, ServeArgs};
+use crate::readable::Plain;
 use export::{AuditCommand, UsageCommand};
 use models::ModelsCommand;
 
@@ -73,14 +74,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(cause) => {
             // Nothing is left to do where standard error itself is gone.
-            let _gone = writeln!(stderr(), "outpost: {cause}");
+            let _gone = writeln!(Plain(stderr()), "outpost: {cause}");
             ExitCode::FAILURE
         }
     }
 }
 
 fn obey(Cli { places, command }: Cli) -> Outcome {
-    let out = &mut stdout().lock();
+    let out = &mut Plain(stdout().lock());
     match command {
         Command::Serve(args) => serve::run(places, &args, out),
         Command::Models(command) => Ok(models::run(command, &places.models, out)?),
