@@ -25,3 +25,4 @@ mod prompts;
 mod queue;
 mod registry;
 mod support;
+mod unusable;
