@@ -97,7 +97,8 @@ fn no_archive_writes_or_reads_outside_the_models_folder() {
                 // The listed file comes last: an entry before it may have put something in its place.
                 let tar = archive(&manifest(&["w.gguf"]), &[evil(), item("files/w.gguf", b"GGUF")]);
                 let source = write_folder(&outside.bench.path("source"), &[("m.tar", &tar)]).join("m.tar");
-                taken += usize::from(import(&outside.bench.models(), &source, &Default::default(), &mut Silent).is_ok());
+                taken +=
+                    usize::from(import(&outside.bench.models(), &source, &Default::default(), &mut Silent).is_ok());
                 assert!(outside.is_safe(), "{kind:?} {path} {link}");
                 tried += 1;
             }
