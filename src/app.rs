@@ -35,7 +35,7 @@ use crate::service::{
     agents::Agents, audit::Audit, conversations::Conversations, files::Files, jobs::Jobs, keys::Keys,
     pictures::Pictures, projects::Projects, setup,
 };
-use crate::storage::{OpenError, Store, StoreSettings};
+use crate::storage::{OpenError, Store, StoreSettings, protect_secret};
 
 /// Name of the file that keeps the first admin key for scripts.
 pub const ADMIN_KEY_FILE: &str = "admin.key";
@@ -94,6 +94,7 @@ impl App {
         let data = config.places.data.clone();
         let settings = StoreSettings { dir: data.clone(), cache_bytes: 64 << 20, queue: 16_384 };
         let store = Store::open(settings, ambient.clone())?;
+        protect_secret(&data.join(ADMIN_KEY_FILE), "make another admin key, revoke this one and delete the file");
         let listener = listen(config.listen)?;
         let address = listener.local_addr()?;
         let first = setup::first_start(&store, &ambient).await.map_err(StartError::Setup)?;

@@ -54,6 +54,7 @@ codes! {
     Conflict              => 409 "conflict_error"        "conflict",
     RequestTooLarge       => 413 "invalid_request_error" "request_too_large",
     UnsupportedEncoding   => 415 "invalid_request_error" "unsupported_content_encoding",
+    HeaderTooLarge        => 431 "invalid_request_error" "request_header_too_large",
     /// The name that the server was asked by is not its own.
     Misdirected           => 421 "invalid_request_error" "misdirected_request",
     /// `If-Match` names another version than the stored one.

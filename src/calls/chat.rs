@@ -6,7 +6,7 @@ use super::demand::{CallIds, Called, Demand, add};
 use super::fit::Room;
 use super::forms::Forms;
 use super::keep::Keeping;
-use super::models::{MEMORY_FREED, refuse_load, refuse_stopped};
+use super::models::{MEMORY_FREED, refuse_load, refuse_stopped, unusable};
 use super::preparing::Preparing;
 use super::recall::{Recall, Recalling};
 use crate::ambient::{Ambient, Timestamp};
@@ -359,6 +359,7 @@ pub(super) fn fail(failure: Failure) -> Error {
             "The memory for the answer's keys and values is held by other models in use. Try again when their answers have ended; the operator can unload a model or give the server more with --memory.",
         )
         .retry_after(MEMORY_FREED),
+        Failure::Unusable { id, reason } => unusable(&id, &reason),
         Failure::Broken(reason) => Error::internal(reason),
     }
 }

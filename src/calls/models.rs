@@ -59,14 +59,8 @@ impl Models {
 
     /// One model. 404 where none of that name lies on the disk, 403 where the key may not use it.
     pub async fn get(&self, access: &Access, id: &str) -> Result<ModelInfo> {
-        let found = match self.engine.models().cached(id) {
-            Some(found) => Some(found),
-            None => {
-                let (engine, id) = (self.engine.clone(), id.to_owned());
-                blocking(move || Ok(engine.models().find(&id))).await?
-            }
-        };
-        let found = found.ok_or_else(|| unknown(id))?;
+        let (engine, name) = (self.engine.clone(), id.to_owned());
+        let found = blocking(move || Ok(engine.models().find(&name))).await?.ok_or_else(|| unknown(id))?;
         access.require_listed(id)?;
         Ok(found)
     }
@@ -143,7 +137,7 @@ pub(super) fn refuse_load(id: &str, error: &LoadError) -> Error {
             let message = format!("The model '{id}' is no {wanted} model: its architecture is {architecture}.");
             Error::invalid("model", message)
         }
-        LoadError::Broken { reason, .. } => unavailable(reason, ""),
+        LoadError::Broken { reason, .. } => unusable(id, reason),
         LoadError::NoMemory { .. } => {
             unavailable(error, " Try again when their answers have ended, or give the server more with --memory.")
         }
@@ -155,8 +149,14 @@ pub(super) fn refuse_load(id: &str, error: &LoadError) -> Error {
 
 /// What a caller is told where a model's tokenizer or its chat template was stopped or fails.
 pub(super) fn refuse_stopped(id: &str, stopped: &Stopped) -> Error {
+    unusable(id, &format!("its tokenizer or its chat template fails on this request: {stopped}"))
+}
+
+/// What a caller is told about a model whose files are damaged, or not of a kind that can be computed.
+pub(super) fn unusable(id: &str, reason: &str) -> Error {
+    let reason = reason.trim_end_matches('.');
     let message = format!(
-        "The tokenizer or the chat template of the model '{id}' fails on this request: {stopped}. Its files may be damaged or malicious; use another model, or ask the operator to replace it."
+        "The model '{id}' cannot be used: {reason}. Its files are damaged or not supported; the operator can replace them."
     );
     Error::new(Code::ModelUnavailable, message).param("model").retry_after(MEMORY_FREED)
 }

@@ -3,6 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::names::RESERVED;
+use crate::readable::one_line;
+
 /// The way that needs no network, told wherever the network or pip is what fails.
 const BY_FILE: &str = "Without a network, bring the model in by a file: on a connected machine run \
 `outpost models export NAME FILE`, then here `outpost models import FILE`; or drop a folder with a .gguf file \
@@ -73,6 +76,11 @@ pub enum TransferError {
         "'{0}' cannot be a model's name: use letters, digits, '.', '_' and '-', at most 96, a letter or digit first"
     )]
     BadName(String),
+    #[error(
+        "'{0}' cannot be a model's name: in the models folder, {list} are no models. Give another name with --name",
+        list = RESERVED.join(" and ")
+    )]
+    ReservedName(String),
     #[error("no model '{0}' is in the models folder; see `outpost models list`")]
     NoModel(String),
     #[error("a model '{0}' is there already; give --force to replace it, or --name for another name")]
@@ -85,7 +93,11 @@ pub enum TransferError {
     NotAModel(PathBuf),
     #[error("refused: the entry '{entry}' {why}")]
     BadEntry { entry: String, why: String },
-    #[error("refused: the manifest {0}")]
+    #[error(
+        "refused: {0} holds no model. A model is a .gguf file, one .safetensors file, several with a config.json, or a pipeline's folders with a model_index.json"
+    )]
+    NoWeights(PathBuf),
+    #[error("refused: the manifest {}", one_line(.0))]
     BadManifest(String),
     #[error(transparent)]
     Place(#[from] PlaceError),
@@ -93,6 +105,6 @@ pub enum TransferError {
 
 impl TransferError {
     pub(super) fn entry(entry: impl Into<String>, why: impl Into<String>) -> Self {
-        Self::BadEntry { entry: entry.into(), why: why.into() }
+        Self::BadEntry { entry: one_line(&entry.into()).into_owned(), why: one_line(&why.into()).into_owned() }
     }
 }

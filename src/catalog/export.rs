@@ -10,7 +10,7 @@ use super::error::{PlaceError, TransferError};
 use super::folder::visit_files;
 use super::hashing;
 use super::manifest::{FILES, MANIFEST, Manifest, ManifestFile};
-use super::names::is_model_name;
+use super::names::{is_model_name, is_reserved};
 use super::progress::Progress;
 
 const BLOCK: u64 = 512;
@@ -26,7 +26,7 @@ pub struct Exported {
 /// Writes the model `id` to the new file `to`; into a folder, as `ID.tar`.
 pub fn export(models_dir: &Path, id: &str, to: &Path, progress: &mut dyn Progress) -> Result<Exported, TransferError> {
     let from = models_dir.join(id);
-    if !is_model_name(id) || !from.is_dir() {
+    if !is_model_name(id) || is_reserved(id) || !from.is_dir() {
         return Err(TransferError::NoModel(id.to_owned()));
     }
     let to = if to.is_dir() { to.join(format!("{id}.tar")) } else { to.to_owned() };

@@ -16,9 +16,9 @@ use super::error::{PlaceError, TransferError};
 use super::folder::visit_files;
 use super::hashing::{self, Copied};
 use super::manifest::{FILES, LARGEST_MANIFEST, MANIFEST, Manifest, ManifestFile};
-use super::names::{check_file_path, is_model_name};
+use super::names::{check_file_path, is_model_name, is_reserved};
 use super::place::Staging;
-use super::presence::is_weights;
+use super::presence::is_model;
 use super::progress::Progress;
 use crate::models::gguf::GgufFile;
 
@@ -62,6 +62,9 @@ pub fn import(
     let name = options.name.clone().unwrap_or_else(|| own_name(&form, from));
     if !is_model_name(&name) {
         return Err(TransferError::BadName(name));
+    }
+    if is_reserved(&name) {
+        return Err(TransferError::ReservedName(name));
     }
     let staging = Staging::open(models_dir, &name)?;
     match fill(form, from, &staging, options.force, &name, progress) {
@@ -155,6 +158,9 @@ fn open_archive(mut file: File, from: &Path) -> Result<Archive, TransferError> {
         return Err(TransferError::BadManifest("is too large".into()));
     }
     let manifest = Manifest::parse(&bytes).map_err(TransferError::BadManifest)?;
+    if !is_model(manifest.files.iter().map(|file| file.name.as_str())) {
+        return Err(TransferError::NoWeights(from.to_owned()));
+    }
     file.rewind().map_err(PlaceError::at(from))?;
     Ok(Archive { manifest, tar: tar::Archive::new(file) })
 }
@@ -172,7 +178,7 @@ fn own_name(form: &Form, from: &Path) -> String {
 /// The file's own name, as it often tells the quantisation.
 fn gguf_name(from: &Path) -> String {
     let name = from.file_name().and_then(|name| name.to_str()).filter(|name| check_file_path(name).is_ok());
-    name.filter(|name| is_weights(Path::new(name)) && !name.starts_with('.')).unwrap_or("model.gguf").to_owned()
+    name.filter(|name| name.ends_with(".gguf") && !name.starts_with('.')).unwrap_or("model.gguf").to_owned()
 }
 
 fn unpack(mut archive: Archive, staging: &Staging, each: &mut dyn FnMut(u64)) -> Result<(), TransferError> {
@@ -224,15 +230,15 @@ fn check_copied(path: &str, planned: &ManifestFile, copied: &Copied) -> Result<(
     }
 }
 
-/// First look at a folder: everything acceptable, some weights among it, and how large it is.
+/// First look at a folder: everything acceptable, a model among it, and how large it is.
 fn survey(from: &Path) -> Result<u64, TransferError> {
-    let (mut total, mut weights) = (0, false);
+    let (mut total, mut names) = (0, Vec::new());
     visit_files(from, &mut |name, file| {
-        weights |= is_weights(Path::new(name));
+        names.push(name.to_owned());
         total += file.metadata().map_err(PlaceError::at(&from.join(name)))?.len();
         Ok(())
     })?;
-    if weights { Ok(total) } else { Err(TransferError::NotAModel(from.to_owned())) }
+    if is_model(names.iter().map(String::as_str)) { Ok(total) } else { Err(TransferError::NoWeights(from.to_owned())) }
 }
 
 fn copy_folder(from: &Path, staging: &Staging, each: &mut dyn FnMut(u64)) -> Result<(), TransferError> {

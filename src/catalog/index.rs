@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use super::names::{check_file_path, is_model_name};
+use super::names::{check_file_path, is_model_name, is_reserved};
 
 const BUILTIN: &str = include_str!("../../models/catalog.toml");
 /// No single file may claim more; keeps sums far from overflow.
@@ -154,7 +154,7 @@ impl CatalogModel {
     }
 
     fn check(&self) -> Result<(), String> {
-        if !is_model_name(&self.name) || self.name == "starter" {
+        if !is_model_name(&self.name) || is_reserved(&self.name) || self.name == "starter" {
             return Err("has a name that cannot be a model's".into());
         }
         if self.files.is_empty() || self.sources.is_empty() {

@@ -6,6 +6,14 @@ const MODEL_NAME_BYTES: usize = 96;
 const DEPTH: usize = 8;
 const COMPONENT_BYTES: usize = 255;
 
+/// What the models folder holds beside models: adapters, and the catalog of a checkout.
+pub(super) const RESERVED: [&str; 2] = ["loras", "catalog.toml"];
+
+/// Whether a name is that of something else in the models folder; some file systems do not tell letters by their case.
+pub(super) fn is_reserved(name: &str) -> bool {
+    RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(name))
+}
+
 /// Whether `name` is `[A-Za-z0-9][A-Za-z0-9._-]{0,95}`: safe as a folder, in a URL and in a shell.
 pub fn is_model_name(name: &str) -> bool {
     name.len() <= MODEL_NAME_BYTES

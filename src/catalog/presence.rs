@@ -5,8 +5,9 @@ use std::path::Path;
 
 use super::hashing;
 use super::index::{Catalog, CatalogModel};
-use super::names::is_model_name;
+use super::names::{is_model_name, is_reserved};
 use super::progress::Progress;
+use crate::models::diffusion::pipeline::INDEX;
 
 /// A folder in the models folder.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,7 +39,7 @@ pub fn on_disk(models_dir: &Path) -> Vec<OnDisk> {
 }
 
 fn weigh(entry: &fs::DirEntry) -> Option<OnDisk> {
-    let name = entry.file_name().into_string().ok().filter(|name| is_model_name(name))?;
+    let name = entry.file_name().into_string().ok().filter(|name| is_model_name(name) && !is_reserved(name))?;
     let mut sum = Sum::default();
     sum.add(&entry.path(), 0);
     sum.weights.then_some(OnDisk { name, bytes: sum.bytes })
@@ -68,6 +69,20 @@ impl Sum {
 /// Whether a file is one that models are loaded from.
 pub(super) fn is_weights(path: &Path) -> bool {
     path.extension().is_some_and(|ext| ext.eq_ignore_ascii_case("gguf") || ext.eq_ignore_ascii_case("safetensors"))
+}
+
+/// Whether a folder with these files, named by their paths, is one that the server takes for a model.
+pub(super) fn is_model<'f>(files: impl IntoIterator<Item = &'f str> + Clone) -> bool {
+    let count = |ending: &str| {
+        let files = files.clone().into_iter().filter(|file| !file.contains('/'));
+        files.filter(|file| Path::new(file).extension().is_some_and(|one| one == ending)).count()
+    };
+    let has = |name: &str| files.clone().into_iter().any(|file| file == name);
+    match (count("gguf"), count("safetensors")) {
+        _ if has(INDEX) => files.clone().into_iter().any(|file| is_weights(Path::new(file))),
+        (1.., _) | (0, 1) => true,
+        (0, count) => count > 1 && has("config.json"),
+    }
 }
 
 /// Compares sizes only, which is quick enough for every start.

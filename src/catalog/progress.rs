@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::readable::size;
+use crate::readable::{Plain, one_line, size};
 
 /// Receives the course of a transfer: `start`, many `advance`, `done`, then perhaps the next `start`.
 pub trait Progress {
@@ -48,7 +48,7 @@ impl Progress for Bars {
         self.done();
         let template = "{msg:<44} {bar:24} {bytes:>10} of {total_bytes:<10} {bytes_per_sec:>12} {eta:>5}";
         let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
-        self.bar = Some(ProgressBar::new(total_bytes).with_style(style).with_message(what.to_owned()));
+        self.bar = Some(ProgressBar::new(total_bytes).with_style(style).with_message(one_line(what).into_owned()));
     }
 
     fn advance(&mut self, bytes: u64) {
@@ -110,5 +110,5 @@ impl<W: Write> Progress for Lines<W> {
 
 /// Progress is a courtesy: when nobody can read it, the work goes on.
 fn say(out: &mut impl Write, text: &str) {
-    let _unread = writeln!(out, "{text}");
+    let _unread = writeln!(Plain(out), "{text}");
 }

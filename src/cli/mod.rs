@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::config::{Places, ServeArgs};
+use crate::readable::Plain;
 use export::{AuditCommand, UsageCommand};
 use models::ModelsCommand;
 
@@ -77,7 +78,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(cause) => {
             // Nothing is left to do where standard error itself is gone.
-            let _gone = writeln!(stderr(), "outpost: {cause}");
+            let _gone = writeln!(Plain(stderr()), "outpost: {cause}");
             ExitCode::FAILURE
         }
     }
@@ -87,7 +88,7 @@ fn obey(Cli { places, command }: Cli) -> Outcome {
     if matches!(command, Command::Sandbox) {
         return Ok(sandbox::run()?);
     }
-    let out = &mut stdout().lock();
+    let out = &mut Plain(stdout().lock());
     match command {
         Command::Sandbox => Ok(()),
         Command::Serve(args) => serve::run(places, &args, out),

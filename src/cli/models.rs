@@ -10,7 +10,7 @@ use crate::catalog::{
     Catalog, CatalogModel, ImportOptions, OnDisk, PullError, PullOptions, TransferError, export, import, installed,
     on_disk, pull_with,
 };
-use crate::readable::size;
+use crate::readable::{one_line, size};
 
 /// Stands for all models of the catalog's starter list.
 const STARTER: &str = "starter";
@@ -142,7 +142,7 @@ fn write_table<const N: usize>(rows: &[[String; N]], out: &mut dyn Write) -> Res
     let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..N).map(width).collect();
     for row in rows {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{:<width$}", one_line(cell)));
         writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
     }
     Ok(())

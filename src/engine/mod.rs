@@ -288,7 +288,7 @@ impl Engine {
             metrics.load(id, &inbox.scheduler.counts_of(*key));
         }
         let counts = inbox.scheduler.counts();
-        metrics.speed(inbox.speed());
+        metrics.speed(inbox.speed().unwrap_or(0.));
         metrics.texts(inbox.texts.waiting());
         metrics.waiting_pictures(inbox.paintings.waiting(None));
         drop(inbox);

@@ -18,8 +18,9 @@ use super::schedule::{Full, Limits, ModelId, Request, RequestId, Scheduler, Tena
 use super::text::TextModel;
 use crate::models::encoder::Tokenized;
 
-/// Tokens a second that are assumed before any were measured.
-const UNMEASURED: f64 = 50.;
+/// When to come again, at the latest, while it is not known how fast the model is and how long its answers are: by then
+/// more is known.
+const SOON: f64 = 5.;
 /// Tokens of an answer that are assumed before any has ended.
 const USUAL: f64 = 256.;
 /// How much the newest step or answer counts in the means of late.
@@ -55,8 +56,9 @@ pub(super) struct Inbox {
     pub texts: Texts,
     /// What is to be painted.
     pub paintings: Paintings,
-    speed: f64,
-    length: f64,
+    speed: Speed,
+    /// Tokens of an answer of late; `None` before any has ended.
+    length: Option<f64>,
     gate: Gate,
     signal: bool,
 }
@@ -79,8 +81,8 @@ struct Bulk<'a> {
     most: usize,
     /// What waits: of all, and of its tenant.
     waiting: &'a dyn Fn(&Inbox) -> [usize; 2],
-    /// How long that takes, about.
-    seconds: &'a dyn Fn(&Inbox) -> f64,
+    /// How long that takes, about; `None` where nothing was measured yet.
+    seconds: &'a dyn Fn(&Inbox) -> Option<f64>,
 }
 
 impl Bulk<'_> {
@@ -113,24 +115,25 @@ impl Inbox {
         self.paintings.sweep();
     }
 
-    /// Tokens a second of late.
-    pub fn speed(&self) -> f64 {
-        self.speed
+    /// Tokens a second of late; `None` before any step was measured.
+    pub fn speed(&self) -> Option<f64> {
+        self.speed.tokens_per_second()
     }
 
-    /// A step took so many tokens a second.
-    pub fn measure(&mut self, speed: f64) {
-        self.speed += (speed - self.speed) * NEWEST;
+    /// A step of so many tokens took so long.
+    pub fn measure(&mut self, tokens: usize, took: Duration) {
+        self.speed.measure(tokens, took);
     }
 
     /// An answer has ended after so many tokens.
     pub fn ended(&mut self, generated: usize) {
-        self.length += (generated as f64 - self.length) * NEWEST;
+        let newest = generated as f64;
+        self.length = Some(self.length.map_or(newest, |length| length + (newest - length) * NEWEST));
     }
 
     /// Tokens of an answer of late.
     pub fn usual(&self) -> u32 {
-        self.length.ceil() as u32
+        self.length.unwrap_or(USUAL).ceil() as u32
     }
 
     /// When half of the work that stands before a newcomer will be done, at the speed and with
@@ -144,7 +147,32 @@ impl Inbox {
                 own.saturating_mul(self.scheduler.tenants() as u64)
             }
         };
-        Duration::from_secs_f64((work as f64 / 2. / self.speed.max(0.1)).clamp(1., 600.).ceil())
+        let seconds = self.speed().map(|speed| work as f64 / speed.max(0.1));
+        retry_after(seconds.filter(|_| self.length.is_some()))
+    }
+}
+
+/// When to come again where the work before a newcomer takes so long: half of it is done then.
+fn retry_after(seconds: Option<f64>) -> Duration {
+    Duration::from_secs_f64(seconds.map_or(SOON, |seconds| (seconds / 2.).clamp(1., 600.).ceil()))
+}
+
+/// How many tokens were computed in how much time; the older a step, the less it counts. There is no assumption to begin
+/// with: the first step that is measured counts in full.
+#[derive(Debug, Default)]
+struct Speed {
+    tokens: f64,
+    seconds: f64,
+}
+
+impl Speed {
+    fn measure(&mut self, tokens: usize, took: Duration) {
+        self.tokens += tokens as f64 - self.tokens * NEWEST;
+        self.seconds += took.as_secs_f64() - self.seconds * NEWEST;
+    }
+
+    fn tokens_per_second(&self) -> Option<f64> {
+        (self.seconds > 0.).then(|| self.tokens / self.seconds)
     }
 }
 
@@ -161,8 +189,8 @@ impl Shared {
             arrivals: BTreeMap::new(),
             texts: Texts::new(),
             paintings: Paintings::new(),
-            speed: UNMEASURED,
-            length: USUAL,
+            speed: Speed::default(),
+            length: None,
             gate: Gate::Open,
             signal: false,
         };
@@ -268,7 +296,7 @@ impl Shared {
             more: texts.iter().map(|text| text.ids.len()).sum(),
             most: self.settings.max_queued_texts,
             waiting: &|inbox| [inbox.texts.waiting(), inbox.texts.waiting_of(tenant)],
-            seconds: &|inbox| inbox.texts.waiting() as f64 / model.speed(),
+            seconds: &|inbox| Some(inbox.texts.waiting() as f64 / model.speed()?),
         };
         self.push_bulk(model.id(), &bulk, |inbox| inbox.texts.push(Arc::clone(model), tenant, texts))
     }
@@ -303,8 +331,7 @@ impl Shared {
         }
         if bulk.is_full(&inbox, self.settings.tenant_part) {
             self.metrics.refuse(model, "model_queue");
-            let seconds = (bulk.seconds)(&inbox) / 2.;
-            return Err(Refused::QueueFull { retry_after: Duration::from_secs_f64(seconds.clamp(1., 600.).ceil()) });
+            return Err(Refused::QueueFull { retry_after: retry_after((bulk.seconds)(&inbox)) });
         }
         let receiver = push(&mut inbox);
         inbox.signal = true;
@@ -349,5 +376,32 @@ impl Shared {
         }
         inbox.signal = false;
         inbox.gate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_step_counts_in_full_and_slow_steps_by_their_time() {
+        let mut speed = Speed::default();
+        assert_eq!(speed.tokens_per_second(), None);
+        speed.measure(400, Duration::from_secs(1));
+        assert_eq!(speed.tokens_per_second(), Some(400.));
+        (0..50).for_each(|_| speed.measure(40, Duration::from_millis(100)));
+        assert!((speed.tokens_per_second().unwrap() - 400.).abs() < 1.);
+        // One second of 10 tokens weighs as much as ten steps of a tenth.
+        speed.measure(10, Duration::from_secs(1));
+        let after = speed.tokens_per_second().unwrap();
+        assert!((150. ..300.).contains(&after), "{after}");
+    }
+
+    #[test]
+    fn who_is_refused_before_anything_is_known_comes_again_soon() {
+        assert_eq!(retry_after(None), Duration::from_secs(5));
+        assert_eq!(retry_after(Some(0.5)), Duration::from_secs(1));
+        assert_eq!(retry_after(Some(31.)), Duration::from_secs(16));
+        assert_eq!(retry_after(Some(1e9)), Duration::from_secs(600));
     }
 }

@@ -2,6 +2,9 @@
 //!
 //! Listing reads headers, once a file. Loading is lazy and happens once however many ask; when the
 //! memory budget is short, models that nobody uses go first, the longest unused before others.
+//!
+//! Whoever names a model has its files looked at again, so that one that was repaired, replaced or deleted is noticed at
+//! once. What runs on the old one ends on it.
 
 mod siblings;
 
@@ -63,6 +66,8 @@ pub struct Registry {
     snapshot: ArcSwap<Snapshot>,
     scanning: Mutex<()>,
     loaded: Mutex<HashMap<String, Loaded>>,
+    /// Models whose files are no longer those on disk, until what runs on them has ended.
+    retired: Mutex<Vec<Model>>,
     /// One lock a model: whoever holds it loads, the others wait for the outcome.
     gates: Mutex<HashMap<String, Arc<Mutex<()>>>>,
     /// Models whose header was sound but whose loading failed; until the file changes.
@@ -106,6 +111,8 @@ struct Loaded {
     model: Model,
     stamp: Stamp,
     used: Duration,
+    /// When its files were last found to be those that were read.
+    confirmed: Duration,
     /// What guesses its tokens.
     draft: Option<String>,
 }
@@ -133,6 +140,7 @@ impl Registry {
             snapshot: ArcSwap::default(),
             scanning: Mutex::default(),
             loaded: Mutex::default(),
+            retired: Mutex::default(),
             gates: Mutex::default(),
             failed: Mutex::default(),
             loads: AtomicU64::new(1),
@@ -147,21 +155,19 @@ impl Registry {
         snapshot.models.values().map(|found| self.describe(found)).collect()
     }
 
-    /// One model as the last look at the folder left it. Touches no disk.
-    pub fn cached(&self, id: &str) -> Option<ModelInfo> {
-        self.snapshot.load().models.get(id).map(|found| self.describe(found))
-    }
-
-    /// One model; only an unknown id can make it read the folder, at most once a second.
+    /// One model as it is now. Looks at its files; reads the folder where those have changed, and for an unknown id at
+    /// most once a second.
     pub fn find(&self, id: &str) -> Option<ModelInfo> {
         self.found(id).map(|found| self.describe(&found))
     }
 
     fn found(&self, id: &str) -> Option<Found> {
-        if let Some(found) = self.snapshot.load().models.get(id) {
-            return Some(found.clone());
+        let snapshot = self.snapshot.load_full();
+        match snapshot.models.get(id) {
+            Some(found) if found.is_current() => return Some(found.clone()),
+            Some(_) => self.refresh_after(&snapshot),
+            None => self.refresh(),
         }
-        self.refresh();
         self.snapshot.load().models.get(id).cloned()
     }
 
@@ -183,21 +189,61 @@ impl Registry {
         let _one = lock(&self.scanning);
         let old = self.snapshot.load_full();
         let now = self.ambient.uptime();
-        if old.at.is_some_and(|at| now.saturating_sub(at) < FRESH) {
-            return;
+        if old.at.is_none_or(|at| now.saturating_sub(at) >= FRESH) {
+            self.scan(&old, now);
         }
-        let models = scan::candidates(&self.folder).into_iter().map(|candidate| {
-            let known = old.models.get(&candidate.id);
-            let known = known.filter(|found| found.stamp == candidate.stamp && found.path == candidate.path);
-            (candidate.id.clone(), known.cloned().unwrap_or_else(|| candidate.inspect()))
-        });
-        self.snapshot.store(Arc::new(Snapshot { models: models.collect(), at: Some(now) }));
     }
 
-    /// The chat model if it is loaded. Touches no disk.
+    /// Reads the folder, of which `seen` is no longer true, unless another thread has done so.
+    fn refresh_after(&self, seen: &Arc<Snapshot>) {
+        let _one = lock(&self.scanning);
+        let old = self.snapshot.load_full();
+        if Arc::ptr_eq(&old, seen) {
+            self.scan(&old, self.ambient.uptime());
+        }
+    }
+
+    fn scan(&self, old: &Snapshot, now: Duration) {
+        let models = scan::candidates(&self.folder).into_iter().map(|candidate| {
+            let known = old.models.get(&candidate.id).filter(|found| found.is_of(&candidate));
+            (candidate.id.clone(), known.cloned().unwrap_or_else(|| candidate.inspect()))
+        });
+        let models: BTreeMap<_, _> = models.collect();
+        let is_outdated = |(id, entry): (&String, &Loaded)| match models.get(id) {
+            Some(found) if found.stamp == entry.stamp => None,
+            _ => Some(id.clone()),
+        };
+        let outdated: Vec<_> = lock(&self.loaded).iter().filter_map(is_outdated).collect();
+        self.snapshot.store(Arc::new(Snapshot { models, at: Some(now) }));
+        outdated.iter().for_each(|id| self.retire(id));
+    }
+
+    /// Gives out a model no more, and its memory back once nobody uses it.
+    fn retire(&self, id: &str) {
+        tracing::info!(model = id, "the files of a loaded model have changed or are gone");
+        self.drop_drafts_by(id);
+        self.take_drafter(id, None);
+        let gone = lock(&self.loaded).remove(id);
+        lock(&self.retired).extend(gone.map(|gone| gone.model));
+        self.drop_retired();
+    }
+
+    /// Drops the retired models that nobody uses any more. `false`: there was none.
+    fn drop_retired(&self) -> bool {
+        let unused: Vec<Model> = lock(&self.retired).extract_if(.., |model| !model.is_held()).collect();
+        unused.iter().filter_map(Model::text).for_each(|model| self.shared.forget(model.key));
+        !unused.is_empty()
+    }
+
+    /// The chat model if it is loaded and its files were looked at not long ago. Touches no disk.
     pub fn loaded_model(&self, id: &str) -> Option<Arc<TextModel>> {
         let stamp = self.snapshot.load().models.get(id)?.stamp;
-        self.ready(id, stamp)?.text().cloned()
+        let now = self.ambient.uptime();
+        let mut loaded = lock(&self.loaded);
+        let entry = loaded.get_mut(id).filter(|entry| entry.stamp == stamp)?;
+        (now.saturating_sub(entry.confirmed) < FRESH).then_some(())?;
+        entry.used = now;
+        entry.model.text().cloned()
     }
 
     /// The chat model, loaded. Blocks while its weights are read, and those of what drafts for it.
@@ -266,9 +312,11 @@ impl Registry {
     }
 
     fn ready(&self, id: &str, stamp: Stamp) -> Option<Model> {
+        self.drop_retired();
+        let now = self.ambient.uptime();
         let mut loaded = lock(&self.loaded);
         let entry = loaded.get_mut(id).filter(|entry| entry.stamp == stamp)?;
-        entry.used = self.ambient.uptime();
+        (entry.used, entry.confirmed) = (now, now);
         Some(entry.model.clone())
     }
 
@@ -334,9 +382,10 @@ impl Registry {
     }
 
     fn insert(&self, found: &Found, model: &Model) {
-        let used = self.ambient.uptime();
-        let entry = Loaded { model: model.clone(), stamp: found.stamp, used, draft: None };
-        lock(&self.loaded).insert(found.info.id.clone(), entry);
+        let now = self.ambient.uptime();
+        let entry = Loaded { model: model.clone(), stamp: found.stamp, used: now, confirmed: now, draft: None };
+        let former = lock(&self.loaded).insert(found.info.id.clone(), entry);
+        lock(&self.retired).extend(former.map(|former| former.model));
     }
 
     /// What the model takes in memory, and the scratch of its steps.
@@ -390,7 +439,7 @@ impl Registry {
     /// Drops a drafter; where there is none, the model that is longest unused, of those that nobody
     /// holds. `false`: there is nothing to drop.
     pub(super) fn unload_idle(&self) -> bool {
-        if self.drop_drafter() {
+        if self.drop_retired() || self.drop_drafter() {
             return true;
         }
         let oldest = || {

@@ -94,9 +94,28 @@ pub enum Failure {
     /// The memory that it takes is held by other models in use.
     #[error("the memory that it takes is held by other models in use")]
     NoMemory,
+    /// The model cannot be computed, or makes no numbers: its files are damaged, or not what they say.
+    #[error("the model {id} cannot be used: {reason}")]
+    Unusable { id: String, reason: String },
     /// A defect, for the log.
     #[error("generation failed: {0}")]
     Broken(String),
+}
+
+impl Failure {
+    /// Of a model whose network makes no numbers.
+    pub(super) fn not_finite(id: &str) -> Self {
+        Self::Unusable { id: id.to_owned(), reason: NOT_FINITE.to_owned() }
+    }
+}
+
+/// What is wrong with a model where NaN or infinity comes out.
+pub(super) const NOT_FINITE: &str = "its network computes values that are not finite numbers";
+
+/// Whether there is neither NaN nor infinity among these. Compares bits, so that many are compared at once.
+pub(super) fn are_finite(numbers: &[f32]) -> bool {
+    let largest = numbers.iter().map(|number| number.to_bits() & 0x7fff_ffff).fold(0, u32::max);
+    largest < f32::INFINITY.to_bits()
 }
 
 /// Why a request was not taken. Nothing of it remains.

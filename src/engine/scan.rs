@@ -73,6 +73,8 @@ pub struct ModelInfo {
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     pub info: ModelInfo,
+    /// The model's own file or folder in the models folder.
+    entry: PathBuf,
     pub path: PathBuf,
     pub stamp: Stamp,
 }
@@ -80,6 +82,18 @@ pub(super) struct Found {
 impl Found {
     pub fn is_encoder(&self) -> bool {
         matches!(self.info.kind, Kind::Embedding | Kind::Reranker)
+    }
+
+    /// Whether the same files are still there. Asks the file system about them, and reads none.
+    pub fn is_current(&self) -> bool {
+        // A folder of the same name hides a bare file.
+        let hidden = self.path == self.entry && self.entry.with_extension("").is_dir();
+        !hidden && candidate(&self.entry).is_some_and(|now| self.is_of(&now))
+    }
+
+    /// Whether it was read from these files, as they are.
+    pub fn is_of(&self, candidate: &Candidate) -> bool {
+        (self.info.id == candidate.id) && (self.path == candidate.path) && (self.stamp == candidate.stamp)
     }
 
     /// The error for a model that is not of the kind that is wanted.
@@ -111,8 +125,9 @@ impl Stamp {
 pub(super) struct Candidate {
     pub id: String,
     layout: Layout,
-    pub path: PathBuf,
-    pub stamp: Stamp,
+    entry: PathBuf,
+    path: PathBuf,
+    stamp: Stamp,
 }
 
 enum Layout {
@@ -155,7 +170,7 @@ fn candidate(path: &Path) -> Option<Candidate> {
     }
     let id = name.strip_suffix(".gguf").filter(|id| !id.is_empty() && path.is_file())?;
     let (id, layout, path) = (id.to_owned(), Layout::Gguf, path.to_owned());
-    Some(Candidate { stamp: stamp([&path])?, id, layout, path })
+    Some(Candidate { stamp: stamp([&path])?, id, layout, entry: path.clone(), path })
 }
 
 fn folder(id: &str, folder: &Path) -> Option<Candidate> {
@@ -171,7 +186,8 @@ fn folder(id: &str, folder: &Path) -> Option<Candidate> {
         };
         let parts = inside(&files);
         let stamp = stamp(std::iter::once(&index).chain(&parts))?.beside(&inside(&companions(folder)))?;
-        return Some(Candidate { id: id.to_owned(), layout: Layout::Diffusers, stamp, path: index });
+        let entry = folder.to_owned();
+        return Some(Candidate { id: id.to_owned(), layout: Layout::Diffusers, stamp, entry, path: index });
     }
     let (layout, path) = match (ggufs.as_slice(), tensors.as_slice()) {
         ([one], _) => (Layout::Gguf, (*one).clone()),
@@ -185,15 +201,16 @@ fn folder(id: &str, folder: &Path) -> Option<Candidate> {
     let tool_use = folder.join(TOOL_USE_FILE);
     let stamp = match layout {
         Layout::Safetensors => stamp(files.iter().chain([&tool_use]).filter(|path| is_read(path))),
+        Layout::Unclear(_) => stamp(ggufs),
         _ => stamp([&path]),
     };
-    Some(Candidate { id: id.to_owned(), layout, stamp: stamp?, path })
+    Some(Candidate { id: id.to_owned(), layout, stamp: stamp?, entry: folder.to_owned(), path })
 }
 
 /// A pipeline in one `file`: `path` is that, or its folder.
 fn single(id: &str, path: &Path, file: &Path) -> Option<Candidate> {
     let stamp = stamp([&file.to_owned()])?.beside(&accessories(path))?;
-    Some(Candidate { id: id.to_owned(), layout: Layout::Single, stamp, path: path.to_owned() })
+    Some(Candidate { id: id.to_owned(), layout: Layout::Single, stamp, entry: path.to_owned(), path: path.to_owned() })
 }
 
 /// Whether a file of a folder of safetensors is one that a model is made of.
@@ -225,7 +242,7 @@ impl Candidate {
             Layout::Diffusers => diffusers::describe(&self.path, &mut info),
             Layout::Unclear(problem) => info.problem = Some(problem.clone()),
         }
-        Found { info, path: self.path, stamp: self.stamp }
+        Found { info, entry: self.entry, path: self.path, stamp: self.stamp }
     }
 
     fn blank(&self) -> ModelInfo {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::detokenizer::Detokenizer;
 use super::grammar;
 use super::logprobs;
-use super::request::{Ending, Failure, Generation, Piece, TokenInfo, TokenLogprob};
+use super::request::{Ending, Failure, Generation, Piece, TokenInfo, TokenLogprob, are_finite};
 use super::sampler::Sampler;
 use super::stop::StopMatcher;
 use super::text::TextModel;
@@ -49,12 +49,15 @@ impl Sequence {
         // Rows that pad the embedding stand for no token.
         let tokens = self.model.vocabulary().min(logits.len());
         let logits = logits.get_mut(..tokens).unwrap_or_default();
+        if !are_finite(logits) {
+            return Err(Failure::not_finite(self.model.id()));
+        }
         let raw = self.logprobs.map(|_| logits.to_vec());
         if let Some(grammar) = &mut self.grammar {
             grammar.restrict(logits)?;
         }
         let ends = self.model.vocabulary.ends();
-        let id = self.sampler.next(logits, ends).ok_or_else(|| self.stuck())?;
+        let id = self.sampler.next(logits, ends).ok_or_else(banned)?;
         self.newest = id;
         self.generated += 1;
         if ends.contains(&id) {
@@ -76,14 +79,6 @@ impl Sequence {
             return Ok(self.finish(shown, tokens, Ending::Length));
         }
         Ok(self.piece(shown, tokens, None))
-    }
-
-    /// Why nothing can be chosen.
-    fn stuck(&self) -> Failure {
-        match self.grammar {
-            Some(_) => Failure::Format("logit_bias bans every token that could come next".to_owned()),
-            None => Failure::Broken("the logits leave no token to choose".to_owned()),
-        }
     }
 
     /// What a token adds to text and calls, and whether the answer ends with it.
@@ -148,4 +143,9 @@ impl Sequence {
 struct Shown {
     text: String,
     calls: Vec<CallPiece>,
+}
+
+/// The failure where nothing can be chosen.
+fn banned() -> Failure {
+    Failure::Format("logit_bias bans every token that could come next".to_owned())
 }

@@ -33,6 +33,8 @@ pub(super) struct Worker {
     arenas: HashMap<ModelId, KvArena>,
     /// Where the drafters of the models in use are.
     slots: HashMap<ModelId, Arc<Slot>>,
+    /// Whether a model computes for the first time in this step, which takes longer than others.
+    warming: bool,
     pace: Pace,
     /// Texts on their way to become vectors.
     embedding: Option<Embedding>,
@@ -49,7 +51,7 @@ impl Worker {
     pub fn new(shared: Arc<Shared>, registry: Arc<Registry>, ambient: Arc<dyn Ambient>) -> Self {
         let pace = Pace::new(shared.settings.prefill_chunk);
         let (jobs, arenas, slots) = (BTreeMap::new(), HashMap::new(), HashMap::new());
-        Self { shared, registry, ambient, jobs, arenas, slots, pace, embedding: None, painter: None }
+        Self { shared, registry, ambient, jobs, arenas, slots, warming: false, pace, embedding: None, painter: None }
     }
 
     pub fn run(mut self) {
@@ -143,6 +145,7 @@ impl Worker {
     /// Gives back the memory of blocks that are free and takes that of blocks to be written.
     fn arrange(&mut self, plan: &Plan) {
         self.release(&plan.released);
+        self.warming = plan.batches.iter().any(|batch| !self.arenas.contains_key(&batch.model));
         for batch in &plan.batches {
             let Some(model) = self.model(batch) else { continue };
             let shape = model.kv_shape(self.shared.settings.kv_type);
@@ -171,7 +174,8 @@ impl Worker {
             }
             Err(reason) if batch.rows.len() == 1 => {
                 tracing::error!(model = model.id(), reason, "a generation step failed");
-                batch.rows.into_iter().map(|row| (row, Err(Failure::Broken(reason.clone())))).collect()
+                let failure = Failure::Unusable { id: model.id().to_owned(), reason };
+                batch.rows.into_iter().map(|row| (row, Err(failure.clone()))).collect()
             }
             Err(_) => {
                 let alone = |row| Batch { model: batch.model, rows: vec![row] };
@@ -243,11 +247,13 @@ impl Worker {
                 Err(failure) => failed.push((id, failure)),
             }
         }
-        if !took.is_zero() {
-            inbox.measure((sizes.prompt + sizes.answers + sizes.draft) as f64 / took.as_secs_f64());
+        if !self.warming {
+            inbox.measure(sizes.prompt + sizes.answers + sizes.draft, took);
         }
         drop(inbox);
-        self.pace.measure(sizes, took);
+        if !self.warming {
+            self.pace.measure(sizes, took);
+        }
         failed.into_iter().for_each(|(id, failure)| self.fail(id.request, failure));
         self.jobs.retain(|_, job| !job.is_over());
     }

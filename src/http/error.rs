@@ -96,6 +96,7 @@ pub fn translate(error: &actix_web::Error) -> Error {
         408 => Code::RequestTimeout,
         413 => Code::RequestTooLarge,
         415 => Code::UnsupportedEncoding,
+        431 => Code::HeaderTooLarge,
         400..=499 => Code::InvalidParameter,
         _ => return Error::internal(error.to_string()),
     };

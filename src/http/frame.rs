@@ -2,14 +2,17 @@
 
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::http::ConnectionType;
 use actix_web::http::header::{HeaderName, HeaderValue};
 use actix_web::middleware::Next;
 use actix_web::{Error as ActixError, HttpMessage, HttpRequest, web};
 
 use super::Api;
 use super::error;
+use super::wire::Wire;
 use crate::error::Error;
 use crate::ids::RequestId;
+use crate::readable::shorten;
 use crate::service::secrets::redact;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -22,7 +25,7 @@ pub fn request_id(request: &HttpRequest) -> Option<RequestId> {
 
 /// Middleware around everything: gives the request its id and renders whatever error came out.
 pub async fn frame(
-    request: ServiceRequest,
+    mut request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<BoxBody>, ActixError> {
     let Some(api) = request.app_data::<web::Data<Api>>().cloned() else {
@@ -31,7 +34,21 @@ pub async fn frame(
     let id = RequestId::generate(&*api.ambient);
     request.extensions_mut().insert(id);
     let started = api.ambient.uptime();
-    let response = next.call(request).await?.map_into_boxed_body();
+    let wire = Wire::of(request.request());
+    let refusal = wire.as_ref().and_then(|wire| wire.refusal(request.request()));
+    let response = match refusal {
+        Some(error) => request.error_response(error),
+        None => {
+            if let Some(wire) = &wire {
+                wire.watch(&mut request);
+            }
+            let outcome = next.call(request).await;
+            if let (Err(_), Some(wire)) = (&outcome, &wire) {
+                wire.answer();
+            }
+            outcome?.map_into_boxed_body()
+        }
+    };
     let mut response = match response.response().error() {
         Some(failure) => {
             let rendered = render(failure, id);
@@ -44,6 +61,9 @@ pub async fn frame(
     };
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
         response.headers_mut().insert(REQUEST_ID, value);
+    }
+    if wire.is_some_and(|wire| wire.answer()) {
+        response.response_mut().head_mut().set_connection_type(ConnectionType::Close);
     }
     record(&response, id, api.ambient.uptime().saturating_sub(started));
     Ok(response)
@@ -90,7 +110,7 @@ fn record(response: &ServiceResponse, id: RequestId, took: std::time::Duration) 
     tracing::info!(
         request_id = %id,
         client_request_id = theirs.map(|text| redact(text).chars().take(128).collect::<String>()),
-        method = %request.method(),
+        method = &*shorten(request.method().as_str()),
         path = &*redact(request.path()),
         status = response.status().as_u16(),
         micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX),

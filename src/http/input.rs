@@ -7,6 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use actix_web::dev::Payload;
+use actix_web::error::PayloadError;
 use actix_web::http::header;
 use actix_web::web::{Bytes, BytesMut};
 use actix_web::{FromRequest, HttpRequest};
@@ -148,7 +149,13 @@ async fn collect(mut payload: Payload) -> Result<Bytes> {
     let mut body = BytesMut::new();
     while let Some(chunk) = payload.next().await {
         let chunk = chunk.map_err(|cause| {
-            Error::new(Code::InvalidParameter, "The request body broke off before its end.").because(cause.to_string())
+            let message = match cause {
+                PayloadError::EncodingCorrupted => {
+                    "The request body is not valid chunks of 'Transfer-Encoding: chunked'."
+                }
+                _ => "The request body broke off before its end.",
+            };
+            Error::new(Code::InvalidParameter, message).because(cause.to_string())
         })?;
         if body.len() + chunk.len() > BODY_LIMIT {
             return Err(too_large());

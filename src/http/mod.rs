@@ -25,6 +25,7 @@ pub mod sse;
 pub mod submission;
 pub mod tls;
 pub mod version;
+mod wire;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

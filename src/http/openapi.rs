@@ -96,7 +96,8 @@ pub async fn fallback(request: HttpRequest, document: web::Data<Document>) -> Ht
 /// 405 on a path that takes the methods `allow`.
 pub fn not_allowed(request: &HttpRequest, allow: &str) -> HttpResponse {
     let path = shorten(request.path());
-    let message = format!("'{path}' does not take {}. It takes {allow}.", request.method());
+    let method = shorten(request.method().as_str());
+    let message = format!("'{path}' does not take {method}. It takes {allow}.");
     let mut response = HttpResponse::from_error(Error::new(Code::MethodNotAllowed, message));
     if let Ok(value) = HeaderValue::from_str(allow) {
         response.headers_mut().insert(header::ALLOW, value);

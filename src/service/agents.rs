@@ -136,9 +136,8 @@ impl Agents {
         check(&content)?;
         let id = AgentId::generate(&*self.ambient);
         let note = self.note(access, "agent.created");
-        let caller = access.clone();
-        let written = claim::write(&self.store, access, now, move |tx| {
-            let owner = authority::named_project(tx, &caller, project)?;
+        let written = claim::write(&self.store, access, now, authority::manages(project), move |tx, caller| {
+            let owner = authority::named_project(tx, caller, project)?;
             authority::living(&owner).map_err(|error| error.param("project_id"))?;
             let bytes = content.bytes();
             holdings::charge(tx, project, now, Holding::Agent, 1, signed(bytes))?;
@@ -157,22 +156,27 @@ impl Agents {
         // Each field by itself does not depend on what is stored.
         check(&change.clone().apply(AgentVersionRecord::empty(now), now))?;
         let note = self.note(access, "agent.updated");
-        let caller = access.clone();
-        let written = claim::write(&self.store, access, now, move |tx| {
-            let record = find(tx, &caller, Scope::Project, id)?;
-            authority::living_owner(tx, record.project)?;
-            expected.check(Some(record.version))?;
-            let old = stored::current(tx, id, &record)?;
-            let new = change.clone().apply(old.clone(), old.made_at);
-            if new == old {
-                return Ok(Agent::new(id, &record, record.version, old));
-            }
-            let new = AgentVersionRecord { made_at: now, ..new };
-            let record = add_version(tx, id, record, &new, now)?;
-            let detail = json!({ "version": record.version, "name": new.name, "model": new.model });
-            note.write(tx, record.project, id, &detail)?;
-            Ok(Agent::new(id, &record, record.version, new))
-        });
+        let written = claim::write(
+            &self.store,
+            access,
+            now,
+            authority::manages_owner::<AgentRecord>(id.to_bytes()),
+            move |tx, caller| {
+                let record = find(tx, caller, Scope::Project, id)?;
+                authority::living_owner(tx, record.project)?;
+                expected.check(Some(record.version))?;
+                let old = stored::current(tx, id, &record)?;
+                let new = change.clone().apply(old.clone(), old.made_at);
+                if new == old {
+                    return Ok(Agent::new(id, &record, record.version, old));
+                }
+                let new = AgentVersionRecord { made_at: now, ..new };
+                let record = add_version(tx, id, record, &new, now)?;
+                let detail = json!({ "version": record.version, "name": new.name, "model": new.model });
+                note.write(tx, record.project, id, &detail)?;
+                Ok(Agent::new(id, &record, record.version, new))
+            },
+        );
         written.await
     }
 
@@ -180,17 +184,22 @@ impl Agents {
     pub async fn delete(&self, access: &Access, id: AgentId, expected: Expected) -> Result<()> {
         let now = self.ambient.now();
         let note = self.note(access, "agent.deleted");
-        let caller = access.clone();
-        let written = claim::write(&self.store, access, now, move |tx| {
-            let record = find(tx, &caller, Scope::Project, id)?;
-            authority::living_owner(tx, record.project)?;
-            expected.check(Some(record.version))?;
-            let name = stored::current(tx, id, &record)?.name;
-            holdings::charge(tx, record.project, now, Holding::Agent, -1, -signed(record.bytes))?;
-            (record.oldest..=record.version).try_for_each(|version| stored::remove_version(tx, id, version))?;
-            owned::remove(tx, id.to_bytes(), &record)?;
-            note.write(tx, record.project, id, &json!({ "name": name, "version": record.version }))
-        });
+        let written = claim::write(
+            &self.store,
+            access,
+            now,
+            authority::manages_owner::<AgentRecord>(id.to_bytes()),
+            move |tx, caller| {
+                let record = find(tx, caller, Scope::Project, id)?;
+                authority::living_owner(tx, record.project)?;
+                expected.check(Some(record.version))?;
+                let name = stored::current(tx, id, &record)?.name;
+                holdings::charge(tx, record.project, now, Holding::Agent, -1, -signed(record.bytes))?;
+                (record.oldest..=record.version).try_for_each(|version| stored::remove_version(tx, id, version))?;
+                owned::remove(tx, id.to_bytes(), &record)?;
+                note.write(tx, record.project, id, &json!({ "name": name, "version": record.version }))
+            },
+        );
         written.await
     }
 

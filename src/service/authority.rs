@@ -13,12 +13,36 @@ use crate::storage::{Look, WriteTx};
 use super::access::{Access, Scope, Scopes};
 use super::secrets;
 
-/// Whether the caller's key still holds. A request may have been authenticated long before its
+/// What the caller's key allows now; 401 if it no longer holds. A request may have been authenticated long before its
 /// body was whole; a key revoked meanwhile must not make itself a successor.
-pub(super) fn confirm(tx: &WriteTx, access: &Access, now: Timestamp) -> Result<()> {
+pub(super) fn confirm(tx: &WriteTx, access: &Access, now: Timestamp) -> Result<Access> {
     let key = keys::find(tx, access.key())?.ok_or_else(secrets::invalid)?;
     let archived = projects::find(tx, key.project)?.is_none_or(|project| project.archived_at.is_some());
-    usable(&key, archived, now)
+    usable(&key, archived, now)?;
+    Ok(Access::new(access.key(), key.project, Scopes::from_bits(key.scopes), key.models.map(Into::into)))
+}
+
+/// Demands that the caller may manage a project.
+pub(super) fn manages(project: ProjectId) -> impl Fn(&WriteTx, &Access) -> Result<()> {
+    move |_, caller| caller.require(project, Scope::Project)
+}
+
+/// Demands that the caller may manage the project of a resource; where that is gone, its own.
+pub(super) fn manages_owner<R: Owned>(id: [u8; 16]) -> impl Fn(&WriteTx, &Access) -> Result<()> {
+    move |tx, caller| {
+        let project = owned::find::<R>(tx, id)?.map_or(caller.project(), |record| record.project());
+        caller.require(project, Scope::Project)
+    }
+}
+
+/// Demands that the caller may change a key.
+pub(super) fn manages_key(id: KeyId) -> impl Fn(&WriteTx, &Access) -> Result<()> {
+    move |tx, caller| key_to_change(tx, caller, id).map(drop)
+}
+
+/// Demands an admin.
+pub(super) fn administers(_: &WriteTx, caller: &Access) -> Result<()> {
+    caller.require_admin()
 }
 
 /// 401 unless the key may be used at all.

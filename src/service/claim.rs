@@ -81,21 +81,23 @@ fn digest(parts: &[&[u8]]) -> [u8; 32] {
 }
 
 /// The frame of every management write: confirms the caller's key inside the transaction, and
-/// runs `f` once for all requests with one idempotency key. Equal requests get an equal result.
-pub(super) async fn write<T, F>(store: &Store, access: &Access, now: Timestamp, mut f: F) -> Result<T>
+/// runs `f` once for all requests with one idempotency key. Equal requests get an equal result, as long as the caller
+/// still has the permission that `permit` asks for. Both get the access that the key gives now.
+pub(super) async fn write<T, P, F>(store: &Store, access: &Access, now: Timestamp, permit: P, mut f: F) -> Result<T>
 where
     T: Serialize + DeserializeOwned + Send + 'static,
-    F: FnMut(&WriteTx) -> Result<T> + Send + 'static,
+    P: Fn(&WriteTx, &Access) -> Result<()> + Send + 'static,
+    F: FnMut(&WriteTx, &Access) -> Result<T> + Send + 'static,
 {
     let access = access.clone();
     let claim: Option<Arc<Claim>> = access.claim().cloned();
     let run = move |tx: &WriteTx| {
-        authority::confirm(tx, &access, now)?;
-        let Some(claim) = &claim else { return f(tx) };
+        let access = authority::confirm(tx, &access, now)?;
+        let Some(claim) = &claim else { return f(tx, &access) };
         if let Some(result) = claim.recall(tx, now)? {
-            return Ok(result);
+            return permit(tx, &access).map(|()| result);
         }
-        let result = f(tx)?;
+        let result = f(tx, &access)?;
         claim.keep(tx, now, &result)?;
         Ok(result)
     };

@@ -161,9 +161,8 @@ impl Files {
             created_at: now,
         };
         let note = self.note(access, "file.created");
-        let caller = access.clone();
-        let written = claim::write(&self.store, access, now, move |tx| {
-            authority::receiving_project(tx, &caller, project, new.project.is_some())?;
+        let written = claim::write(&self.store, access, now, authority::manages(project), move |tx, caller| {
+            authority::receiving_project(tx, caller, project, new.project.is_some())?;
             holdings::charge(tx, project, now, Holding::File, 1, signed(record.bytes))?;
             uploads::insert(tx, id, &record)?;
             note.write(tx, project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
@@ -210,15 +209,20 @@ impl Files {
         self.get(access, id).await?;
         // Its chunks go in small steps, even if the caller does not wait for the answer.
         let _chunks = self.sweeper.later(id);
-        let caller = access.clone();
-        let written = claim::write(&self.store, access, now, move |tx| {
-            let record = find(tx, &caller, id)?;
-            authority::living_owner(tx, record.project)?;
-            holdings::charge(tx, record.project, now, Holding::File, -1, -signed(record.bytes))?;
-            uploads::remove(tx, id, &record)?;
-            note.write(tx, record.project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
-            Ok(id)
-        });
+        let written = claim::write(
+            &self.store,
+            access,
+            now,
+            authority::manages_owner::<FileRecord>(id.to_bytes()),
+            move |tx, caller| {
+                let record = find(tx, caller, id)?;
+                authority::living_owner(tx, record.project)?;
+                holdings::charge(tx, record.project, now, Holding::File, -1, -signed(record.bytes))?;
+                uploads::remove(tx, id, &record)?;
+                note.write(tx, record.project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
+                Ok(id)
+            },
+        );
         written.await
     }
 

@@ -44,11 +44,10 @@ impl Jobs {
         let id = JobId::generate(&*self.ambient);
         let events = [JobEventId::generate(&*self.ambient), JobEventId::generate(&*self.ambient)];
         let note = self.note(access, "fine_tuning_job.created");
-        let caller = access.clone();
-        let written = claim::write(&self.store, access, now, move |tx| {
-            authority::receiving_project(tx, &caller, project, named)?;
-            file_of(tx, &caller, project, record.training_file, "training_file")?;
-            record.validation_file.map_or(Ok(()), |file| file_of(tx, &caller, project, file, "validation_file"))?;
+        let written = claim::write(&self.store, access, now, authority::manages(project), move |tx, caller| {
+            authority::receiving_project(tx, caller, project, named)?;
+            file_of(tx, caller, project, record.training_file, "training_file")?;
+            record.validation_file.map_or(Ok(()), |file| file_of(tx, caller, project, file, "validation_file"))?;
             holdings::charge(tx, project, now, Holding::Job, 1, 0)?;
             owned::insert(tx, id.to_bytes(), &record)?;
             let told = [(Level::Info, format!("Created fine-tuning job: {id}")), (Level::Error, CANNOT_TRAIN.into())];
@@ -149,16 +148,21 @@ impl Jobs {
         mut change: impl FnMut(&WriteTx, &mut JobRecord) -> Result<serde_json::Value> + Send + 'static,
     ) -> Result<Job> {
         let note = self.note(access, action);
-        let caller = access.clone();
-        let written = claim::write(&self.store, access, now, move |tx| {
-            let mut record = find(tx, &caller, id)?;
-            authority::living_owner(tx, record.project)?;
-            let detail = change(tx, &mut record)?;
-            record.updated_at = now;
-            owned::replace(tx, id.to_bytes(), &record)?;
-            note.write(tx, record.project, id, &detail)?;
-            Ok(Job::new(id, record))
-        });
+        let written = claim::write(
+            &self.store,
+            access,
+            now,
+            authority::manages_owner::<JobRecord>(id.to_bytes()),
+            move |tx, caller| {
+                let mut record = find(tx, caller, id)?;
+                authority::living_owner(tx, record.project)?;
+                let detail = change(tx, &mut record)?;
+                record.updated_at = now;
+                owned::replace(tx, id.to_bytes(), &record)?;
+                note.write(tx, record.project, id, &detail)?;
+                Ok(Job::new(id, record))
+            },
+        );
         written.await
     }
 

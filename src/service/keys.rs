@@ -21,7 +21,7 @@ use crate::ambient::{Ambient, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
 use crate::storage::keys::{self as stored, KeyRecord, PreviousSecret};
-use crate::storage::{Digest, Look, Pepper, ReadTx, Store, Watcher, clock, projects};
+use crate::storage::{Digest, Look, Pepper, ReadTx, Store, Watcher, WriteTx, clock, projects};
 
 /// A key as its users see it; never its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -248,10 +248,15 @@ impl Keys {
         let id = KeyId::generate(&*self.ambient);
         let secret = Secret::generate(id, &*self.ambient);
         let record = self.new_record(access, new, &secret, now)?;
+        let project = record.project;
         let note = self.note(access, "api_key.created");
-        let caller = access.clone();
-        let written = claim::write(&self.store, access, now, move |tx| {
-            let project = authority::named_project(tx, &caller, record.project)?;
+        let (scopes, models) = (Scopes::from_bits(record.scopes), record.models.clone());
+        let permit = move |_: &WriteTx, caller: &Access| {
+            caller.require(project, Scope::Project)?;
+            caller.require_grantable(scopes, models.as_deref())
+        };
+        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+            let project = authority::named_project(tx, caller, record.project)?;
             authority::living(&project).map_err(|error| error.param("project_id"))?;
             caller.require_grantable(Scopes::from_bits(record.scopes), record.models.as_deref())?;
             holdings::charge(tx, record.project, now, Holding::ApiKey, 1, 0)?;
@@ -355,9 +360,8 @@ impl Keys {
     pub async fn revoke(&self, access: &Access, id: KeyId) -> Result<Key> {
         let now = self.ambient.now();
         let note = self.note(access, "api_key.revoked");
-        let caller = access.clone();
-        let written = claim::write(&self.store, access, now, move |tx| {
-            let mut record = authority::key_to_change(tx, &caller, id)?;
+        let written = claim::write(&self.store, access, now, authority::manages_key(id), move |tx, caller| {
+            let mut record = authority::key_to_change(tx, caller, id)?;
             if record.revoked_at.is_some() {
                 return Key::seen(tx, (id, record));
             }
@@ -386,9 +390,8 @@ impl Keys {
         mut change: impl FnMut(&mut KeyRecord) -> Result<Value> + Send + 'static,
     ) -> Result<Key> {
         let (note, moment) = (self.note(access, action), self.steady.now(&*self.ambient));
-        let caller = access.clone();
-        let written = claim::write(&self.store, access, now, move |tx| {
-            let mut record = authority::key_to_change(tx, &caller, id)?;
+        let written = claim::write(&self.store, access, now, authority::manages_key(id), move |tx, caller| {
+            let mut record = authority::key_to_change(tx, caller, id)?;
             let project = projects::find(tx, record.project)?;
             project.as_ref().map_or(Ok(()), authority::living)?;
             let detail = change(&mut record)?;

@@ -79,7 +79,7 @@ impl Projects {
         let record = new.record(self.ambient.now())?;
         let id = ProjectId::generate(&*self.ambient);
         let note = self.note(access, "project.created");
-        let written = claim::write(&self.store, access, record.created_at, move |tx| {
+        let written = claim::write(&self.store, access, record.created_at, authority::administers, move |tx, _| {
             projects::put(tx, id, &record)?;
             note.write(tx, id, id, &json!({ "name": record.name }))?;
             Ok(Project::new(id, record.clone()))
@@ -93,9 +93,8 @@ impl Projects {
         fields::environment(settings.environment.as_deref())?;
         let now = self.ambient.now();
         let note = self.note(access, "project.updated");
-        let caller = access.clone();
-        let written = claim::write(&self.store, access, now, move |tx| {
-            let mut record = authority::project(tx, &caller, id)?;
+        let written = claim::write(&self.store, access, now, authority::manages(id), move |tx, caller| {
+            let mut record = authority::project(tx, caller, id)?;
             authority::living(&record)?;
             let detail = json!({
                 "old": { "name": record.name, "environment": record.environment },
@@ -139,9 +138,8 @@ impl Projects {
         access.require_admin()?;
         let now = self.ambient.now();
         let note = self.note(access, "project.archived");
-        let caller = access.clone();
-        let written = claim::write(&self.store, access, now, move |tx| {
-            let mut record = authority::project(tx, &caller, id)?;
+        let written = claim::write(&self.store, access, now, authority::administers, move |tx, caller| {
+            let mut record = authority::project(tx, caller, id)?;
             if id == caller.project() {
                 let text = "You cannot archive the project of the API key that you are using. Use an admin key of another project.";
                 return Err(Error::new(Code::Conflict, text));

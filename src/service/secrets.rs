@@ -16,6 +16,8 @@ use crate::ids::KeyId;
 const PREFIX: &str = "opk_";
 const ID: usize = 22;
 const RANDOM: usize = 43;
+/// How often a text may be percent-encoded for a secret in it to be found: by a client, and by what stands between.
+const ENCODED_TIMES: u8 = 3;
 const CHECK: usize = 6;
 const LENGTH: usize = PREFIX.len() + ID + RANDOM + CHECK;
 
@@ -59,19 +61,67 @@ fn check(text: &[u8]) -> String {
 }
 
 /// `text` with every secret in it cut short, whole or in part: callers write secrets where none
-/// belong, and what they wrote is repeated to them in errors and written to the log.
+/// belong, and what they wrote is repeated to them in errors and written to the log. A secret is
+/// also found where some or all of its letters are percent-encoded, several times over if need be.
 pub fn redact(text: &str) -> Cow<'_, str> {
-    let (mut rest, mut safe) = (text, String::new());
-    while let Some(at) = rest.find(PREFIX) {
-        let (before, after) = rest.split_at(at + PREFIX.len());
-        // Two secrets in a row are one run.
-        let run = after.bytes().take_while(|byte| *byte == b'_' || base62::digit(*byte).is_some()).count();
+    let bytes = text.as_bytes();
+    let (mut kept, mut at, mut safe) = (0, 0, String::new());
+    while at < bytes.len() {
+        let Some(run) = secret_at(bytes, at) else {
+            at += 1;
+            continue;
+        };
         // The id alone is no secret.
-        let (shown, mark) = if run > ID { (4, "…") } else { (run, "") };
-        safe.extend([before, &after[..shown], mark]);
-        rest = &after[run..];
+        if run.letters > ID {
+            safe.extend([text.get(kept..run.shown).unwrap_or_default(), "…"]);
+            kept = run.end;
+        }
+        at = run.end;
     }
-    if safe.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(safe + rest) }
+    if safe.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(safe + text.get(kept..).unwrap_or_default()) }
+}
+
+/// Letters after the prefix of a secret, and where they are in the text.
+struct Run {
+    letters: usize,
+    /// Where those end that may be shown.
+    shown: usize,
+    end: usize,
+}
+
+/// The secret that begins at `at`. Two secrets in a row are one run.
+fn secret_at(text: &[u8], at: usize) -> Option<Run> {
+    let mut end = at;
+    for expected in PREFIX.bytes() {
+        let (letter, length) = letter(text, end, ENCODED_TIMES)?;
+        (letter == expected).then_some(())?;
+        end += length;
+    }
+    let mut run = Run { letters: 0, shown: end, end };
+    while let Some((letter, length)) = letter(text, run.end, ENCODED_TIMES)
+        && (letter == b'_' || base62::digit(letter).is_some())
+    {
+        run.letters += 1;
+        run.end += length;
+        if run.letters <= 4 {
+            run.shown = run.end;
+        }
+    }
+    Some(run)
+}
+
+/// The letter at a place of a text that is percent-encoded up to `times` times, and how many bytes it takes there.
+fn letter(text: &[u8], at: usize, times: u8) -> Option<(u8, usize)> {
+    let Some(fewer) = times.checked_sub(1) else { return text.get(at).map(|letter| (*letter, 1)) };
+    let (first, length) = letter(text, at, fewer)?;
+    let encoded = || {
+        let (high, more) = letter(text, at + length, fewer)?;
+        let (low, most) = letter(text, at + length + more, fewer)?;
+        let digit = |letter: u8| char::from(letter).to_digit(16);
+        let value = u8::try_from(digit(high)? * 16 + digit(low)?).ok()?;
+        Some((value, length + more + most))
+    };
+    if first == b'%' { encoded().or(Some((first, length))) } else { Some((first, length)) }
 }
 
 /// The key that a well-formed secret names; 401 for any other text, without a database read.
@@ -101,7 +151,7 @@ pub(super) fn invalid() -> Error {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Secret, parse, redact};
+    use super::{ENCODED_TIMES, Secret, letter, parse, redact};
     use crate::ambient::{Ambient, Timestamp};
     use crate::ids::KeyId;
 
@@ -164,6 +214,40 @@ mod tests {
         let text = format!("/a/{secret}?b={}é opk_short {secret}{secret}", &secret[..40]);
         assert_eq!(redact(&text), format!("/a/{short}…?b={short}…é opk_short {short}…"));
         assert_eq!(redact("opk_ and opk"), "opk_ and opk");
+    }
+
+    #[test]
+    fn percent_encoded_secrets_are_cut_short_too() {
+        let secret = Secret::generate(KeyId::from_bytes([9; 16]), &Fixed([3; 32]));
+        let secret = secret.expose();
+        let encoded = |text: &str, upper: bool| -> String {
+            let byte = |byte: u8| if upper { format!("%{byte:02X}") } else { format!("%{byte:02x}") };
+            text.bytes().map(byte).collect()
+        };
+        let again = |text: &str| text.replace('%', "%25");
+        let decoded = |text: &str| -> String {
+            let (mut at, mut plain) = (0, Vec::new());
+            while let Some((letter, length)) = letter(text.as_bytes(), at, ENCODED_TIMES) {
+                plain.push(letter);
+                at += length;
+            }
+            String::from_utf8_lossy(&plain).into_owned()
+        };
+        let first = format!("%6f{}", &secret[1..]);
+        let mixed = format!("o%70{}_{}", &encoded("k", true), &secret[4..]);
+        let inside = format!("{}{}", &secret[..30], encoded(&secret[30..], false));
+        let (lower, upper) = (encoded(secret, false), encoded(secret, true));
+        let twice = encoded(&lower, true);
+        let forms = [&first, &mixed, &inside, &lower, &upper, &again(&lower), &again(&again(&upper)), &twice];
+        for form in forms {
+            let shown = redact(form);
+            assert!(shown.len() < form.len() && shown.ends_with('…'), "{shown}");
+            let text = format!("/v1/{form}?é=%zz%6");
+            assert_eq!(redact(&text), format!("/v1/{shown}?é=%zz%6"));
+            assert!(!decoded(&redact(&text)).contains(&secret[8..12]), "{text}");
+        }
+        let harmless = "/v1/%6fpk_%41 100%25 %6f%70%6b %";
+        assert_eq!(redact(harmless), harmless);
     }
 
     #[test]

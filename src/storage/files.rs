@@ -21,19 +21,32 @@ pub(super) fn private_dir(dir: &Path) -> io::Result<()> {
 }
 
 /// Best effort: a mounted volume may belong to someone else, and every file inside is 0600 anyway.
-fn close_to_others(path: &Path, mode: u32) {
+/// `true`: it was open to them, and no longer is.
+fn close_to_others(path: &Path, mode: u32) -> bool {
     #[cfg(unix)]
     if let Ok(found) = fs::metadata(path) {
         use std::os::unix::fs::PermissionsExt as _;
         if found.permissions().mode() & 0o077 != 0 {
-            let changed = fs::set_permissions(path, fs::Permissions::from_mode(mode));
-            if let Err(error) = changed {
-                tracing::warn!(path = %path.display(), %error, "cannot close this path to other users");
-            }
+            return match fs::set_permissions(path, fs::Permissions::from_mode(mode)) {
+                Ok(()) => true,
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "cannot close this path to other users");
+                    false
+                }
+            };
         }
     }
     #[cfg(not(unix))]
     let _ = (path, mode);
+    false
+}
+
+/// Closes a file that holds a secret to other users, and warns if it was open to them. `remedy`: what helps if one of
+/// them has read it. A file that is not there is fine.
+pub fn protect_secret(path: &Path, remedy: &str) {
+    if close_to_others(path, 0o600) {
+        tracing::warn!(path = %path.display(), remedy, "other users could read this file; its mode is set to 0600");
+    }
 }
 
 fn private() -> OpenOptions {

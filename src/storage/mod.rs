@@ -44,7 +44,7 @@ pub use codec::Record;
 pub use database::Opener;
 pub use error::{BackupError, CheckError, OpenError, RestoreError};
 pub use fields::{key_id, maybe_key_id, maybe_project_id, maybe_time, project_id, time};
-pub use files::{DATABASE as DATABASE_FILE, NewFile};
+pub use files::{DATABASE as DATABASE_FILE, NewFile, protect_secret};
 pub use limits::LevelsRecord;
 pub use migrations::LAYOUT;
 pub use pepper::{Digest, Pepper};

@@ -142,6 +142,7 @@ pub(super) fn load_or_create(dir: &Path, has_database: bool, ambient: &dyn Ambie
 
 pub(super) fn load(dir: &Path) -> Result<Option<Pepper>, OpenError> {
     let path = path(dir);
+    files::protect_secret(&path, "if the database may have been read as well, rotate all API keys");
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => Zeroizing::new(bytes),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),

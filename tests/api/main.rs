@@ -35,6 +35,7 @@ mod routes;
 mod throttling;
 mod upload;
 mod usage;
+mod wire;
 
 /// Slow and with a context so long that no answer ends by itself within a test.
 fn slow() -> tiny_model::TinyModel {

@@ -59,6 +59,61 @@ fn the_list_names_models_and_why_a_broken_one_cannot_be_used() {
 }
 
 #[test]
+fn a_model_that_is_repaired_replaced_or_deleted_is_noticed_by_the_next_request() {
+    let server = Server::start();
+    let file = server.folder.path().join(format!("models/{MODEL}/{MODEL}.gguf"));
+    let ask = || {
+        let message = json!({ "role": "user", "content": "hi" });
+        server.post("/v1/chat/completions", &json!({ "model": MODEL, "messages": [message], "max_tokens": 2 }))
+    };
+    let context =
+        || server.get(&format!("/v1/models/{MODEL}?include_limits=true")).ok()["limits"]["context_window"].clone();
+    let whole = std::fs::read(&file).unwrap();
+    ask().ok();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(ask().refusal(), (404, "model_not_found".to_owned(), Some("model".to_owned())));
+    assert_eq!(server.get(&format!("/v1/models/{MODEL}")).refusal().0, 404);
+    std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    // A name that is not known is looked for once a second.
+    let found = (0..1_000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        ask().status != 404
+    });
+    assert!(found);
+    assert_eq!(ask().refusal(), (503, "model_unavailable".to_owned(), Some("model".to_owned())));
+    std::fs::write(&file, &whole).unwrap();
+    ask().ok();
+    assert_eq!(context(), 512);
+    std::fs::write(
+        &file,
+        crate::tiny_model::bytes(&crate::tiny_model::TinyModel { context: 256, blocks: 3, ..Default::default() }),
+    )
+    .unwrap();
+    ask().ok();
+    assert_eq!(context(), 256);
+}
+
+#[test]
+fn a_model_that_computes_no_numbers_is_named() {
+    let server = Server::start();
+    let damaged = crate::tiny_model::changed(&crate::tiny_model::TinyModel::default(), |tensors| {
+        tensors.iter_mut().filter(|tensor| tensor.0.contains("ffn_down")).for_each(|tensor| tensor.3.fill(0xff));
+    });
+    std::fs::write(server.folder.path().join(format!("models/{MODEL}/{MODEL}.gguf")), damaged).unwrap();
+    let message = json!({ "role": "user", "content": "hi" });
+    let ask = |stream: bool| {
+        let body = json!({ "model": MODEL, "messages": [message], "max_tokens": 2, "stream": stream });
+        server.post("/v1/chat/completions", &body)
+    };
+    let answer = ask(false);
+    assert_eq!(answer.refusal(), (503, "model_unavailable".to_owned(), Some("model".to_owned())));
+    let told = format!("The model '{MODEL}' cannot be used");
+    assert!(answer.text.contains(&told) && answer.text.contains("damaged"), "{}", answer.text);
+    let streamed = ask(true).text;
+    assert!(streamed.contains("model_unavailable") && streamed.contains(&told), "{streamed}");
+}
+
+#[test]
 fn names_that_are_no_model_s_are_404() {
     let server = Server::start();
     for name in ["gpt-5", "..", "%2e%2e", "%2e%2e%2fdata", ".pull", "catalog.toml", "tiny%00", "%F0%9F%97%BC"] {

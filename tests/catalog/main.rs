@@ -6,6 +6,7 @@
 mod tiny_model;
 
 mod bench;
+mod escapes;
 mod index;
 mod pulls;
 mod tars;

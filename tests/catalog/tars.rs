@@ -9,18 +9,18 @@ use tar::EntryType;
 use crate::bench::{Bench, sha256, tree};
 
 /// One entry, whose header may say what no honest tool writes.
-struct Item {
-    path: &'static str,
-    kind: EntryType,
-    link: &'static str,
-    content: &'static [u8],
+pub struct Item {
+    pub path: &'static str,
+    pub kind: EntryType,
+    pub link: &'static str,
+    pub content: &'static [u8],
 }
 
-fn item(path: &'static str, content: &'static [u8]) -> Item {
+pub fn item(path: &'static str, content: &'static [u8]) -> Item {
     Item { path, kind: EntryType::Regular, link: "", content }
 }
 
-fn special(path: &'static str, kind: EntryType, link: &'static str) -> Item {
+pub fn special(path: &'static str, kind: EntryType, link: &'static str) -> Item {
     Item { path, kind, link, content: b"" }
 }
 
@@ -38,7 +38,7 @@ fn write_item(out: &mut Vec<u8>, path: &str, kind: EntryType, link: &str, conten
     out.resize(out.len().next_multiple_of(512), 0);
 }
 
-fn archive(manifest: &str, items: &[Item]) -> Vec<u8> {
+pub fn archive(manifest: &str, items: &[Item]) -> Vec<u8> {
     let mut out = Vec::new();
     write_item(&mut out, "manifest.json", EntryType::Regular, "", manifest.as_bytes());
     for item in items {
@@ -49,7 +49,7 @@ fn archive(manifest: &str, items: &[Item]) -> Vec<u8> {
 }
 
 /// A manifest that lists these names, each with the content "GGUF".
-fn manifest(names: &[&str]) -> String {
+pub fn manifest(names: &[&str]) -> String {
     let file = |name: &&str| format!("{{\"name\": \"{name}\", \"bytes\": 4, \"sha256\": \"{}\"}}", sha256(b"GGUF"));
     let files = names.iter().map(file).collect::<Vec<_>>().join(", ");
     format!("{{\"format\": \"outpost-model\", \"version\": 1, \"name\": \"m\", \"files\": [{files}]}}")
@@ -111,6 +111,7 @@ fn manifests_that_could_escape_or_surprise_are_refused() {
         (manifest(&["/w.gguf"]), "absolute"),
         (manifest(&["a", "A"]), "there twice"),
         (manifest(&[]), "lists no files"),
+        (one.replace("\"m\"", "\"\\u001b[2Jm\\n\""), "'\\u{1b}[2Jm\\u{a}', which is no model name"),
         (one.replace("\"m\"", "\"../m\""), "no model name"),
         (one.replace("\"bytes\": 4", "\"bytes\": 18446744073709551615"), "too large"),
         (one.replace("\"bytes\": 4", "\"bytes\": -1"), "cannot be read"),

@@ -97,7 +97,7 @@ fn a_failed_import_keeps_the_parts_of_a_broken_pull() {
     write_folder(&bench.models().join(".pull/m"), &[("joined", b"GGUF")]);
     let folder = write_folder(&bench.path("m"), &[("notes.txt", b"no weights here")]);
     let error = import(&bench.models(), &folder, &plain(), &mut Silent).unwrap_err();
-    assert!(matches!(error, TransferError::NotAModel(_)), "{error}");
+    assert!(matches!(error, TransferError::NoWeights(_)), "{error}");
     assert_eq!(tree(&bench.models().join(".pull/m")), [("joined".to_owned(), b"GGUF".to_vec())]);
 }
 
@@ -135,6 +135,68 @@ fn a_folder_with_anything_but_files_is_refused_and_the_entry_named() {
         let error = export(&bench.models(), &format!("x{i}"), &bench.path("out.tar"), &mut Silent).unwrap_err();
         assert!(error.to_string().contains("'sub/evil'"), "{error}");
     }
+}
+
+#[test]
+fn what_the_server_would_not_list_is_not_imported() {
+    let files: [(&[(&str, &[u8])], bool); 12] = [
+        (&[("config.json", b"{}")], false),
+        (&[("readme.md", b"hello"), ("model_index.json", b"{}")], false),
+        (&[("sub/w.gguf", b"GGUF")], false),
+        (&[("sub/w.safetensors", b"w"), ("config.json", b"{}")], false),
+        (&[("a.safetensors", b"w"), ("b.safetensors", b"w")], false),
+        (&[("w.GGUF.txt", b"GGUF")], false),
+        (&[("gguf", b"GGUF")], false),
+        (&[("a.safetensors", b"w"), ("b.safetensors", b"w"), ("config.json", b"{}")], true),
+        (&[("a.safetensors", b"w")], true),
+        (&[("model_index.json", b"{}"), ("unet/w.safetensors", b"w")], true),
+        (&[("w.gguf", b"GGUF")], true),
+        (&[("w.gguf", b"GGUF"), ("sub/w.safetensors", b"w")], true),
+    ];
+    for (index, (files, taken)) in files.into_iter().enumerate() {
+        let bench = Bench::new();
+        bench.model("m", files);
+        let tar = bench.path("m.tar");
+        export(&bench.models(), "m", &tar, &mut Silent).unwrap();
+        fs::remove_dir_all(bench.models().join("m")).unwrap();
+        let imported = import(&bench.models(), &tar, &plain(), &mut Silent);
+        match taken {
+            true => assert_eq!(imported.unwrap().name, "m", "{index}"),
+            false => {
+                let error = imported.unwrap_err();
+                assert!(matches!(error, TransferError::NoWeights(_)), "{index}: {error}");
+                assert!(error.to_string().contains("m.tar holds no model"), "{error}");
+                let folder = write_folder(&bench.path("m"), files);
+                let error = import(&bench.models(), &folder, &plain(), &mut Silent).unwrap_err();
+                assert!(matches!(error, TransferError::NoWeights(_)), "{index}: {error}");
+                assert!(!bench.models().join("m").exists());
+            }
+        }
+    }
+}
+
+#[test]
+fn names_of_what_else_is_in_the_models_folder_are_refused() {
+    let bench = Bench::new();
+    fs::write(bench.models().join("catalog.toml"), "kept").unwrap();
+    write_folder(&bench.models().join("loras"), &[("style.safetensors", b"w")]);
+    assert!(outpost::catalog::on_disk(&bench.models()).is_empty(), "adapters are no model");
+    let error = export(&bench.models(), "loras", &bench.path("out.tar"), &mut Silent).unwrap_err();
+    assert!(matches!(error, TransferError::NoModel(_)), "{error}");
+    for name in ["loras", "catalog.toml", "LoRAs", "Catalog.TOML"] {
+        let file = tiny_model::write(&bench.path("usb"), name, &TinyModel::default());
+        let folder = write_folder(&bench.path(name), &[("w.safetensors", b"w")]);
+        for (from, force) in [(&file, false), (&file, true), (&folder, true)] {
+            for options in [plain(), named(name)] {
+                let error = import(&bench.models(), from, &ImportOptions { force, ..options }, &mut Silent);
+                let error = error.unwrap_err();
+                assert!(matches!(error, TransferError::ReservedName(_)), "{error}");
+                assert!(error.to_string().contains(name) && error.to_string().contains("--name"), "{error}");
+            }
+        }
+    }
+    let kept = [("catalog.toml".to_owned(), b"kept".to_vec()), ("loras/style.safetensors".to_owned(), b"w".to_vec())];
+    assert_eq!(tree(&bench.models()), kept);
 }
 
 #[test]

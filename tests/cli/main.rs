@@ -19,5 +19,6 @@ mod signals;
 mod slow_clients;
 mod start;
 mod store;
+mod terminal;
 mod tls;
 mod usage;

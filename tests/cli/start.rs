@@ -1,6 +1,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use rustls::StreamOwned;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-use crate::process::{MODEL, Serving, folder, mode, run, said};
+use crate::process::{MODEL, Serving, command, folder, mode, run, said};
 use crate::tiny_model::TinyModel;
 use crate::tls::session;
 
@@ -32,6 +33,32 @@ fn the_first_start_prints_the_key_once_and_the_second_does_not() {
     assert_eq!(second.key(), key);
     let listed = second.request(reqwest::Method::GET, "/v1/models", None);
     assert!(listed.text().unwrap().contains(MODEL));
+}
+
+#[test]
+fn secrets_that_others_could_read_are_closed_to_them_with_a_warning() {
+    let folder = folder(&TinyModel::default());
+    let path = |name: &str| folder.path().join("data").join(name);
+    let mut first = Serving::start(folder.path(), &[]);
+    first.signal("TERM");
+    assert_eq!(first.wait(Duration::from_secs(30)), Some(0));
+    let start = || {
+        let log = fs::File::create(folder.path().join("log")).unwrap();
+        let mut start = command(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
+        start.stderr(log);
+        let _serving = Serving::start_as(folder.path(), start);
+        fs::read_to_string(folder.path().join("log")).unwrap()
+    };
+    for (secret, open, remedy) in
+        [("pepper", 0o640, "rotate all API keys"), ("pepper", 0o604, "rotate"), ("admin.key", 0o644, "revoke this one")]
+    {
+        fs::set_permissions(path(secret), fs::Permissions::from_mode(open)).unwrap();
+        let log = start();
+        assert_eq!(mode(&path(secret)), 0o600, "{secret}");
+        let told = |line: &str| line.contains("other users") && line.contains(secret) && line.contains(remedy);
+        assert!(log.lines().any(told), "{secret} {open:o}: {log}");
+    }
+    assert!(!start().contains("other users"), "nothing is open any more");
 }
 
 #[test]

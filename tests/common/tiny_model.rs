@@ -74,9 +74,15 @@ pub fn write(dir: &Path, name: &str, options: &TinyModel) -> PathBuf {
 
 /// The file's bytes: the same for the same options.
 pub fn bytes(options: &TinyModel) -> Vec<u8> {
+    changed(options, |_| ())
+}
+
+/// The same of a file whose tensors are no longer what they were.
+pub fn changed(options: &TinyModel, change: impl FnOnce(&mut [TensorRow])) -> Vec<u8> {
     let mut out = b"GGUF".to_vec();
     let (metadata, entries) = metadata(options);
-    let tensors = tensors(options);
+    let mut tensors = tensors(options);
+    change(&mut tensors);
     out.extend(3u32.to_le_bytes());
     out.extend((tensors.len() as u64).to_le_bytes());
     out.extend(entries.to_le_bytes());
@@ -97,7 +103,8 @@ pub fn bytes(options: &TinyModel) -> Vec<u8> {
     out
 }
 
-type TensorRow = (String, Vec<usize>, u32, Vec<u8>);
+/// Name, shape, number of the type, and bytes of a tensor.
+pub type TensorRow = (String, Vec<usize>, u32, Vec<u8>);
 
 fn tensors(options: &TinyModel) -> Vec<TensorRow> {
     let TinyModel { width, blocks, idle, .. } = *options;

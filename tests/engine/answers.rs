@@ -156,7 +156,7 @@ async fn when_nothing_can_be_chosen_only_that_request_fails() {
     let mut request = request(vec![7], 4);
     request.sampling.logit_bias = (0..rig.model.vocabulary() as u32).map(|id| (id, -100.)).collect();
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
-    assert!(matches!(pieces(ticket.pieces).await, Err(outpost::engine::Failure::Broken(_))));
+    assert!(matches!(pieces(ticket.pieces).await, Err(outpost::engine::Failure::Format(_))));
     assert_eq!(rig.one(greedy(vec![7], 4)).await.generated, 4);
     rig.settle().await;
 }

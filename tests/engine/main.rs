@@ -28,3 +28,4 @@ mod prompts;
 mod queue;
 mod registry;
 mod support;
+mod unusable;

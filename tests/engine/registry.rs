@@ -99,6 +99,119 @@ fn new_models_are_found_after_a_second() {
     assert_eq!(rig.engine.models().list().len(), 1);
 }
 
+/// Puts a file in another's place at once, as careful tools do.
+fn replace(path: &Path, bytes: &[u8]) {
+    let new = path.with_extension("new");
+    fs::write(&new, bytes).unwrap();
+    fs::rename(new, path).unwrap();
+}
+
+#[test]
+fn what_becomes_of_a_model_on_disk_is_noticed_at_its_next_use() {
+    let (small, large) = (TinyModel::default(), TinyModel { context: 1024, blocks: 3, ..TinyModel::default() });
+    // Of other sizes: what is written within the same tick of the clock has the same time.
+    let (small, large) = (tiny_model::bytes(&small), tiny_model::bytes(&large));
+    let spoiled = tiny_model::changed(&TinyModel::default(), |tensors| {
+        let norm = tensors.iter_mut().find(|tensor| tensor.0 == "output_norm.weight").unwrap();
+        norm.3[..4].copy_from_slice(&f32::NAN.to_le_bytes());
+    });
+    let spoiled = [spoiled, vec![0]].concat();
+    for name in ["bare.gguf", "folder/model.gguf"] {
+        // The clock stands still: no listing is due.
+        let dir = tempfile::tempdir().unwrap();
+        let (id, path) = (name.split(['.', '/']).next().unwrap(), dir.path().join(name));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, &small[..small.len() / 2]).unwrap();
+        let (engine, _) = start(dir.path(), 1 << 30);
+        let models = engine.models();
+        let problem = || models.find(id).unwrap().problem;
+        assert!(matches!(models.load(id), Err(LoadError::Broken { .. })), "{name}");
+        assert!(problem().unwrap().contains("truncated"));
+
+        // Its header is sound now, but loading fails, which is remembered.
+        replace(&path, &spoiled);
+        assert_eq!(problem(), None);
+        assert!(matches!(models.load(id), Err(LoadError::Broken { .. })), "{name}");
+        assert!(problem().unwrap().contains("output_norm.weight"));
+
+        // Repaired in place, then replaced.
+        fs::write(&path, &small).unwrap();
+        assert_eq!((models.load(id).unwrap().context_window(), problem()), (512, None));
+        let old = models.load(id).unwrap();
+        assert!(Arc::ptr_eq(&old, &models.load(id).unwrap()), "{name}: it is read once");
+        replace(&path, &large);
+        let new = models.load(id).unwrap();
+        assert_eq!((old.context_window(), new.context_window()), (512, 1024), "{name}");
+        assert_eq!(models.find(id).unwrap().context_window, Some(1024));
+
+        fs::remove_file(&path).unwrap();
+        assert_eq!(models.load(id).unwrap_err(), LoadError::NotFound, "{name}");
+        assert!(models.find(id).is_none() && models.loaded_model(id).is_none());
+        drop((old, new));
+        assert!(models.list().is_empty());
+        assert!(matches!(models.load("other"), Err(LoadError::NotFound)));
+    }
+}
+
+#[test]
+fn a_model_made_of_many_files_is_looked_at_in_each_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    for (kind, name) in [("encoders", "bert-mean"), ("pipelines", "sd1")] {
+        crate::paintings::lay(&fixtures.join(kind).join(name), &dir.path().join(name));
+    }
+    let (engine, _) = start(dir.path(), 1 << 30);
+    let models = engine.models();
+    let vectors = |id: &str| models.load_encoder(id, Kind::Embedding);
+    let first = vectors("bert-mean").unwrap();
+    let config = dir.path().join("bert-mean/tokenizer_config.json");
+    replace(&config, &[fs::read(&config).unwrap(), b"\n".to_vec()].concat());
+    let second = vectors("bert-mean").unwrap();
+    assert!(!Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&second, &vectors("bert-mean").unwrap()));
+    let painter = models.load_painter("sd1").unwrap();
+    let scheduler = dir.path().join("sd1/scheduler/scheduler_config.json");
+    replace(&scheduler, &[fs::read(&scheduler).unwrap(), b"\n".to_vec()].concat());
+    assert!(!Arc::ptr_eq(&painter, &models.load_painter("sd1").unwrap()));
+    fs::remove_file(dir.path().join("bert-mean/model.safetensors")).unwrap();
+    assert_eq!(vectors("bert-mean").err(), Some(LoadError::NotFound));
+    fs::remove_dir_all(dir.path().join("sd1")).unwrap();
+    assert_eq!(models.load_painter("sd1").err(), Some(LoadError::NotFound));
+}
+
+#[tokio::test]
+async fn what_runs_on_a_replaced_model_ends_on_it_and_then_its_memory_is_free() {
+    let rig = crate::support::slow(|_| ());
+    let weights = memory(&rig.engine, "weights");
+    let ticket = rig.engine.submit(&rig.model, crate::support::greedy(vec![7; 20], 64)).unwrap();
+    let mut expected = rig.one(crate::support::greedy(vec![7; 20], 64)).await;
+    let file = rig.dir.path().join("tiny/tiny.gguf");
+    let replacement = TinyModel { context: 4096, blocks: 6, width: 256, seed: 9, ..TinyModel::default() };
+    let running = rig.engine.submit(&rig.model, crate::support::greedy(vec![7; 20], 64)).unwrap();
+    replace(&file, &[tiny_model::bytes(&replacement), vec![0]].concat());
+    let new = rig.engine.models().load("tiny").unwrap();
+    assert!(!Arc::ptr_eq(&new, &rig.model));
+    assert_eq!(memory(&rig.engine, "weights"), 2 * weights, "the old one is still at work");
+    for ticket in [ticket, running] {
+        let answer = crate::support::answers(&crate::support::pieces(ticket.pieces).await.unwrap(), 1).remove(0);
+        assert_eq!(answer, expected);
+    }
+    let other = rig.engine.submit(&new, crate::support::greedy(vec![7; 20], 64)).unwrap();
+    let answer = crate::support::answers(&crate::support::pieces(other.pieces).await.unwrap(), 1).remove(0);
+    assert_ne!(std::mem::take(&mut expected.text), answer.text);
+    rig.settle().await;
+    let crate::support::Rig { engine, model, dir: _dir, .. } = rig;
+    drop(model);
+    // The worker lets go of what it has finished at its next step; the next use of any model frees the memory.
+    for _ in 0..2_000 {
+        drop(engine.models().load("tiny").unwrap());
+        if memory(&engine, "weights") == weights {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("{} bytes of weights", memory(&engine, "weights"));
+}
+
 #[test]
 fn loading_at_once_loads_once() {
     let dir = tempfile::tempdir().unwrap();

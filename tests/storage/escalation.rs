@@ -2,7 +2,12 @@
 
 use outpost::error::Code;
 use outpost::ids::{KeyId, ProjectId};
+use outpost::service::agents::{AgentChange, Agents, NewAgent};
+use outpost::service::claim::Claim;
+use outpost::service::version::Expected;
 use outpost::service::{Access, Change, KeyChange, NewProject, PageRequest, ProjectSettings, Rotation, Scopes};
+use outpost::storage::WriteTx;
+use outpost::storage::keys::{self, KeyRecord};
 
 use super::world::{World, new_key, refusal};
 
@@ -54,6 +59,74 @@ async fn an_inference_key_manages_nothing() {
     assert_eq!(refusal(world.keys.revoke(&access, access.key()).await).0, Code::InsufficientScope);
     assert_eq!(refusal(world.keys.list(&access, home, PageRequest::default()).await).0, Code::InsufficientScope);
     assert_eq!(refusal(world.projects.create(&access, NewProject::default()).await).0, Code::InsufficientScope);
+}
+
+/// Changes what a key may do behind the service's back: the API has no request for it.
+async fn set(world: &World, key: KeyId, bits: u8, models: Option<&[&str]>) {
+    let models: Option<Vec<String>> = models.map(|models| models.iter().map(|model| (*model).into()).collect());
+    let change = move |tx: &WriteTx| {
+        let record = keys::find(tx, key)?.unwrap();
+        keys::replace(tx, key, &KeyRecord { scopes: bits, models: models.clone(), ..record })
+    };
+    world.store.write(change).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_replay_needs_the_permission_that_the_request_needs_now() {
+    let [admin, project, inference] = [1, 2, 4];
+    let world = World::new().await;
+    let home = world.first.project.id;
+    let agents = Agents::new(world.store.clone(), world.clock.clone());
+    let tenant = world.access(home, &["project", "inference"]).await;
+    let claimed = |access: &Access, key: &str| access.clone().claiming(Claim::new(access.key(), key, &[]).unwrap());
+    let agent = || NewAgent { name: Some("a".into()), ..NewAgent::default() };
+    let change = || AgentChange {
+        name: Change::Keep,
+        model: Change::Keep,
+        instructions: Change::Set("be brief".into()),
+        tools: Change::Keep,
+        memory: Change::Keep,
+        metadata: Change::Keep,
+    };
+    let expected = || Expected { version: None, if_match: None };
+    let [making, changing, renaming, granting] = ["make", "change", "rename", "grant"].map(|key| claimed(&tenant, key));
+    let made = agents.create(&making, agent()).await.unwrap();
+    let changed = agents.update(&changing, made.id, change(), expected()).await.unwrap();
+    let own = tenant.key();
+    let renamed = world.keys.update(&renaming, own, rename()).await.unwrap();
+    let (granted, _) = world.keys.create(&granting, new_key(home, &["project"])).await.unwrap();
+    let admins = world.access(home, &["admin"]).await;
+    let (founding, moving) = (claimed(&admins, "found"), claimed(&admins, "move"));
+    let founded = world.projects.create(&founding, NewProject { name: "n".into(), ..NewProject::default() });
+    let founded = founded.await.unwrap();
+    let settings = || ProjectSettings { name: "m".into(), environment: None };
+    let moved = world.projects.replace(&moving, founded.id, settings()).await.unwrap();
+
+    set(&world, own, inference, None).await;
+    assert_eq!(refusal(agents.create(&making, agent()).await).0, Code::InsufficientScope);
+    assert_eq!(refusal(agents.update(&changing, made.id, change(), expected()).await).0, Code::InsufficientScope);
+    assert_eq!(refusal(world.keys.update(&renaming, own, rename()).await).0, Code::InsufficientScope);
+    assert_eq!(refusal(world.keys.create(&granting, new_key(home, &["project"])).await).0, Code::InsufficientScope);
+    // Nor does it have the effect under another idempotency key, though the access is an old one.
+    assert_eq!(refusal(agents.create(&claimed(&tenant, "new"), agent()).await).0, Code::InsufficientScope);
+    assert_eq!(refusal(agents.create(&tenant, agent()).await).0, Code::InsufficientScope);
+    // A key that may still manage, but no longer grant as much.
+    set(&world, own, project, Some(&["small"])).await;
+    assert_eq!(refusal(world.keys.create(&granting, new_key(home, &["project"])).await).1, Some("models".into()));
+    assert_eq!(agents.create(&making, agent()).await.unwrap(), made);
+    set(&world, own, project | inference, None).await;
+    assert_eq!(agents.update(&changing, made.id, change(), expected()).await.unwrap(), changed);
+    assert_eq!(world.keys.update(&renaming, own, rename()).await.unwrap(), renamed);
+    assert_eq!(world.keys.create(&granting, new_key(home, &["project"])).await.unwrap().0, granted);
+    assert!(granting.claim().unwrap().replayed());
+
+    set(&world, admins.key(), project | inference, None).await;
+    let again = || NewProject { name: "n".into(), ..NewProject::default() };
+    assert_eq!(refusal(world.projects.create(&founding, again()).await).0, Code::InsufficientScope);
+    assert_eq!(refusal(world.projects.replace(&moving, founded.id, settings()).await).0, Code::ProjectMismatch);
+    set(&world, admins.key(), admin, None).await;
+    assert_eq!(world.projects.create(&founding, again()).await.unwrap(), founded);
+    assert_eq!(world.projects.replace(&moving, founded.id, settings()).await.unwrap(), moved);
 }
 
 #[tokio::test]

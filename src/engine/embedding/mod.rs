@@ -37,7 +37,7 @@ pub(super) use sentence::pooling_type;
 pub use sentence::{InputType, Matryoshka};
 pub(super) use tokens::TextTokens;
 
-/// Tokens a second that are assumed before any were computed.
+/// Tokens a second that are assumed for the size of the first batch.
 const UNMEASURED: f64 = 2_000.;
 /// How much the newest batch counts in the speed of late.
 const NEWEST: f64 = 0.2;
@@ -57,7 +57,7 @@ pub struct EncoderModel {
     sentence: Sentence,
     /// The share of the memory budget, given back with the model.
     pub(super) lease: Lease,
-    /// Tokens a second of late, as bits of an f64.
+    /// Tokens a second of late, as bits of an f64; 0 before any were computed.
     speed: AtomicU64,
 }
 
@@ -187,7 +187,7 @@ impl EncoderModel {
             return Err(format!("the tokenizer has {} tokens, the model {}", facts.vocabulary, outline.vocabulary()));
         }
         let network = Network::load(files, &outline, precision.kind(), cpu).map_err(|error| error.to_string())?;
-        let speed = AtomicU64::new(UNMEASURED.to_bits());
+        let speed = AtomicU64::new(0);
         Ok(Self { id: id.to_owned(), network, outline, preprocessor, facts, sentence, lease, speed })
     }
 
@@ -286,19 +286,19 @@ impl EncoderModel {
 
     /// Tokens of a batch that does not keep others waiting.
     pub(super) fn batch(&self) -> usize {
-        ((self.speed() * BATCH) as usize).clamp(FEWEST, MOST)
+        ((self.speed().unwrap_or(UNMEASURED) * BATCH) as usize).clamp(FEWEST, MOST)
     }
 
-    /// Tokens a second of late.
-    pub(super) fn speed(&self) -> f64 {
-        f64::from_bits(self.speed.load(Ordering::Relaxed))
+    /// Tokens a second of late; `None` before any were computed.
+    pub(super) fn speed(&self) -> Option<f64> {
+        Some(f64::from_bits(self.speed.load(Ordering::Relaxed))).filter(|speed| *speed > 0.)
     }
 
     /// A batch took so long.
     pub(super) fn measure(&self, tokens: usize, took: Duration) {
         if !took.is_zero() {
             let newest = tokens as f64 / took.as_secs_f64();
-            let speed = self.speed() + (newest - self.speed()) * NEWEST;
+            let speed = self.speed().map_or(newest, |speed| speed + (newest - speed) * NEWEST);
             self.speed.store(speed.to_bits(), Ordering::Relaxed);
         }
     }

@@ -12,6 +12,7 @@ use super::{Painting, Picture, SchedulerName, Source};
 use crate::engine::budget::Lease;
 use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{Preprocessor, Runtime, Stopped, TextSpec};
+use crate::engine::request::{NOT_FINITE, are_finite};
 use crate::models::diffusion::pipeline::{self, Easel, Halt, INDEX, Order, Parts, Pipeline, Progress, Sides, Words};
 use crate::models::scratch::Cpu;
 use crate::models::weights::Footprint;
@@ -280,6 +281,9 @@ impl ImageModel {
             Ok(())
         };
         let map = self.pipeline.paint(easel, words, &order, seed, &mut watch)?;
+        if !are_finite(map.numbers()) {
+            return Err(Halt::Failed(NOT_FINITE.to_owned()));
+        }
         Ok(picture(&map))
     }
 }

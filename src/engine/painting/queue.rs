@@ -13,8 +13,6 @@ use crate::engine::request::Failure;
 use crate::engine::schedule::{RequestId, Tenant};
 use crate::models::diffusion::pipeline::Words;
 
-/// Seconds that a step of a pixel is assumed to take before any was measured.
-const UNMEASURED: f64 = 1e-5;
 /// How much the newest picture counts in the speed of late.
 const NEWEST: f64 = 0.3;
 /// Finished pictures of a request that may wait for its reader before the next one is painted.
@@ -58,14 +56,14 @@ pub(in crate::engine) struct Paintings<M = ImageModel> {
     watches: Vec<Watch>,
     /// Steps of pixels served to each tenant that has requests.
     served: HashMap<Tenant, f64>,
-    /// Seconds of a step of a pixel of late.
-    pace: f64,
+    /// Seconds of a step of a pixel of late; `None` before any was measured.
+    pace: Option<f64>,
 }
 
 impl<M> Paintings<M> {
     pub fn new() -> Self {
         let (requests, watches, served) = (BTreeMap::new(), Vec::new(), HashMap::new());
-        Self { requests, next: 0, watches, served, pace: UNMEASURED }
+        Self { requests, next: 0, watches, served, pace: None }
     }
 
     /// Pictures that wait: of all, or of a tenant.
@@ -74,9 +72,9 @@ impl<M> Paintings<M> {
         all.map(Commission::left).sum()
     }
 
-    /// Seconds until what waits is painted, about.
-    pub fn seconds(&self) -> f64 {
-        self.requests.values().map(|one| one.work() * one.left() as f64).sum::<f64>() * self.pace
+    /// Seconds until what waits is painted, about; `None` before the first picture.
+    pub fn seconds(&self) -> Option<f64> {
+        Some(self.requests.values().map(|one| one.work() * one.left() as f64).sum::<f64>() * self.pace?)
     }
 
     pub fn push(&mut self, model: Arc<M>, painting: Painting, prompts: PromptIds, now: Duration) -> Strokes {
@@ -112,7 +110,8 @@ impl<M> Paintings<M> {
     pub fn give_back(&mut self, mut commission: Commission<M>, seconds: f64) {
         let work = commission.work();
         if seconds > 0. && work > 0. {
-            self.pace += (seconds / work - self.pace) * NEWEST;
+            let newest = seconds / work;
+            self.pace = Some(self.pace.map_or(newest, |pace| pace + (newest - pace) * NEWEST));
         }
         commission.next += 1;
         commission.served += work;

@@ -126,7 +126,7 @@ impl Registry {
 
     /// Takes a model's drafter away, for so long or until the model is loaded again. Waits for the end
     /// of the worker's round.
-    fn take_drafter(&self, served: &str, pause: Option<Duration>) {
+    pub(super) fn take_drafter(&self, served: &str, pause: Option<Duration>) {
         let taken = lock(&self.loaded).get_mut(served).and_then(|entry| {
             entry.draft = None;
             let model = entry.model.text()?;

@@ -74,8 +74,9 @@ impl Studio {
             }
             Err(Halt::Stopped) => commission.fail(Failure::ShuttingDown),
             Err(Halt::Failed(reason)) => {
-                tracing::error!(model = commission.model.id(), reason, "a picture could not be painted");
-                commission.fail(Failure::Broken(reason));
+                let id = commission.model.id().to_owned();
+                tracing::error!(model = id, reason, "a picture could not be painted");
+                commission.fail(Failure::Unusable { id, reason });
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Worker;
 use crate::engine::embedding::{Batch, EncoderModel, Member, Pass};
 use crate::engine::metrics::Step;
-use crate::engine::request::Failure;
+use crate::engine::request::{Failure, are_finite};
 use crate::models::encoder::Tokenized;
 
 /// How long layers are computed before answers have their turn again.
@@ -74,13 +74,17 @@ impl Worker {
         self.shared.metrics.step(model.id(), Step { prompt: tokens as u64, ..Step::default() });
         let mut inbox = self.shared.lock();
         for (member, vector) in members.iter().zip(vectors) {
-            inbox.texts.done(member.request, member.place, vector);
+            match are_finite(&vector) {
+                true => inbox.texts.done(member.request, member.place, vector),
+                false => inbox.texts.fail(member.request, Failure::not_finite(model.id())),
+            }
         }
     }
 
     fn break_off(&self, model: &EncoderModel, members: &[Member], reason: &str) {
         tracing::error!(model = model.id(), reason, "texts could not be embedded");
         let mut inbox = self.shared.lock();
-        members.iter().for_each(|member| inbox.texts.fail(member.request, Failure::Broken(reason.to_owned())));
+        let failure = || Failure::Unusable { id: model.id().to_owned(), reason: reason.to_owned() };
+        members.iter().for_each(|member| inbox.texts.fail(member.request, failure()));
     }
 }

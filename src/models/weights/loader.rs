@@ -114,7 +114,16 @@ impl<'a> Loader<'a> {
     pub fn optional_vector(&self, stem: &str, role: Role, size: usize) -> Result<Option<Vec<f32>>> {
         let Some((name, shape)) = self.look(stem, role) else { return Ok(None) };
         self.expect(&name, &shape, shape == [size], &[size])?;
-        self.take(&name, 0, size)?.floats().map(Some)
+        self.numbers(&name, 0, size).map(Some)
+    }
+
+    /// Numbers of a vector, each of them finite: with one that is not, the network computes nothing.
+    fn numbers(&self, name: &str, first: usize, count: usize) -> Result<Vec<f32>> {
+        let numbers = self.take(name, first, count)?.floats()?;
+        match numbers.iter().all(|number| number.is_finite()) {
+            true => Ok(numbers),
+            false => Err(ModelError::Invalid(format!("tensor {name} has values that are not finite numbers"))),
+        }
     }
 
     /// A vector of divisors.
@@ -184,7 +193,7 @@ impl<'a> Loader<'a> {
     fn bias_at(&self, place: &Candidate, rows: usize) -> Result<Option<Vec<f32>>> {
         let Some((name, shape)) = self.look(&place.stem, Role::Bias) else { return Ok(None) };
         self.expect(&name, &shape, shape == [place.total], &[place.total])?;
-        self.take(&name, place.first, rows)?.floats().map(Some)
+        self.numbers(&name, place.first, rows).map(Some)
     }
 
     fn take(&self, name: &str, first: usize, count: usize) -> Result<Rows<'a>> {

@@ -148,9 +148,12 @@ impl Limits {
     pub async fn update(&self, access: &Access, project: ProjectId, change: LimitsChange) -> Result<ProjectLimits> {
         let now = self.ambient.now();
         let note = Note::new(&self.ambient, Some(access), "project.limits_updated");
-        let caller = access.clone();
-        let run = move |tx: &WriteTx| {
-            let living = authority::project(tx, &caller, project)?;
+        let by_admin = change.is_admins();
+        let permit = move |tx: &WriteTx, caller: &Access| {
+            if by_admin { caller.require_admin() } else { authority::manages(project)(tx, caller) }
+        };
+        let run = move |tx: &WriteTx, caller: &Access| {
+            let living = authority::project(tx, caller, project)?;
             authority::living(&living)?;
             if change.is_admins() {
                 caller.require_admin()?;
@@ -161,7 +164,7 @@ impl Limits {
             note.write(tx, project, project, &policy::difference(&old, &new))?;
             view(tx, project, new, now)
         };
-        claim::write(&self.store, access, now, run).await
+        claim::write(&self.store, access, now, permit, run).await
     }
 }
 

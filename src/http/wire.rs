@@ -1,0 +1,344 @@
+//! What stands between a connection and the HTTP library: requests of HTTP/1 pass only if they are well formed.
+//!
+//! The library answers a malformed request itself, without a body, and drops the request whose chunked body breaks off in
+//! the middle. Here the bytes are read first. Instead of a head with a flaw, the library gets a small request of ours,
+//! which [`super::frame`] answers in its turn, as other errors are answered. A broken body is ended, and whoever reads it
+//! is told so. In both cases the connection is closed after the answer, and whatever else comes on it is thrown away.
+
+mod chunks;
+mod head;
+
+use std::cell::{Cell, OnceCell};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use actix_web::dev::{Extensions, Payload, ServiceRequest};
+use actix_web::error::PayloadError;
+use actix_web::http::header;
+use actix_web::web::Bytes;
+use actix_web::{HttpMessage, HttpRequest};
+use futures_util::Stream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Sleep;
+
+use crate::error::Error;
+use chunks::{Chunks, Progress};
+use head::{Body, Flaw};
+
+/// The request that stands in for a malformed one.
+const STAND_IN: &[u8] = b"GET /.malformed HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+const STAND_IN_PATH: &str = "/.malformed";
+/// How long, and how much of it, is read of what comes after a refusal: a connection that is closed with unread bytes
+/// is reset, and the client may lose the answer.
+const LINGER: Duration = Duration::from_secs(2);
+const MOST_DISCARDED: usize = 4 << 20;
+const READ: usize = 8 << 10;
+
+/// What a connection and the requests on it tell each other.
+#[derive(Default)]
+pub struct Wire {
+    /// Why the connection's last request is refused.
+    flaw: OnceCell<Flaw>,
+    /// Whether the body of its last request has broken off.
+    broken: Cell<bool>,
+    /// Requests that have got an answer.
+    answered: Cell<u64>,
+    /// Who reads on when there is one more.
+    waiting: Cell<Option<Waker>>,
+}
+
+impl Wire {
+    /// That of the connection on which a request came; HTTP/2 has none.
+    pub fn of(request: &HttpRequest) -> Option<Rc<Self>> {
+        request.conn_data::<Rc<Self>>().cloned()
+    }
+
+    /// The error for a request that stands in for one that is refused.
+    pub fn refusal(&self, request: &HttpRequest) -> Option<Error> {
+        let flaw = self.flaw.get().filter(|_| request.path() == STAND_IN_PATH)?;
+        Some(flaw.error())
+    }
+
+    /// Has those who read the request's body notice where it breaks off.
+    pub fn watch(self: &Rc<Self>, request: &mut ServiceRequest) {
+        if request.headers().contains_key(header::TRANSFER_ENCODING) {
+            let watched = Watched { payload: request.take_payload(), wire: Rc::clone(self), over: false };
+            request.set_payload(Payload::Stream { payload: Box::pin(watched) });
+        }
+    }
+
+    /// A request has got an answer. `true`: the connection shall end with it.
+    pub fn answer(&self) -> bool {
+        self.answered.set(self.answered.get() + 1);
+        if let Some(waiting) = self.waiting.take() {
+            waiting.wake();
+        }
+        self.broken.get()
+    }
+}
+
+/// A chunked body whose end is an error if it has broken off.
+struct Watched {
+    payload: Payload,
+    wire: Rc<Wire>,
+    over: bool,
+}
+
+impl Stream for Watched {
+    type Item = Result<Bytes, PayloadError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.over {
+            return Poll::Ready(None);
+        }
+        let item = ready!(Pin::new(&mut self.payload).poll_next(cx));
+        self.over = !matches!(item, Some(Ok(_)));
+        Poll::Ready(match item {
+            None if self.wire.broken.get() => Some(Err(PayloadError::EncodingCorrupted)),
+            item => item,
+        })
+    }
+}
+
+/// A connection of which requests are read by `Wire`'s rules; of HTTP/2, one that passes all.
+pub struct Guarded<S> {
+    stream: S,
+    wire: Rc<Wire>,
+    state: State,
+    /// What has come and is not read.
+    input: Vec<u8>,
+    /// What has been read and is not handed on, from this byte on.
+    out: Vec<u8>,
+    given: usize,
+    /// Heads that were handed on.
+    heads: u64,
+    /// Whether the request for the malformed one was handed on.
+    stood_in: bool,
+    discarded: usize,
+    linger: Option<Pin<Box<Sleep>>>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// All bytes pass.
+    Open,
+    /// A head is to come, of which so many bytes were looked at.
+    Head(usize),
+    /// So many bytes of a body are to come.
+    Body(u64),
+    Chunks(Chunks),
+    /// Nothing passes any more.
+    Refused,
+}
+
+impl<S> Guarded<S> {
+    pub fn http1(stream: S) -> Self {
+        Self::new(stream, State::Head(0))
+    }
+
+    pub fn http2(stream: S) -> Self {
+        Self::new(stream, State::Open)
+    }
+
+    fn new(stream: S, state: State) -> Self {
+        let (input, out, wire) = (Vec::new(), Vec::new(), Rc::default());
+        Self { stream, wire, state, input, out, given: 0, heads: 0, stood_in: false, discarded: 0, linger: None }
+    }
+
+    pub fn stream(&self) -> &S {
+        &self.stream
+    }
+
+    /// Lets the requests of the connection know of it; those of HTTP/2 need not.
+    pub fn share(&self, extensions: &mut Extensions) {
+        if !matches!(self.state, State::Open) {
+            extensions.insert(Rc::clone(&self.wire));
+        }
+    }
+
+    /// Reads what has come, as far as it goes.
+    fn read(&mut self) {
+        loop {
+            let taken = match &mut self.state {
+                State::Open | State::Refused => return,
+                State::Head(0) if self.input.starts_with(b"\r\n") => 2, // Some clients send it after a body.
+                State::Head(seen) => match head::end(&self.input, seen) {
+                    Ok(None) => return,
+                    Ok(Some(end)) => match head::check(self.input.get(..end).unwrap_or_default(), &mut self.out) {
+                        Ok(body) => {
+                            self.heads += 1;
+                            self.state = match body {
+                                Body::Length(0) => State::Head(0),
+                                Body::Length(length) => State::Body(length),
+                                Body::Chunked => State::Chunks(Chunks::Size),
+                            };
+                            end
+                        }
+                        Err(flaw) => return self.refuse(flaw),
+                    },
+                    Err(flaw) => return self.refuse(flaw),
+                },
+                State::Body(left) => {
+                    let taken = self.input.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                    if taken == 0 {
+                        return;
+                    }
+                    self.out.extend(self.input.iter().take(taken));
+                    *left -= taken as u64;
+                    if *left == 0 {
+                        self.state = State::Head(0);
+                    }
+                    taken
+                }
+                State::Chunks(chunks) => {
+                    let (taken, progress) = chunks.read(&self.input, &mut self.out);
+                    match progress {
+                        Progress::Wanting => {
+                            self.input.drain(..taken);
+                            return;
+                        }
+                        Progress::Done => self.state = State::Head(0),
+                        Progress::Broken => {
+                            self.wire.broken.set(true);
+                            return self.close();
+                        }
+                    }
+                    taken
+                }
+            };
+            self.input.drain(..taken);
+        }
+    }
+
+    fn refuse(&mut self, flaw: Flaw) {
+        let _first = self.wire.flaw.set(flaw);
+        self.close();
+    }
+
+    fn close(&mut self) {
+        self.state = State::Refused;
+        self.input = Vec::new();
+    }
+
+    /// Hands on what has been read. `false`: there is nothing.
+    fn give(&mut self, to: &mut ReadBuf<'_>) -> bool {
+        let rest = self.out.get(self.given..).unwrap_or_default();
+        let part = rest.get(..rest.len().min(to.remaining())).unwrap_or_default();
+        if part.is_empty() {
+            return false;
+        }
+        to.put_slice(part);
+        self.given += part.len();
+        if self.given == self.out.len() {
+            self.given = 0;
+            self.out = Vec::new(); // An idle connection keeps none.
+        }
+        true
+    }
+}
+
+impl<S: AsyncRead + Unpin> Guarded<S> {
+    /// Reads from the connection; 0 bytes are its end.
+    fn fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut bytes = [0; READ];
+        let mut read = ReadBuf::new(&mut bytes);
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut read))?;
+        if !matches!(self.state, State::Refused) {
+            self.input.extend(read.filled());
+        }
+        Poll::Ready(Ok(read.filled().len()))
+    }
+
+    /// Throws away what comes after a refusal. Ready at the end of the connection, or when it is too much.
+    fn discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.discarded < MOST_DISCARDED {
+            match ready!(self.fill(cx)) {
+                Ok(1..) => self.discarded += READ,
+                Ok(0) | Err(_) => break,
+            }
+        }
+        self.discarded = MOST_DISCARDED;
+        Poll::Ready(())
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        loop {
+            if this.give(to) {
+                return Poll::Ready(Ok(()));
+            }
+            match &mut this.state {
+                State::Open => return Pin::new(&mut this.stream).poll_read(cx, to),
+                State::Refused => {
+                    let _end = this.discard(cx);
+                    if this.wire.answered.get() < this.heads {
+                        // Nothing yet: even the end of the connection would cancel what is being answered.
+                        this.wire.waiting.set(Some(cx.waker().clone()));
+                        return Poll::Pending;
+                    }
+                    if this.wire.flaw.get().is_none() || std::mem::replace(&mut this.stood_in, true) {
+                        return if this.wire.broken.get() { Poll::Ready(Ok(())) } else { Poll::Pending };
+                    }
+                    this.out.extend(STAND_IN);
+                    continue;
+                }
+                // A large body goes past the buffers, but for its end.
+                State::Body(left) if this.input.is_empty() && to.remaining() as u64 <= *left => {
+                    let before = to.filled().len();
+                    ready!(Pin::new(&mut this.stream).poll_read(cx, to))?;
+                    *left -= (to.filled().len() - before) as u64;
+                    if *left == 0 {
+                        this.state = State::Head(0);
+                    }
+                    return Poll::Ready(Ok(()));
+                }
+                _ => {}
+            }
+            if ready!(this.fill(cx))? == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            this.read();
+            if this.input.is_empty() {
+                this.input = Vec::new();
+            }
+        }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        if matches!(self.state, State::Refused) {
+            let linger = self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+            if linger.as_mut().poll(cx).is_pending() {
+                ready!(self.discard(cx));
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}

@@ -1,0 +1,254 @@
+//! The head of an HTTP/1 request: its lines, and what they say of the body that follows (RFC 9112).
+//!
+//! The HTTP library behind this takes several things that proxies in front read otherwise, such as lines that a bare LF
+//! ends. What two parties read differently is how requests are smuggled, so a head passes only if there is one way to
+//! read it.
+
+use actix_web::http::Uri;
+
+use crate::error::{Code, Error};
+
+/// Bytes of a head, at most; a connection keeps no more of a request that has not come whole.
+pub const MOST_BYTES: usize = 64 << 10;
+/// The HTTP library behind this takes as many.
+const MOST_FIELDS: usize = 96;
+/// The longest registered method has 17 letters.
+const LONGEST_METHOD: usize = 32;
+
+/// What follows a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    Length(u64),
+    Chunked,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// It is not HTTP/1.1, for this reason.
+    Malformed(&'static str),
+    TooLarge(&'static str),
+}
+
+impl Flaw {
+    pub fn error(self) -> Error {
+        match self {
+            Self::Malformed(why) => {
+                Error::new(Code::InvalidParameter, format!("The request is not valid HTTP/1.1: {why}."))
+            }
+            Self::TooLarge(what) => Error::new(Code::HeaderTooLarge, format!("The request has {what}.")),
+        }
+    }
+}
+
+use Flaw::{Malformed, TooLarge};
+
+/// Where the head ends that `input` begins with, after the empty line; `None`: it is not whole. `seen` bytes were looked
+/// at before, and the number is brought up to date.
+pub fn end(input: &[u8], seen: &mut usize) -> Result<Option<usize>, Flaw> {
+    while let Some(length) = input.get(*seen..).and_then(|rest| rest.iter().position(|byte| *byte == b'\n')) {
+        let line_feed = *seen + length;
+        let before = |count: usize| line_feed.checked_sub(count).and_then(|at| input.get(at));
+        if before(1) != Some(&b'\r') {
+            return Err(Malformed("a line of the header ends with a bare LF, not with CR LF"));
+        }
+        *seen = line_feed + 1;
+        if before(2) == Some(&b'\n') {
+            return Ok(Some(*seen));
+        }
+    }
+    // Nothing is waited for where it is another protocol.
+    let method = input.split(|byte| *byte == b' ').next().unwrap_or_default();
+    if *seen == 0 && method != b"\r" && !is_method(method.get(..=LONGEST_METHOD).unwrap_or(method)) && !input.is_empty()
+    {
+        return Err(NO_METHOD);
+    }
+    match input.len() > MOST_BYTES {
+        true => Err(TooLarge("a header of more than 64 KiB")),
+        false => Ok(None),
+    }
+}
+
+/// Checks a whole head, with the empty line. Appends it to `out`, without an offer to change the protocol, and says what
+/// follows.
+pub fn check(head: &[u8], out: &mut Vec<u8>) -> Result<Body, Flaw> {
+    let mut lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let first = lines.next().unwrap_or_default();
+    let request = RequestLine::parse(first)?;
+    let begin = out.len();
+    out.extend(first);
+    out.extend(b"\r\n");
+    let mut fields = Fields::default();
+    for (index, line) in lines.take_while(|line| !line.is_empty()).enumerate() {
+        if index >= MOST_FIELDS {
+            out.truncate(begin);
+            return Err(TooLarge("more than 96 header fields"));
+        }
+        if let Err(flaw) = fields.take(line, out) {
+            out.truncate(begin);
+            return Err(flaw);
+        }
+    }
+    out.extend(b"\r\n");
+    fields.body(&request).inspect_err(|_| out.truncate(begin))
+}
+
+struct RequestLine {
+    is_post: bool,
+    /// Of HTTP/1.0.
+    old: bool,
+}
+
+impl RequestLine {
+    fn parse(line: &[u8]) -> Result<Self, Flaw> {
+        let mut parts = line.splitn(3, |byte| *byte == b' ');
+        let mut part = || parts.next().ok_or(Malformed("its first line is not 'METHOD /path HTTP/1.1'"));
+        let (method, target, version) = (part()?, part()?, part()?);
+        if !is_method(method) {
+            return Err(NO_METHOD);
+        }
+        if method == b"CONNECT" {
+            return Err(Malformed("the method CONNECT asks for a proxy, and this server is none"));
+        }
+        if !target.iter().all(u8::is_ascii_graphic) || Uri::try_from(target).is_err() {
+            return Err(Malformed("its path is no URL path; percent-encode spaces and letters that are not ASCII"));
+        }
+        let old = match version {
+            b"HTTP/1.1" => false,
+            b"HTTP/1.0" => true,
+            _ => return Err(Malformed("its version is neither HTTP/1.1 nor HTTP/1.0")),
+        };
+        Ok(Self { is_post: method == b"POST", old })
+    }
+}
+
+/// What the fields of a header say that matters here.
+#[derive(Default)]
+struct Fields {
+    length: Option<u64>,
+    chunked: bool,
+    hosts: usize,
+}
+
+impl Fields {
+    /// Takes a line, and appends it to `out` if it is to pass.
+    fn take(&mut self, line: &[u8], out: &mut Vec<u8>) -> Result<(), Flaw> {
+        let (name, value) = field(line)?;
+        let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+        if is("content-length") {
+            let digits = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
+            let number = std::str::from_utf8(value).ok().filter(|_| digits).and_then(|text| text.parse().ok());
+            let length = number.ok_or(Malformed("its Content-Length is not a number of bytes"))?;
+            if self.length.replace(length).is_some() {
+                return Err(Malformed("it has more than one Content-Length"));
+            }
+        } else if is("transfer-encoding") {
+            if !value.eq_ignore_ascii_case(b"chunked") {
+                return Err(Malformed("its Transfer-Encoding is not 'chunked'"));
+            }
+            if std::mem::replace(&mut self.chunked, true) {
+                return Err(Malformed("it has more than one Transfer-Encoding"));
+            }
+        } else if is("host") {
+            self.hosts += 1;
+        } else if is("upgrade") {
+            // Nothing is changed to: the request is one like others, and what follows it is HTTP/1.1, too.
+            return Ok(());
+        } else if is("connection") && value.to_ascii_lowercase().windows(7).any(|part| part == b"upgrade") {
+            let options = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+            let left: Vec<&[u8]> = options.filter(|option| !option.eq_ignore_ascii_case(b"upgrade")).collect();
+            out.extend(b"connection: ");
+            out.extend(left.join(&b", "[..]));
+            out.extend(b"\r\n");
+            return Ok(());
+        }
+        out.extend(line);
+        out.extend(b"\r\n");
+        Ok(())
+    }
+
+    fn body(&self, request: &RequestLine) -> Result<Body, Flaw> {
+        if self.hosts > 1 || self.hosts == 0 && !request.old {
+            return Err(Malformed("it must have one Host header"));
+        }
+        match (self.chunked, self.length) {
+            (true, Some(_)) => Err(Malformed("it has both a Content-Length and a Transfer-Encoding")),
+            (true, None) if request.old => Err(Malformed("HTTP/1.0 has no Transfer-Encoding")),
+            (true, None) => Ok(Body::Chunked),
+            (false, None) if request.old && request.is_post => {
+                Err(Malformed("a POST of HTTP/1.0 needs a Content-Length"))
+            }
+            (false, length) => Ok(Body::Length(length.unwrap_or(0))),
+        }
+    }
+}
+
+/// Name and value of a line without its end.
+pub fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Flaw> {
+    if line.first().is_some_and(|byte| matches!(byte, b' ' | b'\t')) {
+        return Err(Malformed("a header is folded over several lines"));
+    }
+    let colon = line.iter().position(|byte| *byte == b':').ok_or(Malformed("a header line has no colon"))?;
+    let (name, rest) = line.split_at(colon);
+    if name.is_empty() || !name.iter().all(is_token) {
+        return Err(Malformed("a header's name has letters that it may not have, such as a space before the colon"));
+    }
+    let value = rest.get(1..).unwrap_or_default();
+    if !value.iter().all(|byte| *byte == b'\t' || *byte >= b' ' && *byte != 0x7f) {
+        return Err(Malformed("a header's value has a control character in it"));
+    }
+    Ok((name, value.trim_ascii()))
+}
+
+const NO_METHOD: Flaw = Malformed("its method is no name of at most 32 letters");
+
+fn is_method(text: &[u8]) -> bool {
+    (1..=LONGEST_METHOD).contains(&text.len()) && text.iter().all(is_token)
+}
+
+/// Letters of names (RFC 9110, 5.6.2).
+fn is_token(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Body, Flaw, MOST_BYTES, check, end};
+
+    fn read(text: &str) -> Result<(Body, String), Flaw> {
+        let (mut out, mut seen) = (Vec::new(), 0);
+        let whole = end(text.as_bytes(), &mut seen)?.expect("a whole head");
+        let body = check(&text.as_bytes()[..whole], &mut out)?;
+        Ok((body, String::from_utf8(out).unwrap()))
+    }
+
+    #[test]
+    fn a_head_passes_as_it_is_but_for_offers_to_upgrade() {
+        let plain = "PATCH /v1/x?y=%20z HTTP/1.1\r\nHost: a\r\nX-Odd!: \tcaf\u{e9} \r\nEmpty:\r\n\r\n";
+        assert_eq!(read(plain), Ok((Body::Length(0), plain.to_owned())));
+        let upgrade = "GET / HTTP/1.1\r\nhost: a\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\r\n";
+        let (_, passed) = read(upgrade).unwrap();
+        assert_eq!(passed, "GET / HTTP/1.1\r\nhost: a\r\nconnection: keep-alive\r\n\r\n");
+        let body = |line: &str| read(&format!("POST / HTTP/1.1\r\nHost: a\r\n{line}\r\n\r\n")).unwrap().0;
+        assert_eq!(body("Content-Length: 12"), Body::Length(12));
+        assert_eq!(body("transfer-encoding: Chunked"), Body::Chunked);
+    }
+
+    #[test]
+    fn a_head_that_comes_in_parts_is_looked_at_once() {
+        let text = b"GET / HTTP/1.1\r\nHost: a\r\n\r\nrest";
+        let mut seen = 0;
+        let whole = (1..=text.len()).find_map(|length| end(&text[..length], &mut seen).unwrap());
+        assert_eq!((whole, seen), (Some(text.len() - 4), text.len() - 4));
+        let mut seen = 0;
+        let long = format!("GET /{}", "x".repeat(MOST_BYTES));
+        assert_eq!(end(&long.as_bytes()[..MOST_BYTES], &mut seen), Ok(None));
+        assert!(matches!(end(long.as_bytes(), &mut seen), Err(Flaw::TooLarge(_))));
+        for other in [&b"\x16\x03\x01"[..], b"\0", &[b'x'; 33]] {
+            assert_eq!(end(other, &mut 0), Err(super::NO_METHOD));
+        }
+        for begun in ["", "\r", "G", "GET", "GET "] {
+            assert_eq!(end(begun.as_bytes(), &mut 0), Ok(None));
+        }
+    }
+}
