@@ -153,7 +153,7 @@ pub(super) fn candidates(folder: &Path) -> Vec<Candidate> {
 fn entries(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    paths.sort_by_key(|path| (!path.is_dir(), path.clone()));
+    paths.sort_by_cached_key(|path| (!path.is_dir(), path.clone()));
     paths
 }
 
@@ -176,7 +176,7 @@ fn candidate(path: &Path) -> Option<Candidate> {
 fn folder(id: &str, folder: &Path) -> Option<Candidate> {
     let files = entries(folder);
     let of = |ending: &str| -> Vec<&PathBuf> {
-        files.iter().filter(|path| path.is_file() && path.extension().is_some_and(|one| one == ending)).collect()
+        files.iter().filter(|path| path.extension().is_some_and(|one| one == ending) && path.is_file()).collect()
     };
     let (ggufs, tensors) = (of("gguf"), of("safetensors"));
     let index = folder.join(INDEX);
@@ -215,7 +215,7 @@ fn single(id: &str, path: &Path, file: &Path) -> Option<Candidate> {
 
 /// Whether a file of a folder of safetensors is one that a model is made of.
 fn is_read(path: &Path) -> bool {
-    path.is_file() && path.extension().is_some_and(|one| one == "safetensors" || one == "json" || one == "jinja")
+    path.extension().is_some_and(|one| one == "safetensors" || one == "json" || one == "jinja") && path.is_file()
 }
 
 fn stamp<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> Option<Stamp> {

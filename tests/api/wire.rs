@@ -144,7 +144,7 @@ fn no_request_can_be_read_in_two_ways() {
         format!("GET /{long} HTTP/1.1\r\nHost: localhost\r\n\r\n"),
         get(&format!("X: {long}")),
         get(&format!("{long}: y")),
-        get(&"X: y\r\n".repeat(97).trim_end().to_owned()),
+        get("X: y\r\n".repeat(97).trim_end()),
     ];
     for head in &large {
         let bytes = format!("{head}{SMUGGLED}");

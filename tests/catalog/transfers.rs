@@ -11,6 +11,9 @@ use crate::tiny_model::{self, TinyModel};
 /// Puts something that is no file at a path.
 type Make<'m> = &'m dyn Fn(&Path);
 
+/// Names and contents.
+type Files<'f> = &'f [(&'f str, &'f [u8])];
+
 fn plain() -> ImportOptions {
     ImportOptions::default()
 }
@@ -139,7 +142,7 @@ fn a_folder_with_anything_but_files_is_refused_and_the_entry_named() {
 
 #[test]
 fn what_the_server_would_not_list_is_not_imported() {
-    let files: [(&[(&str, &[u8])], bool); 12] = [
+    let files: [(Files<'_>, bool); 12] = [
         (&[("config.json", b"{}")], false),
         (&[("readme.md", b"hello"), ("model_index.json", b"{}")], false),
         (&[("sub/w.gguf", b"GGUF")], false),
