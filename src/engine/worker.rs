@@ -33,7 +33,7 @@ pub(super) struct Worker {
     arenas: HashMap<ModelId, KvArena>,
     /// Where the drafters of the models in use are.
     slots: HashMap<ModelId, Arc<Slot>>,
-    /// Whether a model computes for the first time in this step, which takes longer than others.
+    /// Whether a model that was idle computes in this step, which takes longer than others.
     warming: bool,
     pace: Pace,
     /// Texts on their way to become vectors.
@@ -251,9 +251,7 @@ impl Worker {
             inbox.measure(sizes.prompt + sizes.answers + sizes.draft, took);
         }
         drop(inbox);
-        if !self.warming {
-            self.pace.measure(sizes, took);
-        }
+        self.pace.measure(sizes, took);
         failed.into_iter().for_each(|(id, failure)| self.fail(id.request, failure));
         self.jobs.retain(|_, job| !job.is_over());
     }
