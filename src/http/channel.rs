@@ -127,7 +127,7 @@ impl Gate {
             }
             Some(u64::MAX) => {
                 let read = ready!(self.read(io, cx, buf, SLICE))?;
-                self.pause = read > 0;
+                self.pause = read > PROBE;
                 Poll::Ready(Ok(()))
             }
             Some(left) => {
@@ -260,5 +260,98 @@ impl AsyncWrite for Channel {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.get_mut().io.pin().poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::{AsyncWriteExt, DuplexStream};
+
+    use super::*;
+    use crate::http::connections::Connections;
+
+    struct Served {
+        gate: Gate,
+        io: DuplexStream,
+        connection: Arc<Connection>,
+    }
+
+    impl Served {
+        /// What the gate passes on until it has the parser go to work.
+        async fn passed(&mut self) -> String {
+            let mut all = Vec::new();
+            poll_fn(|cx| {
+                loop {
+                    let mut bytes = [0; 4096];
+                    let mut buf = ReadBuf::new(&mut bytes);
+                    match self.gate.poll_read(Pin::new(&mut self.io), &self.connection, cx, &mut buf) {
+                        Poll::Ready(done) => done.unwrap(),
+                        Poll::Pending => return Poll::Ready(()),
+                    }
+                    if buf.filled().is_empty() {
+                        all.extend_from_slice(b"(end)");
+                        return Poll::Ready(());
+                    }
+                    all.extend_from_slice(buf.filled());
+                }
+            })
+            .await;
+            String::from_utf8(all).unwrap()
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_passed_on_beyond_the_request_in_hand() {
+        let connections = Connections::new(16);
+        let connection = connections.open(None).unwrap();
+        let (mut client, io) = tokio::io::duplex(8192);
+        let mut served = Served { gate: Gate::default(), io, connection: Arc::clone(&connection) };
+        let (first, second, third) =
+            ("GET /1 HTTP/1.1\r\na: b\r\n\r\n", "GET /2 HTTP/1.1\nc: d\n\n", "PUT /3 HTTP/1.1\r\n\r\n");
+        client.write_all(format!("{first}{second}{third}bodyGET /4").as_bytes()).await.unwrap();
+        assert_eq!(served.passed().await, first);
+        let running = connection.run(0);
+        assert_eq!((served.passed().await, served.passed().await), (String::new(), String::new()));
+        drop(running);
+        assert_eq!(served.passed().await, second);
+        assert_eq!(served.passed().await, third);
+        let running = connection.run(4);
+        assert_eq!((served.passed().await, served.passed().await), ("body".to_owned(), String::new()));
+        drop(running);
+        assert_eq!(served.passed().await, "GET /4");
+        served.gate.blocked = true;
+        client.write_all(b" HTTP/1.1\r\n").await.unwrap();
+        assert_eq!(served.passed().await, "");
+        served.gate.blocked = false;
+        assert_eq!(served.passed().await, " HTTP/1.1\r\n");
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_stream_is_passed_on_while_a_request_runs() {
+        let connections = Connections::new(16);
+        let connection = connections.open(None).unwrap();
+        let (mut client, io) = tokio::io::duplex(8192);
+        let mut served = Served { gate: Gate::default(), io, connection: Arc::clone(&connection) };
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+        assert_eq!(served.passed().await, "GET / HTTP/1.1\r\n\r\n");
+        let _running = connection.run(0);
+        assert_eq!(served.passed().await, "");
+        drop(client);
+        assert_eq!(served.passed().await, "(end)");
+    }
+
+    #[tokio::test]
+    async fn a_body_of_unknown_length_comes_in_slices() {
+        let connections = Connections::new(16);
+        let connection = connections.open(None).unwrap();
+        let (mut client, io) = tokio::io::duplex(8192);
+        let mut served = Served { gate: Gate::default(), io, connection: Arc::clone(&connection) };
+        let running = connection.run(u64::MAX);
+        client.write_all(&[b'x'; 4 * SLICE]).await.unwrap();
+        assert_eq!((served.passed().await.len(), served.passed().await.len()), (SLICE, PROBE + SLICE));
+        running.answered();
+        assert_eq!(served.passed().await, "");
     }
 }

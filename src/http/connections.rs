@@ -123,7 +123,7 @@ impl Connections {
         Some((Stream { tcp, connection }, peer))
     }
 
-    fn open(self: &Arc<Self>, bounded: Option<IpAddr>) -> Option<Arc<Connection>> {
+    pub(super) fn open(self: &Arc<Self>, bounded: Option<IpAddr>) -> Option<Arc<Connection>> {
         let Bounds { all, strangers, of_one_address, .. } = self.bounds;
         let source = bounded.map(Source::of);
         let mut table = self.lock();
@@ -450,7 +450,7 @@ mod tests {
         let second = open(&connections, one).unwrap();
         let third = open(&connections, one).unwrap();
         assert_eq!([&first, &other, &second, &third].map(|one| is_closed(one)), [true, false, false, false]);
-        [&second, &third].map(|one| one.has_key());
+        [&second, &third].iter().for_each(|one| one.has_key());
         assert!(open(&connections, one).is_none());
         assert!(open(&connections, Some("2001:db8::2")).is_some());
         open(&connections, Some("2001:db8::3")).unwrap();

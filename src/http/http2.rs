@@ -1,10 +1,11 @@
 //! HTTP/2 on one connection.
 //!
 //! actix's own dispatcher sets no bound on the streams of a connection, lets each have 16 MiB of headers, and waits
-//! without end for a client to open the window of a stream. Here all three are bounded. A stream whose client takes
-//! nothing of its response for [`WRITE_TIMEOUT`] is reset, and what is behind it is dropped. A handler ends when its
-//! stream is reset or its connection is gone.
+//! without end for a client to open the window of a stream. Here all three are bounded. A stream whose client does not
+//! take the next piece of its response within [`WRITE_TIMEOUT`] is reset, and what is behind it is dropped. If all others
+//! wait for their client as well, the connection ends. A handler ends when its stream is reset or its connection is gone.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use h2::{Reason, RecvStream, SendStream};
 use http::HeaderValue;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::connections::{Connection, WRITE_TIMEOUT};
 use crate::ambient::Ambient;
@@ -41,12 +43,23 @@ const CONNECTION_WINDOW: u32 = 512 << 10;
 /// A piece of a response that must be taken within [`WRITE_TIMEOUT`], and that may wait in memory.
 const PIECE: usize = 8 << 10;
 
+/// For telling a client why its connection ends.
+const GOODBYE: Duration = Duration::from_secs(1);
+
 /// What the streams of a connection have in common.
 pub struct Shared<S> {
     pub app: Rc<S>,
     pub connection: Arc<Connection>,
     pub peer: Option<SocketAddr>,
     pub ambient: Arc<dyn Ambient>,
+}
+
+/// How the responses of a connection get on.
+struct Flow {
+    /// When its client last took something.
+    progress: Cell<Instant>,
+    /// Responses that wait for their client.
+    waiting: Cell<usize>,
 }
 
 /// Serves a connection until it ends. After `stopping`, no stream is accepted any more.
@@ -72,6 +85,7 @@ where
     let Ok(connection) = timeout(handshake, builder.handshake::<_, Bytes>(io)).await else { return Ok(()) };
     let mut connection = connection?;
     let shared = Rc::new(shared);
+    let flow = Rc::new(Flow { progress: Cell::new(Instant::now()), waiting: Cell::new(0) });
     // Dropped with the connection, which ends the handlers.
     let mut streams = JoinSet::new();
     let mut stopping = std::pin::pin!(stopping);
@@ -80,19 +94,37 @@ where
         tokio::select! {
             accepted = connection.accept() => match accepted.transpose()? {
                 None => return Ok(()),
-                Some((request, respond)) => drop(streams.spawn_local(answer(shared.clone(), request, respond))),
+                Some((request, respond)) => {
+                    streams.spawn_local(answer(shared.clone(), flow.clone(), request, respond));
+                }
             },
             () = &mut stopping, if !stopped => {
                 stopped = true;
                 connection.graceful_shutdown();
             }
-            _ = streams.join_next(), if !streams.is_empty() => {}
+            Some(ended) = streams.join_next(), if !streams.is_empty() => {
+                let stalled = |ended: &_| matches!(ended, Ok(Err(SendError::Stalled)));
+                let mut any = stalled(&ended);
+                while let Some(ended) = streams.try_join_next() {
+                    any |= stalled(&ended);
+                }
+                if any && flow.waiting.get() == streams.len() && flow.progress.get().elapsed() >= WRITE_TIMEOUT / 2 {
+                    connection.abrupt_shutdown(Reason::CANCEL);
+                    let _gone = timeout(GOODBYE, poll_fn(|cx| connection.poll_closed(cx))).await;
+                    return Ok(());
+                }
+            }
         }
     }
 }
 
 /// Answers one request, unless its stream is reset before.
-async fn answer<S, B>(shared: Rc<Shared<S>>, request: http::Request<RecvStream>, mut respond: SendResponse<Bytes>)
+async fn answer<S, B>(
+    shared: Rc<Shared<S>>,
+    flow: Rc<Flow>,
+    request: http::Request<RecvStream>,
+    mut respond: SendResponse<Bytes>,
+) -> Result<(), SendError>
 where
     S: Service<Request>,
     S::Response: Into<Response<B>>,
@@ -105,16 +137,14 @@ where
         let reset = poll_fn(|cx| respond.poll_reset(cx));
         match future::select(std::pin::pin!(called), reset).await {
             Either::Left((outcome, _)) => outcome,
-            Either::Right(_) => return,
+            Either::Right(_) => return Ok(()),
         }
     };
     let sent = match outcome {
-        Ok(response) => send(&*shared.ambient, response.into(), respond, head_only).await,
-        Err(error) => send(&*shared.ambient, error.into(), respond, head_only).await,
+        Ok(response) => send(&*shared.ambient, &flow, response.into(), respond, head_only).await,
+        Err(error) => send(&*shared.ambient, &flow, error.into(), respond, head_only).await,
     };
-    if let Err(error) = sent {
-        tracing::debug!(%error, "a response over HTTP/2 broke off");
-    }
+    sent.inspect_err(|error| tracing::debug!(%error, "a response over HTTP/2 broke off"))
 }
 
 fn translate<S>(shared: &Shared<S>, request: http::Request<RecvStream>) -> Request {
@@ -143,6 +173,7 @@ enum SendError {
 
 async fn send<B: MessageBody>(
     ambient: &dyn Ambient,
+    flow: &Flow,
     response: Response<B>,
     mut respond: SendResponse<Bytes>,
     head_only: bool,
@@ -166,7 +197,7 @@ async fn send<B: MessageBody>(
         };
         match next {
             None => return Ok(stream.send_data(Bytes::new(), true)?),
-            Some(Ok(bytes)) => send_bytes(&mut stream, bytes).await?,
+            Some(Ok(bytes)) => send_bytes(&mut stream, flow, bytes).await?,
             Some(Err(error)) => {
                 stream.send_reset(Reason::INTERNAL_ERROR);
                 return Err(SendError::Body(error.into().to_string()));
@@ -175,10 +206,13 @@ async fn send<B: MessageBody>(
     }
 }
 
-async fn send_bytes(stream: &mut SendStream<Bytes>, mut bytes: Bytes) -> Result<(), SendError> {
+async fn send_bytes(stream: &mut SendStream<Bytes>, flow: &Flow, mut bytes: Bytes) -> Result<(), SendError> {
     while !bytes.is_empty() {
         let piece = bytes.split_to(bytes.len().min(PIECE));
-        let Ok(sent) = timeout(WRITE_TIMEOUT, send_piece(stream, piece)).await else {
+        flow.waiting.set(flow.waiting.get() + 1);
+        let sent = timeout(WRITE_TIMEOUT, send_piece(stream, flow, piece)).await;
+        flow.waiting.set(flow.waiting.get() - 1);
+        let Ok(sent) = sent else {
             stream.send_reset(Reason::CANCEL);
             return Err(SendError::Stalled);
         };
@@ -187,7 +221,7 @@ async fn send_bytes(stream: &mut SendStream<Bytes>, mut bytes: Bytes) -> Result<
     Ok(())
 }
 
-async fn send_piece(stream: &mut SendStream<Bytes>, mut piece: Bytes) -> Result<(), h2::Error> {
+async fn send_piece(stream: &mut SendStream<Bytes>, flow: &Flow, mut piece: Bytes) -> Result<(), h2::Error> {
     while !piece.is_empty() {
         stream.reserve_capacity(piece.len());
         match poll_fn(|cx| stream.poll_capacity(cx)).await {
@@ -195,6 +229,9 @@ async fn send_piece(stream: &mut SendStream<Bytes>, mut piece: Bytes) -> Result<
             None => return stream.send_data(piece, false),
             Some(capacity) => {
                 let part = piece.split_to(piece.len().min(capacity?));
+                if !part.is_empty() {
+                    flow.progress.set(Instant::now());
+                }
                 stream.send_data(part, false)?;
             }
         }

@@ -122,8 +122,19 @@ async fn responses_are_complete() {
     assert!(answer.contains("data: [DONE]"), "{answer}");
 }
 
-/// Waits until every stream is reset, and returns how long that took.
-async fn until_reset(mut client: SendRequest<Bytes>, secure: &Secure) -> Duration {
+/// Reads without opening the window again until the server gives the stream up.
+async fn until_given_up(mut body: RecvStream) -> h2::Error {
+    loop {
+        match timeout(Duration::from_secs(60), body.data()).await.expect("the stream ends") {
+            Some(Ok(_)) => {}
+            Some(Err(error)) => return error,
+            None => panic!("the whole document came through a closed window"),
+        }
+    }
+}
+
+/// Opens all streams that it may, and returns how long they last.
+async fn stall(mut client: SendRequest<Bytes>, secure: &Secure) -> Duration {
     let mut bodies = Vec::new();
     for _ in 0..STREAMS {
         client = client.ready().await.unwrap();
@@ -133,31 +144,40 @@ async fn until_reset(mut client: SendRequest<Bytes>, secure: &Secure) -> Duratio
         bodies.push(response.into_body());
     }
     let begun = Instant::now();
-    for mut body in bodies {
-        // No window is opened again for what arrives.
-        let error = loop {
-            match timeout(Duration::from_secs(60), body.data()).await.expect("the stream ends") {
-                Some(Ok(_)) => {}
-                Some(Err(error)) => break error,
-                None => panic!("the whole document came through a closed window"),
-            }
-        };
-        assert_eq!(error.reason(), Some(Reason::CANCEL), "{error}");
+    for body in bodies {
+        until_given_up(body).await;
     }
-    let took = begun.elapsed();
-    // The connection itself goes on.
-    let mut client = client.ready().await.unwrap();
-    let request = secure.request(Method::GET, "/healthz").body(()).unwrap();
-    assert_eq!(send(&mut client, request, None).await.status(), 200);
-    took
+    begun.elapsed()
 }
 
 #[tokio::test]
-async fn streams_whose_client_opens_no_window_are_reset() {
+async fn a_connection_whose_client_opens_no_window_ends() {
     let secure = Secure::start();
     let (closed, unread) = (secure.connect(0).await, secure.connect(WINDOW).await);
-    let (closed, unread) = tokio::join!(until_reset(closed, &secure), until_reset(unread, &secure));
+    let (closed, unread) = tokio::join!(stall(closed, &secure), stall(unread, &secure));
     assert!(closed.max(unread) < Duration::from_secs(30), "{closed:?} {unread:?}");
+}
+
+#[tokio::test]
+async fn a_stream_that_is_not_read_is_reset_and_its_neighbours_go_on() {
+    let secure = Secure::start();
+    // Room for the small answers, and not for the document.
+    let mut client = secure.connect(1000).await;
+    let document = secure.request(Method::GET, "/openapi.json").body(()).unwrap();
+    let unread = send(&mut client, document, None).await.into_body();
+    let begun = Instant::now();
+    let mut given_up = tokio::spawn(until_given_up(unread));
+    let error = loop {
+        let request = secure.request(Method::GET, "/healthz").body(()).unwrap();
+        assert_eq!(text(send(&mut client, request, None).await).await, "{\"status\":\"ok\"}");
+        match timeout(Duration::from_secs(1), &mut given_up).await {
+            Ok(error) => break error.unwrap(),
+            Err(_) => assert!(begun.elapsed() < Duration::from_secs(30), "the stream goes on"),
+        }
+    };
+    assert_eq!(error.reason(), Some(Reason::CANCEL), "{error}");
+    let request = secure.request(Method::GET, "/healthz").body(()).unwrap();
+    assert_eq!(send(&mut client, request, None).await.status(), 200);
 }
 
 #[tokio::test]

@@ -166,3 +166,30 @@ fn whoever_only_holds_connections_keeps_nobody_out() {
         assert!(open_files(&serving) < 256, "{}", open_files(&serving));
     }
 }
+
+#[test]
+fn requests_that_come_at_once_are_answered_one_after_the_other() {
+    let folder = folder(&TinyModel::default());
+    let serving = Serving::start(folder.path(), &[]);
+    let common = format!("host: localhost\r\nauthorization: Bearer {}\r\n", serving.key());
+    let json = format!("{common}content-type: application/json\r\n");
+    let (one, two) = ("{\"name\": \"one\"}", "{\"name\": \"two\"}");
+    let mut requests = format!("POST /v1/projects HTTP/1.1\r\n{json}content-length: {}\r\n\r\n{one}", one.len());
+    requests += &format!("GET /v1/models HTTP/1.1\r\n{common}\r\n");
+    requests += &format!("POST /v1/projects HTTP/1.1\r\n{json}transfer-encoding: chunked\r\n\r\n");
+    requests += &format!("{:x}\r\n{two}\r\n0\r\n\r\n", two.len());
+    // Refused before its body is read.
+    requests +=
+        "POST /v1/projects HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
+    requests += "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let mut client = connect_with_buffer(&serving, 128 << 10);
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.write_all(requests.as_bytes()).unwrap();
+    let mut all = String::new();
+    client.read_to_string(&mut all).unwrap();
+    let statuses: Vec<&str> = all.split("HTTP/1.1 ").skip(1).map(|answer| &answer[..3]).collect();
+    assert_eq!(statuses, ["200", "200", "200", "401", "200"], "{all}");
+    assert!(
+        all.contains("\"name\":\"one\"") && all.contains("\"name\":\"two\"") && all.ends_with("{\"status\":\"ok\"}")
+    );
+}
