@@ -1,4 +1,4 @@
-//! An IP address or a block of them in CIDR notation.
+//! An IP address or a block of them in CIDR notation, and what bounds by address count as one client.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,6 +9,23 @@ use std::str::FromStr;
 pub struct Network {
     address: IpAddr,
     prefix: u8,
+}
+
+/// What bounds by address count as one client: an IPv4 address, or an IPv6 network of 64 bits, whose hosts choose the
+/// lower bits as they like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    V4(u32),
+    V6(u64),
+}
+
+impl Source {
+    pub fn of(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(address) => Self::V4(address.into()),
+            IpAddr::V6(address) => Self::V6((u128::from(address) >> 64) as u64),
+        }
+    }
 }
 
 /// The text was neither an address nor a block of addresses.

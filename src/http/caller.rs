@@ -9,6 +9,7 @@ use actix_web::middleware::Next;
 use actix_web::{Error as ActixError, FromRequest, HttpMessage, HttpRequest, web};
 
 use super::Api;
+use super::connections::Connection;
 use super::metering::Bill;
 use super::reply::Mount;
 use crate::error::{Code, Error, Result};
@@ -46,7 +47,11 @@ async fn access(request: &ServiceRequest) -> Result<Access> {
 /// Whose key a request carries. A request without a key is no guess: it is 401 however many there are.
 pub async fn identify(api: &Api, request: &HttpRequest) -> Result<Access> {
     let secret = bearer(request.headers())?;
-    api.keys.authenticate_from(api.proxies.client(request), secret).await
+    let access = api.keys.authenticate_from(api.proxies.client(request), secret).await?;
+    if let Some(connection) = Connection::of(request) {
+        connection.has_key();
+    }
+    Ok(access)
 }
 
 fn bearer(headers: &HeaderMap) -> Result<&str> {

@@ -1,103 +1,341 @@
-//! What holds for every accepted connection: few from one address, and an end for a client that does not read.
+//! The open connections of the server: who may have one, and which ends when there is no room for another.
 //!
+//! A connection belongs to a stranger until a request with a valid API key has come over it. Strangers may have half of
+//! all connections, and clients with a key all but an eighth. Where a bound is reached, the oldest stranger is closed,
+//! not the new client refused: whoever only holds connections open loses them, while a client that sends its request is
+//! soon done, or soon known. So a client with a key and a probe of `/healthz` are always accepted.
+//!
+//! [`Stream`] is the socket as the layers above see it. It ends with an error once its connection is closed from here.
 //! The operating system watches the writes: where sent bytes are not acknowledged, or the client's receive window stays
 //! closed, for [`WRITE_TIMEOUT`], it ends the connection, whatever the server was about to send.
 
-use std::any::Any;
-use std::collections::HashMap;
-use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use actix_tls::accept::rustls_0_23::TlsStream;
-use actix_web::dev::Extensions;
 use actix_web::rt::net::TcpStream;
+use actix_web::{HttpMessage, HttpRequest};
+use futures_util::task::AtomicWaker;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
 
 use super::client_address::TrustedProxies;
+use crate::network::Source;
 
 /// How long a connection may make no progress while bytes wait to be sent.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// How long a connection may go without a request. It also bounds the head of a request after the first one.
+pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+
+/// How often connections without requests are looked for.
+const SWEEP: Duration = Duration::from_secs(5);
+
+/// Bytes that the kernel takes beyond what it has sent.
+const UNSENT: u32 = 64 << 10;
+
 /// Descriptors that connections leave to files, the listener and the engine.
 const RESERVED_FILES: u64 = 128;
 
-/// Open connections, counted by the address of their peers.
-#[derive(Default)]
-pub struct Connections {
-    by_address: Mutex<HashMap<IpAddr, usize>>,
-    /// The most from one address.
-    most: usize,
+/// How many connections there may be.
+#[derive(Clone, Copy, Debug)]
+struct Bounds {
+    all: usize,
+    strangers: usize,
+    known: usize,
+    of_one_address: usize,
 }
 
-/// One connection in the count, until it is dropped.
-struct Counted {
-    address: IpAddr,
-    connections: Arc<Connections>,
+impl Bounds {
+    /// A sixteenth of what the listener accepts is left to connections that are closed but not gone yet.
+    fn of(accepted: usize) -> Self {
+        let all = accepted - accepted.div_ceil(16);
+        Self { all, strangers: all.div_ceil(2), known: all - all.div_ceil(8), of_one_address: all.div_ceil(8) }
+    }
 }
+
+/// All open connections.
+pub struct Connections {
+    bounds: Bounds,
+    table: Mutex<Table>,
+    begun: Instant,
+}
+
+#[derive(Default)]
+struct Table {
+    next: u64,
+    /// Oldest first.
+    strangers: BTreeMap<u64, Arc<Connection>>,
+    /// Those that a valid key has come over.
+    known: BTreeMap<u64, Arc<Connection>>,
+    /// Only addresses that are bounded: loopback and trusted proxies stand for many clients.
+    by_source: HashMap<Source, usize>,
+}
+
+/// What is known of one connection.
+pub struct Connection {
+    number: u64,
+    source: Option<Source>,
+    connections: Weak<Connections>,
+    known: AtomicBool,
+    closed: AtomicBool,
+    /// Requests that are not answered to their end.
+    running: AtomicUsize,
+    /// Milliseconds from the begin of all connections to that of this one, or to the end of its last request.
+    quiet_since: AtomicU64,
+    waker: AtomicWaker,
+}
+
+/// A socket that its connection can end.
+pub struct Stream {
+    tcp: TcpStream,
+    connection: Arc<Connection>,
+}
+
+/// A request on a connection, until its response is sent or given up.
+pub struct Running(Arc<Connection>);
 
 impl Connections {
-    /// At most `most` connections from one address. It does not bound loopback and trusted proxies, which stand for many
-    /// clients.
-    pub fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most, ..Self::default() })
+    /// For a listener that accepts so many.
+    pub fn new(accepted: usize) -> Arc<Self> {
+        Arc::new(Self { bounds: Bounds::of(accepted), table: Mutex::default(), begun: Instant::now() })
     }
 
-    /// To be called with each accepted connection; what it puts into `extensions` lives as long as the connection.
-    pub fn accept(self: &Arc<Self>, stream: &dyn Any, proxies: &TrustedProxies, extensions: &mut Extensions) {
-        let plain = stream.downcast_ref::<TcpStream>();
-        let tcp = plain.or_else(|| stream.downcast_ref::<TlsStream<TcpStream>>().map(|stream| stream.get_ref().0));
-        let Some(tcp) = tcp else { return };
-        limit_writes(tcp);
-        let Ok(peer) = tcp.peer_addr().map(|peer| peer.ip().to_canonical()) else { return };
-        if peer.is_loopback() || proxies.contain(peer) {
+    /// Takes an accepted socket in, and closes others for it where that is needed. `None` if its address has too many
+    /// connections, all of clients with a key.
+    pub fn accept(self: &Arc<Self>, tcp: TcpStream, proxies: &TrustedProxies) -> Option<(Stream, Option<SocketAddr>)> {
+        set_options(&tcp);
+        let peer = tcp.peer_addr().ok();
+        let bounded = peer.map(|peer| peer.ip().to_canonical());
+        let bounded = bounded.filter(|address| !address.is_loopback() && !proxies.contain(*address));
+        let Some(connection) = self.open(bounded) else {
+            tracing::debug!(?peer, "a connection is refused: too many are open from its address");
+            return None;
+        };
+        Some((Stream { tcp, connection }, peer))
+    }
+
+    pub(super) fn open(self: &Arc<Self>, bounded: Option<IpAddr>) -> Option<Arc<Connection>> {
+        let Bounds { all, strangers, of_one_address, .. } = self.bounds;
+        let source = bounded.map(Source::of);
+        let mut table = self.lock();
+        if let Some(source) = source
+            && table.by_source.get(&source).is_some_and(|open| *open >= of_one_address)
+        {
+            let oldest = table.strangers.values().find(|one| one.source == Some(source)).cloned()?;
+            table.close(&oldest, "a newer one from its address needs its place");
+        }
+        while table.strangers.len() >= strangers || table.strangers.len() + table.known.len() >= all {
+            let Some(oldest) = table.strangers.values().next().cloned() else { break };
+            table.close(&oldest, "a newer one needs its place");
+        }
+        let number = table.next;
+        table.next += 1;
+        let connection = Arc::new(Connection {
+            number,
+            source,
+            connections: Arc::downgrade(self),
+            known: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            running: AtomicUsize::new(0),
+            quiet_since: AtomicU64::new(self.now()),
+            waker: AtomicWaker::new(),
+        });
+        table.strangers.insert(number, connection.clone());
+        if let Some(source) = source {
+            *table.by_source.entry(source).or_default() += 1;
+        }
+        Some(connection)
+    }
+
+    /// Keeps a connection for a client with a key. Where these have all that they may have, one without a request is
+    /// closed for it; if each has one, it stays among the strangers.
+    fn promote(&self, connection: &Connection) {
+        let mut table = self.lock();
+        if !table.strangers.contains_key(&connection.number) {
             return;
         }
-        match self.count(peer) {
-            Some(counted) => drop(extensions.insert(counted)),
-            None => {
-                tracing::debug!(%peer, "a connection is closed: too many are open from its address");
-                let _already_closed = rustix::net::shutdown(tcp, rustix::net::Shutdown::Both);
-            }
+        if table.known.len() >= self.bounds.known {
+            let quiet = table.known.values().filter(|one| one.is_quiet());
+            let Some(longest) = quiet.min_by_key(|one| one.quiet_since.load(Ordering::Relaxed)).cloned() else {
+                return;
+            };
+            table.close(&longest, "that of another client needs its place");
+        }
+        if let Some(moved) = table.strangers.remove(&connection.number) {
+            moved.known.store(true, Ordering::Relaxed);
+            table.known.insert(moved.number, moved);
         }
     }
 
-    fn count(self: &Arc<Self>, address: IpAddr) -> Option<Arc<Counted>> {
-        let mut by_address = self.lock();
-        let open = by_address.entry(address).or_default();
-        if *open >= self.most {
-            return None;
+    /// Closes connections without a request for as long as there are any connections to come.
+    pub async fn sweep(connections: Weak<Self>) {
+        loop {
+            actix_web::rt::time::sleep(SWEEP).await;
+            let Some(connections) = connections.upgrade() else { return };
+            let timeout = u64::try_from(IDLE_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
+            connections.close_quiet_since(connections.now().saturating_sub(timeout));
         }
-        *open += 1;
-        Some(Arc::new(Counted { address, connections: Arc::clone(self) }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, usize>> {
-        self.by_address.lock().unwrap_or_else(PoisonError::into_inner)
+    fn close_quiet_since(&self, limit: u64) {
+        let mut table = self.lock();
+        let all = table.strangers.values().chain(table.known.values());
+        let over = |one: &&Arc<Connection>| one.is_quiet() && one.quiet_since.load(Ordering::Relaxed) < limit;
+        let quiet: Vec<_> = all.filter(over).cloned().collect();
+        quiet.iter().for_each(|one| table.close(one, "no request came for long"));
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Counted {
-    fn drop(&mut self) {
-        let mut by_address = self.connections.lock();
-        if let Some(open) = by_address.get_mut(&self.address) {
+impl Table {
+    fn close(&mut self, connection: &Connection, why: &str) {
+        self.remove(connection);
+        tracing::debug!(number = connection.number, "a connection is closed: {why}");
+        connection.closed.store(true, Ordering::Release);
+        connection.waker.wake();
+    }
+
+    fn remove(&mut self, connection: &Connection) {
+        let Self { strangers, known, by_source, .. } = self;
+        if strangers.remove(&connection.number).or_else(|| known.remove(&connection.number)).is_none() {
+            return;
+        }
+        if let Some(source) = connection.source
+            && let Some(open) = by_source.get_mut(&source)
+        {
             *open -= 1;
             if *open == 0 {
-                by_address.remove(&self.address);
+                by_source.remove(&source);
             }
         }
     }
 }
 
-#[cfg(target_os = "linux")]
-fn limit_writes(stream: &TcpStream) {
-    let timeout = u32::try_from(WRITE_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
-    if let Err(error) = rustix::net::sockopt::set_tcp_user_timeout(stream, timeout) {
-        tracing::debug!(%error, "a connection has no write timeout");
+impl Connection {
+    /// The connection that a request came over. HTTP/1 has it beside the connection, HTTP/2 with each request.
+    pub fn of(request: &HttpRequest) -> Option<Arc<Self>> {
+        request.conn_data::<Arc<Self>>().cloned().or_else(|| request.extensions().get::<Arc<Self>>().cloned())
+    }
+
+    /// A valid key has come over it.
+    pub fn has_key(&self) {
+        if !self.known.load(Ordering::Relaxed)
+            && let Some(connections) = self.connections.upgrade()
+        {
+            connections.promote(self);
+        }
+    }
+
+    /// A request begins.
+    pub fn run(self: &Arc<Self>) -> Running {
+        self.running.fetch_add(1, Ordering::Relaxed);
+        Running(Arc::clone(self))
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.running.load(Ordering::Relaxed) == 0
+    }
+
+    /// An error once it is closed; until then, the task is woken for that.
+    pub fn check(&self, cx: &Context<'_>) -> io::Result<()> {
+        self.waker.register(cx.waker());
+        match self.closed.load(Ordering::Acquire) {
+            true => Err(io::ErrorKind::ConnectionAborted.into()),
+            false => Ok(()),
+        }
     }
 }
 
-#[cfg(not(target_os = "linux"))]
-fn limit_writes(_: &TcpStream) {}
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(connections) = self.0.connections.upgrade() {
+            self.0.quiet_since.store(connections.now(), Ordering::Relaxed);
+        }
+        self.0.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Stream {
+    pub fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Some(connections) = self.connection.connections.upgrade() {
+            connections.lock().remove(&self.connection);
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.connection.check(cx)?;
+        Pin::new(&mut this.tcp).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        this.connection.check(cx)?;
+        Pin::new(&mut this.tcp).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        this.connection.check(cx)?;
+        Pin::new(&mut this.tcp).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.tcp.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.connection.check(cx)?;
+        Pin::new(&mut this.tcp).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.connection.check(cx)?;
+        Pin::new(&mut this.tcp).poll_shutdown(cx)
+    }
+}
+
+fn set_options(tcp: &TcpStream) {
+    #[cfg(target_os = "linux")]
+    {
+        let timeout = u32::try_from(WRITE_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
+        if let Err(error) = rustix::net::sockopt::set_tcp_user_timeout(tcp, timeout) {
+            tracing::debug!(%error, "a connection has no write timeout");
+        }
+        if let Err(error) = socket2::SockRef::from(tcp).set_tcp_notsent_lowat(UNSENT) {
+            tracing::debug!(%error, "unsent bytes of a connection are not bounded");
+        }
+    }
+}
 
 /// Raises the process's limit of open files as far as it may, and returns how many connections that leaves room for.
 pub fn raise_file_limit() -> usize {
@@ -119,16 +357,84 @@ pub fn raise_file_limit() -> usize {
 mod tests {
     use super::*;
 
-    #[test]
-    fn connections_from_one_address_are_bounded_and_come_back() {
-        let connections = Connections::new(2);
-        let (one, other) = ("192.0.2.1", "2001:db8::1");
-        let count = |address: &str| connections.count(address.parse().unwrap());
-        let open = [count(one), count(one), count(other)];
-        assert!(open.iter().all(Option::is_some));
-        assert!(count(one).is_none());
-        drop(open);
-        assert!(count(one).is_some());
-        assert!(connections.lock().is_empty());
+    fn open(connections: &Arc<Connections>, address: Option<&str>) -> Option<Arc<Connection>> {
+        connections.open(address.map(|address| address.parse().unwrap()))
+    }
+
+    fn is_closed(connection: &Connection) -> bool {
+        connection.closed.load(Ordering::Relaxed)
+    }
+
+    fn leave(connections: &Connections, connection: &Connection) {
+        connections.lock().remove(connection);
+    }
+
+    /// All 15, strangers 8, known 13, 2 of one address.
+    fn connections() -> Arc<Connections> {
+        let connections = Connections::new(16);
+        let Bounds { all, strangers, known, of_one_address } = connections.bounds;
+        assert_eq!((all, strangers, known, of_one_address), (15, 8, 13, 2));
+        connections
+    }
+
+    #[tokio::test]
+    async fn the_oldest_stranger_makes_room_and_clients_with_a_key_stay() {
+        let connections = connections();
+        let keyed = open(&connections, None).unwrap();
+        keyed.has_key();
+        let strangers: Vec<_> = (0..20).map(|_| open(&connections, None).unwrap()).collect();
+        assert!(!is_closed(&keyed));
+        let closed: Vec<bool> = strangers.iter().map(|one| is_closed(one)).collect();
+        assert_eq!(closed, [[true; 12].as_slice(), &[false; 8]].concat());
+        strangers.iter().for_each(|one| leave(&connections, one));
+        leave(&connections, &keyed);
+        let table = connections.lock();
+        assert!(table.strangers.is_empty() && table.known.is_empty() && table.by_source.is_empty());
+    }
+
+    #[tokio::test]
+    async fn clients_with_a_key_leave_room_for_strangers() {
+        let connections = connections();
+        let keyed: Vec<_> = (0..13).map(|_| open(&connections, None).unwrap()).inspect(|one| one.has_key()).collect();
+        let running: Vec<Running> = keyed.iter().map(|one| one.run()).collect();
+        let more = open(&connections, None).unwrap();
+        more.has_key();
+        assert!(!more.known.load(Ordering::Relaxed) && !keyed.iter().any(|one| is_closed(one)), "all are at work");
+        let newer: Vec<_> = (0..2).map(|_| open(&connections, None).unwrap()).collect();
+        assert!(is_closed(&more) && !newer.iter().any(|one| is_closed(one)));
+        drop(running);
+        newer[1].has_key();
+        assert!(newer[1].known.load(Ordering::Relaxed) && keyed.iter().filter(|one| is_closed(one)).count() == 1);
+    }
+
+    #[tokio::test]
+    async fn an_address_replaces_its_own_connections_and_those_with_a_key_are_not_replaced() {
+        let connections = connections();
+        let (one, network) = (Some("192.0.2.1"), Some("2001:db8::1"));
+        let first = open(&connections, one).unwrap();
+        let other = open(&connections, network).unwrap();
+        let second = open(&connections, one).unwrap();
+        let third = open(&connections, one).unwrap();
+        assert_eq!([&first, &other, &second, &third].map(|one| is_closed(one)), [true, false, false, false]);
+        [&second, &third].iter().for_each(|one| one.has_key());
+        assert!(open(&connections, one).is_none());
+        assert!(open(&connections, Some("2001:db8::2")).is_some());
+        open(&connections, Some("2001:db8::3")).unwrap();
+        assert!(is_closed(&other), "an IPv6 network is one address");
+        leave(&connections, &second);
+        assert!(open(&connections, one).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_connection_without_a_request_ends() {
+        let connections = connections();
+        let [quiet, busy, later] = [(); 3].map(|()| open(&connections, None).unwrap());
+        later.quiet_since.store(50, Ordering::Relaxed);
+        let running = busy.run();
+        connections.close_quiet_since(50);
+        assert_eq!([&quiet, &busy, &later].map(|one| is_closed(one)), [true, false, false]);
+        drop(running);
+        connections.close_quiet_since(u64::MAX);
+        assert!(is_closed(&busy) && is_closed(&later));
     }
 }

@@ -42,11 +42,7 @@ pub async fn frame(
             if let Some(wire) = &wire {
                 wire.watch(&mut request);
             }
-            let outcome = next.call(request).await;
-            if let (Err(_), Some(wire)) = (&outcome, &wire) {
-                wire.answer();
-            }
-            outcome?.map_into_boxed_body()
+            next.call(request).await?.map_into_boxed_body()
         }
     };
     let mut response = match response.response().error() {
@@ -62,7 +58,7 @@ pub async fn frame(
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
-    if wire.is_some_and(|wire| wire.answer()) {
+    if wire.is_some_and(|wire| wire.is_broken()) {
         response.response_mut().head_mut().set_connection_type(ConnectionType::Close);
     }
     record(&response, id, api.ambient.uptime().saturating_sub(started));

@@ -6,12 +6,14 @@
 
 pub mod accept;
 pub mod caller;
+mod channel;
 pub mod client_address;
 pub mod connections;
 mod dashboard;
 pub mod error;
 pub mod frame;
 pub mod host;
+mod http2;
 pub mod input;
 pub mod metering;
 pub mod multipart;
@@ -20,6 +22,7 @@ pub mod openapi;
 pub mod paging;
 pub mod reply;
 pub mod routes;
+mod sending;
 pub mod server;
 pub mod sse;
 pub mod submission;

@@ -4,7 +4,8 @@
 mod answers;
 
 use actix_web::http::header::{self, HeaderValue};
-use actix_web::{HttpRequest, HttpResponse, get, web};
+use actix_web::web::{self, Bytes};
+use actix_web::{HttpRequest, HttpResponse, get};
 use utoipa::openapi::path::PathItem;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Components, InfoBuilder, OpenApi, OpenApiBuilder, SecurityRequirement};
@@ -14,7 +15,7 @@ use crate::readable::shorten;
 
 /// The finished document, kept as the text that is sent and the routes that it names.
 pub struct Document {
-    text: String,
+    text: Bytes,
     routes: Vec<Route>,
 }
 
@@ -47,7 +48,7 @@ impl Document {
         let routes = document.paths.paths.iter().map(|(path, item)| Route::new(path, item)).collect();
         let mut document = serde_json::to_value(document).unwrap_or_default();
         answers::complete(&mut document);
-        Self { text: document.to_string(), routes }
+        Self { text: document.to_string().into(), routes }
     }
 
     /// The methods of the route that `path` belongs to.

@@ -1,32 +1,39 @@
 //! The actix server: the application, its limits, its listener.
 
+use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use actix_http::body::BoxBody;
-use actix_http::{HttpServiceBuilder, Protocol, Request, Response};
-use actix_server::{GracefulShutdownSignal, Server, ServerBuilder};
-use actix_service::{IntoServiceFactory, Service, ServiceFactory, ServiceFactoryExt, fn_service, map_config};
-use actix_tls::accept::TlsError;
-use actix_tls::accept::rustls_0_23::{Acceptor, TlsStream};
-use actix_web::dev::AppConfig;
+use actix_http::error::DispatchError;
+use actix_http::{HttpService, Request};
+use actix_server::GracefulShutdownSignal;
+use actix_service::{IntoServiceFactory, Service, ServiceFactory, ServiceFactoryExt, fn_factory, fn_service};
+use actix_web::body::BoxBody;
+use actix_web::dev::{AppConfig, Server, ServiceRequest, ServiceResponse};
 use actix_web::middleware::from_fn;
 use actix_web::rt::net::TcpStream;
+use actix_web::rt::time::timeout;
 use actix_web::web::Data;
 use actix_web::{App, web};
 use rustls::ServerConfig;
+use tokio_rustls::TlsAcceptor;
 use utoipa_actix_web::{AppExt, scope};
 
 use super::caller::authenticate;
-use super::connections::Connections;
+use super::channel::{Channel, HTTP2};
+use super::connections::{Connections, IDLE_TIMEOUT};
 use super::frame::frame;
 use super::metering::meter;
 use super::reply::Mount;
 use super::wire::Guarded;
-use super::{Api, dashboard, host, openapi, routes};
+use super::{Api, dashboard, host, http2, openapi, routes, sending};
 
-/// One address may have one part in so many of the connections.
-const FROM_ONE_ADDRESS: usize = 8;
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// For the head of a connection's first request, or what opens HTTP/2.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Bounds of the listener.
 #[derive(Clone, Copy, Debug)]
@@ -53,107 +60,147 @@ pub fn build(
     tls: Option<ServerConfig>,
     limits: Limits,
 ) -> std::io::Result<Server> {
+    let connections = Connections::new(limits.connections);
+    actix_web::rt::spawn(Connections::sweep(Arc::downgrade(&connections)));
     let address = listener.local_addr()?;
-    let open = Connections::new(limits.connections.div_ceil(FROM_ONE_ADDRESS));
-    let listening = api.clone();
-    let app = move || {
-        let (app, document) = App::new()
-            .into_utoipa_app()
-            .openapi(openapi::base())
-            .app_data(api.clone())
-            // Before the mount that it lies under: there, nobody passes without a key.
-            .service(routes::images::fetch)
-            .service(mount(Mount::Spec))
-            .service(mount(Mount::OpenAi))
-            .service(routes::health::alive)
-            .service(routes::health::ready)
-            .service(routes::metrics::metrics)
-            .split_for_parts();
-        let document = Data::new(openapi::Document::new(document));
-        app.app_data(document)
-            .service(openapi::serve)
-            .configure(dashboard::routes)
-            .default_service(web::to(openapi::fallback))
-            // The last one wraps all.
-            .wrap(from_fn(host::check))
-            .wrap(from_fn(frame))
-            .into_factory()
-            .map_err(|error| error.error_response())
-    };
-    let server = ServerBuilder::default()
+    let tls = tls.map(|mut config| {
+        config.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
+        TlsAcceptor::from(Arc::new(config))
+    });
+    let server = actix_server::Server::build()
         .workers(limits.workers)
         .max_concurrent_connections(limits.connections.div_ceil(limits.workers))
         .shutdown_timeout(limits.drain.as_secs())
         .disable_signals();
     let stopping = server.graceful_shutdown_signal();
-    let secure = tls.is_some();
-    let config = move |()| AppConfig::__priv_test_new(secure, address.to_string(), address);
-    // What actix-web's own server does, but for the guard around each connection.
-    let server = match tls {
-        Some(tls) => server.listen("https", listener, move || {
-            let (open, listening) = (open.clone(), listening.clone());
-            let http = http(&stopping, address).on_connect_ext(
-                move |connection: &Guarded<TlsStream<TcpStream>>, extensions| {
-                    open.accept(connection.stream(), &listening.proxies, extensions);
-                    connection.share(extensions);
-                },
-            );
-            let mut acceptor = Acceptor::new(alpn(tls.clone()));
-            acceptor.set_handshake_timeout(Duration::from_secs(3));
-            acceptor
-                .map_err(TlsError::into_service_error)
-                .and_then(|stream: TlsStream<TcpStream>| async move {
-                    let (tcp, session) = stream.get_ref();
-                    let peer = tcp.peer_addr().ok();
-                    Ok(match session.alpn_protocol() {
-                        Some(b"h2") => (Guarded::http2(stream), Protocol::Http2, peer),
-                        _ => (Guarded::http1(stream), Protocol::Http1, peer),
-                    })
-                })
-                .and_then(http.finish(map_config(app(), config)).map_err(TlsError::Service))
-        })?,
-        None => server.listen("http", listener, move || {
-            let (open, listening) = (open.clone(), listening.clone());
-            let http = http(&stopping, address).on_connect_ext(move |connection: &Guarded<TcpStream>, extensions| {
-                open.accept(connection.stream(), &listening.proxies, extensions);
-                connection.share(extensions);
-            });
-            fn_service(|stream: TcpStream| async move {
-                let peer = stream.peer_addr().ok();
-                Ok((Guarded::http1(stream), Protocol::Http1, peer))
-            })
-            .and_then(http.finish(map_config(app(), config)))
-        })?,
+    let listen = move || {
+        let (api, tls) = (api.clone(), tls.clone());
+        let (connections, stopping) = (connections.clone(), stopping.clone());
+        fn_factory(move || {
+            let app = app(api.clone()).into_factory().map_err(|error| error.error_response());
+            let config = AppConfig::__priv_test_new(tls.is_some(), address.to_string(), address);
+            let app = app.new_service(config);
+            let (api, tls) = (api.clone(), tls.clone());
+            let (connections, stopping) = (connections.clone(), stopping.clone());
+            async move {
+                let app = Rc::new(app.await?);
+                let http1 = http1(app.clone(), stopping.clone()).new_service(()).await?;
+                let listening = Rc::new(Listening { api, tls, connections, stopping, app, http1 });
+                Ok::<_, ()>(fn_service(move |tcp| {
+                    let listening = listening.clone();
+                    async move { Ok::<_, Infallible>(listening.serve(tcp).await) }
+                }))
+            }
+        })
     };
-    Ok(server.run())
+    Ok(server.listen("http", listener, listen)?.run())
 }
 
-/// The limits of a connection.
-fn http<T, S>(stopping: &GracefulShutdownSignal, address: SocketAddr) -> HttpServiceBuilder<T, S>
+/// The routes and all that surrounds them.
+fn app(
+    api: Data<Api>,
+) -> App<
+    impl ServiceFactory<
+        ServiceRequest,
+        Config = (),
+        Response = ServiceResponse<BoxBody>,
+        Error = actix_web::Error,
+        InitError = (),
+    >,
+> {
+    let (app, document) = App::new()
+        .into_utoipa_app()
+        .openapi(openapi::base())
+        .app_data(api)
+        // Before the mount that it lies under: there, nobody passes without a key.
+        .service(routes::images::fetch)
+        .service(mount(Mount::Spec))
+        .service(mount(Mount::OpenAi))
+        .service(routes::health::alive)
+        .service(routes::health::ready)
+        .service(routes::metrics::metrics)
+        .split_for_parts();
+    let document = Data::new(openapi::Document::new(document));
+    app.app_data(document)
+        .service(openapi::serve)
+        .configure(dashboard::routes)
+        .default_service(web::to(openapi::fallback))
+        // The last one wraps all.
+        .wrap(from_fn(host::check))
+        .wrap(from_fn(frame))
+        .wrap(from_fn(sending::watch))
+}
+
+/// HTTP/1 on connections that are accepted.
+fn http1<S>(
+    app: Rc<S>,
+    stopping: GracefulShutdownSignal,
+) -> impl ServiceFactory<
+    (Guarded, Option<SocketAddr>),
+    Config = (),
+    Response = (),
+    Error = DispatchError,
+    InitError = (),
+    Service: 'static,
+>
 where
-    S: ServiceFactory<Request, Config = ()>,
-    S::Error: Into<Response<BoxBody>> + 'static,
-    S::InitError: std::fmt::Debug,
-    <S::Service as Service<Request>>::Future: 'static,
+    S: Service<Request, Response = ServiceResponse<BoxBody>, Error = actix_web::HttpResponse> + 'static,
 {
-    let stopping = stopping.clone();
-    HttpServiceBuilder::default()
+    HttpService::build()
+        .keep_alive(IDLE_TIMEOUT)
+        .client_request_timeout(HEAD_TIMEOUT)
+        .client_disconnect_timeout(Duration::from_secs(1))
+        // A client that closes its side has left: its work is cancelled, not finished for nobody.
+        .h1_allow_half_closed(false)
+        .h1_write_buffer_size(sending::PIECE)
         .graceful_shutdown_signal(move || {
             let stopping = stopping.clone();
             async move { stopping.notified().await }
         })
-        .client_request_timeout(Duration::from_secs(10))
-        .client_disconnect_timeout(Duration::from_secs(1))
-        .keep_alive(Duration::from_secs(75))
-        // A client that closes its side has left: its work is cancelled, not finished for nobody.
-        .h1_allow_half_closed(false)
-        .local_addr(address)
+        .on_connect_ext(Guarded::share)
+        .h1(fn_factory(move || std::future::ready(Ok::<_, ()>(app.clone()))))
 }
 
-/// What the server speaks over TLS, the preferred first.
-fn alpn(mut tls: ServerConfig) -> ServerConfig {
-    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    tls
+/// One worker's part of the listener.
+struct Listening<S, H> {
+    api: Data<Api>,
+    tls: Option<TlsAcceptor>,
+    connections: Arc<Connections>,
+    stopping: GracefulShutdownSignal,
+    app: Rc<S>,
+    http1: H,
+}
+
+impl<S, H> Listening<S, H>
+where
+    S: Service<Request, Response = ServiceResponse<BoxBody>, Error = actix_web::HttpResponse> + 'static,
+    H: Service<(Guarded, Option<SocketAddr>), Response = (), Error = DispatchError>,
+{
+    /// Serves an accepted socket until its connection ends.
+    async fn serve(&self, tcp: TcpStream) {
+        let Some((stream, peer)) = self.connections.accept(tcp, &self.api.proxies) else { return };
+        let channel = match &self.tls {
+            None => Channel::plain(stream),
+            Some(tls) => match timeout(HANDSHAKE_TIMEOUT, Channel::secure(tls, stream)).await {
+                Ok(Ok(channel)) => channel,
+                Ok(Err(error)) => return tracing::debug!(?peer, %error, "a TLS handshake failed"),
+                Err(_) => return tracing::debug!(?peer, "a TLS handshake took too long"),
+            },
+        };
+        if channel.is_http2() {
+            let shared = http2::Shared {
+                app: Rc::clone(&self.app),
+                connection: Arc::clone(channel.connection()),
+                peer,
+                ambient: Arc::clone(&self.api.ambient),
+            };
+            if let Err(error) = http2::serve(channel, shared, HEAD_TIMEOUT, self.stopping.notified()).await {
+                tracing::debug!(?peer, %error, "a connection with HTTP/2 ended");
+            }
+        } else if let Err(error) = self.http1.call((Guarded::new(channel), peer)).await {
+            tracing::debug!(?peer, %error, "a connection with HTTP/1 ended");
+        }
+    }
 }
 
 fn mount(

@@ -4,6 +4,10 @@
 //! the middle. Here the bytes are read first. Instead of a head with a flaw, the library gets a small request of ours,
 //! which [`super::frame`] answers in its turn, as other errors are answered. A broken body is ended, and whoever reads it
 //! is told so. In both cases the connection is closed after the answer, and whatever else comes on it is thrown away.
+//!
+//! The library parses all requests that it can read and queues them, some 5 KiB each, before it answers the first. So it
+//! gets the head of a request only when the response to the one before it is sent. What a client sends ahead waits in the
+//! kernel, but for [`READ`] bytes: they are read to notice that the client leaves.
 
 mod chunks;
 mod head;
@@ -12,6 +16,7 @@ use std::cell::{Cell, OnceCell};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
@@ -24,6 +29,7 @@ use futures_util::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use super::channel::Channel;
 use crate::error::Error;
 use chunks::{Chunks, Progress};
 use head::{Body, Flaw};
@@ -44,8 +50,8 @@ pub struct Wire {
     flaw: OnceCell<Flaw>,
     /// Whether the body of its last request has broken off.
     broken: Cell<bool>,
-    /// Requests that have got an answer.
-    answered: Cell<u64>,
+    /// Requests whose responses are sent, or given up.
+    done: Cell<u64>,
     /// Who reads on when there is one more.
     waiting: Cell<Option<Waker>>,
 }
@@ -70,13 +76,27 @@ impl Wire {
         }
     }
 
-    /// A request has got an answer. `true`: the connection shall end with it.
-    pub fn answer(&self) -> bool {
-        self.answered.set(self.answered.get() + 1);
-        if let Some(waiting) = self.waiting.take() {
+    /// Whether the connection shall end with the response to this request.
+    pub fn is_broken(&self) -> bool {
+        self.broken.get()
+    }
+}
+
+/// A request until its response is sent or given up. The connection reads on after it.
+pub struct InHand(Rc<Wire>);
+
+impl InHand {
+    pub fn new(wire: Rc<Wire>) -> Self {
+        Self(wire)
+    }
+}
+
+impl Drop for InHand {
+    fn drop(&mut self) {
+        self.0.done.set(self.0.done.get() + 1);
+        if let Some(waiting) = self.0.waiting.take() {
             waiting.wake();
         }
-        self.broken.get()
     }
 }
 
@@ -103,9 +123,9 @@ impl Stream for Watched {
     }
 }
 
-/// A connection of which requests are read by `Wire`'s rules; of HTTP/2, one that passes all.
-pub struct Guarded<S> {
-    stream: S,
+/// A connection of HTTP/1.
+pub struct Guarded {
+    channel: Channel,
     wire: Rc<Wire>,
     state: State,
     /// What has come and is not read.
@@ -123,8 +143,6 @@ pub struct Guarded<S> {
 
 #[derive(Debug)]
 enum State {
-    /// All bytes pass.
-    Open,
     /// A head is to come, of which so many bytes were looked at.
     Head(usize),
     /// So many bytes of a body are to come.
@@ -134,36 +152,30 @@ enum State {
     Refused,
 }
 
-impl<S> Guarded<S> {
-    pub fn http1(stream: S) -> Self {
-        Self::new(stream, State::Head(0))
+impl Guarded {
+    pub fn new(channel: Channel) -> Self {
+        let (input, out, wire, state) = (Vec::new(), Vec::new(), Rc::default(), State::Head(0));
+        Self { channel, wire, state, input, out, given: 0, heads: 0, stood_in: false, discarded: 0, linger: None }
     }
 
-    pub fn http2(stream: S) -> Self {
-        Self::new(stream, State::Open)
-    }
-
-    fn new(stream: S, state: State) -> Self {
-        let (input, out, wire) = (Vec::new(), Vec::new(), Rc::default());
-        Self { stream, wire, state, input, out, given: 0, heads: 0, stood_in: false, discarded: 0, linger: None }
-    }
-
-    pub fn stream(&self) -> &S {
-        &self.stream
-    }
-
-    /// Lets the requests of the connection know of it; those of HTTP/2 need not.
+    /// Lets the requests of the connection know of it.
     pub fn share(&self, extensions: &mut Extensions) {
-        if !matches!(self.state, State::Open) {
-            extensions.insert(Rc::clone(&self.wire));
-        }
+        extensions.insert(Arc::clone(self.channel.connection()));
+        extensions.insert(Rc::clone(&self.wire));
+    }
+
+    /// Whether a request is in hand, so that the next one has to wait.
+    fn is_busy(&self) -> bool {
+        self.wire.done.get() < self.heads
     }
 
     /// Reads what has come, as far as it goes.
     fn read(&mut self) {
-        loop {
+        while !self.input.is_empty() {
+            let busy = self.is_busy();
             let taken = match &mut self.state {
-                State::Open | State::Refused => return,
+                State::Refused => return,
+                State::Head(_) if busy => return,
                 State::Head(0) if self.input.starts_with(b"\r\n") => 2, // Some clients send it after a body.
                 State::Head(seen) => match head::end(&self.input, seen) {
                     Ok(None) => return,
@@ -211,6 +223,7 @@ impl<S> Guarded<S> {
             };
             self.input.drain(..taken);
         }
+        self.input = Vec::new(); // An idle connection keeps none.
     }
 
     fn refuse(&mut self, flaw: Flaw) {
@@ -240,12 +253,12 @@ impl<S> Guarded<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> Guarded<S> {
+impl Guarded {
     /// Reads from the connection; 0 bytes are its end.
     fn fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         let mut bytes = [0; READ];
         let mut read = ReadBuf::new(&mut bytes);
-        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut read))?;
+        ready!(Pin::new(&mut self.channel).poll_read(cx, &mut read))?;
         if !matches!(self.state, State::Refused) {
             self.input.extend(read.filled());
         }
@@ -265,18 +278,20 @@ impl<S: AsyncRead + Unpin> Guarded<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+impl AsyncRead for Guarded {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        this.channel.connection().check(cx)?;
         loop {
+            this.read();
             if this.give(to) {
                 return Poll::Ready(Ok(()));
             }
+            let busy = this.is_busy();
             match &mut this.state {
-                State::Open => return Pin::new(&mut this.stream).poll_read(cx, to),
                 State::Refused => {
                     let _end = this.discard(cx);
-                    if this.wire.answered.get() < this.heads {
+                    if busy {
                         // Nothing yet: even the end of the connection would cancel what is being answered.
                         this.wire.waiting.set(Some(cx.waker().clone()));
                         return Poll::Pending;
@@ -290,33 +305,34 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
                 // A large body goes past the buffers, but for its end.
                 State::Body(left) if this.input.is_empty() && to.remaining() as u64 <= *left => {
                     let before = to.filled().len();
-                    ready!(Pin::new(&mut this.stream).poll_read(cx, to))?;
+                    ready!(Pin::new(&mut this.channel).poll_read(cx, to))?;
                     *left -= (to.filled().len() - before) as u64;
                     if *left == 0 {
                         this.state = State::Head(0);
                     }
                     return Poll::Ready(Ok(()));
                 }
+                State::Head(_) if busy => {
+                    this.wire.waiting.set(Some(cx.waker().clone()));
+                    let left = this.input.is_empty() && ready!(this.fill(cx))? == 0;
+                    return if left { Poll::Ready(Ok(())) } else { Poll::Pending };
+                }
                 _ => {}
             }
             if ready!(this.fill(cx))? == 0 {
                 return Poll::Ready(Ok(()));
             }
-            this.read();
-            if this.input.is_empty() {
-                this.input = Vec::new();
-            }
         }
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+impl AsyncWrite for Guarded {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        Pin::new(&mut self.channel).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+        Pin::new(&mut self.channel).poll_flush(cx)
     }
 
     fn poll_write_vectored(
@@ -324,15 +340,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bytes)
+        Pin::new(&mut self.channel).poll_write_vectored(cx, bytes)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        self.channel.is_write_vectored()
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.stream).poll_shutdown(cx))?;
+        ready!(Pin::new(&mut self.channel).poll_shutdown(cx))?;
         if matches!(self.state, State::Refused) {
             let linger = self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
             if linger.as_mut().poll(cx).is_pending() {
@@ -340,5 +356,66 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
             }
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::http::client_address::TrustedProxies;
+    use crate::http::connections::Connections;
+
+    async fn connect() -> (TcpStream, Guarded) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (tcp, _) = listener.accept().await.unwrap();
+        let (stream, _) = Connections::new(16).accept(tcp, &TrustedProxies::default()).unwrap();
+        (client, Guarded::new(Channel::plain(stream)))
+    }
+
+    /// What is passed on at once; `None` where that is nothing.
+    async fn passed(guarded: &mut Guarded) -> Option<String> {
+        let mut bytes = [0; 4096];
+        let mut buf = ReadBuf::new(&mut bytes);
+        let read = poll_fn(|cx| Poll::Ready(Pin::new(&mut *guarded).poll_read(cx, &mut buf))).await;
+        read.is_ready().then(|| String::from_utf8(buf.filled().to_vec()).unwrap())
+    }
+
+    /// The same as soon as there is anything.
+    async fn waited(guarded: &mut Guarded) -> String {
+        for _ in 0..2_000 {
+            if let Some(text) = passed(guarded).await {
+                return text;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("nothing is passed on");
+    }
+
+    #[tokio::test]
+    async fn a_request_is_passed_on_when_the_one_before_it_is_done() {
+        let (mut client, mut guarded) = connect().await;
+        let first = "GET /1 HTTP/1.1\r\nhost: a\r\n\r\n";
+        let second = "PUT /2 HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody";
+        let third = "GET /3 HTTP/1.1\r\nhost: a\r\n\r\n";
+        client.write_all(format!("{first}{second}{third}").as_bytes()).await.unwrap();
+        for request in [first, second, third] {
+            assert_eq!(waited(&mut guarded).await, request);
+            let in_hand = InHand::new(Rc::clone(&guarded.wire));
+            assert_eq!(passed(&mut guarded).await, None);
+            drop(in_hand);
+        }
+        // The end is noticed while a request runs, for that is how a client leaves.
+        client.write_all(first.as_bytes()).await.unwrap();
+        assert_eq!(waited(&mut guarded).await, first);
+        let _in_hand = InHand::new(Rc::clone(&guarded.wire));
+        assert_eq!(passed(&mut guarded).await, None);
+        drop(client);
+        assert_eq!(waited(&mut guarded).await, "");
     }
 }

@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::{Code, Error, Result};
+use crate::network::Source;
 
 /// From the first failure of an address on; then it starts afresh.
 const WINDOW: Duration = Duration::from_secs(60);
@@ -29,22 +30,6 @@ const LOOPBACK_BOUND: u32 = 6_000;
 /// Addresses per half of the table. With 40 bytes each and the free room of the hash tables, both halves together take
 /// at most 6 MiB.
 const HALF: usize = 32_768;
-
-/// What counts as one address: hosts of an IPv6 network choose the lower 64 bits as they like.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Source {
-    V4(u32),
-    V6(u64),
-}
-
-impl Source {
-    fn of(address: IpAddr) -> Self {
-        match address.to_canonical() {
-            IpAddr::V4(address) => Self::V4(address.into()),
-            IpAddr::V6(address) => Self::V6((u128::from(address) >> 64) as u64),
-        }
-    }
-}
 
 #[derive(Clone, Copy)]
 struct Entry {

@@ -1,6 +1,7 @@
 //! Files: what training reads. Their content lies in the store, in chunks.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -20,7 +21,7 @@ use crate::ids::{FileId, ProjectId};
 use crate::storage::uploads::{self, FileRecord};
 use crate::storage::{Look, Store, owned};
 
-/// Uploads at once, of all and of one project; each may hold a chunk and a line in memory.
+/// Uploads at once, of all and of one project or address; each may hold a chunk and a line in memory.
 const UPLOADS: usize = 32;
 const UPLOADS_OF_ONE: usize = 8;
 
@@ -127,7 +128,14 @@ impl Files {
 
     /// Makes room for a file that is about to arrive. Refuses what would be refused at its end, as
     /// far as that is known: `project` may not be told yet.
-    pub async fn begin(&self, access: &Access, project: Option<ProjectId>, name: &str) -> Result<Upload> {
+    /// It counts for the client's `address`, if that is known.
+    pub async fn begin(
+        &self,
+        access: &Access,
+        address: Option<IpAddr>,
+        project: Option<ProjectId>,
+        name: &str,
+    ) -> Result<Upload> {
         fields::file_name(name)?;
         // Who is no admin can only mean the project of the key.
         let likely = project.or((!access.is_admin()).then(|| access.project()));
@@ -138,7 +146,7 @@ impl Files {
             holdings::admit(tx, likely, Holding::File, 1, 1)
         });
         admitted.await?;
-        let place = self.places.take(access.project())?;
+        let place = self.places.take_from(access.project(), address)?;
         let id = FileId::generate(&*self.ambient);
         Ok(Upload::new(self.store.clone(), id, likely, self.sweeper.later(id), place))
     }

@@ -6,8 +6,10 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::server::{Headers, Server};
+use crate::tiny_model::TinyModel;
 use crate::upload::{
-    CHAT, Part, begin, file, form, held, leave_chunks, pages, records, rest, send, set_quotas, stop_swept, upload,
+    CHAT, Part, begin, begin_from, file, form, held, leave_chunks, pages, records, rest, send, set_quotas, stop_swept,
+    upload,
 };
 
 const PURPOSE: Part<'_> = ("purpose", None, b"fine-tune");
@@ -397,4 +399,38 @@ fn an_upload_that_trickles_is_ended() {
     };
     let text = String::from_utf8_lossy(&answer[..read]).into_owned();
     assert!(text.starts_with("HTTP/1.1 408 ") && text.contains("too slowly"), "{text}");
+}
+
+/// Uploads that trickle in from one address, with keys of many projects, take that address's places and no others.
+#[test]
+fn uploads_of_one_address_leave_places_for_others() {
+    let server = Server::start_as(&TinyModel::default(), |config| {
+        config.trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
+    });
+    let keys: Vec<String> = (0..5).map(|number| server.tenant(&format!("tenant-{number}")).2).collect();
+    let parts: [Part<'_>; 2] = [PURPOSE, ("file", Some("train.jsonl"), CHAT.as_bytes())];
+    let body = form("xYzZY", &parts);
+    let trickle = |key: &String| begin_from(&server, "203.0.113.9", key, 1 << 20, &body[..body.len() - 20]);
+    let mut unfinished: Vec<_> = keys[..4].iter().flat_map(|key| [key, key]).map(trickle).collect();
+    let attempt = |from: &str| send(&server, "/v1", &keys[4], &parts, &[("x-forwarded-for", from)]);
+    // The eight have their places as soon as the server has read so far.
+    let begun = Instant::now();
+    let refused = loop {
+        let answer = attempt("203.0.113.9");
+        if answer.status != 200 {
+            break answer;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "a ninth upload is taken");
+        // This attempt may have had the place of one of the eight.
+        unfinished.push(trickle(&keys[3]));
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert_eq!(refused.refusal(), (503, "overloaded".to_owned(), None));
+    assert!(refused.text.contains("your address 8") && refused.headers.contains_key("retry-after"), "{}", refused.text);
+    attempt("203.0.113.10").ok();
+    drop(unfinished);
+    while attempt("203.0.113.9").status != 200 {
+        assert!(begun.elapsed() < Duration::from_secs(60), "the places do not come back");
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }

@@ -60,10 +60,15 @@ pub fn file(server: &Server, key: &str) -> String {
 
 /// Sends the head of an upload and a part of its body; the rest is up to the test.
 pub fn begin(server: &Server, key: &str, declared: usize, body: &[u8]) -> TcpStream {
+    begin_from(server, "203.0.113.1", key, declared, body)
+}
+
+/// The same from a client whose address counts where the server trusts the test as its proxy.
+pub fn begin_from(server: &Server, forwarded: &str, key: &str, declared: usize, body: &[u8]) -> TcpStream {
     let mut connection = TcpStream::connect(server.address).unwrap();
     let head = format!(
         "POST /v1/files HTTP/1.1\r\nhost: test\r\nauthorization: Bearer {key}\r\n\
-         content-type: multipart/form-data; boundary=xYzZY\r\ncontent-length: {declared}\r\nconnection: close\r\n\r\n"
+         x-forwarded-for: {forwarded}\r\ncontent-type: multipart/form-data; boundary=xYzZY\r\ncontent-length: {declared}\r\nconnection: close\r\n\r\n"
     );
     connection.write_all(head.as_bytes()).unwrap();
     connection.write_all(body).unwrap();

@@ -10,7 +10,9 @@ mod process;
 mod tiny_model;
 
 mod audit;
+mod crowd;
 mod drain;
+mod http2;
 mod idempotency;
 mod large_texts;
 mod sandbox;

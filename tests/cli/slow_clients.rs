@@ -15,7 +15,7 @@ fn address(serving: &Serving) -> SocketAddr {
 }
 
 /// A connection whose client takes in next to nothing that it does not read.
-fn connect(serving: &Serving) -> TcpStream {
+pub fn connect(serving: &Serving) -> TcpStream {
     connect_with_buffer(serving, 4096)
 }
 
@@ -24,6 +24,25 @@ fn connect_with_buffer(serving: &Serving, bytes: usize) -> TcpStream {
     socket.set_recv_buffer_size(bytes).unwrap();
     socket.connect(&address(serving).into()).unwrap();
     socket.into()
+}
+
+/// A client with another address of this machine.
+fn connect_from(address: &str, serving: &Serving) -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    let own: SocketAddr = format!("{address}:0").parse().unwrap();
+    socket.bind(&own.into()).unwrap();
+    socket.connect(&self::address(serving).into()).unwrap();
+    socket.into()
+}
+
+/// A server within limits that a shell sets.
+fn start_limited(folder: &tempfile::TempDir, limits: &str) -> Serving {
+    let serve = command(folder.path(), &[]);
+    let mut shell = Command::new("sh");
+    let line = format!("{limits}; exec {} serve --listen 127.0.0.1:0", serve.get_program().to_str().unwrap());
+    shell.args(["-c", &line]).current_dir(folder.path()).stderr(std::process::Stdio::null());
+    Serving::start_as(folder.path(), shell)
 }
 
 fn open_files(serving: &Serving) -> usize {
@@ -91,28 +110,86 @@ fn a_slow_reader_gets_everything() {
 }
 
 #[test]
-fn the_limit_of_open_files_is_raised_and_connections_stay_below_it() {
+fn the_limit_of_open_files_is_raised() {
     let folders = [(); 3].map(|()| folder(&TinyModel::default()));
-    let start = |folder: &tempfile::TempDir, limits: &str| {
-        let serve = command(folder.path(), &[]);
-        let mut shell = Command::new("sh");
-        let line = format!("{limits}; exec {} serve --listen 127.0.0.1:0", serve.get_program().to_str().unwrap());
-        shell.args(["-c", &line]).current_dir(folder.path()).stderr(std::process::Stdio::null());
-        Serving::start_as(folder.path(), shell)
-    };
     let limit = |serving: &Serving| {
         let text = std::fs::read_to_string(format!("/proc/{}/limits", serving.child.id())).unwrap();
         let line = text.lines().find(|line| line.starts_with("Max open files")).unwrap().to_owned();
         line.split_whitespace().nth(3).unwrap().parse::<u64>().unwrap()
     };
     let [low, usual, bounded] = &folders;
-    assert_eq!(limit(&start(low, "ulimit -S -n 200")), limit(&start(usual, "true")));
-    let serving = start(bounded, "ulimit -n 256");
-    assert_eq!(limit(&serving), 256);
-    let clients: Vec<TcpStream> = (0..260).map(|_| connect(&serving)).collect();
-    std::thread::sleep(Duration::from_secs(1));
-    assert!(open_files(&serving) < 256, "{}", open_files(&serving));
-    drop(clients);
-    let alive = reqwest::blocking::get(format!("{}/healthz", serving.url)).unwrap();
-    assert_eq!(alive.status(), 200);
+    assert_eq!(limit(&start_limited(low, "ulimit -S -n 200")), limit(&start_limited(usual, "true")));
+    assert_eq!(limit(&start_limited(bounded, "ulimit -n 256")), 256);
+}
+
+/// More clients than there are files, which send nothing, half a request, or do not read.
+#[test]
+fn whoever_only_holds_connections_keeps_nobody_out() {
+    let folder = folder(&TinyModel::default());
+    let serving = start_limited(&folder, "ulimit -n 256");
+    let (url, key) = (serving.url.clone(), serving.key());
+    let patience = Duration::from_secs(20);
+    let client = || reqwest::blocking::Client::builder().timeout(patience).pool_max_idle_per_host(1).build().unwrap();
+    let keyed = |client: &reqwest::blocking::Client| {
+        let answer = client.get(format!("{url}/v1/models")).bearer_auth(&key).send().unwrap();
+        assert_eq!(answer.status(), 200);
+    };
+    let kept = client();
+    keyed(&kept);
+    let mut kept_open = connect_from("127.0.0.1", &serving);
+    let request = format!("GET /v1/models HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\r\n");
+    let ask = |connection: &mut TcpStream| {
+        connection.set_read_timeout(Some(patience)).unwrap();
+        connection.write_all(request.as_bytes()).unwrap();
+        let mut answer = [0; 4096];
+        let read = connection.read(&mut answer).unwrap();
+        assert!(answer[..read].starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer[..read]));
+    };
+    ask(&mut kept_open);
+    let not_reading = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(20);
+    let openings = ["", "GET /healthz HTTP/1.1\r\nhost: loc", not_reading.as_str()];
+    let mut crowd = Vec::new();
+    for addresses in [1, 8] {
+        for number in 0..280 {
+            let mut one = connect_from(&format!("127.0.0.{}", 1 + number % addresses), &serving);
+            // It may be closed already, for a newer one.
+            let _closed = one.write_all(openings[number % openings.len()].as_bytes());
+            crowd.push(one);
+        }
+        let begun = Instant::now();
+        let alive = client().get(format!("{url}/healthz")).send().unwrap();
+        assert_eq!(alive.status(), 200);
+        keyed(&client());
+        keyed(&kept);
+        ask(&mut kept_open);
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        assert!(open_files(&serving) < 256, "{}", open_files(&serving));
+    }
+}
+
+#[test]
+fn requests_that_come_at_once_are_answered_one_after_the_other() {
+    let folder = folder(&TinyModel::default());
+    let serving = Serving::start(folder.path(), &[]);
+    let common = format!("host: localhost\r\nauthorization: Bearer {}\r\n", serving.key());
+    let json = format!("{common}content-type: application/json\r\n");
+    let (one, two) = ("{\"name\": \"one\"}", "{\"name\": \"two\"}");
+    let mut requests = format!("POST /v1/projects HTTP/1.1\r\n{json}content-length: {}\r\n\r\n{one}", one.len());
+    requests += &format!("GET /v1/models HTTP/1.1\r\n{common}\r\n");
+    requests += &format!("POST /v1/projects HTTP/1.1\r\n{json}transfer-encoding: chunked\r\n\r\n");
+    requests += &format!("{:x}\r\n{two}\r\n0\r\n\r\n", two.len());
+    // Refused before its body is read.
+    requests +=
+        "POST /v1/projects HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n";
+    requests += "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let mut client = connect_with_buffer(&serving, 128 << 10);
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    client.write_all(requests.as_bytes()).unwrap();
+    let mut all = String::new();
+    client.read_to_string(&mut all).unwrap();
+    let statuses: Vec<&str> = all.split("HTTP/1.1 ").skip(1).map(|answer| &answer[..3]).collect();
+    assert_eq!(statuses, ["200", "200", "200", "401", "200"], "{all}");
+    assert!(
+        all.contains("\"name\":\"one\"") && all.contains("\"name\":\"two\"") && all.ends_with("{\"status\":\"ok\"}")
+    );
 }

@@ -1,9 +1,11 @@
+use std::collections::HashSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::Duration;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use rustls::StreamOwned;
 use rustls::pki_types::CertificateDer;
@@ -68,6 +70,76 @@ fn a_second_process_on_the_same_data_gets_a_lock_error() {
     let second = run(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
     assert_eq!(second.status.code(), Some(1));
     assert!(said(&second).contains("Another outpost process"), "{}", said(&second));
+}
+
+/// T20: of two first starts at once, one serves with the one admin key, and the other says why it cannot.
+#[test]
+fn of_two_first_starts_at_once_one_serves_with_the_only_key() {
+    let mut keys = HashSet::new();
+    for _ in 0..5 {
+        let folder = folder(&TinyModel::default());
+        let start = || {
+            let mut start = command(folder.path(), &["serve", "--listen", "127.0.0.1:0"]);
+            start.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        };
+        let mut both = [start(), start()];
+        let begun = Instant::now();
+        let loser = loop {
+            if let Some(ended) = both.iter_mut().position(|one| one.try_wait().unwrap().is_some()) {
+                break ended;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "both go on");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        let [first, second] = both;
+        let (winner, loser) = if loser == 0 { (second, first) } else { (first, second) };
+        let loser = loser.wait_with_output().unwrap();
+        assert_eq!(loser.status.code(), Some(1));
+        let text = said(&loser);
+        assert!(text.contains("Another outpost process") && !text.contains("opk_"), "{text}");
+
+        let mut winner = Serving::starting(folder.path(), winner, begun);
+        let key = winner.key();
+        assert!(winner.greeting.contains(&key), "{}", winner.greeting);
+        assert!(keys.insert(key.clone()), "another installation has the same key");
+        assert_eq!(keys_of_all(&winner), 1);
+        winner.signal("TERM");
+        assert_eq!(winner.wait(Duration::from_secs(20)), Some(0));
+        let again = Serving::start(folder.path(), &[]);
+        assert!(!again.greeting.contains("opk_"), "{}", again.greeting);
+        assert_eq!((again.key(), keys_of_all(&again)), (key, 1));
+    }
+}
+
+/// How many API keys there are in all projects; the requests show that the one in the file works.
+fn keys_of_all(serving: &Serving) -> usize {
+    let list = |path: &str| {
+        let list: serde_json::Value = serving.request(reqwest::Method::GET, path, None).json().unwrap();
+        list["data"].as_array().unwrap_or_else(|| panic!("{list}")).clone()
+    };
+    let keys = |project: &serde_json::Value| {
+        let id = project["id"].as_str().unwrap();
+        list(&format!("/v1/api-keys?project_id={id}")).len()
+    };
+    list("/v1/projects").iter().map(keys).sum()
+}
+
+/// T20: a start that is refused makes no key; the first one that is allowed makes one, whatever it listens on.
+#[test]
+fn each_installation_beyond_loopback_has_a_key_of_its_own() {
+    let mut keys = HashSet::new();
+    for allowed in ["--insecure-http", "--tls-self-signed"] {
+        let folder = folder(&TinyModel::default());
+        let refused = run(folder.path(), &["serve", "--listen", "0.0.0.0:0"]);
+        assert!(refused.status.code() == Some(1) && !said(&refused).contains("opk_"), "{}", said(&refused));
+        assert!(!folder.path().join("data/admin.key").exists());
+        let mut start = command(folder.path(), &["serve", "--listen", "0.0.0.0:0", allowed]);
+        start.stderr(Stdio::null());
+        let serving = Serving::start_as(folder.path(), start);
+        let others = serving.greeting.replace(&serving.key(), "");
+        assert!(others.len() < serving.greeting.len() && !others.contains("opk_"), "{}", serving.greeting);
+        assert!(keys.insert(serving.key()));
+    }
 }
 
 #[test]

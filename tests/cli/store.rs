@@ -1,5 +1,10 @@
+use std::collections::HashSet;
 use std::fs;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::process::{Serving, folder, mode, run, said};
@@ -36,6 +41,95 @@ fn a_backup_of_a_running_server_restores_to_one_that_accepts_the_same_keys() {
 
     let over = run(copy.path(), &["restore", saved.to_str().unwrap()]);
     assert!(!over.status.success(), "a store that is there is not overwritten: {}", said(&over));
+}
+
+/// A project that a client made: when it asked, and when it had the answer.
+struct Acknowledged {
+    id: String,
+    asked: Instant,
+    answered: Instant,
+}
+
+/// Makes projects, one after the other, and logs each answer, until told to stop.
+fn keep_writing(serving: &Serving, log: &Mutex<Vec<Acknowledged>>, stop: &AtomicBool) {
+    let client = reqwest::blocking::Client::builder().timeout(Duration::from_secs(60)).build().unwrap();
+    let (url, key) = (format!("{}/v1/projects", serving.url), serving.key());
+    while !stop.load(Ordering::Relaxed) {
+        let asked = Instant::now();
+        let request = client.post(&url).bearer_auth(&key).header("content-type", "application/json");
+        let response = request.body(json!({ "name": "written" }).to_string()).send().unwrap();
+        assert_eq!(response.status(), 200);
+        let body: Value = response.json().unwrap();
+        let id = body["id"].as_str().unwrap().to_owned();
+        log.lock().unwrap().push(Acknowledged { id, asked, answered: Instant::now() });
+    }
+}
+
+/// The ids of all projects of a running server.
+fn projects(serving: &Serving) -> HashSet<String> {
+    let (mut ids, mut cursor) = (HashSet::new(), String::new());
+    loop {
+        let page: Value =
+            serving.request(Method::GET, &format!("/v1/projects?limit=100{cursor}"), None).json().unwrap();
+        let data = page["data"].as_array().unwrap_or_else(|| panic!("{page}"));
+        ids.extend(data.iter().map(|one| one["id"].as_str().unwrap().to_owned()));
+        match page["next_cursor"].as_str() {
+            Some(next) => cursor = format!("&cursor={next}"),
+            None => return ids,
+        }
+    }
+}
+
+/// T14: whatever was acknowledged before the backup began is in it, and nothing is in it without what was acknowledged
+/// before it was asked for.
+#[test]
+fn a_backup_made_while_clients_write_holds_all_up_to_one_point_in_time() {
+    let origin = folder(&TinyModel::default());
+    let serving = Serving::start(origin.path(), &[]);
+    let (log, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    let wait_for_more = || {
+        let (begun, had) = (Instant::now(), log.lock().unwrap().len());
+        while log.lock().unwrap().len() < had + 40 {
+            assert!(begun.elapsed() < Duration::from_secs(60), "the clients do not get on");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let backups: Vec<(String, Instant, Instant)> = std::thread::scope(|scope| {
+        (0..8).for_each(|_| drop(scope.spawn(|| keep_writing(&serving, &log, &stop))));
+        let back_up = |number: usize| {
+            wait_for_more();
+            let (name, begun) = (format!("{number}.backup"), Instant::now());
+            let output = run(origin.path(), &["backup", &name]);
+            assert!(output.status.success(), "{}", said(&output));
+            (name, begun, Instant::now())
+        };
+        let backups = (0..3).map(back_up).collect();
+        wait_for_more();
+        stop.store(true, Ordering::Relaxed);
+        backups
+    });
+    let log = log.into_inner().unwrap();
+    let mut sizes = Vec::new();
+    for (name, begun, ended) in backups {
+        let copy = folder(&TinyModel::default());
+        let output = run(copy.path(), &["restore", origin.path().join(name).to_str().unwrap()]);
+        assert!(output.status.success(), "{}", said(&output));
+        let checked = run(copy.path(), &["check"]);
+        assert!(checked.status.success(), "{}", said(&checked));
+        fs::copy(origin.path().join("data/admin.key"), copy.path().join("data/admin.key")).unwrap();
+        let restored = Serving::start(copy.path(), &[]);
+        let held = projects(&restored);
+        let (inside, outside): (Vec<_>, Vec<_>) = log.iter().partition(|one| held.contains(&one.id));
+        let newest = inside.iter().map(|one| one.asked).max().expect("the backup holds some of them");
+        assert!(newest < ended, "a project that was asked for after the backup");
+        for missing in outside {
+            assert!(missing.answered > begun, "a project that was acknowledged before the backup is missing");
+            assert!(missing.answered > newest, "one is missing that was acknowledged before another was asked for");
+        }
+        make_project(&restored, "after the restore");
+        sizes.push(held.len());
+    }
+    assert!(sizes.is_sorted() && sizes[0] < sizes[2], "{sizes:?}");
 }
 
 #[test]

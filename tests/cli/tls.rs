@@ -39,16 +39,20 @@ impl Pair {
     }
 }
 
-/// A client's side of a TLS connection that trusts these certificates alone.
-pub fn session(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> ClientConnection {
+/// What a client needs to trust these certificates alone.
+pub fn trusting(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> ClientConfig {
     let mut roots = rustls::RootCertStore::empty();
     certificates.into_iter().for_each(|certificate| roots.add(certificate).unwrap());
-    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+    ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots)
-        .with_no_client_auth();
-    ClientConnection::new(Arc::new(config), "127.0.0.1".try_into().unwrap()).unwrap()
+        .with_no_client_auth()
+}
+
+/// A client's side of a TLS connection that trusts these certificates alone.
+pub fn session(certificates: impl IntoIterator<Item = CertificateDer<'static>>) -> ClientConnection {
+    ClientConnection::new(Arc::new(trusting(certificates)), "127.0.0.1".try_into().unwrap()).unwrap()
 }
 
 /// As certificate tools do it: a new file takes the old one's name.

@@ -57,7 +57,12 @@ impl Serving {
     /// Starts a prepared command.
     pub fn start_as(folder: &Path, mut start: Command) -> Self {
         let before = Instant::now();
-        let mut child = start.stdout(Stdio::piped()).spawn().unwrap();
+        let child = start.stdout(Stdio::piped()).spawn().unwrap();
+        Self::starting(folder, child, before)
+    }
+
+    /// Waits for a process that has just been started.
+    pub fn starting(folder: &Path, mut child: Child, before: Instant) -> Self {
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let (sender, receiver) = mpsc::channel();
         std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| sender.send(line)));

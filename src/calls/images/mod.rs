@@ -3,6 +3,7 @@
 mod codec;
 mod source;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
@@ -86,9 +87,10 @@ impl Images {
     }
 
     /// Lets pictures arrive, before anything of them is read.
-    pub fn receive(&self, access: &Access) -> Result<Place> {
+    /// They count for the client's `address`, if that is known.
+    pub fn receive(&self, access: &Access, address: Option<IpAddr>) -> Result<Place> {
         access.require(access.project(), Scope::Inference)?;
-        self.arriving.take(access.project())
+        self.arriving.take_from(access.project(), address)
     }
 
     /// Resolves the model, reads the original and hands the request to the engine. Refuses at once what the model

@@ -1,5 +1,7 @@
 //! Files, as OpenAI has them.
 
+use std::net::IpAddr;
+
 use actix_web::body::SizedStream;
 use actix_web::http::header;
 use actix_web::web::{Bytes, Data, Payload};
@@ -109,7 +111,7 @@ struct Form {
 }
 
 impl Form {
-    async fn read(parts: &mut Parts, access: &Access, api: &Api) -> Result<Self> {
+    async fn read(parts: &mut Parts, access: &Access, address: Option<IpAddr>, api: &Api) -> Result<Self> {
         let mut form = Form::default();
         while let Some(part) = parts.next().await? {
             let name = shorten(part.name());
@@ -117,7 +119,7 @@ impl Form {
                 return Err(Error::invalid(name.clone(), format!("'{name}' is given more than once. Give it once.")));
             }
             match name.as_str() {
-                "file" => form.file = Some(receive(part, access, form.project, api).await?),
+                "file" => form.file = Some(receive(part, access, address, form.project, api).await?),
                 "purpose" => form.purpose = Some(Purpose::from_name(&part.text().await?)?),
                 "project_id" => form.project = Some(project(&part.text().await?)?),
                 other => {
@@ -139,11 +141,17 @@ impl Form {
 }
 
 /// Stores the content of the file as it arrives.
-async fn receive(mut part: Part, access: &Access, project: Option<ProjectId>, api: &Api) -> Result<(String, Sealed)> {
+async fn receive(
+    mut part: Part,
+    access: &Access,
+    address: Option<IpAddr>,
+    project: Option<ProjectId>,
+    api: &Api,
+) -> Result<(String, Sealed)> {
     let name = part.file_name().ok_or_else(|| {
         Error::invalid("file", "'file' has no filename. Send it as a file, for example with -F file=@train.jsonl.")
     })?;
-    let mut upload = api.files.begin(access, project, &name).await?;
+    let mut upload = api.files.begin(access, address, project, &name).await?;
     while let Some(bytes) = part.next().await? {
         upload.push(&bytes).await?;
     }
@@ -157,8 +165,9 @@ async fn receive(mut part: Part, access: &Access, project: Option<ProjectId>, ap
 pub async fn create(request: HttpRequest, caller: Caller, payload: Payload, api: Data<Api>) -> Reply {
     // An idempotency key that is no good is refused before the content is read.
     let caller = caller.claiming(&request, &[])?;
+    let address = api.proxies.client(&request);
     let mut parts = Parts::of(&request, payload, LARGEST_FILE + FRAME, upload::too_large)?;
-    let (arrived, new) = Form::read(&mut parts, &caller.access, &api).await?.finish()?;
+    let (arrived, new) = Form::read(&mut parts, &caller.access, address, &api).await?.finish()?;
     // The boundary differs from try to try, so what is compared are the parts themselves.
     let same = serde_json::to_vec(&(arrived.sha256(), &new.name, new.purpose, new.project)).map_err(Error::internal)?;
     let caller = caller.claiming(&request, &same)?;
