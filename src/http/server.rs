@@ -88,7 +88,10 @@ pub fn build(
                 let listening = Rc::new(Listening { api, tls, connections, stopping, app, http1 });
                 Ok::<_, ()>(fn_service(move |tcp| {
                     let listening = listening.clone();
-                    async move { Ok::<_, Infallible>(listening.serve(tcp).await) }
+                    async move {
+                        listening.serve(tcp).await;
+                        Ok::<_, Infallible>(())
+                    }
                 }))
             }
         })
