@@ -1,5 +1,6 @@
 //! Model files that were made to end the server, to hang it or to take its memory: whatever they do to the process
 //! that interprets them, the server answers, says which model is to blame, and serves other models.
+#![expect(clippy::disallowed_methods, reason = "a test waits on real time")]
 
 use std::fs;
 use std::path::Path;
