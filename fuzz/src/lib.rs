@@ -72,6 +72,6 @@ impl Models {
             Err(LoadError::Broken { .. } | LoadError::NotFound | LoadError::OtherKind { .. }) => {}
             Err(error) => panic!("{error}"),
         }
-        self.engine.models().unload(id).expect("nobody uses it");
+        self.engine.models().unload(id).expect("the model is not in use");
     }
 }

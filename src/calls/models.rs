@@ -149,6 +149,12 @@ pub(super) fn refuse_load(id: &str, error: &LoadError) -> Error {
 
 /// What a caller is told where a model's tokenizer or its chat template was stopped or fails.
 pub(super) fn refuse_stopped(id: &str, stopped: &Stopped) -> Error {
+    if let Stopped::Start(reason) = stopped {
+        let message = format!(
+            "The server cannot start the process that prepares requests to the model '{id}': {reason}. Try again later; the operator can free memory or processes."
+        );
+        return Error::new(Code::ModelUnavailable, message).param("model").retry_after(MEMORY_FREED);
+    }
     unusable(id, &format!("its tokenizer or its chat template fails on this request: {stopped}"))
 }
 

@@ -56,7 +56,7 @@ impl TextFiles {
     /// A file's text.
     pub fn text(&self, name: &str) -> Result<Option<&str>, String> {
         let text = self.bytes(name).map(std::str::from_utf8).transpose();
-        text.map_err(|error| format!("{name} is no text: {error}"))
+        text.map_err(|error| format!("{name} is not valid UTF-8: {error}"))
     }
 
     /// A file's JSON; `null` where the folder does not have the file.
@@ -74,10 +74,11 @@ fn file(path: &Path, name: &str) -> Result<Option<Vec<u8>>, String> {
     }
     let is_small = name != "tokenizer.json" && name.ends_with(".json") && !name.starts_with("vocab");
     let largest = if is_small { LARGEST_JSON } else { LARGEST };
-    if metadata.len() > largest {
-        return Err(format!("{name}: it has {} bytes, {largest} are the most", metadata.len()));
-    }
     let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(largest).read_to_end(&mut bytes));
-    read.map(|_| Some(bytes)).map_err(|error| format!("{name}: the file cannot be read: {error}"))
+    let read = File::open(path).and_then(|file| file.take(largest + 1).read_to_end(&mut bytes));
+    match read {
+        Ok(read) if read as u64 <= largest => Ok(Some(bytes)),
+        Ok(_) => Err(format!("{name}: the file has {} bytes; the limit is {largest}", metadata.len())),
+        Err(error) => Err(format!("{name}: the file cannot be read: {error}")),
+    }
 }

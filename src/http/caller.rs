@@ -49,7 +49,7 @@ pub async fn identify(api: &Api, request: &HttpRequest) -> Result<Access> {
     let secret = bearer(request.headers())?;
     let access = api.keys.authenticate_from(api.proxies.client(request), secret).await?;
     if let Some(connection) = Connection::of(request) {
-        connection.has_key();
+        connection.authenticated();
     }
     Ok(access)
 }

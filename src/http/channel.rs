@@ -1,4 +1,4 @@
-//! What HTTP is spoken over: a socket, with or without TLS.
+//! The transport under HTTP: a socket, with or without TLS.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

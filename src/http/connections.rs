@@ -1,9 +1,10 @@
-//! The open connections of the server: who may have one, and which ends when there is no room for another.
+//! The server's open connections: how many there may be, and which one is closed to make room for another.
 //!
-//! A connection belongs to a stranger until a request with a valid API key has come over it. Strangers may have half of
-//! all connections, and clients with a key all but an eighth. Where a bound is reached, the oldest stranger is closed,
-//! not the new client refused: whoever only holds connections open loses them, while a client that sends its request is
-//! soon done, or soon known. So a client with a key and a probe of `/healthz` are always accepted.
+//! A connection is anonymous until a request with a valid API key arrives on it. Anonymous connections may take half of
+//! all places, and connections with a key all but an eighth. When a limit is reached, the oldest anonymous connection is
+//! closed rather than the new one refused: a client that only holds connections open loses them, while one that sends its
+//! request is soon done, or soon known. A new connection is refused only if its address has used up its share with
+//! connections that have a key.
 //!
 //! [`Stream`] is the socket as the layers above see it. It ends with an error once its connection is closed from here.
 //! The operating system watches the writes: where sent bytes are not acknowledged, or the client's receive window stays
@@ -46,16 +47,16 @@ const RESERVED_FILES: u64 = 128;
 #[derive(Clone, Copy, Debug)]
 struct Bounds {
     all: usize,
-    strangers: usize,
-    known: usize,
+    anonymous: usize,
+    keyed: usize,
     of_one_address: usize,
 }
 
 impl Bounds {
-    /// A sixteenth of what the listener accepts is left to connections that are closed but not gone yet.
+    /// A sixteenth of the listener's limit is reserved for connections that are closed but not yet dropped.
     fn of(accepted: usize) -> Self {
         let all = accepted - accepted.div_ceil(16);
-        Self { all, strangers: all.div_ceil(2), known: all - all.div_ceil(8), of_one_address: all.div_ceil(8) }
+        Self { all, anonymous: all.div_ceil(2), keyed: all - all.div_ceil(8), of_one_address: all.div_ceil(8) }
     }
 }
 
@@ -70,24 +71,24 @@ pub struct Connections {
 struct Table {
     next: u64,
     /// Oldest first.
-    strangers: BTreeMap<u64, Arc<Connection>>,
+    anonymous: BTreeMap<u64, Arc<Connection>>,
     /// Those that a valid key has come over.
-    known: BTreeMap<u64, Arc<Connection>>,
+    keyed: BTreeMap<u64, Arc<Connection>>,
     /// Only addresses that are bounded: loopback and trusted proxies stand for many clients.
     by_source: HashMap<Source, usize>,
 }
 
-/// What is known of one connection.
+/// What is keyed of one connection.
 pub struct Connection {
     number: u64,
     source: Option<Source>,
     connections: Weak<Connections>,
-    known: AtomicBool,
+    keyed: AtomicBool,
     closed: AtomicBool,
     /// Requests that are not answered to their end.
     running: AtomicUsize,
-    /// Milliseconds from the begin of all connections to that of this one, or to the end of its last request.
-    quiet_since: AtomicU64,
+    /// When the connection was opened or its last request ended, in milliseconds after [`Connections::begun`].
+    idle_since: AtomicU64,
     waker: AtomicWaker,
 }
 
@@ -121,17 +122,17 @@ impl Connections {
     }
 
     pub(super) fn open(self: &Arc<Self>, bounded: Option<IpAddr>) -> Option<Arc<Connection>> {
-        let Bounds { all, strangers, of_one_address, .. } = self.bounds;
+        let Bounds { all, anonymous, of_one_address, .. } = self.bounds;
         let source = bounded.map(Source::of);
         let mut table = self.lock();
         if let Some(source) = source
             && table.by_source.get(&source).is_some_and(|open| *open >= of_one_address)
         {
-            let oldest = table.strangers.values().find(|one| one.source == Some(source)).cloned()?;
+            let oldest = table.anonymous.values().find(|one| one.source == Some(source)).cloned()?;
             table.close(&oldest, "a newer one from its address needs its place");
         }
-        while table.strangers.len() >= strangers || table.strangers.len() + table.known.len() >= all {
-            let Some(oldest) = table.strangers.values().next().cloned() else { break };
+        while table.anonymous.len() >= anonymous || table.anonymous.len() + table.keyed.len() >= all {
+            let Some(oldest) = table.anonymous.values().next().cloned() else { break };
             table.close(&oldest, "a newer one needs its place");
         }
         let number = table.next;
@@ -140,55 +141,55 @@ impl Connections {
             number,
             source,
             connections: Arc::downgrade(self),
-            known: AtomicBool::new(false),
+            keyed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             running: AtomicUsize::new(0),
-            quiet_since: AtomicU64::new(self.now()),
+            idle_since: AtomicU64::new(self.now()),
             waker: AtomicWaker::new(),
         });
-        table.strangers.insert(number, connection.clone());
+        table.anonymous.insert(number, connection.clone());
         if let Some(source) = source {
             *table.by_source.entry(source).or_default() += 1;
         }
         Some(connection)
     }
 
-    /// Keeps a connection for a client with a key. Where these have all that they may have, one without a request is
-    /// closed for it; if each has one, it stays among the strangers.
+    /// Moves a connection to those with a key. If their limit is reached, the longest idle one is closed; if none is idle,
+    /// the connection stays anonymous.
     fn promote(&self, connection: &Connection) {
         let mut table = self.lock();
-        if !table.strangers.contains_key(&connection.number) {
+        if !table.anonymous.contains_key(&connection.number) {
             return;
         }
-        if table.known.len() >= self.bounds.known {
-            let quiet = table.known.values().filter(|one| one.is_quiet());
-            let Some(longest) = quiet.min_by_key(|one| one.quiet_since.load(Ordering::Relaxed)).cloned() else {
+        if table.keyed.len() >= self.bounds.keyed {
+            let idle = table.keyed.values().filter(|one| one.is_idle());
+            let Some(longest) = idle.min_by_key(|one| one.idle_since.load(Ordering::Relaxed)).cloned() else {
                 return;
             };
             table.close(&longest, "that of another client needs its place");
         }
-        if let Some(moved) = table.strangers.remove(&connection.number) {
-            moved.known.store(true, Ordering::Relaxed);
-            table.known.insert(moved.number, moved);
+        if let Some(moved) = table.anonymous.remove(&connection.number) {
+            moved.keyed.store(true, Ordering::Relaxed);
+            table.keyed.insert(moved.number, moved);
         }
     }
 
-    /// Closes connections without a request for as long as there are any connections to come.
+    /// Closes idle connections every [`SWEEP`], until the server is dropped.
     pub async fn sweep(connections: Weak<Self>) {
         loop {
             actix_web::rt::time::sleep(SWEEP).await;
             let Some(connections) = connections.upgrade() else { return };
             let timeout = u64::try_from(IDLE_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
-            connections.close_quiet_since(connections.now().saturating_sub(timeout));
+            connections.close_idle_since(connections.now().saturating_sub(timeout));
         }
     }
 
-    fn close_quiet_since(&self, limit: u64) {
+    fn close_idle_since(&self, limit: u64) {
         let mut table = self.lock();
-        let all = table.strangers.values().chain(table.known.values());
-        let over = |one: &&Arc<Connection>| one.is_quiet() && one.quiet_since.load(Ordering::Relaxed) < limit;
-        let quiet: Vec<_> = all.filter(over).cloned().collect();
-        quiet.iter().for_each(|one| table.close(one, "no request came for long"));
+        let all = table.anonymous.values().chain(table.keyed.values());
+        let over = |one: &&Arc<Connection>| one.is_idle() && one.idle_since.load(Ordering::Relaxed) < limit;
+        let idle: Vec<_> = all.filter(over).cloned().collect();
+        idle.iter().for_each(|one| table.close(one, "no request came for long"));
     }
 
     fn now(&self) -> u64 {
@@ -209,8 +210,8 @@ impl Table {
     }
 
     fn remove(&mut self, connection: &Connection) {
-        let Self { strangers, known, by_source, .. } = self;
-        if strangers.remove(&connection.number).or_else(|| known.remove(&connection.number)).is_none() {
+        let Self { anonymous, keyed, by_source, .. } = self;
+        if anonymous.remove(&connection.number).or_else(|| keyed.remove(&connection.number)).is_none() {
             return;
         }
         if let Some(source) = connection.source
@@ -230,9 +231,9 @@ impl Connection {
         request.conn_data::<Arc<Self>>().cloned().or_else(|| request.extensions().get::<Arc<Self>>().cloned())
     }
 
-    /// A valid key has come over it.
-    pub fn has_key(&self) {
-        if !self.known.load(Ordering::Relaxed)
+    /// Records that a request with a valid API key arrived on this connection.
+    pub fn authenticated(&self) {
+        if !self.keyed.load(Ordering::Relaxed)
             && let Some(connections) = self.connections.upgrade()
         {
             connections.promote(self);
@@ -245,7 +246,7 @@ impl Connection {
         Running(Arc::clone(self))
     }
 
-    fn is_quiet(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.running.load(Ordering::Relaxed) == 0
     }
 
@@ -262,7 +263,7 @@ impl Connection {
 impl Drop for Running {
     fn drop(&mut self) {
         if let Some(connections) = self.0.connections.upgrade() {
-            self.0.quiet_since.store(connections.now(), Ordering::Relaxed);
+            self.0.idle_since.store(connections.now(), Ordering::Relaxed);
         }
         self.0.running.fetch_sub(1, Ordering::Relaxed);
     }
@@ -325,6 +326,10 @@ impl AsyncWrite for Stream {
 }
 
 fn set_options(tcp: &TcpStream) {
+    // A response is written in pieces, of which the last must not wait for the client's acknowledgement of the others.
+    if let Err(error) = tcp.set_nodelay(true) {
+        tracing::debug!(%error, "small packets of a connection are held back");
+    }
     #[cfg(target_os = "linux")]
     {
         let timeout = u32::try_from(WRITE_TIMEOUT.as_millis()).unwrap_or(u32::MAX);
@@ -369,42 +374,43 @@ mod tests {
         connections.lock().remove(connection);
     }
 
-    /// All 15, strangers 8, known 13, 2 of one address.
+    /// All 15, anonymous 8, keyed 13, 2 of one address.
     fn connections() -> Arc<Connections> {
         let connections = Connections::new(16);
-        let Bounds { all, strangers, known, of_one_address } = connections.bounds;
-        assert_eq!((all, strangers, known, of_one_address), (15, 8, 13, 2));
+        let Bounds { all, anonymous, keyed, of_one_address } = connections.bounds;
+        assert_eq!((all, anonymous, keyed, of_one_address), (15, 8, 13, 2));
         connections
     }
 
     #[tokio::test]
-    async fn the_oldest_stranger_makes_room_and_clients_with_a_key_stay() {
+    async fn the_oldest_anonymous_connection_makes_room_and_clients_with_a_key_stay() {
         let connections = connections();
         let keyed = open(&connections, None).unwrap();
-        keyed.has_key();
-        let strangers: Vec<_> = (0..20).map(|_| open(&connections, None).unwrap()).collect();
+        keyed.authenticated();
+        let anonymous: Vec<_> = (0..20).map(|_| open(&connections, None).unwrap()).collect();
         assert!(!is_closed(&keyed));
-        let closed: Vec<bool> = strangers.iter().map(|one| is_closed(one)).collect();
+        let closed: Vec<bool> = anonymous.iter().map(|one| is_closed(one)).collect();
         assert_eq!(closed, [[true; 12].as_slice(), &[false; 8]].concat());
-        strangers.iter().for_each(|one| leave(&connections, one));
+        anonymous.iter().for_each(|one| leave(&connections, one));
         leave(&connections, &keyed);
         let table = connections.lock();
-        assert!(table.strangers.is_empty() && table.known.is_empty() && table.by_source.is_empty());
+        assert!(table.anonymous.is_empty() && table.keyed.is_empty() && table.by_source.is_empty());
     }
 
     #[tokio::test]
-    async fn clients_with_a_key_leave_room_for_strangers() {
+    async fn clients_with_a_key_leave_room_for_anonymous_ones() {
         let connections = connections();
-        let keyed: Vec<_> = (0..13).map(|_| open(&connections, None).unwrap()).inspect(|one| one.has_key()).collect();
+        let keyed: Vec<_> =
+            (0..13).map(|_| open(&connections, None).unwrap()).inspect(|one| one.authenticated()).collect();
         let running: Vec<Running> = keyed.iter().map(|one| one.run()).collect();
         let more = open(&connections, None).unwrap();
-        more.has_key();
-        assert!(!more.known.load(Ordering::Relaxed) && !keyed.iter().any(|one| is_closed(one)), "all are at work");
+        more.authenticated();
+        assert!(!more.keyed.load(Ordering::Relaxed) && !keyed.iter().any(|one| is_closed(one)), "all are at work");
         let newer: Vec<_> = (0..2).map(|_| open(&connections, None).unwrap()).collect();
         assert!(is_closed(&more) && !newer.iter().any(|one| is_closed(one)));
         drop(running);
-        newer[1].has_key();
-        assert!(newer[1].known.load(Ordering::Relaxed) && keyed.iter().filter(|one| is_closed(one)).count() == 1);
+        newer[1].authenticated();
+        assert!(newer[1].keyed.load(Ordering::Relaxed) && keyed.iter().filter(|one| is_closed(one)).count() == 1);
     }
 
     #[tokio::test]
@@ -416,7 +422,7 @@ mod tests {
         let second = open(&connections, one).unwrap();
         let third = open(&connections, one).unwrap();
         assert_eq!([&first, &other, &second, &third].map(|one| is_closed(one)), [true, false, false, false]);
-        [&second, &third].iter().for_each(|one| one.has_key());
+        [&second, &third].iter().for_each(|one| one.authenticated());
         assert!(open(&connections, one).is_none());
         assert!(open(&connections, Some("2001:db8::2")).is_some());
         open(&connections, Some("2001:db8::3")).unwrap();
@@ -428,13 +434,13 @@ mod tests {
     #[tokio::test]
     async fn a_connection_without_a_request_ends() {
         let connections = connections();
-        let [quiet, busy, later] = [(); 3].map(|()| open(&connections, None).unwrap());
-        later.quiet_since.store(50, Ordering::Relaxed);
+        let [idle, busy, later] = [(); 3].map(|()| open(&connections, None).unwrap());
+        later.idle_since.store(50, Ordering::Relaxed);
         let running = busy.run();
-        connections.close_quiet_since(50);
-        assert_eq!([&quiet, &busy, &later].map(|one| is_closed(one)), [true, false, false]);
+        connections.close_idle_since(50);
+        assert_eq!([&idle, &busy, &later].map(|one| is_closed(one)), [true, false, false]);
         drop(running);
-        connections.close_quiet_since(u64::MAX);
+        connections.close_idle_since(u64::MAX);
         assert!(is_closed(&busy) && is_closed(&later));
     }
 }

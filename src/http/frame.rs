@@ -9,7 +9,7 @@ use actix_web::{Error as ActixError, HttpMessage, HttpRequest, web};
 
 use super::Api;
 use super::error;
-use super::wire::Wire;
+use super::http1::Wire;
 use crate::error::Error;
 use crate::ids::RequestId;
 use crate::readable::shorten;

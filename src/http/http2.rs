@@ -43,7 +43,7 @@ const CONNECTION_WINDOW: u32 = 512 << 10;
 /// A piece of a response that must be taken within [`WRITE_TIMEOUT`], and that may wait in memory.
 const PIECE: usize = 8 << 10;
 
-/// For telling a client why its connection ends.
+/// How long to wait for the GOAWAY frame to be sent.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 /// What the streams of a connection have in common.
@@ -167,7 +167,7 @@ enum SendError {
     Stream(#[from] h2::Error),
     #[error("its body failed: {0}")]
     Body(String),
-    #[error("its client takes nothing")]
+    #[error("the client stopped reading")]
     Stalled,
 }
 

@@ -13,6 +13,7 @@ mod dashboard;
 pub mod error;
 pub mod frame;
 pub mod host;
+mod http1;
 mod http2;
 pub mod input;
 pub mod metering;
@@ -28,7 +29,6 @@ pub mod sse;
 pub mod submission;
 pub mod tls;
 pub mod version;
-mod wire;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

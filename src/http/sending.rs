@@ -1,5 +1,4 @@
-//! What a response holds of its connection while it is sent: the connection counts as busy, and no more than a piece of
-//! the body is copied for the socket, however large the body is.
+//! Keeps a connection marked as busy while a response is sent, and sends the body in pieces so that little is buffered.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -11,7 +10,7 @@ use actix_web::middleware::Next;
 use actix_web::web::Bytes;
 
 use super::connections::{Connection, Running};
-use super::wire::{InHand, Wire};
+use super::http1::{InFlight, Wire};
 
 /// The most that the HTTP layer copies before it writes to the socket.
 pub const PIECE: usize = 16 << 10;
@@ -21,7 +20,7 @@ struct Pieces {
     body: BoxBody,
     /// Bytes of the body that are not handed on yet.
     rest: Bytes,
-    _held: (Option<Running>, Option<InHand>),
+    _held: (Option<Running>, Option<InFlight>),
 }
 
 /// Middleware around everything, from the head of a request to the end of its response.
@@ -30,11 +29,11 @@ pub async fn watch(
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<BoxBody>, ActixError> {
     let running = Connection::of(request.request()).map(|connection| connection.run());
-    let in_hand = Wire::of(request.request()).map(InHand::new);
+    let in_flight = Wire::of(request.request()).map(InFlight::new);
     let response = next.call(request).await?;
     Ok(response.map_body(|_, body| {
         let body = BoxBody::new(body);
-        BoxBody::new(Pieces { body, rest: Bytes::new(), _held: (running, in_hand) })
+        BoxBody::new(Pieces { body, rest: Bytes::new(), _held: (running, in_flight) })
     }))
 }
 

@@ -25,9 +25,9 @@ use super::caller::authenticate;
 use super::channel::{Channel, HTTP2};
 use super::connections::{Connections, IDLE_TIMEOUT};
 use super::frame::frame;
+use super::http1::Guarded;
 use super::metering::meter;
 use super::reply::Mount;
-use super::wire::Guarded;
 use super::{Api, dashboard, host, http2, openapi, routes, sending};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);

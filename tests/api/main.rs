@@ -22,6 +22,7 @@ mod embeddings;
 mod files;
 mod fine_tuning;
 mod forms;
+mod http1;
 mod idempotency;
 mod images;
 mod isolation;
@@ -35,7 +36,6 @@ mod routes;
 mod throttling;
 mod upload;
 mod usage;
-mod wire;
 
 /// Slow and with a context so long that no answer ends by itself within a test.
 fn slow() -> tiny_model::TinyModel {

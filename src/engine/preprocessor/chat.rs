@@ -49,7 +49,7 @@ impl ChatPreprocessor {
     /// Renders the conversation up to where the answer begins. A long prompt is tokenised only as far as `bound` says.
     pub fn prompt(&self, messages: &[Message], tools: &[Tool], bound: &TokenBound) -> Result<Prompt, PromptError> {
         let rendered = match self.render(messages, tools, false) {
-            // Some templates take no system message; what tools there are must be said all the same.
+            // Some templates reject system messages. Merge the tool descriptions into another message then.
             Err(PromptError::Refused(_)) if !tools.is_empty() => self.render(messages, tools, true)?,
             rendered => rendered?,
         };

@@ -9,8 +9,9 @@ use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use super::WORKERS;
 use super::interpreter::{Interpreter, Spec};
 use super::wire::{self, Frame};
 use crate::ambient::Ambient;
@@ -19,8 +20,8 @@ use crate::engine::tokens::TokenBound;
 
 /// Memory that the process may take beside the files that it has read; bytes.
 const MEMORY: u64 = 480 << 20;
-/// Requests that are answered at once at most.
-const WORKERS: usize = 4;
+/// Processor time that building may take at most; seconds. The server's timeout is shorter.
+const BUILDING: u64 = 120;
 /// Stack of each thread; bytes.
 const STACK: usize = 8 << 20;
 
@@ -40,23 +41,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub fn run(ambient: &Arc<dyn Ambient>) -> io::Result<()> {
     let mut input = BufReader::new(File::from(io::stdin().as_fd().try_clone_to_owned()?));
     let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    let workers = std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS);
     let Some(Frame { id, content }) = wire::read(&mut input)? else { return Ok(()) };
+    let mut hard_cpu_limit = None;
     let built = guarded(|| {
         let spec: Spec = wire::decode(&content)?;
         let sources = spec.read()?;
-        restrict().map_err(|error| format!("its tokenizer cannot be isolated: {error}"))?;
+        hard_cpu_limit = restrict().map_err(|error| format!("cannot set the sandbox's resource limits: {error}"))?;
         Interpreter::new(&spec, &sources, ambient)
     });
     let (interpreter, facts) = match built {
         Ok((interpreter, facts)) => (interpreter, Ok(facts)),
         Err(reason) => return wire::write(&mut output, id, &wire::content(Err(reason))),
     };
+    // From now on the end of the input is noticed at any time.
+    setrlimit(Resource::Cpu, Rlimit { current: hard_cpu_limit, maximum: hard_cpu_limit })?;
     wire::write(&mut output, id, &wire::content(facts))?;
     let shared = Arc::new(Shared { interpreter, output: Mutex::new(output), running: Mutex::default() });
     let (sender, receiver) = channel();
     let receiver = Arc::new(Mutex::new(receiver));
-    for _ in 0..workers {
+    for _ in 0..WORKERS {
         let (shared, receiver) = (Arc::clone(&shared), Arc::clone(&receiver));
         std::thread::Builder::new().stack_size(STACK).spawn(move || shared.work(&receiver))?;
     }
@@ -90,8 +93,9 @@ impl Shared {
     }
 }
 
-/// From here on: no file, no socket, no core dump, and no more memory than [`MEMORY`].
-fn restrict() -> io::Result<()> {
+/// From here on: no file, no socket, no core dump, no more memory than [`MEMORY`], and for now no more time than
+/// [`BUILDING`]. Returns the hard limit of time.
+fn restrict() -> io::Result<Option<u64>> {
     let most = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
     setrlimit(Resource::Data, most(held() + MEMORY))?;
     // That of the main thread, which builds the interpreter; it may be unlimited by default.
@@ -99,10 +103,16 @@ fn restrict() -> io::Result<()> {
     setrlimit(Resource::Core, most(0))?;
     setrlimit(Resource::Fsize, most(0))?;
     setrlimit(Resource::Nofile, most(0))?;
-    Ok(())
+    // Should the server end meanwhile, nobody else stops a build that never ends.
+    let hard = getrlimit(Resource::Cpu).maximum;
+    setrlimit(
+        Resource::Cpu,
+        Rlimit { current: Some(hard.map_or(BUILDING, |hard| hard.min(BUILDING))), maximum: hard },
+    )?;
+    Ok(hard)
 }
 
-/// Memory that the process has by now; bytes. Nothing where the system does not tell.
+/// The process's current data size in bytes; 0 if unknown.
 fn held() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmData:"));

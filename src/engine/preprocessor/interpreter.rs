@@ -33,7 +33,7 @@ pub(super) enum Spec {
     },
 }
 
-/// Files in memory, nothing of them interpreted but for a GGUF file's header.
+/// Files in memory. Only a GGUF file's header is parsed.
 pub(super) enum Source {
     Gguf(Metadata),
     Folder(TextFiles),
@@ -58,6 +58,14 @@ impl Spec {
             Self::Image { texts } => {
                 texts.iter().map(|text| TextFiles::read(&text.folder).map(Source::Folder)).collect()
             }
+        }
+    }
+
+    /// Where the files are.
+    pub fn files(&self) -> String {
+        match self {
+            Self::Chat { path, .. } | Self::Encoder { path, .. } => path.display().to_string(),
+            Self::Image { texts } => texts.first().map_or_else(String::new, |text| text.folder.display().to_string()),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Preprocessing: conversations and texts become tokens, by the tokenizer and the chat template in a model's files.
 //!
-//! Both are programs of whoever made the model. The libraries that run them bound neither their time nor their memory
+//! Both are untrusted code from the model's author. The libraries that run them bound neither their time nor their memory
 //! nor how deep they recurse, so `outpost serve` runs them in a child process: one for each loaded model, with its
 //! memory limited and without the right to open a file or a socket ([`sandbox`]). A request that takes too long, or
 //! with which the process ends, fails alone; the next one gets a new process. Without a program to start
@@ -32,13 +32,14 @@ use interpreter::{Interpreter, Source, Spec};
 use sandbox::Sandbox;
 pub(super) use templates::Templates;
 
-/// How long a model's files may take to be read, and a request to be answered. Larger ones have longer:
-/// [`BYTES_A_SECOND`].
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Timeout for loading a model's files and for each request, extended by their size: see [`BYTES_A_SECOND`].
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// A tenth of what a tokenizer reads in a second on a slow machine.
 const BYTES_A_SECOND: u64 = 2 << 20;
+/// Requests that a process answers at once at most; further ones wait for their turn.
+const WORKERS: usize = 4;
 
-/// Why there is no answer. It is the fault of the model's files, unless the process could not be started.
+/// Why preprocessing failed. The model's files are the cause, except for [`Stopped::Start`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Stopped {
     #[error("it was stopped after {0} seconds")]
@@ -57,7 +58,7 @@ pub(super) struct TextSpec {
     pub folder: PathBuf,
     /// Tokens that the encoder takes.
     pub positions: usize,
-    /// What texts are filled up with, whatever the folder says.
+    /// The padding token; overrides the folder's.
     pub padding: Option<String>,
 }
 
@@ -109,7 +110,7 @@ impl Preprocessor {
         Self::start(runtime, Spec::Chat { path: path.to_owned(), rows })
     }
 
-    /// Of a model that makes vectors of texts, or judges pairs of them.
+    /// Of an embedding model or a reranker.
     pub fn encoder(runtime: &Runtime, path: &Path, lower_case: bool) -> Result<(Self, EncoderFacts), String> {
         Self::start(runtime, Spec::Encoder { path: path.to_owned(), lower_case })
     }

@@ -5,21 +5,22 @@
 //! to blame fail.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use super::{BYTES_A_SECOND, PATIENCE, Spec, Stopped, wire};
+use super::{BYTES_A_SECOND, Spec, Stopped, TIMEOUT, WORKERS, wire};
 use crate::engine::tokens::TokenBound;
 
 /// The subcommand of `outpost` that is such a process.
 pub(super) const SUBCOMMAND: &str = "sandbox";
-/// How often a thread that waits for an answer looks whether it still has to.
-const LOOK: Duration = Duration::from_millis(100);
+/// How often a waiting request checks whether it is cancelled.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// The number of the first frame, which says what to interpret.
 const SPEC: u64 = 0;
 
@@ -32,6 +33,9 @@ pub(super) struct Sandbox {
     process: Mutex<Arc<Process>>,
     /// Held by all requests at once on their first attempt, by one alone on its second.
     attempts: RwLock<()>,
+    turns: Turns,
+    /// Tells what the first process said of the files from what a later one says.
+    facts: u64,
 }
 
 /// Why a process gave no answer.
@@ -42,6 +46,8 @@ enum Missing {
 }
 
 struct Process {
+    /// The model's files, for the log.
+    files: String,
     child: Mutex<std::process::Child>,
     input: Mutex<ChildStdin>,
     waiting: Mutex<Waiting>,
@@ -62,25 +68,29 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// How long work on so many bytes may take.
-fn patience(bytes: u64) -> Duration {
-    PATIENCE + Duration::from_secs(bytes / BYTES_A_SECOND)
+fn timeout(bytes: u64) -> Duration {
+    TIMEOUT + Duration::from_secs(bytes / BYTES_A_SECOND)
 }
 
 impl Sandbox {
     /// Starts a process; and what it tells of the files.
     pub fn start(program: PathBuf, spec: Spec) -> Result<(Self, Vec<u8>), Stopped> {
         let (process, facts) = Process::start(&program, &spec)?;
-        Ok((Self { program, spec, process: Mutex::new(process), attempts: RwLock::default() }, facts))
+        let (process, attempts) = (Mutex::new(process), RwLock::default());
+        let sandbox = Self { program, spec, process, attempts, turns: Turns::default(), facts: digest(&facts) };
+        Ok((sandbox, facts))
     }
 
     /// Answers a request. Blocks until then, for as long as its length allows. Once the request that the bound belongs
     /// to is dropped, the process stops early.
     pub fn ask(&self, request: Vec<u8>, bound: &TokenBound) -> Result<Vec<u8>, Stopped> {
         let shared = self.attempts.read().unwrap_or_else(PoisonError::into_inner);
+        let turn = self.turns.take();
         match self.process()?.ask(&request, bound) {
             Ok(answer) => return Ok(answer),
             Err(Missing::Stopped(stopped)) => return Err(stopped),
-            Err(Missing::Ended) => drop(shared),
+            Err(Missing::Ended) if bound.is_cancelled() => return Err(Stopped::Ended),
+            Err(Missing::Ended) => drop((turn, shared)),
         }
         let _alone = self.attempts.write().unwrap_or_else(PoisonError::into_inner);
         self.process()?.ask(&request, bound).map_err(|missing| match missing {
@@ -93,9 +103,45 @@ impl Sandbox {
     fn process(&self) -> Result<Arc<Process>, Stopped> {
         let mut process = lock(&self.process);
         if lock(&process.waiting).ended.is_some() {
-            *process = Process::start(&self.program, &self.spec)?.0;
+            let (new, facts) = Process::start(&self.program, &self.spec)?;
+            if digest(&facts) != self.facts {
+                new.kill();
+                return Err(Stopped::Failed("its files have changed since it was loaded".to_owned()));
+            }
+            *process = new;
         }
         Ok(Arc::clone(&process))
+    }
+}
+
+fn digest(facts: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    facts.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Lets [`WORKERS`] requests at once to a process, so that the time of a request counts from when it is worked on.
+#[derive(Default)]
+struct Turns {
+    taken: Mutex<usize>,
+    given_back: Condvar,
+}
+
+struct Turn<'a>(&'a Turns);
+
+impl Turns {
+    fn take(&self) -> Turn<'_> {
+        let taken = lock(&self.taken);
+        let taken = self.given_back.wait_while(taken, |taken| *taken >= WORKERS);
+        *taken.unwrap_or_else(PoisonError::into_inner) += 1;
+        Turn(self)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.taken) -= 1;
+        self.0.given_back.notify_one();
     }
 }
 
@@ -108,7 +154,8 @@ impl Drop for Sandbox {
 impl Process {
     fn start(program: &Path, spec: &Spec) -> Result<(Arc<Self>, Vec<u8>), Stopped> {
         let spec_bytes = wire::encode(spec).map_err(Stopped::Failed)?;
-        let (process, output) = Self::spawn(program).map_err(|error| Stopped::Start(error.to_string()))?;
+        let (process, output) =
+            Self::spawn(program, spec.files()).map_err(|error| Stopped::Start(error.to_string()))?;
         let process = Arc::new(process);
         let reader = Arc::clone(&process);
         let thread = std::thread::Builder::new().name("sandbox".to_owned()).spawn(move || reader.listen(output));
@@ -118,7 +165,7 @@ impl Process {
         }
         let facts = process
             .submit(SPEC, &spec_bytes)
-            .and_then(|receiver| process.wait(SPEC, &receiver, patience(spec.bytes()), &TokenBound::default()));
+            .and_then(|receiver| process.wait(SPEC, &receiver, timeout(spec.bytes()), &TokenBound::default()));
         match facts {
             Ok(facts) => Ok((process, facts)),
             Err(missing) => {
@@ -131,18 +178,18 @@ impl Process {
         }
     }
 
-    fn spawn(program: &Path) -> io::Result<(Self, ChildStdout)> {
+    fn spawn(program: &Path, files: String) -> io::Result<(Self, ChildStdout)> {
         let mut command = Command::new(program);
-        command.arg(SUBCOMMAND).env_clear();
+        command.arg0("outpost").arg(SUBCOMMAND).env_clear();
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        // Ctrl-C in a terminal is for the server alone, which may have answers to end.
+        // Ctrl-C must reach only the server, which drains its requests first.
         command.process_group(0);
         let mut child = command.spawn()?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::Error::other("it has no pipes"));
         };
         let waiting = Mutex::default();
-        Ok((Self { child: Mutex::new(child), input: Mutex::new(input), waiting }, output))
+        Ok((Self { files, child: Mutex::new(child), input: Mutex::new(input), waiting }, output))
     }
 
     fn ask(&self, request: &[u8], bound: &TokenBound) -> Result<Vec<u8>, Missing> {
@@ -152,7 +199,7 @@ impl Process {
             waiting.newest
         };
         let receiver = self.submit(id, request)?;
-        self.wait(id, &receiver, patience(request.len() as u64), bound)
+        self.wait(id, &receiver, timeout(request.len() as u64), bound)
     }
 
     fn submit(&self, id: u64, content: &[u8]) -> Result<Receiver<Answer>, Missing> {
@@ -167,7 +214,7 @@ impl Process {
         Ok(receiver)
     }
 
-    /// If nobody reads, the process has ended or is of no more use: its end is what the request hears of.
+    /// Sends a frame. If the write fails, the process is killed, which fails all its requests.
     fn write(&self, id: u64, content: &[u8]) {
         if wire::write(&mut *lock(&self.input), id, content).is_err() {
             self.kill();
@@ -178,24 +225,24 @@ impl Process {
         &self,
         id: u64,
         receiver: &Receiver<Answer>,
-        patience: Duration,
+        timeout: Duration,
         bound: &TokenBound,
     ) -> Result<Vec<u8>, Missing> {
         let (mut waited, mut cancelled) = (Duration::ZERO, false);
         loop {
-            match receiver.recv_timeout(LOOK) {
+            match receiver.recv_timeout(POLL_INTERVAL) {
                 Ok(answer) => return answer.map_err(|reason| Missing::Stopped(Stopped::Failed(reason))),
                 Err(RecvTimeoutError::Disconnected) => {
                     let alone = lock(&self.waiting).ended == Some(true);
                     return Err(if alone { Missing::Stopped(Stopped::Ended) } else { Missing::Ended });
                 }
-                Err(RecvTimeoutError::Timeout) => waited += LOOK,
+                Err(RecvTimeoutError::Timeout) => waited += POLL_INTERVAL,
             }
-            if waited >= patience {
+            if waited >= timeout {
                 self.kill();
-                return Err(Missing::Stopped(Stopped::TooLong(patience.as_secs())));
+                return Err(Missing::Stopped(Stopped::TooLong(timeout.as_secs())));
             }
-            // The answer is still waited for: whoever leaves must not leave a process behind that never ends.
+            // Keep waiting after a cancellation, so that a process that ignores it is still killed at the timeout.
             if bound.is_cancelled() && !cancelled {
                 cancelled = true;
                 self.write(id, &[]);
@@ -226,7 +273,7 @@ impl Process {
         drop(waiting);
         if unanswered > 0 {
             let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-            tracing::warn!(unanswered, status, "a process that runs a tokenizer and a chat template was ended");
+            tracing::warn!(files = self.files, unanswered, status, "a sandbox process ended with unanswered requests");
         }
     }
 }

@@ -2,17 +2,26 @@
 
 use std::collections::HashSet;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// A model's tokens by their ids: plain data, without anything that encodes text.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Vocabulary {
     /// The bytes of each token; a special token's own text.
     pub(super) bytes: Vec<Vec<u8>>,
+    #[serde(serialize_with = "sorted")]
     pub(super) control: HashSet<u32>,
+    #[serde(serialize_with = "sorted")]
     pub(super) ends: HashSet<u32>,
     pub bos: Option<u32>,
     pub eos: Option<u32>,
+}
+
+/// Equal vocabularies become equal bytes.
+fn sorted<S: Serializer>(ids: &HashSet<u32>, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut ids: Vec<u32> = ids.iter().copied().collect();
+    ids.sort_unstable();
+    ids.serialize(serializer)
 }
 
 impl Vocabulary {

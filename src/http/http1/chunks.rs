@@ -3,10 +3,10 @@
 use super::head::field;
 
 /// Bytes of a line of a chunk's size, and of all trailers.
-const MOST_LINE: usize = 4 << 10;
-const MOST_TRAILERS: usize = 16 << 10;
+const MAX_LINE: usize = 4 << 10;
+const MAX_TRAILERS: usize = 16 << 10;
 /// Digits of a chunk's size; its value fits into 64 bits by far.
-const MOST_DIGITS: usize = 15;
+const MAX_DIGITS: usize = 15;
 const LAST: &[u8] = b"0\r\n\r\n";
 
 /// How far a body has been read.
@@ -27,7 +27,7 @@ pub enum Progress {
     Wanting,
     /// The body is whole.
     Done,
-    /// It is no chunked body. What was written is ended like one, so that its reader gets to an end.
+    /// The body is malformed. The output is terminated with a last chunk, so that its reader ends.
     Broken,
 }
 
@@ -73,7 +73,7 @@ impl Chunks {
         }
     }
 
-    /// What a line leads to. `None`: it may not be there.
+    /// The state after a line; `None` if the line is invalid.
     fn line(&self, line: &[u8], out: &mut Vec<u8>) -> Option<Next> {
         match self {
             Self::Trailers(_) if line.is_empty() => {
@@ -83,7 +83,7 @@ impl Chunks {
             Self::Trailers(bytes) => {
                 field(line).ok()?;
                 let bytes = bytes + line.len();
-                (bytes <= MOST_TRAILERS).then_some(Next::Go(Self::Trailers(bytes)))
+                (bytes <= MAX_TRAILERS).then_some(Next::Go(Self::Trailers(bytes)))
             }
             _ => match size(line)? {
                 0 => Some(Next::Go(Self::Trailers(0))),
@@ -115,12 +115,12 @@ enum Line<'a> {
 }
 
 fn line(input: &[u8]) -> Line<'_> {
-    match input.iter().take(MOST_LINE).position(|byte| *byte == b'\n') {
+    match input.iter().take(MAX_LINE).position(|byte| *byte == b'\n') {
         Some(end) => match input.get(..end).and_then(|line| line.strip_suffix(b"\r")) {
             Some(line) => Line::Whole(line),
             None => Line::Bad,
         },
-        None if input.len() >= MOST_LINE => Line::Bad,
+        None if input.len() >= MAX_LINE => Line::Bad,
         None => Line::Partial,
     }
 }
@@ -132,7 +132,7 @@ fn size(line: &[u8]) -> Option<u64> {
     let begins = extensions.trim_ascii_start().first().is_none_or(|byte| *byte == b';');
     let clean = extensions.iter().all(|byte| *byte == b'\t' || *byte >= b' ' && *byte != 0x7f);
     let plain = extensions.is_empty() || extensions.contains(&b';');
-    (begins && clean && plain && digits <= MOST_DIGITS).then_some(())?;
+    (begins && clean && plain && digits <= MAX_DIGITS).then_some(())?;
     u64::from_str_radix(std::str::from_utf8(number).ok()?, 16).ok()
 }
 

@@ -1,9 +1,9 @@
-//! What stands between a connection and the HTTP library: requests of HTTP/1 pass only if they are well formed.
+//! Validates HTTP/1 requests before the HTTP library parses them.
 //!
 //! The library answers a malformed request itself, without a body, and drops the request whose chunked body breaks off in
-//! the middle. Here the bytes are read first. Instead of a head with a flaw, the library gets a small request of ours,
-//! which [`super::frame`] answers in its turn, as other errors are answered. A broken body is ended, and whoever reads it
-//! is told so. In both cases the connection is closed after the answer, and whatever else comes on it is thrown away.
+//! the middle. This module reads the bytes first. It replaces a malformed head with a small request of its own, which
+//! [`super::frame`] answers with an ordinary error. It terminates a malformed body and reports an error to its reader. In
+//! both cases the connection is closed after the response, and further input is discarded.
 //!
 //! The library parses all requests that it can read and queues them, some 5 KiB each, before it answers the first. So it
 //! gets the head of a request only when the response to the one before it is sent. What a client sends ahead waits in the
@@ -32,15 +32,15 @@ use tokio::time::Sleep;
 use super::channel::Channel;
 use crate::error::Error;
 use chunks::{Chunks, Progress};
-use head::{Body, Flaw};
+use head::{Body, Flaw, Scan};
 
 /// The request that stands in for a malformed one.
 const STAND_IN: &[u8] = b"GET /.malformed HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
 const STAND_IN_PATH: &str = "/.malformed";
-/// How long, and how much of it, is read of what comes after a refusal: a connection that is closed with unread bytes
-/// is reset, and the client may lose the answer.
+/// How long, and how many bytes, to read after refusing a request. Closing a socket with unread input resets it, and the
+/// client may lose the response.
 const LINGER: Duration = Duration::from_secs(2);
-const MOST_DISCARDED: usize = 4 << 20;
+const MAX_DISCARDED: usize = 4 << 20;
 const READ: usize = 8 << 10;
 
 /// What a connection and the requests on it tell each other.
@@ -52,12 +52,12 @@ pub struct Wire {
     broken: Cell<bool>,
     /// Requests whose responses are sent, or given up.
     done: Cell<u64>,
-    /// Who reads on when there is one more.
+    /// Wakes the connection's reader when a response is done.
     waiting: Cell<Option<Waker>>,
 }
 
 impl Wire {
-    /// That of the connection on which a request came; HTTP/2 has none.
+    /// The state of the request's connection; `None` over HTTP/2.
     pub fn of(request: &HttpRequest) -> Option<Rc<Self>> {
         request.conn_data::<Rc<Self>>().cloned()
     }
@@ -68,7 +68,7 @@ impl Wire {
         Some(flaw.error())
     }
 
-    /// Has those who read the request's body notice where it breaks off.
+    /// Makes a malformed chunked body an error for its reader.
     pub fn watch(self: &Rc<Self>, request: &mut ServiceRequest) {
         if request.headers().contains_key(header::TRANSFER_ENCODING) {
             let watched = Watched { payload: request.take_payload(), wire: Rc::clone(self), over: false };
@@ -82,16 +82,16 @@ impl Wire {
     }
 }
 
-/// A request until its response is sent or given up. The connection reads on after it.
-pub struct InHand(Rc<Wire>);
+/// Marks a request as in flight. Dropping it lets the connection read the next request.
+pub struct InFlight(Rc<Wire>);
 
-impl InHand {
+impl InFlight {
     pub fn new(wire: Rc<Wire>) -> Self {
         Self(wire)
     }
 }
 
-impl Drop for InHand {
+impl Drop for InFlight {
     fn drop(&mut self) {
         self.0.done.set(self.0.done.get() + 1);
         if let Some(waiting) = self.0.waiting.take() {
@@ -143,8 +143,8 @@ pub struct Guarded {
 
 #[derive(Debug)]
 enum State {
-    /// A head is to come, of which so many bytes were looked at.
-    Head(usize),
+    /// A head is to come.
+    Head(Scan),
     /// So many bytes of a body are to come.
     Body(u64),
     Chunks(Chunks),
@@ -154,7 +154,7 @@ enum State {
 
 impl Guarded {
     pub fn new(channel: Channel) -> Self {
-        let (input, out, wire, state) = (Vec::new(), Vec::new(), Rc::default(), State::Head(0));
+        let (input, out, wire, state) = (Vec::new(), Vec::new(), Rc::default(), State::Head(Scan::default()));
         Self { channel, wire, state, input, out, given: 0, heads: 0, stood_in: false, discarded: 0, linger: None }
     }
 
@@ -164,26 +164,26 @@ impl Guarded {
         extensions.insert(Rc::clone(&self.wire));
     }
 
-    /// Whether a request is in hand, so that the next one has to wait.
+    /// Whether a request is in flight, so that the next one has to wait.
     fn is_busy(&self) -> bool {
         self.wire.done.get() < self.heads
     }
 
-    /// Reads what has come, as far as it goes.
+    /// Parses the buffered input as far as possible.
     fn read(&mut self) {
         while !self.input.is_empty() {
             let busy = self.is_busy();
             let taken = match &mut self.state {
                 State::Refused => return,
                 State::Head(_) if busy => return,
-                State::Head(0) if self.input.starts_with(b"\r\n") => 2, // Some clients send it after a body.
-                State::Head(seen) => match head::end(&self.input, seen) {
+                State::Head(scan) if scan.is_new() && self.input.starts_with(b"\r\n") => 2, // Some clients send it after a body.
+                State::Head(scan) => match head::end(&self.input, scan) {
                     Ok(None) => return,
                     Ok(Some(end)) => match head::check(self.input.get(..end).unwrap_or_default(), &mut self.out) {
                         Ok(body) => {
                             self.heads += 1;
                             self.state = match body {
-                                Body::Length(0) => State::Head(0),
+                                Body::Length(0) => State::Head(Scan::default()),
                                 Body::Length(length) => State::Body(length),
                                 Body::Chunked => State::Chunks(Chunks::Size),
                             };
@@ -201,7 +201,7 @@ impl Guarded {
                     self.out.extend(self.input.iter().take(taken));
                     *left -= taken as u64;
                     if *left == 0 {
-                        self.state = State::Head(0);
+                        self.state = State::Head(Scan::default());
                     }
                     taken
                 }
@@ -212,7 +212,7 @@ impl Guarded {
                             self.input.drain(..taken);
                             return;
                         }
-                        Progress::Done => self.state = State::Head(0),
+                        Progress::Done => self.state = State::Head(Scan::default()),
                         Progress::Broken => {
                             self.wire.broken.set(true);
                             return self.close();
@@ -236,7 +236,7 @@ impl Guarded {
         self.input = Vec::new();
     }
 
-    /// Hands on what has been read. `false`: there is nothing.
+    /// Copies parsed bytes to the HTTP library. Returns `false` if there are none.
     fn give(&mut self, to: &mut ReadBuf<'_>) -> bool {
         let rest = self.out.get(self.given..).unwrap_or_default();
         let part = rest.get(..rest.len().min(to.remaining())).unwrap_or_default();
@@ -267,13 +267,13 @@ impl Guarded {
 
     /// Throws away what comes after a refusal. Ready at the end of the connection, or when it is too much.
     fn discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        while self.discarded < MOST_DISCARDED {
+        while self.discarded < MAX_DISCARDED {
             match ready!(self.fill(cx)) {
                 Ok(1..) => self.discarded += READ,
                 Ok(0) | Err(_) => break,
             }
         }
-        self.discarded = MOST_DISCARDED;
+        self.discarded = MAX_DISCARDED;
         Poll::Ready(())
     }
 }
@@ -308,7 +308,7 @@ impl AsyncRead for Guarded {
                     ready!(Pin::new(&mut this.channel).poll_read(cx, to))?;
                     *left -= (to.filled().len() - before) as u64;
                     if *left == 0 {
-                        this.state = State::Head(0);
+                        this.state = State::Head(Scan::default());
                     }
                     return Poll::Ready(Ok(()));
                 }
@@ -406,14 +406,14 @@ mod tests {
         client.write_all(format!("{first}{second}{third}").as_bytes()).await.unwrap();
         for request in [first, second, third] {
             assert_eq!(waited(&mut guarded).await, request);
-            let in_hand = InHand::new(Rc::clone(&guarded.wire));
+            let in_flight = InFlight::new(Rc::clone(&guarded.wire));
             assert_eq!(passed(&mut guarded).await, None);
-            drop(in_hand);
+            drop(in_flight);
         }
         // The end is noticed while a request runs, for that is how a client leaves.
         client.write_all(first.as_bytes()).await.unwrap();
         assert_eq!(waited(&mut guarded).await, first);
-        let _in_hand = InHand::new(Rc::clone(&guarded.wire));
+        let _in_flight = InFlight::new(Rc::clone(&guarded.wire));
         assert_eq!(passed(&mut guarded).await, None);
         drop(client);
         assert_eq!(waited(&mut guarded).await, "");

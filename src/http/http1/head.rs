@@ -1,17 +1,16 @@
 //! The head of an HTTP/1 request: its lines, and what they say of the body that follows (RFC 9112).
 //!
-//! The HTTP library behind this takes several things that proxies in front read otherwise, such as lines that a bare LF
-//! ends. What two parties read differently is how requests are smuggled, so a head passes only if there is one way to
-//! read it.
+//! The HTTP library accepts input that proxies interpret differently, such as lines that end with a bare LF. Such
+//! differences allow request smuggling, so a head passes only if it is unambiguous.
 
 use actix_web::http::Uri;
 
 use crate::error::{Code, Error};
 
 /// Bytes of a head, at most; a connection keeps no more of a request that has not come whole.
-pub const MOST_BYTES: usize = 64 << 10;
+pub const MAX_BYTES: usize = 64 << 10;
 /// The HTTP library behind this takes as many.
-const MOST_FIELDS: usize = 96;
+const MAX_FIELDS: usize = 96;
 /// The longest registered method has 17 letters.
 const LONGEST_METHOD: usize = 32;
 
@@ -43,27 +42,45 @@ impl Flaw {
 
 use Flaw::{Malformed, TooLarge};
 
-/// Where the head ends that `input` begins with, after the empty line; `None`: it is not whole. `seen` bytes were looked
-/// at before, and the number is brought up to date.
-pub fn end(input: &[u8], seen: &mut usize) -> Result<Option<usize>, Flaw> {
-    while let Some(length) = input.get(*seen..).and_then(|rest| rest.iter().position(|byte| *byte == b'\n')) {
-        let line_feed = *seen + length;
+/// How far a head that is not whole has been scanned for its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scan {
+    /// Where the line begins that is not whole.
+    line: usize,
+    scanned: usize,
+}
+
+impl Scan {
+    pub fn is_new(self) -> bool {
+        self.line == 0
+    }
+}
+
+/// The position after the empty line that ends the head at the start of `input`; `None` if it is not whole. `scan` says
+/// how far an earlier call has come.
+pub fn end(input: &[u8], scan: &mut Scan) -> Result<Option<usize>, Flaw> {
+    while let Some(length) = input.get(scan.scanned..).and_then(|rest| rest.iter().position(|byte| *byte == b'\n')) {
+        let line_feed = scan.scanned + length;
         let before = |count: usize| line_feed.checked_sub(count).and_then(|at| input.get(at));
         if before(1) != Some(&b'\r') {
             return Err(Malformed("a line of the header ends with a bare LF, not with CR LF"));
         }
-        *seen = line_feed + 1;
+        (scan.line, scan.scanned) = (line_feed + 1, line_feed + 1);
         if before(2) == Some(&b'\n') {
-            return Ok(Some(*seen));
+            return Ok(Some(line_feed + 1));
         }
     }
-    // Nothing is waited for where it is another protocol.
-    let method = input.split(|byte| *byte == b' ').next().unwrap_or_default();
-    if *seen == 0 && method != b"\r" && !is_method(method.get(..=LONGEST_METHOD).unwrap_or(method)) && !input.is_empty()
+    scan.scanned = input.len();
+    // Fail early if the input is another protocol, such as TLS.
+    let method = input.get(..=LONGEST_METHOD).unwrap_or(input).split(|byte| *byte == b' ').next().unwrap_or_default();
+    if scan.line == 0
+        && method != b"\r"
+        && !is_method(method.get(..=LONGEST_METHOD).unwrap_or(method))
+        && !input.is_empty()
     {
         return Err(NO_METHOD);
     }
-    match input.len() > MOST_BYTES {
+    match input.len() > MAX_BYTES {
         true => Err(TooLarge("a header of more than 64 KiB")),
         false => Ok(None),
     }
@@ -80,7 +97,7 @@ pub fn check(head: &[u8], out: &mut Vec<u8>) -> Result<Body, Flaw> {
     out.extend(b"\r\n");
     let mut fields = Fields::default();
     for (index, line) in lines.take_while(|line| !line.is_empty()).enumerate() {
-        if index >= MOST_FIELDS {
+        if index >= MAX_FIELDS {
             out.truncate(begin);
             return Err(TooLarge("more than 96 header fields"));
         }
@@ -108,10 +125,10 @@ impl RequestLine {
             return Err(NO_METHOD);
         }
         if method == b"CONNECT" {
-            return Err(Malformed("the method CONNECT asks for a proxy, and this server is none"));
+            return Err(Malformed("the CONNECT method is not supported"));
         }
         if !target.iter().all(u8::is_ascii_graphic) || Uri::try_from(target).is_err() {
-            return Err(Malformed("its path is no URL path; percent-encode spaces and letters that are not ASCII"));
+            return Err(Malformed("its path is not a valid URL path; percent-encode spaces and non-ASCII characters"));
         }
         let old = match version {
             b"HTTP/1.1" => false,
@@ -152,7 +169,7 @@ impl Fields {
         } else if is("host") {
             self.hosts += 1;
         } else if is("upgrade") {
-            // Nothing is changed to: the request is one like others, and what follows it is HTTP/1.1, too.
+            // The server supports no upgrade, so the request is served as plain HTTP/1.1.
             return Ok(());
         } else if is("connection") && value.to_ascii_lowercase().windows(7).any(|part| part == b"upgrade") {
             let options = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
@@ -191,7 +208,7 @@ pub fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Flaw> {
     let colon = line.iter().position(|byte| *byte == b':').ok_or(Malformed("a header line has no colon"))?;
     let (name, rest) = line.split_at(colon);
     if name.is_empty() || !name.iter().all(is_token) {
-        return Err(Malformed("a header's name has letters that it may not have, such as a space before the colon"));
+        return Err(Malformed("a header name contains an invalid character, such as a space before the colon"));
     }
     let value = rest.get(1..).unwrap_or_default();
     if !value.iter().all(|byte| *byte == b'\t' || *byte >= b' ' && *byte != 0x7f) {
@@ -200,7 +217,7 @@ pub fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Flaw> {
     Ok((name, value.trim_ascii()))
 }
 
-const NO_METHOD: Flaw = Malformed("its method is no name of at most 32 letters");
+const NO_METHOD: Flaw = Malformed("its method is not a token of at most 32 characters");
 
 fn is_method(text: &[u8]) -> bool {
     (1..=LONGEST_METHOD).contains(&text.len()) && text.iter().all(is_token)
@@ -213,11 +230,11 @@ fn is_token(byte: &u8) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Body, Flaw, MOST_BYTES, check, end};
+    use super::{Body, Flaw, MAX_BYTES, Scan, check, end};
 
     fn read(text: &str) -> Result<(Body, String), Flaw> {
-        let (mut out, mut seen) = (Vec::new(), 0);
-        let whole = end(text.as_bytes(), &mut seen)?.expect("a whole head");
+        let (mut out, mut scan) = (Vec::new(), Scan::default());
+        let whole = end(text.as_bytes(), &mut scan)?.expect("a whole head");
         let body = check(&text.as_bytes()[..whole], &mut out)?;
         Ok((body, String::from_utf8(out).unwrap()))
     }
@@ -237,18 +254,22 @@ mod tests {
     #[test]
     fn a_head_that_comes_in_parts_is_looked_at_once() {
         let text = b"GET / HTTP/1.1\r\nHost: a\r\n\r\nrest";
-        let mut seen = 0;
-        let whole = (1..=text.len()).find_map(|length| end(&text[..length], &mut seen).unwrap());
-        assert_eq!((whole, seen), (Some(text.len() - 4), text.len() - 4));
-        let mut seen = 0;
-        let long = format!("GET /{}", "x".repeat(MOST_BYTES));
-        assert_eq!(end(&long.as_bytes()[..MOST_BYTES], &mut seen), Ok(None));
-        assert!(matches!(end(long.as_bytes(), &mut seen), Err(Flaw::TooLarge(_))));
+        let mut scan = Scan::default();
+        let whole = (1..=text.len()).find_map(|length| {
+            let end = end(&text[..length], &mut scan).unwrap();
+            assert_eq!(scan.scanned, length, "no byte is looked at twice");
+            end
+        });
+        assert_eq!(whole, Some(text.len() - 4));
+        let mut scan = Scan::default();
+        let long = format!("GET /{}", "x".repeat(MAX_BYTES));
+        assert_eq!(end(&long.as_bytes()[..MAX_BYTES], &mut scan), Ok(None));
+        assert!(matches!(end(long.as_bytes(), &mut scan), Err(Flaw::TooLarge(_))));
         for other in [&b"\x16\x03\x01"[..], b"\0", &[b'x'; 33]] {
-            assert_eq!(end(other, &mut 0), Err(super::NO_METHOD));
+            assert_eq!(end(other, &mut Scan::default()), Err(super::NO_METHOD));
         }
         for begun in ["", "\r", "G", "GET", "GET "] {
-            assert_eq!(end(begun.as_bytes(), &mut 0), Ok(None));
+            assert_eq!(end(begun.as_bytes(), &mut Scan::default()), Ok(None));
         }
     }
 }
