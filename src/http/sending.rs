@@ -13,7 +13,7 @@ use super::connections::{Connection, Running};
 use super::http1::{InFlight, Wire};
 
 /// The most that the HTTP layer copies before it writes to the socket.
-pub const PIECE: usize = 16 << 10;
+pub const PIECE: usize = 32 << 10;
 
 /// A body that comes in pieces.
 struct Pieces {
