@@ -125,16 +125,16 @@ fn no_request_can_be_read_in_two_ways() {
         ("GET /\0 HTTP/1.1\r\nHost: localhost\r\n\r\n", "path"),
         ("GE(T /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", "method"),
         ("G\0T /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", "method"),
-        ("CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n", "proxy"),
+        ("CONNECT localhost:80 HTTP/1.1\r\nHost: localhost\r\n\r\n", "CONNECT method"),
         ("POST /v1/projects HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "HTTP/1.0"),
         ("POST /v1/projects HTTP/1.0\r\n\r\n", "HTTP/1.0"),
     ];
     heads.extend(lines.map(|(head, why)| (head.to_owned(), why)));
     let long = "x".repeat(100_000);
-    heads.push((format!("{} /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", "X".repeat(33)), "32 letters"));
-    heads.push((format!("{long} /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"), "32 letters"));
-    heads.push((long.clone(), "32 letters"));
-    heads.push(("\x16\x03\x01\x02\0\x01\0\x01\u{fc}\x03\x03".to_owned(), "32 letters"));
+    heads.push((format!("{} /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", "X".repeat(33)), "32 characters"));
+    heads.push((format!("{long} /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"), "32 characters"));
+    heads.push((long.clone(), "32 characters"));
+    heads.push(("\x16\x03\x01\x02\0\x01\0\x01\u{fc}\x03\x03".to_owned(), "32 characters"));
     for (head, why) in &heads {
         let bytes = format!("{head}{SMUGGLED}");
         let message = refusal(&server, head, bytes.as_bytes(), (400, "invalid_parameter"));
