@@ -74,9 +74,9 @@ fn serve() -> (tempfile::TempDir, Serving) {
     (folder, serving)
 }
 
-/// Generous for a debug build on a busy machine: without the bounds it is 2,800 MB and more than 10 s in release.
+/// Generous for a debug build on a busy machine, and for the sum of several processes' peaks: without the bounds it is 2,800 MB and more than 10 s in release.
 fn check(name: &str, cost: &Cost) {
-    assert!(cost.megabytes <= 160, "{name}: {} MB", cost.megabytes);
+    assert!(cost.megabytes <= 220, "{name}: {} MB", cost.megabytes);
     assert!(cost.seconds <= 4., "{name}: {} s", cost.seconds);
 }
 

@@ -1,8 +1,7 @@
 //! A child process that interprets one model's files, seen from the server.
 //!
-//! The process answers several requests at a time. If it ends while it works on one, that one is to blame and fails.
-//! If it ends while it works on several, each of them is tried once more, alone in a new process, so that only those
-//! to blame fail.
+//! The process answers several requests at a time. If it ends, each request that it has not answered is tried once more,
+//! alone in a new process. So only those fail that end it, and none if something else did.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -41,7 +40,7 @@ pub(super) struct Sandbox {
 /// Why a process gave no answer.
 enum Missing {
     Stopped(Stopped),
-    /// It ended while it answered several, and any of them may be to blame.
+    /// The process ended.
     Ended,
 }
 
@@ -59,8 +58,7 @@ struct Waiting {
     /// The number of the newest.
     newest: u64,
     senders: HashMap<u64, SyncSender<Answer>>,
-    /// Once the process has ended: whether it was at work on one request at most.
-    ended: Option<bool>,
+    has_ended: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -102,7 +100,7 @@ impl Sandbox {
     /// The process, or a new one if it has ended.
     fn process(&self) -> Result<Arc<Process>, Stopped> {
         let mut process = lock(&self.process);
-        if lock(&process.waiting).ended.is_some() {
+        if lock(&process.waiting).has_ended {
             let (new, facts) = Process::start(&self.program, &self.spec)?;
             if digest(&facts) != self.facts {
                 new.kill();
@@ -181,6 +179,8 @@ impl Process {
     fn spawn(program: &Path, files: String) -> io::Result<(Self, ChildStdout)> {
         let mut command = Command::new(program);
         command.arg0("outpost").arg(SUBCOMMAND).env_clear();
+        // Has glibc give the memory of large texts back at once.
+        command.env("MALLOC_MMAP_THRESHOLD_", "262144").env("MALLOC_ARENA_MAX", "2");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         // Ctrl-C must reach only the server, which drains its requests first.
         command.process_group(0);
@@ -205,7 +205,7 @@ impl Process {
     fn submit(&self, id: u64, content: &[u8]) -> Result<Receiver<Answer>, Missing> {
         let (sender, receiver) = sync_channel(1);
         let mut waiting = lock(&self.waiting);
-        if waiting.ended.is_some() {
+        if waiting.has_ended {
             return Err(Missing::Ended);
         }
         waiting.senders.insert(id, sender);
@@ -233,8 +233,7 @@ impl Process {
             match receiver.recv_timeout(POLL_INTERVAL) {
                 Ok(answer) => return answer.map_err(|reason| Missing::Stopped(Stopped::Failed(reason))),
                 Err(RecvTimeoutError::Disconnected) => {
-                    let alone = lock(&self.waiting).ended == Some(true);
-                    return Err(if alone { Missing::Stopped(Stopped::Ended) } else { Missing::Ended });
+                    return Err(Missing::Ended);
                 }
                 Err(RecvTimeoutError::Timeout) => waited += POLL_INTERVAL,
             }
@@ -268,7 +267,7 @@ impl Process {
         let status = lock(&self.child).wait();
         let mut waiting = lock(&self.waiting);
         let unanswered = waiting.senders.len();
-        waiting.ended = Some(unanswered <= 1);
+        waiting.has_ended = true;
         waiting.senders.clear();
         drop(waiting);
         if unanswered > 0 {
