@@ -16,7 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("config", &["network"]),
     ("telemetry", &["config"]),
     ("storage", &["ambient", "error", "ids", "lock"]),
-    ("service", &["ambient", "error", "ids", "readable", "storage"]),
+    ("service", &["ambient", "error", "ids", "network", "readable", "storage"]),
     ("models", &["ambient"]),
     ("engine", &["ambient", "models", "readable"]),
     ("catalog", &["ambient", "lock", "models", "readable"]),
