@@ -24,9 +24,13 @@ const LONGEST: Duration = Duration::from_secs(25);
 
 /// An engine that interprets models' files as the server does.
 fn engine(folder: &Path) -> Engine {
+    engine_at(folder, Arc::default())
+}
+
+fn engine_at(folder: &Path, ambient: Arc<TestAmbient>) -> Engine {
     let sandbox = Some(env!("CARGO_BIN_EXE_outpost").into());
     let settings = Settings { sandbox, speculate: false, ..Settings::new(folder, 1 << 30) };
-    Engine::start(settings, Arc::new(TestAmbient::default())).unwrap()
+    Engine::start(settings, ambient).unwrap()
 }
 
 fn chat(folder: &Path, name: &str, template: &str) {
@@ -349,7 +353,8 @@ fn mutated_model_files_are_errors_and_no_more() {
     let steps: Vec<Value> =
         normalizers().into_iter().map(|(_, step)| step).filter(|step| step.to_string().len() < 5000).collect();
     let gguf = tiny_model::bytes(&TinyModel::default());
-    let engine = engine(dir.path());
+    let ambient = Arc::new(TestAmbient::default());
+    let engine = engine_at(dir.path(), ambient.clone());
     let done = std::sync::atomic::AtomicBool::new(false);
     let (mut counts, mut slowest) = ([0u64; 3], Duration::ZERO);
     let most = std::thread::scope(|scope| {
@@ -399,8 +404,11 @@ fn mutated_model_files_are_errors_and_no_more() {
                     fs::write(dir.path().join(&id).join("m.gguf"), bytes).unwrap();
                 }
             }
+            // The folder is looked at once a second.
+            ambient.advance(Duration::from_secs(2));
             let begun = Instant::now();
             let model = engine.models().load(&id);
+            assert_ne!(model.as_ref().err(), Some(&LoadError::NotFound), "{id}");
             let outcome = model.map(|model| model.prompt(&[Message::new("user", "aaaa hello")]).is_ok());
             counts[match outcome {
                 Ok(true) => 0,
