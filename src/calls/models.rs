@@ -126,10 +126,7 @@ pub(super) const MEMORY_FREED: Duration = Duration::from_secs(30);
 
 /// What a caller is told about a model that could not be loaded.
 pub(super) fn refuse_load(id: &str, error: &LoadError) -> Error {
-    let unavailable = |why: &dyn std::fmt::Display, remedy: &str| {
-        let message = format!("The model '{id}' cannot be used: {why}.{remedy}");
-        Error::new(Code::ModelUnavailable, message).param("model").retry_after(MEMORY_FREED)
-    };
+    let no_memory = |remedy: &str| unavailable(format!("The model '{id}' cannot be used: {error}.{remedy}"));
     match error {
         LoadError::NotFound => unknown(id),
         LoadError::OtherKind { architecture, wanted, .. } => {
@@ -139,11 +136,9 @@ pub(super) fn refuse_load(id: &str, error: &LoadError) -> Error {
         }
         LoadError::Broken { reason, .. } => unusable(id, reason),
         LoadError::NoMemory { .. } => {
-            unavailable(error, " Try again when their answers have ended, or give the server more with --memory.")
+            no_memory(" Try again when their answers have ended, or give the server more with --memory.")
         }
-        LoadError::TooLarge { .. } => {
-            unavailable(error, " Give the server more with --memory, or use a smaller model.")
-        }
+        LoadError::TooLarge { .. } => no_memory(" Give the server more with --memory, or use a smaller model."),
     }
 }
 
@@ -153,7 +148,7 @@ pub(super) fn refuse_stopped(id: &str, stopped: &Stopped) -> Error {
         let message = format!(
             "The server cannot start the process that prepares requests to the model '{id}': {reason}. Try again later; the operator can free memory or processes."
         );
-        return Error::new(Code::ModelUnavailable, message).param("model").retry_after(MEMORY_FREED);
+        return unavailable(message);
     }
     unusable(id, &format!("its tokenizer or its chat template fails on this request: {stopped}"))
 }
@@ -164,6 +159,10 @@ pub(super) fn unusable(id: &str, reason: &str) -> Error {
     let message = format!(
         "The model '{id}' cannot be used: {reason}. Its files are damaged or not supported; the operator can replace them."
     );
+    unavailable(message)
+}
+
+fn unavailable(message: String) -> Error {
     Error::new(Code::ModelUnavailable, message).param("model").retry_after(MEMORY_FREED)
 }
 

@@ -15,6 +15,10 @@ pub(super) enum Checkpoint {
     Hub(Box<Folder>),
 }
 
+pub(super) fn is_gguf(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == "gguf")
+}
+
 /// Whether a GGUF header describes a model that can be served; cheap, for listings.
 pub(super) fn check_gguf(header: &Header) -> Result<(), String> {
     Hyper::of_gguf(header).map_err(|error| error.to_string())?;
@@ -33,7 +37,7 @@ pub(super) fn check_hub(folder: &Folder) -> Result<(), String> {
 impl Checkpoint {
     /// Opens the model that this file stands for.
     pub fn open(path: &Path) -> Result<Self, String> {
-        if path.extension().is_some_and(|ending| ending == "gguf") {
+        if is_gguf(path) {
             return Ok(Self::Gguf(Box::new(GgufFile::open(path).map_err(|error| error.to_string())?)));
         }
         let folder = path.parent().ok_or("the model is in no folder")?;
@@ -54,13 +58,6 @@ impl Checkpoint {
         match self {
             Self::Gguf(file) => file.as_ref(),
             Self::Hub(folder) => folder.as_ref(),
-        }
-    }
-
-    pub fn templates(&self) -> Result<Templates, String> {
-        match self {
-            Self::Gguf(file) => Templates::of_gguf(&file.header.metadata),
-            Self::Hub(folder) => Templates::of_folder(&TextFiles::read(&folder.path)?),
         }
     }
 }

@@ -10,7 +10,7 @@ use super::checkpoint::Checkpoint;
 use super::drafter::Slot;
 use super::grammar::{Form, GrammarError, Grammars};
 use super::guard::computed;
-use super::preprocessor::{Preprocessor, Runtime, Stopped};
+use super::preprocessor::{ChatFacts, Preprocessor, Runtime, Stopped};
 use super::schedule::ModelId;
 use super::template::PromptError;
 use super::tokens::{Prompt, TokenBound, Vocabulary};
@@ -68,8 +68,7 @@ impl TextModel {
         cpu: Arc<Cpu>,
     ) -> Result<Self, String> {
         let rows = checkpoint.weights().hyper().map_err(|error| error.to_string())?.vocabulary;
-        let call_format = checkpoint.templates()?.wording().format();
-        let (preprocessor, vocabulary) = Preprocessor::chat(runtime, path, rows)?;
+        let (preprocessor, ChatFacts { vocabulary, call_format }) = Preprocessor::chat(runtime, path, rows)?;
         let longest_token = vocabulary.longest();
         let network = Llama::load(checkpoint.weights(), cpu).map_err(|error| error.to_string())?;
         Ok(Self {

@@ -12,22 +12,24 @@ use crate::models::safetensors::parse_json;
 /// Where transformers puts the template for tools beside `chat_template.jinja`.
 pub(super) const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
 
-const NAMES: [&str; 10] = [
-    "additional_chat_templates/tool_use.jinja",
-    "chat_template.jinja",
-    "config.json",
-    "generation_config.json",
-    "merges.txt",
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "vocab.json",
-    "vocab.txt",
-];
 /// A larger file is refused; bytes.
-const LARGEST: u64 = 64 << 20;
+const LARGE: u64 = 64 << 20;
 /// The same of files that become JSON values, which take up to 16 times their bytes in memory.
-const LARGEST_JSON: u64 = 8 << 20;
+const SMALL: u64 = 8 << 20;
+
+/// The files, and how large each may be.
+const FILES: [(&str, u64); 10] = [
+    (TOOL_USE_FILE, LARGE),
+    ("chat_template.jinja", LARGE),
+    ("config.json", SMALL),
+    ("generation_config.json", SMALL),
+    ("merges.txt", LARGE),
+    ("special_tokens_map.json", SMALL),
+    ("tokenizer.json", LARGE),
+    ("tokenizer_config.json", SMALL),
+    ("vocab.json", LARGE),
+    ("vocab.txt", LARGE),
+];
 
 /// The files by their names. Those that the folder does not have are missing.
 #[derive(Debug, Default)]
@@ -36,13 +38,15 @@ pub(super) struct TextFiles(BTreeMap<&'static str, Vec<u8>>);
 impl TextFiles {
     /// Reads the files that the folder has.
     pub fn read(folder: &Path) -> Result<Self, String> {
-        let read = |name: &&'static str| Some(file(&folder.join(name), name).transpose()?.map(|bytes| (*name, bytes)));
-        NAMES.iter().filter_map(read).collect::<Result<_, _>>().map(Self)
+        let read = |(name, largest): &(&'static str, u64)| {
+            Some(file(&folder.join(name), name, *largest).transpose()?.map(|bytes| (*name, bytes)))
+        };
+        FILES.iter().filter_map(read).collect::<Result<_, _>>().map(Self)
     }
 
     /// Bytes of the files that the folder has.
     pub fn size_on_disk(folder: &Path) -> u64 {
-        NAMES.iter().filter_map(|name| Some(fs::metadata(folder.join(name)).ok()?.len())).sum()
+        FILES.iter().filter_map(|(name, _)| Some(fs::metadata(folder.join(name)).ok()?.len())).sum()
     }
 
     pub fn has(&self, name: &str) -> bool {
@@ -67,13 +71,11 @@ impl TextFiles {
 }
 
 /// A regular file's content; `None` where there is none.
-fn file(path: &Path, name: &str) -> Result<Option<Vec<u8>>, String> {
+fn file(path: &Path, name: &str, largest: u64) -> Result<Option<Vec<u8>>, String> {
     let Ok(metadata) = fs::metadata(path) else { return Ok(None) };
     if !metadata.is_file() {
         return Err(format!("{name}: not a regular file"));
     }
-    let is_small = name != "tokenizer.json" && name.ends_with(".json") && !name.starts_with("vocab");
-    let largest = if is_small { LARGEST_JSON } else { LARGEST };
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(largest + 1).read_to_end(&mut bytes));
     match read {

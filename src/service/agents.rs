@@ -156,27 +156,22 @@ impl Agents {
         // Each field by itself does not depend on what is stored.
         check(&change.clone().apply(AgentVersionRecord::empty(now), now))?;
         let note = self.note(access, "agent.updated");
-        let written = claim::write(
-            &self.store,
-            access,
-            now,
-            authority::manages_owner::<AgentRecord>(id.to_bytes()),
-            move |tx, caller| {
-                let record = find(tx, caller, Scope::Project, id)?;
-                authority::living_owner(tx, record.project)?;
-                expected.check(Some(record.version))?;
-                let old = stored::current(tx, id, &record)?;
-                let new = change.clone().apply(old.clone(), old.made_at);
-                if new == old {
-                    return Ok(Agent::new(id, &record, record.version, old));
-                }
-                let new = AgentVersionRecord { made_at: now, ..new };
-                let record = add_version(tx, id, record, &new, now)?;
-                let detail = json!({ "version": record.version, "name": new.name, "model": new.model });
-                note.write(tx, record.project, id, &detail)?;
-                Ok(Agent::new(id, &record, record.version, new))
-            },
-        );
+        let permit = authority::manages_owner::<AgentRecord>(id.to_bytes());
+        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+            let record = find(tx, caller, Scope::Project, id)?;
+            authority::living_owner(tx, record.project)?;
+            expected.check(Some(record.version))?;
+            let old = stored::current(tx, id, &record)?;
+            let new = change.clone().apply(old.clone(), old.made_at);
+            if new == old {
+                return Ok(Agent::new(id, &record, record.version, old));
+            }
+            let new = AgentVersionRecord { made_at: now, ..new };
+            let record = add_version(tx, id, record, &new, now)?;
+            let detail = json!({ "version": record.version, "name": new.name, "model": new.model });
+            note.write(tx, record.project, id, &detail)?;
+            Ok(Agent::new(id, &record, record.version, new))
+        });
         written.await
     }
 
@@ -184,22 +179,17 @@ impl Agents {
     pub async fn delete(&self, access: &Access, id: AgentId, expected: Expected) -> Result<()> {
         let now = self.ambient.now();
         let note = self.note(access, "agent.deleted");
-        let written = claim::write(
-            &self.store,
-            access,
-            now,
-            authority::manages_owner::<AgentRecord>(id.to_bytes()),
-            move |tx, caller| {
-                let record = find(tx, caller, Scope::Project, id)?;
-                authority::living_owner(tx, record.project)?;
-                expected.check(Some(record.version))?;
-                let name = stored::current(tx, id, &record)?.name;
-                holdings::charge(tx, record.project, now, Holding::Agent, -1, -signed(record.bytes))?;
-                (record.oldest..=record.version).try_for_each(|version| stored::remove_version(tx, id, version))?;
-                owned::remove(tx, id.to_bytes(), &record)?;
-                note.write(tx, record.project, id, &json!({ "name": name, "version": record.version }))
-            },
-        );
+        let permit = authority::manages_owner::<AgentRecord>(id.to_bytes());
+        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+            let record = find(tx, caller, Scope::Project, id)?;
+            authority::living_owner(tx, record.project)?;
+            expected.check(Some(record.version))?;
+            let name = stored::current(tx, id, &record)?.name;
+            holdings::charge(tx, record.project, now, Holding::Agent, -1, -signed(record.bytes))?;
+            (record.oldest..=record.version).try_for_each(|version| stored::remove_version(tx, id, version))?;
+            owned::remove(tx, id.to_bytes(), &record)?;
+            note.write(tx, record.project, id, &json!({ "name": name, "version": record.version }))
+        });
         written.await
     }
 

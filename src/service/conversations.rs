@@ -115,35 +115,29 @@ impl Conversations {
         let content = Content::check(new.messages, new.metadata)?;
         let created = self.note(access, "conversation.created");
         let replaced = self.note(access, "conversation.replaced");
-        let written = claim::write(
-            &self.store,
-            access,
-            now,
-            authority::manages_owner::<ConversationRecord>(id.to_bytes()),
-            move |tx, caller| {
-                let Some(record) = owned::find::<ConversationRecord>(tx, id.to_bytes())? else {
-                    caller.require(caller.project(), Scope::Project)?;
-                    expected.check(None)?;
-                    return insert(tx, &created, id, caller.project(), &content, now);
-                };
-                caller.require(record.project, Scope::Project)?;
-                authority::living_owner(tx, record.project)?;
-                expected.check(Some(record.version))?;
-                let next = ConversationRecord {
-                    metadata: content.metadata.clone(),
-                    messages: content.count(),
-                    bytes: content.bytes,
-                    ..record.clone()
-                };
-                let next = settle(tx, id, &record, next, now)?;
-                stored::put_messages(tx, id, 0, &content.messages)?;
-                stored::remove_messages(tx, id, next.messages, record.messages)?;
-                let detail =
-                    json!({ "version": next.version, "old_messages": record.messages, "messages": next.messages });
-                replaced.write(tx, next.project, id, &detail)?;
-                Ok(Conversation::new(id, next))
-            },
-        );
+        let permit = authority::manages_owner::<ConversationRecord>(id.to_bytes());
+        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+            let Some(record) = owned::find::<ConversationRecord>(tx, id.to_bytes())? else {
+                caller.require(caller.project(), Scope::Project)?;
+                expected.check(None)?;
+                return insert(tx, &created, id, caller.project(), &content, now);
+            };
+            caller.require(record.project, Scope::Project)?;
+            authority::living_owner(tx, record.project)?;
+            expected.check(Some(record.version))?;
+            let next = ConversationRecord {
+                metadata: content.metadata.clone(),
+                messages: content.count(),
+                bytes: content.bytes,
+                ..record.clone()
+            };
+            let next = settle(tx, id, &record, next, now)?;
+            stored::put_messages(tx, id, 0, &content.messages)?;
+            stored::remove_messages(tx, id, next.messages, record.messages)?;
+            let detail = json!({ "version": next.version, "old_messages": record.messages, "messages": next.messages });
+            replaced.write(tx, next.project, id, &detail)?;
+            Ok(Conversation::new(id, next))
+        });
         written.await
     }
 
@@ -161,18 +155,13 @@ impl Conversations {
         }
         let added = Content::check(messages, None)?;
         let note = self.note(access, "conversation.appended");
-        let written = claim::write(
-            &self.store,
-            access,
-            now,
-            authority::manages_owner::<ConversationRecord>(id.to_bytes()),
-            move |tx, caller| {
-                let record = self::find(tx, caller, id)?;
-                authority::living_owner(tx, record.project)?;
-                expected.check(Some(record.version))?;
-                append(tx, &note, id, record, &added, now)
-            },
-        );
+        let permit = authority::manages_owner::<ConversationRecord>(id.to_bytes());
+        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+            let record = self::find(tx, caller, id)?;
+            authority::living_owner(tx, record.project)?;
+            expected.check(Some(record.version))?;
+            append(tx, &note, id, record, &added, now)
+        });
         written.await
     }
 
@@ -187,26 +176,21 @@ impl Conversations {
         let now = self.ambient.now();
         fields::metadata(metadata.as_ref().and_then(Option::as_deref))?;
         let note = self.note(access, "conversation.updated");
-        let written = claim::write(
-            &self.store,
-            access,
-            now,
-            authority::manages_owner::<ConversationRecord>(id.to_bytes()),
-            move |tx, caller| {
-                let record = self::find(tx, caller, id)?;
-                authority::living_owner(tx, record.project)?;
-                expected.check(Some(record.version))?;
-                let Some(metadata) = metadata.clone().filter(|new| *new != record.metadata) else {
-                    return Ok(Conversation::new(id, record));
-                };
-                let length = |text: &Option<String>| text.as_ref().map_or(0, |text| text.len() as u64);
-                let bytes = record.bytes.saturating_sub(length(&record.metadata)) + length(&metadata);
-                fits(record.messages as usize, bytes, "metadata")?;
-                let next = settle(tx, id, &record, ConversationRecord { metadata, bytes, ..record.clone() }, now)?;
-                note.write(tx, next.project, id, &json!({ "version": next.version }))?;
-                Ok(Conversation::new(id, next))
-            },
-        );
+        let permit = authority::manages_owner::<ConversationRecord>(id.to_bytes());
+        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+            let record = self::find(tx, caller, id)?;
+            authority::living_owner(tx, record.project)?;
+            expected.check(Some(record.version))?;
+            let Some(metadata) = metadata.clone().filter(|new| *new != record.metadata) else {
+                return Ok(Conversation::new(id, record));
+            };
+            let length = |text: &Option<String>| text.as_ref().map_or(0, |text| text.len() as u64);
+            let bytes = record.bytes.saturating_sub(length(&record.metadata)) + length(&metadata);
+            fits(record.messages as usize, bytes, "metadata")?;
+            let next = settle(tx, id, &record, ConversationRecord { metadata, bytes, ..record.clone() }, now)?;
+            note.write(tx, next.project, id, &json!({ "version": next.version }))?;
+            Ok(Conversation::new(id, next))
+        });
         written.await
     }
 
@@ -214,21 +198,16 @@ impl Conversations {
     pub async fn delete(&self, access: &Access, id: ConversationId, expected: Expected) -> Result<()> {
         let now = self.ambient.now();
         let note = self.note(access, "conversation.deleted");
-        let written = claim::write(
-            &self.store,
-            access,
-            now,
-            authority::manages_owner::<ConversationRecord>(id.to_bytes()),
-            move |tx, caller| {
-                let record = self::find(tx, caller, id)?;
-                authority::living_owner(tx, record.project)?;
-                expected.check(Some(record.version))?;
-                holdings::charge(tx, record.project, now, Holding::Conversation, -1, -signed(record.bytes))?;
-                stored::remove_messages(tx, id, 0, record.messages)?;
-                owned::remove(tx, id.to_bytes(), &record)?;
-                note.write(tx, record.project, id, &json!({ "version": record.version, "messages": record.messages }))
-            },
-        );
+        let permit = authority::manages_owner::<ConversationRecord>(id.to_bytes());
+        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+            let record = self::find(tx, caller, id)?;
+            authority::living_owner(tx, record.project)?;
+            expected.check(Some(record.version))?;
+            holdings::charge(tx, record.project, now, Holding::Conversation, -1, -signed(record.bytes))?;
+            stored::remove_messages(tx, id, 0, record.messages)?;
+            owned::remove(tx, id.to_bytes(), &record)?;
+            note.write(tx, record.project, id, &json!({ "version": record.version, "messages": record.messages }))
+        });
         written.await
     }
 

@@ -217,20 +217,15 @@ impl Files {
         self.get(access, id).await?;
         // Its chunks go in small steps, even if the caller does not wait for the answer.
         let _chunks = self.sweeper.later(id);
-        let written = claim::write(
-            &self.store,
-            access,
-            now,
-            authority::manages_owner::<FileRecord>(id.to_bytes()),
-            move |tx, caller| {
-                let record = find(tx, caller, id)?;
-                authority::living_owner(tx, record.project)?;
-                holdings::charge(tx, record.project, now, Holding::File, -1, -signed(record.bytes))?;
-                uploads::remove(tx, id, &record)?;
-                note.write(tx, record.project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
-                Ok(id)
-            },
-        );
+        let permit = authority::manages_owner::<FileRecord>(id.to_bytes());
+        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+            let record = find(tx, caller, id)?;
+            authority::living_owner(tx, record.project)?;
+            holdings::charge(tx, record.project, now, Holding::File, -1, -signed(record.bytes))?;
+            uploads::remove(tx, id, &record)?;
+            note.write(tx, record.project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
+            Ok(id)
+        });
         written.await
     }
 

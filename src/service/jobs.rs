@@ -148,21 +148,16 @@ impl Jobs {
         mut change: impl FnMut(&WriteTx, &mut JobRecord) -> Result<serde_json::Value> + Send + 'static,
     ) -> Result<Job> {
         let note = self.note(access, action);
-        let written = claim::write(
-            &self.store,
-            access,
-            now,
-            authority::manages_owner::<JobRecord>(id.to_bytes()),
-            move |tx, caller| {
-                let mut record = find(tx, caller, id)?;
-                authority::living_owner(tx, record.project)?;
-                let detail = change(tx, &mut record)?;
-                record.updated_at = now;
-                owned::replace(tx, id.to_bytes(), &record)?;
-                note.write(tx, record.project, id, &detail)?;
-                Ok(Job::new(id, record))
-            },
-        );
+        let permit = authority::manages_owner::<JobRecord>(id.to_bytes());
+        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+            let mut record = find(tx, caller, id)?;
+            authority::living_owner(tx, record.project)?;
+            let detail = change(tx, &mut record)?;
+            record.updated_at = now;
+            owned::replace(tx, id.to_bytes(), &record)?;
+            note.write(tx, record.project, id, &detail)?;
+            Ok(Job::new(id, record))
+        });
         written.await
     }
 

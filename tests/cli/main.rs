@@ -2,6 +2,8 @@
 #![cfg(test)]
 #![expect(clippy::disallowed_methods, reason = "a test waits on real time")]
 
+#[path = "../common/children.rs"]
+mod children;
 #[path = "../common/dice.rs"]
 mod dice;
 #[path = "../common/process.rs"]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::children;
 use crate::tiny_model::{self, TinyModel};
 
 pub const MODEL: &str = "tiny";
@@ -98,16 +99,7 @@ impl Serving {
 
     /// The processes that the server has started and that run.
     pub fn sandboxes(&self) -> Vec<u32> {
-        let parent = self.child.id().to_string();
-        let is_child = |stat: &str| {
-            let fields: Vec<&str> =
-                stat.rsplit_once(')').map_or(Vec::new(), |(_, rest)| rest.split_whitespace().collect());
-            fields.get(1) == Some(&parent.as_str()) && fields.first() != Some(&"Z")
-        };
-        let ids =
-            std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        let stat = |id: &u32| std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-        ids.filter(|id| is_child(&stat(id))).collect()
+        children::of(self.child.id())
     }
 
     /// Waits for the end and returns the exit code.

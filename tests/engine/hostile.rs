@@ -14,6 +14,7 @@ use outpost::engine::{
 };
 use serde_json::{Value, json};
 
+use crate::children;
 use crate::dice::Dice;
 use crate::hub;
 use crate::support::TestAmbient;
@@ -325,21 +326,10 @@ fn a_process_apart_gives_the_same_prompts() {
 }
 
 /// The most memory of a process in MB, as Linux counts it.
-fn peak(process: &str) -> u64 {
+fn peak(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok()).unwrap_or_default() / 1024
-}
-
-/// The processes that this one has started.
-fn children() -> Vec<String> {
-    let own = std::process::id().to_string();
-    let ids = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let is_child = |id: &String| {
-        let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-        stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.split(' ').nth(1) == Some(&own))
-    };
-    ids.filter(|id| id.bytes().all(|byte| byte.is_ascii_digit())).filter(is_child).collect()
 }
 
 /// Loads 2,800 mutated models: `cargo test --release --test engine mutated_model_files -- --ignored --nocapture`.
@@ -361,7 +351,7 @@ fn mutated_model_files_are_errors_and_no_more() {
         let watch = scope.spawn(|| {
             let mut most = 0;
             while !done.load(std::sync::atomic::Ordering::Relaxed) {
-                most = children().iter().map(|id| peak(id)).chain([most]).max().unwrap();
+                most = children::of(std::process::id()).into_iter().map(peak).chain([most]).max().unwrap();
                 std::thread::sleep(Duration::from_millis(2));
             }
             most
@@ -424,7 +414,7 @@ fn mutated_model_files_are_errors_and_no_more() {
     });
     let [whole, prompts, loads] = counts;
     println!("{} variants: {whole} work, {prompts} fail at the prompt, {loads} at the load", 4 * EACH);
-    println!("slowest {slowest:?}; most memory: the server {} MB, a process {most} MB", peak("self"));
+    println!("slowest {slowest:?}; most memory: the server {} MB, a process {most} MB", peak(std::process::id()));
     assert!(slowest < LONGEST && most < 600, "{slowest:?}, {most} MB");
 }
 

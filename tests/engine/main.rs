@@ -1,6 +1,8 @@
 //! The engine and the models below it, through their public API.
 #![cfg(test)]
 
+#[path = "../common/children.rs"]
+mod children;
 #[path = "../common/dice.rs"]
 mod dice;
 #[path = "../common/tiny_model.rs"]

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use minijinja::value::{Serde, Value};
 
-use super::{Source, Templates};
+use super::{ChatFacts, Source, Templates};
 use crate::ambient::Ambient;
 use crate::engine::template::{PromptError, Template};
 use crate::engine::text::Message;
-use crate::engine::tokens::{Prompt, TokenBound, Tokens, Vocabulary};
+use crate::engine::tokens::{Prompt, TokenBound, Tokens};
 use crate::engine::tools::{Tool, Wording};
 
 /// A chat model's tokenizer and templates.
@@ -27,7 +27,7 @@ struct Prompting {
 
 impl ChatPreprocessor {
     /// `rows` is the number of embeddings: no token may lie beyond.
-    pub fn new(source: &Source, rows: usize, ambient: &Arc<dyn Ambient>) -> Result<(Self, Vocabulary), String> {
+    pub fn new(source: &Source, rows: usize, ambient: &Arc<dyn Ambient>) -> Result<(Self, ChatFacts), String> {
         let templates = match source {
             Source::Gguf(metadata) => Templates::of_gguf(metadata)?,
             Source::Folder(files) => Templates::of_folder(files)?,
@@ -43,7 +43,8 @@ impl ChatPreprocessor {
         };
         let plain = prompting(&templates.default, Wording::of(&templates.default))?;
         let calling = templates.calling().map(|(source, wording)| prompting(source, wording)).transpose()?;
-        Ok((Self { tokens, plain, calling }, vocabulary))
+        let call_format = calling.as_ref().unwrap_or(&plain).wording.format();
+        Ok((Self { tokens, plain, calling }, ChatFacts { vocabulary, call_format }))
     }
 
     /// Renders the conversation up to where the answer begins. A long prompt is tokenised only as far as `bound` says.

@@ -7,13 +7,13 @@ use std::fs::File;
 use std::io::{self, BufReader};
 use std::os::fd::AsFd;
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::WORKERS;
 use super::interpreter::{Interpreter, Spec};
 use super::wire::{self, Frame};
+use super::{WORKERS, lock};
 use crate::ambient::Ambient;
 use crate::engine::guard::{guarded, interpreted};
 use crate::engine::tokens::TokenBound;
@@ -31,10 +31,6 @@ struct Shared {
     output: Mutex<File>,
     /// The requests that are not answered; one that is taken out is cancelled.
     running: Mutex<HashMap<u64, Arc<()>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Answers requests from standard input on standard output until the input ends.

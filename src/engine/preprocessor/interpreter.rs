@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::chat::ChatPreprocessor;
 use super::{Request, TextSpec, wire};
 use crate::ambient::Ambient;
+use crate::engine::checkpoint::is_gguf;
 use crate::engine::embedding::TextTokens;
 use crate::engine::painting::PromptTokens;
 use crate::engine::text_files::TextFiles;
@@ -81,10 +82,6 @@ impl Spec {
     }
 }
 
-fn is_gguf(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ending == "gguf")
-}
-
 pub(super) enum Interpreter {
     Chat(Box<ChatPreprocessor>),
     Encoder(Box<TextTokens>),
@@ -97,8 +94,8 @@ impl Interpreter {
         let only = || sources.first().ok_or("there are no files");
         match spec {
             Spec::Chat { rows, .. } => {
-                let (chat, vocabulary) = ChatPreprocessor::new(only()?, *rows, ambient)?;
-                Ok((Self::Chat(Box::new(chat)), wire::encode(&vocabulary)?))
+                let (chat, facts) = ChatPreprocessor::new(only()?, *rows, ambient)?;
+                Ok((Self::Chat(Box::new(chat)), wire::encode(&facts)?))
             }
             Spec::Encoder { lower_case, .. } => {
                 let tokens = match only()? {
@@ -123,19 +120,20 @@ impl Interpreter {
 
     /// Answers an encoded [`Request`]; the answer is encoded, too. Its type belongs to the request.
     pub fn answer(&self, request: Vec<u8>, bound: &TokenBound) -> Result<Vec<u8>, String> {
-        let decoded = wire::decode(&request)?;
+        let (most, decoded): (Option<usize>, Request<'_>) = wire::decode(&request)?;
         // Large requests are in memory once.
         drop(request);
+        let bound = &most.map_or_else(|| bound.clone(), |most| bound.clone().with_most(most));
         match (decoded, self) {
-            (Request::Prompt { messages, tools, most }, Self::Chat(chat)) => {
-                wire::encode(&chat.prompt(&messages, &tools, &bounded(bound, most)))
+            (Request::Prompt { messages, tools }, Self::Chat(chat)) => {
+                wire::encode(&chat.prompt(&messages, &tools, bound))
             }
             (Request::Plain { text }, Self::Chat(chat)) => wire::encode(&chat.encode(&text)),
-            (Request::Texts { texts, most, whole }, Self::Encoder(tokens)) => {
-                wire::encode(&tokens.encode_all(&texts, whole, &bounded(bound, most)))
+            (Request::Texts { texts, whole }, Self::Encoder(tokens)) => {
+                wire::encode(&tokens.encode_all(&texts, whole, bound))
             }
-            (Request::Pairs { query, documents, most, limit }, Self::Encoder(tokens)) => {
-                wire::encode(&tokens.encode_pairs(&query, &documents, limit, &bounded(bound, most)))
+            (Request::Pairs { query, documents, limit }, Self::Encoder(tokens)) => {
+                wire::encode(&tokens.encode_pairs(&query, &documents, limit, bound))
             }
             (Request::Image { texts }, Self::Image(all)) => {
                 let one = |tokens: &PromptTokens| texts.iter().map(|text| tokens.encode(text)).collect();
@@ -144,8 +142,4 @@ impl Interpreter {
             _ => Err("the model does not answer such requests".to_owned()),
         }
     }
-}
-
-fn bounded(bound: &TokenBound, most: Option<usize>) -> TokenBound {
-    most.map_or_else(|| bound.clone(), |most| bound.clone().with_most(most))
 }

@@ -15,7 +15,7 @@ pub(super) mod wire;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -25,7 +25,7 @@ use super::guard::{guarded, interpreted};
 use super::template::PromptError;
 use super::text::Message;
 use super::tokens::{Prompt, TokenBound, Vocabulary};
-use super::tools::Tool;
+use super::tools::{Format, Tool};
 use crate::ambient::Ambient;
 use crate::models::encoder::Tokenized;
 use interpreter::{Interpreter, Source, Spec};
@@ -38,6 +38,10 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const BYTES_A_SECOND: u64 = 2 << 20;
 /// Requests that a process answers at once at most; further ones wait for their turn.
 const WORKERS: usize = 4;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Why preprocessing failed. The model's files are the cause, except for [`Stopped::Start`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -62,6 +66,14 @@ pub(super) struct TextSpec {
     pub padding: Option<String>,
 }
 
+/// What the server has to know of a chat model's tokenizer and templates.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct ChatFacts {
+    pub vocabulary: Vocabulary,
+    /// How the model writes calls of tools.
+    pub call_format: Format,
+}
+
 /// What an encoder's tokenizer puts around texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct EncoderFacts {
@@ -72,18 +84,19 @@ pub(super) struct EncoderFacts {
     pub behind: Vec<u32>,
 }
 
-/// What is asked of an [`Interpreter`]. `most`: no text is tokenised much further than so many tokens.
+/// What is asked of an [`Interpreter`]. With it goes how many tokens are wanted of a text at most: no text is tokenised
+/// much further.
 #[derive(Serialize, Deserialize)]
 enum Request<'a> {
     /// The prompt of a conversation.
-    Prompt { messages: Cow<'a, [Message]>, tools: Cow<'a, [Tool]>, most: Option<usize> },
+    Prompt { messages: Cow<'a, [Message]>, tools: Cow<'a, [Tool]> },
     /// A text in which nothing is special.
     Plain { text: Cow<'a, str> },
-    /// Texts for an encoder. Unless `whole`, those after the first with more than `most` tokens are left out.
-    Texts { texts: Vec<Cow<'a, str>>, most: Option<usize>, whole: bool },
+    /// Texts for an encoder. Unless `whole`, those after the first with too many tokens are left out.
+    Texts { texts: Vec<Cow<'a, str>>, whole: bool },
     /// A question and texts that may answer it, cut to `limit` tokens if there is one. Without it those after the first
-    /// with more than `most` tokens are left out.
-    Pairs { query: Cow<'a, str>, documents: Cow<'a, [String]>, most: Option<usize>, limit: Option<usize> },
+    /// with too many tokens are left out.
+    Pairs { query: Cow<'a, str>, documents: Cow<'a, [String]>, limit: Option<usize> },
     /// Texts by each of a pipeline's tokenizers.
     Image { texts: [Cow<'a, str>; 2] },
 }
@@ -106,7 +119,7 @@ pub(super) struct Runtime {
 
 impl Preprocessor {
     /// Of a chat model. `path`: the file that stands for it; `rows`: its embeddings.
-    pub fn chat(runtime: &Runtime, path: &Path, rows: usize) -> Result<(Self, Vocabulary), String> {
+    pub fn chat(runtime: &Runtime, path: &Path, rows: usize) -> Result<(Self, ChatFacts), String> {
         Self::start(runtime, Spec::Chat { path: path.to_owned(), rows })
     }
 
@@ -139,7 +152,7 @@ impl Preprocessor {
     }
 
     fn ask<T: DeserializeOwned>(&self, request: &Request<'_>, bound: &TokenBound) -> Result<T, Stopped> {
-        let request = wire::encode(request).map_err(Stopped::Failed)?;
+        let request = wire::encode(&(bound.most(), request)).map_err(Stopped::Failed)?;
         let answer = match &self.0 {
             Place::Local(interpreter) => interpreted(|| interpreter.answer(request, bound)).map_err(Stopped::Failed)?,
             Place::Sandboxed(sandbox) => sandbox.ask(request, bound)?,
@@ -149,7 +162,7 @@ impl Preprocessor {
 
     /// The prompt of a conversation, up to where the answer begins.
     pub fn prompt(&self, messages: &[Message], tools: &[Tool], bound: &TokenBound) -> Result<Prompt, PromptError> {
-        let request = Request::Prompt { messages: messages.into(), tools: tools.into(), most: bound.most() };
+        let request = Request::Prompt { messages: messages.into(), tools: tools.into() };
         self.ask(&request, bound).unwrap_or_else(|stopped| Err(PromptError::Stopped(stopped)))
     }
 
@@ -166,7 +179,7 @@ impl Preprocessor {
         whole: bool,
         bound: &TokenBound,
     ) -> Result<Vec<(Tokenized, bool)>, Stopped> {
-        let answer: Result<_, String> = self.ask(&Request::Texts { texts, most: bound.most(), whole }, bound)?;
+        let answer: Result<_, String> = self.ask(&Request::Texts { texts, whole }, bound)?;
         answer.map_err(Stopped::Failed)
     }
 
@@ -180,8 +193,7 @@ impl Preprocessor {
         bound: &TokenBound,
     ) -> Result<Vec<(Tokenized, bool)>, Stopped> {
         let (query, documents) = (query.into(), documents.into());
-        let answer: Result<_, String> =
-            self.ask(&Request::Pairs { query, documents, most: bound.most(), limit }, bound)?;
+        let answer: Result<_, String> = self.ask(&Request::Pairs { query, documents, limit }, bound)?;
         answer.map_err(Stopped::Failed)
     }
 

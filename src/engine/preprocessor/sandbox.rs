@@ -10,18 +10,16 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use super::{BYTES_A_SECOND, Spec, Stopped, TIMEOUT, WORKERS, wire};
+use super::{BYTES_A_SECOND, Spec, Stopped, TIMEOUT, WORKERS, lock, wire};
 use crate::engine::tokens::TokenBound;
 
 /// The subcommand of `outpost` that is such a process.
 pub(super) const SUBCOMMAND: &str = "sandbox";
 /// How often a waiting request checks whether it is cancelled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The number of the first frame, which says what to interpret.
-const SPEC: u64 = 0;
 
 /// An answer, or why there is none.
 type Answer = Result<Vec<u8>, String>;
@@ -37,13 +35,6 @@ pub(super) struct Sandbox {
     facts: u64,
 }
 
-/// Why a process gave no answer.
-enum Missing {
-    Stopped(Stopped),
-    /// The process ended.
-    Ended,
-}
-
 struct Process {
     /// The model's files, for the log.
     files: String,
@@ -55,14 +46,10 @@ struct Process {
 /// The requests that a process has not answered.
 #[derive(Default)]
 struct Waiting {
-    /// The number of the newest.
-    newest: u64,
+    /// The number of the next. The first says what to interpret.
+    next: u64,
     senders: HashMap<u64, SyncSender<Answer>>,
     has_ended: bool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// How long work on so many bytes may take.
@@ -85,16 +72,11 @@ impl Sandbox {
         let shared = self.attempts.read().unwrap_or_else(PoisonError::into_inner);
         let turn = self.turns.take();
         match self.process()?.ask(&request, bound) {
-            Ok(answer) => return Ok(answer),
-            Err(Missing::Stopped(stopped)) => return Err(stopped),
-            Err(Missing::Ended) if bound.is_cancelled() => return Err(Stopped::Ended),
-            Err(Missing::Ended) => drop((turn, shared)),
+            Err(Stopped::Ended) if !bound.is_cancelled() => drop((turn, shared)),
+            outcome => return outcome,
         }
         let _alone = self.attempts.write().unwrap_or_else(PoisonError::into_inner);
-        self.process()?.ask(&request, bound).map_err(|missing| match missing {
-            Missing::Stopped(stopped) => stopped,
-            Missing::Ended => Stopped::Ended,
-        })
+        self.process()?.ask(&request, bound)
     }
 
     /// The process, or a new one if it has ended.
@@ -162,18 +144,10 @@ impl Process {
             return Err(Stopped::Start(error.to_string()));
         }
         let facts = process
-            .submit(SPEC, &spec_bytes)
-            .and_then(|receiver| process.wait(SPEC, &receiver, timeout(spec.bytes()), &TokenBound::default()));
-        match facts {
-            Ok(facts) => Ok((process, facts)),
-            Err(missing) => {
-                process.kill();
-                Err(match missing {
-                    Missing::Stopped(stopped) => stopped,
-                    Missing::Ended => Stopped::Ended,
-                })
-            }
-        }
+            .submit(&spec_bytes)
+            .and_then(|(id, receiver)| process.wait(id, &receiver, timeout(spec.bytes()), &TokenBound::default()));
+        let facts = facts.inspect_err(|_| process.kill())?;
+        Ok((process, facts))
     }
 
     fn spawn(program: &Path, files: String) -> io::Result<(Self, ChildStdout)> {
@@ -192,26 +166,24 @@ impl Process {
         Ok((Self { files, child: Mutex::new(child), input: Mutex::new(input), waiting }, output))
     }
 
-    fn ask(&self, request: &[u8], bound: &TokenBound) -> Result<Vec<u8>, Missing> {
-        let id = {
-            let mut waiting = lock(&self.waiting);
-            waiting.newest += 1;
-            waiting.newest
-        };
-        let receiver = self.submit(id, request)?;
+    fn ask(&self, request: &[u8], bound: &TokenBound) -> Result<Vec<u8>, Stopped> {
+        let (id, receiver) = self.submit(request)?;
         self.wait(id, &receiver, timeout(request.len() as u64), bound)
     }
 
-    fn submit(&self, id: u64, content: &[u8]) -> Result<Receiver<Answer>, Missing> {
+    /// Sends a request; returns its number, and where its answer arrives.
+    fn submit(&self, content: &[u8]) -> Result<(u64, Receiver<Answer>), Stopped> {
         let (sender, receiver) = sync_channel(1);
         let mut waiting = lock(&self.waiting);
         if waiting.has_ended {
-            return Err(Missing::Ended);
+            return Err(Stopped::Ended);
         }
+        let id = waiting.next;
+        waiting.next += 1;
         waiting.senders.insert(id, sender);
         drop(waiting);
         self.write(id, content);
-        Ok(receiver)
+        Ok((id, receiver))
     }
 
     /// Sends a frame. If the write fails, the process is killed, which fails all its requests.
@@ -227,19 +199,17 @@ impl Process {
         receiver: &Receiver<Answer>,
         timeout: Duration,
         bound: &TokenBound,
-    ) -> Result<Vec<u8>, Missing> {
+    ) -> Result<Vec<u8>, Stopped> {
         let (mut waited, mut cancelled) = (Duration::ZERO, false);
         loop {
             match receiver.recv_timeout(POLL_INTERVAL) {
-                Ok(answer) => return answer.map_err(|reason| Missing::Stopped(Stopped::Failed(reason))),
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(Missing::Ended);
-                }
+                Ok(answer) => return answer.map_err(Stopped::Failed),
+                Err(RecvTimeoutError::Disconnected) => return Err(Stopped::Ended),
                 Err(RecvTimeoutError::Timeout) => waited += POLL_INTERVAL,
             }
             if waited >= timeout {
                 self.kill();
-                return Err(Missing::Stopped(Stopped::TooLong(timeout.as_secs())));
+                return Err(Stopped::TooLong(timeout.as_secs()));
             }
             // Keep waiting after a cancellation, so that a process that ignores it is still killed at the timeout.
             if bound.is_cancelled() && !cancelled {

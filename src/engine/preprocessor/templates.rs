@@ -48,11 +48,6 @@ impl Templates {
         Some((template, Wording::of(template))).filter(|(_, wording)| *wording != Wording::Described)
     }
 
-    /// How the model is told of tools.
-    pub fn wording(&self) -> Wording {
-        self.calling().map_or_else(|| Wording::of(&self.default), |(_, wording)| wording)
-    }
-
     /// All templates, one after another: what they write tells which tokens are theirs.
     pub fn joined(&self) -> String {
         [self.default.as_str(), self.tool_use.as_deref().unwrap_or_default()].concat()

@@ -88,8 +88,8 @@ impl Registry {
         let agree = guarded(|| {
             let checkpoint = Checkpoint::open_chat(&sibling.path)?;
             let rows = checkpoint.weights().hyper().map_err(|error| error.to_string())?.vocabulary;
-            let (_, vocabulary) = Preprocessor::chat(&self.runtime(), &sibling.path, rows)?;
-            Ok(vocabulary.agree(&model.vocabulary))
+            let (_, facts) = Preprocessor::chat(&self.runtime(), &sibling.path, rows)?;
+            Ok(facts.vocabulary.agree(&model.vocabulary))
         });
         if !agree.map_err(broken)? {
             return Ok(None);

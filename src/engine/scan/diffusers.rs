@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::safetensors::{license, weigh_all};
 use super::{Kind, ModelInfo};
+use crate::engine::checkpoint::is_gguf;
 use crate::engine::painting::{self, Facts};
 use crate::models::gguf::GgufFile;
 use crate::models::safetensors::read_json;
@@ -22,10 +23,6 @@ pub(super) fn describe(index: &Path, info: &mut ModelInfo) {
     if let Err(problem) = weigh_all(&files, info).and_then(|()| weigh_ggufs(&files, info)) {
         info.problem.get_or_insert(problem);
     }
-}
-
-fn is_gguf(path: &Path) -> bool {
-    path.extension().is_some_and(|ending| ending == "gguf")
 }
 
 /// The files of a part: a GGUF file stands in for what else is there.

@@ -1,10 +1,12 @@
 //! The ways in which families of models write calls.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Calling, Shape, Text, Tool};
 use crate::engine::tokens::Vocabulary;
 
 /// How a family writes calls. Found in its template, for a template shows the form to its model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::engine) enum Format {
     /// `<tool_call>\n{"name": …, "arguments": …}\n</tool_call>` (Hermes, Qwen 2.5 and 3).
     Hermes,

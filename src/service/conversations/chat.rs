@@ -36,22 +36,16 @@ impl Conversations {
         let now = self.ambient.now();
         let added = Content::check(messages, None)?;
         let note = self.note(access, "conversation.appended");
-        let written = claim::write(
-            &self.store,
-            access,
-            now,
-            authority::manages_owner::<ConversationRecord>(seen.id.to_bytes()),
-            move |tx, caller| {
-                let record = owned::find::<ConversationRecord>(tx, seen.id.to_bytes())?;
-                // One that was deleted and made anew may be at the same version.
-                let same =
-                    record.filter(|record| (record.version, record.created_at) == (seen.version, seen.created_at));
-                let Some(record) = same else { return Err(overtaken(tx, &seen)?) };
-                caller.require(record.project, Scope::Inference)?;
-                authority::living_owner(tx, record.project)?;
-                append(tx, &note, seen.id, record, &added, now)
-            },
-        );
+        let permit = authority::manages_owner::<ConversationRecord>(seen.id.to_bytes());
+        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+            let record = owned::find::<ConversationRecord>(tx, seen.id.to_bytes())?;
+            // One that was deleted and made anew may be at the same version.
+            let same = record.filter(|record| (record.version, record.created_at) == (seen.version, seen.created_at));
+            let Some(record) = same else { return Err(overtaken(tx, &seen)?) };
+            caller.require(record.project, Scope::Inference)?;
+            authority::living_owner(tx, record.project)?;
+            append(tx, &note, seen.id, record, &added, now)
+        });
         written.await
     }
 }
