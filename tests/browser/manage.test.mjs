@@ -102,7 +102,7 @@ test("a mistake is told where it was made, with the request's id", async () => {
   await press("Create", dialog());
   assert.match(await dialog().getByRole("alert").textContent(), /expires_at[^]*req_/);
   await press("Cancel", dialog());
-  assert.equal(await dialog().count(), 0);
+  await dialog().waitFor({ state: "detached" });
 });
 
 test("projects are made, renamed, limited and archived", async () => {
@@ -162,11 +162,15 @@ test("usage shows the figures of the API, drawn and as CSV", async () => {
   assert.equal(await figure("Output tokens").textContent(), String(told.tokens.output));
   assert.equal(await figure("Input tokens").textContent(), String(told.tokens.input));
   const chat = told.groups.find((group) => group.model === CHAT);
-  const cells = await page.getByRole("region", { name: "Group by" }).getByRole("row").filter({ hasText: CHAT }).getByRole("cell").allTextContents();
+  const group = page.getByRole("region", { name: "Group by" }).getByRole("row").filter({ hasText: CHAT });
+  await group.waitFor();
+  const cells = await group.getByRole("cell").allTextContents();
   assert.deepEqual(cells.slice(1, 5), [chat.requests, chat.tokens.input, chat.tokens.cached, chat.tokens.output].map(String));
   assert.match(await page.getByRole("img", { name: /Tokens over time/ }).getAttribute("aria-label"), new RegExp(`${CHAT} ${chat.tokens.total}`));
-  const painted = await page.locator("figure.chart canvas").evaluate((canvas) => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((byte) => byte > 0));
-  assert.ok(painted);
+  await page.waitForFunction(() => {
+    const canvas = document.querySelector("figure.chart canvas");
+    return canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some((byte) => byte > 0);
+  });
 
   const csv = await downloaded(() => press("Export CSV"));
   assert.equal(csv.name, `usage-${project}.csv`);
