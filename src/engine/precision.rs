@@ -24,7 +24,7 @@ pub struct Precisions {
 }
 
 impl Precision {
-    pub(super) fn kind(self) -> Option<Kind> {
+    pub fn kind(self) -> Option<Kind> {
         match self {
             Self::Full => None,
             Self::Bf16 => Some(Kind::BF16),

@@ -13,12 +13,13 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::budget::Lease;
-use super::checkpoint::Checkpoint;
-use super::guard::computed;
-use super::precision::Precision;
-use super::preprocessor::{EncoderFacts, Preprocessor, Runtime, Stopped};
-use super::tokens::TokenBound;
+use crate::engine::checkpoint::Checkpoint;
+use crate::engine::error::Stopped;
+use crate::engine::precision::Precision;
+use crate::engine::preprocessor::{EncoderFacts, Preprocessor, Runtime};
+use crate::engine::runtime::memory::Lease;
+use crate::engine::runtime::panics::computed;
+use crate::engine::tokenizer::TokenBound;
 use crate::models::ModelError;
 use crate::models::encoder::{Family, Pooling, Sizes, Source, Tokenized, head, normalise};
 use crate::models::family;

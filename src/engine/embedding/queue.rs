@@ -10,8 +10,8 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::EncoderModel;
-use crate::engine::request::Failure;
-use crate::engine::schedule::{RequestId, Tenant};
+use crate::engine::error::Failure;
+use crate::engine::text::scheduler::{RequestId, Tenant};
 use crate::models::encoder::Tokenized;
 
 /// Texts of a batch: a short one, too, takes a whole block for its keys and values.

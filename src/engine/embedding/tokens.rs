@@ -8,8 +8,8 @@ use tokenizers::utils::truncation::truncate_encodings;
 use tokenizers::{Encoding, PostProcessor as _, Tokenizer, TruncationParams};
 
 use crate::engine::preprocessor::EncoderFacts;
-use crate::engine::text_files::TextFiles;
-use crate::engine::tokens::{TokenBound, slices, tokenizer_json};
+use crate::engine::tokenizer::files::TextFiles;
+use crate::engine::tokenizer::{TokenBound, slices, tokenizer_json};
 use crate::models::encoder::Tokenized;
 use crate::models::gguf::Metadata;
 pub use gguf::check as check_gguf;

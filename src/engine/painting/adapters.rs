@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use crate::engine::budget::Lease;
-use crate::engine::scan::LORAS;
+use crate::engine::runtime::discovery::LORAS;
+use crate::engine::runtime::memory::Lease;
 use crate::models::diffusion::pipeline::{Adapter, AdapterPlan, Easel, Halt, Layers, Sides};
 use crate::models::safetensors::is_file_name;
 use crate::readable::size as readable;

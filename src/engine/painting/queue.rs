@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use super::strokes::{Sender, Watch, way};
 use super::{ImageModel, Painting, PromptIds, Strokes};
-use crate::engine::request::Failure;
-use crate::engine::schedule::{RequestId, Tenant};
+use crate::engine::error::Failure;
+use crate::engine::text::scheduler::{RequestId, Tenant};
 use crate::models::diffusion::pipeline::Words;
 
 /// How much the newest picture counts in the speed of late.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::Stroke;
-use crate::engine::request::Failure;
+use crate::engine::error::Failure;
 
 #[derive(Debug, Default)]
 struct Way {

@@ -11,7 +11,7 @@ use tokenizers::{
 };
 
 use crate::engine::preprocessor::TextSpec;
-use crate::engine::text_files::TextFiles;
+use crate::engine::tokenizer::files::TextFiles;
 
 /// How CLIP cuts a text, before pairs of letters are joined.
 const CLIP_WORDS: &str = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";

@@ -6,10 +6,10 @@ use minijinja::value::{Serde, Value};
 
 use super::{ChatFacts, Source, Templates};
 use crate::ambient::Ambient;
-use crate::engine::template::{PromptError, Template};
-use crate::engine::text::Message;
-use crate::engine::tokens::{Prompt, TokenBound, Tokens};
-use crate::engine::tools::{Tool, Wording};
+use crate::engine::text::chat_template::{PromptError, Template};
+use crate::engine::text::message::Message;
+use crate::engine::text::tools::{Tool, Wording};
+use crate::engine::tokenizer::{Prompt, TokenBound, Tokens};
 
 /// A chat model's tokenizer and templates.
 pub(super) struct ChatPreprocessor {

@@ -15,8 +15,8 @@ use super::interpreter::{Interpreter, Spec};
 use super::wire::{self, Frame};
 use super::{WORKERS, lock};
 use crate::ambient::Ambient;
-use crate::engine::guard::{guarded, interpreted};
-use crate::engine::tokens::TokenBound;
+use crate::engine::runtime::panics::{guarded, interpreted};
+use crate::engine::tokenizer::TokenBound;
 
 /// Memory that the process may take beside the files that it has read; bytes.
 const MEMORY: u64 = 480 << 20;

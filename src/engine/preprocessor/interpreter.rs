@@ -12,8 +12,8 @@ use crate::ambient::Ambient;
 use crate::engine::checkpoint::is_gguf;
 use crate::engine::embedding::TextTokens;
 use crate::engine::painting::PromptTokens;
-use crate::engine::text_files::TextFiles;
-use crate::engine::tokens::TokenBound;
+use crate::engine::tokenizer::TokenBound;
+use crate::engine::tokenizer::files::TextFiles;
 use crate::models::gguf::{GgufFile, LONGEST_HEADER, Metadata};
 
 /// What is interpreted, and where its files are.

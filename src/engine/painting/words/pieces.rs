@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use super::{text, wrong};
-use crate::engine::text_files::TextFiles;
+use crate::engine::tokenizer::files::TextFiles;
 
 pub(super) const VOCABULARY: &str = "vocab.txt";
 
