@@ -1,6 +1,6 @@
 //! Pictures to begin with: painted over, or painted in part.
 
-use super::{Course, Easel, Halt, Noise, Order, Pipeline, Result};
+use super::{Course, Interrupted, Noise, OpContext, Order, Pipeline, Result};
 
 /// A picture, `[height, width, 3]`, from −1 to 1.
 pub type Pixels = Vec<f32>;
@@ -52,7 +52,7 @@ impl Pipeline {
     /// The first latents, and what is kept. Noise is drawn in the order of diffusers' pipelines.
     pub(super) fn start(
         &self,
-        easel: &Easel<'_>,
+        ctx: &OpContext<'_>,
         order: &Order<'_>,
         course: &Course,
         noise: &mut Noise,
@@ -64,19 +64,19 @@ impl Pipeline {
         };
         match &source.mask {
             None => {
-                let clean = self.encode(easel, &source.picture, order.size, noise)?;
+                let clean = self.encode(ctx, &source.picture, order.size, noise)?;
                 let drawn = noise.latents();
                 let mut latents = vec![0.; drawn.len()];
                 course.noised(&clean, &drawn, 0, &mut latents);
                 Ok(Start { latents, kept: None })
             }
-            Some(mask) => self.start_masked(easel, order, course, noise, (source, mask)),
+            Some(mask) => self.start_masked(ctx, order, course, noise, (source, mask)),
         }
     }
 
     fn start_masked(
         &self,
-        easel: &Easel<'_>,
+        ctx: &OpContext<'_>,
         order: &Order<'_>,
         course: &Course,
         noise: &mut Noise,
@@ -86,7 +86,7 @@ impl Pipeline {
         let whole = source.strength >= 1.;
         let clean = match told && whole {
             true => None,
-            false => Some(self.encode(easel, &source.picture, order.size, noise)?),
+            false => Some(self.encode(ctx, &source.picture, order.size, noise)?),
         };
         let drawn = noise.latents();
         let mut latents = drawn.clone();
@@ -98,7 +98,7 @@ impl Pipeline {
         let stays: Pixels =
             pixels.flat_map(|(pixel, anew)| pixel.iter().map(move |x| if *anew { 0. } else { *x })).collect();
         // Drawn even where the network is not told of it.
-        let stays = self.encode(easel, &stays, order.size, noise)?;
+        let stays = self.encode(ctx, &stays, order.size, noise)?;
         let small = shrink(mask, order.size, self.latent_size(order.size));
         let beside = told.then(|| {
             let channels = self.vae.config().latent_channels;
@@ -110,10 +110,10 @@ impl Pipeline {
     }
 
     /// Latents of a picture, drawn from what they may be.
-    fn encode(&self, easel: &Easel<'_>, picture: &Pixels, size: [usize; 2], noise: &mut Noise) -> Result<Vec<f32>> {
-        let spread = self.vae.encode(easel, easel.of(picture, 1, size, 3)?, self.tiles(size))?;
+    fn encode(&self, ctx: &OpContext<'_>, picture: &Pixels, size: [usize; 2], noise: &mut Noise) -> Result<Vec<f32>> {
+        let spread = self.vae.encode(ctx, ctx.feature_map(picture, 1, size, 3)?, self.tiles(size))?;
         if spread.size != noise.size {
-            return Err(Halt::Failed(format!("latents of {:?} for a picture of {size:?}", spread.size)));
+            return Err(Interrupted::Failed(format!("latents of {:?} for a picture of {size:?}", spread.size)));
         }
         let drawn = noise.latents();
         let numbers = spread.mean.iter().zip(&spread.deviation).zip(&drawn);
