@@ -127,7 +127,7 @@ impl ImageModel {
         let pipeline = Pipeline::load(parts, &cpu, precision.kind(), roomy).map_err(|error| error.to_string())?;
         let own = parts.scheduler.name();
         let others = SchedulerName::ALL.iter().map(|(name, _)| *name);
-        let others = others.filter(|name| *name != own && parts.scheduler.switched(*name).is_ok());
+        let others = others.filter(|name| *name != own && parts.scheduler.with_scheduler(*name).is_ok());
         let schedulers = std::iter::once(own).chain(others).collect();
         let room = total.saturating_sub(lease.bytes());
         let rounds = precision == Precision::Bf16;
@@ -229,7 +229,7 @@ impl ImageModel {
                 return Err("the picture to begin with is not of the size that is asked for".to_owned());
             }
         }
-        self.pipeline.course(&order(painting, None), source.map(|source| source.strength)).map(drop)
+        self.pipeline.sampler(&order(painting, None), source.map(|source| source.strength)).map(drop)
     }
 
     /// Memory that painting takes; bytes.

@@ -14,7 +14,7 @@ mod op_context;
 mod parts;
 pub mod pipeline;
 mod resnet;
-pub mod scheduler;
+pub mod samplers;
 mod settings;
 mod single;
 mod t5;

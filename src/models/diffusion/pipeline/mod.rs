@@ -20,7 +20,7 @@ use super::noise::Generator;
 pub use super::op_context::{Interrupted, OpContext, Result};
 use super::parts::EncoderConfig;
 pub use super::parts::{Family, INDEX, Parts, TextPart, accessories, companions};
-use super::scheduler::{Course, Plan, Settings};
+use super::samplers::{Sampler, SamplingParams, SchedulerConfig};
 use super::vae::Vae;
 use crate::models::scratch::Cpu;
 use crate::models::weights::Loader;
@@ -33,7 +33,7 @@ pub use texts::Words;
 #[derive(Debug)]
 pub struct Pipeline {
     family: Family,
-    scheduler: Settings,
+    scheduler: SchedulerConfig,
     /// The network's sizes, and itself.
     config: NetworkConfig,
     network: Network,
@@ -125,16 +125,16 @@ impl Pipeline {
     }
 
     /// The way that a picture takes, if there is such a way; else why not. `strength`: of a picture to begin with.
-    pub fn course(&self, order: &Order<'_>, strength: Option<f32>) -> std::result::Result<Course, String> {
-        let settings = match order.scheduler {
-            Some(name) => self.scheduler.switched(name)?,
+    pub fn sampler(&self, order: &Order<'_>, strength: Option<f32>) -> std::result::Result<Sampler, String> {
+        let config = match order.scheduler {
+            Some(name) => self.scheduler.with_scheduler(name)?,
             None => self.scheduler.clone(),
         };
         let [height, width] = self.latent_size(order.size);
         let patch = self.config.patch();
         let tokens = Some((height / patch) * (width / patch));
-        let plan = Plan { steps: order.steps, strength, tokens, flux_sigmas: self.family == Family::Flux };
-        Course::new(&settings, plan)
+        let params = SamplingParams { steps: order.steps, strength, tokens, flux_sigmas: self.family == Family::Flux };
+        Sampler::new(&config, params)
     }
 
     /// Height and width of the latents of a picture.
@@ -153,19 +153,19 @@ impl Pipeline {
         watch: &mut dyn FnMut(&Progress<'_>) -> Result<()>,
     ) -> Result<FeatureMap> {
         let strength = order.source.map(|source| source.strength);
-        let mut course = self.course(order, strength).map_err(Interrupted::Failed)?;
+        let mut sampler = self.sampler(order, strength).map_err(Interrupted::Failed)?;
         let size = self.latent_size(order.size);
         let mut noise = Noise { generator: Generator::new(seed), size, channels: self.vae.config().latent_channels };
-        let Start { mut latents, kept } = self.start(ctx, order, &course, &mut noise)?;
-        let steps = course.len();
+        let Start { mut latents, kept } = self.start(ctx, order, &sampler, &mut noise)?;
+        let steps = sampler.len();
         for step in 0..steps {
-            let x = self.input(ctx, &latents, size, course.scale_input(), kept.as_ref())?;
-            let guess = self.guess(ctx, words, order, course.time(step), &x)?;
-            let told = Progress { step: step + 1, steps, clean: &|| course.clean(&guess, &latents) };
+            let x = self.input(ctx, &latents, size, sampler.input_scale(), kept.as_ref())?;
+            let guess = self.guess(ctx, words, order, sampler.timestep(step), &x)?;
+            let told = Progress { step: step + 1, steps, clean: &|| sampler.clean(&guess, &latents) };
             watch(&told)?;
-            course.step(&guess, &mut latents, |count| noise.draw(count));
+            sampler.step(&guess, &mut latents, |count| noise.draw(count));
             if let Some(kept) = &kept {
-                kept.restore(&course, step + 1, &mut latents);
+                kept.restore(&sampler, step + 1, &mut latents);
             }
             ctx.pause()?;
         }

@@ -1,6 +1,6 @@
 //! Pictures to begin with: painted over, or painted in part.
 
-use super::{Course, Interrupted, Noise, OpContext, Order, Pipeline, Result};
+use super::{Interrupted, Noise, OpContext, Order, Pipeline, Result, Sampler};
 
 /// A picture, `[height, width, 3]`, from −1 to 1.
 pub type Pixels = Vec<f32>;
@@ -34,10 +34,10 @@ pub(super) struct Kept {
 
 impl Kept {
     /// Puts what stays back in its place, with the noise of the step `next`.
-    pub fn restore(&self, course: &Course, next: usize, latents: &mut [f32]) {
+    pub fn restore(&self, sampler: &Sampler, next: usize, latents: &mut [f32]) {
         let Some((clean, noise, mask)) = &self.part else { return };
         let mut noised = vec![0.; clean.len()];
-        course.noised(clean, noise, next, &mut noised);
+        sampler.add_noise(clean, noise, next, &mut noised);
         let channels = clean.len() / mask.len().max(1);
         let pixels = latents.chunks_exact_mut(channels.max(1)).zip(noised.chunks_exact(channels.max(1)));
         for ((latent, noised), anew) in pixels.zip(mask) {
@@ -54,12 +54,12 @@ impl Pipeline {
         &self,
         ctx: &OpContext<'_>,
         order: &Order<'_>,
-        course: &Course,
+        sampler: &Sampler,
         noise: &mut Noise,
     ) -> Result<Start> {
         let Some(source) = order.source else {
             let mut latents = noise.latents();
-            latents.iter_mut().for_each(|latent| *latent *= course.first_scale());
+            latents.iter_mut().for_each(|latent| *latent *= sampler.init_noise_sigma());
             return Ok(Start { latents, kept: None });
         };
         match &source.mask {
@@ -67,10 +67,10 @@ impl Pipeline {
                 let clean = self.encode(ctx, &source.picture, order.size, noise)?;
                 let drawn = noise.latents();
                 let mut latents = vec![0.; drawn.len()];
-                course.noised(&clean, &drawn, 0, &mut latents);
+                sampler.add_noise(&clean, &drawn, 0, &mut latents);
                 Ok(Start { latents, kept: None })
             }
-            Some(mask) => self.start_masked(ctx, order, course, noise, (source, mask)),
+            Some(mask) => self.start_masked(ctx, order, sampler, noise, (source, mask)),
         }
     }
 
@@ -78,7 +78,7 @@ impl Pipeline {
         &self,
         ctx: &OpContext<'_>,
         order: &Order<'_>,
-        course: &Course,
+        sampler: &Sampler,
         noise: &mut Noise,
         (source, mask): (&Source, &Mask),
     ) -> Result<Start> {
@@ -91,8 +91,8 @@ impl Pipeline {
         let drawn = noise.latents();
         let mut latents = drawn.clone();
         match &clean {
-            Some(clean) if !whole => course.noised(clean, &drawn, 0, &mut latents),
-            _ => latents.iter_mut().for_each(|latent| *latent *= course.first_scale()),
+            Some(clean) if !whole => sampler.add_noise(clean, &drawn, 0, &mut latents),
+            _ => latents.iter_mut().for_each(|latent| *latent *= sampler.init_noise_sigma()),
         }
         let pixels = source.picture.chunks_exact(3).zip(mask);
         let stays: Pixels =

@@ -13,7 +13,7 @@ use crate::models::diffusion::clip::{Clip, ClipConfig};
 use crate::models::diffusion::component::Component;
 use crate::models::diffusion::op_context::OpContext;
 use crate::models::diffusion::parts::{Family, Parts};
-use crate::models::diffusion::scheduler::Settings;
+use crate::models::diffusion::samplers::SchedulerConfig;
 use crate::models::diffusion::vae::VaeConfig;
 use crate::models::safetensors::read_json;
 use crate::models::weights::Loader;
@@ -152,7 +152,7 @@ fn a_file_alone_is_a_pipeline_with_the_usual_settings() {
 fn every_family_has_a_usual_way() {
     for layout in [Layout::One, Layout::Two, Layout::Xl] {
         for (predicts_v, zero_snr) in [(false, false), (true, false), (true, true)] {
-            let settings = Settings::read(&scheduler(layout, predicts_v, zero_snr)).unwrap();
+            let settings = SchedulerConfig::read(&scheduler(layout, predicts_v, zero_snr)).unwrap();
             let expected = match layout {
                 Layout::Xl => SchedulerName::Euler,
                 _ if predicts_v => SchedulerName::Ddim,
