@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use crate::engine::runtime::discovery::LORAS;
 use crate::engine::runtime::memory::Lease;
-use crate::models::diffusion::pipeline::{Adapter, AdapterPlan, Easel, Halt, Layers, Sides};
+use crate::models::diffusion::pipeline::{Adapter, AdapterPlan, Interrupted, Layers, OpContext, Sides};
 use crate::models::safetensors::is_file_name;
 use crate::readable::size as readable;
 
@@ -143,9 +143,9 @@ impl Adapters {
         &self,
         layers: &Layers,
         asked: &[(String, f32)],
-        easel: &Easel<'_>,
+        ctx: &OpContext<'_>,
         memory: &dyn Lender,
-    ) -> Result<Option<Sides>, Halt> {
+    ) -> Result<Option<Sides>, Interrupted> {
         let planned = asked.iter().map(|(name, _)| self.plan(layers, name)).collect::<Result<Vec<_>, _>>()?;
         let paths: Vec<&Path> = planned.iter().map(|(path, _)| path.as_path()).collect();
         let mut sides = Sides::default();
@@ -158,7 +158,7 @@ impl Adapters {
                         memory.lease(plan.bytes)
                     });
                     let Some(lease) = lease else { return Ok(None) };
-                    let adapter = Arc::new(plan.read(easel.pool, &|| easel.pause())?);
+                    let adapter = Arc::new(plan.read(ctx.pool, &|| ctx.pause())?);
                     self.put(path, &adapter, lease);
                     adapter
                 }

@@ -15,7 +15,9 @@ use crate::engine::error::are_finite;
 use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{Preprocessor, Runtime, TextSpec};
 use crate::engine::runtime::memory::Lease;
-use crate::models::diffusion::pipeline::{self, Easel, Halt, INDEX, Order, Parts, Pipeline, Progress, Sides, Words};
+use crate::models::diffusion::pipeline::{
+    self, INDEX, Interrupted, OpContext, Order, Parts, Pipeline, Progress, Sides, Words,
+};
 use crate::models::scratch::Cpu;
 use crate::models::weights::Footprint;
 use crate::readable::size as readable;
@@ -127,7 +129,7 @@ impl ImageModel {
         let pipeline = Pipeline::load(parts, &cpu, precision.kind(), roomy).map_err(|error| error.to_string())?;
         let own = parts.scheduler.name();
         let others = SchedulerName::ALL.iter().map(|(name, _)| *name);
-        let others = others.filter(|name| *name != own && parts.scheduler.switched(*name).is_ok());
+        let others = others.filter(|name| *name != own && parts.scheduler.with_scheduler(*name).is_ok());
         let schedulers = std::iter::once(own).chain(others).collect();
         let room = total.saturating_sub(lease.bytes());
         let rounds = precision == Precision::Bf16;
@@ -198,10 +200,10 @@ impl ImageModel {
     pub(in crate::engine) fn sides(
         &self,
         painting: &Painting,
-        easel: &Easel<'_>,
+        ctx: &OpContext<'_>,
         memory: &dyn Lender,
-    ) -> Result<Option<Sides>, Halt> {
-        self.adapters.load(self.pipeline.layers(), &painting.lora, easel, memory)
+    ) -> Result<Option<Sides>, Interrupted> {
+        self.adapters.load(self.pipeline.layers(), &painting.lora, ctx, memory)
     }
 
     /// Takes all adapters out of memory. `false`: there were none.
@@ -229,7 +231,7 @@ impl ImageModel {
                 return Err("the picture to begin with is not of the size that is asked for".to_owned());
             }
         }
-        self.pipeline.course(&order(painting, None), source.map(|source| source.strength)).map(drop)
+        self.pipeline.sampler(&order(painting, None), source.map(|source| source.strength)).map(drop)
     }
 
     /// Memory that painting takes; bytes.
@@ -242,8 +244,8 @@ impl ImageModel {
     }
 
     /// What the model computes on; `pause` is called between pieces of work.
-    pub(in crate::engine) fn easel<'a>(&self, pool: &'a Pool, pause: Pause<'a>) -> Easel<'a> {
-        Easel::new(pool, pause).rounding(self.rounds)
+    pub(in crate::engine) fn op_context<'a>(&self, pool: &'a Pool, pause: Pause<'a>) -> OpContext<'a> {
+        OpContext::new(pool, pause).with_bf16_attention(self.rounds)
     }
 
     /// The negative prompt and the prompt by each of the pipeline's tokenizers. Takes time in proportion to their
@@ -256,19 +258,24 @@ impl ImageModel {
     }
 
     /// The prompts as the network takes them.
-    pub(in crate::engine) fn read(&self, easel: &Easel<'_>, ids: &PromptIds, negative: bool) -> Result<Words, Halt> {
-        self.pipeline.read(easel, ids, !negative)
+    pub(in crate::engine) fn read(
+        &self,
+        ctx: &OpContext<'_>,
+        ids: &PromptIds,
+        negative: bool,
+    ) -> Result<Words, Interrupted> {
+        self.pipeline.read(ctx, ids, !negative)
     }
 
     /// Paints one picture of a request. `told` hears of each step, and of a picture on its way where it asks for one.
     pub(in crate::engine) fn paint(
         &self,
-        easel: &Easel<'_>,
+        ctx: &OpContext<'_>,
         words: &Words,
         painting: &Painting,
         seed: u64,
         told: &mut dyn FnMut(usize, usize, Option<Picture>),
-    ) -> Result<Picture, Halt> {
+    ) -> Result<Picture, Interrupted> {
         let source = painting.source.as_ref().map(numbers);
         let order = order(painting, source.as_ref());
         let size = self.pipeline.latent_size(order.size);
@@ -276,15 +283,15 @@ impl ImageModel {
             let Progress { step, steps, clean } = *progress;
             let shown = shows(painting.previews, step, steps);
             let preview = match shown {
-                true => Some(picture(&self.pipeline.decode(easel, &clean(), size)?)),
+                true => Some(picture(&self.pipeline.decode(ctx, &clean(), size)?)),
                 false => None,
             };
             told(step, steps, preview);
             Ok(())
         };
-        let map = self.pipeline.paint(easel, words, &order, seed, &mut watch)?;
-        if !are_finite(map.numbers()) {
-            return Err(Halt::Failed(NOT_FINITE.to_owned()));
+        let map = self.pipeline.paint(ctx, words, &order, seed, &mut watch)?;
+        if !are_finite(map.data()) {
+            return Err(Interrupted::Failed(NOT_FINITE.to_owned()));
         }
         Ok(picture(&map))
     }
@@ -310,10 +317,10 @@ fn numbers(source: &Source) -> pipeline::Source {
 }
 
 /// −1 to 1 to bytes, as diffusers rounds.
-fn picture(map: &pipeline::Map) -> Picture {
+fn picture(map: &pipeline::FeatureMap) -> Picture {
     let [height, width] = map.size;
     let byte = |x: &f32| ((x / 2. + 0.5).clamp(0., 1.) * 255.).round_ties_even() as u8;
-    Picture { width, height, rgb: map.numbers().iter().map(byte).collect() }
+    Picture { width, height, rgb: map.data().iter().map(byte).collect() }
 }
 
 impl std::fmt::Debug for ImageModel {

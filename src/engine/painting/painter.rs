@@ -6,10 +6,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::ambient::Ambient;
-use crate::models::diffusion::pipeline::Halt;
+use crate::models::diffusion::pipeline::Interrupted;
 
 /// What is called between pieces of work.
-pub(in crate::engine) type Pause<'a> = &'a dyn Fn() -> Result<(), Halt>;
+pub(in crate::engine) type Pause<'a> = &'a dyn Fn() -> Result<(), Interrupted>;
 /// A picture's work; it is told to pause often.
 pub(in crate::engine) type Task = Box<dyn FnOnce(Pause<'_>) + Send>;
 
@@ -52,13 +52,13 @@ impl Turn {
     }
 
     /// The painter's: goes on while his turn lasts, else waits for the next one.
-    fn pause(&self) -> Result<(), Halt> {
+    fn pause(&self) -> Result<(), Interrupted> {
         let mut state = self.lock();
         if !state.closed && self.ambient.uptime() >= state.until {
             self.pass(&mut state);
             state = self.wait(state);
         }
-        if state.closed { Err(Halt::Stopped) } else { Ok(()) }
+        if state.closed { Err(Interrupted::Cancelled) } else { Ok(()) }
     }
 
     /// The painter's thread.
@@ -173,6 +173,6 @@ mod tests {
         painter.begin(Box::new(move |pause| *own.lock().unwrap() = Some(pause())));
         painter.go_on(Duration::ZERO);
         drop(painter);
-        assert_eq!(*outcome.lock().unwrap(), Some(Err(Halt::Stopped)));
+        assert_eq!(*outcome.lock().unwrap(), Some(Err(Interrupted::Cancelled)));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::models::diffusion::pipeline::Halt;
+use crate::models::diffusion::pipeline::Interrupted;
 
 /// Whatever a library does with a damaged file.
 pub fn guarded<T>(load: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
@@ -20,7 +20,7 @@ pub fn computed<T>(work: impl FnOnce() -> candle_core::Result<T>) -> Result<T, S
 }
 
 /// What a painter is at.
-pub fn painted<T>(work: impl FnOnce() -> Result<T, Halt>) -> Result<T, Halt> {
+pub fn painted<T>(work: impl FnOnce() -> Result<T, Interrupted>) -> Result<T, Interrupted> {
     caught(work, "the computation panicked")
 }
 

@@ -1,8 +1,8 @@
 //! Attention among the pixels of an image, and of pixels to the words of a text.
 
-use super::easel::{Easel, Result};
+use super::feature_map::FeatureMap;
 use super::layers::{Linear, Loaded, linear};
-use super::map::Map;
+use super::op_context::{OpContext, Result};
 use crate::models::weights::Loader;
 
 /// Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>.
@@ -36,19 +36,19 @@ impl Attention {
     }
 
     /// Of `x` to itself.
-    pub fn forward(&self, easel: &Easel<'_>, x: &Map) -> Result<Map> {
-        let [q, k, v] = easel.linears([&self.to_q, &self.to_k, &self.to_v], x)?;
-        let mixed = easel.attention([&q, &k, &v], self.heads, false)?;
+    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap) -> Result<FeatureMap> {
+        let [q, k, v] = ctx.linears([&self.to_q, &self.to_k, &self.to_v], x)?;
+        let mixed = ctx.attention([&q, &k, &v], self.heads, false)?;
         drop((q, k, v));
-        easel.linear(&self.to_out, &mixed)
+        ctx.linear(&self.to_out, &mixed)
     }
 
     /// Of `x` to another.
-    pub fn across(&self, easel: &Easel<'_>, x: &Map, context: &Map) -> Result<Map> {
-        let q = easel.linear(&self.to_q, x)?;
-        let [k, v] = easel.linears([&self.to_k, &self.to_v], context)?;
-        let mixed = easel.attention([&q, &k, &v], self.heads, false)?;
+    pub fn across(&self, ctx: &OpContext<'_>, x: &FeatureMap, context: &FeatureMap) -> Result<FeatureMap> {
+        let q = ctx.linear(&self.to_q, x)?;
+        let [k, v] = ctx.linears([&self.to_k, &self.to_v], context)?;
+        let mixed = ctx.attention([&q, &k, &v], self.heads, false)?;
         drop((q, k, v));
-        easel.linear(&self.to_out, &mixed)
+        ctx.linear(&self.to_out, &mixed)
     }
 }

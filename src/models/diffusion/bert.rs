@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::easel::{Easel, Halt, Result};
+use super::feature_map::FeatureMap;
 use super::layers::Loaded;
-use super::map::Map;
+use super::op_context::{Interrupted, OpContext, Result};
 use crate::models::ModelError;
 use crate::models::encoder::{Encoder, Family, Sizes, Tokenized};
 use crate::models::hyper::refuse;
@@ -58,10 +58,10 @@ impl Bert {
     }
 
     /// The words of `texts` of one length, `[texts, tokens, 1, width]`: of padding, too.
-    pub fn forward(&self, easel: &Easel<'_>, texts: &[Vec<u32>]) -> Result<Map> {
+    pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>]) -> Result<FeatureMap> {
         let (count, width) = (texts.first().map_or(0, Vec::len), self.encoder.sizes().width);
         if texts.iter().any(|text| text.len() != count) {
-            return Err(Halt::Failed("texts of several lengths".to_owned()));
+            return Err(Interrupted::Failed("texts of several lengths".to_owned()));
         }
         let tokenized: Vec<_> = texts.iter().map(|text| Tokenized::new(text.clone())).collect();
         let mut pass = self.encoder.begin(&tokenized.iter().collect::<Vec<_>>())?;
@@ -71,10 +71,10 @@ impl Bert {
             pass.hide(texts.iter().map(real));
         }
         while !self.encoder.advance(&mut pass)? {
-            easel.pause()?;
+            ctx.pause()?;
         }
-        let mut words = easel.map(texts.len(), [count, 1], width);
-        let to = words.numbers_mut().chunks_exact_mut((count * width).max(1));
+        let mut words = ctx.alloc(texts.len(), [count, 1], width);
+        let to = words.data_mut().chunks_exact_mut((count * width).max(1));
         to.zip(pass.vectors(width)).for_each(|(to, from)| to.copy_from_slice(from));
         Ok(words)
     }

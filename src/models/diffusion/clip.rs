@@ -4,9 +4,9 @@
 use outpost_kernels::Activation;
 use serde_json::Value;
 
-use super::easel::{Easel, Halt, Result};
+use super::feature_map::FeatureMap;
 use super::layers::{Linear, Loaded, Mlp, Norm, linear, mlp};
-use super::map::Map;
+use super::op_context::{Interrupted, OpContext, Result};
 use crate::models::ModelError;
 use crate::models::hyper::config::Config;
 use crate::models::hyper::refuse;
@@ -88,7 +88,7 @@ struct Layer {
 #[derive(Debug)]
 pub struct Encoded {
     /// `[texts, tokens, 1, width]`
-    pub words: Map,
+    pub words: FeatureMap,
     /// A vector of each text, through the projection where there is one.
     pub pooled: Vec<Vec<f32>>,
 }
@@ -114,45 +114,45 @@ impl Clip {
 
     /// `texts` of one length; `skipped`: the words come from before so many of the last layers. Only those after the
     /// very last one are normed.
-    pub fn forward(&self, easel: &Easel<'_>, texts: &[Vec<u32>], skipped: Option<usize>) -> Result<Encoded> {
+    pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>], skipped: Option<usize>) -> Result<Encoded> {
         let ClipConfig { width, positions, .. } = self.config;
         let count = texts.first().map_or(0, Vec::len);
         if count == 0 || count > positions || texts.iter().any(|text| text.len() != count) {
-            return Err(Halt::Failed(format!("texts of {count} tokens, 1 to {positions} are possible")));
+            return Err(Interrupted::Failed(format!("texts of {count} tokens, 1 to {positions} are possible")));
         }
-        let mut x = easel.map(texts.len(), [count, 1], width);
-        self.tokens.look_up(texts.iter().flatten().copied(), false, x.numbers_mut())?;
-        self.positions.look_up(texts.iter().flat_map(|_| 0..count as u32), true, x.numbers_mut())?;
+        let mut x = ctx.alloc(texts.len(), [count, 1], width);
+        self.tokens.look_up(texts.iter().flatten().copied(), false, x.data_mut())?;
+        self.positions.look_up(texts.iter().flat_map(|_| 0..count as u32), true, x.data_mut())?;
         let mut early = None;
         for (index, layer) in self.layers.iter().enumerate() {
             if skipped == Some(self.layers.len() - index) {
-                early = Some(easel.of(x.numbers(), x.images, x.size, width)?);
+                early = Some(ctx.feature_map(x.data(), x.images, x.size, width)?);
             }
-            x = layer.forward(easel, x, self.config.heads)?;
+            x = layer.forward(ctx, x, self.config.heads)?;
         }
-        let normed = easel.layer_norm(&self.final_norm, &x)?;
-        let pooled = self.pool(easel, texts, &normed)?;
+        let normed = ctx.layer_norm(&self.final_norm, &x)?;
+        let pooled = self.pool(ctx, texts, &normed)?;
         Ok(Encoded { words: early.unwrap_or(normed), pooled })
     }
 
     /// The vectors at the texts' first end token.
-    fn pool(&self, easel: &Easel<'_>, texts: &[Vec<u32>], words: &Map) -> Result<Vec<Vec<f32>>> {
+    fn pool(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>], words: &FeatureMap) -> Result<Vec<Vec<f32>>> {
         // Old files have a wrong end token; there the greatest id stands at the end.
         let place = |text: &Vec<u32>| match self.config.end {
             2 => text.iter().enumerate().rev().max_by_key(|(_, id)| **id).map_or(0, |(place, _)| place),
             end => text.iter().position(|id| *id == end).unwrap_or(0),
         };
         let width = self.config.width;
-        let mut all = easel.map(texts.len(), [1, 1], width);
-        let rows = texts.iter().zip(words.each()).zip(all.numbers_mut().chunks_exact_mut(width));
+        let mut all = ctx.alloc(texts.len(), [1, 1], width);
+        let rows = texts.iter().zip(words.per_image()).zip(all.data_mut().chunks_exact_mut(width));
         for ((text, words), to) in rows {
             words.chunks_exact(width).skip(place(text)).take(1).for_each(|word| to.copy_from_slice(word));
         }
         let all = match &self.projection {
-            Some(projection) => easel.linear(projection, &all)?,
+            Some(projection) => ctx.linear(projection, &all)?,
             None => all,
         };
-        Ok(all.each().map(<[f32]>::to_vec).collect())
+        Ok(all.per_image().map(<[f32]>::to_vec).collect())
     }
 }
 
@@ -172,15 +172,15 @@ impl Layer {
         })
     }
 
-    fn forward(&self, easel: &Easel<'_>, mut x: Map, heads: usize) -> Result<Map> {
+    fn forward(&self, ctx: &OpContext<'_>, mut x: FeatureMap, heads: usize) -> Result<FeatureMap> {
         let [norm1, norm2] = &self.norms;
-        let y = easel.layer_norm(norm1, &x)?;
-        let [q, k, v] = easel.linears([&self.q, &self.k, &self.v], &y)?;
-        let mixed = easel.attention([&q, &k, &v], heads, true)?;
-        let y = easel.linear(&self.out, &mixed)?;
-        let y = easel.add_norm(norm2, &mut x, &y)?;
-        let y = easel.feed(&self.mlp, &y)?;
-        easel.add(&mut x, &y)?;
+        let y = ctx.layer_norm(norm1, &x)?;
+        let [q, k, v] = ctx.linears([&self.q, &self.k, &self.v], &y)?;
+        let mixed = ctx.attention([&q, &k, &v], heads, true)?;
+        let y = ctx.linear(&self.out, &mixed)?;
+        let y = ctx.add_norm(norm2, &mut x, &y)?;
+        let y = ctx.feed_forward(&self.mlp, &y)?;
+        ctx.add(&mut x, &y)?;
         Ok(x)
     }
 }

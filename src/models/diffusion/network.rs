@@ -1,9 +1,9 @@
 //! The network that a pipeline guesses with, whatever it is made of.
 
 use super::dit::{Flux, FluxConfig, Mmdit, MmditConfig, PATCH, Told as Known};
-use super::easel::{Easel, Halt, Result};
+use super::feature_map::FeatureMap;
 use super::layers::Loaded;
-use super::map::Map;
+use super::op_context::{Interrupted, OpContext, Result};
 use super::unet::{AddedConditions, Conditions, Unet, UnetConfig};
 use crate::models::weights::Loader;
 
@@ -27,7 +27,7 @@ pub(super) enum Network {
 pub(super) struct Told<'a> {
     pub time: f32,
     /// `[images, words, 1, context]`
-    pub text: &'a Map,
+    pub text: &'a FeatureMap,
     /// The texts in one vector each, `[images][pooled]`, where networks take such.
     pub pooled: Option<&'a [Vec<f32>]>,
     pub guidance: f32,
@@ -105,20 +105,20 @@ impl Network {
     }
 
     /// What is guessed of `x`, `[images, height, width, channels]`.
-    pub fn forward(&self, easel: &Easel<'_>, x: &Map, told: &Told<'_>) -> Result<Map> {
+    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, told: &Told<'_>) -> Result<FeatureMap> {
         let Told { time, text, pooled, guidance, size } = *told;
         let known = |guidance| {
-            let pooled = pooled.ok_or_else(|| Halt::Failed("the text is not there in one vector".to_owned()))?;
-            Ok::<_, Halt>(Known { time, text, pooled, guidance })
+            let pooled = pooled.ok_or_else(|| Interrupted::Failed("the text is not there in one vector".to_owned()))?;
+            Ok::<_, Interrupted>(Known { time, text, pooled, guidance })
         };
         match self {
             Self::Unet(unet) => {
                 let added = pooled.map(|pooled| added(pooled, size));
                 let guidance = unet.config().time.guidance.map(|_| guidance);
-                unet.forward(easel, x, &Conditions { time, text, guidance, added: added.as_ref() })
+                unet.forward(ctx, x, &Conditions { time, text, guidance, added: added.as_ref() })
             }
-            Self::Mmdit(mmdit) => mmdit.forward(easel, x, &known(None)?),
-            Self::Flux(flux) => flux.forward(easel, x, &known(flux.config().guided.then_some(guidance))?),
+            Self::Mmdit(mmdit) => mmdit.forward(ctx, x, &known(None)?),
+            Self::Flux(flux) => flux.forward(ctx, x, &known(flux.config().guided.then_some(guidance))?),
         }
     }
 }

@@ -3,9 +3,9 @@
 
 use outpost_kernels::Activation;
 
-use super::easel::{Easel, Halt, Result};
+use super::feature_map::FeatureMap;
 use super::layers::{Conv, GroupNorm, Linear, Loaded, conv, linear, same_conv};
-use super::map::Map;
+use super::op_context::{Interrupted, OpContext, Result};
 use crate::models::weights::Loader;
 
 /// What all blocks of a network have in common.
@@ -55,38 +55,38 @@ impl ResnetBlock {
     }
 
     /// `time`: `[images, 1, 1, time]`, through SiLU already.
-    pub fn forward(&self, easel: &Easel<'_>, x: &Map, time: Option<&Map>) -> Result<Map> {
-        let y = easel.norm_conv(&self.norm1, x, None, &self.conv1)?;
+    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, time: Option<&FeatureMap>) -> Result<FeatureMap> {
+        let y = ctx.norm_conv(&self.norm1, x, None, &self.conv1)?;
         let told = match (&self.time, time) {
-            (Some(weight), Some(time)) => Some(easel.linear(weight, time)?),
+            (Some(weight), Some(time)) => Some(ctx.linear(weight, time)?),
             (None, _) => None,
-            (Some(_), None) => return Err(Halt::Failed("a block was not told the time".to_owned())),
+            (Some(_), None) => return Err(Interrupted::Failed("a block was not told the time".to_owned())),
         };
         let mut y = match told {
             Some(told) if self.time_scales => {
-                let mut y = easel.group_norm(&self.norm2, &y, None, false)?;
+                let mut y = ctx.group_norm(&self.norm2, &y, None, false)?;
                 scale_and_shift(&mut y, &told);
-                easel.activate(Activation::Silu, &mut y)?;
-                easel.conv(&self.conv2, &y)?
+                ctx.activate(Activation::Silu, &mut y)?;
+                ctx.conv(&self.conv2, &y)?
             }
-            told => easel.norm_conv(&self.norm2, &y, told.as_ref(), &self.conv2)?,
+            told => ctx.norm_conv(&self.norm2, &y, told.as_ref(), &self.conv2)?,
         };
         match &self.shortcut {
-            Some(weight) => easel.add(&mut y, &easel.linear(weight, x)?)?,
-            None => easel.add(&mut y, x)?,
+            Some(weight) => ctx.add(&mut y, &ctx.linear(weight, x)?)?,
+            None => ctx.add(&mut y, x)?,
         }
         if self.divisor != 1. {
-            y.numbers_mut().iter_mut().for_each(|y| *y /= self.divisor);
+            y.data_mut().iter_mut().for_each(|y| *y /= self.divisor);
         }
         Ok(y)
     }
 }
 
 /// `y · (1 + scale) + shift`, of `told`: `[images, scales and shifts]`.
-fn scale_and_shift(y: &mut Map, told: &Map) {
+fn scale_and_shift(y: &mut FeatureMap, told: &FeatureMap) {
     let (channels, image) = (y.channels, y.pixels() * y.channels);
-    let told: Vec<&[f32]> = told.each().collect();
-    for (y, told) in y.numbers_mut().chunks_exact_mut(image.max(1)).zip(told) {
+    let told: Vec<&[f32]> = told.per_image().collect();
+    for (y, told) in y.data_mut().chunks_exact_mut(image.max(1)).zip(told) {
         let (scale, shift) = told.split_at(told.len() / 2);
         for y in y.chunks_exact_mut(channels) {
             y.iter_mut().zip(scale.iter().zip(shift)).for_each(|(y, (scale, shift))| *y = *y * (1. + scale) + shift);
@@ -104,8 +104,8 @@ impl Downsample {
         conv(loader, &format!("{stem}.downsamplers.0.conv"), [channels; 2], 3, 2, padding).map(Self)
     }
 
-    pub fn forward(&self, easel: &Easel<'_>, x: &Map) -> Result<Map> {
-        easel.conv(&self.0, x)
+    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap) -> Result<FeatureMap> {
+        ctx.conv(&self.0, x)
     }
 }
 
@@ -118,9 +118,9 @@ impl Upsample {
         same_conv(loader, &format!("{stem}.upsamplers.0.conv"), [channels; 2], 3).map(Self)
     }
 
-    pub fn forward(&self, easel: &Easel<'_>, x: Map, size: [usize; 2]) -> Result<Map> {
-        let large = easel.resize(&x, size)?;
+    pub fn forward(&self, ctx: &OpContext<'_>, x: FeatureMap, size: [usize; 2]) -> Result<FeatureMap> {
+        let large = ctx.resize(&x, size)?;
         drop(x);
-        easel.conv(&self.0, &large)
+        ctx.conv(&self.0, &large)
     }
 }

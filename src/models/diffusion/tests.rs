@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::clip::{Clip, ClipConfig};
 use super::component::Component;
-use super::easel::Easel;
-use super::map::Map;
+use super::feature_map::FeatureMap;
+use super::op_context::OpContext;
 use super::unet::{Conditions, Unet, UnetConfig};
 use super::vae::{Vae, VaeConfig};
 use crate::models::safetensors::{Folder, read_json};
@@ -48,11 +48,11 @@ impl Reference {
     }
 
     /// `[channels, height, width]` as a map.
-    fn map(&self, easel: &Easel<'_>, name: &str) -> Map {
+    fn map(&self, ctx: &OpContext<'_>, name: &str) -> FeatureMap {
         let tensor = &self.tensors[name];
         let (channels, height, width) = tensor.dims3().unwrap();
         let turned = tensor.permute((1, 2, 0)).unwrap().flatten_all().unwrap().to_vec1::<f32>().unwrap();
-        easel.of(&turned, 1, [height, width], channels).unwrap()
+        ctx.feature_map(&turned, 1, [height, width], channels).unwrap()
     }
 
     fn fact(&self, path: &str) -> &Value {
@@ -67,9 +67,9 @@ fn far(found: &[f32], expected: &[f32]) -> f32 {
     found.iter().zip(expected).map(|(x, y)| (x - y).abs()).fold(0., f32::max) / most
 }
 
-fn with_easel(work: impl Fn(&Easel<'_>)) {
+fn with_context(work: impl Fn(&OpContext<'_>)) {
     let pool = Pool::new(2);
-    work(&Easel::new(&pool, &|| Ok(())));
+    work(&OpContext::new(&pool, &|| Ok(())));
 }
 
 /// The token ids of the text that a reference's text encoder was given.
@@ -79,7 +79,7 @@ fn ids(reference: &Reference, part: &str) -> Vec<u32> {
 
 #[test]
 fn clip_encodes_as_transformers_does() {
-    with_easel(|easel| {
+    with_context(|ctx| {
         let reference = Reference::read("sd1");
         let folder = reference.part("text_encoder");
         let source = Component::new(&folder);
@@ -87,17 +87,17 @@ fn clip_encodes_as_transformers_does() {
         let clip = Clip::load(&loader, ClipConfig::read(&folder.config, "text_encoder/", false).unwrap()).unwrap();
         loader.finish().unwrap();
         let text = ids(&reference, "text_encoder");
-        let encoded = clip.forward(easel, std::slice::from_ref(&text), None).unwrap();
-        assert!(far(encoded.words.numbers(), &reference.numbers("text_encoder.hidden")) < 1e-5);
+        let encoded = clip.forward(ctx, std::slice::from_ref(&text), None).unwrap();
+        assert!(far(encoded.words.data(), &reference.numbers("text_encoder.hidden")) < 1e-5);
         assert!(far(&encoded.pooled[0], &reference.numbers("text_encoder.pooled")) < 1e-5);
-        let encoded = clip.forward(easel, &[text], Some(1)).unwrap();
-        assert!(far(encoded.words.numbers(), &reference.numbers("text_encoder.penultimate")) < 1e-5);
+        let encoded = clip.forward(ctx, &[text], Some(1)).unwrap();
+        assert!(far(encoded.words.data(), &reference.numbers("text_encoder.penultimate")) < 1e-5);
     });
 }
 
 #[test]
 fn a_unet_guesses_as_diffusers_does() {
-    with_easel(|easel| {
+    with_context(|ctx| {
         let reference = Reference::read("sd1");
         let folder = reference.part("unet");
         let source = Component::new(&folder);
@@ -106,11 +106,11 @@ fn a_unet_guesses_as_diffusers_does() {
         loader.finish().unwrap();
         let words = &reference.tensors["text_encoder.hidden"];
         let (count, width) = words.dims2().unwrap();
-        let text = easel.of(&reference.numbers("text_encoder.hidden"), 1, [count, 1], width).unwrap();
+        let text = ctx.feature_map(&reference.numbers("text_encoder.hidden"), 1, [count, 1], width).unwrap();
         let time = reference.fact("/components/unet/timestep").as_f64().unwrap() as f32;
         let told = Conditions { time, text: &text, guidance: None, added: None };
-        let found = unet.forward(easel, &reference.map(easel, "unet.sample"), &told).unwrap();
-        let away = far(found.numbers(), reference.map(easel, "unet.output").numbers());
+        let found = unet.forward(ctx, &reference.map(ctx, "unet.sample"), &told).unwrap();
+        let away = far(found.data(), reference.map(ctx, "unet.output").data());
         assert!(away < 1e-5, "{away}");
     });
 }
@@ -127,34 +127,34 @@ fn autoencoder() -> Vae {
 }
 
 /// Goes both ways, and compares.
-fn check_both_ways(easel: &Easel<'_>, reference: &Reference, picture: Map, tiled: bool) {
+fn check_both_ways(ctx: &OpContext<'_>, reference: &Reference, picture: FeatureMap, tiled: bool) {
     let vae = autoencoder();
-    let decoded = vae.decode(easel, reference.map(easel, "vae.latent"), tiled).unwrap();
-    let away = far(decoded.numbers(), reference.map(easel, "vae.decoded").numbers());
+    let decoded = vae.decode(ctx, reference.map(ctx, "vae.latent"), tiled).unwrap();
+    let away = far(decoded.data(), reference.map(ctx, "vae.decoded").data());
     assert!(away < 1e-5, "{away}");
-    let spread = vae.encode(easel, picture, tiled).unwrap();
-    assert!(far(&spread.mean, reference.map(easel, "vae.mean").numbers()) < 1e-5);
+    let spread = vae.encode(ctx, picture, tiled).unwrap();
+    assert!(far(&spread.mean, reference.map(ctx, "vae.mean").data()) < 1e-5);
     let logs: Vec<f32> = spread.deviation.iter().map(|one| 2. * one.ln()).collect();
-    assert!(far(&logs, reference.map(easel, "vae.logvar").numbers()) < 1e-4);
+    assert!(far(&logs, reference.map(ctx, "vae.logvar").data()) < 1e-4);
 }
 
 #[test]
 fn an_autoencoder_goes_both_ways_as_diffusers_does() {
-    with_easel(|easel| {
+    with_context(|ctx| {
         let reference = Reference::read("sd1");
-        check_both_ways(easel, &reference, reference.map(easel, "vae.picture"), false);
+        check_both_ways(ctx, &reference, reference.map(ctx, "vae.picture"), false);
         // What is no larger than a tile is not cut.
-        check_both_ways(easel, &reference, reference.map(easel, "vae.picture"), true);
+        check_both_ways(ctx, &reference, reference.map(ctx, "vae.picture"), true);
     });
 }
 
 #[test]
 fn tiles_fade_into_each_other_as_with_diffusers() {
-    with_easel(|easel| {
+    with_context(|ctx| {
         let reference = Reference::read("sd1-tiles");
         let bytes: Vec<u8> = reference.tensors["vae.picture"].flatten_all().unwrap().to_vec1().unwrap();
         let picture: Vec<f32> = bytes.iter().map(|byte| f32::from(*byte) / 127.5 - 1.).collect();
-        let picture = easel.of(&picture, 1, [72, 116], 3).unwrap();
-        check_both_ways(easel, &reference, picture, true);
+        let picture = ctx.feature_map(&picture, 1, [72, 116], 3).unwrap();
+        check_both_ways(ctx, &reference, picture, true);
     });
 }

@@ -2,9 +2,9 @@
 
 use outpost_kernels::Activation;
 
-use super::easel::{Easel, Result};
+use super::feature_map::FeatureMap;
 use super::layers::{Linear, Loaded, linear};
-use super::map::Map;
+use super::op_context::{OpContext, Result};
 use crate::models::weights::Loader;
 
 /// Sines and cosines of a number at falling frequencies (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>):
@@ -40,9 +40,9 @@ impl TimeEmbedding {
         })
     }
 
-    pub fn forward(&self, easel: &Easel<'_>, x: &Map) -> Result<Map> {
-        let mut x = easel.linear(&self.linear_1, x)?;
-        easel.activate(Activation::Silu, &mut x)?;
-        easel.linear(&self.linear_2, &x)
+    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap) -> Result<FeatureMap> {
+        let mut x = ctx.linear(&self.linear_1, x)?;
+        ctx.activate(Activation::Silu, &mut x)?;
+        ctx.linear(&self.linear_2, &x)
     }
 }

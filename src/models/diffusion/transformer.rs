@@ -4,9 +4,9 @@
 use outpost_kernels::Activation;
 
 use super::attention::Attention;
-use super::easel::{Easel, Result};
+use super::feature_map::FeatureMap;
 use super::layers::{GroupNorm, Linear, Loaded, Mlp, Norm, linear, part};
-use super::map::Map;
+use super::op_context::{OpContext, Result};
 use crate::models::weights::Loader;
 
 #[derive(Debug)]
@@ -53,14 +53,14 @@ impl Transformer {
     }
 
     /// `text`: `[images, words, 1, context]`
-    pub fn forward(&self, easel: &Easel<'_>, mut x: Map, text: &Map) -> Result<Map> {
-        let y = easel.group_norm(&self.norm, &x, None, false)?;
-        let mut y = easel.linear(&self.proj_in, &y)?;
+    pub fn forward(&self, ctx: &OpContext<'_>, mut x: FeatureMap, text: &FeatureMap) -> Result<FeatureMap> {
+        let y = ctx.group_norm(&self.norm, &x, None, false)?;
+        let mut y = ctx.linear(&self.proj_in, &y)?;
         for block in &self.blocks {
-            y = block.forward(easel, y, text)?;
+            y = block.forward(ctx, y, text)?;
         }
-        let y = easel.linear(&self.proj_out, &y)?;
-        easel.add(&mut x, &y)?;
+        let y = ctx.linear(&self.proj_out, &y)?;
+        ctx.add(&mut x, &y)?;
         Ok(x)
     }
 }
@@ -87,15 +87,15 @@ impl Block {
         })
     }
 
-    fn forward(&self, easel: &Easel<'_>, mut x: Map, text: &Map) -> Result<Map> {
+    fn forward(&self, ctx: &OpContext<'_>, mut x: FeatureMap, text: &FeatureMap) -> Result<FeatureMap> {
         let [norm1, norm2, norm3] = &self.norms;
-        let y = easel.layer_norm(norm1, &x)?;
-        let y = if self.only_cross { self.attn1.across(easel, &y, text)? } else { self.attn1.forward(easel, &y)? };
-        let y = easel.add_norm(norm2, &mut x, &y)?;
-        let y = self.attn2.across(easel, &y, text)?;
-        let y = easel.add_norm(norm3, &mut x, &y)?;
-        let y = easel.feed(&self.mlp, &y)?;
-        easel.add(&mut x, &y)?;
+        let y = ctx.layer_norm(norm1, &x)?;
+        let y = if self.only_cross { self.attn1.across(ctx, &y, text)? } else { self.attn1.forward(ctx, &y)? };
+        let y = ctx.add_norm(norm2, &mut x, &y)?;
+        let y = self.attn2.across(ctx, &y, text)?;
+        let y = ctx.add_norm(norm3, &mut x, &y)?;
+        let y = ctx.feed_forward(&self.mlp, &y)?;
+        ctx.add(&mut x, &y)?;
         Ok(x)
     }
 }

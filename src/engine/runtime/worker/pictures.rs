@@ -11,7 +11,7 @@ use crate::engine::runtime::memory::Lease;
 use crate::engine::runtime::panics::painted;
 use crate::engine::runtime::queue::Shared;
 use crate::engine::runtime::registry::Registry;
-use crate::models::diffusion::pipeline::Halt;
+use crate::models::diffusion::pipeline::Interrupted;
 
 /// How long it computes before others have their turn again: where there are others, and where newcomers may come.
 const SLICE: Duration = Duration::from_millis(4);
@@ -59,7 +59,7 @@ impl Studio {
         let began = self.ambient.uptime();
         let sender = commission.sender.clone();
         let stopped = || sender.is_closed() || self.shared.is_aborting();
-        let pause = || if stopped() { Err(Halt::Stopped) } else { pause() };
+        let pause = || if stopped() { Err(Interrupted::Cancelled) } else { pause() };
         let outcome = match self.memory(&commission) {
             Some(_lease) => painted(|| self.paint(&mut commission, &pause)),
             None => Ok(None),
@@ -72,8 +72,8 @@ impl Studio {
                 let took = self.ambient.uptime().saturating_sub(began).as_secs_f64();
                 self.shared.lock().paintings.give_back(commission, took);
             }
-            Err(Halt::Stopped) => commission.fail(Failure::ShuttingDown),
-            Err(Halt::Failed(reason)) => {
+            Err(Interrupted::Cancelled) => commission.fail(Failure::ShuttingDown),
+            Err(Interrupted::Failed(reason)) => {
                 let id = commission.model.id().to_owned();
                 tracing::error!(model = id, reason, "a picture could not be painted");
                 commission.fail(Failure::Unusable { id, reason });
@@ -91,21 +91,21 @@ impl Studio {
     }
 
     /// The next picture; `None`: there is no memory for its adapters.
-    fn paint(&self, commission: &mut Commission, pause: Pause<'_>) -> Result<Option<Stroke>, Halt> {
+    fn paint(&self, commission: &mut Commission, pause: Pause<'_>) -> Result<Option<Stroke>, Interrupted> {
         let Commission { model, painting, prompts, words, next, sender, .. } = commission;
         let image = *next;
         let seed = painting.seeds.get(image).copied().unwrap_or_default();
         let cpu = Arc::clone(model.cpu());
-        let easel = model.easel(cpu.pool(), pause);
-        let Some(sides) = model.sides(painting, &easel, self)? else { return Ok(None) };
-        let easel = easel.adapted(sides);
+        let ctx = model.op_context(cpu.pool(), pause);
+        let Some(sides) = model.sides(painting, &ctx, self)? else { return Ok(None) };
+        let ctx = ctx.with_lora(sides);
         if words.is_none() {
-            *words = Some(model.read(&easel, prompts, painting.negative_prompt.is_some())?);
+            *words = Some(model.read(&ctx, prompts, painting.negative_prompt.is_some())?);
         }
-        let Some(words) = words.as_ref() else { return Err(Halt::Failed("the prompts were lost".to_owned())) };
+        let Some(words) = words.as_ref() else { return Err(Interrupted::Failed("the prompts were lost".to_owned())) };
         let mut told = |step, of, preview| sender.send(Ok(Stroke::Step { image, step, of, preview }));
-        let picture = model.paint(&easel, words, painting, seed, &mut told)?;
-        let (held, claimed) = (easel.most_bytes(), model.picture_bytes(painting.size));
+        let picture = model.paint(&ctx, words, painting, seed, &mut told)?;
+        let (held, claimed) = (ctx.peak_bytes(), model.picture_bytes(painting.size));
         tracing::debug!(model = model.id(), held, claimed, "a picture is painted; bytes of memory beside the weights");
         Ok(Some(Stroke::Done { image, picture }))
     }

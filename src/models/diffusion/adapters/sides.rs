@@ -5,9 +5,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::models::diffusion::easel::{Easel, Halt, Result};
+use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::{Conv, Linear};
-use crate::models::diffusion::map::Map;
+use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
 
 /// Rows of a convolution's outputs at a time.
 const ROWS: usize = 1024;
@@ -51,46 +51,46 @@ impl Side {
     /// Of `m` rows of numbers.
     pub(in crate::models::diffusion) fn add(
         &self,
-        easel: &Easel<'_>,
+        ctx: &OpContext<'_>,
         x: &[f32],
         m: usize,
         factor: f32,
         out: &mut [f32],
     ) -> Result<()> {
         let Down::Linear(down) = &self.down else {
-            return Err(Halt::Failed("an adapter's convolution for a projection".to_owned()));
+            return Err(Interrupted::Failed("an adapter's convolution for a projection".to_owned()));
         };
-        let mut low = easel.map(m, [1, 1], down.rows());
-        down.forward(easel.pool, x, m, low.numbers_mut())?;
-        self.rise(easel, &mut low, factor, m, out)
+        let mut low = ctx.alloc(m, [1, 1], down.rows());
+        down.forward(ctx.pool, x, m, low.data_mut())?;
+        self.rise(ctx, &mut low, factor, m, out)
     }
 
     /// Of a convolution's image.
     pub(in crate::models::diffusion) fn add_windows(
         &self,
-        easel: &Easel<'_>,
-        x: &Map,
+        ctx: &OpContext<'_>,
+        x: &FeatureMap,
         factor: f32,
-        out: &mut Map,
+        out: &mut FeatureMap,
     ) -> Result<()> {
         let Down::Conv(down) = &self.down else {
-            return Err(Halt::Failed("an adapter's projection for a convolution".to_owned()));
+            return Err(Interrupted::Failed("an adapter's projection for a convolution".to_owned()));
         };
-        let mut low = easel.convolve(down, x, None)?;
-        self.rise(easel, &mut low, factor, ROWS, out.numbers_mut())
+        let mut low = ctx.conv_without_lora(down, x, None)?;
+        self.rise(ctx, &mut low, factor, ROWS, out.data_mut())
     }
 
     /// From the few numbers of each row to all, so many rows at a time.
-    fn rise(&self, easel: &Easel<'_>, low: &mut Map, factor: f32, rows: usize, out: &mut [f32]) -> Result<()> {
+    fn rise(&self, ctx: &OpContext<'_>, low: &mut FeatureMap, factor: f32, rows: usize, out: &mut [f32]) -> Result<()> {
         let (rank, width) = (low.channels.max(1), self.up.rows());
-        low.numbers_mut().iter_mut().for_each(|number| *number *= factor);
+        low.data_mut().iter_mut().for_each(|number| *number *= factor);
         let most = rows.min(low.rows());
-        let mut high = easel.map(1, [most, 1], width);
-        for (low, out) in low.numbers().chunks(rows.max(1) * rank).zip(out.chunks_mut(rows.max(1) * width)) {
-            let high = high.part_mut(out.len());
-            self.up.forward(easel.pool, low, low.len() / rank, high)?;
-            outpost_kernels::add(easel.pool, out, high);
-            easel.pause()?;
+        let mut high = ctx.alloc(1, [most, 1], width);
+        for (low, out) in low.data().chunks(rows.max(1) * rank).zip(out.chunks_mut(rows.max(1) * width)) {
+            let high = high.prefix_mut(out.len());
+            self.up.forward(ctx.pool, low, low.len() / rank, high)?;
+            outpost_kernels::add(ctx.pool, out, high);
+            ctx.pause()?;
         }
         Ok(())
     }

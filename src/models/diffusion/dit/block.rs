@@ -5,9 +5,9 @@ use outpost_kernels::Activation;
 use super::modulation::{Modulation, Moves, Vectors};
 use super::positions::{join, split};
 use super::stream::{Names, PICTURE, Stream, TEXT, Widths};
-use crate::models::diffusion::easel::{Easel, Result};
+use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::{Linear, Loaded, Mlp, linear, mlp};
-use crate::models::diffusion::map::Map;
+use crate::models::diffusion::op_context::{OpContext, Result};
 use crate::models::weights::Loader;
 
 /// The vectors of a modulation before attention, and before the feed-forward network,
@@ -83,21 +83,21 @@ impl Side {
     }
 
     /// `x` as attention takes it.
-    fn project(&self, easel: &Easel<'_>, x: &Map, vectors: &Vectors) -> Result<[Map; 3]> {
+    fn project(&self, ctx: &OpContext<'_>, x: &FeatureMap, vectors: &Vectors) -> Result<[FeatureMap; 3]> {
         let moves = if self.rest.is_some() { BEFORE } else { ONLY };
-        self.stream.forward(easel, &vectors.norm(easel, x, moves)?)
+        self.stream.forward(ctx, &vectors.norm(ctx, x, moves)?)
     }
 
     /// Adds what is made of what was seen.
-    fn mix(&self, easel: &Easel<'_>, x: &mut Map, seen: &Map, vectors: &Vectors) -> Result<()> {
+    fn mix(&self, ctx: &OpContext<'_>, x: &mut FeatureMap, seen: &FeatureMap, vectors: &Vectors) -> Result<()> {
         let Some((out, _)) = &self.rest else { return Ok(()) };
-        vectors.add(easel, x, &easel.linear(out, seen)?, GATE)
+        vectors.add(ctx, x, &ctx.linear(out, seen)?, GATE)
     }
 
-    fn feed(&self, easel: &Easel<'_>, x: &mut Map, vectors: &Vectors) -> Result<()> {
+    fn feed(&self, ctx: &OpContext<'_>, x: &mut FeatureMap, vectors: &Vectors) -> Result<()> {
         let Some((_, feed)) = &self.rest else { return Ok(()) };
-        let y = easel.feed(feed, &vectors.norm(easel, x, FORWARD)?)?;
-        vectors.add(easel, x, &y, FORWARD_GATE)
+        let y = ctx.feed_forward(feed, &vectors.norm(ctx, x, FORWARD)?)?;
+        vectors.add(ctx, x, &y, FORWARD_GATE)
     }
 }
 
@@ -121,58 +121,54 @@ impl Block {
     /// `x` and `text`: `[images, positions, 1, width]`; `turn` is done to queries and keys of all positions.
     pub fn forward(
         &self,
-        easel: &Easel<'_>,
-        x: &mut Map,
-        text: &mut Map,
-        told: &Map,
-        turn: &dyn Fn(&mut Map) -> Result<()>,
+        ctx: &OpContext<'_>,
+        x: &mut FeatureMap,
+        text: &mut FeatureMap,
+        told: &FeatureMap,
+        turn: &dyn Fn(&mut FeatureMap) -> Result<()>,
     ) -> Result<()> {
-        let vectors = self.picture.modulation.forward(easel, told)?;
-        let of_text = self.text.modulation.forward(easel, told)?;
+        let vectors = self.picture.modulation.forward(ctx, told)?;
+        let of_text = self.text.modulation.forward(ctx, told)?;
         let again = match &self.again {
-            Some((stream, out)) => Some((self.look(easel, x, stream, &vectors)?, out)),
+            Some((stream, out)) => Some((self.look(ctx, x, stream, &vectors)?, out)),
             None => None,
         };
-        let [seen, read] = self.see(
-            easel,
-            self.picture.project(easel, x, &vectors)?,
-            self.text.project(easel, text, &of_text)?,
-            turn,
-        )?;
-        self.picture.mix(easel, x, &seen, &vectors)?;
+        let [seen, read] =
+            self.see(ctx, self.picture.project(ctx, x, &vectors)?, self.text.project(ctx, text, &of_text)?, turn)?;
+        self.picture.mix(ctx, x, &seen, &vectors)?;
         if let Some((seen, out)) = again {
-            vectors.add(easel, x, &easel.linear(out, &seen)?, AGAIN_GATE)?;
+            vectors.add(ctx, x, &ctx.linear(out, &seen)?, AGAIN_GATE)?;
         }
-        self.picture.feed(easel, x, &vectors)?;
-        self.text.mix(easel, text, &read, &of_text)?;
-        self.text.feed(easel, text, &of_text)
+        self.picture.feed(ctx, x, &vectors)?;
+        self.text.mix(ctx, text, &read, &of_text)?;
+        self.text.feed(ctx, text, &of_text)
     }
 
     /// What patches see of each other.
-    fn look(&self, easel: &Easel<'_>, x: &Map, stream: &Stream, vectors: &Vectors) -> Result<Map> {
-        let [q, k, v] = stream.forward(easel, &vectors.norm(easel, x, AGAIN)?)?;
-        easel.attention([&q, &k, &v], self.sizes.heads, false)
+    fn look(&self, ctx: &OpContext<'_>, x: &FeatureMap, stream: &Stream, vectors: &Vectors) -> Result<FeatureMap> {
+        let [q, k, v] = stream.forward(ctx, &vectors.norm(ctx, x, AGAIN)?)?;
+        ctx.attention([&q, &k, &v], self.sizes.heads, false)
     }
 
     /// What patches and words see of all of them.
     fn see(
         &self,
-        easel: &Easel<'_>,
-        picture: [Map; 3],
-        text: [Map; 3],
-        turn: &dyn Fn(&mut Map) -> Result<()>,
-    ) -> Result<[Map; 2]> {
+        ctx: &OpContext<'_>,
+        picture: [FeatureMap; 3],
+        text: [FeatureMap; 3],
+        turn: &dyn Fn(&mut FeatureMap) -> Result<()>,
+    ) -> Result<[FeatureMap; 2]> {
         let BlockSizes { heads, text_first, .. } = self.sizes;
         let [first, second] = if text_first { [text, picture] } else { [picture, text] };
-        let cut = first.first().map_or(0, Map::pixels);
+        let cut = first.first().map_or(0, FeatureMap::pixels);
         let [[q1, k1, v1], [q2, k2, v2]] = [first, second];
-        let (mut q, mut k) = (join(easel, &q1, &q2)?, join(easel, &k1, &k2)?);
-        let v = join(easel, &v1, &v2)?;
+        let (mut q, mut k) = (join(ctx, &q1, &q2)?, join(ctx, &k1, &k2)?);
+        let v = join(ctx, &v1, &v2)?;
         drop((q1, k1, v1, q2, k2, v2));
         turn(&mut q)?;
         turn(&mut k)?;
-        let mixed = easel.attention([&q, &k, &v], heads, false)?;
-        let [first, second] = split(easel, &mixed, cut)?;
+        let mixed = ctx.attention([&q, &k, &v], heads, false)?;
+        let [first, second] = split(ctx, &mixed, cut)?;
         Ok(if text_first { [second, first] } else { [first, second] })
     }
 }

@@ -3,9 +3,9 @@
 use outpost_kernels::Activation;
 
 use super::Told;
-use crate::models::diffusion::easel::{Easel, Halt, Result};
+use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::Loaded;
-use crate::models::diffusion::map::Map;
+use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
 use crate::models::diffusion::time::{TimeEmbedding, waves};
 use crate::models::weights::Loader;
 
@@ -35,25 +35,25 @@ impl Embedding {
     }
 
     /// `[images, 1, 1, width]`, through SiLU: all that reads it does so.
-    pub fn forward(&self, easel: &Easel<'_>, told: &Told<'_>) -> Result<Map> {
+    pub fn forward(&self, ctx: &OpContext<'_>, told: &Told<'_>) -> Result<FeatureMap> {
         let pooled = told.pooled.concat();
         if told.pooled.len() != told.text.images || told.pooled.iter().any(|text| text.len() != self.pooled) {
-            return Err(Halt::Failed(format!("{} numbers of texts in one vector each", pooled.len())));
+            return Err(Interrupted::Failed(format!("{} numbers of texts in one vector each", pooled.len())));
         }
-        let mut x = self.text.forward(easel, &easel.of(&pooled, told.pooled.len(), [1, 1], self.pooled)?)?;
-        let number = |number: f32| easel.of(&waves(number, WAVES, true, 0.), 1, [1, 1], WAVES);
-        let mut same = self.time.forward(easel, &number(told.time)?)?;
+        let mut x = self.text.forward(ctx, &ctx.feature_map(&pooled, told.pooled.len(), [1, 1], self.pooled)?)?;
+        let number = |number: f32| ctx.feature_map(&waves(number, WAVES, true, 0.), 1, [1, 1], WAVES);
+        let mut same = self.time.forward(ctx, &number(told.time)?)?;
         match (&self.guidance, told.guidance) {
             (Some(guidance), Some(strength)) => {
-                easel.add(&mut same, &guidance.forward(easel, &number(strength * 1000.)?)?)?;
+                ctx.add(&mut same, &guidance.forward(ctx, &number(strength * 1000.)?)?)?;
             }
             (None, None) => {}
-            _ => return Err(Halt::Failed("guidance that the network is not told, or has to be".to_owned())),
+            _ => return Err(Interrupted::Failed("guidance that the network is not told, or has to be".to_owned())),
         }
-        for x in x.numbers_mut().chunks_exact_mut(self.width.max(1)) {
-            x.iter_mut().zip(same.numbers()).for_each(|(x, same)| *x += same);
+        for x in x.data_mut().chunks_exact_mut(self.width.max(1)) {
+            x.iter_mut().zip(same.data()).for_each(|(x, same)| *x += same);
         }
-        easel.activate(Activation::Silu, &mut x)?;
+        ctx.activate(Activation::Silu, &mut x)?;
         Ok(x)
     }
 }

@@ -16,7 +16,7 @@ mod stream;
 pub use flux::{Flux, FluxConfig, Original, PATCH};
 pub use mmdit::{Mmdit, MmditConfig};
 
-use super::map::Map;
+use super::feature_map::FeatureMap;
 
 /// What these networks are told beside the latents.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Told<'a> {
     /// In training steps, of a thousand.
     pub time: f32,
     /// `[images, words, 1, context]`
-    pub text: &'a Map,
+    pub text: &'a FeatureMap,
     /// The texts in one vector each: `[images][pooled]`.
     pub pooled: &'a [Vec<f32>],
     /// How strong the guidance is, for networks that are told.

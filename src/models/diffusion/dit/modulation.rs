@@ -2,9 +2,9 @@
 
 use outpost_kernels::{self as kernels, Measure};
 
-use crate::models::diffusion::easel::{Easel, Halt, Result};
+use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::{Linear, Loaded, linear};
-use crate::models::diffusion::map::Map;
+use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
 use crate::models::weights::Loader;
 
 const EPSILON: f32 = 1e-6;
@@ -18,7 +18,7 @@ pub(super) struct Modulation {
 /// Vectors for each image: `[images, 1, 1, parts · width]`.
 #[derive(Debug)]
 pub(super) struct Vectors {
-    all: Map,
+    all: FeatureMap,
     width: usize,
 }
 
@@ -36,51 +36,51 @@ impl Modulation {
     }
 
     /// `told`: `[images, 1, 1, width]`, as [`super::embedding::Embedding`] makes it.
-    pub fn forward(&self, easel: &Easel<'_>, told: &Map) -> Result<Vectors> {
-        Ok(Vectors { all: easel.linear(&self.weight, told)?, width: self.width })
+    pub fn forward(&self, ctx: &OpContext<'_>, told: &FeatureMap) -> Result<Vectors> {
+        Ok(Vectors { all: ctx.linear(&self.weight, told)?, width: self.width })
     }
 }
 
 impl Vectors {
     /// This one of each image.
     fn part(&self, part: usize) -> impl Iterator<Item = &[f32]> {
-        self.all.each().map(move |all| all.chunks_exact(self.width).nth(part).unwrap_or_default())
+        self.all.per_image().map(move |all| all.chunks_exact(self.width).nth(part).unwrap_or_default())
     }
 
-    fn check(&self, x: &Map, parts: &[usize]) -> Result<()> {
+    fn check(&self, x: &FeatureMap, parts: &[usize]) -> Result<()> {
         let there = self.all.channels / self.width.max(1);
         match x.channels == self.width && x.images == self.all.images && parts.iter().all(|part| *part < there) {
             true => Ok(()),
-            false => Err(Halt::Failed(format!("{there} vectors of {} do not fit {}", self.width, x.channels))),
+            false => Err(Interrupted::Failed(format!("{there} vectors of {} do not fit {}", self.width, x.channels))),
         }
     }
 
     /// `norm(x) · (1 + scale) + shift`, where the norm has no weights of its own.
-    pub fn norm(&self, easel: &Easel<'_>, x: &Map, moves: Moves) -> Result<Map> {
+    pub fn norm(&self, ctx: &OpContext<'_>, x: &FeatureMap, moves: Moves) -> Result<FeatureMap> {
         let Moves { shift, scale } = moves;
         self.check(x, &[shift, scale])?;
-        let mut out = easel.map(x.images, x.size, x.channels);
+        let mut out = ctx.alloc(x.images, x.size, x.channels);
         let image = x.pixels() * x.channels;
-        let images = x.each().zip(out.numbers_mut().chunks_exact_mut(image));
+        let images = x.per_image().zip(out.data_mut().chunks_exact_mut(image));
         for ((x, out), (shift, scale)) in images.zip(self.part(shift).zip(self.part(scale))) {
             let weight: Vec<f32> = scale.iter().map(|scale| 1. + scale).collect();
             let (measure, bias) = (Measure::Deviation, Some(shift));
-            kernels::Norm { measure, weight: &weight, bias, epsilon: EPSILON }.forward(easel.pool, x, out);
-            easel.pause()?;
+            kernels::Norm { measure, weight: &weight, bias, epsilon: EPSILON }.forward(ctx.pool, x, out);
+            ctx.pause()?;
         }
         Ok(out)
     }
 
     /// `x += gate · y`
-    pub fn add(&self, easel: &Easel<'_>, x: &mut Map, y: &Map, gate: usize) -> Result<()> {
+    pub fn add(&self, ctx: &OpContext<'_>, x: &mut FeatureMap, y: &FeatureMap, gate: usize) -> Result<()> {
         self.check(x, &[gate])?;
         if x.len() != y.len() {
-            return Err(Halt::Failed(format!("{} numbers cannot be added to {}", y.len(), x.len())));
+            return Err(Interrupted::Failed(format!("{} numbers cannot be added to {}", y.len(), x.len())));
         }
         let image = x.pixels() * x.channels;
-        for ((x, y), gate) in x.numbers_mut().chunks_exact_mut(image.max(1)).zip(y.each()).zip(self.part(gate)) {
-            kernels::add_scaled(easel.pool, x, y, gate);
-            easel.pause()?;
+        for ((x, y), gate) in x.data_mut().chunks_exact_mut(image.max(1)).zip(y.per_image()).zip(self.part(gate)) {
+            kernels::add_scaled(ctx.pool, x, y, gate);
+            ctx.pause()?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! Patches of latents, each a row of numbers.
 
-use crate::models::diffusion::easel::{Easel, Halt, Result};
-use crate::models::diffusion::map::Map;
+use crate::models::diffusion::feature_map::FeatureMap;
+use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
 
 /// How the numbers of a patch lie in their row.
 #[derive(Clone, Copy, Debug)]
@@ -48,35 +48,35 @@ impl Patches {
     }
 
     /// `[images, height, width, channels]` as `[images, patches, 1, row]`.
-    pub fn pack(self, easel: &Easel<'_>, x: &Map) -> Result<Map> {
+    pub fn pack(self, ctx: &OpContext<'_>, x: &FeatureMap) -> Result<FeatureMap> {
         let Some(grid) = self.grid(x.size).filter(|_| x.channels == self.channels) else {
-            return Err(Halt::Failed(format!("{:?} of {} channels are not patches", x.size, x.channels)));
+            return Err(Interrupted::Failed(format!("{:?} of {} channels are not patches", x.size, x.channels)));
         };
-        let mut out = easel.map(x.images, [grid[0] * grid[1], 1], self.row());
+        let mut out = ctx.alloc(x.images, [grid[0] * grid[1], 1], self.row());
         let image = x.pixels() * x.channels;
-        for (x, out) in x.each().zip(out.numbers_mut().chunks_exact_mut(image)) {
+        for (x, out) in x.per_image().zip(out.data_mut().chunks_exact_mut(image)) {
             let from = self.places(grid).map(|place| x.get(place).copied().unwrap_or(0.));
             out.iter_mut().zip(from).for_each(|(to, from)| *to = from);
         }
-        easel.pause()?;
+        ctx.pause()?;
         Ok(out)
     }
 
     /// The way back, to a grid of patches.
-    pub fn unpack(self, easel: &Easel<'_>, x: &Map, grid: [usize; 2]) -> Result<Map> {
+    pub fn unpack(self, ctx: &OpContext<'_>, x: &FeatureMap, grid: [usize; 2]) -> Result<FeatureMap> {
         if x.channels != self.row() || x.pixels() != grid[0] * grid[1] {
-            return Err(Halt::Failed(format!("{} rows of {} are not patches", x.pixels(), x.channels)));
+            return Err(Interrupted::Failed(format!("{} rows of {} are not patches", x.pixels(), x.channels)));
         }
-        let mut out = easel.map(x.images, grid.map(|count| count * self.side), self.channels);
+        let mut out = ctx.alloc(x.images, grid.map(|count| count * self.side), self.channels);
         let image = (x.pixels() * x.channels).max(1);
-        for (x, out) in x.each().zip(out.numbers_mut().chunks_exact_mut(image)) {
+        for (x, out) in x.per_image().zip(out.data_mut().chunks_exact_mut(image)) {
             for (place, number) in self.places(grid).zip(x) {
                 if let Some(to) = out.get_mut(place) {
                     *to = *number;
                 }
             }
         }
-        easel.pause()?;
+        ctx.pause()?;
         Ok(out)
     }
 }

@@ -1,8 +1,8 @@
 //! What one kind of positions, the picture's or the text's, has of its own in a block.
 
-use crate::models::diffusion::easel::{Easel, Result};
+use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::{Linear, Loaded, Norm};
-use crate::models::diffusion::map::Map;
+use crate::models::diffusion::op_context::{OpContext, Result};
 use crate::models::weights::{Candidate, Loader};
 
 const EPSILON: f32 = 1e-6;
@@ -72,9 +72,9 @@ impl Stream {
         })
     }
 
-    pub fn forward(&self, easel: &Easel<'_>, x: &Map) -> Result<[Map; 3]> {
-        let [q, k, v] = easel.linears(self.projections.each_ref(), x)?;
+    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap) -> Result<[FeatureMap; 3]> {
+        let [q, k, v] = ctx.linears(self.projections.each_ref(), x)?;
         let Some([norm_q, norm_k]) = &self.norms else { return Ok([q, k, v]) };
-        Ok([easel.layer_norm(norm_q, &q)?, easel.layer_norm(norm_k, &k)?, v])
+        Ok([ctx.layer_norm(norm_q, &q)?, ctx.layer_norm(norm_k, &k)?, v])
     }
 }

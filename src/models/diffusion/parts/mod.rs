@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::bert::BertConfig;
 use super::clip::ClipConfig;
 use super::network::NetworkConfig;
-use super::scheduler::Settings;
+use super::samplers::SchedulerConfig;
 use super::t5::T5Config;
 use super::vae::VaeConfig;
 use crate::models::ModelError;
@@ -72,7 +72,7 @@ pub struct Parts {
     pub path: PathBuf,
     pub class: String,
     pub family: Family,
-    pub scheduler: Settings,
+    pub scheduler: SchedulerConfig,
     pub network: (NetworkConfig, Tensors),
     pub vae: (VaeConfig, Tensors),
     pub texts: Vec<TextPart>,

@@ -10,7 +10,7 @@ use super::{
 use crate::models::diffusion::clip::ClipConfig;
 use crate::models::diffusion::dit::{FluxConfig, MmditConfig};
 use crate::models::diffusion::network::NetworkConfig;
-use crate::models::diffusion::scheduler::Settings;
+use crate::models::diffusion::samplers::SchedulerConfig;
 use crate::models::diffusion::t5::T5Config;
 use crate::models::diffusion::unet::UnetConfig;
 use crate::models::gguf::GgufFile;
@@ -43,7 +43,7 @@ const SD3: &[Slot] = &[
 const FLUXES: &[Slot] = &[slot("text_encoder", "tokenizer", CLIP), slot("text_encoder_2", "tokenizer_2", T5)];
 
 /// Of a `scheduler_config.json`. Pipelines of Stable Diffusion mend two settings of old files.
-pub(super) fn settings(family: Family, mut config: Value) -> Result<Settings> {
+pub(super) fn settings(family: Family, mut config: Value) -> Result<SchedulerConfig> {
     let mended = [("steps_offset", Value::from(1)), ("clip_sample", false.into())];
     if let (Family::StableDiffusion, Some(fields)) = (family, config.as_object_mut()) {
         for (key, value) in mended {
@@ -51,7 +51,7 @@ pub(super) fn settings(family: Family, mut config: Value) -> Result<Settings> {
             fields.entry(key).and_modify(|old| *old = value);
         }
     }
-    Settings::read(&config)
+    SchedulerConfig::read(&config)
 }
 
 pub(super) struct Opener<'a> {

@@ -99,7 +99,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::models::diffusion::pipeline::{Easel, Order, Parts};
+    use crate::models::diffusion::pipeline::{OpContext, Order, Parts};
     use crate::models::scratch::Cpu;
 
     const THREADS: usize = 2;
@@ -110,13 +110,13 @@ mod tests {
         let parts = Parts::open(&fixtures.join(name)).unwrap();
         let cpu = Arc::new(Cpu::new(THREADS));
         let pipeline = Pipeline::load(&parts, &cpu, None, roomy).unwrap();
-        let easel = Easel::new(cpu.pool(), &|| Ok(()));
+        let ctx = OpContext::new(cpu.pool(), &|| Ok(()));
         let prompts: Vec<_> = parts.texts.iter().map(|text| [vec![3; text.tokens], vec![4; text.tokens]]).collect();
-        let words = pipeline.read(&easel, &prompts, false).unwrap();
+        let words = pipeline.read(&ctx, &prompts, false).unwrap();
         let size = size.map(|side| side.min(parts.most().unwrap_or(usize::MAX)));
         let order = Order { size, steps: 1, guidance: 5., scheduler: None, source: None };
-        pipeline.paint(&easel, &words, &order, 1, &mut |_| Ok(())).unwrap();
-        [easel.most_bytes() / size_of::<f32>(), pipeline.work_numbers(size, THREADS)]
+        pipeline.paint(&ctx, &words, &order, 1, &mut |_| Ok(())).unwrap();
+        [ctx.peak_bytes() / size_of::<f32>(), pipeline.work_numbers(size, THREADS)]
     }
 
     #[test]

@@ -13,14 +13,14 @@ use outpost_kernels::Kind;
 
 use super::SchedulerName;
 pub use super::adapters::{Adapter, Layers, Plan as AdapterPlan, Sides};
-pub use super::easel::{Easel, Halt, Result};
+pub use super::feature_map::FeatureMap;
 use super::layers::Loaded;
-pub use super::map::Map;
 use super::network::{Network, NetworkConfig, Told};
 use super::noise::Generator;
+pub use super::op_context::{Interrupted, OpContext, Result};
 use super::parts::EncoderConfig;
 pub use super::parts::{Family, INDEX, Parts, TextPart, accessories, companions};
-use super::scheduler::{Course, Plan, Settings};
+use super::samplers::{Sampler, SamplingParams, SchedulerConfig};
 use super::vae::Vae;
 use crate::models::scratch::Cpu;
 use crate::models::weights::Loader;
@@ -33,7 +33,7 @@ pub use texts::Words;
 #[derive(Debug)]
 pub struct Pipeline {
     family: Family,
-    scheduler: Settings,
+    scheduler: SchedulerConfig,
     /// The network's sizes, and itself.
     config: NetworkConfig,
     network: Network,
@@ -125,16 +125,16 @@ impl Pipeline {
     }
 
     /// The way that a picture takes, if there is such a way; else why not. `strength`: of a picture to begin with.
-    pub fn course(&self, order: &Order<'_>, strength: Option<f32>) -> std::result::Result<Course, String> {
-        let settings = match order.scheduler {
-            Some(name) => self.scheduler.switched(name)?,
+    pub fn sampler(&self, order: &Order<'_>, strength: Option<f32>) -> std::result::Result<Sampler, String> {
+        let config = match order.scheduler {
+            Some(name) => self.scheduler.with_scheduler(name)?,
             None => self.scheduler.clone(),
         };
         let [height, width] = self.latent_size(order.size);
         let patch = self.config.patch();
         let tokens = Some((height / patch) * (width / patch));
-        let plan = Plan { steps: order.steps, strength, tokens, flux_sigmas: self.family == Family::Flux };
-        Course::new(&settings, plan)
+        let params = SamplingParams { steps: order.steps, strength, tokens, flux_sigmas: self.family == Family::Flux };
+        Sampler::new(&config, params)
     }
 
     /// Height and width of the latents of a picture.
@@ -146,69 +146,76 @@ impl Pipeline {
     /// Paints a picture: its numbers from −1 to 1, `[height, width, 3]`.
     pub fn paint(
         &self,
-        easel: &Easel<'_>,
+        ctx: &OpContext<'_>,
         words: &Words,
         order: &Order<'_>,
         seed: u64,
         watch: &mut dyn FnMut(&Progress<'_>) -> Result<()>,
-    ) -> Result<Map> {
+    ) -> Result<FeatureMap> {
         let strength = order.source.map(|source| source.strength);
-        let mut course = self.course(order, strength).map_err(Halt::Failed)?;
+        let mut sampler = self.sampler(order, strength).map_err(Interrupted::Failed)?;
         let size = self.latent_size(order.size);
         let mut noise = Noise { generator: Generator::new(seed), size, channels: self.vae.config().latent_channels };
-        let Start { mut latents, kept } = self.start(easel, order, &course, &mut noise)?;
-        let steps = course.len();
+        let Start { mut latents, kept } = self.start(ctx, order, &sampler, &mut noise)?;
+        let steps = sampler.len();
         for step in 0..steps {
-            let x = self.input(easel, &latents, size, course.scale_input(), kept.as_ref())?;
-            let guess = self.guess(easel, words, order, course.time(step), &x)?;
-            let told = Progress { step: step + 1, steps, clean: &|| course.clean(&guess, &latents) };
+            let x = self.input(ctx, &latents, size, sampler.input_scale(), kept.as_ref())?;
+            let guess = self.guess(ctx, words, order, sampler.timestep(step), &x)?;
+            let told = Progress { step: step + 1, steps, clean: &|| sampler.clean(&guess, &latents) };
             watch(&told)?;
-            course.step(&guess, &mut latents, |count| noise.draw(count));
+            sampler.step(&guess, &mut latents, |count| noise.draw(count));
             if let Some(kept) = &kept {
-                kept.restore(&course, step + 1, &mut latents);
+                kept.restore(&sampler, step + 1, &mut latents);
             }
-            easel.pause()?;
+            ctx.pause()?;
         }
-        self.decode(easel, &latents, size)
+        self.decode(ctx, &latents, size)
     }
 
     /// The picture of latents, `[height, width, 3]`.
-    pub fn decode(&self, easel: &Easel<'_>, latents: &[f32], size: [usize; 2]) -> Result<Map> {
-        let latents = easel.of(latents, 1, size, self.vae.config().latent_channels)?;
+    pub fn decode(&self, ctx: &OpContext<'_>, latents: &[f32], size: [usize; 2]) -> Result<FeatureMap> {
+        let latents = ctx.feature_map(latents, 1, size, self.vae.config().latent_channels)?;
         let factor = self.vae.config().factor();
-        self.vae.decode(easel, latents, self.tiles(size.map(|side| side * factor)))
+        self.vae.decode(ctx, latents, self.tiles(size.map(|side| side * factor)))
     }
 
     /// Latents as the network takes them: `[1, height, width, channels]`.
     fn input(
         &self,
-        easel: &Easel<'_>,
+        ctx: &OpContext<'_>,
         latents: &[f32],
         size: [usize; 2],
         scale: f32,
         kept: Option<&Kept>,
-    ) -> Result<Map> {
+    ) -> Result<FeatureMap> {
         let channels = self.vae.config().latent_channels;
-        let mut x = easel.of(latents, 1, size, channels)?;
-        x.numbers_mut().iter_mut().for_each(|x| *x *= scale);
+        let mut x = ctx.feature_map(latents, 1, size, channels)?;
+        x.data_mut().iter_mut().for_each(|x| *x *= scale);
         if !self.wants_mask() {
             return Ok(x);
         }
         let beside = kept.and_then(|kept| kept.beside.as_ref());
-        let beside = beside.ok_or_else(|| Halt::Failed("the network wants a picture and a mask".to_owned()))?;
-        easel.concat(&x, &easel.of(beside, 1, size, channels + 1)?)
+        let beside = beside.ok_or_else(|| Interrupted::Failed("the network wants a picture and a mask".to_owned()))?;
+        ctx.concat(&x, &ctx.feature_map(beside, 1, size, channels + 1)?)
     }
 
     /// What the network guesses of `x`, guided.
-    fn guess(&self, easel: &Easel<'_>, words: &Words, order: &Order<'_>, time: f32, x: &Map) -> Result<Vec<f32>> {
+    fn guess(
+        &self,
+        ctx: &OpContext<'_>,
+        words: &Words,
+        order: &Order<'_>,
+        time: f32,
+        x: &FeatureMap,
+    ) -> Result<Vec<f32>> {
         let guided = self.is_guided(order.guidance);
-        let mut all = easel.map(if guided { 2 } else { 1 }, x.size, x.channels);
-        all.numbers_mut().chunks_exact_mut(x.len()).for_each(|to| to.copy_from_slice(x.numbers()));
-        let text = words.text(easel, guided)?;
+        let mut all = ctx.alloc(if guided { 2 } else { 1 }, x.size, x.channels);
+        all.data_mut().chunks_exact_mut(x.len()).for_each(|to| to.copy_from_slice(x.data()));
+        let text = words.text(ctx, guided)?;
         let Order { guidance, size, .. } = *order;
         let told = Told { time, text: &text, pooled: words.pooled(guided), guidance, size };
-        let guess = self.network.forward(easel, &all, &told)?;
-        let mut each = guess.each();
+        let guess = self.network.forward(ctx, &all, &told)?;
+        let mut each = guess.per_image();
         let first = each.next().unwrap_or_default();
         Ok(match each.next() {
             Some(second) => first.iter().zip(second).map(|(away, to)| away + guidance * (to - away)).collect(),

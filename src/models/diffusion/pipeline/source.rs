@@ -1,6 +1,6 @@
 //! Pictures to begin with: painted over, or painted in part.
 
-use super::{Course, Easel, Halt, Noise, Order, Pipeline, Result};
+use super::{Interrupted, Noise, OpContext, Order, Pipeline, Result, Sampler};
 
 /// A picture, `[height, width, 3]`, from −1 to 1.
 pub type Pixels = Vec<f32>;
@@ -34,10 +34,10 @@ pub(super) struct Kept {
 
 impl Kept {
     /// Puts what stays back in its place, with the noise of the step `next`.
-    pub fn restore(&self, course: &Course, next: usize, latents: &mut [f32]) {
+    pub fn restore(&self, sampler: &Sampler, next: usize, latents: &mut [f32]) {
         let Some((clean, noise, mask)) = &self.part else { return };
         let mut noised = vec![0.; clean.len()];
-        course.noised(clean, noise, next, &mut noised);
+        sampler.add_noise(clean, noise, next, &mut noised);
         let channels = clean.len() / mask.len().max(1);
         let pixels = latents.chunks_exact_mut(channels.max(1)).zip(noised.chunks_exact(channels.max(1)));
         for ((latent, noised), anew) in pixels.zip(mask) {
@@ -52,33 +52,33 @@ impl Pipeline {
     /// The first latents, and what is kept. Noise is drawn in the order of diffusers' pipelines.
     pub(super) fn start(
         &self,
-        easel: &Easel<'_>,
+        ctx: &OpContext<'_>,
         order: &Order<'_>,
-        course: &Course,
+        sampler: &Sampler,
         noise: &mut Noise,
     ) -> Result<Start> {
         let Some(source) = order.source else {
             let mut latents = noise.latents();
-            latents.iter_mut().for_each(|latent| *latent *= course.first_scale());
+            latents.iter_mut().for_each(|latent| *latent *= sampler.init_noise_sigma());
             return Ok(Start { latents, kept: None });
         };
         match &source.mask {
             None => {
-                let clean = self.encode(easel, &source.picture, order.size, noise)?;
+                let clean = self.encode(ctx, &source.picture, order.size, noise)?;
                 let drawn = noise.latents();
                 let mut latents = vec![0.; drawn.len()];
-                course.noised(&clean, &drawn, 0, &mut latents);
+                sampler.add_noise(&clean, &drawn, 0, &mut latents);
                 Ok(Start { latents, kept: None })
             }
-            Some(mask) => self.start_masked(easel, order, course, noise, (source, mask)),
+            Some(mask) => self.start_masked(ctx, order, sampler, noise, (source, mask)),
         }
     }
 
     fn start_masked(
         &self,
-        easel: &Easel<'_>,
+        ctx: &OpContext<'_>,
         order: &Order<'_>,
-        course: &Course,
+        sampler: &Sampler,
         noise: &mut Noise,
         (source, mask): (&Source, &Mask),
     ) -> Result<Start> {
@@ -86,19 +86,19 @@ impl Pipeline {
         let whole = source.strength >= 1.;
         let clean = match told && whole {
             true => None,
-            false => Some(self.encode(easel, &source.picture, order.size, noise)?),
+            false => Some(self.encode(ctx, &source.picture, order.size, noise)?),
         };
         let drawn = noise.latents();
         let mut latents = drawn.clone();
         match &clean {
-            Some(clean) if !whole => course.noised(clean, &drawn, 0, &mut latents),
-            _ => latents.iter_mut().for_each(|latent| *latent *= course.first_scale()),
+            Some(clean) if !whole => sampler.add_noise(clean, &drawn, 0, &mut latents),
+            _ => latents.iter_mut().for_each(|latent| *latent *= sampler.init_noise_sigma()),
         }
         let pixels = source.picture.chunks_exact(3).zip(mask);
         let stays: Pixels =
             pixels.flat_map(|(pixel, anew)| pixel.iter().map(move |x| if *anew { 0. } else { *x })).collect();
         // Drawn even where the network is not told of it.
-        let stays = self.encode(easel, &stays, order.size, noise)?;
+        let stays = self.encode(ctx, &stays, order.size, noise)?;
         let small = shrink(mask, order.size, self.latent_size(order.size));
         let beside = told.then(|| {
             let channels = self.vae.config().latent_channels;
@@ -110,10 +110,10 @@ impl Pipeline {
     }
 
     /// Latents of a picture, drawn from what they may be.
-    fn encode(&self, easel: &Easel<'_>, picture: &Pixels, size: [usize; 2], noise: &mut Noise) -> Result<Vec<f32>> {
-        let spread = self.vae.encode(easel, easel.of(picture, 1, size, 3)?, self.tiles(size))?;
+    fn encode(&self, ctx: &OpContext<'_>, picture: &Pixels, size: [usize; 2], noise: &mut Noise) -> Result<Vec<f32>> {
+        let spread = self.vae.encode(ctx, ctx.feature_map(picture, 1, size, 3)?, self.tiles(size))?;
         if spread.size != noise.size {
-            return Err(Halt::Failed(format!("latents of {:?} for a picture of {size:?}", spread.size)));
+            return Err(Interrupted::Failed(format!("latents of {:?} for a picture of {size:?}", spread.size)));
         }
         let drawn = noise.latents();
         let numbers = spread.mean.iter().zip(&spread.deviation).zip(&drawn);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Easel, Family, Halt, Map, Pipeline, Result};
+use super::{Family, FeatureMap, Interrupted, OpContext, Pipeline, Result};
 use crate::models::diffusion::bert::Bert;
 use crate::models::diffusion::clip::{Clip, Encoded};
 use crate::models::diffusion::layers::Loaded;
@@ -30,12 +30,12 @@ pub(super) enum TextEncoder {
 
 impl Words {
     /// Both texts for a guided step, else the prompt alone: `[images, tokens, 1, width]`.
-    pub(super) fn text(&self, easel: &Easel<'_>, guided: bool) -> Result<Map> {
+    pub(super) fn text(&self, ctx: &OpContext<'_>, guided: bool) -> Result<FeatureMap> {
         let [negative, positive] = &self.text;
         let width = positive.len() / self.tokens.max(1);
         match guided {
-            true => easel.of(&[negative.as_slice(), positive].concat(), 2, [self.tokens, 1], width),
-            false => easel.of(positive, 1, [self.tokens, 1], width),
+            true => ctx.feature_map(&[negative.as_slice(), positive].concat(), 2, [self.tokens, 1], width),
+            false => ctx.feature_map(positive, 1, [self.tokens, 1], width),
         }
     }
 
@@ -59,20 +59,20 @@ impl TextEncoder {
 #[derive(Default)]
 struct Read {
     clips: Vec<Encoded>,
-    t5: Option<Map>,
+    t5: Option<FeatureMap>,
 }
 
 impl Read {
     /// The words of CLIP's encoders side by side.
-    fn words(&self, easel: &Easel<'_>) -> Result<Map> {
+    fn words(&self, ctx: &OpContext<'_>) -> Result<FeatureMap> {
         let mut all = None;
         for Encoded { words, .. } in &self.clips {
             all = Some(match all {
-                None => easel.of(words.numbers(), words.images, words.size, words.channels)?,
-                Some(before) => easel.concat(&before, words)?,
+                None => ctx.feature_map(words.data(), words.images, words.size, words.channels)?,
+                Some(before) => ctx.concat(&before, words)?,
             });
         }
-        all.ok_or_else(|| Halt::Failed("there is no text encoder".to_owned()))
+        all.ok_or_else(|| Interrupted::Failed("there is no text encoder".to_owned()))
     }
 
     /// The vectors of all of CLIP's encoders, of each text one behind the other.
@@ -86,21 +86,21 @@ impl Read {
 impl Pipeline {
     /// `prompts`: for each text encoder the tokens of the negative prompt and of the prompt. `no_negative`: nobody
     /// said what the picture shall not show.
-    pub fn read(&self, easel: &Easel<'_>, prompts: &[[Vec<u32>; 2]], no_negative: bool) -> Result<Words> {
+    pub fn read(&self, ctx: &OpContext<'_>, prompts: &[[Vec<u32>; 2]], no_negative: bool) -> Result<Words> {
         let mut read = Read::default();
         for (encoder, texts) in self.texts.iter().zip(prompts) {
             let texts = texts.get(usize::from(self.ignores_negative())..).unwrap_or_default();
             match encoder {
-                TextEncoder::Clip(clip) => read.clips.push(clip.forward(easel, texts, self.skipped())?),
+                TextEncoder::Clip(clip) => read.clips.push(clip.forward(ctx, texts, self.skipped())?),
                 TextEncoder::Bert(bert) => {
-                    read.clips.push(Encoded { words: bert.forward(easel, texts)?, pooled: Vec::new() });
+                    read.clips.push(Encoded { words: bert.forward(ctx, texts)?, pooled: Vec::new() });
                 }
-                TextEncoder::T5(t5) => read.t5 = Some(t5.forward(easel, texts)?),
+                TextEncoder::T5(t5) => read.t5 = Some(t5.forward(ctx, texts)?),
             }
         }
-        let (words, pooled) = self.assemble(easel, read)?;
+        let (words, pooled) = self.assemble(ctx, read)?;
         let tokens = words.pixels();
-        let mut text = halves(words.each().map(<[f32]>::to_vec).collect());
+        let mut text = halves(words.per_image().map(<[f32]>::to_vec).collect());
         let mut pooled = pooled.map(halves);
         if self.family == Family::StableDiffusionXl && no_negative && self.empty_is_zero {
             text[0].fill(0.);
@@ -115,20 +115,20 @@ impl Pipeline {
     }
 
     /// The words of all encoders, and the texts in one vector each.
-    fn assemble(&self, easel: &Easel<'_>, read: Read) -> Result<(Map, Option<Vec<Vec<f32>>>)> {
+    fn assemble(&self, ctx: &OpContext<'_>, read: Read) -> Result<(FeatureMap, Option<Vec<Vec<f32>>>)> {
         match self.family {
-            Family::StableDiffusion => Ok((read.words(easel)?, None)),
+            Family::StableDiffusion => Ok((read.words(ctx)?, None)),
             Family::StableDiffusionXl => {
                 let last = read.clips.last().map(|clip| clip.pooled.clone());
-                Ok((read.words(easel)?, last))
+                Ok((read.words(ctx)?, last))
             }
             Family::StableDiffusion3 => {
-                let words = behind(easel, &read.words(easel)?, read.t5.as_ref(), self.long_words)?;
+                let words = behind(ctx, &read.words(ctx)?, read.t5.as_ref(), self.long_words)?;
                 Ok((words, Some(read.pooled())))
             }
             Family::Flux => {
                 let pooled = Some(read.pooled());
-                let words = read.t5.ok_or_else(|| Halt::Failed("there is no text encoder".to_owned()))?;
+                let words = read.t5.ok_or_else(|| Interrupted::Failed("there is no text encoder".to_owned()))?;
                 Ok((words, pooled))
             }
         }
@@ -136,19 +136,24 @@ impl Pipeline {
 }
 
 /// The words of T5, or `tokens` words of zeros, behind those of CLIP, which are filled up with zeros.
-fn behind(easel: &Easel<'_>, clip: &Map, t5: Option<&Map>, [tokens, width]: [usize; 2]) -> Result<Map> {
+fn behind(
+    ctx: &OpContext<'_>,
+    clip: &FeatureMap,
+    t5: Option<&FeatureMap>,
+    [tokens, width]: [usize; 2],
+) -> Result<FeatureMap> {
     if clip.channels > width || t5.is_some_and(|t5| (t5.channels, t5.images) != (width, clip.images)) {
-        return Err(Halt::Failed(format!("words of {} numbers among words of {width}", clip.channels)));
+        return Err(Interrupted::Failed(format!("words of {} numbers among words of {width}", clip.channels)));
     }
-    let mut out = easel.map(clip.images, [clip.pixels() + t5.map_or(tokens, Map::pixels), 1], width);
-    out.numbers_mut().fill(0.);
+    let mut out = ctx.alloc(clip.images, [clip.pixels() + t5.map_or(tokens, FeatureMap::pixels), 1], width);
+    out.data_mut().fill(0.);
     let (image, cut) = (out.pixels() * width, clip.pixels() * width);
-    for (index, (clip_words, out)) in clip.each().zip(out.numbers_mut().chunks_exact_mut(image)).enumerate() {
+    for (index, (clip_words, out)) in clip.per_image().zip(out.data_mut().chunks_exact_mut(image)).enumerate() {
         let (first, second) = out.split_at_mut(cut);
         for (to, from) in first.chunks_exact_mut(width).zip(clip_words.chunks_exact(clip.channels)) {
             to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
         }
-        if let Some(t5) = t5.and_then(|t5| t5.each().nth(index)) {
+        if let Some(t5) = t5.and_then(|t5| t5.per_image().nth(index)) {
             second.copy_from_slice(t5);
         }
     }

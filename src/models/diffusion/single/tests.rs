@@ -11,9 +11,9 @@ use super::*;
 use crate::models::diffusion::SchedulerName;
 use crate::models::diffusion::clip::{Clip, ClipConfig};
 use crate::models::diffusion::component::Component;
-use crate::models::diffusion::easel::Easel;
+use crate::models::diffusion::op_context::OpContext;
 use crate::models::diffusion::parts::{Family, Parts};
-use crate::models::diffusion::scheduler::Settings;
+use crate::models::diffusion::samplers::SchedulerConfig;
 use crate::models::diffusion::vae::VaeConfig;
 use crate::models::safetensors::read_json;
 use crate::models::weights::Loader;
@@ -104,12 +104,12 @@ fn the_words_of_stable_diffusion_2_come_from_before_the_last_layer() {
     let single = Single { file, prefix: OPEN.to_owned(), part };
     let folder = Folder::open(&folder).unwrap();
     let (pool, pause) = (Pool::new(1), || Ok(()));
-    let easel = Easel::new(&pool, &pause);
+    let ctx = OpContext::new(&pool, &pause);
     let words = |source: &dyn Weights| {
         let loader = Loader::new(source, 1);
         let clip = Clip::load(&loader, config.clone()).unwrap();
         loader.finish().unwrap();
-        clip.forward(&easel, &[vec![3, 5, 700, 8]], None).unwrap().words.numbers().to_vec()
+        clip.forward(&ctx, &[vec![3, 5, 700, 8]], None).unwrap().words.data().to_vec()
     };
     assert_eq!(words(&single), words(&Component::new(&folder)));
 }
@@ -152,7 +152,7 @@ fn a_file_alone_is_a_pipeline_with_the_usual_settings() {
 fn every_family_has_a_usual_way() {
     for layout in [Layout::One, Layout::Two, Layout::Xl] {
         for (predicts_v, zero_snr) in [(false, false), (true, false), (true, true)] {
-            let settings = Settings::read(&scheduler(layout, predicts_v, zero_snr)).unwrap();
+            let settings = SchedulerConfig::read(&scheduler(layout, predicts_v, zero_snr)).unwrap();
             let expected = match layout {
                 Layout::Xl => SchedulerName::Euler,
                 _ if predicts_v => SchedulerName::Ddim,

@@ -6,9 +6,9 @@ use std::sync::OnceLock;
 use outpost_kernels::{self as kernels, Kind, Pool};
 
 use super::T5Config;
-use crate::models::diffusion::easel::{Easel, Halt, Result};
+use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::Loaded;
-use crate::models::diffusion::map::Map;
+use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
 use crate::models::table::Table;
 use crate::models::weights::Loader;
 
@@ -60,33 +60,40 @@ fn bucket(buckets: usize, farthest: usize, distance: usize, behind: bool) -> usi
 
 /// What words see of each other, text by text; `q`, `k` and `v` are `[texts, tokens, 1, heads · width]`, `bias` is
 /// [`Bias::of`] so many tokens.
-pub(super) fn attend(easel: &Easel<'_>, [q, k, v]: [&Map; 3], heads: usize, bias: &[f32]) -> Result<Map> {
+pub(super) fn attend(
+    ctx: &OpContext<'_>,
+    [q, k, v]: [&FeatureMap; 3],
+    heads: usize,
+    bias: &[f32],
+) -> Result<FeatureMap> {
     let (tokens, row) = (q.pixels(), q.channels);
     let (width, span) = (row / heads.max(1), bias.len() / heads.max(1));
     if width == 0 || span + 1 != 2 * tokens || k.len() != q.len() || v.len() != q.len() {
-        return Err(Halt::Failed(format!("{heads} heads of {row} numbers, and {span} distances of {tokens} tokens")));
+        return Err(Interrupted::Failed(format!(
+            "{heads} heads of {row} numbers, and {span} distances of {tokens} tokens"
+        )));
     }
-    let mut out = easel.map(q.images, q.size, row);
-    let texts = q.each().zip(k.each().zip(v.each())).zip(out.numbers_mut().chunks_exact_mut(tokens * row));
+    let mut out = ctx.alloc(q.images, q.size, row);
+    let texts = q.per_image().zip(k.per_image().zip(v.per_image())).zip(out.data_mut().chunks_exact_mut(tokens * row));
     let biases: Vec<&[f32]> = bias.chunks_exact(span).collect();
     for ((q, (k, v)), out) in texts {
-        for (group, biases) in biases.chunks(HEADS * easel.pool.threads()).enumerate() {
-            let first = group * HEADS * easel.pool.threads();
+        for (group, biases) in biases.chunks(HEADS * ctx.pool.threads()).enumerate() {
+            let first = group * HEADS * ctx.pool.threads();
             let mixed: Vec<OnceLock<Mixed>> = biases.iter().map(|_| OnceLock::new()).collect();
-            easel.pool.run(biases.len(), |index| {
+            ctx.pool.run(biases.len(), |index| {
                 if let (Some(slot), Some(bias)) = (mixed.get(index), biases.get(index)) {
                     let part = [q, k, v].map(|x| columns(x, row, (first + index) * width, width));
-                    slot.get_or_init(|| head(easel.pool, part, width, bias));
+                    slot.get_or_init(|| head(ctx.pool, part, width, bias));
                 }
             });
             for (index, mixed) in mixed.into_iter().enumerate() {
                 let mixed = mixed.into_inner().unwrap_or_else(|| Ok(Vec::new()));
-                let mixed = mixed.map_err(|error| Halt::Failed(error.to_string()))?;
+                let mixed = mixed.map_err(|error| Interrupted::Failed(error.to_string()))?;
                 for (out, mixed) in out.chunks_exact_mut(row).zip(mixed.chunks_exact(width)) {
                     out.iter_mut().skip((first + index) * width).zip(mixed).for_each(|(to, from)| *to = *from);
                 }
             }
-            easel.pause()?;
+            ctx.pause()?;
         }
     }
     Ok(out)

@@ -10,9 +10,9 @@ pub use config::T5Config;
 
 use attention::Bias;
 
-use super::easel::{Easel, Halt, Result};
+use super::feature_map::FeatureMap;
 use super::layers::{Linear, Loaded, Mlp, Norm, linear};
-use super::map::Map;
+use super::op_context::{Interrupted, OpContext, Result};
 use crate::models::table::Table;
 use crate::models::weights::Loader;
 
@@ -59,18 +59,18 @@ impl T5 {
     }
 
     /// Words of `texts`, which are of one length: `[texts, tokens, 1, width]`.
-    pub fn forward(&self, easel: &Easel<'_>, texts: &[Vec<u32>]) -> Result<Map> {
+    pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>]) -> Result<FeatureMap> {
         let count = texts.first().map_or(0, Vec::len);
         if count == 0 || texts.iter().any(|text| text.len() != count) {
-            return Err(Halt::Failed(format!("texts of {count} and of other tokens")));
+            return Err(Interrupted::Failed(format!("texts of {count} and of other tokens")));
         }
-        let mut x = easel.map(texts.len(), [count, 1], self.config.width);
-        self.tokens.look_up(texts.iter().flatten().copied(), false, x.numbers_mut())?;
+        let mut x = ctx.alloc(texts.len(), [count, 1], self.config.width);
+        self.tokens.look_up(texts.iter().flatten().copied(), false, x.data_mut())?;
         let bias = self.bias.of(count)?;
         for layer in &self.layers {
-            x = layer.forward(easel, x, self.config.heads, &bias)?;
+            x = layer.forward(ctx, x, self.config.heads, &bias)?;
         }
-        easel.layer_norm(&self.final_norm, &x)
+        ctx.layer_norm(&self.final_norm, &x)
     }
 }
 
@@ -98,16 +98,16 @@ impl Layer {
     }
 
     /// `bias`: as [`Bias::of`] gives it.
-    fn forward(&self, easel: &Easel<'_>, mut x: Map, heads: usize, bias: &[f32]) -> Result<Map> {
+    fn forward(&self, ctx: &OpContext<'_>, mut x: FeatureMap, heads: usize, bias: &[f32]) -> Result<FeatureMap> {
         let [norm1, norm2] = &self.norms;
-        let y = easel.layer_norm(norm1, &x)?;
-        let [q, k, v] = easel.linears([&self.q, &self.k, &self.v], &y)?;
-        let mixed = attention::attend(easel, [&q, &k, &v], heads, bias)?;
+        let y = ctx.layer_norm(norm1, &x)?;
+        let [q, k, v] = ctx.linears([&self.q, &self.k, &self.v], &y)?;
+        let mixed = attention::attend(ctx, [&q, &k, &v], heads, bias)?;
         drop((q, k, v));
-        let y = easel.linear(&self.o, &mixed)?;
-        let y = easel.add_norm(norm2, &mut x, &y)?;
-        let y = easel.feed(&self.mlp, &y)?;
-        easel.add(&mut x, &y)?;
+        let y = ctx.linear(&self.o, &mixed)?;
+        let y = ctx.add_norm(norm2, &mut x, &y)?;
+        let y = ctx.feed_forward(&self.mlp, &y)?;
+        ctx.add(&mut x, &y)?;
         Ok(x)
     }
 }

@@ -7,9 +7,9 @@ use crate::models::gguf::GgufFile;
 
 impl Reference {
     /// `[count, width]` as words of one text.
-    fn words(&self, easel: &Easel<'_>, name: &str) -> Map {
+    fn words(&self, ctx: &OpContext<'_>, name: &str) -> FeatureMap {
         let (count, width) = self.tensors[name].dims2().unwrap();
-        easel.of(&self.numbers(name), 1, [count, 1], width).unwrap()
+        ctx.feature_map(&self.numbers(name), 1, [count, 1], width).unwrap()
     }
 
     /// What the transformer is told, beside the text.
@@ -21,7 +21,7 @@ impl Reference {
 
 #[test]
 fn t5_encodes_as_transformers_does() {
-    with_easel(|easel| {
+    with_context(|ctx| {
         for (name, part) in [("sd3", "text_encoder_3"), ("flux", "text_encoder_2")] {
             let reference = Reference::read(name);
             let folder = reference.part(part);
@@ -29,8 +29,8 @@ fn t5_encodes_as_transformers_does() {
             let loader = Loader::new(&source, 2);
             let t5 = T5::load(&loader, T5Config::read(&folder.config, &format!("{part}/")).unwrap()).unwrap();
             loader.finish().unwrap();
-            let words = t5.forward(easel, &[ids(&reference, part)]).unwrap();
-            let away = far(words.numbers(), &reference.numbers(&format!("{part}.hidden")));
+            let words = t5.forward(ctx, &[ids(&reference, part)]).unwrap();
+            let away = far(words.data(), &reference.numbers(&format!("{part}.hidden")));
             println!("{name}: {away:e}");
             assert!(away < 1e-5, "{name}: {away}");
         }
@@ -39,7 +39,7 @@ fn t5_encodes_as_transformers_does() {
 
 #[test]
 fn clip_of_flows_encodes_as_transformers_does() {
-    with_easel(|easel| {
+    with_context(|ctx| {
         let cases = [("sd3", "text_encoder", true), ("sd3", "text_encoder_2", true), ("flux", "text_encoder", false)];
         for (name, part, projects) in cases {
             let reference = Reference::read(name);
@@ -49,9 +49,9 @@ fn clip_of_flows_encodes_as_transformers_does() {
             let config = ClipConfig::read(&folder.config, part, projects).unwrap();
             let clip = Clip::load(&loader, config).unwrap();
             loader.finish().unwrap();
-            let encoded = clip.forward(easel, &[ids(&reference, part)], Some(1)).unwrap();
+            let encoded = clip.forward(ctx, &[ids(&reference, part)], Some(1)).unwrap();
             let expected = reference.numbers(&format!("{part}.penultimate"));
-            assert!(far(encoded.words.numbers(), &expected) < 1e-5, "{name} {part}");
+            assert!(far(encoded.words.data(), &expected) < 1e-5, "{name} {part}");
             let away = far(&encoded.pooled[0], &reference.numbers(&format!("{part}.pooled")));
             assert!(away < 1e-5, "{name} {part}: {away}");
         }
@@ -60,7 +60,7 @@ fn clip_of_flows_encodes_as_transformers_does() {
 
 #[test]
 fn an_mmdit_flows_as_diffusers_does() {
-    with_easel(|easel| {
+    with_context(|ctx| {
         for name in ["sd3", "sd35"] {
             let reference = Reference::read(name);
             let folder = reference.part("transformer");
@@ -69,10 +69,10 @@ fn an_mmdit_flows_as_diffusers_does() {
             let mmdit = Mmdit::load(&loader, MmditConfig::read(&folder.config).unwrap()).unwrap();
             loader.finish().unwrap();
             let (time, guidance, pooled) = reference.told();
-            let text = reference.words(easel, "transformer.context");
+            let text = reference.words(ctx, "transformer.context");
             let told = Told { time, text: &text, pooled: &pooled, guidance };
-            let found = mmdit.forward(easel, &reference.map(easel, "transformer.sample"), &told).unwrap();
-            let away = far(found.numbers(), reference.map(easel, "transformer.output").numbers());
+            let found = mmdit.forward(ctx, &reference.map(ctx, "transformer.sample"), &told).unwrap();
+            let away = far(found.data(), reference.map(ctx, "transformer.output").data());
             println!("{name}: {away:e}");
             assert!(away < 1e-5, "{name}: {away}");
         }
@@ -81,47 +81,48 @@ fn an_mmdit_flows_as_diffusers_does() {
 
 #[test]
 fn two_images_flow_as_each_alone() {
-    with_easel(|easel| {
+    with_context(|ctx| {
         let reference = Reference::read("sd35");
         let folder = reference.part("transformer");
         let source = Component::new(&folder);
         let mmdit = Mmdit::load(&Loader::new(&source, 2), MmditConfig::read(&folder.config).unwrap()).unwrap();
         let (time, guidance, pooled) = reference.told();
-        let text = reference.words(easel, "transformer.context");
-        let sample = reference.map(easel, "transformer.sample");
-        let twice = |map: &Map| easel.of(&[map.numbers(), map.numbers()].concat(), 2, map.size, map.channels).unwrap();
+        let text = reference.words(ctx, "transformer.context");
+        let sample = reference.map(ctx, "transformer.sample");
+        let twice =
+            |map: &FeatureMap| ctx.feature_map(&[map.data(), map.data()].concat(), 2, map.size, map.channels).unwrap();
         let other: Vec<f32> = pooled[0].iter().map(|x| 1. - x).collect();
         let one = |pooled: Vec<f32>| {
             let told = Told { time, text: &text, pooled: &[pooled], guidance };
-            mmdit.forward(easel, &sample, &told).unwrap().numbers().to_vec()
+            mmdit.forward(ctx, &sample, &told).unwrap().data().to_vec()
         };
         let expected = [one(other.clone()), one(pooled[0].clone())].concat();
         let told = Told { time, text: &twice(&text), pooled: &[other, pooled[0].clone()], guidance };
-        assert!(far(mmdit.forward(easel, &twice(&sample), &told).unwrap().numbers(), &expected) < 1e-6);
+        assert!(far(mmdit.forward(ctx, &twice(&sample), &told).unwrap().data(), &expected) < 1e-6);
     });
 }
 
 /// How far FLUX's flow is from the reference's.
-fn flux_away(easel: &Easel<'_>, reference: &Reference, weights: &dyn crate::models::weights::Weights) -> f32 {
+fn flux_away(ctx: &OpContext<'_>, reference: &Reference, weights: &dyn crate::models::weights::Weights) -> f32 {
     let loader = Loader::new(weights, 2);
     let config = read_json(&reference.folder.join("transformer/config.json")).unwrap();
     let flux = Flux::load(&loader, FluxConfig::read(&config).unwrap()).unwrap();
     loader.finish().unwrap();
     let (time, guidance, pooled) = reference.told();
-    let text = reference.words(easel, "transformer.context");
+    let text = reference.words(ctx, "transformer.context");
     let told = Told { time, text: &text, pooled: &pooled, guidance };
     let grid: Vec<usize> = serde_json::from_value(reference.fact("/components/transformer/patches").clone()).unwrap();
-    let sample = reference.words(easel, "transformer.sample");
-    let found = flux.flow(easel, &sample, [grid[0], grid[1]], &told).unwrap();
-    far(found.numbers(), &reference.numbers("transformer.output"))
+    let sample = reference.words(ctx, "transformer.sample");
+    let found = flux.flow(ctx, &sample, [grid[0], grid[1]], &told).unwrap();
+    far(found.data(), &reference.numbers("transformer.output"))
 }
 
 #[test]
 fn flux_flows_as_diffusers_does() {
-    with_easel(|easel| {
+    with_context(|ctx| {
         for name in ["flux", "flux-schnell"] {
             let reference = Reference::read(name);
-            let away = flux_away(easel, &reference, &Component::new(&reference.part("transformer")));
+            let away = flux_away(ctx, &reference, &Component::new(&reference.part("transformer")));
             println!("{name}: {away:e}");
             assert!(away < 1e-5, "{name}: {away}");
         }
@@ -130,9 +131,9 @@ fn flux_flows_as_diffusers_does() {
 
 #[test]
 fn flux_flows_with_weights_of_a_gguf_file() {
-    with_easel(|easel| {
+    with_context(|ctx| {
         let file = GgufFile::open(&fixtures().join("flux.gguf")).unwrap();
-        let away = flux_away(easel, &Reference::read("flux"), &Original::new(&file));
+        let away = flux_away(ctx, &Reference::read("flux"), &Original::new(&file));
         println!("gguf: {away:e}");
         // What eight bits make of the weights.
         assert!(away < 3e-2, "{away}");
@@ -141,7 +142,7 @@ fn flux_flows_with_weights_of_a_gguf_file() {
 
 #[test]
 fn autoencoders_of_many_channels_go_both_ways_as_diffusers_does() {
-    with_easel(|easel| {
+    with_context(|ctx| {
         for name in ["sd3", "flux"] {
             let reference = Reference::read(name);
             let folder = reference.part("vae");
@@ -150,11 +151,11 @@ fn autoencoders_of_many_channels_go_both_ways_as_diffusers_does() {
             let config = VaeConfig { scaling: 1., shift: 0., ..VaeConfig::read(&folder.config).unwrap() };
             let vae = Vae::load(&loader, config).unwrap();
             loader.finish().unwrap();
-            let decoded = vae.decode(easel, reference.map(easel, "vae.latent"), false).unwrap();
-            let away = far(decoded.numbers(), reference.map(easel, "vae.decoded").numbers());
+            let decoded = vae.decode(ctx, reference.map(ctx, "vae.latent"), false).unwrap();
+            let away = far(decoded.data(), reference.map(ctx, "vae.decoded").data());
             assert!(away < 1e-5, "{name}: {away}");
-            let spread = vae.encode(easel, reference.map(easel, "vae.picture"), false).unwrap();
-            assert!(far(&spread.mean, reference.map(easel, "vae.mean").numbers()) < 1e-5, "{name}");
+            let spread = vae.encode(ctx, reference.map(ctx, "vae.picture"), false).unwrap();
+            assert!(far(&spread.mean, reference.map(ctx, "vae.mean").data()) < 1e-5, "{name}");
         }
     });
 }

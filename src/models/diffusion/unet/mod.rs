@@ -10,9 +10,9 @@ pub use config::UnetConfig;
 use config::Level;
 use outpost_kernels::Activation;
 
-use super::easel::{Easel, Halt, Result};
+use super::feature_map::FeatureMap;
 use super::layers::{Conv, GroupNorm, Linear, Loaded, linear, same_conv};
-use super::map::Map;
+use super::op_context::{Interrupted, OpContext, Result};
 use super::resnet::{Blocks, Downsample, ResnetBlock, Upsample};
 use super::time::{TimeEmbedding, waves};
 use super::transformer::{Transformer, TransformerSizes};
@@ -47,7 +47,7 @@ struct Stage {
 pub struct Conditions<'a> {
     pub time: f32,
     /// `[images, words, 1, context]`
-    pub text: &'a Map,
+    pub text: &'a FeatureMap,
     /// How strong the guidance is, for networks that are told.
     pub guidance: Option<f32>,
     /// For networks with micro-conditioning.
@@ -90,67 +90,69 @@ impl Unet {
     }
 
     /// What is guessed of `x`, `[images, height, width, in_channels]`.
-    pub fn forward(&self, easel: &Easel<'_>, x: &Map, told: &Conditions<'_>) -> Result<Map> {
-        let time = self.told(easel, x.images, told)?;
-        let mut skips = vec![easel.conv(&self.conv_in, x)?];
+    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, told: &Conditions<'_>) -> Result<FeatureMap> {
+        let time = self.told(ctx, x.images, told)?;
+        let mut skips = vec![ctx.conv(&self.conv_in, x)?];
         for stage in &self.down {
             for (index, resnet) in stage.resnets.iter().enumerate() {
-                let mut x = resnet.forward(easel, last(&skips)?, Some(&time))?;
+                let mut x = resnet.forward(ctx, last(&skips)?, Some(&time))?;
                 if let Some(transformer) = stage.transformers.get(index) {
-                    x = transformer.forward(easel, x, told.text)?;
+                    x = transformer.forward(ctx, x, told.text)?;
                 }
                 skips.push(x);
             }
             if let Some(down) = &stage.down {
-                let x = down.forward(easel, last(&skips)?)?;
+                let x = down.forward(ctx, last(&skips)?)?;
                 skips.push(x);
             }
         }
         let (first, transformer, second) = &self.mid;
-        let mut x = first.forward(easel, last(&skips)?, Some(&time))?;
-        x = transformer.forward(easel, x, told.text)?;
-        x = second.forward(easel, &x, Some(&time))?;
+        let mut x = first.forward(ctx, last(&skips)?, Some(&time))?;
+        x = transformer.forward(ctx, x, told.text)?;
+        x = second.forward(ctx, &x, Some(&time))?;
         for stage in &self.up {
             for (index, resnet) in stage.resnets.iter().enumerate() {
-                let skip = skips.pop().ok_or_else(|| Halt::Failed("the way up is longer than the way down".into()))?;
-                let both = easel.concat(&x, &skip)?;
+                let skip =
+                    skips.pop().ok_or_else(|| Interrupted::Failed("the way up is longer than the way down".into()))?;
+                let both = ctx.concat(&x, &skip)?;
                 drop((x, skip));
-                x = resnet.forward(easel, &both, Some(&time))?;
+                x = resnet.forward(ctx, &both, Some(&time))?;
                 if let Some(transformer) = stage.transformers.get(index) {
-                    x = transformer.forward(easel, x, told.text)?;
+                    x = transformer.forward(ctx, x, told.text)?;
                 }
             }
             if let (Some(up), Some(next)) = (&stage.up, skips.last()) {
-                x = up.forward(easel, x, next.size)?;
+                x = up.forward(ctx, x, next.size)?;
             }
         }
-        easel.norm_conv(&self.norm_out, &x, None, &self.conv_out)
+        ctx.norm_conv(&self.norm_out, &x, None, &self.conv_out)
     }
 
     /// The time and what else is told, as blocks take it: `[images, 1, 1, width]`, through SiLU.
-    fn told(&self, easel: &Easel<'_>, images: usize, told: &Conditions<'_>) -> Result<Map> {
+    fn told(&self, ctx: &OpContext<'_>, images: usize, told: &Conditions<'_>) -> Result<FeatureMap> {
         let time = &self.config.time;
-        let mut x = easel.of(&waves(told.time, time.waves, time.cosines_first, time.shift), 1, [1, 1], time.waves)?;
+        let mut x =
+            ctx.feature_map(&waves(told.time, time.waves, time.cosines_first, time.shift), 1, [1, 1], time.waves)?;
         if let Some(weight) = &self.guidance {
             let width = time.guidance.unwrap_or(0);
             // As consistency models are told of guidance: as a time of a thousand times its excess.
             let scale = (told.guidance.unwrap_or(1.) - 1.) * 1000.;
-            let told = easel.of(&waves(scale, width, false, 1.), 1, [1, 1], width)?;
-            easel.add(&mut x, &easel.linear(weight, &told)?)?;
+            let told = ctx.feature_map(&waves(scale, width, false, 1.), 1, [1, 1], width)?;
+            ctx.add(&mut x, &ctx.linear(weight, &told)?)?;
         }
-        let x = self.time.forward(easel, &x)?;
-        let mut all = easel.map(images, [1, 1], x.channels);
-        all.numbers_mut().chunks_exact_mut(x.channels).for_each(|to| to.copy_from_slice(x.numbers()));
+        let x = self.time.forward(ctx, &x)?;
+        let mut all = ctx.alloc(images, [1, 1], x.channels);
+        all.data_mut().chunks_exact_mut(x.channels).for_each(|to| to.copy_from_slice(x.data()));
         match (&self.added, told.added) {
-            (Some(embedding), Some(told)) => easel.add(&mut all, &self.added(easel, embedding, told)?)?,
+            (Some(embedding), Some(told)) => ctx.add(&mut all, &self.added(ctx, embedding, told)?)?,
             (None, _) => {}
-            (Some(_), None) => return Err(Halt::Failed("the network was told no sizes".to_owned())),
+            (Some(_), None) => return Err(Interrupted::Failed("the network was told no sizes".to_owned())),
         }
-        easel.activate(Activation::Silu, &mut all)?;
+        ctx.activate(Activation::Silu, &mut all)?;
         Ok(all)
     }
 
-    fn added(&self, easel: &Easel<'_>, embedding: &TimeEmbedding, told: &AddedConditions) -> Result<Map> {
+    fn added(&self, ctx: &OpContext<'_>, embedding: &TimeEmbedding, told: &AddedConditions) -> Result<FeatureMap> {
         let time = &self.config.time;
         let (width, total) = self.config.added.map_or((0, 0), |added| (added.waves, added.total));
         let mut numbers = Vec::with_capacity(told.pooled.len() * total);
@@ -158,13 +160,13 @@ impl Unet {
             numbers.extend_from_slice(pooled);
             sizes.iter().for_each(|size| numbers.extend(waves(*size, width, time.cosines_first, time.shift)));
         }
-        embedding.forward(easel, &easel.of(&numbers, told.pooled.len(), [1, 1], total)?)
+        embedding.forward(ctx, &ctx.feature_map(&numbers, told.pooled.len(), [1, 1], total)?)
     }
 }
 
 /// Where the way down has come to.
-fn last(skips: &[Map]) -> Result<&Map> {
-    skips.last().ok_or_else(|| Halt::Failed("the way down begins with nothing".to_owned()))
+fn last(skips: &[FeatureMap]) -> Result<&FeatureMap> {
+    skips.last().ok_or_else(|| Interrupted::Failed("the way down begins with nothing".to_owned()))
 }
 
 fn sizes(level: &Level, layers: usize, groups: usize) -> TransformerSizes {

@@ -10,9 +10,9 @@ pub use config::VaeConfig;
 use tiles::Tiles;
 
 use super::attention::Attention;
-use super::easel::{Easel, Result};
+use super::feature_map::FeatureMap;
 use super::layers::{Conv, GroupNorm, Linear, Loaded, linear, same_conv};
-use super::map::Map;
+use super::op_context::{OpContext, Result};
 use super::resnet::{Blocks, Downsample, ResnetBlock, Upsample};
 use crate::models::ModelError;
 use crate::models::weights::Loader;
@@ -77,14 +77,14 @@ impl Mid {
         })
     }
 
-    fn forward(&self, easel: &Easel<'_>, x: &Map) -> Result<Map> {
-        let mut x = self.first.forward(easel, x, None)?;
+    fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap) -> Result<FeatureMap> {
+        let mut x = self.first.forward(ctx, x, None)?;
         if let Some((norm, attention)) = &self.attention {
-            let y = easel.group_norm(norm, &x, None, false)?;
-            let y = attention.forward(easel, &y)?;
-            easel.add(&mut x, &y)?;
+            let y = ctx.group_norm(norm, &x, None, false)?;
+            let y = attention.forward(ctx, &y)?;
+            ctx.add(&mut x, &y)?;
         }
-        self.second.forward(easel, &x, None)
+        self.second.forward(ctx, &x, None)
     }
 }
 
@@ -108,26 +108,26 @@ impl Vae {
 
     /// The picture of `latents` (`[1, height, width, latent_channels]`, as the network makes them): numbers from −1
     /// to 1, or a little beyond, `[1, .., .., out_channels]`. `tiled`: in tiles, which takes the memory of one.
-    pub fn decode(&self, easel: &Easel<'_>, mut latents: Map, tiled: bool) -> Result<Map> {
+    pub fn decode(&self, ctx: &OpContext<'_>, mut latents: FeatureMap, tiled: bool) -> Result<FeatureMap> {
         let VaeConfig { scaling, shift, .. } = self.config;
-        latents.numbers_mut().iter_mut().for_each(|x| *x = *x / scaling + shift);
+        latents.data_mut().iter_mut().for_each(|x| *x = *x / scaling + shift);
         let tiles = Tiles::of_latents(&self.config);
         match tiled && tiles.cuts(latents.size) {
-            true => tiles.each(easel, &latents, |tile| self.decoder.forward(easel, tile)),
-            false => self.decoder.forward(easel, latents),
+            true => tiles.each(ctx, &latents, |tile| self.decoder.forward(ctx, tile)),
+            false => self.decoder.forward(ctx, latents),
         }
     }
 
     /// What the latents of a picture (`[1, height, width, in_channels]`, −1 to 1) may be, as the network takes them.
-    pub fn encode(&self, easel: &Easel<'_>, picture: Map, tiled: bool) -> Result<Spread> {
+    pub fn encode(&self, ctx: &OpContext<'_>, picture: FeatureMap, tiled: bool) -> Result<Spread> {
         let VaeConfig { scaling, shift, latent_channels: channels, .. } = self.config;
         let tiles = Tiles::of_pixels(&self.config);
         let moments = match tiled && tiles.cuts(picture.size) {
-            true => tiles.each(easel, &picture, |tile| self.encoder.forward(easel, tile))?,
-            false => self.encoder.forward(easel, picture)?,
+            true => tiles.each(ctx, &picture, |tile| self.encoder.forward(ctx, tile))?,
+            false => self.encoder.forward(ctx, picture)?,
         };
         let (mut mean, mut deviation) = (Vec::new(), Vec::new());
-        for row in moments.numbers().chunks_exact(2 * channels) {
+        for row in moments.data().chunks_exact(2 * channels) {
             let (means, logs) = row.split_at(channels);
             mean.extend(means.iter().map(|x| (x - shift) * scaling));
             deviation.extend(logs.iter().map(|log| (0.5 * log.clamp(-30., 20.)).exp() * scaling));
@@ -165,22 +165,22 @@ impl Decoder {
         })
     }
 
-    fn forward(&self, easel: &Easel<'_>, mut x: Map) -> Result<Map> {
+    fn forward(&self, ctx: &OpContext<'_>, mut x: FeatureMap) -> Result<FeatureMap> {
         if let Some(weight) = &self.post_quant {
-            x = easel.linear(weight, &x)?;
+            x = ctx.linear(weight, &x)?;
         }
-        x = easel.conv(&self.conv_in, &x)?;
-        x = self.mid.forward(easel, &x)?;
+        x = ctx.conv(&self.conv_in, &x)?;
+        x = self.mid.forward(ctx, &x)?;
         for (resnets, up) in &self.stages {
             for resnet in resnets {
-                x = resnet.forward(easel, &x, None)?;
+                x = resnet.forward(ctx, &x, None)?;
             }
             if let Some(up) = up {
                 let [height, width] = x.size;
-                x = up.forward(easel, x, [2 * height, 2 * width])?;
+                x = up.forward(ctx, x, [2 * height, 2 * width])?;
             }
         }
-        easel.norm_conv(&self.norm_out, &x, None, &self.conv_out)
+        ctx.norm_conv(&self.norm_out, &x, None, &self.conv_out)
     }
 }
 
@@ -214,20 +214,20 @@ impl Encoder {
         })
     }
 
-    fn forward(&self, easel: &Easel<'_>, mut x: Map) -> Result<Map> {
-        x = easel.conv(&self.conv_in, &x)?;
+    fn forward(&self, ctx: &OpContext<'_>, mut x: FeatureMap) -> Result<FeatureMap> {
+        x = ctx.conv(&self.conv_in, &x)?;
         for (resnets, down) in &self.stages {
             for resnet in resnets {
-                x = resnet.forward(easel, &x, None)?;
+                x = resnet.forward(ctx, &x, None)?;
             }
             if let Some(down) = down {
-                x = down.forward(easel, &x)?;
+                x = down.forward(ctx, &x)?;
             }
         }
-        x = self.mid.forward(easel, &x)?;
-        let x = easel.norm_conv(&self.norm_out, &x, None, &self.conv_out)?;
+        x = self.mid.forward(ctx, &x)?;
+        let x = ctx.norm_conv(&self.norm_out, &x, None, &self.conv_out)?;
         match &self.quant {
-            Some(weight) => easel.linear(weight, &x),
+            Some(weight) => ctx.linear(weight, &x),
             None => Ok(x),
         }
     }

@@ -2,8 +2,8 @@
 //! `enable_vae_tiling()`.
 
 use super::VaeConfig;
-use crate::models::diffusion::easel::{Easel, Result};
-use crate::models::diffusion::map::Map;
+use crate::models::diffusion::feature_map::FeatureMap;
+use crate::models::diffusion::op_context::{OpContext, Result};
 
 /// Pixels along a tile's side where the settings do not say on which pictures the autoencoder was trained: none, or
 /// the number that diffusers has for none.
@@ -53,37 +53,42 @@ impl Tiles {
     }
 
     /// What `work` makes of every tile of `x`, of which there is one image, put together.
-    pub fn each(&self, easel: &Easel<'_>, x: &Map, work: impl Fn(Map) -> Result<Map>) -> Result<Map> {
+    pub fn each(
+        &self,
+        ctx: &OpContext<'_>,
+        x: &FeatureMap,
+        work: impl Fn(FeatureMap) -> Result<FeatureMap>,
+    ) -> Result<FeatureMap> {
         let [height, width] = x.size;
         let scaled = |side: usize| side * self.keep / self.step;
-        let (mut whole, mut above): (Option<Map>, Vec<Map>) = (None, Vec::new());
+        let (mut whole, mut above): (Option<FeatureMap>, Vec<FeatureMap>) = (None, Vec::new());
         for top in (0..height).step_by(self.step) {
-            let mut row: Vec<Map> = Vec::new();
+            let mut row: Vec<FeatureMap> = Vec::new();
             for left in (0..width).step_by(self.step) {
-                let mut tile = work(self.cut(easel, x, [top, left]))?;
+                let mut tile = work(self.cut(ctx, x, [top, left]))?;
                 if let Some(above) = above.get(row.len()) {
                     fade_lines(above, &mut tile, self.fade);
                 }
                 if let Some(before) = row.last() {
                     fade_columns(before, &mut tile, self.fade);
                 }
-                let whole = whole.get_or_insert_with(|| easel.map(1, x.size.map(scaled), tile.channels));
+                let whole = whole.get_or_insert_with(|| ctx.alloc(1, x.size.map(scaled), tile.channels));
                 self.put(&tile, whole, [scaled(top), scaled(left)]);
                 row.push(tile);
             }
             above = row;
         }
-        Ok(whole.unwrap_or_else(|| easel.map(1, [0, 0], x.channels)))
+        Ok(whole.unwrap_or_else(|| ctx.alloc(1, [0, 0], x.channels)))
     }
 
     /// A tile of `x`, smaller at its end.
-    fn cut(&self, easel: &Easel<'_>, x: &Map, [top, left]: [usize; 2]) -> Map {
+    fn cut(&self, ctx: &OpContext<'_>, x: &FeatureMap, [top, left]: [usize; 2]) -> FeatureMap {
         let [height, width] = x.size;
         let size = [self.side.min(height - top), self.side.min(width - left)];
-        let mut tile = easel.map(1, size, x.channels);
+        let mut tile = ctx.alloc(1, size, x.channels);
         let (from, to) = (width * x.channels, size[1] * x.channels);
-        let lines = x.numbers().chunks_exact(from).skip(top);
-        for (to, from) in tile.numbers_mut().chunks_exact_mut(to).zip(lines) {
+        let lines = x.data().chunks_exact(from).skip(top);
+        for (to, from) in tile.data_mut().chunks_exact_mut(to).zip(lines) {
             let line = from.iter().skip(left * x.channels);
             to.iter_mut().zip(line).for_each(|(to, from)| *to = *from);
         }
@@ -91,11 +96,11 @@ impl Tiles {
     }
 
     /// Puts what counts of a tile in its place.
-    fn put(&self, tile: &Map, whole: &mut Map, [top, left]: [usize; 2]) {
+    fn put(&self, tile: &FeatureMap, whole: &mut FeatureMap, [top, left]: [usize; 2]) {
         let channels = tile.channels;
         let (from, to) = (tile.size[1] * channels, whole.size[1] * channels);
-        let lines = whole.numbers_mut().chunks_exact_mut(to).skip(top);
-        for (to, from) in lines.zip(tile.numbers().chunks_exact(from).take(self.keep)) {
+        let lines = whole.data_mut().chunks_exact_mut(to).skip(top);
+        for (to, from) in lines.zip(tile.data().chunks_exact(from).take(self.keep)) {
             let place = to.iter_mut().skip(left * channels);
             place.zip(from.iter().take(self.keep * channels)).for_each(|(to, from)| *to = *from);
         }
@@ -103,21 +108,21 @@ impl Tiles {
 }
 
 /// The last lines of what is above become the first of the tile, by and by.
-fn fade_lines(above: &Map, tile: &mut Map, fade: usize) {
+fn fade_lines(above: &FeatureMap, tile: &mut FeatureMap, fade: usize) {
     let fade = fade.min(above.size[0]).min(tile.size[0]);
     let row = (tile.size[1] * tile.channels).max(1);
-    let last = above.numbers().chunks_exact(row).skip(above.size[0] - fade);
-    for (at, (new, old)) in tile.numbers_mut().chunks_exact_mut(row).zip(last).enumerate() {
+    let last = above.data().chunks_exact(row).skip(above.size[0] - fade);
+    for (at, (new, old)) in tile.data_mut().chunks_exact_mut(row).zip(last).enumerate() {
         blend(new, old, share(at, fade));
     }
 }
 
 /// The last columns of what is before become the first of the tile.
-fn fade_columns(before: &Map, tile: &mut Map, fade: usize) {
+fn fade_columns(before: &FeatureMap, tile: &mut FeatureMap, fade: usize) {
     let fade = fade.min(before.size[1]).min(tile.size[1]);
     let channels = tile.channels.max(1);
     let rows = [before.size[1], tile.size[1]].map(|width| (width * channels).max(1));
-    let lines = tile.numbers_mut().chunks_exact_mut(rows[1]).zip(before.numbers().chunks_exact(rows[0]));
+    let lines = tile.data_mut().chunks_exact_mut(rows[1]).zip(before.data().chunks_exact(rows[0]));
     for (new, old) in lines {
         let old = old.chunks_exact(channels).skip(before.size[1] - fade);
         for (at, (new, old)) in new.chunks_exact_mut(channels).zip(old).enumerate() {

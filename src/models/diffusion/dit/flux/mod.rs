@@ -18,9 +18,9 @@ use super::embedding::Embedding;
 use super::modulation::{Modulation, Moves};
 use super::patches::{Order, Patches};
 use super::positions::{join, split};
-use crate::models::diffusion::easel::{Easel, Halt, Result};
+use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::{Linear, Loaded, linear};
-use crate::models::diffusion::map::Map;
+use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
 use crate::models::weights::Loader;
 use single::Single;
 use turns::Turns;
@@ -68,44 +68,44 @@ impl Flux {
     }
 
     /// Where `x`, `[1, height, width, in_channels / 4]`, flows; of the same shape.
-    pub fn forward(&self, easel: &Easel<'_>, x: &Map, told: &Told<'_>) -> Result<Map> {
+    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, told: &Told<'_>) -> Result<FeatureMap> {
         let channels = |numbers: usize| numbers / (PATCH * PATCH);
         let patches = Patches { side: PATCH, channels: channels(self.config.in_channels), order: Order::ChannelsFirst };
         let Some(grid) = patches.grid(x.size) else {
-            return Err(Halt::Failed(format!("{:?} cannot be cut into patches", x.size)));
+            return Err(Interrupted::Failed(format!("{:?} cannot be cut into patches", x.size)));
         };
-        let flow = self.flow(easel, &patches.pack(easel, x)?, grid, told)?;
-        Patches { channels: channels(self.config.out_channels), ..patches }.unpack(easel, &flow, grid)
+        let flow = self.flow(ctx, &patches.pack(ctx, x)?, grid, told)?;
+        Patches { channels: channels(self.config.out_channels), ..patches }.unpack(ctx, &flow, grid)
     }
 
     /// The same for patches: `[1, patches, 1, in_channels]`, which lie in a grid.
     pub(in crate::models::diffusion) fn flow(
         &self,
-        easel: &Easel<'_>,
-        patches: &Map,
+        ctx: &OpContext<'_>,
+        patches: &FeatureMap,
         grid: [usize; 2],
         told: &Told<'_>,
-    ) -> Result<Map> {
+    ) -> Result<FeatureMap> {
         let heads = self.config.heads;
         let words = told.text.pixels();
         let turns = Turns::new(words, grid, self.config.axes);
-        let turn = |x: &mut Map| turns.apply(easel, x, heads);
+        let turn = |x: &mut FeatureMap| turns.apply(ctx, x, heads);
         // Times are told in parts of the whole, and so rounded.
         let told = Told { time: told.time / 1000. * 1000., ..*told };
-        let vector = self.embedding.forward(easel, &told)?;
-        let mut x = easel.linear(&self.patches, patches)?;
-        let mut text = easel.linear(&self.context, told.text)?;
+        let vector = self.embedding.forward(ctx, &told)?;
+        let mut x = ctx.linear(&self.patches, patches)?;
+        let mut text = ctx.linear(&self.context, told.text)?;
         for block in &self.blocks {
-            block.forward(easel, &mut x, &mut text, &vector, &turn)?;
+            block.forward(ctx, &mut x, &mut text, &vector, &turn)?;
         }
-        let mut all = join(easel, &text, &x)?;
+        let mut all = join(ctx, &text, &x)?;
         drop((x, text));
         for single in &self.singles {
-            single.forward(easel, &mut all, &vector, &turn)?;
+            single.forward(ctx, &mut all, &vector, &turn)?;
         }
-        let [_, x] = split(easel, &all, words)?;
+        let [_, x] = split(ctx, &all, words)?;
         let (norm, moves) = &self.norm_out;
-        let y = norm.forward(easel, &vector)?.norm(easel, &x, *moves)?;
-        easel.linear(&self.proj_out, &y)
+        let y = norm.forward(ctx, &vector)?.norm(ctx, &x, *moves)?;
+        ctx.linear(&self.proj_out, &y)
     }
 }

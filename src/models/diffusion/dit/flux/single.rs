@@ -5,9 +5,9 @@ use outpost_kernels::Activation;
 use super::super::block::{BEFORE, GATE};
 use super::super::modulation::Modulation;
 use super::super::stream::{PICTURE, Stream, Widths};
-use crate::models::diffusion::easel::{Easel, Result};
+use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::{Linear, Loaded, linear};
-use crate::models::diffusion::map::Map;
+use crate::models::diffusion::op_context::{OpContext, Result};
 use crate::models::weights::{Candidate, Loader};
 
 #[derive(Debug)]
@@ -42,23 +42,23 @@ impl Single {
     /// `x`: `[1, positions, 1, width]`; `turn` is done to queries and keys.
     pub fn forward(
         &self,
-        easel: &Easel<'_>,
-        x: &mut Map,
-        told: &Map,
-        turn: &dyn Fn(&mut Map) -> Result<()>,
+        ctx: &OpContext<'_>,
+        x: &mut FeatureMap,
+        told: &FeatureMap,
+        turn: &dyn Fn(&mut FeatureMap) -> Result<()>,
     ) -> Result<()> {
-        let vectors = self.modulation.forward(easel, told)?;
-        let y = vectors.norm(easel, x, BEFORE)?;
-        let [mut q, mut k, v] = self.stream.forward(easel, &y)?;
+        let vectors = self.modulation.forward(ctx, told)?;
+        let y = vectors.norm(ctx, x, BEFORE)?;
+        let [mut q, mut k, v] = self.stream.forward(ctx, &y)?;
         turn(&mut q)?;
         turn(&mut k)?;
-        let seen = easel.attention([&q, &k, &v], self.heads, false)?;
+        let seen = ctx.attention([&q, &k, &v], self.heads, false)?;
         drop((q, k, v));
-        let mut inner = easel.linear(&self.up, &y)?;
+        let mut inner = ctx.linear(&self.up, &y)?;
         drop(y);
-        easel.activate(Activation::GeluTanh, &mut inner)?;
-        let both = easel.concat(&seen, &inner)?;
+        ctx.activate(Activation::GeluTanh, &mut inner)?;
+        let both = ctx.concat(&seen, &inner)?;
         drop((seen, inner));
-        vectors.add(easel, x, &easel.linear(&self.out, &both)?, GATE)
+        vectors.add(ctx, x, &ctx.linear(&self.out, &both)?, GATE)
     }
 }

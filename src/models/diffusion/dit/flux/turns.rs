@@ -3,8 +3,8 @@
 
 use outpost_kernels::{self as kernels, Rotation};
 
-use crate::models::diffusion::easel::{Easel, Halt, Result};
-use crate::models::diffusion::map::Map;
+use crate::models::diffusion::feature_map::FeatureMap;
+use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
 
 const BASE: f64 = 10_000.;
 
@@ -36,12 +36,16 @@ impl Turns {
     }
 
     /// Turns `x`, `[1, positions, 1, heads · 2 · pairs]`.
-    pub fn apply(&self, easel: &Easel<'_>, x: &mut Map, heads: usize) -> Result<()> {
+    pub fn apply(&self, ctx: &OpContext<'_>, x: &mut FeatureMap, heads: usize) -> Result<()> {
         let width = 2 * self.pairs;
         if x.rows() != self.positions || x.channels != heads * width {
-            return Err(Halt::Failed(format!("{} positions of {} numbers are not turned", x.rows(), x.channels)));
+            return Err(Interrupted::Failed(format!(
+                "{} positions of {} numbers are not turned",
+                x.rows(),
+                x.channels
+            )));
         }
-        kernels::rope(easel.pool, x.numbers_mut(), heads, width, Rotation::Interleaved, &self.cos, &self.sin);
-        easel.pause()
+        kernels::rope(ctx.pool, x.data_mut(), heads, width, Rotation::Interleaved, &self.cos, &self.sin);
+        ctx.pause()
     }
 }

@@ -11,9 +11,9 @@ use super::block::{Block, BlockSizes, ONLY};
 use super::embedding::Embedding;
 use super::modulation::Modulation;
 use super::patches::{Order, Patches};
-use crate::models::diffusion::easel::{Easel, Halt, Result};
+use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::{Conv, Linear, Loaded, conv, linear};
-use crate::models::diffusion::map::Map;
+use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
 use crate::models::table::Table;
 use crate::models::weights::Loader;
 
@@ -51,36 +51,38 @@ impl Mmdit {
     }
 
     /// Where `x`, `[images, height, width, in_channels]`, flows: `[images, height, width, out_channels]`.
-    pub fn forward(&self, easel: &Easel<'_>, x: &Map, told: &Told<'_>) -> Result<Map> {
+    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, told: &Told<'_>) -> Result<FeatureMap> {
         let MmditConfig { patch, out_channels, in_channels, .. } = self.config;
         let patches = Patches { side: patch, channels: out_channels, order: Order::PixelsFirst };
         let grid = patches.grid(x.size).filter(|_| x.channels == in_channels && x.images == told.text.images);
         let Some(grid) = grid else {
-            return Err(Halt::Failed(format!("{:?} of {} channels are not patches", x.size, x.channels)));
+            return Err(Interrupted::Failed(format!("{:?} of {} channels are not patches", x.size, x.channels)));
         };
-        let mut x = easel.conv(&self.patches, x)?;
+        let mut x = ctx.conv(&self.patches, x)?;
         self.place(&mut x, grid)?;
         x.size = [grid[0] * grid[1], 1];
-        let mut text = easel.linear(&self.context, told.text)?;
-        let vector = self.embedding.forward(easel, told)?;
+        let mut text = ctx.linear(&self.context, told.text)?;
+        let vector = self.embedding.forward(ctx, told)?;
         for block in &self.blocks {
-            block.forward(easel, &mut x, &mut text, &vector, &|_| Ok(()))?;
+            block.forward(ctx, &mut x, &mut text, &vector, &|_| Ok(()))?;
         }
-        let y = self.norm_out.forward(easel, &vector)?.norm(easel, &x, ONLY)?;
+        let y = self.norm_out.forward(ctx, &vector)?.norm(ctx, &x, ONLY)?;
         drop(x);
-        patches.unpack(easel, &easel.linear(&self.proj_out, &y)?, grid)
+        patches.unpack(ctx, &ctx.linear(&self.proj_out, &y)?, grid)
     }
 
     /// Adds where each patch lies.
-    fn place(&self, x: &mut Map, [rows, columns]: [usize; 2]) -> Result<()> {
+    fn place(&self, x: &mut FeatureMap, [rows, columns]: [usize; 2]) -> Result<()> {
         let side = self.config.positions;
         if rows > side || columns > side {
-            return Err(Halt::Failed(format!("{rows} rows and {columns} columns of patches, {side} are possible")));
+            return Err(Interrupted::Failed(format!(
+                "{rows} rows and {columns} columns of patches, {side} are possible"
+            )));
         }
         let (top, left) = ((side - rows) / 2, (side - columns) / 2);
         let place = |(row, column)| ((top + row) * side + left + column) as u32;
         let one = || (0..rows).flat_map(move |row| (0..columns).map(move |column| (row, column)));
         let all = (0..x.images).flat_map(|_| one()).map(place);
-        Ok(self.places.look_up(all, true, x.numbers_mut())?)
+        Ok(self.places.look_up(all, true, x.data_mut())?)
     }
 }

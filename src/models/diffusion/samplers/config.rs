@@ -2,12 +2,12 @@
 
 use serde_json::{Map, Value};
 
-use super::fields::{Fields, Result};
-use super::flow::Flow;
-use super::guess::{Bounds, Prediction};
-use super::kept::{Kept, Stepper};
-use super::ladder::{Ladder, Multistep};
-use super::sigmas::{SPREADS, Spread};
+use super::alpha_schedule::{AlphaSchedule, AlphaSolver};
+use super::config_fields::{ConfigFields, Result};
+use super::flow_schedule::FlowSchedule;
+use super::prediction::{Clipping, Prediction};
+use super::sigma_schedule::{SigmaSchedule, SigmaSolver};
+use super::sigmas::{SIGMA_SPACINGS, SigmaSpacing};
 use crate::models::ModelError;
 use crate::models::diffusion::SchedulerName;
 
@@ -26,22 +26,22 @@ pub(super) const CLASSES: [(&str, SchedulerName); 9] = [
 
 /// How a model's noise becomes a picture.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct SchedulerConfig {
     /// As the config names them, for a switch to another class.
-    named: Map<String, Value>,
+    fields: Map<String, Value>,
     pub(super) prediction: Prediction,
-    pub(super) bounds: Bounds,
-    pub(super) way: Way,
+    pub(super) clipping: Clipping,
+    pub(super) kind: ScheduleKind,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Way {
-    Kept(Kept),
-    Ladder(Ladder),
-    Flow(Flow),
+pub(super) enum ScheduleKind {
+    Alphas(AlphaSchedule),
+    Sigmas(SigmaSchedule),
+    Flow(FlowSchedule),
 }
 
-impl Settings {
+impl SchedulerConfig {
     /// Of a config, with its `_class_name`.
     ///
     /// # Errors
@@ -54,7 +54,7 @@ impl Settings {
                 let known: Vec<&str> = CLASSES.iter().map(|(one, _)| *one).collect();
                 return Err(format!("`{class}` is not supported; supported: {}", known.join(", ")));
             };
-            Self::of(*name, named(config))
+            Self::with_fields(*name, chosen_fields(config))
         };
         read().map_err(|error| ModelError::invalid(format!("scheduler_config.json: {error}")))
     }
@@ -64,7 +64,7 @@ impl Settings {
     /// # Errors
     /// In words for whoever asked: flows and other models do not share their ways, and not every way knows every
     /// setting.
-    pub fn switched(&self, name: SchedulerName) -> Result<Self> {
+    pub fn with_scheduler(&self, name: SchedulerName) -> Result<Self> {
         if name == self.name() {
             return Ok(self.clone());
         }
@@ -78,68 +78,73 @@ impl Settings {
             (false, true) => return Err(format!("the scheduler '{name}' runs flow-matching models only")),
             _ => {}
         }
-        let mut named = self.named.clone();
+        let mut named = self.fields.clone();
         if matches!(name, SchedulerName::DpmPp2M | SchedulerName::DpmPp2MKarras) {
-            for (other, _) in SPREADS.iter().chain(&[("use_beta_sigmas", Spread::Taken)]) {
+            for (other, _) in SIGMA_SPACINGS.iter().chain(&[("use_beta_sigmas", SigmaSpacing::FromTimesteps)]) {
                 named.remove(*other);
             }
             named.insert("use_karras_sigmas".into(), (name == SchedulerName::DpmPp2MKarras).into());
         }
-        Self::of(name, named).map_err(|error| format!("the scheduler '{name}' does not fit this model: {error}"))
+        Self::with_fields(name, named)
+            .map_err(|error| format!("the scheduler '{name}' does not fit this model: {error}"))
     }
 
     /// The name of this way in requests.
     pub fn name(&self) -> SchedulerName {
-        match &self.way {
-            Way::Kept(kept) => match kept.stepper {
-                Stepper::Ddim(_) => SchedulerName::Ddim,
-                Stepper::Ddpm(_) => SchedulerName::Ddpm,
-                Stepper::Pndm(_) => SchedulerName::Pndm,
-                Stepper::Lcm(_) => SchedulerName::Lcm,
+        match &self.kind {
+            ScheduleKind::Alphas(schedule) => match schedule.solver {
+                AlphaSolver::Ddim(_) => SchedulerName::Ddim,
+                AlphaSolver::Ddpm(_) => SchedulerName::Ddpm,
+                AlphaSolver::Pndm(_) => SchedulerName::Pndm,
+                AlphaSolver::Lcm(_) => SchedulerName::Lcm,
             },
-            Way::Ladder(ladder) => match ladder.solver {
-                Multistep::Euler { .. } => SchedulerName::Euler,
-                Multistep::EulerAncestral => SchedulerName::EulerAncestral,
-                Multistep::UniPc(_) => SchedulerName::UniPc,
-                Multistep::Dpm { .. } if ladder.sigmas.spread == Spread::Karras => SchedulerName::DpmPp2MKarras,
-                Multistep::Dpm { .. } => SchedulerName::DpmPp2M,
+            ScheduleKind::Sigmas(schedule) => match schedule.solver {
+                SigmaSolver::Euler { .. } => SchedulerName::Euler,
+                SigmaSolver::EulerAncestral => SchedulerName::EulerAncestral,
+                SigmaSolver::UniPc(_) => SchedulerName::UniPc,
+                SigmaSolver::Dpm { .. } if schedule.sigmas.spacing == SigmaSpacing::Karras => {
+                    SchedulerName::DpmPp2MKarras
+                }
+                SigmaSolver::Dpm { .. } => SchedulerName::DpmPp2M,
             },
-            Way::Flow(_) => SchedulerName::FlowEuler,
+            ScheduleKind::Flow(_) => SchedulerName::FlowEuler,
         }
     }
 
     /// Whether the model was trained on lines from pictures to noise.
     pub fn is_flow(&self) -> bool {
-        matches!(self.way, Way::Flow(_))
+        matches!(self.kind, ScheduleKind::Flow(_))
     }
 
-    fn of(name: SchedulerName, named: Map<String, Value>) -> Result<Self> {
-        let fields = Fields(&named);
-        let trained = fields.count("num_train_timesteps", 1000, 2..=100_000)?;
-        let way = match name {
+    fn with_fields(name: SchedulerName, named: Map<String, Value>) -> Result<Self> {
+        let fields = ConfigFields(&named);
+        let train_steps = fields.count("num_train_timesteps", 1000, 2..=100_000)?;
+        let kind = match name {
             SchedulerName::Ddim | SchedulerName::Ddpm | SchedulerName::Pndm | SchedulerName::Lcm => {
-                Way::Kept(Kept::read(name, fields, trained)?)
+                ScheduleKind::Alphas(AlphaSchedule::read(name, fields, train_steps)?)
             }
-            SchedulerName::FlowEuler => Way::Flow(Flow::read(fields, trained)?),
-            _ => Way::Ladder(Ladder::read(name, fields, trained)?),
+            SchedulerName::FlowEuler => ScheduleKind::Flow(FlowSchedule::read(fields, train_steps)?),
+            _ => ScheduleKind::Sigmas(SigmaSchedule::read(name, fields, train_steps)?),
         };
         let prediction = match name {
             SchedulerName::FlowEuler => Prediction::Flow,
             SchedulerName::Pndm | SchedulerName::EulerAncestral => Prediction::read(fields, false)?,
             _ => Prediction::read(fields, true)?,
         };
-        let bounds = match name {
-            SchedulerName::Ddim | SchedulerName::Ddpm => Bounds::read(fields, Some(true))?,
-            SchedulerName::Lcm => Bounds::read(fields, Some(false))?,
-            SchedulerName::DpmPp2M | SchedulerName::DpmPp2MKarras | SchedulerName::UniPc => Bounds::read(fields, None)?,
-            _ => Bounds::None,
+        let clipping = match name {
+            SchedulerName::Ddim | SchedulerName::Ddpm => Clipping::read(fields, Some(true))?,
+            SchedulerName::Lcm => Clipping::read(fields, Some(false))?,
+            SchedulerName::DpmPp2M | SchedulerName::DpmPp2MKarras | SchedulerName::UniPc => {
+                Clipping::read(fields, None)?
+            }
+            _ => Clipping::None,
         };
-        Ok(Self { prediction, bounds, way, named })
+        Ok(Self { prediction, clipping, kind, fields: named })
     }
 }
 
 /// Without what diffusers wrote down of its own, which is no choice of the model's.
-fn named(config: &Map<String, Value>) -> Map<String, Value> {
+fn chosen_fields(config: &Map<String, Value>) -> Map<String, Value> {
     const DEFAULTS: &str = "_use_default_values";
     /// No class has as many settings.
     const MOST: usize = 100;

@@ -39,17 +39,17 @@ fn difference(ours: &[f32], theirs: &Value) -> f64 {
     differences.map(|one| if one.is_nan() { f64::INFINITY } else { one }).fold(0., f64::max)
 }
 
-fn settings(row: &Value, configs: &Value) -> Settings {
+fn scheduler_config(row: &Value, configs: &Value) -> SchedulerConfig {
     let config = row["config"].as_str().map_or(&row["config"], |name| &configs[name]);
-    let settings = Settings::read(config).unwrap();
+    let config = SchedulerConfig::read(config).unwrap();
     match row["switch"].as_str() {
-        Some(name) => settings.switched(name.parse().unwrap()).unwrap(),
-        None => settings,
+        Some(name) => config.with_scheduler(name.parse().unwrap()).unwrap(),
+        None => config,
     }
 }
 
-fn plan(row: &Value) -> Plan {
-    Plan {
+fn params(row: &Value) -> SamplingParams {
+    SamplingParams {
         steps: row["steps"].as_u64().unwrap() as usize,
         strength: row["strength"].as_f64().map(|strength| strength as f32),
         tokens: row["tokens"].as_u64().map(|tokens| tokens as usize),
@@ -63,7 +63,7 @@ fn network(input: f32, time: f32) -> f32 {
 
 /// What is furthest from the reference, and by how much.
 fn furthest(row: &Value, configs: &Value) -> (f64, &'static str) {
-    let mut course = Course::new(&settings(row, configs), plan(row)).unwrap();
+    let mut sampler = Sampler::new(&scheduler_config(row, configs), params(row)).unwrap();
     let mut generator = Generator::new(SEED);
     let picture = row["strength"].is_number().then(|| generator.normal(COUNT));
     let noise = generator.normal(COUNT);
@@ -73,21 +73,21 @@ fn furthest(row: &Value, configs: &Value) -> (f64, &'static str) {
             found.push((difference(ours, &row[what]), what));
         }
     };
-    let mut sample: Vec<f32> = noise.iter().map(|x| x * course.first_scale()).collect();
+    let mut sample: Vec<f32> = noise.iter().map(|x| x * sampler.init_noise_sigma()).collect();
     if let Some(picture) = &picture {
         let mut noised = vec![0.; COUNT];
-        course.noised(picture, &noise, 1, &mut noised);
+        sampler.add_noise(picture, &noise, 1, &mut noised);
         note("noised", &picked(&noised));
-        course.noised(picture, &noise, 0, &mut sample);
+        sampler.add_noise(picture, &noise, 0, &mut sample);
     }
-    let times: Vec<f32> = (0..course.len()).map(|step| course.time(step)).collect();
-    note("times", &times);
-    note("scales", &[course.first_scale(), course.scale_input()]);
-    for (step, time) in times.iter().enumerate() {
-        let scale = course.scale_input();
-        let guess: Vec<f32> = sample.iter().map(|x| network(x * scale, *time)).collect();
-        let clean = course.clean(&guess, &sample);
-        course.step(&guess, &mut sample, |count| generator.normal(count));
+    let timesteps: Vec<f32> = (0..sampler.len()).map(|step| sampler.timestep(step)).collect();
+    note("times", &timesteps);
+    note("scales", &[sampler.init_noise_sigma(), sampler.input_scale()]);
+    for (step, time) in timesteps.iter().enumerate() {
+        let scale = sampler.input_scale();
+        let model_output: Vec<f32> = sample.iter().map(|x| network(x * scale, *time)).collect();
+        let clean = sampler.clean(&model_output, &sample);
+        sampler.step(&model_output, &mut sample, |count| generator.normal(count));
         if step == 0 {
             note("clean", &picked(&clean));
             note("first", &picked(&sample));
@@ -136,7 +136,7 @@ fn latent(class: &str, more: &Value) -> Value {
 }
 
 fn refusal(config: &Value) -> String {
-    Settings::read(config).unwrap_err().to_string()
+    SchedulerConfig::read(config).unwrap_err().to_string()
 }
 
 #[test]
@@ -145,22 +145,23 @@ fn every_way_of_any_number_of_steps_ends_at_numbers() {
     for (name, _) in SchedulerName::ALL {
         for spacing in ["linspace", "leading", "trailing"] {
             let base = if name == SchedulerName::FlowEuler {
-                Settings::read(&flow)
+                SchedulerConfig::read(&flow)
             } else {
-                Settings::read(&latent("DDIMScheduler", &json!({"timestep_spacing": spacing})))
+                SchedulerConfig::read(&latent("DDIMScheduler", &json!({"timestep_spacing": spacing})))
             };
-            let settings = base.unwrap().switched(name).unwrap();
+            let config = base.unwrap().with_scheduler(name).unwrap();
             for steps in [1, 2, 3, 14, 15, 16, 61, 103, 333, 500, 501, 997, 998, 999, 1000] {
-                let Ok(mut course) = Course::new(&settings, Plan { steps, ..Plan::default() }) else {
+                let Ok(mut sampler) = Sampler::new(&config, SamplingParams { steps, ..SamplingParams::default() })
+                else {
                     // Leading steps go beyond the training where there is none left to leave out; LCM knows 50.
                     assert!(spacing == "leading" && steps > 499 || name == SchedulerName::Lcm, "{name} {steps}");
                     continue;
                 };
-                let mut sample = [0.5 * course.first_scale(), -course.first_scale()];
-                for step in 0..course.len() {
-                    assert!((0. ..=1000.).contains(&course.time(step)), "{name} {spacing} {steps}");
-                    let guess = sample.map(|x| network(x * course.scale_input(), course.time(step)));
-                    course.step(&guess, &mut sample, |count| vec![0.1; count]);
+                let mut sample = [0.5 * sampler.init_noise_sigma(), -sampler.init_noise_sigma()];
+                for step in 0..sampler.len() {
+                    assert!((0. ..=1000.).contains(&sampler.timestep(step)), "{name} {spacing} {steps}");
+                    let model_output = sample.map(|x| network(x * sampler.input_scale(), sampler.timestep(step)));
+                    sampler.step(&model_output, &mut sample, |count| vec![0.1; count]);
                 }
                 assert!(sample.iter().all(|x| x.is_finite()), "{name} {spacing} {steps}: {sample:?}");
             }
@@ -218,7 +219,7 @@ fn settings_out_of_bounds_are_refused() {
     }
     let same = json!({"use_dynamic_shifting": true, "base_image_seq_len": 8, "max_image_seq_len": 8});
     assert!(refusal(&latent("FlowMatchEulerDiscreteScheduler", &same)).contains("are the same"));
-    assert!(Settings::read(&json!([])).is_err() && Settings::read(&json!({})).is_err());
+    assert!(SchedulerConfig::read(&json!([])).is_err() && SchedulerConfig::read(&json!({})).is_err());
 }
 
 #[test]
@@ -226,7 +227,7 @@ fn infinities_of_python_are_read() {
     let text = r#"{"_class_name": "DPMSolverMultistepScheduler", "lambda_min_clipped": -Infinity,
         "note": "a \"quoted\" NaN \\", "prediction_type": "v_prediction"}"#;
     let parse = |text: &str| {
-        Settings::read(&parse_json(text.as_bytes()).map_err(|error| error.to_string())?)
+        SchedulerConfig::read(&parse_json(text.as_bytes()).map_err(|error| error.to_string())?)
             .map_err(|error| error.to_string())
     };
     assert_eq!(parse(text).unwrap().name(), SchedulerName::DpmPp2M);
@@ -237,67 +238,69 @@ fn infinities_of_python_are_read() {
 
 #[test]
 fn a_model_keeps_to_its_kind() {
-    let flow = Settings::read(&json!({"_class_name": "FlowMatchEulerDiscreteScheduler"})).unwrap();
-    let other = Settings::read(&latent("DDIMScheduler", &json!({}))).unwrap();
+    let flow = SchedulerConfig::read(&json!({"_class_name": "FlowMatchEulerDiscreteScheduler"})).unwrap();
+    let other = SchedulerConfig::read(&latent("DDIMScheduler", &json!({}))).unwrap();
     assert!(flow.is_flow() && !other.is_flow());
-    let error = flow.switched(SchedulerName::Ddim).unwrap_err();
+    let error = flow.with_scheduler(SchedulerName::Ddim).unwrap_err();
     assert_eq!(error, "the scheduler 'ddim' cannot run a flow-matching model; use 'flow_euler'");
-    let error = other.switched(SchedulerName::FlowEuler).unwrap_err();
+    let error = other.with_scheduler(SchedulerName::FlowEuler).unwrap_err();
     assert_eq!(error, "the scheduler 'flow_euler' runs flow-matching models only");
     for (name, _) in SchedulerName::ALL.into_iter().filter(|(name, _)| *name != SchedulerName::FlowEuler) {
-        assert_eq!(other.switched(name).unwrap().name(), name);
+        assert_eq!(other.with_scheduler(name).unwrap().name(), name);
     }
-    let guesses_samples = Settings::read(&latent("DDIMScheduler", &json!({"prediction_type": "sample"}))).unwrap();
-    let error = guesses_samples.switched(SchedulerName::Pndm).unwrap_err();
+    let predicts_samples =
+        SchedulerConfig::read(&latent("DDIMScheduler", &json!({"prediction_type": "sample"}))).unwrap();
+    let error = predicts_samples.with_scheduler(SchedulerName::Pndm).unwrap_err();
     assert!(error.starts_with("the scheduler 'pndm' does not fit this model: `prediction_type`"), "{error}");
 }
 
 #[test]
 fn karras_is_a_name_of_its_own() {
     let config = latent("DPMSolverMultistepScheduler", &json!({"use_karras_sigmas": true}));
-    let karras = Settings::read(&config).unwrap();
+    let karras = SchedulerConfig::read(&config).unwrap();
     assert_eq!(karras.name(), SchedulerName::DpmPp2MKarras);
-    assert_eq!(karras.switched(SchedulerName::DpmPp2M).unwrap().name(), SchedulerName::DpmPp2M);
-    assert_eq!(karras.switched(SchedulerName::DpmPp2MKarras).unwrap().name(), SchedulerName::DpmPp2MKarras);
+    assert_eq!(karras.with_scheduler(SchedulerName::DpmPp2M).unwrap().name(), SchedulerName::DpmPp2M);
+    assert_eq!(karras.with_scheduler(SchedulerName::DpmPp2MKarras).unwrap().name(), SchedulerName::DpmPp2MKarras);
 }
 
 #[test]
 fn plans_that_do_not_work_out_are_refused() {
-    let settings = |class, more: Value| Settings::read(&latent(class, &more)).unwrap();
-    let refused = |settings: &Settings, plan: Plan| Course::new(settings, plan).err().unwrap();
-    let (ddim, lcm) = (settings("DDIMScheduler", json!({})), settings("LCMScheduler", json!({})));
-    let steps = |steps| Plan { steps, ..Plan::default() };
+    let config = |class, more: Value| SchedulerConfig::read(&latent(class, &more)).unwrap();
+    let refused = |config: &SchedulerConfig, params: SamplingParams| Sampler::new(config, params).err().unwrap();
+    let (ddim, lcm) = (config("DDIMScheduler", json!({})), config("LCMScheduler", json!({})));
+    let steps = |steps| SamplingParams { steps, ..SamplingParams::default() };
     assert_eq!(refused(&ddim, steps(0)), "0 steps are not 1 to 1000");
     assert_eq!(refused(&ddim, steps(1001)), "1001 steps are not 1 to 1000");
     assert_eq!(refused(&lcm, steps(51)), "51 steps are too many: the model was distilled to 50");
-    let few = settings("EulerDiscreteScheduler", json!({"num_train_timesteps": 20}));
+    let few = config("EulerDiscreteScheduler", json!({"num_train_timesteps": 20}));
     assert_eq!(refused(&few, steps(21)), "21 steps are too many: the model was trained with 20");
-    let late = |strength| Plan { steps: 4, strength: Some(strength), ..Plan::default() };
+    let late = |strength| SamplingParams { steps: 4, strength: Some(strength), ..SamplingParams::default() };
     assert_eq!(refused(&ddim, late(0.2)), "a strength of 0.2 leaves none of 4 steps");
-    assert!([0., -1., 1.1, f32::NAN].into_iter().all(|strength| Course::new(&ddim, late(strength)).is_err()));
-    let prk = settings("PNDMScheduler", json!({"skip_prk_steps": false}));
+    assert!([0., -1., 1.1, f32::NAN].into_iter().all(|strength| Sampler::new(&ddim, late(strength)).is_err()));
+    let prk = config("PNDMScheduler", json!({"skip_prk_steps": false}));
     assert_eq!(refused(&prk, steps(3)), "the settings of the scheduler 'pndm' ask for at least 4 steps");
     assert!(refused(&prk, late(0.5)).contains("do not let it begin with a picture"));
-    let nothing = settings("DDIMScheduler", json!({"rescale_betas_zero_snr": true, "timestep_spacing": "trailing"}));
+    let nothing = config("DDIMScheduler", json!({"rescale_betas_zero_snr": true, "timestep_spacing": "trailing"}));
     assert_eq!(refused(&nothing, steps(4)), "the model's settings do not make 4 steps");
-    let sized = settings("FlowMatchEulerDiscreteScheduler", json!({"use_dynamic_shifting": true}));
+    let sized = config("FlowMatchEulerDiscreteScheduler", json!({"use_dynamic_shifting": true}));
     assert_eq!(refused(&sized, steps(4)), "the settings ask for the size of the picture in tokens");
 }
 
 #[test]
 fn what_stays_of_a_picture_is_clean_at_the_end() {
-    let settings = Settings::read(&latent("PNDMScheduler", &json!({}))).unwrap();
-    let mut course = Course::new(&settings, Plan { steps: 10, strength: Some(0.7), ..Plan::default() }).unwrap();
-    assert_eq!(course.len(), 8);
+    let config = SchedulerConfig::read(&latent("PNDMScheduler", &json!({}))).unwrap();
+    let mut sampler =
+        Sampler::new(&config, SamplingParams { steps: 10, strength: Some(0.7), ..SamplingParams::default() }).unwrap();
+    assert_eq!(sampler.len(), 8);
     let (clean, noise, mut out) = ([1f32, -2.], [0.5f32, 0.25], [0f32; 2]);
-    course.noised(&clean, &noise, course.len(), &mut out);
+    sampler.add_noise(&clean, &noise, sampler.len(), &mut out);
     assert_eq!(out, clean);
-    for _ in 0..course.len() {
-        course.step(&noise, &mut out, |count| vec![0.; count]);
+    for _ in 0..sampler.len() {
+        sampler.step(&noise, &mut out, |count| vec![0.; count]);
     }
     let done = out;
-    course.step(&noise, &mut out, |count| vec![0.; count]);
-    assert_eq!((out, course.clean(&noise, &out).len()), (done, 0));
+    sampler.step(&noise, &mut out, |count| vec![0.; count]);
+    assert_eq!((out, sampler.clean(&noise, &out).len()), (done, 0));
 }
 
 /// A value that some setting has, or none.
@@ -341,7 +344,7 @@ fn any_config() -> impl Strategy<Value = Value> {
         .flat_map(|config| config.keys().cloned())
         .chain(["shift_terminal", "trained_betas", "time_shift_type"].map(String::from))
         .collect();
-    let classes: Vec<&str> = settings::CLASSES.iter().map(|(class, _)| *class).collect();
+    let classes: Vec<&str> = config::CLASSES.iter().map(|(class, _)| *class).collect();
     let fields = collection::vec((sample::select(names), any_value()), 0..5);
     (sample::select(classes), fields, any::<bool>()).prop_map(|(class, fields, short)| {
         let mut config = latent(class, &json!({}));
@@ -367,13 +370,13 @@ proptest! {
         tokens in option::of(0..20_000usize),
         flux_sigmas: bool,
     ) {
-        let Ok(settings) = Settings::read(&config) else { return Ok(()) };
-        for settings in [settings.switched(switch.0), Ok(settings)].into_iter().flatten() {
-            let Ok(mut course) = Course::new(&settings, Plan { steps, strength, tokens, flux_sigmas }) else { continue };
+        let Ok(config) = SchedulerConfig::read(&config) else { return Ok(()) };
+        for config in [config.with_scheduler(switch.0), Ok(config)].into_iter().flatten() {
+            let Ok(mut sampler) = Sampler::new(&config, SamplingParams { steps, strength, tokens, flux_sigmas }) else { continue };
             let mut sample = [0.5, f32::NAN, 3.];
-            for step in 0..course.len() {
-                prop_assert!(course.time(step).is_finite());
-                course.step(&[0.1, 0.2, 0.3], &mut sample, |count| vec![0.1; count]);
+            for step in 0..sampler.len() {
+                prop_assert!(sampler.timestep(step).is_finite());
+                sampler.step(&[0.1, 0.2, 0.3], &mut sample, |count| vec![0.1; count]);
             }
         }
     }

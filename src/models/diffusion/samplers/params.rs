@@ -1,13 +1,13 @@
 //! What a caller asks of a course.
 
-use super::fields::Result;
+use super::config_fields::Result;
 
 /// The most steps of a course.
-pub const MOST_STEPS: usize = 1000;
+pub const MAX_STEPS: usize = 1000;
 
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Plan {
-    /// 1 to [`MOST_STEPS`]
+pub struct SamplingParams {
+    /// 1 to [`MAX_STEPS`]
     pub steps: usize,
     /// Of a picture to begin with: how much of it is painted anew, above 0 to 1, and so how many of the last steps
     /// are taken. `None` begins with noise.
@@ -18,12 +18,12 @@ pub struct Plan {
     pub flux_sigmas: bool,
 }
 
-impl Plan {
+impl SamplingParams {
     /// The step that a course begins with. The pipelines of diffusers round it down for flows, and up for others.
-    pub(super) fn begin(self, flow: bool) -> Result<usize> {
+    pub(super) fn begin_index(self, flow: bool) -> Result<usize> {
         let steps = self.steps;
-        if !(1..=MOST_STEPS).contains(&steps) {
-            return Err(format!("{steps} steps are not 1 to {MOST_STEPS}"));
+        if !(1..=MAX_STEPS).contains(&steps) {
+            return Err(format!("{steps} steps are not 1 to {MAX_STEPS}"));
         }
         let Some(strength) = self.strength else { return Ok(0) };
         if !(strength > 0. && strength <= 1.) {

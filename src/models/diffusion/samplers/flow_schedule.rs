@@ -1,11 +1,11 @@
 //! The sigmas of a flow: rectified flows as in Esser et al. 2024, <https://arxiv.org/abs/2403.03206>, 5.3.2.
 
-use super::course::Made;
-use super::euler::{Euler, Kind};
-use super::fields::{Fields, Result};
-use super::guess::Mix;
-use super::plan::Plan;
-use super::sigmas::{Path, SPREADS, Spread};
+use super::config_fields::{ConfigFields, Result};
+use super::euler::{Euler, Variant};
+use super::params::SamplingParams;
+use super::prediction::NoiseLevel;
+use super::sampler::StepPlan;
+use super::sigmas::{SIGMA_SPACINGS, SigmaPath, SigmaSpacing};
 
 /// How sigmas are moved towards noise.
 #[derive(Clone, Copy, Debug)]
@@ -20,40 +20,40 @@ enum Shift {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Flow {
-    trained: usize,
+pub(super) struct FlowSchedule {
+    train_steps: usize,
     shift: Shift,
     /// What the last sigma is stretched to.
     terminal: Option<f64>,
-    spread: Spread,
-    anew: bool,
+    spacing: SigmaSpacing,
+    stochastic: bool,
 }
 
-impl Flow {
-    pub fn read(fields: Fields<'_>, trained: usize) -> Result<Self> {
+impl FlowSchedule {
+    pub fn read(fields: ConfigFields<'_>, train_steps: usize) -> Result<Self> {
         fields.refuse(&["invert_sigmas"])?;
         Ok(Self {
-            trained,
+            train_steps,
             shift: Shift::read(fields)?,
             terminal: fields.optional("shift_terminal", 0. ..=0.999)?.filter(|terminal| *terminal > 0.),
-            spread: Spread::read(fields, &SPREADS[..2])?,
-            anew: fields.flag("stochastic_sampling", false)?,
+            spacing: SigmaSpacing::read(fields, &SIGMA_SPACINGS[..2])?,
+            stochastic: fields.flag("stochastic_sampling", false)?,
         })
     }
 
-    pub fn way(self, plan: Plan) -> Result<Made> {
-        let sigmas = self.sigmas(plan)?;
-        let times = sigmas.iter().map(|sigma| f64::from(*sigma as f32 * self.trained as f32)).collect();
-        let Path { times, sigmas } = Path::new(times, sigmas, 0.);
-        let mixes = sigmas.iter().take(times.len()).copied().map(Mix::flow).collect();
-        let kind = if self.anew { Kind::Anew } else { Kind::Flow };
-        Ok(Made { times, mixes, first_scale: 1., solver: Box::new(Euler::new(kind, sigmas)) })
+    pub fn plan(self, params: SamplingParams) -> Result<StepPlan> {
+        let sigmas = self.sigmas(params)?;
+        let timesteps = sigmas.iter().map(|sigma| f64::from(*sigma as f32 * self.train_steps as f32)).collect();
+        let SigmaPath { timesteps, sigmas } = SigmaPath::new(timesteps, sigmas, 0.);
+        let levels = sigmas.iter().take(timesteps.len()).copied().map(NoiseLevel::flow).collect();
+        let variant = if self.stochastic { Variant::Stochastic } else { Variant::Flow };
+        Ok(StepPlan { timesteps, levels, init_noise_sigma: 1., solver: Box::new(Euler::new(variant, sigmas)) })
     }
 
     /// `[steps]`
-    fn sigmas(self, plan: Plan) -> Result<Vec<f64>> {
-        let Plan { steps, tokens, .. } = plan;
-        let (high, low) = if plan.flux_sigmas { (1., 1. / steps as f64) } else { self.ends()? };
+    fn sigmas(self, params: SamplingParams) -> Result<Vec<f64>> {
+        let SamplingParams { steps, tokens, .. } = params;
+        let (high, low) = if params.flux_sigmas { (1., 1. / steps as f64) } else { self.range()? };
         let each = (low - high) / (steps.max(2) - 1) as f64;
         let sigmas = (0..steps).map(|at| self.shift.apply(high + at as f64 * each, tokens));
         let mut sigmas: Vec<f64> = sigmas.collect::<Result<_>>()?;
@@ -63,21 +63,21 @@ impl Flow {
             sigmas.iter_mut().for_each(|sigma| *sigma = 1. - (1. - *sigma) * stretch);
         }
         let (high, low) = (sigmas.first().copied().unwrap_or(1.), sigmas.last().copied().unwrap_or(1.));
-        Ok(self.spread.between(high, low, steps).unwrap_or(sigmas))
+        Ok(self.spacing.between(high, low, steps).unwrap_or(sigmas))
     }
 
     /// The sigmas of the last and the first training step. A fixed shift moves them here, and all of them once more.
-    fn ends(self) -> Result<(f64, f64)> {
+    fn range(self) -> Result<(f64, f64)> {
         let moved = |sigma: f64| match self.shift {
             Shift::Fixed(_) => self.shift.apply(sigma, None).map(|sigma| f64::from(sigma as f32)),
             Shift::Dynamic { .. } => Ok(sigma),
         };
-        Ok((moved(1.)?, moved(1. / self.trained as f64)?))
+        Ok((moved(1.)?, moved(1. / self.train_steps as f64)?))
     }
 }
 
 impl Shift {
-    fn read(fields: Fields<'_>) -> Result<Self> {
+    fn read(fields: ConfigFields<'_>) -> Result<Self> {
         if !fields.flag("use_dynamic_shifting", false)? {
             return Ok(Self::Fixed(fields.number("shift", 1., 1e-3..=1e3)?));
         }
@@ -90,7 +90,7 @@ impl Shift {
         }
         let slope = (most - least) / (many - few);
         let known = [("exponential", true), ("linear", false)];
-        let exponential = fields.word("time_shift_type", &known)?.unwrap_or(true);
+        let exponential = fields.choice("time_shift_type", &known)?.unwrap_or(true);
         Ok(Self::Dynamic { base: least - slope * few, slope, exponential })
     }
 

@@ -5,34 +5,34 @@ use std::rc::Rc;
 
 /// Images of numbers, channels last: `[images, height, width, channels]`. Words of a text are images one pixel wide.
 #[derive(Debug)]
-pub struct Map {
+pub struct FeatureMap {
     /// May be longer than what is of meaning.
-    numbers: Vec<f32>,
+    data: Vec<f32>,
     pub images: usize,
     /// Height and width.
     pub size: [usize; 2],
     pub channels: usize,
-    spare: Spare,
+    buffers: BufferPool,
 }
 
 /// Memory that nobody uses at the moment: fresh pages would cost more than some of the work.
 #[derive(Clone, Debug, Default)]
-pub struct Spare(Rc<RefCell<Held>>);
+pub struct BufferPool(Rc<RefCell<Buffers>>);
 
 #[derive(Debug, Default)]
-struct Held {
+struct Buffers {
     free: Vec<Vec<f32>>,
     /// Numbers in all buffers, in use or not, and how many those were at most.
     all: usize,
-    most: usize,
+    peak: usize,
 }
 
-impl Spare {
+impl BufferPool {
     /// Numbers of no meaning, in the smallest buffer that holds them. Where none does, the largest goes: it is of a
     /// smaller picture's.
-    pub fn map(&self, images: usize, size: [usize; 2], channels: usize) -> Map {
+    pub fn alloc(&self, images: usize, size: [usize; 2], channels: usize) -> FeatureMap {
         let len = images * size[0] * size[1] * channels;
-        Map { numbers: self.take(len), images, size, channels, spare: self.clone() }
+        FeatureMap { data: self.take(len), images, size, channels, buffers: self.clone() }
     }
 
     fn take(&self, len: usize) -> Vec<f32> {
@@ -47,23 +47,23 @@ impl Spare {
             held.all -= held.free.swap_remove(place).len();
         }
         held.all += len;
-        held.most = held.most.max(held.all);
+        held.peak = held.peak.max(held.all);
         vec![0.; len]
     }
 
     /// Numbers that were held at once at most.
-    pub fn most(&self) -> usize {
-        self.0.borrow().most
+    pub fn peak(&self) -> usize {
+        self.0.borrow().peak
     }
 }
 
-impl Drop for Map {
+impl Drop for FeatureMap {
     fn drop(&mut self) {
-        self.spare.0.borrow_mut().free.push(std::mem::take(&mut self.numbers));
+        self.buffers.0.borrow_mut().free.push(std::mem::take(&mut self.data));
     }
 }
 
-impl Map {
+impl FeatureMap {
     pub fn len(&self) -> usize {
         self.rows() * self.channels
     }
@@ -82,42 +82,42 @@ impl Map {
         self.size[0] * self.size[1]
     }
 
-    pub fn numbers(&self) -> &[f32] {
-        self.numbers.get(..self.len()).unwrap_or_default()
+    pub fn data(&self) -> &[f32] {
+        self.data.get(..self.len()).unwrap_or_default()
     }
 
-    pub fn numbers_mut(&mut self) -> &mut [f32] {
+    pub fn data_mut(&mut self) -> &mut [f32] {
         let len = self.len();
-        self.numbers.get_mut(..len).unwrap_or_default()
+        self.data.get_mut(..len).unwrap_or_default()
     }
 
     /// The first so many numbers, or all.
-    pub fn part_mut(&mut self, len: usize) -> &mut [f32] {
+    pub fn prefix_mut(&mut self, len: usize) -> &mut [f32] {
         let len = len.min(self.len());
-        self.numbers.get_mut(..len).unwrap_or_default()
+        self.data.get_mut(..len).unwrap_or_default()
     }
 
     /// The numbers of each image.
-    pub fn each(&self) -> impl Iterator<Item = &[f32]> {
-        self.numbers().chunks_exact((self.pixels() * self.channels).max(1))
+    pub fn per_image(&self) -> impl Iterator<Item = &[f32]> {
+        self.data().chunks_exact((self.pixels() * self.channels).max(1))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Spare;
+    use super::BufferPool;
 
     #[test]
     fn memory_is_used_again_and_does_not_pile_up() {
-        let spare = Spare::default();
-        let held = || spare.0.borrow().free.iter().map(Vec::len).collect::<Vec<_>>();
-        drop((spare.map(1, [2, 2], 3), spare.map(1, [4, 4], 3)));
+        let buffers = BufferPool::default();
+        let held = || buffers.0.borrow().free.iter().map(Vec::len).collect::<Vec<_>>();
+        drop((buffers.alloc(1, [2, 2], 3), buffers.alloc(1, [4, 4], 3)));
         assert_eq!(held(), [12, 48]);
-        let map = spare.map(2, [1, 2], 3);
-        assert_eq!((map.numbers().len(), held()), (12, vec![48]), "the smallest that fits");
-        drop(spare.map(1, [5, 5], 3));
+        let map = buffers.alloc(2, [1, 2], 3);
+        assert_eq!((map.data().len(), held()), (12, vec![48]), "the smallest that fits");
+        drop(buffers.alloc(1, [5, 5], 3));
         assert_eq!(held(), [75], "what is too small gives way");
         drop(map);
-        assert_eq!(spare.most(), 12 + 75);
+        assert_eq!(buffers.peak(), 12 + 75);
     }
 }

@@ -1,12 +1,12 @@
 //! Noise over signal along a course, for the solvers that go by it.
 
-use super::fields::{Fields, Result};
+use super::config_fields::{ConfigFields, Result};
 
 /// How sigmas are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spread {
+pub(super) enum SigmaSpacing {
     /// As those of the training steps that are taken.
-    Taken,
+    FromTimesteps,
     /// Karras et al. 2022, <https://arxiv.org/abs/2206.00364>, equation 5.
     Karras,
     /// Evenly in their logarithms.
@@ -16,53 +16,53 @@ pub(super) enum Spread {
 }
 
 /// A course before a solver is chosen: `[calls]` times, and sigmas with one more, the end.
-pub(super) struct Path {
-    pub times: Vec<f64>,
+pub(super) struct SigmaPath {
+    pub timesteps: Vec<f64>,
     pub sigmas: Vec<f64>,
 }
 
-impl Path {
+impl SigmaPath {
     /// Sigmas are f32 in the reference, whatever they are computed in.
-    pub fn new(times: Vec<f64>, sigmas: Vec<f64>, end: f64) -> Self {
-        Self { times, sigmas: sigmas.into_iter().chain([end]).map(|sigma| f64::from(sigma as f32)).collect() }
+    pub fn new(timesteps: Vec<f64>, sigmas: Vec<f64>, end: f64) -> Self {
+        Self { timesteps, sigmas: sigmas.into_iter().chain([end]).map(|sigma| f64::from(sigma as f32)).collect() }
     }
 }
 
 /// The sigmas of all training steps, and what is made of them.
 #[derive(Clone, Debug)]
-pub(super) struct Sigmas {
-    /// `[trained]`, rising.
+pub(super) struct SigmaTable {
+    /// `[train_steps]`, rising.
     table: Vec<f32>,
-    pub spread: Spread,
+    pub spacing: SigmaSpacing,
     low: Option<f64>,
     high: Option<f64>,
     /// Whether a course ends at a clean sample, rather than at the least noise that was trained.
-    pub ends_clean: bool,
+    pub final_sigma_zero: bool,
 }
 
-impl Sigmas {
-    pub fn plain(kept: &[f32]) -> Self {
-        let table = kept.iter().map(|kept| ((1. - kept) / kept).sqrt()).collect();
-        Self { table, spread: Spread::Taken, low: None, high: None, ends_clean: true }
+impl SigmaTable {
+    pub fn plain(alphas_cumprod: &[f32]) -> Self {
+        let table = alphas_cumprod.iter().map(|alpha| ((1. - alpha) / alpha).sqrt()).collect();
+        Self { table, spacing: SigmaSpacing::FromTimesteps, low: None, high: None, final_sigma_zero: true }
     }
 
-    pub fn read(fields: Fields<'_>, kept: &[f32], spreads: &[(&str, Spread)]) -> Result<Self> {
+    pub fn read(fields: ConfigFields<'_>, alphas_cumprod: &[f32], spacings: &[(&str, SigmaSpacing)]) -> Result<Self> {
         let ends = [("zero", true), ("sigma_min", false)];
         Ok(Self {
-            spread: Spread::read(fields, spreads)?,
+            spacing: SigmaSpacing::read(fields, spacings)?,
             low: fields.optional("sigma_min", 1e-6..=1e6)?,
             high: fields.optional("sigma_max", 1e-6..=1e6)?,
-            ends_clean: fields.word("final_sigmas_type", &ends)?.unwrap_or(true),
-            ..Self::plain(kept)
+            final_sigma_zero: fields.choice("final_sigmas_type", &ends)?.unwrap_or(true),
+            ..Self::plain(alphas_cumprod)
         })
     }
 
     /// Of the first training step.
-    pub fn least(&self) -> f64 {
+    pub fn min(&self) -> f64 {
         self.table.first().copied().map_or(0., f64::from)
     }
 
-    pub fn most(&self) -> f64 {
+    pub fn max(&self) -> f64 {
         self.table.last().copied().map_or(0., f64::from)
     }
 
@@ -74,13 +74,13 @@ impl Sigmas {
         of(low) + (of(low + 1) - of(low)) * (time - low as f64).clamp(0., 1.)
     }
 
-    /// `[steps]` from `highest` to `lowest`, where the config does not say other ends. `Spread::Taken` has none.
-    pub fn spread(&self, highest: f64, lowest: f64, steps: usize) -> Option<Vec<f64>> {
-        self.spread.between(self.high.unwrap_or(highest), self.low.unwrap_or(lowest), steps)
+    /// `[steps]` from `highest` to `lowest`, where the config does not say other ends. `SigmaSpacing::FromTimesteps` has none.
+    pub fn spaced(&self, highest: f64, lowest: f64, steps: usize) -> Option<Vec<f64>> {
+        self.spacing.between(self.high.unwrap_or(highest), self.low.unwrap_or(lowest), steps)
     }
 
     /// The time, between training steps, at which there is as much noise; in a line of logarithms.
-    pub fn time(&self, sigma: f64) -> f64 {
+    pub fn timestep_of(&self, sigma: f64) -> f64 {
         let log = sigma.max(1e-10).ln();
         let of = |at: usize| self.table.get(at).copied().map_or(0., |sigma| f64::from(sigma.ln()));
         let below = self.table.partition_point(|one| f64::from(one.ln()) <= log);
@@ -90,38 +90,38 @@ impl Sigmas {
     }
 
     /// How many training steps have a logarithm of signal over noise of at least `least`.
-    pub fn clearer(&self, least: f64) -> usize {
+    pub fn steps_above_log_snr(&self, least: f64) -> usize {
         self.table.iter().filter(|sigma| -f64::from(sigma.ln()) >= least).count()
     }
 }
 
-/// What asks for each; [`Spread::Lu`] is of one class only.
-pub(super) const SPREADS: [(&str, Spread); 3] = [
-    ("use_karras_sigmas", Spread::Karras),
-    ("use_exponential_sigmas", Spread::Exponential),
-    ("use_lu_lambdas", Spread::Lu),
+/// What asks for each; [`SigmaSpacing::Lu`] is of one class only.
+pub(super) const SIGMA_SPACINGS: [(&str, SigmaSpacing); 3] = [
+    ("use_karras_sigmas", SigmaSpacing::Karras),
+    ("use_exponential_sigmas", SigmaSpacing::Exponential),
+    ("use_lu_lambdas", SigmaSpacing::Lu),
 ];
 
-impl Spread {
+impl SigmaSpacing {
     /// At most one of the known ones may be asked for.
-    pub fn read(fields: Fields<'_>, known: &[(&str, Self)]) -> Result<Self> {
+    pub fn read(fields: ConfigFields<'_>, known: &[(&str, Self)]) -> Result<Self> {
         fields.refuse(&["use_beta_sigmas"])?;
-        let mut spread = Self::Taken;
+        let mut spacing = Self::FromTimesteps;
         for (name, one) in known {
-            match (fields.flag(name, false)?, spread) {
+            match (fields.flag(name, false)?, spacing) {
                 (false, _) => {}
-                (true, Self::Taken) => spread = *one,
+                (true, Self::FromTimesteps) => spacing = *one,
                 (true, _) => return Err(format!("`{name}` does not go with another spread of sigmas")),
             }
         }
-        Ok(spread)
+        Ok(spacing)
     }
 
     pub fn between(self, high: f64, low: f64, steps: usize) -> Option<Vec<f64>> {
         let part = |at: usize| at as f64 / (steps.max(2) - 1) as f64;
         let line = |from: f64, to: f64| move |at: usize| from + part(at) * (to - from);
         match self {
-            Self::Taken => None,
+            Self::FromTimesteps => None,
             Self::Karras => {
                 let root = line(high.powf(1. / 7.), low.powf(1. / 7.));
                 Some((0..steps).map(|at| root(at).powi(7)).collect())

@@ -1,11 +1,11 @@
 //! What a network's guess says of the clean sample.
 
-use super::fields::{Fields, Result};
+use super::config_fields::{ConfigFields, Result};
 
 /// What a network guesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prediction {
-    Noise,
+    Epsilon,
     Sample,
     /// Salimans and Ho 2022, <https://arxiv.org/abs/2202.00512>, appendix D.
     Velocity,
@@ -14,71 +14,71 @@ pub(super) enum Prediction {
 }
 
 impl Prediction {
-    pub fn read(fields: Fields<'_>, samples: bool) -> Result<Self> {
-        let known = [("epsilon", Self::Noise), ("v_prediction", Self::Velocity), ("sample", Self::Sample)];
+    pub fn read(fields: ConfigFields<'_>, samples: bool) -> Result<Self> {
+        let known = [("epsilon", Self::Epsilon), ("v_prediction", Self::Velocity), ("sample", Self::Sample)];
         let known = if samples { &known[..] } else { &known[..2] };
-        Ok(fields.word("prediction_type", known)?.unwrap_or(Self::Noise))
+        Ok(fields.choice("prediction_type", known)?.unwrap_or(Self::Epsilon))
     }
 }
 
 /// What a sample is made of at a step: `signal` of the clean one and `noise` of noise. The network is shown `scale`
 /// times the sample.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mix {
+pub(super) struct NoiseLevel {
     pub signal: f64,
     pub noise: f64,
-    pub scale: f64,
+    pub input_scale: f64,
 }
 
-impl Mix {
+impl NoiseLevel {
     /// Of what is kept of a clean sample's variance; the variance of the whole stays one.
-    pub fn preserving(kept: f32) -> Self {
-        let kept = f64::from(kept);
-        Self { signal: kept.sqrt(), noise: (1. - kept).sqrt(), scale: 1. }
+    pub fn variance_preserving(alpha_cumprod: f32) -> Self {
+        let alpha = f64::from(alpha_cumprod);
+        Self { signal: alpha.sqrt(), noise: (1. - alpha).sqrt(), input_scale: 1. }
     }
 
     /// The same of noise over signal.
-    pub fn of_ratio(sigma: f64) -> Self {
+    pub fn from_sigma(sigma: f64) -> Self {
         let signal = 1. / (sigma * sigma + 1.).sqrt();
-        Self { signal, noise: sigma * signal, scale: 1. }
+        Self { signal, noise: sigma * signal, input_scale: 1. }
     }
 
     /// The clean sample is left as it is, and noise comes on top.
-    pub fn exploding(sigma: f64) -> Self {
-        Self { signal: 1., noise: sigma, scale: 1. / (sigma * sigma + 1.).sqrt() }
+    pub fn variance_exploding(sigma: f64) -> Self {
+        Self { signal: 1., noise: sigma, input_scale: 1. / (sigma * sigma + 1.).sqrt() }
     }
 
     /// A line from the clean sample to noise.
     pub fn flow(sigma: f64) -> Self {
-        Self { signal: 1. - sigma, noise: sigma, scale: 1. }
+        Self { signal: 1. - sigma, noise: sigma, input_scale: 1. }
     }
 
     /// The clean sample that a guess means.
-    pub fn clean(self, prediction: Prediction, guess: f32, sample: f32) -> f32 {
-        let (signal, noise, scale) = (self.signal as f32, self.noise as f32, self.scale as f32);
+    pub fn predict_clean(self, prediction: Prediction, model_output: f32, sample: f32) -> f32 {
+        let (signal, noise, scale) = (self.signal as f32, self.noise as f32, self.input_scale as f32);
         match prediction {
-            Prediction::Noise => (sample - noise * guess) / signal,
-            Prediction::Sample => guess,
-            Prediction::Velocity => (scale * signal) * (scale * sample) - scale * noise * guess,
-            Prediction::Flow => sample - noise * guess,
+            Prediction::Epsilon => (sample - noise * model_output) / signal,
+            Prediction::Sample => model_output,
+            Prediction::Velocity => (scale * signal) * (scale * sample) - scale * noise * model_output,
+            Prediction::Flow => sample - noise * model_output,
         }
     }
 
     /// The noise that a guess means.
-    pub fn noise(self, prediction: Prediction, guess: f32, sample: f32) -> f32 {
+    pub fn predict_noise(self, prediction: Prediction, model_output: f32, sample: f32) -> f32 {
         let (signal, noise) = (self.signal as f32, self.noise as f32);
         match prediction {
-            Prediction::Noise => guess,
-            Prediction::Sample => (sample - signal * guess) / noise,
-            Prediction::Velocity => signal * guess + noise * sample,
-            Prediction::Flow => sample + signal * guess,
+            Prediction::Epsilon => model_output,
+            Prediction::Sample => (sample - signal * model_output) / noise,
+            Prediction::Velocity => signal * model_output + noise * sample,
+            Prediction::Flow => sample + signal * model_output,
         }
     }
 }
 
 /// What is done with a guess at the clean sample that is out of range.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Bounds {
+pub(super) enum Clipping {
     None,
     Clip(f32),
     /// Saharia et al. 2022, <https://arxiv.org/abs/2205.11487>, 2.3: what is beyond a quantile is cut off, and the
@@ -89,9 +89,9 @@ pub(super) enum Bounds {
     },
 }
 
-impl Bounds {
+impl Clipping {
     /// `clips` where the class knows clipping, with whether it does so unasked.
-    pub fn read(fields: Fields<'_>, clips: Option<bool>) -> Result<Self> {
+    pub fn read(fields: ConfigFields<'_>, clips: Option<bool>) -> Result<Self> {
         if fields.flag("thresholding", false)? {
             let ratio = fields.number("dynamic_thresholding_ratio", 0.995, 0. ..=1.)?;
             return Ok(Self::Quantile { ratio, most: fields.number("sample_max_value", 1., 1e-6..=1e6)? as f32 });

@@ -9,9 +9,9 @@ pub(super) type Result<T> = std::result::Result<T, String>;
 
 /// The named settings of a scheduler; one that is null is one that is not there.
 #[derive(Clone, Copy)]
-pub(super) struct Fields<'a>(pub &'a Map<String, Value>);
+pub(super) struct ConfigFields<'a>(pub &'a Map<String, Value>);
 
-impl<'a> Fields<'a> {
+impl<'a> ConfigFields<'a> {
     pub fn get(self, name: &str) -> Option<&'a Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }
@@ -39,7 +39,7 @@ impl<'a> Fields<'a> {
     }
 
     /// What a word stands for; `None` where the config does not name it.
-    pub fn word<T: Copy>(self, name: &str, known: &[(&str, T)]) -> Result<Option<T>> {
+    pub fn choice<T: Copy>(self, name: &str, known: &[(&str, T)]) -> Result<Option<T>> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let word = value.as_str().ok_or_else(|| format!("`{name}` is not a string"))?;
         let found = known.iter().find(|(one, _)| *one == word).map(|(_, meaning)| *meaning);
