@@ -14,10 +14,10 @@ use actix_web::dev::{Server, ServerHandle};
 use actix_web::web::Data;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::ambient::{Ambient, Timestamp};
 use crate::calls::{
     chat::Chat, embeddings::Embeddings, fine_tuning::FineTuning, images::Images, models::Models, recall::Recall,
 };
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::config::{self, Config, DraftModel, ModelPrecision, Precision, Tls};
 use crate::control::Control;
 pub use crate::engine::run_sandbox;
@@ -90,24 +90,24 @@ pub struct Reloader {
 
 impl App {
     /// Opens everything. Must be called inside an actix runtime.
-    pub async fn start(config: &Config, ambient: Arc<dyn Ambient>) -> Result<Self, StartError> {
+    pub async fn start(config: &Config, clock_rng: Arc<dyn ClockRng>) -> Result<Self, StartError> {
         let data = config.places.data.clone();
         let settings = StoreSettings { dir: data.clone(), cache_bytes: 64 << 20, queue: 16_384 };
-        let store = Store::open(settings, ambient.clone())?;
+        let store = Store::open(settings, clock_rng.clone())?;
         protect_secret(&data.join(ADMIN_KEY_FILE), "make another admin key, revoke this one and delete the file");
         let listener = listen(config.listen)?;
         let address = listener.local_addr()?;
-        let first = setup::first_start(&store, &ambient).await.map_err(StartError::Setup)?;
+        let first = setup::first_start(&store, &clock_rng).await.map_err(StartError::Setup)?;
         let first_key = first.map(|first| first.secret);
         if let Some(secret) = &first_key {
             keep_key(&data, secret)?;
         }
         let certificate = certificate(config, address)?;
         let tls = certificate.as_ref().map(Certificate::server_config).transpose()?;
-        let engine = Engine::start(engine_settings(config), ambient.clone())?;
+        let engine = Engine::start(engine_settings(config), clock_rng.clone())?;
         let control = Control::listen(&data, store.clone())?;
-        let files = Files::start(store.clone(), ambient.clone()).await.map_err(StartError::Setup)?;
-        let api = Data::new(api(config, &store, &engine, files, ambient));
+        let files = Files::start(store.clone(), clock_rng.clone()).await.map_err(StartError::Setup)?;
+        let api = Data::new(api(config, &store, &engine, files, clock_rng));
         let limits = server::Limits::default();
         let connections = connections::raise_file_limit().min(limits.connections);
         let limits = server::Limits { drain: config.drain, connections, ..limits };
@@ -299,32 +299,32 @@ fn drafts(choices: &[DraftModel]) -> engine::Drafts {
     })
 }
 
-fn api(config: &Config, store: &Store, engine: &Engine, files: Files, ambient: Arc<dyn Ambient>) -> Api {
-    let limits = Limits::new(store.clone(), ambient.clone());
-    let conversations = Conversations::new(store.clone(), ambient.clone());
-    let agents = Agents::new(store.clone(), ambient.clone());
+fn api(config: &Config, store: &Store, engine: &Engine, files: Files, clock_rng: Arc<dyn ClockRng>) -> Api {
+    let limits = Limits::new(store.clone(), clock_rng.clone());
+    let conversations = Conversations::new(store.clone(), clock_rng.clone());
+    let agents = Agents::new(store.clone(), clock_rng.clone());
     let recall = Recall { conversations: conversations.clone(), agents: agents.clone() };
     Api {
-        meter: Meter::new(store.clone(), ambient.clone(), limits.clone()),
-        usage: Usage::new(store.clone(), ambient.clone()),
+        meter: Meter::new(store.clone(), clock_rng.clone(), limits.clone()),
+        usage: Usage::new(store.clone(), clock_rng.clone()),
         limits,
-        projects: Projects::new(store.clone(), ambient.clone()),
-        keys: Keys::new(store.clone(), ambient.clone()),
+        projects: Projects::new(store.clone(), clock_rng.clone()),
+        keys: Keys::new(store.clone(), clock_rng.clone()),
         audit: Audit::new(store.clone()),
         conversations,
         agents,
         models: Models::new(engine.clone()),
         files,
-        fine_tuning: FineTuning::new(Jobs::new(store.clone(), ambient.clone()), Models::new(engine.clone())),
-        chat: Chat::new(engine.clone(), ambient.clone(), recall),
-        embeddings: Embeddings::new(engine.clone(), ambient.clone()),
-        images: Images::new(engine.clone(), ambient.clone()),
-        pictures: Pictures::new(store.clone(), ambient.clone(), config.image_url_ttl),
+        fine_tuning: FineTuning::new(Jobs::new(store.clone(), clock_rng.clone()), Models::new(engine.clone())),
+        chat: Chat::new(engine.clone(), clock_rng.clone(), recall),
+        embeddings: Embeddings::new(engine.clone(), clock_rng.clone()),
+        images: Images::new(engine.clone(), clock_rng.clone()),
+        pictures: Pictures::new(store.clone(), clock_rng.clone(), config.image_url_ttl),
         hosts: hosts(config),
         proxies: TrustedProxies::new(config.trusted_proxies.clone()),
         public_url: config.public_url.clone(),
         store: store.clone(),
-        ambient,
+        clock_rng,
         open_metrics: config.open_metrics,
         draining: AtomicBool::new(false),
     }
@@ -366,25 +366,25 @@ fn keep_key(data: &Path, secret: &Secret) -> Result<(), StartError> {
 }
 
 /// The machine's clocks and random generator.
-pub struct Machine {
+pub struct SystemClockRng {
     started: Instant,
     random: SystemRandom,
 }
 
-impl Machine {
+impl SystemClockRng {
     #[expect(clippy::disallowed_methods, reason = "the composition root reads the clock for everyone")]
     pub fn new() -> Self {
         Self { started: Instant::now(), random: SystemRandom::new() }
     }
 }
 
-impl Default for Machine {
+impl Default for SystemClockRng {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Ambient for Machine {
+impl ClockRng for SystemClockRng {
     #[expect(clippy::disallowed_methods, reason = "the composition root reads the clock for everyone")]
     fn now(&self) -> Timestamp {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

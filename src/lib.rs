@@ -1,13 +1,13 @@
 //! Outpost: a self-hosted AI platform in one binary.
 //!
 //! `main → cli → app → http → calls → service → storage` and `calls → engine → models`; the
-//! leaves `error`, `ids`, `ambient`, `lock`, `network` and `readable` know nobody above them. `tests/layers.rs` holds these arrows.
+//! leaves `error`, `ids`, `clock_rng`, `lock`, `network` and `readable` know nobody above them. `tests/layers.rs` holds these arrows.
 
-pub mod ambient;
 pub mod app;
 pub mod calls;
 pub mod catalog;
 pub mod cli;
+pub mod clock_rng;
 pub mod config;
 pub mod control;
 pub mod engine;

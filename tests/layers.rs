@@ -7,24 +7,27 @@ use std::path::{Path, PathBuf};
 
 /// Every top-level module and what it may import. A leaf imports nothing of ours.
 const ALLOWED: &[(&str, &[&str])] = &[
-    ("ambient", &[]),
+    ("clock_rng", &[]),
     ("error", &[]),
-    ("ids", &["ambient"]),
+    ("ids", &["clock_rng"]),
     ("lock", &[]),
     ("network", &[]),
     ("readable", &[]),
     ("config", &["network"]),
     ("telemetry", &["config"]),
-    ("storage", &["ambient", "error", "ids", "lock"]),
-    ("service", &["ambient", "error", "ids", "network", "readable", "storage"]),
-    ("models", &["ambient"]),
-    ("engine", &["ambient", "models", "readable"]),
-    ("catalog", &["ambient", "lock", "models", "readable"]),
-    ("calls", &["ambient", "catalog", "engine", "error", "ids", "readable", "service"]),
-    ("http", &["ambient", "calls", "engine", "error", "ids", "network", "readable", "service", "storage"]),
+    ("storage", &["clock_rng", "error", "ids", "lock"]),
+    ("service", &["clock_rng", "error", "ids", "network", "readable", "storage"]),
+    ("models", &["clock_rng"]),
+    ("engine", &["clock_rng", "models", "readable"]),
+    ("catalog", &["clock_rng", "lock", "models", "readable"]),
+    ("calls", &["clock_rng", "catalog", "engine", "error", "ids", "readable", "service"]),
+    ("http", &["clock_rng", "calls", "engine", "error", "ids", "network", "readable", "service", "storage"]),
     ("control", &["service", "storage"]),
-    ("app", &["ambient", "calls", "config", "control", "engine", "error", "http", "service", "storage"]),
-    ("cli", &["ambient", "app", "catalog", "config", "control", "ids", "readable", "service", "storage", "telemetry"]),
+    ("app", &["clock_rng", "calls", "config", "control", "engine", "error", "http", "service", "storage"]),
+    (
+        "cli",
+        &["clock_rng", "app", "catalog", "config", "control", "ids", "readable", "service", "storage", "telemetry"],
+    ),
 ];
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 
 use super::{Outcome, store};
-use crate::ambient::Timestamp;
-use crate::app::Machine;
+use crate::app::SystemClockRng;
+use crate::clock_rng::Timestamp;
 use crate::control::{self, Request};
 use crate::ids::ProjectId;
 use crate::service::export::{Format, Order, Table};
@@ -61,7 +61,7 @@ fn export(table: Table, args: ExportArgs, data: &Path, out: &mut dyn Write) -> O
     if let Some(answer) = control::ask(data, &Request::Export { to: to.clone(), order: order.clone() })? {
         store::tell(answer, out)?;
     } else {
-        let opened = store::open(data, Arc::new(Machine::new()))?;
+        let opened = store::open(data, Arc::new(SystemClockRng::new()))?;
         let bytes = actix_web::rt::System::new().block_on(order.carry_out(&opened, &to));
         opened.shutdown();
         writeln!(out, "{} bytes", bytes?)?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Outcome;
-use crate::app::{ADMIN_KEY_FILE, App, Machine, Reloader};
+use crate::app::{ADMIN_KEY_FILE, App, Reloader, SystemClockRng};
 use crate::catalog::{self, Catalog, CatalogModel, progress};
 use crate::config::{Config, Places, ServeArgs};
 use crate::telemetry;
@@ -49,7 +49,7 @@ fn pull_starter(models: &Path, out: &mut dyn Write) -> Outcome {
 }
 
 async fn serve(config: &Config, signals: Signals, out: &mut dyn Write) -> Outcome {
-    let app = App::start(config, Arc::new(Machine::new())).await?;
+    let app = App::start(config, Arc::new(SystemClockRng::new())).await?;
     welcome(&app, config, out)?;
     let (stopper, reloader) = (app.stopper(), app.reloader());
     let others = actix_web::rt::spawn(signals.obey(reloader));

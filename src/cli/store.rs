@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Outcome;
-use crate::ambient::Ambient;
-use crate::app::Machine;
+use crate::app::SystemClockRng;
+use crate::clock_rng::ClockRng;
 use crate::control::{self, Answer, Request};
 use crate::service::setup;
 use crate::storage::{self, Store, StoreSettings};
@@ -19,7 +19,7 @@ pub fn backup(data: &Path, to: &Path, out: &mut dyn Write) -> Outcome {
     if let Some(answer) = control::ask(data, &Request::Backup { to: to.clone() })? {
         tell(answer, out)?;
     } else {
-        let store = open(data, Arc::new(Machine::new()))?;
+        let store = open(data, Arc::new(SystemClockRng::new()))?;
         let report = store.backup(&to);
         store.shutdown();
         let report = report?;
@@ -52,19 +52,19 @@ pub fn check(data: &Path, out: &mut dyn Write) -> Outcome {
 
 /// Owning the data folder is proof enough; the network offers no such way.
 pub fn admin_key(data: &Path, out: &mut dyn Write) -> Outcome {
-    let ambient: Arc<dyn Ambient> = Arc::new(Machine::new());
-    let store = open(data, ambient.clone())?;
-    let made = actix_web::rt::System::new().block_on(setup::new_admin_key(&store, &ambient));
+    let clock_rng: Arc<dyn ClockRng> = Arc::new(SystemClockRng::new());
+    let store = open(data, clock_rng.clone())?;
+    let made = actix_web::rt::System::new().block_on(setup::new_admin_key(&store, &clock_rng));
     store.shutdown();
     writeln!(out, "{}", made?.secret.expose())?;
     Ok(())
 }
 
 /// Opens the store of a folder that has one.
-pub(super) fn open(data: &Path, ambient: Arc<dyn Ambient>) -> Result<Store, Box<dyn Error>> {
+pub(super) fn open(data: &Path, clock_rng: Arc<dyn ClockRng>) -> Result<Store, Box<dyn Error>> {
     must_exist(data)?;
     let settings = StoreSettings { dir: data.to_owned(), cache_bytes: 16 << 20, queue: 16 };
-    Ok(Store::open(settings, ambient)?)
+    Ok(Store::open(settings, clock_rng)?)
 }
 
 fn must_exist(data: &Path) -> Outcome {

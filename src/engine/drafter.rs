@@ -19,7 +19,7 @@ use super::effort::{Costs, Effort, Trial};
 use super::pace::Prices;
 use super::schedule::{SequenceId, Stem};
 use super::text::TextModel;
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::models::kv::{BLOCK, BlockId, KvArena, KvType};
 use crate::models::llama::{Logits, Row, Wanted};
 
@@ -177,7 +177,7 @@ impl Drafter {
         lines: &mut [Line],
         slice: usize,
         prices: &Prices,
-        ambient: &dyn Ambient,
+        ambient: &dyn ClockRng,
     ) -> Result<(), String> {
         let mut left = slice;
         for line in &mut *lines {

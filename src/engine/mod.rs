@@ -45,7 +45,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 pub use crate::models::encoder::{Tokenized, shorten};
 use crate::models::kv::BLOCK;
 pub use crate::models::kv::KvType;
@@ -170,13 +170,13 @@ pub struct Engine {
 struct Owner {
     shared: Arc<queue::Shared>,
     registry: Arc<Registry>,
-    ambient: Arc<dyn Ambient>,
+    ambient: Arc<dyn ClockRng>,
     worker: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Engine {
     /// Starts the worker thread. Errors come from the operating system refusing it.
-    pub fn start(settings: Settings, ambient: Arc<dyn Ambient>) -> std::io::Result<Self> {
+    pub fn start(settings: Settings, ambient: Arc<dyn ClockRng>) -> std::io::Result<Self> {
         let folder = settings.models_dir.clone();
         let shared = Arc::new(queue::Shared::new(settings));
         let registry = Arc::new(Registry::new(folder, Arc::clone(&shared), Arc::clone(&ambient)));

@@ -27,7 +27,7 @@ use super::scan::{self, Found, Stamp};
 pub use super::scan::{Kind, ModelInfo};
 use super::schedule::ModelId;
 use super::text::TextModel;
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::models::scratch::{Cpu, scratch_bytes};
 use crate::models::weights::Footprint;
 use crate::readable::size;
@@ -61,7 +61,7 @@ pub struct InUse;
 /// The models folder and what is loaded of it.
 pub struct Registry {
     folder: PathBuf,
-    ambient: Arc<dyn Ambient>,
+    ambient: Arc<dyn ClockRng>,
     shared: Arc<Shared>,
     snapshot: ArcSwap<Snapshot>,
     scanning: Mutex<()>,
@@ -131,7 +131,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Registry {
-    pub(super) fn new(folder: PathBuf, shared: Arc<Shared>, ambient: Arc<dyn Ambient>) -> Self {
+    pub(super) fn new(folder: PathBuf, shared: Arc<Shared>, ambient: Arc<dyn ClockRng>) -> Self {
         let cpu = Arc::new(Cpu::new(shared.settings.threads));
         Self {
             folder,

@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::registry::LoadError;
 use super::text_files::TOOL_USE_FILE;
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::models::diffusion::pipeline::{INDEX, accessories, companions};
 
 /// The folder of adapters, which is no model.

@@ -13,7 +13,7 @@ use minijinja::{Environment, Error, ErrorKind, context};
 use serde::{Deserialize, Serialize};
 
 use super::preprocessor::Stopped;
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 
 /// Instructions; a conversation of a thousand messages takes some ten thousand.
 const FUEL: u64 = 5_000_000;
@@ -47,7 +47,7 @@ pub(super) struct Template {
 struct Raised(String);
 
 impl Template {
-    pub fn new(source: &str, bos: String, eos: String, ambient: Arc<dyn Ambient>) -> Result<Self, String> {
+    pub fn new(source: &str, bos: String, eos: String, ambient: Arc<dyn ClockRng>) -> Result<Self, String> {
         if source.len() > LONGEST_TEMPLATE {
             return Err(format!("the chat template has {} bytes, {LONGEST_TEMPLATE} are the most", source.len()));
         }
@@ -126,7 +126,7 @@ fn wrong(message: impl std::fmt::Display) -> Error {
 }
 
 /// The date in UTC: a server has no better idea of the user's place.
-fn strftime(ambient: &dyn Ambient, format: &str) -> Result<String, Error> {
+fn strftime(ambient: &dyn ClockRng, format: &str) -> Result<String, Error> {
     let now = jiff::Timestamp::from_millisecond(ambient.now().as_millis()).map_err(wrong)?;
     jiff::fmt::strtime::format(format, &now.to_zoned(jiff::tz::TimeZone::UTC)).map_err(wrong)
 }

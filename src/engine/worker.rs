@@ -20,7 +20,7 @@ use super::registry::Registry;
 use super::request::Failure;
 use super::schedule::{Batch, ModelId, Plan, RequestId, Row, SequenceId};
 use super::text::TextModel;
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::models::kv::{BLOCK, KvArena};
 use crate::models::llama::{self, Logits};
 use texts::Embedding;
@@ -28,7 +28,7 @@ use texts::Embedding;
 pub(super) struct Worker {
     shared: Arc<Shared>,
     registry: Arc<Registry>,
-    ambient: Arc<dyn Ambient>,
+    ambient: Arc<dyn ClockRng>,
     jobs: BTreeMap<RequestId, Job>,
     arenas: HashMap<ModelId, KvArena>,
     /// Where the drafters of the models in use are.
@@ -48,7 +48,7 @@ type Done = (Row, Result<Outcome, Failure>);
 type Computed<'a> = (Row, Vec<&'a mut [f32]>);
 
 impl Worker {
-    pub fn new(shared: Arc<Shared>, registry: Arc<Registry>, ambient: Arc<dyn Ambient>) -> Self {
+    pub fn new(shared: Arc<Shared>, registry: Arc<Registry>, ambient: Arc<dyn ClockRng>) -> Self {
         let pace = Pace::new(shared.settings.prefill_chunk);
         let (jobs, arenas, slots) = (BTreeMap::new(), HashMap::new(), HashMap::new());
         Self { shared, registry, ambient, jobs, arenas, slots, warming: false, pace, embedding: None, painter: None }

@@ -15,7 +15,7 @@ use super::holdings::{self, Holding, signed};
 use super::page::{Listing, Page, PageRequest, page};
 use super::version::Expected;
 use super::{authority, claim, fields, tools, transcript};
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{AgentId, BadId, ProjectId};
 pub use crate::storage::agents::MemoryFields as Memory;
@@ -118,23 +118,23 @@ impl FromStr for VersionId {
 #[derive(Clone)]
 pub struct Agents {
     store: Store,
-    ambient: Arc<dyn Ambient>,
+    clock_rng: Arc<dyn ClockRng>,
 }
 
 impl Agents {
-    pub fn new(store: Store, ambient: Arc<dyn Ambient>) -> Self {
-        Self { store, ambient }
+    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>) -> Self {
+        Self { store, clock_rng }
     }
 
     /// Makes an agent.
     pub async fn create(&self, access: &Access, new: NewAgent) -> Result<Agent> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let project = new.project.unwrap_or_else(|| access.project());
         let NewAgent { name, model, instructions, tools, memory, metadata, project: _ } = new;
         let tools = tools.and_then(some_tools);
         let content = AgentVersionRecord { name, model, instructions, tools, memory, metadata, made_at: now };
         check(&content)?;
-        let id = AgentId::generate(&*self.ambient);
+        let id = AgentId::generate(&*self.clock_rng);
         let note = self.note(access, "agent.created");
         let written = claim::write(&self.store, access, now, authority::manages(project), move |tx, caller| {
             let owner = authority::named_project(tx, caller, project)?;
@@ -152,7 +152,7 @@ impl Agents {
 
     /// Changes fields. What changes nothing makes no version.
     pub async fn update(&self, access: &Access, id: AgentId, change: AgentChange, expected: Expected) -> Result<Agent> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         // Each field by itself does not depend on what is stored.
         check(&change.clone().apply(AgentVersionRecord::empty(now), now))?;
         let note = self.note(access, "agent.updated");
@@ -177,7 +177,7 @@ impl Agents {
 
     /// Removes an agent with all its versions.
     pub async fn delete(&self, access: &Access, id: AgentId, expected: Expected) -> Result<()> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let note = self.note(access, "agent.deleted");
         let permit = authority::manages_owner::<AgentRecord>(id.to_bytes());
         let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
@@ -251,7 +251,7 @@ impl Agents {
     }
 
     fn note(&self, access: &Access, action: &'static str) -> Note {
-        Note::new(&self.ambient, Some(access), action)
+        Note::new(&self.clock_rng, Some(access), action)
     }
 }
 

@@ -9,7 +9,7 @@ use super::access::Access;
 use super::authority;
 use super::export::{Export, Format};
 use super::page::{Listing, Page, PageRequest};
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{AuditId, KeyId, ProjectId};
 use crate::storage::audit::{self, AuditRecord, AuditRow};
@@ -168,9 +168,9 @@ pub(super) struct Note {
 }
 
 impl Note {
-    pub fn new(ambient: &Arc<dyn Ambient>, actor: Option<&Access>, action: &'static str) -> Self {
-        let at = ambient.now();
-        Self { id: AuditId::generate(&**ambient), at, actor: actor.map(Access::key), action }
+    pub fn new(clock_rng: &Arc<dyn ClockRng>, actor: Option<&Access>, action: &'static str) -> Self {
+        let at = clock_rng.now();
+        Self { id: AuditId::generate(&**clock_rng), at, actor: actor.map(Access::key), action }
     }
 
     /// Appends the row; `detail` is a JSON object or null.

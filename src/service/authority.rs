@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
 use crate::storage::keys::{self, KeyRecord};

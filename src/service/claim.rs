@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use super::access::Access;
 use super::authority;
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::ids::KeyId;
 use crate::storage::claims::{self, ClaimRecord};

@@ -15,7 +15,7 @@ use super::page::{Listing, Page, PageRequest, page};
 use super::places::Places;
 use super::upload::{Sealed, Sweeper, Upload};
 use super::{authority, claim, fields};
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
 use crate::storage::uploads::{self, FileRecord};
@@ -114,16 +114,16 @@ impl Content {
 /// The rules of files.
 pub struct Files {
     store: Store,
-    ambient: Arc<dyn Ambient>,
+    clock_rng: Arc<dyn ClockRng>,
     sweeper: Sweeper,
     places: Arc<Places>,
 }
 
 impl Files {
     /// Also begins to remove what uploads of an earlier process left. Needs a tokio runtime.
-    pub async fn start(store: Store, ambient: Arc<dyn Ambient>) -> Result<Self> {
+    pub async fn start(store: Store, clock_rng: Arc<dyn ClockRng>) -> Result<Self> {
         let sweeper = Sweeper::start(store.clone()).await?;
-        Ok(Self { store, ambient, sweeper, places: Places::new("files are being uploaded", UPLOADS, UPLOADS_OF_ONE) })
+        Ok(Self { store, clock_rng, sweeper, places: Places::new("files are being uploaded", UPLOADS, UPLOADS_OF_ONE) })
     }
 
     /// Makes room for a file that is about to arrive. Refuses what would be refused at its end, as
@@ -147,14 +147,14 @@ impl Files {
         });
         admitted.await?;
         let place = self.places.take_from(access.project(), address)?;
-        let id = FileId::generate(&*self.ambient);
+        let id = FileId::generate(&*self.clock_rng);
         Ok(Upload::new(self.store.clone(), id, likely, self.sweeper.later(id), place))
     }
 
     /// Makes a file of what has arrived.
     pub async fn create(&self, access: &Access, arrived: Sealed, new: NewFile) -> Result<File> {
         fields::file_name(&new.name)?;
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let project = new.project.unwrap_or(access.project());
         let id = arrived.id;
         let record = FileRecord {
@@ -211,7 +211,7 @@ impl Files {
 
     /// Removes a file; jobs that name it keep its id.
     pub async fn delete(&self, access: &Access, id: FileId) -> Result<FileId> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let note = self.note(access, "file.deleted");
         // Only what is a file now may be swept: the id of a running upload is not to be named here.
         self.get(access, id).await?;
@@ -230,7 +230,7 @@ impl Files {
     }
 
     fn note(&self, access: &Access, action: &'static str) -> Note {
-        Note::new(&self.ambient, Some(access), action)
+        Note::new(&self.clock_rng, Some(access), action)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Quotas: how much a project may hold. Every write that makes or removes something of a
 //! project's passes [`charge`], in its transaction.
 
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::ids::ProjectId;
 use crate::storage::holdings::{self, HoldingsRecord};

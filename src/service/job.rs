@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::change::Change;
 use super::training::Hyperparameters;
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::ids::{FileId, JobEventId, JobId, ProjectId};
 pub use crate::storage::jobs::JobErrorRecord as JobError;
 use crate::storage::jobs::JobRecord;

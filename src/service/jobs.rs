@@ -14,7 +14,7 @@ pub use super::job::{Job, JobChange, JobError, JobEvent, JobState, Level};
 use super::page::{Listing, Page, PageRequest, page};
 use super::training::{NewJob, Recipe};
 use super::{authority, claim, fields};
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{FileId, JobEventId, JobId, ProjectId};
 use crate::storage::jobs::{self, JobEventRecord, JobRecord};
@@ -28,21 +28,21 @@ const CANNOT_TRAIN: &str = "This server cannot train models yet, so the job has 
 #[derive(Clone)]
 pub struct Jobs {
     store: Store,
-    ambient: Arc<dyn Ambient>,
+    clock_rng: Arc<dyn ClockRng>,
 }
 
 impl Jobs {
-    pub fn new(store: Store, ambient: Arc<dyn Ambient>) -> Self {
-        Self { store, ambient }
+    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>) -> Self {
+        Self { store, clock_rng }
     }
 
     /// Makes a job. Whoever calls has seen to it that the model is there and may be used.
     pub async fn create(&self, access: &Access, new: NewJob) -> Result<Job> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let (named, project) = (new.project.is_some(), new.project.unwrap_or(access.project()));
-        let record = record(project, Recipe::new(new, &*self.ambient)?, now);
-        let id = JobId::generate(&*self.ambient);
-        let events = [JobEventId::generate(&*self.ambient), JobEventId::generate(&*self.ambient)];
+        let record = record(project, Recipe::new(new, &*self.clock_rng)?, now);
+        let id = JobId::generate(&*self.clock_rng);
+        let events = [JobEventId::generate(&*self.clock_rng), JobEventId::generate(&*self.clock_rng)];
         let note = self.note(access, "fine_tuning_job.created");
         let written = claim::write(&self.store, access, now, authority::manages(project), move |tx, caller| {
             authority::receiving_project(tx, caller, project, named)?;
@@ -107,7 +107,7 @@ impl Jobs {
         if let Change::Set(metadata) = &change.metadata {
             fields::metadata(Some(metadata))?;
         }
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         self.change(access, id, "fine_tuning_job.updated", now, move |_, record| {
             let old = record.name.clone();
             record.name = change.name.clone().applied(old.clone());
@@ -119,8 +119,8 @@ impl Jobs {
 
     /// Ends a job that has not ended yet.
     pub async fn cancel(&self, access: &Access, id: JobId) -> Result<Job> {
-        let now = self.ambient.now();
-        let event = JobEventId::generate(&*self.ambient);
+        let now = self.clock_rng.now();
+        let event = JobEventId::generate(&*self.clock_rng);
         self.change(access, id, "fine_tuning_job.cancelled", now, move |tx, record| {
             let state = JobState::from_number(record.state);
             if state.is_final() {
@@ -162,7 +162,7 @@ impl Jobs {
     }
 
     fn note(&self, access: &Access, action: &'static str) -> Note {
-        Note::new(&self.ambient, Some(access), action)
+        Note::new(&self.clock_rng, Some(access), action)
     }
 }
 

@@ -10,7 +10,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::access::Access;
 use super::authority;
 use super::holdings::{self, signed};
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::PictureId;
 use crate::storage::pictures::{self, PictureRecord};
@@ -92,14 +92,14 @@ impl Kept {
 #[derive(Clone)]
 pub struct Pictures {
     store: Store,
-    ambient: Arc<dyn Ambient>,
+    clock_rng: Arc<dyn ClockRng>,
     kept_for: Duration,
 }
 
 impl Pictures {
     /// Links hold for `kept_for`.
-    pub fn new(store: Store, ambient: Arc<dyn Ambient>, kept_for: Duration) -> Self {
-        Self { store, ambient, kept_for }
+    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>, kept_for: Duration) -> Self {
+        Self { store, clock_rng, kept_for }
     }
 
     /// Whether the caller's project may keep anything more: asked before work is put into pictures.
@@ -110,7 +110,7 @@ impl Pictures {
 
     /// Keeps a picture for the caller's project; it weighs on the project's storage until it goes.
     pub async fn keep(&self, access: &Access, format: Format, content: Vec<u8>) -> Result<Link> {
-        let (id, project, now) = (PictureId::generate(&*self.ambient), access.project(), self.ambient.now());
+        let (id, project, now) = (PictureId::generate(&*self.clock_rng), access.project(), self.clock_rng.now());
         // A link ends with a whole second.
         let expires = now.after(self.kept_for).as_seconds();
         let ends_at = Timestamp::from_millis(expires.saturating_mul(1000)).after(GRACE);
@@ -128,7 +128,7 @@ impl Pictures {
     pub async fn open(&self, id: PictureId, expires: &str, signature: &str) -> Result<Kept> {
         let read = expires.parse().ok().filter(|seconds: &i64| seconds.to_string() == expires);
         let expires = read.filter(|expires| self.is_signed(id, *expires, signature)).ok_or_else(forged)?;
-        let (now, end) = (self.ambient.now(), Timestamp::from_millis(expires.saturating_mul(1000)));
+        let (now, end) = (self.clock_rng.now(), Timestamp::from_millis(expires.saturating_mul(1000)));
         if end <= now {
             let text = format!("This link ended at {end}. Ask for the picture again, and fetch it in time.");
             return Err(Error::new(Code::NotFound, text));
@@ -143,7 +143,7 @@ impl Pictures {
     pub async fn sweep(&self) -> Result<usize> {
         let mut swept = 0;
         loop {
-            let now = self.ambient.now();
+            let now = self.clock_rng.now();
             let ended = self.store.read(move |tx| pictures::ended(tx, now, SWEPT)).await?;
             if ended.is_empty() {
                 return Ok(swept);

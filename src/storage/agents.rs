@@ -7,7 +7,7 @@ use super::fields;
 use super::owned::{Kind, Owned};
 use super::tables::{AGENT_VERSIONS, AGENTS, Table};
 use super::transaction::{Look, WriteTx};
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::{AgentId, ProjectId};
 

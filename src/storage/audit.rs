@@ -8,7 +8,7 @@ use super::codec::{self, Record};
 use super::fields;
 use super::tables::{AUDIT, AUDIT_BY_TIME, Table};
 use super::transaction::{Look, WriteTx};
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::{AuditId, KeyId, ProjectId};
 

@@ -4,7 +4,7 @@ use super::database::unavailable;
 use super::migrations::meta;
 use super::tables::META;
 use super::transaction::{Look, WriteTx};
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::Result;
 
 const LATEST_KEY: &[u8] = b"latest_moment";

@@ -9,7 +9,7 @@ use super::fields;
 use super::pepper::Digest;
 use super::tables::{KEY_USES, KEYS, KEYS_BY_PROJECT, Table};
 use super::transaction::{Look, WriteTx};
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::{KeyId, ProjectId};
 

@@ -12,7 +12,7 @@ use zeroize::Zeroizing;
 
 use super::error::OpenError;
 use super::files;
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 
 const LENGTH: usize = 32;
 pub(super) const TAG: usize = 32;
@@ -126,7 +126,7 @@ pub(super) fn path(dir: &Path) -> PathBuf {
 }
 
 /// Reads the pepper; makes one where no database needs an old one.
-pub(super) fn load_or_create(dir: &Path, has_database: bool, ambient: &dyn Ambient) -> Result<Pepper, OpenError> {
+pub(super) fn load_or_create(dir: &Path, has_database: bool, clock_rng: &dyn ClockRng) -> Result<Pepper, OpenError> {
     if let Some(pepper) = load(dir)? {
         return Ok(pepper);
     }
@@ -134,7 +134,7 @@ pub(super) fn load_or_create(dir: &Path, has_database: bool, ambient: &dyn Ambie
         return Err(OpenError::MissingPepper { path: path(dir) });
     }
     let mut raw = Zeroizing::new([0; LENGTH]);
-    ambient.fill(raw.as_mut());
+    clock_rng.fill(raw.as_mut());
     let pepper = Pepper::from_bytes(*raw);
     save(dir, &pepper)?;
     Ok(pepper)

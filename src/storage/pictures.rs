@@ -10,7 +10,7 @@ use super::fields;
 use super::tables::{PICTURE_CHUNKS, PICTURES, PICTURES_BY_END, Table};
 use super::transaction::{Look, WriteTx};
 use super::uploads::CHUNK;
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::{PictureId, ProjectId};
 

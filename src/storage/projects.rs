@@ -6,7 +6,7 @@ use super::codec::Record;
 use super::fields;
 use super::tables::{PROJECTS, Table};
 use super::transaction::{Look, WriteTx};
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::ProjectId;
 

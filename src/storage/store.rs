@@ -19,7 +19,7 @@ use super::tables::{self, Table};
 use super::transaction::{Change, Look as _, ReadTx, WriteTx};
 use super::writer::{Message, Task, Writer};
 use super::{files, migrations};
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
 use crate::lock::FileLock;
 
@@ -195,17 +195,17 @@ pub struct Store {
 
 impl Store {
     /// Opens the data folder, or makes one. Blocking.
-    pub fn open(settings: StoreSettings, ambient: Arc<dyn Ambient>) -> Result<Self, OpenError> {
-        Self::open_with(settings, ambient, database::from_file())
+    pub fn open(settings: StoreSettings, clock_rng: Arc<dyn ClockRng>) -> Result<Self, OpenError> {
+        Self::open_with(settings, clock_rng, database::from_file())
     }
 
     /// As [`Store::open`], through a chosen backend; for fault injection.
-    pub fn open_with(settings: StoreSettings, ambient: Arc<dyn Ambient>, opener: Opener) -> Result<Self, OpenError> {
+    pub fn open_with(settings: StoreSettings, clock_rng: Arc<dyn ClockRng>, opener: Opener) -> Result<Self, OpenError> {
         let StoreSettings { dir, cache_bytes, queue } = settings;
         files::private_dir(&dir).map_err(|error| OpenError::io(&dir, error))?;
         let lock = files::lock(&dir)?;
         let path = dir.join(files::DATABASE);
-        let pepper = Arc::new(pepper::load_or_create(&dir, path.exists(), &*ambient)?);
+        let pepper = Arc::new(pepper::load_or_create(&dir, path.exists(), &*clock_rng)?);
         if !path.exists() {
             migrations::create(&path, &pepper, cache_bytes)?;
         }

@@ -12,7 +12,7 @@ use super::fields;
 use super::owned::{self, Kind, Owned};
 use super::tables::{FILE_CHUNKS, FILE_REMAINS, FILES, Table};
 use super::transaction::{Look, WriteTx};
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
 

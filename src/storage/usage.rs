@@ -13,7 +13,7 @@ use super::codec::{self, Record};
 use super::fields;
 use super::tables::{HORIZON, ROLLUPS, SERIES, SERIES_BY_NAME, Table, USAGE};
 use super::transaction::{Look, WriteTx};
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::{KeyId, ProjectId};
 

@@ -7,7 +7,7 @@ use super::tables;
 use super::transaction::{Look as _, ReadTx};
 use super::usage::{self, Horizon, SeriesRecord, Sums, UsageRecord, Width};
 use super::verify::{CheckReport, records};
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
 

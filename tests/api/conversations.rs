@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use outpost::ambient::Timestamp;
+use outpost::clock_rng::Timestamp;
 use outpost::storage::{check, holdings, limits};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -434,7 +434,8 @@ fn on_store<T: Send + 'static>(
     f: impl Fn(&outpost::storage::WriteTx) -> outpost::error::Result<T> + Send + 'static,
 ) -> T {
     let settings = outpost::storage::StoreSettings { dir: data.to_owned(), cache_bytes: 16 << 20, queue: 16 };
-    let store = outpost::storage::Store::open(settings, std::sync::Arc::new(outpost::app::Machine::new())).unwrap();
+    let store =
+        outpost::storage::Store::open(settings, std::sync::Arc::new(outpost::app::SystemClockRng::new())).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let outcome = runtime.block_on(store.write(f)).unwrap();
     store.shutdown();

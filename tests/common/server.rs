@@ -109,10 +109,10 @@ impl Server {
         let clock = Arc::new(ShiftedClock::default());
         let (ready, started) = mpsc::channel();
         let (stop, stopped) = tokio::sync::oneshot::channel();
-        let ambient = clock.clone();
+        let clock_rng = clock.clone();
         let thread = std::thread::spawn(move || {
             actix_web::rt::System::new().block_on(async move {
-                let app = App::start(&config, ambient).await.unwrap();
+                let app = App::start(&config, clock_rng).await.unwrap();
                 ready.send((app.url(), app.address(), app.engine().clone())).unwrap();
                 let stopper = app.stopper();
                 actix_web::rt::spawn(async move {

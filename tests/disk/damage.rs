@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use outpost::ambient::Timestamp;
+use outpost::clock_rng::Timestamp;
 use outpost::error::{Code, Error, Result};
 use outpost::ids::{ConversationId, FileId, KeyId, ProjectId};
 use outpost::service::{Access, Conversations, Expected, NewConversation, PageRequest, Secret};
@@ -55,7 +55,7 @@ fn piece(at: u32) -> Vec<u8> {
 }
 
 fn talks(server: &Server) -> Conversations {
-    Conversations::new(server.store.clone(), server.ambient.clone())
+    Conversations::new(server.store.clone(), server.clock_rng.clone())
 }
 
 async fn fill(
@@ -84,7 +84,7 @@ async fn fill(
         let new = NewConversation { project: Some(project), messages, metadata: None };
         ids.push(talks(server).create(&admin, new).await?.id);
     }
-    let file = FileId::generate(&*server.ambient);
+    let file = FileId::generate(&*server.clock_rng);
     for at in 0..6 {
         server.store.write(move |tx| uploads::put_chunk(tx, file, at, &uploads::Chunk(piece(at)))).await?;
     }

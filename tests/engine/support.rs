@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use outpost::ambient::{Ambient, Timestamp};
+use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::engine::{Ending, Engine, Failure, Generation, Load, Piece, Pieces, Sampling, Settings, TextModel};
 use outpost::models::scratch::Cpu;
 use tempfile::TempDir;
@@ -22,7 +22,7 @@ impl TestAmbient {
     }
 }
 
-impl Ambient for TestAmbient {
+impl ClockRng for TestAmbient {
     fn now(&self) -> Timestamp {
         Timestamp::from_millis(1_795_000_000_000)
     }

@@ -182,9 +182,9 @@ async fn after_a_disk_error_the_store_refuses_and_then_recovers_by_itself() {
 #[tokio::test]
 async fn the_first_start_happens_once_and_an_owner_can_make_another_admin_key() {
     let world = World::new().await;
-    let ambient: Arc<dyn outpost::ambient::Ambient> = world.clock.clone();
-    assert!(outpost::service::first_start(&world.store, &ambient).await.unwrap().is_none());
-    let found = outpost::service::new_admin_key(&world.store, &ambient).await.unwrap();
+    let clock_rng: Arc<dyn outpost::clock_rng::ClockRng> = world.clock.clone();
+    assert!(outpost::service::first_start(&world.store, &clock_rng).await.unwrap().is_none());
+    let found = outpost::service::new_admin_key(&world.store, &clock_rng).await.unwrap();
     assert_eq!(found.project.id, world.first.project.id);
     assert!(world.keys.authenticate(found.secret.expose()).await.unwrap().is_admin());
 }

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outpost::ambient::Ambient;
+use outpost::clock_rng::ClockRng;
 use outpost::error::Code;
 use outpost::ids::{ConversationId, KeyId, ProjectId};
 use outpost::service::{
@@ -67,16 +67,16 @@ async fn talk(talks: &Conversations, admin: &Access, project: ProjectId) {
 async fn child_that_writes_until_it_is_killed() {
     let Some(dir) = std::env::var_os(CHILD) else { return };
     let clock = Clock::new();
-    let ambient: Arc<dyn Ambient> = clock.clone();
+    let clock_rng: Arc<dyn ClockRng> = clock.clone();
     let store = Store::open(settings(Path::new(&dir)), clock).unwrap();
-    let keys = Arc::new(Keys::new(store.clone(), ambient.clone()));
-    outpost::service::first_start(&store, &ambient).await.unwrap();
-    let FirstKey { secret, .. } = new_admin_key(&store, &ambient).await.unwrap();
+    let keys = Arc::new(Keys::new(store.clone(), clock_rng.clone()));
+    outpost::service::first_start(&store, &clock_rng).await.unwrap();
+    let FirstKey { secret, .. } = new_admin_key(&store, &clock_rng).await.unwrap();
     let admin = keys.authenticate(secret.expose()).await.unwrap();
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..WRITERS {
-        let projects = Projects::new(store.clone(), ambient.clone());
-        let talks = Conversations::new(store.clone(), ambient.clone());
+        let projects = Projects::new(store.clone(), clock_rng.clone());
+        let talks = Conversations::new(store.clone(), clock_rng.clone());
         tasks.spawn(write_for_ever(keys.clone(), projects, talks, admin.clone()));
     }
     tasks.join_next().await;

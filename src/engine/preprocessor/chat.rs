@@ -5,7 +5,7 @@ use std::sync::Arc;
 use minijinja::value::{Serde, Value};
 
 use super::{ChatFacts, Source, Templates};
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::engine::template::{PromptError, Template};
 use crate::engine::text::Message;
 use crate::engine::tokens::{Prompt, TokenBound, Tokens};
@@ -27,7 +27,7 @@ struct Prompting {
 
 impl ChatPreprocessor {
     /// `rows` is the number of embeddings: no token may lie beyond.
-    pub fn new(source: &Source, rows: usize, ambient: &Arc<dyn Ambient>) -> Result<(Self, ChatFacts), String> {
+    pub fn new(source: &Source, rows: usize, ambient: &Arc<dyn ClockRng>) -> Result<(Self, ChatFacts), String> {
         let templates = match source {
             Source::Gguf(metadata) => Templates::of_gguf(metadata)?,
             Source::Folder(files) => Templates::of_folder(files)?,

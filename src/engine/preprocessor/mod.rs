@@ -26,7 +26,7 @@ use super::template::PromptError;
 use super::text::Message;
 use super::tokens::{Prompt, TokenBound, Vocabulary};
 use super::tools::{Format, Tool};
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::models::encoder::Tokenized;
 use interpreter::{Interpreter, Source, Spec};
 use sandbox::Sandbox;
@@ -114,7 +114,7 @@ enum Place {
 pub(super) struct Runtime {
     /// The program to start; `None`: in this process.
     pub program: Option<PathBuf>,
-    pub ambient: Arc<dyn Ambient>,
+    pub ambient: Arc<dyn ClockRng>,
 }
 
 impl Preprocessor {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Worker;
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::engine::budget::Lease;
 use crate::engine::guard::painted;
 use crate::engine::painting::{Commission, Lender, Painter, Pause, Stroke};
@@ -50,7 +50,7 @@ impl Worker {
 struct Studio {
     shared: Arc<Shared>,
     registry: Arc<Registry>,
-    ambient: Arc<dyn Ambient>,
+    ambient: Arc<dyn ClockRng>,
 }
 
 impl Studio {

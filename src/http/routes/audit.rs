@@ -7,7 +7,7 @@ use futures_util::{TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::http::accept::preferred;
 use crate::http::input::{ApiParams, loose};

@@ -33,7 +33,7 @@ impl Conversations {
 
     /// Adds a turn to a conversation as it was when the turn began; 409 if it changed meanwhile.
     pub async fn add_turn(&self, access: &Access, seen: Conversation, messages: Vec<String>) -> Result<Conversation> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let added = Content::check(messages, None)?;
         let note = self.note(access, "conversation.appended");
         let permit = authority::manages_owner::<ConversationRecord>(seen.id.to_bytes());

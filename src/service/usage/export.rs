@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::ProjectId;
 use crate::storage::usage::{self, SeriesRecord, UsageRecord};

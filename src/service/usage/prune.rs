@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::report::Usage;
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::ProjectId;
 use crate::storage::usage::{self, Horizon, Width};
@@ -24,7 +24,7 @@ pub struct Retention {
 impl Usage {
     /// Drops what is older than `retention`. Returns how many rows went.
     pub async fn prune(&self, retention: Retention) -> Result<usize> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let ago = |span: Duration| {
             let span = i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
             Timestamp::from_millis(now.as_millis().saturating_sub(span))

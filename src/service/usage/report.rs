@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::window;
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
 use crate::readable::shorten;
@@ -105,7 +105,7 @@ pub struct Report {
 #[derive(Clone)]
 pub struct Usage {
     pub(super) store: Store,
-    pub(super) ambient: Arc<dyn Ambient>,
+    pub(super) clock_rng: Arc<dyn ClockRng>,
 }
 
 /// A checked query.
@@ -118,13 +118,13 @@ struct Plan {
 }
 
 impl Usage {
-    pub fn new(store: Store, ambient: Arc<dyn Ambient>) -> Self {
-        Self { store, ambient }
+    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>) -> Self {
+        Self { store, clock_rng }
     }
 
     /// What a project used in a window.
     pub async fn report(&self, access: &Access, project: ProjectId, query: ReportQuery) -> Result<Report> {
-        let plan = plan(query, self.ambient.now())?;
+        let plan = plan(query, self.clock_rng.now())?;
         let access = access.clone();
         let read = self.store.read(move |tx| {
             authority::project(tx, &access, project)?;

@@ -1,6 +1,6 @@
 //! A window of time cut into pieces that stored sums answer, and raw records for the rest.
 
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
 use crate::storage::Look;
@@ -96,7 +96,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{Piece, cut};
-    use crate::ambient::Timestamp;
+    use crate::clock_rng::Timestamp;
     use crate::storage::usage::Width;
 
     proptest! {
