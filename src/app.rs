@@ -19,7 +19,7 @@ use crate::calls::{
 };
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::config::{self, Config, DraftModel, ModelPrecision, Precision, Tls};
-use crate::control::Control;
+use crate::control_socket::ControlSocket;
 pub use crate::engine::run_sandbox;
 use crate::engine::{self, Engine};
 use crate::http::Api;
@@ -41,7 +41,7 @@ use crate::storage::{OpenError, Store, StoreSettings, protect_secret};
 pub const ADMIN_KEY_FILE: &str = "admin.key";
 
 /// How long usage is kept by the minute; by the hour and day it is kept for ever.
-const MINUTES_KEPT: Duration = Duration::from_secs(400 * 86_400);
+const MINUTE_RETENTION: Duration = Duration::from_secs(400 * 86_400);
 
 /// Why the server could not start; the text is for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +68,7 @@ pub struct App {
     first_key: Option<Secret>,
     store: Store,
     stopper: Stopper,
-    control: Control,
+    control: ControlSocket,
     retention: Retention,
 }
 
@@ -79,7 +79,7 @@ pub struct Stopper {
     engine: Engine,
     server: ServerHandle,
     /// When streams that still run are ended, counted from the stop.
-    patience: Duration,
+    drain_timeout: Duration,
 }
 
 /// Loads again what can be replaced while an [`App`] runs: the TLS certificate.
@@ -91,7 +91,7 @@ pub struct Reloader {
 impl App {
     /// Opens everything. Must be called inside an actix runtime.
     pub async fn start(config: &Config, clock_rng: Arc<dyn ClockRng>) -> Result<Self, StartError> {
-        let data = config.places.data.clone();
+        let data = config.paths.data.clone();
         let settings = StoreSettings { dir: data.clone(), cache_bytes: 64 << 20, queue: 16_384 };
         let store = Store::open(settings, clock_rng.clone())?;
         protect_secret(&data.join(ADMIN_KEY_FILE), "make another admin key, revoke this one and delete the file");
@@ -100,12 +100,12 @@ impl App {
         let first = setup::first_start(&store, &clock_rng).await.map_err(StartError::Setup)?;
         let first_key = first.map(|first| first.secret);
         if let Some(secret) = &first_key {
-            keep_key(&data, secret)?;
+            write_admin_key_file(&data, secret)?;
         }
         let certificate = certificate(config, address)?;
         let tls = certificate.as_ref().map(Certificate::server_config).transpose()?;
         let engine = Engine::start(engine_settings(config), clock_rng.clone())?;
-        let control = Control::listen(&data, store.clone())?;
+        let control = ControlSocket::listen(&data, store.clone())?;
         let files = Files::start(store.clone(), clock_rng.clone()).await.map_err(StartError::Setup)?;
         let api = Data::new(api(config, &store, &engine, files, clock_rng));
         let limits = server::Limits::default();
@@ -113,8 +113,8 @@ impl App {
         let limits = server::Limits { drain: config.drain, connections, ..limits };
         let server = server::build(api.clone(), listener, tls, limits)?;
         // The last sixth is for the error events to reach their clients.
-        let stopper = Stopper { api, engine, server: server.handle(), patience: config.drain * 5 / 6 };
-        let retention = Retention { raw: config.usage_retention, minutes: MINUTES_KEPT };
+        let stopper = Stopper { api, engine, server: server.handle(), drain_timeout: config.drain * 5 / 6 };
+        let retention = Retention { raw: config.usage_retention, minutes: MINUTE_RETENTION };
         Ok(Self { server, address, certificate, first_key, store, stopper, control, retention })
     }
 
@@ -231,7 +231,7 @@ impl Stopper {
         let gentle = self.server.stop(true);
         let engine = self.engine.clone();
         let cut = async move {
-            actix_web::rt::time::sleep(self.patience).await;
+            actix_web::rt::time::sleep(self.drain_timeout).await;
             engine.abort();
             std::future::pending::<()>().await;
         };
@@ -247,7 +247,7 @@ fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
 }
 
 fn engine_settings(config: &Config) -> engine::Settings {
-    let defaults = engine::Settings::new(config.places.models.clone(), config.memory);
+    let defaults = engine::Settings::new(config.paths.models.clone(), config.memory);
     let kv_type = match config.kv_type {
         config::KvType::F16 => engine::KvType::F16,
         config::KvType::Q8 => engine::KvType::Q8,
@@ -345,13 +345,13 @@ fn certificate(config: &Config, address: SocketAddr) -> Result<Option<Arc<Certif
         Tls::SelfSigned => {
             let names =
                 vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned(), address.ip().to_string()];
-            Some(Certificate::self_signed(&config.places.data, names)?)
+            Some(Certificate::self_signed(&config.paths.data, names)?)
         }
     })
 }
 
 /// Writes the first admin key where only this user can read it.
-fn keep_key(data: &Path, secret: &Secret) -> Result<(), StartError> {
+fn write_admin_key_file(data: &Path, secret: &Secret) -> Result<(), StartError> {
     let path = data.join(ADMIN_KEY_FILE);
     let write = || -> io::Result<()> {
         match fs::remove_file(&path) {

@@ -3,9 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use crate::clock_rng::ClockRng;
+use crate::display::shorten;
 use crate::engine::{CallPiece, Calling, GrammarError, Shape, Text, Tool};
 use crate::error::{Error, Result};
-use crate::readable::shorten;
 use crate::service::tools;
 
 /// As the request says it; `http` has checked the form of each field.

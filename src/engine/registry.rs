@@ -28,9 +28,9 @@ pub use super::scan::{Kind, ModelInfo};
 use super::schedule::ModelId;
 use super::text::TextModel;
 use crate::clock_rng::ClockRng;
+use crate::display::format_bytes;
 use crate::models::scratch::{Cpu, scratch_bytes};
 use crate::models::weights::Footprint;
-use crate::readable::size;
 
 /// How old the listing may be.
 const FRESH: Duration = Duration::from_secs(1);
@@ -46,10 +46,10 @@ pub enum LoadError {
     #[error("the model {id} cannot be used: {reason}")]
     Broken { id: String, reason: String },
     /// Bytes: of the weights and of a step, and of all memory for models.
-    #[error("it takes {} of the {} of memory for models, which other models in use hold", size(*needed), size(*budget))]
+    #[error("it takes {} of the {} of memory for models, which other models in use hold", format_bytes(*needed), format_bytes(*budget))]
     NoMemory { needed: u64, budget: u64 },
     /// The same where there are no other models to wait for.
-    #[error("it takes {} of memory, {} are there for models", size(*needed), size(*budget))]
+    #[error("it takes {} of memory, {} are there for models", format_bytes(*needed), format_bytes(*budget))]
     TooLarge { needed: u64, budget: u64 },
 }
 

@@ -10,8 +10,8 @@ use super::preprocessor::Stopped;
 use super::queue::Shared;
 pub use super::sampler::Sampling;
 use super::tools::CallPiece;
+use crate::display::format_bytes;
 use crate::models::kv::KvType;
-use crate::readable::size;
 
 /// A request for text.
 #[derive(Clone, Debug)]
@@ -137,7 +137,7 @@ pub enum Refused {
 
 /// Keys and values of one answer take more memory than is left beside the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("its keys and values need {} of memory, {} are there beside the model", size(*needed_bytes), size(*budget_bytes))]
+#[error("its keys and values need {} of memory, {} are there beside the model", format_bytes(*needed_bytes), format_bytes(*budget_bytes))]
 pub struct TooLarge {
     pub needed_bytes: u64,
     pub budget_bytes: u64,

@@ -10,9 +10,9 @@ use actix_web::{Error as ActixError, HttpMessage, HttpRequest, web};
 use super::Api;
 use super::error;
 use super::http1::Wire;
+use crate::display::shorten;
 use crate::error::Error;
 use crate::ids::RequestId;
-use crate::readable::shorten;
 use crate::service::secrets::redact;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");

@@ -13,8 +13,8 @@ use futures_util::{Stream, StreamExt};
 
 use super::{Api, input};
 use crate::clock_rng::ClockRng;
+use crate::display::shorten;
 use crate::error::{Code, Error, Result};
-use crate::readable::shorten;
 
 /// While the server waits this long for a body, at least [`LEAST`] bytes must arrive.
 const WINDOW: Duration = Duration::from_secs(30);
@@ -164,7 +164,7 @@ fn refuse(cause: &actix_multipart::MultipartError) -> Error {
         E::Incomplete | E::Payload(_) => "The request body broke off before its end. Send it again.".to_owned(),
         other => format!("The body is not well-formed multipart/form-data: {other}."),
     };
-    Error::new(Code::InvalidParameter, text).because(cause.to_string())
+    Error::new(Code::InvalidParameter, text).with_cause(cause.to_string())
 }
 
 #[cfg(test)]

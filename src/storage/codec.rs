@@ -108,7 +108,7 @@ fn refused(cause: String) -> Error {
         Code::StorageUnavailable,
         "A stored record is damaged. The operator should run `outpost check` and restore a backup.",
     )
-    .because(cause)
+    .with_cause(cause)
 }
 
 #[cfg(test)]

@@ -99,5 +99,5 @@ pub(super) fn failed(error: &redb::Error) -> Error {
 /// The answer to everything that the store cannot do at the moment.
 pub(super) fn unavailable(cause: impl Into<String>) -> Error {
     Error::new(Code::StorageUnavailable, "The storage is not available at the moment. Try again shortly.")
-        .because(cause.into())
+        .with_cause(cause.into())
 }

@@ -21,7 +21,7 @@ use super::writer::{Message, Task, Writer};
 use super::{files, migrations};
 use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
-use crate::lock::FileLock;
+use crate::file_lock::FileLock;
 
 /// Where the store lives and what it may use.
 #[derive(Clone, Debug)]

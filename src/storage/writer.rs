@@ -19,7 +19,7 @@ use super::database::{Health, caught, unavailable};
 use super::store::Shared;
 use super::transaction::{Change, WriteTx};
 use crate::error::{Error, Result};
-use crate::lock::FileLock;
+use crate::file_lock::FileLock;
 
 /// More closures than this never share a transaction: it bounds the wait of the first of them.
 const GROUP: usize = 256;

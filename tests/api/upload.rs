@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outpost::control;
+use outpost::control_socket;
 use outpost::ids::{FileId, JobId, ProjectId};
 use outpost::storage::holdings::{self, HoldingsRecord};
 use outpost::storage::jobs::JobRecord;
@@ -107,8 +107,8 @@ pub fn stop_swept(server: Server) -> TempDir {
     std::thread::sleep(Duration::from_millis(500));
     let data = server.folder.path().join("data");
     let begun = Instant::now();
-    let swept = || match control::ask(&data, &control::Request::Check).unwrap() {
-        Some(control::Answer::Done { lines, .. }) => lines.iter().any(|line| line == "file_remains: 0"),
+    let swept = || match control_socket::send(&data, &control_socket::Request::Check).unwrap() {
+        Some(control_socket::Reply::Done { lines, .. }) => lines.iter().any(|line| line == "file_remains: 0"),
         _ => false,
     };
     while !swept() {

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use crate::display::format_bytes as readable;
 use crate::engine::budget::Lease;
 use crate::engine::scan::LORAS;
 use crate::models::diffusion::pipeline::{Adapter, AdapterPlan, Easel, Halt, Layers, Sides};
 use crate::models::safetensors::is_file_name;
-use crate::readable::size as readable;
 
 /// Of a request.
 const MOST: usize = 8;

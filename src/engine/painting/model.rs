@@ -9,6 +9,7 @@ use super::adapters::{Adapters, Lender};
 use super::painter::Pause;
 use super::words::PromptTokens;
 use super::{Painting, Picture, SchedulerName, Source};
+use crate::display::format_bytes as readable;
 use crate::engine::budget::Lease;
 use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{Preprocessor, Runtime, Stopped, TextSpec};
@@ -16,7 +17,6 @@ use crate::engine::request::{NOT_FINITE, are_finite};
 use crate::models::diffusion::pipeline::{self, Easel, Halt, INDEX, Order, Parts, Pipeline, Progress, Sides, Words};
 use crate::models::scratch::Cpu;
 use crate::models::weights::Footprint;
-use crate::readable::size as readable;
 
 /// Pixels along a side.
 const LEAST: usize = 16;

@@ -4,13 +4,13 @@ use actix_web::{delete, get, patch, post, put, web};
 use serde::{Deserialize, Serialize};
 
 use crate::clock_rng::Timestamp;
+use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::http::input::{ApiParams, ApiPath, loose, nullable};
 use crate::http::reply::{Head, List, Mount, Reply, Time};
 use crate::http::submission::{Nothing, Submission};
 use crate::http::{Api, caller::Caller};
 use crate::ids::{KeyId, ProjectId};
-use crate::readable::shorten;
 use crate::service::keys::{Key, KeyChange, NewKey, Rotation};
 use crate::service::page::PageRequest;
 use crate::service::secrets::Secret;

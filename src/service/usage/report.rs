@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::window;
 use crate::clock_rng::{ClockRng, Timestamp};
+use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
-use crate::readable::shorten;
 use crate::service::access::Access;
 use crate::service::authority;
 use crate::storage::usage::{self, Sums, Width};
