@@ -115,7 +115,7 @@ ids! {
     /// The answer to one request for pictures.
     ImagesId "image" "img-";
     /// A picture that is kept for a while, to be fetched by its link.
-    PictureId "picture" "pic_";
+    StoredImageId "picture" "pic_";
     /// The answer to one listing, which is no resource of its own.
     ListId "list" "list_";
     /// The answer to one usage query.

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::ids::{AgentId, BadId, ProjectId};
 pub use crate::storage::agents::MemoryFields as Memory;
 use crate::storage::agents::{self as stored, AgentRecord, AgentVersionRecord};
-use crate::storage::{Look, Store, WriteTx, owned};
+use crate::storage::{Reader, Store, WriteTx, project_resources};
 
 /// Versions that an agent keeps; of more, the oldest go.
 pub const MOST_VERSIONS: u64 = 1_000;
@@ -142,7 +142,7 @@ impl Agents {
             let bytes = content.bytes();
             holdings::charge(tx, project, now, Holding::Agent, 1, signed(bytes))?;
             let record = AgentRecord { project, version: 1, oldest: 1, bytes, created_at: now };
-            owned::insert(tx, id.to_bytes(), &record)?;
+            project_resources::insert(tx, id.to_bytes(), &record)?;
             stored::put_version(tx, id, 1, &content)?;
             note.write(tx, project, id, &json!({ "name": content.name, "model": content.model }))?;
             Ok(Agent::new(id, &record, 1, content.clone()))
@@ -187,7 +187,7 @@ impl Agents {
             let name = stored::current(tx, id, &record)?.name;
             holdings::charge(tx, record.project, now, Holding::Agent, -1, -signed(record.bytes))?;
             (record.oldest..=record.version).try_for_each(|version| stored::remove_version(tx, id, version))?;
-            owned::remove(tx, id.to_bytes(), &record)?;
+            project_resources::remove(tx, id.to_bytes(), &record)?;
             note.write(tx, record.project, id, &json!({ "name": name, "version": record.version }))
         });
         written.await
@@ -225,7 +225,7 @@ impl Agents {
         let access = access.clone();
         let rows = self.store.read(move |tx| {
             authority::named_project(tx, &access, project)?;
-            let rows = owned::newest::<AgentRecord>(tx, project, window.before, window.rows())?;
+            let rows = project_resources::newest::<AgentRecord>(tx, project, window.before, window.rows())?;
             let seen = |(id, record): ([u8; 16], AgentRecord)| {
                 let id = AgentId::from_bytes(id);
                 Ok(Agent::new(id, &record, record.version, stored::current(tx, id, &record)?))
@@ -290,12 +290,12 @@ fn add_version(
     holdings::charge(tx, old.project, now, Holding::Agent, 0, signed(bytes) - signed(old.bytes))?;
     (old.oldest..oldest).try_for_each(|gone| stored::remove_version(tx, id, gone))?;
     let record = AgentRecord { version, oldest, bytes, ..old };
-    owned::replace(tx, id.to_bytes(), &record)?;
+    project_resources::replace(tx, id.to_bytes(), &record)?;
     stored::put_version(tx, id, version, content)?;
     Ok(record)
 }
 
-fn find(tx: &impl Look, access: &Access, scope: Scope, id: AgentId) -> Result<AgentRecord> {
+fn find(tx: &impl Reader, access: &Access, scope: Scope, id: AgentId) -> Result<AgentRecord> {
     authority::owned(tx, access, scope, "agent", (id, id.to_bytes()))
 }
 

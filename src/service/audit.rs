@@ -13,7 +13,7 @@ use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{AuditId, KeyId, ProjectId};
 use crate::storage::audit::{self, AuditRecord, AuditRow};
-use crate::storage::{Look, Store, WriteTx};
+use crate::storage::{Reader, Store, WriteTx};
 
 /// One thing that was done.
 #[derive(Clone, Debug)]
@@ -97,7 +97,12 @@ pub(super) struct Stretch {
 }
 
 /// Up to `limit` matching rows below `before`; fewer with a `next` where too many did not match.
-pub(super) fn stretch(tx: &impl Look, filter: &AuditFilter, before: Option<[u8; 16]>, limit: usize) -> Result<Stretch> {
+pub(super) fn stretch(
+    tx: &impl Reader,
+    filter: &AuditFilter,
+    before: Option<[u8; 16]>,
+    limit: usize,
+) -> Result<Stretch> {
     let (mut events, mut next, mut passed) = (Vec::<AuditEvent>::new(), None, 0);
     audit::walk(tx, filter.project, before, &mut |row| {
         if !filter.reaches(row.0) {

@@ -22,7 +22,7 @@ use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{ConversationId, ProjectId};
 use crate::storage::conversations::{self as stored, ConversationRecord};
-use crate::storage::{Look, Store, WriteTx, owned};
+use crate::storage::{Reader, Store, WriteTx, project_resources};
 
 /// Most messages of a conversation.
 pub const MOST_MESSAGES: usize = 4096;
@@ -117,7 +117,7 @@ impl Conversations {
         let replaced = self.note(access, "conversation.replaced");
         let permit = authority::manages_owner::<ConversationRecord>(id.to_bytes());
         let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
-            let Some(record) = owned::find::<ConversationRecord>(tx, id.to_bytes())? else {
+            let Some(record) = project_resources::find::<ConversationRecord>(tx, id.to_bytes())? else {
                 caller.require(caller.project(), Scope::Project)?;
                 expected.check(None)?;
                 return insert(tx, &created, id, caller.project(), &content, now);
@@ -205,7 +205,7 @@ impl Conversations {
             expected.check(Some(record.version))?;
             holdings::charge(tx, record.project, now, Holding::Conversation, -1, -signed(record.bytes))?;
             stored::remove_messages(tx, id, 0, record.messages)?;
-            owned::remove(tx, id.to_bytes(), &record)?;
+            project_resources::remove(tx, id.to_bytes(), &record)?;
             note.write(tx, record.project, id, &json!({ "version": record.version, "messages": record.messages }))
         });
         written.await
@@ -250,7 +250,7 @@ impl Conversations {
 }
 
 /// The conversation of a path, if the caller may manage it.
-fn find(tx: &impl Look, access: &Access, id: ConversationId) -> Result<ConversationRecord> {
+fn find(tx: &impl Reader, access: &Access, id: ConversationId) -> Result<ConversationRecord> {
     authority::owned(tx, access, Scope::Project, "conversation", (id, id.to_bytes()))
 }
 
@@ -316,7 +316,7 @@ fn insert(
         created_at: now,
         updated_at: now,
     };
-    owned::insert(tx, id.to_bytes(), &record)?;
+    project_resources::insert(tx, id.to_bytes(), &record)?;
     stored::put_messages(tx, id, 0, &content.messages)?;
     note.write(tx, project, id, &json!({ "messages": record.messages }))?;
     Ok(Conversation::new(id, record))
@@ -348,6 +348,6 @@ fn settle(
 ) -> Result<ConversationRecord> {
     holdings::charge(tx, old.project, now, Holding::Conversation, 0, signed(new.bytes) - signed(old.bytes))?;
     let next = ConversationRecord { version: old.version + 1, updated_at: now, ..new };
-    owned::replace(tx, id.to_bytes(), &next)?;
+    project_resources::replace(tx, id.to_bytes(), &next)?;
     Ok(next)
 }

@@ -18,8 +18,8 @@ use super::{authority, claim, fields};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
-use crate::storage::uploads::{self, FileRecord};
-use crate::storage::{Look, Store, owned};
+use crate::storage::file_records::{self, FileRecord};
+use crate::storage::{Reader, Store, project_resources};
 
 /// Uploads at once, of all and of one project or address; each may hold a chunk and a line in memory.
 const UPLOADS: usize = 32;
@@ -105,7 +105,7 @@ impl Content {
             return Ok(None);
         }
         let (id, place) = (self.id, self.next);
-        let chunk = self.store.read(move |tx| uploads::chunk(tx, id, place)).await?;
+        let chunk = self.store.read(move |tx| file_records::chunk(tx, id, place)).await?;
         self.next += 1;
         chunk.map(Some).ok_or_else(|| Error::not_found("file", id))
     }
@@ -172,7 +172,7 @@ impl Files {
         let written = claim::write(&self.store, access, now, authority::manages(project), move |tx, caller| {
             authority::receiving_project(tx, caller, project, new.project.is_some())?;
             holdings::charge(tx, project, now, Holding::File, 1, signed(record.bytes))?;
-            uploads::insert(tx, id, &record)?;
+            file_records::insert(tx, id, &record)?;
             note.write(tx, project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
             Ok(File::new(id, record.clone()))
         });
@@ -190,7 +190,7 @@ impl Files {
         let access = access.clone();
         let rows = self.store.read(move |tx| {
             authority::own_or_named_project(tx, &access, project, named)?;
-            owned::newest::<FileRecord>(tx, project, window.before, window.rows())
+            project_resources::newest::<FileRecord>(tx, project, window.before, window.rows())
         });
         let items = rows.await?.into_iter().map(|(id, record)| File::new(FileId::from_bytes(id), record)).collect();
         Ok(page(self.store.pepper(), listing, window, items, |file: &File| file.id.to_bytes()))
@@ -222,7 +222,7 @@ impl Files {
             let record = find(tx, caller, id)?;
             authority::living_owner(tx, record.project)?;
             holdings::charge(tx, record.project, now, Holding::File, -1, -signed(record.bytes))?;
-            uploads::remove(tx, id, &record)?;
+            file_records::remove(tx, id, &record)?;
             note.write(tx, record.project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
             Ok(id)
         });
@@ -235,6 +235,6 @@ impl Files {
 }
 
 /// The file of a path or field, if the caller may manage it.
-pub(super) fn find(tx: &impl Look, access: &Access, id: FileId) -> Result<FileRecord> {
+pub(super) fn find(tx: &impl Reader, access: &Access, id: FileId) -> Result<FileRecord> {
     authority::owned(tx, access, Scope::Project, "file", (id, id.to_bytes()))
 }

@@ -21,7 +21,7 @@ use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
 use crate::storage::keys::{self as stored, KeyRecord, PreviousSecret};
-use crate::storage::{Digest, Look, Pepper, ReadTx, Store, Watcher, WriteTx, clock, projects};
+use crate::storage::{Digest, Pepper, ReadTx, Reader, Store, Watcher, WriteTx, latest_time, projects};
 
 /// A key as its users see it; never its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,7 +66,7 @@ impl Key {
     }
 
     /// A key that was there before.
-    fn seen(tx: &impl Look, (id, record): (KeyId, KeyRecord)) -> Result<Self> {
+    fn seen(tx: &impl Reader, (id, record): (KeyId, KeyRecord)) -> Result<Self> {
         Ok(Self { last_used_at: stored::last_use(tx, id)?, ..Self::new(id, record) })
     }
 
@@ -198,7 +198,7 @@ impl Keys {
                 project => project.ok().flatten(),
             };
             let archived = project.is_none_or(|project| project.archived_at.is_some());
-            Ok(Some((record, archived, clock::latest(tx)?, exists)))
+            Ok(Some((record, archived, latest_time::latest(tx)?, exists)))
         });
         let Some((record, project_archived, latest, exists)) = read.await? else { return Ok(None) };
         if let Some(latest) = latest {
@@ -233,7 +233,7 @@ impl Keys {
                 Some(previous) if previous.valid_until == valid_until && !previous.ended => previous.ended = true,
                 _ => return Ok(()),
             }
-            clock::keep(tx, now)?;
+            latest_time::advance(tx, now)?;
             stored::replace(tx, id, &record)
         });
         if let Err(error) = written.await {
@@ -397,7 +397,7 @@ impl Keys {
             let detail = change(&mut record)?;
             record.updated_at = now;
             stored::replace(tx, id, &record)?;
-            clock::keep(tx, moment)?;
+            latest_time::advance(tx, moment)?;
             note.write(tx, record.project, id, &detail)?;
             Key::seen(tx, (id, record))
         });
@@ -407,7 +407,7 @@ impl Keys {
     /// Keeps the moment of a clean stop: a clock that is set back meanwhile revives no secret.
     pub async fn keep_time(&self) -> Result<()> {
         let moment = self.steady.now(&*self.clock_rng);
-        self.store.write(move |tx| clock::keep(tx, moment)).await
+        self.store.write(move |tx| latest_time::advance(tx, moment)).await
     }
 
     fn note(&self, access: &Access, action: &'static str) -> Note {

@@ -4,7 +4,7 @@ use super::fields;
 use crate::clock_rng::ClockRng;
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
-pub use crate::storage::jobs::HyperparametersRecord as Hyperparameters;
+pub use crate::storage::fine_tuning_jobs::HyperparametersRecord as Hyperparameters;
 
 const MOST_EPOCHS: i64 = 50;
 const LARGEST_BATCH: i64 = 256;

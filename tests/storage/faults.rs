@@ -91,7 +91,7 @@ async fn a_database_of_layout_1_is_copied_and_then_counts_its_keys() {
     tamper(dir.path(), "meta", b"layout", |value| *value.last_mut().unwrap() = 1);
     for _ in 0..2 {
         let store = Store::open(settings(dir.path()), clock.clone()).unwrap();
-        let held = store.read(move |tx| outpost::storage::holdings::of(tx, home)).await.unwrap();
+        let held = store.read(move |tx| outpost::storage::quota_usage::of(tx, home)).await.unwrap();
         assert_eq!(held.api_keys, 4, "the admin's and three; the revoked one does not count");
         assert!(store.verify().unwrap().is_clean());
         store.shutdown();

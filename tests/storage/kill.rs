@@ -16,7 +16,7 @@ use outpost::ids::{ConversationId, KeyId, ProjectId};
 use outpost::service::{
     Access, Conversations, Expected, FirstKey, Keys, NewConversation, NewProject, Projects, Rotation, new_admin_key,
 };
-use outpost::storage::{Store, check, conversations, owned};
+use outpost::storage::{Store, check, conversations, project_resources};
 use serde_json::json;
 
 use super::world::{Clock, dir, new_key, settings};
@@ -163,7 +163,7 @@ async fn verify_talks(store: &Store, talks: HashMap<ConversationId, usize>) {
     let checked = store.read(move |tx| {
         for (id, acknowledged) in talks {
             let record: conversations::ConversationRecord =
-                owned::find(tx, id.to_bytes())?.expect("it was acknowledged");
+                project_resources::find(tx, id.to_bytes())?.expect("it was acknowledged");
             let messages = conversations::messages(tx, id, &record)?;
             assert!(messages.len() >= acknowledged, "{id} lost messages");
             for (at, text) in messages.iter().enumerate() {

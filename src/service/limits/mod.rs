@@ -24,7 +24,7 @@ use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::Result;
 use crate::ids::ProjectId;
 use crate::storage::limits::{self, LimitsRecord};
-use crate::storage::{LevelsRecord, Look, Record, Store, Table, Watcher, WriteTx, holdings};
+use crate::storage::{LevelsRecord, Reader, Record, Store, Table, Watcher, WriteTx, quota_usage};
 
 const SHARDS: usize = 16;
 
@@ -58,13 +58,13 @@ impl Watcher for Accounts {
         if table != LimitsRecord::TABLE {
             return;
         }
-        let Ok(project) = key.try_into().map(ProjectId::from_bytes) else { return self.uncertain() };
+        let Ok(project) = key.try_into().map(ProjectId::from_bytes) else { return self.changes_unknown() };
         if let Some(account) = self.with(project, |accounts| accounts.get(&project).cloned()) {
             account.outdate();
         }
     }
 
-    fn uncertain(&self) {
+    fn changes_unknown(&self) {
         for shard in &self.shards {
             let accounts = shard.lock().unwrap_or_else(PoisonError::into_inner);
             accounts.values().for_each(|account| account.outdate());
@@ -168,7 +168,7 @@ impl Limits {
     }
 }
 
-fn view(tx: &impl Look, project: ProjectId, record: LimitsRecord, now: Timestamp) -> Result<ProjectLimits> {
+fn view(tx: &impl Reader, project: ProjectId, record: LimitsRecord, now: Timestamp) -> Result<ProjectLimits> {
     let used = window::tokens_since(tx, project, now.month_start())?;
-    Ok(ProjectLimits::new(project, record, holdings::of(tx, project)?, used))
+    Ok(ProjectLimits::new(project, record, quota_usage::of(tx, project)?, used))
 }

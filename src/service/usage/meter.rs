@@ -101,7 +101,7 @@ impl Meter {
 
     /// Writes without anybody who waits. What finds no room is owed.
     fn record_later(&self, entry: Entry) {
-        if self.store.post(self.writing(vec![entry.clone()])).is_ok() {
+        if self.store.enqueue(self.writing(vec![entry.clone()])).is_ok() {
             return;
         }
         let mut owed = self.owed();

@@ -7,7 +7,7 @@ use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::ProjectId;
 use crate::storage::usage::{self, Horizon, Width};
-use crate::storage::{holdings, projects};
+use crate::storage::{projects, quota_usage};
 
 /// Rows dropped in one transaction: other writes wait for no more.
 const AT_ONCE: usize = 2_000;
@@ -59,7 +59,7 @@ impl Usage {
             let round = self.store.write(move |tx| {
                 let raw = usage::drop_raw(tx, project, horizon.raw, AT_ONCE)?;
                 let minutes = usage::drop_minutes(tx, project, horizon.minutes, AT_ONCE)?;
-                let samples = holdings::thin(tx, project, horizon.raw, Width::Minute.millis(), AT_ONCE)?;
+                let samples = quota_usage::thin(tx, project, horizon.raw, Width::Minute.millis(), AT_ONCE)?;
                 Ok((raw + minutes + samples, raw == AT_ONCE || minutes == AT_ONCE || samples == AT_ONCE))
             });
             let (rows, more) = round.await?;

@@ -12,7 +12,7 @@ use crate::ids::ProjectId;
 use crate::service::access::Access;
 use crate::service::authority;
 use crate::storage::usage::{self, Sums, Width};
-use crate::storage::{ReadTx, Store, holdings};
+use crate::storage::{ReadTx, Store, quota_usage};
 
 /// More buckets than this are refused: a client that wants more asks for wider ones.
 const MOST_BUCKETS: i64 = 1_500;
@@ -189,8 +189,8 @@ fn report(tx: &ReadTx, project: ProjectId, plan: &Plan) -> Result<Report> {
         totals,
         groups: if plan.group_by.is_empty() { Vec::new() } else { named(by_group) },
         buckets,
-        storage_now: holdings::of(tx, project)?.bytes,
-        storage_at_end: holdings::bytes_before(tx, project, end)?,
+        storage_now: quota_usage::of(tx, project)?.bytes,
+        storage_at_end: quota_usage::bytes_before(tx, project, end)?,
     })
 }
 
