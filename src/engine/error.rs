@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::model_info::Kind;
+use crate::display::format_bytes;
 use crate::models::kv::KvType;
-use crate::readable::size;
 
 /// Why an answer broke off.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,7 +65,7 @@ pub enum Refused {
 
 /// Keys and values of one answer take more memory than is left beside the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("its keys and values need {} of memory, {} are there beside the model", size(*needed_bytes), size(*budget_bytes))]
+#[error("its keys and values need {} of memory, {} are there beside the model", format_bytes(*needed_bytes), format_bytes(*budget_bytes))]
 pub struct TooLarge {
     pub needed_bytes: u64,
     pub budget_bytes: u64,
@@ -84,10 +84,10 @@ pub enum LoadError {
     #[error("the model {id} cannot be used: {reason}")]
     Broken { id: String, reason: String },
     /// Bytes: of the weights and of a step, and of all memory for models.
-    #[error("it takes {} of the {} of memory for models, which other models in use hold", size(*needed), size(*budget))]
+    #[error("it takes {} of the {} of memory for models, which other models in use hold", format_bytes(*needed), format_bytes(*budget))]
     NoMemory { needed: u64, budget: u64 },
     /// The same where there are no other models to wait for.
-    #[error("it takes {} of memory, {} are there for models", size(*needed), size(*budget))]
+    #[error("it takes {} of memory, {} are there for models", format_bytes(*needed), format_bytes(*budget))]
     TooLarge { needed: u64, budget: u64 },
 }
 

@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
 
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 pub use crate::models::encoder::{Tokenized, shorten};
 use crate::models::kv::BLOCK;
 pub use crate::models::kv::KvType;
@@ -56,19 +56,19 @@ pub struct Engine {
 struct Owner {
     shared: Arc<queue::Shared>,
     registry: Arc<Registry>,
-    ambient: Arc<dyn Ambient>,
+    clock: Arc<dyn ClockRng>,
     worker: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Engine {
     /// Starts the worker thread. Errors come from the operating system refusing it.
-    pub fn start(settings: Settings, ambient: Arc<dyn Ambient>) -> std::io::Result<Self> {
+    pub fn start(settings: Settings, clock: Arc<dyn ClockRng>) -> std::io::Result<Self> {
         let folder = settings.models_dir.clone();
         let shared = Arc::new(queue::Shared::new(settings));
-        let registry = Arc::new(Registry::new(folder, Arc::clone(&shared), Arc::clone(&ambient)));
-        let worker = worker::Worker::new(Arc::clone(&shared), Arc::clone(&registry), Arc::clone(&ambient));
+        let registry = Arc::new(Registry::new(folder, Arc::clone(&shared), Arc::clone(&clock)));
+        let worker = worker::Worker::new(Arc::clone(&shared), Arc::clone(&registry), Arc::clone(&clock));
         let worker = std::thread::Builder::new().name("engine".to_owned()).spawn(|| worker.run())?;
-        Ok(Self { owner: Arc::new(Owner { shared, registry, ambient, worker: Mutex::new(Some(worker)) }) })
+        Ok(Self { owner: Arc::new(Owner { shared, registry, clock, worker: Mutex::new(Some(worker)) }) })
     }
 
     /// The models on disk and in memory.
@@ -89,7 +89,7 @@ impl Engine {
         self.fits(model, request.prompt.len() as u64 + u64::from(request.max_tokens))?;
         let prompt_tokens = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
         let capacity = UNREAD_PIECES.max(request.choices as usize);
-        let receiver = shared.push(model, request, capacity, self.owner.ambient.uptime())?;
+        let receiver = shared.push(model, request, capacity, self.owner.clock.uptime())?;
         Ok(Ticket { prompt_tokens, pieces: Pieces::new(receiver, capacity, Arc::clone(shared)) })
     }
 
@@ -120,7 +120,7 @@ impl Engine {
         }
         model.check(&painting).map_err(Refused::Invalid)?;
         let prompts = model.tokenize(&painting)?;
-        self.owner.shared.push_painting(model, painting, prompts, self.owner.ambient.uptime())
+        self.owner.shared.push_painting(model, painting, prompts, self.owner.clock.uptime())
     }
 
     /// Whether the memory beside the model holds the keys and values of so many positions.

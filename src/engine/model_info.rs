@@ -1,6 +1,6 @@
 //! What is known of a model without loading it.
 
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 
 /// What a model is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

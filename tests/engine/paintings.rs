@@ -289,10 +289,10 @@ fn a_picture_that_nobody_waits_for_is_given_up() {
 
 #[test]
 fn pictures_that_nobody_takes_are_given_up() {
-    let ambient = Arc::new(TestAmbient::default());
+    let clock = Arc::new(TestAmbient::default());
     let dir = tempfile::tempdir().unwrap();
     lay(&fixtures().join("sd1"), &dir.path().join("painter"));
-    let engine = Engine::start(Settings::new(dir.path(), 1 << 30), ambient.clone()).unwrap();
+    let engine = Engine::start(Settings::new(dir.path(), 1 << 30), clock.clone()).unwrap();
     let model = engine.models().load_painter("painter").unwrap();
     let mut strokes = engine.paint(&model, small(&[1, 2, 3, 4, 5])).unwrap();
     let painted = || counted(&engine, "outpost_images_total").map_or(0, |count| count.parse().unwrap());
@@ -302,7 +302,7 @@ fn pictures_that_nobody_takes_are_given_up() {
     let mut other = engine.paint(&model, Painting { tenant: 2, ..small(&[6]) }).unwrap();
     while runtime.block_on(other.next()).is_some() {}
     assert_eq!((painted(), counted(&engine, "outpost_images_queued").as_deref()), (3, Some("3")));
-    ambient.advance(std::time::Duration::from_secs(61));
+    clock.advance(std::time::Duration::from_secs(61));
     wait(|| counted(&engine, "outpost_images_queued").as_deref() == Some("0"));
     assert_eq!(runtime.block_on(strokes.next()), Some(Err(Failure::Unread)));
     assert_eq!((runtime.block_on(strokes.next()), strokes.leave(), painted()), (None, 2, 3));

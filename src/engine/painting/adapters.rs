@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
+use crate::display::format_bytes;
 use crate::engine::runtime::discovery::LORAS;
 use crate::engine::runtime::memory::Lease;
 use crate::models::diffusion::pipeline::{Adapter, AdapterPlan, Interrupted, Layers, OpContext, Sides};
 use crate::models::safetensors::is_file_name;
-use crate::readable::size as readable;
 
 /// Of a request.
 const MOST: usize = 8;
@@ -92,7 +92,8 @@ impl Adapters {
             return Ok((path, known));
         }
         if stamp.0 > LARGEST {
-            let problem = format!("its file has {}, {} at most are possible", readable(stamp.0), readable(LARGEST));
+            let problem =
+                format!("its file has {}, {} at most are possible", format_bytes(stamp.0), format_bytes(LARGEST));
             return Err(unusable(&problem));
         }
         let plan = Arc::new(AdapterPlan::of(&path, layers).map_err(|error| unusable(&error))?);

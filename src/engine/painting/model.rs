@@ -9,6 +9,7 @@ use super::adapters::{Adapters, Lender};
 use super::painter::Pause;
 use super::words::PromptTokens;
 use super::{Painting, Picture, SchedulerName, Source};
+use crate::display::format_bytes;
 use crate::engine::error::NOT_FINITE;
 use crate::engine::error::Stopped;
 use crate::engine::error::are_finite;
@@ -20,7 +21,6 @@ use crate::models::diffusion::pipeline::{
 };
 use crate::models::scratch::Cpu;
 use crate::models::weights::Footprint;
-use crate::readable::size as readable;
 
 /// Pixels along a side.
 const LEAST: usize = 16;
@@ -156,8 +156,8 @@ impl ImageModel {
                 "a picture of {}x{} takes {} of memory while it is painted, {} are there beside the model; ask for a smaller one",
                 size[0],
                 size[1],
-                readable(needed),
-                readable(self.room)
+                format_bytes(needed),
+                format_bytes(self.room)
             )),
         }
     }
@@ -187,11 +187,11 @@ impl ImageModel {
             true => Ok(()),
             false => Err(format!(
                 "the adapters take {} of memory, and a picture of {}x{} {}; {} are there beside the model",
-                readable(bytes),
+                format_bytes(bytes),
                 size[0],
                 size[1],
-                readable(picture),
-                readable(self.room)
+                format_bytes(picture),
+                format_bytes(self.room)
             )),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::models::diffusion::pipeline::Interrupted;
 
 /// What is called between pieces of work.
@@ -21,7 +21,7 @@ pub(in crate::engine) struct Painter {
 struct Turn {
     state: Mutex<State>,
     changed: Condvar,
-    ambient: Arc<dyn Ambient>,
+    clock: Arc<dyn ClockRng>,
 }
 
 #[derive(Default)]
@@ -54,7 +54,7 @@ impl Turn {
     /// The painter's: goes on while his turn lasts, else waits for the next one.
     fn pause(&self) -> Result<(), Interrupted> {
         let mut state = self.lock();
-        if !state.closed && self.ambient.uptime() >= state.until {
+        if !state.closed && self.clock.uptime() >= state.until {
             self.pass(&mut state);
             state = self.wait(state);
         }
@@ -82,8 +82,8 @@ impl Turn {
 
 impl Painter {
     /// Errors come from the operating system refusing a thread.
-    pub fn start(ambient: Arc<dyn Ambient>) -> std::io::Result<Self> {
-        let turn = Arc::new(Turn { state: Mutex::default(), changed: Condvar::new(), ambient });
+    pub fn start(clock: Arc<dyn ClockRng>) -> std::io::Result<Self> {
+        let turn = Arc::new(Turn { state: Mutex::default(), changed: Condvar::new(), clock });
         let own = Arc::clone(&turn);
         let thread = std::thread::Builder::new().name("painter".to_owned()).spawn(move || own.work())?;
         Ok(Self { turn, thread: Some(thread) })
@@ -124,12 +124,12 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::ambient::Timestamp;
+    use crate::clock_rng::Timestamp;
 
     /// Time stands still.
     struct Still;
 
-    impl Ambient for Still {
+    impl ClockRng for Still {
         fn now(&self) -> Timestamp {
             Timestamp::ORIGIN
         }

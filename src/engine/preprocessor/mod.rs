@@ -21,7 +21,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::engine::error::Stopped;
 use crate::engine::runtime::panics::{guarded, interpreted};
 use crate::engine::text::chat_template::PromptError;
@@ -102,7 +102,7 @@ enum Place {
 pub(super) struct Runtime {
     /// The program to start; `None`: in this process.
     pub program: Option<PathBuf>,
-    pub ambient: Arc<dyn Ambient>,
+    pub clock: Arc<dyn ClockRng>,
 }
 
 impl Preprocessor {
@@ -124,7 +124,7 @@ impl Preprocessor {
     fn start<F: DeserializeOwned>(runtime: &Runtime, spec: Spec) -> Result<(Self, F), String> {
         let (place, facts) = match &runtime.program {
             None => {
-                let (interpreter, facts) = guarded(|| Interpreter::new(&spec, &spec.read()?, &runtime.ambient))?;
+                let (interpreter, facts) = guarded(|| Interpreter::new(&spec, &spec.read()?, &runtime.clock))?;
                 (Place::Local(interpreter), facts)
             }
             Some(program) => {

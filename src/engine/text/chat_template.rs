@@ -12,7 +12,7 @@ use minijinja::value::{Kwargs, Value};
 use minijinja::{Environment, Error, ErrorKind, context};
 use serde::{Deserialize, Serialize};
 
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::engine::error::Stopped;
 
 /// Instructions; a conversation of a thousand messages takes some ten thousand.
@@ -47,7 +47,7 @@ pub struct Template {
 struct Raised(String);
 
 impl Template {
-    pub fn new(source: &str, bos: String, eos: String, ambient: Arc<dyn Ambient>) -> Result<Self, String> {
+    pub fn new(source: &str, bos: String, eos: String, clock: Arc<dyn ClockRng>) -> Result<Self, String> {
         if source.len() > LONGEST_TEMPLATE {
             return Err(format!("the chat template has {} bytes, {LONGEST_TEMPLATE} are the most", source.len()));
         }
@@ -59,7 +59,7 @@ impl Template {
         environment.add_function("raise_exception", |message: String| -> Result<Value, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
         });
-        environment.add_function("strftime_now", move |format: String| strftime(ambient.as_ref(), &format));
+        environment.add_function("strftime_now", move |format: String| strftime(clock.as_ref(), &format));
         environment.add_filter("tojson", to_json);
         environment.add_filter("indent", indent);
         environment.remove_filter("format");
@@ -126,8 +126,8 @@ fn wrong(message: impl std::fmt::Display) -> Error {
 }
 
 /// The date in UTC: a server has no better idea of the user's place.
-fn strftime(ambient: &dyn Ambient, format: &str) -> Result<String, Error> {
-    let now = jiff::Timestamp::from_millisecond(ambient.now().as_millis()).map_err(wrong)?;
+fn strftime(clock: &dyn ClockRng, format: &str) -> Result<String, Error> {
+    let now = jiff::Timestamp::from_millisecond(clock.now().as_millis()).map_err(wrong)?;
     jiff::fmt::strtime::format(format, &now.to_zoned(jiff::tz::TimeZone::UTC)).map_err(wrong)
 }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::embedding::EncoderModel;
 use crate::engine::model_info::Kind;
@@ -40,7 +40,7 @@ const FRESH: Duration = Duration::from_secs(1);
 /// The models folder and what is loaded of it.
 pub struct Registry {
     folder: PathBuf,
-    ambient: Arc<dyn Ambient>,
+    clock: Arc<dyn ClockRng>,
     shared: Arc<Shared>,
     snapshot: ArcSwap<Snapshot>,
     scanning: Mutex<()>,
@@ -110,11 +110,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Registry {
-    pub(in crate::engine) fn new(folder: PathBuf, shared: Arc<Shared>, ambient: Arc<dyn Ambient>) -> Self {
+    pub(in crate::engine) fn new(folder: PathBuf, shared: Arc<Shared>, clock: Arc<dyn ClockRng>) -> Self {
         let cpu = Arc::new(Cpu::new(shared.settings.threads));
         Self {
             folder,
-            ambient,
+            clock,
             shared,
             snapshot: ArcSwap::default(),
             scanning: Mutex::default(),
@@ -167,7 +167,7 @@ impl Registry {
     fn refresh(&self) {
         let _one = lock(&self.scanning);
         let old = self.snapshot.load_full();
-        let now = self.ambient.uptime();
+        let now = self.clock.uptime();
         if old.at.is_none_or(|at| now.saturating_sub(at) >= FRESH) {
             self.scan(&old, now);
         }
@@ -178,7 +178,7 @@ impl Registry {
         let _one = lock(&self.scanning);
         let old = self.snapshot.load_full();
         if Arc::ptr_eq(&old, seen) {
-            self.scan(&old, self.ambient.uptime());
+            self.scan(&old, self.clock.uptime());
         }
     }
 
@@ -217,7 +217,7 @@ impl Registry {
     /// The chat model if it is loaded and its files were looked at not long ago. Touches no disk.
     pub fn loaded_model(&self, id: &str) -> Option<Arc<TextModel>> {
         let stamp = self.snapshot.load().models.get(id)?.stamp;
-        let now = self.ambient.uptime();
+        let now = self.clock.uptime();
         let mut loaded = lock(&self.loaded);
         let entry = loaded.get_mut(id).filter(|entry| entry.stamp == stamp)?;
         (now.saturating_sub(entry.confirmed) < FRESH).then_some(())?;
@@ -292,7 +292,7 @@ impl Registry {
 
     fn ready(&self, id: &str, stamp: Stamp) -> Option<Model> {
         self.drop_retired();
-        let now = self.ambient.uptime();
+        let now = self.clock.uptime();
         let mut loaded = lock(&self.loaded);
         let entry = loaded.get_mut(id).filter(|entry| entry.stamp == stamp)?;
         (entry.used, entry.confirmed) = (now, now);
@@ -357,11 +357,11 @@ impl Registry {
     }
 
     fn runtime(&self) -> Runtime {
-        Runtime { program: self.shared.settings.sandbox.clone(), ambient: Arc::clone(&self.ambient) }
+        Runtime { program: self.shared.settings.sandbox.clone(), clock: Arc::clone(&self.clock) }
     }
 
     fn insert(&self, found: &Found, model: &Model) {
-        let now = self.ambient.uptime();
+        let now = self.clock.uptime();
         let entry = Loaded { model: model.clone(), stamp: found.stamp, used: now, confirmed: now, draft: None };
         let former = lock(&self.loaded).insert(found.info.id.clone(), entry);
         lock(&self.retired).extend(former.map(|former| former.model));

@@ -26,7 +26,7 @@ impl Registry {
     /// cheap to ask again.
     pub(super) fn equip(&self, model: &TextModel, found: &Found) {
         let settings = &self.shared.settings;
-        if !settings.speculate || !model.drafter.is_due(self.ambient.uptime()) {
+        if !settings.speculate || !model.drafter.is_due(self.clock.uptime()) {
             return;
         }
         for sibling in self.siblings(found) {
@@ -49,7 +49,7 @@ impl Registry {
                 Ok(None) => {}
                 Err(LoadError::NoMemory { .. } | LoadError::TooLarge { .. }) => {
                     tracing::info!(model = id, draft, "there is no memory for the draft model");
-                    model.drafter.retry(self.ambient.uptime() + PAUSE);
+                    model.drafter.retry(self.clock.uptime() + PAUSE);
                     return;
                 }
                 Err(error) => tracing::warn!(model = id, draft, %error, "the draft model cannot be used"),
@@ -136,7 +136,7 @@ impl Registry {
             Some((model.key, own, Arc::clone(&model.drafter)))
         });
         let Some((key, own, slot)) = taken else { return };
-        slot.take(pause.map(|pause| self.ambient.uptime() + pause));
+        slot.take(pause.map(|pause| self.clock.uptime() + pause));
         self.shared.lock().scheduler.weigh(key, own);
     }
 }

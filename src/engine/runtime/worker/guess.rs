@@ -87,7 +87,7 @@ impl Worker {
     fn draft(&self, slot: &Slot, mut lines: Vec<Line>, slice: usize, prices: &Prices) -> Vec<Guessed> {
         let mut held = slot.lock();
         let Some(drafter) = held.as_mut() else { return Vec::new() };
-        match drafter.draft(&mut lines, slice, prices, self.ambient.as_ref()) {
+        match drafter.draft(&mut lines, slice, prices, self.clock.as_ref()) {
             Ok(()) => lines.into_iter().filter_map(Line::finish).collect(),
             Err(reason) => {
                 tracing::error!(model = drafter.id(), reason, "the draft model failed and is not used any more");

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::engine::error::Failure;
 use crate::engine::painting::Painter;
 use crate::engine::runtime::metrics::Step;
@@ -28,7 +28,7 @@ use texts::Embedding;
 pub struct Worker {
     shared: Arc<Shared>,
     registry: Arc<Registry>,
-    ambient: Arc<dyn Ambient>,
+    clock: Arc<dyn ClockRng>,
     jobs: BTreeMap<RequestId, Job>,
     arenas: HashMap<ModelId, KvArena>,
     /// Where the drafters of the models in use are.
@@ -48,10 +48,10 @@ type Done = (Row, Result<Outcome, Failure>);
 type Computed<'a> = (Row, Vec<&'a mut [f32]>);
 
 impl Worker {
-    pub fn new(shared: Arc<Shared>, registry: Arc<Registry>, ambient: Arc<dyn Ambient>) -> Self {
+    pub fn new(shared: Arc<Shared>, registry: Arc<Registry>, clock: Arc<dyn ClockRng>) -> Self {
         let pace = Pace::new(shared.settings.prefill_chunk);
         let (jobs, arenas, slots) = (BTreeMap::new(), HashMap::new(), HashMap::new());
-        Self { shared, registry, ambient, jobs, arenas, slots, warming: false, pace, embedding: None, painter: None }
+        Self { shared, registry, clock, jobs, arenas, slots, warming: false, pace, embedding: None, painter: None }
     }
 
     pub fn run(mut self) {
@@ -93,7 +93,7 @@ impl Worker {
     fn step(&mut self) -> bool {
         self.heed();
         self.guess();
-        let began = self.ambient.uptime();
+        let began = self.clock.uptime();
         let plan = self.plan(began);
         self.arrange(&plan);
         let mut done: Vec<Done> = Vec::new();
@@ -110,7 +110,7 @@ impl Worker {
 
     /// Gives up answers and pictures that nobody reads, and pauses those whose readers are slow.
     fn heed(&mut self) {
-        let (now, patience) = (self.ambient.uptime(), self.shared.settings.reader_patience);
+        let (now, patience) = (self.clock.uptime(), self.shared.settings.reader_patience);
         let mut inbox = self.shared.lock();
         let unread = self.jobs.extract_if(.., |id, job| !job.reserve(*id, &mut inbox.scheduler, now, patience));
         let unread: Vec<_> = unread.collect();
@@ -186,7 +186,7 @@ impl Worker {
 
     /// Chooses tokens, all requests side by side.
     fn accept(&mut self, model: &TextModel, rows: Vec<Row>, logits: Vec<Vec<&mut [f32]>>) -> Vec<Done> {
-        let (now, metrics) = (self.ambient.uptime(), &self.shared.metrics);
+        let (now, metrics) = (self.clock.uptime(), &self.shared.metrics);
         let mut parts: BTreeMap<RequestId, Vec<Computed<'_>>> = BTreeMap::new();
         for (row, logits) in rows.into_iter().zip(logits) {
             parts.entry(row.sequence.request).or_default().push((row, logits));
@@ -229,7 +229,7 @@ impl Worker {
 
     /// Tells the scheduler what became of the rows, and lets go of what ended.
     fn settle(&mut self, done: Vec<Done>, began: Duration) {
-        let took = self.ambient.uptime().saturating_sub(began);
+        let took = self.clock.uptime().saturating_sub(began);
         let mut failed: Vec<(SequenceId, Failure)> = Vec::new();
         let mut sizes = Sizes::default();
         let mut inbox = self.shared.lock();

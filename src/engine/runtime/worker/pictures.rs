@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Worker;
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::engine::error::Failure;
 use crate::engine::painting::{Commission, Lender, Painter, Pause, Stroke};
 use crate::engine::runtime::memory::Lease;
@@ -29,18 +29,18 @@ impl Worker {
         }
         let slice = if busy { SLICE } else { ALONE };
         if let Some(painter) = &self.painter {
-            painter.go_on(self.ambient.uptime() + slice);
+            painter.go_on(self.clock.uptime() + slice);
         }
         true
     }
 
     fn begin_picture(&mut self, commission: Commission) -> Result<(), Box<Commission>> {
         if self.painter.is_none() {
-            self.painter = Painter::start(Arc::clone(&self.ambient)).ok();
+            self.painter = Painter::start(Arc::clone(&self.clock)).ok();
         }
         let Some(painter) = &self.painter else { return Err(Box::new(commission)) };
         let (shared, registry) = (Arc::clone(&self.shared), Arc::clone(&self.registry));
-        let studio = Studio { shared, registry, ambient: Arc::clone(&self.ambient) };
+        let studio = Studio { shared, registry, clock: Arc::clone(&self.clock) };
         painter.begin(Box::new(move |pause| studio.work(commission, pause)));
         Ok(())
     }
@@ -50,13 +50,13 @@ impl Worker {
 struct Studio {
     shared: Arc<Shared>,
     registry: Arc<Registry>,
-    ambient: Arc<dyn Ambient>,
+    clock: Arc<dyn ClockRng>,
 }
 
 impl Studio {
     /// Paints the next picture of a request.
     fn work(&self, mut commission: Commission, pause: Pause<'_>) {
-        let began = self.ambient.uptime();
+        let began = self.clock.uptime();
         let sender = commission.sender.clone();
         let stopped = || sender.is_closed() || self.shared.is_aborting();
         let pause = || if stopped() { Err(Interrupted::Cancelled) } else { pause() };
@@ -69,7 +69,7 @@ impl Studio {
             Ok(Some(picture)) => {
                 commission.sender.send(Ok(picture));
                 self.shared.metrics.picture(commission.model.id());
-                let took = self.ambient.uptime().saturating_sub(began).as_secs_f64();
+                let took = self.clock.uptime().saturating_sub(began).as_secs_f64();
                 self.shared.lock().paintings.give_back(commission, took);
             }
             Err(Interrupted::Cancelled) => commission.fail(Failure::ShuttingDown),

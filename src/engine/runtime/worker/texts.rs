@@ -28,10 +28,10 @@ impl Worker {
     pub(super) fn embed(&mut self) -> bool {
         let begun = self.embedding.take().filter(|batch| self.shared.lock().texts.wants(&batch.members));
         let Some(mut batch) = begun.or_else(|| self.next_texts()) else { return false };
-        let began = self.ambient.uptime();
+        let began = self.clock.uptime();
         loop {
             let advanced = batch.model.advance(&mut batch.pass);
-            let took = self.ambient.uptime().saturating_sub(began);
+            let took = self.clock.uptime().saturating_sub(began);
             match advanced {
                 Ok(false) if took < SLICE => {}
                 Ok(false) => {

@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 
 pub(super) use self::multiples::Multiples;
 use self::together::MOST_STEPS_INSIDE;
-use crate::readable::shorten;
+use crate::display::shorten;
 
 /// Levels of JSON, and schemas inside of a schema. They bound the compiler's recursion.
 const DEEPEST: usize = 64;

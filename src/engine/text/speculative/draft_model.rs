@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::engine::settings::MOST_GUESSED;
 use crate::engine::text::model::TextModel;
 use crate::engine::text::scheduler::{SequenceId, Stem};
@@ -177,7 +177,7 @@ impl Drafter {
         lines: &mut [Line],
         slice: usize,
         prices: &Prices,
-        ambient: &dyn Ambient,
+        clock: &dyn ClockRng,
     ) -> Result<(), String> {
         let mut left = slice;
         for line in &mut *lines {
@@ -191,9 +191,9 @@ impl Drafter {
         }
         while lines.iter().any(|line| line.count > 0) {
             let tokens = lines.iter().map(|line| line.count).sum();
-            let began = ambient.uptime();
+            let began = clock.uptime();
             let mut logits = self.forward(lines)?;
-            let took = ambient.uptime().saturating_sub(began);
+            let took = clock.uptime().saturating_sub(began);
             self.costs.measure(tokens, took.as_secs_f64(), prices);
             self.advance(lines, logits.rows().into_iter().flatten(), prices);
             self.model.network.reuse(logits);

@@ -3,25 +3,25 @@
 use serde::{Deserialize, Serialize};
 
 use super::codec::{self, Record};
-use super::fields;
-use super::owned::{Kind, Owned};
+use super::project_resources::{ProjectResource, ResourceKind};
+use super::record_serde;
 use super::tables::{JOB_EVENTS, JOBS, Table};
-use super::transaction::{Look, WriteTx};
-use crate::ambient::Timestamp;
+use super::transaction::{Reader, WriteTx};
+use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::{FileId, JobEventId, JobId, ProjectId};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobRecord {
-    #[serde(with = "fields::project_id")]
+    #[serde(with = "record_serde::project_id")]
     pub project: ProjectId,
     pub name: Option<String>,
     /// A JSON object, as text.
     pub metadata: Option<String>,
     pub model: String,
-    #[serde(with = "fields::file_id")]
+    #[serde(with = "record_serde::file_id")]
     pub training_file: FileId,
-    #[serde(with = "fields::maybe_file_id")]
+    #[serde(with = "record_serde::maybe_file_id")]
     pub validation_file: Option<FileId>,
     pub hyperparameters: HyperparametersRecord,
     /// Part of the name of the model that comes out.
@@ -32,11 +32,11 @@ pub struct JobRecord {
     pub error: Option<JobErrorRecord>,
     pub fine_tuned_model: Option<String>,
     pub trained_tokens: Option<u64>,
-    #[serde(with = "fields::time")]
+    #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
-    #[serde(with = "fields::time")]
+    #[serde(with = "record_serde::time")]
     pub updated_at: Timestamp,
-    #[serde(with = "fields::maybe_time")]
+    #[serde(with = "record_serde::maybe_time")]
     pub finished_at: Option<Timestamp>,
 }
 
@@ -61,8 +61,8 @@ impl Record for JobRecord {
     const VERSION: u8 = 1;
 }
 
-impl Owned for JobRecord {
-    const KIND: Kind = Kind::Job;
+impl ProjectResource for JobRecord {
+    const KIND: ResourceKind = ResourceKind::Job;
 
     fn project(&self) -> ProjectId {
         self.project
@@ -71,7 +71,7 @@ impl Owned for JobRecord {
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct JobEventRecord {
-    #[serde(with = "fields::time")]
+    #[serde(with = "record_serde::time")]
     pub at: Timestamp,
     /// Number of the service's level.
     pub level: u8,
@@ -89,7 +89,7 @@ pub fn append_event(tx: &WriteTx, job: JobId, id: JobEventId, record: &JobEventR
 
 /// Up to `limit` events of a job older than `before`, the newest first.
 pub fn newest_events(
-    tx: &impl Look,
+    tx: &impl Reader,
     job: JobId,
     before: Option<[u8; 16]>,
     limit: usize,

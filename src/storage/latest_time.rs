@@ -3,13 +3,13 @@
 use super::database::unavailable;
 use super::migrations::meta;
 use super::tables::META;
-use super::transaction::{Look, WriteTx};
-use crate::ambient::Timestamp;
+use super::transaction::{Reader, WriteTx};
+use crate::clock_rng::Timestamp;
 use crate::error::Result;
 
 const LATEST_KEY: &[u8] = b"latest_moment";
 
-pub fn latest(tx: &impl Look) -> Result<Option<Timestamp>> {
+pub fn latest(tx: &impl Reader) -> Result<Option<Timestamp>> {
     let Some(stored) = tx.raw(META, LATEST_KEY)? else { return Ok(None) };
     let millis = stored.get(1..).and_then(|bytes| bytes.try_into().ok()).map(i64::from_be_bytes);
     millis
@@ -18,7 +18,7 @@ pub fn latest(tx: &impl Look) -> Result<Option<Timestamp>> {
 }
 
 /// Keeps `moment`, unless a later one is there.
-pub fn keep(tx: &WriteTx, moment: Timestamp) -> Result<()> {
+pub fn advance(tx: &WriteTx, moment: Timestamp) -> Result<()> {
     if latest(tx)?.is_some_and(|found| found >= moment) {
         return Ok(());
     }

@@ -7,23 +7,23 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::Outcome;
-use crate::ambient::Ambient;
-use crate::app::Machine;
-use crate::control::{self, Answer, Request};
+use crate::app::SystemClockRng;
+use crate::clock_rng::ClockRng;
+use crate::control_socket::{self, Reply, Request};
 use crate::service::setup;
 use crate::storage::{self, Store, StoreSettings};
 
 pub fn backup(data: &Path, to: &Path, out: &mut dyn Write) -> Outcome {
     // The server may run in another folder, so it is told the whole path.
     let to = std::path::absolute(to)?;
-    if let Some(answer) = control::ask(data, &Request::Backup { to: to.clone() })? {
-        tell(answer, out)?;
+    if let Some(answer) = control_socket::send(data, &Request::Backup { to: to.clone() })? {
+        print_reply(answer, out)?;
     } else {
-        let store = open(data, Arc::new(Machine::new()))?;
+        let store = open(data, Arc::new(SystemClockRng::new()))?;
         let report = store.backup(&to);
         store.shutdown();
         let report = report?;
-        lines(&control::summary(&report.records, report.bytes), out)?;
+        print_lines(&control_socket::summary(&report.records, report.bytes), out)?;
     }
     writeln!(
         out,
@@ -35,60 +35,60 @@ pub fn backup(data: &Path, to: &Path, out: &mut dyn Write) -> Outcome {
 
 pub fn restore(data: &Path, from: &Path, out: &mut dyn Write) -> Outcome {
     let report = storage::restore(from, data)?;
-    lines(&control::summary(&report.records, report.bytes), out)?;
+    print_lines(&control_socket::summary(&report.records, report.bytes), out)?;
     writeln!(out, "{} is restored. Start the server with: outpost serve --data {}", data.display(), data.display())?;
     Ok(())
 }
 
 pub fn check(data: &Path, out: &mut dyn Write) -> Outcome {
-    if let Some(answer) = control::ask(data, &Request::Check)? {
+    if let Some(answer) = control_socket::send(data, &Request::Check)? {
         writeln!(out, "A server is running: every record is checked; stop it to check the file's pages too.")?;
-        return tell(answer, out);
+        return print_reply(answer, out);
     }
-    must_exist(data)?;
+    require_store(data)?;
     let report = storage::check(data)?;
-    tell(Answer::checked(report), out)
+    print_reply(Reply::from_report(report), out)
 }
 
 /// Owning the data folder is proof enough; the network offers no such way.
 pub fn admin_key(data: &Path, out: &mut dyn Write) -> Outcome {
-    let ambient: Arc<dyn Ambient> = Arc::new(Machine::new());
-    let store = open(data, ambient.clone())?;
-    let made = actix_web::rt::System::new().block_on(setup::new_admin_key(&store, &ambient));
+    let clock_rng: Arc<dyn ClockRng> = Arc::new(SystemClockRng::new());
+    let store = open(data, clock_rng.clone())?;
+    let made = actix_web::rt::System::new().block_on(setup::new_admin_key(&store, &clock_rng));
     store.shutdown();
     writeln!(out, "{}", made?.secret.expose())?;
     Ok(())
 }
 
 /// Opens the store of a folder that has one.
-pub(super) fn open(data: &Path, ambient: Arc<dyn Ambient>) -> Result<Store, Box<dyn Error>> {
-    must_exist(data)?;
+pub(super) fn open(data: &Path, clock_rng: Arc<dyn ClockRng>) -> Result<Store, Box<dyn Error>> {
+    require_store(data)?;
     let settings = StoreSettings { dir: data.to_owned(), cache_bytes: 16 << 20, queue: 16 };
-    Ok(Store::open(settings, ambient)?)
+    Ok(Store::open(settings, clock_rng)?)
 }
 
-fn must_exist(data: &Path) -> Outcome {
+fn require_store(data: &Path) -> Outcome {
     if data.join(storage::DATABASE_FILE).exists() {
         return Ok(());
     }
     Err(format!("there is no store in {}; --data names the folder", data.display()).into())
 }
 
-pub(super) fn tell(answer: Answer, out: &mut dyn Write) -> Outcome {
+pub(super) fn print_reply(answer: Reply, out: &mut dyn Write) -> Outcome {
     match answer {
-        Answer::Done { lines: report, problems } => {
-            lines(&report, out)?;
-            lines(&problems, out)?;
+        Reply::Done { lines: report, problems } => {
+            print_lines(&report, out)?;
+            print_lines(&problems, out)?;
             if problems.is_empty() {
                 return Ok(());
             }
             Err(format!("{} problems were found; restore the latest good backup", problems.len()).into())
         }
-        Answer::Failed { message } => Err(message.into()),
+        Reply::Failed { message } => Err(message.into()),
     }
 }
 
-fn lines(report: &[String], out: &mut dyn Write) -> Outcome {
+fn print_lines(report: &[String], out: &mut dyn Write) -> Outcome {
     for line in report {
         writeln!(out, "{line}")?;
     }

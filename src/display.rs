@@ -13,7 +13,7 @@ pub fn shorten(text: &str) -> String {
 }
 
 /// Bytes in decimal units.
-pub fn size(bytes: u64) -> String {
+pub fn format_bytes(bytes: u64) -> String {
     match bytes {
         0..1_000 => format!("{bytes} B"),
         1_000..1_000_000 => format!("{} kB", bytes / 1_000),
@@ -44,9 +44,9 @@ fn escape(text: &str, kept: impl Fn(char) -> bool) -> Cow<'_, str> {
 /// A writer to a terminal that takes no commands: of the control characters only line breaks and tabs pass. Everything
 /// that a command prints for people goes through it, because names, paths and causes of errors may come from a file
 /// that a stranger made.
-pub struct Plain<W>(pub W);
+pub struct SanitizedWriter<W>(pub W);
 
-impl<W: Write> Write for Plain<W> {
+impl<W: Write> Write for SanitizedWriter<W> {
     /// Takes all of `bytes`. A character must not be cut in two; `write!` never cuts one.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
@@ -63,7 +63,7 @@ impl<W: Write> Write for Plain<W> {
 mod tests {
     use std::io::Write;
 
-    use super::{Plain, one_line, shorten, size};
+    use super::{SanitizedWriter, format_bytes, one_line, shorten};
 
     #[test]
     fn what_would_command_a_terminal_is_shown_instead() {
@@ -74,12 +74,12 @@ mod tests {
             ("fdp.\u{202e}exe\u{2066}", r"fdp.\u{202e}exe\u{2066}"),
         ];
         for (text, shown) in cases {
-            let mut out = Plain(Vec::new());
+            let mut out = SanitizedWriter(Vec::new());
             write!(out, "{text}").unwrap();
             assert_eq!(String::from_utf8(out.0).unwrap(), shown);
             assert_eq!(one_line(text), shown.replace('\n', r"\u{a}").replace('\t', r"\u{9}"));
         }
-        let mut out = Plain(Vec::new());
+        let mut out = SanitizedWriter(Vec::new());
         out.write_all(b"\xff\x1b").unwrap();
         assert_eq!(String::from_utf8(out.0).unwrap(), "\u{fffd}\\u{1b}");
     }
@@ -95,7 +95,7 @@ mod tests {
     fn sizes_have_the_unit_that_keeps_them_short() {
         let cases = [(999, "999 B"), (1_999, "1 kB"), (123_456_789, "123 MB"), (12_345_678_900, "12.3 GB")];
         for (bytes, text) in cases {
-            assert_eq!(size(bytes), text);
+            assert_eq!(format_bytes(bytes), text);
         }
     }
 }

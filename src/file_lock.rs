@@ -8,7 +8,7 @@ pub struct FileLock(File);
 
 impl FileLock {
     /// Does not wait: `WouldBlock` says that somebody else holds it.
-    pub fn take(file: File) -> Result<Self, TryLockError> {
+    pub fn try_acquire(file: File) -> Result<Self, TryLockError> {
         file.try_lock()?;
         Ok(Self(file))
     }
@@ -35,12 +35,12 @@ mod tests {
         let file = open();
         // As a child has it between its fork and its program.
         let inherited = file.try_clone().unwrap();
-        let held = FileLock::take(file).unwrap();
-        assert!(matches!(FileLock::take(open()), Err(TryLockError::WouldBlock)));
+        let held = FileLock::try_acquire(file).unwrap();
+        assert!(matches!(FileLock::try_acquire(open()), Err(TryLockError::WouldBlock)));
         drop(held);
-        let again = FileLock::take(open()).unwrap();
+        let again = FileLock::try_acquire(open()).unwrap();
         drop(inherited);
-        assert!(matches!(FileLock::take(open()), Err(TryLockError::WouldBlock)));
+        assert!(matches!(FileLock::try_acquire(open()), Err(TryLockError::WouldBlock)));
         drop(again);
     }
 }

@@ -19,7 +19,7 @@ use crate::service::export;
 use crate::storage::{CheckReport, Store};
 
 const SOCKET: &str = "control.sock";
-const LONGEST_REQUEST: u64 = 64 * 1024;
+const MAX_REQUEST_BYTES: u64 = 64 * 1024;
 
 /// What can be asked of a running server.
 #[derive(Debug, Deserialize, Serialize)]
@@ -36,19 +36,19 @@ pub enum Request {
 /// What comes back.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum Reply {
     Done { lines: Vec<String>, problems: Vec<String> },
     Failed { message: String },
 }
 
-impl Answer {
+impl Reply {
     /// What a check found.
-    pub fn checked(report: CheckReport) -> Self {
+    pub fn from_report(report: CheckReport) -> Self {
         let mut lines = summary(&report.records, report.bytes);
         if report.repaired {
             lines.push("the file's own bookkeeping was rebuilt".to_owned());
         }
-        Answer::Done { lines, problems: report.problems }
+        Reply::Done { lines, problems: report.problems }
     }
 }
 
@@ -60,12 +60,12 @@ pub fn summary(records: &BTreeMap<String, u64>, bytes: u64) -> Vec<String> {
 }
 
 /// The listening side; dropping it closes the socket and removes its file.
-pub struct Control {
+pub struct ControlSocket {
     tasks: JoinSet<()>,
     path: PathBuf,
 }
 
-impl Control {
+impl ControlSocket {
     /// Listens in `data`. The caller holds the store's lock, so a file that is there is stale.
     pub fn listen(data: &Path, store: Store) -> io::Result<Self> {
         let path = data.join(SOCKET);
@@ -85,7 +85,7 @@ impl Control {
     }
 }
 
-impl Drop for Control {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         self.tasks.abort_all();
         if let Err(cause) = std::fs::remove_file(&self.path) {
@@ -99,7 +99,7 @@ async fn accept(listener: UnixListener, store: Store) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                if let Err(cause) = converse(stream, &store).await {
+                if let Err(cause) = answer_connection(stream, &store).await {
                     tracing::warn!(%cause, "a control connection broke off");
                 }
             }
@@ -111,39 +111,39 @@ async fn accept(listener: UnixListener, store: Store) {
     }
 }
 
-async fn converse(stream: UnixStream, store: &Store) -> io::Result<()> {
+async fn answer_connection(stream: UnixStream, store: &Store) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut line = String::new();
-    let mut reader = tokio::io::BufReader::new(reader.take(LONGEST_REQUEST));
+    let mut reader = tokio::io::BufReader::new(reader.take(MAX_REQUEST_BYTES));
     let read = tokio::time::timeout(Duration::from_secs(5), reader.read_line(&mut line)).await;
     read.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     let answer = match serde_json::from_str(&line) {
         Ok(request) => {
             let store = store.clone();
-            let work = tokio::task::spawn_blocking(move || obey(request, &store));
-            work.await.unwrap_or_else(|panic| Answer::Failed { message: panic.to_string() })
+            let work = tokio::task::spawn_blocking(move || execute(request, &store));
+            work.await.unwrap_or_else(|panic| Reply::Failed { message: panic.to_string() })
         }
-        Err(cause) => Answer::Failed { message: format!("the request was not understood: {cause}") },
+        Err(cause) => Reply::Failed { message: format!("the request was not understood: {cause}") },
     };
     let mut reply = serde_json::to_vec(&answer)?;
     reply.push(b'\n');
     writer.write_all(&reply).await
 }
 
-fn obey(request: Request, store: &Store) -> Answer {
-    let failed = |message: String| Answer::Failed { message };
+fn execute(request: Request, store: &Store) -> Reply {
+    let failed = |message: String| Reply::Failed { message };
     match request {
         Request::Backup { to } => match store.backup(&to) {
-            Ok(report) => Answer::Done { lines: summary(&report.records, report.bytes), problems: Vec::new() },
+            Ok(report) => Reply::Done { lines: summary(&report.records, report.bytes), problems: Vec::new() },
             Err(cause) => failed(cause.to_string()),
         },
         Request::Check => match store.verify() {
-            Ok(report) => Answer::checked(report),
+            Ok(report) => Reply::from_report(report),
             Err(cause) => failed(cause.to_string()),
         },
         Request::Export { to, order } => {
             let done = tokio::runtime::Handle::current().block_on(order.carry_out(store, &to));
-            done.map_or_else(failed, |bytes| Answer::Done {
+            done.map_or_else(failed, |bytes| Reply::Done {
                 lines: vec![format!("{bytes} bytes")],
                 problems: Vec::new(),
             })
@@ -152,7 +152,7 @@ fn obey(request: Request, store: &Store) -> Answer {
 }
 
 /// Asks the server that runs on `data`; `None` if none does.
-pub fn ask(data: &Path, request: &Request) -> io::Result<Option<Answer>> {
+pub fn send(data: &Path, request: &Request) -> io::Result<Option<Reply>> {
     let mut stream = match BlockingStream::connect(data.join(SOCKET)) {
         Ok(stream) => stream,
         Err(cause) if matches!(cause.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {

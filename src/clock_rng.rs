@@ -1,7 +1,7 @@
 //! What the program takes from its surroundings: time and randomness.
 //!
 //! Nothing below the composition root reads a clock or the OS's generator itself. It asks an
-//! [`Ambient`], so that tests own both.
+//! [`ClockRng`], so that tests own both.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Source of wall-clock time, monotonic time and random bytes.
-pub trait Ambient: Send + Sync {
+pub trait ClockRng: Send + Sync {
     /// The wall clock.
     fn now(&self) -> Timestamp;
 

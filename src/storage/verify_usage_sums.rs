@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use super::codec::Record;
 use super::tables;
-use super::transaction::{Look as _, ReadTx};
+use super::transaction::{ReadTx, Reader as _};
 use super::usage::{self, Horizon, SeriesRecord, Sums, UsageRecord, Width};
 use super::verify::{CheckReport, records};
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
 
@@ -81,7 +81,7 @@ fn add(totals: &mut Totals, project: ProjectId, sums: &Sums, counts: bool) {
 }
 
 fn named(tx: &ReadTx, project: ProjectId, series: u32) -> Result<Option<String>> {
-    let there = tx.raw(tables::SERIES, &usage::series_place(project, series))?.is_some();
+    let there = tx.raw(tables::SERIES, &usage::series_key(project, series))?.is_some();
     Ok((!there).then(|| format!("usage of {project} is counted under series {series}, which is not there")))
 }
 

@@ -14,12 +14,12 @@ pub struct Network {
 /// What bounds by address count as one client: an IPv4 address, or an IPv6 network of 64 bits, whose hosts choose the
 /// lower bits as they like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Source {
+pub enum ClientPrefix {
     V4(u32),
     V6(u64),
 }
 
-impl Source {
+impl ClientPrefix {
     pub fn of(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self::V4(address.into()),

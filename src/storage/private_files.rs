@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::error::OpenError;
-use crate::lock::FileLock;
+use crate::file_lock::FileLock;
 
 pub const DATABASE: &str = "outpost.redb";
 
@@ -151,7 +151,7 @@ fn sync_parent(path: &Path) -> io::Result<()> {
 pub(super) fn lock(dir: &Path) -> Result<FileLock, OpenError> {
     let path = dir.join("lock");
     let file = private().create(true).truncate(false).open(&path).map_err(|error| OpenError::io(&path, error))?;
-    FileLock::take(file).map_err(|error| match error {
+    FileLock::try_acquire(file).map_err(|error| match error {
         TryLockError::WouldBlock => OpenError::Locked { dir: dir.to_owned() },
         TryLockError::Error(error) => OpenError::io(&path, error),
     })
