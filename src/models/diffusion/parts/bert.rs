@@ -65,7 +65,7 @@ impl Opener<'_> {
         };
         let mut config = BertConfig::read(&folder.config, &format!("{name}/"))?;
         if let Some(masks) = self.index.get("_use_attention_mask").and_then(Value::as_bool) {
-            config.masks = masks;
+            config.masks_padding = masks;
         }
         let tokenizer = match named(self.index, TOKENIZER) {
             Some(other) => self.model(other)?,

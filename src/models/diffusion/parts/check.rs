@@ -42,12 +42,12 @@ impl Parts {
             (None, Family::StableDiffusion) => Ok(()),
             (Some(added), Family::StableDiffusionXl) => {
                 let pooled = clips.last().and_then(|clip| clip.projection).unwrap_or(0);
-                match added.total == pooled + 6 * added.waves {
+                match added.total == pooled + 6 * added.sinusoid_dim {
                     true => Ok(()),
                     false => invalid(format!(
                         "the UNet is told {} numbers beside the text; pooled text and six sizes are {}",
                         added.total,
-                        pooled + 6 * added.waves
+                        pooled + 6 * added.sinusoid_dim
                     )),
                 }
             }

@@ -189,12 +189,12 @@ impl Parts {
 
     /// Pixels along a side, at most, where the network knows no more places.
     pub fn most(&self) -> Option<usize> {
-        self.network.0.most().map(|latents| latents * self.vae.0.factor())
+        self.network.0.max_side().map(|latents| latents * self.vae.0.factor())
     }
 
     /// Tokens and numbers of the words that stand behind CLIP's, or would, in Stable Diffusion 3.
     pub fn long_words(&self) -> [usize; 2] {
-        [SD3_TOKENS, self.network.0.context()]
+        [SD3_TOKENS, self.network.0.context_width()]
     }
 }
 

@@ -124,7 +124,7 @@ impl Opener<'_> {
         let config = path.join("config.json");
         let config = match config.is_file() {
             true => FluxConfig::read(&read_json(&config)?)?,
-            false => FluxConfig::published(file.header.tensors.iter().any(|one| one.name.contains("guidance_in."))),
+            false => FluxConfig::flux1(file.header.tensors.iter().any(|one| one.name.contains("guidance_in."))),
         };
         Ok((NetworkConfig::Flux(config), Tensors::Gguf(file)))
     }
@@ -149,7 +149,7 @@ impl Opener<'_> {
             Family::StableDiffusion => (50, 7.5),
             Family::StableDiffusionXl => (50, 5.),
             Family::StableDiffusion3 => (28, 7.),
-            Family::Flux if network.is_told_guidance() => (28, 3.5),
+            Family::Flux if network.embeds_guidance() => (28, 3.5),
             Family::Flux => (4, 0.),
         };
         let own = |key: &str| self.index.get(key).and_then(Value::as_f64);
@@ -168,7 +168,7 @@ impl Opener<'_> {
             Family::StableDiffusion => (SD, 0),
             Family::StableDiffusionXl => (SDXL, 0),
             Family::StableDiffusion3 => (SD3, SD3_TOKENS),
-            Family::Flux if network.is_told_guidance() => (FLUXES, FLUX_TOKENS),
+            Family::Flux if network.embeds_guidance() => (FLUXES, FLUX_TOKENS),
             Family::Flux => (FLUXES, SCHNELL_TOKENS),
         };
         let there = slots.iter().filter(|slot| !slot.optional || self.class(slot.encoder).is_some());

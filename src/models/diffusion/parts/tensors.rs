@@ -2,8 +2,8 @@
 
 use outpost_kernels::Kind;
 
-use crate::models::diffusion::component::Component;
-use crate::models::diffusion::dit::Original;
+use crate::models::diffusion::diffusers_weights::DiffusersWeights;
+use crate::models::diffusion::dit::OriginalWeights;
 use crate::models::diffusion::layers::Loaded;
 use crate::models::diffusion::single::Single;
 use crate::models::encoder::{Family, Source};
@@ -25,10 +25,10 @@ pub enum Tensors {
 impl Tensors {
     fn with<T>(&self, work: impl FnOnce(&dyn Weights) -> T) -> T {
         match self {
-            Self::Folder(folder) => work(&Component::new(folder)),
+            Self::Folder(folder) => work(&DiffusersWeights::new(folder)),
             Self::Single(single) => work(single),
             Self::Encoder(folder) => work(&Source::new(folder, Family::Bert)),
-            Self::Gguf(file) => work(&Original::new(file)),
+            Self::Gguf(file) => work(&OriginalWeights::new(file)),
         }
     }
 

@@ -22,7 +22,7 @@ impl Pipeline {
     /// Numbers of the widest work on a picture, of the picture and of its tiles.
     fn work_numbers(&self, size: [usize; 2], threads: usize) -> usize {
         let steps = self.step_numbers(self.latent_size(size)).max(self.text_numbers(threads));
-        let part = if self.tiles(size) { size.map(|side| side.min(self.vae.tile())) } else { size };
+        let part = if self.tiles(size) { size.map(|side| side.min(self.vae.tile_side())) } else { size };
         let decode = vae_numbers(self.vae.config(), part);
         (steps.max(decode) as f64 * MORE) as usize + 24 * size[0] * size[1]
     }
@@ -46,7 +46,7 @@ impl Pipeline {
     fn text_numbers(&self, threads: usize) -> usize {
         let of = |encoder: &TextEncoder| match encoder {
             TextEncoder::T5(t5) => t5_numbers(t5.config(), self.words, threads),
-            TextEncoder::Bert(bert) => bert.numbers(self.words, threads),
+            TextEncoder::Bert(bert) => bert.scratch_elements(self.words, threads),
             TextEncoder::Clip(clip) => 2 * self.words * (8 * clip.config().width + clip.config().inner),
         };
         self.texts.iter().map(of).max().unwrap_or(0)

@@ -15,7 +15,7 @@ use super::SchedulerName;
 pub use super::adapters::{Adapter, Layers, Plan as AdapterPlan, Sides};
 pub use super::feature_map::FeatureMap;
 use super::layers::Loaded;
-use super::network::{Network, NetworkConfig, Told};
+use super::network::{Conditioning, Network, NetworkConfig};
 use super::noise::Generator;
 pub use super::op_context::{Interrupted, OpContext, Result};
 use super::parts::EncoderConfig;
@@ -115,7 +115,7 @@ impl Pipeline {
 
     /// Whether the network is asked for the negative prompt, too.
     pub fn is_guided(&self, guidance: f32) -> bool {
-        guidance > 1. && self.config.is_led()
+        guidance > 1. && self.config.uses_cfg()
     }
 
     /// Whether the network fills in what a mask leaves out, and can nothing else.
@@ -205,7 +205,7 @@ impl Pipeline {
         ctx: &OpContext<'_>,
         words: &Words,
         order: &Order<'_>,
-        time: f32,
+        timestep: f32,
         x: &FeatureMap,
     ) -> Result<Vec<f32>> {
         let guided = self.is_guided(order.guidance);
@@ -213,8 +213,8 @@ impl Pipeline {
         all.data_mut().chunks_exact_mut(x.len()).for_each(|to| to.copy_from_slice(x.data()));
         let text = words.text(ctx, guided)?;
         let Order { guidance, size, .. } = *order;
-        let told = Told { time, text: &text, pooled: words.pooled(guided), guidance, size };
-        let guess = self.network.forward(ctx, &all, &told)?;
+        let cond = Conditioning { timestep, text: &text, pooled: words.pooled(guided), guidance, size };
+        let guess = self.network.forward(ctx, &all, &cond)?;
         let mut each = guess.per_image();
         let first = each.next().unwrap_or_default();
         Ok(match each.next() {

@@ -111,12 +111,12 @@ impl Pipeline {
 
     /// Latents of a picture, drawn from what they may be.
     fn encode(&self, ctx: &OpContext<'_>, picture: &Pixels, size: [usize; 2], noise: &mut Noise) -> Result<Vec<f32>> {
-        let spread = self.vae.encode(ctx, ctx.feature_map(picture, 1, size, 3)?, self.tiles(size))?;
-        if spread.size != noise.size {
-            return Err(Interrupted::Failed(format!("latents of {:?} for a picture of {size:?}", spread.size)));
+        let posterior = self.vae.encode(ctx, ctx.feature_map(picture, 1, size, 3)?, self.tiles(size))?;
+        if posterior.size != noise.size {
+            return Err(Interrupted::Failed(format!("latents of {:?} for a picture of {size:?}", posterior.size)));
         }
         let drawn = noise.latents();
-        let numbers = spread.mean.iter().zip(&spread.deviation).zip(&drawn);
+        let numbers = posterior.mean.iter().zip(&posterior.std).zip(&drawn);
         Ok(numbers.map(|((mean, deviation), drawn)| mean + deviation * drawn).collect())
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Family, FeatureMap, Interrupted, OpContext, Pipeline, Result};
 use crate::models::diffusion::bert::Bert;
-use crate::models::diffusion::clip::{Clip, Encoded};
+use crate::models::diffusion::clip::{Clip, ClipOutput};
 use crate::models::diffusion::layers::Loaded;
 use crate::models::diffusion::parts::EncoderConfig;
 use crate::models::diffusion::t5::T5;
@@ -58,7 +58,7 @@ impl TextEncoder {
 /// What encoders make of some texts.
 #[derive(Default)]
 struct Read {
-    clips: Vec<Encoded>,
+    clips: Vec<ClipOutput>,
     t5: Option<FeatureMap>,
 }
 
@@ -66,7 +66,7 @@ impl Read {
     /// The words of CLIP's encoders side by side.
     fn words(&self, ctx: &OpContext<'_>) -> Result<FeatureMap> {
         let mut all = None;
-        for Encoded { words, .. } in &self.clips {
+        for ClipOutput { hidden: words, .. } in &self.clips {
             all = Some(match all {
                 None => ctx.feature_map(words.data(), words.images, words.size, words.channels)?,
                 Some(before) => ctx.concat(&before, words)?,
@@ -93,7 +93,7 @@ impl Pipeline {
             match encoder {
                 TextEncoder::Clip(clip) => read.clips.push(clip.forward(ctx, texts, self.skipped())?),
                 TextEncoder::Bert(bert) => {
-                    read.clips.push(Encoded { words: bert.forward(ctx, texts)?, pooled: Vec::new() });
+                    read.clips.push(ClipOutput { hidden: bert.forward(ctx, texts)?, pooled: Vec::new() });
                 }
                 TextEncoder::T5(t5) => read.t5 = Some(t5.forward(ctx, texts)?),
             }

@@ -10,7 +10,7 @@ use outpost_kernels::Pool;
 use super::*;
 use crate::models::diffusion::SchedulerName;
 use crate::models::diffusion::clip::{Clip, ClipConfig};
-use crate::models::diffusion::component::Component;
+use crate::models::diffusion::diffusers_weights::DiffusersWeights;
 use crate::models::diffusion::op_context::OpContext;
 use crate::models::diffusion::parts::{Family, Parts};
 use crate::models::diffusion::samplers::SchedulerConfig;
@@ -39,7 +39,7 @@ fn sizes_are_told_by_shapes() {
                 // One of a layer each is the same whether it is said or not.
                 level.transformers.resize(level.resnets + 1, 1);
             }
-            config.added.iter_mut().for_each(|added| added.waves = 0);
+            config.added.iter_mut().for_each(|added| added.sinusoid_dim = 0);
         }
         assert_eq!(told, own, "{name}");
         let own = VaeConfig::read(&config("vae")).unwrap();
@@ -109,9 +109,9 @@ fn the_words_of_stable_diffusion_2_come_from_before_the_last_layer() {
         let loader = Loader::new(source, 1);
         let clip = Clip::load(&loader, config.clone()).unwrap();
         loader.finish().unwrap();
-        clip.forward(&ctx, &[vec![3, 5, 700, 8]], None).unwrap().words.data().to_vec()
+        clip.forward(&ctx, &[vec![3, 5, 700, 8]], None).unwrap().hidden.data().to_vec()
     };
-    assert_eq!(words(&single), words(&Component::new(&folder)));
+    assert_eq!(words(&single), words(&DiffusersWeights::new(&folder)));
 }
 
 #[test]

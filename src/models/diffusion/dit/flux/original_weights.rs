@@ -55,12 +55,12 @@ const SINGLE: &[(&str, &str)] = &[
 ];
 
 /// A checkpoint whose names are the original ones.
-pub struct Original<'a> {
+pub struct OriginalWeights<'a> {
     source: &'a dyn Weights,
     prefix: &'static str,
 }
 
-impl<'a> Original<'a> {
+impl<'a> OriginalWeights<'a> {
     pub fn new(source: &'a dyn Weights) -> Self {
         let prefixed = source.names().iter().any(|name| name.starts_with(PREFIX));
         Self { source, prefix: if prefixed { PREFIX } else { "" } }
@@ -81,7 +81,7 @@ fn original(stem: &str) -> Option<String> {
     outside().or_else(double).or_else(|| block("single_transformer_blocks.", "single_blocks.", SINGLE))
 }
 
-impl Weights for Original<'_> {
+impl Weights for OriginalWeights<'_> {
     fn name(&self, stem: &str, role: Role) -> Option<String> {
         let name = original(stem)?;
         let ending = match role {

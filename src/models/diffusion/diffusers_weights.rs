@@ -8,7 +8,7 @@ use crate::models::weights::{Role, Rows, Weights};
 
 /// A part's tensors, by their own names.
 #[derive(Clone, Copy, Debug)]
-pub struct Component<'a> {
+pub struct DiffusersWeights<'a> {
     folder: &'a Folder,
     /// What stands before the names of tensors, in some files.
     prefix: &'static str,
@@ -19,14 +19,14 @@ const OLD_NAMES: &[(&str, &str)] = &[("to_q", "query"), ("to_k", "key"), ("to_v"
 /// Tensors that change nothing.
 const IDLE: &[&str] = &["position_ids"];
 
-impl<'a> Component<'a> {
+impl<'a> DiffusersWeights<'a> {
     pub fn new(folder: &'a Folder) -> Self {
         let prefix = if folder.names().any(|name| name.starts_with("text_model.")) { "text_model." } else { "" };
         Self { folder, prefix }
     }
 }
 
-impl Weights for Component<'_> {
+impl Weights for DiffusersWeights<'_> {
     fn name(&self, stem: &str, role: Role) -> Option<String> {
         let ending = if role == Role::Weight { "weight" } else { "bias" };
         let known = |name: &String| self.folder.tensor(name).is_some();

@@ -6,7 +6,7 @@ use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
 
 /// The positions of `x` and then those of `y`, for each image: `[images, x + y, 1, channels]`.
-pub(super) fn join(ctx: &OpContext<'_>, x: &FeatureMap, y: &FeatureMap) -> Result<FeatureMap> {
+pub(super) fn concat_tokens(ctx: &OpContext<'_>, x: &FeatureMap, y: &FeatureMap) -> Result<FeatureMap> {
     if x.images != y.images || x.channels != y.channels || x.is_empty() || y.is_empty() {
         return Err(Interrupted::Failed(format!("positions of {} and of {} numbers", x.channels, y.channels)));
     }
@@ -18,15 +18,15 @@ pub(super) fn join(ctx: &OpContext<'_>, x: &FeatureMap, y: &FeatureMap) -> Resul
 }
 
 /// The first positions of each image, and the rest.
-pub(super) fn split(ctx: &OpContext<'_>, x: &FeatureMap, first: usize) -> Result<[FeatureMap; 2]> {
+pub(super) fn split_tokens(ctx: &OpContext<'_>, x: &FeatureMap, first: usize) -> Result<[FeatureMap; 2]> {
     let Some(rest) = x.pixels().checked_sub(first) else {
         return Err(Interrupted::Failed(format!("{first} of {} positions", x.pixels())));
     };
     let mut parts = [first, rest].map(|count| ctx.alloc(x.images, [count, 1], x.channels));
     let [one, other] = &mut parts;
     let (cut, end) = (first * x.channels, rest * x.channels);
-    let places = one.data_mut().chunks_exact_mut(cut.max(1)).zip(other.data_mut().chunks_exact_mut(end.max(1)));
-    for (x, (one, other)) in x.per_image().zip(places) {
+    let positions = one.data_mut().chunks_exact_mut(cut.max(1)).zip(other.data_mut().chunks_exact_mut(end.max(1)));
+    for (x, (one, other)) in x.per_image().zip(positions) {
         let (front, back) = x.split_at(cut);
         one.copy_from_slice(front);
         other.copy_from_slice(back);

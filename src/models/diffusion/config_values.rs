@@ -9,17 +9,17 @@ use crate::models::hyper::refuse;
 type Result<T> = std::result::Result<T, ModelError>;
 
 /// A number from 1 to `most`.
-pub(super) fn small(value: &Value, most: usize) -> Option<usize> {
-    small_or_none(value, most).filter(|number| *number > 0)
+pub(super) fn positive(value: &Value, most: usize) -> Option<usize> {
+    non_negative(value, most).filter(|number| *number > 0)
 }
 
 /// The same, or zero.
-pub(super) fn small_or_none(value: &Value, most: usize) -> Option<usize> {
+pub(super) fn non_negative(value: &Value, most: usize) -> Option<usize> {
     value.as_u64().and_then(|number| usize::try_from(number).ok()).filter(|number| *number <= most)
 }
 
 /// A whole number for each of `count` blocks: a list of them, or one for all.
-pub(super) fn for_each(
+pub(super) fn per_block(
     config: &Config<'_>,
     key: &str,
     count: usize,
@@ -33,19 +33,19 @@ pub(super) fn for_each(
         (None, Some(usual)) => Ok(vec![usual; count]),
         (None, None) => refuse(format!("{}{key} is missing", config.path)),
         (Some(value @ Value::Array(all)), _) => {
-            let numbers: Option<Vec<_>> = all.iter().map(|one| small(one, most)).collect();
+            let numbers: Option<Vec<_>> = all.iter().map(|one| positive(one, most)).collect();
             numbers.filter(|numbers| numbers.len() == count).map_or_else(|| wrong(value), Ok)
         }
-        (Some(value), _) => small(value, most).map_or_else(|| wrong(value), |number| Ok(vec![number; count])),
+        (Some(value), _) => positive(value, most).map_or_else(|| wrong(value), |number| Ok(vec![number; count])),
     }
 }
 
 /// Height and width: two numbers, or one for both.
-pub(super) fn square(config: &Config<'_>, key: &str, most: usize) -> Result<Option<[usize; 2]>> {
+pub(super) fn size_pair(config: &Config<'_>, key: &str, most: usize) -> Result<Option<[usize; 2]>> {
     match config.get(key) {
         None => Ok(None),
         Some(Value::Array(_)) => {
-            let pair = for_each(config, key, 2, most, None)?;
+            let pair = per_block(config, key, 2, most, None)?;
             Ok(pair.first_chunk().copied())
         }
         Some(_) => Ok(config.whole(key, most)?.map(|size| [size; 2])),
@@ -53,7 +53,7 @@ pub(super) fn square(config: &Config<'_>, key: &str, most: usize) -> Result<Opti
 }
 
 /// Refuses a setting that is another than the one that is supported.
-pub(super) fn only(config: &Config<'_>, key: &str, supported: &[Value]) -> Result<()> {
+pub(super) fn require(config: &Config<'_>, key: &str, supported: &[Value]) -> Result<()> {
     match config.get(key) {
         Some(value) if !supported.contains(value) => {
             let all: Vec<String> = supported.iter().map(Value::to_string).collect();
@@ -65,6 +65,6 @@ pub(super) fn only(config: &Config<'_>, key: &str, supported: &[Value]) -> Resul
 }
 
 /// A text for each block.
-pub(super) fn names<'a>(config: &Config<'a>, key: &str) -> Result<Option<Vec<&'a str>>> {
+pub(super) fn string_list<'a>(config: &Config<'a>, key: &str) -> Result<Option<Vec<&'a str>>> {
     config.list(key, Value::as_str)
 }

@@ -9,7 +9,7 @@ const EPSILON: f32 = 1e-6;
 
 /// How a checkpoint calls the parts of an attention.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(super) struct AttentionNames {
     projections: [&'static str; 3],
     /// All three in one.
     fused: &'static str,
@@ -17,10 +17,14 @@ pub(super) struct Names {
     pub out: &'static str,
 }
 
-pub(super) const PICTURE: Names =
-    Names { projections: ["to_q", "to_k", "to_v"], fused: "to_qkv", norms: ["norm_q", "norm_k"], out: "to_out.0" };
+pub(super) const IMAGE: AttentionNames = AttentionNames {
+    projections: ["to_q", "to_k", "to_v"],
+    fused: "to_qkv",
+    norms: ["norm_q", "norm_k"],
+    out: "to_out.0",
+};
 
-pub(super) const TEXT: Names = Names {
+pub(super) const TEXT: AttentionNames = AttentionNames {
     projections: ["add_q_proj", "add_k_proj", "add_v_proj"],
     fused: "to_added_qkv",
     norms: ["norm_added_q", "norm_added_k"],
@@ -29,7 +33,7 @@ pub(super) const TEXT: Names = Names {
 
 /// Queries, keys and values.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct QkvProjection {
     projections: [Linear; 3],
     /// Of each head's queries and keys (Henry et al. 2020, <https://arxiv.org/abs/2010.04245>).
     norms: Option<[Norm; 2]>,
@@ -37,13 +41,13 @@ pub(super) struct Stream {
 
 /// Numbers of a position, and of a head where those are normed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Widths {
+pub(super) struct QkvDims {
     pub width: usize,
-    pub normed: Option<usize>,
+    pub qk_norm: Option<usize>,
 }
 
-impl Stream {
-    pub fn load(loader: &Loader<'_>, stem: &str, names: &Names, widths: Widths) -> Loaded<Self> {
+impl QkvProjection {
+    pub fn load(loader: &Loader<'_>, stem: &str, names: &AttentionNames, widths: QkvDims) -> Loaded<Self> {
         let fused = (format!("{stem}.{}", names.fused), 3 * widths.width);
         Self::load_fused(loader, stem, names, widths, &fused)
     }
@@ -52,8 +56,8 @@ impl Stream {
     pub fn load_fused(
         loader: &Loader<'_>,
         stem: &str,
-        names: &Names,
-        Widths { width, normed }: Widths,
+        names: &AttentionNames,
+        QkvDims { width, qk_norm }: QkvDims,
         (fused, total): &(String, usize),
     ) -> Loaded<Self> {
         let projection = |index: usize, name: &str| {
@@ -68,7 +72,7 @@ impl Stream {
         };
         Ok(Self {
             projections: [projection(0, q)?, projection(1, k)?, projection(2, v)?],
-            norms: normed.map(norms).transpose()?,
+            norms: qk_norm.map(norms).transpose()?,
         })
     }
 

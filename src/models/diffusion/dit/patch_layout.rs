@@ -1,45 +1,45 @@
-//! Patches of latents, each a row of numbers.
+//! PatchLayout of latents, each a row of numbers.
 
 use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
 
 /// How the numbers of a patch lie in their row.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Order {
+pub(super) enum PatchOrder {
     /// `[height, width, channels]`
-    PixelsFirst,
+    ChannelsLast,
     /// `[channels, height, width]`
     ChannelsFirst,
 }
 
 /// A patch is a square of so many pixels along a side.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patches {
+pub(super) struct PatchLayout {
     pub side: usize,
     pub channels: usize,
-    pub order: Order,
+    pub order: PatchOrder,
 }
 
-impl Patches {
+impl PatchLayout {
     pub fn row(&self) -> usize {
         self.side * self.side * self.channels
     }
 
-    /// Patches along each side of an image; `None` where they do not fill it.
+    /// PatchLayout along each side of an image; `None` where they do not fill it.
     pub fn grid(&self, [height, width]: [usize; 2]) -> Option<[usize; 2]> {
         let whole = height.is_multiple_of(self.side) && width.is_multiple_of(self.side) && height * width > 0;
         whole.then(|| [height / self.side, width / self.side])
     }
 
     /// For each number of an image's patches its place among the pixels, channels last.
-    fn places(self, [rows, columns]: [usize; 2]) -> impl Iterator<Item = usize> {
+    fn positions(self, [rows, columns]: [usize; 2]) -> impl Iterator<Item = usize> {
         let Self { side, channels, order } = self;
         let patches = (0..rows).flat_map(move |row| (0..columns).map(move |column| (row, column)));
         patches.flat_map(move |(row, column)| {
             (0..side * side * channels).map(move |at| {
                 let (pixel, channel) = match order {
-                    Order::PixelsFirst => (at / channels, at % channels),
-                    Order::ChannelsFirst => (at % (side * side), at / (side * side)),
+                    PatchOrder::ChannelsLast => (at / channels, at % channels),
+                    PatchOrder::ChannelsFirst => (at % (side * side), at / (side * side)),
                 };
                 let (line, place) = (row * side + pixel / side, column * side + pixel % side);
                 (line * columns * side + place) * channels + channel
@@ -55,7 +55,7 @@ impl Patches {
         let mut out = ctx.alloc(x.images, [grid[0] * grid[1], 1], self.row());
         let image = x.pixels() * x.channels;
         for (x, out) in x.per_image().zip(out.data_mut().chunks_exact_mut(image)) {
-            let from = self.places(grid).map(|place| x.get(place).copied().unwrap_or(0.));
+            let from = self.positions(grid).map(|place| x.get(place).copied().unwrap_or(0.));
             out.iter_mut().zip(from).for_each(|(to, from)| *to = from);
         }
         ctx.pause()?;
@@ -70,7 +70,7 @@ impl Patches {
         let mut out = ctx.alloc(x.images, grid.map(|count| count * self.side), self.channels);
         let image = (x.pixels() * x.channels).max(1);
         for (x, out) in x.per_image().zip(out.data_mut().chunks_exact_mut(image)) {
-            for (place, number) in self.places(grid).zip(x) {
+            for (place, number) in self.positions(grid).zip(x) {
                 if let Some(to) = out.get_mut(place) {
                     *to = *number;
                 }

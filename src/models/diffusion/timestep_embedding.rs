@@ -9,7 +9,7 @@ use crate::models::weights::Loader;
 
 /// Sines and cosines of a number at falling frequencies (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>):
 /// `width` in all, as diffusers' `get_timestep_embedding` with `downscale_freq_shift` = `shift`.
-pub(super) fn waves(number: f32, width: usize, cosines_first: bool, shift: f32) -> Vec<f32> {
+pub(super) fn sinusoidal_embedding(number: f32, width: usize, cosines_first: bool, shift: f32) -> Vec<f32> {
     let half = width / 2;
     let angles = (0..half).map(|at| {
         let exponent = -(10_000f32.ln()) * at as f32 / (half as f32 - shift);

@@ -2,25 +2,25 @@
 
 use outpost_kernels::Activation;
 
-use super::super::block::{BEFORE, GATE};
+use super::super::joint_block::{ATTENTION, ATTENTION_GATE};
 use super::super::modulation::Modulation;
-use super::super::stream::{PICTURE, Stream, Widths};
+use super::super::qkv::{IMAGE, QkvDims, QkvProjection};
 use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::{Linear, Loaded, linear};
 use crate::models::diffusion::op_context::{OpContext, Result};
 use crate::models::weights::{Candidate, Loader};
 
 #[derive(Debug)]
-pub(super) struct Single {
+pub(super) struct SingleBlock {
     heads: usize,
     modulation: Modulation,
-    stream: Stream,
+    qkv: QkvProjection,
     up: Linear,
     /// Of what is seen, and of what the feed-forward network makes.
     out: Linear,
 }
 
-impl Single {
+impl SingleBlock {
     pub fn load(loader: &Loader<'_>, stem: &str, width: usize, heads: usize) -> Loaded<Self> {
         let inner = 4 * width;
         // The original has all projections of a position in one.
@@ -29,11 +29,11 @@ impl Single {
             Candidate::whole(format!("{stem}.proj_mlp"), inner),
             Candidate { stem: fused.0.clone(), first: 3 * width, total: fused.1 },
         ];
-        let widths = Widths { width, normed: Some(width / heads) };
+        let widths = QkvDims { width, qk_norm: Some(width / heads) };
         Ok(Self {
             heads,
             modulation: Modulation::load(loader, &format!("{stem}.norm.linear"), width, 3)?,
-            stream: Stream::load_fused(loader, &format!("{stem}.attn"), &PICTURE, widths, &fused)?,
+            qkv: QkvProjection::load_fused(loader, &format!("{stem}.attn"), &IMAGE, widths, &fused)?,
             up: loader.linear(&up, inner, width, true)?,
             out: linear(loader, &format!("{stem}.proj_out"), [width + inner, width], true)?,
         })
@@ -44,14 +44,14 @@ impl Single {
         &self,
         ctx: &OpContext<'_>,
         x: &mut FeatureMap,
-        told: &FeatureMap,
-        turn: &dyn Fn(&mut FeatureMap) -> Result<()>,
+        cond: &FeatureMap,
+        rope: &dyn Fn(&mut FeatureMap) -> Result<()>,
     ) -> Result<()> {
-        let vectors = self.modulation.forward(ctx, told)?;
-        let y = vectors.norm(ctx, x, BEFORE)?;
-        let [mut q, mut k, v] = self.stream.forward(ctx, &y)?;
-        turn(&mut q)?;
-        turn(&mut k)?;
+        let vectors = self.modulation.forward(ctx, cond)?;
+        let y = vectors.norm(ctx, x, ATTENTION)?;
+        let [mut q, mut k, v] = self.qkv.forward(ctx, &y)?;
+        rope(&mut q)?;
+        rope(&mut k)?;
         let seen = ctx.attention([&q, &k, &v], self.heads, false)?;
         drop((q, k, v));
         let mut inner = ctx.linear(&self.up, &y)?;
@@ -59,6 +59,6 @@ impl Single {
         ctx.activate(Activation::GeluTanh, &mut inner)?;
         let both = ctx.concat(&seen, &inner)?;
         drop((seen, inner));
-        vectors.add(ctx, x, &ctx.linear(&self.out, &both)?, GATE)
+        vectors.add(ctx, x, &ctx.linear(&self.out, &both)?, ATTENTION_GATE)
     }
 }

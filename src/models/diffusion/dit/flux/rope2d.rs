@@ -10,21 +10,21 @@ const BASE: f64 = 10_000.;
 
 /// Cosines and sines of all positions, words first: `[positions, pairs]`.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct Rope2d {
     cos: Vec<f32>,
     sin: Vec<f32>,
     positions: usize,
     pairs: usize,
 }
 
-impl Turns {
-    pub fn new(words: usize, [rows, columns]: [usize; 2], axes: [usize; 3]) -> Self {
-        let (positions, pairs) = (words + rows * columns, axes.iter().sum::<usize>() / 2);
+impl Rope2d {
+    pub fn new(text_tokens: usize, [rows, columns]: [usize; 2], axes: [usize; 3]) -> Self {
+        let (positions, pairs) = (text_tokens + rows * columns, axes.iter().sum::<usize>() / 2);
         let patches = (0..rows).flat_map(|row| (0..columns).map(move |column| [0, row, column]));
-        let places = std::iter::repeat_n([0; 3], words).chain(patches);
+        let coordinates = std::iter::repeat_n([0; 3], text_tokens).chain(patches);
         let (mut cos, mut sin) = (Vec::with_capacity(positions * pairs), Vec::with_capacity(positions * pairs));
-        for place in places {
-            for (axis, at) in axes.into_iter().zip(place) {
+        for coordinate in coordinates {
+            for (axis, at) in axes.into_iter().zip(coordinate) {
                 for pair in (0..axis).step_by(2) {
                     let angle = at as f64 * BASE.powf(pair as f64 / axis as f64).recip();
                     cos.push(angle.cos() as f32);
@@ -35,7 +35,7 @@ impl Turns {
         Self { cos, sin, positions, pairs }
     }
 
-    /// Turns `x`, `[1, positions, 1, heads · 2 · pairs]`.
+    /// Rope2d `x`, `[1, positions, 1, heads · 2 · pairs]`.
     pub fn apply(&self, ctx: &OpContext<'_>, x: &mut FeatureMap, heads: usize) -> Result<()> {
         let width = 2 * self.pairs;
         if x.rows() != self.positions || x.channels != heads * width {
