@@ -365,11 +365,11 @@ impl Registry {
     ) -> Result<Model, LoadError> {
         let (id, cpu) = (&found.info.id, Arc::clone(&self.cpu));
         let precision = self.shared.settings.precisions.of(id);
-        let parts = guarded(|| painting::open(&found.path)).map_err(&broken)?;
-        let footprint = painting::needs(&parts, cpu.pool().threads(), precision);
+        let components = guarded(|| painting::open(&found.path)).map_err(&broken)?;
+        let footprint = painting::needs(&components, cpu.pool().threads(), precision);
         let lease = self.lease(footprint.weights + footprint.reading, 0, memory)?;
         let total = self.shared.budget.total();
-        let open = || ImageModel::open(id, &parts, &self.runtime(), lease, precision, total, cpu);
+        let open = || ImageModel::open(id, &components, &self.runtime(), lease, precision, total, cpu);
         let mut model = guarded(open).map_err(&broken)?;
         model.lease.shrink(footprint.weights);
         let model = Model::Image(Arc::new(model));

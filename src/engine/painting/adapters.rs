@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use crate::engine::budget::Lease;
 use crate::engine::scan::LORAS;
-use crate::models::diffusion::pipeline::{Adapter, AdapterPlan, Interrupted, Layers, OpContext, Sides};
+use crate::models::diffusion::pipeline::{AdaptableLayers, Adapter, Interrupted, LoraDeltas, LoraFile, OpContext};
 use crate::models::safetensors::is_file_name;
 use crate::readable::size as readable;
 
@@ -33,7 +33,7 @@ pub(super) struct Adapters {
 struct Kept {
     path: PathBuf,
     stamp: Stamp,
-    plan: Arc<AdapterPlan>,
+    plan: Arc<LoraFile>,
     /// What was read of it, and its memory.
     adapter: Option<(Arc<Adapter>, Lease)>,
 }
@@ -62,7 +62,7 @@ impl Adapters {
     }
 
     /// Whether these can be painted with, and the memory that they take; bytes. May read the files' headers.
-    pub fn check(&self, layers: &Layers, asked: &[(String, f32)]) -> Result<u64, String> {
+    pub fn check(&self, layers: &AdaptableLayers, asked: &[(String, f32)]) -> Result<u64, String> {
         if asked.len() > MOST {
             return Err(format!("{} adapters, {MOST} at most are possible", asked.len()));
         }
@@ -82,7 +82,7 @@ impl Adapters {
     }
 
     /// The file of this name, and what is to be read of it.
-    fn plan(&self, layers: &Layers, name: &str) -> Result<(PathBuf, Arc<AdapterPlan>), String> {
+    fn plan(&self, layers: &AdaptableLayers, name: &str) -> Result<(PathBuf, Arc<LoraFile>), String> {
         let path = self.find(name)?;
         let unusable =
             |problem: &dyn std::fmt::Display| format!("the adapter {name} cannot be used with this model: {problem}");
@@ -95,7 +95,7 @@ impl Adapters {
             let problem = format!("its file has {}, {} at most are possible", readable(stamp.0), readable(LARGEST));
             return Err(unusable(&problem));
         }
-        let plan = Arc::new(AdapterPlan::of(&path, layers).map_err(|error| unusable(&error))?);
+        let plan = Arc::new(LoraFile::of(&path, layers).map_err(|error| unusable(&error))?);
         let mut shelf = self.lock();
         shelf.retain(|kept| kept.path != path);
         if shelf.len() >= KEPT {
@@ -106,7 +106,7 @@ impl Adapters {
     }
 
     /// What is known of a file that is as it was; it is the last to be forgotten.
-    fn take_up(&self, path: &Path, stamp: Stamp) -> Option<Arc<AdapterPlan>> {
+    fn take_up(&self, path: &Path, stamp: Stamp) -> Option<Arc<LoraFile>> {
         let mut shelf = self.lock();
         let at = shelf.iter().position(|kept| kept.path == path && kept.stamp == stamp)?;
         let kept = shelf.remove(at);
@@ -141,14 +141,14 @@ impl Adapters {
     /// Reads what is not in memory. `None`: there is not enough.
     pub fn load(
         &self,
-        layers: &Layers,
+        layers: &AdaptableLayers,
         asked: &[(String, f32)],
         ctx: &OpContext<'_>,
         memory: &dyn Lender,
-    ) -> Result<Option<Sides>, Interrupted> {
+    ) -> Result<Option<LoraDeltas>, Interrupted> {
         let planned = asked.iter().map(|(name, _)| self.plan(layers, name)).collect::<Result<Vec<_>, _>>()?;
         let paths: Vec<&Path> = planned.iter().map(|(path, _)| path.as_path()).collect();
-        let mut sides = Sides::default();
+        let mut lora_deltas = LoraDeltas::default();
         for ((path, plan), (_, weight)) in planned.iter().zip(asked) {
             let adapter = match self.loaded(path) {
                 Some(adapter) => adapter,
@@ -163,9 +163,9 @@ impl Adapters {
                     adapter
                 }
             };
-            sides.push(&adapter, *weight);
+            lora_deltas.push(&adapter, *weight);
         }
-        Ok(Some(sides))
+        Ok(Some(lora_deltas))
     }
 
     fn loaded(&self, path: &Path) -> Option<Arc<Adapter>> {

@@ -14,7 +14,7 @@ use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{Preprocessor, Runtime, Stopped, TextSpec};
 use crate::engine::request::{NOT_FINITE, are_finite};
 use crate::models::diffusion::pipeline::{
-    self, INDEX, Interrupted, OpContext, Order, Parts, Pipeline, Progress, Sides, Words,
+    self, Components, Interrupted, LoraDeltas, MODEL_INDEX, OpContext, Order, Pipeline, Progress, Words,
 };
 use crate::models::scratch::Cpu;
 use crate::models::weights::Footprint;
@@ -59,14 +59,14 @@ pub(in crate::engine) struct Facts {
 }
 
 impl Facts {
-    pub fn of(parts: &Parts) -> Self {
-        let [height, width] = parts.default_size();
+    pub fn of(components: &Components) -> Self {
+        let [height, width] = components.default_size();
         Self {
             size: [width, height],
-            multiple: parts.multiple(),
-            most: parts.most().map_or(MOST, |most| most.min(MOST)),
-            steps: parts.default_steps,
-            guidance: parts.default_guidance,
+            multiple: components.size_multiple(),
+            most: components.max_side().map_or(MOST, |most| most.min(MOST)),
+            steps: components.default_steps,
+            guidance: components.default_guidance,
         }
     }
 
@@ -85,38 +85,39 @@ impl Facts {
 
 /// Opens a pipeline and checks it; reads no weights. `path`: its `model_index.json`, or of a pipeline in one file that
 /// or its folder.
-pub(in crate::engine) fn open(path: &Path) -> Result<Parts, String> {
+pub(in crate::engine) fn open(path: &Path) -> Result<Components, String> {
     let folder = path.parent().ok_or("the model is in no folder")?;
-    let index = path.file_name().is_some_and(|name| name == INDEX);
-    let parts = if index { Parts::open(folder) } else { Parts::open_single(path) };
-    let parts = parts.map_err(|error| error.to_string())?;
-    parts.texts.iter().try_for_each(|text| PromptTokens::check(&text.tokenizer))?;
-    Ok(parts)
+    let index = path.file_name().is_some_and(|name| name == MODEL_INDEX);
+    let components = if index { Components::open(folder) } else { Components::open_single_file(path) };
+    let components = components.map_err(|error| error.to_string())?;
+    components.text_encoders.iter().try_for_each(|text| PromptTokens::check(&text.tokenizer))?;
+    Ok(components)
 }
 
 /// What a pipeline's weights take in memory, and reading them.
-pub(in crate::engine) fn needs(parts: &Parts, threads: usize, precision: Precision) -> Footprint {
-    parts.footprint(threads, precision.kind())
+pub(in crate::engine) fn needs(components: &Components, threads: usize, precision: Precision) -> Footprint {
+    components.footprint(threads, precision.kind())
 }
 
 impl ImageModel {
     /// `total`: all memory for models; bytes.
     pub(in crate::engine) fn open(
         id: &str,
-        parts: &Parts,
+        components: &Components,
         runtime: &Runtime,
         lease: Lease,
         precision: Precision,
         total: u64,
         cpu: Arc<Cpu>,
     ) -> Result<Self, String> {
-        let spec = |text: &pipeline::TextPart| TextSpec {
+        let spec = |text: &pipeline::TextComponent| TextSpec {
             folder: text.tokenizer.clone(),
             positions: text.tokens,
             padding: text.padding.map(str::to_owned),
         };
-        let (preprocessor, vocabularies) = Preprocessor::pipeline(runtime, parts.texts.iter().map(spec).collect())?;
-        for (tokens, text) in vocabularies.iter().zip(&parts.texts) {
+        let (preprocessor, vocabularies) =
+            Preprocessor::pipeline(runtime, components.text_encoders.iter().map(spec).collect())?;
+        for (tokens, text) in vocabularies.iter().zip(&components.text_encoders) {
             let known = text.encoder.vocabulary();
             if *tokens > known {
                 return Err(format!("a tokenizer has {tokens} tokens, its encoder {known}"));
@@ -124,14 +125,14 @@ impl ImageModel {
         }
         // By all memory, not by what others leave: the same request is the same picture at any time.
         let roomy = total / ROOMY;
-        let pipeline = Pipeline::load(parts, &cpu, precision.kind(), roomy).map_err(|error| error.to_string())?;
-        let own = parts.scheduler.name();
+        let pipeline = Pipeline::load(components, &cpu, precision.kind(), roomy).map_err(|error| error.to_string())?;
+        let own = components.scheduler.name();
         let others = SchedulerName::ALL.iter().map(|(name, _)| *name);
-        let others = others.filter(|name| *name != own && parts.scheduler.with_scheduler(*name).is_ok());
+        let others = others.filter(|name| *name != own && components.scheduler.with_scheduler(*name).is_ok());
         let schedulers = std::iter::once(own).chain(others).collect();
         let room = total.saturating_sub(lease.bytes());
         let rounds = precision == Precision::Bf16;
-        let (id, adapters, facts) = (id.to_owned(), Adapters::new(&parts.path), Facts::of(parts));
+        let (id, adapters, facts) = (id.to_owned(), Adapters::new(&components.path), Facts::of(components));
         Ok(Self { id, pipeline, preprocessor, adapters, facts, schedulers, cpu, rounds, room, lease })
     }
 
@@ -195,12 +196,12 @@ impl ImageModel {
     }
 
     /// What the adapters of a painting add to products; `None`: there is no memory for them.
-    pub(in crate::engine) fn sides(
+    pub(in crate::engine) fn lora_deltas(
         &self,
         painting: &Painting,
         ctx: &OpContext<'_>,
         memory: &dyn Lender,
-    ) -> Result<Option<Sides>, Interrupted> {
+    ) -> Result<Option<LoraDeltas>, Interrupted> {
         self.adapters.load(self.pipeline.layers(), &painting.lora, ctx, memory)
     }
 

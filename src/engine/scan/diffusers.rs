@@ -16,7 +16,7 @@ pub(super) fn describe(index: &Path, info: &mut ModelInfo) {
     let class = read_json(index).ok().and_then(|index| Some(index.get("_class_name")?.as_str()?.to_owned()));
     info.architecture = class.unwrap_or_else(|| "unknown".to_owned());
     match painting::open(index) {
-        Ok(parts) => info.image_size = Some(Facts::of(&parts).size),
+        Ok(components) => info.image_size = Some(Facts::of(&components).size),
         Err(problem) => info.problem = Some(problem),
     }
     let files: Vec<PathBuf> = super::entries(folder).iter().flat_map(|part| weights(part)).collect();

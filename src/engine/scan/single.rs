@@ -11,9 +11,9 @@ pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
     info.kind = Kind::Image;
     info.license = license(path);
     match painting::open(path) {
-        Ok(parts) => {
-            info.architecture.clone_from(&parts.class);
-            info.image_size = Some(Facts::of(&parts).size);
+        Ok(components) => {
+            info.architecture.clone_from(&components.class);
+            info.image_size = Some(Facts::of(&components).size);
         }
         Err(problem) => info.problem = Some(problem),
     }

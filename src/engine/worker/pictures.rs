@@ -97,8 +97,8 @@ impl Studio {
         let seed = painting.seeds.get(image).copied().unwrap_or_default();
         let cpu = Arc::clone(model.cpu());
         let ctx = model.op_context(cpu.pool(), pause);
-        let Some(sides) = model.sides(painting, &ctx, self)? else { return Ok(None) };
-        let ctx = ctx.with_lora(sides);
+        let Some(lora_deltas) = model.lora_deltas(painting, &ctx, self)? else { return Ok(None) };
+        let ctx = ctx.with_lora(lora_deltas);
         if words.is_none() {
             *words = Some(model.read(&ctx, prompts, painting.negative_prompt.is_some())?);
         }

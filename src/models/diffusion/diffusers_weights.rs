@@ -16,7 +16,7 @@ pub struct DiffusersWeights<'a> {
 
 /// What attention's projections were called before diffusers 0.12.
 const OLD_NAMES: &[(&str, &str)] = &[("to_q", "query"), ("to_k", "key"), ("to_v", "value"), ("to_out.0", "proj_attn")];
-/// Tensors that change nothing.
+/// TensorSource that change nothing.
 const IDLE: &[&str] = &["position_ids"];
 
 impl<'a> DiffusersWeights<'a> {

@@ -1,4 +1,4 @@
-//! Parts of small random pipelines beside what diffusers and transformers made of the same weights and inputs.
+//! Components of small random pipelines beside what diffusers and transformers made of the same weights and inputs.
 
 mod flows;
 

@@ -99,7 +99,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::models::diffusion::pipeline::{OpContext, Order, Parts};
+    use crate::models::diffusion::pipeline::{Components, OpContext, Order};
     use crate::models::scratch::Cpu;
 
     const THREADS: usize = 2;
@@ -107,13 +107,14 @@ mod tests {
     /// Numbers that painting held at most, and those that were expected.
     fn held(name: &str, size: [usize; 2], roomy: u64) -> [usize; 2] {
         let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines");
-        let parts = Parts::open(&fixtures.join(name)).unwrap();
+        let components = Components::open(&fixtures.join(name)).unwrap();
         let cpu = Arc::new(Cpu::new(THREADS));
-        let pipeline = Pipeline::load(&parts, &cpu, None, roomy).unwrap();
+        let pipeline = Pipeline::load(&components, &cpu, None, roomy).unwrap();
         let ctx = OpContext::new(cpu.pool(), &|| Ok(()));
-        let prompts: Vec<_> = parts.texts.iter().map(|text| [vec![3; text.tokens], vec![4; text.tokens]]).collect();
+        let prompts: Vec<_> =
+            components.text_encoders.iter().map(|text| [vec![3; text.tokens], vec![4; text.tokens]]).collect();
         let words = pipeline.read(&ctx, &prompts, false).unwrap();
-        let size = size.map(|side| side.min(parts.most().unwrap_or(usize::MAX)));
+        let size = size.map(|side| side.min(components.max_side().unwrap_or(usize::MAX)));
         let order = Order { size, steps: 1, guidance: 5., scheduler: None, source: None };
         pipeline.paint(&ctx, &words, &order, 1, &mut |_| Ok(())).unwrap();
         [ctx.peak_bytes() / size_of::<f32>(), pipeline.work_numbers(size, THREADS)]

@@ -12,14 +12,14 @@ use std::sync::Arc;
 use outpost_kernels::Kind;
 
 use super::SchedulerName;
-pub use super::adapters::{Adapter, Layers, Plan as AdapterPlan, Sides};
+pub use super::adapters::{AdaptableLayers, Adapter, LoraDeltas, LoraFile};
+use super::components::TextEncoderConfig;
+pub use super::components::{Components, Family, MODEL_INDEX, TextComponent, referenced_models, sidecar_files};
 pub use super::feature_map::FeatureMap;
 use super::layers::Loaded;
 use super::network::{Conditioning, Network, NetworkConfig};
 use super::noise::Generator;
 pub use super::op_context::{Interrupted, OpContext, Result};
-use super::parts::EncoderConfig;
-pub use super::parts::{Family, INDEX, Parts, TextPart, accessories, companions};
 use super::samplers::{Sampler, SamplingParams, SchedulerConfig};
 use super::vae::Vae;
 use crate::models::scratch::Cpu;
@@ -39,12 +39,12 @@ pub struct Pipeline {
     network: Network,
     vae: Vae,
     texts: Vec<TextEncoder>,
-    layers: Layers,
-    empty_is_zero: bool,
+    layers: AdaptableLayers,
+    zero_empty_negative: bool,
     /// Words that a network is told, at most.
     words: usize,
     /// Tokens and numbers of the words that stand behind CLIP's (SD 3).
-    long_words: [usize; 2],
+    t5_shape: [usize; 2],
     /// Bytes that the autoencoder may take; a picture for which that is too little is cut into tiles.
     roomy: u64,
 }
@@ -73,38 +73,39 @@ pub struct Progress<'a> {
 impl Pipeline {
     /// Reads all weights, floats rounded to `precision`; `cpu` computes with them. `roomy`: bytes that the autoencoder
     /// may take; a picture for which that is too little is cut into tiles.
-    pub fn load(parts: &Parts, cpu: &Arc<Cpu>, precision: Option<Kind>, roomy: u64) -> Loaded<Self> {
+    pub fn load(components: &Components, cpu: &Arc<Cpu>, precision: Option<Kind>, roomy: u64) -> Loaded<Self> {
         let threads = cpu.pool().threads();
-        let ((config, tensors), (vae, vae_tensors)) = (&parts.network, &parts.vae);
-        let (mut layers, mut texts) = (Layers::default(), Vec::with_capacity(parts.texts.len()));
-        for (at, text) in parts.texts.iter().enumerate() {
+        let ((config, tensors), (vae, vae_tensors)) = (&components.network, &components.vae);
+        let (mut layers, mut texts) = (AdaptableLayers::default(), Vec::with_capacity(components.text_encoders.len()));
+        for (at, text) in components.text_encoders.iter().enumerate() {
             let load = |loader: &Loader<'_>| TextEncoder::load(loader, &text.encoder, cpu);
             let (encoder, matrices) = text.tensors.read(threads, precision, load)?;
             texts.push(encoder);
             // Others are not computed with adapters.
-            if let EncoderConfig::Clip(_) = text.encoder {
+            if let TextEncoderConfig::Clip(_) = text.encoder {
                 layers.push_text(at, matrices);
             }
         }
         let (network, matrices) = tensors.read(threads, precision, |loader| Network::load(loader, config))?;
         layers.push_network(config, matrices);
         Ok(Self {
-            family: parts.family,
-            scheduler: parts.scheduler.clone(),
+            family: components.family,
+            scheduler: components.scheduler.clone(),
             network,
             config: config.clone(),
             vae: vae_tensors.read(threads, precision, |loader| Vae::load(loader, vae.clone()))?.0,
             texts,
             layers,
-            empty_is_zero: parts.empty_is_zero,
-            words: parts.long_words()[0] + parts.texts.iter().map(|text| text.tokens).max().unwrap_or(0),
-            long_words: parts.long_words(),
+            zero_empty_negative: components.zero_empty_negative,
+            words: components.t5_shape()[0]
+                + components.text_encoders.iter().map(|text| text.tokens).max().unwrap_or(0),
+            t5_shape: components.t5_shape(),
             roomy,
         })
     }
 
     /// The layers that adapters may be for.
-    pub fn layers(&self) -> &Layers {
+    pub fn layers(&self) -> &AdaptableLayers {
         &self.layers
     }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::{Family, FeatureMap, Interrupted, OpContext, Pipeline, Result};
 use crate::models::diffusion::bert::Bert;
 use crate::models::diffusion::clip::{Clip, ClipOutput};
+use crate::models::diffusion::components::TextEncoderConfig;
 use crate::models::diffusion::layers::Loaded;
-use crate::models::diffusion::parts::EncoderConfig;
 use crate::models::diffusion::t5::T5;
 use crate::models::scratch::Cpu;
 use crate::models::weights::Loader;
@@ -46,11 +46,11 @@ impl Words {
 }
 
 impl TextEncoder {
-    pub fn load(loader: &Loader<'_>, config: &EncoderConfig, cpu: &Arc<Cpu>) -> Loaded<Self> {
+    pub fn load(loader: &Loader<'_>, config: &TextEncoderConfig, cpu: &Arc<Cpu>) -> Loaded<Self> {
         Ok(match config {
-            EncoderConfig::Clip(config) => Self::Clip(Clip::load(loader, config.clone())?),
-            EncoderConfig::T5(config) => Self::T5(T5::load(loader, config.clone())?),
-            EncoderConfig::Bert(config) => Self::Bert(Bert::load(loader, config, cpu)?),
+            TextEncoderConfig::Clip(config) => Self::Clip(Clip::load(loader, config.clone())?),
+            TextEncoderConfig::T5(config) => Self::T5(T5::load(loader, config.clone())?),
+            TextEncoderConfig::Bert(config) => Self::Bert(Bert::load(loader, config, cpu)?),
         })
     }
 }
@@ -102,7 +102,7 @@ impl Pipeline {
         let tokens = words.pixels();
         let mut text = halves(words.per_image().map(<[f32]>::to_vec).collect());
         let mut pooled = pooled.map(halves);
-        if self.family == Family::StableDiffusionXl && no_negative && self.empty_is_zero {
+        if self.family == Family::StableDiffusionXl && no_negative && self.zero_empty_negative {
             text[0].fill(0.);
             pooled.iter_mut().for_each(|[negative, _]| negative.fill(0.));
         }
@@ -123,7 +123,7 @@ impl Pipeline {
                 Ok((read.words(ctx)?, last))
             }
             Family::StableDiffusion3 => {
-                let words = behind(ctx, &read.words(ctx)?, read.t5.as_ref(), self.long_words)?;
+                let words = behind(ctx, &read.words(ctx)?, read.t5.as_ref(), self.t5_shape)?;
                 Ok((words, Some(read.pooled())))
             }
             Family::Flux => {

@@ -1,4 +1,4 @@
-//! Parts of pipelines that follow a flow: Stable Diffusion 3's and FLUX's.
+//! Components of pipelines that follow a flow: Stable Diffusion 3's and FLUX's.
 
 use super::*;
 use crate::models::diffusion::dit::{DitConditioning, Flux, FluxConfig, Mmdit, MmditConfig, OriginalWeights};

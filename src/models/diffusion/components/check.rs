@@ -1,11 +1,11 @@
 //! What must hold between the parts of a pipeline.
 
-use super::{Family, Parts, Result, invalid};
+use super::{Components, Family, Result, invalid};
 use crate::models::diffusion::dit::{FluxConfig, MmditConfig};
 use crate::models::diffusion::network::NetworkConfig;
 use crate::models::diffusion::unet::UnetConfig;
 
-impl Parts {
+impl Components {
     pub(super) fn check(&self) -> Result<()> {
         let ((network, _), (vae, _)) = (&self.network, &self.vae);
         let channels = vae.latent_channels;
@@ -31,7 +31,7 @@ impl Parts {
 
     fn check_unet(&self, unet: &UnetConfig) -> Result<()> {
         let (clips, _) = self.encoders();
-        let words: usize = self.texts.iter().map(|text| text.encoder.width()).sum();
+        let words: usize = self.text_encoders.iter().map(|text| text.encoder.width()).sum();
         if let Some(level) = unet.levels.iter().find(|level| level.context != words) {
             return invalid(format!(
                 "the UNet wants words of {} numbers, the text encoders make {words}",
@@ -65,16 +65,16 @@ impl Parts {
                 mmdit.context
             ));
         }
-        self.check_told([mmdit.context, mmdit.pooled], t5.map_or(mmdit.context, |t5| t5.width))
+        self.check_text_widths([mmdit.context, mmdit.pooled], t5.map_or(mmdit.context, |t5| t5.width))
     }
 
     fn check_flux(&self, flux: &FluxConfig) -> Result<()> {
         let (_, t5) = self.encoders();
-        self.check_told([flux.context, flux.pooled], t5.map_or(0, |t5| t5.width))
+        self.check_text_widths([flux.context, flux.pooled], t5.map_or(0, |t5| t5.width))
     }
 
     /// Whether a network takes what the encoders make; `words`: numbers of a word of T5's.
-    fn check_told(&self, [context, pooled]: [usize; 2], words: usize) -> Result<()> {
+    fn check_text_widths(&self, [context, pooled]: [usize; 2], words: usize) -> Result<()> {
         let (clips, _) = self.encoders();
         let made: usize = clips.iter().map(|clip| clip.projection.unwrap_or(clip.width)).sum();
         match (words == context, made == pooled) {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::opener::{CLIP, Opener};
-use super::{EncoderConfig, INDEX, Result, Tensors, TextPart, invalid};
+use super::model_index::{CLIP, ModelIndex};
+use super::{MODEL_INDEX, Result, TensorSource, TextComponent, TextEncoderConfig, invalid};
 use crate::models::diffusion::bert::BertConfig;
 use crate::models::safetensors::{Folder, is_file_name, read_json};
 
@@ -29,18 +29,18 @@ fn beside(pipeline: &Path, name: &str) -> Option<PathBuf> {
 }
 
 /// Folders of installed models that the pipeline in this folder is made of: it changes with them.
-pub fn companions(pipeline: &Path) -> Vec<PathBuf> {
-    let Ok(index) = read_json(&pipeline.join(INDEX)) else { return Vec::new() };
+pub fn referenced_models(pipeline: &Path) -> Vec<PathBuf> {
+    let Ok(index) = read_json(&pipeline.join(MODEL_INDEX)) else { return Vec::new() };
     let mut folders: Vec<PathBuf> =
         [ENCODER, TOKENIZER].iter().filter_map(|part| beside(pipeline, named(&index, part)?)).collect();
     folders.dedup();
     folders
 }
 
-impl Opener<'_> {
+impl ModelIndex<'_> {
     /// The text encoder, if it is BERT; `None`: it is CLIP.
-    pub fn bert(&self) -> Result<Option<TextPart>> {
-        if let Some(name) = named(self.index, ENCODER) {
+    pub fn bert(&self) -> Result<Option<TextComponent>> {
+        if let Some(name) = named(self.json, ENCODER) {
             return self.installed(name).map(Some);
         }
         match self.class(ENCODER) {
@@ -48,7 +48,7 @@ impl Opener<'_> {
             Some(BERT) => {}
             Some(other) => return invalid(format!("the {ENCODER} is a {other}; supported: {CLIP}, {BERT}")),
         }
-        let folder = self.part(ENCODER, &[BERT])?;
+        let folder = self.component(ENCODER, &[BERT])?;
         let config = BertConfig::read(&folder.config, &format!("{ENCODER}/"))?;
         let tokenizer = self.path.join(TOKENIZER);
         match tokenizer.is_dir() {
@@ -57,17 +57,17 @@ impl Opener<'_> {
         }
     }
 
-    fn installed(&self, name: &str) -> Result<TextPart> {
+    fn installed(&self, name: &str) -> Result<TextComponent> {
         let path = self.model(name)?;
         let folder = match Folder::open(&path) {
             Ok(folder) => folder,
             Err(error) => return invalid(format!("the model {name}, with which the pipeline reads prompts: {error}")),
         };
         let mut config = BertConfig::read(&folder.config, &format!("{name}/"))?;
-        if let Some(masks) = self.index.get("_use_attention_mask").and_then(Value::as_bool) {
+        if let Some(masks) = self.json.get("_use_attention_mask").and_then(Value::as_bool) {
             config.masks_padding = masks;
         }
-        let tokenizer = match named(self.index, TOKENIZER) {
+        let tokenizer = match named(self.json, TOKENIZER) {
             Some(other) => self.model(other)?,
             None if self.path.join(TOKENIZER).is_dir() => self.path.join(TOKENIZER),
             None => path,
@@ -78,7 +78,7 @@ impl Opener<'_> {
     /// The folder of an installed model.
     fn model(&self, name: &str) -> Result<PathBuf> {
         match beside(self.path, name) {
-            None => invalid(format!("{INDEX} names the model {name:?}, which is no name of a model")),
+            None => invalid(format!("{MODEL_INDEX} names the model {name:?}, which is no name of a model")),
             Some(path) if path.join("config.json").is_file() => Ok(path),
             Some(_) => invalid(format!(
                 "the pipeline reads prompts with the model {name}, which is not installed; put it into the models folder (`outpost models pull {name}` if the catalogue has it)"
@@ -86,13 +86,13 @@ impl Opener<'_> {
         }
     }
 
-    fn reader(&self, config: BertConfig, folder: Folder, tokenizer: PathBuf) -> Result<TextPart> {
+    fn reader(&self, config: BertConfig, folder: Folder, tokenizer: PathBuf) -> Result<TextComponent> {
         let most = config.sizes.context;
-        let asked = self.index.get("_max_length").and_then(Value::as_u64).and_then(|most| usize::try_from(most).ok());
+        let asked = self.json.get("_max_length").and_then(Value::as_u64).and_then(|most| usize::try_from(most).ok());
         let tokens = asked.filter(|asked| (1..=most).contains(asked)).unwrap_or(most);
-        Ok(TextPart {
-            encoder: EncoderConfig::Bert(config),
-            tensors: Tensors::Encoder(folder),
+        Ok(TextComponent {
+            encoder: TextEncoderConfig::Bert(config),
+            tensors: TensorSource::Encoder(folder),
             tokenizer,
             tokens,
             padding: None,

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::{
-    EncoderConfig, FLUX_TOKENS, Family, INDEX, Result, SCHNELL_TOKENS, SD3_TOKENS, Tensors, TextPart, invalid,
+    FLUX_TOKENS, Family, MODEL_INDEX, Result, SCHNELL_TOKENS, SD3_TOKENS, TensorSource, TextComponent,
+    TextEncoderConfig, invalid,
 };
 use crate::models::diffusion::clip::ClipConfig;
 use crate::models::diffusion::dit::{FluxConfig, MmditConfig};
@@ -17,36 +18,38 @@ use crate::models::gguf::GgufFile;
 use crate::models::safetensors::{Folder, read_json};
 
 pub(super) const CLIP: &str = "CLIPTextModel";
-const PROJECTING: &str = "CLIPTextModelWithProjection";
+const CLIP_WITH_PROJECTION: &str = "CLIPTextModelWithProjection";
 const T5: &str = "T5EncoderModel";
 const FLUX: &str = "FluxTransformer2DModel";
 
 /// A text encoder that a family has: its folder, its tokenizer's, its class, and whether the pipeline may lack it.
-struct Slot {
+struct EncoderSlot {
     encoder: &'static str,
     tokenizer: &'static str,
     class: &'static str,
     optional: bool,
 }
 
-const fn slot(encoder: &'static str, tokenizer: &'static str, class: &'static str) -> Slot {
-    Slot { encoder, tokenizer, class, optional: false }
+const fn slot(encoder: &'static str, tokenizer: &'static str, class: &'static str) -> EncoderSlot {
+    EncoderSlot { encoder, tokenizer, class, optional: false }
 }
 
-const SD: &[Slot] = &[slot("text_encoder", "tokenizer", CLIP)];
-const SDXL: &[Slot] = &[slot("text_encoder", "tokenizer", CLIP), slot("text_encoder_2", "tokenizer_2", PROJECTING)];
-const SD3: &[Slot] = &[
-    slot("text_encoder", "tokenizer", PROJECTING),
-    slot("text_encoder_2", "tokenizer_2", PROJECTING),
-    Slot { encoder: "text_encoder_3", tokenizer: "tokenizer_3", class: T5, optional: true },
+const SD_ENCODERS: &[EncoderSlot] = &[slot("text_encoder", "tokenizer", CLIP)];
+const SDXL_ENCODERS: &[EncoderSlot] =
+    &[slot("text_encoder", "tokenizer", CLIP), slot("text_encoder_2", "tokenizer_2", CLIP_WITH_PROJECTION)];
+const SD3_ENCODERS: &[EncoderSlot] = &[
+    slot("text_encoder", "tokenizer", CLIP_WITH_PROJECTION),
+    slot("text_encoder_2", "tokenizer_2", CLIP_WITH_PROJECTION),
+    EncoderSlot { encoder: "text_encoder_3", tokenizer: "tokenizer_3", class: T5, optional: true },
 ];
-const FLUXES: &[Slot] = &[slot("text_encoder", "tokenizer", CLIP), slot("text_encoder_2", "tokenizer_2", T5)];
+const FLUX_ENCODERS: &[EncoderSlot] =
+    &[slot("text_encoder", "tokenizer", CLIP), slot("text_encoder_2", "tokenizer_2", T5)];
 
 /// Of a `scheduler_config.json`. Pipelines of Stable Diffusion mend two settings of old files.
 pub(super) fn settings(family: Family, mut config: Value) -> Result<SchedulerConfig> {
-    let mended = [("steps_offset", Value::from(1)), ("clip_sample", false.into())];
+    let overrides = [("steps_offset", Value::from(1)), ("clip_sample", false.into())];
     if let (Family::StableDiffusion, Some(fields)) = (family, config.as_object_mut()) {
-        for (key, value) in mended {
+        for (key, value) in overrides {
             // What a file does not say is as the scheduler has it that is asked for.
             fields.entry(key).and_modify(|old| *old = value);
         }
@@ -54,21 +57,21 @@ pub(super) fn settings(family: Family, mut config: Value) -> Result<SchedulerCon
     SchedulerConfig::read(&config)
 }
 
-pub(super) struct Opener<'a> {
+pub(super) struct ModelIndex<'a> {
     pub path: &'a Path,
-    pub index: &'a Value,
+    pub json: &'a Value,
 }
 
-impl Opener<'_> {
+impl ModelIndex<'_> {
     /// The class that the index names for a part.
     pub fn class(&self, name: &str) -> Option<&str> {
-        self.index.get(name)?.get(1)?.as_str()
+        self.json.get(name)?.get(1)?.as_str()
     }
 
     /// A part's folder, if the index names a class for it that is supported.
-    fn place(&self, name: &str, supported: &[&str]) -> Result<PathBuf> {
+    fn component_dir(&self, name: &str, supported: &[&str]) -> Result<PathBuf> {
         match self.class(name) {
-            None => return invalid(format!("{INDEX} names no {name}")),
+            None => return invalid(format!("{MODEL_INDEX} names no {name}")),
             Some(class) if !supported.contains(&class) => {
                 return invalid(format!("the {name} is a {class}; supported: {}", supported.join(", ")));
             }
@@ -77,40 +80,40 @@ impl Opener<'_> {
         let path = self.path.join(name);
         match path.is_dir() {
             true => Ok(path),
-            false => invalid(format!("{INDEX} names a {name}, but there is no folder {name}")),
+            false => invalid(format!("{MODEL_INDEX} names a {name}, but there is no folder {name}")),
         }
     }
 
-    pub fn part(&self, name: &str, supported: &[&str]) -> Result<Folder> {
-        match Folder::open(&self.place(name, supported)?) {
+    pub fn component(&self, name: &str, supported: &[&str]) -> Result<Folder> {
+        match Folder::open(&self.component_dir(name, supported)?) {
             Ok(folder) => Ok(folder),
             Err(error) => invalid(format!("{name}/{error}")),
         }
     }
 
-    pub fn network(&self, family: Family) -> Result<(NetworkConfig, Tensors)> {
+    pub fn network(&self, family: Family) -> Result<(NetworkConfig, TensorSource)> {
         match family {
             Family::StableDiffusion | Family::StableDiffusionXl => {
-                let folder = self.part("unet", &["UNet2DConditionModel"])?;
-                Ok((NetworkConfig::Unet(Box::new(UnetConfig::read(&folder.config)?)), Tensors::Folder(folder)))
+                let folder = self.component("unet", &["UNet2DConditionModel"])?;
+                Ok((NetworkConfig::Unet(Box::new(UnetConfig::read(&folder.config)?)), TensorSource::Folder(folder)))
             }
             Family::StableDiffusion3 => {
-                let folder = self.part("transformer", &["SD3Transformer2DModel"])?;
-                Ok((NetworkConfig::Mmdit(MmditConfig::read(&folder.config)?), Tensors::Folder(folder)))
+                let folder = self.component("transformer", &["SD3Transformer2DModel"])?;
+                Ok((NetworkConfig::Mmdit(MmditConfig::read(&folder.config)?), TensorSource::Folder(folder)))
             }
             Family::Flux => self.flux(),
         }
     }
 
     /// FLUX's network: of the one GGUF file of its folder, where there is one, else of safetensors.
-    fn flux(&self) -> Result<(NetworkConfig, Tensors)> {
-        let path = self.place("transformer", &[FLUX])?;
+    fn flux(&self) -> Result<(NetworkConfig, TensorSource)> {
+        let path = self.component_dir("transformer", &[FLUX])?;
         let entries = std::fs::read_dir(&path).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
         let files: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|one| one == "gguf")).collect();
         let file = match files.as_slice() {
             [] => {
-                let folder = self.part("transformer", &[FLUX])?;
-                return Ok((NetworkConfig::Flux(FluxConfig::read(&folder.config)?), Tensors::Folder(folder)));
+                let folder = self.component("transformer", &[FLUX])?;
+                return Ok((NetworkConfig::Flux(FluxConfig::read(&folder.config)?), TensorSource::Folder(folder)));
             }
             [file] => match GgufFile::open(file) {
                 Ok(file) => file,
@@ -126,7 +129,7 @@ impl Opener<'_> {
             true => FluxConfig::read(&read_json(&config)?)?,
             false => FluxConfig::flux1(file.header.tensors.iter().any(|one| one.name.contains("guidance_in."))),
         };
-        Ok((NetworkConfig::Flux(config), Tensors::Gguf(file)))
+        Ok((NetworkConfig::Flux(config), TensorSource::Gguf(file)))
     }
 
     pub fn scheduler(&self) -> Result<Value> {
@@ -152,44 +155,44 @@ impl Opener<'_> {
             Family::Flux if network.embeds_guidance() => (28, 3.5),
             Family::Flux => (4, 0.),
         };
-        let own = |key: &str| self.index.get(key).and_then(Value::as_f64);
+        let own = |key: &str| self.json.get(key).and_then(Value::as_f64);
         let own_steps = own("_default_steps").filter(|steps| (1. ..=1000.).contains(steps)).map(|steps| steps as usize);
         let own_guidance = own("_default_guidance_scale").filter(|scale| (0. ..=100.).contains(scale));
         (own_steps.unwrap_or(steps), own_guidance.map_or(guidance, |scale| scale as f32))
     }
 
-    pub fn texts(&self, family: Family, network: &NetworkConfig) -> Result<Vec<TextPart>> {
+    pub fn text_encoders(&self, family: Family, network: &NetworkConfig) -> Result<Vec<TextComponent>> {
         if family == Family::StableDiffusion
             && let Some(bert) = self.bert()?
         {
             return Ok(vec![bert]);
         }
         let (slots, tokens) = match family {
-            Family::StableDiffusion => (SD, 0),
-            Family::StableDiffusionXl => (SDXL, 0),
-            Family::StableDiffusion3 => (SD3, SD3_TOKENS),
-            Family::Flux if network.embeds_guidance() => (FLUXES, FLUX_TOKENS),
-            Family::Flux => (FLUXES, SCHNELL_TOKENS),
+            Family::StableDiffusion => (SD_ENCODERS, 0),
+            Family::StableDiffusionXl => (SDXL_ENCODERS, 0),
+            Family::StableDiffusion3 => (SD3_ENCODERS, SD3_TOKENS),
+            Family::Flux if network.embeds_guidance() => (FLUX_ENCODERS, FLUX_TOKENS),
+            Family::Flux => (FLUX_ENCODERS, SCHNELL_TOKENS),
         };
         let there = slots.iter().filter(|slot| !slot.optional || self.class(slot.encoder).is_some());
-        there.map(|slot| self.text(slot, tokens)).collect()
+        there.map(|slot| self.text_encoder(slot, tokens)).collect()
     }
 
     /// `tokens`: those of a text for T5.
-    fn text(&self, slot: &Slot, tokens: usize) -> Result<TextPart> {
-        let folder = self.part(slot.encoder, &[slot.class])?;
+    fn text_encoder(&self, slot: &EncoderSlot, tokens: usize) -> Result<TextComponent> {
+        let folder = self.component(slot.encoder, &[slot.class])?;
         let tokenizer = self.path.join(slot.tokenizer);
         if !tokenizer.is_dir() {
             return invalid(format!("there is no folder {}", slot.tokenizer));
         }
         let path = format!("{}/", slot.encoder);
         let (encoder, tokens) = if slot.class == T5 {
-            (EncoderConfig::T5(T5Config::read(&folder.config, &path)?), tokens)
+            (TextEncoderConfig::T5(T5Config::read(&folder.config, &path)?), tokens)
         } else {
-            let clip = ClipConfig::read(&folder.config, &path, slot.class == PROJECTING)?;
+            let clip = ClipConfig::read(&folder.config, &path, slot.class == CLIP_WITH_PROJECTION)?;
             let positions = clip.positions;
-            (EncoderConfig::Clip(clip), positions)
+            (TextEncoderConfig::Clip(clip), positions)
         };
-        Ok(TextPart { encoder, tensors: Tensors::Folder(folder), tokenizer, tokens, padding: None })
+        Ok(TextComponent { encoder, tensors: TensorSource::Folder(folder), tokenizer, tokens, padding: None })
     }
 }

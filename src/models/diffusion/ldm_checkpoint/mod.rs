@@ -4,8 +4,8 @@
 //! A part of the file is a source of tensors like a folder. OpenCLIP's text encoders have queries, keys and values in
 //! one tensor, and a projection that lies turned: those are told as tensors of their own.
 
-pub mod names;
-mod sizes;
+mod inferred_config;
+pub mod tensor_names;
 mod tokenizer;
 
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use super::unet::UnetConfig;
 use crate::models::ModelError;
 use crate::models::safetensors::Folder;
 use crate::models::weights::{Role, Rows, Weights};
-pub use sizes::{Layout, Sizes, TextSizes, scheduler};
-pub use tokenizer::{beside, find};
+pub use inferred_config::{LdmVersion, ShapeInference, TextEncoderLayout, default_scheduler_config};
+pub use tokenizer::{find_tokenizer, neighbour_tokenizers};
 
 pub const NETWORK: &str = "model.diffusion_model.";
 pub const AUTOENCODER: &str = "first_stage_model.";
 
 /// A part of such a file.
 #[derive(Debug)]
-pub struct Single {
+pub struct LdmWeights {
     pub file: Arc<Folder>,
     /// What its tensors' names begin with.
     pub prefix: String,
-    pub part: Part,
+    pub part: LdmComponent,
 }
 
 #[derive(Debug)]
-pub enum Part {
+pub enum LdmComponent {
     Unet(Box<UnetConfig>),
     /// Of so many sizes of images.
     Vae(usize),
@@ -45,9 +45,9 @@ pub enum Part {
     },
 }
 
-/// Tensors that change nothing, by how their names end or begin.
-const IDLE_ENDS: &[&str] = &["position_ids", "logit_scale"];
-const IDLE_STARTS: &[&str] = &["loss.", "model_ema."];
+/// TensorSource that change nothing, by how their names end or begin.
+const UNUSED_SUFFIXES: &[&str] = &["position_ids", "logit_scale"];
+const UNUSED_PREFIXES: &[&str] = &["loss.", "model_ema."];
 
 /// How a told tensor lies in the file's.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ enum View {
     /// One of three parts, one behind the other.
     Third(usize),
     /// Rows are columns.
-    Turned,
+    Transposed,
 }
 
 /// The file's name of a tensor, and how it is told.
@@ -65,21 +65,21 @@ fn view(name: &str) -> (&str, View) {
         return (name, View::Whole);
     };
     match view {
-        "T" => (base, View::Turned),
+        "T" => (base, View::Transposed),
         third => third.parse().map_or((name, View::Whole), |third| (base, View::Third(third))),
     }
 }
 
-impl Single {
+impl LdmWeights {
     /// The names by which a tensor of the file is told; `None`: it is of no use.
-    fn told(&self, name: &str) -> Option<Vec<String>> {
+    fn exposed_names(&self, name: &str) -> Option<Vec<String>> {
         let own = name.strip_prefix(&self.prefix)?;
-        let idle =
-            IDLE_ENDS.iter().any(|end| own.ends_with(end)) || IDLE_STARTS.iter().any(|start| own.starts_with(start));
-        if idle {
+        let unused = UNUSED_SUFFIXES.iter().any(|end| own.ends_with(end))
+            || UNUSED_PREFIXES.iter().any(|start| own.starts_with(start));
+        if unused {
             return None;
         }
-        let Part::OpenClip { layers, projects } = self.part else { return Some(vec![name.to_owned()]) };
+        let LdmComponent::OpenClip { layers, projects } = self.part else { return Some(vec![name.to_owned()]) };
         let layer = own.strip_prefix("transformer.resblocks.").and_then(|rest| rest.split_once('.'));
         // The words of Stable Diffusion 2 come from before the last layer.
         if layer.is_some_and(|(layer, _)| layer.parse().is_ok_and(|layer: usize| layer >= layers)) {
@@ -93,7 +93,7 @@ impl Single {
     }
 
     /// Rows of a tensor that lies turned, which is small.
-    fn turned(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
+    fn transposed(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
         let [columns, rows] = *Weights::shape(&*self.file, name).unwrap_or_default() else {
             return Err(ModelError::Invalid(format!("tensor {name} is no matrix")));
         };
@@ -105,23 +105,23 @@ impl Single {
         let whole = Weights::rows(&*self.file, name, 0, columns)?;
         let (kind, bytes) = (whole.kind, whole.bytes()?);
         let size = kind.block_bytes();
-        let mut turned = Vec::with_capacity(count * columns * size);
+        let mut transposed = Vec::with_capacity(count * columns * size);
         for row in first..first + count {
             let column = bytes.chunks_exact(size).skip(row).step_by(rows.max(1));
-            column.for_each(|number| turned.extend_from_slice(number));
+            column.for_each(|number| transposed.extend_from_slice(number));
         }
-        Rows::of_bytes(kind, count, columns, turned)
+        Rows::of_bytes(kind, count, columns, transposed)
     }
 }
 
-impl Weights for Single {
+impl Weights for LdmWeights {
     fn name(&self, stem: &str, role: Role) -> Option<String> {
         let ending = if role == Role::Weight { "weight" } else { "bias" };
         let name = match &self.part {
-            Part::Unet(config) => format!("{}.{ending}", names::unet(stem, config)?),
-            Part::Vae(sizes) => format!("{}.{ending}", names::vae(stem, *sizes)?),
-            Part::Clip => format!("{stem}.{ending}"),
-            Part::OpenClip { .. } => names::open_clip(stem, ending)?,
+            LdmComponent::Unet(config) => format!("{}.{ending}", tensor_names::unet(stem, config)?),
+            LdmComponent::Vae(sizes) => format!("{}.{ending}", tensor_names::vae(stem, *sizes)?),
+            LdmComponent::Clip => format!("{stem}.{ending}"),
+            LdmComponent::OpenClip { .. } => tensor_names::open_clip(stem, ending)?,
         };
         Some(format!("{}{name}", self.prefix))
     }
@@ -131,7 +131,7 @@ impl Weights for Single {
         let mut shape = Weights::shape(&*self.file, base)?;
         match view {
             View::Whole => {}
-            View::Turned => shape.reverse(),
+            View::Transposed => shape.reverse(),
             View::Third(_) => {
                 let rows = shape.first_mut().filter(|rows| rows.is_multiple_of(3))?;
                 *rows /= 3;
@@ -148,7 +148,7 @@ impl Weights for Single {
         let (base, view) = view(name);
         match view {
             View::Whole => Weights::rows(&*self.file, base, first, count),
-            View::Turned => self.turned(base, first, count),
+            View::Transposed => self.transposed(base, first, count),
             View::Third(third) => {
                 let rows = self.shape(name).and_then(|shape| shape.first().copied()).unwrap_or(0);
                 if first.checked_add(count).is_none_or(|end| end > rows) {
@@ -162,7 +162,7 @@ impl Weights for Single {
     }
 
     fn names(&self) -> Vec<String> {
-        Folder::names(&self.file).filter_map(|name| self.told(name)).flatten().collect()
+        Folder::names(&self.file).filter_map(|name| self.exposed_names(name)).flatten().collect()
     }
 }
 

@@ -1,10 +1,10 @@
 //! A pipeline's folder as diffusers saves it: `model_index.json` names the parts, each of which has a folder.
 
-mod bert;
+mod bert_encoder;
 mod check;
-mod opener;
-mod single;
-mod tensors;
+mod model_index;
+mod single_file;
+mod tensor_source;
 
 use std::path::{Path, PathBuf};
 
@@ -20,15 +20,15 @@ use super::vae::VaeConfig;
 use crate::models::ModelError;
 use crate::models::safetensors::read_json;
 use crate::models::weights::Footprint;
-pub use bert::companions;
-use opener::{Opener, settings};
-pub use single::accessories;
-pub use tensors::Tensors;
+pub use bert_encoder::referenced_models;
+use model_index::{ModelIndex, settings};
+pub use single_file::sidecar_files;
+pub use tensor_source::TensorSource;
 
 type Result<T> = std::result::Result<T, ModelError>;
 
 /// The file that tells a pipeline.
-pub const INDEX: &str = "model_index.json";
+pub const MODEL_INDEX: &str = "model_index.json";
 
 /// What kind of pipeline it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,26 +67,26 @@ const SCHNELL_TOKENS: usize = 256;
 
 /// The parts, their files opened and their settings checked; no weights are read.
 #[derive(Debug)]
-pub struct Parts {
+pub struct Components {
     /// The folder of the model's own; of a pipeline in one file, there may be none.
     pub path: PathBuf,
     pub class: String,
     pub family: Family,
     pub scheduler: SchedulerConfig,
-    pub network: (NetworkConfig, Tensors),
-    pub vae: (VaeConfig, Tensors),
-    pub texts: Vec<TextPart>,
+    pub network: (NetworkConfig, TensorSource),
+    pub vae: (VaeConfig, TensorSource),
+    pub text_encoders: Vec<TextComponent>,
     /// Whether an empty negative prompt counts as zeros (SDXL).
-    pub empty_is_zero: bool,
+    pub zero_empty_negative: bool,
     pub default_steps: usize,
     pub default_guidance: f32,
 }
 
 /// A text encoder with its tokenizer.
 #[derive(Debug)]
-pub struct TextPart {
-    pub encoder: EncoderConfig,
-    pub tensors: Tensors,
+pub struct TextComponent {
+    pub encoder: TextEncoderConfig,
+    pub tensors: TensorSource,
     /// The folder of the tokenizer.
     pub tokenizer: PathBuf,
     /// Tokens that a text has, always.
@@ -97,13 +97,13 @@ pub struct TextPart {
 
 /// A text encoder's sizes.
 #[derive(Clone, Debug)]
-pub enum EncoderConfig {
+pub enum TextEncoderConfig {
     Clip(ClipConfig),
     T5(T5Config),
     Bert(BertConfig),
 }
 
-impl EncoderConfig {
+impl TextEncoderConfig {
     /// Numbers of a word.
     pub fn width(&self) -> usize {
         match self {
@@ -123,43 +123,43 @@ impl EncoderConfig {
     }
 }
 
-impl Parts {
+impl Components {
     pub fn open(path: &Path) -> Result<Self> {
-        let index = read_json(&path.join(INDEX))?;
-        let class = index.get("_class_name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let json = read_json(&path.join(MODEL_INDEX))?;
+        let class = json.get("_class_name").and_then(Value::as_str).unwrap_or_default().to_owned();
         let Some((_, family)) = CLASSES.iter().find(|(name, _)| *name == class) else {
             let all: Vec<&str> = CLASSES.iter().map(|(name, _)| *name).collect();
-            return invalid(format!("{INDEX} is of a {class}; supported are {}", all.join(", ")));
+            return invalid(format!("{MODEL_INDEX} is of a {class}; supported are {}", all.join(", ")));
         };
-        let opener = Opener { path, index: &index };
-        let network = opener.network(*family)?;
-        let vae = opener.part("vae", &["AutoencoderKL"])?;
-        let scheduler = opener.scheduler()?;
-        let (default_steps, default_guidance) = opener.defaults(&class, *family, &network.0, &scheduler);
-        let parts = Self {
+        let index = ModelIndex { path, json: &json };
+        let network = index.network(*family)?;
+        let vae = index.component("vae", &["AutoencoderKL"])?;
+        let scheduler = index.scheduler()?;
+        let (default_steps, default_guidance) = index.defaults(&class, *family, &network.0, &scheduler);
+        let components = Self {
             scheduler: settings(*family, scheduler)?,
             default_steps,
             default_guidance,
-            texts: opener.texts(*family, &network.0)?,
+            text_encoders: index.text_encoders(*family, &network.0)?,
             network,
-            vae: (VaeConfig::read(&vae.config)?, Tensors::Folder(vae)),
-            empty_is_zero: index.get("force_zeros_for_empty_prompt").and_then(Value::as_bool).unwrap_or(true),
+            vae: (VaeConfig::read(&vae.config)?, TensorSource::Folder(vae)),
+            zero_empty_negative: json.get("force_zeros_for_empty_prompt").and_then(Value::as_bool).unwrap_or(true),
             path: path.to_owned(),
             family: *family,
             class,
         };
-        parts.check()?;
-        Ok(parts)
+        components.check()?;
+        Ok(components)
     }
 
     /// CLIP's encoders, and T5's.
     fn encoders(&self) -> (Vec<&ClipConfig>, Option<&T5Config>) {
         let (mut clips, mut last) = (Vec::new(), None);
-        for text in &self.texts {
+        for text in &self.text_encoders {
             match &text.encoder {
-                EncoderConfig::Clip(clip) => clips.push(clip),
-                EncoderConfig::T5(t5) => last = Some(t5),
-                EncoderConfig::Bert(_) => {}
+                TextEncoderConfig::Clip(clip) => clips.push(clip),
+                TextEncoderConfig::T5(t5) => last = Some(t5),
+                TextEncoderConfig::Bert(_) => {}
             }
         }
         (clips, last)
@@ -167,7 +167,7 @@ impl Parts {
 
     /// What all weights take in memory, and reading them, where floats are rounded to `precision`.
     pub fn footprint(&self, threads: usize, precision: Option<Kind>) -> Footprint {
-        let all = [&self.network.1, &self.vae.1].into_iter().chain(self.texts.iter().map(|text| &text.tensors));
+        let all = [&self.network.1, &self.vae.1].into_iter().chain(self.text_encoders.iter().map(|text| &text.tensors));
         let each = all.map(|tensors| tensors.footprint(threads, precision));
         each.fold(Footprint::default(), |all, one| Footprint {
             weights: all.weights + one.weights,
@@ -183,17 +183,17 @@ impl Parts {
     }
 
     /// Height and width of pictures are multiples of it.
-    pub fn multiple(&self) -> usize {
+    pub fn size_multiple(&self) -> usize {
         (self.vae.0.factor() * self.network.0.patch()).max(8)
     }
 
     /// Pixels along a side, at most, where the network knows no more places.
-    pub fn most(&self) -> Option<usize> {
+    pub fn max_side(&self) -> Option<usize> {
         self.network.0.max_side().map(|latents| latents * self.vae.0.factor())
     }
 
     /// Tokens and numbers of the words that stand behind CLIP's, or would, in Stable Diffusion 3.
-    pub fn long_words(&self) -> [usize; 2] {
+    pub fn t5_shape(&self) -> [usize; 2] {
         [SD3_TOKENS, self.network.0.context_width()]
     }
 }

@@ -11,24 +11,24 @@ type Result<T> = std::result::Result<T, ModelError>;
 
 /// The kinds of checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
-    One,
-    Two,
-    Xl,
+pub enum LdmVersion {
+    Sd1,
+    Sd2,
+    Sdxl,
 }
 
 /// Where text encoders lie, and what they are: transformers' CLIP, or OpenCLIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TextSizes {
+pub struct TextEncoderLayout {
     pub prefix: &'static str,
-    pub open: bool,
+    pub open_clip: bool,
 }
 
-const ONE: TextSizes = TextSizes { prefix: "cond_stage_model.transformer.", open: false };
-const TWO: TextSizes = TextSizes { prefix: "cond_stage_model.model.", open: true };
-const XL: [TextSizes; 2] = [
-    TextSizes { prefix: "conditioner.embedders.0.transformer.", open: false },
-    TextSizes { prefix: "conditioner.embedders.1.model.", open: true },
+const ONE: TextEncoderLayout = TextEncoderLayout { prefix: "cond_stage_model.transformer.", open_clip: false };
+const TWO: TextEncoderLayout = TextEncoderLayout { prefix: "cond_stage_model.model.", open_clip: true };
+const XL: [TextEncoderLayout; 2] = [
+    TextEncoderLayout { prefix: "conditioner.embedders.0.transformer.", open_clip: false },
+    TextEncoderLayout { prefix: "conditioner.embedders.1.model.", open_clip: true },
 ];
 const REFINER: &str = "conditioner.embedders.0.model.";
 
@@ -38,7 +38,7 @@ const MOST: usize = 1 << 12;
 
 /// The shapes of a part.
 #[derive(Clone, Copy)]
-pub struct Sizes<'a> {
+pub struct ShapeInference<'a> {
     file: &'a Folder,
     prefix: &'a str,
 }
@@ -55,7 +55,7 @@ struct Levels {
     context: Option<usize>,
 }
 
-impl Layout {
+impl LdmVersion {
     pub fn of(file: &Folder) -> Result<Self> {
         let has = |prefix: &str| file.names().any(|name| name.starts_with(prefix));
         if !has(NETWORK) || !has(AUTOENCODER) {
@@ -63,40 +63,40 @@ impl Layout {
             return Err(ModelError::Invalid(format!("{text} {NETWORK}… and {AUTOENCODER}…")));
         }
         match () {
-            () if XL.iter().all(|text| has(text.prefix)) => Ok(Self::Xl),
+            () if XL.iter().all(|text| has(text.prefix)) => Ok(Self::Sdxl),
             () if has(REFINER) => Err(ModelError::invalid("the refiner of Stable Diffusion XL is not supported")),
-            () if has(TWO.prefix) => Ok(Self::Two),
-            () if has(ONE.prefix) => Ok(Self::One),
+            () if has(TWO.prefix) => Ok(Self::Sd2),
+            () if has(ONE.prefix) => Ok(Self::Sd1),
             () => Err(ModelError::invalid(
                 "the file has no text encoder (cond_stage_model.… or conditioner.embedders.…): it is no whole checkpoint",
             )),
         }
     }
 
-    pub fn texts(self) -> &'static [TextSizes] {
+    pub fn text_encoders(self) -> &'static [TextEncoderLayout] {
         match self {
-            Self::One => std::slice::from_ref(&ONE),
-            Self::Two => std::slice::from_ref(&TWO),
-            Self::Xl => &XL,
+            Self::Sd1 => std::slice::from_ref(&ONE),
+            Self::Sd2 => std::slice::from_ref(&TWO),
+            Self::Sdxl => &XL,
         }
     }
 
     /// Pixels along a side of what it was trained on.
     fn side(self, predicts_v: bool) -> usize {
         match self {
-            Self::Xl => 1024,
-            Self::Two if predicts_v => 768,
-            Self::One | Self::Two => 512,
+            Self::Sdxl => 1024,
+            Self::Sd2 if predicts_v => 768,
+            Self::Sd1 | Self::Sd2 => 512,
         }
     }
 }
 
 /// The family's usual way; `predicts_v`, and whether noise is scaled so that it ends as nothing else.
-pub fn scheduler(layout: Layout, predicts_v: bool, zero_snr: bool) -> Value {
-    let class = match layout {
-        Layout::Xl => "EulerDiscreteScheduler",
-        Layout::One | Layout::Two if predicts_v => "DDIMScheduler",
-        Layout::One | Layout::Two => "PNDMScheduler",
+pub fn default_scheduler_config(version: LdmVersion, predicts_v: bool, zero_snr: bool) -> Value {
+    let class = match version {
+        LdmVersion::Sdxl => "EulerDiscreteScheduler",
+        LdmVersion::Sd1 | LdmVersion::Sd2 if predicts_v => "DDIMScheduler",
+        LdmVersion::Sd1 | LdmVersion::Sd2 => "PNDMScheduler",
     };
     json!({
         "_class_name": class, "num_train_timesteps": 1000,
@@ -107,7 +107,7 @@ pub fn scheduler(layout: Layout, predicts_v: bool, zero_snr: bool) -> Value {
     })
 }
 
-impl<'a> Sizes<'a> {
+impl<'a> ShapeInference<'a> {
     pub fn new(file: &'a Folder, prefix: &'a str) -> Self {
         Self { file, prefix }
     }
@@ -163,12 +163,13 @@ impl<'a> Sizes<'a> {
     }
 
     /// As `unet/config.json`.
-    pub fn unet(&self, layout: Layout, predicts_v: bool) -> Result<Value> {
+    pub fn unet(&self, version: LdmVersion, predicts_v: bool) -> Result<Value> {
         let Levels { channels, resnets, attends, mut depths, context } = self.levels();
         if let Some(depth) = depths.last_mut() {
             *depth = self.depth("middle_block").max(*depth);
         }
-        let heads = channels.iter().map(|channels| if layout == Layout::One { 8 } else { (channels / HEAD).max(1) });
+        let heads =
+            channels.iter().map(|channels| if version == LdmVersion::Sd1 { 8 } else { (channels / HEAD).max(1) });
         let heads: Vec<usize> = heads.collect();
         let mut config = json!({
             "block_out_channels": channels, "layers_per_block": resnets, "attention_head_dim": heads,
@@ -176,7 +177,7 @@ impl<'a> Sizes<'a> {
             "down_block_types": kinds(&attends, "DownBlock2D"),
             "up_block_types": kinds(&self.ups(&resnets), "UpBlock2D"),
             "in_channels": self.size("input_blocks.0.0.weight", 1)?, "out_channels": self.size("out.2.weight", 0)?,
-            "sample_size": layout.side(predicts_v) / 8,
+            "sample_size": version.side(predicts_v) / 8,
         });
         if let (Some(shape), Some(fields)) = (self.shape("label_emb.0.0.weight"), config.as_object_mut()) {
             fields.insert("addition_embed_type".to_owned(), "text_time".into());
@@ -198,7 +199,7 @@ impl<'a> Sizes<'a> {
     }
 
     /// As `vae/config.json`.
-    pub fn vae(&self, layout: Layout, predicts_v: bool) -> Result<Value> {
+    pub fn vae(&self, version: LdmVersion, predicts_v: bool) -> Result<Value> {
         let first = |level: usize| format!("encoder.down.{level}.block.0.conv1.weight");
         let levels = self.count(first);
         let channels = (0..levels).map(|level| self.size(&first(level), 0)).collect::<Result<Vec<_>>>()?;
@@ -208,14 +209,14 @@ impl<'a> Sizes<'a> {
             "latent_channels": self.size("decoder.conv_in.weight", 1)?,
             "mid_block_add_attention": self.has("encoder.mid.attn_1.q.weight"),
             "use_quant_conv": self.has("quant_conv.weight"), "use_post_quant_conv": self.has("post_quant_conv.weight"),
-            "scaling_factor": if layout == Layout::Xl { 0.13025 } else { 0.18215 },
-            "sample_size": layout.side(predicts_v),
+            "scaling_factor": if version == LdmVersion::Sdxl { 0.13025 } else { 0.18215 },
+            "sample_size": version.side(predicts_v),
         }))
     }
 
     /// As a text encoder's `config.json`.
-    pub fn text(&self, layout: Layout, open: bool) -> Result<Value> {
-        let (tokens, positions, layer, inner) = match open {
+    pub fn text(&self, version: LdmVersion, open_clip: bool) -> Result<Value> {
+        let (tokens, positions, layer, inner) = match open_clip {
             true => ("token_embedding.weight", "positional_embedding", "transformer.resblocks", "mlp.c_fc.weight"),
             false => (
                 "embeddings.token_embedding.weight",
@@ -227,11 +228,11 @@ impl<'a> Sizes<'a> {
         let (vocabulary, width) = (self.size(tokens, 0)?, self.size(tokens, 1)?);
         let layers = self.count(|at| format!("{layer}.{at}.{inner}"));
         Ok(json!({
-            "num_hidden_layers": if layout == Layout::Two { layers.saturating_sub(1).max(1) } else { layers },
+            "num_hidden_layers": if version == LdmVersion::Sd2 { layers.saturating_sub(1).max(1) } else { layers },
             "hidden_size": width, "num_attention_heads": (width / HEAD).max(1),
             "intermediate_size": self.size(&format!("{layer}.0.{inner}"), 0)?,
             "vocab_size": vocabulary, "max_position_embeddings": self.size(positions, 0)?,
-            "hidden_act": if open { "gelu" } else { "quick_gelu" },
+            "hidden_act": if open_clip { "gelu" } else { "quick_gelu" },
             "eos_token_id": vocabulary.saturating_sub(1),
             "projection_dim": self.shape("text_projection").and_then(|shape| shape.get(1)),
         }))

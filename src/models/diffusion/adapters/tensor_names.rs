@@ -3,7 +3,7 @@
 
 /// What an adapter is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
+pub enum LoraTarget {
     Network,
     /// One of the text encoders.
     Text(usize),
@@ -11,46 +11,46 @@ pub enum Place {
 
 /// What a tensor is to its layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leaf {
+pub enum LoraRole {
     Down,
     Up,
     /// By which the product is multiplied, over the rank.
     Alpha,
 }
 
-const LEAVES: &[(&str, Leaf)] = &[
-    (".lora_A.weight", Leaf::Down),
-    (".lora_B.weight", Leaf::Up),
-    (".lora_A.default.weight", Leaf::Down),
-    (".lora_B.default.weight", Leaf::Up),
-    (".lora_down.weight", Leaf::Down),
-    (".lora_up.weight", Leaf::Up),
-    (".lora.down.weight", Leaf::Down),
-    (".lora.up.weight", Leaf::Up),
-    (".lora_linear_layer.down.weight", Leaf::Down),
-    (".lora_linear_layer.up.weight", Leaf::Up),
-    ("_lora.down.weight", Leaf::Down),
-    ("_lora.up.weight", Leaf::Up),
-    (".alpha", Leaf::Alpha),
+const TENSOR_SUFFIXES: &[(&str, LoraRole)] = &[
+    (".lora_A.weight", LoraRole::Down),
+    (".lora_B.weight", LoraRole::Up),
+    (".lora_A.default.weight", LoraRole::Down),
+    (".lora_B.default.weight", LoraRole::Up),
+    (".lora_down.weight", LoraRole::Down),
+    (".lora_up.weight", LoraRole::Up),
+    (".lora.down.weight", LoraRole::Down),
+    (".lora.up.weight", LoraRole::Up),
+    (".lora_linear_layer.down.weight", LoraRole::Down),
+    (".lora_linear_layer.up.weight", LoraRole::Up),
+    ("_lora.down.weight", LoraRole::Down),
+    ("_lora.up.weight", LoraRole::Up),
+    (".alpha", LoraRole::Alpha),
 ];
 
-const PLACES: &[(&str, Place)] = &[
-    ("lora_unet_", Place::Network),
-    ("lora_transformer_", Place::Network),
-    ("lora_te1_", Place::Text(0)),
-    ("lora_te2_", Place::Text(1)),
-    ("lora_te3_", Place::Text(2)),
-    ("lora_te_", Place::Text(0)),
-    ("unet.", Place::Network),
-    ("transformer.", Place::Network),
-    ("diffusion_model.", Place::Network),
-    ("text_encoder_2.", Place::Text(1)),
-    ("text_encoder_3.", Place::Text(2)),
-    ("text_encoder.", Place::Text(0)),
+const TARGET_PREFIXES: &[(&str, LoraTarget)] = &[
+    ("lora_unet_", LoraTarget::Network),
+    ("lora_transformer_", LoraTarget::Network),
+    ("lora_te1_", LoraTarget::Text(0)),
+    ("lora_te2_", LoraTarget::Text(1)),
+    ("lora_te3_", LoraTarget::Text(2)),
+    ("lora_te_", LoraTarget::Text(0)),
+    ("unet.", LoraTarget::Network),
+    ("transformer.", LoraTarget::Network),
+    ("diffusion_model.", LoraTarget::Network),
+    ("text_encoder_2.", LoraTarget::Text(1)),
+    ("text_encoder_3.", LoraTarget::Text(2)),
+    ("text_encoder.", LoraTarget::Text(0)),
 ];
 
 /// Other kinds of adapters, by what their tensors' names have in them.
-const OTHERS: &[(&str, &str)] = &[
+const UNSUPPORTED: &[(&str, &str)] = &[
     ("hada_", "a LoHa"),
     ("lokr_", "a LoKr"),
     ("lora_mid", "a LoCon with a tensor in the middle"),
@@ -64,19 +64,19 @@ const OTHERS: &[(&str, &str)] = &[
 const DIFFERENCE: &str = ".diff";
 
 /// A tensor's layer, all of whose dots are underlines, and what the tensor is to it. Errors say why it is of no use.
-pub fn read(name: &str) -> Result<(Place, String, Leaf), String> {
+pub fn read(name: &str) -> Result<(LoraTarget, String, LoraRole), String> {
     let difference = name.ends_with(DIFFERENCE).then_some("a whole difference of weights");
-    let other = OTHERS.iter().find(|(part, _)| name.contains(part)).map(|(_, kind)| *kind);
+    let other = UNSUPPORTED.iter().find(|(part, _)| name.contains(part)).map(|(_, kind)| *kind);
     if let Some(kind) = other.or(difference) {
         return Err(format!("it is {kind}: {name}; a LoRA of two matrices a layer is supported"));
     }
     let unknown = || format!("it has the tensor {name}, which is no part of a LoRA for this kind of model");
-    let (leaf, layer) =
-        LEAVES.iter().find_map(|(end, leaf)| Some((*leaf, name.strip_suffix(end)?))).ok_or_else(unknown)?;
+    let (role, layer) =
+        TENSOR_SUFFIXES.iter().find_map(|(end, role)| Some((*role, name.strip_suffix(end)?))).ok_or_else(unknown)?;
     let layer = layer.strip_prefix("base_model.model.").unwrap_or(layer);
-    let found = PLACES.iter().find_map(|(start, place)| Some((*place, layer.strip_prefix(start)?)));
-    let (place, layer) = found.ok_or_else(unknown)?;
-    Ok((place, plain(place, &flat(layer)), leaf))
+    let found = TARGET_PREFIXES.iter().find_map(|(start, target)| Some((*target, layer.strip_prefix(start)?)));
+    let (target, layer) = found.ok_or_else(unknown)?;
+    Ok((target, plain(target, &flat(layer)), role))
 }
 
 /// Dots are underlines.
@@ -85,8 +85,8 @@ pub fn flat(name: &str) -> String {
 }
 
 /// A layer's name without what older files have beside it.
-fn plain(place: Place, layer: &str) -> String {
-    if let Place::Text(_) = place {
+fn plain(target: LoraTarget, layer: &str) -> String {
+    if let LoraTarget::Text(_) = target {
         return layer.strip_prefix("text_model_").unwrap_or(layer).to_owned();
     }
     let layer = layer.replace("_processor_", "_");
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn names_of_several_writers_mean_the_same() {
-        let place = |name: &str| read(name).unwrap();
+        let target = |name: &str| read(name).unwrap();
         let query = "down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q".to_owned();
         for name in [
             "unet.down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_q.lora_A.weight",
@@ -108,7 +108,7 @@ mod tests {
             "unet.down_blocks.0.attentions.0.transformer_blocks.0.attn1.processor.to_q_lora.down.weight",
             "lora_unet_down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q.lora_down.weight",
         ] {
-            assert_eq!(place(name), (Place::Network, query.clone(), Leaf::Down), "{name}");
+            assert_eq!(target(name), (LoraTarget::Network, query.clone(), LoraRole::Down), "{name}");
         }
         let text = "encoder_layers_0_mlp_fc1".to_owned();
         let names = [
@@ -119,7 +119,7 @@ mod tests {
             ("text_encoder_2.text_model.encoder.layers.0.mlp.fc1.lora_linear_layer.up.weight", 1),
         ];
         for (name, at) in names {
-            assert_eq!(place(name), (Place::Text(at), text.clone(), Leaf::Up), "{name}");
+            assert_eq!(target(name), (LoraTarget::Text(at), text.clone(), LoraRole::Up), "{name}");
         }
     }
 

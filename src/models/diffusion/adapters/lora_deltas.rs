@@ -14,7 +14,7 @@ const ROWS: usize = 1024;
 
 /// An adapter's part for one weight.
 #[derive(Debug)]
-pub struct Side {
+pub struct LoraDelta {
     pub(super) down: Down,
     pub(super) up: Linear,
     pub(super) factor: f32,
@@ -28,13 +28,13 @@ pub(super) enum Down {
 
 /// Those of some adapters, by the weight's id, and what each is multiplied by.
 #[derive(Debug, Default)]
-pub struct Sides(HashMap<usize, Vec<(Arc<Side>, f32)>>);
+pub struct LoraDeltas(HashMap<usize, Vec<(Arc<LoraDelta>, f32)>>);
 
-impl Sides {
+impl LoraDeltas {
     /// One more adapter, which counts so much.
     pub fn push(&mut self, adapter: &super::Adapter, weight: f32) {
-        for (id, side) in &adapter.sides {
-            self.0.entry(*id).or_default().push((Arc::clone(side), weight * side.factor));
+        for (id, delta) in &adapter.deltas {
+            self.0.entry(*id).or_default().push((Arc::clone(delta), weight * delta.factor));
         }
     }
 
@@ -42,12 +42,12 @@ impl Sides {
         self.0.is_empty()
     }
 
-    pub(in crate::models::diffusion) fn of(&self, id: usize) -> &[(Arc<Side>, f32)] {
+    pub(in crate::models::diffusion) fn of(&self, id: usize) -> &[(Arc<LoraDelta>, f32)] {
         self.0.get(&id).map_or(&[], Vec::as_slice)
     }
 }
 
-impl Side {
+impl LoraDelta {
     /// Of `m` rows of numbers.
     pub(in crate::models::diffusion) fn add(
         &self,
@@ -62,11 +62,11 @@ impl Side {
         };
         let mut low = ctx.alloc(m, [1, 1], down.rows());
         down.forward(ctx.pool, x, m, low.data_mut())?;
-        self.rise(ctx, &mut low, factor, m, out)
+        self.up_project(ctx, &mut low, factor, m, out)
     }
 
     /// Of a convolution's image.
-    pub(in crate::models::diffusion) fn add_windows(
+    pub(in crate::models::diffusion) fn add_conv(
         &self,
         ctx: &OpContext<'_>,
         x: &FeatureMap,
@@ -77,11 +77,18 @@ impl Side {
             return Err(Interrupted::Failed("an adapter's projection for a convolution".to_owned()));
         };
         let mut low = ctx.conv_without_lora(down, x, None)?;
-        self.rise(ctx, &mut low, factor, ROWS, out.data_mut())
+        self.up_project(ctx, &mut low, factor, ROWS, out.data_mut())
     }
 
     /// From the few numbers of each row to all, so many rows at a time.
-    fn rise(&self, ctx: &OpContext<'_>, low: &mut FeatureMap, factor: f32, rows: usize, out: &mut [f32]) -> Result<()> {
+    fn up_project(
+        &self,
+        ctx: &OpContext<'_>,
+        low: &mut FeatureMap,
+        factor: f32,
+        rows: usize,
+        out: &mut [f32],
+    ) -> Result<()> {
         let (rank, width) = (low.channels.max(1), self.up.rows());
         low.data_mut().iter_mut().for_each(|number| *number *= factor);
         let most = rows.min(low.rows());

@@ -5,28 +5,28 @@ use outpost_kernels::Kind;
 use crate::models::diffusion::diffusers_weights::DiffusersWeights;
 use crate::models::diffusion::dit::OriginalWeights;
 use crate::models::diffusion::layers::Loaded;
-use crate::models::diffusion::single::Single;
+use crate::models::diffusion::ldm_checkpoint::LdmWeights;
 use crate::models::encoder::{Family, Source};
 use crate::models::gguf::GgufFile;
 use crate::models::safetensors::Folder;
 use crate::models::weights::{Footprint, Loader, Matrix, Weights};
 
 #[derive(Debug)]
-pub enum Tensors {
+pub enum TensorSource {
     Folder(Folder),
     /// A part of a pipeline in one file.
-    Single(Single),
+    Ldm(LdmWeights),
     /// BERT's.
     Encoder(Folder),
     /// FLUX's network.
     Gguf(GgufFile),
 }
 
-impl Tensors {
+impl TensorSource {
     fn with<T>(&self, work: impl FnOnce(&dyn Weights) -> T) -> T {
         match self {
             Self::Folder(folder) => work(&DiffusersWeights::new(folder)),
-            Self::Single(single) => work(single),
+            Self::Ldm(weights) => work(weights),
             Self::Encoder(folder) => work(&Source::new(folder, Family::Bert)),
             Self::Gguf(file) => work(&OriginalWeights::new(file)),
         }

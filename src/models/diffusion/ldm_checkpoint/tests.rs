@@ -10,9 +10,9 @@ use outpost_kernels::Pool;
 use super::*;
 use crate::models::diffusion::SchedulerName;
 use crate::models::diffusion::clip::{Clip, ClipConfig};
+use crate::models::diffusion::components::{Components, Family};
 use crate::models::diffusion::diffusers_weights::DiffusersWeights;
 use crate::models::diffusion::op_context::OpContext;
-use crate::models::diffusion::parts::{Family, Parts};
 use crate::models::diffusion::samplers::SchedulerConfig;
 use crate::models::diffusion::vae::VaeConfig;
 use crate::models::safetensors::read_json;
@@ -24,14 +24,17 @@ fn fixtures() -> PathBuf {
 
 #[test]
 fn sizes_are_told_by_shapes() {
-    for (name, layout) in [("sd1", Layout::One), ("sdxl", Layout::Xl)] {
+    for (name, version) in [("sd1", LdmVersion::Sd1), ("sdxl", LdmVersion::Sdxl)] {
         let file = Folder::of_file(&fixtures().join(format!("{name}.safetensors"))).unwrap();
-        assert_eq!(Layout::of(&file).unwrap(), layout);
+        assert_eq!(LdmVersion::of(&file).unwrap(), version);
         let config = |part: &str| read_json(&fixtures().join(name).join(part).join("config.json")).unwrap();
         let mut own = UnetConfig::read(&config("unet")).unwrap();
-        let mut told = UnetConfig::read(&Sizes::new(&file, NETWORK).unet(layout, false).unwrap()).unwrap();
+        let mut told = UnetConfig::read(&ShapeInference::new(&file, NETWORK).unet(version, false).unwrap()).unwrap();
         // What shapes do not tell is as in the families that were published.
-        assert_eq!((told.groups, told.sample_size), (32, Some(if layout == Layout::Xl { [128; 2] } else { [64; 2] })));
+        assert_eq!(
+            (told.groups, told.sample_size),
+            (32, Some(if version == LdmVersion::Sdxl { [128; 2] } else { [64; 2] }))
+        );
         for config in [&mut own, &mut told] {
             (config.groups, config.sample_size) = (0, None);
             for level in &mut config.levels {
@@ -43,14 +46,18 @@ fn sizes_are_told_by_shapes() {
         }
         assert_eq!(told, own, "{name}");
         let own = VaeConfig::read(&config("vae")).unwrap();
-        let told = VaeConfig::read(&Sizes::new(&file, AUTOENCODER).vae(layout, false).unwrap()).unwrap();
+        let told = VaeConfig::read(&ShapeInference::new(&file, AUTOENCODER).vae(version, false).unwrap()).unwrap();
         assert_eq!((told.channels, told.layers, told.latent_channels), (own.channels, own.layers, own.latent_channels));
-        for (at, text) in layout.texts().iter().enumerate() {
-            let prefix = if text.open { text.prefix.to_owned() } else { format!("{}text_model.", text.prefix) };
+        for (at, text) in version.text_encoders().iter().enumerate() {
+            let prefix = if text.open_clip { text.prefix.to_owned() } else { format!("{}text_model.", text.prefix) };
             let part = if at == 0 { "text_encoder" } else { "text_encoder_2" };
-            let own = ClipConfig::read(&config(part), "", text.open).unwrap();
-            let told =
-                ClipConfig::read(&Sizes::new(&file, &prefix).text(layout, text.open).unwrap(), "", text.open).unwrap();
+            let own = ClipConfig::read(&config(part), "", text.open_clip).unwrap();
+            let told = ClipConfig::read(
+                &ShapeInference::new(&file, &prefix).text(version, text.open_clip).unwrap(),
+                "",
+                text.open_clip,
+            )
+            .unwrap();
             assert_eq!((told.layers, told.width, told.inner), (own.layers, own.width, own.inner), "{name} {part}");
             assert_eq!((told.vocabulary, told.projection), (own.vocabulary, own.projection));
         }
@@ -69,13 +76,13 @@ fn write_open(folder: &Path, to: &Path, layers: usize) {
     all.sort_by_key(|(name, _)| ["q_proj", "k_proj", "v_proj"].iter().position(|one| name.contains(one)));
     for (name, tensor) in all {
         let Some((stem, ending)) = name.trim_start_matches("text_model.").rsplit_once('.') else { continue };
-        let Some(told) = names::open_clip(stem, ending) else { continue };
+        let Some(told) = tensor_names::open_clip(stem, ending) else { continue };
         match view(&told) {
             (base, View::Third(_)) => fused.entry(base.to_owned()).or_default().push(tensor),
             _ => drop(made.insert(told, tensor)),
         }
     }
-    made.extend(fused.into_iter().map(|(name, parts)| (name, Tensor::cat(&parts, 0).unwrap())));
+    made.extend(fused.into_iter().map(|(name, components)| (name, Tensor::cat(&components, 0).unwrap())));
     let last = format!("resblocks.{}.", layers - 1);
     let more: Vec<_> = made.iter().filter(|(name, _)| name.contains(&last)).collect();
     let more: Vec<_> = more
@@ -98,10 +105,11 @@ fn the_words_of_stable_diffusion_2_come_from_before_the_last_layer() {
     let path = dir.path().join("sd2.safetensors");
     write_open(&folder, &path, config.layers);
     let file = Arc::new(Folder::of_file(&path).unwrap());
-    let told = ClipConfig::read(&Sizes::new(&file, OPEN).text(Layout::Two, true).unwrap(), "", false).unwrap();
+    let told =
+        ClipConfig::read(&ShapeInference::new(&file, OPEN).text(LdmVersion::Sd2, true).unwrap(), "", false).unwrap();
     assert_eq!((told.layers, told.width, told.activation), (config.layers, config.width, config.activation));
-    let part = Part::OpenClip { layers: config.layers, projects: false };
-    let single = Single { file, prefix: OPEN.to_owned(), part };
+    let part = LdmComponent::OpenClip { layers: config.layers, projects: false };
+    let weights = LdmWeights { file, prefix: OPEN.to_owned(), part };
     let folder = Folder::open(&folder).unwrap();
     let (pool, pause) = (Pool::new(1), || Ok(()));
     let ctx = OpContext::new(&pool, &pause);
@@ -111,21 +119,22 @@ fn the_words_of_stable_diffusion_2_come_from_before_the_last_layer() {
         loader.finish().unwrap();
         clip.forward(&ctx, &[vec![3, 5, 700, 8]], None).unwrap().hidden.data().to_vec()
     };
-    assert_eq!(words(&single), words(&DiffusersWeights::new(&folder)));
+    assert_eq!(words(&weights), words(&DiffusersWeights::new(&folder)));
 }
 
 #[test]
 fn a_projection_that_lies_turned_is_told_as_it_is_used() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("one.safetensors");
-    let turned = Tensor::arange(0f32, 6., &Device::Cpu).unwrap().reshape((2, 3)).unwrap();
-    candle_core::safetensors::save(&HashMap::from([("m.text_projection", turned)]), &path).unwrap();
+    let transposed = Tensor::arange(0f32, 6., &Device::Cpu).unwrap().reshape((2, 3)).unwrap();
+    candle_core::safetensors::save(&HashMap::from([("m.text_projection", transposed)]), &path).unwrap();
     let file = Arc::new(Folder::of_file(&path).unwrap());
-    let single = Single { file, prefix: "m.".to_owned(), part: Part::OpenClip { layers: 1, projects: true } };
-    let name = single.name("text_projection", Role::Weight).unwrap();
-    assert_eq!((single.names(), single.shape(&name)), (vec![name.clone()], Some(vec![3, 2])));
-    assert_eq!(single.rows(&name, 1, 2).unwrap().floats().unwrap(), [1., 4., 2., 5.]);
-    assert!(single.rows(&name, 2, 2).is_err());
+    let weights =
+        LdmWeights { file, prefix: "m.".to_owned(), part: LdmComponent::OpenClip { layers: 1, projects: true } };
+    let name = weights.name("text_projection", Role::Weight).unwrap();
+    assert_eq!((weights.names(), weights.shape(&name)), (vec![name.clone()], Some(vec![3, 2])));
+    assert_eq!(weights.rows(&name, 1, 2).unwrap().floats().unwrap(), [1., 4., 2., 5.]);
+    assert!(weights.rows(&name, 2, 2).is_err());
 }
 
 #[test]
@@ -133,28 +142,32 @@ fn a_file_alone_is_a_pipeline_with_the_usual_settings() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("v1.5.safetensors");
     std::fs::copy(fixtures().join("sd1.safetensors"), &file).unwrap();
-    let missing = Parts::open_single(&file).unwrap_err().to_string();
+    let missing = Components::open_single_file(&file).unwrap_err().to_string();
     assert!(missing.contains("into v1.5/tokenizer in the models folder"), "{missing}");
     let tokenizer = dir.path().join("other/tokenizer");
     std::fs::create_dir_all(&tokenizer).unwrap();
     std::fs::copy(fixtures().join("sd1/tokenizer/vocab.json"), tokenizer.join("vocab.json")).unwrap();
-    let parts = Parts::open_single(&file).unwrap();
-    assert_eq!((parts.class.as_str(), parts.family), ("StableDiffusionPipeline", Family::StableDiffusion));
+    let components = Components::open_single_file(&file).unwrap();
+    assert_eq!((components.class.as_str(), components.family), ("StableDiffusionPipeline", Family::StableDiffusion));
     // Published autoencoders have one size of images more than this one.
-    assert_eq!((parts.scheduler.name(), parts.default_size()), (SchedulerName::Pndm, [512 / 2; 2]));
-    assert_eq!((parts.default_steps, parts.default_guidance), (50, 7.5));
-    assert_eq!(parts.path, dir.path().join("v1.5"));
+    assert_eq!((components.scheduler.name(), components.default_size()), (SchedulerName::Pndm, [512 / 2; 2]));
+    assert_eq!((components.default_steps, components.default_guidance), (50, 7.5));
+    assert_eq!(components.path, dir.path().join("v1.5"));
     std::fs::write(file.with_extension("yaml"), "model:\n  params:\n    parameterization: \"v\"\n").unwrap();
-    assert_eq!(Parts::open_single(&file).unwrap().scheduler.name(), SchedulerName::Ddim, "it predicts velocities");
+    assert_eq!(
+        Components::open_single_file(&file).unwrap().scheduler.name(),
+        SchedulerName::Ddim,
+        "it predicts velocities"
+    );
 }
 
 #[test]
 fn every_family_has_a_usual_way() {
-    for layout in [Layout::One, Layout::Two, Layout::Xl] {
+    for version in [LdmVersion::Sd1, LdmVersion::Sd2, LdmVersion::Sdxl] {
         for (predicts_v, zero_snr) in [(false, false), (true, false), (true, true)] {
-            let settings = SchedulerConfig::read(&scheduler(layout, predicts_v, zero_snr)).unwrap();
-            let expected = match layout {
-                Layout::Xl => SchedulerName::Euler,
+            let settings = SchedulerConfig::read(&default_scheduler_config(version, predicts_v, zero_snr)).unwrap();
+            let expected = match version {
+                LdmVersion::Sdxl => SchedulerName::Euler,
                 _ if predicts_v => SchedulerName::Ddim,
                 _ => SchedulerName::Pndm,
             };

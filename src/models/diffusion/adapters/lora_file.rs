@@ -7,9 +7,9 @@ use std::sync::Arc;
 use outpost_kernels::{self as kernels, Conv2d, Kind, Pool, Window};
 use serde_json::Value;
 
-use super::names::{self, Leaf, Place};
-use super::sides::{Down, Side};
-use super::{Adapter, Layers};
+use super::lora_deltas::{Down, LoraDelta};
+use super::tensor_names::{self, LoraRole, LoraTarget};
+use super::{AdaptableLayers, Adapter};
 use crate::models::ModelError;
 use crate::models::linear::Linear;
 use crate::models::safetensors::Folder;
@@ -19,15 +19,15 @@ type Result<T> = std::result::Result<T, ModelError>;
 
 /// What is read of a file.
 #[derive(Debug)]
-pub struct Plan {
+pub struct LoraFile {
     file: Folder,
-    layers: Vec<Layer>,
+    layers: Vec<LoraLayer>,
     /// Bytes that it takes in memory.
     pub bytes: u64,
 }
 
 #[derive(Debug)]
-struct Layer {
+struct LoraLayer {
     down: String,
     up: String,
     rank: usize,
@@ -47,7 +47,7 @@ enum Factor {
 
 /// The tensors of a layer.
 #[derive(Debug, Default)]
-struct Found {
+struct LayerTensors {
     down: Option<String>,
     up: Option<String>,
     alpha: Option<String>,
@@ -57,27 +57,27 @@ fn refuse<T>(message: String) -> Result<T> {
     Err(ModelError::Invalid(message))
 }
 
-impl Plan {
+impl LoraFile {
     /// Errors say what does not fit, in words for whoever asked for it.
-    pub fn of(path: &Path, layers: &Layers) -> Result<Self> {
+    pub fn of(path: &Path, layers: &AdaptableLayers) -> Result<Self> {
         let file = Folder::of_file(path)?;
-        let mut found: BTreeMap<(Place, String), Found> = BTreeMap::new();
+        let mut found: BTreeMap<(LoraTarget, String), LayerTensors> = BTreeMap::new();
         for name in file.names() {
-            let (place, layer, leaf) = names::read(name).map_err(ModelError::Invalid)?;
-            let found = found.entry((place, layer)).or_default();
-            let tensor = match leaf {
-                Leaf::Down => &mut found.down,
-                Leaf::Up => &mut found.up,
-                Leaf::Alpha => &mut found.alpha,
+            let (target, layer, role) = tensor_names::read(name).map_err(ModelError::Invalid)?;
+            let found = found.entry((target, layer)).or_default();
+            let tensor = match role {
+                LoraRole::Down => &mut found.down,
+                LoraRole::Up => &mut found.up,
+                LoraRole::Alpha => &mut found.alpha,
             };
             if let Some(other) = tensor.replace(name.to_owned()) {
                 return refuse(format!("its tensors {other} and {name} are for the same layer"));
             }
         }
         let alphas = alphas(&file.metadata)?;
-        let layer = |((place, name), found): ((Place, String), Found)| {
-            let told = alphas.get(&place).copied();
-            Layer::of(&file, layers.of(place, &name), found, told)
+        let layer = |((target, name), found): ((LoraTarget, String), LayerTensors)| {
+            let metadata_alpha = alphas.get(&target).copied();
+            LoraLayer::of(&file, layers.of(target, &name), found, metadata_alpha)
         };
         let layers = found.into_iter().map(layer).collect::<Result<Vec<_>>>()?;
         let bytes = layers.iter().map(|layer| layer.bytes(&file)).sum();
@@ -90,28 +90,28 @@ impl Plan {
         pool: &Pool,
         pause: &dyn Fn() -> std::result::Result<(), E>,
     ) -> std::result::Result<Adapter, E> {
-        let mut sides = Vec::new();
+        let mut deltas = Vec::new();
         for layer in &self.layers {
-            layer.read(&self.file, pool, &mut sides).map_err(|error| E::from(error.to_string()))?;
+            layer.read(&self.file, pool, &mut deltas).map_err(|error| E::from(error.to_string()))?;
             pause()?;
         }
-        Ok(Adapter { sides })
+        Ok(Adapter { deltas })
     }
 }
 
 /// What a file's own settings say of its parts, where peft wrote it.
-fn alphas(metadata: &serde_json::Map<String, Value>) -> Result<BTreeMap<Place, f32>> {
-    const PARTS: [(&str, Place); 4] = [
-        ("unet", Place::Network),
-        ("transformer", Place::Network),
-        ("text_encoder", Place::Text(0)),
-        ("text_encoder_2", Place::Text(1)),
+fn alphas(metadata: &serde_json::Map<String, Value>) -> Result<BTreeMap<LoraTarget, f32>> {
+    const PARTS: [(&str, LoraTarget); 4] = [
+        ("unet", LoraTarget::Network),
+        ("transformer", LoraTarget::Network),
+        ("text_encoder", LoraTarget::Text(0)),
+        ("text_encoder_2", LoraTarget::Text(1)),
     ];
     let text = metadata.get("lora_adapter_metadata").and_then(Value::as_str).unwrap_or("{}");
-    let told: Value = serde_json::from_str(text).unwrap_or_default();
+    let metadata: Value = serde_json::from_str(text).unwrap_or_default();
     let mut alphas = BTreeMap::new();
-    for (part, place) in PARTS {
-        let of = |key: &str| told.get(format!("{part}.{key}"));
+    for (part, target) in PARTS {
+        let of = |key: &str| metadata.get(format!("{part}.{key}"));
         let set =
             |value: &Value| !(value.is_null() || value == false || value.as_object().is_some_and(|all| all.is_empty()));
         let other = ["use_dora", "use_rslora", "alpha_pattern"].into_iter().find(|key| of(key).is_some_and(set));
@@ -119,7 +119,7 @@ fn alphas(metadata: &serde_json::Map<String, Value>) -> Result<BTreeMap<Place, f
             return refuse(format!("it was made with {other}, which is not supported"));
         }
         if let Some(alpha) = of("lora_alpha").and_then(Value::as_f64) {
-            alphas.insert(place, alpha as f32);
+            alphas.insert(target, alpha as f32);
         }
     }
     Ok(alphas)
@@ -143,9 +143,14 @@ fn rank(file: &Folder, matrix: &Matrix, [down, up]: [&String; 2]) -> Result<usiz
     Ok(rank)
 }
 
-impl Layer {
-    fn of(file: &Folder, matrices: Option<&[Matrix]>, found: Found, told: Option<f32>) -> Result<Self> {
-        let Found { down, up, alpha } = found;
+impl LoraLayer {
+    fn of(
+        file: &Folder,
+        matrices: Option<&[Matrix]>,
+        found: LayerTensors,
+        metadata_alpha: Option<f32>,
+    ) -> Result<Self> {
+        let LayerTensors { down, up, alpha } = found;
         let (down, up) = match (down, up) {
             (Some(down), Some(up)) => (down, up),
             (Some(one), None) | (None, Some(one)) => return refuse(format!("its tensor {one} has no other half")),
@@ -164,7 +169,7 @@ impl Layer {
         if let Some(name) = alpha.as_ref().filter(|name| !one(name)) {
             return refuse(format!("its tensor {name} is not one number"));
         }
-        let factor = alpha.map(Factor::Tensor).or(told.map(Factor::Number)).unwrap_or(Factor::Rank);
+        let factor = alpha.map(Factor::Tensor).or(metadata_alpha.map(Factor::Number)).unwrap_or(Factor::Rank);
         Ok(Self { down, up, rank, factor, matrices: matrices.to_vec() })
     }
 
@@ -186,7 +191,7 @@ impl Layer {
         (lower + upper.sum::<usize>()) as u64
     }
 
-    fn read(&self, file: &Folder, pool: &Pool, sides: &mut Vec<(usize, Arc<Side>)>) -> Result<()> {
+    fn read(&self, file: &Folder, pool: &Pool, deltas: &mut Vec<(usize, Arc<LoraDelta>)>) -> Result<()> {
         let alpha = match &self.factor {
             Factor::Rank => self.rank as f32,
             Factor::Number(alpha) => *alpha,
@@ -208,7 +213,7 @@ impl Layer {
         for matrix in &self.matrices {
             let rows = Weights::rows(file, &self.up, matrix.rows.start, matrix.rows.len())?;
             let up = Linear::new(pool, &rows, None)?;
-            sides.push((matrix.id, Arc::new(Side { down: down.clone(), up, factor })));
+            deltas.push((matrix.id, Arc::new(LoraDelta { down: down.clone(), up, factor })));
         }
         Ok(())
     }

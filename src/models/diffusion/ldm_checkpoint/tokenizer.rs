@@ -13,7 +13,7 @@ const FILES: [&str; 2] = ["vocab.json", "tokenizer.json"];
 const START: &str = "<|startoftext|>";
 
 /// Folders of other pipelines' tokenizers, which may be CLIP's; no file is opened.
-pub fn beside(models: &Path) -> Vec<PathBuf> {
+pub fn neighbour_tokenizers(models: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(models).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
     let mut folders: Vec<PathBuf> = entries.map(|path| path.join(FOLDER)).filter(|folder| has_files(folder)).collect();
     folders.sort();
@@ -26,16 +26,16 @@ fn has_files(folder: &Path) -> bool {
 
 /// The folder of a tokenizer for an encoder that knows so many tokens: the model's own, else the first of those beside
 /// it that is CLIP's and has as many.
-pub fn find(own: &Path, models: &Path, vocabulary: usize) -> Option<PathBuf> {
+pub fn find_tokenizer(own: &Path, models: &Path, vocabulary: usize) -> Option<PathBuf> {
     let own = own.join(FOLDER);
     if has_files(&own) {
         return Some(own);
     }
-    beside(models).into_iter().find(|folder| words(folder) == Some(vocabulary))
+    neighbour_tokenizers(models).into_iter().find(|folder| clip_vocabulary_size(folder) == Some(vocabulary))
 }
 
 /// How many tokens CLIP's tokenizer of a folder has; `None`: it is none of CLIP's.
-fn words(folder: &Path) -> Option<usize> {
+fn clip_vocabulary_size(folder: &Path) -> Option<usize> {
     let [old, new] = FILES.map(|file| folder.join(file));
     let json = read_json(if old.is_file() { &old } else { &new }).ok()?;
     let words = if old.is_file() { Some(&json) } else { json.pointer("/model/vocab") };
