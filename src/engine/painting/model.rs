@@ -14,7 +14,8 @@ use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{Preprocessor, Runtime, Stopped, TextSpec};
 use crate::engine::request::{NOT_FINITE, are_finite};
 use crate::models::diffusion::pipeline::{
-    self, Components, Interrupted, LoraDeltas, MODEL_INDEX, OpContext, Order, Pipeline, Progress, Words,
+    self, Components, GenerationParams, Interrupted, LoraDeltas, MODEL_INDEX, OpContext, Pipeline, PromptEmbeds,
+    StepProgress,
 };
 use crate::models::scratch::Cpu;
 use crate::models::weights::Footprint;
@@ -214,11 +215,11 @@ impl ImageModel {
     pub(in crate::engine) fn check(&self, painting: &Painting) -> Result<(), String> {
         self.check_size(painting.size)?;
         self.check_memory(painting.size, &painting.lora)?;
-        if painting.negative_prompt.is_some() && self.pipeline.ignores_negative() {
+        if painting.negative_prompt.is_some() && self.pipeline.ignores_negative_prompt() {
             return Err("the model takes no negative prompt; say in the prompt what the picture shall show".to_owned());
         }
         let source = painting.source.as_ref();
-        if source.is_none() && self.pipeline.wants_mask() {
+        if source.is_none() && self.pipeline.takes_mask() {
             return Err("the model fills in parts of pictures; send a picture and a mask".to_owned());
         }
         if let Some(source) = source {
@@ -235,7 +236,7 @@ impl ImageModel {
 
     /// Memory that painting takes; bytes.
     pub(in crate::engine) fn picture_bytes(&self, [width, height]: [usize; 2]) -> u64 {
-        self.pipeline.picture_bytes([height, width], self.cpu.pool().threads())
+        self.pipeline.image_bytes([height, width], self.cpu.pool().threads())
     }
 
     pub(in crate::engine) fn cpu(&self) -> &Arc<Cpu> {
@@ -262,15 +263,15 @@ impl ImageModel {
         ctx: &OpContext<'_>,
         ids: &PromptIds,
         negative: bool,
-    ) -> Result<Words, Interrupted> {
-        self.pipeline.read(ctx, ids, !negative)
+    ) -> Result<PromptEmbeds, Interrupted> {
+        self.pipeline.encode_prompts(ctx, ids, !negative)
     }
 
     /// Paints one picture of a request. `told` hears of each step, and of a picture on its way where it asks for one.
     pub(in crate::engine) fn paint(
         &self,
         ctx: &OpContext<'_>,
-        words: &Words,
+        words: &PromptEmbeds,
         painting: &Painting,
         seed: u64,
         told: &mut dyn FnMut(usize, usize, Option<Picture>),
@@ -278,8 +279,8 @@ impl ImageModel {
         let source = painting.source.as_ref().map(numbers);
         let order = order(painting, source.as_ref());
         let size = self.pipeline.latent_size(order.size);
-        let mut watch = |progress: &Progress<'_>| {
-            let Progress { step, steps, clean } = *progress;
+        let mut watch = |progress: &StepProgress<'_>| {
+            let StepProgress { step, steps, clean } = *progress;
             let shown = shows(painting.previews, step, steps);
             let preview = match shown {
                 true => Some(picture(&self.pipeline.decode(ctx, &clean(), size)?)),
@@ -288,7 +289,7 @@ impl ImageModel {
             told(step, steps, preview);
             Ok(())
         };
-        let map = self.pipeline.paint(ctx, words, &order, seed, &mut watch)?;
+        let map = self.pipeline.generate(ctx, words, &order, seed, &mut watch)?;
         if !are_finite(map.data()) {
             return Err(Interrupted::Failed(NOT_FINITE.to_owned()));
         }
@@ -302,17 +303,17 @@ fn shows(previews: usize, step: usize, steps: usize) -> bool {
     step < steps && due(step) > due(step.saturating_sub(1))
 }
 
-fn order<'a>(painting: &Painting, source: Option<&'a pipeline::Source>) -> Order<'a> {
+fn order<'a>(painting: &Painting, source: Option<&'a pipeline::InitImage>) -> GenerationParams<'a> {
     let [width, height] = painting.size;
     let Painting { steps, guidance, scheduler, .. } = *painting;
-    Order { size: [height, width], steps, guidance, scheduler, source }
+    GenerationParams { size: [height, width], steps, guidance, scheduler, init_image: source }
 }
 
 /// Bytes to −1 to 1.
-fn numbers(source: &Source) -> pipeline::Source {
+fn numbers(source: &Source) -> pipeline::InitImage {
     let picture = source.picture.rgb.iter().map(|byte| f32::from(*byte) / 255. * 2. - 1.).collect();
     let mask = source.mask.as_ref().map(|mask| mask.iter().map(|byte| *byte >= 128).collect());
-    pipeline::Source { picture, strength: source.strength, mask }
+    pipeline::InitImage { image: picture, strength: source.strength, mask }
 }
 
 /// −1 to 1 to bytes, as diffusers rounds.

@@ -11,7 +11,7 @@ use super::strokes::{Sender, Watch, way};
 use super::{ImageModel, Painting, PromptIds, Strokes};
 use crate::engine::request::Failure;
 use crate::engine::schedule::{RequestId, Tenant};
-use crate::models::diffusion::pipeline::Words;
+use crate::models::diffusion::pipeline::PromptEmbeds;
 
 /// How much the newest picture counts in the speed of late.
 const NEWEST: f64 = 0.3;
@@ -24,7 +24,7 @@ pub(in crate::engine) struct Commission<M = ImageModel> {
     pub painting: Painting,
     pub prompts: PromptIds,
     /// The prompts as the network takes them, once they were read.
-    pub words: Option<Words>,
+    pub words: Option<PromptEmbeds>,
     /// The next picture.
     pub next: usize,
     pub sender: Sender,

@@ -13,7 +13,7 @@ use crate::models::weights::Loader;
 
 /// A prompt, and the one that guidance leads away from.
 #[derive(Debug)]
-pub struct Words {
+pub struct PromptEmbeds {
     /// `[2][tokens, width]`: of the negative prompt, which is empty where no network asks for it, and of the prompt.
     text: [Vec<f32>; 2],
     tokens: usize,
@@ -28,20 +28,20 @@ pub(super) enum TextEncoder {
     Bert(Bert),
 }
 
-impl Words {
+impl PromptEmbeds {
     /// Both texts for a guided step, else the prompt alone: `[images, tokens, 1, width]`.
-    pub(super) fn text(&self, ctx: &OpContext<'_>, guided: bool) -> Result<FeatureMap> {
+    pub(super) fn text(&self, ctx: &OpContext<'_>, cfg: bool) -> Result<FeatureMap> {
         let [negative, positive] = &self.text;
         let width = positive.len() / self.tokens.max(1);
-        match guided {
+        match cfg {
             true => ctx.feature_map(&[negative.as_slice(), positive].concat(), 2, [self.tokens, 1], width),
             false => ctx.feature_map(positive, 1, [self.tokens, 1], width),
         }
     }
 
     /// Those of the same texts in one vector each.
-    pub(super) fn pooled(&self, guided: bool) -> Option<&[Vec<f32>]> {
-        self.pooled.as_ref().map(|pooled| pooled.get(usize::from(!guided)..).unwrap_or_default())
+    pub(super) fn pooled(&self, cfg: bool) -> Option<&[Vec<f32>]> {
+        self.pooled.as_ref().map(|pooled| pooled.get(usize::from(!cfg)..).unwrap_or_default())
     }
 }
 
@@ -57,19 +57,19 @@ impl TextEncoder {
 
 /// What encoders make of some texts.
 #[derive(Default)]
-struct Read {
+struct EncoderOutputs {
     clips: Vec<ClipOutput>,
     t5: Option<FeatureMap>,
 }
 
-impl Read {
+impl EncoderOutputs {
     /// The words of CLIP's encoders side by side.
-    fn words(&self, ctx: &OpContext<'_>) -> Result<FeatureMap> {
+    fn clip_embeds(&self, ctx: &OpContext<'_>) -> Result<FeatureMap> {
         let mut all = None;
-        for ClipOutput { hidden: words, .. } in &self.clips {
+        for ClipOutput { hidden, .. } in &self.clips {
             all = Some(match all {
-                None => ctx.feature_map(words.data(), words.images, words.size, words.channels)?,
-                Some(before) => ctx.concat(&before, words)?,
+                None => ctx.feature_map(hidden.data(), hidden.images, hidden.size, hidden.channels)?,
+                Some(previous) => ctx.concat(&previous, hidden)?,
             });
         }
         all.ok_or_else(|| Interrupted::Failed("there is no text encoder".to_owned()))
@@ -86,57 +86,62 @@ impl Read {
 impl Pipeline {
     /// `prompts`: for each text encoder the tokens of the negative prompt and of the prompt. `no_negative`: nobody
     /// said what the picture shall not show.
-    pub fn read(&self, ctx: &OpContext<'_>, prompts: &[[Vec<u32>; 2]], no_negative: bool) -> Result<Words> {
-        let mut read = Read::default();
-        for (encoder, texts) in self.texts.iter().zip(prompts) {
-            let texts = texts.get(usize::from(self.ignores_negative())..).unwrap_or_default();
+    pub fn encode_prompts(
+        &self,
+        ctx: &OpContext<'_>,
+        prompts: &[[Vec<u32>; 2]],
+        no_negative: bool,
+    ) -> Result<PromptEmbeds> {
+        let mut outputs = EncoderOutputs::default();
+        for (encoder, texts) in self.text_encoders.iter().zip(prompts) {
+            let texts = texts.get(usize::from(self.ignores_negative_prompt())..).unwrap_or_default();
             match encoder {
-                TextEncoder::Clip(clip) => read.clips.push(clip.forward(ctx, texts, self.skipped())?),
+                TextEncoder::Clip(clip) => outputs.clips.push(clip.forward(ctx, texts, self.clip_skip())?),
                 TextEncoder::Bert(bert) => {
-                    read.clips.push(ClipOutput { hidden: bert.forward(ctx, texts)?, pooled: Vec::new() });
+                    outputs.clips.push(ClipOutput { hidden: bert.forward(ctx, texts)?, pooled: Vec::new() });
                 }
-                TextEncoder::T5(t5) => read.t5 = Some(t5.forward(ctx, texts)?),
+                TextEncoder::T5(t5) => outputs.t5 = Some(t5.forward(ctx, texts)?),
             }
         }
-        let (words, pooled) = self.assemble(ctx, read)?;
-        let tokens = words.pixels();
-        let mut text = halves(words.per_image().map(<[f32]>::to_vec).collect());
-        let mut pooled = pooled.map(halves);
+        let (embeds, pooled) = self.assemble(ctx, outputs)?;
+        let tokens = embeds.pixels();
+        let mut text = negative_and_positive(embeds.per_image().map(<[f32]>::to_vec).collect());
+        let mut pooled = pooled.map(negative_and_positive);
         if self.family == Family::StableDiffusionXl && no_negative && self.zero_empty_negative {
             text[0].fill(0.);
             pooled.iter_mut().for_each(|[negative, _]| negative.fill(0.));
         }
-        Ok(Words { text, tokens, pooled })
+        Ok(PromptEmbeds { text, tokens, pooled })
     }
 
     /// Before how many of the last layers words are taken.
-    fn skipped(&self) -> Option<usize> {
+    fn clip_skip(&self) -> Option<usize> {
         matches!(self.family, Family::StableDiffusionXl | Family::StableDiffusion3).then_some(1)
     }
 
     /// The words of all encoders, and the texts in one vector each.
-    fn assemble(&self, ctx: &OpContext<'_>, read: Read) -> Result<(FeatureMap, Option<Vec<Vec<f32>>>)> {
+    fn assemble(&self, ctx: &OpContext<'_>, outputs: EncoderOutputs) -> Result<(FeatureMap, Option<Vec<Vec<f32>>>)> {
         match self.family {
-            Family::StableDiffusion => Ok((read.words(ctx)?, None)),
+            Family::StableDiffusion => Ok((outputs.clip_embeds(ctx)?, None)),
             Family::StableDiffusionXl => {
-                let last = read.clips.last().map(|clip| clip.pooled.clone());
-                Ok((read.words(ctx)?, last))
+                let last = outputs.clips.last().map(|clip| clip.pooled.clone());
+                Ok((outputs.clip_embeds(ctx)?, last))
             }
             Family::StableDiffusion3 => {
-                let words = behind(ctx, &read.words(ctx)?, read.t5.as_ref(), self.t5_shape)?;
-                Ok((words, Some(read.pooled())))
+                let embeds = append_t5(ctx, &outputs.clip_embeds(ctx)?, outputs.t5.as_ref(), self.t5_shape)?;
+                Ok((embeds, Some(outputs.pooled())))
             }
             Family::Flux => {
-                let pooled = Some(read.pooled());
-                let words = read.t5.ok_or_else(|| Interrupted::Failed("there is no text encoder".to_owned()))?;
-                Ok((words, pooled))
+                let pooled = Some(outputs.pooled());
+                let embeds = outputs.t5.ok_or_else(|| Interrupted::Failed("there is no text encoder".to_owned()))?;
+                Ok((embeds, pooled))
             }
         }
     }
 }
 
 /// The words of T5, or `tokens` words of zeros, behind those of CLIP, which are filled up with zeros.
-fn behind(
+fn append_t5(
     ctx: &OpContext<'_>,
     clip: &FeatureMap,
     t5: Option<&FeatureMap>,
@@ -161,7 +166,7 @@ fn behind(
 }
 
 /// Of both texts; where there is but one, it is the prompt.
-fn halves(mut texts: Vec<Vec<f32>>) -> [Vec<f32>; 2] {
+fn negative_and_positive(mut texts: Vec<Vec<f32>>) -> [Vec<f32>; 2] {
     let positive = texts.pop().unwrap_or_default();
     [texts.pop().unwrap_or_default(), positive]
 }
