@@ -12,12 +12,12 @@ mod effort;
 pub mod embedding;
 mod grammar;
 mod guard;
+pub mod image;
 mod job;
 mod logprobs;
 mod lookup;
 mod metrics;
 mod pace;
-pub mod painting;
 mod precision;
 mod preprocessor;
 mod pretokenizer;
@@ -54,7 +54,7 @@ use crate::models::scratch::Largest;
 use embedding::Vectors;
 pub use embedding::{EncoderModel, InputType, Matryoshka};
 pub use grammar::{Form, GrammarError};
-pub use painting::{ImageModel, Painting, Picture, SchedulerName, Source, Stroke, Strokes};
+pub use image::{Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName};
 pub use precision::{Precision, Precisions};
 pub use preprocessor::{Stopped, child::run as run_sandbox};
 pub use queue::Load;
@@ -97,7 +97,7 @@ pub struct Settings {
     /// Tokens of texts to be embedded that may wait.
     pub max_queued_texts: usize,
     /// Pictures that may wait.
-    pub max_queued_pictures: usize,
+    pub max_queued_images: usize,
     /// How long a reader may take nothing while its answer waits, before the answer is given up.
     pub reader_patience: Duration,
     /// The `outpost` program: models' tokenizers and chat templates run in child processes of it, with limits on time
@@ -137,7 +137,7 @@ impl Settings {
             drafts: Drafts::default(),
             precisions: Precisions::default(),
             max_queued_texts: 4 << 20,
-            max_queued_pictures: 64,
+            max_queued_images: 64,
             reader_patience: Duration::from_secs(60),
             sandbox: None,
         }
@@ -159,7 +159,7 @@ const UNREAD_PIECES: usize = 64;
 const MOST_CHOICES: u32 = 128;
 const MOST_TOP_LOGPROBS: u8 = 20;
 const MOST_STOPS: usize = 64;
-const MOST_PICTURES: usize = 10;
+const MAX_IMAGES: usize = 10;
 
 /// A handle; the engine ends with the last of them.
 #[derive(Clone)]
@@ -225,16 +225,13 @@ impl Engine {
 
     /// Queues pictures to be painted, or says why not. Tokenises the prompts first: not for an async thread. Dropping
     /// the receiver cancels.
-    pub fn paint(&self, model: &Arc<ImageModel>, painting: Painting) -> Result<Strokes, Refused> {
-        if !(1..=MOST_PICTURES).contains(&painting.seeds.len()) {
-            return Err(Refused::Invalid(format!(
-                "{} pictures, 1 to {MOST_PICTURES} are possible",
-                painting.seeds.len()
-            )));
+    pub fn generate_images(&self, model: &Arc<ImageModel>, request: ImageRequest) -> Result<ImageEvents, Refused> {
+        if !(1..=MAX_IMAGES).contains(&request.seeds.len()) {
+            return Err(Refused::Invalid(format!("{} pictures, 1 to {MAX_IMAGES} are possible", request.seeds.len())));
         }
-        model.check(&painting).map_err(Refused::Invalid)?;
-        let prompts = model.tokenize(&painting)?;
-        self.owner.shared.push_painting(model, painting, prompts, self.owner.ambient.uptime())
+        model.check(&request).map_err(Refused::Invalid)?;
+        let prompts = model.tokenize(&request)?;
+        self.owner.shared.push_image_request(model, request, prompts, self.owner.ambient.uptime())
     }
 
     /// Whether the memory beside the model holds the keys and values of so many positions.
@@ -290,7 +287,7 @@ impl Engine {
         let counts = inbox.scheduler.counts();
         metrics.speed(inbox.speed().unwrap_or(0.));
         metrics.texts(inbox.texts.waiting());
-        metrics.waiting_pictures(inbox.paintings.waiting(None));
+        metrics.waiting_pictures(inbox.images.waiting(None));
         drop(inbox);
         metrics.memory("weights", shared.budget.weights());
         metrics.memory("scratch", shared.budget.scratch());

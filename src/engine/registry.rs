@@ -20,7 +20,7 @@ use super::budget::Lease;
 use super::checkpoint::Checkpoint;
 use super::embedding::EncoderModel;
 use super::guard::guarded;
-use super::painting::{self, ImageModel};
+use super::image::{self, ImageModel};
 use super::preprocessor::Runtime;
 use super::queue::Shared;
 use super::scan::{self, Found, Stamp};
@@ -268,7 +268,7 @@ impl Registry {
     }
 
     /// The model that paints, loaded. Blocks while its weights are read.
-    pub fn load_painter(&self, id: &str) -> Result<Arc<ImageModel>, LoadError> {
+    pub fn load_image_model(&self, id: &str) -> Result<Arc<ImageModel>, LoadError> {
         let found = self.found(id).ok_or(LoadError::NotFound)?;
         if found.info.kind != Kind::Image {
             return Err(found.other_than(Kind::Image));
@@ -283,7 +283,7 @@ impl Registry {
     pub fn preload(&self, id: &str) -> Result<(), LoadError> {
         match self.found(id).ok_or(LoadError::NotFound)?.info.kind {
             kind @ (Kind::Embedding | Kind::Reranker) => self.load_encoder(id, kind).map(drop),
-            Kind::Image => self.load_painter(id).map(drop),
+            Kind::Image => self.load_image_model(id).map(drop),
             Kind::Text | Kind::Unknown => self.load(id).map(drop),
         }
     }
@@ -330,7 +330,7 @@ impl Registry {
             LoadError::Broken { id: id.clone(), reason }
         };
         if found.info.kind == Kind::Image {
-            return self.read_painter(found, memory, broken);
+            return self.read_image_model(found, memory, broken);
         }
         let (cpu, encoder) = (Arc::clone(&self.cpu), found.is_encoder());
         let files = if encoder { Checkpoint::open } else { Checkpoint::open_chat };
@@ -357,7 +357,7 @@ impl Registry {
         Ok(model)
     }
 
-    fn read_painter(
+    fn read_image_model(
         &self,
         found: &Found,
         memory: Memory,
@@ -365,8 +365,8 @@ impl Registry {
     ) -> Result<Model, LoadError> {
         let (id, cpu) = (&found.info.id, Arc::clone(&self.cpu));
         let precision = self.shared.settings.precisions.of(id);
-        let components = guarded(|| painting::open(&found.path)).map_err(&broken)?;
-        let footprint = painting::needs(&components, cpu.pool().threads(), precision);
+        let components = guarded(|| image::open(&found.path)).map_err(&broken)?;
+        let footprint = image::footprint(&components, cpu.pool().threads(), precision);
         let lease = self.lease(footprint.weights + footprint.reading, 0, memory)?;
         let total = self.shared.budget.total();
         let open = || ImageModel::open(id, &components, &self.runtime(), lease, precision, total, cpu);

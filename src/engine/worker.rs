@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::drafter::Slot;
+use super::image::ImageThread;
 use super::job::{Job, Outcome};
 use super::metrics::Step;
 use super::pace::{Pace, Sizes};
-use super::painting::Painter;
 use super::queue::{Gate, Shared};
 use super::registry::Registry;
 use super::request::Failure;
@@ -39,7 +39,7 @@ pub(super) struct Worker {
     /// Texts on their way to become vectors.
     embedding: Option<Embedding>,
     /// Who paints; there is none before the first picture.
-    painter: Option<Painter>,
+    image_thread: Option<ImageThread>,
 }
 
 /// A row, and what it came to.
@@ -51,7 +51,18 @@ impl Worker {
     pub fn new(shared: Arc<Shared>, registry: Arc<Registry>, ambient: Arc<dyn Ambient>) -> Self {
         let pace = Pace::new(shared.settings.prefill_chunk);
         let (jobs, arenas, slots) = (BTreeMap::new(), HashMap::new(), HashMap::new());
-        Self { shared, registry, ambient, jobs, arenas, slots, warming: false, pace, embedding: None, painter: None }
+        Self {
+            shared,
+            registry,
+            ambient,
+            jobs,
+            arenas,
+            slots,
+            warming: false,
+            pace,
+            embedding: None,
+            image_thread: None,
+        }
     }
 
     pub fn run(mut self) {
@@ -68,7 +79,7 @@ impl Worker {
             }
             let stepped = self.step();
             let embedded = self.embed();
-            idle = !(self.paint(stepped || embedded) || embedded || stepped);
+            idle = !(self.generate_image(stepped || embedded) || embedded || stepped);
         }
     }
 
@@ -115,7 +126,7 @@ impl Worker {
         let unread = self.jobs.extract_if(.., |id, job| !job.reserve(*id, &mut inbox.scheduler, now, patience));
         let unread: Vec<_> = unread.collect();
         unread.iter().for_each(|(id, _)| inbox.scheduler.cancel(*id));
-        inbox.paintings.heed(now, patience);
+        inbox.images.drop_stalled(now, patience);
         drop(inbox);
         unread.into_iter().for_each(|(_, job)| job.fail(Failure::Unread));
     }

@@ -4,16 +4,16 @@ use std::path::{Path, PathBuf};
 
 use super::safetensors::{license, weigh_all};
 use super::{Kind, ModelInfo};
-use crate::engine::painting::{self, Facts};
+use crate::engine::image::{self, ImageModelInfo};
 
 /// `path`: the file, or the folder that has no other.
 pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
     info.kind = Kind::Image;
     info.license = license(path);
-    match painting::open(path) {
+    match image::open(path) {
         Ok(components) => {
             info.architecture.clone_from(&components.class);
-            info.image_size = Some(Facts::of(&components).size);
+            info.image_size = Some(ImageModelInfo::of(&components).size);
         }
         Err(problem) => info.problem = Some(problem),
     }

@@ -6,7 +6,7 @@ use std::path::Path;
 use outpost::engine::{LoadError, Precision};
 use serde_json::{Value, json};
 
-use crate::paintings::{Rig, engine, fixtures, lay};
+use crate::images::{Rig, engine, fixtures, lay};
 
 fn json(path: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
@@ -27,7 +27,7 @@ fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
 fn problem(models: &Path) -> String {
     let engine = engine(models, Precision::Full);
     let listed = engine.models().find("painter").unwrap().problem;
-    match engine.models().load_painter("painter").unwrap_err() {
+    match engine.models().load_image_model("painter").unwrap_err() {
         LoadError::Broken { reason, .. } => {
             assert!(listed.is_none_or(|listed| listed == reason), "the listing says another thing");
             reason

@@ -13,12 +13,12 @@ pub(in crate::engine) type Pause<'a> = &'a dyn Fn() -> Result<(), Interrupted>;
 /// A picture's work; it is told to pause often.
 pub(in crate::engine) type Task = Box<dyn FnOnce(Pause<'_>) + Send>;
 
-pub(in crate::engine) struct Painter {
-    turn: Arc<Turn>,
+pub(in crate::engine) struct ImageThread {
+    handoff: Arc<Handoff>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Turn {
+struct Handoff {
     state: Mutex<State>,
     changed: Condvar,
     ambient: Arc<dyn Ambient>,
@@ -27,7 +27,7 @@ struct Turn {
 #[derive(Default)]
 struct State {
     /// Whose turn it is: the worker's otherwise.
-    painters: bool,
+    running: bool,
     task: Option<Task>,
     /// A task was given and has not ended.
     busy: bool,
@@ -36,18 +36,18 @@ struct State {
     closed: bool,
 }
 
-impl Turn {
+impl Handoff {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the turn is the painter's, or nobody's any more.
-    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.changed.wait_while(state, |state| !state.painters && !state.closed).unwrap_or_else(PoisonError::into_inner)
+    fn wait_for_turn<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait_while(state, |state| !state.running && !state.closed).unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn pass(&self, state: &mut State) {
-        state.painters = false;
+    fn yield_turn(&self, state: &mut State) {
+        state.running = false;
         self.changed.notify_all();
     }
 
@@ -55,8 +55,8 @@ impl Turn {
     fn pause(&self) -> Result<(), Interrupted> {
         let mut state = self.lock();
         if !state.closed && self.ambient.uptime() >= state.until {
-            self.pass(&mut state);
-            state = self.wait(state);
+            self.yield_turn(&mut state);
+            state = self.wait_for_turn(state);
         }
         if state.closed { Err(Interrupted::Cancelled) } else { Ok(()) }
     }
@@ -65,7 +65,7 @@ impl Turn {
     fn work(&self) {
         let mut state = self.lock();
         loop {
-            state = self.wait(state);
+            state = self.wait_for_turn(state);
             if state.closed {
                 return;
             }
@@ -75,44 +75,44 @@ impl Turn {
                 state = self.lock();
                 state.busy = false;
             }
-            self.pass(&mut state);
+            self.yield_turn(&mut state);
         }
     }
 }
 
-impl Painter {
+impl ImageThread {
     /// Errors come from the operating system refusing a thread.
-    pub fn start(ambient: Arc<dyn Ambient>) -> std::io::Result<Self> {
-        let turn = Arc::new(Turn { state: Mutex::default(), changed: Condvar::new(), ambient });
-        let own = Arc::clone(&turn);
+    pub fn spawn(ambient: Arc<dyn Ambient>) -> std::io::Result<Self> {
+        let handoff = Arc::new(Handoff { state: Mutex::default(), changed: Condvar::new(), ambient });
+        let own = Arc::clone(&handoff);
         let thread = std::thread::Builder::new().name("painter".to_owned()).spawn(move || own.work())?;
-        Ok(Self { turn, thread: Some(thread) })
+        Ok(Self { handoff, thread: Some(thread) })
     }
 
     /// Gives it something to do, where it has nothing.
-    pub fn begin(&self, task: Task) {
-        let mut state = self.turn.lock();
+    pub fn start(&self, task: Task) {
+        let mut state = self.handoff.lock();
         (state.task, state.busy) = (Some(task), true);
     }
 
     pub fn is_busy(&self) -> bool {
-        self.turn.lock().busy
+        self.handoff.lock().busy
     }
 
     /// Lets it compute until about then.
-    pub fn go_on(&self, until: Duration) {
-        let mut state = self.turn.lock();
-        (state.painters, state.until) = (true, until);
-        self.turn.changed.notify_all();
-        let waited = self.turn.changed.wait_while(state, |state| state.painters);
+    pub fn run_until(&self, until: Duration) {
+        let mut state = self.handoff.lock();
+        (state.running, state.until) = (true, until);
+        self.handoff.changed.notify_all();
+        let waited = self.handoff.changed.wait_while(state, |state| state.running);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
 
-impl Drop for Painter {
+impl Drop for ImageThread {
     fn drop(&mut self) {
-        self.turn.lock().closed = true;
-        self.turn.changed.notify_all();
+        self.handoff.lock().closed = true;
+        self.handoff.changed.notify_all();
         if let Some(thread) = self.thread.take() {
             drop(thread.join());
         }
@@ -141,15 +141,15 @@ mod tests {
         fn fill(&self, _: &mut [u8]) {}
     }
 
-    fn painter() -> Painter {
-        Painter::start(Arc::new(Still)).unwrap()
+    fn thread() -> ImageThread {
+        ImageThread::spawn(Arc::new(Still)).unwrap()
     }
 
     #[test]
-    fn a_task_goes_on_turn_by_turn() {
-        let (painter, steps) = (painter(), Arc::new(AtomicUsize::new(0)));
+    fn a_task_runs_turn_by_turn() {
+        let (thread, steps) = (thread(), Arc::new(AtomicUsize::new(0)));
         let own = Arc::clone(&steps);
-        painter.begin(Box::new(move |pause| {
+        thread.start(Box::new(move |pause| {
             for _ in 0..5 {
                 own.fetch_add(1, Ordering::SeqCst);
                 pause().unwrap();
@@ -157,22 +157,22 @@ mod tests {
         }));
         assert_eq!(steps.load(Ordering::SeqCst), 0, "it is not its turn");
         for turn in 1..=5 {
-            assert!(painter.is_busy());
+            assert!(thread.is_busy());
             // A turn that has ended as it begins lasts until the next pause.
-            painter.go_on(Duration::ZERO);
+            thread.run_until(Duration::ZERO);
             assert_eq!(steps.load(Ordering::SeqCst), turn);
         }
-        painter.go_on(Duration::ZERO);
-        assert!(!painter.is_busy());
+        thread.run_until(Duration::ZERO);
+        assert!(!thread.is_busy());
     }
 
     #[test]
-    fn it_stops_when_nobody_lets_it_go_on() {
-        let (painter, outcome) = (painter(), Arc::new(Mutex::new(None)));
+    fn it_stops_when_it_is_dropped() {
+        let (thread, outcome) = (thread(), Arc::new(Mutex::new(None)));
         let own = Arc::clone(&outcome);
-        painter.begin(Box::new(move |pause| *own.lock().unwrap() = Some(pause())));
-        painter.go_on(Duration::ZERO);
-        drop(painter);
+        thread.start(Box::new(move |pause| *own.lock().unwrap() = Some(pause())));
+        thread.run_until(Duration::ZERO);
+        drop(thread);
         assert_eq!(*outcome.lock().unwrap(), Some(Err(Interrupted::Cancelled)));
     }
 }

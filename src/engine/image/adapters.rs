@@ -14,64 +14,64 @@ use crate::models::safetensors::is_file_name;
 use crate::readable::size as readable;
 
 /// Of a request.
-const MOST: usize = 8;
+const MAX_ADAPTERS: usize = 8;
 /// Whose files are remembered.
-const KEPT: usize = 2 * MOST;
-const LARGEST: u64 = 2 << 30;
+const CACHE_SIZE: usize = 2 * MAX_ADAPTERS;
+const MAX_FILE_BYTES: u64 = 2 << 30;
 /// Names in an error.
-const NAMED: usize = 50;
-const ENDING: &str = ".safetensors";
+const MAX_NAMES: usize = 50;
+const EXTENSION: &str = ".safetensors";
 
 pub(super) struct Adapters {
     /// The first that has a file of the name counts.
     folders: [PathBuf; 2],
     /// The longest unused first.
-    shelf: Mutex<Vec<Kept>>,
+    cache: Mutex<Vec<CachedAdapter>>,
 }
 
 /// A file that was asked for.
-struct Kept {
+struct CachedAdapter {
     path: PathBuf,
-    stamp: Stamp,
+    fingerprint: Fingerprint,
     plan: Arc<LoraFile>,
     /// What was read of it, and its memory.
     adapter: Option<(Arc<Adapter>, Lease)>,
 }
 
 /// Where memory comes from.
-pub(in crate::engine) trait Lender {
+pub(in crate::engine) trait MemorySource {
     /// What is left.
-    fn spare(&self, bytes: u64) -> Option<Lease>;
+    fn try_lease(&self, bytes: u64) -> Option<Lease>;
 
     /// The same where models that nobody uses go for it.
     fn lease(&self, bytes: u64) -> Option<Lease>;
 }
 
 /// Bytes of a file, and when it was last written.
-type Stamp = (u64, SystemTime);
+type Fingerprint = (u64, SystemTime);
 
 impl Adapters {
     /// Of the pipeline in this folder of a folder of models.
     pub fn new(pipeline: &Path) -> Self {
         let all = pipeline.parent().unwrap_or(pipeline).join(LORAS);
-        Self { folders: [pipeline.join(LORAS), all], shelf: Mutex::default() }
+        Self { folders: [pipeline.join(LORAS), all], cache: Mutex::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Kept>> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<CachedAdapter>> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether these can be painted with, and the memory that they take; bytes. May read the files' headers.
-    pub fn check(&self, layers: &AdaptableLayers, asked: &[(String, f32)]) -> Result<u64, String> {
-        if asked.len() > MOST {
-            return Err(format!("{} adapters, {MOST} at most are possible", asked.len()));
+    pub fn check(&self, layers: &AdaptableLayers, requested: &[(String, f32)]) -> Result<u64, String> {
+        if requested.len() > MAX_ADAPTERS {
+            return Err(format!("{} adapters, {MAX_ADAPTERS} at most are possible", requested.len()));
         }
-        if let Some((name, _)) = asked.iter().find(|(_, weight)| !weight.is_finite()) {
+        if let Some((name, _)) = requested.iter().find(|(_, weight)| !weight.is_finite()) {
             return Err(format!("the weight of the adapter {name} is no number"));
         }
-        let mut paths = Vec::with_capacity(asked.len());
+        let mut paths = Vec::with_capacity(requested.len());
         let mut bytes = 0;
-        for (name, _) in asked {
+        for (name, _) in requested {
             let (path, plan) = self.plan(layers, name)?;
             if !paths.contains(&path) {
                 bytes += plan.bytes;
@@ -87,49 +87,50 @@ impl Adapters {
         let unusable =
             |problem: &dyn std::fmt::Display| format!("the adapter {name} cannot be used with this model: {problem}");
         let metadata = fs::metadata(&path).map_err(|error| unusable(&error))?;
-        let stamp = (metadata.len(), metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH));
-        if let Some(known) = self.take_up(&path, stamp) {
+        let fingerprint = (metadata.len(), metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH));
+        if let Some(known) = self.lookup(&path, fingerprint) {
             return Ok((path, known));
         }
-        if stamp.0 > LARGEST {
-            let problem = format!("its file has {}, {} at most are possible", readable(stamp.0), readable(LARGEST));
+        if fingerprint.0 > MAX_FILE_BYTES {
+            let problem =
+                format!("its file has {}, {} at most are possible", readable(fingerprint.0), readable(MAX_FILE_BYTES));
             return Err(unusable(&problem));
         }
         let plan = Arc::new(LoraFile::of(&path, layers).map_err(|error| unusable(&error))?);
-        let mut shelf = self.lock();
-        shelf.retain(|kept| kept.path != path);
-        if shelf.len() >= KEPT {
-            shelf.remove(0);
+        let mut cache = self.lock();
+        cache.retain(|cached| cached.path != path);
+        if cache.len() >= CACHE_SIZE {
+            cache.remove(0);
         }
-        shelf.push(Kept { path: path.clone(), stamp, plan: Arc::clone(&plan), adapter: None });
+        cache.push(CachedAdapter { path: path.clone(), fingerprint, plan: Arc::clone(&plan), adapter: None });
         Ok((path, plan))
     }
 
     /// What is known of a file that is as it was; it is the last to be forgotten.
-    fn take_up(&self, path: &Path, stamp: Stamp) -> Option<Arc<LoraFile>> {
-        let mut shelf = self.lock();
-        let at = shelf.iter().position(|kept| kept.path == path && kept.stamp == stamp)?;
-        let kept = shelf.remove(at);
-        let plan = Arc::clone(&kept.plan);
-        shelf.push(kept);
+    fn lookup(&self, path: &Path, fingerprint: Fingerprint) -> Option<Arc<LoraFile>> {
+        let mut cache = self.lock();
+        let at = cache.iter().position(|cached| cached.path == path && cached.fingerprint == fingerprint)?;
+        let cached = cache.remove(at);
+        let plan = Arc::clone(&cached.plan);
+        cache.push(cached);
         Some(plan)
     }
 
     fn find(&self, name: &str) -> Result<PathBuf, String> {
         let safe = is_file_name(name);
-        let file = format!("{name}{ENDING}");
+        let file = format!("{name}{EXTENSION}");
         let found = self.folders.iter().map(|folder| folder.join(&file)).find(|path| safe && path.is_file());
         found.ok_or_else(|| self.missing(name))
     }
 
     fn missing(&self, name: &str) -> String {
         let files = self.folders.iter().flat_map(|folder| fs::read_dir(folder).into_iter().flatten());
-        let names = files.filter_map(|file| Some(file.ok()?.file_name().to_str()?.strip_suffix(ENDING)?.to_owned()));
+        let names = files.filter_map(|file| Some(file.ok()?.file_name().to_str()?.strip_suffix(EXTENSION)?.to_owned()));
         let mut names: Vec<String> = names.collect();
         names.sort();
         names.dedup();
-        let more = if names.len() > NAMED { ", and others" } else { "" };
-        names.truncate(NAMED);
+        let more = if names.len() > MAX_NAMES { ", and others" } else { "" };
+        names.truncate(MAX_NAMES);
         match names.is_empty() {
             true => format!(
                 "there is no adapter {name}, nor any other; adapters are files in {LORAS}/ of the models folder"
@@ -142,24 +143,24 @@ impl Adapters {
     pub fn load(
         &self,
         layers: &AdaptableLayers,
-        asked: &[(String, f32)],
+        requested: &[(String, f32)],
         ctx: &OpContext<'_>,
-        memory: &dyn Lender,
+        memory: &dyn MemorySource,
     ) -> Result<Option<LoraDeltas>, Interrupted> {
-        let planned = asked.iter().map(|(name, _)| self.plan(layers, name)).collect::<Result<Vec<_>, _>>()?;
+        let planned = requested.iter().map(|(name, _)| self.plan(layers, name)).collect::<Result<Vec<_>, _>>()?;
         let paths: Vec<&Path> = planned.iter().map(|(path, _)| path.as_path()).collect();
         let mut lora_deltas = LoraDeltas::default();
-        for ((path, plan), (_, weight)) in planned.iter().zip(asked) {
+        for ((path, plan), (_, weight)) in planned.iter().zip(requested) {
             let adapter = match self.loaded(path) {
                 Some(adapter) => adapter,
                 None => {
-                    let lease = memory.spare(plan.bytes).or_else(|| {
-                        self.forget(&paths);
+                    let lease = memory.try_lease(plan.bytes).or_else(|| {
+                        self.evict_except(&paths);
                         memory.lease(plan.bytes)
                     });
                     let Some(lease) = lease else { return Ok(None) };
                     let adapter = Arc::new(plan.read(ctx.pool, &|| ctx.pause())?);
-                    self.put(path, &adapter, lease);
+                    self.insert(path, &adapter, lease);
                     adapter
                 }
             };
@@ -169,21 +170,21 @@ impl Adapters {
     }
 
     fn loaded(&self, path: &Path) -> Option<Arc<Adapter>> {
-        let shelf = self.lock();
-        let kept = shelf.iter().find(|kept| kept.path == path)?;
-        kept.adapter.as_ref().map(|(adapter, _)| Arc::clone(adapter))
+        let cache = self.lock();
+        let cached = cache.iter().find(|cached| cached.path == path)?;
+        cached.adapter.as_ref().map(|(adapter, _)| Arc::clone(adapter))
     }
 
-    fn put(&self, path: &Path, adapter: &Arc<Adapter>, lease: Lease) {
-        if let Some(kept) = self.lock().iter_mut().find(|kept| kept.path == path) {
-            kept.adapter = Some((Arc::clone(adapter), lease));
+    fn insert(&self, path: &Path, adapter: &Arc<Adapter>, lease: Lease) {
+        if let Some(cached) = self.lock().iter_mut().find(|cached| cached.path == path) {
+            cached.adapter = Some((Arc::clone(adapter), lease));
         }
     }
 
     /// Takes all adapters but these out of memory. `false`: there were none.
-    pub fn forget(&self, needed: &[&Path]) -> bool {
-        let mut shelf = self.lock();
-        let others = shelf.iter_mut().filter(|kept| !needed.contains(&kept.path.as_path()));
-        others.filter_map(|kept| kept.adapter.take()).count() > 0
+    pub fn evict_except(&self, needed: &[&Path]) -> bool {
+        let mut cache = self.lock();
+        let others = cache.iter_mut().filter(|cached| !needed.contains(&cached.path.as_path()));
+        others.filter_map(|cached| cached.adapter.take()).count() > 0
     }
 }

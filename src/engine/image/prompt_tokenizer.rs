@@ -1,6 +1,6 @@
 //! Prompts as tokens: what diffusers' pipelines ask of a tokenizer's folder.
 
-mod pieces;
+mod wordpiece;
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ const END: &str = "<|endoftext|>";
 const BERT_PADDING: &str = "[PAD]";
 
 /// A text encoder's tokenizer; every text has as many tokens.
-pub(in crate::engine) struct PromptTokens {
+pub(in crate::engine) struct PromptTokenizer {
     tokenizer: Tokenizer,
 }
 
@@ -28,11 +28,11 @@ fn wrong(error: impl std::fmt::Display) -> String {
     format!("its tokenizer cannot be used: {error}")
 }
 
-impl PromptTokens {
+impl PromptTokenizer {
     /// Whether a folder has what a tokenizer is read from; cheap, for listings.
     pub fn check(folder: &Path) -> Result<(), String> {
         let has = |name: &str| folder.join(name).is_file();
-        match has("tokenizer.json") || (has("vocab.json") && has("merges.txt")) || has(pieces::VOCABULARY) {
+        match has("tokenizer.json") || (has("vocab.json") && has("merges.txt")) || has(wordpiece::VOCABULARY) {
             true => Ok(()),
             false => Err(wrong("its folder has neither tokenizer.json nor vocab.json and merges.txt, nor vocab.txt")),
         }
@@ -97,7 +97,7 @@ fn read(files: &TextFiles) -> Result<Tokenizer, String> {
     if let Some(whole) = files.bytes("tokenizer.json") {
         return serde_json::from_slice(whole).map_err(wrong);
     }
-    let json = if files.has(pieces::VOCABULARY) { pieces::read(files)? } else { clip(files)? };
+    let json = if files.has(wordpiece::VOCABULARY) { wordpiece::read(files)? } else { clip(files)? };
     serde_json::from_value(json).map_err(wrong)
 }
 
@@ -154,9 +154,9 @@ mod tests {
     use super::*;
     use crate::models::safetensors::read_json;
 
-    fn tokens(folder: &Path, positions: usize) -> PromptTokens {
+    fn tokens(folder: &Path, positions: usize) -> PromptTokenizer {
         let spec = TextSpec { folder: folder.to_owned(), positions, padding: None };
-        PromptTokens::new(&TextFiles::read(folder).unwrap(), &spec).unwrap()
+        PromptTokenizer::new(&TextFiles::read(folder).unwrap(), &spec).unwrap()
     }
 
     #[test]

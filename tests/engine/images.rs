@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use outpost::engine::{
-    Engine, Failure, ImageModel, Kind, LoadError, Painting, Picture, Precision, Refused, Settings, Source, Stroke,
+    Engine, Failure, Image, ImageEvent, ImageModel, ImageRequest, InitImage, Kind, LoadError, Precision, Refused,
+    Settings,
 };
 use serde_json::Value;
 use tempfile::TempDir;
@@ -77,33 +78,33 @@ impl Rig {
         let mut settings = Settings::new(dir.path(), 1 << 30);
         set(&mut settings);
         let engine = Engine::start(settings, Arc::new(TestAmbient::default())).unwrap();
-        let model = engine.models().load_painter("painter").unwrap();
+        let model = engine.models().load_image_model("painter").unwrap();
         let tensors = fixtures().join(format!("{name}.reference.safetensors"));
         let tensors = candle_core::safetensors::load(tensors, &Device::Cpu).unwrap();
         Self { engine, model, facts, tensors, dir }
     }
 
-    pub fn picture(&self, name: &str) -> Picture {
+    pub fn picture(&self, name: &str) -> Image {
         let tensor = &self.tensors[name];
         let (height, width, _) = tensor.dims3().unwrap();
-        Picture { width, height, rgb: tensor.flatten_all().unwrap().to_vec1().unwrap() }
+        Image { width, height, rgb: tensor.flatten_all().unwrap().to_vec1().unwrap() }
     }
 
     /// What a case asks for.
-    pub fn painting(&self, case: &Value) -> Painting {
+    pub fn request(&self, case: &Value) -> ImageRequest {
         let number = |key: &str| case[key].as_u64().map(|number| number as usize);
         let source = case["image"].as_str().map(|image| {
             let mask =
                 case["mask_image"].as_str().map(|mask| self.tensors[mask].flatten_all().unwrap().to_vec1().unwrap());
             let strength = case["strength"].as_f64().unwrap() as f32;
-            Source { picture: self.picture(image), strength, mask }
+            InitImage { image: self.picture(image), strength, mask }
         });
         let size = match (&source, number("width"), number("height")) {
             (_, Some(width), Some(height)) => [width, height],
-            (Some(source), ..) => [source.picture.width, source.picture.height],
+            (Some(source), ..) => [source.image.width, source.image.height],
             _ => self.model.default_size(),
         };
-        Painting {
+        ImageRequest {
             prompt: case["prompt"].as_str().unwrap().to_owned(),
             negative_prompt: case["negative_prompt"].as_str().map(str::to_owned),
             size,
@@ -111,20 +112,20 @@ impl Rig {
             guidance: case["guidance_scale"].as_f64().map_or(self.model.default_guidance(), |scale| scale as f32),
             scheduler: Some(case["scheduler"].as_str().unwrap().parse().unwrap()),
             seeds: case["seeds"].as_array().unwrap().iter().map(|seed| seed.as_u64().unwrap()).collect(),
-            source,
+            init_image: source,
             lora: loras(case),
             previews: 0,
             tenant: 1,
         }
     }
 
-    pub fn paint(&self, painting: Painting) -> Vec<Picture> {
-        let mut strokes = self.engine.paint(&self.model, painting).unwrap();
+    pub fn generate(&self, request: ImageRequest) -> Vec<Image> {
+        let mut events = self.engine.generate_images(&self.model, request).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let mut pictures = Vec::new();
-            while let Some(stroke) = strokes.next().await {
-                if let Stroke::Done { image, picture } = stroke.unwrap() {
+            while let Some(event) = events.next().await {
+                if let ImageEvent::Done { index: image, image: picture } = event.unwrap() {
                     assert_eq!(image, pictures.len());
                     pictures.push(picture);
                 }
@@ -134,14 +135,14 @@ impl Rig {
     }
 
     /// Why a picture is not painted.
-    pub fn refusal(&self, painting: Painting) -> String {
-        self.engine.paint(&self.model, painting).unwrap_err().to_string()
+    pub fn refusal(&self, request: ImageRequest) -> String {
+        self.engine.generate_images(&self.model, request).unwrap_err().to_string()
     }
 
     /// Whether a case's pictures are as they should be, against bounds of the mean and the greatest difference.
     pub fn check(&self, name: &str, case: &Value, mean_bound: f64, bound: u8) {
-        let pictures = self.paint(self.painting(case));
-        let expected: Vec<Picture> =
+        let pictures = self.generate(self.request(case));
+        let expected: Vec<Image> =
             case["images"].as_array().unwrap().iter().map(|image| self.picture(image.as_str().unwrap())).collect();
         assert_eq!(pictures.len(), expected.len());
         // Of several pictures with a mask, diffusers draws otherwise for all but the first: they cannot be made again alone.
@@ -164,7 +165,7 @@ fn loras(case: &Value) -> Vec<(String, f32)> {
 }
 
 /// Mean and greatest difference of bytes.
-fn far(found: &Picture, expected: &Picture) -> (f64, u8) {
+fn far(found: &Image, expected: &Image) -> (f64, u8) {
     assert_eq!((found.width, found.height), (expected.width, expected.height));
     let away = found.rgb.iter().zip(&expected.rgb).map(|(x, y)| x.abs_diff(*y));
     let sum: u64 = away.clone().map(u64::from).sum();
@@ -233,8 +234,8 @@ fn sixteen_bits_paint_nearly_the_same() {
 }
 
 /// What the tiny model of the first family paints in no time.
-fn small(seeds: &[u64]) -> Painting {
-    Painting {
+fn small(seeds: &[u64]) -> ImageRequest {
+    ImageRequest {
         prompt: "a red house".to_owned(),
         negative_prompt: None,
         size: [16, 16],
@@ -242,7 +243,7 @@ fn small(seeds: &[u64]) -> Painting {
         guidance: 7.5,
         scheduler: None,
         seeds: seeds.to_vec(),
-        source: None,
+        init_image: None,
         lora: Vec::new(),
         previews: 0,
         tenant: 1,
@@ -273,16 +274,16 @@ fn a_picture_that_nobody_waits_for_is_given_up() {
     let rig = Rig::with("sd1", |settings| settings.memory_bytes = 64 << 20);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for round in 0..500 {
-        let endless = Painting { steps: 900, scheduler: Some("ddim".parse().unwrap()), ..small(&[1, 2, 3]) };
-        let mut strokes = rig.engine.paint(&rig.model, endless.clone()).unwrap();
-        let waiting = rig.engine.paint(&rig.model, Painting { tenant: 2, ..endless }).unwrap();
+        let endless = ImageRequest { steps: 900, scheduler: Some("ddim".parse().unwrap()), ..small(&[1, 2, 3]) };
+        let mut events = rig.engine.generate_images(&rig.model, endless.clone()).unwrap();
+        let waiting = rig.engine.generate_images(&rig.model, ImageRequest { tenant: 2, ..endless }).unwrap();
         if round % 2 == 0 {
-            let first = runtime.block_on(strokes.next()).unwrap().unwrap();
-            assert!(matches!(first, Stroke::Step { image: 0, step: 1, .. }));
+            let first = runtime.block_on(events.next()).unwrap().unwrap();
+            assert!(matches!(first, ImageEvent::Step { index: 0, step: 1, .. }));
         }
-        drop((strokes, waiting));
+        drop((events, waiting));
     }
-    assert_eq!(rig.paint(small(&[4])).len(), 1);
+    assert_eq!(rig.generate(small(&[4])).len(), 1);
     assert_eq!(counted(&rig.engine, "outpost_images_total").as_deref(), Some("1"), "none of the others was finished");
     assert_eq!(counted(&rig.engine, "outpost_images_queued").as_deref(), Some("0"));
 }
@@ -293,36 +294,36 @@ fn pictures_that_nobody_takes_are_given_up() {
     let dir = tempfile::tempdir().unwrap();
     lay(&fixtures().join("sd1"), &dir.path().join("painter"));
     let engine = Engine::start(Settings::new(dir.path(), 1 << 30), ambient.clone()).unwrap();
-    let model = engine.models().load_painter("painter").unwrap();
-    let mut strokes = engine.paint(&model, small(&[1, 2, 3, 4, 5])).unwrap();
+    let model = engine.models().load_image_model("painter").unwrap();
+    let mut events = engine.generate_images(&model, small(&[1, 2, 3, 4, 5])).unwrap();
     let painted = || counted(&engine, "outpost_images_total").map_or(0, |count| count.parse().unwrap());
     wait(|| painted() == 2);
     // The third waits until the first was taken; others do not wait for it.
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-    let mut other = engine.paint(&model, Painting { tenant: 2, ..small(&[6]) }).unwrap();
+    let mut other = engine.generate_images(&model, ImageRequest { tenant: 2, ..small(&[6]) }).unwrap();
     while runtime.block_on(other.next()).is_some() {}
     assert_eq!((painted(), counted(&engine, "outpost_images_queued").as_deref()), (3, Some("3")));
     ambient.advance(std::time::Duration::from_secs(61));
     wait(|| counted(&engine, "outpost_images_queued").as_deref() == Some("0"));
-    assert_eq!(runtime.block_on(strokes.next()), Some(Err(Failure::Unread)));
-    assert_eq!((runtime.block_on(strokes.next()), strokes.leave(), painted()), (None, 2, 3));
+    assert_eq!(runtime.block_on(events.next()), Some(Err(Failure::Unread)));
+    assert_eq!((runtime.block_on(events.next()), events.leave(), painted()), (None, 2, 3));
 }
 
 #[test]
 fn steps_are_told_and_previews_shown() {
     let rig = Rig::new("sd1", Precision::Full);
-    let asked = Painting { steps: 8, previews: 3, scheduler: Some("ddim".parse().unwrap()), ..small(&[1, 2]) };
-    let mut strokes = rig.engine.paint(&rig.model, asked).unwrap();
+    let asked = ImageRequest { steps: 8, previews: 3, scheduler: Some("ddim".parse().unwrap()), ..small(&[1, 2]) };
+    let mut events = rig.engine.generate_images(&rig.model, asked).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let (mut steps, mut previews, mut done) = (Vec::new(), Vec::new(), 0);
-    while let Some(stroke) = runtime.block_on(strokes.next()) {
-        match stroke.unwrap() {
-            Stroke::Step { image, step, of, preview } => {
+    while let Some(event) = runtime.block_on(events.next()) {
+        match event.unwrap() {
+            ImageEvent::Step { index: image, step, steps: of, preview } => {
                 assert_eq!((image, of), (done, 8));
                 steps.push(step);
                 previews.extend(preview.map(|preview| (step, preview.width, preview.height)));
             }
-            Stroke::Done { .. } => done += 1,
+            ImageEvent::Done { .. } => done += 1,
         }
     }
     assert_eq!(done, 2);
@@ -334,25 +335,25 @@ fn steps_are_told_and_previews_shown() {
 #[test]
 fn what_cannot_be_painted_is_refused_at_once() {
     let rig = Rig::new("sd1", Precision::Full);
-    let source = |strength, side| Source {
-        picture: Picture { width: side, height: side, rgb: vec![0; 3 * side * side] },
+    let source = |strength, side| InitImage {
+        image: Image { width: side, height: side, rgb: vec![0; 3 * side * side] },
         strength,
         mask: None,
     };
     let cases = [
-        (Painting { size: [20, 16], ..small(&[1]) }, "multiples of 8"),
-        (Painting { size: [16, 4096], ..small(&[1]) }, "from 16 to 2048"),
-        (Painting { steps: 0, ..small(&[1]) }, "0 steps"),
-        (Painting { steps: 1001, ..small(&[1]) }, "1001 steps"),
+        (ImageRequest { size: [20, 16], ..small(&[1]) }, "multiples of 8"),
+        (ImageRequest { size: [16, 4096], ..small(&[1]) }, "from 16 to 2048"),
+        (ImageRequest { steps: 0, ..small(&[1]) }, "0 steps"),
+        (ImageRequest { steps: 1001, ..small(&[1]) }, "1001 steps"),
         (small(&[]), "0 pictures"),
         (small(&[1; 11]), "11 pictures"),
-        (Painting { scheduler: Some("flow_euler".parse().unwrap()), ..small(&[1]) }, "flow-matching"),
-        (Painting { source: Some(source(0.5, 8)), ..small(&[1]) }, "not of the size"),
-        (Painting { source: Some(source(0., 16)), ..small(&[1]) }, "strength"),
-        (Painting { source: Some(source(0.1, 16)), ..small(&[1]) }, "none of 2 steps"),
+        (ImageRequest { scheduler: Some("flow_euler".parse().unwrap()), ..small(&[1]) }, "flow-matching"),
+        (ImageRequest { init_image: Some(source(0.5, 8)), ..small(&[1]) }, "not of the size"),
+        (ImageRequest { init_image: Some(source(0., 16)), ..small(&[1]) }, "strength"),
+        (ImageRequest { init_image: Some(source(0.1, 16)), ..small(&[1]) }, "none of 2 steps"),
     ];
-    for (painting, expected) in cases {
-        let refused = rig.engine.paint(&rig.model, painting).unwrap_err();
+    for (request, expected) in cases {
+        let refused = rig.engine.generate_images(&rig.model, request).unwrap_err();
         assert!(matches!(&refused, Refused::Invalid(why) if why.contains(expected)), "{refused:?} for {expected}");
     }
 }
@@ -400,7 +401,7 @@ fn folders_that_are_no_pipeline_say_why() {
         let problem = found.problem.unwrap_or_default();
         assert!(problem.contains(expected), "{name}: {problem:?}");
         assert_eq!(found.kind, Kind::Image);
-        assert!(matches!(engine.models().load_painter(name), Err(LoadError::Broken { .. })), "{name}");
+        assert!(matches!(engine.models().load_image_model(name), Err(LoadError::Broken { .. })), "{name}");
     }
 }
 

@@ -4,7 +4,7 @@ pub use crate::models::diffusion::SchedulerName;
 
 /// A request for pictures. [`super::ImageModel`] tells what it takes where the caller says nothing.
 #[derive(Clone, Debug)]
-pub struct Painting {
+pub struct ImageRequest {
     pub prompt: String,
     /// What the picture shall not show. Nothing and an empty text are not the same to every model.
     pub negative_prompt: Option<String>,
@@ -17,7 +17,7 @@ pub struct Painting {
     /// One for each picture.
     pub seeds: Vec<u64>,
     /// What to begin with; `None` is pure noise.
-    pub source: Option<Source>,
+    pub init_image: Option<InitImage>,
     /// Adapters of the weights, by name, and how much each counts.
     pub lora: Vec<(String, f32)>,
     /// Pictures to be shown of each on its way.
@@ -28,9 +28,9 @@ pub struct Painting {
 
 /// A picture to begin with.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct InitImage {
     /// Of the size that is asked for.
-    pub picture: Picture,
+    pub image: Image,
     /// How much of it is painted anew, 0 to 1.
     pub strength: f32,
     /// For each pixel 255 where it is painted anew and 0 where it stays, `[height, width]`; `None`: all of it.
@@ -39,7 +39,7 @@ pub struct Source {
 
 /// A picture: 8 bits for red, green and blue of each pixel, `[height, width, 3]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Picture {
+pub struct Image {
     pub width: usize,
     pub height: usize,
     pub rgb: Vec<u8>,
@@ -47,16 +47,16 @@ pub struct Picture {
 
 /// What a step came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Stroke {
+pub enum ImageEvent {
     /// So many steps of so many are done of one of the pictures, from zero.
     Step {
-        image: usize,
+        index: usize,
         step: usize,
-        of: usize,
-        preview: Option<Picture>,
+        steps: usize,
+        preview: Option<Image>,
     },
     Done {
-        image: usize,
-        picture: Picture,
+        index: usize,
+        image: Image,
     },
 }

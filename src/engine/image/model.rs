@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use outpost_kernels::Pool;
 
-use super::adapters::{Adapters, Lender};
-use super::painter::Pause;
-use super::words::PromptTokens;
-use super::{Painting, Picture, SchedulerName, Source};
+use super::adapters::{Adapters, MemorySource};
+use super::prompt_tokenizer::PromptTokenizer;
+use super::thread::Pause;
+use super::{Image, ImageRequest, InitImage, SchedulerName};
 use crate::engine::budget::Lease;
 use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{Preprocessor, Runtime, Stopped, TextSpec};
@@ -22,10 +22,10 @@ use crate::models::weights::Footprint;
 use crate::readable::size as readable;
 
 /// Pixels along a side.
-const LEAST: usize = 16;
-const MOST: usize = 2048;
+const MIN_SIDE: usize = 16;
+const MAX_SIDE: usize = 2048;
 /// Of all memory, the part that an autoencoder may take before pictures are cut into tiles.
-const ROOMY: u64 = 2;
+const VAE_BUDGET_DIVISOR: u64 = 2;
 
 /// The negative prompt and the prompt as tokens, for each of a pipeline's tokenizers.
 pub(in crate::engine) type PromptIds = Vec<[Vec<u32>; 2]>;
@@ -35,20 +35,20 @@ pub struct ImageModel {
     pipeline: Pipeline,
     preprocessor: Preprocessor,
     adapters: Adapters,
-    facts: Facts,
+    info: ImageModelInfo,
     schedulers: Vec<SchedulerName>,
     cpu: Arc<Cpu>,
     /// Whether it computes with bf16.
-    rounds: bool,
+    bf16: bool,
     /// Memory that pictures may take beside the weights; bytes.
-    room: u64,
+    available: u64,
     /// The share of the memory budget, given back with the model.
     pub(in crate::engine) lease: Lease,
 }
 
 /// What a listing tells of a model, and what requests are filled up with.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::engine) struct Facts {
+pub(in crate::engine) struct ImageModelInfo {
     /// Width and height.
     pub size: [usize; 2],
     /// Width and height are multiples of it.
@@ -59,13 +59,13 @@ pub(in crate::engine) struct Facts {
     pub guidance: f32,
 }
 
-impl Facts {
+impl ImageModelInfo {
     pub fn of(components: &Components) -> Self {
         let [height, width] = components.default_size();
         Self {
             size: [width, height],
             multiple: components.size_multiple(),
-            most: components.max_side().map_or(MOST, |most| most.min(MOST)),
+            most: components.max_side().map_or(MAX_SIDE, |most| most.min(MAX_SIDE)),
             steps: components.default_steps,
             guidance: components.default_guidance,
         }
@@ -73,12 +73,12 @@ impl Facts {
 
     fn check_size(&self, [width, height]: [usize; 2]) -> Result<(), String> {
         let Self { multiple, most, size: [usual_width, usual_height], .. } = *self;
-        let fits = |side: usize| (LEAST..=most).contains(&side);
+        let fits = |side: usize| (MIN_SIDE..=most).contains(&side);
         let whole = width.is_multiple_of(multiple) && height.is_multiple_of(multiple);
         match fits(width) && fits(height) && whole {
             true => Ok(()),
             false => Err(format!(
-                "width and height must be multiples of {multiple} from {LEAST} to {most}; {usual_width}x{usual_height} is what the model was trained for"
+                "width and height must be multiples of {multiple} from {MIN_SIDE} to {most}; {usual_width}x{usual_height} is what the model was trained for"
             )),
         }
     }
@@ -91,12 +91,12 @@ pub(in crate::engine) fn open(path: &Path) -> Result<Components, String> {
     let index = path.file_name().is_some_and(|name| name == MODEL_INDEX);
     let components = if index { Components::open(folder) } else { Components::open_single_file(path) };
     let components = components.map_err(|error| error.to_string())?;
-    components.text_encoders.iter().try_for_each(|text| PromptTokens::check(&text.tokenizer))?;
+    components.text_encoders.iter().try_for_each(|text| PromptTokenizer::check(&text.tokenizer))?;
     Ok(components)
 }
 
 /// What a pipeline's weights take in memory, and reading them.
-pub(in crate::engine) fn needs(components: &Components, threads: usize, precision: Precision) -> Footprint {
+pub(in crate::engine) fn footprint(components: &Components, threads: usize, precision: Precision) -> Footprint {
     components.footprint(threads, precision.kind())
 }
 
@@ -125,16 +125,17 @@ impl ImageModel {
             }
         }
         // By all memory, not by what others leave: the same request is the same picture at any time.
-        let roomy = total / ROOMY;
-        let pipeline = Pipeline::load(components, &cpu, precision.kind(), roomy).map_err(|error| error.to_string())?;
+        let vae_budget = total / VAE_BUDGET_DIVISOR;
+        let pipeline =
+            Pipeline::load(components, &cpu, precision.kind(), vae_budget).map_err(|error| error.to_string())?;
         let own = components.scheduler.name();
         let others = SchedulerName::ALL.iter().map(|(name, _)| *name);
         let others = others.filter(|name| *name != own && components.scheduler.with_scheduler(*name).is_ok());
         let schedulers = std::iter::once(own).chain(others).collect();
-        let room = total.saturating_sub(lease.bytes());
-        let rounds = precision == Precision::Bf16;
-        let (id, adapters, facts) = (id.to_owned(), Adapters::new(&components.path), Facts::of(components));
-        Ok(Self { id, pipeline, preprocessor, adapters, facts, schedulers, cpu, rounds, room, lease })
+        let available = total.saturating_sub(lease.bytes());
+        let bf16 = precision == Precision::Bf16;
+        let (id, adapters, info) = (id.to_owned(), Adapters::new(&components.path), ImageModelInfo::of(components));
+        Ok(Self { id, pipeline, preprocessor, adapters, info, schedulers, cpu, bf16, available, lease })
     }
 
     pub fn id(&self) -> &str {
@@ -143,31 +144,31 @@ impl ImageModel {
 
     /// Width and height of a picture where nobody asks for another; pixels.
     pub fn default_size(&self) -> [usize; 2] {
-        self.facts.size
+        self.info.size
     }
 
     /// Whether pictures of this width and height can be painted; else why not, and what can.
     pub fn check_size(&self, size: [usize; 2]) -> Result<(), String> {
-        self.facts.check_size(size)?;
-        let needed = self.picture_bytes(size);
-        match needed <= self.room {
+        self.info.check_size(size)?;
+        let needed = self.image_bytes(size);
+        match needed <= self.available {
             true => Ok(()),
             false => Err(format!(
                 "a picture of {}x{} takes {} of memory while it is painted, {} are there beside the model; ask for a smaller one",
                 size[0],
                 size[1],
                 readable(needed),
-                readable(self.room)
+                readable(self.available)
             )),
         }
     }
 
     pub fn default_steps(&self) -> usize {
-        self.facts.steps
+        self.info.steps
     }
 
     pub fn default_guidance(&self) -> f32 {
-        self.facts.guidance
+        self.info.guidance
     }
 
     /// Those that the pipeline can be run with; the first is its own.
@@ -182,8 +183,8 @@ impl ImageModel {
     }
 
     fn check_memory(&self, size: [usize; 2], asked: &[(String, f32)]) -> Result<(), String> {
-        let (picture, bytes) = (self.picture_bytes(size), self.adapters.check(self.pipeline.layers(), asked)?);
-        match picture.saturating_add(bytes) <= self.room || asked.is_empty() {
+        let (picture, bytes) = (self.image_bytes(size), self.adapters.check(self.pipeline.layers(), asked)?);
+        match picture.saturating_add(bytes) <= self.available || asked.is_empty() {
             true => Ok(()),
             false => Err(format!(
                 "the adapters take {} of memory, and a picture of {}x{} {}; {} are there beside the model",
@@ -191,7 +192,7 @@ impl ImageModel {
                 size[0],
                 size[1],
                 readable(picture),
-                readable(self.room)
+                readable(self.available)
             )),
         }
     }
@@ -199,43 +200,43 @@ impl ImageModel {
     /// What the adapters of a painting add to products; `None`: there is no memory for them.
     pub(in crate::engine) fn lora_deltas(
         &self,
-        painting: &Painting,
+        request: &ImageRequest,
         ctx: &OpContext<'_>,
-        memory: &dyn Lender,
+        memory: &dyn MemorySource,
     ) -> Result<Option<LoraDeltas>, Interrupted> {
-        self.adapters.load(self.pipeline.layers(), &painting.lora, ctx, memory)
+        self.adapters.load(self.pipeline.layers(), &request.lora, ctx, memory)
     }
 
     /// Takes all adapters out of memory. `false`: there were none.
-    pub(in crate::engine) fn forget_adapters(&self) -> bool {
-        self.adapters.forget(&[])
+    pub(in crate::engine) fn evict_adapters(&self) -> bool {
+        self.adapters.evict_except(&[])
     }
 
     /// Whether a picture can be painted so; else why not.
-    pub(in crate::engine) fn check(&self, painting: &Painting) -> Result<(), String> {
-        self.check_size(painting.size)?;
-        self.check_memory(painting.size, &painting.lora)?;
-        if painting.negative_prompt.is_some() && self.pipeline.ignores_negative_prompt() {
+    pub(in crate::engine) fn check(&self, request: &ImageRequest) -> Result<(), String> {
+        self.check_size(request.size)?;
+        self.check_memory(request.size, &request.lora)?;
+        if request.negative_prompt.is_some() && self.pipeline.ignores_negative_prompt() {
             return Err("the model takes no negative prompt; say in the prompt what the picture shall show".to_owned());
         }
-        let source = painting.source.as_ref();
+        let source = request.init_image.as_ref();
         if source.is_none() && self.pipeline.takes_mask() {
             return Err("the model fills in parts of pictures; send a picture and a mask".to_owned());
         }
         if let Some(source) = source {
-            let [width, height] = painting.size;
-            let whole = [source.picture.width, source.picture.height] == painting.size
-                && source.picture.rgb.len() == 3 * width * height
+            let [width, height] = request.size;
+            let whole = [source.image.width, source.image.height] == request.size
+                && source.image.rgb.len() == 3 * width * height
                 && source.mask.as_ref().is_none_or(|mask| mask.len() == width * height);
             if !whole {
                 return Err("the picture to begin with is not of the size that is asked for".to_owned());
             }
         }
-        self.pipeline.sampler(&order(painting, None), source.map(|source| source.strength)).map(drop)
+        self.pipeline.sampler(&generation_params(request, None), source.map(|source| source.strength)).map(drop)
     }
 
     /// Memory that painting takes; bytes.
-    pub(in crate::engine) fn picture_bytes(&self, [width, height]: [usize; 2]) -> u64 {
+    pub(in crate::engine) fn image_bytes(&self, [width, height]: [usize; 2]) -> u64 {
         self.pipeline.image_bytes([height, width], self.cpu.pool().threads())
     }
 
@@ -245,20 +246,20 @@ impl ImageModel {
 
     /// What the model computes on; `pause` is called between pieces of work.
     pub(in crate::engine) fn op_context<'a>(&self, pool: &'a Pool, pause: Pause<'a>) -> OpContext<'a> {
-        OpContext::new(pool, pause).with_bf16_attention(self.rounds)
+        OpContext::new(pool, pause).with_bf16_attention(self.bf16)
     }
 
     /// The negative prompt and the prompt by each of the pipeline's tokenizers. Takes time in proportion to their
     /// length: not for an async thread.
-    pub(in crate::engine) fn tokenize(&self, painting: &Painting) -> Result<PromptIds, Stopped> {
-        let texts = [painting.negative_prompt.as_deref().unwrap_or_default(), &painting.prompt];
+    pub(in crate::engine) fn tokenize(&self, request: &ImageRequest) -> Result<PromptIds, Stopped> {
+        let texts = [request.negative_prompt.as_deref().unwrap_or_default(), &request.prompt];
         let pair = |ids: Vec<Vec<u32>>| <[Vec<u32>; 2]>::try_from(ids);
         let all: Result<PromptIds, _> = self.preprocessor.image(texts)?.into_iter().map(pair).collect();
         all.map_err(|_| Stopped::Failed("it lost a prompt".to_owned()))
     }
 
     /// The prompts as the network takes them.
-    pub(in crate::engine) fn read(
+    pub(in crate::engine) fn encode_prompts(
         &self,
         ctx: &OpContext<'_>,
         ids: &PromptIds,
@@ -268,59 +269,59 @@ impl ImageModel {
     }
 
     /// Paints one picture of a request. `told` hears of each step, and of a picture on its way where it asks for one.
-    pub(in crate::engine) fn paint(
+    pub(in crate::engine) fn generate(
         &self,
         ctx: &OpContext<'_>,
-        words: &PromptEmbeds,
-        painting: &Painting,
+        embeds: &PromptEmbeds,
+        request: &ImageRequest,
         seed: u64,
-        told: &mut dyn FnMut(usize, usize, Option<Picture>),
-    ) -> Result<Picture, Interrupted> {
-        let source = painting.source.as_ref().map(numbers);
-        let order = order(painting, source.as_ref());
-        let size = self.pipeline.latent_size(order.size);
-        let mut watch = |progress: &StepProgress<'_>| {
+        on_step: &mut dyn FnMut(usize, usize, Option<Image>),
+    ) -> Result<Image, Interrupted> {
+        let source = request.init_image.as_ref().map(init_image);
+        let params = generation_params(request, source.as_ref());
+        let size = self.pipeline.latent_size(params.size);
+        let mut report = |progress: &StepProgress<'_>| {
             let StepProgress { step, steps, clean } = *progress;
-            let shown = shows(painting.previews, step, steps);
+            let shown = preview_due(request.previews, step, steps);
             let preview = match shown {
-                true => Some(picture(&self.pipeline.decode(ctx, &clean(), size)?)),
+                true => Some(to_image(&self.pipeline.decode(ctx, &clean(), size)?)),
                 false => None,
             };
-            told(step, steps, preview);
+            on_step(step, steps, preview);
             Ok(())
         };
-        let map = self.pipeline.generate(ctx, words, &order, seed, &mut watch)?;
+        let map = self.pipeline.generate(ctx, embeds, &params, seed, &mut report)?;
         if !are_finite(map.data()) {
             return Err(Interrupted::Failed(NOT_FINITE.to_owned()));
         }
-        Ok(picture(&map))
+        Ok(to_image(&map))
     }
 }
 
 /// Whether one of so many previews is due after a step: they are spread evenly, and the last step has none.
-fn shows(previews: usize, step: usize, steps: usize) -> bool {
+fn preview_due(previews: usize, step: usize, steps: usize) -> bool {
     let due = |step: usize| step * (previews + 1) / steps.max(1);
     step < steps && due(step) > due(step.saturating_sub(1))
 }
 
-fn order<'a>(painting: &Painting, source: Option<&'a pipeline::InitImage>) -> GenerationParams<'a> {
-    let [width, height] = painting.size;
-    let Painting { steps, guidance, scheduler, .. } = *painting;
+fn generation_params<'a>(request: &ImageRequest, source: Option<&'a pipeline::InitImage>) -> GenerationParams<'a> {
+    let [width, height] = request.size;
+    let ImageRequest { steps, guidance, scheduler, .. } = *request;
     GenerationParams { size: [height, width], steps, guidance, scheduler, init_image: source }
 }
 
 /// Bytes to −1 to 1.
-fn numbers(source: &Source) -> pipeline::InitImage {
-    let picture = source.picture.rgb.iter().map(|byte| f32::from(*byte) / 255. * 2. - 1.).collect();
+fn init_image(source: &InitImage) -> pipeline::InitImage {
+    let picture = source.image.rgb.iter().map(|byte| f32::from(*byte) / 255. * 2. - 1.).collect();
     let mask = source.mask.as_ref().map(|mask| mask.iter().map(|byte| *byte >= 128).collect());
     pipeline::InitImage { image: picture, strength: source.strength, mask }
 }
 
 /// −1 to 1 to bytes, as diffusers rounds.
-fn picture(map: &pipeline::FeatureMap) -> Picture {
+fn to_image(map: &pipeline::FeatureMap) -> Image {
     let [height, width] = map.size;
     let byte = |x: &f32| ((x / 2. + 0.5).clamp(0., 1.) * 255.).round_ties_even() as u8;
-    Picture { width, height, rgb: map.data().iter().map(byte).collect() }
+    Image { width, height, rgb: map.data().iter().map(byte).collect() }
 }
 
 impl std::fmt::Debug for ImageModel {
@@ -331,11 +332,12 @@ impl std::fmt::Debug for ImageModel {
 
 #[cfg(test)]
 mod tests {
-    use super::shows;
+    use super::preview_due;
 
     #[test]
     fn previews_are_spread_over_the_steps() {
-        let shown = |previews, steps| (1..=steps).filter(|step| shows(previews, *step, steps)).collect::<Vec<_>>();
+        let shown =
+            |previews, steps| (1..=steps).filter(|step| preview_due(previews, *step, steps)).collect::<Vec<_>>();
         assert!(shown(0, 10).is_empty());
         assert_eq!(shown(1, 10), [5]);
         assert_eq!(shown(3, 20), [5, 10, 15]);
