@@ -7,7 +7,7 @@ use super::hashing;
 use super::index::{Catalog, CatalogModel};
 use super::names::{is_model_name, is_reserved};
 use super::progress::Progress;
-use crate::models::diffusion::pipeline::INDEX;
+use crate::models::diffusion::pipeline::MODEL_INDEX;
 
 /// A folder in the models folder.
 #[derive(Debug, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub(super) fn is_model<'f>(files: impl IntoIterator<Item = &'f str> + Clone) -> 
     };
     let has = |name: &str| files.clone().into_iter().any(|file| file == name);
     match (count("gguf"), count("safetensors")) {
-        _ if has(INDEX) => files.clone().into_iter().any(|file| is_weights(Path::new(file))),
+        _ if has(MODEL_INDEX) => files.clone().into_iter().any(|file| is_weights(Path::new(file))),
         (1.., _) | (0, 1) => true,
         (0, count) => count > 1 && has("config.json"),
     }

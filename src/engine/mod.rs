@@ -7,8 +7,8 @@
 mod checkpoint;
 mod embedding;
 mod error;
+mod image;
 mod model_info;
-mod painting;
 mod precision;
 mod preprocessor;
 mod runtime;
@@ -29,8 +29,8 @@ pub use crate::models::kv::KvType;
 use embedding::Vectors;
 pub use embedding::{EncoderModel, InputType, Matryoshka};
 pub use error::{Failure, InUse, LoadError, Refused, Stopped, TooLarge};
+pub use image::{Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName};
 pub use model_info::{Kind, ModelInfo};
-pub use painting::{ImageModel, Painting, Picture, SchedulerName, Source, Stroke, Strokes};
 pub use precision::{Precision, Precisions};
 pub use preprocessor::child::run as run_sandbox;
 use runtime::queue;
@@ -38,7 +38,7 @@ pub use runtime::queue::Load;
 pub use runtime::registry::Registry;
 use runtime::worker;
 pub use settings::{Drafts, Settings};
-use settings::{MOST_CHOICES, MOST_PICTURES, MOST_STOPS, MOST_TOP_LOGPROBS, UNREAD_PIECES};
+use settings::{MAX_IMAGES, MOST_CHOICES, MOST_STOPS, MOST_TOP_LOGPROBS, UNREAD_PIECES};
 pub use text::chat_template::PromptError;
 pub use text::grammar::{Form, GrammarError};
 pub use text::message::Message;
@@ -111,16 +111,13 @@ impl Engine {
 
     /// Queues pictures to be painted, or says why not. Tokenises the prompts first: not for an async thread. Dropping
     /// the receiver cancels.
-    pub fn paint(&self, model: &Arc<ImageModel>, painting: Painting) -> Result<Strokes, Refused> {
-        if !(1..=MOST_PICTURES).contains(&painting.seeds.len()) {
-            return Err(Refused::Invalid(format!(
-                "{} pictures, 1 to {MOST_PICTURES} are possible",
-                painting.seeds.len()
-            )));
+    pub fn generate_images(&self, model: &Arc<ImageModel>, request: ImageRequest) -> Result<ImageEvents, Refused> {
+        if !(1..=MAX_IMAGES).contains(&request.seeds.len()) {
+            return Err(Refused::Invalid(format!("{} pictures, 1 to {MAX_IMAGES} are possible", request.seeds.len())));
         }
-        model.check(&painting).map_err(Refused::Invalid)?;
-        let prompts = model.tokenize(&painting)?;
-        self.owner.shared.push_painting(model, painting, prompts, self.owner.clock.uptime())
+        model.check(&request).map_err(Refused::Invalid)?;
+        let prompts = model.tokenize(&request)?;
+        self.owner.shared.push_image_request(model, request, prompts, self.owner.clock.uptime())
     }
 
     /// Whether the memory beside the model holds the keys and values of so many positions.
@@ -176,7 +173,7 @@ impl Engine {
         let counts = inbox.scheduler.counts();
         metrics.speed(inbox.speed().unwrap_or(0.));
         metrics.texts(inbox.texts.waiting());
-        metrics.waiting_pictures(inbox.paintings.waiting(None));
+        metrics.waiting_pictures(inbox.images.waiting(None));
         drop(inbox);
         metrics.memory("weights", shared.budget.weights());
         metrics.memory("scratch", shared.budget.scratch());

@@ -38,7 +38,7 @@ pub struct Settings {
     /// Tokens of texts to be embedded that may wait.
     pub max_queued_texts: usize,
     /// Pictures that may wait.
-    pub max_queued_pictures: usize,
+    pub max_queued_images: usize,
     /// How long a reader may take nothing while its answer waits, before the answer is given up.
     pub reader_patience: Duration,
     /// The `outpost` program: models' tokenizers and chat templates run in child processes of it, with limits on time
@@ -78,7 +78,7 @@ impl Settings {
             drafts: Drafts::default(),
             precisions: Precisions::default(),
             max_queued_texts: 4 << 20,
-            max_queued_pictures: 64,
+            max_queued_images: 64,
             reader_patience: Duration::from_secs(60),
             sandbox: None,
         }
@@ -100,4 +100,4 @@ pub(super) const UNREAD_PIECES: usize = 64;
 pub(super) const MOST_CHOICES: u32 = 128;
 pub(super) const MOST_TOP_LOGPROBS: u8 = 20;
 pub(super) const MOST_STOPS: usize = 64;
-pub(super) const MOST_PICTURES: usize = 10;
+pub(super) const MAX_IMAGES: usize = 10;

@@ -1,5 +1,5 @@
 //! Endpoint 12 and its siblings, as far as no model is needed: what is wrong is said by name, and links are
-//! checked. What a model paints is in `paintings.rs`.
+//! checked. What a model paints is in `image_generation.rs`.
 
 use std::time::{Duration, Instant};
 

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use candle_core::{Device, Tensor};
-use outpost::engine::{Painting, Picture};
+use outpost::engine::{Image, ImageRequest};
 
-use crate::paintings::{Rig, fixtures};
+use crate::images::{Rig, fixtures};
 use crate::support::memory;
 
 const PEFT: &str = "sd1.lora-peft";
@@ -38,13 +38,13 @@ fn rig() -> Rig {
 }
 
 /// A small picture with adapters of these names.
-fn with(rig: &Rig, names: &[&str]) -> Painting {
+fn with(rig: &Rig, names: &[&str]) -> ImageRequest {
     let lora = names.iter().map(|name| ((*name).to_owned(), 1.)).collect();
-    Painting { lora, steps: 2, size: [16, 16], ..rig.painting(&rig.facts["cases"][0]) }
+    ImageRequest { lora, steps: 2, size: [16, 16], ..rig.request(&rig.facts["cases"][0]) }
 }
 
-fn paint(rig: &Rig, names: &[&str]) -> Picture {
-    rig.paint(with(rig, names)).remove(0)
+fn paint(rig: &Rig, names: &[&str]) -> Image {
+    rig.generate(with(rig, names)).remove(0)
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn an_adapter_that_is_not_there_is_told_from_those_that_are() {
     odd.lora[0].1 = f32::NAN;
     assert!(rig.refusal(odd).contains("is no number"));
     let none = Rig::suited("sdxl", |_| {});
-    let refusal = none.refusal(Painting { lora: vec![("style".to_owned(), 1.)], ..with(&none, &[]) });
+    let refusal = none.refusal(ImageRequest { lora: vec![("style".to_owned(), 1.)], ..with(&none, &[]) });
     assert!(refusal.contains("files in loras/ of the models folder"), "{refusal}");
 }
 
@@ -173,6 +173,6 @@ fn files_that_are_no_adapters_are_refused() {
     let long = rig.refusal(with(&rig, &["long"]));
     assert!(long.contains("at most are possible"), "{long}");
     let other = Rig::suited("sdxl", |painter| lay(&painter.with_file_name("loras"), PEFT, &tensors(PEFT)));
-    let refusal = other.refusal(Painting { lora: vec![(PEFT.to_owned(), 1.)], ..with(&other, &[]) });
+    let refusal = other.refusal(ImageRequest { lora: vec![(PEFT.to_owned(), 1.)], ..with(&other, &[]) });
     assert!(refusal.contains("its tensor"), "{refusal}");
 }

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use outpost::engine::{Engine, Painting, Settings};
+use outpost::engine::{Engine, ImageRequest, Settings};
 use serde_json::{Value, json};
 
-use crate::paintings::{Rig, fixtures, lay};
+use crate::images::{Rig, fixtures, lay};
 use crate::support::TestAmbient;
 
 fn change(path: &Path, to: impl Fn(&mut Value)) {
@@ -82,20 +82,20 @@ fn defaults_are_those_of_the_family() {
 }
 
 /// Why a picture of FLUX cannot be painted with this change to a request.
-fn refused(change: impl Fn(&mut Painting)) -> String {
+fn refused(change: impl Fn(&mut ImageRequest)) -> String {
     let rig = Rig::suited("flux", |_| {});
-    let mut painting = rig.painting(&rig.facts["cases"][0]);
-    change(&mut painting);
-    rig.refusal(painting)
+    let mut request = rig.request(&rig.facts["cases"][0]);
+    change(&mut request);
+    rig.refusal(request)
 }
 
 #[test]
 fn what_flux_does_not_know_is_refused_in_words() {
-    let negative = refused(|painting| painting.negative_prompt = Some("blurry".to_owned()));
+    let negative = refused(|request| request.negative_prompt = Some("blurry".to_owned()));
     assert!(negative.contains("takes no negative prompt"), "{negative}");
-    let odd = refused(|painting| painting.size = [52, 48]);
+    let odd = refused(|request| request.size = [52, 48]);
     assert!(odd.contains("multiples of 8"), "{odd}");
-    let scheduler = refused(|painting| painting.scheduler = Some("euler".parse().unwrap()));
+    let scheduler = refused(|request| request.scheduler = Some("euler".parse().unwrap()));
     assert!(scheduler.contains("flow-matching"), "{scheduler}");
 }
 
@@ -106,7 +106,7 @@ fn broken(change: impl FnOnce(&Path)) -> String {
     lay(&fixtures().join("flux"), &folder);
     change(&folder);
     let engine = Engine::start(Settings::new(dir.path(), 1 << 30), Arc::new(TestAmbient::default())).unwrap();
-    engine.models().load_painter("painter").unwrap_err().to_string()
+    engine.models().load_image_model("painter").unwrap_err().to_string()
 }
 
 #[test]

@@ -208,7 +208,7 @@ fn no_encoders_tokenizer_ends_the_server() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/encoders/bert-mean");
     let model = |name: &str, change: &dyn Fn(&mut Value)| {
         let folder = dir.path().join(name);
-        crate::paintings::lay(&fixture, &folder);
+        crate::images::lay(&fixture, &folder);
         tokenizer(&folder, |json| change(json));
     };
     model("sound", &|_| ());

@@ -158,7 +158,7 @@ fn a_model_made_of_many_files_is_looked_at_in_each_of_them() {
     let dir = tempfile::tempdir().unwrap();
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     for (kind, name) in [("encoders", "bert-mean"), ("pipelines", "sd1")] {
-        crate::paintings::lay(&fixtures.join(kind).join(name), &dir.path().join(name));
+        crate::images::lay(&fixtures.join(kind).join(name), &dir.path().join(name));
     }
     let (engine, _) = start(dir.path(), 1 << 30);
     let models = engine.models();
@@ -168,14 +168,14 @@ fn a_model_made_of_many_files_is_looked_at_in_each_of_them() {
     replace(&config, &[fs::read(&config).unwrap(), b"\n".to_vec()].concat());
     let second = vectors("bert-mean").unwrap();
     assert!(!Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&second, &vectors("bert-mean").unwrap()));
-    let painter = models.load_painter("sd1").unwrap();
+    let painter = models.load_image_model("sd1").unwrap();
     let scheduler = dir.path().join("sd1/scheduler/scheduler_config.json");
     replace(&scheduler, &[fs::read(&scheduler).unwrap(), b"\n".to_vec()].concat());
-    assert!(!Arc::ptr_eq(&painter, &models.load_painter("sd1").unwrap()));
+    assert!(!Arc::ptr_eq(&painter, &models.load_image_model("sd1").unwrap()));
     fs::remove_file(dir.path().join("bert-mean/model.safetensors")).unwrap();
     assert_eq!(vectors("bert-mean").err(), Some(LoadError::NotFound));
     fs::remove_dir_all(dir.path().join("sd1")).unwrap();
-    assert_eq!(models.load_painter("sd1").err(), Some(LoadError::NotFound));
+    assert_eq!(models.load_image_model("sd1").err(), Some(LoadError::NotFound));
 }
 
 #[tokio::test]

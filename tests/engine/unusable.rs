@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use outpost::engine::{Engine, Failure, Kind, LoadError, Settings, Stroke};
+use outpost::engine::{Engine, Failure, ImageEvent, Kind, LoadError, Settings};
 
-use crate::paintings::{Rig, lay};
+use crate::images::{Rig, lay};
 use crate::support::{TestAmbient, greedy, pieces};
 use crate::tiny_model::{self, TinyModel};
 
@@ -194,10 +194,10 @@ async fn no_picture_is_made_of_what_is_no_number() {
             spoil(&weights.unwrap(), tensor);
         });
         let case = rig.facts["cases"].as_array().unwrap().iter().find(|case| case.get("image").is_none()).unwrap();
-        let mut strokes = rig.engine.paint(&rig.model, rig.painting(case)).unwrap();
+        let mut events = rig.engine.generate_images(&rig.model, rig.request(case)).unwrap();
         let failure = loop {
-            match strokes.next().await.expect("the picture is painted or fails") {
-                Ok(Stroke::Done { .. }) => panic!("{part} {tensor}: a picture"),
+            match events.next().await.expect("the picture is painted or fails") {
+                Ok(ImageEvent::Done { .. }) => panic!("{part} {tensor}: a picture"),
                 Ok(_) => {}
                 Err(failure) => break failure,
             }

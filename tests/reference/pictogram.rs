@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, safetensors};
 use outpost::app::SystemClockRng;
-use outpost::engine::{Engine, Painting, Picture, Settings, Stroke};
+use outpost::engine::{Engine, Image, ImageEvent, ImageRequest, Settings};
 
 use super::starter;
 
@@ -16,9 +16,9 @@ fn engine() -> Engine {
 }
 
 /// A picture at the model's own settings.
-fn paint(engine: &Engine, prompt: &str, seed: u64, scheduler: Option<&str>) -> Picture {
-    let model = engine.models().load_painter("pictogram").unwrap();
-    let painting = Painting {
+fn paint(engine: &Engine, prompt: &str, seed: u64, scheduler: Option<&str>) -> Image {
+    let model = engine.models().load_image_model("pictogram").unwrap();
+    let request = ImageRequest {
         prompt: prompt.to_owned(),
         negative_prompt: None,
         size: model.default_size(),
@@ -26,16 +26,16 @@ fn paint(engine: &Engine, prompt: &str, seed: u64, scheduler: Option<&str>) -> P
         guidance: model.default_guidance(),
         scheduler: scheduler.map(|name| name.parse().unwrap()),
         seeds: vec![seed],
-        source: None,
+        init_image: None,
         lora: Vec::new(),
         previews: 0,
         tenant: 1,
     };
-    let mut strokes = engine.paint(&model, painting).unwrap();
+    let mut events = engine.generate_images(&model, request).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         loop {
-            if let Stroke::Done { picture, .. } = strokes.next().await.unwrap().unwrap() {
+            if let ImageEvent::Done { image: picture, .. } = events.next().await.unwrap().unwrap() {
                 return picture;
             }
         }
@@ -66,7 +66,7 @@ fn the_starter_model_paints_what_diffusers_paints_with_it() {
 fn colours_that_are_asked_for_are_there() {
     let engine = engine();
     let mean = |prompt: &str| {
-        let Picture { rgb, .. } = paint(&engine, prompt, 7, None);
+        let Image { rgb, .. } = paint(&engine, prompt, 7, None);
         let coloured = rgb.as_chunks::<3>().0.iter().filter(|pixel| pixel.iter().any(|part| *part < 200));
         let (mut sum, mut count) = ([0.; 3], 0.);
         for pixel in coloured {

@@ -6,7 +6,7 @@ use image::codecs::{jpeg::JpegEncoder, png::PngEncoder, webp::WebPEncoder};
 use image::metadata::Orientation;
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbImage};
 
-use crate::engine::Picture;
+use crate::engine::Image;
 use crate::error::{Error, Result};
 use crate::service::pictures::Format;
 
@@ -25,8 +25,8 @@ pub struct Output {
 }
 
 /// The bytes of a picture's file. WebP comes without loss, as PNG does. Takes milliseconds of CPU.
-pub fn encode(picture: Picture, output: Output) -> Result<Vec<u8>> {
-    let Picture { width, height, rgb } = picture;
+pub fn encode(picture: Image, output: Output) -> Result<Vec<u8>> {
+    let Image { width, height, rgb } = picture;
     let sides = u32::try_from(width).ok().zip(u32::try_from(height).ok());
     let picture = sides.and_then(|(width, height)| RgbImage::from_raw(width, height, rgb));
     let picture = picture.ok_or_else(|| Error::internal("a picture has other bytes than its size says"))?;
@@ -77,12 +77,12 @@ mod tests {
     use image::{DynamicImage, ImageFormat, Rgb, RgbImage};
 
     use super::{Output, decode, encode};
-    use crate::engine::Picture;
+    use crate::engine::Image;
     use crate::service::pictures::Format;
 
-    fn picture() -> Picture {
+    fn picture() -> Image {
         let rgb = (0..40 * 24 * 3).map(|at: u32| (at * 7 % 251) as u8).collect();
-        Picture { width: 40, height: 24, rgb }
+        Image { width: 40, height: 24, rgb }
     }
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_picture_whose_bytes_do_not_fit_its_size_is_an_error() {
-        let wrong = Picture { width: 41, ..picture() };
+        let wrong = Image { width: 41, ..picture() };
         assert!(encode(wrong, Output { format: Format::Png, quality: 100 }).is_err());
     }
 

@@ -14,7 +14,9 @@ pub use source::{Change, Original};
 use super::chat::{fail, refuse};
 use super::models::{MEMORY_FREED, blocking, refuse_load};
 use crate::clock_rng::{ClockRng, Timestamp};
-use crate::engine::{Engine, Failure, ImageModel, Painting, Picture, SchedulerName, Source, Stroke, Strokes};
+use crate::engine::{
+    Engine, Failure, Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName,
+};
 use crate::error::{Code, Error, Result};
 use crate::ids::ImagesId;
 use crate::service::access::{Access, Scope};
@@ -74,8 +76,8 @@ pub struct Running {
     pub size: [usize; 2],
     /// One for each.
     pub seeds: Vec<u64>,
-    strokes: Strokes,
-    painted: u64,
+    events: ImageEvents,
+    finished: u64,
     bill: Arc<Receipt>,
 }
 
@@ -110,7 +112,7 @@ impl Images {
             Some(original) => self.read(&model, original, call.size, steps).await?,
         };
         let seeds = seeds(call.seed.unwrap_or_else(|| self.draw_seed()), call.count);
-        let painting = Painting {
+        let request = ImageRequest {
             prompt: call.prompt,
             negative_prompt: call.negative_prompt,
             size,
@@ -118,17 +120,17 @@ impl Images {
             guidance: call.guidance.unwrap_or_else(|| model.default_guidance()),
             scheduler: call.scheduler,
             seeds: seeds.clone(),
-            source,
+            init_image: source,
             lora: call.lora,
             previews: call.previews,
             tenant: u128::from_be_bytes(access.project().to_bytes()),
         };
         let engine = self.engine.clone();
-        let paint = move || engine.paint(&model, painting).map_err(|refused| refuse(model.id(), refused));
-        let strokes = blocking(paint).await?;
+        let generate = move || engine.generate_images(&model, request).map_err(|refused| refuse(model.id(), refused));
+        let events = blocking(generate).await?;
         drop(permit);
         let (id, created) = (ImagesId::generate(&*self.clock_rng), self.clock_rng.now());
-        Ok(Running { id, created, model: call.model, size, seeds, strokes, painted: 0, bill })
+        Ok(Running { id, created, model: call.model, size, seeds, events, finished: 0, bill })
     }
 
     /// The model, and the place among those that are prepared. A load that has begun keeps the place even if nobody
@@ -136,7 +138,7 @@ impl Images {
     async fn load(&self, access: &Access, id: &str) -> Result<(Arc<ImageModel>, Place)> {
         let permit = self.preparing.take(access.project())?;
         let (engine, id) = (self.engine.clone(), id.to_owned());
-        blocking(move || Ok((engine.models().load_painter(&id).map_err(|error| refuse_load(&id, &error))?, permit)))
+        blocking(move || Ok((engine.models().load_image_model(&id).map_err(|error| refuse_load(&id, &error))?, permit)))
             .await
     }
 
@@ -147,7 +149,7 @@ impl Images {
         original: Original,
         asked: Option<[usize; 2]>,
         steps: usize,
-    ) -> Result<([usize; 2], Option<Source>)> {
+    ) -> Result<([usize; 2], Option<InitImage>)> {
         let turn = self.reading.clone().acquire_owned().await.map_err(Error::internal)?;
         let model = Arc::clone(model);
         blocking(move || {
@@ -168,39 +170,39 @@ impl Images {
 
 impl Running {
     /// What happens next; `None` when every picture is painted. May be dropped and called again.
-    pub async fn next(&mut self) -> Option<Result<Stroke>> {
+    pub async fn next(&mut self) -> Option<Result<ImageEvent>> {
         if self.is_done() {
             return None;
         }
-        let Some(stroke) = self.strokes.next().await else {
+        let Some(event) = self.events.next().await else {
             return Some(Err(Error::internal("the engine closed a ticket before its end")));
         };
-        let painted = match &stroke {
-            Ok(stroke) => usize::from(matches!(stroke, Stroke::Done { .. })),
-            Err(_) => self.strokes.leave(),
+        let finished = match &event {
+            Ok(event) => usize::from(matches!(event, ImageEvent::Done { .. })),
+            Err(_) => self.events.leave(),
         };
-        self.count(painted);
-        Some(stroke.map_err(fail_painting))
+        self.count(finished);
+        Some(event.map_err(fail_generation))
     }
 
     /// Whether every picture is painted.
     pub fn is_done(&self) -> bool {
-        self.painted >= self.seeds.len() as u64
+        self.finished >= self.seeds.len() as u64
     }
 
     /// Puts finished pictures on the bill.
     fn count(&mut self, pictures: usize) {
-        self.painted += pictures as u64;
-        self.bill.images(self.painted);
+        self.finished += pictures as u64;
+        self.bill.images(self.finished);
     }
 
     /// Waits for all pictures; their files, in order.
     pub async fn whole(&mut self, output: Output) -> Result<Vec<Vec<u8>>> {
         let mut files: Vec<Option<Vec<u8>>> = vec![None; self.seeds.len()];
-        while let Some(stroke) = self.next().await {
-            let Stroke::Done { image, picture } = stroke? else { continue };
-            let file = write(picture, output).await?;
-            if let Some(place) = files.get_mut(image) {
+        while let Some(event) = self.next().await {
+            let ImageEvent::Done { index, image } = event? else { continue };
+            let file = write(image, output).await?;
+            if let Some(place) = files.get_mut(index) {
                 *place = Some(file);
             }
         }
@@ -218,14 +220,14 @@ impl Running {
 impl Drop for Running {
     /// A client that left is billed for the pictures that were finished, received or not.
     fn drop(&mut self) {
-        let unreceived = self.strokes.leave();
+        let unreceived = self.events.leave();
         self.count(unreceived);
     }
 }
 
 /// The file of a picture, written off the async threads.
-pub async fn write(picture: Picture, output: Output) -> Result<Vec<u8>> {
-    blocking(move || encode(picture, output)).await
+pub async fn write(image: Image, output: Output) -> Result<Vec<u8>> {
+    blocking(move || encode(image, output)).await
 }
 
 /// The size to paint in: what was asked for if the model can, else what suits the original, else the model's own.
@@ -258,7 +260,7 @@ fn seeds(first: u64, count: u32) -> Vec<u64> {
     (0..u64::from(count)).map(|place| first.wrapping_add(place) % SEEDS).collect()
 }
 
-fn fail_painting(failure: Failure) -> Error {
+fn fail_generation(failure: Failure) -> Error {
     match failure {
         Failure::NoMemory => Error::new(
             Code::Overloaded,

@@ -5,7 +5,7 @@ use image::imageops::{FilterType, resize};
 use image::{DynamicImage, GrayImage, Luma, Rgb, RgbImage};
 
 use super::codec::decode;
-use crate::engine::{Picture, Source};
+use crate::engine::{Image, InitImage};
 use crate::error::{Error, Result};
 use crate::service::places::Place;
 
@@ -65,7 +65,7 @@ impl Sent {
     }
 
     /// Brought to `size`; proportions are not kept. 400 where so few steps would change nothing.
-    pub fn fit(self, size: [usize; 2], steps: usize) -> Result<Source> {
+    pub fn fit(self, size: [usize; 2], steps: usize) -> Result<InitImage> {
         if (steps as f32 * self.strength) < 1.0 {
             let text = format!(
                 "'strength' is {}, and of {steps} steps that leaves none. Raise 'strength' or 'steps'.",
@@ -82,8 +82,8 @@ impl Sent {
             let mask = resize(&mask, width, height, FILTER).into_raw();
             mask.into_iter().map(|value| if value >= 128 { 255 } else { 0 }).collect()
         });
-        let picture = Picture { width: size[0], height: size[1], rgb: picture.into_raw() };
-        Ok(Source { picture, strength: self.strength, mask })
+        let picture = Image { width: size[0], height: size[1], rgb: picture.into_raw() };
+        Ok(InitImage { image: picture, strength: self.strength, mask })
     }
 }
 
@@ -201,8 +201,8 @@ mod tests {
         let picture = RgbImage::from_pixel(64, 32, Rgb([10, 20, 30]));
         let mask = GrayImage::from_fn(64, 32, |x, _| Luma([if x < 32 { 255 } else { 0 }]));
         let source = Sent { picture, mask: Some(mask), strength: 0.5 }.fit([24, 16], 10).unwrap();
-        assert_eq!((source.picture.width, source.picture.height, source.picture.rgb.len()), (24, 16, 24 * 16 * 3));
-        assert_eq!(source.picture.rgb[..3], [10, 20, 30]);
+        assert_eq!((source.image.width, source.image.height, source.image.rgb.len()), (24, 16, 24 * 16 * 3));
+        assert_eq!(source.image.rgb[..3], [10, 20, 30]);
         let mask = source.mask.unwrap();
         assert_eq!((mask.len(), mask[0], mask[23]), (24 * 16, 255, 0));
         assert!(mask.iter().all(|value| [0, 255].contains(value)));

@@ -11,7 +11,7 @@ use super::{Request, TextSpec, wire};
 use crate::clock_rng::ClockRng;
 use crate::engine::checkpoint::is_gguf;
 use crate::engine::embedding::TextTokens;
-use crate::engine::painting::PromptTokens;
+use crate::engine::image::PromptTokenizer;
 use crate::engine::tokenizer::TokenBound;
 use crate::engine::tokenizer::files::TextFiles;
 use crate::models::gguf::{GgufFile, LONGEST_HEADER, Metadata};
@@ -85,7 +85,7 @@ impl Spec {
 pub(super) enum Interpreter {
     Chat(Box<ChatPreprocessor>),
     Encoder(Box<TextTokens>),
-    Image(Vec<PromptTokens>),
+    Image(Vec<PromptTokenizer>),
 }
 
 impl Interpreter {
@@ -110,9 +110,9 @@ impl Interpreter {
                     Source::Folder(files) => Some(files),
                     Source::Gguf(_) => None,
                 });
-                let all = files.zip(texts).map(|(files, text)| PromptTokens::new(files, text));
+                let all = files.zip(texts).map(|(files, text)| PromptTokenizer::new(files, text));
                 let all = all.collect::<Result<Vec<_>, _>>()?;
-                let facts = wire::encode(&all.iter().map(PromptTokens::len).collect::<Vec<_>>())?;
+                let facts = wire::encode(&all.iter().map(PromptTokenizer::len).collect::<Vec<_>>())?;
                 Ok((Self::Image(all), facts))
             }
         }
@@ -136,7 +136,7 @@ impl Interpreter {
                 wire::encode(&tokens.encode_pairs(&query, &documents, limit, bound))
             }
             (Request::Image { texts }, Self::Image(all)) => {
-                let one = |tokens: &PromptTokens| texts.iter().map(|text| tokens.encode(text)).collect();
+                let one = |tokens: &PromptTokenizer| texts.iter().map(|text| tokens.encode(text)).collect();
                 wire::encode(&all.iter().map(one).collect::<Result<Vec<Vec<Vec<u32>>>, String>>())
             }
             _ => Err("the model does not answer such requests".to_owned()),

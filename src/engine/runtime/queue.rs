@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::engine::embedding::{EncoderModel, Texts, Vectors};
 use crate::engine::error::Failure;
 use crate::engine::error::Refused;
-use crate::engine::painting::{ImageModel, Painting, Paintings, PromptIds, Strokes};
+use crate::engine::image::{ImageEvents, ImageModel, ImageQueue, ImageRequest, PromptIds};
 use crate::engine::runtime::memory::{Budget, Lease};
 use crate::engine::runtime::metrics::Metrics;
 use crate::engine::settings::Settings;
@@ -57,7 +57,7 @@ pub struct Inbox {
     /// What is to become vectors.
     pub texts: Texts,
     /// What is to be painted.
-    pub paintings: Paintings,
+    pub images: ImageQueue,
     speed: Speed,
     /// Tokens of an answer of late; `None` before any has ended.
     length: Option<f64>,
@@ -114,7 +114,7 @@ impl Inbox {
         let gone = self.arrivals.extract_if(.., |_, arrival| arrival.sender.is_closed());
         gone.for_each(|(id, _)| self.scheduler.cancel(id));
         self.texts.sweep();
-        self.paintings.sweep();
+        self.images.drop_cancelled();
     }
 
     /// Tokens a second of late; `None` before any step was measured.
@@ -190,7 +190,7 @@ impl Shared {
             scheduler: Scheduler::new(limits),
             arrivals: BTreeMap::new(),
             texts: Texts::new(),
-            paintings: Paintings::new(),
+            images: ImageQueue::new(),
             speed: Speed::default(),
             length: None,
             gate: Gate::Open,
@@ -304,21 +304,21 @@ impl Shared {
     }
 
     /// Takes pictures to be painted or refuses them, at once.
-    pub fn push_painting(
+    pub fn push_image_request(
         &self,
         model: &Arc<ImageModel>,
-        painting: Painting,
+        request: ImageRequest,
         prompts: PromptIds,
         now: Duration,
-    ) -> Result<Strokes, Refused> {
-        let tenant = painting.tenant;
+    ) -> Result<ImageEvents, Refused> {
+        let tenant = request.tenant;
         let bulk = Bulk {
-            more: painting.seeds.len(),
-            most: self.settings.max_queued_pictures,
-            waiting: &|inbox| [inbox.paintings.waiting(None), inbox.paintings.waiting(Some(tenant))],
-            seconds: &|inbox| inbox.paintings.seconds(),
+            more: request.seeds.len(),
+            most: self.settings.max_queued_images,
+            waiting: &|inbox| [inbox.images.waiting(None), inbox.images.waiting(Some(tenant))],
+            seconds: &|inbox| inbox.images.seconds(),
         };
-        self.push_bulk(model.id(), &bulk, |inbox| inbox.paintings.push(Arc::clone(model), painting, prompts, now))
+        self.push_bulk(model.id(), &bulk, |inbox| inbox.images.push(Arc::clone(model), request, prompts, now))
     }
 
     /// Takes what a request brings, or refuses all of it.
@@ -356,7 +356,7 @@ impl Shared {
         arrivals.keys().for_each(|id| inbox.scheduler.cancel(*id));
         let begun = inbox.gate >= Gate::Aborting;
         inbox.texts.fail_all(&Failure::ShuttingDown, begun);
-        inbox.paintings.fail_all(&Failure::ShuttingDown, begun);
+        inbox.images.fail_all(&Failure::ShuttingDown, begun);
         drop(inbox);
         self.wake.notify_one();
         for arrival in arrivals.into_values() {
@@ -369,7 +369,7 @@ impl Shared {
     pub fn rest(&self, idle: bool, paused: bool) -> Gate {
         let mut inbox = self.lock();
         while idle && !inbox.signal {
-            if !paused && !inbox.paintings.is_watching() {
+            if !paused && !inbox.images.has_receivers() {
                 inbox = self.wake.wait(inbox).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }

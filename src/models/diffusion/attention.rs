@@ -44,7 +44,7 @@ impl Attention {
     }
 
     /// Of `x` to another.
-    pub fn across(&self, ctx: &OpContext<'_>, x: &FeatureMap, context: &FeatureMap) -> Result<FeatureMap> {
+    pub fn cross(&self, ctx: &OpContext<'_>, x: &FeatureMap, context: &FeatureMap) -> Result<FeatureMap> {
         let q = ctx.linear(&self.to_q, x)?;
         let [k, v] = ctx.linears([&self.to_k, &self.to_v], context)?;
         let mixed = ctx.attention([&q, &k, &v], self.heads, false)?;

@@ -19,7 +19,7 @@ use crate::models::weights::Loader;
 pub struct BertConfig {
     pub sizes: Sizes,
     /// Whether tokens see no padding.
-    pub masks: bool,
+    pub masks_padding: bool,
     /// The token of padding.
     pub padding: u32,
 }
@@ -33,27 +33,27 @@ impl BertConfig {
             Err(error) => return refuse(format!("{path}config.json: {error}")),
         };
         let padding = value.get("pad_token_id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
-        let masks = value.get("use_attention_mask").and_then(Value::as_bool).unwrap_or(false);
-        Ok(Self { sizes, masks, padding: padding.unwrap_or(0) })
+        let masks_padding = value.get("use_attention_mask").and_then(Value::as_bool).unwrap_or(false);
+        Ok(Self { sizes, masks_padding, padding: padding.unwrap_or(0) })
     }
 }
 
 #[derive(Debug)]
 pub struct Bert {
     encoder: Encoder,
-    masks: bool,
+    masks_padding: bool,
     padding: u32,
 }
 
 impl Bert {
     pub fn load(loader: &Loader<'_>, config: &BertConfig, cpu: &Arc<Cpu>) -> Loaded<Self> {
-        let BertConfig { sizes, masks, padding } = config;
+        let BertConfig { sizes, masks_padding, padding } = config;
         let encoder = Encoder::of(loader, sizes.clone(), Arc::clone(cpu))?;
-        Ok(Self { encoder, masks: *masks, padding: *padding })
+        Ok(Self { encoder, masks_padding: *masks_padding, padding: *padding })
     }
 
     /// An upper bound of the numbers that reading two texts of so many tokens takes.
-    pub fn numbers(&self, tokens: usize, threads: usize) -> usize {
+    pub fn scratch_elements(&self, tokens: usize, threads: usize) -> usize {
         Encoder::pass_bytes(self.encoder.sizes(), 2 * tokens, 2, threads) as usize / size_of::<f32>()
     }
 
@@ -65,7 +65,7 @@ impl Bert {
         }
         let tokenized: Vec<_> = texts.iter().map(|text| Tokenized::new(text.clone())).collect();
         let mut pass = self.encoder.begin(&tokenized.iter().collect::<Vec<_>>())?;
-        if self.masks {
+        if self.masks_padding {
             // A text's last token is never one of padding.
             let real = |text: &Vec<u32>| text.iter().rposition(|id| *id != self.padding).map_or(0, |last| last + 1);
             pass.hide(texts.iter().map(real));
@@ -73,9 +73,9 @@ impl Bert {
         while !self.encoder.advance(&mut pass)? {
             ctx.pause()?;
         }
-        let mut words = ctx.alloc(texts.len(), [count, 1], width);
-        let to = words.data_mut().chunks_exact_mut((count * width).max(1));
+        let mut hidden = ctx.alloc(texts.len(), [count, 1], width);
+        let to = hidden.data_mut().chunks_exact_mut((count * width).max(1));
         to.zip(pass.vectors(width)).for_each(|(to, from)| to.copy_from_slice(from));
-        Ok(words)
+        Ok(hidden)
     }
 }

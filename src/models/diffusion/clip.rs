@@ -86,9 +86,9 @@ struct Layer {
 
 /// What a text encoder makes of texts.
 #[derive(Debug)]
-pub struct Encoded {
+pub struct ClipOutput {
     /// `[texts, tokens, 1, width]`
-    pub words: FeatureMap,
+    pub hidden: FeatureMap,
     /// A vector of each text, through the projection where there is one.
     pub pooled: Vec<Vec<f32>>,
 }
@@ -114,7 +114,7 @@ impl Clip {
 
     /// `texts` of one length; `skipped`: the words come from before so many of the last layers. Only those after the
     /// very last one are normed.
-    pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>], skipped: Option<usize>) -> Result<Encoded> {
+    pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>], clip_skip: Option<usize>) -> Result<ClipOutput> {
         let ClipConfig { width, positions, .. } = self.config;
         let count = texts.first().map_or(0, Vec::len);
         if count == 0 || count > positions || texts.iter().any(|text| text.len() != count) {
@@ -125,18 +125,18 @@ impl Clip {
         self.positions.look_up(texts.iter().flat_map(|_| 0..count as u32), true, x.data_mut())?;
         let mut early = None;
         for (index, layer) in self.layers.iter().enumerate() {
-            if skipped == Some(self.layers.len() - index) {
+            if clip_skip == Some(self.layers.len() - index) {
                 early = Some(ctx.feature_map(x.data(), x.images, x.size, width)?);
             }
             x = layer.forward(ctx, x, self.config.heads)?;
         }
         let normed = ctx.layer_norm(&self.final_norm, &x)?;
         let pooled = self.pool(ctx, texts, &normed)?;
-        Ok(Encoded { words: early.unwrap_or(normed), pooled })
+        Ok(ClipOutput { hidden: early.unwrap_or(normed), pooled })
     }
 
     /// The vectors at the texts' first end token.
-    fn pool(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>], words: &FeatureMap) -> Result<Vec<Vec<f32>>> {
+    fn pool(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>], hidden: &FeatureMap) -> Result<Vec<Vec<f32>>> {
         // Old files have a wrong end token; there the greatest id stands at the end.
         let place = |text: &Vec<u32>| match self.config.end {
             2 => text.iter().enumerate().rev().max_by_key(|(_, id)| **id).map_or(0, |(place, _)| place),
@@ -144,9 +144,9 @@ impl Clip {
         };
         let width = self.config.width;
         let mut all = ctx.alloc(texts.len(), [1, 1], width);
-        let rows = texts.iter().zip(words.per_image()).zip(all.data_mut().chunks_exact_mut(width));
-        for ((text, words), to) in rows {
-            words.chunks_exact(width).skip(place(text)).take(1).for_each(|word| to.copy_from_slice(word));
+        let rows = texts.iter().zip(hidden.per_image()).zip(all.data_mut().chunks_exact_mut(width));
+        for ((text, hidden), to) in rows {
+            hidden.chunks_exact(width).skip(place(text)).take(1).for_each(|word| to.copy_from_slice(word));
         }
         let all = match &self.projection {
             Some(projection) => ctx.linear(projection, &all)?,

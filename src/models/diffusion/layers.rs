@@ -50,7 +50,7 @@ pub(super) fn mlp(
 }
 
 /// The part of a projection that gives the outputs from `first` on, of `total`.
-pub(super) fn part(
+pub(super) fn linear_slice(
     loader: &Loader<'_>,
     stem: &str,
     [inputs, outputs]: [usize; 2],

@@ -1,10 +1,10 @@
 //! The network that a pipeline guesses with, whatever it is made of.
 
-use super::dit::{Flux, FluxConfig, Mmdit, MmditConfig, PATCH, Told as Known};
+use super::dit::{DitConditioning, Flux, FluxConfig, Mmdit, MmditConfig, PATCH_SIZE};
 use super::feature_map::FeatureMap;
 use super::layers::Loaded;
 use super::op_context::{Interrupted, OpContext, Result};
-use super::unet::{AddedConditions, Conditions, Unet, UnetConfig};
+use super::unet::{MicroConditioning, Unet, UnetConditioning, UnetConfig};
 use crate::models::weights::Loader;
 
 /// A network's sizes.
@@ -24,8 +24,8 @@ pub(super) enum Network {
 
 /// What a network is told beside the latents.
 #[derive(Debug)]
-pub(super) struct Told<'a> {
-    pub time: f32,
+pub(super) struct Conditioning<'a> {
+    pub timestep: f32,
     /// `[images, words, 1, context]`
     pub text: &'a FeatureMap,
     /// The texts in one vector each, `[images][pooled]`, where networks take such.
@@ -41,12 +41,14 @@ impl NetworkConfig {
         match self {
             Self::Unet(unet) => [unet.in_channels, unet.out_channels],
             Self::Mmdit(mmdit) => [mmdit.in_channels, mmdit.out_channels],
-            Self::Flux(flux) => [flux.in_channels, flux.out_channels].map(|numbers| numbers / (PATCH * PATCH)),
+            Self::Flux(flux) => {
+                [flux.in_channels, flux.out_channels].map(|numbers| numbers / (PATCH_SIZE * PATCH_SIZE))
+            }
         }
     }
 
     /// Numbers of a word.
-    pub fn context(&self) -> usize {
+    pub fn context_width(&self) -> usize {
         match self {
             Self::Unet(unet) => unet.levels.first().map_or(0, |level| level.context),
             Self::Mmdit(mmdit) => mmdit.context,
@@ -59,12 +61,12 @@ impl NetworkConfig {
         match self {
             Self::Unet(_) => 1,
             Self::Mmdit(mmdit) => mmdit.patch,
-            Self::Flux(_) => PATCH,
+            Self::Flux(_) => PATCH_SIZE,
         }
     }
 
     /// Latent pixels along a side, at most.
-    pub fn most(&self) -> Option<usize> {
+    pub fn max_side(&self) -> Option<usize> {
         match self {
             Self::Mmdit(mmdit) => Some(mmdit.positions * mmdit.patch),
             Self::Unet(_) | Self::Flux(_) => None,
@@ -81,7 +83,7 @@ impl NetworkConfig {
     }
 
     /// Whether it is told how strong the guidance is.
-    pub fn is_told_guidance(&self) -> bool {
+    pub fn embeds_guidance(&self) -> bool {
         match self {
             Self::Unet(unet) => unet.time.guidance.is_some(),
             Self::Mmdit(_) => false,
@@ -90,8 +92,8 @@ impl NetworkConfig {
     }
 
     /// Whether guidance leads it away from a negative prompt.
-    pub fn is_led(&self) -> bool {
-        !self.is_told_guidance() && !matches!(self, Self::Flux(_))
+    pub fn uses_cfg(&self) -> bool {
+        !self.embeds_guidance() && !matches!(self, Self::Flux(_))
     }
 }
 
@@ -105,27 +107,27 @@ impl Network {
     }
 
     /// What is guessed of `x`, `[images, height, width, channels]`.
-    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, told: &Told<'_>) -> Result<FeatureMap> {
-        let Told { time, text, pooled, guidance, size } = *told;
-        let known = |guidance| {
+    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, cond: &Conditioning<'_>) -> Result<FeatureMap> {
+        let Conditioning { timestep, text, pooled, guidance, size } = *cond;
+        let dit_conditioning = |guidance| {
             let pooled = pooled.ok_or_else(|| Interrupted::Failed("the text is not there in one vector".to_owned()))?;
-            Ok::<_, Interrupted>(Known { time, text, pooled, guidance })
+            Ok::<_, Interrupted>(DitConditioning { timestep, text, pooled, guidance })
         };
         match self {
             Self::Unet(unet) => {
-                let added = pooled.map(|pooled| added(pooled, size));
+                let added = pooled.map(|pooled| micro_conditioning(pooled, size));
                 let guidance = unet.config().time.guidance.map(|_| guidance);
-                unet.forward(ctx, x, &Conditions { time, text, guidance, added: added.as_ref() })
+                unet.forward(ctx, x, &UnetConditioning { timestep, text, guidance, added: added.as_ref() })
             }
-            Self::Mmdit(mmdit) => mmdit.forward(ctx, x, &known(None)?),
-            Self::Flux(flux) => flux.forward(ctx, x, &known(flux.config().guided.then_some(guidance))?),
+            Self::Mmdit(mmdit) => mmdit.forward(ctx, x, &dit_conditioning(None)?),
+            Self::Flux(flux) => flux.forward(ctx, x, &dit_conditioning(flux.config().guided.then_some(guidance))?),
         }
     }
 }
 
 /// What SDXL is told: the pooled texts, and the picture's size as that of what it is cut from, and where.
-fn added(pooled: &[Vec<f32>], [height, width]: [usize; 2]) -> AddedConditions {
+fn micro_conditioning(pooled: &[Vec<f32>], [height, width]: [usize; 2]) -> MicroConditioning {
     let (height, width) = (height as f32, width as f32);
     let sizes = vec![vec![height, width, 0., 0., height, width]; pooled.len()];
-    AddedConditions { pooled: pooled.to_vec(), sizes }
+    MicroConditioning { pooled: pooled.to_vec(), sizes }
 }

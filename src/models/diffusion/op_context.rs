@@ -13,7 +13,7 @@ use outpost_kernels::{
     Sequence, Shape,
 };
 
-use super::adapters::Sides;
+use super::adapters::LoraDeltas;
 use super::feature_map::{BufferPool, FeatureMap};
 use super::layers::{Conv, GroupNorm};
 use crate::models::feed_forward::Mlp;
@@ -70,7 +70,7 @@ pub struct OpContext<'a> {
     kv_f32: RefCell<Vec<f32>>,
     kv_bf16: RefCell<Vec<bf16>>,
     /// What adapters add to matmuls.
-    sides: Sides,
+    lora: LoraDeltas,
     pause: &'a dyn Fn() -> Result<()>,
 }
 
@@ -82,7 +82,7 @@ impl<'a> OpContext<'a> {
             bf16_attention: false,
             kv_f32: RefCell::default(),
             kv_bf16: RefCell::default(),
-            sides: Sides::default(),
+            lora: LoraDeltas::default(),
             pause,
         }
     }
@@ -93,8 +93,8 @@ impl<'a> OpContext<'a> {
     }
 
     /// The same with adapters.
-    pub fn with_lora(self, sides: Sides) -> Self {
-        Self { sides, ..self }
+    pub fn with_lora(self, lora: LoraDeltas) -> Self {
+        Self { lora, ..self }
     }
 
     /// Bytes that were held at once at most, but for what kernels take for themselves.
@@ -129,8 +129,8 @@ impl<'a> OpContext<'a> {
 
     pub(in crate::models) fn conv(&self, conv: &Conv, x: &FeatureMap) -> Result<FeatureMap> {
         let mut out = self.conv_without_lora(conv, x, None)?;
-        for (side, factor) in self.sides.of(conv_id(conv)) {
-            side.add_windows(self, x, *factor, &mut out)?;
+        for (delta, factor) in self.lora.of(conv_id(conv)) {
+            delta.add_conv(self, x, *factor, &mut out)?;
         }
         Ok(out)
     }
@@ -144,7 +144,7 @@ impl<'a> OpContext<'a> {
         conv: &Conv,
     ) -> Result<FeatureMap> {
         // Adapters want to see what is normed; else it is nowhere written.
-        if !self.sides.of(conv_id(conv)).is_empty() {
+        if !self.lora.of(conv_id(conv)).is_empty() {
             let x = self.group_norm(norm, x, shift, true)?;
             return self.conv(conv, &x);
         }
@@ -194,9 +194,9 @@ impl<'a> OpContext<'a> {
     /// Products of the same `m` rows of numbers, and what adapters add.
     fn matmuls(&self, x: &[f32], m: usize, all: &mut [(&Linear, &mut [f32])]) -> Result<()> {
         Linear::together(self.pool, x, m, all)?;
-        for (weight, out) in all.iter_mut().filter(|_| !self.sides.is_empty()) {
-            for (side, factor) in self.sides.of(weight.id()) {
-                side.add(self, x, m, *factor, out)?;
+        for (weight, out) in all.iter_mut().filter(|_| !self.lora.is_empty()) {
+            for (delta, factor) in self.lora.of(weight.id()) {
+                delta.add(self, x, m, *factor, out)?;
             }
         }
         Ok(())

@@ -10,15 +10,15 @@ use crate::models::weights::Loader;
 
 /// What all blocks of a network have in common.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Blocks {
+pub(super) struct ResnetConfig {
     pub groups: usize,
     pub epsilon: f32,
     /// Numbers that tell the time; `None`: the network knows no time.
     pub time: Option<usize>,
     /// Whether the time scales and shifts, rather than only shifts.
-    pub time_scales: bool,
+    pub time_scale_shift: bool,
     /// What a block's sum is divided by.
-    pub divisor: f32,
+    pub output_scale_factor: f32,
 }
 
 /// `x + conv(silu(norm(conv(silu(norm(x))) + time)))` (He et al. 2016, <https://arxiv.org/abs/1603.05027>).
@@ -27,67 +27,67 @@ pub(super) struct ResnetBlock {
     norm1: GroupNorm,
     conv1: Conv,
     time: Option<Linear>,
-    time_scales: bool,
+    time_scale_shift: bool,
     norm2: GroupNorm,
     conv2: Conv,
     shortcut: Option<Linear>,
-    divisor: f32,
+    output_scale_factor: f32,
 }
 
 impl ResnetBlock {
-    pub fn load(loader: &Loader<'_>, stem: &str, [inputs, outputs]: [usize; 2], blocks: &Blocks) -> Loaded<Self> {
-        let Blocks { groups, epsilon, time, time_scales, divisor } = *blocks;
+    pub fn load(loader: &Loader<'_>, stem: &str, [inputs, outputs]: [usize; 2], config: &ResnetConfig) -> Loaded<Self> {
+        let ResnetConfig { groups, epsilon, time, time_scale_shift, output_scale_factor } = *config;
         let part = |name: &str| format!("{stem}.{name}");
         let norm = |name: &str, channels| GroupNorm::load(loader, &part(name), channels, groups, epsilon);
-        let told = if time_scales { 2 * outputs } else { outputs };
-        let time = time.map(|time| linear(loader, &part("time_emb_proj"), [time, told], true)).transpose()?;
+        let temb = if time_scale_shift { 2 * outputs } else { outputs };
+        let time = time.map(|time| linear(loader, &part("time_emb_proj"), [time, temb], true)).transpose()?;
         let shortcut = (inputs != outputs).then(|| linear(loader, &part("conv_shortcut"), [inputs, outputs], true));
         Ok(Self {
             norm1: norm("norm1", inputs)?,
             conv1: same_conv(loader, &part("conv1"), [inputs, outputs], 3)?,
             time,
-            time_scales,
+            time_scale_shift,
             norm2: norm("norm2", outputs)?,
             conv2: same_conv(loader, &part("conv2"), [outputs, outputs], 3)?,
             shortcut: shortcut.transpose()?,
-            divisor,
+            output_scale_factor,
         })
     }
 
     /// `time`: `[images, 1, 1, time]`, through SiLU already.
     pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, time: Option<&FeatureMap>) -> Result<FeatureMap> {
         let y = ctx.norm_conv(&self.norm1, x, None, &self.conv1)?;
-        let told = match (&self.time, time) {
+        let temb = match (&self.time, time) {
             (Some(weight), Some(time)) => Some(ctx.linear(weight, time)?),
             (None, _) => None,
             (Some(_), None) => return Err(Interrupted::Failed("a block was not told the time".to_owned())),
         };
-        let mut y = match told {
-            Some(told) if self.time_scales => {
+        let mut y = match temb {
+            Some(temb) if self.time_scale_shift => {
                 let mut y = ctx.group_norm(&self.norm2, &y, None, false)?;
-                scale_and_shift(&mut y, &told);
+                scale_and_shift(&mut y, &temb);
                 ctx.activate(Activation::Silu, &mut y)?;
                 ctx.conv(&self.conv2, &y)?
             }
-            told => ctx.norm_conv(&self.norm2, &y, told.as_ref(), &self.conv2)?,
+            temb => ctx.norm_conv(&self.norm2, &y, temb.as_ref(), &self.conv2)?,
         };
         match &self.shortcut {
             Some(weight) => ctx.add(&mut y, &ctx.linear(weight, x)?)?,
             None => ctx.add(&mut y, x)?,
         }
-        if self.divisor != 1. {
-            y.data_mut().iter_mut().for_each(|y| *y /= self.divisor);
+        if self.output_scale_factor != 1. {
+            y.data_mut().iter_mut().for_each(|y| *y /= self.output_scale_factor);
         }
         Ok(y)
     }
 }
 
 /// `y · (1 + scale) + shift`, of `told`: `[images, scales and shifts]`.
-fn scale_and_shift(y: &mut FeatureMap, told: &FeatureMap) {
+fn scale_and_shift(y: &mut FeatureMap, temb: &FeatureMap) {
     let (channels, image) = (y.channels, y.pixels() * y.channels);
-    let told: Vec<&[f32]> = told.per_image().collect();
-    for (y, told) in y.data_mut().chunks_exact_mut(image.max(1)).zip(told) {
-        let (scale, shift) = told.split_at(told.len() / 2);
+    let temb: Vec<&[f32]> = temb.per_image().collect();
+    for (y, temb) in y.data_mut().chunks_exact_mut(image.max(1)).zip(temb) {
+        let (scale, shift) = temb.split_at(temb.len() / 2);
         for y in y.chunks_exact_mut(channels) {
             y.iter_mut().zip(scale.iter().zip(shift)).for_each(|(y, (scale, shift))| *y = *y * (1. + scale) + shift);
         }

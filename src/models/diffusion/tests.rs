@@ -1,4 +1,4 @@
-//! Parts of small random pipelines beside what diffusers and transformers made of the same weights and inputs.
+//! Components of small random pipelines beside what diffusers and transformers made of the same weights and inputs.
 
 mod flows;
 
@@ -10,10 +10,10 @@ use outpost_kernels::Pool;
 use serde_json::Value;
 
 use super::clip::{Clip, ClipConfig};
-use super::component::Component;
+use super::diffusers_weights::DiffusersWeights;
 use super::feature_map::FeatureMap;
 use super::op_context::OpContext;
-use super::unet::{Conditions, Unet, UnetConfig};
+use super::unet::{Unet, UnetConditioning, UnetConfig};
 use super::vae::{Vae, VaeConfig};
 use crate::models::safetensors::{Folder, read_json};
 use crate::models::weights::Loader;
@@ -82,16 +82,16 @@ fn clip_encodes_as_transformers_does() {
     with_context(|ctx| {
         let reference = Reference::read("sd1");
         let folder = reference.part("text_encoder");
-        let source = Component::new(&folder);
+        let source = DiffusersWeights::new(&folder);
         let loader = Loader::new(&source, 2);
         let clip = Clip::load(&loader, ClipConfig::read(&folder.config, "text_encoder/", false).unwrap()).unwrap();
         loader.finish().unwrap();
         let text = ids(&reference, "text_encoder");
         let encoded = clip.forward(ctx, std::slice::from_ref(&text), None).unwrap();
-        assert!(far(encoded.words.data(), &reference.numbers("text_encoder.hidden")) < 1e-5);
+        assert!(far(encoded.hidden.data(), &reference.numbers("text_encoder.hidden")) < 1e-5);
         assert!(far(&encoded.pooled[0], &reference.numbers("text_encoder.pooled")) < 1e-5);
         let encoded = clip.forward(ctx, &[text], Some(1)).unwrap();
-        assert!(far(encoded.words.data(), &reference.numbers("text_encoder.penultimate")) < 1e-5);
+        assert!(far(encoded.hidden.data(), &reference.numbers("text_encoder.penultimate")) < 1e-5);
     });
 }
 
@@ -100,7 +100,7 @@ fn a_unet_guesses_as_diffusers_does() {
     with_context(|ctx| {
         let reference = Reference::read("sd1");
         let folder = reference.part("unet");
-        let source = Component::new(&folder);
+        let source = DiffusersWeights::new(&folder);
         let loader = Loader::new(&source, 2);
         let unet = Unet::load(&loader, UnetConfig::read(&folder.config).unwrap()).unwrap();
         loader.finish().unwrap();
@@ -108,8 +108,8 @@ fn a_unet_guesses_as_diffusers_does() {
         let (count, width) = words.dims2().unwrap();
         let text = ctx.feature_map(&reference.numbers("text_encoder.hidden"), 1, [count, 1], width).unwrap();
         let time = reference.fact("/components/unet/timestep").as_f64().unwrap() as f32;
-        let told = Conditions { time, text: &text, guidance: None, added: None };
-        let found = unet.forward(ctx, &reference.map(ctx, "unet.sample"), &told).unwrap();
+        let cond = UnetConditioning { timestep: time, text: &text, guidance: None, added: None };
+        let found = unet.forward(ctx, &reference.map(ctx, "unet.sample"), &cond).unwrap();
         let away = far(found.data(), reference.map(ctx, "unet.output").data());
         assert!(away < 1e-5, "{away}");
     });
@@ -118,7 +118,7 @@ fn a_unet_guesses_as_diffusers_does() {
 /// The autoencoder of `sd1`, without factors of its own.
 fn autoencoder() -> Vae {
     let folder = Reference::read("sd1").part("vae");
-    let source = Component::new(&folder);
+    let source = DiffusersWeights::new(&folder);
     let loader = Loader::new(&source, 2);
     let config = VaeConfig { scaling: 1., ..VaeConfig::read(&folder.config).unwrap() };
     let vae = Vae::load(&loader, config).unwrap();
@@ -132,9 +132,9 @@ fn check_both_ways(ctx: &OpContext<'_>, reference: &Reference, picture: FeatureM
     let decoded = vae.decode(ctx, reference.map(ctx, "vae.latent"), tiled).unwrap();
     let away = far(decoded.data(), reference.map(ctx, "vae.decoded").data());
     assert!(away < 1e-5, "{away}");
-    let spread = vae.encode(ctx, picture, tiled).unwrap();
-    assert!(far(&spread.mean, reference.map(ctx, "vae.mean").data()) < 1e-5);
-    let logs: Vec<f32> = spread.deviation.iter().map(|one| 2. * one.ln()).collect();
+    let posterior = vae.encode(ctx, picture, tiled).unwrap();
+    assert!(far(&posterior.mean, reference.map(ctx, "vae.mean").data()) < 1e-5);
+    let logs: Vec<f32> = posterior.std.iter().map(|one| 2. * one.ln()).collect();
     assert!(far(&logs, reference.map(ctx, "vae.logvar").data()) < 1e-4);
 }
 

@@ -5,7 +5,7 @@ use outpost_kernels::Activation;
 
 use super::attention::Attention;
 use super::feature_map::FeatureMap;
-use super::layers::{GroupNorm, Linear, Loaded, Mlp, Norm, linear, part};
+use super::layers::{GroupNorm, Linear, Loaded, Mlp, Norm, linear, linear_slice};
 use super::op_context::{OpContext, Result};
 use crate::models::weights::Loader;
 
@@ -78,8 +78,8 @@ impl Block {
             attn2: Attention::load(loader, &name("attn2"), channels, context, heads, false)?,
             // Both lie in what diffusers calls GEGLU, the gate last.
             mlp: Mlp {
-                up: part(loader, &proj, [channels, inner], 0, 2 * inner)?,
-                gate: Some(part(loader, &proj, [channels, inner], inner, 2 * inner)?),
+                up: linear_slice(loader, &proj, [channels, inner], 0, 2 * inner)?,
+                gate: Some(linear_slice(loader, &proj, [channels, inner], inner, 2 * inner)?),
                 down: linear(loader, &name("ff.net.2"), [inner, channels], true)?,
                 activation: Activation::Gelu,
             },
@@ -90,9 +90,9 @@ impl Block {
     fn forward(&self, ctx: &OpContext<'_>, mut x: FeatureMap, text: &FeatureMap) -> Result<FeatureMap> {
         let [norm1, norm2, norm3] = &self.norms;
         let y = ctx.layer_norm(norm1, &x)?;
-        let y = if self.only_cross { self.attn1.across(ctx, &y, text)? } else { self.attn1.forward(ctx, &y)? };
+        let y = if self.only_cross { self.attn1.cross(ctx, &y, text)? } else { self.attn1.forward(ctx, &y)? };
         let y = ctx.add_norm(norm2, &mut x, &y)?;
-        let y = self.attn2.across(ctx, &y, text)?;
+        let y = self.attn2.cross(ctx, &y, text)?;
         let y = ctx.add_norm(norm3, &mut x, &y)?;
         let y = ctx.feed_forward(&self.mlp, &y)?;
         ctx.add(&mut x, &y)?;

@@ -6,7 +6,7 @@ use super::safetensors::{license, weigh_all};
 use crate::engine::model_info::{Kind, ModelInfo};
 
 use crate::engine::checkpoint::is_gguf;
-use crate::engine::painting::{self, Facts};
+use crate::engine::image::{self, ImageModelInfo};
 use crate::models::gguf::GgufFile;
 use crate::models::safetensors::read_json;
 
@@ -16,8 +16,8 @@ pub(super) fn describe(index: &Path, info: &mut ModelInfo) {
     info.license = license(folder);
     let class = read_json(index).ok().and_then(|index| Some(index.get("_class_name")?.as_str()?.to_owned()));
     info.architecture = class.unwrap_or_else(|| "unknown".to_owned());
-    match painting::open(index) {
-        Ok(parts) => info.image_size = Some(Facts::of(&parts).size),
+    match image::open(index) {
+        Ok(components) => info.image_size = Some(ImageModelInfo::of(&components).size),
         Err(problem) => info.problem = Some(problem),
     }
     let files: Vec<PathBuf> = super::entries(folder).iter().flat_map(|part| weights(part)).collect();

@@ -17,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::clock_rng::Timestamp;
 use crate::engine::error::LoadError;
 use crate::engine::tokenizer::files::TOOL_USE_FILE;
-use crate::models::diffusion::pipeline::{INDEX, accessories, companions};
+use crate::models::diffusion::pipeline::{MODEL_INDEX, referenced_models, sidecar_files};
 
 /// The folder of adapters, which is no model.
 pub const LORAS: &str = "loras";
@@ -132,13 +132,13 @@ fn folder(id: &str, folder: &Path) -> Option<Candidate> {
         files.iter().filter(|path| path.extension().is_some_and(|one| one == ending) && path.is_file()).collect()
     };
     let (ggufs, tensors) = (of("gguf"), of("safetensors"));
-    let index = folder.join(INDEX);
+    let index = folder.join(MODEL_INDEX);
     if index.is_file() {
         let inside = |folders: &[PathBuf]| -> Vec<PathBuf> {
             folders.iter().flat_map(|folder| entries(folder)).filter(|path| path.is_file()).collect()
         };
         let parts = inside(&files);
-        let stamp = stamp(std::iter::once(&index).chain(&parts))?.beside(&inside(&companions(folder)))?;
+        let stamp = stamp(std::iter::once(&index).chain(&parts))?.beside(&inside(&referenced_models(folder)))?;
         let entry = folder.to_owned();
         return Some(Candidate { id: id.to_owned(), layout: Layout::Diffusers, stamp, entry, path: index });
     }
@@ -162,7 +162,7 @@ fn folder(id: &str, folder: &Path) -> Option<Candidate> {
 
 /// A pipeline in one `file`: `path` is that, or its folder.
 fn single(id: &str, path: &Path, file: &Path) -> Option<Candidate> {
-    let stamp = stamp([&file.to_owned()])?.beside(&accessories(path))?;
+    let stamp = stamp([&file.to_owned()])?.beside(&sidecar_files(path))?;
     Some(Candidate { id: id.to_owned(), layout: Layout::Single, stamp, entry: path.to_owned(), path: path.to_owned() })
 }
 

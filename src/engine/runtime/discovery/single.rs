@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use super::safetensors::{license, weigh_all};
 use crate::engine::model_info::{Kind, ModelInfo};
 
-use crate::engine::painting::{self, Facts};
+use crate::engine::image::{self, ImageModelInfo};
 
 /// `path`: the file, or the folder that has no other.
 pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
     info.kind = Kind::Image;
     info.license = license(path);
-    match painting::open(path) {
-        Ok(parts) => {
-            info.architecture.clone_from(&parts.class);
-            info.image_size = Some(Facts::of(&parts).size);
+    match image::open(path) {
+        Ok(components) => {
+            info.architecture.clone_from(&components.class);
+            info.image_size = Some(ImageModelInfo::of(&components).size);
         }
         Err(problem) => info.problem = Some(problem),
     }

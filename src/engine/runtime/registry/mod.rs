@@ -21,9 +21,9 @@ use arc_swap::ArcSwap;
 use crate::clock_rng::ClockRng;
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::embedding::EncoderModel;
+use crate::engine::image::{self, ImageModel};
 use crate::engine::model_info::Kind;
 use crate::engine::model_info::ModelInfo;
-use crate::engine::painting::{self, ImageModel};
 use crate::engine::preprocessor::Runtime;
 use crate::engine::runtime::discovery::{self, Found, Stamp};
 use crate::engine::runtime::memory::Lease;
@@ -247,7 +247,7 @@ impl Registry {
     }
 
     /// The model that paints, loaded. Blocks while its weights are read.
-    pub fn load_painter(&self, id: &str) -> Result<Arc<ImageModel>, LoadError> {
+    pub fn load_image_model(&self, id: &str) -> Result<Arc<ImageModel>, LoadError> {
         let found = self.found(id).ok_or(LoadError::NotFound)?;
         if found.info.kind != Kind::Image {
             return Err(found.other_than(Kind::Image));
@@ -262,7 +262,7 @@ impl Registry {
     pub fn preload(&self, id: &str) -> Result<(), LoadError> {
         match self.found(id).ok_or(LoadError::NotFound)?.info.kind {
             kind @ (Kind::Embedding | Kind::Reranker) => self.load_encoder(id, kind).map(drop),
-            Kind::Image => self.load_painter(id).map(drop),
+            Kind::Image => self.load_image_model(id).map(drop),
             Kind::Text | Kind::Unknown => self.load(id).map(drop),
         }
     }
@@ -309,7 +309,7 @@ impl Registry {
             LoadError::Broken { id: id.clone(), reason }
         };
         if found.info.kind == Kind::Image {
-            return self.read_painter(found, memory, broken);
+            return self.read_image_model(found, memory, broken);
         }
         let (cpu, encoder) = (Arc::clone(&self.cpu), found.is_encoder());
         let files = if encoder { Checkpoint::open } else { Checkpoint::open_chat };
@@ -336,7 +336,7 @@ impl Registry {
         Ok(model)
     }
 
-    fn read_painter(
+    fn read_image_model(
         &self,
         found: &Found,
         memory: Memory,
@@ -344,11 +344,11 @@ impl Registry {
     ) -> Result<Model, LoadError> {
         let (id, cpu) = (&found.info.id, Arc::clone(&self.cpu));
         let precision = self.shared.settings.precisions.of(id);
-        let parts = guarded(|| painting::open(&found.path)).map_err(&broken)?;
-        let footprint = painting::needs(&parts, cpu.pool().threads(), precision);
+        let components = guarded(|| image::open(&found.path)).map_err(&broken)?;
+        let footprint = image::footprint(&components, cpu.pool().threads(), precision);
         let lease = self.lease(footprint.weights + footprint.reading, 0, memory)?;
         let total = self.shared.budget.total();
-        let open = || ImageModel::open(id, &parts, &self.runtime(), lease, precision, total, cpu);
+        let open = || ImageModel::open(id, &components, &self.runtime(), lease, precision, total, cpu);
         let mut model = guarded(open).map_err(&broken)?;
         model.lease.shrink(footprint.weights);
         let model = Model::Image(Arc::new(model));

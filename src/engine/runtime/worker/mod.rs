@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::clock_rng::ClockRng;
 use crate::engine::error::Failure;
-use crate::engine::painting::Painter;
+use crate::engine::image::ImageThread;
 use crate::engine::runtime::metrics::Step;
 use crate::engine::runtime::queue::{Gate, Shared};
 use crate::engine::runtime::registry::Registry;
@@ -39,7 +39,7 @@ pub struct Worker {
     /// Texts on their way to become vectors.
     embedding: Option<Embedding>,
     /// Who paints; there is none before the first picture.
-    painter: Option<Painter>,
+    image_thread: Option<ImageThread>,
 }
 
 /// A row, and what it came to.
@@ -51,7 +51,7 @@ impl Worker {
     pub fn new(shared: Arc<Shared>, registry: Arc<Registry>, clock: Arc<dyn ClockRng>) -> Self {
         let pace = Pace::new(shared.settings.prefill_chunk);
         let (jobs, arenas, slots) = (BTreeMap::new(), HashMap::new(), HashMap::new());
-        Self { shared, registry, clock, jobs, arenas, slots, warming: false, pace, embedding: None, painter: None }
+        Self { shared, registry, clock, jobs, arenas, slots, warming: false, pace, embedding: None, image_thread: None }
     }
 
     pub fn run(mut self) {
@@ -68,7 +68,7 @@ impl Worker {
             }
             let stepped = self.step();
             let embedded = self.embed();
-            idle = !(self.paint(stepped || embedded) || embedded || stepped);
+            idle = !(self.generate_image(stepped || embedded) || embedded || stepped);
         }
     }
 
@@ -115,7 +115,7 @@ impl Worker {
         let unread = self.jobs.extract_if(.., |id, job| !job.reserve(*id, &mut inbox.scheduler, now, patience));
         let unread: Vec<_> = unread.collect();
         unread.iter().for_each(|(id, _)| inbox.scheduler.cancel(*id));
-        inbox.paintings.heed(now, patience);
+        inbox.images.drop_stalled(now, patience);
         drop(inbox);
         unread.into_iter().for_each(|(_, job)| job.fail(Failure::Unread));
     }

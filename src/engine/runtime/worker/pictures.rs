@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Worker;
 use crate::clock_rng::ClockRng;
 use crate::engine::error::Failure;
-use crate::engine::painting::{Commission, Lender, Painter, Pause, Stroke};
+use crate::engine::image::{ImageEvent, ImageJob, ImageThread, MemorySource, Pause};
 use crate::engine::runtime::memory::Lease;
 use crate::engine::runtime::panics::painted;
 use crate::engine::runtime::queue::Shared;
@@ -19,106 +19,106 @@ const ALONE: Duration = Duration::from_millis(20);
 
 impl Worker {
     /// Some milliseconds of a picture. `false`: there was nothing to do.
-    pub(super) fn paint(&mut self, busy: bool) -> bool {
-        if self.painter.as_ref().is_none_or(|painter| !painter.is_busy()) {
-            let Some(commission) = self.shared.lock().paintings.take() else { return false };
-            if let Err(commission) = self.begin_picture(commission) {
-                commission.fail(Failure::Broken("no thread could be started".to_owned()));
+    pub(super) fn generate_image(&mut self, busy: bool) -> bool {
+        if self.image_thread.as_ref().is_none_or(|thread| !thread.is_busy()) {
+            let Some(job) = self.shared.lock().images.next_job() else { return false };
+            if let Err(job) = self.begin_image(job) {
+                job.fail(Failure::Broken("no thread could be started".to_owned()));
                 return true;
             }
         }
         let slice = if busy { SLICE } else { ALONE };
-        if let Some(painter) = &self.painter {
-            painter.go_on(self.clock.uptime() + slice);
+        if let Some(thread) = &self.image_thread {
+            thread.run_until(self.clock.uptime() + slice);
         }
         true
     }
 
-    fn begin_picture(&mut self, commission: Commission) -> Result<(), Box<Commission>> {
-        if self.painter.is_none() {
-            self.painter = Painter::start(Arc::clone(&self.clock)).ok();
+    fn begin_image(&mut self, job: ImageJob) -> Result<(), Box<ImageJob>> {
+        if self.image_thread.is_none() {
+            self.image_thread = ImageThread::spawn(Arc::clone(&self.clock)).ok();
         }
-        let Some(painter) = &self.painter else { return Err(Box::new(commission)) };
+        let Some(thread) = &self.image_thread else { return Err(Box::new(job)) };
         let (shared, registry) = (Arc::clone(&self.shared), Arc::clone(&self.registry));
-        let studio = Studio { shared, registry, clock: Arc::clone(&self.clock) };
-        painter.begin(Box::new(move |pause| studio.work(commission, pause)));
+        let runner = ImageRunner { shared, registry, clock: Arc::clone(&self.clock) };
+        thread.start(Box::new(move |pause| runner.work(job, pause)));
         Ok(())
     }
 }
 
 /// What a picture's work needs of the engine.
-struct Studio {
+struct ImageRunner {
     shared: Arc<Shared>,
     registry: Arc<Registry>,
     clock: Arc<dyn ClockRng>,
 }
 
-impl Studio {
+impl ImageRunner {
     /// Paints the next picture of a request.
-    fn work(&self, mut commission: Commission, pause: Pause<'_>) {
+    fn work(&self, mut job: ImageJob, pause: Pause<'_>) {
         let began = self.clock.uptime();
-        let sender = commission.sender.clone();
+        let sender = job.sender.clone();
         let stopped = || sender.is_closed() || self.shared.is_aborting();
         let pause = || if stopped() { Err(Interrupted::Cancelled) } else { pause() };
-        let outcome = match self.memory(&commission) {
-            Some(_lease) => painted(|| self.paint(&mut commission, &pause)),
+        let outcome = match self.memory(&job) {
+            Some(_lease) => painted(|| self.generate(&mut job, &pause)),
             None => Ok(None),
         };
         match outcome {
-            Ok(None) => commission.fail(Failure::NoMemory),
-            Ok(Some(picture)) => {
-                commission.sender.send(Ok(picture));
-                self.shared.metrics.picture(commission.model.id());
+            Ok(None) => job.fail(Failure::NoMemory),
+            Ok(Some(event)) => {
+                job.sender.send(Ok(event));
+                self.shared.metrics.picture(job.model.id());
                 let took = self.clock.uptime().saturating_sub(began).as_secs_f64();
-                self.shared.lock().paintings.give_back(commission, took);
+                self.shared.lock().images.requeue(job, took);
             }
-            Err(Interrupted::Cancelled) => commission.fail(Failure::ShuttingDown),
+            Err(Interrupted::Cancelled) => job.fail(Failure::ShuttingDown),
             Err(Interrupted::Failed(reason)) => {
-                let id = commission.model.id().to_owned();
+                let id = job.model.id().to_owned();
                 tracing::error!(model = id, reason, "a picture could not be painted");
-                commission.fail(Failure::Unusable { id, reason });
+                job.fail(Failure::Unusable { id, reason });
             }
         }
     }
 
     /// The memory that a picture takes, for which adapters of other pictures go at last.
-    fn memory(&self, commission: &Commission) -> Option<Lease> {
-        let bytes = commission.model.picture_bytes(commission.painting.size);
+    fn memory(&self, job: &ImageJob) -> Option<Lease> {
+        let bytes = job.model.image_bytes(job.request.size);
         self.lease(bytes).or_else(|| {
-            commission.model.forget_adapters();
+            job.model.evict_adapters();
             self.lease(bytes)
         })
     }
 
     /// The next picture; `None`: there is no memory for its adapters.
-    fn paint(&self, commission: &mut Commission, pause: Pause<'_>) -> Result<Option<Stroke>, Interrupted> {
-        let Commission { model, painting, prompts, words, next, sender, .. } = commission;
-        let image = *next;
-        let seed = painting.seeds.get(image).copied().unwrap_or_default();
+    fn generate(&self, job: &mut ImageJob, pause: Pause<'_>) -> Result<Option<ImageEvent>, Interrupted> {
+        let ImageJob { model, request, prompts, embeds, next, sender, .. } = job;
+        let index = *next;
+        let seed = request.seeds.get(index).copied().unwrap_or_default();
         let cpu = Arc::clone(model.cpu());
         let ctx = model.op_context(cpu.pool(), pause);
-        let Some(sides) = model.sides(painting, &ctx, self)? else { return Ok(None) };
-        let ctx = ctx.with_lora(sides);
-        if words.is_none() {
-            *words = Some(model.read(&ctx, prompts, painting.negative_prompt.is_some())?);
+        let Some(lora_deltas) = model.lora_deltas(request, &ctx, self)? else { return Ok(None) };
+        let ctx = ctx.with_lora(lora_deltas);
+        if embeds.is_none() {
+            *embeds = Some(model.encode_prompts(&ctx, prompts, request.negative_prompt.is_some())?);
         }
-        let Some(words) = words.as_ref() else { return Err(Interrupted::Failed("the prompts were lost".to_owned())) };
-        let mut told = |step, of, preview| sender.send(Ok(Stroke::Step { image, step, of, preview }));
-        let picture = model.paint(&ctx, words, painting, seed, &mut told)?;
-        let (held, claimed) = (ctx.peak_bytes(), model.picture_bytes(painting.size));
+        let Some(embeds) = embeds.as_ref() else { return Err(Interrupted::Failed("the prompts were lost".to_owned())) };
+        let mut on_step = |step, steps, preview| sender.send(Ok(ImageEvent::Step { index, step, steps, preview }));
+        let image = model.generate(&ctx, embeds, request, seed, &mut on_step)?;
+        let (held, claimed) = (ctx.peak_bytes(), model.image_bytes(request.size));
         tracing::debug!(model = model.id(), held, claimed, "a picture is painted; bytes of memory beside the weights");
-        Ok(Some(Stroke::Done { image, picture }))
+        Ok(Some(ImageEvent::Done { index, image }))
     }
 }
 
-impl Lender for Studio {
-    fn spare(&self, bytes: u64) -> Option<Lease> {
+impl MemorySource for ImageRunner {
+    fn try_lease(&self, bytes: u64) -> Option<Lease> {
         self.shared.lease(bytes, 0)
     }
 
     fn lease(&self, bytes: u64) -> Option<Lease> {
         loop {
-            if let Some(lease) = self.spare(bytes) {
+            if let Some(lease) = self.try_lease(bytes) {
                 return Some(lease);
             }
             if !self.registry.unload_idle() {

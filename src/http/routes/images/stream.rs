@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::answer::{ImagesUsage, size};
 use crate::calls::images::{Output, Running, encode};
-use crate::engine::{Picture, Stroke};
+use crate::engine::{Image, ImageEvent};
 use crate::error::{Error, Result};
 use crate::http::error::in_stream;
 use crate::http::reply::Mount;
@@ -88,14 +88,16 @@ impl Events {
     async fn next(&mut self) -> Result<sse::Event> {
         match actix_web::rt::time::timeout(KEEP_ALIVE, self.running.next()).await {
             Err(_) => Ok(sse::keep_alive()),
-            Ok(Some(Ok(Stroke::Step { image, step, of, preview }))) => self.step(image, (step, of), preview).await,
-            Ok(Some(Ok(Stroke::Done { image, picture }))) => self.done(image, picture).await,
+            Ok(Some(Ok(ImageEvent::Step { index, step, steps, preview }))) => {
+                self.step(index, (step, steps), preview).await
+            }
+            Ok(Some(Ok(ImageEvent::Done { index, image }))) => self.done(index, image).await,
             Ok(Some(Err(error))) => Err(error),
             Ok(None) => Err(Error::internal("the pictures ended twice")),
         }
     }
 
-    async fn step(&mut self, image: usize, (step, steps): (usize, usize), seen: Option<Picture>) -> Result<sse::Event> {
+    async fn step(&mut self, image: usize, (step, steps): (usize, usize), seen: Option<Image>) -> Result<sse::Event> {
         let name = format!("{}.progress", self.told.name);
         let progress = match self.told.mount {
             Mount::Spec => sse::named(&name, &Progress { r#type: name.clone(), image_index: image, step, steps }),
@@ -110,7 +112,7 @@ impl Events {
     }
 
     /// The last picture leaves when the usage is on the disk.
-    async fn done(&mut self, image: usize, picture: Picture) -> Result<sse::Event> {
+    async fn done(&mut self, image: usize, picture: Image) -> Result<sse::Event> {
         let event = PictureEvent { usage: Some(ImagesUsage::of(1)), ..self.event("completed", image) };
         let event = self.picture(event, picture).await?;
         if self.running.is_done() {
@@ -137,7 +139,7 @@ impl Events {
     }
 
     /// The event with its picture, written off the async threads.
-    async fn picture(&self, event: PictureEvent, picture: Picture) -> Result<sse::Event> {
+    async fn picture(&self, event: PictureEvent, picture: Image) -> Result<sse::Event> {
         let output = self.told.output;
         let write = move || {
             let event = PictureEvent { b64_json: STANDARD.encode(encode(picture, output)?), ..event };

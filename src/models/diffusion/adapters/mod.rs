@@ -1,35 +1,35 @@
 //! LoRA adapters (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>): files of small matrices for some layers of a
 //! pipeline, whose products are added to the layers' own.
 
-mod names;
-mod plan;
-mod sides;
+mod lora_deltas;
+mod lora_file;
+mod tensor_names;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::ldm_checkpoint::tensor_names::unet;
 use super::network::NetworkConfig;
-use super::single::names::unet;
 use crate::models::weights::Matrix;
-pub use names::Place;
-pub use plan::Plan;
-pub use sides::{Side, Sides};
+pub use lora_deltas::{LoraDelta, LoraDeltas};
+pub use lora_file::LoraFile;
+pub use tensor_names::LoraTarget;
 
 /// A file's parts in memory, by the id of the weight that each is for.
 #[derive(Debug)]
 pub struct Adapter {
-    sides: Vec<(usize, Arc<Side>)>,
+    deltas: Vec<(usize, Arc<LoraDelta>)>,
 }
 
 /// The layers of a loaded pipeline that adapters may be for, by their names without dots.
 #[derive(Debug, Default)]
-pub struct Layers(HashMap<(Place, String), Vec<Matrix>>);
+pub struct AdaptableLayers(HashMap<(LoraTarget, String), Vec<Matrix>>);
 
-impl Layers {
+impl AdaptableLayers {
     /// Those of a text encoder.
     pub fn push_text(&mut self, at: usize, matrices: Vec<Matrix>) {
         for matrix in matrices {
-            self.push(Place::Text(at), &matrix.stem.clone(), matrix);
+            self.push(LoraTarget::Text(at), &matrix.stem.clone(), matrix);
         }
     }
 
@@ -39,14 +39,14 @@ impl Layers {
             if let NetworkConfig::Unet(config) = config
                 && let Some(original) = unet(&matrix.stem, config)
             {
-                self.push(Place::Network, &original, matrix.clone());
+                self.push(LoraTarget::Network, &original, matrix.clone());
             }
-            self.push(Place::Network, &matrix.stem.clone(), matrix);
+            self.push(LoraTarget::Network, &matrix.stem.clone(), matrix);
         }
     }
 
-    fn push(&mut self, place: Place, name: &str, matrix: Matrix) {
-        let all = self.0.entry((place, names::flat(name))).or_default();
+    fn push(&mut self, target: LoraTarget, name: &str, matrix: Matrix) {
+        let all = self.0.entry((target, tensor_names::flat(name))).or_default();
         // Some layers are called the same by both codes.
         if !all.contains(&matrix) {
             all.push(matrix);
@@ -54,7 +54,7 @@ impl Layers {
     }
 
     /// The matrices of a layer: several where the network has its tensor in parts.
-    fn of(&self, place: Place, name: &str) -> Option<&[Matrix]> {
-        self.0.get(&(place, name.to_owned())).map(Vec::as_slice)
+    fn of(&self, target: LoraTarget, name: &str) -> Option<&[Matrix]> {
+        self.0.get(&(target, name.to_owned())).map(Vec::as_slice)
     }
 }

@@ -15,16 +15,16 @@ pub(super) struct Modulation {
     width: usize,
 }
 
-/// Vectors for each image: `[images, 1, 1, parts · width]`.
+/// ModulationVectors for each image: `[images, 1, 1, parts · width]`.
 #[derive(Debug)]
-pub(super) struct Vectors {
+pub(super) struct ModulationVectors {
     all: FeatureMap,
     width: usize,
 }
 
 /// The numbers of a shift and a scale among the vectors.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moves {
+pub(super) struct ShiftScale {
     pub shift: usize,
     pub scale: usize,
 }
@@ -35,13 +35,13 @@ impl Modulation {
         Ok(Self { weight: linear(loader, stem, [width, parts * width], true)?, width })
     }
 
-    /// `told`: `[images, 1, 1, width]`, as [`super::embedding::Embedding`] makes it.
-    pub fn forward(&self, ctx: &OpContext<'_>, told: &FeatureMap) -> Result<Vectors> {
-        Ok(Vectors { all: ctx.linear(&self.weight, told)?, width: self.width })
+    /// `told`: `[images, 1, 1, width]`, as [`super::time_text_embedding::TimeTextEmbedding`] makes it.
+    pub fn forward(&self, ctx: &OpContext<'_>, cond: &FeatureMap) -> Result<ModulationVectors> {
+        Ok(ModulationVectors { all: ctx.linear(&self.weight, cond)?, width: self.width })
     }
 }
 
-impl Vectors {
+impl ModulationVectors {
     /// This one of each image.
     fn part(&self, part: usize) -> impl Iterator<Item = &[f32]> {
         self.all.per_image().map(move |all| all.chunks_exact(self.width).nth(part).unwrap_or_default())
@@ -56,8 +56,8 @@ impl Vectors {
     }
 
     /// `norm(x) · (1 + scale) + shift`, where the norm has no weights of its own.
-    pub fn norm(&self, ctx: &OpContext<'_>, x: &FeatureMap, moves: Moves) -> Result<FeatureMap> {
-        let Moves { shift, scale } = moves;
+    pub fn norm(&self, ctx: &OpContext<'_>, x: &FeatureMap, shift_scale: ShiftScale) -> Result<FeatureMap> {
+        let ShiftScale { shift, scale } = shift_scale;
         self.check(x, &[shift, scale])?;
         let mut out = ctx.alloc(x.images, x.size, x.channels);
         let image = x.pixels() * x.channels;

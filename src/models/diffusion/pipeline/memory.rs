@@ -1,55 +1,55 @@
 //! Memory that painting takes beside the weights.
 
-use super::texts::TextEncoder;
+use super::prompt_embeds::TextEncoder;
 use super::{NetworkConfig, Pipeline};
 use crate::models::diffusion::t5::T5Config;
 use crate::models::diffusion::unet::UnetConfig;
 use crate::models::diffusion::vae::VaeConfig;
 
 /// What lies unused between operations, and what kernels take for themselves.
-const MORE: f64 = 1.2;
+const OVERHEAD: f64 = 1.2;
 /// What a position of a transformer takes at most, in parts of its width: itself; queries, keys and values, alone and
 /// among all positions, and in blocks; or what the feed-forward network makes, beside what was seen.
-const POSITION: usize = 20;
+const TOKEN_FACTOR: usize = 20;
 
 impl Pipeline {
     /// An upper bound of the bytes for a picture of this height and width.
-    pub fn picture_bytes(&self, size: [usize; 2], threads: usize) -> u64 {
+    pub fn image_bytes(&self, size: [usize; 2], threads: usize) -> u64 {
         // Latents and words; a strip of a convolution for all, chunks of scores for each thread.
-        bytes(self.work_numbers(size, threads) + (4 << 20) + threads * (4 << 20))
+        bytes(self.peak_elements(size, threads) + (4 << 20) + threads * (4 << 20))
     }
 
     /// Numbers of the widest work on a picture, of the picture and of its tiles.
-    fn work_numbers(&self, size: [usize; 2], threads: usize) -> usize {
-        let steps = self.step_numbers(self.latent_size(size)).max(self.text_numbers(threads));
-        let part = if self.tiles(size) { size.map(|side| side.min(self.vae.tile())) } else { size };
-        let decode = vae_numbers(self.vae.config(), part);
-        (steps.max(decode) as f64 * MORE) as usize + 24 * size[0] * size[1]
+    fn peak_elements(&self, size: [usize; 2], threads: usize) -> usize {
+        let steps = self.network_elements(self.latent_size(size)).max(self.text_encoder_elements(threads));
+        let part = if self.uses_tiling(size) { size.map(|side| side.min(self.vae.tile_side())) } else { size };
+        let decode = vae_elements(self.vae.config(), part);
+        (steps.max(decode) as f64 * OVERHEAD) as usize + 24 * size[0] * size[1]
     }
 
     /// Whether the autoencoder goes over a picture of this height and width tile by tile.
-    pub(super) fn tiles(&self, size: [usize; 2]) -> bool {
-        bytes(vae_numbers(self.vae.config(), size)) > self.roomy
+    pub(super) fn uses_tiling(&self, size: [usize; 2]) -> bool {
+        bytes(vae_elements(self.vae.config(), size)) > self.vae_budget
     }
 
     /// Numbers of a guess, or of two side by side.
-    fn step_numbers(&self, latents: [usize; 2]) -> usize {
+    fn network_elements(&self, latents: [usize; 2]) -> usize {
         let patches = latents[0] * latents[1] / (self.config.patch() * self.config.patch());
         match &self.config {
-            NetworkConfig::Unet(unet) => unet_numbers(unet, latents),
-            NetworkConfig::Mmdit(mmdit) => 2 * (patches + self.words) * mmdit.width * POSITION,
-            NetworkConfig::Flux(flux) => (patches + self.words) * flux.width * POSITION,
+            NetworkConfig::Unet(unet) => unet_elements(unet, latents),
+            NetworkConfig::Mmdit(mmdit) => 2 * (patches + self.max_tokens) * mmdit.width * TOKEN_FACTOR,
+            NetworkConfig::Flux(flux) => (patches + self.max_tokens) * flux.width * TOKEN_FACTOR,
         }
     }
 
     /// Numbers of reading two prompts.
-    fn text_numbers(&self, threads: usize) -> usize {
+    fn text_encoder_elements(&self, threads: usize) -> usize {
         let of = |encoder: &TextEncoder| match encoder {
-            TextEncoder::T5(t5) => t5_numbers(t5.config(), self.words, threads),
-            TextEncoder::Bert(bert) => bert.numbers(self.words, threads),
-            TextEncoder::Clip(clip) => 2 * self.words * (8 * clip.config().width + clip.config().inner),
+            TextEncoder::T5(t5) => t5_elements(t5.config(), self.max_tokens, threads),
+            TextEncoder::Bert(bert) => bert.scratch_elements(self.max_tokens, threads),
+            TextEncoder::Clip(clip) => 2 * self.max_tokens * (8 * clip.config().width + clip.config().inner),
         };
-        self.texts.iter().map(of).max().unwrap_or(0)
+        self.text_encoders.iter().map(of).max().unwrap_or(0)
     }
 }
 
@@ -59,30 +59,30 @@ fn bytes(numbers: usize) -> u64 {
 
 /// Of two texts' words: itself, normed, queries, keys and values and what becomes of them, the feed-forward network; and
 /// for each thread a head's scores, and its queries, keys and values once more.
-fn t5_numbers(config: &T5Config, tokens: usize, threads: usize) -> usize {
+fn t5_elements(config: &T5Config, tokens: usize, threads: usize) -> usize {
     let T5Config { width, inner, heads, head, .. } = *config;
     2 * tokens * (4 * width + 5 * heads * head + 2 * inner) + threads * tokens * (tokens + 8 * head)
 }
 
 /// Numbers of two guesses side by side: what the way down keeps for the way up, and the widest block.
-fn unet_numbers(config: &UnetConfig, [height, width]: [usize; 2]) -> usize {
+fn unet_elements(config: &UnetConfig, [height, width]: [usize; 2]) -> usize {
     let pixels = |level: usize| (height.div_ceil(1 << level)) * (width.div_ceil(1 << level));
-    let (mut kept, mut widest, mut before) = (0, 0, 0);
+    let (mut skips, mut widest, mut before) = (0, 0, 0);
     for (index, level) in config.levels.iter().enumerate() {
         let below = config.levels.get(index + 1).map_or(0, |below| below.channels);
         // One after each block, one before the first, and one between sizes.
-        kept += pixels(index) * level.channels * (level.resnets + 1) + pixels(index + 1) * below;
+        skips += pixels(index) * level.channels * (level.resnets + 1) + pixels(index + 1) * below;
         // On the way up: what comes from below beside what was kept, twice; then queries, keys, values and what
         // becomes of them, and keys and values in blocks.
         let joined = level.channels.max(below) + level.channels.max(before);
         widest = widest.max(pixels(index) * (2 * joined + 12 * level.channels));
         before = level.channels;
     }
-    2 * (kept + widest)
+    2 * (skips + widest)
 }
 
 /// Numbers of a picture between latents and pixels, either way.
-fn vae_numbers(config: &VaeConfig, [height, width]: [usize; 2]) -> usize {
+fn vae_elements(config: &VaeConfig, [height, width]: [usize; 2]) -> usize {
     let levels = config.channels.iter().enumerate().map(|(index, channels)| {
         let below = config.channels.get(index + 1).unwrap_or(channels);
         let pixels = height.div_ceil(1 << index) * width.div_ceil(1 << index);
@@ -99,24 +99,25 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::models::diffusion::pipeline::{OpContext, Order, Parts};
+    use crate::models::diffusion::pipeline::{Components, GenerationParams, OpContext};
     use crate::models::scratch::Cpu;
 
     const THREADS: usize = 2;
 
     /// Numbers that painting held at most, and those that were expected.
-    fn held(name: &str, size: [usize; 2], roomy: u64) -> [usize; 2] {
+    fn held(name: &str, size: [usize; 2], vae_budget: u64) -> [usize; 2] {
         let fixtures = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines");
-        let parts = Parts::open(&fixtures.join(name)).unwrap();
+        let components = Components::open(&fixtures.join(name)).unwrap();
         let cpu = Arc::new(Cpu::new(THREADS));
-        let pipeline = Pipeline::load(&parts, &cpu, None, roomy).unwrap();
+        let pipeline = Pipeline::load(&components, &cpu, None, vae_budget).unwrap();
         let ctx = OpContext::new(cpu.pool(), &|| Ok(()));
-        let prompts: Vec<_> = parts.texts.iter().map(|text| [vec![3; text.tokens], vec![4; text.tokens]]).collect();
-        let words = pipeline.read(&ctx, &prompts, false).unwrap();
-        let size = size.map(|side| side.min(parts.most().unwrap_or(usize::MAX)));
-        let order = Order { size, steps: 1, guidance: 5., scheduler: None, source: None };
-        pipeline.paint(&ctx, &words, &order, 1, &mut |_| Ok(())).unwrap();
-        [ctx.peak_bytes() / size_of::<f32>(), pipeline.work_numbers(size, THREADS)]
+        let prompts: Vec<_> =
+            components.text_encoders.iter().map(|text| [vec![3; text.tokens], vec![4; text.tokens]]).collect();
+        let embeds = pipeline.encode_prompts(&ctx, &prompts, false).unwrap();
+        let size = size.map(|side| side.min(components.max_side().unwrap_or(usize::MAX)));
+        let params = GenerationParams { size, steps: 1, guidance: 5., scheduler: None, init_image: None };
+        pipeline.generate(&ctx, &embeds, &params, 1, &mut |_| Ok(())).unwrap();
+        [ctx.peak_bytes() / size_of::<f32>(), pipeline.peak_elements(size, THREADS)]
     }
 
     #[test]

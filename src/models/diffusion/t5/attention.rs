@@ -17,26 +17,26 @@ const HEADS: usize = 4;
 
 /// What is added to scores.
 #[derive(Debug)]
-pub(super) struct Bias {
+pub(super) struct RelativeBias {
     /// `[buckets, heads]`
     table: Table,
     heads: usize,
     buckets: usize,
-    farthest: usize,
+    max_distance: usize,
 }
 
-impl Bias {
+impl RelativeBias {
     pub fn load(loader: &Loader<'_>, stem: &str, config: &T5Config) -> Loaded<Self> {
-        let T5Config { heads, buckets, farthest, .. } = *config;
-        Ok(Self { table: loader.table(stem, buckets, heads)?, heads, buckets, farthest })
+        let T5Config { heads, buckets, max_distance, .. } = *config;
+        Ok(Self { table: loader.table(stem, buckets, heads)?, heads, buckets, max_distance })
     }
 
     /// For texts of so many tokens, by how far a position lies behind the row, from `1 − tokens` on:
     /// `[heads, 2 · tokens − 1]`.
     pub fn of(&self, tokens: usize) -> Result<Vec<f32>> {
         let span = 2 * tokens - 1;
-        let Self { buckets, farthest, .. } = *self;
-        let buckets = (0..span).map(|at| bucket(buckets, farthest, at.abs_diff(tokens - 1), at >= tokens) as u32);
+        let Self { buckets, max_distance, .. } = *self;
+        let buckets = (0..span).map(|at| bucket(buckets, max_distance, at.abs_diff(tokens - 1), at >= tokens) as u32);
         let mut rows = vec![0.; span * self.heads];
         self.table.look_up(buckets, false, &mut rows)?;
         let head = |head: usize| rows.iter().skip(head).step_by(self.heads).copied();
@@ -45,13 +45,13 @@ impl Bias {
 }
 
 /// Near positions have a bucket for each distance, farther ones share theirs, ever more of them.
-fn bucket(buckets: usize, farthest: usize, distance: usize, behind: bool) -> usize {
+fn bucket(buckets: usize, max_distance: usize, distance: usize, behind: bool) -> usize {
     let half = buckets / 2;
     let near = half / 2;
     let bucket = if distance < near {
         distance
     } else {
-        let (times, most) = (distance as f32 / near as f32, farthest as f64 / near as f64);
+        let (times, most) = (distance as f32 / near as f32, max_distance as f64 / near as f64);
         let share = times.ln() / most.ln() as f32;
         (near + (share * (half - near) as f32) as usize).min(half - 1)
     };
@@ -59,7 +59,7 @@ fn bucket(buckets: usize, farthest: usize, distance: usize, behind: bool) -> usi
 }
 
 /// What words see of each other, text by text; `q`, `k` and `v` are `[texts, tokens, 1, heads · width]`, `bias` is
-/// [`Bias::of`] so many tokens.
+/// [`RelativeBias::of`] so many tokens.
 pub(super) fn attend(
     ctx: &OpContext<'_>,
     [q, k, v]: [&FeatureMap; 3],
@@ -112,16 +112,16 @@ fn head(pool: &Pool, [q, k, v]: [Vec<f32>; 3], width: usize, bias: &[f32]) -> Mi
     let mut scores = vec![0.; tokens * tokens];
     matrix(pool, tokens, width, &k)?.forward(pool, &q, tokens, &mut scores);
     for (row, scores) in scores.chunks_exact_mut(tokens).enumerate() {
-        soften(scores, bias.iter().skip(tokens - 1 - row));
+        biased_softmax(scores, bias.iter().skip(tokens - 1 - row));
     }
-    let turned: Vec<f32> = (0..width).flat_map(|at| v.iter().skip(at).step_by(width).copied()).collect();
+    let transposed: Vec<f32> = (0..width).flat_map(|at| v.iter().skip(at).step_by(width).copied()).collect();
     let mut mixed = vec![0.; tokens * width];
-    matrix(pool, width, tokens, &turned)?.forward(pool, &scores, tokens, &mut mixed);
+    matrix(pool, width, tokens, &transposed)?.forward(pool, &scores, tokens, &mut mixed);
     Ok(mixed)
 }
 
 /// Softmax over scores and what is added to them.
-fn soften<'a>(scores: &mut [f32], bias: impl Iterator<Item = &'a f32>) {
+fn biased_softmax<'a>(scores: &mut [f32], bias: impl Iterator<Item = &'a f32>) {
     scores.iter_mut().zip(bias).for_each(|(score, bias)| *score += bias);
     let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     scores.iter_mut().for_each(|score| *score = (*score - most).exp());
@@ -151,8 +151,8 @@ mod tests {
 
     #[test]
     fn distances_share_buckets_as_transformers_has_it() {
-        let begins = |farthest: usize| -> Vec<usize> {
-            let at = |distance| bucket(32, farthest, distance, false);
+        let begins = |max_distance: usize| -> Vec<usize> {
+            let at = |distance| bucket(32, max_distance, distance, false);
             (1..600).filter(|distance| at(*distance) != at(distance - 1)).collect()
         };
         assert_eq!(begins(128), [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 23, 32, 46, 64, 91]);

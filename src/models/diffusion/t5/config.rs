@@ -4,7 +4,7 @@ use outpost_kernels::Activation;
 use serde_json::{Value, json};
 
 use crate::models::ModelError;
-use crate::models::diffusion::settings::only;
+use crate::models::diffusion::config_values::require;
 use crate::models::hyper::config::Config;
 use crate::models::hyper::refuse;
 
@@ -23,7 +23,7 @@ pub struct T5Config {
     pub gated: bool,
     /// Numbers that are added to scores, by distance; and the distance from which on there is but one.
     pub buckets: usize,
-    pub farthest: usize,
+    pub max_distance: usize,
 }
 
 /// Of what `feed_forward_proj` may be: the activation, and whether it is a gate.
@@ -37,7 +37,7 @@ impl T5Config {
     /// `path` is for messages.
     pub fn read(value: &Value, path: &str) -> Result<Self, ModelError> {
         let config = Config { value, path };
-        only(&config, "model_type", &[json!("t5")])?;
+        require(&config, "model_type", &[json!("t5")])?;
         let forward = config.text("feed_forward_proj")?.unwrap_or("relu");
         let Some((_, activation, gated)) = FORWARDS.iter().find(|(name, ..)| *name == forward) else {
             let all: Vec<&str> = FORWARDS.iter().map(|(name, ..)| *name).collect();
@@ -55,14 +55,14 @@ impl T5Config {
             activation: *activation,
             gated: *gated,
             buckets: number("relative_attention_num_buckets", 32, 1 << 12)?,
-            farthest: number("relative_attention_max_distance", 128, 1 << 20)?,
+            max_distance: number("relative_attention_max_distance", 128, 1 << 20)?,
         };
         // Half of them are for positions behind, and half of those for one distance each.
-        match sizes.buckets >= 4 && sizes.farthest > sizes.buckets / 4 {
+        match sizes.buckets >= 4 && sizes.max_distance > sizes.buckets / 4 {
             true => Ok(sizes),
             false => refuse(format!(
                 "{path}relative_attention_num_buckets is {}, it must be 4 at least, and relative_attention_max_distance, which is {}, more than a quarter of it",
-                sizes.buckets, sizes.farthest
+                sizes.buckets, sizes.max_distance
             )),
         }
     }

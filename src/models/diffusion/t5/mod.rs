@@ -8,7 +8,7 @@ mod config;
 
 pub use config::T5Config;
 
-use attention::Bias;
+use attention::RelativeBias;
 
 use super::feature_map::FeatureMap;
 use super::layers::{Linear, Loaded, Mlp, Norm, linear};
@@ -20,7 +20,7 @@ use crate::models::weights::Loader;
 pub struct T5 {
     config: T5Config,
     tokens: Table,
-    bias: Bias,
+    bias: RelativeBias,
     layers: Vec<Layer>,
     final_norm: Norm,
 }
@@ -47,7 +47,7 @@ impl T5 {
         let layer = |index| Layer::load(loader, &format!("encoder.block.{index}"), &config);
         Ok(Self {
             tokens: loader.table(table, vocabulary, width)?,
-            bias: Bias::load(loader, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias", &config)?,
+            bias: RelativeBias::load(loader, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias", &config)?,
             layers: (0..config.layers).map(layer).collect::<Loaded<_>>()?,
             final_norm: Norm::root(loader, "encoder.final_layer_norm", width, epsilon)?,
             config,
@@ -97,7 +97,7 @@ impl Layer {
         })
     }
 
-    /// `bias`: as [`Bias::of`] gives it.
+    /// `bias`: as [`RelativeBias::of`] gives it.
     fn forward(&self, ctx: &OpContext<'_>, mut x: FeatureMap, heads: usize, bias: &[f32]) -> Result<FeatureMap> {
         let [norm1, norm2] = &self.norms;
         let y = ctx.layer_norm(norm1, &x)?;

@@ -1,7 +1,7 @@
-//! Parts of pipelines that follow a flow: Stable Diffusion 3's and FLUX's.
+//! Components of pipelines that follow a flow: Stable Diffusion 3's and FLUX's.
 
 use super::*;
-use crate::models::diffusion::dit::{Flux, FluxConfig, Mmdit, MmditConfig, Original, Told};
+use crate::models::diffusion::dit::{DitConditioning, Flux, FluxConfig, Mmdit, MmditConfig, OriginalWeights};
 use crate::models::diffusion::t5::{T5, T5Config};
 use crate::models::gguf::GgufFile;
 
@@ -13,7 +13,7 @@ impl Reference {
     }
 
     /// What the transformer is told, beside the text.
-    fn told(&self) -> (f32, Option<f32>, Vec<Vec<f32>>) {
+    fn conditioning(&self) -> (f32, Option<f32>, Vec<Vec<f32>>) {
         let number = |name: &str| self.fact("/components/transformer")[name].as_f64().map(|number| number as f32);
         (number("timestep").unwrap(), number("guidance"), vec![self.numbers("transformer.pooled")])
     }
@@ -25,7 +25,7 @@ fn t5_encodes_as_transformers_does() {
         for (name, part) in [("sd3", "text_encoder_3"), ("flux", "text_encoder_2")] {
             let reference = Reference::read(name);
             let folder = reference.part(part);
-            let source = Component::new(&folder);
+            let source = DiffusersWeights::new(&folder);
             let loader = Loader::new(&source, 2);
             let t5 = T5::load(&loader, T5Config::read(&folder.config, &format!("{part}/")).unwrap()).unwrap();
             loader.finish().unwrap();
@@ -44,14 +44,14 @@ fn clip_of_flows_encodes_as_transformers_does() {
         for (name, part, projects) in cases {
             let reference = Reference::read(name);
             let folder = reference.part(part);
-            let source = Component::new(&folder);
+            let source = DiffusersWeights::new(&folder);
             let loader = Loader::new(&source, 2);
             let config = ClipConfig::read(&folder.config, part, projects).unwrap();
             let clip = Clip::load(&loader, config).unwrap();
             loader.finish().unwrap();
             let encoded = clip.forward(ctx, &[ids(&reference, part)], Some(1)).unwrap();
             let expected = reference.numbers(&format!("{part}.penultimate"));
-            assert!(far(encoded.words.data(), &expected) < 1e-5, "{name} {part}");
+            assert!(far(encoded.hidden.data(), &expected) < 1e-5, "{name} {part}");
             let away = far(&encoded.pooled[0], &reference.numbers(&format!("{part}.pooled")));
             assert!(away < 1e-5, "{name} {part}: {away}");
         }
@@ -64,14 +64,14 @@ fn an_mmdit_flows_as_diffusers_does() {
         for name in ["sd3", "sd35"] {
             let reference = Reference::read(name);
             let folder = reference.part("transformer");
-            let source = Component::new(&folder);
+            let source = DiffusersWeights::new(&folder);
             let loader = Loader::new(&source, 2);
             let mmdit = Mmdit::load(&loader, MmditConfig::read(&folder.config).unwrap()).unwrap();
             loader.finish().unwrap();
-            let (time, guidance, pooled) = reference.told();
+            let (time, guidance, pooled) = reference.conditioning();
             let text = reference.words(ctx, "transformer.context");
-            let told = Told { time, text: &text, pooled: &pooled, guidance };
-            let found = mmdit.forward(ctx, &reference.map(ctx, "transformer.sample"), &told).unwrap();
+            let cond = DitConditioning { timestep: time, text: &text, pooled: &pooled, guidance };
+            let found = mmdit.forward(ctx, &reference.map(ctx, "transformer.sample"), &cond).unwrap();
             let away = far(found.data(), reference.map(ctx, "transformer.output").data());
             println!("{name}: {away:e}");
             assert!(away < 1e-5, "{name}: {away}");
@@ -84,21 +84,22 @@ fn two_images_flow_as_each_alone() {
     with_context(|ctx| {
         let reference = Reference::read("sd35");
         let folder = reference.part("transformer");
-        let source = Component::new(&folder);
+        let source = DiffusersWeights::new(&folder);
         let mmdit = Mmdit::load(&Loader::new(&source, 2), MmditConfig::read(&folder.config).unwrap()).unwrap();
-        let (time, guidance, pooled) = reference.told();
+        let (time, guidance, pooled) = reference.conditioning();
         let text = reference.words(ctx, "transformer.context");
         let sample = reference.map(ctx, "transformer.sample");
         let twice =
             |map: &FeatureMap| ctx.feature_map(&[map.data(), map.data()].concat(), 2, map.size, map.channels).unwrap();
         let other: Vec<f32> = pooled[0].iter().map(|x| 1. - x).collect();
         let one = |pooled: Vec<f32>| {
-            let told = Told { time, text: &text, pooled: &[pooled], guidance };
-            mmdit.forward(ctx, &sample, &told).unwrap().data().to_vec()
+            let cond = DitConditioning { timestep: time, text: &text, pooled: &[pooled], guidance };
+            mmdit.forward(ctx, &sample, &cond).unwrap().data().to_vec()
         };
         let expected = [one(other.clone()), one(pooled[0].clone())].concat();
-        let told = Told { time, text: &twice(&text), pooled: &[other, pooled[0].clone()], guidance };
-        assert!(far(mmdit.forward(ctx, &twice(&sample), &told).unwrap().data(), &expected) < 1e-6);
+        let cond =
+            DitConditioning { timestep: time, text: &twice(&text), pooled: &[other, pooled[0].clone()], guidance };
+        assert!(far(mmdit.forward(ctx, &twice(&sample), &cond).unwrap().data(), &expected) < 1e-6);
     });
 }
 
@@ -108,12 +109,12 @@ fn flux_away(ctx: &OpContext<'_>, reference: &Reference, weights: &dyn crate::mo
     let config = read_json(&reference.folder.join("transformer/config.json")).unwrap();
     let flux = Flux::load(&loader, FluxConfig::read(&config).unwrap()).unwrap();
     loader.finish().unwrap();
-    let (time, guidance, pooled) = reference.told();
+    let (time, guidance, pooled) = reference.conditioning();
     let text = reference.words(ctx, "transformer.context");
-    let told = Told { time, text: &text, pooled: &pooled, guidance };
+    let cond = DitConditioning { timestep: time, text: &text, pooled: &pooled, guidance };
     let grid: Vec<usize> = serde_json::from_value(reference.fact("/components/transformer/patches").clone()).unwrap();
     let sample = reference.words(ctx, "transformer.sample");
-    let found = flux.flow(ctx, &sample, [grid[0], grid[1]], &told).unwrap();
+    let found = flux.forward_patches(ctx, &sample, [grid[0], grid[1]], &cond).unwrap();
     far(found.data(), &reference.numbers("transformer.output"))
 }
 
@@ -122,7 +123,7 @@ fn flux_flows_as_diffusers_does() {
     with_context(|ctx| {
         for name in ["flux", "flux-schnell"] {
             let reference = Reference::read(name);
-            let away = flux_away(ctx, &reference, &Component::new(&reference.part("transformer")));
+            let away = flux_away(ctx, &reference, &DiffusersWeights::new(&reference.part("transformer")));
             println!("{name}: {away:e}");
             assert!(away < 1e-5, "{name}: {away}");
         }
@@ -133,7 +134,7 @@ fn flux_flows_as_diffusers_does() {
 fn flux_flows_with_weights_of_a_gguf_file() {
     with_context(|ctx| {
         let file = GgufFile::open(&fixtures().join("flux.gguf")).unwrap();
-        let away = flux_away(ctx, &Reference::read("flux"), &Original::new(&file));
+        let away = flux_away(ctx, &Reference::read("flux"), &OriginalWeights::new(&file));
         println!("gguf: {away:e}");
         // What eight bits make of the weights.
         assert!(away < 3e-2, "{away}");
@@ -146,7 +147,7 @@ fn autoencoders_of_many_channels_go_both_ways_as_diffusers_does() {
         for name in ["sd3", "flux"] {
             let reference = Reference::read(name);
             let folder = reference.part("vae");
-            let source = Component::new(&folder);
+            let source = DiffusersWeights::new(&folder);
             let loader = Loader::new(&source, 2);
             let config = VaeConfig { scaling: 1., shift: 0., ..VaeConfig::read(&folder.config).unwrap() };
             let vae = Vae::load(&loader, config).unwrap();
@@ -154,8 +155,8 @@ fn autoencoders_of_many_channels_go_both_ways_as_diffusers_does() {
             let decoded = vae.decode(ctx, reference.map(ctx, "vae.latent"), false).unwrap();
             let away = far(decoded.data(), reference.map(ctx, "vae.decoded").data());
             assert!(away < 1e-5, "{name}: {away}");
-            let spread = vae.encode(ctx, reference.map(ctx, "vae.picture"), false).unwrap();
-            assert!(far(&spread.mean, reference.map(ctx, "vae.mean").data()) < 1e-5, "{name}");
+            let posterior = vae.encode(ctx, reference.map(ctx, "vae.picture"), false).unwrap();
+            assert!(far(&posterior.mean, reference.map(ctx, "vae.mean").data()) < 1e-5, "{name}");
         }
     });
 }
@@ -184,5 +185,5 @@ fn settings_that_are_not_supported_are_named() {
     for (message, named) in cases {
         assert!(message.contains(named), "{message} does not name {named}");
     }
-    assert_eq!(FluxConfig::read(&json!({"guidance_embeds": true})).unwrap(), FluxConfig::published(true));
+    assert_eq!(FluxConfig::read(&json!({"guidance_embeds": true})).unwrap(), FluxConfig::flux1(true));
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::models::ModelError;
-use crate::models::diffusion::settings::{for_each, names, only, small, square};
+use crate::models::diffusion::config_values::{per_block, positive, require, size_pair, string_list};
 use crate::models::hyper::config::Config;
 use crate::models::hyper::refuse;
 
@@ -53,13 +53,13 @@ pub struct UnetConfig {
     pub groups: usize,
     pub epsilon: f32,
     pub time: TimeConfig,
-    pub time_scales: bool,
+    pub time_scale_shift: bool,
     pub downsample_padding: usize,
-    pub mid_divisor: f32,
-    pub divisor: f32,
+    pub mid_scale_factor: f32,
+    pub output_scale_factor: f32,
     pub kernels: [usize; 2],
     /// Numbers of what is told beside the text (SDXL): each time, and all of them with the pooled text.
-    pub added: Option<Added>,
+    pub added: Option<MicroConditioningConfig>,
 }
 
 /// One size of images.
@@ -80,7 +80,7 @@ pub struct Level {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimeConfig {
     /// Sines and cosines,
-    pub waves: usize,
+    pub sinusoid_dim: usize,
     pub cosines_first: bool,
     pub shift: f32,
     /// and what becomes of them.
@@ -91,9 +91,9 @@ pub struct TimeConfig {
 
 /// Micro-conditioning (Podell et al. 2023, <https://arxiv.org/abs/2307.01952>).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Added {
+pub struct MicroConditioningConfig {
     /// Numbers of each size that is told.
-    pub waves: usize,
+    pub sinusoid_dim: usize,
     pub total: usize,
 }
 
@@ -104,7 +104,7 @@ impl UnetConfig {
         if class != "UNet2DConditionModel" {
             return refuse(format!("the UNet is a {class}, a UNet2DConditionModel is supported"));
         }
-        unsupported().iter().try_for_each(|(key, values)| only(&config, key, values))?;
+        unsupported().iter().try_for_each(|(key, values)| require(&config, key, values))?;
         let scales = match config.text("resnet_time_scale_shift")? {
             None | Some("default") => false,
             Some("scale_shift") => true,
@@ -114,20 +114,20 @@ impl UnetConfig {
         let first = levels.first().map_or(0, |level| level.channels);
         let added = match config.text("addition_embed_type")? {
             None => None,
-            Some(_) => Some(Added {
-                waves: config.required("addition_time_embed_dim", MOST_CHANNELS)?,
+            Some(_) => Some(MicroConditioningConfig {
+                sinusoid_dim: config.required("addition_time_embed_dim", MOST_CHANNELS)?,
                 total: config.required("projection_class_embeddings_input_dim", 1 << 20)?,
             }),
         };
         let time = TimeConfig {
-            waves: first,
+            sinusoid_dim: first,
             cosines_first: config.flag("flip_sin_to_cos")?.unwrap_or(true),
             shift: number(&config, "freq_shift", 0.)?,
             width: config.whole("time_embedding_dim", 1 << 16)?.unwrap_or(4 * first),
             guidance: config.whole("time_cond_proj_dim", MOST_CHANNELS)?,
         };
         Ok(Self {
-            sample_size: square(&config, "sample_size", 1 << 14)?,
+            sample_size: size_pair(&config, "sample_size", 1 << 14)?,
             in_channels: config.whole("in_channels", MOST_CHANNELS)?.unwrap_or(4),
             out_channels: config.whole("out_channels", MOST_CHANNELS)?.unwrap_or(4),
             up_attends: ups(&config, levels.len())?,
@@ -136,10 +136,10 @@ impl UnetConfig {
             groups: config.whole("norm_num_groups", MOST_CHANNELS)?.unwrap_or(32),
             epsilon: config.float("norm_eps")?.unwrap_or(1e-5),
             time,
-            time_scales: scales,
+            time_scale_shift: scales,
             downsample_padding: number(&config, "downsample_padding", 1.)? as usize,
-            mid_divisor: config.float("mid_block_scale_factor")?.unwrap_or(1.),
-            divisor: config.float("resnet_out_scale_factor")?.unwrap_or(1.),
+            mid_scale_factor: config.float("mid_block_scale_factor")?.unwrap_or(1.),
+            output_scale_factor: config.float("resnet_out_scale_factor")?.unwrap_or(1.),
             kernels: [
                 config.whole("conv_in_kernel", 15)?.unwrap_or(3),
                 config.whole("conv_out_kernel", 15)?.unwrap_or(3),
@@ -164,18 +164,18 @@ fn number(config: &Config<'_>, key: &str, usual: f32) -> Result<f32> {
 }
 
 fn levels(config: &Config<'_>) -> Result<Vec<Level>> {
-    let channels = config.list("block_out_channels", |one| small(one, MOST_CHANNELS))?;
+    let channels = config.list("block_out_channels", |one| positive(one, MOST_CHANNELS))?;
     let channels = channels.unwrap_or_else(|| vec![320, 640, 1280, 1280]);
     let count = channels.len();
     if !(1..=MOST_BLOCKS).contains(&count) {
         return refuse(format!("unet/block_out_channels has {count} entries, 1 to {MOST_BLOCKS} are possible"));
     }
-    let kinds = names(config, "down_block_types")?;
+    let kinds = string_list(config, "down_block_types")?;
     let usual = ["CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"];
     let attends = attends("down_block_types", kinds.unwrap_or(usual.to_vec()), count, "DownBlock2D")?;
-    let resnets = for_each(config, "layers_per_block", count, MOST_LAYERS, Some(2))?;
-    let heads = for_each(config, "attention_head_dim", count, MOST_CHANNELS, Some(8))?;
-    let contexts = for_each(config, "cross_attention_dim", count, MOST_CHANNELS, Some(1280))?;
+    let resnets = per_block(config, "layers_per_block", count, MOST_LAYERS, Some(2))?;
+    let heads = per_block(config, "attention_head_dim", count, MOST_CHANNELS, Some(8))?;
+    let contexts = per_block(config, "cross_attention_dim", count, MOST_CHANNELS, Some(1280))?;
     let crosses = match config.get("only_cross_attention") {
         None => vec![false; count],
         Some(Value::Bool(all)) => vec![*all; count],
@@ -224,7 +224,7 @@ fn attends(key: &str, kinds: Vec<&str>, count: usize, plain: &str) -> Result<Vec
 
 fn ups(config: &Config<'_>, count: usize) -> Result<Vec<bool>> {
     let usual = vec!["UpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "CrossAttnUpBlock2D"];
-    attends("up_block_types", names(config, "up_block_types")?.unwrap_or(usual), count, "UpBlock2D")
+    attends("up_block_types", string_list(config, "up_block_types")?.unwrap_or(usual), count, "UpBlock2D")
 }
 
 /// Layers of each transformer of each block: one number for all, one a block, or one for each.
@@ -232,8 +232,8 @@ fn nested(config: &Config<'_>, key: &str, levels: &[Level]) -> Result<Option<Vec
     let Some(value) = config.get(key) else { return Ok(None) };
     let wrong = || refuse(format!("unet/{key} is {value}; it must be layers for each of {} blocks", levels.len()));
     let of = |value: &Value, count: usize| match value {
-        Value::Array(all) => all.iter().map(|one| small(one, MOST_LAYERS)).collect::<Option<Vec<_>>>(),
-        one => small(one, MOST_LAYERS).map(|layers| vec![layers; count]),
+        Value::Array(all) => all.iter().map(|one| positive(one, MOST_LAYERS)).collect::<Option<Vec<_>>>(),
+        one => positive(one, MOST_LAYERS).map(|layers| vec![layers; count]),
     };
     let all = match value {
         Value::Array(all) if all.len() == levels.len() => {

@@ -13,8 +13,8 @@ use outpost_kernels::Activation;
 use super::feature_map::FeatureMap;
 use super::layers::{Conv, GroupNorm, Linear, Loaded, linear, same_conv};
 use super::op_context::{Interrupted, OpContext, Result};
-use super::resnet::{Blocks, Downsample, ResnetBlock, Upsample};
-use super::time::{TimeEmbedding, waves};
+use super::resnet::{Downsample, ResnetBlock, ResnetConfig, Upsample};
+use super::timestep_embedding::{TimeEmbedding, sinusoidal_embedding};
 use super::transformer::{Transformer, TransformerSizes};
 use crate::models::weights::Loader;
 
@@ -44,19 +44,19 @@ struct Stage {
 
 /// What the network is told beside the latents.
 #[derive(Debug)]
-pub struct Conditions<'a> {
-    pub time: f32,
+pub struct UnetConditioning<'a> {
+    pub timestep: f32,
     /// `[images, words, 1, context]`
     pub text: &'a FeatureMap,
     /// How strong the guidance is, for networks that are told.
     pub guidance: Option<f32>,
     /// For networks with micro-conditioning.
-    pub added: Option<&'a AddedConditions>,
+    pub added: Option<&'a MicroConditioning>,
 }
 
 /// What SDXL is told of a picture: the text in one vector, and six sizes.
 #[derive(Clone, Debug)]
-pub struct AddedConditions {
+pub struct MicroConditioning {
     /// `[images][pooled]`
     pub pooled: Vec<Vec<f32>>,
     /// `[images][sizes]`
@@ -65,20 +65,21 @@ pub struct AddedConditions {
 
 impl Unet {
     pub fn load(loader: &Loader<'_>, config: UnetConfig) -> Loaded<Self> {
-        let UnetConfig { groups, epsilon, time, time_scales, divisor, .. } = config;
-        let blocks = Blocks { groups, epsilon, time: Some(time.width), time_scales, divisor };
+        let UnetConfig { groups, epsilon, time, time_scale_shift, output_scale_factor, .. } = config;
+        let resnet_config =
+            ResnetConfig { groups, epsilon, time: Some(time.width), time_scale_shift, output_scale_factor };
         let first = config.levels.first().map_or(0, |level| level.channels);
         let added = config.added.map(|added| TimeEmbedding::load(loader, "add_embedding", added.total, time.width));
-        let guided = |width| linear(loader, "time_embedding.cond_proj", [width, time.waves], false);
+        let guided = |width| linear(loader, "time_embedding.cond_proj", [width, time.sinusoid_dim], false);
         let [kernel_in, kernel_out] = config.kernels;
         Ok(Self {
-            time: TimeEmbedding::load(loader, "time_embedding", time.waves, time.width)?,
+            time: TimeEmbedding::load(loader, "time_embedding", time.sinusoid_dim, time.width)?,
             guidance: time.guidance.map(guided).transpose()?,
             added: added.transpose()?,
             conv_in: same_conv(loader, "conv_in", [config.in_channels, first], kernel_in)?,
-            down: down(loader, &config, &blocks)?,
-            mid: mid(loader, &config, &blocks)?,
-            up: up(loader, &config, &blocks)?,
+            down: down(loader, &config, &resnet_config)?,
+            mid: mid(loader, &config, &resnet_config)?,
+            up: up(loader, &config, &resnet_config)?,
             norm_out: GroupNorm::load(loader, "conv_norm_out", first, groups, epsilon)?,
             conv_out: same_conv(loader, "conv_out", [first, config.out_channels], kernel_out)?,
             config,
@@ -90,14 +91,14 @@ impl Unet {
     }
 
     /// What is guessed of `x`, `[images, height, width, in_channels]`.
-    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, told: &Conditions<'_>) -> Result<FeatureMap> {
-        let time = self.told(ctx, x.images, told)?;
+    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, cond: &UnetConditioning<'_>) -> Result<FeatureMap> {
+        let time = self.time_embedding(ctx, x.images, cond)?;
         let mut skips = vec![ctx.conv(&self.conv_in, x)?];
         for stage in &self.down {
             for (index, resnet) in stage.resnets.iter().enumerate() {
                 let mut x = resnet.forward(ctx, last(&skips)?, Some(&time))?;
                 if let Some(transformer) = stage.transformers.get(index) {
-                    x = transformer.forward(ctx, x, told.text)?;
+                    x = transformer.forward(ctx, x, cond.text)?;
                 }
                 skips.push(x);
             }
@@ -108,7 +109,7 @@ impl Unet {
         }
         let (first, transformer, second) = &self.mid;
         let mut x = first.forward(ctx, last(&skips)?, Some(&time))?;
-        x = transformer.forward(ctx, x, told.text)?;
+        x = transformer.forward(ctx, x, cond.text)?;
         x = second.forward(ctx, &x, Some(&time))?;
         for stage in &self.up {
             for (index, resnet) in stage.resnets.iter().enumerate() {
@@ -118,7 +119,7 @@ impl Unet {
                 drop((x, skip));
                 x = resnet.forward(ctx, &both, Some(&time))?;
                 if let Some(transformer) = stage.transformers.get(index) {
-                    x = transformer.forward(ctx, x, told.text)?;
+                    x = transformer.forward(ctx, x, cond.text)?;
                 }
             }
             if let (Some(up), Some(next)) = (&stage.up, skips.last()) {
@@ -129,22 +130,26 @@ impl Unet {
     }
 
     /// The time and what else is told, as blocks take it: `[images, 1, 1, width]`, through SiLU.
-    fn told(&self, ctx: &OpContext<'_>, images: usize, told: &Conditions<'_>) -> Result<FeatureMap> {
+    fn time_embedding(&self, ctx: &OpContext<'_>, images: usize, cond: &UnetConditioning<'_>) -> Result<FeatureMap> {
         let time = &self.config.time;
-        let mut x =
-            ctx.feature_map(&waves(told.time, time.waves, time.cosines_first, time.shift), 1, [1, 1], time.waves)?;
+        let mut x = ctx.feature_map(
+            &sinusoidal_embedding(cond.timestep, time.sinusoid_dim, time.cosines_first, time.shift),
+            1,
+            [1, 1],
+            time.sinusoid_dim,
+        )?;
         if let Some(weight) = &self.guidance {
             let width = time.guidance.unwrap_or(0);
             // As consistency models are told of guidance: as a time of a thousand times its excess.
-            let scale = (told.guidance.unwrap_or(1.) - 1.) * 1000.;
-            let told = ctx.feature_map(&waves(scale, width, false, 1.), 1, [1, 1], width)?;
-            ctx.add(&mut x, &ctx.linear(weight, &told)?)?;
+            let scale = (cond.guidance.unwrap_or(1.) - 1.) * 1000.;
+            let cond = ctx.feature_map(&sinusoidal_embedding(scale, width, false, 1.), 1, [1, 1], width)?;
+            ctx.add(&mut x, &ctx.linear(weight, &cond)?)?;
         }
         let x = self.time.forward(ctx, &x)?;
         let mut all = ctx.alloc(images, [1, 1], x.channels);
         all.data_mut().chunks_exact_mut(x.channels).for_each(|to| to.copy_from_slice(x.data()));
-        match (&self.added, told.added) {
-            (Some(embedding), Some(told)) => ctx.add(&mut all, &self.added(ctx, embedding, told)?)?,
+        match (&self.added, cond.added) {
+            (Some(embedding), Some(cond)) => ctx.add(&mut all, &self.micro_embedding(ctx, embedding, cond)?)?,
             (None, _) => {}
             (Some(_), None) => return Err(Interrupted::Failed("the network was told no sizes".to_owned())),
         }
@@ -152,15 +157,22 @@ impl Unet {
         Ok(all)
     }
 
-    fn added(&self, ctx: &OpContext<'_>, embedding: &TimeEmbedding, told: &AddedConditions) -> Result<FeatureMap> {
+    fn micro_embedding(
+        &self,
+        ctx: &OpContext<'_>,
+        embedding: &TimeEmbedding,
+        cond: &MicroConditioning,
+    ) -> Result<FeatureMap> {
         let time = &self.config.time;
-        let (width, total) = self.config.added.map_or((0, 0), |added| (added.waves, added.total));
-        let mut numbers = Vec::with_capacity(told.pooled.len() * total);
-        for (pooled, sizes) in told.pooled.iter().zip(&told.sizes) {
+        let (width, total) = self.config.added.map_or((0, 0), |added| (added.sinusoid_dim, added.total));
+        let mut numbers = Vec::with_capacity(cond.pooled.len() * total);
+        for (pooled, sizes) in cond.pooled.iter().zip(&cond.sizes) {
             numbers.extend_from_slice(pooled);
-            sizes.iter().for_each(|size| numbers.extend(waves(*size, width, time.cosines_first, time.shift)));
+            sizes
+                .iter()
+                .for_each(|size| numbers.extend(sinusoidal_embedding(*size, width, time.cosines_first, time.shift)));
         }
-        embedding.forward(ctx, &ctx.feature_map(&numbers, told.pooled.len(), [1, 1], total)?)
+        embedding.forward(ctx, &ctx.feature_map(&numbers, cond.pooled.len(), [1, 1], total)?)
     }
 }
 
@@ -174,7 +186,7 @@ fn sizes(level: &Level, layers: usize, groups: usize) -> TransformerSizes {
     TransformerSizes { layers, channels, heads, context, groups, only_cross }
 }
 
-fn down(loader: &Loader<'_>, config: &UnetConfig, blocks: &Blocks) -> Loaded<Vec<Stage>> {
+fn down(loader: &Loader<'_>, config: &UnetConfig, resnet_config: &ResnetConfig) -> Loaded<Vec<Stage>> {
     let mut before = config.levels.first().map_or(0, |level| level.channels);
     let last = config.levels.len().saturating_sub(1);
     let mut stages = Vec::with_capacity(config.levels.len());
@@ -182,7 +194,12 @@ fn down(loader: &Loader<'_>, config: &UnetConfig, blocks: &Blocks) -> Loaded<Vec
         let stem = format!("down_blocks.{index}");
         let (mut resnets, mut transformers) = (Vec::new(), Vec::new());
         for at in 0..level.resnets {
-            resnets.push(ResnetBlock::load(loader, &format!("{stem}.resnets.{at}"), [before, level.channels], blocks)?);
+            resnets.push(ResnetBlock::load(
+                loader,
+                &format!("{stem}.resnets.{at}"),
+                [before, level.channels],
+                resnet_config,
+            )?);
             before = level.channels;
             if level.attends {
                 let sizes = sizes(level, level.transformers.get(at).copied().unwrap_or(1), config.groups);
@@ -197,17 +214,21 @@ fn down(loader: &Loader<'_>, config: &UnetConfig, blocks: &Blocks) -> Loaded<Vec
     Ok(stages)
 }
 
-fn mid(loader: &Loader<'_>, config: &UnetConfig, blocks: &Blocks) -> Loaded<(ResnetBlock, Transformer, ResnetBlock)> {
+fn mid(
+    loader: &Loader<'_>,
+    config: &UnetConfig,
+    resnet_config: &ResnetConfig,
+) -> Loaded<(ResnetBlock, Transformer, ResnetBlock)> {
     let Some(level) = config.last() else { return crate::models::hyper::refuse("the UNet has no blocks".to_owned()) };
-    let blocks = Blocks { divisor: config.mid_divisor, ..*blocks };
+    let resnet_config = ResnetConfig { output_scale_factor: config.mid_scale_factor, ..*resnet_config };
     let resnet =
-        |at: usize| ResnetBlock::load(loader, &format!("mid_block.resnets.{at}"), [level.channels; 2], &blocks);
+        |at: usize| ResnetBlock::load(loader, &format!("mid_block.resnets.{at}"), [level.channels; 2], &resnet_config);
     let layers = level.transformers.last().copied().unwrap_or(1);
     let sizes = TransformerSizes { only_cross: false, ..sizes(level, layers, config.groups) };
     Ok((resnet(0)?, Transformer::load(loader, "mid_block.attentions.0", &sizes)?, resnet(1)?))
 }
 
-fn up(loader: &Loader<'_>, config: &UnetConfig, blocks: &Blocks) -> Loaded<Vec<Stage>> {
+fn up(loader: &Loader<'_>, config: &UnetConfig, resnet_config: &ResnetConfig) -> Loaded<Vec<Stage>> {
     let levels: Vec<&Level> = config.levels.iter().rev().collect();
     let mut before = levels.first().map_or(0, |level| level.channels);
     let mut stages = Vec::with_capacity(levels.len());
@@ -222,7 +243,7 @@ fn up(loader: &Loader<'_>, config: &UnetConfig, blocks: &Blocks) -> Loaded<Vec<S
         for at in 0..=level.resnets {
             let skip = if at == level.resnets { below } else { level.channels };
             let channels = [before + skip, level.channels];
-            resnets.push(ResnetBlock::load(loader, &format!("{stem}.resnets.{at}"), channels, blocks)?);
+            resnets.push(ResnetBlock::load(loader, &format!("{stem}.resnets.{at}"), channels, resnet_config)?);
             before = level.channels;
             if config.up_attends.get(index).is_some_and(|attends| *attends) {
                 let sizes = sizes(level, layers.get(at).copied().unwrap_or(1), config.groups);

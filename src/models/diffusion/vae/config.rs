@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::models::ModelError;
-use crate::models::diffusion::settings::{for_each, names, only, small, square};
+use crate::models::diffusion::config_values::{per_block, positive, require, size_pair, string_list};
 use crate::models::hyper::config::Config;
 use crate::models::hyper::refuse;
 
@@ -22,9 +22,9 @@ pub struct VaeConfig {
     pub channels: Vec<usize>,
     pub layers: usize,
     pub groups: usize,
-    pub mid_attends: bool,
-    pub quantises: bool,
-    pub post_quantises: bool,
+    pub mid_attention: bool,
+    pub has_quant_conv: bool,
+    pub has_post_quant_conv: bool,
     /// Latents are networks' numbers divided by this, and this added.
     pub scaling: f32,
     pub shift: f32,
@@ -38,10 +38,11 @@ impl VaeConfig {
         if class != "AutoencoderKL" {
             return refuse(format!("the autoencoder is a {class}, an AutoencoderKL is supported"));
         }
-        only(&config, "act_fn", &[json!("silu"), json!("swish")])?;
-        only(&config, "latents_mean", &[])?;
-        only(&config, "latents_std", &[])?;
-        let channels = config.list("block_out_channels", |one| small(one, MOST_CHANNELS))?.unwrap_or_else(|| vec![64]);
+        require(&config, "act_fn", &[json!("silu"), json!("swish")])?;
+        require(&config, "latents_mean", &[])?;
+        require(&config, "latents_std", &[])?;
+        let channels =
+            config.list("block_out_channels", |one| positive(one, MOST_CHANNELS))?.unwrap_or_else(|| vec![64]);
         if !(1..=MOST_BLOCKS).contains(&channels.len()) {
             return refuse(format!(
                 "vae/block_out_channels has {} entries, 1 to {MOST_BLOCKS} are possible",
@@ -49,7 +50,7 @@ impl VaeConfig {
             ));
         }
         for (key, kind) in [("down_block_types", "DownEncoderBlock2D"), ("up_block_types", "UpDecoderBlock2D")] {
-            let kinds = names(&config, key)?.unwrap_or_else(|| vec![kind; channels.len()]);
+            let kinds = string_list(&config, key)?.unwrap_or_else(|| vec![kind; channels.len()]);
             if kinds.len() != channels.len() {
                 return refuse(format!("vae/{key} has {} entries for {} blocks", kinds.len(), channels.len()));
             }
@@ -57,7 +58,7 @@ impl VaeConfig {
                 return refuse(format!("vae/{key} has {other}; {kind} is supported"));
             }
         }
-        let layers = for_each(&config, "layers_per_block", 1, 64, Some(1))?;
+        let layers = per_block(&config, "layers_per_block", 1, 64, Some(1))?;
         let shift = config.get("shift_factor").map(|value| value.as_f64().filter(|number| number.is_finite()));
         let Some(shift) = shift.unwrap_or(Some(0.)) else {
             return refuse("vae/shift_factor must be a number".to_owned());
@@ -70,12 +71,12 @@ impl VaeConfig {
             channels,
             layers: layers.first().copied().unwrap_or(1),
             groups: config.whole("norm_num_groups", MOST_CHANNELS)?.unwrap_or(32),
-            mid_attends: flag("mid_block_add_attention")?,
-            quantises: flag("use_quant_conv")?,
-            post_quantises: flag("use_post_quant_conv")?,
+            mid_attention: flag("mid_block_add_attention")?,
+            has_quant_conv: flag("use_quant_conv")?,
+            has_post_quant_conv: flag("use_post_quant_conv")?,
             scaling: config.float("scaling_factor")?.unwrap_or(0.18215),
             shift: shift as f32,
-            sample_size: square(&config, "sample_size", 1 << 16)?,
+            sample_size: size_pair(&config, "sample_size", 1 << 16)?,
         })
     }
 

@@ -13,7 +13,7 @@ use super::attention::Attention;
 use super::feature_map::FeatureMap;
 use super::layers::{Conv, GroupNorm, Linear, Loaded, linear, same_conv};
 use super::op_context::{OpContext, Result};
-use super::resnet::{Blocks, Downsample, ResnetBlock, Upsample};
+use super::resnet::{Downsample, ResnetBlock, ResnetConfig, Upsample};
 use crate::models::ModelError;
 use crate::models::weights::Loader;
 
@@ -30,7 +30,7 @@ pub struct Vae {
 struct Decoder {
     post_quant: Option<Linear>,
     conv_in: Conv,
-    mid: Mid,
+    mid: MidBlock,
     stages: Vec<(Vec<ResnetBlock>, Option<Upsample>)>,
     norm_out: GroupNorm,
     conv_out: Conv,
@@ -40,7 +40,7 @@ struct Decoder {
 struct Encoder {
     conv_in: Conv,
     stages: Vec<(Vec<ResnetBlock>, Option<Downsample>)>,
-    mid: Mid,
+    mid: MidBlock,
     norm_out: GroupNorm,
     conv_out: Conv,
     quant: Option<Linear>,
@@ -48,23 +48,23 @@ struct Encoder {
 
 /// What latents of a picture may be: `[height, width, latent_channels]` each.
 #[derive(Debug)]
-pub struct Spread {
+pub struct DiagonalGaussian {
     pub mean: Vec<f32>,
-    pub deviation: Vec<f32>,
+    pub std: Vec<f32>,
     pub size: [usize; 2],
 }
 
 #[derive(Debug)]
-struct Mid {
+struct MidBlock {
     first: ResnetBlock,
     attention: Option<(GroupNorm, Attention)>,
     second: ResnetBlock,
 }
 
-impl Mid {
+impl MidBlock {
     fn load(loader: &Loader<'_>, stem: &str, config: &VaeConfig, channels: usize) -> Loaded<Self> {
         let name = |part: &str| format!("{stem}.mid_block.{part}");
-        let resnet = |part: &str| ResnetBlock::load(loader, &name(part), [channels; 2], &blocks(config));
+        let resnet = |part: &str| ResnetBlock::load(loader, &name(part), [channels; 2], &resnet_config(config));
         let attention = || {
             let stem = name("attentions.0");
             let norm = GroupNorm::load(loader, &format!("{stem}.group_norm"), channels, config.groups, EPSILON)?;
@@ -72,7 +72,7 @@ impl Mid {
         };
         Ok(Self {
             first: resnet("resnets.0")?,
-            attention: config.mid_attends.then(attention).transpose()?,
+            attention: config.mid_attention.then(attention).transpose()?,
             second: resnet("resnets.1")?,
         })
     }
@@ -88,8 +88,14 @@ impl Mid {
     }
 }
 
-fn blocks(config: &VaeConfig) -> Blocks {
-    Blocks { groups: config.groups, epsilon: EPSILON, time: None, time_scales: false, divisor: 1. }
+fn resnet_config(config: &VaeConfig) -> ResnetConfig {
+    ResnetConfig {
+        groups: config.groups,
+        epsilon: EPSILON,
+        time: None,
+        time_scale_shift: false,
+        output_scale_factor: 1.,
+    }
 }
 
 impl Vae {
@@ -102,7 +108,7 @@ impl Vae {
     }
 
     /// Pixels along a tile's side.
-    pub fn tile(&self) -> usize {
+    pub fn tile_side(&self) -> usize {
         Tiles::latents(&self.config) * self.config.factor()
     }
 
@@ -112,27 +118,27 @@ impl Vae {
         let VaeConfig { scaling, shift, .. } = self.config;
         latents.data_mut().iter_mut().for_each(|x| *x = *x / scaling + shift);
         let tiles = Tiles::of_latents(&self.config);
-        match tiled && tiles.cuts(latents.size) {
-            true => tiles.each(ctx, &latents, |tile| self.decoder.forward(ctx, tile)),
+        match tiled && tiles.is_split(latents.size) {
+            true => tiles.map(ctx, &latents, |tile| self.decoder.forward(ctx, tile)),
             false => self.decoder.forward(ctx, latents),
         }
     }
 
     /// What the latents of a picture (`[1, height, width, in_channels]`, −1 to 1) may be, as the network takes them.
-    pub fn encode(&self, ctx: &OpContext<'_>, picture: FeatureMap, tiled: bool) -> Result<Spread> {
+    pub fn encode(&self, ctx: &OpContext<'_>, image: FeatureMap, tiled: bool) -> Result<DiagonalGaussian> {
         let VaeConfig { scaling, shift, latent_channels: channels, .. } = self.config;
         let tiles = Tiles::of_pixels(&self.config);
-        let moments = match tiled && tiles.cuts(picture.size) {
-            true => tiles.each(ctx, &picture, |tile| self.encoder.forward(ctx, tile))?,
-            false => self.encoder.forward(ctx, picture)?,
+        let moments = match tiled && tiles.is_split(image.size) {
+            true => tiles.map(ctx, &image, |tile| self.encoder.forward(ctx, tile))?,
+            false => self.encoder.forward(ctx, image)?,
         };
-        let (mut mean, mut deviation) = (Vec::new(), Vec::new());
+        let (mut mean, mut std) = (Vec::new(), Vec::new());
         for row in moments.data().chunks_exact(2 * channels) {
             let (means, logs) = row.split_at(channels);
             mean.extend(means.iter().map(|x| (x - shift) * scaling));
-            deviation.extend(logs.iter().map(|log| (0.5 * log.clamp(-30., 20.)).exp() * scaling));
+            std.extend(logs.iter().map(|log| (0.5 * log.clamp(-30., 20.)).exp() * scaling));
         }
-        Ok(Spread { mean, deviation, size: moments.size })
+        Ok(DiagonalGaussian { mean, std, size: moments.size })
     }
 }
 
@@ -148,7 +154,7 @@ impl Decoder {
             let mut resnets = Vec::with_capacity(layers + 1);
             for at in 0..=layers {
                 let stem = format!("{stem}.resnets.{at}");
-                resnets.push(ResnetBlock::load(loader, &stem, [before, channels], &blocks(config))?);
+                resnets.push(ResnetBlock::load(loader, &stem, [before, channels], &resnet_config(config))?);
                 before = channels;
             }
             let up = (index + 1 < count).then(|| Upsample::load(loader, &stem, channels)).transpose()?;
@@ -156,9 +162,9 @@ impl Decoder {
         }
         let post_quant = || linear(loader, "post_quant_conv", [latent, latent], true);
         Ok(Self {
-            post_quant: config.post_quantises.then(post_quant).transpose()?,
+            post_quant: config.has_post_quant_conv.then(post_quant).transpose()?,
             conv_in: same_conv(loader, "decoder.conv_in", [latent, last], 3)?,
-            mid: Mid::load(loader, "decoder", config, last)?,
+            mid: MidBlock::load(loader, "decoder", config, last)?,
             stages,
             norm_out: GroupNorm::load(loader, "decoder.conv_norm_out", first, groups, EPSILON)?,
             conv_out: same_conv(loader, "decoder.conv_out", [first, out_channels], 3)?,
@@ -196,7 +202,7 @@ impl Encoder {
             let mut resnets = Vec::with_capacity(layers);
             for at in 0..layers {
                 let stem = format!("{stem}.resnets.{at}");
-                resnets.push(ResnetBlock::load(loader, &stem, [before, channels], &blocks(config))?);
+                resnets.push(ResnetBlock::load(loader, &stem, [before, channels], &resnet_config(config))?);
                 before = channels;
             }
             // Zeros stand behind lines only.
@@ -207,10 +213,10 @@ impl Encoder {
         Ok(Self {
             conv_in: same_conv(loader, "encoder.conv_in", [in_channels, first], 3)?,
             stages,
-            mid: Mid::load(loader, "encoder", config, last)?,
+            mid: MidBlock::load(loader, "encoder", config, last)?,
             norm_out: GroupNorm::load(loader, "encoder.conv_norm_out", last, groups, EPSILON)?,
             conv_out: same_conv(loader, "encoder.conv_out", [last, 2 * latent], 3)?,
-            quant: config.quantises.then(quant).transpose()?,
+            quant: config.has_quant_conv.then(quant).transpose()?,
         })
     }
 

@@ -7,10 +7,10 @@ use crate::models::diffusion::op_context::{OpContext, Result};
 
 /// Pixels along a tile's side where the settings do not say on which pictures the autoencoder was trained: none, or
 /// the number that diffusers has for none.
-const SIDE: usize = 512;
-const UNTOLD: usize = 32;
+const DEFAULT_SIDE: usize = 512;
+const UNSET_SAMPLE_SIZE: usize = 32;
 /// Of a tile's side, the part that the next one covers, too.
-const OVERLAP: usize = 4;
+const OVERLAP_DIVISOR: usize = 4;
 
 /// How a picture is cut, along both of its sides.
 #[derive(Clone, Copy, Debug)]
@@ -19,15 +19,16 @@ pub(super) struct Tiles {
     side: usize,
     step: usize,
     /// Pixels that fade, and that count, of what comes out.
-    fade: usize,
-    keep: usize,
+    blend_extent: usize,
+    row_limit: usize,
 }
 
 impl Tiles {
     /// Latents along a tile's side.
     pub fn latents(config: &VaeConfig) -> usize {
-        let trained = config.sample_size.map(|[height, width]| height.min(width)).filter(|side| *side > UNTOLD);
-        (trained.unwrap_or(SIDE) / config.factor() / OVERLAP).max(1) * OVERLAP
+        let trained =
+            config.sample_size.map(|[height, width]| height.min(width)).filter(|side| *side > UNSET_SAMPLE_SIZE);
+        (trained.unwrap_or(DEFAULT_SIDE) / config.factor() / OVERLAP_DIVISOR).max(1) * OVERLAP_DIVISOR
     }
 
     /// Of latents that become a picture.
@@ -43,34 +44,39 @@ impl Tiles {
     /// Pixels for each latent, along a side, of what goes in and of what comes out.
     fn new(config: &VaeConfig, [into, out]: [usize; 2]) -> Self {
         let side = Self::latents(config);
-        let fade = side / OVERLAP;
-        Self { side: side * into, step: (side - fade) * into, fade: fade * out, keep: (side - fade) * out }
+        let blend_extent = side / OVERLAP_DIVISOR;
+        Self {
+            side: side * into,
+            step: (side - blend_extent) * into,
+            blend_extent: blend_extent * out,
+            row_limit: (side - blend_extent) * out,
+        }
     }
 
     /// Whether there is more than one.
-    pub fn cuts(&self, [height, width]: [usize; 2]) -> bool {
+    pub fn is_split(&self, [height, width]: [usize; 2]) -> bool {
         height.max(width) > self.side
     }
 
     /// What `work` makes of every tile of `x`, of which there is one image, put together.
-    pub fn each(
+    pub fn map(
         &self,
         ctx: &OpContext<'_>,
         x: &FeatureMap,
         work: impl Fn(FeatureMap) -> Result<FeatureMap>,
     ) -> Result<FeatureMap> {
         let [height, width] = x.size;
-        let scaled = |side: usize| side * self.keep / self.step;
+        let scaled = |side: usize| side * self.row_limit / self.step;
         let (mut whole, mut above): (Option<FeatureMap>, Vec<FeatureMap>) = (None, Vec::new());
         for top in (0..height).step_by(self.step) {
             let mut row: Vec<FeatureMap> = Vec::new();
             for left in (0..width).step_by(self.step) {
                 let mut tile = work(self.cut(ctx, x, [top, left]))?;
                 if let Some(above) = above.get(row.len()) {
-                    fade_lines(above, &mut tile, self.fade);
+                    blend_lines(above, &mut tile, self.blend_extent);
                 }
                 if let Some(before) = row.last() {
-                    fade_columns(before, &mut tile, self.fade);
+                    blend_columns(before, &mut tile, self.blend_extent);
                 }
                 let whole = whole.get_or_insert_with(|| ctx.alloc(1, x.size.map(scaled), tile.channels));
                 self.put(&tile, whole, [scaled(top), scaled(left)]);
@@ -100,40 +106,40 @@ impl Tiles {
         let channels = tile.channels;
         let (from, to) = (tile.size[1] * channels, whole.size[1] * channels);
         let lines = whole.data_mut().chunks_exact_mut(to).skip(top);
-        for (to, from) in lines.zip(tile.data().chunks_exact(from).take(self.keep)) {
+        for (to, from) in lines.zip(tile.data().chunks_exact(from).take(self.row_limit)) {
             let place = to.iter_mut().skip(left * channels);
-            place.zip(from.iter().take(self.keep * channels)).for_each(|(to, from)| *to = *from);
+            place.zip(from.iter().take(self.row_limit * channels)).for_each(|(to, from)| *to = *from);
         }
     }
 }
 
 /// The last lines of what is above become the first of the tile, by and by.
-fn fade_lines(above: &FeatureMap, tile: &mut FeatureMap, fade: usize) {
-    let fade = fade.min(above.size[0]).min(tile.size[0]);
+fn blend_lines(above: &FeatureMap, tile: &mut FeatureMap, blend_extent: usize) {
+    let blend_extent = blend_extent.min(above.size[0]).min(tile.size[0]);
     let row = (tile.size[1] * tile.channels).max(1);
-    let last = above.data().chunks_exact(row).skip(above.size[0] - fade);
+    let last = above.data().chunks_exact(row).skip(above.size[0] - blend_extent);
     for (at, (new, old)) in tile.data_mut().chunks_exact_mut(row).zip(last).enumerate() {
-        blend(new, old, share(at, fade));
+        blend(new, old, share(at, blend_extent));
     }
 }
 
 /// The last columns of what is before become the first of the tile.
-fn fade_columns(before: &FeatureMap, tile: &mut FeatureMap, fade: usize) {
-    let fade = fade.min(before.size[1]).min(tile.size[1]);
+fn blend_columns(before: &FeatureMap, tile: &mut FeatureMap, blend_extent: usize) {
+    let blend_extent = blend_extent.min(before.size[1]).min(tile.size[1]);
     let channels = tile.channels.max(1);
     let rows = [before.size[1], tile.size[1]].map(|width| (width * channels).max(1));
     let lines = tile.data_mut().chunks_exact_mut(rows[1]).zip(before.data().chunks_exact(rows[0]));
     for (new, old) in lines {
-        let old = old.chunks_exact(channels).skip(before.size[1] - fade);
+        let old = old.chunks_exact(channels).skip(before.size[1] - blend_extent);
         for (at, (new, old)) in new.chunks_exact_mut(channels).zip(old).enumerate() {
-            blend(new, old, share(at, fade));
+            blend(new, old, share(at, blend_extent));
         }
     }
 }
 
 /// How much the old and the new count at a place of those that fade.
-fn share(at: usize, fade: usize) -> [f32; 2] {
-    let new = at as f64 / fade as f64;
+fn share(at: usize, blend_extent: usize) -> [f32; 2] {
+    let new = at as f64 / blend_extent as f64;
     [(1. - new) as f32, new as f32]
 }
 

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::models::ModelError;
-use crate::models::diffusion::settings::{only, small};
+use crate::models::diffusion::config_values::{positive, require};
 use crate::models::hyper::config::Config;
 use crate::models::hyper::refuse;
 
@@ -30,7 +30,7 @@ pub struct FluxConfig {
 
 impl FluxConfig {
     /// Those of FLUX.1 \[dev\], which is told of guidance, and \[schnell\].
-    pub fn published(guided: bool) -> Self {
+    pub fn flux1(guided: bool) -> Self {
         Self {
             in_channels: 64,
             out_channels: 64,
@@ -47,12 +47,12 @@ impl FluxConfig {
 
     pub fn read(value: &Value) -> Result<Self, ModelError> {
         let config = Config { value, path: "transformer/" };
-        only(&config, "patch_size", &[json!(1)])?;
+        require(&config, "patch_size", &[json!(1)])?;
         let number =
             |key: &str, usual: usize, most: usize| Ok::<_, ModelError>(config.whole(key, most)?.unwrap_or(usual));
         let (heads, head) = (number("num_attention_heads", 24, 1 << 10)?, number("attention_head_dim", 128, 1 << 12)?);
         let in_channels = number("in_channels", 64, 1 << 12)?;
-        let axes = config.list("axes_dims_rope", |one| small(one, head))?.unwrap_or_else(|| vec![16, 56, 56]);
+        let axes = config.list("axes_dims_rope", |one| positive(one, head))?.unwrap_or_else(|| vec![16, 56, 56]);
         let axes = <[usize; 3]>::try_from(axes).ok();
         let axes =
             axes.filter(|axes| axes.iter().all(|axis| axis.is_multiple_of(2)) && axes.iter().sum::<usize>() == head);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::models::ModelError;
-use crate::models::diffusion::settings::{only, small_or_none};
+use crate::models::diffusion::config_values::{non_negative, require};
 use crate::models::hyper::config::Config;
 use crate::models::hyper::refuse;
 
@@ -24,18 +24,18 @@ pub struct MmditConfig {
     /// Numbers of a word, and of a text.
     pub context: usize,
     pub pooled: usize,
-    /// Patches along a side, at most.
+    /// PatchLayout along a side, at most.
     pub positions: usize,
     /// Blocks in which patches see each other twice: one for each layer.
-    pub again: Vec<bool>,
+    pub dual_attention: Vec<bool>,
     /// Whether queries and keys are normed.
-    pub normed: bool,
+    pub qk_norm: bool,
 }
 
 impl MmditConfig {
     pub fn read(value: &Value) -> Result<Self, ModelError> {
         let config = Config { value, path: "transformer/" };
-        only(&config, "qk_norm", &[json!("rms_norm")])?;
+        require(&config, "qk_norm", &[json!("rms_norm")])?;
         let number =
             |key: &str, usual: usize, most: usize| Ok::<_, ModelError>(config.whole(key, most)?.unwrap_or(usual));
         let (heads, head) = (number("num_attention_heads", 18, 1 << 10)?, number("attention_head_dim", 64, 1 << 12)?);
@@ -58,13 +58,13 @@ impl MmditConfig {
             context: number("joint_attention_dim", 4096, 1 << 16)?,
             pooled: number("pooled_projection_dim", 2048, 1 << 16)?,
             positions: number("pos_embed_max_size", 96, 1 << 12)?,
-            again: again(&config, layers)?,
-            normed: config.text("qk_norm")?.is_some(),
+            dual_attention: dual_attention(&config, layers)?,
+            qk_norm: config.text("qk_norm")?.is_some(),
         })
     }
 }
 
-fn again(config: &Config<'_>, layers: usize) -> Result<Vec<bool>, ModelError> {
-    let listed = config.list("dual_attention_layers", |one| small_or_none(one, layers - 1))?.unwrap_or_default();
+fn dual_attention(config: &Config<'_>, layers: usize) -> Result<Vec<bool>, ModelError> {
+    let listed = config.list("dual_attention_layers", |one| non_negative(one, layers - 1))?.unwrap_or_default();
     Ok((0..layers).map(|layer| listed.contains(&layer)).collect())
 }

@@ -1,16 +1,16 @@
 //! The network of Stable Diffusion 3 and 3.5 (Esser et al. 2024, <https://arxiv.org/abs/2403.03206>).
 //!
-//! Names and order are those of diffusers' `SD3Transformer2DModel`.
+//! AttentionNames and order are those of diffusers' `SD3Transformer2DModel`.
 
 mod config;
 
 pub use config::MmditConfig;
 
-use super::Told;
-use super::block::{Block, BlockSizes, ONLY};
-use super::embedding::Embedding;
+use super::DitConditioning;
+use super::joint_block::{FINAL, JointBlock, JointBlockConfig};
 use super::modulation::Modulation;
-use super::patches::{Order, Patches};
+use super::patch_layout::{PatchLayout, PatchOrder};
+use super::time_text_embedding::TimeTextEmbedding;
 use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::{Conv, Linear, Loaded, conv, linear};
 use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
@@ -22,28 +22,29 @@ pub struct Mmdit {
     config: MmditConfig,
     patches: Conv,
     /// `[positions², width]`: of a square of patches, of which pictures take the middle.
-    places: Table,
+    pos_embed: Table,
     context: Linear,
-    embedding: Embedding,
-    blocks: Vec<Block>,
+    embedding: TimeTextEmbedding,
+    blocks: Vec<JointBlock>,
     norm_out: Modulation,
     proj_out: Linear,
 }
 
 impl Mmdit {
     pub fn load(loader: &Loader<'_>, config: MmditConfig) -> Loaded<Self> {
-        let MmditConfig { patch, in_channels, out_channels, layers, heads, width, positions, normed, .. } = config;
-        let block = |(index, again): (usize, &bool)| {
+        let MmditConfig { patch, in_channels, out_channels, layers, heads, width, positions, qk_norm, .. } = config;
+        let block = |(index, dual_attention): (usize, &bool)| {
             let last = index + 1 == layers;
-            let sizes = BlockSizes { width, heads, normed, again: *again, last, text_first: false };
-            Block::load(loader, &format!("transformer_blocks.{index}"), sizes)
+            let sizes =
+                JointBlockConfig { width, heads, qk_norm, dual_attention: *dual_attention, last, text_first: false };
+            JointBlock::load(loader, &format!("transformer_blocks.{index}"), sizes)
         };
         Ok(Self {
             patches: conv(loader, "pos_embed.proj", [in_channels, width], patch, patch, [0; 2])?,
-            places: loader.table("pos_embed.pos_embed", positions * positions, width)?,
+            pos_embed: loader.table("pos_embed.pos_embed", positions * positions, width)?,
             context: linear(loader, "context_embedder", [config.context, width], true)?,
-            embedding: Embedding::load(loader, config.pooled, width, false)?,
-            blocks: config.again.iter().enumerate().map(block).collect::<Loaded<_>>()?,
+            embedding: TimeTextEmbedding::load(loader, config.pooled, width, false)?,
+            blocks: config.dual_attention.iter().enumerate().map(block).collect::<Loaded<_>>()?,
             norm_out: Modulation::load(loader, "norm_out.linear", width, 2)?,
             proj_out: linear(loader, "proj_out", [width, patch * patch * out_channels], true)?,
             config,
@@ -51,28 +52,28 @@ impl Mmdit {
     }
 
     /// Where `x`, `[images, height, width, in_channels]`, flows: `[images, height, width, out_channels]`.
-    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, told: &Told<'_>) -> Result<FeatureMap> {
+    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, cond: &DitConditioning<'_>) -> Result<FeatureMap> {
         let MmditConfig { patch, out_channels, in_channels, .. } = self.config;
-        let patches = Patches { side: patch, channels: out_channels, order: Order::PixelsFirst };
-        let grid = patches.grid(x.size).filter(|_| x.channels == in_channels && x.images == told.text.images);
+        let patches = PatchLayout { side: patch, channels: out_channels, order: PatchOrder::ChannelsLast };
+        let grid = patches.grid(x.size).filter(|_| x.channels == in_channels && x.images == cond.text.images);
         let Some(grid) = grid else {
             return Err(Interrupted::Failed(format!("{:?} of {} channels are not patches", x.size, x.channels)));
         };
         let mut x = ctx.conv(&self.patches, x)?;
-        self.place(&mut x, grid)?;
+        self.add_pos_embed(&mut x, grid)?;
         x.size = [grid[0] * grid[1], 1];
-        let mut text = ctx.linear(&self.context, told.text)?;
-        let vector = self.embedding.forward(ctx, told)?;
+        let mut text = ctx.linear(&self.context, cond.text)?;
+        let vector = self.embedding.forward(ctx, cond)?;
         for block in &self.blocks {
             block.forward(ctx, &mut x, &mut text, &vector, &|_| Ok(()))?;
         }
-        let y = self.norm_out.forward(ctx, &vector)?.norm(ctx, &x, ONLY)?;
+        let y = self.norm_out.forward(ctx, &vector)?.norm(ctx, &x, FINAL)?;
         drop(x);
         patches.unpack(ctx, &ctx.linear(&self.proj_out, &y)?, grid)
     }
 
     /// Adds where each patch lies.
-    fn place(&self, x: &mut FeatureMap, [rows, columns]: [usize; 2]) -> Result<()> {
+    fn add_pos_embed(&self, x: &mut FeatureMap, [rows, columns]: [usize; 2]) -> Result<()> {
         let side = self.config.positions;
         if rows > side || columns > side {
             return Err(Interrupted::Failed(format!(
@@ -83,6 +84,6 @@ impl Mmdit {
         let place = |(row, column)| ((top + row) * side + left + column) as u32;
         let one = || (0..rows).flat_map(move |row| (0..columns).map(move |column| (row, column)));
         let all = (0..x.images).flat_map(|_| one()).map(place);
-        Ok(self.places.look_up(all, true, x.data_mut())?)
+        Ok(self.pos_embed.look_up(all, true, x.data_mut())?)
     }
 }

@@ -1,0 +1,193 @@
+//! The adapters that a model paints with: files of the pipeline's own folder and of one for all, asked for by name.
+//!
+//! They are checked before anybody waits for a picture, and stay in memory as long as others do not need it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use crate::display::format_bytes;
+use crate::engine::runtime::discovery::LORAS;
+use crate::engine::runtime::memory::Lease;
+use crate::models::diffusion::pipeline::{AdaptableLayers, Adapter, Interrupted, LoraDeltas, LoraFile, OpContext};
+use crate::models::safetensors::is_file_name;
+
+/// Of a request.
+const MAX_ADAPTERS: usize = 8;
+/// Whose files are remembered.
+const CACHE_SIZE: usize = 2 * MAX_ADAPTERS;
+const MAX_FILE_BYTES: u64 = 2 << 30;
+/// Names in an error.
+const MAX_NAMES: usize = 50;
+const EXTENSION: &str = ".safetensors";
+
+pub(super) struct Adapters {
+    /// The first that has a file of the name counts.
+    folders: [PathBuf; 2],
+    /// The longest unused first.
+    cache: Mutex<Vec<CachedAdapter>>,
+}
+
+/// A file that was asked for.
+struct CachedAdapter {
+    path: PathBuf,
+    fingerprint: Fingerprint,
+    plan: Arc<LoraFile>,
+    /// What was read of it, and its memory.
+    adapter: Option<(Arc<Adapter>, Lease)>,
+}
+
+/// Where memory comes from.
+pub(in crate::engine) trait MemorySource {
+    /// What is left.
+    fn try_lease(&self, bytes: u64) -> Option<Lease>;
+
+    /// The same where models that nobody uses go for it.
+    fn lease(&self, bytes: u64) -> Option<Lease>;
+}
+
+/// Bytes of a file, and when it was last written.
+type Fingerprint = (u64, SystemTime);
+
+impl Adapters {
+    /// Of the pipeline in this folder of a folder of models.
+    pub fn new(pipeline: &Path) -> Self {
+        let all = pipeline.parent().unwrap_or(pipeline).join(LORAS);
+        Self { folders: [pipeline.join(LORAS), all], cache: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<CachedAdapter>> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether these can be painted with, and the memory that they take; bytes. May read the files' headers.
+    pub fn check(&self, layers: &AdaptableLayers, requested: &[(String, f32)]) -> Result<u64, String> {
+        if requested.len() > MAX_ADAPTERS {
+            return Err(format!("{} adapters, {MAX_ADAPTERS} at most are possible", requested.len()));
+        }
+        if let Some((name, _)) = requested.iter().find(|(_, weight)| !weight.is_finite()) {
+            return Err(format!("the weight of the adapter {name} is no number"));
+        }
+        let mut paths = Vec::with_capacity(requested.len());
+        let mut bytes = 0;
+        for (name, _) in requested {
+            let (path, plan) = self.plan(layers, name)?;
+            if !paths.contains(&path) {
+                bytes += plan.bytes;
+                paths.push(path);
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// The file of this name, and what is to be read of it.
+    fn plan(&self, layers: &AdaptableLayers, name: &str) -> Result<(PathBuf, Arc<LoraFile>), String> {
+        let path = self.find(name)?;
+        let unusable =
+            |problem: &dyn std::fmt::Display| format!("the adapter {name} cannot be used with this model: {problem}");
+        let metadata = fs::metadata(&path).map_err(|error| unusable(&error))?;
+        let fingerprint = (metadata.len(), metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH));
+        if let Some(known) = self.lookup(&path, fingerprint) {
+            return Ok((path, known));
+        }
+        if fingerprint.0 > MAX_FILE_BYTES {
+            let problem = format!(
+                "its file has {}, {} at most are possible",
+                format_bytes(fingerprint.0),
+                format_bytes(MAX_FILE_BYTES)
+            );
+            return Err(unusable(&problem));
+        }
+        let plan = Arc::new(LoraFile::of(&path, layers).map_err(|error| unusable(&error))?);
+        let mut cache = self.lock();
+        cache.retain(|cached| cached.path != path);
+        if cache.len() >= CACHE_SIZE {
+            cache.remove(0);
+        }
+        cache.push(CachedAdapter { path: path.clone(), fingerprint, plan: Arc::clone(&plan), adapter: None });
+        Ok((path, plan))
+    }
+
+    /// What is known of a file that is as it was; it is the last to be forgotten.
+    fn lookup(&self, path: &Path, fingerprint: Fingerprint) -> Option<Arc<LoraFile>> {
+        let mut cache = self.lock();
+        let at = cache.iter().position(|cached| cached.path == path && cached.fingerprint == fingerprint)?;
+        let cached = cache.remove(at);
+        let plan = Arc::clone(&cached.plan);
+        cache.push(cached);
+        Some(plan)
+    }
+
+    fn find(&self, name: &str) -> Result<PathBuf, String> {
+        let safe = is_file_name(name);
+        let file = format!("{name}{EXTENSION}");
+        let found = self.folders.iter().map(|folder| folder.join(&file)).find(|path| safe && path.is_file());
+        found.ok_or_else(|| self.missing(name))
+    }
+
+    fn missing(&self, name: &str) -> String {
+        let files = self.folders.iter().flat_map(|folder| fs::read_dir(folder).into_iter().flatten());
+        let names = files.filter_map(|file| Some(file.ok()?.file_name().to_str()?.strip_suffix(EXTENSION)?.to_owned()));
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names.dedup();
+        let more = if names.len() > MAX_NAMES { ", and others" } else { "" };
+        names.truncate(MAX_NAMES);
+        match names.is_empty() {
+            true => format!(
+                "there is no adapter {name}, nor any other; adapters are files in {LORAS}/ of the models folder"
+            ),
+            false => format!("there is no adapter {name}; there are {}{more}", names.join(", ")),
+        }
+    }
+
+    /// Reads what is not in memory. `None`: there is not enough.
+    pub fn load(
+        &self,
+        layers: &AdaptableLayers,
+        requested: &[(String, f32)],
+        ctx: &OpContext<'_>,
+        memory: &dyn MemorySource,
+    ) -> Result<Option<LoraDeltas>, Interrupted> {
+        let planned = requested.iter().map(|(name, _)| self.plan(layers, name)).collect::<Result<Vec<_>, _>>()?;
+        let paths: Vec<&Path> = planned.iter().map(|(path, _)| path.as_path()).collect();
+        let mut lora_deltas = LoraDeltas::default();
+        for ((path, plan), (_, weight)) in planned.iter().zip(requested) {
+            let adapter = match self.loaded(path) {
+                Some(adapter) => adapter,
+                None => {
+                    let lease = memory.try_lease(plan.bytes).or_else(|| {
+                        self.evict_except(&paths);
+                        memory.lease(plan.bytes)
+                    });
+                    let Some(lease) = lease else { return Ok(None) };
+                    let adapter = Arc::new(plan.read(ctx.pool, &|| ctx.pause())?);
+                    self.insert(path, &adapter, lease);
+                    adapter
+                }
+            };
+            lora_deltas.push(&adapter, *weight);
+        }
+        Ok(Some(lora_deltas))
+    }
+
+    fn loaded(&self, path: &Path) -> Option<Arc<Adapter>> {
+        let cache = self.lock();
+        let cached = cache.iter().find(|cached| cached.path == path)?;
+        cached.adapter.as_ref().map(|(adapter, _)| Arc::clone(adapter))
+    }
+
+    fn insert(&self, path: &Path, adapter: &Arc<Adapter>, lease: Lease) {
+        if let Some(cached) = self.lock().iter_mut().find(|cached| cached.path == path) {
+            cached.adapter = Some((Arc::clone(adapter), lease));
+        }
+    }
+
+    /// Takes all adapters but these out of memory. `false`: there were none.
+    pub fn evict_except(&self, needed: &[&Path]) -> bool {
+        let mut cache = self.lock();
+        let others = cache.iter_mut().filter(|cached| !needed.contains(&cached.path.as_path()));
+        others.filter_map(|cached| cached.adapter.take()).count() > 0
+    }
+}

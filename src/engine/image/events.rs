@@ -1,0 +1,221 @@
+//! The way of strokes from the painter to whoever asked for them.
+//!
+//! Unlike in a channel, what lies here can be taken away by whoever gave it: pictures are large, and a reader that takes
+//! nothing would hold them for as long as his connection stays.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use super::ImageEvent;
+use crate::engine::error::Failure;
+
+#[derive(Debug, Default)]
+struct Channel {
+    state: Mutex<State>,
+    notify: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    events: VecDeque<Result<ImageEvent, Failure>>,
+    /// Finished pictures that were not received.
+    unreceived: usize,
+    /// How many strokes were.
+    received: u64,
+    /// Nothing more is given; or nothing more will be taken.
+    ended: bool,
+    left: bool,
+}
+
+/// Whether it is a finished picture.
+fn is_image(event: &Result<ImageEvent, Failure>) -> bool {
+    matches!(event, Ok(ImageEvent::Done { .. }))
+}
+
+impl Channel {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The pictures on their way. Dropping it cancels what is not painted: there is no other signal.
+#[derive(Debug)]
+pub struct ImageEvents(Arc<Channel>);
+
+impl ImageEvents {
+    /// The next one; `None` after the last picture, or after a failure.
+    pub async fn next(&mut self) -> Option<Result<ImageEvent, Failure>> {
+        loop {
+            if let Some(settled) = self.try_next() {
+                return settled;
+            }
+            self.0.notify.notified().await;
+        }
+    }
+
+    /// The same where it is known already.
+    pub(super) fn try_next(&mut self) -> Option<Option<Result<ImageEvent, Failure>>> {
+        let mut state = self.0.lock();
+        let Some(event) = state.events.pop_front() else { return state.ended.then_some(None) };
+        state.received += 1;
+        state.unreceived -= usize::from(is_image(&event));
+        Some(Some(event))
+    }
+
+    /// Takes no more, and tells how many pictures were painted but not received.
+    pub fn leave(&mut self) -> usize {
+        let mut state = self.0.lock();
+        state.left = true;
+        state.events.clear();
+        std::mem::take(&mut state.unreceived)
+    }
+}
+
+impl Drop for ImageEvents {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+/// Who gives strokes; when the last of its clones is dropped, there are no more.
+#[derive(Clone)]
+pub(in crate::engine) struct Sender(Arc<LastSender>);
+
+struct LastSender(Arc<Channel>);
+
+impl Drop for LastSender {
+    fn drop(&mut self) {
+        self.0.lock().ended = true;
+        self.0.notify.notify_one();
+    }
+}
+
+impl Sender {
+    /// To nobody, where nobody waits any more.
+    pub fn send(&self, event: Result<ImageEvent, Failure>) {
+        let channel = &self.0.0;
+        let mut state = channel.lock();
+        if !state.left {
+            state.unreceived += usize::from(is_image(&event));
+            state.events.push_back(event);
+            channel.notify.notify_one();
+        }
+    }
+
+    /// Whether nobody waits any more.
+    pub fn is_closed(&self) -> bool {
+        self.0.0.lock().left
+    }
+
+    /// Finished pictures that were not received.
+    pub fn unreceived(&self) -> usize {
+        self.0.0.lock().unreceived
+    }
+}
+
+/// Watches whether somebody reads.
+pub(super) struct StallDetector {
+    channel: Arc<Channel>,
+    /// What was received when it was looked at last, and since when that is so or nothing was there.
+    received: u64,
+    since: Duration,
+}
+
+impl StallDetector {
+    /// Takes away what nobody received for longer than `patience`. `false`: there is nothing to watch any more.
+    pub fn check(&mut self, now: Duration, patience: Duration) -> bool {
+        let mut state = self.channel.lock();
+        if state.left || (state.ended && state.events.is_empty()) {
+            return false;
+        }
+        if state.events.is_empty() || state.received != self.received {
+            (self.received, self.since) = (state.received, now);
+        }
+        let patient = now.saturating_sub(self.since) <= patience;
+        if !patient {
+            // The pictures were painted, and stay counted.
+            state.events.clear();
+            state.events.push_back(Err(Failure::Unread));
+            state.left = true;
+        }
+        patient
+    }
+}
+
+/// Both ends of a way that begins now, and who watches it.
+pub(super) fn channel(now: Duration) -> (Sender, ImageEvents, StallDetector) {
+    let channel = Arc::new(Channel::default());
+    let watch = StallDetector { channel: Arc::clone(&channel), received: 0, since: now };
+    (Sender(Arc::new(LastSender(Arc::clone(&channel)))), ImageEvents(channel), watch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::Image;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn image(index: usize) -> Result<ImageEvent, Failure> {
+        Ok(ImageEvent::Done { index, image: Image { width: 1, height: 1, rgb: vec![0; 3] } })
+    }
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn strokes_come_in_order_and_end_with_the_last_sender() {
+        let (sender, mut events, _) = channel(at(0));
+        assert_eq!(events.try_next(), None);
+        [0, 1].into_iter().for_each(|index| sender.send(image(index)));
+        let other = sender.clone();
+        drop(sender);
+        assert_eq!(events.try_next(), Some(Some(image(0))));
+        assert_eq!((events.try_next(), events.try_next()), (Some(Some(image(1))), None));
+        drop(other);
+        assert_eq!(events.try_next(), Some(None));
+    }
+
+    #[tokio::test]
+    async fn a_reader_is_woken_by_a_stroke_and_by_the_end() {
+        let (sender, mut events, _) = channel(at(0));
+        let sending = async {
+            tokio::task::yield_now().await;
+            sender.send(image(0));
+            tokio::task::yield_now().await;
+            drop(sender);
+        };
+        let (found, ()) = tokio::join!(async { (events.next().await, events.next().await) }, sending);
+        assert_eq!(found, (Some(image(0)), None));
+    }
+
+    #[test]
+    fn whoever_leaves_is_told_what_was_painted() {
+        let (sender, mut events, mut watch) = channel(at(0));
+        (0..3).for_each(|index| sender.send(image(index)));
+        events.try_next();
+        assert_eq!((sender.unreceived(), sender.is_closed()), (2, false));
+        assert_eq!((events.leave(), sender.is_closed()), (2, true));
+        sender.send(image(3));
+        assert_eq!((events.leave(), watch.check(at(1), PATIENCE)), (0, false));
+    }
+
+    #[test]
+    fn what_nobody_receives_is_taken_away() {
+        let (sender, mut events, mut watch) = channel(at(0));
+        assert!(watch.check(at(100), PATIENCE), "there was nothing to read");
+        (0..4).for_each(|index| sender.send(image(index)));
+        assert!(watch.check(at(150), PATIENCE));
+        events.try_next();
+        assert!(watch.check(at(200), PATIENCE) && watch.check(at(260), PATIENCE), "one was received");
+        assert!(!watch.check(at(261), PATIENCE));
+        assert!(sender.is_closed());
+        drop(sender);
+        assert_eq!(events.try_next(), Some(Some(Err(Failure::Unread))));
+        assert_eq!((events.try_next(), events.leave()), (Some(None), 3));
+    }
+}

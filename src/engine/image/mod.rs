@@ -1,0 +1,18 @@
+//! Prompts become pictures: a loaded pipeline, and the queue of what is to be painted.
+
+mod adapters;
+mod events;
+mod model;
+mod prompt_tokenizer;
+mod queue;
+mod request;
+mod thread;
+
+pub(super) use adapters::MemorySource;
+pub use events::ImageEvents;
+pub use model::ImageModel;
+pub(super) use model::{ImageModelInfo, PromptIds, footprint, open};
+pub(super) use prompt_tokenizer::PromptTokenizer;
+pub(super) use queue::{ImageJob, ImageQueue};
+pub use request::{Image, ImageEvent, ImageRequest, InitImage, SchedulerName};
+pub(super) use thread::{ImageThread, Pause};

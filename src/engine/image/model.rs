@@ -1,0 +1,349 @@
+//! A loaded model that paints: the pipeline, its tokenizers, and what it does where a request says nothing.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use outpost_kernels::Pool;
+
+use super::adapters::{Adapters, MemorySource};
+use super::prompt_tokenizer::PromptTokenizer;
+use super::thread::Pause;
+use super::{Image, ImageRequest, InitImage, SchedulerName};
+use crate::display::format_bytes;
+use crate::engine::error::NOT_FINITE;
+use crate::engine::error::Stopped;
+use crate::engine::error::are_finite;
+use crate::engine::precision::Precision;
+use crate::engine::preprocessor::{Preprocessor, Runtime, TextSpec};
+use crate::engine::runtime::memory::Lease;
+use crate::models::diffusion::pipeline::{
+    self, Components, GenerationParams, Interrupted, LoraDeltas, MODEL_INDEX, OpContext, Pipeline, PromptEmbeds,
+    StepProgress,
+};
+use crate::models::scratch::Cpu;
+use crate::models::weights::Footprint;
+
+/// Pixels along a side.
+const MIN_SIDE: usize = 16;
+const MAX_SIDE: usize = 2048;
+/// Of all memory, the part that an autoencoder may take before pictures are cut into tiles.
+const VAE_BUDGET_DIVISOR: u64 = 2;
+
+/// The negative prompt and the prompt as tokens, for each of a pipeline's tokenizers.
+pub(in crate::engine) type PromptIds = Vec<[Vec<u32>; 2]>;
+
+pub struct ImageModel {
+    id: String,
+    pipeline: Pipeline,
+    preprocessor: Preprocessor,
+    adapters: Adapters,
+    info: ImageModelInfo,
+    schedulers: Vec<SchedulerName>,
+    cpu: Arc<Cpu>,
+    /// Whether it computes with bf16.
+    bf16: bool,
+    /// Memory that pictures may take beside the weights; bytes.
+    available: u64,
+    /// The share of the memory budget, given back with the model.
+    pub(in crate::engine) lease: Lease,
+}
+
+/// What a listing tells of a model, and what requests are filled up with.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::engine) struct ImageModelInfo {
+    /// Width and height.
+    pub size: [usize; 2],
+    /// Width and height are multiples of it.
+    pub multiple: usize,
+    /// Pixels along a side.
+    pub most: usize,
+    pub steps: usize,
+    pub guidance: f32,
+}
+
+impl ImageModelInfo {
+    pub fn of(components: &Components) -> Self {
+        let [height, width] = components.default_size();
+        Self {
+            size: [width, height],
+            multiple: components.size_multiple(),
+            most: components.max_side().map_or(MAX_SIDE, |most| most.min(MAX_SIDE)),
+            steps: components.default_steps,
+            guidance: components.default_guidance,
+        }
+    }
+
+    fn check_size(&self, [width, height]: [usize; 2]) -> Result<(), String> {
+        let Self { multiple, most, size: [usual_width, usual_height], .. } = *self;
+        let fits = |side: usize| (MIN_SIDE..=most).contains(&side);
+        let whole = width.is_multiple_of(multiple) && height.is_multiple_of(multiple);
+        match fits(width) && fits(height) && whole {
+            true => Ok(()),
+            false => Err(format!(
+                "width and height must be multiples of {multiple} from {MIN_SIDE} to {most}; {usual_width}x{usual_height} is what the model was trained for"
+            )),
+        }
+    }
+}
+
+/// Opens a pipeline and checks it; reads no weights. `path`: its `model_index.json`, or of a pipeline in one file that
+/// or its folder.
+pub(in crate::engine) fn open(path: &Path) -> Result<Components, String> {
+    let folder = path.parent().ok_or("the model is in no folder")?;
+    let index = path.file_name().is_some_and(|name| name == MODEL_INDEX);
+    let components = if index { Components::open(folder) } else { Components::open_single_file(path) };
+    let components = components.map_err(|error| error.to_string())?;
+    components.text_encoders.iter().try_for_each(|text| PromptTokenizer::check(&text.tokenizer))?;
+    Ok(components)
+}
+
+/// What a pipeline's weights take in memory, and reading them.
+pub(in crate::engine) fn footprint(components: &Components, threads: usize, precision: Precision) -> Footprint {
+    components.footprint(threads, precision.kind())
+}
+
+impl ImageModel {
+    /// `total`: all memory for models; bytes.
+    pub(in crate::engine) fn open(
+        id: &str,
+        components: &Components,
+        runtime: &Runtime,
+        lease: Lease,
+        precision: Precision,
+        total: u64,
+        cpu: Arc<Cpu>,
+    ) -> Result<Self, String> {
+        let spec = |text: &pipeline::TextComponent| TextSpec {
+            folder: text.tokenizer.clone(),
+            positions: text.tokens,
+            padding: text.padding.map(str::to_owned),
+        };
+        let (preprocessor, vocabularies) =
+            Preprocessor::pipeline(runtime, components.text_encoders.iter().map(spec).collect())?;
+        for (tokens, text) in vocabularies.iter().zip(&components.text_encoders) {
+            let known = text.encoder.vocabulary();
+            if *tokens > known {
+                return Err(format!("a tokenizer has {tokens} tokens, its encoder {known}"));
+            }
+        }
+        // By all memory, not by what others leave: the same request is the same picture at any time.
+        let vae_budget = total / VAE_BUDGET_DIVISOR;
+        let pipeline =
+            Pipeline::load(components, &cpu, precision.kind(), vae_budget).map_err(|error| error.to_string())?;
+        let own = components.scheduler.name();
+        let others = SchedulerName::ALL.iter().map(|(name, _)| *name);
+        let others = others.filter(|name| *name != own && components.scheduler.with_scheduler(*name).is_ok());
+        let schedulers = std::iter::once(own).chain(others).collect();
+        let available = total.saturating_sub(lease.bytes());
+        let bf16 = precision == Precision::Bf16;
+        let (id, adapters, info) = (id.to_owned(), Adapters::new(&components.path), ImageModelInfo::of(components));
+        Ok(Self { id, pipeline, preprocessor, adapters, info, schedulers, cpu, bf16, available, lease })
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Width and height of a picture where nobody asks for another; pixels.
+    pub fn default_size(&self) -> [usize; 2] {
+        self.info.size
+    }
+
+    /// Whether pictures of this width and height can be painted; else why not, and what can.
+    pub fn check_size(&self, size: [usize; 2]) -> Result<(), String> {
+        self.info.check_size(size)?;
+        let needed = self.image_bytes(size);
+        match needed <= self.available {
+            true => Ok(()),
+            false => Err(format!(
+                "a picture of {}x{} takes {} of memory while it is painted, {} are there beside the model; ask for a smaller one",
+                size[0],
+                size[1],
+                format_bytes(needed),
+                format_bytes(self.available)
+            )),
+        }
+    }
+
+    pub fn default_steps(&self) -> usize {
+        self.info.steps
+    }
+
+    pub fn default_guidance(&self) -> f32 {
+        self.info.guidance
+    }
+
+    /// Those that the pipeline can be run with; the first is its own.
+    pub fn schedulers(&self) -> &[SchedulerName] {
+        &self.schedulers
+    }
+
+    /// Whether the model can be adapted so, beside a picture of its own size; else why not. Reads the headers of files
+    /// that nobody asked for before.
+    pub fn check_adapters(&self, asked: &[(String, f32)]) -> Result<(), String> {
+        self.check_memory(self.default_size(), asked)
+    }
+
+    fn check_memory(&self, size: [usize; 2], asked: &[(String, f32)]) -> Result<(), String> {
+        let (picture, bytes) = (self.image_bytes(size), self.adapters.check(self.pipeline.layers(), asked)?);
+        match picture.saturating_add(bytes) <= self.available || asked.is_empty() {
+            true => Ok(()),
+            false => Err(format!(
+                "the adapters take {} of memory, and a picture of {}x{} {}; {} are there beside the model",
+                format_bytes(bytes),
+                size[0],
+                size[1],
+                format_bytes(picture),
+                format_bytes(self.available)
+            )),
+        }
+    }
+
+    /// What the adapters of a painting add to products; `None`: there is no memory for them.
+    pub(in crate::engine) fn lora_deltas(
+        &self,
+        request: &ImageRequest,
+        ctx: &OpContext<'_>,
+        memory: &dyn MemorySource,
+    ) -> Result<Option<LoraDeltas>, Interrupted> {
+        self.adapters.load(self.pipeline.layers(), &request.lora, ctx, memory)
+    }
+
+    /// Takes all adapters out of memory. `false`: there were none.
+    pub(in crate::engine) fn evict_adapters(&self) -> bool {
+        self.adapters.evict_except(&[])
+    }
+
+    /// Whether a picture can be painted so; else why not.
+    pub(in crate::engine) fn check(&self, request: &ImageRequest) -> Result<(), String> {
+        self.check_size(request.size)?;
+        self.check_memory(request.size, &request.lora)?;
+        if request.negative_prompt.is_some() && self.pipeline.ignores_negative_prompt() {
+            return Err("the model takes no negative prompt; say in the prompt what the picture shall show".to_owned());
+        }
+        let source = request.init_image.as_ref();
+        if source.is_none() && self.pipeline.takes_mask() {
+            return Err("the model fills in parts of pictures; send a picture and a mask".to_owned());
+        }
+        if let Some(source) = source {
+            let [width, height] = request.size;
+            let whole = [source.image.width, source.image.height] == request.size
+                && source.image.rgb.len() == 3 * width * height
+                && source.mask.as_ref().is_none_or(|mask| mask.len() == width * height);
+            if !whole {
+                return Err("the picture to begin with is not of the size that is asked for".to_owned());
+            }
+        }
+        self.pipeline.sampler(&generation_params(request, None), source.map(|source| source.strength)).map(drop)
+    }
+
+    /// Memory that painting takes; bytes.
+    pub(in crate::engine) fn image_bytes(&self, [width, height]: [usize; 2]) -> u64 {
+        self.pipeline.image_bytes([height, width], self.cpu.pool().threads())
+    }
+
+    pub(in crate::engine) fn cpu(&self) -> &Arc<Cpu> {
+        &self.cpu
+    }
+
+    /// What the model computes on; `pause` is called between pieces of work.
+    pub(in crate::engine) fn op_context<'a>(&self, pool: &'a Pool, pause: Pause<'a>) -> OpContext<'a> {
+        OpContext::new(pool, pause).with_bf16_attention(self.bf16)
+    }
+
+    /// The negative prompt and the prompt by each of the pipeline's tokenizers. Takes time in proportion to their
+    /// length: not for an async thread.
+    pub(in crate::engine) fn tokenize(&self, request: &ImageRequest) -> Result<PromptIds, Stopped> {
+        let texts = [request.negative_prompt.as_deref().unwrap_or_default(), &request.prompt];
+        let pair = |ids: Vec<Vec<u32>>| <[Vec<u32>; 2]>::try_from(ids);
+        let all: Result<PromptIds, _> = self.preprocessor.image(texts)?.into_iter().map(pair).collect();
+        all.map_err(|_| Stopped::Failed("it lost a prompt".to_owned()))
+    }
+
+    /// The prompts as the network takes them.
+    pub(in crate::engine) fn encode_prompts(
+        &self,
+        ctx: &OpContext<'_>,
+        ids: &PromptIds,
+        negative: bool,
+    ) -> Result<PromptEmbeds, Interrupted> {
+        self.pipeline.encode_prompts(ctx, ids, !negative)
+    }
+
+    /// Paints one picture of a request. `told` hears of each step, and of a picture on its way where it asks for one.
+    pub(in crate::engine) fn generate(
+        &self,
+        ctx: &OpContext<'_>,
+        embeds: &PromptEmbeds,
+        request: &ImageRequest,
+        seed: u64,
+        on_step: &mut dyn FnMut(usize, usize, Option<Image>),
+    ) -> Result<Image, Interrupted> {
+        let source = request.init_image.as_ref().map(init_image);
+        let params = generation_params(request, source.as_ref());
+        let size = self.pipeline.latent_size(params.size);
+        let mut report = |progress: &StepProgress<'_>| {
+            let StepProgress { step, steps, clean } = *progress;
+            let shown = preview_due(request.previews, step, steps);
+            let preview = match shown {
+                true => Some(to_image(&self.pipeline.decode(ctx, &clean(), size)?)),
+                false => None,
+            };
+            on_step(step, steps, preview);
+            Ok(())
+        };
+        let map = self.pipeline.generate(ctx, embeds, &params, seed, &mut report)?;
+        if !are_finite(map.data()) {
+            return Err(Interrupted::Failed(NOT_FINITE.to_owned()));
+        }
+        Ok(to_image(&map))
+    }
+}
+
+/// Whether one of so many previews is due after a step: they are spread evenly, and the last step has none.
+fn preview_due(previews: usize, step: usize, steps: usize) -> bool {
+    let due = |step: usize| step * (previews + 1) / steps.max(1);
+    step < steps && due(step) > due(step.saturating_sub(1))
+}
+
+fn generation_params<'a>(request: &ImageRequest, source: Option<&'a pipeline::InitImage>) -> GenerationParams<'a> {
+    let [width, height] = request.size;
+    let ImageRequest { steps, guidance, scheduler, .. } = *request;
+    GenerationParams { size: [height, width], steps, guidance, scheduler, init_image: source }
+}
+
+/// Bytes to −1 to 1.
+fn init_image(source: &InitImage) -> pipeline::InitImage {
+    let picture = source.image.rgb.iter().map(|byte| f32::from(*byte) / 255. * 2. - 1.).collect();
+    let mask = source.mask.as_ref().map(|mask| mask.iter().map(|byte| *byte >= 128).collect());
+    pipeline::InitImage { image: picture, strength: source.strength, mask }
+}
+
+/// −1 to 1 to bytes, as diffusers rounds.
+fn to_image(map: &pipeline::FeatureMap) -> Image {
+    let [height, width] = map.size;
+    let byte = |x: &f32| ((x / 2. + 0.5).clamp(0., 1.) * 255.).round_ties_even() as u8;
+    Image { width, height, rgb: map.data().iter().map(byte).collect() }
+}
+
+impl std::fmt::Debug for ImageModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ImageModel").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::preview_due;
+
+    #[test]
+    fn previews_are_spread_over_the_steps() {
+        let shown =
+            |previews, steps| (1..=steps).filter(|step| preview_due(previews, *step, steps)).collect::<Vec<_>>();
+        assert!(shown(0, 10).is_empty());
+        assert_eq!(shown(1, 10), [5]);
+        assert_eq!(shown(3, 20), [5, 10, 15]);
+        assert_eq!(shown(3, 2), [1], "there are not so many");
+        assert!(shown(2, 1).is_empty());
+    }
+}

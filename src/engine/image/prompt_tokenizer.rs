@@ -1,0 +1,202 @@
+//! Prompts as tokens: what diffusers' pipelines ask of a tokenizer's folder.
+
+mod wordpiece;
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+use tokenizers::{
+    AddedToken, PaddingDirection, PaddingParams, PaddingStrategy, Tokenizer, TruncationDirection, TruncationParams,
+    TruncationStrategy,
+};
+
+use crate::engine::preprocessor::TextSpec;
+use crate::engine::tokenizer::files::TextFiles;
+
+/// How CLIP cuts a text, before pairs of letters are joined.
+const CLIP_WORDS: &str = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
+const START: &str = "<|startoftext|>";
+const END: &str = "<|endoftext|>";
+const BERT_PADDING: &str = "[PAD]";
+
+/// A text encoder's tokenizer; every text has as many tokens.
+pub(in crate::engine) struct PromptTokenizer {
+    tokenizer: Tokenizer,
+}
+
+fn wrong(error: impl std::fmt::Display) -> String {
+    format!("its tokenizer cannot be used: {error}")
+}
+
+impl PromptTokenizer {
+    /// Whether a folder has what a tokenizer is read from; cheap, for listings.
+    pub fn check(folder: &Path) -> Result<(), String> {
+        let has = |name: &str| folder.join(name).is_file();
+        match has("tokenizer.json") || (has("vocab.json") && has("merges.txt")) || has(wordpiece::VOCABULARY) {
+            true => Ok(()),
+            false => Err(wrong("its folder has neither tokenizer.json nor vocab.json and merges.txt, nor vocab.txt")),
+        }
+    }
+
+    /// Of a folder's files.
+    pub fn new(files: &TextFiles, spec: &TextSpec) -> Result<Self, String> {
+        let TextSpec { positions, ref padding, .. } = *spec;
+        let mut tokenizer = read(files)?;
+        let json = |name: &str| files.json(name).map_err(wrong);
+        let (config, named) = (json("tokenizer_config.json")?, json("special_tokens_map.json")?);
+        let longest =
+            config.get("model_max_length").and_then(Value::as_u64).and_then(|most| usize::try_from(most).ok());
+        let length = longest.filter(|most| (1..=positions).contains(most)).unwrap_or(positions);
+        let truncation = TruncationParams {
+            max_length: length,
+            strategy: TruncationStrategy::LongestFirst,
+            stride: 0,
+            direction: TruncationDirection::Right,
+        };
+        tokenizer.with_truncation(Some(truncation)).map_err(wrong)?;
+        let pad_token = padding.clone().unwrap_or_else(|| pad_token(&tokenizer, [&named, &config]));
+        // It is found in texts, too, as transformers has it.
+        tokenizer.add_special_tokens([AddedToken::from(pad_token.clone(), true)]).map_err(wrong)?;
+        let pad_id = tokenizer.token_to_id(&pad_token);
+        let pad_id = pad_id.ok_or_else(|| wrong(format!("it has no token {pad_token:?} to fill texts up with")))?;
+        tokenizer.with_padding(Some(PaddingParams {
+            strategy: PaddingStrategy::Fixed(length),
+            direction: PaddingDirection::Right,
+            pad_to_multiple_of: None,
+            pad_id,
+            pad_type_id: 0,
+            pad_token,
+        }));
+        Ok(Self { tokenizer })
+    }
+
+    /// Tokens that there are.
+    pub fn len(&self) -> usize {
+        self.tokenizer.get_vocab_size(true)
+    }
+
+    /// A text, cut or filled up to the length that the encoder takes. Takes time in proportion to the text's length.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
+        self.tokenizer.encode_fast(text, true).map(|encoding| encoding.get_ids().to_vec()).map_err(wrong)
+    }
+}
+
+/// What a tokenizer fills texts up with: as its folder's files say, the first before the others, else the usual.
+fn pad_token(tokenizer: &Tokenizer, files: [&Value; 2]) -> String {
+    let named = |file: &&Value| {
+        let token = file.get("pad_token")?;
+        token.as_str().or_else(|| token.get("content")?.as_str()).map(str::to_owned)
+    };
+    let own = || tokenizer.get_padding().map(|padding| padding.pad_token.clone());
+    let usual = || [END, BERT_PADDING].into_iter().find(|token| tokenizer.token_to_id(token).is_some());
+    let told = files.iter().find_map(named).or_else(own);
+    told.unwrap_or_else(|| usual().unwrap_or(END).to_owned())
+}
+
+fn read(files: &TextFiles) -> Result<Tokenizer, String> {
+    if let Some(whole) = files.bytes("tokenizer.json") {
+        return serde_json::from_slice(whole).map_err(wrong);
+    }
+    let json = if files.has(wordpiece::VOCABULARY) { wordpiece::read(files)? } else { clip(files)? };
+    serde_json::from_value(json).map_err(wrong)
+}
+
+/// CLIP's tokenizer of the two files that it had before there was `tokenizer.json`.
+fn clip(files: &TextFiles) -> Result<Value, String> {
+    let vocabulary = files.json("vocab.json").map_err(wrong)?;
+    let words: &Map<String, Value> = vocabulary.as_object().ok_or_else(|| wrong("vocab.json is no object"))?;
+    let id =
+        |text: &str| words.get(text).and_then(Value::as_u64).ok_or_else(|| wrong(format!("vocab.json has no {text}")));
+    let (start, end) = (id(START)?, id(END)?);
+    let added = |id: u64, text: &str| {
+        json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": true, "special": true})
+    };
+    Ok(json!({
+        "version": "1.0",
+        "added_tokens": [added(start, START), added(end, END)],
+        "normalizer": {"type": "Sequence", "normalizers": [
+            {"type": "NFC"},
+            {"type": "Replace", "pattern": {"Regex": r"\s+"}, "content": " "},
+            {"type": "Lowercase"},
+        ]},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": CLIP_WORDS}, "behavior": "Removed", "invert": true},
+            {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+        ]},
+        "post_processor": {"type": "RobertaProcessing", "sep": [END, end], "cls": [START, start],
+            "trim_offsets": false, "add_prefix_space": false},
+        "decoder": null,
+        "model": {"type": "BPE", "dropout": null, "unk_token": END, "continuing_subword_prefix": "",
+            "end_of_word_suffix": "</w>", "fuse_unk": false, "vocab": words, "merges": merges(files)?},
+    }))
+}
+
+/// A text file that has to be there.
+fn text<'a>(files: &'a TextFiles, name: &str) -> Result<&'a str, String> {
+    files.text(name).map_err(wrong)?.ok_or_else(|| wrong(format!("its folder has no {name}")))
+}
+
+fn merges(files: &TextFiles) -> Result<Vec<[String; 2]>, String> {
+    let text = text(files, "merges.txt")?;
+    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with("#version"));
+    let pair = |line: &str| {
+        let (one, other) = line.split_once(' ').ok_or_else(|| wrong(format!("merges.txt has the line {line:?}")))?;
+        Ok([one.to_owned(), other.to_owned()])
+    };
+    lines.map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::models::safetensors::read_json;
+
+    fn tokens(folder: &Path, positions: usize) -> PromptTokenizer {
+        let spec = TextSpec { folder: folder.to_owned(), positions, padding: None };
+        PromptTokenizer::new(&TextFiles::read(folder).unwrap(), &spec).unwrap()
+    }
+
+    #[test]
+    fn texts_become_the_tokens_that_transformers_makes() {
+        let pipelines = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines");
+        let plain = ["sd1", "sd2v", "sdxl", "sd3", "flux", "bert"].map(|name| (name, "tokenizer", "ids", 77));
+        let others = [
+            ("sd3", "tokenizer_2", "ids_2", 77),
+            ("sd3", "tokenizer_3", "ids_3", 48),
+            ("flux", "tokenizer_2", "ids_2", 48),
+        ];
+        for (name, folder, column, length) in plain.into_iter().chain(others) {
+            let tokens = tokens(&pipelines.join(name).join(folder), length);
+            let reference = read_json(&pipelines.join(format!("{name}.reference.json"))).unwrap();
+            let all = reference["tokens"].as_array().unwrap();
+            assert!(all.len() > 5);
+            for case in all {
+                let expected: Vec<u32> = serde_json::from_value(case[column].clone()).unwrap();
+                assert_eq!(tokens.encode(case["text"].as_str().unwrap()).unwrap(), expected, "{name}: {case}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_vocabulary_of_pieces_is_the_tokenizer_that_was_made_of_it() {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines/bert/tokenizer");
+        let json = read_json(&folder.join("tokenizer.json")).unwrap();
+        let words = json["model"]["vocab"].as_object().unwrap();
+        let mut words: Vec<(u64, &str)> =
+            words.iter().map(|(word, id)| (id.as_u64().unwrap(), word.as_str())).collect();
+        words.sort_unstable();
+        let lines: String = words.iter().map(|(_, word)| format!("{word}\n")).collect();
+        let old = tempfile::tempdir().unwrap();
+        std::fs::write(old.path().join("vocab.txt"), lines).unwrap();
+        let (whole, pieces) = (tokens(&folder, 32), tokens(old.path(), 32));
+        for text in
+            ["a photo of a cat", "", "Ein Haus? An der SEE, 12 [PAD] \u{fc}ml\u{e4}ut", "\u{6f22}\u{5b57} and more"]
+        {
+            assert_eq!(pieces.encode(text).unwrap(), whole.encode(text).unwrap(), "{text}");
+        }
+        assert_eq!(pieces.len(), whole.len());
+    }
+}

@@ -1,0 +1,178 @@
+//! A thread that computes only while the worker waits for it: a network that takes seconds is written as if it were
+//! alone, and yet answers being generated have their turn every few milliseconds.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::clock_rng::ClockRng;
+use crate::models::diffusion::pipeline::Interrupted;
+
+/// What is called between pieces of work.
+pub(in crate::engine) type Pause<'a> = &'a dyn Fn() -> Result<(), Interrupted>;
+/// A picture's work; it is told to pause often.
+pub(in crate::engine) type Task = Box<dyn FnOnce(Pause<'_>) + Send>;
+
+pub(in crate::engine) struct ImageThread {
+    handoff: Arc<Handoff>,
+    thread: Option<JoinHandle<()>>,
+}
+
+struct Handoff {
+    state: Mutex<State>,
+    changed: Condvar,
+    clock: Arc<dyn ClockRng>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Whose turn it is: the worker's otherwise.
+    running: bool,
+    task: Option<Task>,
+    /// A task was given and has not ended.
+    busy: bool,
+    /// When the painter's turn ends.
+    until: Duration,
+    closed: bool,
+}
+
+impl Handoff {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until the turn is the painter's, or nobody's any more.
+    fn wait_for_turn<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait_while(state, |state| !state.running && !state.closed).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn yield_turn(&self, state: &mut State) {
+        state.running = false;
+        self.changed.notify_all();
+    }
+
+    /// The painter's: goes on while his turn lasts, else waits for the next one.
+    fn pause(&self) -> Result<(), Interrupted> {
+        let mut state = self.lock();
+        if !state.closed && self.clock.uptime() >= state.until {
+            self.yield_turn(&mut state);
+            state = self.wait_for_turn(state);
+        }
+        if state.closed { Err(Interrupted::Cancelled) } else { Ok(()) }
+    }
+
+    /// The painter's thread.
+    fn work(&self) {
+        let mut state = self.lock();
+        loop {
+            state = self.wait_for_turn(state);
+            if state.closed {
+                return;
+            }
+            if let Some(task) = state.task.take() {
+                drop(state);
+                task(&|| self.pause());
+                state = self.lock();
+                state.busy = false;
+            }
+            self.yield_turn(&mut state);
+        }
+    }
+}
+
+impl ImageThread {
+    /// Errors come from the operating system refusing a thread.
+    pub fn spawn(clock: Arc<dyn ClockRng>) -> std::io::Result<Self> {
+        let handoff = Arc::new(Handoff { state: Mutex::default(), changed: Condvar::new(), clock });
+        let own = Arc::clone(&handoff);
+        let thread = std::thread::Builder::new().name("painter".to_owned()).spawn(move || own.work())?;
+        Ok(Self { handoff, thread: Some(thread) })
+    }
+
+    /// Gives it something to do, where it has nothing.
+    pub fn start(&self, task: Task) {
+        let mut state = self.handoff.lock();
+        (state.task, state.busy) = (Some(task), true);
+    }
+
+    pub fn is_busy(&self) -> bool {
+        self.handoff.lock().busy
+    }
+
+    /// Lets it compute until about then.
+    pub fn run_until(&self, until: Duration) {
+        let mut state = self.handoff.lock();
+        (state.running, state.until) = (true, until);
+        self.handoff.changed.notify_all();
+        let waited = self.handoff.changed.wait_while(state, |state| state.running);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl Drop for ImageThread {
+    fn drop(&mut self) {
+        self.handoff.lock().closed = true;
+        self.handoff.changed.notify_all();
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::clock_rng::Timestamp;
+
+    /// Time stands still.
+    struct Still;
+
+    impl ClockRng for Still {
+        fn now(&self) -> Timestamp {
+            Timestamp::ORIGIN
+        }
+
+        fn uptime(&self) -> Duration {
+            Duration::ZERO
+        }
+
+        fn fill(&self, _: &mut [u8]) {}
+    }
+
+    fn thread() -> ImageThread {
+        ImageThread::spawn(Arc::new(Still)).unwrap()
+    }
+
+    #[test]
+    fn a_task_runs_turn_by_turn() {
+        let (thread, steps) = (thread(), Arc::new(AtomicUsize::new(0)));
+        let own = Arc::clone(&steps);
+        thread.start(Box::new(move |pause| {
+            for _ in 0..5 {
+                own.fetch_add(1, Ordering::SeqCst);
+                pause().unwrap();
+            }
+        }));
+        assert_eq!(steps.load(Ordering::SeqCst), 0, "it is not its turn");
+        for turn in 1..=5 {
+            assert!(thread.is_busy());
+            // A turn that has ended as it begins lasts until the next pause.
+            thread.run_until(Duration::ZERO);
+            assert_eq!(steps.load(Ordering::SeqCst), turn);
+        }
+        thread.run_until(Duration::ZERO);
+        assert!(!thread.is_busy());
+    }
+
+    #[test]
+    fn it_stops_when_it_is_dropped() {
+        let (thread, outcome) = (thread(), Arc::new(Mutex::new(None)));
+        let own = Arc::clone(&outcome);
+        thread.start(Box::new(move |pause| *own.lock().unwrap() = Some(pause())));
+        thread.run_until(Duration::ZERO);
+        drop(thread);
+        assert_eq!(*outcome.lock().unwrap(), Some(Err(Interrupted::Cancelled)));
+    }
+}

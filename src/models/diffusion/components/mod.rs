@@ -1,0 +1,203 @@
+//! A pipeline's folder as diffusers saves it: `model_index.json` names the parts, each of which has a folder.
+
+mod bert_encoder;
+mod check;
+mod model_index;
+mod single_file;
+mod tensor_source;
+
+use std::path::{Path, PathBuf};
+
+use outpost_kernels::Kind;
+use serde_json::Value;
+
+use super::bert::BertConfig;
+use super::clip::ClipConfig;
+use super::network::NetworkConfig;
+use super::samplers::SchedulerConfig;
+use super::t5::T5Config;
+use super::vae::VaeConfig;
+use crate::models::ModelError;
+use crate::models::safetensors::read_json;
+use crate::models::weights::Footprint;
+pub use bert_encoder::referenced_models;
+use model_index::{ModelIndex, settings};
+pub use single_file::sidecar_files;
+pub use tensor_source::TensorSource;
+
+type Result<T> = std::result::Result<T, ModelError>;
+
+/// The file that tells a pipeline.
+pub const MODEL_INDEX: &str = "model_index.json";
+
+/// What kind of pipeline it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Stable Diffusion 1 and 2, and what was made of them.
+    StableDiffusion,
+    StableDiffusionXl,
+    /// And 3.5.
+    StableDiffusion3,
+    /// FLUX.1 \[dev\] and \[schnell\].
+    Flux,
+}
+
+/// Pipelines of diffusers by the family that they are of.
+const CLASSES: &[(&str, Family)] = &[
+    ("StableDiffusionPipeline", Family::StableDiffusion),
+    ("StableDiffusionImg2ImgPipeline", Family::StableDiffusion),
+    ("StableDiffusionInpaintPipeline", Family::StableDiffusion),
+    ("LatentConsistencyModelPipeline", Family::StableDiffusion),
+    ("LatentConsistencyModelImg2ImgPipeline", Family::StableDiffusion),
+    ("StableDiffusionXLPipeline", Family::StableDiffusionXl),
+    ("StableDiffusionXLImg2ImgPipeline", Family::StableDiffusionXl),
+    ("StableDiffusionXLInpaintPipeline", Family::StableDiffusionXl),
+    ("StableDiffusion3Pipeline", Family::StableDiffusion3),
+    ("StableDiffusion3Img2ImgPipeline", Family::StableDiffusion3),
+    ("StableDiffusion3InpaintPipeline", Family::StableDiffusion3),
+    ("FluxPipeline", Family::Flux),
+    ("FluxImg2ImgPipeline", Family::Flux),
+    ("FluxInpaintPipeline", Family::Flux),
+];
+
+/// Tokens of a text for T5, where diffusers' callers do not say; FLUX.1 \[schnell\] was made for fewer than \[dev\].
+const SD3_TOKENS: usize = 256;
+const FLUX_TOKENS: usize = 512;
+const SCHNELL_TOKENS: usize = 256;
+
+/// The parts, their files opened and their settings checked; no weights are read.
+#[derive(Debug)]
+pub struct Components {
+    /// The folder of the model's own; of a pipeline in one file, there may be none.
+    pub path: PathBuf,
+    pub class: String,
+    pub family: Family,
+    pub scheduler: SchedulerConfig,
+    pub network: (NetworkConfig, TensorSource),
+    pub vae: (VaeConfig, TensorSource),
+    pub text_encoders: Vec<TextComponent>,
+    /// Whether an empty negative prompt counts as zeros (SDXL).
+    pub zero_empty_negative: bool,
+    pub default_steps: usize,
+    pub default_guidance: f32,
+}
+
+/// A text encoder with its tokenizer.
+#[derive(Debug)]
+pub struct TextComponent {
+    pub encoder: TextEncoderConfig,
+    pub tensors: TensorSource,
+    /// The folder of the tokenizer.
+    pub tokenizer: PathBuf,
+    /// Tokens that a text has, always.
+    pub tokens: usize,
+    /// What texts are filled up with, where the tokenizer was not made for this encoder.
+    pub padding: Option<&'static str>,
+}
+
+/// A text encoder's sizes.
+#[derive(Clone, Debug)]
+pub enum TextEncoderConfig {
+    Clip(ClipConfig),
+    T5(T5Config),
+    Bert(BertConfig),
+}
+
+impl TextEncoderConfig {
+    /// Numbers of a word.
+    pub fn width(&self) -> usize {
+        match self {
+            Self::Clip(clip) => clip.width,
+            Self::T5(t5) => t5.width,
+            Self::Bert(bert) => bert.sizes.width,
+        }
+    }
+
+    /// Tokens that it knows.
+    pub fn vocabulary(&self) -> usize {
+        match self {
+            Self::Clip(clip) => clip.vocabulary,
+            Self::T5(t5) => t5.vocabulary,
+            Self::Bert(bert) => bert.sizes.vocabulary,
+        }
+    }
+}
+
+impl Components {
+    pub fn open(path: &Path) -> Result<Self> {
+        let json = read_json(&path.join(MODEL_INDEX))?;
+        let class = json.get("_class_name").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let Some((_, family)) = CLASSES.iter().find(|(name, _)| *name == class) else {
+            let all: Vec<&str> = CLASSES.iter().map(|(name, _)| *name).collect();
+            return invalid(format!("{MODEL_INDEX} is of a {class}; supported are {}", all.join(", ")));
+        };
+        let index = ModelIndex { path, json: &json };
+        let network = index.network(*family)?;
+        let vae = index.component("vae", &["AutoencoderKL"])?;
+        let scheduler = index.scheduler()?;
+        let (default_steps, default_guidance) = index.defaults(&class, *family, &network.0, &scheduler);
+        let components = Self {
+            scheduler: settings(*family, scheduler)?,
+            default_steps,
+            default_guidance,
+            text_encoders: index.text_encoders(*family, &network.0)?,
+            network,
+            vae: (VaeConfig::read(&vae.config)?, TensorSource::Folder(vae)),
+            zero_empty_negative: json.get("force_zeros_for_empty_prompt").and_then(Value::as_bool).unwrap_or(true),
+            path: path.to_owned(),
+            family: *family,
+            class,
+        };
+        components.check()?;
+        Ok(components)
+    }
+
+    /// CLIP's encoders, and T5's.
+    fn encoders(&self) -> (Vec<&ClipConfig>, Option<&T5Config>) {
+        let (mut clips, mut last) = (Vec::new(), None);
+        for text in &self.text_encoders {
+            match &text.encoder {
+                TextEncoderConfig::Clip(clip) => clips.push(clip),
+                TextEncoderConfig::T5(t5) => last = Some(t5),
+                TextEncoderConfig::Bert(_) => {}
+            }
+        }
+        (clips, last)
+    }
+
+    /// What all weights take in memory, and reading them, where floats are rounded to `precision`.
+    pub fn footprint(&self, threads: usize, precision: Option<Kind>) -> Footprint {
+        let all = [&self.network.1, &self.vae.1].into_iter().chain(self.text_encoders.iter().map(|text| &text.tensors));
+        let each = all.map(|tensors| tensors.footprint(threads, precision));
+        each.fold(Footprint::default(), |all, one| Footprint {
+            weights: all.weights + one.weights,
+            reading: all.reading.max(one.reading),
+        })
+    }
+
+    /// Height and width of a picture where nobody asks for another.
+    pub fn default_size(&self) -> [usize; 2] {
+        let ((network, _), (vae, _)) = (&self.network, &self.vae);
+        let of_latents = network.sample_size().map(|size| size.map(|side| side * vae.factor()));
+        of_latents.or(vae.sample_size).unwrap_or([512, 512])
+    }
+
+    /// Height and width of pictures are multiples of it.
+    pub fn size_multiple(&self) -> usize {
+        (self.vae.0.factor() * self.network.0.patch()).max(8)
+    }
+
+    /// Pixels along a side, at most, where the network knows no more places.
+    pub fn max_side(&self) -> Option<usize> {
+        self.network.0.max_side().map(|latents| latents * self.vae.0.factor())
+    }
+
+    /// Tokens and numbers of the words that stand behind CLIP's, or would, in Stable Diffusion 3.
+    pub fn t5_shape(&self) -> [usize; 2] {
+        [SD3_TOKENS, self.network.0.context_width()]
+    }
+}
+
+fn invalid<T>(message: String) -> Result<T> {
+    Err(ModelError::Invalid(message))
+}

@@ -1,0 +1,198 @@
+//! The parts that an index names, one by one.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::{
+    FLUX_TOKENS, Family, MODEL_INDEX, Result, SCHNELL_TOKENS, SD3_TOKENS, TensorSource, TextComponent,
+    TextEncoderConfig, invalid,
+};
+use crate::models::diffusion::clip::ClipConfig;
+use crate::models::diffusion::dit::{FluxConfig, MmditConfig};
+use crate::models::diffusion::network::NetworkConfig;
+use crate::models::diffusion::samplers::SchedulerConfig;
+use crate::models::diffusion::t5::T5Config;
+use crate::models::diffusion::unet::UnetConfig;
+use crate::models::gguf::GgufFile;
+use crate::models::safetensors::{Folder, read_json};
+
+pub(super) const CLIP: &str = "CLIPTextModel";
+const CLIP_WITH_PROJECTION: &str = "CLIPTextModelWithProjection";
+const T5: &str = "T5EncoderModel";
+const FLUX: &str = "FluxTransformer2DModel";
+
+/// A text encoder that a family has: its folder, its tokenizer's, its class, and whether the pipeline may lack it.
+struct EncoderSlot {
+    encoder: &'static str,
+    tokenizer: &'static str,
+    class: &'static str,
+    optional: bool,
+}
+
+const fn slot(encoder: &'static str, tokenizer: &'static str, class: &'static str) -> EncoderSlot {
+    EncoderSlot { encoder, tokenizer, class, optional: false }
+}
+
+const SD_ENCODERS: &[EncoderSlot] = &[slot("text_encoder", "tokenizer", CLIP)];
+const SDXL_ENCODERS: &[EncoderSlot] =
+    &[slot("text_encoder", "tokenizer", CLIP), slot("text_encoder_2", "tokenizer_2", CLIP_WITH_PROJECTION)];
+const SD3_ENCODERS: &[EncoderSlot] = &[
+    slot("text_encoder", "tokenizer", CLIP_WITH_PROJECTION),
+    slot("text_encoder_2", "tokenizer_2", CLIP_WITH_PROJECTION),
+    EncoderSlot { encoder: "text_encoder_3", tokenizer: "tokenizer_3", class: T5, optional: true },
+];
+const FLUX_ENCODERS: &[EncoderSlot] =
+    &[slot("text_encoder", "tokenizer", CLIP), slot("text_encoder_2", "tokenizer_2", T5)];
+
+/// Of a `scheduler_config.json`. Pipelines of Stable Diffusion mend two settings of old files.
+pub(super) fn settings(family: Family, mut config: Value) -> Result<SchedulerConfig> {
+    let overrides = [("steps_offset", Value::from(1)), ("clip_sample", false.into())];
+    if let (Family::StableDiffusion, Some(fields)) = (family, config.as_object_mut()) {
+        for (key, value) in overrides {
+            // What a file does not say is as the scheduler has it that is asked for.
+            fields.entry(key).and_modify(|old| *old = value);
+        }
+    }
+    SchedulerConfig::read(&config)
+}
+
+pub(super) struct ModelIndex<'a> {
+    pub path: &'a Path,
+    pub json: &'a Value,
+}
+
+impl ModelIndex<'_> {
+    /// The class that the index names for a part.
+    pub fn class(&self, name: &str) -> Option<&str> {
+        self.json.get(name)?.get(1)?.as_str()
+    }
+
+    /// A part's folder, if the index names a class for it that is supported.
+    fn component_dir(&self, name: &str, supported: &[&str]) -> Result<PathBuf> {
+        match self.class(name) {
+            None => return invalid(format!("{MODEL_INDEX} names no {name}")),
+            Some(class) if !supported.contains(&class) => {
+                return invalid(format!("the {name} is a {class}; supported: {}", supported.join(", ")));
+            }
+            Some(_) => {}
+        }
+        let path = self.path.join(name);
+        match path.is_dir() {
+            true => Ok(path),
+            false => invalid(format!("{MODEL_INDEX} names a {name}, but there is no folder {name}")),
+        }
+    }
+
+    pub fn component(&self, name: &str, supported: &[&str]) -> Result<Folder> {
+        match Folder::open(&self.component_dir(name, supported)?) {
+            Ok(folder) => Ok(folder),
+            Err(error) => invalid(format!("{name}/{error}")),
+        }
+    }
+
+    pub fn network(&self, family: Family) -> Result<(NetworkConfig, TensorSource)> {
+        match family {
+            Family::StableDiffusion | Family::StableDiffusionXl => {
+                let folder = self.component("unet", &["UNet2DConditionModel"])?;
+                Ok((NetworkConfig::Unet(Box::new(UnetConfig::read(&folder.config)?)), TensorSource::Folder(folder)))
+            }
+            Family::StableDiffusion3 => {
+                let folder = self.component("transformer", &["SD3Transformer2DModel"])?;
+                Ok((NetworkConfig::Mmdit(MmditConfig::read(&folder.config)?), TensorSource::Folder(folder)))
+            }
+            Family::Flux => self.flux(),
+        }
+    }
+
+    /// FLUX's network: of the one GGUF file of its folder, where there is one, else of safetensors.
+    fn flux(&self) -> Result<(NetworkConfig, TensorSource)> {
+        let path = self.component_dir("transformer", &[FLUX])?;
+        let entries = std::fs::read_dir(&path).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+        let files: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|one| one == "gguf")).collect();
+        let file = match files.as_slice() {
+            [] => {
+                let folder = self.component("transformer", &[FLUX])?;
+                return Ok((NetworkConfig::Flux(FluxConfig::read(&folder.config)?), TensorSource::Folder(folder)));
+            }
+            [file] => match GgufFile::open(file) {
+                Ok(file) => file,
+                Err(error) => return invalid(format!("the GGUF file in transformer/: {error}")),
+            },
+            _ => return invalid(format!("transformer/ has {} GGUF files, one is possible", files.len())),
+        };
+        if let Some(other) = file.header.metadata.text("general.architecture").filter(|name| *name != "flux") {
+            return invalid(format!("the GGUF file in transformer/ is of the architecture {other}, not of flux"));
+        }
+        let config = path.join("config.json");
+        let config = match config.is_file() {
+            true => FluxConfig::read(&read_json(&config)?)?,
+            false => FluxConfig::flux1(file.header.tensors.iter().any(|one| one.name.contains("guidance_in."))),
+        };
+        Ok((NetworkConfig::Flux(config), TensorSource::Gguf(file)))
+    }
+
+    pub fn scheduler(&self) -> Result<Value> {
+        let path = self.path.join("scheduler/scheduler_config.json");
+        match path.is_file() {
+            true => Ok(read_json(&path)?),
+            false => invalid("there is no scheduler/scheduler_config.json".to_owned()),
+        }
+    }
+
+    /// Steps and guidance where nobody says: what the index says for us, else what suits distilled models, else the
+    /// defaults of diffusers' pipelines.
+    pub fn defaults(&self, class: &str, family: Family, network: &NetworkConfig, scheduler: &Value) -> (usize, f32) {
+        let text = |key: &str| scheduler.get(key).and_then(Value::as_str).unwrap_or_default();
+        let euler = text("_class_name").starts_with("Euler");
+        let (steps, guidance) = match family {
+            _ if text("_class_name") == "LCMScheduler" || class.starts_with("LatentConsistency") => (4, 8.5),
+            // Turbo models.
+            _ if euler && text("timestep_spacing") == "trailing" => (4, 0.),
+            Family::StableDiffusion => (50, 7.5),
+            Family::StableDiffusionXl => (50, 5.),
+            Family::StableDiffusion3 => (28, 7.),
+            Family::Flux if network.embeds_guidance() => (28, 3.5),
+            Family::Flux => (4, 0.),
+        };
+        let own = |key: &str| self.json.get(key).and_then(Value::as_f64);
+        let own_steps = own("_default_steps").filter(|steps| (1. ..=1000.).contains(steps)).map(|steps| steps as usize);
+        let own_guidance = own("_default_guidance_scale").filter(|scale| (0. ..=100.).contains(scale));
+        (own_steps.unwrap_or(steps), own_guidance.map_or(guidance, |scale| scale as f32))
+    }
+
+    pub fn text_encoders(&self, family: Family, network: &NetworkConfig) -> Result<Vec<TextComponent>> {
+        if family == Family::StableDiffusion
+            && let Some(bert) = self.bert()?
+        {
+            return Ok(vec![bert]);
+        }
+        let (slots, tokens) = match family {
+            Family::StableDiffusion => (SD_ENCODERS, 0),
+            Family::StableDiffusionXl => (SDXL_ENCODERS, 0),
+            Family::StableDiffusion3 => (SD3_ENCODERS, SD3_TOKENS),
+            Family::Flux if network.embeds_guidance() => (FLUX_ENCODERS, FLUX_TOKENS),
+            Family::Flux => (FLUX_ENCODERS, SCHNELL_TOKENS),
+        };
+        let there = slots.iter().filter(|slot| !slot.optional || self.class(slot.encoder).is_some());
+        there.map(|slot| self.text_encoder(slot, tokens)).collect()
+    }
+
+    /// `tokens`: those of a text for T5.
+    fn text_encoder(&self, slot: &EncoderSlot, tokens: usize) -> Result<TextComponent> {
+        let folder = self.component(slot.encoder, &[slot.class])?;
+        let tokenizer = self.path.join(slot.tokenizer);
+        if !tokenizer.is_dir() {
+            return invalid(format!("there is no folder {}", slot.tokenizer));
+        }
+        let path = format!("{}/", slot.encoder);
+        let (encoder, tokens) = if slot.class == T5 {
+            (TextEncoderConfig::T5(T5Config::read(&folder.config, &path)?), tokens)
+        } else {
+            let clip = ClipConfig::read(&folder.config, &path, slot.class == CLIP_WITH_PROJECTION)?;
+            let positions = clip.positions;
+            (TextEncoderConfig::Clip(clip), positions)
+        };
+        Ok(TextComponent { encoder, tensors: TensorSource::Folder(folder), tokenizer, tokens, padding: None })
+    }
+}

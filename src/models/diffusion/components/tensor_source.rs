@@ -1,0 +1,55 @@
+//! Where a part's weights lie.
+
+use outpost_kernels::Kind;
+
+use crate::models::diffusion::diffusers_weights::DiffusersWeights;
+use crate::models::diffusion::dit::OriginalWeights;
+use crate::models::diffusion::layers::Loaded;
+use crate::models::diffusion::ldm_checkpoint::LdmWeights;
+use crate::models::encoder::{Family, Source};
+use crate::models::gguf::GgufFile;
+use crate::models::safetensors::Folder;
+use crate::models::weights::{Footprint, Loader, Matrix, Weights};
+
+#[derive(Debug)]
+pub enum TensorSource {
+    Folder(Folder),
+    /// A part of a pipeline in one file.
+    Ldm(LdmWeights),
+    /// BERT's.
+    Encoder(Folder),
+    /// FLUX's network.
+    Gguf(GgufFile),
+}
+
+impl TensorSource {
+    fn with<T>(&self, work: impl FnOnce(&dyn Weights) -> T) -> T {
+        match self {
+            Self::Folder(folder) => work(&DiffusersWeights::new(folder)),
+            Self::Ldm(weights) => work(weights),
+            Self::Encoder(folder) => work(&Source::new(folder, Family::Bert)),
+            Self::Gguf(file) => work(&OriginalWeights::new(file)),
+        }
+    }
+
+    /// Reads all of them, with so many threads, floats rounded to `precision`. None may be left over. Tells the matrices
+    /// among them, too.
+    pub(in crate::models::diffusion) fn read<T>(
+        &self,
+        threads: usize,
+        precision: Option<Kind>,
+        load: impl FnOnce(&Loader<'_>) -> Loaded<T>,
+    ) -> Loaded<(T, Vec<Matrix>)> {
+        self.with(|source| {
+            let loader = Loader::new(source, threads).rounding(precision);
+            let loaded = load(&loader)?;
+            let matrices = loader.matrices();
+            loader.finish()?;
+            Ok((loaded, matrices))
+        })
+    }
+
+    pub(super) fn footprint(&self, threads: usize, precision: Option<Kind>) -> Footprint {
+        self.with(|source| Footprint::rounded(source, threads, precision))
+    }
+}

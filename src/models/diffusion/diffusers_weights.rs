@@ -1,0 +1,61 @@
+//! A part of a pipeline as diffusers and transformers save it: a folder with `config.json` and safetensors.
+
+use outpost_kernels::Kind;
+
+use crate::models::ModelError;
+use crate::models::safetensors::Folder;
+use crate::models::weights::{Role, Rows, Weights};
+
+/// A part's tensors, by their own names.
+#[derive(Clone, Copy, Debug)]
+pub struct DiffusersWeights<'a> {
+    folder: &'a Folder,
+    /// What stands before the names of tensors, in some files.
+    prefix: &'static str,
+}
+
+/// What attention's projections were called before diffusers 0.12.
+const OLD_NAMES: &[(&str, &str)] = &[("to_q", "query"), ("to_k", "key"), ("to_v", "value"), ("to_out.0", "proj_attn")];
+/// TensorSource that change nothing.
+const IDLE: &[&str] = &["position_ids"];
+
+impl<'a> DiffusersWeights<'a> {
+    pub fn new(folder: &'a Folder) -> Self {
+        let prefix = if folder.names().any(|name| name.starts_with("text_model.")) { "text_model." } else { "" };
+        Self { folder, prefix }
+    }
+}
+
+impl Weights for DiffusersWeights<'_> {
+    fn name(&self, stem: &str, role: Role) -> Option<String> {
+        let ending = if role == Role::Weight { "weight" } else { "bias" };
+        let known = |name: &String| self.folder.tensor(name).is_some();
+        let own = format!("{stem}.{ending}");
+        let prefixed = format!("{}{stem}.{ending}", self.prefix);
+        let old = || {
+            let (before, (_, old)) = OLD_NAMES.iter().find_map(|names| Some((stem.strip_suffix(names.0)?, names)))?;
+            Some(format!("{before}{old}.{ending}")).filter(known)
+        };
+        // What is a tensor, and no layer's.
+        let plain = || Some(stem.to_owned()).filter(|stem| role == Role::Weight && known(stem));
+        let here = Some(prefixed).filter(known).or_else(|| Some(own.clone()).filter(known));
+        here.or_else(old).or_else(plain).or(Some(own))
+    }
+
+    fn shape(&self, name: &str) -> Option<Vec<usize>> {
+        self.folder.shape(name)
+    }
+
+    fn kind(&self, name: &str) -> Option<Kind> {
+        self.folder.kind(name)
+    }
+
+    fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
+        self.folder.rows(name, first, count)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let idle = |name: &str| IDLE.iter().any(|idle| name.ends_with(idle));
+        self.folder.names().filter(|name| !idle(name)).map(str::to_owned).collect()
+    }
+}

@@ -1,0 +1,51 @@
+//! Where a patch lies turns pairs of numbers of its queries and keys (Su et al. 2021,
+//! <https://arxiv.org/abs/2104.09864>); each part of a head by one number of the position. Words are not turned.
+
+use outpost_kernels::{self as kernels, Rotation};
+
+use crate::models::diffusion::feature_map::FeatureMap;
+use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
+
+const BASE: f64 = 10_000.;
+
+/// Cosines and sines of all positions, words first: `[positions, pairs]`.
+#[derive(Debug)]
+pub(super) struct Rope2d {
+    cos: Vec<f32>,
+    sin: Vec<f32>,
+    positions: usize,
+    pairs: usize,
+}
+
+impl Rope2d {
+    pub fn new(text_tokens: usize, [rows, columns]: [usize; 2], axes: [usize; 3]) -> Self {
+        let (positions, pairs) = (text_tokens + rows * columns, axes.iter().sum::<usize>() / 2);
+        let patches = (0..rows).flat_map(|row| (0..columns).map(move |column| [0, row, column]));
+        let coordinates = std::iter::repeat_n([0; 3], text_tokens).chain(patches);
+        let (mut cos, mut sin) = (Vec::with_capacity(positions * pairs), Vec::with_capacity(positions * pairs));
+        for coordinate in coordinates {
+            for (axis, at) in axes.into_iter().zip(coordinate) {
+                for pair in (0..axis).step_by(2) {
+                    let angle = at as f64 * BASE.powf(pair as f64 / axis as f64).recip();
+                    cos.push(angle.cos() as f32);
+                    sin.push(angle.sin() as f32);
+                }
+            }
+        }
+        Self { cos, sin, positions, pairs }
+    }
+
+    /// Rope2d `x`, `[1, positions, 1, heads · 2 · pairs]`.
+    pub fn apply(&self, ctx: &OpContext<'_>, x: &mut FeatureMap, heads: usize) -> Result<()> {
+        let width = 2 * self.pairs;
+        if x.rows() != self.positions || x.channels != heads * width {
+            return Err(Interrupted::Failed(format!(
+                "{} positions of {} numbers are not turned",
+                x.rows(),
+                x.channels
+            )));
+        }
+        kernels::rope(ctx.pool, x.data_mut(), heads, width, Rotation::Interleaved, &self.cos, &self.sin);
+        ctx.pause()
+    }
+}

@@ -1,0 +1,64 @@
+//! A block with the same weights for patches and words.
+
+use outpost_kernels::Activation;
+
+use super::super::joint_block::{ATTENTION, ATTENTION_GATE};
+use super::super::modulation::Modulation;
+use super::super::qkv::{IMAGE, QkvDims, QkvProjection};
+use crate::models::diffusion::feature_map::FeatureMap;
+use crate::models::diffusion::layers::{Linear, Loaded, linear};
+use crate::models::diffusion::op_context::{OpContext, Result};
+use crate::models::weights::{Candidate, Loader};
+
+#[derive(Debug)]
+pub(super) struct SingleBlock {
+    heads: usize,
+    modulation: Modulation,
+    qkv: QkvProjection,
+    up: Linear,
+    /// Of what is seen, and of what the feed-forward network makes.
+    out: Linear,
+}
+
+impl SingleBlock {
+    pub fn load(loader: &Loader<'_>, stem: &str, width: usize, heads: usize) -> Loaded<Self> {
+        let inner = 4 * width;
+        // The original has all projections of a position in one.
+        let fused = (format!("{stem}.linear1"), 3 * width + inner);
+        let up = [
+            Candidate::whole(format!("{stem}.proj_mlp"), inner),
+            Candidate { stem: fused.0.clone(), first: 3 * width, total: fused.1 },
+        ];
+        let widths = QkvDims { width, qk_norm: Some(width / heads) };
+        Ok(Self {
+            heads,
+            modulation: Modulation::load(loader, &format!("{stem}.norm.linear"), width, 3)?,
+            qkv: QkvProjection::load_fused(loader, &format!("{stem}.attn"), &IMAGE, widths, &fused)?,
+            up: loader.linear(&up, inner, width, true)?,
+            out: linear(loader, &format!("{stem}.proj_out"), [width + inner, width], true)?,
+        })
+    }
+
+    /// `x`: `[1, positions, 1, width]`; `turn` is done to queries and keys.
+    pub fn forward(
+        &self,
+        ctx: &OpContext<'_>,
+        x: &mut FeatureMap,
+        cond: &FeatureMap,
+        rope: &dyn Fn(&mut FeatureMap) -> Result<()>,
+    ) -> Result<()> {
+        let vectors = self.modulation.forward(ctx, cond)?;
+        let y = vectors.norm(ctx, x, ATTENTION)?;
+        let [mut q, mut k, v] = self.qkv.forward(ctx, &y)?;
+        rope(&mut q)?;
+        rope(&mut k)?;
+        let seen = ctx.attention([&q, &k, &v], self.heads, false)?;
+        drop((q, k, v));
+        let mut inner = ctx.linear(&self.up, &y)?;
+        drop(y);
+        ctx.activate(Activation::GeluTanh, &mut inner)?;
+        let both = ctx.concat(&seen, &inner)?;
+        drop((seen, inner));
+        vectors.add(ctx, x, &ctx.linear(&self.out, &both)?, ATTENTION_GATE)
+    }
+}

@@ -1,0 +1,84 @@
+//! What one kind of positions, the picture's or the text's, has of its own in a block.
+
+use crate::models::diffusion::feature_map::FeatureMap;
+use crate::models::diffusion::layers::{Linear, Loaded, Norm};
+use crate::models::diffusion::op_context::{OpContext, Result};
+use crate::models::weights::{Candidate, Loader};
+
+const EPSILON: f32 = 1e-6;
+
+/// How a checkpoint calls the parts of an attention.
+#[derive(Debug)]
+pub(super) struct AttentionNames {
+    projections: [&'static str; 3],
+    /// All three in one.
+    fused: &'static str,
+    norms: [&'static str; 2],
+    pub out: &'static str,
+}
+
+pub(super) const IMAGE: AttentionNames = AttentionNames {
+    projections: ["to_q", "to_k", "to_v"],
+    fused: "to_qkv",
+    norms: ["norm_q", "norm_k"],
+    out: "to_out.0",
+};
+
+pub(super) const TEXT: AttentionNames = AttentionNames {
+    projections: ["add_q_proj", "add_k_proj", "add_v_proj"],
+    fused: "to_added_qkv",
+    norms: ["norm_added_q", "norm_added_k"],
+    out: "to_add_out",
+};
+
+/// Queries, keys and values.
+#[derive(Debug)]
+pub(super) struct QkvProjection {
+    projections: [Linear; 3],
+    /// Of each head's queries and keys (Henry et al. 2020, <https://arxiv.org/abs/2010.04245>).
+    norms: Option<[Norm; 2]>,
+}
+
+/// Numbers of a position, and of a head where those are normed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QkvDims {
+    pub width: usize,
+    pub qk_norm: Option<usize>,
+}
+
+impl QkvProjection {
+    pub fn load(loader: &Loader<'_>, stem: &str, names: &AttentionNames, widths: QkvDims) -> Loaded<Self> {
+        let fused = (format!("{stem}.{}", names.fused), 3 * widths.width);
+        Self::load_fused(loader, stem, names, widths, &fused)
+    }
+
+    /// `fused`: where the projections may lie one behind the other, and rows that are there in all.
+    pub fn load_fused(
+        loader: &Loader<'_>,
+        stem: &str,
+        names: &AttentionNames,
+        QkvDims { width, qk_norm }: QkvDims,
+        (fused, total): &(String, usize),
+    ) -> Loaded<Self> {
+        let projection = |index: usize, name: &str| {
+            let first = index * width;
+            let own = Candidate::whole(format!("{stem}.{name}"), width);
+            loader.linear(&[own, Candidate { stem: fused.clone(), first, total: *total }], width, width, true)
+        };
+        let [q, k, v] = names.projections;
+        let norms = |head| {
+            let [q, k] = names.norms.map(|name| Norm::root(loader, &format!("{stem}.{name}"), head, EPSILON));
+            Ok::<_, crate::models::ModelError>([q?, k?])
+        };
+        Ok(Self {
+            projections: [projection(0, q)?, projection(1, k)?, projection(2, v)?],
+            norms: qk_norm.map(norms).transpose()?,
+        })
+    }
+
+    pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap) -> Result<[FeatureMap; 3]> {
+        let [q, k, v] = ctx.linears(self.projections.each_ref(), x)?;
+        let Some([norm_q, norm_k]) = &self.norms else { return Ok([q, k, v]) };
+        Ok([ctx.layer_norm(norm_q, &q)?, ctx.layer_norm(norm_k, &k)?, v])
+    }
+}

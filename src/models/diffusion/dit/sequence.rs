@@ -1,0 +1,36 @@
+//! Positions of the picture and of the text as one sequence.
+
+use outpost_kernels as kernels;
+
+use crate::models::diffusion::feature_map::FeatureMap;
+use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
+
+/// The positions of `x` and then those of `y`, for each image: `[images, x + y, 1, channels]`.
+pub(super) fn concat_tokens(ctx: &OpContext<'_>, x: &FeatureMap, y: &FeatureMap) -> Result<FeatureMap> {
+    if x.images != y.images || x.channels != y.channels || x.is_empty() || y.is_empty() {
+        return Err(Interrupted::Failed(format!("positions of {} and of {} numbers", x.channels, y.channels)));
+    }
+    let mut out = ctx.alloc(x.images, [x.pixels() + y.pixels(), 1], x.channels);
+    let rows = [x, y].map(|one| one.pixels() * one.channels);
+    kernels::side_by_side(ctx.pool, [x.data(), y.data()], rows, out.data_mut());
+    ctx.pause()?;
+    Ok(out)
+}
+
+/// The first positions of each image, and the rest.
+pub(super) fn split_tokens(ctx: &OpContext<'_>, x: &FeatureMap, first: usize) -> Result<[FeatureMap; 2]> {
+    let Some(rest) = x.pixels().checked_sub(first) else {
+        return Err(Interrupted::Failed(format!("{first} of {} positions", x.pixels())));
+    };
+    let mut parts = [first, rest].map(|count| ctx.alloc(x.images, [count, 1], x.channels));
+    let [one, other] = &mut parts;
+    let (cut, end) = (first * x.channels, rest * x.channels);
+    let positions = one.data_mut().chunks_exact_mut(cut.max(1)).zip(other.data_mut().chunks_exact_mut(end.max(1)));
+    for (x, (one, other)) in x.per_image().zip(positions) {
+        let (front, back) = x.split_at(cut);
+        one.copy_from_slice(front);
+        other.copy_from_slice(back);
+    }
+    ctx.pause()?;
+    Ok(parts)
+}

@@ -1,0 +1,244 @@
+//! What a checkpoint in one file is, from the names and shapes of its tensors, and for the rest from what is known of
+//! the families: as the `config.json` of each part would tell it.
+
+use serde_json::{Value, json};
+
+use super::{AUTOENCODER, NETWORK};
+use crate::models::ModelError;
+use crate::models::safetensors::Folder;
+
+type Result<T> = std::result::Result<T, ModelError>;
+
+/// The kinds of checkpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LdmVersion {
+    Sd1,
+    Sd2,
+    Sdxl,
+}
+
+/// Where text encoders lie, and what they are: transformers' CLIP, or OpenCLIP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TextEncoderLayout {
+    pub prefix: &'static str,
+    pub open_clip: bool,
+}
+
+const ONE: TextEncoderLayout = TextEncoderLayout { prefix: "cond_stage_model.transformer.", open_clip: false };
+const TWO: TextEncoderLayout = TextEncoderLayout { prefix: "cond_stage_model.model.", open_clip: true };
+const XL: [TextEncoderLayout; 2] = [
+    TextEncoderLayout { prefix: "conditioner.embedders.0.transformer.", open_clip: false },
+    TextEncoderLayout { prefix: "conditioner.embedders.1.model.", open_clip: true },
+];
+const REFINER: &str = "conditioner.embedders.0.model.";
+
+/// Numbers of a head, where a family does not have eight of them.
+const HEAD: usize = 64;
+const MOST: usize = 1 << 12;
+
+/// The shapes of a part.
+#[derive(Clone, Copy)]
+pub struct ShapeInference<'a> {
+    file: &'a Folder,
+    prefix: &'a str,
+}
+
+/// What blocks of a UNet have, from the largest images on.
+#[derive(Default)]
+struct Levels {
+    channels: Vec<usize>,
+    resnets: Vec<usize>,
+    attends: Vec<bool>,
+    /// Layers of each transformer.
+    depths: Vec<usize>,
+    /// Numbers of a word.
+    context: Option<usize>,
+}
+
+impl LdmVersion {
+    pub fn of(file: &Folder) -> Result<Self> {
+        let has = |prefix: &str| file.names().any(|name| name.starts_with(prefix));
+        if !has(NETWORK) || !has(AUTOENCODER) {
+            let text = "the file is no checkpoint of Stable Diffusion in one file: it has no tensors";
+            return Err(ModelError::Invalid(format!("{text} {NETWORK}… and {AUTOENCODER}…")));
+        }
+        match () {
+            () if XL.iter().all(|text| has(text.prefix)) => Ok(Self::Sdxl),
+            () if has(REFINER) => Err(ModelError::invalid("the refiner of Stable Diffusion XL is not supported")),
+            () if has(TWO.prefix) => Ok(Self::Sd2),
+            () if has(ONE.prefix) => Ok(Self::Sd1),
+            () => Err(ModelError::invalid(
+                "the file has no text encoder (cond_stage_model.… or conditioner.embedders.…): it is no whole checkpoint",
+            )),
+        }
+    }
+
+    pub fn text_encoders(self) -> &'static [TextEncoderLayout] {
+        match self {
+            Self::Sd1 => std::slice::from_ref(&ONE),
+            Self::Sd2 => std::slice::from_ref(&TWO),
+            Self::Sdxl => &XL,
+        }
+    }
+
+    /// Pixels along a side of what it was trained on.
+    fn side(self, predicts_v: bool) -> usize {
+        match self {
+            Self::Sdxl => 1024,
+            Self::Sd2 if predicts_v => 768,
+            Self::Sd1 | Self::Sd2 => 512,
+        }
+    }
+}
+
+/// The family's usual way; `predicts_v`, and whether noise is scaled so that it ends as nothing else.
+pub fn default_scheduler_config(version: LdmVersion, predicts_v: bool, zero_snr: bool) -> Value {
+    let class = match version {
+        LdmVersion::Sdxl => "EulerDiscreteScheduler",
+        LdmVersion::Sd1 | LdmVersion::Sd2 if predicts_v => "DDIMScheduler",
+        LdmVersion::Sd1 | LdmVersion::Sd2 => "PNDMScheduler",
+    };
+    json!({
+        "_class_name": class, "num_train_timesteps": 1000,
+        "beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear",
+        "steps_offset": 1, "clip_sample": false, "set_alpha_to_one": false, "skip_prk_steps": true,
+        "timestep_spacing": if zero_snr { "trailing" } else { "leading" }, "rescale_betas_zero_snr": zero_snr,
+        "prediction_type": if predicts_v { "v_prediction" } else { "epsilon" },
+    })
+}
+
+impl<'a> ShapeInference<'a> {
+    pub fn new(file: &'a Folder, prefix: &'a str) -> Self {
+        Self { file, prefix }
+    }
+
+    fn shape(&self, name: &str) -> Option<&'a [usize]> {
+        Some(self.file.tensor(&format!("{}{name}", self.prefix))?.0.shape.as_slice())
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.shape(name).is_some()
+    }
+
+    /// One size of a tensor that must be there.
+    fn size(&self, name: &str, axis: usize) -> Result<usize> {
+        let size = self.shape(name).and_then(|shape| shape.get(axis).copied());
+        size.ok_or_else(|| ModelError::Invalid(format!("the file has no tensor {}{name}", self.prefix)))
+    }
+
+    /// How many there are in a row.
+    fn count(&self, name: impl Fn(usize) -> String) -> usize {
+        (0..MOST).take_while(|at| self.has(&name(*at))).count()
+    }
+
+    /// Layers of the transformer in a row.
+    fn depth(&self, row: &str) -> usize {
+        self.count(|at| format!("{row}.1.transformer_blocks.{at}.norm1.weight")).max(1)
+    }
+
+    /// The blocks of the way down.
+    fn levels(&self) -> Levels {
+        let (mut levels, mut row) = (Levels::default(), 1);
+        loop {
+            let first = row;
+            while let Some(shape) = self.shape(&format!("input_blocks.{row}.0.in_layers.2.weight")) {
+                let words = self.shape(&format!("input_blocks.{row}.1.transformer_blocks.0.attn2.to_k.weight"));
+                levels.context = words.and_then(|shape| shape.get(1).copied()).or(levels.context);
+                if row == first {
+                    levels.channels.push(shape.first().copied().unwrap_or(0));
+                    levels.attends.push(self.has(&format!("input_blocks.{row}.1.proj_in.weight")));
+                    levels.depths.push(self.depth(&format!("input_blocks.{row}")));
+                }
+                row += 1;
+            }
+            if row > first {
+                levels.resnets.push(row - first);
+            }
+            // What halves the image ends a block.
+            if row == first || !self.has(&format!("input_blocks.{row}.0.op.weight")) {
+                return levels;
+            }
+            row += 1;
+        }
+    }
+
+    /// As `unet/config.json`.
+    pub fn unet(&self, version: LdmVersion, predicts_v: bool) -> Result<Value> {
+        let Levels { channels, resnets, attends, mut depths, context } = self.levels();
+        if let Some(depth) = depths.last_mut() {
+            *depth = self.depth("middle_block").max(*depth);
+        }
+        let heads =
+            channels.iter().map(|channels| if version == LdmVersion::Sd1 { 8 } else { (channels / HEAD).max(1) });
+        let heads: Vec<usize> = heads.collect();
+        let mut config = json!({
+            "block_out_channels": channels, "layers_per_block": resnets, "attention_head_dim": heads,
+            "transformer_layers_per_block": depths, "cross_attention_dim": context,
+            "down_block_types": kinds(&attends, "DownBlock2D"),
+            "up_block_types": kinds(&self.ups(&resnets), "UpBlock2D"),
+            "in_channels": self.size("input_blocks.0.0.weight", 1)?, "out_channels": self.size("out.2.weight", 0)?,
+            "sample_size": version.side(predicts_v) / 8,
+        });
+        if let (Some(shape), Some(fields)) = (self.shape("label_emb.0.0.weight"), config.as_object_mut()) {
+            fields.insert("addition_embed_type".to_owned(), "text_time".into());
+            fields.insert("addition_time_embed_dim".to_owned(), 256.into());
+            fields.insert("projection_class_embeddings_input_dim".to_owned(), json!(shape.get(1)));
+        }
+        Ok(config)
+    }
+
+    /// Whether the blocks of the way up have transformers.
+    fn ups(&self, resnets: &[usize]) -> Vec<bool> {
+        let mut row = 0;
+        let block = |resnets: &usize| {
+            let attends = self.has(&format!("output_blocks.{row}.1.proj_in.weight"));
+            row += resnets + 1;
+            attends
+        };
+        resnets.iter().rev().map(block).collect()
+    }
+
+    /// As `vae/config.json`.
+    pub fn vae(&self, version: LdmVersion, predicts_v: bool) -> Result<Value> {
+        let first = |level: usize| format!("encoder.down.{level}.block.0.conv1.weight");
+        let levels = self.count(first);
+        let channels = (0..levels).map(|level| self.size(&first(level), 0)).collect::<Result<Vec<_>>>()?;
+        Ok(json!({
+            "block_out_channels": channels,
+            "layers_per_block": self.count(|at| format!("encoder.down.0.block.{at}.conv1.weight")).max(1),
+            "latent_channels": self.size("decoder.conv_in.weight", 1)?,
+            "mid_block_add_attention": self.has("encoder.mid.attn_1.q.weight"),
+            "use_quant_conv": self.has("quant_conv.weight"), "use_post_quant_conv": self.has("post_quant_conv.weight"),
+            "scaling_factor": if version == LdmVersion::Sdxl { 0.13025 } else { 0.18215 },
+            "sample_size": version.side(predicts_v),
+        }))
+    }
+
+    /// As a text encoder's `config.json`.
+    pub fn text(&self, version: LdmVersion, open_clip: bool) -> Result<Value> {
+        let (tokens, positions, layer, inner) = match open_clip {
+            true => ("token_embedding.weight", "positional_embedding", "transformer.resblocks", "mlp.c_fc.weight"),
+            false => (
+                "embeddings.token_embedding.weight",
+                "embeddings.position_embedding.weight",
+                "encoder.layers",
+                "mlp.fc1.weight",
+            ),
+        };
+        let (vocabulary, width) = (self.size(tokens, 0)?, self.size(tokens, 1)?);
+        let layers = self.count(|at| format!("{layer}.{at}.{inner}"));
+        Ok(json!({
+            "num_hidden_layers": if version == LdmVersion::Sd2 { layers.saturating_sub(1).max(1) } else { layers },
+            "hidden_size": width, "num_attention_heads": (width / HEAD).max(1),
+            "intermediate_size": self.size(&format!("{layer}.0.{inner}"), 0)?,
+            "vocab_size": vocabulary, "max_position_embeddings": self.size(positions, 0)?,
+            "hidden_act": if open_clip { "gelu" } else { "quick_gelu" },
+            "eos_token_id": vocabulary.saturating_sub(1),
+            "projection_dim": self.shape("text_projection").and_then(|shape| shape.get(1)),
+        }))
+    }
+}
+
+fn kinds(attends: &[bool], plain: &str) -> Vec<String> {
+    attends.iter().map(|attends| if *attends { format!("CrossAttn{plain}") } else { plain.to_owned() }).collect()
+}

@@ -1,0 +1,44 @@
+//! Where a pipeline in one file, which has no tokenizer, takes CLIP's from.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::models::safetensors::read_json;
+
+const FOLDER: &str = "tokenizer";
+const FILES: [&str; 2] = ["vocab.json", "tokenizer.json"];
+/// A word that CLIP's tokenizers have.
+const START: &str = "<|startoftext|>";
+
+/// Folders of other pipelines' tokenizers, which may be CLIP's; no file is opened.
+pub fn neighbour_tokenizers(models: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(models).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let mut folders: Vec<PathBuf> = entries.map(|path| path.join(FOLDER)).filter(|folder| has_files(folder)).collect();
+    folders.sort();
+    folders
+}
+
+fn has_files(folder: &Path) -> bool {
+    FILES.iter().any(|file| folder.join(file).is_file())
+}
+
+/// The folder of a tokenizer for an encoder that knows so many tokens: the model's own, else the first of those beside
+/// it that is CLIP's and has as many.
+pub fn find_tokenizer(own: &Path, models: &Path, vocabulary: usize) -> Option<PathBuf> {
+    let own = own.join(FOLDER);
+    if has_files(&own) {
+        return Some(own);
+    }
+    neighbour_tokenizers(models).into_iter().find(|folder| clip_vocabulary_size(folder) == Some(vocabulary))
+}
+
+/// How many tokens CLIP's tokenizer of a folder has; `None`: it is none of CLIP's.
+fn clip_vocabulary_size(folder: &Path) -> Option<usize> {
+    let [old, new] = FILES.map(|file| folder.join(file));
+    let json = read_json(if old.is_file() { &old } else { &new }).ok()?;
+    let words = if old.is_file() { Some(&json) } else { json.pointer("/model/vocab") };
+    let words = words.and_then(Value::as_object)?;
+    words.contains_key(START).then_some(words.len())
+}

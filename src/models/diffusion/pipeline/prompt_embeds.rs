@@ -1,0 +1,172 @@
+//! Prompts as networks take them.
+
+use std::sync::Arc;
+
+use super::{Family, FeatureMap, Interrupted, OpContext, Pipeline, Result};
+use crate::models::diffusion::bert::Bert;
+use crate::models::diffusion::clip::{Clip, ClipOutput};
+use crate::models::diffusion::components::TextEncoderConfig;
+use crate::models::diffusion::layers::Loaded;
+use crate::models::diffusion::t5::T5;
+use crate::models::scratch::Cpu;
+use crate::models::weights::Loader;
+
+/// A prompt, and the one that guidance leads away from.
+#[derive(Debug)]
+pub struct PromptEmbeds {
+    /// `[2][tokens, width]`: of the negative prompt, which is empty where no network asks for it, and of the prompt.
+    text: [Vec<f32>; 2],
+    tokens: usize,
+    /// The texts in one vector each, where networks take such.
+    pooled: Option<[Vec<f32>; 2]>,
+}
+
+#[derive(Debug)]
+pub(super) enum TextEncoder {
+    Clip(Clip),
+    T5(T5),
+    Bert(Bert),
+}
+
+impl PromptEmbeds {
+    /// Both texts for a guided step, else the prompt alone: `[images, tokens, 1, width]`.
+    pub(super) fn text(&self, ctx: &OpContext<'_>, cfg: bool) -> Result<FeatureMap> {
+        let [negative, positive] = &self.text;
+        let width = positive.len() / self.tokens.max(1);
+        match cfg {
+            true => ctx.feature_map(&[negative.as_slice(), positive].concat(), 2, [self.tokens, 1], width),
+            false => ctx.feature_map(positive, 1, [self.tokens, 1], width),
+        }
+    }
+
+    /// Those of the same texts in one vector each.
+    pub(super) fn pooled(&self, cfg: bool) -> Option<&[Vec<f32>]> {
+        self.pooled.as_ref().map(|pooled| pooled.get(usize::from(!cfg)..).unwrap_or_default())
+    }
+}
+
+impl TextEncoder {
+    pub fn load(loader: &Loader<'_>, config: &TextEncoderConfig, cpu: &Arc<Cpu>) -> Loaded<Self> {
+        Ok(match config {
+            TextEncoderConfig::Clip(config) => Self::Clip(Clip::load(loader, config.clone())?),
+            TextEncoderConfig::T5(config) => Self::T5(T5::load(loader, config.clone())?),
+            TextEncoderConfig::Bert(config) => Self::Bert(Bert::load(loader, config, cpu)?),
+        })
+    }
+}
+
+/// What encoders make of some texts.
+#[derive(Default)]
+struct EncoderOutputs {
+    clips: Vec<ClipOutput>,
+    t5: Option<FeatureMap>,
+}
+
+impl EncoderOutputs {
+    /// The words of CLIP's encoders side by side.
+    fn clip_embeds(&self, ctx: &OpContext<'_>) -> Result<FeatureMap> {
+        let mut all = None;
+        for ClipOutput { hidden, .. } in &self.clips {
+            all = Some(match all {
+                None => ctx.feature_map(hidden.data(), hidden.images, hidden.size, hidden.channels)?,
+                Some(previous) => ctx.concat(&previous, hidden)?,
+            });
+        }
+        all.ok_or_else(|| Interrupted::Failed("there is no text encoder".to_owned()))
+    }
+
+    /// The vectors of all of CLIP's encoders, of each text one behind the other.
+    fn pooled(&self) -> Vec<Vec<f32>> {
+        let texts = self.clips.first().map_or(0, |clip| clip.pooled.len());
+        let of = |text: usize| self.clips.iter().filter_map(move |clip| clip.pooled.get(text)).flatten().copied();
+        (0..texts).map(|text| of(text).collect()).collect()
+    }
+}
+
+impl Pipeline {
+    /// `prompts`: for each text encoder the tokens of the negative prompt and of the prompt. `no_negative`: nobody
+    /// said what the picture shall not show.
+    pub fn encode_prompts(
+        &self,
+        ctx: &OpContext<'_>,
+        prompts: &[[Vec<u32>; 2]],
+        no_negative: bool,
+    ) -> Result<PromptEmbeds> {
+        let mut outputs = EncoderOutputs::default();
+        for (encoder, texts) in self.text_encoders.iter().zip(prompts) {
+            let texts = texts.get(usize::from(self.ignores_negative_prompt())..).unwrap_or_default();
+            match encoder {
+                TextEncoder::Clip(clip) => outputs.clips.push(clip.forward(ctx, texts, self.clip_skip())?),
+                TextEncoder::Bert(bert) => {
+                    outputs.clips.push(ClipOutput { hidden: bert.forward(ctx, texts)?, pooled: Vec::new() });
+                }
+                TextEncoder::T5(t5) => outputs.t5 = Some(t5.forward(ctx, texts)?),
+            }
+        }
+        let (embeds, pooled) = self.assemble(ctx, outputs)?;
+        let tokens = embeds.pixels();
+        let mut text = negative_and_positive(embeds.per_image().map(<[f32]>::to_vec).collect());
+        let mut pooled = pooled.map(negative_and_positive);
+        if self.family == Family::StableDiffusionXl && no_negative && self.zero_empty_negative {
+            text[0].fill(0.);
+            pooled.iter_mut().for_each(|[negative, _]| negative.fill(0.));
+        }
+        Ok(PromptEmbeds { text, tokens, pooled })
+    }
+
+    /// Before how many of the last layers words are taken.
+    fn clip_skip(&self) -> Option<usize> {
+        matches!(self.family, Family::StableDiffusionXl | Family::StableDiffusion3).then_some(1)
+    }
+
+    /// The words of all encoders, and the texts in one vector each.
+    fn assemble(&self, ctx: &OpContext<'_>, outputs: EncoderOutputs) -> Result<(FeatureMap, Option<Vec<Vec<f32>>>)> {
+        match self.family {
+            Family::StableDiffusion => Ok((outputs.clip_embeds(ctx)?, None)),
+            Family::StableDiffusionXl => {
+                let last = outputs.clips.last().map(|clip| clip.pooled.clone());
+                Ok((outputs.clip_embeds(ctx)?, last))
+            }
+            Family::StableDiffusion3 => {
+                let embeds = append_t5(ctx, &outputs.clip_embeds(ctx)?, outputs.t5.as_ref(), self.t5_shape)?;
+                Ok((embeds, Some(outputs.pooled())))
+            }
+            Family::Flux => {
+                let pooled = Some(outputs.pooled());
+                let embeds = outputs.t5.ok_or_else(|| Interrupted::Failed("there is no text encoder".to_owned()))?;
+                Ok((embeds, pooled))
+            }
+        }
+    }
+}
+
+/// The words of T5, or `tokens` words of zeros, behind those of CLIP, which are filled up with zeros.
+fn append_t5(
+    ctx: &OpContext<'_>,
+    clip: &FeatureMap,
+    t5: Option<&FeatureMap>,
+    [tokens, width]: [usize; 2],
+) -> Result<FeatureMap> {
+    if clip.channels > width || t5.is_some_and(|t5| (t5.channels, t5.images) != (width, clip.images)) {
+        return Err(Interrupted::Failed(format!("words of {} numbers among words of {width}", clip.channels)));
+    }
+    let mut out = ctx.alloc(clip.images, [clip.pixels() + t5.map_or(tokens, FeatureMap::pixels), 1], width);
+    out.data_mut().fill(0.);
+    let (image, cut) = (out.pixels() * width, clip.pixels() * width);
+    for (index, (clip_words, out)) in clip.per_image().zip(out.data_mut().chunks_exact_mut(image)).enumerate() {
+        let (first, second) = out.split_at_mut(cut);
+        for (to, from) in first.chunks_exact_mut(width).zip(clip_words.chunks_exact(clip.channels)) {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+        }
+        if let Some(t5) = t5.and_then(|t5| t5.per_image().nth(index)) {
+            second.copy_from_slice(t5);
+        }
+    }
+    Ok(out)
+}
+
+/// Of both texts; where there is but one, it is the prompt.
+fn negative_and_positive(mut texts: Vec<Vec<f32>>) -> [Vec<f32>; 2] {
+    let positive = texts.pop().unwrap_or_default();
+    [texts.pop().unwrap_or_default(), positive]
+}

@@ -1,0 +1,179 @@
+//! Pipelines that are made of other parts than those of their own folder, beside what diffusers painted.
+
+use std::fs;
+use std::path::Path;
+
+use outpost::engine::{LoadError, Precision};
+use serde_json::{Value, json};
+
+use crate::images::{Rig, engine, fixtures, lay};
+
+fn json(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+fn write(path: &Path, json: &Value) {
+    fs::write(path, json.to_string()).unwrap();
+}
+
+/// Changes a JSON file.
+fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
+    let mut changed = json(path);
+    change(&mut changed);
+    write(path, &changed);
+}
+
+/// Why the model `painter` cannot be used.
+fn problem(models: &Path) -> String {
+    let engine = engine(models, Precision::Full);
+    let listed = engine.models().find("painter").unwrap().problem;
+    match engine.models().load_image_model("painter").unwrap_err() {
+        LoadError::Broken { reason, .. } => {
+            assert!(listed.is_none_or(|listed| listed == reason), "the listing says another thing");
+            reason
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// The pipeline reads prompts with a model that lies beside it.
+fn with_installed_reader(models: &Path) {
+    let (painter, reader) = (models.join("painter"), models.join("reader"));
+    lay(&painter.join("tokenizer"), &reader);
+    lay(&painter.join("text_encoder"), &reader);
+    ["tokenizer", "text_encoder"].iter().for_each(|part| fs::remove_dir_all(painter.join(part)).unwrap());
+    edit(&reader.join("config.json"), |config| {
+        config.as_object_mut().unwrap().remove("use_attention_mask");
+    });
+    edit(&reader.join("tokenizer_config.json"), |config| config["model_max_length"] = json!(64));
+    edit(&painter.join("model_index.json"), |index| {
+        index["text_encoder"] = json!(["outpost", "reader"]);
+        index["tokenizer"] = json!(["outpost", "reader"]);
+        index["_use_attention_mask"] = json!(true);
+        index["_max_length"] = json!(32);
+    });
+}
+
+#[test]
+fn a_pipeline_that_reads_prompts_with_bert_paints_as_diffusers_does() {
+    let rig = Rig::suited("bert", |_| {});
+    rig.facts["cases"].as_array().unwrap().iter().for_each(|case| rig.check("bert", case, 1., 8));
+}
+
+#[test]
+fn prompts_are_read_with_a_model_that_is_installed_beside() {
+    let rig = Rig::suited("bert", |painter| with_installed_reader(painter.parent().unwrap()));
+    assert!(rig.engine.models().find("reader").unwrap().problem.is_none(), "it is a model of its own, too");
+    for case in rig.facts["cases"].as_array().unwrap().iter().take(3) {
+        rig.check("bert", case, 1., 8);
+    }
+}
+
+#[test]
+fn a_reader_that_is_not_installed_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    lay(&fixtures().join("bert"), &dir.path().join("painter"));
+    with_installed_reader(dir.path());
+    fs::rename(dir.path().join("reader"), dir.path().join("other")).unwrap();
+    let missing = problem(dir.path());
+    assert!(missing.contains("reads prompts with the model reader, which is not installed"), "{missing}");
+    let index = dir.path().join("painter/model_index.json");
+    for path in ["../reader", "/reader", "", ".", "a\\b"] {
+        edit(&index, |index| index["text_encoder"] = json!(["outpost", path]));
+        let odd = problem(dir.path());
+        assert!(odd.contains("no name of a model"), "{odd}");
+    }
+    edit(&index, |index| index["text_encoder"] = json!(["transformers", "T5EncoderModel"]));
+    let other = problem(dir.path());
+    assert!(other.contains("T5EncoderModel; supported: CLIPTextModel, BertModel"), "{other}");
+}
+
+#[test]
+fn a_reader_is_noticed_when_it_is_installed() {
+    let dir = tempfile::tempdir().unwrap();
+    lay(&fixtures().join("bert"), &dir.path().join("painter"));
+    with_installed_reader(dir.path());
+    fs::rename(dir.path().join("reader"), dir.path().join("other")).unwrap();
+    let clock = std::sync::Arc::new(crate::support::TestAmbient::default());
+    let settings = outpost::engine::Settings::new(dir.path(), 1 << 30);
+    let engine = outpost::engine::Engine::start(settings, clock.clone()).unwrap();
+    let problem = || engine.models().list().into_iter().find(|model| model.id == "painter").unwrap().problem;
+    assert!(problem().is_some());
+    fs::rename(dir.path().join("other"), dir.path().join("reader")).unwrap();
+    clock.advance(std::time::Duration::from_secs(2));
+    assert_eq!(problem(), None);
+}
+
+/// The pipeline in the folder is one file, with settings of its parts beside it.
+fn in_one_file(painter: &Path, name: &str) {
+    fs::remove_file(painter.join("model_index.json")).unwrap();
+    for part in fs::read_dir(painter).unwrap() {
+        for file in fs::read_dir(part.unwrap().path()).unwrap() {
+            let path = file.unwrap().path();
+            if path.extension().is_some_and(|one| one == "safetensors") {
+                fs::remove_file(path).unwrap();
+            }
+        }
+    }
+    fs::copy(fixtures().join(format!("{name}.safetensors")), painter.join("any-name.safetensors")).unwrap();
+}
+
+#[test]
+fn a_single_file_paints_as_the_folder_does() {
+    for name in ["sd1", "sdxl"] {
+        let rig = Rig::suited(name, |painter| in_one_file(painter, name));
+        let listed = rig.engine.models().find("painter").unwrap();
+        assert_eq!((listed.format, listed.problem), ("safetensors", None));
+        assert!(listed.parameters > 100_000 && listed.bytes > 300_000, "{} of {}", listed.parameters, listed.bytes);
+        for case in rig.facts["cases"].as_array().unwrap() {
+            rig.check(name, case, 1., 8);
+        }
+    }
+}
+
+#[test]
+fn a_single_file_may_lie_in_the_models_folder() {
+    let rig = Rig::suited("sd1", |painter| {
+        in_one_file(painter, "sd1");
+        fs::rename(painter.join("any-name.safetensors"), painter.with_extension("safetensors")).unwrap();
+    });
+    rig.check("sd1", &rig.facts["cases"][1], 1., 8);
+}
+
+#[test]
+fn a_single_file_borrows_the_tokenizer_of_another_pipeline() {
+    let rig = Rig::suited("sdxl", |painter| {
+        in_one_file(painter, "sdxl");
+        ["tokenizer", "tokenizer_2"].iter().for_each(|part| fs::remove_dir_all(painter.join(part)).unwrap());
+        lay(&fixtures().join("bert"), &painter.with_file_name("another"));
+        lay(&fixtures().join("sd1"), &painter.with_file_name("other"));
+    });
+    rig.check("sdxl", &rig.facts["cases"][0], 1., 8);
+}
+
+#[test]
+fn a_single_file_without_a_tokenizer_says_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let painter = dir.path().join("painter");
+    lay(&fixtures().join("sd1"), &painter);
+    in_one_file(&painter, "sd1");
+    fs::remove_dir_all(painter.join("tokenizer")).unwrap();
+    lay(&fixtures().join("bert"), &dir.path().join("other"));
+    let problem = problem(dir.path());
+    assert!(problem.contains("put a CLIP tokenizer (vocab.json and merges.txt) into painter/tokenizer"), "{problem}");
+}
+
+#[test]
+fn other_files_are_told_from_whole_checkpoints() {
+    let refused = |name: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        fs::copy(fixtures().join(name), dir.path().join("painter.safetensors")).unwrap();
+        problem(dir.path())
+    };
+    let lora = refused("sd1.lora-kohya.safetensors");
+    assert!(lora.contains("no checkpoint of Stable Diffusion in one file"), "{lora}");
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("painter.safetensors"), b"nothing of that kind").unwrap();
+    let junk = problem(dir.path());
+    assert!(junk.contains("painter.safetensors"), "{junk}");
+}

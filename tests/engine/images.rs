@@ -1,0 +1,416 @@
+//! Pictures of small random pipelines beside those that diffusers painted of the same weights, prompts and seeds.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use candle_core::{Device, Tensor};
+use outpost::engine::{
+    Engine, Failure, Image, ImageEvent, ImageModel, ImageRequest, InitImage, Kind, LoadError, Precision, Refused,
+    Settings,
+};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::support::TestAmbient;
+
+pub fn fixtures() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines")
+}
+
+/// A pipeline in a folder of models, and what diffusers made of it.
+pub struct Rig {
+    pub engine: Engine,
+    pub model: Arc<ImageModel>,
+    pub facts: Value,
+    tensors: HashMap<String, Tensor>,
+    pub dir: TempDir,
+}
+
+pub fn lay(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let place = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            lay(&path, &place);
+        } else {
+            fs::copy(&path, &place).unwrap();
+        }
+    }
+}
+
+/// An engine over a folder of models.
+pub fn engine(models: &Path, precision: Precision) -> Engine {
+    let mut settings = Settings::new(models, 1 << 30);
+    settings.precisions.usual = precision;
+    Engine::start(settings, Arc::new(TestAmbient::default())).unwrap()
+}
+
+impl Rig {
+    fn new(name: &str, precision: Precision) -> Self {
+        Self::with(name, |settings| settings.precisions.usual = precision)
+    }
+
+    fn with(name: &str, change: impl FnOnce(&mut Settings)) -> Self {
+        Self::open(name, change, |_| {})
+    }
+
+    /// In full precision, of a folder to which this is done before.
+    pub fn suited(name: &str, change: impl FnOnce(&Path)) -> Self {
+        Self::open(name, |settings| settings.precisions.usual = Precision::Full, change)
+    }
+
+    fn open(name: &str, set: impl FnOnce(&mut Settings), change: impl FnOnce(&Path)) -> Self {
+        let read = |file: String| -> Value {
+            let text = fs::read_to_string(fixtures().join(file)).unwrap();
+            serde_json::from_str(&text.replace("-Infinity", "null")).unwrap()
+        };
+        let facts = read(format!("{name}.reference.json"));
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("painter");
+        if let Some(parts) = facts["parts"].as_str() {
+            lay(&fixtures().join(parts), &folder);
+        }
+        lay(&fixtures().join(facts["folder"].as_str().unwrap_or(name)), &folder);
+        change(&folder);
+        let mut settings = Settings::new(dir.path(), 1 << 30);
+        set(&mut settings);
+        let engine = Engine::start(settings, Arc::new(TestAmbient::default())).unwrap();
+        let model = engine.models().load_image_model("painter").unwrap();
+        let tensors = fixtures().join(format!("{name}.reference.safetensors"));
+        let tensors = candle_core::safetensors::load(tensors, &Device::Cpu).unwrap();
+        Self { engine, model, facts, tensors, dir }
+    }
+
+    pub fn picture(&self, name: &str) -> Image {
+        let tensor = &self.tensors[name];
+        let (height, width, _) = tensor.dims3().unwrap();
+        Image { width, height, rgb: tensor.flatten_all().unwrap().to_vec1().unwrap() }
+    }
+
+    /// What a case asks for.
+    pub fn request(&self, case: &Value) -> ImageRequest {
+        let number = |key: &str| case[key].as_u64().map(|number| number as usize);
+        let source = case["image"].as_str().map(|image| {
+            let mask =
+                case["mask_image"].as_str().map(|mask| self.tensors[mask].flatten_all().unwrap().to_vec1().unwrap());
+            let strength = case["strength"].as_f64().unwrap() as f32;
+            InitImage { image: self.picture(image), strength, mask }
+        });
+        let size = match (&source, number("width"), number("height")) {
+            (_, Some(width), Some(height)) => [width, height],
+            (Some(source), ..) => [source.image.width, source.image.height],
+            _ => self.model.default_size(),
+        };
+        ImageRequest {
+            prompt: case["prompt"].as_str().unwrap().to_owned(),
+            negative_prompt: case["negative_prompt"].as_str().map(str::to_owned),
+            size,
+            steps: number("steps").unwrap(),
+            guidance: case["guidance_scale"].as_f64().map_or(self.model.default_guidance(), |scale| scale as f32),
+            scheduler: Some(case["scheduler"].as_str().unwrap().parse().unwrap()),
+            seeds: case["seeds"].as_array().unwrap().iter().map(|seed| seed.as_u64().unwrap()).collect(),
+            init_image: source,
+            lora: loras(case),
+            previews: 0,
+            tenant: 1,
+        }
+    }
+
+    pub fn generate(&self, request: ImageRequest) -> Vec<Image> {
+        let mut events = self.engine.generate_images(&self.model, request).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let mut pictures = Vec::new();
+            while let Some(event) = events.next().await {
+                if let ImageEvent::Done { index: image, image: picture } = event.unwrap() {
+                    assert_eq!(image, pictures.len());
+                    pictures.push(picture);
+                }
+            }
+            pictures
+        })
+    }
+
+    /// Why a picture is not painted.
+    pub fn refusal(&self, request: ImageRequest) -> String {
+        self.engine.generate_images(&self.model, request).unwrap_err().to_string()
+    }
+
+    /// Whether a case's pictures are as they should be, against bounds of the mean and the greatest difference.
+    pub fn check(&self, name: &str, case: &Value, mean_bound: f64, bound: u8) {
+        let pictures = self.generate(self.request(case));
+        let expected: Vec<Image> =
+            case["images"].as_array().unwrap().iter().map(|image| self.picture(image.as_str().unwrap())).collect();
+        assert_eq!(pictures.len(), expected.len());
+        // Of several pictures with a mask, diffusers draws otherwise for all but the first: they cannot be made again alone.
+        let compared = if case.get("mask_image").is_some() { 1 } else { expected.len() };
+        for (found, expected) in pictures.iter().zip(&expected).take(compared) {
+            let (mean, most) = far(found, expected);
+            println!("{name} {} mean {mean:.4} most {most}", case["name"]);
+            assert!(mean <= mean_bound && most <= bound, "{name} {}: mean {mean}, most {most}", case["name"]);
+        }
+    }
+}
+
+/// The adapters of a case.
+fn loras(case: &Value) -> Vec<(String, f32)> {
+    let one = |lora: &Value| {
+        let file = lora["file"].as_str().unwrap();
+        (file.trim_end_matches(".safetensors").to_owned(), lora["weight"].as_f64().unwrap() as f32)
+    };
+    case["loras"].as_array().map_or_else(Vec::new, |all| all.iter().map(one).collect())
+}
+
+/// Mean and greatest difference of bytes.
+fn far(found: &Image, expected: &Image) -> (f64, u8) {
+    assert_eq!((found.width, found.height), (expected.width, expected.height));
+    let away = found.rgb.iter().zip(&expected.rgb).map(|(x, y)| x.abs_diff(*y));
+    let sum: u64 = away.clone().map(u64::from).sum();
+    (sum as f64 / found.rgb.len() as f64, away.max().unwrap())
+}
+
+fn check(name: &str) {
+    check_at(name, Precision::Full, 1., 8);
+}
+
+/// Against these bounds of the mean and the greatest difference.
+fn check_at(name: &str, precision: Precision, mean_bound: f64, bound: u8) {
+    let rig = Rig::new(name, precision);
+    let size: Vec<usize> = serde_json::from_value(rig.facts["default_size"].clone()).unwrap();
+    assert_eq!(rig.model.default_size().to_vec(), size, "{name}");
+    let cases = rig.facts["cases"].as_array().unwrap();
+    assert!(cases.len() > 1);
+    for case in cases {
+        // Some pictures are of a few of the settings that are no part of a request.
+        if case.get("without").is_some()
+            || case.get("transformer").is_some()
+            || name == "sd2v" && case["name"] == "zero-snr"
+        {
+            continue;
+        }
+        rig.check(name, case, mean_bound, bound);
+    }
+}
+
+#[test]
+fn stable_diffusion_1_paints_as_diffusers_does() {
+    check("sd1");
+}
+
+#[test]
+fn a_network_that_is_told_of_the_mask_paints_as_diffusers_does() {
+    check("sd1-inpaint");
+}
+
+#[test]
+fn stable_diffusion_2_paints_as_diffusers_does() {
+    check("sd2v");
+}
+
+#[test]
+fn a_consistency_model_paints_as_diffusers_does() {
+    check("lcm");
+}
+
+#[test]
+fn stable_diffusion_xl_paints_as_diffusers_does() {
+    check("sdxl");
+}
+
+#[test]
+fn a_distilled_model_paints_as_diffusers_does() {
+    check("turbo");
+}
+
+#[test]
+fn sixteen_bits_paint_nearly_the_same() {
+    // Rounding grows in networks of random weights; a wrong operation is far beyond this.
+    for name in ["sd1", "sdxl"] {
+        check_at(name, Precision::Bf16, 5., 50);
+    }
+}
+
+/// What the tiny model of the first family paints in no time.
+fn small(seeds: &[u64]) -> ImageRequest {
+    ImageRequest {
+        prompt: "a red house".to_owned(),
+        negative_prompt: None,
+        size: [16, 16],
+        steps: 2,
+        guidance: 7.5,
+        scheduler: None,
+        seeds: seeds.to_vec(),
+        init_image: None,
+        lora: Vec::new(),
+        previews: 0,
+        tenant: 1,
+    }
+}
+
+/// Waits for something that other threads bring about.
+fn wait(what: impl Fn() -> bool) {
+    for _ in 0..4000 {
+        if what() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    panic!("it does not come about");
+}
+
+/// What the engine counts.
+fn counted(engine: &Engine, name: &str) -> Option<String> {
+    let metrics = engine.metrics();
+    let line = metrics.lines().find(|line| line.starts_with(name))?;
+    line.split(' ').next_back().map(str::to_owned)
+}
+
+#[test]
+fn a_picture_that_nobody_waits_for_is_given_up() {
+    // Memory for one picture at a time: were any kept, the last would find none.
+    let rig = Rig::with("sd1", |settings| settings.memory_bytes = 64 << 20);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for round in 0..500 {
+        let endless = ImageRequest { steps: 900, scheduler: Some("ddim".parse().unwrap()), ..small(&[1, 2, 3]) };
+        let mut events = rig.engine.generate_images(&rig.model, endless.clone()).unwrap();
+        let waiting = rig.engine.generate_images(&rig.model, ImageRequest { tenant: 2, ..endless }).unwrap();
+        if round % 2 == 0 {
+            let first = runtime.block_on(events.next()).unwrap().unwrap();
+            assert!(matches!(first, ImageEvent::Step { index: 0, step: 1, .. }));
+        }
+        drop((events, waiting));
+    }
+    assert_eq!(rig.generate(small(&[4])).len(), 1);
+    assert_eq!(counted(&rig.engine, "outpost_images_total").as_deref(), Some("1"), "none of the others was finished");
+    assert_eq!(counted(&rig.engine, "outpost_images_queued").as_deref(), Some("0"));
+}
+
+#[test]
+fn pictures_that_nobody_takes_are_given_up() {
+    let clock = Arc::new(TestAmbient::default());
+    let dir = tempfile::tempdir().unwrap();
+    lay(&fixtures().join("sd1"), &dir.path().join("painter"));
+    let engine = Engine::start(Settings::new(dir.path(), 1 << 30), clock.clone()).unwrap();
+    let model = engine.models().load_image_model("painter").unwrap();
+    let mut events = engine.generate_images(&model, small(&[1, 2, 3, 4, 5])).unwrap();
+    let painted = || counted(&engine, "outpost_images_total").map_or(0, |count| count.parse().unwrap());
+    wait(|| painted() == 2);
+    // The third waits until the first was taken; others do not wait for it.
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let mut other = engine.generate_images(&model, ImageRequest { tenant: 2, ..small(&[6]) }).unwrap();
+    while runtime.block_on(other.next()).is_some() {}
+    assert_eq!((painted(), counted(&engine, "outpost_images_queued").as_deref()), (3, Some("3")));
+    clock.advance(std::time::Duration::from_secs(61));
+    wait(|| counted(&engine, "outpost_images_queued").as_deref() == Some("0"));
+    assert_eq!(runtime.block_on(events.next()), Some(Err(Failure::Unread)));
+    assert_eq!((runtime.block_on(events.next()), events.leave(), painted()), (None, 2, 3));
+}
+
+#[test]
+fn steps_are_told_and_previews_shown() {
+    let rig = Rig::new("sd1", Precision::Full);
+    let asked = ImageRequest { steps: 8, previews: 3, scheduler: Some("ddim".parse().unwrap()), ..small(&[1, 2]) };
+    let mut events = rig.engine.generate_images(&rig.model, asked).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let (mut steps, mut previews, mut done) = (Vec::new(), Vec::new(), 0);
+    while let Some(event) = runtime.block_on(events.next()) {
+        match event.unwrap() {
+            ImageEvent::Step { index: image, step, steps: of, preview } => {
+                assert_eq!((image, of), (done, 8));
+                steps.push(step);
+                previews.extend(preview.map(|preview| (step, preview.width, preview.height)));
+            }
+            ImageEvent::Done { .. } => done += 1,
+        }
+    }
+    assert_eq!(done, 2);
+    assert_eq!(steps, [(1..=8).collect::<Vec<_>>(), (1..=8).collect()].concat());
+    let one = [(2, 16, 16), (4, 16, 16), (6, 16, 16)];
+    assert_eq!(previews, [one, one].concat());
+}
+
+#[test]
+fn what_cannot_be_painted_is_refused_at_once() {
+    let rig = Rig::new("sd1", Precision::Full);
+    let source = |strength, side| InitImage {
+        image: Image { width: side, height: side, rgb: vec![0; 3 * side * side] },
+        strength,
+        mask: None,
+    };
+    let cases = [
+        (ImageRequest { size: [20, 16], ..small(&[1]) }, "multiples of 8"),
+        (ImageRequest { size: [16, 4096], ..small(&[1]) }, "from 16 to 2048"),
+        (ImageRequest { steps: 0, ..small(&[1]) }, "0 steps"),
+        (ImageRequest { steps: 1001, ..small(&[1]) }, "1001 steps"),
+        (small(&[]), "0 pictures"),
+        (small(&[1; 11]), "11 pictures"),
+        (ImageRequest { scheduler: Some("flow_euler".parse().unwrap()), ..small(&[1]) }, "flow-matching"),
+        (ImageRequest { init_image: Some(source(0.5, 8)), ..small(&[1]) }, "not of the size"),
+        (ImageRequest { init_image: Some(source(0., 16)), ..small(&[1]) }, "strength"),
+        (ImageRequest { init_image: Some(source(0.1, 16)), ..small(&[1]) }, "none of 2 steps"),
+    ];
+    for (request, expected) in cases {
+        let refused = rig.engine.generate_images(&rig.model, request).unwrap_err();
+        assert!(matches!(&refused, Refused::Invalid(why) if why.contains(expected)), "{refused:?} for {expected}");
+    }
+}
+
+#[test]
+fn a_picture_that_memory_does_not_hold_is_refused_with_its_size() {
+    let rig = Rig::with("sd1", |settings| settings.memory_bytes = 64 << 20);
+    rig.model.check_size([64, 64]).unwrap();
+    let why = rig.model.check_size([2048, 2048]).unwrap_err();
+    assert!(why.contains("2048x2048") && why.contains("of memory"), "{why}");
+}
+
+/// What is done to a folder.
+type Damage = fn(&Path);
+
+#[test]
+fn folders_that_are_no_pipeline_say_why() {
+    let cases: [(&str, Damage, &str); 8] = [
+        ("no part", |dir| fs::remove_dir_all(dir.join("vae")).unwrap(), "no folder vae"),
+        ("no config", |dir| fs::remove_file(dir.join("unet/config.json")).unwrap(), "config.json"),
+        ("no weights", |dir| fs::remove_file(weights(dir)).unwrap(), ".safetensors"),
+        ("cut short", |dir| fs::write(weights(dir), &fs::read(weights(dir)).unwrap()[..5000]).unwrap(), "header"),
+        ("no scheduler", |dir| fs::remove_dir_all(dir.join("scheduler")).unwrap(), "scheduler_config.json"),
+        ("no tokenizer", |dir| fs::remove_file(dir.join("tokenizer/merges.txt")).unwrap(), "merges.txt"),
+        (
+            "other class",
+            |dir| swap(&dir.join("model_index.json"), "StableDiffusionPipeline", "OtherPipeline"),
+            "OtherPipeline",
+        ),
+        (
+            "other block",
+            |dir| swap(&dir.join("unet/config.json"), "CrossAttnUpBlock2D", "AttnUpBlock2D"),
+            "AttnUpBlock2D",
+        ),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    for (name, damage, _) in cases {
+        let folder = dir.path().join(name);
+        lay(&fixtures().join("sd1"), &folder);
+        damage(&folder);
+    }
+    let engine = Engine::start(Settings::new(dir.path(), 1 << 30), Arc::new(TestAmbient::default())).unwrap();
+    for (name, _, expected) in cases {
+        let found = engine.models().find(name).unwrap();
+        let problem = found.problem.unwrap_or_default();
+        assert!(problem.contains(expected), "{name}: {problem:?}");
+        assert_eq!(found.kind, Kind::Image);
+        assert!(matches!(engine.models().load_image_model(name), Err(LoadError::Broken { .. })), "{name}");
+    }
+}
+
+fn weights(folder: &Path) -> PathBuf {
+    folder.join("unet/diffusion_pytorch_model.safetensors")
+}
+
+fn swap(path: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(path).unwrap();
+    assert!(text.contains(from));
+    fs::write(path, text.replace(from, to)).unwrap();
+}
