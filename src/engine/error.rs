@@ -31,6 +31,11 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Of a request that was being computed when a defect made its workload panic.
+    pub(super) fn panicked() -> Self {
+        Self::Broken("the computation panicked".to_owned())
+    }
+
     /// Of a model whose network makes no numbers.
     pub(super) fn not_finite(id: &str) -> Self {
         Self::Unusable { id: id.to_owned(), reason: NOT_FINITE.to_owned() }

@@ -5,12 +5,14 @@
 //! [`Settings::threads`] threads.
 
 mod checkpoint;
+mod discovery;
 mod embedding;
 mod error;
 mod image;
 mod model_info;
 mod precision;
 mod preprocessor;
+mod registry;
 mod runtime;
 mod settings;
 mod text;
@@ -26,25 +28,29 @@ pub use crate::models::encoder::{Tokenized, shorten};
 use crate::models::kv::BLOCK;
 pub use crate::models::kv::KvType;
 
-use embedding::Vectors;
+use embedding::{EmbeddingQueue, EmbeddingWorkload, Vectors};
 pub use embedding::{EncoderModel, InputType, Matryoshka};
 pub use error::{Failure, InUse, LoadError, Refused, Stopped, TooLarge};
 pub use image::{Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName};
+use image::{ImageQueue, ImageWorkload};
 pub use model_info::{Kind, ModelInfo};
 pub use precision::{Precision, Precisions};
 pub use preprocessor::child::run as run_sandbox;
-use runtime::queue;
-pub use runtime::queue::Load;
-pub use runtime::registry::Registry;
-use runtime::worker;
+pub use registry::Registry;
+use runtime::worker::Worker;
+use runtime::workload::Workload;
+use runtime::{Runtime, ShutdownPhase};
 pub use settings::{Drafts, Settings};
 use settings::{MAX_IMAGES, MOST_CHOICES, MOST_STOPS, MOST_TOP_LOGPROBS, UNREAD_PIECES};
 pub use text::chat_template::PromptError;
 pub use text::grammar::{Form, GrammarError};
 pub use text::message::Message;
 pub use text::model::TextModel;
+pub use text::queue::Load;
+use text::queue::TextQueue;
 pub use text::request::{Ending, Generation, Piece, Pieces, Sampling, Ticket, TokenInfo, TokenLogprob};
 pub use text::tools::{CallPiece, Calling, Shape, Text, Tool, ToolCall};
+use text::workload::TextWorkload;
 pub use tokenizer::{Prompt, TokenBound};
 
 /// A handle; the engine ends with the last of them.
@@ -54,21 +60,33 @@ pub struct Engine {
 }
 
 struct Owner {
-    shared: Arc<queue::Shared>,
+    runtime: Arc<Runtime>,
     registry: Arc<Registry>,
-    clock: Arc<dyn ClockRng>,
+    texts: Arc<TextQueue>,
+    embeddings: Arc<EmbeddingQueue>,
+    images: Arc<ImageQueue>,
     worker: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Engine {
-    /// Starts the worker thread. Errors come from the operating system refusing it.
+    /// Starts the compute thread. Errors come from the operating system refusing it.
     pub fn start(settings: Settings, clock: Arc<dyn ClockRng>) -> std::io::Result<Self> {
-        let folder = settings.models_dir.clone();
-        let shared = Arc::new(queue::Shared::new(settings));
-        let registry = Arc::new(Registry::new(folder, Arc::clone(&shared), Arc::clone(&clock)));
-        let worker = worker::Worker::new(Arc::clone(&shared), Arc::clone(&registry), Arc::clone(&clock));
+        let runtime = Arc::new(Runtime::new(settings, clock));
+        let texts = TextQueue::new(Arc::clone(&runtime));
+        let embeddings = EmbeddingQueue::new(Arc::clone(&runtime));
+        let images = ImageQueue::new(Arc::clone(&runtime));
+        let registry = Arc::new(Registry::new(Arc::clone(&runtime), Arc::clone(&texts)));
+        runtime.set_kv_cache(Arc::downgrade(&texts) as _);
+        runtime.set_idle_models(Arc::downgrade(&registry) as _);
+        let workloads: Vec<Box<dyn Workload>> = vec![
+            Box::new(TextWorkload::new(Arc::clone(&texts))),
+            Box::new(EmbeddingWorkload::new(Arc::clone(&embeddings))),
+            Box::new(ImageWorkload::new(Arc::clone(&images))),
+        ];
+        let worker = Worker::new(Arc::clone(&runtime), workloads);
         let worker = std::thread::Builder::new().name("engine".to_owned()).spawn(|| worker.run())?;
-        Ok(Self { owner: Arc::new(Owner { shared, registry, clock, worker: Mutex::new(Some(worker)) }) })
+        let worker = Mutex::new(Some(worker));
+        Ok(Self { owner: Arc::new(Owner { runtime, registry, texts, embeddings, images, worker }) })
     }
 
     /// The models on disk and in memory.
@@ -76,21 +94,21 @@ impl Engine {
         &self.owner.registry
     }
 
-    /// Refuses whom [`Self::submit`] would refuse whatever the prompt, before work is put into one.
+    /// Refuses a request that [`Self::submit`] would refuse whatever its prompt, before work is put into one.
     pub fn check_queue(&self, model: &TextModel, tenant: u128) -> Result<(), Refused> {
-        self.owner.shared.check(model, tenant)
+        self.owner.texts.check(model, tenant)
     }
 
     /// Queues the request, or says at once why not. Never blocks.
     pub fn submit(&self, model: &Arc<TextModel>, request: Generation) -> Result<Ticket, Refused> {
-        let shared = &self.owner.shared;
+        let Owner { runtime, texts, .. } = &*self.owner;
         check(model, &request).map_err(Refused::Invalid)?;
         // Answers take turns where memory is short: one of them must fit.
         self.fits(model, request.prompt.len() as u64 + u64::from(request.max_tokens))?;
         let prompt_tokens = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
         let capacity = UNREAD_PIECES.max(request.choices as usize);
-        let receiver = shared.push(model, request, capacity, self.owner.clock.uptime())?;
-        Ok(Ticket { prompt_tokens, pieces: Pieces::new(receiver, capacity, Arc::clone(shared)) })
+        let receiver = texts.push(model, request, capacity)?;
+        Ok(Ticket { prompt_tokens, pieces: Pieces::new(receiver, capacity, Arc::clone(runtime)) })
     }
 
     /// Queues texts to become vectors, each of [`EncoderModel::limit`] tokens at most, or says at once why not.
@@ -106,18 +124,18 @@ impl Engine {
         if texts.is_empty() || !texts.iter().all(|text| fits(text) && known(text)) {
             return Err(Refused::Invalid("there are no texts, or texts that the model does not take".to_owned()));
         }
-        self.owner.shared.push_texts(model, tenant, texts)
+        self.owner.embeddings.push(model, tenant, texts)
     }
 
-    /// Queues pictures to be painted, or says why not. Tokenises the prompts first: not for an async thread. Dropping
+    /// Queues images to be generated, or says why not. Tokenises the prompts first: not for an async thread. Dropping
     /// the receiver cancels.
     pub fn generate_images(&self, model: &Arc<ImageModel>, request: ImageRequest) -> Result<ImageEvents, Refused> {
         if !(1..=MAX_IMAGES).contains(&request.seeds.len()) {
-            return Err(Refused::Invalid(format!("{} pictures, 1 to {MAX_IMAGES} are possible", request.seeds.len())));
+            return Err(Refused::Invalid(format!("{} images, 1 to {MAX_IMAGES} are possible", request.seeds.len())));
         }
         model.check(&request).map_err(Refused::Invalid)?;
         let prompts = model.tokenize(&request)?;
-        self.owner.shared.push_image_request(model, request, prompts, self.owner.clock.uptime())
+        self.owner.images.push(model, request, prompts)
     }
 
     /// Whether the memory beside the model holds the keys and values of so many positions.
@@ -126,9 +144,9 @@ impl Engine {
         if needed_bytes <= budget_bytes {
             return Ok(());
         }
-        let shared = &self.owner.shared;
-        shared.metrics.refuse(model.id(), "memory");
-        Err(TooLarge { needed_bytes, budget_bytes, kv_type: shared.settings.kv_type })
+        let runtime = &self.owner.runtime;
+        runtime.metrics.refuse(model.id(), "memory");
+        Err(TooLarge { needed_bytes, budget_bytes, kv_type: runtime.settings.kv_type })
     }
 
     /// Positions that a sequence of this model can have: its context, or what the memory holds of it.
@@ -139,47 +157,54 @@ impl Engine {
     }
 
     fn kv_bytes(&self, model: &TextModel, positions: u64) -> u64 {
-        let shape = model.kv_shape(self.owner.shared.settings.kv_type);
+        let shape = model.kv_shape(self.owner.runtime.settings.kv_type);
         positions.div_ceil(BLOCK as u64).saturating_mul(shape.block_bytes())
     }
 
     /// What the model's keys and values could take if no other model were there.
     fn kv_budget(&self, model: &TextModel) -> u64 {
-        self.owner.shared.budget.total().saturating_sub(model.lease.bytes())
+        self.owner.runtime.memory.total().saturating_sub(model.lease.bytes())
     }
 
-    /// Takes nothing new and sends away what waits; what runs goes on.
+    /// Takes nothing new and fails what waits; what runs goes on.
     pub fn drain(&self) {
-        self.owner.shared.close(queue::Gate::Draining);
+        self.owner.runtime.advance(ShutdownPhase::Draining);
     }
 
-    /// Ends what runs, too.
+    /// Fails what runs, too.
     pub fn abort(&self) {
-        self.owner.shared.close(queue::Gate::Aborting);
+        self.owner.runtime.advance(ShutdownPhase::Aborting);
     }
 
+    /// Whether every workload works; `false` from a panic until its workload has recovered.
+    pub fn is_healthy(&self) -> bool {
+        self.owner.runtime.is_healthy()
+    }
+
+    /// The load of text generation.
     pub fn load(&self) -> Load {
-        self.owner.shared.load()
+        self.owner.texts.load()
     }
 
     /// The engine's figures as OpenMetrics text.
     pub fn metrics(&self) -> String {
-        let Owner { shared, registry, .. } = &*self.owner;
+        let Owner { runtime, registry, texts, embeddings, images, .. } = &*self.owner;
+        let (metrics, memory) = (&runtime.metrics, &runtime.memory);
         let loaded = registry.loaded();
-        let (inbox, metrics) = (shared.lock(), &shared.metrics);
+        let state = texts.lock();
         for (key, id) in &loaded {
-            metrics.load(id, &inbox.scheduler.counts_of(*key));
+            metrics.load(id, &state.scheduler.counts_of(*key));
         }
-        let counts = inbox.scheduler.counts();
-        metrics.speed(inbox.speed().unwrap_or(0.));
-        metrics.texts(inbox.texts.waiting());
-        metrics.waiting_pictures(inbox.images.waiting(None));
-        drop(inbox);
-        metrics.memory("weights", shared.budget.weights());
-        metrics.memory("scratch", shared.budget.scratch());
+        let counts = state.scheduler.counts();
+        metrics.speed(state.speed().unwrap_or(0.));
+        drop(state);
+        metrics.texts(embeddings.waiting());
+        metrics.waiting_pictures(images.waiting());
+        metrics.memory("weights", memory.weights());
+        metrics.memory("scratch", memory.scratch());
         metrics.memory("kv_held", counts.held_bytes);
         metrics.memory("kv_cached", counts.cached_bytes);
-        metrics.memory("total", shared.budget.total());
+        metrics.memory("total", memory.total());
         metrics.text()
     }
 }
@@ -192,7 +217,7 @@ impl std::fmt::Debug for Engine {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.shared.close(queue::Gate::Closed);
+        self.runtime.advance(ShutdownPhase::Closed);
         if let Some(worker) = self.worker.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = worker.join();
         }

@@ -15,7 +15,7 @@ use crate::models::gguf::Metadata;
 pub use gguf::check as check_gguf;
 
 /// An encoder's tokenizer.
-pub(in crate::engine) struct TextTokens {
+pub struct TextTokens {
     tokenizer: Tokenizer,
     lower_case: bool,
     facts: EncoderFacts,

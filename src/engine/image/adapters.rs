@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use crate::display::format_bytes;
-use crate::engine::runtime::discovery::LORAS;
+use crate::engine::discovery::LORAS;
+use crate::engine::runtime::Runtime;
 use crate::engine::runtime::memory::Lease;
 use crate::models::diffusion::pipeline::{AdaptableLayers, Adapter, Interrupted, LoraDeltas, LoraFile, OpContext};
 use crate::models::safetensors::is_file_name;
@@ -22,7 +23,7 @@ const MAX_FILE_BYTES: u64 = 2 << 30;
 const MAX_NAMES: usize = 50;
 const EXTENSION: &str = ".safetensors";
 
-pub(super) struct Adapters {
+pub struct Adapters {
     /// The first that has a file of the name counts.
     folders: [PathBuf; 2],
     /// The longest unused first.
@@ -36,15 +37,6 @@ struct CachedAdapter {
     plan: Arc<LoraFile>,
     /// What was read of it, and its memory.
     adapter: Option<(Arc<Adapter>, Lease)>,
-}
-
-/// Where memory comes from.
-pub(in crate::engine) trait MemorySource {
-    /// What is left.
-    fn try_lease(&self, bytes: u64) -> Option<Lease>;
-
-    /// The same where models that nobody uses go for it.
-    fn lease(&self, bytes: u64) -> Option<Lease>;
 }
 
 /// Bytes of a file, and when it was last written.
@@ -148,7 +140,7 @@ impl Adapters {
         layers: &AdaptableLayers,
         requested: &[(String, f32)],
         ctx: &OpContext<'_>,
-        memory: &dyn MemorySource,
+        runtime: &Runtime,
     ) -> Result<Option<LoraDeltas>, Interrupted> {
         let planned = requested.iter().map(|(name, _)| self.plan(layers, name)).collect::<Result<Vec<_>, _>>()?;
         let paths: Vec<&Path> = planned.iter().map(|(path, _)| path.as_path()).collect();
@@ -157,9 +149,9 @@ impl Adapters {
             let adapter = match self.loaded(path) {
                 Some(adapter) => adapter,
                 None => {
-                    let lease = memory.try_lease(plan.bytes).or_else(|| {
+                    let lease = runtime.lease(plan.bytes, 0).or_else(|| {
                         self.evict_except(&paths);
-                        memory.lease(plan.bytes)
+                        runtime.lease_reclaiming(plan.bytes)
                     });
                     let Some(lease) = lease else { return Ok(None) };
                     let adapter = Arc::new(plan.read(ctx.pool, &|| ctx.pause())?);

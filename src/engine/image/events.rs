@@ -57,7 +57,7 @@ impl ImageEvents {
     }
 
     /// The same where it is known already.
-    pub(super) fn try_next(&mut self) -> Option<Option<Result<ImageEvent, Failure>>> {
+    pub fn try_next(&mut self) -> Option<Option<Result<ImageEvent, Failure>>> {
         let mut state = self.0.lock();
         let Some(event) = state.events.pop_front() else { return state.ended.then_some(None) };
         state.received += 1;
@@ -82,7 +82,7 @@ impl Drop for ImageEvents {
 
 /// Who gives strokes; when the last of its clones is dropped, there are no more.
 #[derive(Clone)]
-pub(in crate::engine) struct Sender(Arc<LastSender>);
+pub struct Sender(Arc<LastSender>);
 
 struct LastSender(Arc<Channel>);
 
@@ -117,7 +117,7 @@ impl Sender {
 }
 
 /// Watches whether somebody reads.
-pub(super) struct StallDetector {
+pub struct StallDetector {
     channel: Arc<Channel>,
     /// What was received when it was looked at last, and since when that is so or nothing was there.
     received: u64,
@@ -146,7 +146,7 @@ impl StallDetector {
 }
 
 /// Both ends of a way that begins now, and who watches it.
-pub(super) fn channel(now: Duration) -> (Sender, ImageEvents, StallDetector) {
+pub fn channel(now: Duration) -> (Sender, ImageEvents, StallDetector) {
     let channel = Arc::new(Channel::default());
     let watch = StallDetector { channel: Arc::clone(&channel), received: 0, since: now };
     (Sender(Arc::new(LastSender(Arc::clone(&channel)))), ImageEvents(channel), watch)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use outpost_kernels::Pool;
 
-use super::adapters::{Adapters, MemorySource};
+use super::adapters::Adapters;
 use super::prompt_tokenizer::PromptTokenizer;
 use super::thread::Pause;
 use super::{Image, ImageRequest, InitImage, SchedulerName};
@@ -14,7 +14,8 @@ use crate::engine::error::NOT_FINITE;
 use crate::engine::error::Stopped;
 use crate::engine::error::are_finite;
 use crate::engine::precision::Precision;
-use crate::engine::preprocessor::{Preprocessor, Runtime, TextSpec};
+use crate::engine::preprocessor::{Isolation, Preprocessor, TextSpec};
+use crate::engine::runtime::Runtime;
 use crate::engine::runtime::memory::Lease;
 use crate::models::diffusion::pipeline::{
     self, Components, GenerationParams, Interrupted, LoraDeltas, MODEL_INDEX, OpContext, Pipeline, PromptEmbeds,
@@ -30,7 +31,7 @@ const MAX_SIDE: usize = 2048;
 const VAE_BUDGET_DIVISOR: u64 = 2;
 
 /// The negative prompt and the prompt as tokens, for each of a pipeline's tokenizers.
-pub(in crate::engine) type PromptIds = Vec<[Vec<u32>; 2]>;
+pub type PromptIds = Vec<[Vec<u32>; 2]>;
 
 pub struct ImageModel {
     id: String,
@@ -50,7 +51,7 @@ pub struct ImageModel {
 
 /// What a listing tells of a model, and what requests are filled up with.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::engine) struct ImageModelInfo {
+pub struct ImageModelInfo {
     /// Width and height.
     pub size: [usize; 2],
     /// Width and height are multiples of it.
@@ -88,7 +89,7 @@ impl ImageModelInfo {
 
 /// Opens a pipeline and checks it; reads no weights. `path`: its `model_index.json`, or of a pipeline in one file that
 /// or its folder.
-pub(in crate::engine) fn open(path: &Path) -> Result<Components, String> {
+pub fn open(path: &Path) -> Result<Components, String> {
     let folder = path.parent().ok_or("the model is in no folder")?;
     let index = path.file_name().is_some_and(|name| name == MODEL_INDEX);
     let components = if index { Components::open(folder) } else { Components::open_single_file(path) };
@@ -98,7 +99,7 @@ pub(in crate::engine) fn open(path: &Path) -> Result<Components, String> {
 }
 
 /// What a pipeline's weights take in memory, and reading them.
-pub(in crate::engine) fn footprint(components: &Components, threads: usize, precision: Precision) -> Footprint {
+pub fn footprint(components: &Components, threads: usize, precision: Precision) -> Footprint {
     components.footprint(threads, precision.kind())
 }
 
@@ -107,7 +108,7 @@ impl ImageModel {
     pub(in crate::engine) fn open(
         id: &str,
         components: &Components,
-        runtime: &Runtime,
+        isolation: &Isolation,
         lease: Lease,
         precision: Precision,
         total: u64,
@@ -119,7 +120,7 @@ impl ImageModel {
             padding: text.padding.map(str::to_owned),
         };
         let (preprocessor, vocabularies) =
-            Preprocessor::pipeline(runtime, components.text_encoders.iter().map(spec).collect())?;
+            Preprocessor::pipeline(isolation, components.text_encoders.iter().map(spec).collect())?;
         for (tokens, text) in vocabularies.iter().zip(&components.text_encoders) {
             let known = text.encoder.vocabulary();
             if *tokens > known {
@@ -204,9 +205,9 @@ impl ImageModel {
         &self,
         request: &ImageRequest,
         ctx: &OpContext<'_>,
-        memory: &dyn MemorySource,
+        runtime: &Runtime,
     ) -> Result<Option<LoraDeltas>, Interrupted> {
-        self.adapters.load(self.pipeline.layers(), &request.lora, ctx, memory)
+        self.adapters.load(self.pipeline.layers(), &request.lora, ctx, runtime)
     }
 
     /// Takes all adapters out of memory. `false`: there were none.

@@ -20,7 +20,7 @@ const END: &str = "<|endoftext|>";
 const BERT_PADDING: &str = "[PAD]";
 
 /// A text encoder's tokenizer; every text has as many tokens.
-pub(in crate::engine) struct PromptTokenizer {
+pub struct PromptTokenizer {
     tokenizer: Tokenizer,
 }
 

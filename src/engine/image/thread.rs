@@ -9,11 +9,11 @@ use crate::clock_rng::ClockRng;
 use crate::models::diffusion::pipeline::Interrupted;
 
 /// What is called between pieces of work.
-pub(in crate::engine) type Pause<'a> = &'a dyn Fn() -> Result<(), Interrupted>;
+pub type Pause<'a> = &'a dyn Fn() -> Result<(), Interrupted>;
 /// A picture's work; it is told to pause often.
-pub(in crate::engine) type Task = Box<dyn FnOnce(Pause<'_>) + Send>;
+pub type Task = Box<dyn FnOnce(Pause<'_>) + Send>;
 
-pub(in crate::engine) struct ImageThread {
+pub struct ImageThread {
     handoff: Arc<Handoff>,
     thread: Option<JoinHandle<()>>,
 }

@@ -99,7 +99,7 @@ enum Place {
 
 /// Where preprocessors run.
 #[derive(Clone)]
-pub(super) struct Runtime {
+pub(super) struct Isolation {
     /// The program to start; `None`: in this process.
     pub program: Option<PathBuf>,
     pub clock: Arc<dyn ClockRng>,
@@ -107,24 +107,24 @@ pub(super) struct Runtime {
 
 impl Preprocessor {
     /// Of a chat model. `path`: the file that stands for it; `rows`: its embeddings.
-    pub fn chat(runtime: &Runtime, path: &Path, rows: usize) -> Result<(Self, ChatFacts), String> {
-        Self::start(runtime, Spec::Chat { path: path.to_owned(), rows })
+    pub fn chat(isolation: &Isolation, path: &Path, rows: usize) -> Result<(Self, ChatFacts), String> {
+        Self::start(isolation, Spec::Chat { path: path.to_owned(), rows })
     }
 
     /// Of an embedding model or a reranker.
-    pub fn encoder(runtime: &Runtime, path: &Path, lower_case: bool) -> Result<(Self, EncoderFacts), String> {
-        Self::start(runtime, Spec::Encoder { path: path.to_owned(), lower_case })
+    pub fn encoder(isolation: &Isolation, path: &Path, lower_case: bool) -> Result<(Self, EncoderFacts), String> {
+        Self::start(isolation, Spec::Encoder { path: path.to_owned(), lower_case })
     }
 
     /// Of a pipeline for images; and how many tokens each of its tokenizers has.
-    pub fn pipeline(runtime: &Runtime, texts: Vec<TextSpec>) -> Result<(Self, Vec<usize>), String> {
-        Self::start(runtime, Spec::Image { texts })
+    pub fn pipeline(isolation: &Isolation, texts: Vec<TextSpec>) -> Result<(Self, Vec<usize>), String> {
+        Self::start(isolation, Spec::Image { texts })
     }
 
-    fn start<F: DeserializeOwned>(runtime: &Runtime, spec: Spec) -> Result<(Self, F), String> {
-        let (place, facts) = match &runtime.program {
+    fn start<F: DeserializeOwned>(isolation: &Isolation, spec: Spec) -> Result<(Self, F), String> {
+        let (place, facts) = match &isolation.program {
             None => {
-                let (interpreter, facts) = guarded(|| Interpreter::new(&spec, &spec.read()?, &runtime.clock))?;
+                let (interpreter, facts) = guarded(|| Interpreter::new(&spec, &spec.read()?, &isolation.clock))?;
                 (Place::Local(interpreter), facts)
             }
             Some(program) => {

@@ -1,10 +1,23 @@
-//! The memory that models and caches may take. Weights are leased before they are read, with the
-//! scratch of the model's steps; what is left is the room for KV blocks, which the scheduler keeps to.
+//! The memory that models and caches may take. Weights are leased before they are read, with the scratch of the model's
+//! steps. What is left is the room for KV blocks, which the text scheduler keeps to.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Cached KV blocks: memory that gives way to leases.
+pub trait KvCache: Send + Sync {
+    /// Drops cached blocks until all blocks together take at most `room` bytes, as far as that goes, and calls `then`
+    /// with the bytes that they still take. No block is taken until `then` returns.
+    fn shrink(&self, room: u64, then: &mut dyn FnMut(u64));
+}
+
+/// Memory whose owner can do without it.
+pub trait Reclaim: Send + Sync {
+    /// Frees some of it. `false`: there is nothing to free.
+    fn reclaim(&self) -> bool;
+}
+
 #[derive(Debug)]
-pub struct Budget {
+pub struct MemoryBudget {
     total: u64,
     taken: Mutex<Taken>,
 }
@@ -19,7 +32,7 @@ struct Taken {
 /// Memory that is taken as long as this lives; bytes.
 #[derive(Debug)]
 pub struct Lease {
-    budget: Arc<Budget>,
+    budget: Arc<MemoryBudget>,
     weights: u64,
     scratch: u64,
 }
@@ -30,7 +43,7 @@ impl Taken {
     }
 }
 
-impl Budget {
+impl MemoryBudget {
     pub fn new(total: u64) -> Arc<Self> {
         Arc::new(Self { total, taken: Mutex::default() })
     }
@@ -103,11 +116,11 @@ impl Drop for Lease {
 
 #[cfg(test)]
 mod tests {
-    use super::Budget;
+    use super::MemoryBudget;
 
     #[test]
     fn leases_end_with_their_owner() {
-        let budget = Budget::new(100);
+        let budget = MemoryBudget::new(100);
         let weights = budget.lease(60, 0, 30).unwrap();
         assert_eq!(budget.room(), 40);
         assert!(budget.lease(11, 0, 30).is_none());
@@ -119,7 +132,7 @@ mod tests {
 
     #[test]
     fn only_the_largest_scratch_counts() {
-        let budget = Budget::new(100);
+        let budget = MemoryBudget::new(100);
         let small = budget.lease(10, 20, 0).unwrap();
         let large = budget.lease(10, 30, 0).unwrap();
         assert_eq!((budget.weights(), budget.scratch(), budget.room()), (20, 30, 50));
@@ -132,7 +145,7 @@ mod tests {
 
     #[test]
     fn what_only_reading_took_is_given_back() {
-        let budget = Budget::new(100);
+        let budget = MemoryBudget::new(100);
         let mut lease = budget.lease(90, 5, 0).unwrap();
         lease.shrink(60);
         assert_eq!((budget.room(), lease.bytes()), (35, 65));

@@ -44,6 +44,11 @@ struct Use {
     r#use: &'static str,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Work {
+    workload: &'static str,
+}
+
 type Seconds = Family<Model, Histogram, fn() -> Histogram>;
 
 /// Names a model's series; `Default` of a family cannot say which buckets.
@@ -75,6 +80,7 @@ pub struct Metrics {
     accepted: Family<Guess, Counter>,
     refused: Family<Refusal, Counter>,
     preempted: Counter,
+    panics: Family<Work, Counter>,
     first: Seconds,
     between: Seconds,
     memory: Family<Use, Gauge>,
@@ -97,6 +103,7 @@ impl Metrics {
             accepted: Family::default(),
             refused: Family::default(),
             preempted: Counter::default(),
+            panics: Family::default(),
             first: Seconds::new_with_constructor(histogram),
             between: Seconds::new_with_constructor(histogram),
             memory: Family::default(),
@@ -116,6 +123,8 @@ impl Metrics {
         registry.register("drafted_tokens", "Tokens guessed ahead, by who guessed", all.drafted.clone());
         registry.register("accepted_tokens", "Guessed tokens that came true", all.accepted.clone());
         registry.register("refusals", "Requests refused at once, by reason", all.refused.clone());
+        let help = "Panics on the compute thread, by workload";
+        registry.register("workload_panics", help, all.panics.clone());
         registry.register("preemptions", "Answers put back to wait", all.preempted.clone());
         let seconds = |registry: &mut Registry, name: &str, help: &str, family: &Seconds| {
             registry.register_with_unit(name, help, Unit::Seconds, family.clone());
@@ -174,6 +183,10 @@ impl Metrics {
 
     pub fn preempt(&self, count: u64) {
         self.preempted.inc_by(count);
+    }
+
+    pub fn panic(&self, workload: &'static str) {
+        self.panics.get_or_create(&Work { workload }).inc();
     }
 
     /// A model's queue and running answers, as they are now.

@@ -7,21 +7,21 @@ use tokio::sync::mpsc::{OwnedPermit, Sender};
 
 use crate::engine::error::Failure;
 use crate::engine::runtime::metrics::{Guesser, Metrics};
-use crate::engine::runtime::queue::Arrival;
 use crate::engine::text::model::TextModel;
+use crate::engine::text::queue::QueuedRequest;
 use crate::engine::text::request::{Piece, Sent};
-use crate::engine::text::scheduler::{Row, Scheduler, SequenceId};
+use crate::engine::text::scheduler::{RequestId, Row, SequenceId};
 use crate::engine::text::sequence::Sequence;
 use crate::engine::text::speculative::draft_stats::Drafting;
 use crate::engine::text::speculative::ngram::Lookup;
 use crate::engine::text::step_cost::Prices;
 
-pub struct Job {
+pub struct ActiveRequest {
     pub model: Arc<TextModel>,
     sender: Sender<Sent>,
     last: Option<OwnedPermit<Sent>>,
     /// By choice; `None` where one has ended.
-    sequences: Vec<Option<Answer>>,
+    choices: Vec<Option<Choice>>,
     /// Prompt tokens that were in the cache.
     cached: u32,
     /// Since when an answer cannot go on because nobody reads.
@@ -29,7 +29,7 @@ pub struct Job {
     submitted: Duration,
 }
 
-struct Answer {
+struct Choice {
     sequence: Sequence,
     /// Room in the channel for what the next step makes.
     permit: Option<OwnedPermit<Sent>>,
@@ -48,15 +48,17 @@ pub struct Outcome {
     pub ended: bool,
 }
 
-impl Job {
-    pub fn new(arrival: Arrival) -> Self {
-        let Arrival { model, request, sender, last, at } = arrival;
-        let answer = |choice| {
+impl ActiveRequest {
+    /// `cached`: prompt tokens that were in the cache.
+    pub fn new(queued: QueuedRequest, cached: usize) -> Self {
+        let QueuedRequest { model, request, sender, last, at } = queued;
+        let choice = |choice| {
             let (sequence, lookup) = (Sequence::new(&model, &request, choice), Lookup::new(&request.prompt));
-            Some(Answer { sequence, permit: None, lookup, drafting: Drafting::default(), newest: None })
+            Some(Choice { sequence, permit: None, lookup, drafting: Drafting::default(), newest: None })
         };
-        let sequences = (0..request.choices).map(answer).collect();
-        Self { model, sender, last: Some(last), sequences, cached: 0, unread_since: None, submitted: at }
+        let choices = (0..request.choices).map(choice).collect();
+        let cached = u32::try_from(cached).unwrap_or(u32::MAX);
+        Self { model, sender, last: Some(last), choices, cached, unread_since: None, submitted: at }
     }
 
     pub fn caller_left(&self) -> bool {
@@ -65,7 +67,7 @@ impl Job {
 
     /// All of its answers have ended.
     pub fn is_over(&self) -> bool {
-        self.sequences.iter().all(Option::is_none)
+        self.choices.iter().all(Option::is_none)
     }
 
     /// Tells the caller that it ends here.
@@ -75,51 +77,51 @@ impl Job {
         }
     }
 
-    /// Reserves room for the next piece of each answer and tells the scheduler whose reader is slow.
-    /// `false`: somebody's has been so for longer than `patience`.
-    pub fn reserve(&mut self, request: u64, scheduler: &mut Scheduler, now: Duration, patience: Duration) -> bool {
+    /// Reserves room for the next piece of each choice. Adds to `paused` which choices cannot go on, because their
+    /// client is slow, and which can. `false`: it has been slow for longer than `timeout`.
+    pub fn reserve(
+        &mut self,
+        request: RequestId,
+        paused: &mut Vec<(SequenceId, bool)>,
+        now: Duration,
+        timeout: Duration,
+    ) -> bool {
         let mut slow = false;
-        for (choice, answer) in (0..).zip(&mut self.sequences) {
-            let Some(answer) = answer else { continue };
-            if answer.permit.is_none() {
+        for (choice, one) in (0..).zip(&mut self.choices) {
+            let Some(one) = one else { continue };
+            if one.permit.is_none() {
                 // Left or slow: the next sweep tells which.
-                answer.permit = self.sender.clone().try_reserve_owned().ok();
+                one.permit = self.sender.clone().try_reserve_owned().ok();
             }
-            scheduler.hold(SequenceId { request, choice }, answer.permit.is_none());
-            slow |= answer.permit.is_none();
+            paused.push((SequenceId { request, choice }, one.permit.is_none()));
+            slow |= one.permit.is_none();
         }
         self.unread_since = if slow { Some(self.unread_since.unwrap_or(now)) } else { None };
-        self.unread_since.is_none_or(|since| now.saturating_sub(since) <= patience)
+        self.unread_since.is_none_or(|since| now.saturating_sub(since) <= timeout)
     }
 
-    /// Guesses what comes next of each answer that has begun from its own past, where guesses came true
-    /// often enough.
-    pub fn guess(&mut self, request: u64, scheduler: &mut Scheduler, prices: &Prices) {
-        for (choice, answer) in (0..).zip(&mut self.sequences) {
-            if let Some(answer) = answer.as_mut().filter(|answer| answer.newest.is_some()) {
-                let guess = answer.lookup.guess(prices.worth());
-                let saved = f64::from(answer.lookup.trust()) * prices.token - prices.check;
-                answer.drafting.give_way(guess.len() as f64 * saved);
-                scheduler.propose(SequenceId { request, choice }, guess);
-            }
-        }
+    /// The n-gram proposals for each choice that has begun, where such proposals were right often enough.
+    pub fn propose_ngrams(&mut self, request: RequestId, prices: &Prices) -> Vec<(SequenceId, Vec<u32>)> {
+        let propose = |(choice, one): (u32, &mut Option<Choice>)| {
+            let one = one.as_mut().filter(|one| one.newest.is_some())?;
+            let tokens = one.lookup.guess(prices.worth());
+            let saved = f64::from(one.lookup.trust()) * prices.token - prices.check;
+            one.drafting.give_way(tokens.len() as f64 * saved);
+            Some((SequenceId { request, choice }, tokens))
+        };
+        (0..).zip(&mut self.choices).filter_map(propose).collect()
     }
 
     /// How guessing with a draft model goes in each answer.
-    pub fn drafting(&mut self, request: u64) -> impl Iterator<Item = (SequenceId, &mut Drafting)> {
-        let answers = (0..).zip(&mut self.sequences);
-        answers
+    pub fn drafting(&mut self, request: RequestId) -> impl Iterator<Item = (SequenceId, &mut Drafting)> {
+        let choices = (0..).zip(&mut self.choices);
+        choices
             .filter_map(move |(choice, answer)| Some((SequenceId { request, choice }, &mut answer.as_mut()?.drafting)))
     }
 
     /// The same of one answer, if it has not ended.
     pub fn drafting_of(&mut self, choice: u32) -> Option<&mut Drafting> {
-        self.sequences.get_mut(choice as usize)?.as_mut().map(|answer| &mut answer.drafting)
-    }
-
-    /// Notes how much of the prompt was cached.
-    pub fn hit(&mut self, tokens: usize) {
-        self.cached = u32::try_from(tokens).unwrap_or(u32::MAX);
+        self.choices.get_mut(choice as usize)?.as_mut().map(|answer| &mut answer.drafting)
     }
 
     /// Takes the distributions that a row came to: one, or one after each token of a draft. Those
@@ -133,7 +135,7 @@ impl Job {
     ) -> Result<Outcome, Failure> {
         let own = row.tokens.len() - row.draft;
         let mut outcome = Outcome { positions: own, ..Outcome::default() };
-        let slot = self.sequences.get_mut(row.sequence.choice as usize);
+        let slot = self.choices.get_mut(row.sequence.choice as usize);
         let Some(Some(answer)) = slot.filter(|_| !logits.is_empty()) else { return Ok(outcome) };
         let draft = row.tokens.get(own..).unwrap_or_default();
         let mut whole: Option<Piece> = None;
@@ -165,7 +167,7 @@ impl Job {
         if let (Some(permit), Some(piece)) = (answer.permit.take(), whole) {
             drop(permit.send(Ok(Piece { cached: self.cached, ..piece })));
         }
-        if let Some(slot) = self.sequences.get_mut(row.sequence.choice as usize)
+        if let Some(slot) = self.choices.get_mut(row.sequence.choice as usize)
             && outcome.ended
         {
             *slot = None;

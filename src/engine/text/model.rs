@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::Stopped;
-use crate::engine::preprocessor::{ChatFacts, Preprocessor, Runtime};
+use crate::engine::preprocessor::{ChatFacts, Isolation, Preprocessor};
 use crate::engine::runtime::memory::Lease;
 use crate::engine::runtime::panics::computed;
 use crate::engine::text::chat_template::PromptError;
@@ -43,12 +43,12 @@ impl TextModel {
         key: ModelId,
         path: &Path,
         checkpoint: &Checkpoint,
-        runtime: &Runtime,
+        isolation: &Isolation,
         lease: Lease,
         cpu: Arc<Cpu>,
     ) -> Result<Self, String> {
         let rows = checkpoint.weights().hyper().map_err(|error| error.to_string())?.vocabulary;
-        let (preprocessor, ChatFacts { vocabulary, call_format }) = Preprocessor::chat(runtime, path, rows)?;
+        let (preprocessor, ChatFacts { vocabulary, call_format }) = Preprocessor::chat(isolation, path, rows)?;
         let longest_token = vocabulary.longest();
         let network = Llama::load(checkpoint.weights(), cpu).map_err(|error| error.to_string())?;
         Ok(Self {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc;
 
-use crate::engine::runtime::queue::Shared;
+use crate::engine::runtime::Runtime;
 use crate::engine::text::grammar::Form;
 pub use crate::engine::text::sampler::Sampling;
 use crate::engine::text::tools::CallPiece;
@@ -84,19 +84,19 @@ pub struct Pieces {
     receiver: mpsc::Receiver<Sent>,
     /// How many pieces may wait; the sequence pauses when they do.
     capacity: usize,
-    shared: Arc<Shared>,
+    runtime: Arc<Runtime>,
 }
 
 impl Pieces {
-    pub(in crate::engine) fn new(receiver: mpsc::Receiver<Sent>, capacity: usize, shared: Arc<Shared>) -> Self {
-        Self { receiver, capacity, shared }
+    pub(in crate::engine) fn new(receiver: mpsc::Receiver<Sent>, capacity: usize, runtime: Arc<Runtime>) -> Self {
+        Self { receiver, capacity, runtime }
     }
 
     /// The next piece; `None` after the last piece of the last choice, or after a failure.
     pub async fn recv(&mut self) -> Option<Result<Piece, Failure>> {
         let piece = self.receiver.recv().await;
         if self.receiver.len() + 1 >= self.capacity {
-            self.shared.wake();
+            self.runtime.wake();
         }
         piece
     }
@@ -111,7 +111,7 @@ impl Pieces {
 impl Drop for Pieces {
     fn drop(&mut self) {
         self.receiver.close();
-        self.shared.wake();
+        self.runtime.wake();
     }
 }
 

@@ -5,10 +5,10 @@ use serde_json::{Map, Value, json};
 use super::{text, wrong};
 use crate::engine::tokenizer::files::TextFiles;
 
-pub(super) const VOCABULARY: &str = "vocab.txt";
+pub const VOCABULARY: &str = "vocab.txt";
 
 /// As transformers' `BertTokenizer` makes it.
-pub(super) fn read(files: &TextFiles) -> Result<Value, String> {
+pub fn read(files: &TextFiles) -> Result<Value, String> {
     let lines = text(files, VOCABULARY)?;
     let words: Map<String, Value> =
         lines.lines().enumerate().map(|(id, word)| (word.trim_end().to_owned(), id.into())).collect();

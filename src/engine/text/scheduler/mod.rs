@@ -160,6 +160,11 @@ impl Scheduler {
         }
     }
 
+    /// One with the same limits and no requests. It numbers requests on from where this one is.
+    pub fn fresh(&self) -> Self {
+        Self { requests: self.requests, ..Self::new(self.limits) }
+    }
+
     /// Queues a request, or says at once what is full. A place that is free counts as room in the
     /// queue, so that the answer does not depend on when the next step comes.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, Full> {

@@ -134,6 +134,12 @@ impl Drafter {
         self.computed.remove(&block);
     }
 
+    /// Forgets all keys and values.
+    fn clear(&mut self) {
+        self.arena = KvArena::new(self.arena.shape());
+        self.computed.clear();
+    }
+
     /// Whether guessing pays for an answer, one of `lines` at once: a round saves more than `rival`
     /// seconds, and all of them while `left` tokens come more than it costs to catch up.
     pub fn pays(
@@ -271,6 +277,22 @@ impl Slot {
 
     pub fn is_taken(&self) -> bool {
         self.block_bytes() > 0
+    }
+
+    /// Nobody holds the block of the served model any more.
+    pub fn release(&self, block: BlockId) {
+        if self.is_taken()
+            && let Some(drafter) = self.lock().as_mut()
+        {
+            drafter.release(block);
+        }
+    }
+
+    /// Forgets all keys and values.
+    pub fn clear(&self) {
+        if let Some(drafter) = self.lock().as_mut() {
+            drafter.clear();
+        }
     }
 
     pub fn block_bytes(&self) -> u64 {

@@ -3,3 +3,4 @@
 pub mod draft_model;
 pub mod draft_stats;
 pub mod ngram;
+mod propose;

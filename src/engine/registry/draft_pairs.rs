@@ -25,7 +25,7 @@ impl Registry {
     /// Gives the model a drafter if there is one and it fits. Reads its weights; after that it is
     /// cheap to ask again.
     pub(super) fn equip(&self, model: &TextModel, found: &Found) {
-        let settings = &self.shared.settings;
+        let settings = &self.runtime.settings;
         if !settings.speculate || !model.drafter.is_due(self.clock.uptime()) {
             return;
         }
@@ -36,7 +36,7 @@ impl Registry {
                     let vocabulary = model.vocabulary().min(network.vocabulary());
                     let drafter = Drafter::new(network, vocabulary, model.lease.weights(), settings.kv_type);
                     model.drafter.put(drafter);
-                    self.shared.lock().scheduler.weigh(model.key, model.block_bytes(settings.kv_type));
+                    self.texts.set_block_bytes(model.key, model.block_bytes(settings.kv_type));
                     if let Some(entry) = lock(&self.loaded).get_mut(id) {
                         entry.draft = Some(draft.to_owned());
                     }
@@ -61,7 +61,7 @@ impl Registry {
     /// same architecture with at most half of its bytes. The smallest is best: guesses that are a
     /// little better do not make up for twice the time that each of them takes.
     fn siblings(&self, served: &Found) -> Vec<Found> {
-        let drafts = &self.shared.settings.drafts;
+        let drafts = &self.runtime.settings.drafts;
         if let Some(named) = drafts.pairs.get(&served.info.id) {
             let found = self.found(named);
             if found.is_none() {
@@ -90,7 +90,7 @@ impl Registry {
         let agree = guarded(|| {
             let checkpoint = Checkpoint::open_chat(&sibling.path)?;
             let rows = checkpoint.weights().hyper().map_err(|error| error.to_string())?.vocabulary;
-            let (_, facts) = Preprocessor::chat(&self.runtime(), &sibling.path, rows)?;
+            let (_, facts) = Preprocessor::chat(&self.isolation(), &sibling.path, rows)?;
             Ok(facts.vocabulary.agree(&model.vocabulary))
         });
         if !agree.map_err(broken)? {
@@ -132,11 +132,11 @@ impl Registry {
         let taken = lock(&self.loaded).get_mut(served).and_then(|entry| {
             entry.draft = None;
             let model = entry.model.text()?;
-            let own = model.kv_shape(self.shared.settings.kv_type).block_bytes();
+            let own = model.kv_shape(self.runtime.settings.kv_type).block_bytes();
             Some((model.key, own, Arc::clone(&model.drafter)))
         });
         let Some((key, own, slot)) = taken else { return };
         slot.take(pause.map(|pause| self.clock.uptime() + pause));
-        self.shared.lock().scheduler.weigh(key, own);
+        self.texts.set_block_bytes(key, own);
     }
 }

@@ -6,7 +6,7 @@
 //! Whoever names a model has its files looked at again, so that one that was repaired, replaced or deleted is noticed at
 //! once. What runs on the old one ends on it.
 
-mod siblings;
+mod draft_pairs;
 
 use crate::engine::error::InUse;
 use crate::engine::error::LoadError;
@@ -20,16 +20,18 @@ use arc_swap::ArcSwap;
 
 use crate::clock_rng::ClockRng;
 use crate::engine::checkpoint::Checkpoint;
+use crate::engine::discovery::{self, Found, Stamp};
 use crate::engine::embedding::EncoderModel;
 use crate::engine::image::{self, ImageModel};
 use crate::engine::model_info::Kind;
 use crate::engine::model_info::ModelInfo;
-use crate::engine::preprocessor::Runtime;
-use crate::engine::runtime::discovery::{self, Found, Stamp};
+use crate::engine::preprocessor::Isolation;
+use crate::engine::runtime::Runtime;
 use crate::engine::runtime::memory::Lease;
+use crate::engine::runtime::memory::Reclaim;
 use crate::engine::runtime::panics::guarded;
-use crate::engine::runtime::queue::Shared;
 use crate::engine::text::model::TextModel;
+use crate::engine::text::queue::TextQueue;
 use crate::engine::text::scheduler::ModelId;
 use crate::models::scratch::{Cpu, scratch_bytes};
 use crate::models::weights::Footprint;
@@ -41,7 +43,8 @@ const FRESH: Duration = Duration::from_secs(1);
 pub struct Registry {
     folder: PathBuf,
     clock: Arc<dyn ClockRng>,
-    shared: Arc<Shared>,
+    runtime: Arc<Runtime>,
+    texts: Arc<TextQueue>,
     snapshot: ArcSwap<Snapshot>,
     scanning: Mutex<()>,
     loaded: Mutex<HashMap<String, Loaded>>,
@@ -110,12 +113,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Registry {
-    pub(in crate::engine) fn new(folder: PathBuf, shared: Arc<Shared>, clock: Arc<dyn ClockRng>) -> Self {
-        let cpu = Arc::new(Cpu::new(shared.settings.threads));
+    pub(in crate::engine) fn new(runtime: Arc<Runtime>, texts: Arc<TextQueue>) -> Self {
+        let cpu = Arc::new(Cpu::new(runtime.settings.threads));
+        let (folder, clock) = (runtime.settings.models_dir.clone(), Arc::clone(&runtime.clock));
         Self {
             folder,
             clock,
-            shared,
+            runtime,
+            texts,
             snapshot: ArcSwap::default(),
             scanning: Mutex::default(),
             loaded: Mutex::default(),
@@ -210,7 +215,7 @@ impl Registry {
     /// Drops the retired models that nobody uses any more. `false`: there was none.
     fn drop_retired(&self) -> bool {
         let unused: Vec<Model> = lock(&self.retired).extract_if(.., |model| !model.is_held()).collect();
-        unused.iter().filter_map(Model::text).for_each(|model| self.shared.forget(model.key));
+        unused.iter().filter_map(Model::text).for_each(|model| self.texts.forget(model.key));
         !unused.is_empty()
     }
 
@@ -317,17 +322,17 @@ impl Registry {
         let needs = || if encoder { files.encoder_needs(cpu.pool().threads()) } else { self.needs(&files) };
         let (footprint, scratch) = guarded(needs).map_err(broken)?;
         let lease = self.lease(footprint.weights + footprint.reading, scratch, memory)?;
-        let runtime = self.runtime();
+        let isolation = self.isolation();
         let open = || {
             if encoder {
-                let precision = self.shared.settings.precisions.of(id);
+                let precision = self.runtime.settings.precisions.of(id);
                 let mut model =
-                    EncoderModel::open(id, &found.path, &files, &runtime, lease, precision, Arc::clone(&cpu))?;
+                    EncoderModel::open(id, &found.path, &files, &isolation, lease, precision, Arc::clone(&cpu))?;
                 model.lease.shrink(footprint.weights);
                 return Ok(Model::Encoder(Arc::new(model)));
             }
             let key = self.loads.fetch_add(1, Ordering::Relaxed);
-            let mut model = TextModel::open(id, key, &found.path, &files, &runtime, lease, Arc::clone(&cpu))?;
+            let mut model = TextModel::open(id, key, &found.path, &files, &isolation, lease, Arc::clone(&cpu))?;
             model.lease.shrink(footprint.weights);
             Ok(Model::Text(Arc::new(model)))
         };
@@ -343,12 +348,12 @@ impl Registry {
         broken: impl Fn(String) -> LoadError,
     ) -> Result<Model, LoadError> {
         let (id, cpu) = (&found.info.id, Arc::clone(&self.cpu));
-        let precision = self.shared.settings.precisions.of(id);
+        let precision = self.runtime.settings.precisions.of(id);
         let components = guarded(|| image::open(&found.path)).map_err(&broken)?;
         let footprint = image::footprint(&components, cpu.pool().threads(), precision);
         let lease = self.lease(footprint.weights + footprint.reading, 0, memory)?;
-        let total = self.shared.budget.total();
-        let open = || ImageModel::open(id, &components, &self.runtime(), lease, precision, total, cpu);
+        let total = self.runtime.memory.total();
+        let open = || ImageModel::open(id, &components, &self.isolation(), lease, precision, total, cpu);
         let mut model = guarded(open).map_err(&broken)?;
         model.lease.shrink(footprint.weights);
         let model = Model::Image(Arc::new(model));
@@ -356,8 +361,8 @@ impl Registry {
         Ok(model)
     }
 
-    fn runtime(&self) -> Runtime {
-        Runtime { program: self.shared.settings.sandbox.clone(), clock: Arc::clone(&self.clock) }
+    fn isolation(&self) -> Isolation {
+        Isolation { program: self.runtime.settings.sandbox.clone(), clock: Arc::clone(&self.clock) }
     }
 
     fn insert(&self, found: &Found, model: &Model) {
@@ -373,7 +378,7 @@ impl Registry {
         let hyper = weights.hyper().map_err(|error| error.to_string())?;
         Ok((
             Footprint::of(weights, self.cpu.pool().threads()),
-            scratch_bytes(&hyper, &self.shared.settings.largest_step()),
+            scratch_bytes(&hyper, &self.runtime.settings.largest_step()),
         ))
     }
 
@@ -395,18 +400,18 @@ impl Registry {
         drop(loaded);
         if let Some(model) = gone.as_ref().and_then(|gone| gone.model.text()) {
             model.drafter.take(None);
-            self.shared.forget(model.key);
+            self.texts.forget(model.key);
         }
         Ok(())
     }
 
     fn lease(&self, weights: u64, scratch: u64, memory: Memory) -> Result<Lease, LoadError> {
         loop {
-            if let Some(lease) = self.shared.lease(weights, scratch) {
+            if let Some(lease) = self.runtime.lease(weights, scratch) {
                 return Ok(lease);
             }
             if matches!(memory, Memory::Spare) || !self.unload_idle() {
-                let (needed, budget) = (weights.saturating_add(scratch), self.shared.budget.total());
+                let (needed, budget) = (weights.saturating_add(scratch), self.runtime.memory.total());
                 return Err(match needed > budget {
                     true => LoadError::TooLarge { needed, budget },
                     false => LoadError::NoMemory { needed, budget },
@@ -433,6 +438,12 @@ impl Registry {
             }
         }
         false
+    }
+}
+
+impl Reclaim for Registry {
+    fn reclaim(&self) -> bool {
+        self.unload_idle()
     }
 }
 
