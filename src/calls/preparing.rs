@@ -11,7 +11,7 @@ use super::models::blocking;
 use crate::engine::TokenBound;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
-use crate::service::places::Places;
+use crate::service::concurrency_limit::ConcurrencyLimit;
 
 /// Requests that may prepare or wait for their turn at once; more are refused, not piled up.
 const PLACES: usize = 128;
@@ -23,14 +23,14 @@ const LARGE: usize = 256 << 10;
 /// Admits requests to the threads on which prompts are made.
 #[derive(Clone)]
 pub(super) struct Preparing {
-    places: Arc<Places>,
+    slots: Arc<ConcurrencyLimit>,
     large: Arc<Semaphore>,
 }
 
 impl Preparing {
     pub fn new() -> Self {
         Self {
-            places: Places::new("prompts are being prepared", PLACES, PROJECT_PLACES),
+            slots: ConcurrencyLimit::new("prompts are being prepared", PLACES, PROJECT_PLACES),
             large: Arc::new(Semaphore::new(1)),
         }
     }
@@ -43,13 +43,13 @@ impl Preparing {
         bytes: usize,
         work: impl FnOnce(TokenBound) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let place = self.places.take(project)?;
+        let slot = self.slots.acquire(project)?;
         let turn = self.turn(bytes).await?;
         // Held by this future alone: when the client leaves, the work notices.
         let request = Arc::new(());
         let bound = TokenBound::default().with_request(&request);
         let done = blocking(move || {
-            let _held = (place, turn);
+            let _held = (slot, turn);
             work(bound)
         });
         let done = done.await;

@@ -25,7 +25,7 @@ pub struct RerankCall {
 pub struct Reranked {
     pub id: RerankId,
     pub model: String,
-    /// Places of documents and their scores, the best first.
+    /// Indices of documents and their scores, the best first.
     pub results: Vec<(usize, f32)>,
     /// As they came.
     pub documents: Vec<String>,

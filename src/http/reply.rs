@@ -180,7 +180,7 @@ impl Caller {
     /// [`Mount::reply`] on the caller's mount; marked where it repeats an earlier answer.
     pub fn reply<T: Serialize>(&self, head: Head<impl Display>, body: T) -> Reply {
         let mut reply = self.mount.reply(head, body);
-        if self.access.claim().is_some_and(|claim| claim.replayed()) {
+        if self.access.idempotency_key().is_some_and(|key| key.is_replayed()) {
             reply.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
         }
         Ok(reply)

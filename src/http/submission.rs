@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use super::caller::Caller;
 use super::input;
 use crate::error::{Error, Result};
-use crate::service::claim::Claim;
+use crate::service::idempotency::IdempotencyKey;
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
@@ -35,7 +35,7 @@ impl<T: DeserializeOwned + 'static> FromRequest for Submission<T> {
             let caller = Caller::extract(&request).await?;
             let bytes = input::read_body(&request, payload).await?;
             let body = input::from_json(input::or_empty_object(&bytes))?;
-            Ok(Self { caller: caller.claiming(&request, &bytes)?, body })
+            Ok(Self { caller: caller.with_idempotency_key(&request, &bytes)?, body })
         })
     }
 }
@@ -43,7 +43,7 @@ impl<T: DeserializeOwned + 'static> FromRequest for Submission<T> {
 impl Caller {
     /// The same caller with the request's idempotency key, if it has one. `body` is what must be
     /// equal for a replay, beside method and path; the two mounts count as one.
-    pub fn claiming(self, request: &HttpRequest, body: &[u8]) -> Result<Self> {
+    pub fn with_idempotency_key(self, request: &HttpRequest, body: &[u8]) -> Result<Self> {
         let mut given = request.headers().get_all(IDEMPOTENCY_KEY);
         let Some(key) = given.next() else { return Ok(self) };
         if given.next().is_some() {
@@ -54,7 +54,7 @@ impl Caller {
         let key = key.to_str().unwrap_or("\0");
         let path = request.path().strip_prefix(self.mount.prefix()).unwrap_or_default();
         let parts = [request.method().as_str().as_bytes(), path.as_bytes(), request.query_string().as_bytes(), body];
-        let claim = Claim::new(self.access.key(), key, &parts)?;
-        Ok(Self { access: self.access.claiming(claim), ..self })
+        let idempotency_key = IdempotencyKey::new(self.access.key(), key, &parts)?;
+        Ok(Self { access: self.access.with_idempotency_key(idempotency_key), ..self })
     }
 }

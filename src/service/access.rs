@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::claim::Claim;
+use super::idempotency::IdempotencyKey;
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
 
@@ -148,12 +148,12 @@ pub struct Access {
     project: ProjectId,
     scopes: Scopes,
     models: Option<Arc<[String]>>,
-    claim: Option<Arc<Claim>>,
+    idempotency_key: Option<Arc<IdempotencyKey>>,
 }
 
 impl Access {
     pub(super) fn new(key: KeyId, project: ProjectId, scopes: Scopes, models: Option<Arc<[String]>>) -> Self {
-        Self { key, project, scopes, models, claim: None }
+        Self { key, project, scopes, models, idempotency_key: None }
     }
 
     /// An access without a key behind it. Management writes refuse it: they look the key up.
@@ -164,13 +164,13 @@ impl Access {
 
     /// The same access for a write that is to happen once.
     #[must_use]
-    pub fn claiming(self, claim: Claim) -> Self {
-        Self { claim: Some(Arc::new(claim)), ..self }
+    pub fn with_idempotency_key(self, key: IdempotencyKey) -> Self {
+        Self { idempotency_key: Some(Arc::new(key)), ..self }
     }
 
     /// The idempotency key that came with the request.
-    pub fn claim(&self) -> Option<&Arc<Claim>> {
-        self.claim.as_ref()
+    pub fn idempotency_key(&self) -> Option<&Arc<IdempotencyKey>> {
+        self.idempotency_key.as_ref()
     }
 
     pub fn key(&self) -> KeyId {

@@ -11,10 +11,10 @@ use serde_json::json;
 use super::access::{Access, Scope};
 use super::audit::Note;
 use super::change::Change;
-use super::holdings::{self, Holding, signed};
 use super::page::{Listing, Page, PageRequest, page};
+use super::quotas::{self, QuotaKind, signed};
 use super::version::Expected;
-use super::{authority, claim, fields, tools, transcript};
+use super::{authorize, fields, idempotency, tools, transcript};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{AgentId, BadId, ProjectId};
@@ -136,11 +136,12 @@ impl Agents {
         check(&content)?;
         let id = AgentId::generate(&*self.clock_rng);
         let note = self.note(access, "agent.created");
-        let written = claim::write(&self.store, access, now, authority::manages(project), move |tx, caller| {
-            let owner = authority::named_project(tx, caller, project)?;
-            authority::living(&owner).map_err(|error| error.param("project_id"))?;
+        let permit = authorize::manage_project(project);
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+            let owner = authorize::named_project(tx, caller, project)?;
+            authorize::require_active(&owner).map_err(|error| error.param("project_id"))?;
             let bytes = content.bytes();
-            holdings::charge(tx, project, now, Holding::Agent, 1, signed(bytes))?;
+            quotas::charge(tx, project, now, QuotaKind::Agent, 1, signed(bytes))?;
             let record = AgentRecord { project, version: 1, oldest: 1, bytes, created_at: now };
             project_resources::insert(tx, id.to_bytes(), &record)?;
             stored::put_version(tx, id, 1, &content)?;
@@ -156,10 +157,10 @@ impl Agents {
         // Each field by itself does not depend on what is stored.
         check(&change.clone().apply(AgentVersionRecord::empty(now), now))?;
         let note = self.note(access, "agent.updated");
-        let permit = authority::manages_owner::<AgentRecord>(id.to_bytes());
-        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+        let permit = authorize::manage_owner::<AgentRecord>(id.to_bytes());
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = find(tx, caller, Scope::Project, id)?;
-            authority::living_owner(tx, record.project)?;
+            authorize::require_active_owner(tx, record.project)?;
             expected.check(Some(record.version))?;
             let old = stored::current(tx, id, &record)?;
             let new = change.clone().apply(old.clone(), old.made_at);
@@ -179,13 +180,13 @@ impl Agents {
     pub async fn delete(&self, access: &Access, id: AgentId, expected: Expected) -> Result<()> {
         let now = self.clock_rng.now();
         let note = self.note(access, "agent.deleted");
-        let permit = authority::manages_owner::<AgentRecord>(id.to_bytes());
-        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+        let permit = authorize::manage_owner::<AgentRecord>(id.to_bytes());
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = find(tx, caller, Scope::Project, id)?;
-            authority::living_owner(tx, record.project)?;
+            authorize::require_active_owner(tx, record.project)?;
             expected.check(Some(record.version))?;
             let name = stored::current(tx, id, &record)?.name;
-            holdings::charge(tx, record.project, now, Holding::Agent, -1, -signed(record.bytes))?;
+            quotas::charge(tx, record.project, now, QuotaKind::Agent, -1, -signed(record.bytes))?;
             (record.oldest..=record.version).try_for_each(|version| stored::remove_version(tx, id, version))?;
             project_resources::remove(tx, id.to_bytes(), &record)?;
             note.write(tx, record.project, id, &json!({ "name": name, "version": record.version }))
@@ -210,7 +211,7 @@ impl Agents {
         let access = access.clone();
         let read = self.store.read(move |tx| {
             let record = find(tx, &access, Scope::Inference, id)?;
-            authority::living_owner(tx, record.project)?;
+            authorize::require_active_owner(tx, record.project)?;
             let content = stored::current(tx, id, &record)?;
             Ok(Agent::new(id, &record, record.version, content))
         });
@@ -224,7 +225,7 @@ impl Agents {
         let window = request.window(self.store.pepper(), listing, AgentId::to_bytes)?;
         let access = access.clone();
         let rows = self.store.read(move |tx| {
-            authority::named_project(tx, &access, project)?;
+            authorize::named_project(tx, &access, project)?;
             let rows = project_resources::newest::<AgentRecord>(tx, project, window.before, window.rows())?;
             let seen = |(id, record): ([u8; 16], AgentRecord)| {
                 let id = AgentId::from_bytes(id);
@@ -287,7 +288,7 @@ fn add_version(
     for gone in old.oldest..oldest {
         bytes = bytes.saturating_sub(stored::find_version(tx, id, gone)?.map_or(0, |gone| gone.bytes()));
     }
-    holdings::charge(tx, old.project, now, Holding::Agent, 0, signed(bytes) - signed(old.bytes))?;
+    quotas::charge(tx, old.project, now, QuotaKind::Agent, 0, signed(bytes) - signed(old.bytes))?;
     (old.oldest..oldest).try_for_each(|gone| stored::remove_version(tx, id, gone))?;
     let record = AgentRecord { version, oldest, bytes, ..old };
     project_resources::replace(tx, id.to_bytes(), &record)?;
@@ -296,7 +297,7 @@ fn add_version(
 }
 
 fn find(tx: &impl Reader, access: &Access, scope: Scope, id: AgentId) -> Result<AgentRecord> {
-    authority::owned(tx, access, scope, "agent", (id, id.to_bytes()))
+    authorize::resource(tx, access, scope, "agent", (id, id.to_bytes()))
 }
 
 fn no_version(version: u64, record: &AgentRecord) -> Error {

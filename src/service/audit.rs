@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::access::Access;
-use super::authority;
+use super::authorize;
 use super::export::{Export, Format};
 use super::page::{Listing, Page, PageRequest};
 use crate::clock_rng::{ClockRng, Timestamp};
@@ -139,7 +139,7 @@ impl Audit {
         let window = request.window(self.store.pepper(), listing, AuditId::to_bytes)?;
         let access = access.clone();
         let found = self.store.read(move |tx| {
-            filter.project.map_or(Ok(()), |project| authority::named_project(tx, &access, project).map(drop))?;
+            filter.project.map_or(Ok(()), |project| authorize::named_project(tx, &access, project).map(drop))?;
             stretch(tx, &filter, window.before, window.limit)
         });
         let Stretch { events, next } = found.await?;
@@ -152,7 +152,7 @@ impl Audit {
         admit(access, &filter)?;
         if let Some(project) = filter.project {
             let access = access.clone();
-            self.store.read(move |tx| authority::named_project(tx, &access, project).map(drop)).await?;
+            self.store.read(move |tx| authorize::named_project(tx, &access, project).map(drop)).await?;
         }
         Ok(Export::new(self.store.clone(), filter, format))
     }

@@ -13,11 +13,11 @@ pub use search::Listed;
 use self::search::{Search, Stretch};
 use super::access::{Access, Scope};
 use super::audit::Note;
-use super::holdings::{self, Holding, signed};
 use super::page::{Listing, Page, PageRequest};
+use super::quotas::{self, QuotaKind, signed};
 use super::transcript::{self, Unknown};
 use super::version::Expected;
-use super::{authority, claim, fields};
+use super::{authorize, fields, idempotency};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{ConversationId, ProjectId};
@@ -95,9 +95,10 @@ impl Conversations {
         let content = Content::check(new.messages, new.metadata)?;
         let id = ConversationId::generate(&*self.clock_rng);
         let note = self.note(access, "conversation.created");
-        let written = claim::write(&self.store, access, now, authority::manages(project), move |tx, caller| {
-            let owner = authority::named_project(tx, caller, project)?;
-            authority::living(&owner).map_err(|error| error.param("project_id"))?;
+        let permit = authorize::manage_project(project);
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+            let owner = authorize::named_project(tx, caller, project)?;
+            authorize::require_active(&owner).map_err(|error| error.param("project_id"))?;
             insert(tx, &note, id, project, &content, now)
         });
         written.await
@@ -115,15 +116,15 @@ impl Conversations {
         let content = Content::check(new.messages, new.metadata)?;
         let created = self.note(access, "conversation.created");
         let replaced = self.note(access, "conversation.replaced");
-        let permit = authority::manages_owner::<ConversationRecord>(id.to_bytes());
-        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+        let permit = authorize::manage_owner::<ConversationRecord>(id.to_bytes());
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let Some(record) = project_resources::find::<ConversationRecord>(tx, id.to_bytes())? else {
                 caller.require(caller.project(), Scope::Project)?;
                 expected.check(None)?;
                 return insert(tx, &created, id, caller.project(), &content, now);
             };
             caller.require(record.project, Scope::Project)?;
-            authority::living_owner(tx, record.project)?;
+            authorize::require_active_owner(tx, record.project)?;
             expected.check(Some(record.version))?;
             let next = ConversationRecord {
                 metadata: content.metadata.clone(),
@@ -155,10 +156,10 @@ impl Conversations {
         }
         let added = Content::check(messages, None)?;
         let note = self.note(access, "conversation.appended");
-        let permit = authority::manages_owner::<ConversationRecord>(id.to_bytes());
-        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+        let permit = authorize::manage_owner::<ConversationRecord>(id.to_bytes());
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = self::find(tx, caller, id)?;
-            authority::living_owner(tx, record.project)?;
+            authorize::require_active_owner(tx, record.project)?;
             expected.check(Some(record.version))?;
             append(tx, &note, id, record, &added, now)
         });
@@ -176,10 +177,10 @@ impl Conversations {
         let now = self.clock_rng.now();
         fields::metadata(metadata.as_ref().and_then(Option::as_deref))?;
         let note = self.note(access, "conversation.updated");
-        let permit = authority::manages_owner::<ConversationRecord>(id.to_bytes());
-        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+        let permit = authorize::manage_owner::<ConversationRecord>(id.to_bytes());
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = self::find(tx, caller, id)?;
-            authority::living_owner(tx, record.project)?;
+            authorize::require_active_owner(tx, record.project)?;
             expected.check(Some(record.version))?;
             let Some(metadata) = metadata.clone().filter(|new| *new != record.metadata) else {
                 return Ok(Conversation::new(id, record));
@@ -198,12 +199,12 @@ impl Conversations {
     pub async fn delete(&self, access: &Access, id: ConversationId, expected: Expected) -> Result<()> {
         let now = self.clock_rng.now();
         let note = self.note(access, "conversation.deleted");
-        let permit = authority::manages_owner::<ConversationRecord>(id.to_bytes());
-        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+        let permit = authorize::manage_owner::<ConversationRecord>(id.to_bytes());
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = self::find(tx, caller, id)?;
-            authority::living_owner(tx, record.project)?;
+            authorize::require_active_owner(tx, record.project)?;
             expected.check(Some(record.version))?;
-            holdings::charge(tx, record.project, now, Holding::Conversation, -1, -signed(record.bytes))?;
+            quotas::charge(tx, record.project, now, QuotaKind::Conversation, -1, -signed(record.bytes))?;
             stored::remove_messages(tx, id, 0, record.messages)?;
             project_resources::remove(tx, id.to_bytes(), &record)?;
             note.write(tx, record.project, id, &json!({ "version": record.version, "messages": record.messages }))
@@ -236,7 +237,7 @@ impl Conversations {
         let search = search.map(Search::new).transpose()?;
         let access = access.clone();
         let read = self.store.read(move |tx| {
-            authority::named_project(tx, &access, project)?;
+            authorize::named_project(tx, &access, project)?;
             search::stretch(tx, project, search.as_ref(), window)
         });
         let Stretch { found, next } = read.await?;
@@ -251,7 +252,7 @@ impl Conversations {
 
 /// The conversation of a path, if the caller may manage it.
 fn find(tx: &impl Reader, access: &Access, id: ConversationId) -> Result<ConversationRecord> {
-    authority::owned(tx, access, Scope::Project, "conversation", (id, id.to_bytes()))
+    authorize::resource(tx, access, Scope::Project, "conversation", (id, id.to_bytes()))
 }
 
 /// Messages and metadata of a request, checked.
@@ -306,7 +307,7 @@ fn insert(
     content: &Content,
     now: Timestamp,
 ) -> Result<Conversation> {
-    holdings::charge(tx, project, now, Holding::Conversation, 1, signed(content.bytes))?;
+    quotas::charge(tx, project, now, QuotaKind::Conversation, 1, signed(content.bytes))?;
     let record = ConversationRecord {
         project,
         metadata: content.metadata.clone(),
@@ -346,7 +347,7 @@ fn settle(
     new: ConversationRecord,
     now: Timestamp,
 ) -> Result<ConversationRecord> {
-    holdings::charge(tx, old.project, now, Holding::Conversation, 0, signed(new.bytes) - signed(old.bytes))?;
+    quotas::charge(tx, old.project, now, QuotaKind::Conversation, 0, signed(new.bytes) - signed(old.bytes))?;
     let next = ConversationRecord { version: old.version + 1, updated_at: now, ..new };
     project_resources::replace(tx, id.to_bytes(), &next)?;
     Ok(next)

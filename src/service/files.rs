@@ -9,12 +9,12 @@ use serde_json::json;
 
 use super::access::{Access, Scope};
 use super::audit::Note;
+use super::concurrency_limit::ConcurrencyLimit;
 use super::example::Form;
-use super::holdings::{self, Holding, signed};
 use super::page::{Listing, Page, PageRequest, page};
-use super::places::Places;
+use super::quotas::{self, QuotaKind, signed};
 use super::upload::{Sealed, Sweeper, Upload};
-use super::{authority, claim, fields};
+use super::{authorize, fields, idempotency};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
@@ -116,14 +116,19 @@ pub struct Files {
     store: Store,
     clock_rng: Arc<dyn ClockRng>,
     sweeper: Sweeper,
-    places: Arc<Places>,
+    upload_limit: Arc<ConcurrencyLimit>,
 }
 
 impl Files {
     /// Also begins to remove what uploads of an earlier process left. Needs a tokio runtime.
     pub async fn start(store: Store, clock_rng: Arc<dyn ClockRng>) -> Result<Self> {
         let sweeper = Sweeper::start(store.clone()).await?;
-        Ok(Self { store, clock_rng, sweeper, places: Places::new("files are being uploaded", UPLOADS, UPLOADS_OF_ONE) })
+        Ok(Self {
+            store,
+            clock_rng,
+            sweeper,
+            upload_limit: ConcurrencyLimit::new("files are being uploaded", UPLOADS, UPLOADS_OF_ONE),
+        })
     }
 
     /// Makes room for a file that is about to arrive. Refuses what would be refused at its end, as
@@ -142,11 +147,11 @@ impl Files {
         let caller = access.clone();
         let admitted = self.store.read(move |tx| {
             let Some(likely) = likely else { return Ok(()) };
-            authority::receiving_project(tx, &caller, likely, project.is_some())?;
-            holdings::admit(tx, likely, Holding::File, 1, 1)
+            authorize::active_project(tx, &caller, likely, project.is_some())?;
+            quotas::check(tx, likely, QuotaKind::File, 1, 1)
         });
         admitted.await?;
-        let place = self.places.take_from(access.project(), address)?;
+        let place = self.upload_limit.acquire_from(access.project(), address)?;
         let id = FileId::generate(&*self.clock_rng);
         Ok(Upload::new(self.store.clone(), id, likely, self.sweeper.later(id), place))
     }
@@ -169,9 +174,10 @@ impl Files {
             created_at: now,
         };
         let note = self.note(access, "file.created");
-        let written = claim::write(&self.store, access, now, authority::manages(project), move |tx, caller| {
-            authority::receiving_project(tx, caller, project, new.project.is_some())?;
-            holdings::charge(tx, project, now, Holding::File, 1, signed(record.bytes))?;
+        let permit = authorize::manage_project(project);
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+            authorize::active_project(tx, caller, project, new.project.is_some())?;
+            quotas::charge(tx, project, now, QuotaKind::File, 1, signed(record.bytes))?;
             file_records::insert(tx, id, &record)?;
             note.write(tx, project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
             Ok(File::new(id, record.clone()))
@@ -189,7 +195,7 @@ impl Files {
         let window = request.window(self.store.pepper(), listing, FileId::to_bytes)?;
         let access = access.clone();
         let rows = self.store.read(move |tx| {
-            authority::own_or_named_project(tx, &access, project, named)?;
+            authorize::own_or_named_project(tx, &access, project, named)?;
             project_resources::newest::<FileRecord>(tx, project, window.before, window.rows())
         });
         let items = rows.await?.into_iter().map(|(id, record)| File::new(FileId::from_bytes(id), record)).collect();
@@ -217,11 +223,11 @@ impl Files {
         self.get(access, id).await?;
         // Its chunks go in small steps, even if the caller does not wait for the answer.
         let _chunks = self.sweeper.later(id);
-        let permit = authority::manages_owner::<FileRecord>(id.to_bytes());
-        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+        let permit = authorize::manage_owner::<FileRecord>(id.to_bytes());
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = find(tx, caller, id)?;
-            authority::living_owner(tx, record.project)?;
-            holdings::charge(tx, record.project, now, Holding::File, -1, -signed(record.bytes))?;
+            authorize::require_active_owner(tx, record.project)?;
+            quotas::charge(tx, record.project, now, QuotaKind::File, -1, -signed(record.bytes))?;
             file_records::remove(tx, id, &record)?;
             note.write(tx, record.project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
             Ok(id)
@@ -236,5 +242,5 @@ impl Files {
 
 /// The file of a path or field, if the caller may manage it.
 pub(super) fn find(tx: &impl Reader, access: &Access, id: FileId) -> Result<FileRecord> {
-    authority::owned(tx, access, Scope::Project, "file", (id, id.to_bytes()))
+    authorize::resource(tx, access, Scope::Project, "file", (id, id.to_bytes()))
 }

@@ -9,11 +9,11 @@ use super::access::{Access, Scope};
 use super::audit::Note;
 use super::change::Change;
 use super::files::{self, Purpose};
-use super::holdings::{self, Holding};
 pub use super::job::{Job, JobChange, JobError, JobEvent, JobState, Level};
 use super::page::{Listing, Page, PageRequest, page};
+use super::quotas::{self, QuotaKind};
 use super::training::{NewJob, Recipe};
-use super::{authority, claim, fields};
+use super::{authorize, fields, idempotency};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{FileId, JobEventId, JobId, ProjectId};
@@ -44,11 +44,12 @@ impl Jobs {
         let id = JobId::generate(&*self.clock_rng);
         let events = [JobEventId::generate(&*self.clock_rng), JobEventId::generate(&*self.clock_rng)];
         let note = self.note(access, "fine_tuning_job.created");
-        let written = claim::write(&self.store, access, now, authority::manages(project), move |tx, caller| {
-            authority::receiving_project(tx, caller, project, named)?;
+        let permit = authorize::manage_project(project);
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+            authorize::active_project(tx, caller, project, named)?;
             file_of(tx, caller, project, record.training_file, "training_file")?;
             record.validation_file.map_or(Ok(()), |file| file_of(tx, caller, project, file, "validation_file"))?;
-            holdings::charge(tx, project, now, Holding::Job, 1, 0)?;
+            quotas::charge(tx, project, now, QuotaKind::Job, 1, 0)?;
             project_resources::insert(tx, id.to_bytes(), &record)?;
             let told = [(Level::Info, format!("Created fine-tuning job: {id}")), (Level::Error, CANNOT_TRAIN.into())];
             for (event, (level, message)) in events.into_iter().zip(told) {
@@ -67,7 +68,7 @@ impl Jobs {
         let window = request.window(self.store.pepper(), listing, JobId::to_bytes)?;
         let access = access.clone();
         let rows = self.store.read(move |tx| {
-            authority::own_or_named_project(tx, &access, project, named)?;
+            authorize::own_or_named_project(tx, &access, project, named)?;
             project_resources::newest::<JobRecord>(tx, project, window.before, window.rows())
         });
         let items = rows.await?.into_iter().map(|(id, record)| Job::new(JobId::from_bytes(id), record)).collect();
@@ -148,10 +149,10 @@ impl Jobs {
         mut change: impl FnMut(&WriteTx, &mut JobRecord) -> Result<serde_json::Value> + Send + 'static,
     ) -> Result<Job> {
         let note = self.note(access, action);
-        let permit = authority::manages_owner::<JobRecord>(id.to_bytes());
-        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+        let permit = authorize::manage_owner::<JobRecord>(id.to_bytes());
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let mut record = find(tx, caller, id)?;
-            authority::living_owner(tx, record.project)?;
+            authorize::require_active_owner(tx, record.project)?;
             let detail = change(tx, &mut record)?;
             record.updated_at = now;
             project_resources::replace(tx, id.to_bytes(), &record)?;
@@ -189,7 +190,7 @@ fn record(project: ProjectId, recipe: Recipe, now: Timestamp) -> JobRecord {
 }
 
 fn find(tx: &impl Reader, access: &Access, id: JobId) -> Result<JobRecord> {
-    authority::owned(tx, access, Scope::Project, "fine-tuning job", (id, id.to_bytes()))
+    authorize::resource(tx, access, Scope::Project, "fine-tuning job", (id, id.to_bytes()))
 }
 
 /// Checks a file that a job names: there, within reach, and of the job's project.

@@ -12,11 +12,11 @@ use super::cache::{Cache, Known, Ticket};
 use super::change::Change;
 use super::failures::{Failure, Failures};
 use super::grace::Steady;
-use super::holdings::{self, Holding};
 use super::page::{Listing, Page, PageRequest, page};
 use super::projects::Project;
+use super::quotas::{self, QuotaKind};
 use super::secrets::{self, Secret};
-use super::{authority, claim, fields};
+use super::{authorize, fields, idempotency};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
@@ -154,7 +154,7 @@ impl Keys {
             self.admit_previous(id, &known, &digest).await?;
         }
         // Only who holds the secret learns what became of the key.
-        authority::usable(&known.record, known.project_archived, self.clock_rng.now())?;
+        authorize::check_usable(&known.record, known.project_archived, self.clock_rng.now())?;
         Ok(known.access.clone())
     }
 
@@ -255,11 +255,11 @@ impl Keys {
             caller.require(project, Scope::Project)?;
             caller.require_grantable(scopes, models.as_deref())
         };
-        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
-            let project = authority::named_project(tx, caller, record.project)?;
-            authority::living(&project).map_err(|error| error.param("project_id"))?;
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+            let project = authorize::named_project(tx, caller, record.project)?;
+            authorize::require_active(&project).map_err(|error| error.param("project_id"))?;
             caller.require_grantable(Scopes::from_bits(record.scopes), record.models.as_deref())?;
-            holdings::charge(tx, record.project, now, Holding::ApiKey, 1, 0)?;
+            quotas::charge(tx, record.project, now, QuotaKind::ApiKey, 1, 0)?;
             stored::insert(tx, id, &record)?;
             let scopes = Scopes::from_bits(record.scopes);
             note.write(
@@ -293,7 +293,7 @@ impl Keys {
         let window = request.window(self.store.pepper(), listing, KeyId::to_bytes)?;
         let access = access.clone();
         let rows = self.store.read(move |tx| {
-            authority::named_project(tx, &access, project)?;
+            authorize::named_project(tx, &access, project)?;
             let rows = stored::newest(tx, project, window.before, window.rows())?;
             rows.into_iter().map(|row| Key::seen(tx, row)).collect::<Result<Vec<_>>>()
         });
@@ -303,7 +303,7 @@ impl Keys {
 
     pub async fn get(&self, access: &Access, id: KeyId) -> Result<Key> {
         let access = access.clone();
-        self.store.read(move |tx| Key::seen(tx, (id, authority::key(tx, &access, id)?))).await
+        self.store.read(move |tx| Key::seen(tx, (id, authorize::key(tx, &access, id)?))).await
     }
 
     /// The caller's own key and its project, whatever the key may do.
@@ -360,19 +360,20 @@ impl Keys {
     pub async fn revoke(&self, access: &Access, id: KeyId) -> Result<Key> {
         let now = self.clock_rng.now();
         let note = self.note(access, "api_key.revoked");
-        let written = claim::write(&self.store, access, now, authority::manages_key(id), move |tx, caller| {
-            let mut record = authority::key_to_change(tx, caller, id)?;
+        let permit = authorize::manage_key(id);
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+            let mut record = authorize::key_to_change(tx, caller, id)?;
             if record.revoked_at.is_some() {
                 return Key::seen(tx, (id, record));
             }
             let admin = Scopes::from_bits(record.scopes).contains(Scope::Admin);
-            if admin && !authority::another_admin(tx, id, now)? {
+            if admin && !authorize::has_other_admin(tx, id, now)? {
                 let text = "This is the last usable admin key; without it nobody could operate this installation. Create another admin key first.";
                 return Err(Error::new(Code::Conflict, text));
             }
             record.revoked_at = Some(now);
             record.updated_at = now;
-            holdings::charge(tx, record.project, now, Holding::ApiKey, -1, 0)?;
+            quotas::charge(tx, record.project, now, QuotaKind::ApiKey, -1, 0)?;
             stored::replace(tx, id, &record)?;
             note.write(tx, record.project, id, &json!({ "name": record.name }))?;
             Key::seen(tx, (id, record))
@@ -390,10 +391,11 @@ impl Keys {
         mut change: impl FnMut(&mut KeyRecord) -> Result<Value> + Send + 'static,
     ) -> Result<Key> {
         let (note, moment) = (self.note(access, action), self.steady.now(&*self.clock_rng));
-        let written = claim::write(&self.store, access, now, authority::manages_key(id), move |tx, caller| {
-            let mut record = authority::key_to_change(tx, caller, id)?;
+        let permit = authorize::manage_key(id);
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+            let mut record = authorize::key_to_change(tx, caller, id)?;
             let project = projects::find(tx, record.project)?;
-            project.as_ref().map_or(Ok(()), authority::living)?;
+            project.as_ref().map_or(Ok(()), authorize::require_active)?;
             let detail = change(&mut record)?;
             record.updated_at = now;
             stored::replace(tx, id, &record)?;
@@ -432,7 +434,7 @@ fn decoy_of(tx: &ReadTx, decoy: &OnceLock<KeyId>) -> Option<KeyId> {
 
 /// A replay found what an earlier request did; its secret is that request's and was told then.
 fn unless_replayed(access: &Access, secret: Secret) -> Option<Secret> {
-    (!access.claim().is_some_and(|claim| claim.replayed())).then_some(secret)
+    (!access.idempotency_key().is_some_and(|key| key.is_replayed())).then_some(secret)
 }
 
 /// A fresh record without expiry and allow-list.

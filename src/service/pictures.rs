@@ -8,8 +8,8 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::access::Access;
-use super::authority;
-use super::holdings::{self, signed};
+use super::authorize;
+use super::quotas::{self, signed};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::StoredImageId;
@@ -105,7 +105,7 @@ impl Pictures {
     /// Whether the caller's project may keep anything more: asked before work is put into pictures.
     pub async fn admit(&self, access: &Access) -> Result<()> {
         let project = access.project();
-        self.store.read(move |tx| holdings::admit_bytes(tx, project, 1)).await
+        self.store.read(move |tx| quotas::check_bytes(tx, project, 1)).await
     }
 
     /// Keeps a picture for the caller's project; it weighs on the project's storage until it goes.
@@ -115,8 +115,8 @@ impl Pictures {
         let expires = now.after(self.kept_for).as_seconds();
         let ends_at = Timestamp::from_millis(expires.saturating_mul(1000)).after(GRACE);
         let written = self.store.write(move |tx| {
-            authority::living_owner(tx, project)?;
-            holdings::charge_bytes(tx, project, now, signed(content.len() as u64))?;
+            authorize::require_active_owner(tx, project)?;
+            quotas::charge_bytes(tx, project, now, signed(content.len() as u64))?;
             stored_images::insert(tx, id, (project, format as u8), &content, ends_at)
         });
         written.await?;
@@ -158,7 +158,7 @@ impl Pictures {
     async fn remove(&self, id: StoredImageId, now: Timestamp) -> Result<()> {
         let removed = self.store.write(move |tx| {
             let Some(record) = stored_images::find(tx, id)? else { return Ok(()) };
-            holdings::charge_bytes(tx, record.project, now, -signed(record.bytes))?;
+            quotas::charge_bytes(tx, record.project, now, -signed(record.bytes))?;
             stored_images::remove(tx, id, &record)
         });
         removed.await

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::access::{Access, Scope};
 use super::audit::Note;
 use super::page::{Listing, Page, PageRequest, page};
-use super::{authority, claim, fields};
+use super::{authorize, fields, idempotency};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::ProjectId;
@@ -79,7 +79,7 @@ impl Projects {
         let record = new.record(self.clock_rng.now())?;
         let id = ProjectId::generate(&*self.clock_rng);
         let note = self.note(access, "project.created");
-        let written = claim::write(&self.store, access, record.created_at, authority::administers, move |tx, _| {
+        let written = idempotency::write(&self.store, access, record.created_at, authorize::admin, move |tx, _| {
             projects::put(tx, id, &record)?;
             note.write(tx, id, id, &json!({ "name": record.name }))?;
             Ok(Project::new(id, record.clone()))
@@ -93,9 +93,10 @@ impl Projects {
         fields::environment(settings.environment.as_deref())?;
         let now = self.clock_rng.now();
         let note = self.note(access, "project.updated");
-        let written = claim::write(&self.store, access, now, authority::manages(id), move |tx, caller| {
-            let mut record = authority::project(tx, caller, id)?;
-            authority::living(&record)?;
+        let permit = authorize::manage_project(id);
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+            let mut record = authorize::project(tx, caller, id)?;
+            authorize::require_active(&record)?;
             let detail = json!({
                 "old": { "name": record.name, "environment": record.environment },
                 "new": { "name": settings.name, "environment": settings.environment },
@@ -112,7 +113,7 @@ impl Projects {
 
     pub async fn get(&self, access: &Access, id: ProjectId) -> Result<Project> {
         let access = access.clone();
-        let record = self.store.read(move |tx| authority::project(tx, &access, id));
+        let record = self.store.read(move |tx| authorize::project(tx, &access, id));
         Ok(Project::new(id, record.await?))
     }
 
@@ -138,8 +139,8 @@ impl Projects {
         access.require_admin()?;
         let now = self.clock_rng.now();
         let note = self.note(access, "project.archived");
-        let written = claim::write(&self.store, access, now, authority::administers, move |tx, caller| {
-            let mut record = authority::project(tx, caller, id)?;
+        let written = idempotency::write(&self.store, access, now, authorize::admin, move |tx, caller| {
+            let mut record = authorize::project(tx, caller, id)?;
             if id == caller.project() {
                 let text = "You cannot archive the project of the API key that you are using. Use an admin key of another project.";
                 return Err(Error::new(Code::Conflict, text));

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::access::Scopes;
 use super::audit::Note;
-use super::holdings::{self, Holding};
 use super::keys::{Key, key_record};
 use super::projects::{NewProject, Project};
+use super::quotas::{self, QuotaKind};
 use super::secrets::Secret;
 use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
@@ -38,7 +38,7 @@ pub async fn first_start(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Result
         }
         projects::put(tx, project, &project_record)?;
         keys::insert(tx, key, &record)?;
-        holdings::charge(tx, project, now, Holding::ApiKey, 1, 0)?;
+        quotas::charge(tx, project, now, QuotaKind::ApiKey, 1, 0)?;
         notes[0].write(tx, project, project, &Value::Null)?;
         notes[1].write(tx, project, key, &Value::Null)?;
         Ok(Some((project_record.clone(), record.clone())))
@@ -64,7 +64,7 @@ pub async fn new_admin_key(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Resu
         let mut record = template.clone();
         record.project = project;
         keys::insert(tx, key, &record)?;
-        holdings::book(tx, project, now, Holding::ApiKey, 1, 0)?;
+        quotas::charge_unchecked(tx, project, now, QuotaKind::ApiKey, 1, 0)?;
         note.write(tx, project, key, &Value::Null)?;
         Ok((project, project_record, record))
     });

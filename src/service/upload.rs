@@ -5,9 +5,9 @@ use ring::digest::{Context, SHA256};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::concurrency_limit::Slot;
 use super::dataset::{Checker, Summary};
-use super::holdings::{self, Holding, signed};
-use super::places::Place;
+use super::quotas::{self, QuotaKind, signed};
 use crate::error::{Code, Error, Result};
 use crate::ids::{FileId, ProjectId};
 use crate::storage::Store;
@@ -103,7 +103,7 @@ pub struct Upload {
     chunks: u32,
     bytes: u64,
     leftover: Leftover,
-    place: Place,
+    slot: Slot,
 }
 
 /// A file that has arrived whole and is in order, but belongs to nobody yet.
@@ -114,13 +114,13 @@ pub struct Sealed {
     pub(super) bytes: u64,
     pub(super) sha256: [u8; 32],
     _leftover: Leftover,
-    _place: Place,
+    _slot: Slot,
 }
 
 impl Upload {
-    pub(super) fn new(store: Store, id: FileId, project: Option<ProjectId>, leftover: Leftover, place: Place) -> Self {
+    pub(super) fn new(store: Store, id: FileId, project: Option<ProjectId>, leftover: Leftover, slot: Slot) -> Self {
         let progress = Progress::new();
-        Self { store, id, project, progress, pending: Vec::new(), chunks: 0, bytes: 0, leftover, place }
+        Self { store, id, project, progress, pending: Vec::new(), chunks: 0, bytes: 0, leftover, slot }
     }
 
     /// Takes the next bytes; whole chunks are checked and stored before it returns.
@@ -155,7 +155,7 @@ impl Upload {
             bytes: self.bytes,
             sha256,
             _leftover: self.leftover,
-            _place: self.place,
+            _slot: self.slot,
         })
     }
 
@@ -166,13 +166,13 @@ impl Upload {
         let read = tokio::task::spawn_blocking(move || progress.read(&piece).map(|()| (progress, piece)));
         let (progress, piece) = read.await.map_err(Error::internal)??;
         self.progress = progress;
-        let (id, place, project, bytes) = (self.id, self.chunks, self.project, self.bytes);
+        let (id, index, project, bytes) = (self.id, self.chunks, self.project, self.bytes);
         let chunk = Chunk(piece);
         let written = self.store.write(move |tx| {
             if let Some(project) = project {
-                holdings::admit(tx, project, Holding::File, 1, signed(bytes))?;
+                quotas::check(tx, project, QuotaKind::File, 1, signed(bytes))?;
             }
-            file_records::put_chunk(tx, id, place, &chunk)
+            file_records::put_chunk(tx, id, index, &chunk)
         });
         written.await?;
         self.chunks += 1;

@@ -3,7 +3,7 @@
 use outpost::error::Code;
 use outpost::ids::{KeyId, ProjectId};
 use outpost::service::agents::{AgentChange, Agents, NewAgent};
-use outpost::service::claim::Claim;
+use outpost::service::idempotency::IdempotencyKey;
 use outpost::service::version::Expected;
 use outpost::service::{Access, Change, KeyChange, NewProject, PageRequest, ProjectSettings, Rotation, Scopes};
 use outpost::storage::WriteTx;
@@ -78,7 +78,9 @@ async fn a_replay_needs_the_permission_that_the_request_needs_now() {
     let home = world.first.project.id;
     let agents = Agents::new(world.store.clone(), world.clock.clone());
     let tenant = world.access(home, &["project", "inference"]).await;
-    let claimed = |access: &Access, key: &str| access.clone().claiming(Claim::new(access.key(), key, &[]).unwrap());
+    let claimed = |access: &Access, key: &str| {
+        access.clone().with_idempotency_key(IdempotencyKey::new(access.key(), key, &[]).unwrap())
+    };
     let agent = || NewAgent { name: Some("a".into()), ..NewAgent::default() };
     let change = || AgentChange {
         name: Change::Keep,
@@ -118,7 +120,7 @@ async fn a_replay_needs_the_permission_that_the_request_needs_now() {
     assert_eq!(agents.update(&changing, made.id, change(), expected()).await.unwrap(), changed);
     assert_eq!(world.keys.update(&renaming, own, rename()).await.unwrap(), renamed);
     assert_eq!(world.keys.create(&granting, new_key(home, &["project"])).await.unwrap().0, granted);
-    assert!(granting.claim().unwrap().replayed());
+    assert!(granting.idempotency_key().unwrap().is_replayed());
 
     set(&world, admins.key(), project | inference, None).await;
     let again = || NewProject { name: "n".into(), ..NewProject::default() };

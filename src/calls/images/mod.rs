@@ -18,7 +18,7 @@ use crate::engine::{Engine, Failure, ImageModel, Painting, Picture, SchedulerNam
 use crate::error::{Code, Error, Result};
 use crate::ids::ImagesId;
 use crate::service::access::{Access, Scope};
-use crate::service::places::{Place, Places};
+use crate::service::concurrency_limit::{ConcurrencyLimit, Slot};
 use crate::service::usage::{Outcome, Receipt};
 
 /// Requests that may be prepared at once, of all and of one project; more are refused, not piled up.
@@ -38,9 +38,9 @@ const SEEDS: u64 = 1 << 63;
 pub struct Images {
     engine: Engine,
     clock_rng: Arc<dyn ClockRng>,
-    preparing: Arc<Places>,
+    preparing: Arc<ConcurrencyLimit>,
     reading: Arc<Semaphore>,
-    arriving: Arc<Places>,
+    arriving: Arc<ConcurrencyLimit>,
 }
 
 /// What a caller asks for; `http` has checked the form of each field.
@@ -81,16 +81,16 @@ pub struct Running {
 
 impl Images {
     pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>) -> Self {
-        let preparing = Places::new("prompts of images are being prepared", PREPARING, PREPARING_OF_ONE);
-        let arriving = Places::new("images are being uploaded", ARRIVING, ARRIVING_OF_ONE);
+        let preparing = ConcurrencyLimit::new("prompts of images are being prepared", PREPARING, PREPARING_OF_ONE);
+        let arriving = ConcurrencyLimit::new("images are being uploaded", ARRIVING, ARRIVING_OF_ONE);
         Self { engine, clock_rng, preparing, reading: Arc::new(Semaphore::new(READING)), arriving }
     }
 
     /// Lets pictures arrive, before anything of them is read.
     /// They count for the client's `address`, if that is known.
-    pub fn receive(&self, access: &Access, address: Option<IpAddr>) -> Result<Place> {
+    pub fn receive(&self, access: &Access, address: Option<IpAddr>) -> Result<Slot> {
         access.require(access.project(), Scope::Inference)?;
-        self.arriving.take_from(access.project(), address)
+        self.arriving.acquire_from(access.project(), address)
     }
 
     /// Resolves the model, reads the original and hands the request to the engine. Refuses at once what the model
@@ -133,8 +133,8 @@ impl Images {
 
     /// The model, and the place among those that are prepared. A load that has begun keeps the place even if nobody
     /// waits for it any longer.
-    async fn load(&self, access: &Access, id: &str) -> Result<(Arc<ImageModel>, Place)> {
-        let permit = self.preparing.take(access.project())?;
+    async fn load(&self, access: &Access, id: &str) -> Result<(Arc<ImageModel>, Slot)> {
+        let permit = self.preparing.acquire(access.project())?;
         let (engine, id) = (self.engine.clone(), id.to_owned());
         blocking(move || Ok((engine.models().load_painter(&id).map_err(|error| refuse_load(&id, &error))?, permit)))
             .await

@@ -7,7 +7,7 @@ use image::{DynamicImage, GrayImage, Luma, Rgb, RgbImage};
 use super::codec::decode;
 use crate::engine::{Picture, Source};
 use crate::error::{Error, Result};
-use crate::service::places::Place;
+use crate::service::concurrency_limit::Slot;
 
 /// What diffusers' pipelines for the same do, too.
 const FILTER: FilterType = FilterType::Lanczos3;
@@ -20,7 +20,7 @@ pub struct Original {
     pub strength: Option<f32>,
     pub change: Change,
     /// Held until the files are read.
-    pub place: Place,
+    pub slot: Slot,
 }
 
 /// What the picture is sent for.

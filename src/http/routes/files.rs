@@ -164,13 +164,13 @@ async fn receive(
 #[post("/files")]
 pub async fn create(request: HttpRequest, caller: Caller, payload: Payload, api: Data<Api>) -> Reply {
     // An idempotency key that is no good is refused before the content is read.
-    let caller = caller.claiming(&request, &[])?;
+    let caller = caller.with_idempotency_key(&request, &[])?;
     let address = api.proxies.client(&request);
     let mut parts = Parts::of(&request, payload, LARGEST_FILE + FRAME, upload::too_large)?;
     let (arrived, new) = Form::read(&mut parts, &caller.access, address, &api).await?.finish()?;
     // The boundary differs from try to try, so what is compared are the parts themselves.
     let same = serde_json::to_vec(&(arrived.sha256(), &new.name, new.purpose, new.project)).map_err(Error::internal)?;
-    let caller = caller.claiming(&request, &same)?;
+    let caller = caller.with_idempotency_key(&request, &same)?;
     let file = api.files.create(&caller.access, arrived, new).await?;
     caller.reply(head(&file), body(file, caller.mount))
 }

@@ -5,7 +5,7 @@ use crate::error::{Code, Error, Result};
 use crate::ids::ConversationId;
 use crate::service::access::{Access, Scope};
 use crate::service::version::{Expected, IfMatch};
-use crate::service::{authority, claim};
+use crate::service::{authorize, idempotency};
 use crate::storage::{Reader, project_resources};
 
 impl Conversations {
@@ -22,7 +22,7 @@ impl Conversations {
         let expected = Expected { version: None, if_match };
         let read = self.store.read(move |tx| {
             let record = find(tx, &access, id)?;
-            authority::living_owner(tx, record.project)?;
+            authorize::require_active_owner(tx, record.project)?;
             expected.check(Some(record.version))?;
             fits(record.messages as usize + added + 1, 0, "conversation_id")?;
             let messages = stored::messages(tx, id, &record)?;
@@ -36,14 +36,14 @@ impl Conversations {
         let now = self.clock_rng.now();
         let added = Content::check(messages, None)?;
         let note = self.note(access, "conversation.appended");
-        let permit = authority::manages_owner::<ConversationRecord>(seen.id.to_bytes());
-        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+        let permit = authorize::manage_owner::<ConversationRecord>(seen.id.to_bytes());
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = project_resources::find::<ConversationRecord>(tx, seen.id.to_bytes())?;
             // One that was deleted and made anew may be at the same version.
             let same = record.filter(|record| (record.version, record.created_at) == (seen.version, seen.created_at));
             let Some(record) = same else { return Err(overtaken(tx, &seen)?) };
             caller.require(record.project, Scope::Inference)?;
-            authority::living_owner(tx, record.project)?;
+            authorize::require_active_owner(tx, record.project)?;
             append(tx, &note, seen.id, record, &added, now)
         });
         written.await
@@ -51,7 +51,7 @@ impl Conversations {
 }
 
 fn find(tx: &impl Reader, access: &Access, id: ConversationId) -> Result<ConversationRecord> {
-    let found = authority::owned(tx, access, Scope::Inference, "conversation", (id, id.to_bytes()));
+    let found = authorize::resource(tx, access, Scope::Inference, "conversation", (id, id.to_bytes()));
     found.map_err(|error| error.param("conversation_id"))
 }
 

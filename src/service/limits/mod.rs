@@ -19,7 +19,7 @@ use account::{Account, Loaded, Month};
 use super::access::Access;
 use super::audit::Note;
 use super::usage::window;
-use super::{authority, claim};
+use super::{authorize, idempotency};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::Result;
 use crate::ids::ProjectId;
@@ -138,7 +138,7 @@ impl Limits {
     pub async fn get(&self, access: &Access, project: ProjectId) -> Result<ProjectLimits> {
         let (access, now) = (access.clone(), self.clock_rng.now());
         let read = self.store.read(move |tx| {
-            authority::project(tx, &access, project)?;
+            authorize::project(tx, &access, project)?;
             view(tx, project, limits::of(tx, project)?, now)
         });
         read.await
@@ -150,11 +150,11 @@ impl Limits {
         let note = Note::new(&self.clock_rng, Some(access), "project.limits_updated");
         let by_admin = change.is_admins();
         let permit = move |tx: &WriteTx, caller: &Access| {
-            if by_admin { caller.require_admin() } else { authority::manages(project)(tx, caller) }
+            if by_admin { caller.require_admin() } else { authorize::manage_project(project)(tx, caller) }
         };
         let run = move |tx: &WriteTx, caller: &Access| {
-            let living = authority::project(tx, caller, project)?;
-            authority::living(&living)?;
+            let living = authorize::project(tx, caller, project)?;
+            authorize::require_active(&living)?;
             if change.is_admins() {
                 caller.require_admin()?;
             }
@@ -164,7 +164,7 @@ impl Limits {
             note.write(tx, project, project, &policy::difference(&old, &new))?;
             view(tx, project, new, now)
         };
-        claim::write(&self.store, access, now, permit, run).await
+        idempotency::write(&self.store, access, now, permit, run).await
     }
 }
 

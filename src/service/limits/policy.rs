@@ -7,7 +7,7 @@ use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
 use crate::service::change::Change;
-use crate::service::holdings::{self, Holding};
+use crate::service::quotas::{self, QuotaKind};
 use crate::storage::limits::{LimitsRecord, Quotas, Rates};
 use crate::storage::quota_usage::QuotaUsageRecord;
 
@@ -41,14 +41,14 @@ impl ProjectLimits {
         held: QuotaUsageRecord,
         tokens_this_month: u64,
     ) -> Self {
-        let quota = |holding| Some(holdings::quota(&record.quotas, holding));
+        let quota = |holding| Some(quotas::quota(&record.quotas, holding));
         let quotas = Quotas {
-            api_keys: quota(Holding::ApiKey),
-            conversations: quota(Holding::Conversation),
-            agents: quota(Holding::Agent),
-            files: quota(Holding::File),
-            jobs: quota(Holding::Job),
-            bytes: Some(holdings::byte_quota(&record.quotas)),
+            api_keys: quota(QuotaKind::ApiKey),
+            conversations: quota(QuotaKind::Conversation),
+            agents: quota(QuotaKind::Agent),
+            files: quota(QuotaKind::File),
+            jobs: quota(QuotaKind::Job),
+            bytes: Some(quotas::byte_quota(&record.quotas)),
         };
         let effective = effective(&record);
         let LimitsRecord { own, ceiling, updated_at, .. } = record;
@@ -199,11 +199,11 @@ fn quotas(old: Quotas, change: QuotasChange) -> Result<Quotas> {
     let most = i64::MAX.unsigned_abs();
     let number = |name: &str, old, change| number(&format!("quotas.{name}"), old, change, 0, most);
     Ok(Quotas {
-        api_keys: number(Holding::ApiKey.field(), old.api_keys, change.api_keys)?,
-        conversations: number(Holding::Conversation.field(), old.conversations, change.conversations)?,
-        agents: number(Holding::Agent.field(), old.agents, change.agents)?,
-        files: number(Holding::File.field(), old.files, change.files)?,
-        jobs: number(Holding::Job.field(), old.jobs, change.jobs)?,
+        api_keys: number(QuotaKind::ApiKey.field(), old.api_keys, change.api_keys)?,
+        conversations: number(QuotaKind::Conversation.field(), old.conversations, change.conversations)?,
+        agents: number(QuotaKind::Agent.field(), old.agents, change.agents)?,
+        files: number(QuotaKind::File.field(), old.files, change.files)?,
+        jobs: number(QuotaKind::Job.field(), old.jobs, change.jobs)?,
         bytes: number("storage_bytes", old.bytes, change.bytes)?,
     })
 }

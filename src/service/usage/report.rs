@@ -10,7 +10,7 @@ use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
 use crate::service::access::Access;
-use crate::service::authority;
+use crate::service::authorize;
 use crate::storage::usage::{self, Sums, Width};
 use crate::storage::{ReadTx, Store, quota_usage};
 
@@ -127,7 +127,7 @@ impl Usage {
         let plan = plan(query, self.clock_rng.now())?;
         let access = access.clone();
         let read = self.store.read(move |tx| {
-            authority::project(tx, &access, project)?;
+            authorize::project(tx, &access, project)?;
             report(tx, project, &plan)
         });
         read.await

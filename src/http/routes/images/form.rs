@@ -11,7 +11,7 @@ use crate::display::shorten;
 use crate::error::{Code, Error, Result};
 use crate::http::input::from_json;
 use crate::http::multipart::{Part, Parts};
-use crate::service::places::Place;
+use crate::service::concurrency_limit::Slot;
 
 /// The largest file of a picture or a mask.
 const LARGEST_PICTURE: usize = 20 << 20;
@@ -76,8 +76,8 @@ struct Form {
     fields: Map<String, Value>,
 }
 
-/// Reads the whole form, whose files are in memory then; `place` is held until they are worked off.
-pub async fn read(request: &HttpRequest, payload: Payload, change: Change, place: Place) -> Result<Asked> {
+/// Reads the whole form, whose files are in memory then; `slot` is held until they are worked off.
+pub async fn read(request: &HttpRequest, payload: Payload, change: Change, slot: Slot) -> Result<Asked> {
     let largest = 2 * LARGEST_PICTURE as u64 + FRAME;
     let mut parts = Parts::of(request, payload, largest, || too_large("image"))?;
     let mut form = Form::default();
@@ -90,7 +90,7 @@ pub async fn read(request: &HttpRequest, payload: Payload, change: Change, place
         }
         form.take(part).await?;
     }
-    form.finish(change, place)
+    form.finish(change, slot)
 }
 
 impl Form {
@@ -130,7 +130,7 @@ impl Form {
         }
     }
 
-    fn finish(mut self, change: Change, place: Place) -> Result<Asked> {
+    fn finish(mut self, change: Change, slot: Slot) -> Result<Asked> {
         let strength = self.fields.remove("strength").map(|value| strength(&value)).transpose()?;
         let image = self.image.ok_or_else(|| {
             Error::invalid(
@@ -147,7 +147,7 @@ impl Form {
         }
         let fields = Value::Object(self.fields).to_string();
         let mut asked = from_json::<ImageRequest>(fields.as_bytes())?.check(change == Change::Edit)?;
-        asked.call.original = Some(Original { image, mask: self.mask, strength, change, place });
+        asked.call.original = Some(Original { image, mask: self.mask, strength, change, slot });
         Ok(asked)
     }
 }

@@ -45,8 +45,8 @@ pub async fn create(caller: Caller, body: ApiJson<ImageRequest>, request: HttpRe
     ))))]
 #[post("/images/edits")]
 pub async fn edit(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> Reply {
-    let place = api.images.receive(&caller.access, api.proxies.client(&request))?;
-    let asked = form::read(&request, payload, Change::Edit, place).await?;
+    let slot = api.images.receive(&caller.access, api.proxies.client(&request))?;
+    let asked = form::read(&request, payload, Change::Edit, slot).await?;
     paint(caller, asked, "image_edit", &request, &api).await
 }
 
@@ -58,8 +58,8 @@ pub async fn edit(caller: Caller, payload: Payload, request: HttpRequest, api: D
     ))))]
 #[post("/images/variations")]
 pub async fn vary(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> Reply {
-    let place = api.images.receive(&caller.access, api.proxies.client(&request))?;
-    let asked = form::read(&request, payload, Change::Variation, place).await?;
+    let slot = api.images.receive(&caller.access, api.proxies.client(&request))?;
+    let asked = form::read(&request, payload, Change::Variation, slot).await?;
     paint(caller, asked, "image_variation", &request, &api).await
 }
 

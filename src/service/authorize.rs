@@ -15,20 +15,20 @@ use super::secrets;
 
 /// What the caller's key allows now; 401 if it no longer holds. A request may have been authenticated long before its
 /// body was whole; a key revoked meanwhile must not make itself a successor.
-pub(super) fn confirm(tx: &WriteTx, access: &Access, now: Timestamp) -> Result<Access> {
+pub(super) fn current_access(tx: &WriteTx, access: &Access, now: Timestamp) -> Result<Access> {
     let key = keys::find(tx, access.key())?.ok_or_else(secrets::invalid)?;
     let archived = projects::find(tx, key.project)?.is_none_or(|project| project.archived_at.is_some());
-    usable(&key, archived, now)?;
+    check_usable(&key, archived, now)?;
     Ok(Access::new(access.key(), key.project, Scopes::from_bits(key.scopes), key.models.map(Into::into)))
 }
 
 /// Demands that the caller may manage a project.
-pub(super) fn manages(project: ProjectId) -> impl Fn(&WriteTx, &Access) -> Result<()> {
+pub(super) fn manage_project(project: ProjectId) -> impl Fn(&WriteTx, &Access) -> Result<()> {
     move |_, caller| caller.require(project, Scope::Project)
 }
 
 /// Demands that the caller may manage the project of a resource; where that is gone, its own.
-pub(super) fn manages_owner<R: ProjectResource>(id: [u8; 16]) -> impl Fn(&WriteTx, &Access) -> Result<()> {
+pub(super) fn manage_owner<R: ProjectResource>(id: [u8; 16]) -> impl Fn(&WriteTx, &Access) -> Result<()> {
     move |tx, caller| {
         let project = project_resources::find::<R>(tx, id)?.map_or(caller.project(), |record| record.project());
         caller.require(project, Scope::Project)
@@ -36,17 +36,17 @@ pub(super) fn manages_owner<R: ProjectResource>(id: [u8; 16]) -> impl Fn(&WriteT
 }
 
 /// Demands that the caller may change a key.
-pub(super) fn manages_key(id: KeyId) -> impl Fn(&WriteTx, &Access) -> Result<()> {
+pub(super) fn manage_key(id: KeyId) -> impl Fn(&WriteTx, &Access) -> Result<()> {
     move |tx, caller| key_to_change(tx, caller, id).map(drop)
 }
 
 /// Demands an admin.
-pub(super) fn administers(_: &WriteTx, caller: &Access) -> Result<()> {
+pub(super) fn admin(_: &WriteTx, caller: &Access) -> Result<()> {
     caller.require_admin()
 }
 
 /// 401 unless the key may be used at all.
-pub(super) fn usable(key: &KeyRecord, project_archived: bool, now: Timestamp) -> Result<()> {
+pub(super) fn check_usable(key: &KeyRecord, project_archived: bool, now: Timestamp) -> Result<()> {
     if let Some(moment) = key.revoked_at {
         let text = format!("This API key was revoked at {moment}. Use another key, or create a new one.");
         return Err(Error::new(Code::RevokedApiKey, text));
@@ -103,13 +103,13 @@ pub(super) fn own_or_named_project(
 }
 
 /// The same for a project that something is put into: a living one.
-pub(super) fn receiving_project(tx: &impl Reader, access: &Access, id: ProjectId, named: bool) -> Result<()> {
+pub(super) fn active_project(tx: &impl Reader, access: &Access, id: ProjectId, named: bool) -> Result<()> {
     let record = own_or_named_project(tx, access, id, named)?;
-    living(&record).map_err(|error| if named { error.param("project_id") } else { error })
+    require_active(&record).map_err(|error| if named { error.param("project_id") } else { error })
 }
 
 /// The resource under an id, if the caller holds `scope` in its project. `what` names its kind.
-pub(super) fn owned<R: ProjectResource>(
+pub(super) fn resource<R: ProjectResource>(
     tx: &impl Reader,
     access: &Access,
     scope: Scope,
@@ -122,12 +122,12 @@ pub(super) fn owned<R: ProjectResource>(
 }
 
 /// 409 if the project of a resource is archived.
-pub(super) fn living_owner(tx: &impl Reader, id: ProjectId) -> Result<()> {
-    projects::find(tx, id)?.as_ref().map_or(Ok(()), living)
+pub(super) fn require_active_owner(tx: &impl Reader, id: ProjectId) -> Result<()> {
+    projects::find(tx, id)?.as_ref().map_or(Ok(()), require_active)
 }
 
 /// 409 if the project is archived.
-pub(super) fn living(project: &ProjectRecord) -> Result<()> {
+pub(super) fn require_active(project: &ProjectRecord) -> Result<()> {
     match project.archived_at {
         Some(moment) => {
             let text = format!(
@@ -141,12 +141,12 @@ pub(super) fn living(project: &ProjectRecord) -> Result<()> {
 }
 
 /// Whether someone could still operate the installation without the key `id`.
-pub(super) fn another_admin(tx: &WriteTx, id: KeyId, now: Timestamp) -> Result<bool> {
+pub(super) fn has_other_admin(tx: &WriteTx, id: KeyId, now: Timestamp) -> Result<bool> {
     keys::any(tx, |other, record| {
         if other == id || !Scopes::from_bits(record.scopes).contains(Scope::Admin) {
             return Ok(false);
         }
         let archived = projects::find(tx, record.project)?.is_none_or(|project| project.archived_at.is_some());
-        Ok(usable(record, archived, now).is_ok())
+        Ok(check_usable(record, archived, now).is_ok())
     })
 }

@@ -10,7 +10,7 @@ use crate::storage::{Reader, WriteTx};
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holding {
+pub enum QuotaKind {
     ApiKey,
     Conversation,
     Agent,
@@ -18,37 +18,38 @@ pub enum Holding {
     Job,
 }
 
-impl Holding {
-    pub const ALL: [Holding; 5] = [Holding::ApiKey, Holding::Conversation, Holding::Agent, Holding::File, Holding::Job];
+impl QuotaKind {
+    pub const ALL: [QuotaKind; 5] =
+        [QuotaKind::ApiKey, QuotaKind::Conversation, QuotaKind::Agent, QuotaKind::File, QuotaKind::Job];
 
     /// The name of its quota in requests and answers.
     pub fn field(self) -> &'static str {
         match self {
-            Holding::ApiKey => "api_keys",
-            Holding::Conversation => "conversations",
-            Holding::Agent => "agents",
-            Holding::File => "files",
-            Holding::Job => "fine_tuning_jobs",
+            QuotaKind::ApiKey => "api_keys",
+            QuotaKind::Conversation => "conversations",
+            QuotaKind::Agent => "agents",
+            QuotaKind::File => "files",
+            QuotaKind::Job => "fine_tuning_jobs",
         }
     }
 
     fn noun(self) -> &'static str {
         match self {
-            Holding::ApiKey => "API keys",
-            Holding::Conversation => "conversations",
-            Holding::Agent => "agents",
-            Holding::File => "files",
-            Holding::Job => "fine-tuning jobs",
+            QuotaKind::ApiKey => "API keys",
+            QuotaKind::Conversation => "conversations",
+            QuotaKind::Agent => "agents",
+            QuotaKind::File => "files",
+            QuotaKind::Job => "fine-tuning jobs",
         }
     }
 
-    fn count(self, holdings: &mut QuotaUsageRecord) -> &mut u64 {
+    fn count(self, usage: &mut QuotaUsageRecord) -> &mut u64 {
         match self {
-            Holding::ApiKey => &mut holdings.api_keys,
-            Holding::Conversation => &mut holdings.conversations,
-            Holding::Agent => &mut holdings.agents,
-            Holding::File => &mut holdings.files,
-            Holding::Job => &mut holdings.jobs,
+            QuotaKind::ApiKey => &mut usage.api_keys,
+            QuotaKind::Conversation => &mut usage.conversations,
+            QuotaKind::Agent => &mut usage.agents,
+            QuotaKind::File => &mut usage.files,
+            QuotaKind::Job => &mut usage.jobs,
         }
     }
 }
@@ -64,13 +65,13 @@ pub const DEFAULTS: Quotas = Quotas {
 };
 
 /// The quota in force for a kind of resource.
-pub fn quota(quotas: &Quotas, holding: Holding) -> u64 {
-    let pick = |quotas: &Quotas| match holding {
-        Holding::ApiKey => quotas.api_keys,
-        Holding::Conversation => quotas.conversations,
-        Holding::Agent => quotas.agents,
-        Holding::File => quotas.files,
-        Holding::Job => quotas.jobs,
+pub fn quota(quotas: &Quotas, kind: QuotaKind) -> u64 {
+    let pick = |quotas: &Quotas| match kind {
+        QuotaKind::ApiKey => quotas.api_keys,
+        QuotaKind::Conversation => quotas.conversations,
+        QuotaKind::Agent => quotas.agents,
+        QuotaKind::File => quotas.files,
+        QuotaKind::Job => quotas.jobs,
     };
     pick(quotas).or(pick(&DEFAULTS)).unwrap_or(u64::MAX)
 }
@@ -87,55 +88,55 @@ pub(super) fn charge(
     tx: &WriteTx,
     project: ProjectId,
     now: Timestamp,
-    holding: Holding,
+    kind: QuotaKind,
     count: i64,
     bytes: i64,
 ) -> Result<()> {
     let held = quota_usage::of(tx, project)?;
-    require_room(&held, &limits::of(tx, project)?.quotas, holding, count, bytes)?;
-    quota_usage::put(tx, project, &held, changed(held, holding, count, bytes), now)
+    require_within(&held, &limits::of(tx, project)?.quotas, kind, count, bytes)?;
+    quota_usage::put(tx, project, &held, changed(held, kind, count, bytes), now)
 }
 
 /// The same for content that is not counted, only weighed: of no kind there are more or fewer.
 pub(super) fn charge_bytes(tx: &WriteTx, project: ProjectId, now: Timestamp, bytes: i64) -> Result<()> {
-    charge(tx, project, now, Holding::File, 0, bytes)
+    charge(tx, project, now, QuotaKind::File, 0, bytes)
 }
 
 /// The same without a look at the quotas.
-pub(super) fn book(
+pub(super) fn charge_unchecked(
     tx: &WriteTx,
     project: ProjectId,
     now: Timestamp,
-    holding: Holding,
+    kind: QuotaKind,
     count: i64,
     bytes: i64,
 ) -> Result<()> {
     let held = quota_usage::of(tx, project)?;
-    quota_usage::put(tx, project, &held, changed(held, holding, count, bytes), now)
+    quota_usage::put(tx, project, &held, changed(held, kind, count, bytes), now)
 }
 
 /// Whether the quota leaves room for so many bytes of content now.
-pub(super) fn admit_bytes(tx: &impl Reader, project: ProjectId, bytes: i64) -> Result<()> {
-    admit(tx, project, Holding::File, 0, bytes)
+pub(super) fn check_bytes(tx: &impl Reader, project: ProjectId, bytes: i64) -> Result<()> {
+    check(tx, project, QuotaKind::File, 0, bytes)
 }
 
 /// Whether the quotas leave room for such a change now.
-pub(super) fn admit(tx: &impl Reader, project: ProjectId, holding: Holding, count: i64, bytes: i64) -> Result<()> {
-    require_room(&quota_usage::of(tx, project)?, &limits::of(tx, project)?.quotas, holding, count, bytes)
+pub(super) fn check(tx: &impl Reader, project: ProjectId, kind: QuotaKind, count: i64, bytes: i64) -> Result<()> {
+    require_within(&quota_usage::of(tx, project)?, &limits::of(tx, project)?.quotas, kind, count, bytes)
 }
 
-fn changed(mut held: QuotaUsageRecord, holding: Holding, count: i64, bytes: i64) -> QuotaUsageRecord {
-    let counted = holding.count(&mut held);
+fn changed(mut held: QuotaUsageRecord, kind: QuotaKind, count: i64, bytes: i64) -> QuotaUsageRecord {
+    let counted = kind.count(&mut held);
     *counted = counted.saturating_add_signed(count);
     held.bytes = held.bytes.saturating_add_signed(bytes);
     held
 }
 
-fn require_room(held: &QuotaUsageRecord, quotas: &Quotas, holding: Holding, count: i64, bytes: i64) -> Result<()> {
-    let mut would = changed(*held, holding, count, bytes);
-    let (most, most_bytes) = (quota(quotas, holding), byte_quota(quotas));
-    if count > 0 && *holding.count(&mut would) > most {
-        let (noun, field) = (holding.noun(), holding.field());
+fn require_within(held: &QuotaUsageRecord, quotas: &Quotas, kind: QuotaKind, count: i64, bytes: i64) -> Result<()> {
+    let mut would = changed(*held, kind, count, bytes);
+    let (most, most_bytes) = (quota(quotas, kind), byte_quota(quotas));
+    if count > 0 && *kind.count(&mut would) > most {
+        let (noun, field) = (kind.noun(), kind.field());
         let text = format!(
             "The project may hold {most} {noun} and holds as many. Remove some, or have an admin raise its quota '{field}'."
         );

@@ -12,48 +12,48 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::access::Access;
-use super::authority;
+use super::authorize;
 use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::ids::KeyId;
-use crate::storage::idempotency::{self, IdempotencyRecord};
+use crate::storage::idempotency::{self as stored, IdempotencyRecord};
 use crate::storage::{Store, WriteTx};
 
-const LONGEST: usize = 255;
+const MAX_KEY_LENGTH: usize = 255;
 
 /// An idempotency key with the request that it came with.
 #[derive(Debug)]
-pub struct Claim {
+pub struct IdempotencyKey {
     /// SHA-256 of API key and idempotency key.
-    place: [u8; 32],
+    id: [u8; 32],
     /// SHA-256 of the request.
     request: [u8; 32],
     replayed: AtomicBool,
 }
 
-impl Claim {
+impl IdempotencyKey {
     /// Checks the header's text; `request` is what must be equal for a replay, part by part.
     pub fn new(owner: KeyId, key: &str, request: &[&[u8]]) -> Result<Self> {
         let plain = key.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
-        if key.is_empty() || key.len() > LONGEST || !plain {
+        if key.is_empty() || key.len() > MAX_KEY_LENGTH || !plain {
             let text = format!(
-                "The header 'Idempotency-Key' must have 1 to {LONGEST} printable ASCII characters, such as a UUID."
+                "The header 'Idempotency-Key' must have 1 to {MAX_KEY_LENGTH} printable ASCII characters, such as a UUID."
             );
             return Err(Error::invalid("Idempotency-Key", text));
         }
-        let place = digest(&[&owner.to_bytes(), key.as_bytes()]);
-        Ok(Self { place, request: digest(request), replayed: AtomicBool::new(false) })
+        let id = digest(&[&owner.to_bytes(), key.as_bytes()]);
+        Ok(Self { id, request: digest(request), replayed: AtomicBool::new(false) })
     }
 
     /// Whether the result came from an earlier request.
-    pub fn replayed(&self) -> bool {
+    pub fn is_replayed(&self) -> bool {
         self.replayed.load(Ordering::Relaxed)
     }
 
-    fn recall<T: DeserializeOwned>(&self, tx: &WriteTx, now: Timestamp) -> Result<Option<T>> {
+    fn replay<T: DeserializeOwned>(&self, tx: &WriteTx, now: Timestamp) -> Result<Option<T>> {
         // The closure may run again after another attempt.
         self.replayed.store(false, Ordering::Relaxed);
-        let Some(found) = idempotency::find(tx, &self.place, now)? else { return Ok(None) };
+        let Some(found) = stored::find(tx, &self.id, now)? else { return Ok(None) };
         if found.request != self.request {
             let text = "This Idempotency-Key was used before with another request. Send the same request again, or use a new key.";
             return Err(Error::new(Code::IdempotencyConflict, text).param("Idempotency-Key"));
@@ -62,9 +62,9 @@ impl Claim {
         serde_json::from_str(&found.result).map(Some).map_err(Error::internal)
     }
 
-    fn keep(&self, tx: &WriteTx, now: Timestamp, result: &impl Serialize) -> Result<()> {
+    fn store_result(&self, tx: &WriteTx, now: Timestamp, result: &impl Serialize) -> Result<()> {
         let result = serde_json::to_string(result).map_err(Error::internal)?;
-        idempotency::put(tx, &self.place, &IdempotencyRecord { at: now, request: self.request, result })
+        stored::put(tx, &self.id, &IdempotencyRecord { at: now, request: self.request, result })
     }
 }
 
@@ -90,15 +90,15 @@ where
     F: FnMut(&WriteTx, &Access) -> Result<T> + Send + 'static,
 {
     let access = access.clone();
-    let claim: Option<Arc<Claim>> = access.claim().cloned();
+    let key: Option<Arc<IdempotencyKey>> = access.idempotency_key().cloned();
     let run = move |tx: &WriteTx| {
-        let access = authority::confirm(tx, &access, now)?;
-        let Some(claim) = &claim else { return f(tx, &access) };
-        if let Some(result) = claim.recall(tx, now)? {
+        let access = authorize::current_access(tx, &access, now)?;
+        let Some(key) = &key else { return f(tx, &access) };
+        if let Some(result) = key.replay(tx, now)? {
             return permit(tx, &access).map(|()| result);
         }
         let result = f(tx, &access)?;
-        claim.keep(tx, now, &result)?;
+        key.store_result(tx, now, &result)?;
         Ok(result)
     };
     store.write(run).await
