@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 use outpost::app::SystemClockRng;
 use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::ids::{KeyId, ProjectId};
-use outpost::service::change::Change;
-use outpost::service::limits::{Limits, LimitsChange, RatesChange};
+use outpost::service::limits::{Limits, LimitsPatch, RatesPatch};
+use outpost::service::patch::Patch;
 use outpost::service::usage::{Dimension, Meter, Outcome, ReportQuery, Usage, Width};
 use outpost::service::{Access, Keys, first_start};
 use outpost::storage::usage::{self, Amounts, SeriesRecord, UsageRecord};
@@ -91,12 +91,12 @@ async fn queries(usage: &Usage, access: &Access, project: ProjectId, now: Timest
 /// One limited project, requests one after the other and 64 at once.
 async fn metering(store: &Store, limits: &Limits, meter: &Meter, access: &Access) {
     let project = access.project();
-    let own = RatesChange {
-        requests_per_minute: Change::Set(1_000_000),
-        burst_limit: Change::Set(10_000_000),
-        ..RatesChange::default()
+    let own = RatesPatch {
+        requests_per_minute: Patch::Set(1_000_000),
+        burst_limit: Patch::Set(10_000_000),
+        ..RatesPatch::default()
     };
-    limits.update(access, project, LimitsChange::own(own)).await.unwrap();
+    limits.update(access, project, LimitsPatch::own(own)).await.unwrap();
     limits.admit(project).await.unwrap().1.unwrap();
     let rounds = 200_000;
     let begun = Instant::now();

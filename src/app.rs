@@ -32,8 +32,8 @@ use crate::service::limits::Limits;
 use crate::service::secrets::Secret;
 use crate::service::usage::{Meter, Retention, Usage};
 use crate::service::{
-    agents::Agents, audit::Audit, conversations::Conversations, files::Files, jobs::Jobs, keys::Keys,
-    pictures::Pictures, projects::Projects, setup,
+    agents::Agents, audit::Audit, conversations::Conversations, files::Files, fine_tuning::Jobs, keys::Keys,
+    projects::Projects, setup, stored_images::StoredImages,
 };
 use crate::storage::{OpenError, Store, StoreSettings, protect_secret};
 
@@ -149,7 +149,7 @@ impl App {
     pub async fn run(self) -> io::Result<()> {
         let api = self.stopper.api.clone();
         let pruning = actix_web::rt::spawn(prune(api.usage.clone(), self.retention));
-        let sweeping = actix_web::rt::spawn(sweep(api.pictures.clone()));
+        let sweeping = actix_web::rt::spawn(sweep(api.stored_images.clone()));
         let watching = self.certificate.map(|certificate| actix_web::rt::spawn(watch(certificate)));
         let outcome = self.server.await;
         pruning.abort();
@@ -160,7 +160,7 @@ impl App {
         if let Err(error) = api.meter.flush().await {
             tracing::error!(%error, "the usage of abandoned requests is lost");
         }
-        if let Err(error) = api.keys.keep_time().await {
+        if let Err(error) = api.keys.persist_time().await {
             tracing::warn!(%error, "the time of this stop is not on disk");
         }
         let store = self.store;
@@ -183,9 +183,9 @@ async fn prune(usage: Usage, retention: Retention) {
 }
 
 /// Removes pictures whose links have ended, now and every minute.
-async fn sweep(pictures: Pictures) {
+async fn sweep(stored_images: StoredImages) {
     loop {
-        match pictures.sweep().await {
+        match stored_images.sweep().await {
             Ok(0) => {}
             Ok(count) => tracing::debug!(count, "pictures whose links have ended are removed"),
             Err(error) => tracing::warn!(%error, "pictures whose links have ended could not be removed"),
@@ -319,7 +319,7 @@ fn api(config: &Config, store: &Store, engine: &Engine, files: Files, clock_rng:
         chat: Chat::new(engine.clone(), clock_rng.clone(), recall),
         embeddings: Embeddings::new(engine.clone(), clock_rng.clone()),
         images: Images::new(engine.clone(), clock_rng.clone()),
-        pictures: Pictures::new(store.clone(), clock_rng.clone(), config.image_url_ttl),
+        stored_images: StoredImages::new(store.clone(), clock_rng.clone(), config.image_url_ttl),
         hosts: hosts(config),
         proxies: TrustedProxies::new(config.trusted_proxies.clone()),
         public_url: config.public_url.clone(),

@@ -6,7 +6,7 @@ use crate::clock_rng::ClockRng;
 use crate::display::shorten;
 use crate::engine::{CallPiece, Calling, GrammarError, Shape, Text, Tool};
 use crate::error::{Error, Result};
-use crate::service::tools;
+use crate::service::tool_definitions;
 
 /// As the request says it; `http` has checked the form of each field.
 #[derive(Debug, Default)]
@@ -38,11 +38,11 @@ pub(super) struct Demanded {
 impl Demand {
     /// `agents`: the agent's tools.
     pub(super) fn resolve(self, agents: Option<String>) -> Result<Demanded> {
-        let own = self.tools.as_deref().map(tools::read).transpose()?;
+        let own = self.tools.as_deref().map(tool_definitions::parse).transpose()?;
         let borrowed = own.is_none();
         let listed = match own {
             Some(own) => own,
-            None => agents.as_deref().map(tools::read).transpose()?.unwrap_or_default(),
+            None => agents.as_deref().map(tool_definitions::parse).transpose()?.unwrap_or_default(),
         };
         let calling = calling(&self.choice, &listed)?;
         let told = if self.choice == Choice::None { Vec::new() } else { listed };

@@ -4,8 +4,8 @@ use super::models::Models;
 use crate::engine::Kind;
 use crate::error::{Error, Result};
 use crate::service::access::Access;
-use crate::service::jobs::{Job, Jobs};
-use crate::service::training::NewJob;
+use crate::service::fine_tuning::NewJob;
+use crate::service::fine_tuning::{Job, Jobs};
 
 /// Fine-tuning as callers see it.
 pub struct FineTuning {

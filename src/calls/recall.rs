@@ -12,8 +12,8 @@ use crate::ids::{AgentId, ConversationId};
 use crate::service::access::Access;
 use crate::service::agents::Agents;
 use crate::service::conversations::{Conversation, Conversations, Transcript};
-use crate::service::transcript::{self, Unknown};
-use crate::service::version::IfMatch;
+use crate::service::message_validation::{self, UnknownFields};
+use crate::service::precondition::IfMatch;
 
 /// Where agents and conversations are found.
 #[derive(Clone)]
@@ -117,7 +117,8 @@ impl Recalled {
 fn stored_turns(transcript: &Transcript) -> Result<Vec<Message>> {
     let one = |(at, json): (usize, &String)| {
         let field = format!("messages[{at}]");
-        let turn = transcript::read(&field, json, Unknown::Ignored).and_then(|message| turns::turn(&field, &message));
+        let turn = message_validation::parse(&field, json, UnknownFields::Ignore)
+            .and_then(|message| turns::turn(&field, &message));
         turn.map_err(|error| {
             let id = transcript.conversation.id;
             let text = format!("In the conversation '{id}', {}", error.message());

@@ -7,17 +7,17 @@ use serde_json::Value;
 use crate::display::shorten;
 use crate::engine::{Message, ToolCall};
 use crate::error::{Error, Result};
-use crate::service::transcript::{self, Unknown};
+use crate::service::message_validation::{self, UnknownFields};
 
 const MOST_MESSAGES: usize = 4096;
 
 /// The turns of a request, out of the JSON of each message. Fields that no message has are refused
 /// where the messages are to be stored.
 pub fn read(messages: &[String], stored: bool) -> Result<Vec<Message>> {
-    let unknown = if stored { Unknown::Refused } else { Unknown::Ignored };
+    let unknown = if stored { UnknownFields::Reject } else { UnknownFields::Ignore };
     let one = |(at, json): (usize, &String)| {
         let field = format!("messages[{at}]");
-        turn(&field, &transcript::read(&field, json, unknown)?)
+        turn(&field, &message_validation::parse(&field, json, unknown)?)
     };
     match messages.len() {
         0 => Err(Error::invalid("messages", "messages is empty. Send at least one message.")),

@@ -41,8 +41,8 @@ use crate::ids::ListId;
 use crate::service::limits::Limits;
 use crate::service::usage::{Meter, Usage};
 use crate::service::{
-    agents::Agents, audit::Audit, conversations::Conversations, files::Files, keys::Keys, pictures::Pictures,
-    projects::Projects,
+    agents::Agents, audit::Audit, conversations::Conversations, files::Files, keys::Keys, projects::Projects,
+    stored_images::StoredImages,
 };
 use crate::storage::Store;
 
@@ -64,7 +64,7 @@ pub struct Api {
     pub chat: Chat,
     pub embeddings: Embeddings,
     pub images: Images,
-    pub pictures: Pictures,
+    pub stored_images: StoredImages,
     /// The names that this server answers to.
     pub hosts: Hosts,
     /// The proxies in front of this server.

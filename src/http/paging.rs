@@ -6,7 +6,7 @@ use super::input::loose;
 use super::routes::api_keys::project;
 use crate::error::Result;
 use crate::ids::ProjectId;
-use crate::service::page::PageRequest;
+use crate::service::pagination::PageRequest;
 
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]

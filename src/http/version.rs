@@ -8,15 +8,15 @@ use actix_web::{FromRequest, HttpRequest};
 
 use super::reply::Reply;
 use crate::error::{Error, Result};
-use crate::service::version::{Expected, IfMatch};
+use crate::service::precondition::{IfMatch, Precondition};
 
 /// The request's `If-Match`, if it has one.
 pub struct Matching(pub Option<IfMatch>);
 
 impl Matching {
     /// With the field `version` of the body beside it.
-    pub fn and(self, version: Option<u64>) -> Expected {
-        Expected { version, if_match: self.0 }
+    pub fn and(self, version: Option<u64>) -> Precondition {
+        Precondition { version, if_match: self.0 }
     }
 }
 

@@ -10,11 +10,11 @@ use serde_json::json;
 
 use super::access::{Access, Scope};
 use super::audit::Note;
-use super::change::Change;
-use super::page::{Listing, Page, PageRequest, page};
+use super::pagination::{Listing, Page, PageRequest, page};
+use super::patch::Patch;
+use super::precondition::Precondition;
 use super::quotas::{self, QuotaKind, signed};
-use super::version::Expected;
-use super::{authorize, fields, idempotency, tools, transcript};
+use super::{authorize, idempotency, message_validation, tool_definitions, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{AgentId, BadId, ProjectId};
@@ -82,13 +82,13 @@ pub struct NewAgent {
 
 /// What a change does to each field.
 #[derive(Clone, Debug)]
-pub struct AgentChange {
-    pub name: Change<String>,
-    pub model: Change<String>,
-    pub instructions: Change<String>,
-    pub tools: Change<String>,
-    pub memory: Change<Memory>,
-    pub metadata: Change<String>,
+pub struct AgentPatch {
+    pub name: Patch<String>,
+    pub model: Patch<String>,
+    pub instructions: Patch<String>,
+    pub tools: Patch<String>,
+    pub memory: Patch<Memory>,
+    pub metadata: Patch<String>,
 }
 
 /// One version of an agent, as an entry of a listing.
@@ -152,7 +152,13 @@ impl Agents {
     }
 
     /// Changes fields. What changes nothing makes no version.
-    pub async fn update(&self, access: &Access, id: AgentId, change: AgentChange, expected: Expected) -> Result<Agent> {
+    pub async fn update(
+        &self,
+        access: &Access,
+        id: AgentId,
+        change: AgentPatch,
+        precondition: Precondition,
+    ) -> Result<Agent> {
         let now = self.clock_rng.now();
         // Each field by itself does not depend on what is stored.
         check(&change.clone().apply(AgentVersionRecord::empty(now), now))?;
@@ -161,7 +167,7 @@ impl Agents {
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = find(tx, caller, Scope::Project, id)?;
             authorize::require_active_owner(tx, record.project)?;
-            expected.check(Some(record.version))?;
+            precondition.check(Some(record.version))?;
             let old = stored::current(tx, id, &record)?;
             let new = change.clone().apply(old.clone(), old.made_at);
             if new == old {
@@ -177,14 +183,14 @@ impl Agents {
     }
 
     /// Removes an agent with all its versions.
-    pub async fn delete(&self, access: &Access, id: AgentId, expected: Expected) -> Result<()> {
+    pub async fn delete(&self, access: &Access, id: AgentId, precondition: Precondition) -> Result<()> {
         let now = self.clock_rng.now();
         let note = self.note(access, "agent.deleted");
         let permit = authorize::manage_owner::<AgentRecord>(id.to_bytes());
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = find(tx, caller, Scope::Project, id)?;
             authorize::require_active_owner(tx, record.project)?;
-            expected.check(Some(record.version))?;
+            precondition.check(Some(record.version))?;
             let name = stored::current(tx, id, &record)?.name;
             quotas::charge(tx, record.project, now, QuotaKind::Agent, -1, -signed(record.bytes))?;
             (record.oldest..=record.version).try_for_each(|version| stored::remove_version(tx, id, version))?;
@@ -256,19 +262,19 @@ impl Agents {
     }
 }
 
-impl AgentChange {
+impl AgentPatch {
     fn apply(self, old: AgentVersionRecord, made_at: Timestamp) -> AgentVersionRecord {
         let tools = match self.tools {
-            Change::Set(tools) => some_tools(tools).map_or(Change::Clear, Change::Set),
+            Patch::Set(tools) => some_tools(tools).map_or(Patch::Clear, Patch::Set),
             other => other,
         };
         AgentVersionRecord {
-            name: self.name.applied(old.name),
-            model: self.model.applied(old.model),
-            instructions: self.instructions.applied(old.instructions),
-            tools: tools.applied(old.tools),
-            memory: self.memory.applied(old.memory),
-            metadata: self.metadata.applied(old.metadata),
+            name: self.name.apply_to(old.name),
+            model: self.model.apply_to(old.model),
+            instructions: self.instructions.apply_to(old.instructions),
+            tools: tools.apply_to(old.tools),
+            memory: self.memory.apply_to(old.memory),
+            metadata: self.metadata.apply_to(old.metadata),
             made_at,
         }
     }
@@ -307,15 +313,15 @@ fn no_version(version: u64, record: &AgentRecord) -> Error {
 }
 
 fn check(content: &AgentVersionRecord) -> Result<()> {
-    content.name.as_deref().map_or(Ok(()), fields::name)?;
-    content.model.as_deref().map_or(Ok(()), fields::model)?;
-    fields::metadata(content.metadata.as_deref())?;
+    content.name.as_deref().map_or(Ok(()), validation::name)?;
+    content.model.as_deref().map_or(Ok(()), validation::model)?;
+    validation::metadata(content.metadata.as_deref())?;
     let length = content.instructions.as_ref().map_or(0, |text| text.chars().count());
     if length > LONGEST_INSTRUCTIONS {
         let text = format!("'instructions' has {length} characters; it may have {LONGEST_INSTRUCTIONS}.");
         return Err(Error::invalid("instructions", text));
     }
-    content.tools.as_deref().map_or(Ok(()), tools::check)?;
+    content.tools.as_deref().map_or(Ok(()), tool_definitions::check)?;
     match content.memory.and_then(|memory| memory.last_messages) {
         Some(count) if !(1..=MOST_REMEMBERED).contains(&count) => {
             let text = format!("'memory.last_messages' is {count}; it must be 1 to {MOST_REMEMBERED}.");
@@ -327,6 +333,6 @@ fn check(content: &AgentVersionRecord) -> Result<()> {
 
 /// An empty array of tools is none.
 fn some_tools(json: String) -> Option<String> {
-    let json = transcript::compact(&json);
+    let json = message_validation::compact_json(&json);
     (json != "[]").then_some(json)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::access::Access;
 use super::authorize;
 use super::export::{Export, Format};
-use super::page::{Listing, Page, PageRequest};
+use super::pagination::{Listing, Page, PageRequest};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{AuditId, KeyId, ProjectId};

@@ -13,11 +13,11 @@ pub use search::Listed;
 use self::search::{Search, Stretch};
 use super::access::{Access, Scope};
 use super::audit::Note;
-use super::page::{Listing, Page, PageRequest};
+use super::message_validation::{self, UnknownFields};
+use super::pagination::{Listing, Page, PageRequest};
+use super::precondition::Precondition;
 use super::quotas::{self, QuotaKind, signed};
-use super::transcript::{self, Unknown};
-use super::version::Expected;
-use super::{authorize, fields, idempotency};
+use super::{authorize, idempotency, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{ConversationId, ProjectId};
@@ -110,7 +110,7 @@ impl Conversations {
         access: &Access,
         id: ConversationId,
         new: Replacement,
-        expected: Expected,
+        precondition: Precondition,
     ) -> Result<Conversation> {
         let now = self.clock_rng.now();
         let content = Content::check(new.messages, new.metadata)?;
@@ -120,12 +120,12 @@ impl Conversations {
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let Some(record) = project_resources::find::<ConversationRecord>(tx, id.to_bytes())? else {
                 caller.require(caller.project(), Scope::Project)?;
-                expected.check(None)?;
+                precondition.check(None)?;
                 return insert(tx, &created, id, caller.project(), &content, now);
             };
             caller.require(record.project, Scope::Project)?;
             authorize::require_active_owner(tx, record.project)?;
-            expected.check(Some(record.version))?;
+            precondition.check(Some(record.version))?;
             let next = ConversationRecord {
                 metadata: content.metadata.clone(),
                 messages: content.count(),
@@ -148,7 +148,7 @@ impl Conversations {
         access: &Access,
         id: ConversationId,
         messages: Vec<String>,
-        expected: Expected,
+        precondition: Precondition,
     ) -> Result<Conversation> {
         let now = self.clock_rng.now();
         if messages.is_empty() {
@@ -160,7 +160,7 @@ impl Conversations {
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = self::find(tx, caller, id)?;
             authorize::require_active_owner(tx, record.project)?;
-            expected.check(Some(record.version))?;
+            precondition.check(Some(record.version))?;
             append(tx, &note, id, record, &added, now)
         });
         written.await
@@ -172,16 +172,16 @@ impl Conversations {
         access: &Access,
         id: ConversationId,
         metadata: Option<Option<String>>,
-        expected: Expected,
+        precondition: Precondition,
     ) -> Result<Conversation> {
         let now = self.clock_rng.now();
-        fields::metadata(metadata.as_ref().and_then(Option::as_deref))?;
+        validation::metadata(metadata.as_ref().and_then(Option::as_deref))?;
         let note = self.note(access, "conversation.updated");
         let permit = authorize::manage_owner::<ConversationRecord>(id.to_bytes());
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = self::find(tx, caller, id)?;
             authorize::require_active_owner(tx, record.project)?;
-            expected.check(Some(record.version))?;
+            precondition.check(Some(record.version))?;
             let Some(metadata) = metadata.clone().filter(|new| *new != record.metadata) else {
                 return Ok(Conversation::new(id, record));
             };
@@ -196,14 +196,14 @@ impl Conversations {
     }
 
     /// Removes a conversation with all its messages.
-    pub async fn delete(&self, access: &Access, id: ConversationId, expected: Expected) -> Result<()> {
+    pub async fn delete(&self, access: &Access, id: ConversationId, precondition: Precondition) -> Result<()> {
         let now = self.clock_rng.now();
         let note = self.note(access, "conversation.deleted");
         let permit = authorize::manage_owner::<ConversationRecord>(id.to_bytes());
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = self::find(tx, caller, id)?;
             authorize::require_active_owner(tx, record.project)?;
-            expected.check(Some(record.version))?;
+            precondition.check(Some(record.version))?;
             quotas::charge(tx, record.project, now, QuotaKind::Conversation, -1, -signed(record.bytes))?;
             stored::remove_messages(tx, id, 0, record.messages)?;
             project_resources::remove(tx, id.to_bytes(), &record)?;
@@ -264,12 +264,12 @@ struct Content {
 
 impl Content {
     fn check(messages: Vec<String>, metadata: Option<String>) -> Result<Self> {
-        fields::metadata(metadata.as_deref())?;
+        validation::metadata(metadata.as_deref())?;
         let mut checked = Vec::with_capacity(messages.len().min(MOST_MESSAGES));
         fits(messages.len(), 0, "messages")?;
         for (at, json) in messages.iter().enumerate() {
-            transcript::read(&format!("messages[{at}]"), json, Unknown::Refused)?;
-            checked.push(transcript::compact(json));
+            message_validation::parse(&format!("messages[{at}]"), json, UnknownFields::Reject)?;
+            checked.push(message_validation::compact_json(json));
         }
         let texts = checked.iter().chain(&metadata);
         let bytes = texts.map(|text| text.len() as u64).sum();

@@ -10,11 +10,11 @@ use serde_json::json;
 use super::access::{Access, Scope};
 use super::audit::Note;
 use super::concurrency_limit::ConcurrencyLimit;
-use super::example::Form;
-use super::page::{Listing, Page, PageRequest, page};
+use super::pagination::{Listing, Page, PageRequest, page};
 use super::quotas::{self, QuotaKind, signed};
-use super::upload::{Sealed, Sweeper, Upload};
-use super::{authorize, fields, idempotency};
+use super::training_data::ExampleFormat;
+use super::upload::{CompletedUpload, Sweeper, Upload};
+use super::{authorize, idempotency, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
@@ -70,7 +70,7 @@ pub struct File {
 impl File {
     fn new(id: FileId, record: FileRecord) -> Self {
         let FileRecord { project, name, bytes, examples, form, sha256, created_at, .. } = record;
-        let form = Form::from_number(form).map_or("unknown", Form::as_str).to_owned();
+        let form = ExampleFormat::from_number(form).map_or("unknown", ExampleFormat::as_str).to_owned();
         let sha256 = sha256.iter().fold(String::with_capacity(64), |mut text, byte| {
             // Writing into a string cannot fail.
             let _ = write!(text, "{byte:02x}");
@@ -141,7 +141,7 @@ impl Files {
         project: Option<ProjectId>,
         name: &str,
     ) -> Result<Upload> {
-        fields::file_name(name)?;
+        validation::file_name(name)?;
         // Who is no admin can only mean the project of the key.
         let likely = project.or((!access.is_admin()).then(|| access.project()));
         let caller = access.clone();
@@ -153,12 +153,12 @@ impl Files {
         admitted.await?;
         let place = self.upload_limit.acquire_from(access.project(), address)?;
         let id = FileId::generate(&*self.clock_rng);
-        Ok(Upload::new(self.store.clone(), id, likely, self.sweeper.later(id), place))
+        Ok(Upload::new(self.store.clone(), id, likely, self.sweeper.guard(id), place))
     }
 
     /// Makes a file of what has arrived.
-    pub async fn create(&self, access: &Access, arrived: Sealed, new: NewFile) -> Result<File> {
-        fields::file_name(&new.name)?;
+    pub async fn create(&self, access: &Access, arrived: CompletedUpload, new: NewFile) -> Result<File> {
+        validation::file_name(&new.name)?;
         let now = self.clock_rng.now();
         let project = new.project.unwrap_or(access.project());
         let id = arrived.id;
@@ -222,7 +222,7 @@ impl Files {
         // Only what is a file now may be swept: the id of a running upload is not to be named here.
         self.get(access, id).await?;
         // Its chunks go in small steps, even if the caller does not wait for the answer.
-        let _chunks = self.sweeper.later(id);
+        let _chunks = self.sweeper.guard(id);
         let permit = authorize::manage_owner::<FileRecord>(id.to_bytes());
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = find(tx, caller, id)?;

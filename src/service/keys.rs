@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 
 use super::access::{Access, Scope, Scopes};
 use super::audit::Note;
-use super::cache::{Cache, Known, Ticket};
-use super::change::Change;
-use super::failures::{Failure, Failures};
-use super::grace::Steady;
-use super::page::{Listing, Page, PageRequest, page};
+use super::auth_throttle::{AuthFailure, AuthThrottle};
+use super::key_cache::{CachedKey, InsertToken, KeyCache};
+use super::monotonic_time::MonotonicTime;
+use super::pagination::{Listing, Page, PageRequest, page};
+use super::patch::Patch;
 use super::projects::Project;
 use super::quotas::{self, QuotaKind};
 use super::secrets::{self, Secret};
-use super::{authorize, fields, idempotency};
+use super::{authorize, idempotency, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
@@ -66,7 +66,7 @@ impl Key {
     }
 
     /// A key that was there before.
-    fn seen(tx: &impl Reader, (id, record): (KeyId, KeyRecord)) -> Result<Self> {
+    fn with_last_use(tx: &impl Reader, (id, record): (KeyId, KeyRecord)) -> Result<Self> {
         Ok(Self { last_used_at: stored::last_use(tx, id)?, ..Self::new(id, record) })
     }
 
@@ -94,9 +94,9 @@ pub struct NewKey {
 
 /// A new label and, if wanted, another expiry.
 #[derive(Clone, Debug)]
-pub struct KeyChange {
+pub struct KeyPatch {
     pub name: String,
-    pub expires_at: Change<Timestamp>,
+    pub expires_at: Patch<Timestamp>,
 }
 
 /// How a secret is replaced.
@@ -112,22 +112,22 @@ pub struct Rotation {
 pub struct Keys {
     store: Store,
     clock_rng: Arc<dyn ClockRng>,
-    cache: Arc<Cache>,
-    steady: Steady,
-    failures: Failures,
+    cache: Arc<KeyCache>,
+    monotonic: MonotonicTime,
+    throttle: AuthThrottle,
     /// Some stored key, which is read in place of one that does not exist.
     decoy: Arc<OnceLock<KeyId>>,
 }
 
 impl Keys {
     pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>) -> Self {
-        let cache = Arc::new(Cache::default());
+        let cache = Arc::new(KeyCache::default());
         let watcher: Arc<dyn Watcher> = cache.clone();
         store.watch(Arc::downgrade(&watcher));
-        let steady = Steady::default();
+        let monotonic = MonotonicTime::default();
         // From now on it counts: a clock that is set back before the first request is noticed too.
-        steady.now(&*clock_rng);
-        Self { store, clock_rng, cache, steady, failures: Failures::default(), decoy: Arc::default() }
+        monotonic.now(&*clock_rng);
+        Self { store, clock_rng, cache, monotonic, throttle: AuthThrottle::default(), decoy: Arc::default() }
     }
 
     /// The access that a secret gives: one HMAC and one lookup in memory if the key was used lately.
@@ -140,18 +140,18 @@ impl Keys {
     /// The secret of a key that was revoked, replaced or has expired is no failure: it is not guessed.
     pub async fn authenticate_from(&self, address: Option<IpAddr>, secret: &str) -> Result<Access> {
         let id = secrets::parse(secret)
-            .map_err(|error| self.failures.count(address, Failure::Malformed, self.clock_rng.uptime(), error))?;
+            .map_err(|error| self.throttle.record(address, AuthFailure::Malformed, self.clock_rng.uptime(), error))?;
         let digest = self.store.pepper().digest(secret);
-        let (cached, ticket) = match self.cache.get(id) {
+        let (cached, token) = match self.cache.get(id) {
             Ok(known) => (Some(known), None),
-            Err(ticket) => (None, Some(ticket)),
+            Err(token) => (None, Some(token)),
         };
         let known = match cached.filter(|known| known.is_named_by(&digest)) {
             Some(known) => known,
-            None => self.look_up(address, id, &digest, ticket).await?,
+            None => self.look_up(address, id, &digest, token).await?,
         };
         if !known.record.digest.matches(&digest) {
-            self.admit_previous(id, &known, &digest).await?;
+            self.check_previous_secret(id, &known, &digest).await?;
         }
         // Only who holds the secret learns what became of the key.
         authorize::check_usable(&known.record, known.project_archived, self.clock_rng.now())?;
@@ -167,23 +167,23 @@ impl Keys {
         address: Option<IpAddr>,
         id: KeyId,
         digest: &Digest,
-        ticket: Option<Ticket>,
-    ) -> Result<Arc<Known>> {
+        token: Option<InsertToken>,
+    ) -> Result<Arc<CachedKey>> {
         let now = self.clock_rng.uptime();
-        self.failures.admit(address, now)?;
+        self.throttle.admit(address, now)?;
         // Compared in either case; the digest of another key's secret gives no access.
         let found = self.load(id).await?.filter(|(known, exists)| known.is_named_by(digest) & *exists);
-        let refused = || self.failures.count(address, Failure::Guess, now, secrets::invalid());
+        let refused = || self.throttle.record(address, AuthFailure::Unknown, now, secrets::invalid());
         let (known, _) = found.ok_or_else(refused)?;
-        if let Some(ticket) = ticket {
-            self.cache.insert(id, ticket, known.clone());
+        if let Some(token) = token {
+            self.cache.insert(id, token, known.clone());
         }
         Ok(known)
     }
 
     /// What is stored of a key, and whether it is really that of this key. For an id that does not exist another key is
     /// read, so that both take the same work.
-    async fn load(&self, id: KeyId) -> Result<Option<(Arc<Known>, bool)>> {
+    async fn load(&self, id: KeyId) -> Result<Option<(Arc<CachedKey>, bool)>> {
         let decoy = self.decoy.clone();
         let read = self.store.read(move |tx| {
             let found = stored::find(tx, id)?;
@@ -202,23 +202,23 @@ impl Keys {
         });
         let Some((record, project_archived, latest, exists)) = read.await? else { return Ok(None) };
         if let Some(latest) = latest {
-            self.steady.reach(latest, &*self.clock_rng);
+            self.monotonic.reach(latest, &*self.clock_rng);
         }
         let models = record.models.as_deref().map(Arc::from);
         let access = Access::new(id, record.project, Scopes::from_bits(record.scopes), models);
-        Ok(Some((Arc::new(Known { record, access, project_archived }), exists)))
+        Ok(Some((Arc::new(CachedKey { record, access, project_archived }), exists)))
     }
 
     /// Ok if the secret is the previous one and its grace period still runs.
-    async fn admit_previous(&self, id: KeyId, known: &Known, digest: &Digest) -> Result<()> {
+    async fn check_previous_secret(&self, id: KeyId, known: &CachedKey, digest: &Digest) -> Result<()> {
         let previous = known.record.previous.as_ref().filter(|previous| previous.digest.matches(digest));
         let previous = previous.ok_or_else(secrets::invalid)?;
-        let now = self.steady.now(&*self.clock_rng);
+        let now = self.monotonic.now(&*self.clock_rng);
         if !previous.ended && now < previous.valid_until {
             return Ok(());
         }
         if !previous.ended {
-            self.bury_previous(id, previous.valid_until, now).await;
+            self.end_grace_period(id, previous.valid_until, now).await;
         }
         let text =
             "This secret was replaced when the API key was rotated, and its grace period is over. Use the new secret.";
@@ -226,7 +226,7 @@ impl Keys {
     }
 
     /// Makes an observed end final, whatever the clock says later.
-    async fn bury_previous(&self, id: KeyId, valid_until: Timestamp, now: Timestamp) {
+    async fn end_grace_period(&self, id: KeyId, valid_until: Timestamp, now: Timestamp) {
         let written = self.store.write(move |tx| {
             let Some(mut record) = stored::find(tx, id)? else { return Ok(()) };
             match &mut record.previous {
@@ -270,19 +270,19 @@ impl Keys {
             )?;
             Ok(Key::new(id, record.clone()))
         });
-        Ok((written.await?, unless_replayed(access, secret)))
+        Ok((written.await?, unless_replay(access, secret)))
     }
 
     /// Checks the fields of a new key and fills in defaults.
     fn new_record(&self, access: &Access, new: NewKey, secret: &Secret, now: Timestamp) -> Result<KeyRecord> {
-        fields::name(&new.name)?;
-        new.expires_at.map_or(Ok(()), |moment| fields::expires_at(moment, now))?;
+        validation::name(&new.name)?;
+        new.expires_at.map_or(Ok(()), |moment| validation::expires_at(moment, now))?;
         let scopes = match &new.scopes {
             Some(names) => Scopes::from_names(names)?,
             None if access.is_admin() => Scopes::DEFAULT,
             None => Scopes::DEFAULT.and(access.scopes()),
         };
-        let models = fields::models(new.models)?.or_else(|| access.models().map(<[String]>::to_vec));
+        let models = validation::models(new.models)?.or_else(|| access.models().map(<[String]>::to_vec));
         let record = key_record(new.project, new.name, scopes, secret, self.store.pepper(), now);
         Ok(KeyRecord { expires_at: new.expires_at, models, ..record })
     }
@@ -295,7 +295,7 @@ impl Keys {
         let rows = self.store.read(move |tx| {
             authorize::named_project(tx, &access, project)?;
             let rows = stored::newest(tx, project, window.before, window.rows())?;
-            rows.into_iter().map(|row| Key::seen(tx, row)).collect::<Result<Vec<_>>>()
+            rows.into_iter().map(|row| Key::with_last_use(tx, row)).collect::<Result<Vec<_>>>()
         });
         let items = rows.await?;
         Ok(page(self.store.pepper(), listing, window, items, |key: &Key| key.id.to_bytes()))
@@ -303,7 +303,7 @@ impl Keys {
 
     pub async fn get(&self, access: &Access, id: KeyId) -> Result<Key> {
         let access = access.clone();
-        self.store.read(move |tx| Key::seen(tx, (id, authorize::key(tx, &access, id)?))).await
+        self.store.read(move |tx| Key::with_last_use(tx, (id, authorize::key(tx, &access, id)?))).await
     }
 
     /// The caller's own key and its project, whatever the key may do.
@@ -312,24 +312,24 @@ impl Keys {
         let read = self.store.read(move |tx| {
             let record = stored::find(tx, id)?.ok_or_else(secrets::invalid)?;
             let owner = projects::find(tx, project)?.ok_or_else(|| Error::not_found("project", project))?;
-            Ok((Key::seen(tx, (id, record))?, Project::new(project, owner)))
+            Ok((Key::with_last_use(tx, (id, record))?, Project::new(project, owner)))
         });
         read.await
     }
 
     /// Changes label and expiry; secret, project and scopes stay.
-    pub async fn update(&self, access: &Access, id: KeyId, change: KeyChange) -> Result<Key> {
+    pub async fn update(&self, access: &Access, id: KeyId, change: KeyPatch) -> Result<Key> {
         let now = self.clock_rng.now();
-        fields::name(&change.name)?;
-        if let Change::Set(moment) = change.expires_at {
-            fields::expires_at(moment, now)?;
+        validation::name(&change.name)?;
+        if let Patch::Set(moment) = change.expires_at {
+            validation::expires_at(moment, now)?;
         }
         self.change(access, id, "api_key.updated", now, move |record| {
-            unrevoked(record)?;
+            require_unrevoked(record)?;
             let old = json!({ "name": record.name, "expires_at": record.expires_at });
             record.name.clone_from(&change.name);
-            record.expires_at = change.expires_at.applied(record.expires_at);
-            cap_grace(record);
+            record.expires_at = change.expires_at.apply_to(record.expires_at);
+            clamp_grace_period(record);
             Ok(json!({ "old": old, "new": { "name": record.name, "expires_at": record.expires_at } }))
         })
         .await
@@ -337,23 +337,23 @@ impl Keys {
 
     /// Replaces the secret; the old one works on for the grace period.
     pub async fn rotate(&self, access: &Access, id: KeyId, rotation: Rotation) -> Result<(Key, Option<Secret>)> {
-        let grace = fields::grace(rotation.grace_period_seconds)?;
-        fields::reason(rotation.reason.as_deref())?;
+        let grace = validation::grace_period(rotation.grace_period_seconds)?;
+        validation::reason(rotation.reason.as_deref())?;
         let now = self.clock_rng.now();
         let secret = Secret::generate(id, &*self.clock_rng);
         let (digest, redacted) = (self.store.pepper().digest(secret.expose()), secret.redacted());
-        let valid_until = if grace.is_zero() { now } else { self.steady.now(&*self.clock_rng).after(grace) };
+        let valid_until = if grace.is_zero() { now } else { self.monotonic.now(&*self.clock_rng).after(grace) };
         let rotated = self.change(access, id, "api_key.rotated", now, move |record| {
-            unrevoked(record)?;
-            unexpired(record, now)?;
+            require_unrevoked(record)?;
+            require_unexpired(record, now)?;
             record.previous = Some(PreviousSecret { digest: record.digest, valid_until, ended: grace.is_zero() });
             record.digest = digest;
             record.redacted.clone_from(&redacted);
             record.rotated_at = Some(now);
-            cap_grace(record);
+            clamp_grace_period(record);
             Ok(json!({ "grace_period_seconds": grace.as_secs(), "reason": rotation.reason }))
         });
-        Ok((rotated.await?, unless_replayed(access, secret)))
+        Ok((rotated.await?, unless_replay(access, secret)))
     }
 
     /// Ends a key for good, from the next request on. Repeating it changes nothing.
@@ -364,7 +364,7 @@ impl Keys {
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let mut record = authorize::key_to_change(tx, caller, id)?;
             if record.revoked_at.is_some() {
-                return Key::seen(tx, (id, record));
+                return Key::with_last_use(tx, (id, record));
             }
             let admin = Scopes::from_bits(record.scopes).contains(Scope::Admin);
             if admin && !authorize::has_other_admin(tx, id, now)? {
@@ -376,7 +376,7 @@ impl Keys {
             quotas::charge(tx, record.project, now, QuotaKind::ApiKey, -1, 0)?;
             stored::replace(tx, id, &record)?;
             note.write(tx, record.project, id, &json!({ "name": record.name }))?;
-            Key::seen(tx, (id, record))
+            Key::with_last_use(tx, (id, record))
         });
         written.await
     }
@@ -390,7 +390,7 @@ impl Keys {
         now: Timestamp,
         mut change: impl FnMut(&mut KeyRecord) -> Result<Value> + Send + 'static,
     ) -> Result<Key> {
-        let (note, moment) = (self.note(access, action), self.steady.now(&*self.clock_rng));
+        let (note, moment) = (self.note(access, action), self.monotonic.now(&*self.clock_rng));
         let permit = authorize::manage_key(id);
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let mut record = authorize::key_to_change(tx, caller, id)?;
@@ -401,14 +401,14 @@ impl Keys {
             stored::replace(tx, id, &record)?;
             latest_time::advance(tx, moment)?;
             note.write(tx, record.project, id, &detail)?;
-            Key::seen(tx, (id, record))
+            Key::with_last_use(tx, (id, record))
         });
         written.await
     }
 
     /// Keeps the moment of a clean stop: a clock that is set back meanwhile revives no secret.
-    pub async fn keep_time(&self) -> Result<()> {
-        let moment = self.steady.now(&*self.clock_rng);
+    pub async fn persist_time(&self) -> Result<()> {
+        let moment = self.monotonic.now(&*self.clock_rng);
         self.store.write(move |tx| latest_time::advance(tx, moment)).await
     }
 
@@ -433,7 +433,7 @@ fn decoy_of(tx: &ReadTx, decoy: &OnceLock<KeyId>) -> Option<KeyId> {
 }
 
 /// A replay found what an earlier request did; its secret is that request's and was told then.
-fn unless_replayed(access: &Access, secret: Secret) -> Option<Secret> {
+fn unless_replay(access: &Access, secret: Secret) -> Option<Secret> {
     (!access.idempotency_key().is_some_and(|key| key.is_replayed())).then_some(secret)
 }
 
@@ -462,14 +462,14 @@ pub(super) fn key_record(
     }
 }
 
-fn unrevoked(record: &KeyRecord) -> Result<()> {
+fn require_unrevoked(record: &KeyRecord) -> Result<()> {
     record.revoked_at.map_or(Ok(()), |moment| {
         let text = format!("This API key was revoked at {moment} and cannot change any more. Create a new key.");
         Err(Error::new(Code::Conflict, text))
     })
 }
 
-fn unexpired(record: &KeyRecord, now: Timestamp) -> Result<()> {
+fn require_unexpired(record: &KeyRecord, now: Timestamp) -> Result<()> {
     match record.expires_at {
         Some(moment) if moment <= now => {
             let text = format!("This API key expired at {moment}. Extend its 'expires_at' first, then rotate it.");
@@ -480,7 +480,7 @@ fn unexpired(record: &KeyRecord, now: Timestamp) -> Result<()> {
 }
 
 /// A grace period never outlives its key.
-fn cap_grace(record: &mut KeyRecord) {
+fn clamp_grace_period(record: &mut KeyRecord) {
     if let (Some(previous), Some(expiry)) = (&mut record.previous, record.expires_at) {
         previous.valid_until = previous.valid_until.min(expiry);
     }

@@ -7,8 +7,8 @@ use serde_json::json;
 
 use super::access::{Access, Scope};
 use super::audit::Note;
-use super::page::{Listing, Page, PageRequest, page};
-use super::{authorize, fields, idempotency};
+use super::pagination::{Listing, Page, PageRequest, page};
+use super::{authorize, idempotency, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::ProjectId;
@@ -46,9 +46,9 @@ pub struct NewProject {
 
 impl NewProject {
     pub(super) fn record(self, now: Timestamp) -> Result<ProjectRecord> {
-        fields::name(&self.name)?;
-        fields::environment(self.environment.as_deref())?;
-        fields::metadata(self.metadata.as_deref())?;
+        validation::name(&self.name)?;
+        validation::environment(self.environment.as_deref())?;
+        validation::metadata(self.metadata.as_deref())?;
         let Self { name, environment, metadata } = self;
         Ok(ProjectRecord { name, environment, metadata, created_at: now, updated_at: now, archived_at: None })
     }
@@ -89,8 +89,8 @@ impl Projects {
 
     /// Replaces name and environment.
     pub async fn replace(&self, access: &Access, id: ProjectId, settings: ProjectSettings) -> Result<Project> {
-        fields::name(&settings.name)?;
-        fields::environment(settings.environment.as_deref())?;
+        validation::name(&settings.name)?;
+        validation::environment(settings.environment.as_deref())?;
         let now = self.clock_rng.now();
         let note = self.note(access, "project.updated");
         let permit = authorize::manage_project(id);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use outpost::clock_rng::Timestamp;
 use outpost::error::{Code, Error, Result};
 use outpost::ids::{ConversationId, FileId, KeyId, ProjectId};
-use outpost::service::{Access, Conversations, Expected, NewConversation, PageRequest, Secret};
+use outpost::service::{Access, Conversations, NewConversation, PageRequest, Precondition, Secret};
 use outpost::storage::usage::{self, Amounts, Outcome, SeriesRecord, UsageRecord};
 use outpost::storage::{DATABASE_FILE, check, file_records};
 use serde_json::json;
@@ -226,7 +226,7 @@ async fn write(content: &Content, server: &Server, admin: &Access) {
     fits("a new project", server.change(&content.home, admin, Op::NewProject).await);
     fits("a new key", server.change(&content.home, admin, Op::NewKey).await);
     for id in &content.talks {
-        let expected = Expected { version: None, if_match: None };
+        let expected = Precondition { version: None, if_match: None };
         fits("a longer talk", talks(server).append(admin, *id, vec![text(0, 0)], expected).await);
     }
     for number in [1, 150, 299, 1000] {
@@ -364,7 +364,7 @@ fn spoil(content: &Content, talk: usize, at: usize, edit: impl Fn(&mut [u8], usi
 }
 
 async fn append(server: &Server, admin: &Access, talk: ConversationId) -> Option<Code> {
-    let expected = Expected { version: None, if_match: None };
+    let expected = Precondition { version: None, if_match: None };
     talks(server).append(admin, talk, vec![text(0, 0)], expected).await.err().map(|error| error.code())
 }
 

@@ -12,7 +12,7 @@ use outpost::storage::OpenError;
 use crate::disk::{Disk, Fault, Kind};
 use crate::history::{Dice, Fate};
 use crate::panics;
-use crate::recovery::{Expected, compare, intact, recover};
+use crate::recovery::{Precondition, compare, intact, recover};
 use crate::server::{Home, Server, runtime};
 use crate::workload::{Id, Op, View, Workload};
 
@@ -140,7 +140,7 @@ impl<'a> Case<'a> {
 
     /// Everything acknowledged is there: now, and after a power cut that takes all unsynced writes.
     async fn judge(&self, server: &Server) -> Result<(), String> {
-        let expected = Expected::all(&self.workload, self.refused);
+        let expected = Precondition::all(&self.workload, self.refused);
         let report = server.store.verify().map_err(|error| format!("the check broke off: {error}"))?;
         if !report.is_clean() {
             return Err(format!("the check found {:?}", report.problems));
@@ -152,7 +152,7 @@ impl<'a> Case<'a> {
         let history = self.disk.take_history();
         server.close();
         intact(&self.disk)?;
-        let expected = Expected::all(&self.workload, self.refused);
+        let expected = Precondition::all(&self.workload, self.refused);
         let mut outcome = Ok(());
         history.crashes(|crash| {
             if crash.at == history.events.len()

@@ -7,7 +7,7 @@ use outpost::storage::DATABASE_FILE;
 use crate::disk::Disk;
 use crate::history::{Crash, Dice, Event, Fate, History};
 use crate::panics;
-use crate::recovery::{Expected, Recovered, intact, recover};
+use crate::recovery::{Precondition, Recovered, intact, recover};
 use crate::server::{Home, runtime};
 use crate::workload::Workload;
 
@@ -87,7 +87,7 @@ impl Trial<'_> {
 
     fn first(&self, home: &Home, crash: &Crash<'_>, fate: Fate, dice: &mut Dice) -> Result<(), String> {
         let Some(image) = crash.image(fate, self.effort.seed) else { return Ok(()) };
-        let expected = Expected::new(self.workload, crash.begun, crash.acknowledged);
+        let expected = Precondition::new(self.workload, crash.begun, crash.acknowledged);
         self.tally.first.fetch_add(1, SeqCst);
         let place = || {
             let next = self.history.events.get(crash.at).map_or("the end".into(), what);
@@ -110,7 +110,7 @@ impl Trial<'_> {
         &self,
         home: &Home,
         recovered: &Recovered<'e>,
-        before: &Expected<'e>,
+        before: &Precondition<'e>,
         dice: &mut Dice,
     ) -> Result<(), String> {
         let (wanted, case) = (dice.below(recovered.history.events.len() + 1), dice.below(1 << 20));
@@ -188,7 +188,7 @@ fn a_disk_that_forgets_what_it_synced_is_found_out() {
     let half = history.events.len() / 2;
     let mut place = 0..;
     history.events.retain(|event| place.next() < Some(half) || !matches!(event, Event::Sync));
-    let expected = Expected::new(&workload, effort.rounds, effort.rounds);
+    let expected = Precondition::new(&workload, effort.rounds, effort.rounds);
     history.crashes(|crash| {
         if crash.at < history.events.len() {
             return;

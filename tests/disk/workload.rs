@@ -5,9 +5,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::{LocalBoxFuture, join_all};
 use outpost::error::{Code, Result};
 use outpost::ids::{KeyId, ProjectId};
-use outpost::service::{
-    Access, Change, Key, KeyChange, NewKey, NewProject, Project, ProjectSettings, Rotation, Secret,
-};
+use outpost::service::{Access, Key, KeyPatch, NewKey, NewProject, Patch, Project, ProjectSettings, Rotation, Secret};
 use outpost::storage::Store;
 use outpost::storage::projects::{self, ProjectRecord};
 
@@ -68,7 +66,7 @@ impl Server {
             }
             Op::NewKey => secret(self.keys.create(access, new_key(home.first.project.id)).await?),
             Op::Rename(id, number) => {
-                let change = KeyChange { name: format!("name {number}"), expires_at: Change::Keep };
+                let change = KeyPatch { name: format!("name {number}"), expires_at: Patch::Keep };
                 key(self.keys.update(access, id, change).await?)
             }
             Op::Rotate(id, grace) => {

@@ -2,17 +2,17 @@
 
 use outpost::error::Code;
 use outpost::ids::{KeyId, ProjectId};
-use outpost::service::agents::{AgentChange, Agents, NewAgent};
+use outpost::service::agents::{AgentPatch, Agents, NewAgent};
 use outpost::service::idempotency::IdempotencyKey;
-use outpost::service::version::Expected;
-use outpost::service::{Access, Change, KeyChange, NewProject, PageRequest, ProjectSettings, Rotation, Scopes};
+use outpost::service::precondition::Precondition;
+use outpost::service::{Access, KeyPatch, NewProject, PageRequest, Patch, ProjectSettings, Rotation, Scopes};
 use outpost::storage::WriteTx;
 use outpost::storage::keys::{self, KeyRecord};
 
 use super::world::{World, new_key, refusal};
 
-fn rename() -> KeyChange {
-    KeyChange { name: "mine".into(), expires_at: Change::Keep }
+fn rename() -> KeyPatch {
+    KeyPatch { name: "mine".into(), expires_at: Patch::Keep }
 }
 
 #[tokio::test]
@@ -82,15 +82,15 @@ async fn a_replay_needs_the_permission_that_the_request_needs_now() {
         access.clone().with_idempotency_key(IdempotencyKey::new(access.key(), key, &[]).unwrap())
     };
     let agent = || NewAgent { name: Some("a".into()), ..NewAgent::default() };
-    let change = || AgentChange {
-        name: Change::Keep,
-        model: Change::Keep,
-        instructions: Change::Set("be brief".into()),
-        tools: Change::Keep,
-        memory: Change::Keep,
-        metadata: Change::Keep,
+    let change = || AgentPatch {
+        name: Patch::Keep,
+        model: Patch::Keep,
+        instructions: Patch::Set("be brief".into()),
+        tools: Patch::Keep,
+        memory: Patch::Keep,
+        metadata: Patch::Keep,
     };
-    let expected = || Expected { version: None, if_match: None };
+    let expected = || Precondition { version: None, if_match: None };
     let [making, changing, renaming, granting] = ["make", "change", "rename", "grant"].map(|key| claimed(&tenant, key));
     let made = agents.create(&making, agent()).await.unwrap();
     let changed = agents.update(&changing, made.id, change(), expected()).await.unwrap();

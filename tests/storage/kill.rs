@@ -14,7 +14,7 @@ use outpost::clock_rng::ClockRng;
 use outpost::error::Code;
 use outpost::ids::{ConversationId, KeyId, ProjectId};
 use outpost::service::{
-    Access, Conversations, Expected, FirstKey, Keys, NewConversation, NewProject, Projects, Rotation, new_admin_key,
+    Access, Conversations, FirstKey, Keys, NewConversation, NewProject, Precondition, Projects, Rotation, new_admin_key,
 };
 use outpost::storage::{Store, check, conversations, project_resources};
 use serde_json::json;
@@ -56,7 +56,7 @@ async fn talk(talks: &Conversations, admin: &Access, project: ProjectId) {
     say(&format!("talk {id} 1"));
     for (first, count) in [(1, 1), (2, 2), (4, 1)] {
         let messages = (first..first + count).map(message).collect();
-        let expected = Expected { version: None, if_match: None };
+        let expected = Precondition { version: None, if_match: None };
         let now = talks.append(admin, id, messages, expected).await.unwrap();
         say(&format!("talk {id} {}", now.messages));
     }

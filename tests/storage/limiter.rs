@@ -5,21 +5,21 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use outpost::clock_rng::ClockRng;
-use outpost::service::change::Change;
-use outpost::service::limits::{Limits, LimitsChange, RatesChange};
+use outpost::service::limits::{Limits, LimitsPatch, RatesPatch};
+use outpost::service::patch::Patch;
 use outpost::service::usage::{Meter, Outcome};
 
 use super::world::World;
 
 const THREADS: usize = 64;
 
-fn rate(requests: i64, burst: i64) -> LimitsChange {
-    let own = RatesChange {
-        requests_per_minute: Change::Set(requests),
-        burst_limit: Change::Set(burst),
-        ..RatesChange::default()
+fn rate(requests: i64, burst: i64) -> LimitsPatch {
+    let own = RatesPatch {
+        requests_per_minute: Patch::Set(requests),
+        burst_limit: Patch::Set(burst),
+        ..RatesPatch::default()
     };
-    LimitsChange::own(own)
+    LimitsPatch::own(own)
 }
 
 /// Ten minutes in steps; in each of them 64 threads ask until they are refused.

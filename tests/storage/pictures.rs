@@ -5,7 +5,7 @@ use std::time::Duration;
 use outpost::error::Code;
 use outpost::ids::{ProjectId, StoredImageId};
 use outpost::service::Access;
-use outpost::service::pictures::{Format, Link, Pictures};
+use outpost::service::stored_images::{Format, SignedUrl, StoredImages};
 use outpost::storage::limits::{self, LimitsRecord, Quotas};
 use outpost::storage::quota_usage;
 
@@ -15,8 +15,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// Until a picture whose link has ended may be removed.
 const GRACE: Duration = Duration::from_secs(300);
 
-fn pictures(world: &World) -> Pictures {
-    Pictures::new(world.store.clone(), world.clock.clone(), HOUR)
+fn pictures(world: &World) -> StoredImages {
+    StoredImages::new(world.store.clone(), world.clock.clone(), HOUR)
 }
 
 async fn tenant(world: &World) -> (ProjectId, Access) {
@@ -28,7 +28,7 @@ async fn held(world: &World, project: ProjectId) -> u64 {
     world.store.read(move |tx| quota_usage::of(tx, project)).await.unwrap().bytes
 }
 
-async fn content(pictures: &Pictures, link: &Link) -> Result<(Format, Vec<u8>), outpost::error::Error> {
+async fn content(pictures: &StoredImages, link: &SignedUrl) -> Result<(Format, Vec<u8>), outpost::error::Error> {
     let mut kept = pictures.open(link.id, &link.expires.to_string(), &link.signature).await?;
     let mut all = Vec::new();
     while let Some(chunk) = kept.next().await? {
@@ -44,7 +44,7 @@ async fn a_kept_picture_comes_back_byte_for_byte_and_weighs_on_its_project() {
     let (pictures, (project, access)) = (pictures(&world), tenant(&world).await);
     // Several chunks and a rest.
     let file: Vec<u8> = (0..1_300_000_u32).map(|at| (at % 253) as u8).collect();
-    let link = pictures.keep(&access, Format::WebP, file.clone()).await.unwrap();
+    let link = pictures.store(&access, Format::WebP, file.clone()).await.unwrap();
     assert_eq!(content(&pictures, &link).await.unwrap(), (Format::WebP, file.clone()));
     assert_eq!(held(&world, project).await, file.len() as u64);
     let report = world.store.verify().unwrap();
@@ -56,9 +56,9 @@ async fn a_kept_picture_comes_back_byte_for_byte_and_weighs_on_its_project() {
 async fn a_link_ends_in_time_and_its_picture_is_swept_a_little_later() {
     let world = World::new().await;
     let (pictures, (project, access)) = (pictures(&world), tenant(&world).await);
-    let early = pictures.keep(&access, Format::Png, vec![1; 700_000]).await.unwrap();
+    let early = pictures.store(&access, Format::Png, vec![1; 700_000]).await.unwrap();
     world.clock.pass(HOUR / 2);
-    let late = pictures.keep(&access, Format::Png, vec![2; 10]).await.unwrap();
+    let late = pictures.store(&access, Format::Png, vec![2; 10]).await.unwrap();
     world.clock.pass(HOUR / 2 - Duration::from_secs(1));
     let mut begun = pictures.open(early.id, &early.expires.to_string(), &early.signature).await.unwrap();
     assert!(begun.left <= Duration::from_secs(1));
@@ -85,7 +85,7 @@ async fn more_than_one_round_of_pictures_is_swept() {
     let world = World::new().await;
     let (pictures, (project, access)) = (pictures(&world), tenant(&world).await);
     for _ in 0..150 {
-        pictures.keep(&access, Format::Jpeg, vec![3; 5]).await.unwrap();
+        pictures.store(&access, Format::Jpeg, vec![3; 5]).await.unwrap();
     }
     world.clock.pass(HOUR + GRACE + Duration::from_secs(1));
     assert_eq!((pictures.sweep().await.unwrap(), held(&world, project).await), (150, 0));
@@ -95,7 +95,7 @@ async fn more_than_one_round_of_pictures_is_swept() {
 async fn links_hold_over_a_restart_and_end_there_too() {
     let world = World::new().await;
     let (project, access) = tenant(&world).await;
-    let link = pictures(&world).keep(&access, Format::Png, vec![7; 100]).await.unwrap();
+    let link = pictures(&world).store(&access, Format::Png, vec![7; 100]).await.unwrap();
     let world = world.restart(false).await;
     assert_eq!(content(&pictures(&world), &link).await.unwrap().1, [7; 100]);
     world.clock.pass(HOUR + GRACE);
@@ -109,8 +109,8 @@ async fn links_hold_over_a_restart_and_end_there_too() {
 async fn a_link_that_is_not_ours_opens_nothing() {
     let world = World::new().await;
     let (pictures, (_, access)) = (pictures(&world), tenant(&world).await);
-    let link = pictures.keep(&access, Format::Png, vec![1]).await.unwrap();
-    let other = pictures.keep(&access, Format::Png, vec![2]).await.unwrap();
+    let link = pictures.store(&access, Format::Png, vec![1]).await.unwrap();
+    let other = pictures.store(&access, Format::Png, vec![2]).await.unwrap();
     let expires = link.expires.to_string();
     let later = (link.expires + 1).to_string();
     let mut flipped = link.signature.clone().into_bytes();
@@ -148,9 +148,9 @@ async fn a_project_keeps_no_more_than_its_quota() {
     let record = LimitsRecord { quotas: Quotas { bytes: Some(100), ..Quotas::default() }, ..LimitsRecord::default() };
     world.store.write(move |tx| limits::put(tx, project, &record)).await.unwrap();
     pictures.admit(&access).await.unwrap();
-    pictures.keep(&access, Format::Png, vec![1; 60]).await.unwrap();
-    assert_eq!(refusal(pictures.keep(&access, Format::Png, vec![1; 60]).await).0, Code::InsufficientQuota);
-    pictures.keep(&access, Format::Png, vec![1; 40]).await.unwrap();
+    pictures.store(&access, Format::Png, vec![1; 60]).await.unwrap();
+    assert_eq!(refusal(pictures.store(&access, Format::Png, vec![1; 60]).await).0, Code::InsufficientQuota);
+    pictures.store(&access, Format::Png, vec![1; 40]).await.unwrap();
     assert_eq!(refusal(pictures.admit(&access).await).0, Code::InsufficientQuota);
     world.clock.pass(HOUR + GRACE + Duration::from_secs(1));
     assert_eq!(pictures.sweep().await.unwrap(), 2);
@@ -162,9 +162,9 @@ async fn a_project_keeps_no_more_than_its_quota() {
 async fn an_archived_project_keeps_nothing_new() {
     let world = World::new().await;
     let (pictures, (project, access)) = (pictures(&world), tenant(&world).await);
-    let link = pictures.keep(&access, Format::Png, vec![1]).await.unwrap();
+    let link = pictures.store(&access, Format::Png, vec![1]).await.unwrap();
     world.projects.archive(&world.admin, project).await.unwrap();
-    assert_eq!(refusal(pictures.keep(&access, Format::Png, vec![1]).await).0, Code::Conflict);
+    assert_eq!(refusal(pictures.store(&access, Format::Png, vec![1]).await).0, Code::Conflict);
     content(&pictures, &link).await.unwrap();
     world.clock.pass(HOUR + GRACE + Duration::from_secs(1));
     assert_eq!((pictures.sweep().await.unwrap(), held(&world, project).await), (1, 0));

@@ -2,7 +2,9 @@
 
 use outpost::ids::{AgentId, ProjectId};
 use outpost::service::agents::MOST_VERSIONS;
-use outpost::service::{AgentChange, Agents, Change, Conversations, Expected, NewAgent, NewConversation, PageRequest};
+use outpost::service::{
+    AgentPatch, Agents, Conversations, NewAgent, NewConversation, PageRequest, Patch, Precondition,
+};
 use outpost::storage::{agents, conversations, quota_usage};
 
 use super::world::World;
@@ -17,14 +19,14 @@ async fn held(world: &World, project: ProjectId) -> quota_usage::QuotaUsageRecor
     world.store.read(move |tx| quota_usage::of(tx, project)).await.unwrap()
 }
 
-fn renamed(instructions: &str) -> AgentChange {
-    AgentChange {
-        name: Change::Keep,
-        model: Change::Keep,
-        instructions: Change::Set(instructions.into()),
-        tools: Change::Keep,
-        memory: Change::Keep,
-        metadata: Change::Keep,
+fn renamed(instructions: &str) -> AgentPatch {
+    AgentPatch {
+        name: Patch::Keep,
+        model: Patch::Keep,
+        instructions: Patch::Set(instructions.into()),
+        tools: Patch::Keep,
+        memory: Patch::Keep,
+        metadata: Patch::Keep,
     }
 }
 
@@ -39,7 +41,7 @@ async fn an_agent_keeps_its_last_thousand_versions_and_pays_for_those() {
     let last = MOST_VERSIONS + 5;
     for number in 2..=last {
         let change = renamed(&format!("{number:04}"));
-        let now = agents.update(&world.admin, id, change, Expected::default()).await.unwrap();
+        let now = agents.update(&world.admin, id, change, Precondition::default()).await.unwrap();
         assert_eq!(now.version, number);
     }
     assert_eq!(held(&world, project).await.bytes, MOST_VERSIONS * 10);
@@ -50,7 +52,7 @@ async fn an_agent_keeps_its_last_thousand_versions_and_pays_for_those() {
     assert_eq!(page.await.unwrap().items[0].version, last);
     assert_eq!(world.store.verify().unwrap().problems, Vec::<String>::new());
 
-    agents.delete(&world.admin, id, Expected::default()).await.unwrap();
+    agents.delete(&world.admin, id, Precondition::default()).await.unwrap();
     assert_eq!((held(&world, project).await.agents, held(&world, project).await.bytes), (0, 0));
     let found = world.store.verify().unwrap();
     assert_eq!((found.problems.len(), found.records["agent_versions"]), (0, 0));

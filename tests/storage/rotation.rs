@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use outpost::error::Code;
-use outpost::service::{Audit, AuditFilter, Change, KeyChange, PageRequest};
+use outpost::service::{Audit, AuditFilter, KeyPatch, PageRequest, Patch};
 
 use super::world::{World, new_key, refusal};
 
@@ -103,7 +103,7 @@ async fn a_key_expires_at_its_time_and_its_grace_with_it() {
     assert_eq!(world.code(&secret).await, Some(Code::ExpiredApiKey));
     assert_eq!(world.code(&old.unwrap()).await, Some(Code::RevokedApiKey));
     assert_eq!(refusal(world.rotate(&key, 0).await).0, Code::Conflict);
-    let change = KeyChange { name: "longer".into(), expires_at: Change::Clear };
+    let change = KeyPatch { name: "longer".into(), expires_at: Patch::Clear };
     world.keys.update(&world.admin, key.id, change).await.unwrap();
     assert_eq!(world.code(&secret).await, None);
 }
@@ -125,7 +125,7 @@ async fn a_revoked_key_cannot_rotate_or_change_and_revoking_again_is_fine() {
     assert_eq!(world.keys.revoke(&world.admin, key.id).await.unwrap(), revoked);
     assert_eq!(world.code(&secret).await, Some(Code::RevokedApiKey));
     assert_eq!(refusal(world.rotate(&key, 0).await).0, Code::Conflict);
-    let change = KeyChange { name: "x".into(), expires_at: Change::Keep };
+    let change = KeyPatch { name: "x".into(), expires_at: Patch::Keep };
     assert_eq!(refusal(world.keys.update(&world.admin, key.id, change).await).0, Code::Conflict);
 }
 

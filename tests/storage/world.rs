@@ -100,7 +100,7 @@ impl World {
     pub async fn restart(self, clean: bool) -> Self {
         let Self { dir, clock, store, keys, projects, first, _dir, .. } = self;
         if clean {
-            keys.keep_time().await.unwrap();
+            keys.persist_time().await.unwrap();
         }
         drop((keys, projects));
         store.shutdown();

@@ -8,7 +8,7 @@ use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbIma
 
 use crate::engine::Picture;
 use crate::error::{Error, Result};
-use crate::service::pictures::Format;
+use crate::service::stored_images::Format;
 
 /// The longest side of a picture that is read, and the most pixels; a file of a few bytes can claim to be any size.
 const LONGEST_SIDE: u32 = 8192;
@@ -78,7 +78,7 @@ mod tests {
 
     use super::{Output, decode, encode};
     use crate::engine::Picture;
-    use crate::service::pictures::Format;
+    use crate::service::stored_images::Format;
 
     fn picture() -> Picture {
         let rgb = (0..40 * 24 * 3).map(|at: u32| (at * 7 % 251) as u8).collect();

@@ -12,8 +12,8 @@ use crate::http::submission::Submission;
 use crate::http::version::{Matching, tagged};
 use crate::http::{Api, caller::Caller};
 use crate::ids::AgentId;
-use crate::service::agents::{Agent, AgentChange, Memory, NewAgent, VersionId};
-use crate::service::change::Change;
+use crate::service::agents::{Agent, AgentPatch, Memory, NewAgent, VersionId};
+use crate::service::patch::Patch;
 
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -220,13 +220,13 @@ pub async fn update(
     api: web::Data<Api>,
 ) -> Reply {
     let Submission { caller, body: sent } = sent;
-    let change = AgentChange {
+    let change = AgentPatch {
         name: sent.name.into(),
         model: sent.model.into(),
         instructions: sent.instructions.into(),
-        tools: Change::from(sent.tools).map(|json| json.get().to_owned()),
-        memory: Change::from(sent.memory).map(Memory::from),
-        metadata: Change::from(sent.metadata).map(object_text),
+        tools: Patch::from(sent.tools).map(|json| json.get().to_owned()),
+        memory: Patch::from(sent.memory).map(Memory::from),
+        metadata: Patch::from(sent.metadata).map(object_text),
     };
     let agent = api.agents.update(&caller.access, id.0, change, matching.and(sent.version)).await?;
     reply(&caller, agent)

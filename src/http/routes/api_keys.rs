@@ -11,8 +11,8 @@ use crate::http::reply::{Head, List, Mount, Reply, Time};
 use crate::http::submission::{Nothing, Submission};
 use crate::http::{Api, caller::Caller};
 use crate::ids::{KeyId, ProjectId};
-use crate::service::keys::{Key, KeyChange, NewKey, Rotation};
-use crate::service::page::PageRequest;
+use crate::service::keys::{Key, KeyPatch, NewKey, Rotation};
+use crate::service::pagination::PageRequest;
 use crate::service::secrets::Secret;
 
 #[derive(Deserialize, utoipa::ToSchema)]
@@ -213,7 +213,7 @@ pub async fn rotate(id: ApiPath<KeyId>, sent: Submission<RotateKey>, api: web::D
 #[patch("/api-keys/{api_key_id}")]
 pub async fn update(id: ApiPath<KeyId>, sent: Submission<UpdateKey>, api: web::Data<Api>) -> Reply {
     let Submission { caller, body: UpdateKey { name, expires_at } } = sent;
-    let change = KeyChange { name, expires_at: expires_at.into() };
+    let change = KeyPatch { name, expires_at: expires_at.into() };
     let key = api.keys.update(&caller.access, id.0, change).await?;
     reply(&caller, &api, key)
 }

@@ -16,7 +16,7 @@ use crate::http::reply::{Head, Item, List, Mount, Reply, Time};
 use crate::http::{Api, caller::Caller};
 use crate::service::audit::{AuditEvent, AuditFilter};
 use crate::service::export::{Export, Format};
-use crate::service::page::PageRequest;
+use crate::service::pagination::PageRequest;
 
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]

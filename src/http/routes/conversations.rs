@@ -16,7 +16,7 @@ use crate::http::version::{Matching, tagged};
 use crate::http::{Api, caller::Caller};
 use crate::ids::ConversationId;
 use crate::service::conversations::{Conversation, Listed, NewConversation, Replacement};
-use crate::service::page::PageRequest;
+use crate::service::pagination::PageRequest;
 
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -19,8 +19,8 @@ use crate::http::{Api, caller::Caller};
 use crate::ids::{FileId, ProjectId};
 use crate::service::access::Access;
 use crate::service::files::{Content, File, NewFile, Purpose};
-use crate::service::page::PageRequest;
-use crate::service::upload::{self, LARGEST_FILE, Sealed};
+use crate::service::pagination::PageRequest;
+use crate::service::upload::{self, CompletedUpload, MAX_FILE_BYTES};
 
 /// Room for the other parts and the boundaries around a file.
 const FRAME: u64 = 64 << 10;
@@ -104,7 +104,7 @@ fn body(file: File, mount: Mount) -> FileBody {
 /// What the parts of an upload have told so far.
 #[derive(Default)]
 struct Form {
-    file: Option<(String, Sealed)>,
+    file: Option<(String, CompletedUpload)>,
     purpose: Option<Purpose>,
     project: Option<ProjectId>,
     seen: Vec<String>,
@@ -132,11 +132,11 @@ impl Form {
         Ok(form)
     }
 
-    fn finish(self) -> Result<(Sealed, NewFile)> {
+    fn finish(self) -> Result<(CompletedUpload, NewFile)> {
         let missing = |name: &str, what: &str| Error::invalid(name, format!("'{name}' is missing. Send {what}."));
-        let (name, sealed) = self.file.ok_or_else(|| missing("file", "the file as a part with a filename"))?;
+        let (name, completed) = self.file.ok_or_else(|| missing("file", "the file as a part with a filename"))?;
         let purpose = self.purpose.ok_or_else(|| missing("purpose", "what the file is for: fine-tune"))?;
-        Ok((sealed, NewFile { project: self.project, name, purpose }))
+        Ok((completed, NewFile { project: self.project, name, purpose }))
     }
 }
 
@@ -147,15 +147,15 @@ async fn receive(
     address: Option<IpAddr>,
     project: Option<ProjectId>,
     api: &Api,
-) -> Result<(String, Sealed)> {
+) -> Result<(String, CompletedUpload)> {
     let name = part.file_name().ok_or_else(|| {
         Error::invalid("file", "'file' has no filename. Send it as a file, for example with -F file=@train.jsonl.")
     })?;
     let mut upload = api.files.begin(access, address, project, &name).await?;
     while let Some(bytes) = part.next().await? {
-        upload.push(&bytes).await?;
+        upload.write(&bytes).await?;
     }
-    Ok((name, upload.seal().await?))
+    Ok((name, upload.finish().await?))
 }
 
 /// Upload a file. Its lines are checked while they arrive.
@@ -166,7 +166,7 @@ pub async fn create(request: HttpRequest, caller: Caller, payload: Payload, api:
     // An idempotency key that is no good is refused before the content is read.
     let caller = caller.with_idempotency_key(&request, &[])?;
     let address = api.proxies.client(&request);
-    let mut parts = Parts::of(&request, payload, LARGEST_FILE + FRAME, upload::too_large)?;
+    let mut parts = Parts::of(&request, payload, MAX_FILE_BYTES + FRAME, upload::too_large)?;
     let (arrived, new) = Form::read(&mut parts, &caller.access, address, &api).await?.finish()?;
     // The boundary differs from try to try, so what is compared are the parts themselves.
     let same = serde_json::to_vec(&(arrived.sha256(), &new.name, new.purpose, new.project)).map_err(Error::internal)?;

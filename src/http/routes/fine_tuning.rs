@@ -20,9 +20,9 @@ use crate::http::{
     submission::{Nothing, Submission},
 };
 use crate::ids::{FileId, JobId};
-use crate::service::change::Change;
-use crate::service::jobs::{Job, JobChange, JobEvent};
-use crate::service::training::NewJob;
+use crate::service::fine_tuning::NewJob;
+use crate::service::fine_tuning::{Job, JobEvent, JobPatch};
+use crate::service::patch::Patch;
 
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -209,7 +209,7 @@ pub async fn get(caller: Caller, id: ApiPath<JobId>, api: Data<Api>) -> Reply {
 #[patch("/fine_tuning/jobs/{job_id}")]
 pub async fn update(id: ApiPath<JobId>, sent: Submission<UpdateJob>, api: Data<Api>) -> Reply {
     let Submission { caller, body: UpdateJob { name, metadata } } = sent;
-    let change = JobChange { name: name.into(), metadata: Change::from(metadata).map(object_text) };
+    let change = JobPatch { name: name.into(), metadata: Patch::from(metadata).map(object_text) };
     let job = api.fine_tuning.jobs.update(&caller.access, id.0, change).await?;
     reply(&caller, job)
 }

@@ -7,8 +7,8 @@ use crate::http::input::{ApiPath, nullable};
 use crate::http::reply::{Head, Mount, Reply, Time};
 use crate::http::{Api, caller::Caller, submission::Submission};
 use crate::ids::ProjectId;
-use crate::service::change::Change;
-use crate::service::limits::{LimitsChange, ProjectLimits, QuotasChange, RatesChange};
+use crate::service::limits::{LimitsPatch, ProjectLimits, QuotasPatch, RatesPatch};
+use crate::service::patch::Patch;
 use crate::storage::limits::{Quotas, Rates};
 
 /// Absent fields stay as they are; null removes a limit.
@@ -116,7 +116,7 @@ struct HeldBody {
     storage_bytes: u64,
 }
 
-impl From<UpdateRates> for RatesChange {
+impl From<UpdateRates> for RatesPatch {
     fn from(asked: UpdateRates) -> Self {
         Self {
             requests_per_minute: asked.requests_per_minute.into(),
@@ -127,7 +127,7 @@ impl From<UpdateRates> for RatesChange {
     }
 }
 
-impl From<UpdateQuotas> for QuotasChange {
+impl From<UpdateQuotas> for QuotasPatch {
     fn from(asked: UpdateQuotas) -> Self {
         Self {
             api_keys: asked.api_keys.into(),
@@ -140,12 +140,12 @@ impl From<UpdateQuotas> for QuotasChange {
     }
 }
 
-impl From<UpdateLimits> for LimitsChange {
+impl From<UpdateLimits> for LimitsPatch {
     fn from(asked: UpdateLimits) -> Self {
         let UpdateLimits { requests_per_minute, burst_limit, tokens_per_minute, token_budget, ceiling, quotas } = asked;
         let own = UpdateRates { requests_per_minute, burst_limit, tokens_per_minute, token_budget };
-        let ceiling = Change::from(ceiling).map(RatesChange::from);
-        let quotas = Change::from(quotas).map(QuotasChange::from);
+        let ceiling = Patch::from(ceiling).map(RatesPatch::from);
+        let quotas = Patch::from(quotas).map(QuotasPatch::from);
         Self { own: own.into(), ceiling, quotas }
     }
 }

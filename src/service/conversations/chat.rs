@@ -4,7 +4,7 @@ use super::{Content, Conversation, ConversationRecord, Conversations, Transcript
 use crate::error::{Code, Error, Result};
 use crate::ids::ConversationId;
 use crate::service::access::{Access, Scope};
-use crate::service::version::{Expected, IfMatch};
+use crate::service::precondition::{IfMatch, Precondition};
 use crate::service::{authorize, idempotency};
 use crate::storage::{Reader, project_resources};
 
@@ -19,11 +19,11 @@ impl Conversations {
         added: usize,
     ) -> Result<Transcript> {
         let access = access.clone();
-        let expected = Expected { version: None, if_match };
+        let precondition = Precondition { version: None, if_match };
         let read = self.store.read(move |tx| {
             let record = find(tx, &access, id)?;
             authorize::require_active_owner(tx, record.project)?;
-            expected.check(Some(record.version))?;
+            precondition.check(Some(record.version))?;
             fits(record.messages as usize + added + 1, 0, "conversation_id")?;
             let messages = stored::messages(tx, id, &record)?;
             Ok(Transcript { conversation: Conversation::new(id, record), messages })

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::{Conversation, ConversationRecord, stored};
 use crate::error::{Error, Result};
 use crate::ids::{ConversationId, ProjectId};
-use crate::service::page::Window;
+use crate::service::pagination::Window;
 use crate::storage::{Reader, project_resources};
 
 /// Bytes of transcripts that one page of a search may read. A longer search goes on with the next page, so that no

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use account::{Gauge, Standing};
-pub use policy::{LimitsChange, ProjectLimits, QuotasChange, RatesChange};
+pub use policy::{LimitsPatch, ProjectLimits, QuotasPatch, RatesPatch};
 
 use account::{Account, Loaded, Month};
 
@@ -145,7 +145,7 @@ impl Limits {
     }
 
     /// Changes what is named; holds from the next request on.
-    pub async fn update(&self, access: &Access, project: ProjectId, change: LimitsChange) -> Result<ProjectLimits> {
+    pub async fn update(&self, access: &Access, project: ProjectId, change: LimitsPatch) -> Result<ProjectLimits> {
         let now = self.clock_rng.now();
         let note = Note::new(&self.clock_rng, Some(access), "project.limits_updated");
         let by_admin = change.is_admins();

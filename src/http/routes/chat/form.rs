@@ -10,7 +10,7 @@ use crate::calls::demand::{Choice, Demand};
 use crate::display::shorten;
 use crate::engine::Text;
 use crate::error::Result;
-use crate::service::json::{name, object, optional, wrong};
+use crate::service::json_fields::{invalid_field, name, object, optional};
 
 /// `text`: anything. `json_object`: any JSON object. `json_schema`: JSON that obeys the schema.
 #[derive(ToSchema)]
@@ -114,7 +114,7 @@ fn text(format: &Value) -> Result<Text> {
             known("response_format", fields, &["type", "json_schema"])?;
             schema(object("response_format.json_schema", fields.get("json_schema"))?)
         }
-        _ => wrong("response_format.type", "must be 'text', 'json_object' or 'json_schema'"),
+        _ => invalid_field("response_format.type", "must be 'text', 'json_object' or 'json_schema'"),
     }
 }
 
@@ -126,7 +126,7 @@ fn schema(fields: &Map<String, Value>) -> Result<Text> {
     optional(&format!("{path}.strict"), fields.get("strict"), "true or false", Value::is_boolean)?;
     match fields.get("schema") {
         Some(schema @ Value::Object(_)) => Ok(Text::Schema(schema.clone())),
-        _ => wrong(&format!("{path}.schema"), "must be an object, a JSON schema"),
+        _ => invalid_field(&format!("{path}.schema"), "must be an object, a JSON schema"),
     }
 }
 
@@ -136,7 +136,7 @@ fn tool_choice(choice: &Value) -> Result<Choice> {
             "auto" => Ok(Choice::Auto),
             "none" => Ok(Choice::None),
             "required" => Ok(Choice::Required),
-            other => wrong("tool_choice", &format!("is '{}'. It must be {CHOICES}", shorten(other))),
+            other => invalid_field("tool_choice", &format!("is '{}'. It must be {CHOICES}", shorten(other))),
         },
         Value::Object(fields) if fields.get("type").and_then(Value::as_str) == Some("function") => {
             known("tool_choice", fields, &["type", "function"])?;
@@ -144,7 +144,7 @@ fn tool_choice(choice: &Value) -> Result<Choice> {
             known("tool_choice.function", function, &["name"])?;
             name("tool_choice.function.name", function.get("name")).map(|name| Choice::Named(name.to_owned()))
         }
-        _ => wrong("tool_choice", &format!("must be {CHOICES}")),
+        _ => invalid_field("tool_choice", &format!("must be {CHOICES}")),
     }
 }
 
@@ -155,7 +155,7 @@ fn known(field: &str, object: &Map<String, Value>, names: &[&str]) -> Result<()>
         None => Ok(()),
         Some((name, _)) => {
             let text = format!("is unknown. The fields are {}", names.join(", "));
-            wrong(&format!("{field}.{}", shorten(name)), &text)
+            invalid_field(&format!("{field}.{}", shorten(name)), &text)
         }
     }
 }

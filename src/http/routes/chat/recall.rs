@@ -13,7 +13,7 @@ use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::http::routes::agents::Truncation;
 use crate::service::conversations::Conversation;
-use crate::service::version::IfMatch;
+use crate::service::precondition::IfMatch;
 
 const TRUNCATED: HeaderName = HeaderName::from_static("x-outpost-truncated-messages");
 

@@ -16,7 +16,7 @@ use crate::engine::Sampling;
 use crate::error::{Error, Result};
 use crate::http::routes::agents::Truncation;
 use crate::http::routes::messages::{self, Message};
-use crate::service::version::IfMatch;
+use crate::service::precondition::IfMatch;
 
 /// Most answers to one prompt.
 const MOST_CHOICES: u32 = 16;

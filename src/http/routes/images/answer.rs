@@ -7,7 +7,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::calls::images::Running;
 use crate::error::{Error, Result};
-use crate::service::pictures::Format;
+use crate::service::stored_images::Format;
 
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct ImagesBody {

@@ -11,7 +11,7 @@ use crate::http::Api;
 use crate::http::input::{ApiParams, ApiPath};
 use crate::http::reply::Reply;
 use crate::ids::StoredImageId;
-use crate::service::pictures::{Kept, Link};
+use crate::service::stored_images::{SignedUrl, StoredImage};
 
 /// What signs a link.
 #[derive(Deserialize, utoipa::IntoParams)]
@@ -31,9 +31,9 @@ pub struct Signed {
 #[get("/v1/images/files/{picture_id}")]
 pub async fn fetch(id: ApiPath<StoredImageId>, signed: ApiParams<Signed>, api: Data<Api>) -> Reply {
     let Signed { expires, signature } = signed.0;
-    let kept = api.pictures.open(id.0, &expires, &signature).await?;
+    let kept = api.stored_images.open(id.0, &expires, &signature).await?;
     let (format, bytes, left) = (kept.format, kept.bytes, kept.left.as_secs());
-    let chunks = stream::try_unfold(kept, |mut kept: Kept| async move {
+    let chunks = stream::try_unfold(kept, |mut kept: StoredImage| async move {
         let chunk = kept.next().await?;
         Ok::<_, Error>(chunk.map(|chunk| (Bytes::from(chunk), kept)))
     });
@@ -47,11 +47,11 @@ pub async fn fetch(id: ApiPath<StoredImageId>, signed: ApiParams<Signed>, api: D
 }
 
 /// The whole address of a link: where the operator says that the server is, or where this request found it.
-pub fn url(request: &HttpRequest, api: &Api, link: &Link) -> String {
+pub fn url(request: &HttpRequest, api: &Api, link: &SignedUrl) -> String {
     let base = api.public_url.clone().unwrap_or_else(|| {
         let by = request.connection_info();
         format!("{}://{}", by.scheme(), by.host())
     });
-    let Link { id, expires, signature } = link;
+    let SignedUrl { id, expires, signature } = link;
     format!("{base}/v1/images/files/{id}?expires={expires}&signature={signature}")
 }

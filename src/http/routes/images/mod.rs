@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::http::input::ApiJson;
 use crate::http::reply::Reply;
 use crate::http::{Api, accept, caller::Caller, frame};
-use crate::service::pictures::Format;
+use crate::service::stored_images::Format;
 
 /// Of the one picture that comes as bytes.
 const SEED: HeaderName = HeaderName::from_static("x-outpost-seed");
@@ -68,7 +68,7 @@ async fn paint(caller: Caller, mut asked: Asked, name: &'static str, request: &H
     let bytes = as_bytes(request, &mut asked)?;
     let Asked { call, output, response_format, stream, .. } = asked;
     if response_format == Delivery::Url {
-        api.pictures.admit(&caller.access).await?;
+        api.stored_images.admit(&caller.access).await?;
     }
     let mut running = api.images.start(&caller.access, call, caller.bill.clone()).await?;
     if stream {
@@ -85,7 +85,7 @@ async fn paint(caller: Caller, mut asked: Asked, name: &'static str, request: &H
         Delivery::Url => {
             let mut items = Vec::new();
             for (file, seed) in files.into_iter().zip(&running.seeds) {
-                let link = api.pictures.keep(&caller.access, output.format, file).await?;
+                let link = api.stored_images.store(&caller.access, output.format, file).await?;
                 let url = Some(link::url(request, api, &link));
                 items.push(answer::ImageItem { b64_json: None, url, seed: *seed });
             }

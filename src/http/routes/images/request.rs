@@ -11,7 +11,7 @@ use crate::display::shorten;
 use crate::engine::SchedulerName;
 use crate::error::{Error, Result};
 use crate::http::routes::chat::refuse_unknown;
-use crate::service::pictures::Format;
+use crate::service::stored_images::Format;
 
 /// Characters of a prompt, and of a negative one.
 pub(super) const LONGEST_PROMPT: usize = 32_000;

@@ -1,19 +1,23 @@
 //! Fine-tuning jobs. This server cannot train yet: a job is stored with all that it asks for and
 //! fails at once, with an event that says why.
 
+mod job;
+mod spec;
+
 use std::sync::Arc;
 
 use serde_json::json;
 
+pub use self::job::{Job, JobError, JobEvent, JobPatch, JobState, Level};
+use self::spec::JobSpec;
+pub use self::spec::{Hyperparameters, NewJob, RequestedHyperparameters};
 use super::access::{Access, Scope};
 use super::audit::Note;
-use super::change::Change;
 use super::files::{self, Purpose};
-pub use super::job::{Job, JobChange, JobError, JobEvent, JobState, Level};
-use super::page::{Listing, Page, PageRequest, page};
+use super::pagination::{Listing, Page, PageRequest, page};
+use super::patch::Patch;
 use super::quotas::{self, QuotaKind};
-use super::training::{NewJob, Recipe};
-use super::{authorize, fields, idempotency};
+use super::{authorize, idempotency, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{FileId, JobEventId, JobId, ProjectId};
@@ -40,7 +44,7 @@ impl Jobs {
     pub async fn create(&self, access: &Access, new: NewJob) -> Result<Job> {
         let now = self.clock_rng.now();
         let (named, project) = (new.project.is_some(), new.project.unwrap_or(access.project()));
-        let record = record(project, Recipe::new(new, &*self.clock_rng)?, now);
+        let record = record(project, JobSpec::new(new, &*self.clock_rng)?, now);
         let id = JobId::generate(&*self.clock_rng);
         let events = [JobEventId::generate(&*self.clock_rng), JobEventId::generate(&*self.clock_rng)];
         let note = self.note(access, "fine_tuning_job.created");
@@ -101,18 +105,18 @@ impl Jobs {
     }
 
     /// Changes labels; an absent field stays.
-    pub async fn update(&self, access: &Access, id: JobId, change: JobChange) -> Result<Job> {
-        if let Change::Set(name) = &change.name {
-            fields::name(name)?;
+    pub async fn update(&self, access: &Access, id: JobId, change: JobPatch) -> Result<Job> {
+        if let Patch::Set(name) = &change.name {
+            validation::name(name)?;
         }
-        if let Change::Set(metadata) = &change.metadata {
-            fields::metadata(Some(metadata))?;
+        if let Patch::Set(metadata) = &change.metadata {
+            validation::metadata(Some(metadata))?;
         }
         let now = self.clock_rng.now();
         self.change(access, id, "fine_tuning_job.updated", now, move |_, record| {
             let old = record.name.clone();
-            record.name = change.name.clone().applied(old.clone());
-            record.metadata = change.metadata.clone().applied(record.metadata.take());
+            record.name = change.name.clone().apply_to(old.clone());
+            record.metadata = change.metadata.clone().apply_to(record.metadata.take());
             Ok(json!({ "old": { "name": old }, "new": { "name": record.name } }))
         })
         .await
@@ -168,17 +172,17 @@ impl Jobs {
 }
 
 /// A job that has failed already, for nothing here can run it.
-fn record(project: ProjectId, recipe: Recipe, now: Timestamp) -> JobRecord {
+fn record(project: ProjectId, spec: JobSpec, now: Timestamp) -> JobRecord {
     JobRecord {
         project,
-        name: recipe.name,
-        metadata: recipe.metadata,
-        model: recipe.model,
-        training_file: recipe.training_file,
-        validation_file: recipe.validation_file,
-        hyperparameters: recipe.hyperparameters,
-        suffix: recipe.suffix,
-        seed: recipe.seed,
+        name: spec.name,
+        metadata: spec.metadata,
+        model: spec.model,
+        training_file: spec.training_file,
+        validation_file: spec.validation_file,
+        hyperparameters: spec.hyperparameters,
+        suffix: spec.suffix,
+        seed: spec.seed,
         state: JobState::Failed as u8,
         error: Some(JobError { code: UNAVAILABLE.into(), message: CANNOT_TRAIN.into(), param: None }),
         fine_tuned_model: None,

@@ -7,21 +7,21 @@ use crate::error::{Error, Result};
 const LONGEST_NAME: usize = 64;
 
 /// The error for a field: `what` goes on after the field's name.
-pub fn wrong<T>(field: &str, what: &str) -> Result<T> {
+pub fn invalid_field<T>(field: &str, what: &str) -> Result<T> {
     Err(Error::invalid(field, format!("'{field}' {what}.")))
 }
 
 pub fn object<'a>(field: &str, value: Option<&'a Value>) -> Result<&'a Map<String, Value>> {
     match value.and_then(Value::as_object) {
         Some(object) => Ok(object),
-        None => wrong(field, "must be an object"),
+        None => invalid_field(field, "must be an object"),
     }
 }
 
 /// A field that may be absent or null; `what` says what it must be otherwise.
 pub fn optional(field: &str, value: Option<&Value>, what: &str, fits: impl Fn(&Value) -> bool) -> Result<()> {
     match value {
-        Some(value) if !value.is_null() && !fits(value) => wrong(field, &format!("must be {what}")),
+        Some(value) if !value.is_null() && !fits(value) => invalid_field(field, &format!("must be {what}")),
         _ => Ok(()),
     }
 }
@@ -34,6 +34,6 @@ pub fn name<'a>(field: &str, name: Option<&'a Value>) -> Result<&'a str> {
     };
     match name.and_then(Value::as_str).filter(plain) {
         Some(name) => Ok(name),
-        None => wrong(field, &format!("must be 1 to {LONGEST_NAME} letters, digits, underscores or hyphens")),
+        None => invalid_field(field, &format!("must be 1 to {LONGEST_NAME} letters, digits, underscores or hyphens")),
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 
-const METADATA: usize = 16 << 10;
-const MODELS: usize = 100;
-const LONGEST_GRACE: i64 = 2_592_000;
+const MAX_METADATA_BYTES: usize = 16 << 10;
+const MAX_MODELS: usize = 100;
+const MAX_GRACE_SECONDS: i64 = 2_592_000;
 
 /// A label for people, 1 to `most` characters.
 fn label(param: &str, text: &str, most: usize) -> Result<()> {
@@ -61,10 +61,10 @@ pub(super) fn suffix(text: Option<&str>) -> Result<()> {
 /// A JSON object of limited size.
 pub(super) fn metadata(text: Option<&str>) -> Result<()> {
     let Some(text) = text else { return Ok(()) };
-    if text.len() > METADATA {
+    if text.len() > MAX_METADATA_BYTES {
         return Err(Error::invalid(
             "metadata",
-            format!("'metadata' has {} bytes; it must have at most {METADATA}.", text.len()),
+            format!("'metadata' has {} bytes; it must have at most {MAX_METADATA_BYTES}.", text.len()),
         ));
     }
     match serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(text) {
@@ -80,11 +80,11 @@ pub(super) fn expires_at(moment: Timestamp, now: Timestamp) -> Result<()> {
     Err(Error::invalid("expires_at", format!("'expires_at' is {moment}, but must lie in the future; now it is {now}.")))
 }
 
-pub(super) fn grace(seconds: Option<i64>) -> Result<Duration> {
+pub(super) fn grace_period(seconds: Option<i64>) -> Result<Duration> {
     let seconds = seconds.unwrap_or(0);
-    let valid = u64::try_from(seconds).ok().filter(|_| seconds <= LONGEST_GRACE);
+    let valid = u64::try_from(seconds).ok().filter(|_| seconds <= MAX_GRACE_SECONDS);
     valid.map(Duration::from_secs).ok_or_else(|| {
-        let text = format!("'grace_period_seconds' is {seconds}; it must be 0 to {LONGEST_GRACE} (30 days).");
+        let text = format!("'grace_period_seconds' is {seconds}; it must be 0 to {MAX_GRACE_SECONDS} (30 days).");
         Error::invalid("grace_period_seconds", text)
     })
 }
@@ -92,9 +92,11 @@ pub(super) fn grace(seconds: Option<i64>) -> Result<Duration> {
 /// An allow-list without repetitions.
 pub(super) fn models(models: Option<Vec<String>>) -> Result<Option<Vec<String>>> {
     let Some(mut models) = models else { return Ok(None) };
-    if models.is_empty() || models.len() > MODELS {
-        let text =
-            format!("'models' names {} models; it must name 1 to {MODELS}. Leave it out to allow all.", models.len());
+    if models.is_empty() || models.len() > MAX_MODELS {
+        let text = format!(
+            "'models' names {} models; it must name 1 to {MAX_MODELS}. Leave it out to allow all.",
+            models.len()
+        );
         return Err(Error::invalid("models", text));
     }
     for (index, model) in models.iter().enumerate() {

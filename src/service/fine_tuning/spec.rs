@@ -1,6 +1,6 @@
 //! What a fine-tuning job asks for, and the rules of its fields.
 
-use super::fields;
+use super::super::validation;
 use crate::clock_rng::ClockRng;
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
@@ -23,14 +23,14 @@ pub struct NewJob {
     pub training_file: FileId,
     pub validation_file: Option<FileId>,
     /// As given, with the path of the field that gave them.
-    pub hyperparameters: Asked,
+    pub hyperparameters: RequestedHyperparameters,
     pub suffix: Option<String>,
     pub seed: Option<i64>,
 }
 
 /// Hyperparameters before they are checked; absent means auto.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct RequestedHyperparameters {
     /// Path of the object that holds them, such as `method.supervised.hyperparameters`.
     pub path: &'static str,
     pub n_epochs: Option<i64>,
@@ -38,7 +38,7 @@ pub struct Asked {
     pub learning_rate_multiplier: Option<f64>,
 }
 
-impl Asked {
+impl RequestedHyperparameters {
     fn check(&self) -> Result<Hyperparameters> {
         let multiplier = self.learning_rate_multiplier;
         if let Some(given) = multiplier.filter(|given| !(*given > 0.0 && *given <= LARGEST_MULTIPLIER)) {
@@ -66,7 +66,7 @@ impl Asked {
 }
 
 /// A job's fields in order, with what was left open filled in.
-pub(super) struct Recipe {
+pub(super) struct JobSpec {
     pub name: Option<String>,
     pub metadata: Option<String>,
     pub model: String,
@@ -77,11 +77,11 @@ pub(super) struct Recipe {
     pub seed: u32,
 }
 
-impl Recipe {
+impl JobSpec {
     pub fn new(new: NewJob, clock_rng: &dyn ClockRng) -> Result<Self> {
-        new.name.as_deref().map_or(Ok(()), fields::name)?;
-        fields::metadata(new.metadata.as_deref())?;
-        fields::suffix(new.suffix.as_deref())?;
+        new.name.as_deref().map_or(Ok(()), validation::name)?;
+        validation::metadata(new.metadata.as_deref())?;
+        validation::suffix(new.suffix.as_deref())?;
         let seed = match new.seed {
             Some(given) => u32::try_from(given)
                 .ok()

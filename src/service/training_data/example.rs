@@ -10,30 +10,32 @@ const ROLES: [&str; 5] = ["developer", "system", "user", "assistant", "tool"];
 /// What the lines of a file are. The number is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Form {
+pub enum ExampleFormat {
     Messages = 1,
     Completion = 2,
     Text = 3,
 }
 
-impl Form {
+impl ExampleFormat {
     pub fn as_str(self) -> &'static str {
         match self {
-            Form::Messages => "messages",
-            Form::Completion => "prompt_completion",
-            Form::Text => "text",
+            ExampleFormat::Messages => "messages",
+            ExampleFormat::Completion => "prompt_completion",
+            ExampleFormat::Text => "text",
         }
     }
 
-    pub(super) fn from_number(number: u8) -> Option<Self> {
-        [Form::Messages, Form::Completion, Form::Text].into_iter().find(|form| *form as u8 == number)
+    pub(in crate::service) fn from_number(number: u8) -> Option<Self> {
+        [ExampleFormat::Messages, ExampleFormat::Completion, ExampleFormat::Text]
+            .into_iter()
+            .find(|form| *form as u8 == number)
     }
 
     pub(super) fn fields(self) -> &'static str {
         match self {
-            Form::Messages => "'messages'",
-            Form::Completion => "'prompt' and 'completion'",
-            Form::Text => "'text'",
+            ExampleFormat::Messages => "'messages'",
+            ExampleFormat::Completion => "'prompt' and 'completion'",
+            ExampleFormat::Text => "'text'",
         }
     }
 }
@@ -131,7 +133,7 @@ impl<'de> Deserialize<'de> for Content {
 }
 
 /// The form of a line, or what is wrong with it.
-pub(super) fn example(line: &[u8]) -> Result<Form, String> {
+pub(super) fn parse_example(line: &[u8]) -> Result<ExampleFormat, String> {
     let text = std::str::from_utf8(line)
         .map_err(|bad| format!("the byte at {} is not valid UTF-8; save the file as UTF-8", bad.valid_up_to()))?;
     if !text.trim_start().starts_with('{') {
@@ -139,22 +141,24 @@ pub(super) fn example(line: &[u8]) -> Result<Form, String> {
     }
     let line = parse(text)?;
     let forms = [
-        (Form::Messages, line.messages.is_some()),
-        (Form::Completion, line.prompt.is_some() || line.completion.is_some()),
-        (Form::Text, line.text.is_some()),
+        (ExampleFormat::Messages, line.messages.is_some()),
+        (ExampleFormat::Completion, line.prompt.is_some() || line.completion.is_some()),
+        (ExampleFormat::Text, line.text.is_some()),
     ];
     let mut given = forms.into_iter().filter(|(_, given)| *given).map(|(form, _)| form);
     match (given.next(), given.next()) {
         (Some(one), Some(other)) => Err(format!("it has {} and {}; give one of them", one.fields(), other.fields())),
         (None, _) => Err("it has neither 'messages', nor 'prompt' and 'completion', nor 'text'".into()),
-        (Some(Form::Messages), None) => messages(&line.messages.unwrap_or_default()).map(|()| Form::Messages),
-        (Some(Form::Completion), None) => {
+        (Some(ExampleFormat::Messages), None) => {
+            messages(&line.messages.unwrap_or_default()).map(|()| ExampleFormat::Messages)
+        }
+        (Some(ExampleFormat::Completion), None) => {
             if line.prompt.is_none() {
                 return Err("'prompt' is missing beside 'completion'".into());
             }
-            filled("completion", line.completion.as_ref()).map(|()| Form::Completion)
+            filled("completion", line.completion.as_ref()).map(|()| ExampleFormat::Completion)
         }
-        (Some(Form::Text), None) => filled("text", line.text.as_ref()).map(|()| Form::Text),
+        (Some(ExampleFormat::Text), None) => filled("text", line.text.as_ref()).map(|()| ExampleFormat::Text),
     }
 }
 

@@ -10,8 +10,8 @@ use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::storage::Pepper;
 
-const DEFAULT: usize = 20;
-const MOST: i64 = 100;
+const DEFAULT_LIMIT: usize = 20;
+const MAX_LIMIT: i64 = 100;
 
 /// What a client asks of a listing.
 #[derive(Clone, Debug, Default)]
@@ -93,11 +93,11 @@ impl PageRequest {
         bytes: impl Fn(Id) -> [u8; 16],
     ) -> Result<Window> {
         let limit = match self.limit {
-            None => DEFAULT,
+            None => DEFAULT_LIMIT,
             Some(limit) => usize::try_from(limit)
                 .ok()
-                .filter(|_| (1..=MOST).contains(&limit))
-                .ok_or_else(|| Error::invalid("limit", format!("'limit' is {limit}; it must be 1 to {MOST}.")))?,
+                .filter(|_| (1..=MAX_LIMIT).contains(&limit))
+                .ok_or_else(|| Error::invalid("limit", format!("'limit' is {limit}; it must be 1 to {MAX_LIMIT}.")))?,
         };
         let before = match (&self.cursor, &self.after) {
             (Some(_), Some(_)) => return Err(Error::invalid("after", "Give either 'cursor' or 'after', not both.")),

@@ -21,16 +21,16 @@ use crate::storage::{Digest, Record, Table, Watcher};
 
 const SHARDS: usize = 16;
 /// Per half of a shard: at most 16 × 2 × 1024 keys in memory.
-const HALF: usize = 1024;
+const HALF_CAPACITY: usize = 1024;
 
 /// What authentication needs to know of a key.
-pub(super) struct Known {
+pub(super) struct CachedKey {
     pub record: KeyRecord,
     pub access: Access,
     pub project_archived: bool,
 }
 
-impl Known {
+impl CachedKey {
     /// Whether a secret with this digest is the key's, or was before the last rotation.
     pub fn is_named_by(&self, digest: &Digest) -> bool {
         let previous = self.record.previous.as_ref();
@@ -41,13 +41,13 @@ impl Known {
 #[derive(Default)]
 struct Shard {
     generation: u64,
-    young: HashMap<KeyId, Arc<Known>>,
-    old: HashMap<KeyId, Arc<Known>>,
+    young: HashMap<KeyId, Arc<CachedKey>>,
+    old: HashMap<KeyId, Arc<CachedKey>>,
 }
 
 impl Shard {
-    fn insert(&mut self, id: KeyId, known: Arc<Known>) {
-        if self.young.len() >= HALF {
+    fn insert(&mut self, id: KeyId, known: Arc<CachedKey>) {
+        if self.young.len() >= HALF_CAPACITY {
             self.old = std::mem::take(&mut self.young);
         }
         self.young.insert(id, known);
@@ -59,7 +59,7 @@ impl Shard {
         self.old.remove(&id);
     }
 
-    fn retain(&mut self, keep: impl Fn(&KeyId, &Known) -> bool) {
+    fn retain(&mut self, keep: impl Fn(&KeyId, &CachedKey) -> bool) {
         self.generation += 1;
         self.young.retain(|id, known| keep(id, known));
         self.old.retain(|id, known| keep(id, known));
@@ -68,45 +68,45 @@ impl Shard {
 
 /// The generation of a shard at the time of a miss.
 #[derive(Clone, Copy)]
-pub(super) struct Ticket(u64);
+pub(super) struct InsertToken(u64);
 
 #[derive(Default)]
-pub(super) struct Cache {
+pub(super) struct KeyCache {
     shards: [Mutex<Shard>; SHARDS],
 }
 
-impl Cache {
+impl KeyCache {
     fn shard(&self, id: KeyId) -> MutexGuard<'_, Shard> {
         let [.., last] = id.to_bytes();
         self.shards[usize::from(last) % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The entry, or a ticket to insert what is loaded from now on.
-    pub fn get(&self, id: KeyId) -> Result<Arc<Known>, Ticket> {
+    pub fn get(&self, id: KeyId) -> Result<Arc<CachedKey>, InsertToken> {
         let mut shard = self.shard(id);
         if let Some(known) = shard.young.get(&id) {
             return Ok(known.clone());
         }
-        let known = shard.old.remove(&id).ok_or(Ticket(shard.generation))?;
+        let known = shard.old.remove(&id).ok_or(InsertToken(shard.generation))?;
         shard.insert(id, known.clone());
         Ok(known)
     }
 
-    pub fn insert(&self, id: KeyId, ticket: Ticket, known: Arc<Known>) {
+    pub fn insert(&self, id: KeyId, token: InsertToken, known: Arc<CachedKey>) {
         let mut shard = self.shard(id);
-        if shard.generation == ticket.0 {
+        if shard.generation == token.0 {
             shard.insert(id, known);
         }
     }
 
-    fn retain(&self, keep: impl Fn(&KeyId, &Known) -> bool) {
+    fn retain(&self, keep: impl Fn(&KeyId, &CachedKey) -> bool) {
         for shard in &self.shards {
             shard.lock().unwrap_or_else(PoisonError::into_inner).retain(&keep);
         }
     }
 }
 
-impl Watcher for Cache {
+impl Watcher for KeyCache {
     fn changed(&self, table: Table, key: &[u8]) {
         if table != KeyRecord::TABLE && table != ProjectRecord::TABLE {
             return; // nothing of it is kept here

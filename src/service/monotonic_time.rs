@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use crate::clock_rng::{ClockRng, Timestamp};
 
 /// How far the clock is ahead of the uptime, in milliseconds.
-pub(super) struct Steady(AtomicI64);
+pub(super) struct MonotonicTime(AtomicI64);
 
-impl Default for Steady {
+impl Default for MonotonicTime {
     fn default() -> Self {
         Self(AtomicI64::new(i64::MIN))
     }
 }
 
-impl Steady {
+impl MonotonicTime {
     /// The time of day, or later where that was set back.
     pub fn now(&self, clock_rng: &dyn ClockRng) -> Timestamp {
         self.reach(clock_rng.now(), clock_rng)

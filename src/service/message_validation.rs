@@ -3,24 +3,24 @@
 
 use serde_json::{Map, Value};
 
-use super::json::wrong;
+use super::json_fields::invalid_field;
 use crate::display::shorten;
 use crate::error::{Error, Result};
 
 /// What is done with fields of a message that no client is known to need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unknown {
-    Refused,
-    Ignored,
+pub enum UnknownFields {
+    Reject,
+    Ignore,
 }
 
 const ROLES: [&str; 5] = ["developer", "system", "user", "assistant", "tool"];
 const FIELDS: [&str; 6] = ["role", "content", "name", "tool_calls", "tool_call_id", "refusal"];
 /// Fields of answers that SDKs send back with history; nothing can be in them here.
-const IDLE: [&str; 3] = ["annotations", "audio", "function_call"];
+const EMPTY_IN_HISTORY: [&str; 3] = ["annotations", "audio", "function_call"];
 
 /// One message out of its JSON text. `field` is its path in the request.
-pub fn read(field: &str, json: &str, unknown: Unknown) -> Result<Value> {
+pub fn parse(field: &str, json: &str, unknown: UnknownFields) -> Result<Value> {
     let value: Value = serde_json::from_str(json)
         .map_err(|error| Error::invalid(field, format!("'{field}' cannot be read: {error}.")))?;
     check(field, &value, unknown)?;
@@ -28,11 +28,11 @@ pub fn read(field: &str, json: &str, unknown: Unknown) -> Result<Value> {
 }
 
 /// Whether a message has the shape that chat takes.
-pub fn check(field: &str, message: &Value, unknown: Unknown) -> Result<()> {
+pub fn check(field: &str, message: &Value, unknown: UnknownFields) -> Result<()> {
     let Some(message) = message.as_object() else {
-        return wrong(field, "must be an object with a role and a content");
+        return invalid_field(field, "must be an object with a role and a content");
     };
-    if unknown == Unknown::Refused {
+    if unknown == UnknownFields::Reject {
         known_fields(field, message)?;
     }
     let role = role(field, message)?;
@@ -48,13 +48,13 @@ pub fn check(field: &str, message: &Value, unknown: Unknown) -> Result<()> {
 
 fn known_fields(field: &str, message: &Map<String, Value>) -> Result<()> {
     let idle = |name: &str, value: &Value| {
-        IDLE.contains(&name) && (value.is_null() || value.as_array().is_some_and(Vec::is_empty))
+        EMPTY_IN_HISTORY.contains(&name) && (value.is_null() || value.as_array().is_some_and(Vec::is_empty))
     };
     match message.iter().find(|(name, value)| !FIELDS.contains(&name.as_str()) && !idle(name, value)) {
         None => Ok(()),
         Some((name, _)) => {
             let name = shorten(name);
-            wrong(&format!("{field}.{name}"), "is no field of a message. Leave it out")
+            invalid_field(&format!("{field}.{name}"), "is no field of a message. Leave it out")
         }
     }
 }
@@ -63,10 +63,10 @@ fn role<'a>(field: &str, message: &'a Map<String, Value>) -> Result<&'a str> {
     let field = format!("{field}.role");
     match message.get("role") {
         Some(Value::String(role)) if ROLES.contains(&role.as_str()) => Ok(role),
-        None => wrong(&field, &format!("is missing. It must be one of {}", ROLES.join(", "))),
+        None => invalid_field(&field, &format!("is missing. It must be one of {}", ROLES.join(", "))),
         Some(other) => {
             let other = shorten(&other.to_string());
-            wrong(&field, &format!("is {other}. It must be one of {}", ROLES.join(", ")))
+            invalid_field(&field, &format!("is {other}. It must be one of {}", ROLES.join(", ")))
         }
     }
 }
@@ -74,22 +74,24 @@ fn role<'a>(field: &str, message: &'a Map<String, Value>) -> Result<&'a str> {
 fn check_content(field: &str, content: &Value) -> Result<()> {
     match content {
         Value::String(_) => Ok(()),
-        Value::Array(parts) if parts.is_empty() => wrong(field, "is an empty array. Send a text, or at least one part"),
+        Value::Array(parts) if parts.is_empty() => {
+            invalid_field(field, "is an empty array. Send a text, or at least one part")
+        }
         Value::Array(parts) => {
             parts.iter().enumerate().try_for_each(|(at, part)| check_part(&format!("{field}[{at}]"), part))
         }
-        Value::Null => wrong(field, "is missing. Send the text of the message, or an array of content parts"),
-        _ => wrong(field, "must be a string or an array of content parts"),
+        Value::Null => invalid_field(field, "is missing. Send the text of the message, or an array of content parts"),
+        _ => invalid_field(field, "must be a string or an array of content parts"),
     }
 }
 
 fn check_part(field: &str, part: &Value) -> Result<()> {
     let Some(kind) = part.get("type").and_then(Value::as_str) else {
-        return wrong(&format!("{field}.type"), "is missing. A content part is an object with a type");
+        return invalid_field(&format!("{field}.type"), "is missing. A content part is an object with a type");
     };
     let text = |path: &str| match part.pointer(path) {
         Some(Value::String(_)) => Ok(()),
-        _ => wrong(&format!("{field}{}", path.replace('/', ".")), "is missing, or no string"),
+        _ => invalid_field(&format!("{field}{}", path.replace('/', ".")), "is missing, or no string"),
     };
     match kind {
         "text" => text("/text"),
@@ -97,11 +99,11 @@ fn check_part(field: &str, part: &Value) -> Result<()> {
         "image_url" => text("/image_url/url"),
         "input_audio" => text("/input_audio/data").and_then(|()| text("/input_audio/format")),
         "file" if part.get("file").is_some_and(Value::is_object) => Ok(()),
-        "file" => wrong(&format!("{field}.file"), "is missing, or no object"),
+        "file" => invalid_field(&format!("{field}.file"), "is missing, or no object"),
         _ => {
             let kind = shorten(kind);
             let text = format!("is '{kind}'. Parts are of type text, image_url, input_audio, file or refusal");
-            wrong(&format!("{field}.type"), &text)
+            invalid_field(&format!("{field}.type"), &text)
         }
     }
 }
@@ -112,22 +114,24 @@ fn tool_calls(field: &str, message: &Map<String, Value>, role: &str) -> Result<b
     match message.get("tool_calls") {
         None | Some(Value::Null) => Ok(false),
         Some(Value::Array(calls)) if calls.is_empty() => Ok(false),
-        Some(Value::Array(_)) if role != "assistant" => wrong(&field, "belongs to messages of the role assistant only"),
+        Some(Value::Array(_)) if role != "assistant" => {
+            invalid_field(&field, "belongs to messages of the role assistant only")
+        }
         Some(Value::Array(calls)) => {
             calls.iter().enumerate().try_for_each(|(at, call)| check_call(&format!("{field}[{at}]"), call))?;
             Ok(true)
         }
-        Some(_) => wrong(&field, "must be an array of tool calls"),
+        Some(_) => invalid_field(&field, "must be an array of tool calls"),
     }
 }
 
 fn check_call(field: &str, call: &Value) -> Result<()> {
     if call.get("type").and_then(Value::as_str) != Some("function") {
-        return wrong(&format!("{field}.type"), "must be 'function'");
+        return invalid_field(&format!("{field}.type"), "must be 'function'");
     }
     ["/id", "/function/name", "/function/arguments"].iter().try_for_each(|path| match call.pointer(path) {
         Some(Value::String(text)) if !text.is_empty() || path.ends_with("arguments") => Ok(()),
-        _ => wrong(&format!("{field}{}", path.replace('/', ".")), "is missing, empty, or no string"),
+        _ => invalid_field(&format!("{field}{}", path.replace('/', ".")), "is missing, empty, or no string"),
     })
 }
 
@@ -135,9 +139,11 @@ fn tool_call_id(field: &str, message: &Map<String, Value>, role: &str) -> Result
     let field = format!("{field}.tool_call_id");
     match (role, message.get("tool_call_id")) {
         ("tool", Some(Value::String(id))) if !id.is_empty() => Ok(()),
-        ("tool", _) => wrong(&field, "is missing, empty, or no string. It names the call that this message answers"),
+        ("tool", _) => {
+            invalid_field(&field, "is missing, empty, or no string. It names the call that this message answers")
+        }
         (_, None | Some(Value::Null)) => Ok(()),
-        _ => wrong(&field, "belongs to messages of the role tool only"),
+        _ => invalid_field(&field, "belongs to messages of the role tool only"),
     }
 }
 
@@ -146,13 +152,13 @@ fn optional_text(field: &str, message: &Map<String, Value>, name: &str) -> Resul
     match message.get(name) {
         None | Some(Value::Null) => Ok(false),
         Some(Value::String(_)) => Ok(true),
-        Some(_) => wrong(&format!("{field}.{name}"), "must be a string"),
+        Some(_) => invalid_field(&format!("{field}.{name}"), "must be a string"),
     }
 }
 
 /// The same JSON without white space between its tokens; numbers and strings stay as written.
 /// `json` must be valid.
-pub fn compact(json: &str) -> String {
+pub fn compact_json(json: &str) -> String {
     let (mut out, mut quoted, mut escaped) = (String::with_capacity(json.len()), false, false);
     for letter in json.chars() {
         match letter {
@@ -169,11 +175,11 @@ pub fn compact(json: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::compact;
+    use super::compact_json;
 
     #[test]
     fn only_white_space_between_tokens_goes() {
         let spaced = "{ \"a b\\\" c\" :\n[1.50 , 1e400,\t12345678901234567890123 ] , \"d\\\\\" : \" \" }";
-        assert_eq!(compact(spaced), "{\"a b\\\" c\":[1.50,1e400,12345678901234567890123],\"d\\\\\":\" \"}");
+        assert_eq!(compact_json(spaced), "{\"a b\\\" c\":[1.50,1e400,12345678901234567890123],\"d\\\\\":\" \"}");
     }
 }

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::change::Change;
-use super::training::Hyperparameters;
+use super::super::patch::Patch;
+use super::spec::Hyperparameters;
 use crate::clock_rng::Timestamp;
 use crate::ids::{FileId, JobEventId, JobId, ProjectId};
 pub use crate::storage::fine_tuning_jobs::JobErrorRecord as JobError;
@@ -127,8 +127,8 @@ pub struct JobEvent {
 
 /// New labels; nothing else of a job can be changed.
 #[derive(Clone, Debug)]
-pub struct JobChange {
-    pub name: Change<String>,
+pub struct JobPatch {
+    pub name: Patch<String>,
     /// A JSON object, as text.
-    pub metadata: Change<String>,
+    pub metadata: Patch<String>,
 }

@@ -53,13 +53,13 @@ fn tag_number(tag: &str) -> Result<Option<u64>> {
 
 /// What a write expects to find.
 #[derive(Clone, Debug, Default)]
-pub struct Expected {
+pub struct Precondition {
     /// The field `version` of the body; 0 stands for a resource that is not there yet.
     pub version: Option<u64>,
     pub if_match: Option<IfMatch>,
 }
 
-impl Expected {
+impl Precondition {
     /// Compares with the stored version; `None` where nothing is stored.
     pub(super) fn check(&self, stored: Option<u64>) -> Result<()> {
         self.if_match.as_ref().map_or(Ok(()), |header| header.check(stored))?;
@@ -84,28 +84,28 @@ fn stored_text(stored: Option<u64>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Expected, IfMatch};
+    use super::{IfMatch, Precondition};
     use crate::error::Code;
 
     #[test]
     fn a_tag_matches_the_version_that_it_names() {
         let stored = |header: &str, stored| {
             let if_match = Some(IfMatch::parse(header).unwrap());
-            Expected { version: None, if_match }.check(stored).map_err(|error| error.code())
+            Precondition { version: None, if_match }.check(stored).map_err(|error| error.code())
         };
         assert_eq!(stored("\"3\"", Some(3)), Ok(()));
         assert_eq!(stored("\"2\", \"3\"", Some(3)), Ok(()));
         assert_eq!(stored("*", Some(9)), Ok(()));
-        for wrong in ["\"2\"", "W/\"3\"", "\"abc\"", "\"\""] {
-            assert_eq!(stored(wrong, Some(3)), Err(Code::PreconditionFailed), "{wrong}");
+        for invalid_field in ["\"2\"", "W/\"3\"", "\"abc\"", "\"\""] {
+            assert_eq!(stored(invalid_field, Some(3)), Err(Code::PreconditionFailed), "{invalid_field}");
         }
         assert_eq!(stored("*", None), Err(Code::PreconditionFailed));
     }
 
     #[test]
     fn what_is_no_tag_is_refused() {
-        for wrong in ["3", "", "\"3", "\"3\" \"4\"", "*, \"3\""] {
-            assert_eq!(IfMatch::parse(wrong).unwrap_err().code(), Code::InvalidParameter, "{wrong}");
+        for invalid_field in ["3", "", "\"3", "\"3\" \"4\"", "*, \"3\""] {
+            assert_eq!(IfMatch::parse(invalid_field).unwrap_err().code(), Code::InvalidParameter, "{invalid_field}");
         }
     }
 }

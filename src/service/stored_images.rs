@@ -17,9 +17,9 @@ use crate::storage::stored_images::{self, StoredImageRecord};
 use crate::storage::{Digest, Store};
 
 /// How long a picture stays once its link has ended: who began to fetch it in time gets it whole.
-const GRACE: Duration = Duration::from_secs(5 * 60);
+const FETCH_GRACE: Duration = Duration::from_secs(5 * 60);
 /// Pictures looked up at once by the sweep.
-const SWEPT: usize = 64;
+const SWEEP_BATCH: usize = 64;
 
 /// How a picture is written. The number is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,14 +57,14 @@ impl Format {
 
 /// What opens a picture, until `expires`; Unix seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct SignedUrl {
     pub id: StoredImageId,
     pub expires: i64,
     pub signature: String,
 }
 
 /// A kept picture, whose content comes chunk by chunk.
-pub struct Kept {
+pub struct StoredImage {
     pub format: Format,
     pub bytes: u64,
     /// How long its link still holds.
@@ -75,7 +75,7 @@ pub struct Kept {
     chunks: u32,
 }
 
-impl Kept {
+impl StoredImage {
     /// The next chunk; none at the end.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
         if self.next == self.chunks {
@@ -84,22 +84,22 @@ impl Kept {
         let (id, at) = (self.id, self.next);
         let chunk = self.store.read(move |tx| stored_images::chunk(tx, id, at)).await?;
         self.next += 1;
-        chunk.map(Some).ok_or_else(|| gone(id))
+        chunk.map(Some).ok_or_else(|| not_stored(id))
     }
 }
 
 /// The rules of kept pictures. Clones share them.
 #[derive(Clone)]
-pub struct Pictures {
+pub struct StoredImages {
     store: Store,
     clock_rng: Arc<dyn ClockRng>,
-    kept_for: Duration,
+    ttl: Duration,
 }
 
-impl Pictures {
-    /// Links hold for `kept_for`.
-    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>, kept_for: Duration) -> Self {
-        Self { store, clock_rng, kept_for }
+impl StoredImages {
+    /// Links hold for `ttl`.
+    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>, ttl: Duration) -> Self {
+        Self { store, clock_rng, ttl }
     }
 
     /// Whether the caller's project may keep anything more: asked before work is put into pictures.
@@ -109,34 +109,34 @@ impl Pictures {
     }
 
     /// Keeps a picture for the caller's project; it weighs on the project's storage until it goes.
-    pub async fn keep(&self, access: &Access, format: Format, content: Vec<u8>) -> Result<Link> {
+    pub async fn store(&self, access: &Access, format: Format, content: Vec<u8>) -> Result<SignedUrl> {
         let (id, project, now) = (StoredImageId::generate(&*self.clock_rng), access.project(), self.clock_rng.now());
         // A link ends with a whole second.
-        let expires = now.after(self.kept_for).as_seconds();
-        let ends_at = Timestamp::from_millis(expires.saturating_mul(1000)).after(GRACE);
+        let expires = now.after(self.ttl).as_seconds();
+        let ends_at = Timestamp::from_millis(expires.saturating_mul(1000)).after(FETCH_GRACE);
         let written = self.store.write(move |tx| {
             authorize::require_active_owner(tx, project)?;
             quotas::charge_bytes(tx, project, now, signed(content.len() as u64))?;
             stored_images::insert(tx, id, (project, format as u8), &content, ends_at)
         });
         written.await?;
-        Ok(Link { id, expires, signature: URL_SAFE_NO_PAD.encode(self.sign(id, expires).to_bytes()) })
+        Ok(SignedUrl { id, expires, signature: URL_SAFE_NO_PAD.encode(self.sign(id, expires).to_bytes()) })
     }
 
     /// The picture of a link: 403 unless the link is ours, 404 once its time is over. A link that is
     /// not ours costs no read.
-    pub async fn open(&self, id: StoredImageId, expires: &str, signature: &str) -> Result<Kept> {
+    pub async fn open(&self, id: StoredImageId, expires: &str, signature: &str) -> Result<StoredImage> {
         let read = expires.parse().ok().filter(|seconds: &i64| seconds.to_string() == expires);
-        let expires = read.filter(|expires| self.is_signed(id, *expires, signature)).ok_or_else(forged)?;
+        let expires = read.filter(|expires| self.is_signed(id, *expires, signature)).ok_or_else(invalid_signature)?;
         let (now, end) = (self.clock_rng.now(), Timestamp::from_millis(expires.saturating_mul(1000)));
         if end <= now {
             let text = format!("This link ended at {end}. Ask for the picture again, and fetch it in time.");
             return Err(Error::new(Code::NotFound, text));
         }
-        let record = self.store.read(move |tx| stored_images::find(tx, id)).await?.ok_or_else(|| gone(id))?;
+        let record = self.store.read(move |tx| stored_images::find(tx, id)).await?.ok_or_else(|| not_stored(id))?;
         let StoredImageRecord { format, bytes, chunks, .. } = record;
         let format = Format::from_number(format).ok_or_else(|| Error::internal("a picture of an unknown format"))?;
-        Ok(Kept { format, bytes, left: now.until(end), store: self.store.clone(), id, next: 0, chunks })
+        Ok(StoredImage { format, bytes, left: now.until(end), store: self.store.clone(), id, next: 0, chunks })
     }
 
     /// Removes pictures whose time is over; returns how many.
@@ -144,7 +144,7 @@ impl Pictures {
         let mut swept = 0;
         loop {
             let now = self.clock_rng.now();
-            let ended = self.store.read(move |tx| stored_images::expired(tx, now, SWEPT)).await?;
+            let ended = self.store.read(move |tx| stored_images::expired(tx, now, SWEEP_BATCH)).await?;
             if ended.is_empty() {
                 return Ok(swept);
             }
@@ -175,11 +175,11 @@ impl Pictures {
     }
 }
 
-fn forged() -> Error {
+fn invalid_signature() -> Error {
     let text = "The link's signature is not valid. Use the link as it was given, with all that follows the '?'.";
     Error::new(Code::InvalidSignature, text)
 }
 
-fn gone(id: StoredImageId) -> Error {
+fn not_stored(id: StoredImageId) -> Error {
     Error::new(Code::NotFound, format!("The picture '{id}' is no longer there. Ask for it again."))
 }

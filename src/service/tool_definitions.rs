@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::json::{name, object, optional, wrong};
+use super::json_fields::{invalid_field, name, object, optional};
 use crate::display::shorten;
 use crate::error::{Error, Result};
 
@@ -12,11 +12,11 @@ const MOST_TOOLS: usize = 128;
 
 /// Checks a JSON array of function tools, given as text.
 pub(super) fn check(json: &str) -> Result<()> {
-    read(json).map(drop)
+    parse(json).map(drop)
 }
 
 /// The function tools of a JSON array, given as text.
-pub fn read(json: &str) -> Result<Vec<Value>> {
+pub fn parse(json: &str) -> Result<Vec<Value>> {
     let tools: Vec<Value> = serde_json::from_str(json)
         .map_err(|error| Error::invalid("tools", format!("'tools' must be an array of tool definitions: {error}.")))?;
     if tools.len() > MOST_TOOLS {
@@ -28,7 +28,10 @@ pub fn read(json: &str) -> Result<Vec<Value>> {
         let name = check_tool(&format!("tools[{at}]"), tool)?;
         if !names.insert(name) {
             let field = format!("tools[{at}].function.name");
-            return wrong(&field, &format!("is '{name}', which an earlier tool is called already. Use another name"));
+            return invalid_field(
+                &field,
+                &format!("is '{name}', which an earlier tool is called already. Use another name"),
+            );
         }
     }
     Ok(tools)
@@ -39,7 +42,7 @@ fn check_tool<'a>(field: &str, tool: &'a Value) -> Result<&'a str> {
     let tool = object(field, Some(tool))?;
     known(field, tool, &["type", "function"])?;
     if tool.get("type").and_then(Value::as_str) != Some("function") {
-        return wrong(&format!("{field}.type"), "must be 'function', the only type of tool");
+        return invalid_field(&format!("{field}.type"), "must be 'function', the only type of tool");
     }
     let field = format!("{field}.function");
     let function = object(&field, tool.get("function"))?;
@@ -58,7 +61,7 @@ fn known(field: &str, object: &Map<String, Value>, names: &[&str]) -> Result<()>
         None => Ok(()),
         Some(name) => {
             let name = shorten(name);
-            wrong(&format!("{field}.{name}"), &format!("is unknown. The fields are {}", names.join(", ")))
+            invalid_field(&format!("{field}.{name}"), &format!("is unknown. The fields are {}", names.join(", ")))
         }
     }
 }

@@ -2,7 +2,10 @@
 //!
 //! All lines of a file have one form. Errors name the line, counted from 1, and the field.
 
-use super::example::{Form, example};
+mod example;
+
+pub(super) use self::example::ExampleFormat;
+use self::example::parse_example;
 use crate::error::{Error, Result};
 
 /// A longer line is no example but a mistake, and each has to fit in memory.
@@ -12,23 +15,23 @@ const LONGEST_LINE: usize = 4 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Summary {
     pub examples: u64,
-    pub form: Form,
+    pub form: ExampleFormat,
 }
 
 /// Reads a file piece by piece, wherever the pieces are cut.
 #[derive(Default)]
-pub(super) struct Checker {
+pub(super) struct Validator {
     /// The beginning of a line whose end has not come yet.
     partial: Vec<u8>,
     /// Lines that are done.
     lines: u64,
     examples: u64,
-    form: Option<Form>,
+    form: Option<ExampleFormat>,
     /// The first line of the run of empty ones that the file ends with so far.
     blank: Option<u64>,
 }
 
-impl Checker {
+impl Validator {
     pub fn read(&mut self, piece: &[u8]) -> Result<()> {
         let mut rest = piece;
         while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
@@ -86,7 +89,7 @@ impl Checker {
         if let Some(blank) = self.blank {
             return Err(invalid(format!("line {blank} is empty. Remove it: every line must be an example.")));
         }
-        let form = example(line).map_err(|problem| invalid(format!("line {number}: {problem}.")))?;
+        let form = parse_example(line).map_err(|problem| invalid(format!("line {number}: {problem}.")))?;
         let first = *self.form.get_or_insert(form);
         if form != first {
             let text = format!(
@@ -109,12 +112,12 @@ fn invalid(text: String) -> Error {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Checker, Form, LONGEST_LINE, Summary};
+    use super::{ExampleFormat, LONGEST_LINE, Summary, Validator};
 
     fn check(pieces: &[&[u8]]) -> Result<Summary, String> {
-        let mut checker = Checker::default();
-        let read = pieces.iter().try_for_each(|piece| checker.read(piece));
-        read.and_then(|()| checker.finish()).map_err(|error| {
+        let mut validator = Validator::default();
+        let read = pieces.iter().try_for_each(|piece| validator.read(piece));
+        read.and_then(|()| validator.finish()).map_err(|error| {
             assert_eq!(error.param_name(), Some("file"));
             error.message().to_owned()
         })
@@ -126,10 +129,10 @@ mod tests {
     fn every_form_is_taken() {
         let parts = r#"{"messages":[{"role":"system","content":""},{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"assistant","content":null,"tool_calls":[{}]}],"tools":[],"id":7}"#;
         let cases = [
-            (CHAT, Form::Messages),
-            (parts, Form::Messages),
-            (r#"{"prompt":"","completion":"b"}"#, Form::Completion),
-            (r#" {"text":"é"} "#, Form::Text),
+            (CHAT, ExampleFormat::Messages),
+            (parts, ExampleFormat::Messages),
+            (r#"{"prompt":"","completion":"b"}"#, ExampleFormat::Completion),
+            (r#" {"text":"é"} "#, ExampleFormat::Text),
         ];
         for (line, form) in cases {
             for ending in ["", "\n", "\r\n", "\n\n \r\n"] {
