@@ -30,7 +30,7 @@ pub enum Request {
     /// Read and check every record.
     Check,
     /// Write rows to this absolute path.
-    Export { to: PathBuf, order: export::Order },
+    Export { to: PathBuf, order: export::ExportRequest },
 }
 
 /// What comes back.
@@ -142,7 +142,7 @@ fn execute(request: Request, store: &Store) -> Reply {
             Err(cause) => failed(cause.to_string()),
         },
         Request::Export { to, order } => {
-            let done = tokio::runtime::Handle::current().block_on(order.carry_out(store, &to));
+            let done = tokio::runtime::Handle::current().block_on(order.run(store, &to));
             done.map_or_else(failed, |bytes| Reply::Done {
                 lines: vec![format!("{bytes} bytes")],
                 problems: Vec::new(),

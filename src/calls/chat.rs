@@ -18,7 +18,7 @@ use crate::error::{Code, Error, Result};
 use crate::ids::CompletionId;
 use crate::service::access::Access;
 use crate::service::conversations::Conversation;
-use crate::service::usage::{Outcome, Receipt};
+use crate::service::usage::{Outcome, UsageRecorder};
 
 /// What helps where a conversation is too long.
 const TRUNCATE: &str = " Or send truncation: \"auto\", which leaves out the oldest turns of the conversation.";
@@ -73,7 +73,7 @@ pub struct Running {
     pieces: Pieces,
     keeping: Keeping,
     generated: Vec<u32>,
-    bill: Arc<Receipt>,
+    recorder: Arc<UsageRecorder>,
 }
 
 /// Tokens that a call used.
@@ -100,8 +100,8 @@ impl Chat {
 
     /// Resolves agent, conversation and model, renders the prompt and hands it to the engine.
     /// Refuses at once when the key may not, the prompt does not fit, or the queue is full. What
-    /// is used goes on `bill`.
-    pub async fn start(&self, access: &Access, mut call: ChatCall, bill: Arc<Receipt>) -> Result<Running> {
+    /// is used goes on `recorder`.
+    pub async fn start(&self, access: &Access, mut call: ChatCall, recorder: Arc<UsageRecorder>) -> Result<Running> {
         let mut recalled = self.recall.load(access, call.model.take(), &mut call.recalling).await?;
         let tools_bytes = call.demand.tools.as_ref().or(recalled.tools.as_ref()).map_or(0, String::len);
         let demanded = call.demand.resolve(recalled.tools.take())?;
@@ -109,9 +109,9 @@ impl Chat {
         access.require_model(&name)?;
         let tenant = u128::from_be_bytes(access.project().to_bytes());
         if let Some(model) = self.engine.models().loaded_model(&name) {
-            bill.model(model.id());
+            recorder.set_model(model.id());
             self.engine.check_queue(&model, tenant).map_err(|refused| refuse(model.id(), refused))?;
-            check_estimate(&self.engine, &model, &call.messages, &bill)?;
+            check_estimate(&self.engine, &model, &call.messages, &recorder)?;
         }
         let call_ids = CallIds::new(&*self.clock_rng);
         let keeping = self.recall.keeping(access, recalled.conversation(), call.recalling.sent, call_ids);
@@ -127,7 +127,7 @@ impl Chat {
             Ok((model, fitted))
         });
         let (model, fitted) = prepared.await?;
-        bill.model(model.id());
+        recorder.set_model(model.id());
         check_bias(&call.sampling, &model)?;
         let prompt_tokens = u32::try_from(fitted.prompt.ids.len()).unwrap_or(u32::MAX);
         let remedy = if keeping.is_idle() || fitted.dropped.is_some() { "" } else { TRUNCATE };
@@ -146,9 +146,9 @@ impl Chat {
             logprobs: call.logprobs,
             tenant,
         };
-        bill.prompt(prompt_tokens.into())?;
+        recorder.charge_prompt(prompt_tokens.into())?;
         // What never ran costs nothing.
-        let ticket = self.engine.submit(&model, generation).inspect_err(|_| bill.waive());
+        let ticket = self.engine.submit(&model, generation).inspect_err(|_| recorder.waive());
         let ticket = ticket.map_err(|refused| refuse(model.id(), refused))?;
         Ok(Running {
             id: CompletionId::generate(&*self.clock_rng),
@@ -164,7 +164,7 @@ impl Chat {
             keeping,
             pieces: ticket.pieces,
             generated: vec![0; call.choices as usize],
-            bill,
+            recorder,
         })
     }
 
@@ -204,14 +204,14 @@ impl Running {
             *generated = piece.generated;
         }
         self.cached_tokens = piece.cached;
-        self.bill.cached(piece.cached.into());
-        self.bill.output(self.usage().completion_tokens.into());
+        self.recorder.set_cached(piece.cached.into());
+        self.recorder.set_output(self.usage().completion_tokens.into());
     }
 
     /// Puts what was used on the disk; before the last byte of a stream. Whole answers are closed
     /// by whoever sends them.
     pub async fn close(&self, outcome: Outcome) -> Result<()> {
-        self.bill.close(outcome).await
+        self.recorder.close(outcome).await
     }
 
     /// What has been used so far.
@@ -288,13 +288,13 @@ struct Count {
 
 /// Refuses by the length of the messages alone what cannot fit or what the project may not use now, before any of it
 /// is rendered.
-fn check_estimate(engine: &Engine, model: &TextModel, messages: &[Message], bill: &Receipt) -> Result<()> {
+fn check_estimate(engine: &Engine, model: &TextModel, messages: &[Message], recorder: &UsageRecorder) -> Result<()> {
     let fewest = model.fewest_tokens(messages);
     if fewest > u64::from(engine.positions(model)) {
         let tokens = u32::try_from(fewest).unwrap_or(u32::MAX);
         room(engine, model, Count { tokens, exact: false }, None, "")?;
     }
-    if fewest > 0 { bill.check(fewest) } else { Ok(()) }
+    if fewest > 0 { recorder.check_budget(fewest) } else { Ok(()) }
 }
 
 /// What a caller is told of a request whose keys and values have no room, however long he waits.

@@ -10,7 +10,7 @@ use crate::engine::{EncoderModel, Engine, InputType, Kind, Matryoshka, TokenBoun
 use crate::error::{Code, Error, Result};
 use crate::ids::EmbeddingId;
 use crate::service::access::Access;
-use crate::service::usage::Receipt;
+use crate::service::usage::UsageRecorder;
 
 /// Runs embeddings, and what else encoders are for.
 pub struct Embeddings {
@@ -61,9 +61,9 @@ impl Embeddings {
         Self { engine, clock_rng, preparing: Preparing::new() }
     }
 
-    /// Resolves the model, tokenises the texts and waits for their vectors. What is used goes on `bill`. Dropping
+    /// Resolves the model, tokenises the texts and waits for their vectors. What is used goes on `recorder`. Dropping
     /// the future cancels what is not computed yet.
-    pub async fn run(&self, access: &Access, call: EmbeddingCall, bill: &Receipt) -> Result<Embedded> {
+    pub async fn run(&self, access: &Access, call: EmbeddingCall, recorder: &UsageRecorder) -> Result<Embedded> {
         access.require_model(&call.model)?;
         let engine = self.engine.clone();
         let bytes = call.inputs.iter().map(Input::bytes).sum();
@@ -74,7 +74,7 @@ impl Embeddings {
             let texts = tokenise(&model, &call, &bound)?;
             Ok((call, model, texts))
         };
-        let (call, mut vectors, tokens) = self.compute(access, bill, bytes, prepare).await?;
+        let (call, mut vectors, tokens) = self.compute(access, recorder, bytes, prepare).await?;
         if let Some(length) = call.dimensions {
             vectors.iter_mut().for_each(|vector| shorten(vector, length as usize));
         }
@@ -86,23 +86,23 @@ impl Embeddings {
     pub(super) async fn compute<T: Send + 'static>(
         &self,
         access: &Access,
-        bill: &Receipt,
+        recorder: &UsageRecorder,
         bytes: usize,
         prepare: impl FnOnce(TokenBound) -> Result<(T, Arc<EncoderModel>, Vec<Tokenized>)> + Send + 'static,
     ) -> Result<(T, Vec<Vec<f32>>, u64)> {
         let (call, model, texts) = self.preparing.run(access.project(), bytes, prepare).await?;
-        bill.model(model.id());
+        recorder.set_model(model.id());
         let tokens: u64 = texts.iter().map(|text| text.ids.len() as u64).sum();
-        bill.prompt(tokens)?;
+        recorder.charge_prompt(tokens)?;
         let tenant = u128::from_be_bytes(access.project().to_bytes());
         // What never ran costs nothing.
         let receiver = self
             .engine
             .embed(&model, tenant, texts)
-            .inspect_err(|_| bill.waive())
+            .inspect_err(|_| recorder.waive())
             .map_err(|refused| refuse(model.id(), refused))?;
         let vectors = receiver.await.map_err(|_| Error::internal("the engine forgot a request"))?;
-        Ok((call, vectors.inspect_err(|_| bill.waive()).map_err(fail)?, tokens))
+        Ok((call, vectors.inspect_err(|_| recorder.waive()).map_err(fail)?, tokens))
     }
 }
 

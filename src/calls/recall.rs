@@ -51,11 +51,13 @@ impl Recall {
     /// Loads what the request names. The request's own model and settings win over the agent's.
     pub(super) async fn load(&self, access: &Access, model: Option<String>, asked: &mut Recalling) -> Result<Recalled> {
         let agent = match asked.agent {
-            Some(id) => Some(self.agents.recall(access, id).await?),
+            Some(id) => Some(self.agents.get_for_chat(access, id).await?),
             None => None,
         };
         let transcript = match asked.conversation {
-            Some(id) => Some(self.conversations.recall(access, id, asked.if_match.take(), asked.sent.len()).await?),
+            Some(id) => {
+                Some(self.conversations.get_for_chat(access, id, asked.if_match.take(), asked.sent.len()).await?)
+            }
             None => None,
         };
         let (of_agent, instructions, tools, memory) = match agent {

@@ -6,7 +6,7 @@ use crate::engine::{Kind, TokenBound, Tokenized};
 use crate::error::{Error, Result};
 use crate::ids::RerankId;
 use crate::service::access::Access;
-use crate::service::usage::Receipt;
+use crate::service::usage::UsageRecorder;
 
 /// What a caller asks for; `http` has checked the form of each field.
 pub struct RerankCall {
@@ -33,9 +33,9 @@ pub struct Reranked {
 }
 
 impl Embeddings {
-    /// Judges each document beside the query. What is used goes on `bill`. Dropping the future cancels what is not
+    /// Judges each document beside the query. What is used goes on `recorder`. Dropping the future cancels what is not
     /// computed yet.
-    pub async fn rerank(&self, access: &Access, call: RerankCall, bill: &Receipt) -> Result<Reranked> {
+    pub async fn rerank(&self, access: &Access, call: RerankCall, recorder: &UsageRecorder) -> Result<Reranked> {
         access.require_model(&call.model)?;
         let engine = self.engine.clone();
         let bytes = call.documents.iter().map(|document| call.query.len() + document.len()).sum();
@@ -54,7 +54,7 @@ impl Embeddings {
             }
             Ok((call, model, pairs))
         };
-        let (call, scores, tokens) = self.compute(access, bill, bytes, prepare).await?;
+        let (call, scores, tokens) = self.compute(access, recorder, bytes, prepare).await?;
         let score = |logit: f32| if call.raw { logit } else { 1. / (1. + (-logit).exp()) };
         let scores = scores.into_iter().map(|logit| logit.first().copied().map_or(f32::NAN, score));
         let mut results: Vec<(usize, f32)> = scores.enumerate().collect();

@@ -10,7 +10,7 @@ use actix_web::{Error as ActixError, FromRequest, HttpMessage, HttpRequest, web}
 
 use super::Api;
 use super::connections::Connection;
-use super::metering::Bill;
+use super::metering::SharedRecorder;
 use super::reply::Mount;
 use crate::error::{Code, Error, Result};
 use crate::service::access::Access;
@@ -20,7 +20,7 @@ pub struct Caller {
     pub access: Access,
     pub mount: Mount,
     /// What the request uses is told here.
-    pub bill: Bill,
+    pub recorder: SharedRecorder,
 }
 
 /// Middleware of both mounts: no request passes without a live key, not even to a 404.
@@ -75,9 +75,9 @@ impl FromRequest for Caller {
     fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
         let access = request.extensions().get::<Access>().cloned();
         let mount = request.app_data::<Mount>().copied();
-        let bill = request.extensions().get::<Bill>().cloned();
-        ready(match (access, mount, bill) {
-            (Some(access), Some(mount), Some(bill)) => Ok(Self { access, mount, bill }),
+        let recorder = request.extensions().get::<SharedRecorder>().cloned();
+        ready(match (access, mount, recorder) {
+            (Some(access), Some(mount), Some(recorder)) => Ok(Self { access, mount, recorder }),
             _ => Err(Error::internal("a handler that needs a caller stands outside the two mounts")),
         })
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::access::{Access, Scope};
-use super::audit::Note;
+use super::audit::AuditEntry;
 use super::pagination::{Listing, Page, PageRequest, page};
 use super::patch::Patch;
 use super::precondition::Precondition;
@@ -131,11 +131,11 @@ impl Agents {
         let now = self.clock_rng.now();
         let project = new.project.unwrap_or_else(|| access.project());
         let NewAgent { name, model, instructions, tools, memory, metadata, project: _ } = new;
-        let tools = tools.and_then(some_tools);
+        let tools = tools.and_then(non_empty_tools);
         let content = AgentVersionRecord { name, model, instructions, tools, memory, metadata, made_at: now };
         check(&content)?;
         let id = AgentId::generate(&*self.clock_rng);
-        let note = self.note(access, "agent.created");
+        let entry = self.audit_entry(access, "agent.created");
         let permit = authorize::manage_project(project);
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let owner = authorize::named_project(tx, caller, project)?;
@@ -145,7 +145,7 @@ impl Agents {
             let record = AgentRecord { project, version: 1, oldest: 1, bytes, created_at: now };
             project_resources::insert(tx, id.to_bytes(), &record)?;
             stored::put_version(tx, id, 1, &content)?;
-            note.write(tx, project, id, &json!({ "name": content.name, "model": content.model }))?;
+            entry.write(tx, project, id, &json!({ "name": content.name, "model": content.model }))?;
             Ok(Agent::new(id, &record, 1, content.clone()))
         });
         written.await
@@ -162,7 +162,7 @@ impl Agents {
         let now = self.clock_rng.now();
         // Each field by itself does not depend on what is stored.
         check(&change.clone().apply(AgentVersionRecord::empty(now), now))?;
-        let note = self.note(access, "agent.updated");
+        let entry = self.audit_entry(access, "agent.updated");
         let permit = authorize::manage_owner::<AgentRecord>(id.to_bytes());
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = find(tx, caller, Scope::Project, id)?;
@@ -176,7 +176,7 @@ impl Agents {
             let new = AgentVersionRecord { made_at: now, ..new };
             let record = add_version(tx, id, record, &new, now)?;
             let detail = json!({ "version": record.version, "name": new.name, "model": new.model });
-            note.write(tx, record.project, id, &detail)?;
+            entry.write(tx, record.project, id, &detail)?;
             Ok(Agent::new(id, &record, record.version, new))
         });
         written.await
@@ -185,7 +185,7 @@ impl Agents {
     /// Removes an agent with all its versions.
     pub async fn delete(&self, access: &Access, id: AgentId, precondition: Precondition) -> Result<()> {
         let now = self.clock_rng.now();
-        let note = self.note(access, "agent.deleted");
+        let entry = self.audit_entry(access, "agent.deleted");
         let permit = authorize::manage_owner::<AgentRecord>(id.to_bytes());
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = find(tx, caller, Scope::Project, id)?;
@@ -195,7 +195,7 @@ impl Agents {
             quotas::charge(tx, record.project, now, QuotaKind::Agent, -1, -signed(record.bytes))?;
             (record.oldest..=record.version).try_for_each(|version| stored::remove_version(tx, id, version))?;
             project_resources::remove(tx, id.to_bytes(), &record)?;
-            note.write(tx, record.project, id, &json!({ "name": name, "version": record.version }))
+            entry.write(tx, record.project, id, &json!({ "name": name, "version": record.version }))
         });
         written.await
     }
@@ -213,7 +213,7 @@ impl Agents {
     }
 
     /// An agent for a chat call: needs the scope `inference` in its project.
-    pub async fn recall(&self, access: &Access, id: AgentId) -> Result<Agent> {
+    pub async fn get_for_chat(&self, access: &Access, id: AgentId) -> Result<Agent> {
         let access = access.clone();
         let read = self.store.read(move |tx| {
             let record = find(tx, &access, Scope::Inference, id)?;
@@ -257,15 +257,15 @@ impl Agents {
         Ok(page(self.store.pepper(), listing, window, rows.await?, |agent: &Agent| position(agent.version)))
     }
 
-    fn note(&self, access: &Access, action: &'static str) -> Note {
-        Note::new(&self.clock_rng, Some(access), action)
+    fn audit_entry(&self, access: &Access, action: &'static str) -> AuditEntry {
+        AuditEntry::new(&self.clock_rng, Some(access), action)
     }
 }
 
 impl AgentPatch {
     fn apply(self, old: AgentVersionRecord, made_at: Timestamp) -> AgentVersionRecord {
         let tools = match self.tools {
-            Patch::Set(tools) => some_tools(tools).map_or(Patch::Clear, Patch::Set),
+            Patch::Set(tools) => non_empty_tools(tools).map_or(Patch::Clear, Patch::Set),
             other => other,
         };
         AgentVersionRecord {
@@ -332,7 +332,7 @@ fn check(content: &AgentVersionRecord) -> Result<()> {
 }
 
 /// An empty array of tools is none.
-fn some_tools(json: String) -> Option<String> {
+fn non_empty_tools(json: String) -> Option<String> {
     let json = message_validation::compact_json(&json);
     (json != "[]").then_some(json)
 }

@@ -40,10 +40,10 @@ impl From<AuditRow> for AuditEvent {
 
 /// Rows that do not match and that one page may pass over. A longer search goes on with the next
 /// page, so that no request holds a thread for long.
-const PASSED: usize = 10_000;
+const MAX_SKIPPED: usize = 10_000;
 
 /// An id is made together with the time of its row; this covers a clock that is set in between.
-const SLACK: Duration = Duration::from_secs(60);
+const CLOCK_SLACK: Duration = Duration::from_secs(60);
 
 /// Which rows of the log are wanted: those that fit all that is given.
 #[derive(Clone, Debug, Default)]
@@ -83,34 +83,34 @@ impl AuditFilter {
 
     /// Whether a row this old can still be in the window. Ids ascend even where the clock was set
     /// back, so they never lie before the time of their row.
-    fn reaches(&self, id: AuditId) -> bool {
+    fn may_match(&self, id: AuditId) -> bool {
         let millis = u128::from_be_bytes(id.to_bytes()) >> 80;
         let made = Timestamp::from_millis(i64::try_from(millis).unwrap_or(i64::MAX));
-        self.start.is_none_or(|start| made.after(SLACK) >= start)
+        self.start.is_none_or(|start| made.after(CLOCK_SLACK) >= start)
     }
 }
 
 /// Matching rows, and below which id the search goes on, if it does.
-pub(super) struct Stretch {
+pub(super) struct ScanResult {
     pub events: Vec<AuditEvent>,
     pub next: Option<[u8; 16]>,
 }
 
 /// Up to `limit` matching rows below `before`; fewer with a `next` where too many did not match.
-pub(super) fn stretch(
+pub(super) fn scan(
     tx: &impl Reader,
     filter: &AuditFilter,
     before: Option<[u8; 16]>,
     limit: usize,
-) -> Result<Stretch> {
-    let (mut events, mut next, mut passed) = (Vec::<AuditEvent>::new(), None, 0);
+) -> Result<ScanResult> {
+    let (mut events, mut next, mut skipped) = (Vec::<AuditEvent>::new(), None, 0);
     audit::walk(tx, filter.project, before, &mut |row| {
-        if !filter.reaches(row.0) {
+        if !filter.may_match(row.0) {
             return Ok(ControlFlow::Break(()));
         }
         if !filter.matches(&row.2) {
-            passed += 1;
-            next = (passed == PASSED).then(|| row.0.to_bytes());
+            skipped += 1;
+            next = (skipped == MAX_SKIPPED).then(|| row.0.to_bytes());
         } else if events.len() == limit {
             next = events.last().map(|event| event.id.to_bytes());
         } else {
@@ -118,7 +118,7 @@ pub(super) fn stretch(
         }
         Ok(if next.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
     })?;
-    Ok(Stretch { events, next })
+    Ok(ScanResult { events, next })
 }
 
 /// Reads the audit log.
@@ -140,9 +140,9 @@ impl Audit {
         let access = access.clone();
         let found = self.store.read(move |tx| {
             filter.project.map_or(Ok(()), |project| authorize::named_project(tx, &access, project).map(drop))?;
-            stretch(tx, &filter, window.before, window.limit)
+            scan(tx, &filter, window.before, window.limit)
         });
-        let Stretch { events, next } = found.await?;
+        let ScanResult { events, next } = found.await?;
         let next_cursor = next.map(|position| listing.cursor(self.store.pepper(), position));
         Ok(Page { items: events, has_more: next_cursor.is_some(), next_cursor })
     }
@@ -165,14 +165,14 @@ fn admit(access: &Access, filter: &AuditFilter) -> Result<()> {
 
 /// A row about to be written. Made once per request: the transaction may run more than once.
 #[derive(Clone)]
-pub(super) struct Note {
+pub(super) struct AuditEntry {
     id: AuditId,
     at: Timestamp,
     actor: Option<KeyId>,
     action: &'static str,
 }
 
-impl Note {
+impl AuditEntry {
     pub fn new(clock_rng: &Arc<dyn ClockRng>, actor: Option<&Access>, action: &'static str) -> Self {
         let at = clock_rng.now();
         Self { id: AuditId::generate(&**clock_rng), at, actor: actor.map(Access::key), action }

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-pub use search::Listed;
+pub use search::ConversationSummary;
 
-use self::search::{Search, Stretch};
+use self::search::{Search, SearchResult};
 use super::access::{Access, Scope};
-use super::audit::Note;
+use super::audit::AuditEntry;
 use super::message_validation::{self, UnknownFields};
 use super::pagination::{Listing, Page, PageRequest};
 use super::precondition::Precondition;
@@ -94,12 +94,12 @@ impl Conversations {
         let project = new.project.unwrap_or_else(|| access.project());
         let content = Content::check(new.messages, new.metadata)?;
         let id = ConversationId::generate(&*self.clock_rng);
-        let note = self.note(access, "conversation.created");
+        let entry = self.audit_entry(access, "conversation.created");
         let permit = authorize::manage_project(project);
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let owner = authorize::named_project(tx, caller, project)?;
             authorize::require_active(&owner).map_err(|error| error.param("project_id"))?;
-            insert(tx, &note, id, project, &content, now)
+            insert(tx, &entry, id, project, &content, now)
         });
         written.await
     }
@@ -114,8 +114,8 @@ impl Conversations {
     ) -> Result<Conversation> {
         let now = self.clock_rng.now();
         let content = Content::check(new.messages, new.metadata)?;
-        let created = self.note(access, "conversation.created");
-        let replaced = self.note(access, "conversation.replaced");
+        let created = self.audit_entry(access, "conversation.created");
+        let replaced = self.audit_entry(access, "conversation.replaced");
         let permit = authorize::manage_owner::<ConversationRecord>(id.to_bytes());
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let Some(record) = project_resources::find::<ConversationRecord>(tx, id.to_bytes())? else {
@@ -132,7 +132,7 @@ impl Conversations {
                 bytes: content.bytes,
                 ..record.clone()
             };
-            let next = settle(tx, id, &record, next, now)?;
+            let next = store_next_version(tx, id, &record, next, now)?;
             stored::put_messages(tx, id, 0, &content.messages)?;
             stored::remove_messages(tx, id, next.messages, record.messages)?;
             let detail = json!({ "version": next.version, "old_messages": record.messages, "messages": next.messages });
@@ -155,13 +155,13 @@ impl Conversations {
             return Err(Error::invalid("messages", "'messages' is empty. Send at least one message to append."));
         }
         let added = Content::check(messages, None)?;
-        let note = self.note(access, "conversation.appended");
+        let entry = self.audit_entry(access, "conversation.appended");
         let permit = authorize::manage_owner::<ConversationRecord>(id.to_bytes());
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = self::find(tx, caller, id)?;
             authorize::require_active_owner(tx, record.project)?;
             precondition.check(Some(record.version))?;
-            append(tx, &note, id, record, &added, now)
+            append(tx, &entry, id, record, &added, now)
         });
         written.await
     }
@@ -176,7 +176,7 @@ impl Conversations {
     ) -> Result<Conversation> {
         let now = self.clock_rng.now();
         validation::metadata(metadata.as_ref().and_then(Option::as_deref))?;
-        let note = self.note(access, "conversation.updated");
+        let entry = self.audit_entry(access, "conversation.updated");
         let permit = authorize::manage_owner::<ConversationRecord>(id.to_bytes());
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = self::find(tx, caller, id)?;
@@ -188,8 +188,9 @@ impl Conversations {
             let length = |text: &Option<String>| text.as_ref().map_or(0, |text| text.len() as u64);
             let bytes = record.bytes.saturating_sub(length(&record.metadata)) + length(&metadata);
             fits(record.messages as usize, bytes, "metadata")?;
-            let next = settle(tx, id, &record, ConversationRecord { metadata, bytes, ..record.clone() }, now)?;
-            note.write(tx, next.project, id, &json!({ "version": next.version }))?;
+            let next =
+                store_next_version(tx, id, &record, ConversationRecord { metadata, bytes, ..record.clone() }, now)?;
+            entry.write(tx, next.project, id, &json!({ "version": next.version }))?;
             Ok(Conversation::new(id, next))
         });
         written.await
@@ -198,7 +199,7 @@ impl Conversations {
     /// Removes a conversation with all its messages.
     pub async fn delete(&self, access: &Access, id: ConversationId, precondition: Precondition) -> Result<()> {
         let now = self.clock_rng.now();
-        let note = self.note(access, "conversation.deleted");
+        let entry = self.audit_entry(access, "conversation.deleted");
         let permit = authorize::manage_owner::<ConversationRecord>(id.to_bytes());
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = self::find(tx, caller, id)?;
@@ -207,7 +208,7 @@ impl Conversations {
             quotas::charge(tx, record.project, now, QuotaKind::Conversation, -1, -signed(record.bytes))?;
             stored::remove_messages(tx, id, 0, record.messages)?;
             project_resources::remove(tx, id.to_bytes(), &record)?;
-            note.write(tx, record.project, id, &json!({ "version": record.version, "messages": record.messages }))
+            entry.write(tx, record.project, id, &json!({ "version": record.version, "messages": record.messages }))
         });
         written.await
     }
@@ -230,7 +231,7 @@ impl Conversations {
         project: Option<ProjectId>,
         search: Option<&str>,
         request: PageRequest,
-    ) -> Result<Page<Listed>> {
+    ) -> Result<Page<ConversationSummary>> {
         let project = project.unwrap_or_else(|| access.project());
         let listing = Listing { name: "conversations", owner: Some(project.to_bytes()) };
         let window = request.window(self.store.pepper(), listing, ConversationId::to_bytes)?;
@@ -238,15 +239,15 @@ impl Conversations {
         let access = access.clone();
         let read = self.store.read(move |tx| {
             authorize::named_project(tx, &access, project)?;
-            search::stretch(tx, project, search.as_ref(), window)
+            search::search_page(tx, project, search.as_ref(), window)
         });
-        let Stretch { found, next } = read.await?;
+        let SearchResult { found, next } = read.await?;
         let next_cursor = next.map(|position| listing.cursor(self.store.pepper(), position));
         Ok(Page { items: found, has_more: next_cursor.is_some(), next_cursor })
     }
 
-    fn note(&self, access: &Access, action: &'static str) -> Note {
-        Note::new(&self.clock_rng, Some(access), action)
+    fn audit_entry(&self, access: &Access, action: &'static str) -> AuditEntry {
+        AuditEntry::new(&self.clock_rng, Some(access), action)
     }
 }
 
@@ -301,7 +302,7 @@ fn fits(messages: usize, bytes: u64, param: &str) -> Result<()> {
 
 fn insert(
     tx: &WriteTx,
-    note: &Note,
+    entry: &AuditEntry,
     id: ConversationId,
     project: ProjectId,
     content: &Content,
@@ -319,13 +320,13 @@ fn insert(
     };
     project_resources::insert(tx, id.to_bytes(), &record)?;
     stored::put_messages(tx, id, 0, &content.messages)?;
-    note.write(tx, project, id, &json!({ "messages": record.messages }))?;
+    entry.write(tx, project, id, &json!({ "messages": record.messages }))?;
     Ok(Conversation::new(id, record))
 }
 
 fn append(
     tx: &WriteTx,
-    note: &Note,
+    entry: &AuditEntry,
     id: ConversationId,
     record: ConversationRecord,
     added: &Content,
@@ -333,14 +334,14 @@ fn append(
 ) -> Result<Conversation> {
     let (messages, bytes) = (record.messages + added.count(), record.bytes + added.bytes);
     fits(messages as usize, bytes, "messages")?;
-    let next = settle(tx, id, &record, ConversationRecord { messages, bytes, ..record.clone() }, now)?;
+    let next = store_next_version(tx, id, &record, ConversationRecord { messages, bytes, ..record.clone() }, now)?;
     stored::put_messages(tx, id, record.messages, &added.messages)?;
-    note.write(tx, next.project, id, &json!({ "version": next.version, "messages": added.count() }))?;
+    entry.write(tx, next.project, id, &json!({ "version": next.version, "messages": added.count() }))?;
     Ok(Conversation::new(id, next))
 }
 
 /// Stores a changed record under its next version and books the difference in bytes.
-fn settle(
+fn store_next_version(
     tx: &WriteTx,
     id: ConversationId,
     old: &ConversationRecord,

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::audit::{AuditEvent, AuditFilter, stretch};
+use super::audit::{AuditEvent, AuditFilter, scan};
 use super::usage::{ExportFilter, UsageRow};
 use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
@@ -16,7 +16,7 @@ use crate::ids::ProjectId;
 use crate::storage::{NewFile, Store, projects};
 
 /// Rows in a stretch.
-const STRETCH: usize = 1000;
+const BATCH_ROWS: usize = 1000;
 
 const COLUMNS: [&str; 7] = ["at", "id", "project_id", "actor", "action", "target", "detail"];
 
@@ -47,10 +47,10 @@ pub struct Export {
     store: Store,
     filter: AuditFilter,
     format: Format,
-    place: Place,
+    position: Position,
 }
 
-enum Place {
+enum Position {
     Start,
     Below([u8; 16]),
     End,
@@ -58,20 +58,20 @@ enum Place {
 
 impl Export {
     pub(super) fn new(store: Store, filter: AuditFilter, format: Format) -> Self {
-        Self { store, filter, format, place: Place::Start }
+        Self { store, filter, format, position: Position::Start }
     }
 
     /// The next rows, as text; none at the end, and never an empty one.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
         loop {
-            let (before, first) = match self.place {
-                Place::Start => (None, true),
-                Place::Below(position) => (Some(position), false),
-                Place::End => return Ok(None),
+            let (before, first) = match self.position {
+                Position::Start => (None, true),
+                Position::Below(position) => (Some(position), false),
+                Position::End => return Ok(None),
             };
             let filter = self.filter.clone();
-            let found = self.store.read(move |tx| stretch(tx, &filter, before, STRETCH)).await?;
-            self.place = found.next.map_or(Place::End, Place::Below);
+            let found = self.store.read(move |tx| scan(tx, &filter, before, BATCH_ROWS)).await?;
+            self.position = found.next.map_or(Position::End, Position::Below);
             let text = self.format.encode(found.events, first)?;
             if !text.is_empty() {
                 return Ok(Some(text));
@@ -156,7 +156,7 @@ pub enum Table {
 
 /// An export that the operator asks for. Owning the data folder is proof enough, as for a backup.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Order {
+pub struct ExportRequest {
     pub table: Table,
     /// Absent: every project.
     pub project: Option<ProjectId>,
@@ -167,12 +167,12 @@ pub struct Order {
     pub format: Format,
 }
 
-impl Order {
+impl ExportRequest {
     /// Writes the new file `to`, whole or not at all. Returns its size.
-    pub async fn carry_out(self, store: &Store, to: &Path) -> Result<u64, String> {
-        let told = |error: Error| error.to_string();
+    pub async fn run(self, store: &Store, to: &Path) -> Result<u64, String> {
+        let to_text = |error: Error| error.to_string();
         if let Some(project) = self.project {
-            let found = store.read(move |tx| projects::find(tx, project)).await.map_err(told)?;
+            let found = store.read(move |tx| projects::find(tx, project)).await.map_err(to_text)?;
             found.ok_or_else(|| format!("there is no project {project}"))?;
         }
         let failed = |cause: std::io::Error| format!("{}: {cause}", to.display());

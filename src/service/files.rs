@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::access::{Access, Scope};
-use super::audit::Note;
+use super::audit::AuditEntry;
 use super::concurrency_limit::ConcurrencyLimit;
 use super::pagination::{Listing, Page, PageRequest, page};
 use super::quotas::{self, QuotaKind, signed};
@@ -173,13 +173,13 @@ impl Files {
             sha256: arrived.sha256,
             created_at: now,
         };
-        let note = self.note(access, "file.created");
+        let entry = self.audit_entry(access, "file.created");
         let permit = authorize::manage_project(project);
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             authorize::active_project(tx, caller, project, new.project.is_some())?;
             quotas::charge(tx, project, now, QuotaKind::File, 1, signed(record.bytes))?;
             file_records::insert(tx, id, &record)?;
-            note.write(tx, project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
+            entry.write(tx, project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
             Ok(File::new(id, record.clone()))
         });
         let file = written.await?;
@@ -218,7 +218,7 @@ impl Files {
     /// Removes a file; jobs that name it keep its id.
     pub async fn delete(&self, access: &Access, id: FileId) -> Result<FileId> {
         let now = self.clock_rng.now();
-        let note = self.note(access, "file.deleted");
+        let entry = self.audit_entry(access, "file.deleted");
         // Only what is a file now may be swept: the id of a running upload is not to be named here.
         self.get(access, id).await?;
         // Its chunks go in small steps, even if the caller does not wait for the answer.
@@ -229,14 +229,14 @@ impl Files {
             authorize::require_active_owner(tx, record.project)?;
             quotas::charge(tx, record.project, now, QuotaKind::File, -1, -signed(record.bytes))?;
             file_records::remove(tx, id, &record)?;
-            note.write(tx, record.project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
+            entry.write(tx, record.project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
             Ok(id)
         });
         written.await
     }
 
-    fn note(&self, access: &Access, action: &'static str) -> Note {
-        Note::new(&self.clock_rng, Some(access), action)
+    fn audit_entry(&self, access: &Access, action: &'static str) -> AuditEntry {
+        AuditEntry::new(&self.clock_rng, Some(access), action)
     }
 }
 

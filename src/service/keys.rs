@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::access::{Access, Scope, Scopes};
-use super::audit::Note;
+use super::audit::AuditEntry;
 use super::auth_throttle::{AuthFailure, AuthThrottle};
 use super::key_cache::{CachedKey, InsertToken, KeyCache};
 use super::monotonic_time::MonotonicTime;
@@ -249,7 +249,7 @@ impl Keys {
         let secret = Secret::generate(id, &*self.clock_rng);
         let record = self.new_record(access, new, &secret, now)?;
         let project = record.project;
-        let note = self.note(access, "api_key.created");
+        let entry = self.audit_entry(access, "api_key.created");
         let (scopes, models) = (Scopes::from_bits(record.scopes), record.models.clone());
         let permit = move |_: &WriteTx, caller: &Access| {
             caller.require(project, Scope::Project)?;
@@ -262,7 +262,7 @@ impl Keys {
             quotas::charge(tx, record.project, now, QuotaKind::ApiKey, 1, 0)?;
             stored::insert(tx, id, &record)?;
             let scopes = Scopes::from_bits(record.scopes);
-            note.write(
+            entry.write(
                 tx,
                 record.project,
                 id,
@@ -359,7 +359,7 @@ impl Keys {
     /// Ends a key for good, from the next request on. Repeating it changes nothing.
     pub async fn revoke(&self, access: &Access, id: KeyId) -> Result<Key> {
         let now = self.clock_rng.now();
-        let note = self.note(access, "api_key.revoked");
+        let entry = self.audit_entry(access, "api_key.revoked");
         let permit = authorize::manage_key(id);
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let mut record = authorize::key_to_change(tx, caller, id)?;
@@ -375,7 +375,7 @@ impl Keys {
             record.updated_at = now;
             quotas::charge(tx, record.project, now, QuotaKind::ApiKey, -1, 0)?;
             stored::replace(tx, id, &record)?;
-            note.write(tx, record.project, id, &json!({ "name": record.name }))?;
+            entry.write(tx, record.project, id, &json!({ "name": record.name }))?;
             Key::with_last_use(tx, (id, record))
         });
         written.await
@@ -390,7 +390,7 @@ impl Keys {
         now: Timestamp,
         mut change: impl FnMut(&mut KeyRecord) -> Result<Value> + Send + 'static,
     ) -> Result<Key> {
-        let (note, moment) = (self.note(access, action), self.monotonic.now(&*self.clock_rng));
+        let (entry, moment) = (self.audit_entry(access, action), self.monotonic.now(&*self.clock_rng));
         let permit = authorize::manage_key(id);
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let mut record = authorize::key_to_change(tx, caller, id)?;
@@ -400,7 +400,7 @@ impl Keys {
             record.updated_at = now;
             stored::replace(tx, id, &record)?;
             latest_time::advance(tx, moment)?;
-            note.write(tx, record.project, id, &detail)?;
+            entry.write(tx, record.project, id, &detail)?;
             Key::with_last_use(tx, (id, record))
         });
         written.await
@@ -412,8 +412,8 @@ impl Keys {
         self.store.write(move |tx| latest_time::advance(tx, moment)).await
     }
 
-    fn note(&self, access: &Access, action: &'static str) -> Note {
-        Note::new(&self.clock_rng, Some(access), action)
+    fn audit_entry(&self, access: &Access, action: &'static str) -> AuditEntry {
+        AuditEntry::new(&self.clock_rng, Some(access), action)
     }
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::access::{Access, Scope};
-use super::audit::Note;
+use super::audit::AuditEntry;
 use super::pagination::{Listing, Page, PageRequest, page};
 use super::{authorize, idempotency, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
@@ -78,10 +78,10 @@ impl Projects {
         access.require_admin()?;
         let record = new.record(self.clock_rng.now())?;
         let id = ProjectId::generate(&*self.clock_rng);
-        let note = self.note(access, "project.created");
+        let entry = self.audit_entry(access, "project.created");
         let written = idempotency::write(&self.store, access, record.created_at, authorize::admin, move |tx, _| {
             projects::put(tx, id, &record)?;
-            note.write(tx, id, id, &json!({ "name": record.name }))?;
+            entry.write(tx, id, id, &json!({ "name": record.name }))?;
             Ok(Project::new(id, record.clone()))
         });
         written.await
@@ -92,7 +92,7 @@ impl Projects {
         validation::name(&settings.name)?;
         validation::environment(settings.environment.as_deref())?;
         let now = self.clock_rng.now();
-        let note = self.note(access, "project.updated");
+        let entry = self.audit_entry(access, "project.updated");
         let permit = authorize::manage_project(id);
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let mut record = authorize::project(tx, caller, id)?;
@@ -105,7 +105,7 @@ impl Projects {
             record.environment.clone_from(&settings.environment);
             record.updated_at = now;
             projects::put(tx, id, &record)?;
-            note.write(tx, id, id, &detail)?;
+            entry.write(tx, id, id, &detail)?;
             Ok(Project::new(id, record))
         });
         written.await
@@ -138,7 +138,7 @@ impl Projects {
     pub async fn archive(&self, access: &Access, id: ProjectId) -> Result<Project> {
         access.require_admin()?;
         let now = self.clock_rng.now();
-        let note = self.note(access, "project.archived");
+        let entry = self.audit_entry(access, "project.archived");
         let written = idempotency::write(&self.store, access, now, authorize::admin, move |tx, caller| {
             let mut record = authorize::project(tx, caller, id)?;
             if id == caller.project() {
@@ -151,13 +151,13 @@ impl Projects {
             record.archived_at = Some(now);
             record.updated_at = now;
             projects::put(tx, id, &record)?;
-            note.write(tx, id, id, &json!({ "name": record.name }))?;
+            entry.write(tx, id, id, &json!({ "name": record.name }))?;
             Ok(Project::new(id, record))
         });
         written.await
     }
 
-    fn note(&self, access: &Access, action: &'static str) -> Note {
-        Note::new(&self.clock_rng, Some(access), action)
+    fn audit_entry(&self, access: &Access, action: &'static str) -> AuditEntry {
+        AuditEntry::new(&self.clock_rng, Some(access), action)
     }
 }

@@ -43,18 +43,18 @@ impl Metered {
             world.clock.pass(Duration::from_millis(dice.below(2 * 3 * 86_400_000 / count as u64)));
             let outcome = Outcome::ALL[usize::try_from(dice.below(5)).unwrap()];
             let (input, output) = (dice.below(1000), dice.below(300));
-            let receipt = meter.open(&world.admin, format!("POST /{}", dice.below(3)));
+            let recorder = meter.open(&world.admin, format!("POST /{}", dice.below(3)));
             if dice.below(2) == 0 {
-                receipt.model("a model");
+                recorder.set_model("a model");
             }
-            receipt.prompt(input).unwrap();
-            receipt.cached(input / 2);
-            receipt.output(output);
+            recorder.charge_prompt(input).unwrap();
+            recorder.set_cached(input / 2);
+            recorder.set_output(output);
             let (input, output) = if outcome == Outcome::Failed { (0, 0) } else { (input, output) };
             entries.push(Entry { at: world.clock.now().as_millis(), outcome, input, output });
             match outcome {
-                Outcome::Abandoned => drop(receipt),
-                closed => receipt.close(closed).await.unwrap(),
+                Outcome::Abandoned => drop(recorder),
+                closed => recorder.close(closed).await.unwrap(),
             }
         }
         // What was dropped is written without anybody who waits; a write behind it tells when.

@@ -19,7 +19,7 @@ use crate::error::{Code, Error, Result};
 use crate::ids::ImagesId;
 use crate::service::access::{Access, Scope};
 use crate::service::concurrency_limit::{ConcurrencyLimit, Slot};
-use crate::service::usage::{Outcome, Receipt};
+use crate::service::usage::{Outcome, UsageRecorder};
 
 /// Requests that may be prepared at once, of all and of one project; more are refused, not piled up.
 const PREPARING: usize = 64;
@@ -76,7 +76,7 @@ pub struct Running {
     pub seeds: Vec<u64>,
     strokes: Strokes,
     painted: u64,
-    bill: Arc<Receipt>,
+    recorder: Arc<UsageRecorder>,
 }
 
 impl Images {
@@ -94,11 +94,11 @@ impl Images {
     }
 
     /// Resolves the model, reads the original and hands the request to the engine. Refuses at once what the model
-    /// cannot do, and when its queue is full. What is painted goes on `bill`.
-    pub async fn start(&self, access: &Access, mut call: ImageCall, bill: Arc<Receipt>) -> Result<Running> {
+    /// cannot do, and when its queue is full. What is painted goes on `recorder`.
+    pub async fn start(&self, access: &Access, mut call: ImageCall, recorder: Arc<UsageRecorder>) -> Result<Running> {
         access.require_model(&call.model)?;
         let (model, permit) = self.load(access, &call.model).await?;
-        bill.model(model.id());
+        recorder.set_model(model.id());
         check_scheduler(&model, call.scheduler)?;
         if !call.lora.is_empty() {
             let (model, asked) = (Arc::clone(&model), call.lora.clone());
@@ -128,7 +128,7 @@ impl Images {
         let strokes = blocking(paint).await?;
         drop(permit);
         let (id, created) = (ImagesId::generate(&*self.clock_rng), self.clock_rng.now());
-        Ok(Running { id, created, model: call.model, size, seeds, strokes, painted: 0, bill })
+        Ok(Running { id, created, model: call.model, size, seeds, strokes, painted: 0, recorder })
     }
 
     /// The model, and the place among those that are prepared. A load that has begun keeps the place even if nobody
@@ -191,7 +191,7 @@ impl Running {
     /// Puts finished pictures on the bill.
     fn count(&mut self, pictures: usize) {
         self.painted += pictures as u64;
-        self.bill.images(self.painted);
+        self.recorder.set_images(self.painted);
     }
 
     /// Waits for all pictures; their files, in order.
@@ -211,7 +211,7 @@ impl Running {
     /// Puts what was painted on the disk; before the last byte of a stream. Whole answers are closed by whoever
     /// sends them.
     pub async fn close(&self, outcome: Outcome) -> Result<()> {
-        self.bill.close(outcome).await
+        self.recorder.close(outcome).await
     }
 }
 

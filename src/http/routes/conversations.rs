@@ -15,7 +15,7 @@ use crate::http::submission::Submission;
 use crate::http::version::{Matching, tagged};
 use crate::http::{Api, caller::Caller};
 use crate::ids::ConversationId;
-use crate::service::conversations::{Conversation, Listed, NewConversation, Replacement};
+use crate::service::conversations::{Conversation, ConversationSummary, NewConversation, Replacement};
 use crate::service::pagination::PageRequest;
 
 #[derive(Deserialize, utoipa::ToSchema)]
@@ -155,7 +155,7 @@ pub async fn list(caller: Caller, params: ApiParams<ListConversations>, api: web
     let project = project_id.as_deref().map(project).transpose()?;
     let wanted = PageRequest { limit, cursor, after };
     let page = api.conversations.list(&caller.access, project, search.as_deref(), wanted).await?;
-    let item = |Listed { conversation, preview }: Listed| {
+    let item = |ConversationSummary { conversation, preview }: ConversationSummary| {
         let head = head(&conversation);
         caller.mount.item(head, ListedBody { conversation: body(conversation, caller.mount), preview })
     };

@@ -161,7 +161,7 @@ impl Encoding {
 #[post("/embeddings")]
 pub async fn create(caller: Caller, body: ApiJson<EmbeddingRequest>, api: web::Data<Api>) -> Reply {
     let (call, encoding) = body.0.check()?;
-    let embedded = api.embeddings.run(&caller.access, call, &caller.bill).await?;
+    let embedded = api.embeddings.run(&caller.access, call, &caller.recorder).await?;
     let usage = EmbeddingUsage { prompt_tokens: embedded.tokens, total_tokens: embedded.tokens };
     let (id, model, vectors) = (embedded.id, embedded.model, embedded.vectors);
     let data = match vectors.len() <= FEW {

@@ -108,7 +108,7 @@ impl RerankRequest {
 pub async fn create(caller: Caller, body: ApiJson<RerankRequest>, api: web::Data<Api>) -> Reply {
     let (call, returned) = body.0.check()?;
     let Reranked { id, model, results, mut documents, tokens } =
-        api.embeddings.rerank(&caller.access, call, &caller.bill).await?;
+        api.embeddings.rerank(&caller.access, call, &caller.recorder).await?;
     let result = |(index, relevance_score): (usize, f32)| {
         let text = documents.get_mut(index).map(std::mem::take).filter(|_| returned);
         RerankResult { index, relevance_score, document: text.map(|text| DocumentBody { text }) }

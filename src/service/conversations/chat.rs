@@ -11,7 +11,7 @@ use crate::storage::{Reader, project_resources};
 impl Conversations {
     /// The transcript for a chat call that will add `added` messages and the answer to it. Needs
     /// the scope `inference` in its project. Refuses what could not be added in the end.
-    pub async fn recall(
+    pub async fn get_for_chat(
         &self,
         access: &Access,
         id: ConversationId,
@@ -35,16 +35,16 @@ impl Conversations {
     pub async fn add_turn(&self, access: &Access, seen: Conversation, messages: Vec<String>) -> Result<Conversation> {
         let now = self.clock_rng.now();
         let added = Content::check(messages, None)?;
-        let note = self.note(access, "conversation.appended");
+        let entry = self.audit_entry(access, "conversation.appended");
         let permit = authorize::manage_owner::<ConversationRecord>(seen.id.to_bytes());
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = project_resources::find::<ConversationRecord>(tx, seen.id.to_bytes())?;
             // One that was deleted and made anew may be at the same version.
             let same = record.filter(|record| (record.version, record.created_at) == (seen.version, seen.created_at));
-            let Some(record) = same else { return Err(overtaken(tx, &seen)?) };
+            let Some(record) = same else { return Err(version_conflict(tx, &seen)?) };
             caller.require(record.project, Scope::Inference)?;
             authorize::require_active_owner(tx, record.project)?;
-            append(tx, &note, seen.id, record, &added, now)
+            append(tx, &entry, seen.id, record, &added, now)
         });
         written.await
     }
@@ -55,7 +55,7 @@ fn find(tx: &impl Reader, access: &Access, id: ConversationId) -> Result<Convers
     found.map_err(|error| error.param("conversation_id"))
 }
 
-fn overtaken(tx: &impl Reader, seen: &Conversation) -> Result<Error> {
+fn version_conflict(tx: &impl Reader, seen: &Conversation) -> Result<Error> {
     let stored = match project_resources::find::<ConversationRecord>(tx, seen.id.to_bytes())? {
         Some(record) => format!("version {} is stored now", record.version),
         None => "it is deleted now".to_owned(),

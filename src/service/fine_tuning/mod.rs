@@ -12,7 +12,7 @@ pub use self::job::{Job, JobError, JobEvent, JobPatch, JobState, Level};
 use self::spec::JobSpec;
 pub use self::spec::{Hyperparameters, NewJob, RequestedHyperparameters};
 use super::access::{Access, Scope};
-use super::audit::Note;
+use super::audit::AuditEntry;
 use super::files::{self, Purpose};
 use super::pagination::{Listing, Page, PageRequest, page};
 use super::patch::Patch;
@@ -47,7 +47,7 @@ impl Jobs {
         let record = record(project, JobSpec::new(new, &*self.clock_rng)?, now);
         let id = JobId::generate(&*self.clock_rng);
         let events = [JobEventId::generate(&*self.clock_rng), JobEventId::generate(&*self.clock_rng)];
-        let note = self.note(access, "fine_tuning_job.created");
+        let entry = self.audit_entry(access, "fine_tuning_job.created");
         let permit = authorize::manage_project(project);
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             authorize::active_project(tx, caller, project, named)?;
@@ -59,7 +59,7 @@ impl Jobs {
             for (event, (level, message)) in events.into_iter().zip(told) {
                 append(tx, id, event, level, message, now)?;
             }
-            note.write(tx, project, id, &json!({ "model": record.model, "training_file": record.training_file }))?;
+            entry.write(tx, project, id, &json!({ "model": record.model, "training_file": record.training_file }))?;
             Ok(Job::new(id, record.clone()))
         });
         written.await
@@ -152,7 +152,7 @@ impl Jobs {
         now: Timestamp,
         mut change: impl FnMut(&WriteTx, &mut JobRecord) -> Result<serde_json::Value> + Send + 'static,
     ) -> Result<Job> {
-        let note = self.note(access, action);
+        let entry = self.audit_entry(access, action);
         let permit = authorize::manage_owner::<JobRecord>(id.to_bytes());
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let mut record = find(tx, caller, id)?;
@@ -160,14 +160,14 @@ impl Jobs {
             let detail = change(tx, &mut record)?;
             record.updated_at = now;
             project_resources::replace(tx, id.to_bytes(), &record)?;
-            note.write(tx, record.project, id, &detail)?;
+            entry.write(tx, record.project, id, &detail)?;
             Ok(Job::new(id, record))
         });
         written.await
     }
 
-    fn note(&self, access: &Access, action: &'static str) -> Note {
-        Note::new(&self.clock_rng, Some(access), action)
+    fn audit_entry(&self, access: &Access, action: &'static str) -> AuditEntry {
+        AuditEntry::new(&self.clock_rng, Some(access), action)
     }
 }
 

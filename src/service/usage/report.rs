@@ -110,7 +110,7 @@ pub struct Usage {
 
 /// A checked query.
 #[derive(Clone)]
-struct Plan {
+struct CheckedQuery {
     start: Timestamp,
     end: Timestamp,
     width: Width,
@@ -134,7 +134,7 @@ impl Usage {
     }
 }
 
-fn plan(query: ReportQuery, now: Timestamp) -> Result<Plan> {
+fn plan(query: ReportQuery, now: Timestamp) -> Result<CheckedQuery> {
     // Just after now: what was answered in this very millisecond is in.
     let end = query.end.unwrap_or_else(|| now.after(Duration::from_millis(1)));
     let month_ago = end.as_millis().saturating_sub(i64::try_from(THIRTY_DAYS.as_millis()).unwrap_or(i64::MAX));
@@ -151,11 +151,11 @@ fn plan(query: ReportQuery, now: Timestamp) -> Result<Plan> {
         );
         return Err(Error::invalid("bucket_width", text));
     }
-    Ok(Plan { start, end, width, group_by: query.group_by })
+    Ok(CheckedQuery { start, end, width, group_by: query.group_by })
 }
 
-fn report(tx: &ReadTx, project: ProjectId, plan: &Plan) -> Result<Report> {
-    let Plan { start, end, width, .. } = *plan;
+fn report(tx: &ReadTx, project: ProjectId, plan: &CheckedQuery) -> Result<Report> {
+    let CheckedQuery { start, end, width, .. } = *plan;
     let mut groups = Groups::new(tx, project, &plan.group_by);
     let mut cells: BTreeMap<(i64, usize), Sums> = BTreeMap::new();
     let mut totals = Sums::default();
@@ -205,8 +205,8 @@ fn require_few(results: usize) -> Result<()> {
 }
 
 /// Start of the slot, and the bucket's own start and end.
-fn slots(plan: &Plan) -> impl Iterator<Item = (i64, Timestamp, Timestamp)> {
-    let Plan { start, end, width, .. } = *plan;
+fn slots(plan: &CheckedQuery) -> impl Iterator<Item = (i64, Timestamp, Timestamp)> {
+    let CheckedQuery { start, end, width, .. } = *plan;
     let first = width.floor(start).as_millis();
     let starts = (0..).map(move |slot| first + slot * width.millis()).take_while(move |at| *at < end.as_millis());
     starts.map(move |at| {

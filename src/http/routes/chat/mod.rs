@@ -31,9 +31,9 @@ pub async fn complete(
     api: web::Data<Api>,
 ) -> Reply {
     let asked = body.0.check(matching.0)?;
-    let mut running = api.chat.start(&caller.access, asked.call, caller.bill.clone()).await?;
+    let mut running = api.chat.start(&caller.access, asked.call, caller.recorder.clone()).await?;
     if let Some(options) = asked.stream {
-        caller.bill.defer();
+        caller.recorder.defer();
         let truncated = running.truncated;
         return Ok(recall::marked(stream::respond(running, options, frame::request_id(&request)), truncated));
     }

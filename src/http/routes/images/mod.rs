@@ -70,9 +70,9 @@ async fn paint(caller: Caller, mut asked: Asked, name: &'static str, request: &H
     if response_format == Delivery::Url {
         api.stored_images.admit(&caller.access).await?;
     }
-    let mut running = api.images.start(&caller.access, call, caller.bill.clone()).await?;
+    let mut running = api.images.start(&caller.access, call, caller.recorder.clone()).await?;
     if stream {
-        caller.bill.defer();
+        caller.recorder.defer();
         let request_id = frame::request_id(request);
         return Ok(stream::respond(running, stream::Streaming { name, mount: caller.mount, output, request_id }));
     }

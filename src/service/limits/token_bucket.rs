@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-const WHOLE: i128 = 60_000_000_000;
+const PARTS: i128 = 60_000_000_000;
 
 /// Refills steadily, and never above its capacity. It may go below zero: what turned out to cost
 /// more than was known beforehand is owed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bucket {
+pub struct TokenBucket {
     /// What flows in a minute.
     rate: u64,
     capacity: i128,
@@ -19,10 +19,10 @@ pub struct Bucket {
     at: Duration,
 }
 
-impl Bucket {
+impl TokenBucket {
     /// A full bucket.
     pub fn new(rate: u64, capacity: u64, now: Duration) -> Self {
-        let capacity = i128::from(capacity) * WHOLE;
+        let capacity = i128::from(capacity) * PARTS;
         Self { rate, capacity, level: capacity, at: now }
     }
 
@@ -37,7 +37,7 @@ impl Bucket {
     #[must_use]
     pub fn changed(mut self, rate: u64, capacity: u64, now: Duration) -> Self {
         self.refill(now);
-        let capacity = i128::from(capacity) * WHOLE;
+        let capacity = i128::from(capacity) * PARTS;
         Self { rate, capacity, level: self.level.min(capacity), at: self.at }
     }
 
@@ -45,7 +45,7 @@ impl Bucket {
     /// full, and then owed: else it could never be granted.
     pub fn take(&mut self, amount: u64, now: Duration) -> Result<(), Duration> {
         self.refill(now);
-        let wanted = i128::from(amount) * WHOLE;
+        let wanted = i128::from(amount) * PARTS;
         let lacking = wanted.min(self.capacity) - self.level;
         if lacking > 0 {
             return Err(self.time_for(lacking));
@@ -57,7 +57,7 @@ impl Bucket {
     /// Takes what has been used already; `amount` may be negative, which gives back.
     pub fn settle(&mut self, amount: i128, now: Duration) {
         self.refill(now);
-        self.level = self.level.saturating_sub(amount.saturating_mul(WHOLE)).min(self.capacity);
+        self.level = self.level.saturating_sub(amount.saturating_mul(PARTS)).min(self.capacity);
     }
 
     fn refill(&mut self, now: Duration) {
@@ -68,7 +68,7 @@ impl Bucket {
 
     /// How many could be taken now.
     pub fn remaining(&self) -> u64 {
-        u64::try_from((self.level / WHOLE).max(0)).unwrap_or(u64::MAX)
+        u64::try_from((self.level / PARTS).max(0)).unwrap_or(u64::MAX)
     }
 
     /// How long until the bucket is full.
@@ -101,13 +101,13 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::Bucket;
+    use super::TokenBucket;
 
     const START: Duration = Duration::from_secs(100);
 
     #[test]
     fn a_burst_is_granted_and_then_the_rate() {
-        let mut bucket = Bucket::new(60, 10, START);
+        let mut bucket = TokenBucket::new(60, 10, START);
         assert_eq!((0..20).filter(|_| bucket.take(1, START).is_ok()).count(), 10);
         assert_eq!(bucket.take(1, START), Err(Duration::from_secs(1)));
         let later = START + Duration::from_secs(1);
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_granted_when_full_and_then_owed() {
-        let mut bucket = Bucket::new(60, 10, START);
+        let mut bucket = TokenBucket::new(60, 10, START);
         assert_eq!(bucket.take(30, START), Ok(()));
         assert_eq!(bucket.remaining(), 0);
         assert_eq!(bucket.take(1, START), Err(Duration::from_secs(21)));
@@ -125,17 +125,17 @@ mod tests {
 
     #[test]
     fn a_changed_limit_gives_nothing_away() {
-        let mut bucket = Bucket::new(60, 10, START);
+        let mut bucket = TokenBucket::new(60, 10, START);
         while bucket.take(1, START).is_ok() {}
         let mut wider = bucket.changed(600, 100, START);
         assert!(wider.take(1, START).is_err());
-        assert_eq!(Bucket::new(60, 10, START).changed(60, 4, START).remaining(), 4);
+        assert_eq!(TokenBucket::new(60, 10, START).changed(60, 4, START).remaining(), 4);
     }
 
     proptest! {
         #[test]
         fn no_more_flows_out_than_in(rate in 1..1_000_000_u64, burst in 1..10_000_u64, steps in prop::collection::vec(0..5_000_000_u64, 1..200)) {
-            let mut bucket = Bucket::new(rate, burst, START);
+            let mut bucket = TokenBucket::new(rate, burst, START);
             let (mut now, mut granted) = (START, 0_u128);
             for step in steps {
                 now += Duration::from_nanos(step * 1000);
@@ -149,7 +149,7 @@ mod tests {
 
         #[test]
         fn a_wait_is_never_too_short_and_never_a_microsecond_too_long(rate in 1..1_000_000_u64, taken in 1..500_u64) {
-            let mut bucket = Bucket::new(rate, taken, START);
+            let mut bucket = TokenBucket::new(rate, taken, START);
             bucket.take(taken, START).unwrap();
             let wait = bucket.take(1, START).unwrap_err();
             prop_assert!(bucket.take(1, START + wait.saturating_sub(Duration::from_nanos(1_000))).is_err() || wait < Duration::from_micros(1));

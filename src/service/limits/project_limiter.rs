@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::bucket::Bucket;
+use super::token_bucket::TokenBucket;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::storage::limits::{LevelsRecord, Rates};
@@ -12,7 +12,7 @@ use crate::storage::limits::{LevelsRecord, Rates};
 /// One project's buckets and budget. Its entry is made before its limits are read, so that a
 /// change of them, which raises `generation`, is never missed.
 #[derive(Default)]
-pub(super) struct Account {
+pub(super) struct ProjectLimiter {
     generation: AtomicU64,
     state: Mutex<Option<State>>,
 }
@@ -21,14 +21,14 @@ struct State {
     /// The generation that the rates are of.
     loaded: u64,
     rates: Rates,
-    requests: Option<Bucket>,
-    tokens: Option<Bucket>,
-    month: Month,
+    requests: Option<TokenBucket>,
+    tokens: Option<TokenBucket>,
+    month: MonthlyTokens,
 }
 
 /// Tokens used in a calendar month.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Month {
+pub(super) struct MonthlyTokens {
     pub ends: Timestamp,
     pub used: u64,
     /// Taken for requests that still run.
@@ -37,7 +37,7 @@ pub(super) struct Month {
 
 /// A bucket as response headers tell it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gauge {
+pub struct BucketStatus {
     pub limit: u64,
     pub remaining: u64,
     pub reset: Duration,
@@ -45,44 +45,44 @@ pub struct Gauge {
 
 /// Where a project stands after a request was let in or refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
-    pub requests: Option<Gauge>,
-    pub tokens: Option<Gauge>,
+pub struct RateLimitStatus {
+    pub requests: Option<BucketStatus>,
+    pub tokens: Option<BucketStatus>,
 }
 
 /// What is read from the store for an account.
-pub(super) struct Loaded {
+pub(super) struct StoredLimits {
     pub rates: Rates,
     pub levels: Option<LevelsRecord>,
-    pub month: Month,
+    pub month: MonthlyTokens,
 }
 
-impl Account {
+impl ProjectLimiter {
     fn state(&self) -> MutexGuard<'_, Option<State>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The limits have changed on disk.
-    pub fn outdate(&self) {
+    pub fn invalidate(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The generation to load, unless what is known is right.
-    pub fn outdated(&self) -> Option<u64> {
+    pub fn stale_generation(&self) -> Option<u64> {
         let now = self.generation.load(Ordering::Acquire);
         let known = self.state().as_ref().map(|state| state.loaded);
         (known != Some(now)).then_some(now)
     }
 
     /// Takes over what was read after `generation` was noted.
-    pub fn load(&self, generation: u64, read: Loaded, clock_rng: &dyn ClockRng) {
+    pub fn load(&self, generation: u64, read: StoredLimits, clock_rng: &dyn ClockRng) {
         let now = clock_rng.uptime();
         let mut guard = self.state();
         match &mut *guard {
             Some(state) => state.change(generation, read.rates, now),
             empty => {
                 let since = read.levels.map_or(Duration::ZERO, |levels| levels.at.until(clock_rng.now()));
-                let resume = |bucket: Bucket, level: Option<i128>| match level {
+                let resume = |bucket: TokenBucket, level: Option<i128>| match level {
                     Some(level) => bucket.resumed(level, since),
                     None => bucket,
                 };
@@ -99,17 +99,17 @@ impl Account {
     }
 
     /// Takes one request from the bucket, if there is one.
-    pub fn take_request(&self, now: Duration) -> (Standing, Result<()>) {
+    pub fn take_request(&self, now: Duration) -> (RateLimitStatus, Result<()>) {
         let mut guard = self.state();
-        let Some(state) = &mut *guard else { return (Standing::default(), Ok(())) };
+        let Some(state) = &mut *guard else { return (RateLimitStatus::default(), Ok(())) };
         let taken = state.requests.as_mut().map_or(Ok(()), |bucket| bucket.take(1, now));
         let rate = state.rates.requests_per_minute.unwrap_or_default();
-        (state.standing(), taken.map_err(|wait| limited(format!("{rate} requests a minute"), wait)))
+        (state.status(), taken.map_err(|wait| limited(format!("{rate} requests a minute"), wait)))
     }
 
     /// Where the project stands, for a request that costs nothing.
-    pub fn standing(&self) -> Standing {
-        self.state().as_ref().map(State::standing).unwrap_or_default()
+    pub fn status(&self) -> RateLimitStatus {
+        self.state().as_ref().map(State::status).unwrap_or_default()
     }
 
     /// Takes the tokens of a prompt; `now` on both clocks.
@@ -149,7 +149,7 @@ impl Account {
     pub fn levels(&self, at: Timestamp) -> Option<LevelsRecord> {
         let guard = self.state();
         let state = guard.as_ref()?;
-        let level = |bucket: Option<Bucket>| bucket.map(|bucket| bucket.level());
+        let level = |bucket: Option<TokenBucket>| bucket.map(|bucket| bucket.level());
         let (requests, tokens) = (level(state.requests), level(state.tokens));
         (requests.is_some() || tokens.is_some()).then_some(LevelsRecord { at, requests, tokens })
     }
@@ -161,7 +161,7 @@ impl State {
         if generation < self.loaded {
             return;
         }
-        let keep = |old: Option<Bucket>, new: Option<Bucket>, burst: Option<u64>| match (old, new) {
+        let keep = |old: Option<TokenBucket>, new: Option<TokenBucket>, burst: Option<u64>| match (old, new) {
             (Some(old), Some(new)) => Some(old.changed(new.rate(), burst.unwrap_or(new.rate()), now)),
             (_, new) => new,
         };
@@ -170,22 +170,25 @@ impl State {
         (self.loaded, self.rates) = (generation, rates);
     }
 
-    fn standing(&self) -> Standing {
-        let gauge =
-            |bucket: Bucket| Gauge { limit: bucket.rate(), remaining: bucket.remaining(), reset: bucket.reset() };
-        Standing { requests: self.requests.map(gauge), tokens: self.tokens.map(gauge) }
+    fn status(&self) -> RateLimitStatus {
+        let bucket_status = |bucket: TokenBucket| BucketStatus {
+            limit: bucket.rate(),
+            remaining: bucket.remaining(),
+            reset: bucket.reset(),
+        };
+        RateLimitStatus { requests: self.requests.map(bucket_status), tokens: self.tokens.map(bucket_status) }
     }
 }
 
-fn requests(rates: &Rates, now: Duration) -> Option<Bucket> {
-    rates.requests_per_minute.map(|rate| Bucket::new(rate, rates.burst_limit.unwrap_or(rate), now))
+fn requests(rates: &Rates, now: Duration) -> Option<TokenBucket> {
+    rates.requests_per_minute.map(|rate| TokenBucket::new(rate, rates.burst_limit.unwrap_or(rate), now))
 }
 
-fn tokens(rates: &Rates, now: Duration) -> Option<Bucket> {
-    rates.tokens_per_minute.map(|rate| Bucket::new(rate, rate, now))
+fn tokens(rates: &Rates, now: Duration) -> Option<TokenBucket> {
+    rates.tokens_per_minute.map(|rate| TokenBucket::new(rate, rate, now))
 }
 
-impl Month {
+impl MonthlyTokens {
     /// The month of `now`, nothing used in it yet.
     pub fn of(now: Timestamp) -> Self {
         Self { ends: now.next_month(), used: 0, held: 0 }
