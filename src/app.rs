@@ -15,7 +15,7 @@ use actix_web::web::Data;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::calls::{
-    chat::Chat, embeddings::Embeddings, fine_tuning::FineTuning, images::Images, models::Models, recall::Recall,
+    chat::Chat, context::ContextLoader, embeddings::Embeddings, fine_tuning::FineTuning, images::Images, models::Models,
 };
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::config::{self, Config, DraftModel, ModelPrecision, Precision, Tls};
@@ -303,7 +303,7 @@ fn api(config: &Config, store: &Store, engine: &Engine, files: Files, clock_rng:
     let limits = Limits::new(store.clone(), clock_rng.clone());
     let conversations = Conversations::new(store.clone(), clock_rng.clone());
     let agents = Agents::new(store.clone(), clock_rng.clone());
-    let recall = Recall { conversations: conversations.clone(), agents: agents.clone() };
+    let context_loader = ContextLoader { conversations: conversations.clone(), agents: agents.clone() };
     Api {
         meter: Meter::new(store.clone(), clock_rng.clone(), limits.clone()),
         usage: Usage::new(store.clone(), clock_rng.clone()),
@@ -316,7 +316,7 @@ fn api(config: &Config, store: &Store, engine: &Engine, files: Files, clock_rng:
         models: Models::new(engine.clone()),
         files,
         fine_tuning: FineTuning::new(Jobs::new(store.clone(), clock_rng.clone()), Models::new(engine.clone())),
-        chat: Chat::new(engine.clone(), clock_rng.clone(), recall),
+        chat: Chat::new(engine.clone(), clock_rng.clone(), context_loader),
         embeddings: Embeddings::new(engine.clone(), clock_rng.clone()),
         images: Images::new(engine.clone(), clock_rng.clone()),
         stored_images: StoredImages::new(store.clone(), clock_rng.clone(), config.image_url_ttl),

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::demand::{CallIds, Called, Demand, add};
-use super::fit::Room;
-use super::forms::Forms;
-use super::keep::Keeping;
+use super::context::{ContextLoader, ContextRequest};
+use super::grammars::GrammarCompiler;
 use super::models::{MEMORY_FREED, refuse_load, refuse_stopped, unusable};
-use super::preparing::Preparing;
-use super::recall::{Recall, Recalling};
+use super::output_spec::{GeneratedCall, OutputRequest, ToolCallIds, append_call_deltas};
+use super::persist_turn::TurnRecorder;
+use super::prompt_preparation::PromptPreparation;
+use super::truncation::TokenBudget;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::engine::{
     Ending, Engine, Failure, Generation, KvType, Message, Piece, Pieces, PromptError, Refused, Sampling, TextModel,
@@ -27,9 +27,9 @@ const TRUNCATE: &str = " Or send truncation: \"auto\", which leaves out the olde
 pub struct Chat {
     engine: Engine,
     clock_rng: Arc<dyn ClockRng>,
-    preparing: Preparing,
-    forms: Forms,
-    recall: Recall,
+    preparing: PromptPreparation,
+    grammars: GrammarCompiler,
+    context_loader: ContextLoader,
 }
 
 /// What a caller asks for; `http` has checked the form of each field.
@@ -38,9 +38,9 @@ pub struct ChatCall {
     pub model: Option<String>,
     pub messages: Vec<Message>,
     /// The agent and the conversation that the chat goes on with.
-    pub recalling: Recalling,
+    pub context: ContextRequest,
     /// What the answer must be like, and what it may call.
-    pub demand: Demand,
+    pub output: OutputRequest,
     /// Answers wanted for the one prompt.
     pub choices: u32,
     /// Most tokens an answer may have; `None` is what the context leaves, and the name of the
@@ -55,7 +55,7 @@ pub struct ChatCall {
 }
 
 /// An answer that is being generated. Dropping it cancels the work.
-pub struct Running {
+pub struct RunningChat {
     pub id: CompletionId,
     pub created: Timestamp,
     pub model: String,
@@ -69,9 +69,9 @@ pub struct Running {
     pub truncated: Option<usize>,
     /// Whether the answer may have calls.
     pub may_call: bool,
-    pub call_ids: CallIds,
+    pub call_ids: ToolCallIds,
     pieces: Pieces,
-    keeping: Keeping,
+    turn_recorder: TurnRecorder,
     generated: Vec<u32>,
     recorder: Arc<UsageRecorder>,
 }
@@ -88,24 +88,35 @@ pub struct Usage {
 #[derive(Default)]
 pub struct Choice {
     pub text: String,
-    pub calls: Vec<Called>,
+    pub calls: Vec<GeneratedCall>,
     pub tokens: Vec<TokenInfo>,
     pub ending: Option<Ending>,
 }
 
 impl Chat {
-    pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>, recall: Recall) -> Self {
-        Self { engine, clock_rng, preparing: Preparing::new(), forms: Forms::new(), recall }
+    pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>, context_loader: ContextLoader) -> Self {
+        Self {
+            engine,
+            clock_rng,
+            preparing: PromptPreparation::new(),
+            grammars: GrammarCompiler::new(),
+            context_loader,
+        }
     }
 
     /// Resolves agent, conversation and model, renders the prompt and hands it to the engine.
     /// Refuses at once when the key may not, the prompt does not fit, or the queue is full. What
     /// is used goes on `recorder`.
-    pub async fn start(&self, access: &Access, mut call: ChatCall, recorder: Arc<UsageRecorder>) -> Result<Running> {
-        let mut recalled = self.recall.load(access, call.model.take(), &mut call.recalling).await?;
-        let tools_bytes = call.demand.tools.as_ref().or(recalled.tools.as_ref()).map_or(0, String::len);
-        let demanded = call.demand.resolve(recalled.tools.take())?;
-        let name = recalled.model.clone();
+    pub async fn start(
+        &self,
+        access: &Access,
+        mut call: ChatCall,
+        recorder: Arc<UsageRecorder>,
+    ) -> Result<RunningChat> {
+        let mut context = self.context_loader.load(access, call.model.take(), &mut call.context).await?;
+        let tools_bytes = call.output.tools.as_ref().or(context.tools.as_ref()).map_or(0, String::len);
+        let output = call.output.resolve(context.tools.take())?;
+        let name = context.model.clone();
         access.require_model(&name)?;
         let tenant = u128::from_be_bytes(access.project().to_bytes());
         if let Some(model) = self.engine.models().loaded_model(&name) {
@@ -113,27 +124,28 @@ impl Chat {
             self.engine.check_queue(&model, tenant).map_err(|refused| refuse(model.id(), refused))?;
             check_estimate(&self.engine, &model, &call.messages, &recorder)?;
         }
-        let call_ids = CallIds::new(&*self.clock_rng);
-        let keeping = self.recall.keeping(access, recalled.conversation(), call.recalling.sent, call_ids);
+        let call_ids = ToolCallIds::new(&*self.clock_rng);
+        let turn_recorder =
+            self.context_loader.turn_recorder(access, context.conversation(), call.context.sent, call_ids);
         let (engine, id, messages) = (self.engine.clone(), name.clone(), call.messages);
-        let (wanted, tools) = (call.max_tokens.map(|(count, _)| count), Arc::clone(&demanded.shape.tools));
+        let (wanted, tools) = (call.max_tokens.map(|(count, _)| count), Arc::clone(&output.shape.tools));
         let messages_bytes: usize = messages.iter().map(|message| message.content.len()).sum();
-        let bytes = recalled.bytes() + messages_bytes + tools_bytes;
+        let bytes = context.bytes() + messages_bytes + tools_bytes;
         let prepared = self.preparing.run(access.project(), bytes, move |bound| {
             let model = engine.models().load(&id).map_err(|error| refuse_load(&id, &error))?;
             let window = engine.positions(&model);
-            let room = Room { window, wanted, bound: bound.with_most(window as usize) };
-            let fitted = recalled.prompt(&model, messages, tools, room)?;
+            let budget = TokenBudget { window, wanted, bound: bound.with_most(window as usize) };
+            let fitted = context.prompt(&model, messages, tools, budget)?;
             Ok((model, fitted))
         });
         let (model, fitted) = prepared.await?;
         recorder.set_model(model.id());
         check_bias(&call.sampling, &model)?;
         let prompt_tokens = u32::try_from(fitted.prompt.ids.len()).unwrap_or(u32::MAX);
-        let remedy = if keeping.is_idle() || fitted.dropped.is_some() { "" } else { TRUNCATE };
+        let remedy = if turn_recorder.is_disabled() || fitted.dropped.is_some() { "" } else { TRUNCATE };
         let count = Count { tokens: prompt_tokens, exact: fitted.prompt.complete };
-        let max_tokens = room(&self.engine, &model, count, call.max_tokens, remedy)?;
-        let form = self.forms.form(&model, &demanded).await?;
+        let max_tokens = completion_limit(&self.engine, &model, count, call.max_tokens, remedy)?;
+        let form = self.grammars.compile(&model, &output).await?;
         let mut sampling = call.sampling;
         sampling.seed = call.seed.unwrap_or_else(|| self.fresh_seed());
         let generation = Generation {
@@ -150,7 +162,7 @@ impl Chat {
         // What never ran costs nothing.
         let ticket = self.engine.submit(&model, generation).inspect_err(|_| recorder.waive());
         let ticket = ticket.map_err(|refused| refuse(model.id(), refused))?;
-        Ok(Running {
+        Ok(RunningChat {
             id: CompletionId::generate(&*self.clock_rng),
             created: self.clock_rng.now(),
             model: name,
@@ -159,9 +171,9 @@ impl Chat {
             choices: call.choices,
             logprobs: call.logprobs.is_some(),
             truncated: fitted.dropped,
-            may_call: !demanded.shape.tools.is_empty(),
+            may_call: !output.shape.tools.is_empty(),
             call_ids,
-            keeping,
+            turn_recorder,
             pieces: ticket.pieces,
             generated: vec![0; call.choices as usize],
             recorder,
@@ -175,22 +187,22 @@ impl Chat {
     }
 }
 
-impl Running {
+impl RunningChat {
     /// The next piece of any choice; `None` when all have ended. The last one comes when the turn is
     /// in its conversation. May be dropped and called again.
     pub async fn next(&mut self) -> Option<Result<Piece>> {
-        if !self.keeping.is_closing() {
-            let passed = self.receive().await?.map(|piece| self.keeping.pass(piece)).transpose();
+        if !self.turn_recorder.is_writing() {
+            let passed = self.receive().await?.map(|piece| self.turn_recorder.observe(piece)).transpose();
             if passed.is_some() {
                 return passed;
             }
         }
-        self.keeping.close().await
+        self.turn_recorder.finish().await
     }
 
     /// The conversation with this turn in it, once it is.
     pub fn conversation(&self) -> Option<&Conversation> {
-        self.keeping.kept()
+        self.turn_recorder.stored()
     }
 
     async fn receive(&mut self) -> Option<Result<Piece>> {
@@ -227,7 +239,7 @@ impl Running {
             let piece = piece?;
             let Some(choice) = choices.get_mut(piece.choice as usize) else { continue };
             choice.text.push_str(&piece.text);
-            add(&mut choice.calls, &piece.calls);
+            append_call_deltas(&mut choice.calls, &piece.calls);
             choice.tokens.extend(piece.tokens);
             choice.ending = piece.end.or(choice.ending);
         }
@@ -238,7 +250,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningChat {
     /// A client that left is billed for what was made, received or not.
     fn drop(&mut self) {
         let left: Vec<Piece> = self.pieces.leave().collect();
@@ -248,7 +260,7 @@ impl Drop for Running {
 
 /// How many tokens may be generated: what was asked for, if prompt and answer fit together into the
 /// model's context, and into the memory for their keys and values.
-fn room(
+fn completion_limit(
     engine: &Engine,
     model: &TextModel,
     count: Count,
@@ -292,7 +304,7 @@ fn check_estimate(engine: &Engine, model: &TextModel, messages: &[Message], reco
     let fewest = model.fewest_tokens(messages);
     if fewest > u64::from(engine.positions(model)) {
         let tokens = u32::try_from(fewest).unwrap_or(u32::MAX);
-        room(engine, model, Count { tokens, exact: false }, None, "")?;
+        completion_limit(engine, model, Count { tokens, exact: false }, None, "")?;
     }
     if fewest > 0 { recorder.check_budget(fewest) } else { Ok(()) }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::chat::{fail, refuse};
 use super::models::{refuse_load, refuse_stopped};
-use super::preparing::Preparing;
+use super::prompt_preparation::PromptPreparation;
 use crate::clock_rng::ClockRng;
 use crate::engine::{EncoderModel, Engine, InputType, Kind, Matryoshka, TokenBound, Tokenized, shorten};
 use crate::error::{Code, Error, Result};
@@ -16,7 +16,7 @@ use crate::service::usage::UsageRecorder;
 pub struct Embeddings {
     pub(super) engine: Engine,
     pub(super) clock_rng: Arc<dyn ClockRng>,
-    preparing: Preparing,
+    preparing: PromptPreparation,
 }
 
 /// What a caller asks for; `http` has checked the form of each field.
@@ -58,7 +58,7 @@ pub struct Embedded {
 
 impl Embeddings {
     pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>) -> Self {
-        Self { engine, clock_rng, preparing: Preparing::new() }
+        Self { engine, clock_rng, preparing: PromptPreparation::new() }
     }
 
     /// Resolves the model, tokenises the texts and waits for their vectors. What is used goes on `recorder`. Dropping

@@ -4,15 +4,15 @@
 //! `http` only encodes and decodes.
 
 pub mod chat;
-pub mod demand;
+pub mod context;
 pub mod embeddings;
 pub mod fine_tuning;
-mod fit;
-mod forms;
+mod grammars;
 pub mod images;
-mod keep;
+pub mod messages;
 pub mod models;
-mod preparing;
-pub mod recall;
+pub mod output_spec;
+mod persist_turn;
+mod prompt_preparation;
 pub mod rerank;
-pub mod turns;
+mod truncation;

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use crate::catalog::{Catalog, CatalogModel};
 use crate::display::shorten;
-use crate::engine::{Engine, InUse, Kind, LoadError, ModelInfo, Stopped};
+use crate::engine::{Engine, InUse, LoadError, ModelInfo, Stopped};
 use crate::error::{Code, Error, Result};
 use crate::service::access::Access;
 
 /// A model of the catalog.
 #[derive(Clone, Debug)]
-pub struct Offer {
+pub struct CatalogEntry {
     pub name: String,
     pub description: String,
     /// Size on the disk.
@@ -40,16 +40,16 @@ impl Models {
     }
 
     /// What the catalog has, in its order.
-    pub async fn offers(&self) -> Result<Vec<Offer>> {
+    pub async fn catalog_entries(&self) -> Result<Vec<CatalogEntry>> {
         let there = self.on_disk().await?;
-        let offer = |model: &CatalogModel| Offer {
+        let entry = |model: &CatalogModel| CatalogEntry {
             name: model.name.clone(),
             description: model.description.clone(),
             bytes: model.bytes(),
             license: model.license.clone(),
             installed: there.iter().any(|found| found.id == model.name),
         };
-        Ok(Catalog::builtin().models().iter().map(offer).collect())
+        Ok(Catalog::builtin().models().iter().map(entry).collect())
     }
 
     async fn on_disk(&self) -> Result<Vec<ModelInfo>> {
@@ -92,23 +92,6 @@ impl Models {
     /// The engine's figures, as OpenMetrics text.
     pub fn metrics(&self) -> String {
         self.engine.metrics()
-    }
-
-    /// Why `id` cannot do what this version of the server has no code for yet. `wanted` is the
-    /// kind of model that could.
-    pub async fn unserved(&self, access: &Access, id: &str, wanted: Kind, what: &str) -> Error {
-        let found = match access.require_model(id) {
-            Ok(()) => self.get(access, id).await,
-            Err(error) => return error,
-        };
-        let message = match found {
-            Err(error) => return error,
-            Ok(model) if model.kind == wanted && wanted != Kind::Unknown => {
-                format!("The model '{id}' could {what}, but this version of the server cannot run it yet.")
-            }
-            Ok(_) => format!("The model '{id}' cannot {what}."),
-        };
-        Error::invalid("model", message)
     }
 }
 

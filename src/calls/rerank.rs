@@ -14,7 +14,7 @@ pub struct RerankCall {
     pub query: String,
     pub documents: Vec<String>,
     /// So many of the best are wanted.
-    pub most: Option<usize>,
+    pub top_n: Option<usize>,
     /// Whether documents that are too long are cut, rather than refused.
     pub truncate: bool,
     /// Whether scores are what the model gave, and not brought between 0 and 1.
@@ -59,7 +59,7 @@ impl Embeddings {
         let scores = scores.into_iter().map(|logit| logit.first().copied().map_or(f32::NAN, score));
         let mut results: Vec<(usize, f32)> = scores.enumerate().collect();
         results.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-        results.truncate(call.most.unwrap_or(usize::MAX));
+        results.truncate(call.top_n.unwrap_or(usize::MAX));
         let id = RerankId::generate(&*self.clock_rng);
         Ok(Reranked { id, model: call.model, results, documents: call.documents, tokens })
     }

@@ -11,10 +11,10 @@ use crate::error::{Error, Result};
 use crate::service::stored_images::Format;
 
 /// The longest side of a picture that is read, and the most pixels; a file of a few bytes can claim to be any size.
-const LONGEST_SIDE: u32 = 8192;
-const MOST_PIXELS: u64 = 25_000_000;
+const MAX_SIDE: u32 = 8192;
+const MAX_PIXELS: u64 = 25_000_000;
 /// Memory that reading one may take: those pixels with four channels of 16 bits, and a little.
-const MOST_MEMORY: u64 = 256 << 20;
+const MAX_DECODE_MEMORY: u64 = 256 << 20;
 
 /// How pictures are written.
 #[derive(Clone, Copy, Debug)]
@@ -55,13 +55,13 @@ pub fn decode(bytes: &[u8], field: &str) -> Result<DynamicImage> {
         ));
     }
     let mut limits = Limits::no_limits();
-    limits.max_alloc = Some(MOST_MEMORY);
+    limits.max_alloc = Some(MAX_DECODE_MEMORY);
     reader.limits(limits);
     let mut decoder = reader.into_decoder().map_err(|cause| broken(&cause))?;
     let (width, height) = decoder.dimensions();
-    if width.max(height) > LONGEST_SIDE || u64::from(width) * u64::from(height) > MOST_PIXELS {
+    if width.max(height) > MAX_SIDE || u64::from(width) * u64::from(height) > MAX_PIXELS {
         let text = format!(
-            "'{field}' has {width}x{height} pixels; a side may have {LONGEST_SIDE} and all of it {MOST_PIXELS}. Make it smaller."
+            "'{field}' has {width}x{height} pixels; a side may have {MAX_SIDE} and all of it {MAX_PIXELS}. Make it smaller."
         );
         return Err(Error::invalid(field, text));
     }

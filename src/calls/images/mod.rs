@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 pub use codec::{Output, encode};
-pub use source::{Change, Original};
+pub use source::{EditKind, SourceImage};
 
 use super::chat::{fail, refuse};
 use super::models::{MEMORY_FREED, blocking, refuse_load};
@@ -22,25 +22,25 @@ use crate::service::concurrency_limit::{ConcurrencyLimit, Slot};
 use crate::service::usage::{Outcome, UsageRecorder};
 
 /// Requests that may be prepared at once, of all and of one project; more are refused, not piled up.
-const PREPARING: usize = 64;
-const PREPARING_OF_ONE: usize = 32;
+const MAX_PREPARING: usize = 64;
+const MAX_PREPARING_PER_PROJECT: usize = 32;
 /// Sent pictures that are read at once: each may take hundreds of megabytes for a moment. Others wait.
-const READING: usize = 2;
+const MAX_DECODING: usize = 2;
 /// Requests whose pictures may be arriving, of all and of one project; each holds its files in memory.
-const ARRIVING: usize = 16;
-const ARRIVING_OF_ONE: usize = 4;
+const MAX_UPLOADS: usize = 16;
+const MAX_UPLOADS_PER_PROJECT: usize = 4;
 /// Seeds that are drawn stay below this: numbers that every JSON reader keeps exactly.
-const DRAWN_SEEDS: u64 = 1 << 53;
+const RANDOM_SEEDS_BELOW: u64 = 1 << 53;
 /// Seeds are below this, so that they are positive in 64 bits.
-const SEEDS: u64 = 1 << 63;
+const SEEDS_BELOW: u64 = 1 << 63;
 
 /// Has pictures painted.
 pub struct Images {
     engine: Engine,
     clock_rng: Arc<dyn ClockRng>,
     preparing: Arc<ConcurrencyLimit>,
-    reading: Arc<Semaphore>,
-    arriving: Arc<ConcurrencyLimit>,
+    decoding: Arc<Semaphore>,
+    uploads: Arc<ConcurrencyLimit>,
 }
 
 /// What a caller asks for; `http` has checked the form of each field.
@@ -62,11 +62,11 @@ pub struct ImageCall {
     /// Pictures to be shown of each on its way.
     pub previews: usize,
     /// What to begin with.
-    pub original: Option<Original>,
+    pub original: Option<SourceImage>,
 }
 
 /// Pictures that are being painted. Dropping it cancels what is not.
-pub struct Running {
+pub struct RunningImages {
     pub id: ImagesId,
     pub created: Timestamp,
     pub model: String,
@@ -74,28 +74,34 @@ pub struct Running {
     pub size: [usize; 2],
     /// One for each.
     pub seeds: Vec<u64>,
-    strokes: Strokes,
-    painted: u64,
+    events: Strokes,
+    finished: u64,
     recorder: Arc<UsageRecorder>,
 }
 
 impl Images {
     pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>) -> Self {
-        let preparing = ConcurrencyLimit::new("prompts of images are being prepared", PREPARING, PREPARING_OF_ONE);
-        let arriving = ConcurrencyLimit::new("images are being uploaded", ARRIVING, ARRIVING_OF_ONE);
-        Self { engine, clock_rng, preparing, reading: Arc::new(Semaphore::new(READING)), arriving }
+        let preparing =
+            ConcurrencyLimit::new("prompts of images are being prepared", MAX_PREPARING, MAX_PREPARING_PER_PROJECT);
+        let uploads = ConcurrencyLimit::new("images are being uploaded", MAX_UPLOADS, MAX_UPLOADS_PER_PROJECT);
+        Self { engine, clock_rng, preparing, decoding: Arc::new(Semaphore::new(MAX_DECODING)), uploads }
     }
 
     /// Lets pictures arrive, before anything of them is read.
     /// They count for the client's `address`, if that is known.
     pub fn receive(&self, access: &Access, address: Option<IpAddr>) -> Result<Slot> {
         access.require(access.project(), Scope::Inference)?;
-        self.arriving.acquire_from(access.project(), address)
+        self.uploads.acquire_from(access.project(), address)
     }
 
     /// Resolves the model, reads the original and hands the request to the engine. Refuses at once what the model
     /// cannot do, and when its queue is full. What is painted goes on `recorder`.
-    pub async fn start(&self, access: &Access, mut call: ImageCall, recorder: Arc<UsageRecorder>) -> Result<Running> {
+    pub async fn start(
+        &self,
+        access: &Access,
+        mut call: ImageCall,
+        recorder: Arc<UsageRecorder>,
+    ) -> Result<RunningImages> {
         access.require_model(&call.model)?;
         let (model, permit) = self.load(access, &call.model).await?;
         recorder.set_model(model.id());
@@ -125,10 +131,10 @@ impl Images {
         };
         let engine = self.engine.clone();
         let paint = move || engine.paint(&model, painting).map_err(|refused| refuse(model.id(), refused));
-        let strokes = blocking(paint).await?;
+        let events = blocking(paint).await?;
         drop(permit);
         let (id, created) = (ImagesId::generate(&*self.clock_rng), self.clock_rng.now());
-        Ok(Running { id, created, model: call.model, size, seeds, strokes, painted: 0, recorder })
+        Ok(RunningImages { id, created, model: call.model, size, seeds, events, finished: 0, recorder })
     }
 
     /// The model, and the place among those that are prepared. A load that has begun keeps the place even if nobody
@@ -144,17 +150,17 @@ impl Images {
     async fn read(
         &self,
         model: &Arc<ImageModel>,
-        original: Original,
+        original: SourceImage,
         asked: Option<[usize; 2]>,
         steps: usize,
     ) -> Result<([usize; 2], Option<Source>)> {
-        let turn = self.reading.clone().acquire_owned().await.map_err(Error::internal)?;
+        let turn = self.decoding.clone().acquire_owned().await.map_err(Error::internal)?;
         let model = Arc::clone(model);
         blocking(move || {
             let _turn = turn;
             let sent = original.read()?;
             let size = size(&model, asked, Some(sent.size()))?;
-            Ok((size, Some(sent.fit(size, steps)?)))
+            Ok((size, Some(sent.resized(size, steps)?)))
         })
         .await
     }
@@ -162,43 +168,43 @@ impl Images {
     fn draw_seed(&self) -> u64 {
         let mut bytes = [0; 8];
         self.clock_rng.fill(&mut bytes);
-        u64::from_le_bytes(bytes) % DRAWN_SEEDS
+        u64::from_le_bytes(bytes) % RANDOM_SEEDS_BELOW
     }
 }
 
-impl Running {
+impl RunningImages {
     /// What happens next; `None` when every picture is painted. May be dropped and called again.
     pub async fn next(&mut self) -> Option<Result<Stroke>> {
         if self.is_done() {
             return None;
         }
-        let Some(stroke) = self.strokes.next().await else {
+        let Some(event) = self.events.next().await else {
             return Some(Err(Error::internal("the engine closed a ticket before its end")));
         };
-        let painted = match &stroke {
-            Ok(stroke) => usize::from(matches!(stroke, Stroke::Done { .. })),
-            Err(_) => self.strokes.leave(),
+        let finished = match &event {
+            Ok(event) => usize::from(matches!(event, Stroke::Done { .. })),
+            Err(_) => self.events.leave(),
         };
-        self.count(painted);
-        Some(stroke.map_err(fail_painting))
+        self.count(finished);
+        Some(event.map_err(fail_painting))
     }
 
     /// Whether every picture is painted.
     pub fn is_done(&self) -> bool {
-        self.painted >= self.seeds.len() as u64
+        self.finished >= self.seeds.len() as u64
     }
 
     /// Puts finished pictures on the bill.
     fn count(&mut self, pictures: usize) {
-        self.painted += pictures as u64;
-        self.recorder.set_images(self.painted);
+        self.finished += pictures as u64;
+        self.recorder.set_images(self.finished);
     }
 
     /// Waits for all pictures; their files, in order.
     pub async fn whole(&mut self, output: Output) -> Result<Vec<Vec<u8>>> {
         let mut files: Vec<Option<Vec<u8>>> = vec![None; self.seeds.len()];
-        while let Some(stroke) = self.next().await {
-            let Stroke::Done { image, picture } = stroke? else { continue };
+        while let Some(event) = self.next().await {
+            let Stroke::Done { image, picture } = event? else { continue };
             let file = write(picture, output).await?;
             if let Some(place) = files.get_mut(image) {
                 *place = Some(file);
@@ -215,10 +221,10 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningImages {
     /// A client that left is billed for the pictures that were finished, received or not.
     fn drop(&mut self) {
-        let unreceived = self.strokes.leave();
+        let unreceived = self.events.leave();
         self.count(unreceived);
     }
 }
@@ -232,7 +238,7 @@ pub async fn write(picture: Picture, output: Output) -> Result<Vec<u8>> {
 fn size(model: &ImageModel, asked: Option<[usize; 2]>, original: Option<[usize; 2]>) -> Result<[usize; 2]> {
     match (asked, original) {
         (Some(size), _) => model.check_size(size).map(|()| size).map_err(|why| Error::invalid("size", why)),
-        (None, Some(own)) => Ok(source::near(own, model.default_size(), |size| model.check_size(size).is_ok())),
+        (None, Some(own)) => Ok(source::nearest_size(own, model.default_size(), |size| model.check_size(size).is_ok())),
         (None, None) => Ok(model.default_size()),
     }
 }
@@ -255,7 +261,7 @@ fn check_scheduler(model: &ImageModel, asked: Option<SchedulerName>) -> Result<(
 
 /// `count` seeds from `first` on; after the last there is comes zero.
 fn seeds(first: u64, count: u32) -> Vec<u64> {
-    (0..u64::from(count)).map(|place| first.wrapping_add(place) % SEEDS).collect()
+    (0..u64::from(count)).map(|place| first.wrapping_add(place) % SEEDS_BELOW).collect()
 }
 
 fn fail_painting(failure: Failure) -> Error {

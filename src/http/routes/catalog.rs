@@ -3,7 +3,7 @@
 use actix_web::{get, web};
 use serde::Serialize;
 
-use crate::calls::models::Offer;
+use crate::calls::models::CatalogEntry;
 use crate::http::input::ApiParams;
 use crate::http::reply::{Head, List, Reply};
 use crate::http::{Api, caller::Caller, submission::Nothing};
@@ -25,11 +25,11 @@ pub struct OfferBody {
 #[utoipa::path(tag = "catalog", responses((status = 200, body = [OfferBody])))]
 #[get("/catalog")]
 pub async fn list(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> Reply {
-    let item = |Offer { name, description, bytes, license, installed }: Offer| {
+    let item = |CatalogEntry { name, description, bytes, license, installed }: CatalogEntry| {
         let command = format!("outpost models pull {name}");
         let head = Head { id: name, object: "catalog.model", state: None };
         caller.mount.item(head, OfferBody { description, bytes, license, installed, command })
     };
-    let offers = api.models.offers().await?;
-    caller.list(api.list_id(), List::new(offers.into_iter().map(item).collect(), None))
+    let catalog_entries = api.models.catalog_entries().await?;
+    caller.list(api.list_id(), List::new(catalog_entries.into_iter().map(item).collect(), None))
 }

@@ -97,7 +97,7 @@ impl RerankRequest {
             return Err(Error::invalid(field, text));
         }
         let (truncate, raw) = (self.truncate.unwrap_or(false), self.raw_scores.unwrap_or(false));
-        let call = RerankCall { model: self.model, query: self.query, documents, most: self.top_n, truncate, raw };
+        let call = RerankCall { model: self.model, query: self.query, documents, top_n: self.top_n, truncate, raw };
         Ok((call, self.return_documents.unwrap_or(false)))
     }
 }

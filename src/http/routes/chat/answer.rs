@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::recall::{self, ConversationRef};
-use crate::calls::chat::{Choice, Running, Usage};
-use crate::calls::demand::Called;
+use crate::calls::chat::{Choice, RunningChat, Usage};
+use crate::calls::output_spec::GeneratedCall;
 use crate::engine::{CallPiece, Ending, TokenInfo, TokenLogprob};
 
 #[derive(Serialize, utoipa::ToSchema)]
@@ -155,7 +155,7 @@ impl From<Usage> for UsageBody {
 }
 
 /// The body of a whole answer.
-pub fn completion(running: &Running, choices: Vec<Choice>) -> Completion {
+pub fn completion(running: &RunningChat, choices: Vec<Choice>) -> Completion {
     let choice = |(index, choice): (usize, Choice)| WholeChoice {
         index,
         message: AssistantMessage {
@@ -178,9 +178,9 @@ pub fn completion(running: &Running, choices: Vec<Choice>) -> Completion {
     }
 }
 
-fn tool_calls(running: &Running, choice: usize, calls: Vec<Called>) -> Vec<ToolCall> {
+fn tool_calls(running: &RunningChat, choice: usize, calls: Vec<GeneratedCall>) -> Vec<ToolCall> {
     let choice = u32::try_from(choice).unwrap_or(u32::MAX);
-    let call = |(index, Called { name, arguments })| ToolCall {
+    let call = |(index, GeneratedCall { name, arguments })| ToolCall {
         id: running.call_ids.of(choice, index),
         r#type: "function",
         function: Function { name, arguments },
@@ -189,7 +189,7 @@ fn tool_calls(running: &Running, choice: usize, calls: Vec<Called>) -> Vec<ToolC
 }
 
 /// What a step made of calls, as OpenAI streams it.
-pub fn call_deltas<'a>(running: &Running, choice: u32, pieces: &'a [CallPiece]) -> Vec<CallDelta<'a>> {
+pub fn call_deltas<'a>(running: &RunningChat, choice: u32, pieces: &'a [CallPiece]) -> Vec<CallDelta<'a>> {
     let delta = |piece: &'a CallPiece| CallDelta {
         index: piece.index,
         id: piece.name.is_some().then(|| running.call_ids.of(choice, piece.index)),

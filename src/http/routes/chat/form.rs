@@ -6,7 +6,7 @@
 use serde_json::{Map, Value, value::RawValue};
 use utoipa::ToSchema;
 
-use crate::calls::demand::{Choice, Demand};
+use crate::calls::output_spec::{OutputRequest, ToolChoice as Choice};
 use crate::display::shorten;
 use crate::engine::Text;
 use crate::error::Result;
@@ -90,13 +90,13 @@ pub struct ToolName {
 }
 
 /// What the fields say together; whether the tools are well formed is checked later.
-pub fn demand(
+pub fn output_request(
     format: Option<&Value>,
     tools: Option<&RawValue>,
     choice: Option<&Value>,
     parallel: Option<bool>,
-) -> Result<Demand> {
-    Ok(Demand {
+) -> Result<OutputRequest> {
+    Ok(OutputRequest {
         text: format.map_or(Ok(Text::Free), text)?,
         tools: tools.map(|json| json.get().to_owned()).filter(|json| json != "null"),
         choice: choice.map_or(Ok(Choice::Auto), tool_choice)?,

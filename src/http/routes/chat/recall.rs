@@ -7,8 +7,8 @@ use actix_web::HttpResponse;
 use actix_web::http::header::{HeaderName, HeaderValue};
 use serde::Serialize;
 
-use crate::calls::chat::Running;
-use crate::calls::recall::Recalling;
+use crate::calls::chat::RunningChat;
+use crate::calls::context::ContextRequest;
 use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::http::routes::agents::Truncation;
@@ -34,7 +34,7 @@ pub struct ConversationRef {
 
 impl Named {
     /// Checks what the fields say together.
-    pub fn check(self, sent: Vec<String>, choices: u32, if_match: Option<IfMatch>) -> Result<Recalling> {
+    pub fn check(self, sent: Vec<String>, choices: u32, if_match: Option<IfMatch>) -> Result<ContextRequest> {
         let conversation = self.conversation.map(|text| id(&text, "conversation", "conversation_id")).transpose()?;
         let agent = self.agent.map(|text| id(&text, "agent", "agent_id")).transpose()?;
         let truncate = self.truncation.map(Truncation::is_auto);
@@ -54,7 +54,7 @@ impl Named {
             _ => {}
         }
         let sent = if conversation.is_some() { sent } else { Vec::new() };
-        Ok(Recalling { conversation, agent, truncate, if_match, sent })
+        Ok(ContextRequest { conversation, agent, truncate, if_match, sent })
     }
 }
 
@@ -64,7 +64,7 @@ fn id<I: FromStr>(text: &str, what: &str, param: &str) -> Result<I> {
 }
 
 /// Which conversation the answer is in by now.
-pub fn conversation(running: &Running) -> Option<ConversationRef> {
+pub fn conversation(running: &RunningChat) -> Option<ConversationRef> {
     let reference = |found: &Conversation| ConversationRef { id: found.id.to_string(), version: found.version };
     running.conversation().map(reference)
 }

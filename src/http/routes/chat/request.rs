@@ -9,8 +9,8 @@ use serde_json::{Map, Value, value::RawValue};
 use super::form::{self, ResponseFormat, ToolChoice};
 use super::recall;
 use crate::calls::chat::ChatCall;
-use crate::calls::recall::no_model;
-use crate::calls::turns;
+use crate::calls::context::no_model;
+use crate::calls::messages as chat_messages;
 use crate::display::shorten;
 use crate::engine::Sampling;
 use crate::error::{Error, Result};
@@ -142,25 +142,25 @@ impl ChatRequest {
         let max_tokens = self.max_tokens()?;
         let logprobs = self.logprobs()?;
         let stream = self.stream()?;
-        let demand = form::demand(
+        let output = form::output_request(
             self.response_format.as_ref(),
             self.tools.as_deref(),
             self.tool_choice.as_ref(),
             self.parallel_tool_calls,
         )?;
         let sent = messages::texts(&self.messages);
-        let messages = turns::read(&sent, self.conversation_id.is_some())?;
+        let messages = chat_messages::parse(&sent, self.conversation_id.is_some())?;
         let named =
             recall::Named { conversation: self.conversation_id, agent: self.agent_id, truncation: self.truncation };
-        let recalling = named.check(sent, choices, if_match)?;
-        if self.model.is_none() && recalling.agent.is_none() {
+        let context = named.check(sent, choices, if_match)?;
+        if self.model.is_none() && context.agent.is_none() {
             return Err(no_model());
         }
         let call = ChatCall {
             model: self.model,
             messages,
-            recalling,
-            demand,
+            context,
+            output,
             choices,
             max_tokens,
             sampling,

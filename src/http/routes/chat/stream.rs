@@ -12,7 +12,7 @@ use futures_util::stream;
 use super::answer::{Chunk, ChunkChoice, Delta, call_deltas, finish_reason, logprobs};
 use super::recall;
 use super::request::StreamOptions;
-use crate::calls::chat::Running;
+use crate::calls::chat::RunningChat;
 use crate::engine::Piece;
 use crate::error::Error;
 use crate::http::error::in_stream;
@@ -23,19 +23,23 @@ use crate::service::usage::Outcome;
 /// How long a stream may be silent before a comment shows the client that it lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-pub fn respond(running: Running, options: StreamOptions, request_id: Option<RequestId>) -> HttpResponse {
+pub fn respond(running: RunningChat, options: StreamOptions, request_id: Option<RequestId>) -> HttpResponse {
     sse::response(events(running, options, request_id))
 }
 
 struct Events {
-    running: Running,
+    running: RunningChat,
     options: StreamOptions,
     request_id: Option<RequestId>,
     greeted: Vec<bool>,
     finished: bool,
 }
 
-fn events(running: Running, options: StreamOptions, request_id: Option<RequestId>) -> impl Stream<Item = sse::Event> {
+fn events(
+    running: RunningChat,
+    options: StreamOptions,
+    request_id: Option<RequestId>,
+) -> impl Stream<Item = sse::Event> {
     let greeted = vec![false; running.choices as usize];
     let state = Events { running, options, request_id, greeted, finished: false };
     stream::unfold(state, |mut state| async move {

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::calls::images::Running;
+use crate::calls::images::RunningImages;
 use crate::error::{Error, Result};
 use crate::service::stored_images::Format;
 
@@ -56,7 +56,7 @@ impl ImagesUsage {
 }
 
 /// The body around the items.
-pub fn body(running: &Running, format: Format, data: Box<RawValue>) -> ImagesBody {
+pub fn body(running: &RunningImages, format: Format, data: Box<RawValue>) -> ImagesBody {
     ImagesBody {
         created: running.created.as_seconds(),
         data,
@@ -67,7 +67,7 @@ pub fn body(running: &Running, format: Format, data: Box<RawValue>) -> ImagesBod
     }
 }
 
-pub fn size(running: &Running) -> String {
+pub fn size(running: &RunningImages) -> String {
     let [width, height] = running.size;
     format!("{width}x{height}")
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::request::{Asked, ImageRequest, LONGEST_PROMPT};
-use crate::calls::images::{Change, Original};
+use crate::calls::images::{EditKind, SourceImage};
 use crate::display::shorten;
 use crate::error::{Code, Error, Result};
 use crate::http::input::from_json;
@@ -77,7 +77,7 @@ struct Form {
 }
 
 /// Reads the whole form, whose files are in memory then; `slot` is held until they are worked off.
-pub async fn read(request: &HttpRequest, payload: Payload, change: Change, slot: Slot) -> Result<Asked> {
+pub async fn read(request: &HttpRequest, payload: Payload, kind: EditKind, slot: Slot) -> Result<Asked> {
     let largest = 2 * LARGEST_PICTURE as u64 + FRAME;
     let mut parts = Parts::of(request, payload, largest, || too_large("image"))?;
     let mut form = Form::default();
@@ -90,7 +90,7 @@ pub async fn read(request: &HttpRequest, payload: Payload, change: Change, slot:
         }
         form.take(part).await?;
     }
-    form.finish(change, slot)
+    form.finish(kind, slot)
 }
 
 impl Form {
@@ -130,7 +130,7 @@ impl Form {
         }
     }
 
-    fn finish(mut self, change: Change, slot: Slot) -> Result<Asked> {
+    fn finish(mut self, kind: EditKind, slot: Slot) -> Result<Asked> {
         let strength = self.fields.remove("strength").map(|value| strength(&value)).transpose()?;
         let image = self.image.ok_or_else(|| {
             Error::invalid(
@@ -138,7 +138,7 @@ impl Form {
                 "'image' is missing. Send the picture as a part of the form, for example with -F image=@photo.png.",
             )
         })?;
-        if change == Change::Variation {
+        if kind == EditKind::Variation {
             if self.mask.is_some() {
                 let text = "'mask' is for /images/edits; a variation is of the whole picture. Leave it out.";
                 return Err(Error::invalid("mask", text));
@@ -146,8 +146,8 @@ impl Form {
             self.fields.entry("prompt").or_insert_with(|| Value::String(String::new()));
         }
         let fields = Value::Object(self.fields).to_string();
-        let mut asked = from_json::<ImageRequest>(fields.as_bytes())?.check(change == Change::Edit)?;
-        asked.call.original = Some(Original { image, mask: self.mask, strength, change, slot });
+        let mut asked = from_json::<ImageRequest>(fields.as_bytes())?.check(kind == EditKind::Edit)?;
+        asked.call.original = Some(SourceImage { image, mask: self.mask, strength, kind, slot });
         Ok(asked)
     }
 }

@@ -13,7 +13,7 @@ use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse, post};
 
 use self::request::{Asked, Delivery, ImageRequest};
-use crate::calls::images::{Change, Running};
+use crate::calls::images::{EditKind, RunningImages};
 use crate::error::{Error, Result};
 use crate::http::input::ApiJson;
 use crate::http::reply::Reply;
@@ -46,7 +46,7 @@ pub async fn create(caller: Caller, body: ApiJson<ImageRequest>, request: HttpRe
 #[post("/images/edits")]
 pub async fn edit(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> Reply {
     let slot = api.images.receive(&caller.access, api.proxies.client(&request))?;
-    let asked = form::read(&request, payload, Change::Edit, slot).await?;
+    let asked = form::read(&request, payload, EditKind::Edit, slot).await?;
     paint(caller, asked, "image_edit", &request, &api).await
 }
 
@@ -59,7 +59,7 @@ pub async fn edit(caller: Caller, payload: Payload, request: HttpRequest, api: D
 #[post("/images/variations")]
 pub async fn vary(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> Reply {
     let slot = api.images.receive(&caller.access, api.proxies.client(&request))?;
-    let asked = form::read(&request, payload, Change::Variation, slot).await?;
+    let asked = form::read(&request, payload, EditKind::Variation, slot).await?;
     paint(caller, asked, "image_variation", &request, &api).await
 }
 
@@ -118,7 +118,7 @@ fn as_bytes(request: &HttpRequest, asked: &mut Asked) -> Result<bool> {
     Ok(true)
 }
 
-fn file(running: &Running, files: Vec<Vec<u8>>, format: Format) -> HttpResponse {
+fn file(running: &RunningImages, files: Vec<Vec<u8>>, format: Format) -> HttpResponse {
     let mut response = HttpResponse::Ok().content_type(format.media_type()).body(files.concat());
     if let Some(seed) = running.seeds.first() {
         response.headers_mut().insert(SEED, HeaderValue::from(*seed));

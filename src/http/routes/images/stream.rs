@@ -12,7 +12,7 @@ use futures_util::stream;
 use serde::Serialize;
 
 use super::answer::{ImagesUsage, size};
-use crate::calls::images::{Output, Running, encode};
+use crate::calls::images::{Output, RunningImages, encode};
 use crate::engine::{Picture, Stroke};
 use crate::error::{Error, Result};
 use crate::http::error::in_stream;
@@ -34,7 +34,7 @@ pub struct Streaming {
 }
 
 struct Events {
-    running: Running,
+    running: RunningImages,
     told: Streaming,
     /// Pictures on the way that were sent of each.
     shown: Vec<u32>,
@@ -69,7 +69,7 @@ struct Progress {
     steps: usize,
 }
 
-pub fn respond(running: Running, told: Streaming) -> HttpResponse {
+pub fn respond(running: RunningImages, told: Streaming) -> HttpResponse {
     let shown = vec![0; running.seeds.len()];
     let state = Events { running, told, shown, finished: false };
     sse::response(stream::unfold(state, |mut state| async move {

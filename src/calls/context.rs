@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::demand::CallIds;
-use super::fit::{self, Fitted, Room};
-use super::keep::Keeping;
-use super::turns;
+use super::messages;
+use super::output_spec::ToolCallIds;
+use super::persist_turn::TurnRecorder;
+use super::truncation::{self, FittedPrompt, TokenBudget};
 use crate::engine::{Message, TextModel, Tool};
 use crate::error::{Error, Result};
 use crate::ids::{AgentId, ConversationId};
@@ -17,14 +17,14 @@ use crate::service::precondition::IfMatch;
 
 /// Where agents and conversations are found.
 #[derive(Clone)]
-pub struct Recall {
+pub struct ContextLoader {
     pub conversations: Conversations,
     pub agents: Agents,
 }
 
 /// What a request names of them.
 #[derive(Default)]
-pub struct Recalling {
+pub struct ContextRequest {
     pub conversation: Option<ConversationId>,
     pub agent: Option<AgentId>,
     /// Whether the oldest turns may be left out; absent: as the agent says, else not.
@@ -36,7 +36,7 @@ pub struct Recalling {
 }
 
 /// What was found.
-pub(super) struct Recalled {
+pub(super) struct ChatContext {
     pub model: String,
     /// The agent's tools: a JSON array, as text.
     pub tools: Option<String>,
@@ -47,9 +47,14 @@ pub(super) struct Recalled {
     last_messages: Option<u32>,
 }
 
-impl Recall {
+impl ContextLoader {
     /// Loads what the request names. The request's own model and settings win over the agent's.
-    pub(super) async fn load(&self, access: &Access, model: Option<String>, asked: &mut Recalling) -> Result<Recalled> {
+    pub(super) async fn load(
+        &self,
+        access: &Access,
+        model: Option<String>,
+        asked: &mut ContextRequest,
+    ) -> Result<ChatContext> {
         let agent = match asked.agent {
             Some(id) => Some(self.agents.get_for_chat(access, id).await?),
             None => None,
@@ -64,7 +69,7 @@ impl Recall {
             Some(agent) => (agent.model, agent.instructions, agent.tools, agent.memory.unwrap_or_default()),
             None => Default::default(),
         };
-        Ok(Recalled {
+        Ok(ChatContext {
             model: model.or(of_agent).ok_or_else(no_model)?,
             tools,
             instructions,
@@ -75,19 +80,19 @@ impl Recall {
     }
 
     /// What puts the request and its answer into the conversation once the answer has ended well.
-    pub(super) fn keeping(
+    pub(super) fn turn_recorder(
         &self,
         access: &Access,
         conversation: Option<Conversation>,
         sent: Vec<String>,
-        ids: CallIds,
-    ) -> Keeping {
-        let keeping = |seen| Keeping::new(self.conversations.clone(), access.clone(), seen, sent, ids);
-        conversation.map_or_else(Keeping::nothing, keeping)
+        ids: ToolCallIds,
+    ) -> TurnRecorder {
+        let turn_recorder = |seen| TurnRecorder::new(self.conversations.clone(), access.clone(), seen, sent, ids);
+        conversation.map_or_else(TurnRecorder::disabled, turn_recorder)
     }
 }
 
-impl Recalled {
+impl ChatContext {
     /// The conversation as it was found.
     pub fn conversation(&self) -> Option<Conversation> {
         self.transcript.as_ref().map(|transcript| transcript.conversation.clone())
@@ -99,28 +104,38 @@ impl Recalled {
     }
 
     /// Renders and tokenises everything together. Takes time in proportion to its length.
-    pub fn prompt(self, model: &TextModel, mut own: Vec<Message>, tools: Arc<[Tool]>, room: Room) -> Result<Fitted> {
+    pub fn prompt(
+        self,
+        model: &TextModel,
+        mut own: Vec<Message>,
+        tools: Arc<[Tool]>,
+        budget: TokenBudget,
+    ) -> Result<FittedPrompt> {
         let instructions = self.instructions.filter(|text| !text.is_empty());
         let system = instructions.map(|content| Message::new("system", content));
-        let mut history = self.transcript.as_ref().map_or_else(|| Ok(Vec::new()), stored_turns)?;
-        turns::check_results(&history, &own)?;
+        let mut history = self.transcript.as_ref().map_or_else(|| Ok(Vec::new()), stored_messages)?;
+        messages::check_tool_results(&history, &own)?;
         if own.first().is_some_and(|message| message.tool_call_id.is_some()) {
             // Results belong to the turn that asked for them, which must not be left out.
             let begun = history.iter().rposition(|message| message.role == "user").unwrap_or(0);
             own.splice(..0, history.split_off(begun));
         }
-        let history = fit::last(history, self.last_messages);
+        let history = truncation::last_messages(history, self.last_messages);
         let may_drop = self.truncate && self.transcript.is_some();
-        let parts = fit::Parts { system, history, own, tools };
-        if may_drop { fit::truncated(model, parts, &room) } else { fit::whole(model, parts, &room) }
+        let parts = truncation::PromptParts { system, history, own, tools };
+        if may_drop {
+            truncation::truncated(model, parts, &budget)
+        } else {
+            truncation::untruncated(model, parts, &budget)
+        }
     }
 }
 
-fn stored_turns(transcript: &Transcript) -> Result<Vec<Message>> {
+fn stored_messages(transcript: &Transcript) -> Result<Vec<Message>> {
     let one = |(at, json): (usize, &String)| {
         let field = format!("messages[{at}]");
         let turn = message_validation::parse(&field, json, UnknownFields::Ignore)
-            .and_then(|message| turns::turn(&field, &message));
+            .and_then(|message| messages::to_message(&field, &message));
         turn.map_err(|error| {
             let id = transcript.conversation.id;
             let text = format!("In the conversation '{id}', {}", error.message());

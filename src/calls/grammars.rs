@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::demand::Demanded;
 use super::models::blocking;
+use super::output_spec::ResolvedOutput;
 use crate::engine::{Form, TextModel};
 use crate::error::{Code, Error, Result};
 
@@ -14,46 +14,46 @@ use crate::error::{Code, Error, Result};
 /// every compilation far below it: whoever waits longer is on a machine that is busy with other things.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Compilations at once, those included that nobody waits for any more.
-const COMPILING: usize = 4;
+const MAX_COMPILING: usize = 4;
 /// Requests that wait for one at once; more are refused, not piled up.
-const WAITING: usize = 64;
+const MAX_WAITING: usize = 64;
 
-pub(super) struct Forms {
+pub(super) struct GrammarCompiler {
     compiling: Arc<Semaphore>,
     waiting: Semaphore,
 }
 
-impl Forms {
+impl GrammarCompiler {
     pub fn new() -> Self {
-        Self { compiling: Arc::new(Semaphore::new(COMPILING)), waiting: Semaphore::new(WAITING) }
+        Self { compiling: Arc::new(Semaphore::new(MAX_COMPILING)), waiting: Semaphore::new(MAX_WAITING) }
     }
 
     /// What the answers must be like; `None` where nothing is demanded. Refuses what cannot be enforced.
-    pub async fn form(&self, model: &Arc<TextModel>, demanded: &Demanded) -> Result<Option<Form>> {
-        if demanded.shape.is_free() {
+    pub async fn compile(&self, model: &Arc<TextModel>, output: &ResolvedOutput) -> Result<Option<Form>> {
+        if output.shape.is_free() {
             return Ok(None);
         }
-        if let Some(kept) = model.kept_form(&demanded.shape) {
+        if let Some(kept) = model.kept_form(&output.shape) {
             return Ok(Some(kept));
         }
         let _place = self.waiting.try_acquire().map_err(|_| busy())?;
-        let made = tokio::time::timeout(DEADLINE, self.compile(model, demanded));
+        let made = tokio::time::timeout(DEADLINE, self.compile_uncached(model, output));
         made.await.unwrap_or_else(|_| Err(busy())).map(Some)
     }
 
-    async fn compile(&self, model: &Arc<TextModel>, demanded: &Demanded) -> Result<Form> {
+    async fn compile_uncached(&self, model: &Arc<TextModel>, output: &ResolvedOutput) -> Result<Form> {
         let turn = self.compiling.clone().acquire_owned().await;
         let turn = turn.map_err(|error| Error::internal(error.to_string()))?;
         // Another request may have waited for the same.
-        if let Some(kept) = model.kept_form(&demanded.shape) {
+        if let Some(kept) = model.kept_form(&output.shape) {
             return Ok(kept);
         }
-        let (model, shape) = (Arc::clone(model), demanded.shape.clone());
+        let (model, shape) = (Arc::clone(model), output.shape.clone());
         let compiled = blocking(move || {
             let _turn = turn;
             Ok(model.form(&shape))
         });
-        compiled.await?.map_err(|error| demanded.refuse(error))
+        compiled.await?.map_err(|error| output.refuse(error))
     }
 }
 

@@ -13,11 +13,11 @@ const MOST_MESSAGES: usize = 4096;
 
 /// The turns of a request, out of the JSON of each message. Fields that no message has are refused
 /// where the messages are to be stored.
-pub fn read(messages: &[String], stored: bool) -> Result<Vec<Message>> {
+pub fn parse(messages: &[String], stored: bool) -> Result<Vec<Message>> {
     let unknown = if stored { UnknownFields::Reject } else { UnknownFields::Ignore };
     let one = |(at, json): (usize, &String)| {
         let field = format!("messages[{at}]");
-        turn(&field, &message_validation::parse(&field, json, unknown)?)
+        to_message(&field, &message_validation::parse(&field, json, unknown)?)
     };
     match messages.len() {
         0 => Err(Error::invalid("messages", "messages is empty. Send at least one message.")),
@@ -30,7 +30,7 @@ pub fn read(messages: &[String], stored: bool) -> Result<Vec<Message>> {
 }
 
 /// One turn; `message` has the shape of one. Errors are about what this server cannot take yet.
-pub(super) fn turn(field: &str, message: &Value) -> Result<Message> {
+pub(super) fn to_message(field: &str, message: &Value) -> Result<Message> {
     let tool_calls = calls(message);
     let content = match message.get("content") {
         Some(Value::String(text)) => text.clone(),
@@ -61,7 +61,7 @@ fn calls(message: &Value) -> Vec<ToolCall> {
 }
 
 /// Each result must answer a call that came before it: in the conversation or in the request.
-pub(super) fn check_results(history: &[Message], own: &[Message]) -> Result<()> {
+pub(super) fn check_tool_results(history: &[Message], own: &[Message]) -> Result<()> {
     let mut ids = HashSet::new();
     let mut orphan = |message: &Message| {
         ids.extend(message.tool_calls.iter().map(|call| call.id.clone()));

@@ -9,10 +9,10 @@ use crate::error::Result;
 
 /// Room left for an answer whose length the request does not say: a quarter of the context, but no
 /// more than this.
-const RESERVE: u32 = 1024;
+const MAX_RESERVE: u32 = 1024;
 
 /// What a prompt is made of, in its order.
-pub(super) struct Parts {
+pub(super) struct PromptParts {
     pub system: Option<Message>,
     pub history: Vec<Message>,
     /// The request's own messages, of which none is ever left out.
@@ -22,7 +22,7 @@ pub(super) struct Parts {
 
 /// What prompt and answer must fit into.
 #[derive(Clone, Debug)]
-pub(super) struct Room {
+pub(super) struct TokenBudget {
     /// Positions that both share.
     pub window: u32,
     /// Tokens that the request wants for its answer, if it says.
@@ -33,49 +33,49 @@ pub(super) struct Room {
 
 /// A prompt, and how many messages of the transcript were left out to make it fit.
 #[derive(Debug)]
-pub(super) struct Fitted {
+pub(super) struct FittedPrompt {
     pub prompt: Prompt,
     /// `None` where nothing may be left out.
     pub dropped: Option<usize>,
 }
 
 /// The prompt of everything, whether it fits or not.
-pub(super) fn whole(model: &TextModel, parts: Parts, room: &Room) -> Result<Fitted> {
-    Ok(Fitted { prompt: parts.prompt(model, 0, &room.bound)?, dropped: None })
+pub(super) fn untruncated(model: &TextModel, parts: PromptParts, budget: &TokenBudget) -> Result<FittedPrompt> {
+    Ok(FittedPrompt { prompt: parts.prompt(model, 0, &budget.bound)?, dropped: None })
 }
 
 /// The prompt of as many of the last turns as fit beside the answer. Whatever the transcript's length, some ten prompts
 /// are made at most, each tokenised no further than the window. If not even the request's own messages fit, the prompt
 /// is too long and the caller refuses it.
-pub(super) fn truncated(model: &TextModel, parts: Parts, room: &Room) -> Result<Fitted> {
-    let window = u64::from(room.window);
-    let reserve = u64::from(room.wanted.unwrap_or_else(|| (room.window / 4).clamp(1, RESERVE)));
+pub(super) fn truncated(model: &TextModel, parts: PromptParts, budget: &TokenBudget) -> Result<FittedPrompt> {
+    let window = u64::from(budget.window);
+    let reserve = u64::from(budget.wanted.unwrap_or_else(|| (budget.window / 4).clamp(1, MAX_RESERVE)));
     let fits = |prompt: &Prompt| prompt.complete && prompt.ids.len() as u64 + reserve <= window;
-    let cuts = cuts(&parts.history);
+    let cuts = cut_points(&parts.history);
     let last = cuts.len() - 1;
     // Cuts before `low` leave too much: at first, those whose messages are too long by their bytes alone.
     let mut low = cuts.partition_point(|cut| model.fewest_tokens(parts.messages(cut.at)) > window).min(last);
-    let (mut best, mut prompt) = (low, parts.prompt(model, cuts[low].at, &room.bound)?);
+    let (mut best, mut prompt) = (low, parts.prompt(model, cuts[low].at, &budget.bound)?);
     if !fits(&prompt) && low < last {
-        (low, best, prompt) = (low + 1, last, parts.prompt(model, cuts[last].at, &room.bound)?);
+        (low, best, prompt) = (low + 1, last, parts.prompt(model, cuts[last].at, &budget.bound)?);
     }
     // The cut at `best` leaves little enough, if any does.
-    while low < best && !room.bound.is_cancelled() {
+    while low < best && !budget.bound.is_cancelled() {
         let middle = low + (best - low) / 2;
-        let tried = parts.prompt(model, cuts[middle].at, &room.bound)?;
+        let tried = parts.prompt(model, cuts[middle].at, &budget.bound)?;
         if fits(&tried) {
             (best, prompt) = (middle, tried);
         } else {
             low = middle + 1;
         }
     }
-    Ok(Fitted { prompt, dropped: Some(cuts[best].dropped) })
+    Ok(FittedPrompt { prompt, dropped: Some(cuts[best].dropped) })
 }
 
 /// At most the last `most` messages, from a user's message on; instructions inside stay.
-pub(super) fn last(history: Vec<Message>, most: Option<u32>) -> Vec<Message> {
+pub(super) fn last_messages(history: Vec<Message>, most: Option<u32>) -> Vec<Message> {
     let Some(most) = most else { return history };
-    let cuts = cuts(&history);
+    let cuts = cut_points(&history);
     let spoken = cuts.last().map_or(0, |end| end.dropped);
     let cut = cuts.iter().find(|cut| spoken - cut.dropped <= most as usize).map_or(history.len(), |cut| cut.at);
     let stays = |(at, message): &(usize, Message)| *at >= cut || is_system(message);
@@ -84,7 +84,7 @@ pub(super) fn last(history: Vec<Message>, most: Option<u32>) -> Vec<Message> {
 
 /// A place where a transcript may be cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Cut {
+struct CutPoint {
     /// Index of the first message that stays; instructions stay everywhere.
     at: usize,
     /// How many messages go.
@@ -93,16 +93,16 @@ struct Cut {
 
 /// Nowhere, before each message of a user, and after the end. A turn is a user's message with what
 /// follows it, so no answer stays without its question.
-fn cuts(history: &[Message]) -> Vec<Cut> {
-    let (mut cuts, mut spoken) = (vec![Cut::default()], 0);
+fn cut_points(history: &[Message]) -> Vec<CutPoint> {
+    let (mut cuts, mut spoken) = (vec![CutPoint::default()], 0);
     for (at, message) in history.iter().enumerate() {
         if message.role == "user" && spoken > 0 {
-            cuts.push(Cut { at, dropped: spoken });
+            cuts.push(CutPoint { at, dropped: spoken });
         }
         spoken += usize::from(!is_system(message));
     }
     if spoken > 0 {
-        cuts.push(Cut { at: history.len(), dropped: spoken });
+        cuts.push(CutPoint { at: history.len(), dropped: spoken });
     }
     cuts
 }
@@ -111,7 +111,7 @@ fn is_system(message: &Message) -> bool {
     message.role == "system"
 }
 
-impl Parts {
+impl PromptParts {
     /// All messages, those of the transcript from `cut` on and its instructions.
     fn messages(&self, cut: usize) -> impl Iterator<Item = &Message> {
         let stays = move |(at, message): &(usize, &Message)| *at >= cut || is_system(message);
@@ -128,7 +128,7 @@ impl Parts {
 
 #[cfg(test)]
 mod tests {
-    use super::{cuts, last};
+    use super::{cut_points, last_messages};
     use crate::engine::Message;
 
     /// `s`ystem, `u`ser, `a`ssistant, `t`ool.
@@ -145,7 +145,8 @@ mod tests {
 
     #[test]
     fn a_transcript_is_cut_between_turns_only() {
-        let places = |roles: &str| cuts(&history(roles)).iter().map(|cut| (cut.at, cut.dropped)).collect::<Vec<_>>();
+        let places =
+            |roles: &str| cut_points(&history(roles)).iter().map(|cut| (cut.at, cut.dropped)).collect::<Vec<_>>();
         assert_eq!(places("suaauatau"), [(0, 0), (4, 3), (8, 7), (9, 8)]);
         assert_eq!(places("aua"), [(0, 0), (1, 1), (3, 3)]);
         assert_eq!(places("ss"), [(0, 0)]);
@@ -155,7 +156,7 @@ mod tests {
     #[test]
     fn the_last_messages_begin_with_a_user_s_and_instructions_stay() {
         let texts = |roles: &str, most| {
-            last(history(roles), most).into_iter().map(|message| message.content).collect::<Vec<_>>().join(" ")
+            last_messages(history(roles), most).into_iter().map(|message| message.content).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(texts("suaua", None), "0 1 2 3 4");
         assert_eq!(texts("suaua", Some(4)), "0 1 2 3 4");

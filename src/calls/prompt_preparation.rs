@@ -14,23 +14,23 @@ use crate::ids::ProjectId;
 use crate::service::concurrency_limit::ConcurrencyLimit;
 
 /// Requests that may prepare or wait for their turn at once; more are refused, not piled up.
-const PLACES: usize = 128;
+const MAX_REQUESTS: usize = 128;
 /// The same, of one project.
-const PROJECT_PLACES: usize = 64;
+const MAX_PROJECT_REQUESTS: usize = 64;
 /// Bytes of text from which on requests go one after another.
-const LARGE: usize = 256 << 10;
+const LARGE_BYTES: usize = 256 << 10;
 
 /// Admits requests to the threads on which prompts are made.
 #[derive(Clone)]
-pub(super) struct Preparing {
+pub(super) struct PromptPreparation {
     slots: Arc<ConcurrencyLimit>,
     large: Arc<Semaphore>,
 }
 
-impl Preparing {
+impl PromptPreparation {
     pub fn new() -> Self {
         Self {
-            slots: ConcurrencyLimit::new("prompts are being prepared", PLACES, PROJECT_PLACES),
+            slots: ConcurrencyLimit::new("prompts are being prepared", MAX_REQUESTS, MAX_PROJECT_REQUESTS),
             large: Arc::new(Semaphore::new(1)),
         }
     }
@@ -58,7 +58,7 @@ impl Preparing {
     }
 
     async fn turn(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>> {
-        if bytes < LARGE {
+        if bytes < LARGE_BYTES {
             return Ok(None);
         }
         let turn = self.large.clone().acquire_owned().await;

@@ -10,17 +10,17 @@ use crate::service::tool_definitions;
 
 /// As the request says it; `http` has checked the form of each field.
 #[derive(Debug, Default)]
-pub struct Demand {
+pub struct OutputRequest {
     pub text: Text,
     /// A JSON array of tool definitions, as text. `None`: the agent's, if there is one.
     pub tools: Option<String>,
-    pub choice: Choice,
+    pub choice: ToolChoice,
     pub parallel: bool,
 }
 
 /// `tool_choice`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Choice {
+pub enum ToolChoice {
     #[default]
     Auto,
     None,
@@ -29,37 +29,37 @@ pub enum Choice {
 }
 
 /// A demand with its tools found.
-pub(super) struct Demanded {
+pub(super) struct ResolvedOutput {
     pub shape: Shape,
     /// Whether the tools are the agent's.
-    borrowed: bool,
+    from_agent: bool,
 }
 
-impl Demand {
+impl OutputRequest {
     /// `agents`: the agent's tools.
-    pub(super) fn resolve(self, agents: Option<String>) -> Result<Demanded> {
+    pub(super) fn resolve(self, agents: Option<String>) -> Result<ResolvedOutput> {
         let own = self.tools.as_deref().map(tool_definitions::parse).transpose()?;
-        let borrowed = own.is_none();
+        let from_agent = own.is_none();
         let listed = match own {
             Some(own) => own,
             None => agents.as_deref().map(tool_definitions::parse).transpose()?.unwrap_or_default(),
         };
-        let calling = calling(&self.choice, &listed)?;
-        let told = if self.choice == Choice::None { Vec::new() } else { listed };
-        let tools = told.into_iter().map(tool).collect();
-        Ok(Demanded { shape: Shape { text: self.text, tools, calling, parallel: self.parallel }, borrowed })
+        let calling = resolve_calling(&self.choice, &listed)?;
+        let visible = if self.choice == ToolChoice::None { Vec::new() } else { listed };
+        let tools = visible.into_iter().map(tool).collect();
+        Ok(ResolvedOutput { shape: Shape { text: self.text, tools, calling, parallel: self.parallel }, from_agent })
     }
 }
 
-fn calling(choice: &Choice, tools: &[Value]) -> Result<Calling> {
+fn resolve_calling(choice: &ToolChoice, tools: &[Value]) -> Result<Calling> {
     let name = match choice {
-        Choice::Auto | Choice::None => return Ok(Calling::Auto),
+        ToolChoice::Auto | ToolChoice::None => return Ok(Calling::Auto),
         _ if tools.is_empty() => {
             let text = "'tool_choice' demands a call, but there are no tools. Send 'tools' beside it, or leave it out.";
             return Err(Error::invalid("tool_choice", text));
         }
-        Choice::Required => return Ok(Calling::Required),
-        Choice::Named(name) => name,
+        ToolChoice::Required => return Ok(Calling::Required),
+        ToolChoice::Named(name) => name,
     };
     if tools.iter().any(|tool| tool.pointer("/function/name").and_then(Value::as_str) == Some(name)) {
         return Ok(Calling::Named(name.clone()));
@@ -83,7 +83,7 @@ fn no_parameters() -> Value {
     json!({ "type": "object", "properties": Map::new(), "additionalProperties": false })
 }
 
-impl Demanded {
+impl ResolvedOutput {
     /// What a caller is told of a form that cannot be enforced.
     pub fn refuse(&self, error: GrammarError) -> Error {
         match error {
@@ -92,7 +92,7 @@ impl Demanded {
                 let text = format!("'{field}' {what}.");
                 Error::invalid(field, text)
             }
-            GrammarError::Tool { tool, path, what } if self.borrowed => {
+            GrammarError::Tool { tool, path, what } if self.from_agent => {
                 let name = self.shape.tools.get(tool).map_or("", |tool| tool.name.as_str());
                 Error::invalid("agent_id", format!("The agent's tool '{name}' has parameters{path} that {what}."))
             }
@@ -101,13 +101,13 @@ impl Demanded {
                 let text = format!("'{field}' {what}.");
                 Error::invalid(field, text)
             }
-            GrammarError::Together(text) => Error::invalid(self.culprit(), text),
+            GrammarError::Together(text) => Error::invalid(self.offending_field(), text),
             GrammarError::Model(reason) => Error::internal(reason),
         }
     }
 
-    fn culprit(&self) -> &'static str {
-        match (&self.shape.text, self.borrowed) {
+    fn offending_field(&self) -> &'static str {
+        match (&self.shape.text, self.from_agent) {
             (Text::Schema(_), _) => "response_format.json_schema.schema",
             (Text::Object, _) => "response_format",
             (Text::Free, true) => "agent_id",
@@ -118,17 +118,17 @@ impl Demanded {
 
 /// A call of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Called {
+pub struct GeneratedCall {
     pub name: String,
     /// JSON, as text.
     pub arguments: String,
 }
 
 /// Adds to the calls of one answer what a step made of them.
-pub(super) fn add(calls: &mut Vec<Called>, pieces: &[CallPiece]) {
+pub(super) fn append_call_deltas(calls: &mut Vec<GeneratedCall>, pieces: &[CallPiece]) {
     for piece in pieces {
         if let Some(name) = &piece.name {
-            calls.push(Called { name: name.clone(), arguments: String::new() });
+            calls.push(GeneratedCall { name: name.clone(), arguments: String::new() });
         }
         if let Some(call) = calls.get_mut(piece.index as usize) {
             call.arguments.push_str(&piece.arguments);
@@ -138,9 +138,9 @@ pub(super) fn add(calls: &mut Vec<Called>, pieces: &[CallPiece]) {
 
 /// The ids of the calls of one request's answers: numbers in a row from a random one on.
 #[derive(Clone, Copy, Debug)]
-pub struct CallIds(u128);
+pub struct ToolCallIds(u128);
 
-impl CallIds {
+impl ToolCallIds {
     pub(super) fn new(clock_rng: &dyn ClockRng) -> Self {
         let mut bytes = [0; 16];
         clock_rng.fill(&mut bytes);

@@ -8,40 +8,40 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
-use super::demand::{CallIds, Called, add};
+use super::output_spec::{GeneratedCall, ToolCallIds, append_call_deltas};
 use crate::engine::Piece;
 use crate::error::Result;
 use crate::service::access::Access;
 use crate::service::conversations::{Conversation, Conversations};
 
 /// Watches one answer. [`Keeping::nothing`] lets every piece pass.
-pub(super) struct Keeping {
-    turn: Option<Turn>,
-    closing: Option<Closing>,
-    kept: Option<Conversation>,
+pub(super) struct TurnRecorder {
+    turn: Option<PendingTurn>,
+    pending_write: Option<PendingWrite>,
+    stored: Option<Conversation>,
 }
 
-struct Turn {
+struct PendingTurn {
     conversations: Conversations,
     access: Access,
     /// The conversation that the prompt was made of.
     seen: Conversation,
     messages: Vec<String>,
     answer: String,
-    calls: Vec<Called>,
-    ids: CallIds,
+    calls: Vec<GeneratedCall>,
+    ids: ToolCallIds,
 }
 
 /// The last piece, and the write that it waits for. Kept here and not in a future of the caller's:
 /// that one may be dropped to send a sign of life, and made again.
-struct Closing {
+struct PendingWrite {
     piece: Piece,
     write: BoxFuture<'static, Result<Conversation>>,
 }
 
-impl Keeping {
-    pub fn nothing() -> Self {
-        Self { turn: None, closing: None, kept: None }
+impl TurnRecorder {
+    pub fn disabled() -> Self {
+        Self { turn: None, pending_write: None, stored: None }
     }
 
     pub fn new(
@@ -49,51 +49,51 @@ impl Keeping {
         access: Access,
         seen: Conversation,
         messages: Vec<String>,
-        ids: CallIds,
+        ids: ToolCallIds,
     ) -> Self {
-        let turn = Turn { conversations, access, seen, messages, answer: String::new(), calls: Vec::new(), ids };
-        Self { turn: Some(turn), closing: None, kept: None }
+        let turn = PendingTurn { conversations, access, seen, messages, answer: String::new(), calls: Vec::new(), ids };
+        Self { turn: Some(turn), pending_write: None, stored: None }
     }
 
     /// The conversation with the turn in it.
-    pub fn kept(&self) -> Option<&Conversation> {
-        self.kept.as_ref()
+    pub fn stored(&self) -> Option<&Conversation> {
+        self.stored.as_ref()
     }
 
     /// Whether there is no conversation to put anything into.
-    pub fn is_idle(&self) -> bool {
+    pub fn is_disabled(&self) -> bool {
         self.turn.is_none()
     }
 
     /// Whether a last piece waits.
-    pub fn is_closing(&self) -> bool {
-        self.closing.is_some()
+    pub fn is_writing(&self) -> bool {
+        self.pending_write.is_some()
     }
 
     /// Takes note of a piece. `None`: it is the last one, and [`Keeping::close`] gives it back.
-    pub fn pass(&mut self, piece: Piece) -> Option<Piece> {
+    pub fn observe(&mut self, piece: Piece) -> Option<Piece> {
         let Some(turn) = &mut self.turn else { return Some(piece) };
         turn.answer.push_str(&piece.text);
-        add(&mut turn.calls, &piece.calls);
+        append_call_deltas(&mut turn.calls, &piece.calls);
         if piece.end.is_none() {
             return Some(piece);
         }
-        self.closing = self.turn.take().map(|turn| Closing { piece, write: turn.write().boxed() });
+        self.pending_write = self.turn.take().map(|turn| PendingWrite { piece, write: turn.write().boxed() });
         None
     }
 
     /// Waits for the write. May be dropped and called again.
-    pub async fn close(&mut self) -> Option<Result<Piece>> {
-        let written = self.closing.as_mut()?.write.as_mut().await;
-        let piece = self.closing.take()?.piece;
+    pub async fn finish(&mut self) -> Option<Result<Piece>> {
+        let written = self.pending_write.as_mut()?.write.as_mut().await;
+        let piece = self.pending_write.take()?.piece;
         Some(written.map(|conversation| {
-            self.kept = Some(conversation);
+            self.stored = Some(conversation);
             piece
         }))
     }
 }
 
-impl Turn {
+impl PendingTurn {
     async fn write(mut self) -> Result<Conversation> {
         let answer = self.answer().to_string();
         self.messages.push(answer);
@@ -105,7 +105,7 @@ impl Turn {
         if self.calls.is_empty() {
             return json!({ "role": "assistant", "content": self.answer });
         }
-        let call = |(index, call): (u32, &Called)| {
+        let call = |(index, call): (u32, &GeneratedCall)| {
             let function = json!({ "name": call.name, "arguments": call.arguments });
             json!({ "id": self.ids.of(0, index), "type": "function", "function": function })
         };
