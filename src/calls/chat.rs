@@ -3,17 +3,14 @@
 use std::sync::Arc;
 
 use super::context::{ContextLoader, ContextRequest};
+use super::errors;
 use super::grammars::GrammarCompiler;
-use super::models::{MEMORY_FREED, refuse_load, refuse_stopped, unusable};
 use super::output_spec::{GeneratedCall, OutputRequest, ToolCallIds, append_call_deltas};
 use super::persist_turn::TurnRecorder;
 use super::prompt_preparation::PromptPreparation;
 use super::truncation::TokenBudget;
 use crate::clock_rng::{ClockRng, Timestamp};
-use crate::engine::{
-    Ending, Engine, Failure, Generation, KvType, Message, Piece, Pieces, PromptError, Refused, Sampling, TextModel,
-    TokenInfo, TooLarge,
-};
+use crate::engine::{Ending, Engine, Generation, Message, Piece, Pieces, Sampling, TextModel, TokenInfo};
 use crate::error::{Code, Error, Result};
 use crate::ids::CompletionId;
 use crate::service::access::Access;
@@ -121,7 +118,7 @@ impl Chat {
         let tenant = u128::from_be_bytes(access.project().to_bytes());
         if let Some(model) = self.engine.models().loaded_model(&name) {
             recorder.set_model(model.id());
-            self.engine.check_queue(&model, tenant).map_err(|refused| refuse(model.id(), refused))?;
+            self.engine.check_queue(&model, tenant).map_err(|refused| errors::from_refused(model.id(), refused))?;
             check_estimate(&self.engine, &model, &call.messages, &recorder)?;
         }
         let call_ids = ToolCallIds::new(&*self.clock_rng);
@@ -132,7 +129,7 @@ impl Chat {
         let messages_bytes: usize = messages.iter().map(|message| message.content.len()).sum();
         let bytes = context.bytes() + messages_bytes + tools_bytes;
         let prepared = self.preparing.run(access.project(), bytes, move |bound| {
-            let model = engine.models().load(&id).map_err(|error| refuse_load(&id, &error))?;
+            let model = engine.models().load(&id).map_err(|error| errors::from_load_error(&id, &error))?;
             let window = engine.positions(&model);
             let budget = TokenBudget { window, wanted, bound: bound.with_most(window as usize) };
             let fitted = context.prompt(&model, messages, tools, budget)?;
@@ -161,7 +158,7 @@ impl Chat {
         recorder.charge_prompt(prompt_tokens.into())?;
         // What never ran costs nothing.
         let ticket = self.engine.submit(&model, generation).inspect_err(|_| recorder.waive());
-        let ticket = ticket.map_err(|refused| refuse(model.id(), refused))?;
+        let ticket = ticket.map_err(|refused| errors::from_refused(model.id(), refused))?;
         Ok(RunningChat {
             id: CompletionId::generate(&*self.clock_rng),
             created: self.clock_rng.now(),
@@ -207,7 +204,7 @@ impl RunningChat {
 
     async fn receive(&mut self) -> Option<Result<Piece>> {
         let piece = self.pieces.recv().await?;
-        Some(piece.map_err(fail).inspect(|piece| self.count(piece)))
+        Some(piece.map_err(errors::from_failure).inspect(|piece| self.count(piece)))
     }
 
     /// Puts on the bill what a piece tells.
@@ -276,7 +273,7 @@ fn completion_limit(
     let (all, window) = (u64::from(prompt) + u64::from(wanted), model.context_window());
     let param = if left == 0 { "messages" } else { field };
     if all <= u64::from(window) {
-        engine.fits(model, all).map_err(|large| too_large(&large, param, remedy))?;
+        engine.fits(model, all).map_err(|large| errors::too_large(&large, param, remedy))?;
     }
     let id = model.id();
     let counts = match count.exact {
@@ -309,15 +306,6 @@ fn check_estimate(engine: &Engine, model: &TextModel, messages: &[Message], reco
     if fewest > 0 { recorder.check_budget(fewest) } else { Ok(()) }
 }
 
-/// What a caller is told of a request whose keys and values have no room, however long he waits.
-fn too_large(large: &TooLarge, param: &'static str, remedy: &str) -> Error {
-    let smaller = if large.kv_type == KvType::Q8 { "" } else { " or with --kv-type q8" };
-    let message = format!(
-        "The request is too large for the server: {large}. Shorten the messages or lower max_completion_tokens, or start the server with a larger --memory{smaller}.{remedy}"
-    );
-    Error::new(Code::ContextLengthExceeded, message).param(param)
-}
-
 fn check_bias(sampling: &Sampling, model: &TextModel) -> Result<()> {
     match sampling.logit_bias.iter().find(|(id, _)| *id as usize >= model.vocabulary()) {
         None => Ok(()),
@@ -330,52 +318,4 @@ fn check_bias(sampling: &Sampling, model: &TextModel) -> Result<()> {
             Err(Error::invalid(format!("logit_bias.{id}"), message))
         }
     }
-}
-
-pub(super) fn refuse_prompt(id: &str, error: PromptError) -> Error {
-    match error {
-        PromptError::Stopped(stopped) => refuse_stopped(id, &stopped),
-        error => Error::invalid("messages", format!("The model's chat template refused the messages: {error}")),
-    }
-}
-
-/// `model`: its id.
-pub(super) fn refuse(model: &str, refused: Refused) -> Error {
-    match refused {
-        Refused::QueueFull { retry_after } => {
-            Error::new(Code::Overloaded, "The model's queue is full. Try again after the time in Retry-After.")
-                .retry_after(retry_after)
-        }
-        Refused::TooLarge(large) => too_large(&large, "max_completion_tokens", ""),
-        Refused::ShuttingDown => shutting_down(),
-        Refused::Invalid(reason) => Error::new(Code::InvalidParameter, reason),
-        Refused::Stopped(stopped) => refuse_stopped(model, &stopped),
-    }
-}
-
-pub(super) fn fail(failure: Failure) -> Error {
-    match failure {
-        Failure::ShuttingDown => shutting_down(),
-        Failure::Unread => Error::new(
-            Code::RequestTimeout,
-            "The answer was given up because the client did not read it. Read streams as they come.",
-        ),
-        Failure::Format(reason) => Error::new(
-            Code::InvalidParameter,
-            format!(
-                "The answer broke off because the form that was demanded cannot be kept: {reason}. Make the schema simpler."
-            ),
-        ),
-        Failure::NoMemory => Error::new(
-            Code::Overloaded,
-            "The memory for the answer's keys and values is held by other models in use. Try again when their answers have ended; the operator can unload a model or give the server more with --memory.",
-        )
-        .retry_after(MEMORY_FREED),
-        Failure::Unusable { id, reason } => unusable(&id, &reason),
-        Failure::Broken(reason) => Error::internal(reason),
-    }
-}
-
-fn shutting_down() -> Error {
-    Error::new(Code::ShuttingDown, "The server is shutting down. Try again when it is back.")
 }

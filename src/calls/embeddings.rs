@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use super::chat::{fail, refuse};
-use super::models::{refuse_load, refuse_stopped};
+use super::errors;
 use super::prompt_preparation::PromptPreparation;
 use crate::clock_rng::ClockRng;
 use crate::engine::{EncoderModel, Engine, InputType, Kind, Matryoshka, TokenBound, Tokenized, shorten};
@@ -69,7 +68,10 @@ impl Embeddings {
         let bytes = call.inputs.iter().map(Input::bytes).sum();
         let prepare = move |bound: TokenBound| {
             let id = call.model.as_str();
-            let model = engine.models().load_encoder(id, Kind::Embedding).map_err(|error| refuse_load(id, &error))?;
+            let model = engine
+                .models()
+                .load_encoder(id, Kind::Embedding)
+                .map_err(|error| errors::from_load_error(id, &error))?;
             check_dimensions(&model, call.dimensions)?;
             let texts = tokenise(&model, &call, &bound)?;
             Ok((call, model, texts))
@@ -100,9 +102,9 @@ impl Embeddings {
             .engine
             .embed(&model, tenant, texts)
             .inspect_err(|_| recorder.waive())
-            .map_err(|refused| refuse(model.id(), refused))?;
+            .map_err(|refused| errors::from_refused(model.id(), refused))?;
         let vectors = receiver.await.map_err(|_| Error::internal("the engine forgot a request"))?;
-        Ok((call, vectors.inspect_err(|_| recorder.waive()).map_err(fail)?, tokens))
+        Ok((call, vectors.inspect_err(|_| recorder.waive()).map_err(errors::from_failure)?, tokens))
     }
 }
 
@@ -129,7 +131,7 @@ fn tokenise(model: &EncoderModel, call: &EmbeddingCall, bound: &TokenBound) -> R
         Input::Tokens(_) => None,
     });
     let encoded = model.encode(&texts.collect::<Vec<_>>(), call.input_type, call.truncate, bound);
-    let mut encoded = encoded.map_err(|stopped| refuse_stopped(model.id(), &stopped))?.into_iter();
+    let mut encoded = encoded.map_err(|stopped| errors::from_stopped(model.id(), &stopped))?.into_iter();
     let field = |place: usize| if call.single { "input".to_owned() } else { format!("input[{place}]") };
     let one = |(place, input): (usize, &Input)| {
         let (mut text, complete) = match input {

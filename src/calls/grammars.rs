@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::models::blocking;
+use super::blocking::run_blocking;
 use super::output_spec::ResolvedOutput;
 use crate::engine::{Form, TextModel};
 use crate::error::{Code, Error, Result};
@@ -49,11 +49,11 @@ impl GrammarCompiler {
             return Ok(kept);
         }
         let (model, shape) = (Arc::clone(model), output.shape.clone());
-        let compiled = blocking(move || {
+        let compiled = run_blocking(move || {
             let _turn = turn;
             Ok(model.form(&shape))
         });
-        compiled.await?.map_err(|error| output.refuse(error))
+        compiled.await?.map_err(|error| output.grammar_error(error))
     }
 }
 

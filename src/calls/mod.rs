@@ -3,9 +3,11 @@
 //! `service` and `engine` do not know each other. Everything that needs both lives here, so that
 //! `http` only encodes and decodes.
 
+mod blocking;
 pub mod chat;
 pub mod context;
 pub mod embeddings;
+mod errors;
 pub mod fine_tuning;
 mod grammars;
 pub mod images;

@@ -1,10 +1,9 @@
 //! The models that a key may see: the engine's registry seen through an [`Access`].
 
-use std::time::Duration;
-
+use super::blocking::run_blocking;
+use super::errors;
 use crate::catalog::{Catalog, CatalogModel};
-use crate::display::shorten;
-use crate::engine::{Engine, InUse, LoadError, ModelInfo, Stopped};
+use crate::engine::{Engine, InUse, ModelInfo};
 use crate::error::{Code, Error, Result};
 use crate::service::access::Access;
 
@@ -54,13 +53,14 @@ impl Models {
 
     async fn on_disk(&self) -> Result<Vec<ModelInfo>> {
         let engine = self.engine.clone();
-        blocking(move || Ok(engine.models().list())).await
+        run_blocking(move || Ok(engine.models().list())).await
     }
 
     /// One model. 404 where none of that name lies on the disk, 403 where the key may not use it.
     pub async fn get(&self, access: &Access, id: &str) -> Result<ModelInfo> {
         let (engine, name) = (self.engine.clone(), id.to_owned());
-        let found = blocking(move || Ok(engine.models().find(&name))).await?.ok_or_else(|| unknown(id))?;
+        let found =
+            run_blocking(move || Ok(engine.models().find(&name))).await?.ok_or_else(|| errors::model_not_found(id))?;
         access.require_listed(id)?;
         Ok(found)
     }
@@ -72,7 +72,8 @@ impl Models {
         access.require_admin()?;
         access.require_listed(id)?;
         let (engine, name) = (self.engine.clone(), id.to_owned());
-        blocking(move || engine.models().preload(&name).map_err(|error| refuse_load(&name, &error))).await?;
+        run_blocking(move || engine.models().preload(&name).map_err(|error| errors::from_load_error(&name, &error)))
+            .await?;
         self.get(access, id).await
     }
 
@@ -81,7 +82,7 @@ impl Models {
         access.require_admin()?;
         let found = self.get(access, id).await?;
         let (engine, name) = (self.engine.clone(), id.to_owned());
-        let gone = blocking(move || Ok(engine.models().unload(&name))).await?;
+        let gone = run_blocking(move || Ok(engine.models().unload(&name))).await?;
         gone.map_err(|InUse| {
             let text = format!("The model '{id}' is in use. Try again when its answers have ended.");
             Error::new(Code::Conflict, text).param("model_id")
@@ -93,63 +94,4 @@ impl Models {
     pub fn metrics(&self) -> String {
         self.engine.metrics()
     }
-}
-
-fn unknown(id: &str) -> Error {
-    let name = shorten(id);
-    let message = format!(
-        "No model '{name}' is installed. GET /v1/models lists those that are; 'outpost models pull' fetches more."
-    );
-    Error::new(Code::ModelNotFound, message).param("model")
-}
-
-/// When to try again what failed for want of memory: the answers of other models have ended, or an
-/// operator has unloaded one.
-pub(super) const MEMORY_FREED: Duration = Duration::from_secs(30);
-
-/// What a caller is told about a model that could not be loaded.
-pub(super) fn refuse_load(id: &str, error: &LoadError) -> Error {
-    let no_memory = |remedy: &str| unavailable(format!("The model '{id}' cannot be used: {error}.{remedy}"));
-    match error {
-        LoadError::NotFound => unknown(id),
-        LoadError::OtherKind { architecture, wanted, .. } => {
-            let wanted = wanted.name();
-            let message = format!("The model '{id}' is no {wanted} model: its architecture is {architecture}.");
-            Error::invalid("model", message)
-        }
-        LoadError::Broken { reason, .. } => unusable(id, reason),
-        LoadError::NoMemory { .. } => {
-            no_memory(" Try again when their answers have ended, or give the server more with --memory.")
-        }
-        LoadError::TooLarge { .. } => no_memory(" Give the server more with --memory, or use a smaller model."),
-    }
-}
-
-/// What a caller is told where a model's tokenizer or its chat template was stopped or fails.
-pub(super) fn refuse_stopped(id: &str, stopped: &Stopped) -> Error {
-    if let Stopped::Start(reason) = stopped {
-        let message = format!(
-            "The server cannot start the process that prepares requests to the model '{id}': {reason}. Try again later; the operator can free memory or processes."
-        );
-        return unavailable(message);
-    }
-    unusable(id, &format!("its tokenizer or its chat template fails on this request: {stopped}"))
-}
-
-/// What a caller is told about a model whose files are damaged, or not of a kind that can be computed.
-pub(super) fn unusable(id: &str, reason: &str) -> Error {
-    let reason = reason.trim_end_matches('.');
-    let message = format!(
-        "The model '{id}' cannot be used: {reason}. Its files are damaged or not supported; the operator can replace them."
-    );
-    unavailable(message)
-}
-
-fn unavailable(message: String) -> Error {
-    Error::new(Code::ModelUnavailable, message).param("model").retry_after(MEMORY_FREED)
-}
-
-/// Runs CPU- or disk-bound work off the async threads.
-pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|panic| Err(Error::internal(panic.to_string())))
 }

@@ -85,7 +85,7 @@ fn no_parameters() -> Value {
 
 impl ResolvedOutput {
     /// What a caller is told of a form that cannot be enforced.
-    pub fn refuse(&self, error: GrammarError) -> Error {
+    pub fn grammar_error(&self, error: GrammarError) -> Error {
         match error {
             GrammarError::Schema { path, what } => {
                 let field = format!("response_format.json_schema.schema{path}");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::models::blocking;
+use super::blocking::run_blocking;
 use crate::engine::TokenBound;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
@@ -48,7 +48,7 @@ impl PromptPreparation {
         // Held by this future alone: when the client leaves, the work notices.
         let request = Arc::new(());
         let bound = TokenBound::default().with_request(&request);
-        let done = blocking(move || {
+        let done = run_blocking(move || {
             let _held = (slot, turn);
             work(bound)
         });

@@ -1,7 +1,7 @@
 //! Documents by how well they answer a question.
 
 use super::embeddings::{Embeddings, too_long};
-use super::models::{refuse_load, refuse_stopped};
+use super::errors;
 use crate::engine::{Kind, TokenBound, Tokenized};
 use crate::error::{Error, Result};
 use crate::ids::RerankId;
@@ -41,9 +41,12 @@ impl Embeddings {
         let bytes = call.documents.iter().map(|document| call.query.len() + document.len()).sum();
         let prepare = move |bound: TokenBound| {
             let id = call.model.as_str();
-            let model = engine.models().load_encoder(id, Kind::Reranker).map_err(|error| refuse_load(id, &error))?;
+            let model = engine
+                .models()
+                .load_encoder(id, Kind::Reranker)
+                .map_err(|error| errors::from_load_error(id, &error))?;
             let encoded = model.encode_pairs(&call.query, &call.documents, call.truncate, &bound);
-            let encoded = encoded.map_err(|stopped| refuse_stopped(id, &stopped))?;
+            let encoded = encoded.map_err(|stopped| errors::from_stopped(id, &stopped))?;
             let one = |(place, (pair, complete)): (usize, (Tokenized, bool))| match pair.ids.len() {
                 count if count <= model.limit() => Ok(pair),
                 count => Err(too_long(&format!("documents[{place}]"), " with the query", count, complete, &model)),

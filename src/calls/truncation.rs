@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::chat::refuse_prompt;
+use super::errors;
 use crate::engine::{Message, Prompt, TextModel, TokenBound, Tool};
 use crate::error::Result;
 
@@ -122,7 +122,7 @@ impl PromptParts {
     fn prompt(&self, model: &TextModel, cut: usize, bound: &TokenBound) -> Result<Prompt> {
         let messages: Vec<Message> = self.messages(cut).cloned().collect();
         let prompt = model.prompt_within(&messages, &self.tools, bound);
-        prompt.map_err(|error| refuse_prompt(model.id(), error))
+        prompt.map_err(|error| errors::from_prompt_error(model.id(), error))
     }
 }
 

@@ -11,8 +11,8 @@ use tokio::sync::Semaphore;
 pub use codec::{Output, encode};
 pub use source::{EditKind, SourceImage};
 
-use super::chat::{fail, refuse};
-use super::models::{MEMORY_FREED, blocking, refuse_load};
+use super::blocking::run_blocking;
+use super::errors;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::engine::{Engine, Failure, ImageModel, Painting, Picture, SchedulerName, Source, Stroke, Strokes};
 use crate::error::{Code, Error, Result};
@@ -108,7 +108,7 @@ impl Images {
         check_scheduler(&model, call.scheduler)?;
         if !call.lora.is_empty() {
             let (model, asked) = (Arc::clone(&model), call.lora.clone());
-            blocking(move || model.check_adapters(&asked).map_err(|why| Error::invalid("lora", why))).await?;
+            run_blocking(move || model.check_adapters(&asked).map_err(|why| Error::invalid("lora", why))).await?;
         }
         let steps = call.steps.unwrap_or_else(|| model.default_steps());
         let (size, source) = match call.original.take() {
@@ -130,8 +130,8 @@ impl Images {
             tenant: u128::from_be_bytes(access.project().to_bytes()),
         };
         let engine = self.engine.clone();
-        let paint = move || engine.paint(&model, painting).map_err(|refused| refuse(model.id(), refused));
-        let events = blocking(paint).await?;
+        let paint = move || engine.paint(&model, painting).map_err(|refused| errors::from_refused(model.id(), refused));
+        let events = run_blocking(paint).await?;
         drop(permit);
         let (id, created) = (ImagesId::generate(&*self.clock_rng), self.clock_rng.now());
         Ok(RunningImages { id, created, model: call.model, size, seeds, events, finished: 0, recorder })
@@ -142,8 +142,10 @@ impl Images {
     async fn load(&self, access: &Access, id: &str) -> Result<(Arc<ImageModel>, Slot)> {
         let permit = self.preparing.acquire(access.project())?;
         let (engine, id) = (self.engine.clone(), id.to_owned());
-        blocking(move || Ok((engine.models().load_painter(&id).map_err(|error| refuse_load(&id, &error))?, permit)))
-            .await
+        run_blocking(move || {
+            Ok((engine.models().load_painter(&id).map_err(|error| errors::from_load_error(&id, &error))?, permit))
+        })
+        .await
     }
 
     /// What to begin with, and the size to paint in.
@@ -156,7 +158,7 @@ impl Images {
     ) -> Result<([usize; 2], Option<Source>)> {
         let turn = self.decoding.clone().acquire_owned().await.map_err(Error::internal)?;
         let model = Arc::clone(model);
-        blocking(move || {
+        run_blocking(move || {
             let _turn = turn;
             let sent = original.read()?;
             let size = size(&model, asked, Some(sent.size()))?;
@@ -186,7 +188,7 @@ impl RunningImages {
             Err(_) => self.events.leave(),
         };
         self.count(finished);
-        Some(event.map_err(fail_painting))
+        Some(event.map_err(image_failure))
     }
 
     /// Whether every picture is painted.
@@ -231,7 +233,7 @@ impl Drop for RunningImages {
 
 /// The file of a picture, written off the async threads.
 pub async fn write(picture: Picture, output: Output) -> Result<Vec<u8>> {
-    blocking(move || encode(picture, output)).await
+    run_blocking(move || encode(picture, output)).await
 }
 
 /// The size to paint in: what was asked for if the model can, else what suits the original, else the model's own.
@@ -264,14 +266,14 @@ fn seeds(first: u64, count: u32) -> Vec<u64> {
     (0..u64::from(count)).map(|place| first.wrapping_add(place) % SEEDS_BELOW).collect()
 }
 
-fn fail_painting(failure: Failure) -> Error {
+fn image_failure(failure: Failure) -> Error {
     match failure {
         Failure::NoMemory => Error::new(
             Code::Overloaded,
             "The memory for painting is held by other models in use. Try again when their answers have ended; the operator can unload a model or give the server more with --memory.",
         )
-        .retry_after(MEMORY_FREED),
-        other => fail(other),
+        .retry_after(errors::MEMORY_FREED),
+        other => errors::from_failure(other),
     }
 }
 
