@@ -23,9 +23,9 @@ use crate::control_socket::ControlSocket;
 pub use crate::engine::run_sandbox;
 use crate::engine::{self, Engine};
 use crate::http::Api;
+use crate::http::allowed_hosts::AllowedHosts;
 use crate::http::client_address::TrustedProxies;
 use crate::http::connections;
-use crate::http::host::Hosts;
 use crate::http::server;
 use crate::http::tls::{Certificate, TlsError};
 use crate::service::limits::Limits;
@@ -331,10 +331,10 @@ fn api(config: &Config, store: &Store, engine: &Engine, files: Files, clock_rng:
 }
 
 /// Where there is TLS, the certificate says whose name it is.
-fn hosts(config: &Config) -> Hosts {
+fn hosts(config: &Config) -> AllowedHosts {
     match config.tls {
-        Tls::Off => Hosts::named(&config.allowed_hosts, config.public_url.as_deref()),
-        Tls::Files { .. } | Tls::SelfSigned => Hosts::Any,
+        Tls::Off => AllowedHosts::named(&config.allowed_hosts, config.public_url.as_deref()),
+        Tls::Files { .. } | Tls::SelfSigned => AllowedHosts::Any,
     }
 }
 

@@ -14,7 +14,7 @@ use actix_web::middleware::Next;
 use actix_web::{Error as ActixError, HttpMessage, web};
 
 use super::Api;
-use super::reply::Mount;
+use super::response::Mount;
 use crate::error::{Error, Result};
 use crate::service::access::Access;
 use crate::service::limits::{BucketStatus, RateLimitStatus};

@@ -11,9 +11,9 @@ use super::chat::refuse_unknown;
 use crate::calls::embeddings::{EmbeddingCall, Input};
 use crate::engine::InputType;
 use crate::error::{Error, Result};
-use crate::http::input::ApiJson;
-use crate::http::reply::Reply;
-use crate::http::{Api, caller::Caller};
+use crate::http::extractors::ApiJson;
+use crate::http::response::ApiResult;
+use crate::http::{Api, authentication::Caller};
 
 const MOST_INPUTS: usize = 2048;
 /// So many vectors are written on an async thread; more take longer than others should wait.
@@ -159,7 +159,7 @@ impl Encoding {
 /// Turn texts into vectors of length one.
 #[utoipa::path(tag = "embeddings", request_body = EmbeddingRequest, responses((status = 200, body = EmbeddingBody)))]
 #[post("/embeddings")]
-pub async fn create(caller: Caller, body: ApiJson<EmbeddingRequest>, api: web::Data<Api>) -> Reply {
+pub async fn create(caller: Caller, body: ApiJson<EmbeddingRequest>, api: web::Data<Api>) -> ApiResult {
     let (call, encoding) = body.0.check()?;
     let embedded = api.embeddings.run(&caller.access, call, &caller.recorder).await?;
     let usage = EmbeddingUsage { prompt_tokens: embedded.tokens, total_tokens: embedded.tokens };

@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use super::api_keys::project;
 use crate::display::shorten;
 use crate::error::{Error, Result};
-use crate::http::input::{ApiParams, ApiPath, loose};
+use crate::http::extractors::{ApiParams, ApiPath, lenient};
 use crate::http::multipart::{Part, Parts};
-use crate::http::reply::{Deleted, Head, List, Mount, Reply, Time};
-use crate::http::{Api, caller::Caller};
+use crate::http::response::{ApiResult, Deleted, Head, List, Mount, Time};
+use crate::http::{Api, authentication::Caller};
 use crate::ids::{FileId, ProjectId};
 use crate::service::access::Access;
 use crate::service::files::{Content, File, NewFile, Purpose};
@@ -51,7 +51,7 @@ pub struct ListFiles {
     order: Option<Order>,
     /// Most records in a page: 1–100, 20 if absent.
     #[param(minimum = 1, maximum = 100)]
-    #[serde(default, deserialize_with = "loose")]
+    #[serde(default, deserialize_with = "lenient")]
     limit: Option<i64>,
     /// `next_cursor` of the page before.
     cursor: Option<String>,
@@ -162,7 +162,7 @@ async fn receive(
 #[utoipa::path(tag = "files", request_body(content = UploadFile, content_type = "multipart/form-data"),
     responses((status = 200, body = FileBody)))]
 #[post("/files")]
-pub async fn create(request: HttpRequest, caller: Caller, payload: Payload, api: Data<Api>) -> Reply {
+pub async fn create(request: HttpRequest, caller: Caller, payload: Payload, api: Data<Api>) -> ApiResult {
     // An idempotency key that is no good is refused before the content is read.
     let caller = caller.with_idempotency_key(&request, &[])?;
     let address = api.proxies.client(&request);
@@ -178,7 +178,7 @@ pub async fn create(request: HttpRequest, caller: Caller, payload: Payload, api:
 /// List a project's files, newest first.
 #[utoipa::path(tag = "files", params(ListFiles), responses((status = 200, body = [FileBody])))]
 #[get("/files")]
-pub async fn list(caller: Caller, params: ApiParams<ListFiles>, api: Data<Api>) -> Reply {
+pub async fn list(caller: Caller, params: ApiParams<ListFiles>, api: Data<Api>) -> ApiResult {
     let ListFiles { project_id, purpose, order: None | Some(Order::Desc), limit, cursor, after } = params.0;
     // Every file is of the one purpose there is; another is refused like at the upload.
     purpose.as_deref().map(Purpose::from_name).transpose()?;
@@ -191,7 +191,7 @@ pub async fn list(caller: Caller, params: ApiParams<ListFiles>, api: Data<Api>) 
 /// Read what is known of a file.
 #[utoipa::path(tag = "files", params(("file_id" = String, Path)), responses((status = 200, body = FileBody)))]
 #[get("/files/{file_id}")]
-pub async fn get(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> Reply {
+pub async fn get(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
     let file = api.files.get(&caller.access, id.0).await?;
     caller.reply(head(&file), body(file, caller.mount))
 }
@@ -200,7 +200,7 @@ pub async fn get(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> Reply {
 #[utoipa::path(tag = "files", params(("file_id" = String, Path)),
     responses((status = 200, body = String, content_type = "application/octet-stream")))]
 #[get("/files/{file_id}/content")]
-pub async fn content(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> Reply {
+pub async fn content(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
     let content = api.files.content(&caller.access, id.0).await?;
     let bytes = content.bytes;
     let chunks = stream::try_unfold(content, |mut content: Content| async move {
@@ -219,7 +219,7 @@ pub async fn content(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> Rep
 /// Delete a file.
 #[utoipa::path(tag = "files", params(("file_id" = String, Path)), responses((status = 200, body = Deleted)))]
 #[delete("/files/{file_id}")]
-pub async fn delete(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> Reply {
+pub async fn delete(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
     let id = api.files.delete(&caller.access, id.0).await?;
     caller.reply(Head { id, object: "file", state: None }, Deleted { deleted: true })
 }

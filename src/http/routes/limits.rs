@@ -3,9 +3,9 @@
 use actix_web::{get, patch, web};
 use serde::{Deserialize, Serialize};
 
-use crate::http::input::{ApiPath, nullable};
-use crate::http::reply::{Head, Mount, Reply, Time};
-use crate::http::{Api, caller::Caller, submission::Submission};
+use crate::http::extractors::{ApiPath, nullable};
+use crate::http::response::{ApiResult, Head, Mount, Time};
+use crate::http::{Api, authentication::Caller, idempotent_body::IdempotentJson};
 use crate::ids::ProjectId;
 use crate::service::limits::{LimitsPatch, ProjectLimits, QuotasPatch, RatesPatch};
 use crate::service::patch::Patch;
@@ -168,7 +168,7 @@ fn quotas(quotas: Quotas) -> HeldBody {
     }
 }
 
-fn reply(caller: &Caller, limits: ProjectLimits) -> Reply {
+fn reply(caller: &Caller, limits: ProjectLimits) -> ApiResult {
     let head = Head { id: limits.project, object: "organization.project.rate_limits", state: None };
     caller.reply(head, body(limits, caller.mount))
 }
@@ -198,7 +198,7 @@ fn body(limits: ProjectLimits, mount: Mount) -> LimitsBody {
 /// Read a project's limits, quotas and what it holds.
 #[utoipa::path(tag = "limits", params(("project_id" = String, Path)), responses((status = 200, body = LimitsBody)))]
 #[get("/projects/{project_id}/rate-limits")]
-pub async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> Reply {
+pub async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> ApiResult {
     let limits = api.limits.get(&caller.access, id.0).await?;
     reply(&caller, limits)
 }
@@ -207,8 +207,8 @@ pub async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) ->
 #[utoipa::path(tag = "limits", params(("project_id" = String, Path)), request_body = UpdateLimits,
     responses((status = 200, body = LimitsBody)))]
 #[patch("/projects/{project_id}/rate-limits")]
-pub async fn update(id: ApiPath<ProjectId>, sent: Submission<UpdateLimits>, api: web::Data<Api>) -> Reply {
-    let Submission { caller, body } = sent;
+pub async fn update(id: ApiPath<ProjectId>, sent: IdempotentJson<UpdateLimits>, api: web::Data<Api>) -> ApiResult {
+    let IdempotentJson { caller, body } = sent;
     let limits = api.limits.update(&caller.access, id.0, body.into()).await?;
     reply(&caller, limits)
 }

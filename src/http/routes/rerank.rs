@@ -7,9 +7,9 @@ use serde_json::{Map, Value};
 use super::chat::refuse_unknown;
 use crate::calls::rerank::{RerankCall, Reranked};
 use crate::error::{Error, Result};
-use crate::http::input::ApiJson;
-use crate::http::reply::Reply;
-use crate::http::{Api, caller::Caller};
+use crate::http::extractors::ApiJson;
+use crate::http::response::ApiResult;
+use crate::http::{Api, authentication::Caller};
 
 const MOST_DOCUMENTS: usize = 2048;
 /// Fields that cannot change what this server answers.
@@ -105,7 +105,7 @@ impl RerankRequest {
 /// Put documents into the order of how well they answer a question.
 #[utoipa::path(tag = "rerank", request_body = RerankRequest, responses((status = 200, body = RerankBody)))]
 #[post("/rerank")]
-pub async fn create(caller: Caller, body: ApiJson<RerankRequest>, api: web::Data<Api>) -> Reply {
+pub async fn create(caller: Caller, body: ApiJson<RerankRequest>, api: web::Data<Api>) -> ApiResult {
     let (call, returned) = body.0.check()?;
     let Reranked { id, model, results, mut documents, tokens } =
         api.embeddings.rerank(&caller.access, call, &caller.recorder).await?;

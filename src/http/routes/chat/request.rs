@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
-use super::form::{self, ResponseFormat, ToolChoice};
-use super::recall;
+use super::context;
+use super::output_format::{self, ResponseFormat, ToolChoice};
 use crate::calls::chat::ChatCall;
 use crate::calls::context::no_model;
-use crate::calls::messages as chat_messages;
+use crate::calls::messages;
 use crate::display::shorten;
 use crate::engine::Sampling;
 use crate::error::{Error, Result};
 use crate::http::routes::agents::Truncation;
-use crate::http::routes::messages::{self, Message};
+use crate::http::routes::message_schema::{self, Message};
 use crate::service::precondition::IfMatch;
 
 /// Most answers to one prompt.
@@ -99,7 +99,7 @@ pub struct ChatRequest {
     #[schema(value_type = Option<ResponseFormat>)]
     response_format: Option<Value>,
     /// Function tools, at most 128; absent: the agent's. The arguments of calls obey their schemas.
-    #[schema(value_type = Option<Vec<form::FunctionTool>>)]
+    #[schema(value_type = Option<Vec<output_format::FunctionTool>>)]
     tools: Option<Box<RawValue>>,
     /// `auto` if absent.
     #[schema(value_type = Option<ToolChoice>)]
@@ -126,7 +126,7 @@ enum Stop {
 }
 
 /// A request whose fields are all in range.
-pub struct Asked {
+pub struct CheckedRequest {
     pub call: ChatCall,
     /// How to stream, if to stream.
     pub stream: Option<StreamOptions>,
@@ -134,7 +134,7 @@ pub struct Asked {
 
 impl ChatRequest {
     /// Checks every field on its own; what depends on the model is checked by `calls`.
-    pub fn check(self, if_match: Option<IfMatch>) -> Result<Asked> {
+    pub fn check(self, if_match: Option<IfMatch>) -> Result<CheckedRequest> {
         refuse_unsupported(&self.rest)?;
         let sampling = self.sampling()?;
         let choices = self.n.unwrap_or(1);
@@ -142,16 +142,19 @@ impl ChatRequest {
         let max_tokens = self.max_tokens()?;
         let logprobs = self.logprobs()?;
         let stream = self.stream()?;
-        let output = form::output_request(
+        let output = output_format::output_request(
             self.response_format.as_ref(),
             self.tools.as_deref(),
             self.tool_choice.as_ref(),
             self.parallel_tool_calls,
         )?;
-        let sent = messages::texts(&self.messages);
-        let messages = chat_messages::parse(&sent, self.conversation_id.is_some())?;
-        let named =
-            recall::Named { conversation: self.conversation_id, agent: self.agent_id, truncation: self.truncation };
+        let sent = message_schema::to_json(&self.messages);
+        let messages = messages::parse(&sent, self.conversation_id.is_some())?;
+        let named = context::ContextFields {
+            conversation: self.conversation_id,
+            agent: self.agent_id,
+            truncation: self.truncation,
+        };
         let context = named.check(sent, choices, if_match)?;
         if self.model.is_none() && context.agent.is_none() {
             return Err(no_model());
@@ -168,7 +171,7 @@ impl ChatRequest {
             stop: stop(self.stop)?,
             logprobs,
         };
-        Ok(Asked { call, stream })
+        Ok(CheckedRequest { call, stream })
     }
 
     fn sampling(&self) -> Result<Sampling> {

@@ -100,7 +100,7 @@ enum OutputFormat {
 }
 
 /// A request whose every field is in order.
-pub struct Asked {
+pub struct CheckedRequest {
     pub call: ImageCall,
     pub output: Output,
     /// Whether `output_format` was sent.
@@ -111,7 +111,7 @@ pub struct Asked {
 
 impl ImageRequest {
     /// Checks every field on its own. `prompted`: whether there must be a prompt.
-    pub fn check(mut self, prompted: bool) -> Result<Asked> {
+    pub fn check(mut self, prompted: bool) -> Result<CheckedRequest> {
         self.rest.retain(|name, value| !is_given(name, value));
         refuse_given(&self.rest)?;
         refuse_unknown(&self.rest, &IGNORED)?;
@@ -124,7 +124,7 @@ impl ImageRequest {
         }
         let format = self.output_format.map(Format::from);
         let output = output(format.unwrap_or_default(), self.output_compression)?;
-        Ok(Asked {
+        Ok(CheckedRequest {
             call: self.call(prompted, stream)?,
             output,
             format_named: format.is_some(),

@@ -5,19 +5,19 @@
 use serde_json::{Map, Value, json};
 
 use crate::error::Code;
-use crate::http::reply::Mount;
+use crate::http::response::Mount;
 
 /// Completes the document that was collected from the handlers.
 pub fn complete(document: &mut Value) {
-    let idle = without_demands(&document["components"]["schemas"]);
+    let optional_bodies = without_required_fields(&document["components"]["schemas"]);
     let Some(paths) = document.get_mut("paths").and_then(Value::as_object_mut) else { return };
     for (path, item) in paths {
         let mount = Mount::of(path).map(|(mount, _)| mount);
         let operations = item.as_object_mut().into_iter().flat_map(Map::values_mut);
         for operation in operations.filter(|operation| operation["responses"].is_object()) {
-            frame(operation, mount);
+            complete_operation(operation, mount);
             let body = operation.pointer("/requestBody/content/application~1json/schema/$ref").and_then(Value::as_str);
-            if body.is_some_and(|body| idle.iter().any(|name| body.ends_with(&format!("/{name}")))) {
+            if body.is_some_and(|body| optional_bodies.iter().any(|name| body.ends_with(&format!("/{name}")))) {
                 operation["requestBody"]["required"] = Value::Bool(false);
             }
         }
@@ -31,7 +31,7 @@ pub fn complete(document: &mut Value) {
 }
 
 /// Objects of which no field is required: no body is taken for an empty one.
-fn without_demands(schemas: &Value) -> Vec<String> {
+fn without_required_fields(schemas: &Value) -> Vec<String> {
     let schemas = schemas.as_object().into_iter().flatten();
     schemas
         .filter(|(_, schema)| schema["type"] == "object" && schema["required"].is_null())
@@ -39,7 +39,7 @@ fn without_demands(schemas: &Value) -> Vec<String> {
         .collect()
 }
 
-fn frame(operation: &mut Value, mount: Option<Mount>) {
+fn complete_operation(operation: &mut Value, mount: Option<Mount>) {
     // A handler's name alone is not unique: there is a `list` in most files, on both mounts.
     let text = |value: &Value| value.as_str().unwrap_or_default().replace([' ', '-'], "_");
     let prefix = if mount == Some(Mount::OpenAi) { "openai_" } else { "" };
@@ -50,12 +50,12 @@ fn frame(operation: &mut Value, mount: Option<Mount>) {
     let documented = operation.pointer_mut("/responses/200/content/application~1json/schema");
     if let (Some(mount), Some(schema)) = (mount, documented) {
         // To pictures OpenAI gives no head at all.
-        *schema = if bare && mount == Mount::OpenAi { schema.take() } else { framed(mount, schema.take()) };
+        *schema = if bare && mount == Mount::OpenAi { schema.take() } else { with_envelope(mount, schema.take()) };
     }
 }
 
 /// The whole body: what names it, and what the handler says of it.
-fn framed(mount: Mount, body: Value) -> Value {
+fn with_envelope(mount: Mount, body: Value) -> Value {
     let head = match mount {
         Mount::Spec => json!({
             "type": "object",

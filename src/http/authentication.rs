@@ -11,7 +11,7 @@ use actix_web::{Error as ActixError, FromRequest, HttpMessage, HttpRequest, web}
 use super::Api;
 use super::connections::Connection;
 use super::metering::SharedRecorder;
-use super::reply::Mount;
+use super::response::Mount;
 use crate::error::{Code, Error, Result};
 use crate::service::access::Access;
 
@@ -41,11 +41,11 @@ async fn access(request: &ServiceRequest) -> Result<Access> {
     let Some(api) = request.app_data::<web::Data<Api>>() else {
         return Err(Error::internal("no application state"));
     };
-    identify(api, request.request()).await
+    authenticate_request(api, request.request()).await
 }
 
 /// Whose key a request carries. A request without a key is no guess: it is 401 however many there are.
-pub async fn identify(api: &Api, request: &HttpRequest) -> Result<Access> {
+pub async fn authenticate_request(api: &Api, request: &HttpRequest) -> Result<Access> {
     let secret = bearer(request.headers())?;
     let access = api.keys.authenticate_from(api.proxies.client(request), secret).await?;
     if let Some(connection) = Connection::of(request) {

@@ -17,7 +17,7 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer};
 use serde_json::{Map, Value};
 
-use super::objects::Objects;
+use super::strict_objects::StrictObjects;
 use crate::display::shorten;
 use crate::error::{Code, Error, Result};
 
@@ -59,7 +59,7 @@ impl<T: DeserializeOwned + 'static> FromRequest for ApiParams<T> {
             if !body.is_empty() {
                 merge(&mut fields, from_json(&body)?)?;
             }
-            let parsed = serde_path_to_error::deserialize(Objects(Value::Object(fields)));
+            let parsed = serde_path_to_error::deserialize(StrictObjects(Value::Object(fields)));
             parsed.map(Self).map_err(|error| explain(&error))
         })
     }
@@ -194,7 +194,7 @@ pub(super) fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
         )
     })?;
     let mut reader = serde_json::Deserializer::from_str(text);
-    let value = serde_path_to_error::deserialize(Objects(&mut reader)).map_err(|error| explain(&error))?;
+    let value = serde_path_to_error::deserialize(StrictObjects(&mut reader)).map_err(|error| explain(&error))?;
     let trailing =
         |error: serde_json::Error| Error::new(Code::InvalidParameter, format!("After the JSON body: {error}."));
     reader.end().map_err(trailing)?;
@@ -236,22 +236,22 @@ pub fn object_text(fields: Map<String, Value>) -> String {
 /// A number or flag that a query string writes as text and a JSON body as itself.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Loose<T> {
+enum Lenient<T> {
     Plain(T),
     Text(String),
 }
 
-/// Reads [`Loose`] values of optional parameters.
-pub fn loose<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+/// Reads [`Lenient`] values of optional parameters.
+pub fn lenient<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de> + FromStr,
 {
     let wrong = || serde::de::Error::custom(format!("expected a value of type {}", kind::<T>()));
-    match Option::<Loose<T>>::deserialize(deserializer).map_err(|_| wrong())? {
+    match Option::<Lenient<T>>::deserialize(deserializer).map_err(|_| wrong())? {
         None => Ok(None),
-        Some(Loose::Plain(value)) => Ok(Some(value)),
-        Some(Loose::Text(text)) => text.parse().map(Some).map_err(|_| wrong()),
+        Some(Lenient::Plain(value)) => Ok(Some(value)),
+        Some(Lenient::Text(text)) => text.parse().map(Some).map_err(|_| wrong()),
     }
 }
 

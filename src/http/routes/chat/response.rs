@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::recall::{self, ConversationRef};
+use super::context::{self, ConversationRef};
 use crate::calls::chat::{Choice, RunningChat, Usage};
 use crate::calls::output_spec::GeneratedCall;
 use crate::engine::{CallPiece, Ending, TokenInfo, TokenLogprob};
@@ -173,7 +173,7 @@ pub fn completion(running: &RunningChat, choices: Vec<Choice>) -> Completion {
         choices: choices.into_iter().enumerate().map(choice).collect(),
         usage: running.usage().into(),
         system_fingerprint: None,
-        conversation: recall::conversation(running),
+        conversation: context::conversation(running),
         truncated_messages: running.truncated,
     }
 }

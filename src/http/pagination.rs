@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::input::loose;
+use super::extractors::lenient;
 use super::routes::api_keys::project;
 use crate::error::Result;
 use crate::ids::ProjectId;
@@ -14,7 +14,7 @@ use crate::service::pagination::PageRequest;
 pub struct Paging {
     /// Most records in a page: 1–100, 20 if absent.
     #[param(minimum = 1, maximum = 100)]
-    #[serde(default, deserialize_with = "loose")]
+    #[serde(default, deserialize_with = "lenient")]
     pub limit: Option<i64>,
     /// `next_cursor` of the page before.
     pub cursor: Option<String>,
@@ -31,7 +31,7 @@ pub struct ProjectPaging {
     pub project_id: Option<String>,
     /// Most records in a page: 1–100, 20 if absent.
     #[param(minimum = 1, maximum = 100)]
-    #[serde(default, deserialize_with = "loose")]
+    #[serde(default, deserialize_with = "lenient")]
     pub limit: Option<i64>,
     /// `next_cursor` of the page before.
     pub cursor: Option<String>,

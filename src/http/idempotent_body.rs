@@ -6,8 +6,8 @@ use futures_util::future::LocalBoxFuture;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::caller::Caller;
-use super::input;
+use super::authentication::Caller;
+use super::extractors;
 use crate::error::{Error, Result};
 use crate::service::idempotency::IdempotencyKey;
 
@@ -15,7 +15,7 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// What a POST, PUT or PATCH of a management resource sends. Its caller's access carries the
 /// idempotency key, so that whatever is written with it happens once.
-pub struct Submission<T> {
+pub struct IdempotentJson<T> {
     pub caller: Caller,
     pub body: T,
 }
@@ -25,7 +25,7 @@ pub struct Submission<T> {
 #[serde(deny_unknown_fields)]
 pub struct Nothing {}
 
-impl<T: DeserializeOwned + 'static> FromRequest for Submission<T> {
+impl<T: DeserializeOwned + 'static> FromRequest for IdempotentJson<T> {
     type Error = Error;
     type Future = LocalBoxFuture<'static, Result<Self>>;
 
@@ -33,8 +33,8 @@ impl<T: DeserializeOwned + 'static> FromRequest for Submission<T> {
         let (request, payload) = (request.clone(), payload.take());
         Box::pin(async move {
             let caller = Caller::extract(&request).await?;
-            let bytes = input::read_body(&request, payload).await?;
-            let body = input::from_json(input::or_empty_object(&bytes))?;
+            let bytes = extractors::read_body(&request, payload).await?;
+            let body = extractors::from_json(extractors::or_empty_object(&bytes))?;
             Ok(Self { caller: caller.with_idempotency_key(&request, &bytes)?, body })
         })
     }

@@ -5,11 +5,11 @@ use actix_web::web::Payload;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::request::{Asked, ImageRequest, LONGEST_PROMPT};
+use super::request::{CheckedRequest, ImageRequest, LONGEST_PROMPT};
 use crate::calls::images::{EditKind, SourceImage};
 use crate::display::shorten;
 use crate::error::{Code, Error, Result};
-use crate::http::input::from_json;
+use crate::http::extractors::from_json;
 use crate::http::multipart::{Part, Parts};
 use crate::service::concurrency_limit::Slot;
 
@@ -77,7 +77,7 @@ struct Form {
 }
 
 /// Reads the whole form, whose files are in memory then; `slot` is held until they are worked off.
-pub async fn read(request: &HttpRequest, payload: Payload, kind: EditKind, slot: Slot) -> Result<Asked> {
+pub async fn read(request: &HttpRequest, payload: Payload, kind: EditKind, slot: Slot) -> Result<CheckedRequest> {
     let largest = 2 * LARGEST_PICTURE as u64 + FRAME;
     let mut parts = Parts::of(request, payload, largest, || too_large("image"))?;
     let mut form = Form::default();
@@ -130,7 +130,7 @@ impl Form {
         }
     }
 
-    fn finish(mut self, kind: EditKind, slot: Slot) -> Result<Asked> {
+    fn finish(mut self, kind: EditKind, slot: Slot) -> Result<CheckedRequest> {
         let strength = self.fields.remove("strength").map(|value| strength(&value)).transpose()?;
         let image = self.image.ok_or_else(|| {
             Error::invalid(

@@ -18,7 +18,7 @@ use crate::service::precondition::IfMatch;
 const TRUNCATED: HeaderName = HeaderName::from_static("x-outpost-truncated-messages");
 
 /// What a request names.
-pub struct Named {
+pub struct ContextFields {
     pub conversation: Option<String>,
     pub agent: Option<String>,
     pub truncation: Option<Truncation>,
@@ -32,7 +32,7 @@ pub struct ConversationRef {
     version: u64,
 }
 
-impl Named {
+impl ContextFields {
     /// Checks what the fields say together.
     pub fn check(self, sent: Vec<String>, choices: u32, if_match: Option<IfMatch>) -> Result<ContextRequest> {
         let conversation = self.conversation.map(|text| id(&text, "conversation", "conversation_id")).transpose()?;
@@ -70,7 +70,7 @@ pub fn conversation(running: &RunningChat) -> Option<ConversationRef> {
 }
 
 /// The same response, saying how many messages of the conversation were left out.
-pub fn marked(mut response: HttpResponse, truncated: Option<usize>) -> HttpResponse {
+pub fn with_truncation_header(mut response: HttpResponse, truncated: Option<usize>) -> HttpResponse {
     if let Some(count) = truncated {
         response.headers_mut().insert(TRUNCATED, HeaderValue::from(count));
     }

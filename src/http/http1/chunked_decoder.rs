@@ -11,7 +11,7 @@ const LAST: &[u8] = b"0\r\n\r\n";
 
 /// How far a body has been read.
 #[derive(Debug)]
-pub enum Chunks {
+pub enum ChunkedDecoder {
     Size,
     Data(u64),
     /// The end of the line after the data.
@@ -31,7 +31,7 @@ pub enum Progress {
     Broken,
 }
 
-impl Chunks {
+impl ChunkedDecoder {
     /// Reads from the front of `input` and writes to `out`; returns how many bytes were read.
     pub fn read(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Progress) {
         let mut at = 0;
@@ -97,7 +97,7 @@ impl Chunks {
 }
 
 enum Next {
-    Go(Chunks),
+    Go(ChunkedDecoder),
     End,
 }
 
@@ -138,13 +138,14 @@ fn size(line: &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Chunks, Progress};
+    use super::{ChunkedDecoder, Progress};
 
     /// Reads a text whole and byte by byte; both must come to the same.
     fn read(text: &str) -> (String, Progress) {
-        let (mut chunks, mut out) = (Chunks::Size, Vec::new());
+        let (mut chunks, mut out) = (ChunkedDecoder::Size, Vec::new());
         let (_, progress) = chunks.read(text.as_bytes(), &mut out);
-        let (mut slow, mut slowly, mut kept, mut last) = (Chunks::Size, Vec::new(), Vec::new(), Progress::Wanting);
+        let (mut slow, mut slowly, mut kept, mut last) =
+            (ChunkedDecoder::Size, Vec::new(), Vec::new(), Progress::Wanting);
         for byte in text.bytes() {
             kept.push(byte);
             let (taken, progress) = slow.read(&kept, &mut slowly);

@@ -6,7 +6,7 @@ use actix_web::HttpResponse;
 use actix_web::http::header::{HeaderName, HeaderValue};
 use serde::Serialize;
 
-use super::caller::Caller;
+use super::authentication::Caller;
 use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::ListId;
@@ -15,7 +15,7 @@ use crate::ids::ListId;
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// What a handler returns.
-pub type Reply = Result<HttpResponse>;
+pub type ApiResult = Result<HttpResponse>;
 
 /// Where a request came in, and so which shape goes out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,7 +178,7 @@ impl<T> List<T> {
 
 impl Caller {
     /// [`Mount::reply`] on the caller's mount; marked where it repeats an earlier answer.
-    pub fn reply<T: Serialize>(&self, head: Head<impl Display>, body: T) -> Reply {
+    pub fn reply<T: Serialize>(&self, head: Head<impl Display>, body: T) -> ApiResult {
         let mut reply = self.mount.reply(head, body);
         if self.access.idempotency_key().is_some_and(|key| key.is_replayed()) {
             reply.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
@@ -187,7 +187,7 @@ impl Caller {
     }
 
     /// A page of a listing.
-    pub fn list<T: Serialize>(&self, id: ListId, list: List<T>) -> Reply {
+    pub fn list<T: Serialize>(&self, id: ListId, list: List<T>) -> ApiResult {
         Ok(self.mount.result(id, "list", list))
     }
 }

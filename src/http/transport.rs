@@ -10,12 +10,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::connections::{Connection, Stream};
-use super::sending::PIECE;
+use super::response_body::CHUNK_BYTES;
 
 /// The name of HTTP/2 in a TLS handshake.
 pub const HTTP2: &[u8] = b"h2";
 
-pub struct Channel {
+pub struct Transport {
     io: Io,
     is_http2: bool,
 }
@@ -25,14 +25,14 @@ enum Io {
     Tls(Box<TlsStream<Stream>>),
 }
 
-impl Channel {
+impl Transport {
     pub fn plain(stream: Stream) -> Self {
         Self { io: Io::Plain(stream), is_http2: false }
     }
 
     /// After the handshake, in which client and server agree on the version of HTTP.
     pub async fn secure(acceptor: &TlsAcceptor, stream: Stream) -> io::Result<Self> {
-        let bound = |session: &mut rustls::ServerConnection| session.set_buffer_limit(Some(PIECE));
+        let bound = |session: &mut rustls::ServerConnection| session.set_buffer_limit(Some(CHUNK_BYTES));
         let stream = acceptor.accept_with(stream, bound).await?;
         let is_http2 = stream.get_ref().1.alpn_protocol() == Some(HTTP2);
         Ok(Self { io: Io::Tls(Box::new(stream)), is_http2 })
@@ -63,13 +63,13 @@ impl Io {
     }
 }
 
-impl AsyncRead for Channel {
+impl AsyncRead for Transport {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.get_mut().io.pin().poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for Channel {
+impl AsyncWrite for Transport {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.get_mut().io.pin().poll_write(cx, buf)
     }

@@ -8,8 +8,8 @@ use serde::Deserialize;
 
 use crate::error::Error;
 use crate::http::Api;
-use crate::http::input::{ApiParams, ApiPath};
-use crate::http::reply::Reply;
+use crate::http::extractors::{ApiParams, ApiPath};
+use crate::http::response::ApiResult;
 use crate::ids::StoredImageId;
 use crate::service::stored_images::{SignedUrl, StoredImage};
 
@@ -29,7 +29,7 @@ pub struct Signed {
     (status = 200, content((String = "image/png"), (String = "image/jpeg"), (String = "image/webp"))),
 ))]
 #[get("/v1/images/files/{picture_id}")]
-pub async fn fetch(id: ApiPath<StoredImageId>, signed: ApiParams<Signed>, api: Data<Api>) -> Reply {
+pub async fn fetch(id: ApiPath<StoredImageId>, signed: ApiParams<Signed>, api: Data<Api>) -> ApiResult {
     let Signed { expires, signature } = signed.0;
     let kept = api.stored_images.open(id.0, &expires, &signature).await?;
     let (format, bytes, left) = (kept.format, kept.bytes, kept.left.as_secs());

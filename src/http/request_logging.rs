@@ -9,7 +9,7 @@ use actix_web::{Error as ActixError, HttpMessage, HttpRequest, web};
 
 use super::Api;
 use super::error;
-use super::http1::Wire;
+use super::http1::ConnectionState;
 use crate::display::shorten;
 use crate::error::Error;
 use crate::ids::RequestId;
@@ -24,7 +24,7 @@ pub fn request_id(request: &HttpRequest) -> Option<RequestId> {
 }
 
 /// Middleware around everything: gives the request its id and renders whatever error came out.
-pub async fn frame(
+pub async fn log_request(
     mut request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<BoxBody>, ActixError> {
@@ -34,13 +34,13 @@ pub async fn frame(
     let id = RequestId::generate(&*api.clock_rng);
     request.extensions_mut().insert(id);
     let started = api.clock_rng.uptime();
-    let wire = Wire::of(request.request());
-    let refusal = wire.as_ref().and_then(|wire| wire.refusal(request.request()));
+    let connection = ConnectionState::of(request.request());
+    let refusal = connection.as_ref().and_then(|connection| connection.refusal(request.request()));
     let response = match refusal {
         Some(error) => request.error_response(error),
         None => {
-            if let Some(wire) = &wire {
-                wire.watch(&mut request);
+            if let Some(connection) = &connection {
+                connection.check_body(&mut request);
             }
             next.call(request).await?.map_into_boxed_body()
         }
@@ -58,10 +58,10 @@ pub async fn frame(
     if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
         response.headers_mut().insert(REQUEST_ID, value);
     }
-    if wire.is_some_and(|wire| wire.is_broken()) {
+    if connection.is_some_and(|connection| connection.is_broken()) {
         response.response_mut().head_mut().set_connection_type(ConnectionType::Close);
     }
-    record(&response, id, api.clock_rng.uptime().saturating_sub(started));
+    log_line(&response, id, api.clock_rng.uptime().saturating_sub(started));
     Ok(response)
 }
 
@@ -100,7 +100,7 @@ fn log_cause(error: &Error, id: RequestId) {
 
 /// One line a request: never a header, a prompt or a secret, not even one that the client put into
 /// the path. The client's own id is shown escaped, so that it cannot forge a line.
-fn record(response: &ServiceResponse, id: RequestId, took: std::time::Duration) {
+fn log_line(response: &ServiceResponse, id: RequestId, took: std::time::Duration) {
     let request = response.request();
     let theirs = request.headers().get(&CLIENT_REQUEST_ID).and_then(|value| value.to_str().ok());
     tracing::info!(

@@ -18,7 +18,7 @@ use crate::display::shorten;
 use crate::error::{Code, Error};
 
 /// Endings that nobody can register in the public DNS (RFC 6761, 6762, 8375, 9476, and those that networks use).
-const PRIVATE: &[&str] = &[
+const PRIVATE_ZONES: &[&str] = &[
     "localhost",
     "local",
     "internal",
@@ -35,13 +35,13 @@ const PRIVATE: &[&str] = &[
 
 /// The names that are answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Hosts {
+pub enum AllowedHosts {
     Any,
     /// Addresses, private names, and these.
     Named(Vec<String>),
 }
 
-impl Hosts {
+impl AllowedHosts {
     /// Those of a server that is reached by plain HTTP. `public`: its address, as links have it.
     pub fn named(allowed: &[String], public: Option<&str>) -> Self {
         let public =
@@ -52,7 +52,7 @@ impl Hosts {
     }
 
     /// Whether a request for this authority (`name` or `name:port`) is answered.
-    fn takes(&self, authority: &str) -> bool {
+    fn allows(&self, authority: &str) -> bool {
         let Self::Named(named) = self else { return true };
         let host = name(authority);
         let host = host.strip_suffix('.').unwrap_or(host);
@@ -62,7 +62,7 @@ impl Hosts {
         let host = &*host.to_ascii_lowercase();
         let within = |zone: &str| host.strip_suffix(zone).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
         !host.contains('.') && !host.is_empty()
-            || PRIVATE.iter().any(|zone| within(zone))
+            || PRIVATE_ZONES.iter().any(|zone| within(zone))
             || named.iter().any(|one| one == host)
     }
 }
@@ -79,7 +79,7 @@ fn name(authority: &str) -> &str {
 }
 
 /// Middleware around all routes: 421 for a name that is not this server's.
-pub async fn check<B: MessageBody + 'static>(
+pub async fn check_host<B: MessageBody + 'static>(
     request: ServiceRequest,
     next: Next<B>,
 ) -> Result<ServiceResponse<actix_web::body::EitherBody<B>>, ActixError> {
@@ -89,7 +89,7 @@ pub async fn check<B: MessageBody + 'static>(
         let target = request.uri().authority().map(|authority| authority.as_str());
         let header = request.headers().get(header::HOST).map(|value| value.to_str().unwrap_or_default());
         let asked = target.into_iter().chain(header);
-        let foreign = hosts.and_then(|hosts| asked.into_iter().find(|one| !hosts.takes(one)));
+        let foreign = hosts.and_then(|hosts| asked.into_iter().find(|one| !hosts.allows(one)));
         foreign.map(|one| shorten(name(one)).to_string())
     };
     let Some(name) = foreign else { return Ok(next.call(request).await?.map_into_left_body()) };
@@ -101,11 +101,11 @@ pub async fn check<B: MessageBody + 'static>(
 
 #[cfg(test)]
 mod tests {
-    use super::Hosts;
+    use super::AllowedHosts;
 
     #[test]
     fn only_names_that_no_stranger_can_own_are_taken() {
-        let hosts = Hosts::named(&["ai.example.org".to_owned()], Some("https://Gpu.Example.com:8443/ai"));
+        let hosts = AllowedHosts::named(&["ai.example.org".to_owned()], Some("https://Gpu.Example.com:8443/ai"));
         for good in [
             "localhost",
             "localhost:8080",
@@ -123,7 +123,7 @@ mod tests {
             "gpu.example.com",
             "outpost.ai.svc.cluster.local",
         ] {
-            assert!(hosts.takes(good), "{good}");
+            assert!(hosts.allows(good), "{good}");
         }
         for bad in [
             "example.org",
@@ -137,8 +137,8 @@ mod tests {
             "127.0.0.1.nip.io",
             "a.b:x",
         ] {
-            assert!(!hosts.takes(bad), "{bad}");
+            assert!(!hosts.allows(bad), "{bad}");
         }
-        assert!(Hosts::Any.takes("evil.example"));
+        assert!(AllowedHosts::Any.allows("evil.example"));
     }
 }

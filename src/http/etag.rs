@@ -6,21 +6,21 @@ use actix_web::dev::Payload;
 use actix_web::http::header::{self, HeaderValue};
 use actix_web::{FromRequest, HttpRequest};
 
-use super::reply::Reply;
+use super::response::ApiResult;
 use crate::error::{Error, Result};
 use crate::service::precondition::{IfMatch, Precondition};
 
 /// The request's `If-Match`, if it has one.
-pub struct Matching(pub Option<IfMatch>);
+pub struct IfMatchHeader(pub Option<IfMatch>);
 
-impl Matching {
+impl IfMatchHeader {
     /// With the field `version` of the body beside it.
     pub fn and(self, version: Option<u64>) -> Precondition {
         Precondition { version, if_match: self.0 }
     }
 }
 
-impl FromRequest for Matching {
+impl FromRequest for IfMatchHeader {
     type Error = Error;
     type Future = Ready<Result<Self>>;
 
@@ -34,7 +34,7 @@ impl FromRequest for Matching {
 }
 
 /// The same answer with the version that it shows as its entity tag.
-pub fn tagged(reply: Reply, version: u64) -> Reply {
+pub fn with_etag(reply: ApiResult, version: u64) -> ApiResult {
     let mut reply = reply?;
     if let Ok(tag) = HeaderValue::from_str(&format!("\"{version}\"")) {
         reply.headers_mut().insert(header::ETAG, tag);

@@ -67,11 +67,11 @@ struct CalledFunction {
 }
 
 /// The JSON of each message, as it was sent.
-pub fn texts(sent: &[Box<RawValue>]) -> Vec<String> {
+pub fn to_json(sent: &[Box<RawValue>]) -> Vec<String> {
     sent.iter().map(|json| json.get().to_owned()).collect()
 }
 
 /// Stored JSON, to be sent as it is.
-pub fn raw(stored: Vec<String>) -> Vec<Box<RawValue>> {
+pub fn from_json(stored: Vec<String>) -> Vec<Box<RawValue>> {
     stored.into_iter().filter_map(|json| RawValue::from_string(json).ok()).collect()
 }

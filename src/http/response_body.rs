@@ -9,35 +9,35 @@ use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::middleware::Next;
 use actix_web::web::Bytes;
 
-use super::connections::{Connection, Running};
-use super::http1::{InFlight, Wire};
+use super::connections::{ActiveRequest, Connection};
+use super::http1::{ConnectionState, InFlight};
 
 /// The most that the HTTP layer copies before it writes to the socket.
-pub const PIECE: usize = 32 << 10;
+pub const CHUNK_BYTES: usize = 32 << 10;
 
 /// A body that comes in pieces.
-struct Pieces {
+struct ChunkedBody {
     body: BoxBody,
     /// Bytes of the body that are not handed on yet.
     rest: Bytes,
-    _held: (Option<Running>, Option<InFlight>),
+    _held: (Option<ActiveRequest>, Option<InFlight>),
 }
 
 /// Middleware around everything, from the head of a request to the end of its response.
-pub async fn watch(
+pub async fn track_in_flight(
     request: ServiceRequest,
     next: Next<impl MessageBody + 'static>,
 ) -> Result<ServiceResponse<BoxBody>, ActixError> {
     let running = Connection::of(request.request()).map(|connection| connection.run());
-    let in_flight = Wire::of(request.request()).map(InFlight::new);
+    let in_flight = ConnectionState::of(request.request()).map(InFlight::new);
     let response = next.call(request).await?;
     Ok(response.map_body(|_, body| {
         let body = BoxBody::new(body);
-        BoxBody::new(Pieces { body, rest: Bytes::new(), _held: (running, in_flight) })
+        BoxBody::new(ChunkedBody { body, rest: Bytes::new(), _held: (running, in_flight) })
     }))
 }
 
-impl MessageBody for Pieces {
+impl MessageBody for ChunkedBody {
     type Error = Box<dyn std::error::Error>;
 
     fn size(&self) -> BodySize {
@@ -52,7 +52,7 @@ impl MessageBody for Pieces {
                 other => return Poll::Ready(other),
             }
         }
-        let piece = this.rest.split_to(this.rest.len().min(PIECE));
+        let piece = this.rest.split_to(this.rest.len().min(CHUNK_BYTES));
         Poll::Ready(Some(Ok(piece)))
     }
 }
@@ -65,13 +65,13 @@ mod tests {
 
     #[tokio::test]
     async fn a_large_body_comes_in_pieces_and_whole() {
-        let text: Vec<u8> = (0..3 * PIECE + 5).map(|at| u8::try_from(at % 251).unwrap()).collect();
-        let mut pieces = Pieces { body: BoxBody::new(text.clone()), rest: Bytes::new(), _held: (None, None) };
+        let text: Vec<u8> = (0..3 * CHUNK_BYTES + 5).map(|at| u8::try_from(at % 251).unwrap()).collect();
+        let mut pieces = ChunkedBody { body: BoxBody::new(text.clone()), rest: Bytes::new(), _held: (None, None) };
         assert_eq!(pieces.size(), BodySize::Sized(u64::try_from(text.len()).unwrap()));
         let mut read = Vec::new();
         while let Some(piece) = poll_fn(|cx| Pin::new(&mut pieces).poll_next(cx)).await {
             let piece = piece.unwrap();
-            assert!((1..=PIECE).contains(&piece.len()));
+            assert!((1..=CHUNK_BYTES).contains(&piece.len()));
             read.extend_from_slice(&piece);
         }
         assert_eq!(read, text);
