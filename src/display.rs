@@ -5,8 +5,8 @@ use std::io::{self, Write};
 
 /// Text that came from outside, for use inside a message: not longer than a line.
 pub fn shorten(text: &str) -> String {
-    const LONGEST: usize = 80;
-    match text.char_indices().nth(LONGEST) {
+    const MAX_CHARS: usize = 80;
+    match text.char_indices().nth(MAX_CHARS) {
         Some((cut, _)) => format!("{}…", text.get(..cut).unwrap_or_default()),
         None => text.to_owned(),
     }

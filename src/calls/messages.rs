@@ -9,7 +9,7 @@ use crate::engine::{Message, ToolCall};
 use crate::error::{Error, Result};
 use crate::service::message_validation::{self, UnknownFields};
 
-const MOST_MESSAGES: usize = 4096;
+const MAX_MESSAGES: usize = 4096;
 
 /// The turns of a request, out of the JSON of each message. Fields that no message has are refused
 /// where the messages are to be stored.
@@ -21,9 +21,9 @@ pub fn parse(messages: &[String], stored: bool) -> Result<Vec<Message>> {
     };
     match messages.len() {
         0 => Err(Error::invalid("messages", "messages is empty. Send at least one message.")),
-        1..=MOST_MESSAGES => messages.iter().enumerate().map(one).collect(),
+        1..=MAX_MESSAGES => messages.iter().enumerate().map(one).collect(),
         count => {
-            let message = format!("messages has {count} entries; at most {MOST_MESSAGES} are allowed.");
+            let message = format!("messages has {count} entries; at most {MAX_MESSAGES} are allowed.");
             Err(Error::invalid("messages", message))
         }
     }

@@ -20,10 +20,10 @@ use crate::error::{Code, Error, Result};
 const WINDOW: Duration = Duration::from_secs(30);
 const MIN_WINDOW_BYTES: usize = 30 << 10;
 /// The longest that the server waits for one body in all.
-const LONGEST_WAIT: Duration = Duration::from_secs(2 * 3600);
+const MAX_WAIT: Duration = Duration::from_secs(2 * 3600);
 
 /// The largest part that is a plain field.
-const LONGEST_FIELD: usize = 4096;
+const MAX_FIELD_BYTES: usize = 4096;
 
 /// The parts of a body, one after the other.
 pub struct Parts {
@@ -98,7 +98,7 @@ impl Part {
 
     /// The whole part, as the text of a plain field.
     pub async fn text(self) -> Result<String> {
-        self.text_within(LONGEST_FIELD).await
+        self.text_within(MAX_FIELD_BYTES).await
     }
 
     /// The same for a field that may be longer than others, or shorter.
@@ -130,7 +130,7 @@ impl TransferRate {
         size: impl Fn(&T) -> usize,
     ) -> Result<Option<T>> {
         let so_far = *self.progress.borrow();
-        let allowed = WINDOW.saturating_sub(so_far.waited).min(LONGEST_WAIT.saturating_sub(so_far.before));
+        let allowed = WINDOW.saturating_sub(so_far.waited).min(MAX_WAIT.saturating_sub(so_far.before));
         let began = self.clock_rng.uptime();
         let next = actix_web::rt::time::timeout(allowed, stream.next()).await.map_err(|_| too_slow())?;
         let next = next.transpose().map_err(|cause| refuse(&cause))?;

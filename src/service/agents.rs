@@ -23,9 +23,9 @@ use crate::storage::agents::{self as stored, AgentRecord, AgentVersionRecord};
 use crate::storage::{Reader, Store, WriteTx, project_resources};
 
 /// Versions that an agent keeps; of more, the oldest go.
-pub const MOST_VERSIONS: u64 = 1_000;
-const LONGEST_INSTRUCTIONS: usize = 256_000;
-const MOST_REMEMBERED: u32 = 4096;
+pub const MAX_VERSIONS: u64 = 1_000;
+const MAX_INSTRUCTIONS_CHARS: usize = 256_000;
+const MAX_LAST_MESSAGES: u32 = 4096;
 
 /// An agent as it is in one of its versions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -289,7 +289,7 @@ fn add_version(
     now: Timestamp,
 ) -> Result<AgentRecord> {
     let version = old.version + 1;
-    let oldest = old.oldest.max((version + 1).saturating_sub(MOST_VERSIONS));
+    let oldest = old.oldest.max((version + 1).saturating_sub(MAX_VERSIONS));
     let mut bytes = old.bytes + content.bytes();
     for gone in old.oldest..oldest {
         bytes = bytes.saturating_sub(stored::find_version(tx, id, gone)?.map_or(0, |gone| gone.bytes()));
@@ -317,14 +317,14 @@ fn check(content: &AgentVersionRecord) -> Result<()> {
     content.model.as_deref().map_or(Ok(()), validation::model)?;
     validation::metadata(content.metadata.as_deref())?;
     let length = content.instructions.as_ref().map_or(0, |text| text.chars().count());
-    if length > LONGEST_INSTRUCTIONS {
-        let text = format!("'instructions' has {length} characters; it may have {LONGEST_INSTRUCTIONS}.");
+    if length > MAX_INSTRUCTIONS_CHARS {
+        let text = format!("'instructions' has {length} characters; it may have {MAX_INSTRUCTIONS_CHARS}.");
         return Err(Error::invalid("instructions", text));
     }
     content.tools.as_deref().map_or(Ok(()), tool_definitions::check)?;
     match content.memory.and_then(|memory| memory.last_messages) {
-        Some(count) if !(1..=MOST_REMEMBERED).contains(&count) => {
-            let text = format!("'memory.last_messages' is {count}; it must be 1 to {MOST_REMEMBERED}.");
+        Some(count) if !(1..=MAX_LAST_MESSAGES).contains(&count) => {
+            let text = format!("'memory.last_messages' is {count}; it must be 1 to {MAX_LAST_MESSAGES}.");
             Err(Error::invalid("memory.last_messages", text))
         }
         _ => Ok(()),

@@ -25,9 +25,9 @@ use crate::storage::conversations::{self as stored, ConversationRecord};
 use crate::storage::{Reader, Store, WriteTx, project_resources};
 
 /// Most messages of a conversation.
-pub const MOST_MESSAGES: usize = 4096;
+pub const MAX_MESSAGES: usize = 4096;
 /// Most bytes of JSON of a conversation, messages and metadata together.
-pub const MOST_BYTES: u64 = 8 << 20;
+pub const MAX_BYTES: u64 = 8 << 20;
 
 /// A conversation as its users see it, without its messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -266,7 +266,7 @@ struct Content {
 impl Content {
     fn check(messages: Vec<String>, metadata: Option<String>) -> Result<Self> {
         validation::metadata(metadata.as_deref())?;
-        let mut checked = Vec::with_capacity(messages.len().min(MOST_MESSAGES));
+        let mut checked = Vec::with_capacity(messages.len().min(MAX_MESSAGES));
         fits(messages.len(), 0, "messages")?;
         for (at, json) in messages.iter().enumerate() {
             message_validation::parse(&format!("messages[{at}]"), json, UnknownFields::Reject)?;
@@ -285,15 +285,15 @@ impl Content {
 
 /// 400 if a conversation of this size is larger than any may be.
 fn fits(messages: usize, bytes: u64, param: &str) -> Result<()> {
-    if messages > MOST_MESSAGES {
+    if messages > MAX_MESSAGES {
         let text = format!(
-            "The conversation would have {messages} messages; it may have {MOST_MESSAGES}. Replace older messages by a summary, or begin another conversation."
+            "The conversation would have {messages} messages; it may have {MAX_MESSAGES}. Replace older messages by a summary, or begin another conversation."
         );
         return Err(Error::invalid(param, text));
     }
-    if bytes > MOST_BYTES {
+    if bytes > MAX_BYTES {
         let text = format!(
-            "The conversation would have {bytes} bytes of JSON; it may have {MOST_BYTES}. Replace older messages by a summary, or begin another conversation."
+            "The conversation would have {bytes} bytes of JSON; it may have {MAX_BYTES}. Replace older messages by a summary, or begin another conversation."
         );
         return Err(Error::invalid(param, text));
     }

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 
-const LONGEST_NAME: usize = 64;
+const MAX_NAME_BYTES: usize = 64;
 
 /// The error for a field: `what` goes on after the field's name.
 pub fn invalid_field<T>(field: &str, what: &str) -> Result<T> {
@@ -29,11 +29,11 @@ pub fn optional(field: &str, value: Option<&Value>, what: &str, fits: impl Fn(&V
 /// A name as OpenAI has them for functions and schemas.
 pub fn name<'a>(field: &str, name: Option<&'a Value>) -> Result<&'a str> {
     let plain = |name: &&str| {
-        (1..=LONGEST_NAME).contains(&name.len())
+        (1..=MAX_NAME_BYTES).contains(&name.len())
             && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
     };
     match name.and_then(Value::as_str).filter(plain) {
         Some(name) => Ok(name),
-        None => invalid_field(field, &format!("must be 1 to {LONGEST_NAME} letters, digits, underscores or hyphens")),
+        None => invalid_field(field, &format!("must be 1 to {MAX_NAME_BYTES} letters, digits, underscores or hyphens")),
     }
 }

@@ -8,7 +8,7 @@ use super::json_fields::{invalid_field, name, object, optional};
 use crate::display::shorten;
 use crate::error::{Error, Result};
 
-const MOST_TOOLS: usize = 128;
+const MAX_TOOLS: usize = 128;
 
 /// Checks a JSON array of function tools, given as text.
 pub(super) fn check(json: &str) -> Result<()> {
@@ -19,8 +19,8 @@ pub(super) fn check(json: &str) -> Result<()> {
 pub fn parse(json: &str) -> Result<Vec<Value>> {
     let tools: Vec<Value> = serde_json::from_str(json)
         .map_err(|error| Error::invalid("tools", format!("'tools' must be an array of tool definitions: {error}.")))?;
-    if tools.len() > MOST_TOOLS {
-        let text = format!("'tools' has {} entries; it may have {MOST_TOOLS}.", tools.len());
+    if tools.len() > MAX_TOOLS {
+        let text = format!("'tools' has {} entries; it may have {MAX_TOOLS}.", tools.len());
         return Err(Error::invalid("tools", text));
     }
     let mut names = HashSet::new();

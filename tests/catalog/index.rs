@@ -4,7 +4,7 @@ use outpost::catalog::Catalog;
 fn the_catalog_in_the_binary_is_valid() {
     let catalog = Catalog::parse(include_str!("../../models/catalog.toml")).unwrap();
     let sizes: Vec<_> =
-        catalog.models().iter().filter(|m| !m.is_carried()).map(|m| (m.name.as_str(), m.bytes())).collect();
+        catalog.models().iter().filter(|m| !m.is_embedded()).map(|m| (m.name.as_str(), m.bytes())).collect();
     let expected = [
         ("smollm2-135m-instruct", 98_362_432),
         ("all-minilm-l6-v2", 91_578_367),

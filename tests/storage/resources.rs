@@ -1,7 +1,7 @@
 //! Conversations and agents: what a project holds, and what a check finds.
 
 use outpost::ids::{AgentId, ProjectId};
-use outpost::service::agents::MOST_VERSIONS;
+use outpost::service::agents::MAX_VERSIONS;
 use outpost::service::{
     AgentPatch, Agents, Conversations, NewAgent, NewConversation, PageRequest, Patch, Precondition,
 };
@@ -38,13 +38,13 @@ async fn an_agent_keeps_its_last_thousand_versions_and_pays_for_those() {
     let new = NewAgent { project: Some(project), name: Some("helper".into()), ..NewAgent::default() };
     let id: AgentId = agents.create(&world.admin, new).await.unwrap().id;
     assert_eq!((held(&world, project).await.agents, held(&world, project).await.bytes), (1, 6));
-    let last = MOST_VERSIONS + 5;
+    let last = MAX_VERSIONS + 5;
     for number in 2..=last {
         let change = renamed(&format!("{number:04}"));
         let now = agents.update(&world.admin, id, change, Precondition::default()).await.unwrap();
         assert_eq!(now.version, number);
     }
-    assert_eq!(held(&world, project).await.bytes, MOST_VERSIONS * 10);
+    assert_eq!(held(&world, project).await.bytes, MAX_VERSIONS * 10);
     assert!(agents.get(&world.admin, id, Some(5)).await.is_err());
     let oldest = agents.get(&world.admin, id, Some(6)).await.unwrap();
     assert_eq!(oldest.instructions.as_deref(), Some("0006"));

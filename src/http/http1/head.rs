@@ -12,7 +12,7 @@ pub const MAX_BYTES: usize = 64 << 10;
 /// The HTTP library behind this takes as many.
 const MAX_FIELDS: usize = 96;
 /// The longest registered method has 17 letters.
-const LONGEST_METHOD: usize = 32;
+const MAX_METHOD_BYTES: usize = 32;
 
 /// What follows a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,10 +72,10 @@ pub fn end(input: &[u8], scan: &mut Scan) -> Result<Option<usize>, HeadError> {
     }
     scan.scanned = input.len();
     // Fail early if the input is another protocol, such as TLS.
-    let method = input.get(..=LONGEST_METHOD).unwrap_or(input).split(|byte| *byte == b' ').next().unwrap_or_default();
+    let method = input.get(..=MAX_METHOD_BYTES).unwrap_or(input).split(|byte| *byte == b' ').next().unwrap_or_default();
     if scan.line == 0
         && method != b"\r"
-        && !is_method(method.get(..=LONGEST_METHOD).unwrap_or(method))
+        && !is_method(method.get(..=MAX_METHOD_BYTES).unwrap_or(method))
         && !input.is_empty()
     {
         return Err(NO_METHOD);
@@ -220,7 +220,7 @@ pub fn field(line: &[u8]) -> Result<(&[u8], &[u8]), HeadError> {
 const NO_METHOD: HeadError = Malformed("its method is not a token of at most 32 characters");
 
 fn is_method(text: &[u8]) -> bool {
-    (1..=LONGEST_METHOD).contains(&text.len()) && text.iter().all(is_token)
+    (1..=MAX_METHOD_BYTES).contains(&text.len()) && text.iter().all(is_token)
 }
 
 /// Letters of names (RFC 9110, 5.6.2).

@@ -15,7 +15,7 @@ use crate::http::extractors::ApiJson;
 use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller};
 
-const MOST_INPUTS: usize = 2048;
+const MAX_INPUTS: usize = 2048;
 /// So many vectors are written on an async thread; more take longer than others should wait.
 const FEW: usize = 32;
 /// Fields that cannot change what this server answers.
@@ -126,8 +126,8 @@ impl EmbeddingRequest {
 
 fn check_inputs(inputs: &[Input], single: bool) -> Result<()> {
     let count = inputs.len();
-    if !(1..=MOST_INPUTS).contains(&count) {
-        let text = format!("'input' has {count} entries; it must have 1 to {MOST_INPUTS}.");
+    if !(1..=MAX_INPUTS).contains(&count) {
+        let text = format!("'input' has {count} entries; it must have 1 to {MAX_INPUTS}.");
         return Err(Error::invalid("input", text));
     }
     let empty = |input: &Input| match input {

@@ -11,7 +11,7 @@ use crate::http::extractors::ApiJson;
 use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller};
 
-const MOST_DOCUMENTS: usize = 2048;
+const MAX_DOCUMENTS: usize = 2048;
 /// Fields that cannot change what this server answers.
 const IGNORED: [&str; 1] = ["user"];
 
@@ -77,8 +77,8 @@ impl RerankRequest {
     fn check(self) -> Result<(RerankCall, bool)> {
         refuse_unknown(&self.rest, &IGNORED)?;
         let count = self.documents.len();
-        if !(1..=MOST_DOCUMENTS).contains(&count) {
-            let text = format!("'documents' has {count} entries; it must have 1 to {MOST_DOCUMENTS}.");
+        if !(1..=MAX_DOCUMENTS).contains(&count) {
+            let text = format!("'documents' has {count} entries; it must have 1 to {MAX_DOCUMENTS}.");
             return Err(Error::invalid("documents", text));
         }
         if self.query.is_empty() {

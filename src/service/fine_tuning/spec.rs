@@ -6,10 +6,10 @@ use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
 pub use crate::storage::fine_tuning_jobs::HyperparametersRecord as Hyperparameters;
 
-const MOST_EPOCHS: i64 = 50;
-const LARGEST_BATCH: i64 = 256;
-const LARGEST_MULTIPLIER: f64 = 1000.0;
-const LARGEST_SEED: i64 = i32::MAX as i64;
+const MAX_EPOCHS: i64 = 50;
+const MAX_BATCH: i64 = 256;
+const MAX_MULTIPLIER: f64 = 1000.0;
+const MAX_SEED: i64 = i32::MAX as i64;
 
 /// What a new job is made of, as far as the caller says it.
 #[derive(Clone, Debug)]
@@ -41,13 +41,13 @@ pub struct RequestedHyperparameters {
 impl RequestedHyperparameters {
     fn check(&self) -> Result<Hyperparameters> {
         let multiplier = self.learning_rate_multiplier;
-        if let Some(given) = multiplier.filter(|given| !(*given > 0.0 && *given <= LARGEST_MULTIPLIER)) {
-            let text = format!("it must be \"auto\" or a number above 0, up to {LARGEST_MULTIPLIER}");
+        if let Some(given) = multiplier.filter(|given| !(*given > 0.0 && *given <= MAX_MULTIPLIER)) {
+            let text = format!("it must be \"auto\" or a number above 0, up to {MAX_MULTIPLIER}");
             return Err(self.wrong("learning_rate_multiplier", given, &text));
         }
         Ok(Hyperparameters {
-            n_epochs: self.count("n_epochs", self.n_epochs, MOST_EPOCHS)?,
-            batch_size: self.count("batch_size", self.batch_size, LARGEST_BATCH)?,
+            n_epochs: self.count("n_epochs", self.n_epochs, MAX_EPOCHS)?,
+            batch_size: self.count("batch_size", self.batch_size, MAX_BATCH)?,
             learning_rate_multiplier: multiplier,
         })
     }
@@ -85,8 +85,8 @@ impl JobSpec {
         let seed = match new.seed {
             Some(given) => u32::try_from(given)
                 .ok()
-                .filter(|_| given <= LARGEST_SEED)
-                .ok_or_else(|| Error::invalid("seed", format!("'seed' is {given}; it must be 0 to {LARGEST_SEED}.")))?,
+                .filter(|_| given <= MAX_SEED)
+                .ok_or_else(|| Error::invalid("seed", format!("'seed' is {given}; it must be 0 to {MAX_SEED}.")))?,
             None => draw(clock_rng),
         };
         Ok(Self {

@@ -11,11 +11,11 @@ use crate::service::quotas::{self, QuotaKind};
 use crate::storage::limits::{LimitsRecord, Quotas, Rates};
 use crate::storage::quota_usage::QuotaUsageRecord;
 
-const MOST_REQUESTS: u64 = 1_000_000;
-const MOST_TOKENS: u64 = 1_000_000_000;
-const MOST_BUDGET: u64 = 1_000_000_000_000_000;
+const MAX_REQUESTS: u64 = 1_000_000;
+const MAX_TOKENS: u64 = 1_000_000_000;
+const MAX_BUDGET: u64 = 1_000_000_000_000_000;
 /// How much larger than the rate a burst may be.
-const WIDEST_BURST: u64 = 10;
+const MAX_BURST_FACTOR: u64 = 10;
 
 /// What a project may use and hold, and what it does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -165,11 +165,11 @@ fn rates(old: Rates, change: RatesPatch, place: &str) -> Result<Rates> {
             "requests_per_minute",
             old.requests_per_minute,
             change.requests_per_minute,
-            MOST_REQUESTS,
+            MAX_REQUESTS,
         )?,
-        burst_limit: number("burst_limit", old.burst_limit, change.burst_limit, MOST_REQUESTS * WIDEST_BURST)?,
-        tokens_per_minute: number("tokens_per_minute", old.tokens_per_minute, change.tokens_per_minute, MOST_TOKENS)?,
-        token_budget: number("token_budget", old.token_budget, change.token_budget, MOST_BUDGET)?,
+        burst_limit: number("burst_limit", old.burst_limit, change.burst_limit, MAX_REQUESTS * MAX_BURST_FACTOR)?,
+        tokens_per_minute: number("tokens_per_minute", old.tokens_per_minute, change.tokens_per_minute, MAX_TOKENS)?,
+        token_budget: number("token_budget", old.token_budget, change.token_budget, MAX_BUDGET)?,
     };
     // A burst goes with its rate.
     let new = match (change.requests_per_minute, change.burst_limit) {
@@ -183,10 +183,10 @@ fn rates(old: Rates, change: RatesPatch, place: &str) -> Result<Rates> {
                 format!("'{field}' needs 'requests_per_minute': without a rate there is nothing to burst above.");
             Err(Error::invalid(field, text))
         }
-        (Some(burst), Some(rate)) if burst > rate * WIDEST_BURST => {
-            let most = rate * WIDEST_BURST;
+        (Some(burst), Some(rate)) if burst > rate * MAX_BURST_FACTOR => {
+            let most = rate * MAX_BURST_FACTOR;
             let text = format!(
-                "'{field}' is {burst}; with {rate} requests a minute it may be at most {most} ({WIDEST_BURST} times the rate)."
+                "'{field}' is {burst}; with {rate} requests a minute it may be at most {most} ({MAX_BURST_FACTOR} times the rate)."
             );
             Err(Error::invalid(field, text))
         }

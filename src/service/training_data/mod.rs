@@ -9,7 +9,7 @@ use self::example::parse_example;
 use crate::error::{Error, Result};
 
 /// A longer line is no example but a mistake, and each has to fit in memory.
-const LONGEST_LINE: usize = 4 << 20;
+const MAX_LINE_BYTES: usize = 4 << 20;
 
 /// What a whole file holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Validator {
     }
 
     fn keep(&mut self, piece: &[u8]) -> Result<()> {
-        if self.partial.len() + piece.len() > LONGEST_LINE {
+        if self.partial.len() + piece.len() > MAX_LINE_BYTES {
             return Err(self.too_long());
         }
         self.partial.extend_from_slice(piece);
@@ -70,11 +70,11 @@ impl Validator {
 
     fn too_long(&self) -> Error {
         let number = self.lines + 1;
-        invalid(format!("line {number} is longer than {LONGEST_LINE} bytes. Split the example, or shorten it."))
+        invalid(format!("line {number} is longer than {MAX_LINE_BYTES} bytes. Split the example, or shorten it."))
     }
 
     fn line(&mut self, line: &[u8]) -> Result<()> {
-        if line.len() > LONGEST_LINE {
+        if line.len() > MAX_LINE_BYTES {
             return Err(self.too_long());
         }
         self.lines += 1;
@@ -112,7 +112,7 @@ fn invalid(text: String) -> Error {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{ExampleFormat, LONGEST_LINE, Summary, Validator};
+    use super::{ExampleFormat, MAX_LINE_BYTES, Summary, Validator};
 
     fn check(pieces: &[&[u8]]) -> Result<Summary, String> {
         let mut validator = Validator::default();
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_told_with_its_line_and_field() {
-        let long = format!(r#"{{"text":"{}"}}"#, "x".repeat(LONGEST_LINE));
+        let long = format!(r#"{{"text":"{}"}}"#, "x".repeat(MAX_LINE_BYTES));
         let cases: Vec<(&[u8], &str)> = vec![
             (b"", "empty"),
             (b"\n\n", "empty"),

@@ -15,9 +15,9 @@ use crate::storage::usage::{self, Sums, Width};
 use crate::storage::{ReadTx, Store, quota_usage};
 
 /// More buckets than this are refused: a client that wants more asks for wider ones.
-const MOST_BUCKETS: i64 = 1_500;
+const MAX_BUCKETS: i64 = 1_500;
 /// More results than this in one answer are refused.
-const MOST_RESULTS: usize = 100_000;
+const MAX_RESULTS: usize = 100_000;
 const THIRTY_DAYS: Duration = Duration::from_secs(30 * 86_400);
 
 /// What results can be told apart by.
@@ -145,9 +145,9 @@ fn plan(query: ReportQuery, now: Timestamp) -> Result<CheckedQuery> {
     }
     let width = query.width.unwrap_or(Width::Day);
     let buckets = (width.ceil(end).as_millis() - width.floor(start).as_millis()) / width.millis();
-    if buckets > MOST_BUCKETS {
+    if buckets > MAX_BUCKETS {
         let text = format!(
-            "The window has {buckets} buckets of this width; at most {MOST_BUCKETS} are given at once. Use a wider 'bucket_width' or a shorter window."
+            "The window has {buckets} buckets of this width; at most {MAX_BUCKETS} are given at once. Use a wider 'bucket_width' or a shorter window."
         );
         return Err(Error::invalid("bucket_width", text));
     }
@@ -195,11 +195,11 @@ fn report(tx: &ReadTx, project: ProjectId, plan: &CheckedQuery) -> Result<Report
 }
 
 fn require_few(results: usize) -> Result<()> {
-    if results <= MOST_RESULTS {
+    if results <= MAX_RESULTS {
         return Ok(());
     }
     let text = format!(
-        "The report has more than {MOST_RESULTS} results. Use a wider 'bucket_width', a shorter window, or fewer groups."
+        "The report has more than {MAX_RESULTS} results. Use a wider 'bucket_width', a shorter window, or fewer groups."
     );
     Err(Error::invalid("group_by", text))
 }

@@ -19,10 +19,10 @@ use crate::http::routes::message_schema::{self, Message};
 use crate::service::precondition::IfMatch;
 
 /// Most answers to one prompt.
-const MOST_CHOICES: u32 = 16;
-const MOST_STOPS: usize = 16;
-const LONGEST_STOP: usize = 256;
-const MOST_BIASES: usize = 1024;
+const MAX_CHOICES: u32 = 16;
+const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 256;
+const MAX_BIASES: usize = 1024;
 
 /// Sampling where the caller says nothing: what local servers do (llama.cpp's defaults). Small models
 /// drift into nonsense when every token of the vocabulary may be drawn.
@@ -138,7 +138,7 @@ impl ChatRequest {
         refuse_unsupported(&self.rest)?;
         let sampling = self.sampling()?;
         let choices = self.n.unwrap_or(1);
-        within("n", choices, 1, MOST_CHOICES)?;
+        within("n", choices, 1, MAX_CHOICES)?;
         let max_tokens = self.max_tokens()?;
         let logprobs = self.logprobs()?;
         let stream = self.stream()?;
@@ -287,8 +287,8 @@ fn within<T: PartialOrd + Copy + std::fmt::Display>(field: &str, value: T, least
 
 fn biases(given: Option<&BTreeMap<String, f32>>) -> Result<Vec<(u32, f32)>> {
     let Some(given) = given else { return Ok(Vec::new()) };
-    if given.len() > MOST_BIASES {
-        let message = format!("logit_bias has {} entries; at most {MOST_BIASES} are allowed.", given.len());
+    if given.len() > MAX_BIASES {
+        let message = format!("logit_bias has {} entries; at most {MAX_BIASES} are allowed.", given.len());
         return Err(Error::invalid("logit_bias", message));
     }
     given
@@ -309,16 +309,16 @@ fn stop(given: Option<Stop>) -> Result<Vec<String>> {
         Some(Stop::One(text)) => vec![text],
         Some(Stop::Many(texts)) => texts,
     };
-    if stops.len() > MOST_STOPS {
+    if stops.len() > MAX_STOPS {
         return Err(Error::invalid(
             "stop",
-            format!("stop has {} strings; at most {MOST_STOPS} are allowed.", stops.len()),
+            format!("stop has {} strings; at most {MAX_STOPS} are allowed.", stops.len()),
         ));
     }
-    match stops.iter().position(|text| text.is_empty() || text.len() > LONGEST_STOP) {
+    match stops.iter().position(|text| text.is_empty() || text.len() > MAX_STOP_BYTES) {
         None => Ok(stops),
         Some(place) => {
-            let message = format!("stop[{place}] must have from 1 to {LONGEST_STOP} bytes.");
+            let message = format!("stop[{place}] must have from 1 to {MAX_STOP_BYTES} bytes.");
             Err(Error::invalid(format!("stop[{place}]"), message))
         }
     }

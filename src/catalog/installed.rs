@@ -3,22 +3,22 @@
 use std::fs;
 use std::path::Path;
 
+use super::catalog_toml::{Catalog, CatalogModel};
 use super::hashing;
-use super::index::{Catalog, CatalogModel};
-use super::names::{is_model_name, is_reserved};
+use super::name_validation::{is_model_name, is_reserved};
 use super::progress::Progress;
 use crate::models::diffusion::pipeline::INDEX;
 
 /// A folder in the models folder.
 #[derive(Debug, PartialEq, Eq)]
-pub struct OnDisk {
+pub struct ModelFolder {
     pub name: String,
     /// Sum of its files.
     pub bytes: u64,
 }
 
 /// How a model of the catalog stands on disk.
-pub(super) enum Presence {
+pub(super) enum InstallState {
     Absent,
     Complete,
     /// Something of that name is there which is not this model, because of this.
@@ -27,22 +27,22 @@ pub(super) enum Presence {
 
 /// The models of the catalog that are complete on disk, by the sizes of their files.
 pub fn installed<'c>(catalog: &'c Catalog, models_dir: &Path) -> Vec<&'c CatalogModel> {
-    catalog.models().iter().filter(|model| matches!(presence(model, models_dir), Presence::Complete)).collect()
+    catalog.models().iter().filter(|model| matches!(install_state(model, models_dir), InstallState::Complete)).collect()
 }
 
 /// Every folder that holds weights, sorted by name. An unreadable models folder holds none.
-pub fn on_disk(models_dir: &Path) -> Vec<OnDisk> {
+pub fn model_folders(models_dir: &Path) -> Vec<ModelFolder> {
     let Ok(entries) = fs::read_dir(models_dir) else { return Vec::new() };
-    let mut found: Vec<OnDisk> = entries.flatten().filter_map(|entry| weigh(&entry)).collect();
+    let mut found: Vec<ModelFolder> = entries.flatten().filter_map(|entry| measure(&entry)).collect();
     found.sort_by(|a, b| a.name.cmp(&b.name));
     found
 }
 
-fn weigh(entry: &fs::DirEntry) -> Option<OnDisk> {
+fn measure(entry: &fs::DirEntry) -> Option<ModelFolder> {
     let name = entry.file_name().into_string().ok().filter(|name| is_model_name(name) && !is_reserved(name))?;
     let mut sum = Sum::default();
     sum.add(&entry.path(), 0);
-    sum.weights.then_some(OnDisk { name, bytes: sum.bytes })
+    sum.weights.then_some(ModelFolder { name, bytes: sum.bytes })
 }
 
 #[derive(Default)]
@@ -86,25 +86,30 @@ pub(super) fn is_model<'f>(files: impl IntoIterator<Item = &'f str> + Clone) -> 
 }
 
 /// Compares sizes only, which is quick enough for every start.
-pub(super) fn presence(model: &CatalogModel, models_dir: &Path) -> Presence {
+pub(super) fn install_state(model: &CatalogModel, models_dir: &Path) -> InstallState {
     let dir = models_dir.join(&model.name);
     if dir.symlink_metadata().is_err() {
-        return Presence::Absent;
+        return InstallState::Absent;
     }
     for file in &model.files {
         match fs::metadata(dir.join(&file.name)) {
-            Err(_) => return Presence::Different(format!("lacks the file {}", file.name)),
+            Err(_) => return InstallState::Different(format!("lacks the file {}", file.name)),
             Ok(meta) if meta.len() != file.bytes => {
-                return Presence::Different(format!("its {} has {} bytes, not {}", file.name, meta.len(), file.bytes));
+                return InstallState::Different(format!(
+                    "its {} has {} bytes, not {}",
+                    file.name,
+                    meta.len(),
+                    file.bytes
+                ));
             }
             Ok(_) => {}
         }
     }
-    Presence::Complete
+    InstallState::Complete
 }
 
-/// Hashes every file of a model that [`presence`] found complete.
-pub(super) fn verified(model: &CatalogModel, models_dir: &Path, progress: &mut dyn Progress) -> Presence {
+/// Hashes every file of a model that [`install_state`] found complete.
+pub(super) fn verify_hashes(model: &CatalogModel, models_dir: &Path, progress: &mut dyn Progress) -> InstallState {
     progress.start(&format!("checking {}", model.name), model.bytes());
     let dir = models_dir.join(&model.name);
     let wrong = model.files.iter().find_map(|file| {
@@ -115,5 +120,5 @@ pub(super) fn verified(model: &CatalogModel, models_dir: &Path, progress: &mut d
         }
     });
     progress.done();
-    wrong.map_or(Presence::Complete, Presence::Different)
+    wrong.map_or(InstallState::Complete, InstallState::Different)
 }

@@ -2,12 +2,12 @@
 
 use rust_embed::RustEmbed;
 
-use super::assemble::check;
-use super::error::{PlaceError, PullError};
+use super::catalog_toml::CatalogModel;
+use super::error::{FolderError, PullError};
 use super::hashing;
-use super::index::CatalogModel;
-use super::place::Staging;
 use super::progress::Progress;
+use super::staging::Staging;
+use super::wheel_assembly::check;
 
 /// In a build for development the files are read from the checkout instead.
 #[derive(RustEmbed)]
@@ -23,7 +23,7 @@ pub fn write(model: &CatalogModel, staging: &Staging, progress: &mut dyn Progres
         let (mut to, path) = staging.create(&file.name)?;
         let data = Files::get(&format!("{}/{}", model.name, file.name)).map(|found| found.data).unwrap_or_default();
         let copied = hashing::copy(&*data, &mut to, file.bytes, &mut |n| progress.advance(n));
-        check(file, copied.map_err(PlaceError::at(&path))?)
+        check(file, copied.map_err(FolderError::at(&path))?)
     });
     progress.done();
     written

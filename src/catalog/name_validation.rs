@@ -1,10 +1,10 @@
 //! Which names may become folders and files.
 
 /// Longest model name, and so the longest folder name that we make.
-const MODEL_NAME_BYTES: usize = 96;
+const MAX_MODEL_NAME_BYTES: usize = 96;
 /// Deepest nesting of a model's files; diffusers layouts need two.
-const DEPTH: usize = 8;
-const COMPONENT_BYTES: usize = 255;
+const MAX_DEPTH: usize = 8;
+const MAX_COMPONENT_BYTES: usize = 255;
 
 /// What the models folder holds beside models: adapters, and the catalog of a checkout.
 pub(super) const RESERVED: [&str; 2] = ["loras", "catalog.toml"];
@@ -16,7 +16,7 @@ pub(super) fn is_reserved(name: &str) -> bool {
 
 /// Whether `name` is `[A-Za-z0-9][A-Za-z0-9._-]{0,95}`: safe as a folder, in a URL and in a shell.
 pub fn is_model_name(name: &str) -> bool {
-    name.len() <= MODEL_NAME_BYTES
+    name.len() <= MAX_MODEL_NAME_BYTES
         && name.starts_with(|c: char| c.is_ascii_alphanumeric())
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
 }
@@ -26,7 +26,7 @@ pub(super) fn check_file_path(path: &str) -> Result<(), &'static str> {
     if path.starts_with('/') {
         return Err("is an absolute path");
     }
-    if path.split('/').count() > DEPTH {
+    if path.split('/').count() > MAX_DEPTH {
         return Err("lies too deep in folders");
     }
     path.split('/').try_for_each(check_component)
@@ -36,7 +36,7 @@ fn check_component(part: &str) -> Result<(), &'static str> {
     match part {
         ".." => Err("points out of its folder with '..'"),
         "" | "." => Err("has an empty or '.' path component"),
-        _ if part.len() > COMPONENT_BYTES => Err("has a name over 255 bytes"),
+        _ if part.len() > MAX_COMPONENT_BYTES => Err("has a name over 255 bytes"),
         _ if part.contains(['\\', ':']) || part.contains(char::is_control) => {
             Err("has a character that file names cannot hold everywhere")
         }
