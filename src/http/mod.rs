@@ -6,6 +6,7 @@
 
 pub mod allowed_hosts;
 pub mod authentication;
+mod body_ids;
 pub mod client_address;
 pub mod connections;
 pub mod content_negotiation;
@@ -29,6 +30,7 @@ pub mod sse;
 mod strict_objects;
 pub mod tls;
 mod transport;
+mod unknown_fields;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
+use super::body_ids::parse_project_id;
 use super::extractors::lenient;
-use super::routes::api_keys::project;
 use crate::error::Result;
 use crate::ids::ProjectId;
 use crate::service::pagination::PageRequest;
@@ -43,7 +43,7 @@ impl ProjectPaging {
     /// The project, if one is named, and the page.
     pub fn into_parts(self) -> Result<(Option<ProjectId>, PageRequest)> {
         let Self { project_id, limit, cursor, after } = self;
-        Ok((project_id.as_deref().map(project).transpose()?, PageRequest { limit, cursor, after }))
+        Ok((project_id.as_deref().map(parse_project_id).transpose()?, PageRequest { limit, cursor, after }))
     }
 }
 

@@ -4,7 +4,7 @@ use actix_web::{delete, get, patch, post, web};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 
-use super::api_keys::project;
+use crate::http::body_ids::parse_project_id;
 use crate::http::etag::{IfMatchHeader, with_etag};
 use crate::http::extractors::{ApiParams, ApiPath, lenient, nullable, object_text};
 use crate::http::idempotent_body::IdempotentJson;
@@ -164,7 +164,7 @@ fn reply(caller: &Caller, agent: Agent) -> ApiResult {
 pub async fn create(sent: IdempotentJson<CreateAgent>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: new } = sent;
     let new = NewAgent {
-        project: new.project_id.as_deref().map(project).transpose()?,
+        project: new.project_id.as_deref().map(parse_project_id).transpose()?,
         name: new.name,
         model: new.model,
         instructions: new.instructions,

@@ -4,13 +4,12 @@ use actix_web::{delete, get, patch, post, put, web};
 use serde::{Deserialize, Serialize};
 
 use crate::clock_rng::Timestamp;
-use crate::display::shorten;
-use crate::error::{Error, Result};
+use crate::http::body_ids::parse_project_id;
 use crate::http::extractors::{ApiParams, ApiPath, lenient, nullable};
 use crate::http::idempotent_body::{IdempotentJson, Nothing};
 use crate::http::response::{ApiResult, Head, List, Mount, Time};
 use crate::http::{Api, authentication::Caller};
-use crate::ids::{KeyId, ProjectId};
+use crate::ids::KeyId;
 use crate::service::keys::{Key, KeyPatch, NewKey, Rotation};
 use crate::service::pagination::PageRequest;
 use crate::service::secrets::Secret;
@@ -152,17 +151,12 @@ fn reply_with_secret(caller: &Caller, api: &Api, key: Key, secret: Option<&Secre
     caller.reply(head, NewKeyBody { key: body(key, caller.mount), value: secret.clone(), secret, note })
 }
 
-/// A project named in a body or query: one that cannot exist is reported like one that does not.
-pub fn project(text: &str) -> Result<ProjectId> {
-    text.parse().map_err(|_| Error::not_found("project", shorten(text)).param("project_id"))
-}
-
 /// Create a key. Its secret is in this answer and never again.
 #[utoipa::path(tag = "api keys", request_body = CreateKey, responses((status = 200, body = NewKeyBody)))]
 #[post("/api-keys")]
 pub async fn create(sent: IdempotentJson<CreateKey>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: CreateKey { name, project_id, expires_at, scopes, models } } = sent;
-    let new = NewKey { name, project: project(&project_id)?, expires_at, scopes, models };
+    let new = NewKey { name, project: parse_project_id(&project_id)?, expires_at, scopes, models };
     let (key, secret) = api.keys.create(&caller.access, new).await?;
     reply_with_secret(&caller, &api, key, secret.as_ref())
 }
@@ -172,7 +166,8 @@ pub async fn create(sent: IdempotentJson<CreateKey>, api: web::Data<Api>) -> Api
 #[get("/api-keys")]
 pub async fn list(caller: Caller, params: ApiParams<ListKeys>, api: web::Data<Api>) -> ApiResult {
     let ListKeys { project_id, limit, cursor, after } = params.0;
-    let page = api.keys.list(&caller.access, project(&project_id)?, PageRequest { limit, cursor, after }).await?;
+    let page =
+        api.keys.list(&caller.access, parse_project_id(&project_id)?, PageRequest { limit, cursor, after }).await?;
     let now = api.clock_rng.now();
     let item = |key: Key| caller.mount.item(head(&key, now), body(key, caller.mount));
     caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))

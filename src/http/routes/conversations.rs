@@ -7,8 +7,8 @@ use actix_web::{delete, get, patch, post, put, web};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 
-use super::api_keys::project;
 use super::message_schema::{self, Message};
+use crate::http::body_ids::parse_project_id;
 use crate::http::etag::{IfMatchHeader, with_etag};
 use crate::http::extractors::{ApiParams, ApiPath, lenient, nullable, object_text};
 use crate::http::idempotent_body::IdempotentJson;
@@ -140,7 +140,7 @@ fn reply(caller: &Caller, conversation: Conversation) -> ApiResult {
 #[post("/conversations")]
 pub async fn create(sent: IdempotentJson<CreateConversation>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: CreateConversation { messages, metadata, project_id } } = sent;
-    let project = project_id.as_deref().map(project).transpose()?;
+    let project = project_id.as_deref().map(parse_project_id).transpose()?;
     let messages = message_schema::to_json(&messages.unwrap_or_default());
     let new = NewConversation { project, messages, metadata: metadata.map(object_text) };
     let conversation = api.conversations.create(&caller.access, new).await?;
@@ -152,7 +152,7 @@ pub async fn create(sent: IdempotentJson<CreateConversation>, api: web::Data<Api
 #[get("/conversations")]
 pub async fn list(caller: Caller, params: ApiParams<ListConversations>, api: web::Data<Api>) -> ApiResult {
     let ListConversations { project_id, search, limit, cursor, after } = params.0;
-    let project = project_id.as_deref().map(project).transpose()?;
+    let project = project_id.as_deref().map(parse_project_id).transpose()?;
     let wanted = PageRequest { limit, cursor, after };
     let page = api.conversations.list(&caller.access, project, search.as_deref(), wanted).await?;
     let item = |ConversationSummary { conversation, preview }: ConversationSummary| {

@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
-use super::chat::refuse_unknown;
 use crate::calls::embeddings::{EmbeddingCall, Input};
 use crate::engine::InputType;
 use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
 use crate::http::response::ApiResult;
+use crate::http::unknown_fields::refuse_unknown;
 use crate::http::{Api, authentication::Caller};
 
 const MAX_INPUTS: usize = 2048;

@@ -9,9 +9,9 @@ use actix_web::{HttpRequest, HttpResponse, delete, get, post};
 use futures_util::{TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 
-use super::api_keys::project;
 use crate::display::shorten;
 use crate::error::{Error, Result};
+use crate::http::body_ids::parse_project_id;
 use crate::http::extractors::{ApiParams, ApiPath, lenient};
 use crate::http::multipart::{Part, Parts};
 use crate::http::response::{ApiResult, Deleted, Head, List, Mount, Time};
@@ -121,7 +121,7 @@ impl Form {
             match name.as_str() {
                 "file" => form.file = Some(receive(part, access, address, form.project, api).await?),
                 "purpose" => form.purpose = Some(Purpose::from_name(&part.text().await?)?),
-                "project_id" => form.project = Some(project(&part.text().await?)?),
+                "project_id" => form.project = Some(parse_project_id(&part.text().await?)?),
                 other => {
                     let text = format!("unknown field '{other}'; an upload has 'file', 'purpose' and 'project_id'.");
                     return Err(Error::invalid(other, text));
@@ -182,7 +182,7 @@ pub async fn list(caller: Caller, params: ApiParams<ListFiles>, api: Data<Api>) 
     let ListFiles { project_id, purpose, order: None | Some(Order::Desc), limit, cursor, after } = params.0;
     // Every file is of the one purpose there is; another is refused like at the upload.
     purpose.as_deref().map(Purpose::from_name).transpose()?;
-    let project = project_id.as_deref().map(project).transpose()?;
+    let project = project_id.as_deref().map(parse_project_id).transpose()?;
     let page = api.files.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
     let item = |file: File| caller.mount.item(head(&file), body(file, caller.mount));
     caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))

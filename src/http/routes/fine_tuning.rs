@@ -7,10 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::api_keys::project;
 use super::hyperparameters::{Hyperparameters, Method, MethodBody, ParametersBody};
-use crate::display::shorten;
 use crate::error::{Error, Result};
+use crate::http::body_ids::{parse_id, parse_project_id};
 use crate::http::extractors::{ApiParams, ApiPath, nullable, object_text};
 use crate::http::pagination::{Paging, ProjectPaging};
 use crate::http::response::{ApiResult, Head, Item, List, Mount, Time};
@@ -19,7 +18,7 @@ use crate::http::{
     authentication::Caller,
     idempotent_body::{IdempotentJson, Nothing},
 };
-use crate::ids::{FileId, JobId};
+use crate::ids::JobId;
 use crate::service::fine_tuning::NewJob;
 use crate::service::fine_tuning::{Job, JobEvent, JobPatch};
 use crate::service::patch::Patch;
@@ -151,11 +150,6 @@ fn reply(caller: &Caller, job: Job) -> ApiResult {
     caller.reply(head(&job), body(job, caller.mount))
 }
 
-/// A file named in a body: one that cannot exist is reported like one that does not.
-fn file(param: &'static str, text: &str) -> Result<FileId> {
-    text.parse().map_err(|_| Error::not_found("file", shorten(text)).param(param))
-}
-
 impl CreateJob {
     fn into_new(self) -> Result<NewJob> {
         if self.integrations.is_some_and(|some| !some.is_empty()) {
@@ -163,11 +157,15 @@ impl CreateJob {
             return Err(Error::invalid("integrations", text));
         }
         Ok(NewJob {
-            project: self.project_id.as_deref().map(project).transpose()?,
+            project: self.project_id.as_deref().map(parse_project_id).transpose()?,
             name: self.name,
             metadata: self.metadata.map(object_text),
-            training_file: file("training_file", &self.training_file)?,
-            validation_file: self.validation_file.as_deref().map(|text| file("validation_file", text)).transpose()?,
+            training_file: parse_id(&self.training_file, "file", "training_file")?,
+            validation_file: self
+                .validation_file
+                .as_deref()
+                .map(|text| parse_id(text, "file", "validation_file"))
+                .transpose()?,
             hyperparameters: super::hyperparameters::asked(self.hyperparameters, self.method)?,
             model: self.model,
             suffix: self.suffix,

@@ -180,7 +180,7 @@ pub async fn unload(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>
 
 /// A project may use every model on the disk; only a key narrows that, and this key has passed.
 async fn access(caller: &Caller, api: &Api, project_id: &str) -> Result<ModelAccess> {
-    let id: ProjectId = super::api_keys::project(project_id)?;
+    let id: ProjectId = crate::http::body_ids::parse_project_id(project_id)?;
     let project = api.projects.get(&caller.access, id).await.map_err(|error| match error.code() {
         Code::NotFound => Error::not_found("project", id).param("project_id"),
         _ => error.param("project_id"),

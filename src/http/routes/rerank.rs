@@ -4,11 +4,11 @@ use actix_web::{post, web};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::chat::refuse_unknown;
 use crate::calls::rerank::{RerankCall, Reranked};
 use crate::error::{Error, Result};
 use crate::http::extractors::ApiJson;
 use crate::http::response::ApiResult;
+use crate::http::unknown_fields::refuse_unknown;
 use crate::http::{Api, authentication::Caller};
 
 const MAX_DOCUMENTS: usize = 2048;

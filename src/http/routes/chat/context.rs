@@ -1,16 +1,14 @@
 //! The fields by which a chat goes on with an agent or a stored conversation, and what its answer
 //! says of them.
 
-use std::str::FromStr;
-
 use actix_web::HttpResponse;
 use actix_web::http::header::{HeaderName, HeaderValue};
 use serde::Serialize;
 
 use crate::calls::chat::RunningChat;
 use crate::calls::context::ContextRequest;
-use crate::display::shorten;
 use crate::error::{Error, Result};
+use crate::http::body_ids::parse_id;
 use crate::http::routes::agents::Truncation;
 use crate::service::conversations::Conversation;
 use crate::service::precondition::IfMatch;
@@ -35,8 +33,9 @@ pub struct ConversationRef {
 impl ContextFields {
     /// Checks what the fields say together.
     pub fn check(self, sent: Vec<String>, choices: u32, if_match: Option<IfMatch>) -> Result<ContextRequest> {
-        let conversation = self.conversation.map(|text| id(&text, "conversation", "conversation_id")).transpose()?;
-        let agent = self.agent.map(|text| id(&text, "agent", "agent_id")).transpose()?;
+        let conversation =
+            self.conversation.map(|text| parse_id(&text, "conversation", "conversation_id")).transpose()?;
+        let agent = self.agent.map(|text| parse_id(&text, "agent", "agent_id")).transpose()?;
         let truncate = self.truncation.map(Truncation::is_auto);
         match conversation {
             Some(_) if choices > 1 => {
@@ -56,11 +55,6 @@ impl ContextFields {
         let sent = if conversation.is_some() { sent } else { Vec::new() };
         Ok(ContextRequest { conversation, agent, truncate, if_match, sent })
     }
-}
-
-/// An id in a body: one that cannot exist is reported like one that does not.
-fn id<I: FromStr>(text: &str, what: &str, param: &str) -> Result<I> {
-    text.parse().map_err(|_| Error::not_found(what, shorten(text)).param(param))
 }
 
 /// Which conversation the answer is in by now.

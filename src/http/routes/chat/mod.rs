@@ -6,8 +6,6 @@ mod request;
 mod response;
 mod stream;
 
-pub use request::refuse_unknown;
-
 use actix_web::{HttpRequest, post, web};
 
 use crate::http::etag::IfMatchHeader;

@@ -16,6 +16,7 @@ use crate::engine::Sampling;
 use crate::error::{Error, Result};
 use crate::http::routes::agents::Truncation;
 use crate::http::routes::message_schema::{self, Message};
+use crate::http::unknown_fields::unsupported;
 use crate::service::precondition::IfMatch;
 
 /// Most answers to one prompt.
@@ -245,24 +246,6 @@ fn refuse_unsupported(rest: &Map<String, Value>) -> Result<()> {
         _ => false,
     };
     rest.iter().find(|(name, value)| !idle(name, value)).map_or(Ok(()), |(name, _)| Err(unsupported(name)))
-}
-
-/// The same for a call that ignores some fields and takes none that it does not know.
-pub fn refuse_unknown(rest: &Map<String, Value>, ignored: &[&str]) -> Result<()> {
-    let foreign = rest.iter().find(|(name, value)| !value.is_null() && !ignored.contains(&name.as_str()));
-    foreign.map_or(Ok(()), |(name, _)| Err(unsupported(name)))
-}
-
-fn unsupported(name: &str) -> Error {
-    let name = shorten(name);
-    let message = match name.as_str() {
-        "functions" => "'functions' is the older form of 'tools' and is not supported by this server. Send 'tools'.".to_owned(),
-        "function_call" => {
-            "'function_call' is the older form of 'tool_choice' and is not supported by this server. Send 'tool_choice'.".to_owned()
-        }
-        _ => format!("'{name}' is not supported by this server. Leave it out."),
-    };
-    Error::invalid(name, message)
 }
 
 fn number(field: &str, given: Option<f32>, default: f32, least: f32, most: f32) -> Result<f32> {

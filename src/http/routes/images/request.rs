@@ -10,7 +10,7 @@ use crate::calls::images::{ImageCall, Output};
 use crate::display::shorten;
 use crate::engine::SchedulerName;
 use crate::error::{Error, Result};
-use crate::http::routes::chat::refuse_unknown;
+use crate::http::unknown_fields::refuse_unknown;
 use crate::service::stored_images::Format;
 
 /// Characters of a prompt, and of a negative one.
