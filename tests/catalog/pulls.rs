@@ -5,7 +5,7 @@ use std::time::Duration;
 use outpost::catalog::progress::Silent;
 use outpost::catalog::{Catalog, PullError, PullOptions, installed, pull_with};
 
-use crate::bench::{Bench, catalog, file, part, tree, zip_of};
+use crate::support::{Bench, catalog, file, part, tree, zip_of};
 
 /// A model in three parts, on the index.
 fn three_parts(bench: &Bench) -> outpost::catalog::Catalog {

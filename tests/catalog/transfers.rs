@@ -5,7 +5,7 @@ use std::path::Path;
 use outpost::catalog::progress::Silent;
 use outpost::catalog::{ImportOptions, TransferError, export, import};
 
-use crate::bench::{Bench, tree, write_folder};
+use crate::support::{Bench, tree, write_folder};
 use crate::tiny_model::{self, TinyModel};
 
 /// Puts something that is no file at a path.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use outpost::storage::CheckReport;
 
-use crate::disk::Disk;
 use crate::history::{Event, History};
 use crate::server::{Home, Server, runtime};
+use crate::simulated_disk::Disk;
 use crate::workload::{Done, Id, Op, Step, Target, View, Workload};
 
 /// Rows of the audit log that the first start writes.

@@ -19,7 +19,7 @@ use outpost::service::{
 use outpost::storage::{Store, check, conversations, project_resources};
 use serde_json::json;
 
-use super::world::{Clock, dir, new_key, settings};
+use super::fixture::{Clock, dir, new_key, settings};
 
 const CHILD: &str = "OUTPOST_TEST_KILL_DIR";
 const KILLS: usize = 20;
@@ -113,7 +113,7 @@ impl Acknowledged {
 /// Runs a child until it acknowledged `enough`, and kills it in the middle of its work.
 fn run_and_kill(dir: &Path, enough: usize, acknowledged: &mut Acknowledged) {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["kill::child_that_writes_until_it_is_killed", "--exact", "--nocapture", "--test-threads=1"])
+        .args(["kill_recovery::child_that_writes_until_it_is_killed", "--exact", "--nocapture", "--test-threads=1"])
         .env(CHILD, dir)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())

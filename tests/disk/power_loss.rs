@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 use outpost::storage::DATABASE_FILE;
 
-use crate::disk::Disk;
-use crate::history::{Crash, Dice, Event, Fate, History};
+use crate::history::{Crash, Event, Fate, History, TestRng};
 use crate::panics;
 use crate::recovery::{Precondition, Recovered, intact, recover};
 use crate::server::{Home, runtime};
+use crate::simulated_disk::Disk;
 use crate::workload::Workload;
 
 const THREADS: usize = 2;
@@ -29,11 +29,11 @@ struct Effort {
 
 /// A busy life with a clean restart in its middle.
 fn record(home: &Home, effort: Effort) -> (Workload, History) {
-    let (mut workload, mut dice) = (Workload::default(), Dice::new(effort.seed, 0));
+    let (mut workload, mut rng) = (Workload::default(), TestRng::new(effort.seed, 0));
     let disk = Disk::new(home.database.clone());
     for _ in 0..2 {
         let server = home.open(&disk).unwrap();
-        runtime().block_on(workload.go_on(home, &server, &disk, effort.rounds / 2, &mut dice));
+        runtime().block_on(workload.go_on(home, &server, &disk, effort.rounds / 2, &mut rng));
         server.close();
     }
     intact(&disk).unwrap();
@@ -70,22 +70,22 @@ struct Trial<'a> {
 impl Trial<'_> {
     /// Every crash whose number falls to this thread.
     fn run(&self, home: &Home, thread: usize) -> Result<(), String> {
-        let (mut failure, mut dice) = (Ok(()), Dice::new(self.effort.seed, thread + 1));
+        let (mut failure, mut rng) = (Ok(()), TestRng::new(self.effort.seed, thread + 1));
         self.history.crashes(|crash| {
             if crash.at % THREADS != thread || failure.is_err() {
                 return;
             }
             self.tally.points.fetch_add(1, SeqCst);
             for fate in fates(crash, self.history) {
-                if failure.is_ok() && dice.below(1000) < self.effort.first {
-                    failure = self.first(home, crash, fate, &mut dice);
+                if failure.is_ok() && rng.below(1000) < self.effort.first {
+                    failure = self.first(home, crash, fate, &mut rng);
                 }
             }
         });
         failure
     }
 
-    fn first(&self, home: &Home, crash: &Crash<'_>, fate: Fate, dice: &mut Dice) -> Result<(), String> {
+    fn first(&self, home: &Home, crash: &Crash<'_>, fate: Fate, rng: &mut TestRng) -> Result<(), String> {
         let Some(image) = crash.image(fate, self.effort.seed) else { return Ok(()) };
         let expected = Precondition::new(self.workload, crash.begun, crash.acknowledged);
         self.tally.first.fetch_add(1, SeqCst);
@@ -93,15 +93,15 @@ impl Trial<'_> {
             let next = self.history.events.get(crash.at).map_or("the end".into(), what);
             format!("seed {}, crash before event {} ({next}), fate {fate:?}", self.effort.seed, crash.at)
         };
-        if dice.below(1000) < self.effort.files {
+        if rng.below(1000) < self.effort.files {
             check(home, &image).map_err(|problem| format!("{}: {problem}", place()))?;
         }
         let recovered = recover(home, image, &expected).map_err(|problem| format!("{}: {problem}", place()))?;
-        if dice.below(1000) >= self.effort.again {
+        if rng.below(1000) >= self.effort.again {
             return Ok(());
         }
         (0..self.effort.ways)
-            .try_for_each(|_| self.second(home, &recovered, &expected, dice))
+            .try_for_each(|_| self.second(home, &recovered, &expected, rng))
             .map_err(|problem| format!("{}, {problem}", place()))
     }
 
@@ -111,9 +111,9 @@ impl Trial<'_> {
         home: &Home,
         recovered: &Recovered<'e>,
         before: &Precondition<'e>,
-        dice: &mut Dice,
+        rng: &mut TestRng,
     ) -> Result<(), String> {
-        let (wanted, case) = (dice.below(recovered.history.events.len() + 1), dice.below(1 << 20));
+        let (wanted, case) = (rng.below(recovered.history.events.len() + 1), rng.below(1 << 20));
         let mut outcome = Ok(());
         recovered.history.crashes(|crash| {
             let fate = match case % 4 {

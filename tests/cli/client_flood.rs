@@ -149,7 +149,7 @@ fn a_crowd_of_slow_clients_takes_little_memory_and_others_are_answered() {
     assert!(each <= 64 << 10, "{each} bytes for each");
 }
 
-/// `cargo test --release --test cli crowd -- --ignored --nocapture`
+/// `cargo test --release --test cli client_flood -- --ignored --nocapture`
 #[test]
 #[ignore = "a minute on an otherwise idle machine"]
 fn a_thousand_slow_clients_do_not_slow_others_down() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use outpost::error::Code;
 use outpost::service::{Audit, AuditFilter, PageRequest};
 
-use super::world::{World, refusal};
+use super::fixture::{Fixture, refusal};
 
 fn page(limit: i64, cursor: Option<String>) -> PageRequest {
     PageRequest { limit: Some(limit), cursor, after: None }
@@ -14,20 +14,20 @@ fn page(limit: i64, cursor: Option<String>) -> PageRequest {
 
 #[tokio::test]
 async fn pages_neither_repeat_nor_skip_while_keys_are_added() {
-    let world = World::new().await;
-    let project = world.project("paged").await.id;
+    let fixture = Fixture::new().await;
+    let project = fixture.project("paged").await.id;
     let mut made = Vec::new();
     for _ in 0..7 {
-        world.clock.pass(Duration::from_millis(1));
-        made.push(world.key(project, &[]).await.0.id);
+        fixture.clock.pass(Duration::from_millis(1));
+        made.push(fixture.key(project, &[]).await.0.id);
     }
     let (mut seen, mut cursor) = (Vec::new(), None);
     loop {
-        let found = world.keys.list(&world.admin, project, page(3, cursor)).await.unwrap();
+        let found = fixture.keys.list(&fixture.admin, project, page(3, cursor)).await.unwrap();
         assert_eq!(found.has_more, found.next_cursor.is_some());
         seen.extend(found.items.iter().map(|key| key.id));
-        world.clock.pass(Duration::from_millis(1));
-        world.key(project, &[]).await;
+        fixture.clock.pass(Duration::from_millis(1));
+        fixture.key(project, &[]).await;
         cursor = found.next_cursor;
         if cursor.is_none() {
             break;
@@ -39,41 +39,41 @@ async fn pages_neither_repeat_nor_skip_while_keys_are_added() {
 
 #[tokio::test]
 async fn a_plain_id_is_a_position_too() {
-    let world = World::new().await;
-    let project = world.project("paged").await.id;
-    let older = world.key(project, &[]).await.0.id;
-    world.clock.pass(Duration::from_millis(1));
-    let newer = world.key(project, &[]).await.0.id;
+    let fixture = Fixture::new().await;
+    let project = fixture.project("paged").await.id;
+    let older = fixture.key(project, &[]).await.0.id;
+    fixture.clock.pass(Duration::from_millis(1));
+    let newer = fixture.key(project, &[]).await.0.id;
     let request = |after: String| PageRequest { after: Some(after), ..PageRequest::default() };
-    let found = world.keys.list(&world.admin, project, request(newer.to_string())).await.unwrap();
+    let found = fixture.keys.list(&fixture.admin, project, request(newer.to_string())).await.unwrap();
     assert_eq!(found.items.iter().map(|key| key.id).collect::<Vec<_>>(), [older]);
-    let bad = world.keys.list(&world.admin, project, request("key_1".into())).await;
+    let bad = fixture.keys.list(&fixture.admin, project, request("key_1".into())).await;
     assert_eq!(refusal(bad), (Code::InvalidParameter, Some("after".into())));
 }
 
 #[tokio::test]
 async fn a_limit_out_of_range_is_refused() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     for limit in [0, -1, 101, i64::MAX] {
-        let listed = world.projects.list(&world.admin, page(limit, None)).await;
+        let listed = fixture.projects.list(&fixture.admin, page(limit, None)).await;
         assert_eq!(refusal(listed), (Code::InvalidParameter, Some("limit".into())));
     }
 }
 
 #[tokio::test]
 async fn a_foreign_or_broken_cursor_is_refused() {
-    let world = World::new().await;
-    let (one, other) = (world.project("one").await.id, world.project("other").await.id);
+    let fixture = Fixture::new().await;
+    let (one, other) = (fixture.project("one").await.id, fixture.project("other").await.id);
     for project in [one, one, other, other] {
-        world.key(project, &[]).await;
+        fixture.key(project, &[]).await;
     }
-    let cursor = world.keys.list(&world.admin, one, page(1, None)).await.unwrap().next_cursor.unwrap();
+    let cursor = fixture.keys.list(&fixture.admin, one, page(1, None)).await.unwrap().next_cursor.unwrap();
     let expected = (Code::InvalidParameter, Some("cursor".to_owned()));
-    let foreign = world.keys.list(&world.admin, other, page(1, Some(cursor.clone()))).await;
+    let foreign = fixture.keys.list(&fixture.admin, other, page(1, Some(cursor.clone()))).await;
     assert_eq!(refusal(foreign), expected);
-    let audit = Audit::new(world.store.clone());
+    let audit = Audit::new(fixture.store.clone());
     let filter = AuditFilter { project: Some(one), ..AuditFilter::default() };
-    assert_eq!(refusal(audit.list(&world.admin, filter, page(1, Some(cursor.clone()))).await), expected);
+    assert_eq!(refusal(audit.list(&fixture.admin, filter, page(1, Some(cursor.clone()))).await), expected);
     let mut broken: HashSet<String> = ["", "x", "é"].map(str::to_owned).into();
     broken.insert(cursor.to_uppercase() + "A");
     for at in 0..cursor.len() {
@@ -82,6 +82,6 @@ async fn a_foreign_or_broken_cursor_is_refused() {
         broken.insert(String::from_utf8(text).unwrap());
     }
     for cursor in broken {
-        assert_eq!(refusal(world.keys.list(&world.admin, one, page(1, Some(cursor))).await), expected);
+        assert_eq!(refusal(fixture.keys.list(&fixture.admin, one, page(1, Some(cursor))).await), expected);
     }
 }

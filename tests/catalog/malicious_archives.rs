@@ -6,7 +6,7 @@ use outpost::catalog::import;
 use outpost::catalog::progress::Silent;
 use tar::EntryType;
 
-use crate::bench::{Bench, sha256, tree};
+use crate::support::{Bench, sha256, tree};
 
 /// One entry, whose header may say what no honest tool writes.
 pub struct Item {

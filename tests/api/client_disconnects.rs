@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::paintings::painter;
+use crate::image_generation::painter;
 use crate::server::{MODEL, Server};
 use crate::slow;
 

@@ -69,7 +69,7 @@ pub fn dir() -> tempfile::TempDir {
 }
 
 /// An installation after its first start.
-pub struct World {
+pub struct Fixture {
     pub dir: PathBuf,
     pub clock: Arc<Clock>,
     pub store: Store,
@@ -80,7 +80,7 @@ pub struct World {
     pub _dir: tempfile::TempDir,
 }
 
-impl World {
+impl Fixture {
     pub async fn new() -> Self {
         let (dir, clock) = (dir(), Clock::new());
         let store = Store::open(settings(dir.path()), clock.clone()).unwrap();

@@ -1,7 +1,7 @@
 //! How long a refusal takes says nothing of what was wrong with the key. Measurements, so not part of the usual run:
 //!
 //! ```sh
-//! cargo test --test storage timing -- --ignored --nocapture
+//! cargo test --test storage auth_timing -- --ignored --nocapture
 //! ```
 #![expect(clippy::disallowed_methods, clippy::print_stdout, reason = "a measurement of real time")]
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use outpost::ids::KeyId;
 use outpost::service::Secret;
 
-use crate::world::World;
+use crate::fixture::Fixture;
 
 /// Pairs of tries of each comparison.
 const PAIRS: usize = 2_000;
@@ -32,9 +32,9 @@ fn median(times: &[Duration]) -> Duration {
     sorted[sorted.len() / 2]
 }
 
-async fn refused_in(world: &World, secret: &Secret) -> Duration {
+async fn refused_in(fixture: &Fixture, secret: &Secret) -> Duration {
     let started = Instant::now();
-    let outcome = world.keys.authenticate(secret.expose()).await;
+    let outcome = fixture.keys.authenticate(secret.expose()).await;
     let took = started.elapsed();
     assert!(outcome.is_err());
     took
@@ -42,7 +42,7 @@ async fn refused_in(world: &World, secret: &Secret) -> Duration {
 
 /// Times refusals of both kinds in turn, the first of each pair alternating.
 async fn compare(
-    world: &World,
+    fixture: &Fixture,
     name: &str,
     mut left: impl FnMut() -> Secret,
     mut right: impl FnMut() -> Secret,
@@ -51,11 +51,11 @@ async fn compare(
     for pair in 0..PAIRS + 200 {
         let (one, other) = (left(), right());
         let (one, other) = if pair % 2 == 0 {
-            let took = refused_in(world, &one).await;
-            (took, refused_in(world, &other).await)
+            let took = refused_in(fixture, &one).await;
+            (took, refused_in(fixture, &other).await)
         } else {
-            let took = refused_in(world, &other).await;
-            (refused_in(world, &one).await, took)
+            let took = refused_in(fixture, &other).await;
+            (refused_in(fixture, &one).await, took)
         };
         // The first ones warm up.
         if pair >= 200 {
@@ -71,23 +71,23 @@ async fn compare(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "measures time; run it on a quiet machine"]
 async fn an_unknown_key_id_takes_as_long_as_a_known_one() {
-    let world = World::new().await;
-    let clock_rng = &*world.clock;
+    let fixture = Fixture::new().await;
+    let clock_rng = &*fixture.clock;
     let mut known = Vec::new();
     for _ in 0..3 {
-        let project = world.project("timing").await;
+        let project = fixture.project("timing").await;
         for _ in 0..800 {
-            known.push(world.key(project.id, &[]).await.0.id);
+            known.push(fixture.key(project.id, &[]).await.0.id);
         }
     }
     let wrong = |id: KeyId| Secret::generate(id, clock_rng);
     let unknown = || wrong(KeyId::generate(clock_rng));
 
-    let cached = world.first.key.id;
-    let in_memory = compare(&world, "known and in memory, against unknown", || wrong(cached), unknown).await;
+    let cached = fixture.first.key.id;
+    let in_memory = compare(&fixture, "known and in memory, against unknown", || wrong(cached), unknown).await;
     // A wrong secret brings its key into memory, so each of these is tried once.
     let mut fresh = known.into_iter();
-    let stored = compare(&world, "known and only stored, against unknown", || wrong(fresh.next().unwrap()), unknown);
+    let stored = compare(&fixture, "known and only stored, against unknown", || wrong(fresh.next().unwrap()), unknown);
     let stored = stored.await;
     for area in [in_memory, stored] {
         assert!((0.45..=0.55).contains(&area), "the two can be told apart: {area}");

@@ -10,8 +10,8 @@ use outpost::catalog::progress::Silent;
 use outpost::catalog::{ImportOptions, import};
 use tar::EntryType;
 
-use crate::bench::{Bench, tree, write_folder};
-use crate::tars::{Item, archive, item, manifest};
+use crate::malicious_archives::{Item, archive, item, manifest};
+use crate::support::{Bench, tree, write_folder};
 
 const SECRET: &[u8] = b"GGUF of somebody else";
 

@@ -9,7 +9,7 @@ use outpost::ids::ProjectId;
 use outpost::storage::projects::{self, ProjectRecord};
 use outpost::storage::{OpenError, Store, WriteTx};
 
-use super::world::{Clock, dir, settings};
+use super::fixture::{Clock, dir, settings};
 
 fn record(name: &str) -> ProjectRecord {
     let now = Timestamp::from_millis(1);

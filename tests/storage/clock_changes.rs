@@ -6,7 +6,7 @@ use std::time::Duration;
 use outpost::error::Code;
 use outpost::service::Secret;
 
-use super::world::World;
+use super::fixture::Fixture;
 
 const HOUR: i64 = 3600;
 const YEAR: i64 = 365 * 24 * HOUR;
@@ -29,36 +29,36 @@ impl Stop {
     const ALL: [Stop; 4] = [Stop::None, Stop::After, Stop::During, Stop::Crash];
 }
 
-async fn jump(world: World, seconds: i64, stop: Stop) -> World {
+async fn jump(fixture: Fixture, seconds: i64, stop: Stop) -> Fixture {
     if stop != Stop::During {
-        world.clock.jump(seconds);
+        fixture.clock.jump(seconds);
     }
-    let world = if stop == Stop::None { world } else { world.restart(stop != Stop::Crash).await };
+    let fixture = if stop == Stop::None { fixture } else { fixture.restart(stop != Stop::Crash).await };
     if stop == Stop::During {
         // Nobody has used a key yet.
-        world.clock.jump(seconds);
-        return world.restart(false).await;
+        fixture.clock.jump(seconds);
+        return fixture.restart(false).await;
     }
-    world
+    fixture
 }
 
-async fn rotated(grace: i64) -> (World, Secret, Secret) {
-    let world = World::new().await;
-    let (key, old) = world.key(world.first.project.id, &[]).await;
-    let (_, new) = world.rotate(&key, grace).await.unwrap();
-    (world, old, new)
+async fn rotated(grace: i64) -> (Fixture, Secret, Secret) {
+    let fixture = Fixture::new().await;
+    let (key, old) = fixture.key(fixture.first.project.id, &[]).await;
+    let (_, new) = fixture.rotate(&key, grace).await.unwrap();
+    (fixture, old, new)
 }
 
 const DEAD: Option<Code> = Some(Code::RevokedApiKey);
 
 /// Dead, and dead for ever.
-async fn assert_buried(world: World, old: &Secret, new: &Secret, case: &str) {
-    assert_eq!(world.code(old).await, DEAD, "{case}: it outlived its time");
-    world.clock.jump(-YEAR);
-    assert_eq!(world.code(old).await, DEAD, "{case}: it came back when the clock was set back");
-    let world = world.restart(false).await;
-    assert_eq!(world.code(old).await, DEAD, "{case}: it came back with a restart");
-    assert_eq!(world.code(new).await, None, "{case}: the new secret works throughout");
+async fn assert_buried(fixture: Fixture, old: &Secret, new: &Secret, case: &str) {
+    assert_eq!(fixture.code(old).await, DEAD, "{case}: it outlived its time");
+    fixture.clock.jump(-YEAR);
+    assert_eq!(fixture.code(old).await, DEAD, "{case}: it came back when the clock was set back");
+    let fixture = fixture.restart(false).await;
+    assert_eq!(fixture.code(old).await, DEAD, "{case}: it came back with a restart");
+    assert_eq!(fixture.code(new).await, None, "{case}: the new secret works throughout");
 }
 
 /// Every combination; most of the time is spent waiting for the disk, so they run side by side.
@@ -85,9 +85,9 @@ fn all_of<A: Copy + Sync, B: Copy + Sync, C: Copy + Sync>(
 #[test]
 fn without_grace_the_old_secret_is_dead_whatever_the_clock_does() {
     all_of((&[0], &JUMPS, &[Stop::None, Stop::During]), async |grace, seconds, stop| {
-        let (world, old, new) = rotated(grace).await;
-        let world = jump(world, seconds, stop).await;
-        assert_buried(world, &old, &new, &format!("{seconds} s, {stop:?}")).await;
+        let (fixture, old, new) = rotated(grace).await;
+        let fixture = jump(fixture, seconds, stop).await;
+        assert_buried(fixture, &old, &new, &format!("{seconds} s, {stop:?}")).await;
     });
 }
 
@@ -96,20 +96,20 @@ fn the_old_secret_dies_at_its_time_though_the_clock_jumps_meanwhile() {
     all_of((&GRACES, &JUMPS, &Stop::ALL), async |grace, seconds, stop| {
         let (whole, half) = (Duration::from_secs(grace as u64), Duration::from_millis(grace as u64 * 500));
         let case = format!("grace {grace} s, {seconds} s, {stop:?}");
-        let (world, old, new) = rotated(grace).await;
-        world.clock.pass(half);
-        assert_eq!(world.code(&old).await, None, "{case}");
-        let world = jump(world, seconds, stop).await;
+        let (fixture, old, new) = rotated(grace).await;
+        fixture.clock.pass(half);
+        assert_eq!(fixture.code(&old).await, None, "{case}");
+        let fixture = jump(fixture, seconds, stop).await;
         // A clock that is set forward brings the end nearer; one that is set back never moves it
         // away. After a crash the clock may begin again at the rotation.
         let left = half.saturating_sub(Duration::from_secs(seconds.max(0) as u64));
         let most = if stop == Stop::Crash && seconds < 0 { whole } else { left };
         if let Some(last) = left.checked_sub(TICK) {
-            world.clock.pass(last);
-            assert_eq!(world.code(&old).await, None, "{case}: it died early");
-            world.clock.pass(most - last);
+            fixture.clock.pass(last);
+            assert_eq!(fixture.code(&old).await, None, "{case}: it died early");
+            fixture.clock.pass(most - last);
         }
-        assert_buried(world, &old, &new, &case).await;
+        assert_buried(fixture, &old, &new, &case).await;
     });
 }
 
@@ -117,25 +117,25 @@ fn the_old_secret_dies_at_its_time_though_the_clock_jumps_meanwhile() {
 fn an_old_secret_that_nobody_used_again_is_dead_after_its_time_too() {
     let stops = [Stop::None, Stop::After, Stop::During];
     all_of((&GRACES, &[-HOUR, -YEAR], &stops), async |grace, seconds, stop| {
-        let (world, old, new) = rotated(grace).await;
-        world.clock.pass(Duration::from_secs(grace as u64));
-        let world = jump(world, seconds, stop).await;
-        assert_buried(world, &old, &new, &format!("grace {grace} s, {seconds} s, {stop:?}")).await;
+        let (fixture, old, new) = rotated(grace).await;
+        fixture.clock.pass(Duration::from_secs(grace as u64));
+        let fixture = jump(fixture, seconds, stop).await;
+        assert_buried(fixture, &old, &new, &format!("grace {grace} s, {seconds} s, {stop:?}")).await;
     });
 }
 
 #[test]
 fn a_rotation_under_a_wrong_clock_has_its_whole_grace_and_no_more() {
     all_of((&[60], &JUMPS, &[Stop::None, Stop::After]), async |grace, seconds, stop| {
-        let (world, _, _) = rotated(HOUR).await;
-        world.clock.jump(seconds);
-        let (key, old) = world.key(world.first.project.id, &[]).await;
-        let (_, new) = world.rotate(&key, grace).await.unwrap();
-        let world = jump(world, -seconds, stop).await;
+        let (fixture, _, _) = rotated(HOUR).await;
+        fixture.clock.jump(seconds);
+        let (key, old) = fixture.key(fixture.first.project.id, &[]).await;
+        let (_, new) = fixture.rotate(&key, grace).await.unwrap();
+        let fixture = jump(fixture, -seconds, stop).await;
         let case = format!("{seconds} s, {stop:?}");
-        world.clock.pass(Duration::from_secs(grace as u64) - TICK);
-        assert_eq!(world.code(&old).await, None, "{case}: it died early");
-        world.clock.pass(TICK);
-        assert_buried(world, &old, &new, &case).await;
+        fixture.clock.pass(Duration::from_secs(grace as u64) - TICK);
+        assert_eq!(fixture.code(&old).await, None, "{case}: it died early");
+        fixture.clock.pass(TICK);
+        assert_buried(fixture, &old, &new, &case).await;
     });
 }
