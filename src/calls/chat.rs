@@ -1,4 +1,4 @@
-//! A chat completion, from a typed request to a ticket of pieces.
+//! A chat completion, from a typed request to a stream of deltas.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::service::access::Access;
 use crate::service::conversations::Conversation;
 use crate::service::usage::{Outcome, UsageRecorder};
 
-/// What helps where a conversation is too long.
+/// Advice for a conversation that is too long.
 const TRUNCATE: &str = " Or send truncation: \"auto\", which leaves out the oldest turns of the conversation.";
 
 /// Runs chat completions.
@@ -29,42 +29,42 @@ pub struct Chat {
     context_loader: ContextLoader,
 }
 
-/// What a caller asks for; `http` has checked the form of each field.
+/// A request; `http` has validated each field on its own.
 pub struct ChatCall {
     /// Absent: the agent's.
     pub model: Option<String>,
     pub messages: Vec<Message>,
-    /// The agent and the conversation that the chat goes on with.
+    /// The agent and the conversation that the chat continues.
     pub context: ContextRequest,
-    /// What the answer must be like, and what it may call.
+    /// Output format and tools.
     pub output: OutputRequest,
-    /// Answers wanted for the one prompt.
+    /// Number of completions of the prompt.
     pub choices: u32,
-    /// Most tokens an answer may have; `None` is what the context leaves, and the name of the
-    /// field that set it, for messages.
+    /// Max tokens of a completion and the name of the field that set it, for error messages; `None`: what the context
+    /// leaves.
     pub max_tokens: Option<(u32, &'static str)>,
     pub sampling: Sampling,
-    /// Seed of the draw; `None` takes a fresh one.
+    /// Sampling seed; `None`: a random one.
     pub seed: Option<u64>,
     pub stop: Vec<String>,
-    /// How many alternatives to report at each token.
+    /// Number of top alternatives to report per token.
     pub logprobs: Option<u8>,
 }
 
-/// An answer that is being generated. Dropping it cancels the work.
+/// A running generation. Dropping it cancels the work.
 pub struct RunningChat {
     pub id: CompletionId,
     pub created: Timestamp,
     pub model: String,
     pub prompt_tokens: u32,
-    /// Of those, so many were computed for an earlier prompt.
+    /// Prompt tokens found in the prefix cache.
     cached_tokens: u32,
     pub choices: u32,
     /// Whether log-probabilities were asked for.
     pub logprobs: bool,
-    /// How many messages of the conversation were left out; `None` where none may be.
+    /// Number of conversation messages left out; `None` if truncation is off.
     pub truncated: Option<usize>,
-    /// Whether the answer may have calls.
+    /// Whether the completion may contain tool calls.
     pub may_call: bool,
     pub call_ids: ToolCallIds,
     pieces: Pieces,
@@ -81,7 +81,7 @@ pub struct Usage {
     pub completion_tokens: u32,
 }
 
-/// One whole answer.
+/// One complete choice.
 #[derive(Default)]
 pub struct Choice {
     pub text: String,
@@ -101,9 +101,8 @@ impl Chat {
         }
     }
 
-    /// Resolves agent, conversation and model, renders the prompt and hands it to the engine.
-    /// Refuses at once when the key may not, the prompt does not fit, or the queue is full. What
-    /// is used goes on `recorder`.
+    /// Resolves agent, conversation and model, renders the prompt and submits it to the engine. Fails early if the key
+    /// lacks permission, the prompt does not fit or the queue is full. Usage is added to `recorder`.
     pub async fn start(
         &self,
         access: &Access,
@@ -156,7 +155,7 @@ impl Chat {
             tenant,
         };
         recorder.charge_prompt(prompt_tokens.into())?;
-        // What never ran costs nothing.
+        // A request that never ran is not charged.
         let ticket = self.engine.submit(&model, generation).inspect_err(|_| recorder.waive());
         let ticket = ticket.map_err(|refused| errors::from_refused(model.id(), refused))?;
         Ok(RunningChat {
@@ -185,8 +184,8 @@ impl Chat {
 }
 
 impl RunningChat {
-    /// The next piece of any choice; `None` when all have ended. The last one comes when the turn is
-    /// in its conversation. May be dropped and called again.
+    /// The next delta of any choice; `None` when all have ended. The last delta is returned once the turn is stored in
+    /// its conversation. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Piece>> {
         if !self.turn_recorder.is_writing() {
             let passed = self.receive().await?.map(|piece| self.turn_recorder.observe(piece)).transpose();
@@ -197,7 +196,7 @@ impl RunningChat {
         self.turn_recorder.finish().await
     }
 
-    /// The conversation with this turn in it, once it is.
+    /// The conversation including this turn, once stored.
     pub fn conversation(&self) -> Option<&Conversation> {
         self.turn_recorder.stored()
     }
@@ -207,7 +206,7 @@ impl RunningChat {
         Some(piece.map_err(errors::from_failure).inspect(|piece| self.count(piece)))
     }
 
-    /// Puts on the bill what a piece tells.
+    /// Records the usage that a delta reports.
     fn count(&mut self, piece: &Piece) {
         if let Some(generated) = self.generated.get_mut(piece.choice as usize) {
             *generated = piece.generated;
@@ -217,19 +216,19 @@ impl RunningChat {
         self.recorder.set_output(self.usage().completion_tokens.into());
     }
 
-    /// Puts what was used on the disk; before the last byte of a stream. Whole answers are closed
-    /// by whoever sends them.
+    /// Records the usage durably; called before the last byte of a stream. For other responses the middleware does
+    /// this.
     pub async fn close(&self, outcome: Outcome) -> Result<()> {
         self.recorder.close(outcome).await
     }
 
-    /// What has been used so far.
+    /// Usage so far.
     pub fn usage(&self) -> Usage {
         let Self { prompt_tokens, cached_tokens, .. } = *self;
         Usage { prompt_tokens, cached_tokens, completion_tokens: self.generated.iter().sum() }
     }
 
-    /// Waits for every choice to end.
+    /// Waits until every choice has ended.
     pub async fn whole(&mut self) -> Result<Vec<Choice>> {
         let mut choices: Vec<Choice> = (0..self.choices).map(|_| Choice::default()).collect();
         while let Some(piece) = self.next().await {
@@ -248,15 +247,15 @@ impl RunningChat {
 }
 
 impl Drop for RunningChat {
-    /// A client that left is billed for what was made, received or not.
+    /// A client that disconnects is charged for all generated tokens, received or not.
     fn drop(&mut self) {
         let left: Vec<Piece> = self.pieces.leave().collect();
         left.iter().for_each(|piece| self.count(piece));
     }
 }
 
-/// How many tokens may be generated: what was asked for, if prompt and answer fit together into the
-/// model's context, and into the memory for their keys and values.
+/// The number of tokens that may be generated: the requested number, if prompt and completion fit into the model's
+/// context and the KV cache.
 fn completion_limit(
     engine: &Engine,
     model: &TextModel,
@@ -288,15 +287,15 @@ fn completion_limit(
     Err(Error::new(Code::ContextLengthExceeded, message).param(param))
 }
 
-/// Tokens of a prompt, or the least that it can have.
+/// Number of prompt tokens, or a lower bound.
 #[derive(Clone, Copy)]
 struct Count {
     tokens: u32,
     exact: bool,
 }
 
-/// Refuses by the length of the messages alone what cannot fit or what the project may not use now, before any of it
-/// is rendered.
+/// Refuses a request whose messages are too long for the context or the project's budget, by an estimate made before
+/// rendering.
 fn check_estimate(engine: &Engine, model: &TextModel, messages: &[Message], recorder: &UsageRecorder) -> Result<()> {
     let fewest = model.fewest_tokens(messages);
     if fewest > u64::from(engine.positions(model)) {

@@ -1,4 +1,4 @@
-//! What a chat draws on beside its own messages: an agent's settings and a stored conversation.
+//! The context of a chat beside its own messages: an agent's settings and a stored conversation.
 
 use std::sync::Arc;
 
@@ -15,27 +15,27 @@ use crate::service::conversations::{Conversation, Conversations, Transcript};
 use crate::service::message_validation::{self, UnknownFields};
 use crate::service::precondition::IfMatch;
 
-/// Where agents and conversations are found.
+/// Loads agents and conversations.
 #[derive(Clone)]
 pub struct ContextLoader {
     pub conversations: Conversations,
     pub agents: Agents,
 }
 
-/// What a request names of them.
+/// The agent and conversation that a request names.
 #[derive(Default)]
 pub struct ContextRequest {
     pub conversation: Option<ConversationId>,
     pub agent: Option<AgentId>,
-    /// Whether the oldest turns may be left out; absent: as the agent says, else not.
+    /// Whether the oldest turns may be left out; absent: the agent's setting, else no.
     pub truncate: Option<bool>,
-    /// What the conversation's version must be.
+    /// The expected version of the conversation.
     pub if_match: Option<IfMatch>,
-    /// The request's messages as they were sent, to be kept in the conversation.
+    /// The JSON of the request's messages, to be stored in the conversation.
     pub sent: Vec<String>,
 }
 
-/// What was found.
+/// The loaded context.
 pub(super) struct ChatContext {
     pub model: String,
     /// The agent's tools: a JSON array, as text.
@@ -48,7 +48,7 @@ pub(super) struct ChatContext {
 }
 
 impl ContextLoader {
-    /// Loads what the request names. The request's own model and settings win over the agent's.
+    /// Loads what the request names. The request's own model and settings take precedence over the agent's.
     pub(super) async fn load(
         &self,
         access: &Access,
@@ -79,7 +79,7 @@ impl ContextLoader {
         })
     }
 
-    /// What puts the request and its answer into the conversation once the answer has ended well.
+    /// The recorder that stores the request and its completion in the conversation.
     pub(super) fn turn_recorder(
         &self,
         access: &Access,
@@ -93,7 +93,7 @@ impl ContextLoader {
 }
 
 impl ChatContext {
-    /// The conversation as it was found.
+    /// The conversation as it was loaded.
     pub fn conversation(&self) -> Option<Conversation> {
         self.transcript.as_ref().map(|transcript| transcript.conversation.clone())
     }
@@ -103,7 +103,7 @@ impl ChatContext {
         self.transcript.as_ref().map_or(0, |transcript| transcript.messages.iter().map(String::len).sum())
     }
 
-    /// Renders and tokenises everything together. Takes time in proportion to its length.
+    /// Renders and tokenises the whole prompt. Takes time in proportion to its length.
     pub fn prompt(
         self,
         model: &TextModel,
@@ -116,7 +116,7 @@ impl ChatContext {
         let mut history = self.transcript.as_ref().map_or_else(|| Ok(Vec::new()), stored_messages)?;
         messages::check_tool_results(&history, &own)?;
         if own.first().is_some_and(|message| message.tool_call_id.is_some()) {
-            // Results belong to the turn that asked for them, which must not be left out.
+            // Tool results belong to the turn that called the tools, which must not be left out.
             let begun = history.iter().rposition(|message| message.role == "user").unwrap_or(0);
             own.splice(..0, history.split_off(begun));
         }
@@ -145,7 +145,7 @@ fn stored_messages(transcript: &Transcript) -> Result<Vec<Message>> {
     transcript.messages.iter().enumerate().map(one).collect()
 }
 
-/// The error for a request from which no model follows.
+/// The error for a request without a model.
 pub fn no_model() -> Error {
     let text = "'model' is missing. Name an installed model; GET /v1/models lists them. With 'agent_id' it may be left out if the agent has one.";
     Error::invalid("model", text)

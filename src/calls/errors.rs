@@ -6,11 +6,11 @@ use crate::display::shorten;
 use crate::engine::{Failure, KvType, LoadError, PromptError, Refused, Stopped, TooLarge};
 use crate::error::{Code, Error};
 
-/// When to try again what failed for want of memory: the answers of other models have ended, or an
-/// operator has unloaded one.
+/// Retry delay after a lack of memory: by then other models' generations may have ended, or an operator may have
+/// unloaded a model.
 pub(super) const MEMORY_FREED: Duration = Duration::from_secs(30);
 
-/// What a caller is told of a request whose keys and values have no room, however long he waits.
+/// The error for a request that can never fit into the KV cache.
 pub(super) fn too_large(large: &TooLarge, param: &'static str, remedy: &str) -> Error {
     let smaller = if large.kv_type == KvType::Q8 { "" } else { " or with --kv-type q8" };
     let message = format!(
@@ -26,7 +26,7 @@ pub(super) fn from_prompt_error(id: &str, error: PromptError) -> Error {
     }
 }
 
-/// `model`: its id.
+/// `model`: the model's id.
 pub(super) fn from_refused(model: &str, refused: Refused) -> Error {
     match refused {
         Refused::QueueFull { retry_after } => {
@@ -75,7 +75,7 @@ pub(super) fn model_not_found(id: &str) -> Error {
     Error::new(Code::ModelNotFound, message).param("model")
 }
 
-/// What a caller is told about a model that could not be loaded.
+/// The error for a model that could not be loaded.
 pub(super) fn from_load_error(id: &str, error: &LoadError) -> Error {
     let no_memory = |remedy: &str| model_unavailable(format!("The model '{id}' cannot be used: {error}.{remedy}"));
     match error {
@@ -93,7 +93,7 @@ pub(super) fn from_load_error(id: &str, error: &LoadError) -> Error {
     }
 }
 
-/// What a caller is told where a model's tokenizer or its chat template was stopped or fails.
+/// The error for a tokenizer or chat template that failed or was stopped.
 pub(super) fn from_stopped(id: &str, stopped: &Stopped) -> Error {
     if let Stopped::Start(reason) = stopped {
         let message = format!(
@@ -104,7 +104,7 @@ pub(super) fn from_stopped(id: &str, stopped: &Stopped) -> Error {
     model_unusable(id, &format!("its tokenizer or its chat template fails on this request: {stopped}"))
 }
 
-/// What a caller is told about a model whose files are damaged, or not of a kind that can be computed.
+/// The error for a model whose files are damaged or not supported.
 pub(super) fn model_unusable(id: &str, reason: &str) -> Error {
     let reason = reason.trim_end_matches('.');
     let message = format!(

@@ -1,4 +1,4 @@
-//! Forms that answers are held to: compiled off the async threads, few at once.
+//! Output grammars, compiled off the async threads with limited concurrency.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use super::output_spec::ResolvedOutput;
 use crate::engine::{Form, TextModel};
 use crate::error::{Code, Error, Result};
 
-/// How long a request waits for its form. Bounds on a schema's size and on the compiler's work keep
-/// every compilation far below it: whoever waits longer is on a machine that is busy with other things.
+/// How long a request waits for its grammar. Limits on schema size and compiler work keep compilation far below it,
+/// unless the machine is overloaded.
 const DEADLINE: Duration = Duration::from_secs(10);
-/// Compilations at once, those included that nobody waits for any more.
+/// Concurrent compilations, including those whose request has gone.
 const MAX_COMPILING: usize = 4;
-/// Requests that wait for one at once; more are refused, not piled up.
+/// Requests that may wait for a grammar; more are refused.
 const MAX_WAITING: usize = 64;
 
 pub(super) struct GrammarCompiler {
@@ -28,7 +28,7 @@ impl GrammarCompiler {
         Self { compiling: Arc::new(Semaphore::new(MAX_COMPILING)), waiting: Semaphore::new(MAX_WAITING) }
     }
 
-    /// What the answers must be like; `None` where nothing is demanded. Refuses what cannot be enforced.
+    /// The compiled grammar; `None` for free text. Fails if the format cannot be enforced.
     pub async fn compile(&self, model: &Arc<TextModel>, output: &ResolvedOutput) -> Result<Option<Form>> {
         if output.shape.is_free() {
             return Ok(None);
@@ -44,7 +44,7 @@ impl GrammarCompiler {
     async fn compile_uncached(&self, model: &Arc<TextModel>, output: &ResolvedOutput) -> Result<Form> {
         let turn = self.compiling.clone().acquire_owned().await;
         let turn = turn.map_err(|error| Error::internal(error.to_string()))?;
-        // Another request may have waited for the same.
+        // Another request may have compiled the same grammar meanwhile.
         if let Some(kept) = model.kept_form(&output.shape) {
             return Ok(kept);
         }

@@ -1,4 +1,4 @@
-//! Messages as clients send and store them become the plain turns that the engine takes.
+//! Converts messages as clients send and store them to the engine's messages.
 
 use std::collections::HashSet;
 
@@ -11,8 +11,7 @@ use crate::service::message_validation::{self, UnknownFields};
 
 const MAX_MESSAGES: usize = 4096;
 
-/// The turns of a request, out of the JSON of each message. Fields that no message has are refused
-/// where the messages are to be stored.
+/// Parses the JSON of each message of a request. Unknown fields are refused if the messages are to be stored.
 pub fn parse(messages: &[String], stored: bool) -> Result<Vec<Message>> {
     let unknown = if stored { UnknownFields::Reject } else { UnknownFields::Ignore };
     let one = |(at, json): (usize, &String)| {
@@ -29,7 +28,7 @@ pub fn parse(messages: &[String], stored: bool) -> Result<Vec<Message>> {
     }
 }
 
-/// One turn; `message` has the shape of one. Errors are about what this server cannot take yet.
+/// Converts a validated message. Fails for content that this server does not support.
 pub(super) fn to_message(field: &str, message: &Value) -> Result<Message> {
     let tool_calls = calls(message);
     let content = match message.get("content") {
@@ -60,7 +59,7 @@ fn calls(message: &Value) -> Vec<ToolCall> {
     message.get("tool_calls").and_then(Value::as_array).into_iter().flatten().map(call).collect()
 }
 
-/// Each result must answer a call that came before it: in the conversation or in the request.
+/// Checks that each tool result answers an earlier call, in the conversation or in the request.
 pub(super) fn check_tool_results(history: &[Message], own: &[Message]) -> Result<()> {
     let mut ids = HashSet::new();
     let mut orphan = |message: &Message| {

@@ -1,7 +1,7 @@
-//! Where the two halves meet: a call is resolved, admitted, run on the engine and answered.
+//! Inference calls: where `service` and `engine` meet. A call is resolved, admitted, run on the engine and answered.
 //!
-//! `service` and `engine` do not know each other. Everything that needs both lives here, so that
-//! `http` only encodes and decodes.
+//! `service` and `engine` do not depend on each other. Code that needs both is here, so that `http` only encodes and
+//! decodes.
 
 mod blocking;
 pub mod chat;

@@ -1,4 +1,4 @@
-//! The models that a key may see: the engine's registry seen through an [`Access`].
+//! The models API: the engine's registry, filtered by an [`Access`].
 
 use super::blocking::run_blocking;
 use super::errors;
@@ -15,11 +15,11 @@ pub struct CatalogEntry {
     /// Size on the disk.
     pub bytes: u64,
     pub license: String,
-    /// Whether a model of that name lies in the models folder.
+    /// Whether a model of that name is in the models folder.
     pub installed: bool,
 }
 
-/// Models as callers see them.
+/// The models API.
 #[derive(Clone)]
 pub struct Models {
     engine: Engine,
@@ -30,7 +30,7 @@ impl Models {
         Self { engine }
     }
 
-    /// The models on the disk that `access` may use, by name.
+    /// The installed models that `access` may use, sorted by name.
     pub async fn list(&self, access: &Access) -> Result<Vec<ModelInfo>> {
         let mut models = self.on_disk().await?;
         models.retain(|model| access.lists(&model.id));
@@ -38,7 +38,7 @@ impl Models {
         Ok(models)
     }
 
-    /// What the catalog has, in its order.
+    /// The catalog's models, in its order.
     pub async fn catalog_entries(&self) -> Result<Vec<CatalogEntry>> {
         let there = self.on_disk().await?;
         let entry = |model: &CatalogModel| CatalogEntry {
@@ -56,7 +56,7 @@ impl Models {
         run_blocking(move || Ok(engine.models().list())).await
     }
 
-    /// One model. 404 where none of that name lies on the disk, 403 where the key may not use it.
+    /// One model. 404 if it is not installed, 403 if the key may not use it.
     pub async fn get(&self, access: &Access, id: &str) -> Result<ModelInfo> {
         let (engine, name) = (self.engine.clone(), id.to_owned());
         let found =
@@ -67,7 +67,7 @@ impl Models {
 }
 
 impl Models {
-    /// Reads a model into memory, for whoever operates the installation.
+    /// Loads a model into memory. Needs the scope `admin`.
     pub async fn load(&self, access: &Access, id: &str) -> Result<ModelInfo> {
         access.require_admin()?;
         access.require_listed(id)?;
@@ -77,7 +77,7 @@ impl Models {
         self.get(access, id).await
     }
 
-    /// Gives a model's memory back. 409 while it answers somebody.
+    /// Unloads a model. 409 while it is in use.
     pub async fn unload(&self, access: &Access, id: &str) -> Result<ModelInfo> {
         access.require_admin()?;
         let found = self.get(access, id).await?;
@@ -90,7 +90,7 @@ impl Models {
         Ok(ModelInfo { loaded: false, ..found })
     }
 
-    /// The engine's figures, as OpenMetrics text.
+    /// The engine's metrics as OpenMetrics text.
     pub fn metrics(&self) -> String {
         self.engine.metrics()
     }

@@ -1,4 +1,4 @@
-//! What a request demands of the form of its answer, and what an answer's calls become.
+//! The requested output format and tools, and the tool calls of a completion.
 
 use serde_json::{Map, Value, json};
 
@@ -8,11 +8,11 @@ use crate::engine::{CallPiece, Calling, GrammarError, Shape, Text, Tool};
 use crate::error::{Error, Result};
 use crate::service::tool_definitions;
 
-/// As the request says it; `http` has checked the form of each field.
+/// The output fields of a request; `http` has validated each field on its own.
 #[derive(Debug, Default)]
 pub struct OutputRequest {
     pub text: Text,
-    /// A JSON array of tool definitions, as text. `None`: the agent's, if there is one.
+    /// A JSON array of tool definitions, as text. `None`: the agent's tools, if any.
     pub tools: Option<String>,
     pub choice: ToolChoice,
     pub parallel: bool,
@@ -28,10 +28,10 @@ pub enum ToolChoice {
     Named(String),
 }
 
-/// A demand with its tools found.
+/// An output request with its tools resolved.
 pub(super) struct ResolvedOutput {
     pub shape: Shape,
-    /// Whether the tools are the agent's.
+    /// Whether the tools come from the agent.
     from_agent: bool,
 }
 
@@ -69,7 +69,7 @@ fn resolve_calling(choice: &ToolChoice, tools: &[Value]) -> Result<Calling> {
     Err(Error::invalid(field, format!("'{field}' is '{name}', which is the name of none of the tools.")))
 }
 
-/// A checked definition in the shape that templates take: every one has parameters.
+/// Converts a validated definition to the form that chat templates expect, which always has parameters.
 fn tool(given: Value) -> Tool {
     let mut function = given.get("function").and_then(Value::as_object).cloned().unwrap_or_default();
     let name = function.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -78,13 +78,13 @@ fn tool(given: Value) -> Tool {
     Tool { name, definition: json!({ "type": "function", "function": Value::Object(function) }) }
 }
 
-/// OpenAI: a function without parameters takes none.
+/// As in OpenAI's API, omitted parameters mean that the function takes none.
 fn no_parameters() -> Value {
     json!({ "type": "object", "properties": Map::new(), "additionalProperties": false })
 }
 
 impl ResolvedOutput {
-    /// What a caller is told of a form that cannot be enforced.
+    /// The error for an output format that cannot be enforced.
     pub fn grammar_error(&self, error: GrammarError) -> Error {
         match error {
             GrammarError::Schema { path, what } => {
@@ -116,7 +116,7 @@ impl ResolvedOutput {
     }
 }
 
-/// A call of an answer.
+/// A tool call that the model generated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GeneratedCall {
     pub name: String,
@@ -124,7 +124,7 @@ pub struct GeneratedCall {
     pub arguments: String,
 }
 
-/// Adds to the calls of one answer what a step made of them.
+/// Appends the tool call deltas of a step to the calls of a choice.
 pub(super) fn append_call_deltas(calls: &mut Vec<GeneratedCall>, pieces: &[CallPiece]) {
     for piece in pieces {
         if let Some(name) = &piece.name {
@@ -136,7 +136,7 @@ pub(super) fn append_call_deltas(calls: &mut Vec<GeneratedCall>, pieces: &[CallP
     }
 }
 
-/// The ids of the calls of one request's answers: numbers in a row from a random one on.
+/// Ids of the tool calls of one request: consecutive numbers from a random start.
 #[derive(Clone, Copy, Debug)]
 pub struct ToolCallIds(u128);
 
@@ -147,7 +147,7 @@ impl ToolCallIds {
         Self(u128::from_be_bytes(bytes))
     }
 
-    /// The id of one call of one choice.
+    /// The id of a choice's tool call.
     pub fn of(self, choice: u32, index: u32) -> String {
         let place = (u128::from(choice) << 32) + u128::from(index);
         format!("call_{:032x}", self.0.wrapping_add(place))

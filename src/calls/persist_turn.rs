@@ -1,8 +1,7 @@
-//! Puts a chat's messages and its answer into a conversation, once the answer has ended well.
+//! Stores a chat's messages and its completion in a conversation after the generation has succeeded.
 //!
-//! The last piece of an answer is held back until the turn is on the disk, so whoever has seen the
-//! end of an answer can rely on it; if the turn cannot be added, the error takes that piece's place.
-//! A call that is dropped before has added nothing.
+//! The last delta is held back until the turn is durable, so a client that has seen the end can rely on it. If the turn
+//! cannot be stored, the error replaces that delta. A call that is dropped earlier stores nothing.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -24,7 +23,7 @@ pub(super) struct TurnRecorder {
 struct PendingTurn {
     conversations: Conversations,
     access: Access,
-    /// The conversation that the prompt was made of.
+    /// The conversation as it was when the prompt was built.
     seen: Conversation,
     messages: Vec<String>,
     answer: String,
@@ -32,8 +31,8 @@ struct PendingTurn {
     ids: ToolCallIds,
 }
 
-/// The last piece, and the write that it waits for. Kept here and not in a future of the caller's:
-/// that one may be dropped to send a sign of life, and made again.
+/// The last delta and the write that it waits for. Stored here because the caller may drop its future to send a
+/// keep-alive and call again.
 struct PendingWrite {
     piece: Piece,
     write: BoxFuture<'static, Result<Conversation>>,
@@ -55,17 +54,17 @@ impl TurnRecorder {
         Self { turn: Some(turn), pending_write: None, stored: None }
     }
 
-    /// The conversation with the turn in it.
+    /// The conversation including the turn.
     pub fn stored(&self) -> Option<&Conversation> {
         self.stored.as_ref()
     }
 
-    /// Whether there is no conversation to put anything into.
+    /// Whether there is no conversation to store the turn in.
     pub fn is_disabled(&self) -> bool {
         self.turn.is_none()
     }
 
-    /// Whether a last piece waits.
+    /// Whether the last delta is held back.
     pub fn is_writing(&self) -> bool {
         self.pending_write.is_some()
     }
@@ -82,7 +81,7 @@ impl TurnRecorder {
         None
     }
 
-    /// Waits for the write. May be dropped and called again.
+    /// Waits for the write. Cancel-safe.
     pub async fn finish(&mut self) -> Option<Result<Piece>> {
         let written = self.pending_write.as_mut()?.write.as_mut().await;
         let piece = self.pending_write.take()?.piece;
@@ -100,7 +99,7 @@ impl PendingTurn {
         self.conversations.add_turn(&self.access, self.seen, self.messages).await
     }
 
-    /// The assistant's message. A conversation takes one answer, so its calls are those of choice 0.
+    /// The assistant's message. A conversation takes one completion, so its tool calls are those of choice 0.
     fn answer(&self) -> Value {
         if self.calls.is_empty() {
             return json!({ "role": "assistant", "content": self.answer });

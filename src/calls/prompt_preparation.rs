@@ -1,6 +1,6 @@
-//! Turns for rendering and tokenising what requests send: bounded in number by project and in all, and in memory.
+//! Admission of prompt rendering and tokenising: limited in number, in all and per project, and in memory.
 //!
-//! Rendering makes several copies of a text. Requests with much text therefore go one after another; the others do not
+//! Rendering makes several copies of a text. Requests with large texts therefore run one at a time; the others do not
 //! wait for them.
 
 use std::sync::Arc;
@@ -13,14 +13,14 @@ use crate::error::{Error, Result};
 use crate::ids::ProjectId;
 use crate::service::concurrency_limit::ConcurrencyLimit;
 
-/// Requests that may prepare or wait for their turn at once; more are refused, not piled up.
+/// Requests that may prepare or wait at once; more are refused.
 const MAX_REQUESTS: usize = 128;
-/// The same, of one project.
+/// The same for one project.
 const MAX_PROJECT_REQUESTS: usize = 64;
-/// Bytes of text from which on requests go one after another.
+/// Text size from which requests run one at a time.
 const LARGE_BYTES: usize = 256 << 10;
 
-/// Admits requests to the threads on which prompts are made.
+/// Admits requests to prompt preparation.
 #[derive(Clone)]
 pub(super) struct PromptPreparation {
     slots: Arc<ConcurrencyLimit>,
@@ -35,8 +35,8 @@ impl PromptPreparation {
         }
     }
 
-    /// Runs `work` over `bytes` of text off the async threads. Dropping the future stops it at its next look at the
-    /// bound. Fails with 503 where too many requests prepare already.
+    /// Runs `work` on `bytes` of text off the async threads. Dropping the future cancels it at its next check of the
+    /// bound. Fails with 503 if too many requests are being prepared.
     pub async fn run<T: Send + 'static>(
         &self,
         project: ProjectId,
@@ -45,7 +45,7 @@ impl PromptPreparation {
     ) -> Result<T> {
         let slot = self.slots.acquire(project)?;
         let turn = self.turn(bytes).await?;
-        // Held by this future alone: when the client leaves, the work notices.
+        // Held by this future alone, so the work notices when the client disconnects.
         let request = Arc::new(());
         let bound = TokenBound::default().with_request(&request);
         let done = run_blocking(move || {

@@ -1,4 +1,4 @@
-//! Documents by how well they answer a question.
+//! Reranking: documents sorted by their relevance to a query.
 
 use super::embeddings::{Embeddings, too_long};
 use super::errors;
@@ -8,32 +8,32 @@ use crate::ids::RerankId;
 use crate::service::access::Access;
 use crate::service::usage::UsageRecorder;
 
-/// What a caller asks for; `http` has checked the form of each field.
+/// A request; `http` has validated each field on its own.
 pub struct RerankCall {
     pub model: String,
     pub query: String,
     pub documents: Vec<String>,
-    /// So many of the best are wanted.
+    /// How many of the best documents to return.
     pub top_n: Option<usize>,
-    /// Whether documents that are too long are cut, rather than refused.
+    /// Whether to truncate documents that are too long instead of refusing them.
     pub truncate: bool,
-    /// Whether scores are what the model gave, and not brought between 0 and 1.
+    /// Whether to return raw logits instead of scores between 0 and 1.
     pub raw: bool,
 }
 
-/// What became of it.
+/// The result.
 pub struct Reranked {
     pub id: RerankId,
     pub model: String,
     /// Indices of documents and their scores, the best first.
     pub results: Vec<(usize, f32)>,
-    /// As they came.
+    /// As received.
     pub documents: Vec<String>,
     pub tokens: u64,
 }
 
 impl Embeddings {
-    /// Judges each document beside the query. What is used goes on `recorder`. Dropping the future cancels what is not
+    /// Scores each document against the query. Usage is added to `recorder`. Dropping the future cancels what is not
     /// computed yet.
     pub async fn rerank(&self, access: &Access, call: RerankCall, recorder: &UsageRecorder) -> Result<Reranked> {
         access.require_model(&call.model)?;

@@ -1,5 +1,5 @@
-//! Makes one prompt of an agent's instructions, a stored transcript and the request's messages, and
-//! finds how much of the transcript fits.
+//! Builds a prompt from an agent's instructions, a stored transcript and the request's messages, and truncates the
+//! transcript to what fits.
 
 use std::sync::Arc;
 
@@ -7,59 +7,58 @@ use super::errors;
 use crate::engine::{Message, Prompt, TextModel, TokenBound, Tool};
 use crate::error::Result;
 
-/// Room left for an answer whose length the request does not say: a quarter of the context, but no
-/// more than this.
+/// Tokens reserved for a completion whose length the request does not set: a quarter of the context, at most this many.
 const MAX_RESERVE: u32 = 1024;
 
-/// What a prompt is made of, in its order.
+/// The parts of a prompt, in order.
 pub(super) struct PromptParts {
     pub system: Option<Message>,
     pub history: Vec<Message>,
-    /// The request's own messages, of which none is ever left out.
+    /// The request's own messages, which are never left out.
     pub own: Vec<Message>,
     pub tools: Arc<[Tool]>,
 }
 
-/// What prompt and answer must fit into.
+/// The limits that prompt and completion share.
 #[derive(Clone, Debug)]
 pub(super) struct TokenBudget {
-    /// Positions that both share.
+    /// Context positions for prompt and completion.
     pub window: u32,
-    /// Tokens that the request wants for its answer, if it says.
+    /// Requested completion tokens, if set.
     pub wanted: Option<u32>,
-    /// How far prompts are tokenised.
+    /// The limit of tokenisation.
     pub bound: TokenBound,
 }
 
-/// A prompt, and how many messages of the transcript were left out to make it fit.
+/// A prompt, and the number of transcript messages that were left out.
 #[derive(Debug)]
 pub(super) struct FittedPrompt {
     pub prompt: Prompt,
-    /// `None` where nothing may be left out.
+    /// `None` if truncation is off.
     pub dropped: Option<usize>,
 }
 
-/// The prompt of everything, whether it fits or not.
+/// The prompt of all messages, whether it fits or not.
 pub(super) fn untruncated(model: &TextModel, parts: PromptParts, budget: &TokenBudget) -> Result<FittedPrompt> {
     Ok(FittedPrompt { prompt: parts.prompt(model, 0, &budget.bound)?, dropped: None })
 }
 
-/// The prompt of as many of the last turns as fit beside the answer. Whatever the transcript's length, some ten prompts
-/// are made at most, each tokenised no further than the window. If not even the request's own messages fit, the prompt
-/// is too long and the caller refuses it.
+/// The prompt of as many recent turns as fit beside the completion. A binary search renders about ten prompts at most,
+/// each tokenised no further than the window. If the request's own messages do not fit, the prompt is too long and the
+/// caller refuses it.
 pub(super) fn truncated(model: &TextModel, parts: PromptParts, budget: &TokenBudget) -> Result<FittedPrompt> {
     let window = u64::from(budget.window);
     let reserve = u64::from(budget.wanted.unwrap_or_else(|| (budget.window / 4).clamp(1, MAX_RESERVE)));
     let fits = |prompt: &Prompt| prompt.complete && prompt.ids.len() as u64 + reserve <= window;
     let cuts = cut_points(&parts.history);
     let last = cuts.len() - 1;
-    // Cuts before `low` leave too much: at first, those whose messages are too long by their bytes alone.
+    // Cuts before `low` keep too much. Initially these are cuts whose messages are too long by size alone.
     let mut low = cuts.partition_point(|cut| model.fewest_tokens(parts.messages(cut.at)) > window).min(last);
     let (mut best, mut prompt) = (low, parts.prompt(model, cuts[low].at, &budget.bound)?);
     if !fits(&prompt) && low < last {
         (low, best, prompt) = (low + 1, last, parts.prompt(model, cuts[last].at, &budget.bound)?);
     }
-    // The cut at `best` leaves little enough, if any does.
+    // The cut at `best` fits, if any does.
     while low < best && !budget.bound.is_cancelled() {
         let middle = low + (best - low) / 2;
         let tried = parts.prompt(model, cuts[middle].at, &budget.bound)?;
@@ -72,7 +71,7 @@ pub(super) fn truncated(model: &TextModel, parts: PromptParts, budget: &TokenBud
     Ok(FittedPrompt { prompt, dropped: Some(cuts[best].dropped) })
 }
 
-/// At most the last `most` messages, from a user's message on; instructions inside stay.
+/// At most the last `most` messages, starting with a user message; system messages stay.
 pub(super) fn last_messages(history: Vec<Message>, most: Option<u32>) -> Vec<Message> {
     let Some(most) = most else { return history };
     let cuts = cut_points(&history);
@@ -82,17 +81,17 @@ pub(super) fn last_messages(history: Vec<Message>, most: Option<u32>) -> Vec<Mes
     history.into_iter().enumerate().filter(stays).map(|(_, message)| message).collect()
 }
 
-/// A place where a transcript may be cut.
+/// A position where a transcript may be cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CutPoint {
-    /// Index of the first message that stays; instructions stay everywhere.
+    /// Index of the first message that stays; system messages always stay.
     at: usize,
-    /// How many messages go.
+    /// Number of messages removed.
     dropped: usize,
 }
 
-/// Nowhere, before each message of a user, and after the end. A turn is a user's message with what
-/// follows it, so no answer stays without its question.
+/// The possible cuts: none, before each user message, and after the end. A turn is a user message with what follows it,
+/// so no answer remains without its question.
 fn cut_points(history: &[Message]) -> Vec<CutPoint> {
     let (mut cuts, mut spoken) = (vec![CutPoint::default()], 0);
     for (at, message) in history.iter().enumerate() {
@@ -112,7 +111,7 @@ fn is_system(message: &Message) -> bool {
 }
 
 impl PromptParts {
-    /// All messages, those of the transcript from `cut` on and its instructions.
+    /// The messages of the prompt if the transcript is cut at `cut`.
     fn messages(&self, cut: usize) -> impl Iterator<Item = &Message> {
         let stays = move |(at, message): &(usize, &Message)| *at >= cut || is_system(message);
         let history = self.history.iter().enumerate().filter(stays).map(|(_, message)| message);

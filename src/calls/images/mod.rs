@@ -1,4 +1,4 @@
-//! Pictures, from a typed request to files.
+//! Image generation, from a typed request to encoded files.
 
 mod codec;
 mod source;
@@ -21,20 +21,20 @@ use crate::service::access::{Access, Scope};
 use crate::service::concurrency_limit::{ConcurrencyLimit, Slot};
 use crate::service::usage::{Outcome, UsageRecorder};
 
-/// Requests that may be prepared at once, of all and of one project; more are refused, not piled up.
+/// Concurrent requests in preparation, in all and per project; more are refused.
 const MAX_PREPARING: usize = 64;
 const MAX_PREPARING_PER_PROJECT: usize = 32;
-/// Sent pictures that are read at once: each may take hundreds of megabytes for a moment. Others wait.
+/// Source images decoded at once: each may briefly take hundreds of megabytes. Others wait.
 const MAX_DECODING: usize = 2;
-/// Requests whose pictures may be arriving, of all and of one project; each holds its files in memory.
+/// Concurrent uploads of source images, in all and per project; each holds its files in memory.
 const MAX_UPLOADS: usize = 16;
 const MAX_UPLOADS_PER_PROJECT: usize = 4;
-/// Seeds that are drawn stay below this: numbers that every JSON reader keeps exactly.
+/// Random seeds are below this, so that every JSON parser reads them exactly.
 const RANDOM_SEEDS_BELOW: u64 = 1 << 53;
 /// Seeds are below this, so that they are positive in 64 bits.
 const SEEDS_BELOW: u64 = 1 << 63;
 
-/// Has pictures painted.
+/// Runs image generation.
 pub struct Images {
     engine: Engine,
     clock_rng: Arc<dyn ClockRng>,
@@ -43,7 +43,7 @@ pub struct Images {
     uploads: Arc<ConcurrencyLimit>,
 }
 
-/// What a caller asks for; `http` has checked the form of each field.
+/// A request; `http` has validated each field on its own.
 pub struct ImageCall {
     pub model: String,
     pub prompt: String,
@@ -51,28 +51,28 @@ pub struct ImageCall {
     /// Width and height; `None`: the model's, or the original's.
     pub size: Option<[usize; 2]>,
     pub count: u32,
-    /// Of the first picture; `None` takes a fresh one. The next ones have the numbers that follow.
+    /// Seed of the first image; `None`: a random one. Further images use consecutive seeds.
     pub seed: Option<u64>,
-    /// `None` here and below is what the model is meant for.
+    /// `None` here and below: the model's default.
     pub steps: Option<usize>,
     pub guidance: Option<f32>,
     pub scheduler: Option<SchedulerName>,
-    /// Adapters by name, and how much each counts.
+    /// LoRA adapters by name, with their weights.
     pub lora: Vec<(String, f32)>,
-    /// Pictures to be shown of each on its way.
+    /// Number of previews per image.
     pub previews: usize,
-    /// What to begin with.
+    /// The source image.
     pub original: Option<SourceImage>,
 }
 
-/// Pictures that are being painted. Dropping it cancels what is not.
+/// A running image generation. Dropping it cancels unfinished images.
 pub struct RunningImages {
     pub id: ImagesId,
     pub created: Timestamp,
     pub model: String,
     /// Width and height of each.
     pub size: [usize; 2],
-    /// One for each.
+    /// One per image.
     pub seeds: Vec<u64>,
     events: Strokes,
     finished: u64,
@@ -87,15 +87,14 @@ impl Images {
         Self { engine, clock_rng, preparing, decoding: Arc::new(Semaphore::new(MAX_DECODING)), uploads }
     }
 
-    /// Lets pictures arrive, before anything of them is read.
-    /// They count for the client's `address`, if that is known.
+    /// Admits an upload of source images before any of it is read. It counts against the client's `address`, if known.
     pub fn receive(&self, access: &Access, address: Option<IpAddr>) -> Result<Slot> {
         access.require(access.project(), Scope::Inference)?;
         self.uploads.acquire_from(access.project(), address)
     }
 
-    /// Resolves the model, reads the original and hands the request to the engine. Refuses at once what the model
-    /// cannot do, and when its queue is full. What is painted goes on `recorder`.
+    /// Resolves the model, decodes the source image and submits the request to the engine. Fails early if the model
+    /// does not support the request or its queue is full. Usage is added to `recorder`.
     pub async fn start(
         &self,
         access: &Access,
@@ -137,8 +136,7 @@ impl Images {
         Ok(RunningImages { id, created, model: call.model, size, seeds, events, finished: 0, recorder })
     }
 
-    /// The model, and the place among those that are prepared. A load that has begun keeps the place even if nobody
-    /// waits for it any longer.
+    /// Loads the model and takes a preparation slot. A load that has begun keeps the slot even if its request is gone.
     async fn load(&self, access: &Access, id: &str) -> Result<(Arc<ImageModel>, Slot)> {
         let permit = self.preparing.acquire(access.project())?;
         let (engine, id) = (self.engine.clone(), id.to_owned());
@@ -148,7 +146,7 @@ impl Images {
         .await
     }
 
-    /// What to begin with, and the size to paint in.
+    /// Decodes the source image and determines the output size.
     async fn read(
         &self,
         model: &Arc<ImageModel>,
@@ -175,7 +173,7 @@ impl Images {
 }
 
 impl RunningImages {
-    /// What happens next; `None` when every picture is painted. May be dropped and called again.
+    /// The next event; `None` when every image is finished. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Stroke>> {
         if self.is_done() {
             return None;
@@ -191,18 +189,18 @@ impl RunningImages {
         Some(event.map_err(image_failure))
     }
 
-    /// Whether every picture is painted.
+    /// Whether every image is finished.
     pub fn is_done(&self) -> bool {
         self.finished >= self.seeds.len() as u64
     }
 
-    /// Puts finished pictures on the bill.
+    /// Records finished images.
     fn count(&mut self, pictures: usize) {
         self.finished += pictures as u64;
         self.recorder.set_images(self.finished);
     }
 
-    /// Waits for all pictures; their files, in order.
+    /// Waits for all images and returns their files in order.
     pub async fn whole(&mut self, output: Output) -> Result<Vec<Vec<u8>>> {
         let mut files: Vec<Option<Vec<u8>>> = vec![None; self.seeds.len()];
         while let Some(event) = self.next().await {
@@ -216,27 +214,28 @@ impl RunningImages {
         files.ok_or_else(|| Error::internal("the engine painted one picture twice and another not at all"))
     }
 
-    /// Puts what was painted on the disk; before the last byte of a stream. Whole answers are closed by whoever
-    /// sends them.
+    /// Records the usage durably; called before the last byte of a stream. For other responses the middleware does
+    /// this.
     pub async fn close(&self, outcome: Outcome) -> Result<()> {
         self.recorder.close(outcome).await
     }
 }
 
 impl Drop for RunningImages {
-    /// A client that left is billed for the pictures that were finished, received or not.
+    /// A client that disconnects is charged for finished images, received or not.
     fn drop(&mut self) {
         let unreceived = self.events.leave();
         self.count(unreceived);
     }
 }
 
-/// The file of a picture, written off the async threads.
+/// Encodes an image off the async threads.
 pub async fn write(picture: Picture, output: Output) -> Result<Vec<u8>> {
     run_blocking(move || encode(picture, output)).await
 }
 
-/// The size to paint in: what was asked for if the model can, else what suits the original, else the model's own.
+/// The output size: the requested one if the model supports it, else one that fits the source image, else the model's
+/// default.
 fn size(model: &ImageModel, asked: Option<[usize; 2]>, original: Option<[usize; 2]>) -> Result<[usize; 2]> {
     match (asked, original) {
         (Some(size), _) => model.check_size(size).map(|()| size).map_err(|why| Error::invalid("size", why)),
@@ -261,7 +260,7 @@ fn check_scheduler(model: &ImageModel, asked: Option<SchedulerName>) -> Result<(
     }
 }
 
-/// `count` seeds from `first` on; after the last there is comes zero.
+/// `count` consecutive seeds from `first`, wrapping to zero.
 fn seeds(first: u64, count: u32) -> Vec<u64> {
     (0..u64::from(count)).map(|place| first.wrapping_add(place) % SEEDS_BELOW).collect()
 }

@@ -1,5 +1,5 @@
-//! A picture that a caller sent to begin with, made what a model takes: of the size that is asked for, without
-//! transparency, with a mask of what is painted anew.
+//! Converts a source image to what a model takes: the requested size, no transparency, and a mask of what is
+//! regenerated.
 
 use image::imageops::{FilterType, resize};
 use image::{DynamicImage, GrayImage, Luma, Rgb, RgbImage};
@@ -9,39 +9,39 @@ use crate::engine::{Picture, Source};
 use crate::error::{Error, Result};
 use crate::service::concurrency_limit::Slot;
 
-/// What diffusers' pipelines for the same do, too.
+/// The same filter as in diffusers' pipelines.
 const FILTER: FilterType = FilterType::Lanczos3;
 
-/// The files that came with a request, and how much of the picture is to change.
+/// The source image of a request, its mask, and how much is to change.
 pub struct SourceImage {
     pub image: Vec<u8>,
     pub mask: Option<Vec<u8>>,
-    /// Above 0 up to 1; `None` is what is usual.
+    /// Above 0 up to 1; `None`: the default.
     pub strength: Option<f32>,
     pub kind: EditKind,
-    /// Held until the files are read.
+    /// Held until the files are decoded.
     pub slot: Slot,
 }
 
-/// What the picture is sent for.
+/// What the source image is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EditKind {
-    /// Something of it is to be another. Where it is transparent, it is painted anew.
+    /// Inpainting or image-to-image. Transparent parts are regenerated.
     Edit,
-    /// Another one like it.
+    /// A similar image.
     Variation,
 }
 
-/// The picture and its mask as they came.
+/// The decoded image and mask.
 pub(super) struct DecodedImage {
     picture: RgbImage,
-    /// 255 where it is painted anew.
+    /// 255 where the image is regenerated.
     mask: Option<GrayImage>,
     strength: f32,
 }
 
 impl SourceImage {
-    /// Reads the files. Takes up to some hundred milliseconds of CPU.
+    /// Decodes the files. Takes up to some hundred milliseconds of CPU time.
     pub(super) fn read(self) -> Result<DecodedImage> {
         let picture = decode(&self.image, "image")?;
         let mask = match (&self.mask, self.kind) {
@@ -59,12 +59,12 @@ impl SourceImage {
 }
 
 impl DecodedImage {
-    /// Width and height as it came.
+    /// Original width and height.
     pub fn size(&self) -> [usize; 2] {
         [self.picture.width() as usize, self.picture.height() as usize]
     }
 
-    /// Brought to `size`; proportions are not kept. 400 where so few steps would change nothing.
+    /// Resizes to `size` without keeping proportions. 400 if the steps are too few to change anything.
     pub fn resized(self, size: [usize; 2], steps: usize) -> Result<Source> {
         if (steps as f32 * self.strength) < 1.0 {
             let text = format!(
@@ -87,7 +87,7 @@ impl DecodedImage {
     }
 }
 
-/// What a mask marks: its transparent part; without transparency its white one.
+/// The area that a mask marks: its transparent part, or its white part if it has no transparency.
 fn mask(picture: &DynamicImage, of: (u32, u32)) -> Result<GrayImage> {
     let (width, height) = (picture.width(), picture.height());
     if (width, height) != of {
@@ -105,7 +105,7 @@ fn mask(picture: &DynamicImage, of: (u32, u32)) -> Result<GrayImage> {
     Ok(marked)
 }
 
-/// 255 where a picture is transparent; none where it hardly is anywhere.
+/// 255 where an image is transparent; `None` if it is nearly opaque everywhere.
 fn transparent_mask(picture: &DynamicImage) -> Option<GrayImage> {
     if !picture.color().has_alpha() {
         return None;
@@ -116,7 +116,7 @@ fn transparent_mask(picture: &DynamicImage) -> Option<GrayImage> {
     transparent_mask.as_raw().iter().any(|value| *value >= 128).then_some(transparent_mask)
 }
 
-/// The picture as it looks on white paper.
+/// The image composited on white.
 fn on_white(picture: DynamicImage) -> RgbImage {
     if !picture.color().has_alpha() {
         return picture.into_rgb8();
@@ -124,13 +124,13 @@ fn on_white(picture: DynamicImage) -> RgbImage {
     let picture = picture.into_rgba8();
     RgbImage::from_fn(picture.width(), picture.height(), |x, y| {
         let [red, green, blue, alpha] = picture.get_pixel(x, y).0.map(u32::from);
-        // 255 parts in all, so it fits into a byte.
+        // The weights sum to 255, so the result fits into a byte.
         Rgb([red, green, blue].map(|colour| ((colour * alpha + 255 * (255 - alpha) + 127) / 255) as u8))
     })
 }
 
-/// The size to paint in where none is asked for: the picture's own, if `takes` allows it once it is rounded down;
-/// else one of its proportions and about as many pixels as `usual`; else `usual`.
+/// The default output size: the image's own size, rounded down, if `takes` allows it; else one with its proportions and
+/// about as many pixels as `usual`; else `usual`.
 pub(super) fn nearest_size(own: [usize; 2], usual: [usize; 2], takes: impl Fn([usize; 2]) -> bool) -> [usize; 2] {
     let rounded = |size: [usize; 2]| {
         let to = |part: usize| size.map(|side| side / part * part);

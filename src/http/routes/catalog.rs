@@ -15,7 +15,7 @@ pub struct OfferBody {
     bytes: u64,
     /// SPDX id of the license of the weights, lower case.
     license: String,
-    /// Whether a model of that name lies in the models folder.
+    /// Whether a model of that name is in the models folder.
     installed: bool,
     /// What brings the model in; only whoever operates the server can run it.
     command: String,
