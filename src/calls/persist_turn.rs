@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::service::access::Access;
 use crate::service::conversations::{Conversation, Conversations};
 
-/// Watches one answer. [`Keeping::nothing`] lets every piece pass.
+/// Watches one answer. [`Keeping::nothing`] passes every delta through.
 pub(super) struct TurnRecorder {
     turn: Option<PendingTurn>,
     pending_write: Option<PendingWrite>,
@@ -69,7 +69,7 @@ impl TurnRecorder {
         self.pending_write.is_some()
     }
 
-    /// Takes note of a piece. `None`: it is the last one, and [`Keeping::close`] gives it back.
+    /// Observes a delta. Returns `None` for the last one; [`Keeping::close`] returns that one.
     pub fn observe(&mut self, piece: Piece) -> Option<Piece> {
         let Some(turn) = &mut self.turn else { return Some(piece) };
         turn.answer.push_str(&piece.text);

@@ -1,5 +1,5 @@
-//! Agents: instructions, model, tools and memory under one id. Each change makes a version; the
-//! old ones stay readable.
+//! Agents: instructions, model, tools and memory under one id. Each change creates a version; old versions stay
+//! readable.
 
 use std::fmt;
 use std::str::FromStr;
@@ -22,12 +22,12 @@ pub use crate::storage::agents::MemoryFields as Memory;
 use crate::storage::agents::{self as stored, AgentRecord, AgentVersionRecord};
 use crate::storage::{Reader, Store, WriteTx, project_resources};
 
-/// Versions that an agent keeps; of more, the oldest go.
+/// Versions kept per agent; the oldest are removed.
 pub const MAX_VERSIONS: u64 = 1_000;
 const MAX_INSTRUCTIONS_CHARS: usize = 256_000;
 const MAX_LAST_MESSAGES: u32 = 4096;
 
-/// An agent as it is in one of its versions.
+/// An agent at one of its versions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agent {
     pub id: AgentId,
@@ -41,9 +41,9 @@ pub struct Agent {
     pub memory: Option<Memory>,
     /// A JSON object, as text.
     pub metadata: Option<String>,
-    /// When the agent was made.
+    /// When the agent was created.
     pub created_at: Timestamp,
-    /// When this version was made.
+    /// When this version was created.
     pub updated_at: Timestamp,
 }
 
@@ -67,7 +67,7 @@ impl Agent {
     }
 }
 
-/// What a new agent is made of.
+/// The fields of a new agent.
 #[derive(Clone, Debug, Default)]
 pub struct NewAgent {
     /// Default: the project of the caller's key.
@@ -80,7 +80,7 @@ pub struct NewAgent {
     pub metadata: Option<String>,
 }
 
-/// What a change does to each field.
+/// An update, field by field.
 #[derive(Clone, Debug)]
 pub struct AgentPatch {
     pub name: Patch<String>,
@@ -91,7 +91,7 @@ pub struct AgentPatch {
     pub metadata: Patch<String>,
 }
 
-/// One version of an agent, as an entry of a listing.
+/// The id of an agent's version in a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionId {
     pub agent: AgentId,
@@ -114,7 +114,7 @@ impl FromStr for VersionId {
     }
 }
 
-/// The rules of agents.
+/// The agents service.
 #[derive(Clone)]
 pub struct Agents {
     store: Store,
@@ -126,7 +126,7 @@ impl Agents {
         Self { store, clock_rng }
     }
 
-    /// Makes an agent.
+    /// Creates an agent.
     pub async fn create(&self, access: &Access, new: NewAgent) -> Result<Agent> {
         let now = self.clock_rng.now();
         let project = new.project.unwrap_or_else(|| access.project());
@@ -151,7 +151,7 @@ impl Agents {
         written.await
     }
 
-    /// Changes fields. What changes nothing makes no version.
+    /// Updates fields. An update that changes nothing creates no version.
     pub async fn update(
         &self,
         access: &Access,
@@ -160,7 +160,7 @@ impl Agents {
         precondition: Precondition,
     ) -> Result<Agent> {
         let now = self.clock_rng.now();
-        // Each field by itself does not depend on what is stored.
+        // The checks of single fields do not depend on the stored agent.
         check(&change.clone().apply(AgentVersionRecord::empty(now), now))?;
         let entry = self.audit_entry(access, "agent.updated");
         let permit = authorize::manage_owner::<AgentRecord>(id.to_bytes());
@@ -182,7 +182,7 @@ impl Agents {
         written.await
     }
 
-    /// Removes an agent with all its versions.
+    /// Deletes an agent with all its versions.
     pub async fn delete(&self, access: &Access, id: AgentId, precondition: Precondition) -> Result<()> {
         let now = self.clock_rng.now();
         let entry = self.audit_entry(access, "agent.deleted");
@@ -200,7 +200,7 @@ impl Agents {
         written.await
     }
 
-    /// An agent as it is now, or as it was in `version`.
+    /// An agent, at its current version or at `version`.
     pub async fn get(&self, access: &Access, id: AgentId, version: Option<u64>) -> Result<Agent> {
         let access = access.clone();
         let read = self.store.read(move |tx| {
@@ -212,7 +212,7 @@ impl Agents {
         read.await
     }
 
-    /// An agent for a chat call: needs the scope `inference` in its project.
+    /// An agent for a chat request; needs the scope `inference` in its project.
     pub async fn get_for_chat(&self, access: &Access, id: AgentId) -> Result<Agent> {
         let access = access.clone();
         let read = self.store.read(move |tx| {
@@ -224,7 +224,7 @@ impl Agents {
         read.await.map_err(|error| error.param("agent_id"))
     }
 
-    /// A page of a project's agents, the newest first. Default: the project of the key.
+    /// A page of a project's agents, newest first. Default project: that of the key.
     pub async fn list(&self, access: &Access, project: Option<ProjectId>, request: PageRequest) -> Result<Page<Agent>> {
         let project = project.unwrap_or_else(|| access.project());
         let listing = Listing { name: "agents", owner: Some(project.to_bytes()) };
@@ -242,7 +242,7 @@ impl Agents {
         Ok(page(self.store.pepper(), listing, window, rows.await?, |agent: &Agent| agent.id.to_bytes()))
     }
 
-    /// A page of an agent's versions, the newest first.
+    /// A page of an agent's versions, newest first.
     pub async fn versions(&self, access: &Access, id: AgentId, request: PageRequest) -> Result<Page<Agent>> {
         let listing = Listing { name: "agent_versions", owner: Some(id.to_bytes()) };
         let position = |version: u64| u128::from(version).to_be_bytes();
@@ -280,7 +280,7 @@ impl AgentPatch {
     }
 }
 
-/// Adds a version and drops the oldest beyond what is kept.
+/// Adds a version and removes versions beyond the limit.
 fn add_version(
     tx: &WriteTx,
     id: AgentId,
@@ -331,7 +331,7 @@ fn check(content: &AgentVersionRecord) -> Result<()> {
     }
 }
 
-/// An empty array of tools is none.
+/// `None` for an empty array of tools.
 fn non_empty_tools(json: String) -> Option<String> {
     let json = message_validation::compact_json(&json);
     (json != "[]").then_some(json)

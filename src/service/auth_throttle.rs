@@ -1,12 +1,12 @@
-//! How many API keys that are not valid came from each address within the last minute.
+//! Throttling of failed authentications by client address.
 //!
-//! A bound of its own counts the guesses among them: keys that were well formed, so that it took a database read to
-//! find out that they are not valid. Once an address has spent its guesses, nothing is read for it until its minute is
-//! over. Once it has spent its failures, all further ones are answered 429 instead of 401. A script that goes on
-//! sending a mistyped key therefore does not affect other clients at its address: their keys need none of what it spent.
+//! Well-formed keys that are not valid cost a database read and have a limit of their own. Once an address has reached
+//! it, nothing is read for that address until its minute is over. Once it has reached the limit of all failures,
+//! further failures are answered 429 instead of 401. Valid keys are not affected, so a script that keeps sending a
+//! mistyped key does not lock out other clients at its address.
 //!
-//! Requests that are checked at the same time may all pass before the first is counted. The excess is bounded by the
-//! connections of the server, and none of them is told more than that its key failed.
+//! Concurrent requests may all pass before the first failure is counted. The number of connections limits the excess,
+//! and each is told only that its key failed.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,19 +16,17 @@ use std::time::Duration;
 use crate::error::{Code, Error, Result};
 use crate::ip_network::ClientPrefix;
 
-/// From the first failure of an address on; then it starts afresh.
+/// Starts with the first failure of an address.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Failures of an address within a window.
+/// Max failures of an address within a window.
 const MAX_FAILURES: u32 = 20;
 
-/// The same for loopback: programs of this machine, which could do more harm by other means, and all clients of a
-/// local proxy that was not named with `--trusted-proxy`. It only stops endless loops: a hundred a second, which cost
-/// less than a hundredth of a core.
+/// The same for loopback: local programs, and all clients of a local proxy that was not named with `--trusted-proxy`.
+/// It only stops endless loops: a hundred failures a second cost less than a hundredth of a core.
 const MAX_LOOPBACK_FAILURES: u32 = 6_000;
 
-/// Addresses per half of the table. With 40 bytes each and the free room of the hash tables, both halves together take
-/// at most 6 MiB.
+/// Addresses per half of the table. Both halves together take at most 6 MiB.
 const HALF_CAPACITY: usize = 32_768;
 
 #[derive(Clone, Copy)]
@@ -39,7 +37,7 @@ struct Entry {
     unknown_keys: u32,
 }
 
-/// Two halves, as in the cache of keys: a full young half becomes the old one, and the old one is dropped.
+/// Two halves, as in the key cache: a full young half replaces the old one.
 #[derive(Default)]
 struct Table {
     young: HashMap<ClientPrefix, Entry>,
@@ -47,7 +45,7 @@ struct Table {
 }
 
 impl Table {
-    /// The entry of an address, if its window still runs.
+    /// The entry of an address, if its window has not ended.
     fn get(&self, source: ClientPrefix, now: Duration) -> Option<Entry> {
         let entry = self.young.get(&source).or_else(|| self.old.get(&source));
         entry.copied().filter(|entry| now < entry.since + WINDOW)
@@ -68,12 +66,12 @@ pub(super) struct AuthThrottle {
     table: Mutex<Table>,
 }
 
-/// What a failed authentication had cost.
+/// The kind of a failed authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AuthFailure {
-    /// The text could not be a key, which costs no read.
+    /// Malformed; costs no read.
     Malformed,
-    /// The text could have been a key.
+    /// Well-formed but not valid; costs a read.
     Unknown,
 }
 
@@ -82,7 +80,7 @@ impl AuthThrottle {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// 429 if the address has spent its guesses: nothing is read for it. No bound applies without an address.
+    /// 429 if the address has reached the limit of well-formed keys. Without an address, no limit applies.
     pub fn admit(&self, address: Option<IpAddr>, now: Duration) -> Result<()> {
         let Some(address) = address else { return Ok(()) };
         match self.table().get(ClientPrefix::of(address), now) {
@@ -91,7 +89,7 @@ impl AuthThrottle {
         }
     }
 
-    /// Counts a failure and returns how it is answered: 429 if the address had spent its failures, else `error`.
+    /// Counts a failure and returns the error to answer with: 429 if the address has reached its limit, else `error`.
     pub fn record(&self, address: Option<IpAddr>, failure: AuthFailure, now: Duration, error: Error) -> Error {
         let Some(address) = address else { return error };
         let (source, bound) = (ClientPrefix::of(address), bound(address));

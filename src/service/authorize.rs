@@ -1,4 +1,4 @@
-//! Checks that a management write makes inside its transaction.
+//! Authorization checks of management writes, made inside the transaction.
 
 use std::fmt::Display;
 
@@ -13,8 +13,8 @@ use crate::storage::{Reader, WriteTx};
 use super::access::{Access, Scope, Scopes};
 use super::secrets;
 
-/// What the caller's key allows now; 401 if it no longer holds. A request may have been authenticated long before its
-/// body was whole; a key revoked meanwhile must not make itself a successor.
+/// The caller's current permissions; 401 if the key is no longer valid. A request may have been authenticated long
+/// before its body arrived; a key revoked meanwhile must not create another key.
 pub(super) fn current_access(tx: &WriteTx, access: &Access, now: Timestamp) -> Result<Access> {
     let key = keys::find(tx, access.key())?.ok_or_else(secrets::invalid)?;
     let archived = projects::find(tx, key.project)?.is_none_or(|project| project.archived_at.is_some());
@@ -22,12 +22,12 @@ pub(super) fn current_access(tx: &WriteTx, access: &Access, now: Timestamp) -> R
     Ok(Access::new(access.key(), key.project, Scopes::from_bits(key.scopes), key.models.map(Into::into)))
 }
 
-/// Demands that the caller may manage a project.
+/// Requires that the caller may manage a project.
 pub(super) fn manage_project(project: ProjectId) -> impl Fn(&WriteTx, &Access) -> Result<()> {
     move |_, caller| caller.require(project, Scope::Project)
 }
 
-/// Demands that the caller may manage the project of a resource; where that is gone, its own.
+/// Requires that the caller may manage the project of a resource, or its own if the resource is gone.
 pub(super) fn manage_owner<R: ProjectResource>(id: [u8; 16]) -> impl Fn(&WriteTx, &Access) -> Result<()> {
     move |tx, caller| {
         let project = project_resources::find::<R>(tx, id)?.map_or(caller.project(), |record| record.project());
@@ -35,17 +35,17 @@ pub(super) fn manage_owner<R: ProjectResource>(id: [u8; 16]) -> impl Fn(&WriteTx
     }
 }
 
-/// Demands that the caller may change a key.
+/// Requires that the caller may change a key.
 pub(super) fn manage_key(id: KeyId) -> impl Fn(&WriteTx, &Access) -> Result<()> {
     move |tx, caller| key_to_change(tx, caller, id).map(drop)
 }
 
-/// Demands an admin.
+/// Requires an admin key.
 pub(super) fn admin(_: &WriteTx, caller: &Access) -> Result<()> {
     caller.require_admin()
 }
 
-/// 401 unless the key may be used at all.
+/// 401 if the key is revoked or expired, or its project is archived.
 pub(super) fn check_usable(key: &KeyRecord, project_archived: bool, now: Timestamp) -> Result<()> {
     if let Some(moment) = key.revoked_at {
         let text = format!("This API key was revoked at {moment}. Use another key, or create a new one.");
@@ -66,33 +66,33 @@ pub(super) fn check_usable(key: &KeyRecord, project_archived: bool, now: Timesta
     }
 }
 
-/// The key of a path, if the caller may manage it.
+/// Finds a key that the caller may manage.
 pub(super) fn key(tx: &impl Reader, access: &Access, id: KeyId) -> Result<KeyRecord> {
     let record = keys::find(tx, id)?.ok_or_else(|| Error::not_found("API key", id))?;
     access.require(record.project, Scope::Project)?;
     Ok(record)
 }
 
-/// The same for a change, which also needs at least the powers of the key.
+/// The same for a change, which also requires all permissions of that key.
 pub(super) fn key_to_change(tx: &WriteTx, access: &Access, id: KeyId) -> Result<KeyRecord> {
     let record = key(tx, access, id)?;
     access.require_power_over(Scopes::from_bits(record.scopes), record.models.as_deref())?;
     Ok(record)
 }
 
-/// The project of a path, if the caller may manage it.
+/// Finds a project that the caller may manage.
 pub(super) fn project(tx: &impl Reader, access: &Access, id: ProjectId) -> Result<ProjectRecord> {
     let record = projects::find(tx, id)?.ok_or_else(|| Error::not_found("project", id))?;
     access.require(id, Scope::Project)?;
     Ok(record)
 }
 
-/// The same for a `project_id` among the fields of a request.
+/// The same for the field `project_id`.
 pub(super) fn named_project(tx: &impl Reader, access: &Access, id: ProjectId) -> Result<ProjectRecord> {
     project(tx, access, id).map_err(|error| error.param("project_id"))
 }
 
-/// The project that a request names, or that of the key where it names none.
+/// The project that a request names, else the project of the key.
 pub(super) fn own_or_named_project(
     tx: &impl Reader,
     access: &Access,
@@ -102,13 +102,13 @@ pub(super) fn own_or_named_project(
     if named { named_project(tx, access, id) } else { project(tx, access, id) }
 }
 
-/// The same for a project that something is put into: a living one.
+/// The same for a project that receives a resource: it must not be archived.
 pub(super) fn active_project(tx: &impl Reader, access: &Access, id: ProjectId, named: bool) -> Result<()> {
     let record = own_or_named_project(tx, access, id, named)?;
     require_active(&record).map_err(|error| if named { error.param("project_id") } else { error })
 }
 
-/// The resource under an id, if the caller holds `scope` in its project. `what` names its kind.
+/// Finds a resource if the caller holds `scope` in its project. `what` is its kind.
 pub(super) fn resource<R: ProjectResource>(
     tx: &impl Reader,
     access: &Access,
@@ -140,7 +140,7 @@ pub(super) fn require_active(project: &ProjectRecord) -> Result<()> {
     }
 }
 
-/// Whether someone could still operate the installation without the key `id`.
+/// Whether a usable admin key other than `id` exists.
 pub(super) fn has_other_admin(tx: &WriteTx, id: KeyId, now: Timestamp) -> Result<bool> {
     keys::any(tx, |other, record| {
         if other == id || !Scopes::from_bits(record.scopes).contains(Scope::Admin) {

@@ -1,4 +1,4 @@
-//! Conversations: stored transcripts that grow by appending and are replaced as a whole.
+//! Conversations: stored transcripts that are appended to or replaced as a whole.
 
 mod chat;
 mod search;
@@ -24,12 +24,12 @@ use crate::ids::{ConversationId, ProjectId};
 use crate::storage::conversations::{self as stored, ConversationRecord};
 use crate::storage::{Reader, Store, WriteTx, project_resources};
 
-/// Most messages of a conversation.
+/// Max messages per conversation.
 pub const MAX_MESSAGES: usize = 4096;
-/// Most bytes of JSON of a conversation, messages and metadata together.
+/// Max JSON bytes per conversation, messages and metadata together.
 pub const MAX_BYTES: u64 = 8 << 20;
 
-/// A conversation as its users see it, without its messages.
+/// A conversation without its messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conversation {
     pub id: ConversationId,
@@ -56,7 +56,7 @@ pub struct Transcript {
     pub messages: Vec<String>,
 }
 
-/// What a new conversation is made of.
+/// The fields of a new conversation.
 #[derive(Clone, Debug, Default)]
 pub struct NewConversation {
     /// Default: the project of the caller's key.
@@ -67,7 +67,7 @@ pub struct NewConversation {
     pub metadata: Option<String>,
 }
 
-/// The transcript that takes the place of the stored one.
+/// The transcript that replaces the stored one.
 #[derive(Clone, Debug, Default)]
 pub struct Replacement {
     /// The JSON of each message.
@@ -76,7 +76,7 @@ pub struct Replacement {
     pub metadata: Option<String>,
 }
 
-/// The rules of conversations.
+/// The conversations service.
 #[derive(Clone)]
 pub struct Conversations {
     store: Store,
@@ -88,7 +88,7 @@ impl Conversations {
         Self { store, clock_rng }
     }
 
-    /// Makes a conversation.
+    /// Creates a conversation.
     pub async fn create(&self, access: &Access, new: NewConversation) -> Result<Conversation> {
         let now = self.clock_rng.now();
         let project = new.project.unwrap_or_else(|| access.project());
@@ -104,7 +104,7 @@ impl Conversations {
         written.await
     }
 
-    /// Replaces the whole transcript. An unknown id makes a conversation in the caller's project.
+    /// Replaces the whole transcript. An unknown id creates a conversation in the caller's project.
     pub async fn replace(
         &self,
         access: &Access,
@@ -142,7 +142,7 @@ impl Conversations {
         written.await
     }
 
-    /// Adds messages at the end.
+    /// Appends messages.
     pub async fn append(
         &self,
         access: &Access,
@@ -166,7 +166,7 @@ impl Conversations {
         written.await
     }
 
-    /// Sets or clears the metadata; the messages stay. What changes nothing makes no version.
+    /// Sets or clears the metadata; the messages stay. An update that changes nothing creates no version.
     pub async fn update(
         &self,
         access: &Access,
@@ -196,7 +196,7 @@ impl Conversations {
         written.await
     }
 
-    /// Removes a conversation with all its messages.
+    /// Deletes a conversation with all its messages.
     pub async fn delete(&self, access: &Access, id: ConversationId, precondition: Precondition) -> Result<()> {
         let now = self.clock_rng.now();
         let entry = self.audit_entry(access, "conversation.deleted");
@@ -223,8 +223,8 @@ impl Conversations {
         read.await
     }
 
-    /// A page of a project's conversations, the newest first; with `search`, of those that hold this text. Default:
-    /// the project of the key.
+    /// A page of a project's conversations, newest first; with `search`, of those that contain this text. Default
+    /// project: that of the key.
     pub async fn list(
         &self,
         access: &Access,
@@ -251,12 +251,12 @@ impl Conversations {
     }
 }
 
-/// The conversation of a path, if the caller may manage it.
+/// Finds a conversation that the caller may manage.
 fn find(tx: &impl Reader, access: &Access, id: ConversationId) -> Result<ConversationRecord> {
     authorize::resource(tx, access, Scope::Project, "conversation", (id, id.to_bytes()))
 }
 
-/// Messages and metadata of a request, checked.
+/// Validated messages and metadata of a request.
 struct Content {
     messages: Vec<String>,
     metadata: Option<String>,
@@ -283,7 +283,7 @@ impl Content {
     }
 }
 
-/// 400 if a conversation of this size is larger than any may be.
+/// 400 if a conversation would exceed the limits.
 fn fits(messages: usize, bytes: u64, param: &str) -> Result<()> {
     if messages > MAX_MESSAGES {
         let text = format!(
@@ -340,7 +340,7 @@ fn append(
     Ok(Conversation::new(id, next))
 }
 
-/// Stores a changed record under its next version and books the difference in bytes.
+/// Stores a changed record under its next version and charges the difference in bytes.
 fn store_next_version(
     tx: &WriteTx,
     id: ConversationId,

@@ -1,4 +1,4 @@
-//! Files: what training reads. Their content lies in the store, in chunks.
+//! Files: training data. Their content is stored in chunks.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -21,11 +21,11 @@ use crate::ids::{FileId, ProjectId};
 use crate::storage::file_records::{self, FileRecord};
 use crate::storage::{Reader, Store, project_resources};
 
-/// Uploads at once, of all and of one project or address; each may hold a chunk and a line in memory.
+/// Concurrent uploads, in all and per project or address; each may hold a chunk and a line in memory.
 const UPLOADS: usize = 32;
 const UPLOADS_OF_ONE: usize = 8;
 
-/// What a file is for. The number is stored.
+/// The purpose of a file. The number is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Purpose {
@@ -40,7 +40,7 @@ impl Purpose {
         }
     }
 
-    /// Reads the name of a request.
+    /// Parses the name.
     pub fn from_name(name: &str) -> Result<Self> {
         if name == Purpose::FineTune.as_str() {
             return Ok(Purpose::FineTune);
@@ -51,7 +51,7 @@ impl Purpose {
     }
 }
 
-/// A file as its users see it.
+/// An uploaded file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
     pub id: FileId,
@@ -59,10 +59,10 @@ pub struct File {
     pub name: String,
     pub purpose: Purpose,
     pub bytes: u64,
-    /// Lines that training would read, and what they are.
+    /// Number and format of the training examples.
     pub examples: u64,
     pub form: String,
-    /// Of the content, in hexadecimal digits.
+    /// SHA-256 of the content, in hex.
     pub sha256: String,
     pub created_at: Timestamp,
 }
@@ -80,7 +80,7 @@ impl File {
     }
 }
 
-/// What an upload says beside its content.
+/// The fields of an upload beside its content.
 #[derive(Clone, Debug)]
 pub struct NewFile {
     /// Absent: the project of the key.
@@ -99,7 +99,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// The next chunk; none at the end. A file that is removed meanwhile breaks off.
+    /// The next chunk; `None` at the end. 404 if the file is deleted meanwhile.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
         if self.next == self.chunks {
             return Ok(None);
@@ -111,7 +111,7 @@ impl Content {
     }
 }
 
-/// The rules of files.
+/// The files service.
 pub struct Files {
     store: Store,
     clock_rng: Arc<dyn ClockRng>,
@@ -120,7 +120,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Also begins to remove what uploads of an earlier process left. Needs a tokio runtime.
+    /// Also starts to remove chunks that an earlier process left. Needs a tokio runtime.
     pub async fn start(store: Store, clock_rng: Arc<dyn ClockRng>) -> Result<Self> {
         let sweeper = Sweeper::start(store.clone()).await?;
         Ok(Self {
@@ -131,9 +131,8 @@ impl Files {
         })
     }
 
-    /// Makes room for a file that is about to arrive. Refuses what would be refused at its end, as
-    /// far as that is known: `project` may not be told yet.
-    /// It counts for the client's `address`, if that is known.
+    /// Begins an upload. Fails early if it would be refused at its end, as far as is known: `project` may come later.
+    /// It counts against the client's `address`, if known.
     pub async fn begin(
         &self,
         access: &Access,
@@ -142,7 +141,7 @@ impl Files {
         name: &str,
     ) -> Result<Upload> {
         validation::file_name(name)?;
-        // Who is no admin can only mean the project of the key.
+        // Without the scope `admin`, only the project of the key is possible.
         let likely = project.or((!access.is_admin()).then(|| access.project()));
         let caller = access.clone();
         let admitted = self.store.read(move |tx| {
@@ -156,7 +155,7 @@ impl Files {
         Ok(Upload::new(self.store.clone(), id, likely, self.sweeper.guard(id), place))
     }
 
-    /// Makes a file of what has arrived.
+    /// Creates a file from a completed upload.
     pub async fn create(&self, access: &Access, arrived: CompletedUpload, new: NewFile) -> Result<File> {
         validation::file_name(&new.name)?;
         let now = self.clock_rng.now();
@@ -183,12 +182,12 @@ impl Files {
             Ok(File::new(id, record.clone()))
         });
         let file = written.await?;
-        // Dropped here and not before: until now the chunks may have to go.
+        // Dropped only now: before, the chunks might have had to be removed.
         drop(arrived);
         Ok(file)
     }
 
-    /// A page of a project's files, the newest first.
+    /// A page of a project's files, newest first.
     pub async fn list(&self, access: &Access, project: Option<ProjectId>, request: PageRequest) -> Result<Page<File>> {
         let (named, project) = (project.is_some(), project.unwrap_or(access.project()));
         let listing = Listing { name: "files", owner: Some(project.to_bytes()) };
@@ -208,20 +207,20 @@ impl Files {
         Ok(File::new(id, record.await?))
     }
 
-    /// The bytes of a file as they came.
+    /// The content of a file.
     pub async fn content(&self, access: &Access, id: FileId) -> Result<Content> {
         let access = access.clone();
         let record = self.store.read(move |tx| find(tx, &access, id)).await?;
         Ok(Content { bytes: record.bytes, store: self.store.clone(), id, next: 0, chunks: record.chunks })
     }
 
-    /// Removes a file; jobs that name it keep its id.
+    /// Deletes a file; jobs that name it keep its id.
     pub async fn delete(&self, access: &Access, id: FileId) -> Result<FileId> {
         let now = self.clock_rng.now();
         let entry = self.audit_entry(access, "file.deleted");
-        // Only what is a file now may be swept: the id of a running upload is not to be named here.
+        // Only existing files may be swept, not running uploads.
         self.get(access, id).await?;
-        // Its chunks go in small steps, even if the caller does not wait for the answer.
+        // Its chunks are removed in small steps, even if the caller does not wait.
         let _chunks = self.sweeper.guard(id);
         let permit = authorize::manage_owner::<FileRecord>(id.to_bytes());
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
@@ -240,7 +239,7 @@ impl Files {
     }
 }
 
-/// The file of a path or field, if the caller may manage it.
+/// Finds a file that the caller may manage.
 pub(super) fn find(tx: &impl Reader, access: &Access, id: FileId) -> Result<FileRecord> {
     authorize::resource(tx, access, Scope::Project, "file", (id, id.to_bytes()))
 }

@@ -1,8 +1,7 @@
-//! Idempotency: a management write that carries an `Idempotency-Key` happens once.
+//! Idempotency: a management write with an `Idempotency-Key` takes effect once.
 //!
-//! The result is kept in the transaction of the effect itself, so a crash leaves both or neither.
-//! The writer runs one closure after the other: of many requests at once with one key, the first
-//! has the effect and the others find its result.
+//! The result is stored in the transaction of the effect, so a crash leaves both or neither. The writer runs closures
+//! one at a time: of concurrent requests with one key, the first takes effect and the others find its result.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +20,7 @@ use crate::storage::{Store, WriteTx};
 
 const MAX_KEY_LENGTH: usize = 255;
 
-/// An idempotency key with the request that it came with.
+/// An idempotency key and its request.
 #[derive(Debug)]
 pub struct IdempotencyKey {
     /// SHA-256 of API key and idempotency key.
@@ -32,7 +31,7 @@ pub struct IdempotencyKey {
 }
 
 impl IdempotencyKey {
-    /// Checks the header's text; `request` is what must be equal for a replay, part by part.
+    /// Validates the header; all parts of `request` must be equal for a replay.
     pub fn new(owner: KeyId, key: &str, request: &[&[u8]]) -> Result<Self> {
         let plain = key.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
         if key.is_empty() || key.len() > MAX_KEY_LENGTH || !plain {
@@ -45,13 +44,13 @@ impl IdempotencyKey {
         Ok(Self { id, request: digest(request), replayed: AtomicBool::new(false) })
     }
 
-    /// Whether the result came from an earlier request.
+    /// Whether the result is that of an earlier request.
     pub fn is_replayed(&self) -> bool {
         self.replayed.load(Ordering::Relaxed)
     }
 
     fn replay<T: DeserializeOwned>(&self, tx: &WriteTx, now: Timestamp) -> Result<Option<T>> {
-        // The closure may run again after another attempt.
+        // The closure may run more than once.
         self.replayed.store(false, Ordering::Relaxed);
         let Some(found) = stored::find(tx, &self.id, now)? else { return Ok(None) };
         if found.request != self.request {
@@ -80,9 +79,9 @@ fn digest(parts: &[&[u8]]) -> [u8; 32] {
     out
 }
 
-/// The frame of every management write: confirms the caller's key inside the transaction, and
-/// runs `f` once for all requests with one idempotency key. Equal requests get an equal result, as long as the caller
-/// still has the permission that `permit` asks for. Both get the access that the key gives now.
+/// Runs a management write: checks the caller's key inside the transaction, and runs `f` once for all requests with one
+/// idempotency key. Equal requests get an equal result while the caller still has the permission that `permit` checks.
+/// Both closures get the key's current access.
 pub(super) async fn write<T, P, F>(store: &Store, access: &Access, now: Timestamp, permit: P, mut f: F) -> Result<T>
 where
     T: Serialize + DeserializeOwned + Send + 'static,

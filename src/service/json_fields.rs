@@ -1,4 +1,4 @@
-//! Checks of JSON that is read by hand, so that an error can name the place inside of it.
+//! Checks of manually parsed JSON, so that errors can name the field's path.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 
 const MAX_NAME_BYTES: usize = 64;
 
-/// The error for a field: `what` goes on after the field's name.
+/// The error for a field: its message is the field's name followed by `what`.
 pub fn invalid_field<T>(field: &str, what: &str) -> Result<T> {
     Err(Error::invalid(field, format!("'{field}' {what}.")))
 }
@@ -26,7 +26,7 @@ pub fn optional(field: &str, value: Option<&Value>, what: &str, fits: impl Fn(&V
     }
 }
 
-/// A name as OpenAI has them for functions and schemas.
+/// A name as in OpenAI's functions and schemas.
 pub fn name<'a>(field: &str, name: Option<&'a Value>) -> Result<&'a str> {
     let plain = |name: &&str| {
         (1..=MAX_NAME_BYTES).contains(&name.len())

@@ -1,14 +1,13 @@
-//! Key records in memory, so that authentication does not touch the disk.
+//! A cache of key records, so that authentication does not read the disk.
 //!
-//! Invariant: once a change of a key or its project has been answered, no lookup returns the
-//! state before it. The storage tells of each change after its commit and before its answer; that
-//! drops the entry and raises the shard's generation under the shard's lock. A loader notes the
-//! generation before its snapshot begins and may insert only if it is still the same: had the
-//! change been committed after the snapshot, the generation would have moved or the entry, put
-//! in earlier, would have been dropped.
+//! Invariant: once a change of a key or its project has been acknowledged, no lookup returns the earlier state. The
+//! storage announces each change after its commit and before its acknowledgement. The announcement removes the entry
+//! and increments the shard's generation under the shard's lock. A loader notes the generation before its snapshot
+//! begins and inserts only if it is unchanged. If the change was committed after the snapshot, either the generation
+//! has moved or the entry has been removed.
 //!
-//! Bounded by two halves: a full young half becomes the old one, whose entries either are used
-//! again and move over, or vanish with it.
+//! Bounded by two halves: a full young half replaces the old one. Entries of the old half move to the young one when
+//! they are used again.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +22,7 @@ const SHARDS: usize = 16;
 /// Per half of a shard: at most 16 × 2 × 1024 keys in memory.
 const HALF_CAPACITY: usize = 1024;
 
-/// What authentication needs to know of a key.
+/// What authentication needs of a key.
 pub(super) struct CachedKey {
     pub record: KeyRecord,
     pub access: Access,
@@ -31,7 +30,7 @@ pub(super) struct CachedKey {
 }
 
 impl CachedKey {
-    /// Whether a secret with this digest is the key's, or was before the last rotation.
+    /// Whether the digest is that of the key's current or previous secret.
     pub fn is_named_by(&self, digest: &Digest) -> bool {
         let previous = self.record.previous.as_ref();
         self.record.digest.matches(digest) || previous.is_some_and(|previous| previous.digest.matches(digest))
@@ -66,7 +65,7 @@ impl Shard {
     }
 }
 
-/// The generation of a shard at the time of a miss.
+/// The generation of a shard at a cache miss.
 #[derive(Clone, Copy)]
 pub(super) struct InsertToken(u64);
 
@@ -81,7 +80,7 @@ impl KeyCache {
         self.shards[usize::from(last) % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The entry, or a ticket to insert what is loaded from now on.
+    /// The entry, or a token for inserting it after loading.
     pub fn get(&self, id: KeyId) -> Result<Arc<CachedKey>, InsertToken> {
         let mut shard = self.shard(id);
         if let Some(known) = shard.young.get(&id) {

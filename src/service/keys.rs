@@ -1,4 +1,4 @@
-//! API keys: who a caller is, and the life of a key from creation to revocation.
+//! API keys: authentication, and the life cycle of a key.
 
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -23,7 +23,7 @@ use crate::ids::{KeyId, ProjectId};
 use crate::storage::keys::{self as stored, KeyRecord, PreviousSecret};
 use crate::storage::{Digest, Pepper, ReadTx, Reader, Store, Watcher, WriteTx, latest_time, projects};
 
-/// A key as its users see it; never its secret.
+/// A key without its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Key {
     pub id: KeyId,
@@ -40,13 +40,13 @@ pub struct Key {
     pub previous_valid_until: Option<Timestamp>,
     /// When a request last came with the key.
     pub last_used_at: Option<Timestamp>,
-    /// A form of the secret that may be shown.
+    /// The redacted secret.
     pub redacted: String,
 }
 
 impl Key {
     pub(super) fn new(id: KeyId, record: KeyRecord) -> Self {
-        // A rotation without grace ends the previous secret at the moment of the rotation itself.
+        // A rotation without grace period ends the previous secret at once.
         let grace = record.previous.filter(|previous| Some(previous.valid_until) != record.rotated_at);
         Self {
             id,
@@ -65,7 +65,7 @@ impl Key {
         }
     }
 
-    /// A key that was there before.
+    /// An existing key, with its last use.
     fn with_last_use(tx: &impl Reader, (id, record): (KeyId, KeyRecord)) -> Result<Self> {
         Ok(Self { last_used_at: stored::last_use(tx, id)?, ..Self::new(id, record) })
     }
@@ -80,7 +80,7 @@ impl Key {
     }
 }
 
-/// What a new key is made of.
+/// The fields of a new key.
 #[derive(Clone, Debug)]
 pub struct NewKey {
     pub name: String,
@@ -92,7 +92,7 @@ pub struct NewKey {
     pub models: Option<Vec<String>>,
 }
 
-/// A new label and, if wanted, another expiry.
+/// A new label and optionally a new expiry.
 #[derive(Clone, Debug)]
 pub struct KeyPatch {
     pub name: String,
@@ -102,20 +102,20 @@ pub struct KeyPatch {
 /// How a secret is replaced.
 #[derive(Clone, Debug, Default)]
 pub struct Rotation {
-    /// How long the old secret goes on working: 0 to 2,592,000, default 0.
+    /// How long the old secret stays valid: 0 to 2,592,000, default 0.
     pub grace_period_seconds: Option<i64>,
     /// For the audit log.
     pub reason: Option<String>,
 }
 
-/// The rules of keys.
+/// The keys service.
 pub struct Keys {
     store: Store,
     clock_rng: Arc<dyn ClockRng>,
     cache: Arc<KeyCache>,
     monotonic: MonotonicTime,
     throttle: AuthThrottle,
-    /// Some stored key, which is read in place of one that does not exist.
+    /// A stored key that is read in place of one that does not exist.
     decoy: Arc<OnceLock<KeyId>>,
 }
 
@@ -125,19 +125,19 @@ impl Keys {
         let watcher: Arc<dyn Watcher> = cache.clone();
         store.watch(Arc::downgrade(&watcher));
         let monotonic = MonotonicTime::default();
-        // From now on it counts: a clock that is set back before the first request is noticed too.
+        // Starts the clock, so that a wall clock set back before the first request is noticed.
         monotonic.now(&*clock_rng);
         Self { store, clock_rng, cache, monotonic, throttle: AuthThrottle::default(), decoy: Arc::default() }
     }
 
-    /// The access that a secret gives: one HMAC and one lookup in memory if the key was used lately.
+    /// The access that a secret grants. Takes one HMAC and, if the key is cached, one lookup in memory.
     pub async fn authenticate(&self, secret: &str) -> Result<Access> {
         self.authenticate_from(None, secret).await
     }
 
-    /// The same for a secret that came from `address`, whose failures are bounded.
+    /// The same for a secret from `address`, whose failures are limited.
     ///
-    /// The secret of a key that was revoked, replaced or has expired is no failure: it is not guessed.
+    /// A secret of a revoked, rotated or expired key is not counted as a failure, because it was not guessed.
     pub async fn authenticate_from(&self, address: Option<IpAddr>, secret: &str) -> Result<Access> {
         let id = secrets::parse(secret)
             .map_err(|error| self.throttle.record(address, AuthFailure::Malformed, self.clock_rng.uptime(), error))?;
@@ -153,15 +153,15 @@ impl Keys {
         if !known.record.digest.matches(&digest) {
             self.check_previous_secret(id, &known, &digest).await?;
         }
-        // Only who holds the secret learns what became of the key.
+        // Only the holder of the secret learns the state of the key.
         authorize::check_usable(&known.record, known.project_archived, self.clock_rng.now())?;
         Ok(known.access.clone())
     }
 
-    /// The stored key, if `digest` is that of its secret or of the one before.
+    /// The stored key, if `digest` is that of its current or previous secret.
     ///
-    /// Every refusal takes the same read, also where memory would have told: how long it takes does not say which ids
-    /// exist. A secret that is wrong brings no key into memory.
+    /// Every refusal takes the same read even if the cache has the key, so that the response time does not reveal which
+    /// ids exist. A wrong secret does not add a key to the cache.
     async fn look_up(
         &self,
         address: Option<IpAddr>,
@@ -171,7 +171,7 @@ impl Keys {
     ) -> Result<Arc<CachedKey>> {
         let now = self.clock_rng.uptime();
         self.throttle.admit(address, now)?;
-        // Compared in either case; the digest of another key's secret gives no access.
+        // The digest is compared in both cases, but another key's secret gives no access.
         let found = self.load(id).await?.filter(|(known, exists)| known.is_named_by(digest) & *exists);
         let refused = || self.throttle.record(address, AuthFailure::Unknown, now, secrets::invalid());
         let (known, _) = found.ok_or_else(refused)?;
@@ -181,16 +181,16 @@ impl Keys {
         Ok(known)
     }
 
-    /// What is stored of a key, and whether it is really that of this key. For an id that does not exist another key is
-    /// read, so that both take the same work.
+    /// The stored key, and whether it has this id. For an id that does not exist, another key is read, so that both
+    /// cases take the same time.
     async fn load(&self, id: KeyId) -> Result<Option<(Arc<CachedKey>, bool)>> {
         let decoy = self.decoy.clone();
         let read = self.store.read(move |tx| {
             let found = stored::find(tx, id)?;
             let exists = found.is_some();
-            // Of the two lookups, one always finds a record and the other none.
+            // Exactly one of the two lookups finds a record.
             let other = if exists { absent(id) } else { decoy_of(tx, &decoy).unwrap_or(id) };
-            // Whatever is wrong with another key is not this request's.
+            // An error of another key does not concern this request.
             let other = stored::find(tx, other).ok().flatten();
             let Some(record) = found.or(other) else { return Ok(None) };
             let project = match projects::find(tx, record.project) {
@@ -209,7 +209,7 @@ impl Keys {
         Ok(Some((Arc::new(CachedKey { record, access, project_archived }), exists)))
     }
 
-    /// Ok if the secret is the previous one and its grace period still runs.
+    /// Ok if this is the previous secret and its grace period has not ended.
     async fn check_previous_secret(&self, id: KeyId, known: &CachedKey, digest: &Digest) -> Result<()> {
         let previous = known.record.previous.as_ref().filter(|previous| previous.digest.matches(digest));
         let previous = previous.ok_or_else(secrets::invalid)?;
@@ -225,7 +225,7 @@ impl Keys {
         Err(Error::new(Code::RevokedApiKey, text))
     }
 
-    /// Makes an observed end final, whatever the clock says later.
+    /// Makes an observed end final, regardless of later clock changes.
     async fn end_grace_period(&self, id: KeyId, valid_until: Timestamp, now: Timestamp) {
         let written = self.store.write(move |tx| {
             let Some(mut record) = stored::find(tx, id)? else { return Ok(()) };
@@ -241,8 +241,7 @@ impl Keys {
         }
     }
 
-    /// Makes a key. The secret is returned here and never again: not even for a request that is
-    /// repeated under its idempotency key.
+    /// Creates a key. Its secret is returned only here, not even on a replay of the idempotency key.
     pub async fn create(&self, access: &Access, new: NewKey) -> Result<(Key, Option<Secret>)> {
         let now = self.clock_rng.now();
         let id = KeyId::generate(&*self.clock_rng);
@@ -287,7 +286,7 @@ impl Keys {
         Ok(KeyRecord { expires_at: new.expires_at, models, ..record })
     }
 
-    /// A page of a project's keys, the newest first.
+    /// A page of a project's keys, newest first.
     pub async fn list(&self, access: &Access, project: ProjectId, request: PageRequest) -> Result<Page<Key>> {
         let listing = Listing { name: "keys", owner: Some(project.to_bytes()) };
         let window = request.window(self.store.pepper(), listing, KeyId::to_bytes)?;
@@ -306,7 +305,7 @@ impl Keys {
         self.store.read(move |tx| Key::with_last_use(tx, (id, authorize::key(tx, &access, id)?))).await
     }
 
-    /// The caller's own key and its project, whatever the key may do.
+    /// The caller's own key and its project; needs no scope.
     pub async fn own(&self, access: &Access) -> Result<(Key, Project)> {
         let (id, project) = (access.key(), access.project());
         let read = self.store.read(move |tx| {
@@ -335,7 +334,7 @@ impl Keys {
         .await
     }
 
-    /// Replaces the secret; the old one works on for the grace period.
+    /// Replaces the secret; the old one stays valid for the grace period.
     pub async fn rotate(&self, access: &Access, id: KeyId, rotation: Rotation) -> Result<(Key, Option<Secret>)> {
         let grace = validation::grace_period(rotation.grace_period_seconds)?;
         validation::reason(rotation.reason.as_deref())?;
@@ -356,7 +355,7 @@ impl Keys {
         Ok((rotated.await?, unless_replay(access, secret)))
     }
 
-    /// Ends a key for good, from the next request on. Repeating it changes nothing.
+    /// Revokes a key, effective from the next request. Idempotent.
     pub async fn revoke(&self, access: &Access, id: KeyId) -> Result<Key> {
         let now = self.clock_rng.now();
         let entry = self.audit_entry(access, "api_key.revoked");
@@ -381,7 +380,7 @@ impl Keys {
         written.await
     }
 
-    /// The frame of update and rotation. `change` edits the record and returns the audit detail.
+    /// Common part of update and rotation. `change` edits the record and returns the audit detail.
     async fn change(
         &self,
         access: &Access,
@@ -406,7 +405,7 @@ impl Keys {
         written.await
     }
 
-    /// Keeps the moment of a clean stop: a clock that is set back meanwhile revives no secret.
+    /// Stores the time of a clean stop, so that a clock set back meanwhile revives no secret.
     pub async fn persist_time(&self) -> Result<()> {
         let moment = self.monotonic.now(&*self.clock_rng);
         self.store.write(move |tx| latest_time::advance(tx, moment)).await
@@ -417,12 +416,12 @@ impl Keys {
     }
 }
 
-/// An id beside `id` that no key has: ids end in random bits.
+/// An id near `id` that no key has, because ids end in random bits.
 fn absent(id: KeyId) -> KeyId {
     KeyId::from_bytes((u128::from_be_bytes(id.to_bytes()) ^ u128::from(u32::MAX)).to_be_bytes())
 }
 
-/// A key that exists: keys are never removed. Looked for once.
+/// Any existing key, looked up once. Keys are never removed.
 fn decoy_of(tx: &ReadTx, decoy: &OnceLock<KeyId>) -> Option<KeyId> {
     if decoy.get().is_none() {
         let mut first = None;
@@ -432,12 +431,12 @@ fn decoy_of(tx: &ReadTx, decoy: &OnceLock<KeyId>) -> Option<KeyId> {
     decoy.get().copied()
 }
 
-/// A replay found what an earlier request did; its secret is that request's and was told then.
+/// On a replay there is no secret: the earlier response contained it.
 fn unless_replay(access: &Access, secret: Secret) -> Option<Secret> {
     (!access.idempotency_key().is_some_and(|key| key.is_replayed())).then_some(secret)
 }
 
-/// A fresh record without expiry and allow-list.
+/// A new record without expiry and allow-list.
 pub(super) fn key_record(
     project: ProjectId,
     name: String,
@@ -479,7 +478,7 @@ fn require_unexpired(record: &KeyRecord, now: Timestamp) -> Result<()> {
     }
 }
 
-/// A grace period never outlives its key.
+/// A grace period ends with its key.
 fn clamp_grace_period(record: &mut KeyRecord) {
     if let (Some(previous), Some(expiry)) = (&mut record.previous, record.expires_at) {
         previous.valid_until = previous.valid_until.min(expiry);

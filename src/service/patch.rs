@@ -1,6 +1,6 @@
-//! What a PATCH does to an optional field.
+//! A PATCH of an optional field.
 
-/// Keep it, clear it, or set it.
+/// Keeps, clears or sets the field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patch<T> {
     Keep,
@@ -9,7 +9,7 @@ pub enum Patch<T> {
 }
 
 impl<T> Patch<T> {
-    /// The field after the change.
+    /// The field after the patch.
     pub(super) fn apply_to(self, old: Option<T>) -> Option<T> {
         match self {
             Patch::Keep => old,
@@ -18,7 +18,7 @@ impl<T> Patch<T> {
         }
     }
 
-    /// The same change of something made from the value.
+    /// Maps the value to be set.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Patch<U> {
         match self {
             Patch::Keep => Patch::Keep,

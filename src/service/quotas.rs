@@ -1,5 +1,5 @@
-//! Quotas: how much a project may hold. Every write that makes or removes something of a
-//! project's passes [`charge`], in its transaction.
+//! Quotas: how much a project may hold. Every write that creates or removes a project's resource calls [`charge`] in
+//! its transaction.
 
 use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error, Result};
@@ -22,7 +22,7 @@ impl QuotaKind {
     pub const ALL: [QuotaKind; 5] =
         [QuotaKind::ApiKey, QuotaKind::Conversation, QuotaKind::Agent, QuotaKind::File, QuotaKind::Job];
 
-    /// The name of its quota in requests and answers.
+    /// The name of its quota in the API.
     pub fn field(self) -> &'static str {
         match self {
             QuotaKind::ApiKey => "api_keys",
@@ -54,7 +54,7 @@ impl QuotaKind {
     }
 }
 
-/// What applies where an admin set nothing.
+/// The default quotas.
 pub const DEFAULTS: Quotas = Quotas {
     api_keys: Some(1_000),
     conversations: Some(1_000_000),
@@ -81,9 +81,8 @@ pub fn byte_quota(quotas: &Quotas) -> u64 {
     quotas.bytes.or(DEFAULTS.bytes).unwrap_or(u64::MAX)
 }
 
-/// Books a change of what `project` holds: `count` more (or fewer) of `holding` and `bytes` more
-/// (or fewer) of content. Growth beyond a quota is refused with `insufficient_quota`; shrinking
-/// never is.
+/// Changes the quota usage of `project` by `count` resources of `kind` and `bytes` of content. Growth beyond a quota
+/// fails with `insufficient_quota`; a decrease never fails.
 pub(super) fn charge(
     tx: &WriteTx,
     project: ProjectId,
@@ -97,12 +96,12 @@ pub(super) fn charge(
     quota_usage::put(tx, project, &held, changed(held, kind, count, bytes), now)
 }
 
-/// The same for content that is not counted, only weighed: of no kind there are more or fewer.
+/// The same for bytes alone.
 pub(super) fn charge_bytes(tx: &WriteTx, project: ProjectId, now: Timestamp, bytes: i64) -> Result<()> {
     charge(tx, project, now, QuotaKind::File, 0, bytes)
 }
 
-/// The same without a look at the quotas.
+/// The same without checking the quotas.
 pub(super) fn charge_unchecked(
     tx: &WriteTx,
     project: ProjectId,
@@ -115,12 +114,12 @@ pub(super) fn charge_unchecked(
     quota_usage::put(tx, project, &held, changed(held, kind, count, bytes), now)
 }
 
-/// Whether the quota leaves room for so many bytes of content now.
+/// Checks whether the quota allows `bytes` more bytes of content.
 pub(super) fn check_bytes(tx: &impl Reader, project: ProjectId, bytes: i64) -> Result<()> {
     check(tx, project, QuotaKind::File, 0, bytes)
 }
 
-/// Whether the quotas leave room for such a change now.
+/// Checks whether the quotas allow such a change.
 pub(super) fn check(tx: &impl Reader, project: ProjectId, kind: QuotaKind, count: i64, bytes: i64) -> Result<()> {
     require_within(&quota_usage::of(tx, project)?, &limits::of(tx, project)?.quotas, kind, count, bytes)
 }
@@ -152,7 +151,7 @@ fn require_within(held: &QuotaUsageRecord, quotas: &Quotas, kind: QuotaKind, cou
     Ok(())
 }
 
-/// A size as a change of what is held.
+/// A size as a signed difference.
 pub(super) fn signed(bytes: u64) -> i64 {
     i64::try_from(bytes).unwrap_or(i64::MAX)
 }

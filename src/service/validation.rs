@@ -1,4 +1,4 @@
-//! Rules for single fields of a request. Each error names the field and what would be right.
+//! Validation of single fields. Each error names the field and the valid values.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ const MAX_METADATA_BYTES: usize = 16 << 10;
 const MAX_MODELS: usize = 100;
 const MAX_GRACE_SECONDS: i64 = 2_592_000;
 
-/// A label for people, 1 to `most` characters.
+/// A human-readable label of 1 to `most` characters.
 fn label(param: &str, text: &str, most: usize) -> Result<()> {
     let length = text.chars().count();
     if length == 0 || length > most {
@@ -31,12 +31,12 @@ pub(super) fn name(text: &str) -> Result<()> {
     label("name", text, 256)
 }
 
-/// The name that a file had where it came from; kept as a label and never used as a path.
+/// The client's name of a file; a label that is never used as a path.
 pub(super) fn file_name(text: &str) -> Result<()> {
     label("filename", text, 255).map_err(|error| error.param("file"))
 }
 
-/// The id of a model; whether it is installed shows when it is called.
+/// The id of a model, which need not be installed.
 pub(super) fn model(text: &str) -> Result<()> {
     label("model", text, 256)
 }
@@ -89,7 +89,7 @@ pub(super) fn grace_period(seconds: Option<i64>) -> Result<Duration> {
     })
 }
 
-/// An allow-list without repetitions.
+/// An allow-list, sorted and without duplicates.
 pub(super) fn models(models: Option<Vec<String>>) -> Result<Option<Vec<String>>> {
     let Some(mut models) = models else { return Ok(None) };
     if models.is_empty() || models.len() > MAX_MODELS {

@@ -106,7 +106,7 @@ pub struct AgentBody {
     #[schema(value_type = Option<Object>)]
     metadata: Option<Box<RawValue>>,
     created_at: Time,
-    /// When this version was made.
+    /// When this version was created.
     updated_at: Time,
 }
 

@@ -110,7 +110,7 @@ pub struct TranscriptBody {
 pub struct ListedBody {
     #[serde(flatten)]
     conversation: ConversationBody,
-    /// How its first message from a user begins.
+    /// The beginning of its first user message.
     preview: Option<String>,
 }
 

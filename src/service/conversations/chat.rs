@@ -1,4 +1,4 @@
-//! What chat does with a conversation: it reads the transcript, and adds a turn that ended well.
+//! Conversations in chats: reading the transcript and adding a completed turn.
 
 use super::{Content, Conversation, ConversationRecord, Conversations, Transcript, append, fits, stored};
 use crate::error::{Code, Error, Result};
@@ -9,8 +9,8 @@ use crate::service::{authorize, idempotency};
 use crate::storage::{Reader, project_resources};
 
 impl Conversations {
-    /// The transcript for a chat call that will add `added` messages and the answer to it. Needs
-    /// the scope `inference` in its project. Refuses what could not be added in the end.
+    /// The transcript for a chat that will add `added` messages and the completion. Needs the scope `inference` in its
+    /// project. Fails early if they could not be added.
     pub async fn get_for_chat(
         &self,
         access: &Access,
@@ -31,7 +31,7 @@ impl Conversations {
         read.await
     }
 
-    /// Adds a turn to a conversation as it was when the turn began; 409 if it changed meanwhile.
+    /// Adds a turn to a conversation; 409 if the conversation has changed since the turn began.
     pub async fn add_turn(&self, access: &Access, seen: Conversation, messages: Vec<String>) -> Result<Conversation> {
         let now = self.clock_rng.now();
         let added = Content::check(messages, None)?;
@@ -39,7 +39,7 @@ impl Conversations {
         let permit = authorize::manage_owner::<ConversationRecord>(seen.id.to_bytes());
         let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = project_resources::find::<ConversationRecord>(tx, seen.id.to_bytes())?;
-            // One that was deleted and made anew may be at the same version.
+            // A conversation that was deleted and created again may have the same version.
             let same = record.filter(|record| (record.version, record.created_at) == (seen.version, seen.created_at));
             let Some(record) = same else { return Err(version_conflict(tx, &seen)?) };
             caller.require(record.project, Scope::Inference)?;

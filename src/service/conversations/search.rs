@@ -1,4 +1,4 @@
-//! Lists of conversations: what tells one apart from others, and which hold a text.
+//! Listing and searching conversations.
 
 use serde_json::Value;
 
@@ -8,30 +8,30 @@ use crate::ids::{ConversationId, ProjectId};
 use crate::service::pagination::Window;
 use crate::storage::{Reader, project_resources};
 
-/// Bytes of transcripts that one page of a search may read. A longer search goes on with the next page, so that no
-/// request holds a thread for long.
+/// Transcript bytes that one page of a search may read. A longer search continues with the next page, so that no
+/// request occupies a thread for long.
 const MAX_SEARCH_BYTES: u64 = 32 << 20;
-/// Bytes of messages that the previews of one page may read; what comes later has none.
+/// Message bytes that the previews of one page may read; later items have no preview.
 const MAX_PREVIEW_BYTES: usize = 8 << 20;
-/// Characters of a text that is searched for.
+/// Max characters of a search text.
 const MAX_SEARCH_CHARS: usize = 200;
 /// Characters of a preview.
 const PREVIEW_CHARS: usize = 120;
-/// Messages among which the first of a user is looked for: those before it are instructions.
+/// Leading messages in which the first user message is looked for.
 const PREVIEW_MESSAGES: u32 = 4;
 
-/// Fields of messages whose values nobody says.
+/// Message fields that are not searched.
 const UNSEARCHED_FIELDS: &[&str] = &["role", "type", "id", "tool_call_id"];
 
 /// A conversation in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConversationSummary {
     pub conversation: Conversation,
-    /// How its first message from a user begins.
+    /// The beginning of its first user message.
     pub preview: Option<String>,
 }
 
-/// A text that is looked for, whatever its letters' case.
+/// A case-insensitive text search.
 pub(super) struct Search {
     text: String,
 }
@@ -52,7 +52,7 @@ impl Search {
         text.to_lowercase().contains(&self.text)
     }
 
-    /// Whether a string anywhere inside holds the text, but for those of `skip` fields; names of fields do not count.
+    /// Whether any string value inside contains the text, except in `skip` fields.
     fn is_within(&self, value: &Value, skip: &[&str]) -> bool {
         match value {
             Value::String(text) => self.is_in(text),
@@ -65,7 +65,7 @@ impl Search {
         }
     }
 
-    /// Whether the text stands in what a message says, or in what it calls tools with.
+    /// Whether a message's content or tool calls contain the text.
     fn is_in_message(&self, json: &str) -> bool {
         serde_json::from_str(json).is_ok_and(|message: Value| self.is_within(&message, UNSEARCHED_FIELDS))
     }
@@ -79,13 +79,13 @@ impl Search {
     }
 }
 
-/// Conversations of a page, and below which id the list goes on, if it does.
+/// Conversations of a page, and the id below which the list continues, if it does.
 pub(super) struct SearchResult {
     pub found: Vec<ConversationSummary>,
     pub next: Option<[u8; 16]>,
 }
 
-/// Up to `window.limit` conversations; fewer with a `next` where too much had to be read.
+/// Up to `window.limit` conversations; fewer, with a `next`, if the read limit is reached.
 pub(super) fn search_page(
     tx: &impl Reader,
     project: ProjectId,
@@ -117,7 +117,7 @@ pub(super) fn search_page(
     }
 }
 
-/// The beginning of the first message from a user. `budget`: bytes that may still be read.
+/// The beginning of the first user message. `budget`: bytes that may still be read.
 fn preview(
     tx: &impl Reader,
     id: ConversationId,
@@ -137,7 +137,7 @@ fn preview(
     Ok(None)
 }
 
-/// The text of a message, or the first of its parts, if it is a user's.
+/// The text, or first text part, of a user message.
 fn user_text(json: &str) -> Option<String> {
     let message: Value = serde_json::from_str(json).ok()?;
     message.get("role").filter(|role| *role == "user")?;
@@ -147,7 +147,7 @@ fn user_text(json: &str) -> Option<String> {
     }
 }
 
-/// On one line, as far as a list shows it.
+/// Truncates to one line for a list.
 fn preview_text(text: &str) -> Option<String> {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut short: String = words.chars().take(PREVIEW_CHARS).collect();

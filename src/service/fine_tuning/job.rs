@@ -1,4 +1,4 @@
-//! What a fine-tuning job is to its users: its state, its fields, what happened to it.
+//! A fine-tuning job: its state, fields and events.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use crate::ids::{FileId, JobEventId, JobId, ProjectId};
 pub use crate::storage::fine_tuning_jobs::JobErrorRecord as JobError;
 use crate::storage::fine_tuning_jobs::JobRecord;
 
-/// Where a job stands. The number is stored.
+/// The state of a job. The number is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
@@ -35,18 +35,18 @@ impl JobState {
         }
     }
 
-    /// Whether nothing changes it any more.
+    /// Whether the state is final.
     pub fn is_final(self) -> bool {
         !matches!(self, JobState::Queued | JobState::Running)
     }
 
-    /// A number of a later program is shown as failed: it is at least no success.
+    /// Numbers written by a later version are shown as failed.
     pub(super) fn from_number(number: u8) -> Self {
         Self::ALL.into_iter().find(|state| *state as u8 == number).unwrap_or(JobState::Failed)
     }
 }
 
-/// A job as its users see it.
+/// A fine-tuning job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Job {
     pub id: JobId,
@@ -93,7 +93,7 @@ impl Job {
     }
 }
 
-/// How much an event matters. The number is stored.
+/// The level of an event. The number is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Level {
@@ -116,7 +116,7 @@ impl Level {
     }
 }
 
-/// One thing that happened to a job.
+/// An event of a job.
 #[derive(Clone, Debug)]
 pub struct JobEvent {
     pub id: JobEventId,
@@ -125,7 +125,7 @@ pub struct JobEvent {
     pub message: String,
 }
 
-/// New labels; nothing else of a job can be changed.
+/// An update of a job's labels; nothing else can change.
 #[derive(Clone, Debug)]
 pub struct JobPatch {
     pub name: Patch<String>,

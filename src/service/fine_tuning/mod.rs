@@ -1,5 +1,5 @@
-//! Fine-tuning jobs. This server cannot train yet: a job is stored with all that it asks for and
-//! fails at once, with an event that says why.
+//! Fine-tuning jobs. This server cannot train yet: a job is stored with its parameters and fails at once, with an event
+//! that says why.
 
 mod job;
 mod spec;
@@ -28,7 +28,7 @@ const UNAVAILABLE: &str = "training_unavailable";
 const CANNOT_TRAIN: &str = "This server cannot train models yet, so the job has failed and nothing was trained. \
     Train elsewhere and import the result with 'outpost models import'.";
 
-/// The rules of fine-tuning jobs.
+/// The fine-tuning service.
 #[derive(Clone)]
 pub struct Jobs {
     store: Store,
@@ -40,7 +40,7 @@ impl Jobs {
         Self { store, clock_rng }
     }
 
-    /// Makes a job. Whoever calls has seen to it that the model is there and may be used.
+    /// Creates a job. The caller has checked that the model is installed and may be used.
     pub async fn create(&self, access: &Access, new: NewJob) -> Result<Job> {
         let now = self.clock_rng.now();
         let (named, project) = (new.project.is_some(), new.project.unwrap_or(access.project()));
@@ -65,7 +65,7 @@ impl Jobs {
         written.await
     }
 
-    /// A page of a project's jobs, the newest first.
+    /// A page of a project's jobs, newest first.
     pub async fn list(&self, access: &Access, project: Option<ProjectId>, request: PageRequest) -> Result<Page<Job>> {
         let (named, project) = (project.is_some(), project.unwrap_or(access.project()));
         let listing = Listing { name: "jobs", owner: Some(project.to_bytes()) };
@@ -85,7 +85,7 @@ impl Jobs {
         Ok(Job::new(id, record.await?))
     }
 
-    /// A page of what happened to a job, the newest first.
+    /// A page of a job's events, newest first.
     pub async fn events(&self, access: &Access, id: JobId, request: PageRequest) -> Result<Page<JobEvent>> {
         let listing = Listing { name: "job_events", owner: Some(id.to_bytes()) };
         let window = request.window(self.store.pepper(), listing, JobEventId::to_bytes)?;
@@ -104,7 +104,7 @@ impl Jobs {
         Ok(page(self.store.pepper(), listing, window, events, |event: &JobEvent| event.id.to_bytes()))
     }
 
-    /// Changes labels; an absent field stays.
+    /// Updates labels; absent fields stay.
     pub async fn update(&self, access: &Access, id: JobId, change: JobPatch) -> Result<Job> {
         if let Patch::Set(name) = &change.name {
             validation::name(name)?;
@@ -122,7 +122,7 @@ impl Jobs {
         .await
     }
 
-    /// Ends a job that has not ended yet.
+    /// Cancels a job that has not ended.
     pub async fn cancel(&self, access: &Access, id: JobId) -> Result<Job> {
         let now = self.clock_rng.now();
         let event = JobEventId::generate(&*self.clock_rng);
@@ -143,7 +143,7 @@ impl Jobs {
         .await
     }
 
-    /// The frame of update and cancel. `change` edits the record and returns the audit detail.
+    /// Common part of update and cancel. `change` edits the record and returns the audit detail.
     async fn change(
         &self,
         access: &Access,
@@ -171,7 +171,7 @@ impl Jobs {
     }
 }
 
-/// A job that has failed already, for nothing here can run it.
+/// A job that has failed, because this server cannot run it.
 fn record(project: ProjectId, spec: JobSpec, now: Timestamp) -> JobRecord {
     JobRecord {
         project,
@@ -197,7 +197,7 @@ fn find(tx: &impl Reader, access: &Access, id: JobId) -> Result<JobRecord> {
     authorize::resource(tx, access, Scope::Project, "fine-tuning job", (id, id.to_bytes()))
 }
 
-/// Checks a file that a job names: there, within reach, and of the job's project.
+/// Checks that a job's file exists, is accessible and belongs to the job's project.
 fn file_of(tx: &impl Reader, access: &Access, project: ProjectId, id: FileId, param: &'static str) -> Result<()> {
     let file = files::find(tx, access, id).map_err(|error| error.param(param))?;
     if file.project != project {

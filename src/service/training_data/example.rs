@@ -1,13 +1,12 @@
-//! One example for training: a JSON object of one of three forms, `messages` (a chat with at least
-//! one answer of the assistant), `prompt` with `completion`, or `text`. Other fields may stand
-//! beside them.
+//! A training example: a JSON object with `messages` (a chat with at least one assistant message), `prompt` and
+//! `completion`, or `text`. Other fields are allowed.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, SeqAccess, Visitor};
 
 const ROLES: [&str; 5] = ["developer", "system", "user", "assistant", "tool"];
 
-/// What the lines of a file are. The number is stored.
+/// The format of a file's lines. The number is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ExampleFormat {
@@ -40,7 +39,7 @@ impl ExampleFormat {
     }
 }
 
-/// A line as far as it matters. What else it holds is skipped without being kept.
+/// The relevant fields of a line. Others are skipped without being stored.
 #[derive(Deserialize)]
 struct Line {
     messages: Option<Vec<Message>>,
@@ -57,7 +56,7 @@ struct Message {
     tool_calls: Option<Vec<IgnoredAny>>,
 }
 
-/// Whether a string is empty is all that is asked of it.
+/// Only whether the string is empty matters.
 struct Text {
     empty: bool,
 }
@@ -67,7 +66,7 @@ enum Content {
     #[default]
     Absent,
     Given,
-    /// A part that is no text: its place and type.
+    /// A non-text part: its index and type.
     Foreign(usize, String),
 }
 
@@ -132,7 +131,7 @@ impl<'de> Deserialize<'de> for Content {
     }
 }
 
-/// The form of a line, or what is wrong with it.
+/// The format of a line, or what is wrong with it.
 pub(super) fn parse_example(line: &[u8]) -> Result<ExampleFormat, String> {
     let text = std::str::from_utf8(line)
         .map_err(|bad| format!("the byte at {} is not valid UTF-8; save the file as UTF-8", bad.valid_up_to()))?;
@@ -173,7 +172,7 @@ fn parse(text: &str) -> Result<Line, String> {
     Ok(line)
 }
 
-/// The reader sees one line and calls it line 1; only the column helps.
+/// The parser sees a single line, so only the column is useful.
 fn plain(error: &serde_json::Error) -> String {
     error.to_string().replace(" at line 1 column ", " at column ")
 }

@@ -1,6 +1,6 @@
-//! Training examples: JSON lines, checked while they stream in.
+//! Training data: JSON lines, validated while they are uploaded.
 //!
-//! All lines of a file have one form. Errors name the line, counted from 1, and the field.
+//! All lines of a file have one format. Errors name the line, counted from 1, and the field.
 
 mod example;
 
@@ -8,26 +8,26 @@ pub(super) use self::example::ExampleFormat;
 use self::example::parse_example;
 use crate::error::{Error, Result};
 
-/// A longer line is no example but a mistake, and each has to fit in memory.
+/// A longer line is surely a mistake, and each line must fit into memory.
 const MAX_LINE_BYTES: usize = 4 << 20;
 
-/// What a whole file holds.
+/// The summary of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Summary {
     pub examples: u64,
     pub form: ExampleFormat,
 }
 
-/// Reads a file piece by piece, wherever the pieces are cut.
+/// Validates a file chunk by chunk; chunks may end anywhere.
 #[derive(Default)]
 pub(super) struct Validator {
-    /// The beginning of a line whose end has not come yet.
+    /// The beginning of an incomplete line.
     partial: Vec<u8>,
-    /// Lines that are done.
+    /// Completed lines.
     lines: u64,
     examples: u64,
     form: Option<ExampleFormat>,
-    /// The first line of the run of empty ones that the file ends with so far.
+    /// First of the trailing empty lines so far.
     blank: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ impl Validator {
         self.keep(rest)
     }
 
-    /// The end of the file; its last line needs no line break.
+    /// Ends the file; the last line needs no line break.
     pub fn finish(mut self) -> Result<Summary> {
         if !self.partial.is_empty() {
             let last = std::mem::take(&mut self.partial);
@@ -79,7 +79,7 @@ impl Validator {
         }
         self.lines += 1;
         let number = self.lines;
-        // Windows' editors begin a file with a byte order mark and end its lines with CR LF.
+        // Windows editors may write a byte order mark and CR LF line ends.
         let line = if number == 1 { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) } else { line };
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.trim_ascii().is_empty() {
