@@ -5,10 +5,10 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::access::Scopes;
-use super::audit::Note;
-use super::holdings::{self, Holding};
+use super::audit::AuditEntry;
 use super::keys::{Key, key_record};
 use super::projects::{NewProject, Project};
+use super::quotas::{self, QuotaKind};
 use super::secrets::Secret;
 use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
@@ -31,14 +31,15 @@ pub async fn first_start(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Result
     let project_record = NewProject { name: "default".into(), ..NewProject::default() }.record(now)?;
     let (key, secret) = admin_secret(clock_rng);
     let record = key_record(project, "admin".into(), Scopes::ALL, &secret, store.pepper(), now);
-    let notes = [Note::new(clock_rng, None, "project.created"), Note::new(clock_rng, None, "api_key.created")];
+    let notes =
+        [AuditEntry::new(clock_rng, None, "project.created"), AuditEntry::new(clock_rng, None, "api_key.created")];
     let written = store.write(move |tx| {
         if !projects::newest(tx, None, 1)?.is_empty() || keys::any(tx, |_, _| Ok(true))? {
             return Ok(None);
         }
         projects::put(tx, project, &project_record)?;
         keys::insert(tx, key, &record)?;
-        holdings::charge(tx, project, now, Holding::ApiKey, 1, 0)?;
+        quotas::charge(tx, project, now, QuotaKind::ApiKey, 1, 0)?;
         notes[0].write(tx, project, project, &Value::Null)?;
         notes[1].write(tx, project, key, &Value::Null)?;
         Ok(Some((project_record.clone(), record.clone())))
@@ -54,7 +55,7 @@ pub async fn new_admin_key(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Resu
     let (key, secret) = admin_secret(clock_rng);
     let template =
         key_record(ProjectId::generate(&**clock_rng), "admin".into(), Scopes::ALL, &secret, store.pepper(), now);
-    let note = Note::new(clock_rng, None, "api_key.created");
+    let entry = AuditEntry::new(clock_rng, None, "api_key.created");
     let written = store.write(move |tx| {
         let all = projects::newest(tx, None, usize::MAX)?;
         let living = |(_, record): &(ProjectId, ProjectRecord)| record.archived_at.is_none();
@@ -64,8 +65,8 @@ pub async fn new_admin_key(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Resu
         let mut record = template.clone();
         record.project = project;
         keys::insert(tx, key, &record)?;
-        holdings::book(tx, project, now, Holding::ApiKey, 1, 0)?;
-        note.write(tx, project, key, &Value::Null)?;
+        quotas::charge_unchecked(tx, project, now, QuotaKind::ApiKey, 1, 0)?;
+        entry.write(tx, project, key, &Value::Null)?;
         Ok((project, project_record, record))
     });
     let (project, project_record, record) = written.await?;

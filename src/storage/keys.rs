@@ -35,7 +35,7 @@ pub struct KeyRecord {
     pub revoked_at: Option<Timestamp>,
     #[serde(with = "record_serde::maybe_time")]
     pub rotated_at: Option<Timestamp>,
-    /// A form of the secret that may be shown.
+    /// The redacted secret.
     pub redacted: String,
 }
 

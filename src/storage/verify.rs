@@ -31,7 +31,7 @@ use crate::error::{Error, Result};
 /// More problems than this are only counted.
 const MAX_PROBLEMS: usize = 100;
 
-/// What a check found.
+/// The report of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// Records by table.

@@ -12,6 +12,6 @@ pub(super) mod window;
 
 pub use crate::storage::usage::{Amounts, Outcome, Sums, Width};
 pub use export::{ExportFilter, UsageRow, seconds};
-pub use meter::{Meter, Receipt};
+pub use meter::{Meter, UsageRecorder};
 pub use prune::Retention;
 pub use report::{Bucket, Dimension, Group, Report, ReportQuery, Usage};

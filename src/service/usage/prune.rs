@@ -10,7 +10,7 @@ use crate::storage::usage::{self, Horizon, Width};
 use crate::storage::{projects, quota_usage};
 
 /// Rows dropped in one transaction: other writes wait for no more.
-const AT_ONCE: usize = 2_000;
+const BATCH_ROWS: usize = 2_000;
 
 /// How long detail is kept. Sums over hours and days are kept for ever.
 #[derive(Clone, Copy, Debug)]
@@ -57,10 +57,10 @@ impl Usage {
         let mut dropped = 0;
         loop {
             let round = self.store.write(move |tx| {
-                let raw = usage::drop_raw(tx, project, horizon.raw, AT_ONCE)?;
-                let minutes = usage::drop_minutes(tx, project, horizon.minutes, AT_ONCE)?;
-                let samples = quota_usage::thin(tx, project, horizon.raw, Width::Minute.millis(), AT_ONCE)?;
-                Ok((raw + minutes + samples, raw == AT_ONCE || minutes == AT_ONCE || samples == AT_ONCE))
+                let raw = usage::drop_raw(tx, project, horizon.raw, BATCH_ROWS)?;
+                let minutes = usage::drop_minutes(tx, project, horizon.minutes, BATCH_ROWS)?;
+                let samples = quota_usage::thin(tx, project, horizon.raw, Width::Minute.millis(), BATCH_ROWS)?;
+                Ok((raw + minutes + samples, raw == BATCH_ROWS || minutes == BATCH_ROWS || samples == BATCH_ROWS))
             });
             let (rows, more) = round.await?;
             dropped += rows;

@@ -10,14 +10,14 @@ use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
 use crate::service::access::Access;
-use crate::service::authority;
+use crate::service::authorize;
 use crate::storage::usage::{self, Sums, Width};
 use crate::storage::{ReadTx, Store, quota_usage};
 
 /// More buckets than this are refused: a client that wants more asks for wider ones.
-const MOST_BUCKETS: i64 = 1_500;
+const MAX_BUCKETS: i64 = 1_500;
 /// More results than this in one answer are refused.
-const MOST_RESULTS: usize = 100_000;
+const MAX_RESULTS: usize = 100_000;
 const THIRTY_DAYS: Duration = Duration::from_secs(30 * 86_400);
 
 /// What results can be told apart by.
@@ -110,7 +110,7 @@ pub struct Usage {
 
 /// A checked query.
 #[derive(Clone)]
-struct Plan {
+struct CheckedQuery {
     start: Timestamp,
     end: Timestamp,
     width: Width,
@@ -127,14 +127,14 @@ impl Usage {
         let plan = plan(query, self.clock_rng.now())?;
         let access = access.clone();
         let read = self.store.read(move |tx| {
-            authority::project(tx, &access, project)?;
+            authorize::project(tx, &access, project)?;
             report(tx, project, &plan)
         });
         read.await
     }
 }
 
-fn plan(query: ReportQuery, now: Timestamp) -> Result<Plan> {
+fn plan(query: ReportQuery, now: Timestamp) -> Result<CheckedQuery> {
     // Just after now: what was answered in this very millisecond is in.
     let end = query.end.unwrap_or_else(|| now.after(Duration::from_millis(1)));
     let month_ago = end.as_millis().saturating_sub(i64::try_from(THIRTY_DAYS.as_millis()).unwrap_or(i64::MAX));
@@ -145,17 +145,17 @@ fn plan(query: ReportQuery, now: Timestamp) -> Result<Plan> {
     }
     let width = query.width.unwrap_or(Width::Day);
     let buckets = (width.ceil(end).as_millis() - width.floor(start).as_millis()) / width.millis();
-    if buckets > MOST_BUCKETS {
+    if buckets > MAX_BUCKETS {
         let text = format!(
-            "The window has {buckets} buckets of this width; at most {MOST_BUCKETS} are given at once. Use a wider 'bucket_width' or a shorter window."
+            "The window has {buckets} buckets of this width; at most {MAX_BUCKETS} are given at once. Use a wider 'bucket_width' or a shorter window."
         );
         return Err(Error::invalid("bucket_width", text));
     }
-    Ok(Plan { start, end, width, group_by: query.group_by })
+    Ok(CheckedQuery { start, end, width, group_by: query.group_by })
 }
 
-fn report(tx: &ReadTx, project: ProjectId, plan: &Plan) -> Result<Report> {
-    let Plan { start, end, width, .. } = *plan;
+fn report(tx: &ReadTx, project: ProjectId, plan: &CheckedQuery) -> Result<Report> {
+    let CheckedQuery { start, end, width, .. } = *plan;
     let mut groups = Groups::new(tx, project, &plan.group_by);
     let mut cells: BTreeMap<(i64, usize), Sums> = BTreeMap::new();
     let mut totals = Sums::default();
@@ -195,18 +195,18 @@ fn report(tx: &ReadTx, project: ProjectId, plan: &Plan) -> Result<Report> {
 }
 
 fn require_few(results: usize) -> Result<()> {
-    if results <= MOST_RESULTS {
+    if results <= MAX_RESULTS {
         return Ok(());
     }
     let text = format!(
-        "The report has more than {MOST_RESULTS} results. Use a wider 'bucket_width', a shorter window, or fewer groups."
+        "The report has more than {MAX_RESULTS} results. Use a wider 'bucket_width', a shorter window, or fewer groups."
     );
     Err(Error::invalid("group_by", text))
 }
 
 /// Start of the slot, and the bucket's own start and end.
-fn slots(plan: &Plan) -> impl Iterator<Item = (i64, Timestamp, Timestamp)> {
-    let Plan { start, end, width, .. } = *plan;
+fn slots(plan: &CheckedQuery) -> impl Iterator<Item = (i64, Timestamp, Timestamp)> {
+    let CheckedQuery { start, end, width, .. } = *plan;
     let first = width.floor(start).as_millis();
     let starts = (0..).map(move |slot| first + slot * width.millis()).take_while(move |at| *at < end.as_millis());
     starts.map(move |at| {
