@@ -6,7 +6,7 @@ use super::chat::{fail, refuse};
 use super::models::{refuse_load, refuse_stopped};
 use super::preparing::Preparing;
 use crate::ambient::Ambient;
-use crate::engine::{EncoderModel, Engine, InputType, Kind, Matryoshka, TokenBound, Tokenized, shorten};
+use crate::engine::{EncoderModel, Engine, InputType, Kind, Matryoshka, TokenBound, Tokenized, truncate_dimensions};
 use crate::error::{Code, Error, Result};
 use crate::ids::EmbeddingId;
 use crate::service::access::Access;
@@ -76,7 +76,7 @@ impl Embeddings {
         };
         let (call, mut vectors, tokens) = self.compute(access, bill, bytes, prepare).await?;
         if let Some(length) = call.dimensions {
-            vectors.iter_mut().for_each(|vector| shorten(vector, length as usize));
+            vectors.iter_mut().for_each(|vector| truncate_dimensions(vector, length as usize));
         }
         Ok(Embedded { id: EmbeddingId::generate(&*self.ambient), model: call.model, vectors, tokens })
     }

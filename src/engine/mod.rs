@@ -46,7 +46,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use crate::ambient::Ambient;
-pub use crate::models::encoder::{Tokenized, shorten};
+pub use crate::models::encoder::{Tokenized, truncate_dimensions};
 use crate::models::kv::BLOCK;
 pub use crate::models::kv::KvType;
 use crate::models::scratch::Largest;

@@ -4,7 +4,7 @@ use outpost_kernels::{self as kernels, Measure, Pool};
 
 use super::ModelError;
 use super::hyper::Hyper;
-use super::scratch::room;
+use super::scratch::grow;
 use super::weights::{Loader, Role};
 
 #[derive(Debug)]
@@ -55,13 +55,13 @@ impl Norm {
 
     /// Over each row, or each of the heads next to each other, in `x`'s place. `spare`: of no meaning.
     pub fn replace(&self, pool: &Pool, x: &mut Vec<f32>, len: usize, spare: &mut Vec<f32>) {
-        self.forward(pool, room(x, len), room(spare, len));
+        self.forward(pool, grow(x, len), grow(spare, len));
         std::mem::swap(x, spare);
     }
 
     /// Over `x += y` in `x`'s place.
     pub fn add_replace(&self, pool: &Pool, x: &mut Vec<f32>, y: &[f32], spare: &mut Vec<f32>) {
-        self.add_forward(pool, room(x, y.len()), y, room(spare, y.len()));
+        self.add_forward(pool, grow(x, y.len()), y, grow(spare, y.len()));
         std::mem::swap(x, spare);
     }
 }

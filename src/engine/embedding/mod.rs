@@ -20,7 +20,7 @@ use super::precision::Precision;
 use super::preprocessor::{EncoderFacts, Preprocessor, Runtime, Stopped};
 use super::tokens::TokenBound;
 use crate::models::ModelError;
-use crate::models::encoder::{Family, Pooling, Sizes, Source, Tokenized, head, normalise};
+use crate::models::encoder::{EncoderConfig, EncoderWeights, Family, Pooling, Tokenized, head, normalise};
 use crate::models::family;
 use crate::models::gguf::{Header, Metadata};
 use crate::models::hyper::Hyper;
@@ -76,14 +76,14 @@ pub(super) fn check_gguf(header: &Header, id: &str) -> Result<Facts, String> {
     tokens::check_gguf(&header.metadata)?;
     let facts = facts(&outline, &sentence)?;
     let output = header.tensor("cls.output.weight").map(|tensor| tensor.shape.as_slice());
-    if gguf_judges(&header.metadata) && !matches!((&outline, output), (Outline::Encoder(_), Some([1, _]))) {
+    if gguf_is_cross_encoder(&header.metadata) && !matches!((&outline, output), (Outline::Encoder(_), Some([1, _]))) {
         return Err("models that judge pairs are supported with a head that gives one number".to_owned());
     }
     Ok(facts)
 }
 
 /// Whether a GGUF file is of a model that judges texts rather than making vectors of them.
-pub(super) fn gguf_judges(metadata: &Metadata) -> bool {
+pub(super) fn gguf_is_cross_encoder(metadata: &Metadata) -> bool {
     sentence::pooling_type(metadata) == Some(sentence::RANK)
 }
 
@@ -95,7 +95,7 @@ pub(super) fn check_hub(folder: &Folder, id: &str) -> Result<Facts, String> {
         return Err("the folder has no tokenizer.json".to_owned());
     }
     if let Outline::Encoder(sizes) = &outline
-        && is_judge(&folder.config)
+        && is_cross_encoder(&folder.config)
     {
         head::check(&folder.config, sizes).map_err(|error| error.to_string())?;
     }
@@ -110,7 +110,7 @@ fn facts(outline: &Outline, sentence: &Sentence) -> Result<Facts, String> {
 }
 
 /// Whether a `config.json` is of a model that judges texts rather than making vectors of them.
-pub(super) fn is_judge(config: &Value) -> bool {
+pub(super) fn is_cross_encoder(config: &Value) -> bool {
     let name = config.pointer("/architectures/0").and_then(Value::as_str);
     name.is_some_and(|name| name.ends_with("ForSequenceClassification"))
 }
@@ -119,14 +119,14 @@ fn gguf_outline(header: &Header) -> Result<Outline, ModelError> {
     let name = header.metadata.text("general.architecture").unwrap_or_default();
     match family::find(name) {
         Some(_) => Hyper::of_gguf(header).map(|hyper| Outline::Decoder(Box::new(hyper))),
-        None => Sizes::of_gguf(header).map(Outline::Encoder),
+        None => EncoderConfig::of_gguf(header).map(Outline::Encoder),
     }
 }
 
 fn outline(folder: &Folder) -> Result<Outline, ModelError> {
     let name = folder.config.get("model_type").and_then(Value::as_str).unwrap_or_default();
     match Family::of_hub(name) {
-        Some(_) => Sizes::of_config(&folder.config).map(Outline::Encoder),
+        Some(_) => EncoderConfig::of_config(&folder.config).map(Outline::Encoder),
         None => folder.hyper().map(|hyper| Outline::Decoder(Box::new(hyper))),
     }
 }
@@ -144,16 +144,16 @@ impl Checkpoint {
     /// Does `work` with the tensors.
     fn with_encoder<T>(&self, outline: &Outline, work: impl FnOnce(&dyn Weights) -> T) -> T {
         match (self, outline) {
-            (Self::Hub(folder), Outline::Encoder(sizes)) => work(&Source::new(folder, sizes.family)),
+            (Self::Hub(folder), Outline::Encoder(sizes)) => work(&EncoderWeights::new(folder, sizes.family)),
             _ => work(self.weights()),
         }
     }
 
     /// What a model that judges pairs says of its head.
-    fn judge(&self) -> Option<&Value> {
+    fn cross_encoder_config(&self) -> Option<&Value> {
         match self {
-            Self::Gguf(file) => gguf_judges(&file.header.metadata).then_some(&Value::Null),
-            Self::Hub(folder) => Some(&folder.config).filter(|config| is_judge(config)),
+            Self::Gguf(file) => gguf_is_cross_encoder(&file.header.metadata).then_some(&Value::Null),
+            Self::Hub(folder) => Some(&folder.config).filter(|config| is_cross_encoder(config)),
         }
     }
 

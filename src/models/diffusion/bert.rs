@@ -9,15 +9,15 @@ use super::feature_map::FeatureMap;
 use super::layers::Loaded;
 use super::op_context::{Interrupted, OpContext, Result};
 use crate::models::ModelError;
-use crate::models::encoder::{Encoder, Family, Sizes, Tokenized};
+use crate::models::encoder::{Encoder, EncoderConfig, Family, Tokenized};
 use crate::models::hyper::refuse;
 use crate::models::scratch::Cpu;
 use crate::models::weights::Loader;
 
-/// Sizes and constants of a text encoder.
+/// EncoderConfig and constants of a text encoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BertConfig {
-    pub sizes: Sizes,
+    pub sizes: EncoderConfig,
     /// Whether tokens see no padding.
     pub masks_padding: bool,
     /// The token of padding.
@@ -27,7 +27,7 @@ pub struct BertConfig {
 impl BertConfig {
     /// Of its `config.json`; `path` is for messages.
     pub fn read(value: &Value, path: &str) -> std::result::Result<Self, ModelError> {
-        let sizes = match Sizes::of_config(value) {
+        let sizes = match EncoderConfig::of_config(value) {
             Ok(sizes) if sizes.family == Family::Bert => sizes,
             Ok(_) => return refuse(format!("{path}config.json is no BERT's; prompts are read by CLIP and BERT")),
             Err(error) => return refuse(format!("{path}config.json: {error}")),
@@ -48,18 +48,18 @@ pub struct Bert {
 impl Bert {
     pub fn load(loader: &Loader<'_>, config: &BertConfig, cpu: &Arc<Cpu>) -> Loaded<Self> {
         let BertConfig { sizes, masks_padding, padding } = config;
-        let encoder = Encoder::of(loader, sizes.clone(), Arc::clone(cpu))?;
+        let encoder = Encoder::from_loader(loader, sizes.clone(), Arc::clone(cpu))?;
         Ok(Self { encoder, masks_padding: *masks_padding, padding: *padding })
     }
 
     /// An upper bound of the numbers that reading two texts of so many tokens takes.
     pub fn scratch_elements(&self, tokens: usize, threads: usize) -> usize {
-        Encoder::pass_bytes(self.encoder.sizes(), 2 * tokens, 2, threads) as usize / size_of::<f32>()
+        Encoder::pass_bytes(self.encoder.config(), 2 * tokens, 2, threads) as usize / size_of::<f32>()
     }
 
     /// The words of `texts` of one length, `[texts, tokens, 1, width]`: of padding, too.
     pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>]) -> Result<FeatureMap> {
-        let (count, width) = (texts.first().map_or(0, Vec::len), self.encoder.sizes().width);
+        let (count, width) = (texts.first().map_or(0, Vec::len), self.encoder.config().width);
         if texts.iter().any(|text| text.len() != count) {
             return Err(Interrupted::Failed("texts of several lengths".to_owned()));
         }
@@ -68,7 +68,7 @@ impl Bert {
         if self.masks_padding {
             // A text's last token is never one of padding.
             let real = |text: &Vec<u32>| text.iter().rposition(|id| *id != self.padding).map_or(0, |last| last + 1);
-            pass.hide(texts.iter().map(real));
+            pass.mask_padding(texts.iter().map(real));
         }
         while !self.encoder.advance(&mut pass)? {
             ctx.pause()?;

@@ -5,8 +5,8 @@ use outpost_kernels as kernels;
 use serde_json::Value;
 
 use super::Pooling;
-use super::names::Family;
-use super::sizes::Sizes;
+use super::config::EncoderConfig;
+use super::tensor_names::Family;
 use crate::models::ModelError;
 use crate::models::family::Activation;
 use crate::models::hyper::refuse;
@@ -33,7 +33,7 @@ fn classes(config: &Value) -> usize {
 }
 
 /// Whether a `config.json` describes a judge of pairs that can be computed.
-pub fn check(config: &Value, sizes: &Sizes) -> std::result::Result<(), ModelError> {
+pub fn check(config: &Value, sizes: &EncoderConfig) -> std::result::Result<(), ModelError> {
     match (sizes.family, classes(config)) {
         (Family::Nomic, _) => refuse("models of this family that judge pairs are not supported".to_owned()),
         (_, 1) => Ok(()),
@@ -43,8 +43,12 @@ pub fn check(config: &Value, sizes: &Sizes) -> std::result::Result<(), ModelErro
 
 impl Head {
     /// `config`: the `config.json`, which only ModernBERT's head needs.
-    pub(super) fn load(loader: &Loader<'_>, config: &Value, sizes: &Sizes) -> std::result::Result<Self, ModelError> {
-        let Sizes { width, epsilon, family, .. } = *sizes;
+    pub(super) fn load(
+        loader: &Loader<'_>,
+        config: &Value,
+        sizes: &EncoderConfig,
+    ) -> std::result::Result<Self, ModelError> {
+        let EncoderConfig { width, epsilon, family, .. } = *sizes;
         let linear = |stem: &str, rows| loader.linear(&[Candidate::whole(stem.to_owned(), rows)], rows, width, false);
         let modern = family == Family::Modern;
         // The others have one way of each.

@@ -54,7 +54,7 @@ pub fn normalise(vector: &mut [f32]) {
 }
 
 /// Leaves the first `length` numbers of a vector, and makes it one long again.
-pub fn shorten(vector: &mut Vec<f32>, length: usize) {
+pub fn truncate_dimensions(vector: &mut Vec<f32>, length: usize) {
     if length < vector.len() {
         vector.truncate(length);
         normalise(vector);

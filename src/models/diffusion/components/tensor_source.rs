@@ -6,7 +6,7 @@ use crate::models::diffusion::diffusers_weights::DiffusersWeights;
 use crate::models::diffusion::dit::OriginalWeights;
 use crate::models::diffusion::layers::Loaded;
 use crate::models::diffusion::ldm_checkpoint::LdmWeights;
-use crate::models::encoder::{Family, Source};
+use crate::models::encoder::{EncoderWeights, Family};
 use crate::models::gguf::GgufFile;
 use crate::models::safetensors::Folder;
 use crate::models::weights::{Footprint, Loader, Matrix, Weights};
@@ -27,7 +27,7 @@ impl TensorSource {
         match self {
             Self::Folder(folder) => work(&DiffusersWeights::new(folder)),
             Self::Ldm(weights) => work(weights),
-            Self::Encoder(folder) => work(&Source::new(folder, Family::Bert)),
+            Self::Encoder(folder) => work(&EncoderWeights::new(folder, Family::Bert)),
             Self::Gguf(file) => work(&OriginalWeights::new(file)),
         }
     }

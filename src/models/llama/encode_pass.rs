@@ -11,7 +11,7 @@ use super::{Llama, Step};
 use crate::models::hyper::Hyper;
 use crate::models::kv::KvArena;
 use crate::models::rope::Angles;
-use crate::models::scratch::{Largest, room, scratch_bytes};
+use crate::models::scratch::{Largest, grow, scratch_bytes};
 use crate::models::texts::{Texts, arena_bytes};
 
 /// Tokens that a block takes at a time.
@@ -19,7 +19,7 @@ const CHUNK: usize = 128;
 
 /// A batch of texts on its way.
 #[derive(Debug)]
-pub struct Reading {
+pub struct EncodePass {
     texts: Texts,
     angles: Vec<Angles>,
     /// `[tokens, width]`: the stream between blocks, and what the last block has added to it but not yet summed.
@@ -33,7 +33,7 @@ pub struct Reading {
 }
 
 /// An upper bound of the bytes that a batch of so many tokens in so many texts takes.
-pub fn reading_bytes(hyper: &Hyper, tokens: usize, texts: usize, threads: usize) -> u64 {
+pub fn encode_pass_bytes(hyper: &Hyper, tokens: usize, texts: usize, threads: usize) -> u64 {
     let Hyper { width, kv_heads, head_width, .. } = *hyper;
     let step = Largest { tokens: CHUNK, rows: CHUNK, logits: 0, threads };
     // Two streams, and angles in vectors that grew by doubling.
@@ -45,7 +45,7 @@ pub fn reading_bytes(hyper: &Hyper, tokens: usize, texts: usize, threads: usize)
 
 impl Llama {
     /// Begins with these texts, of which none is empty.
-    pub fn read(&self, texts: &[&[u32]]) -> Result<Reading> {
+    pub fn begin_encode(&self, texts: &[&[u32]]) -> Result<EncodePass> {
         for tokens in texts {
             self.check(tokens)?;
         }
@@ -56,12 +56,12 @@ impl Llama {
         let mut x = vec![0.; places.tokens() * self.hyper.width];
         self.embed(&texts.concat(), &mut x)?;
         let y = vec![0.; x.len()];
-        Ok(Reading { texts: places, angles, x, y, arena, block: 0, at: 0 })
+        Ok(EncodePass { texts: places, angles, x, y, arena, block: 0, at: 0 })
     }
 
     /// Takes the next tokens through a block. `true`: they were the last ones of the last block.
-    pub fn advance(&self, reading: &mut Reading) -> Result<bool> {
-        let Reading { texts, angles, x, y, arena, block, at } = reading;
+    pub fn advance(&self, pass: &mut EncodePass) -> Result<bool> {
+        let EncodePass { texts, angles, x, y, arena, block, at } = pass;
         if *block >= self.blocks.len() {
             return Ok(true);
         }
@@ -76,7 +76,7 @@ impl Llama {
         let scratch = &mut *self.cpu.scratch();
         for (from, to) in [(&*x, &mut scratch.x), (&*y, &mut scratch.y)] {
             let from = from.get(part.start * width..part.end * width).unwrap_or_default();
-            room(to, from.len()).copy_from_slice(from);
+            grow(to, from.len()).copy_from_slice(from);
         }
         self.through((*block, 0), part.len(), &step, last.then_some(&wanted), arena, scratch)?;
         for (from, to) in [(&scratch.x, x), (&scratch.y, y)] {
@@ -92,15 +92,15 @@ impl Llama {
     }
 
     /// The texts' last tokens' vectors, normed, `[width]` each.
-    pub fn last(&self, reading: &Reading) -> Vec<Vec<f32>> {
+    pub fn last(&self, pass: &EncodePass) -> Vec<Vec<f32>> {
         let width = self.hyper.width;
         let one = |text: Range<usize>| {
             let place = (text.end - 1) * width..text.end * width;
-            let [mut x, y] = [&reading.x, &reading.y].map(|all| all.get(place.clone()).unwrap_or_default().to_vec());
+            let [mut x, y] = [&pass.x, &pass.y].map(|all| all.get(place.clone()).unwrap_or_default().to_vec());
             let mut out = vec![0.; width];
             self.output_norm.add_forward(self.cpu.pool(), &mut x, &y, &mut out);
             out
         };
-        reading.texts.ranges().map(one).collect()
+        pass.texts.ranges().map(one).collect()
     }
 }

@@ -20,7 +20,7 @@ pub enum Family {
 }
 
 /// By `model_type` in `config.json`.
-const HUB: &[(&str, Family)] = &[
+const HUB_MODEL_TYPES: &[(&str, Family)] = &[
     ("bert", Family::Bert),
     ("roberta", Family::Roberta),
     ("xlm-roberta", Family::Roberta),
@@ -29,7 +29,7 @@ const HUB: &[(&str, Family)] = &[
 ];
 
 /// By `general.architecture` in GGUF.
-const GGUF: &[(&str, Family)] = &[("bert", Family::Bert), ("nomic-bert", Family::Nomic)];
+const GGUF_ARCHITECTURES: &[(&str, Family)] = &[("bert", Family::Bert), ("nomic-bert", Family::Nomic)];
 
 type Table = &'static [(&'static str, &'static str)];
 
@@ -106,11 +106,11 @@ fn find(table: Table, stem: &str) -> Option<&'static str> {
 
 impl Family {
     pub fn of_hub(name: &str) -> Option<Self> {
-        HUB.iter().find(|(theirs, _)| *theirs == name).map(|(_, family)| *family)
+        HUB_MODEL_TYPES.iter().find(|(theirs, _)| *theirs == name).map(|(_, family)| *family)
     }
 
     pub fn of_gguf(name: &str) -> Option<Self> {
-        GGUF.iter().find(|(theirs, _)| *theirs == name).map(|(_, family)| *family)
+        GGUF_ARCHITECTURES.iter().find(|(theirs, _)| *theirs == name).map(|(_, family)| *family)
     }
 
     fn names(self) -> &'static Names {
@@ -141,7 +141,7 @@ impl Family {
 }
 
 /// A folder as a source of an encoder's tensors.
-pub struct Source<'a> {
+pub struct EncoderWeights<'a> {
     folder: &'a Folder,
     family: Family,
     prefix: &'static str,
@@ -150,7 +150,7 @@ pub struct Source<'a> {
 /// Tensors of what models were trained with, beside the encoder: they change no vector.
 const UNUSED: &[&str] = &["embeddings.position_ids", "pooler.", "cls.", "lm_head.", "decoder.", "head.", "vocab_bias"];
 
-impl<'a> Source<'a> {
+impl<'a> EncoderWeights<'a> {
     pub fn new(folder: &'a Folder, family: Family) -> Self {
         let prefix = family.prefix();
         let inside = folder.names().any(|name| name.starts_with(prefix));
@@ -158,7 +158,7 @@ impl<'a> Source<'a> {
     }
 }
 
-impl Weights for Source<'_> {
+impl Weights for EncoderWeights<'_> {
     fn name(&self, stem: &str, role: Role) -> Option<String> {
         let ending = if role == Role::Weight { "weight" } else { "bias" };
         if let Some(head) = find(self.family.head(), stem) {
@@ -185,8 +185,8 @@ impl Weights for Source<'_> {
 
     fn names(&self) -> Vec<String> {
         // What a classifier takes is of use where there is one.
-        let judges = self.folder.names().any(|name| name.starts_with("classifier."));
-        let head = |name: &str| judges && self.family.head().iter().any(|(_, theirs)| name.starts_with(theirs));
+        let has_classifier = self.folder.names().any(|name| name.starts_with("classifier."));
+        let head = |name: &str| has_classifier && self.family.head().iter().any(|(_, theirs)| name.starts_with(theirs));
         let used = |name: &&str| {
             let bare = name.strip_prefix(self.prefix).unwrap_or(name);
             head(name) || !UNUSED.iter().any(|unused| bare.starts_with(unused))
