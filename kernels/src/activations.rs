@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use crate::Pool;
 use crate::buffer::Shards;
-use crate::simd::{Kernel, LANES, Path, Simd, bf16_bits, run, run_pairs};
+use crate::simd::{Isa, Kernel, LANES, Simd, bf16_bits, run, run_bf16};
 
 /// Numbers that share a scale.
 pub(crate) const BLOCK: usize = 32;
@@ -25,18 +25,18 @@ const FEW: usize = 500;
 pub struct Activations<'a> {
     pub(crate) x: &'a [f32],
     /// Where rows are in `x`.
-    pub(crate) walk: Walk,
+    pub(crate) layout: RowLayout,
     pub(crate) tiles: Tiles,
     k: usize,
     pub(crate) pool: &'a Pool,
     quantised: OnceLock<Quantised>,
-    pairs: OnceLock<(Vec<u16>, Walk)>,
+    pairs: OnceLock<(Vec<u16>, RowLayout)>,
 }
 
 /// How rows lie in a buffer; numbers. A row's k come in segments of one length, each without gaps: of a
 /// matrix there is one, of a convolution's windows as many as the kernel is high.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Walk {
+pub(crate) struct RowLayout {
     /// From one row to the next of a line, and
     pub row: usize,
     /// from one line to the next,
@@ -50,7 +50,7 @@ pub(crate) struct Walk {
     pub segments: usize,
 }
 
-impl Walk {
+impl RowLayout {
     /// Rows of one segment, all in the same place.
     pub const ONE: Self = Self { row: 0, line: 0, lines: 1, image: 0, segment: 0, segments: 1 };
 
@@ -72,7 +72,7 @@ impl Walk {
 pub(crate) struct Tiles {
     pub m: usize,
     pub count: usize,
-    pub path: Path,
+    pub isa: Isa,
     /// Rows of a line, and its tiles.
     pub line: usize,
     of_line: usize,
@@ -82,11 +82,11 @@ pub(crate) struct Tiles {
 }
 
 impl Tiles {
-    pub fn new(lines: usize, line: usize, path: Path) -> Self {
-        let of_line = line.div_ceil(path.rows()).max(1);
+    pub fn new(lines: usize, line: usize, isa: Isa) -> Self {
+        let of_line = line.div_ceil(isa.rows()).max(1);
         let (each, longer) = (line / of_line, line % of_line);
         let count = if line == 0 { 0 } else { lines * of_line };
-        Self { m: lines * line, count, path, line, of_line, each, longer }
+        Self { m: lines * line, count, isa, line, of_line, each, longer }
     }
 
     /// First row of a tile; behind the last tile, the number of rows.
@@ -114,7 +114,7 @@ impl Tiles {
 #[derive(Debug, Default)]
 pub(crate) struct Quantised {
     pub codes: Vec<i8>,
-    pub facts: Vec<f32>,
+    pub block_stats: Vec<f32>,
 }
 
 impl<'a> Activations<'a> {
@@ -124,9 +124,9 @@ impl<'a> Activations<'a> {
     /// Where `x` has another length.
     pub fn new(pool: &'a Pool, x: &'a [f32], m: usize, k: usize) -> Self {
         assert_eq!(Some(x.len()), m.checked_mul(k), "activations are [m, k]");
-        let walk = Walk { row: k, ..Walk::ONE };
+        let layout = RowLayout { row: k, ..RowLayout::ONE };
         let (quantised, pairs) = Default::default();
-        Self { x, walk, tiles: Tiles::new(1, m, pool.path()), k, pool, quantised, pairs }
+        Self { x, layout, tiles: Tiles::new(1, m, pool.isa()), k, pool, quantised, pairs }
     }
 
     /// Windows of a strip of floats, or of bf16 numbers where the weights want those: `lines` times `line`
@@ -134,19 +134,25 @@ impl<'a> Activations<'a> {
     ///
     /// # Panics
     /// Where a window lies outside the strip.
-    pub(crate) fn windows(pool: &'a Pool, strip: Strip<'a>, [lines, line]: [usize; 2], k: usize, walk: Walk) -> Self {
-        let Walk { segment, segments, .. } = walk;
-        let last = walk.place(lines.max(1) - 1, line.max(1) - 1) + (segments - 1) * segment;
+    pub(crate) fn windows(
+        pool: &'a Pool,
+        strip: Strip<'a>,
+        [lines, line]: [usize; 2],
+        k: usize,
+        layout: RowLayout,
+    ) -> Self {
+        let RowLayout { segment, segments, .. } = layout;
+        let last = layout.place(lines.max(1) - 1, line.max(1) - 1) + (segments - 1) * segment;
         let (x, pairs, len) = match strip {
             Strip::Floats(x) => (x, OnceLock::new(), x.len()),
             Strip::Pairs(pairs) => {
                 let len = pairs.len();
-                (&[][..], OnceLock::from((pairs, walk)), len)
+                (&[][..], OnceLock::from((pairs, layout)), len)
             }
         };
         assert!(k.is_multiple_of(segments) && last + k / segments <= len, "windows lie in the strip");
-        let tiles = Tiles::new(lines, line, pool.path());
-        Self { x, walk, tiles, k, pool, quantised: OnceLock::new(), pairs }
+        let tiles = Tiles::new(lines, line, pool.isa());
+        Self { x, layout, tiles, k, pool, quantised: OnceLock::new(), pairs }
     }
 
     /// Rows.
@@ -167,42 +173,42 @@ impl<'a> Activations<'a> {
     pub(crate) fn quantised(&self) -> &Quantised {
         self.quantised.get_or_init(|| {
             let blocks = self.tiles.m * self.k / BLOCK;
-            let Quantised { mut codes, mut facts } = self.pool.spare().take_quantised();
+            let Quantised { mut codes, mut block_stats } = self.pool.buffers().take_quantised();
             codes.resize(blocks * BLOCK, 0);
-            facts.resize(blocks * 4, 0.0);
-            let (to, about) = (Shards::new(&mut codes), Shards::new(&mut facts));
+            block_stats.resize(blocks * 4, 0.0);
+            let (to, about) = (Shards::new(&mut codes), Shards::new(&mut block_stats));
             let quantise = |tile: usize| {
                 let (start, rows) = self.tiles.rows(tile);
                 let x = &self.x[start * self.k..(start + rows) * self.k];
                 // SAFETY: a tile's places are its own.
-                let (codes, facts) = unsafe {
+                let (codes, block_stats) = unsafe {
                     (to.get(start * self.k, x.len()), about.get(start * self.k / BLOCK * 4, x.len() / BLOCK * 4))
                 };
-                run(self.tiles.path, Quantise { x, rows, codes, facts });
+                run(self.tiles.isa, Quantise { x, rows, codes, block_stats });
             };
             if blocks < FEW {
                 (0..self.tiles.count).for_each(quantise);
             } else {
                 self.pool.run(self.tiles.count, quantise);
             }
-            Quantised { codes, facts }
+            Quantised { codes, block_stats }
         })
     }
 
     /// The same numbers rounded to bf16, each row filled up to an even number of them.
-    pub(crate) fn pairs(&self) -> &(Vec<u16>, Walk) {
+    pub(crate) fn pairs(&self) -> &(Vec<u16>, RowLayout) {
         self.pairs.get_or_init(|| {
-            let walk = Walk { row: self.k.next_multiple_of(2), ..self.walk };
-            let mut pairs = self.pool.spare().take_pairs();
-            pairs.resize(self.tiles.m * walk.row, 0);
+            let layout = RowLayout { row: self.k.next_multiple_of(2), ..self.layout };
+            let mut pairs = self.pool.buffers().take_pairs();
+            pairs.resize(self.tiles.m * layout.row, 0);
             let to = Shards::new(&mut pairs);
             let round = |tile: usize| {
                 let (start, rows) = self.tiles.rows(tile);
                 for row in start..start + rows {
                     // SAFETY: a row's places are its own.
-                    let to = unsafe { to.get(row * walk.row, walk.row) };
+                    let to = unsafe { to.get(row * layout.row, layout.row) };
                     to[self.k..].fill(0);
-                    to_bf16(self.tiles.path, &self.x[row * self.k..][..self.k], to);
+                    to_bf16(self.tiles.isa, &self.x[row * self.k..][..self.k], to);
                 }
             };
             if self.x.len() < FEW * BLOCK {
@@ -210,7 +216,7 @@ impl<'a> Activations<'a> {
             } else {
                 self.pool.run(self.tiles.count, round);
             }
-            (pairs, walk)
+            (pairs, layout)
         })
     }
 }
@@ -222,17 +228,17 @@ pub(crate) enum Strip<'a> {
 }
 
 /// Numbers rounded to the nearest bf16; of one length.
-pub(crate) fn to_bf16(path: Path, x: &[f32], out: &mut [u16]) {
-    run_pairs(path, Round { x, out });
+pub(crate) fn to_bf16(isa: Isa, x: &[f32], out: &mut [u16]) {
+    run_bf16(isa, RoundBf16 { x, out });
 }
 
 /// As part of a kernel.
-pub(crate) struct Round<'a> {
+pub(crate) struct RoundBf16<'a> {
     pub x: &'a [f32],
     pub out: &'a mut [u16],
 }
 
-impl Kernel for Round<'_> {
+impl Kernel for RoundBf16<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -251,10 +257,10 @@ impl Kernel for Round<'_> {
 impl Drop for Activations<'_> {
     fn drop(&mut self) {
         if let Some(quantised) = self.quantised.take() {
-            self.pool.spare().give_quantised(quantised);
+            self.pool.buffers().give_quantised(quantised);
         }
         if let Some((pairs, _)) = self.pairs.take() {
-            self.pool.spare().give_pairs(pairs);
+            self.pool.buffers().give_pairs(pairs);
         }
     }
 }
@@ -262,13 +268,13 @@ impl Drop for Activations<'_> {
 /// Memory of activations that are gone, for those that come: fresh memory would cost more than what is
 /// done with it. Of each sort the longest is kept.
 #[derive(Debug, Default)]
-pub(crate) struct Spare {
+pub(crate) struct BufferPool {
     quantised: Quantised,
     pairs: Vec<u16>,
     floats: Vec<f32>,
 }
 
-impl Spare {
+impl BufferPool {
     pub fn take_quantised(&mut self) -> Quantised {
         std::mem::take(&mut self.quantised)
     }
@@ -304,7 +310,7 @@ struct Quantise<'a> {
     x: &'a [f32],
     rows: usize,
     codes: &'a mut [i8],
-    facts: &'a mut [f32],
+    block_stats: &'a mut [f32],
 }
 
 impl Kernel for Quantise<'_> {
@@ -312,14 +318,14 @@ impl Kernel for Quantise<'_> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Self { x, rows, codes, facts } = self;
+        let Self { x, rows, codes, block_stats } = self;
         let blocks = x.len() / rows / BLOCK;
         for row in 0..rows {
             for first in (0..blocks).step_by(LANES) {
                 let count = LANES.min(blocks - first);
                 let x = &x[(row * blocks + first) * BLOCK..][..count * BLOCK];
                 let codes = &mut codes[first * rows * BLOCK..][..count * rows * BLOCK];
-                let facts = &mut facts[first * rows * 4..][..count * rows * 4];
+                let block_stats = &mut block_stats[first * rows * 4..][..count * rows * 4];
                 let (mut scales, mut inverses) = ([0f32; LANES], [0f32; LANES]);
                 for (scale, x) in scales.iter_mut().zip(x.chunks_exact(BLOCK)) {
                     // SAFETY: the block holds the 32 numbers that are read; features as `Kernel` says.
@@ -340,7 +346,7 @@ impl Kernel for Quantise<'_> {
                 for block in 0..count {
                     let x = &x[block * BLOCK..][..BLOCK];
                     let to = &mut codes[(block * rows + row) * BLOCK..][..BLOCK];
-                    let facts = &mut facts[block * rows * 4..][..rows * 4];
+                    let block_stats = &mut block_stats[block * rows * 4..][..rows * 4];
                     // SAFETY: both slices hold the 32 numbers that are touched.
                     let (first, second) = unsafe {
                         let inverse = S::splat(inverses[block]);
@@ -348,10 +354,10 @@ impl Kernel for Quantise<'_> {
                         let high = S::int(S::mul(S::load(x.as_ptr().add(LANES)), inverse));
                         S::store_codes(to.as_mut_ptr(), low, high)
                     };
-                    facts[row] = scales[block];
-                    facts[rows + row] = scales[block] * first.wrapping_add(second) as f32;
-                    facts[2 * rows + row] = f32::from_bits(first.wrapping_neg() as u32);
-                    facts[3 * rows + row] = f32::from_bits(second.wrapping_neg() as u32);
+                    block_stats[row] = scales[block];
+                    block_stats[rows + row] = scales[block] * first.wrapping_add(second) as f32;
+                    block_stats[2 * rows + row] = f32::from_bits(first.wrapping_neg() as u32);
+                    block_stats[3 * rows + row] = f32::from_bits(second.wrapping_neg() as u32);
                 }
             }
         }

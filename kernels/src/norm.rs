@@ -7,17 +7,17 @@ use crate::simd::{Kernel, LANES, Simd, run};
 
 /// What a row is divided by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Measure {
+pub enum NormKind {
     /// The root of its mean square (Zhang and Sennrich 2019, <https://arxiv.org/abs/1910.07467>).
-    RootMeanSquare,
+    Rms,
     /// Its standard deviation, after its mean is taken off (Ba et al. 2016, <https://arxiv.org/abs/1607.06450>).
-    Deviation,
+    Layer,
 }
 
 /// `(x or x − mean) / √(mean of squares + epsilon) · weight + bias`
 #[derive(Clone, Copy, Debug)]
 pub struct Norm<'a> {
-    pub measure: Measure,
+    pub kind: NormKind,
     /// `[width]`
     pub weight: &'a [f32],
     /// `[width]`
@@ -37,7 +37,7 @@ impl Norm<'_> {
             let x = &x[first * width..][..rows * width];
             // SAFETY: these rows are this task's own.
             let out = unsafe { to.get(first * width, rows * width) };
-            run(pool.path(), Rows { norm: self, x, out });
+            run(pool.isa(), Rows { norm: self, x, out });
         });
     }
 
@@ -54,7 +54,7 @@ impl Norm<'_> {
             let (at, len) = (first * width, rows * width);
             // SAFETY: these rows are this task's own, in both.
             let (x, out) = unsafe { (sum.get(at, len), to.get(at, len)) };
-            run(pool.path(), AddRows { norm: self, x, y: &y[at..at + len], out });
+            run(pool.isa(), AddRows { norm: self, x, y: &y[at..at + len], out });
         });
     }
 
@@ -73,9 +73,9 @@ impl Norm<'_> {
         let width = x.len();
         // SAFETY: `at` is within the row.
         unsafe {
-            let mean = match self.measure {
-                Measure::RootMeanSquare => 0.0,
-                Measure::Deviation => {
+            let mean = match self.kind {
+                NormKind::Rms => 0.0,
+                NormKind::Layer => {
                     let mut sum = S::splat(0.0);
                     for at in (0..width).step_by(LANES) {
                         sum = S::add(sum, load_up_to::<S>(x, at));

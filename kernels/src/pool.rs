@@ -15,8 +15,8 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
-use crate::Path;
-use crate::activations::Spare;
+use crate::Isa;
+use crate::activations::BufferPool;
 use shared::Shared;
 
 /// Threads for short parallel sections, and the instruction set that kernels run with on them.
@@ -27,8 +27,8 @@ pub struct Pool {
     shared: Arc<Shared>,
     owner: Mutex<()>,
     workers: Vec<JoinHandle<()>>,
-    path: Path,
-    spare: Mutex<Spare>,
+    isa: Isa,
+    buffers: Mutex<BufferPool>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -39,31 +39,31 @@ impl Pool {
     /// `threads` in all, the caller among them (at least one), with the best instruction set here.
     /// Where the system refuses threads, the pool has fewer.
     pub fn new(threads: usize) -> Self {
-        Self::with_path(threads, Path::best())
+        Self::with_isa(threads, Isa::detect())
     }
 
     /// The same with a given instruction set; one that this CPU lacks becomes the portable one.
-    pub fn with_path(threads: usize, path: Path) -> Self {
+    pub fn with_isa(threads: usize, isa: Isa) -> Self {
         let shared = Arc::new(Shared::new());
         let worker = |index: usize| {
             let shared = Arc::clone(&shared);
             std::thread::Builder::new().name(format!("kernels-{index}")).spawn(move || shared.work()).ok()
         };
         let workers = (1..threads).filter_map(worker).collect();
-        let path = if path.is_available() { path } else { Path::Portable };
-        Self { shared, owner: Mutex::new(()), workers, path, spare: Mutex::default() }
+        let isa = if isa.is_available() { isa } else { Isa::Portable };
+        Self { shared, owner: Mutex::new(()), workers, isa, buffers: Mutex::default() }
     }
 
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    pub fn path(&self) -> Path {
-        self.path
+    pub fn isa(&self) -> Isa {
+        self.isa
     }
 
-    pub(crate) fn spare(&self) -> MutexGuard<'_, Spare> {
-        lock(&self.spare)
+    pub(crate) fn buffers(&self) -> MutexGuard<'_, BufferPool> {
+        lock(&self.buffers)
     }
 
     /// Calls `task` once for each index below `tasks`, on all threads, and returns when all are done.
@@ -98,6 +98,6 @@ impl Drop for Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("threads", &self.threads()).field("path", &self.path).finish()
+        f.debug_struct("Pool").field("threads", &self.threads()).field("path", &self.isa).finish()
     }
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::Result;
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use super::ModelError;
 use super::attention::{self, Span};
@@ -86,7 +86,7 @@ impl Llama {
     /// rounded to `precision`.
     pub fn load_headless(
         source: &dyn Decoder,
-        precision: Option<Kind>,
+        precision: Option<DType>,
         cpu: Arc<Cpu>,
     ) -> std::result::Result<Self, ModelError> {
         let loader = Loader::new(source, cpu.pool().threads()).rounding(precision);

@@ -7,7 +7,7 @@
 //! multiples of their size, so the order of operations for a query depends on its position alone: not
 //! on the rows beside it, nor on who works on what.
 
-mod part;
+mod chunk;
 mod plan;
 mod state;
 
@@ -17,24 +17,24 @@ use half::{bf16, f16};
 
 use crate::Pool;
 use crate::buffer::Shards;
-use crate::simd::{Kernel, LANES, Simd, bf16_bits, run, run_pairs};
-use part::{Next, Part, Query, keys_from};
-use plan::{MOST_STATES, Plan, Task, rows_each};
+use crate::simd::{Kernel, LANES, Simd, bf16_bits, run, run_bf16};
+use chunk::{ChunkPass, Prefetch, Query, prefetch_keys};
+use plan::{MAX_STATES, Plan, Task, rows_each};
 use state::{Join, finish, join, state_size};
 
 /// Positions in a block of keys or values: one a lane.
-pub const POSITIONS: usize = LANES;
+pub const BLOCK_POSITIONS: usize = LANES;
 /// Queries that are worked on together, at most.
-const TOGETHER: usize = 8;
+const QUERY_TILE: usize = 8;
 /// Positions with a softmax of their own, and the unit of work at depth.
 const CHUNK: usize = 256;
 /// Floats from one query's scores to the next one's: those of a chunk, and a line, so that they do not all fall into
 /// the same places of a cache.
-const APART: usize = CHUNK + LANES;
+const SCORE_STRIDE: usize = CHUNK + LANES;
 
 /// Numbers that hold for a whole call.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct AttentionShape {
     pub heads: usize,
     /// Divides `heads`; head h reads key-value head `h / (heads / kv_heads)`.
     pub kv_heads: usize,
@@ -50,22 +50,22 @@ pub struct Shape {
     pub soft_cap: Option<f32>,
 }
 
-/// A sequence's keys and values, in blocks of [`POSITIONS`] positions: the first blocks hold positions
+/// A sequence's keys and values, in blocks of [`BLOCK_POSITIONS`] positions: the first blocks hold positions
 /// 0 to 16, and so on. What lies behind the last position may be anything.
 #[derive(Clone, Copy, Debug)]
-pub enum Blocks<'a> {
-    F32(Pair<'a, &'a [f32]>),
-    F16(Pair<'a, &'a [f16]>),
+pub enum KvBlocks<'a> {
+    F32(KvSlices<'a, &'a [f32]>),
+    F16(KvSlices<'a, &'a [f16]>),
     /// Bytes, and a factor for each position of a head: `[kv_heads, 16]`.
-    Q8(Pair<'a, (&'a [i8], &'a [f32])>),
+    Q8(KvSlices<'a, (&'a [i8], &'a [f32])>),
     /// In pairs, for CPUs that multiply those: keys `[kv_heads, width / 2, 16, 2]`, values `[kv_heads, 8, width, 2]`.
     /// Queries and weights are rounded to bf16, too. The width is even, and what lies behind the last position is finite.
-    Bf16(Pair<'a, &'a [bf16]>),
+    Bf16(KvSlices<'a, &'a [bf16]>),
 }
 
 /// Blocks of keys, each `[kv_heads, width, 16]`, and of values, each `[kv_heads, 16, width]`.
 #[derive(Clone, Copy, Debug)]
-pub struct Pair<'a, T> {
+pub struct KvSlices<'a, T> {
     pub keys: &'a [T],
     pub values: &'a [T],
 }
@@ -74,7 +74,7 @@ pub struct Pair<'a, T> {
 /// and what came before; without a causal mask rows may be any part of a sequence, or, where there is no window either,
 /// have nothing to do with the positions (cross-attention).
 #[derive(Clone, Copy, Debug)]
-pub struct Sequence<'a> {
+pub struct AttentionSequence<'a> {
     /// `[rows, heads, width]`, rotated, not scaled.
     pub queries: &'a [f32],
     pub rows: usize,
@@ -82,29 +82,29 @@ pub struct Sequence<'a> {
     pub start: usize,
     /// Positions in the blocks.
     pub positions: usize,
-    pub blocks: Blocks<'a>,
+    pub blocks: KvBlocks<'a>,
 }
 
-impl<T> Pair<'_, T> {
-    fn hold(&self, blocks: usize, whole: impl Fn(&T) -> bool) -> bool {
+impl<T> KvSlices<'_, T> {
+    fn has_blocks(&self, blocks: usize, whole: impl Fn(&T) -> bool) -> bool {
         [self.keys, self.values].iter().all(|all| all.get(..blocks).is_some_and(|all| all.iter().all(&whole)))
     }
 }
 
-impl Blocks<'_> {
-    fn hold(&self, positions: usize, shape: &Shape) -> bool {
-        let (blocks, rows) = (positions.div_ceil(POSITIONS), shape.kv_heads * POSITIONS);
+impl KvBlocks<'_> {
+    fn has_blocks(&self, positions: usize, shape: &AttentionShape) -> bool {
+        let (blocks, rows) = (positions.div_ceil(BLOCK_POSITIONS), shape.kv_heads * BLOCK_POSITIONS);
         let size = rows * shape.width;
         match self {
-            Self::F32(all) => all.hold(blocks, |block| block.len() == size),
-            Self::F16(all) => all.hold(blocks, |block| block.len() == size),
-            Self::Bf16(all) => shape.width.is_multiple_of(2) && all.hold(blocks, |block| block.len() == size),
-            Self::Q8(all) => all.hold(blocks, |(codes, scales)| codes.len() == size && scales.len() == rows),
+            Self::F32(all) => all.has_blocks(blocks, |block| block.len() == size),
+            Self::F16(all) => all.has_blocks(blocks, |block| block.len() == size),
+            Self::Bf16(all) => shape.width.is_multiple_of(2) && all.has_blocks(blocks, |block| block.len() == size),
+            Self::Q8(all) => all.has_blocks(blocks, |(codes, scales)| codes.len() == size && scales.len() == rows),
         }
     }
 }
 
-impl Shape {
+impl AttentionShape {
     fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
@@ -115,7 +115,7 @@ impl Shape {
     }
 
     /// Positions that the row at `position` sees, of `total`; where neither mask nor window is, all.
-    fn sight(&self, position: usize, total: usize) -> (usize, usize) {
+    fn visible(&self, position: usize, total: usize) -> (usize, usize) {
         let window = self.window.unwrap_or(usize::MAX);
         let end = if self.causal { position + 1 } else { position.saturating_add(window).min(total) };
         ((position + 1).saturating_sub(window), end)
@@ -124,22 +124,22 @@ impl Shape {
 
 /// An upper bound of the bytes that [`attend`] takes beside inputs and outputs, for `rows` rows in all of
 /// sequences with up to `depth` positions.
-pub fn attend_bytes(threads: usize, shape: &Shape, rows: usize, depth: usize) -> usize {
+pub fn attend_bytes(threads: usize, shape: &AttentionShape, rows: usize, depth: usize) -> usize {
     let queries = rows_each(shape.group()) * shape.group();
     let state = state_size(shape);
     // What is cut are few pieces, each of up to `queries` states a chunk.
     let cut = (6 * threads * queries).min(rows * shape.heads) * depth.div_ceil(CHUNK) * state;
     // Queries in pairs are half as long.
-    let own = threads * (own_size(shape, queries) + queries * shape.width.div_ceil(2));
-    let tasks = rows * shape.kv_heads * size_of::<Task>() + rows * size_of::<Sequence<'_>>();
-    size_of::<f32>() * (cut.min(MOST_STATES) + own) + 2 * (tasks + threads * queries * size_of::<Query>())
+    let own = threads * (scratch_size(shape, queries) + queries * shape.width.div_ceil(2));
+    let tasks = rows * shape.kv_heads * size_of::<Task>() + rows * size_of::<AttentionSequence<'_>>();
+    size_of::<f32>() * (cut.min(MAX_STATES) + own) + 2 * (tasks + threads * queries * size_of::<Query>())
 }
 
 /// Attention of all rows of all sequences; `out` is `[all rows, heads, width]` in their order.
 ///
 /// # Panics
 /// Where lengths do not fit each other.
-pub fn attend(pool: &Pool, sequences: &[Sequence<'_>], shape: &Shape, out: &mut [f32]) {
+pub fn attend(pool: &Pool, sequences: &[AttentionSequence<'_>], shape: &AttentionShape, out: &mut [f32]) {
     let row = shape.heads * shape.width;
     assert!(shape.kv_heads > 0 && shape.heads.is_multiple_of(shape.kv_heads), "impossible {shape:?}");
     assert!(shape.scale > 0.0, "the greatest product is the greatest score");
@@ -147,8 +147,8 @@ pub fn attend(pool: &Pool, sequences: &[Sequence<'_>], shape: &Shape, out: &mut 
     assert_eq!(out.len(), sequences.iter().map(|sequence| sequence.rows * row).sum::<usize>(), "outputs");
     for sequence in sequences {
         assert_eq!(sequence.queries.len(), sequence.rows * row, "queries are [rows, heads, width]");
-        let Sequence { rows, start, positions, .. } = *sequence;
-        assert!(sequence.blocks.hold(positions, shape), "{positions} positions of blocks");
+        let AttentionSequence { rows, start, positions, .. } = *sequence;
+        assert!(sequence.blocks.has_blocks(positions, shape), "{positions} positions of blocks");
         let placed = shape.causal || shape.window.is_some();
         assert!(rows == 0 || positions > 0 && (!placed || start + rows <= positions), "rows among the positions");
     }
@@ -161,18 +161,18 @@ pub fn attend(pool: &Pool, sequences: &[Sequence<'_>], shape: &Shape, out: &mut 
     pool.run(plan.tasks.len(), |index| {
         let task = &plan.tasks[index];
         let sequence = &sequences[task.sequence];
-        let then = plan.tasks.get(index + pool.threads()).map(|task| (task, &sequences[task.sequence]));
+        let next_task = plan.tasks.get(index + pool.threads()).map(|task| (task, &sequences[task.sequence]));
         SCRATCH.with_borrow_mut(|scratch| {
-            if let Blocks::Bf16(_) = sequence.blocks {
-                run_pairs(pool.path(), Attend::<true> { task, then, sequence, shape, scratch, out, partials });
+            if let KvBlocks::Bf16(_) = sequence.blocks {
+                run_bf16(pool.isa(), Attend::<true> { task, next_task, sequence, shape, scratch, out, partials });
             } else {
-                run(pool.path(), Attend::<false> { task, then, sequence, shape, scratch, out, partials });
+                run(pool.isa(), Attend::<false> { task, next_task, sequence, shape, scratch, out, partials });
             }
         });
     });
     pool.run(plan.joins.len(), |index| {
         SCRATCH.with_borrow_mut(|scratch| {
-            run(pool.path(), Join { join: &plan.joins[index], shape, scratch, out, partials })
+            run(pool.isa(), Join { join: &plan.joins[index], shape, scratch, out, partials })
         });
     });
 }
@@ -194,17 +194,17 @@ thread_local! {
 struct Attend<'a, const PAIRS: bool> {
     task: &'a Task,
     /// What this thread may well do next.
-    then: Option<(&'a Task, &'a Sequence<'a>)>,
-    sequence: &'a Sequence<'a>,
-    shape: &'a Shape,
+    next_task: Option<(&'a Task, &'a AttentionSequence<'a>)>,
+    sequence: &'a AttentionSequence<'a>,
+    shape: &'a AttentionShape,
     scratch: &'a mut Scratch,
     out: Shards<f32>,
     partials: Shards<f32>,
 }
 
 /// Floats of a thread's own memory: the scores of a chunk, and two states of so many queries.
-fn own_size(shape: &Shape, queries: usize) -> usize {
-    TOGETHER * APART + queries * 2 * state_size(shape)
+fn scratch_size(shape: &AttentionShape, queries: usize) -> usize {
+    QUERY_TILE * SCORE_STRIDE + queries * 2 * state_size(shape)
 }
 
 impl<const PAIRS: bool> Kernel for Attend<'_, PAIRS> {
@@ -212,7 +212,7 @@ impl<const PAIRS: bool> Kernel for Attend<'_, PAIRS> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Self { task, then, sequence, shape, scratch, out, partials } = self;
+        let Self { task, next_task, sequence, shape, scratch, out, partials } = self;
         let (padded, group, size) = (shape.padded(), shape.group(), state_size(shape));
         let Scratch { floats, queries, pairs } = scratch;
         queries.clear();
@@ -222,15 +222,15 @@ impl<const PAIRS: bool> Kernel for Attend<'_, PAIRS> {
             unsafe { round::<S>(queries, shape.width, pairs) };
         }
         let count = queries.len();
-        let needed = own_size(shape, count);
+        let needed = scratch_size(shape, count);
         if floats.len() < needed {
             floats.resize(needed, 0.0);
         }
-        let (scores, rest) = floats.split_at_mut(TOGETHER * APART);
+        let (scores, rest) = floats.split_at_mut(QUERY_TILE * SCORE_STRIDE);
         let (total, rest) = rest.split_at_mut(count * size);
         let states = &mut rest[..count * size];
-        let (from, to) = task.sight(sequence, shape);
-        let chunks = match task.only {
+        let (from, to) = task.visible(sequence, shape);
+        let chunks = match task.chunk {
             Some((chunk, _)) => chunk..chunk + 1,
             None => from / CHUNK..to.div_ceil(CHUNK),
         };
@@ -238,14 +238,16 @@ impl<const PAIRS: bool> Kernel for Attend<'_, PAIRS> {
         unsafe {
             for chunk in chunks.clone() {
                 let (first, end) = (from.max(chunk * CHUNK) / LANES * LANES, to.min((chunk + 1) * CHUNK));
-                let next = match (chunk + 1 < chunks.end, then) {
-                    (true, _) => keys_from(task, sequence, shape, end),
-                    (false, Some((task, sequence))) => keys_from(task, sequence, shape, task.begin(sequence, shape)),
-                    (false, None) => Next::default(),
+                let next = match (chunk + 1 < chunks.end, next_task) {
+                    (true, _) => prefetch_keys(task, sequence, shape, end),
+                    (false, Some((task, sequence))) => {
+                        prefetch_keys(task, sequence, shape, task.begin(sequence, shape))
+                    }
+                    (false, None) => Prefetch::default(),
                 };
-                let part = Part { queries, head: task.kv_head, blocks: &sequence.blocks, shape, first, end, next };
+                let part = ChunkPass { queries, head: task.kv_head, blocks: &sequence.blocks, shape, first, end, next };
                 part.run::<S, PAIRS>(scores, states);
-                if let Some((_, place)) = task.only {
+                if let Some((_, place)) = task.chunk {
                     partials.get(place, states.len()).copy_from_slice(states);
                     return;
                 }

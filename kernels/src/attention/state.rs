@@ -1,13 +1,13 @@
 //! What is known of a query after some positions, and how two such states become one.
 
-use super::plan::Joint;
-use super::{Scratch, Shape};
+use super::plan::JoinTask;
+use super::{AttentionShape, Scratch};
 use crate::buffer::Shards;
 use crate::simd::{Kernel, LANES, Simd, store_part};
 
 /// A query's state: its weighted sum of values, `[padded]`, the sum of weights by lane, `[16]`, and
 /// (16 times) the greatest score in powers of two.
-pub(super) fn state_size(shape: &Shape) -> usize {
+pub(super) fn state_size(shape: &AttentionShape) -> usize {
     shape.padded() + 2 * LANES
 }
 
@@ -36,7 +36,7 @@ pub(super) unsafe fn join<S: Simd>(to: &mut [f32], from: &[f32], padded: usize) 
 /// # Safety
 /// As [`Simd`] says; `state` is whole, and `out` has `width` places.
 #[inline(always)]
-pub(super) unsafe fn finish<S: Simd>(state: &[f32], out: *mut f32, shape: &Shape) {
+pub(super) unsafe fn finish<S: Simd>(state: &[f32], out: *mut f32, shape: &AttentionShape) {
     // SAFETY: within the state and the `width` places.
     unsafe {
         let padded = shape.padded();
@@ -50,8 +50,8 @@ pub(super) unsafe fn finish<S: Simd>(state: &[f32], out: *mut f32, shape: &Shape
 }
 
 pub(super) struct Join<'a> {
-    pub join: &'a Joint,
-    pub shape: &'a Shape,
+    pub join: &'a JoinTask,
+    pub shape: &'a AttentionShape,
     pub scratch: &'a mut Scratch,
     pub out: Shards<f32>,
     pub partials: Shards<f32>,

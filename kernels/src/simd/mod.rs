@@ -17,7 +17,7 @@ pub(crate) const LANES: usize = 16;
 
 /// A set of instructions that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Path {
+pub enum Isa {
     /// AVX-512 F, BW, VL, DQ and VNNI, and products of bf16.
     Avx512Bf16,
     /// AVX-512 F, BW, VL, DQ and VNNI.
@@ -34,28 +34,28 @@ pub enum Path {
     Portable,
 }
 
-impl Path {
+impl Isa {
     const ALL: [Self; 7] =
         [Self::Avx512Bf16, Self::Avx512, Self::Avx2Vnni, Self::Avx2, Self::NeonDot, Self::Neon, Self::Portable];
 
     /// The fastest here; the variable `OUTPOST_KERNELS` (`avx512-bf16`, `avx512`, `avx2-vnni`, `avx2`,
     /// `neon-dotprod`, `neon`, `portable`) chooses another one that is available. Looked up once.
-    pub fn best() -> Self {
-        static BEST: OnceLock<Path> = OnceLock::new();
+    pub fn detect() -> Self {
+        static BEST: OnceLock<Isa> = OnceLock::new();
         *BEST.get_or_init(|| {
             let wish = std::env::var("OUTPOST_KERNELS").ok();
-            let wish = Self::available().into_iter().find(|path| Some(path.name()) == wish.as_deref());
+            let wish = Self::available().into_iter().find(|isa| Some(isa.name()) == wish.as_deref());
             wish.or_else(|| Self::available().into_iter().next()).unwrap_or(Self::Portable)
         })
     }
 
     /// What this CPU can run, fastest first; always ends with the portable path.
     pub fn available() -> Vec<Self> {
-        Self::ALL.into_iter().filter(|path| path.is_available()).collect()
+        Self::ALL.into_iter().filter(|isa| isa.is_available()).collect()
     }
 
     /// Products of pairs of bf16 are faster here than those of floats.
-    pub fn multiplies_bf16(self) -> bool {
+    pub fn has_bf16_dot(self) -> bool {
         self == Self::Avx512Bf16
     }
 
@@ -137,23 +137,23 @@ pub(crate) trait Kernel {
 
 /// Runs `kernel` with the instructions of `path`, which a [`crate::Pool`] has checked to be there.
 #[inline]
-pub(crate) fn run<K: Kernel>(path: Path, kernel: K) -> K::Output {
-    match path {
+pub(crate) fn run<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
+    match isa {
         // SAFETY: a `Pool` takes no path that is not available, and paths come from a `Pool`.
         #[cfg(target_arch = "x86_64")]
-        Path::Avx512Bf16 | Path::Avx512 => unsafe { x86::run_avx512(kernel) },
+        Isa::Avx512Bf16 | Isa::Avx512 => unsafe { x86::run_avx512(kernel) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Path::Avx2Vnni => unsafe { x86::run_avx2_vnni(kernel) },
+        Isa::Avx2Vnni => unsafe { x86::run_avx2_vnni(kernel) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Path::Avx2 => unsafe { x86::run_avx2(kernel) },
+        Isa::Avx2 => unsafe { x86::run_avx2(kernel) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Path::NeonDot => unsafe { neon::run_neon_dot(kernel) },
+        Isa::NeonDot => unsafe { neon::run_neon_dot(kernel) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Path::Neon => unsafe { neon::run_neon(kernel) },
+        Isa::Neon => unsafe { neon::run_neon(kernel) },
         // SAFETY: needs no features.
         _ => unsafe { kernel.run::<portable::Portable>() },
     }
@@ -161,12 +161,12 @@ pub(crate) fn run<K: Kernel>(path: Path, kernel: K) -> K::Output {
 
 /// The same for kernels that multiply pairs of bf16.
 #[inline]
-pub(crate) fn run_pairs<K: Kernel>(path: Path, kernel: K) -> K::Output {
-    match path {
+pub(crate) fn run_bf16<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
+    match isa {
         // SAFETY: as `run` says.
         #[cfg(target_arch = "x86_64")]
-        Path::Avx512Bf16 => unsafe { x86::run_avx512_bf16(kernel) },
-        _ => run(path, kernel),
+        Isa::Avx512Bf16 => unsafe { x86::run_avx512_bf16(kernel) },
+        _ => run(isa, kernel),
     }
 }
 
@@ -182,7 +182,7 @@ pub(crate) trait Simd: Copy {
     /// 64 × 8 bits: lane 0's four bytes first.
     type B: Copy;
 
-    /// See [`Path::rows`].
+    /// See [`Isa::rows`].
     const ROWS: usize;
     /// Queries that attention takes over a tile of keys together: 8 or 2.
     const QUERIES: usize = if Self::ROWS > 4 { 8 } else { 2 };

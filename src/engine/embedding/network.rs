@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use candle_core::Result;
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use crate::engine::checkpoint::Checkpoint;
 use crate::models::ModelError;
@@ -67,7 +67,7 @@ impl Network {
     pub fn load(
         files: &Checkpoint,
         outline: &Outline,
-        precision: Option<Kind>,
+        precision: Option<DType>,
         cpu: Arc<Cpu>,
     ) -> std::result::Result<Self, ModelError> {
         match outline {

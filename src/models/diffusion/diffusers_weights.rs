@@ -1,6 +1,6 @@
 //! A part of a pipeline as diffusers and transformers save it: a folder with `config.json` and safetensors.
 
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use crate::models::ModelError;
 use crate::models::safetensors::Folder;
@@ -46,7 +46,7 @@ impl Weights for DiffusersWeights<'_> {
         self.folder.shape(name)
     }
 
-    fn kind(&self, name: &str) -> Option<Kind> {
+    fn kind(&self, name: &str) -> Option<DType> {
         self.folder.kind(name)
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outpost_kernels::{self as kernels, Activation, Window};
+use outpost_kernels::{self as kernels, Activation, ConvShape};
 
 use crate::models::ModelError;
 pub(super) use crate::models::feed_forward::Mlp;
@@ -24,7 +24,7 @@ pub(super) fn conv(
     stride: usize,
     padding: [usize; 2],
 ) -> Loaded<Conv> {
-    loader.conv(stem, Window { inputs, outputs, kernel: [kernel; 2], stride, padding })
+    loader.conv(stem, ConvShape { inputs, outputs, kernel: [kernel; 2], stride, padding })
 }
 
 /// One whose output has the size of its input.

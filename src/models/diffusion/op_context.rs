@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use half::bf16;
 use outpost_kernels::{
-    self as kernels, Activation, Before, Blocks, Both, Cells, Factors, Fill, Images, Moments, POSITIONS, Pair, Pool,
-    Sequence, Shape,
+    self as kernels, Activation, AttentionSequence, AttentionShape, BLOCK_POSITIONS, ConvInput, FusedNorm, KvBlockMut,
+    KvBlocks, KvPair, KvSlices, KvWrite, Moments, Pool, ScaleShift,
 };
 
 use super::adapters::LoraDeltas;
@@ -150,7 +150,7 @@ impl<'a> OpContext<'a> {
         }
         let activation = Some(Activation::Silu);
         let factors = self.norm_factors(&norm.kernel(activation), x, shift)?;
-        self.conv_without_lora(conv, x, Some(Before { factors: &factors, activation }))
+        self.conv_without_lora(conv, x, Some(FusedNorm { factors: &factors, activation }))
     }
 
     /// A convolution alone, to which no adapter adds.
@@ -158,9 +158,9 @@ impl<'a> OpContext<'a> {
         &self,
         conv: &Conv,
         x: &FeatureMap,
-        before: Option<Before<'_>>,
+        norm: Option<FusedNorm<'_>>,
     ) -> Result<FeatureMap> {
-        let window = *conv.window();
+        let window = *conv.shape();
         let Some(size) = window.output(x.size).filter(|_| x.channels == window.inputs) else {
             return Err(Interrupted::Failed(format!(
                 "{window:?} does not take {} channels of {:?}",
@@ -170,7 +170,7 @@ impl<'a> OpContext<'a> {
         let mut out = self.alloc(x.images, size, window.outputs);
         let row = size[1] * window.outputs;
         let lines = self.chunk_rows(row * window.inputs * window.kernel[0] * window.kernel[1]);
-        let images = Images { x: x.data(), size: x.size, before };
+        let images = ConvInput { x: x.data(), size: x.size, norm };
         if lines >= x.images * size[0] {
             conv.forward(self.pool, images, out.data_mut());
             self.pause()?;
@@ -179,7 +179,7 @@ impl<'a> OpContext<'a> {
         let outs = out.data_mut().chunks_exact_mut((size[0] * row).max(1));
         for (one, out) in images.chunks(x.channels, 1).zip(outs) {
             for (first, out) in (0..size[0]).step_by(lines).zip(out.chunks_mut(lines * row)) {
-                conv.forward_lines(self.pool, one, first..size[0].min(first + lines), out);
+                conv.forward_rows(self.pool, one, first..size[0].min(first + lines), out);
                 self.pause()?;
             }
         }
@@ -284,7 +284,7 @@ impl<'a> OpContext<'a> {
         kernel: &kernels::GroupNorm<'_>,
         x: &FeatureMap,
         shift: Option<&FeatureMap>,
-    ) -> Result<Vec<Factors>> {
+    ) -> Result<Vec<ScaleShift>> {
         let part = self.elements_per_chunk(x.channels);
         let mut shifts = shift.map(FeatureMap::per_image);
         let mut factors = Vec::with_capacity(x.images);
@@ -301,7 +301,7 @@ impl<'a> OpContext<'a> {
 
     /// Numbers of whole pixels that are a piece of work which memory bounds.
     fn elements_per_chunk(&self, channels: usize) -> usize {
-        let together = Moments::pixels_together(channels) * channels;
+        let together = Moments::pixels_per_chunk(channels) * channels;
         (CHUNK_ELEMENTS * self.pool.threads()).next_multiple_of(together.max(1))
     }
 
@@ -341,7 +341,7 @@ impl<'a> OpContext<'a> {
         }
         let mut out = self.alloc(x.images, x.size, x.channels + y.channels);
         let widths = [x.channels, y.channels];
-        kernels::side_by_side(self.pool, [x.data(), y.data()], widths, out.data_mut());
+        kernels::concat_channels(self.pool, [x.data(), y.data()], widths, out.data_mut());
         self.pause()?;
         Ok(out)
     }
@@ -366,7 +366,7 @@ impl<'a> OpContext<'a> {
         if !fits || k.len() != v.len() || q.images != k.images || width == 0 {
             return Err(Interrupted::Failed(format!("{heads} heads of {} and {} channels", q.channels, k.channels)));
         }
-        let shape = Shape {
+        let shape = AttentionShape {
             heads,
             kv_heads: heads,
             width,
@@ -383,7 +383,7 @@ impl<'a> OpContext<'a> {
             q.per_image().zip(k.per_image().zip(v.per_image())).zip(out.data_mut().chunks_exact_mut(q.pixels() * row));
         for ((queries, (k, v)), out) in images {
             let input = AttentionInput { shape, positions: k.len() / row, rows, queries };
-            match self.bf16_attention && self.pool.path().multiplies_bf16() && width.is_multiple_of(2) {
+            match self.bf16_attention && self.pool.isa().has_bf16_dot() && width.is_multiple_of(2) {
                 true => self.attend(input, [k, v], &mut self.kv_bf16.borrow_mut(), out)?,
                 false => self.attend(input, [k, v], &mut self.kv_f32.borrow_mut(), out)?,
             }
@@ -400,22 +400,22 @@ impl<'a> OpContext<'a> {
         out: &mut [f32],
     ) -> Result<()> {
         let row = shape.heads * shape.width;
-        let (block, half) = (POSITIONS * row, positions.next_multiple_of(POSITIONS) * row);
+        let (block, half) = (BLOCK_POSITIONS * row, positions.next_multiple_of(BLOCK_POSITIONS) * row);
         kv.resize(kv.len().max(2 * half), T::default());
         let (keys, rest) = kv.split_at_mut(half);
         let (values, _) = rest.split_at_mut(half);
         let mut fills = Vec::with_capacity(half / block);
         for (index, (keys, values)) in keys.chunks_exact_mut(block).zip(values.chunks_exact_mut(block)).enumerate() {
-            let first = index * POSITIONS;
-            let count = POSITIONS.min(positions - first);
-            fills.push(Fill { cells: T::cells(Both { keys, values }), row: first, slot: 0, count });
+            let first = index * BLOCK_POSITIONS;
+            let count = BLOCK_POSITIONS.min(positions - first);
+            fills.push(KvWrite { cells: T::cells(KvPair { keys, values }), row: first, slot: 0, count });
         }
-        kernels::keep(self.pool, [shape.heads, shape.width], k, v, &mut fills);
+        kernels::kv_write(self.pool, [shape.heads, shape.width], k, v, &mut fills);
         drop(fills);
         let [keys, values] = [&*keys, &*values].map(|half| half.chunks_exact(block).collect::<Vec<_>>());
         for (queries, out) in queries.chunks(rows * row).zip(out.chunks_mut(rows * row)) {
-            let blocks = T::blocks(Pair { keys: &keys, values: &values });
-            let sequence = Sequence { queries, rows: queries.len() / row, start: 0, positions, blocks };
+            let blocks = T::blocks(KvSlices { keys: &keys, values: &values });
+            let sequence = AttentionSequence { queries, rows: queries.len() / row, start: 0, positions, blocks };
             kernels::attend(self.pool, &[sequence], &shape, out);
             self.pause()?;
         }
@@ -430,33 +430,33 @@ fn conv_id(conv: &Conv) -> usize {
 
 /// What keys and values are stored as.
 trait KvElement: Copy + Default {
-    fn cells(both: Both<&mut [Self]>) -> Cells<'_>;
-    fn blocks<'a>(pair: Pair<'a, &'a [Self]>) -> Blocks<'a>;
+    fn cells(both: KvPair<&mut [Self]>) -> KvBlockMut<'_>;
+    fn blocks<'a>(pair: KvSlices<'a, &'a [Self]>) -> KvBlocks<'a>;
 }
 
 impl KvElement for f32 {
-    fn cells(both: Both<&mut [f32]>) -> Cells<'_> {
-        Cells::F32(both)
+    fn cells(both: KvPair<&mut [f32]>) -> KvBlockMut<'_> {
+        KvBlockMut::F32(both)
     }
 
-    fn blocks<'a>(pair: Pair<'a, &'a [f32]>) -> Blocks<'a> {
-        Blocks::F32(pair)
+    fn blocks<'a>(pair: KvSlices<'a, &'a [f32]>) -> KvBlocks<'a> {
+        KvBlocks::F32(pair)
     }
 }
 
 impl KvElement for bf16 {
-    fn cells(both: Both<&mut [bf16]>) -> Cells<'_> {
-        Cells::Bf16(both)
+    fn cells(both: KvPair<&mut [bf16]>) -> KvBlockMut<'_> {
+        KvBlockMut::Bf16(both)
     }
 
-    fn blocks<'a>(pair: Pair<'a, &'a [bf16]>) -> Blocks<'a> {
-        Blocks::Bf16(pair)
+    fn blocks<'a>(pair: KvSlices<'a, &'a [bf16]>) -> KvBlocks<'a> {
+        KvBlocks::Bf16(pair)
     }
 }
 
 /// One image's part of attention.
 struct AttentionInput<'a> {
-    shape: Shape,
+    shape: AttentionShape,
     positions: usize,
     /// Rows of a piece of work.
     rows: usize,

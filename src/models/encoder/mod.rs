@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::Result;
-use outpost_kernels::{Kind, Shape, attend_bytes};
+use outpost_kernels::{AttentionShape, DType, attend_bytes};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -82,7 +82,7 @@ impl Encoder {
         source: &dyn Weights,
         config: EncoderConfig,
         cross_encoder: Option<&Value>,
-        precision: Option<Kind>,
+        precision: Option<DType>,
         cpu: Arc<Cpu>,
     ) -> Loaded<(Self, Option<Head>)> {
         let loader = Loader::new(source, cpu.pool().threads()).rounding(precision);
@@ -206,10 +206,10 @@ impl Encoder {
 }
 
 /// What attention is like in a layer with such a window.
-fn shape(config: &EncoderConfig, window: Option<usize>) -> Shape {
+fn shape(config: &EncoderConfig, window: Option<usize>) -> AttentionShape {
     let EncoderConfig { width, heads, .. } = *config;
     let scale = ((width / heads) as f32).sqrt().recip();
-    Shape { heads, kv_heads: heads, width: width / heads, scale, causal: false, window, soft_cap: None }
+    AttentionShape { heads, kv_heads: heads, width: width / heads, scale, causal: false, window, soft_cap: None }
 }
 
 impl Pass {

@@ -1,6 +1,6 @@
 //! The families of encoders, and what a Hugging Face folder calls the tensors that GGUF files name.
 
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use crate::models::ModelError;
 use crate::models::safetensors::Folder;
@@ -175,7 +175,7 @@ impl Weights for EncoderWeights<'_> {
         Weights::shape(self.folder, name)
     }
 
-    fn kind(&self, name: &str) -> Option<Kind> {
+    fn kind(&self, name: &str) -> Option<DType> {
         Weights::kind(self.folder, name)
     }
 

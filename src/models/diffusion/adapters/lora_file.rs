@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use outpost_kernels::{self as kernels, Conv2d, Kind, Pool, Window};
+use outpost_kernels::{self as kernels, Conv2d, ConvShape, DType, Pool};
 use serde_json::Value;
 
 use super::lora_deltas::{Down, LoraDelta};
@@ -131,7 +131,7 @@ fn rank(file: &Folder, matrix: &Matrix, [down, up]: [&String; 2]) -> Result<usiz
     let (lower, upper) = (shape(down), shape(up));
     let rank = lower.first().copied().unwrap_or(0);
     let fits = match matrix.window {
-        Some(Window { inputs, kernel: [height, width], .. }) => lower == [rank, inputs, height, width],
+        Some(ConvShape { inputs, kernel: [height, width], .. }) => lower == [rank, inputs, height, width],
         None => lower.len() > 1 && flat(&lower) == (rank, matrix.columns),
     };
     if rank == 0 || !fits {
@@ -174,13 +174,13 @@ impl LoraLayer {
     }
 
     /// The smaller convolution.
-    fn window(&self) -> Option<Window> {
+    fn window(&self) -> Option<ConvShape> {
         let window = self.matrices.first()?.window?;
-        Some(Window { outputs: self.rank, ..window })
+        Some(ConvShape { outputs: self.rank, ..window })
     }
 
     fn bytes(&self, file: &Folder) -> u64 {
-        let kind = |name: &str| Weights::kind(file, name).unwrap_or(Kind::F32);
+        let kind = |name: &str| Weights::kind(file, name).unwrap_or(DType::F32);
         let (down, up) = (kind(&self.down), kind(&self.up));
         let columns = self.matrices.first().map_or(0, |matrix| matrix.columns);
         let lower = match self.window() {

@@ -8,7 +8,7 @@ mod tensor_source;
 
 use std::path::{Path, PathBuf};
 
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 use serde_json::Value;
 
 use super::bert::BertConfig;
@@ -166,7 +166,7 @@ impl Components {
     }
 
     /// What all weights take in memory, and reading them, where floats are rounded to `precision`.
-    pub fn footprint(&self, threads: usize, precision: Option<Kind>) -> Footprint {
+    pub fn footprint(&self, threads: usize, precision: Option<DType>) -> Footprint {
         let all = [&self.network.1, &self.vae.1].into_iter().chain(self.text_encoders.iter().map(|text| &text.tensors));
         let each = all.map(|tensors| tensors.footprint(threads, precision));
         each.fold(Footprint::default(), |all, one| Footprint {

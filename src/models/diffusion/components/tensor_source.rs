@@ -1,6 +1,6 @@
 //! Where a part's weights lie.
 
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use crate::models::diffusion::diffusers_weights::DiffusersWeights;
 use crate::models::diffusion::dit::OriginalWeights;
@@ -37,7 +37,7 @@ impl TensorSource {
     pub(in crate::models::diffusion) fn read<T>(
         &self,
         threads: usize,
-        precision: Option<Kind>,
+        precision: Option<DType>,
         load: impl FnOnce(&Loader<'_>) -> Loaded<T>,
     ) -> Loaded<(T, Vec<Matrix>)> {
         self.with(|source| {
@@ -49,7 +49,7 @@ impl TensorSource {
         })
     }
 
-    pub(super) fn footprint(&self, threads: usize, precision: Option<Kind>) -> Footprint {
+    pub(super) fn footprint(&self, threads: usize, precision: Option<DType>) -> Footprint {
         self.with(|source| Footprint::rounded(source, threads, precision))
     }
 }

@@ -1,6 +1,6 @@
 //! Shifts, scales and gates that a network makes of what is known of the whole picture.
 
-use outpost_kernels::{self as kernels, Measure};
+use outpost_kernels::{self as kernels, NormKind};
 
 use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::{Linear, Loaded, linear};
@@ -64,8 +64,8 @@ impl ModulationVectors {
         let images = x.per_image().zip(out.data_mut().chunks_exact_mut(image));
         for ((x, out), (shift, scale)) in images.zip(self.part(shift).zip(self.part(scale))) {
             let weight: Vec<f32> = scale.iter().map(|scale| 1. + scale).collect();
-            let (measure, bias) = (Measure::Deviation, Some(shift));
-            kernels::Norm { measure, weight: &weight, bias, epsilon: EPSILON }.forward(ctx.pool, x, out);
+            let (kind, bias) = (NormKind::Layer, Some(shift));
+            kernels::Norm { kind, weight: &weight, bias, epsilon: EPSILON }.forward(ctx.pool, x, out);
             ctx.pause()?;
         }
         Ok(out)

@@ -12,7 +12,7 @@ pub(super) fn concat_tokens(ctx: &OpContext<'_>, x: &FeatureMap, y: &FeatureMap)
     }
     let mut out = ctx.alloc(x.images, [x.pixels() + y.pixels(), 1], x.channels);
     let rows = [x, y].map(|one| one.pixels() * one.channels);
-    kernels::side_by_side(ctx.pool, [x.data(), y.data()], rows, out.data_mut());
+    kernels::concat_channels(ctx.pool, [x.data(), y.data()], rows, out.data_mut());
     ctx.pause()?;
     Ok(out)
 }

@@ -10,7 +10,7 @@ mod tokenizer;
 
 use std::sync::Arc;
 
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use super::unet::UnetConfig;
 use crate::models::ModelError;
@@ -140,7 +140,7 @@ impl Weights for LdmWeights {
         Some(shape)
     }
 
-    fn kind(&self, name: &str) -> Option<Kind> {
+    fn kind(&self, name: &str) -> Option<DType> {
         Weights::kind(&*self.file, view(name).0)
     }
 

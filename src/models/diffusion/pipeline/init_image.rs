@@ -49,7 +49,7 @@ impl InpaintState {
 }
 
 impl Pipeline {
-    /// The first latents, and what is kept. LatentNoise is drawn in the order of diffusers' pipelines.
+    /// The first latents, and what is kept. Noise is drawn in the order of diffusers' pipelines.
     pub(super) fn start(
         &self,
         ctx: &OpContext<'_>,

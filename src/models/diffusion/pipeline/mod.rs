@@ -9,7 +9,7 @@ mod prompt_embeds;
 
 use std::sync::Arc;
 
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use super::SchedulerName;
 pub use super::adapters::{AdaptableLayers, Adapter, LoraDeltas, LoraFile};
@@ -41,7 +41,7 @@ pub struct Pipeline {
     text_encoders: Vec<TextEncoder>,
     layers: AdaptableLayers,
     zero_empty_negative: bool,
-    /// PromptEmbeds that a network is told, at most.
+    /// Words that a network is told, at most.
     max_tokens: usize,
     /// Tokens and numbers of the words that stand behind CLIP's (SD 3).
     t5_shape: [usize; 2],
@@ -73,7 +73,7 @@ pub struct StepProgress<'a> {
 impl Pipeline {
     /// Reads all weights, floats rounded to `precision`; `cpu` computes with them. `roomy`: bytes that the autoencoder
     /// may take; a picture for which that is too little is cut into tiles.
-    pub fn load(components: &Components, cpu: &Arc<Cpu>, precision: Option<Kind>, vae_budget: u64) -> Loaded<Self> {
+    pub fn load(components: &Components, cpu: &Arc<Cpu>, precision: Option<DType>, vae_budget: u64) -> Loaded<Self> {
         let threads = cpu.pool().threads();
         let ((config, tensors), (vae, vae_tensors)) = (&components.network, &components.vae);
         let (mut layers, mut text_encoders) =

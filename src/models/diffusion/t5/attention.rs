@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use outpost_kernels::{self as kernels, Kind, Pool};
+use outpost_kernels::{self as kernels, DType, Pool};
 
 use super::T5Config;
 use crate::models::diffusion::feature_map::FeatureMap;
@@ -136,7 +136,7 @@ fn matrix(
     columns: usize,
     numbers: &[f32],
 ) -> std::result::Result<kernels::Linear, kernels::Error> {
-    kernels::Linear::pack(pool, Kind::F32, rows, columns, |first, to| {
+    kernels::Linear::pack(pool, DType::F32, rows, columns, |first, to| {
         let places = to.chunks_exact_mut(size_of::<f32>());
         for (to, number) in places.zip(numbers.iter().skip(first * columns)) {
             to.copy_from_slice(&number.to_le_bytes());

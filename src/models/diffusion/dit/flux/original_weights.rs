@@ -3,7 +3,7 @@
 //! Some matrices are several of diffusers' one behind the other, and the last norm has its shift before its scale: the
 //! network asks for such by stems that no file of diffusers' has.
 
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use crate::models::ModelError;
 use crate::models::weights::{Role, Rows, Weights};
@@ -96,7 +96,7 @@ impl Weights for OriginalWeights<'_> {
         self.source.shape(name)
     }
 
-    fn kind(&self, name: &str) -> Option<Kind> {
+    fn kind(&self, name: &str) -> Option<DType> {
         self.source.kind(name)
     }
 

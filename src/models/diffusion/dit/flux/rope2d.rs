@@ -1,7 +1,7 @@
 //! Where a patch lies turns pairs of numbers of its queries and keys (Su et al. 2021,
 //! <https://arxiv.org/abs/2104.09864>); each part of a head by one number of the position. Words are not turned.
 
-use outpost_kernels::{self as kernels, Rotation};
+use outpost_kernels::{self as kernels, RopeLayout};
 
 use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
@@ -45,7 +45,7 @@ impl Rope2d {
                 x.channels
             )));
         }
-        kernels::rope(ctx.pool, x.data_mut(), heads, width, Rotation::Interleaved, &self.cos, &self.sin);
+        kernels::rope(ctx.pool, x.data_mut(), heads, width, RopeLayout::Interleaved, &self.cos, &self.sin);
         ctx.pause()
     }
 }

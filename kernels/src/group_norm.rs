@@ -7,13 +7,13 @@
 
 use crate::buffer::Shards;
 use crate::ops::{by_rows, load_up_to, store_up_to};
-use crate::simd::{Kernel, LANES, Path, Simd, bf16_bits, load_part, run, run_pairs, store_part};
+use crate::simd::{Isa, Kernel, LANES, Simd, bf16_bits, load_part, run, run_bf16, store_part};
 use crate::{Activation, Pool};
 
 /// Numbers of a chunk, about: half of a small core's own cache.
 const CHUNK: usize = 32 * 1024;
 /// Pixels of a chunk at most: so many numbers are added up one by one.
-const PIXELS: usize = 256;
+const MAX_CHUNK_PIXELS: usize = 256;
 
 /// `activation((x − mean) / √(variance + epsilon) · weight + bias)`, with the mean and the variance (of the numbers at
 /// hand, not of what they are drawn from) of an image's group: all pixels of some channels that follow each other.
@@ -32,20 +32,20 @@ pub struct GroupNorm<'a> {
 /// What the pixels of images become before the windows of a convolution see them: what [`GroupNorm::apply`] makes of
 /// them, without a copy of it all.
 #[derive(Clone, Copy, Debug)]
-pub struct Before<'a> {
+pub struct FusedNorm<'a> {
     /// Of each image.
-    pub factors: &'a [Factors],
+    pub factors: &'a [ScaleShift],
     pub activation: Option<Activation>,
 }
 
-impl Before<'_> {
+impl FusedNorm<'_> {
     /// Writes some pixels of an image, `x` and `out`: `[pixels, channels]`.
-    pub(crate) fn pass<T: Number>(&self, path: Path, image: usize, x: &[f32], out: &mut [T]) {
+    pub(crate) fn apply<T: OutputNumber>(&self, isa: Isa, image: usize, x: &[f32], out: &mut [T]) {
         let (scales, offsets) = self.factors[image].halves();
         assert!(x.len() == out.len() && x.len().is_multiple_of(scales.len()), "pixels of {} channels", scales.len());
         let pixels = x.len() / scales.len();
         let (x, out) = (x.as_ptr(), out.as_mut_ptr());
-        T::run(path, Write { scales, offsets, pixels, activation: self.activation, x, out });
+        T::run(isa, ApplyKernel { scales, offsets, pixels, activation: self.activation, x, out });
     }
 }
 
@@ -54,17 +54,17 @@ impl Before<'_> {
 pub struct Moments {
     pixels: usize,
     /// `[2, channels]`
-    of_channels: Vec<f64>,
+    channel_moments: Vec<f64>,
 }
 
 impl Moments {
     pub fn new(channels: usize) -> Self {
-        Self { pixels: 0, of_channels: vec![0.0; 2 * channels] }
+        Self { pixels: 0, channel_moments: vec![0.0; 2 * channels] }
     }
 
     /// Pixels that are looked at together; parts of an image that begin at a multiple give the same bits as the whole.
-    pub fn pixels_together(channels: usize) -> usize {
-        (CHUNK / channels.max(1)).clamp(1, PIXELS)
+    pub fn pixels_per_chunk(channels: usize) -> usize {
+        (CHUNK / channels.max(1)).clamp(1, MAX_CHUNK_PIXELS)
     }
 
     /// The pixels that follow, `[pixels, channels]`.
@@ -72,30 +72,30 @@ impl Moments {
     /// # Panics
     /// Where these are no whole pixels.
     pub fn add(&mut self, pool: &Pool, x: &[f32]) {
-        let channels = self.of_channels.len() / 2;
+        let channels = self.channel_moments.len() / 2;
         assert!(channels > 0 && x.len().is_multiple_of(channels), "pixels of {channels} channels");
-        let each = Self::pixels_together(channels) * channels;
+        let each = Self::pixels_per_chunk(channels) * channels;
         let chunks = x.len().div_ceil(each);
-        let mut states = pool.spare().take_floats();
+        let mut states = pool.buffers().take_floats();
         states.resize(chunks * 2 * channels, 0.0);
         let to = Shards::new(&mut states);
         pool.run(chunks, |chunk| {
             let x = &x[chunk * each..x.len().min((chunk + 1) * each)];
             // SAFETY: a chunk's state is one task's.
             let state = unsafe { to.get(chunk * 2 * channels, 2 * channels) };
-            run(pool.path(), Measure { x, state });
+            run(pool.isa(), MomentsKernel { x, state });
         });
         for (x, state) in x.chunks(each).zip(states.chunks_exact(2 * channels)) {
             self.join(x.len() / channels, state);
             self.pixels += x.len() / channels;
         }
-        pool.spare().give_floats(states);
+        pool.buffers().give_floats(states);
     }
 
     fn join(&mut self, more: usize, state: &[f32]) {
         let (before, more) = (self.pixels as f64, more as f64);
         let (share, weight) = (more / (before + more), before * more / (before + more));
-        let (means, squares) = self.of_channels.split_at_mut(state.len() / 2);
+        let (means, squares) = self.channel_moments.split_at_mut(state.len() / 2);
         let others = state.iter().zip(&state[means.len()..]);
         for ((mean, square), (other, other_square)) in means.iter_mut().zip(squares).zip(others) {
             let off = f64::from(*other) - *mean;
@@ -107,9 +107,9 @@ impl Moments {
 
 /// What an image's numbers are multiplied with, and what is added: `[2, channels]`.
 #[derive(Clone, Debug)]
-pub struct Factors(Vec<f32>);
+pub struct ScaleShift(Vec<f32>);
 
-impl Factors {
+impl ScaleShift {
     pub fn channels(&self) -> usize {
         self.0.len() / 2
     }
@@ -142,12 +142,12 @@ impl GroupNorm<'_> {
     ///
     /// # Panics
     /// Where lengths do not fit.
-    pub fn factors(&self, moments: &Moments, shift: Option<&[f32]>) -> Factors {
+    pub fn factors(&self, moments: &Moments, shift: Option<&[f32]>) -> ScaleShift {
         let channels = self.weight.len();
         assert!(self.groups > 0 && channels.is_multiple_of(self.groups), "{} groups of {channels}", self.groups);
-        assert!(self.bias.len() == channels && moments.of_channels.len() == 2 * channels, "{channels} channels");
+        assert!(self.bias.len() == channels && moments.channel_moments.len() == 2 * channels, "{channels} channels");
         assert!(shift.is_none_or(|shift| shift.len() == channels), "a shift of {channels} channels");
-        let (means, squares) = moments.of_channels.split_at(channels);
+        let (means, squares) = moments.channel_moments.split_at(channels);
         let shift = |channel: usize| shift.map_or(0.0, |shift| f64::from(shift[channel]));
         let mean_of = |channel: usize| means[channel] + shift(channel);
         let (width, pixels) = (channels / self.groups, moments.pixels as f64);
@@ -165,14 +165,14 @@ impl GroupNorm<'_> {
                 offsets[channel] = (f64::from(self.bias[channel]) + (shift(channel) - mean) * scale) as f32;
             }
         }
-        Factors(factors)
+        ScaleShift(factors)
     }
 
     /// Writes some pixels of an image, `x` and `out`: `[pixels, channels]`.
     ///
     /// # Panics
     /// Where lengths do not fit.
-    pub fn apply(&self, pool: &Pool, factors: &Factors, x: &[f32], out: &mut [f32]) {
+    pub fn apply(&self, pool: &Pool, factors: &ScaleShift, x: &[f32], out: &mut [f32]) {
         assert_eq!(x.len(), out.len(), "as many numbers out as in");
         self.write(pool, factors, (Shards::new(out), x.len()), |at| x[at..].as_ptr());
     }
@@ -181,7 +181,7 @@ impl GroupNorm<'_> {
     ///
     /// # Panics
     /// Where these are no whole pixels.
-    pub fn apply_in_place(&self, pool: &Pool, factors: &Factors, x: &mut [f32]) {
+    pub fn apply_in_place(&self, pool: &Pool, factors: &ScaleShift, x: &mut [f32]) {
         let (x, len) = (Shards::new(x), x.len());
         self.write(pool, factors, (x, len), |at| x.at(at, 0));
     }
@@ -189,7 +189,7 @@ impl GroupNorm<'_> {
     fn write(
         &self,
         pool: &Pool,
-        factors: &Factors,
+        factors: &ScaleShift,
         (out, len): (Shards<f32>, usize),
         x: impl Fn(usize) -> *const f32 + Sync,
     ) {
@@ -199,18 +199,18 @@ impl GroupNorm<'_> {
         by_rows(pool, len / channels, channels, |first, pixels| {
             let (at, numbers) = (first * channels, pixels * channels);
             let (x, out) = (x(at), out.at(at, numbers));
-            run(pool.path(), Write { scales, offsets, pixels, activation: self.activation, x, out });
+            run(pool.isa(), ApplyKernel { scales, offsets, pixels, activation: self.activation, x, out });
         });
     }
 }
 
 /// Of one chunk, as [`Moments`] has them.
-struct Measure<'a> {
+struct MomentsKernel<'a> {
     x: &'a [f32],
     state: &'a mut [f32],
 }
 
-impl Kernel for Measure<'_> {
+impl Kernel for MomentsKernel<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -274,7 +274,7 @@ unsafe fn columns_of<S: Simd, const C: usize>(x: &[f32], at: usize, state: &mut 
 }
 
 /// Pixels of an image, which may be written where they are read.
-pub(crate) struct Write<'a, T> {
+pub(crate) struct ApplyKernel<'a, T> {
     /// `[channels]`
     scales: &'a [f32],
     offsets: &'a [f32],
@@ -286,8 +286,8 @@ pub(crate) struct Write<'a, T> {
 }
 
 /// What numbers are written as: floats, or the bits of bf16.
-pub(crate) trait Number: Copy {
-    fn run(path: Path, write: Write<'_, Self>);
+pub(crate) trait OutputNumber: Copy {
+    fn run(isa: Isa, write: ApplyKernel<'_, Self>);
 
     /// # Safety
     /// As [`Simd`] says; sixteen places, or `count`.
@@ -297,9 +297,9 @@ pub(crate) trait Number: Copy {
     unsafe fn store_part<S: Simd>(to: *mut Self, y: S::F, count: usize);
 }
 
-impl Number for f32 {
-    fn run(path: Path, write: Write<'_, Self>) {
-        run(path, write);
+impl OutputNumber for f32 {
+    fn run(isa: Isa, write: ApplyKernel<'_, Self>) {
+        run(isa, write);
     }
 
     #[inline(always)]
@@ -315,9 +315,9 @@ impl Number for f32 {
     }
 }
 
-impl Number for u16 {
-    fn run(path: Path, write: Write<'_, Self>) {
-        run_pairs(path, write);
+impl OutputNumber for u16 {
+    fn run(isa: Isa, write: ApplyKernel<'_, Self>) {
+        run_bf16(isa, write);
     }
 
     #[inline(always)]
@@ -339,7 +339,7 @@ impl Number for u16 {
     }
 }
 
-impl<T: Number> Kernel for Write<'_, T> {
+impl<T: OutputNumber> Kernel for ApplyKernel<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -363,7 +363,7 @@ impl<T: Number> Kernel for Write<'_, T> {
     }
 }
 
-impl<T> Write<'_, T> {
+impl<T> ApplyKernel<'_, T> {
     /// # Safety
     /// As [`Simd`] says; there are channels from `at` on.
     #[inline(always)]

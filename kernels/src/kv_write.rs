@@ -3,36 +3,36 @@
 use half::{bf16, f16};
 
 use crate::Pool;
-use crate::attention::POSITIONS;
+use crate::attention::BLOCK_POSITIONS;
 use crate::buffer::Shards;
-use crate::ops::{load_up_to, store_up_to, to_bytes};
+use crate::ops::{load_up_to, quantise_row, store_up_to};
 use crate::simd::{Kernel, LANES, Simd, run};
 
 /// Numbers below which one thread writes them all: some microseconds.
-const FEW: usize = 16 * 1024;
+const SINGLE_THREAD_BELOW: usize = 16 * 1024;
 
 /// A block's part of a layer, to be written: keys, `[kv_heads, width, 16]`, and values,
 /// `[kv_heads, 16, width]`.
 #[derive(Debug)]
-pub enum Cells<'a> {
-    F32(Both<&'a mut [f32]>),
-    F16(Both<&'a mut [f16]>),
+pub enum KvBlockMut<'a> {
+    F32(KvPair<&'a mut [f32]>),
+    F16(KvPair<&'a mut [f16]>),
     /// Bytes, and a factor for each position of a head: `[kv_heads, 16]`.
-    Q8(Both<(&'a mut [i8], &'a mut [f32])>),
-    /// In pairs, as [`crate::Blocks::Bf16`] says.
-    Bf16(Both<&'a mut [bf16]>),
+    Q8(KvPair<(&'a mut [i8], &'a mut [f32])>),
+    /// In pairs, as [`crate::KvBlocks::Bf16`] says.
+    Bf16(KvPair<&'a mut [bf16]>),
 }
 
 #[derive(Debug)]
-pub struct Both<T> {
+pub struct KvPair<T> {
     pub keys: T,
     pub values: T,
 }
 
 /// Some rows of a step that fall into one block.
 #[derive(Debug)]
-pub struct Fill<'a> {
-    pub cells: Cells<'a>,
+pub struct KvWrite<'a> {
+    pub cells: KvBlockMut<'a>,
     /// The first row,
     pub row: usize,
     /// its place in the block,
@@ -46,12 +46,15 @@ pub struct Fill<'a> {
 ///
 /// # Panics
 /// Where lengths do not fit.
-pub fn keep(pool: &Pool, [kv_heads, width]: [usize; 2], keys: &[f32], values: &[f32], fills: &mut [Fill<'_>]) {
+pub fn kv_write(pool: &Pool, [kv_heads, width]: [usize; 2], keys: &[f32], values: &[f32], fills: &mut [KvWrite<'_>]) {
     let row = kv_heads * width;
-    for Fill { cells, row: first, slot, count } in &*fills {
-        assert!(cells.hold(kv_heads, width), "a block of {kv_heads} heads of {width}");
+    for KvWrite { cells, row: first, slot, count } in &*fills {
+        assert!(cells.has_size(kv_heads, width), "a block of {kv_heads} heads of {width}");
         let last = (first + count) * row;
-        assert!(slot + count <= POSITIONS && last <= keys.len() && last <= values.len(), "rows and places for them");
+        assert!(
+            slot + count <= BLOCK_POSITIONS && last <= keys.len() && last <= values.len(),
+            "rows and places for them"
+        );
     }
     let rows: usize = fills.iter().map(|fill| fill.count).sum();
     let (tasks, all) = (fills.len(), Shards::new(fills));
@@ -59,19 +62,21 @@ pub fn keep(pool: &Pool, [kv_heads, width]: [usize; 2], keys: &[f32], values: &[
         // SAFETY: each fill is one task's.
         let fill = unsafe { &mut all.get(task, 1)[0] };
         let rows = fill.row * row..(fill.row + fill.count) * row;
-        run(pool.path(), Keep { kv_heads, width, keys: &keys[rows.clone()], values: &values[rows], fill });
+        run(pool.isa(), WriteKernel { kv_heads, width, keys: &keys[rows.clone()], values: &values[rows], fill });
     };
-    if rows * row < FEW { (0..tasks).for_each(work) } else { pool.run(tasks, work) }
+    if rows * row < SINGLE_THREAD_BELOW { (0..tasks).for_each(work) } else { pool.run(tasks, work) }
 }
 
-impl Cells<'_> {
-    fn hold(&self, kv_heads: usize, width: usize) -> bool {
-        let (size, factors) = (kv_heads * width * POSITIONS, kv_heads * POSITIONS);
+impl KvBlockMut<'_> {
+    fn has_size(&self, kv_heads: usize, width: usize) -> bool {
+        let (size, factors) = (kv_heads * width * BLOCK_POSITIONS, kv_heads * BLOCK_POSITIONS);
         match self {
-            Self::F32(Both { keys, values }) => keys.len() == size && values.len() == size,
-            Self::F16(Both { keys, values }) => keys.len() == size && values.len() == size,
-            Self::Bf16(Both { keys, values }) => width.is_multiple_of(2) && keys.len() == size && values.len() == size,
-            Self::Q8(Both { keys, values }) => {
+            Self::F32(KvPair { keys, values }) => keys.len() == size && values.len() == size,
+            Self::F16(KvPair { keys, values }) => keys.len() == size && values.len() == size,
+            Self::Bf16(KvPair { keys, values }) => {
+                width.is_multiple_of(2) && keys.len() == size && values.len() == size
+            }
+            Self::Q8(KvPair { keys, values }) => {
                 let whole = |(cells, scales): &(&mut [i8], &mut [f32])| cells.len() == size && scales.len() == factors;
                 whole(keys) && whole(values)
             }
@@ -79,67 +84,69 @@ impl Cells<'_> {
     }
 }
 
-struct Keep<'a, 'b> {
+struct WriteKernel<'a, 'b> {
     kv_heads: usize,
     width: usize,
     /// `[count, kv_heads, width]`
     keys: &'a [f32],
     values: &'a [f32],
-    fill: &'a mut Fill<'b>,
+    fill: &'a mut KvWrite<'b>,
 }
 
-impl Kernel for Keep<'_, '_> {
+impl Kernel for WriteKernel<'_, '_> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Self { kv_heads, width, keys, values, fill: Fill { cells, slot, count, .. } } = self;
+        let Self { kv_heads, width, keys, values, fill: KvWrite { cells, slot, count, .. } } = self;
         // Head by head, as a head's cells fit into the nearest cache.
         for (head, row) in (0..kv_heads).flat_map(|head| (0..*count).map(move |row| (head, row))) {
             let numbers = (row * kv_heads + head) * width..(row * kv_heads + head + 1) * width;
             let (k, v) = (&keys[numbers.clone()], &values[numbers]);
-            // Cells of the head's keys, and of this position's values; the place of its factor.
-            let (turned, slot) = (head * width * POSITIONS, *slot + row);
-            let (keys, values) =
-                (turned..turned + width * POSITIONS, turned + slot * width..turned + (slot + 1) * width);
-            let factor = head * POSITIONS + slot;
+            // KvBlockMut of the head's keys, and of this position's values; the place of its factor.
+            let (transposed, slot) = (head * width * BLOCK_POSITIONS, *slot + row);
+            let (keys, values) = (
+                transposed..transposed + width * BLOCK_POSITIONS,
+                transposed + slot * width..transposed + (slot + 1) * width,
+            );
+            let factor = head * BLOCK_POSITIONS + slot;
             // SAFETY: features as `Kernel` says.
             unsafe {
                 match &mut *cells {
-                    Cells::F32(cells) => {
-                        turn::<S, f32>(k, &mut cells.keys[keys], slot);
+                    KvBlockMut::F32(cells) => {
+                        scatter::<S, f32>(k, &mut cells.keys[keys], slot);
                         let to = &mut cells.values[values];
                         for at in (0..width).step_by(LANES) {
                             store_up_to::<S>(to, at, load_up_to::<S>(v, at));
                         }
                     }
-                    Cells::F16(cells) => {
-                        turn::<S, f16>(k, &mut cells.keys[keys], slot);
+                    KvBlockMut::F16(cells) => {
+                        scatter::<S, f16>(k, &mut cells.keys[keys], slot);
                         for (to, v) in cells.values[values].chunks_mut(LANES).zip(v.chunks(LANES)) {
                             to.copy_from_slice(&f16::some::<S>(v)[..v.len()]);
                         }
                     }
-                    Cells::Bf16(cells) => {
-                        for (to, x) in cells.keys[keys].chunks_exact_mut(2 * POSITIONS).zip(k.chunks_exact(2)) {
+                    KvBlockMut::Bf16(cells) => {
+                        for (to, x) in cells.keys[keys].chunks_exact_mut(2 * BLOCK_POSITIONS).zip(k.chunks_exact(2)) {
                             to[2 * slot..2 * slot + 2].copy_from_slice(&[bf16::from_f32(x[0]), bf16::from_f32(x[1])]);
                         }
-                        let pairs = turned + slot / 2 * 2 * width..turned + (slot / 2 + 1) * 2 * width;
+                        let pairs = transposed + slot / 2 * 2 * width..transposed + (slot / 2 + 1) * 2 * width;
                         for (to, x) in cells.values[pairs].chunks_exact_mut(2).zip(v) {
                             to[slot % 2] = bf16::from_f32(*x);
                         }
                     }
-                    Cells::Q8(cells) => {
+                    KvBlockMut::Q8(cells) => {
                         let (bytes, factors) = &mut cells.keys;
                         // Through the values' place, which is as long.
                         let codes = &mut cells.values.0[values];
-                        factors[factor] = to_bytes(k, codes);
+                        factors[factor] = quantise_row(k, codes);
                         bytes[keys]
                             .iter_mut()
                             .skip(slot)
-                            .step_by(POSITIONS)
+                            .step_by(BLOCK_POSITIONS)
                             .zip(&*codes)
                             .for_each(|(to, code)| *to = *code);
-                        cells.values.1[factor] = to_bytes(v, codes);
+                        cells.values.1[factor] = quantise_row(v, codes);
                     }
                 }
             }
@@ -152,11 +159,11 @@ impl Kernel for Keep<'_, '_> {
 /// # Safety
 /// As [`Simd`] says.
 #[inline(always)]
-unsafe fn turn<S: Simd, T: Cell>(row: &[f32], to: &mut [T], slot: usize) {
-    for (to, row) in to.chunks_mut(LANES * POSITIONS).zip(row.chunks(LANES)) {
+unsafe fn scatter<S: Simd, T: Cell>(row: &[f32], to: &mut [T], slot: usize) {
+    for (to, row) in to.chunks_mut(LANES * BLOCK_POSITIONS).zip(row.chunks(LANES)) {
         // SAFETY: features as the caller says.
         let numbers = unsafe { T::some::<S>(row) };
-        to.chunks_exact_mut(POSITIONS).zip(numbers).for_each(|(to, number)| to[slot] = number);
+        to.chunks_exact_mut(BLOCK_POSITIONS).zip(numbers).for_each(|(to, number)| to[slot] = number);
     }
 }
 

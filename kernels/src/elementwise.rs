@@ -5,7 +5,7 @@ use crate::buffer::Shards;
 use crate::ops::by_rows;
 
 /// Numbers of one task of [`add`]: they come from memory and go there.
-const SHARE: usize = 64 * 1024;
+const TASK_ELEMENTS: usize = 64 * 1024;
 
 /// `x += y`
 ///
@@ -14,8 +14,8 @@ const SHARE: usize = 64 * 1024;
 pub fn add(pool: &Pool, x: &mut [f32], y: &[f32]) {
     assert_eq!(x.len(), y.len(), "two inputs of one length");
     let to = Shards::new(x);
-    pool.run(y.len().div_ceil(SHARE), |task| {
-        let (at, y) = (task * SHARE, y.chunks(SHARE).nth(task).unwrap_or_default());
+    pool.run(y.len().div_ceil(TASK_ELEMENTS), |task| {
+        let (at, y) = (task * TASK_ELEMENTS, y.chunks(TASK_ELEMENTS).nth(task).unwrap_or_default());
         // SAFETY: these places are this task's own.
         let x = unsafe { to.get(at, y.len()) };
         x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
@@ -43,7 +43,7 @@ pub fn add_scaled(pool: &Pool, x: &mut [f32], y: &[f32], factors: &[f32]) {
 ///
 /// # Panics
 /// Where lengths do not fit.
-pub fn side_by_side(pool: &Pool, [x, y]: [&[f32]; 2], [left, right]: [usize; 2], out: &mut [f32]) {
+pub fn concat_channels(pool: &Pool, [x, y]: [&[f32]; 2], [left, right]: [usize; 2], out: &mut [f32]) {
     assert!(left > 0 && right > 0, "rows are not empty");
     let (rows, width) = (x.len() / left, left + right);
     assert!(x.len() == rows * left && y.len() == rows * right && out.len() == rows * width, "as many rows of each");
