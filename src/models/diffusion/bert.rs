@@ -1,5 +1,5 @@
-//! BERT (Devlin et al. 2018, <https://arxiv.org/abs/1810.04805>) as a text encoder: the vectors of its last layer are a
-//! prompt's words.
+//! BERT (Devlin et al. 2018, <https://arxiv.org/abs/1810.04805>) as a text encoder: the last layer's hidden states are
+//! the prompt embeddings.
 
 use std::sync::Arc;
 
@@ -14,18 +14,18 @@ use crate::models::hyper::refuse;
 use crate::models::scratch::Cpu;
 use crate::models::weights::Loader;
 
-/// EncoderConfig and constants of a text encoder.
+/// The configuration of a text encoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BertConfig {
     pub sizes: EncoderConfig,
-    /// Whether tokens see no padding.
+    /// Whether attention masks padding.
     pub masks_padding: bool,
-    /// The token of padding.
+    /// The ID of the padding token.
     pub padding: u32,
 }
 
 impl BertConfig {
-    /// Of its `config.json`; `path` is for messages.
+    /// Reads a `config.json`; `path` is for error messages.
     pub fn read(value: &Value, path: &str) -> std::result::Result<Self, ModelError> {
         let sizes = match EncoderConfig::of_config(value) {
             Ok(sizes) if sizes.family == Family::Bert => sizes,
@@ -52,12 +52,12 @@ impl Bert {
         Ok(Self { encoder, masks_padding: *masks_padding, padding: *padding })
     }
 
-    /// An upper bound of the numbers that reading two texts of so many tokens takes.
+    /// An upper bound of the floats that encoding two texts of `tokens` tokens takes.
     pub fn scratch_elements(&self, tokens: usize, threads: usize) -> usize {
         Encoder::pass_bytes(self.encoder.config(), 2 * tokens, 2, threads) as usize / size_of::<f32>()
     }
 
-    /// The words of `texts` of one length, `[texts, tokens, 1, width]`: of padding, too.
+    /// Hidden states of `texts` of equal length, `[texts, tokens, 1, width]`, including padding.
     pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>]) -> Result<FeatureMap> {
         let (count, width) = (texts.first().map_or(0, Vec::len), self.encoder.config().width);
         if texts.iter().any(|text| text.len() != count) {
@@ -66,7 +66,7 @@ impl Bert {
         let tokenized: Vec<_> = texts.iter().map(|text| Tokenized::new(text.clone())).collect();
         let mut pass = self.encoder.begin(&tokenized.iter().collect::<Vec<_>>())?;
         if self.masks_padding {
-            // A text's last token is never one of padding.
+            // A text never ends with a real padding token.
             let real = |text: &Vec<u32>| text.iter().rposition(|id| *id != self.padding).map_or(0, |last| last + 1);
             pass.mask_padding(texts.iter().map(real));
         }

@@ -1,18 +1,18 @@
-//! Normal noise as torch's CPU generator makes it, so that a seed means the same picture as in diffusers.
+//! Normal noise as torch's CPU generator makes it, so that a seed gives the same image as in diffusers.
 //!
-//! The Mersenne Twister (Matsumoto and Nishimura 1998, <https://doi.org/10.1145/272991.272995>) makes words, the
-//! transform of Box and Muller (1958) turns two uniform numbers into two normal ones. In what order torch takes the
-//! one from the other is in its `aten/src/ATen/native/cpu/DistributionTemplates.h`.
+//! The Mersenne Twister (Matsumoto and Nishimura 1998, <https://doi.org/10.1145/272991.272995>) makes words; the
+//! Box–Muller transform (1958) turns two uniform numbers into two normal ones. The order in which torch pairs them is
+//! defined in its `aten/src/ATen/native/cpu/DistributionTemplates.h`.
 //!
-//! Words and uniform numbers are torch's to the bit. Normal numbers are its own to a few units in the last place:
-//! torch has a different logarithm and cosine for each kind of CPU.
+//! Words and uniform numbers match torch bit for bit. Normal numbers match to a few units in the last place, because
+//! torch uses a different logarithm and cosine on each kind of CPU.
 
 use std::f32::consts;
 use std::f64::consts::TAU;
 
 const LENGTH: usize = 624;
 const AHEAD: usize = 397;
-/// Numbers that are made together: the first half of them cosines, the second half sines of the same angles.
+/// Numbers transformed together: cosines in the first half, sines of the same angles in the second.
 const TOGETHER: usize = 16;
 
 /// The state of a `torch.Generator("cpu")`.
@@ -20,12 +20,12 @@ const TOGETHER: usize = 16;
 pub struct Generator {
     state: [u32; LENGTH],
     next: usize,
-    /// The second number of a pair, where numbers are made one by one.
+    /// The second number of a pair, where numbers are made one at a time.
     spare: Option<f64>,
 }
 
 impl Generator {
-    /// As `manual_seed` does. The twister takes the lower 32 bits: seeds that differ above them are the same.
+    /// Follows `manual_seed`. Only the lower 32 bits of the seed are used.
     pub fn new(seed: u64) -> Self {
         let mut state = [seed as u32; LENGTH];
         let mut last = seed as u32;
@@ -36,9 +36,9 @@ impl Generator {
         Self { state, next: LENGTH, spare: None }
     }
 
-    /// `torch.randn(count, generator=self)` in f32: the numbers of `[batch, channels, height, width]`, in that order.
+    /// `torch.randn(count, generator=self)` in f32, in the order of `[batch, channels, height, width]`.
     ///
-    /// Two calls do not make what one call for both makes, for the last sixteen of each call are made anew.
+    /// Two calls differ from one call for both, because the last sixteen numbers of each call are redrawn.
     pub fn normal(&mut self, count: usize) -> Vec<f32> {
         if count < TOGETHER {
             return (0..count).map(|_| self.single() as f32).collect();
@@ -63,12 +63,12 @@ impl Generator {
         size * angle.cos()
     }
 
-    /// `[0, 1)`, of 24 bits.
+    /// `[0, 1)`, 24 bits.
     fn uniform(&mut self) -> f32 {
         (self.word() & 0xff_ffff) as f32 / 16_777_216.
     }
 
-    /// `[0, 1)`, of 53 bits.
+    /// `[0, 1)`, 53 bits.
     fn uniform_wide(&mut self) -> f64 {
         let word = u64::from(self.word()) << 32 | u64::from(self.word());
         (word & ((1 << 53) - 1)) as f64 / (1u64 << 53) as f64
@@ -97,11 +97,11 @@ impl Generator {
     }
 }
 
-/// Uniform numbers become normal ones, those of the first half with those of the second.
+/// Box–Muller: pairs uniform numbers of the first half with those of the second.
 fn transform(numbers: &mut [f32]) {
     let (first, second) = numbers.split_at_mut(TOGETHER / 2);
     for (one, other) in first.iter_mut().zip(second) {
-        // From one, for the logarithm of zero is none.
+        // Counted from one, because the logarithm of zero is infinite.
         let (size, angle) = ((-2. * (1. - *one).ln()).sqrt(), consts::TAU * *other);
         (*one, *other) = (size * angle.cos(), size * angle.sin());
     }

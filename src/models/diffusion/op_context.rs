@@ -1,7 +1,7 @@
-//! What networks of a painter compute with, operation by operation.
+//! The operations that diffusion networks are built from.
 //!
-//! Others want the processor, too: between pieces of work of some milliseconds [`OpContext::pause`] is called, where the
-//! painter may have to wait, and where it learns that nobody wants the picture any more.
+//! Text generation shares the CPU with image generation, so work is split into chunks of a few milliseconds. Between
+//! chunks, [`OpContext::pause`] may block, and it returns an error once the request is cancelled.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -20,12 +20,12 @@ use crate::models::feed_forward::Mlp;
 use crate::models::linear::Linear;
 use crate::models::norm::Norm;
 
-/// Why a network did not come to its end.
+/// Why a network stopped early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Interrupted {
-    /// It was told to stop.
+    /// The request was cancelled.
     Cancelled,
-    /// A defect, for the log.
+    /// A defect; the reason goes to the log.
     Failed(String),
 }
 
@@ -52,24 +52,24 @@ impl fmt::Display for Interrupted {
 
 pub type Result<T> = std::result::Result<T, Interrupted>;
 
-/// Multiplications of a piece of work, for each thread: some milliseconds.
+/// Multiply-adds in a chunk of work, for each thread: a few milliseconds.
 const CHUNK_MACS: usize = 200_000_000;
-/// Rows of a product at least: weights are read once for them.
+/// Minimum rows of a matrix product, because its weights are read once for all of them.
 const MIN_ROWS: usize = 64;
-/// Numbers of a feed-forward network's inside at once: they stay near.
+/// Elements of a feed-forward network's hidden layer that are computed at once; they stay in the cache.
 const FFN_CHUNK: usize = 2 << 20;
-/// Numbers of a piece of work that is bound by memory, for each thread.
+/// Elements of a memory-bound chunk of work, for each thread.
 const CHUNK_ELEMENTS: usize = 4 << 20;
 
 pub struct OpContext<'a> {
     pub pool: &'a Pool,
     pub buffers: BufferPool,
-    /// Whether attention rounds to bf16, as matmuls with bf16 weights do.
+    /// Whether attention rounds to bf16, as products with bf16 weights do.
     bf16_attention: bool,
-    /// Keys and values in blocks; kept for their memory.
+    /// Scratch for keys and values in blocks; kept so that the allocation is reused.
     kv_f32: RefCell<Vec<f32>>,
     kv_bf16: RefCell<Vec<bf16>>,
-    /// What adapters add to matmuls.
+    /// LoRA deltas that are added to products.
     lora: LoraDeltas,
     pause: &'a dyn Fn() -> Result<()>,
 }
@@ -87,23 +87,23 @@ impl<'a> OpContext<'a> {
         }
     }
 
-    /// The same where attention rounds to bf16, or does not.
+    /// Sets whether attention rounds to bf16.
     pub fn with_bf16_attention(self, bf16_attention: bool) -> Self {
         Self { bf16_attention, ..self }
     }
 
-    /// The same with adapters.
+    /// Adds LoRA adapters.
     pub fn with_lora(self, lora: LoraDeltas) -> Self {
         Self { lora, ..self }
     }
 
-    /// Bytes that were held at once at most, but for what kernels take for themselves.
+    /// Peak bytes held at once, without the kernels' own scratch.
     pub fn peak_bytes(&self) -> usize {
         let kv = size_of::<f32>() * self.kv_f32.borrow().len() + size_of::<bf16>() * self.kv_bf16.borrow().len();
         size_of::<f32>() * self.buffers.peak() + kv
     }
 
-    /// Lets others compute.
+    /// Lets other work run.
     pub fn pause(&self) -> Result<()> {
         (self.pause)()
     }
@@ -112,7 +112,7 @@ impl<'a> OpContext<'a> {
         self.buffers.alloc(images, size, channels)
     }
 
-    /// A map of these numbers, of which there must be as many as it has.
+    /// A feature map with this data; an error where the lengths differ.
     pub fn feature_map(&self, numbers: &[f32], images: usize, size: [usize; 2], channels: usize) -> Result<FeatureMap> {
         let mut map = self.alloc(images, size, channels);
         if map.len() != numbers.len() {
@@ -122,7 +122,7 @@ impl<'a> OpContext<'a> {
         Ok(map)
     }
 
-    /// How many of these rows are a piece of work, each of so many multiplications.
+    /// How many rows make a chunk of work; `cost`: multiply-adds of a row.
     fn chunk_rows(&self, cost: usize) -> usize {
         (CHUNK_MACS * self.pool.threads() / cost.max(1)).max(1)
     }
@@ -143,7 +143,7 @@ impl<'a> OpContext<'a> {
         shift: Option<&FeatureMap>,
         conv: &Conv,
     ) -> Result<FeatureMap> {
-        // Adapters want to see what is normed; else it is nowhere written.
+        // With LoRA, the normalised input is needed too; otherwise it is never materialised.
         if !self.lora.of(conv_id(conv)).is_empty() {
             let x = self.group_norm(norm, x, shift, true)?;
             return self.conv(conv, &x);
@@ -153,7 +153,7 @@ impl<'a> OpContext<'a> {
         self.conv_without_lora(conv, x, Some(FusedNorm { factors: &factors, activation }))
     }
 
-    /// A convolution alone, to which no adapter adds.
+    /// The convolution without LoRA deltas.
     pub(super) fn conv_without_lora(
         &self,
         conv: &Conv,
@@ -191,7 +191,7 @@ impl<'a> OpContext<'a> {
         Ok(out)
     }
 
-    /// Products of the same `m` rows of numbers, and what adapters add.
+    /// Products of the same `m` rows with several weights, including LoRA deltas.
     fn matmuls(&self, x: &[f32], m: usize, all: &mut [(&Linear, &mut [f32])]) -> Result<()> {
         Linear::together(self.pool, x, m, all)?;
         for (weight, out) in all.iter_mut().filter(|_| !self.lora.is_empty()) {
@@ -202,7 +202,7 @@ impl<'a> OpContext<'a> {
         Ok(())
     }
 
-    /// Several matmuls of the same numbers.
+    /// Several products of the same input.
     pub(in crate::models) fn linears<const N: usize>(
         &self,
         weights: [&Linear; N],
@@ -225,7 +225,7 @@ impl<'a> OpContext<'a> {
         Ok(outs)
     }
 
-    /// What a feed-forward network makes of `x`, some rows after others: what is inside is wide.
+    /// A feed-forward network, computed a few rows at a time because its hidden layer is wide.
     pub(in crate::models) fn feed_forward(&self, mlp: &Mlp, x: &FeatureMap) -> Result<FeatureMap> {
         let Mlp { gate, up, down, activation } = mlp;
         let (width, inner) = (x.channels.max(1), up.rows().max(1));
@@ -257,7 +257,7 @@ impl<'a> OpContext<'a> {
         Ok(out)
     }
 
-    /// `norm(x + shift)`, through SiLU where that is wanted; `shift`: `[images, 1, 1, channels]`.
+    /// `norm(x + shift)`, optionally through SiLU; `shift`: `[images, 1, 1, channels]`.
     pub(in crate::models) fn group_norm(
         &self,
         norm: &GroupNorm,
@@ -278,7 +278,7 @@ impl<'a> OpContext<'a> {
         Ok(out)
     }
 
-    /// What a norm does to each image of `x + shift`.
+    /// The scale and shift that a group norm applies to each image of `x + shift`.
     fn norm_factors(
         &self,
         kernel: &kernels::GroupNorm<'_>,
@@ -299,7 +299,7 @@ impl<'a> OpContext<'a> {
         Ok(factors)
     }
 
-    /// Numbers of whole pixels that are a piece of work which memory bounds.
+    /// Elements of whole pixels in a memory-bound chunk of work.
     fn elements_per_chunk(&self, channels: usize) -> usize {
         let together = Moments::pixels_per_chunk(channels) * channels;
         (CHUNK_ELEMENTS * self.pool.threads()).next_multiple_of(together.max(1))
@@ -334,7 +334,7 @@ impl<'a> OpContext<'a> {
         self.pause()
     }
 
-    /// The channels of both.
+    /// Concatenates channels.
     pub(in crate::models) fn concat(&self, x: &FeatureMap, y: &FeatureMap) -> Result<FeatureMap> {
         if (x.images, x.size) != (y.images, y.size) {
             return Err(Interrupted::Failed(format!("{:?} does not lie beside {:?}", x.size, y.size)));
@@ -346,7 +346,7 @@ impl<'a> OpContext<'a> {
         Ok(out)
     }
 
-    /// To another size, by the nearest pixel.
+    /// Resizes with nearest-neighbour interpolation.
     pub(in crate::models) fn resize(&self, x: &FeatureMap, size: [usize; 2]) -> Result<FeatureMap> {
         let mut out = self.alloc(x.images, size, x.channels);
         kernels::resize_nearest(self.pool, x.data(), x.size, size, x.channels, out.data_mut());
@@ -354,7 +354,7 @@ impl<'a> OpContext<'a> {
         Ok(out)
     }
 
-    /// What the pixels of `q` see of those of `k` and `v`, image by image; channels are `heads` side by side.
+    /// Attention of the pixels of `q` over those of `k` and `v`, image by image; channels are `[heads, width]`.
     pub(in crate::models) fn attention(
         &self,
         [q, k, v]: [&FeatureMap; 3],
@@ -377,7 +377,7 @@ impl<'a> OpContext<'a> {
         };
         let mut out = self.alloc(q.images, q.size, q.channels);
         let row = q.channels;
-        // A causal mask wants all rows at once; such texts are short.
+        // A causal mask needs all rows at once; such texts are short.
         let rows = if causal { q.pixels() } else { self.chunk_rows(2 * k.pixels() * row).next_multiple_of(MIN_ROWS) };
         let images =
             q.per_image().zip(k.per_image().zip(v.per_image())).zip(out.data_mut().chunks_exact_mut(q.pixels() * row));
@@ -391,7 +391,7 @@ impl<'a> OpContext<'a> {
         Ok(out)
     }
 
-    /// Attention of one image, over keys and values `[positions, heads, width]` that are written into blocks first.
+    /// Attention of one image. Keys and values, `[positions, heads, width]`, are first written into blocks.
     fn attend<T: KvElement>(
         &self,
         AttentionInput { shape, positions, rows, queries }: AttentionInput<'_>,
@@ -423,12 +423,12 @@ impl<'a> OpContext<'a> {
     }
 }
 
-/// What adapters know a convolution by.
+/// The identity by which LoRA deltas refer to a convolution.
 fn conv_id(conv: &Conv) -> usize {
     Arc::as_ptr(conv).addr()
 }
 
-/// What keys and values are stored as.
+/// The type in which keys and values are stored.
 trait KvElement: Copy + Default {
     fn cells(both: KvPair<&mut [Self]>) -> KvBlockMut<'_>;
     fn blocks<'a>(pair: KvSlices<'a, &'a [Self]>) -> KvBlocks<'a>;
@@ -454,11 +454,11 @@ impl KvElement for bf16 {
     }
 }
 
-/// One image's part of attention.
+/// The attention inputs of one image.
 struct AttentionInput<'a> {
     shape: AttentionShape,
     positions: usize,
-    /// Rows of a piece of work.
+    /// Rows in a chunk of work.
     rows: usize,
     queries: &'a [f32],
 }
