@@ -1,4 +1,4 @@
-//! An adapter's file, its tensors found and checked against a pipeline's layers, and how it is read.
+//! A LoRA file: its tensors are matched with a pipeline's layers, checked and read.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,12 +17,12 @@ use crate::models::weights::{Matrix, Weights, flat};
 
 type Result<T> = std::result::Result<T, ModelError>;
 
-/// What is read of a file.
+/// What to read from a file.
 #[derive(Debug)]
 pub struct LoraFile {
     file: Folder,
     layers: Vec<LoraLayer>,
-    /// Bytes that it takes in memory.
+    /// Memory of the loaded adapter, in bytes.
     pub bytes: u64,
 }
 
@@ -35,13 +35,13 @@ struct LoraLayer {
     matrices: Vec<Matrix>,
 }
 
-/// By what a layer's product is multiplied, times the rank.
+/// The alpha of a layer.
 #[derive(Clone, Debug)]
 enum Factor {
-    /// A tensor of one number.
+    /// A tensor with one element.
     Tensor(String),
     Number(f32),
-    /// The rank.
+    /// Equals the rank, so the factor is one.
     Rank,
 }
 
@@ -58,7 +58,7 @@ fn refuse<T>(message: String) -> Result<T> {
 }
 
 impl LoraFile {
-    /// Errors say what does not fit, in words for whoever asked for it.
+    /// Errors describe what does not fit, for the caller.
     pub fn of(path: &Path, layers: &AdaptableLayers) -> Result<Self> {
         let file = Folder::of_file(path)?;
         let mut found: BTreeMap<(LoraTarget, String), LayerTensors> = BTreeMap::new();
@@ -84,7 +84,7 @@ impl LoraFile {
         Ok(Self { file, layers, bytes })
     }
 
-    /// Reads it; `pause` is called between layers.
+    /// Reads the file; `pause` is called between layers.
     pub fn read<E: From<String>>(
         &self,
         pool: &Pool,
@@ -99,7 +99,7 @@ impl LoraFile {
     }
 }
 
-/// What a file's own settings say of its parts, where peft wrote it.
+/// Alphas of the targets from the file's metadata, as peft writes it.
 fn alphas(metadata: &serde_json::Map<String, Value>) -> Result<BTreeMap<LoraTarget, f32>> {
     const PARTS: [(&str, LoraTarget); 4] = [
         ("unet", LoraTarget::Network),
@@ -125,7 +125,7 @@ fn alphas(metadata: &serde_json::Map<String, Value>) -> Result<BTreeMap<LoraTarg
     Ok(alphas)
 }
 
-/// The rank of both tensors of a layer, whose shapes must be right for `matrix`.
+/// The rank of a layer's two tensors, whose shapes must match `matrix`.
 fn rank(file: &Folder, matrix: &Matrix, [down, up]: [&String; 2]) -> Result<usize> {
     let shape = |name: &str| Weights::shape(file, name).unwrap_or_default();
     let (lower, upper) = (shape(down), shape(up));
@@ -173,7 +173,7 @@ impl LoraLayer {
         Ok(Self { down, up, rank, factor, matrices: matrices.to_vec() })
     }
 
-    /// The smaller convolution.
+    /// The down-projection's convolution.
     fn window(&self) -> Option<ConvShape> {
         let window = self.matrices.first()?.window?;
         Some(ConvShape { outputs: self.rank, ..window })

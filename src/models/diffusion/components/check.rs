@@ -1,4 +1,4 @@
-//! What must hold between the parts of a pipeline.
+//! Compatibility checks between components.
 
 use super::{Components, Family, Result, invalid};
 use crate::models::diffusion::dit::{FluxConfig, MmditConfig};
@@ -73,7 +73,7 @@ impl Components {
         self.check_text_widths([flux.context, flux.pooled], t5.map_or(0, |t5| t5.width))
     }
 
-    /// Whether a network takes what the encoders make; `words`: numbers of a word of T5's.
+    /// Whether a network fits the encoders' outputs; `words`: width of T5's embeddings.
     fn check_text_widths(&self, [context, pooled]: [usize; 2], words: usize) -> Result<()> {
         let (clips, _) = self.encoders();
         let made: usize = clips.iter().map(|clip| clip.projection.unwrap_or(clip.width)).sum();

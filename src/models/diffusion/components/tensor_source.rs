@@ -1,4 +1,4 @@
-//! Where a part's weights lie.
+//! Where a component's weights are stored.
 
 use outpost_kernels::DType;
 
@@ -14,9 +14,9 @@ use crate::models::weights::{Footprint, Loader, Matrix, Weights};
 #[derive(Debug)]
 pub enum TensorSource {
     Folder(Folder),
-    /// A part of a pipeline in one file.
+    /// A component of a single-file pipeline.
     Ldm(LdmWeights),
-    /// BERT's.
+    /// A BERT text encoder.
     Encoder(Folder),
     /// FLUX's network.
     Gguf(GgufFile),
@@ -32,8 +32,8 @@ impl TensorSource {
         }
     }
 
-    /// Reads all of them, with so many threads, floats rounded to `precision`. None may be left over. Tells the matrices
-    /// among them, too.
+    /// Reads all tensors with `threads` threads, with floats rounded to `precision`. Every tensor must be used. Also
+    /// returns the matrices.
     pub(in crate::models::diffusion) fn read<T>(
         &self,
         threads: usize,

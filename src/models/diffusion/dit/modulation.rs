@@ -1,4 +1,4 @@
-//! Shifts, scales and gates that a network makes of what is known of the whole picture.
+//! Adaptive layer norm: shifts, scales and gates computed from the conditioning.
 
 use outpost_kernels::{self as kernels, NormKind};
 
@@ -15,14 +15,14 @@ pub(super) struct Modulation {
     width: usize,
 }
 
-/// ModulationVectors for each image: `[images, 1, 1, parts · width]`.
+/// Modulation vectors of each image: `[images, 1, 1, parts · width]`.
 #[derive(Debug)]
 pub(super) struct ModulationVectors {
     all: FeatureMap,
     width: usize,
 }
 
-/// The numbers of a shift and a scale among the vectors.
+/// Indices of a shift and a scale.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShiftScale {
     pub shift: usize,
@@ -30,19 +30,19 @@ pub(super) struct ShiftScale {
 }
 
 impl Modulation {
-    /// Makes so many vectors of `width` numbers.
+    /// Makes `parts` vectors of `width` elements.
     pub fn load(loader: &Loader<'_>, stem: &str, width: usize, parts: usize) -> Loaded<Self> {
         Ok(Self { weight: linear(loader, stem, [width, parts * width], true)?, width })
     }
 
-    /// `told`: `[images, 1, 1, width]`, as [`super::time_text_embedding::TimeTextEmbedding`] makes it.
+    /// `cond`: `[images, 1, 1, width]`, from [`super::time_text_embedding::TimeTextEmbedding`].
     pub fn forward(&self, ctx: &OpContext<'_>, cond: &FeatureMap) -> Result<ModulationVectors> {
         Ok(ModulationVectors { all: ctx.linear(&self.weight, cond)?, width: self.width })
     }
 }
 
 impl ModulationVectors {
-    /// This one of each image.
+    /// Vector `part` of each image.
     fn part(&self, part: usize) -> impl Iterator<Item = &[f32]> {
         self.all.per_image().map(move |all| all.chunks_exact(self.width).nth(part).unwrap_or_default())
     }
@@ -55,7 +55,7 @@ impl ModulationVectors {
         }
     }
 
-    /// `norm(x) · (1 + scale) + shift`, where the norm has no weights of its own.
+    /// `norm(x) · (1 + scale) + shift`; the norm has no weights.
     pub fn norm(&self, ctx: &OpContext<'_>, x: &FeatureMap, shift_scale: ShiftScale) -> Result<FeatureMap> {
         let ShiftScale { shift, scale } = shift_scale;
         self.check(x, &[shift, scale])?;

@@ -1,4 +1,4 @@
-//! A UNet's sizes, from the `config.json` of diffusers' `UNet2DConditionModel`.
+//! A UNet's configuration, from the `config.json` of diffusers' `UNet2DConditionModel`.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ const MOST_CHANNELS: usize = 1 << 14;
 const MOST_LAYERS: usize = 64;
 const MOST_BLOCKS: usize = 16;
 
-/// Settings that change what is computed, and the values that are supported.
+/// Fields that change the computation, and their supported values.
 fn unsupported() -> [(&'static str, Vec<Value>); 17] {
     let no = || vec![json!(false)];
     [
@@ -37,18 +37,18 @@ fn unsupported() -> [(&'static str, Vec<Value>); 17] {
     ]
 }
 
-/// Sizes and constants of a UNet.
+/// The configuration of a UNet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnetConfig {
-    /// Height and width of the latents that it was trained on.
+    /// Height and width of the latents in training.
     pub sample_size: Option<[usize; 2]>,
     pub in_channels: usize,
     pub out_channels: usize,
-    /// From the largest image to the smallest.
+    /// From the largest image size to the smallest.
     pub levels: Vec<Level>,
-    /// Whether each level of the way up has transformers, from the smallest image on.
+    /// Whether each up block has transformers, from the smallest image size on.
     pub up_attends: Vec<bool>,
-    /// Transformer layers of the way up, where they are not the way down's.
+    /// Transformer layers of the up blocks, if they differ from the down blocks'.
     pub up_transformers: Option<Vec<Vec<usize>>>,
     pub groups: usize,
     pub epsilon: f32,
@@ -58,11 +58,11 @@ pub struct UnetConfig {
     pub mid_scale_factor: f32,
     pub output_scale_factor: f32,
     pub kernels: [usize; 2],
-    /// Numbers of what is told beside the text (SDXL): each time, and all of them with the pooled text.
+    /// SDXL's micro-conditioning.
     pub added: Option<MicroConditioningConfig>,
 }
 
-/// One size of images.
+/// One image size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Level {
     pub channels: usize,
@@ -71,28 +71,28 @@ pub struct Level {
     pub heads: usize,
     /// Layers of each transformer.
     pub transformers: Vec<usize>,
-    /// Numbers of a word.
+    /// Width of a prompt embedding.
     pub context: usize,
     pub only_cross: bool,
 }
 
-/// How the time becomes numbers.
+/// The timestep embedding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimeConfig {
-    /// Sines and cosines,
+    /// Width of the sinusoidal embedding,
     pub sinusoid_dim: usize,
     pub cosines_first: bool,
     pub shift: f32,
-    /// and what becomes of them.
+    /// and of the result.
     pub width: usize,
-    /// Numbers that tell how strong the guidance is (distilled models).
+    /// Width of the guidance scale's embedding (distilled models).
     pub guidance: Option<usize>,
 }
 
 /// Micro-conditioning (Podell et al. 2023, <https://arxiv.org/abs/2307.01952>).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MicroConditioningConfig {
-    /// Numbers of each size that is told.
+    /// Width of each size's sinusoidal embedding, and of all of them with the pooled text.
     pub sinusoid_dim: usize,
     pub total: usize,
 }
@@ -148,13 +148,13 @@ impl UnetConfig {
         })
     }
 
-    /// The smallest level, where the way down ends.
+    /// The smallest level.
     pub fn last(&self) -> Option<&Level> {
         self.levels.last()
     }
 }
 
-/// A number that may be zero.
+/// A number from 0 to 1.
 fn number(config: &Config<'_>, key: &str, usual: f32) -> Result<f32> {
     match config.get(key).map(|value| value.as_f64()) {
         None => Ok(usual),
@@ -208,7 +208,7 @@ fn levels(config: &Config<'_>) -> Result<Vec<Level>> {
     Ok(levels)
 }
 
-/// Which blocks have transformers.
+/// Whether each block has transformers.
 fn attends(key: &str, kinds: Vec<&str>, count: usize, plain: &str) -> Result<Vec<bool>> {
     if kinds.len() != count {
         return refuse(format!("unet/{key} has {} entries for {count} blocks", kinds.len()));
@@ -227,7 +227,7 @@ fn ups(config: &Config<'_>, count: usize) -> Result<Vec<bool>> {
     attends("up_block_types", string_list(config, "up_block_types")?.unwrap_or(usual), count, "UpBlock2D")
 }
 
-/// Layers of each transformer of each block: one number for all, one a block, or one for each.
+/// Layers of each transformer of each block: one value for all, one for each block, or one for each transformer.
 fn nested(config: &Config<'_>, key: &str, levels: &[Level]) -> Result<Option<Vec<Vec<usize>>>> {
     let Some(value) = config.get(key) else { return Ok(None) };
     let wrong = || refuse(format!("unet/{key} is {value}; it must be layers for each of {} blocks", levels.len()));
@@ -237,7 +237,7 @@ fn nested(config: &Config<'_>, key: &str, levels: &[Level]) -> Result<Option<Vec
     };
     let all = match value {
         Value::Array(all) if all.len() == levels.len() => {
-            // The way up has one more.
+            // Up blocks have one more transformer.
             all.iter().zip(levels).map(|(one, level)| of(one, level.resnets + 1)).collect()
         }
         Value::Array(_) => None,

@@ -1,4 +1,4 @@
-//! An autoencoder's sizes, from the `config.json` of diffusers' `AutoencoderKL`.
+//! An autoencoder's configuration, from the `config.json` of diffusers' `AutoencoderKL`.
 
 use serde_json::{Value, json};
 
@@ -12,20 +12,20 @@ type Result<T> = std::result::Result<T, ModelError>;
 const MOST_CHANNELS: usize = 1 << 14;
 const MOST_BLOCKS: usize = 16;
 
-/// Sizes and constants of an autoencoder.
+/// The configuration of an autoencoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VaeConfig {
     pub in_channels: usize,
     pub out_channels: usize,
     pub latent_channels: usize,
-    /// From the largest images to the smallest.
+    /// From the largest image size to the smallest.
     pub channels: Vec<usize>,
     pub layers: usize,
     pub groups: usize,
     pub mid_attention: bool,
     pub has_quant_conv: bool,
     pub has_post_quant_conv: bool,
-    /// Latents are networks' numbers divided by this, and this added.
+    /// Latents are the network's values divided by `scaling`, plus `shift`.
     pub scaling: f32,
     pub shift: f32,
     pub sample_size: Option<[usize; 2]>,
@@ -80,7 +80,7 @@ impl VaeConfig {
         })
     }
 
-    /// Pixels of a picture for each of a latent, along a side.
+    /// Image pixels per latent pixel, along a side.
     pub fn factor(&self) -> usize {
         1 << self.channels.len().saturating_sub(1)
     }
