@@ -1,6 +1,6 @@
-//! The adapters that a model paints with: files of the pipeline's own folder and of one for all, asked for by name.
+//! LoRA adapters of a model, found by name in the pipeline's folder or in the shared one.
 //!
-//! They are checked before anybody waits for a picture, and stay in memory as long as others do not need it.
+//! A request's adapters are checked before it is queued. Loaded adapters stay in memory until others need it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,45 +13,45 @@ use crate::models::diffusion::pipeline::{AdaptableLayers, Adapter, Interrupted, 
 use crate::models::safetensors::is_file_name;
 use crate::readable::size as readable;
 
-/// Of a request.
+/// Maximum adapters of a request.
 const MAX_ADAPTERS: usize = 8;
-/// Whose files are remembered.
+/// Files whose headers are cached.
 const CACHE_SIZE: usize = 2 * MAX_ADAPTERS;
 const MAX_FILE_BYTES: u64 = 2 << 30;
-/// Names in an error.
+/// Maximum names in an error message.
 const MAX_NAMES: usize = 50;
 const EXTENSION: &str = ".safetensors";
 
 pub(super) struct Adapters {
-    /// The first that has a file of the name counts.
+    /// Searched in order.
     folders: [PathBuf; 2],
-    /// The longest unused first.
+    /// Least recently used first.
     cache: Mutex<Vec<CachedAdapter>>,
 }
 
-/// A file that was asked for.
+/// A file that was requested.
 struct CachedAdapter {
     path: PathBuf,
     fingerprint: Fingerprint,
     plan: Arc<LoraFile>,
-    /// What was read of it, and its memory.
+    /// The loaded adapter and its memory lease.
     adapter: Option<(Arc<Adapter>, Lease)>,
 }
 
-/// Where memory comes from.
+/// Grants memory for adapters.
 pub(in crate::engine) trait MemorySource {
-    /// What is left.
+    /// Grants memory that is free.
     fn try_lease(&self, bytes: u64) -> Option<Lease>;
 
-    /// The same where models that nobody uses go for it.
+    /// The same, but unloads idle models if needed.
     fn lease(&self, bytes: u64) -> Option<Lease>;
 }
 
-/// Bytes of a file, and when it was last written.
+/// Size and modification time of a file.
 type Fingerprint = (u64, SystemTime);
 
 impl Adapters {
-    /// Of the pipeline in this folder of a folder of models.
+    /// For the pipeline in this subfolder of the models folder.
     pub fn new(pipeline: &Path) -> Self {
         let all = pipeline.parent().unwrap_or(pipeline).join(LORAS);
         Self { folders: [pipeline.join(LORAS), all], cache: Mutex::default() }
@@ -61,7 +61,7 @@ impl Adapters {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether these can be painted with, and the memory that they take; bytes. May read the files' headers.
+    /// Checks the adapters; returns the bytes of memory that they take. May read file headers.
     pub fn check(&self, layers: &AdaptableLayers, requested: &[(String, f32)]) -> Result<u64, String> {
         if requested.len() > MAX_ADAPTERS {
             return Err(format!("{} adapters, {MAX_ADAPTERS} at most are possible", requested.len()));
@@ -81,7 +81,7 @@ impl Adapters {
         Ok(bytes)
     }
 
-    /// The file of this name, and what is to be read of it.
+    /// The file of this name and its parsed header.
     fn plan(&self, layers: &AdaptableLayers, name: &str) -> Result<(PathBuf, Arc<LoraFile>), String> {
         let path = self.find(name)?;
         let unusable =
@@ -106,7 +106,7 @@ impl Adapters {
         Ok((path, plan))
     }
 
-    /// What is known of a file that is as it was; it is the last to be forgotten.
+    /// The cached header of an unchanged file, which becomes the most recently used.
     fn lookup(&self, path: &Path, fingerprint: Fingerprint) -> Option<Arc<LoraFile>> {
         let mut cache = self.lock();
         let at = cache.iter().position(|cached| cached.path == path && cached.fingerprint == fingerprint)?;
@@ -139,7 +139,7 @@ impl Adapters {
         }
     }
 
-    /// Reads what is not in memory. `None`: there is not enough.
+    /// Loads adapters that are not in memory; `None` if there is not enough.
     pub fn load(
         &self,
         layers: &AdaptableLayers,
@@ -181,7 +181,7 @@ impl Adapters {
         }
     }
 
-    /// Takes all adapters but these out of memory. `false`: there were none.
+    /// Evicts all adapters except `needed`. `false` if there were none.
     pub fn evict_except(&self, needed: &[&Path]) -> bool {
         let mut cache = self.lock();
         let others = cache.iter_mut().filter(|cached| !needed.contains(&cached.path.as_path()));

@@ -1,4 +1,4 @@
-//! Prompts become pictures: a loaded pipeline, and the queue of what is to be painted.
+//! Image generation: loaded pipelines, the queue and the image thread.
 
 mod adapters;
 mod events;

@@ -1,4 +1,4 @@
-//! Prompts as tokens: what diffusers' pipelines ask of a tokenizer's folder.
+//! Tokenizers of prompts, read as diffusers' pipelines read them.
 
 mod wordpiece;
 
@@ -13,13 +13,13 @@ use tokenizers::{
 use crate::engine::preprocessor::TextSpec;
 use crate::engine::text_files::TextFiles;
 
-/// How CLIP cuts a text, before pairs of letters are joined.
+/// CLIP's pre-tokenizer pattern.
 const CLIP_WORDS: &str = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
 const START: &str = "<|startoftext|>";
 const END: &str = "<|endoftext|>";
 const BERT_PADDING: &str = "[PAD]";
 
-/// A text encoder's tokenizer; every text has as many tokens.
+/// A text encoder's tokenizer; it pads every text to the same length.
 pub(in crate::engine) struct PromptTokenizer {
     tokenizer: Tokenizer,
 }
@@ -29,7 +29,7 @@ fn wrong(error: impl std::fmt::Display) -> String {
 }
 
 impl PromptTokenizer {
-    /// Whether a folder has what a tokenizer is read from; cheap, for listings.
+    /// Whether a folder has a tokenizer's files; cheap, for listings.
     pub fn check(folder: &Path) -> Result<(), String> {
         let has = |name: &str| folder.join(name).is_file();
         match has("tokenizer.json") || (has("vocab.json") && has("merges.txt")) || has(wordpiece::VOCABULARY) {
@@ -38,7 +38,7 @@ impl PromptTokenizer {
         }
     }
 
-    /// Of a folder's files.
+    /// Reads a tokenizer's files.
     pub fn new(files: &TextFiles, spec: &TextSpec) -> Result<Self, String> {
         let TextSpec { positions, ref padding, .. } = *spec;
         let mut tokenizer = read(files)?;
@@ -55,7 +55,7 @@ impl PromptTokenizer {
         };
         tokenizer.with_truncation(Some(truncation)).map_err(wrong)?;
         let pad_token = padding.clone().unwrap_or_else(|| pad_token(&tokenizer, [&named, &config]));
-        // It is found in texts, too, as transformers has it.
+        // transformers also matches it in texts.
         tokenizer.add_special_tokens([AddedToken::from(pad_token.clone(), true)]).map_err(wrong)?;
         let pad_id = tokenizer.token_to_id(&pad_token);
         let pad_id = pad_id.ok_or_else(|| wrong(format!("it has no token {pad_token:?} to fill texts up with")))?;
@@ -70,18 +70,18 @@ impl PromptTokenizer {
         Ok(Self { tokenizer })
     }
 
-    /// Tokens that there are.
+    /// Vocabulary size.
     pub fn len(&self) -> usize {
         self.tokenizer.get_vocab_size(true)
     }
 
-    /// A text, cut or filled up to the length that the encoder takes. Takes time in proportion to the text's length.
+    /// Tokenises a text, truncated or padded to the encoder's length. Takes time proportional to the text's length.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
         self.tokenizer.encode_fast(text, true).map(|encoding| encoding.get_ids().to_vec()).map_err(wrong)
     }
 }
 
-/// What a tokenizer fills texts up with: as its folder's files say, the first before the others, else the usual.
+/// The padding token: from the folder's files in order, else the default.
 fn pad_token(tokenizer: &Tokenizer, files: [&Value; 2]) -> String {
     let named = |file: &&Value| {
         let token = file.get("pad_token")?;
@@ -101,7 +101,7 @@ fn read(files: &TextFiles) -> Result<Tokenizer, String> {
     serde_json::from_value(json).map_err(wrong)
 }
 
-/// CLIP's tokenizer of the two files that it had before there was `tokenizer.json`.
+/// CLIP's tokenizer from `vocab.json` and `merges.txt`, which predate `tokenizer.json`.
 fn clip(files: &TextFiles) -> Result<Value, String> {
     let vocabulary = files.json("vocab.json").map_err(wrong)?;
     let words: &Map<String, Value> = vocabulary.as_object().ok_or_else(|| wrong("vocab.json is no object"))?;
@@ -132,7 +132,7 @@ fn clip(files: &TextFiles) -> Result<Value, String> {
     }))
 }
 
-/// A text file that has to be there.
+/// A text file that must exist.
 fn text<'a>(files: &'a TextFiles, name: &str) -> Result<&'a str, String> {
     files.text(name).map_err(wrong)?.ok_or_else(|| wrong(format!("its folder has no {name}")))
 }

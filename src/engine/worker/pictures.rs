@@ -1,4 +1,4 @@
-//! The worker's half of painting: it lets the painter compute between steps of answers and layers of texts.
+//! The worker's side of image generation: it lets the image thread compute between text steps and embedding layers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use crate::engine::registry::Registry;
 use crate::engine::request::Failure;
 use crate::models::diffusion::pipeline::Interrupted;
 
-/// How long it computes before others have their turn again: where there are others, and where newcomers may come.
+/// Length of the image thread's turn while there is other work, and while there is none.
 const SLICE: Duration = Duration::from_millis(4);
 const ALONE: Duration = Duration::from_millis(20);
 
 impl Worker {
-    /// Some milliseconds of a picture. `false`: there was nothing to do.
+    /// Lets the image thread compute for some milliseconds. `false`: there was nothing to do.
     pub(super) fn generate_image(&mut self, busy: bool) -> bool {
         if self.image_thread.as_ref().is_none_or(|thread| !thread.is_busy()) {
             let Some(job) = self.shared.lock().images.next_job() else { return false };
@@ -46,7 +46,7 @@ impl Worker {
     }
 }
 
-/// What a picture's work needs of the engine.
+/// Runs image jobs on the image thread.
 struct ImageRunner {
     shared: Arc<Shared>,
     registry: Arc<Registry>,
@@ -54,7 +54,7 @@ struct ImageRunner {
 }
 
 impl ImageRunner {
-    /// Paints the next picture of a request.
+    /// Generates the next image of a request.
     fn work(&self, mut job: ImageJob, pause: Pause<'_>) {
         let began = self.ambient.uptime();
         let sender = job.sender.clone();
@@ -81,7 +81,7 @@ impl ImageRunner {
         }
     }
 
-    /// The memory that a picture takes, for which adapters of other pictures go at last.
+    /// Leases an image's memory; evicts adapters as a last resort.
     fn memory(&self, job: &ImageJob) -> Option<Lease> {
         let bytes = job.model.image_bytes(job.request.size);
         self.lease(bytes).or_else(|| {
@@ -90,7 +90,7 @@ impl ImageRunner {
         })
     }
 
-    /// The next picture; `None`: there is no memory for its adapters.
+    /// Generates the next image; `None`: not enough memory for its adapters.
     fn generate(&self, job: &mut ImageJob, pause: Pause<'_>) -> Result<Option<ImageEvent>, Interrupted> {
         let ImageJob { model, request, prompts, embeds, next, sender, .. } = job;
         let index = *next;

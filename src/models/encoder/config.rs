@@ -1,5 +1,5 @@
-//! An encoder's sizes, from a Hugging Face folder's `config.json`, which transformers' `configuration_*.py`
-//! explain, or from a GGUF header.
+//! An encoder's configuration, from a Hugging Face folder's `config.json` (see transformers' `configuration_*.py`) or a
+//! GGUF header.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ use crate::models::rope::{RopeSpec, Scaling};
 
 type Result<T> = std::result::Result<T, ModelError>;
 
-/// Sizes and constants of an encoder.
+/// The configuration of an encoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EncoderConfig {
     pub family: Family,
@@ -23,35 +23,35 @@ pub struct EncoderConfig {
     pub heads: usize,
     pub inner: usize,
     pub vocabulary: usize,
-    /// Tokens that a text may have, those that the tokenizer adds among them.
+    /// Maximum tokens of a text, including those that the tokenizer adds.
     pub context: usize,
-    /// Kinds of tokens: 2 where a second text is told from the first, 0 where none has a vector.
+    /// Token types: 2 if the second text of a pair is marked, 0 if there are no type embeddings.
     pub token_types: usize,
     pub epsilon: f32,
     pub positions: Positions,
     pub activation: Activation,
     /// Whether the feed-forward network has a gate.
     pub gated: bool,
-    /// Whether sublayers norm what they take, and not what they have added.
+    /// Whether norms come before sublayers (pre-norm), rather than after the residual sum.
     pub pre_norm: bool,
     /// Whether projections must have biases.
     pub biases: bool,
 }
 
-/// How tokens know their places.
+/// How positions are encoded.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Positions {
-    /// By a vector of each position, of which the first so many are not used.
+    /// By an embedding for each position; the first `offset` rows are unused.
     Table { offset: usize },
-    /// By rotation: which of these ways each layer has.
+    /// By rotation; `layers` holds each layer's index into `kinds`.
     Rotary { kinds: Vec<LayerAttention>, layers: Vec<usize> },
 }
 
-/// One way of rotating and of looking about, which some layers share.
+/// The rotation and attention window of some layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LayerAttention {
     pub rope: RopeSpec,
-    /// Positions that are less than so many away are seen; `None`: all.
+    /// Attention reaches positions less than this far away; `None`: all.
     pub window: Option<usize>,
 }
 
@@ -60,14 +60,14 @@ impl EncoderConfig {
         self.width / self.heads
     }
 
-    /// Which of the ways of rotating a layer has, and what it is.
+    /// The index and attention settings of a layer.
     pub fn layer_attention(&self, layer: usize) -> Option<(usize, &LayerAttention)> {
         let Positions::Rotary { kinds, layers } = &self.positions else { return None };
         let index = *layers.get(layer)?;
         kinds.get(index).map(|attention| (index, attention))
     }
 
-    /// From `config.json`.
+    /// Reads a `config.json`.
     pub fn of_config(value: &Value) -> Result<Self> {
         let config = Config { value, path: "" };
         let name = config.text("model_type")?.unwrap_or_default();
@@ -85,7 +85,7 @@ impl EncoderConfig {
         sizes.check()
     }
 
-    /// From a GGUF header.
+    /// Reads a GGUF header.
     pub fn of_gguf(header: &Header) -> Result<Self> {
         let metadata = &header.metadata;
         let name = metadata.text("general.architecture").unwrap_or_default();
@@ -132,13 +132,13 @@ impl EncoderConfig {
     }
 }
 
-/// BERT's numbers, which XLM-RoBERTa has, too.
+/// BERT and XLM-RoBERTa.
 fn bert(config: &Config<'_>, family: Family) -> Result<EncoderConfig> {
     if !matches!(config.text("position_embedding_type")?, None | Some("absolute")) {
         return refuse("positions that are not absolute are not supported".to_owned());
     }
     let rows = config.required("max_position_embeddings", 1 << 24)?;
-    // RoBERTa counts positions from behind the one of padding.
+    // RoBERTa counts positions from after the padding ID.
     let padding = config.get("pad_token_id").and_then(Value::as_u64).unwrap_or(1) as usize;
     let offset = if family == Family::Roberta { padding.saturating_add(1) } else { 0 };
     if offset >= rows {
@@ -162,7 +162,7 @@ fn bert(config: &Config<'_>, family: Family) -> Result<EncoderConfig> {
     })
 }
 
-/// GPT-2's words for BERT's numbers, or since transformers 5 BERT's own.
+/// nomic-bert, with GPT-2's keys, or BERT's own since transformers 5.
 fn nomic(config: &Config<'_>) -> Result<EncoderConfig> {
     let plain = |key: &str| Ok::<_, ModelError>(!config.flag(key)?.unwrap_or(false));
     let whole = config.float("rotary_emb_fraction")?.is_none_or(|fraction| fraction == 1.);
@@ -199,7 +199,7 @@ fn nomic(config: &Config<'_>) -> Result<EncoderConfig> {
     })
 }
 
-/// `rope_theta` as transformers 5 writes it, by kind of layer where there are several.
+/// `rope_theta` as transformers 5 writes it; by kind of layer where there are several.
 fn nested_base(config: &Config<'_>, kind: &str) -> Option<f32> {
     let found = config.value.pointer(&format!("/rope_parameters{kind}/rope_theta")).and_then(Value::as_f64);
     found.map(|base| base as f32)

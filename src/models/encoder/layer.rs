@@ -1,5 +1,4 @@
-//! One layer of an encoder, in either order: norms after what is added (BERT), or before a sublayer
-//! (ModernBERT).
+//! One encoder layer, post-norm (BERT) or pre-norm (ModernBERT).
 
 use candle_core::Result;
 use outpost_kernels::Pool;
@@ -24,17 +23,17 @@ pub(super) struct Layer {
 
 #[derive(Debug)]
 enum Norms {
-    /// Of the sums of stream and sublayer, which then are the stream.
+    /// Normalise the sum of residual stream and sublayer.
     After { attention: Norm, feed_forward: Norm },
-    /// Of the stream, for a sublayer. ModernBERT's first layer takes it as it is.
+    /// Normalise a sublayer's input. ModernBERT's first layer has no attention norm.
     Before { attention: Option<Norm>, feed_forward: Norm },
 }
 
-/// The stream between layers: `[tokens, width]` each.
+/// The residual stream between layers: `[tokens, width]` each.
 #[derive(Debug, Default)]
 pub(super) struct ResidualStream {
     pub x: Vec<f32>,
-    /// What the last sublayer gave, where norms come before sublayers: the next norm adds it.
+    /// With pre-norms, the last sublayer's output, which the next norm adds.
     pub y: Vec<f32>,
 }
 
@@ -54,7 +53,7 @@ impl Layer {
             let fused = Candidate { stem: stem("attn_qkv"), first: place * width, total: 3 * width };
             loader.linear(&[Candidate::whole(stem(part), width), fused], width, width, biases)
         };
-        // Of gate and up in one tensor, the gate comes first.
+        // In a fused tensor, the gate comes before up.
         let half = |part: &str, first: usize| {
             let fused = Candidate { stem: stem("ffn_gate_up"), first, total: 2 * inner };
             loader.linear(&[Candidate::whole(stem(part), inner), fused], inner, width, biases)
@@ -76,7 +75,7 @@ impl Layer {
         })
     }
 
-    /// Queries, keys and values of `m` tokens, not yet rotated.
+    /// Queries, keys and values of `m` tokens, before rotation.
     pub fn project(&self, pool: &Pool, m: usize, stream: &mut ResidualStream, scratch: &mut Scratch) -> Result<()> {
         let Scratch { normed, q, k, v, .. } = scratch;
         let len = m * self.attn_output.rows();
@@ -91,7 +90,7 @@ impl Layer {
         Linear::together(pool, input, m, &mut all)
     }
 
-    /// What follows attention, from what the heads `mixed`.
+    /// The rest of the layer after attention, whose output is in `mixed`.
     pub fn finish(&self, pool: &Pool, m: usize, stream: &mut ResidualStream, scratch: &mut Scratch) -> Result<()> {
         let Scratch { normed, mixed, y, gate, up, .. } = scratch;
         let len = m * self.attn_output.rows();

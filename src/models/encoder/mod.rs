@@ -1,7 +1,7 @@
-//! Encoders: networks that make one vector of each token, seeing the whole text.
+//! Encoders: networks with bidirectional attention that return a hidden state for each token.
 //!
-//! A pass takes a ragged batch: texts of different lengths share each weight read, and only attention looks
-//! at them one by one, so nothing is padded. It goes layer by layer, so that others may compute in between.
+//! A pass runs a ragged batch without padding: texts share every read of the weights, and only attention runs text by
+//! text. It advances layer by layer, so that other work can run in between.
 
 mod config;
 pub mod head;
@@ -32,7 +32,7 @@ use layer::{Layer, ResidualStream};
 pub use pooling::{Pooling, normalise, truncate_dimensions};
 pub use tensor_names::{EncoderWeights, Family};
 
-/// A loaded encoder; shared by all passes.
+/// A loaded encoder, shared by all passes.
 #[derive(Debug)]
 pub struct Encoder {
     config: EncoderConfig,
@@ -46,11 +46,11 @@ pub struct Encoder {
     cpu: Arc<Cpu>,
 }
 
-/// A text, or a pair of them, as tokens.
+/// The tokens of a text, or of a pair of texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tokenized {
     pub ids: Vec<u32>,
-    /// From here on the tokens are the second text's; their number where there is but one.
+    /// Index of the second text's first token; the length if there is only one.
     pub second: usize,
 }
 
@@ -61,7 +61,7 @@ impl Tokenized {
     }
 }
 
-/// A batch on its way through the layers.
+/// A batch in progress.
 #[derive(Debug)]
 pub struct Pass {
     stream: ResidualStream,
@@ -76,8 +76,8 @@ pub struct Pass {
 type Loaded<T> = std::result::Result<T, ModelError>;
 
 impl Encoder {
-    /// Reads the weights, those of projections rounded to `precision`; `cpu` computes with them. `cross_encoder`: the
-    /// `config.json` of a model that has a head.
+    /// Reads the weights, with projections rounded to `precision`. `cross_encoder`: the `config.json` of a model with a
+    /// classification head.
     pub fn load(
         source: &dyn Weights,
         config: EncoderConfig,
@@ -92,7 +92,7 @@ impl Encoder {
         Ok((encoder, head))
     }
 
-    /// The same of whatever `loader` reads, where more may be read beside it.
+    /// Loads from a `loader` that may read other weights, too.
     pub(in crate::models) fn from_loader(loader: &Loader<'_>, config: EncoderConfig, cpu: Arc<Cpu>) -> Loaded<Self> {
         let EncoderConfig { width, vocabulary, token_types: types, epsilon, context, .. } = config;
         let (offset, kinds) = match &config.positions {
@@ -119,12 +119,12 @@ impl Encoder {
         &self.config
     }
 
-    /// What computes it.
+    /// The CPU state that it computes with.
     pub fn cpu(&self) -> &Cpu {
         &self.cpu
     }
 
-    /// Begins with these texts, of which none is empty or longer than the model's context.
+    /// Starts a pass. No text may be empty or longer than the context.
     pub fn begin(&self, texts: &[&Tokenized]) -> Result<Pass> {
         let EncoderConfig { width, heads, context, .. } = self.config;
         let counts = || texts.iter().map(|text| text.ids.len());
@@ -141,7 +141,7 @@ impl Encoder {
         Ok(pass)
     }
 
-    /// The vectors that tokens begin with.
+    /// Token, position and type embeddings.
     fn embed(&self, texts: &[&Tokenized], m: usize, stream: &mut ResidualStream) -> Result<()> {
         let (pool, mut scratch, len) = (self.cpu.pool(), self.cpu.scratch(), m * self.config.width);
         let x = grow(&mut stream.x, len);
@@ -151,7 +151,7 @@ impl Encoder {
             table.look_up(texts.iter().flat_map(|text| offset..offset + text.ids.len() as u32), true, x)?;
         }
         if let Some(table) = &self.token_types {
-            // A model with one type knows no second text.
+            // A model with one type does not mark second texts.
             let last = self.config.token_types as u32 - 1;
             let types = |text: &&Tokenized| {
                 let second = text.second;
@@ -163,7 +163,7 @@ impl Encoder {
         Ok(())
     }
 
-    /// Computes one layer. `true`: it was the last, and [`Pass::vectors`] has what came of it.
+    /// Computes one layer. `true` after the last; [`Pass::vectors`] then has the result.
     pub fn advance(&self, pass: &mut Pass) -> Result<bool> {
         let EncoderConfig { width, heads, .. } = self.config;
         let Some(layer) = self.layers.get(pass.layer) else { return Ok(true) };
@@ -191,13 +191,12 @@ impl Encoder {
         Ok(true)
     }
 
-    /// An upper bound of the bytes that passes take with so many tokens in all, in so many texts, beside the
-    /// shared scratch.
+    /// An upper bound of the bytes that passes over `tokens` tokens in `texts` texts take, without the shared scratch.
     pub fn pass_bytes(config: &EncoderConfig, tokens: usize, texts: usize, threads: usize) -> u64 {
         let EncoderConfig { width, inner, heads, .. } = *config;
         let kinds = if let Positions::Rotary { kinds, .. } = &config.positions { kinds.len() } else { 0 };
-        // The stream, and angles in vectors that grew by doubling; the scratch of one layer, and numbers made ready for
-        // products.
+        // The residual stream, angles in vectors that grow by doubling, the scratch of one layer, and quantised
+        // activations.
         let angles = 2 * kinds * width / heads;
         let floats = tokens * (2 * width + 7 * width + 2 * inner + width.max(inner) + angles);
         let attention = attend_bytes(threads, &shape(config, None), tokens, tokens.min(config.context));
@@ -205,7 +204,7 @@ impl Encoder {
     }
 }
 
-/// What attention is like in a layer with such a window.
+/// Attention settings of a layer with this window.
 fn shape(config: &EncoderConfig, window: Option<usize>) -> AttentionShape {
     let EncoderConfig { width, heads, .. } = *config;
     let scale = ((width / heads) as f32).sqrt().recip();
@@ -213,12 +212,12 @@ fn shape(config: &EncoderConfig, window: Option<usize>) -> AttentionShape {
 }
 
 impl Pass {
-    /// What follows the first so many tokens of each text is padding, which no token sees.
+    /// Masks padding; `seen`: the unpadded length of each text.
     pub fn mask_padding(&mut self, seen: impl Iterator<Item = usize>) {
         self.texts.hide(seen);
     }
 
-    /// Each text's vectors, `[tokens, width]`, in the order of the batch.
+    /// Each text's hidden states, `[tokens, width]`, in batch order.
     pub fn vectors(&self, width: usize) -> impl Iterator<Item = &[f32]> {
         let of = move |text: Range<usize>| self.stream.x.get(text.start * width..text.end * width);
         self.texts.ranges().filter_map(of)

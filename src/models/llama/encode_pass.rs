@@ -1,7 +1,7 @@
-//! Whole texts through a decoder, of which only the last tokens' vectors are wanted.
+//! Encodes whole texts with a decoder, for the hidden states of their last tokens.
 //!
-//! All texts go through one block before the next: so keys and values of a single block are kept, and weights
-//! are read once for all. A block takes [`CHUNK`] tokens at a time, so that others may compute in between.
+//! All texts pass one block before the next, so only one block's keys and values are stored, and weights are read once.
+//! A block takes [`CHUNK`] tokens at a time, so that other work can run in between.
 
 use std::ops::Range;
 
@@ -14,29 +14,29 @@ use crate::models::rope::Angles;
 use crate::models::scratch::{Largest, grow, scratch_bytes};
 use crate::models::texts::{Texts, arena_bytes};
 
-/// Tokens that a block takes at a time.
+/// Tokens of a chunk.
 const CHUNK: usize = 128;
 
-/// A batch of texts on its way.
+/// A batch in progress.
 #[derive(Debug)]
 pub struct EncodePass {
     texts: Texts,
     angles: Vec<Angles>,
-    /// `[tokens, width]`: the stream between blocks, and what the last block has added to it but not yet summed.
+    /// `[tokens, width]`: the residual stream, and the last block's output that is not added to it yet.
     x: Vec<f32>,
     y: Vec<f32>,
     /// Keys and values of one block.
     arena: KvArena,
-    /// The block that is next, and the first of the tokens that it has not taken yet.
+    /// The next block, and its first token that is not computed yet.
     block: usize,
     at: usize,
 }
 
-/// An upper bound of the bytes that a batch of so many tokens in so many texts takes.
+/// An upper bound of the bytes that a batch of `tokens` tokens in `texts` texts takes.
 pub fn encode_pass_bytes(hyper: &Hyper, tokens: usize, texts: usize, threads: usize) -> u64 {
     let Hyper { width, kv_heads, head_width, .. } = *hyper;
     let step = Largest { tokens: CHUNK, rows: CHUNK, logits: 0, threads };
-    // Two streams, and angles in vectors that grew by doubling.
+    // Two streams, and angles in vectors that grow by doubling.
     let floats = tokens * (2 * width + 2 * head_width * hyper.ropes.len());
     scratch_bytes(hyper, &step)
         + (floats * size_of::<f32>()) as u64
@@ -44,7 +44,7 @@ pub fn encode_pass_bytes(hyper: &Hyper, tokens: usize, texts: usize, threads: us
 }
 
 impl Llama {
-    /// Begins with these texts, of which none is empty.
+    /// Starts a pass; no text may be empty.
     pub fn begin_encode(&self, texts: &[&[u32]]) -> Result<EncodePass> {
         for tokens in texts {
             self.check(tokens)?;
@@ -59,7 +59,7 @@ impl Llama {
         Ok(EncodePass { texts: places, angles, x, y, arena, block: 0, at: 0 })
     }
 
-    /// Takes the next tokens through a block. `true`: they were the last ones of the last block.
+    /// Computes the next chunk. `true`: it was the last chunk of the last block.
     pub fn advance(&self, pass: &mut EncodePass) -> Result<bool> {
         let EncodePass { texts, angles, x, y, arena, block, at } = pass;
         if *block >= self.blocks.len() {
@@ -68,7 +68,7 @@ impl Llama {
         let (width, tokens) = (self.hyper.width, texts.tokens());
         let part = *at..(*at + CHUNK).min(tokens);
         let step = Step::new(texts.spans(&part), angles.iter().map(|all| all.part(&part, tokens)).collect())?;
-        // Of the last block, only what follows the last tokens is wanted.
+        // In the last block, only the last tokens' outputs are needed.
         let last = *block + 1 == self.blocks.len();
         let ends =
             || texts.ranges().map(|text| text.end - 1).filter(|end| part.contains(end)).map(|end| end - part.start);
@@ -91,7 +91,7 @@ impl Llama {
         Ok(*block == self.blocks.len())
     }
 
-    /// The texts' last tokens' vectors, normed, `[width]` each.
+    /// The last hidden state of each text, normalised, `[width]` each.
     pub fn last(&self, pass: &EncodePass) -> Vec<Vec<f32>> {
         let width = self.hyper.width;
         let one = |text: Range<usize>| {
