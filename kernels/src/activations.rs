@@ -1,8 +1,8 @@
-//! The left side of a product: rows of floats, and what the kernels make of them.
+//! The left-hand side of a product: rows of floats, and their quantised or rounded forms.
 //!
-//! Rows are cut into tiles of as many rows as one kernel call serves. For quantised weights a tile has
-//! block after block of 32 numbers for all its rows together, so that a kernel walks one address upwards;
-//! for floats the rows are read where they lie. A row's numbers depend on that row alone, wherever it lies.
+//! Rows are split into tiles, one for each kernel call. For quantised weights, a tile stores each block of 32 elements
+//! for all its rows together, so that a kernel reads sequentially; for float weights, rows are read in place. A row's
+//! values depend on that row alone.
 
 use std::sync::OnceLock;
 
@@ -10,21 +10,20 @@ use crate::Pool;
 use crate::buffer::Shards;
 use crate::simd::{Isa, Kernel, LANES, Simd, bf16_bits, run, run_bf16};
 
-/// Numbers that share a scale.
+/// Elements that share a scale.
 pub(crate) const BLOCK: usize = 32;
 
-/// Fewer blocks than this are made by one thread: they take about two microseconds.
+/// Fewer blocks than this run on one thread: about two microseconds.
 const FEW: usize = 500;
 
-/// Rows of activations `[m, k]`, for several matrices, whose products run on the same pool.
+/// Activations `[m, k]` for several matrices whose products run on the same pool.
 ///
-/// Integers are made at the first matrix that wants them, once: each block of 32 becomes 8-bit
-/// integers with an f32 scale, `max |x| / 127`. A number that is not finite makes all outputs of its
-/// row not finite.
+/// They are quantised once, when the first matrix needs it: each block of 32 becomes 8-bit integers with an f32 scale,
+/// `max |x| / 127`. A value that is not finite makes all outputs of its row not finite.
 #[derive(Debug)]
 pub struct Activations<'a> {
     pub(crate) x: &'a [f32],
-    /// Where rows are in `x`.
+    /// How rows are laid out in `x`.
     pub(crate) layout: RowLayout,
     pub(crate) tiles: Tiles,
     k: usize,
@@ -33,50 +32,50 @@ pub struct Activations<'a> {
     pairs: OnceLock<(Vec<u16>, RowLayout)>,
 }
 
-/// How rows lie in a buffer; numbers. A row's k come in segments of one length, each without gaps: of a
-/// matrix there is one, of a convolution's windows as many as the kernel is high.
+/// The layout of rows in a buffer, in elements. A row of length k consists of equal contiguous segments: one for a
+/// matrix, as many as the kernel's height for a convolution.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RowLayout {
-    /// From one row to the next of a line, and
+    /// Stride between rows of a line,
     pub row: usize,
-    /// from one line to the next,
+    /// between lines,
     pub line: usize,
-    /// of which an image has so many,
+    /// lines of an image,
     pub lines: usize,
-    /// and from one image to the next.
+    /// and stride between images.
     pub image: usize,
-    /// From one segment to the next.
+    /// Stride between segments.
     pub segment: usize,
     pub segments: usize,
 }
 
 impl RowLayout {
-    /// Rows of one segment, all in the same place.
+    /// One segment, with stride 0.
     pub const ONE: Self = Self { row: 0, line: 0, lines: 1, image: 0, segment: 0, segments: 1 };
 
-    /// The same in bytes, for numbers of this size.
+    /// The same in bytes.
     pub fn bytes(&self, size: usize) -> Self {
         let Self { row, line, lines, image, segment, segments } = *self;
         Self { row: row * size, line: line * size, lines, image: image * size, segment: segment * size, segments }
     }
 
-    /// Where a row of a line begins.
+    /// The offset of a row of a line.
     #[inline(always)]
     pub fn place(&self, line: usize, row: usize) -> usize {
         line / self.lines * self.image + line % self.lines * self.line + row * self.row
     }
 }
 
-/// How rows are cut: each line of them evenly into as few tiles as possible.
+/// The split of rows into tiles: each line evenly, into as few tiles as possible.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tiles {
     pub m: usize,
     pub count: usize,
     pub isa: Isa,
-    /// Rows of a line, and its tiles.
+    /// Rows and tiles of a line.
     pub line: usize,
     of_line: usize,
-    /// Rows of every tile; the first `longer` of a line have one more.
+    /// Rows of a tile; the first `longer` tiles of a line have one more.
     each: usize,
     longer: usize,
 }
@@ -89,28 +88,28 @@ impl Tiles {
         Self { m: lines * line, count, isa, line, of_line, each, longer }
     }
 
-    /// First row of a tile; behind the last tile, the number of rows.
+    /// The first row of a tile; for one past the last tile, the number of rows.
     #[inline(always)]
     pub fn start(&self, tile: usize) -> usize {
         let within = tile % self.of_line;
         tile / self.of_line * self.line + within * self.each + within.min(self.longer)
     }
 
-    /// First row, and number of rows.
+    /// The first row and the number of rows.
     #[inline(always)]
     pub fn rows(&self, tile: usize) -> (usize, usize) {
         (self.start(tile), self.each + usize::from(tile % self.of_line < self.longer))
     }
 
-    /// Rows of the longest tile.
+    /// Rows of the largest tile.
     pub fn most(&self) -> usize {
         self.each + usize::from(self.longer > 0)
     }
 }
 
-/// For a tile of r rows that starts at row s: the codes at `s * k`, `[k / 32, r, 32]`; the facts at
-/// `s * k / 32 * 4`, `[k / 32, 4, r]`: scale; scale · sum; and as integers minus the sums of the first
-/// and the second sixteen.
+/// For a tile of r rows that starts at row s: codes at `s * k`, `[k / 32, r, 32]`; block statistics at `s * k / 32 *
+/// 4`, `[k / 32, 4, r]`: scale; scale · sum; and, as integers, minus the sums of the first and the second sixteen
+/// codes.
 #[derive(Debug, Default)]
 pub(crate) struct Quantised {
     pub codes: Vec<i8>,
@@ -118,10 +117,10 @@ pub(crate) struct Quantised {
 }
 
 impl<'a> Activations<'a> {
-    /// `x` has `m` rows of `k` numbers.
+    /// `x`: `[m, k]`
     ///
     /// # Panics
-    /// Where `x` has another length.
+    /// If `x` has another length.
     pub fn new(pool: &'a Pool, x: &'a [f32], m: usize, k: usize) -> Self {
         assert_eq!(Some(x.len()), m.checked_mul(k), "activations are [m, k]");
         let layout = RowLayout { row: k, ..RowLayout::ONE };
@@ -129,11 +128,11 @@ impl<'a> Activations<'a> {
         Self { x, layout, tiles: Tiles::new(1, m, pool.isa()), k, pool, quantised, pairs }
     }
 
-    /// Windows of a strip of floats, or of bf16 numbers where the weights want those: `lines` times `line`
-    /// rows of `k` numbers. For float weights only.
+    /// Windows of a strip of floats, or of bf16 where the weights use it: `lines` times `line` rows of `k` elements.
+    /// For float weights only.
     ///
     /// # Panics
-    /// Where a window lies outside the strip.
+    /// If a window lies outside the strip.
     pub(crate) fn windows(
         pool: &'a Pool,
         strip: Strip<'a>,
@@ -165,7 +164,7 @@ impl<'a> Activations<'a> {
         self.k
     }
 
-    /// Numbers for each row, about: windows overlap.
+    /// Approximate elements of a row; windows overlap.
     pub(crate) fn row_numbers(&self) -> usize {
         self.pairs.get().map_or(0, |(pairs, _)| pairs.len()).max(self.x.len()) / self.tiles.m.max(1)
     }
@@ -195,7 +194,7 @@ impl<'a> Activations<'a> {
         })
     }
 
-    /// The same numbers rounded to bf16, each row filled up to an even number of them.
+    /// The same values rounded to bf16, each row padded to an even length.
     pub(crate) fn pairs(&self) -> &(Vec<u16>, RowLayout) {
         self.pairs.get_or_init(|| {
             let layout = RowLayout { row: self.k.next_multiple_of(2), ..self.layout };
@@ -221,18 +220,18 @@ impl<'a> Activations<'a> {
     }
 }
 
-/// Rows of windows.
+/// A strip of windows.
 pub(crate) enum Strip<'a> {
     Floats(&'a [f32]),
     Pairs(Vec<u16>),
 }
 
-/// Numbers rounded to the nearest bf16; of one length.
+/// Rounds to the nearest bf16; both slices have the same length.
 pub(crate) fn to_bf16(isa: Isa, x: &[f32], out: &mut [u16]) {
     run_bf16(isa, RoundBf16 { x, out });
 }
 
-/// As part of a kernel.
+/// The same as part of a kernel.
 pub(crate) struct RoundBf16<'a> {
     pub x: &'a [f32],
     pub out: &'a mut [u16],
@@ -265,8 +264,8 @@ impl Drop for Activations<'_> {
     }
 }
 
-/// Memory of activations that are gone, for those that come: fresh memory would cost more than what is
-/// done with it. Of each sort the longest is kept.
+/// Buffers of dropped activations, for reuse: fresh pages would cost more than the work on them. The largest of each
+/// kind is kept.
 #[derive(Debug, Default)]
 pub(crate) struct BufferPool {
     quantised: Quantised,
@@ -339,7 +338,7 @@ impl Kernel for Quantise<'_> {
                 unsafe {
                     let scale = S::div(S::load(scales.as_ptr()), S::splat(127.0));
                     S::store(scales.as_mut_ptr(), scale);
-                    // A scale so small that its inverse is infinite stands for zeros.
+                    // If the scale is so small that its inverse is infinite, the codes are zero.
                     let inverse = S::keep_above(S::div(S::splat(1.0), scale), scale, 1e-37);
                     S::store(inverses.as_mut_ptr(), inverse);
                 }

@@ -1,8 +1,8 @@
 //! Convolutions of images, channels last.
 //!
-//! An output is the product of its window with a kernel's weights. Windows lie in the padded image, kernel line by
-//! kernel line, each line without gaps, so products read them where they are: there is no matrix of windows. Images are
-//! padded, and rounded where the product wants bf16, strip by strip.
+//! An output is the product of its window with the weights. A window consists of contiguous segments of the padded
+//! image, one for each kernel row, so products read it in place: there is no im2col matrix. Images are padded, and
+//! rounded to bf16 where the product uses it, strip by strip.
 
 use std::ops::Range;
 
@@ -13,29 +13,29 @@ use crate::group_norm::FusedNorm;
 use crate::pack::FLOATS;
 use crate::{Activations, DType, Error, Linear, Pool, matmul_all};
 
-/// Numbers of a strip, unless one line of outputs needs more.
+/// Elements of a strip, unless one output row needs more.
 const STRIP: usize = 1 << 20;
 
-/// What a convolution is like.
+/// The shape of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConvShape {
-    /// Channels.
+    /// Input and output channels.
     pub inputs: usize,
     pub outputs: usize,
     /// Height and width.
     pub kernel: [usize; 2],
     pub stride: usize,
-    /// Zeros before and after each line, and lines of zeros above and below.
+    /// Zeros before and after, in both axes.
     pub padding: [usize; 2],
 }
 
 impl ConvShape {
-    /// Channels of a padded image: spans of floats fit in.
+    /// Channels of a padded image: a multiple of a span of floats.
     fn channels(&self) -> usize {
         self.inputs.next_multiple_of(FLOATS)
     }
 
-    /// Height and width of what becomes of an image of this height and width; `None` where no window fits.
+    /// Output height and width for an input of this height and width; `None` where no window fits.
     pub fn output(&self, size: [usize; 2]) -> Option<[usize; 2]> {
         let along = |axis: usize| {
             let padded = size[axis].checked_add(self.padding[0])?.checked_add(self.padding[1])?;
@@ -45,14 +45,14 @@ impl ConvShape {
     }
 }
 
-/// What a convolution is of.
+/// The input of a convolution.
 #[derive(Clone, Copy, Debug)]
 pub struct ConvInput<'a> {
     /// `[images, height, width, inputs]`
     pub x: &'a [f32],
     /// Height and width.
     pub size: [usize; 2],
-    /// What pixels become before; padding stays zero.
+    /// A norm that is applied to pixels first; padding stays zero.
     pub norm: Option<FusedNorm<'a>>,
 }
 
@@ -61,7 +61,7 @@ impl<'a> ConvInput<'a> {
         Self { x, size, norm: None }
     }
 
-    /// So many of them at a time.
+    /// Splits into groups of `together` images.
     pub fn chunks(self, channels: usize, together: usize) -> impl Iterator<Item = Self> {
         let image = (self.size[0] * self.size[1] * channels).max(1);
         self.x.chunks(image * together).enumerate().map(move |(at, x)| {
@@ -71,7 +71,7 @@ impl<'a> ConvInput<'a> {
     }
 }
 
-/// A convolution in two dimensions, of one group and without gaps.
+/// A 2D convolution without groups or dilation.
 #[derive(Debug)]
 pub struct Conv2d {
     shape: ConvShape,
@@ -79,10 +79,10 @@ pub struct Conv2d {
 }
 
 impl Conv2d {
-    /// `bytes` are `[outputs, inputs, height, width]` floats of this kind, as PyTorch keeps them; `bias`: `[outputs]`.
+    /// `bytes`: `[outputs, inputs, height, width]` floats of this type, PyTorch's layout; `bias`: `[outputs]`.
     ///
     /// # Errors
-    /// Where a size is zero, a kind is quantised, or there are more or fewer numbers.
+    /// If a size is zero, the type is quantised, or a length does not match.
     pub fn new(pool: &Pool, dtype: DType, shape: ConvShape, bytes: &[u8], bias: Option<&[f32]>) -> Result<Self, Error> {
         let ConvShape { inputs, outputs, kernel: [height, width], stride, .. } = shape;
         let (channels, size) = (shape.channels(), dtype.block_bytes());
@@ -109,7 +109,7 @@ impl Conv2d {
         Ok(Self { shape, weight })
     }
 
-    /// Bytes that the weights take when they are packed.
+    /// Bytes of the packed weights.
     pub fn packed_bytes(dtype: DType, shape: &ConvShape) -> usize {
         let ConvShape { outputs, kernel: [height, width], .. } = *shape;
         Linear::packed_bytes(dtype, outputs, height * width * shape.channels())
@@ -119,15 +119,15 @@ impl Conv2d {
         &self.shape
     }
 
-    /// Memory that the weights take.
+    /// Memory of the weights.
     pub fn bytes(&self) -> usize {
         self.weight.bytes()
     }
 
-    /// `out`: `[images, .., .., outputs]`, with the sizes that [`ConvShape::output`] tells.
+    /// `out`: `[images, .., .., outputs]`, with the height and width of [`ConvShape::output`].
     ///
     /// # Panics
-    /// Where lengths do not fit, or an image is smaller than a window.
+    /// If lengths do not match, or an image is smaller than a window.
     pub fn forward(&self, pool: &Pool, images: ConvInput<'_>, out: &mut [f32]) {
         let ConvInput { x, size, .. } = images;
         let (image, [lines, line]) = (self.image(size), self.output(size));
@@ -151,11 +151,11 @@ impl Conv2d {
         }
     }
 
-    /// Some lines of the outputs of one image, the same bits as of the whole; `out`: `[lines, .., outputs]`. So other
-    /// work may come between the parts of a long convolution; each reads all weights.
+    /// Some output rows of one image, `[lines, .., outputs]`, bit for bit as in the whole. A long convolution can so be
+    /// split; each part reads all weights.
     ///
     /// # Panics
-    /// Where lengths do not fit, or there are no such lines.
+    /// If lengths do not match, or there are no such rows.
     pub fn forward_rows(&self, pool: &Pool, one: ConvInput<'_>, lines: Range<usize>, out: &mut [f32]) {
         let ConvInput { x, size, .. } = one;
         let (image, [all, line]) = (self.image(size), self.output(size));
@@ -174,7 +174,7 @@ impl Conv2d {
         }
     }
 
-    /// Each pixel is a row of its own.
+    /// Whether the convolution is a plain matrix product.
     fn is_matrix(&self, images: &ConvInput<'_>) -> bool {
         let ConvShape { inputs, kernel, stride, padding, .. } = self.shape;
         images.norm.is_none() && kernel == [1, 1] && stride == 1 && padding == [0, 0] && inputs.is_multiple_of(FLOATS)
@@ -186,30 +186,30 @@ impl Conv2d {
         assert!(norm.factors.iter().all(|one| one.channels() == self.shape.inputs), "factors of each channel");
     }
 
-    /// Numbers of an image.
+    /// Elements of an image.
     fn image(&self, [height, width]: [usize; 2]) -> usize {
         height * width * self.shape.inputs
     }
 
-    /// Lines of outputs, and outputs in a line.
+    /// Output rows, and outputs in a row.
     fn output(&self, size: [usize; 2]) -> [usize; 2] {
         let output = self.shape.output(size);
         assert!(output.is_some() && self.image(size) > 0, "no window of {:?} fits an image of {size:?}", self.shape);
         output.unwrap_or_default()
     }
 
-    /// Numbers of a padded image's line.
+    /// Elements of a padded row.
     fn padded_width(&self, size: [usize; 2]) -> usize {
         (size[1] + self.shape.padding[0] + self.shape.padding[1]) * self.shape.channels()
     }
 
-    /// Lines of the padded image that these lines of outputs need.
+    /// Padded rows that these output rows need.
     fn needed(&self, lines: &Range<usize>) -> Range<usize> {
         let ConvShape { kernel: [height, _], stride, .. } = self.shape;
         lines.start * stride..(lines.end - 1) * stride + height
     }
 
-    /// These lines of outputs of each image.
+    /// Computes these output rows of each image.
     fn strip(&self, pool: &Pool, images: ConvInput<'_>, lines: Range<usize>, out: &mut [f32]) {
         let ConvShape { kernel: [height, width], stride, .. } = self.shape;
         let (channels, wide) = (self.shape.channels(), self.padded_width(images.size));
@@ -245,7 +245,7 @@ impl Conv2d {
         pool.buffers().give_floats(floats);
     }
 
-    /// Writes these lines of the padded images; `write` is told whose pixels it writes.
+    /// Writes these rows of the padded images; `write` gets the image's index.
     fn pad<T: Copy + Default + Send>(
         &self,
         pool: &Pool,

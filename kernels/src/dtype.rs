@@ -1,9 +1,9 @@
-//! The types of a GGUF file's weights, block by block.
+//! Weight types of GGUF files, block by block.
 //!
-//! A block as the file has it becomes a [`Raw`]: scales and integer codes in the elements' order. The
-//! packed layout is written from that and read back into it, so neither knows the other.
+//! A block of the file becomes a [`Raw`]: scales and integer codes in element order. The packed layout is written from
+//! that and read back into it, so neither knows the other.
 
-/// How weights are stored; names are GGML's.
+/// The type of stored weights, with GGML's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DType {
     F32,
@@ -23,7 +23,7 @@ pub enum DType {
     IQ4XS,
 }
 
-/// What the codes of IQ4_NL and IQ4_XS stand for.
+/// The values of the codes of IQ4_NL and IQ4_XS.
 pub(crate) const NONLINEAR: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 impl DType {
@@ -79,7 +79,7 @@ impl DType {
     }
 }
 
-/// The number that bytes of a kind that is not quantised begin with.
+/// The first value of `bytes`, for types that are not quantised.
 pub(crate) fn float(dtype: DType, bytes: &[u8]) -> f32 {
     match dtype {
         DType::F16 => half::f16::from_bits(u16_at(bytes, 0)).to_f32(),
@@ -88,10 +88,10 @@ pub(crate) fn float(dtype: DType, bytes: &[u8]) -> f32 {
     }
 }
 
-/// The weights that whole blocks of a file stand for, exactly as GGML dequantises them.
+/// Dequantises whole blocks, exactly as GGML does.
 ///
 /// # Panics
-/// Where `out` has another length.
+/// If `out` has another length.
 pub fn dequantise(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     let blocks = bytes.len() / dtype.block_bytes();
     assert_eq!((bytes.len(), out.len()), (blocks * dtype.block_bytes(), blocks * dtype.block()), "whole blocks");
@@ -109,26 +109,26 @@ pub fn dequantise(dtype: DType, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Numbers of `N` bytes each.
+/// Values of `N` bytes each.
 fn each<const N: usize>(bytes: &[u8], out: &mut [f32], number: impl Fn([u8; N]) -> f32) {
     for (bytes, out) in bytes.as_chunks::<N>().0.iter().zip(out) {
         *out = number(*bytes);
     }
 }
 
-/// One block: `weight = scale · code + minimum` in the way of its kind.
+/// One block: `weight = scale · code + minimum`, in its type's variant.
 #[derive(Debug)]
 pub(crate) struct Raw {
     /// f16 bits.
     pub d: u16,
     /// f16 bits: the minimum of Q4_1 and Q5_1, the scale of the minima of Q2_K, Q4_K and Q5_K.
     pub m: u16,
-    /// Of Q4_K, Q5_K: 8 (unsigned); of IQ4_XS: 8 (signed); of Q3_K, Q6_K: 16 (signed); of Q2_K: 16, with
-    /// a minimum in the upper four bits.
+    /// Q4_K, Q5_K: 8 (unsigned); IQ4_XS: 8 (signed); Q3_K, Q6_K: 16 (signed); Q2_K: 16, with a minimum in the upper
+    /// four bits.
     pub scales: [u8; 16],
-    /// Of Q4_K, Q5_K.
+    /// Q4_K, Q5_K only.
     pub minima: [u8; 8],
-    /// Unsigned, but for Q8_0, whose bits are those of an `i8`.
+    /// Unsigned, except Q8_0, whose bits are those of an `i8`.
     pub codes: [u8; 256],
 }
 
@@ -136,7 +136,7 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The low halves of 16 bytes, then the high halves.
+/// The low nibbles of 16 bytes, then the high nibbles.
 fn nibbles(bytes: &[u8], codes: &mut [u8]) {
     let (low, high) = codes.split_at_mut(bytes.len());
     for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
@@ -149,7 +149,7 @@ impl Raw {
         Self { d: 0, m: 0, scales: [0; 16], minima: [0; 8], codes: [0; 256] }
     }
 
-    /// Reads the block `bytes` of a quantised kind.
+    /// Reads the block `bytes` of a quantised type.
     pub fn read(&mut self, dtype: DType, bytes: &[u8]) {
         match dtype {
             DType::F32 | DType::F16 | DType::BF16 => {}
@@ -260,7 +260,7 @@ impl Raw {
         }
     }
 
-    /// The weights, by the operations and in the order that GGML takes.
+    /// The weights, with GGML's operations and order.
     pub fn weights(&self, dtype: DType, out: &mut [f32]) {
         let (d, m) = (half::f16::from_bits(self.d).to_f32(), half::f16::from_bits(self.m).to_f32());
         let signed = |at: usize| f32::from(self.scales[at] as i8);

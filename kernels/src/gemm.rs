@@ -1,7 +1,7 @@
-//! The inner loops of a product: one group of 16 output columns times one tile of rows.
+//! The inner loops of matrix products: one group of 16 output columns times one tile of rows.
 //!
-//! The order of operations of one output depends on k alone: blocks upwards, one float accumulator,
-//! integers (exact in any order) within a block. So a row gives the same bits in any batch.
+//! The order of operations of an output depends on k alone: blocks in order, one float accumulator, and integers (exact
+//! in any order) within a block. So a row gives the same bits in any batch.
 
 use std::marker::PhantomData;
 
@@ -11,25 +11,25 @@ use crate::dtype::{DType, NONLINEAR};
 use crate::pack::{FLOATS, Layout};
 use crate::simd::{Isa, Kernel, LANES, Simd, load_part, run, run_bf16, store_part};
 
-/// Bytes between what is worked on and what is asked for, in a single pass over weights.
+/// Prefetch distance in bytes, in a single pass over weights.
 const PREFETCH_BYTES: usize = 8192;
 
-/// How a quantised kind's tile is read.
+/// How a quantised type's tile is read.
 pub(crate) trait QuantFormat {
     const DTYPE: DType;
     const LAYOUT: Layout = Layout::of(Self::DTYPE);
-    /// log2 of what is taken from each code; 0 for nothing.
+    /// log2 of the offset that is subtracted from each code; 0 for none.
     const OFFSET: u32 = 0;
-    /// There is a minimum term.
+    /// Whether there is a minimum term.
     const MINIMUM: bool = false;
-    /// Two scales a tile.
+    /// Whether a tile has two scales.
     const HALVES: bool = false;
-    /// Codes are signed bytes.
+    /// Whether codes are signed bytes.
     const SIGNED: bool = false;
-    /// Nibbles are places in this table.
+    /// A table that nibbles index.
     const TABLE: Option<&'static [i8; 16]> = None;
 
-    /// The scales and the minima of a tile's halves; those of the second are used with `HALVES` only.
+    /// The scales and minima of a tile's halves; the second are used with `HALVES` only.
     ///
     /// # Safety
     /// As [`Simd`] says; `head` and `tile` point into a group.
@@ -56,7 +56,7 @@ format!(Q5_0, OFFSET: u32 = 4);
 format!(Q5_1, MINIMUM: bool = true);
 format!(IQ4NL, SIGNED: bool = true, TABLE: Option<&'static [i8; 16]> = Some(&NONLINEAR));
 
-/// Kinds with scales of scales in each tile.
+/// Types with scales of scales in each tile.
 macro_rules! k_format {
     ($name:ident, $scales:ident $(, $constant:ident: $type:ty = $value:expr)*) => {
         pub(crate) struct $name;
@@ -80,17 +80,17 @@ k_format!(Q5K, scale_and_minimum, MINIMUM: bool = true);
 k_format!(Q6K, two_scales, OFFSET: u32 = 5, HALVES: bool = true);
 k_format!(IQ4XS, one_scale, SIGNED: bool = true, TABLE: Option<&'static [i8; 16]> = Some(&NONLINEAR));
 
-/// A byte for the scale of the scale.
+/// One byte: the scale of the scale.
 ///
 /// # Safety
-/// As [`QuantFormat::scales`] says; the others as well.
+/// As [`QuantFormat::scales`] says; the same holds for the functions below.
 #[inline(always)]
 unsafe fn one_scale<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F; 2], [S::F; 2]) {
     // SAFETY: the tile begins with 16 bytes of scales.
     unsafe { ([S::mul(head.0, S::load_i8(tile.cast())); 2], [head.1; 2]) }
 }
 
-/// A byte for each half's.
+/// One byte for each half.
 #[inline(always)]
 unsafe fn two_scales<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F; 2], [S::F; 2]) {
     // SAFETY: the tile begins with 32 bytes of scales.
@@ -100,7 +100,7 @@ unsafe fn two_scales<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F; 2]
     }
 }
 
-/// A byte for the scale's and one for the minimum's, which is taken off.
+/// One byte for the scale's scale and one for the minimum's, which is subtracted.
 #[inline(always)]
 unsafe fn scale_and_minimum<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F; 2], [S::F; 2]) {
     // SAFETY: the tile begins with 32 bytes of scales and minima.
@@ -110,7 +110,7 @@ unsafe fn scale_and_minimum<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S
     }
 }
 
-/// A byte for each half: four bits for the scale's, and above them four for the minimum's.
+/// One byte for each half: four bits for the scale's scale, and four above for the minimum's.
 #[inline(always)]
 unsafe fn nibble_scales<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F; 2], [S::F; 2]) {
     // SAFETY: the tile begins with 32 such bytes.
@@ -118,7 +118,7 @@ unsafe fn nibble_scales<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F;
         let both = [S::load_u8(tile), S::load_u8(tile.add(LANES))];
         let [mut scales, mut minima] = [both; 2];
         for half in 0..2 {
-            // The upper bits, since (byte - 7.5) / 16 is never half-way between two integers.
+            // Uses the upper bits, since (byte - 7.5) / 16 is never half-way between two integers.
             let above = S::nearest(S::mul(S::sub(both[half], S::splat(7.5)), S::splat(0.0625)));
             scales[half] = S::mul(head.0, S::fma(above, S::splat(-16.0), both[half]));
             minima[half] = S::mul(head.1, S::sub(S::splat(0.0), above));
@@ -163,8 +163,8 @@ unsafe fn units<S: Simd, F: QuantFormat>(tile: *const u8, j: usize) -> (S::B, S:
     }
 }
 
-/// Adds units `j` and `j + 4` of a tile, for all rows. No closure would do: it would not be compiled
-/// with its surroundings' features.
+/// Adds units `j` and `j + 4` of a tile, for all rows. A closure would not work here: it is not compiled with the
+/// features of its surroundings.
 ///
 /// # Safety
 /// As [`units`] says; `x` points to 32 codes for each of `R` rows.
@@ -194,77 +194,77 @@ unsafe fn unit<S: Simd, F: QuantFormat, const R: usize>(
     }
 }
 
-/// Groups that follow each other, each times a run of tiles: one call for all, as a group may take less
-/// than a tenth of a microsecond.
+/// Consecutive groups, each times a run of tiles: one call for all, because a group may take less than a tenth of a
+/// microsecond.
 pub(crate) struct Block {
-    /// The packed groups, all k.
+    /// The packed groups, over all k.
     pub weights: *const u8,
     pub group_bytes: usize,
     /// Blocks of 32 (quantised) or spans of four (floats) in a row.
     pub steps: usize,
-    /// FloatFormat after the last whole span.
+    /// Floats after the last whole span.
     pub rest: usize,
-    /// Spans of floats that are multiplied with all rows before the next ones are, about: what they take of a group
-    /// then stays near.
+    /// Approximate spans of floats that are processed for all rows before the next ones; that part of a group stays in
+    /// the cache.
     pub depth: usize,
-    /// Codes of all rows; or floats or pairs of bf16,
+    /// Codes of all rows, floats, or bf16 pairs,
     pub x: *const u8,
-    /// which lie like this (bytes).
+    /// and their layout in bytes.
     pub layout: RowLayout,
-    /// Facts of all rows; unused for floats.
+    /// Block statistics of all rows; unused for floats.
     pub block_stats: *const f32,
     pub tiles: Tiles,
-    /// The tiles to take.
+    /// The range of tiles.
     pub first: usize,
     pub last: usize,
-    /// The first row's place for the first group's outputs; `stride` floats between rows.
+    /// The output of the first row and the first group; `stride` floats between rows.
     pub out: *mut f32,
     pub stride: usize,
-    /// Columns that exist, up to 16 of each group.
+    /// Existing columns, up to 16 for each group.
     pub columns: usize,
-    /// What is added to each row's outputs, `[16]` of each group, or null.
+    /// The bias of each group, `[16]`, or null.
     pub bias: *const f32,
 }
 
-/// Weights that will be needed: lines are asked for evenly over the work on a group, for a step takes so
-/// long that the CPU does not look far enough ahead by itself.
+/// Prefetching of weights, spread evenly over the work on a group, because a step takes longer than the CPU's own
+/// look-ahead.
 #[derive(Clone, Copy)]
 struct Prefetch {
-    /// How far behind a group's beginning the lines are; `None`: behind the groups that are worked on together.
+    /// Distance from a group's start; `None`: after the groups that are processed together.
     ahead: Option<usize>,
-    /// Lines in each step.
+    /// Lines for each step.
     lines: usize,
-    /// Tiles over which they are asked for.
+    /// Tiles over which they are spread.
     tiles: usize,
 }
 
 impl Prefetch {
-    /// What to ask for while so many steps of a group meet some tiles. A single tile passes over the weights once, and
-    /// asks for what lies a little ahead; several keep the group in the cache, and ask for the next one.
+    /// What to prefetch while `steps` steps of a group are processed for `tiles` tiles. With one tile, the weights are
+    /// read once, so a fixed distance ahead; with several, the group stays in the cache, so the next group.
     #[inline(always)]
     fn new(bytes: usize, steps: usize, tiles: usize) -> Self {
         let lines = bytes.div_ceil(LINE);
         let each = lines.div_ceil(steps * tiles);
         let ahead = if tiles == 1 { Some(PREFETCH_BYTES) } else { None };
-        // A row shorter than a span has no steps, and nothing is asked for.
+        // A row shorter than a span has no steps, so nothing is prefetched.
         Self { ahead, lines: each, tiles: lines.div_ceil((steps * each).max(1)) }
     }
 }
 
-/// Some spans of all rows: those of whole segments, or some of one segment.
+/// Some spans of all rows: whole segments, or a part of one.
 #[derive(Clone, Copy)]
 struct Spans {
-    /// The segments' first and the one after the last.
+    /// The range of segments.
     segments: (usize, usize),
-    /// First of each segment, and how many.
+    /// The first span in each segment, and the count.
     first: usize,
     count: usize,
-    /// Spans of a whole segment.
+    /// Spans in a whole segment.
     whole: usize,
 }
 
 impl Spans {
-    /// The part of so many spans, about, that begins here, in rows of `segments`.
+    /// The part of about `depth` spans that starts here, in rows of `segments` segments.
     #[inline(always)]
     fn new(segments: usize, whole: usize, depth: usize, (segment, first): (usize, usize)) -> Self {
         if whole <= depth {
@@ -275,14 +275,14 @@ impl Spans {
         Self { segments: (segment, segment + 1), first, count: each.min(whole - first), whole }
     }
 
-    /// Where the next part begins.
+    /// Where the next part starts.
     #[inline(always)]
     fn end(&self) -> (usize, usize) {
         let end = self.first + self.count;
         if end == self.whole { (self.segments.1, 0) } else { (self.segments.0, end) }
     }
 
-    /// Nothing follows in rows of so many segments.
+    /// Whether this part ends the rows.
     #[inline(always)]
     fn is_last(&self, segments: usize) -> bool {
         self.end().0 == segments
@@ -293,14 +293,14 @@ impl Spans {
         (self.segments.1 - self.segments.0) * self.count
     }
 
-    /// Those before.
+    /// Spans before this part.
     #[inline(always)]
     fn before(&self) -> usize {
         self.segments.0 * self.whole + self.first
     }
 }
 
-/// One group and one tile at work.
+/// One group times one tile.
 #[derive(Clone, Copy)]
 struct Work {
     group: usize,
@@ -309,7 +309,7 @@ struct Work {
     spans: Spans,
     /// The tile's first row.
     start: usize,
-    /// What to ask memory for, and how many lines in a step.
+    /// Where to prefetch, and how many lines for each step.
     ask: *const u8,
     lines: usize,
 }
@@ -334,7 +334,7 @@ impl Block {
         Work { group, weights, spans, start, ask, lines: if tile < tiles { lines } else { 0 } }
     }
 
-    /// The sums of the spans before.
+    /// The partial sums of earlier spans.
     #[inline(always)]
     unsafe fn begin<S: Simd, const R: usize>(&self, group: usize, start: usize) -> [S::F; R] {
         let columns = (self.columns - group * LANES).min(LANES);
@@ -432,7 +432,7 @@ impl Block {
         }
     }
 
-    /// `G` groups from the work's on at once: a number of a row is then loaded for `G` products.
+    /// `G` groups at once: each activation is then loaded once for `G` products.
     ///
     /// # Safety
     /// The pointers are good for what the fields say, and the tile has `R` rows, of one line.
@@ -476,7 +476,7 @@ impl Block {
     }
 }
 
-/// How spans of floats are multiplied: k upwards, one sum an output.
+/// How spans of floats are multiplied: k in order, one accumulator for each output.
 trait FloatFormat {
     const DTYPE: DType;
     /// Bytes of an activation.
@@ -488,8 +488,8 @@ trait FloatFormat {
     /// As [`Simd`] says; `weights` points to the place of an even k in a group.
     unsafe fn two<S: Simd>(weights: *const u8) -> (S::F, S::F);
 
-    /// Adds the products of a span of each of `G` groups, which are so many bytes apart, with four numbers of each
-    /// of `R` rows, which are `row` bytes apart.
+    /// Adds the products of a span of `G` groups with four activations of each of `R` rows. The distances between
+    /// groups and between rows are in bytes.
     ///
     /// # Safety
     /// As [`Simd`] says; `weights` is a span, and `x` has the numbers.
@@ -522,7 +522,7 @@ trait FloatFormat {
         }
     }
 
-    /// The same for the last numbers, fewer than four.
+    /// The same for the last elements, fewer than four.
     ///
     /// # Safety
     /// As [`FloatFormat::multiply`] says.
@@ -554,7 +554,7 @@ trait FloatFormat {
 struct F32;
 struct F16;
 struct BF16;
-/// BF16 weights times activations rounded to the same, two k at a time.
+/// BF16 weights times activations rounded to bf16, two k at a time.
 struct Pairs;
 
 impl FloatFormat for F32 {
@@ -621,7 +621,7 @@ impl FloatFormat for Pairs {
     }
 }
 
-/// Adds the products of so many pairs.
+/// Adds the products of `count` pairs.
 ///
 /// # Safety
 /// As [`FloatFormat::multiply`] says.
@@ -647,9 +647,9 @@ unsafe fn pairs<S: Simd, const R: usize, const G: usize>(
     }
 }
 
-/// What becomes of a tile of `R` rows.
+/// How a tile of `R` rows is computed.
 trait WeightFormat {
-    /// Whether two groups at a time are better, where there are registers for it.
+    /// Whether two groups at a time are faster, if registers allow.
     const TWO: bool;
 
     /// # Safety
@@ -658,7 +658,7 @@ trait WeightFormat {
     unsafe fn tile<S: Simd, const R: usize, const G: usize>(block: &Block, work: Work);
 }
 
-/// Products with quantised weights, and with floats.
+/// Products with quantised weights, and with float weights.
 struct Quantised<F>(PhantomData<F>);
 struct Plain<F>(PhantomData<F>);
 
@@ -694,7 +694,7 @@ impl<F: WeightFormat> Kernel for Product<'_, F> {
     unsafe fn run<S: Simd>(self) {
         let Block { steps, layout: RowLayout { segments, .. }, columns, .. } = *self.block;
         let (groups, mut begin) = (columns.div_ceil(LANES), (0, 0));
-        // Few rows are a matter of memory, which is fastest in one stream.
+        // With few rows, memory is the limit, and one stream is fastest.
         let two = F::TWO && S::ROWS > 4 && self.block.tiles.most() > 4;
         while begin.0 < segments {
             let spans = Spans::new(segments, steps / segments, self.block.depth, begin);
@@ -759,12 +759,12 @@ impl<F: WeightFormat> Product<'_, F> {
     }
 }
 
-/// Whether products with this kind want activations as pairs of bf16.
+/// Whether products with this type take activations as bf16 pairs.
 pub(crate) fn uses_bf16_pairs(dtype: DType, isa: Isa) -> bool {
     dtype == DType::BF16 && isa.has_bf16_dot()
 }
 
-/// Runs a block of weights of this kind.
+/// Runs a block of weights of this type.
 pub(crate) fn multiply(dtype: DType, block: &Block) {
     fn with<F: WeightFormat>(block: &Block) {
         run(block.tiles.isa, Product::<F> { block, form: PhantomData });

@@ -1,25 +1,25 @@
 //! Group normalisation of images, channels last (Wu and He 2018, <https://arxiv.org/abs/1803.08494>).
 //!
-//! Statistics are taken by chunks of pixels: each channel's mean, and then, while the chunk is near, its squared
-//! deviations from that mean. Chunks are joined in their order (Chan et al. 1979, "Updating Formulae and a Pairwise
-//! Algorithm for Computing Sample Variances"), channels at the end become groups. So nothing is lost over many pixels,
-//! and nothing depends on the number of threads.
+//! Statistics are computed by chunks of pixels: each channel's mean, then its squared deviations while the chunk is in
+//! the cache. Chunks are joined in order (Chan et al. 1979, "Updating Formulae and a Pairwise Algorithm for Computing
+//! Sample Variances"), and channels are joined into groups at the end. So precision holds over many pixels, and results
+//! do not depend on the number of threads.
 
 use crate::buffer::Shards;
 use crate::ops::{by_rows, load_up_to, store_up_to};
 use crate::simd::{Isa, Kernel, LANES, Simd, bf16_bits, load_part, run, run_bf16, store_part};
 use crate::{Activation, Pool};
 
-/// Numbers of a chunk, about: half of a small core's own cache.
+/// Approximate elements of a chunk: half of a small core's L1 cache.
 const CHUNK: usize = 32 * 1024;
-/// Pixels of a chunk at most: so many numbers are added up one by one.
+/// Maximum pixels of a chunk: the number of values that are summed directly.
 const MAX_CHUNK_PIXELS: usize = 256;
 
-/// `activation((x − mean) / √(variance + epsilon) · weight + bias)`, with the mean and the variance (of the numbers at
-/// hand, not of what they are drawn from) of an image's group: all pixels of some channels that follow each other.
+/// `activation((x − mean) / √(variance + epsilon) · weight + bias)`, with the mean and the (population) variance over
+/// all pixels and channels of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupNorm<'a> {
-    /// Divides the channels.
+    /// Must divide the channels.
     pub groups: usize,
     /// `[channels]`
     pub weight: &'a [f32],
@@ -29,17 +29,16 @@ pub struct GroupNorm<'a> {
     pub activation: Option<Activation>,
 }
 
-/// What the pixels of images become before the windows of a convolution see them: what [`GroupNorm::apply`] makes of
-/// them, without a copy of it all.
+/// A norm that is fused into a convolution's input: what [`GroupNorm::apply`] computes, without a full copy.
 #[derive(Clone, Copy, Debug)]
 pub struct FusedNorm<'a> {
-    /// Of each image.
+    /// One for each image.
     pub factors: &'a [ScaleShift],
     pub activation: Option<Activation>,
 }
 
 impl FusedNorm<'_> {
-    /// Writes some pixels of an image, `x` and `out`: `[pixels, channels]`.
+    /// Applies the norm to some pixels of an image, `x` and `out`: `[pixels, channels]`.
     pub(crate) fn apply<T: OutputNumber>(&self, isa: Isa, image: usize, x: &[f32], out: &mut [T]) {
         let (scales, offsets) = self.factors[image].halves();
         assert!(x.len() == out.len() && x.len().is_multiple_of(scales.len()), "pixels of {} channels", scales.len());
@@ -49,7 +48,7 @@ impl FusedNorm<'_> {
     }
 }
 
-/// What one image's pixels so far are like: of each channel the mean, and the sum of squared deviations from it.
+/// Running moments of one image: each channel's mean and sum of squared deviations.
 #[derive(Clone, Debug)]
 pub struct Moments {
     pixels: usize,
@@ -62,15 +61,15 @@ impl Moments {
         Self { pixels: 0, channel_moments: vec![0.0; 2 * channels] }
     }
 
-    /// Pixels that are looked at together; parts of an image that begin at a multiple give the same bits as the whole.
+    /// Pixels of a chunk. Parts of an image that start at a multiple give the same bits as the whole.
     pub fn pixels_per_chunk(channels: usize) -> usize {
         (CHUNK / channels.max(1)).clamp(1, MAX_CHUNK_PIXELS)
     }
 
-    /// The pixels that follow, `[pixels, channels]`.
+    /// Adds the next pixels, `[pixels, channels]`.
     ///
     /// # Panics
-    /// Where these are no whole pixels.
+    /// If these are not whole pixels.
     pub fn add(&mut self, pool: &Pool, x: &[f32]) {
         let channels = self.channel_moments.len() / 2;
         assert!(channels > 0 && x.len().is_multiple_of(channels), "pixels of {channels} channels");
@@ -105,7 +104,7 @@ impl Moments {
     }
 }
 
-/// What an image's numbers are multiplied with, and what is added: `[2, channels]`.
+/// Scales and offsets of an image: `[2, channels]`.
 #[derive(Clone, Debug)]
 pub struct ScaleShift(Vec<f32>);
 
@@ -120,11 +119,11 @@ impl ScaleShift {
 }
 
 impl GroupNorm<'_> {
-    /// `out = norm(x + shift)` for `x`, `out`: `[images, pixels, channels]`, `shift`: `[images, channels]`, which may
-    /// be a network's embedding of time and costs nothing here.
+    /// `out = norm(x + shift)`; `x`, `out`: `[images, pixels, channels]`; `shift`: `[images, channels]`, such as a
+    /// timestep embedding; it costs nothing.
     ///
     /// # Panics
-    /// Where lengths do not fit.
+    /// If lengths do not match.
     pub fn forward(&self, pool: &Pool, x: &[f32], images: usize, shift: Option<&[f32]>, out: &mut [f32]) {
         let channels = self.weight.len();
         assert!(x.len() == out.len() && images > 0 && x.len().is_multiple_of(images), "{images} images in and out");
@@ -138,10 +137,10 @@ impl GroupNorm<'_> {
         }
     }
 
-    /// What [`GroupNorm::apply`] does to an image with these moments, which gets `shift`, `[channels]`, before.
+    /// The scales and offsets for an image with these moments; `shift`, `[channels]`, is added to the image first.
     ///
     /// # Panics
-    /// Where lengths do not fit.
+    /// If lengths do not match.
     pub fn factors(&self, moments: &Moments, shift: Option<&[f32]>) -> ScaleShift {
         let channels = self.weight.len();
         assert!(self.groups > 0 && channels.is_multiple_of(self.groups), "{} groups of {channels}", self.groups);
@@ -168,10 +167,10 @@ impl GroupNorm<'_> {
         ScaleShift(factors)
     }
 
-    /// Writes some pixels of an image, `x` and `out`: `[pixels, channels]`.
+    /// Applies the norm to some pixels of an image, `x` and `out`: `[pixels, channels]`.
     ///
     /// # Panics
-    /// Where lengths do not fit.
+    /// If lengths do not match.
     pub fn apply(&self, pool: &Pool, factors: &ScaleShift, x: &[f32], out: &mut [f32]) {
         assert_eq!(x.len(), out.len(), "as many numbers out as in");
         self.write(pool, factors, (Shards::new(out), x.len()), |at| x[at..].as_ptr());
@@ -180,7 +179,7 @@ impl GroupNorm<'_> {
     /// The same in place.
     ///
     /// # Panics
-    /// Where these are no whole pixels.
+    /// If these are not whole pixels.
     pub fn apply_in_place(&self, pool: &Pool, factors: &ScaleShift, x: &mut [f32]) {
         let (x, len) = (Shards::new(x), x.len());
         self.write(pool, factors, (x, len), |at| x.at(at, 0));
@@ -204,7 +203,7 @@ impl GroupNorm<'_> {
     }
 }
 
-/// Of one chunk, as [`Moments`] has them.
+/// The moments of one chunk.
 struct MomentsKernel<'a> {
     x: &'a [f32],
     state: &'a mut [f32],
@@ -235,7 +234,7 @@ impl Kernel for MomentsKernel<'_> {
     }
 }
 
-/// Moments of the channels from `at` on, `16 C` of them, or as many as there are where `C` is 1.
+/// Moments of `16 C` channels from `at` on, or of the remaining ones where `C` is 1.
 ///
 /// # Safety
 /// As [`Simd`] says; `state` is `[2, channels]`, and all pixels have these channels.
@@ -273,7 +272,7 @@ unsafe fn columns_of<S: Simd, const C: usize>(x: &[f32], at: usize, state: &mut 
     }
 }
 
-/// Pixels of an image, which may be written where they are read.
+/// Applies scales and offsets to pixels, possibly in place.
 pub(crate) struct ApplyKernel<'a, T> {
     /// `[channels]`
     scales: &'a [f32],
@@ -285,7 +284,7 @@ pub(crate) struct ApplyKernel<'a, T> {
     out: *mut T,
 }
 
-/// What numbers are written as: floats, or the bits of bf16.
+/// The output type: f32, or the bits of bf16.
 pub(crate) trait OutputNumber: Copy {
     fn run(isa: Isa, write: ApplyKernel<'_, Self>);
 

@@ -1,4 +1,4 @@
-//! Writing keys and values to their blocks, in the order that [`crate::attend`] reads.
+//! Writes keys and values into KV blocks, in the layout that [`crate::attend`] reads.
 
 use half::{bf16, f16};
 
@@ -8,18 +8,17 @@ use crate::buffer::Shards;
 use crate::ops::{load_up_to, quantise_row, store_up_to};
 use crate::simd::{Kernel, LANES, Simd, run};
 
-/// Numbers below which one thread writes them all: some microseconds.
+/// Fewer elements than this are written by one thread: a few microseconds.
 const SINGLE_THREAD_BELOW: usize = 16 * 1024;
 
-/// A block's part of a layer, to be written: keys, `[kv_heads, width, 16]`, and values,
-/// `[kv_heads, 16, width]`.
+/// One layer's part of a KV block: keys, `[kv_heads, width, 16]`, and values, `[kv_heads, 16, width]`.
 #[derive(Debug)]
 pub enum KvBlockMut<'a> {
     F32(KvPair<&'a mut [f32]>),
     F16(KvPair<&'a mut [f16]>),
-    /// Bytes, and a factor for each position of a head: `[kv_heads, 16]`.
+    /// 8-bit codes with a scale for each position and head: `[kv_heads, 16]`.
     Q8(KvPair<(&'a mut [i8], &'a mut [f32])>),
-    /// In pairs, as [`crate::KvBlocks::Bf16`] says.
+    /// In pairs, as in [`crate::KvBlocks::Bf16`].
     Bf16(KvPair<&'a mut [bf16]>),
 }
 
@@ -29,23 +28,23 @@ pub struct KvPair<T> {
     pub values: T,
 }
 
-/// Some rows of a step that fall into one block.
+/// Consecutive rows that go into one block.
 #[derive(Debug)]
 pub struct KvWrite<'a> {
     pub cells: KvBlockMut<'a>,
     /// The first row,
     pub row: usize,
-    /// its place in the block,
+    /// its slot in the block,
     pub slot: usize,
-    /// and how many rows follow each other.
+    /// and the number of rows.
     pub count: usize,
 }
 
-/// Writes the rows `keys` and `values`, `[rows, kv_heads, width]`, where `fills` say. The greatest number of a row of
-/// bytes becomes 127.
+/// Writes rows of `keys` and `values`, `[rows, kv_heads, width]`, as `fills` say. 8-bit rows are scaled so that the
+/// largest magnitude becomes 127.
 ///
 /// # Panics
-/// Where lengths do not fit.
+/// If lengths do not match.
 pub fn kv_write(pool: &Pool, [kv_heads, width]: [usize; 2], keys: &[f32], values: &[f32], fills: &mut [KvWrite<'_>]) {
     let row = kv_heads * width;
     for KvWrite { cells, row: first, slot, count } in &*fills {
@@ -99,11 +98,11 @@ impl Kernel for WriteKernel<'_, '_> {
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
         let Self { kv_heads, width, keys, values, fill: KvWrite { cells, slot, count, .. } } = self;
-        // Head by head, as a head's cells fit into the nearest cache.
+        // Head by head, because a head's part of a block fits into the L1 cache.
         for (head, row) in (0..kv_heads).flat_map(|head| (0..*count).map(move |row| (head, row))) {
             let numbers = (row * kv_heads + head) * width..(row * kv_heads + head + 1) * width;
             let (k, v) = (&keys[numbers.clone()], &values[numbers]);
-            // KvBlockMut of the head's keys, and of this position's values; the place of its factor.
+            // The head's keys, this position's values, and the index of its scale.
             let (transposed, slot) = (head * width * BLOCK_POSITIONS, *slot + row);
             let (keys, values) = (
                 transposed..transposed + width * BLOCK_POSITIONS,
@@ -137,7 +136,7 @@ impl Kernel for WriteKernel<'_, '_> {
                     }
                     KvBlockMut::Q8(cells) => {
                         let (bytes, factors) = &mut cells.keys;
-                        // Through the values' place, which is as long.
+                        // The values' slot serves as a buffer; it has the same length.
                         let codes = &mut cells.values.0[values];
                         factors[factor] = quantise_row(k, codes);
                         bytes[keys]
@@ -154,7 +153,7 @@ impl Kernel for WriteKernel<'_, '_> {
     }
 }
 
-/// Writes a row across the positions.
+/// Scatters a row across positions.
 ///
 /// # Safety
 /// As [`Simd`] says.
@@ -167,9 +166,9 @@ unsafe fn scatter<S: Simd, T: Cell>(row: &[f32], to: &mut [T], slot: usize) {
     }
 }
 
-/// What floats become in a cache.
+/// An element of the KV cache.
 trait Cell: Copy {
-    /// Up to sixteen.
+    /// Converts up to sixteen values.
     ///
     /// # Safety
     /// As [`Simd`] says.

@@ -1,9 +1,9 @@
-//! How Outpost computes on a CPU.
+//! CPU kernels.
 //!
-//! One binary serves every CPU: kernels are compiled for several instruction sets, and [`Isa::detect`]
-//! picks at run time. A [`Pool`] carries that choice and the threads; every operation takes one.
-//! Results do not depend on how rows are batched nor on the number of threads: a row gives the same
-//! bits alone and among others (on one path; paths differ in the last bits).
+//! One binary serves every CPU: kernels are compiled for several instruction sets, and [`Isa::detect`] picks one at run
+//! time. A [`Pool`] holds that choice and the threads; every operation takes a pool. Results do not depend on batching
+//! or on the number of threads: a row gives the same bits alone and in a batch. (Instruction sets differ in the last
+//! bits.)
 
 mod activations;
 mod attention;
@@ -36,14 +36,14 @@ pub use ops::{Activation, RopeLayout, activate, quantise_q8, rope};
 pub use pool::Pool;
 pub use simd::Isa;
 
-/// Why weights were refused.
+/// Why weights were rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// A dimension is zero, too large, or rows are no whole number of blocks.
+    /// A dimension is zero or too large, or a row is not a whole number of blocks.
     Shape { dtype: DType, n: usize, k: usize },
-    /// Bytes that the shape asks for, and bytes that came.
+    /// Bytes that the shape needs, and bytes found.
     Length { expected: usize, found: usize },
-    /// Numbers that a bias has to have, and has.
+    /// Elements that a bias needs, and elements found.
     Bias { expected: usize, found: usize },
 }
 

@@ -1,4 +1,4 @@
-//! A weight matrix, packed, and its products.
+//! A packed weight matrix and its products.
 
 use std::fmt;
 use std::ops::Range;
@@ -16,20 +16,20 @@ use crate::{Activations, Error, Pool};
 
 /// Bytes of activations that one pass keeps in a core's own cache.
 const CACHE_BYTES: usize = 384 * 1024;
-/// The least work of a task, in billionths of a second by the rough guess of [`BYTES_PER_NS`] and [`MACS_PER_NS`].
+/// Minimum work of a task in nanoseconds, estimated with [`BYTES_PER_NS`] and [`MACS_PER_NS`].
 const MIN_TASK_NS: usize = 2_000;
-/// Bytes that come from memory, and
+/// Bytes from memory, and
 const BYTES_PER_NS: usize = 12;
-/// multiplications that are done, in a billionth of a second.
+/// multiply-adds, in a nanosecond.
 const MACS_PER_NS: usize = 200;
-/// Bytes of a group of float weights that meet several tiles before the next ones do, where the group as a whole takes
-/// more than [`SPLIT_ABOVE`]: with two groups at a time, what the nearest cache holds.
+/// Groups of float weights larger than [`SPLIT_ABOVE`] bytes are processed in parts of this size, each for several
+/// tiles: two groups' parts fit into the L1 cache.
 const SPLIT_BYTES: usize = 16 * 1024;
 const SPLIT_ABOVE: usize = 64 * 1024;
-/// Bytes of outputs that wait for what else is added to them.
+/// Bytes of partial outputs that wait in the cache.
 const PENDING_BYTES: usize = 192 * 1024;
 
-/// Bytes of a file that a thread reads and packs at a time, unless sixteen rows are more.
+/// Bytes of a file that a thread reads and packs at once, unless sixteen rows are more.
 const PACK_BYTES: usize = 256 * 1024;
 
 /// Weights `[n, k]`: `n` outputs for `k` inputs.
@@ -39,7 +39,7 @@ pub struct Linear {
     k: usize,
     group_bytes: usize,
     groups: Aligned,
-    /// Filled up to whole groups.
+    /// Padded to whole groups.
     bias: Option<Vec<f32>>,
 }
 
@@ -50,12 +50,11 @@ impl fmt::Debug for Linear {
 }
 
 impl Linear {
-    /// Packs `n` rows of `k` weights. `read` is called from the pool's threads with the number of a row and
-    /// the place for the bytes of that and some following rows as a GGUF file has them; so a matrix is never
-    /// in memory twice.
+    /// Packs `n` rows of `k` weights. `read` is called on the pool's threads with the index of a row and a buffer for
+    /// that and following rows in GGUF's format, so a matrix is never in memory twice.
     ///
     /// # Errors
-    /// Where a dimension is zero or `k` is no whole number of blocks, and what `read` fails with.
+    /// If a dimension is zero, `k` is not a whole number of blocks, or `read` fails.
     pub fn pack<E: From<Error> + Send>(
         pool: &Pool,
         dtype: DType,
@@ -87,10 +86,10 @@ impl Linear {
         }
     }
 
-    /// Packs a tensor of a GGUF file: `n` rows of `k` weights, `bytes` as they lie in the file.
+    /// Packs a tensor of a GGUF file: `n` rows of `k` weights in the file's format.
     ///
     /// # Errors
-    /// Where a dimension is zero, `k` is no whole number of blocks, or `bytes` has another length.
+    /// If a dimension is zero, `k` is not a whole number of blocks, or `bytes` has another length.
     pub fn from_gguf(dtype: DType, n: usize, k: usize, bytes: &[u8]) -> Result<Self, Error> {
         let row_bytes = row_bytes(dtype, n, k)?;
         if bytes.len() != row_bytes * n {
@@ -102,10 +101,10 @@ impl Linear {
         })
     }
 
-    /// Adds `bias` (`[n]`) to the outputs of every row.
+    /// Adds `bias` (`[n]`) to each row's outputs.
     ///
     /// # Errors
-    /// Where it has another length.
+    /// If it has another length.
     pub fn with_bias(mut self, bias: &[f32]) -> Result<Self, Error> {
         if bias.len() != self.n {
             return Err(Error::Bias { expected: self.n, found: bias.len() });
@@ -116,7 +115,7 @@ impl Linear {
         Ok(self)
     }
 
-    /// Bytes that [`Linear::pack`] takes while it works, beside the weights it gives.
+    /// Bytes that [`Linear::pack`] needs temporarily.
     pub fn packing_bytes(threads: usize, dtype: DType, n: usize, k: usize) -> usize {
         let row_bytes = k / dtype.block() * dtype.block_bytes();
         (threads * pack_rows(row_bytes)).min(n) * row_bytes
@@ -136,20 +135,20 @@ impl Linear {
         self.k
     }
 
-    /// Bytes that `n` rows of `k` weights take when they are packed; `k` is a whole number of blocks.
+    /// Bytes of `n` packed rows of `k` weights; `k` is a whole number of blocks.
     pub fn packed_bytes(dtype: DType, n: usize, k: usize) -> usize {
         Layout::of(dtype).group_bytes(k) * n.div_ceil(LANES)
     }
 
-    /// Memory that the weights take.
+    /// Memory of the weights.
     pub fn bytes(&self) -> usize {
         self.groups.len()
     }
 
-    /// The weights of output `index`, exactly as GGML dequantises them.
+    /// The weights of output `index`, dequantised exactly as GGML does.
     ///
     /// # Panics
-    /// Where there is no such row or `out` is not `k` long.
+    /// If there is no such row, or `out` is not `k` long.
     pub fn row(&self, index: usize, out: &mut [f32]) {
         assert!(index < self.n && out.len() == self.k, "row {index} of {self:?} into {} numbers", out.len());
         let group = &self.groups.bytes()[index / LANES * self.group_bytes..][..self.group_bytes];
@@ -159,7 +158,7 @@ impl Linear {
     /// `out = x · weightsᵀ + bias` for `x` `[m, k]` and `out` `[m, n]`.
     ///
     /// # Panics
-    /// Where a length is another.
+    /// If a length does not match.
     pub fn forward(&self, pool: &Pool, x: &[f32], m: usize, out: &mut [f32]) {
         matmul_all(&Activations::new(pool, x, m, self.k), &mut [(self, out)]);
     }
@@ -171,52 +170,52 @@ fn row_bytes(dtype: DType, n: usize, k: usize) -> Result<usize, Error> {
     let whole = n > 0 && k > 0 && k.is_multiple_of(dtype.block());
     let all = bytes.and_then(|bytes| bytes.checked_mul(n.checked_next_multiple_of(LANES)?));
     match (bytes, all) {
-        // The packed form is at most a half longer.
+        // The packed form is at most half as long again.
         (Some(bytes), Some(all)) if whole && all <= isize::MAX as usize / 2 => Ok(bytes),
         _ => Err(Error::Shape { dtype, n, k }),
     }
 }
 
-/// Rows of a piece: whole groups.
+/// Rows that are packed at once: whole groups.
 fn pack_rows(row_bytes: usize) -> usize {
     (PACK_BYTES / (row_bytes * LANES).max(1)).max(1) * LANES
 }
 
-/// Several matrices over the same activations in one parallel section: each output is `[m, n]` of its
+/// Products of the same activations with several matrices in one parallel section. Each output is `[m, n]` of its
 /// matrix.
 ///
 /// # Panics
-/// Where a length is another.
+/// If a length does not match.
 pub fn matmul_all(x: &Activations<'_>, products: &mut [(&Linear, &mut [f32])]) {
     let section = Section::new(x, products);
     x.pool.run(section.ends.len(), |task| section.run(task));
 }
 
-/// All groups of all matrices, times runs of tiles: the groups for the first run, then for the second,
-/// and so on. A task is some that follow each other, first many and in the end few, so that most weights
-/// are read in long runs, and yet all threads end together.
+/// The work of a section: all groups of all matrices for a run of tiles, then for the next run, and so on. A task is a
+/// range of it. Tasks start long and end short, so that most weights are read in long runs and all threads finish
+/// together.
 struct Section<'a> {
     x: &'a Activations<'a>,
     parts: SmallVec<[MatrixPart<'a>; 4]>,
     groups: usize,
     /// Tiles of a run.
     tiles: usize,
-    /// Groups that a run meets together.
+    /// Groups that a run processes together.
     together: usize,
     ends: Ends,
 }
 
-/// Where tasks end: on the stack, for a decode step has no time to ask for memory.
+/// The ends of tasks, on the stack: a decode step has no time to allocate.
 type Ends = SmallVec<[usize; 32]>;
 
-/// One matrix's share of a section.
+/// One matrix of a section.
 struct MatrixPart<'a> {
     linear: &'a Linear,
-    /// Place of its first group.
+    /// Index of its first group.
     first: usize,
     x: *const u8,
     block_stats: *const f32,
-    /// How floats lie; bytes.
+    /// The layout of floats, in bytes.
     layout: RowLayout,
     out: Shards<f32>,
 }
@@ -262,13 +261,13 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Spans that meet all tiles of a run before the next ones do.
+/// Spans that are processed for all tiles of a run before the next ones.
 fn split_depth(linear: &Linear) -> usize {
     let long = !linear.dtype.is_quantised() && linear.group_bytes > SPLIT_ABOVE;
     if long { SPLIT_BYTES / Layout::of(linear.dtype).low } else { usize::MAX }
 }
 
-/// Bytes of a row of activations that are looked at again with each group.
+/// Bytes of a row of activations that every group reads again.
 fn cached_row_bytes(linear: &Linear, x: &Activations<'_>) -> usize {
     if linear.dtype.is_quantised() {
         return linear.k * 3 / 2;
@@ -277,8 +276,7 @@ fn cached_row_bytes(linear: &Linear, x: &Activations<'_>) -> usize {
     x.row_numbers().min(split_depth(linear).saturating_mul(FLOATS)) * size
 }
 
-/// The ends of tasks over so many items: each takes its share of half of what is left, but no fewer than
-/// `least` items.
+/// Splits `items` into tasks: each takes its share of half of the rest, but at least `least` items.
 fn split_tasks(items: usize, threads: usize, least: usize) -> Ends {
     let mut ends = Ends::new();
     let mut at = 0;
@@ -313,13 +311,13 @@ impl<'a> MatrixPart<'a> {
         Self { linear, first, x: x.x.as_ptr().cast(), block_stats, layout: x.layout.bytes(size_of::<f32>()), out }
     }
 
-    /// Some groups that follow each other, each times the tiles of a run.
+    /// Consecutive groups times a run of tiles.
     fn run(&self, group: usize, groups: usize, tiles: Tiles, Range { start: first, end: last }: Range<usize>) {
         let Linear { dtype, n, k, group_bytes, .. } = *self.linear;
         let weights = &self.linear.groups.bytes()[group * group_bytes..][..groups * group_bytes];
         let width = if dtype.is_quantised() { BLOCK } else { FLOATS };
         let (columns, steps) = ((n - group * LANES).min(groups * LANES), k / width);
-        // Other tasks have other groups or tiles: what this one writes is its own.
+        // Other tasks have other groups or tiles, so these outputs belong to this task alone.
         let rows = tiles.start(last);
         let out = self.out.at(group * LANES, (rows - 1) * n + columns);
         let bias = self.linear.bias.as_ref().map_or(std::ptr::null(), |bias| bias[group * LANES..].as_ptr());

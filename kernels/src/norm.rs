@@ -1,16 +1,16 @@
-//! Norms over rows, with what is added to the rows before.
+//! Norms of rows, optionally fused with a residual sum.
 
 use crate::Pool;
 use crate::buffer::Shards;
 use crate::ops::{by_rows, load_up_to, store_up_to};
 use crate::simd::{Kernel, LANES, Simd, run};
 
-/// What a row is divided by.
+/// The kind of norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormKind {
-    /// The root of its mean square (Zhang and Sennrich 2019, <https://arxiv.org/abs/1910.07467>).
+    /// RMS norm (Zhang and Sennrich 2019, <https://arxiv.org/abs/1910.07467>).
     Rms,
-    /// Its standard deviation, after its mean is taken off (Ba et al. 2016, <https://arxiv.org/abs/1607.06450>).
+    /// Layer norm (Ba et al. 2016, <https://arxiv.org/abs/1607.06450>).
     Layer,
 }
 
@@ -29,7 +29,7 @@ impl Norm<'_> {
     /// `out = norm(x)`; both `[rows, width]`.
     ///
     /// # Panics
-    /// Where lengths do not fit.
+    /// If lengths do not match.
     pub fn forward(&self, pool: &Pool, x: &[f32], out: &mut [f32]) {
         self.check(x.len(), out.len());
         let (width, to) = (self.weight.len(), Shards::new(out));
@@ -41,10 +41,10 @@ impl Norm<'_> {
         });
     }
 
-    /// `x += y; out = norm(x)`, while a row is near; all `[rows, width]`.
+    /// `x += y; out = norm(x)` in one pass; all `[rows, width]`.
     ///
     /// # Panics
-    /// Where lengths do not fit.
+    /// If lengths do not match.
     pub fn add_forward(&self, pool: &Pool, x: &mut [f32], y: &[f32], out: &mut [f32]) {
         self.check(x.len(), out.len());
         assert_eq!(x.len(), y.len(), "two inputs of one length");

@@ -1,4 +1,4 @@
-//! The small operations between products. Large inputs are shared among the pool's threads.
+//! Small operations between products. Large inputs are split among the pool's threads.
 
 use std::f32::consts::{FRAC_1_SQRT_2, LOG2_E};
 
@@ -6,12 +6,12 @@ use crate::Pool;
 use crate::buffer::Shards;
 use crate::simd::{Kernel, LANES, Simd, load_part, run, store_part};
 
-/// Floats of one task: some microseconds of additions,
+/// Elements of a task: some microseconds of additions,
 const TASK_ELEMENTS: usize = 16 * 1024;
 /// and of exponentials.
 const SLOW_TASK_ELEMENTS: usize = 4 * 1024;
 
-/// Calls `work` with ranges of whole rows: the first, and how many.
+/// Calls `work` with ranges of whole rows: the first row, and the number of rows.
 pub(crate) fn by_rows(pool: &Pool, rows: usize, width: usize, work: impl Fn(usize, usize) + Sync) {
     let each = (TASK_ELEMENTS / width.max(1)).max(1);
     pool.run(rows.div_ceil(each), |task| {
@@ -44,16 +44,17 @@ pub(crate) unsafe fn store_up_to<S: Simd>(to: &mut [f32], at: usize, x: S::F) {
     }
 }
 
-/// What the numbers inside of a feed-forward network go through.
+/// The activation of a feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// `x / (1 + e^−x)`
     Silu,
-    /// `x · Φ(x)` (Hendrycks and Gimpel 2016, <https://arxiv.org/abs/1606.08415>), to 6 · 10⁻⁷ · |x|.
+    /// `x · Φ(x)` (Hendrycks and Gimpel 2016, <https://arxiv.org/abs/1606.08415>), with an error of at most 6 · 10⁻⁷ ·
+    /// |x|.
     Gelu,
-    /// Its approximation by tanh.
+    /// Its tanh approximation.
     GeluTanh,
-    /// `x / (1 + e^−1.702 x)`, which is near it, too.
+    /// Its sigmoid approximation, `x / (1 + e^−1.702 x)`.
     QuickGelu,
     /// `max(x, 0)`
     Relu,
@@ -92,11 +93,11 @@ unsafe fn silu<S: Simd>(x: S::F, inner: S::F) -> S::F {
     unsafe { S::div(x, S::add(S::splat(1.0), S::exp(S::sub(S::splat(0.0), inner)))) }
 }
 
-/// `x = activation(x)`, and times `factors` where there are some. A network whose gate and value are the halves of one
-/// packed projection (Shazeer 2020, <https://arxiv.org/abs/2002.05202>) reads each half as a matrix of its own.
+/// `x = activation(x) · factors`; without factors, only the activation. Where one packed projection holds gate and
+/// value (Shazeer 2020, <https://arxiv.org/abs/2002.05202>), each half is loaded as a matrix of its own.
 ///
 /// # Panics
-/// Where lengths differ.
+/// If lengths differ.
 pub fn activate(pool: &Pool, activation: Activation, x: &mut [f32], factors: Option<&[f32]>) {
     assert!(factors.is_none_or(|factors| factors.len() == x.len()), "two inputs of one length");
     let (len, to) = (x.len(), Shards::new(x));
@@ -133,8 +134,8 @@ impl Kernel for Activate<'_> {
     }
 }
 
-/// `max(x, 0)` less the tail `|x| · Φ(−|x|)`, which Abramowitz and Stegun's 7.1.26 gives as a polynomial in
-/// `1 / (1 + p · |x| / √2)` times `e^(−x² / 2)`.
+/// `max(x, 0)` minus the tail `|x| · Φ(−|x|)`, which Abramowitz and Stegun's 7.1.26 gives as a polynomial in `1 / (1 +
+/// p · |x| / √2)` times `e^(−x² / 2)`.
 ///
 /// # Safety
 /// As [`Simd`] says.
@@ -155,21 +156,20 @@ unsafe fn gelu<S: Simd>(x: S::F) -> S::F {
     }
 }
 
-/// Which numbers of a head a rotation takes together.
+/// Which elements of a head rotate together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RopeLayout {
     /// Neighbours: 0 and 1, 2 and 3.
     Interleaved,
-    /// Number i and number i + pairs.
+    /// Elements i and i + pairs.
     Halves,
 }
 
-/// Rotary embedding (Su et al. 2021, <https://arxiv.org/abs/2104.09864>) in place: `x` is
-/// `[rows, heads, width]`, `cos` and `sin` are `[rows, pairs]`; numbers behind the first `2 · pairs` of
-/// a head stay.
+/// Rotary position embedding (Su et al. 2021, <https://arxiv.org/abs/2104.09864>) in place: `x` is `[rows, heads,
+/// width]`, `cos` and `sin` are `[rows, pairs]`. Elements after the first `2 · pairs` of a head are kept.
 ///
 /// # Panics
-/// Where lengths do not fit.
+/// If lengths do not match.
 pub fn rope(pool: &Pool, x: &mut [f32], heads: usize, width: usize, style: RopeLayout, cos: &[f32], sin: &[f32]) {
     let row = heads * width;
     assert!(row > 0 && x.len().is_multiple_of(row) && cos.len() == sin.len(), "[rows, heads, width] and a table");
@@ -208,7 +208,7 @@ impl Kernel for Rope<'_> {
         let tables = self.cos.chunks_exact(pairs).zip(self.sin.chunks_exact(pairs));
         for (row, (cos, sin)) in self.x.chunks_exact_mut(self.row).zip(tables) {
             for head in row.chunks_exact_mut(self.width) {
-                // Plain code, which the compiler makes vectors of.
+                // Plain code that the compiler vectorises.
                 match self.style {
                     RopeLayout::Halves => {
                         let (first, second) = head[..2 * pairs].split_at_mut(pairs);
@@ -231,10 +231,10 @@ impl Kernel for Rope<'_> {
     }
 }
 
-/// A row as bytes, for [`crate::KvBlocks::Q8`]; returns their factor, `max |x| / 127`.
+/// Quantises a row to bytes, for [`crate::KvBlocks::Q8`]; returns the scale, `max |x| / 127`.
 ///
 /// # Panics
-/// Where lengths differ.
+/// If lengths differ.
 pub fn quantise_q8(x: &[f32], out: &mut [i8]) -> f32 {
     assert_eq!(x.len(), out.len(), "as many numbers out as in");
     quantise_row(x, out)

@@ -1,13 +1,12 @@
-//! The packed layout: sixteen rows side by side, so that one instruction serves sixteen outputs.
+//! The packed layout: sixteen rows interleaved, so that one instruction serves sixteen outputs.
 //!
-//! A group holds 16 consecutive rows (the last group is filled up with zeros). Quantised kinds: for
-//! each span of one block (32 weights), or of eight (256, the K kinds), a head with the f16 scales of
-//! the 16 rows; then for each 32 weights a tile: byte scales of the K kinds, high bits, low bits. In the
-//! bytes of a tile, a unit is 64 bytes: four for each row. Nibbles: unit `j` has the weights `4j .. 4j + 4`
-//! of a row in its low halves and `16 + 4j ..` in its high halves. Codes of two bits: unit `j` has the
-//! weights `4j ..`, `8 + 4j ..`, `16 + 4j ..` and `24 + 4j ..`, from the lowest bits up. Float kinds: spans
-//! of four k, the last one filled up with zeros; F32 and F16 have the 16 rows' numbers for each k, BF16 those
-//! of two k side by side, as the instruction wants them that multiplies such pairs.
+//! A group holds 16 consecutive rows; the last group is padded with zeros. For quantised types, each span of one block
+//! (32 weights; 256 for the K types) starts with a head: the f16 scales of the 16 rows. Then each 32 weights have a
+//! tile: byte scales (K types), high bits, low bits. A unit of a tile is 64 bytes: four for each row. Nibbles: unit `j`
+//! has a row's weights `4j .. 4j + 4` in its low nibbles and `16 + 4j ..` in its high nibbles. Two-bit codes: unit `j`
+//! has the weights `4j ..`, `8 + 4j ..`, `16 + 4j ..` and `24 + 4j ..`, from the lowest bits up. For float types, a
+//! span is four k, the last one padded with zeros: F32 and F16 store the 16 rows' values for each k, BF16 those of two
+//! k side by side, as the dot-product instruction expects.
 
 use crate::dtype::{DType, Raw, float};
 use crate::simd::LANES;
@@ -15,7 +14,7 @@ use crate::simd::LANES;
 /// Floats of a row in a span.
 pub(crate) const FLOATS: usize = 4;
 
-/// Where things lie in a group; bytes.
+/// Offsets and sizes in a group, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     /// Weights of a row in a span.
@@ -23,11 +22,11 @@ pub(crate) struct Layout {
     /// Tiles after each head.
     pub span: usize,
     pub head: usize,
-    /// Scales at the beginning of a tile: one byte for each row, or two.
+    /// Scales at the start of a tile: one or two bytes for each row.
     pub scales: usize,
-    /// High bits after them: 64 for one more bit, 128 for two.
+    /// High bits: 64 bytes for one extra bit, 128 for two.
     pub high: usize,
-    /// Low bits after them: 128 for two bits, 256 for nibbles, 512 for whole bytes.
+    /// Low bits: 128 bytes for two bits, 256 for nibbles, 512 for bytes.
     pub low: usize,
 }
 
@@ -73,19 +72,19 @@ fn get_u16(bytes: &[u8], lane: usize) -> u16 {
     u16::from_le_bytes([bytes[2 * lane], bytes[2 * lane + 1]])
 }
 
-/// Where a tile's scales are in a block's list of them: the place in a tile, and the block's own.
+/// Where a tile's scales are in a block's list of scales: index in the tile, and in the block.
 fn scale_places(dtype: DType, lane: usize, index: usize) -> impl Iterator<Item = (usize, usize)> {
     let two = matches!(dtype, DType::Q2K | DType::Q3K | DType::Q6K);
     let count = if two { 2 } else { 1 };
     (0..count).map(move |part| (part * LANES + lane, count * index + part))
 }
 
-/// The first 16 codes of a tile, four in a word, then the others.
+/// The first 16 codes of a tile, four in a word, then the other 16.
 type Words = [u32; 8];
 
-/// Bits of a word's four bytes, in the lowest places.
+/// Gathers one bit of each of a word's four bytes.
 fn lowest_bits(word: u32) -> u8 {
-    // The sum's terms meet in no bit: bit 8b of the word comes to bit 24 + b.
+    // The terms do not overlap: bit 8b of the word moves to bit 24 + b.
     ((word & 0x0101_0101).wrapping_mul(0x0102_0408) >> 24) as u8
 }
 
@@ -98,7 +97,7 @@ fn word_at(unit: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([unit[at], unit[at + 1], unit[at + 2], unit[at + 3]])
 }
 
-/// Writes a tile's codes for one lane; its high bits are zero before.
+/// Writes a tile's codes for one lane; its high bits must be zero.
 fn put_codes(words: &Words, lane: usize, high: &mut [u8], low: &mut [u8]) {
     let place = 4 * lane;
     let put = |bytes: &mut [u8], unit: usize, word: u32| {
@@ -131,7 +130,7 @@ fn put_codes(words: &Words, lane: usize, high: &mut [u8], low: &mut [u8]) {
     }
 }
 
-/// Reads back what [`put_codes`] wrote.
+/// Reads what [`put_codes`] wrote.
 fn get_codes(lane: usize, high: &[u8], low: &[u8]) -> Words {
     let at = |bytes: &[u8], unit: usize| word_at(&bytes[unit * 64..], 4 * lane);
     let mut low_bits = 4;
@@ -153,7 +152,7 @@ fn get_codes(lane: usize, high: &[u8], low: &[u8]) -> Words {
     words
 }
 
-/// Writes a block into its span of a group; the span's bytes for this lane are zero before.
+/// Writes a block into its span of a group; the span's bytes for this lane must be zero.
 fn put(dtype: DType, raw: &Raw, lane: usize, span: &mut [u8]) {
     let layout = Layout::of(dtype);
     let (head, tiles) = span.split_at_mut(layout.head);
@@ -175,12 +174,12 @@ fn put(dtype: DType, raw: &Raw, lane: usize, span: &mut [u8]) {
     }
 }
 
-/// Minima are bytes of their own, not halves of scales.
+/// Whether minima are bytes of their own.
 fn has_minima(dtype: DType) -> bool {
     matches!(dtype, DType::Q4K | DType::Q5K)
 }
 
-/// Reads back what [`put`] wrote.
+/// Reads what [`put`] wrote.
 fn get(dtype: DType, raw: &mut Raw, lane: usize, span: &[u8]) {
     let layout = Layout::of(dtype);
     let (head, tiles) = span.split_at(layout.head);
@@ -204,12 +203,12 @@ fn get(dtype: DType, raw: &mut Raw, lane: usize, span: &[u8]) {
     }
 }
 
-/// The place of a row's number `at` among the numbers of a group.
+/// The index of a row's element `at` in a group.
 fn float_place(dtype: DType, at: usize, lane: usize) -> usize {
     if dtype == DType::BF16 { (at / 2 * LANES + lane) * 2 + at % 2 } else { at * LANES + lane }
 }
 
-/// Packs up to 16 rows, in the file's form, into the zeroed `group`.
+/// Packs up to 16 rows from the file's format into the zeroed `group`.
 pub(crate) fn pack_group(dtype: DType, rows: &[u8], row_bytes: usize, group: &mut [u8]) {
     let layout = Layout::of(dtype);
     let mut raw = Raw::new();
@@ -229,7 +228,7 @@ pub(crate) fn pack_group(dtype: DType, rows: &[u8], row_bytes: usize, group: &mu
     }
 }
 
-/// One row's weights, as GGML dequantises them.
+/// One row's weights, dequantised as GGML does.
 pub(crate) fn unpack_row(dtype: DType, group: &[u8], lane: usize, out: &mut [f32]) {
     let layout = Layout::of(dtype);
     if !dtype.is_quantised() {

@@ -1,4 +1,4 @@
-//! Some queries over the positions of a chunk: products with keys, weights, sums of values.
+//! Attention of some queries over a chunk of positions: scores, softmax weights, weighted sums of values.
 
 use std::f32::consts::LOG2_E;
 
@@ -10,18 +10,18 @@ use super::{AttentionSequence, AttentionShape, BLOCK_POSITIONS, CHUNK, KvBlocks,
 use crate::buffer::LINE;
 use crate::simd::{LANES, Simd};
 
-/// Blocks that are asked for ahead.
+/// Blocks that are prefetched.
 const PREFETCH_BLOCKS: usize = 4;
 /// Blocks of a chunk.
 const BLOCKS: usize = CHUNK / BLOCK_POSITIONS;
-/// Stands for minus infinity where a difference of two must not be NaN.
+/// Stands for minus infinity where the difference of two must not be NaN.
 const MIN_SCORE: f32 = -1e30;
 
-/// What keys and values are made of.
+/// The element type of keys and values.
 trait KvNumber: Copy + Default {
-    /// There is a factor for each position.
+    /// Whether positions have scales.
     const SCALED: bool = false;
-    /// Two lie side by side, along the width of keys and the positions of values.
+    /// Whether two elements are stored side by side, along the width of keys and the positions of values.
     const PAIRS: bool = false;
 
     /// # Safety
@@ -69,14 +69,14 @@ impl KvNumber for bf16 {
     }
 }
 
-/// One head in a block.
+/// One head's part of a block.
 #[derive(Clone, Copy)]
 struct HeadBlock<T> {
     /// `[width, 16]`
     keys: *const T,
     /// `[16, width]`
     values: *const T,
-    /// Factors of the positions; null where there are none.
+    /// Scales of the positions; null where there are none.
     key_scales: *const f32,
     value_scales: *const f32,
 }
@@ -89,7 +89,7 @@ impl<T> HeadBlock<T> {
         value_scales: std::ptr::null(),
     };
 
-    /// What [`attend`] has checked to be there.
+    /// [`attend`] has checked the sizes.
     #[inline(always)]
     fn new(
         (keys, values): (&[T], &[T]),
@@ -109,8 +109,8 @@ impl<T> HeadBlock<T> {
     }
 }
 
-/// Keys of the blocks that come next, [`PREFETCH_BLOCKS`] of them, and a block's bytes: asked for little by little, for
-/// memory is the limit, and many requests at once would make the CPU wait.
+/// Addresses of the next blocks' keys, [`PREFETCH_BLOCKS`] of them, and a block's bytes. They are prefetched gradually,
+/// because many requests at once would stall the CPU.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Prefetch {
     pub keys: [usize; PREFETCH_BLOCKS],
@@ -142,13 +142,13 @@ pub(super) fn prefetch_keys(
     }
 }
 
-/// A task's positions in a chunk.
+/// A task's positions within a chunk.
 pub(super) struct ChunkPass<'a> {
     pub queries: &'a [Query],
     pub head: usize,
     pub blocks: &'a KvBlocks<'a>,
     pub shape: &'a AttentionShape,
-    /// Begin of a block.
+    /// Starts at a block.
     pub first: usize,
     pub end: usize,
     pub next: Prefetch,
@@ -159,7 +159,7 @@ pub(super) struct ChunkPass<'a> {
 pub(super) struct Query {
     /// `[width]`; bf16 where keys are.
     pub numbers: *const f32,
-    /// Positions that it sees.
+    /// The range of visible positions.
     pub visible: (usize, usize),
 }
 
@@ -167,15 +167,15 @@ pub(super) struct Query {
 #[derive(Clone, Copy)]
 struct Queries<'a, const R: usize> {
     queries: &'a [Query; R],
-    /// Positions of the part that some of them see.
+    /// Positions of the chunk that any of them sees.
     visible: usize,
-    /// Scores and then weights, `[256]` each, [`SCORE_STRIDE`] from one to the next.
+    /// Scores, then weights, `[256]` each, [`SCORE_STRIDE`] apart.
     scores: *mut f32,
-    /// The first one's state; others follow.
+    /// The first query's state; the others follow.
     states: *mut f32,
 }
 
-/// Calls `$work` with `$R` for as many queries together as registers allow.
+/// Runs `$work` with `$R` queries at a time, as many as registers allow.
 macro_rules! by_queries {
     ($S:ty, $queries:expr, |$R:ident, $query:ident| $work:expr) => {{
         let queries = $queries;
@@ -213,7 +213,7 @@ macro_rules! by_queries {
 }
 
 impl ChunkPass<'_> {
-    /// Makes the states of all of the task's queries over these positions.
+    /// Computes the states of all the task's queries over these positions.
     ///
     /// # Safety
     /// As [`Simd`] says; the blocks hold the positions, `scores` those of [`QUERY_TILE`] queries, `states` all queries'
@@ -251,7 +251,7 @@ impl ChunkPass<'_> {
     }
 
     /// # Safety
-    /// As for [`Self::run`]; `halves` are those of the positions.
+    /// As for [`Self::run`]; `head_blocks` cover the positions.
     #[inline(always)]
     unsafe fn all<S: Simd, T: KvNumber>(
         &self,
@@ -273,7 +273,7 @@ impl ChunkPass<'_> {
         }
     }
 
-    /// Queries `query .. query + R`, with their places in all states.
+    /// Queries `query .. query + R`, with their states.
     #[inline(always)]
     fn queries<const R: usize>(&self, query: usize, scores: *mut f32, states: *mut f32) -> Option<Queries<'_, R>> {
         let queries = self.queries.get(query..)?.first_chunk()?;
@@ -286,7 +286,7 @@ impl ChunkPass<'_> {
         })
     }
 
-    /// Products with keys. With `ask`, later keys and the values are asked for.
+    /// Products with keys. With `prefetch`, later keys and the values are prefetched.
     ///
     /// # Safety
     /// As for [`Self::run`].
@@ -325,7 +325,7 @@ impl ChunkPass<'_> {
         block: usize,
         prefetch: bool,
     ) {
-        // A line holds so many numbers of a head's keys.
+        // Elements of a head's keys in a cache line, over all lanes.
         let each = LINE / (LANES * size_of::<T>());
         // SAFETY: blocks from `block` on are there, their keys `width` times 16 numbers.
         unsafe {
@@ -349,7 +349,7 @@ impl ChunkPass<'_> {
                 if prefetch && at % each == 0 {
                     for column in 0..C {
                         let place = at * LANES;
-                        // Where there is no such block, the address means nothing, and is only asked for.
+                        // If there is no such block, the address is meaningless; it is only prefetched.
                         let later = head_blocks[(block + column + C) % BLOCKS].keys;
                         S::prefetch(later.wrapping_add(place).cast());
                         S::prefetch(head_blocks[block + column].values.wrapping_add(place).cast());
@@ -370,7 +370,7 @@ impl ChunkPass<'_> {
         }
     }
 
-    /// Makes weights of scores, and the states' sums of weights and greatest scores.
+    /// Turns scores into weights, and stores the sum of weights and the maximum score in the states.
     ///
     /// # Safety
     /// As for [`Self::run`].
@@ -382,7 +382,7 @@ impl ChunkPass<'_> {
     ) {
         let (AttentionShape { scale, soft_cap, .. }, padded) = (*self.shape, self.shape.padded());
         let blocks = some.visible.div_ceil(LANES);
-        // A score's factor, for powers of two.
+        // Scales scores for powers of two.
         let factor = if soft_cap.is_some() { LOG2_E } else { scale * LOG2_E };
         // SAFETY: scores and states as the caller says; factors have 16 numbers.
         unsafe {
@@ -413,7 +413,7 @@ impl ChunkPass<'_> {
                     let weight = if T::PAIRS { S::exp2_roughly(power) } else { S::exp2(power) };
                     sum = S::add(sum, weight);
                     if T::PAIRS {
-                        // Half as long, and so never beyond what has been read.
+                        // Half as long, so it never overwrites scores that are still needed.
                         S::store_bf16(scores.cast::<u16>().add(block * LANES), weight);
                         continue;
                     }
@@ -429,13 +429,13 @@ impl ChunkPass<'_> {
         }
     }
 
-    /// Minus infinity for those of the blocks' positions that are not in sight, whatever stands there.
+    /// Sets the scores of invisible positions to minus infinity, whatever is stored there.
     ///
     /// # Safety
     /// As [`Simd`] says; there are scores of so many blocks.
     #[inline(always)]
     unsafe fn mask<S: Simd>(&self, scores: *mut f32, blocks: usize, (from, to): (usize, usize)) {
-        // Blocks that are seen as a whole.
+        // Blocks that are fully visible need no mask.
         let first = from.saturating_sub(self.first).div_ceil(LANES).min(blocks);
         let last = (to.saturating_sub(self.first) / LANES).clamp(first, blocks);
         for block in (0..first).chain(last..blocks) {
@@ -453,7 +453,7 @@ impl ChunkPass<'_> {
         }
     }
 
-    /// Adds the weighted values to the states. With `ask`, what comes after this part is asked for.
+    /// Adds the weighted values to the states. With `prefetch`, the data after this chunk is prefetched.
     ///
     /// # Safety
     /// As for [`Self::run`].
@@ -489,10 +489,10 @@ impl ChunkPass<'_> {
         }
     }
 
-    /// The same for the columns `at .. at + 16 C`, of which, if `SHORT`, the last few are not there.
+    /// The same for the columns `at .. at + 16 C`; if `SHORT`, the last few do not exist.
     ///
     /// # Safety
-    /// As for [`Self::mix`].
+    /// As for [`Self::add_values`].
     #[inline(always)]
     unsafe fn add_value_columns<S: Simd, T: KvNumber, const R: usize, const C: usize, const SHORT: bool>(
         &self,
@@ -502,10 +502,10 @@ impl ChunkPass<'_> {
         prefetch: bool,
     ) {
         let (size, width) = (state_size(self.shape), self.shape.width);
-        // Positions of a row of values; its numbers, and those from one column to the next; a block's rows.
+        // Positions in a row of values; elements of a row, and between columns; rows of a block.
         let each = if T::PAIRS { 2 } else { 1 };
         let (row, step, rows) = (each * width, each * LANES, BLOCK_POSITIONS / each);
-        // The last rows are not followed by enough to be read as whole vectors.
+        // After the last rows there is not enough data to load whole vectors.
         let beyond = (at + C * LANES).saturating_sub(width) * each;
         let whole = rows.saturating_sub(beyond.div_ceil(row));
         // SAFETY: columns of states and values, and positions that the blocks hold.
@@ -543,7 +543,7 @@ impl ChunkPass<'_> {
     }
 }
 
-/// Adds to each query's sums its weight, of this place, times columns of values.
+/// Adds one row of values, times each query's weight, to the sums.
 ///
 /// # Safety
 /// As [`Simd`] says; the columns are there, `step` numbers apart, and `R` queries' weights.

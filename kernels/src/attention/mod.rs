@@ -1,11 +1,10 @@
-//! Attention over keys and values in blocks, without a score matrix.
+//! Attention over KV blocks, without a score matrix.
 //!
-//! Softmax is taken online (Milakov and Gimelshein 2018, <https://arxiv.org/abs/1805.02867>; blocked as
-//! in Dao et al. 2022, <https://arxiv.org/abs/2205.14135>). Keys lie turned, so that positions are
-//! lanes. Positions go by chunks of 256, in three passes: products with keys, weights, and sums of
-//! values; each chunk has a softmax of its own, and chunks are joined from the left. Chunks begin at
-//! multiples of their size, so the order of operations for a query depends on its position alone: not
-//! on the rows beside it, nor on who works on what.
+//! The softmax is online (Milakov and Gimelshein 2018, <https://arxiv.org/abs/1805.02867>; blocked as in Dao et al.
+//! 2022, <https://arxiv.org/abs/2205.14135>). Keys are stored transposed, so that positions are lanes. Positions are
+//! processed in chunks of 256, in three passes: scores, weights, and sums of values. Each chunk has its own softmax,
+//! and chunks are joined from left to right. Chunks start at multiples of their size, so the order of operations for a
+//! query depends on its position alone, not on other rows or on the split into tasks.
 
 mod chunk;
 mod plan;
@@ -22,44 +21,44 @@ use chunk::{ChunkPass, Prefetch, Query, prefetch_keys};
 use plan::{MAX_STATES, Plan, Task, rows_each};
 use state::{Join, finish, join, state_size};
 
-/// Positions in a block of keys or values: one a lane.
+/// Positions in a KV block: one for each lane.
 pub const BLOCK_POSITIONS: usize = LANES;
-/// Queries that are worked on together, at most.
+/// Maximum queries that are processed together.
 const QUERY_TILE: usize = 8;
-/// Positions with a softmax of their own, and the unit of work at depth.
+/// Positions that share a softmax, and the unit of work for long contexts.
 const CHUNK: usize = 256;
-/// Floats from one query's scores to the next one's: those of a chunk, and a line, so that they do not all fall into
-/// the same places of a cache.
+/// Floats between two queries' scores: a chunk plus a cache line, so that they do not map to the same cache sets.
 const SCORE_STRIDE: usize = CHUNK + LANES;
 
-/// Numbers that hold for a whole call.
+/// Parameters of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionShape {
     pub heads: usize,
-    /// Divides `heads`; head h reads key-value head `h / (heads / kv_heads)`.
+    /// Must divide `heads`; head h reads key-value head `h / (heads / kv_heads)`.
     pub kv_heads: usize,
-    /// Numbers in a head of queries, keys and values.
+    /// Width of a head.
     pub width: usize,
-    /// Factor of the products of queries and keys, usually `1 / sqrt(width)`.
+    /// Scale of scores, usually `1 / sqrt(width)`.
     pub scale: f32,
-    /// A row sees itself and what came before; otherwise all positions.
+    /// Whether a row sees only itself and earlier positions.
     pub causal: bool,
-    /// A row sees positions that are less than so many away from its own.
+    /// A row sees positions less than this far away.
     pub window: Option<usize>,
     /// Scores become `cap · tanh(score / cap)`.
     pub soft_cap: Option<f32>,
 }
 
-/// A sequence's keys and values, in blocks of [`BLOCK_POSITIONS`] positions: the first blocks hold positions
-/// 0 to 16, and so on. What lies behind the last position may be anything.
+/// A sequence's keys and values, in blocks of [`BLOCK_POSITIONS`] positions, in order. Data after the last position is
+/// ignored.
 #[derive(Clone, Copy, Debug)]
 pub enum KvBlocks<'a> {
     F32(KvSlices<'a, &'a [f32]>),
     F16(KvSlices<'a, &'a [f16]>),
-    /// Bytes, and a factor for each position of a head: `[kv_heads, 16]`.
+    /// 8-bit codes with a scale for each position and head: `[kv_heads, 16]`.
     Q8(KvSlices<'a, (&'a [i8], &'a [f32])>),
-    /// In pairs, for CPUs that multiply those: keys `[kv_heads, width / 2, 16, 2]`, values `[kv_heads, 8, width, 2]`.
-    /// Queries and weights are rounded to bf16, too. The width is even, and what lies behind the last position is finite.
+    /// In pairs, for CPUs with bf16 dot products: keys `[kv_heads, width / 2, 16, 2]`, values `[kv_heads, 8, width,
+    /// 2]`. Queries and weights are rounded to bf16, too. The width must be even, and data after the last position
+    /// finite.
     Bf16(KvSlices<'a, &'a [bf16]>),
 }
 
@@ -70,15 +69,15 @@ pub struct KvSlices<'a, T> {
     pub values: &'a [T],
 }
 
-/// One sequence's part: some rows of queries, and the positions they look at. Of a decoder these are the rows themselves
-/// and what came before; without a causal mask rows may be any part of a sequence, or, where there is no window either,
-/// have nothing to do with the positions (cross-attention).
+/// Some rows of queries, and the positions that they attend to. In a decoder, these are the rows themselves and earlier
+/// positions. Without a causal mask, rows may be any part of the sequence; without a window, too, they may be unrelated
+/// to the positions (cross-attention).
 #[derive(Clone, Copy, Debug)]
 pub struct AttentionSequence<'a> {
     /// `[rows, heads, width]`, rotated, not scaled.
     pub queries: &'a [f32],
     pub rows: usize,
-    /// Position of the first row; means something where there is a causal mask or a window.
+    /// Position of the first row; used with a causal mask or a window.
     pub start: usize,
     /// Positions in the blocks.
     pub positions: usize,
@@ -114,7 +113,7 @@ impl AttentionShape {
         self.width.next_multiple_of(LANES)
     }
 
-    /// Positions that the row at `position` sees, of `total`; where neither mask nor window is, all.
+    /// The range of positions that the row at `position` sees; without mask and window, all of `total`.
     fn visible(&self, position: usize, total: usize) -> (usize, usize) {
         let window = self.window.unwrap_or(usize::MAX);
         let end = if self.causal { position + 1 } else { position.saturating_add(window).min(total) };
@@ -122,14 +121,14 @@ impl AttentionShape {
     }
 }
 
-/// An upper bound of the bytes that [`attend`] takes beside inputs and outputs, for `rows` rows in all of
-/// sequences with up to `depth` positions.
+/// An upper bound of the bytes that [`attend`] allocates, for `rows` rows in total of sequences with up to `depth`
+/// positions.
 pub fn attend_bytes(threads: usize, shape: &AttentionShape, rows: usize, depth: usize) -> usize {
     let queries = rows_each(shape.group()) * shape.group();
     let state = state_size(shape);
-    // What is cut are few pieces, each of up to `queries` states a chunk.
+    // Only a few tasks are split, each with up to `queries` states for each chunk.
     let cut = (6 * threads * queries).min(rows * shape.heads) * depth.div_ceil(CHUNK) * state;
-    // Queries in pairs are half as long.
+    // Queries in bf16 take half the space.
     let own = threads * (scratch_size(shape, queries) + queries * shape.width.div_ceil(2));
     let tasks = rows * shape.kv_heads * size_of::<Task>() + rows * size_of::<AttentionSequence<'_>>();
     size_of::<f32>() * (cut.min(MAX_STATES) + own) + 2 * (tasks + threads * queries * size_of::<Query>())
@@ -138,7 +137,7 @@ pub fn attend_bytes(threads: usize, shape: &AttentionShape, rows: usize, depth: 
 /// Attention of all rows of all sequences; `out` is `[all rows, heads, width]` in their order.
 ///
 /// # Panics
-/// Where lengths do not fit each other.
+/// If lengths do not match.
 pub fn attend(pool: &Pool, sequences: &[AttentionSequence<'_>], shape: &AttentionShape, out: &mut [f32]) {
     let row = shape.heads * shape.width;
     assert!(shape.kv_heads > 0 && shape.heads.is_multiple_of(shape.kv_heads), "impossible {shape:?}");
@@ -177,11 +176,11 @@ pub fn attend(pool: &Pool, sequences: &[AttentionSequence<'_>], shape: &Attentio
     });
 }
 
-/// A thread's own memory.
+/// Per-thread scratch.
 struct Scratch {
     floats: Vec<f32>,
     queries: Vec<Query>,
-    /// The queries' numbers in pairs, where they meet such keys.
+    /// Queries rounded to bf16, for bf16 keys.
     pairs: Vec<u16>,
 }
 
@@ -190,10 +189,10 @@ thread_local! {
         const { RefCell::new(Scratch { floats: Vec::new(), queries: Vec::new(), pairs: Vec::new() }) };
 }
 
-/// `PAIRS`: over pairs of bf16, whose instructions not every path has.
+/// `PAIRS`: bf16 pairs, which not every instruction set supports.
 struct Attend<'a, const PAIRS: bool> {
     task: &'a Task,
-    /// What this thread may well do next.
+    /// The task that this thread is likely to run next.
     next_task: Option<(&'a Task, &'a AttentionSequence<'a>)>,
     sequence: &'a AttentionSequence<'a>,
     shape: &'a AttentionShape,
@@ -202,7 +201,7 @@ struct Attend<'a, const PAIRS: bool> {
     partials: Shards<f32>,
 }
 
-/// Floats of a thread's own memory: the scores of a chunk, and two states of so many queries.
+/// Floats of the per-thread scratch: scores of a chunk, and two states for each query.
 fn scratch_size(shape: &AttentionShape, queries: usize) -> usize {
     QUERY_TILE * SCORE_STRIDE + queries * 2 * state_size(shape)
 }
@@ -252,7 +251,7 @@ impl<const PAIRS: bool> Kernel for Attend<'_, PAIRS> {
                     return;
                 }
                 if chunk == chunks.start {
-                    // The same as joining with nothing.
+                    // The same as joining with an empty state.
                     total.copy_from_slice(states);
                     continue;
                 }
@@ -268,7 +267,7 @@ impl<const PAIRS: bool> Kernel for Attend<'_, PAIRS> {
     }
 }
 
-/// Rounds queries to bf16, and has them point to that.
+/// Rounds queries to bf16 and redirects their pointers.
 ///
 /// # Safety
 /// As [`Simd`] says; each query has `width` numbers.

@@ -1,12 +1,12 @@
-//! Who works on what: pieces of sequences, and of their chunks where pieces are few.
+//! Splits attention into tasks: rows of sequences, and chunks of them where tasks are few.
 
 use super::state::state_size;
 use super::{AttentionSequence, AttentionShape, CHUNK, Query};
 use crate::Pool;
 
-/// Queries of one task, about.
+/// Approximate queries of a task.
 const QUERIES: usize = 64;
-/// Floats of states that wait to be joined, at most: 64 MiB. Beyond, sequences are not cut.
+/// Maximum floats of states that wait to be joined: 64 MiB. Beyond that, sequences are not split.
 pub(super) const MAX_STATES: usize = 16 << 20;
 
 /// Some rows of a sequence, for one key-value head.
@@ -16,13 +16,13 @@ pub(super) struct Task {
     pub kv_head: usize,
     pub first_row: usize,
     pub rows: usize,
-    /// Where the first row's outputs for the first head of the group are.
+    /// Offset of the first row's outputs for the first head of the group.
     pub out: usize,
-    /// All chunks, with the result into the outputs; or one, with its states to this place.
+    /// `None`: all chunks, with the result in the outputs; else one chunk, and the offset of its states.
     pub chunk: Option<(usize, usize)>,
 }
 
-/// States of several chunks that become outputs.
+/// Joins the states of several chunks into outputs.
 #[derive(Debug)]
 pub(super) struct JoinTask {
     pub states: usize,
@@ -44,7 +44,7 @@ impl Plan {
         let mut plan = Self { tasks: Vec::new(), joins: Vec::new(), partials: 0 };
         let (group, rows_each) = (shape.group(), rows_each(shape.group()));
         let pieces = |sequence: &AttentionSequence<'_>| sequence.rows.div_ceil(rows_each) * shape.kv_heads;
-        // With many tasks a queue of them balances itself; with few, the deep ones are cut.
+        // Many tasks balance themselves; with few, long contexts are split.
         let all = sequences.iter().map(pieces).sum();
         plan.tasks.reserve(all);
         let few = all < 6 * pool.threads();
@@ -57,7 +57,7 @@ impl Plan {
                 && total > 2 * CHUNK
                 && sequence.rows <= rows_each
                 && plan.partials + states <= MAX_STATES;
-            // The last rows see most: they go first.
+            // The last rows see most positions, so they go first.
             for first_row in (0..sequence.rows).step_by(rows_each).rev() {
                 let rows = rows_each.min(sequence.rows - first_row);
                 for kv_head in 0..shape.kv_heads {
@@ -90,7 +90,7 @@ impl Task {
         (at(0).0, at(self.rows - 1).1)
     }
 
-    /// The heads of a row.
+    /// The queries of a row, one for each head.
     pub fn queries(
         &self,
         row: usize,
@@ -104,13 +104,13 @@ impl Task {
         (0..group).map(move |index| Query { numbers: head.wrapping_add(index * width), visible })
     }
 
-    /// The first position that is looked at.
+    /// The first position that is read.
     pub fn begin(&self, sequence: &AttentionSequence<'_>, shape: &AttentionShape) -> usize {
         self.chunk.map_or(0, |(chunk, _)| chunk * CHUNK).max(self.visible(sequence, shape).0)
     }
 }
 
-/// Rows of a task where so many heads share keys and values.
+/// Rows of a task, where `group` heads share keys and values.
 pub(super) fn rows_each(group: usize) -> usize {
     (QUERIES / group).max(8)
 }

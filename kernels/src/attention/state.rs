@@ -1,17 +1,17 @@
-//! What is known of a query after some positions, and how two such states become one.
+//! The running state of a query's softmax, and joining two states.
 
 use super::plan::JoinTask;
 use super::{AttentionShape, Scratch};
 use crate::buffer::Shards;
 use crate::simd::{Kernel, LANES, Simd, store_part};
 
-/// A query's state: its weighted sum of values, `[padded]`, the sum of weights by lane, `[16]`, and
-/// (16 times) the greatest score in powers of two.
+/// A query's state: weighted sum of values, `[padded]`; sum of weights by lane, `[16]`; and the maximum score in powers
+/// of two, repeated 16 times.
 pub(super) fn state_size(shape: &AttentionShape) -> usize {
     shape.padded() + 2 * LANES
 }
 
-/// Adds the state `from` to the state `to`, of the positions before.
+/// Joins the state `from` into `to`, which covers the positions before.
 ///
 /// # Safety
 /// As [`Simd`] says; both are whole states.
@@ -31,7 +31,7 @@ pub(super) unsafe fn join<S: Simd>(to: &mut [f32], from: &[f32], padded: usize) 
     }
 }
 
-/// Writes a state's outcome: the sum of values over the sum of weights.
+/// Writes the result: the sum of values over the sum of weights.
 ///
 /// # Safety
 /// As [`Simd`] says; `state` is whole, and `out` has `width` places.
