@@ -73,7 +73,7 @@ impl Pool {
             Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         };
-        if owner.is_none() || self.workers.is_empty() || !(2..=Shared::MOST).contains(&tasks) {
+        if owner.is_none() || self.workers.is_empty() || !(2..=Shared::MAX_TASKS).contains(&tasks) {
             return (0..tasks).for_each(task);
         }
         let panic = self.shared.run(tasks, &task);

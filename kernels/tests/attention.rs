@@ -272,7 +272,7 @@ proptest! {
     #![proptest_config(config(80, SEEDS))]
 
     #[test]
-    fn every_path_agrees_with_a_plain_softmax(call in short(), threads in 1..=3usize) {
+    fn every_isa_agrees_with_a_plain_softmax(call in short(), threads in 1..=3usize) {
         let cases = call.cases();
         let expected: Vec<_> = cases.iter().flat_map(|case| case.plain(&call.shape, call.form)).collect();
         for pool in pools(threads) {
@@ -286,7 +286,7 @@ proptest! {
 
     /// Of sizes that a plain softmax would take long for.
     #[test]
-    fn every_path_agrees_with_the_portable_one(mut call in if cfg!(miri) { call(3, 20) } else { call(300, 1500) }) {
+    fn every_isa_agrees_with_the_portable_one(mut call in if cfg!(miri) { call(3, 20) } else { call(300, 1500) }) {
         // Of normal numbers; their outputs have been five times nearer than this in all calls so far.
         call.spread = Spread::Normal;
         let cases = call.cases();
@@ -301,7 +301,7 @@ proptest! {
     }
 
     #[test]
-    fn a_row_gives_the_same_bits_in_any_company_and_on_any_number_of_threads(
+    fn a_row_gives_the_same_bits_in_any_batch_and_on_any_number_of_threads(
         call in short(),
         threads in 1..=5usize,
         first in any::<prop::sample::Index>(),

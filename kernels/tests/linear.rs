@@ -137,7 +137,7 @@ proptest! {
     #![proptest_config(config(150, SEEDS))]
 
     #[test]
-    fn products_agree_with_plain_arithmetic_and_with_the_portable_path(case in case(rows())) {
+    fn products_agree_with_plain_arithmetic_and_with_the_portable_isa(case in case(rows())) {
         let (matrices, x) = case.make()?;
         let portable = together(&Pool::with_isa(2, Isa::Portable), &matrices, &x, case.m, case.k);
         for pool in pools(2) {
@@ -157,7 +157,7 @@ proptest! {
     }
 
     #[test]
-    fn a_row_gives_the_same_bits_alone_and_in_any_company(case in case(rows()), threads in 1..=5usize) {
+    fn a_row_gives_the_same_bits_alone_and_in_any_batch(case in case(rows()), threads in 1..=5usize) {
         let (matrices, x) = case.make()?;
         for isa in Isa::available() {
             let (one, several) = (Pool::with_isa(1, isa), Pool::with_isa(threads, isa));

@@ -20,7 +20,7 @@ pub(super) fn computed<T>(work: impl FnOnce() -> candle_core::Result<T>) -> Resu
 }
 
 /// What a painter is at.
-pub(super) fn painted<T>(work: impl FnOnce() -> Result<T, Interrupted>) -> Result<T, Interrupted> {
+pub(super) fn generated<T>(work: impl FnOnce() -> Result<T, Interrupted>) -> Result<T, Interrupted> {
     caught(work, "the computation panicked")
 }
 

@@ -22,10 +22,10 @@ pub(super) unsafe fn join<S: Simd>(to: &mut [f32], from: &[f32], padded: usize) 
         let (to, from) = (to.as_mut_ptr(), from.as_ptr());
         let (most, other) = (S::load(to.add(padded + LANES)), S::load(from.add(padded + LANES)));
         let greatest = S::max(most, other);
-        let (keep, add) = (S::exp2(S::sub(most, greatest)), S::exp2(S::sub(other, greatest)));
+        let (old_weight, new_weight) = (S::exp2(S::sub(most, greatest)), S::exp2(S::sub(other, greatest)));
         for at in (0..padded + LANES).step_by(LANES) {
-            let kept = S::mul(S::load(to.add(at)), keep);
-            S::store(to.add(at), S::fma(S::load(from.add(at)), add, kept));
+            let scaled = S::mul(S::load(to.add(at)), old_weight);
+            S::store(to.add(at), S::fma(S::load(from.add(at)), new_weight, scaled));
         }
         S::store(to.add(padded + LANES), greatest);
     }

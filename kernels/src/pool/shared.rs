@@ -58,7 +58,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Shared {
     /// Maximum tasks of a section.
-    pub const MOST: usize = INDEX as usize - 1;
+    pub const MAX_TASKS: usize = INDEX as usize - 1;
 
     pub fn new() -> Self {
         Self {
@@ -74,7 +74,7 @@ impl Shared {
     }
 
     /// Calls `task` once for each index below `tasks`, on this thread and on those in [`Self::work`]. Only one thread
-    /// may call it at a time, with at most [`Self::MOST`] tasks. Returns when all are done, with the payload of a panic
+    /// may call it at a time, with at most [`Self::MAX_TASKS`] tasks. Returns when all are done, with the payload of a panic
     /// if there was one.
     pub fn run<F: Fn(usize) + Sync>(&self, tasks: usize, task: &F) -> Option<Box<dyn Any + Send>> {
         unsafe fn call<F: Fn(usize)>(closure: *const (), index: usize) {

@@ -33,7 +33,7 @@ pub(super) struct Adapters {
 struct CachedAdapter {
     path: PathBuf,
     fingerprint: Fingerprint,
-    plan: Arc<LoraFile>,
+    file: Arc<LoraFile>,
     /// The loaded adapter and its memory lease.
     adapter: Option<(Arc<Adapter>, Lease)>,
 }
@@ -72,9 +72,9 @@ impl Adapters {
         let mut paths = Vec::with_capacity(requested.len());
         let mut bytes = 0;
         for (name, _) in requested {
-            let (path, plan) = self.plan(layers, name)?;
+            let (path, file) = self.file(layers, name)?;
             if !paths.contains(&path) {
-                bytes += plan.bytes;
+                bytes += file.bytes;
                 paths.push(path);
             }
         }
@@ -82,7 +82,7 @@ impl Adapters {
     }
 
     /// The file of this name and its parsed header.
-    fn plan(&self, layers: &AdaptableLayers, name: &str) -> Result<(PathBuf, Arc<LoraFile>), String> {
+    fn file(&self, layers: &AdaptableLayers, name: &str) -> Result<(PathBuf, Arc<LoraFile>), String> {
         let path = self.find(name)?;
         let unusable =
             |problem: &dyn std::fmt::Display| format!("the adapter {name} cannot be used with this model: {problem}");
@@ -96,14 +96,14 @@ impl Adapters {
                 format!("its file has {}, {} at most are possible", readable(fingerprint.0), readable(MAX_FILE_BYTES));
             return Err(unusable(&problem));
         }
-        let plan = Arc::new(LoraFile::of(&path, layers).map_err(|error| unusable(&error))?);
+        let file = Arc::new(LoraFile::of(&path, layers).map_err(|error| unusable(&error))?);
         let mut cache = self.lock();
         cache.retain(|cached| cached.path != path);
         if cache.len() >= CACHE_SIZE {
             cache.remove(0);
         }
-        cache.push(CachedAdapter { path: path.clone(), fingerprint, plan: Arc::clone(&plan), adapter: None });
-        Ok((path, plan))
+        cache.push(CachedAdapter { path: path.clone(), fingerprint, file: Arc::clone(&file), adapter: None });
+        Ok((path, file))
     }
 
     /// The cached header of an unchanged file, which becomes the most recently used.
@@ -111,9 +111,9 @@ impl Adapters {
         let mut cache = self.lock();
         let at = cache.iter().position(|cached| cached.path == path && cached.fingerprint == fingerprint)?;
         let cached = cache.remove(at);
-        let plan = Arc::clone(&cached.plan);
+        let file = Arc::clone(&cached.file);
         cache.push(cached);
-        Some(plan)
+        Some(file)
     }
 
     fn find(&self, name: &str) -> Result<PathBuf, String> {
@@ -147,19 +147,19 @@ impl Adapters {
         ctx: &OpContext<'_>,
         memory: &dyn MemorySource,
     ) -> Result<Option<LoraDeltas>, Interrupted> {
-        let planned = requested.iter().map(|(name, _)| self.plan(layers, name)).collect::<Result<Vec<_>, _>>()?;
-        let paths: Vec<&Path> = planned.iter().map(|(path, _)| path.as_path()).collect();
+        let files = requested.iter().map(|(name, _)| self.file(layers, name)).collect::<Result<Vec<_>, _>>()?;
+        let paths: Vec<&Path> = files.iter().map(|(path, _)| path.as_path()).collect();
         let mut lora_deltas = LoraDeltas::default();
-        for ((path, plan), (_, weight)) in planned.iter().zip(requested) {
+        for ((path, file), (_, weight)) in files.iter().zip(requested) {
             let adapter = match self.loaded(path) {
                 Some(adapter) => adapter,
                 None => {
-                    let lease = memory.try_lease(plan.bytes).or_else(|| {
+                    let lease = memory.try_lease(file.bytes).or_else(|| {
                         self.evict_except(&paths);
-                        memory.lease(plan.bytes)
+                        memory.lease(file.bytes)
                     });
                     let Some(lease) = lease else { return Ok(None) };
-                    let adapter = Arc::new(plan.read(ctx.pool, &|| ctx.pause())?);
+                    let adapter = Arc::new(file.read(ctx.pool, &|| ctx.pause())?);
                     self.insert(path, &adapter, lease);
                     adapter
                 }

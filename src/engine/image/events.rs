@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn strokes_come_in_order_and_end_with_the_last_sender() {
+    fn events_arrive_in_order_and_end_with_the_last_sender() {
         let (sender, mut events, _) = channel(at(0));
         assert_eq!(events.try_next(), None);
         [0, 1].into_iter().for_each(|index| sender.send(image(index)));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_is_woken_by_a_stroke_and_by_the_end() {
+    async fn a_receiver_is_woken_by_an_event_and_by_the_end() {
         let (sender, mut events, _) = channel(at(0));
         let sending = async {
             tokio::task::yield_now().await;
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_is_told_what_was_painted() {
+    fn leaving_returns_the_unreceived_images() {
         let (sender, mut events, mut watch) = channel(at(0));
         (0..3).for_each(|index| sender.send(image(index)));
         events.try_next();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_receives_is_taken_away() {
+    fn unreceived_images_are_taken_back() {
         let (sender, mut events, mut watch) = channel(at(0));
         assert!(watch.check(at(100), PATIENCE), "there was nothing to read");
         (0..4).for_each(|index| sender.send(image(index)));

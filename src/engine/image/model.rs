@@ -182,15 +182,15 @@ impl ImageModel {
     }
 
     fn check_memory(&self, size: [usize; 2], asked: &[(String, f32)]) -> Result<(), String> {
-        let (picture, bytes) = (self.image_bytes(size), self.adapters.check(self.pipeline.layers(), asked)?);
-        match picture.saturating_add(bytes) <= self.available || asked.is_empty() {
+        let (image_bytes, bytes) = (self.image_bytes(size), self.adapters.check(self.pipeline.layers(), asked)?);
+        match image_bytes.saturating_add(bytes) <= self.available || asked.is_empty() {
             true => Ok(()),
             false => Err(format!(
                 "the adapters take {} of memory, and a picture of {}x{} {}; {} are there beside the model",
                 readable(bytes),
                 size[0],
                 size[1],
-                readable(picture),
+                readable(image_bytes),
                 readable(self.available)
             )),
         }
@@ -311,9 +311,9 @@ fn generation_params<'a>(request: &ImageRequest, source: Option<&'a pipeline::In
 
 /// Converts bytes to −1 to 1.
 fn init_image(source: &InitImage) -> pipeline::InitImage {
-    let picture = source.image.rgb.iter().map(|byte| f32::from(*byte) / 255. * 2. - 1.).collect();
+    let image = source.image.rgb.iter().map(|byte| f32::from(*byte) / 255. * 2. - 1.).collect();
     let mask = source.mask.as_ref().map(|mask| mask.iter().map(|byte| *byte >= 128).collect());
-    pipeline::InitImage { image: picture, strength: source.strength, mask }
+    pipeline::InitImage { image: image, strength: source.strength, mask }
 }
 
 /// Converts −1 to 1 to bytes, rounding as diffusers does.

@@ -88,9 +88,9 @@ fn pad_token(tokenizer: &Tokenizer, files: [&Value; 2]) -> String {
         token.as_str().or_else(|| token.get("content")?.as_str()).map(str::to_owned)
     };
     let own = || tokenizer.get_padding().map(|padding| padding.pad_token.clone());
-    let usual = || [END, BERT_PADDING].into_iter().find(|token| tokenizer.token_to_id(token).is_some());
-    let told = files.iter().find_map(named).or_else(own);
-    told.unwrap_or_else(|| usual().unwrap_or(END).to_owned())
+    let default = || [END, BERT_PADDING].into_iter().find(|token| tokenizer.token_to_id(token).is_some());
+    let configured = files.iter().find_map(named).or_else(own);
+    configured.unwrap_or_else(|| default().unwrap_or(END).to_owned())
 }
 
 fn read(files: &TextFiles) -> Result<Tokenizer, String> {
@@ -104,9 +104,9 @@ fn read(files: &TextFiles) -> Result<Tokenizer, String> {
 /// CLIP's tokenizer from `vocab.json` and `merges.txt`, which predate `tokenizer.json`.
 fn clip(files: &TextFiles) -> Result<Value, String> {
     let vocabulary = files.json("vocab.json").map_err(wrong)?;
-    let words: &Map<String, Value> = vocabulary.as_object().ok_or_else(|| wrong("vocab.json is no object"))?;
+    let vocab: &Map<String, Value> = vocabulary.as_object().ok_or_else(|| wrong("vocab.json is no object"))?;
     let id =
-        |text: &str| words.get(text).and_then(Value::as_u64).ok_or_else(|| wrong(format!("vocab.json has no {text}")));
+        |text: &str| vocab.get(text).and_then(Value::as_u64).ok_or_else(|| wrong(format!("vocab.json has no {text}")));
     let (start, end) = (id(START)?, id(END)?);
     let added = |id: u64, text: &str| {
         json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
@@ -128,7 +128,7 @@ fn clip(files: &TextFiles) -> Result<Value, String> {
             "trim_offsets": false, "add_prefix_space": false},
         "decoder": null,
         "model": {"type": "BPE", "dropout": null, "unk_token": END, "continuing_subword_prefix": "",
-            "end_of_word_suffix": "</w>", "fuse_unk": false, "vocab": words, "merges": merges(files)?},
+            "end_of_word_suffix": "</w>", "fuse_unk": false, "vocab": vocab, "merges": merges(files)?},
     }))
 }
 
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_become_the_tokens_that_transformers_makes() {
+    fn tokens_match_transformers() {
         let pipelines = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines");
         let plain = ["sd1", "sd2v", "sdxl", "sd3", "flux", "bert"].map(|name| (name, "tokenizer", "ids", 77));
         let others = [
@@ -181,22 +181,22 @@ mod tests {
     }
 
     #[test]
-    fn a_vocabulary_of_pieces_is_the_tokenizer_that_was_made_of_it() {
+    fn vocab_txt_and_tokenizer_json_give_the_same_tokens() {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines/bert/tokenizer");
         let json = read_json(&folder.join("tokenizer.json")).unwrap();
-        let words = json["model"]["vocab"].as_object().unwrap();
-        let mut words: Vec<(u64, &str)> =
-            words.iter().map(|(word, id)| (id.as_u64().unwrap(), word.as_str())).collect();
-        words.sort_unstable();
-        let lines: String = words.iter().map(|(_, word)| format!("{word}\n")).collect();
+        let vocab = json["model"]["vocab"].as_object().unwrap();
+        let mut vocab: Vec<(u64, &str)> =
+            vocab.iter().map(|(word, id)| (id.as_u64().unwrap(), word.as_str())).collect();
+        vocab.sort_unstable();
+        let lines: String = vocab.iter().map(|(_, word)| format!("{word}\n")).collect();
         let old = tempfile::tempdir().unwrap();
         std::fs::write(old.path().join("vocab.txt"), lines).unwrap();
-        let (whole, pieces) = (tokens(&folder, 32), tokens(old.path(), 32));
+        let (json, wordpiece) = (tokens(&folder, 32), tokens(old.path(), 32));
         for text in
             ["a photo of a cat", "", "Ein Haus? An der SEE, 12 [PAD] \u{fc}ml\u{e4}ut", "\u{6f22}\u{5b57} and more"]
         {
-            assert_eq!(pieces.encode(text).unwrap(), whole.encode(text).unwrap(), "{text}");
+            assert_eq!(wordpiece.encode(text).unwrap(), json.encode(text).unwrap(), "{text}");
         }
-        assert_eq!(pieces.len(), whole.len());
+        assert_eq!(wordpiece.len(), json.len());
     }
 }

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_left_is_forgotten() {
+    fn cancelled_requests_are_dropped() {
         let mut images = ImageQueue::<()>::new();
         drop(push(&mut images, request(1, 3)));
         let _stays = push(&mut images, request(1, 1));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_closes_lets_what_has_begun_go_on() {
+    fn a_closing_queue_finishes_begun_requests() {
         let mut images = ImageQueue::<()>::new();
         let mut begun = push(&mut images, request(1, 2));
         let taken = images.next_job().unwrap();
@@ -232,19 +232,19 @@ mod tests {
     }
 
     #[test]
-    fn whoever_receives_nothing_is_painted_no_more() {
+    fn stalled_clients_get_no_more_images() {
         let mut images = ImageQueue::<()>::new();
         let [mut slow, mut quick] = [request(1, 4), request(2, 4)].map(|request| push(&mut images, request));
-        let mut painted = Vec::new();
+        let mut generated = Vec::new();
         while let Some(job) = images.next_job() {
             let rgb = vec![0; 3];
-            let picture = Image { width: 1, height: 1, rgb };
-            job.sender.send(Ok(ImageEvent::Done { index: job.next, image: picture }));
-            painted.push(job.request.tenant);
+            let image = Image { width: 1, height: 1, rgb };
+            job.sender.send(Ok(ImageEvent::Done { index: job.next, image: image }));
+            generated.push(job.request.tenant);
             images.requeue(job, 0.001);
             quick.try_next();
         }
-        assert_eq!(painted, [1, 2, 1, 2, 2, 2]);
+        assert_eq!(generated, [1, 2, 1, 2, 2, 2]);
         let patience = Duration::from_secs(60);
         images.drop_stalled(patience, patience);
         assert_eq!(images.waiting(Some(1)), 2);

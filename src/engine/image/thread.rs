@@ -85,7 +85,7 @@ impl ImageThread {
     pub fn spawn(ambient: Arc<dyn Ambient>) -> std::io::Result<Self> {
         let handoff = Arc::new(Handoff { state: Mutex::default(), changed: Condvar::new(), ambient });
         let own = Arc::clone(&handoff);
-        let thread = std::thread::Builder::new().name("painter".to_owned()).spawn(move || own.work())?;
+        let thread = std::thread::Builder::new().name("images".to_owned()).spawn(move || own.work())?;
         Ok(Self { handoff, thread: Some(thread) })
     }
 

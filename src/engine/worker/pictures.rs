@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Worker;
 use crate::ambient::Ambient;
 use crate::engine::budget::Lease;
-use crate::engine::guard::painted;
+use crate::engine::guard::generated;
 use crate::engine::image::{ImageEvent, ImageJob, ImageThread, MemorySource, Pause};
 use crate::engine::queue::Shared;
 use crate::engine::registry::Registry;
@@ -61,7 +61,7 @@ impl ImageRunner {
         let stopped = || sender.is_closed() || self.shared.is_aborting();
         let pause = || if stopped() { Err(Interrupted::Cancelled) } else { pause() };
         let outcome = match self.memory(&job) {
-            Some(_lease) => painted(|| self.generate(&mut job, &pause)),
+            Some(_lease) => generated(|| self.generate(&mut job, &pause)),
             None => Ok(None),
         };
         match outcome {

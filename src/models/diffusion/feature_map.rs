@@ -108,7 +108,7 @@ mod tests {
     use super::BufferPool;
 
     #[test]
-    fn memory_is_used_again_and_does_not_pile_up() {
+    fn buffers_are_reused_and_do_not_pile_up() {
         let buffers = BufferPool::default();
         let held = || buffers.0.borrow().free.iter().map(Vec::len).collect::<Vec<_>>();
         drop((buffers.alloc(1, [2, 2], 3), buffers.alloc(1, [4, 4], 3)));

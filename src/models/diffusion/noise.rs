@@ -11,9 +11,9 @@ use std::f32::consts;
 use std::f64::consts::TAU;
 
 const LENGTH: usize = 624;
-const AHEAD: usize = 397;
+const SHIFT: usize = 397;
 /// Numbers transformed together: cosines in the first half, sines of the same angles in the second.
-const TOGETHER: usize = 16;
+const BATCH: usize = 16;
 
 /// The state of a `torch.Generator("cpu")`.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub struct Generator {
     state: [u32; LENGTH],
     next: usize,
     /// The second number of a pair, where numbers are made one at a time.
-    spare: Option<f64>,
+    cached: Option<f64>,
 }
 
 impl Generator {
@@ -33,33 +33,33 @@ impl Generator {
             last = (last ^ last >> 30).wrapping_mul(1_812_433_253).wrapping_add(index as u32);
             *word = last;
         }
-        Self { state, next: LENGTH, spare: None }
+        Self { state, next: LENGTH, cached: None }
     }
 
     /// `torch.randn(count, generator=self)` in f32, in the order of `[batch, channels, height, width]`.
     ///
     /// Two calls differ from one call for both, because the last sixteen numbers of each call are redrawn.
     pub fn normal(&mut self, count: usize) -> Vec<f32> {
-        if count < TOGETHER {
-            return (0..count).map(|_| self.single() as f32).collect();
+        if count < BATCH {
+            return (0..count).map(|_| self.normal_one() as f32).collect();
         }
         let mut numbers: Vec<f32> = (0..count).map(|_| self.uniform()).collect();
-        numbers.chunks_exact_mut(TOGETHER).for_each(transform);
-        if !count.is_multiple_of(TOGETHER) {
-            let last = &mut numbers[count - TOGETHER..];
+        numbers.chunks_exact_mut(BATCH).for_each(transform);
+        if !count.is_multiple_of(BATCH) {
+            let last = &mut numbers[count - BATCH..];
             last.iter_mut().for_each(|number| *number = self.uniform());
             transform(last);
         }
         numbers
     }
 
-    fn single(&mut self) -> f64 {
-        if let Some(spare) = self.spare.take() {
-            return spare;
+    fn normal_one(&mut self) -> f64 {
+        if let Some(cached) = self.cached.take() {
+            return cached;
         }
         let angle = TAU * self.uniform_wide();
         let size = (-2. * (-self.uniform_wide()).ln_1p()).sqrt();
-        self.spare = Some(size * angle.sin());
+        self.cached = Some(size * angle.sin());
         size * angle.cos()
     }
 
@@ -91,7 +91,7 @@ impl Generator {
             let (this, after) = (self.state[index], self.state[(index + 1) % LENGTH]);
             let mixed = this & 0x8000_0000 | after & 0x7fff_ffff;
             let odd = if after & 1 == 1 { 0x9908_b0df } else { 0 };
-            self.state[index] = self.state[(index + AHEAD) % LENGTH] ^ mixed >> 1 ^ odd;
+            self.state[index] = self.state[(index + SHIFT) % LENGTH] ^ mixed >> 1 ^ odd;
         }
         self.next = 0;
     }
@@ -99,7 +99,7 @@ impl Generator {
 
 /// Box–Muller: pairs uniform numbers of the first half with those of the second.
 fn transform(numbers: &mut [f32]) {
-    let (first, second) = numbers.split_at_mut(TOGETHER / 2);
+    let (first, second) = numbers.split_at_mut(BATCH / 2);
     for (one, other) in first.iter_mut().zip(second) {
         // Counted from one, because the logarithm of zero is infinite.
         let (size, angle) = ((-2. * (1. - *one).ln()).sqrt(), consts::TAU * *other);

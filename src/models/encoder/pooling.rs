@@ -66,7 +66,7 @@ mod tests {
     use super::{Pooling, normalise};
 
     #[test]
-    fn every_way_of_pooling() {
+    fn every_pooling_mode() {
         let vectors = [1., 8., 3., -4., 5., 2.];
         let of = |pooling: Pooling| {
             let mut out = vec![9.];
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_become_one_long_unless_they_are_nothing() {
+    fn vectors_are_normalised_except_zeros() {
         let mut vector = [3., 0., 4.];
         normalise(&mut vector);
         assert_eq!(vector, [0.6, 0., 0.8]);

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_several_writers_mean_the_same() {
+    fn names_of_different_tools_mean_the_same() {
         let target = |name: &str| read(name).unwrap();
         let query = "down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q".to_owned();
         for name in [

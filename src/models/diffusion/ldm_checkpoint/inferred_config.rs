@@ -33,7 +33,7 @@ const REFINER: &str = "conditioner.embedders.0.model.";
 
 /// Width of a head, in families without a fixed number of heads.
 const HEAD: usize = 64;
-const MOST: usize = 1 << 12;
+const MAX_COUNT: usize = 1 << 12;
 
 /// The tensor shapes of a component.
 #[derive(Clone, Copy)]
@@ -127,7 +127,7 @@ impl<'a> ShapeInference<'a> {
 
     /// The number of consecutive tensors with these names.
     fn count(&self, name: impl Fn(usize) -> String) -> usize {
-        (0..MOST).take_while(|at| self.has(&name(*at))).count()
+        (0..MAX_COUNT).take_while(|at| self.has(&name(*at))).count()
     }
 
     /// Transformer layers in a row.

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_claimed_is_enough_and_not_much_more() {
+    fn the_memory_estimate_is_a_tight_upper_bound() {
         for name in ["sd1", "sd2v", "sdxl", "sd3", "flux", "bert"] {
             let [held, claimed] = held(name, [192, 320], u64::MAX);
             assert!(held <= claimed && claimed <= 2 * held, "{name}: {held} of {claimed}");
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn tiles_take_the_memory_of_one() {
+    fn tiling_takes_the_memory_of_one_tile() {
         let size = [320, 320];
         let ([whole, _], [tiled, claimed]) = (held("sd1", size, u64::MAX), held("sd1", size, 1));
         // The rest is the network's.

@@ -146,9 +146,9 @@ impl SchedulerConfig {
 fn chosen_fields(config: &Map<String, Value>) -> Map<String, Value> {
     const DEFAULTS: &str = "_use_default_values";
     /// No class has as many fields.
-    const MOST: usize = 100;
+    const MAX_FIELDS: usize = 100;
     let defaults = config.get(DEFAULTS).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let defaults = defaults.get(..MOST).unwrap_or(defaults);
+    let defaults = defaults.get(..MAX_FIELDS).unwrap_or(defaults);
     let chosen = |name: &str| !name.starts_with('_') && !defaults.iter().any(|default| default == name);
     config.iter().filter(|(name, _)| chosen(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
 }

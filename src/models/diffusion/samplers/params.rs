@@ -29,8 +29,8 @@ impl SamplingParams {
             return Err(format!("the strength {strength} is not above 0 and up to 1"));
         }
         // Restores the short decimal that f32 cannot hold: 0.7 of 10 steps is 7.
-        let anew = steps as f64 * (f64::from(strength) * 1e6).round() / 1e6;
-        let begin = if flow { (steps as f64 - anew) as usize } else { steps - anew as usize };
+        let run = steps as f64 * (f64::from(strength) * 1e6).round() / 1e6;
+        let begin = if flow { (steps as f64 - run) as usize } else { steps - run as usize };
         if begin < steps { Ok(begin) } else { Err(format!("a strength of {strength} leaves none of {steps} steps")) }
     }
 }

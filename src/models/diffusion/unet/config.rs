@@ -9,9 +9,9 @@ use crate::models::hyper::refuse;
 
 type Result<T> = std::result::Result<T, ModelError>;
 
-const MOST_CHANNELS: usize = 1 << 14;
-const MOST_LAYERS: usize = 64;
-const MOST_BLOCKS: usize = 16;
+const MAX_CHANNELS: usize = 1 << 14;
+const MAX_LAYERS: usize = 64;
+const MAX_BLOCKS: usize = 16;
 
 /// Fields that change the computation, and their supported values.
 fn unsupported() -> [(&'static str, Vec<Value>); 17] {
@@ -115,7 +115,7 @@ impl UnetConfig {
         let added = match config.text("addition_embed_type")? {
             None => None,
             Some(_) => Some(MicroConditioningConfig {
-                sinusoid_dim: config.required("addition_time_embed_dim", MOST_CHANNELS)?,
+                sinusoid_dim: config.required("addition_time_embed_dim", MAX_CHANNELS)?,
                 total: config.required("projection_class_embeddings_input_dim", 1 << 20)?,
             }),
         };
@@ -124,16 +124,16 @@ impl UnetConfig {
             cosines_first: config.flag("flip_sin_to_cos")?.unwrap_or(true),
             shift: number(&config, "freq_shift", 0.)?,
             width: config.whole("time_embedding_dim", 1 << 16)?.unwrap_or(4 * first),
-            guidance: config.whole("time_cond_proj_dim", MOST_CHANNELS)?,
+            guidance: config.whole("time_cond_proj_dim", MAX_CHANNELS)?,
         };
         Ok(Self {
             sample_size: size_pair(&config, "sample_size", 1 << 14)?,
-            in_channels: config.whole("in_channels", MOST_CHANNELS)?.unwrap_or(4),
-            out_channels: config.whole("out_channels", MOST_CHANNELS)?.unwrap_or(4),
+            in_channels: config.whole("in_channels", MAX_CHANNELS)?.unwrap_or(4),
+            out_channels: config.whole("out_channels", MAX_CHANNELS)?.unwrap_or(4),
             up_attends: ups(&config, levels.len())?,
             up_transformers: nested(&config, "reverse_transformer_layers_per_block", &levels)?,
             levels,
-            groups: config.whole("norm_num_groups", MOST_CHANNELS)?.unwrap_or(32),
+            groups: config.whole("norm_num_groups", MAX_CHANNELS)?.unwrap_or(32),
             epsilon: config.float("norm_eps")?.unwrap_or(1e-5),
             time,
             time_scale_shift: scales,
@@ -164,18 +164,18 @@ fn number(config: &Config<'_>, key: &str, usual: f32) -> Result<f32> {
 }
 
 fn levels(config: &Config<'_>) -> Result<Vec<Level>> {
-    let channels = config.list("block_out_channels", |one| positive(one, MOST_CHANNELS))?;
+    let channels = config.list("block_out_channels", |one| positive(one, MAX_CHANNELS))?;
     let channels = channels.unwrap_or_else(|| vec![320, 640, 1280, 1280]);
     let count = channels.len();
-    if !(1..=MOST_BLOCKS).contains(&count) {
-        return refuse(format!("unet/block_out_channels has {count} entries, 1 to {MOST_BLOCKS} are possible"));
+    if !(1..=MAX_BLOCKS).contains(&count) {
+        return refuse(format!("unet/block_out_channels has {count} entries, 1 to {MAX_BLOCKS} are possible"));
     }
     let kinds = string_list(config, "down_block_types")?;
     let usual = ["CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"];
     let attends = attends("down_block_types", kinds.unwrap_or(usual.to_vec()), count, "DownBlock2D")?;
-    let resnets = per_block(config, "layers_per_block", count, MOST_LAYERS, Some(2))?;
-    let heads = per_block(config, "attention_head_dim", count, MOST_CHANNELS, Some(8))?;
-    let contexts = per_block(config, "cross_attention_dim", count, MOST_CHANNELS, Some(1280))?;
+    let resnets = per_block(config, "layers_per_block", count, MAX_LAYERS, Some(2))?;
+    let heads = per_block(config, "attention_head_dim", count, MAX_CHANNELS, Some(8))?;
+    let contexts = per_block(config, "cross_attention_dim", count, MAX_CHANNELS, Some(1280))?;
     let crosses = match config.get("only_cross_attention") {
         None => vec![false; count],
         Some(Value::Bool(all)) => vec![*all; count],
@@ -232,8 +232,8 @@ fn nested(config: &Config<'_>, key: &str, levels: &[Level]) -> Result<Option<Vec
     let Some(value) = config.get(key) else { return Ok(None) };
     let wrong = || refuse(format!("unet/{key} is {value}; it must be layers for each of {} blocks", levels.len()));
     let of = |value: &Value, count: usize| match value {
-        Value::Array(all) => all.iter().map(|one| positive(one, MOST_LAYERS)).collect::<Option<Vec<_>>>(),
-        one => positive(one, MOST_LAYERS).map(|layers| vec![layers; count]),
+        Value::Array(all) => all.iter().map(|one| positive(one, MAX_LAYERS)).collect::<Option<Vec<_>>>(),
+        one => positive(one, MAX_LAYERS).map(|layers| vec![layers; count]),
     };
     let all = match value {
         Value::Array(all) if all.len() == levels.len() => {

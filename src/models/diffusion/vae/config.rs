@@ -9,8 +9,8 @@ use crate::models::hyper::refuse;
 
 type Result<T> = std::result::Result<T, ModelError>;
 
-const MOST_CHANNELS: usize = 1 << 14;
-const MOST_BLOCKS: usize = 16;
+const MAX_CHANNELS: usize = 1 << 14;
+const MAX_BLOCKS: usize = 16;
 
 /// The configuration of an autoencoder.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,10 +42,10 @@ impl VaeConfig {
         require(&config, "latents_mean", &[])?;
         require(&config, "latents_std", &[])?;
         let channels =
-            config.list("block_out_channels", |one| positive(one, MOST_CHANNELS))?.unwrap_or_else(|| vec![64]);
-        if !(1..=MOST_BLOCKS).contains(&channels.len()) {
+            config.list("block_out_channels", |one| positive(one, MAX_CHANNELS))?.unwrap_or_else(|| vec![64]);
+        if !(1..=MAX_BLOCKS).contains(&channels.len()) {
             return refuse(format!(
-                "vae/block_out_channels has {} entries, 1 to {MOST_BLOCKS} are possible",
+                "vae/block_out_channels has {} entries, 1 to {MAX_BLOCKS} are possible",
                 channels.len()
             ));
         }
@@ -65,12 +65,12 @@ impl VaeConfig {
         };
         let flag = |key: &str| Ok::<_, ModelError>(config.flag(key)?.unwrap_or(true));
         Ok(Self {
-            in_channels: config.whole("in_channels", MOST_CHANNELS)?.unwrap_or(3),
-            out_channels: config.whole("out_channels", MOST_CHANNELS)?.unwrap_or(3),
-            latent_channels: config.whole("latent_channels", MOST_CHANNELS)?.unwrap_or(4),
+            in_channels: config.whole("in_channels", MAX_CHANNELS)?.unwrap_or(3),
+            out_channels: config.whole("out_channels", MAX_CHANNELS)?.unwrap_or(3),
+            latent_channels: config.whole("latent_channels", MAX_CHANNELS)?.unwrap_or(4),
             channels,
             layers: layers.first().copied().unwrap_or(1),
-            groups: config.whole("norm_num_groups", MOST_CHANNELS)?.unwrap_or(32),
+            groups: config.whole("norm_num_groups", MAX_CHANNELS)?.unwrap_or(32),
             mid_attention: flag("mid_block_add_attention")?,
             has_quant_conv: flag("use_quant_conv")?,
             has_post_quant_conv: flag("use_post_quant_conv")?,

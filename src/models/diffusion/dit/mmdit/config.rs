@@ -7,7 +7,7 @@ use crate::models::diffusion::config_values::{non_negative, require};
 use crate::models::hyper::config::Config;
 use crate::models::hyper::refuse;
 
-const MOST_LAYERS: usize = 256;
+const MAX_LAYERS: usize = 256;
 
 /// The configuration of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl MmditConfig {
         let number =
             |key: &str, usual: usize, most: usize| Ok::<_, ModelError>(config.whole(key, most)?.unwrap_or(usual));
         let (heads, head) = (number("num_attention_heads", 18, 1 << 10)?, number("attention_head_dim", 64, 1 << 12)?);
-        let (layers, in_channels) = (number("num_layers", 18, MOST_LAYERS)?, number("in_channels", 16, 1 << 10)?);
+        let (layers, in_channels) = (number("num_layers", 18, MAX_LAYERS)?, number("in_channels", 16, 1 << 10)?);
         let width = heads * head;
         let caption = number("caption_projection_dim", 1152, 1 << 22)?;
         if caption != width {
