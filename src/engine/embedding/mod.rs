@@ -77,7 +77,7 @@ pub(super) fn check_gguf(header: &Header, id: &str) -> Result<Facts, String> {
     let facts = facts(&outline, &sentence)?;
     let output = header.tensor("cls.output.weight").map(|tensor| tensor.shape.as_slice());
     if gguf_is_cross_encoder(&header.metadata) && !matches!((&outline, output), (Outline::Encoder(_), Some([1, _]))) {
-        return Err("models that judge pairs are supported with a head that gives one number".to_owned());
+        return Err("cross-encoders are supported only with a head that has one output".to_owned());
     }
     Ok(facts)
 }

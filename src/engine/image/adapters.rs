@@ -64,10 +64,10 @@ impl Adapters {
     /// Checks the adapters; returns the bytes of memory that they take. May read file headers.
     pub fn check(&self, layers: &AdaptableLayers, requested: &[(String, f32)]) -> Result<u64, String> {
         if requested.len() > MAX_ADAPTERS {
-            return Err(format!("{} adapters, {MAX_ADAPTERS} at most are possible", requested.len()));
+            return Err(format!("{} adapters; at most {MAX_ADAPTERS} are allowed", requested.len()));
         }
         if let Some((name, _)) = requested.iter().find(|(_, weight)| !weight.is_finite()) {
-            return Err(format!("the weight of the adapter {name} is no number"));
+            return Err(format!("the weight of the adapter {name} is not finite"));
         }
         let mut paths = Vec::with_capacity(requested.len());
         let mut bytes = 0;
@@ -93,7 +93,7 @@ impl Adapters {
         }
         if fingerprint.0 > MAX_FILE_BYTES {
             let problem =
-                format!("its file has {}, {} at most are possible", readable(fingerprint.0), readable(MAX_FILE_BYTES));
+                format!("its file has {}; at most {} are allowed", readable(fingerprint.0), readable(MAX_FILE_BYTES));
             return Err(unusable(&problem));
         }
         let file = Arc::new(LoraFile::of(&path, layers).map_err(|error| unusable(&error))?);
@@ -132,9 +132,9 @@ impl Adapters {
         let more = if names.len() > MAX_NAMES { ", and others" } else { "" };
         names.truncate(MAX_NAMES);
         match names.is_empty() {
-            true => format!(
-                "there is no adapter {name}, nor any other; adapters are files in {LORAS}/ of the models folder"
-            ),
+            true => {
+                format!("there is no adapter {name}, and no other; adapters are files in {LORAS}/ of the models folder")
+            }
             false => format!("there is no adapter {name}; there are {}{more}", names.join(", ")),
         }
     }

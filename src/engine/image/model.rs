@@ -121,7 +121,7 @@ impl ImageModel {
         for (tokens, text) in vocabularies.iter().zip(&components.text_encoders) {
             let known = text.encoder.vocabulary();
             if *tokens > known {
-                return Err(format!("a tokenizer has {tokens} tokens, its encoder {known}"));
+                return Err(format!("a tokenizer has {tokens} tokens, its encoder only {known}"));
             }
         }
         // Depends on total memory, not on free memory, so that a request gives the same image at any time.
@@ -154,7 +154,7 @@ impl ImageModel {
         match needed <= self.available {
             true => Ok(()),
             false => Err(format!(
-                "a picture of {}x{} takes {} of memory while it is painted, {} are there beside the model; ask for a smaller one",
+                "an image of {}x{} takes {} of memory, but {} are available beside the model; request a smaller one",
                 size[0],
                 size[1],
                 readable(needed),
@@ -186,7 +186,7 @@ impl ImageModel {
         match image_bytes.saturating_add(bytes) <= self.available || asked.is_empty() {
             true => Ok(()),
             false => Err(format!(
-                "the adapters take {} of memory, and a picture of {}x{} {}; {} are there beside the model",
+                "the adapters take {} of memory and an image of {}x{} takes {}, but {} are available beside the model",
                 readable(bytes),
                 size[0],
                 size[1],
@@ -216,11 +216,13 @@ impl ImageModel {
         self.check_size(request.size)?;
         self.check_memory(request.size, &request.lora)?;
         if request.negative_prompt.is_some() && self.pipeline.ignores_negative_prompt() {
-            return Err("the model takes no negative prompt; say in the prompt what the picture shall show".to_owned());
+            return Err(
+                "the model takes no negative prompt; describe in the prompt what the image should show".to_owned()
+            );
         }
         let source = request.init_image.as_ref();
         if source.is_none() && self.pipeline.takes_mask() {
-            return Err("the model fills in parts of pictures; send a picture and a mask".to_owned());
+            return Err("this is an inpainting model; send an image and a mask".to_owned());
         }
         if let Some(source) = source {
             let [width, height] = request.size;
@@ -228,7 +230,7 @@ impl ImageModel {
                 && source.image.rgb.len() == 3 * width * height
                 && source.mask.as_ref().is_none_or(|mask| mask.len() == width * height);
             if !whole {
-                return Err("the picture to begin with is not of the size that is asked for".to_owned());
+                return Err("the initial image does not have the requested size".to_owned());
             }
         }
         self.pipeline.sampler(&generation_params(request, None), source.map(|source| source.strength)).map(drop)

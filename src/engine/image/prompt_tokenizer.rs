@@ -58,7 +58,7 @@ impl PromptTokenizer {
         // transformers also matches it in texts.
         tokenizer.add_special_tokens([AddedToken::from(pad_token.clone(), true)]).map_err(wrong)?;
         let pad_id = tokenizer.token_to_id(&pad_token);
-        let pad_id = pad_id.ok_or_else(|| wrong(format!("it has no token {pad_token:?} to fill texts up with")))?;
+        let pad_id = pad_id.ok_or_else(|| wrong(format!("it has no padding token {pad_token:?}")))?;
         tokenizer.with_padding(Some(PaddingParams {
             strategy: PaddingStrategy::Fixed(length),
             direction: PaddingDirection::Right,
@@ -104,7 +104,7 @@ fn read(files: &TextFiles) -> Result<Tokenizer, String> {
 /// CLIP's tokenizer from `vocab.json` and `merges.txt`, which predate `tokenizer.json`.
 fn clip(files: &TextFiles) -> Result<Value, String> {
     let vocabulary = files.json("vocab.json").map_err(wrong)?;
-    let vocab: &Map<String, Value> = vocabulary.as_object().ok_or_else(|| wrong("vocab.json is no object"))?;
+    let vocab: &Map<String, Value> = vocabulary.as_object().ok_or_else(|| wrong("vocab.json is not an object"))?;
     let id =
         |text: &str| vocab.get(text).and_then(Value::as_u64).ok_or_else(|| wrong(format!("vocab.json has no {text}")));
     let (start, end) = (id(START)?, id(END)?);

@@ -75,7 +75,7 @@ impl ImageRunner {
             Err(Interrupted::Cancelled) => job.fail(Failure::ShuttingDown),
             Err(Interrupted::Failed(reason)) => {
                 let id = job.model.id().to_owned();
-                tracing::error!(model = id, reason, "a picture could not be painted");
+                tracing::error!(model = id, reason, "an image could not be generated");
                 job.fail(Failure::Unusable { id, reason });
             }
         }
@@ -106,7 +106,12 @@ impl ImageRunner {
         let mut on_step = |step, steps, preview| sender.send(Ok(ImageEvent::Step { index, step, steps, preview }));
         let image = model.generate(&ctx, embeds, request, seed, &mut on_step)?;
         let (held, claimed) = (ctx.peak_bytes(), model.image_bytes(request.size));
-        tracing::debug!(model = model.id(), held, claimed, "a picture is painted; bytes of memory beside the weights");
+        tracing::debug!(
+            model = model.id(),
+            held,
+            claimed,
+            "an image was generated; bytes of memory beyond the weights"
+        );
         Ok(Some(ImageEvent::Done { index, image }))
     }
 }

@@ -29,7 +29,11 @@ impl BertConfig {
     pub fn read(value: &Value, path: &str) -> std::result::Result<Self, ModelError> {
         let sizes = match EncoderConfig::of_config(value) {
             Ok(sizes) if sizes.family == Family::Bert => sizes,
-            Ok(_) => return refuse(format!("{path}config.json is no BERT's; prompts are read by CLIP and BERT")),
+            Ok(_) => {
+                return refuse(format!(
+                    "{path}config.json does not describe a BERT; supported text encoders: CLIP, BERT"
+                ));
+            }
             Err(error) => return refuse(format!("{path}config.json: {error}")),
         };
         let padding = value.get("pad_token_id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
@@ -61,7 +65,7 @@ impl Bert {
     pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>]) -> Result<FeatureMap> {
         let (count, width) = (texts.first().map_or(0, Vec::len), self.encoder.config().width);
         if texts.iter().any(|text| text.len() != count) {
-            return Err(Interrupted::Failed("texts of several lengths".to_owned()));
+            return Err(Interrupted::Failed("texts of different lengths".to_owned()));
         }
         let tokenized: Vec<_> = texts.iter().map(|text| Tokenized::new(text.clone())).collect();
         let mut pass = self.encoder.begin(&tokenized.iter().collect::<Vec<_>>())?;

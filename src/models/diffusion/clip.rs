@@ -38,7 +38,7 @@ impl ClipConfig {
         let activation = match config.text("hidden_act")?.unwrap_or("quick_gelu") {
             "quick_gelu" => Activation::QuickGelu,
             "gelu" => Activation::Gelu,
-            other => return refuse(format!("{path}hidden_act is {other}, quick_gelu and gelu are supported")),
+            other => return refuse(format!("{path}hidden_act is {other}; supported: quick_gelu, gelu")),
         };
         let number = |key: &str, usual: usize, most: usize| config.whole_or(key, usual, most);
         let sizes = Self {
@@ -59,7 +59,7 @@ impl ClipConfig {
         };
         match sizes.width.is_multiple_of(sizes.heads) {
             true => Ok(sizes),
-            false => refuse(format!("{path}hidden_size {} makes no {} heads", sizes.width, sizes.heads)),
+            false => refuse(format!("{path}hidden_size {} does not divide into {} heads", sizes.width, sizes.heads)),
         }
     }
 }
@@ -118,7 +118,7 @@ impl Clip {
         let ClipConfig { width, positions, .. } = self.config;
         let count = texts.first().map_or(0, Vec::len);
         if count == 0 || count > positions || texts.iter().any(|text| text.len() != count) {
-            return Err(Interrupted::Failed(format!("texts of {count} tokens, 1 to {positions} are possible")));
+            return Err(Interrupted::Failed(format!("texts of {count} tokens; 1 to {positions} are allowed")));
         }
         let mut x = ctx.alloc(texts.len(), [count, 1], width);
         self.tokens.look_up(texts.iter().flatten().copied(), false, x.data_mut())?;

@@ -72,7 +72,9 @@ pub struct GroupNorm {
 impl GroupNorm {
     pub(super) fn load(loader: &Loader<'_>, stem: &str, channels: usize, groups: usize, epsilon: f32) -> Loaded<Self> {
         if !channels.is_multiple_of(groups) {
-            return Err(ModelError::Invalid(format!("{channels} channels of {stem} make no {groups} groups")));
+            return Err(ModelError::Invalid(format!(
+                "{channels} channels of {stem} do not divide into {groups} groups"
+            )));
         }
         let norm = Norm::layer(loader, stem, channels, epsilon)?;
         let (weight, bias) = norm.into_parts();

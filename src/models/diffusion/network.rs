@@ -110,7 +110,8 @@ impl Network {
     pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, cond: &Conditioning<'_>) -> Result<FeatureMap> {
         let Conditioning { timestep, text, pooled, guidance, size } = *cond;
         let dit_conditioning = |guidance| {
-            let pooled = pooled.ok_or_else(|| Interrupted::Failed("the text is not there in one vector".to_owned()))?;
+            let pooled =
+                pooled.ok_or_else(|| Interrupted::Failed("the pooled prompt embeddings are missing".to_owned()))?;
             Ok::<_, Interrupted>(DitConditioning { timestep, text, pooled, guidance })
         };
         match self {

@@ -116,7 +116,7 @@ impl<'a> OpContext<'a> {
     pub fn feature_map(&self, numbers: &[f32], images: usize, size: [usize; 2], channels: usize) -> Result<FeatureMap> {
         let mut map = self.alloc(images, size, channels);
         if map.len() != numbers.len() {
-            return Err(Interrupted::Failed(format!("{} numbers for a map of {}", numbers.len(), map.len())));
+            return Err(Interrupted::Failed(format!("{} elements for a feature map of {}", numbers.len(), map.len())));
         }
         map.data_mut().copy_from_slice(numbers);
         Ok(map)
@@ -322,7 +322,7 @@ impl<'a> OpContext<'a> {
 
     pub(in crate::models) fn add(&self, x: &mut FeatureMap, y: &FeatureMap) -> Result<()> {
         if x.len() != y.len() {
-            return Err(Interrupted::Failed(format!("{} numbers cannot be added to {}", y.len(), x.len())));
+            return Err(Interrupted::Failed(format!("{} elements cannot be added to {}", y.len(), x.len())));
         }
         kernels::add(self.pool, x.data_mut(), y.data());
         self.pause()
@@ -337,7 +337,7 @@ impl<'a> OpContext<'a> {
     /// Concatenates channels.
     pub(in crate::models) fn concat(&self, x: &FeatureMap, y: &FeatureMap) -> Result<FeatureMap> {
         if (x.images, x.size) != (y.images, y.size) {
-            return Err(Interrupted::Failed(format!("{:?} does not lie beside {:?}", x.size, y.size)));
+            return Err(Interrupted::Failed(format!("{:?} cannot be concatenated with {:?}", x.size, y.size)));
         }
         let mut out = self.alloc(x.images, x.size, x.channels + y.channels);
         let widths = [x.channels, y.channels];

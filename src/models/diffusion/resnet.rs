@@ -60,7 +60,7 @@ impl ResnetBlock {
         let temb = match (&self.time, time) {
             (Some(weight), Some(time)) => Some(ctx.linear(weight, time)?),
             (None, _) => None,
-            (Some(_), None) => return Err(Interrupted::Failed("a block was not told the time".to_owned())),
+            (Some(_), None) => return Err(Interrupted::Failed("a block has no timestep embedding".to_owned())),
         };
         let mut y = match temb {
             Some(temb) if self.time_scale_shift => {

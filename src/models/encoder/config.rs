@@ -72,7 +72,7 @@ impl EncoderConfig {
         let config = Config { value, path: "" };
         let name = config.text("model_type")?.unwrap_or_default();
         let Some(family) = Family::of_hub(name) else {
-            return refuse(format!("the model type {name} is no encoder that is supported"));
+            return refuse(format!("the model type {name} is not a supported encoder"));
         };
         if config.get("quantization_config").is_some() {
             return refuse("quantised weights are not supported in safetensors".to_owned());
@@ -126,7 +126,7 @@ impl EncoderConfig {
             return refuse(format!("the width {width} does not divide into {heads} heads"));
         }
         if matches!(self.positions, Positions::Rotary { .. }) && !(width / heads).is_multiple_of(2) {
-            return refuse(format!("heads of {} numbers cannot be rotated", width / heads));
+            return refuse(format!("heads of width {} cannot be rotated", width / heads));
         }
         Ok(self)
     }
@@ -142,7 +142,7 @@ fn bert(config: &Config<'_>, family: Family) -> Result<EncoderConfig> {
     let padding = config.get("pad_token_id").and_then(Value::as_u64).unwrap_or(1) as usize;
     let offset = if family == Family::Roberta { padding.saturating_add(1) } else { 0 };
     if offset >= rows {
-        return refuse(format!("pad_token_id leaves no position of {rows}"));
+        return refuse(format!("pad_token_id leaves none of {rows} positions"));
     }
     Ok(EncoderConfig {
         family,
@@ -168,7 +168,7 @@ fn nomic(config: &Config<'_>) -> Result<EncoderConfig> {
     let whole = config.float("rotary_emb_fraction")?.is_none_or(|fraction| fraction == 1.);
     let gated = config.text("activation_function")?.is_none_or(|name| name == "swiglu");
     if !gated || !plain("prenorm")? || !plain("rotary_emb_interleaved")? || !plain("qkv_proj_bias")? || !whole {
-        return refuse("it differs from nomic-embed-text-v1.5 in what it computes, which is not supported".to_owned());
+        return refuse("it computes something else than nomic-embed-text-v1.5, which is not supported".to_owned());
     }
     if config.get("rotary_scaling_factor").is_some() {
         return refuse("rotary_scaling_factor is not supported; set it to null".to_owned());
@@ -224,7 +224,7 @@ fn modern(config: &Config<'_>) -> Result<EncoderConfig> {
             let kinds = ["full_attention", "sliding_attention"];
             let index = |one: &&str| kinds.iter().position(|kind| kind == one);
             let known: Option<Vec<usize>> = types.iter().map(index).collect();
-            known.ok_or_else(|| ModelError::invalid(format!("layers of the types {types:?} are not supported")))?
+            known.ok_or_else(|| ModelError::invalid(format!("layer types {types:?} are not supported")))?
         }
     };
     let far = base("global_rope_theta", "/full_attention", 160_000.)?;

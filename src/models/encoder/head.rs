@@ -35,9 +35,9 @@ fn classes(config: &Value) -> usize {
 /// Whether a `config.json` describes a supported cross-encoder.
 pub fn check(config: &Value, sizes: &EncoderConfig) -> std::result::Result<(), ModelError> {
     match (sizes.family, classes(config)) {
-        (Family::Nomic, _) => refuse("models of this family that judge pairs are not supported".to_owned()),
+        (Family::Nomic, _) => refuse("cross-encoders of this family are not supported".to_owned()),
         (_, 1) => Ok(()),
-        (_, many) => refuse(format!("it sorts texts into {many} classes; what judges pairs gives one number")),
+        (_, many) => refuse(format!("it classifies texts into {many} classes; a cross-encoder has one output")),
     }
 }
 

@@ -129,7 +129,7 @@ impl Encoder {
         let EncoderConfig { width, heads, context, .. } = self.config;
         let counts = || texts.iter().map(|text| text.ids.len());
         if let Some(count) = counts().find(|count| *count == 0 || *count > context) {
-            candle_core::bail!("a text of {count} tokens, 1 to {context} are possible");
+            candle_core::bail!("a text of {count} tokens; 1 to {context} are allowed");
         }
         let positions = || counts().flat_map(|count| (0..count).map(|position| (position, false)));
         let angles = self.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();

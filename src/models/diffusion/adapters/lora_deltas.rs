@@ -57,7 +57,7 @@ impl LoraDelta {
         out: &mut [f32],
     ) -> Result<()> {
         let Down::Linear(down) = &self.down else {
-            return Err(Interrupted::Failed("an adapter's convolution for a projection".to_owned()));
+            return Err(Interrupted::Failed("a LoRA convolution for a projection".to_owned()));
         };
         let mut low = ctx.alloc(m, [1, 1], down.rows());
         down.forward(ctx.pool, x, m, low.data_mut())?;
@@ -73,7 +73,7 @@ impl LoraDelta {
         out: &mut FeatureMap,
     ) -> Result<()> {
         let Down::Conv(down) = &self.down else {
-            return Err(Interrupted::Failed("an adapter's projection for a convolution".to_owned()));
+            return Err(Interrupted::Failed("a LoRA projection for a convolution".to_owned()));
         };
         let mut low = ctx.conv_without_lora(down, x, None)?;
         self.up_project(ctx, &mut low, factor, ROWS, out.data_mut())

@@ -153,7 +153,7 @@ impl LoraLayer {
         let LayerTensors { down, up, alpha } = found;
         let (down, up) = match (down, up) {
             (Some(down), Some(up)) => (down, up),
-            (Some(one), None) | (None, Some(one)) => return refuse(format!("its tensor {one} has no other half")),
+            (Some(one), None) | (None, Some(one)) => return refuse(format!("its tensor {one} has no counterpart")),
             (None, None) => return refuse(format!("its tensor {} has no matrices", alpha.unwrap_or_default())),
         };
         let Some(matrices @ [first, ..]) = matrices else {
@@ -167,7 +167,7 @@ impl LoraLayer {
         }
         let one = |name: &&String| Weights::shape(file, name).unwrap_or_default().iter().product::<usize>() == 1;
         if let Some(name) = alpha.as_ref().filter(|name| !one(name)) {
-            return refuse(format!("its tensor {name} is not one number"));
+            return refuse(format!("its tensor {name} does not have one element"));
         }
         let factor = alpha.map(Factor::Tensor).or(metadata_alpha.map(Factor::Number)).unwrap_or(Factor::Rank);
         Ok(Self { down, up, rank, factor, matrices: matrices.to_vec() })
@@ -202,7 +202,7 @@ impl LoraLayer {
         };
         let factor = alpha / self.rank as f32;
         if !factor.is_finite() {
-            return refuse(format!("the factor of its tensor {} is no number", self.down));
+            return refuse(format!("the factor of its tensor {} is not finite", self.down));
         }
         let shape = Weights::shape(file, &self.down).unwrap_or_default();
         let rows = Weights::rows(file, &self.down, 0, flat(&shape).0)?;

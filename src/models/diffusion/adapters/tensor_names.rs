@@ -68,9 +68,9 @@ pub fn read(name: &str) -> Result<(LoraTarget, String, LoraRole), String> {
     let difference = name.ends_with(DIFFERENCE).then_some("a whole difference of weights");
     let other = UNSUPPORTED.iter().find(|(part, _)| name.contains(part)).map(|(_, kind)| *kind);
     if let Some(kind) = other.or(difference) {
-        return Err(format!("it is {kind}: {name}; a LoRA of two matrices a layer is supported"));
+        return Err(format!("it is {kind}: {name}; only LoRA with two matrices for each layer is supported"));
     }
-    let unknown = || format!("it has the tensor {name}, which is no part of a LoRA for this kind of model");
+    let unknown = || format!("it has the tensor {name}, which is not part of a LoRA for this kind of model");
     let (role, layer) =
         TENSOR_SUFFIXES.iter().find_map(|(end, role)| Some((*role, name.strip_suffix(end)?))).ok_or_else(unknown)?;
     let layer = layer.strip_prefix("base_model.model.").unwrap_or(layer);
@@ -129,6 +129,6 @@ mod tests {
         assert!(refused("lora_unet_conv_in.hada_w1_a").contains("a LoHa"));
         assert!(refused("lora_unet_conv_in.lokr_w1").contains("a LoKr"));
         assert!(refused("lora_unet_conv_in.lora_mid.weight").contains("LoCon"));
-        assert!(refused("conv_in.weight").contains("no part of a LoRA"));
+        assert!(refused("conv_in.weight").contains("not part of a LoRA"));
     }
 }

@@ -61,7 +61,7 @@ impl ModelIndex<'_> {
         let path = self.model(name)?;
         let folder = match Folder::open(&path) {
             Ok(folder) => folder,
-            Err(error) => return invalid(format!("the model {name}, with which the pipeline reads prompts: {error}")),
+            Err(error) => return invalid(format!("the model {name}, the pipeline's text encoder: {error}")),
         };
         let mut config = BertConfig::read(&folder.config, &format!("{name}/"))?;
         if let Some(masks) = self.json.get("_use_attention_mask").and_then(Value::as_bool) {
@@ -78,10 +78,10 @@ impl ModelIndex<'_> {
     /// The folder of an installed model.
     fn model(&self, name: &str) -> Result<PathBuf> {
         match beside(self.path, name) {
-            None => invalid(format!("{MODEL_INDEX} names the model {name:?}, which is no name of a model")),
+            None => invalid(format!("{MODEL_INDEX} names the model {name:?}, which is not a valid model name")),
             Some(path) if path.join("config.json").is_file() => Ok(path),
             Some(_) => invalid(format!(
-                "the pipeline reads prompts with the model {name}, which is not installed; put it into the models folder (`outpost models pull {name}` if the catalogue has it)"
+                "the pipeline's text encoder is the model {name}, which is not installed; add it to the models folder (`outpost models pull {name}` if the catalogue has it)"
             )),
         }
     }

@@ -129,7 +129,7 @@ impl Components {
         let class = json.get("_class_name").and_then(Value::as_str).unwrap_or_default().to_owned();
         let Some((_, family)) = CLASSES.iter().find(|(name, _)| *name == class) else {
             let all: Vec<&str> = CLASSES.iter().map(|(name, _)| *name).collect();
-            return invalid(format!("{MODEL_INDEX} is of a {class}; supported are {}", all.join(", ")));
+            return invalid(format!("{MODEL_INDEX} describes a {class}; supported: {}", all.join(", ")));
         };
         let index = ModelIndex { path, json: &json };
         let network = index.network(*family)?;

@@ -119,10 +119,10 @@ impl ModelIndex<'_> {
                 Ok(file) => file,
                 Err(error) => return invalid(format!("the GGUF file in transformer/: {error}")),
             },
-            _ => return invalid(format!("transformer/ has {} GGUF files, one is possible", files.len())),
+            _ => return invalid(format!("transformer/ has {} GGUF files; only one is allowed", files.len())),
         };
         if let Some(other) = file.header.metadata.text("general.architecture").filter(|name| *name != "flux") {
-            return invalid(format!("the GGUF file in transformer/ is of the architecture {other}, not of flux"));
+            return invalid(format!("the GGUF file in transformer/ has the architecture {other}, not flux"));
         }
         let config = path.join("config.json");
         let config = match config.is_file() {

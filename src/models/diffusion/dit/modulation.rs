@@ -51,7 +51,10 @@ impl ModulationVectors {
         let there = self.all.channels / self.width.max(1);
         match x.channels == self.width && x.images == self.all.images && parts.iter().all(|part| *part < there) {
             true => Ok(()),
-            false => Err(Interrupted::Failed(format!("{there} vectors of {} do not fit {}", self.width, x.channels))),
+            false => Err(Interrupted::Failed(format!(
+                "{there} modulation vectors of {} do not fit {}",
+                self.width, x.channels
+            ))),
         }
     }
 
@@ -75,7 +78,7 @@ impl ModulationVectors {
     pub fn add(&self, ctx: &OpContext<'_>, x: &mut FeatureMap, y: &FeatureMap, gate: usize) -> Result<()> {
         self.check(x, &[gate])?;
         if x.len() != y.len() {
-            return Err(Interrupted::Failed(format!("{} numbers cannot be added to {}", y.len(), x.len())));
+            return Err(Interrupted::Failed(format!("{} elements cannot be added to {}", y.len(), x.len())));
         }
         let image = x.pixels() * x.channels;
         for ((x, y), gate) in x.data_mut().chunks_exact_mut(image.max(1)).zip(y.per_image()).zip(self.part(gate)) {

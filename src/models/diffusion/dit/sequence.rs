@@ -8,7 +8,7 @@ use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
 /// Concatenates tokens of each image: `[images, x + y, 1, channels]`.
 pub(super) fn concat_tokens(ctx: &OpContext<'_>, x: &FeatureMap, y: &FeatureMap) -> Result<FeatureMap> {
     if x.images != y.images || x.channels != y.channels || x.is_empty() || y.is_empty() {
-        return Err(Interrupted::Failed(format!("positions of {} and of {} numbers", x.channels, y.channels)));
+        return Err(Interrupted::Failed(format!("tokens of width {} and {}", x.channels, y.channels)));
     }
     let mut out = ctx.alloc(x.images, [x.pixels() + y.pixels(), 1], x.channels);
     let rows = [x, y].map(|one| one.pixels() * one.channels);

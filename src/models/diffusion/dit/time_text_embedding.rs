@@ -38,7 +38,7 @@ impl TimeTextEmbedding {
     pub fn forward(&self, ctx: &OpContext<'_>, cond: &DitConditioning<'_>) -> Result<FeatureMap> {
         let pooled = cond.pooled.concat();
         if cond.pooled.len() != cond.text.images || cond.pooled.iter().any(|text| text.len() != self.pooled) {
-            return Err(Interrupted::Failed(format!("{} numbers of texts in one vector each", pooled.len())));
+            return Err(Interrupted::Failed(format!("{} elements of pooled embeddings", pooled.len())));
         }
         let mut x = self.text.forward(ctx, &ctx.feature_map(&pooled, cond.pooled.len(), [1, 1], self.pooled)?)?;
         let number = |number: f32| {
@@ -50,7 +50,11 @@ impl TimeTextEmbedding {
                 ctx.add(&mut same, &guidance.forward(ctx, &number(strength * 1000.)?)?)?;
             }
             (None, None) => {}
-            _ => return Err(Interrupted::Failed("guidance that the network is not told, or has to be".to_owned())),
+            _ => {
+                return Err(Interrupted::Failed(
+                    "a guidance scale that the network does not embed, or a missing one".to_owned(),
+                ));
+            }
         }
         for x in x.data_mut().chunks_exact_mut(self.width.max(1)) {
             x.iter_mut().zip(same.data()).for_each(|(x, same)| *x += same);

@@ -58,7 +58,7 @@ impl LdmVersion {
     pub fn of(file: &Folder) -> Result<Self> {
         let has = |prefix: &str| file.names().any(|name| name.starts_with(prefix));
         if !has(NETWORK) || !has(AUTOENCODER) {
-            let text = "the file is no checkpoint of Stable Diffusion in one file: it has no tensors";
+            let text = "the file is not a Stable Diffusion checkpoint: it has no tensors";
             return Err(ModelError::Invalid(format!("{text} {NETWORK}… and {AUTOENCODER}…")));
         }
         match () {
@@ -67,7 +67,7 @@ impl LdmVersion {
             () if has(TWO.prefix) => Ok(Self::Sd2),
             () if has(ONE.prefix) => Ok(Self::Sd1),
             () => Err(ModelError::invalid(
-                "the file has no text encoder (cond_stage_model.… or conditioner.embedders.…): it is no whole checkpoint",
+                "the file has no text encoder (cond_stage_model.… or conditioner.embedders.…): it is not a complete checkpoint",
             )),
         }
     }

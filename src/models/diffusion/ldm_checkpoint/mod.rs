@@ -94,7 +94,7 @@ impl LdmWeights {
     /// Rows of a transposed tensor, which is small.
     fn transposed(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
         let [columns, rows] = *Weights::shape(&*self.file, name).unwrap_or_default() else {
-            return Err(ModelError::Invalid(format!("tensor {name} is no matrix")));
+            return Err(ModelError::Invalid(format!("tensor {name} is not a matrix")));
         };
         if first.checked_add(count).is_none_or(|end| end > rows) {
             return Err(ModelError::Invalid(format!(

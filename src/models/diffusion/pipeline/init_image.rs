@@ -121,7 +121,7 @@ impl Pipeline {
     ) -> Result<Vec<f32>> {
         let posterior = self.vae.encode(ctx, ctx.feature_map(image, 1, size, 3)?, self.uses_tiling(size))?;
         if posterior.size != noise.size {
-            return Err(Interrupted::Failed(format!("latents of {:?} for a picture of {size:?}", posterior.size)));
+            return Err(Interrupted::Failed(format!("latents of {:?} for an image of {size:?}", posterior.size)));
         }
         let drawn = noise.latents();
         let numbers = posterior.mean.iter().zip(&posterior.std).zip(&drawn);

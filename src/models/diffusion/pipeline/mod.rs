@@ -203,7 +203,7 @@ impl Pipeline {
         }
         let mask_channels = inpaint.and_then(|inpaint| inpaint.mask_channels.as_ref());
         let mask_channels =
-            mask_channels.ok_or_else(|| Interrupted::Failed("the network wants a picture and a mask".to_owned()))?;
+            mask_channels.ok_or_else(|| Interrupted::Failed("the network requires an image and a mask".to_owned()))?;
         ctx.concat(&x, &ctx.feature_map(mask_channels, 1, size, channels + 1)?)
     }
 

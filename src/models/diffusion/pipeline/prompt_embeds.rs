@@ -148,7 +148,10 @@ fn append_t5(
     [tokens, width]: [usize; 2],
 ) -> Result<FeatureMap> {
     if clip.channels > width || t5.is_some_and(|t5| (t5.channels, t5.images) != (width, clip.images)) {
-        return Err(Interrupted::Failed(format!("words of {} numbers among words of {width}", clip.channels)));
+        return Err(Interrupted::Failed(format!(
+            "embeddings of width {} among embeddings of width {width}",
+            clip.channels
+        )));
     }
     let mut out = ctx.alloc(clip.images, [clip.pixels() + t5.map_or(tokens, FeatureMap::pixels), 1], width);
     out.data_mut().fill(0.);

@@ -50,7 +50,7 @@ pub(super) fn alphas_cumprod(fields: ConfigFields<'_>, train_steps: usize, defau
     if falls && alphas_cumprod.iter().all(|alpha| *alpha > 0. && *alpha < 1.) {
         Ok(alphas_cumprod)
     } else {
-        Err("the betas do not turn a picture into noise step by step".into())
+        Err("the betas do not turn an image into noise step by step".into())
     }
 }
 

@@ -99,7 +99,7 @@ impl Shift {
         match self {
             Self::Fixed(shift) => Ok(shift * sigma / (1. + (shift - 1.) * sigma)),
             Self::Dynamic { base, slope, exponential } => {
-                let tokens = tokens.ok_or("the settings ask for the size of the picture in tokens")?;
+                let tokens = tokens.ok_or("the settings require the image size in tokens")?;
                 let mu = base + slope * tokens as f64;
                 let shift = if exponential { mu.exp() } else { mu };
                 Ok(shift / (shift + (1. / sigma - 1.)))

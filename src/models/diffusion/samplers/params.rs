@@ -22,15 +22,15 @@ impl SamplingParams {
     pub(super) fn begin_index(self, flow: bool) -> Result<usize> {
         let steps = self.steps;
         if !(1..=MAX_STEPS).contains(&steps) {
-            return Err(format!("{steps} steps are not 1 to {MAX_STEPS}"));
+            return Err(format!("{steps} steps are out of range: 1 to {MAX_STEPS} are allowed"));
         }
         let Some(strength) = self.strength else { return Ok(0) };
         if !(strength > 0. && strength <= 1.) {
-            return Err(format!("the strength {strength} is not above 0 and up to 1"));
+            return Err(format!("the strength {strength} is out of range: above 0 up to 1 is allowed"));
         }
         // Restores the short decimal that f32 cannot hold: 0.7 of 10 steps is 7.
         let run = steps as f64 * (f64::from(strength) * 1e6).round() / 1e6;
         let begin = if flow { (steps as f64 - run) as usize } else { steps - run as usize };
-        if begin < steps { Ok(begin) } else { Err(format!("a strength of {strength} leaves none of {steps} steps")) }
+        if begin < steps { Ok(begin) } else { Err(format!("a strength of {strength} runs none of {steps} steps")) }
     }
 }

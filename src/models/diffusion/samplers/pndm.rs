@@ -41,7 +41,7 @@ impl Config {
 /// Evaluates each of the first three steps at its start, twice halfway to the next, and at the next.
 fn prk_timesteps(whole: &[f64], half: f64) -> Result<Vec<f64>> {
     if whole.len() <= PRK_STEPS {
-        return Err(format!("the settings of the scheduler 'pndm' ask for at least {} steps", PRK_STEPS + 1));
+        return Err(format!("the settings of the scheduler 'pndm' require at least {} steps", PRK_STEPS + 1));
     }
     let pairs = whole.iter().zip(whole.iter().skip(1)).take(PRK_STEPS);
     let calls = pairs.flat_map(|(now, next)| [*now, next + half, next + half, *next]);
@@ -66,7 +66,7 @@ impl Pndm {
     /// For the calls from `begin` on.
     pub fn new(config: Config, alphas_cumprod: &[f32], timesteps: &[f64], stride: usize, begin: usize) -> Result<Self> {
         if config.runge_kutta && begin > 0 {
-            return Err("the settings of the scheduler 'pndm' do not let it begin with a picture".into());
+            return Err("the settings of the scheduler 'pndm' do not allow an initial image".into());
         }
         let transitions = timesteps.iter().enumerate().map(|(index, time)| {
             let (from, to) = config.endpoints(timesteps, index, *time, stride as f64, begin);

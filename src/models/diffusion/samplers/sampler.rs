@@ -40,7 +40,7 @@ impl Sampler {
         };
         let (prediction, clipping) = (config.prediction, config.clipping);
         let sampler = Self { prediction, clipping, plan, begin, at: begin, clean: Vec::new() };
-        if sampler.is_sound() { Ok(sampler) } else { Err(format!("the model's settings do not make {steps} steps")) }
+        if sampler.is_sound() { Ok(sampler) } else { Err(format!("the model's settings do not allow {steps} steps")) }
     }
 
     /// Network calls; at least one.

@@ -112,7 +112,7 @@ impl SigmaSpacing {
             match (fields.flag(name, false)?, spacing) {
                 (false, _) => {}
                 (true, Self::FromTimesteps) => spacing = *one,
-                (true, _) => return Err(format!("`{name}` does not go with another spread of sigmas")),
+                (true, _) => return Err(format!("`{name}` cannot be combined with another sigma spacing")),
             }
         }
         Ok(spacing)

@@ -269,21 +269,21 @@ fn impossible_parameters_are_refused() {
     let refused = |config: &SchedulerConfig, params: SamplingParams| Sampler::new(config, params).err().unwrap();
     let (ddim, lcm) = (config("DDIMScheduler", json!({})), config("LCMScheduler", json!({})));
     let steps = |steps| SamplingParams { steps, ..SamplingParams::default() };
-    assert_eq!(refused(&ddim, steps(0)), "0 steps are not 1 to 1000");
-    assert_eq!(refused(&ddim, steps(1001)), "1001 steps are not 1 to 1000");
+    assert_eq!(refused(&ddim, steps(0)), "0 steps are out of range: 1 to 1000 are allowed");
+    assert_eq!(refused(&ddim, steps(1001)), "1001 steps are out of range: 1 to 1000 are allowed");
     assert_eq!(refused(&lcm, steps(51)), "51 steps are too many: the model was distilled to 50");
     let few = config("EulerDiscreteScheduler", json!({"num_train_timesteps": 20}));
     assert_eq!(refused(&few, steps(21)), "21 steps are too many: the model was trained with 20");
     let late = |strength| SamplingParams { steps: 4, strength: Some(strength), ..SamplingParams::default() };
-    assert_eq!(refused(&ddim, late(0.2)), "a strength of 0.2 leaves none of 4 steps");
+    assert_eq!(refused(&ddim, late(0.2)), "a strength of 0.2 runs none of 4 steps");
     assert!([0., -1., 1.1, f32::NAN].into_iter().all(|strength| Sampler::new(&ddim, late(strength)).is_err()));
     let prk = config("PNDMScheduler", json!({"skip_prk_steps": false}));
-    assert_eq!(refused(&prk, steps(3)), "the settings of the scheduler 'pndm' ask for at least 4 steps");
-    assert!(refused(&prk, late(0.5)).contains("do not let it begin with a picture"));
+    assert_eq!(refused(&prk, steps(3)), "the settings of the scheduler 'pndm' require at least 4 steps");
+    assert!(refused(&prk, late(0.5)).contains("do not allow an initial image"));
     let nothing = config("DDIMScheduler", json!({"rescale_betas_zero_snr": true, "timestep_spacing": "trailing"}));
-    assert_eq!(refused(&nothing, steps(4)), "the model's settings do not make 4 steps");
+    assert_eq!(refused(&nothing, steps(4)), "the model's settings do not allow 4 steps");
     let sized = config("FlowMatchEulerDiscreteScheduler", json!({"use_dynamic_shifting": true}));
-    assert_eq!(refused(&sized, steps(4)), "the settings ask for the size of the picture in tokens");
+    assert_eq!(refused(&sized, steps(4)), "the settings require the image size in tokens");
 }
 
 #[test]

@@ -73,7 +73,7 @@ impl Timesteps {
                 upwards.map(|at| (at as f64 * each).round_ties_even()).collect()
             }
             TimestepSpacing::Leading => match last / (steps + 1) {
-                0 => return Err(format!("{steps} steps are too many: there are {last} to take from")),
+                0 => return Err(format!("{steps} steps are too many: there are {last} to choose from")),
                 stride => upwards.map(|at| (at * stride + self.offset) as f64).collect(),
             },
             TimestepSpacing::Trailing => self.trailing(last, steps),

@@ -102,7 +102,7 @@ impl UnetConfig {
         let config = Config { value, path: "unet/" };
         let class = config.text("_class_name")?.unwrap_or("UNet2DConditionModel");
         if class != "UNet2DConditionModel" {
-            return refuse(format!("the UNet is a {class}, a UNet2DConditionModel is supported"));
+            return refuse(format!("the UNet is a {class}; only UNet2DConditionModel is supported"));
         }
         unsupported().iter().try_for_each(|(key, values)| require(&config, key, values))?;
         let scales = match config.text("resnet_time_scale_shift")? {
@@ -168,7 +168,7 @@ fn levels(config: &Config<'_>) -> Result<Vec<Level>> {
     let channels = channels.unwrap_or_else(|| vec![320, 640, 1280, 1280]);
     let count = channels.len();
     if !(1..=MAX_BLOCKS).contains(&count) {
-        return refuse(format!("unet/block_out_channels has {count} entries, 1 to {MAX_BLOCKS} are possible"));
+        return refuse(format!("unet/block_out_channels has {count} entries; 1 to {MAX_BLOCKS} are allowed"));
     }
     let kinds = string_list(config, "down_block_types")?;
     let usual = ["CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"];
@@ -189,7 +189,7 @@ fn levels(config: &Config<'_>) -> Result<Vec<Level>> {
         let at = |all: &[usize]| all.get(index).copied().unwrap_or(1);
         let (heads, resnets, attends) = (at(&heads), at(&resnets), attends.get(index).is_some_and(|one| *one));
         if (attends || index + 1 == count) && !channels.is_multiple_of(heads) {
-            return refuse(format!("{channels} channels of a UNet's block make no {heads} heads"));
+            return refuse(format!("{channels} channels of a UNet block do not divide into {heads} heads"));
         }
         let only_cross = crosses.get(index).is_some_and(|one| *one);
         levels.push(Level {
@@ -230,7 +230,7 @@ fn ups(config: &Config<'_>, count: usize) -> Result<Vec<bool>> {
 /// Layers of each transformer of each block: one value for all, one for each block, or one for each transformer.
 fn nested(config: &Config<'_>, key: &str, levels: &[Level]) -> Result<Option<Vec<Vec<usize>>>> {
     let Some(value) = config.get(key) else { return Ok(None) };
-    let wrong = || refuse(format!("unet/{key} is {value}; it must be layers for each of {} blocks", levels.len()));
+    let wrong = || refuse(format!("unet/{key} is {value}; it must give layers for each of {} blocks", levels.len()));
     let of = |value: &Value, count: usize| match value {
         Value::Array(all) => all.iter().map(|one| positive(one, MAX_LAYERS)).collect::<Option<Vec<_>>>(),
         one => positive(one, MAX_LAYERS).map(|layers| vec![layers; count]),

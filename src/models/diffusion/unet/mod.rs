@@ -113,8 +113,9 @@ impl Unet {
         x = second.forward(ctx, &x, Some(&time))?;
         for stage in &self.up {
             for (index, resnet) in stage.resnets.iter().enumerate() {
-                let skip =
-                    skips.pop().ok_or_else(|| Interrupted::Failed("the way up is longer than the way down".into()))?;
+                let skip = skips
+                    .pop()
+                    .ok_or_else(|| Interrupted::Failed("the up path is longer than the down path".into()))?;
                 let both = ctx.concat(&x, &skip)?;
                 drop((x, skip));
                 x = resnet.forward(ctx, &both, Some(&time))?;
@@ -151,7 +152,7 @@ impl Unet {
         match (&self.added, cond.added) {
             (Some(embedding), Some(cond)) => ctx.add(&mut all, &self.micro_embedding(ctx, embedding, cond)?)?,
             (None, _) => {}
-            (Some(_), None) => return Err(Interrupted::Failed("the network was told no sizes".to_owned())),
+            (Some(_), None) => return Err(Interrupted::Failed("the network has no micro-conditioning".to_owned())),
         }
         ctx.activate(Activation::Silu, &mut all)?;
         Ok(all)
@@ -178,7 +179,7 @@ impl Unet {
 
 /// The current output of the down path.
 fn last(skips: &[FeatureMap]) -> Result<&FeatureMap> {
-    skips.last().ok_or_else(|| Interrupted::Failed("the way down begins with nothing".to_owned()))
+    skips.last().ok_or_else(|| Interrupted::Failed("the down path is empty".to_owned()))
 }
 
 fn sizes(level: &Level, layers: usize, groups: usize) -> TransformerSizes {

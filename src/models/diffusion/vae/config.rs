@@ -36,7 +36,7 @@ impl VaeConfig {
         let config = Config { value, path: "vae/" };
         let class = config.text("_class_name")?.unwrap_or("AutoencoderKL");
         if class != "AutoencoderKL" {
-            return refuse(format!("the autoencoder is a {class}, an AutoencoderKL is supported"));
+            return refuse(format!("the autoencoder is a {class}; only AutoencoderKL is supported"));
         }
         require(&config, "act_fn", &[json!("silu"), json!("swish")])?;
         require(&config, "latents_mean", &[])?;
@@ -45,7 +45,7 @@ impl VaeConfig {
             config.list("block_out_channels", |one| positive(one, MAX_CHANNELS))?.unwrap_or_else(|| vec![64]);
         if !(1..=MAX_BLOCKS).contains(&channels.len()) {
             return refuse(format!(
-                "vae/block_out_channels has {} entries, 1 to {MAX_BLOCKS} are possible",
+                "vae/block_out_channels has {} entries; 1 to {MAX_BLOCKS} are allowed",
                 channels.len()
             ));
         }

@@ -40,7 +40,7 @@ impl Rope2d {
         let width = 2 * self.pairs;
         if x.rows() != self.positions || x.channels != heads * width {
             return Err(Interrupted::Failed(format!(
-                "{} positions of {} numbers are not turned",
+                "{} positions of {} elements cannot be rotated",
                 x.rows(),
                 x.channels
             )));

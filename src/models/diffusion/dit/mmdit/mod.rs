@@ -77,7 +77,7 @@ impl Mmdit {
         let side = self.config.positions;
         if rows > side || columns > side {
             return Err(Interrupted::Failed(format!(
-                "{rows} rows and {columns} columns of patches, {side} are possible"
+                "{rows} rows and {columns} columns of patches; {side} are allowed"
             )));
         }
         let (top, left) = ((side - rows) / 2, (side - columns) / 2);
