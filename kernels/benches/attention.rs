@@ -7,7 +7,7 @@
 mod timing;
 
 use half::f16;
-use outpost_kernels::{Blocks, POSITIONS, Pair, Pool, Sequence, Shape, attend};
+use outpost_kernels::{AttentionSequence, AttentionShape, BLOCK_POSITIONS, KvBlocks, KvSlices, Pool, attend};
 use timing::best;
 
 const LAYERS: usize = 30;
@@ -51,18 +51,18 @@ fn main() {
 }
 
 trait Number: Copy {
-    fn blocks<'a>(pair: Pair<'a, &'a [Self]>) -> Blocks<'a>;
+    fn blocks<'a>(pair: KvSlices<'a, &'a [Self]>) -> KvBlocks<'a>;
 }
 
 impl Number for f16 {
-    fn blocks<'a>(pair: Pair<'a, &'a [Self]>) -> Blocks<'a> {
-        Blocks::F16(pair)
+    fn blocks<'a>(pair: KvSlices<'a, &'a [Self]>) -> KvBlocks<'a> {
+        KvBlocks::F16(pair)
     }
 }
 
 impl Number for f32 {
-    fn blocks<'a>(pair: Pair<'a, &'a [Self]>) -> Blocks<'a> {
-        Blocks::F32(pair)
+    fn blocks<'a>(pair: KvSlices<'a, &'a [Self]>) -> KvBlocks<'a> {
+        KvBlocks::F32(pair)
     }
 }
 
@@ -70,14 +70,14 @@ fn measure<T: Number>(pool: &Pool, case: &Case, make: fn(f32) -> T) {
     let Case { sequences, rows, start, causal } = *case;
     let [heads, kv_heads, width] = if causal { [9, 3, 64] } else { [12, 12, 32] };
     let layers = if causal { LAYERS } else { ENCODER_LAYERS };
-    let shape = Shape { heads, kv_heads, width, scale: 0.125, causal, window: None, soft_cap: None };
+    let shape = AttentionShape { heads, kv_heads, width, scale: 0.125, causal, window: None, soft_cap: None };
     let total = rows + start;
     // Every layer and sequence has its own blocks, as in a model, so that depth means memory.
-    let blocks = total.div_ceil(POSITIONS) * layers * sequences;
+    let blocks = total.div_ceil(BLOCK_POSITIONS) * layers * sequences;
     let number = |index: usize| make((index * 37 % 101) as f32 / 50.0 - 1.0);
     let cache = |seed: usize| -> Vec<Vec<T>> {
         (0..blocks)
-            .map(|block| (0..kv_heads * POSITIONS * width).map(|at| number(at + block + seed)).collect())
+            .map(|block| (0..kv_heads * BLOCK_POSITIONS * width).map(|at| number(at + block + seed)).collect())
             .collect()
     };
     let (keys, values) = (cache(1), cache(2));
@@ -88,15 +88,15 @@ fn measure<T: Number>(pool: &Pool, case: &Case, make: fn(f32) -> T) {
     let step = || {
         for layer in 0..layers {
             let place = |sequence: usize| {
-                let at = (layer * sequences + sequence) * total.div_ceil(POSITIONS);
-                at..at + total.div_ceil(POSITIONS)
+                let at = (layer * sequences + sequence) * total.div_ceil(BLOCK_POSITIONS);
+                at..at + total.div_ceil(BLOCK_POSITIONS)
             };
-            let part = |sequence: usize| Sequence {
+            let part = |sequence: usize| AttentionSequence {
                 queries: &queries,
                 rows,
                 start,
                 positions: total,
-                blocks: T::blocks(Pair { keys: &keys[place(sequence)], values: &values[place(sequence)] }),
+                blocks: T::blocks(KvSlices { keys: &keys[place(sequence)], values: &values[place(sequence)] }),
             };
             let parts: Vec<_> = (0..sequences).map(part).collect();
             attend(pool, &parts, &shape, &mut out);

@@ -9,7 +9,7 @@ mod rng;
 mod timing;
 
 use half::bf16;
-use outpost_kernels::{Conv2d, Images, Kind, Pool, Window};
+use outpost_kernels::{Conv2d, ConvInput, ConvShape, DType, Pool};
 use rng::Rng;
 use timing::best;
 
@@ -47,20 +47,20 @@ fn main() {
     );
     let mut rng = Rng(1);
     for [images, inputs, outputs, side, stride, size] in CASES {
-        let window = Window { inputs, outputs, kernel: [side; 2], stride, padding: [side / 2; 2] };
+        let window = ConvShape { inputs, outputs, kernel: [side; 2], stride, padding: [side / 2; 2] };
         let numbers: Vec<f32> = (0..outputs * inputs * side * side).map(|_| rng.normal() * 0.05).collect();
         let x: Vec<f32> = (0..images * size * size * inputs).map(|_| rng.normal()).collect();
         let [lines, line] = window.output([size; 2]).expect("a window fits");
         let mut out = vec![0f32; images * lines * line * outputs];
         let flop = 2.0 * (out.len() * inputs * side * side) as f64;
         print!("{images:>6} {inputs:>5} {outputs:>5} {side:>6} {stride:>6} {size:>5}");
-        for kind in [Kind::F32, Kind::BF16] {
-            let bytes: Vec<u8> = match kind {
-                Kind::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        for dtype in [DType::F32, DType::BF16] {
+            let bytes: Vec<u8> = match dtype {
+                DType::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
                 _ => numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
             };
-            let conv = Conv2d::new(&pool, kind, window, &bytes, None).expect("a valid shape");
-            let time = best(&pool, 5, || conv.forward(&pool, Images::new(&x, [size; 2]), &mut out));
+            let conv = Conv2d::new(&pool, dtype, window, &bytes, None).expect("a valid shape");
+            let time = best(&pool, 5, || conv.forward(&pool, ConvInput::new(&x, [size; 2]), &mut out));
             print!(" {:>10.2} {:>9.0}", time * 1e3, flop / time / 1e9);
         }
         println!();

@@ -10,8 +10,8 @@ mod timing;
 
 use half::f16;
 use outpost_kernels::{
-    Activation, Activations, Both, Cells, Fill, Kind, Linear, Measure, Norm, POSITIONS, Pool, Rotation, activate,
-    apply_all, keep, rope,
+    Activation, Activations, BLOCK_POSITIONS, DType, KvBlockMut, KvPair, KvWrite, Linear, Norm, NormKind, Pool,
+    RopeLayout, activate, kv_write, matmul_all, rope,
 };
 use rng::Rng;
 use timing::best;
@@ -35,7 +35,7 @@ fn main() {
         let (cos, sin) = (numbers(m * HEAD / 2), numbers(m * HEAD / 2));
         let (mut out, mut inner) = (vec![0f32; m * WIDTH], gate.clone());
         let micros = |work: &mut dyn FnMut()| best(&pool, 50, || (0..20).for_each(|_| work())) * 1e6 / 20.0;
-        let rms = Norm { measure: Measure::RootMeanSquare, weight: &weight, bias: None, epsilon: 1e-5 };
+        let rms = Norm { kind: NormKind::Rms, weight: &weight, bias: None, epsilon: 1e-5 };
         let mut stream = vec![0f32; m * WIDTH];
         let norm = micros(&mut || rms.forward(&pool, &x, &mut out));
         let sum = micros(&mut || rms.add_forward(&pool, &mut stream, &x, &mut out));
@@ -48,22 +48,22 @@ fn main() {
         };
         let (silu, gelu) = (activated(Activation::Silu, Some(&up[..])), activated(Activation::Gelu, None));
         let [mut q, mut k] = [numbers(m * WIDTH), numbers(m * 3 * HEAD)];
-        let queries = micros(&mut || rope(&pool, &mut q, 9, HEAD, Rotation::Halves, &cos, &sin));
-        let keys = micros(&mut || rope(&pool, &mut k, 3, HEAD, Rotation::Halves, &cos, &sin));
+        let queries = micros(&mut || rope(&pool, &mut q, 9, HEAD, RopeLayout::Halves, &cos, &sin));
+        let keys = micros(&mut || rope(&pool, &mut k, 3, HEAD, RopeLayout::Halves, &cos, &sin));
         // A prompt's rows follow each other; others are of many requests.
-        let each = if m > 32 { POSITIONS } else { 1 };
-        let mut halves = vec![[(); 2].map(|()| vec![f16::ZERO; 3 * HEAD * POSITIONS]); m / each];
+        let each = if m > 32 { BLOCK_POSITIONS } else { 1 };
+        let mut halves = vec![[(); 2].map(|()| vec![f16::ZERO; 3 * HEAD * BLOCK_POSITIONS]); m / each];
         let kept = micros(&mut || {
-            keep(&pool, [3, HEAD], &k, &k, &mut fills(&mut halves, each, Cells::F16));
+            kv_write(&pool, [3, HEAD], &k, &k, &mut fills(&mut halves, each, KvBlockMut::F16));
         });
-        let mut floats = vec![[(); 2].map(|()| vec![0f32; WIDTH * POSITIONS]); m / each];
+        let mut floats = vec![[(); 2].map(|()| vec![0f32; WIDTH * BLOCK_POSITIONS]); m / each];
         let wide = micros(&mut || {
-            keep(&pool, [WIDTH / 32, 32], &x, &x, &mut fills(&mut floats, each, Cells::F32));
+            kv_write(&pool, [WIDTH / 32, 32], &x, &x, &mut fills(&mut floats, each, KvBlockMut::F32));
         });
         // One group of weights, of which nothing is left to see.
-        let small = Linear::from_gguf(Kind::Q8_0, 1, INNER, &[0; INNER / 32 * 34]).expect("a valid shape");
+        let small = Linear::from_gguf(DType::Q8_0, 1, INNER, &[0; INNER / 32 * 34]).expect("a valid shape");
         let mut one = vec![0f32; m];
-        let integers = micros(&mut || apply_all(&Activations::new(&pool, &gate, m, INNER), &mut [(&small, &mut one)]));
+        let integers = micros(&mut || matmul_all(&Activations::new(&pool, &gate, m, INNER), &mut [(&small, &mut one)]));
         println!(
             "{m:>5} {norm:>8.2} {sum:>8.2} {silu:>8.2} {gelu:>8.2} {queries:>8.2} {keys:>8.2} {kept:>8.2} {wide:>8.2} {integers:>8.2}"
         );
@@ -74,10 +74,10 @@ fn main() {
 fn fills<'a, T>(
     blocks: &'a mut [[Vec<T>; 2]],
     each: usize,
-    cells: impl Fn(Both<&'a mut [T]>) -> Cells<'a>,
-) -> Vec<Fill<'a>> {
-    let fill = |(index, [keys, values]): (usize, &'a mut [Vec<T>; 2])| Fill {
-        cells: cells(Both { keys, values }),
+    cells: impl Fn(KvPair<&'a mut [T]>) -> KvBlockMut<'a>,
+) -> Vec<KvWrite<'a>> {
+    let fill = |(index, [keys, values]): (usize, &'a mut [Vec<T>; 2])| KvWrite {
+        cells: cells(KvPair { keys, values }),
         row: index * each,
         slot: 0,
         count: each,

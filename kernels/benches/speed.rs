@@ -7,25 +7,25 @@
 mod decoder;
 mod timing;
 
-use decoder::{Model, Room, VOCABULARY, WIDTH};
-use outpost_kernels::{Kind, Pool};
+use decoder::{Buffers, Model, VOCABULARY, WIDTH};
+use outpost_kernels::{DType, Pool};
 use timing::best;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with("--")).collect();
     let wish = words.first().map_or("Q4_1", String::as_str);
-    let kind = Kind::ALL.into_iter().find(|kind| format!("{kind:?}") == wish).unwrap_or(Kind::Q4_1);
+    let dtype = DType::ALL.into_iter().find(|dtype| format!("{dtype:?}") == wish).unwrap_or(DType::Q4_1);
     let threads = words.get(1).and_then(|word| word.parse().ok()).unwrap_or(2);
     let pool = Pool::new(threads);
     let (bandwidth, peak) = (memory(&pool), multiplications(&pool));
-    println!("{pool:?} {kind:?}: memory {bandwidth:.1} GB/s, dot products {peak:.0} GOP/s");
+    println!("{pool:?} {dtype:?}: memory {bandwidth:.1} GB/s, dot products {peak:.0} GOP/s");
 
-    let head = if kind.is_quantised() { Kind::Q8_0 } else { kind };
-    let model = Model::new(kind, head);
+    let head = if dtype.is_quantised() { DType::Q8_0 } else { dtype };
+    let model = Model::new(dtype, head);
     let bytes = model.bytes();
     println!("weights {:.1} MB", bytes as f64 / 1e6);
     let layers: f64 = model.matrices().map(|matrix| (2 * matrix.n() * matrix.k()) as f64).sum();
-    let mut room = Room::new(512);
+    let mut buffers = Buffers::new(512);
     println!(
         "{:>4} {:>10} {:>9} {:>6} {:>6} {:>8} {:>6}",
         "m", "ms/step", "tokens/s", "GB/s", "share", "GOP/s", "share"
@@ -34,7 +34,7 @@ fn main() {
         // A prefill chunk wants one row's logits; a batch of decodes wants all.
         let logits = if m > 32 { 1 } else { m };
         let runs = if m > 32 { 8 } else { 25 };
-        let time = best(&pool, runs, || model.step(&pool, m, logits, &mut room));
+        let time = best(&pool, runs, || model.step(&pool, m, logits, &mut buffers));
         let gb = bytes as f64 / time / 1e9;
         let gop = (layers * m as f64 + (2 * VOCABULARY * WIDTH * logits) as f64) / time / 1e9;
         println!(
@@ -74,7 +74,7 @@ fn memory(pool: &Pool) -> f64 {
 #[cfg(target_arch = "x86_64")]
 fn multiplications(pool: &Pool) -> f64 {
     const ROUNDS: usize = 200_000;
-    if !outpost_kernels::Path::Avx512.is_available() {
+    if !outpost_kernels::Isa::Avx512.is_available() {
         return f64::NAN;
     }
     #[target_feature(enable = "avx512f,avx512vnni")]

@@ -1,13 +1,13 @@
-//! Bytes that start at a cache line.
+//! Memory aligned to cache lines, and slices that tasks share.
 
 /// Bytes of a cache line.
 pub(crate) const LINE: usize = 64;
 
-/// A zeroed run of bytes, aligned to 64, its length rounded up to a multiple of that. The system gives
-/// zeroed pages when they are first touched, so that whoever fills them in several threads shares that too.
+/// Zeroed bytes, aligned to 64, with the length rounded up to a multiple of that. The system zeroes pages when they are
+/// first touched, so several threads share that work when they fill them.
 pub(crate) struct Aligned {
     bytes: Vec<u8>,
-    /// Those before the alignment.
+    /// Bytes before the aligned part.
     skip: usize,
     len: usize,
 }
@@ -33,7 +33,7 @@ impl Aligned {
     }
 }
 
-/// A slice that several tasks write, each its own places.
+/// A slice that several tasks write, each to its own part.
 #[derive(Clone, Copy)]
 pub(crate) struct Shards<T> {
     start: *mut T,
@@ -50,7 +50,7 @@ impl<T> Shards<T> {
         Self { start: slice.as_mut_ptr(), len: slice.len() }
     }
 
-    /// The places `at .. at + len`.
+    /// The elements `at .. at + len`.
     ///
     /// # Safety
     /// The slice given to `new` is still borrowed, and no other task touches these places meanwhile.
@@ -60,7 +60,7 @@ impl<T> Shards<T> {
         unsafe { std::slice::from_raw_parts_mut(self.at(at, len), len) }
     }
 
-    /// The address of place `at`, from where on there are `len` places.
+    /// The address of element `at`, checked for `len` elements.
     #[inline(always)]
     pub fn at(&self, at: usize, len: usize) -> *mut T {
         assert!(at <= self.len && len <= self.len - at, "a task's places lie outside the output");

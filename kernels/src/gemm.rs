@@ -1,35 +1,35 @@
-//! The inner loops of a product: one group of 16 output columns times one tile of rows.
+//! The inner loops of matrix products: one group of 16 output columns times one tile of rows.
 //!
-//! The order of operations of one output depends on k alone: blocks upwards, one float accumulator,
-//! integers (exact in any order) within a block. So a row gives the same bits in any batch.
+//! The order of operations of an output depends on k alone: blocks in order, one float accumulator, and integers (exact
+//! in any order) within a block. So a row gives the same bits in any batch.
 
 use std::marker::PhantomData;
 
-use crate::activations::{Tiles, Walk};
+use crate::activations::{RowLayout, Tiles};
 use crate::buffer::LINE;
-use crate::kind::{Kind, NONLINEAR};
+use crate::dtype::{DType, NONLINEAR};
 use crate::pack::{FLOATS, Layout};
-use crate::simd::{Kernel, LANES, Path, Simd, load_part, run, run_pairs, store_part};
+use crate::simd::{Isa, Kernel, LANES, Simd, load_part, run, run_bf16, store_part};
 
-/// Bytes between what is worked on and what is asked for, in a single pass over weights.
-const AHEAD: usize = 8192;
+/// Prefetch distance in bytes, in a single pass over weights.
+const PREFETCH_BYTES: usize = 8192;
 
-/// How a quantised kind's tile is read.
-pub(crate) trait Format {
-    const KIND: Kind;
-    const LAYOUT: Layout = Layout::of(Self::KIND);
-    /// log2 of what is taken from each code; 0 for nothing.
+/// How a quantised type's tile is read.
+pub(crate) trait QuantFormat {
+    const DTYPE: DType;
+    const LAYOUT: Layout = Layout::of(Self::DTYPE);
+    /// log2 of the offset that is subtracted from each code; 0 for none.
     const OFFSET: u32 = 0;
-    /// There is a minimum term.
+    /// Whether there is a minimum term.
     const MINIMUM: bool = false;
-    /// Two scales a tile.
+    /// Whether a tile has two scales.
     const HALVES: bool = false;
-    /// Codes are signed bytes.
+    /// Whether codes are signed bytes.
     const SIGNED: bool = false;
-    /// Nibbles are places in this table.
+    /// A table that nibbles index.
     const TABLE: Option<&'static [i8; 16]> = None;
 
-    /// The scales and the minima of a tile's halves; those of the second are used with `HALVES` only.
+    /// The scales and minima of a tile's halves; the second are used with `HALVES` only.
     ///
     /// # Safety
     /// As [`Simd`] says; `head` and `tile` point into a group.
@@ -42,8 +42,8 @@ pub(crate) trait Format {
 macro_rules! format {
     ($name:ident $(, $constant:ident: $type:ty = $value:expr)*) => {
         pub(crate) struct $name;
-        impl Format for $name {
-            const KIND: Kind = Kind::$name;
+        impl QuantFormat for $name {
+            const DTYPE: DType = DType::$name;
             $(const $constant: $type = $value;)*
         }
     };
@@ -56,12 +56,12 @@ format!(Q5_0, OFFSET: u32 = 4);
 format!(Q5_1, MINIMUM: bool = true);
 format!(IQ4NL, SIGNED: bool = true, TABLE: Option<&'static [i8; 16]> = Some(&NONLINEAR));
 
-/// Kinds with scales of scales in each tile.
+/// Types with scales of scales in each tile.
 macro_rules! k_format {
     ($name:ident, $scales:ident $(, $constant:ident: $type:ty = $value:expr)*) => {
         pub(crate) struct $name;
-        impl Format for $name {
-            const KIND: Kind = Kind::$name;
+        impl QuantFormat for $name {
+            const DTYPE: DType = DType::$name;
             $(const $constant: $type = $value;)*
 
             #[inline(always)]
@@ -80,17 +80,17 @@ k_format!(Q5K, scale_and_minimum, MINIMUM: bool = true);
 k_format!(Q6K, two_scales, OFFSET: u32 = 5, HALVES: bool = true);
 k_format!(IQ4XS, one_scale, SIGNED: bool = true, TABLE: Option<&'static [i8; 16]> = Some(&NONLINEAR));
 
-/// A byte for the scale of the scale.
+/// One byte: the scale of the scale.
 ///
 /// # Safety
-/// As [`Format::scales`] says; the others as well.
+/// As [`QuantFormat::scales`] says; the same holds for the functions below.
 #[inline(always)]
 unsafe fn one_scale<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F; 2], [S::F; 2]) {
     // SAFETY: the tile begins with 16 bytes of scales.
     unsafe { ([S::mul(head.0, S::load_i8(tile.cast())); 2], [head.1; 2]) }
 }
 
-/// A byte for each half's.
+/// One byte for each half.
 #[inline(always)]
 unsafe fn two_scales<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F; 2], [S::F; 2]) {
     // SAFETY: the tile begins with 32 bytes of scales.
@@ -100,7 +100,7 @@ unsafe fn two_scales<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F; 2]
     }
 }
 
-/// A byte for the scale's and one for the minimum's, which is taken off.
+/// One byte for the scale's scale and one for the minimum's, which is subtracted.
 #[inline(always)]
 unsafe fn scale_and_minimum<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F; 2], [S::F; 2]) {
     // SAFETY: the tile begins with 32 bytes of scales and minima.
@@ -110,7 +110,7 @@ unsafe fn scale_and_minimum<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S
     }
 }
 
-/// A byte for each half: four bits for the scale's, and above them four for the minimum's.
+/// One byte for each half: four bits for the scale's scale, and four above for the minimum's.
 #[inline(always)]
 unsafe fn nibble_scales<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F; 2], [S::F; 2]) {
     // SAFETY: the tile begins with 32 such bytes.
@@ -118,7 +118,7 @@ unsafe fn nibble_scales<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F;
         let both = [S::load_u8(tile), S::load_u8(tile.add(LANES))];
         let [mut scales, mut minima] = [both; 2];
         for half in 0..2 {
-            // The upper bits, since (byte - 7.5) / 16 is never half-way between two integers.
+            // Uses the upper bits, since (byte - 7.5) / 16 is never half-way between two integers.
             let above = S::nearest(S::mul(S::sub(both[half], S::splat(7.5)), S::splat(0.0625)));
             scales[half] = S::mul(head.0, S::fma(above, S::splat(-16.0), both[half]));
             minima[half] = S::mul(head.1, S::sub(S::splat(0.0), above));
@@ -132,7 +132,7 @@ unsafe fn nibble_scales<S: Simd>(head: (S::F, S::F), tile: *const u8) -> ([S::F;
 /// # Safety
 /// As [`Simd`] says; `tile` points to a tile of the format.
 #[inline(always)]
-unsafe fn units<S: Simd, F: Format>(tile: *const u8, j: usize) -> (S::B, S::B) {
+unsafe fn units<S: Simd, F: QuantFormat>(tile: *const u8, j: usize) -> (S::B, S::B) {
     let layout = const { F::LAYOUT };
     // SAFETY: all within the tile, by its layout.
     unsafe {
@@ -163,13 +163,18 @@ unsafe fn units<S: Simd, F: Format>(tile: *const u8, j: usize) -> (S::B, S::B) {
     }
 }
 
-/// Adds units `j` and `j + 4` of a tile, for all rows. No closure would do: it would not be compiled
-/// with its surroundings' features.
+/// Adds units `j` and `j + 4` of a tile, for all rows. A closure would not work here: it is not compiled with the
+/// features of its surroundings.
 ///
 /// # Safety
 /// As [`units`] says; `x` points to 32 codes for each of `R` rows.
 #[inline(always)]
-unsafe fn unit<S: Simd, F: Format, const R: usize>(sums: &mut [[S::I; R]; 2], tile: *const u8, x: *const i8, j: usize) {
+unsafe fn unit<S: Simd, F: QuantFormat, const R: usize>(
+    sums: &mut [[S::I; R]; 2],
+    tile: *const u8,
+    x: *const i8,
+    j: usize,
+) {
     // SAFETY: all within the tile and the codes.
     unsafe {
         let (a, b) = units::<S, F>(tile, j);
@@ -189,77 +194,77 @@ unsafe fn unit<S: Simd, F: Format, const R: usize>(sums: &mut [[S::I; R]; 2], ti
     }
 }
 
-/// Groups that follow each other, each times a run of tiles: one call for all, as a group may take less
-/// than a tenth of a microsecond.
+/// Consecutive groups, each times a run of tiles: one call for all, because a group may take less than a tenth of a
+/// microsecond.
 pub(crate) struct Block {
-    /// The packed groups, all k.
+    /// The packed groups, over all k.
     pub weights: *const u8,
     pub group_bytes: usize,
     /// Blocks of 32 (quantised) or spans of four (floats) in a row.
     pub steps: usize,
     /// Floats after the last whole span.
     pub rest: usize,
-    /// Spans of floats that are multiplied with all rows before the next ones are, about: what they take of a group
-    /// then stays near.
+    /// Approximate spans of floats that are processed for all rows before the next ones; that part of a group stays in
+    /// the cache.
     pub depth: usize,
-    /// Codes of all rows; or floats or pairs of bf16,
+    /// Codes of all rows, floats, or bf16 pairs,
     pub x: *const u8,
-    /// which lie like this (bytes).
-    pub walk: Walk,
-    /// Facts of all rows; unused for floats.
-    pub facts: *const f32,
+    /// and their layout in bytes.
+    pub layout: RowLayout,
+    /// Block statistics of all rows; unused for floats.
+    pub block_stats: *const f32,
     pub tiles: Tiles,
-    /// The tiles to take.
+    /// The range of tiles.
     pub first: usize,
     pub last: usize,
-    /// The first row's place for the first group's outputs; `stride` floats between rows.
+    /// The output of the first row and the first group; `stride` floats between rows.
     pub out: *mut f32,
     pub stride: usize,
-    /// Columns that exist, up to 16 of each group.
+    /// Existing columns, up to 16 for each group.
     pub columns: usize,
-    /// What is added to each row's outputs, `[16]` of each group, or null.
+    /// The bias of each group, `[16]`, or null.
     pub bias: *const f32,
 }
 
-/// Weights that will be needed: lines are asked for evenly over the work on a group, for a step takes so
-/// long that the CPU does not look far enough ahead by itself.
+/// Prefetching of weights, spread evenly over the work on a group, because a step takes longer than the CPU's own
+/// look-ahead.
 #[derive(Clone, Copy)]
-struct Fetch {
-    /// How far behind a group's beginning the lines are; `None`: behind the groups that are worked on together.
+struct Prefetch {
+    /// Distance from a group's start; `None`: after the groups that are processed together.
     ahead: Option<usize>,
-    /// Lines in each step.
+    /// Lines for each step.
     lines: usize,
-    /// Tiles over which they are asked for.
+    /// Tiles over which they are spread.
     tiles: usize,
 }
 
-impl Fetch {
-    /// What to ask for while so many steps of a group meet some tiles. A single tile passes over the weights once, and
-    /// asks for what lies a little ahead; several keep the group in the cache, and ask for the next one.
+impl Prefetch {
+    /// What to prefetch while `steps` steps of a group are processed for `tiles` tiles. With one tile, the weights are
+    /// read once, so a fixed distance ahead; with several, the group stays in the cache, so the next group.
     #[inline(always)]
     fn new(bytes: usize, steps: usize, tiles: usize) -> Self {
         let lines = bytes.div_ceil(LINE);
         let each = lines.div_ceil(steps * tiles);
-        let ahead = if tiles == 1 { Some(AHEAD) } else { None };
-        // A row shorter than a span has no steps, and nothing is asked for.
+        let ahead = if tiles == 1 { Some(PREFETCH_BYTES) } else { None };
+        // A row shorter than a span has no steps, so nothing is prefetched.
         Self { ahead, lines: each, tiles: lines.div_ceil((steps * each).max(1)) }
     }
 }
 
-/// Some spans of all rows: those of whole segments, or some of one segment.
+/// Some spans of all rows: whole segments, or a part of one.
 #[derive(Clone, Copy)]
 struct Spans {
-    /// The segments' first and the one after the last.
+    /// The range of segments.
     segments: (usize, usize),
-    /// First of each segment, and how many.
+    /// The first span in each segment, and the count.
     first: usize,
     count: usize,
-    /// Spans of a whole segment.
+    /// Spans in a whole segment.
     whole: usize,
 }
 
 impl Spans {
-    /// The part of so many spans, about, that begins here, in rows of `segments`.
+    /// The part of about `depth` spans that starts here, in rows of `segments` segments.
     #[inline(always)]
     fn new(segments: usize, whole: usize, depth: usize, (segment, first): (usize, usize)) -> Self {
         if whole <= depth {
@@ -270,14 +275,14 @@ impl Spans {
         Self { segments: (segment, segment + 1), first, count: each.min(whole - first), whole }
     }
 
-    /// Where the next part begins.
+    /// Where the next part starts.
     #[inline(always)]
     fn end(&self) -> (usize, usize) {
         let end = self.first + self.count;
         if end == self.whole { (self.segments.1, 0) } else { (self.segments.0, end) }
     }
 
-    /// Nothing follows in rows of so many segments.
+    /// Whether this part ends the rows.
     #[inline(always)]
     fn is_last(&self, segments: usize) -> bool {
         self.end().0 == segments
@@ -288,14 +293,14 @@ impl Spans {
         (self.segments.1 - self.segments.0) * self.count
     }
 
-    /// Those before.
+    /// Spans before this part.
     #[inline(always)]
     fn before(&self) -> usize {
         self.segments.0 * self.whole + self.first
     }
 }
 
-/// One group and one tile at work.
+/// One group times one tile.
 #[derive(Clone, Copy)]
 struct Work {
     group: usize,
@@ -304,7 +309,7 @@ struct Work {
     spans: Spans,
     /// The tile's first row.
     start: usize,
-    /// What to ask memory for, and how many lines in a step.
+    /// Where to prefetch, and how many lines for each step.
     ask: *const u8,
     lines: usize,
 }
@@ -318,9 +323,9 @@ impl Block {
         tile: usize,
         start: usize,
         spans: Spans,
-        fetch: Fetch,
+        prefetch: Prefetch,
     ) -> Work {
-        let Fetch { ahead, lines, tiles } = fetch;
+        let Prefetch { ahead, lines, tiles } = prefetch;
         let tile = tile - self.first;
         // SAFETY: there is such a group.
         let weights = unsafe { self.weights.add(group * self.group_bytes) };
@@ -329,7 +334,7 @@ impl Block {
         Work { group, weights, spans, start, ask, lines: if tile < tiles { lines } else { 0 } }
     }
 
-    /// The sums of the spans before.
+    /// The partial sums of earlier spans.
     #[inline(always)]
     unsafe fn begin<S: Simd, const R: usize>(&self, group: usize, start: usize) -> [S::F; R] {
         let columns = (self.columns - group * LANES).min(LANES);
@@ -351,7 +356,7 @@ impl Block {
         for (row, sum) in sums.into_iter().enumerate() {
             // SAFETY: the output has `columns` places in each row, the bias 16 for each group.
             unsafe {
-                let biased = !self.bias.is_null() && work.spans.is_last(self.walk.segments);
+                let biased = !self.bias.is_null() && work.spans.is_last(self.layout.segments);
                 let sum = if biased { S::add(sum, S::load(self.bias.add(first))) } else { sum };
                 let out = self.out.add((work.start + row) * self.stride + first);
                 if columns == LANES { S::store(out, sum) } else { store_part::<S>(out, sum, columns) }
@@ -362,14 +367,14 @@ impl Block {
     /// # Safety
     /// The pointers are good for what the fields say, and the tile has `R` rows.
     #[inline(always)]
-    unsafe fn quantised<S: Simd, F: Format, const R: usize>(&self, work: Work) {
+    unsafe fn quantised<S: Simd, F: QuantFormat, const R: usize>(&self, work: Work) {
         let layout = const { F::LAYOUT };
         let biased = F::SIGNED && S::BIASED;
         // SAFETY: pointers advance over the group, the codes and the facts in step, to their ends.
         unsafe {
             let mut sums = [S::splat(0.0); R];
             let (mut weights, mut x) = (work.weights, self.x.add(work.start * self.steps * 32).cast::<i8>());
-            let mut facts = self.facts.add(work.start * self.steps * 4);
+            let mut block_stats = self.block_stats.add(work.start * self.steps * 4);
             let mut ask = work.ask;
             for _ in 0..self.steps / layout.span {
                 let d = S::load_f16(weights.cast());
@@ -386,8 +391,8 @@ impl Block {
                     if F::OFFSET > 0 || biased {
                         let shift = if biased { 7 } else { F::OFFSET };
                         for row in 0..R {
-                            let a = facts.add(2 * R + row).cast::<i32>().read();
-                            let b = facts.add(3 * R + row).cast::<i32>().read();
+                            let a = block_stats.add(2 * R + row).cast::<i32>().read();
+                            let b = block_stats.add(3 * R + row).cast::<i32>().read();
                             if F::HALVES {
                                 first[row] = S::splat_int(a << shift);
                                 second[row] = S::splat_int(b << shift);
@@ -403,39 +408,39 @@ impl Block {
                     unit::<S, F, R>(&mut both, weights, x, 3);
                     let [first, second] = both;
                     for row in 0..R {
-                        let scale = S::splat(*facts.add(row));
+                        let scale = S::splat(*block_stats.add(row));
                         sums[row] = S::fma(S::float(first[row]), S::mul(scales[0], scale), sums[row]);
                         if F::HALVES {
                             sums[row] = S::fma(S::float(second[row]), S::mul(scales[1], scale), sums[row]);
                         }
                         if F::MINIMUM && F::HALVES {
                             for half in 0..2 {
-                                let less = facts.add((2 + half) * R + row).cast::<i32>().read();
-                                let sum = *facts.add(row) * less.wrapping_neg() as f32;
+                                let less = block_stats.add((2 + half) * R + row).cast::<i32>().read();
+                                let sum = *block_stats.add(row) * less.wrapping_neg() as f32;
                                 sums[row] = S::fma(minima[half], S::splat(sum), sums[row]);
                             }
                         } else if F::MINIMUM {
-                            sums[row] = S::fma(minima[0], S::splat(*facts.add(R + row)), sums[row]);
+                            sums[row] = S::fma(minima[0], S::splat(*block_stats.add(R + row)), sums[row]);
                         }
                     }
                     weights = weights.add(layout.tile());
                     x = x.add(R * 32);
-                    facts = facts.add(R * 4);
+                    block_stats = block_stats.add(R * 4);
                 }
             }
             self.finish::<S, R>(&work, sums);
         }
     }
 
-    /// `G` groups from the work's on at once: a number of a row is then loaded for `G` products.
+    /// `G` groups at once: each activation is then loaded once for `G` products.
     ///
     /// # Safety
     /// The pointers are good for what the fields say, and the tile has `R` rows, of one line.
     #[inline(always)]
-    unsafe fn floats<S: Simd, F: Floats, const R: usize, const G: usize>(&self, work: Work) {
-        let (Walk { row, segment, segments, .. }, spans) = (self.walk, work.spans);
+    unsafe fn floats<S: Simd, F: FloatFormat, const R: usize, const G: usize>(&self, work: Work) {
+        let (RowLayout { row, segment, segments, .. }, spans) = (self.layout, work.spans);
         let (at, within) = (work.start / self.tiles.line, work.start % self.tiles.line);
-        let span = const { Layout::of(F::KIND).low };
+        let span = const { Layout::of(F::DTYPE).low };
         // SAFETY: pointers advance over the groups and the rows' segments in step, to their ends.
         unsafe {
             let mut sums = [[S::splat(0.0); R]; G];
@@ -446,7 +451,7 @@ impl Block {
             }
             let skipped = spans.before() * span;
             let (mut weights, mut ask) = (work.weights.add(skipped), work.ask.wrapping_add(skipped));
-            let first = self.x.add(self.walk.place(at, within) + spans.first * FLOATS * F::X);
+            let first = self.x.add(self.layout.place(at, within) + spans.first * FLOATS * F::X);
             for index in spans.segments.0..spans.segments.1 {
                 let mut x = first.add(index * segment);
                 for _ in 0..spans.count {
@@ -471,9 +476,9 @@ impl Block {
     }
 }
 
-/// How spans of floats are multiplied: k upwards, one sum an output.
-trait Floats {
-    const KIND: Kind;
+/// How spans of floats are multiplied: k in order, one accumulator for each output.
+trait FloatFormat {
+    const DTYPE: DType;
     /// Bytes of an activation.
     const X: usize = size_of::<f32>();
 
@@ -483,8 +488,8 @@ trait Floats {
     /// As [`Simd`] says; `weights` points to the place of an even k in a group.
     unsafe fn two<S: Simd>(weights: *const u8) -> (S::F, S::F);
 
-    /// Adds the products of a span of each of `G` groups, which are so many bytes apart, with four numbers of each
-    /// of `R` rows, which are `row` bytes apart.
+    /// Adds the products of a span of `G` groups with four activations of each of `R` rows. The distances between
+    /// groups and between rows are in bytes.
     ///
     /// # Safety
     /// As [`Simd`] says; `weights` is a span, and `x` has the numbers.
@@ -501,7 +506,7 @@ trait Floats {
                 let mut both = [(S::splat(0.0), S::splat(0.0)); G];
                 for group in 0..G {
                     let weights = weights.add(group * apart);
-                    both[group] = Self::two::<S>(weights.add(const { Layout::of(Self::KIND).low / 2 } * pair));
+                    both[group] = Self::two::<S>(weights.add(const { Layout::of(Self::DTYPE).low / 2 } * pair));
                 }
                 for at in 0..R {
                     let x = x.add(at * row).cast::<f32>().add(2 * pair);
@@ -517,10 +522,10 @@ trait Floats {
         }
     }
 
-    /// The same for the last numbers, fewer than four.
+    /// The same for the last elements, fewer than four.
     ///
     /// # Safety
-    /// As [`Floats::multiply`] says.
+    /// As [`FloatFormat::multiply`] says.
     #[inline(always)]
     unsafe fn multiply_rest<S: Simd, const R: usize, const G: usize>(
         sums: &mut [[S::F; R]; G],
@@ -533,7 +538,7 @@ trait Floats {
         unsafe {
             for group in 0..G {
                 for k in 0..count {
-                    let place = weights.add(group * apart + const { Layout::of(Self::KIND).low / 2 } * (k / 2));
+                    let place = weights.add(group * apart + const { Layout::of(Self::DTYPE).low / 2 } * (k / 2));
                     let two = Self::two::<S>(place);
                     let weights = if k % 2 == 0 { two.0 } else { two.1 };
                     for at in 0..R {
@@ -549,11 +554,11 @@ trait Floats {
 struct F32;
 struct F16;
 struct BF16;
-/// BF16 weights times activations rounded to the same, two k at a time.
+/// BF16 weights times activations rounded to bf16, two k at a time.
 struct Pairs;
 
-impl Floats for F32 {
-    const KIND: Kind = Kind::F32;
+impl FloatFormat for F32 {
+    const DTYPE: DType = DType::F32;
 
     #[inline(always)]
     unsafe fn two<S: Simd>(weights: *const u8) -> (S::F, S::F) {
@@ -562,8 +567,8 @@ impl Floats for F32 {
     }
 }
 
-impl Floats for F16 {
-    const KIND: Kind = Kind::F16;
+impl FloatFormat for F16 {
+    const DTYPE: DType = DType::F16;
 
     #[inline(always)]
     unsafe fn two<S: Simd>(weights: *const u8) -> (S::F, S::F) {
@@ -572,8 +577,8 @@ impl Floats for F16 {
     }
 }
 
-impl Floats for BF16 {
-    const KIND: Kind = Kind::BF16;
+impl FloatFormat for BF16 {
+    const DTYPE: DType = DType::BF16;
 
     #[inline(always)]
     unsafe fn two<S: Simd>(weights: *const u8) -> (S::F, S::F) {
@@ -582,8 +587,8 @@ impl Floats for BF16 {
     }
 }
 
-impl Floats for Pairs {
-    const KIND: Kind = Kind::BF16;
+impl FloatFormat for Pairs {
+    const DTYPE: DType = DType::BF16;
     const X: usize = size_of::<u16>();
 
     #[inline(always)]
@@ -616,10 +621,10 @@ impl Floats for Pairs {
     }
 }
 
-/// Adds the products of so many pairs.
+/// Adds the products of `count` pairs.
 ///
 /// # Safety
-/// As [`Floats::multiply`] says.
+/// As [`FloatFormat::multiply`] says.
 #[inline(always)]
 unsafe fn pairs<S: Simd, const R: usize, const G: usize>(
     sums: &mut [[S::F; R]; G],
@@ -642,9 +647,9 @@ unsafe fn pairs<S: Simd, const R: usize, const G: usize>(
     }
 }
 
-/// What becomes of a tile of `R` rows.
-trait Form {
-    /// Whether two groups at a time are better, where there are registers for it.
+/// How a tile of `R` rows is computed.
+trait WeightFormat {
+    /// Whether two groups at a time are faster, if registers allow.
     const TWO: bool;
 
     /// # Safety
@@ -653,11 +658,11 @@ trait Form {
     unsafe fn tile<S: Simd, const R: usize, const G: usize>(block: &Block, work: Work);
 }
 
-/// Products with quantised weights, and with floats.
+/// Products with quantised weights, and with float weights.
 struct Quantised<F>(PhantomData<F>);
 struct Plain<F>(PhantomData<F>);
 
-impl<F: Format> Form for Quantised<F> {
+impl<F: QuantFormat> WeightFormat for Quantised<F> {
     const TWO: bool = false;
 
     #[inline(always)]
@@ -667,7 +672,7 @@ impl<F: Format> Form for Quantised<F> {
     }
 }
 
-impl<F: Floats> Form for Plain<F> {
+impl<F: FloatFormat> WeightFormat for Plain<F> {
     const TWO: bool = true;
 
     #[inline(always)]
@@ -682,14 +687,14 @@ struct Product<'a, F> {
     form: PhantomData<F>,
 }
 
-impl<F: Form> Kernel for Product<'_, F> {
+impl<F: WeightFormat> Kernel for Product<'_, F> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Block { steps, walk: Walk { segments, .. }, columns, .. } = *self.block;
+        let Block { steps, layout: RowLayout { segments, .. }, columns, .. } = *self.block;
         let (groups, mut begin) = (columns.div_ceil(LANES), (0, 0));
-        // Few rows are a matter of memory, which is fastest in one stream.
+        // With few rows, memory is the limit, and one stream is fastest.
         let two = F::TWO && S::ROWS > 4 && self.block.tiles.most() > 4;
         while begin.0 < segments {
             let spans = Spans::new(segments, steps / segments, self.block.depth, begin);
@@ -710,27 +715,27 @@ impl<F: Form> Kernel for Product<'_, F> {
     }
 }
 
-impl<F: Form> Product<'_, F> {
+impl<F: WeightFormat> Product<'_, F> {
     /// `G` groups from this one on, times all tiles.
     ///
     /// # Safety
-    /// As [`Form::tile`] says.
+    /// As [`WeightFormat::tile`] says.
     #[inline(always)]
     unsafe fn groups<S: Simd, const G: usize>(&self, group: usize, spans: Spans) {
         let Block { steps, group_bytes, tiles, first, last, .. } = *self.block;
-        let fetch = Fetch::new(group_bytes * spans.total() / steps.max(1), spans.total().max(1), last - first);
+        let prefetch = Prefetch::new(group_bytes * spans.total() / steps.max(1), spans.total().max(1), last - first);
         for tile in first..last {
             let (start, count) = tiles.rows(tile);
             // SAFETY: as the caller says.
             unsafe {
-                let work = self.block.work(group, G, tile, start, spans, fetch);
+                let work = self.block.work(group, G, tile, start, spans, prefetch);
                 self.tile::<S, G>(work, count);
             }
         }
     }
 
     /// # Safety
-    /// As [`Form::tile`] says.
+    /// As [`WeightFormat::tile`] says.
     #[inline(always)]
     unsafe fn tile<S: Simd, const G: usize>(&self, work: Work, rows: usize) {
         // SAFETY: as the caller says.
@@ -754,34 +759,34 @@ impl<F: Form> Product<'_, F> {
     }
 }
 
-/// Whether products with this kind want activations as pairs of bf16.
-pub(crate) fn takes_pairs(kind: Kind, path: Path) -> bool {
-    kind == Kind::BF16 && path.multiplies_bf16()
+/// Whether products with this type take activations as bf16 pairs.
+pub(crate) fn uses_bf16_pairs(dtype: DType, isa: Isa) -> bool {
+    dtype == DType::BF16 && isa.has_bf16_dot()
 }
 
-/// Runs a block of weights of this kind.
-pub(crate) fn multiply(kind: Kind, block: &Block) {
-    fn with<F: Form>(block: &Block) {
-        run(block.tiles.path, Product::<F> { block, form: PhantomData });
+/// Runs a block of weights of this type.
+pub(crate) fn multiply(dtype: DType, block: &Block) {
+    fn with<F: WeightFormat>(block: &Block) {
+        run(block.tiles.isa, Product::<F> { block, form: PhantomData });
     }
-    match kind {
-        Kind::F32 => with::<Plain<F32>>(block),
-        Kind::F16 => with::<Plain<F16>>(block),
-        Kind::BF16 if takes_pairs(kind, block.tiles.path) => {
-            run_pairs(block.tiles.path, Product::<Plain<Pairs>> { block, form: PhantomData });
+    match dtype {
+        DType::F32 => with::<Plain<F32>>(block),
+        DType::F16 => with::<Plain<F16>>(block),
+        DType::BF16 if uses_bf16_pairs(dtype, block.tiles.isa) => {
+            run_bf16(block.tiles.isa, Product::<Plain<Pairs>> { block, form: PhantomData });
         }
-        Kind::BF16 => with::<Plain<BF16>>(block),
-        Kind::Q8_0 => with::<Quantised<Q8_0>>(block),
-        Kind::Q4_0 => with::<Quantised<Q4_0>>(block),
-        Kind::Q4_1 => with::<Quantised<Q4_1>>(block),
-        Kind::Q5_0 => with::<Quantised<Q5_0>>(block),
-        Kind::Q5_1 => with::<Quantised<Q5_1>>(block),
-        Kind::IQ4NL => with::<Quantised<IQ4NL>>(block),
-        Kind::Q2K => with::<Quantised<Q2K>>(block),
-        Kind::Q3K => with::<Quantised<Q3K>>(block),
-        Kind::Q4K => with::<Quantised<Q4K>>(block),
-        Kind::Q5K => with::<Quantised<Q5K>>(block),
-        Kind::Q6K => with::<Quantised<Q6K>>(block),
-        Kind::IQ4XS => with::<Quantised<IQ4XS>>(block),
+        DType::BF16 => with::<Plain<BF16>>(block),
+        DType::Q8_0 => with::<Quantised<Q8_0>>(block),
+        DType::Q4_0 => with::<Quantised<Q4_0>>(block),
+        DType::Q4_1 => with::<Quantised<Q4_1>>(block),
+        DType::Q5_0 => with::<Quantised<Q5_0>>(block),
+        DType::Q5_1 => with::<Quantised<Q5_1>>(block),
+        DType::IQ4NL => with::<Quantised<IQ4NL>>(block),
+        DType::Q2K => with::<Quantised<Q2K>>(block),
+        DType::Q3K => with::<Quantised<Q3K>>(block),
+        DType::Q4K => with::<Quantised<Q4K>>(block),
+        DType::Q5K => with::<Quantised<Q5K>>(block),
+        DType::Q6K => with::<Quantised<Q6K>>(block),
+        DType::IQ4XS => with::<Quantised<IQ4XS>>(block),
     }
 }

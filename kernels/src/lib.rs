@@ -1,56 +1,56 @@
-//! How Outpost computes on a CPU.
+//! CPU kernels.
 //!
-//! One binary serves every CPU: kernels are compiled for several instruction sets, and [`Path::best`]
-//! picks at run time. A [`Pool`] carries that choice and the threads; every operation takes one.
-//! Results do not depend on how rows are batched nor on the number of threads: a row gives the same
-//! bits alone and among others (on one path; paths differ in the last bits).
+//! One binary serves every CPU: kernels are compiled for several instruction sets, and [`Isa::detect`] picks one at run
+//! time. A [`Pool`] holds that choice and the threads; every operation takes a pool. Results do not depend on batching
+//! or on the number of threads: a row gives the same bits alone and in a batch. (Instruction sets differ in the last
+//! bits.)
 
 mod activations;
 mod attention;
 mod buffer;
 mod conv;
+mod dtype;
+mod elementwise;
 mod gemm;
-mod group;
-mod keep;
-mod kind;
+mod group_norm;
+mod kv_write;
 mod linear;
 mod norm;
 mod ops;
 mod pack;
-mod pixels;
 mod pool;
 mod simd;
 
 use std::fmt;
 
 pub use activations::Activations;
-pub use attention::{Blocks, POSITIONS, Pair, Sequence, Shape, attend, attend_bytes};
-pub use conv::{Conv2d, Images, Window};
-pub use group::{Before, Factors, GroupNorm, Moments};
-pub use keep::{Both, Cells, Fill, keep};
-pub use kind::{Kind, dequantise};
-pub use linear::{Linear, apply_all};
-pub use norm::{Measure, Norm};
-pub use ops::{Activation, Rotation, activate, rope, to_q8};
-pub use pixels::{add, add_scaled, resize_nearest, side_by_side};
+pub use attention::{AttentionSequence, AttentionShape, BLOCK_POSITIONS, KvBlocks, KvSlices, attend, attend_bytes};
+pub use conv::{Conv2d, ConvInput, ConvShape};
+pub use dtype::{DType, dequantise};
+pub use elementwise::{add, add_scaled, concat_channels, resize_nearest};
+pub use group_norm::{FusedNorm, GroupNorm, Moments, ScaleShift};
+pub use kv_write::{KvBlockMut, KvPair, KvWrite, kv_write};
+pub use linear::{Linear, matmul_all};
+pub use norm::{Norm, NormKind};
+pub use ops::{Activation, RopeLayout, activate, quantise_q8, rope};
 pub use pool::Pool;
-pub use simd::Path;
+pub use simd::Isa;
 
-/// Why weights were refused.
+/// Why weights were rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// A dimension is zero, too large, or rows are no whole number of blocks.
-    Shape { kind: Kind, n: usize, k: usize },
-    /// Bytes that the shape asks for, and bytes that came.
+    /// A dimension is zero or too large, or a row is not a whole number of blocks.
+    Shape { dtype: DType, n: usize, k: usize },
+    /// Bytes that the shape needs, and bytes found.
     Length { expected: usize, found: usize },
-    /// Numbers that a bias has to have, and has.
+    /// Elements that a bias needs, and elements found.
     Bias { expected: usize, found: usize },
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Shape { kind, n, k } => write!(f, "no matrix of type {kind:?} has the shape [{n}, {k}]"),
+            Self::Shape { dtype, n, k } => write!(f, "no matrix of type {dtype:?} has the shape [{n}, {k}]"),
             Self::Bias { expected, found } => write!(f, "a bias of {expected} numbers was expected, {found} came"),
             Self::Length { expected, found } => write!(f, "{expected} bytes of weights were expected, {found} came"),
         }

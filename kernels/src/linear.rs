@@ -1,4 +1,4 @@
-//! A weight matrix, packed, and its products.
+//! A packed weight matrix and its products.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,67 +6,66 @@ use std::sync::{Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
-use crate::activations::{BLOCK, Tiles, Walk};
+use crate::activations::{BLOCK, RowLayout, Tiles};
 use crate::buffer::{Aligned, Shards};
-use crate::gemm::{Block, multiply, takes_pairs};
-use crate::kind::Kind;
+use crate::dtype::DType;
+use crate::gemm::{Block, multiply, uses_bf16_pairs};
 use crate::pack::{FLOATS, Layout, pack_group, unpack_row};
 use crate::simd::LANES;
 use crate::{Activations, Error, Pool};
 
 /// Bytes of activations that one pass keeps in a core's own cache.
-const CACHED: usize = 384 * 1024;
-/// The least work of a task, in billionths of a second by the rough guess of [`BYTES`] and [`PRODUCTS`].
-const TASK: usize = 2_000;
-/// Bytes that come from memory, and
-const BYTES: usize = 12;
-/// multiplications that are done, in a billionth of a second.
-const PRODUCTS: usize = 200;
-/// Bytes of a group of float weights that meet several tiles before the next ones do, where the group as a whole takes
-/// more than [`LONG`]: with two groups at a time, what the nearest cache holds.
-const DEPTH: usize = 16 * 1024;
-const LONG: usize = 64 * 1024;
-/// Bytes of outputs that wait for what else is added to them.
-const WAITING: usize = 192 * 1024;
+const CACHE_BYTES: usize = 384 * 1024;
+/// Minimum work of a task in nanoseconds, estimated with [`BYTES_PER_NS`] and [`MACS_PER_NS`].
+const MIN_TASK_NS: usize = 2_000;
+/// Bytes from memory, and
+const BYTES_PER_NS: usize = 12;
+/// multiply-adds, in a nanosecond.
+const MACS_PER_NS: usize = 200;
+/// Groups of float weights larger than [`SPLIT_ABOVE`] bytes are processed in parts of this size, each for several
+/// tiles: two groups' parts fit into the L1 cache.
+const SPLIT_BYTES: usize = 16 * 1024;
+const SPLIT_ABOVE: usize = 64 * 1024;
+/// Bytes of partial outputs that wait in the cache.
+const PENDING_BYTES: usize = 192 * 1024;
 
-/// Bytes of a file that a thread reads and packs at a time, unless sixteen rows are more.
-const PIECE: usize = 256 * 1024;
+/// Bytes of a file that a thread reads and packs at once, unless sixteen rows are more.
+const PACK_BYTES: usize = 256 * 1024;
 
 /// Weights `[n, k]`: `n` outputs for `k` inputs.
 pub struct Linear {
-    kind: Kind,
+    dtype: DType,
     n: usize,
     k: usize,
     group_bytes: usize,
     groups: Aligned,
-    /// Filled up to whole groups.
+    /// Padded to whole groups.
     bias: Option<Vec<f32>>,
 }
 
 impl fmt::Debug for Linear {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Linear({:?} [{}, {}])", self.kind, self.n, self.k)
+        write!(f, "Linear({:?} [{}, {}])", self.dtype, self.n, self.k)
     }
 }
 
 impl Linear {
-    /// Packs `n` rows of `k` weights. `read` is called from the pool's threads with the number of a row and
-    /// the place for the bytes of that and some following rows as a GGUF file has them; so a matrix is never
-    /// in memory twice.
+    /// Packs `n` rows of `k` weights. `read` is called on the pool's threads with the index of a row and a buffer for
+    /// that and following rows in GGUF's format, so a matrix is never in memory twice.
     ///
     /// # Errors
-    /// Where a dimension is zero or `k` is no whole number of blocks, and what `read` fails with.
+    /// If a dimension is zero, `k` is not a whole number of blocks, or `read` fails.
     pub fn pack<E: From<Error> + Send>(
         pool: &Pool,
-        kind: Kind,
+        dtype: DType,
         n: usize,
         k: usize,
         read: impl Fn(usize, &mut [u8]) -> Result<(), E> + Sync,
     ) -> Result<Self, E> {
-        let row_bytes = row_bytes(kind, n, k)?;
-        let group_bytes = Layout::of(kind).group_bytes(k);
-        let mut groups = Aligned::zeroed(Self::packed_bytes(kind, n, k));
-        let rows_each = piece_rows(row_bytes);
+        let row_bytes = row_bytes(dtype, n, k)?;
+        let group_bytes = Layout::of(dtype).group_bytes(k);
+        let mut groups = Aligned::zeroed(Self::packed_bytes(dtype, n, k));
+        let rows_each = pack_rows(row_bytes);
         let (to, failure) = (Shards::new(groups.bytes_mut()), Mutex::new(None));
         pool.run(n.div_ceil(rows_each), |piece| {
             let first = piece * rows_each;
@@ -78,34 +77,34 @@ impl Linear {
             for (group, rows) in (first / LANES..).zip(bytes.chunks(row_bytes * LANES)) {
                 // SAFETY: each group is in one piece.
                 let group = unsafe { to.get(group * group_bytes, group_bytes) };
-                pack_group(kind, rows, row_bytes, group);
+                pack_group(dtype, rows, row_bytes, group);
             }
         });
         match failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(error) => Err(error),
-            None => Ok(Self { kind, n, k, group_bytes, groups, bias: None }),
+            None => Ok(Self { dtype, n, k, group_bytes, groups, bias: None }),
         }
     }
 
-    /// Packs a tensor of a GGUF file: `n` rows of `k` weights, `bytes` as they lie in the file.
+    /// Packs a tensor of a GGUF file: `n` rows of `k` weights in the file's format.
     ///
     /// # Errors
-    /// Where a dimension is zero, `k` is no whole number of blocks, or `bytes` has another length.
-    pub fn from_gguf(kind: Kind, n: usize, k: usize, bytes: &[u8]) -> Result<Self, Error> {
-        let row_bytes = row_bytes(kind, n, k)?;
+    /// If a dimension is zero, `k` is not a whole number of blocks, or `bytes` has another length.
+    pub fn from_gguf(dtype: DType, n: usize, k: usize, bytes: &[u8]) -> Result<Self, Error> {
+        let row_bytes = row_bytes(dtype, n, k)?;
         if bytes.len() != row_bytes * n {
             return Err(Error::Length { expected: row_bytes * n, found: bytes.len() });
         }
-        Self::pack(&Pool::new(1), kind, n, k, |first, to| {
+        Self::pack(&Pool::new(1), dtype, n, k, |first, to| {
             to.copy_from_slice(&bytes[first * row_bytes..][..to.len()]);
             Ok(())
         })
     }
 
-    /// Adds `bias` (`[n]`) to the outputs of every row.
+    /// Adds `bias` (`[n]`) to each row's outputs.
     ///
     /// # Errors
-    /// Where it has another length.
+    /// If it has another length.
     pub fn with_bias(mut self, bias: &[f32]) -> Result<Self, Error> {
         if bias.len() != self.n {
             return Err(Error::Bias { expected: self.n, found: bias.len() });
@@ -116,14 +115,14 @@ impl Linear {
         Ok(self)
     }
 
-    /// Bytes that [`Linear::pack`] takes while it works, beside the weights it gives.
-    pub fn packing_bytes(threads: usize, kind: Kind, n: usize, k: usize) -> usize {
-        let row_bytes = k / kind.block() * kind.block_bytes();
-        (threads * piece_rows(row_bytes)).min(n) * row_bytes
+    /// Bytes that [`Linear::pack`] needs temporarily.
+    pub fn packing_bytes(threads: usize, dtype: DType, n: usize, k: usize) -> usize {
+        let row_bytes = k / dtype.block() * dtype.block_bytes();
+        (threads * pack_rows(row_bytes)).min(n) * row_bytes
     }
 
-    pub fn kind(&self) -> Kind {
-        self.kind
+    pub fn dtype(&self) -> DType {
+        self.dtype
     }
 
     /// Outputs.
@@ -136,93 +135,93 @@ impl Linear {
         self.k
     }
 
-    /// Bytes that `n` rows of `k` weights take when they are packed; `k` is a whole number of blocks.
-    pub fn packed_bytes(kind: Kind, n: usize, k: usize) -> usize {
-        Layout::of(kind).group_bytes(k) * n.div_ceil(LANES)
+    /// Bytes of `n` packed rows of `k` weights; `k` is a whole number of blocks.
+    pub fn packed_bytes(dtype: DType, n: usize, k: usize) -> usize {
+        Layout::of(dtype).group_bytes(k) * n.div_ceil(LANES)
     }
 
-    /// Memory that the weights take.
+    /// Memory of the weights.
     pub fn bytes(&self) -> usize {
         self.groups.len()
     }
 
-    /// The weights of output `index`, exactly as GGML dequantises them.
+    /// The weights of output `index`, dequantised exactly as GGML does.
     ///
     /// # Panics
-    /// Where there is no such row or `out` is not `k` long.
+    /// If there is no such row, or `out` is not `k` long.
     pub fn row(&self, index: usize, out: &mut [f32]) {
         assert!(index < self.n && out.len() == self.k, "row {index} of {self:?} into {} numbers", out.len());
         let group = &self.groups.bytes()[index / LANES * self.group_bytes..][..self.group_bytes];
-        unpack_row(self.kind, group, index % LANES, out);
+        unpack_row(self.dtype, group, index % LANES, out);
     }
 
     /// `out = x · weightsᵀ + bias` for `x` `[m, k]` and `out` `[m, n]`.
     ///
     /// # Panics
-    /// Where a length is another.
+    /// If a length does not match.
     pub fn forward(&self, pool: &Pool, x: &[f32], m: usize, out: &mut [f32]) {
-        apply_all(&Activations::new(pool, x, m, self.k), &mut [(self, out)]);
+        matmul_all(&Activations::new(pool, x, m, self.k), &mut [(self, out)]);
     }
 }
 
 /// Bytes of a row in the file.
-fn row_bytes(kind: Kind, n: usize, k: usize) -> Result<usize, Error> {
-    let bytes = (k / kind.block()).checked_mul(kind.block_bytes());
-    let whole = n > 0 && k > 0 && k.is_multiple_of(kind.block());
+fn row_bytes(dtype: DType, n: usize, k: usize) -> Result<usize, Error> {
+    let bytes = (k / dtype.block()).checked_mul(dtype.block_bytes());
+    let whole = n > 0 && k > 0 && k.is_multiple_of(dtype.block());
     let all = bytes.and_then(|bytes| bytes.checked_mul(n.checked_next_multiple_of(LANES)?));
     match (bytes, all) {
-        // The packed form is at most a half longer.
+        // The packed form is at most half as long again.
         (Some(bytes), Some(all)) if whole && all <= isize::MAX as usize / 2 => Ok(bytes),
-        _ => Err(Error::Shape { kind, n, k }),
+        _ => Err(Error::Shape { dtype, n, k }),
     }
 }
 
-/// Rows of a piece: whole groups.
-fn piece_rows(row_bytes: usize) -> usize {
-    (PIECE / (row_bytes * LANES).max(1)).max(1) * LANES
+/// Rows that are packed at once: whole groups.
+fn pack_rows(row_bytes: usize) -> usize {
+    (PACK_BYTES / (row_bytes * LANES).max(1)).max(1) * LANES
 }
 
-/// Several matrices over the same activations in one parallel section: each output is `[m, n]` of its
+/// Products of the same activations with several matrices in one parallel section. Each output is `[m, n]` of its
 /// matrix.
 ///
 /// # Panics
-/// Where a length is another.
-pub fn apply_all(x: &Activations<'_>, products: &mut [(&Linear, &mut [f32])]) {
+/// If a length does not match.
+pub fn matmul_all(x: &Activations<'_>, products: &mut [(&Linear, &mut [f32])]) {
     let section = Section::new(x, products);
     x.pool.run(section.ends.len(), |task| section.run(task));
 }
 
-/// All groups of all matrices, times runs of tiles: the groups for the first run, then for the second,
-/// and so on. A task is some that follow each other, first many and in the end few, so that most weights
-/// are read in long runs, and yet all threads end together.
+/// The work of a section: all groups of all matrices for a run of tiles, then for the next run, and so on. A task is a
+/// range of it. Tasks start long and end short, so that most weights are read in long runs and all threads finish
+/// together.
 struct Section<'a> {
     x: &'a Activations<'a>,
-    parts: SmallVec<[Part<'a>; 4]>,
+    parts: SmallVec<[MatrixPart<'a>; 4]>,
     groups: usize,
     /// Tiles of a run.
     tiles: usize,
-    /// Groups that a run meets together.
+    /// Groups that a run processes together.
     together: usize,
     ends: Ends,
 }
 
-/// Where tasks end: on the stack, for a decode step has no time to ask for memory.
+/// The ends of tasks, on the stack: a decode step has no time to allocate.
 type Ends = SmallVec<[usize; 32]>;
 
-/// One matrix's share of a section.
-struct Part<'a> {
+/// One matrix of a section.
+struct MatrixPart<'a> {
     linear: &'a Linear,
-    /// Place of its first group.
+    /// Index of its first group.
     first: usize,
     x: *const u8,
-    facts: *const f32,
-    /// How floats lie; bytes.
-    walk: Walk,
+    block_stats: *const f32,
+    /// The layout of floats, in bytes.
+    layout: RowLayout,
     out: Shards<f32>,
 }
 
 // SAFETY: the pointers are to activations borrowed for 'a and only read.
-unsafe impl Sync for Part<'_> {}
+unsafe impl Sync for MatrixPart<'_> {}
 
 impl<'a> Section<'a> {
     fn new(x: &'a Activations<'a>, products: &'a mut [(&Linear, &mut [f32])]) -> Self {
@@ -231,20 +230,20 @@ impl<'a> Section<'a> {
         for (linear, out) in products.iter_mut() {
             assert_eq!(linear.k, x.k(), "{linear:?} takes other activations");
             assert_eq!(Some(out.len()), x.m().checked_mul(linear.n), "the outputs of {linear:?} are [m, n]");
-            let part = Part::new(linear, groups, x, out);
+            let part = MatrixPart::new(linear, groups, x, out);
             groups += linear.n.div_ceil(LANES);
-            row_bytes = row_bytes.max(near_bytes(linear, x));
-            cost = cost.max(linear.group_bytes / BYTES);
+            row_bytes = row_bytes.max(cached_row_bytes(linear, x));
+            cost = cost.max(linear.group_bytes / BYTES_PER_NS);
             parts.push(part);
         }
-        let most = (CACHED / (row_bytes * x.tiles.most().max(1))).max(1);
+        let most = (CACHE_BYTES / (row_bytes * x.tiles.most().max(1))).max(1);
         let runs = x.tiles.count.div_ceil(most);
         let tiles = x.tiles.count.div_ceil(runs.max(1));
-        let long = parts.iter().any(|part: &Part<'_>| depth(part.linear) < usize::MAX);
-        let waiting = WAITING / (LANES * size_of::<f32>() * tiles * x.tiles.most()).max(1);
+        let long = parts.iter().any(|part: &MatrixPart<'_>| split_depth(part.linear) < usize::MAX);
+        let waiting = PENDING_BYTES / (LANES * size_of::<f32>() * tiles * x.tiles.most()).max(1);
         let together = if long { waiting.next_multiple_of(2).max(2) } else { usize::MAX };
-        let least = TASK / cost.max(x.k() * LANES * tiles * x.tiles.most() / PRODUCTS).max(1);
-        let ends = cut(groups * runs, x.pool.threads(), least.max(1));
+        let least = MIN_TASK_NS / cost.max(x.k() * LANES * tiles * x.tiles.most() / MACS_PER_NS).max(1);
+        let ends = split_tasks(groups * runs, x.pool.threads(), least.max(1));
         Self { x, parts, groups, tiles, together, ends }
     }
 
@@ -262,24 +261,23 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Spans that meet all tiles of a run before the next ones do.
-fn depth(linear: &Linear) -> usize {
-    let long = !linear.kind.is_quantised() && linear.group_bytes > LONG;
-    if long { DEPTH / Layout::of(linear.kind).low } else { usize::MAX }
+/// Spans that are processed for all tiles of a run before the next ones.
+fn split_depth(linear: &Linear) -> usize {
+    let long = !linear.dtype.is_quantised() && linear.group_bytes > SPLIT_ABOVE;
+    if long { SPLIT_BYTES / Layout::of(linear.dtype).low } else { usize::MAX }
 }
 
-/// Bytes of a row of activations that are looked at again with each group.
-fn near_bytes(linear: &Linear, x: &Activations<'_>) -> usize {
-    if linear.kind.is_quantised() {
+/// Bytes of a row of activations that every group reads again.
+fn cached_row_bytes(linear: &Linear, x: &Activations<'_>) -> usize {
+    if linear.dtype.is_quantised() {
         return linear.k * 3 / 2;
     }
-    let size = if takes_pairs(linear.kind, x.tiles.path) { size_of::<u16>() } else { size_of::<f32>() };
-    x.row_numbers().min(depth(linear).saturating_mul(FLOATS)) * size
+    let size = if uses_bf16_pairs(linear.dtype, x.tiles.isa) { size_of::<u16>() } else { size_of::<f32>() };
+    x.row_numbers().min(split_depth(linear).saturating_mul(FLOATS)) * size
 }
 
-/// The ends of tasks over so many items: each takes its share of half of what is left, but no fewer than
-/// `least` items.
-fn cut(items: usize, threads: usize, least: usize) -> Ends {
+/// Splits `items` into tasks: each takes its share of half of the rest, but at least `least` items.
+fn split_tasks(items: usize, threads: usize, least: usize) -> Ends {
     let mut ends = Ends::new();
     let mut at = 0;
     while at < items {
@@ -290,29 +288,36 @@ fn cut(items: usize, threads: usize, least: usize) -> Ends {
     ends
 }
 
-impl<'a> Part<'a> {
+impl<'a> MatrixPart<'a> {
     fn new(linear: &'a Linear, first: usize, x: &'a Activations<'a>, out: &mut [f32]) -> Self {
         let out = Shards::new(out);
-        if linear.kind.is_quantised() {
+        if linear.dtype.is_quantised() {
             let x = x.quantised();
-            let (x, facts) = (x.codes.as_ptr().cast(), x.facts.as_ptr());
-            return Self { linear, first, x, facts, walk: Walk::ONE, out };
+            let (x, block_stats) = (x.codes.as_ptr().cast(), x.block_stats.as_ptr());
+            return Self { linear, first, x, block_stats, layout: RowLayout::ONE, out };
         }
-        let facts = std::ptr::null();
-        if takes_pairs(linear.kind, x.tiles.path) {
-            let (pairs, walk) = x.pairs();
-            return Self { linear, first, x: pairs.as_ptr().cast(), facts, walk: walk.bytes(size_of::<u16>()), out };
+        let block_stats = std::ptr::null();
+        if uses_bf16_pairs(linear.dtype, x.tiles.isa) {
+            let (pairs, layout) = x.pairs();
+            return Self {
+                linear,
+                first,
+                x: pairs.as_ptr().cast(),
+                block_stats,
+                layout: layout.bytes(size_of::<u16>()),
+                out,
+            };
         }
-        Self { linear, first, x: x.x.as_ptr().cast(), facts, walk: x.walk.bytes(size_of::<f32>()), out }
+        Self { linear, first, x: x.x.as_ptr().cast(), block_stats, layout: x.layout.bytes(size_of::<f32>()), out }
     }
 
-    /// Some groups that follow each other, each times the tiles of a run.
+    /// Consecutive groups times a run of tiles.
     fn run(&self, group: usize, groups: usize, tiles: Tiles, Range { start: first, end: last }: Range<usize>) {
-        let Linear { kind, n, k, group_bytes, .. } = *self.linear;
+        let Linear { dtype, n, k, group_bytes, .. } = *self.linear;
         let weights = &self.linear.groups.bytes()[group * group_bytes..][..groups * group_bytes];
-        let width = if kind.is_quantised() { BLOCK } else { FLOATS };
+        let width = if dtype.is_quantised() { BLOCK } else { FLOATS };
         let (columns, steps) = ((n - group * LANES).min(groups * LANES), k / width);
-        // Other tasks have other groups or tiles: what this one writes is its own.
+        // Other tasks have other groups or tiles, so these outputs belong to this task alone.
         let rows = tiles.start(last);
         let out = self.out.at(group * LANES, (rows - 1) * n + columns);
         let bias = self.linear.bias.as_ref().map_or(std::ptr::null(), |bias| bias[group * LANES..].as_ptr());
@@ -321,10 +326,10 @@ impl<'a> Part<'a> {
             group_bytes,
             steps,
             rest: k % width,
-            depth: if last - first > 1 { depth(self.linear) } else { usize::MAX },
+            depth: if last - first > 1 { split_depth(self.linear) } else { usize::MAX },
             x: self.x,
-            facts: self.facts,
-            walk: self.walk,
+            block_stats: self.block_stats,
+            layout: self.layout,
             tiles,
             first,
             last,
@@ -333,20 +338,20 @@ impl<'a> Part<'a> {
             columns,
             bias,
         };
-        multiply(kind, &block);
+        multiply(dtype, &block);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::cut;
+    use super::split_tasks;
 
     #[test]
     fn tasks_cover_all_items_and_shrink() {
         for (items, threads, least) in
             [(0, 2, 1), (1, 2, 1), (36, 2, 1), (3072, 2, 4), (3072, 16, 1), (60, 1, 1), (7, 4, 9)]
         {
-            let ends = cut(items, threads, least);
+            let ends = split_tasks(items, threads, least);
             assert_eq!(ends.last().copied().unwrap_or(0), items);
             let sizes: Vec<usize> =
                 ends.iter().scan(0, |from, end| Some(end - std::mem::replace(from, *end))).collect();

@@ -1,23 +1,23 @@
-//! Norms over rows, with what is added to the rows before.
+//! Norms of rows, optionally fused with a residual sum.
 
 use crate::Pool;
 use crate::buffer::Shards;
 use crate::ops::{by_rows, load_up_to, store_up_to};
 use crate::simd::{Kernel, LANES, Simd, run};
 
-/// What a row is divided by.
+/// The kind of norm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Measure {
-    /// The root of its mean square (Zhang and Sennrich 2019, <https://arxiv.org/abs/1910.07467>).
-    RootMeanSquare,
-    /// Its standard deviation, after its mean is taken off (Ba et al. 2016, <https://arxiv.org/abs/1607.06450>).
-    Deviation,
+pub enum NormKind {
+    /// RMS norm (Zhang and Sennrich 2019, <https://arxiv.org/abs/1910.07467>).
+    Rms,
+    /// Layer norm (Ba et al. 2016, <https://arxiv.org/abs/1607.06450>).
+    Layer,
 }
 
 /// `(x or x − mean) / √(mean of squares + epsilon) · weight + bias`
 #[derive(Clone, Copy, Debug)]
 pub struct Norm<'a> {
-    pub measure: Measure,
+    pub kind: NormKind,
     /// `[width]`
     pub weight: &'a [f32],
     /// `[width]`
@@ -29,7 +29,7 @@ impl Norm<'_> {
     /// `out = norm(x)`; both `[rows, width]`.
     ///
     /// # Panics
-    /// Where lengths do not fit.
+    /// If lengths do not match.
     pub fn forward(&self, pool: &Pool, x: &[f32], out: &mut [f32]) {
         self.check(x.len(), out.len());
         let (width, to) = (self.weight.len(), Shards::new(out));
@@ -37,14 +37,14 @@ impl Norm<'_> {
             let x = &x[first * width..][..rows * width];
             // SAFETY: these rows are this task's own.
             let out = unsafe { to.get(first * width, rows * width) };
-            run(pool.path(), Rows { norm: self, x, out });
+            run(pool.isa(), Rows { norm: self, x, out });
         });
     }
 
-    /// `x += y; out = norm(x)`, while a row is near; all `[rows, width]`.
+    /// `x += y; out = norm(x)` in one pass; all `[rows, width]`.
     ///
     /// # Panics
-    /// Where lengths do not fit.
+    /// If lengths do not match.
     pub fn add_forward(&self, pool: &Pool, x: &mut [f32], y: &[f32], out: &mut [f32]) {
         self.check(x.len(), out.len());
         assert_eq!(x.len(), y.len(), "two inputs of one length");
@@ -54,7 +54,7 @@ impl Norm<'_> {
             let (at, len) = (first * width, rows * width);
             // SAFETY: these rows are this task's own, in both.
             let (x, out) = unsafe { (sum.get(at, len), to.get(at, len)) };
-            run(pool.path(), AddRows { norm: self, x, y: &y[at..at + len], out });
+            run(pool.isa(), AddRows { norm: self, x, y: &y[at..at + len], out });
         });
     }
 
@@ -73,9 +73,9 @@ impl Norm<'_> {
         let width = x.len();
         // SAFETY: `at` is within the row.
         unsafe {
-            let mean = match self.measure {
-                Measure::RootMeanSquare => 0.0,
-                Measure::Deviation => {
+            let mean = match self.kind {
+                NormKind::Rms => 0.0,
+                NormKind::Layer => {
                     let mut sum = S::splat(0.0);
                     for at in (0..width).step_by(LANES) {
                         sum = S::add(sum, load_up_to::<S>(x, at));

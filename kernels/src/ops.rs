@@ -1,4 +1,4 @@
-//! The small operations between products. Large inputs are shared among the pool's threads.
+//! Small operations between products. Large inputs are split among the pool's threads.
 
 use std::f32::consts::{FRAC_1_SQRT_2, LOG2_E};
 
@@ -6,14 +6,14 @@ use crate::Pool;
 use crate::buffer::Shards;
 use crate::simd::{Kernel, LANES, Simd, load_part, run, store_part};
 
-/// Floats of one task: some microseconds of additions,
-const SHARE: usize = 16 * 1024;
+/// Elements of a task: some microseconds of additions,
+const TASK_ELEMENTS: usize = 16 * 1024;
 /// and of exponentials.
-const SLOW_SHARE: usize = 4 * 1024;
+const SLOW_TASK_ELEMENTS: usize = 4 * 1024;
 
-/// Calls `work` with ranges of whole rows: the first, and how many.
+/// Calls `work` with ranges of whole rows: the first row, and the number of rows.
 pub(crate) fn by_rows(pool: &Pool, rows: usize, width: usize, work: impl Fn(usize, usize) + Sync) {
-    let each = (SHARE / width.max(1)).max(1);
+    let each = (TASK_ELEMENTS / width.max(1)).max(1);
     pool.run(rows.div_ceil(each), |task| {
         let first = task * each;
         work(first, each.min(rows - first));
@@ -44,16 +44,17 @@ pub(crate) unsafe fn store_up_to<S: Simd>(to: &mut [f32], at: usize, x: S::F) {
     }
 }
 
-/// What the numbers inside of a feed-forward network go through.
+/// The activation of a feed-forward network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     /// `x / (1 + e^−x)`
     Silu,
-    /// `x · Φ(x)` (Hendrycks and Gimpel 2016, <https://arxiv.org/abs/1606.08415>), to 6 · 10⁻⁷ · |x|.
+    /// `x · Φ(x)` (Hendrycks and Gimpel 2016, <https://arxiv.org/abs/1606.08415>), with an error of at most 6 · 10⁻⁷ ·
+    /// |x|.
     Gelu,
-    /// Its approximation by tanh.
+    /// Its tanh approximation.
     GeluTanh,
-    /// `x / (1 + e^−1.702 x)`, which is near it, too.
+    /// Its sigmoid approximation, `x / (1 + e^−1.702 x)`.
     QuickGelu,
     /// `max(x, 0)`
     Relu,
@@ -92,19 +93,19 @@ unsafe fn silu<S: Simd>(x: S::F, inner: S::F) -> S::F {
     unsafe { S::div(x, S::add(S::splat(1.0), S::exp(S::sub(S::splat(0.0), inner)))) }
 }
 
-/// `x = activation(x)`, and times `factors` where there are some. A network whose gate and value are the halves of one
-/// packed projection (Shazeer 2020, <https://arxiv.org/abs/2002.05202>) reads each half as a matrix of its own.
+/// `x = activation(x) · factors`; without factors, only the activation. Where one packed projection holds gate and
+/// value (Shazeer 2020, <https://arxiv.org/abs/2002.05202>), each half is loaded as a matrix of its own.
 ///
 /// # Panics
-/// Where lengths differ.
+/// If lengths differ.
 pub fn activate(pool: &Pool, activation: Activation, x: &mut [f32], factors: Option<&[f32]>) {
     assert!(factors.is_none_or(|factors| factors.len() == x.len()), "two inputs of one length");
     let (len, to) = (x.len(), Shards::new(x));
-    pool.run(len.div_ceil(SLOW_SHARE), |task| {
-        let (at, count) = (task * SLOW_SHARE, SLOW_SHARE.min(len - task * SLOW_SHARE));
+    pool.run(len.div_ceil(SLOW_TASK_ELEMENTS), |task| {
+        let (at, count) = (task * SLOW_TASK_ELEMENTS, SLOW_TASK_ELEMENTS.min(len - task * SLOW_TASK_ELEMENTS));
         // SAFETY: these places are this task's own.
         let x = unsafe { to.get(at, count) };
-        run(pool.path(), Activate { activation, x, factors: factors.map(|factors| &factors[at..at + count]) });
+        run(pool.isa(), Activate { activation, x, factors: factors.map(|factors| &factors[at..at + count]) });
     });
 }
 
@@ -133,8 +134,8 @@ impl Kernel for Activate<'_> {
     }
 }
 
-/// `max(x, 0)` less the tail `|x| · Φ(−|x|)`, which Abramowitz and Stegun's 7.1.26 gives as a polynomial in
-/// `1 / (1 + p · |x| / √2)` times `e^(−x² / 2)`.
+/// `max(x, 0)` minus the tail `|x| · Φ(−|x|)`, which Abramowitz and Stegun's 7.1.26 gives as a polynomial in `1 / (1 +
+/// p · |x| / √2)` times `e^(−x² / 2)`.
 ///
 /// # Safety
 /// As [`Simd`] says.
@@ -155,22 +156,21 @@ unsafe fn gelu<S: Simd>(x: S::F) -> S::F {
     }
 }
 
-/// Which numbers of a head a rotation takes together.
+/// Which elements of a head rotate together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rotation {
+pub enum RopeLayout {
     /// Neighbours: 0 and 1, 2 and 3.
     Interleaved,
-    /// Number i and number i + pairs.
+    /// Elements i and i + pairs.
     Halves,
 }
 
-/// Rotary embedding (Su et al. 2021, <https://arxiv.org/abs/2104.09864>) in place: `x` is
-/// `[rows, heads, width]`, `cos` and `sin` are `[rows, pairs]`; numbers behind the first `2 · pairs` of
-/// a head stay.
+/// Rotary position embedding (Su et al. 2021, <https://arxiv.org/abs/2104.09864>) in place: `x` is `[rows, heads,
+/// width]`, `cos` and `sin` are `[rows, pairs]`. Elements after the first `2 · pairs` of a head are kept.
 ///
 /// # Panics
-/// Where lengths do not fit.
-pub fn rope(pool: &Pool, x: &mut [f32], heads: usize, width: usize, style: Rotation, cos: &[f32], sin: &[f32]) {
+/// If lengths do not match.
+pub fn rope(pool: &Pool, x: &mut [f32], heads: usize, width: usize, style: RopeLayout, cos: &[f32], sin: &[f32]) {
     let row = heads * width;
     assert!(row > 0 && x.len().is_multiple_of(row) && cos.len() == sin.len(), "[rows, heads, width] and a table");
     let rows = x.len() / row;
@@ -182,7 +182,7 @@ pub fn rope(pool: &Pool, x: &mut [f32], heads: usize, width: usize, style: Rotat
         let x = unsafe { to.get(first * row, count * row) };
         let table = first * pairs..(first + count) * pairs;
         let (cos, sin) = (&cos[table.clone()], &sin[table]);
-        run(pool.path(), Rope { x, row, width, style, pairs, cos, sin });
+        run(pool.isa(), Rope { x, row, width, style, pairs, cos, sin });
     });
 }
 
@@ -190,7 +190,7 @@ struct Rope<'a> {
     x: &'a mut [f32],
     row: usize,
     width: usize,
-    style: Rotation,
+    style: RopeLayout,
     pairs: usize,
     cos: &'a [f32],
     sin: &'a [f32],
@@ -208,9 +208,9 @@ impl Kernel for Rope<'_> {
         let tables = self.cos.chunks_exact(pairs).zip(self.sin.chunks_exact(pairs));
         for (row, (cos, sin)) in self.x.chunks_exact_mut(self.row).zip(tables) {
             for head in row.chunks_exact_mut(self.width) {
-                // Plain code, which the compiler makes vectors of.
+                // Plain code that the compiler vectorises.
                 match self.style {
-                    Rotation::Halves => {
+                    RopeLayout::Halves => {
                         let (first, second) = head[..2 * pairs].split_at_mut(pairs);
                         for at in 0..pairs {
                             let (a, b) = (first[at], second[at]);
@@ -218,7 +218,7 @@ impl Kernel for Rope<'_> {
                             second[at] = a * sin[at] + b * cos[at];
                         }
                     }
-                    Rotation::Interleaved => {
+                    RopeLayout::Interleaved => {
                         for (at, pair) in head[..2 * pairs].chunks_exact_mut(2).enumerate() {
                             let (a, b) = (pair[0], pair[1]);
                             pair[0] = a * cos[at] - b * sin[at];
@@ -231,18 +231,18 @@ impl Kernel for Rope<'_> {
     }
 }
 
-/// A row as bytes, for [`crate::Blocks::Q8`]; returns their factor, `max |x| / 127`.
+/// Quantises a row to bytes, for [`crate::KvBlocks::Q8`]; returns the scale, `max |x| / 127`.
 ///
 /// # Panics
-/// Where lengths differ.
-pub fn to_q8(x: &[f32], out: &mut [i8]) -> f32 {
+/// If lengths differ.
+pub fn quantise_q8(x: &[f32], out: &mut [i8]) -> f32 {
     assert_eq!(x.len(), out.len(), "as many numbers out as in");
-    to_bytes(x, out)
+    quantise_row(x, out)
 }
 
-/// [`to_q8`] as part of a kernel.
+/// [`quantise_q8`] as part of a kernel.
 #[inline(always)]
-pub(crate) fn to_bytes(x: &[f32], out: &mut [i8]) -> f32 {
+pub(crate) fn quantise_row(x: &[f32], out: &mut [i8]) -> f32 {
     let scale = x.iter().fold(0f32, |most, x| most.max(x.abs())) / 127.0;
     let inverse = if scale > 1e-37 { 1.0 / scale } else { 0.0 };
     for (out, x) in out.iter_mut().zip(x) {

@@ -1,21 +1,20 @@
-//! The packed layout: sixteen rows side by side, so that one instruction serves sixteen outputs.
+//! The packed layout: sixteen rows interleaved, so that one instruction serves sixteen outputs.
 //!
-//! A group holds 16 consecutive rows (the last group is filled up with zeros). Quantised kinds: for
-//! each span of one block (32 weights), or of eight (256, the K kinds), a head with the f16 scales of
-//! the 16 rows; then for each 32 weights a tile: byte scales of the K kinds, high bits, low bits. In the
-//! bytes of a tile, a unit is 64 bytes: four for each row. Nibbles: unit `j` has the weights `4j .. 4j + 4`
-//! of a row in its low halves and `16 + 4j ..` in its high halves. Codes of two bits: unit `j` has the
-//! weights `4j ..`, `8 + 4j ..`, `16 + 4j ..` and `24 + 4j ..`, from the lowest bits up. Float kinds: spans
-//! of four k, the last one filled up with zeros; F32 and F16 have the 16 rows' numbers for each k, BF16 those
-//! of two k side by side, as the instruction wants them that multiplies such pairs.
+//! A group holds 16 consecutive rows; the last group is padded with zeros. For quantised types, each span of one block
+//! (32 weights; 256 for the K types) starts with a head: the f16 scales of the 16 rows. Then each 32 weights have a
+//! tile: byte scales (K types), high bits, low bits. A unit of a tile is 64 bytes: four for each row. Nibbles: unit `j`
+//! has a row's weights `4j .. 4j + 4` in its low nibbles and `16 + 4j ..` in its high nibbles. Two-bit codes: unit `j`
+//! has the weights `4j ..`, `8 + 4j ..`, `16 + 4j ..` and `24 + 4j ..`, from the lowest bits up. For float types, a
+//! span is four k, the last one padded with zeros: F32 and F16 store the 16 rows' values for each k, BF16 those of two
+//! k side by side, as the dot-product instruction expects.
 
-use crate::kind::{Kind, Raw, float};
+use crate::dtype::{DType, Raw, float};
 use crate::simd::LANES;
 
 /// Floats of a row in a span.
 pub(crate) const FLOATS: usize = 4;
 
-/// Where things lie in a group; bytes.
+/// Offsets and sizes in a group, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     /// Weights of a row in a span.
@@ -23,32 +22,32 @@ pub(crate) struct Layout {
     /// Tiles after each head.
     pub span: usize,
     pub head: usize,
-    /// Scales at the beginning of a tile: one byte for each row, or two.
+    /// Scales at the start of a tile: one or two bytes for each row.
     pub scales: usize,
-    /// High bits after them: 64 for one more bit, 128 for two.
+    /// High bits: 64 bytes for one extra bit, 128 for two.
     pub high: usize,
-    /// Low bits after them: 128 for two bits, 256 for nibbles, 512 for whole bytes.
+    /// Low bits: 128 bytes for two bits, 256 for nibbles, 512 for bytes.
     pub low: usize,
 }
 
 impl Layout {
-    pub const fn of(kind: Kind) -> Self {
-        let (span, head, scales, high, low) = match kind {
-            Kind::F32 => (1, 0, 0, 0, 4 * FLOATS * LANES),
-            Kind::F16 | Kind::BF16 => (1, 0, 0, 0, 2 * FLOATS * LANES),
-            Kind::Q8_0 => (1, 32, 0, 0, 512),
-            Kind::Q4_0 | Kind::IQ4NL => (1, 32, 0, 0, 256),
-            Kind::Q4_1 => (1, 64, 0, 0, 256),
-            Kind::Q5_0 => (1, 32, 0, 64, 256),
-            Kind::Q5_1 => (1, 64, 0, 64, 256),
-            Kind::Q2K => (8, 64, 32, 0, 128),
-            Kind::Q3K => (8, 32, 32, 64, 128),
-            Kind::Q4K => (8, 64, 32, 0, 256),
-            Kind::Q5K => (8, 64, 32, 64, 256),
-            Kind::Q6K => (8, 32, 32, 128, 256),
-            Kind::IQ4XS => (8, 32, 16, 0, 256),
+    pub const fn of(dtype: DType) -> Self {
+        let (span, head, scales, high, low) = match dtype {
+            DType::F32 => (1, 0, 0, 0, 4 * FLOATS * LANES),
+            DType::F16 | DType::BF16 => (1, 0, 0, 0, 2 * FLOATS * LANES),
+            DType::Q8_0 => (1, 32, 0, 0, 512),
+            DType::Q4_0 | DType::IQ4NL => (1, 32, 0, 0, 256),
+            DType::Q4_1 => (1, 64, 0, 0, 256),
+            DType::Q5_0 => (1, 32, 0, 64, 256),
+            DType::Q5_1 => (1, 64, 0, 64, 256),
+            DType::Q2K => (8, 64, 32, 0, 128),
+            DType::Q3K => (8, 32, 32, 64, 128),
+            DType::Q4K => (8, 64, 32, 0, 256),
+            DType::Q5K => (8, 64, 32, 64, 256),
+            DType::Q6K => (8, 32, 32, 128, 256),
+            DType::IQ4XS => (8, 32, 16, 0, 256),
         };
-        Self { width: if kind.is_quantised() { kind.block() } else { FLOATS }, span, head, scales, high, low }
+        Self { width: if dtype.is_quantised() { dtype.block() } else { FLOATS }, span, head, scales, high, low }
     }
 
     /// Bytes of a group of rows of `k` weights.
@@ -73,19 +72,19 @@ fn get_u16(bytes: &[u8], lane: usize) -> u16 {
     u16::from_le_bytes([bytes[2 * lane], bytes[2 * lane + 1]])
 }
 
-/// Where a tile's scales are in a block's list of them: the place in a tile, and the block's own.
-fn scale_places(kind: Kind, lane: usize, index: usize) -> impl Iterator<Item = (usize, usize)> {
-    let two = matches!(kind, Kind::Q2K | Kind::Q3K | Kind::Q6K);
+/// Where a tile's scales are in a block's list of scales: index in the tile, and in the block.
+fn scale_places(dtype: DType, lane: usize, index: usize) -> impl Iterator<Item = (usize, usize)> {
+    let two = matches!(dtype, DType::Q2K | DType::Q3K | DType::Q6K);
     let count = if two { 2 } else { 1 };
     (0..count).map(move |part| (part * LANES + lane, count * index + part))
 }
 
-/// The first 16 codes of a tile, four in a word, then the others.
+/// The first 16 codes of a tile, four in a word, then the other 16.
 type Words = [u32; 8];
 
-/// Bits of a word's four bytes, in the lowest places.
+/// Gathers one bit of each of a word's four bytes.
 fn lowest_bits(word: u32) -> u8 {
-    // The sum's terms meet in no bit: bit 8b of the word comes to bit 24 + b.
+    // The terms do not overlap: bit 8b of the word moves to bit 24 + b.
     ((word & 0x0101_0101).wrapping_mul(0x0102_0408) >> 24) as u8
 }
 
@@ -98,7 +97,7 @@ fn word_at(unit: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([unit[at], unit[at + 1], unit[at + 2], unit[at + 3]])
 }
 
-/// Writes a tile's codes for one lane; its high bits are zero before.
+/// Writes a tile's codes for one lane; its high bits must be zero.
 fn put_codes(words: &Words, lane: usize, high: &mut [u8], low: &mut [u8]) {
     let place = 4 * lane;
     let put = |bytes: &mut [u8], unit: usize, word: u32| {
@@ -131,7 +130,7 @@ fn put_codes(words: &Words, lane: usize, high: &mut [u8], low: &mut [u8]) {
     }
 }
 
-/// Reads back what [`put_codes`] wrote.
+/// Reads what [`put_codes`] wrote.
 fn get_codes(lane: usize, high: &[u8], low: &[u8]) -> Words {
     let at = |bytes: &[u8], unit: usize| word_at(&bytes[unit * 64..], 4 * lane);
     let mut low_bits = 4;
@@ -153,9 +152,9 @@ fn get_codes(lane: usize, high: &[u8], low: &[u8]) -> Words {
     words
 }
 
-/// Writes a block into its span of a group; the span's bytes for this lane are zero before.
-fn put(kind: Kind, raw: &Raw, lane: usize, span: &mut [u8]) {
-    let layout = Layout::of(kind);
+/// Writes a block into its span of a group; the span's bytes for this lane must be zero.
+fn put(dtype: DType, raw: &Raw, lane: usize, span: &mut [u8]) {
+    let layout = Layout::of(dtype);
     let (head, tiles) = span.split_at_mut(layout.head);
     put_u16(head, lane, raw.d);
     if layout.head == 64 {
@@ -166,23 +165,23 @@ fn put(kind: Kind, raw: &Raw, lane: usize, span: &mut [u8]) {
         let (scales, rest) = tile.split_at_mut(layout.scales);
         let (high, low) = rest.split_at_mut(layout.high);
         if !scales.is_empty() {
-            scale_places(kind, lane, index).for_each(|(to, from)| scales[to] = raw.scales[from]);
+            scale_places(dtype, lane, index).for_each(|(to, from)| scales[to] = raw.scales[from]);
         }
-        if has_minima(kind) {
+        if has_minima(dtype) {
             scales[LANES + lane] = raw.minima[index];
         }
         put_codes(&std::array::from_fn(|unit| word_at(codes, 4 * unit)), lane, high, low);
     }
 }
 
-/// Minima are bytes of their own, not halves of scales.
-fn has_minima(kind: Kind) -> bool {
-    matches!(kind, Kind::Q4K | Kind::Q5K)
+/// Whether minima are bytes of their own.
+fn has_minima(dtype: DType) -> bool {
+    matches!(dtype, DType::Q4K | DType::Q5K)
 }
 
-/// Reads back what [`put`] wrote.
-fn get(kind: Kind, raw: &mut Raw, lane: usize, span: &[u8]) {
-    let layout = Layout::of(kind);
+/// Reads what [`put`] wrote.
+fn get(dtype: DType, raw: &mut Raw, lane: usize, span: &[u8]) {
+    let layout = Layout::of(dtype);
     let (head, tiles) = span.split_at(layout.head);
     raw.d = get_u16(head, lane);
     if layout.head == 64 {
@@ -193,9 +192,9 @@ fn get(kind: Kind, raw: &mut Raw, lane: usize, span: &[u8]) {
         let (scales, rest) = tile.split_at(layout.scales);
         let (high, low) = rest.split_at(layout.high);
         if !scales.is_empty() {
-            scale_places(kind, lane, index).for_each(|(from, to)| raw.scales[to] = scales[from]);
+            scale_places(dtype, lane, index).for_each(|(from, to)| raw.scales[to] = scales[from]);
         }
-        if has_minima(kind) {
+        if has_minima(dtype) {
             raw.minima[index] = scales[LANES + lane];
         }
         for (codes, word) in codes.chunks_exact_mut(4).zip(get_codes(lane, high, low)) {
@@ -204,43 +203,43 @@ fn get(kind: Kind, raw: &mut Raw, lane: usize, span: &[u8]) {
     }
 }
 
-/// The place of a row's number `at` among the numbers of a group.
-fn float_place(kind: Kind, at: usize, lane: usize) -> usize {
-    if kind == Kind::BF16 { (at / 2 * LANES + lane) * 2 + at % 2 } else { at * LANES + lane }
+/// The index of a row's element `at` in a group.
+fn float_place(dtype: DType, at: usize, lane: usize) -> usize {
+    if dtype == DType::BF16 { (at / 2 * LANES + lane) * 2 + at % 2 } else { at * LANES + lane }
 }
 
-/// Packs up to 16 rows, in the file's form, into the zeroed `group`.
-pub(crate) fn pack_group(kind: Kind, rows: &[u8], row_bytes: usize, group: &mut [u8]) {
-    let layout = Layout::of(kind);
+/// Packs up to 16 rows from the file's format into the zeroed `group`.
+pub(crate) fn pack_group(dtype: DType, rows: &[u8], row_bytes: usize, group: &mut [u8]) {
+    let layout = Layout::of(dtype);
     let mut raw = Raw::new();
     for (lane, row) in rows.chunks_exact(row_bytes).take(LANES).enumerate() {
-        if !kind.is_quantised() {
-            let size = kind.block_bytes();
+        if !dtype.is_quantised() {
+            let size = dtype.block_bytes();
             for (at, number) in row.chunks_exact(size).enumerate() {
-                let to = float_place(kind, at, lane) * size;
+                let to = float_place(dtype, at, lane) * size;
                 group[to..to + size].copy_from_slice(number);
             }
             continue;
         }
-        for (block, span) in row.chunks_exact(kind.block_bytes()).zip(group.chunks_exact_mut(layout.span_bytes())) {
-            raw.read(kind, block);
-            put(kind, &raw, lane, span);
+        for (block, span) in row.chunks_exact(dtype.block_bytes()).zip(group.chunks_exact_mut(layout.span_bytes())) {
+            raw.read(dtype, block);
+            put(dtype, &raw, lane, span);
         }
     }
 }
 
-/// One row's weights, as GGML dequantises them.
-pub(crate) fn unpack_row(kind: Kind, group: &[u8], lane: usize, out: &mut [f32]) {
-    let layout = Layout::of(kind);
-    if !kind.is_quantised() {
-        let place = |at: usize| float_place(kind, at, lane) * kind.block_bytes();
-        out.iter_mut().enumerate().for_each(|(at, out)| *out = float(kind, &group[place(at)..]));
+/// One row's weights, dequantised as GGML does.
+pub(crate) fn unpack_row(dtype: DType, group: &[u8], lane: usize, out: &mut [f32]) {
+    let layout = Layout::of(dtype);
+    if !dtype.is_quantised() {
+        let place = |at: usize| float_place(dtype, at, lane) * dtype.block_bytes();
+        out.iter_mut().enumerate().for_each(|(at, out)| *out = float(dtype, &group[place(at)..]));
         return;
     }
     let mut raw = Raw::new();
-    for (span, out) in group.chunks_exact(layout.span_bytes()).zip(out.chunks_exact_mut(kind.block())) {
-        get(kind, &mut raw, lane, span);
-        raw.weights(kind, out);
+    for (span, out) in group.chunks_exact(layout.span_bytes()).zip(out.chunks_exact_mut(dtype.block())) {
+        get(dtype, &mut raw, lane, span);
+        raw.weights(dtype, out);
     }
 }
 

@@ -1,10 +1,9 @@
-//! The threads that share one step's work.
+//! The thread pool.
 //!
-//! A decode step is a hundred short parallel sections, a few microseconds each, so starting one must
-//! cost less than that: idle workers spin for some tens of microseconds and only then sleep. Tasks are
-//! claimed one by one from an atomic counter. Nobody waits for a thread that the system has put aside
-//! except for the one task which that thread holds, and whoever waits yields and then sleeps, so that a
-//! core shared with another process slows the work down by that process's share and not by more.
+//! A decode step has about a hundred short parallel sections of a few microseconds each, so starting one must cost less
+//! than that: idle workers spin for tens of microseconds before they sleep. Tasks are claimed one by one from an atomic
+//! counter. If the system preempts a thread, the others wait only for the one task that it holds, and they yield and
+//! then sleep while waiting. So sharing a core with another process costs that process's share, and not more.
 
 #[cfg(all(test, loom))]
 mod model;
@@ -15,20 +14,20 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
-use crate::Path;
-use crate::activations::Spare;
+use crate::Isa;
+use crate::activations::BufferPool;
 use shared::Shared;
 
-/// Threads for short parallel sections, and the instruction set that kernels run with on them.
+/// A thread pool for short parallel sections, and the instruction set of their kernels.
 ///
-/// Made for one owner: a call from inside a task, or while another thread's call runs, is correct but
-/// works its tasks off alone.
+/// It is meant for one owner. A call from within a task, or during another thread's call, is correct but runs on the
+/// calling thread alone.
 pub struct Pool {
     shared: Arc<Shared>,
     owner: Mutex<()>,
     workers: Vec<JoinHandle<()>>,
-    path: Path,
-    spare: Mutex<Spare>,
+    isa: Isa,
+    buffers: Mutex<BufferPool>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -36,46 +35,45 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Pool {
-    /// `threads` in all, the caller among them (at least one), with the best instruction set here.
-    /// Where the system refuses threads, the pool has fewer.
+    /// `threads` includes the caller (at least one); uses the best instruction set of this CPU. If the system refuses
+    /// threads, the pool has fewer.
     pub fn new(threads: usize) -> Self {
-        Self::with_path(threads, Path::best())
+        Self::with_isa(threads, Isa::detect())
     }
 
-    /// The same with a given instruction set; one that this CPU lacks becomes the portable one.
-    pub fn with_path(threads: usize, path: Path) -> Self {
+    /// The same with this instruction set, or the portable one if the CPU lacks it.
+    pub fn with_isa(threads: usize, isa: Isa) -> Self {
         let shared = Arc::new(Shared::new());
         let worker = |index: usize| {
             let shared = Arc::clone(&shared);
             std::thread::Builder::new().name(format!("kernels-{index}")).spawn(move || shared.work()).ok()
         };
         let workers = (1..threads).filter_map(worker).collect();
-        let path = if path.is_available() { path } else { Path::Portable };
-        Self { shared, owner: Mutex::new(()), workers, path, spare: Mutex::default() }
+        let isa = if isa.is_available() { isa } else { Isa::Portable };
+        Self { shared, owner: Mutex::new(()), workers, isa, buffers: Mutex::default() }
     }
 
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    pub fn path(&self) -> Path {
-        self.path
+    pub fn isa(&self) -> Isa {
+        self.isa
     }
 
-    pub(crate) fn spare(&self) -> MutexGuard<'_, Spare> {
-        lock(&self.spare)
+    pub(crate) fn buffers(&self) -> MutexGuard<'_, BufferPool> {
+        lock(&self.buffers)
     }
 
-    /// Calls `task` once for each index below `tasks`, on all threads, and returns when all are done.
-    /// A panic in a task is carried to the caller, after the other tasks have run; where the caller works
-    /// alone, it ends the call at once.
+    /// Calls `task` once for each index below `tasks`, on all threads, and returns when all are done. A panic in a task
+    /// is passed to the caller after the other tasks have run; on a single thread it ends the call at once.
     pub fn run<F: Fn(usize) + Sync>(&self, tasks: usize, task: F) {
         let owner = match self.owner.try_lock() {
             Ok(guard) => Some(guard),
             Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
             Err(TryLockError::WouldBlock) => None,
         };
-        if owner.is_none() || self.workers.is_empty() || !(2..=Shared::MOST).contains(&tasks) {
+        if owner.is_none() || self.workers.is_empty() || !(2..=Shared::MAX_TASKS).contains(&tasks) {
             return (0..tasks).for_each(task);
         }
         let panic = self.shared.run(tasks, &task);
@@ -90,7 +88,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop();
         for worker in self.workers.drain(..) {
-            // A worker catches the panics of its tasks, so it does not end with one.
+            // A worker catches its tasks' panics, so joining cannot fail.
             drop(worker.join());
         }
     }
@@ -98,6 +96,6 @@ impl Drop for Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pool").field("threads", &self.threads()).field("path", &self.path).finish()
+        f.debug_struct("Pool").field("threads", &self.threads()).field("path", &self.isa).finish()
     }
 }

@@ -7,7 +7,9 @@ mod rng;
 
 use cases::{Spread, config, numbers, pools, spread};
 use half::{bf16, f16};
-use outpost_kernels::{Blocks, POSITIONS, Pair, Path, Pool, Sequence, Shape, attend, to_q8};
+use outpost_kernels::{
+    AttentionSequence, AttentionShape, BLOCK_POSITIONS, Isa, KvBlocks, KvSlices, Pool, attend, quantise_q8,
+};
 use proptest::prelude::*;
 use rng::Rng;
 
@@ -24,8 +26,8 @@ struct Cache {
 }
 
 impl Cache {
-    fn new(rng: &mut Rng, spread: Spread, positions: usize, shape: &Shape, turned: bool) -> Self {
-        let (blocks, size) = (positions.div_ceil(POSITIONS), shape.kv_heads * POSITIONS * shape.width);
+    fn new(rng: &mut Rng, spread: Spread, positions: usize, shape: &AttentionShape, turned: bool) -> Self {
+        let (blocks, size) = (positions.div_ceil(BLOCK_POSITIONS), shape.kv_heads * BLOCK_POSITIONS * shape.width);
         let mut cache = Self {
             turned,
             floats: vec![vec![f32::NAN; size]; blocks],
@@ -36,8 +38,8 @@ impl Cache {
         for (position, head) in (0..positions).flat_map(|at| (0..shape.kv_heads).map(move |head| (at, head))) {
             let row = numbers(rng, spread, shape.width);
             let mut codes = vec![0; shape.width];
-            let (block, scale) = (position / POSITIONS, to_q8(&row, &mut codes));
-            cache.bytes[block].1[head * POSITIONS + position % POSITIONS] = scale;
+            let (block, scale) = (position / BLOCK_POSITIONS, quantise_q8(&row, &mut codes));
+            cache.bytes[block].1[head * BLOCK_POSITIONS + position % BLOCK_POSITIONS] = scale;
             for (at, (number, code)) in row.into_iter().zip(codes).enumerate() {
                 let index = cache.index(shape, position, head, at);
                 cache.floats[block][index] = number;
@@ -51,28 +53,28 @@ impl Cache {
     }
 
     /// Where number `at` of a position and head is in its block.
-    fn index(&self, shape: &Shape, position: usize, head: usize, at: usize) -> usize {
-        let (start, slot) = (head * POSITIONS * shape.width, position % POSITIONS);
-        start + if self.turned { at * POSITIONS + slot } else { slot * shape.width + at }
+    fn index(&self, shape: &AttentionShape, position: usize, head: usize, at: usize) -> usize {
+        let (start, slot) = (head * BLOCK_POSITIONS * shape.width, position % BLOCK_POSITIONS);
+        start + if self.turned { at * BLOCK_POSITIONS + slot } else { slot * shape.width + at }
     }
 
     /// The same of pairs; of an odd width, which they do not have, some place.
-    fn paired(&self, shape: &Shape, position: usize, head: usize, at: usize) -> usize {
-        let (start, slot) = (head * POSITIONS * shape.width, position % POSITIONS);
+    fn paired(&self, shape: &AttentionShape, position: usize, head: usize, at: usize) -> usize {
+        let (start, slot) = (head * BLOCK_POSITIONS * shape.width, position % BLOCK_POSITIONS);
         let [across, along] = if self.turned { [at, slot] } else { [slot, at] };
-        let line = if self.turned { POSITIONS } else { shape.width };
-        start + (across / 2 * 2 * line + 2 * along + across % 2) % (POSITIONS * shape.width)
+        let line = if self.turned { BLOCK_POSITIONS } else { shape.width };
+        start + (across / 2 * 2 * line + 2 * along + across % 2) % (BLOCK_POSITIONS * shape.width)
     }
 
     /// Number `at` of the row of a position and head, as the form keeps it.
-    fn at(&self, form: usize, shape: &Shape, position: usize, head: usize, at: usize) -> f64 {
-        let (block, index) = (position / POSITIONS, self.index(shape, position, head, at));
+    fn at(&self, form: usize, shape: &AttentionShape, position: usize, head: usize, at: usize) -> f64 {
+        let (block, index) = (position / BLOCK_POSITIONS, self.index(shape, position, head, at));
         let (codes, scales) = &self.bytes[block];
         match form {
             0 => f64::from(self.floats[block][index]),
             1 => self.halves[block][index].to_f64(),
             3 => self.pairs[block][self.paired(shape, position, head, at)].to_f64(),
-            _ => f64::from(codes[index]) * f64::from(scales[head * POSITIONS + position % POSITIONS]),
+            _ => f64::from(codes[index]) * f64::from(scales[head * BLOCK_POSITIONS + position % BLOCK_POSITIONS]),
         }
     }
 }
@@ -96,15 +98,15 @@ impl<'a> Views<'a> {
         }
     }
 
-    fn blocks(&'a self, form: usize) -> Blocks<'a> {
-        fn pair<T>([keys, values]: &[Vec<T>; 2]) -> Pair<'_, T> {
-            Pair { keys, values }
+    fn blocks(&'a self, form: usize) -> KvBlocks<'a> {
+        fn pair<T>([keys, values]: &[Vec<T>; 2]) -> KvSlices<'_, T> {
+            KvSlices { keys, values }
         }
         match form {
-            0 => Blocks::F32(pair(&self.floats)),
-            1 => Blocks::F16(pair(&self.halves)),
-            3 => Blocks::Bf16(pair(&self.pairs)),
-            _ => Blocks::Q8(pair(&self.bytes)),
+            0 => KvBlocks::F32(pair(&self.floats)),
+            1 => KvBlocks::F16(pair(&self.halves)),
+            3 => KvBlocks::Bf16(pair(&self.pairs)),
+            _ => KvBlocks::Q8(pair(&self.bytes)),
         }
     }
 }
@@ -126,13 +128,13 @@ struct Size {
 }
 
 impl Size {
-    fn positions(&self, shape: &Shape) -> usize {
+    fn positions(&self, shape: &AttentionShape) -> usize {
         if shape.causal || shape.window.is_some() { self.start + self.rows + self.more } else { self.more.max(1) }
     }
 }
 
 impl Case {
-    fn new(rng: &mut Rng, spread: Spread, shape: &Shape, size: Size) -> Self {
+    fn new(rng: &mut Rng, spread: Spread, shape: &AttentionShape, size: Size) -> Self {
         let queries = numbers(rng, spread, size.rows * shape.heads * shape.width);
         let mut cache = |turned| Cache::new(rng, spread, size.positions(shape), shape, turned);
         let (keys, values) = (cache(true), cache(false));
@@ -140,7 +142,7 @@ impl Case {
     }
 
     /// For each output what softmax makes it, and how far f32 may be from that.
-    fn plain(&self, shape: &Shape, form: usize) -> Vec<(f64, f64)> {
+    fn plain(&self, shape: &AttentionShape, form: usize) -> Vec<(f64, f64)> {
         let mut out = Vec::new();
         for (row, head) in (0..self.size.rows).flat_map(|row| (0..shape.heads).map(move |head| (row, head))) {
             let position = self.size.start + row;
@@ -188,7 +190,7 @@ impl Case {
 /// score, and the greatest one, which is taken from it. Scaling adds two units, a soft cap ten of the cap,
 /// an exponential five. All weights are off by such a factor, above the fraction and below it; so are the
 /// sums, of 256 positions and then of chunks.
-fn off(shape: &Shape, size: f64, positions: usize) -> f64 {
+fn off(shape: &AttentionShape, size: f64, positions: usize) -> f64 {
     let cap = shape.soft_cap.map_or(0.0, |cap| 10.0 * f64::from(cap));
     let score = (shape.width as f64 + 5.0) * size + cap;
     let sums = (positions.min(256) + 8 * positions.div_ceil(256)) as f64;
@@ -199,7 +201,7 @@ fn off(shape: &Shape, size: f64, positions: usize) -> f64 {
 /// One call of [`attend`].
 #[derive(Clone, Debug)]
 struct Call {
-    shape: Shape,
+    shape: AttentionShape,
     sizes: Vec<Size>,
     form: usize,
     spread: Spread,
@@ -213,7 +215,7 @@ impl Call {
     }
 }
 
-fn shape() -> impl Strategy<Value = Shape> {
+fn shape() -> impl Strategy<Value = AttentionShape> {
     let (kv_heads, group, widest) = if cfg!(miri) { (2usize, 2usize, 20usize) } else { (3, 6, 100) };
     let width = prop_oneof![1 => 1..=widest, 1 => prop::sample::select(vec![16, 32, 64, 80, 128])];
     let window = prop::option::weighted(0.3, prop_oneof![1usize..40, 40usize..900]);
@@ -221,7 +223,7 @@ fn shape() -> impl Strategy<Value = Shape> {
     (1..=kv_heads, 1..=group, width, prop::bool::weighted(0.8), window, soft_cap).prop_map(
         |(kv_heads, group, width, causal, window, soft_cap)| {
             let scale = 1.0 / (width as f32).sqrt();
-            Shape { heads: kv_heads * group, kv_heads, width, scale, causal, window, soft_cap }
+            AttentionShape { heads: kv_heads * group, kv_heads, width, scale, causal, window, soft_cap }
         },
     )
 }
@@ -250,7 +252,13 @@ fn attend_all(pool: &Pool, call: &Call, cases: &[Case]) -> Vec<f32> {
     let mut sequences = Vec::new();
     for (case, views) in cases.iter().zip(&views) {
         let (Size { rows, start, .. }, positions) = (case.size, case.size.positions(&call.shape));
-        sequences.push(Sequence { queries: &case.queries, rows, start, positions, blocks: views.blocks(call.form) });
+        sequences.push(AttentionSequence {
+            queries: &case.queries,
+            rows,
+            start,
+            positions,
+            blocks: views.blocks(call.form),
+        });
     }
     attend(pool, &sequences, &call.shape, &mut out);
     out
@@ -264,44 +272,44 @@ proptest! {
     #![proptest_config(config(80, SEEDS))]
 
     #[test]
-    fn every_path_agrees_with_a_plain_softmax(call in short(), threads in 1..=3usize) {
+    fn every_isa_agrees_with_a_plain_softmax(call in short(), threads in 1..=3usize) {
         let cases = call.cases();
         let expected: Vec<_> = cases.iter().flat_map(|case| case.plain(&call.shape, call.form)).collect();
         for pool in pools(threads) {
             let found = attend_all(&pool, &call, &cases);
             for (index, (found, (exact, bound))) in found.iter().zip(&expected).enumerate() {
                 let near = (f64::from(*found) - exact).abs() <= *bound;
-                prop_assert!(near, "{:?}, {index}: {found} and not {exact} ± {bound}", pool.path());
+                prop_assert!(near, "{:?}, {index}: {found} and not {exact} ± {bound}", pool.isa());
             }
         }
     }
 
     /// Of sizes that a plain softmax would take long for.
     #[test]
-    fn every_path_agrees_with_the_portable_one(mut call in if cfg!(miri) { call(3, 20) } else { call(300, 1500) }) {
+    fn every_isa_agrees_with_the_portable_one(mut call in if cfg!(miri) { call(3, 20) } else { call(300, 1500) }) {
         // Of normal numbers; their outputs have been five times nearer than this in all calls so far.
         call.spread = Spread::Normal;
         let cases = call.cases();
-        let expected = attend_all(&Pool::with_path(2, Path::Portable), &call, &cases);
+        let expected = attend_all(&Pool::with_isa(2, Isa::Portable), &call, &cases);
         for pool in pools(2) {
             let found = attend_all(&pool, &call, &cases);
             // A weight that is rounded to another bf16 makes more of a difference.
             let most = if call.form == 3 { 1e-2 } else { 1e-5 };
             let far = found.iter().zip(&expected).position(|(a, b)| (a - b).abs().is_nan() || (a - b).abs() > most);
-            prop_assert_eq!(far, None, "{:?}", pool.path());
+            prop_assert_eq!(far, None, "{:?}", pool.isa());
         }
     }
 
     #[test]
-    fn a_row_gives_the_same_bits_in_any_company_and_on_any_number_of_threads(
+    fn a_row_gives_the_same_bits_in_any_batch_and_on_any_number_of_threads(
         call in short(),
         threads in 1..=5usize,
         first in any::<prop::sample::Index>(),
         count in any::<prop::sample::Index>(),
     ) {
         let (cases, row) = (call.cases(), call.shape.heads * call.shape.width);
-        for path in Path::available() {
-            let (one, several) = (Pool::with_path(1, path), Pool::with_path(threads, path));
+        for isa in Isa::available() {
+            let (one, several) = (Pool::with_isa(1, isa), Pool::with_isa(threads, isa));
             let mut alone = Vec::new();
             for case in &cases {
                 let whole = attend_all(&one, &call, std::slice::from_ref(case));
@@ -316,18 +324,18 @@ proptest! {
                 let (views, queries) = (Views::of(case), &case.queries[part.clone()]);
                 let start = case.size.start + first;
                 let positions = if call.shape.causal { start + rows } else { case.size.positions(&call.shape) };
-                let sequence = Sequence { queries, rows, start, positions, blocks: views.blocks(call.form) };
+                let sequence = AttentionSequence { queries, rows, start, positions, blocks: views.blocks(call.form) };
                 let mut out = vec![f32::NAN; part.len()];
                 attend(&several, &[sequence], &call.shape, &mut out);
-                prop_assert!(same_bits(&out, &whole[part]), "{path:?}, rows {first} and {rows} more");
+                prop_assert!(same_bits(&out, &whole[part]), "{isa:?}, rows {first} and {rows} more");
             }
-            prop_assert!(same_bits(&attend_all(&several, &call, &cases), &alone), "{path:?}, all sequences");
+            prop_assert!(same_bits(&attend_all(&several, &call, &cases), &alone), "{isa:?}, all sequences");
         }
     }
 }
 
-fn narrow(heads: usize) -> Shape {
-    Shape { heads, kv_heads: 1, width: 16, scale: 0.25, causal: true, window: None, soft_cap: None }
+fn narrow(heads: usize) -> AttentionShape {
+    AttentionShape { heads, kv_heads: 1, width: 16, scale: 0.25, causal: true, window: None, soft_cap: None }
 }
 
 #[test]
@@ -343,7 +351,7 @@ fn missing_blocks_are_noticed() {
     let case = Case::new(&mut Rng(4), Spread::Normal, &shape, Size { rows: 1, start: 16, more: 0 });
     let views = Views::of(&case);
     let [keys, values] = &views.halves;
-    let blocks = Blocks::F16(Pair { keys: &keys[..1], values });
-    let sequence = Sequence { queries: &case.queries, rows: 1, start: 16, positions: 17, blocks };
+    let blocks = KvBlocks::F16(KvSlices { keys: &keys[..1], values });
+    let sequence = AttentionSequence { queries: &case.queries, rows: 1, start: 16, positions: 17, blocks };
     attend(&Pool::new(1), &[sequence], &shape, &mut [0.0; 16]);
 }

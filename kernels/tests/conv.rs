@@ -4,30 +4,32 @@
 mod rng;
 
 use half::{bf16, f16};
-use outpost_kernels::{Activation, Before, Conv2d, Error, GroupNorm, Images, Kind, Moments, Path, Pool, Window};
+use outpost_kernels::{
+    Activation, Conv2d, ConvInput, ConvShape, DType, Error, FusedNorm, GroupNorm, Isa, Moments, Pool,
+};
 use rng::Rng;
 
-fn bytes(kind: Kind, numbers: &[f32]) -> Vec<u8> {
-    let of = |x: &f32| match kind {
-        Kind::F16 => f16::from_f32(*x).to_le_bytes().to_vec(),
-        Kind::BF16 => bf16::from_f32(*x).to_le_bytes().to_vec(),
+fn bytes(dtype: DType, numbers: &[f32]) -> Vec<u8> {
+    let of = |x: &f32| match dtype {
+        DType::F16 => f16::from_f32(*x).to_le_bytes().to_vec(),
+        DType::BF16 => bf16::from_f32(*x).to_le_bytes().to_vec(),
         _ => x.to_le_bytes().to_vec(),
     };
     numbers.iter().flat_map(of).collect()
 }
 
 /// What is left of a number in a kind.
-fn kept(kind: Kind, x: f32) -> f64 {
-    f64::from(match kind {
-        Kind::F16 => f16::from_f32(x).to_f32(),
-        Kind::BF16 => bf16::from_f32(x).to_f32(),
+fn kept(dtype: DType, x: f32) -> f64 {
+    f64::from(match dtype {
+        DType::F16 => f16::from_f32(x).to_f32(),
+        DType::BF16 => bf16::from_f32(x).to_f32(),
         _ => x,
     })
 }
 
 /// Size, weights and image of a random case.
 struct Case {
-    window: Window,
+    window: ConvShape,
     images: usize,
     size: [usize; 2],
     weights: Vec<f32>,
@@ -39,7 +41,7 @@ impl Case {
     fn new(rng: &mut Rng) -> Self {
         let mut below = |limit: usize| (rng.next() % limit as u64) as usize;
         let kernel = [[1, 1], [3, 3], [2, 3], [4, 4]][below(4)];
-        let window = Window {
+        let window = ConvShape {
             inputs: 1 + below(20),
             outputs: 1 + below(40),
             kernel,
@@ -60,7 +62,7 @@ impl Case {
         weight: impl Fn(f32) -> f64,
         x: impl Fn(f32) -> f64,
     ) -> (f64, f64) {
-        let Window { inputs, kernel: [height, width], stride, padding: [before, _], .. } = self.window;
+        let ConvShape { inputs, kernel: [height, width], stride, padding: [before, _], .. } = self.window;
         let mut sums = (f64::from(self.bias[output]), 0.0);
         for (down, right) in (0..height).flat_map(|down| (0..width).map(move |right| (down, right))) {
             let place =
@@ -83,23 +85,23 @@ fn convolutions_agree_with_plain_arithmetic() {
     let mut rng = Rng(1);
     for round in 0..40 {
         let case = Case::new(&mut rng);
-        let kind = [Kind::F32, Kind::F16, Kind::BF16][round % 3];
+        let dtype = [DType::F32, DType::F16, DType::BF16][round % 3];
         let [height, width] = case.window.output(case.size).unwrap();
-        for path in Path::available() {
-            let pool = Pool::with_path(2, path);
-            let conv = Conv2d::new(&pool, kind, case.window, &bytes(kind, &case.weights), Some(&case.bias)).unwrap();
+        for isa in Isa::available() {
+            let pool = Pool::with_isa(2, isa);
+            let conv = Conv2d::new(&pool, dtype, case.window, &bytes(dtype, &case.weights), Some(&case.bias)).unwrap();
             let mut out = vec![f32::NAN; case.images * height * width * case.window.outputs];
-            conv.forward(&pool, Images::new(&case.x, case.size), &mut out);
-            let rounds = kind == Kind::BF16 && path == Path::Avx512Bf16;
-            let seen = |x: f32| if rounds { kept(Kind::BF16, x) } else { f64::from(x) };
+            conv.forward(&pool, ConvInput::new(&case.x, case.size), &mut out);
+            let rounds = dtype == DType::BF16 && isa == Isa::Avx512Bf16;
+            let seen = |x: f32| if rounds { kept(DType::BF16, x) } else { f64::from(x) };
             for (at, found) in out.iter().enumerate() {
                 let (output, pixel) = (at % case.window.outputs, at / case.window.outputs);
                 let place = [pixel / (height * width), pixel / width % height, pixel % width, output];
-                let (exact, size) = case.output(place, |w| kept(kind, w), seen);
+                let (exact, size) = case.output(place, |w| kept(dtype, w), seen);
                 let off = (f64::from(*found) - exact).abs();
                 assert!(
                     off <= 4e-6 * (size + 1.0),
-                    "{path:?} {kind:?} {:?} of {:?} at {place:?}: {found} and not {exact}",
+                    "{isa:?} {dtype:?} {:?} of {:?} at {place:?}: {found} and not {exact}",
                     case.window,
                     case.size
                 );
@@ -111,19 +113,19 @@ fn convolutions_agree_with_plain_arithmetic() {
 #[test]
 fn large_images_go_by_strips_that_meet() {
     let mut rng = Rng(2);
-    let window = Window { inputs: 8, outputs: 5, kernel: [3, 3], stride: 1, padding: [1, 1] };
+    let window = ConvShape { inputs: 8, outputs: 5, kernel: [3, 3], stride: 1, padding: [1, 1] };
     let size = [700, 400];
     let x: Vec<f32> = (0..size[0] * size[1] * 8).map(|_| rng.normal()).collect();
     let weights: Vec<f32> = (0..5 * 8 * 9).map(|_| rng.normal()).collect();
     let pool = Pool::new(2);
-    let conv = Conv2d::new(&pool, Kind::F32, window, &bytes(Kind::F32, &weights), None).unwrap();
+    let conv = Conv2d::new(&pool, DType::F32, window, &bytes(DType::F32, &weights), None).unwrap();
     let mut whole = vec![0f32; size[0] * size[1] * 5];
-    conv.forward(&pool, Images::new(&x, size), &mut whole);
+    conv.forward(&pool, ConvInput::new(&x, size), &mut whole);
     // A part of the image, whose inner lines see nothing of its borders.
     for first in (0..600).step_by(97) {
         let part = &x[first * size[1] * 8..(first + 100) * size[1] * 8];
         let mut out = vec![0f32; 100 * size[1] * 5];
-        conv.forward(&pool, Images::new(part, [100, size[1]]), &mut out);
+        conv.forward(&pool, ConvInput::new(part, [100, size[1]]), &mut out);
         let line = size[1] * 5;
         assert_eq!(out[line..99 * line], whole[(first + 1) * line..(first + 99) * line]);
     }
@@ -136,20 +138,20 @@ fn lines_of_one_image_give_the_same_bits_as_all_images() {
         let case = Case::new(&mut rng);
         let [height, width] = case.window.output(case.size).unwrap();
         let (from, line) = (case.x.len() / case.images, width * case.window.outputs);
-        for path in Path::available() {
-            let (pool, other) = (Pool::with_path(2, path), Pool::with_path(1, path));
-            let kind = Kind::BF16;
-            let conv = Conv2d::new(&pool, kind, case.window, &bytes(kind, &case.weights), Some(&case.bias)).unwrap();
+        for isa in Isa::available() {
+            let (pool, other) = (Pool::with_isa(2, isa), Pool::with_isa(1, isa));
+            let dtype = DType::BF16;
+            let conv = Conv2d::new(&pool, dtype, case.window, &bytes(dtype, &case.weights), Some(&case.bias)).unwrap();
             let mut whole = vec![f32::NAN; case.images * height * line];
-            conv.forward(&pool, Images::new(&case.x, case.size), &mut whole);
+            conv.forward(&pool, ConvInput::new(&case.x, case.size), &mut whole);
             for (x, whole) in case.x.chunks(from).zip(whole.chunks(height * line)) {
                 for first in (0..height).step_by(5) {
                     let lines = first..height.min(first + 5);
                     let mut out = vec![f32::NAN; lines.len() * line];
-                    conv.forward_lines(&other, Images::new(x, case.size), lines.clone(), &mut out);
-                    assert_eq!(out, whole[lines.start * line..lines.end * line], "{path:?} {:?}", case.window);
+                    conv.forward_rows(&other, ConvInput::new(x, case.size), lines.clone(), &mut out);
+                    assert_eq!(out, whole[lines.start * line..lines.end * line], "{isa:?} {:?}", case.window);
                 }
-                conv.forward_lines(&pool, Images::new(x, case.size), height..height, &mut []);
+                conv.forward_rows(&pool, ConvInput::new(x, case.size), height..height, &mut []);
             }
         }
     }
@@ -171,8 +173,8 @@ fn pixels_that_are_normed_on_their_way_give_the_same_bits_as_normed_images() {
         let (channels, image) = (case.window.inputs, case.x.len() / case.images);
         let [weight, bias] = [(); 2].map(|()| (0..channels).map(|_| rng.normal()).collect::<Vec<f32>>());
         let [height, width] = case.window.output(case.size).unwrap();
-        for (path, kind) in Path::available().into_iter().flat_map(|path| [(path, Kind::F32), (path, Kind::BF16)]) {
-            let pool = Pool::with_path(2, path);
+        for (isa, dtype) in Isa::available().into_iter().flat_map(|isa| [(isa, DType::F32), (isa, DType::BF16)]) {
+            let pool = Pool::with_isa(2, isa);
             let activation = Some(Activation::Silu);
             let norm = GroupNorm { groups: 1, weight: &weight, bias: &bias, epsilon: 1e-5, activation };
             let factors: Vec<_> = (case.x.chunks(image))
@@ -184,16 +186,16 @@ fn pixels_that_are_normed_on_their_way_give_the_same_bits_as_normed_images() {
                 .collect();
             let mut normed = vec![0.0; case.x.len()];
             norm.forward(&pool, &case.x, case.images, None, &mut normed);
-            let conv = Conv2d::new(&pool, kind, case.window, &bytes(kind, &case.weights), Some(&case.bias)).unwrap();
+            let conv = Conv2d::new(&pool, dtype, case.window, &bytes(dtype, &case.weights), Some(&case.bias)).unwrap();
             let mut outs = [(); 2].map(|()| vec![f32::NAN; case.images * height * width * case.window.outputs]);
-            let before = Some(Before { factors: &factors, activation });
-            conv.forward(&pool, Images::new(&normed, case.size), &mut outs[0]);
-            conv.forward(&pool, Images { before, ..Images::new(&case.x, case.size) }, &mut outs[1]);
+            let before = Some(FusedNorm { factors: &factors, activation });
+            conv.forward(&pool, ConvInput::new(&normed, case.size), &mut outs[0]);
+            conv.forward(&pool, ConvInput { norm: before, ..ConvInput::new(&case.x, case.size) }, &mut outs[1]);
             let [two_passes, one] = outs;
             // A kernel of one pixel reads images where they are, as rows of another product.
             let apart = two_passes.iter().zip(&one).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             let exact = case.window.kernel != [1, 1];
-            assert!(if exact { apart == 0.0 } else { apart < 1e-4 }, "{path:?} {kind:?} {:?}: {apart}", case.window);
+            assert!(if exact { apart == 0.0 } else { apart < 1e-4 }, "{isa:?} {dtype:?} {:?}: {apart}", case.window);
         }
     }
 }
@@ -201,12 +203,13 @@ fn pixels_that_are_normed_on_their_way_give_the_same_bits_as_normed_images() {
 #[test]
 fn impossible_convolutions_are_refused() {
     let pool = Pool::new(1);
-    let window = Window { inputs: 2, outputs: 3, kernel: [3, 3], stride: 1, padding: [0, 0] };
-    let refused = |kind, window, count| Conv2d::new(&pool, kind, window, &vec![0; count], None).map(drop).unwrap_err();
-    assert!(matches!(refused(Kind::Q8_0, window, 54 * 4), Error::Shape { .. }));
-    assert!(matches!(refused(Kind::F32, Window { stride: 0, ..window }, 54 * 4), Error::Shape { .. }));
-    assert_eq!(refused(Kind::F32, window, 53 * 4), Error::Length { expected: 216, found: 212 });
-    let wrong = Conv2d::new(&pool, Kind::F32, window, &[0; 216], Some(&[0.0; 4])).unwrap_err();
+    let window = ConvShape { inputs: 2, outputs: 3, kernel: [3, 3], stride: 1, padding: [0, 0] };
+    let refused =
+        |dtype, window, count| Conv2d::new(&pool, dtype, window, &vec![0; count], None).map(drop).unwrap_err();
+    assert!(matches!(refused(DType::Q8_0, window, 54 * 4), Error::Shape { .. }));
+    assert!(matches!(refused(DType::F32, ConvShape { stride: 0, ..window }, 54 * 4), Error::Shape { .. }));
+    assert_eq!(refused(DType::F32, window, 53 * 4), Error::Length { expected: 216, found: 212 });
+    let wrong = Conv2d::new(&pool, DType::F32, window, &[0; 216], Some(&[0.0; 4])).unwrap_err();
     assert_eq!(wrong, Error::Bias { expected: 3, found: 4 });
     assert_eq!(window.output([2, 9]), None);
     assert_eq!(window.output([3, 9]), Some([1, 7]));

@@ -12,7 +12,7 @@ mod weights;
 use cases::{Spread, config, numbers, pools, spread};
 use dequantise::{dequantise, magnitudes};
 use half::bf16;
-use outpost_kernels::{Activations, Error, Kind, Linear, Path, Pool, apply_all};
+use outpost_kernels::{Activations, DType, Error, Isa, Linear, Pool, matmul_all};
 use proptest::prelude::*;
 use rng::Rng;
 use weights::{random_weights, weights_of};
@@ -26,7 +26,7 @@ struct Case {
     m: usize,
     k: usize,
     /// Their types and outputs.
-    matrices: Vec<(Kind, usize)>,
+    matrices: Vec<(DType, usize)>,
     /// All bytes of codes, where they are not random: the greatest take sums of products to their limits.
     code: Option<u8>,
     spread: Spread,
@@ -35,12 +35,12 @@ struct Case {
 
 fn case(rows: impl Strategy<Value = usize>) -> impl Strategy<Value = Case> {
     let (inputs, outputs) = if cfg!(miri) { (40usize, 20usize) } else { (800, 70) };
-    let matrices = prop::collection::vec((prop::sample::select(&Kind::ALL[..]), 1..=outputs), 1..=3);
+    let matrices = prop::collection::vec((prop::sample::select(&DType::ALL[..]), 1..=outputs), 1..=3);
     let code = prop_oneof![3 => Just(None), 1 => prop::sample::select(vec![0xff, 0x80, 0x7f]).prop_map(Some)];
     // Rows that are shorter than what is taken at once are a case of their own.
     let inputs = prop_oneof![1 => 1..=5usize, 6 => 1..=inputs];
     (rows, inputs, matrices, code, spread(), any::<u64>()).prop_map(|(m, k, matrices, code, spread, seed)| {
-        let unit = matrices.iter().map(|(kind, _)| kind.block()).max().unwrap_or(1);
+        let unit = matrices.iter().map(|(dtype, _)| dtype.block()).max().unwrap_or(1);
         Case { m, k: k.next_multiple_of(unit), matrices, code, spread, seed }
     })
 }
@@ -59,10 +59,10 @@ impl Case {
     fn make(&self) -> Result<(Vec<Matrix>, Vec<f32>), Error> {
         let mut rng = Rng(self.seed);
         let mut matrices = Vec::new();
-        for &(kind, n) in &self.matrices {
+        for &(dtype, n) in &self.matrices {
             let byte = |rng: &mut Rng| self.code.unwrap_or_else(|| rng.next() as u8);
-            let bytes = weights_of(&mut rng, kind, n * self.k, byte);
-            matrices.push(Matrix { linear: Linear::from_gguf(kind, n, self.k, &bytes)?, bytes });
+            let bytes = weights_of(&mut rng, dtype, n * self.k, byte);
+            matrices.push(Matrix { linear: Linear::from_gguf(dtype, n, self.k, &bytes)?, bytes });
         }
         Ok((matrices, numbers(&mut rng, self.spread, self.m * self.k)))
     }
@@ -73,21 +73,21 @@ fn together(pool: &Pool, matrices: &[Matrix], x: &[f32], m: usize, k: usize) -> 
     let mut out: Vec<_> = matrices.iter().map(|matrix| vec![f32::NAN; m * matrix.linear.n()]).collect();
     let pairs = matrices.iter().zip(&mut out);
     let mut products: Vec<_> = pairs.map(|(matrix, out)| (&matrix.linear, out.as_mut_slice())).collect();
-    apply_all(&Activations::new(pool, x, m, k), &mut products);
+    matmul_all(&Activations::new(pool, x, m, k), &mut products);
     out
 }
 
 /// Whether a path rounds activations to bf16 for weights of this type; the portable one does not.
-fn rounds(kind: Kind, path: Path) -> bool {
-    kind == Kind::BF16 && path == Path::Avx512Bf16
+fn rounds(dtype: DType, isa: Isa) -> bool {
+    dtype == DType::BF16 && isa == Isa::Avx512Bf16
 }
 
 /// What the kernels see of a row.
-fn seen(kind: Kind, path: Path, x: &[f32]) -> Vec<f64> {
-    if kind.is_quantised() {
+fn seen(dtype: DType, isa: Isa, x: &[f32]) -> Vec<f64> {
+    if dtype.is_quantised() {
         return rounded(x);
     }
-    x.iter().map(|x| if rounds(kind, path) { f64::from(bf16::from_f32(*x)) } else { f64::from(*x) }).collect()
+    x.iter().map(|x| if rounds(dtype, isa) { f64::from(bf16::from_f32(*x)) } else { f64::from(*x) }).collect()
 }
 
 /// Blocks of 32 rounded to integers of at most 127.
@@ -101,15 +101,15 @@ fn rounded(x: &[f32]) -> Vec<f64> {
 }
 
 /// The plain product of a row and an output, and the sum of the magnitudes of its terms.
-fn plain(matrix: &Matrix, path: Path, x: &[f32]) -> Vec<(f64, f64)> {
-    let (kind, k) = (matrix.linear.kind(), matrix.linear.k());
-    let (weights, sizes) = (dequantise(kind, &matrix.bytes), magnitudes(kind, &matrix.bytes));
+fn plain(matrix: &Matrix, isa: Isa, x: &[f32]) -> Vec<(f64, f64)> {
+    let (dtype, k) = (matrix.linear.dtype(), matrix.linear.k());
+    let (weights, sizes) = (dequantise(dtype, &matrix.bytes), magnitudes(dtype, &matrix.bytes));
     let product = |(w, size): (&[f32], &[f32]), x: &[f64]| {
         let exact = w.iter().zip(x).map(|(w, x)| f64::from(*w) * x).sum();
         (exact, size.iter().zip(x).map(|(size, x)| f64::from(*size) * x.abs()).sum())
     };
     let row = |x: &[f32]| {
-        let x = seen(kind, path, x);
+        let x = seen(dtype, isa, x);
         weights.chunks(k).zip(sizes.chunks(k)).map(|both| product(both, &x)).collect::<Vec<_>>()
     };
     x.chunks(k).flat_map(row).collect()
@@ -121,10 +121,10 @@ fn plain(matrix: &Matrix, path: Path, x: &[f32]) -> Vec<(f64, f64)> {
 /// here (two scales, the sum of a block, the product unless it is fused) and three times by `dequantise`.
 /// Two paths differ in the product and in the additions.
 fn bounds(linear: &Linear) -> [f64; 2] {
-    let terms = match linear.kind() {
+    let terms = match linear.dtype() {
         // With two scales and two minima a block.
-        Kind::Q2K => linear.k() / 8,
-        kind if kind.is_quantised() => linear.k() / 16,
+        DType::Q2K => linear.k() / 8,
+        dtype if dtype.is_quantised() => linear.k() / 16,
         _ => linear.k(),
     } as f64;
     [(terms + 7.0) * UNIT, (2.0 * terms + 1.0) * UNIT]
@@ -137,18 +137,18 @@ proptest! {
     #![proptest_config(config(150, SEEDS))]
 
     #[test]
-    fn products_agree_with_plain_arithmetic_and_with_the_portable_path(case in case(rows())) {
+    fn products_agree_with_plain_arithmetic_and_with_the_portable_isa(case in case(rows())) {
         let (matrices, x) = case.make()?;
-        let portable = together(&Pool::with_path(2, Path::Portable), &matrices, &x, case.m, case.k);
+        let portable = together(&Pool::with_isa(2, Isa::Portable), &matrices, &x, case.m, case.k);
         for pool in pools(2) {
             let found = together(&pool, &matrices, &x, case.m, case.k);
             for ((matrix, found), portable) in matrices.iter().zip(&found).zip(&portable) {
-                let plain = plain(matrix, pool.path(), &x);
-                let alike = !rounds(matrix.linear.kind(), pool.path());
+                let plain = plain(matrix, pool.isa(), &x);
+                let alike = !rounds(matrix.linear.dtype(), pool.isa());
                 prop_assert_eq!(found.len(), plain.len());
                 let [bound, apart] = bounds(&matrix.linear);
                 for (index, ((a, b), (exact, size))) in found.iter().zip(portable).zip(&plain).enumerate() {
-                    let (a, b, at) = (f64::from(*a), f64::from(*b), || format!("{:?} on {:?}, {index}", matrix.linear, pool.path()));
+                    let (a, b, at) = (f64::from(*a), f64::from(*b), || format!("{:?} on {:?}, {index}", matrix.linear, pool.isa()));
                     prop_assert!((a - exact).abs() <= bound * size + TINY, "{}: {a} and not {exact}", at());
                     prop_assert!(!alike || (a - b).abs() <= apart * size + TINY, "{}: {a}, portable {b}", at());
                 }
@@ -157,17 +157,17 @@ proptest! {
     }
 
     #[test]
-    fn a_row_gives_the_same_bits_alone_and_in_any_company(case in case(rows()), threads in 1..=5usize) {
+    fn a_row_gives_the_same_bits_alone_and_in_any_batch(case in case(rows()), threads in 1..=5usize) {
         let (matrices, x) = case.make()?;
-        for path in Path::available() {
-            let (one, several) = (Pool::with_path(1, path), Pool::with_path(threads, path));
+        for isa in Isa::available() {
+            let (one, several) = (Pool::with_isa(1, isa), Pool::with_isa(threads, isa));
             let found = together(&several, &matrices, &x, case.m, case.k);
             for (Matrix { linear, .. }, found) in matrices.iter().zip(&found) {
                 let mut alone = vec![f32::NAN; linear.n()];
                 for (row, (x, found)) in x.chunks(case.k).zip(found.chunks(linear.n())).enumerate() {
                     linear.forward(&one, x, 1, &mut alone);
                     let same = alone.iter().zip(found).all(|(a, b)| a.to_bits() == b.to_bits());
-                    prop_assert!(same, "{linear:?} on {path:?}, row {row}: {alone:?} alone, {found:?} in company");
+                    prop_assert!(same, "{linear:?} on {isa:?}, row {row}: {alone:?} alone, {found:?} in company");
                 }
             }
         }
@@ -177,7 +177,7 @@ proptest! {
     fn rows_are_dequantised_exactly(case in case(Just(0))) {
         for Matrix { linear, bytes } in case.make()?.0 {
             let mut row = vec![f32::NAN; case.k];
-            for (index, expected) in dequantise(linear.kind(), &bytes).chunks(case.k).enumerate() {
+            for (index, expected) in dequantise(linear.dtype(), &bytes).chunks(case.k).enumerate() {
                 linear.row(index, &mut row);
                 prop_assert_eq!(&row, expected, "{:?} row {}", linear, index);
             }
@@ -190,8 +190,8 @@ proptest! {
 fn large_batches_are_cut_into_pieces_that_agree() {
     let mut rng = Rng(3);
     let (m, n, k) = (700, 40, 1536);
-    for kind in [Kind::Q4_1, Kind::F32] {
-        let linear = Linear::from_gguf(kind, n, k, &random_weights(&mut rng, kind, n * k)).unwrap();
+    for dtype in [DType::Q4_1, DType::F32] {
+        let linear = Linear::from_gguf(dtype, n, k, &random_weights(&mut rng, dtype, n * k)).unwrap();
         let x: Vec<f32> = (0..m * k).map(|_| rng.normal()).collect();
         for pool in pools(2) {
             let mut out = vec![0f32; m * n];
@@ -206,9 +206,9 @@ fn large_batches_are_cut_into_pieces_that_agree() {
 #[test]
 fn numbers_that_are_not_finite_show_in_their_row_and_in_no_other() {
     let mut rng = Rng(6);
-    for kind in Kind::ALL {
+    for dtype in DType::ALL {
         let (m, n, k) = (3, 20, 256);
-        let linear = Linear::from_gguf(kind, n, k, &random_weights(&mut rng, kind, n * k)).unwrap();
+        let linear = Linear::from_gguf(dtype, n, k, &random_weights(&mut rng, dtype, n * k)).unwrap();
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x: Vec<f32> = (0..m * k).map(|_| rng.normal()).collect();
             x[k + 77] = bad;
@@ -216,7 +216,7 @@ fn numbers_that_are_not_finite_show_in_their_row_and_in_no_other() {
                 let mut out = vec![0f32; m * n];
                 linear.forward(&pool, &x, m, &mut out);
                 assert!(out[..n].iter().chain(&out[2 * n..]).all(|x| x.is_finite()));
-                assert!(out[n..2 * n].iter().all(|x| !x.is_finite()), "{kind:?} {:?} {bad}", pool.path());
+                assert!(out[n..2 * n].iter().all(|x| !x.is_finite()), "{dtype:?} {:?} {bad}", pool.isa());
             }
         }
     }
@@ -225,14 +225,14 @@ fn numbers_that_are_not_finite_show_in_their_row_and_in_no_other() {
 #[test]
 fn tiny_and_zero_rows_give_zero() {
     let mut rng = Rng(7);
-    for kind in Kind::ALL {
+    for dtype in DType::ALL {
         let (n, k) = (20, 256);
-        let linear = Linear::from_gguf(kind, n, k, &random_weights(&mut rng, kind, n * k)).unwrap();
+        let linear = Linear::from_gguf(dtype, n, k, &random_weights(&mut rng, dtype, n * k)).unwrap();
         for pool in pools(2) {
             for value in [0.0, 1e-42] {
                 let mut out = vec![1f32; n];
                 linear.forward(&pool, &vec![value; k], 1, &mut out);
-                assert!(out.iter().all(|x| x.abs() < 1e-30), "{kind:?} {:?}", pool.path());
+                assert!(out.iter().all(|x| x.abs() < 1e-30), "{dtype:?} {:?}", pool.isa());
             }
         }
     }
@@ -241,19 +241,19 @@ fn tiny_and_zero_rows_give_zero() {
 #[test]
 fn memory_is_about_the_files_size() {
     let mut rng = Rng(8);
-    for kind in Kind::ALL {
+    for dtype in DType::ALL {
         let (n, k) = (64, 512);
-        let bytes = random_weights(&mut rng, kind, n * k);
-        let linear = Linear::from_gguf(kind, n, k, &bytes).unwrap();
-        assert!(linear.bytes() <= bytes.len() * 104 / 100, "{kind:?}: {} for {}", linear.bytes(), bytes.len());
+        let bytes = random_weights(&mut rng, dtype, n * k);
+        let linear = Linear::from_gguf(dtype, n, k, &bytes).unwrap();
+        assert!(linear.bytes() <= bytes.len() * 104 / 100, "{dtype:?}: {} for {}", linear.bytes(), bytes.len());
     }
 }
 
 #[test]
 fn impossible_matrices_are_refused() {
     for (n, k) in [(0, 32), (4, 0), (4, 33), (usize::MAX, 32), (4, usize::MAX - 31)] {
-        assert!(matches!(Linear::from_gguf(Kind::Q4_1, n, k, &[]), Err(Error::Shape { .. } | Error::Length { .. })));
+        assert!(matches!(Linear::from_gguf(DType::Q4_1, n, k, &[]), Err(Error::Shape { .. } | Error::Length { .. })));
     }
-    let error = Linear::from_gguf(Kind::Q4_1, 2, 32, &[0; 39]).unwrap_err();
+    let error = Linear::from_gguf(DType::Q4_1, 2, 32, &[0; 39]).unwrap_err();
     assert_eq!(error, Error::Length { expected: 40, found: 39 });
 }

@@ -6,7 +6,7 @@ mod cases;
 mod rng;
 
 use cases::{Spread, config, numbers, pools, spread};
-use outpost_kernels::{Activation, Measure, Norm, Path, Pool, Rotation, activate, rope, to_q8};
+use outpost_kernels::{Activation, Isa, Norm, NormKind, Pool, RopeLayout, activate, quantise_q8, rope};
 use proptest::prelude::*;
 use rng::Rng;
 
@@ -18,14 +18,14 @@ const MOST: usize = if cfg!(miri) { 100 } else { 20_000 };
 /// Outputs of `work` on every path are as `expected` says, give or take the second number, and so near
 /// to the portable path's.
 fn check(threads: usize, expected: &[(f64, f64)], work: impl Fn(&Pool) -> Vec<f32>) -> Result<(), TestCaseError> {
-    let portable = work(&Pool::with_path(1, Path::Portable));
+    let portable = work(&Pool::with_isa(1, Isa::Portable));
     for pool in pools(threads) {
         let found = work(&pool);
         prop_assert_eq!((found.len(), portable.len()), (expected.len(), expected.len()));
         for (index, ((a, b), (exact, bound))) in found.iter().zip(&portable).zip(expected).enumerate() {
-            let (a, b, path) = (f64::from(*a), f64::from(*b), pool.path());
-            prop_assert!((a - exact).abs() <= *bound, "{path:?}, {index}: {a} and not {exact} ± {bound}");
-            prop_assert!((a - b).abs() <= *bound, "{path:?}, {index}: {a}, portable {b} ± {bound}");
+            let (a, b, isa) = (f64::from(*a), f64::from(*b), pool.isa());
+            prop_assert!((a - exact).abs() <= *bound, "{isa:?}, {index}: {a} and not {exact} ± {bound}");
+            prop_assert!((a - b).abs() <= *bound, "{isa:?}, {index}: {a}, portable {b} ± {bound}");
         }
     }
     Ok(())
@@ -63,7 +63,7 @@ fn normal(x: f64) -> f64 {
 /// A row's norm, each number with its bound.
 fn norm_of(norm: &Norm<'_>, x: &[f64]) -> Vec<(f64, f64)> {
     let width = x.len() as f64;
-    let centred = norm.measure == Measure::Deviation;
+    let centred = norm.kind == NormKind::Layer;
     let mean = if centred { x.iter().sum::<f64>() / width } else { 0.0 };
     // The mean is off by a unit of the numbers' magnitudes for each addition, of which vectors do a few.
     let additions = width / 16.0 + 20.0;
@@ -98,8 +98,8 @@ proptest! {
         let (mut rng, rows) = (Rng(seed), total / width);
         let [x, y] = [(); 2].map(|()| numbers(&mut rng, spread, rows * width));
         let [weight, bias] = [(); 2].map(|()| numbers(&mut rng, Spread::Normal, width));
-        let measure = if centred { Measure::Deviation } else { Measure::RootMeanSquare };
-        let norm = Norm { measure, weight: &weight, bias: biased.then_some(&bias), epsilon: 1e-5 };
+        let kind = if centred { NormKind::Layer } else { NormKind::Rms };
+        let norm = Norm { kind, weight: &weight, bias: biased.then_some(&bias), epsilon: 1e-5 };
         let expected = |x: &[f32]| -> Vec<(f64, f64)> {
             let row = |row: &[f32]| norm_of(&norm, &row.iter().map(|x| f64::from(*x)).collect::<Vec<_>>());
             x.chunks(width).flat_map(row).collect()
@@ -163,7 +163,7 @@ proptest! {
         threads in 1..=3usize,
     ) {
         let (mut rng, rows) = (Rng(seed), total / (heads * width));
-        let style = if halves { Rotation::Halves } else { Rotation::Interleaved };
+        let style = if halves { RopeLayout::Halves } else { RopeLayout::Interleaved };
         let x = numbers(&mut rng, spread, rows * heads * width);
         let angles = numbers(&mut rng, Spread::Normal, rows * pairs);
         let (cos, sin): (Vec<_>, Vec<_>) = angles.iter().map(|angle| (angle.cos(), angle.sin())).unzip();
@@ -191,7 +191,7 @@ proptest! {
     fn bytes_are_rounded_to_the_nearest(count in 0..=300usize, spread in spread(), seed: u64) {
         let x = numbers(&mut Rng(seed), spread, count);
         let mut codes = vec![99; count];
-        let scale = f64::from(to_q8(&x, &mut codes));
+        let scale = f64::from(quantise_q8(&x, &mut codes));
         for (x, code) in x.iter().zip(&codes) {
             let off = (f64::from(*x) - f64::from(*code) * scale).abs();
             prop_assert!(*code != -128 && off <= scale * (0.5 + 127.0 * 4.0 * UNIT), "{x} became {code} of {scale}");

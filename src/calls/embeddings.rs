@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::errors;
 use super::prompt_preparation::PromptPreparation;
 use crate::clock_rng::ClockRng;
-use crate::engine::{EncoderModel, Engine, InputType, Kind, Matryoshka, TokenBound, Tokenized, shorten};
+use crate::engine::{EncoderModel, Engine, InputType, Kind, Matryoshka, TokenBound, Tokenized, truncate_dimensions};
 use crate::error::{Code, Error, Result};
 use crate::ids::EmbeddingId;
 use crate::service::access::Access;
@@ -78,7 +78,7 @@ impl Embeddings {
         };
         let (call, mut vectors, tokens) = self.compute(access, recorder, bytes, prepare).await?;
         if let Some(length) = call.dimensions {
-            vectors.iter_mut().for_each(|vector| shorten(vector, length as usize));
+            vectors.iter_mut().for_each(|vector| truncate_dimensions(vector, length as usize));
         }
         Ok(Embedded { id: EmbeddingId::generate(&*self.clock_rng), model: call.model, vectors, tokens })
     }

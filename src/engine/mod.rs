@@ -24,7 +24,7 @@ use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 
 use crate::clock_rng::ClockRng;
-pub use crate::models::encoder::{Tokenized, shorten};
+pub use crate::models::encoder::{Tokenized, truncate_dimensions};
 use crate::models::kv::BLOCK;
 pub use crate::models::kv::KvType;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 /// What weights are rounded to when they are read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,11 +24,11 @@ pub struct Precisions {
 }
 
 impl Precision {
-    pub fn kind(self) -> Option<Kind> {
+    pub(super) fn kind(self) -> Option<DType> {
         match self {
             Self::Full => None,
-            Self::Bf16 => Some(Kind::BF16),
-            Self::Int8 => Some(Kind::Q8_0),
+            Self::Bf16 => Some(DType::BF16),
+            Self::Int8 => Some(DType::Q8_0),
         }
     }
 }

@@ -1,15 +1,15 @@
 //! Attention of a ragged batch over KV blocks.
 
 use candle_core::Result;
-use outpost_kernels::{Blocks, Pair, Pool, Sequence, Shape, attend};
+use outpost_kernels::{AttentionSequence, AttentionShape, KvBlocks, KvSlices, Pool, attend};
 
 use super::hyper::Hyper;
 use super::kv::{BLOCK, BlockId, KvArena, Place};
 
 /// What a decoder's attention is like in a layer with such a window.
-pub(super) fn shape(hyper: &Hyper, window: Option<usize>) -> Shape {
+pub(super) fn shape(hyper: &Hyper, window: Option<usize>) -> AttentionShape {
     let Hyper { heads, kv_heads, head_width: width, attention_scale: scale, attention_cap: soft_cap, .. } = *hyper;
-    Shape { heads, kv_heads, width, scale, causal: true, window, soft_cap }
+    AttentionShape { heads, kv_heads, width, scale, causal: true, window, soft_cap }
 }
 
 /// One row's place in the batch and in its sequence.
@@ -49,7 +49,7 @@ pub(super) fn over(
     pool: &Pool,
     arena: &KvArena,
     layer: usize,
-    shape: &Shape,
+    shape: &AttentionShape,
     spans: &[Span<'_>],
     queries: &[f32],
     out: &mut [f32],
@@ -62,10 +62,10 @@ pub(super) fn over(
         })
         .collect::<Result<_>>()?;
     let row = shape.heads * shape.width;
-    let sequences: Vec<Sequence<'_>> = spans
+    let sequences: Vec<AttentionSequence<'_>> = spans
         .iter()
         .zip(&views)
-        .map(|(span, view)| Sequence {
+        .map(|(span, view)| AttentionSequence {
             queries: queries.get(span.offset * row..(span.offset + span.count) * row).unwrap_or_default(),
             rows: span.count,
             start: span.start,
@@ -86,14 +86,14 @@ pub(super) enum View<'a> {
 }
 
 impl View<'_> {
-    fn as_blocks(&self) -> Blocks<'_> {
-        fn pair<T>([keys, values]: &[Vec<T>; 2]) -> Pair<'_, T> {
-            Pair { keys, values }
+    fn as_blocks(&self) -> KvBlocks<'_> {
+        fn pair<T>([keys, values]: &[Vec<T>; 2]) -> KvSlices<'_, T> {
+            KvSlices { keys, values }
         }
         match self {
-            Self::F32(both) => Blocks::F32(pair(both)),
-            Self::F16(both) => Blocks::F16(pair(both)),
-            Self::Q8(both) => Blocks::Q8(pair(both)),
+            Self::F32(both) => KvBlocks::F32(pair(both)),
+            Self::F16(both) => KvBlocks::F16(pair(both)),
+            Self::Q8(both) => KvBlocks::Q8(pair(both)),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::feed_forward::FeedForward;
 use super::hyper::Hyper;
 use super::linear::Linear;
 use super::norm::Norm;
-use super::scratch::{Scratch, room};
+use super::scratch::{Scratch, grow};
 use super::weights::{Candidate, Loader};
 
 #[derive(Debug)]
@@ -63,9 +63,9 @@ impl Block {
         let Scratch { x, normed, q, k, v, y, .. } = scratch;
         let width = self.attn_output.rows();
         let [queries, keys] = [&self.attn_q, &self.attn_k].map(|one| m * one.rows());
-        let normed = room(normed, m * width);
-        self.attn_norm.add_forward(pool, room(x, m * width), room(y, m * width), normed);
-        let mut all = [(&self.attn_q, room(q, queries)), (&self.attn_k, room(k, keys)), (&self.attn_v, room(v, keys))];
+        let normed = grow(normed, m * width);
+        self.attn_norm.add_forward(pool, grow(x, m * width), grow(y, m * width), normed);
+        let mut all = [(&self.attn_q, grow(q, queries)), (&self.attn_k, grow(k, keys)), (&self.attn_v, grow(v, keys))];
         Linear::together(pool, normed, m, &mut all)?;
         if let Some(norm) = &self.attn_q_norm {
             norm.replace(pool, q, queries, y);
@@ -81,14 +81,14 @@ impl Block {
     pub fn finish(&self, pool: &Pool, m: usize, scratch: &mut Scratch) -> Result<()> {
         let Scratch { x, normed, mixed, y, gate, up, .. } = scratch;
         let (len, queries) = (m * self.attn_output.rows(), m * self.attn_q.rows());
-        let x = room(x, len);
-        self.attn_output.forward(pool, room(mixed, queries), m, room(y, len))?;
+        let x = grow(x, len);
+        self.attn_output.forward(pool, grow(mixed, queries), m, grow(y, len))?;
         if let Some(norm) = &self.post_attention_norm {
             norm.replace(pool, y, len, normed);
         }
-        let normed_x = room(normed, len);
-        self.ffn_norm.add_forward(pool, x, room(y, len), normed_x);
-        self.feed_forward.forward(pool, normed_x, m, [gate, up], room(y, len))?;
+        let normed_x = grow(normed, len);
+        self.ffn_norm.add_forward(pool, x, grow(y, len), normed_x);
+        self.feed_forward.forward(pool, normed_x, m, [gate, up], grow(y, len))?;
         if let Some(norm) = &self.post_ffw_norm {
             norm.replace(pool, y, len, normed);
         }

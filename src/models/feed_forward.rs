@@ -9,7 +9,7 @@ use super::experts::Experts;
 use super::family::Activation;
 use super::hyper::Hyper;
 use super::linear::Linear;
-use super::scratch::room;
+use super::scratch::grow;
 use super::weights::{Candidate, Loader};
 
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Mlp {
         out: &mut [f32],
     ) -> Result<()> {
         let len = m * self.up.rows();
-        let (gate, up) = (room(gate, len), room(up, len));
+        let (gate, up) = (grow(gate, len), grow(up, len));
         let inner = match &self.gate {
             Some(weight) => {
                 Linear::together(pool, x, m, &mut [(weight, &mut *gate), (&self.up, &mut *up)])?;

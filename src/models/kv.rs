@@ -6,12 +6,12 @@
 
 use candle_core::Result;
 use half::f16;
-use outpost_kernels::{self as kernels, Both, Fill, Pool};
+use outpost_kernels::{self as kernels, KvPair, KvWrite, Pool};
 
 use super::attention::View;
 
 /// Positions in a block.
-pub const BLOCK: usize = outpost_kernels::POSITIONS;
+pub const BLOCK: usize = outpost_kernels::BLOCK_POSITIONS;
 
 /// A block's number in its [`KvArena`].
 pub type BlockId = u32;
@@ -180,9 +180,9 @@ impl KvArena {
             let mut fills = Vec::with_capacity(places.len());
             for (place, block) in places.iter().zip(taken.iter_mut().flatten()) {
                 let Place { row, slot, count, .. } = *place;
-                fills.extend(block.cells(layer, &shape).map(|cells| Fill { cells, row, slot, count }));
+                fills.extend(block.cells(layer, &shape).map(|cells| KvWrite { cells, row, slot, count }));
             }
-            kernels::keep(pool, [shape.kv_heads, shape.head_width], keys, values, &mut fills);
+            kernels::kv_write(pool, [shape.kv_heads, shape.head_width], keys, values, &mut fills);
         }
         for (place, block) in places.iter().zip(taken) {
             if let (Some(slot), Some(_)) = (self.blocks.get_mut(place.block as usize), &block) {
@@ -249,17 +249,17 @@ impl Cells {
 
 impl Block {
     /// A layer's cells.
-    fn cells(&mut self, layer: usize, shape: &KvShape) -> Option<kernels::Cells<'_>> {
+    fn cells(&mut self, layer: usize, shape: &KvShape) -> Option<kernels::KvBlockMut<'_>> {
         let (size, scales) = (shape.layer(), shape.kv_heads * BLOCK);
         let (range, scales) = (layer * size..(layer + 1) * size, layer * scales..(layer + 1) * scales);
         Some(match (&mut self.keys, &mut self.values) {
             (Cells::F32(keys), Cells::F32(values)) => {
-                kernels::Cells::F32(Both { keys: keys.get_mut(range.clone())?, values: values.get_mut(range)? })
+                kernels::KvBlockMut::F32(KvPair { keys: keys.get_mut(range.clone())?, values: values.get_mut(range)? })
             }
             (Cells::F16(keys), Cells::F16(values)) => {
-                kernels::Cells::F16(Both { keys: keys.get_mut(range.clone())?, values: values.get_mut(range)? })
+                kernels::KvBlockMut::F16(KvPair { keys: keys.get_mut(range.clone())?, values: values.get_mut(range)? })
             }
-            (Cells::Q8(keys, key_scales), Cells::Q8(values, value_scales)) => kernels::Cells::Q8(Both {
+            (Cells::Q8(keys, key_scales), Cells::Q8(values, value_scales)) => kernels::KvBlockMut::Q8(KvPair {
                 keys: (keys.get_mut(range.clone())?, key_scales.get_mut(scales.clone())?),
                 values: (values.get_mut(range)?, value_scales.get_mut(scales)?),
             }),

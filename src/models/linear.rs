@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::Result;
-use outpost_kernels::{self as kernels, Activations, Pool, apply_all};
+use outpost_kernels::{self as kernels, Activations, Pool, matmul_all};
 use smallvec::SmallVec;
 
 use super::ModelError;
@@ -48,7 +48,7 @@ impl Linear {
             }
             products.push((weight.as_ref(), &mut **out));
         }
-        apply_all(&Activations::new(pool, x, m, k), &mut products);
+        matmul_all(&Activations::new(pool, x, m, k), &mut products);
         Ok(())
     }
 
@@ -69,24 +69,24 @@ impl Linear {
 mod tests {
     use candle_core::quantized::{GgmlDType, QTensor};
     use candle_core::{Device, Tensor};
-    use outpost_kernels::Kind;
+    use outpost_kernels::DType;
 
     use super::*;
 
-    const KINDS: [(GgmlDType, Kind); 13] = [
-        (GgmlDType::F32, Kind::F32),
-        (GgmlDType::F16, Kind::F16),
-        (GgmlDType::BF16, Kind::BF16),
-        (GgmlDType::Q8_0, Kind::Q8_0),
-        (GgmlDType::Q4_0, Kind::Q4_0),
-        (GgmlDType::Q4_1, Kind::Q4_1),
-        (GgmlDType::Q5_0, Kind::Q5_0),
-        (GgmlDType::Q5_1, Kind::Q5_1),
-        (GgmlDType::Q2K, Kind::Q2K),
-        (GgmlDType::Q3K, Kind::Q3K),
-        (GgmlDType::Q4K, Kind::Q4K),
-        (GgmlDType::Q5K, Kind::Q5K),
-        (GgmlDType::Q6K, Kind::Q6K),
+    const KINDS: [(GgmlDType, DType); 13] = [
+        (GgmlDType::F32, DType::F32),
+        (GgmlDType::F16, DType::F16),
+        (GgmlDType::BF16, DType::BF16),
+        (GgmlDType::Q8_0, DType::Q8_0),
+        (GgmlDType::Q4_0, DType::Q4_0),
+        (GgmlDType::Q4_1, DType::Q4_1),
+        (GgmlDType::Q5_0, DType::Q5_0),
+        (GgmlDType::Q5_1, DType::Q5_1),
+        (GgmlDType::Q2K, DType::Q2K),
+        (GgmlDType::Q3K, DType::Q3K),
+        (GgmlDType::Q4K, DType::Q4K),
+        (GgmlDType::Q5K, DType::Q5K),
+        (GgmlDType::Q6K, DType::Q6K),
     ];
 
     #[test]

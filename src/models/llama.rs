@@ -4,13 +4,13 @@
 //! A step takes a ragged batch: rows of different lengths and positions share each weight read,
 //! and only attention looks at them one by one. Tensor names mirror the checkpoint's.
 
-mod reading;
+mod encode_pass;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::Result;
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use super::ModelError;
 use super::attention::{self, Span};
@@ -20,9 +20,9 @@ use super::kv::{BlockId, KvArena, KvCache, KvShape, KvType, Place};
 use super::linear::Linear;
 use super::norm::Norm;
 use super::rope::{Angles, Rope};
-use super::scratch::{Cpu, Scratch, room};
+use super::scratch::{Cpu, Scratch, grow};
 use super::weights::{Decoder, Loader};
-pub use reading::{Reading, reading_bytes};
+pub use encode_pass::{EncodePass, encode_pass_bytes};
 
 /// One sequence's part of a step: its next tokens, where they stand, and where its past is.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +86,7 @@ impl Llama {
     /// rounded to `precision`.
     pub fn load_headless(
         source: &dyn Decoder,
-        precision: Option<Kind>,
+        precision: Option<DType>,
         cpu: Arc<Cpu>,
     ) -> std::result::Result<Self, ModelError> {
         let loader = Loader::new(source, cpu.pool().threads()).rounding(precision);
@@ -164,9 +164,9 @@ impl Llama {
         let angles = self.angles(places);
         let step = Step::new(spans, angles)?;
         let tokens: Vec<u32> = rows.iter().flat_map(|row| row.tokens).copied().collect();
-        self.embed(&tokens, room(&mut scratch.x, offset * self.hyper.width))?;
+        self.embed(&tokens, grow(&mut scratch.x, offset * self.hyper.width))?;
         // Nothing to add yet.
-        room(&mut scratch.y, offset * self.hyper.width).fill(0.);
+        grow(&mut scratch.y, offset * self.hyper.width).fill(0.);
         let mut m = offset;
         for index in 0..self.blocks.len() {
             let wanted = (index + 1 == self.blocks.len()).then_some(wanted.as_slice());
@@ -224,7 +224,7 @@ impl Llama {
     fn norm(&self, m: usize, scratch: &mut Scratch, out: &mut [f32]) {
         let (Scratch { x, y, .. }, len) = (scratch, m * self.hyper.width);
         if m > 0 {
-            self.output_norm.add_forward(self.cpu.pool(), room(x, len), room(y, len), out);
+            self.output_norm.add_forward(self.cpu.pool(), grow(x, len), grow(y, len), out);
         }
     }
 
@@ -247,11 +247,11 @@ impl Llama {
     fn logits(&self, m: usize, scratch: &mut Scratch, counts: Vec<usize>) -> Result<Logits> {
         let Hyper { width, vocabulary, output_cap, .. } = self.hyper;
         let mut numbers = std::mem::take(&mut scratch.logits);
-        room(&mut numbers, m * vocabulary);
+        grow(&mut numbers, m * vocabulary);
         numbers.truncate(m * vocabulary);
         if m > 0 {
             let mut normed = std::mem::take(&mut scratch.normed);
-            let input = room(&mut normed, m * width);
+            let input = grow(&mut normed, m * width);
             self.norm(m, scratch, input);
             self.output.forward(self.cpu.pool(), input, m, &mut numbers)?;
             scratch.normed = normed;
@@ -267,8 +267,8 @@ impl Llama {
         let Hyper { heads, kv_heads, head_width, rope_style, .. } = self.hyper;
         let pool = self.cpu.pool();
         if let Some(angles) = layer.rope.and_then(|rope| angles.get(rope)) {
-            angles.rotate(pool, room(&mut scratch.q, m * heads * head_width), heads, head_width, rope_style);
-            angles.rotate(pool, room(&mut scratch.k, m * kv_heads * head_width), kv_heads, head_width, rope_style);
+            angles.rotate(pool, grow(&mut scratch.q, m * heads * head_width), heads, head_width, rope_style);
+            angles.rotate(pool, grow(&mut scratch.k, m * kv_heads * head_width), kv_heads, head_width, rope_style);
         }
     }
 
@@ -283,7 +283,7 @@ impl Llama {
     ) -> Result<()> {
         let (Scratch { q, mixed, .. }, len) = (scratch, m * self.hyper.heads * self.hyper.head_width);
         let shape = attention::shape(&self.hyper, layer.window);
-        attention::over(self.cpu.pool(), arena, index, &shape, spans, room(q, len), room(mixed, len))
+        attention::over(self.cpu.pool(), arena, index, &shape, spans, grow(q, len), grow(mixed, len))
     }
 }
 

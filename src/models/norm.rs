@@ -1,15 +1,15 @@
 //! Norms with their weights.
 
-use outpost_kernels::{self as kernels, Measure, Pool};
+use outpost_kernels::{self as kernels, NormKind, Pool};
 
 use super::ModelError;
 use super::hyper::Hyper;
-use super::scratch::room;
+use super::scratch::grow;
 use super::weights::{Loader, Role};
 
 #[derive(Debug)]
 pub(super) struct Norm {
-    measure: Measure,
+    kind: NormKind,
     weight: Vec<f32>,
     bias: Option<Vec<f32>>,
     epsilon: f32,
@@ -19,18 +19,18 @@ impl Norm {
     /// A decoder's: by the root of the mean square.
     pub fn load(loader: &Loader<'_>, hyper: &Hyper, stem: &str, width: usize) -> Result<Self, ModelError> {
         let weight = loader.vector(stem, width)?.into_iter().map(|weight| weight + hyper.norm_shift).collect();
-        Ok(Self { measure: Measure::RootMeanSquare, weight, bias: None, epsilon: hyper.epsilon })
+        Ok(Self { kind: NormKind::Rms, weight, bias: None, epsilon: hyper.epsilon })
     }
 
     /// An encoder's: by the deviation, with a bias where the checkpoint has it.
     pub fn layer(loader: &Loader<'_>, stem: &str, width: usize, epsilon: f32) -> Result<Self, ModelError> {
         let (weight, bias) = (loader.vector(stem, width)?, loader.optional_vector(stem, Role::Bias, width)?);
-        Ok(Self { measure: Measure::Deviation, weight, bias, epsilon })
+        Ok(Self { kind: NormKind::Layer, weight, bias, epsilon })
     }
 
     /// By the root of the mean square, without a bias: T5's, and those of queries and keys.
     pub fn root(loader: &Loader<'_>, stem: &str, width: usize, epsilon: f32) -> Result<Self, ModelError> {
-        Ok(Self { measure: Measure::RootMeanSquare, weight: loader.vector(stem, width)?, bias: None, epsilon })
+        Ok(Self { kind: NormKind::Rms, weight: loader.vector(stem, width)?, bias: None, epsilon })
     }
 
     /// Weight and bias.
@@ -39,8 +39,8 @@ impl Norm {
     }
 
     fn kernel(&self) -> kernels::Norm<'_> {
-        let Self { measure, weight, bias, epsilon } = self;
-        kernels::Norm { measure: *measure, weight, bias: bias.as_deref(), epsilon: *epsilon }
+        let Self { kind, weight, bias, epsilon } = self;
+        kernels::Norm { kind: *kind, weight, bias: bias.as_deref(), epsilon: *epsilon }
     }
 
     /// Over each row of `x`, whose width is the weight's.
@@ -55,13 +55,13 @@ impl Norm {
 
     /// Over each row, or each of the heads next to each other, in `x`'s place. `spare`: of no meaning.
     pub fn replace(&self, pool: &Pool, x: &mut Vec<f32>, len: usize, spare: &mut Vec<f32>) {
-        self.forward(pool, room(x, len), room(spare, len));
+        self.forward(pool, grow(x, len), grow(spare, len));
         std::mem::swap(x, spare);
     }
 
     /// Over `x += y` in `x`'s place.
     pub fn add_replace(&self, pool: &Pool, x: &mut Vec<f32>, y: &[f32], spare: &mut Vec<f32>) {
-        self.add_forward(pool, room(x, y.len()), y, room(spare, y.len()));
+        self.add_forward(pool, grow(x, y.len()), y, grow(spare, y.len()));
         std::mem::swap(x, spare);
     }
 }

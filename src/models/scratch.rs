@@ -58,7 +58,7 @@ pub(super) struct Scratch {
 }
 
 /// The first `len` places of a buffer, which grows if it must.
-pub(super) fn room(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
+pub(super) fn grow(buffer: &mut Vec<f32>, len: usize) -> &mut [f32] {
     if let Some(more) = len.checked_sub(buffer.len()) {
         buffer.reserve_exact(more);
         buffer.resize(len, 0.);

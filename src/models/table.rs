@@ -1,14 +1,14 @@
 //! Vectors that are looked up, not multiplied with: as their file has them, for only so a row lies in one piece.
 
 use candle_core::Result;
-use outpost_kernels::{Kind, dequantise};
+use outpost_kernels::{DType, dequantise};
 
 use super::ModelError;
 use super::weights::Rows;
 
 #[derive(Debug)]
 pub(super) struct Table {
-    kind: Kind,
+    kind: DType,
     width: usize,
     /// Bytes of a row, which are never none.
     row: usize,

@@ -37,8 +37,8 @@ struct Run {
 /// How far logits may be from transformers', which computes in f32: then the order of sums is left. Products of
 /// quantised weights round their input to 8 bits on the way, and those of BF16 to bf16 where the CPU has an
 /// instruction for that; random weights make much of it.
-fn close(case: &str, path: kernels::Path) -> f32 {
-    if case.ends_with("-quantised") || path == kernels::Path::Avx512Bf16 { 0.4 } else { 1e-4 }
+fn close(case: &str, isa: kernels::Isa) -> f32 {
+    if case.ends_with("-quantised") || isa == kernels::Isa::Avx512Bf16 { 0.4 } else { 1e-4 }
 }
 
 fn root() -> PathBuf {
@@ -91,11 +91,9 @@ fn in_chunks(model: &Llama, prompt: &[u32], expected: &[Vec<f32>], size: usize) 
 fn check(format: &str, load: fn(&str, Arc<Cpu>) -> Llama, has: fn(&Case) -> bool) {
     let Cases { vocabulary, cases } = cases();
     let mut wrong = Vec::new();
-    let paths = kernels::Path::available();
-    for (case, path) in
-        cases.iter().filter(|case| has(case)).flat_map(|case| paths.iter().map(move |path| (case, *path)))
-    {
-        let model = load(&case.name, Arc::new(Cpu::of(Pool::with_path(2, path))));
+    let isas = kernels::Isa::available();
+    for (case, isa) in cases.iter().filter(|case| has(case)).flat_map(|case| isas.iter().map(move |isa| (case, *isa))) {
+        let model = load(&case.name, Arc::new(Cpu::of(Pool::with_isa(2, isa))));
         for run in &case.runs {
             let (prompt, expected) = (&case.prompt[..run.positions], expected(case, run, vocabulary));
             let [whole, chunked, stepped] = [prompt.len(), 8, 1].map(|size| in_chunks(&model, prompt, &expected, size));
@@ -103,10 +101,10 @@ fn check(format: &str, load: fn(&str, Arc<Cpu>) -> Llama, has: fn(&Case) -> bool
                 "{:<16} {format:<11} {:>2} {:<11}: whole {whole:.2e}, chunks {chunked:.2e}, tokens {stepped:.2e}",
                 case.name,
                 run.positions,
-                path.name()
+                isa.name()
             );
-            if whole.max(chunked).max(stepped) > close(&case.name, path) {
-                wrong.push(format!("{} {format} {}", case.name, path.name()));
+            if whole.max(chunked).max(stepped) > close(&case.name, isa) {
+                wrong.push(format!("{} {format} {}", case.name, isa.name()));
             }
         }
     }

@@ -76,12 +76,12 @@ fn a_reader_that_is_not_installed_is_named() {
     with_installed_reader(dir.path());
     fs::rename(dir.path().join("reader"), dir.path().join("other")).unwrap();
     let missing = problem(dir.path());
-    assert!(missing.contains("reads prompts with the model reader, which is not installed"), "{missing}");
+    assert!(missing.contains("text encoder is the model reader, which is not installed"), "{missing}");
     let index = dir.path().join("painter/model_index.json");
     for path in ["../reader", "/reader", "", ".", "a\\b"] {
         edit(&index, |index| index["text_encoder"] = json!(["outpost", path]));
         let odd = problem(dir.path());
-        assert!(odd.contains("no name of a model"), "{odd}");
+        assert!(odd.contains("not a valid model name"), "{odd}");
     }
     edit(&index, |index| index["text_encoder"] = json!(["transformers", "T5EncoderModel"]));
     let other = problem(dir.path());

@@ -348,9 +348,9 @@ fn what_cannot_be_painted_is_refused_at_once() {
         (small(&[]), "0 pictures"),
         (small(&[1; 11]), "11 pictures"),
         (ImageRequest { scheduler: Some("flow_euler".parse().unwrap()), ..small(&[1]) }, "flow-matching"),
-        (ImageRequest { init_image: Some(source(0.5, 8)), ..small(&[1]) }, "not of the size"),
+        (ImageRequest { init_image: Some(source(0.5, 8)), ..small(&[1]) }, "not have the requested size"),
         (ImageRequest { init_image: Some(source(0., 16)), ..small(&[1]) }, "strength"),
-        (ImageRequest { init_image: Some(source(0.1, 16)), ..small(&[1]) }, "none of 2 steps"),
+        (ImageRequest { init_image: Some(source(0.1, 16)), ..small(&[1]) }, "runs none of 2 steps"),
     ];
     for (request, expected) in cases {
         let refused = rig.engine.generate_images(&rig.model, request).unwrap_err();

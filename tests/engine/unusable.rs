@@ -196,7 +196,7 @@ async fn no_picture_is_made_of_what_is_no_number() {
         let case = rig.facts["cases"].as_array().unwrap().iter().find(|case| case.get("image").is_none()).unwrap();
         let mut events = rig.engine.generate_images(&rig.model, rig.request(case)).unwrap();
         let failure = loop {
-            match events.next().await.expect("the picture is painted or fails") {
+            match events.next().await.expect("the image is generated or fails") {
                 Ok(ImageEvent::Done { .. }) => panic!("{part} {tensor}: a picture"),
                 Ok(_) => {}
                 Err(failure) => break failure,

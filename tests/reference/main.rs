@@ -20,7 +20,7 @@ use outpost::models::kv::{KvArena, KvCache, KvType, blocks_for};
 use outpost::models::llama::{Llama, Row, Wanted};
 use outpost::models::scratch::Cpu;
 use outpost::models::weights::{Decoder, Role, Rows, Weights};
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 use serde::Deserialize;
 
 const MODEL: &str = "smollm2-135m-instruct";
@@ -95,14 +95,14 @@ impl Weights for Widened {
         self.0.shape(name)
     }
 
-    fn kind(&self, name: &str) -> Option<Kind> {
-        self.0.kind(name).map(|_| Kind::F32)
+    fn kind(&self, name: &str) -> Option<DType> {
+        self.0.kind(name).map(|_| DType::F32)
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
         let narrow = self.0.rows(name, first, count)?;
         let bytes = narrow.floats()?.into_iter().flat_map(f32::to_le_bytes).collect();
-        Rows::of_bytes(Kind::F32, count, narrow.columns, bytes)
+        Rows::of_bytes(DType::F32, count, narrow.columns, bytes)
     }
 
     fn names(&self) -> Vec<String> {

@@ -6,7 +6,7 @@ mod rng;
 #[path = "../../tests/common/weights.rs"]
 mod weights;
 
-use outpost_kernels::{Activations, Kind, Linear, Pool, apply_all};
+use outpost_kernels::{Activations, DType, Linear, Pool, matmul_all};
 use rng::Rng;
 use weights::random_weights;
 
@@ -31,23 +31,23 @@ pub struct Model {
     head: Linear,
 }
 
-fn matrix(rng: &mut Rng, kind: Kind, n: usize, k: usize) -> Linear {
-    Linear::from_gguf(kind, n, k, &random_weights(rng, kind, n * k)).expect("a valid shape")
+fn matrix(rng: &mut Rng, dtype: DType, n: usize, k: usize) -> Linear {
+    Linear::from_gguf(dtype, n, k, &random_weights(rng, dtype, n * k)).expect("a valid shape")
 }
 
 impl Model {
-    pub fn new(kind: Kind, head: Kind) -> Self {
+    pub fn new(dtype: DType, head: DType) -> Self {
         let mut rng = Rng(1);
         // The K kinds want rows of whole 256s.
-        let width = if kind.block() == 256 { 512 } else { WIDTH };
+        let width = if dtype.block() == 256 { 512 } else { WIDTH };
         let layer = |rng: &mut Rng| Layer {
-            q: matrix(rng, kind, WIDTH, width),
-            k: matrix(rng, kind, KV, width),
-            v: matrix(rng, kind, KV, width),
-            o: matrix(rng, kind, WIDTH, width),
-            gate: matrix(rng, kind, INNER, width),
-            up: matrix(rng, kind, INNER, width),
-            down: matrix(rng, kind, WIDTH, INNER),
+            q: matrix(rng, dtype, WIDTH, width),
+            k: matrix(rng, dtype, KV, width),
+            v: matrix(rng, dtype, KV, width),
+            o: matrix(rng, dtype, WIDTH, width),
+            gate: matrix(rng, dtype, INNER, width),
+            up: matrix(rng, dtype, INNER, width),
+            down: matrix(rng, dtype, WIDTH, INNER),
         };
         let layers = (0..LAYERS).map(|_| layer(&mut rng)).collect();
         Self { layers, head: matrix(&mut rng, head, VOCABULARY, WIDTH) }
@@ -62,17 +62,17 @@ impl Model {
     }
 
     /// All products of a step of `m` rows, of which `logits` go through the head.
-    pub fn step(&self, pool: &Pool, m: usize, logits: usize, room: &mut Room) {
-        let Room { x, out: [q, k, v, o, gate, up, down] } = room;
+    pub fn step(&self, pool: &Pool, m: usize, logits: usize, buffers: &mut Buffers) {
+        let Buffers { x, out: [q, k, v, o, gate, up, down] } = buffers;
         for layer in &self.layers {
             let width = layer.q.k();
             let input = Activations::new(pool, &x[..m * width], m, width);
             let mut three =
                 [(&layer.q, &mut q[..m * WIDTH]), (&layer.k, &mut k[..m * KV]), (&layer.v, &mut v[..m * KV])];
-            apply_all(&input, &mut three);
+            matmul_all(&input, &mut three);
             layer.o.forward(pool, &x[..m * width], m, &mut o[..m * WIDTH]);
             let input = Activations::new(pool, &x[..m * width], m, width);
-            apply_all(&input, &mut [(&layer.gate, &mut gate[..m * INNER]), (&layer.up, &mut up[..m * INNER])]);
+            matmul_all(&input, &mut [(&layer.gate, &mut gate[..m * INNER]), (&layer.up, &mut up[..m * INNER])]);
             layer.down.forward(pool, &x[..m * INNER], m, &mut down[..m * WIDTH]);
         }
         let mut out = std::mem::take(gate);
@@ -83,12 +83,12 @@ impl Model {
 }
 
 /// Inputs, and space for the outputs of each matrix.
-pub struct Room {
+pub struct Buffers {
     x: Vec<f32>,
     out: [Vec<f32>; 7],
 }
 
-impl Room {
+impl Buffers {
     /// For so many rows.
     pub fn new(rows: usize) -> Self {
         let mut rng = Rng(2);

@@ -1,13 +1,12 @@
-//! Attention over keys and values in blocks, without a score matrix.
+//! Attention over KV blocks, without a score matrix.
 //!
-//! Softmax is taken online (Milakov and Gimelshein 2018, <https://arxiv.org/abs/1805.02867>; blocked as
-//! in Dao et al. 2022, <https://arxiv.org/abs/2205.14135>). Keys lie turned, so that positions are
-//! lanes. Positions go by chunks of 256, in three passes: products with keys, weights, and sums of
-//! values; each chunk has a softmax of its own, and chunks are joined from the left. Chunks begin at
-//! multiples of their size, so the order of operations for a query depends on its position alone: not
-//! on the rows beside it, nor on who works on what.
+//! The softmax is online (Milakov and Gimelshein 2018, <https://arxiv.org/abs/1805.02867>; blocked as in Dao et al.
+//! 2022, <https://arxiv.org/abs/2205.14135>). Keys are stored transposed, so that positions are lanes. Positions are
+//! processed in chunks of 256, in three passes: scores, weights, and sums of values. Each chunk has its own softmax,
+//! and chunks are joined from left to right. Chunks start at multiples of their size, so the order of operations for a
+//! query depends on its position alone, not on other rows or on the split into tasks.
 
-mod part;
+mod chunk;
 mod plan;
 mod state;
 
@@ -17,94 +16,94 @@ use half::{bf16, f16};
 
 use crate::Pool;
 use crate::buffer::Shards;
-use crate::simd::{Kernel, LANES, Simd, bf16_bits, run, run_pairs};
-use part::{Next, Part, Query, keys_from};
-use plan::{MOST_STATES, Plan, Task, rows_each};
+use crate::simd::{Kernel, LANES, Simd, bf16_bits, run, run_bf16};
+use chunk::{ChunkPass, Prefetch, Query, prefetch_keys};
+use plan::{MAX_STATES, Plan, Task, rows_each};
 use state::{Join, finish, join, state_size};
 
-/// Positions in a block of keys or values: one a lane.
-pub const POSITIONS: usize = LANES;
-/// Queries that are worked on together, at most.
-const TOGETHER: usize = 8;
-/// Positions with a softmax of their own, and the unit of work at depth.
+/// Positions in a KV block: one for each lane.
+pub const BLOCK_POSITIONS: usize = LANES;
+/// Maximum queries that are processed together.
+const QUERY_TILE: usize = 8;
+/// Positions that share a softmax, and the unit of work for long contexts.
 const CHUNK: usize = 256;
-/// Floats from one query's scores to the next one's: those of a chunk, and a line, so that they do not all fall into
-/// the same places of a cache.
-const APART: usize = CHUNK + LANES;
+/// Floats between two queries' scores: a chunk plus a cache line, so that they do not map to the same cache sets.
+const SCORE_STRIDE: usize = CHUNK + LANES;
 
-/// Numbers that hold for a whole call.
+/// Parameters of a call.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct AttentionShape {
     pub heads: usize,
-    /// Divides `heads`; head h reads key-value head `h / (heads / kv_heads)`.
+    /// Must divide `heads`; head h reads key-value head `h / (heads / kv_heads)`.
     pub kv_heads: usize,
-    /// Numbers in a head of queries, keys and values.
+    /// Width of a head.
     pub width: usize,
-    /// Factor of the products of queries and keys, usually `1 / sqrt(width)`.
+    /// Scale of scores, usually `1 / sqrt(width)`.
     pub scale: f32,
-    /// A row sees itself and what came before; otherwise all positions.
+    /// Whether a row sees only itself and earlier positions.
     pub causal: bool,
-    /// A row sees positions that are less than so many away from its own.
+    /// A row sees positions less than this far away.
     pub window: Option<usize>,
     /// Scores become `cap · tanh(score / cap)`.
     pub soft_cap: Option<f32>,
 }
 
-/// A sequence's keys and values, in blocks of [`POSITIONS`] positions: the first blocks hold positions
-/// 0 to 16, and so on. What lies behind the last position may be anything.
+/// A sequence's keys and values, in blocks of [`BLOCK_POSITIONS`] positions, in order. Data after the last position is
+/// ignored.
 #[derive(Clone, Copy, Debug)]
-pub enum Blocks<'a> {
-    F32(Pair<'a, &'a [f32]>),
-    F16(Pair<'a, &'a [f16]>),
-    /// Bytes, and a factor for each position of a head: `[kv_heads, 16]`.
-    Q8(Pair<'a, (&'a [i8], &'a [f32])>),
-    /// In pairs, for CPUs that multiply those: keys `[kv_heads, width / 2, 16, 2]`, values `[kv_heads, 8, width, 2]`.
-    /// Queries and weights are rounded to bf16, too. The width is even, and what lies behind the last position is finite.
-    Bf16(Pair<'a, &'a [bf16]>),
+pub enum KvBlocks<'a> {
+    F32(KvSlices<'a, &'a [f32]>),
+    F16(KvSlices<'a, &'a [f16]>),
+    /// 8-bit codes with a scale for each position and head: `[kv_heads, 16]`.
+    Q8(KvSlices<'a, (&'a [i8], &'a [f32])>),
+    /// In pairs, for CPUs with bf16 dot products: keys `[kv_heads, width / 2, 16, 2]`, values `[kv_heads, 8, width,
+    /// 2]`. Queries and weights are rounded to bf16, too. The width must be even, and data after the last position
+    /// finite.
+    Bf16(KvSlices<'a, &'a [bf16]>),
 }
 
 /// Blocks of keys, each `[kv_heads, width, 16]`, and of values, each `[kv_heads, 16, width]`.
 #[derive(Clone, Copy, Debug)]
-pub struct Pair<'a, T> {
+pub struct KvSlices<'a, T> {
     pub keys: &'a [T],
     pub values: &'a [T],
 }
 
-/// One sequence's part: some rows of queries, and the positions they look at. Of a decoder these are the rows themselves
-/// and what came before; without a causal mask rows may be any part of a sequence, or, where there is no window either,
-/// have nothing to do with the positions (cross-attention).
+/// Some rows of queries, and the positions that they attend to. In a decoder, these are the rows themselves and earlier
+/// positions. Without a causal mask, rows may be any part of the sequence; without a window, too, they may be unrelated
+/// to the positions (cross-attention).
 #[derive(Clone, Copy, Debug)]
-pub struct Sequence<'a> {
+pub struct AttentionSequence<'a> {
     /// `[rows, heads, width]`, rotated, not scaled.
     pub queries: &'a [f32],
     pub rows: usize,
-    /// Position of the first row; means something where there is a causal mask or a window.
+    /// Position of the first row; used with a causal mask or a window.
     pub start: usize,
     /// Positions in the blocks.
     pub positions: usize,
-    pub blocks: Blocks<'a>,
+    pub blocks: KvBlocks<'a>,
 }
 
-impl<T> Pair<'_, T> {
-    fn hold(&self, blocks: usize, whole: impl Fn(&T) -> bool) -> bool {
+impl<T> KvSlices<'_, T> {
+    fn has_blocks(&self, blocks: usize, whole: impl Fn(&T) -> bool) -> bool {
         [self.keys, self.values].iter().all(|all| all.get(..blocks).is_some_and(|all| all.iter().all(&whole)))
     }
 }
 
-impl Blocks<'_> {
-    fn hold(&self, positions: usize, shape: &Shape) -> bool {
-        let (blocks, rows) = (positions.div_ceil(POSITIONS), shape.kv_heads * POSITIONS);
+impl KvBlocks<'_> {
+    fn has_blocks(&self, positions: usize, shape: &AttentionShape) -> bool {
+        let (blocks, rows) = (positions.div_ceil(BLOCK_POSITIONS), shape.kv_heads * BLOCK_POSITIONS);
         let size = rows * shape.width;
         match self {
-            Self::F32(all) => all.hold(blocks, |block| block.len() == size),
-            Self::F16(all) => all.hold(blocks, |block| block.len() == size),
-            Self::Bf16(all) => shape.width.is_multiple_of(2) && all.hold(blocks, |block| block.len() == size),
-            Self::Q8(all) => all.hold(blocks, |(codes, scales)| codes.len() == size && scales.len() == rows),
+            Self::F32(all) => all.has_blocks(blocks, |block| block.len() == size),
+            Self::F16(all) => all.has_blocks(blocks, |block| block.len() == size),
+            Self::Bf16(all) => shape.width.is_multiple_of(2) && all.has_blocks(blocks, |block| block.len() == size),
+            Self::Q8(all) => all.has_blocks(blocks, |(codes, scales)| codes.len() == size && scales.len() == rows),
         }
     }
 }
 
-impl Shape {
+impl AttentionShape {
     fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
@@ -114,32 +113,32 @@ impl Shape {
         self.width.next_multiple_of(LANES)
     }
 
-    /// Positions that the row at `position` sees, of `total`; where neither mask nor window is, all.
-    fn sight(&self, position: usize, total: usize) -> (usize, usize) {
+    /// The range of positions that the row at `position` sees; without mask and window, all of `total`.
+    fn visible(&self, position: usize, total: usize) -> (usize, usize) {
         let window = self.window.unwrap_or(usize::MAX);
         let end = if self.causal { position + 1 } else { position.saturating_add(window).min(total) };
         ((position + 1).saturating_sub(window), end)
     }
 }
 
-/// An upper bound of the bytes that [`attend`] takes beside inputs and outputs, for `rows` rows in all of
-/// sequences with up to `depth` positions.
-pub fn attend_bytes(threads: usize, shape: &Shape, rows: usize, depth: usize) -> usize {
+/// An upper bound of the bytes that [`attend`] allocates, for `rows` rows in total of sequences with up to `depth`
+/// positions.
+pub fn attend_bytes(threads: usize, shape: &AttentionShape, rows: usize, depth: usize) -> usize {
     let queries = rows_each(shape.group()) * shape.group();
     let state = state_size(shape);
-    // What is cut are few pieces, each of up to `queries` states a chunk.
+    // Only a few tasks are split, each with up to `queries` states for each chunk.
     let cut = (6 * threads * queries).min(rows * shape.heads) * depth.div_ceil(CHUNK) * state;
-    // Queries in pairs are half as long.
-    let own = threads * (own_size(shape, queries) + queries * shape.width.div_ceil(2));
-    let tasks = rows * shape.kv_heads * size_of::<Task>() + rows * size_of::<Sequence<'_>>();
-    size_of::<f32>() * (cut.min(MOST_STATES) + own) + 2 * (tasks + threads * queries * size_of::<Query>())
+    // Queries in bf16 take half the space.
+    let own = threads * (scratch_size(shape, queries) + queries * shape.width.div_ceil(2));
+    let tasks = rows * shape.kv_heads * size_of::<Task>() + rows * size_of::<AttentionSequence<'_>>();
+    size_of::<f32>() * (cut.min(MAX_STATES) + own) + 2 * (tasks + threads * queries * size_of::<Query>())
 }
 
 /// Attention of all rows of all sequences; `out` is `[all rows, heads, width]` in their order.
 ///
 /// # Panics
-/// Where lengths do not fit each other.
-pub fn attend(pool: &Pool, sequences: &[Sequence<'_>], shape: &Shape, out: &mut [f32]) {
+/// If lengths do not match.
+pub fn attend(pool: &Pool, sequences: &[AttentionSequence<'_>], shape: &AttentionShape, out: &mut [f32]) {
     let row = shape.heads * shape.width;
     assert!(shape.kv_heads > 0 && shape.heads.is_multiple_of(shape.kv_heads), "impossible {shape:?}");
     assert!(shape.scale > 0.0, "the greatest product is the greatest score");
@@ -147,8 +146,8 @@ pub fn attend(pool: &Pool, sequences: &[Sequence<'_>], shape: &Shape, out: &mut 
     assert_eq!(out.len(), sequences.iter().map(|sequence| sequence.rows * row).sum::<usize>(), "outputs");
     for sequence in sequences {
         assert_eq!(sequence.queries.len(), sequence.rows * row, "queries are [rows, heads, width]");
-        let Sequence { rows, start, positions, .. } = *sequence;
-        assert!(sequence.blocks.hold(positions, shape), "{positions} positions of blocks");
+        let AttentionSequence { rows, start, positions, .. } = *sequence;
+        assert!(sequence.blocks.has_blocks(positions, shape), "{positions} positions of blocks");
         let placed = shape.causal || shape.window.is_some();
         assert!(rows == 0 || positions > 0 && (!placed || start + rows <= positions), "rows among the positions");
     }
@@ -161,27 +160,27 @@ pub fn attend(pool: &Pool, sequences: &[Sequence<'_>], shape: &Shape, out: &mut 
     pool.run(plan.tasks.len(), |index| {
         let task = &plan.tasks[index];
         let sequence = &sequences[task.sequence];
-        let then = plan.tasks.get(index + pool.threads()).map(|task| (task, &sequences[task.sequence]));
+        let next_task = plan.tasks.get(index + pool.threads()).map(|task| (task, &sequences[task.sequence]));
         SCRATCH.with_borrow_mut(|scratch| {
-            if let Blocks::Bf16(_) = sequence.blocks {
-                run_pairs(pool.path(), Attend::<true> { task, then, sequence, shape, scratch, out, partials });
+            if let KvBlocks::Bf16(_) = sequence.blocks {
+                run_bf16(pool.isa(), Attend::<true> { task, next_task, sequence, shape, scratch, out, partials });
             } else {
-                run(pool.path(), Attend::<false> { task, then, sequence, shape, scratch, out, partials });
+                run(pool.isa(), Attend::<false> { task, next_task, sequence, shape, scratch, out, partials });
             }
         });
     });
     pool.run(plan.joins.len(), |index| {
         SCRATCH.with_borrow_mut(|scratch| {
-            run(pool.path(), Join { join: &plan.joins[index], shape, scratch, out, partials })
+            run(pool.isa(), Join { join: &plan.joins[index], shape, scratch, out, partials })
         });
     });
 }
 
-/// A thread's own memory.
+/// Per-thread scratch.
 struct Scratch {
     floats: Vec<f32>,
     queries: Vec<Query>,
-    /// The queries' numbers in pairs, where they meet such keys.
+    /// Queries rounded to bf16, for bf16 keys.
     pairs: Vec<u16>,
 }
 
@@ -190,21 +189,21 @@ thread_local! {
         const { RefCell::new(Scratch { floats: Vec::new(), queries: Vec::new(), pairs: Vec::new() }) };
 }
 
-/// `PAIRS`: over pairs of bf16, whose instructions not every path has.
+/// `PAIRS`: bf16 pairs, which not every instruction set supports.
 struct Attend<'a, const PAIRS: bool> {
     task: &'a Task,
-    /// What this thread may well do next.
-    then: Option<(&'a Task, &'a Sequence<'a>)>,
-    sequence: &'a Sequence<'a>,
-    shape: &'a Shape,
+    /// The task that this thread is likely to run next.
+    next_task: Option<(&'a Task, &'a AttentionSequence<'a>)>,
+    sequence: &'a AttentionSequence<'a>,
+    shape: &'a AttentionShape,
     scratch: &'a mut Scratch,
     out: Shards<f32>,
     partials: Shards<f32>,
 }
 
-/// Floats of a thread's own memory: the scores of a chunk, and two states of so many queries.
-fn own_size(shape: &Shape, queries: usize) -> usize {
-    TOGETHER * APART + queries * 2 * state_size(shape)
+/// Floats of the per-thread scratch: scores of a chunk, and two states for each query.
+fn scratch_size(shape: &AttentionShape, queries: usize) -> usize {
+    QUERY_TILE * SCORE_STRIDE + queries * 2 * state_size(shape)
 }
 
 impl<const PAIRS: bool> Kernel for Attend<'_, PAIRS> {
@@ -212,7 +211,7 @@ impl<const PAIRS: bool> Kernel for Attend<'_, PAIRS> {
 
     #[inline(always)]
     unsafe fn run<S: Simd>(self) {
-        let Self { task, then, sequence, shape, scratch, out, partials } = self;
+        let Self { task, next_task, sequence, shape, scratch, out, partials } = self;
         let (padded, group, size) = (shape.padded(), shape.group(), state_size(shape));
         let Scratch { floats, queries, pairs } = scratch;
         queries.clear();
@@ -222,15 +221,15 @@ impl<const PAIRS: bool> Kernel for Attend<'_, PAIRS> {
             unsafe { round::<S>(queries, shape.width, pairs) };
         }
         let count = queries.len();
-        let needed = own_size(shape, count);
+        let needed = scratch_size(shape, count);
         if floats.len() < needed {
             floats.resize(needed, 0.0);
         }
-        let (scores, rest) = floats.split_at_mut(TOGETHER * APART);
+        let (scores, rest) = floats.split_at_mut(QUERY_TILE * SCORE_STRIDE);
         let (total, rest) = rest.split_at_mut(count * size);
         let states = &mut rest[..count * size];
-        let (from, to) = task.sight(sequence, shape);
-        let chunks = match task.only {
+        let (from, to) = task.visible(sequence, shape);
+        let chunks = match task.chunk {
             Some((chunk, _)) => chunk..chunk + 1,
             None => from / CHUNK..to.div_ceil(CHUNK),
         };
@@ -238,19 +237,21 @@ impl<const PAIRS: bool> Kernel for Attend<'_, PAIRS> {
         unsafe {
             for chunk in chunks.clone() {
                 let (first, end) = (from.max(chunk * CHUNK) / LANES * LANES, to.min((chunk + 1) * CHUNK));
-                let next = match (chunk + 1 < chunks.end, then) {
-                    (true, _) => keys_from(task, sequence, shape, end),
-                    (false, Some((task, sequence))) => keys_from(task, sequence, shape, task.begin(sequence, shape)),
-                    (false, None) => Next::default(),
+                let next = match (chunk + 1 < chunks.end, next_task) {
+                    (true, _) => prefetch_keys(task, sequence, shape, end),
+                    (false, Some((task, sequence))) => {
+                        prefetch_keys(task, sequence, shape, task.begin(sequence, shape))
+                    }
+                    (false, None) => Prefetch::default(),
                 };
-                let part = Part { queries, head: task.kv_head, blocks: &sequence.blocks, shape, first, end, next };
+                let part = ChunkPass { queries, head: task.kv_head, blocks: &sequence.blocks, shape, first, end, next };
                 part.run::<S, PAIRS>(scores, states);
-                if let Some((_, place)) = task.only {
+                if let Some((_, place)) = task.chunk {
                     partials.get(place, states.len()).copy_from_slice(states);
                     return;
                 }
                 if chunk == chunks.start {
-                    // The same as joining with nothing.
+                    // The same as joining with an empty state.
                     total.copy_from_slice(states);
                     continue;
                 }
@@ -266,7 +267,7 @@ impl<const PAIRS: bool> Kernel for Attend<'_, PAIRS> {
     }
 }
 
-/// Rounds queries to bf16, and has them point to that.
+/// Rounds queries to bf16 and redirects their pointers.
 ///
 /// # Safety
 /// As [`Simd`] says; each query has `width` numbers.

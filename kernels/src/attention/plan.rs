@@ -1,13 +1,13 @@
-//! Who works on what: pieces of sequences, and of their chunks where pieces are few.
+//! Splits attention into tasks: rows of sequences, and chunks of them where tasks are few.
 
 use super::state::state_size;
-use super::{CHUNK, Query, Sequence, Shape};
+use super::{AttentionSequence, AttentionShape, CHUNK, Query};
 use crate::Pool;
 
-/// Queries of one task, about.
+/// Approximate queries of a task.
 const QUERIES: usize = 64;
-/// Floats of states that wait to be joined, at most: 64 MiB. Beyond, sequences are not cut.
-pub(super) const MOST_STATES: usize = 16 << 20;
+/// Maximum floats of states that wait to be joined: 64 MiB. Beyond that, sequences are not split.
+pub(super) const MAX_STATES: usize = 16 << 20;
 
 /// Some rows of a sequence, for one key-value head.
 #[derive(Clone, Copy, Debug)]
@@ -16,15 +16,15 @@ pub(super) struct Task {
     pub kv_head: usize,
     pub first_row: usize,
     pub rows: usize,
-    /// Where the first row's outputs for the first head of the group are.
+    /// Offset of the first row's outputs for the first head of the group.
     pub out: usize,
-    /// All chunks, with the result into the outputs; or one, with its states to this place.
-    pub only: Option<(usize, usize)>,
+    /// `None`: all chunks, with the result in the outputs; else one chunk, and the offset of its states.
+    pub chunk: Option<(usize, usize)>,
 }
 
-/// States of several chunks that become outputs.
+/// Joins the states of several chunks into outputs.
 #[derive(Debug)]
-pub(super) struct Joint {
+pub(super) struct JoinTask {
     pub states: usize,
     pub chunks: usize,
     pub rows: usize,
@@ -34,17 +34,17 @@ pub(super) struct Joint {
 #[derive(Debug)]
 pub(super) struct Plan {
     pub tasks: Vec<Task>,
-    pub joins: Vec<Joint>,
+    pub joins: Vec<JoinTask>,
     /// Floats of all states.
     pub partials: usize,
 }
 
 impl Plan {
-    pub fn new(pool: &Pool, sequences: &[Sequence<'_>], shape: &Shape) -> Self {
+    pub fn new(pool: &Pool, sequences: &[AttentionSequence<'_>], shape: &AttentionShape) -> Self {
         let mut plan = Self { tasks: Vec::new(), joins: Vec::new(), partials: 0 };
         let (group, rows_each) = (shape.group(), rows_each(shape.group()));
-        let pieces = |sequence: &Sequence<'_>| sequence.rows.div_ceil(rows_each) * shape.kv_heads;
-        // With many tasks a queue of them balances itself; with few, the deep ones are cut.
+        let pieces = |sequence: &AttentionSequence<'_>| sequence.rows.div_ceil(rows_each) * shape.kv_heads;
+        // Many tasks balance themselves; with few, long contexts are split.
         let all = sequences.iter().map(pieces).sum();
         plan.tasks.reserve(all);
         let few = all < 6 * pool.threads();
@@ -56,13 +56,13 @@ impl Plan {
                 && few
                 && total > 2 * CHUNK
                 && sequence.rows <= rows_each
-                && plan.partials + states <= MOST_STATES;
-            // The last rows see most: they go first.
+                && plan.partials + states <= MAX_STATES;
+            // The last rows see most positions, so they go first.
             for first_row in (0..sequence.rows).step_by(rows_each).rev() {
                 let rows = rows_each.min(sequence.rows - first_row);
                 for kv_head in 0..shape.kv_heads {
                     let out = ((before + first_row) * shape.heads + kv_head * group) * shape.width;
-                    let task = Task { sequence: index, kv_head, first_row, rows, out, only: None };
+                    let task = Task { sequence: index, kv_head, first_row, rows, out, chunk: None };
                     if cut { plan.cut(task, sequence, shape) } else { plan.tasks.push(task) }
                 }
             }
@@ -71,12 +71,12 @@ impl Plan {
         plan
     }
 
-    fn cut(&mut self, task: Task, sequence: &Sequence<'_>, shape: &Shape) {
-        let (from, to) = task.sight(sequence, shape);
+    fn cut(&mut self, task: Task, sequence: &AttentionSequence<'_>, shape: &AttentionShape) {
+        let (from, to) = task.visible(sequence, shape);
         let chunks = from / CHUNK..to.div_ceil(CHUNK);
-        let join = Joint { states: self.partials, chunks: chunks.len(), rows: task.rows, out: task.out };
+        let join = JoinTask { states: self.partials, chunks: chunks.len(), rows: task.rows, out: task.out };
         for chunk in chunks {
-            self.tasks.push(Task { only: Some((chunk, self.partials)), ..task });
+            self.tasks.push(Task { chunk: Some((chunk, self.partials)), ..task });
             self.partials += task.rows * shape.group() * state_size(shape);
         }
         self.joins.push(join);
@@ -85,27 +85,32 @@ impl Plan {
 
 impl Task {
     /// Positions that any of the rows sees.
-    pub fn sight(&self, sequence: &Sequence<'_>, shape: &Shape) -> (usize, usize) {
-        let at = |row: usize| shape.sight(sequence.start + self.first_row + row, sequence.positions);
+    pub fn visible(&self, sequence: &AttentionSequence<'_>, shape: &AttentionShape) -> (usize, usize) {
+        let at = |row: usize| shape.visible(sequence.start + self.first_row + row, sequence.positions);
         (at(0).0, at(self.rows - 1).1)
     }
 
-    /// The heads of a row.
-    pub fn queries(&self, row: usize, sequence: &Sequence<'_>, shape: &Shape) -> impl Iterator<Item = Query> {
+    /// The queries of a row, one for each head.
+    pub fn queries(
+        &self,
+        row: usize,
+        sequence: &AttentionSequence<'_>,
+        shape: &AttentionShape,
+    ) -> impl Iterator<Item = Query> {
         let (row, group, width) = (self.first_row + row, shape.group(), shape.width);
-        let sight = shape.sight(sequence.start + row, sequence.positions);
+        let visible = shape.visible(sequence.start + row, sequence.positions);
         let heads = &sequence.queries[(row * shape.heads + self.kv_head * group) * width..][..group * width];
         let head = heads.as_ptr();
-        (0..group).map(move |index| Query { numbers: head.wrapping_add(index * width), sight })
+        (0..group).map(move |index| Query { numbers: head.wrapping_add(index * width), visible })
     }
 
-    /// The first position that is looked at.
-    pub fn begin(&self, sequence: &Sequence<'_>, shape: &Shape) -> usize {
-        self.only.map_or(0, |(chunk, _)| chunk * CHUNK).max(self.sight(sequence, shape).0)
+    /// The first position that is read.
+    pub fn begin(&self, sequence: &AttentionSequence<'_>, shape: &AttentionShape) -> usize {
+        self.chunk.map_or(0, |(chunk, _)| chunk * CHUNK).max(self.visible(sequence, shape).0)
     }
 }
 
-/// Rows of a task where so many heads share keys and values.
+/// Rows of a task, where `group` heads share keys and values.
 pub(super) fn rows_each(group: usize) -> usize {
     (QUERIES / group).max(8)
 }

@@ -1,17 +1,17 @@
-//! What is known of a query after some positions, and how two such states become one.
+//! The running state of a query's softmax, and joining two states.
 
-use super::plan::Joint;
-use super::{Scratch, Shape};
+use super::plan::JoinTask;
+use super::{AttentionShape, Scratch};
 use crate::buffer::Shards;
 use crate::simd::{Kernel, LANES, Simd, store_part};
 
-/// A query's state: its weighted sum of values, `[padded]`, the sum of weights by lane, `[16]`, and
-/// (16 times) the greatest score in powers of two.
-pub(super) fn state_size(shape: &Shape) -> usize {
+/// A query's state: weighted sum of values, `[padded]`; sum of weights by lane, `[16]`; and the maximum score in powers
+/// of two, repeated 16 times.
+pub(super) fn state_size(shape: &AttentionShape) -> usize {
     shape.padded() + 2 * LANES
 }
 
-/// Adds the state `from` to the state `to`, of the positions before.
+/// Joins the state `from` into `to`, which covers the positions before.
 ///
 /// # Safety
 /// As [`Simd`] says; both are whole states.
@@ -22,21 +22,21 @@ pub(super) unsafe fn join<S: Simd>(to: &mut [f32], from: &[f32], padded: usize) 
         let (to, from) = (to.as_mut_ptr(), from.as_ptr());
         let (most, other) = (S::load(to.add(padded + LANES)), S::load(from.add(padded + LANES)));
         let greatest = S::max(most, other);
-        let (keep, add) = (S::exp2(S::sub(most, greatest)), S::exp2(S::sub(other, greatest)));
+        let (old_weight, new_weight) = (S::exp2(S::sub(most, greatest)), S::exp2(S::sub(other, greatest)));
         for at in (0..padded + LANES).step_by(LANES) {
-            let kept = S::mul(S::load(to.add(at)), keep);
-            S::store(to.add(at), S::fma(S::load(from.add(at)), add, kept));
+            let scaled = S::mul(S::load(to.add(at)), old_weight);
+            S::store(to.add(at), S::fma(S::load(from.add(at)), new_weight, scaled));
         }
         S::store(to.add(padded + LANES), greatest);
     }
 }
 
-/// Writes a state's outcome: the sum of values over the sum of weights.
+/// Writes the result: the sum of values over the sum of weights.
 ///
 /// # Safety
 /// As [`Simd`] says; `state` is whole, and `out` has `width` places.
 #[inline(always)]
-pub(super) unsafe fn finish<S: Simd>(state: &[f32], out: *mut f32, shape: &Shape) {
+pub(super) unsafe fn finish<S: Simd>(state: &[f32], out: *mut f32, shape: &AttentionShape) {
     // SAFETY: within the state and the `width` places.
     unsafe {
         let padded = shape.padded();
@@ -50,8 +50,8 @@ pub(super) unsafe fn finish<S: Simd>(state: &[f32], out: *mut f32, shape: &Shape
 }
 
 pub(super) struct Join<'a> {
-    pub join: &'a Joint,
-    pub shape: &'a Shape,
+    pub join: &'a JoinTask,
+    pub shape: &'a AttentionShape,
     pub scratch: &'a mut Scratch,
     pub out: Shards<f32>,
     pub partials: Shards<f32>,

@@ -1,6 +1,6 @@
-//! The interleavings of a few threads and sections, as loom tries them: orders that memory allows included,
-//! with up to so many switches away from a thread that could go on. What it does not try is a store before
-//! what stands earlier in its thread: that a section is closed before its facts change is for the reader.
+//! Model checking of the pool with loom: all interleavings of a few threads and sections, including those that weak
+//! memory allows, with a limited number of preemptions. loom does not reorder a store before earlier operations of its
+//! thread; that a section is closed before its fields change must be checked by reading.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p outpost-kernels --lib --release model`: one minute.
 
@@ -9,13 +9,13 @@ use loom::sync::{Arc, Condvar, Mutex};
 
 use super::shared::Shared;
 
-/// What only one thread may touch at a time, each after the one before: loom reports others.
+/// Data that only one thread may access at a time; loom reports races.
 struct Mine(UnsafeCell<usize>);
 
 // SAFETY: loom checks every access.
 unsafe impl Sync for Mine {}
 
-/// Calls `sections` with what `workers` threads share, in all interleavings; after it they end.
+/// Runs `sections` and `workers` threads in all interleavings.
 fn check(workers: usize, switches: Option<usize>, sections: impl Fn(&Shared) + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = switches;
@@ -32,7 +32,7 @@ fn check(workers: usize, switches: Option<usize>, sections: impl Fn(&Shared) + S
     });
 }
 
-/// Each task runs once, in its own section, and what it wrote is there when the section has ended.
+/// Each task runs once, in its own section, and its writes are visible afterwards.
 fn count(shared: &Shared, tasks: usize) {
     let counts: Vec<_> = (0..tasks).map(|_| Mine(UnsafeCell::new(0))).collect();
     // SAFETY: as loom checks.
@@ -42,7 +42,7 @@ fn count(shared: &Shared, tasks: usize) {
     assert!(counts.iter().all(|count| count.0.with(|count| unsafe { *count == 1 })));
 }
 
-/// Tasks that wait for each other: as many threads must come. Loom reports where all threads sleep.
+/// Tasks that wait for each other, so all threads must take part. loom reports deadlocks.
 fn meet(shared: &Shared, tasks: usize) {
     let (here, all_here) = (Mutex::new(0), Condvar::new());
     let panic = shared.run(tasks, &|_| {
@@ -66,7 +66,7 @@ fn two_workers() {
     check(2, Some(2), |shared| [2, 3].into_iter().for_each(|tasks| count(shared, tasks)));
 }
 
-/// More switches, so that a worker may still hold the claim of a section that is over.
+/// More preemptions, so that a worker may still hold the claim of a finished section.
 #[test]
 fn a_worker_that_comes_late() {
     check(1, Some(4), |shared| [2, 2].into_iter().for_each(|tasks| count(shared, tasks)));

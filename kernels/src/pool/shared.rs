@@ -1,12 +1,11 @@
-//! What the caller and the workers share: one section after the other, and who sleeps.
+//! State shared by the caller and the workers.
 //!
-//! Two words carry all of it: `claim`, which workers watch, and `left`, which the caller watches. Each has
-//! a bit that says that somebody sleeps until it changes, so whoever changes it learns of the sleeper in
-//! the same step, and no order between two words is needed. `model.rs` has loom try the interleavings.
+//! Two atomic words carry it: `claim`, which workers watch, and `left`, which the caller watches. Each has a bit that
+//! says that a thread sleeps until the word changes. Changing the word reads that bit in the same step, so no ordering
+//! between two words is needed. `model.rs` checks the interleavings with loom.
 //!
-//! The claim holds the number of the section as well as the next task, and is advanced by a
-//! compare-exchange of both: a worker that comes late with the number of a finished section cannot
-//! succeed, and so never touches a closure that is gone.
+//! `claim` holds the section's number together with the next task, and a compare-exchange advances both. A late worker
+//! that still has a finished section's number cannot succeed, so it never touches a closure that is gone.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,34 +19,34 @@ use std::{hint::spin_loop, sync, thread::yield_now};
 use sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use sync::{Condvar, Mutex, MutexGuard};
 
-/// Turns of an idle spin before sleeping; a turn is one pause instruction, 10 to 40 ns.
+/// Iterations of the idle spin before sleeping; one is a pause instruction, 10 to 40 ns.
 const SPINS: u32 = if cfg!(loom) { 0 } else { 2_000 };
-/// Yields to other processes between spinning and sleeping, for the caller that waits for the last task.
+/// Yields between spinning and sleeping, for the caller that waits for the last task.
 const YIELDS: u32 = if cfg!(loom) { 0 } else { 20 };
 
-/// Low bits of the claim: the next task.
+/// Low bits of `claim`: the next task.
 const INDEX: u64 = (1 << 24) - 1;
-/// Above them: a worker sleeps, or may be about to.
+/// The next bit: a worker sleeps, or is about to.
 const WORKERS_SLEEP: u64 = INDEX + 1;
-/// The rest: the section's number.
+/// The remaining bits: the section's number.
 const SECTION: u32 = WORKERS_SLEEP.trailing_zeros() + 1;
-/// A bit of `left`.
+/// A bit of `left`: the caller sleeps.
 const CALLER_SLEEPS: usize = 1 << (usize::BITS - 1);
 
 pub(super) struct Shared {
     claim: AtomicU64,
     tasks: AtomicUsize,
     job: AtomicPtr<Job>,
-    /// Tasks of the current section that are not finished yet.
+    /// Unfinished tasks of the current section.
     left: AtomicUsize,
-    /// Held where somebody goes to sleep or is woken; true when workers shall end.
+    /// Held while a thread goes to sleep or is woken; true when workers must exit.
     gate: Mutex<bool>,
     wake_workers: Condvar,
     wake_caller: Condvar,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
-/// A closure without its type; lives on the caller's stack while its section runs.
+/// A type-erased closure; it lives on the caller's stack while its section runs.
 struct Job {
     closure: *const (),
     call: unsafe fn(*const (), usize),
@@ -58,8 +57,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shared {
-    /// Tasks of one section at most.
-    pub const MOST: usize = INDEX as usize - 1;
+    /// Maximum tasks of a section.
+    pub const MAX_TASKS: usize = INDEX as usize - 1;
 
     pub fn new() -> Self {
         Self {
@@ -74,9 +73,9 @@ impl Shared {
         }
     }
 
-    /// Calls `task` once for each index below `tasks`, on this thread and on those in [`Self::work`]; from
-    /// one thread at a time, and for no more than [`Self::MOST`]. Returns when all are done, with the
-    /// payload of a panic if there was one.
+    /// Calls `task` once for each index below `tasks`, on this thread and on those in [`Self::work`]. Only one thread
+    /// may call it at a time, with at most [`Self::MAX_TASKS`] tasks. Returns when all are done, with the payload of a panic
+    /// if there was one.
     pub fn run<F: Fn(usize) + Sync>(&self, tasks: usize, task: &F) -> Option<Box<dyn Any + Send>> {
         unsafe fn call<F: Fn(usize)>(closure: *const (), index: usize) {
             // SAFETY: `closure` is the `&F` of the section that this job was made for; see `perform`.
@@ -89,7 +88,7 @@ impl Shared {
         lock(&self.panic).take()
     }
 
-    /// A worker's life, until [`Self::stop`].
+    /// A worker's main loop, until [`Self::stop`].
     pub fn work(&self) {
         let mut seen = 0;
         while let Some(section) = self.next_section(seen) {
@@ -104,20 +103,20 @@ impl Shared {
     }
 
     fn publish(&self, tasks: usize, job: &Job) {
-        // Closed first: whoever reads the new number of tasks below must fail to claim with an old index.
+        // Closed first, so that a thread that reads the new task count cannot claim with an old index.
         let last = self.claim.fetch_or(INDEX, Ordering::Relaxed) >> SECTION;
         self.tasks.store(tasks, Ordering::Release);
         self.job.store(std::ptr::from_ref(job).cast_mut(), Ordering::Release);
         self.left.store(tasks, Ordering::Relaxed);
         let before = self.claim.swap(last.wrapping_add(1) << SECTION, Ordering::Release);
         if before & WORKERS_SLEEP != 0 {
-            // Whoever has set the bit holds the gate until it sleeps.
+            // The thread that set the bit holds the gate until it sleeps.
             drop(lock(&self.gate));
             self.wake_workers.notify_all();
         }
     }
 
-    /// Works tasks off until none is unclaimed.
+    /// Runs tasks until all are claimed.
     fn help(&self) {
         let mut claim = self.claim.load(Ordering::Acquire);
         loop {
@@ -150,7 +149,7 @@ impl Shared {
         }
     }
 
-    /// The caller's wait for tasks that workers still hold.
+    /// The caller waits for tasks that workers still run.
     fn wait(&self) {
         for turn in 0..SPINS + YIELDS {
             if self.left.load(Ordering::Acquire) == 0 {
@@ -165,7 +164,7 @@ impl Shared {
         }
     }
 
-    /// Waits for a section other than `seen`; `None` when workers shall end.
+    /// Waits for a section other than `seen`; `None` when workers must exit.
     fn next_section(&self, seen: u64) -> Option<u64> {
         let news = |claim: u64| (claim >> SECTION != seen).then_some(claim >> SECTION);
         let look = || news(self.claim.load(Ordering::Acquire));
@@ -177,7 +176,7 @@ impl Shared {
         }
         let mut gate = lock(&self.gate);
         while !*gate {
-            // Looks first, so as not to leave the bit in a section that nobody sleeps through.
+            // Checks first, to leave no bit behind in a section that no thread sleeps through.
             let section = look().or_else(|| news(self.claim.fetch_or(WORKERS_SLEEP, Ordering::Acquire)));
             if section.is_some() {
                 return section;

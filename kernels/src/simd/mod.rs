@@ -1,9 +1,9 @@
-//! The instruction sets, behind one shape: sixteen lanes.
+//! The instruction sets behind one interface of sixteen lanes.
 //!
-//! Every kernel is written once over [`Simd`]: vectors of 16 floats, 16 integers, and 64 bytes that
-//! belong to 16 lanes of 4. AVX-512 holds each in one register, AVX2 in two, NEON in four. [`run`]
-//! enters a kernel with the features of the chosen path enabled; all that a kernel calls is inlined
-//! into it, so there is no call between a feature's instructions.
+//! Every kernel is written once over [`Simd`]: vectors of 16 floats, of 16 integers, and of 64 bytes (16 lanes of 4).
+//! AVX-512 holds each in one register, AVX2 in two, NEON in four. [`run`] enters a kernel with the features of the
+//! chosen instruction set enabled. All functions that a kernel calls are inlined into it, so there are no calls between
+//! vector instructions.
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -15,10 +15,10 @@ use std::sync::OnceLock;
 
 pub(crate) const LANES: usize = 16;
 
-/// A set of instructions that kernels are compiled for.
+/// An instruction set that kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Path {
-    /// AVX-512 F, BW, VL, DQ and VNNI, and products of bf16.
+pub enum Isa {
+    /// AVX-512 F, BW, VL, DQ and VNNI, and bf16 dot products.
     Avx512Bf16,
     /// AVX-512 F, BW, VL, DQ and VNNI.
     Avx512,
@@ -30,32 +30,32 @@ pub enum Path {
     NeonDot,
     /// NEON, which all 64-bit ARM cores have.
     Neon,
-    /// Whatever the compiler makes of plain code.
+    /// Plain code, vectorised by the compiler.
     Portable,
 }
 
-impl Path {
+impl Isa {
     const ALL: [Self; 7] =
         [Self::Avx512Bf16, Self::Avx512, Self::Avx2Vnni, Self::Avx2, Self::NeonDot, Self::Neon, Self::Portable];
 
-    /// The fastest here; the variable `OUTPOST_KERNELS` (`avx512-bf16`, `avx512`, `avx2-vnni`, `avx2`,
-    /// `neon-dotprod`, `neon`, `portable`) chooses another one that is available. Looked up once.
-    pub fn best() -> Self {
-        static BEST: OnceLock<Path> = OnceLock::new();
+    /// The fastest available one, or the one in the environment variable `OUTPOST_KERNELS` (`avx512-bf16`, `avx512`,
+    /// `avx2-vnni`, `avx2`, `neon-dotprod`, `neon`, `portable`) if it is available. Detected once.
+    pub fn detect() -> Self {
+        static BEST: OnceLock<Isa> = OnceLock::new();
         *BEST.get_or_init(|| {
             let wish = std::env::var("OUTPOST_KERNELS").ok();
-            let wish = Self::available().into_iter().find(|path| Some(path.name()) == wish.as_deref());
+            let wish = Self::available().into_iter().find(|isa| Some(isa.name()) == wish.as_deref());
             wish.or_else(|| Self::available().into_iter().next()).unwrap_or(Self::Portable)
         })
     }
 
-    /// What this CPU can run, fastest first; always ends with the portable path.
+    /// The instruction sets of this CPU, fastest first; the last is always the portable one.
     pub fn available() -> Vec<Self> {
-        Self::ALL.into_iter().filter(|path| path.is_available()).collect()
+        Self::ALL.into_iter().filter(|isa| isa.is_available()).collect()
     }
 
-    /// Products of pairs of bf16 are faster here than those of floats.
-    pub fn multiplies_bf16(self) -> bool {
+    /// Whether bf16 dot products are faster here than float ones.
+    pub fn has_bf16_dot(self) -> bool {
         self == Self::Avx512Bf16
     }
 
@@ -108,7 +108,7 @@ impl Path {
         self == Self::Portable
     }
 
-    /// Rows of activations that one pass over a tile of weights serves, as registers allow.
+    /// Rows of activations for each pass over a tile of weights, as registers allow.
     pub(crate) fn rows(self) -> usize {
         run(self, Rows)
     }
@@ -125,52 +125,52 @@ impl Kernel for Rows {
     }
 }
 
-/// Work that is generic over the instruction set.
+/// Code that is generic over the instruction set.
 pub(crate) trait Kernel {
     type Output;
-    /// Must be `#[inline(always)]`, and so must be whatever it calls that uses `S`.
+    /// Must be `#[inline(always)]`, and so must everything it calls that uses `S`.
     ///
     /// # Safety
-    /// The CPU has the features of `S`; called through [`run`] only.
+    /// The CPU has the features of `S`; call it only through [`run`].
     unsafe fn run<S: Simd>(self) -> Self::Output;
 }
 
-/// Runs `kernel` with the instructions of `path`, which a [`crate::Pool`] has checked to be there.
+/// Runs `kernel` with the instructions of `isa`, which a [`crate::Pool`] has checked.
 #[inline]
-pub(crate) fn run<K: Kernel>(path: Path, kernel: K) -> K::Output {
-    match path {
+pub(crate) fn run<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
+    match isa {
         // SAFETY: a `Pool` takes no path that is not available, and paths come from a `Pool`.
         #[cfg(target_arch = "x86_64")]
-        Path::Avx512Bf16 | Path::Avx512 => unsafe { x86::run_avx512(kernel) },
+        Isa::Avx512Bf16 | Isa::Avx512 => unsafe { x86::run_avx512(kernel) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Path::Avx2Vnni => unsafe { x86::run_avx2_vnni(kernel) },
+        Isa::Avx2Vnni => unsafe { x86::run_avx2_vnni(kernel) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Path::Avx2 => unsafe { x86::run_avx2(kernel) },
+        Isa::Avx2 => unsafe { x86::run_avx2(kernel) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Path::NeonDot => unsafe { neon::run_neon_dot(kernel) },
+        Isa::NeonDot => unsafe { neon::run_neon_dot(kernel) },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
-        Path::Neon => unsafe { neon::run_neon(kernel) },
+        Isa::Neon => unsafe { neon::run_neon(kernel) },
         // SAFETY: needs no features.
         _ => unsafe { kernel.run::<portable::Portable>() },
     }
 }
 
-/// The same for kernels that multiply pairs of bf16.
+/// The same for kernels with bf16 dot products.
 #[inline]
-pub(crate) fn run_pairs<K: Kernel>(path: Path, kernel: K) -> K::Output {
-    match path {
+pub(crate) fn run_bf16<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
+    match isa {
         // SAFETY: as `run` says.
         #[cfg(target_arch = "x86_64")]
-        Path::Avx512Bf16 => unsafe { x86::run_avx512_bf16(kernel) },
-        _ => run(path, kernel),
+        Isa::Avx512Bf16 => unsafe { x86::run_avx512_bf16(kernel) },
+        _ => run(isa, kernel),
     }
 }
 
-/// Sixteen lanes. Loads and stores need no alignment; pointers must be good for all that is touched.
+/// Sixteen lanes. Loads and stores need no alignment; pointers must be valid for all accessed elements.
 ///
 /// # Safety
 /// All functions: the CPU has the features of the implementing type, and pointers are valid.
@@ -182,14 +182,14 @@ pub(crate) trait Simd: Copy {
     /// 64 × 8 bits: lane 0's four bytes first.
     type B: Copy;
 
-    /// See [`Path::rows`].
+    /// See [`Isa::rows`].
     const ROWS: usize;
-    /// Queries that attention takes over a tile of keys together: 8 or 2.
+    /// Queries that attention processes together: 8 or 2.
     const QUERIES: usize = if Self::ROWS > 4 { 8 } else { 2 };
     /// `dot_signed` gives the product with codes + 128; the caller begins with −128 · the sum of x.
     const BIASED: bool;
 
-    /// Asks for a cache line that will be needed; any address will do.
+    /// Prefetches a cache line; any address is allowed.
     #[inline(always)]
     unsafe fn prefetch(_address: *const u8) {}
 
@@ -209,13 +209,13 @@ pub(crate) trait Simd: Copy {
     unsafe fn keep_above(x: Self::F, test: Self::F, limit: f32) -> Self::F;
     unsafe fn sum(x: Self::F) -> f32;
     unsafe fn maximum(x: Self::F) -> f32;
-    /// `x * 2^n` for whole `n` with a finite normal result.
+    /// `x * 2^n` for integer `n` with a finite normal result.
     unsafe fn scale(x: Self::F, n: Self::F) -> Self::F;
     unsafe fn nearest(x: Self::F) -> Self::F;
 
     unsafe fn load_f16(from: *const u16) -> Self::F;
     unsafe fn store_f16(to: *mut u16, x: Self::F);
-    /// Rounds to the nearest bf16, ties to even; NaN stays one.
+    /// Rounds to the nearest bf16, ties to even; NaN is preserved.
     #[inline(always)]
     unsafe fn store_bf16(to: *mut u16, x: Self::F) {
         let mut numbers = [0f32; LANES];
@@ -225,20 +225,20 @@ pub(crate) trait Simd: Copy {
             to.cast::<[u16; LANES]>().write_unaligned(numbers.map(bf16_bits));
         }
     }
-    /// The first and the second numbers of 16 pairs of bf16.
+    /// The first and the second elements of 16 bf16 pairs.
     unsafe fn load_pairs(from: *const u8) -> (Self::F, Self::F);
     unsafe fn load_i8(from: *const i8) -> Self::F;
     unsafe fn load_u8(from: *const u8) -> Self::F;
 
     unsafe fn splat_int(x: i32) -> Self::I;
     unsafe fn float(x: Self::I) -> Self::F;
-    /// To the nearest, ties to even.
+    /// Rounds to the nearest integer, ties to even.
     unsafe fn int(x: Self::F) -> Self::I;
-    /// The bits of |x|, which as integers sort like the magnitudes, with NaN above all.
+    /// The bits of |x|, which sort as integers like the magnitudes, with NaN last.
     unsafe fn magnitude(x: Self::F) -> Self::I;
     unsafe fn max_int(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn maximum_int(x: Self::I) -> i32;
-    /// Stores 32 integers, of magnitude 127 at most, as bytes, and returns the sums of both sixteens.
+    /// Stores 32 integers of magnitude at most 127 as bytes, and returns the sum of each sixteen.
     unsafe fn store_codes(to: *mut i8, first: Self::I, second: Self::I) -> (i32, i32);
 
     unsafe fn load_bytes(from: *const u8) -> Self::B;
@@ -246,7 +246,7 @@ pub(crate) trait Simd: Copy {
     unsafe fn high_nibbles(x: Self::B) -> Self::B;
     /// The two-bit number `field` (of four) of each byte.
     unsafe fn pair(x: Self::B, field: usize) -> Self::B;
-    /// What the table says of each byte, which is below 16.
+    /// Looks up each byte, below 16, in the table.
     unsafe fn look_up(x: Self::B, table: &[i8; 16]) -> Self::B;
     /// Adds `bit`, a power of two above each of the bytes, to those whose bit is set; `bits` points to 64
     /// bits.
@@ -256,7 +256,7 @@ pub(crate) trait Simd: Copy {
     /// Adds to each lane the product of its four codes (unsigned, below 64) with the four signed
     /// bytes at `x`, of magnitude 127 at most.
     unsafe fn dot(sum: Self::I, codes: Self::B, x: *const i8) -> Self::I;
-    /// Two of them; may be cheaper together.
+    /// Two of them, which may be cheaper together.
     #[inline(always)]
     unsafe fn dot_two(sum: Self::I, a: Self::B, xa: *const i8, b: Self::B, xb: *const i8) -> Self::I {
         // SAFETY: as the trait says.
@@ -337,7 +337,7 @@ pub(crate) trait Simd: Copy {
     }
 }
 
-/// The nearest bf16, ties to even; NaN stays one.
+/// The nearest bf16, ties to even; NaN is preserved.
 #[inline(always)]
 pub(crate) fn bf16_bits(x: f32) -> u16 {
     let bits = x.to_bits();
@@ -345,7 +345,7 @@ pub(crate) fn bf16_bits(x: f32) -> u16 {
     (if x.is_nan() { bits >> 16 | 0x40 } else { rounded }) as u16
 }
 
-/// [`Simd::dot_pairs`] where there is no such instruction.
+/// [`Simd::dot_pairs`] without a special instruction.
 ///
 /// # Safety
 /// As [`Simd`] says.

@@ -1,7 +1,7 @@
 //! What random cases are made of. Shapes come from proptest, which can shrink them; the many numbers
 //! within come from a seed.
 
-use outpost_kernels::{Path, Pool};
+use outpost_kernels::{Isa, Pool};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
@@ -20,7 +20,7 @@ pub fn config(cases: u32, file: &'static str) -> ProptestConfig {
 
 /// One for each instruction set that this CPU has.
 pub fn pools(threads: usize) -> impl Iterator<Item = Pool> {
-    Path::available().into_iter().map(move |path| Pool::with_path(threads, path))
+    Isa::available().into_iter().map(move |isa| Pool::with_isa(threads, isa))
 }
 
 /// How numbers are spread.

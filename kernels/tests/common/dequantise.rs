@@ -1,27 +1,27 @@
 //! What weights in GGUF's layouts stand for.
 
 use half::{bf16, f16};
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 /// The numbers that weights stand for, block by block.
-pub fn dequantise(kind: Kind, bytes: &[u8]) -> Vec<f32> {
-    bytes.chunks(kind.block_bytes()).flat_map(|block| dequantise_block(kind, block)).collect()
+pub fn dequantise(dtype: DType, bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks(dtype.block_bytes()).flat_map(|block| dequantise_block(dtype, block)).collect()
 }
 
 /// For each weight the magnitudes of the terms that it is made of: those of a code and of a minimum may
 /// cancel each other.
-pub fn magnitudes(kind: Kind, bytes: &[u8]) -> Vec<f32> {
+pub fn magnitudes(dtype: DType, bytes: &[u8]) -> Vec<f32> {
     let mut bytes = bytes.to_vec();
-    for block in bytes.chunks_mut(kind.block_bytes()) {
+    for block in bytes.chunks_mut(dtype.block_bytes()) {
         // Signs of scale and minimum such that both terms have one sign.
-        match kind {
-            Kind::Q4_1 | Kind::Q5_1 => (block[1], block[3]) = (block[1] & 127, block[3] & 127),
-            Kind::Q4K | Kind::Q5K => (block[1], block[3]) = (block[1] & 127, block[3] | 128),
-            Kind::Q2K => (block[81], block[83]) = (block[81] & 127, block[83] | 128),
+        match dtype {
+            DType::Q4_1 | DType::Q5_1 => (block[1], block[3]) = (block[1] & 127, block[3] & 127),
+            DType::Q4K | DType::Q5K => (block[1], block[3]) = (block[1] & 127, block[3] | 128),
+            DType::Q2K => (block[81], block[83]) = (block[81] & 127, block[83] | 128),
             _ => {}
         }
     }
-    dequantise(kind, &bytes).into_iter().map(f32::abs).collect()
+    dequantise(dtype, &bytes).into_iter().map(f32::abs).collect()
 }
 
 fn half_at(block: &[u8], at: usize) -> f32 {
@@ -47,27 +47,27 @@ fn bit(bytes: &[u8], index: usize) -> i32 {
     i32::from(bytes[index / 8] >> (index % 8) & 1)
 }
 
-fn dequantise_block(kind: Kind, block: &[u8]) -> Vec<f32> {
+fn dequantise_block(dtype: DType, block: &[u8]) -> Vec<f32> {
     let d = half_at(block, 0);
-    match kind {
-        Kind::F32 => vec![f32::from_le_bytes([block[0], block[1], block[2], block[3]])],
-        Kind::F16 => vec![d],
-        Kind::BF16 => vec![bf16::from_le_bytes([block[0], block[1]]).to_f32()],
-        Kind::Q8_0 => block[2..].iter().map(|&q| f32::from(q as i8) * d).collect(),
-        Kind::Q4_0 => (0..32).map(|i| (nibble(&block[2..], i % 16, i > 15) - 8) as f32 * d).collect(),
-        Kind::Q4_1 => {
+    match dtype {
+        DType::F32 => vec![f32::from_le_bytes([block[0], block[1], block[2], block[3]])],
+        DType::F16 => vec![d],
+        DType::BF16 => vec![bf16::from_le_bytes([block[0], block[1]]).to_f32()],
+        DType::Q8_0 => block[2..].iter().map(|&q| f32::from(q as i8) * d).collect(),
+        DType::Q4_0 => (0..32).map(|i| (nibble(&block[2..], i % 16, i > 15) - 8) as f32 * d).collect(),
+        DType::Q4_1 => {
             let m = half_at(block, 2);
             (0..32).map(|i| nibble(&block[4..], i % 16, i > 15) as f32 * d + m).collect()
         }
-        Kind::Q5_0 => {
+        DType::Q5_0 => {
             (0..32).map(|i| (nibble(&block[6..], i % 16, i > 15) + 16 * bit(&block[2..], i) - 16) as f32 * d).collect()
         }
-        Kind::Q5_1 => {
+        DType::Q5_1 => {
             let m = half_at(block, 2);
             (0..32).map(|i| (nibble(&block[8..], i % 16, i > 15) + 16 * bit(&block[4..], i)) as f32 * d + m).collect()
         }
-        Kind::IQ4NL => (0..32).map(|i| d * nonlinear(nibble(&block[2..], i % 16, i > 15))).collect(),
-        Kind::IQ4XS => (0..256)
+        DType::IQ4NL => (0..32).map(|i| d * nonlinear(nibble(&block[2..], i % 16, i > 15))).collect(),
+        DType::IQ4XS => (0..256)
             .map(|i| {
                 let part = i / 32;
                 let high = i32::from(block[2 + part / 4] >> (part % 4 * 2) & 3);
@@ -75,13 +75,13 @@ fn dequantise_block(kind: Kind, block: &[u8]) -> Vec<f32> {
                 d * scale as f32 * nonlinear(nibble(&block[8 + 16 * part..], i % 16, i % 32 > 15))
             })
             .collect(),
-        Kind::Q2K => (0..256)
+        DType::Q2K => (0..256)
             .map(|i| {
                 let scale = nibble(block, i / 16, false) as f32 * half_at(block, 80);
                 scale * two_bits(&block[16..], i) as f32 - nibble(block, i / 16, true) as f32 * half_at(block, 82)
             })
             .collect(),
-        Kind::Q3K => (0..256)
+        DType::Q3K => (0..256)
             .map(|i| {
                 let (part, scales) = (i / 16, &block[96..108]);
                 let low = nibble(scales, part % 8, part > 7);
@@ -90,8 +90,8 @@ fn dequantise_block(kind: Kind, block: &[u8]) -> Vec<f32> {
                 half_at(block, 108) * ((low | high << 4) - 32) as f32 * (code - 4) as f32
             })
             .collect(),
-        Kind::Q4K | Kind::Q5K => (0..256).map(|i| k_weight(kind, block, i)).collect(),
-        Kind::Q6K => (0..256)
+        DType::Q4K | DType::Q5K => (0..256).map(|i| k_weight(dtype, block, i)).collect(),
+        DType::Q6K => (0..256)
             .map(|i| {
                 let (half, j) = (i / 128, i % 128);
                 let low = nibble(&block[64 * half..], j % 64, j > 63);
@@ -105,7 +105,7 @@ fn dequantise_block(kind: Kind, block: &[u8]) -> Vec<f32> {
 
 /// 6-bit scales: the first four in the low bits of bytes 0..4 (minima: 4..8), the others' low halves
 /// in bytes 8..12 and their upper bits on top of the first four.
-fn k_weight(kind: Kind, block: &[u8], i: usize) -> f32 {
+fn k_weight(dtype: DType, block: &[u8], i: usize) -> f32 {
     let (scales, part) = (&block[4..16], i / 32);
     let (scale, minimum) = if part < 4 {
         (scales[part] & 63, scales[part + 4] & 63)
@@ -113,7 +113,7 @@ fn k_weight(kind: Kind, block: &[u8], i: usize) -> f32 {
         let both = scales[part + 4];
         ((both & 15) | (scales[part - 4] >> 6 << 4), (both >> 4) | (scales[part] >> 6 << 4))
     };
-    let (low, high) = if kind == Kind::Q4K { (16, 0) } else { (48, i32::from(block[16 + i % 32] >> part & 1)) };
+    let (low, high) = if dtype == DType::Q4K { (16, 0) } else { (48, i32::from(block[16 + i % 32] >> part & 1)) };
     let code = nibble(&block[low..], part / 2 * 32 + i % 32, part % 2 == 1) + 16 * high;
     half_at(block, 0) * f32::from(scale) * code as f32 - half_at(block, 2) * f32::from(minimum)
 }

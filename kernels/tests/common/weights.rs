@@ -1,30 +1,30 @@
 //! Random weights in GGUF's layouts.
 
 use half::{bf16, f16};
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use super::rng::Rng;
 
 /// Weights of a kind as a file has them: any bits, but scales of a usual size.
-pub fn random_weights(rng: &mut Rng, kind: Kind, count: usize) -> Vec<u8> {
-    weights_of(rng, kind, count, |rng| rng.next() as u8)
+pub fn random_weights(rng: &mut Rng, dtype: DType, count: usize) -> Vec<u8> {
+    weights_of(rng, dtype, count, |rng| rng.next() as u8)
 }
 
 /// The same with bytes of codes that the caller picks.
-pub fn weights_of(rng: &mut Rng, kind: Kind, count: usize, byte: impl Fn(&mut Rng) -> u8) -> Vec<u8> {
+pub fn weights_of(rng: &mut Rng, dtype: DType, count: usize, byte: impl Fn(&mut Rng) -> u8) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for _ in 0..count / kind.block() {
-        match kind {
-            Kind::F32 => bytes.extend((rng.normal() * 0.1).to_le_bytes()),
-            Kind::F16 => bytes.extend(f16::from_f32(rng.normal() * 0.1).to_le_bytes()),
-            Kind::BF16 => bytes.extend(bf16::from_f32(rng.normal() * 0.1).to_le_bytes()),
+    for _ in 0..count / dtype.block() {
+        match dtype {
+            DType::F32 => bytes.extend((rng.normal() * 0.1).to_le_bytes()),
+            DType::F16 => bytes.extend(f16::from_f32(rng.normal() * 0.1).to_le_bytes()),
+            DType::BF16 => bytes.extend(bf16::from_f32(rng.normal() * 0.1).to_le_bytes()),
             _ => {
-                let mut block: Vec<u8> = (0..kind.block_bytes()).map(|_| byte(rng)).collect();
-                let scales: &[usize] = match kind {
-                    Kind::Q4_1 | Kind::Q5_1 | Kind::Q4K | Kind::Q5K => &[0, 2],
-                    Kind::Q2K => &[80, 82],
-                    Kind::Q3K => &[108],
-                    Kind::Q6K => &[208],
+                let mut block: Vec<u8> = (0..dtype.block_bytes()).map(|_| byte(rng)).collect();
+                let scales: &[usize] = match dtype {
+                    DType::Q4_1 | DType::Q5_1 | DType::Q4K | DType::Q5K => &[0, 2],
+                    DType::Q2K => &[80, 82],
+                    DType::Q3K => &[108],
+                    DType::Q6K => &[208],
                     _ => &[0],
                 };
                 for &at in scales {

@@ -145,7 +145,7 @@ impl Images {
         let permit = self.preparing.acquire(access.project())?;
         let (engine, id) = (self.engine.clone(), id.to_owned());
         run_blocking(move || {
-            Ok((engine.models().load_painter(&id).map_err(|error| errors::from_load_error(&id, &error))?, permit))
+            Ok((engine.models().load_image_model(&id).map_err(|error| errors::from_load_error(&id, &error))?, permit))
         })
         .await
     }
@@ -208,9 +208,9 @@ impl RunningImages {
     pub async fn whole(&mut self, output: Output) -> Result<Vec<Vec<u8>>> {
         let mut files: Vec<Option<Vec<u8>>> = vec![None; self.seeds.len()];
         while let Some(event) = self.next().await {
-            let ImageEvent::Done { image, picture } = event? else { continue };
-            let file = write(picture, output).await?;
-            if let Some(place) = files.get_mut(image) {
+            let ImageEvent::Done { index, image } = event? else { continue };
+            let file = write(image, output).await?;
+            if let Some(place) = files.get_mut(index) {
                 *place = Some(file);
             }
         }

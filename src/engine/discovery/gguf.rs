@@ -42,13 +42,13 @@ fn fill(header: &Header, info: &mut ModelInfo) {
         info.owned_by = owner;
     }
     if EMBEDDERS.contains(&name) || embedding::pooling_type(metadata).is_some_and(|kind| kind > 0) {
-        let judge = embedding::gguf_judges(metadata);
-        info.kind = if judge { Kind::Reranker } else { Kind::Embedding };
-        info.embedding_dimensions = small("embedding_length").filter(|_| !judge);
+        let cross_encoder = embedding::gguf_is_cross_encoder(metadata);
+        info.kind = if cross_encoder { Kind::Reranker } else { Kind::Embedding };
+        info.embedding_dimensions = small("embedding_length").filter(|_| !cross_encoder);
         match embedding::check_gguf(header, &info.id) {
             Ok(facts) => {
                 info.context_window = u32::try_from(facts.limit).ok();
-                info.embedding_dimensions = u32::try_from(facts.dimensions).ok().filter(|_| !judge);
+                info.embedding_dimensions = u32::try_from(facts.dimensions).ok().filter(|_| !cross_encoder);
             }
             Err(problem) => info.problem = Some(problem),
         }

@@ -34,13 +34,13 @@ fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
     info.context_window = context.and_then(|context| u32::try_from(context).ok());
     let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
     if folder.join("modules.json").is_file() || Family::of_hub(model_type).is_some() {
-        let judge = embedding::is_judge(&config);
-        info.kind = if judge { Kind::Reranker } else { Kind::Embedding };
+        let cross_encoder = embedding::is_cross_encoder(&config);
+        info.kind = if cross_encoder { Kind::Reranker } else { Kind::Embedding };
         let opened = Folder::open(folder).map_err(|error| error.to_string());
         match opened.and_then(|opened| embedding::check_hub(&opened, &info.id)) {
             Ok(facts) => {
                 info.context_window = u32::try_from(facts.limit).ok();
-                info.embedding_dimensions = u32::try_from(facts.dimensions).ok().filter(|_| !judge);
+                info.embedding_dimensions = u32::try_from(facts.dimensions).ok().filter(|_| !cross_encoder);
             }
             Err(problem) => info.problem = Some(problem),
         }

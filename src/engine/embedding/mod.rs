@@ -8,7 +8,7 @@ mod sentence;
 mod tokens;
 mod workload;
 
-pub use model::{EncoderModel, check_gguf, check_hub, gguf_judges, is_judge};
+pub use model::{EncoderModel, check_gguf, check_hub, gguf_is_cross_encoder, is_cross_encoder};
 pub use queue::EmbeddingQueue;
 pub use scheduler::Vectors;
 pub use sentence::{InputType, Matryoshka, pooling_type};

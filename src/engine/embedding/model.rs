@@ -20,7 +20,7 @@ use crate::engine::runtime::memory::Lease;
 use crate::engine::runtime::panics::computed;
 use crate::engine::tokenizer::TokenBound;
 use crate::models::ModelError;
-use crate::models::encoder::{Family, Pooling, Sizes, Source, Tokenized, head, normalise};
+use crate::models::encoder::{EncoderConfig, EncoderWeights, Family, Pooling, Tokenized, head, normalise};
 use crate::models::family;
 use crate::models::gguf::{Header, Metadata};
 use crate::models::hyper::Hyper;
@@ -38,7 +38,7 @@ const BATCH: f64 = 0.05;
 const FEWEST: usize = 64;
 const MOST: usize = 4_096;
 
-/// A loaded model that makes vectors of texts, or judges pairs of them.
+/// A loaded model that makes vectors of texts, or scores pairs of them.
 pub struct EncoderModel {
     id: String,
     network: Network,
@@ -67,14 +67,14 @@ pub fn check_gguf(header: &Header, id: &str) -> Result<Facts, String> {
     tokens::check_gguf(&header.metadata)?;
     let facts = facts(&outline, &sentence)?;
     let output = header.tensor("cls.output.weight").map(|tensor| tensor.shape.as_slice());
-    if gguf_judges(&header.metadata) && !matches!((&outline, output), (Outline::Encoder(_), Some([1, _]))) {
-        return Err("models that judge pairs are supported with a head that gives one number".to_owned());
+    if gguf_is_cross_encoder(&header.metadata) && !matches!((&outline, output), (Outline::Encoder(_), Some([1, _]))) {
+        return Err("cross-encoders are supported only with a head that has one output".to_owned());
     }
     Ok(facts)
 }
 
-/// Whether a GGUF file is of a model that judges texts rather than making vectors of them.
-pub fn gguf_judges(metadata: &Metadata) -> bool {
+/// Whether a GGUF file is of a cross-encoder, which scores pairs of texts.
+pub fn gguf_is_cross_encoder(metadata: &Metadata) -> bool {
     sentence::pooling_type(metadata) == Some(sentence::RANK)
 }
 
@@ -86,7 +86,7 @@ pub fn check_hub(folder: &Folder, id: &str) -> Result<Facts, String> {
         return Err("the folder has no tokenizer.json".to_owned());
     }
     if let Outline::Encoder(sizes) = &outline
-        && is_judge(&folder.config)
+        && is_cross_encoder(&folder.config)
     {
         head::check(&folder.config, sizes).map_err(|error| error.to_string())?;
     }
@@ -100,8 +100,8 @@ fn facts(outline: &Outline, sentence: &Sentence) -> Result<Facts, String> {
     Ok(Facts { limit: sentence.limit(outline.context()), dimensions: sentence.dimensions(outline.width()) })
 }
 
-/// Whether a `config.json` is of a model that judges texts rather than making vectors of them.
-pub fn is_judge(config: &Value) -> bool {
+/// Whether a `config.json` is of a cross-encoder, which scores pairs of texts.
+pub fn is_cross_encoder(config: &Value) -> bool {
     let name = config.pointer("/architectures/0").and_then(Value::as_str);
     name.is_some_and(|name| name.ends_with("ForSequenceClassification"))
 }
@@ -110,14 +110,14 @@ fn gguf_outline(header: &Header) -> Result<Outline, ModelError> {
     let name = header.metadata.text("general.architecture").unwrap_or_default();
     match family::find(name) {
         Some(_) => Hyper::of_gguf(header).map(|hyper| Outline::Decoder(Box::new(hyper))),
-        None => Sizes::of_gguf(header).map(Outline::Encoder),
+        None => EncoderConfig::of_gguf(header).map(Outline::Encoder),
     }
 }
 
 fn outline(folder: &Folder) -> Result<Outline, ModelError> {
     let name = folder.config.get("model_type").and_then(Value::as_str).unwrap_or_default();
     match Family::of_hub(name) {
-        Some(_) => Sizes::of_config(&folder.config).map(Outline::Encoder),
+        Some(_) => EncoderConfig::of_config(&folder.config).map(Outline::Encoder),
         None => folder.hyper().map(|hyper| Outline::Decoder(Box::new(hyper))),
     }
 }
@@ -135,16 +135,16 @@ impl Checkpoint {
     /// Does `work` with the tensors.
     pub(super) fn with_encoder<T>(&self, outline: &Outline, work: impl FnOnce(&dyn Weights) -> T) -> T {
         match (self, outline) {
-            (Self::Hub(folder), Outline::Encoder(sizes)) => work(&Source::new(folder, sizes.family)),
+            (Self::Hub(folder), Outline::Encoder(sizes)) => work(&EncoderWeights::new(folder, sizes.family)),
             _ => work(self.weights()),
         }
     }
 
-    /// What a model that judges pairs says of its head.
-    pub(super) fn judge(&self) -> Option<&Value> {
+    /// What a model that scores pairs says of its head.
+    pub(super) fn cross_encoder_config(&self) -> Option<&Value> {
         match self {
-            Self::Gguf(file) => gguf_judges(&file.header.metadata).then_some(&Value::Null),
-            Self::Hub(folder) => Some(&folder.config).filter(|config| is_judge(config)),
+            Self::Gguf(file) => gguf_is_cross_encoder(&file.header.metadata).then_some(&Value::Null),
+            Self::Hub(folder) => Some(&folder.config).filter(|config| is_cross_encoder(config)),
         }
     }
 
@@ -230,7 +230,7 @@ impl EncoderModel {
         Tokenized::new(if whole { ids.to_vec() } else { [before, ids, behind].concat() })
     }
 
-    /// A question beside each text that may answer it, to be judged; cut to the limit if that is wanted. And of each
+    /// A question beside each text that may answer it, to be scored; cut to the limit if that is wanted. And of each
     /// whether nothing else is missing, as with [`Self::encode`].
     pub fn encode_pairs(
         &self,
@@ -263,7 +263,7 @@ impl EncoderModel {
         computed(|| self.network.advance(pass))
     }
 
-    /// The texts' vectors, of length one, in the order of the batch; of a judge, one logit for each.
+    /// The texts' vectors, of length one, in the order of the batch; of a cross-encoder, one logit for each.
     pub(in crate::engine) fn vectors(&self, pass: &Pass) -> Result<Vec<Vec<f32>>, String> {
         let (width, poolings) = (self.outline.width(), &self.sentence.poolings);
         let pool = |vectors: &[f32]| {

@@ -4,19 +4,19 @@
 use std::sync::Arc;
 
 use candle_core::Result;
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use crate::engine::checkpoint::Checkpoint;
 use crate::models::ModelError;
-use crate::models::encoder::{self, Encoder, Head, Sizes, Tokenized};
+use crate::models::encoder::{self, Encoder, EncoderConfig, Head, Tokenized};
 use crate::models::hyper::Hyper;
-use crate::models::llama::{Llama, Reading, reading_bytes};
+use crate::models::llama::{EncodePass, Llama, encode_pass_bytes};
 use crate::models::scratch::Cpu;
 
 /// What a model's files tell of its network.
 #[derive(Clone, Debug)]
 pub enum Outline {
-    Encoder(Sizes),
+    Encoder(EncoderConfig),
     Decoder(Box<Hyper>),
 }
 
@@ -28,7 +28,7 @@ pub enum Network {
 /// A batch on its way through a network.
 pub enum Pass {
     Encoder(encoder::Pass),
-    Decoder(Reading),
+    Decoder(EncodePass),
 }
 
 impl Outline {
@@ -58,7 +58,7 @@ impl Outline {
     pub fn pass_bytes(&self, tokens: usize, texts: usize, threads: usize) -> u64 {
         match self {
             Self::Encoder(sizes) => Encoder::pass_bytes(sizes, tokens, texts, threads),
-            Self::Decoder(hyper) => reading_bytes(hyper, tokens, texts, threads),
+            Self::Decoder(hyper) => encode_pass_bytes(hyper, tokens, texts, threads),
         }
     }
 }
@@ -67,13 +67,14 @@ impl Network {
     pub fn load(
         files: &Checkpoint,
         outline: &Outline,
-        precision: Option<Kind>,
+        precision: Option<DType>,
         cpu: Arc<Cpu>,
     ) -> std::result::Result<Self, ModelError> {
         match outline {
             Outline::Decoder(_) => Ok(Self::Decoder(Box::new(Llama::load_headless(files.weights(), precision, cpu)?))),
             Outline::Encoder(sizes) => files.with_encoder(outline, |source| {
-                let (encoder, head) = Encoder::load(source, sizes.clone(), files.judge(), precision, cpu)?;
+                let (encoder, head) =
+                    Encoder::load(source, sizes.clone(), files.cross_encoder_config(), precision, cpu)?;
                 Ok(Self::Encoder(Box::new(encoder), head))
             }),
         }
@@ -84,7 +85,7 @@ impl Network {
             Self::Encoder(encoder, _) => encoder.begin(texts).map(Pass::Encoder),
             Self::Decoder(network) => {
                 let texts: Vec<&[u32]> = texts.iter().map(|text| text.ids.as_slice()).collect();
-                network.read(&texts).map(Pass::Decoder)
+                network.begin_encode(&texts).map(Pass::Decoder)
             }
         }
     }
@@ -93,24 +94,24 @@ impl Network {
     pub fn advance(&self, pass: &mut Pass) -> Result<bool> {
         match (self, pass) {
             (Self::Encoder(encoder, _), Pass::Encoder(pass)) => encoder.advance(pass),
-            (Self::Decoder(network), Pass::Decoder(reading)) => network.advance(reading),
+            (Self::Decoder(network), Pass::Decoder(pass)) => network.advance(pass),
             _ => candle_core::bail!("a batch of another network"),
         }
     }
 
-    /// What `pool` makes of each text's vectors, `[tokens, width]`; of a judge, one logit for each.
+    /// What `pool` makes of each text's vectors, `[tokens, width]`; of a cross-encoder, one logit for each.
     pub fn vectors(&self, pass: &Pass, pool: impl Fn(&[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>> {
         match (self, pass) {
             (Self::Encoder(encoder, head), Pass::Encoder(pass)) => {
-                let width = encoder.sizes().width;
+                let width = encoder.config().width;
                 let one = |vectors: &[f32]| match head {
                     Some(head) => Ok(vec![head.score(encoder.cpu(), vectors, width)?]),
                     None => Ok(pool(vectors)),
                 };
                 pass.vectors(width).map(one).collect()
             }
-            (Self::Decoder(network), Pass::Decoder(reading)) => {
-                Ok(network.last(reading).iter().map(|vector| pool(vector)).collect())
+            (Self::Decoder(network), Pass::Decoder(pass)) => {
+                Ok(network.last(pass).iter().map(|vector| pool(vector)).collect())
             }
             _ => candle_core::bail!("a batch of another network"),
         }

@@ -1,6 +1,6 @@
-//! The adapters that a model paints with: files of the pipeline's own folder and of one for all, asked for by name.
+//! LoRA adapters of a model, found by name in the pipeline's folder or in the shared one.
 //!
-//! They are checked before anybody waits for a picture, and stay in memory as long as others do not need it.
+//! A request's adapters are checked before it is queued. Loaded adapters stay in memory until others need it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,36 +14,36 @@ use crate::engine::runtime::memory::Lease;
 use crate::models::diffusion::pipeline::{AdaptableLayers, Adapter, Interrupted, LoraDeltas, LoraFile, OpContext};
 use crate::models::safetensors::is_file_name;
 
-/// Of a request.
+/// Maximum adapters of a request.
 const MAX_ADAPTERS: usize = 8;
-/// Whose files are remembered.
+/// Files whose headers are cached.
 const CACHE_SIZE: usize = 2 * MAX_ADAPTERS;
 const MAX_FILE_BYTES: u64 = 2 << 30;
-/// Names in an error.
+/// Maximum names in an error message.
 const MAX_NAMES: usize = 50;
 const EXTENSION: &str = ".safetensors";
 
 pub struct Adapters {
-    /// The first that has a file of the name counts.
+    /// Searched in order.
     folders: [PathBuf; 2],
-    /// The longest unused first.
+    /// Least recently used first.
     cache: Mutex<Vec<CachedAdapter>>,
 }
 
-/// A file that was asked for.
+/// A file that was requested.
 struct CachedAdapter {
     path: PathBuf,
     fingerprint: Fingerprint,
-    plan: Arc<LoraFile>,
-    /// What was read of it, and its memory.
+    file: Arc<LoraFile>,
+    /// The loaded adapter and its memory lease.
     adapter: Option<(Arc<Adapter>, Lease)>,
 }
 
-/// Bytes of a file, and when it was last written.
+/// Size and modification time of a file.
 type Fingerprint = (u64, SystemTime);
 
 impl Adapters {
-    /// Of the pipeline in this folder of a folder of models.
+    /// For the pipeline in this subfolder of the models folder.
     pub fn new(pipeline: &Path) -> Self {
         let all = pipeline.parent().unwrap_or(pipeline).join(LORAS);
         Self { folders: [pipeline.join(LORAS), all], cache: Mutex::default() }
@@ -53,28 +53,28 @@ impl Adapters {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether these can be painted with, and the memory that they take; bytes. May read the files' headers.
+    /// Checks the adapters; returns the bytes of memory that they take. May read file headers.
     pub fn check(&self, layers: &AdaptableLayers, requested: &[(String, f32)]) -> Result<u64, String> {
         if requested.len() > MAX_ADAPTERS {
-            return Err(format!("{} adapters, {MAX_ADAPTERS} at most are possible", requested.len()));
+            return Err(format!("{} adapters; at most {MAX_ADAPTERS} are allowed", requested.len()));
         }
         if let Some((name, _)) = requested.iter().find(|(_, weight)| !weight.is_finite()) {
-            return Err(format!("the weight of the adapter {name} is no number"));
+            return Err(format!("the weight of the adapter {name} is not finite"));
         }
         let mut paths = Vec::with_capacity(requested.len());
         let mut bytes = 0;
         for (name, _) in requested {
-            let (path, plan) = self.plan(layers, name)?;
+            let (path, file) = self.file(layers, name)?;
             if !paths.contains(&path) {
-                bytes += plan.bytes;
+                bytes += file.bytes;
                 paths.push(path);
             }
         }
         Ok(bytes)
     }
 
-    /// The file of this name, and what is to be read of it.
-    fn plan(&self, layers: &AdaptableLayers, name: &str) -> Result<(PathBuf, Arc<LoraFile>), String> {
+    /// The file of this name and its parsed header.
+    fn file(&self, layers: &AdaptableLayers, name: &str) -> Result<(PathBuf, Arc<LoraFile>), String> {
         let path = self.find(name)?;
         let unusable =
             |problem: &dyn std::fmt::Display| format!("the adapter {name} cannot be used with this model: {problem}");
@@ -85,30 +85,30 @@ impl Adapters {
         }
         if fingerprint.0 > MAX_FILE_BYTES {
             let problem = format!(
-                "its file has {}, {} at most are possible",
+                "its file has {}; at most {} are allowed",
                 format_bytes(fingerprint.0),
                 format_bytes(MAX_FILE_BYTES)
             );
             return Err(unusable(&problem));
         }
-        let plan = Arc::new(LoraFile::of(&path, layers).map_err(|error| unusable(&error))?);
+        let file = Arc::new(LoraFile::of(&path, layers).map_err(|error| unusable(&error))?);
         let mut cache = self.lock();
         cache.retain(|cached| cached.path != path);
         if cache.len() >= CACHE_SIZE {
             cache.remove(0);
         }
-        cache.push(CachedAdapter { path: path.clone(), fingerprint, plan: Arc::clone(&plan), adapter: None });
-        Ok((path, plan))
+        cache.push(CachedAdapter { path: path.clone(), fingerprint, file: Arc::clone(&file), adapter: None });
+        Ok((path, file))
     }
 
-    /// What is known of a file that is as it was; it is the last to be forgotten.
+    /// The cached header of an unchanged file, which becomes the most recently used.
     fn lookup(&self, path: &Path, fingerprint: Fingerprint) -> Option<Arc<LoraFile>> {
         let mut cache = self.lock();
         let at = cache.iter().position(|cached| cached.path == path && cached.fingerprint == fingerprint)?;
         let cached = cache.remove(at);
-        let plan = Arc::clone(&cached.plan);
+        let file = Arc::clone(&cached.file);
         cache.push(cached);
-        Some(plan)
+        Some(file)
     }
 
     fn find(&self, name: &str) -> Result<PathBuf, String> {
@@ -127,14 +127,14 @@ impl Adapters {
         let more = if names.len() > MAX_NAMES { ", and others" } else { "" };
         names.truncate(MAX_NAMES);
         match names.is_empty() {
-            true => format!(
-                "there is no adapter {name}, nor any other; adapters are files in {LORAS}/ of the models folder"
-            ),
+            true => {
+                format!("there is no adapter {name}, and no other; adapters are files in {LORAS}/ of the models folder")
+            }
             false => format!("there is no adapter {name}; there are {}{more}", names.join(", ")),
         }
     }
 
-    /// Reads what is not in memory. `None`: there is not enough.
+    /// Loads adapters that are not in memory; `None` if there is not enough.
     pub fn load(
         &self,
         layers: &AdaptableLayers,
@@ -142,19 +142,19 @@ impl Adapters {
         ctx: &OpContext<'_>,
         runtime: &Runtime,
     ) -> Result<Option<LoraDeltas>, Interrupted> {
-        let planned = requested.iter().map(|(name, _)| self.plan(layers, name)).collect::<Result<Vec<_>, _>>()?;
-        let paths: Vec<&Path> = planned.iter().map(|(path, _)| path.as_path()).collect();
+        let files = requested.iter().map(|(name, _)| self.file(layers, name)).collect::<Result<Vec<_>, _>>()?;
+        let paths: Vec<&Path> = files.iter().map(|(path, _)| path.as_path()).collect();
         let mut lora_deltas = LoraDeltas::default();
-        for ((path, plan), (_, weight)) in planned.iter().zip(requested) {
+        for ((path, file), (_, weight)) in files.iter().zip(requested) {
             let adapter = match self.loaded(path) {
                 Some(adapter) => adapter,
                 None => {
-                    let lease = runtime.lease(plan.bytes, 0).or_else(|| {
+                    let lease = runtime.lease(file.bytes, 0).or_else(|| {
                         self.evict_except(&paths);
-                        runtime.lease_reclaiming(plan.bytes)
+                        runtime.lease_reclaiming(file.bytes)
                     });
                     let Some(lease) = lease else { return Ok(None) };
-                    let adapter = Arc::new(plan.read(ctx.pool, &|| ctx.pause())?);
+                    let adapter = Arc::new(file.read(ctx.pool, &|| ctx.pause())?);
                     self.insert(path, &adapter, lease);
                     adapter
                 }
@@ -176,7 +176,7 @@ impl Adapters {
         }
     }
 
-    /// Takes all adapters but these out of memory. `false`: there were none.
+    /// Evicts all adapters except `needed`. `false` if there were none.
     pub fn evict_except(&self, needed: &[&Path]) -> bool {
         let mut cache = self.lock();
         let others = cache.iter_mut().filter(|cached| !needed.contains(&cached.path.as_path()));

@@ -1,7 +1,7 @@
-//! The way of strokes from the painter to whoever asked for them.
+//! Delivers image events from the image thread to the request.
 //!
-//! Unlike in a channel, what lies here can be taken away by whoever gave it: pictures are large, and a reader that takes
-//! nothing would hold them for as long as his connection stays.
+//! Unlike a channel, the sender can take events back: images are large, and a client that does not read would hold them
+//! as long as its connection lives.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,16 +21,16 @@ struct Channel {
 #[derive(Debug, Default)]
 struct State {
     events: VecDeque<Result<ImageEvent, Failure>>,
-    /// Finished pictures that were not received.
+    /// Finished images that were not received.
     unreceived: usize,
-    /// How many strokes were.
+    /// Number of events received.
     received: u64,
-    /// Nothing more is given; or nothing more will be taken.
+    /// No more events will be sent; the receiver is gone.
     ended: bool,
     left: bool,
 }
 
-/// Whether it is a finished picture.
+/// Whether this is a finished image.
 fn is_image(event: &Result<ImageEvent, Failure>) -> bool {
     matches!(event, Ok(ImageEvent::Done { .. }))
 }
@@ -41,12 +41,12 @@ impl Channel {
     }
 }
 
-/// The pictures on their way. Dropping it cancels what is not painted: there is no other signal.
+/// The events of a request. Dropping it cancels images that are not generated yet; there is no other signal.
 #[derive(Debug)]
 pub struct ImageEvents(Arc<Channel>);
 
 impl ImageEvents {
-    /// The next one; `None` after the last picture, or after a failure.
+    /// The next event; `None` after the last image or a failure.
     pub async fn next(&mut self) -> Option<Result<ImageEvent, Failure>> {
         loop {
             if let Some(settled) = self.try_next() {
@@ -56,8 +56,8 @@ impl ImageEvents {
         }
     }
 
-    /// The same where it is known already.
-    pub fn try_next(&mut self) -> Option<Option<Result<ImageEvent, Failure>>> {
+    /// The same without waiting; `None` if there is no event yet.
+    pub(super) fn try_next(&mut self) -> Option<Option<Result<ImageEvent, Failure>>> {
         let mut state = self.0.lock();
         let Some(event) = state.events.pop_front() else { return state.ended.then_some(None) };
         state.received += 1;
@@ -65,7 +65,7 @@ impl ImageEvents {
         Some(Some(event))
     }
 
-    /// Takes no more, and tells how many pictures were painted but not received.
+    /// Stops receiving; returns how many finished images were not received.
     pub fn leave(&mut self) -> usize {
         let mut state = self.0.lock();
         state.left = true;
@@ -80,7 +80,7 @@ impl Drop for ImageEvents {
     }
 }
 
-/// Who gives strokes; when the last of its clones is dropped, there are no more.
+/// Sends events; the stream ends when the last clone is dropped.
 #[derive(Clone)]
 pub struct Sender(Arc<LastSender>);
 
@@ -94,7 +94,7 @@ impl Drop for LastSender {
 }
 
 impl Sender {
-    /// To nobody, where nobody waits any more.
+    /// Does nothing if the receiver is gone.
     pub fn send(&self, event: Result<ImageEvent, Failure>) {
         let channel = &self.0.0;
         let mut state = channel.lock();
@@ -105,7 +105,7 @@ impl Sender {
         }
     }
 
-    /// Whether nobody waits any more.
+    /// Whether the receiver is gone.
     pub fn is_closed(&self) -> bool {
         self.0.0.lock().left
     }
@@ -116,16 +116,16 @@ impl Sender {
     }
 }
 
-/// Watches whether somebody reads.
+/// Detects a receiver that does not read.
 pub struct StallDetector {
     channel: Arc<Channel>,
-    /// What was received when it was looked at last, and since when that is so or nothing was there.
+    /// The count received at the last check, and since when it is unchanged while events wait.
     received: u64,
     since: Duration,
 }
 
 impl StallDetector {
-    /// Takes away what nobody received for longer than `patience`. `false`: there is nothing to watch any more.
+    /// Takes back events that were not received within `patience`. `false`: nothing is left to watch.
     pub fn check(&mut self, now: Duration, patience: Duration) -> bool {
         let mut state = self.channel.lock();
         if state.left || (state.ended && state.events.is_empty()) {
@@ -136,7 +136,7 @@ impl StallDetector {
         }
         let patient = now.saturating_sub(self.since) <= patience;
         if !patient {
-            // The pictures were painted, and stay counted.
+            // The images were generated, so they stay counted.
             state.events.clear();
             state.events.push_back(Err(Failure::Unread));
             state.left = true;
@@ -145,7 +145,7 @@ impl StallDetector {
     }
 }
 
-/// Both ends of a way that begins now, and who watches it.
+/// A sender, its receiver and a stall detector.
 pub fn channel(now: Duration) -> (Sender, ImageEvents, StallDetector) {
     let channel = Arc::new(Channel::default());
     let watch = StallDetector { channel: Arc::clone(&channel), received: 0, since: now };
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn strokes_come_in_order_and_end_with_the_last_sender() {
+    fn events_arrive_in_order_and_end_with_the_last_sender() {
         let (sender, mut events, _) = channel(at(0));
         assert_eq!(events.try_next(), None);
         [0, 1].into_iter().for_each(|index| sender.send(image(index)));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_is_woken_by_a_stroke_and_by_the_end() {
+    async fn a_receiver_is_woken_by_an_event_and_by_the_end() {
         let (sender, mut events, _) = channel(at(0));
         let sending = async {
             tokio::task::yield_now().await;
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_is_told_what_was_painted() {
+    fn leaving_returns_the_unreceived_images() {
         let (sender, mut events, mut watch) = channel(at(0));
         (0..3).for_each(|index| sender.send(image(index)));
         events.try_next();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_receives_is_taken_away() {
+    fn unreceived_images_are_taken_back() {
         let (sender, mut events, mut watch) = channel(at(0));
         assert!(watch.check(at(100), PATIENCE), "there was nothing to read");
         (0..4).for_each(|index| sender.send(image(index)));

@@ -1,4 +1,4 @@
-//! A loaded model that paints: the pipeline, its tokenizers, and what it does where a request says nothing.
+//! A loaded image model: the pipeline, its tokenizers and its defaults.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,13 +24,13 @@ use crate::models::diffusion::pipeline::{
 use crate::models::scratch::Cpu;
 use crate::models::weights::Footprint;
 
-/// Pixels along a side.
+/// Limits for the pixels along a side.
 const MIN_SIDE: usize = 16;
 const MAX_SIDE: usize = 2048;
-/// Of all memory, the part that an autoencoder may take before pictures are cut into tiles.
+/// The autoencoder may take one over this of all memory before images are decoded in tiles.
 const VAE_BUDGET_DIVISOR: u64 = 2;
 
-/// The negative prompt and the prompt as tokens, for each of a pipeline's tokenizers.
+/// Tokens of the negative prompt and the prompt, for each tokenizer.
 pub type PromptIds = Vec<[Vec<u32>; 2]>;
 
 pub struct ImageModel {
@@ -41,22 +41,22 @@ pub struct ImageModel {
     info: ImageModelInfo,
     schedulers: Vec<SchedulerName>,
     cpu: Arc<Cpu>,
-    /// Whether it computes with bf16.
+    /// Whether it computes in bf16.
     bf16: bool,
-    /// Memory that pictures may take beside the weights; bytes.
+    /// Memory for images beyond the weights, in bytes.
     available: u64,
-    /// The share of the memory budget, given back with the model.
+    /// Its share of the memory budget, returned on drop.
     pub(in crate::engine) lease: Lease,
 }
 
-/// What a listing tells of a model, and what requests are filled up with.
+/// Facts for listings, and request defaults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageModelInfo {
     /// Width and height.
     pub size: [usize; 2],
-    /// Width and height are multiples of it.
+    /// Width and height must be multiples of this.
     pub multiple: usize,
-    /// Pixels along a side.
+    /// Maximum pixels along a side.
     pub most: usize,
     pub steps: usize,
     pub guidance: f32,
@@ -87,8 +87,8 @@ impl ImageModelInfo {
     }
 }
 
-/// Opens a pipeline and checks it; reads no weights. `path`: its `model_index.json`, or of a pipeline in one file that
-/// or its folder.
+/// Opens and checks a pipeline without reading weights. `path`: its `model_index.json`, or a single-file pipeline or
+/// its folder.
 pub fn open(path: &Path) -> Result<Components, String> {
     let folder = path.parent().ok_or("the model is in no folder")?;
     let index = path.file_name().is_some_and(|name| name == MODEL_INDEX);
@@ -98,13 +98,13 @@ pub fn open(path: &Path) -> Result<Components, String> {
     Ok(components)
 }
 
-/// What a pipeline's weights take in memory, and reading them.
+/// Memory for a pipeline's weights, and for reading them.
 pub fn footprint(components: &Components, threads: usize, precision: Precision) -> Footprint {
     components.footprint(threads, precision.kind())
 }
 
 impl ImageModel {
-    /// `total`: all memory for models; bytes.
+    /// `total`: all memory for models, in bytes.
     pub(in crate::engine) fn open(
         id: &str,
         components: &Components,
@@ -124,10 +124,10 @@ impl ImageModel {
         for (tokens, text) in vocabularies.iter().zip(&components.text_encoders) {
             let known = text.encoder.vocabulary();
             if *tokens > known {
-                return Err(format!("a tokenizer has {tokens} tokens, its encoder {known}"));
+                return Err(format!("a tokenizer has {tokens} tokens, its encoder only {known}"));
             }
         }
-        // By all memory, not by what others leave: the same request is the same picture at any time.
+        // Depends on total memory, not on free memory, so that a request gives the same image at any time.
         let vae_budget = total / VAE_BUDGET_DIVISOR;
         let pipeline =
             Pipeline::load(components, &cpu, precision.kind(), vae_budget).map_err(|error| error.to_string())?;
@@ -145,19 +145,19 @@ impl ImageModel {
         &self.id
     }
 
-    /// Width and height of a picture where nobody asks for another; pixels.
+    /// Default width and height in pixels.
     pub fn default_size(&self) -> [usize; 2] {
         self.info.size
     }
 
-    /// Whether pictures of this width and height can be painted; else why not, and what can.
+    /// Whether images of this width and height can be generated; errors say why not.
     pub fn check_size(&self, size: [usize; 2]) -> Result<(), String> {
         self.info.check_size(size)?;
         let needed = self.image_bytes(size);
         match needed <= self.available {
             true => Ok(()),
             false => Err(format!(
-                "a picture of {}x{} takes {} of memory while it is painted, {} are there beside the model; ask for a smaller one",
+                "an image of {}x{} takes {} of memory, but {} are available beside the model; request a smaller one",
                 size[0],
                 size[1],
                 format_bytes(needed),
@@ -174,33 +174,32 @@ impl ImageModel {
         self.info.guidance
     }
 
-    /// Those that the pipeline can be run with; the first is its own.
+    /// Supported schedulers; the first is the pipeline's own.
     pub fn schedulers(&self) -> &[SchedulerName] {
         &self.schedulers
     }
 
-    /// Whether the model can be adapted so, beside a picture of its own size; else why not. Reads the headers of files
-    /// that nobody asked for before.
+    /// Whether these adapters can be used with an image of the default size; errors say why not. May read file headers.
     pub fn check_adapters(&self, asked: &[(String, f32)]) -> Result<(), String> {
         self.check_memory(self.default_size(), asked)
     }
 
     fn check_memory(&self, size: [usize; 2], asked: &[(String, f32)]) -> Result<(), String> {
-        let (picture, bytes) = (self.image_bytes(size), self.adapters.check(self.pipeline.layers(), asked)?);
-        match picture.saturating_add(bytes) <= self.available || asked.is_empty() {
+        let (image_bytes, bytes) = (self.image_bytes(size), self.adapters.check(self.pipeline.layers(), asked)?);
+        match image_bytes.saturating_add(bytes) <= self.available || asked.is_empty() {
             true => Ok(()),
             false => Err(format!(
-                "the adapters take {} of memory, and a picture of {}x{} {}; {} are there beside the model",
+                "the adapters take {} of memory and an image of {}x{} takes {}, but {} are available beside the model",
                 format_bytes(bytes),
                 size[0],
                 size[1],
-                format_bytes(picture),
+                format_bytes(image_bytes),
                 format_bytes(self.available)
             )),
         }
     }
 
-    /// What the adapters of a painting add to products; `None`: there is no memory for them.
+    /// The LoRA deltas of a request; `None`: not enough memory.
     pub(in crate::engine) fn lora_deltas(
         &self,
         request: &ImageRequest,
@@ -210,21 +209,23 @@ impl ImageModel {
         self.adapters.load(self.pipeline.layers(), &request.lora, ctx, runtime)
     }
 
-    /// Takes all adapters out of memory. `false`: there were none.
+    /// Evicts all adapters. `false` if there were none.
     pub(in crate::engine) fn evict_adapters(&self) -> bool {
         self.adapters.evict_except(&[])
     }
 
-    /// Whether a picture can be painted so; else why not.
+    /// Whether a request can be served; errors say why not.
     pub(in crate::engine) fn check(&self, request: &ImageRequest) -> Result<(), String> {
         self.check_size(request.size)?;
         self.check_memory(request.size, &request.lora)?;
         if request.negative_prompt.is_some() && self.pipeline.ignores_negative_prompt() {
-            return Err("the model takes no negative prompt; say in the prompt what the picture shall show".to_owned());
+            return Err(
+                "the model takes no negative prompt; describe in the prompt what the image should show".to_owned()
+            );
         }
         let source = request.init_image.as_ref();
         if source.is_none() && self.pipeline.takes_mask() {
-            return Err("the model fills in parts of pictures; send a picture and a mask".to_owned());
+            return Err("this is an inpainting model; send an image and a mask".to_owned());
         }
         if let Some(source) = source {
             let [width, height] = request.size;
@@ -232,13 +233,13 @@ impl ImageModel {
                 && source.image.rgb.len() == 3 * width * height
                 && source.mask.as_ref().is_none_or(|mask| mask.len() == width * height);
             if !whole {
-                return Err("the picture to begin with is not of the size that is asked for".to_owned());
+                return Err("the initial image does not have the requested size".to_owned());
             }
         }
         self.pipeline.sampler(&generation_params(request, None), source.map(|source| source.strength)).map(drop)
     }
 
-    /// Memory that painting takes; bytes.
+    /// Memory that an image takes, in bytes.
     pub(in crate::engine) fn image_bytes(&self, [width, height]: [usize; 2]) -> u64 {
         self.pipeline.image_bytes([height, width], self.cpu.pool().threads())
     }
@@ -247,13 +248,13 @@ impl ImageModel {
         &self.cpu
     }
 
-    /// What the model computes on; `pause` is called between pieces of work.
+    /// The operations of this model; `pause` is called between chunks of work.
     pub(in crate::engine) fn op_context<'a>(&self, pool: &'a Pool, pause: Pause<'a>) -> OpContext<'a> {
         OpContext::new(pool, pause).with_bf16_attention(self.bf16)
     }
 
-    /// The negative prompt and the prompt by each of the pipeline's tokenizers. Takes time in proportion to their
-    /// length: not for an async thread.
+    /// Tokenises the negative prompt and the prompt with each tokenizer. Takes time proportional to their length; do
+    /// not call it on an async thread.
     pub(in crate::engine) fn tokenize(&self, request: &ImageRequest) -> Result<PromptIds, Stopped> {
         let texts = [request.negative_prompt.as_deref().unwrap_or_default(), &request.prompt];
         let pair = |ids: Vec<Vec<u32>>| <[Vec<u32>; 2]>::try_from(ids);
@@ -261,7 +262,7 @@ impl ImageModel {
         all.map_err(|_| Stopped::Failed("it lost a prompt".to_owned()))
     }
 
-    /// The prompts as the network takes them.
+    /// Encodes the prompts.
     pub(in crate::engine) fn encode_prompts(
         &self,
         ctx: &OpContext<'_>,
@@ -271,7 +272,7 @@ impl ImageModel {
         self.pipeline.encode_prompts(ctx, ids, !negative)
     }
 
-    /// Paints one picture of a request. `told` hears of each step, and of a picture on its way where it asks for one.
+    /// Generates one image of a request. `on_step` is called after each step, with a preview when one is due.
     pub(in crate::engine) fn generate(
         &self,
         ctx: &OpContext<'_>,
@@ -301,7 +302,7 @@ impl ImageModel {
     }
 }
 
-/// Whether one of so many previews is due after a step: they are spread evenly, and the last step has none.
+/// Whether a preview is due after a step. Previews are spread evenly; the last step has none.
 fn preview_due(previews: usize, step: usize, steps: usize) -> bool {
     let due = |step: usize| step * (previews + 1) / steps.max(1);
     step < steps && due(step) > due(step.saturating_sub(1))
@@ -313,14 +314,14 @@ fn generation_params<'a>(request: &ImageRequest, source: Option<&'a pipeline::In
     GenerationParams { size: [height, width], steps, guidance, scheduler, init_image: source }
 }
 
-/// Bytes to −1 to 1.
+/// Converts bytes to −1 to 1.
 fn init_image(source: &InitImage) -> pipeline::InitImage {
-    let picture = source.image.rgb.iter().map(|byte| f32::from(*byte) / 255. * 2. - 1.).collect();
+    let image = source.image.rgb.iter().map(|byte| f32::from(*byte) / 255. * 2. - 1.).collect();
     let mask = source.mask.as_ref().map(|mask| mask.iter().map(|byte| *byte >= 128).collect());
-    pipeline::InitImage { image: picture, strength: source.strength, mask }
+    pipeline::InitImage { image: image, strength: source.strength, mask }
 }
 
-/// −1 to 1 to bytes, as diffusers rounds.
+/// Converts −1 to 1 to bytes, rounding as diffusers does.
 fn to_image(map: &pipeline::FeatureMap) -> Image {
     let [height, width] = map.size;
     let byte = |x: &f32| ((x / 2. + 0.5).clamp(0., 1.) * 255.).round_ties_even() as u8;

@@ -1,4 +1,4 @@
-//! Prompts as tokens: what diffusers' pipelines ask of a tokenizer's folder.
+//! Tokenizers of prompts, read as diffusers' pipelines read them.
 
 mod wordpiece;
 
@@ -13,13 +13,13 @@ use tokenizers::{
 use crate::engine::preprocessor::TextSpec;
 use crate::engine::tokenizer::files::TextFiles;
 
-/// How CLIP cuts a text, before pairs of letters are joined.
+/// CLIP's pre-tokenizer pattern.
 const CLIP_WORDS: &str = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
 const START: &str = "<|startoftext|>";
 const END: &str = "<|endoftext|>";
 const BERT_PADDING: &str = "[PAD]";
 
-/// A text encoder's tokenizer; every text has as many tokens.
+/// A text encoder's tokenizer; it pads every text to the same length.
 pub struct PromptTokenizer {
     tokenizer: Tokenizer,
 }
@@ -29,7 +29,7 @@ fn wrong(error: impl std::fmt::Display) -> String {
 }
 
 impl PromptTokenizer {
-    /// Whether a folder has what a tokenizer is read from; cheap, for listings.
+    /// Whether a folder has a tokenizer's files; cheap, for listings.
     pub fn check(folder: &Path) -> Result<(), String> {
         let has = |name: &str| folder.join(name).is_file();
         match has("tokenizer.json") || (has("vocab.json") && has("merges.txt")) || has(wordpiece::VOCABULARY) {
@@ -38,7 +38,7 @@ impl PromptTokenizer {
         }
     }
 
-    /// Of a folder's files.
+    /// Reads a tokenizer's files.
     pub fn new(files: &TextFiles, spec: &TextSpec) -> Result<Self, String> {
         let TextSpec { positions, ref padding, .. } = *spec;
         let mut tokenizer = read(files)?;
@@ -55,10 +55,10 @@ impl PromptTokenizer {
         };
         tokenizer.with_truncation(Some(truncation)).map_err(wrong)?;
         let pad_token = padding.clone().unwrap_or_else(|| pad_token(&tokenizer, [&named, &config]));
-        // It is found in texts, too, as transformers has it.
+        // transformers also matches it in texts.
         tokenizer.add_special_tokens([AddedToken::from(pad_token.clone(), true)]).map_err(wrong)?;
         let pad_id = tokenizer.token_to_id(&pad_token);
-        let pad_id = pad_id.ok_or_else(|| wrong(format!("it has no token {pad_token:?} to fill texts up with")))?;
+        let pad_id = pad_id.ok_or_else(|| wrong(format!("it has no padding token {pad_token:?}")))?;
         tokenizer.with_padding(Some(PaddingParams {
             strategy: PaddingStrategy::Fixed(length),
             direction: PaddingDirection::Right,
@@ -70,27 +70,27 @@ impl PromptTokenizer {
         Ok(Self { tokenizer })
     }
 
-    /// Tokens that there are.
+    /// Vocabulary size.
     pub fn len(&self) -> usize {
         self.tokenizer.get_vocab_size(true)
     }
 
-    /// A text, cut or filled up to the length that the encoder takes. Takes time in proportion to the text's length.
+    /// Tokenises a text, truncated or padded to the encoder's length. Takes time proportional to the text's length.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
         self.tokenizer.encode_fast(text, true).map(|encoding| encoding.get_ids().to_vec()).map_err(wrong)
     }
 }
 
-/// What a tokenizer fills texts up with: as its folder's files say, the first before the others, else the usual.
+/// The padding token: from the folder's files in order, else the default.
 fn pad_token(tokenizer: &Tokenizer, files: [&Value; 2]) -> String {
     let named = |file: &&Value| {
         let token = file.get("pad_token")?;
         token.as_str().or_else(|| token.get("content")?.as_str()).map(str::to_owned)
     };
     let own = || tokenizer.get_padding().map(|padding| padding.pad_token.clone());
-    let usual = || [END, BERT_PADDING].into_iter().find(|token| tokenizer.token_to_id(token).is_some());
-    let told = files.iter().find_map(named).or_else(own);
-    told.unwrap_or_else(|| usual().unwrap_or(END).to_owned())
+    let default = || [END, BERT_PADDING].into_iter().find(|token| tokenizer.token_to_id(token).is_some());
+    let configured = files.iter().find_map(named).or_else(own);
+    configured.unwrap_or_else(|| default().unwrap_or(END).to_owned())
 }
 
 fn read(files: &TextFiles) -> Result<Tokenizer, String> {
@@ -101,12 +101,12 @@ fn read(files: &TextFiles) -> Result<Tokenizer, String> {
     serde_json::from_value(json).map_err(wrong)
 }
 
-/// CLIP's tokenizer of the two files that it had before there was `tokenizer.json`.
+/// CLIP's tokenizer from `vocab.json` and `merges.txt`, which predate `tokenizer.json`.
 fn clip(files: &TextFiles) -> Result<Value, String> {
     let vocabulary = files.json("vocab.json").map_err(wrong)?;
-    let words: &Map<String, Value> = vocabulary.as_object().ok_or_else(|| wrong("vocab.json is no object"))?;
+    let vocab: &Map<String, Value> = vocabulary.as_object().ok_or_else(|| wrong("vocab.json is not an object"))?;
     let id =
-        |text: &str| words.get(text).and_then(Value::as_u64).ok_or_else(|| wrong(format!("vocab.json has no {text}")));
+        |text: &str| vocab.get(text).and_then(Value::as_u64).ok_or_else(|| wrong(format!("vocab.json has no {text}")));
     let (start, end) = (id(START)?, id(END)?);
     let added = |id: u64, text: &str| {
         json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
@@ -128,11 +128,11 @@ fn clip(files: &TextFiles) -> Result<Value, String> {
             "trim_offsets": false, "add_prefix_space": false},
         "decoder": null,
         "model": {"type": "BPE", "dropout": null, "unk_token": END, "continuing_subword_prefix": "",
-            "end_of_word_suffix": "</w>", "fuse_unk": false, "vocab": words, "merges": merges(files)?},
+            "end_of_word_suffix": "</w>", "fuse_unk": false, "vocab": vocab, "merges": merges(files)?},
     }))
 }
 
-/// A text file that has to be there.
+/// A text file that must exist.
 fn text<'a>(files: &'a TextFiles, name: &str) -> Result<&'a str, String> {
     files.text(name).map_err(wrong)?.ok_or_else(|| wrong(format!("its folder has no {name}")))
 }
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_become_the_tokens_that_transformers_makes() {
+    fn tokens_match_transformers() {
         let pipelines = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines");
         let plain = ["sd1", "sd2v", "sdxl", "sd3", "flux", "bert"].map(|name| (name, "tokenizer", "ids", 77));
         let others = [
@@ -181,22 +181,22 @@ mod tests {
     }
 
     #[test]
-    fn a_vocabulary_of_pieces_is_the_tokenizer_that_was_made_of_it() {
+    fn vocab_txt_and_tokenizer_json_give_the_same_tokens() {
         let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines/bert/tokenizer");
         let json = read_json(&folder.join("tokenizer.json")).unwrap();
-        let words = json["model"]["vocab"].as_object().unwrap();
-        let mut words: Vec<(u64, &str)> =
-            words.iter().map(|(word, id)| (id.as_u64().unwrap(), word.as_str())).collect();
-        words.sort_unstable();
-        let lines: String = words.iter().map(|(_, word)| format!("{word}\n")).collect();
+        let vocab = json["model"]["vocab"].as_object().unwrap();
+        let mut vocab: Vec<(u64, &str)> =
+            vocab.iter().map(|(word, id)| (id.as_u64().unwrap(), word.as_str())).collect();
+        vocab.sort_unstable();
+        let lines: String = vocab.iter().map(|(_, word)| format!("{word}\n")).collect();
         let old = tempfile::tempdir().unwrap();
         std::fs::write(old.path().join("vocab.txt"), lines).unwrap();
-        let (whole, pieces) = (tokens(&folder, 32), tokens(old.path(), 32));
+        let (json, wordpiece) = (tokens(&folder, 32), tokens(old.path(), 32));
         for text in
             ["a photo of a cat", "", "Ein Haus? An der SEE, 12 [PAD] \u{fc}ml\u{e4}ut", "\u{6f22}\u{5b57} and more"]
         {
-            assert_eq!(pieces.encode(text).unwrap(), whole.encode(text).unwrap(), "{text}");
+            assert_eq!(wordpiece.encode(text).unwrap(), json.encode(text).unwrap(), "{text}");
         }
-        assert_eq!(pieces.len(), whole.len());
+        assert_eq!(wordpiece.len(), json.len());
     }
 }

@@ -1,43 +1,43 @@
-//! What callers ask of a model that paints, and what they get.
+//! Image requests and events.
 
 pub use crate::models::diffusion::SchedulerName;
 
-/// A request for pictures. [`super::ImageModel`] tells what it takes where the caller says nothing.
+/// A request for images. [`super::ImageModel`] provides defaults.
 #[derive(Clone, Debug)]
 pub struct ImageRequest {
     pub prompt: String,
-    /// What the picture shall not show. Nothing and an empty text are not the same to every model.
+    /// The negative prompt. Some models treat a missing one and an empty one differently.
     pub negative_prompt: Option<String>,
-    /// Width and height; pixels.
+    /// Width and height in pixels.
     pub size: [usize; 2],
     pub steps: usize,
     pub guidance: f32,
-    /// `None`: the one that the pipeline comes with.
+    /// `None`: the pipeline's own.
     pub scheduler: Option<SchedulerName>,
-    /// One for each picture.
+    /// One for each image.
     pub seeds: Vec<u64>,
-    /// What to begin with; `None` is pure noise.
+    /// The initial image; `None` starts from noise.
     pub init_image: Option<InitImage>,
-    /// Adapters of the weights, by name, and how much each counts.
+    /// LoRA adapters by name, with their weights.
     pub lora: Vec<(String, f32)>,
-    /// Pictures to be shown of each on its way.
+    /// Previews of each image.
     pub previews: usize,
-    /// Whoever shares the machine fairly with the others.
+    /// The tenant, for fair scheduling.
     pub tenant: u128,
 }
 
-/// A picture to begin with.
+/// An initial image.
 #[derive(Clone, Debug)]
 pub struct InitImage {
-    /// Of the size that is asked for.
+    /// Of the requested size.
     pub image: Image,
-    /// How much of it is painted anew, 0 to 1.
+    /// How much is repainted, 0 to 1.
     pub strength: f32,
-    /// For each pixel 255 where it is painted anew and 0 where it stays, `[height, width]`; `None`: all of it.
+    /// 255 for pixels to repaint and 0 for pixels to keep, `[height, width]`; `None` repaints all.
     pub mask: Option<Vec<u8>>,
 }
 
-/// A picture: 8 bits for red, green and blue of each pixel, `[height, width, 3]`.
+/// An 8-bit RGB image, `[height, width, 3]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
     pub width: usize,
@@ -45,10 +45,10 @@ pub struct Image {
     pub rgb: Vec<u8>,
 }
 
-/// What a step came to.
+/// An event of an image request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageEvent {
-    /// So many steps of so many are done of one of the pictures, from zero.
+    /// Progress of one image; indices start at 0.
     Step {
         index: usize,
         step: usize,

@@ -1,5 +1,5 @@
-//! A thread that computes only while the worker waits for it: a network that takes seconds is written as if it were
-//! alone, and yet answers being generated have their turn every few milliseconds.
+//! A thread that computes only while the worker waits for it. A network call that takes seconds is written as straight
+//! code, and text generation still gets its turn every few milliseconds.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -8,9 +8,9 @@ use std::time::Duration;
 use crate::clock_rng::ClockRng;
 use crate::models::diffusion::pipeline::Interrupted;
 
-/// What is called between pieces of work.
+/// Called between chunks of work.
 pub type Pause<'a> = &'a dyn Fn() -> Result<(), Interrupted>;
-/// A picture's work; it is told to pause often.
+/// The work of an image; it calls its pause function often.
 pub type Task = Box<dyn FnOnce(Pause<'_>) + Send>;
 
 pub struct ImageThread {
@@ -26,12 +26,12 @@ struct Handoff {
 
 #[derive(Default)]
 struct State {
-    /// Whose turn it is: the worker's otherwise.
+    /// Whether the image thread has the turn, rather than the worker.
     running: bool,
     task: Option<Task>,
-    /// A task was given and has not ended.
+    /// A task was started and has not ended.
     busy: bool,
-    /// When the painter's turn ends.
+    /// When the turn ends.
     until: Duration,
     closed: bool,
 }
@@ -41,7 +41,7 @@ impl Handoff {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until the turn is the painter's, or nobody's any more.
+    /// Waits for the image thread's turn, or for shutdown.
     fn wait_for_turn<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         self.changed.wait_while(state, |state| !state.running && !state.closed).unwrap_or_else(PoisonError::into_inner)
     }
@@ -51,7 +51,7 @@ impl Handoff {
         self.changed.notify_all();
     }
 
-    /// The painter's: goes on while his turn lasts, else waits for the next one.
+    /// Called by the image thread: continues while its turn lasts, else waits for the next.
     fn pause(&self) -> Result<(), Interrupted> {
         let mut state = self.lock();
         if !state.closed && self.clock.uptime() >= state.until {
@@ -61,7 +61,7 @@ impl Handoff {
         if state.closed { Err(Interrupted::Cancelled) } else { Ok(()) }
     }
 
-    /// The painter's thread.
+    /// The image thread's main loop.
     fn work(&self) {
         let mut state = self.lock();
         loop {
@@ -81,15 +81,15 @@ impl Handoff {
 }
 
 impl ImageThread {
-    /// Errors come from the operating system refusing a thread.
+    /// Fails if the operating system refuses a thread.
     pub fn spawn(clock: Arc<dyn ClockRng>) -> std::io::Result<Self> {
         let handoff = Arc::new(Handoff { state: Mutex::default(), changed: Condvar::new(), clock });
         let own = Arc::clone(&handoff);
-        let thread = std::thread::Builder::new().name("painter".to_owned()).spawn(move || own.work())?;
+        let thread = std::thread::Builder::new().name("images".to_owned()).spawn(move || own.work())?;
         Ok(Self { handoff, thread: Some(thread) })
     }
 
-    /// Gives it something to do, where it has nothing.
+    /// Starts a task; none may be running.
     pub fn start(&self, task: Task) {
         let mut state = self.handoff.lock();
         (state.task, state.busy) = (Some(task), true);
@@ -99,7 +99,7 @@ impl ImageThread {
         self.handoff.lock().busy
     }
 
-    /// Lets it compute until about then.
+    /// Lets it compute until about `until`.
     pub fn run_until(&self, until: Duration) {
         let mut state = self.handoff.lock();
         (state.running, state.until) = (true, until);
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
     use crate::clock_rng::Timestamp;
 
-    /// Time stands still.
+    /// A clock that stands still.
     struct Still;
 
     impl ClockRng for Still {
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(steps.load(Ordering::SeqCst), 0, "it is not its turn");
         for turn in 1..=5 {
             assert!(thread.is_busy());
-            // A turn that has ended as it begins lasts until the next pause.
+            // A turn that is over as it begins lasts until the next pause.
             thread.run_until(Duration::ZERO);
             assert_eq!(steps.load(Ordering::SeqCst), turn);
         }

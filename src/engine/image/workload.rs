@@ -11,7 +11,7 @@ use super::thread::{ImageThread, Pause};
 use crate::engine::error::Failure;
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::memory::Lease;
-use crate::engine::runtime::panics::painted;
+use crate::engine::runtime::panics::generated;
 use crate::engine::runtime::workload::Workload;
 use crate::models::diffusion::pipeline::Interrupted;
 
@@ -109,7 +109,7 @@ impl ImageRunner {
         let stopped = || sender.is_closed() || self.runtime.is_aborting();
         let pause = || if stopped() { Err(Interrupted::Cancelled) } else { pause() };
         let outcome = match self.memory(&job) {
-            Some(_lease) => painted(|| self.generate(&mut job, &pause)),
+            Some(_lease) => generated(|| self.generate(&mut job, &pause)),
             None => Ok(None),
         };
         match outcome {

@@ -20,7 +20,7 @@ pub fn computed<T>(work: impl FnOnce() -> candle_core::Result<T>) -> Result<T, S
 }
 
 /// What a painter is at.
-pub fn painted<T>(work: impl FnOnce() -> Result<T, Interrupted>) -> Result<T, Interrupted> {
+pub fn generated<T>(work: impl FnOnce() -> Result<T, Interrupted>) -> Result<T, Interrupted> {
     caught(work, "the computation panicked")
 }
 

@@ -1,11 +1,11 @@
-//! Attention among the pixels of an image, and of pixels to the words of a text.
+//! Self-attention of an image's pixels, and cross-attention to a text's tokens.
 
 use super::feature_map::FeatureMap;
 use super::layers::{Linear, Loaded, linear};
 use super::op_context::{OpContext, Result};
 use crate::models::weights::Loader;
 
-/// Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>.
+/// Multi-head attention (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>).
 #[derive(Debug)]
 pub(super) struct Attention {
     heads: usize,
@@ -16,7 +16,7 @@ pub(super) struct Attention {
 }
 
 impl Attention {
-    /// From `width` channels; keys and values from `context` ones.
+    /// Queries come from `width` channels, keys and values from `context` channels.
     pub fn load(
         loader: &Loader<'_>,
         stem: &str,
@@ -35,7 +35,7 @@ impl Attention {
         })
     }
 
-    /// Of `x` to itself.
+    /// Self-attention.
     pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap) -> Result<FeatureMap> {
         let [q, k, v] = ctx.linears([&self.to_q, &self.to_k, &self.to_v], x)?;
         let mixed = ctx.attention([&q, &k, &v], self.heads, false)?;
@@ -43,7 +43,7 @@ impl Attention {
         ctx.linear(&self.to_out, &mixed)
     }
 
-    /// Of `x` to another.
+    /// Cross-attention.
     pub fn cross(&self, ctx: &OpContext<'_>, x: &FeatureMap, context: &FeatureMap) -> Result<FeatureMap> {
         let q = ctx.linear(&self.to_q, x)?;
         let [k, v] = ctx.linears([&self.to_k, &self.to_v], context)?;

@@ -1,5 +1,5 @@
-//! BERT (Devlin et al. 2018, <https://arxiv.org/abs/1810.04805>) as a text encoder: the vectors of its last layer are a
-//! prompt's words.
+//! BERT (Devlin et al. 2018, <https://arxiv.org/abs/1810.04805>) as a text encoder: the last layer's hidden states are
+//! the prompt embeddings.
 
 use std::sync::Arc;
 
@@ -9,27 +9,31 @@ use super::feature_map::FeatureMap;
 use super::layers::Loaded;
 use super::op_context::{Interrupted, OpContext, Result};
 use crate::models::ModelError;
-use crate::models::encoder::{Encoder, Family, Sizes, Tokenized};
+use crate::models::encoder::{Encoder, EncoderConfig, Family, Tokenized};
 use crate::models::hyper::refuse;
 use crate::models::scratch::Cpu;
 use crate::models::weights::Loader;
 
-/// Sizes and constants of a text encoder.
+/// The configuration of a text encoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BertConfig {
-    pub sizes: Sizes,
-    /// Whether tokens see no padding.
+    pub sizes: EncoderConfig,
+    /// Whether attention masks padding.
     pub masks_padding: bool,
-    /// The token of padding.
+    /// The ID of the padding token.
     pub padding: u32,
 }
 
 impl BertConfig {
-    /// Of its `config.json`; `path` is for messages.
+    /// Reads a `config.json`; `path` is for error messages.
     pub fn read(value: &Value, path: &str) -> std::result::Result<Self, ModelError> {
-        let sizes = match Sizes::of_config(value) {
+        let sizes = match EncoderConfig::of_config(value) {
             Ok(sizes) if sizes.family == Family::Bert => sizes,
-            Ok(_) => return refuse(format!("{path}config.json is no BERT's; prompts are read by CLIP and BERT")),
+            Ok(_) => {
+                return refuse(format!(
+                    "{path}config.json does not describe a BERT; supported text encoders: CLIP, BERT"
+                ));
+            }
             Err(error) => return refuse(format!("{path}config.json: {error}")),
         };
         let padding = value.get("pad_token_id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
@@ -48,27 +52,27 @@ pub struct Bert {
 impl Bert {
     pub fn load(loader: &Loader<'_>, config: &BertConfig, cpu: &Arc<Cpu>) -> Loaded<Self> {
         let BertConfig { sizes, masks_padding, padding } = config;
-        let encoder = Encoder::of(loader, sizes.clone(), Arc::clone(cpu))?;
+        let encoder = Encoder::from_loader(loader, sizes.clone(), Arc::clone(cpu))?;
         Ok(Self { encoder, masks_padding: *masks_padding, padding: *padding })
     }
 
-    /// An upper bound of the numbers that reading two texts of so many tokens takes.
+    /// An upper bound of the floats that encoding two texts of `tokens` tokens takes.
     pub fn scratch_elements(&self, tokens: usize, threads: usize) -> usize {
-        Encoder::pass_bytes(self.encoder.sizes(), 2 * tokens, 2, threads) as usize / size_of::<f32>()
+        Encoder::pass_bytes(self.encoder.config(), 2 * tokens, 2, threads) as usize / size_of::<f32>()
     }
 
-    /// The words of `texts` of one length, `[texts, tokens, 1, width]`: of padding, too.
+    /// Hidden states of `texts` of equal length, `[texts, tokens, 1, width]`, including padding.
     pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>]) -> Result<FeatureMap> {
-        let (count, width) = (texts.first().map_or(0, Vec::len), self.encoder.sizes().width);
+        let (count, width) = (texts.first().map_or(0, Vec::len), self.encoder.config().width);
         if texts.iter().any(|text| text.len() != count) {
-            return Err(Interrupted::Failed("texts of several lengths".to_owned()));
+            return Err(Interrupted::Failed("texts of different lengths".to_owned()));
         }
         let tokenized: Vec<_> = texts.iter().map(|text| Tokenized::new(text.clone())).collect();
         let mut pass = self.encoder.begin(&tokenized.iter().collect::<Vec<_>>())?;
         if self.masks_padding {
-            // A text's last token is never one of padding.
+            // A text never ends with a real padding token.
             let real = |text: &Vec<u32>| text.iter().rposition(|id| *id != self.padding).map_or(0, |last| last + 1);
-            pass.hide(texts.iter().map(real));
+            pass.mask_padding(texts.iter().map(real));
         }
         while !self.encoder.advance(&mut pass)? {
             ctx.pause()?;

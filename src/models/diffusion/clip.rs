@@ -1,5 +1,5 @@
-//! CLIP's text encoder (Radford et al. 2021, <https://arxiv.org/abs/2103.00020>), as transformers' `CLIPTextModel` and
-//! `CLIPTextModelWithProjection` have it.
+//! CLIP's text encoder (Radford et al. 2021, <https://arxiv.org/abs/2103.00020>), following transformers'
+//! `CLIPTextModel` and `CLIPTextModelWithProjection`.
 
 use outpost_kernels::Activation;
 use serde_json::Value;
@@ -13,7 +13,7 @@ use crate::models::hyper::refuse;
 use crate::models::table::Table;
 use crate::models::weights::Loader;
 
-/// Sizes and constants of a text encoder.
+/// The configuration of a text encoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClipConfig {
     pub layers: usize,
@@ -21,24 +21,24 @@ pub struct ClipConfig {
     pub heads: usize,
     pub inner: usize,
     pub vocabulary: usize,
-    /// Tokens that a text has, always.
+    /// Tokens of every text, after padding.
     pub positions: usize,
     pub epsilon: f32,
     pub activation: Activation,
-    /// The token whose vector stands for the whole text.
+    /// The token whose hidden state is the pooled embedding.
     pub end: u32,
-    /// Numbers of that vector, where it is projected.
+    /// Width of the projected pooled embedding, if it is projected.
     pub projection: Option<usize>,
 }
 
 impl ClipConfig {
-    /// `path` is for messages; `projects`: whether it is a model with a projection.
+    /// `path` is for error messages; `projects`: whether the model has a projection.
     pub fn read(value: &Value, path: &str, projects: bool) -> std::result::Result<Self, ModelError> {
         let config = Config { value, path };
         let activation = match config.text("hidden_act")?.unwrap_or("quick_gelu") {
             "quick_gelu" => Activation::QuickGelu,
             "gelu" => Activation::Gelu,
-            other => return refuse(format!("{path}hidden_act is {other}, quick_gelu and gelu are supported")),
+            other => return refuse(format!("{path}hidden_act is {other}; supported: quick_gelu, gelu")),
         };
         let number = |key: &str, usual: usize, most: usize| config.whole_or(key, usual, most);
         let sizes = Self {
@@ -59,7 +59,7 @@ impl ClipConfig {
         };
         match sizes.width.is_multiple_of(sizes.heads) {
             true => Ok(sizes),
-            false => refuse(format!("{path}hidden_size {} makes no {} heads", sizes.width, sizes.heads)),
+            false => refuse(format!("{path}hidden_size {} does not divide into {} heads", sizes.width, sizes.heads)),
         }
     }
 }
@@ -84,12 +84,12 @@ struct Layer {
     mlp: Mlp,
 }
 
-/// What a text encoder makes of texts.
+/// The outputs of a text encoder.
 #[derive(Debug)]
 pub struct ClipOutput {
-    /// `[texts, tokens, 1, width]`
+    /// Hidden states: `[texts, tokens, 1, width]`
     pub hidden: FeatureMap,
-    /// A vector of each text, through the projection where there is one.
+    /// Pooled embedding of each text, projected where there is a projection.
     pub pooled: Vec<Vec<f32>>,
 }
 
@@ -112,13 +112,13 @@ impl Clip {
         &self.config
     }
 
-    /// `texts` of one length; `skipped`: the words come from before so many of the last layers. Only those after the
-    /// very last one are normed.
+    /// Encodes `texts` of equal length. `clip_skip`: how many of the last layers the hidden states skip; skipped ones
+    /// are not normalised.
     pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>], clip_skip: Option<usize>) -> Result<ClipOutput> {
         let ClipConfig { width, positions, .. } = self.config;
         let count = texts.first().map_or(0, Vec::len);
         if count == 0 || count > positions || texts.iter().any(|text| text.len() != count) {
-            return Err(Interrupted::Failed(format!("texts of {count} tokens, 1 to {positions} are possible")));
+            return Err(Interrupted::Failed(format!("texts of {count} tokens; 1 to {positions} are allowed")));
         }
         let mut x = ctx.alloc(texts.len(), [count, 1], width);
         self.tokens.look_up(texts.iter().flatten().copied(), false, x.data_mut())?;
@@ -135,9 +135,9 @@ impl Clip {
         Ok(ClipOutput { hidden: early.unwrap_or(normed), pooled })
     }
 
-    /// The vectors at the texts' first end token.
+    /// The hidden states at each text's first end token.
     fn pool(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>], hidden: &FeatureMap) -> Result<Vec<Vec<f32>>> {
-        // Old files have a wrong end token; there the greatest id stands at the end.
+        // Old configs name a wrong end token; there the end token is the greatest ID.
         let place = |text: &Vec<u32>| match self.config.end {
             2 => text.iter().enumerate().rev().max_by_key(|(_, id)| **id).map_or(0, |(place, _)| place),
             end => text.iter().position(|id| *id == end).unwrap_or(0),

@@ -1,4 +1,4 @@
-//! Questions to the `config.json` of a pipeline's part, beyond those that decoders ask.
+//! Readers for values in a component's `config.json`, beyond those that decoders need.
 
 use serde_json::Value;
 
@@ -8,17 +8,17 @@ use crate::models::hyper::refuse;
 
 type Result<T> = std::result::Result<T, ModelError>;
 
-/// A number from 1 to `most`.
+/// An integer from 1 to `most`.
 pub(super) fn positive(value: &Value, most: usize) -> Option<usize> {
     non_negative(value, most).filter(|number| *number > 0)
 }
 
-/// The same, or zero.
+/// An integer from 0 to `most`.
 pub(super) fn non_negative(value: &Value, most: usize) -> Option<usize> {
     value.as_u64().and_then(|number| usize::try_from(number).ok()).filter(|number| *number <= most)
 }
 
-/// A whole number for each of `count` blocks: a list of them, or one for all.
+/// An integer for each of `count` blocks, from a list or from one value for all.
 pub(super) fn per_block(
     config: &Config<'_>,
     key: &str,
@@ -40,7 +40,7 @@ pub(super) fn per_block(
     }
 }
 
-/// Height and width: two numbers, or one for both.
+/// Height and width, from two values or one for both.
 pub(super) fn size_pair(config: &Config<'_>, key: &str, most: usize) -> Result<Option<[usize; 2]>> {
     match config.get(key) {
         None => Ok(None),
@@ -52,7 +52,7 @@ pub(super) fn size_pair(config: &Config<'_>, key: &str, most: usize) -> Result<O
     }
 }
 
-/// Refuses a setting that is another than the one that is supported.
+/// Refuses a value that is not supported.
 pub(super) fn require(config: &Config<'_>, key: &str, supported: &[Value]) -> Result<()> {
     match config.get(key) {
         Some(value) if !supported.contains(value) => {
@@ -64,7 +64,7 @@ pub(super) fn require(config: &Config<'_>, key: &str, supported: &[Value]) -> Re
     }
 }
 
-/// A text for each block.
+/// A list of strings.
 pub(super) fn string_list<'a>(config: &Config<'a>, key: &str) -> Result<Option<Vec<&'a str>>> {
     config.list(key, Value::as_str)
 }

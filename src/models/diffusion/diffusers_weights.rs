@@ -1,22 +1,22 @@
-//! A part of a pipeline as diffusers and transformers save it: a folder with `config.json` and safetensors.
+//! The weights of a component as diffusers and transformers save it: a folder with `config.json` and safetensors.
 
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use crate::models::ModelError;
 use crate::models::safetensors::Folder;
 use crate::models::weights::{Role, Rows, Weights};
 
-/// A part's tensors, by their own names.
+/// A component's tensors, by diffusers' names.
 #[derive(Clone, Copy, Debug)]
 pub struct DiffusersWeights<'a> {
     folder: &'a Folder,
-    /// What stands before the names of tensors, in some files.
+    /// Prefix of tensor names in some files.
     prefix: &'static str,
 }
 
-/// What attention's projections were called before diffusers 0.12.
+/// Names of attention projections before diffusers 0.12.
 const OLD_NAMES: &[(&str, &str)] = &[("to_q", "query"), ("to_k", "key"), ("to_v", "value"), ("to_out.0", "proj_attn")];
-/// TensorSource that change nothing.
+/// Tensors that are not used.
 const IDLE: &[&str] = &["position_ids"];
 
 impl<'a> DiffusersWeights<'a> {
@@ -36,7 +36,7 @@ impl Weights for DiffusersWeights<'_> {
             let (before, (_, old)) = OLD_NAMES.iter().find_map(|names| Some((stem.strip_suffix(names.0)?, names)))?;
             Some(format!("{before}{old}.{ending}")).filter(known)
         };
-        // What is a tensor, and no layer's.
+        // A tensor that is no layer's weight or bias.
         let plain = || Some(stem.to_owned()).filter(|stem| role == Role::Weight && known(stem));
         let here = Some(prefixed).filter(known).or_else(|| Some(own.clone()).filter(known));
         here.or_else(old).or_else(plain).or(Some(own))
@@ -46,7 +46,7 @@ impl Weights for DiffusersWeights<'_> {
         self.folder.shape(name)
     }
 
-    fn kind(&self, name: &str) -> Option<Kind> {
+    fn kind(&self, name: &str) -> Option<DType> {
         self.folder.kind(name)
     }
 

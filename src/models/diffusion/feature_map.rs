@@ -1,12 +1,12 @@
-//! Numbers on their way through a network, in memory that is used again.
+//! Activations of a network, in buffers that are reused.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Images of numbers, channels last: `[images, height, width, channels]`. Words of a text are images one pixel wide.
+/// A batch of images, channels last: `[images, height, width, channels]`. A text's tokens are an image one pixel wide.
 #[derive(Debug)]
 pub struct FeatureMap {
-    /// May be longer than what is of meaning.
+    /// May be longer than the map.
     data: Vec<f32>,
     pub images: usize,
     /// Height and width.
@@ -15,21 +15,21 @@ pub struct FeatureMap {
     buffers: BufferPool,
 }
 
-/// Memory that nobody uses at the moment: fresh pages would cost more than some of the work.
+/// Free buffers. Fresh pages would cost more than some of the operations.
 #[derive(Clone, Debug, Default)]
 pub struct BufferPool(Rc<RefCell<Buffers>>);
 
 #[derive(Debug, Default)]
 struct Buffers {
     free: Vec<Vec<f32>>,
-    /// Numbers in all buffers, in use or not, and how many those were at most.
+    /// Elements in all buffers, used or free, and their peak.
     all: usize,
     peak: usize,
 }
 
 impl BufferPool {
-    /// Numbers of no meaning, in the smallest buffer that holds them. Where none does, the largest goes: it is of a
-    /// smaller picture's.
+    /// A map of unspecified content in the smallest free buffer that holds it. If none does, the largest free buffer is
+    /// dropped, because it belongs to a smaller image size.
     pub fn alloc(&self, images: usize, size: [usize; 2], channels: usize) -> FeatureMap {
         let len = images * size[0] * size[1] * channels;
         FeatureMap { data: self.take(len), images, size, channels, buffers: self.clone() }
@@ -51,7 +51,7 @@ impl BufferPool {
         vec![0.; len]
     }
 
-    /// Numbers that were held at once at most.
+    /// Peak number of elements held at once.
     pub fn peak(&self) -> usize {
         self.0.borrow().peak
     }
@@ -91,13 +91,13 @@ impl FeatureMap {
         self.data.get_mut(..len).unwrap_or_default()
     }
 
-    /// The first so many numbers, or all.
+    /// The first `len` elements, or all of them.
     pub fn prefix_mut(&mut self, len: usize) -> &mut [f32] {
         let len = len.min(self.len());
         self.data.get_mut(..len).unwrap_or_default()
     }
 
-    /// The numbers of each image.
+    /// The elements of each image.
     pub fn per_image(&self) -> impl Iterator<Item = &[f32]> {
         self.data().chunks_exact((self.pixels() * self.channels).max(1))
     }
@@ -108,7 +108,7 @@ mod tests {
     use super::BufferPool;
 
     #[test]
-    fn memory_is_used_again_and_does_not_pile_up() {
+    fn buffers_are_reused_and_do_not_pile_up() {
         let buffers = BufferPool::default();
         let held = || buffers.0.borrow().free.iter().map(Vec::len).collect::<Vec<_>>();
         drop((buffers.alloc(1, [2, 2], 3), buffers.alloc(1, [4, 4], 3)));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use outpost_kernels::{self as kernels, Activation, Window};
+use outpost_kernels::{self as kernels, Activation, ConvShape};
 
 use crate::models::ModelError;
 pub(super) use crate::models::feed_forward::Mlp;
@@ -10,12 +10,12 @@ pub(super) use crate::models::linear::Linear;
 pub(super) use crate::models::norm::Norm;
 use crate::models::weights::{Candidate, Loader};
 
-/// Shared with what adapters know of it.
+/// Shared with the LoRA layers that refer to it by address.
 pub(super) type Conv = Arc<kernels::Conv2d>;
 
 pub(super) type Loaded<T> = Result<T, ModelError>;
 
-/// A convolution of a square kernel.
+/// A convolution with a square kernel.
 pub(super) fn conv(
     loader: &Loader<'_>,
     stem: &str,
@@ -24,20 +24,20 @@ pub(super) fn conv(
     stride: usize,
     padding: [usize; 2],
 ) -> Loaded<Conv> {
-    loader.conv(stem, Window { inputs, outputs, kernel: [kernel; 2], stride, padding })
+    loader.conv(stem, ConvShape { inputs, outputs, kernel: [kernel; 2], stride, padding })
 }
 
-/// One whose output has the size of its input.
+/// A convolution that keeps the height and width.
 pub(super) fn same_conv(loader: &Loader<'_>, stem: &str, channels: [usize; 2], kernel: usize) -> Loaded<Conv> {
     conv(loader, stem, channels, kernel, 1, [(kernel - 1) / 2; 2])
 }
 
-/// A projection `[inputs, outputs]`; a convolution of one pixel is one, too.
+/// A projection `[inputs, outputs]`; a 1 × 1 convolution is one, too.
 pub(super) fn linear(loader: &Loader<'_>, stem: &str, [inputs, outputs]: [usize; 2], biased: bool) -> Loaded<Linear> {
     loader.linear(&[Candidate::whole(stem.to_owned(), outputs)], outputs, inputs, biased)
 }
 
-/// A feed-forward network without a gate; `stems` of the way up and the way down.
+/// A feed-forward network without a gate; `up` and `down` are stems.
 pub(super) fn mlp(
     loader: &Loader<'_>,
     [up, down]: [&str; 2],
@@ -49,7 +49,7 @@ pub(super) fn mlp(
     Ok(Mlp { gate: None, up, down: linear(loader, down, [inner, width], biased)?, activation })
 }
 
-/// The part of a projection that gives the outputs from `first` on, of `total`.
+/// The slice of a projection that starts at output `first` of `total`.
 pub(super) fn linear_slice(
     loader: &Loader<'_>,
     stem: &str,
@@ -60,7 +60,7 @@ pub(super) fn linear_slice(
     loader.linear(&[Candidate { stem: stem.to_owned(), first, total }], outputs, inputs, false)
 }
 
-/// Wu and He 2018, <https://arxiv.org/abs/1803.08494>.
+/// Group norm (Wu and He 2018, <https://arxiv.org/abs/1803.08494>).
 #[derive(Debug)]
 pub struct GroupNorm {
     groups: usize,
@@ -72,7 +72,9 @@ pub struct GroupNorm {
 impl GroupNorm {
     pub(super) fn load(loader: &Loader<'_>, stem: &str, channels: usize, groups: usize, epsilon: f32) -> Loaded<Self> {
         if !channels.is_multiple_of(groups) {
-            return Err(ModelError::Invalid(format!("{channels} channels of {stem} make no {groups} groups")));
+            return Err(ModelError::Invalid(format!(
+                "{channels} channels of {stem} do not divide into {groups} groups"
+            )));
         }
         let norm = Norm::layer(loader, stem, channels, epsilon)?;
         let (weight, bias) = norm.into_parts();

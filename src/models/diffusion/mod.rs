@@ -1,4 +1,4 @@
-//! Diffusion: noise becomes a picture, step by step.
+//! Diffusion models: image generation from noise.
 
 mod adapters;
 mod attention;
@@ -26,7 +26,7 @@ mod vae;
 use std::fmt;
 use std::str::FromStr;
 
-/// A way from noise to a picture.
+/// A sampler; the API and diffusers call it a scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulerName {
     Ddim,
@@ -42,7 +42,7 @@ pub enum SchedulerName {
 }
 
 impl SchedulerName {
-    /// With their names in requests.
+    /// Names in requests.
     pub const ALL: [(Self, &'static str); 10] = [
         (Self::Ddim, "ddim"),
         (Self::Ddpm, "ddpm"),

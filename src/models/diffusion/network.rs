@@ -1,4 +1,4 @@
-//! The network that a pipeline guesses with, whatever it is made of.
+//! The denoising network of a pipeline: UNet, MMDiT or FLUX.
 
 use super::dit::{DitConditioning, Flux, FluxConfig, Mmdit, MmditConfig, PATCH_SIZE};
 use super::feature_map::FeatureMap;
@@ -7,7 +7,7 @@ use super::op_context::{Interrupted, OpContext, Result};
 use super::unet::{MicroConditioning, Unet, UnetConditioning, UnetConfig};
 use crate::models::weights::Loader;
 
-/// A network's sizes.
+/// The configuration of a network.
 #[derive(Clone, Debug)]
 pub enum NetworkConfig {
     Unet(Box<UnetConfig>),
@@ -22,21 +22,21 @@ pub(super) enum Network {
     Flux(Flux),
 }
 
-/// What a network is told beside the latents.
+/// What a network is conditioned on.
 #[derive(Debug)]
 pub(super) struct Conditioning<'a> {
     pub timestep: f32,
-    /// `[images, words, 1, context]`
+    /// `[images, tokens, 1, context]`
     pub text: &'a FeatureMap,
-    /// The texts in one vector each, `[images][pooled]`, where networks take such.
+    /// Pooled prompt embeddings, `[images][pooled]`, for networks that take them.
     pub pooled: Option<&'a [Vec<f32>]>,
     pub guidance: f32,
-    /// Height and width of the picture.
+    /// Height and width of the image.
     pub size: [usize; 2],
 }
 
 impl NetworkConfig {
-    /// Numbers of a latent pixel that go in, and that come out.
+    /// Latent channels in and out.
     pub fn channels(&self) -> [usize; 2] {
         match self {
             Self::Unet(unet) => [unet.in_channels, unet.out_channels],
@@ -47,7 +47,7 @@ impl NetworkConfig {
         }
     }
 
-    /// Numbers of a word.
+    /// Width of a prompt embedding.
     pub fn context_width(&self) -> usize {
         match self {
             Self::Unet(unet) => unet.levels.first().map_or(0, |level| level.context),
@@ -56,7 +56,7 @@ impl NetworkConfig {
         }
     }
 
-    /// Latent pixels along the side of what is one position for the network.
+    /// Latent pixels along the side of a patch.
     pub fn patch(&self) -> usize {
         match self {
             Self::Unet(_) => 1,
@@ -65,7 +65,7 @@ impl NetworkConfig {
         }
     }
 
-    /// Latent pixels along a side, at most.
+    /// Maximum latent pixels along a side.
     pub fn max_side(&self) -> Option<usize> {
         match self {
             Self::Mmdit(mmdit) => Some(mmdit.positions * mmdit.patch),
@@ -73,7 +73,7 @@ impl NetworkConfig {
         }
     }
 
-    /// Height and width of the latents that it was trained on.
+    /// Height and width of the latents in training.
     pub fn sample_size(&self) -> Option<[usize; 2]> {
         match self {
             Self::Unet(unet) => unet.sample_size,
@@ -82,7 +82,7 @@ impl NetworkConfig {
         }
     }
 
-    /// Whether it is told how strong the guidance is.
+    /// Whether the guidance scale is an input of the network (distilled models).
     pub fn embeds_guidance(&self) -> bool {
         match self {
             Self::Unet(unet) => unet.time.guidance.is_some(),
@@ -91,7 +91,7 @@ impl NetworkConfig {
         }
     }
 
-    /// Whether guidance leads it away from a negative prompt.
+    /// Whether classifier-free guidance with a negative prompt applies.
     pub fn uses_cfg(&self) -> bool {
         !self.embeds_guidance() && !matches!(self, Self::Flux(_))
     }
@@ -106,11 +106,12 @@ impl Network {
         })
     }
 
-    /// What is guessed of `x`, `[images, height, width, channels]`.
+    /// The model output for `x`, `[images, height, width, channels]`.
     pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, cond: &Conditioning<'_>) -> Result<FeatureMap> {
         let Conditioning { timestep, text, pooled, guidance, size } = *cond;
         let dit_conditioning = |guidance| {
-            let pooled = pooled.ok_or_else(|| Interrupted::Failed("the text is not there in one vector".to_owned()))?;
+            let pooled =
+                pooled.ok_or_else(|| Interrupted::Failed("the pooled prompt embeddings are missing".to_owned()))?;
             Ok::<_, Interrupted>(DitConditioning { timestep, text, pooled, guidance })
         };
         match self {
@@ -125,7 +126,7 @@ impl Network {
     }
 }
 
-/// What SDXL is told: the pooled texts, and the picture's size as that of what it is cut from, and where.
+/// SDXL's micro-conditioning: pooled prompts, original size, crop offset and target size.
 fn micro_conditioning(pooled: &[Vec<f32>], [height, width]: [usize; 2]) -> MicroConditioning {
     let (height, width) = (height as f32, width as f32);
     let sizes = vec![vec![height, width, 0., 0., height, width]; pooled.len()];

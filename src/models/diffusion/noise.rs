@@ -1,31 +1,31 @@
-//! Normal noise as torch's CPU generator makes it, so that a seed means the same picture as in diffusers.
+//! Normal noise as torch's CPU generator makes it, so that a seed gives the same image as in diffusers.
 //!
-//! The Mersenne Twister (Matsumoto and Nishimura 1998, <https://doi.org/10.1145/272991.272995>) makes words, the
-//! transform of Box and Muller (1958) turns two uniform numbers into two normal ones. In what order torch takes the
-//! one from the other is in its `aten/src/ATen/native/cpu/DistributionTemplates.h`.
+//! The Mersenne Twister (Matsumoto and Nishimura 1998, <https://doi.org/10.1145/272991.272995>) makes words; the
+//! Box–Muller transform (1958) turns two uniform numbers into two normal ones. The order in which torch pairs them is
+//! defined in its `aten/src/ATen/native/cpu/DistributionTemplates.h`.
 //!
-//! Words and uniform numbers are torch's to the bit. Normal numbers are its own to a few units in the last place:
-//! torch has a different logarithm and cosine for each kind of CPU.
+//! Words and uniform numbers match torch bit for bit. Normal numbers match to a few units in the last place, because
+//! torch uses a different logarithm and cosine on each kind of CPU.
 
 use std::f32::consts;
 use std::f64::consts::TAU;
 
 const LENGTH: usize = 624;
-const AHEAD: usize = 397;
-/// Numbers that are made together: the first half of them cosines, the second half sines of the same angles.
-const TOGETHER: usize = 16;
+const SHIFT: usize = 397;
+/// Numbers transformed together: cosines in the first half, sines of the same angles in the second.
+const BATCH: usize = 16;
 
 /// The state of a `torch.Generator("cpu")`.
 #[derive(Clone, Debug)]
 pub struct Generator {
     state: [u32; LENGTH],
     next: usize,
-    /// The second number of a pair, where numbers are made one by one.
-    spare: Option<f64>,
+    /// The second number of a pair, where numbers are made one at a time.
+    cached: Option<f64>,
 }
 
 impl Generator {
-    /// As `manual_seed` does. The twister takes the lower 32 bits: seeds that differ above them are the same.
+    /// Follows `manual_seed`. Only the lower 32 bits of the seed are used.
     pub fn new(seed: u64) -> Self {
         let mut state = [seed as u32; LENGTH];
         let mut last = seed as u32;
@@ -33,42 +33,42 @@ impl Generator {
             last = (last ^ last >> 30).wrapping_mul(1_812_433_253).wrapping_add(index as u32);
             *word = last;
         }
-        Self { state, next: LENGTH, spare: None }
+        Self { state, next: LENGTH, cached: None }
     }
 
-    /// `torch.randn(count, generator=self)` in f32: the numbers of `[batch, channels, height, width]`, in that order.
+    /// `torch.randn(count, generator=self)` in f32, in the order of `[batch, channels, height, width]`.
     ///
-    /// Two calls do not make what one call for both makes, for the last sixteen of each call are made anew.
+    /// Two calls differ from one call for both, because the last sixteen numbers of each call are redrawn.
     pub fn normal(&mut self, count: usize) -> Vec<f32> {
-        if count < TOGETHER {
-            return (0..count).map(|_| self.single() as f32).collect();
+        if count < BATCH {
+            return (0..count).map(|_| self.normal_one() as f32).collect();
         }
         let mut numbers: Vec<f32> = (0..count).map(|_| self.uniform()).collect();
-        numbers.chunks_exact_mut(TOGETHER).for_each(transform);
-        if !count.is_multiple_of(TOGETHER) {
-            let last = &mut numbers[count - TOGETHER..];
+        numbers.chunks_exact_mut(BATCH).for_each(transform);
+        if !count.is_multiple_of(BATCH) {
+            let last = &mut numbers[count - BATCH..];
             last.iter_mut().for_each(|number| *number = self.uniform());
             transform(last);
         }
         numbers
     }
 
-    fn single(&mut self) -> f64 {
-        if let Some(spare) = self.spare.take() {
-            return spare;
+    fn normal_one(&mut self) -> f64 {
+        if let Some(cached) = self.cached.take() {
+            return cached;
         }
         let angle = TAU * self.uniform_wide();
         let size = (-2. * (-self.uniform_wide()).ln_1p()).sqrt();
-        self.spare = Some(size * angle.sin());
+        self.cached = Some(size * angle.sin());
         size * angle.cos()
     }
 
-    /// `[0, 1)`, of 24 bits.
+    /// `[0, 1)`, 24 bits.
     fn uniform(&mut self) -> f32 {
         (self.word() & 0xff_ffff) as f32 / 16_777_216.
     }
 
-    /// `[0, 1)`, of 53 bits.
+    /// `[0, 1)`, 53 bits.
     fn uniform_wide(&mut self) -> f64 {
         let word = u64::from(self.word()) << 32 | u64::from(self.word());
         (word & ((1 << 53) - 1)) as f64 / (1u64 << 53) as f64
@@ -91,17 +91,17 @@ impl Generator {
             let (this, after) = (self.state[index], self.state[(index + 1) % LENGTH]);
             let mixed = this & 0x8000_0000 | after & 0x7fff_ffff;
             let odd = if after & 1 == 1 { 0x9908_b0df } else { 0 };
-            self.state[index] = self.state[(index + AHEAD) % LENGTH] ^ mixed >> 1 ^ odd;
+            self.state[index] = self.state[(index + SHIFT) % LENGTH] ^ mixed >> 1 ^ odd;
         }
         self.next = 0;
     }
 }
 
-/// Uniform numbers become normal ones, those of the first half with those of the second.
+/// Box–Muller: pairs uniform numbers of the first half with those of the second.
 fn transform(numbers: &mut [f32]) {
-    let (first, second) = numbers.split_at_mut(TOGETHER / 2);
+    let (first, second) = numbers.split_at_mut(BATCH / 2);
     for (one, other) in first.iter_mut().zip(second) {
-        // From one, for the logarithm of zero is none.
+        // Counted from one, because the logarithm of zero is infinite.
         let (size, angle) = ((-2. * (1. - *one).ln()).sqrt(), consts::TAU * *other);
         (*one, *other) = (size * angle.cos(), size * angle.sin());
     }

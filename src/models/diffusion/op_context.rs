@@ -1,7 +1,7 @@
-//! What networks of a painter compute with, operation by operation.
+//! The operations that diffusion networks are built from.
 //!
-//! Others want the processor, too: between pieces of work of some milliseconds [`OpContext::pause`] is called, where the
-//! painter may have to wait, and where it learns that nobody wants the picture any more.
+//! Text generation shares the CPU with image generation, so work is split into chunks of a few milliseconds. Between
+//! chunks, [`OpContext::pause`] may block, and it returns an error once the request is cancelled.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use half::bf16;
 use outpost_kernels::{
-    self as kernels, Activation, Before, Blocks, Both, Cells, Factors, Fill, Images, Moments, POSITIONS, Pair, Pool,
-    Sequence, Shape,
+    self as kernels, Activation, AttentionSequence, AttentionShape, BLOCK_POSITIONS, ConvInput, FusedNorm, KvBlockMut,
+    KvBlocks, KvPair, KvSlices, KvWrite, Moments, Pool, ScaleShift,
 };
 
 use super::adapters::LoraDeltas;
@@ -20,12 +20,12 @@ use crate::models::feed_forward::Mlp;
 use crate::models::linear::Linear;
 use crate::models::norm::Norm;
 
-/// Why a network did not come to its end.
+/// Why a network stopped early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Interrupted {
-    /// It was told to stop.
+    /// The request was cancelled.
     Cancelled,
-    /// A defect, for the log.
+    /// A defect; the reason goes to the log.
     Failed(String),
 }
 
@@ -52,24 +52,24 @@ impl fmt::Display for Interrupted {
 
 pub type Result<T> = std::result::Result<T, Interrupted>;
 
-/// Multiplications of a piece of work, for each thread: some milliseconds.
+/// Multiply-adds in a chunk of work, for each thread: a few milliseconds.
 const CHUNK_MACS: usize = 200_000_000;
-/// Rows of a product at least: weights are read once for them.
+/// Minimum rows of a matrix product, because its weights are read once for all of them.
 const MIN_ROWS: usize = 64;
-/// Numbers of a feed-forward network's inside at once: they stay near.
+/// Elements of a feed-forward network's hidden layer that are computed at once; they stay in the cache.
 const FFN_CHUNK: usize = 2 << 20;
-/// Numbers of a piece of work that is bound by memory, for each thread.
+/// Elements of a memory-bound chunk of work, for each thread.
 const CHUNK_ELEMENTS: usize = 4 << 20;
 
 pub struct OpContext<'a> {
     pub pool: &'a Pool,
     pub buffers: BufferPool,
-    /// Whether attention rounds to bf16, as matmuls with bf16 weights do.
+    /// Whether attention rounds to bf16, as products with bf16 weights do.
     bf16_attention: bool,
-    /// Keys and values in blocks; kept for their memory.
+    /// Scratch for keys and values in blocks; kept so that the allocation is reused.
     kv_f32: RefCell<Vec<f32>>,
     kv_bf16: RefCell<Vec<bf16>>,
-    /// What adapters add to matmuls.
+    /// LoRA deltas that are added to products.
     lora: LoraDeltas,
     pause: &'a dyn Fn() -> Result<()>,
 }
@@ -87,23 +87,23 @@ impl<'a> OpContext<'a> {
         }
     }
 
-    /// The same where attention rounds to bf16, or does not.
+    /// Sets whether attention rounds to bf16.
     pub fn with_bf16_attention(self, bf16_attention: bool) -> Self {
         Self { bf16_attention, ..self }
     }
 
-    /// The same with adapters.
+    /// Adds LoRA adapters.
     pub fn with_lora(self, lora: LoraDeltas) -> Self {
         Self { lora, ..self }
     }
 
-    /// Bytes that were held at once at most, but for what kernels take for themselves.
+    /// Peak bytes held at once, without the kernels' own scratch.
     pub fn peak_bytes(&self) -> usize {
         let kv = size_of::<f32>() * self.kv_f32.borrow().len() + size_of::<bf16>() * self.kv_bf16.borrow().len();
         size_of::<f32>() * self.buffers.peak() + kv
     }
 
-    /// Lets others compute.
+    /// Lets other work run.
     pub fn pause(&self) -> Result<()> {
         (self.pause)()
     }
@@ -112,17 +112,17 @@ impl<'a> OpContext<'a> {
         self.buffers.alloc(images, size, channels)
     }
 
-    /// A map of these numbers, of which there must be as many as it has.
+    /// A feature map with this data; an error where the lengths differ.
     pub fn feature_map(&self, numbers: &[f32], images: usize, size: [usize; 2], channels: usize) -> Result<FeatureMap> {
         let mut map = self.alloc(images, size, channels);
         if map.len() != numbers.len() {
-            return Err(Interrupted::Failed(format!("{} numbers for a map of {}", numbers.len(), map.len())));
+            return Err(Interrupted::Failed(format!("{} elements for a feature map of {}", numbers.len(), map.len())));
         }
         map.data_mut().copy_from_slice(numbers);
         Ok(map)
     }
 
-    /// How many of these rows are a piece of work, each of so many multiplications.
+    /// How many rows make a chunk of work; `cost`: multiply-adds of a row.
     fn chunk_rows(&self, cost: usize) -> usize {
         (CHUNK_MACS * self.pool.threads() / cost.max(1)).max(1)
     }
@@ -143,24 +143,24 @@ impl<'a> OpContext<'a> {
         shift: Option<&FeatureMap>,
         conv: &Conv,
     ) -> Result<FeatureMap> {
-        // Adapters want to see what is normed; else it is nowhere written.
+        // With LoRA, the normalised input is needed too; otherwise it is never materialised.
         if !self.lora.of(conv_id(conv)).is_empty() {
             let x = self.group_norm(norm, x, shift, true)?;
             return self.conv(conv, &x);
         }
         let activation = Some(Activation::Silu);
         let factors = self.norm_factors(&norm.kernel(activation), x, shift)?;
-        self.conv_without_lora(conv, x, Some(Before { factors: &factors, activation }))
+        self.conv_without_lora(conv, x, Some(FusedNorm { factors: &factors, activation }))
     }
 
-    /// A convolution alone, to which no adapter adds.
+    /// The convolution without LoRA deltas.
     pub(super) fn conv_without_lora(
         &self,
         conv: &Conv,
         x: &FeatureMap,
-        before: Option<Before<'_>>,
+        norm: Option<FusedNorm<'_>>,
     ) -> Result<FeatureMap> {
-        let window = *conv.window();
+        let window = *conv.shape();
         let Some(size) = window.output(x.size).filter(|_| x.channels == window.inputs) else {
             return Err(Interrupted::Failed(format!(
                 "{window:?} does not take {} channels of {:?}",
@@ -170,7 +170,7 @@ impl<'a> OpContext<'a> {
         let mut out = self.alloc(x.images, size, window.outputs);
         let row = size[1] * window.outputs;
         let lines = self.chunk_rows(row * window.inputs * window.kernel[0] * window.kernel[1]);
-        let images = Images { x: x.data(), size: x.size, before };
+        let images = ConvInput { x: x.data(), size: x.size, norm };
         if lines >= x.images * size[0] {
             conv.forward(self.pool, images, out.data_mut());
             self.pause()?;
@@ -179,7 +179,7 @@ impl<'a> OpContext<'a> {
         let outs = out.data_mut().chunks_exact_mut((size[0] * row).max(1));
         for (one, out) in images.chunks(x.channels, 1).zip(outs) {
             for (first, out) in (0..size[0]).step_by(lines).zip(out.chunks_mut(lines * row)) {
-                conv.forward_lines(self.pool, one, first..size[0].min(first + lines), out);
+                conv.forward_rows(self.pool, one, first..size[0].min(first + lines), out);
                 self.pause()?;
             }
         }
@@ -191,7 +191,7 @@ impl<'a> OpContext<'a> {
         Ok(out)
     }
 
-    /// Products of the same `m` rows of numbers, and what adapters add.
+    /// Products of the same `m` rows with several weights, including LoRA deltas.
     fn matmuls(&self, x: &[f32], m: usize, all: &mut [(&Linear, &mut [f32])]) -> Result<()> {
         Linear::together(self.pool, x, m, all)?;
         for (weight, out) in all.iter_mut().filter(|_| !self.lora.is_empty()) {
@@ -202,7 +202,7 @@ impl<'a> OpContext<'a> {
         Ok(())
     }
 
-    /// Several matmuls of the same numbers.
+    /// Several products of the same input.
     pub(in crate::models) fn linears<const N: usize>(
         &self,
         weights: [&Linear; N],
@@ -225,7 +225,7 @@ impl<'a> OpContext<'a> {
         Ok(outs)
     }
 
-    /// What a feed-forward network makes of `x`, some rows after others: what is inside is wide.
+    /// A feed-forward network, computed a few rows at a time because its hidden layer is wide.
     pub(in crate::models) fn feed_forward(&self, mlp: &Mlp, x: &FeatureMap) -> Result<FeatureMap> {
         let Mlp { gate, up, down, activation } = mlp;
         let (width, inner) = (x.channels.max(1), up.rows().max(1));
@@ -257,7 +257,7 @@ impl<'a> OpContext<'a> {
         Ok(out)
     }
 
-    /// `norm(x + shift)`, through SiLU where that is wanted; `shift`: `[images, 1, 1, channels]`.
+    /// `norm(x + shift)`, optionally through SiLU; `shift`: `[images, 1, 1, channels]`.
     pub(in crate::models) fn group_norm(
         &self,
         norm: &GroupNorm,
@@ -278,13 +278,13 @@ impl<'a> OpContext<'a> {
         Ok(out)
     }
 
-    /// What a norm does to each image of `x + shift`.
+    /// The scale and shift that a group norm applies to each image of `x + shift`.
     fn norm_factors(
         &self,
         kernel: &kernels::GroupNorm<'_>,
         x: &FeatureMap,
         shift: Option<&FeatureMap>,
-    ) -> Result<Vec<Factors>> {
+    ) -> Result<Vec<ScaleShift>> {
         let part = self.elements_per_chunk(x.channels);
         let mut shifts = shift.map(FeatureMap::per_image);
         let mut factors = Vec::with_capacity(x.images);
@@ -299,9 +299,9 @@ impl<'a> OpContext<'a> {
         Ok(factors)
     }
 
-    /// Numbers of whole pixels that are a piece of work which memory bounds.
+    /// Elements of whole pixels in a memory-bound chunk of work.
     fn elements_per_chunk(&self, channels: usize) -> usize {
-        let together = Moments::pixels_together(channels) * channels;
+        let together = Moments::pixels_per_chunk(channels) * channels;
         (CHUNK_ELEMENTS * self.pool.threads()).next_multiple_of(together.max(1))
     }
 
@@ -322,7 +322,7 @@ impl<'a> OpContext<'a> {
 
     pub(in crate::models) fn add(&self, x: &mut FeatureMap, y: &FeatureMap) -> Result<()> {
         if x.len() != y.len() {
-            return Err(Interrupted::Failed(format!("{} numbers cannot be added to {}", y.len(), x.len())));
+            return Err(Interrupted::Failed(format!("{} elements cannot be added to {}", y.len(), x.len())));
         }
         kernels::add(self.pool, x.data_mut(), y.data());
         self.pause()
@@ -334,19 +334,19 @@ impl<'a> OpContext<'a> {
         self.pause()
     }
 
-    /// The channels of both.
+    /// Concatenates channels.
     pub(in crate::models) fn concat(&self, x: &FeatureMap, y: &FeatureMap) -> Result<FeatureMap> {
         if (x.images, x.size) != (y.images, y.size) {
-            return Err(Interrupted::Failed(format!("{:?} does not lie beside {:?}", x.size, y.size)));
+            return Err(Interrupted::Failed(format!("{:?} cannot be concatenated with {:?}", x.size, y.size)));
         }
         let mut out = self.alloc(x.images, x.size, x.channels + y.channels);
         let widths = [x.channels, y.channels];
-        kernels::side_by_side(self.pool, [x.data(), y.data()], widths, out.data_mut());
+        kernels::concat_channels(self.pool, [x.data(), y.data()], widths, out.data_mut());
         self.pause()?;
         Ok(out)
     }
 
-    /// To another size, by the nearest pixel.
+    /// Resizes with nearest-neighbour interpolation.
     pub(in crate::models) fn resize(&self, x: &FeatureMap, size: [usize; 2]) -> Result<FeatureMap> {
         let mut out = self.alloc(x.images, size, x.channels);
         kernels::resize_nearest(self.pool, x.data(), x.size, size, x.channels, out.data_mut());
@@ -354,7 +354,7 @@ impl<'a> OpContext<'a> {
         Ok(out)
     }
 
-    /// What the pixels of `q` see of those of `k` and `v`, image by image; channels are `heads` side by side.
+    /// Attention of the pixels of `q` over those of `k` and `v`, image by image; channels are `[heads, width]`.
     pub(in crate::models) fn attention(
         &self,
         [q, k, v]: [&FeatureMap; 3],
@@ -366,7 +366,7 @@ impl<'a> OpContext<'a> {
         if !fits || k.len() != v.len() || q.images != k.images || width == 0 {
             return Err(Interrupted::Failed(format!("{heads} heads of {} and {} channels", q.channels, k.channels)));
         }
-        let shape = Shape {
+        let shape = AttentionShape {
             heads,
             kv_heads: heads,
             width,
@@ -377,13 +377,13 @@ impl<'a> OpContext<'a> {
         };
         let mut out = self.alloc(q.images, q.size, q.channels);
         let row = q.channels;
-        // A causal mask wants all rows at once; such texts are short.
+        // A causal mask needs all rows at once; such texts are short.
         let rows = if causal { q.pixels() } else { self.chunk_rows(2 * k.pixels() * row).next_multiple_of(MIN_ROWS) };
         let images =
             q.per_image().zip(k.per_image().zip(v.per_image())).zip(out.data_mut().chunks_exact_mut(q.pixels() * row));
         for ((queries, (k, v)), out) in images {
             let input = AttentionInput { shape, positions: k.len() / row, rows, queries };
-            match self.bf16_attention && self.pool.path().multiplies_bf16() && width.is_multiple_of(2) {
+            match self.bf16_attention && self.pool.isa().has_bf16_dot() && width.is_multiple_of(2) {
                 true => self.attend(input, [k, v], &mut self.kv_bf16.borrow_mut(), out)?,
                 false => self.attend(input, [k, v], &mut self.kv_f32.borrow_mut(), out)?,
             }
@@ -391,7 +391,7 @@ impl<'a> OpContext<'a> {
         Ok(out)
     }
 
-    /// Attention of one image, over keys and values `[positions, heads, width]` that are written into blocks first.
+    /// Attention of one image. Keys and values, `[positions, heads, width]`, are first written into blocks.
     fn attend<T: KvElement>(
         &self,
         AttentionInput { shape, positions, rows, queries }: AttentionInput<'_>,
@@ -400,22 +400,22 @@ impl<'a> OpContext<'a> {
         out: &mut [f32],
     ) -> Result<()> {
         let row = shape.heads * shape.width;
-        let (block, half) = (POSITIONS * row, positions.next_multiple_of(POSITIONS) * row);
+        let (block, half) = (BLOCK_POSITIONS * row, positions.next_multiple_of(BLOCK_POSITIONS) * row);
         kv.resize(kv.len().max(2 * half), T::default());
         let (keys, rest) = kv.split_at_mut(half);
         let (values, _) = rest.split_at_mut(half);
         let mut fills = Vec::with_capacity(half / block);
         for (index, (keys, values)) in keys.chunks_exact_mut(block).zip(values.chunks_exact_mut(block)).enumerate() {
-            let first = index * POSITIONS;
-            let count = POSITIONS.min(positions - first);
-            fills.push(Fill { cells: T::cells(Both { keys, values }), row: first, slot: 0, count });
+            let first = index * BLOCK_POSITIONS;
+            let count = BLOCK_POSITIONS.min(positions - first);
+            fills.push(KvWrite { cells: T::cells(KvPair { keys, values }), row: first, slot: 0, count });
         }
-        kernels::keep(self.pool, [shape.heads, shape.width], k, v, &mut fills);
+        kernels::kv_write(self.pool, [shape.heads, shape.width], k, v, &mut fills);
         drop(fills);
         let [keys, values] = [&*keys, &*values].map(|half| half.chunks_exact(block).collect::<Vec<_>>());
         for (queries, out) in queries.chunks(rows * row).zip(out.chunks_mut(rows * row)) {
-            let blocks = T::blocks(Pair { keys: &keys, values: &values });
-            let sequence = Sequence { queries, rows: queries.len() / row, start: 0, positions, blocks };
+            let blocks = T::blocks(KvSlices { keys: &keys, values: &values });
+            let sequence = AttentionSequence { queries, rows: queries.len() / row, start: 0, positions, blocks };
             kernels::attend(self.pool, &[sequence], &shape, out);
             self.pause()?;
         }
@@ -423,42 +423,42 @@ impl<'a> OpContext<'a> {
     }
 }
 
-/// What adapters know a convolution by.
+/// The identity by which LoRA deltas refer to a convolution.
 fn conv_id(conv: &Conv) -> usize {
     Arc::as_ptr(conv).addr()
 }
 
-/// What keys and values are stored as.
+/// The type in which keys and values are stored.
 trait KvElement: Copy + Default {
-    fn cells(both: Both<&mut [Self]>) -> Cells<'_>;
-    fn blocks<'a>(pair: Pair<'a, &'a [Self]>) -> Blocks<'a>;
+    fn cells(both: KvPair<&mut [Self]>) -> KvBlockMut<'_>;
+    fn blocks<'a>(pair: KvSlices<'a, &'a [Self]>) -> KvBlocks<'a>;
 }
 
 impl KvElement for f32 {
-    fn cells(both: Both<&mut [f32]>) -> Cells<'_> {
-        Cells::F32(both)
+    fn cells(both: KvPair<&mut [f32]>) -> KvBlockMut<'_> {
+        KvBlockMut::F32(both)
     }
 
-    fn blocks<'a>(pair: Pair<'a, &'a [f32]>) -> Blocks<'a> {
-        Blocks::F32(pair)
+    fn blocks<'a>(pair: KvSlices<'a, &'a [f32]>) -> KvBlocks<'a> {
+        KvBlocks::F32(pair)
     }
 }
 
 impl KvElement for bf16 {
-    fn cells(both: Both<&mut [bf16]>) -> Cells<'_> {
-        Cells::Bf16(both)
+    fn cells(both: KvPair<&mut [bf16]>) -> KvBlockMut<'_> {
+        KvBlockMut::Bf16(both)
     }
 
-    fn blocks<'a>(pair: Pair<'a, &'a [bf16]>) -> Blocks<'a> {
-        Blocks::Bf16(pair)
+    fn blocks<'a>(pair: KvSlices<'a, &'a [bf16]>) -> KvBlocks<'a> {
+        KvBlocks::Bf16(pair)
     }
 }
 
-/// One image's part of attention.
+/// The attention inputs of one image.
 struct AttentionInput<'a> {
-    shape: Shape,
+    shape: AttentionShape,
     positions: usize,
-    /// Rows of a piece of work.
+    /// Rows in a chunk of work.
     rows: usize,
     queries: &'a [f32],
 }

@@ -1,5 +1,5 @@
-//! Residual blocks of convolutions, which UNets and autoencoders share, and what halves and doubles images between
-//! them.
+//! Residual blocks of convolutions, shared by UNets and autoencoders, with the layers that halve and double image sizes
+//! between them.
 
 use outpost_kernels::Activation;
 
@@ -8,16 +8,16 @@ use super::layers::{Conv, GroupNorm, Linear, Loaded, conv, linear, same_conv};
 use super::op_context::{Interrupted, OpContext, Result};
 use crate::models::weights::Loader;
 
-/// What all blocks of a network have in common.
+/// Settings shared by all blocks of a network.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResnetConfig {
     pub groups: usize,
     pub epsilon: f32,
-    /// Numbers that tell the time; `None`: the network knows no time.
+    /// Width of the timestep embedding; `None`: the network has none.
     pub time: Option<usize>,
-    /// Whether the time scales and shifts, rather than only shifts.
+    /// Whether the timestep scales and shifts, rather than only shifts.
     pub time_scale_shift: bool,
-    /// What a block's sum is divided by.
+    /// Divides a block's output.
     pub output_scale_factor: f32,
 }
 
@@ -54,13 +54,13 @@ impl ResnetBlock {
         })
     }
 
-    /// `time`: `[images, 1, 1, time]`, through SiLU already.
+    /// `time`: `[images, 1, 1, time]`, already through SiLU.
     pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, time: Option<&FeatureMap>) -> Result<FeatureMap> {
         let y = ctx.norm_conv(&self.norm1, x, None, &self.conv1)?;
         let temb = match (&self.time, time) {
             (Some(weight), Some(time)) => Some(ctx.linear(weight, time)?),
             (None, _) => None,
-            (Some(_), None) => return Err(Interrupted::Failed("a block was not told the time".to_owned())),
+            (Some(_), None) => return Err(Interrupted::Failed("a block has no timestep embedding".to_owned())),
         };
         let mut y = match temb {
             Some(temb) if self.time_scale_shift => {
@@ -82,7 +82,7 @@ impl ResnetBlock {
     }
 }
 
-/// `y · (1 + scale) + shift`, of `told`: `[images, scales and shifts]`.
+/// `y · (1 + scale) + shift`; `temb`: `[images, 2 · channels]`, scales first.
 fn scale_and_shift(y: &mut FeatureMap, temb: &FeatureMap) {
     let (channels, image) = (y.channels, y.pixels() * y.channels);
     let temb: Vec<&[f32]> = temb.per_image().collect();
@@ -109,7 +109,7 @@ impl Downsample {
     }
 }
 
-/// Brings images to twice the size, or nearly so.
+/// Doubles height and width, or nearly so.
 #[derive(Debug)]
 pub(super) struct Upsample(Conv);
 

@@ -78,7 +78,7 @@ fn ids(reference: &Reference, part: &str) -> Vec<u32> {
 }
 
 #[test]
-fn clip_encodes_as_transformers_does() {
+fn clip_matches_transformers() {
     with_context(|ctx| {
         let reference = Reference::read("sd1");
         let folder = reference.part("text_encoder");
@@ -96,7 +96,7 @@ fn clip_encodes_as_transformers_does() {
 }
 
 #[test]
-fn a_unet_guesses_as_diffusers_does() {
+fn a_unet_matches_diffusers() {
     with_context(|ctx| {
         let reference = Reference::read("sd1");
         let folder = reference.part("unet");
@@ -127,19 +127,19 @@ fn autoencoder() -> Vae {
 }
 
 /// Goes both ways, and compares.
-fn check_both_ways(ctx: &OpContext<'_>, reference: &Reference, picture: FeatureMap, tiled: bool) {
+fn check_both_ways(ctx: &OpContext<'_>, reference: &Reference, image: FeatureMap, tiled: bool) {
     let vae = autoencoder();
     let decoded = vae.decode(ctx, reference.map(ctx, "vae.latent"), tiled).unwrap();
     let away = far(decoded.data(), reference.map(ctx, "vae.decoded").data());
     assert!(away < 1e-5, "{away}");
-    let posterior = vae.encode(ctx, picture, tiled).unwrap();
+    let posterior = vae.encode(ctx, image, tiled).unwrap();
     assert!(far(&posterior.mean, reference.map(ctx, "vae.mean").data()) < 1e-5);
     let logs: Vec<f32> = posterior.std.iter().map(|one| 2. * one.ln()).collect();
     assert!(far(&logs, reference.map(ctx, "vae.logvar").data()) < 1e-4);
 }
 
 #[test]
-fn an_autoencoder_goes_both_ways_as_diffusers_does() {
+fn an_autoencoder_matches_diffusers() {
     with_context(|ctx| {
         let reference = Reference::read("sd1");
         check_both_ways(ctx, &reference, reference.map(ctx, "vae.picture"), false);
@@ -149,12 +149,12 @@ fn an_autoencoder_goes_both_ways_as_diffusers_does() {
 }
 
 #[test]
-fn tiles_fade_into_each_other_as_with_diffusers() {
+fn tiles_blend_as_in_diffusers() {
     with_context(|ctx| {
         let reference = Reference::read("sd1-tiles");
         let bytes: Vec<u8> = reference.tensors["vae.picture"].flatten_all().unwrap().to_vec1().unwrap();
-        let picture: Vec<f32> = bytes.iter().map(|byte| f32::from(*byte) / 127.5 - 1.).collect();
-        let picture = ctx.feature_map(&picture, 1, [72, 116], 3).unwrap();
-        check_both_ways(ctx, &reference, picture, true);
+        let image: Vec<f32> = bytes.iter().map(|byte| f32::from(*byte) / 127.5 - 1.).collect();
+        let image = ctx.feature_map(&image, 1, [72, 116], 3).unwrap();
+        check_both_ways(ctx, &reference, image, true);
     });
 }

@@ -1,4 +1,4 @@
-//! Times, and other single numbers, as networks are told them.
+//! Embeddings of timesteps and other scalars.
 
 use outpost_kernels::Activation;
 
@@ -7,8 +7,8 @@ use super::layers::{Linear, Loaded, linear};
 use super::op_context::{OpContext, Result};
 use crate::models::weights::Loader;
 
-/// Sines and cosines of a number at falling frequencies (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>):
-/// `width` in all, as diffusers' `get_timestep_embedding` with `downscale_freq_shift` = `shift`.
+/// Sinusoidal embedding of a number (Vaswani et al. 2017, <https://arxiv.org/abs/1706.03762>): `width` elements, as
+/// diffusers' `get_timestep_embedding` with `downscale_freq_shift` = `shift`.
 pub(super) fn sinusoidal_embedding(number: f32, width: usize, cosines_first: bool, shift: f32) -> Vec<f32> {
     let half = width / 2;
     let angles = (0..half).map(|at| {

@@ -1,5 +1,5 @@
-//! Transformers between the residual blocks of a UNet: pixels see each other, and the text
-//! (Rombach et al. 2022, <https://arxiv.org/abs/2112.10752>).
+//! Spatial transformers between the residual blocks of a UNet: self-attention of pixels, and cross-attention to the
+//! text (Rombach et al. 2022, <https://arxiv.org/abs/2112.10752>).
 
 use outpost_kernels::Activation;
 
@@ -17,16 +17,16 @@ pub(super) struct Transformer {
     proj_out: Linear,
 }
 
-/// A transformer's sizes.
+/// A transformer's dimensions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TransformerSizes {
     pub layers: usize,
     pub channels: usize,
     pub heads: usize,
-    /// Numbers of a word.
+    /// Width of a prompt embedding.
     pub context: usize,
     pub groups: usize,
-    /// Whether pixels see the text only, and not each other.
+    /// Whether the first attention is cross-attention, too.
     pub only_cross: bool,
 }
 
@@ -52,7 +52,7 @@ impl Transformer {
         })
     }
 
-    /// `text`: `[images, words, 1, context]`
+    /// `text`: `[images, tokens, 1, context]`
     pub fn forward(&self, ctx: &OpContext<'_>, mut x: FeatureMap, text: &FeatureMap) -> Result<FeatureMap> {
         let y = ctx.group_norm(&self.norm, &x, None, false)?;
         let mut y = ctx.linear(&self.proj_in, &y)?;
@@ -76,7 +76,7 @@ impl Block {
             norms: [norm("norm1")?, norm("norm2")?, norm("norm3")?],
             attn1: Attention::load(loader, &name("attn1"), channels, first, heads, false)?,
             attn2: Attention::load(loader, &name("attn2"), channels, context, heads, false)?,
-            // Both lie in what diffusers calls GEGLU, the gate last.
+            // diffusers' GEGLU stores both in one matrix, the gate last.
             mlp: Mlp {
                 up: linear_slice(loader, &proj, [channels, inner], 0, 2 * inner)?,
                 gate: Some(linear_slice(loader, &proj, [channels, inner], inner, 2 * inner)?),

@@ -1,12 +1,12 @@
-//! What judges a pair of texts: a small network over an encoder's vectors that gives one number.
+//! The classification head of a cross-encoder: a small network over hidden states that scores a pair of texts.
 
 use candle_core::Result;
 use outpost_kernels as kernels;
 use serde_json::Value;
 
 use super::Pooling;
-use super::names::Family;
-use super::sizes::Sizes;
+use super::config::EncoderConfig;
+use super::tensor_names::Family;
 use crate::models::ModelError;
 use crate::models::family::Activation;
 use crate::models::hyper::refuse;
@@ -19,35 +19,39 @@ use crate::models::weights::{Candidate, Loader};
 pub struct Head {
     pooling: Pooling,
     dense: Linear,
-    /// ModernBERT's; the others' is tanh.
+    /// ModernBERT's; the others use tanh.
     activation: Option<Activation>,
     norm: Option<Norm>,
     output: Linear,
 }
 
-/// How many classes a `config.json` tells apart.
+/// The number of classes in a `config.json`.
 fn classes(config: &Value) -> usize {
     let labels = config.get("id2label").and_then(Value::as_object).map(serde_json::Map::len);
     let number = config.get("num_labels").and_then(Value::as_u64).map(|number| number as usize);
     number.or(labels).unwrap_or(2)
 }
 
-/// Whether a `config.json` describes a judge of pairs that can be computed.
-pub fn check(config: &Value, sizes: &Sizes) -> std::result::Result<(), ModelError> {
+/// Whether a `config.json` describes a supported cross-encoder.
+pub fn check(config: &Value, sizes: &EncoderConfig) -> std::result::Result<(), ModelError> {
     match (sizes.family, classes(config)) {
-        (Family::Nomic, _) => refuse("models of this family that judge pairs are not supported".to_owned()),
+        (Family::Nomic, _) => refuse("cross-encoders of this family are not supported".to_owned()),
         (_, 1) => Ok(()),
-        (_, many) => refuse(format!("it sorts texts into {many} classes; what judges pairs gives one number")),
+        (_, many) => refuse(format!("it classifies texts into {many} classes; a cross-encoder has one output")),
     }
 }
 
 impl Head {
-    /// `config`: the `config.json`, which only ModernBERT's head needs.
-    pub(super) fn load(loader: &Loader<'_>, config: &Value, sizes: &Sizes) -> std::result::Result<Self, ModelError> {
-        let Sizes { width, epsilon, family, .. } = *sizes;
+    /// `config`: the `config.json`, which only ModernBERT needs.
+    pub(super) fn load(
+        loader: &Loader<'_>,
+        config: &Value,
+        sizes: &EncoderConfig,
+    ) -> std::result::Result<Self, ModelError> {
+        let EncoderConfig { width, epsilon, family, .. } = *sizes;
         let linear = |stem: &str, rows| loader.linear(&[Candidate::whole(stem.to_owned(), rows)], rows, width, false);
         let modern = family == Family::Modern;
-        // The others have one way of each.
+        // The other families have fixed choices.
         let word = |key: &str| config.get(key).filter(|_| modern).and_then(Value::as_str);
         let pooling = match word("classifier_pooling") {
             Some("mean") => Pooling::Mean,
@@ -69,7 +73,7 @@ impl Head {
         })
     }
 
-    /// How well the texts fit each other, of the vectors of their tokens, `[tokens, width]`: a logit.
+    /// The relevance logit of a pair; `vectors`: its hidden states, `[tokens, width]`.
     pub fn score(&self, cpu: &Cpu, vectors: &[f32], width: usize) -> Result<f32> {
         let (pool, mut pooled, mut inner, mut out) = (cpu.pool(), Vec::with_capacity(width), vec![0.; width], [0.]);
         self.pooling.add(vectors, width, &mut pooled);

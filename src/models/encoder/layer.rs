@@ -1,15 +1,14 @@
-//! One layer of an encoder, in either order: norms after what is added (BERT), or before a sublayer
-//! (ModernBERT).
+//! One encoder layer, post-norm (BERT) or pre-norm (ModernBERT).
 
 use candle_core::Result;
 use outpost_kernels::Pool;
 
-use super::sizes::Sizes;
+use super::config::EncoderConfig;
 use crate::models::ModelError;
 use crate::models::feed_forward::Mlp;
 use crate::models::linear::Linear;
 use crate::models::norm::Norm;
-use crate::models::scratch::{Scratch, room};
+use crate::models::scratch::{Scratch, grow};
 use crate::models::weights::{Candidate, Loader};
 
 #[derive(Debug)]
@@ -24,26 +23,26 @@ pub(super) struct Layer {
 
 #[derive(Debug)]
 enum Norms {
-    /// Of the sums of stream and sublayer, which then are the stream.
+    /// Normalise the sum of residual stream and sublayer.
     After { attention: Norm, feed_forward: Norm },
-    /// Of the stream, for a sublayer. ModernBERT's first layer takes it as it is.
+    /// Normalise a sublayer's input. ModernBERT's first layer has no attention norm.
     Before { attention: Option<Norm>, feed_forward: Norm },
 }
 
-/// The stream between layers: `[tokens, width]` each.
+/// The residual stream between layers: `[tokens, width]` each.
 #[derive(Debug, Default)]
-pub(super) struct Stream {
+pub(super) struct ResidualStream {
     pub x: Vec<f32>,
-    /// What the last sublayer gave, where norms come before sublayers: the next norm adds it.
+    /// With pre-norms, the last sublayer's output, which the next norm adds.
     pub y: Vec<f32>,
 }
 
 impl Layer {
-    pub fn load(loader: &Loader<'_>, sizes: &Sizes, index: usize) -> std::result::Result<Self, ModelError> {
-        let Sizes { width, inner, biases, epsilon, .. } = *sizes;
+    pub fn load(loader: &Loader<'_>, config: &EncoderConfig, index: usize) -> std::result::Result<Self, ModelError> {
+        let EncoderConfig { width, inner, biases, epsilon, .. } = *config;
         let stem = |part: &str| format!("blk.{index}.{part}");
         let norm = |part: &str| Norm::layer(loader, &stem(part), width, epsilon);
-        let norms = match sizes.pre_norms {
+        let norms = match config.pre_norm {
             false => Norms::After { attention: norm("attn_output_norm")?, feed_forward: norm("layer_output_norm")? },
             true => Norms::Before {
                 attention: (index > 0).then(|| norm("attn_norm")).transpose()?,
@@ -54,7 +53,7 @@ impl Layer {
             let fused = Candidate { stem: stem("attn_qkv"), first: place * width, total: 3 * width };
             loader.linear(&[Candidate::whole(stem(part), width), fused], width, width, biases)
         };
-        // Of gate and up in one tensor, the gate comes first.
+        // In a fused tensor, the gate comes before up.
         let half = |part: &str, first: usize| {
             let fused = Candidate { stem: stem("ffn_gate_up"), first, total: 2 * inner };
             loader.linear(&[Candidate::whole(stem(part), inner), fused], inner, width, biases)
@@ -68,45 +67,45 @@ impl Layer {
             attn_v: projection("attn_v", 2)?,
             attn_output: whole("attn_output", width, width)?,
             mlp: Mlp {
-                gate: sizes.gated.then(|| half("ffn_gate", 0)).transpose()?,
+                gate: config.gated.then(|| half("ffn_gate", 0)).transpose()?,
                 up: half("ffn_up", inner)?,
                 down: whole("ffn_down", width, inner)?,
-                activation: sizes.activation,
+                activation: config.activation,
             },
         })
     }
 
-    /// Queries, keys and values of `m` tokens, not yet rotated.
-    pub fn project(&self, pool: &Pool, m: usize, stream: &mut Stream, scratch: &mut Scratch) -> Result<()> {
+    /// Queries, keys and values of `m` tokens, before rotation.
+    pub fn project(&self, pool: &Pool, m: usize, stream: &mut ResidualStream, scratch: &mut Scratch) -> Result<()> {
         let Scratch { normed, q, k, v, .. } = scratch;
         let len = m * self.attn_output.rows();
         let input = match &self.norms {
             Norms::Before { attention: Some(norm), .. } => {
-                norm.add_forward(pool, room(&mut stream.x, len), room(&mut stream.y, len), room(normed, len));
-                room(normed, len)
+                norm.add_forward(pool, grow(&mut stream.x, len), grow(&mut stream.y, len), grow(normed, len));
+                grow(normed, len)
             }
-            Norms::Before { attention: None, .. } | Norms::After { .. } => room(&mut stream.x, len),
+            Norms::Before { attention: None, .. } | Norms::After { .. } => grow(&mut stream.x, len),
         };
-        let mut all = [(&self.attn_q, room(q, len)), (&self.attn_k, room(k, len)), (&self.attn_v, room(v, len))];
+        let mut all = [(&self.attn_q, grow(q, len)), (&self.attn_k, grow(k, len)), (&self.attn_v, grow(v, len))];
         Linear::together(pool, input, m, &mut all)
     }
 
-    /// What follows attention, from what the heads `mixed`.
-    pub fn finish(&self, pool: &Pool, m: usize, stream: &mut Stream, scratch: &mut Scratch) -> Result<()> {
+    /// The rest of the layer after attention, whose output is in `mixed`.
+    pub fn finish(&self, pool: &Pool, m: usize, stream: &mut ResidualStream, scratch: &mut Scratch) -> Result<()> {
         let Scratch { normed, mixed, y, gate, up, .. } = scratch;
         let len = m * self.attn_output.rows();
-        let y = room(y, len);
-        self.attn_output.forward(pool, room(mixed, len), m, y)?;
+        let y = grow(y, len);
+        self.attn_output.forward(pool, grow(mixed, len), m, y)?;
         match &self.norms {
             Norms::After { attention, feed_forward } => {
                 attention.add_replace(pool, &mut stream.x, y, normed);
-                self.mlp.forward(pool, room(&mut stream.x, len), m, [gate, up], y)?;
+                self.mlp.forward(pool, grow(&mut stream.x, len), m, [gate, up], y)?;
                 feed_forward.add_replace(pool, &mut stream.x, y, normed);
             }
             Norms::Before { feed_forward, .. } => {
-                let normed = room(normed, len);
-                feed_forward.add_forward(pool, room(&mut stream.x, len), y, normed);
-                self.mlp.forward(pool, normed, m, [gate, up], room(&mut stream.y, len))?;
+                let normed = grow(normed, len);
+                feed_forward.add_forward(pool, grow(&mut stream.x, len), y, normed);
+                self.mlp.forward(pool, normed, m, [gate, up], grow(&mut stream.y, len))?;
             }
         }
         Ok(())

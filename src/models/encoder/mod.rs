@@ -1,19 +1,19 @@
-//! Encoders: networks that make one vector of each token, seeing the whole text.
+//! Encoders: networks with bidirectional attention that return a hidden state for each token.
 //!
-//! A pass takes a ragged batch: texts of different lengths share each weight read, and only attention looks
-//! at them one by one, so nothing is padded. It goes layer by layer, so that others may compute in between.
+//! A pass runs a ragged batch without padding: texts share every read of the weights, and only attention runs text by
+//! text. It advances layer by layer, so that other work can run in between.
 
+mod config;
 pub mod head;
 mod layer;
-mod names;
 mod pooling;
-mod sizes;
+mod tensor_names;
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use candle_core::Result;
-use outpost_kernels::{Kind, Shape, attend_bytes};
+use outpost_kernels::{AttentionShape, DType, attend_bytes};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -22,20 +22,20 @@ use super::attention;
 use super::kv::{KvArena, Place};
 use super::norm::Norm;
 use super::rope::{Angles, Rope, RopeStyle};
-use super::scratch::{Cpu, Scratch, room};
+use super::scratch::{Cpu, Scratch, grow};
 use super::table::Table;
 use super::texts::{Texts, arena_bytes};
 use super::weights::{Loader, Weights};
+pub use config::{EncoderConfig, LayerAttention, Positions};
 pub use head::Head;
-use layer::{Layer, Stream};
-pub use names::{Family, Source};
-pub use pooling::{Pooling, normalise, shorten};
-pub use sizes::{Positions, Sizes, Turning};
+use layer::{Layer, ResidualStream};
+pub use pooling::{Pooling, normalise, truncate_dimensions};
+pub use tensor_names::{EncoderWeights, Family};
 
-/// A loaded encoder; shared by all passes.
+/// A loaded encoder, shared by all passes.
 #[derive(Debug)]
 pub struct Encoder {
-    sizes: Sizes,
+    config: EncoderConfig,
     token_embd: Table,
     position_embd: Option<Table>,
     token_types: Option<Table>,
@@ -46,11 +46,11 @@ pub struct Encoder {
     cpu: Arc<Cpu>,
 }
 
-/// A text, or a pair of them, as tokens.
+/// The tokens of a text, or of a pair of texts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tokenized {
     pub ids: Vec<u32>,
-    /// From here on the tokens are the second text's; their number where there is but one.
+    /// Index of the second text's first token; the length if there is only one.
     pub second: usize,
 }
 
@@ -61,10 +61,10 @@ impl Tokenized {
     }
 }
 
-/// A batch on its way through the layers.
+/// A batch in progress.
 #[derive(Debug)]
 pub struct Pass {
-    stream: Stream,
+    stream: ResidualStream,
     texts: Texts,
     /// Keys and values of one layer.
     arena: KvArena,
@@ -76,83 +76,83 @@ pub struct Pass {
 type Loaded<T> = std::result::Result<T, ModelError>;
 
 impl Encoder {
-    /// Reads the weights, those of projections rounded to `precision`; `cpu` computes with them. `judge`: the
-    /// `config.json` of a model that has a head.
+    /// Reads the weights, with projections rounded to `precision`. `cross_encoder`: the `config.json` of a model with a
+    /// classification head.
     pub fn load(
         source: &dyn Weights,
-        sizes: Sizes,
-        judge: Option<&Value>,
-        precision: Option<Kind>,
+        config: EncoderConfig,
+        cross_encoder: Option<&Value>,
+        precision: Option<DType>,
         cpu: Arc<Cpu>,
     ) -> Loaded<(Self, Option<Head>)> {
         let loader = Loader::new(source, cpu.pool().threads()).rounding(precision);
-        let head = judge.map(|config| Head::load(&loader, config, &sizes)).transpose()?;
-        let encoder = Self::of(&loader, sizes, cpu)?;
+        let head = cross_encoder.map(|json| Head::load(&loader, json, &config)).transpose()?;
+        let encoder = Self::from_loader(&loader, config, cpu)?;
         loader.finish()?;
         Ok((encoder, head))
     }
 
-    /// The same of whatever `loader` reads, where more may be read beside it.
-    pub(in crate::models) fn of(loader: &Loader<'_>, sizes: Sizes, cpu: Arc<Cpu>) -> Loaded<Self> {
-        let Sizes { width, vocabulary, types, epsilon, context, .. } = sizes;
-        let (skipped, turnings) = match &sizes.positions {
-            Positions::Table { skipped } => (Some(*skipped), &[][..]),
-            Positions::Rotary { turnings, .. } => (None, turnings.as_slice()),
+    /// Loads from a `loader` that may read other weights, too.
+    pub(in crate::models) fn from_loader(loader: &Loader<'_>, config: EncoderConfig, cpu: Arc<Cpu>) -> Loaded<Self> {
+        let EncoderConfig { width, vocabulary, token_types: types, epsilon, context, .. } = config;
+        let (offset, kinds) = match &config.positions {
+            Positions::Table { offset } => (Some(*offset), &[][..]),
+            Positions::Rotary { kinds, .. } => (None, kinds.as_slice()),
         };
         let table = |stem: &str, rows: usize| loader.table(stem, rows, width);
-        let layers = (0..sizes.layers).map(|index| Layer::load(loader, &sizes, index)).collect::<Loaded<_>>()?;
-        let ropes = turnings.iter().map(|turning| Rope::load(loader, &turning.rope)).collect::<Loaded<_>>()?;
+        let layers = (0..config.layers).map(|index| Layer::load(loader, &config, index)).collect::<Loaded<_>>()?;
+        let ropes = kinds.iter().map(|attention| Rope::load(loader, &attention.rope)).collect::<Loaded<_>>()?;
         Ok(Self {
             token_embd: table("token_embd", vocabulary)?,
-            position_embd: skipped.map(|skipped| table("position_embd", skipped + context)).transpose()?,
+            position_embd: offset.map(|offset| table("position_embd", offset + context)).transpose()?,
             token_types: (types > 0).then(|| table("token_types", types)).transpose()?,
             embd_norm: Norm::layer(loader, "token_embd_norm", width, epsilon)?,
-            output_norm: sizes.pre_norms.then(|| Norm::layer(loader, "output_norm", width, epsilon)).transpose()?,
+            output_norm: config.pre_norm.then(|| Norm::layer(loader, "output_norm", width, epsilon)).transpose()?,
             layers,
             ropes,
-            sizes,
+            config,
             cpu,
         })
     }
 
-    pub fn sizes(&self) -> &Sizes {
-        &self.sizes
+    pub fn config(&self) -> &EncoderConfig {
+        &self.config
     }
 
-    /// What computes it.
+    /// The CPU state that it computes with.
     pub fn cpu(&self) -> &Cpu {
         &self.cpu
     }
 
-    /// Begins with these texts, of which none is empty or longer than the model's context.
+    /// Starts a pass. No text may be empty or longer than the context.
     pub fn begin(&self, texts: &[&Tokenized]) -> Result<Pass> {
-        let Sizes { width, heads, context, .. } = self.sizes;
+        let EncoderConfig { width, heads, context, .. } = self.config;
         let counts = || texts.iter().map(|text| text.ids.len());
         if let Some(count) = counts().find(|count| *count == 0 || *count > context) {
-            candle_core::bail!("a text of {count} tokens, 1 to {context} are possible");
+            candle_core::bail!("a text of {count} tokens; 1 to {context} are allowed");
         }
         let positions = || counts().flat_map(|count| (0..count).map(|position| (position, false)));
         let angles = self.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();
         let places = Texts::new(counts());
         let arena = places.arena([heads, width / heads]);
         let written = attention::places(&places.spans(&(0..places.tokens())))?;
-        let mut pass = Pass { stream: Stream::default(), texts: places, arena, written, angles, layer: 0 };
+        let mut pass = Pass { stream: ResidualStream::default(), texts: places, arena, written, angles, layer: 0 };
         self.embed(texts, pass.texts.tokens(), &mut pass.stream)?;
         Ok(pass)
     }
 
-    /// The vectors that tokens begin with.
-    fn embed(&self, texts: &[&Tokenized], m: usize, stream: &mut Stream) -> Result<()> {
-        let (pool, mut scratch, len) = (self.cpu.pool(), self.cpu.scratch(), m * self.sizes.width);
-        let x = room(&mut stream.x, len);
+    /// Token, position and type embeddings.
+    fn embed(&self, texts: &[&Tokenized], m: usize, stream: &mut ResidualStream) -> Result<()> {
+        let (pool, mut scratch, len) = (self.cpu.pool(), self.cpu.scratch(), m * self.config.width);
+        let x = grow(&mut stream.x, len);
         self.token_embd.look_up(texts.iter().flat_map(|text| &text.ids).copied(), false, x)?;
-        if let (Some(table), Positions::Table { skipped }) = (&self.position_embd, &self.sizes.positions) {
-            let skipped = *skipped as u32;
-            table.look_up(texts.iter().flat_map(|text| skipped..skipped + text.ids.len() as u32), true, x)?;
+        if let (Some(table), Positions::Table { offset }) = (&self.position_embd, &self.config.positions) {
+            let offset = *offset as u32;
+            table.look_up(texts.iter().flat_map(|text| offset..offset + text.ids.len() as u32), true, x)?;
         }
         if let Some(table) = &self.token_types {
-            // A model with one type knows no second text.
-            let last = self.sizes.types as u32 - 1;
+            // A model with one type does not mark second texts.
+            let last = self.config.token_types as u32 - 1;
             let types = |text: &&Tokenized| {
                 let second = text.second;
                 (0..text.ids.len()).map(move |place| u32::from(place >= second).min(last))
@@ -163,62 +163,61 @@ impl Encoder {
         Ok(())
     }
 
-    /// Computes one layer. `true`: it was the last, and [`Pass::vectors`] has what came of it.
+    /// Computes one layer. `true` after the last; [`Pass::vectors`] then has the result.
     pub fn advance(&self, pass: &mut Pass) -> Result<bool> {
-        let Sizes { width, heads, .. } = self.sizes;
+        let EncoderConfig { width, heads, .. } = self.config;
         let Some(layer) = self.layers.get(pass.layer) else { return Ok(true) };
         let (pool, mut scratch, m) = (self.cpu.pool(), self.cpu.scratch(), pass.texts.tokens());
-        let (len, head_width, turning) = (m * width, width / heads, self.sizes.turning(pass.layer));
+        let (len, head_width, attention) = (m * width, width / heads, self.config.layer_attention(pass.layer));
         layer.project(pool, m, &mut pass.stream, &mut scratch)?;
-        if let Some(angles) = turning.and_then(|(index, _)| pass.angles.get(index)) {
-            angles.rotate(pool, room(&mut scratch.q, len), heads, head_width, RopeStyle::Halves);
-            angles.rotate(pool, room(&mut scratch.k, len), heads, head_width, RopeStyle::Halves);
+        if let Some(angles) = attention.and_then(|(index, _)| pass.angles.get(index)) {
+            angles.rotate(pool, grow(&mut scratch.q, len), heads, head_width, RopeStyle::Halves);
+            angles.rotate(pool, grow(&mut scratch.k, len), heads, head_width, RopeStyle::Halves);
         }
         pass.arena.write(pool, 0, &pass.written, &scratch.k, &scratch.v)?;
         let Scratch { q, mixed, .. } = &mut *scratch;
         let (shape, spans) =
-            (shape(&self.sizes, turning.and_then(|(_, turning)| turning.window)), pass.texts.spans(&(0..m)));
-        attention::over(pool, &pass.arena, 0, &shape, &spans, room(q, len), room(mixed, len))?;
+            (shape(&self.config, attention.and_then(|(_, attention)| attention.window)), pass.texts.spans(&(0..m)));
+        attention::over(pool, &pass.arena, 0, &shape, &spans, grow(q, len), grow(mixed, len))?;
         layer.finish(pool, m, &mut pass.stream, &mut scratch)?;
         pass.layer += 1;
         if pass.layer < self.layers.len() {
             return Ok(false);
         }
         if let Some(norm) = &self.output_norm {
-            let Stream { x, y } = &mut pass.stream;
-            norm.add_replace(pool, x, room(y, len), &mut scratch.normed);
+            let ResidualStream { x, y } = &mut pass.stream;
+            norm.add_replace(pool, x, grow(y, len), &mut scratch.normed);
         }
         Ok(true)
     }
 
-    /// An upper bound of the bytes that passes take with so many tokens in all, in so many texts, beside the
-    /// shared scratch.
-    pub fn pass_bytes(sizes: &Sizes, tokens: usize, texts: usize, threads: usize) -> u64 {
-        let Sizes { width, inner, heads, .. } = *sizes;
-        let turnings = if let Positions::Rotary { turnings, .. } = &sizes.positions { turnings.len() } else { 0 };
-        // The stream, and angles in vectors that grew by doubling; the scratch of one layer, and numbers made ready for
-        // products.
-        let angles = 2 * turnings * width / heads;
+    /// An upper bound of the bytes that passes over `tokens` tokens in `texts` texts take, without the shared scratch.
+    pub fn pass_bytes(config: &EncoderConfig, tokens: usize, texts: usize, threads: usize) -> u64 {
+        let EncoderConfig { width, inner, heads, .. } = *config;
+        let kinds = if let Positions::Rotary { kinds, .. } = &config.positions { kinds.len() } else { 0 };
+        // The residual stream, angles in vectors that grow by doubling, the scratch of one layer, and quantised
+        // activations.
+        let angles = 2 * kinds * width / heads;
         let floats = tokens * (2 * width + 7 * width + 2 * inner + width.max(inner) + angles);
-        let attention = attend_bytes(threads, &shape(sizes, None), tokens, tokens.min(sizes.context));
+        let attention = attend_bytes(threads, &shape(config, None), tokens, tokens.min(config.context));
         (floats * size_of::<f32>() + attention) as u64 + arena_bytes([heads, width / heads], tokens, texts)
     }
 }
 
-/// What attention is like in a layer with such a window.
-fn shape(sizes: &Sizes, window: Option<usize>) -> Shape {
-    let Sizes { width, heads, .. } = *sizes;
+/// Attention settings of a layer with this window.
+fn shape(config: &EncoderConfig, window: Option<usize>) -> AttentionShape {
+    let EncoderConfig { width, heads, .. } = *config;
     let scale = ((width / heads) as f32).sqrt().recip();
-    Shape { heads, kv_heads: heads, width: width / heads, scale, causal: false, window, soft_cap: None }
+    AttentionShape { heads, kv_heads: heads, width: width / heads, scale, causal: false, window, soft_cap: None }
 }
 
 impl Pass {
-    /// What follows the first so many tokens of each text is padding, which no token sees.
-    pub fn hide(&mut self, seen: impl Iterator<Item = usize>) {
+    /// Masks padding; `seen`: the unpadded length of each text.
+    pub fn mask_padding(&mut self, seen: impl Iterator<Item = usize>) {
         self.texts.hide(seen);
     }
 
-    /// Each text's vectors, `[tokens, width]`, in the order of the batch.
+    /// Each text's hidden states, `[tokens, width]`, in batch order.
     pub fn vectors(&self, width: usize) -> impl Iterator<Item = &[f32]> {
         let of = move |text: Range<usize>| self.stream.x.get(text.start * width..text.end * width);
         self.texts.ranges().filter_map(of)

@@ -1,22 +1,22 @@
-//! One vector of a text's many.
+//! Pooling: from hidden states to one vector.
 
-/// How tokens' vectors become a text's; sentence-transformers' names.
+/// Pooling modes, named as in sentence-transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
-    /// The first token's.
+    /// The first token.
     Cls,
-    /// The greatest of each number.
+    /// The maximum of each dimension.
     Max,
     Mean,
-    /// The sum over the root of the count.
+    /// The sum over the square root of the count.
     MeanSqrtLength,
-    /// The mean, where the n-th token counts n times.
+    /// The mean, with the n-th token weighted by n.
     WeightedMean,
     Last,
 }
 
 impl Pooling {
-    /// Adds the text's vector, `[width]`, to `out`; `vectors`: `[tokens, width]`, of one token at least.
+    /// Appends the pooled vector, `[width]`, to `out`; `vectors`: `[tokens, width]`, at least one token.
     pub fn add(self, vectors: &[f32], width: usize, out: &mut Vec<f32>) {
         let mut tokens = vectors.chunks_exact(width.max(1));
         let count = tokens.len();
@@ -45,7 +45,7 @@ impl Pooling {
     }
 }
 
-/// A vector of the same direction and of length one; zeros stay.
+/// Scales a vector to unit length; zeros are kept.
 pub fn normalise(vector: &mut [f32]) {
     let length = vector.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
     if length > 0. {
@@ -53,8 +53,8 @@ pub fn normalise(vector: &mut [f32]) {
     }
 }
 
-/// Leaves the first `length` numbers of a vector, and makes it one long again.
-pub fn shorten(vector: &mut Vec<f32>, length: usize) {
+/// Truncates a vector to `length` dimensions (Matryoshka) and normalises it again.
+pub fn truncate_dimensions(vector: &mut Vec<f32>, length: usize) {
     if length < vector.len() {
         vector.truncate(length);
         normalise(vector);
@@ -66,7 +66,7 @@ mod tests {
     use super::{Pooling, normalise};
 
     #[test]
-    fn every_way_of_pooling() {
+    fn every_pooling_mode() {
         let vectors = [1., 8., 3., -4., 5., 2.];
         let of = |pooling: Pooling| {
             let mut out = vec![9.];
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn vectors_become_one_long_unless_they_are_nothing() {
+    fn vectors_are_normalised_except_zeros() {
         let mut vector = [3., 0., 4.];
         normalise(&mut vector);
         assert_eq!(vector, [0.6, 0., 0.8]);

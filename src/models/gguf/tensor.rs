@@ -1,6 +1,6 @@
 //! The table of tensors: names, shapes, types, and where each lies in the file.
 
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use super::GgufError;
 use super::cursor::Cursor;
@@ -11,54 +11,54 @@ pub struct TensorInfo {
     pub name: String,
     /// Row-major: the outermost dimension first (the file has them the other way round).
     pub shape: Vec<usize>,
-    pub kind: Kind,
+    pub kind: DType,
     /// From the beginning of the file.
     pub start: u64,
     pub bytes: u64,
 }
 
 /// Type numbers of ggml.h. `None`: known, but nothing here computes with it.
-const TYPES: &[(u32, &str, Option<Kind>)] = &[
-    (0, "F32", Some(Kind::F32)),
-    (1, "F16", Some(Kind::F16)),
-    (2, "Q4_0", Some(Kind::Q4_0)),
-    (3, "Q4_1", Some(Kind::Q4_1)),
-    (6, "Q5_0", Some(Kind::Q5_0)),
-    (7, "Q5_1", Some(Kind::Q5_1)),
-    (8, "Q8_0", Some(Kind::Q8_0)),
+const TYPES: &[(u32, &str, Option<DType>)] = &[
+    (0, "F32", Some(DType::F32)),
+    (1, "F16", Some(DType::F16)),
+    (2, "Q4_0", Some(DType::Q4_0)),
+    (3, "Q4_1", Some(DType::Q4_1)),
+    (6, "Q5_0", Some(DType::Q5_0)),
+    (7, "Q5_1", Some(DType::Q5_1)),
+    (8, "Q8_0", Some(DType::Q8_0)),
     (9, "Q8_1", None),
-    (10, "Q2_K", Some(Kind::Q2K)),
-    (11, "Q3_K", Some(Kind::Q3K)),
-    (12, "Q4_K", Some(Kind::Q4K)),
-    (13, "Q5_K", Some(Kind::Q5K)),
-    (14, "Q6_K", Some(Kind::Q6K)),
+    (10, "Q2_K", Some(DType::Q2K)),
+    (11, "Q3_K", Some(DType::Q3K)),
+    (12, "Q4_K", Some(DType::Q4K)),
+    (13, "Q5_K", Some(DType::Q5K)),
+    (14, "Q6_K", Some(DType::Q6K)),
     (15, "Q8_K", None),
     (16, "IQ2_XXS", None),
     (17, "IQ2_XS", None),
     (18, "IQ3_XXS", None),
     (19, "IQ1_S", None),
-    (20, "IQ4_NL", Some(Kind::IQ4NL)),
+    (20, "IQ4_NL", Some(DType::IQ4NL)),
     (21, "IQ3_S", None),
     (22, "IQ2_S", None),
-    (23, "IQ4_XS", Some(Kind::IQ4XS)),
+    (23, "IQ4_XS", Some(DType::IQ4XS)),
     (24, "I8", None),
     (25, "I16", None),
     (26, "I32", None),
     (27, "I64", None),
     (28, "F64", None),
     (29, "IQ1_M", None),
-    (30, "BF16", Some(Kind::BF16)),
+    (30, "BF16", Some(DType::BF16)),
     (34, "TQ1_0", None),
     (35, "TQ2_0", None),
     (39, "MXFP4", None),
 ];
 
 /// The name of a type as model cards write it.
-pub fn type_name(kind: Kind) -> &'static str {
+pub fn type_name(kind: DType) -> &'static str {
     TYPES.iter().find(|row| row.2 == Some(kind)).map_or("unknown", |row| row.1)
 }
 
-fn type_of(number: u32, tensor: &str) -> Result<Kind, GgufError> {
+fn type_of(number: u32, tensor: &str) -> Result<DType, GgufError> {
     match TYPES.iter().find(|row| row.0 == number) {
         Some((_, _, Some(kind))) => Ok(*kind),
         Some((_, name, None)) => {
@@ -95,7 +95,7 @@ impl TensorInfo {
 }
 
 /// `None` where a dimension is zero, the product overflows, or a row is no whole number of blocks.
-fn size_in_bytes(sizes: &[u64], kind: Kind) -> Option<u64> {
+fn size_in_bytes(sizes: &[u64], kind: DType) -> Option<u64> {
     let block = kind.block() as u64;
     let row = *sizes.first()?;
     let elements = sizes.iter().try_fold(1u64, |product, &size| product.checked_mul(size))?;

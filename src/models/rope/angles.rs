@@ -1,8 +1,8 @@
-//! Rotation in place.
+//! RopeLayout in place.
 
 use std::ops::Range;
 
-use outpost_kernels::{Pool, Rotation, rope};
+use outpost_kernels::{Pool, RopeLayout, rope};
 
 use super::{Rope, RopeStyle};
 
@@ -34,8 +34,8 @@ impl Angles {
     /// have angles, the rest of the head stays.
     pub fn rotate(&self, pool: &Pool, x: &mut [f32], heads: usize, head_width: usize, style: RopeStyle) {
         let style = match style {
-            RopeStyle::Interleaved => Rotation::Interleaved,
-            RopeStyle::Halves => Rotation::Halves,
+            RopeStyle::Interleaved => RopeLayout::Interleaved,
+            RopeStyle::Halves => RopeLayout::Halves,
         };
         rope(pool, x, heads, head_width, style, &self.cos, &self.sin);
     }

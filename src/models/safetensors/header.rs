@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -44,11 +44,11 @@ struct Row {
 
 impl TensorInfo {
     /// The type to compute with, for those that can be computed with.
-    pub fn float(&self) -> Option<Kind> {
+    pub fn float(&self) -> Option<DType> {
         match self.kind.as_str() {
-            "F32" => Some(Kind::F32),
-            "F16" => Some(Kind::F16),
-            "BF16" => Some(Kind::BF16),
+            "F32" => Some(DType::F32),
+            "F16" => Some(DType::F16),
+            "BF16" => Some(DType::BF16),
             _ => None,
         }
     }

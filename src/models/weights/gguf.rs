@@ -1,6 +1,6 @@
 //! A GGUF file as a source of tensors: its names are the decoder's own.
 
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use super::rows::Tensor;
 use super::{Decoder, Role, Rows, Weights};
@@ -26,7 +26,7 @@ impl Weights for GgufFile {
         Some(self.header.tensor(name)?.shape.clone())
     }
 
-    fn kind(&self, name: &str) -> Option<Kind> {
+    fn kind(&self, name: &str) -> Option<DType> {
         Some(self.header.tensor(name)?.kind)
     }
 

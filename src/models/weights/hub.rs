@@ -1,6 +1,6 @@
 //! A Hugging Face folder as a source of tensors: a table of its names for the decoder's stems.
 
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use super::rows::Tensor;
 use super::{Decoder, Role, Rows, Weights};
@@ -90,7 +90,7 @@ impl Weights for Folder {
         Some(self.tensor(name)?.0.shape.clone())
     }
 
-    fn kind(&self, name: &str) -> Option<Kind> {
+    fn kind(&self, name: &str) -> Option<DType> {
         self.tensor(name)?.0.float()
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use outpost_kernels::{Conv2d, Kind, Pool, Window};
+use outpost_kernels::{Conv2d, ConvShape, DType, Pool};
 
 use super::{Role, Rows, Weights, flat};
 use crate::models::ModelError;
@@ -36,7 +36,7 @@ pub struct Matrix {
     pub total: usize,
     pub columns: usize,
     /// Of a convolution.
-    pub window: Option<Window>,
+    pub window: Option<ConvShape>,
     /// [`Linear::id`], or the address of the convolution.
     pub id: usize,
 }
@@ -46,7 +46,7 @@ pub struct Loader<'a> {
     /// Threads that read and pack.
     pool: Pool,
     /// What the weights of projections are rounded to.
-    precision: Option<Kind>,
+    precision: Option<DType>,
     used: RefCell<HashSet<String>>,
     matrices: RefCell<Vec<Matrix>>,
 }
@@ -66,7 +66,7 @@ impl<'a> Loader<'a> {
     }
 
     /// Rounds floats to this type in projections; not in tables of vectors.
-    pub fn rounding(self, precision: Option<Kind>) -> Self {
+    pub fn rounding(self, precision: Option<DType>) -> Self {
         Self { precision, ..self }
     }
 
@@ -158,8 +158,8 @@ impl<'a> Loader<'a> {
     }
 
     /// A convolution, with its bias where the checkpoint has it.
-    pub fn conv(&self, stem: &str, window: Window) -> Result<Arc<Conv2d>> {
-        let Window { inputs, outputs, kernel: [height, width], .. } = window;
+    pub fn conv(&self, stem: &str, window: ConvShape) -> Result<Arc<Conv2d>> {
+        let ConvShape { inputs, outputs, kernel: [height, width], .. } = window;
         let (name, shape) = self.look(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
         let wanted = [outputs, inputs, height, width];
         self.expect(&name, &shape, shape == wanted, &wanted)?;

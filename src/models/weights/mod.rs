@@ -9,7 +9,7 @@ mod hub;
 mod loader;
 mod rows;
 
-use outpost_kernels::{Conv2d, Kind, Linear, Window};
+use outpost_kernels::{Conv2d, ConvShape, DType, Linear};
 
 use super::ModelError;
 use super::hyper::Hyper;
@@ -38,7 +38,7 @@ pub trait Weights {
     fn shape(&self, name: &str) -> Option<Vec<usize>>;
 
     /// Its type, if that can be computed with.
-    fn kind(&self, name: &str) -> Option<Kind>;
+    fn kind(&self, name: &str) -> Option<DType>;
 
     /// `count` rows from `first` on, of the checkpoint's own type; dimensions before the last count as one.
     /// A vector is its numbers: each is a row.
@@ -64,7 +64,7 @@ impl Footprint {
     }
 
     /// The same where matrices of floats are rounded to `precision`.
-    pub fn rounded(source: &dyn Weights, threads: usize, precision: Option<Kind>) -> Self {
+    pub fn rounded(source: &dyn Weights, threads: usize, precision: Option<DType>) -> Self {
         let mut all = Self::default();
         for name in source.names() {
             let (Some(shape), Some(kind)) = (source.shape(&name), source.kind(&name)) else { continue };
@@ -77,7 +77,7 @@ impl Footprint {
                 [size] => (size * size_of::<f32>(), size * kind.block_bytes()),
                 // A convolution's kernels are read whole.
                 &[outputs, inputs, height, width] => {
-                    let window = Window { inputs, outputs, kernel: [height, width], stride: 1, padding: [0; 2] };
+                    let window = ConvShape { inputs, outputs, kernel: [height, width], stride: 1, padding: [0; 2] };
                     (Conv2d::packed_bytes(kind, &window), outputs * inputs * height * width * kind.block_bytes())
                 }
                 // Experts are read and packed one by one.

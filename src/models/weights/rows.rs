@@ -4,7 +4,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use half::{bf16, f16};
-use outpost_kernels::{Kind, dequantise};
+use outpost_kernels::{DType, dequantise};
 
 use super::flat;
 use crate::models::ModelError;
@@ -12,12 +12,12 @@ use crate::models::ModelError;
 /// Rows that have been found but not read; of a vector, each number is one.
 #[derive(Debug)]
 pub struct Rows<'a> {
-    pub kind: Kind,
+    pub kind: DType,
     pub count: usize,
     pub columns: usize,
     bytes: Bytes<'a>,
     /// What the file has, where that becomes `kind` when it is read.
-    from: Option<Kind>,
+    from: Option<DType>,
 }
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(super) struct Tensor<'a> {
     pub file: &'a File,
     pub start: u64,
     pub shape: &'a [usize],
-    pub kind: Kind,
+    pub kind: DType,
 }
 
 impl<'a> Tensor<'a> {
@@ -61,7 +61,7 @@ impl Rows<'static> {
     ///
     /// # Errors
     /// Where `bytes` has another length.
-    pub fn of_bytes(kind: Kind, count: usize, columns: usize, bytes: Vec<u8>) -> Result<Self, ModelError> {
+    pub fn of_bytes(kind: DType, count: usize, columns: usize, bytes: Vec<u8>) -> Result<Self, ModelError> {
         let rows = Self { kind, count, columns, bytes: Bytes::Memory(Vec::new()), from: None };
         match bytes.len() == count * rows.row_bytes(kind) {
             true => Ok(Self { bytes: Bytes::Memory(bytes), ..rows }),
@@ -72,19 +72,19 @@ impl Rows<'static> {
 
 impl Rows<'_> {
     /// Whether rows of this kind, of so many columns, can be rounded to another kind.
-    pub(super) fn can_be(kind: Kind, rounded: Kind, columns: usize) -> bool {
+    pub(super) fn can_be(kind: DType, rounded: DType, columns: usize) -> bool {
         !kind.is_quantised() && columns.is_multiple_of(rounded.block()) && can_round(rounded)
     }
 
     /// The same rows rounded to this type when they are read, if it can hold them.
-    pub fn rounded(self, kind: Kind) -> Self {
+    pub fn rounded(self, kind: DType) -> Self {
         if self.kind == kind || !Self::can_be(self.kind, kind, self.columns) {
             return self;
         }
         Self { kind, from: Some(self.kind), ..self }
     }
 
-    fn row_bytes(&self, kind: Kind) -> usize {
+    fn row_bytes(&self, kind: DType) -> usize {
         self.columns / kind.block() * kind.block_bytes()
     }
 
@@ -100,7 +100,7 @@ impl Rows<'_> {
         Ok(())
     }
 
-    fn read_as(&self, kind: Kind, first: usize, to: &mut [u8]) -> Result<(), ModelError> {
+    fn read_as(&self, kind: DType, first: usize, to: &mut [u8]) -> Result<(), ModelError> {
         let skip = first * self.row_bytes(kind);
         match &self.bytes {
             Bytes::File(file, start) => file
@@ -133,13 +133,13 @@ impl Rows<'_> {
 }
 
 /// Types that floats can be rounded to.
-fn can_round(kind: Kind) -> bool {
-    matches!(kind, Kind::BF16 | Kind::Q8_0)
+fn can_round(kind: DType) -> bool {
+    matches!(kind, DType::BF16 | DType::Q8_0)
 }
 
 /// Rounds to one of the types of [`can_round`]: to the nearest bf16, or by blocks to bytes with a scale.
-fn round(kind: Kind, floats: &[f32], to: &mut [u8]) {
-    if kind == Kind::BF16 {
+fn round(kind: DType, floats: &[f32], to: &mut [u8]) {
+    if kind == DType::BF16 {
         for (number, to) in floats.iter().zip(to.chunks_exact_mut(2)) {
             to.copy_from_slice(&bf16::from_f32(*number).to_le_bytes());
         }
@@ -159,14 +159,14 @@ fn round(kind: Kind, floats: &[f32], to: &mut [u8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, Rows};
+    use super::{DType, Rows};
 
     #[test]
     fn floats_are_rounded_as_they_are_read() {
         let numbers: Vec<f32> = (0..4 * 64).map(|one| (one as f32 * 0.7).sin() * 10f32.powi(one / 32 - 2)).collect();
         let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-        for (kind, within) in [(Kind::BF16, 1. / 256.), (Kind::Q8_0, 0.55 / 127.)] {
-            let rows = Rows::of_bytes(Kind::F32, 4, 64, bytes.clone()).unwrap().rounded(kind);
+        for (kind, within) in [(DType::BF16, 1. / 256.), (DType::Q8_0, 0.55 / 127.)] {
+            let rows = Rows::of_bytes(DType::F32, 4, 64, bytes.clone()).unwrap().rounded(kind);
             assert_eq!(rows.kind, kind);
             for (block, (found, exact)) in rows.floats().unwrap().chunks(32).zip(numbers.chunks(32)).enumerate() {
                 let largest = exact.iter().fold(0f32, |largest, number| largest.max(number.abs()));
@@ -174,7 +174,7 @@ mod tests {
                 assert!(far <= largest * within && far > 0., "{kind:?}, block {block}: {far} of {largest}");
             }
         }
-        let odd = Rows::of_bytes(Kind::F32, 1, 3, bytes[..12].to_vec()).unwrap().rounded(Kind::Q8_0);
-        assert_eq!(odd.kind, Kind::F32, "blocks of 32 cannot hold three");
+        let odd = Rows::of_bytes(DType::F32, 1, 3, bytes[..12].to_vec()).unwrap().rounded(DType::Q8_0);
+        assert_eq!(odd.kind, DType::F32, "blocks of 32 cannot hold three");
     }
 }

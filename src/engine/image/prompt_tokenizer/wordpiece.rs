@@ -1,4 +1,4 @@
-//! BERT's tokenizer of the one file that it had before there was `tokenizer.json`: `vocab.txt`.
+//! BERT's tokenizer from `vocab.txt`, which predates `tokenizer.json`.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use crate::engine::tokenizer::files::TextFiles;
 
 pub const VOCABULARY: &str = "vocab.txt";
 
-/// As transformers' `BertTokenizer` makes it.
+/// Follows transformers' `BertTokenizer`.
 pub fn read(files: &TextFiles) -> Result<Value, String> {
     let lines = text(files, VOCABULARY)?;
     let words: Map<String, Value> =

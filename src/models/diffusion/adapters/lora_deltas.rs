@@ -1,6 +1,5 @@
-//! What adapters add to the products of a network's weights: `y += factor · up(down(x))` (Hu et al. 2021,
-//! <https://arxiv.org/abs/2106.09685>). The weights stay as they are, so that whoever asks for other adapters, or for
-//! none, uses the same.
+//! LoRA deltas that are added to products: `y += factor · up(down(x))` (Hu et al. 2021,
+//! <https://arxiv.org/abs/2106.09685>). Weights are not changed, so requests with different adapters share them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,10 +8,10 @@ use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::{Conv, Linear};
 use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
 
-/// Rows of a convolution's outputs at a time.
+/// Output rows of a convolution that are computed at once.
 const ROWS: usize = 1024;
 
-/// An adapter's part for one weight.
+/// An adapter's delta for one weight.
 #[derive(Debug)]
 pub struct LoraDelta {
     pub(super) down: Down,
@@ -26,12 +25,12 @@ pub(super) enum Down {
     Conv(Conv),
 }
 
-/// Those of some adapters, by the weight's id, and what each is multiplied by.
+/// Deltas by weight ID, each with its factor.
 #[derive(Debug, Default)]
 pub struct LoraDeltas(HashMap<usize, Vec<(Arc<LoraDelta>, f32)>>);
 
 impl LoraDeltas {
-    /// One more adapter, which counts so much.
+    /// Adds an adapter with this weight.
     pub fn push(&mut self, adapter: &super::Adapter, weight: f32) {
         for (id, delta) in &adapter.deltas {
             self.0.entry(*id).or_default().push((Arc::clone(delta), weight * delta.factor));
@@ -48,7 +47,7 @@ impl LoraDeltas {
 }
 
 impl LoraDelta {
-    /// Of `m` rows of numbers.
+    /// Adds the delta for `m` rows.
     pub(in crate::models::diffusion) fn add(
         &self,
         ctx: &OpContext<'_>,
@@ -58,14 +57,14 @@ impl LoraDelta {
         out: &mut [f32],
     ) -> Result<()> {
         let Down::Linear(down) = &self.down else {
-            return Err(Interrupted::Failed("an adapter's convolution for a projection".to_owned()));
+            return Err(Interrupted::Failed("a LoRA convolution for a projection".to_owned()));
         };
         let mut low = ctx.alloc(m, [1, 1], down.rows());
         down.forward(ctx.pool, x, m, low.data_mut())?;
         self.up_project(ctx, &mut low, factor, m, out)
     }
 
-    /// Of a convolution's image.
+    /// Adds the delta of a convolution.
     pub(in crate::models::diffusion) fn add_conv(
         &self,
         ctx: &OpContext<'_>,
@@ -74,13 +73,13 @@ impl LoraDelta {
         out: &mut FeatureMap,
     ) -> Result<()> {
         let Down::Conv(down) = &self.down else {
-            return Err(Interrupted::Failed("an adapter's projection for a convolution".to_owned()));
+            return Err(Interrupted::Failed("a LoRA projection for a convolution".to_owned()));
         };
         let mut low = ctx.conv_without_lora(down, x, None)?;
         self.up_project(ctx, &mut low, factor, ROWS, out.data_mut())
     }
 
-    /// From the few numbers of each row to all, so many rows at a time.
+    /// Projects from the rank to the full width, `rows` rows at a time.
     fn up_project(
         &self,
         ctx: &OpContext<'_>,

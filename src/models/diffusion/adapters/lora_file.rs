@@ -1,10 +1,10 @@
-//! An adapter's file, its tensors found and checked against a pipeline's layers, and how it is read.
+//! A LoRA file: its tensors are matched with a pipeline's layers, checked and read.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use outpost_kernels::{self as kernels, Conv2d, Kind, Pool, Window};
+use outpost_kernels::{self as kernels, Conv2d, ConvShape, DType, Pool};
 use serde_json::Value;
 
 use super::lora_deltas::{Down, LoraDelta};
@@ -17,12 +17,12 @@ use crate::models::weights::{Matrix, Weights, flat};
 
 type Result<T> = std::result::Result<T, ModelError>;
 
-/// What is read of a file.
+/// What to read from a file.
 #[derive(Debug)]
 pub struct LoraFile {
     file: Folder,
     layers: Vec<LoraLayer>,
-    /// Bytes that it takes in memory.
+    /// Memory of the loaded adapter, in bytes.
     pub bytes: u64,
 }
 
@@ -35,13 +35,13 @@ struct LoraLayer {
     matrices: Vec<Matrix>,
 }
 
-/// By what a layer's product is multiplied, times the rank.
+/// The alpha of a layer.
 #[derive(Clone, Debug)]
 enum Factor {
-    /// A tensor of one number.
+    /// A tensor with one element.
     Tensor(String),
     Number(f32),
-    /// The rank.
+    /// Equals the rank, so the factor is one.
     Rank,
 }
 
@@ -58,7 +58,7 @@ fn refuse<T>(message: String) -> Result<T> {
 }
 
 impl LoraFile {
-    /// Errors say what does not fit, in words for whoever asked for it.
+    /// Errors describe what does not fit, for the caller.
     pub fn of(path: &Path, layers: &AdaptableLayers) -> Result<Self> {
         let file = Folder::of_file(path)?;
         let mut found: BTreeMap<(LoraTarget, String), LayerTensors> = BTreeMap::new();
@@ -84,7 +84,7 @@ impl LoraFile {
         Ok(Self { file, layers, bytes })
     }
 
-    /// Reads it; `pause` is called between layers.
+    /// Reads the file; `pause` is called between layers.
     pub fn read<E: From<String>>(
         &self,
         pool: &Pool,
@@ -99,7 +99,7 @@ impl LoraFile {
     }
 }
 
-/// What a file's own settings say of its parts, where peft wrote it.
+/// Alphas of the targets from the file's metadata, as peft writes it.
 fn alphas(metadata: &serde_json::Map<String, Value>) -> Result<BTreeMap<LoraTarget, f32>> {
     const PARTS: [(&str, LoraTarget); 4] = [
         ("unet", LoraTarget::Network),
@@ -125,13 +125,13 @@ fn alphas(metadata: &serde_json::Map<String, Value>) -> Result<BTreeMap<LoraTarg
     Ok(alphas)
 }
 
-/// The rank of both tensors of a layer, whose shapes must be right for `matrix`.
+/// The rank of a layer's two tensors, whose shapes must match `matrix`.
 fn rank(file: &Folder, matrix: &Matrix, [down, up]: [&String; 2]) -> Result<usize> {
     let shape = |name: &str| Weights::shape(file, name).unwrap_or_default();
     let (lower, upper) = (shape(down), shape(up));
     let rank = lower.first().copied().unwrap_or(0);
     let fits = match matrix.window {
-        Some(Window { inputs, kernel: [height, width], .. }) => lower == [rank, inputs, height, width],
+        Some(ConvShape { inputs, kernel: [height, width], .. }) => lower == [rank, inputs, height, width],
         None => lower.len() > 1 && flat(&lower) == (rank, matrix.columns),
     };
     if rank == 0 || !fits {
@@ -153,7 +153,7 @@ impl LoraLayer {
         let LayerTensors { down, up, alpha } = found;
         let (down, up) = match (down, up) {
             (Some(down), Some(up)) => (down, up),
-            (Some(one), None) | (None, Some(one)) => return refuse(format!("its tensor {one} has no other half")),
+            (Some(one), None) | (None, Some(one)) => return refuse(format!("its tensor {one} has no counterpart")),
             (None, None) => return refuse(format!("its tensor {} has no matrices", alpha.unwrap_or_default())),
         };
         let Some(matrices @ [first, ..]) = matrices else {
@@ -167,20 +167,20 @@ impl LoraLayer {
         }
         let one = |name: &&String| Weights::shape(file, name).unwrap_or_default().iter().product::<usize>() == 1;
         if let Some(name) = alpha.as_ref().filter(|name| !one(name)) {
-            return refuse(format!("its tensor {name} is not one number"));
+            return refuse(format!("its tensor {name} does not have one element"));
         }
         let factor = alpha.map(Factor::Tensor).or(metadata_alpha.map(Factor::Number)).unwrap_or(Factor::Rank);
         Ok(Self { down, up, rank, factor, matrices: matrices.to_vec() })
     }
 
-    /// The smaller convolution.
-    fn window(&self) -> Option<Window> {
+    /// The down-projection's convolution.
+    fn window(&self) -> Option<ConvShape> {
         let window = self.matrices.first()?.window?;
-        Some(Window { outputs: self.rank, ..window })
+        Some(ConvShape { outputs: self.rank, ..window })
     }
 
     fn bytes(&self, file: &Folder) -> u64 {
-        let kind = |name: &str| Weights::kind(file, name).unwrap_or(Kind::F32);
+        let kind = |name: &str| Weights::kind(file, name).unwrap_or(DType::F32);
         let (down, up) = (kind(&self.down), kind(&self.up));
         let columns = self.matrices.first().map_or(0, |matrix| matrix.columns);
         let lower = match self.window() {
@@ -202,7 +202,7 @@ impl LoraLayer {
         };
         let factor = alpha / self.rank as f32;
         if !factor.is_finite() {
-            return refuse(format!("the factor of its tensor {} is no number", self.down));
+            return refuse(format!("the factor of its tensor {} is not finite", self.down));
         }
         let shape = Weights::shape(file, &self.down).unwrap_or_default();
         let rows = Weights::rows(file, &self.down, 0, flat(&shape).0)?;

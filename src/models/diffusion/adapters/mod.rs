@@ -1,5 +1,5 @@
-//! LoRA adapters (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>): files of small matrices for some layers of a
-//! pipeline, whose products are added to the layers' own.
+//! LoRA adapters (Hu et al. 2021, <https://arxiv.org/abs/2106.09685>): pairs of small matrices whose products are added
+//! to those of a pipeline's layers.
 
 mod lora_deltas;
 mod lora_file;
@@ -15,25 +15,25 @@ pub use lora_deltas::{LoraDelta, LoraDeltas};
 pub use lora_file::LoraFile;
 pub use tensor_names::LoraTarget;
 
-/// A file's parts in memory, by the id of the weight that each is for.
+/// A loaded file: deltas with the ID of the weight that each is for.
 #[derive(Debug)]
 pub struct Adapter {
     deltas: Vec<(usize, Arc<LoraDelta>)>,
 }
 
-/// The layers of a loaded pipeline that adapters may be for, by their names without dots.
+/// Layers of a loaded pipeline that adapters may target, by name with underscores for dots.
 #[derive(Debug, Default)]
 pub struct AdaptableLayers(HashMap<(LoraTarget, String), Vec<Matrix>>);
 
 impl AdaptableLayers {
-    /// Those of a text encoder.
+    /// Adds a text encoder's layers.
     pub fn push_text(&mut self, at: usize, matrices: Vec<Matrix>) {
         for matrix in matrices {
             self.push(LoraTarget::Text(at), &matrix.stem.clone(), matrix);
         }
     }
 
-    /// Those of the network, also by the names of its first code.
+    /// Adds the network's layers, also under their original names.
     pub fn push_network(&mut self, config: &NetworkConfig, matrices: Vec<Matrix>) {
         for matrix in matrices {
             if let NetworkConfig::Unet(config) = config
@@ -47,13 +47,13 @@ impl AdaptableLayers {
 
     fn push(&mut self, target: LoraTarget, name: &str, matrix: Matrix) {
         let all = self.0.entry((target, tensor_names::flat(name))).or_default();
-        // Some layers are called the same by both codes.
+        // Some layers have the same name in both.
         if !all.contains(&matrix) {
             all.push(matrix);
         }
     }
 
-    /// The matrices of a layer: several where the network has its tensor in parts.
+    /// The matrices of a layer; several where the network splits a tensor.
     fn of(&self, target: LoraTarget, name: &str) -> Option<&[Matrix]> {
         self.0.get(&(target, name.to_owned())).map(Vec::as_slice)
     }

@@ -1,20 +1,20 @@
-//! What files of adapters call the layers that they are for: as diffusers and peft write them (`unet.….lora_A.weight`),
-//! and as kohya's scripts do (`lora_unet_…`), with the names of either code of Stable Diffusion.
+//! Tensor names in LoRA files: those of diffusers and peft (`unet.….lora_A.weight`) and those of kohya's scripts
+//! (`lora_unet_…`), with diffusers' or the original layer names.
 
-/// What an adapter is for.
+/// The component that a tensor targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LoraTarget {
     Network,
-    /// One of the text encoders.
+    /// A text encoder, by index.
     Text(usize),
 }
 
-/// What a tensor is to its layer.
+/// The role of a tensor in its layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoraRole {
     Down,
     Up,
-    /// By which the product is multiplied, over the rank.
+    /// The product is multiplied by alpha over rank.
     Alpha,
 }
 
@@ -49,7 +49,7 @@ const TARGET_PREFIXES: &[(&str, LoraTarget)] = &[
     ("text_encoder.", LoraTarget::Text(0)),
 ];
 
-/// Other kinds of adapters, by what their tensors' names have in them.
+/// Other kinds of adapters, recognised by parts of tensor names.
 const UNSUPPORTED: &[(&str, &str)] = &[
     ("hada_", "a LoHa"),
     ("lokr_", "a LoKr"),
@@ -63,14 +63,14 @@ const UNSUPPORTED: &[(&str, &str)] = &[
 
 const DIFFERENCE: &str = ".diff";
 
-/// A tensor's layer, all of whose dots are underlines, and what the tensor is to it. Errors say why it is of no use.
+/// Parses a tensor's name: target, layer (with underscores for dots) and role. Errors say why it cannot be used.
 pub fn read(name: &str) -> Result<(LoraTarget, String, LoraRole), String> {
     let difference = name.ends_with(DIFFERENCE).then_some("a whole difference of weights");
     let other = UNSUPPORTED.iter().find(|(part, _)| name.contains(part)).map(|(_, kind)| *kind);
     if let Some(kind) = other.or(difference) {
-        return Err(format!("it is {kind}: {name}; a LoRA of two matrices a layer is supported"));
+        return Err(format!("it is {kind}: {name}; only LoRA with two matrices for each layer is supported"));
     }
-    let unknown = || format!("it has the tensor {name}, which is no part of a LoRA for this kind of model");
+    let unknown = || format!("it has the tensor {name}, which is not part of a LoRA for this kind of model");
     let (role, layer) =
         TENSOR_SUFFIXES.iter().find_map(|(end, role)| Some((*role, name.strip_suffix(end)?))).ok_or_else(unknown)?;
     let layer = layer.strip_prefix("base_model.model.").unwrap_or(layer);
@@ -79,18 +79,18 @@ pub fn read(name: &str) -> Result<(LoraTarget, String, LoraRole), String> {
     Ok((target, plain(target, &flat(layer)), role))
 }
 
-/// Dots are underlines.
+/// Replaces dots by underscores.
 pub fn flat(name: &str) -> String {
     name.replace('.', "_")
 }
 
-/// A layer's name without what older files have beside it.
+/// A layer's name without parts that only older files have.
 fn plain(target: LoraTarget, layer: &str) -> String {
     if let LoraTarget::Text(_) = target {
         return layer.strip_prefix("text_model_").unwrap_or(layer).to_owned();
     }
     let layer = layer.replace("_processor_", "_");
-    // The first of two layers, of which the other has no weights.
+    // The first of two layers; the second has no weights.
     if layer.ends_with("_to_out") { layer + "_0" } else { layer }
 }
 
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_several_writers_mean_the_same() {
+    fn names_of_different_tools_mean_the_same() {
         let target = |name: &str| read(name).unwrap();
         let query = "down_blocks_0_attentions_0_transformer_blocks_0_attn1_to_q".to_owned();
         for name in [
@@ -129,6 +129,6 @@ mod tests {
         assert!(refused("lora_unet_conv_in.hada_w1_a").contains("a LoHa"));
         assert!(refused("lora_unet_conv_in.lokr_w1").contains("a LoKr"));
         assert!(refused("lora_unet_conv_in.lora_mid.weight").contains("LoCon"));
-        assert!(refused("conv_in.weight").contains("no part of a LoRA"));
+        assert!(refused("conv_in.weight").contains("not part of a LoRA"));
     }
 }

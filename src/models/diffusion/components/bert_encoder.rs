@@ -1,5 +1,5 @@
-//! BERT as the text encoder of Stable Diffusion: in the pipeline's own folder, or a model that is installed beside it,
-//! `"text_encoder": ["outpost", "all-minilm-l6-v2"]`.
+//! BERT as the text encoder of Stable Diffusion: in the pipeline's own folder, or an installed model, `"text_encoder":
+//! ["outpost", "all-minilm-l6-v2"]`.
 
 use std::path::{Path, PathBuf};
 
@@ -11,24 +11,24 @@ use crate::models::diffusion::bert::BertConfig;
 use crate::models::safetensors::{Folder, is_file_name, read_json};
 
 const BERT: &str = "BertModel";
-/// Stands in an index where another part's library does, before the name of an installed model.
+/// In place of a library in `model_index.json`: the next entry names an installed model.
 const INSTALLED: &str = "outpost";
 const ENCODER: &str = "text_encoder";
 const TOKENIZER: &str = "tokenizer";
 
-/// The installed model that an index names for a part.
+/// The installed model that `model_index.json` names for a component.
 fn named<'a>(index: &'a Value, part: &str) -> Option<&'a str> {
     let part = index.get(part)?;
     let name = part.get(1)?.as_str()?;
     part.get(0)?.as_str().filter(|library| *library == INSTALLED).map(|_| name)
 }
 
-/// The folder of an installed model, beside the pipeline's. A name that would lead elsewhere is none.
+/// The folder of an installed model, next to the pipeline's; `None` for names that would lead elsewhere.
 fn beside(pipeline: &Path, name: &str) -> Option<PathBuf> {
     pipeline.parent().filter(|_| is_file_name(name)).map(|models| models.join(name))
 }
 
-/// Folders of installed models that the pipeline in this folder is made of: it changes with them.
+/// Folders of installed models that this pipeline uses; a change in them changes the pipeline.
 pub fn referenced_models(pipeline: &Path) -> Vec<PathBuf> {
     let Ok(index) = read_json(&pipeline.join(MODEL_INDEX)) else { return Vec::new() };
     let mut folders: Vec<PathBuf> =
@@ -38,7 +38,7 @@ pub fn referenced_models(pipeline: &Path) -> Vec<PathBuf> {
 }
 
 impl ModelIndex<'_> {
-    /// The text encoder, if it is BERT; `None`: it is CLIP.
+    /// The text encoder, if it is BERT; `None` for CLIP.
     pub fn bert(&self) -> Result<Option<TextComponent>> {
         if let Some(name) = named(self.json, ENCODER) {
             return self.installed(name).map(Some);
@@ -61,7 +61,7 @@ impl ModelIndex<'_> {
         let path = self.model(name)?;
         let folder = match Folder::open(&path) {
             Ok(folder) => folder,
-            Err(error) => return invalid(format!("the model {name}, with which the pipeline reads prompts: {error}")),
+            Err(error) => return invalid(format!("the model {name}, the pipeline's text encoder: {error}")),
         };
         let mut config = BertConfig::read(&folder.config, &format!("{name}/"))?;
         if let Some(masks) = self.json.get("_use_attention_mask").and_then(Value::as_bool) {
@@ -78,10 +78,10 @@ impl ModelIndex<'_> {
     /// The folder of an installed model.
     fn model(&self, name: &str) -> Result<PathBuf> {
         match beside(self.path, name) {
-            None => invalid(format!("{MODEL_INDEX} names the model {name:?}, which is no name of a model")),
+            None => invalid(format!("{MODEL_INDEX} names the model {name:?}, which is not a valid model name")),
             Some(path) if path.join("config.json").is_file() => Ok(path),
             Some(_) => invalid(format!(
-                "the pipeline reads prompts with the model {name}, which is not installed; put it into the models folder (`outpost models pull {name}` if the catalogue has it)"
+                "the pipeline's text encoder is the model {name}, which is not installed; add it to the models folder (`outpost models pull {name}` if the catalogue has it)"
             )),
         }
     }

@@ -1,4 +1,4 @@
-//! What must hold between the parts of a pipeline.
+//! Compatibility checks between components.
 
 use super::{Components, Family, Result, invalid};
 use crate::models::diffusion::dit::{FluxConfig, MmditConfig};
@@ -13,14 +13,14 @@ impl Components {
         let fills = !matches!(network, NetworkConfig::Flux(_)) && inputs == extra;
         if outputs != channels || !(inputs == channels || fills) {
             return invalid(format!(
-                "a network of {inputs} channels in and {outputs} out does not fit latents of {channels}"
+                "a network with {inputs} input and {outputs} output channels does not fit latents with {channels}"
             ));
         }
         if vae.in_channels != 3 || vae.out_channels != 3 {
-            return invalid(format!("the autoencoder makes pictures of {} channels, not of three", vae.out_channels));
+            return invalid(format!("the autoencoder makes images with {} channels, not three", vae.out_channels));
         }
         if !self.scheduler.is_flow() && !matches!(network, NetworkConfig::Unet(_)) {
-            return invalid(format!("the scheduler {} does not go with a {}", self.scheduler.name(), self.class));
+            return invalid(format!("the scheduler {} cannot be used with a {}", self.scheduler.name(), self.class));
         }
         match network {
             NetworkConfig::Unet(unet) => self.check_unet(unet),
@@ -34,7 +34,7 @@ impl Components {
         let words: usize = self.text_encoders.iter().map(|text| text.encoder.width()).sum();
         if let Some(level) = unet.levels.iter().find(|level| level.context != words) {
             return invalid(format!(
-                "the UNet wants words of {} numbers, the text encoders make {words}",
+                "the UNet expects prompt embeddings of width {}, the text encoders make {words}",
                 level.context
             ));
         }
@@ -45,13 +45,13 @@ impl Components {
                 match added.total == pooled + 6 * added.sinusoid_dim {
                     true => Ok(()),
                     false => invalid(format!(
-                        "the UNet is told {} numbers beside the text; pooled text and six sizes are {}",
+                        "the UNet expects {} added conditioning elements; pooled text and six sizes have {}",
                         added.total,
                         pooled + 6 * added.sinusoid_dim
                     )),
                 }
             }
-            _ => invalid(format!("a {} does not go with this UNet's addition_embed_type", self.class)),
+            _ => invalid(format!("a {} cannot be used with this UNet's addition_embed_type", self.class)),
         }
     }
 
@@ -61,7 +61,7 @@ impl Components {
         let same = clips.iter().all(|clip| clips.first().is_some_and(|first| first.positions == clip.positions));
         if words > mmdit.context || !same {
             return invalid(format!(
-                "CLIP's text encoders, of {words} numbers in all, do not fit together among words of {}",
+                "the CLIP text encoders, with a total width of {words}, do not fit prompt embeddings of width {}",
                 mmdit.context
             ));
         }
@@ -73,17 +73,17 @@ impl Components {
         self.check_text_widths([flux.context, flux.pooled], t5.map_or(0, |t5| t5.width))
     }
 
-    /// Whether a network takes what the encoders make; `words`: numbers of a word of T5's.
+    /// Whether a network fits the encoders' outputs; `words`: width of T5's embeddings.
     fn check_text_widths(&self, [context, pooled]: [usize; 2], words: usize) -> Result<()> {
         let (clips, _) = self.encoders();
         let made: usize = clips.iter().map(|clip| clip.projection.unwrap_or(clip.width)).sum();
         match (words == context, made == pooled) {
-            (false, _) => {
-                invalid(format!("the transformer wants words of {context} numbers, T5's encoder makes {words}"))
-            }
-            (_, false) => {
-                invalid(format!("the transformer wants texts of {pooled} numbers, CLIP's encoders make {made}"))
-            }
+            (false, _) => invalid(format!(
+                "the transformer expects prompt embeddings of width {context}, the T5 encoder makes {words}"
+            )),
+            (_, false) => invalid(format!(
+                "the transformer expects pooled embeddings of width {pooled}, the CLIP encoders make {made}"
+            )),
             _ => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! A pipeline's folder as diffusers saves it: `model_index.json` names the parts, each of which has a folder.
+//! A pipeline folder as diffusers saves it: `model_index.json` names the components, each in a folder.
 
 mod bert_encoder;
 mod check;
@@ -8,7 +8,7 @@ mod tensor_source;
 
 use std::path::{Path, PathBuf};
 
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 use serde_json::Value;
 
 use super::bert::BertConfig;
@@ -27,22 +27,22 @@ pub use tensor_source::TensorSource;
 
 type Result<T> = std::result::Result<T, ModelError>;
 
-/// The file that tells a pipeline.
+/// The file that describes a pipeline.
 pub const MODEL_INDEX: &str = "model_index.json";
 
-/// What kind of pipeline it is.
+/// Pipeline families.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Stable Diffusion 1 and 2, and what was made of them.
+    /// Stable Diffusion 1 and 2, and derivatives.
     StableDiffusion,
     StableDiffusionXl,
-    /// And 3.5.
+    /// Stable Diffusion 3 and 3.5.
     StableDiffusion3,
     /// FLUX.1 \[dev\] and \[schnell\].
     Flux,
 }
 
-/// Pipelines of diffusers by the family that they are of.
+/// diffusers' pipeline classes and their families.
 const CLASSES: &[(&str, Family)] = &[
     ("StableDiffusionPipeline", Family::StableDiffusion),
     ("StableDiffusionImg2ImgPipeline", Family::StableDiffusion),
@@ -60,15 +60,15 @@ const CLASSES: &[(&str, Family)] = &[
     ("FluxInpaintPipeline", Family::Flux),
 ];
 
-/// Tokens of a text for T5, where diffusers' callers do not say; FLUX.1 \[schnell\] was made for fewer than \[dev\].
+/// T5's default sequence lengths. FLUX.1 \[schnell\] was trained with fewer tokens than \[dev\].
 const SD3_TOKENS: usize = 256;
 const FLUX_TOKENS: usize = 512;
 const SCHNELL_TOKENS: usize = 256;
 
-/// The parts, their files opened and their settings checked; no weights are read.
+/// The components, with files opened and configs checked; weights are not read.
 #[derive(Debug)]
 pub struct Components {
-    /// The folder of the model's own; of a pipeline in one file, there may be none.
+    /// The model's own folder; a single-file pipeline may have none.
     pub path: PathBuf,
     pub class: String,
     pub family: Family,
@@ -76,7 +76,7 @@ pub struct Components {
     pub network: (NetworkConfig, TensorSource),
     pub vae: (VaeConfig, TensorSource),
     pub text_encoders: Vec<TextComponent>,
-    /// Whether an empty negative prompt counts as zeros (SDXL).
+    /// Whether a missing negative prompt is embedded as zeros (SDXL).
     pub zero_empty_negative: bool,
     pub default_steps: usize,
     pub default_guidance: f32,
@@ -87,15 +87,15 @@ pub struct Components {
 pub struct TextComponent {
     pub encoder: TextEncoderConfig,
     pub tensors: TensorSource,
-    /// The folder of the tokenizer.
+    /// The tokenizer's folder.
     pub tokenizer: PathBuf,
-    /// Tokens that a text has, always.
+    /// Tokens of every text, after padding.
     pub tokens: usize,
-    /// What texts are filled up with, where the tokenizer was not made for this encoder.
+    /// The padding token, if the tokenizer was not made for this encoder.
     pub padding: Option<&'static str>,
 }
 
-/// A text encoder's sizes.
+/// The configuration of a text encoder.
 #[derive(Clone, Debug)]
 pub enum TextEncoderConfig {
     Clip(ClipConfig),
@@ -104,7 +104,7 @@ pub enum TextEncoderConfig {
 }
 
 impl TextEncoderConfig {
-    /// Numbers of a word.
+    /// Width of an embedding.
     pub fn width(&self) -> usize {
         match self {
             Self::Clip(clip) => clip.width,
@@ -113,7 +113,7 @@ impl TextEncoderConfig {
         }
     }
 
-    /// Tokens that it knows.
+    /// Vocabulary size.
     pub fn vocabulary(&self) -> usize {
         match self {
             Self::Clip(clip) => clip.vocabulary,
@@ -129,7 +129,7 @@ impl Components {
         let class = json.get("_class_name").and_then(Value::as_str).unwrap_or_default().to_owned();
         let Some((_, family)) = CLASSES.iter().find(|(name, _)| *name == class) else {
             let all: Vec<&str> = CLASSES.iter().map(|(name, _)| *name).collect();
-            return invalid(format!("{MODEL_INDEX} is of a {class}; supported are {}", all.join(", ")));
+            return invalid(format!("{MODEL_INDEX} describes a {class}; supported: {}", all.join(", ")));
         };
         let index = ModelIndex { path, json: &json };
         let network = index.network(*family)?;
@@ -152,7 +152,7 @@ impl Components {
         Ok(components)
     }
 
-    /// CLIP's encoders, and T5's.
+    /// The configurations of the CLIP encoders and of T5.
     fn encoders(&self) -> (Vec<&ClipConfig>, Option<&T5Config>) {
         let (mut clips, mut last) = (Vec::new(), None);
         for text in &self.text_encoders {
@@ -165,8 +165,8 @@ impl Components {
         (clips, last)
     }
 
-    /// What all weights take in memory, and reading them, where floats are rounded to `precision`.
-    pub fn footprint(&self, threads: usize, precision: Option<Kind>) -> Footprint {
+    /// Memory for all weights, and for reading them, with floats rounded to `precision`.
+    pub fn footprint(&self, threads: usize, precision: Option<DType>) -> Footprint {
         let all = [&self.network.1, &self.vae.1].into_iter().chain(self.text_encoders.iter().map(|text| &text.tensors));
         let each = all.map(|tensors| tensors.footprint(threads, precision));
         each.fold(Footprint::default(), |all, one| Footprint {
@@ -175,24 +175,24 @@ impl Components {
         })
     }
 
-    /// Height and width of a picture where nobody asks for another.
+    /// Default height and width of an image.
     pub fn default_size(&self) -> [usize; 2] {
         let ((network, _), (vae, _)) = (&self.network, &self.vae);
         let of_latents = network.sample_size().map(|size| size.map(|side| side * vae.factor()));
         of_latents.or(vae.sample_size).unwrap_or([512, 512])
     }
 
-    /// Height and width of pictures are multiples of it.
+    /// Image height and width must be multiples of this.
     pub fn size_multiple(&self) -> usize {
         (self.vae.0.factor() * self.network.0.patch()).max(8)
     }
 
-    /// Pixels along a side, at most, where the network knows no more places.
+    /// Maximum pixels along a side, where the network limits positions.
     pub fn max_side(&self) -> Option<usize> {
         self.network.0.max_side().map(|latents| latents * self.vae.0.factor())
     }
 
-    /// Tokens and numbers of the words that stand behind CLIP's, or would, in Stable Diffusion 3.
+    /// Tokens and width of T5's embeddings in Stable Diffusion 3, whether T5 is present or not.
     pub fn t5_shape(&self) -> [usize; 2] {
         [SD3_TOKENS, self.network.0.context_width()]
     }

@@ -1,4 +1,4 @@
-//! The parts that an index names, one by one.
+//! Opens the components that `model_index.json` names.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ const CLIP_WITH_PROJECTION: &str = "CLIPTextModelWithProjection";
 const T5: &str = "T5EncoderModel";
 const FLUX: &str = "FluxTransformer2DModel";
 
-/// A text encoder that a family has: its folder, its tokenizer's, its class, and whether the pipeline may lack it.
+/// A text encoder of a family: its folder, its tokenizer's folder, its class, and whether it may be missing.
 struct EncoderSlot {
     encoder: &'static str,
     tokenizer: &'static str,
@@ -45,12 +45,12 @@ const SD3_ENCODERS: &[EncoderSlot] = &[
 const FLUX_ENCODERS: &[EncoderSlot] =
     &[slot("text_encoder", "tokenizer", CLIP), slot("text_encoder_2", "tokenizer_2", T5)];
 
-/// Of a `scheduler_config.json`. Pipelines of Stable Diffusion mend two settings of old files.
+/// Reads a `scheduler_config.json`. Stable Diffusion pipelines override two fields of old files.
 pub(super) fn settings(family: Family, mut config: Value) -> Result<SchedulerConfig> {
     let overrides = [("steps_offset", Value::from(1)), ("clip_sample", false.into())];
     if let (Family::StableDiffusion, Some(fields)) = (family, config.as_object_mut()) {
         for (key, value) in overrides {
-            // What a file does not say is as the scheduler has it that is asked for.
+            // A missing field takes the default of the requested scheduler.
             fields.entry(key).and_modify(|old| *old = value);
         }
     }
@@ -63,12 +63,12 @@ pub(super) struct ModelIndex<'a> {
 }
 
 impl ModelIndex<'_> {
-    /// The class that the index names for a part.
+    /// The class that the index names for a component.
     pub fn class(&self, name: &str) -> Option<&str> {
         self.json.get(name)?.get(1)?.as_str()
     }
 
-    /// A part's folder, if the index names a class for it that is supported.
+    /// A component's folder, if its class is supported.
     fn component_dir(&self, name: &str, supported: &[&str]) -> Result<PathBuf> {
         match self.class(name) {
             None => return invalid(format!("{MODEL_INDEX} names no {name}")),
@@ -105,7 +105,7 @@ impl ModelIndex<'_> {
         }
     }
 
-    /// FLUX's network: of the one GGUF file of its folder, where there is one, else of safetensors.
+    /// FLUX's network, from the folder's GGUF file if there is one, else from safetensors.
     fn flux(&self) -> Result<(NetworkConfig, TensorSource)> {
         let path = self.component_dir("transformer", &[FLUX])?;
         let entries = std::fs::read_dir(&path).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
@@ -119,10 +119,10 @@ impl ModelIndex<'_> {
                 Ok(file) => file,
                 Err(error) => return invalid(format!("the GGUF file in transformer/: {error}")),
             },
-            _ => return invalid(format!("transformer/ has {} GGUF files, one is possible", files.len())),
+            _ => return invalid(format!("transformer/ has {} GGUF files; only one is allowed", files.len())),
         };
         if let Some(other) = file.header.metadata.text("general.architecture").filter(|name| *name != "flux") {
-            return invalid(format!("the GGUF file in transformer/ is of the architecture {other}, not of flux"));
+            return invalid(format!("the GGUF file in transformer/ has the architecture {other}, not flux"));
         }
         let config = path.join("config.json");
         let config = match config.is_file() {
@@ -140,8 +140,8 @@ impl ModelIndex<'_> {
         }
     }
 
-    /// Steps and guidance where nobody says: what the index says for us, else what suits distilled models, else the
-    /// defaults of diffusers' pipelines.
+    /// Default steps and guidance: from our fields in the index, else what suits distilled models, else the defaults of
+    /// diffusers' pipelines.
     pub fn defaults(&self, class: &str, family: Family, network: &NetworkConfig, scheduler: &Value) -> (usize, f32) {
         let text = |key: &str| scheduler.get(key).and_then(Value::as_str).unwrap_or_default();
         let euler = text("_class_name").starts_with("Euler");
@@ -178,7 +178,7 @@ impl ModelIndex<'_> {
         there.map(|slot| self.text_encoder(slot, tokens)).collect()
     }
 
-    /// `tokens`: those of a text for T5.
+    /// `tokens`: T5's sequence length.
     fn text_encoder(&self, slot: &EncoderSlot, tokens: usize) -> Result<TextComponent> {
         let folder = self.component(slot.encoder, &[slot.class])?;
         let tokenizer = self.path.join(slot.tokenizer);

@@ -1,4 +1,4 @@
-//! A pipeline of one file. What its tensors do not tell may stand in folders beside it, as diffusers has them:
+//! A single-file pipeline. Configs in folders next to it override what is inferred from its tensors:
 //! `unet/config.json`, `vae/config.json`, `text_encoder/config.json`, `scheduler/scheduler_config.json`, `tokenizer/`.
 
 use std::fs;
@@ -18,23 +18,23 @@ use crate::models::diffusion::unet::UnetConfig;
 use crate::models::diffusion::vae::VaeConfig;
 use crate::models::safetensors::{Folder, read_json};
 
-/// The longest settings of the first code, `NAME.yaml`, that are looked at.
+/// Maximum size of an original config file, `NAME.yaml`.
 const LONGEST_YAML: u64 = 1 << 20;
-/// What the first code fills texts up with.
+/// Padding tokens of the original code.
 const CLIP_PADDING: &str = "<|endoftext|>";
 const OPEN_CLIP_PADDING: &str = "!";
 
-/// The file, and where what belongs to it lies.
+/// The checkpoint and the folders that belong to it.
 struct SingleFile {
     file: Arc<Folder>,
-    /// The folder of the model's own settings, which may not be there.
+    /// The folder of the model's own configs; it may not exist.
     config_dir: PathBuf,
     models_dir: PathBuf,
     version: LdmVersion,
     predicts_v: bool,
 }
 
-/// A model of one file at `path`: the file, or a folder that has no other.
+/// The file, config folder and models folder of `path`: the file itself, or a folder without other checkpoints.
 fn locate(path: &Path) -> Option<(PathBuf, PathBuf, PathBuf)> {
     let models_dir = path.parent()?.to_owned();
     if !path.is_dir() {
@@ -45,7 +45,7 @@ fn locate(path: &Path) -> Option<(PathBuf, PathBuf, PathBuf)> {
     Some((file, path.to_owned(), models_dir))
 }
 
-/// The files beside the tensors that make up a model of one file; those of other models among them that it may borrow.
+/// Files besides the tensors that this model uses, including tokenizers of other models that it may borrow.
 pub fn sidecar_files(path: &Path) -> Vec<PathBuf> {
     let Some((file, config_dir, models_dir)) = locate(path) else { return Vec::new() };
     let inside = |folder: &Path| -> Vec<PathBuf> {
@@ -63,7 +63,7 @@ pub fn sidecar_files(path: &Path) -> Vec<PathBuf> {
 }
 
 impl Components {
-    /// Of one file: itself, or a folder that has no other.
+    /// Opens a single-file pipeline: the file itself, or a folder without other checkpoints.
     pub fn open_single_file(path: &Path) -> Result<Self> {
         let Some((file, config_dir, models_dir)) = locate(path) else {
             return invalid("there is no .safetensors file".to_owned());
@@ -76,7 +76,7 @@ impl Components {
     }
 }
 
-/// Whether settings in the words of the first code say that the network guesses velocities.
+/// Whether an original config file says that the network predicts velocities.
 fn yaml_predicts_v(yaml: &Path) -> bool {
     let short = fs::metadata(yaml).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= LONGEST_YAML);
     let text = fs::read_to_string(yaml).ok().filter(|_| short).unwrap_or_default();
@@ -92,7 +92,7 @@ impl SingleFile {
         };
         let (network, vae) = (self.network()?, self.vae()?);
         let config = self.scheduler()?;
-        // No model of one file is told from a distilled one.
+        // Single files carry nothing that tells distilled models apart.
         let json = json!({"_default_steps": 50, "_default_guidance_scale": if family == Family::StableDiffusionXl { 5. } else { 7.5 }});
         let index = ModelIndex { path: &self.config_dir, json: &json };
         let (default_steps, default_guidance) = index.defaults(class, family, &network.0, &config);
@@ -113,7 +113,7 @@ impl SingleFile {
         Ok(components)
     }
 
-    /// A part's settings: of its folder if there is one, else what the file tells.
+    /// A component's config: from its folder if there is one, else inferred.
     fn config(&self, part: &str, inferred: impl FnOnce() -> Result<Value>) -> Result<Value> {
         let path = self.config_dir.join(part);
         if path.is_file() { Ok(read_json(&path)?) } else { inferred() }
@@ -143,7 +143,7 @@ impl SingleFile {
         self.config("scheduler/scheduler_config.json", inferred)
     }
 
-    /// One of the text encoders.
+    /// A text encoder.
     fn text_encoder(&self, at: usize, text: &TextEncoderLayout) -> Result<TextComponent> {
         let behind = if at == 0 { "" } else { "_2" };
         let own_prefix = format!("{}text_model.", text.prefix);
@@ -167,7 +167,7 @@ impl SingleFile {
             ));
         };
         let tokens = clip.positions;
-        // Whatever the tokenizer was made for.
+        // Regardless of the tokenizer's own padding.
         let padding = Some(if text.open_clip { OPEN_CLIP_PADDING } else { CLIP_PADDING });
         let tensors = self.tensors(prefix, part);
         Ok(TextComponent { encoder: TextEncoderConfig::Clip(clip), tensors, tokenizer, tokens, padding })

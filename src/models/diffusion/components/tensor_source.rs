@@ -1,12 +1,12 @@
-//! Where a part's weights lie.
+//! Where a component's weights are stored.
 
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use crate::models::diffusion::diffusers_weights::DiffusersWeights;
 use crate::models::diffusion::dit::OriginalWeights;
 use crate::models::diffusion::layers::Loaded;
 use crate::models::diffusion::ldm_checkpoint::LdmWeights;
-use crate::models::encoder::{Family, Source};
+use crate::models::encoder::{EncoderWeights, Family};
 use crate::models::gguf::GgufFile;
 use crate::models::safetensors::Folder;
 use crate::models::weights::{Footprint, Loader, Matrix, Weights};
@@ -14,9 +14,9 @@ use crate::models::weights::{Footprint, Loader, Matrix, Weights};
 #[derive(Debug)]
 pub enum TensorSource {
     Folder(Folder),
-    /// A part of a pipeline in one file.
+    /// A component of a single-file pipeline.
     Ldm(LdmWeights),
-    /// BERT's.
+    /// A BERT text encoder.
     Encoder(Folder),
     /// FLUX's network.
     Gguf(GgufFile),
@@ -27,17 +27,17 @@ impl TensorSource {
         match self {
             Self::Folder(folder) => work(&DiffusersWeights::new(folder)),
             Self::Ldm(weights) => work(weights),
-            Self::Encoder(folder) => work(&Source::new(folder, Family::Bert)),
+            Self::Encoder(folder) => work(&EncoderWeights::new(folder, Family::Bert)),
             Self::Gguf(file) => work(&OriginalWeights::new(file)),
         }
     }
 
-    /// Reads all of them, with so many threads, floats rounded to `precision`. None may be left over. Tells the matrices
-    /// among them, too.
+    /// Reads all tensors with `threads` threads, with floats rounded to `precision`. Every tensor must be used. Also
+    /// returns the matrices.
     pub(in crate::models::diffusion) fn read<T>(
         &self,
         threads: usize,
-        precision: Option<Kind>,
+        precision: Option<DType>,
         load: impl FnOnce(&Loader<'_>) -> Loaded<T>,
     ) -> Loaded<(T, Vec<Matrix>)> {
         self.with(|source| {
@@ -49,7 +49,7 @@ impl TensorSource {
         })
     }
 
-    pub(super) fn footprint(&self, threads: usize, precision: Option<Kind>) -> Footprint {
+    pub(super) fn footprint(&self, threads: usize, precision: Option<DType>) -> Footprint {
         self.with(|source| Footprint::rounded(source, threads, precision))
     }
 }

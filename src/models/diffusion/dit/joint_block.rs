@@ -1,4 +1,5 @@
-//! A block in which patches and words see each other, each with weights of their own: SD 3's, and FLUX's first ones.
+//! The joint attention block of SD 3, and of FLUX's first layers: image patches and text tokens attend to each other,
+//! with separate weights.
 
 use outpost_kernels::Activation;
 
@@ -10,30 +11,30 @@ use crate::models::diffusion::layers::{Linear, Loaded, Mlp, linear, mlp};
 use crate::models::diffusion::op_context::{OpContext, Result};
 use crate::models::weights::Loader;
 
-/// The vectors of a modulation before attention, and before the feed-forward network,
+/// Indices of modulation vectors: before attention and before the feed-forward network,
 pub(super) const ATTENTION: ShiftScale = ShiftScale { shift: 0, scale: 1 };
 const MLP: ShiftScale = ShiftScale { shift: 3, scale: 4 };
-/// and what is made of the outcomes.
+/// and gates of their outputs.
 pub(super) const ATTENTION_GATE: usize = 2;
 const MLP_GATE: usize = 5;
-/// Those of a second attention.
+/// For the second attention (dual attention).
 const DUAL_ATTENTION: ShiftScale = ShiftScale { shift: 6, scale: 7 };
 const DUAL_ATTENTION_GATE: usize = 8;
-/// Those of a modulation with nothing after it.
+/// For the final norm, which has no gate.
 pub(super) const FINAL: ShiftScale = ShiftScale { shift: 1, scale: 0 };
 
-/// A block's sizes.
+/// The configuration of a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct JointBlockConfig {
     pub width: usize,
     pub heads: usize,
-    /// Whether queries and keys are normed.
+    /// Whether queries and keys are normalised.
     pub qk_norm: bool,
-    /// Whether patches see each other once more, without the words.
+    /// Whether image patches have a second attention among themselves.
     pub dual_attention: bool,
-    /// Whether words are read for the last time.
+    /// Whether this is the last block, after which text is unused.
     pub last: bool,
-    /// Which come first in a sequence.
+    /// Whether text tokens come first in the sequence.
     pub text_first: bool,
 }
 
@@ -49,7 +50,7 @@ pub(super) struct JointBlock {
 struct StreamBlock {
     modulation: Modulation,
     qkv: QkvProjection,
-    /// What becomes of what it sees; `None` where it ends here.
+    /// Output projection and feed-forward network; `None` for text in the last block.
     rest: Option<(Linear, Mlp)>,
 }
 
@@ -82,13 +83,13 @@ impl StreamBlock {
         })
     }
 
-    /// `x` as attention takes it.
+    /// Queries, keys and values of the normalised `x`.
     fn project(&self, ctx: &OpContext<'_>, x: &FeatureMap, vectors: &ModulationVectors) -> Result<[FeatureMap; 3]> {
         let shift_scale = if self.rest.is_some() { ATTENTION } else { FINAL };
         self.qkv.forward(ctx, &vectors.norm(ctx, x, shift_scale)?)
     }
 
-    /// Adds what is made of what was seen.
+    /// Adds the attention's output.
     fn add_attention(
         &self,
         ctx: &OpContext<'_>,
@@ -130,7 +131,7 @@ impl JointBlock {
         })
     }
 
-    /// `x` and `text`: `[images, positions, 1, width]`; `turn` is done to queries and keys of all positions.
+    /// `x` and `text`: `[images, positions, 1, width]`; `rope` is applied to queries and keys of all positions.
     pub fn forward(
         &self,
         ctx: &OpContext<'_>,
@@ -160,7 +161,7 @@ impl JointBlock {
         self.text.feed(ctx, text, &of_text)
     }
 
-    /// What patches see of each other.
+    /// Attention among image patches.
     fn self_attention(
         &self,
         ctx: &OpContext<'_>,
@@ -172,7 +173,7 @@ impl JointBlock {
         ctx.attention([&q, &k, &v], self.sizes.heads, false)
     }
 
-    /// What patches and words see of all of them.
+    /// Attention among image patches and text tokens.
     fn joint_attention(
         &self,
         ctx: &OpContext<'_>,

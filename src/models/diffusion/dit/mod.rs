@@ -1,8 +1,8 @@
-//! Transformers that guess where a picture in patches flows: Stable Diffusion 3's and FLUX.1's.
+//! Diffusion transformers that predict a flow: those of Stable Diffusion 3 and FLUX.1.
 //!
-//! PatchLayout and words are positions of one sequence: each kind has its own weights, and in attention they see each other
-//! (Esser et al. 2024, <https://arxiv.org/abs/2403.03206>). What is known of the whole, the time above all, shifts and
-//! scales what is normed (Peebles and Xie 2022, <https://arxiv.org/abs/2212.09748>).
+//! Image patches and text tokens form one sequence with separate weights and joint attention (Esser et al. 2024,
+//! <https://arxiv.org/abs/2403.03206>). Conditioning, the timestep above all, modulates the norms (Peebles and Xie
+//! 2022, <https://arxiv.org/abs/2212.09748>).
 
 mod flux;
 mod joint_block;
@@ -18,15 +18,15 @@ pub use mmdit::{Mmdit, MmditConfig};
 
 use super::feature_map::FeatureMap;
 
-/// What these networks are told beside the latents.
+/// What these networks are conditioned on.
 #[derive(Debug)]
 pub struct DitConditioning<'a> {
-    /// In training steps, of a thousand.
+    /// In training steps, up to 1000.
     pub timestep: f32,
-    /// `[images, words, 1, context]`
+    /// `[images, tokens, 1, context]`
     pub text: &'a FeatureMap,
-    /// The texts in one vector each: `[images][pooled]`.
+    /// Pooled prompt embeddings: `[images][pooled]`.
     pub pooled: &'a [Vec<f32>],
-    /// How strong the guidance is, for networks that are told.
+    /// The guidance scale, for networks that embed it.
     pub guidance: Option<f32>,
 }

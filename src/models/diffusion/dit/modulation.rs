@@ -1,6 +1,6 @@
-//! Shifts, scales and gates that a network makes of what is known of the whole picture.
+//! Adaptive layer norm: shifts, scales and gates computed from the conditioning.
 
-use outpost_kernels::{self as kernels, Measure};
+use outpost_kernels::{self as kernels, NormKind};
 
 use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::{Linear, Loaded, linear};
@@ -15,14 +15,14 @@ pub(super) struct Modulation {
     width: usize,
 }
 
-/// ModulationVectors for each image: `[images, 1, 1, parts · width]`.
+/// Modulation vectors of each image: `[images, 1, 1, parts · width]`.
 #[derive(Debug)]
 pub(super) struct ModulationVectors {
     all: FeatureMap,
     width: usize,
 }
 
-/// The numbers of a shift and a scale among the vectors.
+/// Indices of a shift and a scale.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShiftScale {
     pub shift: usize,
@@ -30,19 +30,19 @@ pub(super) struct ShiftScale {
 }
 
 impl Modulation {
-    /// Makes so many vectors of `width` numbers.
+    /// Makes `parts` vectors of `width` elements.
     pub fn load(loader: &Loader<'_>, stem: &str, width: usize, parts: usize) -> Loaded<Self> {
         Ok(Self { weight: linear(loader, stem, [width, parts * width], true)?, width })
     }
 
-    /// `told`: `[images, 1, 1, width]`, as [`super::time_text_embedding::TimeTextEmbedding`] makes it.
+    /// `cond`: `[images, 1, 1, width]`, from [`super::time_text_embedding::TimeTextEmbedding`].
     pub fn forward(&self, ctx: &OpContext<'_>, cond: &FeatureMap) -> Result<ModulationVectors> {
         Ok(ModulationVectors { all: ctx.linear(&self.weight, cond)?, width: self.width })
     }
 }
 
 impl ModulationVectors {
-    /// This one of each image.
+    /// Vector `part` of each image.
     fn part(&self, part: usize) -> impl Iterator<Item = &[f32]> {
         self.all.per_image().map(move |all| all.chunks_exact(self.width).nth(part).unwrap_or_default())
     }
@@ -51,11 +51,14 @@ impl ModulationVectors {
         let there = self.all.channels / self.width.max(1);
         match x.channels == self.width && x.images == self.all.images && parts.iter().all(|part| *part < there) {
             true => Ok(()),
-            false => Err(Interrupted::Failed(format!("{there} vectors of {} do not fit {}", self.width, x.channels))),
+            false => Err(Interrupted::Failed(format!(
+                "{there} modulation vectors of {} do not fit {}",
+                self.width, x.channels
+            ))),
         }
     }
 
-    /// `norm(x) · (1 + scale) + shift`, where the norm has no weights of its own.
+    /// `norm(x) · (1 + scale) + shift`; the norm has no weights.
     pub fn norm(&self, ctx: &OpContext<'_>, x: &FeatureMap, shift_scale: ShiftScale) -> Result<FeatureMap> {
         let ShiftScale { shift, scale } = shift_scale;
         self.check(x, &[shift, scale])?;
@@ -64,8 +67,8 @@ impl ModulationVectors {
         let images = x.per_image().zip(out.data_mut().chunks_exact_mut(image));
         for ((x, out), (shift, scale)) in images.zip(self.part(shift).zip(self.part(scale))) {
             let weight: Vec<f32> = scale.iter().map(|scale| 1. + scale).collect();
-            let (measure, bias) = (Measure::Deviation, Some(shift));
-            kernels::Norm { measure, weight: &weight, bias, epsilon: EPSILON }.forward(ctx.pool, x, out);
+            let (kind, bias) = (NormKind::Layer, Some(shift));
+            kernels::Norm { kind, weight: &weight, bias, epsilon: EPSILON }.forward(ctx.pool, x, out);
             ctx.pause()?;
         }
         Ok(out)
@@ -75,7 +78,7 @@ impl ModulationVectors {
     pub fn add(&self, ctx: &OpContext<'_>, x: &mut FeatureMap, y: &FeatureMap, gate: usize) -> Result<()> {
         self.check(x, &[gate])?;
         if x.len() != y.len() {
-            return Err(Interrupted::Failed(format!("{} numbers cannot be added to {}", y.len(), x.len())));
+            return Err(Interrupted::Failed(format!("{} elements cannot be added to {}", y.len(), x.len())));
         }
         let image = x.pixels() * x.channels;
         for ((x, y), gate) in x.data_mut().chunks_exact_mut(image.max(1)).zip(y.per_image()).zip(self.part(gate)) {

@@ -1,9 +1,9 @@
-//! PatchLayout of latents, each a row of numbers.
+//! Conversion between latents and rows of patches.
 
 use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
 
-/// How the numbers of a patch lie in their row.
+/// The order of a patch's elements.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PatchOrder {
     /// `[height, width, channels]`
@@ -12,7 +12,7 @@ pub(super) enum PatchOrder {
     ChannelsFirst,
 }
 
-/// A patch is a square of so many pixels along a side.
+/// Square patches.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PatchLayout {
     pub side: usize,
@@ -25,13 +25,13 @@ impl PatchLayout {
         self.side * self.side * self.channels
     }
 
-    /// PatchLayout along each side of an image; `None` where they do not fill it.
+    /// Patches along each side of an image; `None` where they do not fill it.
     pub fn grid(&self, [height, width]: [usize; 2]) -> Option<[usize; 2]> {
         let whole = height.is_multiple_of(self.side) && width.is_multiple_of(self.side) && height * width > 0;
         whole.then(|| [height / self.side, width / self.side])
     }
 
-    /// For each number of an image's patches its place among the pixels, channels last.
+    /// For each element of an image's patches, its index in the image (channels last).
     fn positions(self, [rows, columns]: [usize; 2]) -> impl Iterator<Item = usize> {
         let Self { side, channels, order } = self;
         let patches = (0..rows).flat_map(move |row| (0..columns).map(move |column| (row, column)));
@@ -62,7 +62,7 @@ impl PatchLayout {
         Ok(out)
     }
 
-    /// The way back, to a grid of patches.
+    /// The inverse of [`Self::pack`].
     pub fn unpack(self, ctx: &OpContext<'_>, x: &FeatureMap, grid: [usize; 2]) -> Result<FeatureMap> {
         if x.channels != self.row() || x.pixels() != grid[0] * grid[1] {
             return Err(Interrupted::Failed(format!("{} rows of {} are not patches", x.pixels(), x.channels)));

@@ -1,4 +1,4 @@
-//! What one kind of positions, the picture's or the text's, has of its own in a block.
+//! Queries, keys and values of one stream (image or text) of a block.
 
 use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::{Linear, Loaded, Norm};
@@ -7,11 +7,11 @@ use crate::models::weights::{Candidate, Loader};
 
 const EPSILON: f32 = 1e-6;
 
-/// How a checkpoint calls the parts of an attention.
+/// Names of an attention's tensors.
 #[derive(Debug)]
 pub(super) struct AttentionNames {
     projections: [&'static str; 3],
-    /// All three in one.
+    /// All three in one tensor.
     fused: &'static str,
     norms: [&'static str; 2],
     pub out: &'static str,
@@ -35,11 +35,11 @@ pub(super) const TEXT: AttentionNames = AttentionNames {
 #[derive(Debug)]
 pub(super) struct QkvProjection {
     projections: [Linear; 3],
-    /// Of each head's queries and keys (Henry et al. 2020, <https://arxiv.org/abs/2010.04245>).
+    /// Norms of each head's queries and keys (Henry et al. 2020, <https://arxiv.org/abs/2010.04245>).
     norms: Option<[Norm; 2]>,
 }
 
-/// Numbers of a position, and of a head where those are normed.
+/// Width of the stream, and of a head if queries and keys are normalised.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QkvDims {
     pub width: usize,
@@ -52,7 +52,7 @@ impl QkvProjection {
         Self::load_fused(loader, stem, names, widths, &fused)
     }
 
-    /// `fused`: where the projections may lie one behind the other, and rows that are there in all.
+    /// `fused`: a tensor that may hold all projections, and its number of rows.
     pub fn load_fused(
         loader: &Loader<'_>,
         stem: &str,

@@ -1,23 +1,23 @@
-//! Positions of the picture and of the text as one sequence.
+//! Image and text tokens as one sequence.
 
 use outpost_kernels as kernels;
 
 use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
 
-/// The positions of `x` and then those of `y`, for each image: `[images, x + y, 1, channels]`.
+/// Concatenates tokens of each image: `[images, x + y, 1, channels]`.
 pub(super) fn concat_tokens(ctx: &OpContext<'_>, x: &FeatureMap, y: &FeatureMap) -> Result<FeatureMap> {
     if x.images != y.images || x.channels != y.channels || x.is_empty() || y.is_empty() {
-        return Err(Interrupted::Failed(format!("positions of {} and of {} numbers", x.channels, y.channels)));
+        return Err(Interrupted::Failed(format!("tokens of width {} and {}", x.channels, y.channels)));
     }
     let mut out = ctx.alloc(x.images, [x.pixels() + y.pixels(), 1], x.channels);
     let rows = [x, y].map(|one| one.pixels() * one.channels);
-    kernels::side_by_side(ctx.pool, [x.data(), y.data()], rows, out.data_mut());
+    kernels::concat_channels(ctx.pool, [x.data(), y.data()], rows, out.data_mut());
     ctx.pause()?;
     Ok(out)
 }
 
-/// The first positions of each image, and the rest.
+/// Splits off the first tokens of each image.
 pub(super) fn split_tokens(ctx: &OpContext<'_>, x: &FeatureMap, first: usize) -> Result<[FeatureMap; 2]> {
     let Some(rest) = x.pixels().checked_sub(first) else {
         return Err(Interrupted::Failed(format!("{first} of {} positions", x.pixels())));

@@ -1,4 +1,4 @@
-//! What is known of the whole picture, in one vector: the time, the text, and how strong the guidance is.
+//! The conditioning vector: timestep, pooled text and guidance scale.
 
 use outpost_kernels::Activation;
 
@@ -9,7 +9,7 @@ use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
 use crate::models::diffusion::timestep_embedding::{TimeEmbedding, sinusoidal_embedding};
 use crate::models::weights::Loader;
 
-/// Sines and cosines of a number.
+/// Width of the sinusoidal embedding.
 const SINUSOID_DIM: usize = 256;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct TimeTextEmbedding {
 }
 
 impl TimeTextEmbedding {
-    /// `pooled`: numbers of a text.
+    /// `pooled`: width of the pooled embedding.
     pub fn load(loader: &Loader<'_>, pooled: usize, width: usize, guided: bool) -> Loaded<Self> {
         let part = |name: &str, from| TimeEmbedding::load(loader, &format!("time_text_embed.{name}"), from, width);
         Ok(Self {
@@ -34,11 +34,11 @@ impl TimeTextEmbedding {
         })
     }
 
-    /// `[images, 1, 1, width]`, through SiLU: all that reads it does so.
+    /// `[images, 1, 1, width]`, through SiLU, which every consumer applies.
     pub fn forward(&self, ctx: &OpContext<'_>, cond: &DitConditioning<'_>) -> Result<FeatureMap> {
         let pooled = cond.pooled.concat();
         if cond.pooled.len() != cond.text.images || cond.pooled.iter().any(|text| text.len() != self.pooled) {
-            return Err(Interrupted::Failed(format!("{} numbers of texts in one vector each", pooled.len())));
+            return Err(Interrupted::Failed(format!("{} elements of pooled embeddings", pooled.len())));
         }
         let mut x = self.text.forward(ctx, &ctx.feature_map(&pooled, cond.pooled.len(), [1, 1], self.pooled)?)?;
         let number = |number: f32| {
@@ -50,7 +50,11 @@ impl TimeTextEmbedding {
                 ctx.add(&mut same, &guidance.forward(ctx, &number(strength * 1000.)?)?)?;
             }
             (None, None) => {}
-            _ => return Err(Interrupted::Failed("guidance that the network is not told, or has to be".to_owned())),
+            _ => {
+                return Err(Interrupted::Failed(
+                    "a guidance scale that the network does not embed, or a missing one".to_owned(),
+                ));
+            }
         }
         for x in x.data_mut().chunks_exact_mut(self.width.max(1)) {
             x.iter_mut().zip(same.data()).for_each(|(x, same)| *x += same);

@@ -1,5 +1,4 @@
-//! What a checkpoint in one file is, from the names and shapes of its tensors, and for the rest from what is known of
-//! the families: as the `config.json` of each part would tell it.
+//! Infers each component's `config.json` from tensor names and shapes, and from known values of the family.
 
 use serde_json::{Value, json};
 
@@ -9,7 +8,7 @@ use crate::models::safetensors::Folder;
 
 type Result<T> = std::result::Result<T, ModelError>;
 
-/// The kinds of checkpoints.
+/// Versions of Stable Diffusion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LdmVersion {
     Sd1,
@@ -17,7 +16,7 @@ pub enum LdmVersion {
     Sdxl,
 }
 
-/// Where text encoders lie, and what they are: transformers' CLIP, or OpenCLIP.
+/// The tensor prefix of a text encoder, and whether it is OpenCLIP or transformers' CLIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextEncoderLayout {
     pub prefix: &'static str,
@@ -32,18 +31,18 @@ const XL: [TextEncoderLayout; 2] = [
 ];
 const REFINER: &str = "conditioner.embedders.0.model.";
 
-/// Numbers of a head, where a family does not have eight of them.
+/// Width of a head, in families without a fixed number of heads.
 const HEAD: usize = 64;
-const MOST: usize = 1 << 12;
+const MAX_COUNT: usize = 1 << 12;
 
-/// The shapes of a part.
+/// The tensor shapes of a component.
 #[derive(Clone, Copy)]
 pub struct ShapeInference<'a> {
     file: &'a Folder,
     prefix: &'a str,
 }
 
-/// What blocks of a UNet have, from the largest images on.
+/// The blocks of a UNet, from the largest images on.
 #[derive(Default)]
 struct Levels {
     channels: Vec<usize>,
@@ -51,7 +50,7 @@ struct Levels {
     attends: Vec<bool>,
     /// Layers of each transformer.
     depths: Vec<usize>,
-    /// Numbers of a word.
+    /// Width of a prompt embedding.
     context: Option<usize>,
 }
 
@@ -59,7 +58,7 @@ impl LdmVersion {
     pub fn of(file: &Folder) -> Result<Self> {
         let has = |prefix: &str| file.names().any(|name| name.starts_with(prefix));
         if !has(NETWORK) || !has(AUTOENCODER) {
-            let text = "the file is no checkpoint of Stable Diffusion in one file: it has no tensors";
+            let text = "the file is not a Stable Diffusion checkpoint: it has no tensors";
             return Err(ModelError::Invalid(format!("{text} {NETWORK}… and {AUTOENCODER}…")));
         }
         match () {
@@ -68,7 +67,7 @@ impl LdmVersion {
             () if has(TWO.prefix) => Ok(Self::Sd2),
             () if has(ONE.prefix) => Ok(Self::Sd1),
             () => Err(ModelError::invalid(
-                "the file has no text encoder (cond_stage_model.… or conditioner.embedders.…): it is no whole checkpoint",
+                "the file has no text encoder (cond_stage_model.… or conditioner.embedders.…): it is not a complete checkpoint",
             )),
         }
     }
@@ -81,7 +80,7 @@ impl LdmVersion {
         }
     }
 
-    /// Pixels along a side of what it was trained on.
+    /// Pixels along a side in training.
     fn side(self, predicts_v: bool) -> usize {
         match self {
             Self::Sdxl => 1024,
@@ -91,7 +90,7 @@ impl LdmVersion {
     }
 }
 
-/// The family's usual way; `predicts_v`, and whether noise is scaled so that it ends as nothing else.
+/// The family's default scheduler config. `zero_snr`: rescaled to zero terminal SNR.
 pub fn default_scheduler_config(version: LdmVersion, predicts_v: bool, zero_snr: bool) -> Value {
     let class = match version {
         LdmVersion::Sdxl => "EulerDiscreteScheduler",
@@ -120,23 +119,23 @@ impl<'a> ShapeInference<'a> {
         self.shape(name).is_some()
     }
 
-    /// One size of a tensor that must be there.
+    /// One dimension of a tensor that must exist.
     fn size(&self, name: &str, axis: usize) -> Result<usize> {
         let size = self.shape(name).and_then(|shape| shape.get(axis).copied());
         size.ok_or_else(|| ModelError::Invalid(format!("the file has no tensor {}{name}", self.prefix)))
     }
 
-    /// How many there are in a row.
+    /// The number of consecutive tensors with these names.
     fn count(&self, name: impl Fn(usize) -> String) -> usize {
-        (0..MOST).take_while(|at| self.has(&name(*at))).count()
+        (0..MAX_COUNT).take_while(|at| self.has(&name(*at))).count()
     }
 
-    /// Layers of the transformer in a row.
+    /// Transformer layers in a row.
     fn depth(&self, row: &str) -> usize {
         self.count(|at| format!("{row}.1.transformer_blocks.{at}.norm1.weight")).max(1)
     }
 
-    /// The blocks of the way down.
+    /// The down blocks.
     fn levels(&self) -> Levels {
         let (mut levels, mut row) = (Levels::default(), 1);
         loop {
@@ -154,7 +153,7 @@ impl<'a> ShapeInference<'a> {
             if row > first {
                 levels.resnets.push(row - first);
             }
-            // What halves the image ends a block.
+            // A downsampler ends a block.
             if row == first || !self.has(&format!("input_blocks.{row}.0.op.weight")) {
                 return levels;
             }
@@ -162,7 +161,7 @@ impl<'a> ShapeInference<'a> {
         }
     }
 
-    /// As `unet/config.json`.
+    /// Infers `unet/config.json`.
     pub fn unet(&self, version: LdmVersion, predicts_v: bool) -> Result<Value> {
         let Levels { channels, resnets, attends, mut depths, context } = self.levels();
         if let Some(depth) = depths.last_mut() {
@@ -187,7 +186,7 @@ impl<'a> ShapeInference<'a> {
         Ok(config)
     }
 
-    /// Whether the blocks of the way up have transformers.
+    /// Whether each up block has transformers.
     fn ups(&self, resnets: &[usize]) -> Vec<bool> {
         let mut row = 0;
         let block = |resnets: &usize| {
@@ -198,7 +197,7 @@ impl<'a> ShapeInference<'a> {
         resnets.iter().rev().map(block).collect()
     }
 
-    /// As `vae/config.json`.
+    /// Infers `vae/config.json`.
     pub fn vae(&self, version: LdmVersion, predicts_v: bool) -> Result<Value> {
         let first = |level: usize| format!("encoder.down.{level}.block.0.conv1.weight");
         let levels = self.count(first);
@@ -214,7 +213,7 @@ impl<'a> ShapeInference<'a> {
         }))
     }
 
-    /// As a text encoder's `config.json`.
+    /// Infers a text encoder's `config.json`.
     pub fn text(&self, version: LdmVersion, open_clip: bool) -> Result<Value> {
         let (tokens, positions, layer, inner) = match open_clip {
             true => ("token_embedding.weight", "positional_embedding", "transformer.resblocks", "mlp.c_fc.weight"),

@@ -1,8 +1,7 @@
-//! A whole pipeline in one file, with the names that the first code of Stable Diffusion gave its tensors: as most
-//! checkpoints are passed around.
+//! Single-file checkpoints with the tensor names of the original latent diffusion code (LDM).
 //!
-//! A part of the file is a source of tensors like a folder. OpenCLIP's text encoders have queries, keys and values in
-//! one tensor, and a projection that lies turned: those are told as tensors of their own.
+//! A component of the file is a source of tensors, as a folder is. OpenCLIP text encoders store queries, keys and
+//! values in one tensor and the projection transposed; these are exposed as separate tensors.
 
 mod inferred_config;
 pub mod tensor_names;
@@ -10,7 +9,7 @@ mod tokenizer;
 
 use std::sync::Arc;
 
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use super::unet::UnetConfig;
 use crate::models::ModelError;
@@ -22,11 +21,11 @@ pub use tokenizer::{find_tokenizer, neighbour_tokenizers};
 pub const NETWORK: &str = "model.diffusion_model.";
 pub const AUTOENCODER: &str = "first_stage_model.";
 
-/// A part of such a file.
+/// The weights of a component.
 #[derive(Debug)]
 pub struct LdmWeights {
     pub file: Arc<Folder>,
-    /// What its tensors' names begin with.
+    /// Prefix of its tensor names.
     pub prefix: String,
     pub part: LdmComponent,
 }
@@ -34,32 +33,32 @@ pub struct LdmWeights {
 #[derive(Debug)]
 pub enum LdmComponent {
     Unet(Box<UnetConfig>),
-    /// Of so many sizes of images.
+    /// With this many image sizes.
     Vae(usize),
-    /// With transformers' own names.
+    /// With transformers' names.
     Clip,
-    /// Of which so many layers are of use, and whether the projection is.
+    /// `layers`: how many are used; `projects`: whether the projection is.
     OpenClip {
         layers: usize,
         projects: bool,
     },
 }
 
-/// TensorSource that change nothing, by how their names end or begin.
+/// Suffixes and prefixes of tensors that are not used.
 const UNUSED_SUFFIXES: &[&str] = &["position_ids", "logit_scale"];
 const UNUSED_PREFIXES: &[&str] = &["loss.", "model_ema."];
 
-/// How a told tensor lies in the file's.
+/// How an exposed tensor is stored in the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum View {
     Whole,
-    /// One of three parts, one behind the other.
+    /// One of three equal parts.
     Third(usize),
-    /// Rows are columns.
+    /// Rows and columns are swapped.
     Transposed,
 }
 
-/// The file's name of a tensor, and how it is told.
+/// The stored tensor's name, and how to view it.
 fn view(name: &str) -> (&str, View) {
     let Some((base, view)) = name.strip_suffix(']').and_then(|name| name.rsplit_once('[')) else {
         return (name, View::Whole);
@@ -71,7 +70,7 @@ fn view(name: &str) -> (&str, View) {
 }
 
 impl LdmWeights {
-    /// The names by which a tensor of the file is told; `None`: it is of no use.
+    /// The names under which a tensor is exposed; `None` if it is not used.
     fn exposed_names(&self, name: &str) -> Option<Vec<String>> {
         let own = name.strip_prefix(&self.prefix)?;
         let unused = UNUSED_SUFFIXES.iter().any(|end| own.ends_with(end))
@@ -81,7 +80,7 @@ impl LdmWeights {
         }
         let LdmComponent::OpenClip { layers, projects } = self.part else { return Some(vec![name.to_owned()]) };
         let layer = own.strip_prefix("transformer.resblocks.").and_then(|rest| rest.split_once('.'));
-        // The words of Stable Diffusion 2 come from before the last layer.
+        // Stable Diffusion 2 takes embeddings from before the last layer.
         if layer.is_some_and(|(layer, _)| layer.parse().is_ok_and(|layer: usize| layer >= layers)) {
             return None;
         }
@@ -92,10 +91,10 @@ impl LdmWeights {
         }
     }
 
-    /// Rows of a tensor that lies turned, which is small.
+    /// Rows of a transposed tensor, which is small.
     fn transposed(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
         let [columns, rows] = *Weights::shape(&*self.file, name).unwrap_or_default() else {
-            return Err(ModelError::Invalid(format!("tensor {name} is no matrix")));
+            return Err(ModelError::Invalid(format!("tensor {name} is not a matrix")));
         };
         if first.checked_add(count).is_none_or(|end| end > rows) {
             return Err(ModelError::Invalid(format!(
@@ -140,7 +139,7 @@ impl Weights for LdmWeights {
         Some(shape)
     }
 
-    fn kind(&self, name: &str) -> Option<Kind> {
+    fn kind(&self, name: &str) -> Option<DType> {
         Weights::kind(&*self.file, view(name).0)
     }
 

@@ -1,4 +1,4 @@
-//! What the first code of Stable Diffusion calls the layers that diffusers names.
+//! Names in the original code for layers that diffusers names differently.
 
 use crate::models::diffusion::unet::UnetConfig;
 
@@ -48,20 +48,20 @@ fn find(table: Table, stem: &str) -> Option<&'static str> {
     table.iter().find(|(ours, _)| *ours == stem).map(|(_, theirs)| *theirs)
 }
 
-/// A number and what follows it.
+/// A number and the rest after it.
 fn number(text: &str) -> Option<(usize, &str)> {
     let (number, rest) = text.split_once('.')?;
     Some((number.parse().ok()?, rest))
 }
 
-/// `resnets.1.conv1` as its words and its number.
+/// Splits `resnets.1.conv1` into kind, index and rest.
 fn member(text: &str) -> Option<(&str, usize, &str)> {
     let (kind, rest) = text.split_once('.')?;
     let (at, rest) = number(rest)?;
     Some((kind, at, rest))
 }
 
-/// Of a layer of the network that guesses.
+/// The original name of a UNet layer.
 pub fn unet(stem: &str, config: &UnetConfig) -> Option<String> {
     if let Some(name) = find(UNET, stem) {
         return Some(name.to_owned());
@@ -84,13 +84,13 @@ pub fn unet(stem: &str, config: &UnetConfig) -> Option<String> {
         _ => Some(sampled.to_owned()),
     };
     match way {
-        // Each block's last row is what halves the image.
+        // The last row of each down block is the downsampler.
         "down" => {
             let before: usize = (0..block).filter_map(resnets).map(|resnets| resnets + 1).sum();
             let row = 1 + before + if kind == "downsamplers" { resnets(block)? } else { at };
             Some(format!("input_blocks.{row}.{}", place("0.op")?))
         }
-        // What doubles the image stands in the row of a block's last resnet, behind its transformer.
+        // The upsampler is in the row of a block's last resnet, after its transformer.
         "up" => {
             let of = |block: usize| last.checked_sub(block).and_then(resnets);
             let before: usize = (0..block).filter_map(of).map(|resnets| resnets + 1).sum();
@@ -102,7 +102,7 @@ pub fn unet(stem: &str, config: &UnetConfig) -> Option<String> {
     }
 }
 
-/// Of a layer of the autoencoder, which has so many sizes of images.
+/// The original name of an autoencoder layer; `sizes`: number of image sizes.
 pub fn vae(stem: &str, sizes: usize) -> Option<String> {
     let Some((side, rest)) = stem.split_once('.') else { return Some(stem.to_owned()) };
     let inner = match rest {
@@ -117,7 +117,7 @@ pub fn vae(stem: &str, sizes: usize) -> Option<String> {
             None => {
                 let (way, rest) = rest.split_once("_blocks.")?;
                 let (block, rest) = number(rest)?;
-                // The way up is counted from its end.
+                // Up blocks are numbered from the end.
                 let block = if way == "up" { sizes.checked_sub(block + 1)? } else { block };
                 match member(rest)? {
                     ("resnets", at, rest) => format!("{way}.{block}.block.{at}.{}", find(VAE_RESNET, rest)?),
@@ -131,8 +131,8 @@ pub fn vae(stem: &str, sizes: usize) -> Option<String> {
     Some(format!("{side}.{inner}"))
 }
 
-/// Of a layer of OpenCLIP's text encoder; `ending`: `weight` or `bias`. What is a part of a tensor, or a tensor turned,
-/// has that in brackets behind its name.
+/// The original name of an OpenCLIP layer; `ending`: `weight` or `bias`. A suffix in brackets marks a third of a
+/// tensor, or a transposed one.
 pub fn open_clip(stem: &str, ending: &str) -> Option<String> {
     match stem {
         "embeddings.position_embedding" => return Some("positional_embedding".to_owned()),

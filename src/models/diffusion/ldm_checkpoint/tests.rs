@@ -23,19 +23,20 @@ fn fixtures() -> PathBuf {
 }
 
 #[test]
-fn sizes_are_told_by_shapes() {
+fn configs_are_inferred_from_shapes() {
     for (name, version) in [("sd1", LdmVersion::Sd1), ("sdxl", LdmVersion::Sdxl)] {
         let file = Folder::of_file(&fixtures().join(format!("{name}.safetensors"))).unwrap();
         assert_eq!(LdmVersion::of(&file).unwrap(), version);
         let config = |part: &str| read_json(&fixtures().join(name).join(part).join("config.json")).unwrap();
         let mut own = UnetConfig::read(&config("unet")).unwrap();
-        let mut told = UnetConfig::read(&ShapeInference::new(&file, NETWORK).unet(version, false).unwrap()).unwrap();
+        let mut inferred =
+            UnetConfig::read(&ShapeInference::new(&file, NETWORK).unet(version, false).unwrap()).unwrap();
         // What shapes do not tell is as in the families that were published.
         assert_eq!(
-            (told.groups, told.sample_size),
+            (inferred.groups, inferred.sample_size),
             (32, Some(if version == LdmVersion::Sdxl { [128; 2] } else { [64; 2] }))
         );
-        for config in [&mut own, &mut told] {
+        for config in [&mut own, &mut inferred] {
             (config.groups, config.sample_size) = (0, None);
             for level in &mut config.levels {
                 level.heads = 0;
@@ -44,22 +45,29 @@ fn sizes_are_told_by_shapes() {
             }
             config.added.iter_mut().for_each(|added| added.sinusoid_dim = 0);
         }
-        assert_eq!(told, own, "{name}");
+        assert_eq!(inferred, own, "{name}");
         let own = VaeConfig::read(&config("vae")).unwrap();
-        let told = VaeConfig::read(&ShapeInference::new(&file, AUTOENCODER).vae(version, false).unwrap()).unwrap();
-        assert_eq!((told.channels, told.layers, told.latent_channels), (own.channels, own.layers, own.latent_channels));
+        let inferred = VaeConfig::read(&ShapeInference::new(&file, AUTOENCODER).vae(version, false).unwrap()).unwrap();
+        assert_eq!(
+            (inferred.channels, inferred.layers, inferred.latent_channels),
+            (own.channels, own.layers, own.latent_channels)
+        );
         for (at, text) in version.text_encoders().iter().enumerate() {
             let prefix = if text.open_clip { text.prefix.to_owned() } else { format!("{}text_model.", text.prefix) };
             let part = if at == 0 { "text_encoder" } else { "text_encoder_2" };
             let own = ClipConfig::read(&config(part), "", text.open_clip).unwrap();
-            let told = ClipConfig::read(
+            let inferred = ClipConfig::read(
                 &ShapeInference::new(&file, &prefix).text(version, text.open_clip).unwrap(),
                 "",
                 text.open_clip,
             )
             .unwrap();
-            assert_eq!((told.layers, told.width, told.inner), (own.layers, own.width, own.inner), "{name} {part}");
-            assert_eq!((told.vocabulary, told.projection), (own.vocabulary, own.projection));
+            assert_eq!(
+                (inferred.layers, inferred.width, inferred.inner),
+                (own.layers, own.width, own.inner),
+                "{name} {part}"
+            );
+            assert_eq!((inferred.vocabulary, inferred.projection), (own.vocabulary, own.projection));
         }
     }
 }
@@ -76,10 +84,10 @@ fn write_open(folder: &Path, to: &Path, layers: usize) {
     all.sort_by_key(|(name, _)| ["q_proj", "k_proj", "v_proj"].iter().position(|one| name.contains(one)));
     for (name, tensor) in all {
         let Some((stem, ending)) = name.trim_start_matches("text_model.").rsplit_once('.') else { continue };
-        let Some(told) = tensor_names::open_clip(stem, ending) else { continue };
-        match view(&told) {
+        let Some(inferred) = tensor_names::open_clip(stem, ending) else { continue };
+        match view(&inferred) {
             (base, View::Third(_)) => fused.entry(base.to_owned()).or_default().push(tensor),
-            _ => drop(made.insert(told, tensor)),
+            _ => drop(made.insert(inferred, tensor)),
         }
     }
     made.extend(fused.into_iter().map(|(name, components)| (name, Tensor::cat(&components, 0).unwrap())));
@@ -98,16 +106,19 @@ fn write_open(folder: &Path, to: &Path, layers: usize) {
 }
 
 #[test]
-fn the_words_of_stable_diffusion_2_come_from_before_the_last_layer() {
+fn sd2_embeddings_skip_the_last_layer() {
     let folder = fixtures().join("sd2v/text_encoder");
     let config = ClipConfig::read(&read_json(&folder.join("config.json")).unwrap(), "", false).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("sd2.safetensors");
     write_open(&folder, &path, config.layers);
     let file = Arc::new(Folder::of_file(&path).unwrap());
-    let told =
+    let inferred =
         ClipConfig::read(&ShapeInference::new(&file, OPEN).text(LdmVersion::Sd2, true).unwrap(), "", false).unwrap();
-    assert_eq!((told.layers, told.width, told.activation), (config.layers, config.width, config.activation));
+    assert_eq!(
+        (inferred.layers, inferred.width, inferred.activation),
+        (config.layers, config.width, config.activation)
+    );
     let part = LdmComponent::OpenClip { layers: config.layers, projects: false };
     let weights = LdmWeights { file, prefix: OPEN.to_owned(), part };
     let folder = Folder::open(&folder).unwrap();
@@ -123,7 +134,7 @@ fn the_words_of_stable_diffusion_2_come_from_before_the_last_layer() {
 }
 
 #[test]
-fn a_projection_that_lies_turned_is_told_as_it_is_used() {
+fn a_transposed_projection_is_exposed_as_it_is_used() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("one.safetensors");
     let transposed = Tensor::arange(0f32, 6., &Device::Cpu).unwrap().reshape((2, 3)).unwrap();
@@ -138,7 +149,7 @@ fn a_projection_that_lies_turned_is_told_as_it_is_used() {
 }
 
 #[test]
-fn a_file_alone_is_a_pipeline_with_the_usual_settings() {
+fn a_single_file_gets_default_configs() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("v1.5.safetensors");
     std::fs::copy(fixtures().join("sd1.safetensors"), &file).unwrap();
@@ -162,7 +173,7 @@ fn a_file_alone_is_a_pipeline_with_the_usual_settings() {
 }
 
 #[test]
-fn every_family_has_a_usual_way() {
+fn every_version_has_a_default_scheduler() {
     for version in [LdmVersion::Sd1, LdmVersion::Sd2, LdmVersion::Sdxl] {
         for (predicts_v, zero_snr) in [(false, false), (true, false), (true, true)] {
             let settings = SchedulerConfig::read(&default_scheduler_config(version, predicts_v, zero_snr)).unwrap();

@@ -1,4 +1,4 @@
-//! Where a pipeline in one file, which has no tokenizer, takes CLIP's from.
+//! Finds a CLIP tokenizer for a single-file pipeline, which has none.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use crate::models::safetensors::read_json;
 
 const FOLDER: &str = "tokenizer";
 const FILES: [&str; 2] = ["vocab.json", "tokenizer.json"];
-/// A word that CLIP's tokenizers have.
+/// A token of every CLIP tokenizer.
 const START: &str = "<|startoftext|>";
 
-/// Folders of other pipelines' tokenizers, which may be CLIP's; no file is opened.
+/// Tokenizer folders of other pipelines, which may be CLIP's; files are not opened.
 pub fn neighbour_tokenizers(models: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(models).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
     let mut folders: Vec<PathBuf> = entries.map(|path| path.join(FOLDER)).filter(|folder| has_files(folder)).collect();
@@ -24,8 +24,8 @@ fn has_files(folder: &Path) -> bool {
     FILES.iter().any(|file| folder.join(file).is_file())
 }
 
-/// The folder of a tokenizer for an encoder that knows so many tokens: the model's own, else the first of those beside
-/// it that is CLIP's and has as many.
+/// The tokenizer's folder for an encoder with this vocabulary: the model's own, else the first neighbour that is CLIP's
+/// and has the same size.
 pub fn find_tokenizer(own: &Path, models: &Path, vocabulary: usize) -> Option<PathBuf> {
     let own = own.join(FOLDER);
     if has_files(&own) {
@@ -34,7 +34,7 @@ pub fn find_tokenizer(own: &Path, models: &Path, vocabulary: usize) -> Option<Pa
     neighbour_tokenizers(models).into_iter().find(|folder| clip_vocabulary_size(folder) == Some(vocabulary))
 }
 
-/// How many tokens CLIP's tokenizer of a folder has; `None`: it is none of CLIP's.
+/// The size of a CLIP tokenizer's vocabulary; `None` if it is not CLIP's.
 fn clip_vocabulary_size(folder: &Path) -> Option<usize> {
     let [old, new] = FILES.map(|file| folder.join(file));
     let json = read_json(if old.is_file() { &old } else { &new }).ok()?;

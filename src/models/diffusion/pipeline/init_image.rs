@@ -1,39 +1,39 @@
-//! Pictures to begin with: painted over, or painted in part.
+//! Initial images: image-to-image and inpainting.
 
 use super::{GenerationParams, Interrupted, LatentNoise, OpContext, Pipeline, Result, Sampler};
 
-/// A picture, `[height, width, 3]`, from −1 to 1.
+/// An image, `[height, width, 3]`, from −1 to 1.
 pub type Pixels = Vec<f32>;
 
-/// For each pixel whether it is painted anew, `[height, width]`.
+/// True for pixels to repaint, `[height, width]`.
 pub type Mask = Vec<bool>;
 
-/// A picture to begin with.
+/// An initial image.
 #[derive(Clone, Debug)]
 pub struct InitImage {
     pub image: Pixels,
-    /// How much is painted anew, above 0 to 1.
+    /// How much is repainted, above 0 to 1.
     pub strength: f32,
     pub mask: Option<Mask>,
 }
 
-/// What the first step begins with.
+/// The inputs of the first step.
 pub(super) struct InitialLatents {
     pub latents: Vec<f32>,
     pub inpaint: Option<InpaintState>,
 }
 
-/// What of a picture stays.
+/// The kept part of an inpainted image.
 pub(super) struct InpaintState {
-    /// The picture's latents and the noise of the first step; for each latent pixel whether it is painted anew. Not of
-    /// networks that are told.
+    /// For networks without mask input: the image's latents, the noise of the first step, and for each latent pixel
+    /// whether it is repainted.
     part: Option<(Vec<f32>, Vec<f32>, Vec<bool>)>,
-    /// The mask and the latents of what stays, `[height, width, 1 + channels]`, for networks that are told.
+    /// For networks with mask input: the mask and the latents of the masked image, `[height, width, 1 + channels]`.
     pub mask_channels: Option<Vec<f32>>,
 }
 
 impl InpaintState {
-    /// Puts what stays back in its place, with the noise of the step `next`.
+    /// Restores the kept part, noised to the level of step `next`.
     pub fn restore(&self, sampler: &Sampler, next: usize, latents: &mut [f32]) {
         let Some((clean, noise, mask)) = &self.part else { return };
         let mut noised = vec![0.; clean.len()];
@@ -49,7 +49,7 @@ impl InpaintState {
 }
 
 impl Pipeline {
-    /// The first latents, and what is kept. LatentNoise is drawn in the order of diffusers' pipelines.
+    /// The initial latents and inpainting state. Noise is drawn in the order of diffusers' pipelines.
     pub(super) fn start(
         &self,
         ctx: &OpContext<'_>,
@@ -97,7 +97,7 @@ impl Pipeline {
         let pixels = init_image.image.chunks_exact(3).zip(mask);
         let masked: Pixels =
             pixels.flat_map(|(pixel, repaint)| pixel.iter().map(move |x| if *repaint { 0. } else { *x })).collect();
-        // Drawn even where the network is not told of it.
+        // Drawn even if the network has no mask input, to match diffusers' order of noise.
         let masked = self.encode(ctx, &masked, params.size, noise)?;
         let small = downscale_mask(mask, params.size, self.latent_size(params.size));
         let mask_channels = takes_mask.then(|| {
@@ -111,7 +111,7 @@ impl Pipeline {
         Ok(InitialLatents { latents, inpaint: Some(InpaintState { part, mask_channels }) })
     }
 
-    /// Latents of a picture, drawn from what they may be.
+    /// Latents sampled from the autoencoder's distribution.
     fn encode(
         &self,
         ctx: &OpContext<'_>,
@@ -121,7 +121,7 @@ impl Pipeline {
     ) -> Result<Vec<f32>> {
         let posterior = self.vae.encode(ctx, ctx.feature_map(image, 1, size, 3)?, self.uses_tiling(size))?;
         if posterior.size != noise.size {
-            return Err(Interrupted::Failed(format!("latents of {:?} for a picture of {size:?}", posterior.size)));
+            return Err(Interrupted::Failed(format!("latents of {:?} for an image of {size:?}", posterior.size)));
         }
         let drawn = noise.latents();
         let numbers = posterior.mean.iter().zip(&posterior.std).zip(&drawn);
@@ -129,7 +129,7 @@ impl Pipeline {
     }
 }
 
-/// The mask of latents: each has its nearest pixel's.
+/// Nearest-neighbour downscaling of a mask to latent size.
 fn downscale_mask(mask: &Mask, from: [usize; 2], to: [usize; 2]) -> Vec<bool> {
     let place = |line: usize, column: usize| line * from[0] / to[0].max(1) * from[1] + column * from[1] / to[1].max(1);
     let all = (0..to[0]).flat_map(|line| (0..to[1]).map(move |column| (line, column)));

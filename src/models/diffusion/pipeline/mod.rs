@@ -1,7 +1,6 @@
-//! A whole pipeline: texts become words, noise becomes latents step by step, and latents a picture.
+//! The image pipeline: encode prompts, denoise latents step by step, decode the image.
 //!
-//! What is computed, and the order in which noise is drawn, is that of diffusers' pipelines, so that a seed means the
-//! same picture.
+//! Computation and the order of noise follow diffusers' pipelines, so that a seed gives the same image.
 
 mod init_image;
 mod memory;
@@ -9,7 +8,7 @@ mod prompt_embeds;
 
 use std::sync::Arc;
 
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use super::SchedulerName;
 pub use super::adapters::{AdaptableLayers, Adapter, LoraDeltas, LoraFile};
@@ -29,30 +28,30 @@ use init_image::{InitialLatents, InpaintState};
 pub use prompt_embeds::PromptEmbeds;
 use prompt_embeds::TextEncoder;
 
-/// A loaded pipeline; shared by all that is painted.
+/// A loaded pipeline, shared by all requests.
 #[derive(Debug)]
 pub struct Pipeline {
     family: Family,
     scheduler: SchedulerConfig,
-    /// The network's sizes, and itself.
+    /// The network's configuration, and the network.
     config: NetworkConfig,
     network: Network,
     vae: Vae,
     text_encoders: Vec<TextEncoder>,
     layers: AdaptableLayers,
     zero_empty_negative: bool,
-    /// PromptEmbeds that a network is told, at most.
+    /// Maximum tokens of prompt embeddings.
     max_tokens: usize,
-    /// Tokens and numbers of the words that stand behind CLIP's (SD 3).
+    /// Tokens and width of the T5 embeddings that follow CLIP's (SD 3).
     t5_shape: [usize; 2],
-    /// Bytes that the autoencoder may take; a picture for which that is too little is cut into tiles.
+    /// Bytes that the autoencoder may take; larger images are decoded in tiles.
     vae_budget: u64,
 }
 
-/// What is to be painted, beside the words.
+/// The parameters of an image, beyond the prompt.
 #[derive(Debug)]
 pub struct GenerationParams<'a> {
-    /// Height and width of the picture.
+    /// Height and width of the image.
     pub size: [usize; 2],
     pub steps: usize,
     pub guidance: f32,
@@ -61,19 +60,19 @@ pub struct GenerationParams<'a> {
     pub init_image: Option<&'a InitImage>,
 }
 
-/// A picture on its way.
+/// Progress of an image.
 pub struct StepProgress<'a> {
-    /// Steps that are done, and all.
+    /// Finished steps, and all.
     pub step: usize,
     pub steps: usize,
-    /// The latents as they would be without the noise that is left.
+    /// The predicted clean latents.
     pub clean: &'a dyn Fn() -> Vec<f32>,
 }
 
 impl Pipeline {
-    /// Reads all weights, floats rounded to `precision`; `cpu` computes with them. `roomy`: bytes that the autoencoder
-    /// may take; a picture for which that is too little is cut into tiles.
-    pub fn load(components: &Components, cpu: &Arc<Cpu>, precision: Option<Kind>, vae_budget: u64) -> Loaded<Self> {
+    /// Reads all weights, with floats rounded to `precision`. `vae_budget`: bytes that the autoencoder may take; larger
+    /// images are decoded in tiles.
+    pub fn load(components: &Components, cpu: &Arc<Cpu>, precision: Option<DType>, vae_budget: u64) -> Loaded<Self> {
         let threads = cpu.pool().threads();
         let ((config, tensors), (vae, vae_tensors)) = (&components.network, &components.vae);
         let (mut layers, mut text_encoders) =
@@ -82,7 +81,7 @@ impl Pipeline {
             let load = |loader: &Loader<'_>| TextEncoder::load(loader, &text.encoder, cpu);
             let (encoder, matrices) = text.tensors.read(threads, precision, load)?;
             text_encoders.push(encoder);
-            // Others are not computed with adapters.
+            // Other encoders do not support adapters.
             if let TextEncoderConfig::Clip(_) = text.encoder {
                 layers.push_text(at, matrices);
             }
@@ -105,28 +104,28 @@ impl Pipeline {
         })
     }
 
-    /// The layers that adapters may be for.
+    /// The layers that LoRA adapters may target.
     pub fn layers(&self) -> &AdaptableLayers {
         &self.layers
     }
 
-    /// Whether nothing ever comes of a negative prompt.
+    /// Whether negative prompts have no effect.
     pub fn ignores_negative_prompt(&self) -> bool {
         self.family == Family::Flux
     }
 
-    /// Whether the network is asked for the negative prompt, too.
+    /// Whether a step runs the negative prompt, too.
     pub fn uses_cfg(&self, guidance: f32) -> bool {
         guidance > 1. && self.config.uses_cfg()
     }
 
-    /// Whether the network fills in what a mask leaves out, and can nothing else.
+    /// Whether the network is an inpainting network, which requires a mask.
     pub fn takes_mask(&self) -> bool {
         let [inputs, _] = self.config.channels();
         inputs > self.vae.config().latent_channels
     }
 
-    /// The way that a picture takes, if there is such a way; else why not. `strength`: of a picture to begin with.
+    /// The sampler for an image, or why there is none. `strength`: for an initial image.
     pub fn sampler(
         &self,
         params: &GenerationParams<'_>,
@@ -144,13 +143,13 @@ impl Pipeline {
         Sampler::new(&config, sampling)
     }
 
-    /// Height and width of the latents of a picture.
+    /// Height and width of an image's latents.
     pub fn latent_size(&self, [height, width]: [usize; 2]) -> [usize; 2] {
         let factor = self.vae.config().factor();
         [height / factor, width / factor]
     }
 
-    /// Paints a picture: its numbers from −1 to 1, `[height, width, 3]`.
+    /// Generates an image, `[height, width, 3]`, from −1 to 1.
     pub fn generate(
         &self,
         ctx: &OpContext<'_>,
@@ -180,14 +179,14 @@ impl Pipeline {
         self.decode(ctx, &latents, size)
     }
 
-    /// The picture of latents, `[height, width, 3]`.
+    /// Decodes latents to an image, `[height, width, 3]`.
     pub fn decode(&self, ctx: &OpContext<'_>, latents: &[f32], size: [usize; 2]) -> Result<FeatureMap> {
         let latents = ctx.feature_map(latents, 1, size, self.vae.config().latent_channels)?;
         let factor = self.vae.config().factor();
         self.vae.decode(ctx, latents, self.uses_tiling(size.map(|side| side * factor)))
     }
 
-    /// Latents as the network takes them: `[1, height, width, channels]`.
+    /// The network's input: `[1, height, width, channels]`.
     fn input(
         &self,
         ctx: &OpContext<'_>,
@@ -204,11 +203,11 @@ impl Pipeline {
         }
         let mask_channels = inpaint.and_then(|inpaint| inpaint.mask_channels.as_ref());
         let mask_channels =
-            mask_channels.ok_or_else(|| Interrupted::Failed("the network wants a picture and a mask".to_owned()))?;
+            mask_channels.ok_or_else(|| Interrupted::Failed("the network requires an image and a mask".to_owned()))?;
         ctx.concat(&x, &ctx.feature_map(mask_channels, 1, size, channels + 1)?)
     }
 
-    /// What the network guesses of `x`, guided.
+    /// The model output for `x`, with guidance.
     fn predict(
         &self,
         ctx: &OpContext<'_>,
@@ -233,7 +232,7 @@ impl Pipeline {
     }
 }
 
-/// Normal numbers in the order in which torch draws them, `[channels, height, width]`, as latents lie.
+/// Normal noise, drawn in torch's order, `[channels, height, width]`, and returned with channels last.
 #[derive(Debug)]
 struct LatentNoise {
     generator: Generator,
@@ -242,7 +241,7 @@ struct LatentNoise {
 }
 
 impl LatentNoise {
-    /// For latents, which have `count` numbers.
+    /// Noise for latents of `count` elements.
     fn draw(&mut self, count: usize) -> Vec<f32> {
         let drawn = self.generator.normal(count);
         let pixels = self.size[0] * self.size[1];

@@ -1,4 +1,4 @@
-//! Prompts as networks take them.
+//! Prompt embeddings.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::models::diffusion::t5::T5;
 use crate::models::scratch::Cpu;
 use crate::models::weights::Loader;
 
-/// A prompt, and the one that guidance leads away from.
+/// Embeddings of a prompt and its negative prompt.
 #[derive(Debug)]
 pub struct PromptEmbeds {
-    /// `[2][tokens, width]`: of the negative prompt, which is empty where no network asks for it, and of the prompt.
+    /// `[2][tokens, width]`: negative prompt (empty where unused) and prompt.
     text: [Vec<f32>; 2],
     tokens: usize,
-    /// The texts in one vector each, where networks take such.
+    /// Pooled embeddings, for networks that take them.
     pooled: Option<[Vec<f32>; 2]>,
 }
 
@@ -29,7 +29,7 @@ pub(super) enum TextEncoder {
 }
 
 impl PromptEmbeds {
-    /// Both texts for a guided step, else the prompt alone: `[images, tokens, 1, width]`.
+    /// Both prompts for classifier-free guidance, else the positive one: `[images, tokens, 1, width]`.
     pub(super) fn text(&self, ctx: &OpContext<'_>, cfg: bool) -> Result<FeatureMap> {
         let [negative, positive] = &self.text;
         let width = positive.len() / self.tokens.max(1);
@@ -39,7 +39,7 @@ impl PromptEmbeds {
         }
     }
 
-    /// Those of the same texts in one vector each.
+    /// The pooled embeddings of the same prompts.
     pub(super) fn pooled(&self, cfg: bool) -> Option<&[Vec<f32>]> {
         self.pooled.as_ref().map(|pooled| pooled.get(usize::from(!cfg)..).unwrap_or_default())
     }
@@ -55,7 +55,7 @@ impl TextEncoder {
     }
 }
 
-/// What encoders make of some texts.
+/// The outputs of the text encoders.
 #[derive(Default)]
 struct EncoderOutputs {
     clips: Vec<ClipOutput>,
@@ -63,7 +63,7 @@ struct EncoderOutputs {
 }
 
 impl EncoderOutputs {
-    /// The words of CLIP's encoders side by side.
+    /// CLIP hidden states, concatenated along the width.
     fn clip_embeds(&self, ctx: &OpContext<'_>) -> Result<FeatureMap> {
         let mut all = None;
         for ClipOutput { hidden, .. } in &self.clips {
@@ -75,7 +75,7 @@ impl EncoderOutputs {
         all.ok_or_else(|| Interrupted::Failed("there is no text encoder".to_owned()))
     }
 
-    /// The vectors of all of CLIP's encoders, of each text one behind the other.
+    /// Pooled CLIP embeddings of each text, concatenated.
     fn pooled(&self) -> Vec<Vec<f32>> {
         let texts = self.clips.first().map_or(0, |clip| clip.pooled.len());
         let of = |text: usize| self.clips.iter().filter_map(move |clip| clip.pooled.get(text)).flatten().copied();
@@ -84,8 +84,8 @@ impl EncoderOutputs {
 }
 
 impl Pipeline {
-    /// `prompts`: for each text encoder the tokens of the negative prompt and of the prompt. `no_negative`: nobody
-    /// said what the picture shall not show.
+    /// `prompts`: the tokens of the negative prompt and the prompt for each text encoder. `no_negative`: the request
+    /// has no negative prompt.
     pub fn encode_prompts(
         &self,
         ctx: &OpContext<'_>,
@@ -114,12 +114,12 @@ impl Pipeline {
         Ok(PromptEmbeds { text, tokens, pooled })
     }
 
-    /// Before how many of the last layers words are taken.
+    /// How many of the last layers the embeddings skip.
     fn clip_skip(&self) -> Option<usize> {
         matches!(self.family, Family::StableDiffusionXl | Family::StableDiffusion3).then_some(1)
     }
 
-    /// The words of all encoders, and the texts in one vector each.
+    /// Embeddings of all encoders, and the pooled ones.
     fn assemble(&self, ctx: &OpContext<'_>, outputs: EncoderOutputs) -> Result<(FeatureMap, Option<Vec<Vec<f32>>>)> {
         match self.family {
             Family::StableDiffusion => Ok((outputs.clip_embeds(ctx)?, None)),
@@ -140,7 +140,7 @@ impl Pipeline {
     }
 }
 
-/// The words of T5, or `tokens` words of zeros, behind those of CLIP, which are filled up with zeros.
+/// Appends T5 embeddings, or `tokens` zero rows, to CLIP's, which are zero-padded to `width`.
 fn append_t5(
     ctx: &OpContext<'_>,
     clip: &FeatureMap,
@@ -148,7 +148,10 @@ fn append_t5(
     [tokens, width]: [usize; 2],
 ) -> Result<FeatureMap> {
     if clip.channels > width || t5.is_some_and(|t5| (t5.channels, t5.images) != (width, clip.images)) {
-        return Err(Interrupted::Failed(format!("words of {} numbers among words of {width}", clip.channels)));
+        return Err(Interrupted::Failed(format!(
+            "embeddings of width {} among embeddings of width {width}",
+            clip.channels
+        )));
     }
     let mut out = ctx.alloc(clip.images, [clip.pixels() + t5.map_or(tokens, FeatureMap::pixels), 1], width);
     out.data_mut().fill(0.);
@@ -165,7 +168,7 @@ fn append_t5(
     Ok(out)
 }
 
-/// Of both texts; where there is but one, it is the prompt.
+/// Splits texts; a single one is the positive prompt.
 fn negative_and_positive(mut texts: Vec<Vec<f32>>) -> [Vec<f32>; 2] {
     let positive = texts.pop().unwrap_or_default();
     [texts.pop().unwrap_or_default(), positive]

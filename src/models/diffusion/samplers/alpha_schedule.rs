@@ -1,4 +1,4 @@
-//! Ways that go by what is kept of a picture at whole training steps.
+//! Samplers that follow the products of alphas at integer training steps.
 
 use super::betas::{self, DDPM_DEFAULTS, LCM_DEFAULTS};
 use super::config_fields::{ConfigFields, Result};
@@ -14,7 +14,7 @@ use crate::models::diffusion::SchedulerName;
 
 #[derive(Clone, Debug)]
 pub(super) struct AlphaSchedule {
-    /// Of its variance: `[training steps]`
+    /// `[train_steps]`
     alphas_cumprod: Vec<f32>,
     timesteps: Timesteps,
     pub solver: AlphaSolver,
@@ -22,7 +22,7 @@ pub(super) struct AlphaSchedule {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum AlphaSolver {
-    /// With what is kept beyond the first training step.
+    /// With the alpha before the first training step.
     Ddim(f32),
     Ddpm(Variance),
     Pndm(pndm::Config),
@@ -30,7 +30,7 @@ pub(super) enum AlphaSolver {
 }
 
 impl AlphaSchedule {
-    /// Of DDPM, PNDM, LCM or, by any other name, DDIM.
+    /// DDPM, PNDM, LCM, or DDIM for any other name.
     pub fn read(name: SchedulerName, fields: ConfigFields<'_>, train_steps: usize) -> Result<Self> {
         let defaults = if name == SchedulerName::Lcm { &LCM_DEFAULTS } else { &DDPM_DEFAULTS };
         let mut alphas_cumprod = betas::alphas_cumprod(fields, train_steps, defaults)?;

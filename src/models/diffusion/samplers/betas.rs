@@ -1,4 +1,4 @@
-//! How much of a picture each training step leaves.
+//! Beta schedules and the products of their alphas.
 
 use std::f64::consts::FRAC_PI_2;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::config_fields::{ConfigFields, Result};
 
-/// What is left of a picture where a network was trained to begin from nothing: enough to divide by.
+/// The last alpha after rescaling to zero terminal SNR: small, but safe to divide by.
 const MIN_ALPHA: f32 = 1. / 16_777_216.;
 
 #[derive(Clone, Copy)]
@@ -22,7 +22,7 @@ const BETA_SCHEDULES: [(&str, BetaSchedule); 3] = [
     ("squaredcos_cap_v2", BetaSchedule::Cosine),
 ];
 
-/// Where a class differs from the others.
+/// The defaults of a scheduler class.
 pub(super) struct Defaults {
     pub start: f64,
     pub end: f64,
@@ -32,9 +32,9 @@ pub(super) struct Defaults {
 pub(super) const DDPM_DEFAULTS: Defaults = Defaults { start: 0.0001, end: 0.02, scaled: false };
 pub(super) const LCM_DEFAULTS: Defaults = Defaults { start: 0.00085, end: 0.012, scaled: true };
 
-/// Products of one minus the betas: the squared share of the picture after each of `trained` steps, `[train_steps]`.
+/// `alphas_cumprod`: products of one minus beta, `[train_steps]`.
 ///
-/// Falls strictly, within `(0, 1)`; the last may be zero. An error where the betas give anything else.
+/// Strictly decreasing within `(0, 1)`; the last may be zero. Anything else is an error.
 pub(super) fn alphas_cumprod(fields: ConfigFields<'_>, train_steps: usize, defaults: &Defaults) -> Result<Vec<f32>> {
     let betas = match fields.get("trained_betas") {
         Some(Value::Array(betas)) if betas.len() == train_steps => {
@@ -50,7 +50,7 @@ pub(super) fn alphas_cumprod(fields: ConfigFields<'_>, train_steps: usize, defau
     if falls && alphas_cumprod.iter().all(|alpha| *alpha > 0. && *alpha < 1.) {
         Ok(alphas_cumprod)
     } else {
-        Err("the betas do not turn a picture into noise step by step".into())
+        Err("the betas do not turn an image into noise step by step".into())
     }
 }
 
@@ -72,14 +72,14 @@ fn beta_schedule(fields: ConfigFields<'_>, train_steps: usize, defaults: &Defaul
     })
 }
 
-/// The running product, which torch has in f64 while its factors are f32.
+/// The running product. torch keeps it in f64 and the factors in f32.
 fn multiply(product: &mut f64, factor: f32) -> f32 {
     *product *= f64::from(factor);
     *product as f32
 }
 
-/// Moves the products so that the last training step is noise and nothing else (Lin et al. 2023,
-/// <https://arxiv.org/abs/2305.08891>). `divisible` leaves a trace of the picture, for solvers that divide by it.
+/// Rescales so that the last training step is pure noise (Lin et al. 2023, <https://arxiv.org/abs/2305.08891>).
+/// `divisible` keeps the last value above zero, for solvers that divide by it.
 pub(super) fn rescale_zero_terminal_snr(alphas_cumprod: &mut [f32], divisible: bool) {
     let (Some(first), Some(last)) =
         (alphas_cumprod.first().map(|alpha| alpha.sqrt()), alphas_cumprod.last().map(|alpha| alpha.sqrt()))
@@ -90,7 +90,7 @@ pub(super) fn rescale_zero_terminal_snr(alphas_cumprod: &mut [f32], divisible: b
     let (mut product, mut before) = (1f64, 1f32);
     for one in &mut *alphas_cumprod {
         let moved = ((one.sqrt() - last) * stretch).powi(2);
-        // By way of betas, as the reference has it: the same products but for their rounding.
+        // Goes through betas, as the reference does; only rounding differs.
         *one = multiply(&mut product, 1. - (1. - moved / before));
         before = moved;
     }

@@ -1,4 +1,4 @@
-//! What a `scheduler_config.json` says, in the words of diffusers' schedulers; what it leaves out is as there, too.
+//! Reads `scheduler_config.json`, with the keys and defaults of diffusers' schedulers.
 
 use serde_json::{Map, Value};
 
@@ -11,7 +11,7 @@ use super::sigmas::{SIGMA_SPACINGS, SigmaSpacing};
 use crate::models::ModelError;
 use crate::models::diffusion::SchedulerName;
 
-/// Classes and the names that requests have for them.
+/// diffusers' classes and their names in requests.
 pub(super) const CLASSES: [(&str, SchedulerName); 9] = [
     ("DDIMScheduler", SchedulerName::Ddim),
     ("DDPMScheduler", SchedulerName::Ddpm),
@@ -24,10 +24,10 @@ pub(super) const CLASSES: [(&str, SchedulerName); 9] = [
     ("FlowMatchEulerDiscreteScheduler", SchedulerName::FlowEuler),
 ];
 
-/// How a model's noise becomes a picture.
+/// The configuration of a sampler.
 #[derive(Clone, Debug)]
 pub struct SchedulerConfig {
-    /// As the config names them, for a switch to another class.
+    /// The fields of the config, kept for [`Self::with_scheduler`].
     fields: Map<String, Value>,
     pub(super) prediction: Prediction,
     pub(super) clipping: Clipping,
@@ -42,10 +42,10 @@ pub(super) enum ScheduleKind {
 }
 
 impl SchedulerConfig {
-    /// Of a config, with its `_class_name`.
+    /// Reads a config that has a `_class_name`.
     ///
     /// # Errors
-    /// Classes and settings that are not supported, and values out of bounds, by name.
+    /// Names an unsupported class or field, or a value out of range.
     pub fn read(config: &Value) -> std::result::Result<Self, ModelError> {
         let read = || {
             let config = config.as_object().ok_or("not an object")?;
@@ -59,11 +59,10 @@ impl SchedulerConfig {
         read().map_err(|error| ModelError::invalid(format!("scheduler_config.json: {error}")))
     }
 
-    /// The same model on another way: what the config names stays, and the rest is as the other class has it.
+    /// The same model with another sampler. Fields of the config are kept; the rest takes the other class's defaults.
     ///
     /// # Errors
-    /// In words for whoever asked: flows and other models do not share their ways, and not every way knows every
-    /// setting.
+    /// Flow-matching and other models cannot share samplers, and not every sampler supports every field.
     pub fn with_scheduler(&self, name: SchedulerName) -> Result<Self> {
         if name == self.name() {
             return Ok(self.clone());
@@ -89,7 +88,7 @@ impl SchedulerConfig {
             .map_err(|error| format!("the scheduler '{name}' does not fit this model: {error}"))
     }
 
-    /// The name of this way in requests.
+    /// The sampler's name in requests.
     pub fn name(&self) -> SchedulerName {
         match &self.kind {
             ScheduleKind::Alphas(schedule) => match schedule.solver {
@@ -111,7 +110,7 @@ impl SchedulerConfig {
         }
     }
 
-    /// Whether the model was trained on lines from pictures to noise.
+    /// Whether the model was trained with flow matching.
     pub fn is_flow(&self) -> bool {
         matches!(self.kind, ScheduleKind::Flow(_))
     }
@@ -143,13 +142,13 @@ impl SchedulerConfig {
     }
 }
 
-/// Without what diffusers wrote down of its own, which is no choice of the model's.
+/// Drops fields that diffusers wrote from its own defaults.
 fn chosen_fields(config: &Map<String, Value>) -> Map<String, Value> {
     const DEFAULTS: &str = "_use_default_values";
-    /// No class has as many settings.
-    const MOST: usize = 100;
+    /// No class has as many fields.
+    const MAX_FIELDS: usize = 100;
     let defaults = config.get(DEFAULTS).and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-    let defaults = defaults.get(..MOST).unwrap_or(defaults);
+    let defaults = defaults.get(..MAX_FIELDS).unwrap_or(defaults);
     let chosen = |name: &str| !name.starts_with('_') && !defaults.iter().any(|default| default == name);
     config.iter().filter(|(name, _)| chosen(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
 }

@@ -1,13 +1,13 @@
-//! Settings as a config names them, each with its bounds: a config is untrusted input.
+//! Fields of a scheduler config, each checked against bounds. A config is untrusted input.
 
 use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value};
 
-/// What is wrong with a setting, in words.
+/// Errors say what is wrong with a field.
 pub(super) type Result<T> = std::result::Result<T, String>;
 
-/// The named settings of a scheduler; one that is null is one that is not there.
+/// The fields of a scheduler config; null counts as missing.
 #[derive(Clone, Copy)]
 pub(super) struct ConfigFields<'a>(pub &'a Map<String, Value>);
 
@@ -38,7 +38,7 @@ impl<'a> ConfigFields<'a> {
         number.map(Some).ok_or_else(|| format!("`{name}` is not a number from {} to {}", bounds.start(), bounds.end()))
     }
 
-    /// What a word stands for; `None` where the config does not name it.
+    /// One of several named choices; `None` where the field is missing.
     pub fn choice<T: Copy>(self, name: &str, known: &[(&str, T)]) -> Result<Option<T>> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let word = value.as_str().ok_or_else(|| format!("`{name}` is not a string"))?;
@@ -49,7 +49,7 @@ impl<'a> ConfigFields<'a> {
         })
     }
 
-    /// An error where a setting is on that would change every number, and that is not computed here.
+    /// Fails if an unsupported field is enabled.
     pub fn refuse(self, names: &[&str]) -> Result<()> {
         match names.iter().find(|name| self.get(name).is_some_and(|value| *value != Value::Bool(false))) {
             Some(name) => Err(format!("`{name}` is not supported")),

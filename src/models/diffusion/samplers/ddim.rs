@@ -1,4 +1,4 @@
-//! DDIM: Song et al. 2020, <https://arxiv.org/abs/2010.02502>, without noise on the way.
+//! DDIM without noise (eta 0): Song et al. 2020, <https://arxiv.org/abs/2010.02502>.
 
 use super::config_fields::Result;
 use super::prediction::NoiseLevel;
@@ -10,7 +10,7 @@ pub(super) struct Ddim {
 }
 
 impl Ddim {
-    /// `end` is what is kept beyond the first training step.
+    /// `end`: the alpha before the first training step.
     pub fn new(alphas_cumprod: &[f32], timesteps: &[f64], stride: usize, end: f32) -> Result<Self> {
         let next =
             |time: &f64| alpha_or(alphas_cumprod, time - stride as f64, end).map(NoiseLevel::variance_preserving);

@@ -3,7 +3,7 @@
 use super::config_fields::{ConfigFields, Result};
 use super::solver::{Solver, StepInput, alpha_at, linear_combination};
 
-/// How much noise comes back at a step.
+/// How much noise a step adds.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Variance {
     Small,
@@ -11,7 +11,8 @@ pub(super) enum Variance {
 }
 
 impl Variance {
-    /// The logarithms are of the same variances: they matter to networks that guess them, which are refused.
+    /// The log variants give the same variances. They matter only to networks that predict the variance, which are
+    /// refused.
     pub fn read(fields: ConfigFields<'_>) -> Result<Self> {
         let known = [
             ("fixed_small", Self::Small),

@@ -1,4 +1,4 @@
-//! DPM-Solver++, multistep: Lu et al. 2022, <https://arxiv.org/abs/2211.01095>, and its random kind.
+//! DPM-Solver++, multistep: Lu et al. 2022, <https://arxiv.org/abs/2211.01095>, and its SDE variant.
 
 use serde_json::Value;
 
@@ -6,19 +6,19 @@ use super::config_fields::{ConfigFields, Result};
 use super::prediction::NoiseLevel;
 use super::solver::{Solver, StepInput, linear_combination};
 
-/// Courses that are shorter than this end at lower orders.
+/// Runs with fewer steps end at lower orders.
 const LOWER_ORDER_BELOW: usize = 15;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Config {
     order: usize,
-    /// The second order by Heun's rule, rather than by the midpoint.
+    /// Second order by Heun's rule, rather than by the midpoint.
     heun: bool,
-    /// Each step takes more noise away, and brings new noise in.
+    /// The SDE variant: each step removes more noise and adds new noise.
     stochastic: bool,
     lower_order_final: bool,
     euler_at_final: bool,
-    /// Signal over noise, in its logarithm, below which no step is taken.
+    /// Log signal-to-noise ratio below which no step is taken.
     pub lambda_min: Option<f64>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Dpm {
     final_sigma_zero: bool,
     /// `[calls + 1]`
     sigmas: Vec<f64>,
-    /// Clean samples as they were guessed, the newest last.
+    /// Predicted clean samples, newest last.
     clean_samples: Vec<Vec<f32>>,
 }
 
@@ -60,7 +60,7 @@ impl Dpm {
         Self { config, final_sigma_zero, sigmas, clean_samples: Vec::new() }
     }
 
-    /// Of the step from `index` on, by how many guesses there are and by how near the end is.
+    /// The order of the step at `index`, limited by history and by the distance to the end.
     fn order(&self, index: usize) -> usize {
         let (calls, short) =
             (self.sigmas.len() - 1, self.sigmas.len() - 1 < LOWER_ORDER_BELOW && self.config.lower_order_final);
@@ -69,12 +69,12 @@ impl Dpm {
             2 if short => 2,
             _ => self.config.order,
         };
-        // Steps that stand still say nothing of where the guesses go.
+        // Steps of zero length carry no information about the trend.
         let moving = (1..most).take_while(|back| *back <= index && self.lambda_step(index - back) > 0.).count();
         most.min(self.clean_samples.len()).min(moving + 1)
     }
 
-    /// The logarithm of signal over noise at the end of a step less that at its begin.
+    /// The change of the log signal-to-noise ratio over a step (h in the paper).
     fn lambda_step(&self, index: usize) -> f64 {
         match (self.sigmas.get(index), self.sigmas.get(index + 1)) {
             (Some(sigma), Some(next)) => (sigma / next).ln(),
@@ -82,7 +82,7 @@ impl Dpm {
         }
     }
 
-    /// What a step of a gap takes of the newest guess, and of its first and second differences.
+    /// Coefficients of the newest clean sample and of its first and second differences.
     fn weights(&self, order: usize, lambda_step: f64) -> [f64; 3] {
         let lambda_step = if self.config.stochastic { 2. * lambda_step } else { lambda_step };
         let lost = -(-lambda_step).exp_m1();
@@ -94,7 +94,7 @@ impl Dpm {
         }
     }
 
-    /// The same of the guesses, the newest first.
+    /// Coefficients of the clean samples, newest first.
     fn coefficients(&self, index: usize, order: usize) -> Vec<f64> {
         let lambda_step = self.lambda_step(index);
         let [own, first, second] = self.weights(order, lambda_step);
@@ -105,7 +105,7 @@ impl Dpm {
         if order == 2 {
             return vec![own + first * near, -first * near];
         }
-        // Differences of the newest two guesses and of the two before them, each over its gap.
+        // Divided differences of the newest two samples, and of the two before them.
         let far = lambda_step / self.lambda_step(index - 2);
         let (back, further) = (1. / near, 1. / far);
         let (slope, curve) = (back / (back + further), 1. / (back + further));

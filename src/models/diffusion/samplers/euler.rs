@@ -1,16 +1,16 @@
-//! Euler's method, plain and ancestral, as in Karras et al. 2022, <https://arxiv.org/abs/2206.00364>, and for flows.
+//! Euler's method, plain and ancestral (Karras et al. 2022, <https://arxiv.org/abs/2206.00364>), and for flow matching.
 
 use super::solver::{Solver, StepInput, linear_combination};
 
-/// What a step adds to Euler's method.
+/// Variants of Euler's method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Variant {
     Plain,
-    /// Goes further than the next sigma, and back by as much new noise.
+    /// Steps past the next sigma, then adds noise to return to it.
     Ancestral,
-    /// Along the line that a flow's network guesses.
+    /// Follows the predicted flow.
     Flow,
-    /// A flow of which each step begins anew from the clean sample and new noise.
+    /// Restarts each flow step from the clean sample and fresh noise.
     Stochastic,
 }
 

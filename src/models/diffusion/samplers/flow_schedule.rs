@@ -1,4 +1,4 @@
-//! The sigmas of a flow: rectified flows as in Esser et al. 2024, <https://arxiv.org/abs/2403.03206>, 5.3.2.
+//! Sigmas for flow matching: rectified flows as in Esser et al. 2024, <https://arxiv.org/abs/2403.03206>, 5.3.2.
 
 use super::config_fields::{ConfigFields, Result};
 use super::euler::{Euler, Variant};
@@ -7,11 +7,11 @@ use super::prediction::NoiseLevel;
 use super::sampler::StepPlan;
 use super::sigmas::{SIGMA_SPACINGS, SigmaPath, SigmaSpacing};
 
-/// How sigmas are moved towards noise.
+/// How sigmas are shifted towards noise.
 #[derive(Clone, Copy, Debug)]
 enum Shift {
     Fixed(f64),
-    /// The more tokens a picture has, the more.
+    /// Depends on the number of image tokens.
     Dynamic {
         base: f64,
         slope: f64,
@@ -23,7 +23,7 @@ enum Shift {
 pub(super) struct FlowSchedule {
     train_steps: usize,
     shift: Shift,
-    /// What the last sigma is stretched to.
+    /// The last sigma is stretched to this value.
     terminal: Option<f64>,
     spacing: SigmaSpacing,
     stochastic: bool,
@@ -66,7 +66,8 @@ impl FlowSchedule {
         Ok(self.spacing.between(high, low, steps).unwrap_or(sigmas))
     }
 
-    /// The sigmas of the last and the first training step. A fixed shift moves them here, and all of them once more.
+    /// The sigmas of the last and the first training step. A fixed shift is applied here, and to every sigma again
+    /// later.
     fn range(self) -> Result<(f64, f64)> {
         let moved = |sigma: f64| match self.shift {
             Shift::Fixed(_) => self.shift.apply(sigma, None).map(|sigma| f64::from(sigma as f32)),
@@ -98,7 +99,7 @@ impl Shift {
         match self {
             Self::Fixed(shift) => Ok(shift * sigma / (1. + (shift - 1.) * sigma)),
             Self::Dynamic { base, slope, exponential } => {
-                let tokens = tokens.ok_or("the settings ask for the size of the picture in tokens")?;
+                let tokens = tokens.ok_or("the settings require the image size in tokens")?;
                 let mu = base + slope * tokens as f64;
                 let shift = if exponential { mu.exp() } else { mu };
                 Ok(shift / (shift + (1. / sigma - 1.)))

@@ -4,10 +4,10 @@ use super::config_fields::{ConfigFields, Result};
 use super::prediction::NoiseLevel;
 use super::solver::{Solver, StepInput, alpha_at, linear_combination};
 
-/// The spread of the data that the distillation assumes.
+/// Standard deviation of the data that the distillation assumes.
 const SIGMA_DATA: f64 = 0.5;
 
-/// How the model was distilled.
+/// The distillation's settings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Distillation {
     steps: usize,
@@ -20,7 +20,7 @@ impl Distillation {
         Ok(Self { steps: steps.min(train_steps), scaling: fields.number("timestep_scaling", 10., 0. ..=1e6)? })
     }
 
-    /// `[steps]`, falling: of the steps of the distillation.
+    /// `[steps]`, decreasing, chosen from the distillation's steps.
     pub fn timesteps(self, train_steps: usize, steps: usize) -> Result<Vec<f64>> {
         if steps > self.steps {
             return Err(format!("{steps} steps are too many: the model was distilled to {}", self.steps));
@@ -32,7 +32,7 @@ impl Distillation {
 }
 
 pub(super) struct Lcm {
-    /// `[calls]`: how much a sample takes of the clean one and of itself.
+    /// `[calls]`: coefficients of the clean sample and of the sample itself.
     scalings: Vec<(f64, f64)>,
     /// `[calls - 1]`
     nexts: Vec<NoiseLevel>,

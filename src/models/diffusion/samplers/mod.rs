@@ -1,13 +1,13 @@
-//! From noise to a picture, step by step: what a network's guess makes of a sample. Not to be mixed up with the
-//! scheduler of requests.
+//! Diffusion samplers: how a model output turns one sample into the next. diffusers calls them schedulers; here that
+//! word means the request scheduler.
 //!
-//! [`SchedulerConfig`] are a model's, [`SamplingParams`] is a caller's, and a [`Sampler`] is one picture's way: it tells the network
-//! the time, takes its guess and makes the next sample, until there are no calls left. SchedulerConfig, numbers and the
-//! order in which noise is drawn are those of diffusers 0.42, so that a `scheduler_config.json` and a seed mean the
-//! same here. It differs where diffusers computes something that is not a number: steps that stand still are taken
-//! at a lower order, and trailing steps are never one too many.
+//! [`SchedulerConfig`] comes from the model, [`SamplingParams`] from the caller. A [`Sampler`] serves one image: it
+//! gives the network its timestep, takes the model output and makes the next sample. Settings, numbers and the order of
+//! noise match diffusers 0.42, so that a `scheduler_config.json` and a seed give the same image. It differs where
+//! diffusers produces NaN: steps of zero length run at a lower order, and trailing spacing never yields one step too
+//! many.
 //!
-//! Samples are flat: nothing here depends on how they are laid out, but noise must come in the same layout.
+//! Samples are flat. Their layout does not matter, but noise must have the same one.
 
 mod alpha_schedule;
 mod betas;

@@ -1,21 +1,21 @@
-//! PNDM: Liu et al. 2022, <https://arxiv.org/abs/2202.09778>: a linear multistep method, begun by Runge-Kutta steps
-//! or by one step that is taken twice.
+//! PNDM: Liu et al. 2022, <https://arxiv.org/abs/2202.09778>: a linear multistep method that starts with Runge-Kutta
+//! steps or with one step taken twice.
 
 use super::config_fields::{ConfigFields, Result};
 use super::prediction::NoiseLevel;
 use super::solver::{Solver, StepInput, alpha_at, alpha_or, linear_combination};
 use super::timesteps::Timesteps;
 
-/// Guesses that a step goes by.
+/// Model outputs that a step combines.
 const ORDER: usize = 4;
-/// Calls of a step of Runge and Kutta, and how many such steps there are.
+/// Stages of a Runge-Kutta step, and the number of such steps.
 const STAGES: usize = 4;
 const PRK_STEPS: usize = 3;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Config {
     runge_kutta: bool,
-    /// What is kept beyond the first training step.
+    /// The alpha before the first training step.
     end: f32,
 }
 
@@ -26,7 +26,7 @@ impl Config {
         Ok(Self { runge_kutta: !fields.flag("skip_prk_steps", false)?, end })
     }
 
-    /// Of each call: `[steps + 1]`, or `[steps + 9]` with Runge-Kutta steps.
+    /// Timesteps of each call: `[steps + 1]`, or `[steps + 9]` with Runge-Kutta steps.
     pub fn timesteps(self, timesteps: Timesteps, steps: usize) -> Result<Vec<f64>> {
         let whole = timesteps.whole(steps);
         if self.runge_kutta {
@@ -38,10 +38,10 @@ impl Config {
     }
 }
 
-/// Each of the first three steps is seen at its begin, twice half way to the next, and there.
+/// Evaluates each of the first three steps at its start, twice halfway to the next, and at the next.
 fn prk_timesteps(whole: &[f64], half: f64) -> Result<Vec<f64>> {
     if whole.len() <= PRK_STEPS {
-        return Err(format!("the settings of the scheduler 'pndm' ask for at least {} steps", PRK_STEPS + 1));
+        return Err(format!("the settings of the scheduler 'pndm' require at least {} steps", PRK_STEPS + 1));
     }
     let pairs = whole.iter().zip(whole.iter().skip(1)).take(PRK_STEPS);
     let calls = pairs.flat_map(|(now, next)| [*now, next + half, next + half, *next]);
@@ -50,23 +50,23 @@ fn prk_timesteps(whole: &[f64], half: f64) -> Result<Vec<f64>> {
 
 pub(super) struct Pndm {
     runge_kutta: bool,
-    /// `[calls]`: from where to where a call goes.
+    /// `[calls]`: the noise levels before and after a call.
     transitions: Vec<(NoiseLevel, NoiseLevel)>,
     /// Calls so far.
     count: usize,
-    /// The newest last.
+    /// Newest last.
     model_outputs: Vec<Vec<f32>>,
-    /// What the stages of a step come to.
+    /// Weighted sum of the current step's stages.
     sum: Vec<f32>,
-    /// The sample that a step began with.
+    /// The sample at the start of the current step.
     start_sample: Vec<f32>,
 }
 
 impl Pndm {
-    /// Of the calls from `begin` on.
+    /// For the calls from `begin` on.
     pub fn new(config: Config, alphas_cumprod: &[f32], timesteps: &[f64], stride: usize, begin: usize) -> Result<Self> {
         if config.runge_kutta && begin > 0 {
-            return Err("the settings of the scheduler 'pndm' do not let it begin with a picture".into());
+            return Err("the settings of the scheduler 'pndm' do not allow an initial image".into());
         }
         let transitions = timesteps.iter().enumerate().map(|(index, time)| {
             let (from, to) = config.endpoints(timesteps, index, *time, stride as f64, begin);
@@ -87,7 +87,7 @@ impl Pndm {
         })
     }
 
-    /// The guess that the newest ones come to.
+    /// Combines the newest model outputs (Adams-Bashforth).
     fn extrapolate(&self, output: &mut [f32]) {
         let weights: &[f64] = match self.model_outputs.len() {
             0 | 1 => &[1.],
@@ -106,7 +106,7 @@ impl Pndm {
         self.model_outputs.push(model_output.to_vec());
     }
 
-    /// The sample that a step began with.
+    /// Restores the sample at the start of the step.
     fn restore(&self, sample: &mut [f32]) {
         sample.iter_mut().zip(&self.start_sample).for_each(|(x, start_sample)| *x = *start_sample);
     }
@@ -143,13 +143,13 @@ impl Pndm {
 }
 
 impl Config {
-    /// The training steps that a call goes from and to.
+    /// The training steps before and after a call.
     fn endpoints(self, timesteps: &[f64], index: usize, time: f64, stride: f64, begin: usize) -> (f64, f64) {
         if self.runge_kutta && index < STAGES * PRK_STEPS {
             let half = if index.is_multiple_of(2) { (stride / 2.).floor() } else { 0. };
             return (timesteps.get(index / STAGES * STAGES).copied().unwrap_or(time), time - half);
         }
-        // The second call takes the first step again.
+        // The second call repeats the first step.
         if !self.runge_kutta && index == begin + 1 { (time + stride, time) } else { (time, time - stride) }
     }
 }

@@ -1,15 +1,15 @@
-//! What a network's guess says of the clean sample.
+//! From a model output to the clean sample and the noise.
 
 use super::config_fields::{ConfigFields, Result};
 
-/// What a network guesses.
+/// What a network predicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prediction {
     Epsilon,
     Sample,
     /// Salimans and Ho 2022, <https://arxiv.org/abs/2202.00512>, appendix D.
     Velocity,
-    /// Noise minus sample, of a flow.
+    /// Flow matching: noise minus sample.
     Flow,
 }
 
@@ -21,8 +21,8 @@ impl Prediction {
     }
 }
 
-/// What a sample is made of at a step: `signal` of the clean one and `noise` of noise. The network is shown `scale`
-/// times the sample.
+/// The composition of a sample at a step: `signal` times the clean sample plus `noise` times noise. The network takes
+/// the sample times `input_scale`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NoiseLevel {
     pub signal: f64,
@@ -31,29 +31,29 @@ pub(super) struct NoiseLevel {
 }
 
 impl NoiseLevel {
-    /// Of what is kept of a clean sample's variance; the variance of the whole stays one.
+    /// Variance preserving: the total variance stays one.
     pub fn variance_preserving(alpha_cumprod: f32) -> Self {
         let alpha = f64::from(alpha_cumprod);
         Self { signal: alpha.sqrt(), noise: (1. - alpha).sqrt(), input_scale: 1. }
     }
 
-    /// The same of noise over signal.
+    /// Variance preserving, from the noise-to-signal ratio.
     pub fn from_sigma(sigma: f64) -> Self {
         let signal = 1. / (sigma * sigma + 1.).sqrt();
         Self { signal, noise: sigma * signal, input_scale: 1. }
     }
 
-    /// The clean sample is left as it is, and noise comes on top.
+    /// Variance exploding: noise is added to the unscaled clean sample.
     pub fn variance_exploding(sigma: f64) -> Self {
         Self { signal: 1., noise: sigma, input_scale: 1. / (sigma * sigma + 1.).sqrt() }
     }
 
-    /// A line from the clean sample to noise.
+    /// Flow matching: linear interpolation between the clean sample and noise.
     pub fn flow(sigma: f64) -> Self {
         Self { signal: 1. - sigma, noise: sigma, input_scale: 1. }
     }
 
-    /// The clean sample that a guess means.
+    /// The clean sample that a model output implies.
     pub fn predict_clean(self, prediction: Prediction, model_output: f32, sample: f32) -> f32 {
         let (signal, noise, scale) = (self.signal as f32, self.noise as f32, self.input_scale as f32);
         match prediction {
@@ -64,7 +64,7 @@ impl NoiseLevel {
         }
     }
 
-    /// The noise that a guess means.
+    /// The noise that a model output implies.
     pub fn predict_noise(self, prediction: Prediction, model_output: f32, sample: f32) -> f32 {
         let (signal, noise) = (self.signal as f32, self.noise as f32);
         match prediction {
@@ -76,13 +76,13 @@ impl NoiseLevel {
     }
 }
 
-/// What is done with a guess at the clean sample that is out of range.
+/// How predicted clean samples are limited.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Clipping {
     None,
     Clip(f32),
-    /// Saharia et al. 2022, <https://arxiv.org/abs/2205.11487>, 2.3: what is beyond a quantile is cut off, and the
-    /// rest shrunk with it.
+    /// Dynamic thresholding (Saharia et al. 2022, <https://arxiv.org/abs/2205.11487>, 2.3): clips at a quantile and
+    /// rescales.
     Quantile {
         ratio: f64,
         most: f32,
@@ -90,7 +90,7 @@ pub(super) enum Clipping {
 }
 
 impl Clipping {
-    /// `clips` where the class knows clipping, with whether it does so unasked.
+    /// `clips`: whether the class clips by default; `None` where it cannot clip.
     pub fn read(fields: ConfigFields<'_>, clips: Option<bool>) -> Result<Self> {
         if fields.flag("thresholding", false)? {
             let ratio = fields.number("dynamic_thresholding_ratio", 0.995, 0. ..=1.)?;
@@ -116,7 +116,7 @@ impl Clipping {
     }
 }
 
-/// Of absolute values, between two neighbours where the place is; zero of none.
+/// Quantile of absolute values with linear interpolation; zero for no values.
 fn quantile(values: &[f32], ratio: f64) -> f32 {
     let mut sizes: Vec<f32> = values.iter().map(|x| x.abs()).collect();
     let place = ratio * sizes.len().saturating_sub(1) as f64;

@@ -1,4 +1,4 @@
-//! The way of one picture.
+//! The sampler of one image.
 
 use super::config::{ScheduleKind, SchedulerConfig};
 use super::config_fields::Result;
@@ -6,21 +6,21 @@ use super::params::SamplingParams;
 use super::prediction::{Clipping, NoiseLevel, Prediction};
 use super::solver::{Solver, StepInput};
 
-/// A picture's way from noise, or from a picture with noise, to itself.
+/// Denoises one image, from noise or from a noised initial image.
 pub struct Sampler {
     prediction: Prediction,
     clipping: Clipping,
     plan: StepPlan,
     begin: usize,
-    /// The next call, of all.
+    /// Index of the next call, counted from the full schedule.
     at: usize,
-    /// The clean sample that is guessed; kept for its memory.
+    /// Scratch for the predicted clean sample.
     clean: Vec<f32>,
 }
 
-/// What a way comes to, of all calls of the network, though a course may begin late.
+/// The full schedule; a run may start late in it.
 pub(super) struct StepPlan {
-    /// What the network is told: `[calls]`
+    /// Timesteps for the network: `[calls]`
     pub timesteps: Vec<f64>,
     /// `[calls]`
     pub levels: Vec<NoiseLevel>,
@@ -30,8 +30,7 @@ pub(super) struct StepPlan {
 
 impl Sampler {
     /// # Errors
-    /// In words for whoever asked: too few or too many steps, a strength that leaves none, or settings that do not
-    /// make a way of so many.
+    /// Too few or too many steps, a strength that leaves none, or a config that cannot make this many.
     pub fn new(config: &SchedulerConfig, params: SamplingParams) -> Result<Self> {
         let (steps, begin) = (params.steps, params.begin_index(config.is_flow())?);
         let plan = match &config.kind {
@@ -41,36 +40,35 @@ impl Sampler {
         };
         let (prediction, clipping) = (config.prediction, config.clipping);
         let sampler = Self { prediction, clipping, plan, begin, at: begin, clean: Vec::new() };
-        if sampler.is_sound() { Ok(sampler) } else { Err(format!("the model's settings do not make {steps} steps")) }
+        if sampler.is_sound() { Ok(sampler) } else { Err(format!("the model's settings do not allow {steps} steps")) }
     }
 
-    /// Calls of the network; at least one.
+    /// Network calls; at least one.
     #[expect(clippy::len_without_is_empty, reason = "a sampler has at least one step")]
     pub fn len(&self) -> usize {
         self.plan.timesteps.len() - self.begin
     }
 
-    /// What the network is told at a step, from 0: a training step, or between two of them; of flows, as many of
-    /// the training steps as there is noise. After the last step, as at the last.
+    /// The timestep of a step, counted from 0: a training step, possibly fractional; for flows, the noise level in
+    /// training steps. Later steps repeat the last one.
     pub fn timestep(&self, step: usize) -> f32 {
         let at = (self.begin + step).min(self.plan.timesteps.len() - 1);
         self.plan.timesteps.get(at).map_or(0., |time| *time as f32)
     }
 
-    /// What noise is multiplied by for the first sample. A course that begins with a picture begins with
-    /// [`Self::add_noise`] instead.
+    /// Scale of the initial noise. Image-to-image runs start with [`Self::add_noise`] instead.
     pub fn init_noise_sigma(&self) -> f32 {
         self.plan.init_noise_sigma as f32
     }
 
-    /// What the sample is multiplied by for the network at the current step.
+    /// Scale of the network's input at the current step.
     pub fn input_scale(&self) -> f32 {
         self.level(self.at).map_or(1., |level| level.input_scale as f32)
     }
 
-    /// Makes the next sample of this one and of the network's guess, both of one picture. `noise` makes as many
-    /// normal numbers as it is asked for, in the sample's layout; it is asked at most once, and not at all where the
-    /// way is not a random one. After the last step, nothing happens.
+    /// Advances `sample` with the model output for it. `noise` returns the requested number of normal values in the
+    /// sample's layout; it is called at most once, and only by stochastic samplers. After the last step, this does
+    /// nothing.
     pub fn step(&mut self, model_output: &[f32], sample: &mut [f32], mut noise: impl FnMut(usize) -> Vec<f32>) {
         let Some(level) = self.level(self.at) else { return };
         let mut clean = std::mem::take(&mut self.clean);
@@ -81,7 +79,7 @@ impl Sampler {
         self.at += 1;
     }
 
-    /// The clean sample that a guess at the current step means: a preview. To be asked before [`Self::step`].
+    /// The clean sample predicted at the current step, for previews. Call it before [`Self::step`].
     pub fn clean(&self, model_output: &[f32], sample: &[f32]) -> Vec<f32> {
         let mut clean = Vec::new();
         if let Some(level) = self.level(self.at) {
@@ -90,10 +88,10 @@ impl Sampler {
         clean
     }
 
-    /// A clean sample as it is with noise at the begin of a step, from 0; after the last step it is clean.
+    /// Noises a clean sample to the level at the start of a step, counted from 0; after the last step it stays clean.
     ///
-    /// Step 0 is what a course begins with that begins with a picture. Where a part of a picture stays, that part
-    /// becomes what step `i + 1` has after step `i`, of the same noise each time.
+    /// Step 0 starts an image-to-image run. For inpainting, the kept part is set to step `i + 1` after step `i`, with
+    /// the same noise each time.
     pub fn add_noise(&self, clean: &[f32], noise: &[f32], step: usize, out: &mut [f32]) {
         let (signal, share) =
             self.level(self.begin + step).map_or((1., 0.), |level| (level.signal as f32, level.noise as f32));
@@ -117,7 +115,7 @@ impl Sampler {
         self.clipping.apply(clean);
     }
 
-    /// Whether there is a call, every number is one, and no guess is divided by nothing.
+    /// Whether there is a call, all numbers are finite, and nothing is divided by zero.
     fn is_sound(&self) -> bool {
         let divides = self.prediction == Prediction::Epsilon;
         let sound = |level: &NoiseLevel| {

@@ -1,4 +1,4 @@
-//! Ways that go by noise over signal, from one sigma down to the next.
+//! Samplers that follow a decreasing list of sigmas (noise-to-signal ratios).
 
 use serde_json::Value;
 
@@ -23,12 +23,12 @@ pub(super) struct SigmaSchedule {
 
 #[derive(Clone, Debug)]
 pub(super) enum SigmaSolver {
-    /// Whether the network is told a quarter of sigma's logarithm.
+    /// Whether the network's timestep is a quarter of log sigma.
     Euler {
         log_timesteps: bool,
     },
     EulerAncestral,
-    /// Whether times of spread sigmas are rounded, rather than cut.
+    /// Whether the timesteps of respaced sigmas are rounded, rather than truncated.
     Dpm {
         config: dpm::Config,
         round_timesteps: bool,
@@ -37,7 +37,7 @@ pub(super) enum SigmaSolver {
 }
 
 impl SigmaSchedule {
-    /// Of Euler, Euler ancestral, UniPC or, by any other name, DPM-Solver++.
+    /// Euler, Euler ancestral, UniPC, or DPM-Solver++ for any other name.
     pub fn read(name: SchedulerName, fields: ConfigFields<'_>, train_steps: usize) -> Result<Self> {
         let mut alphas_cumprod = betas::alphas_cumprod(fields, train_steps, &DDPM_DEFAULTS)?;
         if fields.flag("rescale_betas_zero_snr", false)? {
@@ -103,7 +103,7 @@ impl SigmaSchedule {
         Ok(SigmaPath::new(timesteps, sigmas, end))
     }
 
-    /// Between the sigmas of the steps that would be taken, or between all there are.
+    /// Respaces between the sigmas of the chosen steps, or between all there are.
     fn respaced(&self, own: &[f64], steps: usize) -> Option<Vec<f64>> {
         let (highest, lowest) = match self.solver.is_variance_exploding() {
             true => (own.first().copied().unwrap_or(0.), own.last().copied().unwrap_or(0.)),
@@ -112,7 +112,7 @@ impl SigmaSchedule {
         self.sigmas.spaced(highest, lowest, steps)
     }
 
-    /// The time that a spread sigma stands for; some networks are told whole training steps only.
+    /// The network's timestep for a respaced sigma; some networks take integers only.
     fn network_timestep(&self, sigma: f64) -> f64 {
         let time = self.sigmas.timestep_of(sigma);
         let rounds = self.sigmas.spacing != SigmaSpacing::Exponential;
@@ -142,7 +142,7 @@ impl SigmaSolver {
         }
     }
 
-    /// Whether noise comes on top of a sample that stays as it is.
+    /// Whether samples are variance exploding.
     fn is_variance_exploding(&self) -> bool {
         matches!(self, Self::Euler { .. } | Self::EulerAncestral)
     }

@@ -1,42 +1,42 @@
-//! Noise over signal along a course, for the solvers that go by it.
+//! Sigmas (noise-to-signal ratios) of a schedule.
 
 use super::config_fields::{ConfigFields, Result};
 
-/// How sigmas are spread.
+/// How sigmas are spaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SigmaSpacing {
-    /// As those of the training steps that are taken.
+    /// The sigmas of the chosen training steps.
     FromTimesteps,
     /// Karras et al. 2022, <https://arxiv.org/abs/2206.00364>, equation 5.
     Karras,
-    /// Evenly in their logarithms.
+    /// Evenly in log sigma.
     Exponential,
-    /// The same, told to the network as whole training steps: Lu et al. 2022, <https://arxiv.org/abs/2211.01095>.
+    /// The same, with integer timesteps: Lu et al. 2022, <https://arxiv.org/abs/2211.01095>.
     Lu,
 }
 
-/// A course before a solver is chosen: `[calls]` times, and sigmas with one more, the end.
+/// Timesteps, `[calls]`, and sigmas, `[calls + 1]`, before a solver is chosen.
 pub(super) struct SigmaPath {
     pub timesteps: Vec<f64>,
     pub sigmas: Vec<f64>,
 }
 
 impl SigmaPath {
-    /// Sigmas are f32 in the reference, whatever they are computed in.
+    /// Sigmas are f32 in the reference, whatever precision they are computed in.
     pub fn new(timesteps: Vec<f64>, sigmas: Vec<f64>, end: f64) -> Self {
         Self { timesteps, sigmas: sigmas.into_iter().chain([end]).map(|sigma| f64::from(sigma as f32)).collect() }
     }
 }
 
-/// The sigmas of all training steps, and what is made of them.
+/// The sigmas of all training steps, with settings for respacing.
 #[derive(Clone, Debug)]
 pub(super) struct SigmaTable {
-    /// `[train_steps]`, rising.
+    /// `[train_steps]`, increasing.
     table: Vec<f32>,
     pub spacing: SigmaSpacing,
     low: Option<f64>,
     high: Option<f64>,
-    /// Whether a course ends at a clean sample, rather than at the least noise that was trained.
+    /// Whether a run ends at a clean sample, rather than at the smallest trained sigma.
     pub final_sigma_zero: bool,
 }
 
@@ -57,7 +57,7 @@ impl SigmaTable {
         })
     }
 
-    /// Of the first training step.
+    /// The smallest sigma.
     pub fn min(&self) -> f64 {
         self.table.first().copied().map_or(0., f64::from)
     }
@@ -66,7 +66,7 @@ impl SigmaTable {
         self.table.last().copied().map_or(0., f64::from)
     }
 
-    /// Between the training steps around a time, in a line.
+    /// Sigma at a timestep, linearly interpolated.
     pub fn at(&self, time: f64) -> f64 {
         let last = self.table.len().saturating_sub(1);
         let low = (time.max(0.) as usize).min(last);
@@ -74,12 +74,13 @@ impl SigmaTable {
         of(low) + (of(low + 1) - of(low)) * (time - low as f64).clamp(0., 1.)
     }
 
-    /// `[steps]` from `highest` to `lowest`, where the config does not say other ends. `SigmaSpacing::FromTimesteps` has none.
+    /// `[steps]` from `highest` to `lowest`, unless the config sets other ends; `None` for
+    /// [`SigmaSpacing::FromTimesteps`].
     pub fn spaced(&self, highest: f64, lowest: f64, steps: usize) -> Option<Vec<f64>> {
         self.spacing.between(self.high.unwrap_or(highest), self.low.unwrap_or(lowest), steps)
     }
 
-    /// The time, between training steps, at which there is as much noise; in a line of logarithms.
+    /// The timestep of a sigma, interpolated in log sigma.
     pub fn timestep_of(&self, sigma: f64) -> f64 {
         let log = sigma.max(1e-10).ln();
         let of = |at: usize| self.table.get(at).copied().map_or(0., |sigma| f64::from(sigma.ln()));
@@ -89,13 +90,13 @@ impl SigmaTable {
         (1. - weight) * low as f64 + weight * (low + 1) as f64
     }
 
-    /// How many training steps have a logarithm of signal over noise of at least `least`.
+    /// How many training steps have a log signal-to-noise ratio of at least `least`.
     pub fn steps_above_log_snr(&self, least: f64) -> usize {
         self.table.iter().filter(|sigma| -f64::from(sigma.ln()) >= least).count()
     }
 }
 
-/// What asks for each; [`SigmaSpacing::Lu`] is of one class only.
+/// The field that enables each; only one class has [`SigmaSpacing::Lu`].
 pub(super) const SIGMA_SPACINGS: [(&str, SigmaSpacing); 3] = [
     ("use_karras_sigmas", SigmaSpacing::Karras),
     ("use_exponential_sigmas", SigmaSpacing::Exponential),
@@ -103,7 +104,7 @@ pub(super) const SIGMA_SPACINGS: [(&str, SigmaSpacing); 3] = [
 ];
 
 impl SigmaSpacing {
-    /// At most one of the known ones may be asked for.
+    /// At most one of `known` may be enabled.
     pub fn read(fields: ConfigFields<'_>, known: &[(&str, Self)]) -> Result<Self> {
         fields.refuse(&["use_beta_sigmas"])?;
         let mut spacing = Self::FromTimesteps;
@@ -111,7 +112,7 @@ impl SigmaSpacing {
             match (fields.flag(name, false)?, spacing) {
                 (false, _) => {}
                 (true, Self::FromTimesteps) => spacing = *one,
-                (true, _) => return Err(format!("`{name}` does not go with another spread of sigmas")),
+                (true, _) => return Err(format!("`{name}` cannot be combined with another sigma spacing")),
             }
         }
         Ok(spacing)

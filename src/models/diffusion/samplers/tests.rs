@@ -65,7 +65,7 @@ fn network(input: f32, time: f32) -> f32 {
 fn furthest(row: &Value, configs: &Value) -> (f64, &'static str) {
     let mut sampler = Sampler::new(&scheduler_config(row, configs), params(row)).unwrap();
     let mut generator = Generator::new(SEED);
-    let picture = row["strength"].is_number().then(|| generator.normal(COUNT));
+    let image = row["strength"].is_number().then(|| generator.normal(COUNT));
     let noise = generator.normal(COUNT);
     let mut found = Vec::new();
     let mut note = |what, ours: &[f32]| {
@@ -74,11 +74,11 @@ fn furthest(row: &Value, configs: &Value) -> (f64, &'static str) {
         }
     };
     let mut sample: Vec<f32> = noise.iter().map(|x| x * sampler.init_noise_sigma()).collect();
-    if let Some(picture) = &picture {
+    if let Some(image) = &image {
         let mut noised = vec![0.; COUNT];
-        sampler.add_noise(picture, &noise, 1, &mut noised);
+        sampler.add_noise(image, &noise, 1, &mut noised);
         note("noised", &picked(&noised));
-        sampler.add_noise(picture, &noise, 0, &mut sample);
+        sampler.add_noise(image, &noise, 0, &mut sample);
     }
     let timesteps: Vec<f32> = (0..sampler.len()).map(|step| sampler.timestep(step)).collect();
     note("times", &timesteps);
@@ -98,7 +98,7 @@ fn furthest(row: &Value, configs: &Value) -> (f64, &'static str) {
 }
 
 #[test]
-fn courses_are_those_of_diffusers() {
+fn samplers_match_diffusers() {
     let fixture = fixture();
     let rows = fixture["courses"].as_array().unwrap();
     assert!(rows.len() > 300);
@@ -140,7 +140,7 @@ fn refusal(config: &Value) -> String {
 }
 
 #[test]
-fn every_way_of_any_number_of_steps_ends_at_numbers() {
+fn every_sampler_stays_finite_for_any_number_of_steps() {
     let flow = json!({"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3.0});
     for (name, _) in SchedulerName::ALL {
         for spacing in ["linspace", "leading", "trailing"] {
@@ -255,7 +255,7 @@ fn a_model_keeps_to_its_kind() {
 }
 
 #[test]
-fn karras_is_a_name_of_its_own() {
+fn karras_has_its_own_name() {
     let config = latent("DPMSolverMultistepScheduler", &json!({"use_karras_sigmas": true}));
     let karras = SchedulerConfig::read(&config).unwrap();
     assert_eq!(karras.name(), SchedulerName::DpmPp2MKarras);
@@ -264,30 +264,30 @@ fn karras_is_a_name_of_its_own() {
 }
 
 #[test]
-fn plans_that_do_not_work_out_are_refused() {
+fn impossible_parameters_are_refused() {
     let config = |class, more: Value| SchedulerConfig::read(&latent(class, &more)).unwrap();
     let refused = |config: &SchedulerConfig, params: SamplingParams| Sampler::new(config, params).err().unwrap();
     let (ddim, lcm) = (config("DDIMScheduler", json!({})), config("LCMScheduler", json!({})));
     let steps = |steps| SamplingParams { steps, ..SamplingParams::default() };
-    assert_eq!(refused(&ddim, steps(0)), "0 steps are not 1 to 1000");
-    assert_eq!(refused(&ddim, steps(1001)), "1001 steps are not 1 to 1000");
+    assert_eq!(refused(&ddim, steps(0)), "0 steps are out of range: 1 to 1000 are allowed");
+    assert_eq!(refused(&ddim, steps(1001)), "1001 steps are out of range: 1 to 1000 are allowed");
     assert_eq!(refused(&lcm, steps(51)), "51 steps are too many: the model was distilled to 50");
     let few = config("EulerDiscreteScheduler", json!({"num_train_timesteps": 20}));
     assert_eq!(refused(&few, steps(21)), "21 steps are too many: the model was trained with 20");
     let late = |strength| SamplingParams { steps: 4, strength: Some(strength), ..SamplingParams::default() };
-    assert_eq!(refused(&ddim, late(0.2)), "a strength of 0.2 leaves none of 4 steps");
+    assert_eq!(refused(&ddim, late(0.2)), "a strength of 0.2 runs none of 4 steps");
     assert!([0., -1., 1.1, f32::NAN].into_iter().all(|strength| Sampler::new(&ddim, late(strength)).is_err()));
     let prk = config("PNDMScheduler", json!({"skip_prk_steps": false}));
-    assert_eq!(refused(&prk, steps(3)), "the settings of the scheduler 'pndm' ask for at least 4 steps");
-    assert!(refused(&prk, late(0.5)).contains("do not let it begin with a picture"));
+    assert_eq!(refused(&prk, steps(3)), "the settings of the scheduler 'pndm' require at least 4 steps");
+    assert!(refused(&prk, late(0.5)).contains("do not allow an initial image"));
     let nothing = config("DDIMScheduler", json!({"rescale_betas_zero_snr": true, "timestep_spacing": "trailing"}));
-    assert_eq!(refused(&nothing, steps(4)), "the model's settings do not make 4 steps");
+    assert_eq!(refused(&nothing, steps(4)), "the model's settings do not allow 4 steps");
     let sized = config("FlowMatchEulerDiscreteScheduler", json!({"use_dynamic_shifting": true}));
-    assert_eq!(refused(&sized, steps(4)), "the settings ask for the size of the picture in tokens");
+    assert_eq!(refused(&sized, steps(4)), "the settings require the image size in tokens");
 }
 
 #[test]
-fn what_stays_of_a_picture_is_clean_at_the_end() {
+fn the_kept_part_is_clean_after_the_last_step() {
     let config = SchedulerConfig::read(&latent("PNDMScheduler", &json!({}))).unwrap();
     let mut sampler =
         Sampler::new(&config, SamplingParams { steps: 10, strength: Some(0.7), ..SamplingParams::default() }).unwrap();
@@ -362,7 +362,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_config_and_no_plan_breaks_anything(
+    fn no_config_or_parameters_panic(
         config in any_config(),
         switch in sample::select(&SchedulerName::ALL[..]),
         steps in 1..40usize,

@@ -1,4 +1,4 @@
-//! Which of the training steps are taken.
+//! Selection of training steps.
 
 use super::config_fields::{ConfigFields, Result};
 
@@ -9,7 +9,7 @@ pub(super) enum TimestepSpacing {
     Trailing,
 }
 
-/// The training steps there are, and how they are taken from.
+/// The training steps and how they are selected.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timesteps {
     pub train_steps: usize,
@@ -28,7 +28,7 @@ impl Timesteps {
         Ok(Self { train_steps, spacing, offset: fields.count("steps_offset", 0, 0..=train_steps)? })
     }
 
-    /// An error where there are more steps than training steps to take.
+    /// Fails if there are more steps than training steps.
     pub fn check(self, steps: usize) -> Result<()> {
         match self.train_steps {
             train_steps if steps > train_steps => {
@@ -38,12 +38,12 @@ impl Timesteps {
         }
     }
 
-    /// Training steps from one to the next, for solvers that go by whole ones.
+    /// Training steps between two steps, for solvers that use integers.
     pub fn stride(self, steps: usize) -> usize {
         self.train_steps / steps.max(1)
     }
 
-    /// `[steps]`, falling, to which the end comes last. Evenly spaced ones are not whole.
+    /// `[steps]`, decreasing; the end comes after the last. With linspace they may be fractional.
     pub fn even(self, steps: usize) -> Vec<f64> {
         let last = (self.train_steps - 1) as f64;
         match self.spacing {
@@ -58,13 +58,13 @@ impl Timesteps {
         }
     }
 
-    /// `[steps]`, whole and falling.
+    /// `[steps]`, integers, decreasing.
     pub fn whole(self, steps: usize) -> Vec<f64> {
         self.even(steps).into_iter().map(f64::round_ties_even).collect()
     }
 
-    /// Whole and falling, of the first `last` training steps: `[steps]` or, trailing, fewer. The end counts as one
-    /// more, and is not among them.
+    /// Decreasing integers among the first `last` training steps: `[steps]`, or fewer with trailing spacing. The end
+    /// counts as one more step, and is not included.
     pub fn before_end(self, last: usize, steps: usize) -> Result<Vec<f64>> {
         let upwards = (1..=steps).rev();
         Ok(match self.spacing {
@@ -73,7 +73,7 @@ impl Timesteps {
                 upwards.map(|at| (at as f64 * each).round_ties_even()).collect()
             }
             TimestepSpacing::Leading => match last / (steps + 1) {
-                0 => return Err(format!("{steps} steps are too many: there are {last} to take from")),
+                0 => return Err(format!("{steps} steps are too many: there are {last} to choose from")),
                 stride => upwards.map(|at| (at * stride + self.offset) as f64).collect(),
             },
             TimestepSpacing::Trailing => self.trailing(last, steps),

@@ -1,4 +1,5 @@
-//! UniPC: Zhao et al. 2023, <https://arxiv.org/abs/2302.04867>: a step is predicted, and corrected by the next guess.
+//! UniPC: Zhao et al. 2023, <https://arxiv.org/abs/2302.04867>: a predictor whose steps are corrected by the next model
+//! output.
 
 use serde_json::Value;
 
@@ -43,9 +44,9 @@ pub(super) struct UniPc {
     config: Config,
     /// `[calls + 1]`
     sigmas: Vec<f64>,
-    /// Clean samples as they were guessed, the newest last.
+    /// Predicted clean samples, newest last.
     clean_samples: Vec<Vec<f32>>,
-    /// Where the last step began, and its order.
+    /// The sample at the start of the last step, and that step's order.
     previous: Option<(Vec<f32>, usize)>,
 }
 
@@ -54,7 +55,7 @@ impl UniPc {
         Self { config, sigmas, clean_samples: Vec::new(), previous: None }
     }
 
-    /// The logarithm of signal over noise at the end of a step less that at its begin.
+    /// The change of the log signal-to-noise ratio over a step (h in the paper).
     fn lambda_step(&self, index: usize) -> f64 {
         match (self.sigmas.get(index), self.sigmas.get(index + 1)) {
             (Some(sigma), Some(next)) => (sigma / next).ln(),
@@ -62,18 +63,18 @@ impl UniPc {
         }
     }
 
-    /// Of the step from `index` on, by how many guesses there are and by how near the end is.
+    /// The order of the step at `index`, limited by history and by the distance to the end.
     fn order(&self, index: usize) -> usize {
         let left = self.sigmas.len() - 1 - index;
         let most = if self.config.lower_order_final { self.config.order.min(left) } else { self.config.order };
-        // A step to no noise at all is infinitely long: what came before says nothing of it. Nor do steps that stand
-        // still.
+        // A step to zero noise is infinitely long, so earlier samples carry no information about it. Nor do steps of
+        // zero length.
         let most = if self.lambda_step(index).is_finite() { most } else { 1 };
         let moving = (1..most).take_while(|back| *back <= index && self.lambda_step(index - back) > 0.).count();
         most.min(self.clean_samples.len()).min(moving + 1)
     }
 
-    /// How far the guesses before the newest lie from it, in steps from `index` on; they are negative.
+    /// Distances of earlier clean samples from the newest, in units of the step at `index`; they are negative.
     fn step_ratios(&self, index: usize, order: usize) -> Vec<f64> {
         let mut sum = 0.;
         let steps = (1..order).map(|back| self.lambda_step(index.saturating_sub(back)));
@@ -85,7 +86,7 @@ impl UniPc {
             .collect()
     }
 
-    /// Takes `sample` from the begin of the step `index` to its end. `now` is what is guessed there, where it is known.
+    /// Advances `sample` over the step `index`. `now`: the clean sample predicted at its end, if known.
     fn update(&self, index: usize, order: usize, sample: &mut [f32], now: Option<&[f32]>) {
         let (Some(from), Some(to)) = (self.sigmas.get(index), self.sigmas.get(index + 1)) else { return };
         let (from, to, lambda_step) =
@@ -94,7 +95,7 @@ impl UniPc {
         let mut ratios = self.step_ratios(index, order);
         ratios.extend(now.map(|_| 1.));
         let weights = self.weights(&ratios, lambda_step);
-        // Each guess counts by its difference from the newest before the step, over its distance.
+        // Each clean sample contributes its difference from the newest, divided by its distance.
         let coefficients: Vec<f64> = ratios.iter().zip(weights).map(|(ratio, weight)| weight / ratio).collect();
         let mut clean_samples = self.clean_samples.iter().rev().map(Vec::as_slice);
         let newest = clean_samples.next().unwrap_or(&[]);
@@ -104,12 +105,12 @@ impl UniPc {
         linear_combination(sample, to.noise / from.noise, &parts);
     }
 
-    /// What the differences count, `[places]`: equation 9 of the paper, of h = -`gap`.
+    /// Weights of the differences, `[ratios]`: equation 9 of the paper, with h = -`lambda_step`.
     fn weights(&self, ratios: &[f64], lambda_step: f64) -> Vec<f64> {
         let scale = if self.config.bh1 { lambda_step } else { -(-lambda_step).exp_m1() };
         match ratios.len() {
             0 => return Vec::new(),
-            // The least order has a weight of its own, by which it is exact enough.
+            // First order uses a fixed weight.
             1 => return vec![0.5 * scale],
             _ => {}
         }
@@ -125,7 +126,7 @@ impl UniPc {
     }
 }
 
-/// The unknowns of as many equations, each a row of factors and then the sum, by Gauss's elimination.
+/// Solves a linear system by Gaussian elimination; each row holds coefficients and the right-hand side.
 fn solve(mut rows: Vec<Vec<f64>>) -> Vec<f64> {
     let count = rows.len();
     for at in 0..count {

@@ -1,9 +1,8 @@
-//! Attention that knows how far apart words are: each head adds a number to a score for each distance. Texts have some
-//! hundreds of words, so a head's scores may be written down.
+//! Attention with relative position bias. Texts have a few hundred tokens, so a head's score matrix fits in memory.
 
 use std::sync::OnceLock;
 
-use outpost_kernels::{self as kernels, Kind, Pool};
+use outpost_kernels::{self as kernels, DType, Pool};
 
 use super::T5Config;
 use crate::models::diffusion::feature_map::FeatureMap;
@@ -12,10 +11,10 @@ use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
 use crate::models::table::Table;
 use crate::models::weights::Loader;
 
-/// Heads of a piece of work, for each thread.
+/// Heads in a chunk of work, for each thread.
 const HEADS: usize = 4;
 
-/// What is added to scores.
+/// The relative position bias.
 #[derive(Debug)]
 pub(super) struct RelativeBias {
     /// `[buckets, heads]`
@@ -31,8 +30,7 @@ impl RelativeBias {
         Ok(Self { table: loader.table(stem, buckets, heads)?, heads, buckets, max_distance })
     }
 
-    /// For texts of so many tokens, by how far a position lies behind the row, from `1 − tokens` on:
-    /// `[heads, 2 · tokens − 1]`.
+    /// Bias for texts of `tokens` tokens, `[heads, 2 · tokens − 1]`, indexed by relative position from `1 − tokens` on.
     pub fn of(&self, tokens: usize) -> Result<Vec<f32>> {
         let span = 2 * tokens - 1;
         let Self { buckets, max_distance, .. } = *self;
@@ -44,7 +42,7 @@ impl RelativeBias {
     }
 }
 
-/// Near positions have a bucket for each distance, farther ones share theirs, ever more of them.
+/// Near distances have a bucket each; farther ones share buckets of logarithmically growing size.
 fn bucket(buckets: usize, max_distance: usize, distance: usize, behind: bool) -> usize {
     let half = buckets / 2;
     let near = half / 2;
@@ -58,8 +56,8 @@ fn bucket(buckets: usize, max_distance: usize, distance: usize, behind: bool) ->
     if behind { half + bucket } else { bucket }
 }
 
-/// What words see of each other, text by text; `q`, `k` and `v` are `[texts, tokens, 1, heads · width]`, `bias` is
-/// [`RelativeBias::of`] so many tokens.
+/// Attention of each text; `q`, `k` and `v` are `[texts, tokens, 1, heads · width]`, `bias` is [`RelativeBias::of`] the
+/// token count.
 pub(super) fn attend(
     ctx: &OpContext<'_>,
     [q, k, v]: [&FeatureMap; 3],
@@ -101,12 +99,12 @@ pub(super) fn attend(
 
 type Mixed = std::result::Result<Vec<f32>, kernels::Error>;
 
-/// `count` numbers from `first` on of each row.
+/// `count` elements of each row, starting at `first`.
 fn columns(x: &[f32], row: usize, first: usize, count: usize) -> Vec<f32> {
     x.chunks_exact(row).flat_map(|row| row.iter().skip(first).take(count).copied()).collect()
 }
 
-/// What one head sees; queries, keys and values are `[tokens, width]`, and so is the result.
+/// One head; queries, keys, values and the result are `[tokens, width]`.
 fn head(pool: &Pool, [q, k, v]: [Vec<f32>; 3], width: usize, bias: &[f32]) -> Mixed {
     let tokens = q.len() / width;
     let mut scores = vec![0.; tokens * tokens];
@@ -120,7 +118,7 @@ fn head(pool: &Pool, [q, k, v]: [Vec<f32>; 3], width: usize, bias: &[f32]) -> Mi
     Ok(mixed)
 }
 
-/// Softmax over scores and what is added to them.
+/// Softmax of scores plus bias.
 fn biased_softmax<'a>(scores: &mut [f32], bias: impl Iterator<Item = &'a f32>) {
     scores.iter_mut().zip(bias).for_each(|(score, bias)| *score += bias);
     let most = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -129,14 +127,14 @@ fn biased_softmax<'a>(scores: &mut [f32], bias: impl Iterator<Item = &'a f32>) {
     scores.iter_mut().for_each(|score| *score /= sum);
 }
 
-/// A matrix of these numbers, `[rows, columns]`.
+/// A matrix of these elements, `[rows, columns]`.
 fn matrix(
     pool: &Pool,
     rows: usize,
     columns: usize,
     numbers: &[f32],
 ) -> std::result::Result<kernels::Linear, kernels::Error> {
-    kernels::Linear::pack(pool, Kind::F32, rows, columns, |first, to| {
+    kernels::Linear::pack(pool, DType::F32, rows, columns, |first, to| {
         let places = to.chunks_exact_mut(size_of::<f32>());
         for (to, number) in places.zip(numbers.iter().skip(first * columns)) {
             to.copy_from_slice(&number.to_le_bytes());

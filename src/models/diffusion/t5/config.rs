@@ -1,4 +1,4 @@
-//! T5's sizes, from the `config.json` of transformers' `T5EncoderModel`.
+//! T5's configuration, from the `config.json` of transformers' `T5EncoderModel`.
 
 use outpost_kernels::Activation;
 use serde_json::{Value, json};
@@ -8,25 +8,25 @@ use crate::models::diffusion::config_values::require;
 use crate::models::hyper::config::Config;
 use crate::models::hyper::refuse;
 
-/// Sizes and constants of an encoder.
+/// The configuration of an encoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct T5Config {
     pub layers: usize,
     pub width: usize,
     pub heads: usize,
-    /// Numbers of a head.
+    /// Width of a head.
     pub head: usize,
     pub inner: usize,
     pub vocabulary: usize,
     pub epsilon: f32,
     pub activation: Activation,
     pub gated: bool,
-    /// Numbers that are added to scores, by distance; and the distance from which on there is but one.
+    /// Buckets of the relative position bias, and the distance from which on all share the last bucket.
     pub buckets: usize,
     pub max_distance: usize,
 }
 
-/// Of what `feed_forward_proj` may be: the activation, and whether it is a gate.
+/// Values of `feed_forward_proj`: the activation, and whether there is a gate.
 const FORWARDS: [(&str, Activation, bool); 3] = [
     ("relu", Activation::Relu, false),
     ("gated-gelu", Activation::GeluTanh, true),
@@ -34,7 +34,7 @@ const FORWARDS: [(&str, Activation, bool); 3] = [
 ];
 
 impl T5Config {
-    /// `path` is for messages.
+    /// `path` is for error messages.
     pub fn read(value: &Value, path: &str) -> Result<Self, ModelError> {
         let config = Config { value, path };
         require(&config, "model_type", &[json!("t5")])?;
@@ -57,7 +57,7 @@ impl T5Config {
             buckets: number("relative_attention_num_buckets", 32, 1 << 12)?,
             max_distance: number("relative_attention_max_distance", 128, 1 << 20)?,
         };
-        // Half of them are for positions behind, and half of those for one distance each.
+        // Half of the buckets are for positions ahead, and half of those for single distances.
         match sizes.buckets >= 4 && sizes.max_distance > sizes.buckets / 4 {
             true => Ok(sizes),
             false => refuse(format!(

@@ -1,7 +1,7 @@
-//! T5's encoder (Raffel et al. 2020, <https://arxiv.org/abs/1910.10683>), as transformers' `T5EncoderModel` has it.
+//! T5's encoder (Raffel et al. 2020, <https://arxiv.org/abs/1910.10683>), following transformers' `T5EncoderModel`.
 //!
-//! Scores of attention are not scaled, embeddings neither; where a word stands is told by what is added to scores. Texts
-//! are filled up, and words see what they are filled up with: so the networks that paint were trained.
+//! Attention scores and embeddings are not scaled; positions enter through a bias on scores. Padding is not masked,
+//! because diffusion models were trained that way.
 
 mod attention;
 mod config;
@@ -58,11 +58,11 @@ impl T5 {
         &self.config
     }
 
-    /// Words of `texts`, which are of one length: `[texts, tokens, 1, width]`.
+    /// Hidden states of `texts` of equal length: `[texts, tokens, 1, width]`.
     pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>]) -> Result<FeatureMap> {
         let count = texts.first().map_or(0, Vec::len);
         if count == 0 || texts.iter().any(|text| text.len() != count) {
-            return Err(Interrupted::Failed(format!("texts of {count} and of other tokens")));
+            return Err(Interrupted::Failed(format!("texts of different lengths")));
         }
         let mut x = ctx.alloc(texts.len(), [count, 1], self.config.width);
         self.tokens.look_up(texts.iter().flatten().copied(), false, x.data_mut())?;
@@ -97,7 +97,7 @@ impl Layer {
         })
     }
 
-    /// `bias`: as [`RelativeBias::of`] gives it.
+    /// `bias`: from [`RelativeBias::of`].
     fn forward(&self, ctx: &OpContext<'_>, mut x: FeatureMap, heads: usize, bias: &[f32]) -> Result<FeatureMap> {
         let [norm1, norm2] = &self.norms;
         let y = ctx.layer_norm(norm1, &x)?;

@@ -20,7 +20,7 @@ impl Reference {
 }
 
 #[test]
-fn t5_encodes_as_transformers_does() {
+fn t5_matches_transformers() {
     with_context(|ctx| {
         for (name, part) in [("sd3", "text_encoder_3"), ("flux", "text_encoder_2")] {
             let reference = Reference::read(name);
@@ -38,7 +38,7 @@ fn t5_encodes_as_transformers_does() {
 }
 
 #[test]
-fn clip_of_flows_encodes_as_transformers_does() {
+fn clip_of_flow_models_matches_transformers() {
     with_context(|ctx| {
         let cases = [("sd3", "text_encoder", true), ("sd3", "text_encoder_2", true), ("flux", "text_encoder", false)];
         for (name, part, projects) in cases {
@@ -59,7 +59,7 @@ fn clip_of_flows_encodes_as_transformers_does() {
 }
 
 #[test]
-fn an_mmdit_flows_as_diffusers_does() {
+fn an_mmdit_matches_diffusers() {
     with_context(|ctx| {
         for name in ["sd3", "sd35"] {
             let reference = Reference::read(name);
@@ -80,7 +80,7 @@ fn an_mmdit_flows_as_diffusers_does() {
 }
 
 #[test]
-fn two_images_flow_as_each_alone() {
+fn two_images_match_each_alone() {
     with_context(|ctx| {
         let reference = Reference::read("sd35");
         let folder = reference.part("transformer");
@@ -119,7 +119,7 @@ fn flux_away(ctx: &OpContext<'_>, reference: &Reference, weights: &dyn crate::mo
 }
 
 #[test]
-fn flux_flows_as_diffusers_does() {
+fn flux_matches_diffusers() {
     with_context(|ctx| {
         for name in ["flux", "flux-schnell"] {
             let reference = Reference::read(name);
@@ -131,7 +131,7 @@ fn flux_flows_as_diffusers_does() {
 }
 
 #[test]
-fn flux_flows_with_weights_of_a_gguf_file() {
+fn flux_runs_from_a_gguf_file() {
     with_context(|ctx| {
         let file = GgufFile::open(&fixtures().join("flux.gguf")).unwrap();
         let away = flux_away(ctx, &Reference::read("flux"), &OriginalWeights::new(&file));
@@ -142,7 +142,7 @@ fn flux_flows_with_weights_of_a_gguf_file() {
 }
 
 #[test]
-fn autoencoders_of_many_channels_go_both_ways_as_diffusers_does() {
+fn autoencoders_with_many_channels_match_diffusers() {
     with_context(|ctx| {
         for name in ["sd3", "flux"] {
             let reference = Reference::read(name);

@@ -1,4 +1,4 @@
-//! A UNet's sizes, from the `config.json` of diffusers' `UNet2DConditionModel`.
+//! A UNet's configuration, from the `config.json` of diffusers' `UNet2DConditionModel`.
 
 use serde_json::{Value, json};
 
@@ -9,11 +9,11 @@ use crate::models::hyper::refuse;
 
 type Result<T> = std::result::Result<T, ModelError>;
 
-const MOST_CHANNELS: usize = 1 << 14;
-const MOST_LAYERS: usize = 64;
-const MOST_BLOCKS: usize = 16;
+const MAX_CHANNELS: usize = 1 << 14;
+const MAX_LAYERS: usize = 64;
+const MAX_BLOCKS: usize = 16;
 
-/// Settings that change what is computed, and the values that are supported.
+/// Fields that change the computation, and their supported values.
 fn unsupported() -> [(&'static str, Vec<Value>); 17] {
     let no = || vec![json!(false)];
     [
@@ -37,18 +37,18 @@ fn unsupported() -> [(&'static str, Vec<Value>); 17] {
     ]
 }
 
-/// Sizes and constants of a UNet.
+/// The configuration of a UNet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnetConfig {
-    /// Height and width of the latents that it was trained on.
+    /// Height and width of the latents in training.
     pub sample_size: Option<[usize; 2]>,
     pub in_channels: usize,
     pub out_channels: usize,
-    /// From the largest image to the smallest.
+    /// From the largest image size to the smallest.
     pub levels: Vec<Level>,
-    /// Whether each level of the way up has transformers, from the smallest image on.
+    /// Whether each up block has transformers, from the smallest image size on.
     pub up_attends: Vec<bool>,
-    /// Transformer layers of the way up, where they are not the way down's.
+    /// Transformer layers of the up blocks, if they differ from the down blocks'.
     pub up_transformers: Option<Vec<Vec<usize>>>,
     pub groups: usize,
     pub epsilon: f32,
@@ -58,11 +58,11 @@ pub struct UnetConfig {
     pub mid_scale_factor: f32,
     pub output_scale_factor: f32,
     pub kernels: [usize; 2],
-    /// Numbers of what is told beside the text (SDXL): each time, and all of them with the pooled text.
+    /// SDXL's micro-conditioning.
     pub added: Option<MicroConditioningConfig>,
 }
 
-/// One size of images.
+/// One image size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Level {
     pub channels: usize,
@@ -71,28 +71,28 @@ pub struct Level {
     pub heads: usize,
     /// Layers of each transformer.
     pub transformers: Vec<usize>,
-    /// Numbers of a word.
+    /// Width of a prompt embedding.
     pub context: usize,
     pub only_cross: bool,
 }
 
-/// How the time becomes numbers.
+/// The timestep embedding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TimeConfig {
-    /// Sines and cosines,
+    /// Width of the sinusoidal embedding,
     pub sinusoid_dim: usize,
     pub cosines_first: bool,
     pub shift: f32,
-    /// and what becomes of them.
+    /// and of the result.
     pub width: usize,
-    /// Numbers that tell how strong the guidance is (distilled models).
+    /// Width of the guidance scale's embedding (distilled models).
     pub guidance: Option<usize>,
 }
 
 /// Micro-conditioning (Podell et al. 2023, <https://arxiv.org/abs/2307.01952>).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MicroConditioningConfig {
-    /// Numbers of each size that is told.
+    /// Width of each size's sinusoidal embedding, and of all of them with the pooled text.
     pub sinusoid_dim: usize,
     pub total: usize,
 }
@@ -102,7 +102,7 @@ impl UnetConfig {
         let config = Config { value, path: "unet/" };
         let class = config.text("_class_name")?.unwrap_or("UNet2DConditionModel");
         if class != "UNet2DConditionModel" {
-            return refuse(format!("the UNet is a {class}, a UNet2DConditionModel is supported"));
+            return refuse(format!("the UNet is a {class}; only UNet2DConditionModel is supported"));
         }
         unsupported().iter().try_for_each(|(key, values)| require(&config, key, values))?;
         let scales = match config.text("resnet_time_scale_shift")? {
@@ -115,7 +115,7 @@ impl UnetConfig {
         let added = match config.text("addition_embed_type")? {
             None => None,
             Some(_) => Some(MicroConditioningConfig {
-                sinusoid_dim: config.required("addition_time_embed_dim", MOST_CHANNELS)?,
+                sinusoid_dim: config.required("addition_time_embed_dim", MAX_CHANNELS)?,
                 total: config.required("projection_class_embeddings_input_dim", 1 << 20)?,
             }),
         };
@@ -124,16 +124,16 @@ impl UnetConfig {
             cosines_first: config.flag("flip_sin_to_cos")?.unwrap_or(true),
             shift: number(&config, "freq_shift", 0.)?,
             width: config.whole("time_embedding_dim", 1 << 16)?.unwrap_or(4 * first),
-            guidance: config.whole("time_cond_proj_dim", MOST_CHANNELS)?,
+            guidance: config.whole("time_cond_proj_dim", MAX_CHANNELS)?,
         };
         Ok(Self {
             sample_size: size_pair(&config, "sample_size", 1 << 14)?,
-            in_channels: config.whole("in_channels", MOST_CHANNELS)?.unwrap_or(4),
-            out_channels: config.whole("out_channels", MOST_CHANNELS)?.unwrap_or(4),
+            in_channels: config.whole("in_channels", MAX_CHANNELS)?.unwrap_or(4),
+            out_channels: config.whole("out_channels", MAX_CHANNELS)?.unwrap_or(4),
             up_attends: ups(&config, levels.len())?,
             up_transformers: nested(&config, "reverse_transformer_layers_per_block", &levels)?,
             levels,
-            groups: config.whole("norm_num_groups", MOST_CHANNELS)?.unwrap_or(32),
+            groups: config.whole("norm_num_groups", MAX_CHANNELS)?.unwrap_or(32),
             epsilon: config.float("norm_eps")?.unwrap_or(1e-5),
             time,
             time_scale_shift: scales,
@@ -148,13 +148,13 @@ impl UnetConfig {
         })
     }
 
-    /// The smallest level, where the way down ends.
+    /// The smallest level.
     pub fn last(&self) -> Option<&Level> {
         self.levels.last()
     }
 }
 
-/// A number that may be zero.
+/// A number from 0 to 1.
 fn number(config: &Config<'_>, key: &str, usual: f32) -> Result<f32> {
     match config.get(key).map(|value| value.as_f64()) {
         None => Ok(usual),
@@ -164,18 +164,18 @@ fn number(config: &Config<'_>, key: &str, usual: f32) -> Result<f32> {
 }
 
 fn levels(config: &Config<'_>) -> Result<Vec<Level>> {
-    let channels = config.list("block_out_channels", |one| positive(one, MOST_CHANNELS))?;
+    let channels = config.list("block_out_channels", |one| positive(one, MAX_CHANNELS))?;
     let channels = channels.unwrap_or_else(|| vec![320, 640, 1280, 1280]);
     let count = channels.len();
-    if !(1..=MOST_BLOCKS).contains(&count) {
-        return refuse(format!("unet/block_out_channels has {count} entries, 1 to {MOST_BLOCKS} are possible"));
+    if !(1..=MAX_BLOCKS).contains(&count) {
+        return refuse(format!("unet/block_out_channels has {count} entries; 1 to {MAX_BLOCKS} are allowed"));
     }
     let kinds = string_list(config, "down_block_types")?;
     let usual = ["CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D", "DownBlock2D"];
     let attends = attends("down_block_types", kinds.unwrap_or(usual.to_vec()), count, "DownBlock2D")?;
-    let resnets = per_block(config, "layers_per_block", count, MOST_LAYERS, Some(2))?;
-    let heads = per_block(config, "attention_head_dim", count, MOST_CHANNELS, Some(8))?;
-    let contexts = per_block(config, "cross_attention_dim", count, MOST_CHANNELS, Some(1280))?;
+    let resnets = per_block(config, "layers_per_block", count, MAX_LAYERS, Some(2))?;
+    let heads = per_block(config, "attention_head_dim", count, MAX_CHANNELS, Some(8))?;
+    let contexts = per_block(config, "cross_attention_dim", count, MAX_CHANNELS, Some(1280))?;
     let crosses = match config.get("only_cross_attention") {
         None => vec![false; count],
         Some(Value::Bool(all)) => vec![*all; count],
@@ -189,7 +189,7 @@ fn levels(config: &Config<'_>) -> Result<Vec<Level>> {
         let at = |all: &[usize]| all.get(index).copied().unwrap_or(1);
         let (heads, resnets, attends) = (at(&heads), at(&resnets), attends.get(index).is_some_and(|one| *one));
         if (attends || index + 1 == count) && !channels.is_multiple_of(heads) {
-            return refuse(format!("{channels} channels of a UNet's block make no {heads} heads"));
+            return refuse(format!("{channels} channels of a UNet block do not divide into {heads} heads"));
         }
         let only_cross = crosses.get(index).is_some_and(|one| *one);
         levels.push(Level {
@@ -208,7 +208,7 @@ fn levels(config: &Config<'_>) -> Result<Vec<Level>> {
     Ok(levels)
 }
 
-/// Which blocks have transformers.
+/// Whether each block has transformers.
 fn attends(key: &str, kinds: Vec<&str>, count: usize, plain: &str) -> Result<Vec<bool>> {
     if kinds.len() != count {
         return refuse(format!("unet/{key} has {} entries for {count} blocks", kinds.len()));
@@ -227,17 +227,17 @@ fn ups(config: &Config<'_>, count: usize) -> Result<Vec<bool>> {
     attends("up_block_types", string_list(config, "up_block_types")?.unwrap_or(usual), count, "UpBlock2D")
 }
 
-/// Layers of each transformer of each block: one number for all, one a block, or one for each.
+/// Layers of each transformer of each block: one value for all, one for each block, or one for each transformer.
 fn nested(config: &Config<'_>, key: &str, levels: &[Level]) -> Result<Option<Vec<Vec<usize>>>> {
     let Some(value) = config.get(key) else { return Ok(None) };
-    let wrong = || refuse(format!("unet/{key} is {value}; it must be layers for each of {} blocks", levels.len()));
+    let wrong = || refuse(format!("unet/{key} is {value}; it must give layers for each of {} blocks", levels.len()));
     let of = |value: &Value, count: usize| match value {
-        Value::Array(all) => all.iter().map(|one| positive(one, MOST_LAYERS)).collect::<Option<Vec<_>>>(),
-        one => positive(one, MOST_LAYERS).map(|layers| vec![layers; count]),
+        Value::Array(all) => all.iter().map(|one| positive(one, MAX_LAYERS)).collect::<Option<Vec<_>>>(),
+        one => positive(one, MAX_LAYERS).map(|layers| vec![layers; count]),
     };
     let all = match value {
         Value::Array(all) if all.len() == levels.len() => {
-            // The way up has one more.
+            // Up blocks have one more transformer.
             all.iter().zip(levels).map(|(one, level)| of(one, level.resnets + 1)).collect()
         }
         Value::Array(_) => None,

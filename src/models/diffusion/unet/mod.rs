@@ -1,7 +1,7 @@
-//! The network that guesses the noise of latents: a UNet with transformers, as Stable Diffusion 1, 2 and XL have it
-//! (Rombach et al. 2022, <https://arxiv.org/abs/2112.10752>; Podell et al. 2023, <https://arxiv.org/abs/2307.01952>).
+//! The UNet of Stable Diffusion 1, 2 and XL (Rombach et al. 2022, <https://arxiv.org/abs/2112.10752>; Podell et al.
+//! 2023, <https://arxiv.org/abs/2307.01952>).
 //!
-//! Names and order are those of diffusers' `UNet2DConditionModel`.
+//! Names and order follow diffusers' `UNet2DConditionModel`.
 
 mod config;
 
@@ -32,29 +32,29 @@ pub struct Unet {
     conv_out: Conv,
 }
 
-/// The blocks of one size of images, on the way down or up.
+/// The blocks of one image size, in the down or the up path.
 #[derive(Debug)]
 struct Stage {
     resnets: Vec<ResnetBlock>,
-    /// One after each of those; none where pixels do not see each other.
+    /// One after each resnet; empty without attention.
     transformers: Vec<Transformer>,
     down: Option<Downsample>,
     up: Option<Upsample>,
 }
 
-/// What the network is told beside the latents.
+/// What the network is conditioned on.
 #[derive(Debug)]
 pub struct UnetConditioning<'a> {
     pub timestep: f32,
-    /// `[images, words, 1, context]`
+    /// `[images, tokens, 1, context]`
     pub text: &'a FeatureMap,
-    /// How strong the guidance is, for networks that are told.
+    /// The guidance scale, for networks that embed it.
     pub guidance: Option<f32>,
     /// For networks with micro-conditioning.
     pub added: Option<&'a MicroConditioning>,
 }
 
-/// What SDXL is told of a picture: the text in one vector, and six sizes.
+/// SDXL's micro-conditioning: pooled text and six sizes.
 #[derive(Clone, Debug)]
 pub struct MicroConditioning {
     /// `[images][pooled]`
@@ -90,7 +90,7 @@ impl Unet {
         &self.config
     }
 
-    /// What is guessed of `x`, `[images, height, width, in_channels]`.
+    /// The model output for `x`, `[images, height, width, in_channels]`.
     pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, cond: &UnetConditioning<'_>) -> Result<FeatureMap> {
         let time = self.time_embedding(ctx, x.images, cond)?;
         let mut skips = vec![ctx.conv(&self.conv_in, x)?];
@@ -113,8 +113,9 @@ impl Unet {
         x = second.forward(ctx, &x, Some(&time))?;
         for stage in &self.up {
             for (index, resnet) in stage.resnets.iter().enumerate() {
-                let skip =
-                    skips.pop().ok_or_else(|| Interrupted::Failed("the way up is longer than the way down".into()))?;
+                let skip = skips
+                    .pop()
+                    .ok_or_else(|| Interrupted::Failed("the up path is longer than the down path".into()))?;
                 let both = ctx.concat(&x, &skip)?;
                 drop((x, skip));
                 x = resnet.forward(ctx, &both, Some(&time))?;
@@ -129,7 +130,7 @@ impl Unet {
         ctx.norm_conv(&self.norm_out, &x, None, &self.conv_out)
     }
 
-    /// The time and what else is told, as blocks take it: `[images, 1, 1, width]`, through SiLU.
+    /// The timestep embedding with other conditioning, `[images, 1, 1, width]`, through SiLU.
     fn time_embedding(&self, ctx: &OpContext<'_>, images: usize, cond: &UnetConditioning<'_>) -> Result<FeatureMap> {
         let time = &self.config.time;
         let mut x = ctx.feature_map(
@@ -140,7 +141,7 @@ impl Unet {
         )?;
         if let Some(weight) = &self.guidance {
             let width = time.guidance.unwrap_or(0);
-            // As consistency models are told of guidance: as a time of a thousand times its excess.
+            // Latent consistency models embed the guidance scale less one, times 1000.
             let scale = (cond.guidance.unwrap_or(1.) - 1.) * 1000.;
             let cond = ctx.feature_map(&sinusoidal_embedding(scale, width, false, 1.), 1, [1, 1], width)?;
             ctx.add(&mut x, &ctx.linear(weight, &cond)?)?;
@@ -151,7 +152,7 @@ impl Unet {
         match (&self.added, cond.added) {
             (Some(embedding), Some(cond)) => ctx.add(&mut all, &self.micro_embedding(ctx, embedding, cond)?)?,
             (None, _) => {}
-            (Some(_), None) => return Err(Interrupted::Failed("the network was told no sizes".to_owned())),
+            (Some(_), None) => return Err(Interrupted::Failed("the network has no micro-conditioning".to_owned())),
         }
         ctx.activate(Activation::Silu, &mut all)?;
         Ok(all)
@@ -176,9 +177,9 @@ impl Unet {
     }
 }
 
-/// Where the way down has come to.
+/// The current output of the down path.
 fn last(skips: &[FeatureMap]) -> Result<&FeatureMap> {
-    skips.last().ok_or_else(|| Interrupted::Failed("the way down begins with nothing".to_owned()))
+    skips.last().ok_or_else(|| Interrupted::Failed("the down path is empty".to_owned()))
 }
 
 fn sizes(level: &Level, layers: usize, groups: usize) -> TransformerSizes {

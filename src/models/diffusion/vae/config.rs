@@ -1,4 +1,4 @@
-//! An autoencoder's sizes, from the `config.json` of diffusers' `AutoencoderKL`.
+//! An autoencoder's configuration, from the `config.json` of diffusers' `AutoencoderKL`.
 
 use serde_json::{Value, json};
 
@@ -9,23 +9,23 @@ use crate::models::hyper::refuse;
 
 type Result<T> = std::result::Result<T, ModelError>;
 
-const MOST_CHANNELS: usize = 1 << 14;
-const MOST_BLOCKS: usize = 16;
+const MAX_CHANNELS: usize = 1 << 14;
+const MAX_BLOCKS: usize = 16;
 
-/// Sizes and constants of an autoencoder.
+/// The configuration of an autoencoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VaeConfig {
     pub in_channels: usize,
     pub out_channels: usize,
     pub latent_channels: usize,
-    /// From the largest images to the smallest.
+    /// From the largest image size to the smallest.
     pub channels: Vec<usize>,
     pub layers: usize,
     pub groups: usize,
     pub mid_attention: bool,
     pub has_quant_conv: bool,
     pub has_post_quant_conv: bool,
-    /// Latents are networks' numbers divided by this, and this added.
+    /// Latents are the network's values divided by `scaling`, plus `shift`.
     pub scaling: f32,
     pub shift: f32,
     pub sample_size: Option<[usize; 2]>,
@@ -36,16 +36,16 @@ impl VaeConfig {
         let config = Config { value, path: "vae/" };
         let class = config.text("_class_name")?.unwrap_or("AutoencoderKL");
         if class != "AutoencoderKL" {
-            return refuse(format!("the autoencoder is a {class}, an AutoencoderKL is supported"));
+            return refuse(format!("the autoencoder is a {class}; only AutoencoderKL is supported"));
         }
         require(&config, "act_fn", &[json!("silu"), json!("swish")])?;
         require(&config, "latents_mean", &[])?;
         require(&config, "latents_std", &[])?;
         let channels =
-            config.list("block_out_channels", |one| positive(one, MOST_CHANNELS))?.unwrap_or_else(|| vec![64]);
-        if !(1..=MOST_BLOCKS).contains(&channels.len()) {
+            config.list("block_out_channels", |one| positive(one, MAX_CHANNELS))?.unwrap_or_else(|| vec![64]);
+        if !(1..=MAX_BLOCKS).contains(&channels.len()) {
             return refuse(format!(
-                "vae/block_out_channels has {} entries, 1 to {MOST_BLOCKS} are possible",
+                "vae/block_out_channels has {} entries; 1 to {MAX_BLOCKS} are allowed",
                 channels.len()
             ));
         }
@@ -65,12 +65,12 @@ impl VaeConfig {
         };
         let flag = |key: &str| Ok::<_, ModelError>(config.flag(key)?.unwrap_or(true));
         Ok(Self {
-            in_channels: config.whole("in_channels", MOST_CHANNELS)?.unwrap_or(3),
-            out_channels: config.whole("out_channels", MOST_CHANNELS)?.unwrap_or(3),
-            latent_channels: config.whole("latent_channels", MOST_CHANNELS)?.unwrap_or(4),
+            in_channels: config.whole("in_channels", MAX_CHANNELS)?.unwrap_or(3),
+            out_channels: config.whole("out_channels", MAX_CHANNELS)?.unwrap_or(3),
+            latent_channels: config.whole("latent_channels", MAX_CHANNELS)?.unwrap_or(4),
             channels,
             layers: layers.first().copied().unwrap_or(1),
-            groups: config.whole("norm_num_groups", MOST_CHANNELS)?.unwrap_or(32),
+            groups: config.whole("norm_num_groups", MAX_CHANNELS)?.unwrap_or(32),
             mid_attention: flag("mid_block_add_attention")?,
             has_quant_conv: flag("use_quant_conv")?,
             has_post_quant_conv: flag("use_post_quant_conv")?,
@@ -80,7 +80,7 @@ impl VaeConfig {
         })
     }
 
-    /// Pixels of a picture for each of a latent, along a side.
+    /// Image pixels per latent pixel, along a side.
     pub fn factor(&self) -> usize {
         1 << self.channels.len().saturating_sub(1)
     }

@@ -1,7 +1,7 @@
-//! Pictures to latents and back: an autoencoder of convolutions (Kingma and Welling 2014,
-//! <https://arxiv.org/abs/1312.6114>; Rombach et al. 2022, <https://arxiv.org/abs/2112.10752>).
+//! The variational autoencoder between images and latents (Kingma and Welling 2014, <https://arxiv.org/abs/1312.6114>;
+//! Rombach et al. 2022, <https://arxiv.org/abs/2112.10752>).
 //!
-//! Names and order are those of diffusers' `AutoencoderKL`.
+//! Names and order follow diffusers' `AutoencoderKL`.
 
 mod config;
 mod tiles;
@@ -46,7 +46,7 @@ struct Encoder {
     quant: Option<Linear>,
 }
 
-/// What latents of a picture may be: `[height, width, latent_channels]` each.
+/// The distribution of an image's latents: `[height, width, latent_channels]` each.
 #[derive(Debug)]
 pub struct DiagonalGaussian {
     pub mean: Vec<f32>,
@@ -107,13 +107,13 @@ impl Vae {
         &self.config
     }
 
-    /// Pixels along a tile's side.
+    /// Image pixels along a tile's side.
     pub fn tile_side(&self) -> usize {
         Tiles::latents(&self.config) * self.config.factor()
     }
 
-    /// The picture of `latents` (`[1, height, width, latent_channels]`, as the network makes them): numbers from −1
-    /// to 1, or a little beyond, `[1, .., .., out_channels]`. `tiled`: in tiles, which takes the memory of one.
+    /// Decodes `latents` (`[1, height, width, latent_channels]`, as the network makes them) to an image, `[1, .., ..,
+    /// out_channels]`, from about −1 to 1. `tiled`: in tiles, with the memory of one.
     pub fn decode(&self, ctx: &OpContext<'_>, mut latents: FeatureMap, tiled: bool) -> Result<FeatureMap> {
         let VaeConfig { scaling, shift, .. } = self.config;
         latents.data_mut().iter_mut().for_each(|x| *x = *x / scaling + shift);
@@ -124,7 +124,7 @@ impl Vae {
         }
     }
 
-    /// What the latents of a picture (`[1, height, width, in_channels]`, −1 to 1) may be, as the network takes them.
+    /// Encodes an image, `[1, height, width, in_channels]`, from −1 to 1, to the distribution of its latents.
     pub fn encode(&self, ctx: &OpContext<'_>, image: FeatureMap, tiled: bool) -> Result<DiagonalGaussian> {
         let VaeConfig { scaling, shift, latent_channels: channels, .. } = self.config;
         let tiles = Tiles::of_pixels(&self.config);
@@ -205,7 +205,7 @@ impl Encoder {
                 resnets.push(ResnetBlock::load(loader, &stem, [before, channels], &resnet_config(config))?);
                 before = channels;
             }
-            // Zeros stand behind lines only.
+            // Padding is at the end only.
             let down = (index + 1 < count).then(|| Downsample::load(loader, &stem, channels, [0, 1])).transpose()?;
             stages.push((resnets, down));
         }

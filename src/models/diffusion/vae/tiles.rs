@@ -1,47 +1,46 @@
-//! Pictures too large for memory, in tiles that overlap and fade into each other: as diffusers cuts them with
+//! Tiled encoding and decoding for images that are too large for memory. Tiles overlap and blend, as in diffusers'
 //! `enable_vae_tiling()`.
 
 use super::VaeConfig;
 use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::op_context::{OpContext, Result};
 
-/// Pixels along a tile's side where the settings do not say on which pictures the autoencoder was trained: none, or
-/// the number that diffusers has for none.
+/// Tile side in pixels where the config has no sample size: none, or diffusers' placeholder.
 const DEFAULT_SIDE: usize = 512;
 const UNSET_SAMPLE_SIZE: usize = 32;
-/// Of a tile's side, the part that the next one covers, too.
+/// Fraction of a tile that overlaps the next one: one over this.
 const OVERLAP_DIVISOR: usize = 4;
 
-/// How a picture is cut, along both of its sides.
+/// The tiling along both axes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tiles {
-    /// Pixels along a tile's side, and between the beginnings of two, of what goes in.
+    /// Input pixels of a tile's side, and between the starts of two tiles.
     side: usize,
     step: usize,
-    /// Pixels that fade, and that count, of what comes out.
+    /// Output pixels that blend, and that are kept.
     blend_extent: usize,
     row_limit: usize,
 }
 
 impl Tiles {
-    /// Latents along a tile's side.
+    /// Latent pixels along a tile's side.
     pub fn latents(config: &VaeConfig) -> usize {
         let trained =
             config.sample_size.map(|[height, width]| height.min(width)).filter(|side| *side > UNSET_SAMPLE_SIZE);
         (trained.unwrap_or(DEFAULT_SIDE) / config.factor() / OVERLAP_DIVISOR).max(1) * OVERLAP_DIVISOR
     }
 
-    /// Of latents that become a picture.
+    /// For decoding.
     pub fn of_latents(config: &VaeConfig) -> Self {
         Self::new(config, [1, config.factor()])
     }
 
-    /// Of a picture that becomes latents.
+    /// For encoding.
     pub fn of_pixels(config: &VaeConfig) -> Self {
         Self::new(config, [config.factor(), 1])
     }
 
-    /// Pixels for each latent, along a side, of what goes in and of what comes out.
+    /// `into` and `out`: input and output pixels per latent pixel, along a side.
     fn new(config: &VaeConfig, [into, out]: [usize; 2]) -> Self {
         let side = Self::latents(config);
         let blend_extent = side / OVERLAP_DIVISOR;
@@ -53,12 +52,12 @@ impl Tiles {
         }
     }
 
-    /// Whether there is more than one.
+    /// Whether there is more than one tile.
     pub fn is_split(&self, [height, width]: [usize; 2]) -> bool {
         height.max(width) > self.side
     }
 
-    /// What `work` makes of every tile of `x`, of which there is one image, put together.
+    /// Applies `work` to every tile of `x`, one image, and joins the results.
     pub fn map(
         &self,
         ctx: &OpContext<'_>,
@@ -87,7 +86,7 @@ impl Tiles {
         Ok(whole.unwrap_or_else(|| ctx.alloc(1, [0, 0], x.channels)))
     }
 
-    /// A tile of `x`, smaller at its end.
+    /// A tile of `x`; smaller at the edges.
     fn cut(&self, ctx: &OpContext<'_>, x: &FeatureMap, [top, left]: [usize; 2]) -> FeatureMap {
         let [height, width] = x.size;
         let size = [self.side.min(height - top), self.side.min(width - left)];
@@ -101,7 +100,7 @@ impl Tiles {
         tile
     }
 
-    /// Puts what counts of a tile in its place.
+    /// Copies the kept part of a tile to its place.
     fn put(&self, tile: &FeatureMap, whole: &mut FeatureMap, [top, left]: [usize; 2]) {
         let channels = tile.channels;
         let (from, to) = (tile.size[1] * channels, whole.size[1] * channels);
@@ -113,7 +112,7 @@ impl Tiles {
     }
 }
 
-/// The last lines of what is above become the first of the tile, by and by.
+/// Blends the last rows of the tile above into the first rows of this one.
 fn blend_lines(above: &FeatureMap, tile: &mut FeatureMap, blend_extent: usize) {
     let blend_extent = blend_extent.min(above.size[0]).min(tile.size[0]);
     let row = (tile.size[1] * tile.channels).max(1);
@@ -123,7 +122,7 @@ fn blend_lines(above: &FeatureMap, tile: &mut FeatureMap, blend_extent: usize) {
     }
 }
 
-/// The last columns of what is before become the first of the tile.
+/// Blends the last columns of the tile before into the first columns of this one.
 fn blend_columns(before: &FeatureMap, tile: &mut FeatureMap, blend_extent: usize) {
     let blend_extent = blend_extent.min(before.size[1]).min(tile.size[1]);
     let channels = tile.channels.max(1);
@@ -137,7 +136,7 @@ fn blend_columns(before: &FeatureMap, tile: &mut FeatureMap, blend_extent: usize
     }
 }
 
-/// How much the old and the new count at a place of those that fade.
+/// Weights of the old and the new tile within the blended part.
 fn share(at: usize, blend_extent: usize) -> [f32; 2] {
     let new = at as f64 / blend_extent as f64;
     [(1. - new) as f32, new as f32]

@@ -1,4 +1,4 @@
-//! FLUX's sizes, from the `config.json` of diffusers' `FluxTransformer2DModel`.
+//! FLUX's configuration, from the `config.json` of diffusers' `FluxTransformer2DModel`.
 
 use serde_json::{Value, json};
 
@@ -7,29 +7,29 @@ use crate::models::diffusion::config_values::{positive, require};
 use crate::models::hyper::config::Config;
 use crate::models::hyper::refuse;
 
-/// Sizes of a network.
+/// The configuration of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FluxConfig {
-    /// Numbers of a patch: two by two pixels of latents.
+    /// Elements of a patch of 2 × 2 latent pixels.
     pub in_channels: usize,
     pub out_channels: usize,
-    /// Blocks with weights of their own for patches and words,
+    /// Joint blocks, with separate weights for patches and text,
     pub layers: usize,
-    /// and with the same for both.
+    /// and single blocks, with shared weights.
     pub single_layers: usize,
     pub heads: usize,
     pub width: usize,
-    /// Numbers of a word, and of a text.
+    /// Width of a prompt embedding, and of the pooled one.
     pub context: usize,
     pub pooled: usize,
-    /// Whether it is told how strong the guidance is: \[dev\], not \[schnell\].
+    /// Whether the guidance scale is an input: \[dev\], not \[schnell\].
     pub guided: bool,
-    /// Numbers of a head that are turned by each number of a position: none, the row and the column.
+    /// Rotated elements of a head for each axis: none, row and column.
     pub axes: [usize; 3],
 }
 
 impl FluxConfig {
-    /// Those of FLUX.1 \[dev\], which is told of guidance, and \[schnell\].
+    /// The configuration of FLUX.1 \[dev\] (`guided`) and \[schnell\].
     pub fn flux1(guided: bool) -> Self {
         Self {
             in_channels: 64,

@@ -1,8 +1,8 @@
-//! The network of FLUX.1 (Black Forest Labs 2024, <https://github.com/black-forest-labs/flux>): first blocks in which
-//! patches and words have weights of their own, then blocks with the same for both, whose attention and feed-forward
-//! network work side by side (Dehghani et al. 2023, <https://arxiv.org/abs/2302.05442>).
+//! The network of FLUX.1 (Black Forest Labs 2024, <https://github.com/black-forest-labs/flux>): joint blocks with
+//! separate weights for patches and text, then single blocks with shared weights and parallel attention and
+//! feed-forward networks (Dehghani et al. 2023, <https://arxiv.org/abs/2302.05442>).
 //!
-//! AttentionNames and order are those of diffusers' `FluxTransformer2DModel`.
+//! Names and order follow diffusers' `FluxTransformer2DModel`.
 
 mod config;
 mod original_weights;
@@ -48,7 +48,7 @@ impl Flux {
         let block = |index: usize| JointBlock::load(loader, &format!("transformer_blocks.{index}"), sizes);
         let single =
             |index: usize| SingleBlock::load(loader, &format!("single_transformer_blocks.{index}"), width, heads);
-        // The original has the shift first.
+        // The original checkpoint stores the shift first.
         let (name, shift_scale) = match loader.has(original_weights::SHIFT_FIRST) {
             true => (original_weights::SHIFT_FIRST, ShiftScale { shift: 0, scale: 1 }),
             false => ("norm_out.linear", FINAL),
@@ -69,7 +69,7 @@ impl Flux {
         &self.config
     }
 
-    /// Where `x`, `[1, height, width, in_channels / 4]`, flows; of the same shape.
+    /// The predicted flow of `x`, `[1, height, width, in_channels / 4]`, in the same shape.
     pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, cond: &DitConditioning<'_>) -> Result<FeatureMap> {
         let channels = |numbers: usize| numbers / (PATCH_SIZE * PATCH_SIZE);
         let patches = PatchLayout {
@@ -84,7 +84,7 @@ impl Flux {
         PatchLayout { channels: channels(self.config.out_channels), ..patches }.unpack(ctx, &flow, grid)
     }
 
-    /// The same for patches: `[1, patches, 1, in_channels]`, which lie in a grid.
+    /// The same for patches, `[1, patches, 1, in_channels]`, in a grid.
     pub(in crate::models::diffusion) fn forward_patches(
         &self,
         ctx: &OpContext<'_>,
@@ -96,7 +96,7 @@ impl Flux {
         let text_tokens = cond.text.pixels();
         let table = Rope2d::new(text_tokens, grid, self.config.axes);
         let rope = |x: &mut FeatureMap| table.apply(ctx, x, heads);
-        // Times are told in parts of the whole, and so rounded.
+        // The reference divides by 1000 and multiplies again; this reproduces its rounding.
         let cond = DitConditioning { timestep: cond.timestep / 1000. * 1000., ..*cond };
         let vector = self.embedding.forward(ctx, &cond)?;
         let mut x = ctx.linear(&self.patches, patches)?;

@@ -1,17 +1,17 @@
-//! FLUX's tensors by the names that it was published with, which GGUF files have, too.
+//! FLUX's tensors under their original names, which GGUF files use, too.
 //!
-//! Some matrices are several of diffusers' one behind the other, and the last norm has its shift before its scale: the
-//! network asks for such by stems that no file of diffusers' has.
+//! Some original matrices hold several of diffusers' matrices, and the last norm stores its shift before its scale. The
+//! network requests those by stems that diffusers' files do not have.
 
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use crate::models::ModelError;
 use crate::models::weights::{Role, Rows, Weights};
 
-/// The last norm's modulation, where the shift comes first.
+/// The last norm's modulation, with the shift first.
 pub(super) const SHIFT_FIRST: &str = "norm_out.shift_first";
 
-/// What stands before all names in some files.
+/// Prefix of tensor names in some files.
 const PREFIX: &str = "model.diffusion_model.";
 
 const OUTSIDE: &[(&str, &str)] = &[
@@ -27,7 +27,7 @@ const OUTSIDE: &[(&str, &str)] = &[
     ("proj_out", "final_layer.linear"),
 ];
 
-/// Behind `transformer_blocks.N.` and `double_blocks.N.`
+/// After `transformer_blocks.N.` and `double_blocks.N.`
 const DOUBLE: &[(&str, &str)] = &[
     ("norm1.linear", "img_mod.lin"),
     ("norm1_context.linear", "txt_mod.lin"),
@@ -45,7 +45,7 @@ const DOUBLE: &[(&str, &str)] = &[
     ("ff_context.net.2", "txt_mlp.2"),
 ];
 
-/// Behind `single_transformer_blocks.N.` and `single_blocks.N.`
+/// After `single_transformer_blocks.N.` and `single_blocks.N.`
 const SINGLE: &[(&str, &str)] = &[
     ("norm.linear", "modulation.lin"),
     ("linear1", "linear1"),
@@ -54,7 +54,7 @@ const SINGLE: &[(&str, &str)] = &[
     ("proj_out", "linear2"),
 ];
 
-/// A checkpoint whose names are the original ones.
+/// A checkpoint with the original names.
 pub struct OriginalWeights<'a> {
     source: &'a dyn Weights,
     prefix: &'static str,
@@ -96,7 +96,7 @@ impl Weights for OriginalWeights<'_> {
         self.source.shape(name)
     }
 
-    fn kind(&self, name: &str) -> Option<Kind> {
+    fn kind(&self, name: &str) -> Option<DType> {
         self.source.kind(name)
     }
 

@@ -1,14 +1,14 @@
-//! Where a patch lies turns pairs of numbers of its queries and keys (Su et al. 2021,
-//! <https://arxiv.org/abs/2104.09864>); each part of a head by one number of the position. Words are not turned.
+//! Rotary position embedding in two dimensions (Su et al. 2021, <https://arxiv.org/abs/2104.09864>): each part of a
+//! head rotates by one coordinate of a patch. Text tokens are not rotated.
 
-use outpost_kernels::{self as kernels, Rotation};
+use outpost_kernels::{self as kernels, RopeLayout};
 
 use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
 
 const BASE: f64 = 10_000.;
 
-/// Cosines and sines of all positions, words first: `[positions, pairs]`.
+/// Cosines and sines of all positions, text first: `[positions, pairs]`.
 #[derive(Debug)]
 pub(super) struct Rope2d {
     cos: Vec<f32>,
@@ -35,17 +35,17 @@ impl Rope2d {
         Self { cos, sin, positions, pairs }
     }
 
-    /// Rope2d `x`, `[1, positions, 1, heads · 2 · pairs]`.
+    /// Rotates `x`, `[1, positions, 1, heads · 2 · pairs]`.
     pub fn apply(&self, ctx: &OpContext<'_>, x: &mut FeatureMap, heads: usize) -> Result<()> {
         let width = 2 * self.pairs;
         if x.rows() != self.positions || x.channels != heads * width {
             return Err(Interrupted::Failed(format!(
-                "{} positions of {} numbers are not turned",
+                "{} positions of {} elements cannot be rotated",
                 x.rows(),
                 x.channels
             )));
         }
-        kernels::rope(ctx.pool, x.data_mut(), heads, width, Rotation::Interleaved, &self.cos, &self.sin);
+        kernels::rope(ctx.pool, x.data_mut(), heads, width, RopeLayout::Interleaved, &self.cos, &self.sin);
         ctx.pause()
     }
 }

@@ -1,4 +1,4 @@
-//! A block with the same weights for patches and words.
+//! A block with shared weights for image patches and text tokens.
 
 use outpost_kernels::Activation;
 
@@ -16,14 +16,14 @@ pub(super) struct SingleBlock {
     modulation: Modulation,
     qkv: QkvProjection,
     up: Linear,
-    /// Of what is seen, and of what the feed-forward network makes.
+    /// Projects the attention's output and the feed-forward network's hidden layer together.
     out: Linear,
 }
 
 impl SingleBlock {
     pub fn load(loader: &Loader<'_>, stem: &str, width: usize, heads: usize) -> Loaded<Self> {
         let inner = 4 * width;
-        // The original has all projections of a position in one.
+        // The original checkpoint stores all input projections in one matrix.
         let fused = (format!("{stem}.linear1"), 3 * width + inner);
         let up = [
             Candidate::whole(format!("{stem}.proj_mlp"), inner),
@@ -39,7 +39,7 @@ impl SingleBlock {
         })
     }
 
-    /// `x`: `[1, positions, 1, width]`; `turn` is done to queries and keys.
+    /// `x`: `[1, positions, 1, width]`; `rope` is applied to queries and keys.
     pub fn forward(
         &self,
         ctx: &OpContext<'_>,

@@ -1,4 +1,4 @@
-//! An MMDiT's sizes, from the `config.json` of diffusers' `SD3Transformer2DModel`.
+//! An MMDiT's configuration, from the `config.json` of diffusers' `SD3Transformer2DModel`.
 
 use serde_json::{Value, json};
 
@@ -7,28 +7,28 @@ use crate::models::diffusion::config_values::{non_negative, require};
 use crate::models::hyper::config::Config;
 use crate::models::hyper::refuse;
 
-const MOST_LAYERS: usize = 256;
+const MAX_LAYERS: usize = 256;
 
-/// Sizes of a network.
+/// The configuration of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MmditConfig {
-    /// Height and width of the latents that it was trained on.
+    /// Height and width of the latents in training.
     pub sample_size: usize,
-    /// Pixels of a patch along a side.
+    /// Latent pixels along a patch's side.
     pub patch: usize,
     pub in_channels: usize,
     pub out_channels: usize,
     pub layers: usize,
     pub heads: usize,
     pub width: usize,
-    /// Numbers of a word, and of a text.
+    /// Width of a prompt embedding, and of the pooled one.
     pub context: usize,
     pub pooled: usize,
-    /// PatchLayout along a side, at most.
+    /// Maximum patches along a side.
     pub positions: usize,
-    /// Blocks in which patches see each other twice: one for each layer.
+    /// Whether each layer has dual attention.
     pub dual_attention: Vec<bool>,
-    /// Whether queries and keys are normed.
+    /// Whether queries and keys are normalised.
     pub qk_norm: bool,
 }
 
@@ -39,7 +39,7 @@ impl MmditConfig {
         let number =
             |key: &str, usual: usize, most: usize| Ok::<_, ModelError>(config.whole(key, most)?.unwrap_or(usual));
         let (heads, head) = (number("num_attention_heads", 18, 1 << 10)?, number("attention_head_dim", 64, 1 << 12)?);
-        let (layers, in_channels) = (number("num_layers", 18, MOST_LAYERS)?, number("in_channels", 16, 1 << 10)?);
+        let (layers, in_channels) = (number("num_layers", 18, MAX_LAYERS)?, number("in_channels", 16, 1 << 10)?);
         let width = heads * head;
         let caption = number("caption_projection_dim", 1152, 1 << 22)?;
         if caption != width {

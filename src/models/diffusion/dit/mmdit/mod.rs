@@ -1,6 +1,6 @@
 //! The network of Stable Diffusion 3 and 3.5 (Esser et al. 2024, <https://arxiv.org/abs/2403.03206>).
 //!
-//! AttentionNames and order are those of diffusers' `SD3Transformer2DModel`.
+//! Names and order follow diffusers' `SD3Transformer2DModel`.
 
 mod config;
 
@@ -21,7 +21,7 @@ use crate::models::weights::Loader;
 pub struct Mmdit {
     config: MmditConfig,
     patches: Conv,
-    /// `[positions², width]`: of a square of patches, of which pictures take the middle.
+    /// Position embeddings of a square of patches, `[positions², width]`; images use its centre.
     pos_embed: Table,
     context: Linear,
     embedding: TimeTextEmbedding,
@@ -51,7 +51,7 @@ impl Mmdit {
         })
     }
 
-    /// Where `x`, `[images, height, width, in_channels]`, flows: `[images, height, width, out_channels]`.
+    /// The predicted flow, `[images, height, width, out_channels]`, of `x`, `[images, height, width, in_channels]`.
     pub fn forward(&self, ctx: &OpContext<'_>, x: &FeatureMap, cond: &DitConditioning<'_>) -> Result<FeatureMap> {
         let MmditConfig { patch, out_channels, in_channels, .. } = self.config;
         let patches = PatchLayout { side: patch, channels: out_channels, order: PatchOrder::ChannelsLast };
@@ -72,12 +72,12 @@ impl Mmdit {
         patches.unpack(ctx, &ctx.linear(&self.proj_out, &y)?, grid)
     }
 
-    /// Adds where each patch lies.
+    /// Adds position embeddings.
     fn add_pos_embed(&self, x: &mut FeatureMap, [rows, columns]: [usize; 2]) -> Result<()> {
         let side = self.config.positions;
         if rows > side || columns > side {
             return Err(Interrupted::Failed(format!(
-                "{rows} rows and {columns} columns of patches, {side} are possible"
+                "{rows} rows and {columns} columns of patches; {side} are allowed"
             )));
         }
         let (top, left) = ((side - rows) / 2, (side - columns) / 2);

@@ -1,9 +1,9 @@
-//! An encoder's sizes, from a Hugging Face folder's `config.json`, which transformers' `configuration_*.py`
-//! explain, or from a GGUF header.
+//! An encoder's configuration, from a Hugging Face folder's `config.json` (see transformers' `configuration_*.py`) or a
+//! GGUF header.
 
 use serde_json::Value;
 
-use super::names::Family;
+use super::tensor_names::Family;
 use crate::models::ModelError;
 use crate::models::family::Activation;
 use crate::models::gguf::Header;
@@ -14,65 +14,65 @@ use crate::models::rope::{RopeSpec, Scaling};
 
 type Result<T> = std::result::Result<T, ModelError>;
 
-/// Sizes and constants of an encoder.
+/// The configuration of an encoder.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sizes {
+pub struct EncoderConfig {
     pub family: Family,
     pub layers: usize,
     pub width: usize,
     pub heads: usize,
     pub inner: usize,
     pub vocabulary: usize,
-    /// Tokens that a text may have, those that the tokenizer adds among them.
+    /// Maximum tokens of a text, including those that the tokenizer adds.
     pub context: usize,
-    /// Kinds of tokens: 2 where a second text is told from the first, 0 where none has a vector.
-    pub types: usize,
+    /// Token types: 2 if the second text of a pair is marked, 0 if there are no type embeddings.
+    pub token_types: usize,
     pub epsilon: f32,
     pub positions: Positions,
     pub activation: Activation,
     /// Whether the feed-forward network has a gate.
     pub gated: bool,
-    /// Whether sublayers norm what they take, and not what they have added.
-    pub pre_norms: bool,
+    /// Whether norms come before sublayers (pre-norm), rather than after the residual sum.
+    pub pre_norm: bool,
     /// Whether projections must have biases.
     pub biases: bool,
 }
 
-/// How tokens know their places.
+/// How positions are encoded.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Positions {
-    /// By a vector of each position, of which the first so many are not used.
-    Table { skipped: usize },
-    /// By rotation: which of these ways each layer has.
-    Rotary { turnings: Vec<Turning>, layers: Vec<usize> },
+    /// By an embedding for each position; the first `offset` rows are unused.
+    Table { offset: usize },
+    /// By rotation; `layers` holds each layer's index into `kinds`.
+    Rotary { kinds: Vec<LayerAttention>, layers: Vec<usize> },
 }
 
-/// One way of rotating and of looking about, which some layers share.
+/// The rotation and attention window of some layers.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Turning {
+pub struct LayerAttention {
     pub rope: RopeSpec,
-    /// Positions that are less than so many away are seen; `None`: all.
+    /// Attention reaches positions less than this far away; `None`: all.
     pub window: Option<usize>,
 }
 
-impl Sizes {
+impl EncoderConfig {
     pub fn head_width(&self) -> usize {
         self.width / self.heads
     }
 
-    /// Which of the ways of rotating a layer has, and what it is.
-    pub fn turning(&self, layer: usize) -> Option<(usize, &Turning)> {
-        let Positions::Rotary { turnings, layers } = &self.positions else { return None };
+    /// The index and attention settings of a layer.
+    pub fn layer_attention(&self, layer: usize) -> Option<(usize, &LayerAttention)> {
+        let Positions::Rotary { kinds, layers } = &self.positions else { return None };
         let index = *layers.get(layer)?;
-        turnings.get(index).map(|turning| (index, turning))
+        kinds.get(index).map(|attention| (index, attention))
     }
 
-    /// From `config.json`.
+    /// Reads a `config.json`.
     pub fn of_config(value: &Value) -> Result<Self> {
         let config = Config { value, path: "" };
         let name = config.text("model_type")?.unwrap_or_default();
         let Some(family) = Family::of_hub(name) else {
-            return refuse(format!("the model type {name} is no encoder that is supported"));
+            return refuse(format!("the model type {name} is not a supported encoder"));
         };
         if config.get("quantization_config").is_some() {
             return refuse("quantised weights are not supported in safetensors".to_owned());
@@ -85,7 +85,7 @@ impl Sizes {
         sizes.check()
     }
 
-    /// From a GGUF header.
+    /// Reads a GGUF header.
     pub fn of_gguf(header: &Header) -> Result<Self> {
         let metadata = &header.metadata;
         let name = metadata.text("general.architecture").unwrap_or_default();
@@ -109,12 +109,12 @@ impl Sizes {
             inner: keys.required("feed_forward_length", 1 << 20)?,
             vocabulary: rows("token_embd.weight"),
             context: keys.required("context_length", 1 << 24)?,
-            types: rows("token_types.weight"),
+            token_types: rows("token_types.weight"),
             epsilon: keys.float("attention.layer_norm_epsilon", 1e-12)?,
-            positions: if nomic { all_rotary(base, width / heads, layers) } else { Positions::Table { skipped: 0 } },
+            positions: if nomic { uniform_rope(base, width / heads, layers) } else { Positions::Table { offset: 0 } },
             activation: if nomic { Activation::Silu } else { Activation::Gelu },
             gated: nomic,
-            pre_norms: false,
+            pre_norm: false,
             biases: !nomic,
         }
         .check()
@@ -126,49 +126,49 @@ impl Sizes {
             return refuse(format!("the width {width} does not divide into {heads} heads"));
         }
         if matches!(self.positions, Positions::Rotary { .. }) && !(width / heads).is_multiple_of(2) {
-            return refuse(format!("heads of {} numbers cannot be rotated", width / heads));
+            return refuse(format!("heads of width {} cannot be rotated", width / heads));
         }
         Ok(self)
     }
 }
 
-/// BERT's numbers, which XLM-RoBERTa has, too.
-fn bert(config: &Config<'_>, family: Family) -> Result<Sizes> {
+/// BERT and XLM-RoBERTa.
+fn bert(config: &Config<'_>, family: Family) -> Result<EncoderConfig> {
     if !matches!(config.text("position_embedding_type")?, None | Some("absolute")) {
         return refuse("positions that are not absolute are not supported".to_owned());
     }
     let rows = config.required("max_position_embeddings", 1 << 24)?;
-    // RoBERTa counts positions from behind the one of padding.
+    // RoBERTa counts positions from after the padding ID.
     let padding = config.get("pad_token_id").and_then(Value::as_u64).unwrap_or(1) as usize;
-    let skipped = if family == Family::Roberta { padding.saturating_add(1) } else { 0 };
-    if skipped >= rows {
-        return refuse(format!("pad_token_id leaves no position of {rows}"));
+    let offset = if family == Family::Roberta { padding.saturating_add(1) } else { 0 };
+    if offset >= rows {
+        return refuse(format!("pad_token_id leaves none of {rows} positions"));
     }
-    Ok(Sizes {
+    Ok(EncoderConfig {
         family,
         layers: config.required("num_hidden_layers", 1 << 10)?,
         width: config.required("hidden_size", 1 << 16)?,
         heads: config.required("num_attention_heads", 1 << 10)?,
         inner: config.required("intermediate_size", 1 << 20)?,
         vocabulary: config.required("vocab_size", 1 << 22)?,
-        context: rows - skipped,
-        types: config.whole("type_vocab_size", 1 << 10)?.unwrap_or(2),
+        context: rows - offset,
+        token_types: config.whole("type_vocab_size", 1 << 10)?.unwrap_or(2),
         epsilon: config.float("layer_norm_eps")?.unwrap_or(1e-12),
-        positions: Positions::Table { skipped },
+        positions: Positions::Table { offset },
         activation: activation(config, "hidden_act")?,
         gated: false,
-        pre_norms: false,
+        pre_norm: false,
         biases: true,
     })
 }
 
-/// GPT-2's words for BERT's numbers, or since transformers 5 BERT's own.
-fn nomic(config: &Config<'_>) -> Result<Sizes> {
+/// nomic-bert, with GPT-2's keys, or BERT's own since transformers 5.
+fn nomic(config: &Config<'_>) -> Result<EncoderConfig> {
     let plain = |key: &str| Ok::<_, ModelError>(!config.flag(key)?.unwrap_or(false));
     let whole = config.float("rotary_emb_fraction")?.is_none_or(|fraction| fraction == 1.);
     let gated = config.text("activation_function")?.is_none_or(|name| name == "swiglu");
     if !gated || !plain("prenorm")? || !plain("rotary_emb_interleaved")? || !plain("qkv_proj_bias")? || !whole {
-        return refuse("it differs from nomic-embed-text-v1.5 in what it computes, which is not supported".to_owned());
+        return refuse("it computes something else than nomic-embed-text-v1.5, which is not supported".to_owned());
     }
     if config.get("rotary_scaling_factor").is_some() {
         return refuse("rotary_scaling_factor is not supported; set it to null".to_owned());
@@ -181,7 +181,7 @@ fn nomic(config: &Config<'_>) -> Result<Sizes> {
     let layers = either("n_layer", "num_hidden_layers", 1 << 10)?;
     let old_base = config.float("rotary_emb_base")?;
     let epsilon = config.float("layer_norm_epsilon")?.or(config.float("layer_norm_eps")?);
-    Ok(Sizes {
+    Ok(EncoderConfig {
         family: Family::Nomic,
         layers,
         width,
@@ -189,23 +189,23 @@ fn nomic(config: &Config<'_>) -> Result<Sizes> {
         inner: config.whole("n_inner", 1 << 20)?.or(config.whole("intermediate_size", 1 << 20)?).unwrap_or(4 * width),
         vocabulary: config.required("vocab_size", 1 << 22)?,
         context: either("n_positions", "max_position_embeddings", 1 << 24)?,
-        types: config.whole("type_vocab_size", 1 << 10)?.unwrap_or(2),
+        token_types: config.whole("type_vocab_size", 1 << 10)?.unwrap_or(2),
         epsilon: epsilon.unwrap_or(1e-12),
-        positions: all_rotary(old_base.or(nested_base(config, "")).unwrap_or(10_000.), width / heads, layers),
+        positions: uniform_rope(old_base.or(nested_base(config, "")).unwrap_or(10_000.), width / heads, layers),
         activation: if old_base.is_some() { Activation::Silu } else { activation(config, "hidden_act")? },
         gated: true,
-        pre_norms: false,
+        pre_norm: false,
         biases: false,
     })
 }
 
-/// `rope_theta` as transformers 5 writes it, by kind of layer where there are several.
+/// `rope_theta` as transformers 5 writes it; by kind of layer where there are several.
 fn nested_base(config: &Config<'_>, kind: &str) -> Option<f32> {
     let found = config.value.pointer(&format!("/rope_parameters{kind}/rope_theta")).and_then(Value::as_f64);
     found.map(|base| base as f32)
 }
 
-fn modern(config: &Config<'_>) -> Result<Sizes> {
+fn modern(config: &Config<'_>) -> Result<EncoderConfig> {
     let (width, heads) = (config.required("hidden_size", 1 << 16)?, config.required("num_attention_heads", 1 << 10)?);
     let base = |key: &str, kind: &str, otherwise| {
         Ok::<_, ModelError>(config.float(key)?.or(nested_base(config, kind)).unwrap_or(otherwise))
@@ -224,12 +224,12 @@ fn modern(config: &Config<'_>) -> Result<Sizes> {
             let kinds = ["full_attention", "sliding_attention"];
             let index = |one: &&str| kinds.iter().position(|kind| kind == one);
             let known: Option<Vec<usize>> = types.iter().map(index).collect();
-            known.ok_or_else(|| ModelError::invalid(format!("layers of the types {types:?} are not supported")))?
+            known.ok_or_else(|| ModelError::invalid(format!("layer types {types:?} are not supported")))?
         }
     };
     let far = base("global_rope_theta", "/full_attention", 160_000.)?;
     let near = base("local_rope_theta", "/sliding_attention", 10_000.)?;
-    Ok(Sizes {
+    Ok(EncoderConfig {
         family: Family::Modern,
         layers: count,
         width,
@@ -237,26 +237,29 @@ fn modern(config: &Config<'_>) -> Result<Sizes> {
         inner: config.required("intermediate_size", 1 << 20)?,
         vocabulary: config.required("vocab_size", 1 << 22)?,
         context: config.required("max_position_embeddings", 1 << 24)?,
-        types: 0,
+        token_types: 0,
         epsilon: config.float("norm_eps")?.unwrap_or(1e-5),
         positions: Positions::Rotary {
-            turnings: vec![turning(far, None, width / heads), turning(near, Some(local), width / heads)],
+            kinds: vec![layer_attention(far, None, width / heads), layer_attention(near, Some(local), width / heads)],
             layers,
         },
         activation: activation(config, "hidden_activation")?,
         gated: true,
-        pre_norms: true,
+        pre_norm: true,
         biases: false,
     })
 }
 
 /// The same rotation in all layers.
-fn all_rotary(base: f32, head_width: usize, layers: usize) -> Positions {
-    Positions::Rotary { turnings: vec![turning(base, None, head_width)], layers: vec![0; layers] }
+fn uniform_rope(base: f32, head_width: usize, layers: usize) -> Positions {
+    Positions::Rotary { kinds: vec![layer_attention(base, None, head_width)], layers: vec![0; layers] }
 }
 
-fn turning(base: f32, window: Option<usize>, head_width: usize) -> Turning {
-    Turning { rope: RopeSpec { base, rotated: head_width, scaling: Scaling::None, stored_factors: false }, window }
+fn layer_attention(base: f32, window: Option<usize>, head_width: usize) -> LayerAttention {
+    LayerAttention {
+        rope: RopeSpec { base, rotated: head_width, scaling: Scaling::None, stored_factors: false },
+        window,
+    }
 }
 
 fn activation(config: &Config<'_>, key: &str) -> Result<Activation> {

@@ -6,7 +6,7 @@ mod cases;
 mod rng;
 
 use cases::{Spread, config, numbers, pools, spread};
-use outpost_kernels::{Activation, GroupNorm, Moments, Path, Pool};
+use outpost_kernels::{Activation, GroupNorm, Isa, Moments, Pool};
 use proptest::prelude::*;
 use rng::Rng;
 
@@ -98,7 +98,7 @@ proptest! {
             let found = case.forward(&pool, None);
             for (at, (found, (exact, bound))) in found.iter().zip(&expected).enumerate() {
                 let near = (f64::from(*found) - exact).abs() <= *bound;
-                prop_assert!(near, "{:?}, {at}: {found} and not {exact} ± {bound}", pool.path());
+                prop_assert!(near, "{:?}, {at}: {found} and not {exact} ± {bound}", pool.isa());
             }
         }
     }
@@ -115,19 +115,19 @@ proptest! {
         let pixels = if cfg!(miri) { pixels.min(9) } else { pixels };
         let case = Case::new(seed, Spread::Normal, [1, pixels, 4, width], shifted);
         let channels = case.weight.len();
-        for path in Path::available() {
-            let (one, several) = (Pool::with_path(1, path), Pool::with_path(threads, path));
+        for isa in Isa::available() {
+            let (one, several) = (Pool::with_isa(1, isa), Pool::with_isa(threads, isa));
             let whole = case.forward(&one, Some(Activation::Silu));
             let norm = case.norm(Some(Activation::Silu));
             let (mut x, mut moments) = (case.x.clone(), Moments::new(channels));
-            let each = Moments::pixels_together(channels);
+            let each = Moments::pixels_per_chunk(channels);
             let (first, second) = x.split_at_mut(cut.index(pixels / each + 1) * each * channels);
             moments.add(&several, first);
             moments.add(&several, second);
             let factors = norm.factors(&moments, case.shift.as_deref());
             norm.apply_in_place(&several, &factors, first);
             norm.apply_in_place(&several, &factors, second);
-            prop_assert!(x.iter().zip(&whole).all(|(a, b)| a.to_bits() == b.to_bits()), "{path:?}");
+            prop_assert!(x.iter().zip(&whole).all(|(a, b)| a.to_bits() == b.to_bits()), "{isa:?}");
         }
     }
 }

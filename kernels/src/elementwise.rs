@@ -1,31 +1,31 @@
-//! What moves numbers of images, channels last, and computes little.
+//! Element-wise operations on images, channels last.
 
 use crate::Pool;
 use crate::buffer::Shards;
 use crate::ops::by_rows;
 
-/// Numbers of one task of [`add`]: they come from memory and go there.
-const SHARE: usize = 64 * 1024;
+/// Elements of a task of [`add`], which is bound by memory.
+const TASK_ELEMENTS: usize = 64 * 1024;
 
 /// `x += y`
 ///
 /// # Panics
-/// Where lengths differ.
+/// If lengths differ.
 pub fn add(pool: &Pool, x: &mut [f32], y: &[f32]) {
     assert_eq!(x.len(), y.len(), "two inputs of one length");
     let to = Shards::new(x);
-    pool.run(y.len().div_ceil(SHARE), |task| {
-        let (at, y) = (task * SHARE, y.chunks(SHARE).nth(task).unwrap_or_default());
+    pool.run(y.len().div_ceil(TASK_ELEMENTS), |task| {
+        let (at, y) = (task * TASK_ELEMENTS, y.chunks(TASK_ELEMENTS).nth(task).unwrap_or_default());
         // SAFETY: these places are this task's own.
         let x = unsafe { to.get(at, y.len()) };
         x.iter_mut().zip(y).for_each(|(x, y)| *x += y);
     });
 }
 
-/// `x += y · factors`, row by row; both are `[rows, width]`, and `factors` is `[width]`.
+/// `x += y · factors`, row by row; `x` and `y`: `[rows, width]`, `factors`: `[width]`.
 ///
 /// # Panics
-/// Where lengths do not fit.
+/// If lengths do not match.
 pub fn add_scaled(pool: &Pool, x: &mut [f32], y: &[f32], factors: &[f32]) {
     let width = factors.len();
     assert!(width > 0 && x.len() == y.len() && x.len().is_multiple_of(width), "two inputs of rows of {width} numbers");
@@ -39,11 +39,11 @@ pub fn add_scaled(pool: &Pool, x: &mut [f32], y: &[f32], factors: &[f32]) {
     });
 }
 
-/// Writes a row of `x` and then one of `y`, again and again; both have as many rows, of these widths.
+/// Concatenates each row of `x` with the same row of `y`; `left` and `right` are their widths.
 ///
 /// # Panics
-/// Where lengths do not fit.
-pub fn side_by_side(pool: &Pool, [x, y]: [&[f32]; 2], [left, right]: [usize; 2], out: &mut [f32]) {
+/// If lengths do not match.
+pub fn concat_channels(pool: &Pool, [x, y]: [&[f32]; 2], [left, right]: [usize; 2], out: &mut [f32]) {
     assert!(left > 0 && right > 0, "rows are not empty");
     let (rows, width) = (x.len() / left, left + right);
     assert!(x.len() == rows * left && y.len() == rows * right && out.len() == rows * width, "as many rows of each");
@@ -59,11 +59,11 @@ pub fn side_by_side(pool: &Pool, [x, y]: [&[f32]; 2], [left, right]: [usize; 2],
     });
 }
 
-/// Images of another height and width, each pixel that which is nearest: number `i` of `n` becomes of number
-/// `floor(i · old / n)`. `x`: `[images, from[0], from[1], channels]`.
+/// Resizes images with nearest-neighbour interpolation: output `i` of `n` takes input `floor(i · old / n)`. `x`:
+/// `[images, from[0], from[1], channels]`.
 ///
 /// # Panics
-/// Where lengths do not fit.
+/// If lengths do not match.
 pub fn resize_nearest(pool: &Pool, x: &[f32], from: [usize; 2], to: [usize; 2], channels: usize, out: &mut [f32]) {
     let (image, line) = (from[0] * from[1] * channels, to[1] * channels);
     assert!(image > 0 && x.len().is_multiple_of(image), "images are [.., height, width, channels]");

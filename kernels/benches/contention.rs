@@ -1,7 +1,7 @@
 //! What a busy neighbour costs: decode steps of a small decoder alone, and beside a process that spins on one
 //! of the cores. On more than two cores, run it on two: `taskset -c 0,1 cargo bench …`.
 //!
-//! `cargo bench -p outpost-kernels --bench company -- [threads]`
+//! `cargo bench -p outpost-kernels --bench contention -- [threads]`
 #![expect(clippy::print_stdout, clippy::expect_used, clippy::disallowed_methods, reason = "a benchmark")]
 
 mod decoder;
@@ -10,8 +10,8 @@ use std::io::Read;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use decoder::{Model, Room};
-use outpost_kernels::{Kind, Pool};
+use decoder::{Buffers, Model};
+use outpost_kernels::{DType, Pool};
 
 const ROUNDS: usize = 5;
 const MEASURED: Duration = Duration::from_secs(2);
@@ -25,12 +25,12 @@ fn main() {
         spin();
     }
     let pool = Pool::new(words.first().and_then(|word| word.parse().ok()).unwrap_or(2));
-    let (model, mut room) = (Model::new(Kind::Q4_1, Kind::Q8_0), Room::new(1));
+    let (model, mut buffers) = (Model::new(DType::Q4_1, DType::Q8_0), Buffers::new(1));
     println!("{pool:?}, weights {:.1} MB, load before: {}", model.bytes() as f64 / 1e6, load());
     let mut steps_a_second = |time: Duration| {
         let (start, mut steps) = (Instant::now(), 0);
         while start.elapsed() < time {
-            model.step(&pool, 1, 1, &mut room);
+            model.step(&pool, 1, 1, &mut buffers);
             steps += 1;
         }
         f64::from(steps) / start.elapsed().as_secs_f64()

@@ -1,25 +1,25 @@
 //! Group normalisation of images, channels last (Wu and He 2018, <https://arxiv.org/abs/1803.08494>).
 //!
-//! Statistics are taken by chunks of pixels: each channel's mean, and then, while the chunk is near, its squared
-//! deviations from that mean. Chunks are joined in their order (Chan et al. 1979, "Updating Formulae and a Pairwise
-//! Algorithm for Computing Sample Variances"), channels at the end become groups. So nothing is lost over many pixels,
-//! and nothing depends on the number of threads.
+//! Statistics are computed by chunks of pixels: each channel's mean, then its squared deviations while the chunk is in
+//! the cache. Chunks are joined in order (Chan et al. 1979, "Updating Formulae and a Pairwise Algorithm for Computing
+//! Sample Variances"), and channels are joined into groups at the end. So precision holds over many pixels, and results
+//! do not depend on the number of threads.
 
 use crate::buffer::Shards;
 use crate::ops::{by_rows, load_up_to, store_up_to};
-use crate::simd::{Kernel, LANES, Path, Simd, bf16_bits, load_part, run, run_pairs, store_part};
+use crate::simd::{Isa, Kernel, LANES, Simd, bf16_bits, load_part, run, run_bf16, store_part};
 use crate::{Activation, Pool};
 
-/// Numbers of a chunk, about: half of a small core's own cache.
+/// Approximate elements of a chunk: half of a small core's L1 cache.
 const CHUNK: usize = 32 * 1024;
-/// Pixels of a chunk at most: so many numbers are added up one by one.
-const PIXELS: usize = 256;
+/// Maximum pixels of a chunk: the number of values that are summed directly.
+const MAX_CHUNK_PIXELS: usize = 256;
 
-/// `activation((x − mean) / √(variance + epsilon) · weight + bias)`, with the mean and the variance (of the numbers at
-/// hand, not of what they are drawn from) of an image's group: all pixels of some channels that follow each other.
+/// `activation((x − mean) / √(variance + epsilon) · weight + bias)`, with the mean and the (population) variance over
+/// all pixels and channels of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupNorm<'a> {
-    /// Divides the channels.
+    /// Must divide the channels.
     pub groups: usize,
     /// `[channels]`
     pub weight: &'a [f32],
@@ -29,73 +29,72 @@ pub struct GroupNorm<'a> {
     pub activation: Option<Activation>,
 }
 
-/// What the pixels of images become before the windows of a convolution see them: what [`GroupNorm::apply`] makes of
-/// them, without a copy of it all.
+/// A norm that is fused into a convolution's input: what [`GroupNorm::apply`] computes, without a full copy.
 #[derive(Clone, Copy, Debug)]
-pub struct Before<'a> {
-    /// Of each image.
-    pub factors: &'a [Factors],
+pub struct FusedNorm<'a> {
+    /// One for each image.
+    pub factors: &'a [ScaleShift],
     pub activation: Option<Activation>,
 }
 
-impl Before<'_> {
-    /// Writes some pixels of an image, `x` and `out`: `[pixels, channels]`.
-    pub(crate) fn pass<T: Number>(&self, path: Path, image: usize, x: &[f32], out: &mut [T]) {
+impl FusedNorm<'_> {
+    /// Applies the norm to some pixels of an image, `x` and `out`: `[pixels, channels]`.
+    pub(crate) fn apply<T: OutputNumber>(&self, isa: Isa, image: usize, x: &[f32], out: &mut [T]) {
         let (scales, offsets) = self.factors[image].halves();
         assert!(x.len() == out.len() && x.len().is_multiple_of(scales.len()), "pixels of {} channels", scales.len());
         let pixels = x.len() / scales.len();
         let (x, out) = (x.as_ptr(), out.as_mut_ptr());
-        T::run(path, Write { scales, offsets, pixels, activation: self.activation, x, out });
+        T::run(isa, ApplyKernel { scales, offsets, pixels, activation: self.activation, x, out });
     }
 }
 
-/// What one image's pixels so far are like: of each channel the mean, and the sum of squared deviations from it.
+/// Running moments of one image: each channel's mean and sum of squared deviations.
 #[derive(Clone, Debug)]
 pub struct Moments {
     pixels: usize,
     /// `[2, channels]`
-    of_channels: Vec<f64>,
+    channel_moments: Vec<f64>,
 }
 
 impl Moments {
     pub fn new(channels: usize) -> Self {
-        Self { pixels: 0, of_channels: vec![0.0; 2 * channels] }
+        Self { pixels: 0, channel_moments: vec![0.0; 2 * channels] }
     }
 
-    /// Pixels that are looked at together; parts of an image that begin at a multiple give the same bits as the whole.
-    pub fn pixels_together(channels: usize) -> usize {
-        (CHUNK / channels.max(1)).clamp(1, PIXELS)
+    /// Pixels of a chunk. Parts of an image that start at a multiple give the same bits as the whole.
+    pub fn pixels_per_chunk(channels: usize) -> usize {
+        (CHUNK / channels.max(1)).clamp(1, MAX_CHUNK_PIXELS)
     }
 
-    /// The pixels that follow, `[pixels, channels]`.
+    /// Adds the next pixels, `[pixels, channels]`.
     ///
     /// # Panics
-    /// Where these are no whole pixels.
+    /// If these are not whole pixels.
     pub fn add(&mut self, pool: &Pool, x: &[f32]) {
-        let channels = self.of_channels.len() / 2;
+        let channels = self.channel_moments.len() / 2;
         assert!(channels > 0 && x.len().is_multiple_of(channels), "pixels of {channels} channels");
-        let each = Self::pixels_together(channels) * channels;
+        let each = Self::pixels_per_chunk(channels) * channels;
         let chunks = x.len().div_ceil(each);
-        let mut states = pool.spare().take_floats();
+        let mut states = pool.buffers().take_floats();
         states.resize(chunks * 2 * channels, 0.0);
         let to = Shards::new(&mut states);
         pool.run(chunks, |chunk| {
             let x = &x[chunk * each..x.len().min((chunk + 1) * each)];
             // SAFETY: a chunk's state is one task's.
             let state = unsafe { to.get(chunk * 2 * channels, 2 * channels) };
-            run(pool.path(), Measure { x, state });
+            run(pool.isa(), MomentsKernel { x, state });
         });
         for (x, state) in x.chunks(each).zip(states.chunks_exact(2 * channels)) {
             self.join(x.len() / channels, state);
             self.pixels += x.len() / channels;
         }
-        pool.spare().give_floats(states);
+        pool.buffers().give_floats(states);
     }
 
     fn join(&mut self, more: usize, state: &[f32]) {
         let (before, more) = (self.pixels as f64, more as f64);
         let (share, weight) = (more / (before + more), before * more / (before + more));
-        let (means, squares) = self.of_channels.split_at_mut(state.len() / 2);
+        let (means, squares) = self.channel_moments.split_at_mut(state.len() / 2);
         let others = state.iter().zip(&state[means.len()..]);
         for ((mean, square), (other, other_square)) in means.iter_mut().zip(squares).zip(others) {
             let off = f64::from(*other) - *mean;
@@ -105,11 +104,11 @@ impl Moments {
     }
 }
 
-/// What an image's numbers are multiplied with, and what is added: `[2, channels]`.
+/// Scales and offsets of an image: `[2, channels]`.
 #[derive(Clone, Debug)]
-pub struct Factors(Vec<f32>);
+pub struct ScaleShift(Vec<f32>);
 
-impl Factors {
+impl ScaleShift {
     pub fn channels(&self) -> usize {
         self.0.len() / 2
     }
@@ -120,11 +119,11 @@ impl Factors {
 }
 
 impl GroupNorm<'_> {
-    /// `out = norm(x + shift)` for `x`, `out`: `[images, pixels, channels]`, `shift`: `[images, channels]`, which may
-    /// be a network's embedding of time and costs nothing here.
+    /// `out = norm(x + shift)`; `x`, `out`: `[images, pixels, channels]`; `shift`: `[images, channels]`, such as a
+    /// timestep embedding; it costs nothing.
     ///
     /// # Panics
-    /// Where lengths do not fit.
+    /// If lengths do not match.
     pub fn forward(&self, pool: &Pool, x: &[f32], images: usize, shift: Option<&[f32]>, out: &mut [f32]) {
         let channels = self.weight.len();
         assert!(x.len() == out.len() && images > 0 && x.len().is_multiple_of(images), "{images} images in and out");
@@ -138,16 +137,16 @@ impl GroupNorm<'_> {
         }
     }
 
-    /// What [`GroupNorm::apply`] does to an image with these moments, which gets `shift`, `[channels]`, before.
+    /// The scales and offsets for an image with these moments; `shift`, `[channels]`, is added to the image first.
     ///
     /// # Panics
-    /// Where lengths do not fit.
-    pub fn factors(&self, moments: &Moments, shift: Option<&[f32]>) -> Factors {
+    /// If lengths do not match.
+    pub fn factors(&self, moments: &Moments, shift: Option<&[f32]>) -> ScaleShift {
         let channels = self.weight.len();
         assert!(self.groups > 0 && channels.is_multiple_of(self.groups), "{} groups of {channels}", self.groups);
-        assert!(self.bias.len() == channels && moments.of_channels.len() == 2 * channels, "{channels} channels");
+        assert!(self.bias.len() == channels && moments.channel_moments.len() == 2 * channels, "{channels} channels");
         assert!(shift.is_none_or(|shift| shift.len() == channels), "a shift of {channels} channels");
-        let (means, squares) = moments.of_channels.split_at(channels);
+        let (means, squares) = moments.channel_moments.split_at(channels);
         let shift = |channel: usize| shift.map_or(0.0, |shift| f64::from(shift[channel]));
         let mean_of = |channel: usize| means[channel] + shift(channel);
         let (width, pixels) = (channels / self.groups, moments.pixels as f64);
@@ -165,14 +164,14 @@ impl GroupNorm<'_> {
                 offsets[channel] = (f64::from(self.bias[channel]) + (shift(channel) - mean) * scale) as f32;
             }
         }
-        Factors(factors)
+        ScaleShift(factors)
     }
 
-    /// Writes some pixels of an image, `x` and `out`: `[pixels, channels]`.
+    /// Applies the norm to some pixels of an image, `x` and `out`: `[pixels, channels]`.
     ///
     /// # Panics
-    /// Where lengths do not fit.
-    pub fn apply(&self, pool: &Pool, factors: &Factors, x: &[f32], out: &mut [f32]) {
+    /// If lengths do not match.
+    pub fn apply(&self, pool: &Pool, factors: &ScaleShift, x: &[f32], out: &mut [f32]) {
         assert_eq!(x.len(), out.len(), "as many numbers out as in");
         self.write(pool, factors, (Shards::new(out), x.len()), |at| x[at..].as_ptr());
     }
@@ -180,8 +179,8 @@ impl GroupNorm<'_> {
     /// The same in place.
     ///
     /// # Panics
-    /// Where these are no whole pixels.
-    pub fn apply_in_place(&self, pool: &Pool, factors: &Factors, x: &mut [f32]) {
+    /// If these are not whole pixels.
+    pub fn apply_in_place(&self, pool: &Pool, factors: &ScaleShift, x: &mut [f32]) {
         let (x, len) = (Shards::new(x), x.len());
         self.write(pool, factors, (x, len), |at| x.at(at, 0));
     }
@@ -189,7 +188,7 @@ impl GroupNorm<'_> {
     fn write(
         &self,
         pool: &Pool,
-        factors: &Factors,
+        factors: &ScaleShift,
         (out, len): (Shards<f32>, usize),
         x: impl Fn(usize) -> *const f32 + Sync,
     ) {
@@ -199,18 +198,18 @@ impl GroupNorm<'_> {
         by_rows(pool, len / channels, channels, |first, pixels| {
             let (at, numbers) = (first * channels, pixels * channels);
             let (x, out) = (x(at), out.at(at, numbers));
-            run(pool.path(), Write { scales, offsets, pixels, activation: self.activation, x, out });
+            run(pool.isa(), ApplyKernel { scales, offsets, pixels, activation: self.activation, x, out });
         });
     }
 }
 
-/// Of one chunk, as [`Moments`] has them.
-struct Measure<'a> {
+/// The moments of one chunk.
+struct MomentsKernel<'a> {
     x: &'a [f32],
     state: &'a mut [f32],
 }
 
-impl Kernel for Measure<'_> {
+impl Kernel for MomentsKernel<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -235,7 +234,7 @@ impl Kernel for Measure<'_> {
     }
 }
 
-/// Moments of the channels from `at` on, `16 C` of them, or as many as there are where `C` is 1.
+/// Moments of `16 C` channels from `at` on, or of the remaining ones where `C` is 1.
 ///
 /// # Safety
 /// As [`Simd`] says; `state` is `[2, channels]`, and all pixels have these channels.
@@ -273,8 +272,8 @@ unsafe fn columns_of<S: Simd, const C: usize>(x: &[f32], at: usize, state: &mut 
     }
 }
 
-/// Pixels of an image, which may be written where they are read.
-pub(crate) struct Write<'a, T> {
+/// Applies scales and offsets to pixels, possibly in place.
+pub(crate) struct ApplyKernel<'a, T> {
     /// `[channels]`
     scales: &'a [f32],
     offsets: &'a [f32],
@@ -285,9 +284,9 @@ pub(crate) struct Write<'a, T> {
     out: *mut T,
 }
 
-/// What numbers are written as: floats, or the bits of bf16.
-pub(crate) trait Number: Copy {
-    fn run(path: Path, write: Write<'_, Self>);
+/// The output type: f32, or the bits of bf16.
+pub(crate) trait OutputNumber: Copy {
+    fn run(isa: Isa, write: ApplyKernel<'_, Self>);
 
     /// # Safety
     /// As [`Simd`] says; sixteen places, or `count`.
@@ -297,9 +296,9 @@ pub(crate) trait Number: Copy {
     unsafe fn store_part<S: Simd>(to: *mut Self, y: S::F, count: usize);
 }
 
-impl Number for f32 {
-    fn run(path: Path, write: Write<'_, Self>) {
-        run(path, write);
+impl OutputNumber for f32 {
+    fn run(isa: Isa, write: ApplyKernel<'_, Self>) {
+        run(isa, write);
     }
 
     #[inline(always)]
@@ -315,9 +314,9 @@ impl Number for f32 {
     }
 }
 
-impl Number for u16 {
-    fn run(path: Path, write: Write<'_, Self>) {
-        run_pairs(path, write);
+impl OutputNumber for u16 {
+    fn run(isa: Isa, write: ApplyKernel<'_, Self>) {
+        run_bf16(isa, write);
     }
 
     #[inline(always)]
@@ -339,7 +338,7 @@ impl Number for u16 {
     }
 }
 
-impl<T: Number> Kernel for Write<'_, T> {
+impl<T: OutputNumber> Kernel for ApplyKernel<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -363,7 +362,7 @@ impl<T: Number> Kernel for Write<'_, T> {
     }
 }
 
-impl<T> Write<'_, T> {
+impl<T> ApplyKernel<'_, T> {
     /// # Safety
     /// As [`Simd`] says; there are channels from `at` on.
     #[inline(always)]

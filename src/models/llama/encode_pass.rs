@@ -1,7 +1,7 @@
-//! Whole texts through a decoder, of which only the last tokens' vectors are wanted.
+//! Encodes whole texts with a decoder, for the hidden states of their last tokens.
 //!
-//! All texts go through one block before the next: so keys and values of a single block are kept, and weights
-//! are read once for all. A block takes [`CHUNK`] tokens at a time, so that others may compute in between.
+//! All texts pass one block before the next, so only one block's keys and values are stored, and weights are read once.
+//! A block takes [`CHUNK`] tokens at a time, so that other work can run in between.
 
 use std::ops::Range;
 
@@ -11,32 +11,32 @@ use super::{Llama, Step};
 use crate::models::hyper::Hyper;
 use crate::models::kv::KvArena;
 use crate::models::rope::Angles;
-use crate::models::scratch::{Largest, room, scratch_bytes};
+use crate::models::scratch::{Largest, grow, scratch_bytes};
 use crate::models::texts::{Texts, arena_bytes};
 
-/// Tokens that a block takes at a time.
+/// Tokens of a chunk.
 const CHUNK: usize = 128;
 
-/// A batch of texts on its way.
+/// A batch in progress.
 #[derive(Debug)]
-pub struct Reading {
+pub struct EncodePass {
     texts: Texts,
     angles: Vec<Angles>,
-    /// `[tokens, width]`: the stream between blocks, and what the last block has added to it but not yet summed.
+    /// `[tokens, width]`: the residual stream, and the last block's output that is not added to it yet.
     x: Vec<f32>,
     y: Vec<f32>,
     /// Keys and values of one block.
     arena: KvArena,
-    /// The block that is next, and the first of the tokens that it has not taken yet.
+    /// The next block, and its first token that is not computed yet.
     block: usize,
     at: usize,
 }
 
-/// An upper bound of the bytes that a batch of so many tokens in so many texts takes.
-pub fn reading_bytes(hyper: &Hyper, tokens: usize, texts: usize, threads: usize) -> u64 {
+/// An upper bound of the bytes that a batch of `tokens` tokens in `texts` texts takes.
+pub fn encode_pass_bytes(hyper: &Hyper, tokens: usize, texts: usize, threads: usize) -> u64 {
     let Hyper { width, kv_heads, head_width, .. } = *hyper;
     let step = Largest { tokens: CHUNK, rows: CHUNK, logits: 0, threads };
-    // Two streams, and angles in vectors that grew by doubling.
+    // Two streams, and angles in vectors that grow by doubling.
     let floats = tokens * (2 * width + 2 * head_width * hyper.ropes.len());
     scratch_bytes(hyper, &step)
         + (floats * size_of::<f32>()) as u64
@@ -44,8 +44,8 @@ pub fn reading_bytes(hyper: &Hyper, tokens: usize, texts: usize, threads: usize)
 }
 
 impl Llama {
-    /// Begins with these texts, of which none is empty.
-    pub fn read(&self, texts: &[&[u32]]) -> Result<Reading> {
+    /// Starts a pass; no text may be empty.
+    pub fn begin_encode(&self, texts: &[&[u32]]) -> Result<EncodePass> {
         for tokens in texts {
             self.check(tokens)?;
         }
@@ -56,19 +56,19 @@ impl Llama {
         let mut x = vec![0.; places.tokens() * self.hyper.width];
         self.embed(&texts.concat(), &mut x)?;
         let y = vec![0.; x.len()];
-        Ok(Reading { texts: places, angles, x, y, arena, block: 0, at: 0 })
+        Ok(EncodePass { texts: places, angles, x, y, arena, block: 0, at: 0 })
     }
 
-    /// Takes the next tokens through a block. `true`: they were the last ones of the last block.
-    pub fn advance(&self, reading: &mut Reading) -> Result<bool> {
-        let Reading { texts, angles, x, y, arena, block, at } = reading;
+    /// Computes the next chunk. `true`: it was the last chunk of the last block.
+    pub fn advance(&self, pass: &mut EncodePass) -> Result<bool> {
+        let EncodePass { texts, angles, x, y, arena, block, at } = pass;
         if *block >= self.blocks.len() {
             return Ok(true);
         }
         let (width, tokens) = (self.hyper.width, texts.tokens());
         let part = *at..(*at + CHUNK).min(tokens);
         let step = Step::new(texts.spans(&part), angles.iter().map(|all| all.part(&part, tokens)).collect())?;
-        // Of the last block, only what follows the last tokens is wanted.
+        // In the last block, only the last tokens' outputs are needed.
         let last = *block + 1 == self.blocks.len();
         let ends =
             || texts.ranges().map(|text| text.end - 1).filter(|end| part.contains(end)).map(|end| end - part.start);
@@ -76,7 +76,7 @@ impl Llama {
         let scratch = &mut *self.cpu.scratch();
         for (from, to) in [(&*x, &mut scratch.x), (&*y, &mut scratch.y)] {
             let from = from.get(part.start * width..part.end * width).unwrap_or_default();
-            room(to, from.len()).copy_from_slice(from);
+            grow(to, from.len()).copy_from_slice(from);
         }
         self.through((*block, 0), part.len(), &step, last.then_some(&wanted), arena, scratch)?;
         for (from, to) in [(&scratch.x, x), (&scratch.y, y)] {
@@ -91,16 +91,16 @@ impl Llama {
         Ok(*block == self.blocks.len())
     }
 
-    /// The texts' last tokens' vectors, normed, `[width]` each.
-    pub fn last(&self, reading: &Reading) -> Vec<Vec<f32>> {
+    /// The last hidden state of each text, normalised, `[width]` each.
+    pub fn last(&self, pass: &EncodePass) -> Vec<Vec<f32>> {
         let width = self.hyper.width;
         let one = |text: Range<usize>| {
             let place = (text.end - 1) * width..text.end * width;
-            let [mut x, y] = [&reading.x, &reading.y].map(|all| all.get(place.clone()).unwrap_or_default().to_vec());
+            let [mut x, y] = [&pass.x, &pass.y].map(|all| all.get(place.clone()).unwrap_or_default().to_vec());
             let mut out = vec![0.; width];
             self.output_norm.add_forward(self.cpu.pool(), &mut x, &y, &mut out);
             out
         };
-        reading.texts.ranges().map(one).collect()
+        pass.texts.ranges().map(one).collect()
     }
 }

@@ -1,12 +1,12 @@
-//! The families of encoders, and what a Hugging Face folder calls the tensors that GGUF files name.
+//! Encoder families, and the Hugging Face names of tensors whose GGUF names the code uses.
 
-use outpost_kernels::Kind;
+use outpost_kernels::DType;
 
 use crate::models::ModelError;
 use crate::models::safetensors::Folder;
 use crate::models::weights::{Role, Rows, Weights};
 
-/// Encoders that differ in what they compute.
+/// Encoder architectures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// Devlin et al. 2018, <https://arxiv.org/abs/1810.04805>: MiniLM, bge, e5, gte.
@@ -19,8 +19,8 @@ pub enum Family {
     Modern,
 }
 
-/// By `model_type` in `config.json`.
-const HUB: &[(&str, Family)] = &[
+/// `model_type` in `config.json`.
+const HUB_MODEL_TYPES: &[(&str, Family)] = &[
     ("bert", Family::Bert),
     ("roberta", Family::Roberta),
     ("xlm-roberta", Family::Roberta),
@@ -28,12 +28,12 @@ const HUB: &[(&str, Family)] = &[
     ("modernbert", Family::Modern),
 ];
 
-/// By `general.architecture` in GGUF.
-const GGUF: &[(&str, Family)] = &[("bert", Family::Bert), ("nomic-bert", Family::Nomic)];
+/// `general.architecture` in GGUF.
+const GGUF_ARCHITECTURES: &[(&str, Family)] = &[("bert", Family::Bert), ("nomic-bert", Family::Nomic)];
 
 type Table = &'static [(&'static str, &'static str)];
 
-/// Outside of the layers, and inside of one after `blk.N.` and the family's own prefix.
+/// Names outside layers, and names in a layer after `blk.N.` and the family's own prefix.
 struct Names {
     whole: Table,
     layers: &'static str,
@@ -95,7 +95,7 @@ const MODERN: Names = Names {
     ],
 };
 
-/// What a model that judges pairs has on top; by the family, since names are not of one kind.
+/// Names of a cross-encoder's head, by family.
 const BERT_HEAD: Table = &[("cls", "bert.pooler.dense"), ("cls.output", "classifier")];
 const ROBERTA_HEAD: Table = &[("cls", "classifier.dense"), ("cls.output", "classifier.out_proj")];
 const MODERN_HEAD: Table = &[("cls", "head.dense"), ("cls.norm", "head.norm"), ("cls.output", "classifier")];
@@ -106,11 +106,11 @@ fn find(table: Table, stem: &str) -> Option<&'static str> {
 
 impl Family {
     pub fn of_hub(name: &str) -> Option<Self> {
-        HUB.iter().find(|(theirs, _)| *theirs == name).map(|(_, family)| *family)
+        HUB_MODEL_TYPES.iter().find(|(theirs, _)| *theirs == name).map(|(_, family)| *family)
     }
 
     pub fn of_gguf(name: &str) -> Option<Self> {
-        GGUF.iter().find(|(theirs, _)| *theirs == name).map(|(_, family)| *family)
+        GGUF_ARCHITECTURES.iter().find(|(theirs, _)| *theirs == name).map(|(_, family)| *family)
     }
 
     fn names(self) -> &'static Names {
@@ -130,7 +130,7 @@ impl Family {
         }
     }
 
-    /// What stands before the names where the encoder is a part of something greater.
+    /// Prefix of names where the encoder is part of a larger model.
     fn prefix(self) -> &'static str {
         match self {
             Self::Bert | Self::Nomic => "bert.",
@@ -140,17 +140,17 @@ impl Family {
     }
 }
 
-/// A folder as a source of an encoder's tensors.
-pub struct Source<'a> {
+/// The weights of an encoder in a Hugging Face folder.
+pub struct EncoderWeights<'a> {
     folder: &'a Folder,
     family: Family,
     prefix: &'static str,
 }
 
-/// Tensors of what models were trained with, beside the encoder: they change no vector.
+/// Training-only tensors, which are not used.
 const UNUSED: &[&str] = &["embeddings.position_ids", "pooler.", "cls.", "lm_head.", "decoder.", "head.", "vocab_bias"];
 
-impl<'a> Source<'a> {
+impl<'a> EncoderWeights<'a> {
     pub fn new(folder: &'a Folder, family: Family) -> Self {
         let prefix = family.prefix();
         let inside = folder.names().any(|name| name.starts_with(prefix));
@@ -158,7 +158,7 @@ impl<'a> Source<'a> {
     }
 }
 
-impl Weights for Source<'_> {
+impl Weights for EncoderWeights<'_> {
     fn name(&self, stem: &str, role: Role) -> Option<String> {
         let ending = if role == Role::Weight { "weight" } else { "bias" };
         if let Some(head) = find(self.family.head(), stem) {
@@ -175,7 +175,7 @@ impl Weights for Source<'_> {
         Weights::shape(self.folder, name)
     }
 
-    fn kind(&self, name: &str) -> Option<Kind> {
+    fn kind(&self, name: &str) -> Option<DType> {
         Weights::kind(self.folder, name)
     }
 
@@ -184,9 +184,9 @@ impl Weights for Source<'_> {
     }
 
     fn names(&self) -> Vec<String> {
-        // What a classifier takes is of use where there is one.
-        let judges = self.folder.names().any(|name| name.starts_with("classifier."));
-        let head = |name: &str| judges && self.family.head().iter().any(|(_, theirs)| name.starts_with(theirs));
+        // A classifier's tensors are used if there is one.
+        let has_classifier = self.folder.names().any(|name| name.starts_with("classifier."));
+        let head = |name: &str| has_classifier && self.family.head().iter().any(|(_, theirs)| name.starts_with(theirs));
         let used = |name: &&str| {
             let bare = name.strip_prefix(self.prefix).unwrap_or(name);
             head(name) || !UNUSED.iter().any(|unused| bare.starts_with(unused))

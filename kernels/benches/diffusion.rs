@@ -1,7 +1,7 @@
 //! Speed of what a diffusion network does between and beside its convolutions: attention, products, group norms, and
 //! writing keys and values; in the shapes of SD 1.5, SDXL, SD3 and FLUX.
 //!
-//! `cargo bench -p outpost-kernels --bench painting -- [threads] [attention] [linear] [norm] [keep] [peak]`
+//! `cargo bench -p outpost-kernels --bench diffusion -- [threads] [attention] [linear] [norm] [keep] [peak]`
 #![expect(clippy::print_stdout, clippy::expect_used, reason = "a benchmark prints")]
 
 #[path = "../tests/common/rng.rs"]
@@ -10,8 +10,8 @@ mod timing;
 
 use half::bf16;
 use outpost_kernels::{
-    Activation, Blocks, Both, Cells, Fill, GroupNorm, Kind, Linear, POSITIONS, Pair, Pool, Sequence, Shape, activate,
-    attend, keep,
+    Activation, AttentionSequence, AttentionShape, BLOCK_POSITIONS, DType, GroupNorm, KvBlockMut, KvBlocks, KvPair,
+    KvSlices, KvWrite, Linear, Pool, activate, attend, kv_write,
 };
 use rng::Rng;
 use timing::best;
@@ -78,9 +78,9 @@ fn normals(count: usize) -> Vec<f32> {
 
 fn attention(pool: &Pool, [heads, width, rows, positions]: [usize; 4]) {
     let scale = (width as f32).sqrt().recip();
-    let shape = Shape { heads, kv_heads: heads, width, scale, causal: false, window: None, soft_cap: None };
-    let block = heads * POSITIONS * width;
-    let numbers = normals(positions.div_ceil(POSITIONS) * block);
+    let shape = AttentionShape { heads, kv_heads: heads, width, scale, causal: false, window: None, soft_cap: None };
+    let block = heads * BLOCK_POSITIONS * width;
+    let numbers = normals(positions.div_ceil(BLOCK_POSITIONS) * block);
     let pairs: Vec<bf16> = numbers.iter().copied().map(bf16::from_f32).collect();
     let floats: Vec<&[f32]> = numbers.chunks(block).collect();
     let pairs: Vec<&[bf16]> = pairs.chunks(block).collect();
@@ -90,11 +90,11 @@ fn attention(pool: &Pool, [heads, width, rows, positions]: [usize; 4]) {
     let runs = (2e11 / flop).clamp(3.0, 50.0) as usize;
     print!("{heads:>3} × {width:<4} {rows:>5} of {positions:>5}:");
     let forms = [
-        ("F32", Blocks::F32(Pair { keys: &floats, values: &floats })),
-        ("BF16", Blocks::Bf16(Pair { keys: &pairs, values: &pairs })),
+        ("F32", KvBlocks::F32(KvSlices { keys: &floats, values: &floats })),
+        ("BF16", KvBlocks::Bf16(KvSlices { keys: &pairs, values: &pairs })),
     ];
     for (name, blocks) in forms {
-        let sequence = Sequence { queries: &queries, rows, start: 0, positions, blocks };
+        let sequence = AttentionSequence { queries: &queries, rows, start: 0, positions, blocks };
         let time = best(pool, runs, || attend(pool, &[sequence], &shape, &mut out));
         print!("  {name} {:>9.3} ms {:>6.0} GFLOP/s", time * 1e3, flop / time / 1e9);
     }
@@ -106,17 +106,17 @@ fn linear(pool: &Pool, [rows, k, n]: [usize; 3]) {
     let mut out = vec![0f32; rows * n];
     let flop = (2 * rows * k * n) as f64;
     print!("{rows:>5} × {k:>5} → {n:>5}:");
-    for kind in [Kind::F32, Kind::BF16] {
-        let linear = Linear::from_gguf(kind, n, k, &bytes(kind, &numbers)).expect("a valid shape");
+    for dtype in [DType::F32, DType::BF16] {
+        let linear = Linear::from_gguf(dtype, n, k, &bytes(dtype, &numbers)).expect("a valid shape");
         let time = best(pool, 8, || linear.forward(pool, &x, rows, &mut out));
-        print!("  {kind:?} {:>8.3} ms {:>6.0} GFLOP/s", time * 1e3, flop / time / 1e9);
+        print!("  {dtype:?} {:>8.3} ms {:>6.0} GFLOP/s", time * 1e3, flop / time / 1e9);
     }
     println!();
 }
 
-fn bytes(kind: Kind, numbers: &[f32]) -> Vec<u8> {
-    match kind {
-        Kind::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
+fn bytes(dtype: DType, numbers: &[f32]) -> Vec<u8> {
+    match dtype {
+        DType::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
         _ => numbers.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
     }
 }
@@ -138,18 +138,18 @@ fn norms(pool: &Pool, [pixels, channels]: [usize; 2]) {
 
 fn keeping(pool: &Pool, [heads, width, _, positions]: [usize; 4]) {
     let x = normals(positions * heads * width);
-    let block = heads * POSITIONS * width;
-    let mut cells = [(); 2].map(|()| vec![0f32; positions.div_ceil(POSITIONS) * block]);
+    let block = heads * BLOCK_POSITIONS * width;
+    let mut cells = [(); 2].map(|()| vec![0f32; positions.div_ceil(BLOCK_POSITIONS) * block]);
     let time = best(pool, 20, || {
         let [keys, values] = &mut cells;
         let both = keys.chunks_mut(block).zip(values.chunks_mut(block)).enumerate();
         let mut fills: Vec<_> = both
             .map(|(index, (keys, values))| {
-                let (row, count) = (index * POSITIONS, POSITIONS.min(positions - index * POSITIONS));
-                Fill { cells: Cells::F32(Both { keys, values }), row, slot: 0, count }
+                let (row, count) = (index * BLOCK_POSITIONS, BLOCK_POSITIONS.min(positions - index * BLOCK_POSITIONS));
+                KvWrite { cells: KvBlockMut::F32(KvPair { keys, values }), row, slot: 0, count }
             })
             .collect();
-        keep(pool, [heads, width], &x, &x, &mut fills);
+        kv_write(pool, [heads, width], &x, &x, &mut fills);
     });
     println!("{positions:>5} positions of {heads:>2} × {width:<4}: kept in {:>7.3} ms", time * 1e3);
 }
@@ -161,7 +161,7 @@ fn peaks(pool: &Pool) {
         __m512bh, __m512i, _mm512_castsi512_ps, _mm512_dpbf16_ps, _mm512_fmadd_ps, _mm512_set1_epi32, _mm512_set1_ps,
     };
     const ROUNDS: usize = 200_000;
-    if pool.path() != outpost_kernels::Path::Avx512Bf16 {
+    if pool.isa() != outpost_kernels::Isa::Avx512Bf16 {
         return;
     }
     #[target_feature(enable = "avx512f,avx512bf16")]

@@ -1,6 +1,6 @@
 //! What moves numbers of images, beside the plainest code for the same.
 
-use outpost_kernels::{Pool, add, add_scaled, resize_nearest, side_by_side};
+use outpost_kernels::{Pool, add, add_scaled, concat_channels, resize_nearest};
 
 fn numbers(count: usize, from: f32) -> Vec<f32> {
     (0..count).map(|at| from + at as f32).collect()
@@ -17,7 +17,7 @@ fn sums_reach_every_number() {
 fn rows_lie_side_by_side() {
     let (x, y) = (numbers(3 * 2, 0.), numbers(3, 100.));
     let mut out = vec![f32::NAN; 9];
-    side_by_side(&Pool::new(2), [&x, &y], [2, 1], &mut out);
+    concat_channels(&Pool::new(2), [&x, &y], [2, 1], &mut out);
     assert_eq!(out, [0., 1., 100., 2., 3., 101., 4., 5., 102.]);
 }
 

@@ -1,11 +1,11 @@
-//! The types of a GGUF file's weights, block by block.
+//! Weight types of GGUF files, block by block.
 //!
-//! A block as the file has it becomes a [`Raw`]: scales and integer codes in the elements' order. The
-//! packed layout is written from that and read back into it, so neither knows the other.
+//! A block of the file becomes a [`Raw`]: scales and integer codes in element order. The packed layout is written from
+//! that and read back into it, so neither knows the other.
 
-/// How weights are stored; names are GGML's.
+/// The type of stored weights, with GGML's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum DType {
     F32,
     F16,
     BF16,
@@ -23,10 +23,10 @@ pub enum Kind {
     IQ4XS,
 }
 
-/// What the codes of IQ4_NL and IQ4_XS stand for.
+/// The values of the codes of IQ4_NL and IQ4_XS.
 pub(crate) const NONLINEAR: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-impl Kind {
+impl DType {
     pub const ALL: [Self; 15] = [
         Self::F32,
         Self::F16,
@@ -79,56 +79,56 @@ impl Kind {
     }
 }
 
-/// The number that bytes of a kind that is not quantised begin with.
-pub(crate) fn float(kind: Kind, bytes: &[u8]) -> f32 {
-    match kind {
-        Kind::F16 => half::f16::from_bits(u16_at(bytes, 0)).to_f32(),
-        Kind::BF16 => half::bf16::from_bits(u16_at(bytes, 0)).to_f32(),
+/// The first value of `bytes`, for types that are not quantised.
+pub(crate) fn float(dtype: DType, bytes: &[u8]) -> f32 {
+    match dtype {
+        DType::F16 => half::f16::from_bits(u16_at(bytes, 0)).to_f32(),
+        DType::BF16 => half::bf16::from_bits(u16_at(bytes, 0)).to_f32(),
         _ => f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
     }
 }
 
-/// The weights that whole blocks of a file stand for, exactly as GGML dequantises them.
+/// Dequantises whole blocks, exactly as GGML does.
 ///
 /// # Panics
-/// Where `out` has another length.
-pub fn dequantise(kind: Kind, bytes: &[u8], out: &mut [f32]) {
-    let blocks = bytes.len() / kind.block_bytes();
-    assert_eq!((bytes.len(), out.len()), (blocks * kind.block_bytes(), blocks * kind.block()), "whole blocks");
-    match kind {
-        Kind::F32 => each(bytes, out, f32::from_le_bytes),
-        Kind::F16 => each(bytes, out, |bytes| half::f16::from_le_bytes(bytes).to_f32()),
-        Kind::BF16 => each(bytes, out, |bytes| half::bf16::from_le_bytes(bytes).to_f32()),
+/// If `out` has another length.
+pub fn dequantise(dtype: DType, bytes: &[u8], out: &mut [f32]) {
+    let blocks = bytes.len() / dtype.block_bytes();
+    assert_eq!((bytes.len(), out.len()), (blocks * dtype.block_bytes(), blocks * dtype.block()), "whole blocks");
+    match dtype {
+        DType::F32 => each(bytes, out, f32::from_le_bytes),
+        DType::F16 => each(bytes, out, |bytes| half::f16::from_le_bytes(bytes).to_f32()),
+        DType::BF16 => each(bytes, out, |bytes| half::bf16::from_le_bytes(bytes).to_f32()),
         _ => {
             let mut raw = Raw::new();
-            for (block, out) in bytes.chunks_exact(kind.block_bytes()).zip(out.chunks_exact_mut(kind.block())) {
-                raw.read(kind, block);
-                raw.weights(kind, out);
+            for (block, out) in bytes.chunks_exact(dtype.block_bytes()).zip(out.chunks_exact_mut(dtype.block())) {
+                raw.read(dtype, block);
+                raw.weights(dtype, out);
             }
         }
     }
 }
 
-/// Numbers of `N` bytes each.
+/// Values of `N` bytes each.
 fn each<const N: usize>(bytes: &[u8], out: &mut [f32], number: impl Fn([u8; N]) -> f32) {
     for (bytes, out) in bytes.as_chunks::<N>().0.iter().zip(out) {
         *out = number(*bytes);
     }
 }
 
-/// One block: `weight = scale · code + minimum` in the way of its kind.
+/// One block: `weight = scale · code + minimum`, in its type's variant.
 #[derive(Debug)]
 pub(crate) struct Raw {
     /// f16 bits.
     pub d: u16,
     /// f16 bits: the minimum of Q4_1 and Q5_1, the scale of the minima of Q2_K, Q4_K and Q5_K.
     pub m: u16,
-    /// Of Q4_K, Q5_K: 8 (unsigned); of IQ4_XS: 8 (signed); of Q3_K, Q6_K: 16 (signed); of Q2_K: 16, with
-    /// a minimum in the upper four bits.
+    /// Q4_K, Q5_K: 8 (unsigned); IQ4_XS: 8 (signed); Q3_K, Q6_K: 16 (signed); Q2_K: 16, with a minimum in the upper
+    /// four bits.
     pub scales: [u8; 16],
-    /// Of Q4_K, Q5_K.
+    /// Q4_K, Q5_K only.
     pub minima: [u8; 8],
-    /// Unsigned, but for Q8_0, whose bits are those of an `i8`.
+    /// Unsigned, except Q8_0, whose bits are those of an `i8`.
     pub codes: [u8; 256],
 }
 
@@ -136,7 +136,7 @@ fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The low halves of 16 bytes, then the high halves.
+/// The low nibbles of 16 bytes, then the high nibbles.
 fn nibbles(bytes: &[u8], codes: &mut [u8]) {
     let (low, high) = codes.split_at_mut(bytes.len());
     for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
@@ -149,35 +149,35 @@ impl Raw {
         Self { d: 0, m: 0, scales: [0; 16], minima: [0; 8], codes: [0; 256] }
     }
 
-    /// Reads the block `bytes` of a quantised kind.
-    pub fn read(&mut self, kind: Kind, bytes: &[u8]) {
-        match kind {
-            Kind::F32 | Kind::F16 | Kind::BF16 => {}
-            Kind::Q8_0 => {
+    /// Reads the block `bytes` of a quantised type.
+    pub fn read(&mut self, dtype: DType, bytes: &[u8]) {
+        match dtype {
+            DType::F32 | DType::F16 | DType::BF16 => {}
+            DType::Q8_0 => {
                 self.d = u16_at(bytes, 0);
                 self.codes[..32].copy_from_slice(&bytes[2..34]);
             }
-            Kind::Q4_0 | Kind::Q5_0 | Kind::Q4_1 | Kind::Q5_1 | Kind::IQ4NL => self.read_small(kind, bytes),
-            Kind::Q2K => {
+            DType::Q4_0 | DType::Q5_0 | DType::Q4_1 | DType::Q5_1 | DType::IQ4NL => self.read_small(dtype, bytes),
+            DType::Q2K => {
                 self.scales.copy_from_slice(&bytes[..16]);
                 self.read_pairs(&bytes[16..80]);
                 (self.d, self.m) = (u16_at(bytes, 80), u16_at(bytes, 82));
             }
-            Kind::Q3K => self.read_q3k(bytes),
-            Kind::Q4K | Kind::Q5K => self.read_k(kind, bytes),
-            Kind::Q6K => self.read_q6k(bytes),
-            Kind::IQ4XS => self.read_iq4xs(bytes),
+            DType::Q3K => self.read_q3k(bytes),
+            DType::Q4K | DType::Q5K => self.read_k(dtype, bytes),
+            DType::Q6K => self.read_q6k(bytes),
+            DType::IQ4XS => self.read_iq4xs(bytes),
         }
     }
 
-    fn read_small(&mut self, kind: Kind, bytes: &[u8]) {
+    fn read_small(&mut self, dtype: DType, bytes: &[u8]) {
         self.d = u16_at(bytes, 0);
         let mut rest = &bytes[2..];
-        if matches!(kind, Kind::Q4_1 | Kind::Q5_1) {
+        if matches!(dtype, DType::Q4_1 | DType::Q5_1) {
             self.m = u16_at(bytes, 2);
             rest = &bytes[4..];
         }
-        if !matches!(kind, Kind::Q5_0 | Kind::Q5_1) {
+        if !matches!(dtype, DType::Q5_0 | DType::Q5_1) {
             return nibbles(&rest[..16], &mut self.codes[..32]);
         }
         let fifth = u32::from_le_bytes([rest[0], rest[1], rest[2], rest[3]]);
@@ -212,7 +212,7 @@ impl Raw {
         self.d = u16_at(rest, 12);
     }
 
-    fn read_k(&mut self, kind: Kind, bytes: &[u8]) {
+    fn read_k(&mut self, dtype: DType, bytes: &[u8]) {
         self.d = u16_at(bytes, 0);
         self.m = u16_at(bytes, 2);
         let packed = &bytes[4..16];
@@ -222,11 +222,11 @@ impl Raw {
             self.scales[part + 4] = (packed[part + 8] & 15) | (packed[part] >> 6) << 4;
             self.minima[part + 4] = (packed[part + 8] >> 4) | (packed[part + 4] >> 6) << 4;
         }
-        let low = if kind == Kind::Q5K { 48 } else { 16 };
+        let low = if dtype == DType::Q5K { 48 } else { 16 };
         for (bytes, codes) in bytes[low..].chunks_exact(32).zip(self.codes.chunks_exact_mut(64)) {
             nibbles(bytes, codes);
         }
-        if kind == Kind::Q5K {
+        if dtype == DType::Q5K {
             for (plane, codes) in self.codes.chunks_exact_mut(32).enumerate() {
                 codes.iter_mut().zip(&bytes[16..48]).for_each(|(code, fifth)| *code |= (fifth >> plane & 1) << 4);
             }
@@ -260,24 +260,24 @@ impl Raw {
         }
     }
 
-    /// The weights, by the operations and in the order that GGML takes.
-    pub fn weights(&self, kind: Kind, out: &mut [f32]) {
+    /// The weights, with GGML's operations and order.
+    pub fn weights(&self, dtype: DType, out: &mut [f32]) {
         let (d, m) = (half::f16::from_bits(self.d).to_f32(), half::f16::from_bits(self.m).to_f32());
         let signed = |at: usize| f32::from(self.scales[at] as i8);
         for (at, (out, &code)) in out.iter_mut().zip(&self.codes).enumerate() {
-            *out = match kind {
-                Kind::Q8_0 => f32::from(code as i8) * d,
-                Kind::Q4_0 => f32::from(code as i8 - 8) * d,
-                Kind::Q5_0 => f32::from(code as i8 - 16) * d,
-                Kind::Q4_1 | Kind::Q5_1 => f32::from(code) * d + m,
-                Kind::IQ4NL => d * f32::from(NONLINEAR[usize::from(code & 15)]),
-                Kind::Q2K => {
+            *out = match dtype {
+                DType::Q8_0 => f32::from(code as i8) * d,
+                DType::Q4_0 => f32::from(code as i8 - 8) * d,
+                DType::Q5_0 => f32::from(code as i8 - 16) * d,
+                DType::Q4_1 | DType::Q5_1 => f32::from(code) * d + m,
+                DType::IQ4NL => d * f32::from(NONLINEAR[usize::from(code & 15)]),
+                DType::Q2K => {
                     let scale = self.scales[at / 16];
                     d * f32::from(scale & 15) * f32::from(code) - m * f32::from(scale >> 4)
                 }
-                Kind::Q3K => d * signed(at / 16) * f32::from(code as i8 - 4),
-                Kind::Q6K => d * signed(at / 16) * f32::from(code as i8 - 32),
-                Kind::IQ4XS => d * signed(at / 32) * f32::from(NONLINEAR[usize::from(code & 15)]),
+                DType::Q3K => d * signed(at / 16) * f32::from(code as i8 - 4),
+                DType::Q6K => d * signed(at / 16) * f32::from(code as i8 - 32),
+                DType::IQ4XS => d * signed(at / 32) * f32::from(NONLINEAR[usize::from(code & 15)]),
                 _ => d * f32::from(self.scales[at / 32]) * f32::from(code) - m * f32::from(self.minima[at / 32]),
             };
         }
