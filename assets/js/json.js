@@ -8,7 +8,7 @@ export function fromJson(what, text) {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw new Error(t.notJson(what, error.message));
+    throw new Error(t.invalidJson(what, error.message));
   }
 }
 

@@ -84,7 +84,7 @@ function Frame({ me }) {
   const shown = PAGES.filter(([, , scope]) => !scope || session.may(scope));
   const [name, Shown] = shown.find(([name]) => name === at.name) ?? [];
   useEffect(() => setOpen(false), [at]);
-  return html`<a class="skip" href="#app" onClick=${(event) => (event.preventDefault(), document.querySelector("main h1")?.focus())}>${t.skip}</a>
+  return html`<a class="skip" href="#app" onClick=${(event) => (event.preventDefault(), document.querySelector("main h1")?.focus())}>${t.skipToContent}</a>
     <div class="frame">
       <div class=${`side ${open ? "open" : ""}`}>
         <div class="top">
@@ -97,14 +97,14 @@ function Frame({ me }) {
           <ul>${shown.map(([one]) => html`<li key=${one}><a href=${`#/${one}`} aria-current=${one === name ? "page" : undefined}>${t.pages[one]}</a></li>`)}</ul>
         </nav>
         <div class="who">
-          <p><span class="dim">${t.signedInAs}</span><br />${me.name}</p>
+          <p><span class="dim">${t.signedInWith}</span><br />${me.name}</p>
           <button type="button" class="plain" onClick=${() => session.end()}>${t.signOut}</button>
         </div>
       </div>
       <main>
         <${Failure} error=${error} again=${again} />
         ${!project && !error && html`<${Waiting} />`}
-        ${project && !Shown && html`<h1 tabindex="-1">${t.nothingHere}</h1><p><a href="#/start">${t.pages.start}</a></p>`}
+        ${project && !Shown && html`<h1 tabindex="-1">${t.pageNotFound}</h1><p><a href="#/start">${t.home}</a></p>`}
         ${project && Shown && html`<${Shown} key=${`${name} ${project.id}`} ...${{ project, projects, rest: at.rest, me, refresh: again }} />`}
       </main>
     </div>`;

@@ -20,12 +20,12 @@ export function Said({ message, growing }) {
     if (cached) notes.push(t.chat.cached(number(cached)));
     if (spent > 0 && usage.completion_tokens > 1) notes.push(t.chat.speed(((usage.completion_tokens - 1) / spent).toFixed(1)));
   }
-  if (finish === "length") notes.push(t.chat.cut);
+  if (finish === "length") notes.push(t.chat.maxTokensReached);
   if (finish === "stopped") notes.push(t.chat.stopped);
   return html`<article class=${`said ${role}`}>
     <div class="dim">${t.chat.roles[role] ?? role}${message.name ? ` (${message.name})` : ""}</div>
     <div class=${`words ${growing ? "waiting" : ""}`}>${contentOf(message) || (growing ? "…" : "")}</div>
-    ${calls.map((call) => html`<div key=${call.id}><span class="dim">${t.chat.calls(call.function.name)}</span> <code>${call.function.arguments}</code></div>`)}
+    ${calls.map((call) => html`<div key=${call.id}><span class="dim">${t.chat.toolCall(call.function.name)}</span> <code>${call.function.arguments}</code></div>`)}
     ${notes.length > 0 && html`<div class="dim">${notes.join(" · ")}</div>`}
   </article>`;
 }

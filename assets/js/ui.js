@@ -97,12 +97,12 @@ export function Failure({ error, again }) {
   if (!error) return null;
   return html`<div class="failure" role="alert">
     <p>${error.message}</p>
-    ${error.requestId && html`<p class="dim">${t.errors.request} <code>${error.requestId}</code></p>`}
-    ${again && html`<button type="button" onClick=${again}>${t.errors.again}</button>`}
+    ${error.requestId && html`<p class="dim">${t.errors.requestId} <code>${error.requestId}</code></p>`}
+    ${again && html`<button type="button" onClick=${again}>${t.errors.retry}</button>`}
   </div>`;
 }
 
-export const Waiting = () => html`<p class="dim waiting" role="status">${t.waiting}</p>`;
+export const Waiting = () => html`<p class="dim waiting" role="status">${t.loading}</p>`;
 
 /** What stands where there is nothing yet: what to do. */
 export const Empty = ({ title, children }) => html`<div class="empty"><h3>${title}</h3>${children}</div>`;
@@ -219,14 +219,15 @@ export function Table({ label, columns, rows, keyed }) {
 }
 
 /** What `usePages` gives, as a table with what stands around it; `empty`: what is said where there is nothing. */
-export const Listing = ({ list, empty, further = t.more, ...table }) => html`
+export const Listing = ({ list, empty, further = t.showMore, ...table }) => html`
   <${Failure} error=${list.error} again=${list.again} />
   ${list.waiting && html`<${Waiting} />`}
   ${list.empty && empty}
   ${list.rows.length > 0 && html`<${Table} ...${table} rows=${list.rows} keyed=${(row) => row.id} />`}
   ${list.hasMore && html`<button type="button" disabled=${list.loading} onClick=${list.more}>${further}</button>`}`;
 
-export const Time = ({ value }) => (value ? html`<time datetime=${value} title=${date(value)}>${since(value)}</time>` : html`<span class="dim">–</span>`);
+/** A time relative to now; `none` stands for a missing one. */
+export const Time = ({ value, none = "–" }) => (value ? html`<time datetime=${value} title=${date(value)}>${since(value)}</time>` : html`<span class="dim">${none}</span>`);
 
 export const Badge = ({ kind = "", children }) => html`<span class=${`badge ${kind}`}>${children}</span>`;
 

@@ -31,7 +31,7 @@ test("a key opens the door until it is closed, in one tab", async () => {
   const { context, page, wrong } = await visit(browser, server.url);
   await signIn(page, server.url, server.key);
   await page.reload();
-  await page.getByRole("heading", { level: 1, name: "Start" }).waitFor();
+  await page.getByRole("heading", { level: 1, name: "Get started" }).waitFor();
   assert.equal(await page.evaluate(() => localStorage.length), 0);
   assert.equal((await context.cookies()).length, 0);
   const other = await context.newPage();
@@ -69,10 +69,10 @@ test("what a key may not do is not shown", async () => {
     await context.close();
     return [names, loads > 0];
   };
-  assert.deepEqual(await pages(["inference"]), [["Start", "Playground", "Models"], false]);
-  const own = ["Start", "Models", "Conversations", "Agents", "Fine-tuning", "API keys", "Usage", "Projects", "Audit log"];
+  assert.deepEqual(await pages(["inference"]), [["Get started", "Playground", "Models"], false]);
+  const own = ["Get started", "Models", "Conversations", "Agents", "Fine-tuning", "API keys", "Usage", "Projects", "Audit log"];
   assert.deepEqual(await pages(["project"]), [own, false]);
-  const all = ["Start", "Playground", "Models", "Conversations", "Agents", "Fine-tuning", "API keys", "Usage", "Live", "Projects", "Audit log"];
+  const all = ["Get started", "Playground", "Models", "Conversations", "Agents", "Fine-tuning", "API keys", "Usage", "Live metrics", "Projects", "Audit log"];
   assert.deepEqual(await pages(["admin"]), [all, true]);
 });
 
@@ -171,10 +171,10 @@ test("a server that is gone is told of, and found again", async () => {
   await page.evaluate(() => (location.hash = "#/agents"));
   const told = page.getByRole("alert");
   await told.waitFor();
-  assert.match(await told.textContent(), /The server does not answer/);
+  assert.match(await told.textContent(), /Cannot reach the server/);
   await context.setOffline(false);
   await told.getByRole("button", { name: "Try again" }).click();
-  await page.getByText("No agent yet").waitFor();
+  await page.getByText("No agents yet").waitFor();
   assert.deepEqual(wrong, []);
   await context.close();
 });

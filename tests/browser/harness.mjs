@@ -118,7 +118,7 @@ export async function signIn(page, url, key) {
   await page.goto(url);
   await page.getByLabel("API key").fill(key);
   await page.getByRole("button", { name: "Sign in" }).click();
-  await page.getByRole("heading", { level: 1, name: "Start" }).waitFor();
+  await page.getByRole("heading", { level: 1, name: "Get started" }).waitFor();
 }
 
 /** Opens a page of the dashboard: `#/name`. */

@@ -52,28 +52,28 @@ test("everything is reached by the keyboard", async () => {
   await page.getByLabel("API key").focus();
   await page.keyboard.type(server.key);
   await page.keyboard.press("Enter");
-  await page.getByRole("heading", { level: 1, name: "Start" }).waitFor();
+  await page.getByRole("heading", { level: 1, name: "Get started" }).waitFor();
   await until("API keys");
   await page.keyboard.press("Enter");
   await page.getByRole("heading", { level: 1, name: "API keys" }).waitFor();
   await page.waitForFunction(() => document.activeElement.tagName === "H1");
-  await until("Create a key");
+  await until("Create API key");
   await page.keyboard.press("Enter");
   await page.waitForFunction(() => document.activeElement.tagName === "INPUT" && document.activeElement.closest("dialog"));
   await page.keyboard.press("Escape");
-  await page.waitForFunction(() => document.activeElement.textContent === "Create a key");
+  await page.waitForFunction(() => document.activeElement.textContent === "Create API key");
   await page.keyboard.press("Enter");
   await page.waitForFunction(() => document.activeElement.tagName === "INPUT" && document.activeElement.closest("dialog"));
   await page.keyboard.type("by keyboard");
   await page.keyboard.press("Enter");
-  await page.getByText("Keep this secret now").waitFor();
+  await page.getByText("Save your API key").waitFor();
   await page.keyboard.press("Escape");
   await page.waitForFunction(() => !document.querySelector("dialog"));
   await page.getByText("by keyboard").first().waitFor();
   await go(page, "playground/chat", "Playground");
   await until("Chat");
   await page.keyboard.press("ArrowRight");
-  await page.getByLabel("Prompt").waitFor();
+  await page.getByLabel("Prompt", { exact: true }).waitFor();
   await context.close();
 });
 
@@ -96,9 +96,9 @@ test("a server without models says what to do first", async () => {
     await signIn(page, bare.url, bare.key);
     await page.getByText("outpost models pull starter").waitFor();
     await go(page, "playground", "Playground");
-    await page.getByText("No installed model can chat").waitFor();
+    await page.getByText("No installed model supports chat").waitFor();
     await go(page, "models", "Models");
-    await page.getByText("No model is installed").waitFor();
+    await page.getByText("No models installed").waitFor();
     assert.deepEqual(wrong, []);
     await context.close();
   } finally {

@@ -34,16 +34,16 @@ async function downloaded(act) {
 
 test("a key is made, copied once, renamed, rotated with grace, and revoked", async () => {
   await go(page, "keys", "API keys");
-  await press("Create a key");
+  await press("Create API key");
   await fill({ Name: "billing" });
   await dialog().getByLabel(CHAT).check();
   await press("Create", dialog());
-  await dialog().getByText("Keep this secret now").waitFor();
+  await dialog().getByText("Save your API key").waitFor();
   await press("Copy", dialog());
   const secret = await clipboard();
   assert.match(secret, /^opk_/);
   assert.equal(await works(secret), 200);
-  await press("I have kept it");
+  await press("Done");
   await row("billing").getByText("active").waitFor();
   await row("billing").getByText(`only ${CHAT}`).waitFor();
   assert.ok(!(await page.content()).includes(secret), "the secret is gone from the page");
@@ -61,16 +61,16 @@ test("a key is made, copied once, renamed, rotated with grace, and revoked", asy
   await row("billing").getByRole("button", { name: /^Rotate/ }).click();
   await fill({ "Grace period": "1 hour", Reason: "a laptop was lost" });
   await press("Rotate", dialog());
-  await dialog().getByText("Keep this secret now").waitFor();
+  await dialog().getByText("Save your API key").waitFor();
   await press("Copy", dialog());
   const next = await clipboard();
-  await press("I have kept it");
+  await press("Done");
   await row("billing").getByText("rotating").waitFor();
   assert.notEqual(next, secret);
   assert.deepEqual([await works(secret), await works(next)], [200, 200]);
 
   await row("billing").getByRole("button", { name: /^Revoke/ }).click();
-  await dialog().getByText("cannot be brought back").waitFor();
+  await dialog().getByText("cannot be undone").waitFor();
   await press("Revoke", dialog());
   await row("billing").getByText("revoked").waitFor();
   assert.deepEqual([await works(secret), await works(next)], [401, 401]);
@@ -82,14 +82,14 @@ test("whoever rotates the own key stays signed in", async () => {
   const other = await visit(browser, server.url);
   await signIn(other.page, server.url, secret);
   await go(other.page, "keys", "API keys");
-  const mine = other.page.getByRole("row").filter({ hasText: "yours" });
+  const mine = other.page.getByRole("row").filter({ hasText: "Current session" });
   await mine.getByRole("button", { name: /^Rotate/ }).click();
-  await other.page.getByLabel("Grace period").selectOption({ label: "None: the old secret ends at once" });
+  await other.page.getByLabel("Grace period").selectOption({ label: "None: the old secret stops working immediately" });
   await other.page.getByRole("dialog").getByRole("button", { name: "Rotate", exact: true }).click();
-  await other.page.getByRole("button", { name: "I have kept it" }).click();
+  await other.page.getByRole("button", { name: "Done" }).click();
   assert.equal(await works(secret), 401);
   await go(other.page, "agents", "Agents");
-  await other.page.getByText("No agent yet").waitFor();
+  await other.page.getByText("No agents yet").waitFor();
   await other.page.reload();
   await other.page.getByRole("heading", { level: 1, name: "Agents" }).waitFor();
   await other.context.close();
@@ -97,7 +97,7 @@ test("whoever rotates the own key stays signed in", async () => {
 
 test("a mistake is told where it was made, with the request's id", async () => {
   await go(page, "keys", "API keys");
-  await press("Create a key");
+  await press("Create API key");
   await fill({ Name: "late", Expires: "2001-01-01T00:00" });
   await press("Create", dialog());
   assert.match(await dialog().getByRole("alert").textContent(), /expires_at[^]*req_/);
@@ -107,7 +107,7 @@ test("a mistake is told where it was made, with the request's id", async () => {
 
 test("projects are made, renamed, limited and archived", async () => {
   await go(page, "projects", "Projects");
-  await press("Create a project");
+  await press("Create project");
   await fill({ Name: "Harbour", Environment: "development" });
   await press("Create", dialog());
   await row("Harbour").getByText("development").waitFor();
@@ -117,24 +117,24 @@ test("projects are made, renamed, limited and archived", async () => {
   await row("Harbour office").waitFor();
 
   await page.getByLabel("Project", { exact: true }).selectOption({ label: "Harbour office" });
-  const limits = page.getByRole("form", { name: "Limits of Harbour office" });
-  await limits.getByLabel("Requests a minute").fill("120");
-  await limits.getByLabel("Tokens a month").fill("5000");
+  const limits = page.getByRole("form", { name: "Limits for Harbour office" });
+  await limits.getByLabel("Requests per minute").fill("120");
+  await limits.getByLabel("Tokens per month").fill("5000");
   await press("Save", limits);
-  await limits.getByText("Now: 120 requests a minute on average, and up to 120 at once.").waitFor();
-  await limits.getByText("0 of 5,000 tokens are used").waitFor();
-  const ceiling = page.getByRole("form", { name: "Ceiling" });
-  await ceiling.getByLabel("Requests a minute").fill("60");
+  await limits.getByText("Effective limit: 120 requests per minute, up to 120 at once.").waitFor();
+  await limits.getByText("Used this month: 0 of 5,000 tokens.").waitFor();
+  const ceiling = page.getByRole("form", { name: "Maximum limits" });
+  await ceiling.getByLabel("Requests per minute").fill("60");
   await press("Save", ceiling);
-  await limits.getByText("Now: 60 requests a minute on average").waitFor();
-  await limits.getByText("At most 60, as an administrator set it.").waitFor();
-  await limits.getByLabel("Requests a minute").fill("500");
+  await limits.getByText("Effective limit: 60 requests per minute").waitFor();
+  await limits.getByText("Maximum: 60, set by an administrator.").waitFor();
+  await limits.getByLabel("Requests per minute").fill("500");
   await press("Save", limits);
   assert.match(await limits.getByRole("alert").textContent(), /ceiling[^]*req_/);
-  await limits.getByLabel("Requests a minute").fill("");
+  await limits.getByLabel("Requests per minute").fill("");
   await press("Save", limits);
   await page.waitForFunction(() => document.querySelector("form[aria-label^='Limits'] button").disabled);
-  const quotas = page.getByRole("form", { name: "What the project may hold" });
+  const quotas = page.getByRole("form", { name: "Quotas" });
   await quotas.getByLabel("Agents").fill("3");
   await press("Save", quotas);
   await row("Agents").filter({ hasText: "3" }).waitFor();
@@ -154,8 +154,8 @@ test("usage shows the figures of the API, drawn and as CSV", async () => {
     await server.api("POST", "/chat/completions", { model: CHAT, messages: [{ role: "user", content: "Name a sea." }], max_completion_tokens: 12, seed });
   }
   await go(page, "usage", "Usage");
-  await page.getByLabel("Group by").selectOption({ label: "model" });
-  await page.getByLabel("Chart", { exact: true }).selectOption({ label: "Tokens" });
+  await page.getByLabel("Group by").selectOption({ label: "Model" });
+  await page.getByLabel("Metric").selectOption({ label: "Tokens" });
   const told = await server.api("GET", `/projects/${project}/usage?group_by=model`);
   const figure = (label) => page.locator(".figure").filter({ hasText: label }).locator("strong");
   await page.locator("figure.chart canvas").waitFor();
@@ -175,10 +175,10 @@ test("usage shows the figures of the API, drawn and as CSV", async () => {
   const csv = await downloaded(() => press("Export CSV"));
   assert.equal(csv.name, `usage-${project}.csv`);
   assert.ok(csv.text.split("\n").some((line) => line.includes(CHAT) && line.includes(String(chat.tokens.output))), csv.text.slice(0, 400));
-  await page.getByLabel("Window").selectOption({ label: "From … until …" });
-  await page.getByLabel("From").fill("2001-01-01T00:00");
-  await page.getByLabel("Until").fill("2001-02-01T00:00");
-  await page.getByText("Nothing was used in this window").waitFor();
+  await page.getByLabel("Time range").selectOption({ label: "Custom" });
+  await page.getByLabel("From", { exact: true }).fill("2001-01-01T00:00");
+  await page.getByLabel("To", { exact: true }).fill("2001-02-01T00:00");
+  await page.getByText("No usage in this time range").waitFor();
   assert.deepEqual(wrong, []);
 });
 
@@ -188,7 +188,7 @@ test("the audit log is filtered and exported", async () => {
   await page.getByText("a laptop was lost").waitFor();
   await page.waitForFunction(() => [...document.querySelectorAll("tbody tr")].every((one) => one.textContent.includes("api_key.rotated")));
   await page.getByLabel("Target").fill("proj_nothing");
-  await page.getByText("No row fits").waitFor();
+  await page.getByText("No matching events").waitFor();
   await page.getByLabel("Target").fill("");
   await row("a laptop was lost").waitFor();
   const csv = await downloaded(() => press("Export CSV"));
@@ -200,21 +200,21 @@ test("the audit log is filtered and exported", async () => {
 });
 
 test("the live view shows what runs", async () => {
-  await go(page, "live", "Live");
+  await go(page, "live", "Live metrics");
   const figure = (label) => page.locator(".figure").filter({ hasText: label }).locator("strong");
-  await figure("Answers running").getByText("0", { exact: true }).waitFor();
+  await figure("Active generations").getByText("0", { exact: true }).waitFor();
   const leave = new AbortController();
   const running = fetch(`${server.url}/v1/chat/completions`, {
     method: "POST", signal: leave.signal, headers: { authorization: `Bearer ${server.key}`, "content-type": "application/json" },
     body: JSON.stringify({ model: CHAT, messages: [{ role: "user", content: "Tell a long story." }], max_completion_tokens: 6000, ignore_eos: true }),
   }).catch(() => {});
-  await figure("Answers running").getByText("1", { exact: true }).waitFor();
-  await page.waitForFunction(() => Number([...document.querySelectorAll(".figure")].find((one) => one.textContent.includes("Tokens computed")).querySelector("strong").textContent) > 0);
+  await figure("Active generations").getByText("1", { exact: true }).waitFor();
+  await page.waitForFunction(() => Number([...document.querySelectorAll(".figure")].find((one) => one.textContent.includes("Token throughput")).querySelector("strong").textContent) > 0);
   await page.locator("figure.chart canvas").waitFor();
-  await row(CHAT).getByText("in memory").waitFor();
+  await row(CHAT).getByText("Loaded").waitFor();
   leave.abort();
   await running;
-  await figure("Answers running").getByText("0", { exact: true }).waitFor();
+  await figure("Active generations").getByText("0", { exact: true }).waitFor();
   assert.deepEqual(wrong, []);
 });
 
@@ -223,12 +223,12 @@ test("a secret is copied where browsers offer scripts no clipboard, over plain H
   await plain.context.addInitScript(() => Object.defineProperty(navigator, "clipboard", { value: undefined }));
   await signIn(plain.page, server.url, server.key);
   await go(plain.page, "keys", "API keys");
-  await plain.page.getByRole("button", { name: "Create a key" }).click();
+  await plain.page.getByRole("button", { name: "Create API key" }).click();
   await plain.page.getByLabel("Name").fill("copied");
   await plain.page.getByRole("button", { name: "Create", exact: true }).click();
   const secret = await plain.page.locator(".secret code").textContent();
   await plain.page.locator(".secret").getByRole("button", { name: "Copy" }).click();
-  await plain.page.getByRole("button", { name: "I have kept it" }).click();
+  await plain.page.getByRole("button", { name: "Done" }).click();
   await go(plain.page, "conversations", "Conversations");
   await plain.page.getByRole("searchbox").focus();
   await plain.page.keyboard.press("Control+V");

@@ -43,24 +43,24 @@ const at = (route, heading, ready, name = route.replaceAll("/", "-")) => ({
 const shows = (text) => (page) => page.getByText(text).first().waitFor();
 
 const PLACES = [
-  at("start", "Start", shows(CHAT)),
+  at("start", "Get started", shows(CHAT)),
   at("playground/chat", "Playground", async (page) => {
     await page.getByLabel("Message").fill("What is a lighthouse for?");
     await page.getByLabel("Temperature").fill("0");
-    await page.getByLabel("Most tokens").fill("60");
+    await page.getByLabel("Max tokens").fill("60");
     await page.getByRole("button", { name: "Send" }).click();
-    await page.getByText(/tokens a second/).waitFor();
+    await page.getByText(/tokens\/s/).waitFor();
   }),
   at("playground/images", "Playground", async (page) => {
-    await page.getByLabel("Prompt").fill("a lighthouse by the sea");
+    await page.getByLabel("Prompt", { exact: true }).fill("a lighthouse by the sea");
     await page.getByLabel("Steps").fill("4");
     await page.getByLabel("Seed").fill("7");
-    await page.getByRole("button", { name: "Paint" }).click();
+    await page.getByRole("button", { name: "Generate" }).click();
     await page.getByText("Seed 7").waitFor();
   }),
   at("playground/embeddings", "Playground", async (page) => {
     await page.getByRole("button", { name: "Compare" }).click();
-    await page.getByText(/4 vectors of/).waitFor();
+    await page.getByText(/4 vectors with/).waitFor();
   }),
   at("models", "Models", shows(PICTURES)),
   at("conversations", "Conversations", shows("Which light is red?")),
@@ -71,19 +71,19 @@ const PLACES = [
   at((ids) => `tuning/${ids.job}`, "harbour lights", undefined, "job"),
   at("keys", "API keys", shows("billing")),
   at("keys", "API keys", async (page) => {
-    await page.getByRole("button", { name: "Create a key" }).click();
+    await page.getByRole("button", { name: "Create API key" }).click();
     await page.getByLabel("Name").fill("a new one");
     await page.getByRole("button", { name: "Create", exact: true }).click();
-    await page.getByText("Keep this secret now").waitFor();
+    await page.getByText("Save your API key").waitFor();
   }, "key-secret"),
   at("usage", "Usage", async (page) => {
-    await page.getByLabel("Window").selectOption({ label: "Last hour" });
-    await page.getByLabel("Group by").selectOption({ label: "model" });
-    await page.getByLabel("Chart", { exact: true }).selectOption({ label: "Tokens" });
+    await page.getByLabel("Time range").selectOption({ label: "Last hour" });
+    await page.getByLabel("Group by").selectOption({ label: "Model" });
+    await page.getByLabel("Metric").selectOption({ label: "Tokens" });
     await page.getByRole("region", { name: "Group by" }).waitFor();
   }),
-  at("live", "Live", async (page) => page.locator("figure.chart").waitFor()),
-  at("projects", "Projects", shows("What the project holds")),
+  at("live", "Live metrics", async (page) => page.locator("figure.chart").waitFor()),
+  at("projects", "Projects", shows("Resource usage")),
   at("audit", "Audit log", shows("api_key.rotated")),
 ];
 

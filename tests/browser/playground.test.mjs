@@ -25,16 +25,16 @@ async function say(text) {
 }
 
 async function chat() {
-  await go(page, "start", "Start");
+  await go(page, "start", "Get started");
   await go(page, "playground/chat", "Playground");
-  await set({ Temperature: "0", "Most tokens": "40" });
+  await set({ Temperature: "0", "Max tokens": "40" });
 }
 
 /** The next request's body to a path. */
 const sent = (path) => page.waitForRequest((request) => request.url().endsWith(path) && request.method() === "POST").then((request) => request.postDataJSON());
 
 async function code(language) {
-  await press("Copy as code");
+  await press("View code");
   await dialog().getByRole("tab", { name: language }).click();
   await press("Copy", dialog());
   const text = await page.evaluate(() => navigator.clipboard.readText());
@@ -47,7 +47,7 @@ test("a chat streams, remembers, and tells what it took", async () => {
   await set({ "System prompt": "Answer in English." });
   const body = sent("/chat/completions");
   await say("What is the capital of France?");
-  await page.getByText(/\d+ \+ \d+ tokens/).waitFor();
+  await page.getByText(/\d+ input, \d+ output tokens/).waitFor();
   const first = await body;
   assert.deepEqual(first.messages.map((message) => message.role), ["system", "user"]);
   assert.deepEqual([first.model, first.stream, first.temperature, first.max_completion_tokens], [CHAT, true, 0, 40]);
@@ -56,14 +56,14 @@ test("a chat streams, remembers, and tells what it took", async () => {
   await say("And of Italy?");
   await page.waitForFunction(() => document.querySelectorAll(".said.assistant").length === 2 && !document.querySelector(".waiting"));
   assert.deepEqual((await second).messages.map((message) => message.role), ["system", "user", "assistant", "user"]);
-  await press("Start over");
-  await page.getByText("Say something").waitFor();
+  await press("Clear chat");
+  await page.getByText("Start a chat").waitFor();
   assert.deepEqual(wrong, []);
 });
 
 test("an answer is stopped, and the server stops with it", async () => {
   await chat();
-  await set({ "Most tokens": "6000", Temperature: "1" });
+  await set({ "Max tokens": "6000", Temperature: "1" });
   await say("Write a very long story about the sea.");
   await page.waitForFunction(() => (document.querySelector(".said.assistant .words")?.textContent.length ?? 0) > 20);
   await press("Stop");
@@ -75,14 +75,14 @@ test("an answer is stopped, and the server stops with it", async () => {
 
 test("an answer obeys a JSON schema", async () => {
   await chat();
-  await page.getByLabel("Answer").selectOption({ label: "JSON of a schema" });
+  await page.getByLabel("Response format").selectOption({ label: "JSON schema" });
   await set({ "JSON schema": "{ not json" });
   await say("A city in Italy?");
-  await page.getByText(/JSON schema is not JSON/).waitFor();
+  await page.getByText(/JSON schema is not valid JSON/).waitFor();
   assert.equal(await page.getByLabel("Message").inputValue(), "A city in Italy?", "nothing that was typed is lost");
   await set({ "JSON schema": '{"type": "object", "properties": {"city": {"type": "string", "maxLength": 20}}, "required": ["city"], "additionalProperties": false}' });
   await page.getByLabel("Message").press("Enter");
-  await page.getByText(/\d+ \+ \d+ tokens/).waitFor();
+  await page.getByText(/\d+ input, \d+ output tokens/).waitFor();
   assert.deepEqual(Object.keys(JSON.parse(await said("assistant").textContent())), ["city"]);
   assert.deepEqual(wrong, []);
 });
@@ -90,15 +90,15 @@ test("an answer obeys a JSON schema", async () => {
 test("a tool is called, and its result goes back", async () => {
   await chat();
   await set({ Tools: JSON.stringify([{ type: "function", function: { name: "tide", description: "The tide in a harbour", parameters: { type: "object", properties: { harbour: { type: "string", enum: ["Hamburg"] } }, required: ["harbour"], additionalProperties: false } } }]) });
-  await page.getByLabel("Calls").selectOption({ label: "one at least" });
+  await page.getByLabel("Tool choice").selectOption({ label: "Required" });
   await say("How is the tide in Hamburg?");
-  await page.getByText("calls tide").waitFor();
+  await page.getByText("Tool call: tide").waitFor();
   await page.getByText('"Hamburg"').first().waitFor();
-  await page.getByLabel("Calls").selectOption({ label: "none" });
-  await page.getByLabel("What tide gives").fill("It rises.");
+  await page.getByLabel("Tool choice").selectOption({ label: "None" });
+  await page.getByLabel("Result of tide").fill("It rises.");
   const body = sent("/chat/completions");
-  await press("Give the results");
-  await page.getByText(/\d+ \+ \d+ tokens/).nth(1).waitFor();
+  await press("Submit results");
+  await page.getByText(/\d+ input, \d+ output tokens/).nth(1).waitFor();
   const { messages } = await body;
   assert.deepEqual(messages.map((message) => message.role), ["user", "assistant", "tool"]);
   assert.equal(messages[2].tool_call_id, messages[1].tool_calls[0].id);
@@ -109,23 +109,23 @@ test("a conversation keeps the turns, and an agent speaks in it", async () => {
   const agent = await server.api("POST", "/agents", { name: "Pilot", model: CHAT, instructions: "Be brief." });
   await go(page, `playground/chat/agent/${agent.id}`, "Playground");
   await page.getByLabel("Agent").waitFor();
-  await set({ "Most tokens": "20" });
-  await page.getByLabel("Conversation").selectOption({ label: "a new one" });
+  await set({ "Max tokens": "20" });
+  await page.getByLabel("Conversation").selectOption({ label: "New conversation" });
   const body = sent("/chat/completions");
   await say("Where are you?");
-  await page.getByText(/\d+ \+ \d+ tokens/).waitFor();
+  await page.getByText(/\d+ input, \d+ output tokens/).waitFor();
   const { agent_id, conversation_id, model } = await body;
   assert.deepEqual([agent_id, model], [agent.id, undefined]);
   const next = sent("/chat/completions");
   await say("And now?");
-  await page.getByText(/\d+ \+ \d+ tokens/).nth(1).waitFor();
+  await page.getByText(/\d+ input, \d+ output tokens/).nth(1).waitFor();
   const second = await next;
   assert.deepEqual([second.conversation_id, second.messages.length], [conversation_id, 1], "what is kept is not sent again");
   const kept = await server.api("GET", `/conversations/${conversation_id}`);
   assert.deepEqual(kept.messages.map((message) => message.role), ["user", "assistant", "user", "assistant"]);
 
   await go(page, `conversations/${conversation_id}`, "Conversation");
-  await page.getByRole("link", { name: "Go on in the playground" }).click();
+  await page.getByRole("link", { name: "Continue in playground" }).click();
   // The page that is left shows the same messages.
   await page.getByRole("heading", { level: 1, name: "Playground" }).waitFor();
   await page.waitForFunction(() => document.querySelectorAll(".said").length === 4);
@@ -145,27 +145,27 @@ test("a refusal is told with its id, and nothing that was typed is lost", async 
 
 test("pictures are painted step by step, and a seed gives the same again", async () => {
   await go(page, "playground/images", "Playground");
-  await set({ Prompt: "a lighthouse", Steps: "6", Pictures: "2", Seed: "41" });
+  await set({ Prompt: "a lighthouse", Steps: "6", Images: "2", Seed: "41" });
   const body = sent("/images/generations");
-  await press("Paint");
+  await press("Generate");
   await page.getByText("Seed 42").waitFor();
   assert.deepEqual([(await body).model, (await body).n], [PICTURES, 2]);
   const pictures = page.locator(".gallery img");
   assert.equal(await pictures.count(), 2);
   await page.waitForFunction(() => document.querySelector(".gallery img").naturalWidth === 64);
   const source = await pictures.first().getAttribute("src");
-  await page.locator("figure").filter({ hasText: "Seed 42" }).getByRole("button", { name: "Use this seed" }).click();
-  await set({ Pictures: "1" });
-  await press("Paint");
+  await page.locator("figure").filter({ hasText: "Seed 42" }).getByRole("button", { name: "Reuse seed" }).click();
+  await set({ Images: "1" });
+  await press("Generate");
   await page.waitForFunction(() => document.querySelectorAll(".gallery img").length === 3);
   assert.equal(await pictures.first().getAttribute("src"), source);
   const [file] = await Promise.all([page.waitForEvent("download"), page.getByRole("link", { name: "Download" }).first().click()]);
   assert.equal(file.suggestedFilename(), "42.png");
-  await set({ Steps: "500", Pictures: "10" });
-  await press("Paint");
+  await set({ Steps: "500", Images: "10" });
+  await press("Generate");
   await page.getByText(/Step [1-9]\d* of 50\d/).waitFor();
   await press("Stop");
-  await page.getByRole("button", { name: "Paint" }).waitFor();
+  await page.getByRole("button", { name: "Generate" }).waitFor();
   assert.ok((await pictures.count()) < 13);
   assert.deepEqual(wrong, []);
 });
@@ -173,7 +173,7 @@ test("pictures are painted step by step, and a seed gives the same again", async
 test("texts are compared, as a picture of how alike they are", async () => {
   await go(page, "playground/embeddings", "Playground");
   await press("Compare");
-  await page.getByText("4 vectors of 384 numbers").waitFor();
+  await page.getByText("4 vectors with 384 dimensions").waitFor();
   const cells = (await page.locator(".matrix tbody td").allTextContents()).map(Number);
   const at = (row, column) => cells[row * 4 + column];
   for (const one of [0, 1, 2, 3]) assert.equal(at(one, one), 1);

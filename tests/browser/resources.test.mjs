@@ -16,15 +16,15 @@ const { dialog, row, press } = finders(() => page);
 
 test("models are listed, loaded and unloaded, and the catalog says how to get more", async () => {
   await go(page, "models", "Models");
-  await row(CHAT).getByText("chat", { exact: true }).waitFor();
+  await row(CHAT).getByText("Chat", { exact: true }).waitFor();
   await row(CHAT).getByText("8,192 tokens of context").waitFor();
   await row(VECTORS).getByText("384 dimensions").waitFor();
   await row(PICTURES).getByText("64x64 pixels").waitFor();
   await row(VECTORS).getByRole("button", { name: /^Load/ }).click();
-  await row(VECTORS).getByText("loaded").waitFor();
+  await row(VECTORS).getByText("Loaded", { exact: true }).waitFor();
   assert.equal((await server.api("GET", `/models/${VECTORS}`)).loaded, true);
   await row(VECTORS).getByRole("button", { name: /^Unload/ }).click();
-  await row(VECTORS).getByText("on disk").waitFor();
+  await row(VECTORS).getByText("Not loaded").waitFor();
   const { data: offers } = await server.api("GET", "/catalog");
   for (const offer of offers.filter((one) => !one.installed)) await page.getByText(offer.command).waitFor();
   assert.deepEqual(wrong, []);
@@ -32,7 +32,7 @@ test("models are listed, loaded and unloaded, and the catalog says how to get mo
 
 test("conversations are found, read, edited and exported", async () => {
   await go(page, "conversations", "Conversations");
-  await page.getByText("No conversation yet").waitFor();
+  await page.getByText("No conversations yet").waitFor();
   for (let at = 0; at < 25; at++) await server.api("POST", "/conversations", { messages: [{ role: "user", content: `Talk number ${at}` }] });
   const { id } = await server.api("POST", "/conversations", { messages: [{ role: "user", content: "Where is the Dogger Bank?" }, { role: "assistant", content: "In the North Sea." }] });
   await page.reload();
@@ -45,7 +45,7 @@ test("conversations are found, read, edited and exported", async () => {
   await page.waitForFunction(() => document.querySelectorAll("tbody tr").length === 1);
   await page.getByRole("searchbox").fill("atlantis");
   await press("Search");
-  await page.getByText("No conversation holds this").waitFor();
+  await page.getByText("No matching conversations").waitFor();
   await page.getByRole("searchbox").fill("dogger");
   await press("Search");
   await page.getByRole("link", { name: "Where is the Dogger Bank?" }).click();
@@ -53,24 +53,24 @@ test("conversations are found, read, edited and exported", async () => {
 
   await press("Edit");
   await page.getByLabel("Content of message 2").fill("In the North Sea, off England.");
-  await press("Add a message");
+  await press("Add message");
   await page.getByLabel("Content of message 3").fill("How deep is it?");
   // Somebody writes in between: nothing is overwritten, and it is said.
   await server.api("POST", `/conversations/${id}/messages`, { messages: [{ role: "user", content: "and?" }] });
-  await press("Save the transcript");
+  await press("Save changes");
   assert.match(await page.getByRole("alert").textContent(), /version[^]*req_/i);
   await press("Cancel");
   await page.reload();
   await page.getByText("and?").waitFor();
   await press("Edit");
-  await press("Remove message 3");
+  await press("Delete message 3");
   await page.getByLabel("Content of message 2").fill("In the North Sea, off England.");
-  await press("Save the transcript");
+  await press("Save changes");
   await page.getByText("Version 3").waitFor();
-  await press("Metadata");
+  await press("Edit metadata");
   await dialog().getByLabel("Metadata").fill("{ not json");
   await press("Save", dialog());
-  assert.match(await dialog().getByRole("alert").textContent(), /not JSON/);
+  assert.match(await dialog().getByRole("alert").textContent(), /not valid JSON/);
   await dialog().getByLabel("Metadata").fill('{"sea": "north"}');
   await press("Save", dialog());
   await page.getByText('{"sea":"north"}').waitFor();
@@ -90,14 +90,14 @@ test("conversations are found, read, edited and exported", async () => {
 
 test("agents are made and edited, and every version stays", async () => {
   await go(page, "agents", "Agents");
-  await page.getByText("No agent yet").waitFor();
-  await press("Create an agent");
+  await page.getByText("No agents yet").waitFor();
+  await press("Create agent");
   await dialog().getByLabel("Name", { exact: true }).fill("Pilot");
   await dialog().getByLabel("Model").selectOption({ label: CHAT });
   await dialog().getByLabel("Instructions").fill("Guide ships.");
   await dialog().getByLabel("Tools").fill('[{"type": "function", "function": {"name": "tide", "parameters": {"type": "object"}}}]');
-  await dialog().getByLabel("A conversation that is too long").selectOption({ label: "its oldest turns are left out" });
-  await dialog().getByLabel("Most messages it is given").fill("12");
+  await dialog().getByLabel("Truncation").selectOption({ label: "Drop the oldest messages" });
+  await dialog().getByLabel("Max messages").fill("12");
   await press("Create", dialog());
   await page.getByRole("heading", { level: 1, name: "Pilot" }).waitFor();
   const id = await page.evaluate(() => location.hash.split("/").at(-1));
@@ -109,25 +109,25 @@ test("agents are made and edited, and every version stays", async () => {
   await dialog().getByLabel("Tools").fill("");
   await press("Save", dialog());
   await page.getByText("Guide ships and boats.").waitFor();
-  await page.getByRole("cell", { name: "2 current" }).waitFor();
-  await page.getByRole("button", { name: "Show Version 1" }).click();
+  await page.getByRole("cell", { name: "2 Current" }).waitFor();
+  await page.getByRole("button", { name: "View Version 1" }).click();
   await dialog().getByText("Guide ships.").waitFor();
-  await press("Make it the current one");
-  await page.getByRole("cell", { name: "3 current" }).waitFor();
+  await press("Restore this version");
+  await page.getByRole("cell", { name: "3 Current" }).waitFor();
   const back = await server.api("GET", `/agents/${id}`);
   assert.deepEqual([back.version, back.instructions, back.tools, back.memory], [3, "Guide ships.", agent.tools, agent.memory]);
   await press("Delete");
   await press("Delete", dialog());
-  await page.getByText("No agent yet").waitFor();
+  await page.getByText("No agents yet").waitFor();
   assert.deepEqual(wrong, []);
 });
 
 test("files are uploaded, jobs started, watched and labelled", async () => {
   await go(page, "tuning", "Fine-tuning");
-  await page.getByText("No file yet").waitFor();
+  await page.getByText("No files yet").waitFor();
   const line = JSON.stringify({ messages: [{ role: "user", content: "Port?" }, { role: "assistant", content: "Red." }] });
   const upload = async (name, text) => {
-    await press("Upload a file");
+    await press("Upload file");
     await dialog().getByLabel("File").setInputFiles({ name, mimeType: "application/jsonl", buffer: Buffer.from(text) });
     await press("Upload", dialog());
   };
@@ -137,16 +137,16 @@ test("files are uploaded, jobs started, watched and labelled", async () => {
   await upload("lights.jsonl", `${line}\n`.repeat(12));
   await row("lights.jsonl").getByText("12", { exact: true }).waitFor();
 
-  await press("Start a job");
+  await press("Start job");
   await dialog().getByLabel("Name", { exact: true }).fill("lights");
   await dialog().getByLabel("Epochs").fill("2");
   await press("Start", dialog());
   await page.getByRole("heading", { level: 1, name: "lights" }).waitFor();
   await row("Created fine-tuning job").waitFor();
   // What this server cannot do yet is said, not hidden.
-  await page.getByText("failed", { exact: true }).waitFor();
+  await page.getByText("Failed", { exact: true }).waitFor();
   assert.match(await page.locator(".card .wrong").textContent(), /cannot train/);
-  await press("Labels");
+  await press("Edit");
   await dialog().getByLabel("Name", { exact: true }).fill("harbour lights");
   await dialog().getByLabel("Metadata").fill('{"team": "pilots"}');
   await press("Save", dialog());
@@ -158,7 +158,7 @@ test("files are uploaded, jobs started, watched and labelled", async () => {
   await row("harbour lights").getByText("lights.jsonl").waitFor();
   await page.getByRole("button", { name: "Delete lights.jsonl" }).click();
   await press("Delete", dialog());
-  await page.getByText("No file yet").waitFor();
+  await page.getByText("No files yet").waitFor();
   assert.deepEqual(wrong, []);
 });
 
@@ -171,7 +171,7 @@ test("the loss is drawn from the events that tell it, as they come", async () =>
   await page.route(`**/fine_tuning/jobs/${id}/events*`, (route) => route.fulfill(told({ data: events, has_more: false })));
   const step = (at) => events.unshift({ id: `event-${at}`, level: "info", message: `Step ${at}`, created_at: new Date().toISOString(), data: { step: at, train_loss: 2 / at } });
   await go(page, `tuning/${id}`, "Job");
-  await page.getByText("The curve is drawn when the job tells its loss.").waitFor();
+  await page.getByText("The loss curve appears when the job reports its first values.").waitFor();
   step(1);
   step(2);
   await page.locator("figure.chart canvas").waitFor();

@@ -80,7 +80,7 @@ test("200 payloads in every name, label, message and file name run nowhere", asy
   await go(page, `conversations/${long}`, "Conversation");
   await page.locator(".said").nth(399).waitFor();
   assert.ok((await page.locator(".said .words").first().textContent()) === PAYLOADS[0], "it is shown as it is");
-  await page.getByRole("button", { name: "Edit" }).click();
+  await page.getByRole("button", { name: "Edit", exact: true }).click();
   await page.getByLabel("Content of message 1", { exact: true }).waitFor();
   await quiet("a long conversation");
   // Each on the page of its own, and in the pickers of the playground.
@@ -98,7 +98,7 @@ test("200 payloads in every name, label, message and file name run nowhere", asy
   }
   await go(page, `playground/chat/conversation/${long}`, "Playground");
   await page.locator(".said").first().waitFor();
-  await page.getByRole("button", { name: "Copy as code" }).click();
+  await page.getByRole("button", { name: "View code" }).click();
   await quiet("the playground");
   await context.close();
 });
@@ -118,7 +118,7 @@ test("payloads in the address, in what is typed and in what is refused run nowhe
     await page.getByRole("heading", { level: 1 }).waitFor();
   }
   await page.evaluate(() => (location.hash = "#/%zz"));
-  await page.getByText("There is nothing here").waitFor();
+  await page.getByText("Page not found").waitFor();
   assert.equal(await page.evaluate(() => window.hit), undefined);
   assert.deepEqual(wrong, []);
   await context.close();

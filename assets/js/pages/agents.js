@@ -30,12 +30,12 @@ function List({ project }) {
   };
   const columns = [
     { title: t.name, cell: (one) => html`<a href=${`#/agents/${one.id}`}>${one.name ?? t.agents.unnamed}</a><br /><code class="dim">${one.id}</code>` },
-    { title: t.agents.model, cell: (one) => one.model ?? html`<span class="dim">${t.agents.anyModel}</span>` },
+    { title: t.agents.model, cell: (one) => one.model ?? html`<span class="dim">${t.agents.modelFromRequest}</span>` },
     { title: t.agents.version, right: true, cell: (one) => one.version },
-    { title: t.changed, cell: (one) => html`<${Time} value=${one.updated_at} />` },
+    { title: t.updated, cell: (one) => html`<${Time} value=${one.updated_at} />` },
   ];
   return html`<${Page} title=${t.pages.agents} about=${t.agents.about} actions=${html`<button type="button" class="first" onClick=${() => setOpen(true)}>${t.agents.create}</button>`}>
-    <${Listing} list=${list} label=${t.pages.agents} columns=${columns} empty=${html`<${Empty} title=${t.agents.none}><p>${t.agents.noneHint}</p><//>`} />
+    <${Listing} list=${list} label=${t.pages.agents} columns=${columns} empty=${html`<${Empty} title=${t.agents.empty}><p>${t.agents.emptyHint}</p><//>`} />
     ${open && html`<${Edit} project=${project} close=${close} />`}
   <//>`;
 }
@@ -53,13 +53,13 @@ function Edit({ project, agent, close }) {
     if (stored) close(stored);
   };
   const names = [...new Set([...(models ?? []).map((model) => model.id), ...(agent?.model ? [agent.model] : [])])];
-  return html`<${FormDialog} title=${agent ? t.agents.editTitle : t.agents.create} action=${agent ? t.save : t.agents.make} ...${{ close: () => close(null), submit, busy, error }}>
+  return html`<${FormDialog} title=${agent ? t.agents.editTitle : t.agents.create} action=${agent ? t.save : t.create} ...${{ close: () => close(null), submit, busy, error }}>
     <${Text} label=${t.name} value=${form.name} onInput=${set("name")} maxlength="256" autofocus />
-    <${Select} label=${t.agents.model} value=${form.model} onInput=${set("model")} options=${[["", t.agents.anyModel], ...names.map((name) => [name, name])]} />
+    <${Select} label=${t.agents.model} value=${form.model} onInput=${set("model")} options=${[["", t.agents.modelFromRequest], ...names.map((name) => [name, name])]} />
     <${Area} label=${t.agents.instructions} hint=${t.agents.instructionsHint} value=${form.instructions} onInput=${set("instructions")} rows="6" />
-    <${Area} class="code" label=${t.agents.tools} hint=${t.agents.toolsHint} value=${form.tools} onInput=${set("tools")} rows="3" spellcheck="false" />
-    <${Select} label=${t.agents.truncation} value=${form.truncation} onInput=${set("truncation")} options=${Object.entries(t.agents.truncations)} />
-    <${Text} label=${t.agents.last} type="number" min="1" max="4096" value=${form.last} onInput=${set("last")} placeholder=${t.agents.all} />
+    <${Area} class="code" label=${t.agents.tools} hint=${t.toolsHint} value=${form.tools} onInput=${set("tools")} rows="3" spellcheck="false" />
+    <${Select} label=${t.agents.truncation} hint=${t.agents.truncationHint} value=${form.truncation} onInput=${set("truncation")} options=${Object.entries(t.agents.truncations)} />
+    <${Text} label=${t.agents.maxMessages} hint=${t.agents.maxMessagesHint} type="number" min="1" max="4096" value=${form.last} onInput=${set("last")} placeholder=${t.agents.allMessages} />
     <${Area} class="code" label=${t.metadata} hint=${t.metadataHint} value=${form.metadata} onInput=${set("metadata")} rows="2" spellcheck="false" />
   <//>`;
 }
@@ -79,13 +79,13 @@ function One({ id }) {
   const columns = [
     { title: t.agents.version, cell: (one) => html`${one.version} ${one.version === agent?.version && html`<${Badge} kind="good">${t.agents.current}<//>`}` },
     { title: t.name, cell: (one) => one.name ?? t.agents.unnamed },
-    { title: t.changed, cell: (one) => html`<${Time} value=${one.updated_at} />` },
-    { title: html`<span class="hidden">${t.actions}</span>`, cell: (one) => html`<button type="button" class="plain" onClick=${() => setOpen(one)}>${t.agents.show}<span class="hidden"> ${t.agents.versionTitle(one.version)}</span></button>` },
+    { title: t.updated, cell: (one) => html`<${Time} value=${one.updated_at} />` },
+    { title: html`<span class="hidden">${t.actions}</span>`, cell: (one) => html`<button type="button" class="plain" onClick=${() => setOpen(one)}>${t.agents.view}<span class="hidden"> ${t.agents.versionTitle(one.version)}</span></button>` },
   ];
   const actions = agent && html`
     ${session.may("inference") && html`<a class="button" href=${`#/playground/chat/agent/${id}`}>${t.agents.try}</a>`}
     <button type="button" onClick=${() => setOpen("edit")}>${t.edit}</button>
-    <button type="button" class="plain wrong" onClick=${() => setOpen("remove")}>${t.remove}</button>`;
+    <button type="button" class="plain wrong" onClick=${() => setOpen("remove")}>${t.delete}</button>`;
   return html`<${Page} title=${agent ? (agent.name ?? t.agents.unnamed) : t.pages.agents} about=${html`<a href="#/agents">${t.back}</a> · <code>${id}</code>`} actions=${actions}>
     <${Failure} error=${error ?? failed} again=${error && again} />
     ${!agent && !error && html`<${Waiting} />`}
@@ -104,15 +104,15 @@ function One({ id }) {
 function Shown({ agent }) {
   const { truncation, last_messages: last } = agent.memory ?? {};
   const rows = [
-    [t.agents.model, agent.model ?? t.agents.anyModel],
+    [t.agents.model, agent.model ?? t.agents.modelFromRequest],
     [t.agents.instructions, agent.instructions && html`<div class="words">${agent.instructions}</div>`],
     [t.agents.tools, agent.tools?.length > 0 && html`<pre class="json" tabindex="0" aria-label=${t.agents.tools}>${toJson(agent.tools)}</pre>`],
     [t.agents.truncation, truncation && t.agents.truncations[truncation]],
-    [t.agents.last, last],
+    [t.agents.maxMessages, last],
     [t.metadata, agent.metadata && html`<code>${JSON.stringify(agent.metadata)}</code>`],
   ];
   return html`<dl>${rows.filter(([, value]) => value).map(([name, value]) => html`<dt key=${name}>${name}</dt><dd>${value}</dd>`)}</dl>`;
 }
 
-const Remove = ({ agent, close }) => html`<${Confirm} title=${t.agents.removeTitle(agent.name ?? agent.id)} action=${t.remove} close=${() => close(false)}
-  act=${() => remove(`/agents/${agent.id}`)} done=${() => (location.hash = "#/agents")}>${t.agents.removeAbout}<//>`;
+const Remove = ({ agent, close }) => html`<${Confirm} title=${t.agents.deleteTitle(agent.name ?? agent.id)} action=${t.delete} close=${() => close(false)}
+  act=${() => remove(`/agents/${agent.id}`)} done=${() => (location.hash = "#/agents")}>${t.agents.deleteAbout}<//>`;

@@ -24,21 +24,21 @@ export function Audit({ project }) {
   const columns = [
     { title: t.time, cell: (row) => html`<${Time} value=${row.at} />` },
     { title: t.audit.action, cell: (row) => html`<code>${row.action}</code><br /><code class="dim">${row.target}</code>` },
-    { title: t.audit.actor, cell: (row) => (row.actor ? html`${nameOf(row.actor) && html`${nameOf(row.actor)}<br />`}<code class="dim">${row.actor}</code>` : html`<span class="dim">${t.audit.operator}</span>`) },
-    { title: t.audit.detail, cell: (row) => row.detail && html`<code class="dim detail">${JSON.stringify(row.detail)}</code>` },
+    { title: t.audit.actor, cell: (row) => (row.actor ? html`${nameOf(row.actor) && html`${nameOf(row.actor)}<br />`}<code class="dim">${row.actor}</code>` : html`<span class="dim">${t.audit.server}</span>`) },
+    { title: t.audit.details, cell: (row) => row.detail && html`<code class="dim detail">${JSON.stringify(row.detail)}</code>` },
   ];
   return html`<${Page} title=${t.pages.audit} about=${t.audit.about}
       actions=${html`<button type="button" disabled=${saving} onClick=${save}>${t.audit.csv}</button>`}>
     <div class="card row">
       ${session.may("admin") && html`<${Select} label=${t.project} value=${scope} onInput=${setScope}
-        options=${[["project", project.name], ["all", t.audit.all]]} />`}
+        options=${[["project", project.name], ["all", t.audit.allProjects]]} />`}
       <${Text} label=${t.audit.action} value=${filters.action} onInput=${set("action")} placeholder="api_key.rotated" />
       <${Text} label=${t.audit.actor} value=${filters.actor} onInput=${set("actor")} placeholder="key_…" />
       <${Text} label=${t.audit.target} value=${filters.target} onInput=${set("target")} placeholder="proj_…" />
       <${Text} label=${t.from} type="datetime-local" value=${filters.from} onInput=${set("from")} />
-      <${Text} label=${t.until} type="datetime-local" value=${filters.to} onInput=${set("to")} />
+      <${Text} label=${t.to} type="datetime-local" value=${filters.to} onInput=${set("to")} />
     </div>
     <${Failure} error=${unsaved} />
-    <${Listing} list=${list} label=${t.pages.audit} columns=${columns} empty=${html`<${Empty} title=${t.audit.none}><p>${t.audit.noneHint}</p><//>`} />
+    <${Listing} list=${list} label=${t.pages.audit} columns=${columns} empty=${html`<${Empty} title=${t.audit.empty}><p>${t.audit.emptyHint}</p><//>`} />
   <//>`;
 }

@@ -7,7 +7,7 @@ import { session } from "../session.js";
 import { t } from "../strings.js";
 import { Badge, Confirm, Copy, Dialog, Empty, Failure, FormDialog, Page, Select, Table, Text, Time, useAction, useLoad, useModels, Waiting } from "../ui.js";
 
-const GRACE = [[0, t.keys.atOnce], [3600, t.keys.hour], [86_400, t.keys.day], [604_800, t.keys.week], [2_592_000, t.keys.month]];
+const GRACE = [[0, t.keys.noGrace], [3600, t.keys.hour], [86_400, t.keys.day], [604_800, t.keys.week], [2_592_000, t.keys.month]];
 
 /** What a key is at a time: revoked, expired, rotating, or in use. */
 function state(key, now = Date.now()) {
@@ -28,13 +28,13 @@ export function Keys({ project, me }) {
   const action = (key, kind, text, danger) =>
     html`<button type="button" class=${`plain ${danger ? "wrong" : ""}`} onClick=${() => setOpen([kind, key])}>${text}<span class="hidden"> ${key.name}</span></button>`;
   const columns = [
-    { title: t.name, cell: (key) => html`<strong>${key.name}</strong>${key.id === me.id && html` <${Badge}>${t.keys.yours}<//>`}<br /><code class="dim">${key.redacted_value}</code>` },
-    { title: t.keys.state, cell: (key) => html`<${Badge} kind=${state(key)[0]}>${state(key)[1]}<//>${state(key)[0] === "warn" &&
-      html`<br /><span class="dim">${t.keys.oldUntil} <${Time} value=${key.previous_valid_until} /></span>`}` },
+    { title: t.name, cell: (key) => html`<strong>${key.name}</strong>${key.id === me.id && html` <${Badge}>${t.keys.current}<//>`}<br /><code class="dim">${key.redacted_value}</code>` },
+    { title: t.status, cell: (key) => html`<${Badge} kind=${state(key)[0]}>${state(key)[1]}<//>${state(key)[0] === "warn" &&
+      html`<br /><span class="dim">${t.keys.oldSecretExpires} <${Time} value=${key.previous_valid_until} /></span>`}` },
     { title: t.keys.scopes, cell: (key) => html`<span class="badges">${key.scopes.map((scope) => html`<${Badge}>${scope}<//>`)}</span>${key.models &&
-      html`<br /><span class="dim">${t.keys.only(key.models.join(", "))}</span>`}` },
-    { title: t.keys.lastUse, cell: (key) => html`<${Time} value=${key.last_used_at} />` },
-    { title: t.keys.expires, cell: (key) => html`<${Time} value=${key.expires_at} />` },
+      html`<br /><span class="dim">${t.keys.onlyModels(key.models.join(", "))}</span>`}` },
+    { title: t.keys.lastUsed, cell: (key) => html`<${Time} value=${key.last_used_at} none=${t.never} />` },
+    { title: t.keys.expires, cell: (key) => html`<${Time} value=${key.expires_at} none=${t.never} />` },
     { title: t.created, cell: (key) => html`<${Time} value=${key.created_at} />` },
     { title: html`<span class="hidden">${t.actions}</span>`, cell: (key) => !key.revoked_at && html`<div class="actions">
       ${action(key, "edit", t.edit)} ${action(key, "rotate", t.keys.rotate)} ${action(key, "revoke", t.keys.revoke, true)}</div>` },
@@ -44,7 +44,7 @@ export function Keys({ project, me }) {
       actions=${!project.archived_at && html`<button type="button" class="first" onClick=${() => setOpen(["create"])}>${t.keys.create}</button>`}>
     <${Failure} error=${error} again=${again} />
     ${!keys && !error && html`<${Waiting} />`}
-    ${keys?.length === 0 && html`<${Empty} title=${t.keys.none}><p>${t.keys.noneHint}</p><//>`}
+    ${keys?.length === 0 && html`<${Empty} title=${t.keys.empty}><p>${t.keys.emptyHint}</p><//>`}
     ${keys?.length > 0 && html`<${Table} label=${t.pages.keys} columns=${columns} rows=${keys} keyed=${(key) => key.id} />`}
     ${kind === "create" && html`<${Create} project=${project} close=${close} />`}
     ${kind === "edit" && html`<${Edit} shown=${key} close=${close} />`}
@@ -56,9 +56,9 @@ export function Keys({ project, me }) {
 /** A secret, shown this once. */
 function Secret({ secret, close }) {
   return html`<${Dialog} title=${t.keys.secretTitle} close=${close}>
-    <p>${t.keys.secretOnce}</p>
+    <p>${t.keys.secretAbout}</p>
     <div class="secret"><code>${secret}</code><${Copy} text=${secret} /></div>
-    <div class="actions"><button type="button" class="first" onClick=${close}>${t.keys.kept}</button></div>
+    <div class="actions"><button type="button" class="first" onClick=${close}>${t.done}</button></div>
   <//>`;
 }
 
@@ -85,7 +85,7 @@ function Create({ project, close }) {
   };
   const toggle = (list, set, one) => set(list.includes(one) ? list.filter((other) => other !== one) : [...list, one]);
   const offered = ["inference", "project", "admin"].filter((scope) => session.may(scope));
-  return html`<${FormDialog} title=${t.keys.create} action=${t.keys.make} ...${{ close: () => close(false), submit, busy, error }}>
+  return html`<${FormDialog} title=${t.keys.create} action=${t.create} ...${{ close: () => close(false), submit, busy, error }}>
     <${Text} label=${t.name} value=${name} onInput=${setName} required maxlength="200" hint=${t.keys.nameHint} autofocus />
     <fieldset class="field"><legend>${t.keys.scopes}</legend><div class="choices">
       ${offered.map((scope) => html`<label><input type="checkbox" checked=${scopes.includes(scope)} onChange=${() => toggle(scopes, setScopes, scope)} />

@@ -50,19 +50,19 @@ export function Live() {
   return html`<${Page} title=${t.pages.live} about=${t.live.about}>
     <${Failure} error=${error} again=${again} />
     <div class="figures">
-      <${Figure} label=${t.live.running} value=${number(now.sum("answers_running"))} />
-      <${Figure} label=${t.live.queued} value=${number(now.sum("requests_queued"))} />
-      <${Figure} label=${t.live.pictures} value=${number(now.sum("images_queued"))} />
-      <${Figure} label=${t.live.texts} value=${compact(now.sum("text_tokens_queued"))} />
-      <${Figure} label=${t.live.speed} value=${compact(speed)} hint=${t.live.perSecond} />
-      <${Figure} label=${t.live.generated} value=${compact(now.sum("generated_tokens_total"))} hint=${t.live.sinceStart} />
+      <${Figure} label=${t.live.active} value=${number(now.sum("answers_running"))} />
+      <${Figure} label=${t.live.queuedRequests} value=${number(now.sum("requests_queued"))} />
+      <${Figure} label=${t.live.queuedImages} value=${number(now.sum("images_queued"))} />
+      <${Figure} label=${t.live.queuedTextTokens} value=${compact(now.sum("text_tokens_queued"))} />
+      <${Figure} label=${t.live.throughput} value=${compact(speed)} hint=${t.live.perSecond} />
+      <${Figure} label=${t.live.generatedTokens} value=${compact(now.sum("generated_tokens_total"))} hint=${t.live.sinceStart} />
     </div>
     ${history.times.length > 1 && html`<${Chart} label=${t.live.chart} span=${SPAN} times=${history.times} series=${[{ name: t.live.chart, values: history.values }]} />`}
     <section class="card" aria-label=${t.live.memory}><h2>${t.live.memory}</h2>
       <${Share} label=${t.live.used} value=${used} total=${total} />
-      ${memory.map(([use, value]) => html`<${Share} key=${use} label=${t.live.use[use]} value=${value} total=${total} />`)}
+      ${memory.map(([use, value]) => html`<${Share} key=${use} label=${t.live.memoryUse[use]} value=${value} total=${total} />`)}
     </section>
-    <h2>${t.live.models}</h2>
+    <h2>${t.live.byModel}</h2>
     <${ByModel} now=${now} loaded=${loaded} />
   <//>`;
 }
@@ -82,13 +82,13 @@ function ByModel({ now, loaded }) {
   };
   const columns = [
     { title: t.live.model, cell: (model) => html`<strong>${model}</strong> ${loaded.has(model) && html`<${Badge} kind="good">${t.live.loaded}<//>`}` },
-    { title: t.live.running, right: true, cell: count("answers_running") },
-    { title: t.live.queued, right: true, cell: count("requests_queued") },
-    { title: t.live.prompt, right: true, cell: count("prompt_tokens_total") },
-    { title: t.live.cached, right: true, cell: count("cached_prompt_tokens_total") },
-    { title: t.live.generated, right: true, cell: count("generated_tokens_total") },
+    { title: t.live.active, right: true, cell: count("answers_running") },
+    { title: t.live.queuedRequests, right: true, cell: count("requests_queued") },
+    { title: t.live.promptTokens, right: true, cell: count("prompt_tokens_total") },
+    { title: t.live.cachedTokens, right: true, cell: count("cached_prompt_tokens_total") },
+    { title: t.live.generatedTokens, right: true, cell: count("generated_tokens_total") },
     { title: t.live.images, right: true, cell: count("images_total") },
-    { title: t.live.first, right: true, cell: first },
+    { title: t.live.timeToFirstToken, right: true, cell: first },
   ];
-  return html`<${Table} label=${t.live.models} columns=${columns} rows=${names} keyed=${(model) => model} />`;
+  return html`<${Table} label=${t.live.byModel} columns=${columns} rows=${names} keyed=${(model) => model} />`;
 }

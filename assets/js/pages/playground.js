@@ -10,9 +10,9 @@ import { Images } from "./playground/images.js";
 
 // Name, the view, what its models must be able to do, and that in words.
 const KINDS = [
-  ["chat", Chat, "chat_completions", t.play.chatWith],
-  ["images", Images, "image_generation", t.play.paint],
-  ["embeddings", Embeddings, "embeddings", t.play.embed],
+  ["chat", Chat, "chat_completions", t.playground.capability.chat],
+  ["images", Images, "image_generation", t.playground.capability.images],
+  ["embeddings", Embeddings, "embeddings", t.playground.capability.embeddings],
 ];
 
 /** `rest`: the kind, and for a chat what to begin with, such as `["chat", "conversation", "conv_…"]`. */
@@ -22,11 +22,11 @@ export function Playground({ project, rest }) {
   const [models, error, again] = useModels();
   const [shown, setShown] = useState(null);
   const able = models?.filter((model) => model.capabilities[capability]);
-  return html`<${Page} title=${t.pages.playground} about=${t.play.about}>
-    <${Tabs} label=${t.play.kind} at=${name} choose=${(one) => (location.hash = `#/playground/${one}`)} tabs=${KINDS.map(([one]) => [one, t.play.kinds[one]])} />
+  return html`<${Page} title=${t.pages.playground} about=${t.playground.about}>
+    <${Tabs} label=${t.playground.kind} at=${name} choose=${(one) => (location.hash = `#/playground/${one}`)} tabs=${KINDS.map(([one]) => [one, t.playground.kinds[one]])} />
     <${Failure} error=${error} again=${again} />
     ${!models && !error && html`<${Waiting} />`}
-    ${able?.length === 0 && html`<${Empty} title=${t.play.none(what)}><p><a href="#/models">${t.play.noneHint}</a></p><//>`}
+    ${able?.length === 0 && html`<${Empty} title=${t.playground.noModel(what)}><p><a href="#/models">${t.playground.noModelHint}</a></p><//>`}
     ${able?.length > 0 && html`<${View} key=${rest.join("/")} project=${project} models=${able} begin=${rest.slice(1)} show=${setShown} />`}
     ${shown && html`<${CodeDialog} request=${shown} close=${() => setShown(null)} />`}
   <//>`;

@@ -21,7 +21,7 @@ export function Projects({ project, projects, refresh }) {
   const columns = [
     { title: t.name, cell: (one) => html`<strong>${one.name}</strong><br /><code class="dim">${one.id}</code>` },
     { title: t.projects.environment, cell: (one) => one.environment && html`<${Badge}>${one.environment}<//>` },
-    { title: t.projects.state, cell: (one) => (one.archived_at ? html`<${Badge} kind="warn">${t.projects.archived}<//>` : html`<${Badge} kind="good">${t.projects.active}<//>`) },
+    { title: t.status, cell: (one) => (one.archived_at ? html`<${Badge} kind="warn">${t.projects.archived}<//>` : html`<${Badge} kind="good">${t.projects.active}<//>`) },
     { title: t.created, cell: (one) => html`<${Time} value=${one.created_at} />` },
     { title: html`<span class="hidden">${t.actions}</span>`, cell: (one) => !one.archived_at && html`<div class="actions">
       <button type="button" class="plain" onClick=${() => setOpen(["edit", one])}>${t.edit}<span class="hidden"> ${one.name}</span></button>
@@ -44,7 +44,7 @@ function Edit({ shown, close }) {
   const body = { name, environment: environment || undefined };
   const [save, busy, error] = useAction(() => (shown ? put(`/projects/${shown.id}`, body) : post("/projects", body)));
   const submit = async () => (await save()) && close(true);
-  return html`<${FormDialog} title=${shown ? t.projects.editTitle(shown.name) : t.projects.create} action=${shown ? t.save : t.projects.make}
+  return html`<${FormDialog} title=${shown ? t.projects.editTitle(shown.name) : t.projects.create} action=${shown ? t.save : t.create}
       ...${{ close: () => close(false), submit, busy, error }}>
     <${Text} label=${t.name} value=${name} onInput=${setName} required maxlength="200" autofocus />
     <${Text} label=${t.projects.environment} value=${environment} onInput=${setEnvironment} hint=${t.projects.environmentHint} />
@@ -68,28 +68,28 @@ function Limits({ project }) {
     await again();
   };
   const shown = (name, value) => (name === "storage_bytes" ? bytes(value) : number(value));
-  const hint = (name) => `${t.limits.hints[name]}${ceiling[name] ? ` ${t.limits.ceiling(number(ceiling[name]))}` : ""}`;
+  const hint = (name) => `${t.limits.hints[name]}${ceiling[name] ? ` ${t.limits.ceilingHint(number(ceiling[name]))}` : ""}`;
   return html`<div class="grid wide">
     <${Numbers} title=${t.limits.title(project.name)} names=${RATES} label=${(name) => t.limits[name]} hint=${hint} values=${limits} change=${change}>
-      <p class="dim">${t.limits.effect(effective.requests_per_minute && number(effective.requests_per_minute), number(effective.burst_limit ?? effective.requests_per_minute))}</p>
-      <p class="dim">${t.limits.month(number(limits.tokens_this_month), effective.token_budget && number(effective.token_budget))}</p>
+      <p class="dim">${t.limits.effective(effective.requests_per_minute && number(effective.requests_per_minute), number(effective.burst_limit ?? effective.requests_per_minute))}</p>
+      <p class="dim">${t.limits.monthUsage(number(limits.tokens_this_month), effective.token_budget && number(effective.token_budget))}</p>
     <//>
-    <div class="card"><h2>${t.limits.holds}</h2>
-      <${Table} label=${t.limits.holds} rows=${QUOTAS} keyed=${(name) => name} columns=${[
-        { title: t.limits.what, cell: (name) => t.limits.quota[name] },
-        { title: t.limits.held, right: true, cell: (name) => shown(name, holds[name]) },
-        { title: t.limits.most, right: true, cell: (name) => shown(name, quotas[name]) },
+    <div class="card"><h2>${t.limits.resourceUsage}</h2>
+      <${Table} label=${t.limits.resourceUsage} rows=${QUOTAS} keyed=${(name) => name} columns=${[
+        { title: t.limits.resource, cell: (name) => t.limits.quota[name] },
+        { title: t.limits.used, right: true, cell: (name) => shown(name, holds[name]) },
+        { title: t.limits.quotaColumn, right: true, cell: (name) => shown(name, quotas[name]) },
       ]} />
     </div>
     ${admin && html`<${Numbers} title=${t.limits.ceilingTitle} about=${t.limits.ceilingAbout} names=${RATES} label=${(name) => t.limits[name]} values=${ceiling}
       change=${(ceiling) => change({ ceiling })} />`}
-    ${admin && html`<${Numbers} title=${t.limits.quotaTitle} about=${t.limits.quotaAbout} names=${QUOTAS} label=${(name) => t.limits.quota[name]} values=${quotas}
+    ${admin && html`<${Numbers} title=${t.limits.quotaTitle} about=${t.limits.quotaAbout} names=${QUOTAS} label=${(name) => t.limits.quota[name]} placeholder=${t.limits.defaultQuota} values=${quotas}
       change=${(quotas) => change({ quotas })} />`}
   </div>`;
 }
 
 /** A form of numbers, each of which may be empty; `change` is called with those that were edited. */
-function Numbers({ title, about, names, label, hint = () => undefined, values, change, children }) {
+function Numbers({ title, about, names, label, hint = () => undefined, placeholder = t.limits.noLimit, values, change, children }) {
   const [edited, setEdited] = useState({});
   const [save, busy, error] = useAction(async () => {
     await change(Object.fromEntries(Object.entries(edited).map(([name, text]) => [name, limit(text)])));
@@ -103,7 +103,7 @@ function Numbers({ title, about, names, label, hint = () => undefined, values, c
     <h2>${title}</h2>
     ${about && html`<p class="dim">${about}</p>`}
     ${names.map((name) => html`<${Text} key=${name} label=${label(name)} type="number" min="1" value=${edited[name] ?? String(values[name] ?? "")}
-      onInput=${(text) => setEdited({ ...edited, [name]: text })} placeholder=${t.limits.none} hint=${hint(name)} />`)}
+      onInput=${(text) => setEdited({ ...edited, [name]: text })} placeholder=${placeholder} hint=${hint(name)} />`)}
     ${children}
     <${Failure} error=${error} />
     <button class="first" disabled=${busy || !Object.keys(edited).length}>${t.save}</button>

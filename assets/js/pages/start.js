@@ -14,20 +14,20 @@ export function Start({ project, me }) {
   const chat = models?.find((model) => model.capabilities.chat_completions);
   const asked = usage && (usage.tokens.total > 0 || usage.image_generations > 0);
   const body = { model: chat?.id ?? "MODEL", messages: [{ role: "user", content: "What is an outpost?" }] };
-  const done = (yes) => yes && html` <${Badge} kind="good">${t.start.done}<//>`;
+  const done = (yes) => yes && html` <${Badge} kind="good">${t.done}<//>`;
   return html`<${Page} title=${t.pages.start} about=${t.start.about}>
     <${Failure} error=${error} again=${again} />
-    ${models?.length === 0 && html`<div class="note"><p>${t.start.noModels}</p><${Code} text="outpost models pull starter" label=${t.models.pull} /></div>`}
+    ${models?.length === 0 && html`<div class="note"><p>${t.start.noModels}</p><${Code} text="outpost models pull starter" label=${t.models.pullCommand} /></div>`}
     <ol class="steps">
-      <li><h2>${t.start.key}${done(keys?.some((key) => key.id !== me.id))}</h2>
-        <p>${t.start.keyAbout}</p>
-        ${session.may("project") && html`<a class="button" href="#/keys">${t.start.keyAction}</a>`}</li>
-      <li><h2>${t.start.curl}${done(asked)}</h2>
-        <p>${t.start.curlAbout}</p>
-        <${Code} text=${code("curl", { call: "chat.completions", path: "/v1/chat/completions", body })} label=${t.start.curl} />
+      <li><h2>${t.start.createKey}${done(keys?.some((key) => key.id !== me.id))}</h2>
+        <p>${t.start.createKeyAbout}</p>
+        ${session.may("project") && html`<a class="button" href="#/keys">${t.start.createKeyAction}</a>`}</li>
+      <li><h2>${t.start.request}${done(asked)}</h2>
+        <p>${t.start.requestAbout}</p>
+        <${Code} text=${code("curl", { call: "chat.completions", path: "/v1/chat/completions", body })} label=${t.start.request} />
         <div class="grid">
-          <${Address} label=${t.start.address} text=${`${location.origin}/v1`} hint=${t.start.addressHint} />
-          <${Address} label=${t.start.strict} text=${`${location.origin}/openai/v1`} hint=${t.start.strictHint} />
+          <${Address} label=${t.start.baseUrl} text=${`${location.origin}/v1`} hint=${t.start.baseUrlHint} />
+          <${Address} label=${t.start.strictBaseUrl} text=${`${location.origin}/openai/v1`} hint=${t.start.strictBaseUrlHint} />
         </div></li>
       ${session.may("inference") && html`<li><h2>${t.start.play}</h2>
         <p>${t.start.playAbout}</p>

@@ -14,7 +14,7 @@ const going = (job) => ["queued", "running", "validating_files"].includes(job?.s
 
 export const Tuning = ({ project, rest }) => (rest[0] ? html`<${Job} key=${rest[0]} id=${rest[0]} />` : html`<${Overview} project=${project} />`);
 
-const State = ({ job }) => html`<${Badge} kind=${KINDS[job.state] ?? ""}>${job.state}<//>`;
+const State = ({ job }) => html`<${Badge} kind=${KINDS[job.state] ?? ""}>${t.tuning.states[job.state] ?? job.state}<//>`;
 
 function Overview({ project }) {
   const files = usePages("/files", { project_id: project.id }, [project.id]);
@@ -30,18 +30,18 @@ function Overview({ project }) {
     { title: t.tuning.examples, right: true, cell: (file) => number(file.examples) },
     { title: t.tuning.size, right: true, cell: (file) => bytes(file.bytes) },
     { title: t.created, cell: (file) => html`<${Time} value=${file.created_at} />` },
-    { title: html`<span class="hidden">${t.actions}</span>`, cell: (file) => html`<button type="button" class="plain wrong" onClick=${() => setOpen(["remove", file])}>${t.remove}<span class="hidden"> ${file.filename}</span></button>` },
+    { title: html`<span class="hidden">${t.actions}</span>`, cell: (file) => html`<button type="button" class="plain wrong" onClick=${() => setOpen(["remove", file])}>${t.delete}<span class="hidden"> ${file.filename}</span></button>` },
   ];
   const jobColumns = [
     { title: t.tuning.job, cell: (job) => html`<a href=${`#/tuning/${job.id}`}>${job.name ?? job.id}</a>${job.name && html`<br /><code class="dim">${job.id}</code>`}` },
-    { title: t.tuning.state, cell: (job) => html`<${State} job=${job} />` },
+    { title: t.status, cell: (job) => html`<${State} job=${job} />` },
     { title: t.tuning.model, cell: (job) => job.model },
     { title: t.tuning.training, cell: (job) => named(job.training_file) },
     { title: t.created, cell: (job) => html`<${Time} value=${job.created_at} />` },
   ];
   const [kind, file] = open ?? [];
-  return html`<${Page} title=${t.pages.tuning} about=${t.tuning.about} actions=${html`<button type="button" onClick=${() => setOpen(["upload"])}>${t.tuning.upload}</button>
-      <button type="button" class="first" disabled=${!files.rows.length} onClick=${() => setOpen(["start"])}>${t.tuning.start}</button>`}>
+  return html`<${Page} title=${t.pages.tuning} about=${t.tuning.about} actions=${html`<button type="button" onClick=${() => setOpen(["upload"])}>${t.tuning.uploadFile}</button>
+      <button type="button" class="first" disabled=${!files.rows.length} onClick=${() => setOpen(["start"])}>${t.tuning.startJob}</button>`}>
     <h2>${t.tuning.jobs}</h2>
     <${Listing} list=${jobs} label=${t.tuning.jobs} columns=${jobColumns} empty=${html`<${Empty} title=${t.tuning.noJobs}><p>${t.tuning.noJobsHint}</p><//>`} />
     <h2>${t.tuning.files}</h2>
@@ -63,13 +63,13 @@ function Upload({ project, close }) {
     return post("/files", form);
   });
   const submit = async () => (await send()) && close(true);
-  return html`<${FormDialog} title=${t.tuning.upload} action=${busy ? t.tuning.uploading : t.tuning.send} ...${{ close: () => close(false), submit, busy, error }}>
+  return html`<${FormDialog} title=${t.tuning.uploadFile} action=${busy ? t.tuning.uploading : t.tuning.upload} ...${{ close: () => close(false), submit, busy, error }}>
     <${Field} label=${t.tuning.file} hint=${t.tuning.fileHint}>${(ids) => html`<input type="file" required accept=".jsonl,.json,.txt" ...${ids} onChange=${(event) => setFile(event.target.files[0])} />`}<//>
   <//>`;
 }
 
-const Remove = ({ file, close }) => html`<${Confirm} title=${t.tuning.removeTitle(file.filename)} action=${t.remove} close=${() => close(false)}
-  act=${() => remove(`/files/${file.id}`)} done=${() => close(true)}>${t.tuning.removeAbout}<//>`;
+const Remove = ({ file, close }) => html`<${Confirm} title=${t.tuning.deleteTitle(file.filename)} action=${t.delete} close=${() => close(false)}
+  act=${() => remove(`/files/${file.id}`)} done=${() => close(true)}>${t.tuning.deleteAbout}<//>`;
 
 function Start({ project, files, close }) {
   const [form, setForm] = useState({ name: "", model: "", training: files[0].id, validation: "", epochs: "", suffix: "" });
@@ -84,7 +84,7 @@ function Start({ project, files, close }) {
     if (job) location.hash = `#/tuning/${job.id}`;
   };
   const named = files.map((file) => [file.id, file.filename]);
-  return html`<${FormDialog} title=${t.tuning.start} action=${t.tuning.make} ...${{ close, submit, busy: busy || !models?.length, error }}>
+  return html`<${FormDialog} title=${t.tuning.startJob} action=${t.tuning.start} ...${{ close, submit, busy: busy || !models?.length, error }}>
     <${Text} label=${t.name} value=${form.name} onInput=${set("name")} maxlength="256" autofocus />
     <${Select} label=${t.tuning.model} value=${form.model} onInput=${set("model")} options=${(models ?? []).map((model) => [model.id, model.id])} />
     <${Select} label=${t.tuning.training} value=${form.training} onInput=${set("training")} options=${named} />
@@ -111,15 +111,15 @@ function Job({ id }) {
   });
   const columns = [
     { title: t.time, cell: (event) => html`<${Time} value=${event.created_at} />` },
-    { title: t.tuning.state, cell: (event) => html`<${Badge} kind=${{ error: "bad", warn: "warn" }[event.level] ?? ""}>${t.tuning.level[event.level] ?? event.level}<//>` },
-    { title: t.tuning.events, cell: (event) => event.message },
+    { title: t.tuning.level, cell: (event) => html`<${Badge} kind=${{ error: "bad", warn: "warn" }[event.level] ?? ""}>${t.tuning.levels[event.level] ?? event.level}<//>` },
+    { title: t.tuning.message, cell: (event) => event.message },
   ];
   const loss = useMemo(() => curve(events ?? []), [events]);
   const rows = job ? [[t.tuning.model, job.model], [t.tuning.training, html`<code>${job.training_file}</code>`], [t.tuning.validation, job.validation_file && html`<code>${job.validation_file}</code>`],
-    [t.tuning.epochs, job.hyperparameters?.n_epochs], [t.tuning.result, job.fine_tuned_model ?? t.tuning.none], [t.tuning.trained, job.trained_tokens !== null && number(job.trained_tokens)],
+    [t.tuning.epochs, job.hyperparameters?.n_epochs], [t.tuning.fineTunedModel, job.fine_tuned_model ?? t.tuning.noneYet], [t.tuning.trainedTokens, job.trained_tokens !== null && number(job.trained_tokens)],
     [t.metadata, job.metadata && html`<code>${JSON.stringify(job.metadata)}</code>`]] : [];
-  const actions = job && html`<button type="button" onClick=${() => setOpen(true)}>${t.tuning.labels}</button>
-    ${going(job) && html`<button type="button" class="danger" disabled=${busy} onClick=${stop}>${t.tuning.stop}</button>`}`;
+  const actions = job && html`<button type="button" onClick=${() => setOpen(true)}>${t.edit}</button>
+    ${going(job) && html`<button type="button" class="danger" disabled=${busy} onClick=${stop}>${t.tuning.cancelJob}</button>`}`;
   return html`<${Page} title=${job?.name ?? t.tuning.job} about=${html`<a href="#/tuning">${t.back}</a> · <code>${id}</code>`} actions=${actions}>
     <${Failure} error=${error ?? failed} again=${error && again} />
     ${!job && !error && html`<${Waiting} />`}
@@ -139,7 +139,7 @@ function Labels({ job, close }) {
   const [metadata, setMetadata] = useState(toJson(job.metadata));
   const [store, busy, error] = useAction(async () => patch(`/fine_tuning/jobs/${job.id}`, { name: name || null, metadata: fromJson(t.metadata, metadata) }));
   const submit = async () => (await store()) && close(true);
-  return html`<${FormDialog} title=${t.tuning.labels} action=${t.save} ...${{ close: () => close(false), submit, busy, error }}>
+  return html`<${FormDialog} title=${t.tuning.editJob} action=${t.save} ...${{ close: () => close(false), submit, busy, error }}>
     <${Text} label=${t.name} value=${name} onInput=${setName} maxlength="256" autofocus />
     <${Area} class="code" label=${t.metadata} hint=${t.metadataHint} value=${metadata} onInput=${setMetadata} rows="4" spellcheck="false" />
   <//>`;

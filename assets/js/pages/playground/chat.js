@@ -143,7 +143,7 @@ export function Chat({ project, models, begin, show }) {
           ? html`<button type="button" class="danger" onClick=${() => stop.current?.abort()}>${t.chat.stop}</button>`
           : !calls.length && html`<button type="button" class="first" disabled=${!text.trim()} onClick=${say}>${t.chat.send}</button>`}
         <button type="button" disabled=${busy || !messages.length} onClick=${startOver}>${t.chat.clear}</button>
-        <button type="button" onClick=${copy}>${t.play.code}</button>
+        <button type="button" onClick=${copy}>${t.playground.viewCode}</button>
       </div>
     </div>
     <${Settings} ...${{ settings, set, models, agents, talks, manages, busy, recall }} />
@@ -167,9 +167,9 @@ function Results({ calls, give, busy }) {
     give(calls.map(({ id }) => ({ role: "tool", tool_call_id: id, content: results[id] ?? "" })));
   };
   return html`<form class="card" onSubmit=${submit}>
-    ${calls.map((call) => html`<${Area} key=${call.id} class="code" label=${t.chat.result(call.function.name)} value=${results[call.id] ?? ""} rows="2"
+    ${calls.map((call) => html`<${Area} key=${call.id} class="code" label=${t.chat.toolResult(call.function.name)} value=${results[call.id] ?? ""} rows="2"
       onInput=${(value) => setResults({ ...results, [call.id]: value })} />`)}
-    <button class="first" disabled=${busy}>${t.chat.giveResults}</button>
+    <button class="first" disabled=${busy}>${t.chat.submitResults}</button>
   </form>`;
 }
 
@@ -185,16 +185,16 @@ function Settings({ settings, set, models, agents, talks, manages, busy, recall 
   const listed = talks?.map((one) => [one.id, one.preview ?? one.id]) ?? [];
   const known = !settings.conversation || settings.conversation === "new" || listed.some(([id]) => id === settings.conversation);
   return html`<section class="card" aria-label=${t.chat.settings}>
-    <${Select} label=${t.play.model} value=${settings.model} onInput=${set("model")} options=${agent?.model ? [["", t.chat.ofAgent], ...names] : names} />
+    <${Select} label=${t.playground.model} value=${settings.model} onInput=${set("model")} options=${agent?.model ? [["", t.chat.agentModel], ...names] : names} />
     ${agents?.length > 0 && html`<${Select} label=${t.chat.agent} value=${settings.agent} onInput=${chooseAgent} options=${[["", t.chat.noAgent], ...agents.map(named)]} />`}
     ${manages && html`<${Select} label=${t.chat.conversation} value=${settings.conversation} onInput=${recall} disabled=${busy}
       options=${[["", t.chat.noConversation], ["new", t.chat.newConversation], ...(known ? [] : [[settings.conversation, settings.conversation]]), ...listed]} />`}
     <${Area} label=${t.chat.system} value=${settings.system} onInput=${set("system")} rows="2" />
-    <div class="pairs">${NUMBERS.map((name) => html`<${Text} key=${name} label=${t.chat[name]} type="number" ...${ranges[name]} value=${settings[name]} onInput=${set(name)} placeholder=${t.chat.usual} />`)}</div>
+    <div class="pairs">${NUMBERS.map((name) => html`<${Text} key=${name} label=${t.chat[name]} type="number" ...${ranges[name]} value=${settings[name]} onInput=${set(name)} placeholder=${t.chat.default} />`)}</div>
     <${Select} label=${t.chat.format} value=${settings.format} onInput=${set("format")} options=${Object.entries(t.chat.formats)} />
     ${settings.format === "json_schema" && html`<${Area} class="code" label=${t.chat.schema} value=${settings.schema} onInput=${set("schema")} rows="5" spellcheck="false"
       placeholder=${'{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}'} />`}
-    <${Area} class="code" label=${t.chat.tools} hint=${t.chat.toolsHint} value=${settings.tools} onInput=${set("tools")} rows="2" spellcheck="false" />
-    ${(settings.tools.trim() || agent?.tools?.length > 0) && html`<${Select} label=${t.chat.tool_choice} value=${settings.tool_choice} onInput=${set("tool_choice")} options=${Object.entries(t.chat.choices)} />`}
+    <${Area} class="code" label=${t.chat.tools} hint=${t.toolsHint} value=${settings.tools} onInput=${set("tools")} rows="2" spellcheck="false" />
+    ${(settings.tools.trim() || agent?.tools?.length > 0) && html`<${Select} label=${t.chat.tool_choice} value=${settings.tool_choice} onInput=${set("tool_choice")} options=${Object.entries(t.chat.toolChoices)} />`}
   </section>`;
 }

@@ -62,39 +62,39 @@ export function Images({ models, show }) {
   // Two elements: one that becomes the other while it is pressed would submit the form.
   const action = busy
     ? html`<button key="stop" type="button" class="danger" onClick=${() => stop.current?.abort()}>${t.images.stop}</button>`
-    : html`<button key="paint" class="first" disabled=${!settings.prompt.trim()}>${t.images.paint}</button>`;
+    : html`<button key="paint" class="first" disabled=${!settings.prompt.trim()}>${t.images.generate}</button>`;
   const sizes = model?.limits?.image_sizes ?? [];
   return html`<form class="bench" onSubmit=${submit}>
     <div>
       <${Area} label=${t.images.prompt} value=${settings.prompt} onInput=${set("prompt")} rows="3" />
       <div class="actions">
         ${action}
-        <button type="button" onClick=${() => show({ call: "images", path: "/v1/images/generations", body: fields(settings) })}>${t.play.code}</button>
+        <button type="button" onClick=${() => show({ call: "images", path: "/v1/images/generations", body: fields(settings) })}>${t.playground.viewCode}</button>
       </div>
       <${Failure} error=${error} />
-      ${now && html`<div class="card" role="status"><p>${now.steps ? t.images.step(now.step, now.steps) : t.images.begins}</p>
-        <progress max=${now.steps || 1} value=${now.steps ? now.step : undefined} aria-label=${t.images.paint}></progress>
+      ${now && html`<div class="card" role="status"><p>${now.steps ? t.images.step(now.step, now.steps) : t.images.queued}</p>
+        <progress max=${now.steps || 1} value=${now.steps ? now.step : undefined} aria-label=${t.images.progress}></progress>
         ${now.preview && html`<img class="preview" src=${now.preview} alt="" />`}</div>`}
       <h2>${t.images.gallery}</h2>
       ${!gallery.length && html`<${Empty} title=${t.images.empty}><p>${t.images.emptyHint}</p><//>`}
       <div class="gallery">${gallery.map((picture) => html`<figure key=${picture.id}>
-        <img src=${picture.source} alt=${t.images.shown(picture.prompt)} />
-        <figcaption><p>${picture.prompt}</p><p class="dim">${t.images.seeded(picture.seed)} · ${picture.size}</p>
-          <button type="button" class="plain" onClick=${() => set("seed")(String(picture.seed))}>${t.images.again}</button>
+        <img src=${picture.source} alt=${t.images.alt(picture.prompt)} />
+        <figcaption><p>${picture.prompt}</p><p class="dim">${t.images.seedOf(picture.seed)} · ${picture.size}</p>
+          <button type="button" class="plain" onClick=${() => set("seed")(String(picture.seed))}>${t.images.reuseSeed}</button>
           <a href=${picture.source} download=${`${picture.seed}.${picture.format}`}>${t.images.download}</a></figcaption>
       </figure>`)}</div>
     </div>
     <section class="card" aria-label=${t.chat.settings}>
-      <${Select} label=${t.play.model} value=${settings.model} onInput=${set("model")} options=${models.map((one) => [one.id, one.id])} />
-      <${Area} label=${t.images.negative} value=${settings.negative_prompt} onInput=${set("negative_prompt")} rows="2" />
+      <${Select} label=${t.playground.model} value=${settings.model} onInput=${set("model")} options=${models.map((one) => [one.id, one.id])} />
+      <${Area} label=${t.images.negativePrompt} value=${settings.negative_prompt} onInput=${set("negative_prompt")} rows="2" />
       <div class="pairs">
         <${Text} label=${t.images.size} value=${settings.size} onInput=${set("size")} placeholder=${sizes[0] ?? "512x512"} pattern="[0-9]+x[0-9]+" />
         <${Text} label=${t.images.count} type="number" min="1" max="10" value=${settings.n} onInput=${set("n")} />
-        <${Text} label=${t.images.steps} type="number" min="1" max="500" value=${settings.steps} onInput=${set("steps")} placeholder=${t.images.usual} />
-        <${Text} label=${t.images.guidance} type="number" min="0" max="100" step="any" value=${settings.guidance_scale} onInput=${set("guidance_scale")} placeholder=${t.images.usual} />
+        <${Text} label=${t.images.steps} type="number" min="1" max="500" value=${settings.steps} onInput=${set("steps")} placeholder=${t.images.modelDefault} />
+        <${Text} label=${t.images.guidance} type="number" min="0" max="100" step="any" value=${settings.guidance_scale} onInput=${set("guidance_scale")} placeholder=${t.images.modelDefault} />
       </div>
-      <${Text} label=${t.images.seed} type="number" min="0" value=${settings.seed} onInput=${set("seed")} placeholder=${t.images.drawn} />
-      <${Select} label=${t.images.scheduler} value=${settings.scheduler} onInput=${set("scheduler")} options=${[["", t.images.usual], ...SCHEDULERS.map((one) => [one, one])]} />
+      <${Text} label=${t.images.seed} type="number" min="0" value=${settings.seed} onInput=${set("seed")} placeholder=${t.images.randomSeed} />
+      <${Select} label=${t.images.scheduler} value=${settings.scheduler} onInput=${set("scheduler")} options=${[["", t.images.modelDefault], ...SCHEDULERS.map((one) => [one, one])]} />
     </section>
   </form>`;
 }
