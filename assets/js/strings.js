@@ -21,7 +21,7 @@ export const t = {
 
   signIn: {
     title: "Sign in", key: "API key", action: "Sign in",
-    about: "Use any API key of this server. The first key was printed when the server started for the first time. It is also stored in the file admin.key in the data directory.",
+    about: "Use any API key of this server. On its first start the server printed a key and stored it in the file admin.key in the data directory.",
     hint: "The key stays in this browser tab and is sent only to this server.",
   },
 
@@ -31,11 +31,11 @@ export const t = {
     createKey: "Create an API key",
     createKeyAbout: "Create one key for each application and environment. You can then restrict, rotate and revoke each key independently.",
     createKeyAction: "Go to API keys",
-    request: "Send a request", requestAbout: "Use any OpenAI-compatible client with one of the base URLs below and your key. With curl:",
+    request: "Send a request", requestAbout: "Use any OpenAI-compatible client with your key and one of the base URLs below. Or use curl:",
     play: "Try the playground", playAbout: "Chat, generate images and compare embeddings in the browser. You can copy each request as curl, Python or Node.js code.",
     playAction: "Open playground",
     baseUrl: "Base URL", strictBaseUrl: "Base URL for strict clients",
-    baseUrlHint: "Responses contain all OpenAI fields and the fields of the service envelope.", strictBaseUrlHint: "Responses contain only the OpenAI fields.",
+    baseUrlHint: "Responses contain all OpenAI fields plus a service envelope.", strictBaseUrlHint: "Responses contain only the OpenAI fields.",
     reference: "API reference: ",
   },
 
@@ -68,7 +68,7 @@ export const t = {
     requests_per_minute: "Requests per minute", burst_limit: "Burst limit", tokens_per_minute: "Tokens per minute", token_budget: "Tokens per month",
     hints: {
       requests_per_minute: "Requests above the rate limit get status 429 and a Retry-After header.",
-      burst_limit: "Requests allowed at once, up to 10 times the rate. If empty, equals the rate.",
+      burst_limit: "Requests allowed at once, up to 10 times the rate. Defaults to the rate.",
       tokens_per_minute: "Input and output tokens together.",
       token_budget: "Per calendar month, in UTC. When the budget is used up, model requests are refused until the next month.",
     },
@@ -92,23 +92,23 @@ export const t = {
 
   live: {
     about: "Current state of the whole server. Refreshes every 2 seconds while this tab is visible.", active: "Active generations", queuedRequests: "Queued requests",
-    throughput: "Token throughput", perSecond: "tokens/s, input and output", generatedTokens: "Generated tokens", sinceStart: "since server start", queuedImages: "Queued images", queuedTextTokens: "Queued embedding tokens",
+    throughput: "Token throughput", perSecond: "tokens/s", generatedTokens: "Generated tokens", sinceStart: "since server start", queuedImages: "Queued images", embeddingQueue: "Embedding queue", tokens: "tokens",
     memory: "Model memory", used: "Total used", of: (used, total) => `${used} of ${total}`, chart: "Generated tokens per second",
     memoryUse: { weights: "Weights", scratch: "Scratch buffers", kv_held: "KV cache in use", kv_cached: "Prefix cache" },
-    byModel: "By model", noModels: "No model has been used since the server started.", model: "Model", promptTokens: "Prompt tokens", cachedTokens: "Cached tokens", images: "Images", loaded: "Loaded",
+    byModel: "By model", activeColumn: "Active", queuedColumn: "Queued", noModels: "No model has been used since the server started.", model: "Model", promptTokens: "Prompt tokens", cachedTokens: "Cached tokens", images: "Images", loaded: "Loaded",
     timeToFirstToken: "Time to first token",
   },
 
   models: {
-    about: "Models installed on this server.", empty: "No models installed", emptyHint: "Pull the starter set on the server, or add a model to the models directory:",
+    about: "Models installed on this server.", empty: "No models installed", emptyHint: "Add a model to the models directory, or pull the starter set on the server:",
     pullCommand: "Pull command", capabilities: "Capabilities", format: "Format", parameters: "Parameters", size: "Size", error: "Error", loaded: "Loaded", notLoaded: "Not loaded",
     load: "Load", unload: "Unload", loading: "Loading…", unloading: "Unloading…", catalog: "Available from the catalog", allInstalled: "All models of the catalog are installed.",
     capability: { chat_completions: "Chat", embeddings: "Embeddings", reranking: "Reranking", image_generation: "Images" },
-    limits: "Limits", context: (tokens) => `${tokens} tokens of context`, dimensions: (count) => `${count} dimensions`, sizes: (sizes) => `${sizes} pixels`,
+    limits: "Limits", context: (tokens) => `${tokens}-token context`, dimensions: (count) => `${count} dimensions`, sizes: (sizes) => `${sizes} pixels`,
   },
 
   audit: {
-    about: "All administrative changes: what changed, when, and with which API key.", csv: "Export CSV", allProjects: "All projects", action: "Action", actor: "API key", target: "Target", details: "Details",
+    about: "Every change, with its time and the API key that made it.", csv: "Export CSV", allProjects: "All projects", action: "Action", actor: "API key", target: "Target", details: "Details",
     server: "Server", empty: "No matching events", emptyHint: "Remove a filter, or select a longer time range.",
   },
 
@@ -131,7 +131,7 @@ export const t = {
     log: "Chat",
   },
   images: {
-    prompt: "Prompt", negativePrompt: "Negative prompt", size: "Size", steps: "Steps", guidance: "Guidance scale", seed: "Seed", scheduler: "Scheduler", count: "Images", modelDefault: "Default", randomSeed: "Random",
+    prompt: "Prompt", negativePrompt: "Negative prompt", size: "Size", steps: "Steps", guidance: "Guidance", seed: "Seed", scheduler: "Scheduler", count: "Images", modelDefault: "Default", randomSeed: "Random",
     generate: "Generate", stop: "Stop", step: (step, steps) => `Step ${step} of ${steps}`, queued: "Queued…", progress: "Generation progress",
     reuseSeed: "Reuse seed", download: "Download", alt: (prompt) => `Generated image: ${prompt}`, gallery: "Gallery", empty: "No images yet",
     emptyHint: "Enter a prompt, then select Generate. The same seed and settings produce the same image.",
@@ -143,7 +143,7 @@ export const t = {
   },
 
   conversations: {
-    about: "Conversations stored by your applications or by the playground.", search: "Search", searchHint: "Search messages and metadata", empty: "No conversations yet",
+    about: "Conversations stored by your applications or by the playground.", search: "Search", searchHint: "Messages and metadata", empty: "No conversations yet",
     emptyHint: "Select “New conversation” in the playground, or create one with the API.", notFound: "No matching conversations", notFoundHint: "Try a shorter search term.",
     noPreview: "(no user message)", messages: "Messages", firstMessage: "First message", searchMore: "Continue search", title: "Conversation", export: "Export JSON", continue: "Continue in playground",
     editMetadata: "Edit metadata", content: "Content", contentOf: (index) => `Content of message ${index}`, roleOf: (index) => `Role of message ${index}`,
@@ -152,7 +152,7 @@ export const t = {
   },
 
   agents: {
-    about: "An agent combines instructions, tools and a model under one ID. Requests select it with agent_id. Each change creates a new version.", create: "Create agent", empty: "No agents yet",
+    about: "Instructions, tools and a model under one ID. Requests select an agent with agent_id. Each change creates a version.", create: "Create agent", empty: "No agents yet",
     emptyHint: "Create an agent, then select it in the playground.",
     model: "Model", modelFromRequest: "Set by the request", instructions: "Instructions", instructionsHint: "The agent’s role, behavior and task.", tools: "Tools",
     truncation: "Truncation", truncationHint: "What happens when a conversation exceeds the context window.", truncations: { "": "Set by the request", auto: "Drop the oldest messages", disabled: "Refuse the request" }, maxMessages: "Max messages", maxMessagesHint: "How many of the latest messages the model sees.", allMessages: "All",
@@ -161,7 +161,7 @@ export const t = {
   },
 
   tuning: {
-    about: "Training files and fine-tuning jobs. This version validates files and stores jobs, but it cannot train yet: each job fails immediately.", uploadFile: "Upload file", files: "Files", noFiles: "No files yet",
+    about: "Training files and jobs. This version cannot train yet: it validates files, but each job fails immediately.", uploadFile: "Upload file", files: "Files", noFiles: "No files yet",
     noFilesHint: "Upload a JSON Lines file with lines such as {\"messages\": […]}, {\"prompt\": …, \"completion\": …} or {\"text\": …}.",
     file: "File", fileHint: "JSON Lines. Each line is validated during the upload.", examples: "Examples", size: "Size", upload: "Upload", uploading: "Uploading…",
     jobs: "Jobs", startJob: "Start job", noJobs: "No jobs yet", noJobsHint: "Upload a training file, then start a job.", model: "Model", training: "Training file", validation: "Validation file", noValidation: "None", epochs: "Epochs", auto: "Auto", suffix: "Model name suffix",

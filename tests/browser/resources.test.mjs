@@ -17,7 +17,7 @@ const { dialog, row, click } = finders(() => page);
 test("models are listed, loaded and unloaded, and the catalog shows pull commands", async () => {
   await goTo(page, "models", "Models");
   await row(CHAT_MODEL).getByText("Chat", { exact: true }).waitFor();
-  await row(CHAT_MODEL).getByText("8,192 tokens of context").waitFor();
+  await row(CHAT_MODEL).getByText("8,192-token context").waitFor();
   await row(EMBEDDING_MODEL).getByText("384 dimensions").waitFor();
   await row(IMAGE_MODEL).getByText("64x64 pixels").waitFor();
   await row(EMBEDDING_MODEL).getByRole("button", { name: /^Load/ }).click();

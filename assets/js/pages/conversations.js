@@ -58,7 +58,7 @@ function ConversationPage({ id }) {
     <button type="button" onClick=${() => setOpen("metadata")}>${t.conversations.editMetadata}</button>
     ${!draft && html`<button type="button" onClick=${() => setDraft(conversation.messages)}>${t.edit}</button>`}
     <button type="button" class="text-button error" onClick=${() => setOpen("delete")}>${t.delete}</button>`;
-  return html`<${Page} title=${t.conversations.title} about=${html`<a href="#/conversations">${t.back}</a> · <code>${id}</code>${conversation && html` · ${t.conversations.version(conversation.version)} · <${RelativeTime} value=${conversation.updated_at} />`}`} actions=${actions}>
+  return html`<${Page} title=${t.conversations.title} about=${html`<a href="#/conversations">${t.back}</a> · <code>${id}</code>${conversation && html` · ${t.conversations.version(conversation.version)} · ${t.updated} <${RelativeTime} value=${conversation.updated_at} />`}`} actions=${actions}>
     <${ErrorAlert} error=${error ?? saveError} retry=${error && reload} />
     ${!conversation && !error && html`<${Loading} />`}
     ${conversation?.metadata && html`<p class="muted">${t.metadata}: <code>${JSON.stringify(conversation.metadata)}</code></p>`}

@@ -86,7 +86,7 @@ function StartJob({ project, files, close }) {
   const options = files.map((file) => [file.id, file.filename]);
   return html`<${FormDialog} title=${t.tuning.startJob} action=${t.tuning.start} ...${{ close, submit, busy: busy || !models?.length, error }}>
     <${TextField} label=${t.name} value=${form.name} onInput=${set("name")} maxlength="256" autofocus />
-    <${SelectField} label=${t.tuning.model} value=${form.model} onInput=${set("model")} options=${(models ?? []).map((model) => [model.id, model.id])} />
+    <${SelectField} label=${t.tuning.model} value=${form.model || models?.[0]?.id} onInput=${set("model")} options=${(models ?? []).map((model) => [model.id, model.id])} />
     <${SelectField} label=${t.tuning.training} value=${form.training} onInput=${set("training")} options=${options} />
     <${SelectField} label=${t.tuning.validation} value=${form.validation} onInput=${set("validation")} options=${[["", t.tuning.noValidation], ...options]} />
     <div class="two-columns"><${TextField} label=${t.tuning.epochs} type="number" min="1" max="50" value=${form.epochs} onInput=${set("epochs")} placeholder=${t.tuning.auto} />
@@ -116,7 +116,7 @@ function Job({ id }) {
   ];
   const loss = useMemo(() => lossCurve(events ?? []), [events]);
   const rows = job ? [[t.tuning.model, job.model], [t.tuning.training, html`<code>${job.training_file}</code>`], [t.tuning.validation, job.validation_file && html`<code>${job.validation_file}</code>`],
-    [t.tuning.epochs, job.hyperparameters?.n_epochs], [t.tuning.fineTunedModel, job.fine_tuned_model ?? t.tuning.noneYet], [t.tuning.trainedTokens, job.trained_tokens !== null && number(job.trained_tokens)],
+    [t.tuning.epochs, job.hyperparameters?.n_epochs === "auto" ? t.tuning.auto : job.hyperparameters?.n_epochs], [t.tuning.fineTunedModel, job.fine_tuned_model ?? t.tuning.noneYet], [t.tuning.trainedTokens, job.trained_tokens !== null && number(job.trained_tokens)],
     [t.metadata, job.metadata && html`<code>${JSON.stringify(job.metadata)}</code>`]] : [];
   const actions = job && html`<button type="button" onClick=${() => setEditing(true)}>${t.edit}</button>
     ${isActive(job) && html`<button type="button" class="danger" disabled=${busy} onClick=${cancel}>${t.tuning.cancelJob}</button>`}`;

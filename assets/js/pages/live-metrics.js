@@ -53,7 +53,7 @@ export function LiveMetrics() {
       <${Stat} label=${t.live.active} value=${number(metrics.sum("answers_running"))} />
       <${Stat} label=${t.live.queuedRequests} value=${number(metrics.sum("requests_queued"))} />
       <${Stat} label=${t.live.queuedImages} value=${number(metrics.sum("images_queued"))} />
-      <${Stat} label=${t.live.queuedTextTokens} value=${compact(metrics.sum("text_tokens_queued"))} />
+      <${Stat} label=${t.live.embeddingQueue} value=${compact(metrics.sum("text_tokens_queued"))} hint=${t.live.tokens} />
       <${Stat} label=${t.live.throughput} value=${compact(throughput)} hint=${t.live.perSecond} />
       <${Stat} label=${t.live.generatedTokens} value=${compact(metrics.sum("generated_tokens_total"))} hint=${t.live.sinceStart} />
     </div>
@@ -82,8 +82,8 @@ function ByModel({ metrics, loaded }) {
   };
   const columns = [
     { title: t.live.model, cell: (model) => html`<strong>${model}</strong> ${loaded.has(model) && html`<${Badge} kind="success">${t.live.loaded}<//>`}` },
-    { title: t.live.active, numeric: true, cell: count("answers_running") },
-    { title: t.live.queuedRequests, numeric: true, cell: count("requests_queued") },
+    { title: t.live.activeColumn, numeric: true, cell: count("answers_running") },
+    { title: t.live.queuedColumn, numeric: true, cell: count("requests_queued") },
     { title: t.live.promptTokens, numeric: true, cell: count("prompt_tokens_total") },
     { title: t.live.cachedTokens, numeric: true, cell: count("cached_prompt_tokens_total") },
     { title: t.live.generatedTokens, numeric: true, cell: count("generated_tokens_total") },
