@@ -1,19 +1,19 @@
-// How long the dashboard takes to be seen, and how much it sends, in fresh profiles: medians of five.
+// Measures first paint and transfer size in fresh browser profiles, as the median of five runs.
 //
-//     OUTPOST_BIN=target/release/outpost node tests/browser/measure.mjs
+//     OUTPOST_BIN=target/release/outpost node tests/browser/measure-load.mjs
 
-import { browse, counting, serve, signIn, visit } from "./harness.mjs";
+import { launchBrowser, countBytes, startServer, signIn, openPage } from "./harness.mjs";
 
 const RUNS = 5;
 const median = (values) => values.sort((a, b) => a - b)[values.length >> 1];
 
-const server = await serve();
-const browser = await browse();
+const server = await startServer();
+const browser = await launchBrowser();
 const runs = [];
 try {
   for (let run = 0; run < RUNS; run++) {
-    const { context, page } = await visit(browser, server.url);
-    const count = await counting(context, page);
+    const { context, page } = await openPage(browser, server.url);
+    const count = await countBytes(context, page);
     await page.goto(server.url);
     await page.getByLabel("API key").waitFor();
     const paint = await page.evaluate(() => performance.getEntriesByName("first-contentful-paint")[0].startTime);
@@ -27,6 +27,6 @@ try {
   await browser.close();
   await server.stop();
 }
-console.log("| first paint | sent until then | sent with the first page behind the door |\n|---|---|---|");
+console.log("| first paint | sign-in page | with the first page after sign-in |\n|---|---|---|");
 const kib = (key) => `${(median(runs.map((run) => run[key])) / 1024).toFixed(0)} KiB`;
 console.log(`| ${median(runs.map((run) => run.paint)).toFixed(0)} ms | ${kib("loaded")} | ${kib("bytes")} |`);
