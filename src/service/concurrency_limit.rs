@@ -9,9 +9,9 @@ use crate::error::{Code, Error, Result};
 use crate::ids::ProjectId;
 use crate::ip_network::ClientPrefix;
 
-/// How many requests of one kind are running, in all and for each project and address.
+/// Counts running requests of one kind, in all and per project and address.
 pub struct ConcurrencyLimit {
-    /// For messages: what too many of are running.
+    /// Names the requests in error messages.
     what: &'static str,
     taken: Mutex<Taken>,
     of_all: usize,
@@ -30,24 +30,24 @@ enum Owner {
     Address(ClientPrefix),
 }
 
-/// A place, free again when this is dropped.
+/// A slot, released on drop.
 pub struct Slot {
     owners: [Option<Owner>; 2],
     limit: Arc<ConcurrencyLimit>,
 }
 
 impl ConcurrencyLimit {
-    /// Room for so many requests, and for so many of one project or address. `what` completes "Too many … at once".
+    /// Allows `of_all` requests, and `of_one` per project or address. `what` completes "Too many … at once".
     pub fn new(what: &'static str, of_all: usize, of_one: usize) -> Arc<Self> {
         Arc::new(Self { what, taken: Mutex::default(), of_all, of_one })
     }
 
-    /// A place that counts for a project.
+    /// Takes a slot for a project.
     pub fn acquire(self: &Arc<Self>, project: ProjectId) -> Result<Slot> {
         self.acquire_from(project, None)
     }
 
-    /// A place that counts for a project and an address. Without an address, only the other bounds apply.
+    /// Takes a slot for a project and an address. Without an address, only the other limits apply.
     pub fn acquire_from(self: &Arc<Self>, project: ProjectId, address: Option<IpAddr>) -> Result<Slot> {
         let Self { what, of_all, of_one, .. } = **self;
         let of_address = address.map_or(of_one, |address| self.of_address(address));
@@ -70,8 +70,8 @@ impl ConcurrencyLimit {
         Ok(Slot { owners, limit: self.clone() })
     }
 
-    /// Programs of this machine have three quarters: they may be all clients of a local proxy that is not named with
-    /// `--trusted-proxy`.
+    /// Loopback may take three quarters of all slots: it may stand for all clients of a local proxy that is not named
+    /// with `--trusted-proxy`.
     fn of_address(&self, address: IpAddr) -> usize {
         if address.to_canonical().is_loopback() { self.of_one.max(self.of_all * 3 / 4) } else { self.of_one }
     }
@@ -115,7 +115,7 @@ mod tests {
         ProjectId::from_bytes([u8::try_from(number).unwrap(); 16])
     }
 
-    /// Takes places for one project after the other, all from one address, until there is none.
+    /// Takes slots for one project after the other, all from one address, until none is left.
     fn fill(limit: &Arc<ConcurrencyLimit>, address: &str) -> Vec<Slot> {
         let take = |number| limit.acquire_from(project(number), Some(address.parse().unwrap()));
         (0..OF_ALL + 1).map(take).map_while(Result::ok).collect()

@@ -1,5 +1,5 @@
-//! What a message may look like, whoever sends it: OpenAI's roles, content parts and tool calls.
-//! An error names the place as a path, such as `messages[2].content[0].type`.
+//! Validation of messages: OpenAI's roles, content parts and tool calls. Errors name the path, such as
+//! `messages[2].content[0].type`.
 
 use serde_json::{Map, Value};
 
@@ -7,7 +7,7 @@ use super::json_fields::invalid_field;
 use crate::display::shorten;
 use crate::error::{Error, Result};
 
-/// What is done with fields of a message that no client is known to need.
+/// What to do with unknown fields of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnknownFields {
     Reject,
@@ -16,10 +16,10 @@ pub enum UnknownFields {
 
 const ROLES: [&str; 5] = ["developer", "system", "user", "assistant", "tool"];
 const FIELDS: [&str; 6] = ["role", "content", "name", "tool_calls", "tool_call_id", "refusal"];
-/// Fields of answers that SDKs send back with history; nothing can be in them here.
+/// Response fields that SDKs send back with history; they must be empty.
 const EMPTY_IN_HISTORY: [&str; 3] = ["annotations", "audio", "function_call"];
 
-/// One message out of its JSON text. `field` is its path in the request.
+/// Parses and validates a message. `field` is its path in the request.
 pub fn parse(field: &str, json: &str, unknown: UnknownFields) -> Result<Value> {
     let value: Value = serde_json::from_str(json)
         .map_err(|error| Error::invalid(field, format!("'{field}' cannot be read: {error}.")))?;
@@ -27,7 +27,7 @@ pub fn parse(field: &str, json: &str, unknown: UnknownFields) -> Result<Value> {
     Ok(value)
 }
 
-/// Whether a message has the shape that chat takes.
+/// Validates a message.
 pub fn check(field: &str, message: &Value, unknown: UnknownFields) -> Result<()> {
     let Some(message) = message.as_object() else {
         return invalid_field(field, "must be an object with a role and a content");
@@ -108,7 +108,7 @@ fn check_part(field: &str, part: &Value) -> Result<()> {
     }
 }
 
-/// Whether there are calls.
+/// Validates tool calls; returns whether there are any.
 fn tool_calls(field: &str, message: &Map<String, Value>, role: &str) -> Result<bool> {
     let field = format!("{field}.tool_calls");
     match message.get("tool_calls") {
@@ -147,7 +147,7 @@ fn tool_call_id(field: &str, message: &Map<String, Value>, role: &str) -> Result
     }
 }
 
-/// Whether the field holds a text.
+/// Returns whether the field has a string.
 fn optional_text(field: &str, message: &Map<String, Value>, name: &str) -> Result<bool> {
     match message.get(name) {
         None | Some(Value::Null) => Ok(false),
@@ -156,8 +156,7 @@ fn optional_text(field: &str, message: &Map<String, Value>, name: &str) -> Resul
     }
 }
 
-/// The same JSON without white space between its tokens; numbers and strings stay as written.
-/// `json` must be valid.
+/// Removes white space between JSON tokens; numbers and strings stay as written. `json` must be valid.
 pub fn compact_json(json: &str) -> String {
     let (mut out, mut quoted, mut escaped) = (String::with_capacity(json.len()), false, false);
     for letter in json.chars() {

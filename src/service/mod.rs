@@ -1,5 +1,5 @@
-//! The rules of each resource, of access and of the audit log. Every function that touches a resource demands
-//! an [`Access`], which only a checked key yields.
+//! The business rules of each resource, of access and of the audit log. Every function on a resource requires an
+//! [`Access`], which only a valid key yields.
 
 pub mod access;
 pub mod agents;

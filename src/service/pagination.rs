@@ -1,8 +1,7 @@
-//! Pages of a listing, the newest first.
+//! Pagination of listings, newest first.
 //!
-//! A page starts below a position (an id), not at a count, so rows that come or go between two
-//! requests neither repeat nor hide others. A cursor is that position with a MAC that binds it to
-//! the listing and owner it came from.
+//! A page starts below a position (an id), not at an offset, so insertions and deletions between two requests neither
+//! repeat nor hide rows. A cursor is that position with a MAC that binds it to its listing and owner.
 
 use std::str::FromStr;
 
@@ -13,14 +12,14 @@ use crate::storage::Pepper;
 const DEFAULT_LIMIT: usize = 20;
 const MAX_LIMIT: i64 = 100;
 
-/// What a client asks of a listing.
+/// The pagination parameters of a request.
 #[derive(Clone, Debug, Default)]
 pub struct PageRequest {
     /// Items in the page: 1 to 100, default 20.
     pub limit: Option<i64>,
-    /// From an earlier page of the same listing.
+    /// `next_cursor` of the previous page.
     pub cursor: Option<String>,
-    /// The id of the last item seen, as OpenAI's listings have it.
+    /// The id of the last item of the previous page, as in OpenAI's API.
     pub after: Option<String>,
 }
 
@@ -29,22 +28,22 @@ pub struct PageRequest {
 pub struct Page<T> {
     pub items: Vec<T>,
     pub has_more: bool,
-    /// Present when there is more.
+    /// Present if there are more items.
     pub next_cursor: Option<String>,
 }
 
 impl<T> Page<T> {
-    /// The same page of something else.
+    /// Maps the items.
     pub fn map<U>(self, f: impl FnMut(T) -> U) -> Page<U> {
         Page { items: self.items.into_iter().map(f).collect(), has_more: self.has_more, next_cursor: self.next_cursor }
     }
 }
 
-/// The listing that a cursor belongs to.
+/// A listing, to which cursors are bound.
 #[derive(Clone, Copy)]
 pub(super) struct Listing {
     pub name: &'static str,
-    /// The project, or the resource, whose listing it is; none for one over all projects.
+    /// The project or resource that is listed; `None` for all projects.
     pub owner: Option<[u8; 16]>,
 }
 
@@ -70,7 +69,7 @@ impl Listing {
     }
 }
 
-/// A checked request: how many rows, below which id.
+/// A validated request: the number of rows and the id below which they are.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
     pub limit: usize,
@@ -78,14 +77,14 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// One row more than the page holds, to learn whether there is more.
+    /// One row more than the page, to learn whether there are more.
     pub fn rows(&self) -> usize {
         self.limit + 1
     }
 }
 
 impl PageRequest {
-    /// Checks the request; `Id` is the kind of id that `after` must be.
+    /// Validates the request; `Id` is the type of `after`.
     pub(super) fn window<Id: FromStr>(
         &self,
         pepper: &Pepper,
@@ -124,7 +123,7 @@ fn bad_after(after: &str) -> Error {
     )
 }
 
-/// Cuts up to `limit + 1` rows to a page.
+/// Makes a page of up to `limit + 1` rows.
 pub(super) fn page<T>(
     pepper: &Pepper,
     listing: Listing,

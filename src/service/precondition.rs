@@ -1,4 +1,4 @@
-//! Optimistic concurrency: a write may say which version it expects to find.
+//! Optimistic concurrency: a write may state the version that it expects.
 
 use crate::display::shorten;
 use crate::error::{Code, Error, Result};
@@ -8,12 +8,12 @@ use crate::error::{Code, Error, Result};
 pub enum IfMatch {
     /// `*`: any version, but there must be one.
     Exists,
-    /// One of these; a tag that is no version of ours is none of them.
+    /// One of these; a tag that is not a version matches nothing.
     Versions { given: String, numbers: Vec<u64> },
 }
 
 impl IfMatch {
-    /// Reads the header's text (RFC 9110, section 13.1.1).
+    /// Parses the header (RFC 9110, section 13.1.1).
     pub fn parse(text: &str) -> Result<Self> {
         let given = text.trim();
         if given == "*" {
@@ -36,7 +36,7 @@ impl IfMatch {
     }
 }
 
-/// The version inside an entity tag; `None` for a tag that this server never gave.
+/// The version in an entity tag; `None` for a tag that this server never issued.
 fn tag_number(tag: &str) -> Result<Option<u64>> {
     let inner = tag.strip_prefix("W/").unwrap_or(tag).strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     let Some(inner) = inner.filter(|inner| !inner.contains('"')) else {
@@ -51,16 +51,16 @@ fn tag_number(tag: &str) -> Result<Option<u64>> {
     Ok(inner.parse().ok().filter(|_| strong))
 }
 
-/// What a write expects to find.
+/// The precondition of a write.
 #[derive(Clone, Debug, Default)]
 pub struct Precondition {
-    /// The field `version` of the body; 0 stands for a resource that is not there yet.
+    /// The field `version` of the body; 0: the resource must not exist yet.
     pub version: Option<u64>,
     pub if_match: Option<IfMatch>,
 }
 
 impl Precondition {
-    /// Compares with the stored version; `None` where nothing is stored.
+    /// Compares with the stored version; `None` if nothing is stored.
     pub(super) fn check(&self, stored: Option<u64>) -> Result<()> {
         self.if_match.as_ref().map_or(Ok(()), |header| header.check(stored))?;
         match self.version {

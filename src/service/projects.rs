@@ -15,7 +15,7 @@ use crate::ids::ProjectId;
 use crate::storage::Store;
 use crate::storage::projects::{self, ProjectRecord};
 
-/// A project as its users see it.
+/// A project.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Project {
     pub id: ProjectId,
@@ -35,7 +35,7 @@ impl Project {
     }
 }
 
-/// What a new project is made of.
+/// The fields of a new project.
 #[derive(Clone, Debug, Default)]
 pub struct NewProject {
     pub name: String,
@@ -54,14 +54,14 @@ impl NewProject {
     }
 }
 
-/// The settings that a replacement sets; an absent environment is cleared.
+/// The editable settings; an absent environment is cleared.
 #[derive(Clone, Debug, Default)]
 pub struct ProjectSettings {
     pub name: String,
     pub environment: Option<String>,
 }
 
-/// The rules of projects.
+/// The projects service.
 #[derive(Clone)]
 pub struct Projects {
     store: Store,
@@ -73,7 +73,7 @@ impl Projects {
         Self { store, clock_rng }
     }
 
-    /// Makes a project; admins only.
+    /// Creates a project; admins only.
     pub async fn create(&self, access: &Access, new: NewProject) -> Result<Project> {
         access.require_admin()?;
         let record = new.record(self.clock_rng.now())?;
@@ -117,7 +117,7 @@ impl Projects {
         Ok(Project::new(id, record.await?))
     }
 
-    /// A page of all projects for an admin; for others a page with their own.
+    /// A page of all projects for an admin, else of the key's own project.
     pub async fn list(&self, access: &Access, request: PageRequest) -> Result<Page<Project>> {
         let project = (!access.is_admin()).then(|| access.project());
         access.require(access.project(), Scope::Project)?;
@@ -134,7 +134,7 @@ impl Projects {
         Ok(page(self.store.pepper(), listing, window, items, |project: &Project| project.id.to_bytes()))
     }
 
-    /// Archives a project: its keys stop working at once. Repeating it changes nothing.
+    /// Archives a project: its keys stop working at once. Idempotent.
     pub async fn archive(&self, access: &Access, id: ProjectId) -> Result<Project> {
         access.require_admin()?;
         let now = self.clock_rng.now();

@@ -64,7 +64,7 @@ pub const DEFAULTS: Quotas = Quotas {
     bytes: Some(100 << 30),
 };
 
-/// The quota in force for a kind of resource.
+/// The effective quota of a kind of resource.
 pub fn quota(quotas: &Quotas, kind: QuotaKind) -> u64 {
     let pick = |quotas: &Quotas| match kind {
         QuotaKind::ApiKey => quotas.api_keys,
@@ -76,7 +76,7 @@ pub fn quota(quotas: &Quotas, kind: QuotaKind) -> u64 {
     pick(quotas).or(pick(&DEFAULTS)).unwrap_or(u64::MAX)
 }
 
-/// The quota in force for bytes of content.
+/// The effective quota of content bytes.
 pub fn byte_quota(quotas: &Quotas) -> u64 {
     quotas.bytes.or(DEFAULTS.bytes).unwrap_or(u64::MAX)
 }

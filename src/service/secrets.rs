@@ -1,7 +1,7 @@
-//! The secret of an API key: `opk_`, the key's id, 256 random bits and a check part, in base62.
+//! The secret of an API key: `opk_`, then the key's id, 256 random bits and a checksum in base62.
 //!
-//! The id finds the record by one lookup. The check part (CRC-32 of all before it) lets typos and
-//! noise be refused without a database read; it proves nothing.
+//! The id finds the record with one lookup. The checksum (a CRC-32) allows refusing typos and noise without a database
+//! read; it is no proof of validity.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,12 +16,12 @@ use crate::ids::KeyId;
 const PREFIX: &str = "opk_";
 const ID_DIGITS: usize = 22;
 const RANDOM_DIGITS: usize = 43;
-/// How often a text may be percent-encoded for a secret in it to be found: by a client, and by what stands between.
+/// Levels of percent-encoding in which secrets are found.
 const MAX_ENCODINGS: u8 = 3;
 const CHECK_DIGITS: usize = 6;
 const LENGTH: usize = PREFIX.len() + ID_DIGITS + RANDOM_DIGITS + CHECK_DIGITS;
 
-/// A secret in the clear. It cannot be printed by accident and is wiped when dropped.
+/// A plaintext secret. It cannot be printed by accident and is zeroed on drop.
 #[derive(Clone)]
 pub struct Secret(Zeroizing<String>);
 
@@ -45,12 +45,12 @@ impl Secret {
         Self(text)
     }
 
-    /// The text, for the one answer that carries it.
+    /// The text, for the one response that contains it.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// A form for lists: enough to recognise a key, of no use to a thief.
+    /// A redacted form for lists, enough to recognise a key.
     pub fn redacted(&self) -> String {
         format!("{}…{}", &self.0[..PREFIX.len() + 4], &self.0[LENGTH - 4..])
     }
@@ -60,9 +60,8 @@ fn check(text: &[u8]) -> String {
     base62::encode(&crc32fast::hash(text).to_be_bytes(), CHECK_DIGITS)
 }
 
-/// `text` with every secret in it cut short, whole or in part: callers write secrets where none
-/// belong, and what they wrote is repeated to them in errors and written to the log. A secret is
-/// also found where some or all of its letters are percent-encoded, several times over if need be.
+/// Redacts whole or partial secrets in `text`, because clients may send secrets in wrong places, which errors and logs
+/// would repeat. Also finds secrets of which some or all characters are percent-encoded, even repeatedly.
 pub fn redact(text: &str) -> Cow<'_, str> {
     let bytes = text.as_bytes();
     let (mut kept, mut at, mut safe) = (0, 0, String::new());
@@ -71,7 +70,7 @@ pub fn redact(text: &str) -> Cow<'_, str> {
             at += 1;
             continue;
         };
-        // The id alone is no secret.
+        // The id alone is not secret.
         if span.letters > ID_DIGITS {
             safe.extend([text.get(kept..span.shown).unwrap_or_default(), "…"]);
             kept = span.end;
@@ -81,15 +80,15 @@ pub fn redact(text: &str) -> Cow<'_, str> {
     if safe.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(safe + text.get(kept..).unwrap_or_default()) }
 }
 
-/// Letters after the prefix of a secret, and where they are in the text.
+/// The position of a secret in the text.
 struct SecretSpan {
     letters: usize,
-    /// Where those end that may be shown.
+    /// End of the part that may be shown.
     shown: usize,
     end: usize,
 }
 
-/// The secret that begins at `at`. Two secrets in a row are one run.
+/// The secret that begins at `at`. Adjacent secrets are one span.
 fn secret_at(text: &[u8], at: usize) -> Option<SecretSpan> {
     let mut end = at;
     for expected in PREFIX.bytes() {
@@ -110,7 +109,7 @@ fn secret_at(text: &[u8], at: usize) -> Option<SecretSpan> {
     Some(span)
 }
 
-/// The letter at a place of a text that is percent-encoded up to `times` times, and how many bytes it takes there.
+/// The character at a position of a text that is percent-encoded up to `times` times, and its length in bytes.
 fn letter(text: &[u8], at: usize, times: u8) -> Option<(u8, usize)> {
     let Some(fewer) = times.checked_sub(1) else { return text.get(at).map(|letter| (*letter, 1)) };
     let (first, length) = letter(text, at, fewer)?;
@@ -124,7 +123,7 @@ fn letter(text: &[u8], at: usize, times: u8) -> Option<(u8, usize)> {
     if first == b'%' { encoded().or(Some((first, length))) } else { Some((first, length)) }
 }
 
-/// The key that a well-formed secret names; 401 for any other text, without a database read.
+/// The key id in a well-formed secret; 401 for any other text, without a database read.
 pub fn parse(text: &str) -> Result<KeyId> {
     parts(text.as_bytes()).ok_or_else(invalid)
 }
@@ -141,7 +140,7 @@ fn parts(text: &[u8]) -> Option<KeyId> {
     base62::decode(id).map(|id| KeyId::from_bytes(id.to_be_bytes()))
 }
 
-/// The one answer to every secret that is not known, whatever is wrong with it.
+/// The error for every unknown secret, whatever is wrong with it.
 pub(super) fn invalid() -> Error {
     let text = "The API key is not valid. Check that it was copied whole (it starts with 'opk_'), or create a new key.";
     Error::new(Code::InvalidApiKey, text)

@@ -1,4 +1,4 @@
-//! The first project and key, and the way back in for whoever owns the data folder.
+//! Creates the first project and key, and recovery keys for the owner of the data folder.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::ids::{KeyId, ProjectId};
 use crate::storage::projects::{self, ProjectRecord};
 use crate::storage::{Store, keys};
 
-/// The key of the first start; its secret is told only here.
+/// The key of the first start; only this value contains its secret.
 #[derive(Debug)]
 pub struct FirstKey {
     pub project: Project,
@@ -24,7 +24,7 @@ pub struct FirstKey {
     pub secret: Secret,
 }
 
-/// Makes the project `default` with an admin key in an empty store; `None` in any other.
+/// Creates the project `default` with an admin key in an empty store; `None` otherwise.
 pub async fn first_start(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Result<Option<FirstKey>> {
     let now = clock_rng.now();
     let project = ProjectId::generate(&**clock_rng);
@@ -48,8 +48,8 @@ pub async fn first_start(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Result
     Ok(Some(FirstKey { project: Project::new(project, project_record), key: Key::new(key, record), secret }))
 }
 
-/// Makes another admin key, in the oldest living project. For an operator who lost the first one
-/// and proves ownership by access to the data folder; never offered over the network.
+/// Creates another admin key in the oldest active project. For operators who lost the first one; access to the data
+/// folder is the authorization, so it is not offered over the network.
 pub async fn new_admin_key(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Result<FirstKey> {
     let now = clock_rng.now();
     let (key, secret) = admin_secret(clock_rng);

@@ -1,5 +1,5 @@
-//! Pictures that a project has had painted and that are kept for a while: whoever has the signed link
-//! of one can fetch it, without a key, until its time is over.
+//! Generated images that are stored for a limited time. A client with the signed URL can fetch an image without a key
+//! until the URL expires.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +16,12 @@ use crate::ids::StoredImageId;
 use crate::storage::stored_images::{self, StoredImageRecord};
 use crate::storage::{Digest, Store};
 
-/// How long a picture stays once its link has ended: who began to fetch it in time gets it whole.
+/// How long an image stays after its URL has expired, so that a download in progress completes.
 const FETCH_GRACE: Duration = Duration::from_secs(5 * 60);
-/// Pictures looked up at once by the sweep.
+/// Images per step of the sweep.
 const SWEEP_BATCH: usize = 64;
 
-/// How a picture is written. The number is stored.
+/// The file format of an image. The number is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Format {
@@ -55,7 +55,7 @@ impl Format {
     }
 }
 
-/// What opens a picture, until `expires`; Unix seconds.
+/// A signed URL's parts; it is valid until `expires`, in Unix seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedUrl {
     pub id: StoredImageId,
@@ -63,11 +63,11 @@ pub struct SignedUrl {
     pub signature: String,
 }
 
-/// A kept picture, whose content comes chunk by chunk.
+/// A stored image, read chunk by chunk.
 pub struct StoredImage {
     pub format: Format,
     pub bytes: u64,
-    /// How long its link still holds.
+    /// Remaining validity of the URL.
     pub left: Duration,
     store: Store,
     id: StoredImageId,
@@ -76,7 +76,7 @@ pub struct StoredImage {
 }
 
 impl StoredImage {
-    /// The next chunk; none at the end.
+    /// The next chunk; `None` at the end.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
         if self.next == self.chunks {
             return Ok(None);
@@ -88,7 +88,7 @@ impl StoredImage {
     }
 }
 
-/// The rules of kept pictures. Clones share them.
+/// The stored images service.
 #[derive(Clone)]
 pub struct StoredImages {
     store: Store,
@@ -97,21 +97,21 @@ pub struct StoredImages {
 }
 
 impl StoredImages {
-    /// Links hold for `ttl`.
+    /// URLs are valid for `ttl`.
     pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>, ttl: Duration) -> Self {
         Self { store, clock_rng, ttl }
     }
 
-    /// Whether the caller's project may keep anything more: asked before work is put into pictures.
+    /// Checks the caller's storage quota before images are generated.
     pub async fn admit(&self, access: &Access) -> Result<()> {
         let project = access.project();
         self.store.read(move |tx| quotas::check_bytes(tx, project, 1)).await
     }
 
-    /// Keeps a picture for the caller's project; it weighs on the project's storage until it goes.
+    /// Stores an image for the caller's project. It counts against the project's storage quota until it is removed.
     pub async fn store(&self, access: &Access, format: Format, content: Vec<u8>) -> Result<SignedUrl> {
         let (id, project, now) = (StoredImageId::generate(&*self.clock_rng), access.project(), self.clock_rng.now());
-        // A link ends with a whole second.
+        // Expiry is in whole seconds.
         let expires = now.after(self.ttl).as_seconds();
         let ends_at = Timestamp::from_millis(expires.saturating_mul(1000)).after(FETCH_GRACE);
         let written = self.store.write(move |tx| {
@@ -123,8 +123,7 @@ impl StoredImages {
         Ok(SignedUrl { id, expires, signature: URL_SAFE_NO_PAD.encode(self.sign(id, expires).to_bytes()) })
     }
 
-    /// The picture of a link: 403 unless the link is ours, 404 once its time is over. A link that is
-    /// not ours costs no read.
+    /// Opens the image of a URL: 403 if the signature is not valid, which costs no read; 404 if the URL has expired.
     pub async fn open(&self, id: StoredImageId, expires: &str, signature: &str) -> Result<StoredImage> {
         let read = expires.parse().ok().filter(|seconds: &i64| seconds.to_string() == expires);
         let expires = read.filter(|expires| self.is_signed(id, *expires, signature)).ok_or_else(invalid_signature)?;
@@ -139,7 +138,7 @@ impl StoredImages {
         Ok(StoredImage { format, bytes, left: now.until(end), store: self.store.clone(), id, next: 0, chunks })
     }
 
-    /// Removes pictures whose time is over; returns how many.
+    /// Removes expired images; returns their number.
     pub async fn sweep(&self) -> Result<usize> {
         let mut swept = 0;
         loop {
@@ -164,7 +163,7 @@ impl StoredImages {
         removed.await
     }
 
-    /// An id belongs to one project for ever, so it stands for the project, too.
+    /// The id determines the project, so the project need not be signed.
     fn sign(&self, id: StoredImageId, expires: i64) -> Digest {
         self.store.pepper().link_tag(&[b"picture", &id.to_bytes(), &expires.to_be_bytes()])
     }

@@ -1,4 +1,4 @@
-//! The shape of tool definitions, as OpenAI has them.
+//! Validation of tool definitions in OpenAI's format.
 
 use std::collections::HashSet;
 
@@ -10,12 +10,12 @@ use crate::error::{Error, Result};
 
 const MAX_TOOLS: usize = 128;
 
-/// Checks a JSON array of function tools, given as text.
+/// Validates a JSON array of function tools.
 pub(super) fn check(json: &str) -> Result<()> {
     parse(json).map(drop)
 }
 
-/// The function tools of a JSON array, given as text.
+/// Parses a JSON array of function tools.
 pub fn parse(json: &str) -> Result<Vec<Value>> {
     let tools: Vec<Value> = serde_json::from_str(json)
         .map_err(|error| Error::invalid("tools", format!("'tools' must be an array of tool definitions: {error}.")))?;
@@ -37,7 +37,7 @@ pub fn parse(json: &str) -> Result<Vec<Value>> {
     Ok(tools)
 }
 
-/// The tool's name.
+/// Validates a tool and returns its name.
 fn check_tool<'a>(field: &str, tool: &'a Value) -> Result<&'a str> {
     let tool = object(field, Some(tool))?;
     known(field, tool, &["type", "function"])?;

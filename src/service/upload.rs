@@ -1,5 +1,5 @@
-//! A file on its way in: its chunks are stored while they arrive and belong to nothing until the
-//! last transaction makes a file of them. Whatever ends an upload before that, its chunks go.
+//! File uploads. Chunks are stored while they arrive and belong to no file until the last transaction creates one. If
+//! the upload ends before that, its chunks are removed.
 
 use ring::digest::{Context, SHA256};
 use tokio::sync::mpsc;
@@ -13,33 +13,33 @@ use crate::ids::{FileId, ProjectId};
 use crate::storage::Store;
 use crate::storage::file_records::{self, CHUNK_BYTES, Chunk};
 
-/// No file is larger.
+/// Max size of a file.
 pub const MAX_FILE_BYTES: u64 = 512 << 20;
 
-/// Chunks that go in one transaction: their pages are read once more, and others wait meanwhile.
+/// Chunks removed per transaction; other writes wait meanwhile.
 const SWEEP_BATCH: usize = 8;
 
-/// Removes chunks that belong to no file, a few at a time, behind everything else that is written.
+/// Removes chunks that belong to no file, a few at a time, with lower priority than other writes.
 pub(super) struct Sweeper {
     sender: mpsc::UnboundedSender<FileId>,
-    /// Ends with the sweeper.
+    /// Ends when the sweeper is dropped.
     _tasks: JoinSet<()>,
 }
 
-/// Chunks that are swept when this is dropped, unless they have become a file's by then. The
-/// writer keeps the order, so a write that was begun before comes first.
+/// Sweeps an upload's chunks on drop, unless they belong to a file by then. The writer keeps the order, so earlier
+/// writes come first.
 pub(super) struct SweepGuard {
     id: FileId,
     sender: mpsc::UnboundedSender<FileId>,
 }
 
 impl Sweeper {
-    /// Begins with what an earlier process left.
+    /// Starts with the chunks that an earlier process left.
     pub async fn start(store: Store) -> Result<Self> {
         let (sender, receiver) = mpsc::unbounded_channel();
         for id in store.read(file_records::orphaned_chunks).await? {
             tracing::info!(file = %id, "removing what was left of an upload");
-            // The receiver is at hand.
+            // The receiver exists, so this cannot fail.
             let _ = sender.send(id);
         }
         let mut tasks = JoinSet::new();
@@ -54,7 +54,7 @@ impl Sweeper {
 
 impl Drop for SweepGuard {
     fn drop(&mut self) {
-        // Without a sweeper the server is ending, and the next start finds the mark.
+        // Without a sweeper the server is stopping; the next start finds the mark.
         let _ = self.sender.send(self.id);
     }
 }
@@ -75,7 +75,7 @@ async fn sweep(store: Store, mut ids: mpsc::UnboundedReceiver<FileId>) {
     }
 }
 
-/// What is known of the content so far.
+/// Validation state and digest of the content so far.
 struct Progress {
     validator: Validator,
     digest: Context,
@@ -92,11 +92,11 @@ impl Progress {
     }
 }
 
-/// A file that is arriving.
+/// A running upload.
 pub struct Upload {
     pub(super) store: Store,
     pub(super) id: FileId,
-    /// Where it will most likely belong: known before the file, its quota holds from the start.
+    /// The likely project; if known before the file, its quota is checked from the start.
     project: Option<ProjectId>,
     progress: Progress,
     pending: Vec<u8>,
@@ -106,7 +106,7 @@ pub struct Upload {
     slot: Slot,
 }
 
-/// A file that has arrived whole and is in order, but belongs to nobody yet.
+/// A completed, valid upload that is not yet a file.
 pub struct CompletedUpload {
     pub(super) id: FileId,
     pub(super) summary: Summary,
@@ -129,7 +129,7 @@ impl Upload {
         Self { store, id, project, progress, pending: Vec::new(), chunks: 0, bytes: 0, sweep_guard, slot }
     }
 
-    /// Takes the next bytes; whole chunks are checked and stored before it returns.
+    /// Writes the next bytes; complete chunks are validated and stored before it returns.
     pub async fn write(&mut self, mut bytes: &[u8]) -> Result<()> {
         self.bytes += bytes.len() as u64;
         if self.bytes > MAX_FILE_BYTES {
@@ -146,7 +146,7 @@ impl Upload {
         Ok(())
     }
 
-    /// The end of the content.
+    /// Ends the content.
     pub async fn finish(mut self) -> Result<CompletedUpload> {
         if !self.pending.is_empty() {
             self.flush().await?;
@@ -168,7 +168,7 @@ impl Upload {
     async fn flush(&mut self) -> Result<()> {
         let piece = std::mem::take(&mut self.pending);
         let mut progress = std::mem::replace(&mut self.progress, Progress::new());
-        // Half a megabyte of JSON would hold an async thread for milliseconds.
+        // Validating a chunk would block an async thread for milliseconds.
         let read = tokio::task::spawn_blocking(move || progress.read(&piece).map(|()| (progress, piece)));
         let (progress, piece) = read.await.map_err(Error::internal)??;
         self.progress = progress;
@@ -187,13 +187,13 @@ impl Upload {
 }
 
 impl CompletedUpload {
-    /// What must be equal for a repeated upload to count as the same.
+    /// The digest that identifies a repeated upload.
     pub fn sha256(&self) -> &[u8; 32] {
         &self.sha256
     }
 }
 
-/// The answer to a file, or a request, beyond [`MAX_FILE_BYTES`].
+/// The error for a file or request larger than [`MAX_FILE_BYTES`].
 pub fn too_large() -> Error {
     let text = format!("The file is larger than {MAX_FILE_BYTES} bytes (512 MiB). Split it into several files.");
     Error::new(Code::RequestTooLarge, text).param("file")

@@ -1,4 +1,4 @@
-//! What a fine-tuning job asks for, and the rules of its fields.
+//! The parameters of a fine-tuning job and their validation.
 
 use super::super::validation;
 use crate::clock_rng::ClockRng;
@@ -11,7 +11,7 @@ const MAX_BATCH: i64 = 256;
 const MAX_MULTIPLIER: f64 = 1000.0;
 const MAX_SEED: i64 = i32::MAX as i64;
 
-/// What a new job is made of, as far as the caller says it.
+/// The fields of a new job.
 #[derive(Clone, Debug)]
 pub struct NewJob {
     /// Absent: the project of the key.
@@ -22,13 +22,13 @@ pub struct NewJob {
     pub model: String,
     pub training_file: FileId,
     pub validation_file: Option<FileId>,
-    /// As given, with the path of the field that gave them.
+    /// As requested, with the path of their field.
     pub hyperparameters: RequestedHyperparameters,
     pub suffix: Option<String>,
     pub seed: Option<i64>,
 }
 
-/// Hyperparameters before they are checked; absent means auto.
+/// Unvalidated hyperparameters; absent means auto.
 #[derive(Clone, Debug, Default)]
 pub struct RequestedHyperparameters {
     /// Path of the object that holds them, such as `method.supervised.hyperparameters`.
@@ -65,7 +65,7 @@ impl RequestedHyperparameters {
     }
 }
 
-/// A job's fields in order, with what was left open filled in.
+/// Validated parameters of a job, with defaults filled in.
 pub(super) struct JobSpec {
     pub name: Option<String>,
     pub metadata: Option<String>,

@@ -1,8 +1,8 @@
-//! Limits: how often a project may ask, how many tokens it may use, how much it may hold.
+//! Limits: rate limits, token budgets and quotas of a project.
 //!
-//! A project sets its own rates below the ceiling that an admin sets; quotas are the admin's
-//! alone. The limiter works in memory on the clock that never jumps. The levels of its buckets
-//! are stored with each answered request, so that a restart gives nothing away.
+//! A project sets its own rates below the ceiling that an admin sets; only admins set quotas. The limiter works in
+//! memory on the monotonic clock. Its bucket levels are stored with each answered request, so that a restart does not
+//! refill them.
 
 mod policy;
 mod project_limiter;
@@ -28,7 +28,7 @@ use crate::storage::{LevelsRecord, Reader, Record, Store, Table, Watcher, WriteT
 
 const SHARDS: usize = 16;
 
-/// The rules of limits, and the limiter. Clones share it.
+/// The limits service and the limiter. Clones share it.
 #[derive(Clone)]
 pub struct Limits {
     store: Store,
@@ -36,7 +36,7 @@ pub struct Limits {
     limiters: Arc<ProjectLimiters>,
 }
 
-/// An entry for each project that has asked since the start; only admins make projects.
+/// An entry per project that has sent a request since the start.
 #[derive(Default)]
 struct ProjectLimiters {
     shards: [Mutex<HashMap<ProjectId, Arc<ProjectLimiter>>>; SHARDS],
@@ -72,7 +72,7 @@ impl Watcher for ProjectLimiters {
     }
 }
 
-/// Tokens that a running request has taken. They are settled when its usage is recorded.
+/// Tokens reserved by a running request, settled when its usage is recorded.
 pub(super) struct TokenReservation {
     limiter: Arc<ProjectLimiter>,
     pub tokens: u64,
@@ -86,24 +86,24 @@ impl Limits {
         Self { store, clock_rng, limiters }
     }
 
-    /// Lets a request of `project` in, or refuses it with 429. Either way says where it stands.
+    /// Admits a request of `project`, or refuses it with 429. Returns the rate limit status in both cases.
     pub async fn admit(&self, project: ProjectId) -> Result<(RateLimitStatus, Result<()>)> {
         Ok(self.limiter(project).await?.take_request(self.clock_rng.uptime()))
     }
 
-    /// Where `project` stands, at no cost.
+    /// The rate limit status of `project`; takes nothing.
     pub async fn status(&self, project: ProjectId) -> Result<RateLimitStatus> {
         Ok(self.limiter(project).await?.status())
     }
 
-    /// Takes the tokens of a prompt from rate and budget.
+    /// Reserves the tokens of a prompt from rate and budget.
     pub(super) fn reserve_tokens(&self, project: ProjectId, prompt: u64) -> Result<TokenReservation> {
         let limiter = self.limiters.get(project);
         limiter.take_tokens(prompt, (self.clock_rng.now(), self.clock_rng.uptime()))?;
         Ok(TokenReservation { limiter, tokens: prompt })
     }
 
-    /// Books what a request really used.
+    /// Replaces a reservation by the tokens used.
     pub(super) fn settle(&self, project: ProjectId, reservation: Option<TokenReservation>, used: u64) {
         let now = (self.clock_rng.now(), self.clock_rng.uptime());
         match reservation {
@@ -113,15 +113,15 @@ impl Limits {
         }
     }
 
-    /// The levels to store beside a usage record.
+    /// The bucket levels to store with a usage record.
     pub(super) fn levels(&self, project: ProjectId) -> Option<LevelsRecord> {
         self.limiters.get(project).levels(self.clock_rng.now())
     }
 
-    /// The account, with the limits that hold now.
+    /// The limiter with the current limits.
     async fn limiter(&self, project: ProjectId) -> Result<Arc<ProjectLimiter>> {
         let limiter = self.limiters.get(project);
-        // Noted before the snapshot begins: what changes later is loaded by the next request.
+        // The generation is noted before the snapshot begins; later changes are loaded by the next request.
         if let Some(generation) = limiter.stale_generation() {
             let now = self.clock_rng.now();
             let read = self.store.read(move |tx| {
@@ -148,7 +148,7 @@ impl Limits {
         read.await
     }
 
-    /// Changes what is named; holds from the next request on.
+    /// Updates limits, effective from the next request.
     pub async fn update(&self, access: &Access, project: ProjectId, change: LimitsPatch) -> Result<ProjectLimits> {
         let now = self.clock_rng.now();
         let entry = AuditEntry::new(&self.clock_rng, Some(access), "project.limits_updated");

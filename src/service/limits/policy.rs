@@ -1,4 +1,4 @@
-//! The settings themselves: what may be asked for, and what is in force.
+//! Limit settings: validation, and the effective limits.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -14,19 +14,19 @@ use crate::storage::quota_usage::QuotaUsageRecord;
 const MAX_REQUESTS: u64 = 1_000_000;
 const MAX_TOKENS: u64 = 1_000_000_000;
 const MAX_BUDGET: u64 = 1_000_000_000_000_000;
-/// How much larger than the rate a burst may be.
+/// Max ratio of burst to rate.
 const MAX_BURST_FACTOR: u64 = 10;
 
-/// What a project may use and hold, and what it does.
+/// A project's limits and usage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProjectLimits {
     pub project: ProjectId,
-    /// What the project asked for.
+    /// The project's own settings.
     pub own: Rates,
     pub ceiling: Rates,
-    /// What is in force: the project's own, within the ceiling.
+    /// The effective limits: the project's own, capped by the ceiling.
     pub effective: Rates,
-    /// The quotas in force.
+    /// The effective quotas.
     pub quotas: Quotas,
     pub holdings: QuotaUsageRecord,
     /// Tokens used in this calendar month.
@@ -56,7 +56,7 @@ impl ProjectLimits {
     }
 }
 
-/// A change of rates and budgets, field by field. Numbers as the client sent them.
+/// An update of rates and budgets, field by field, with unvalidated numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct RatesPatch {
     pub requests_per_minute: Patch<i64>,
@@ -72,7 +72,7 @@ impl Default for RatesPatch {
     }
 }
 
-/// A change of quotas, field by field.
+/// An update of quotas, field by field.
 #[derive(Clone, Copy, Debug)]
 pub struct QuotasPatch {
     pub api_keys: Patch<i64>,
@@ -83,18 +83,18 @@ pub struct QuotasPatch {
     pub bytes: Patch<i64>,
 }
 
-/// A change of a project's limits.
+/// An update of a project's limits.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitsPatch {
     pub own: RatesPatch,
-    /// Admins only; clearing it removes every ceiling.
+    /// Admins only; `Clear` removes every ceiling.
     pub ceiling: Patch<RatesPatch>,
-    /// Admins only; clearing it brings the defaults back.
+    /// Admins only; `Clear` restores the defaults.
     pub quotas: Patch<QuotasPatch>,
 }
 
 impl LimitsPatch {
-    /// A change of the project's own rates alone.
+    /// An update of the project's own rates alone.
     pub fn own(own: RatesPatch) -> Self {
         Self { own, ceiling: Patch::Keep, quotas: Patch::Keep }
     }
@@ -119,8 +119,8 @@ impl LimitsPatch {
         Ok(LimitsRecord { own, ceiling, quotas, ..old })
     }
 
-    /// What is newly asked for must not exceed the ceiling. (A ceiling that is lowered later
-    /// leaves the wish as it is, and `effective` tells what holds.)
+    /// New values must not exceed the ceiling. (A ceiling that is lowered later leaves the stored values; `effective`
+    /// has the result.)
     fn below(&self, own: &Rates, ceiling: &Rates) -> Result<()> {
         let check = |field: &str, change: Patch<i64>, wish: Option<u64>, most: Option<u64>| match (change, wish, most) {
             (Patch::Set(_), Some(wish), Some(most)) if wish > most => {
@@ -140,7 +140,7 @@ impl LimitsPatch {
     }
 }
 
-/// What holds: the project's own rates within the ceiling.
+/// The project's own rates, capped by the ceiling.
 pub(super) fn effective(record: &LimitsRecord) -> Rates {
     let LimitsRecord { own, ceiling, .. } = record;
     let requests_per_minute = least(own.requests_per_minute, ceiling.requests_per_minute);
@@ -171,7 +171,7 @@ fn rates(old: Rates, change: RatesPatch, place: &str) -> Result<Rates> {
         tokens_per_minute: number("tokens_per_minute", old.tokens_per_minute, change.tokens_per_minute, MAX_TOKENS)?,
         token_budget: number("token_budget", old.token_budget, change.token_budget, MAX_BUDGET)?,
     };
-    // A burst goes with its rate.
+    // Clearing the rate clears the burst.
     let new = match (change.requests_per_minute, change.burst_limit) {
         (Patch::Clear, Patch::Keep) => Rates { burst_limit: None, ..new },
         _ => new,
@@ -221,7 +221,7 @@ fn number(field: &str, old: Option<u64>, change: Patch<i64>, least: u64, most: u
     }
 }
 
-/// What the audit log says of a change: the fields that differ, as they were and as they are.
+/// The audit detail of a change: old and new values of the changed fields.
 pub(super) fn difference(old: &LimitsRecord, new: &LimitsRecord) -> Value {
     let fields = |record: &LimitsRecord| {
         let parts = [("", json!(record.own)), ("ceiling.", json!(record.ceiling)), ("quotas.", json!(record.quotas))];

@@ -1,4 +1,4 @@
-//! What the limiter knows of one project, in memory.
+//! The in-memory rate limiter of one project.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,8 +9,8 @@ use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::storage::limits::{LevelsRecord, Rates};
 
-/// One project's buckets and budget. Its entry is made before its limits are read, so that a
-/// change of them, which raises `generation`, is never missed.
+/// One project's buckets and budget. The entry is created before its limits are read, so that a change, which
+/// increments `generation`, is never missed.
 #[derive(Default)]
 pub(super) struct ProjectLimiter {
     generation: AtomicU64,
@@ -18,7 +18,7 @@ pub(super) struct ProjectLimiter {
 }
 
 struct State {
-    /// The generation that the rates are of.
+    /// The generation of the loaded rates.
     loaded: u64,
     rates: Rates,
     requests: Option<TokenBucket>,
@@ -31,11 +31,11 @@ struct State {
 pub(super) struct MonthlyTokens {
     pub ends: Timestamp,
     pub used: u64,
-    /// Taken for requests that still run.
+    /// Reserved by running requests.
     pub held: u64,
 }
 
-/// A bucket as response headers tell it.
+/// A bucket's status for response headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketStatus {
     pub limit: u64,
@@ -43,14 +43,14 @@ pub struct BucketStatus {
     pub reset: Duration,
 }
 
-/// Where a project stands after a request was let in or refused.
+/// Rate limit status of a project after a request was admitted or refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimitStatus {
     pub requests: Option<BucketStatus>,
     pub tokens: Option<BucketStatus>,
 }
 
-/// What is read from the store for an account.
+/// The stored limits of a project.
 pub(super) struct StoredLimits {
     pub rates: Rates,
     pub levels: Option<LevelsRecord>,
@@ -62,19 +62,19 @@ impl ProjectLimiter {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The limits have changed on disk.
+    /// Marks the loaded limits as outdated.
     pub fn invalidate(&self) {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The generation to load, unless what is known is right.
+    /// The generation to load, if the loaded limits are outdated.
     pub fn stale_generation(&self) -> Option<u64> {
         let now = self.generation.load(Ordering::Acquire);
         let known = self.state().as_ref().map(|state| state.loaded);
         (known != Some(now)).then_some(now)
     }
 
-    /// Takes over what was read after `generation` was noted.
+    /// Applies limits that were read after `generation` was noted.
     pub fn load(&self, generation: u64, read: StoredLimits, clock_rng: &dyn ClockRng) {
         let now = clock_rng.uptime();
         let mut guard = self.state();
@@ -98,7 +98,7 @@ impl ProjectLimiter {
         }
     }
 
-    /// Takes one request from the bucket, if there is one.
+    /// Takes one request from the bucket, if a rate is set.
     pub fn take_request(&self, now: Duration) -> (RateLimitStatus, Result<()>) {
         let mut guard = self.state();
         let Some(state) = &mut *guard else { return (RateLimitStatus::default(), Ok(())) };
@@ -107,12 +107,12 @@ impl ProjectLimiter {
         (state.status(), taken.map_err(|wait| limited(format!("{rate} requests a minute"), wait)))
     }
 
-    /// Where the project stands, for a request that costs nothing.
+    /// The status without taking a request.
     pub fn status(&self) -> RateLimitStatus {
         self.state().as_ref().map(State::status).unwrap_or_default()
     }
 
-    /// Takes the tokens of a prompt; `now` on both clocks.
+    /// Takes the tokens of a prompt. `now`: wall clock and uptime.
     pub fn take_tokens(&self, prompt: u64, now: (Timestamp, Duration)) -> Result<()> {
         let mut guard = self.state();
         let Some(state) = &mut *guard else { return Ok(()) };
@@ -133,7 +133,7 @@ impl ProjectLimiter {
         Ok(())
     }
 
-    /// Books what a request really used in place of the `held` tokens of its prompt.
+    /// Replaces the `held` tokens of a request's prompt by the tokens that it used.
     pub fn settle(&self, held: u64, used: u64, now: (Timestamp, Duration)) {
         let mut guard = self.state();
         let Some(state) = &mut *guard else { return };
@@ -145,7 +145,7 @@ impl ProjectLimiter {
         }
     }
 
-    /// What has to be kept so that a restart gives nothing away; none for a project without limits.
+    /// The levels to store, so that a restart does not refill the buckets; `None` without limits.
     pub fn levels(&self, at: Timestamp) -> Option<LevelsRecord> {
         let guard = self.state();
         let state = guard.as_ref()?;
@@ -157,7 +157,7 @@ impl ProjectLimiter {
 
 impl State {
     fn change(&mut self, generation: u64, rates: Rates, now: Duration) {
-        // Of two loads at once the later one may finish first.
+        // Of two concurrent loads the later one may finish first.
         if generation < self.loaded {
             return;
         }
@@ -189,7 +189,7 @@ fn tokens(rates: &Rates, now: Duration) -> Option<TokenBucket> {
 }
 
 impl MonthlyTokens {
-    /// The month of `now`, nothing used in it yet.
+    /// The month of `now` without usage.
     pub fn of(now: Timestamp) -> Self {
         Self { ends: now.next_month(), used: 0, held: 0 }
     }

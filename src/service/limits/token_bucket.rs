@@ -1,21 +1,21 @@
-//! A token bucket in whole numbers: nothing is lost to rounding, however long it runs.
+//! A token bucket with integer arithmetic, without rounding errors.
 //!
-//! The level is counted in parts of 1/60,000,000,000 of what is taken, because a rate of `n` a
-//! minute then refills exactly `n` parts a nanosecond.
+//! The level is in units of 1/60,000,000,000 token, so that a rate of `n` per minute refills exactly `n` units per
+//! nanosecond.
 
 use std::time::Duration;
 
 const PARTS: i128 = 60_000_000_000;
 
-/// Refills steadily, and never above its capacity. It may go below zero: what turned out to cost
-/// more than was known beforehand is owed.
+/// Refills steadily up to its capacity. The level may be negative after a request that cost more than was known in
+/// advance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
-    /// What flows in a minute.
+    /// Refill per minute.
     rate: u64,
     capacity: i128,
     level: i128,
-    /// Uptime at which `level` was right.
+    /// Uptime of `level`.
     at: Duration,
 }
 
@@ -26,14 +26,14 @@ impl TokenBucket {
         Self { rate, capacity, level: capacity, at: now }
     }
 
-    /// The same bucket as it was left `since` ago at `level`.
+    /// The bucket resumed from `level`, stored `since` ago.
     #[must_use]
     pub fn resumed(self, level: i128, since: Duration) -> Self {
         let level = level.saturating_add(inflow(self.rate, since)).min(self.capacity);
         Self { level, ..self }
     }
 
-    /// The same level under another rate and capacity; nothing is given for the change.
+    /// The same level with another rate and capacity; the change adds nothing.
     #[must_use]
     pub fn changed(mut self, rate: u64, capacity: u64, now: Duration) -> Self {
         self.refill(now);
@@ -41,8 +41,8 @@ impl TokenBucket {
         Self { rate, capacity, level: self.level.min(capacity), at: self.at }
     }
 
-    /// Takes `amount`, or says how long to wait. More than the bucket holds is granted when it is
-    /// full, and then owed: else it could never be granted.
+    /// Takes `amount`, or returns how long to wait. An amount above the capacity is granted when the bucket is full and
+    /// leaves a negative level.
     pub fn take(&mut self, amount: u64, now: Duration) -> Result<(), Duration> {
         self.refill(now);
         let wanted = i128::from(amount) * PARTS;
@@ -54,7 +54,7 @@ impl TokenBucket {
         Ok(())
     }
 
-    /// Takes what has been used already; `amount` may be negative, which gives back.
+    /// Takes what has been used already; a negative `amount` gives back.
     pub fn settle(&mut self, amount: i128, now: Duration) {
         self.refill(now);
         self.level = self.level.saturating_sub(amount.saturating_mul(PARTS)).min(self.capacity);
@@ -66,12 +66,12 @@ impl TokenBucket {
         self.at = self.at.max(now);
     }
 
-    /// How many could be taken now.
+    /// The amount available now.
     pub fn remaining(&self) -> u64 {
         u64::try_from((self.level / PARTS).max(0)).unwrap_or(u64::MAX)
     }
 
-    /// How long until the bucket is full.
+    /// Time until the bucket is full.
     pub fn reset(&self) -> Duration {
         self.time_for(self.capacity - self.level)
     }

@@ -1,4 +1,4 @@
-//! The writing half: a receipt a request, recorded once, whatever becomes of the request.
+//! Records usage: each request exactly once, however it ends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,21 +11,20 @@ use crate::service::limits::{Limits, TokenReservation};
 use crate::storage::usage::{self, Amounts, Outcome, SeriesRecord, UsageRecord};
 use crate::storage::{Store, WriteTx, keys, limits as levels};
 
-/// Records of abandoned requests that wait for room in the writer's queue; more than connections
-/// can make while a disk stalls.
+/// Max pending records of abandoned requests; more than connections can produce while a disk stalls.
 const MAX_PENDING: usize = 100_000;
 
-/// Opens receipts. Clones share it.
+/// Creates usage recorders. Clones share it.
 #[derive(Clone)]
 pub struct Meter {
     store: Store,
     clock_rng: Arc<dyn ClockRng>,
     limits: Limits,
-    /// What could not be written at once, for it had nobody to wait.
+    /// Records that did not fit into the writer's queue.
     pending: Arc<Mutex<Vec<Entry>>>,
 }
 
-/// A record about to be written. Made once: its transaction may run more than once.
+/// A record to be written. Created once, because its transaction may run more than once.
 #[derive(Clone, Debug)]
 struct Entry {
     project: ProjectId,
@@ -44,7 +43,7 @@ pub struct UsageRecorder {
     key: KeyId,
     endpoint: String,
     state: Mutex<State>,
-    /// Someone else than the middleware will close it: the body is still being made.
+    /// Closed by the response body instead of the middleware.
     deferred: AtomicBool,
     closed: AtomicBool,
 }
@@ -61,7 +60,7 @@ impl Meter {
         Self { store, clock_rng, limits, pending: Arc::default() }
     }
 
-    /// A receipt for a request to `endpoint`, named by method and path below the mount.
+    /// A recorder for a request to `endpoint` (method and path below the mount).
     pub fn open(&self, access: &Access, endpoint: String) -> UsageRecorder {
         UsageRecorder {
             meter: self.clone(),
@@ -78,7 +77,7 @@ impl Meter {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A closure that writes `entries` and the limiter's levels.
+    /// A write of `entries` and the limiter's levels.
     fn write_entries(&self, entries: Vec<Entry>) -> impl FnMut(&WriteTx) -> Result<()> + Send + 'static {
         let limits = self.limits.clone();
         move |tx| {
@@ -99,7 +98,7 @@ impl Meter {
         written
     }
 
-    /// Writes without anybody who waits. What finds no room is owed.
+    /// Queues a write without waiting. If the queue is full, the entry stays pending.
     fn record_later(&self, entry: Entry) {
         if self.store.enqueue(self.write_entries(vec![entry.clone()])).is_ok() {
             return;
@@ -111,7 +110,7 @@ impl Meter {
         }
     }
 
-    /// Writes what is owed; before the store closes.
+    /// Writes pending entries before the store closes.
     pub async fn flush(&self) -> Result<()> {
         let pending = std::mem::take(&mut *self.pending());
         if pending.is_empty() { Ok(()) } else { self.store.write(self.write_entries(pending)).await }
@@ -132,12 +131,12 @@ impl UsageRecorder {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The model that is called, once it is known to exist.
+    /// Sets the model, once it is known to exist.
     pub fn set_model(&self, name: &str) {
         self.state().model = Some(name.to_owned());
     }
 
-    /// Takes the tokens of the prompt from the project's rate and budget.
+    /// Charges the prompt tokens to the project's rate and budget.
     pub fn charge_prompt(&self, tokens: u64) -> Result<()> {
         let reservation = self.meter.limits.reserve_tokens(self.project, tokens)?;
         let mut state = self.state();
@@ -146,35 +145,35 @@ impl UsageRecorder {
         Ok(())
     }
 
-    /// Refuses with 429 what the project's rate and budget cannot give now, and takes nothing: for an estimate, before
-    /// the work of counting the prompt's tokens.
+    /// 429 if the project's rate or budget does not allow `tokens` now; charges nothing. For an estimate before the
+    /// prompt is tokenised.
     pub fn check_budget(&self, tokens: u64) -> Result<()> {
         let reservation = self.meter.limits.reserve_tokens(self.project, tokens)?;
         self.meter.limits.settle(self.project, Some(reservation), 0);
         Ok(())
     }
 
-    /// Of the prompt's tokens, so many needed no computing.
+    /// Sets the number of cached prompt tokens.
     pub fn set_cached(&self, tokens: u64) {
         self.state().amounts.cached = tokens;
     }
 
-    /// Takes back the tokens of a prompt that never ran.
+    /// Cancels the charge for a request that never ran.
     pub fn waive(&self) {
         self.state().amounts = Amounts::default();
     }
 
-    /// Tokens generated so far.
+    /// Sets the number of tokens generated so far.
     pub fn set_output(&self, tokens: u64) {
         self.state().amounts.output = tokens;
     }
 
-    /// Pictures painted so far.
+    /// Sets the number of images finished so far.
     pub fn set_images(&self, count: u64) {
         self.state().amounts.images = count;
     }
 
-    /// Leaves the closing to whoever makes the rest of the body.
+    /// Leaves the closing to the response body.
     pub fn defer(&self) {
         self.deferred.store(true, Ordering::Relaxed);
     }
@@ -183,7 +182,7 @@ impl UsageRecorder {
         self.deferred.load(Ordering::Relaxed)
     }
 
-    /// Records how the request ended; when it returns, that is on the disk. Again: nothing.
+    /// Records the outcome durably. Further calls have no effect.
     pub async fn close(&self, outcome: Outcome) -> Result<()> {
         match self.entry(outcome) {
             Some(entry) => self.meter.record(entry).await,
@@ -191,14 +190,14 @@ impl UsageRecorder {
         }
     }
 
-    /// The record, once.
+    /// The record, on the first call.
     fn entry(&self, outcome: Outcome) -> Option<Entry> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return None;
         }
         let State { model, amounts, reservation } = std::mem::take(&mut *self.state());
-        // Nobody pays for a failure of the server's. All else is paid for as far as it was made:
-        // else a stream that is refused at its very end would be free.
+        // Server failures are not charged. All else is charged as far as it was generated; otherwise a stream that
+        // fails at its very end would be free.
         let amounts = if outcome == Outcome::Failed { Amounts::default() } else { amounts };
         self.meter.limits.settle(self.project, reservation, amounts.tokens());
         let mut tail = [0; 6];

@@ -1,8 +1,7 @@
-//! Usage: every request is recorded where it is answered, and reported exactly.
+//! Usage: metering of every request, and exact reports.
 //!
-//! [`Meter`] writes; [`Usage`] reads: totals and buckets of any window, exact to the millisecond,
-//! and exports of the raw records. Sums over minutes, hours and days answer what lies whole
-//! inside a window, raw records its two ends.
+//! [`Meter`] writes; [`Usage`] reads: totals and buckets of any window, exact to the millisecond, and exports of the
+//! raw records. Sums over minutes, hours and days cover the inside of a window, raw records its two ends.
 
 mod export;
 mod meter;

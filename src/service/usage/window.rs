@@ -1,4 +1,4 @@
-//! A window of time cut into pieces that stored sums answer, and raw records for the rest.
+//! Splits a time window into segments answered by stored sums, and by raw records for the rest.
 
 use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
@@ -6,7 +6,7 @@ use crate::ids::ProjectId;
 use crate::storage::Reader;
 use crate::storage::usage::{self, Horizon, Sums, Width};
 
-/// A part of a window: whole slots of one width, or raw records.
+/// A segment of a window: whole slots of one width, or raw records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Segment {
     width: Option<Width>,
@@ -14,7 +14,7 @@ struct Segment {
     to: Timestamp,
 }
 
-/// The pieces of `[from, to)`, none wider than `widest`; together they cover it once.
+/// Splits `[from, to)` into disjoint segments of at most the width `widest`.
 fn split(from: Timestamp, to: Timestamp, widest: Option<Width>, out: &mut Vec<Segment>) {
     if from >= to {
         return;
@@ -33,8 +33,8 @@ fn split(from: Timestamp, to: Timestamp, widest: Option<Width>, out: &mut Vec<Se
     split(last, to, narrower, out);
 }
 
-/// Shows what was used in `[from, to)` as sums: when, by which series, how much. A time is never
-/// outside the slot of `widest` that the usage lies in.
+/// Visits the usage in `[from, to)` as sums: time, series, amounts. The time is in the same slot of `widest` as the
+/// usage.
 pub(super) fn each(
     tx: &impl Reader,
     project: ProjectId,
@@ -54,7 +54,7 @@ pub(super) fn each(
     Ok(())
 }
 
-/// Refuses a window whose ends cut through what is only known as a sum: any answer would be wrong.
+/// Refuses a window whose ends split a stored sum, because no exact answer exists.
 fn require_detail(horizon: &Horizon, (from, to): (Timestamp, Timestamp), widest: Width) -> Result<()> {
     if widest == Width::Minute && from < horizon.minutes {
         let text = format!(
@@ -80,7 +80,7 @@ fn require_detail(horizon: &Horizon, (from, to): (Timestamp, Timestamp), widest:
     Ok(())
 }
 
-/// Tokens that a project used since `start`, which is a whole day.
+/// Tokens that a project used since `start`, the start of a day.
 pub(in crate::service) fn tokens_since(tx: &impl Reader, project: ProjectId, start: Timestamp) -> Result<u64> {
     let mut tokens = 0_u64;
     let end = Timestamp::from_millis(i64::MAX);
