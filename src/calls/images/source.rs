@@ -204,7 +204,7 @@ mod tests {
         let picture = RgbImage::from_pixel(64, 32, Rgb([10, 20, 30]));
         let mask = GrayImage::from_fn(64, 32, |x, _| Luma([if x < 32 { 255 } else { 0 }]));
         let source = DecodedImage { picture, mask: Some(mask), strength: 0.5 }.resized([24, 16], 10).unwrap();
-        assert_eq!((source.image.width, source.picture.height, source.picture.rgb.len()), (24, 16, 24 * 16 * 3));
+        assert_eq!((source.image.width, source.image.height, source.image.rgb.len()), (24, 16, 24 * 16 * 3));
         assert_eq!(source.image.rgb[..3], [10, 20, 30]);
         let mask = source.mask.unwrap();
         assert_eq!((mask.len(), mask[0], mask[23]), (24 * 16, 255, 0));
