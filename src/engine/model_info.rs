@@ -2,6 +2,9 @@
 
 use crate::clock_rng::Timestamp;
 
+/// The folder of adapters, which is no model.
+pub const LORAS: &str = "loras";
+
 /// What a model is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::entries::entries;
 use super::safetensors::{license, weigh_all};
 use crate::engine::model_info::{Kind, ModelInfo};
 
@@ -20,7 +21,7 @@ pub(super) fn describe(index: &Path, info: &mut ModelInfo) {
         Ok(components) => info.image_size = Some(ImageModelInfo::of(&components).size),
         Err(problem) => info.problem = Some(problem),
     }
-    let files: Vec<PathBuf> = super::entries(folder).iter().flat_map(|part| weights(part)).collect();
+    let files: Vec<PathBuf> = entries(folder).iter().flat_map(|part| weights(part)).collect();
     if let Err(problem) = weigh_all(&files, info).and_then(|()| weigh_ggufs(&files, info)) {
         info.problem.get_or_insert(problem);
     }
@@ -28,7 +29,7 @@ pub(super) fn describe(index: &Path, info: &mut ModelInfo) {
 
 /// The files of a part: a GGUF file stands in for what else is there.
 fn weights(part: &Path) -> Vec<PathBuf> {
-    let files = super::entries(part);
+    let files = entries(part);
     let ggufs: Vec<PathBuf> = files.iter().filter(|path| is_gguf(path)).cloned().collect();
     if ggufs.is_empty() { files } else { ggufs }
 }

@@ -3,6 +3,7 @@
 //! Ids come from names on disk; nothing from outside is ever joined to a path.
 
 mod diffusers;
+mod entries;
 mod gguf;
 mod safetensors;
 mod single;
@@ -16,11 +17,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::clock_rng::Timestamp;
 use crate::engine::error::LoadError;
+use crate::engine::model_info::LORAS;
 use crate::engine::tokenizer::files::TOOL_USE_FILE;
 use crate::models::diffusion::pipeline::{MODEL_INDEX, referenced_models, sidecar_files};
-
-/// The folder of adapters, which is no model.
-pub const LORAS: &str = "loras";
+use entries::entries;
 
 /// A model found, and the file that stands for it.
 #[derive(Clone, Debug)]
@@ -101,13 +101,6 @@ pub fn candidates(folder: &Path) -> Vec<Candidate> {
     found.sort_by(|one, other| one.id.cmp(&other.id));
     found.dedup_by(|later, earlier| later.id == earlier.id);
     found
-}
-
-fn entries(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    paths.sort_by_cached_key(|path| (!path.is_dir(), path.clone()));
-    paths
 }
 
 fn candidate(path: &Path) -> Option<Candidate> {

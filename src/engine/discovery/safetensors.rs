@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use super::entries::entries;
 use crate::engine::model_info::{Kind, ModelInfo};
 
 use crate::engine::checkpoint;
@@ -56,7 +57,7 @@ fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
 
 /// Counts all weights in the folder, of which a model may use a part.
 fn weigh(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
-    weigh_all(&super::entries(folder), info)
+    weigh_all(&entries(folder), info)
 }
 
 /// Counts all weights in those of the files that have some.

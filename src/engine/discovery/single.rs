@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use super::entries::entries;
 use super::safetensors::{license, weigh_all};
 use crate::engine::model_info::{Kind, ModelInfo};
 
@@ -18,7 +19,7 @@ pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
         }
         Err(problem) => info.problem = Some(problem),
     }
-    let files: Vec<PathBuf> = if path.is_dir() { super::entries(path) } else { vec![path.to_owned()] };
+    let files: Vec<PathBuf> = if path.is_dir() { entries(path) } else { vec![path.to_owned()] };
     if let Err(problem) = weigh_all(&files, info) {
         info.problem.get_or_insert(problem);
     }

@@ -7,12 +7,13 @@ use std::borrow::Cow;
 use tokenizers::utils::truncation::truncate_encodings;
 use tokenizers::{Encoding, PostProcessor as _, Tokenizer, TruncationParams};
 
-use crate::engine::preprocessor::EncoderFacts;
+use crate::engine::preprocessor::facts::EncoderFacts;
 use crate::engine::tokenizer::files::TextFiles;
 use crate::engine::tokenizer::{TokenBound, slices, tokenizer_json};
 use crate::models::encoder::Tokenized;
 use crate::models::gguf::Metadata;
 pub use gguf::check as check_gguf;
+use gguf::unusable;
 
 /// An encoder's tokenizer.
 pub struct TextTokens {
@@ -21,13 +22,9 @@ pub struct TextTokens {
     facts: EncoderFacts,
 }
 
-fn wrong(error: impl std::fmt::Display) -> String {
-    format!("its tokenizer cannot be used: {error}")
-}
-
 impl TextTokens {
     pub fn of_folder(files: &TextFiles, lower_case: bool) -> Result<Self, String> {
-        Self::new(serde_json::from_slice(tokenizer_json(files)?).map_err(wrong)?, lower_case)
+        Self::new(serde_json::from_slice(tokenizer_json(files)?).map_err(unusable)?, lower_case)
     }
 
     pub fn of_gguf(metadata: &Metadata) -> Result<Self, String> {
@@ -35,13 +32,13 @@ impl TextTokens {
     }
 
     fn new(mut tokenizer: Tokenizer, lower_case: bool) -> Result<Self, String> {
-        tokenizer.with_truncation(None).map_err(wrong)?;
+        tokenizer.with_truncation(None).map_err(unusable)?;
         tokenizer.with_padding(None);
-        let bare = tokenizer.encode_fast("a", false).map_err(wrong)?;
-        let whole = tokenizer.encode_fast("a", true).map_err(wrong)?;
+        let bare = tokenizer.encode_fast("a", false).map_err(unusable)?;
+        let whole = tokenizer.encode_fast("a", true).map_err(unusable)?;
         let (bare, whole) = (bare.get_ids(), whole.get_ids());
         let at = whole.windows(bare.len().max(1)).position(|part| part == bare);
-        let at = at.ok_or_else(|| wrong("it does not keep texts in what it makes of them"))?;
+        let at = at.ok_or_else(|| unusable("it does not keep texts in what it makes of them"))?;
         let (before, behind) = (whole.get(..at), whole.get(at + bare.len()..));
         let (before, behind) = (before.unwrap_or_default().to_vec(), behind.unwrap_or_default().to_vec());
         let facts = EncoderFacts { vocabulary: tokenizer.get_vocab_size(true), before, behind };
@@ -110,18 +107,18 @@ impl TextTokens {
         limit: Option<usize>,
         bound: &TokenBound,
     ) -> Result<(Tokenized, bool), String> {
-        let wrong = |error: tokenizers::Error| error.to_string();
+        let unusable = |error: tokenizers::Error| error.to_string();
         let ((one, complete), (mut other, other_complete)) = (self.bare(first, bound)?, self.bare(second, bound)?);
         other.set_type_ids(vec![1; other.len()]);
         let added = self.tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(true));
         let (one, other) = match limit.filter(|limit| one.len() + other.len() + added > *limit) {
             Some(limit) => {
                 let rule = TruncationParams { max_length: limit.saturating_sub(added), ..TruncationParams::default() };
-                truncate_encodings(one, Some(other), &rule).map_err(wrong)?
+                truncate_encodings(one, Some(other), &rule).map_err(unusable)?
             }
             None => (one, Some(other)),
         };
-        let pair = self.tokenizer.post_process(one, other, true).map_err(wrong)?;
+        let pair = self.tokenizer.post_process(one, other, true).map_err(unusable)?;
         let ids = pair.get_ids().to_vec();
         let second = pair.get_type_ids().iter().position(|kind| *kind == 1).unwrap_or(ids.len());
         Ok((Tokenized { ids, second }, complete && other_complete))

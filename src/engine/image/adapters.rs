@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use crate::display::format_bytes;
-use crate::engine::discovery::LORAS;
+use crate::engine::model_info::LORAS;
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::memory::Lease;
 use crate::models::diffusion::pipeline::{AdaptableLayers, Adapter, Interrupted, LoraDeltas, LoraFile, OpContext};

@@ -1,5 +1,6 @@
 //! Tokenizers of prompts, read as diffusers' pipelines read them.
 
+mod files;
 mod wordpiece;
 
 use std::path::Path;
@@ -10,8 +11,9 @@ use tokenizers::{
     TruncationStrategy,
 };
 
-use crate::engine::preprocessor::TextSpec;
+use crate::engine::preprocessor::facts::TextSpec;
 use crate::engine::tokenizer::files::TextFiles;
+use files::{text, unusable};
 
 /// CLIP's pre-tokenizer pattern.
 const CLIP_WORDS: &str = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
@@ -24,17 +26,15 @@ pub struct PromptTokenizer {
     tokenizer: Tokenizer,
 }
 
-fn wrong(error: impl std::fmt::Display) -> String {
-    format!("its tokenizer cannot be used: {error}")
-}
-
 impl PromptTokenizer {
     /// Whether a folder has a tokenizer's files; cheap, for listings.
     pub fn check(folder: &Path) -> Result<(), String> {
         let has = |name: &str| folder.join(name).is_file();
         match has("tokenizer.json") || (has("vocab.json") && has("merges.txt")) || has(wordpiece::VOCABULARY) {
             true => Ok(()),
-            false => Err(wrong("its folder has neither tokenizer.json nor vocab.json and merges.txt, nor vocab.txt")),
+            false => {
+                Err(unusable("its folder has neither tokenizer.json nor vocab.json and merges.txt, nor vocab.txt"))
+            }
         }
     }
 
@@ -42,7 +42,7 @@ impl PromptTokenizer {
     pub fn new(files: &TextFiles, spec: &TextSpec) -> Result<Self, String> {
         let TextSpec { positions, ref padding, .. } = *spec;
         let mut tokenizer = read(files)?;
-        let json = |name: &str| files.json(name).map_err(wrong);
+        let json = |name: &str| files.json(name).map_err(unusable);
         let (config, named) = (json("tokenizer_config.json")?, json("special_tokens_map.json")?);
         let longest =
             config.get("model_max_length").and_then(Value::as_u64).and_then(|most| usize::try_from(most).ok());
@@ -53,12 +53,12 @@ impl PromptTokenizer {
             stride: 0,
             direction: TruncationDirection::Right,
         };
-        tokenizer.with_truncation(Some(truncation)).map_err(wrong)?;
+        tokenizer.with_truncation(Some(truncation)).map_err(unusable)?;
         let pad_token = padding.clone().unwrap_or_else(|| pad_token(&tokenizer, [&named, &config]));
         // transformers also matches it in texts.
-        tokenizer.add_special_tokens([AddedToken::from(pad_token.clone(), true)]).map_err(wrong)?;
+        tokenizer.add_special_tokens([AddedToken::from(pad_token.clone(), true)]).map_err(unusable)?;
         let pad_id = tokenizer.token_to_id(&pad_token);
-        let pad_id = pad_id.ok_or_else(|| wrong(format!("it has no padding token {pad_token:?}")))?;
+        let pad_id = pad_id.ok_or_else(|| unusable(format!("it has no padding token {pad_token:?}")))?;
         tokenizer.with_padding(Some(PaddingParams {
             strategy: PaddingStrategy::Fixed(length),
             direction: PaddingDirection::Right,
@@ -77,7 +77,7 @@ impl PromptTokenizer {
 
     /// Tokenises a text, truncated or padded to the encoder's length. Takes time proportional to the text's length.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
-        self.tokenizer.encode_fast(text, true).map(|encoding| encoding.get_ids().to_vec()).map_err(wrong)
+        self.tokenizer.encode_fast(text, true).map(|encoding| encoding.get_ids().to_vec()).map_err(unusable)
     }
 }
 
@@ -95,18 +95,19 @@ fn pad_token(tokenizer: &Tokenizer, files: [&Value; 2]) -> String {
 
 fn read(files: &TextFiles) -> Result<Tokenizer, String> {
     if let Some(whole) = files.bytes("tokenizer.json") {
-        return serde_json::from_slice(whole).map_err(wrong);
+        return serde_json::from_slice(whole).map_err(unusable);
     }
     let json = if files.has(wordpiece::VOCABULARY) { wordpiece::read(files)? } else { clip(files)? };
-    serde_json::from_value(json).map_err(wrong)
+    serde_json::from_value(json).map_err(unusable)
 }
 
 /// CLIP's tokenizer from `vocab.json` and `merges.txt`, which predate `tokenizer.json`.
 fn clip(files: &TextFiles) -> Result<Value, String> {
-    let vocabulary = files.json("vocab.json").map_err(wrong)?;
-    let vocab: &Map<String, Value> = vocabulary.as_object().ok_or_else(|| wrong("vocab.json is not an object"))?;
-    let id =
-        |text: &str| vocab.get(text).and_then(Value::as_u64).ok_or_else(|| wrong(format!("vocab.json has no {text}")));
+    let vocabulary = files.json("vocab.json").map_err(unusable)?;
+    let vocab: &Map<String, Value> = vocabulary.as_object().ok_or_else(|| unusable("vocab.json is not an object"))?;
+    let id = |text: &str| {
+        vocab.get(text).and_then(Value::as_u64).ok_or_else(|| unusable(format!("vocab.json has no {text}")))
+    };
     let (start, end) = (id(START)?, id(END)?);
     let added = |id: u64, text: &str| {
         json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
@@ -133,15 +134,11 @@ fn clip(files: &TextFiles) -> Result<Value, String> {
 }
 
 /// A text file that must exist.
-fn text<'a>(files: &'a TextFiles, name: &str) -> Result<&'a str, String> {
-    files.text(name).map_err(wrong)?.ok_or_else(|| wrong(format!("its folder has no {name}")))
-}
-
 fn merges(files: &TextFiles) -> Result<Vec<[String; 2]>, String> {
     let text = text(files, "merges.txt")?;
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with("#version"));
     let pair = |line: &str| {
-        let (one, other) = line.split_once(' ').ok_or_else(|| wrong(format!("merges.txt has the line {line:?}")))?;
+        let (one, other) = line.split_once(' ').ok_or_else(|| unusable(format!("merges.txt has the line {line:?}")))?;
         Ok([one.to_owned(), other.to_owned()])
     };
     lines.map(pair).collect()

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use minijinja::value::{Serde, Value};
 
-use super::{ChatFacts, Source, Templates};
+use super::facts::ChatFacts;
+use super::spec::Source;
+use super::templates::Templates;
 use crate::clock_rng::ClockRng;
 use crate::engine::text::chat_template::{PromptError, Template};
 use crate::engine::text::message::Message;
@@ -12,7 +14,7 @@ use crate::engine::text::tools::{Tool, Wording};
 use crate::engine::tokenizer::{Prompt, TokenBound, Tokens};
 
 /// A chat model's tokenizer and templates.
-pub(super) struct ChatPreprocessor {
+pub struct ChatPreprocessor {
     tokens: Tokens,
     plain: Prompting,
     /// For requests with tools, where the model has a template apart that shows how it calls.

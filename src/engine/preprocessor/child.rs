@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::interpreter::{Interpreter, Spec};
-use super::wire::{self, Frame};
-use super::{WORKERS, lock};
+use super::interpreter::Interpreter;
+use super::spec::Spec;
+use super::wire::{self, Frame, WORKERS, lock};
 use crate::clock_rng::ClockRng;
 use crate::engine::runtime::panics::{guarded, interpreted};
 use crate::engine::tokenizer::TokenBound;

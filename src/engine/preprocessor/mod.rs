@@ -8,86 +8,34 @@
 
 mod chat;
 pub(super) mod child;
+pub(super) mod facts;
 mod interpreter;
+mod request;
 mod sandbox;
+mod spec;
 mod templates;
 pub(super) mod wire;
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 
 use crate::clock_rng::ClockRng;
 use crate::engine::error::Stopped;
 use crate::engine::runtime::panics::{guarded, interpreted};
 use crate::engine::text::chat_template::PromptError;
 use crate::engine::text::message::Message;
-use crate::engine::text::tools::{Format, Tool};
-use crate::engine::tokenizer::{Prompt, TokenBound, Vocabulary};
+use crate::engine::text::tools::Tool;
+use crate::engine::tokenizer::{Prompt, TokenBound};
 use crate::models::encoder::Tokenized;
-use interpreter::{Interpreter, Source, Spec};
+pub(super) use facts::{ChatFacts, EncoderFacts, TextSpec};
+use interpreter::Interpreter;
+use request::Request;
 use sandbox::Sandbox;
+use spec::Spec;
 pub(super) use templates::Templates;
-
-/// Timeout for loading a model's files and for each request, extended by their size: see [`BYTES_A_SECOND`].
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// A tenth of what a tokenizer reads in a second on a slow machine.
-const BYTES_A_SECOND: u64 = 2 << 20;
-/// Requests that a process answers at once at most; further ones wait for their turn.
-const WORKERS: usize = 4;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A text encoder's tokenizer in a pipeline for images.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct TextSpec {
-    pub folder: PathBuf,
-    /// Tokens that the encoder takes.
-    pub positions: usize,
-    /// The padding token; overrides the folder's.
-    pub padding: Option<String>,
-}
-
-/// What the server has to know of a chat model's tokenizer and templates.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct ChatFacts {
-    pub vocabulary: Vocabulary,
-    /// How the model writes calls of tools.
-    pub call_format: Format,
-}
-
-/// What an encoder's tokenizer puts around texts.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct EncoderFacts {
-    /// How many tokens there are.
-    pub vocabulary: usize,
-    /// What stands before and behind every single text.
-    pub before: Vec<u32>,
-    pub behind: Vec<u32>,
-}
-
-/// What is asked of an [`Interpreter`]. With it goes how many tokens are wanted of a text at most: no text is tokenised
-/// much further.
-#[derive(Serialize, Deserialize)]
-enum Request<'a> {
-    /// The prompt of a conversation.
-    Prompt { messages: Cow<'a, [Message]>, tools: Cow<'a, [Tool]> },
-    /// A text in which nothing is special.
-    Plain { text: Cow<'a, str> },
-    /// Texts for an encoder. Unless `whole`, those after the first with too many tokens are left out.
-    Texts { texts: Vec<Cow<'a, str>>, whole: bool },
-    /// A question and texts that may answer it, cut to `limit` tokens if there is one. Without it those after the first
-    /// with too many tokens are left out.
-    Pairs { query: Cow<'a, str>, documents: Cow<'a, [String]>, limit: Option<usize> },
-    /// Texts by each of a pipeline's tokenizers.
-    Image { texts: [Cow<'a, str>; 2] },
-}
 
 /// A model's tokenizers and templates, ready for requests.
 pub(super) struct Preprocessor(Place);

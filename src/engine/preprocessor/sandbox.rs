@@ -13,19 +13,24 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use super::{BYTES_A_SECOND, Spec, TIMEOUT, WORKERS, lock, wire};
+use super::spec::Spec;
+use super::wire::{self, WORKERS, lock};
 use crate::engine::error::Stopped;
 use crate::engine::tokenizer::TokenBound;
 
+/// Timeout for loading a model's files and for each request, extended by their size: see [`BYTES_A_SECOND`].
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// A tenth of what a tokenizer reads in a second on a slow machine.
+const BYTES_A_SECOND: u64 = 2 << 20;
 /// The subcommand of `outpost` that is such a process.
-pub(super) const SUBCOMMAND: &str = "sandbox";
+pub const SUBCOMMAND: &str = "sandbox";
 /// How often a waiting request checks whether it is cancelled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// An answer, or why there is none.
 type Answer = Result<Vec<u8>, String>;
 
-pub(super) struct Sandbox {
+pub struct Sandbox {
     program: PathBuf,
     spec: Spec,
     process: Mutex<Arc<Process>>,

@@ -4,6 +4,7 @@
 //! bincode. Both ends are the same program, so the format may change with every version.
 
 use std::io::{self, Read, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bincode::config::standard;
 use serde::Serialize;
@@ -144,6 +145,13 @@ pub mod json {
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Value, D::Error> {
         Tagged::deserialize(deserializer).map(Value::from)
     }
+}
+
+/// Requests that a process answers at once at most; further ones wait for their turn.
+pub const WORKERS: usize = 4;
+
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

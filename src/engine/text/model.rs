@@ -12,7 +12,7 @@ use crate::engine::runtime::panics::computed;
 use crate::engine::text::chat_template::PromptError;
 use crate::engine::text::grammar::{Form, GrammarError, Grammars};
 use crate::engine::text::scheduler::ModelId;
-use crate::engine::text::speculative::draft_model::Slot;
+use crate::engine::text::speculative::draft_model::{DraftNetwork, Slot};
 use crate::engine::text::tools::{Format, Shape, Syntax, Tool};
 use crate::engine::tokenizer::{Prompt, TokenBound, Vocabulary};
 use crate::models::kv::{KvArena, KvShape, KvType};
@@ -149,6 +149,36 @@ impl TextModel {
     /// The sizes of its own keys and values.
     pub(in crate::engine) fn kv_shape(&self, kind: KvType) -> KvShape {
         self.network.kv_shape(kind)
+    }
+}
+
+impl DraftNetwork for TextModel {
+    fn id(&self) -> &str {
+        Self::id(self)
+    }
+
+    fn context_window(&self) -> u32 {
+        Self::context_window(self)
+    }
+
+    fn kv_shape(&self, kind: KvType) -> KvShape {
+        Self::kv_shape(self, kind)
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        self.lease.weights()
+    }
+
+    fn ends_with(&self, token: u32) -> bool {
+        self.vocabulary.ends().contains(&token)
+    }
+
+    fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Logits, String> {
+        Self::forward(self, rows, arena)
+    }
+
+    fn reuse(&self, logits: Logits) {
+        self.network.reuse(logits);
     }
 }
 

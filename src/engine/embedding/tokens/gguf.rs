@@ -8,9 +8,13 @@ use tokenizers::normalizers::NFC;
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{PostProcessorWrapper, Tokenizer};
 
-use super::wrong;
 use crate::engine::tokenizer::{self, Table};
 use crate::models::gguf::Metadata;
+
+/// The error for a tokenizer that a library refuses.
+pub fn unusable(error: impl std::fmt::Display) -> String {
+    format!("its tokenizer cannot be used: {error}")
+}
 
 /// Whether the vocabulary is of a kind that can be read; cheap.
 pub fn check(metadata: &Metadata) -> Result<(), String> {
@@ -35,8 +39,8 @@ pub fn read(metadata: &Metadata) -> Result<Tokenizer, String> {
 /// `$A`, the second `$B`.
 fn around(single: &str, pair: &str, marks: Vec<(String, u32)>) -> Result<PostProcessorWrapper, String> {
     let mut builder = TemplateProcessing::builder();
-    builder.try_single(single).map_err(wrong)?.try_pair(pair).map_err(wrong)?.special_tokens(marks);
-    builder.build().map(PostProcessorWrapper::Template).map_err(wrong)
+    builder.try_single(single).map_err(unusable)?.try_pair(pair).map_err(unusable)?.special_tokens(marks);
+    builder.build().map(PostProcessorWrapper::Template).map_err(unusable)
 }
 
 /// A row of `added_tokens`: what is found in texts before anything is cut.
@@ -70,7 +74,7 @@ fn word_pieces(table: &Table<'_>) -> Result<Tokenizer, String> {
         "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
             "max_input_chars_per_word": 100, "vocab": vocabulary},
     }))
-    .map_err(wrong)?;
+    .map_err(unusable)?;
     tokenizer.with_post_processor(Some(around("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", marks)?));
     Ok(tokenizer)
 }
@@ -100,7 +104,7 @@ fn unigrams(table: &Table<'_>) -> Result<Tokenizer, String> {
             {"type": "Metaspace", "replacement": "\u{2581}", "prepend_scheme": "always", "split": true}]},
         "model": {"type": "Unigram", "unk_id": unknown, "vocab": pieces, "byte_fallback": false},
     }))
-    .map_err(wrong)?;
+    .map_err(unusable)?;
     let (begin, end) = (text(bos), text(eos));
     let (single, pair) = (format!("{begin} $A {end}"), format!("{begin} $A {end} {end} $B {end}"));
     tokenizer.with_post_processor(Some(around(&single, &pair, vec![(begin, bos), (end, eos)])?));
@@ -112,7 +116,7 @@ fn merges(table: &Table<'_>) -> Result<Tokenizer, String> {
     let mut tokenizer = table.whole()?;
     // Qwen's own files say so, which GGUF has no word for.
     let composes = table.metadata.text("tokenizer.ggml.pre") == Some("qwen2");
-    tokenizer.with_normalizer(composes.then_some(NFC)).map_err(wrong)?;
+    tokenizer.with_normalizer(composes.then_some(NFC)).map_err(unusable)?;
     let mark = |name: &str| -> Result<Option<(String, u32)>, String> {
         if table.metadata.flag(&format!("tokenizer.ggml.add_{name}_token")) != Some(true) {
             return Ok(None);

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{text, wrong};
+use super::files::{text, unusable};
 use crate::engine::tokenizer::files::TextFiles;
 
 pub const VOCABULARY: &str = "vocab.txt";
@@ -12,13 +12,13 @@ pub fn read(files: &TextFiles) -> Result<Value, String> {
     let lines = text(files, VOCABULARY)?;
     let words: Map<String, Value> =
         lines.lines().enumerate().map(|(id, word)| (word.trim_end().to_owned(), id.into())).collect();
-    let id = |word: &str| words.get(word).cloned().ok_or_else(|| wrong(format!("{VOCABULARY} has no {word}")));
+    let id = |word: &str| words.get(word).cloned().ok_or_else(|| unusable(format!("{VOCABULARY} has no {word}")));
     let added = |word: &str| {
         Ok::<_, String>(json!({"id": id(word)?, "content": word, "single_word": false, "lstrip": false,
             "rstrip": false, "normalized": false, "special": true}))
     };
     let (start, end) = (id("[CLS]")?, id("[SEP]")?);
-    let config = files.json("tokenizer_config.json").map_err(wrong)?;
+    let config = files.json("tokenizer_config.json").map_err(unusable)?;
     let flag = |key: &str| config.get(key).and_then(Value::as_bool).unwrap_or(true);
     let special = ["[UNK]", "[CLS]", "[SEP]"].into_iter().map(added).collect::<Result<Vec<_>, _>>()?;
     Ok(json!({

@@ -5,6 +5,7 @@
 //! Grammars are compiled off the engine's thread, on one with a stack of its own, under limits on
 //! the schema's size before and on the work after: a schema is a stranger's program like a template.
 
+mod error;
 mod schema;
 mod source;
 mod state;
@@ -20,6 +21,7 @@ use toktrie::TokEnv;
 
 use crate::engine::text::tools::{Shape, Syntax};
 use crate::engine::tokenizer::Vocabulary;
+pub use error::GrammarError;
 pub use state::State;
 
 /// Grammars that a model keeps compiled.
@@ -28,23 +30,6 @@ const KEPT: usize = 16;
 const LONGEST_REASON: usize = 200;
 /// Room for the recursion over the largest schema that is let in; only what is touched is used.
 const STACK: usize = 256 << 20;
-
-/// Why a demanded form cannot be enforced.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GrammarError {
-    /// The schema of the answer's text; `path` leads to the place inside of it.
-    #[error("the schema{path} {what}")]
-    Schema { path: String, what: String },
-    /// The parameters of the tool with this index.
-    #[error("the parameters{path} of the tool {tool} {what}")]
-    Tool { tool: usize, path: String, what: String },
-    /// The demands as a whole.
-    #[error("{0}")]
-    Together(String),
-    /// The model's fault, not the caller's.
-    #[error("{0}")]
-    Model(String),
-}
 
 /// A form that an answer is held to. Cheap to clone.
 #[derive(Clone)]

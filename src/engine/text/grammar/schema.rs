@@ -2,6 +2,7 @@
 //!
 //! An error names the place as a path inside of the schema, such as `.properties.tags.uniqueItems`.
 
+mod common;
 mod dates;
 mod ends;
 mod inline;
@@ -11,6 +12,8 @@ mod together;
 
 use serde_json::{Map, Value, json};
 
+pub(super) use self::common::SchemaError;
+use self::common::{target, wrong};
 pub(super) use self::multiples::Multiples;
 use self::together::MOST_STEPS_INSIDE;
 use crate::display::shorten;
@@ -57,17 +60,6 @@ const UNSUPPORTED: [&str; 20] = [
     "extends",
     "x-guidance",
 ];
-
-/// What is wrong, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SchemaError {
-    pub path: String,
-    pub what: String,
-}
-
-fn wrong<T>(path: &str, what: impl Into<String>) -> Result<T, SchemaError> {
-    Err(SchemaError { path: path.to_owned(), what: what.into() })
-}
 
 /// The schema as the compiler takes it. `multiples`: those of the request's other schemas.
 pub(super) fn prepare(schema: &Value, multiples: &mut Multiples) -> Result<Value, SchemaError> {
@@ -204,15 +196,6 @@ impl Checker<'_> {
             }
             None => wrong(path, "must be a string"),
         }
-    }
-}
-
-/// What a reference refers to, if it lies in this schema. Escapes are not read: no compiler's are.
-fn target<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
-    match reference.strip_prefix('#')? {
-        "" | "/" => Some(root),
-        path if path.contains(['~', '%']) => None,
-        path => root.pointer(path),
     }
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::{Value, json};
 
-use super::GrammarError;
+use super::error::GrammarError;
 use super::schema::{self, Multiples, SchemaError, WHITE_SPACE};
 use crate::engine::text::tools::{Format, PYTHON, Shape, Syntax, Text, Tool, bare};
 

@@ -12,6 +12,7 @@
 mod admit;
 mod ahead;
 pub mod blocks;
+pub mod ids;
 pub mod prefix;
 mod rows;
 mod shares;
@@ -27,19 +28,8 @@ use prefix::{Parent, Prefixes};
 use shares::Shares;
 
 pub use ahead::Stem;
+pub use ids::{ModelId, RequestId, SequenceId, Tenant};
 pub use rows::{Batch, Plan, Row};
-
-pub type Tenant = u128;
-pub type ModelId = u64;
-/// In the order of submission.
-pub type RequestId = u64;
-
-/// One answer of a request. Ordered by age.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SequenceId {
-    pub request: RequestId,
-    pub choice: u32,
-}
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {

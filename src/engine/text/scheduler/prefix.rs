@@ -6,8 +6,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::Tenant;
 use super::blocks::Blocks;
+use super::ids::Tenant;
 use crate::models::kv::{BLOCK, BlockId};
 
 pub type NodeId = u32;

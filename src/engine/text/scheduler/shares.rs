@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Tenant;
+use super::ids::Tenant;
 
 /// What a computed prompt token and a generated token cost.
 const PROMPT: u64 = 1;

@@ -16,18 +16,39 @@ use std::time::Duration;
 
 use crate::clock_rng::ClockRng;
 use crate::engine::settings::MOST_GUESSED;
-use crate::engine::text::model::TextModel;
 use crate::engine::text::scheduler::{SequenceId, Stem};
 use crate::engine::text::speculative::draft_stats::{Costs, Effort, Trial};
 use crate::engine::text::step_cost::Prices;
-use crate::models::kv::{BLOCK, BlockId, KvArena, KvType};
+use crate::models::kv::{BLOCK, BlockId, KvArena, KvShape, KvType};
 use crate::models::llama::{Logits, Row, Wanted};
 
 /// Logits so far below the best add nothing to a sum of probabilities.
 const NEGLIGIBLE: f32 = 16.;
 
+/// What is needed of the network that drafts.
+pub trait DraftNetwork: Send + Sync {
+    fn id(&self) -> &str;
+
+    /// Positions that a sequence can have.
+    fn context_window(&self) -> u32;
+
+    /// The sizes of its keys and values.
+    fn kv_shape(&self, kind: KvType) -> KvShape;
+
+    /// Bytes of its weights.
+    fn weight_bytes(&self) -> u64;
+
+    /// Whether a text may end with the token.
+    fn ends_with(&self, token: u32) -> bool;
+
+    fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Logits, String>;
+
+    /// Gives back what [`Self::forward`] gave, so that the next step need not ask for memory.
+    fn reuse(&self, logits: Logits);
+}
+
 pub struct Drafter {
-    model: Arc<TextModel>,
+    model: Arc<dyn DraftNetwork>,
     /// Ids below this mean the same to both networks.
     vocabulary: usize,
     arena: KvArena,
@@ -118,9 +139,9 @@ impl Line {
 impl Drafter {
     /// `vocabulary`: ids below this mean the same to `model` and to the model that is served, whose
     /// weights take `served` bytes.
-    pub fn new(model: Arc<TextModel>, vocabulary: usize, served: u64, kind: KvType) -> Self {
+    pub fn new(model: Arc<dyn DraftNetwork>, vocabulary: usize, served: u64, kind: KvType) -> Self {
         let arena = KvArena::new(model.kv_shape(kind));
-        let costs = Costs::new(model.lease.weights() as f64 / served.max(1) as f64);
+        let costs = Costs::new(model.weight_bytes() as f64 / served.max(1) as f64);
         Self { model, vocabulary, arena, computed: HashMap::new(), costs, usual: Effort::default() }
     }
 
@@ -202,7 +223,7 @@ impl Drafter {
             let took = clock.uptime().saturating_sub(began);
             self.costs.measure(tokens, took.as_secs_f64(), prices);
             self.advance(lines, logits.rows().into_iter().flatten(), prices);
-            self.model.network.reuse(logits);
+            self.model.reuse(logits);
         }
         Ok(())
     }
@@ -236,7 +257,7 @@ impl Drafter {
             }
             let known: &[f32] = logits.next().unwrap_or_default();
             let Some((token, sure)) = likeliest(known.get(..self.vocabulary).unwrap_or(known)) else { continue };
-            let more = line.take(token, sure, prices) && !self.model.vocabulary.ends().contains(&token);
+            let more = line.take(token, sure, prices) && !self.model.ends_with(token);
             line.count = usize::from(more);
         }
         let cost = self.costs.known(prices);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 
-use super::target;
+use super::common::target;
 
 /// Looks at a schema that was checked. `true` where it is not known better.
 pub(super) fn can_end(root: &Value) -> bool {

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::target;
+use super::common::target;
 
 /// Schemas that are put in at most; what is over stays a reference.
 const MOST: usize = 500;

@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value};
 
+use super::common::{SchemaError, wrong};
 use super::together::{self, Load};
-use super::{SchemaError, wrong};
 
 /// Remainders of all multiples of a request. A hundred thousand take a second and 50 MB.
 const MOST: u64 = 10_000;

@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use super::common::{SchemaError, wrong};
 use super::together::{self, Load};
-use super::{SchemaError, wrong};
 
 /// Patterns and formats that one string may have to match.
 const MOST: u32 = 3;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::{SchemaError, target, wrong};
+use super::common::{SchemaError, target, wrong};
 
 /// Schemas looked at for one value.
 const MOST_STEPS: u32 = 2_000;

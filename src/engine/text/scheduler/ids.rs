@@ -1,0 +1,13 @@
+//! Ids in the scheduler.
+
+pub type Tenant = u128;
+pub type ModelId = u64;
+/// In the order of submission.
+pub type RequestId = u64;
+
+/// One answer of a request. Ordered by age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SequenceId {
+    pub request: RequestId,
+    pub choice: u32,
+}
