@@ -1,4 +1,4 @@
-//! Pictures with LoRA files beside those of weights to which diffusers' reference added the files by hand.
+//! Images with LoRA files, against weights to which diffusers' reference added the files.
 
 use std::collections::HashMap;
 use std::fs;
@@ -23,13 +23,13 @@ fn tensors(name: &str) -> Tensors {
     candle_core::safetensors::load(file(name), &Device::Cpu).unwrap()
 }
 
-/// Lays a file into a folder of adapters.
+/// Copies a file into an adapter folder.
 fn lay(folder: &Path, name: &str, tensors: &Tensors) {
     fs::create_dir_all(folder).unwrap();
     candle_core::safetensors::save(tensors, folder.join(format!("{name}.safetensors"))).unwrap();
 }
 
-/// One of the files in the folder for all models, the other in the model's own.
+/// One of the files is in the shared folder, the other in the model's own.
 fn rig() -> Rig {
     Rig::suited("sd1-lora", |painter| {
         lay(&painter.with_file_name("loras"), PEFT, &tensors(PEFT));
@@ -37,7 +37,7 @@ fn rig() -> Rig {
     })
 }
 
-/// A small picture with adapters of these names.
+/// A small request with these adapters.
 fn with(rig: &Rig, names: &[&str]) -> ImageRequest {
     let lora = names.iter().map(|name| ((*name).to_owned(), 1.)).collect();
     ImageRequest { lora, steps: 2, size: [16, 16], ..rig.request(&rig.facts["cases"][0]) }
@@ -52,7 +52,7 @@ fn adapters_paint_as_if_they_were_added_to_the_weights() {
     let rig = rig();
     let cases = rig.facts["cases"].as_array().unwrap();
     assert_eq!(cases.len(), 6);
-    // The same model in memory paints all of them, and the first once more: nothing is left of an adapter.
+    // The same loaded model serves all, and the first once more: no adapter leaves a trace.
     for case in cases.iter().chain(cases.first()) {
         rig.check("sd1-lora", case, 1., 8);
     }
@@ -126,7 +126,7 @@ fn an_adapter_that_is_not_there_is_told_from_those_that_are() {
     assert!(refusal.contains("files in loras/ of the models folder"), "{refusal}");
 }
 
-/// Why the kohya file with this change is refused.
+/// Why the kohya file is refused after this change.
 fn refused(change: impl FnOnce(&mut Tensors)) -> String {
     let rig = rig();
     let mut changed = tensors(KOHYA);

@@ -1,4 +1,4 @@
-//! Pipelines that are made of other parts than those of their own folder, beside what diffusers painted.
+//! Pipelines with components outside their own folder, against diffusers.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +36,7 @@ fn problem(models: &Path) -> String {
     }
 }
 
-/// The pipeline reads prompts with a model that lies beside it.
+/// The text encoder is an installed model.
 fn with_installed_reader(models: &Path) {
     let (painter, reader) = (models.join("painter"), models.join("reader"));
     lay(&painter.join("tokenizer"), &reader);
@@ -104,7 +104,7 @@ fn a_reader_is_noticed_when_it_is_installed() {
     assert_eq!(problem(), None);
 }
 
-/// The pipeline in the folder is one file, with settings of its parts beside it.
+/// The pipeline is a single file, with component configs next to it.
 fn in_one_file(painter: &Path, name: &str) {
     fs::remove_file(painter.join("model_index.json")).unwrap();
     for part in fs::read_dir(painter).unwrap() {

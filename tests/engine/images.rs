@@ -1,4 +1,4 @@
-//! Pictures of small random pipelines beside those that diffusers painted of the same weights, prompts and seeds.
+//! Images of small random pipelines, against diffusers with the same weights, prompts and seeds.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,7 +19,7 @@ pub fn fixtures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines")
 }
 
-/// A pipeline in a folder of models, and what diffusers made of it.
+/// A pipeline in a models folder, and its reference results.
 pub struct Rig {
     pub engine: Engine,
     pub model: Arc<ImageModel>,
@@ -41,7 +41,7 @@ pub fn lay(from: &Path, to: &Path) {
     }
 }
 
-/// An engine over a folder of models.
+/// An engine over a models folder.
 pub fn engine(models: &Path, precision: Precision) -> Engine {
     let mut settings = Settings::new(models, 1 << 30);
     settings.precisions.usual = precision;
@@ -57,7 +57,7 @@ impl Rig {
         Self::open(name, change, |_| {})
     }
 
-    /// In full precision, of a folder to which this is done before.
+    /// In full precision, with a folder that is changed first.
     pub fn suited(name: &str, change: impl FnOnce(&Path)) -> Self {
         Self::open(name, |settings| settings.precisions.usual = Precision::Full, change)
     }
@@ -90,7 +90,7 @@ impl Rig {
         Image { width, height, rgb: tensor.flatten_all().unwrap().to_vec1().unwrap() }
     }
 
-    /// What a case asks for.
+    /// The request of a case.
     pub fn request(&self, case: &Value) -> ImageRequest {
         let number = |key: &str| case[key].as_u64().map(|number| number as usize);
         let source = case["image"].as_str().map(|image| {
@@ -134,18 +134,19 @@ impl Rig {
         })
     }
 
-    /// Why a picture is not painted.
+    /// Why a request is refused.
     pub fn refusal(&self, request: ImageRequest) -> String {
         self.engine.generate_images(&self.model, request).unwrap_err().to_string()
     }
 
-    /// Whether a case's pictures are as they should be, against bounds of the mean and the greatest difference.
+    /// Compares a case's images with the reference; bounds the mean and the greatest difference.
     pub fn check(&self, name: &str, case: &Value, mean_bound: f64, bound: u8) {
         let pictures = self.generate(self.request(case));
         let expected: Vec<Image> =
             case["images"].as_array().unwrap().iter().map(|image| self.picture(image.as_str().unwrap())).collect();
         assert_eq!(pictures.len(), expected.len());
-        // Of several pictures with a mask, diffusers draws otherwise for all but the first: they cannot be made again alone.
+        // With several images and a mask, diffusers draws noise differently for all but the first, which cannot be
+        // reproduced alone.
         let compared = if case.get("mask_image").is_some() { 1 } else { expected.len() };
         for (found, expected) in pictures.iter().zip(&expected).take(compared) {
             let (mean, most) = far(found, expected);
@@ -176,7 +177,7 @@ fn check(name: &str) {
     check_at(name, Precision::Full, 1., 8);
 }
 
-/// Against these bounds of the mean and the greatest difference.
+/// With these bounds of the mean and the greatest difference.
 fn check_at(name: &str, precision: Precision, mean_bound: f64, bound: u8) {
     let rig = Rig::new(name, precision);
     let size: Vec<usize> = serde_json::from_value(rig.facts["default_size"].clone()).unwrap();
@@ -184,7 +185,7 @@ fn check_at(name: &str, precision: Precision, mean_bound: f64, bound: u8) {
     let cases = rig.facts["cases"].as_array().unwrap();
     assert!(cases.len() > 1);
     for case in cases {
-        // Some pictures are of a few of the settings that are no part of a request.
+        // Some cases depend on settings that a request does not have.
         if case.get("without").is_some()
             || case.get("transformer").is_some()
             || name == "sd2v" && case["name"] == "zero-snr"
@@ -227,13 +228,13 @@ fn a_distilled_model_paints_as_diffusers_does() {
 
 #[test]
 fn sixteen_bits_paint_nearly_the_same() {
-    // Rounding grows in networks of random weights; a wrong operation is far beyond this.
+    // Rounding errors grow in random networks; a wrong operation would far exceed this.
     for name in ["sd1", "sdxl"] {
         check_at(name, Precision::Bf16, 5., 50);
     }
 }
 
-/// What the tiny model of the first family paints in no time.
+/// A request that the tiny model serves quickly.
 fn small(seeds: &[u64]) -> ImageRequest {
     ImageRequest {
         prompt: "a red house".to_owned(),
@@ -250,7 +251,7 @@ fn small(seeds: &[u64]) -> ImageRequest {
     }
 }
 
-/// Waits for something that other threads bring about.
+/// Waits for an effect of other threads.
 fn wait(what: impl Fn() -> bool) {
     for _ in 0..4000 {
         if what() {
@@ -261,7 +262,7 @@ fn wait(what: impl Fn() -> bool) {
     panic!("it does not come about");
 }
 
-/// What the engine counts.
+/// A metric of the engine.
 fn counted(engine: &Engine, name: &str) -> Option<String> {
     let metrics = engine.metrics();
     let line = metrics.lines().find(|line| line.starts_with(name))?;
@@ -270,7 +271,7 @@ fn counted(engine: &Engine, name: &str) -> Option<String> {
 
 #[test]
 fn a_picture_that_nobody_waits_for_is_given_up() {
-    // Memory for one picture at a time: were any kept, the last would find none.
+    // Memory for one image at a time: if any were kept, the last would find none.
     let rig = Rig::with("sd1", |settings| settings.memory_bytes = 64 << 20);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for round in 0..500 {
@@ -298,7 +299,7 @@ fn pictures_that_nobody_takes_are_given_up() {
     let mut events = engine.generate_images(&model, small(&[1, 2, 3, 4, 5])).unwrap();
     let painted = || counted(&engine, "outpost_images_total").map_or(0, |count| count.parse().unwrap());
     wait(|| painted() == 2);
-    // The third waits until the first was taken; others do not wait for it.
+    // The third waits until the first is received; other requests do not wait for it.
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let mut other = engine.generate_images(&model, ImageRequest { tenant: 2, ..small(&[6]) }).unwrap();
     while runtime.block_on(other.next()).is_some() {}
@@ -366,7 +367,7 @@ fn a_picture_that_memory_does_not_hold_is_refused_with_its_size() {
     assert!(why.contains("2048x2048") && why.contains("of memory"), "{why}");
 }
 
-/// What is done to a folder.
+/// A change to a folder.
 type Damage = fn(&Path);
 
 #[test]

@@ -1,5 +1,4 @@
-//! The model that paints in the starter set, beside what diffusers paints with it. `tests/fixtures/make_pictogram_reference.py`
-//! wrote the pictures.
+//! The starter set's image model, against diffusers. `tests/fixtures/make_pictogram_reference.py` wrote the images.
 
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ fn engine() -> Engine {
     Engine::start(settings, Arc::new(Machine::new())).unwrap()
 }
 
-/// A picture at the model's own settings.
+/// An image with the model's own settings.
 fn paint(engine: &Engine, prompt: &str, seed: u64, scheduler: Option<&str>) -> Image {
     let model = engine.models().load_image_model("pictogram").unwrap();
     let request = ImageRequest {
@@ -61,7 +60,7 @@ fn the_starter_model_paints_what_diffusers_paints_with_it() {
     }
 }
 
-/// Not whether it is beautiful: whether the prompt reaches the picture at all.
+/// Checks that the prompt affects the image at all, not its quality.
 #[test]
 fn colours_that_are_asked_for_are_there() {
     let engine = engine();
@@ -75,7 +74,7 @@ fn colours_that_are_asked_for_are_there() {
                 *sum += f64::from(*part);
             }
         }
-        // Something is drawn, and around it is white.
+        // Something is drawn, with white around it.
         let share = count / (rgb.len() / 3) as f64;
         assert!((0.1..0.9).contains(&share), "{prompt}: {share}");
         sum.map(|sum| sum / count)
