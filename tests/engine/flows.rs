@@ -51,22 +51,22 @@ fn check(name: &str, long: &str) {
 }
 
 #[test]
-fn stable_diffusion_3_paints_as_diffusers_does() {
+fn stable_diffusion_3_matches_diffusers() {
     check("sd3", "tokenizer_3");
 }
 
 #[test]
-fn stable_diffusion_35_paints_as_diffusers_does() {
+fn stable_diffusion_35_matches_diffusers() {
     check("sd35", "tokenizer_3");
 }
 
 #[test]
-fn flux_paints_as_diffusers_does() {
+fn flux_matches_diffusers() {
     check("flux", "tokenizer_2");
 }
 
 #[test]
-fn a_distilled_flux_paints_as_diffusers_does() {
+fn a_distilled_flux_matches_diffusers() {
     check("flux-schnell", "tokenizer_2");
 }
 
@@ -102,11 +102,11 @@ fn what_flux_does_not_know_is_refused_in_words() {
 /// Why a FLUX folder is not opened after this change.
 fn broken(change: impl FnOnce(&Path)) -> String {
     let dir = tempfile::tempdir().unwrap();
-    let folder = dir.path().join("painter");
+    let folder = dir.path().join("diffusion");
     lay(&fixtures().join("flux"), &folder);
     change(&folder);
     let engine = Engine::start(Settings::new(dir.path(), 1 << 30), Arc::new(TestAmbient::default())).unwrap();
-    engine.models().load_image_model("painter").unwrap_err().to_string()
+    engine.models().load_image_model("diffusion").unwrap_err().to_string()
 }
 
 #[test]

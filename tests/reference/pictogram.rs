@@ -15,7 +15,7 @@ fn engine() -> Engine {
 }
 
 /// An image with the model's own settings.
-fn paint(engine: &Engine, prompt: &str, seed: u64, scheduler: Option<&str>) -> Image {
+fn generate(engine: &Engine, prompt: &str, seed: u64, scheduler: Option<&str>) -> Image {
     let model = engine.models().load_image_model("pictogram").unwrap();
     let request = ImageRequest {
         prompt: prompt.to_owned(),
@@ -34,8 +34,8 @@ fn paint(engine: &Engine, prompt: &str, seed: u64, scheduler: Option<&str>) -> I
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         loop {
-            if let ImageEvent::Done { image: picture, .. } = events.next().await.unwrap().unwrap() {
-                return picture;
+            if let ImageEvent::Done { image, .. } = events.next().await.unwrap().unwrap() {
+                return image;
             }
         }
     })
@@ -49,7 +49,7 @@ fn the_starter_model_paints_what_diffusers_paints_with_it() {
     for (case, expected) in expected {
         let (seed, rest) = case.split_once(' ').unwrap();
         let (scheduler, prompt) = rest.split_once(' ').unwrap();
-        let found = paint(&engine, prompt, seed.parse().unwrap(), Some(scheduler)).rgb;
+        let found = generate(&engine, prompt, seed.parse().unwrap(), Some(scheduler)).rgb;
         let expected: Vec<u8> = expected.flatten_all().unwrap().to_vec1().unwrap();
         assert_eq!(found.len(), expected.len());
         let away = found.iter().zip(&expected).map(|(x, y)| x.abs_diff(*y));
@@ -65,7 +65,7 @@ fn the_starter_model_paints_what_diffusers_paints_with_it() {
 fn colours_that_are_asked_for_are_there() {
     let engine = engine();
     let mean = |prompt: &str| {
-        let Image { rgb, .. } = paint(&engine, prompt, 7, None);
+        let Image { rgb, .. } = generate(&engine, prompt, 7, None);
         let coloured = rgb.as_chunks::<3>().0.iter().filter(|pixel| pixel.iter().any(|part| *part < 200));
         let (mut sum, mut count) = ([0.; 3], 0.);
         for pixel in coloured {
