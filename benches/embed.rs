@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Parser;
-use outpost::app::Machine;
+use outpost::app::SystemClockRng;
 use outpost::config::Precision;
 use outpost::engine::{Engine, InputType, Kind, Precisions, Settings, TokenBound};
 
@@ -40,7 +40,7 @@ fn main() {
     let mut settings = Settings::new(args.models, MEMORY);
     settings.threads = args.threads;
     settings.precisions = Precisions { usual: args.precision.into(), ..Precisions::default() };
-    let engine = Engine::start(settings, Arc::new(Machine::default())).expect("a thread");
+    let engine = Engine::start(settings, Arc::new(SystemClockRng::default())).expect("a thread");
     let model = engine.models().load_encoder(&args.model, Kind::Embedding).expect("a model");
     let vectors = |texts: &[String]| {
         let texts = texts

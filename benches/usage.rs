@@ -14,8 +14,8 @@ mod dice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outpost::ambient::{Ambient, Timestamp};
-use outpost::app::Machine;
+use outpost::app::SystemClockRng;
+use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::ids::{KeyId, ProjectId};
 use outpost::service::change::Change;
 use outpost::service::limits::{Limits, LimitsChange, RatesChange};
@@ -141,18 +141,18 @@ async fn metering(store: &Store, limits: &Limits, meter: &Meter, access: &Access
 async fn main() {
     let records: u64 = std::env::args().filter_map(|argument| argument.parse().ok()).next().unwrap_or(10_000_000);
     let folder = tempfile::tempdir().unwrap();
-    let ambient: Arc<dyn Ambient> = Arc::new(Machine::new());
+    let clock_rng: Arc<dyn ClockRng> = Arc::new(SystemClockRng::new());
     let settings = StoreSettings { dir: folder.path().to_owned(), cache_bytes: 64 << 20, queue: 16_384 };
-    let store = Store::open(settings, ambient.clone()).unwrap();
-    let first = first_start(&store, &ambient).await.unwrap().unwrap();
-    let access = Keys::new(store.clone(), ambient.clone()).authenticate(first.secret.expose()).await.unwrap();
-    let limits = Limits::new(store.clone(), ambient.clone());
-    let meter = Meter::new(store.clone(), ambient.clone(), limits.clone());
+    let store = Store::open(settings, clock_rng.clone()).unwrap();
+    let first = first_start(&store, &clock_rng).await.unwrap().unwrap();
+    let access = Keys::new(store.clone(), clock_rng.clone()).authenticate(first.secret.expose()).await.unwrap();
+    let limits = Limits::new(store.clone(), clock_rng.clone());
+    let meter = Meter::new(store.clone(), clock_rng.clone(), limits.clone());
     metering(&store, &limits, &meter, &access).await;
 
     let file = folder.path().join("outpost.redb");
-    let (project, now) = (ProjectId::generate(&*ambient), ambient.now());
-    let keys: Vec<KeyId> = (0..20).map(|_| KeyId::generate(&*ambient)).collect();
+    let (project, now) = (ProjectId::generate(&*clock_rng), clock_rng.now());
+    let keys: Vec<KeyId> = (0..20).map(|_| KeyId::generate(&*clock_rng)).collect();
     let (bytes, begun) = (std::fs::metadata(&file).unwrap().len(), Instant::now());
     fill(&store, project, &keys, now, records).await;
     let grown = std::fs::metadata(&file).unwrap().len() - bytes;
@@ -164,7 +164,7 @@ async fn main() {
     );
     // The project is nobody's: an admin may read it once it is there.
     let admin = access.clone();
-    let usage = Usage::new(store.clone(), ambient);
+    let usage = Usage::new(store.clone(), clock_rng);
     let made = outpost::storage::projects::ProjectRecord {
         name: "full".into(),
         environment: None,

@@ -11,7 +11,7 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outpost::ambient::{Ambient, Timestamp};
+use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::service::{Access, Keys, NewKey, first_start};
 use outpost::storage::{Store, StoreSettings};
 use ring::rand::{SecureRandom, SystemRandom};
@@ -20,7 +20,7 @@ const SPAN: Duration = Duration::from_secs(3);
 
 struct Real(Instant, SystemRandom);
 
-impl Ambient for Real {
+impl ClockRng for Real {
     fn now(&self) -> Timestamp {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         Timestamp::from_millis(since.as_millis() as i64)
@@ -61,11 +61,11 @@ async fn create_until(keys: Arc<Keys>, admin: Access, end: Instant) -> u64 {
 async fn main() {
     let dir = tempfile::tempdir_in(".").unwrap();
     println!("bare 4 KiB write + fdatasync: {:.0}/s", fsyncs(dir.path()));
-    let ambient: Arc<dyn Ambient> = Arc::new(Real(Instant::now(), SystemRandom::new()));
+    let clock_rng: Arc<dyn ClockRng> = Arc::new(Real(Instant::now(), SystemRandom::new()));
     let settings = StoreSettings { dir: dir.path().join("data"), cache_bytes: 64 << 20, queue: 1024 };
-    let store = Store::open(settings, ambient.clone()).unwrap();
-    let first = first_start(&store, &ambient).await.unwrap().unwrap();
-    let keys = Arc::new(Keys::new(store.clone(), ambient));
+    let store = Store::open(settings, clock_rng.clone()).unwrap();
+    let first = first_start(&store, &clock_rng).await.unwrap().unwrap();
+    let keys = Arc::new(Keys::new(store.clone(), clock_rng));
     let admin = keys.authenticate(first.secret.expose()).await.unwrap();
     for writers in [1, 16, 64, 256] {
         let before = store.stats();

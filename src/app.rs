@@ -14,12 +14,12 @@ use actix_web::dev::{Server, ServerHandle};
 use actix_web::web::Data;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::ambient::{Ambient, Timestamp};
 use crate::calls::{
     chat::Chat, embeddings::Embeddings, fine_tuning::FineTuning, images::Images, models::Models, recall::Recall,
 };
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::config::{self, Config, DraftModel, ModelPrecision, Precision, Tls};
-use crate::control::Control;
+use crate::control_socket::ControlSocket;
 pub use crate::engine::run_sandbox;
 use crate::engine::{self, Engine};
 use crate::http::Api;
@@ -41,7 +41,7 @@ use crate::storage::{OpenError, Store, StoreSettings, protect_secret};
 pub const ADMIN_KEY_FILE: &str = "admin.key";
 
 /// How long usage is kept by the minute; by the hour and day it is kept for ever.
-const MINUTES_KEPT: Duration = Duration::from_secs(400 * 86_400);
+const MINUTE_RETENTION: Duration = Duration::from_secs(400 * 86_400);
 
 /// Why the server could not start; the text is for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +68,7 @@ pub struct App {
     first_key: Option<Secret>,
     store: Store,
     stopper: Stopper,
-    control: Control,
+    control: ControlSocket,
     retention: Retention,
 }
 
@@ -79,7 +79,7 @@ pub struct Stopper {
     engine: Engine,
     server: ServerHandle,
     /// When streams that still run are ended, counted from the stop.
-    patience: Duration,
+    drain_timeout: Duration,
 }
 
 /// Loads again what can be replaced while an [`App`] runs: the TLS certificate.
@@ -90,31 +90,31 @@ pub struct Reloader {
 
 impl App {
     /// Opens everything. Must be called inside an actix runtime.
-    pub async fn start(config: &Config, ambient: Arc<dyn Ambient>) -> Result<Self, StartError> {
-        let data = config.places.data.clone();
+    pub async fn start(config: &Config, clock_rng: Arc<dyn ClockRng>) -> Result<Self, StartError> {
+        let data = config.paths.data.clone();
         let settings = StoreSettings { dir: data.clone(), cache_bytes: 64 << 20, queue: 16_384 };
-        let store = Store::open(settings, ambient.clone())?;
+        let store = Store::open(settings, clock_rng.clone())?;
         protect_secret(&data.join(ADMIN_KEY_FILE), "make another admin key, revoke this one and delete the file");
         let listener = listen(config.listen)?;
         let address = listener.local_addr()?;
-        let first = setup::first_start(&store, &ambient).await.map_err(StartError::Setup)?;
+        let first = setup::first_start(&store, &clock_rng).await.map_err(StartError::Setup)?;
         let first_key = first.map(|first| first.secret);
         if let Some(secret) = &first_key {
-            keep_key(&data, secret)?;
+            write_admin_key_file(&data, secret)?;
         }
         let certificate = certificate(config, address)?;
         let tls = certificate.as_ref().map(Certificate::server_config).transpose()?;
-        let engine = Engine::start(engine_settings(config), ambient.clone())?;
-        let control = Control::listen(&data, store.clone())?;
-        let files = Files::start(store.clone(), ambient.clone()).await.map_err(StartError::Setup)?;
-        let api = Data::new(api(config, &store, &engine, files, ambient));
+        let engine = Engine::start(engine_settings(config), clock_rng.clone())?;
+        let control = ControlSocket::listen(&data, store.clone())?;
+        let files = Files::start(store.clone(), clock_rng.clone()).await.map_err(StartError::Setup)?;
+        let api = Data::new(api(config, &store, &engine, files, clock_rng));
         let limits = server::Limits::default();
         let connections = connections::raise_file_limit().min(limits.connections);
         let limits = server::Limits { drain: config.drain, connections, ..limits };
         let server = server::build(api.clone(), listener, tls, limits)?;
         // The last sixth is for the error events to reach their clients.
-        let stopper = Stopper { api, engine, server: server.handle(), patience: config.drain * 5 / 6 };
-        let retention = Retention { raw: config.usage_retention, minutes: MINUTES_KEPT };
+        let stopper = Stopper { api, engine, server: server.handle(), drain_timeout: config.drain * 5 / 6 };
+        let retention = Retention { raw: config.usage_retention, minutes: MINUTE_RETENTION };
         Ok(Self { server, address, certificate, first_key, store, stopper, control, retention })
     }
 
@@ -231,7 +231,7 @@ impl Stopper {
         let gentle = self.server.stop(true);
         let engine = self.engine.clone();
         let cut = async move {
-            actix_web::rt::time::sleep(self.patience).await;
+            actix_web::rt::time::sleep(self.drain_timeout).await;
             engine.abort();
             std::future::pending::<()>().await;
         };
@@ -247,7 +247,7 @@ fn listen(address: SocketAddr) -> Result<TcpListener, StartError> {
 }
 
 fn engine_settings(config: &Config) -> engine::Settings {
-    let defaults = engine::Settings::new(config.places.models.clone(), config.memory);
+    let defaults = engine::Settings::new(config.paths.models.clone(), config.memory);
     let kv_type = match config.kv_type {
         config::KvType::F16 => engine::KvType::F16,
         config::KvType::Q8 => engine::KvType::Q8,
@@ -299,32 +299,32 @@ fn drafts(choices: &[DraftModel]) -> engine::Drafts {
     })
 }
 
-fn api(config: &Config, store: &Store, engine: &Engine, files: Files, ambient: Arc<dyn Ambient>) -> Api {
-    let limits = Limits::new(store.clone(), ambient.clone());
-    let conversations = Conversations::new(store.clone(), ambient.clone());
-    let agents = Agents::new(store.clone(), ambient.clone());
+fn api(config: &Config, store: &Store, engine: &Engine, files: Files, clock_rng: Arc<dyn ClockRng>) -> Api {
+    let limits = Limits::new(store.clone(), clock_rng.clone());
+    let conversations = Conversations::new(store.clone(), clock_rng.clone());
+    let agents = Agents::new(store.clone(), clock_rng.clone());
     let recall = Recall { conversations: conversations.clone(), agents: agents.clone() };
     Api {
-        meter: Meter::new(store.clone(), ambient.clone(), limits.clone()),
-        usage: Usage::new(store.clone(), ambient.clone()),
+        meter: Meter::new(store.clone(), clock_rng.clone(), limits.clone()),
+        usage: Usage::new(store.clone(), clock_rng.clone()),
         limits,
-        projects: Projects::new(store.clone(), ambient.clone()),
-        keys: Keys::new(store.clone(), ambient.clone()),
+        projects: Projects::new(store.clone(), clock_rng.clone()),
+        keys: Keys::new(store.clone(), clock_rng.clone()),
         audit: Audit::new(store.clone()),
         conversations,
         agents,
         models: Models::new(engine.clone()),
         files,
-        fine_tuning: FineTuning::new(Jobs::new(store.clone(), ambient.clone()), Models::new(engine.clone())),
-        chat: Chat::new(engine.clone(), ambient.clone(), recall),
-        embeddings: Embeddings::new(engine.clone(), ambient.clone()),
-        images: Images::new(engine.clone(), ambient.clone()),
-        pictures: Pictures::new(store.clone(), ambient.clone(), config.image_url_ttl),
+        fine_tuning: FineTuning::new(Jobs::new(store.clone(), clock_rng.clone()), Models::new(engine.clone())),
+        chat: Chat::new(engine.clone(), clock_rng.clone(), recall),
+        embeddings: Embeddings::new(engine.clone(), clock_rng.clone()),
+        images: Images::new(engine.clone(), clock_rng.clone()),
+        pictures: Pictures::new(store.clone(), clock_rng.clone(), config.image_url_ttl),
         hosts: hosts(config),
         proxies: TrustedProxies::new(config.trusted_proxies.clone()),
         public_url: config.public_url.clone(),
         store: store.clone(),
-        ambient,
+        clock_rng,
         open_metrics: config.open_metrics,
         draining: AtomicBool::new(false),
     }
@@ -345,13 +345,13 @@ fn certificate(config: &Config, address: SocketAddr) -> Result<Option<Arc<Certif
         Tls::SelfSigned => {
             let names =
                 vec!["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned(), address.ip().to_string()];
-            Some(Certificate::self_signed(&config.places.data, names)?)
+            Some(Certificate::self_signed(&config.paths.data, names)?)
         }
     })
 }
 
 /// Writes the first admin key where only this user can read it.
-fn keep_key(data: &Path, secret: &Secret) -> Result<(), StartError> {
+fn write_admin_key_file(data: &Path, secret: &Secret) -> Result<(), StartError> {
     let path = data.join(ADMIN_KEY_FILE);
     let write = || -> io::Result<()> {
         match fs::remove_file(&path) {
@@ -366,25 +366,25 @@ fn keep_key(data: &Path, secret: &Secret) -> Result<(), StartError> {
 }
 
 /// The machine's clocks and random generator.
-pub struct Machine {
+pub struct SystemClockRng {
     started: Instant,
     random: SystemRandom,
 }
 
-impl Machine {
+impl SystemClockRng {
     #[expect(clippy::disallowed_methods, reason = "the composition root reads the clock for everyone")]
     pub fn new() -> Self {
         Self { started: Instant::now(), random: SystemRandom::new() }
     }
 }
 
-impl Default for Machine {
+impl Default for SystemClockRng {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Ambient for Machine {
+impl ClockRng for SystemClockRng {
     #[expect(clippy::disallowed_methods, reason = "the composition root reads the clock for everyone")]
     fn now(&self) -> Timestamp {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use crate::network::Network;
+use crate::ip_network::Network;
 
 /// Where things lie; every subcommand takes these.
 #[derive(Args, Clone, Debug)]
-pub struct Places {
+pub struct DataPaths {
     /// Folder of the database, the admin key and the server's secrets
     #[arg(long, global = true, env = "OUTPOST_DATA", default_value = "./data", value_name = "DIR")]
     pub data: PathBuf,
@@ -158,7 +158,7 @@ pub enum Tls {
 /// What `serve` runs with.
 #[derive(Clone, Debug)]
 pub struct Config {
-    pub places: Places,
+    pub paths: DataPaths,
     pub listen: SocketAddr,
     pub threads: usize,
     pub memory: u64,
@@ -198,7 +198,7 @@ pub enum BadConfig {
 }
 
 impl Config {
-    pub fn new(places: Places, args: &ServeArgs) -> Result<Self, BadConfig> {
+    pub fn new(paths: DataPaths, args: &ServeArgs) -> Result<Self, BadConfig> {
         let tls = match (&args.tls_cert, &args.tls_key) {
             (Some(cert), Some(key)) => Tls::Files { cert: cert.clone(), key: key.clone() },
             _ if args.tls_self_signed => Tls::SelfSigned,
@@ -208,7 +208,7 @@ impl Config {
             return Err(BadConfig::PlainText(args.listen));
         }
         Ok(Self {
-            places,
+            paths,
             listen: args.listen,
             threads: args.threads.map_or_else(default_threads, usize::from),
             memory: args.memory.unwrap_or_else(default_memory),

@@ -2,7 +2,7 @@
 //!
 //! Everything from `storage` up to `http` speaks [`Error`]. Its `message` is written for the
 //! caller: what was wrong, which value, what would be right. What only the operator should know
-//! travels in [`Error::because`] and goes to the log with the request id.
+//! travels in [`Error::with_cause`] and goes to the log with the request id.
 
 use std::fmt;
 use std::time::Duration;
@@ -104,7 +104,8 @@ impl Error {
 
     /// A 500 whose cause is for the log alone.
     pub fn internal(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self::new(Code::Internal, "The server made an error. Quote the request id when you report it.").because(cause)
+        Self::new(Code::Internal, "The server made an error. Quote the request id when you report it.")
+            .with_cause(cause)
     }
 
     /// Names the field that the error is about.
@@ -123,7 +124,7 @@ impl Error {
 
     /// Keeps the cause for the operator's log; the client never sees it.
     #[must_use]
-    pub fn because(mut self, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+    pub fn with_cause(mut self, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.cause = Some(cause.into());
         self
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 
 /// The text is not an identifier of this kind.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -19,10 +19,10 @@ pub struct BadId {
     pub kind: &'static str,
 }
 
-fn generate(ambient: &dyn Ambient) -> u128 {
+fn generate(clock_rng: &dyn ClockRng) -> u128 {
     let mut random = [0; 8];
-    ambient.fill(&mut random);
-    let stamp = ascending(ambient.now().as_millis().unsigned_abs() << 16);
+    clock_rng.fill(&mut random);
+    let stamp = ascending(clock_rng.now().as_millis().unsigned_abs() << 16);
     u128::from(stamp) << 64 | u128::from(u64::from_be_bytes(random))
 }
 
@@ -49,8 +49,8 @@ macro_rules! ids {
 
         impl $name {
             /// A new id, later than those made in earlier milliseconds.
-            pub fn generate(ambient: &dyn Ambient) -> Self {
-                Self(generate(ambient))
+            pub fn generate(clock_rng: &dyn ClockRng) -> Self {
+                Self(generate(clock_rng))
             }
 
             /// Big-endian bytes: they sort as the ids do.
@@ -115,7 +115,7 @@ ids! {
     /// The answer to one request for pictures.
     ImagesId "image" "img-";
     /// A picture that is kept for a while, to be fetched by its link.
-    PictureId "picture" "pic_";
+    StoredImageId "picture" "pic_";
     /// The answer to one listing, which is no resource of its own.
     ListId "list" "list_";
     /// The answer to one usage query.

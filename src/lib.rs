@@ -1,23 +1,23 @@
 //! Outpost: a self-hosted AI platform in one binary.
 //!
 //! `main → cli → app → http → calls → service → storage` and `calls → engine → models`; the
-//! leaves `error`, `ids`, `ambient`, `lock`, `network` and `readable` know nobody above them. `tests/layers.rs` holds these arrows.
+//! leaves `error`, `ids`, `clock_rng`, `file_lock`, `ip_network` and `display` import no other module of the crate. `tests/layers.rs` holds these arrows.
 
-pub mod ambient;
 pub mod app;
 pub mod calls;
 pub mod catalog;
 pub mod cli;
+pub mod clock_rng;
 pub mod config;
-pub mod control;
+pub mod control_socket;
+pub mod display;
 pub mod engine;
 pub mod error;
+pub mod file_lock;
 pub mod http;
 pub mod ids;
-pub mod lock;
+pub mod ip_network;
+pub mod logging;
 pub mod models;
-pub mod network;
-pub mod readable;
 pub mod service;
 pub mod storage;
-pub mod telemetry;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use outpost::ambient::{Ambient, Timestamp};
+use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::engine::{Engine, LoadError, Message, ModelInfo, PromptError, Settings};
 use tempfile::TempDir;
 
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 #[derive(Default)]
 struct Clock(AtomicU64);
 
-impl Ambient for Clock {
+impl ClockRng for Clock {
     fn now(&self) -> Timestamp {
         Timestamp::from_millis(1_795_000_000_000)
     }

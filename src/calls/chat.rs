@@ -9,7 +9,7 @@ use super::keep::Keeping;
 use super::models::{MEMORY_FREED, refuse_load, refuse_stopped, unusable};
 use super::preparing::Preparing;
 use super::recall::{Recall, Recalling};
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::engine::{
     Ending, Engine, Failure, Generation, KvType, Message, Piece, Pieces, PromptError, Refused, Sampling, TextModel,
     TokenInfo, TooLarge,
@@ -26,7 +26,7 @@ const TRUNCATE: &str = " Or send truncation: \"auto\", which leaves out the olde
 /// Runs chat completions.
 pub struct Chat {
     engine: Engine,
-    ambient: Arc<dyn Ambient>,
+    clock_rng: Arc<dyn ClockRng>,
     preparing: Preparing,
     forms: Forms,
     recall: Recall,
@@ -94,8 +94,8 @@ pub struct Choice {
 }
 
 impl Chat {
-    pub fn new(engine: Engine, ambient: Arc<dyn Ambient>, recall: Recall) -> Self {
-        Self { engine, ambient, preparing: Preparing::new(), forms: Forms::new(), recall }
+    pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>, recall: Recall) -> Self {
+        Self { engine, clock_rng, preparing: Preparing::new(), forms: Forms::new(), recall }
     }
 
     /// Resolves agent, conversation and model, renders the prompt and hands it to the engine.
@@ -113,7 +113,7 @@ impl Chat {
             self.engine.check_queue(&model, tenant).map_err(|refused| refuse(model.id(), refused))?;
             check_estimate(&self.engine, &model, &call.messages, &bill)?;
         }
-        let call_ids = CallIds::new(&*self.ambient);
+        let call_ids = CallIds::new(&*self.clock_rng);
         let keeping = self.recall.keeping(access, recalled.conversation(), call.recalling.sent, call_ids);
         let (engine, id, messages) = (self.engine.clone(), name.clone(), call.messages);
         let (wanted, tools) = (call.max_tokens.map(|(count, _)| count), Arc::clone(&demanded.shape.tools));
@@ -151,8 +151,8 @@ impl Chat {
         let ticket = self.engine.submit(&model, generation).inspect_err(|_| bill.waive());
         let ticket = ticket.map_err(|refused| refuse(model.id(), refused))?;
         Ok(Running {
-            id: CompletionId::generate(&*self.ambient),
-            created: self.ambient.now(),
+            id: CompletionId::generate(&*self.clock_rng),
+            created: self.clock_rng.now(),
             model: name,
             prompt_tokens,
             cached_tokens: 0,
@@ -170,7 +170,7 @@ impl Chat {
 
     fn fresh_seed(&self) -> u64 {
         let mut bytes = [0; 8];
-        self.ambient.fill(&mut bytes);
+        self.clock_rng.fill(&mut bytes);
         u64::from_le_bytes(bytes)
     }
 }

@@ -2,10 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
+use crate::display::shorten;
 use crate::engine::{CallPiece, Calling, GrammarError, Shape, Text, Tool};
 use crate::error::{Error, Result};
-use crate::readable::shorten;
 use crate::service::tools;
 
 /// As the request says it; `http` has checked the form of each field.
@@ -141,9 +141,9 @@ pub(super) fn add(calls: &mut Vec<Called>, pieces: &[CallPiece]) {
 pub struct CallIds(u128);
 
 impl CallIds {
-    pub(super) fn new(ambient: &dyn Ambient) -> Self {
+    pub(super) fn new(clock_rng: &dyn ClockRng) -> Self {
         let mut bytes = [0; 16];
-        ambient.fill(&mut bytes);
+        clock_rng.fill(&mut bytes);
         Self(u128::from_be_bytes(bytes))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::chat::{fail, refuse};
 use super::models::{refuse_load, refuse_stopped};
 use super::preparing::Preparing;
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::engine::{EncoderModel, Engine, InputType, Kind, Matryoshka, TokenBound, Tokenized, truncate_dimensions};
 use crate::error::{Code, Error, Result};
 use crate::ids::EmbeddingId;
@@ -15,7 +15,7 @@ use crate::service::usage::Receipt;
 /// Runs embeddings, and what else encoders are for.
 pub struct Embeddings {
     pub(super) engine: Engine,
-    pub(super) ambient: Arc<dyn Ambient>,
+    pub(super) clock_rng: Arc<dyn ClockRng>,
     preparing: Preparing,
 }
 
@@ -57,8 +57,8 @@ pub struct Embedded {
 }
 
 impl Embeddings {
-    pub fn new(engine: Engine, ambient: Arc<dyn Ambient>) -> Self {
-        Self { engine, ambient, preparing: Preparing::new() }
+    pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>) -> Self {
+        Self { engine, clock_rng, preparing: Preparing::new() }
     }
 
     /// Resolves the model, tokenises the texts and waits for their vectors. What is used goes on `bill`. Dropping
@@ -78,7 +78,7 @@ impl Embeddings {
         if let Some(length) = call.dimensions {
             vectors.iter_mut().for_each(|vector| truncate_dimensions(vector, length as usize));
         }
-        Ok(Embedded { id: EmbeddingId::generate(&*self.ambient), model: call.model, vectors, tokens })
+        Ok(Embedded { id: EmbeddingId::generate(&*self.clock_rng), model: call.model, vectors, tokens })
     }
 
     /// Has texts computed that `prepare` makes of a call with `bytes` of text, off the async threads: the call again, a

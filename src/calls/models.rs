@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::catalog::{Catalog, CatalogModel};
+use crate::display::shorten;
 use crate::engine::{Engine, InUse, Kind, LoadError, ModelInfo, Stopped};
 use crate::error::{Code, Error, Result};
-use crate::readable::shorten;
 use crate::service::access::Access;
 
 /// A model of the catalog.

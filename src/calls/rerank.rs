@@ -60,7 +60,7 @@ impl Embeddings {
         let mut results: Vec<(usize, f32)> = scores.enumerate().collect();
         results.sort_by(|(_, one), (_, other)| other.total_cmp(one));
         results.truncate(call.most.unwrap_or(usize::MAX));
-        let id = RerankId::generate(&*self.ambient);
+        let id = RerankId::generate(&*self.clock_rng);
         Ok(Reranked { id, model: call.model, results, documents: call.documents, tokens })
     }
 }

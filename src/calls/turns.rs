@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
+use crate::display::shorten;
 use crate::engine::{Message, ToolCall};
 use crate::error::{Error, Result};
-use crate::readable::shorten;
 use crate::service::transcript::{self, Unknown};
 
 const MOST_MESSAGES: usize = 4096;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::names::RESERVED;
-use crate::readable::one_line;
+use crate::display::one_line;
 
 /// The way that needs no network, told wherever the network or pip is what fails.
 const BY_FILE: &str = "Without a network, bring the model in by a file: on a connected machine run \

@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::error::PlaceError;
-use crate::lock::FileLock;
+use crate::file_lock::FileLock;
 
 /// Folder of unfinished models; its leading dot keeps it from being taken for a model.
 pub const PULL_FOLDER: &str = ".pull";
@@ -116,7 +116,7 @@ fn exchange(new: &Path, old: &Path) -> Result<(), PlaceError> {
 
 fn lock(path: &Path, name: &str) -> Result<FileLock, PlaceError> {
     let file = File::options().create(true).truncate(false).write(true).open(path).map_err(PlaceError::at(path))?;
-    FileLock::take(file).map_err(|error| match error {
+    FileLock::try_acquire(file).map_err(|error| match error {
         TryLockError::WouldBlock => PlaceError::Busy(name.to_owned()),
         TryLockError::Error(e) => PlaceError::at(path)(e),
     })

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::readable::{Plain, one_line, size};
+use crate::display::{SanitizedWriter, format_bytes, one_line};
 
 /// Receives the course of a transfer: `start`, many `advance`, `done`, then perhaps the next `start`.
 pub trait Progress {
@@ -89,7 +89,7 @@ impl<W: Write> Lines<W> {
 impl<W: Write> Progress for Lines<W> {
     fn start(&mut self, what: &str, total_bytes: u64) {
         (self.what, self.total, self.at, self.tenths) = (what.to_owned(), total_bytes, 0, 0);
-        say(&mut self.out, &format!("{what}: {}", size(total_bytes)));
+        say(&mut self.out, &format!("{what}: {}", format_bytes(total_bytes)));
     }
 
     fn advance(&mut self, bytes: u64) {
@@ -110,5 +110,5 @@ impl<W: Write> Progress for Lines<W> {
 
 /// Progress is a courtesy: when nobody can read it, the work goes on.
 fn say(out: &mut impl Write, text: &str) {
-    let _unread = writeln!(Plain(out), "{text}");
+    let _unread = writeln!(SanitizedWriter(out), "{text}");
 }

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 
-use super::{Outcome, store};
-use crate::ambient::Timestamp;
-use crate::app::Machine;
-use crate::control::{self, Request};
+use super::{Outcome, maintenance};
+use crate::app::SystemClockRng;
+use crate::clock_rng::Timestamp;
+use crate::control_socket::{self, Request};
 use crate::ids::ProjectId;
 use crate::service::export::{Format, Order, Table};
 
@@ -58,10 +58,10 @@ fn export(table: Table, args: ExportArgs, data: &Path, out: &mut dyn Write) -> O
     let order = Order { table, project, start, end, format };
     // The server may run in another folder, so it is told the whole path.
     let to = std::path::absolute(to)?;
-    if let Some(answer) = control::ask(data, &Request::Export { to: to.clone(), order: order.clone() })? {
-        store::tell(answer, out)?;
+    if let Some(answer) = control_socket::send(data, &Request::Export { to: to.clone(), order: order.clone() })? {
+        maintenance::print_reply(answer, out)?;
     } else {
-        let opened = store::open(data, Arc::new(Machine::new()))?;
+        let opened = maintenance::open(data, Arc::new(SystemClockRng::new()))?;
         let bytes = actix_web::rt::System::new().block_on(order.carry_out(&opened, &to));
         opened.shutdown();
         writeln!(out, "{} bytes", bytes?)?;

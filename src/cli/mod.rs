@@ -1,10 +1,10 @@
 //! The command line: one file a subcommand.
 
 mod export;
+mod maintenance;
 pub mod models;
 mod sandbox;
 mod serve;
-mod store;
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -14,8 +14,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::config::{Places, ServeArgs};
-use crate::readable::Plain;
+use crate::config::{DataPaths, ServeArgs};
+use crate::display::SanitizedWriter;
 use export::{AuditCommand, UsageCommand};
 use models::ModelsCommand;
 
@@ -23,7 +23,7 @@ use models::ModelsCommand;
 #[command(name = "outpost", version, about = "Your own AI platform in one binary", propagate_version = true)]
 struct Cli {
     #[command(flatten)]
-    places: Places,
+    paths: DataPaths,
     #[command(subcommand)]
     command: Command,
 }
@@ -74,30 +74,30 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(u8::try_from(help.exit_code()).unwrap_or(2) | u8::from(!printed));
         }
     };
-    match obey(cli) {
+    match dispatch(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(cause) => {
             // Nothing is left to do where standard error itself is gone.
-            let _gone = writeln!(Plain(stderr()), "outpost: {cause}");
+            let _gone = writeln!(SanitizedWriter(stderr()), "outpost: {cause}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn obey(Cli { places, command }: Cli) -> Outcome {
+fn dispatch(Cli { paths, command }: Cli) -> Outcome {
     if matches!(command, Command::Sandbox) {
         return Ok(sandbox::run()?);
     }
-    let out = &mut Plain(stdout().lock());
+    let out = &mut SanitizedWriter(stdout().lock());
     match command {
         Command::Sandbox => Ok(()),
-        Command::Serve(args) => serve::run(places, &args, out),
-        Command::Models(command) => Ok(models::run(command, &places.models, out)?),
-        Command::Usage(command) => export::usage(command, &places.data, out),
-        Command::Backup { to } => store::backup(&places.data, &to, out),
-        Command::Restore { from } => store::restore(&places.data, &from, out),
-        Command::Check => store::check(&places.data, out),
-        Command::Audit(command) => export::audit(command, &places.data, out),
-        Command::AdminKey => store::admin_key(&places.data, out),
+        Command::Serve(args) => serve::run(paths, &args, out),
+        Command::Models(command) => Ok(models::run(command, &paths.models, out)?),
+        Command::Usage(command) => export::usage(command, &paths.data, out),
+        Command::Backup { to } => maintenance::backup(&paths.data, &to, out),
+        Command::Restore { from } => maintenance::restore(&paths.data, &from, out),
+        Command::Check => maintenance::check(&paths.data, out),
+        Command::Audit(command) => export::audit(command, &paths.data, out),
+        Command::AdminKey => maintenance::admin_key(&paths.data, out),
     }
 }

@@ -10,7 +10,7 @@ use crate::catalog::{
     Catalog, CatalogModel, ImportOptions, OnDisk, PullError, PullOptions, TransferError, export, import, installed,
     on_disk, pull_with,
 };
-use crate::readable::{one_line, size};
+use crate::display::{format_bytes, one_line};
 
 /// Stands for all models of the catalog's starter list.
 const STARTER: &str = "starter";
@@ -70,12 +70,12 @@ pub fn run(command: ModelsCommand, models_dir: &Path, out: &mut dyn Write) -> Re
         ModelsCommand::Pull { names, verify } => pull_all(&names, verify, models_dir, out),
         ModelsCommand::Export { name, file } => {
             let done = export(models_dir, &name, &file, progress::for_stderr().as_mut())?;
-            Ok(writeln!(out, "{name} ({}) is in {}", size(done.bytes), done.path.display())?)
+            Ok(writeln!(out, "{name} ({}) is in {}", format_bytes(done.bytes), done.path.display())?)
         }
         ModelsCommand::Import { file, name, force } => {
             let options = ImportOptions { name, force };
             let done = import(models_dir, &file, &options, progress::for_stderr().as_mut())?;
-            Ok(writeln!(out, "{} ({}) is in {}", done.name, size(done.bytes), done.path.display())?)
+            Ok(writeln!(out, "{} ({}) is in {}", done.name, format_bytes(done.bytes), done.path.display())?)
         }
     }
 }
@@ -90,7 +90,7 @@ fn pull_all(names: &[String], verify: bool, models_dir: &Path, out: &mut dyn Wri
         match (pulled.already_there, verify) {
             (true, true) => writeln!(out, "{} is installed already, and every file has the right hash", pulled.name)?,
             (true, false) => writeln!(out, "{} is installed already", pulled.name)?,
-            (false, _) => writeln!(out, "{} ({}) is installed", pulled.name, size(pulled.bytes))?,
+            (false, _) => writeln!(out, "{} ({}) is installed", pulled.name, format_bytes(pulled.bytes))?,
         }
     }
     Ok(())
@@ -128,12 +128,15 @@ fn list(catalog: &Catalog, models_dir: &Path, out: &mut dyn Write) -> Result<(),
             () => "can be pulled",
         };
         rows.push(
-            [&model.name, &size(model.bytes()), &model.license, state, &model.description].map(|s| s.to_string()),
+            [&model.name, &format_bytes(model.bytes()), &model.license, state, &model.description]
+                .map(|s| s.to_string()),
         );
     }
     let others = folders.into_iter().filter(|found| catalog.find(&found.name).is_none());
     rows.extend(
-        others.map(|OnDisk { name, bytes }| [name, size(bytes), "?".into(), "other on disk".into(), String::new()]),
+        others.map(|OnDisk { name, bytes }| {
+            [name, format_bytes(bytes), "?".into(), "other on disk".into(), String::new()]
+        }),
     );
     write_table(&rows, out)
 }

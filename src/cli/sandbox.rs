@@ -3,10 +3,10 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::ambient::Ambient;
-use crate::app::{self, Machine};
+use crate::app::{self, SystemClockRng};
+use crate::clock_rng::ClockRng;
 
 pub fn run() -> io::Result<()> {
-    let machine: Arc<dyn Ambient> = Arc::new(Machine::new());
+    let machine: Arc<dyn ClockRng> = Arc::new(SystemClockRng::new());
     app::run_sandbox(&machine)
 }

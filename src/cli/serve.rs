@@ -7,21 +7,21 @@ use std::sync::Arc;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Outcome;
-use crate::app::{ADMIN_KEY_FILE, App, Machine, Reloader};
+use crate::app::{ADMIN_KEY_FILE, App, Reloader, SystemClockRng};
 use crate::catalog::{self, Catalog, CatalogModel, progress};
-use crate::config::{Config, Places, ServeArgs};
-use crate::telemetry;
+use crate::config::{Config, DataPaths, ServeArgs};
+use crate::logging;
 
-pub fn run(places: Places, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
+pub fn run(paths: DataPaths, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     // First of all: until a signal has its handler, it ends the process.
     let system = actix_web::rt::System::new();
     let signals = system.block_on(async { Signals::listen() })?;
-    let config = Config { sandbox: Some(this_program()?), ..Config::new(places, args)? };
-    telemetry::start(args.log_format);
-    std::fs::create_dir_all(&config.places.models)
-        .map_err(|cause| format!("the models folder {} cannot be made: {cause}", config.places.models.display()))?;
+    let config = Config { sandbox: Some(this_program()?), ..Config::new(paths, args)? };
+    logging::start(args.log_format);
+    std::fs::create_dir_all(&config.paths.models)
+        .map_err(|cause| format!("the models folder {} cannot be made: {cause}", config.paths.models.display()))?;
     if config.pull {
-        pull_starter(&config.places.models, out)?;
+        pull_starter(&config.paths.models, out)?;
     }
     system.block_on(serve(&config, signals, out))
 }
@@ -49,12 +49,12 @@ fn pull_starter(models: &Path, out: &mut dyn Write) -> Outcome {
 }
 
 async fn serve(config: &Config, signals: Signals, out: &mut dyn Write) -> Outcome {
-    let app = App::start(config, Arc::new(Machine::new())).await?;
-    welcome(&app, config, out)?;
+    let app = App::start(config, Arc::new(SystemClockRng::new())).await?;
+    print_banner(&app, config, out)?;
     let (stopper, reloader) = (app.stopper(), app.reloader());
-    let others = actix_web::rt::spawn(signals.obey(reloader));
+    let others = actix_web::rt::spawn(signals.handle(reloader));
     let stop = actix_web::rt::spawn(async move {
-        if let Err(cause) = asked_to_stop().await {
+        if let Err(cause) = shutdown_signal().await {
             tracing::error!(%cause, "signals cannot be received");
             return;
         }
@@ -86,7 +86,7 @@ impl Signals {
     }
 
     /// SIGHUP loads the TLS certificate again; SIGUSR1 and SIGUSR2 do nothing.
-    async fn obey(mut self, reloader: Reloader) {
+    async fn handle(mut self, reloader: Reloader) {
         loop {
             tokio::select! {
                 _ = self.hangup.recv() => {
@@ -101,7 +101,7 @@ impl Signals {
 }
 
 /// Resolves at SIGINT or SIGTERM.
-async fn asked_to_stop() -> std::io::Result<()> {
+async fn shutdown_signal() -> std::io::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     tokio::select! {
@@ -111,21 +111,21 @@ async fn asked_to_stop() -> std::io::Result<()> {
     Ok(())
 }
 
-fn welcome(app: &App, config: &Config, out: &mut dyn Write) -> Outcome {
+fn print_banner(app: &App, config: &Config, out: &mut dyn Write) -> Outcome {
     let url = app.url();
     writeln!(out, "outpost {} is listening on {url}", env!("CARGO_PKG_VERSION"))?;
     writeln!(out, "The dashboard is at {url}/")?;
-    let file = config.places.data.join(ADMIN_KEY_FILE);
+    let file = config.paths.data.join(ADMIN_KEY_FILE);
     if let Some(secret) = app.first_key() {
         writeln!(out, "\nAdmin key, shown this once and kept in {}:\n\n  {}\n", file.display(), secret.expose())?;
-        writeln!(out, "Try it:\n\n{}\n", curl_line(&url, secret.expose(), &config.places.models))?;
+        writeln!(out, "Try it:\n\n{}\n", example_curl(&url, secret.expose(), &config.paths.models))?;
     }
     out.flush()?;
     Ok(())
 }
 
 /// A command that a new user can paste.
-fn curl_line(url: &str, key: &str, models: &Path) -> String {
+fn example_curl(url: &str, key: &str, models: &Path) -> String {
     let starter = Catalog::builtin().starter();
     let installed = catalog::on_disk(models);
     let model = starter.iter().find(|name| installed.iter().any(|found| found.name == **name));

@@ -2,35 +2,35 @@
 
 use std::path::Path;
 
-use super::preprocessor::Templates;
-use super::text_files::TextFiles;
-use super::tokens;
+use crate::engine::preprocessor::Templates;
+use crate::engine::tokenizer;
+use crate::engine::tokenizer::files::TextFiles;
 use crate::models::gguf::{GgufFile, Header};
 use crate::models::hyper::Hyper;
 use crate::models::safetensors::Folder;
 use crate::models::weights::Decoder;
 
-pub(super) enum Checkpoint {
+pub enum Checkpoint {
     Gguf(Box<GgufFile>),
     Hub(Box<Folder>),
 }
 
-pub(super) fn is_gguf(path: &Path) -> bool {
+pub fn is_gguf(path: &Path) -> bool {
     path.extension().is_some_and(|ending| ending == "gguf")
 }
 
 /// Whether a GGUF header describes a model that can be served; cheap, for listings.
-pub(super) fn check_gguf(header: &Header) -> Result<(), String> {
+pub fn check_gguf(header: &Header) -> Result<(), String> {
     Hyper::of_gguf(header).map_err(|error| error.to_string())?;
-    tokens::check(&header.metadata)?;
+    tokenizer::check(&header.metadata)?;
     Templates::of_gguf(&header.metadata).map(drop)
 }
 
 /// Whether a folder holds a model that can be served; reads headers and small files only.
-pub(super) fn check_hub(folder: &Folder) -> Result<(), String> {
+pub fn check_hub(folder: &Folder) -> Result<(), String> {
     Hyper::of_folder(folder).map_err(|error| error.to_string())?;
     let files = TextFiles::read(&folder.path)?;
-    tokens::check_hub(&files)?;
+    tokenizer::check_hub(&files)?;
     Templates::of_folder(&files).map(drop)
 }
 

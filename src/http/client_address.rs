@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use actix_web::HttpRequest;
 use actix_web::http::header::{self, HeaderMap, HeaderName};
 
-use crate::network::Network;
+use crate::ip_network::Network;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 

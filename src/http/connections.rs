@@ -26,7 +26,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 use super::client_address::TrustedProxies;
-use crate::network::Source;
+use crate::ip_network::ClientPrefix;
 
 /// How long a connection may make no progress while bytes wait to be sent.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -75,13 +75,13 @@ struct Table {
     /// Those that a valid key has come over.
     keyed: BTreeMap<u64, Arc<Connection>>,
     /// Only addresses that are bounded: loopback and trusted proxies stand for many clients.
-    by_source: HashMap<Source, usize>,
+    by_prefix: HashMap<ClientPrefix, usize>,
 }
 
 /// What is keyed of one connection.
 pub struct Connection {
     number: u64,
-    source: Option<Source>,
+    prefix: Option<ClientPrefix>,
     connections: Weak<Connections>,
     keyed: AtomicBool,
     closed: AtomicBool,
@@ -123,12 +123,12 @@ impl Connections {
 
     pub(super) fn open(self: &Arc<Self>, bounded: Option<IpAddr>) -> Option<Arc<Connection>> {
         let Bounds { all, anonymous, of_one_address, .. } = self.bounds;
-        let source = bounded.map(Source::of);
+        let prefix = bounded.map(ClientPrefix::of);
         let mut table = self.lock();
-        if let Some(source) = source
-            && table.by_source.get(&source).is_some_and(|open| *open >= of_one_address)
+        if let Some(prefix) = prefix
+            && table.by_prefix.get(&prefix).is_some_and(|open| *open >= of_one_address)
         {
-            let oldest = table.anonymous.values().find(|one| one.source == Some(source)).cloned()?;
+            let oldest = table.anonymous.values().find(|one| one.prefix == Some(prefix)).cloned()?;
             table.close(&oldest, "a newer one from its address needs its place");
         }
         while table.anonymous.len() >= anonymous || table.anonymous.len() + table.keyed.len() >= all {
@@ -139,7 +139,7 @@ impl Connections {
         table.next += 1;
         let connection = Arc::new(Connection {
             number,
-            source,
+            prefix,
             connections: Arc::downgrade(self),
             keyed: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -148,8 +148,8 @@ impl Connections {
             waker: AtomicWaker::new(),
         });
         table.anonymous.insert(number, connection.clone());
-        if let Some(source) = source {
-            *table.by_source.entry(source).or_default() += 1;
+        if let Some(prefix) = prefix {
+            *table.by_prefix.entry(prefix).or_default() += 1;
         }
         Some(connection)
     }
@@ -210,16 +210,16 @@ impl Table {
     }
 
     fn remove(&mut self, connection: &Connection) {
-        let Self { anonymous, keyed, by_source, .. } = self;
+        let Self { anonymous, keyed, by_prefix, .. } = self;
         if anonymous.remove(&connection.number).or_else(|| keyed.remove(&connection.number)).is_none() {
             return;
         }
-        if let Some(source) = connection.source
-            && let Some(open) = by_source.get_mut(&source)
+        if let Some(prefix) = connection.prefix
+            && let Some(open) = by_prefix.get_mut(&prefix)
         {
             *open -= 1;
             if *open == 0 {
-                by_source.remove(&source);
+                by_prefix.remove(&prefix);
             }
         }
     }
@@ -394,7 +394,7 @@ mod tests {
         anonymous.iter().for_each(|one| leave(&connections, one));
         leave(&connections, &keyed);
         let table = connections.lock();
-        assert!(table.anonymous.is_empty() && table.keyed.is_empty() && table.by_source.is_empty());
+        assert!(table.anonymous.is_empty() && table.keyed.is_empty() && table.by_prefix.is_empty());
     }
 
     #[tokio::test]

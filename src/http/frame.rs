@@ -10,9 +10,9 @@ use actix_web::{Error as ActixError, HttpMessage, HttpRequest, web};
 use super::Api;
 use super::error;
 use super::http1::Wire;
+use crate::display::shorten;
 use crate::error::Error;
 use crate::ids::RequestId;
-use crate::readable::shorten;
 use crate::service::secrets::redact;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
@@ -31,9 +31,9 @@ pub async fn frame(
     let Some(api) = request.app_data::<web::Data<Api>>().cloned() else {
         return Err(Error::internal("no application state").into());
     };
-    let id = RequestId::generate(&*api.ambient);
+    let id = RequestId::generate(&*api.clock_rng);
     request.extensions_mut().insert(id);
-    let started = api.ambient.uptime();
+    let started = api.clock_rng.uptime();
     let wire = Wire::of(request.request());
     let refusal = wire.as_ref().and_then(|wire| wire.refusal(request.request()));
     let response = match refusal {
@@ -61,7 +61,7 @@ pub async fn frame(
     if wire.is_some_and(|wire| wire.is_broken()) {
         response.response_mut().head_mut().set_connection_type(ConnectionType::Close);
     }
-    record(&response, id, api.ambient.uptime().saturating_sub(started));
+    record(&response, id, api.clock_rng.uptime().saturating_sub(started));
     Ok(response)
 }
 

@@ -14,8 +14,8 @@ use actix_web::middleware::Next;
 use actix_web::web::Data;
 
 use super::Api;
+use crate::display::shorten;
 use crate::error::{Code, Error};
-use crate::readable::shorten;
 
 /// Endings that nobody can register in the public DNS (RFC 6761, 6762, 8375, 9476, and those that networks use).
 const PRIVATE: &[&str] = &[

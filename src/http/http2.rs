@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::connections::{Connection, WRITE_TIMEOUT};
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 
 /// Streams of a connection at once. More are refused before a handler sees them.
 const STREAMS: u32 = 64;
@@ -51,7 +51,7 @@ pub struct Shared<S> {
     pub app: Rc<S>,
     pub connection: Arc<Connection>,
     pub peer: Option<SocketAddr>,
-    pub ambient: Arc<dyn Ambient>,
+    pub clock_rng: Arc<dyn ClockRng>,
 }
 
 /// How the responses of a connection get on.
@@ -141,8 +141,8 @@ where
         }
     };
     let sent = match outcome {
-        Ok(response) => send(&*shared.ambient, &flow, response.into(), respond, head_only).await,
-        Err(error) => send(&*shared.ambient, &flow, error.into(), respond, head_only).await,
+        Ok(response) => send(&*shared.clock_rng, &flow, response.into(), respond, head_only).await,
+        Err(error) => send(&*shared.clock_rng, &flow, error.into(), respond, head_only).await,
     };
     sent.inspect_err(|error| tracing::debug!(%error, "a response over HTTP/2 broke off"))
 }
@@ -172,7 +172,7 @@ enum SendError {
 }
 
 async fn send<B: MessageBody>(
-    ambient: &dyn Ambient,
+    clock_rng: &dyn ClockRng,
     flow: &Flow,
     response: Response<B>,
     mut respond: SendResponse<Bytes>,
@@ -180,7 +180,7 @@ async fn send<B: MessageBody>(
 ) -> Result<(), SendError> {
     let (response, body) = response.into_parts();
     let size = body.size();
-    let head = head(ambient, &response, size);
+    let head = head(clock_rng, &response, size);
     let end = head_only || size.is_eof();
     let mut stream = respond.send_response(head, end)?;
     if end {
@@ -240,7 +240,7 @@ async fn send_piece(stream: &mut SendStream<Bytes>, flow: &Flow, mut piece: Byte
 }
 
 /// The head of a response, without what belongs to a connection of HTTP/1 (RFC 9113, section 8.2.2).
-fn head(ambient: &dyn Ambient, response: &Response<()>, size: BodySize) -> http::Response<()> {
+fn head(clock_rng: &dyn ClockRng, response: &Response<()>, size: BodySize) -> http::Response<()> {
     let mut head = http::Response::new(());
     *head.status_mut() = response.status();
     *head.version_mut() = http::Version::HTTP_2;
@@ -258,7 +258,7 @@ fn head(ambient: &dyn Ambient, response: &Response<()>, size: BodySize) -> http:
         own.insert(header::CONTENT_LENGTH, bytes.into());
     }
     if !own.contains_key(header::DATE) {
-        let since = Duration::from_millis(u64::try_from(ambient.now().as_millis()).unwrap_or(0));
+        let since = Duration::from_millis(u64::try_from(clock_rng.now().as_millis()).unwrap_or(0));
         let date = HttpDate::from(SystemTime::UNIX_EPOCH + since).to_string();
         if let Ok(date) = HeaderValue::try_from(date) {
             own.insert(header::DATE, date);

@@ -18,8 +18,8 @@ use serde::de::{DeserializeOwned, Deserializer};
 use serde_json::{Map, Value};
 
 use super::objects::Objects;
+use crate::display::shorten;
 use crate::error::{Code, Error, Result};
-use crate::readable::shorten;
 
 /// The largest JSON body that is read: a transcript that fills a long context fits well.
 const BODY_LIMIT: usize = 8 * 1024 * 1024;
@@ -155,7 +155,7 @@ async fn collect(mut payload: Payload) -> Result<Bytes> {
                 }
                 _ => "The request body broke off before its end.",
             };
-            Error::new(Code::InvalidParameter, message).because(cause.to_string())
+            Error::new(Code::InvalidParameter, message).with_cause(cause.to_string())
         })?;
         if body.len() + chunk.len() > BODY_LIMIT {
             return Err(too_large());

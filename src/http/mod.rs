@@ -35,8 +35,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::client_address::TrustedProxies;
 use self::host::Hosts;
-use crate::ambient::Ambient;
 use crate::calls::{chat::Chat, embeddings::Embeddings, fine_tuning::FineTuning, images::Images, models::Models};
+use crate::clock_rng::ClockRng;
 use crate::ids::ListId;
 use crate::service::limits::Limits;
 use crate::service::usage::{Meter, Usage};
@@ -48,7 +48,7 @@ use crate::storage::Store;
 
 /// What the handlers call.
 pub struct Api {
-    pub ambient: Arc<dyn Ambient>,
+    pub clock_rng: Arc<dyn ClockRng>,
     pub store: Store,
     pub keys: Keys,
     pub projects: Projects,
@@ -84,6 +84,6 @@ impl Api {
 
     /// An id for the answer to one listing.
     pub fn list_id(&self) -> ListId {
-        ListId::generate(&*self.ambient)
+        ListId::generate(&*self.clock_rng)
     }
 }

@@ -12,9 +12,9 @@ use actix_web::{HttpMessage, HttpRequest, web};
 use futures_util::{Stream, StreamExt};
 
 use super::{Api, input};
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
+use crate::display::shorten;
 use crate::error::{Code, Error, Result};
-use crate::readable::shorten;
 
 /// While the server waits this long for a body, at least [`LEAST`] bytes must arrive.
 const WINDOW: Duration = Duration::from_secs(30);
@@ -40,7 +40,7 @@ pub struct Part {
 /// How fast a body arrives. Only the time that the server waits for the client counts, not what it does in between.
 #[derive(Clone)]
 struct Pace {
-    ambient: Arc<dyn Ambient>,
+    clock_rng: Arc<dyn ClockRng>,
     progress: Rc<RefCell<Progress>>,
 }
 
@@ -69,7 +69,7 @@ impl Parts {
             return Err(too_large());
         }
         let api = request.app_data::<web::Data<Api>>().ok_or_else(|| Error::internal("no application state"))?;
-        let pace = Pace { ambient: api.ambient.clone(), progress: Rc::default() };
+        let pace = Pace { clock_rng: api.clock_rng.clone(), progress: Rc::default() };
         Ok(Self { form: Multipart::new(request.headers(), payload), pace })
     }
 
@@ -131,10 +131,10 @@ impl Pace {
     ) -> Result<Option<T>> {
         let so_far = *self.progress.borrow();
         let patience = WINDOW.saturating_sub(so_far.waited).min(LONGEST_WAIT.saturating_sub(so_far.before));
-        let began = self.ambient.uptime();
+        let began = self.clock_rng.uptime();
         let next = actix_web::rt::time::timeout(patience, stream.next()).await.map_err(|_| too_slow())?;
         let next = next.transpose().map_err(|cause| refuse(&cause))?;
-        let waited = self.ambient.uptime().saturating_sub(began);
+        let waited = self.clock_rng.uptime().saturating_sub(began);
         self.progress.borrow_mut().add(next.as_ref().map_or(0, size), waited);
         Ok(next)
     }
@@ -164,7 +164,7 @@ fn refuse(cause: &actix_multipart::MultipartError) -> Error {
         E::Incomplete | E::Payload(_) => "The request body broke off before its end. Send it again.".to_owned(),
         other => format!("The body is not well-formed multipart/form-data: {other}."),
     };
-    Error::new(Code::InvalidParameter, text).because(cause.to_string())
+    Error::new(Code::InvalidParameter, text).with_cause(cause.to_string())
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use utoipa::openapi::path::PathItem;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{Components, InfoBuilder, OpenApi, OpenApiBuilder, SecurityRequirement};
 
+use crate::display::shorten;
 use crate::error::{Code, Error};
-use crate::readable::shorten;
 
 /// The finished document, kept as the text that is sent and the routes that it names.
 pub struct Document {

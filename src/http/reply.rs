@@ -7,7 +7,7 @@ use actix_web::http::header::{HeaderName, HeaderValue};
 use serde::Serialize;
 
 use super::caller::Caller;
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::ListId;
 

@@ -195,7 +195,7 @@ where
                 app: Rc::clone(&self.app),
                 connection: Arc::clone(channel.connection()),
                 peer,
-                ambient: Arc::clone(&self.api.ambient),
+                clock_rng: Arc::clone(&self.api.clock_rng),
             };
             if let Err(error) = http2::serve(channel, shared, HEAD_TIMEOUT, self.stopping.notified()).await {
                 tracing::debug!(?peer, %error, "a connection with HTTP/2 ended");

@@ -15,12 +15,12 @@ use super::holdings::{self, Holding, signed};
 use super::page::{Listing, Page, PageRequest, page};
 use super::version::Expected;
 use super::{authority, claim, fields, tools, transcript};
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{AgentId, BadId, ProjectId};
 pub use crate::storage::agents::MemoryFields as Memory;
 use crate::storage::agents::{self as stored, AgentRecord, AgentVersionRecord};
-use crate::storage::{Look, Store, WriteTx, owned};
+use crate::storage::{Reader, Store, WriteTx, project_resources};
 
 /// Versions that an agent keeps; of more, the oldest go.
 pub const MOST_VERSIONS: u64 = 1_000;
@@ -118,23 +118,23 @@ impl FromStr for VersionId {
 #[derive(Clone)]
 pub struct Agents {
     store: Store,
-    ambient: Arc<dyn Ambient>,
+    clock_rng: Arc<dyn ClockRng>,
 }
 
 impl Agents {
-    pub fn new(store: Store, ambient: Arc<dyn Ambient>) -> Self {
-        Self { store, ambient }
+    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>) -> Self {
+        Self { store, clock_rng }
     }
 
     /// Makes an agent.
     pub async fn create(&self, access: &Access, new: NewAgent) -> Result<Agent> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let project = new.project.unwrap_or_else(|| access.project());
         let NewAgent { name, model, instructions, tools, memory, metadata, project: _ } = new;
         let tools = tools.and_then(some_tools);
         let content = AgentVersionRecord { name, model, instructions, tools, memory, metadata, made_at: now };
         check(&content)?;
-        let id = AgentId::generate(&*self.ambient);
+        let id = AgentId::generate(&*self.clock_rng);
         let note = self.note(access, "agent.created");
         let written = claim::write(&self.store, access, now, authority::manages(project), move |tx, caller| {
             let owner = authority::named_project(tx, caller, project)?;
@@ -142,7 +142,7 @@ impl Agents {
             let bytes = content.bytes();
             holdings::charge(tx, project, now, Holding::Agent, 1, signed(bytes))?;
             let record = AgentRecord { project, version: 1, oldest: 1, bytes, created_at: now };
-            owned::insert(tx, id.to_bytes(), &record)?;
+            project_resources::insert(tx, id.to_bytes(), &record)?;
             stored::put_version(tx, id, 1, &content)?;
             note.write(tx, project, id, &json!({ "name": content.name, "model": content.model }))?;
             Ok(Agent::new(id, &record, 1, content.clone()))
@@ -152,7 +152,7 @@ impl Agents {
 
     /// Changes fields. What changes nothing makes no version.
     pub async fn update(&self, access: &Access, id: AgentId, change: AgentChange, expected: Expected) -> Result<Agent> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         // Each field by itself does not depend on what is stored.
         check(&change.clone().apply(AgentVersionRecord::empty(now), now))?;
         let note = self.note(access, "agent.updated");
@@ -177,7 +177,7 @@ impl Agents {
 
     /// Removes an agent with all its versions.
     pub async fn delete(&self, access: &Access, id: AgentId, expected: Expected) -> Result<()> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let note = self.note(access, "agent.deleted");
         let permit = authority::manages_owner::<AgentRecord>(id.to_bytes());
         let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
@@ -187,7 +187,7 @@ impl Agents {
             let name = stored::current(tx, id, &record)?.name;
             holdings::charge(tx, record.project, now, Holding::Agent, -1, -signed(record.bytes))?;
             (record.oldest..=record.version).try_for_each(|version| stored::remove_version(tx, id, version))?;
-            owned::remove(tx, id.to_bytes(), &record)?;
+            project_resources::remove(tx, id.to_bytes(), &record)?;
             note.write(tx, record.project, id, &json!({ "name": name, "version": record.version }))
         });
         written.await
@@ -225,7 +225,7 @@ impl Agents {
         let access = access.clone();
         let rows = self.store.read(move |tx| {
             authority::named_project(tx, &access, project)?;
-            let rows = owned::newest::<AgentRecord>(tx, project, window.before, window.rows())?;
+            let rows = project_resources::newest::<AgentRecord>(tx, project, window.before, window.rows())?;
             let seen = |(id, record): ([u8; 16], AgentRecord)| {
                 let id = AgentId::from_bytes(id);
                 Ok(Agent::new(id, &record, record.version, stored::current(tx, id, &record)?))
@@ -251,7 +251,7 @@ impl Agents {
     }
 
     fn note(&self, access: &Access, action: &'static str) -> Note {
-        Note::new(&self.ambient, Some(access), action)
+        Note::new(&self.clock_rng, Some(access), action)
     }
 }
 
@@ -290,12 +290,12 @@ fn add_version(
     holdings::charge(tx, old.project, now, Holding::Agent, 0, signed(bytes) - signed(old.bytes))?;
     (old.oldest..oldest).try_for_each(|gone| stored::remove_version(tx, id, gone))?;
     let record = AgentRecord { version, oldest, bytes, ..old };
-    owned::replace(tx, id.to_bytes(), &record)?;
+    project_resources::replace(tx, id.to_bytes(), &record)?;
     stored::put_version(tx, id, version, content)?;
     Ok(record)
 }
 
-fn find(tx: &impl Look, access: &Access, scope: Scope, id: AgentId) -> Result<AgentRecord> {
+fn find(tx: &impl Reader, access: &Access, scope: Scope, id: AgentId) -> Result<AgentRecord> {
     authority::owned(tx, access, scope, "agent", (id, id.to_bytes()))
 }
 

@@ -9,11 +9,11 @@ use super::access::Access;
 use super::authority;
 use super::export::{Export, Format};
 use super::page::{Listing, Page, PageRequest};
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{AuditId, KeyId, ProjectId};
 use crate::storage::audit::{self, AuditRecord, AuditRow};
-use crate::storage::{Look, Store, WriteTx};
+use crate::storage::{Reader, Store, WriteTx};
 
 /// One thing that was done.
 #[derive(Clone, Debug)]
@@ -97,7 +97,12 @@ pub(super) struct Stretch {
 }
 
 /// Up to `limit` matching rows below `before`; fewer with a `next` where too many did not match.
-pub(super) fn stretch(tx: &impl Look, filter: &AuditFilter, before: Option<[u8; 16]>, limit: usize) -> Result<Stretch> {
+pub(super) fn stretch(
+    tx: &impl Reader,
+    filter: &AuditFilter,
+    before: Option<[u8; 16]>,
+    limit: usize,
+) -> Result<Stretch> {
     let (mut events, mut next, mut passed) = (Vec::<AuditEvent>::new(), None, 0);
     audit::walk(tx, filter.project, before, &mut |row| {
         if !filter.reaches(row.0) {
@@ -168,9 +173,9 @@ pub(super) struct Note {
 }
 
 impl Note {
-    pub fn new(ambient: &Arc<dyn Ambient>, actor: Option<&Access>, action: &'static str) -> Self {
-        let at = ambient.now();
-        Self { id: AuditId::generate(&**ambient), at, actor: actor.map(Access::key), action }
+    pub fn new(clock_rng: &Arc<dyn ClockRng>, actor: Option<&Access>, action: &'static str) -> Self {
+        let at = clock_rng.now();
+        Self { id: AuditId::generate(&**clock_rng), at, actor: actor.map(Access::key), action }
     }
 
     /// Appends the row; `detail` is a JSON object or null.

@@ -2,13 +2,13 @@
 
 use std::fmt::Display;
 
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
 use crate::storage::keys::{self, KeyRecord};
-use crate::storage::owned::{self, Owned};
+use crate::storage::project_resources::{self, ProjectResource};
 use crate::storage::projects::{self, ProjectRecord};
-use crate::storage::{Look, WriteTx};
+use crate::storage::{Reader, WriteTx};
 
 use super::access::{Access, Scope, Scopes};
 use super::secrets;
@@ -28,9 +28,9 @@ pub(super) fn manages(project: ProjectId) -> impl Fn(&WriteTx, &Access) -> Resul
 }
 
 /// Demands that the caller may manage the project of a resource; where that is gone, its own.
-pub(super) fn manages_owner<R: Owned>(id: [u8; 16]) -> impl Fn(&WriteTx, &Access) -> Result<()> {
+pub(super) fn manages_owner<R: ProjectResource>(id: [u8; 16]) -> impl Fn(&WriteTx, &Access) -> Result<()> {
     move |tx, caller| {
-        let project = owned::find::<R>(tx, id)?.map_or(caller.project(), |record| record.project());
+        let project = project_resources::find::<R>(tx, id)?.map_or(caller.project(), |record| record.project());
         caller.require(project, Scope::Project)
     }
 }
@@ -67,7 +67,7 @@ pub(super) fn usable(key: &KeyRecord, project_archived: bool, now: Timestamp) ->
 }
 
 /// The key of a path, if the caller may manage it.
-pub(super) fn key(tx: &impl Look, access: &Access, id: KeyId) -> Result<KeyRecord> {
+pub(super) fn key(tx: &impl Reader, access: &Access, id: KeyId) -> Result<KeyRecord> {
     let record = keys::find(tx, id)?.ok_or_else(|| Error::not_found("API key", id))?;
     access.require(record.project, Scope::Project)?;
     Ok(record)
@@ -81,20 +81,20 @@ pub(super) fn key_to_change(tx: &WriteTx, access: &Access, id: KeyId) -> Result<
 }
 
 /// The project of a path, if the caller may manage it.
-pub(super) fn project(tx: &impl Look, access: &Access, id: ProjectId) -> Result<ProjectRecord> {
+pub(super) fn project(tx: &impl Reader, access: &Access, id: ProjectId) -> Result<ProjectRecord> {
     let record = projects::find(tx, id)?.ok_or_else(|| Error::not_found("project", id))?;
     access.require(id, Scope::Project)?;
     Ok(record)
 }
 
 /// The same for a `project_id` among the fields of a request.
-pub(super) fn named_project(tx: &impl Look, access: &Access, id: ProjectId) -> Result<ProjectRecord> {
+pub(super) fn named_project(tx: &impl Reader, access: &Access, id: ProjectId) -> Result<ProjectRecord> {
     project(tx, access, id).map_err(|error| error.param("project_id"))
 }
 
 /// The project that a request names, or that of the key where it names none.
 pub(super) fn own_or_named_project(
-    tx: &impl Look,
+    tx: &impl Reader,
     access: &Access,
     id: ProjectId,
     named: bool,
@@ -103,26 +103,26 @@ pub(super) fn own_or_named_project(
 }
 
 /// The same for a project that something is put into: a living one.
-pub(super) fn receiving_project(tx: &impl Look, access: &Access, id: ProjectId, named: bool) -> Result<()> {
+pub(super) fn receiving_project(tx: &impl Reader, access: &Access, id: ProjectId, named: bool) -> Result<()> {
     let record = own_or_named_project(tx, access, id, named)?;
     living(&record).map_err(|error| if named { error.param("project_id") } else { error })
 }
 
 /// The resource under an id, if the caller holds `scope` in its project. `what` names its kind.
-pub(super) fn owned<R: Owned>(
-    tx: &impl Look,
+pub(super) fn owned<R: ProjectResource>(
+    tx: &impl Reader,
     access: &Access,
     scope: Scope,
     what: &str,
     (id, bytes): (impl Display, [u8; 16]),
 ) -> Result<R> {
-    let record: R = owned::find(tx, bytes)?.ok_or_else(|| Error::not_found(what, id))?;
+    let record: R = project_resources::find(tx, bytes)?.ok_or_else(|| Error::not_found(what, id))?;
     access.require(record.project(), scope)?;
     Ok(record)
 }
 
 /// 409 if the project of a resource is archived.
-pub(super) fn living_owner(tx: &impl Look, id: ProjectId) -> Result<()> {
+pub(super) fn living_owner(tx: &impl Reader, id: ProjectId) -> Result<()> {
     projects::find(tx, id)?.as_ref().map_or(Ok(()), living)
 }
 

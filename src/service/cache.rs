@@ -111,7 +111,7 @@ impl Watcher for Cache {
         if table != KeyRecord::TABLE && table != ProjectRecord::TABLE {
             return; // nothing of it is kept here
         }
-        let Ok(id) = <[u8; 16]>::try_from(key) else { return self.uncertain() };
+        let Ok(id) = <[u8; 16]>::try_from(key) else { return self.changes_unknown() };
         if table == KeyRecord::TABLE {
             let id = KeyId::from_bytes(id);
             self.shard(id).remove(id);
@@ -120,7 +120,7 @@ impl Watcher for Cache {
         }
     }
 
-    fn uncertain(&self) {
+    fn changes_unknown(&self) {
         self.retain(|_, _| false);
     }
 }

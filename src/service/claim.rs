@@ -13,10 +13,10 @@ use serde::de::DeserializeOwned;
 
 use super::access::Access;
 use super::authority;
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::ids::KeyId;
-use crate::storage::claims::{self, ClaimRecord};
+use crate::storage::idempotency::{self, IdempotencyRecord};
 use crate::storage::{Store, WriteTx};
 
 const LONGEST: usize = 255;
@@ -53,7 +53,7 @@ impl Claim {
     fn recall<T: DeserializeOwned>(&self, tx: &WriteTx, now: Timestamp) -> Result<Option<T>> {
         // The closure may run again after another attempt.
         self.replayed.store(false, Ordering::Relaxed);
-        let Some(found) = claims::find(tx, &self.place, now)? else { return Ok(None) };
+        let Some(found) = idempotency::find(tx, &self.place, now)? else { return Ok(None) };
         if found.request != self.request {
             let text = "This Idempotency-Key was used before with another request. Send the same request again, or use a new key.";
             return Err(Error::new(Code::IdempotencyConflict, text).param("Idempotency-Key"));
@@ -64,7 +64,7 @@ impl Claim {
 
     fn keep(&self, tx: &WriteTx, now: Timestamp, result: &impl Serialize) -> Result<()> {
         let result = serde_json::to_string(result).map_err(Error::internal)?;
-        claims::put(tx, &self.place, &ClaimRecord { at: now, request: self.request, result })
+        idempotency::put(tx, &self.place, &IdempotencyRecord { at: now, request: self.request, result })
     }
 }
 

@@ -18,11 +18,11 @@ use super::page::{Listing, Page, PageRequest};
 use super::transcript::{self, Unknown};
 use super::version::Expected;
 use super::{authority, claim, fields};
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{ConversationId, ProjectId};
 use crate::storage::conversations::{self as stored, ConversationRecord};
-use crate::storage::{Look, Store, WriteTx, owned};
+use crate::storage::{Reader, Store, WriteTx, project_resources};
 
 /// Most messages of a conversation.
 pub const MOST_MESSAGES: usize = 4096;
@@ -80,20 +80,20 @@ pub struct Replacement {
 #[derive(Clone)]
 pub struct Conversations {
     store: Store,
-    ambient: Arc<dyn Ambient>,
+    clock_rng: Arc<dyn ClockRng>,
 }
 
 impl Conversations {
-    pub fn new(store: Store, ambient: Arc<dyn Ambient>) -> Self {
-        Self { store, ambient }
+    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>) -> Self {
+        Self { store, clock_rng }
     }
 
     /// Makes a conversation.
     pub async fn create(&self, access: &Access, new: NewConversation) -> Result<Conversation> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let project = new.project.unwrap_or_else(|| access.project());
         let content = Content::check(new.messages, new.metadata)?;
-        let id = ConversationId::generate(&*self.ambient);
+        let id = ConversationId::generate(&*self.clock_rng);
         let note = self.note(access, "conversation.created");
         let written = claim::write(&self.store, access, now, authority::manages(project), move |tx, caller| {
             let owner = authority::named_project(tx, caller, project)?;
@@ -111,13 +111,13 @@ impl Conversations {
         new: Replacement,
         expected: Expected,
     ) -> Result<Conversation> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let content = Content::check(new.messages, new.metadata)?;
         let created = self.note(access, "conversation.created");
         let replaced = self.note(access, "conversation.replaced");
         let permit = authority::manages_owner::<ConversationRecord>(id.to_bytes());
         let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
-            let Some(record) = owned::find::<ConversationRecord>(tx, id.to_bytes())? else {
+            let Some(record) = project_resources::find::<ConversationRecord>(tx, id.to_bytes())? else {
                 caller.require(caller.project(), Scope::Project)?;
                 expected.check(None)?;
                 return insert(tx, &created, id, caller.project(), &content, now);
@@ -149,7 +149,7 @@ impl Conversations {
         messages: Vec<String>,
         expected: Expected,
     ) -> Result<Conversation> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         if messages.is_empty() {
             return Err(Error::invalid("messages", "'messages' is empty. Send at least one message to append."));
         }
@@ -173,7 +173,7 @@ impl Conversations {
         metadata: Option<Option<String>>,
         expected: Expected,
     ) -> Result<Conversation> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         fields::metadata(metadata.as_ref().and_then(Option::as_deref))?;
         let note = self.note(access, "conversation.updated");
         let permit = authority::manages_owner::<ConversationRecord>(id.to_bytes());
@@ -196,7 +196,7 @@ impl Conversations {
 
     /// Removes a conversation with all its messages.
     pub async fn delete(&self, access: &Access, id: ConversationId, expected: Expected) -> Result<()> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let note = self.note(access, "conversation.deleted");
         let permit = authority::manages_owner::<ConversationRecord>(id.to_bytes());
         let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
@@ -205,7 +205,7 @@ impl Conversations {
             expected.check(Some(record.version))?;
             holdings::charge(tx, record.project, now, Holding::Conversation, -1, -signed(record.bytes))?;
             stored::remove_messages(tx, id, 0, record.messages)?;
-            owned::remove(tx, id.to_bytes(), &record)?;
+            project_resources::remove(tx, id.to_bytes(), &record)?;
             note.write(tx, record.project, id, &json!({ "version": record.version, "messages": record.messages }))
         });
         written.await
@@ -245,12 +245,12 @@ impl Conversations {
     }
 
     fn note(&self, access: &Access, action: &'static str) -> Note {
-        Note::new(&self.ambient, Some(access), action)
+        Note::new(&self.clock_rng, Some(access), action)
     }
 }
 
 /// The conversation of a path, if the caller may manage it.
-fn find(tx: &impl Look, access: &Access, id: ConversationId) -> Result<ConversationRecord> {
+fn find(tx: &impl Reader, access: &Access, id: ConversationId) -> Result<ConversationRecord> {
     authority::owned(tx, access, Scope::Project, "conversation", (id, id.to_bytes()))
 }
 
@@ -316,7 +316,7 @@ fn insert(
         created_at: now,
         updated_at: now,
     };
-    owned::insert(tx, id.to_bytes(), &record)?;
+    project_resources::insert(tx, id.to_bytes(), &record)?;
     stored::put_messages(tx, id, 0, &content.messages)?;
     note.write(tx, project, id, &json!({ "messages": record.messages }))?;
     Ok(Conversation::new(id, record))
@@ -348,6 +348,6 @@ fn settle(
 ) -> Result<ConversationRecord> {
     holdings::charge(tx, old.project, now, Holding::Conversation, 0, signed(new.bytes) - signed(old.bytes))?;
     let next = ConversationRecord { version: old.version + 1, updated_at: now, ..new };
-    owned::replace(tx, id.to_bytes(), &next)?;
+    project_resources::replace(tx, id.to_bytes(), &next)?;
     Ok(next)
 }

@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 
 use super::audit::{AuditEvent, AuditFilter, stretch};
 use super::usage::{ExportFilter, UsageRow};
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
 use crate::storage::{NewFile, Store, projects};

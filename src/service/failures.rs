@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::error::{Code, Error, Result};
-use crate::network::Source;
+use crate::ip_network::ClientPrefix;
 
 /// From the first failure of an address on; then it starts afresh.
 const WINDOW: Duration = Duration::from_secs(60);
@@ -42,18 +42,18 @@ struct Entry {
 /// Two halves, as in the cache of keys: a full young half becomes the old one, and the old one is dropped.
 #[derive(Default)]
 struct Table {
-    young: HashMap<Source, Entry>,
-    old: HashMap<Source, Entry>,
+    young: HashMap<ClientPrefix, Entry>,
+    old: HashMap<ClientPrefix, Entry>,
 }
 
 impl Table {
     /// The entry of an address, if its window still runs.
-    fn get(&self, source: Source, now: Duration) -> Option<Entry> {
+    fn get(&self, source: ClientPrefix, now: Duration) -> Option<Entry> {
         let entry = self.young.get(&source).or_else(|| self.old.get(&source));
         entry.copied().filter(|entry| now < entry.since + WINDOW)
     }
 
-    fn put(&mut self, source: Source, entry: Entry) {
+    fn put(&mut self, source: ClientPrefix, entry: Entry) {
         if self.young.len() >= HALF && !self.young.contains_key(&source) {
             self.old = std::mem::take(&mut self.young);
         }
@@ -85,7 +85,7 @@ impl Failures {
     /// 429 if the address has spent its guesses: nothing is read for it. No bound applies without an address.
     pub fn admit(&self, address: Option<IpAddr>, now: Duration) -> Result<()> {
         let Some(address) = address else { return Ok(()) };
-        match self.table().get(Source::of(address), now) {
+        match self.table().get(ClientPrefix::of(address), now) {
             Some(entry) if entry.guesses >= bound(address) => Err(throttled(entry, now)),
             _ => Ok(()),
         }
@@ -94,7 +94,7 @@ impl Failures {
     /// Counts a failure and returns how it is answered: 429 if the address had spent its failures, else `error`.
     pub fn count(&self, address: Option<IpAddr>, failure: Failure, now: Duration, error: Error) -> Error {
         let Some(address) = address else { return error };
-        let (source, bound) = (Source::of(address), bound(address));
+        let (source, bound) = (ClientPrefix::of(address), bound(address));
         let entry = {
             let mut table = self.table();
             let mut entry = table.get(source, now).unwrap_or(Entry { since: now, failures: 0, guesses: 0 });
@@ -203,7 +203,7 @@ mod tests {
         }
         let table = failures.table();
         assert!(table.young.len() + table.old.len() <= 2 * HALF);
-        let known = |index| network(index).is_some_and(|one| table.get(super::Source::of(one), now).is_some());
+        let known = |index| network(index).is_some_and(|one| table.get(super::ClientPrefix::of(one), now).is_some());
         assert!(known(3 * HALF - 1) && known(2 * HALF) && !known(0));
     }
 }

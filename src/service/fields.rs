@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 
 const METADATA: usize = 16 << 10;

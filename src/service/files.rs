@@ -15,11 +15,11 @@ use super::page::{Listing, Page, PageRequest, page};
 use super::places::Places;
 use super::upload::{Sealed, Sweeper, Upload};
 use super::{authority, claim, fields};
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
-use crate::storage::uploads::{self, FileRecord};
-use crate::storage::{Look, Store, owned};
+use crate::storage::file_records::{self, FileRecord};
+use crate::storage::{Reader, Store, project_resources};
 
 /// Uploads at once, of all and of one project or address; each may hold a chunk and a line in memory.
 const UPLOADS: usize = 32;
@@ -105,7 +105,7 @@ impl Content {
             return Ok(None);
         }
         let (id, place) = (self.id, self.next);
-        let chunk = self.store.read(move |tx| uploads::chunk(tx, id, place)).await?;
+        let chunk = self.store.read(move |tx| file_records::chunk(tx, id, place)).await?;
         self.next += 1;
         chunk.map(Some).ok_or_else(|| Error::not_found("file", id))
     }
@@ -114,16 +114,16 @@ impl Content {
 /// The rules of files.
 pub struct Files {
     store: Store,
-    ambient: Arc<dyn Ambient>,
+    clock_rng: Arc<dyn ClockRng>,
     sweeper: Sweeper,
     places: Arc<Places>,
 }
 
 impl Files {
     /// Also begins to remove what uploads of an earlier process left. Needs a tokio runtime.
-    pub async fn start(store: Store, ambient: Arc<dyn Ambient>) -> Result<Self> {
+    pub async fn start(store: Store, clock_rng: Arc<dyn ClockRng>) -> Result<Self> {
         let sweeper = Sweeper::start(store.clone()).await?;
-        Ok(Self { store, ambient, sweeper, places: Places::new("files are being uploaded", UPLOADS, UPLOADS_OF_ONE) })
+        Ok(Self { store, clock_rng, sweeper, places: Places::new("files are being uploaded", UPLOADS, UPLOADS_OF_ONE) })
     }
 
     /// Makes room for a file that is about to arrive. Refuses what would be refused at its end, as
@@ -147,14 +147,14 @@ impl Files {
         });
         admitted.await?;
         let place = self.places.take_from(access.project(), address)?;
-        let id = FileId::generate(&*self.ambient);
+        let id = FileId::generate(&*self.clock_rng);
         Ok(Upload::new(self.store.clone(), id, likely, self.sweeper.later(id), place))
     }
 
     /// Makes a file of what has arrived.
     pub async fn create(&self, access: &Access, arrived: Sealed, new: NewFile) -> Result<File> {
         fields::file_name(&new.name)?;
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let project = new.project.unwrap_or(access.project());
         let id = arrived.id;
         let record = FileRecord {
@@ -172,7 +172,7 @@ impl Files {
         let written = claim::write(&self.store, access, now, authority::manages(project), move |tx, caller| {
             authority::receiving_project(tx, caller, project, new.project.is_some())?;
             holdings::charge(tx, project, now, Holding::File, 1, signed(record.bytes))?;
-            uploads::insert(tx, id, &record)?;
+            file_records::insert(tx, id, &record)?;
             note.write(tx, project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
             Ok(File::new(id, record.clone()))
         });
@@ -190,7 +190,7 @@ impl Files {
         let access = access.clone();
         let rows = self.store.read(move |tx| {
             authority::own_or_named_project(tx, &access, project, named)?;
-            owned::newest::<FileRecord>(tx, project, window.before, window.rows())
+            project_resources::newest::<FileRecord>(tx, project, window.before, window.rows())
         });
         let items = rows.await?.into_iter().map(|(id, record)| File::new(FileId::from_bytes(id), record)).collect();
         Ok(page(self.store.pepper(), listing, window, items, |file: &File| file.id.to_bytes()))
@@ -211,7 +211,7 @@ impl Files {
 
     /// Removes a file; jobs that name it keep its id.
     pub async fn delete(&self, access: &Access, id: FileId) -> Result<FileId> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let note = self.note(access, "file.deleted");
         // Only what is a file now may be swept: the id of a running upload is not to be named here.
         self.get(access, id).await?;
@@ -222,7 +222,7 @@ impl Files {
             let record = find(tx, caller, id)?;
             authority::living_owner(tx, record.project)?;
             holdings::charge(tx, record.project, now, Holding::File, -1, -signed(record.bytes))?;
-            uploads::remove(tx, id, &record)?;
+            file_records::remove(tx, id, &record)?;
             note.write(tx, record.project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
             Ok(id)
         });
@@ -230,11 +230,11 @@ impl Files {
     }
 
     fn note(&self, access: &Access, action: &'static str) -> Note {
-        Note::new(&self.ambient, Some(access), action)
+        Note::new(&self.clock_rng, Some(access), action)
     }
 }
 
 /// The file of a path or field, if the caller may manage it.
-pub(super) fn find(tx: &impl Look, access: &Access, id: FileId) -> Result<FileRecord> {
+pub(super) fn find(tx: &impl Reader, access: &Access, id: FileId) -> Result<FileRecord> {
     authority::owned(tx, access, Scope::Project, "file", (id, id.to_bytes()))
 }

@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 
 /// How far the clock is ahead of the uptime, in milliseconds.
 pub(super) struct Steady(AtomicI64);
@@ -20,13 +20,13 @@ impl Default for Steady {
 
 impl Steady {
     /// The time of day, or later where that was set back.
-    pub fn now(&self, ambient: &dyn Ambient) -> Timestamp {
-        self.reach(ambient.now(), ambient)
+    pub fn now(&self, clock_rng: &dyn ClockRng) -> Timestamp {
+        self.reach(clock_rng.now(), clock_rng)
     }
 
     /// Goes on from `moment`, if it is not past it already.
-    pub fn reach(&self, moment: Timestamp, ambient: &dyn Ambient) -> Timestamp {
-        let uptime = i64::try_from(ambient.uptime().as_millis()).unwrap_or(i64::MAX);
+    pub fn reach(&self, moment: Timestamp, clock_rng: &dyn ClockRng) -> Timestamp {
+        let uptime = i64::try_from(clock_rng.uptime().as_millis()).unwrap_or(i64::MAX);
         let ahead = moment.as_millis().saturating_sub(uptime);
         let ahead = self.0.fetch_max(ahead, SeqCst).max(ahead);
         Timestamp::from_millis(uptime.saturating_add(ahead))

@@ -1,12 +1,12 @@
 //! Quotas: how much a project may hold. Every write that makes or removes something of a
 //! project's passes [`charge`], in its transaction.
 
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::{Code, Error, Result};
 use crate::ids::ProjectId;
-use crate::storage::holdings::{self, HoldingsRecord};
 use crate::storage::limits::{self, Quotas};
-use crate::storage::{Look, WriteTx};
+use crate::storage::quota_usage::{self, QuotaUsageRecord};
+use crate::storage::{Reader, WriteTx};
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ impl Holding {
         }
     }
 
-    fn count(self, holdings: &mut HoldingsRecord) -> &mut u64 {
+    fn count(self, holdings: &mut QuotaUsageRecord) -> &mut u64 {
         match self {
             Holding::ApiKey => &mut holdings.api_keys,
             Holding::Conversation => &mut holdings.conversations,
@@ -91,9 +91,9 @@ pub(super) fn charge(
     count: i64,
     bytes: i64,
 ) -> Result<()> {
-    let held = holdings::of(tx, project)?;
+    let held = quota_usage::of(tx, project)?;
     require_room(&held, &limits::of(tx, project)?.quotas, holding, count, bytes)?;
-    holdings::put(tx, project, &held, changed(held, holding, count, bytes), now)
+    quota_usage::put(tx, project, &held, changed(held, holding, count, bytes), now)
 }
 
 /// The same for content that is not counted, only weighed: of no kind there are more or fewer.
@@ -110,28 +110,28 @@ pub(super) fn book(
     count: i64,
     bytes: i64,
 ) -> Result<()> {
-    let held = holdings::of(tx, project)?;
-    holdings::put(tx, project, &held, changed(held, holding, count, bytes), now)
+    let held = quota_usage::of(tx, project)?;
+    quota_usage::put(tx, project, &held, changed(held, holding, count, bytes), now)
 }
 
 /// Whether the quota leaves room for so many bytes of content now.
-pub(super) fn admit_bytes(tx: &impl Look, project: ProjectId, bytes: i64) -> Result<()> {
+pub(super) fn admit_bytes(tx: &impl Reader, project: ProjectId, bytes: i64) -> Result<()> {
     admit(tx, project, Holding::File, 0, bytes)
 }
 
 /// Whether the quotas leave room for such a change now.
-pub(super) fn admit(tx: &impl Look, project: ProjectId, holding: Holding, count: i64, bytes: i64) -> Result<()> {
-    require_room(&holdings::of(tx, project)?, &limits::of(tx, project)?.quotas, holding, count, bytes)
+pub(super) fn admit(tx: &impl Reader, project: ProjectId, holding: Holding, count: i64, bytes: i64) -> Result<()> {
+    require_room(&quota_usage::of(tx, project)?, &limits::of(tx, project)?.quotas, holding, count, bytes)
 }
 
-fn changed(mut held: HoldingsRecord, holding: Holding, count: i64, bytes: i64) -> HoldingsRecord {
+fn changed(mut held: QuotaUsageRecord, holding: Holding, count: i64, bytes: i64) -> QuotaUsageRecord {
     let counted = holding.count(&mut held);
     *counted = counted.saturating_add_signed(count);
     held.bytes = held.bytes.saturating_add_signed(bytes);
     held
 }
 
-fn require_room(held: &HoldingsRecord, quotas: &Quotas, holding: Holding, count: i64, bytes: i64) -> Result<()> {
+fn require_room(held: &QuotaUsageRecord, quotas: &Quotas, holding: Holding, count: i64, bytes: i64) -> Result<()> {
     let mut would = changed(*held, holding, count, bytes);
     let (most, most_bytes) = (quota(quotas, holding), byte_quota(quotas));
     if count > 0 && *holding.count(&mut would) > most {

@@ -4,10 +4,10 @@ use serde::{Deserialize, Serialize};
 
 use super::change::Change;
 use super::training::Hyperparameters;
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::ids::{FileId, JobEventId, JobId, ProjectId};
-pub use crate::storage::jobs::JobErrorRecord as JobError;
-use crate::storage::jobs::JobRecord;
+pub use crate::storage::fine_tuning_jobs::JobErrorRecord as JobError;
+use crate::storage::fine_tuning_jobs::JobRecord;
 
 /// Where a job stands. The number is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,11 +14,11 @@ pub use super::job::{Job, JobChange, JobError, JobEvent, JobState, Level};
 use super::page::{Listing, Page, PageRequest, page};
 use super::training::{NewJob, Recipe};
 use super::{authority, claim, fields};
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{FileId, JobEventId, JobId, ProjectId};
-use crate::storage::jobs::{self, JobEventRecord, JobRecord};
-use crate::storage::{Look, Store, WriteTx, owned};
+use crate::storage::fine_tuning_jobs::{self, JobEventRecord, JobRecord};
+use crate::storage::{Reader, Store, WriteTx, project_resources};
 
 const UNAVAILABLE: &str = "training_unavailable";
 const CANNOT_TRAIN: &str = "This server cannot train models yet, so the job has failed and nothing was trained. \
@@ -28,28 +28,28 @@ const CANNOT_TRAIN: &str = "This server cannot train models yet, so the job has 
 #[derive(Clone)]
 pub struct Jobs {
     store: Store,
-    ambient: Arc<dyn Ambient>,
+    clock_rng: Arc<dyn ClockRng>,
 }
 
 impl Jobs {
-    pub fn new(store: Store, ambient: Arc<dyn Ambient>) -> Self {
-        Self { store, ambient }
+    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>) -> Self {
+        Self { store, clock_rng }
     }
 
     /// Makes a job. Whoever calls has seen to it that the model is there and may be used.
     pub async fn create(&self, access: &Access, new: NewJob) -> Result<Job> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let (named, project) = (new.project.is_some(), new.project.unwrap_or(access.project()));
-        let record = record(project, Recipe::new(new, &*self.ambient)?, now);
-        let id = JobId::generate(&*self.ambient);
-        let events = [JobEventId::generate(&*self.ambient), JobEventId::generate(&*self.ambient)];
+        let record = record(project, Recipe::new(new, &*self.clock_rng)?, now);
+        let id = JobId::generate(&*self.clock_rng);
+        let events = [JobEventId::generate(&*self.clock_rng), JobEventId::generate(&*self.clock_rng)];
         let note = self.note(access, "fine_tuning_job.created");
         let written = claim::write(&self.store, access, now, authority::manages(project), move |tx, caller| {
             authority::receiving_project(tx, caller, project, named)?;
             file_of(tx, caller, project, record.training_file, "training_file")?;
             record.validation_file.map_or(Ok(()), |file| file_of(tx, caller, project, file, "validation_file"))?;
             holdings::charge(tx, project, now, Holding::Job, 1, 0)?;
-            owned::insert(tx, id.to_bytes(), &record)?;
+            project_resources::insert(tx, id.to_bytes(), &record)?;
             let told = [(Level::Info, format!("Created fine-tuning job: {id}")), (Level::Error, CANNOT_TRAIN.into())];
             for (event, (level, message)) in events.into_iter().zip(told) {
                 append(tx, id, event, level, message, now)?;
@@ -68,7 +68,7 @@ impl Jobs {
         let access = access.clone();
         let rows = self.store.read(move |tx| {
             authority::own_or_named_project(tx, &access, project, named)?;
-            owned::newest::<JobRecord>(tx, project, window.before, window.rows())
+            project_resources::newest::<JobRecord>(tx, project, window.before, window.rows())
         });
         let items = rows.await?.into_iter().map(|(id, record)| Job::new(JobId::from_bytes(id), record)).collect();
         Ok(page(self.store.pepper(), listing, window, items, |job: &Job| job.id.to_bytes()))
@@ -87,7 +87,7 @@ impl Jobs {
         let access = access.clone();
         let rows = self.store.read(move |tx| {
             find(tx, &access, id)?;
-            jobs::newest_events(tx, id, window.before, window.rows())
+            fine_tuning_jobs::newest_events(tx, id, window.before, window.rows())
         });
         let event = |(id, JobEventRecord { at, level, message })| JobEvent {
             id,
@@ -107,7 +107,7 @@ impl Jobs {
         if let Change::Set(metadata) = &change.metadata {
             fields::metadata(Some(metadata))?;
         }
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         self.change(access, id, "fine_tuning_job.updated", now, move |_, record| {
             let old = record.name.clone();
             record.name = change.name.clone().applied(old.clone());
@@ -119,8 +119,8 @@ impl Jobs {
 
     /// Ends a job that has not ended yet.
     pub async fn cancel(&self, access: &Access, id: JobId) -> Result<Job> {
-        let now = self.ambient.now();
-        let event = JobEventId::generate(&*self.ambient);
+        let now = self.clock_rng.now();
+        let event = JobEventId::generate(&*self.clock_rng);
         self.change(access, id, "fine_tuning_job.cancelled", now, move |tx, record| {
             let state = JobState::from_number(record.state);
             if state.is_final() {
@@ -154,7 +154,7 @@ impl Jobs {
             authority::living_owner(tx, record.project)?;
             let detail = change(tx, &mut record)?;
             record.updated_at = now;
-            owned::replace(tx, id.to_bytes(), &record)?;
+            project_resources::replace(tx, id.to_bytes(), &record)?;
             note.write(tx, record.project, id, &detail)?;
             Ok(Job::new(id, record))
         });
@@ -162,7 +162,7 @@ impl Jobs {
     }
 
     fn note(&self, access: &Access, action: &'static str) -> Note {
-        Note::new(&self.ambient, Some(access), action)
+        Note::new(&self.clock_rng, Some(access), action)
     }
 }
 
@@ -188,12 +188,12 @@ fn record(project: ProjectId, recipe: Recipe, now: Timestamp) -> JobRecord {
     }
 }
 
-fn find(tx: &impl Look, access: &Access, id: JobId) -> Result<JobRecord> {
+fn find(tx: &impl Reader, access: &Access, id: JobId) -> Result<JobRecord> {
     authority::owned(tx, access, Scope::Project, "fine-tuning job", (id, id.to_bytes()))
 }
 
 /// Checks a file that a job names: there, within reach, and of the job's project.
-fn file_of(tx: &impl Look, access: &Access, project: ProjectId, id: FileId, param: &'static str) -> Result<()> {
+fn file_of(tx: &impl Reader, access: &Access, project: ProjectId, id: FileId, param: &'static str) -> Result<()> {
     let file = files::find(tx, access, id).map_err(|error| error.param(param))?;
     if file.project != project {
         let text = format!(
@@ -210,5 +210,5 @@ fn file_of(tx: &impl Look, access: &Access, project: ProjectId, id: FileId, para
 }
 
 fn append(tx: &WriteTx, job: JobId, id: JobEventId, level: Level, message: String, at: Timestamp) -> Result<()> {
-    jobs::append_event(tx, job, id, &JobEventRecord { at, level: level as u8, message })
+    fine_tuning_jobs::append_event(tx, job, id, &JobEventRecord { at, level: level as u8, message })
 }

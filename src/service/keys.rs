@@ -17,11 +17,11 @@ use super::page::{Listing, Page, PageRequest, page};
 use super::projects::Project;
 use super::secrets::{self, Secret};
 use super::{authority, claim, fields};
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
 use crate::storage::keys::{self as stored, KeyRecord, PreviousSecret};
-use crate::storage::{Digest, Look, Pepper, ReadTx, Store, Watcher, WriteTx, clock, projects};
+use crate::storage::{Digest, Pepper, ReadTx, Reader, Store, Watcher, WriteTx, latest_time, projects};
 
 /// A key as its users see it; never its secret.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,7 +66,7 @@ impl Key {
     }
 
     /// A key that was there before.
-    fn seen(tx: &impl Look, (id, record): (KeyId, KeyRecord)) -> Result<Self> {
+    fn seen(tx: &impl Reader, (id, record): (KeyId, KeyRecord)) -> Result<Self> {
         Ok(Self { last_used_at: stored::last_use(tx, id)?, ..Self::new(id, record) })
     }
 
@@ -111,7 +111,7 @@ pub struct Rotation {
 /// The rules of keys.
 pub struct Keys {
     store: Store,
-    ambient: Arc<dyn Ambient>,
+    clock_rng: Arc<dyn ClockRng>,
     cache: Arc<Cache>,
     steady: Steady,
     failures: Failures,
@@ -120,14 +120,14 @@ pub struct Keys {
 }
 
 impl Keys {
-    pub fn new(store: Store, ambient: Arc<dyn Ambient>) -> Self {
+    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>) -> Self {
         let cache = Arc::new(Cache::default());
         let watcher: Arc<dyn Watcher> = cache.clone();
         store.watch(Arc::downgrade(&watcher));
         let steady = Steady::default();
         // From now on it counts: a clock that is set back before the first request is noticed too.
-        steady.now(&*ambient);
-        Self { store, ambient, cache, steady, failures: Failures::default(), decoy: Arc::default() }
+        steady.now(&*clock_rng);
+        Self { store, clock_rng, cache, steady, failures: Failures::default(), decoy: Arc::default() }
     }
 
     /// The access that a secret gives: one HMAC and one lookup in memory if the key was used lately.
@@ -140,7 +140,7 @@ impl Keys {
     /// The secret of a key that was revoked, replaced or has expired is no failure: it is not guessed.
     pub async fn authenticate_from(&self, address: Option<IpAddr>, secret: &str) -> Result<Access> {
         let id = secrets::parse(secret)
-            .map_err(|error| self.failures.count(address, Failure::Malformed, self.ambient.uptime(), error))?;
+            .map_err(|error| self.failures.count(address, Failure::Malformed, self.clock_rng.uptime(), error))?;
         let digest = self.store.pepper().digest(secret);
         let (cached, ticket) = match self.cache.get(id) {
             Ok(known) => (Some(known), None),
@@ -154,7 +154,7 @@ impl Keys {
             self.admit_previous(id, &known, &digest).await?;
         }
         // Only who holds the secret learns what became of the key.
-        authority::usable(&known.record, known.project_archived, self.ambient.now())?;
+        authority::usable(&known.record, known.project_archived, self.clock_rng.now())?;
         Ok(known.access.clone())
     }
 
@@ -169,7 +169,7 @@ impl Keys {
         digest: &Digest,
         ticket: Option<Ticket>,
     ) -> Result<Arc<Known>> {
-        let now = self.ambient.uptime();
+        let now = self.clock_rng.uptime();
         self.failures.admit(address, now)?;
         // Compared in either case; the digest of another key's secret gives no access.
         let found = self.load(id).await?.filter(|(known, exists)| known.is_named_by(digest) & *exists);
@@ -198,11 +198,11 @@ impl Keys {
                 project => project.ok().flatten(),
             };
             let archived = project.is_none_or(|project| project.archived_at.is_some());
-            Ok(Some((record, archived, clock::latest(tx)?, exists)))
+            Ok(Some((record, archived, latest_time::latest(tx)?, exists)))
         });
         let Some((record, project_archived, latest, exists)) = read.await? else { return Ok(None) };
         if let Some(latest) = latest {
-            self.steady.reach(latest, &*self.ambient);
+            self.steady.reach(latest, &*self.clock_rng);
         }
         let models = record.models.as_deref().map(Arc::from);
         let access = Access::new(id, record.project, Scopes::from_bits(record.scopes), models);
@@ -213,7 +213,7 @@ impl Keys {
     async fn admit_previous(&self, id: KeyId, known: &Known, digest: &Digest) -> Result<()> {
         let previous = known.record.previous.as_ref().filter(|previous| previous.digest.matches(digest));
         let previous = previous.ok_or_else(secrets::invalid)?;
-        let now = self.steady.now(&*self.ambient);
+        let now = self.steady.now(&*self.clock_rng);
         if !previous.ended && now < previous.valid_until {
             return Ok(());
         }
@@ -233,7 +233,7 @@ impl Keys {
                 Some(previous) if previous.valid_until == valid_until && !previous.ended => previous.ended = true,
                 _ => return Ok(()),
             }
-            clock::keep(tx, now)?;
+            latest_time::advance(tx, now)?;
             stored::replace(tx, id, &record)
         });
         if let Err(error) = written.await {
@@ -244,9 +244,9 @@ impl Keys {
     /// Makes a key. The secret is returned here and never again: not even for a request that is
     /// repeated under its idempotency key.
     pub async fn create(&self, access: &Access, new: NewKey) -> Result<(Key, Option<Secret>)> {
-        let now = self.ambient.now();
-        let id = KeyId::generate(&*self.ambient);
-        let secret = Secret::generate(id, &*self.ambient);
+        let now = self.clock_rng.now();
+        let id = KeyId::generate(&*self.clock_rng);
+        let secret = Secret::generate(id, &*self.clock_rng);
         let record = self.new_record(access, new, &secret, now)?;
         let project = record.project;
         let note = self.note(access, "api_key.created");
@@ -319,7 +319,7 @@ impl Keys {
 
     /// Changes label and expiry; secret, project and scopes stay.
     pub async fn update(&self, access: &Access, id: KeyId, change: KeyChange) -> Result<Key> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         fields::name(&change.name)?;
         if let Change::Set(moment) = change.expires_at {
             fields::expires_at(moment, now)?;
@@ -339,10 +339,10 @@ impl Keys {
     pub async fn rotate(&self, access: &Access, id: KeyId, rotation: Rotation) -> Result<(Key, Option<Secret>)> {
         let grace = fields::grace(rotation.grace_period_seconds)?;
         fields::reason(rotation.reason.as_deref())?;
-        let now = self.ambient.now();
-        let secret = Secret::generate(id, &*self.ambient);
+        let now = self.clock_rng.now();
+        let secret = Secret::generate(id, &*self.clock_rng);
         let (digest, redacted) = (self.store.pepper().digest(secret.expose()), secret.redacted());
-        let valid_until = if grace.is_zero() { now } else { self.steady.now(&*self.ambient).after(grace) };
+        let valid_until = if grace.is_zero() { now } else { self.steady.now(&*self.clock_rng).after(grace) };
         let rotated = self.change(access, id, "api_key.rotated", now, move |record| {
             unrevoked(record)?;
             unexpired(record, now)?;
@@ -358,7 +358,7 @@ impl Keys {
 
     /// Ends a key for good, from the next request on. Repeating it changes nothing.
     pub async fn revoke(&self, access: &Access, id: KeyId) -> Result<Key> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let note = self.note(access, "api_key.revoked");
         let written = claim::write(&self.store, access, now, authority::manages_key(id), move |tx, caller| {
             let mut record = authority::key_to_change(tx, caller, id)?;
@@ -389,7 +389,7 @@ impl Keys {
         now: Timestamp,
         mut change: impl FnMut(&mut KeyRecord) -> Result<Value> + Send + 'static,
     ) -> Result<Key> {
-        let (note, moment) = (self.note(access, action), self.steady.now(&*self.ambient));
+        let (note, moment) = (self.note(access, action), self.steady.now(&*self.clock_rng));
         let written = claim::write(&self.store, access, now, authority::manages_key(id), move |tx, caller| {
             let mut record = authority::key_to_change(tx, caller, id)?;
             let project = projects::find(tx, record.project)?;
@@ -397,7 +397,7 @@ impl Keys {
             let detail = change(&mut record)?;
             record.updated_at = now;
             stored::replace(tx, id, &record)?;
-            clock::keep(tx, moment)?;
+            latest_time::advance(tx, moment)?;
             note.write(tx, record.project, id, &detail)?;
             Key::seen(tx, (id, record))
         });
@@ -406,12 +406,12 @@ impl Keys {
 
     /// Keeps the moment of a clean stop: a clock that is set back meanwhile revives no secret.
     pub async fn keep_time(&self) -> Result<()> {
-        let moment = self.steady.now(&*self.ambient);
-        self.store.write(move |tx| clock::keep(tx, moment)).await
+        let moment = self.steady.now(&*self.clock_rng);
+        self.store.write(move |tx| latest_time::advance(tx, moment)).await
     }
 
     fn note(&self, access: &Access, action: &'static str) -> Note {
-        Note::new(&self.ambient, Some(access), action)
+        Note::new(&self.clock_rng, Some(access), action)
     }
 }
 

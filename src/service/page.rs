@@ -6,8 +6,8 @@
 
 use std::str::FromStr;
 
+use crate::display::shorten;
 use crate::error::{Error, Result};
-use crate::readable::shorten;
 use crate::storage::Pepper;
 
 const DEFAULT: usize = 20;

@@ -10,10 +10,10 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use super::access::Access;
 use super::authority;
 use super::holdings::{self, signed};
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
-use crate::ids::PictureId;
-use crate::storage::pictures::{self, PictureRecord};
+use crate::ids::StoredImageId;
+use crate::storage::stored_images::{self, StoredImageRecord};
 use crate::storage::{Digest, Store};
 
 /// How long a picture stays once its link has ended: who began to fetch it in time gets it whole.
@@ -58,7 +58,7 @@ impl Format {
 /// What opens a picture, until `expires`; Unix seconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    pub id: PictureId,
+    pub id: StoredImageId,
     pub expires: i64,
     pub signature: String,
 }
@@ -70,7 +70,7 @@ pub struct Kept {
     /// How long its link still holds.
     pub left: Duration,
     store: Store,
-    id: PictureId,
+    id: StoredImageId,
     next: u32,
     chunks: u32,
 }
@@ -82,7 +82,7 @@ impl Kept {
             return Ok(None);
         }
         let (id, at) = (self.id, self.next);
-        let chunk = self.store.read(move |tx| pictures::chunk(tx, id, at)).await?;
+        let chunk = self.store.read(move |tx| stored_images::chunk(tx, id, at)).await?;
         self.next += 1;
         chunk.map(Some).ok_or_else(|| gone(id))
     }
@@ -92,14 +92,14 @@ impl Kept {
 #[derive(Clone)]
 pub struct Pictures {
     store: Store,
-    ambient: Arc<dyn Ambient>,
+    clock_rng: Arc<dyn ClockRng>,
     kept_for: Duration,
 }
 
 impl Pictures {
     /// Links hold for `kept_for`.
-    pub fn new(store: Store, ambient: Arc<dyn Ambient>, kept_for: Duration) -> Self {
-        Self { store, ambient, kept_for }
+    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>, kept_for: Duration) -> Self {
+        Self { store, clock_rng, kept_for }
     }
 
     /// Whether the caller's project may keep anything more: asked before work is put into pictures.
@@ -110,14 +110,14 @@ impl Pictures {
 
     /// Keeps a picture for the caller's project; it weighs on the project's storage until it goes.
     pub async fn keep(&self, access: &Access, format: Format, content: Vec<u8>) -> Result<Link> {
-        let (id, project, now) = (PictureId::generate(&*self.ambient), access.project(), self.ambient.now());
+        let (id, project, now) = (StoredImageId::generate(&*self.clock_rng), access.project(), self.clock_rng.now());
         // A link ends with a whole second.
         let expires = now.after(self.kept_for).as_seconds();
         let ends_at = Timestamp::from_millis(expires.saturating_mul(1000)).after(GRACE);
         let written = self.store.write(move |tx| {
             authority::living_owner(tx, project)?;
             holdings::charge_bytes(tx, project, now, signed(content.len() as u64))?;
-            pictures::insert(tx, id, (project, format as u8), &content, ends_at)
+            stored_images::insert(tx, id, (project, format as u8), &content, ends_at)
         });
         written.await?;
         Ok(Link { id, expires, signature: URL_SAFE_NO_PAD.encode(self.sign(id, expires).to_bytes()) })
@@ -125,16 +125,16 @@ impl Pictures {
 
     /// The picture of a link: 403 unless the link is ours, 404 once its time is over. A link that is
     /// not ours costs no read.
-    pub async fn open(&self, id: PictureId, expires: &str, signature: &str) -> Result<Kept> {
+    pub async fn open(&self, id: StoredImageId, expires: &str, signature: &str) -> Result<Kept> {
         let read = expires.parse().ok().filter(|seconds: &i64| seconds.to_string() == expires);
         let expires = read.filter(|expires| self.is_signed(id, *expires, signature)).ok_or_else(forged)?;
-        let (now, end) = (self.ambient.now(), Timestamp::from_millis(expires.saturating_mul(1000)));
+        let (now, end) = (self.clock_rng.now(), Timestamp::from_millis(expires.saturating_mul(1000)));
         if end <= now {
             let text = format!("This link ended at {end}. Ask for the picture again, and fetch it in time.");
             return Err(Error::new(Code::NotFound, text));
         }
-        let record = self.store.read(move |tx| pictures::find(tx, id)).await?.ok_or_else(|| gone(id))?;
-        let PictureRecord { format, bytes, chunks, .. } = record;
+        let record = self.store.read(move |tx| stored_images::find(tx, id)).await?.ok_or_else(|| gone(id))?;
+        let StoredImageRecord { format, bytes, chunks, .. } = record;
         let format = Format::from_number(format).ok_or_else(|| Error::internal("a picture of an unknown format"))?;
         Ok(Kept { format, bytes, left: now.until(end), store: self.store.clone(), id, next: 0, chunks })
     }
@@ -143,8 +143,8 @@ impl Pictures {
     pub async fn sweep(&self) -> Result<usize> {
         let mut swept = 0;
         loop {
-            let now = self.ambient.now();
-            let ended = self.store.read(move |tx| pictures::ended(tx, now, SWEPT)).await?;
+            let now = self.clock_rng.now();
+            let ended = self.store.read(move |tx| stored_images::expired(tx, now, SWEPT)).await?;
             if ended.is_empty() {
                 return Ok(swept);
             }
@@ -155,21 +155,21 @@ impl Pictures {
         }
     }
 
-    async fn remove(&self, id: PictureId, now: Timestamp) -> Result<()> {
+    async fn remove(&self, id: StoredImageId, now: Timestamp) -> Result<()> {
         let removed = self.store.write(move |tx| {
-            let Some(record) = pictures::find(tx, id)? else { return Ok(()) };
+            let Some(record) = stored_images::find(tx, id)? else { return Ok(()) };
             holdings::charge_bytes(tx, record.project, now, -signed(record.bytes))?;
-            pictures::remove(tx, id, &record)
+            stored_images::remove(tx, id, &record)
         });
         removed.await
     }
 
     /// An id belongs to one project for ever, so it stands for the project, too.
-    fn sign(&self, id: PictureId, expires: i64) -> Digest {
+    fn sign(&self, id: StoredImageId, expires: i64) -> Digest {
         self.store.pepper().link_tag(&[b"picture", &id.to_bytes(), &expires.to_be_bytes()])
     }
 
-    fn is_signed(&self, id: PictureId, expires: i64, signature: &str) -> bool {
+    fn is_signed(&self, id: StoredImageId, expires: i64, signature: &str) -> bool {
         let found = URL_SAFE_NO_PAD.decode(signature).ok().and_then(|bytes| bytes.try_into().ok());
         found.is_some_and(|found| self.sign(id, expires).matches(&Digest::from_bytes(found)))
     }
@@ -180,6 +180,6 @@ fn forged() -> Error {
     Error::new(Code::InvalidSignature, text)
 }
 
-fn gone(id: PictureId) -> Error {
+fn gone(id: StoredImageId) -> Error {
     Error::new(Code::NotFound, format!("The picture '{id}' is no longer there. Ask for it again."))
 }

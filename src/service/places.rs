@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Code, Error, Result};
 use crate::ids::ProjectId;
-use crate::network::Source;
+use crate::ip_network::ClientPrefix;
 
 /// How many requests of one kind are running, in all and for each project and address.
 pub struct Places {
@@ -27,7 +27,7 @@ struct Taken {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Owner {
     Project(ProjectId),
-    Address(Source),
+    Address(ClientPrefix),
 }
 
 /// A place, free again when this is dropped.
@@ -51,7 +51,7 @@ impl Places {
     pub fn take_from(self: &Arc<Self>, project: ProjectId, address: Option<IpAddr>) -> Result<Place> {
         let Self { what, of_all, of_one, .. } = **self;
         let of_address = address.map_or(of_one, |address| self.of_address(address));
-        let owners = [Some(Owner::Project(project)), address.map(|address| Owner::Address(Source::of(address)))];
+        let owners = [Some(Owner::Project(project)), address.map(|address| Owner::Address(ClientPrefix::of(address)))];
         let mut taken = self.lock();
         let free = |owner: Owner| {
             let most = if matches!(owner, Owner::Project(_)) { of_one } else { of_address };

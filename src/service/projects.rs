@@ -9,7 +9,7 @@ use super::access::{Access, Scope};
 use super::audit::Note;
 use super::page::{Listing, Page, PageRequest, page};
 use super::{authority, claim, fields};
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::ProjectId;
 use crate::storage::Store;
@@ -65,19 +65,19 @@ pub struct ProjectSettings {
 #[derive(Clone)]
 pub struct Projects {
     store: Store,
-    ambient: Arc<dyn Ambient>,
+    clock_rng: Arc<dyn ClockRng>,
 }
 
 impl Projects {
-    pub fn new(store: Store, ambient: Arc<dyn Ambient>) -> Self {
-        Self { store, ambient }
+    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>) -> Self {
+        Self { store, clock_rng }
     }
 
     /// Makes a project; admins only.
     pub async fn create(&self, access: &Access, new: NewProject) -> Result<Project> {
         access.require_admin()?;
-        let record = new.record(self.ambient.now())?;
-        let id = ProjectId::generate(&*self.ambient);
+        let record = new.record(self.clock_rng.now())?;
+        let id = ProjectId::generate(&*self.clock_rng);
         let note = self.note(access, "project.created");
         let written = claim::write(&self.store, access, record.created_at, authority::administers, move |tx, _| {
             projects::put(tx, id, &record)?;
@@ -91,7 +91,7 @@ impl Projects {
     pub async fn replace(&self, access: &Access, id: ProjectId, settings: ProjectSettings) -> Result<Project> {
         fields::name(&settings.name)?;
         fields::environment(settings.environment.as_deref())?;
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let note = self.note(access, "project.updated");
         let written = claim::write(&self.store, access, now, authority::manages(id), move |tx, caller| {
             let mut record = authority::project(tx, caller, id)?;
@@ -136,7 +136,7 @@ impl Projects {
     /// Archives a project: its keys stop working at once. Repeating it changes nothing.
     pub async fn archive(&self, access: &Access, id: ProjectId) -> Result<Project> {
         access.require_admin()?;
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let note = self.note(access, "project.archived");
         let written = claim::write(&self.store, access, now, authority::administers, move |tx, caller| {
             let mut record = authority::project(tx, caller, id)?;
@@ -157,6 +157,6 @@ impl Projects {
     }
 
     fn note(&self, access: &Access, action: &'static str) -> Note {
-        Note::new(&self.ambient, Some(access), action)
+        Note::new(&self.clock_rng, Some(access), action)
     }
 }

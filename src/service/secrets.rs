@@ -9,7 +9,7 @@ use std::fmt;
 use zeroize::Zeroizing;
 
 use super::base62;
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
 use crate::ids::KeyId;
 
@@ -33,9 +33,9 @@ impl fmt::Debug for Secret {
 
 impl Secret {
     /// A new secret for `key`.
-    pub fn generate(key: KeyId, ambient: &dyn Ambient) -> Self {
+    pub fn generate(key: KeyId, clock_rng: &dyn ClockRng) -> Self {
         let mut random = Zeroizing::new([0; 32]);
-        ambient.fill(random.as_mut());
+        clock_rng.fill(random.as_mut());
         let id = base62::encode(&key.to_bytes(), ID);
         let random = Zeroizing::new(base62::encode(random.as_ref(), RANDOM));
         let mut text = Zeroizing::new(String::with_capacity(LENGTH));
@@ -152,12 +152,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{ENCODED_TIMES, Secret, letter, parse, redact};
-    use crate::ambient::{Ambient, Timestamp};
+    use crate::clock_rng::{ClockRng, Timestamp};
     use crate::ids::KeyId;
 
     struct Fixed([u8; 32]);
 
-    impl Ambient for Fixed {
+    impl ClockRng for Fixed {
         fn now(&self) -> Timestamp {
             Timestamp::from_millis(0)
         }

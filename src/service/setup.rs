@@ -10,7 +10,7 @@ use super::holdings::{self, Holding};
 use super::keys::{Key, key_record};
 use super::projects::{NewProject, Project};
 use super::secrets::Secret;
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
 use crate::storage::projects::{self, ProjectRecord};
@@ -25,13 +25,13 @@ pub struct FirstKey {
 }
 
 /// Makes the project `default` with an admin key in an empty store; `None` in any other.
-pub async fn first_start(store: &Store, ambient: &Arc<dyn Ambient>) -> Result<Option<FirstKey>> {
-    let now = ambient.now();
-    let project = ProjectId::generate(&**ambient);
+pub async fn first_start(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Result<Option<FirstKey>> {
+    let now = clock_rng.now();
+    let project = ProjectId::generate(&**clock_rng);
     let project_record = NewProject { name: "default".into(), ..NewProject::default() }.record(now)?;
-    let (key, secret) = admin_secret(ambient);
+    let (key, secret) = admin_secret(clock_rng);
     let record = key_record(project, "admin".into(), Scopes::ALL, &secret, store.pepper(), now);
-    let notes = [Note::new(ambient, None, "project.created"), Note::new(ambient, None, "api_key.created")];
+    let notes = [Note::new(clock_rng, None, "project.created"), Note::new(clock_rng, None, "api_key.created")];
     let written = store.write(move |tx| {
         if !projects::newest(tx, None, 1)?.is_empty() || keys::any(tx, |_, _| Ok(true))? {
             return Ok(None);
@@ -49,12 +49,12 @@ pub async fn first_start(store: &Store, ambient: &Arc<dyn Ambient>) -> Result<Op
 
 /// Makes another admin key, in the oldest living project. For an operator who lost the first one
 /// and proves ownership by access to the data folder; never offered over the network.
-pub async fn new_admin_key(store: &Store, ambient: &Arc<dyn Ambient>) -> Result<FirstKey> {
-    let now = ambient.now();
-    let (key, secret) = admin_secret(ambient);
+pub async fn new_admin_key(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Result<FirstKey> {
+    let now = clock_rng.now();
+    let (key, secret) = admin_secret(clock_rng);
     let template =
-        key_record(ProjectId::generate(&**ambient), "admin".into(), Scopes::ALL, &secret, store.pepper(), now);
-    let note = Note::new(ambient, None, "api_key.created");
+        key_record(ProjectId::generate(&**clock_rng), "admin".into(), Scopes::ALL, &secret, store.pepper(), now);
+    let note = Note::new(clock_rng, None, "api_key.created");
     let written = store.write(move |tx| {
         let all = projects::newest(tx, None, usize::MAX)?;
         let living = |(_, record): &(ProjectId, ProjectRecord)| record.archived_at.is_none();
@@ -72,7 +72,7 @@ pub async fn new_admin_key(store: &Store, ambient: &Arc<dyn Ambient>) -> Result<
     Ok(FirstKey { project: Project::new(project, project_record), key: Key::new(key, record), secret })
 }
 
-fn admin_secret(ambient: &Arc<dyn Ambient>) -> (KeyId, Secret) {
-    let key = KeyId::generate(&**ambient);
-    (key, Secret::generate(key, &**ambient))
+fn admin_secret(clock_rng: &Arc<dyn ClockRng>) -> (KeyId, Secret) {
+    let key = KeyId::generate(&**clock_rng);
+    (key, Secret::generate(key, &**clock_rng))
 }

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use super::json::{name, object, optional, wrong};
+use crate::display::shorten;
 use crate::error::{Error, Result};
-use crate::readable::shorten;
 
 const MOST_TOOLS: usize = 128;
 

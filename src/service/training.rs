@@ -1,10 +1,10 @@
 //! What a fine-tuning job asks for, and the rules of its fields.
 
 use super::fields;
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
-pub use crate::storage::jobs::HyperparametersRecord as Hyperparameters;
+pub use crate::storage::fine_tuning_jobs::HyperparametersRecord as Hyperparameters;
 
 const MOST_EPOCHS: i64 = 50;
 const LARGEST_BATCH: i64 = 256;
@@ -78,7 +78,7 @@ pub(super) struct Recipe {
 }
 
 impl Recipe {
-    pub fn new(new: NewJob, ambient: &dyn Ambient) -> Result<Self> {
+    pub fn new(new: NewJob, clock_rng: &dyn ClockRng) -> Result<Self> {
         new.name.as_deref().map_or(Ok(()), fields::name)?;
         fields::metadata(new.metadata.as_deref())?;
         fields::suffix(new.suffix.as_deref())?;
@@ -87,7 +87,7 @@ impl Recipe {
                 .ok()
                 .filter(|_| given <= LARGEST_SEED)
                 .ok_or_else(|| Error::invalid("seed", format!("'seed' is {given}; it must be 0 to {LARGEST_SEED}.")))?,
-            None => draw(ambient),
+            None => draw(clock_rng),
         };
         Ok(Self {
             hyperparameters: new.hyperparameters.check()?,
@@ -102,8 +102,8 @@ impl Recipe {
     }
 }
 
-fn draw(ambient: &dyn Ambient) -> u32 {
+fn draw(clock_rng: &dyn ClockRng) -> u32 {
     let mut bytes = [0; 4];
-    ambient.fill(&mut bytes);
+    clock_rng.fill(&mut bytes);
     u32::from_be_bytes(bytes) >> 1
 }

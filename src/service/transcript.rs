@@ -4,8 +4,8 @@
 use serde_json::{Map, Value};
 
 use super::json::wrong;
+use crate::display::shorten;
 use crate::error::{Error, Result};
-use crate::readable::shorten;
 
 /// What is done with fields of a message that no client is known to need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use super::places::Place;
 use crate::error::{Code, Error, Result};
 use crate::ids::{FileId, ProjectId};
 use crate::storage::Store;
-use crate::storage::uploads::{self, CHUNK, Chunk};
+use crate::storage::file_records::{self, CHUNK_BYTES, Chunk};
 
 /// No file is larger.
 pub const LARGEST_FILE: u64 = 512 << 20;
@@ -37,7 +37,7 @@ impl Sweeper {
     /// Begins with what an earlier process left.
     pub async fn start(store: Store) -> Result<Self> {
         let (sender, receiver) = mpsc::unbounded_channel();
-        for id in store.read(uploads::remains).await? {
+        for id in store.read(file_records::orphaned_chunks).await? {
             tracing::info!(file = %id, "removing what was left of an upload");
             // The receiver is at hand.
             let _ = sender.send(id);
@@ -62,7 +62,7 @@ impl Drop for Leftover {
 async fn sweep(store: Store, mut ids: mpsc::UnboundedReceiver<FileId>) {
     while let Some(id) = ids.recv().await {
         loop {
-            match store.write(move |tx| uploads::sweep(tx, id, SWEPT)).await {
+            match store.write(move |tx| file_records::sweep(tx, id, SWEPT)).await {
                 Ok(true) => break,
                 Ok(false) => {}
                 Err(error) if error.code() == Code::ShuttingDown => return,
@@ -130,10 +130,10 @@ impl Upload {
             return Err(too_large());
         }
         while !bytes.is_empty() {
-            let (now, later) = bytes.split_at(bytes.len().min(CHUNK - self.pending.len()));
+            let (now, later) = bytes.split_at(bytes.len().min(CHUNK_BYTES - self.pending.len()));
             self.pending.extend_from_slice(now);
             bytes = later;
-            if self.pending.len() == CHUNK {
+            if self.pending.len() == CHUNK_BYTES {
                 self.flush().await?;
             }
         }
@@ -172,7 +172,7 @@ impl Upload {
             if let Some(project) = project {
                 holdings::admit(tx, project, Holding::File, 1, signed(bytes))?;
             }
-            uploads::put_chunk(tx, id, place, &chunk)
+            file_records::put_chunk(tx, id, place, &chunk)
         });
         written.await?;
         self.chunks += 1;

@@ -1,7 +1,7 @@
 //! Optimistic concurrency: a write may say which version it expects to find.
 
+use crate::display::shorten;
 use crate::error::{Code, Error, Result};
-use crate::readable::shorten;
 
 /// The header `If-Match`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,17 +3,17 @@
 use serde::{Deserialize, Serialize};
 
 use super::codec::{self, Record};
-use super::fields;
-use super::owned::{Kind, Owned};
+use super::project_resources::{ProjectResource, ResourceKind};
+use super::record_serde;
 use super::tables::{AGENT_VERSIONS, AGENTS, Table};
-use super::transaction::{Look, WriteTx};
-use crate::ambient::Timestamp;
+use super::transaction::{Reader, WriteTx};
+use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::{AgentId, ProjectId};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AgentRecord {
-    #[serde(with = "fields::project_id")]
+    #[serde(with = "record_serde::project_id")]
     pub project: ProjectId,
     /// The version in force, counted from 1.
     pub version: u64,
@@ -21,7 +21,7 @@ pub struct AgentRecord {
     pub oldest: u64,
     /// Bytes of content of all kept versions, as the project's holdings count them.
     pub bytes: u64,
-    #[serde(with = "fields::time")]
+    #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
 }
 
@@ -31,8 +31,8 @@ impl Record for AgentRecord {
     const SEALED: bool = true;
 }
 
-impl Owned for AgentRecord {
-    const KIND: Kind = Kind::Agent;
+impl ProjectResource for AgentRecord {
+    const KIND: ResourceKind = ResourceKind::Agent;
 
     fn project(&self) -> ProjectId {
         self.project
@@ -50,7 +50,7 @@ pub struct AgentVersionRecord {
     pub memory: Option<MemoryFields>,
     /// A JSON object, as text.
     pub metadata: Option<String>,
-    #[serde(with = "fields::time")]
+    #[serde(with = "record_serde::time")]
     pub made_at: Timestamp,
 }
 
@@ -82,32 +82,32 @@ impl AgentVersionRecord {
     }
 }
 
-pub fn find_version(tx: &impl Look, id: AgentId, version: u64) -> Result<Option<AgentVersionRecord>> {
-    tx.get(&place(id, version))
+pub fn find_version(tx: &impl Reader, id: AgentId, version: u64) -> Result<Option<AgentVersionRecord>> {
+    tx.get(&row_key(id, version))
 }
 
 /// The version in force.
-pub fn current(tx: &impl Look, id: AgentId, record: &AgentRecord) -> Result<AgentVersionRecord> {
+pub fn current(tx: &impl Reader, id: AgentId, record: &AgentRecord) -> Result<AgentVersionRecord> {
     let found = find_version(tx, id, record.version)?;
     found.ok_or_else(|| codec::inconsistent(format!("version {} of {id} is not there", record.version)))
 }
 
 pub fn put_version(tx: &WriteTx, id: AgentId, version: u64, record: &AgentVersionRecord) -> Result<()> {
-    tx.put(&place(id, version), record)
+    tx.put(&row_key(id, version), record)
 }
 
 pub fn remove_version(tx: &WriteTx, id: AgentId, version: u64) -> Result<()> {
-    tx.remove::<AgentVersionRecord>(&place(id, version))
+    tx.remove::<AgentVersionRecord>(&row_key(id, version))
 }
 
 /// Up to `limit` versions older than `before`, the newest first.
 pub fn newest_versions(
-    tx: &impl Look,
+    tx: &impl Reader,
     id: AgentId,
     before: Option<u64>,
     limit: usize,
 ) -> Result<Vec<(u64, AgentVersionRecord)>> {
-    let before = before.map(|version| place(id, version));
+    let before = before.map(|version| row_key(id, version));
     let rows = tx.newest(&id.to_bytes(), before.as_deref(), limit)?;
     let numbered = |(key, record): (Vec<u8>, _)| number(&key).map(|version| (version, record));
     rows.into_iter().map(numbered).collect()
@@ -119,6 +119,6 @@ pub(super) fn number(place: &[u8]) -> Result<u64> {
     digits.map(u64::from_be_bytes).ok_or_else(|| codec::inconsistent("a malformed key of an agent's version"))
 }
 
-fn place(id: AgentId, version: u64) -> Vec<u8> {
+fn row_key(id: AgentId, version: u64) -> Vec<u8> {
     [&id.to_bytes()[..], &version.to_be_bytes()].concat()
 }

@@ -5,18 +5,18 @@ use std::ops::ControlFlow;
 use serde::{Deserialize, Serialize};
 
 use super::codec::{self, Record};
-use super::fields;
+use super::record_serde;
 use super::tables::{AUDIT, AUDIT_BY_TIME, Table};
-use super::transaction::{Look, WriteTx};
-use crate::ambient::Timestamp;
+use super::transaction::{Reader, WriteTx};
+use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::{AuditId, KeyId, ProjectId};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AuditRecord {
-    #[serde(with = "fields::time")]
+    #[serde(with = "record_serde::time")]
     pub at: Timestamp,
-    #[serde(with = "fields::maybe_key_id")]
+    #[serde(with = "record_serde::maybe_key_id")]
     pub actor: Option<KeyId>,
     pub action: String,
     pub target: String,
@@ -30,12 +30,12 @@ impl Record for AuditRecord {
 
 /// The project under which a row lies.
 #[derive(Serialize, Deserialize)]
-pub(super) struct AuditPlace {
-    #[serde(with = "fields::project_id")]
+pub(super) struct AuditIndexRow {
+    #[serde(with = "record_serde::project_id")]
     pub project: ProjectId,
 }
 
-impl Record for AuditPlace {
+impl Record for AuditIndexRow {
     const TABLE: Table = AUDIT_BY_TIME;
     const VERSION: u8 = 1;
 }
@@ -45,13 +45,13 @@ pub type AuditRow = (AuditId, ProjectId, AuditRecord);
 
 pub fn append(tx: &WriteTx, project: ProjectId, id: AuditId, record: &AuditRecord) -> Result<()> {
     tx.put(&[project.to_bytes(), id.to_bytes()].concat(), record)?;
-    tx.put(&id.to_bytes(), &AuditPlace { project })
+    tx.put(&id.to_bytes(), &AuditIndexRow { project })
 }
 
 /// Shows rows older than `before` one by one, the newest first, until told to break: those of one
 /// project, or of all of them.
 pub fn walk(
-    tx: &impl Look,
+    tx: &impl Reader,
     project: Option<ProjectId>,
     before: Option<[u8; 16]>,
     show: &mut dyn FnMut(AuditRow) -> Result<ControlFlow<()>>,
@@ -65,11 +65,11 @@ pub fn walk(
 }
 
 fn walk_all(
-    tx: &impl Look,
+    tx: &impl Reader,
     before: Option<[u8; 16]>,
     show: &mut dyn FnMut(AuditRow) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
-    tx.each(&[], before.as_ref().map(<[u8; 16]>::as_slice), &mut |key, AuditPlace { project }| {
+    tx.each(&[], before.as_ref().map(<[u8; 16]>::as_slice), &mut |key, AuditIndexRow { project }| {
         let record = tx.get(&[&project.to_bytes(), key].concat())?;
         let record =
             record.ok_or_else(|| codec::inconsistent("the index of the audit log names a row that is not there"))?;

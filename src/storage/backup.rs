@@ -13,7 +13,7 @@ use super::migrations::{PEPPER_KEY, meta};
 use super::store::Store;
 use super::transaction::ReadTx;
 use super::verify::{cause, count};
-use super::{database, files, tables};
+use super::{database, private_files, tables};
 
 /// What a backup holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,11 +34,11 @@ impl Store {
         }
         let tx = self.snapshot().map_err(|error| database(cause(&error)))?;
         let records = count(&tx).map_err(|error| database(cause(&error)))?;
-        let partial = files::partial(to);
-        let file = files::create_partial(&partial).map_err(io)?;
-        let copied = database::caught(|| copy(&tx, file, Pepper::Include(self.pepper().raw())));
+        let partial = private_files::partial(to);
+        let file = private_files::create_partial(&partial).map_err(io)?;
+        let copied = database::catch_panic(|| copy(&tx, file, Pepper::Include(self.pepper().raw())));
         let published = match copied {
-            Some(Ok(())) => files::publish(&partial, to).map_err(|error| taken_or(error, to)),
+            Some(Ok(())) => private_files::publish(&partial, to).map_err(|error| taken_or(error, to)),
             Some(Err(error)) => Err(database(error.to_string())),
             None => Err(database("unreadable pages".into())),
         };

@@ -7,17 +7,17 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::pepper::{Pepper, TAG};
+use super::pepper::{Pepper, TAG_BYTES};
 use super::tables::Table;
 use crate::error::{Code, Error, Result};
 
 /// No record is larger; decoding damaged bytes cannot allocate more either.
-const LIMIT: usize = 16 << 20;
+const MAX_RECORD_BYTES: usize = 16 << 20;
 
 /// In the version byte: a CRC-32 ends the value.
-const SUMMED: u8 = 0x80;
+const HAS_CHECKSUM: u8 = 0x80;
 /// Bytes of a CRC-32.
-const SUM: usize = 4;
+const CHECKSUM_BYTES: usize = 4;
 
 /// A type that is stored in one table.
 ///
@@ -31,21 +31,21 @@ pub trait Record: Serialize + DeserializeOwned {
 }
 
 fn config() -> impl bincode::config::Config {
-    bincode::config::standard().with_limit::<LIMIT>()
+    bincode::config::standard().with_limit::<MAX_RECORD_BYTES>()
 }
 
 pub(super) fn encode<R: Record>(pepper: &Pepper, key: &[u8], record: &R) -> Result<Vec<u8>> {
-    const { assert!(R::VERSION < SUMMED, "the top bit of the version byte is taken") };
-    let mut bytes = vec![if R::SEALED { R::VERSION } else { R::VERSION | SUMMED }];
+    const { assert!(R::VERSION < HAS_CHECKSUM, "the top bit of the version byte is taken") };
+    let mut bytes = vec![if R::SEALED { R::VERSION } else { R::VERSION | HAS_CHECKSUM }];
     let size = bincode::serde::encode_into_std_write(record, &mut bytes, config()).map_err(Error::internal)?;
-    if size > LIMIT {
+    if size > MAX_RECORD_BYTES {
         return Err(Error::internal(format!("a record of {size} bytes for {}", R::TABLE.name())));
     }
     if R::SEALED {
         let tag = pepper.seal(&[R::TABLE.name().as_bytes(), key, &bytes]);
         bytes.extend_from_slice(&tag);
     } else {
-        bytes.extend_from_slice(&sum(R::TABLE, key, &bytes));
+        bytes.extend_from_slice(&checksum(R::TABLE, key, &bytes));
     }
     Ok(bytes)
 }
@@ -56,7 +56,7 @@ pub(super) fn decode<R: Record>(pepper: &Pepper, key: &[u8], bytes: &[u8]) -> Re
         let body = unseal::<R>(pepper, key, bytes).ok_or_else(|| damaged("its MAC does not fit"))?;
         body.split_first().map(|(version, payload)| (*version, payload))
     } else {
-        unsum(R::TABLE, key, bytes).ok_or_else(|| damaged("its checksum does not fit"))?
+        split_checksum(R::TABLE, key, bytes).ok_or_else(|| damaged("its checksum does not fit"))?
     }
     .ok_or_else(|| damaged("it is empty"))?;
     if version != R::VERSION {
@@ -70,22 +70,22 @@ pub(super) fn decode<R: Record>(pepper: &Pepper, key: &[u8], bytes: &[u8]) -> Re
 }
 
 fn unseal<'a, R: Record>(pepper: &Pepper, key: &[u8], bytes: &'a [u8]) -> Option<&'a [u8]> {
-    let (body, tag) = bytes.split_at_checked(bytes.len().checked_sub(TAG)?)?;
+    let (body, tag) = bytes.split_at_checked(bytes.len().checked_sub(TAG_BYTES)?)?;
     pepper.is_sealed(&[R::TABLE.name().as_bytes(), key, body], tag).then_some(body)
 }
 
 /// Version and payload, if the checksum fits or there is none; the inner `None` if there is nothing at all.
-fn unsum<'a>(table: Table, key: &[u8], bytes: &'a [u8]) -> Option<Option<(u8, &'a [u8])>> {
+fn split_checksum<'a>(table: Table, key: &[u8], bytes: &'a [u8]) -> Option<Option<(u8, &'a [u8])>> {
     let Some((version, payload)) = bytes.split_first() else { return Some(None) };
-    if version & SUMMED == 0 {
+    if version & HAS_CHECKSUM == 0 {
         return Some(Some((*version, payload)));
     }
-    let (body, found) = bytes.split_at_checked(bytes.len().checked_sub(SUM)?)?;
+    let (body, found) = bytes.split_at_checked(bytes.len().checked_sub(CHECKSUM_BYTES)?)?;
     let payload = body.get(1..)?;
-    (sum(table, key, body) == found).then_some(Some((version & !SUMMED, payload)))
+    (checksum(table, key, body) == found).then_some(Some((version & !HAS_CHECKSUM, payload)))
 }
 
-fn sum(table: Table, key: &[u8], body: &[u8]) -> [u8; SUM] {
+fn checksum(table: Table, key: &[u8], body: &[u8]) -> [u8; CHECKSUM_BYTES] {
     let mut hasher = crc32fast::Hasher::new();
     [table.name().as_bytes(), key, body].into_iter().for_each(|part| hasher.update(part));
     hasher.finalize().to_le_bytes()
@@ -108,7 +108,7 @@ fn refused(cause: String) -> Error {
         Code::StorageUnavailable,
         "A stored record is damaged. The operator should run `outpost check` and restore a backup.",
     )
-    .because(cause)
+    .with_cause(cause)
 }
 
 #[cfg(test)]

@@ -4,17 +4,17 @@
 use serde::{Deserialize, Serialize};
 
 use super::codec::{self, Record};
-use super::fields;
-use super::owned::{Kind, Owned};
+use super::project_resources::{ProjectResource, ResourceKind};
+use super::record_serde;
 use super::tables::{CONVERSATIONS, MESSAGES, Table};
-use super::transaction::{Look, WriteTx};
-use crate::ambient::Timestamp;
+use super::transaction::{Reader, WriteTx};
+use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::{ConversationId, ProjectId};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ConversationRecord {
-    #[serde(with = "fields::project_id")]
+    #[serde(with = "record_serde::project_id")]
     pub project: ProjectId,
     /// A JSON object, as text.
     pub metadata: Option<String>,
@@ -24,9 +24,9 @@ pub struct ConversationRecord {
     pub messages: u32,
     /// Bytes of JSON of messages and metadata, as the project's holdings count them.
     pub bytes: u64,
-    #[serde(with = "fields::time")]
+    #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
-    #[serde(with = "fields::time")]
+    #[serde(with = "record_serde::time")]
     pub updated_at: Timestamp,
 }
 
@@ -36,8 +36,8 @@ impl Record for ConversationRecord {
     const SEALED: bool = true;
 }
 
-impl Owned for ConversationRecord {
-    const KIND: Kind = Kind::Conversation;
+impl ProjectResource for ConversationRecord {
+    const KIND: ResourceKind = ResourceKind::Conversation;
 
     fn project(&self) -> ProjectId {
         self.project
@@ -56,9 +56,9 @@ impl Record for MessageRecord {
 }
 
 /// The transcript, in order: the JSON of each message.
-pub fn messages(tx: &impl Look, id: ConversationId, record: &ConversationRecord) -> Result<Vec<String>> {
+pub fn messages(tx: &impl Reader, id: ConversationId, record: &ConversationRecord) -> Result<Vec<String>> {
     let rows = tx.newest::<MessageRecord>(&id.to_bytes(), None, usize::MAX)?;
-    let whole = (0..record.messages).rev().map(|at| place(id, at)).eq(rows.iter().map(|(place, _)| place.clone()));
+    let whole = (0..record.messages).rev().map(|at| row_key(id, at)).eq(rows.iter().map(|(place, _)| place.clone()));
     if !whole {
         return Err(codec::inconsistent(format!("{id} has {} of {} messages, or holes", rows.len(), record.messages)));
     }
@@ -66,22 +66,22 @@ pub fn messages(tx: &impl Look, id: ConversationId, record: &ConversationRecord)
 }
 
 /// The JSON of the message at a place that the conversation has.
-pub fn message(tx: &impl Look, id: ConversationId, at: u32) -> Result<String> {
-    let row = tx.get::<MessageRecord>(&place(id, at))?;
+pub fn message(tx: &impl Reader, id: ConversationId, at: u32) -> Result<String> {
+    let row = tx.get::<MessageRecord>(&row_key(id, at))?;
     row.map(|row| row.json).ok_or_else(|| codec::inconsistent(format!("{id} lacks its message {at}")))
 }
 
 /// Writes messages at the places from `first` on.
 pub fn put_messages(tx: &WriteTx, id: ConversationId, first: u32, messages: &[String]) -> Result<()> {
     let mut rows = (first..).zip(messages);
-    rows.try_for_each(|(at, json)| tx.put(&place(id, at), &MessageRecord { json: json.clone() }))
+    rows.try_for_each(|(at, json)| tx.put(&row_key(id, at), &MessageRecord { json: json.clone() }))
 }
 
 /// Removes the messages at the places from `first` up to and without `end`.
 pub fn remove_messages(tx: &WriteTx, id: ConversationId, first: u32, end: u32) -> Result<()> {
-    (first..end).try_for_each(|at| tx.remove::<MessageRecord>(&place(id, at)))
+    (first..end).try_for_each(|at| tx.remove::<MessageRecord>(&row_key(id, at)))
 }
 
-fn place(id: ConversationId, at: u32) -> Vec<u8> {
+fn row_key(id: ConversationId, at: u32) -> Vec<u8> {
     [&id.to_bytes()[..], &at.to_be_bytes()].concat()
 }

@@ -7,7 +7,7 @@ use redb::backends::FileBackend;
 use redb::{Builder, Database, DatabaseError};
 
 use super::error::OpenError;
-use super::files;
+use super::private_files;
 use crate::error::{Code, Error};
 
 /// How a store opens its database, at the start and again after a disk error. Fault injection
@@ -16,17 +16,17 @@ pub type Opener = Box<dyn Fn(&Builder, &Path) -> Result<Database, DatabaseError>
 
 /// Opens the file as it is.
 pub(super) fn from_file() -> Opener {
-    Box::new(|builder, path| builder.create_with_backend(FileBackend::new(files::open_existing(path)?)?))
+    Box::new(|builder, path| builder.create_with_backend(FileBackend::new(private_files::open_existing(path)?)?))
 }
 
 /// Where the database lies, and with how much memory and through what it is opened.
-pub(super) struct Source {
+pub(super) struct DatabaseFile {
     pub path: PathBuf,
     pub cache_bytes: usize,
     pub opener: Opener,
 }
 
-impl Source {
+impl DatabaseFile {
     pub fn open(&self) -> Result<Database, OpenError> {
         let mut builder = Builder::new();
         builder.set_cache_size(self.cache_bytes);
@@ -36,7 +36,7 @@ impl Source {
             Ok(_) => {}
             Err(error) => return Err(OpenError::io(&self.path, error)),
         }
-        caught(|| (self.opener)(&builder, &self.path))
+        catch_panic(|| (self.opener)(&builder, &self.path))
             .unwrap_or_else(|| Err(DatabaseError::Storage(redb::StorageError::Corrupted("unreadable pages".into()))))
             .map_err(|error| self.explain(error))
     }
@@ -59,13 +59,13 @@ pub(super) fn create(file: std::fs::File, cache_bytes: usize) -> Result<Database
 }
 
 /// redb may panic over a file that was damaged from outside. `None` says that it did.
-pub(super) fn caught<T>(f: impl FnOnce() -> T) -> Option<T> {
+pub(super) fn catch_panic<T>(f: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(f)).ok()
 }
 
 /// A call into redb whose panic becomes the error that redb has for damaged pages.
-pub(super) fn contained<T>(call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
-    caught(call).unwrap_or_else(|| Err(redb::Error::Corrupted("redb panicked over unreadable pages".into())))
+pub(super) fn catch_redb_panic<T>(call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
+    catch_panic(call).unwrap_or_else(|| Err(redb::Error::Corrupted("redb panicked over unreadable pages".into())))
 }
 
 /// What is known of a handle, or of a transaction on it, the best first.
@@ -99,5 +99,5 @@ pub(super) fn failed(error: &redb::Error) -> Error {
 /// The answer to everything that the store cannot do at the moment.
 pub(super) fn unavailable(cause: impl Into<String>) -> Error {
     Error::new(Code::StorageUnavailable, "The storage is not available at the moment. Try again shortly.")
-        .because(cause.into())
+        .with_cause(cause.into())
 }

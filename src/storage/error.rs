@@ -81,7 +81,7 @@ pub enum BackupError {
 pub enum RestoreError {
     #[error(
         "The data folder {} already holds a database. Restore never overwrites: move {} away or choose an empty folder.",
-        dir.display(), super::files::DATABASE
+        dir.display(), super::private_files::DATABASE
     )]
     NotEmpty { dir: PathBuf },
     #[error("{} is no usable backup: {reason}. Nothing was changed; try an older backup.", path.display())]

@@ -5,17 +5,17 @@ use std::ops::ControlFlow;
 use serde::{Deserialize, Serialize};
 
 use super::codec::{self, Record};
-use super::fields;
 use super::pepper::Digest;
+use super::record_serde;
 use super::tables::{KEY_USES, KEYS, KEYS_BY_PROJECT, Table};
-use super::transaction::{Look, WriteTx};
-use crate::ambient::Timestamp;
+use super::transaction::{Reader, WriteTx};
+use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::{KeyId, ProjectId};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct KeyRecord {
-    #[serde(with = "fields::project_id")]
+    #[serde(with = "record_serde::project_id")]
     pub project: ProjectId,
     pub name: String,
     pub digest: Digest,
@@ -25,15 +25,15 @@ pub struct KeyRecord {
     pub scopes: u8,
     /// Models that may be called; none named means all.
     pub models: Option<Vec<String>>,
-    #[serde(with = "fields::time")]
+    #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
-    #[serde(with = "fields::time")]
+    #[serde(with = "record_serde::time")]
     pub updated_at: Timestamp,
-    #[serde(with = "fields::maybe_time")]
+    #[serde(with = "record_serde::maybe_time")]
     pub expires_at: Option<Timestamp>,
-    #[serde(with = "fields::maybe_time")]
+    #[serde(with = "record_serde::maybe_time")]
     pub revoked_at: Option<Timestamp>,
-    #[serde(with = "fields::maybe_time")]
+    #[serde(with = "record_serde::maybe_time")]
     pub rotated_at: Option<Timestamp>,
     /// A form of the secret that may be shown.
     pub redacted: String,
@@ -42,7 +42,7 @@ pub struct KeyRecord {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PreviousSecret {
     pub digest: Digest,
-    #[serde(with = "fields::time")]
+    #[serde(with = "record_serde::time")]
     pub valid_until: Timestamp,
     /// Its time has been seen to be over; no clock can bring it back.
     pub ended: bool,
@@ -56,9 +56,9 @@ impl Record for KeyRecord {
 
 /// A row of the index; all it says is in its key.
 #[derive(Serialize, Deserialize)]
-pub(super) struct InProject;
+pub(super) struct KeyIndexRow;
 
-impl Record for InProject {
+impl Record for KeyIndexRow {
     const TABLE: Table = KEYS_BY_PROJECT;
     const VERSION: u8 = 1;
 }
@@ -66,7 +66,7 @@ impl Record for InProject {
 /// When a request last came with a key.
 #[derive(Serialize, Deserialize)]
 pub(super) struct KeyUse {
-    #[serde(with = "fields::time")]
+    #[serde(with = "record_serde::time")]
     at: Timestamp,
 }
 
@@ -75,14 +75,14 @@ impl Record for KeyUse {
     const VERSION: u8 = 1;
 }
 
-pub fn find(tx: &impl Look, id: KeyId) -> Result<Option<KeyRecord>> {
+pub fn find(tx: &impl Reader, id: KeyId) -> Result<Option<KeyRecord>> {
     tx.get(&id.to_bytes())
 }
 
 /// Stores a new key and its place in the index.
 pub fn insert(tx: &WriteTx, id: KeyId, record: &KeyRecord) -> Result<()> {
     tx.put(&id.to_bytes(), record)?;
-    tx.put(&place(record.project, id), &InProject)
+    tx.put(&row_key(record.project, id), &KeyIndexRow)
 }
 
 /// Replaces a key that stays in its project.
@@ -98,24 +98,24 @@ pub fn used(tx: &WriteTx, id: KeyId, at: Timestamp) -> Result<()> {
     }
 }
 
-pub fn last_use(tx: &impl Look, id: KeyId) -> Result<Option<Timestamp>> {
+pub fn last_use(tx: &impl Reader, id: KeyId) -> Result<Option<Timestamp>> {
     Ok(tx.get::<KeyUse>(&id.to_bytes())?.map(|found| found.at))
 }
 
 /// Up to `limit` keys of a project older than `before`, the newest first.
 pub fn newest(
-    tx: &impl Look,
+    tx: &impl Reader,
     project: ProjectId,
     before: Option<[u8; 16]>,
     limit: usize,
 ) -> Result<Vec<(KeyId, KeyRecord)>> {
     let prefix = project.to_bytes();
     let before = before.map(|id| [prefix, id].concat());
-    let rows = tx.newest::<InProject>(&prefix, before.as_deref(), limit)?;
+    let rows = tx.newest::<KeyIndexRow>(&prefix, before.as_deref(), limit)?;
     rows.into_iter().map(|(place, _)| listed(tx, project, &place)).collect()
 }
 
-fn listed(tx: &impl Look, project: ProjectId, place: &[u8]) -> Result<(KeyId, KeyRecord)> {
+fn listed(tx: &impl Reader, project: ProjectId, place: &[u8]) -> Result<(KeyId, KeyRecord)> {
     let id = place.get(16..).and_then(|id| id.try_into().ok()).map(KeyId::from_bytes);
     let id = id.ok_or_else(|| codec::inconsistent("a malformed row in the index of keys"))?;
     // The index carries no MAC: the record itself must say that it belongs here.
@@ -126,7 +126,7 @@ fn listed(tx: &impl Look, project: ProjectId, place: &[u8]) -> Result<(KeyId, Ke
 }
 
 /// Whether any key satisfies `wanted`. Walks all of them.
-pub fn any(tx: &impl Look, mut wanted: impl FnMut(KeyId, &KeyRecord) -> Result<bool>) -> Result<bool> {
+pub fn any(tx: &impl Reader, mut wanted: impl FnMut(KeyId, &KeyRecord) -> Result<bool>) -> Result<bool> {
     let mut found = false;
     tx.each(&[], None, &mut |key, record: KeyRecord| {
         let id = key.try_into().map(KeyId::from_bytes).map_err(|_| codec::inconsistent("a malformed key id"))?;
@@ -136,6 +136,6 @@ pub fn any(tx: &impl Look, mut wanted: impl FnMut(KeyId, &KeyRecord) -> Result<b
     Ok(found)
 }
 
-fn place(project: ProjectId, id: KeyId) -> Vec<u8> {
+fn row_key(project: ProjectId, id: KeyId) -> Vec<u8> {
     [project.to_bytes(), id.to_bytes()].concat()
 }

@@ -4,10 +4,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::codec::Record;
-use super::fields;
+use super::record_serde;
 use super::tables::{LEVELS, LIMITS, Table};
-use super::transaction::{Look, WriteTx};
-use crate::ambient::Timestamp;
+use super::transaction::{Reader, WriteTx};
+use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::ProjectId;
 
@@ -38,7 +38,7 @@ pub struct LimitsRecord {
     pub own: Rates,
     pub ceiling: Rates,
     pub quotas: Quotas,
-    #[serde(with = "fields::maybe_time")]
+    #[serde(with = "record_serde::maybe_time")]
     pub updated_at: Option<Timestamp>,
 }
 
@@ -51,7 +51,7 @@ impl Record for LimitsRecord {
 /// The limiter's buckets at a moment, in the limiter's own units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LevelsRecord {
-    #[serde(with = "fields::time")]
+    #[serde(with = "record_serde::time")]
     pub at: Timestamp,
     pub requests: Option<i128>,
     pub tokens: Option<i128>,
@@ -63,7 +63,7 @@ impl Record for LevelsRecord {
 }
 
 /// The limits of a project; one that never set any has the defaults.
-pub fn of(tx: &impl Look, project: ProjectId) -> Result<LimitsRecord> {
+pub fn of(tx: &impl Reader, project: ProjectId) -> Result<LimitsRecord> {
     Ok(tx.get(&project.to_bytes())?.unwrap_or_default())
 }
 
@@ -71,7 +71,7 @@ pub fn put(tx: &WriteTx, project: ProjectId, record: &LimitsRecord) -> Result<()
     tx.put(&project.to_bytes(), record)
 }
 
-pub fn levels(tx: &impl Look, project: ProjectId) -> Result<Option<LevelsRecord>> {
+pub fn levels(tx: &impl Reader, project: ProjectId) -> Result<Option<LevelsRecord>> {
     tx.get(&project.to_bytes())
 }
 

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use redb::Database;
 
 use super::error::OpenError;
-use super::holdings::HoldingsRecord;
 use super::keys::KeyRecord;
 use super::pepper::Pepper;
-use super::transaction::{Look as _, ReadTx, WriteTx};
-use super::{backup, database, files, tables};
+use super::quota_usage::QuotaUsageRecord;
+use super::transaction::{ReadTx, Reader as _, WriteTx};
+use super::{backup, database, private_files, tables};
 use crate::ids::ProjectId;
 
 /// The layout that this program writes.
@@ -37,14 +37,14 @@ pub(super) fn meta(bytes: &[u8]) -> Vec<u8> {
 
 /// Makes an empty database at `path`, whole or not at all.
 pub(super) fn create(path: &Path, pepper: &Arc<Pepper>, cache_bytes: usize) -> Result<(), OpenError> {
-    let partial = files::partial(path);
-    let file = files::create_partial(&partial).map_err(|error| OpenError::io(&partial, error))?;
+    let partial = private_files::partial(path);
+    let file = private_files::create_partial(&partial).map_err(|error| OpenError::io(&partial, error))?;
     let db = database::create(file, cache_bytes).map_err(|error| OpenError::database(&partial, error))?;
     let tx = begin(&db, path, pepper)?;
     fill(&tx, pepper).map_err(|error| OpenError::record(&partial, &error, tx.is_broken()))?;
     tx.commit().map_err(|error| OpenError::database(&partial, error))?;
     db.close().map_err(|error| OpenError::database(&partial, error))?;
-    files::publish(&partial, path).map_err(|error| OpenError::io(path, error))
+    private_files::publish(&partial, path).map_err(|error| OpenError::io(path, error))
 }
 
 fn fill(tx: &WriteTx, pepper: &Pepper) -> crate::error::Result<()> {
@@ -59,7 +59,7 @@ pub(super) fn run(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<()
         return Err(OpenError::NewerLayout { found, known: LAYOUT });
     }
     if found < LAYOUT {
-        keep_old(db, path, pepper, found)?;
+        back_up_old_layout(db, path, pepper, found)?;
     }
     let tx = begin(db, path, pepper)?;
     for table in tables::ALL {
@@ -76,13 +76,13 @@ pub(super) fn run(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<()
 }
 
 /// Copies the database as it is before the first migration touches it.
-fn keep_old(db: &Database, path: &Path, pepper: &Arc<Pepper>, found: u32) -> Result<(), OpenError> {
+fn back_up_old_layout(db: &Database, path: &Path, pepper: &Arc<Pepper>, found: u32) -> Result<(), OpenError> {
     let kept = path.with_extension(format!("layout-{found}.redb"));
-    let partial = files::partial(&kept);
-    let file = files::create_partial(&partial).map_err(|error| OpenError::io(&partial, error))?;
+    let partial = private_files::partial(&kept);
+    let file = private_files::create_partial(&partial).map_err(|error| OpenError::io(&partial, error))?;
     let copied = ReadTx::begin(db, pepper.clone()).and_then(|tx| backup::copy(&tx, file, backup::Pepper::LeaveOut));
     copied.map_err(|error| OpenError::database(path, error))?;
-    match files::publish(&partial, &kept) {
+    match private_files::publish(&partial, &kept) {
         // An earlier attempt got as far as this copy.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         published => published.map_err(|error| OpenError::io(&kept, error)),
@@ -97,7 +97,7 @@ fn count_keys(tx: &WriteTx) -> crate::error::Result<()> {
         Ok(ControlFlow::Continue(()))
     })?;
     living.into_iter().try_for_each(|(project, api_keys)| {
-        tx.put(&project.to_bytes(), &HoldingsRecord { api_keys, ..HoldingsRecord::default() })
+        tx.put(&project.to_bytes(), &QuotaUsageRecord { api_keys, ..QuotaUsageRecord::default() })
     })
 }
 
@@ -113,7 +113,7 @@ fn begin(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<WriteTx, Op
 
 /// The layout of the database; the pepper is checked on the way, unless the layout is newer.
 pub(super) fn layout(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<u32, OpenError> {
-    let read = database::caught(|| {
+    let read = database::catch_panic(|| {
         let tx = ReadTx::begin(db, pepper.clone()).map_err(|error| OpenError::database(path, error))?;
         let look = |key| tx.raw(tables::META, key).map_err(|error| OpenError::record(path, &error, tx.is_broken()));
         Ok((look(LAYOUT_KEY)?, look(PEPPER_CHECK_KEY)?))

@@ -11,11 +11,11 @@ use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 use super::error::OpenError;
-use super::files;
-use crate::ambient::Ambient;
+use super::private_files;
+use crate::clock_rng::ClockRng;
 
 const LENGTH: usize = 32;
-pub(super) const TAG: usize = 32;
+pub(super) const TAG_BYTES: usize = 32;
 
 /// What is stored of a secret, or signs a link. Compared in constant time only.
 #[derive(Clone, Copy, serde::Serialize, serde::Deserialize)]
@@ -23,12 +23,12 @@ pub struct Digest([u8; 32]);
 
 impl Digest {
     /// Of a signature that came from outside.
-    pub fn from_bytes(bytes: [u8; TAG]) -> Self {
+    pub fn from_bytes(bytes: [u8; TAG_BYTES]) -> Self {
         Self(bytes)
     }
 
     /// For a signature that goes out.
-    pub fn to_bytes(self) -> [u8; TAG] {
+    pub fn to_bytes(self) -> [u8; TAG_BYTES] {
         self.0
     }
 
@@ -82,7 +82,7 @@ impl Pepper {
     }
 
     /// The MAC of a record, over all of `parts` with their lengths.
-    pub(super) fn seal(&self, parts: &[&[u8]]) -> [u8; TAG] {
+    pub(super) fn seal(&self, parts: &[&[u8]]) -> [u8; TAG_BYTES] {
         tag(&self.records, parts)
     }
 
@@ -104,19 +104,19 @@ impl Pepper {
     }
 
     /// Stored in the database to notice a pepper that belongs to another one.
-    pub(super) fn check_value(&self) -> [u8; TAG] {
+    pub(super) fn check_value(&self) -> [u8; TAG_BYTES] {
         self.seal(&[b"pepper check"])
     }
 }
 
-fn tag(key: &hmac::Key, parts: &[&[u8]]) -> [u8; TAG] {
+fn tag(key: &hmac::Key, parts: &[&[u8]]) -> [u8; TAG_BYTES] {
     let mut context = hmac::Context::with_key(key);
     for part in parts {
         // Lengths keep ("ab", "c") and ("a", "bc") apart.
         context.update(&(part.len() as u64).to_be_bytes());
         context.update(part);
     }
-    let mut out = [0; TAG];
+    let mut out = [0; TAG_BYTES];
     out.copy_from_slice(context.sign().as_ref());
     out
 }
@@ -126,7 +126,7 @@ pub(super) fn path(dir: &Path) -> PathBuf {
 }
 
 /// Reads the pepper; makes one where no database needs an old one.
-pub(super) fn load_or_create(dir: &Path, has_database: bool, ambient: &dyn Ambient) -> Result<Pepper, OpenError> {
+pub(super) fn load_or_create(dir: &Path, has_database: bool, clock_rng: &dyn ClockRng) -> Result<Pepper, OpenError> {
     if let Some(pepper) = load(dir)? {
         return Ok(pepper);
     }
@@ -134,7 +134,7 @@ pub(super) fn load_or_create(dir: &Path, has_database: bool, ambient: &dyn Ambie
         return Err(OpenError::MissingPepper { path: path(dir) });
     }
     let mut raw = Zeroizing::new([0; LENGTH]);
-    ambient.fill(raw.as_mut());
+    clock_rng.fill(raw.as_mut());
     let pepper = Pepper::from_bytes(*raw);
     save(dir, &pepper)?;
     Ok(pepper)
@@ -142,7 +142,7 @@ pub(super) fn load_or_create(dir: &Path, has_database: bool, ambient: &dyn Ambie
 
 pub(super) fn load(dir: &Path) -> Result<Option<Pepper>, OpenError> {
     let path = path(dir);
-    files::protect_secret(&path, "if the database may have been read as well, rotate all API keys");
+    private_files::protect_secret(&path, "if the database may have been read as well, rotate all API keys");
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => Zeroizing::new(bytes),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -156,5 +156,5 @@ pub(super) fn load(dir: &Path) -> Result<Option<Pepper>, OpenError> {
 
 pub(super) fn save(dir: &Path, pepper: &Pepper) -> Result<(), OpenError> {
     let path = path(dir);
-    files::write_private(&path, pepper.raw()).map_err(|error| OpenError::io(&path, error))
+    private_files::write_private(&path, pepper.raw()).map_err(|error| OpenError::io(&path, error))
 }

@@ -3,10 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::codec::Record;
-use super::fields;
+use super::record_serde;
 use super::tables::{PROJECTS, Table};
-use super::transaction::{Look, WriteTx};
-use crate::ambient::Timestamp;
+use super::transaction::{Reader, WriteTx};
+use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::ProjectId;
 
@@ -16,11 +16,11 @@ pub struct ProjectRecord {
     pub environment: Option<String>,
     /// A JSON object, as text.
     pub metadata: Option<String>,
-    #[serde(with = "fields::time")]
+    #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
-    #[serde(with = "fields::time")]
+    #[serde(with = "record_serde::time")]
     pub updated_at: Timestamp,
-    #[serde(with = "fields::maybe_time")]
+    #[serde(with = "record_serde::maybe_time")]
     pub archived_at: Option<Timestamp>,
 }
 
@@ -30,7 +30,7 @@ impl Record for ProjectRecord {
     const SEALED: bool = true;
 }
 
-pub fn find(tx: &impl Look, id: ProjectId) -> Result<Option<ProjectRecord>> {
+pub fn find(tx: &impl Reader, id: ProjectId) -> Result<Option<ProjectRecord>> {
     tx.get(&id.to_bytes())
 }
 
@@ -39,7 +39,7 @@ pub fn put(tx: &WriteTx, id: ProjectId, record: &ProjectRecord) -> Result<()> {
 }
 
 /// Up to `limit` projects older than `before`, the newest first.
-pub fn newest(tx: &impl Look, before: Option<[u8; 16]>, limit: usize) -> Result<Vec<(ProjectId, ProjectRecord)>> {
+pub fn newest(tx: &impl Reader, before: Option<[u8; 16]>, limit: usize) -> Result<Vec<(ProjectId, ProjectRecord)>> {
     let rows = tx.newest(&[], before.as_ref().map(<[u8; 16]>::as_slice), limit)?;
     Ok(rows
         .into_iter()

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use redb::Database;
 
 use super::backup::{self, copy};
-use super::database::{self, Source, caught};
+use super::database::{self, DatabaseFile, catch_panic};
 use super::error::{CheckError, OpenError, RestoreError};
 use super::migrations::PEPPER_KEY;
 use super::pepper::{self, Pepper};
-use super::transaction::{Look as _, ReadTx};
+use super::transaction::{ReadTx, Reader as _};
 use super::verify::check_database;
-use super::{files, tables};
+use super::{private_files, tables};
 
 /// What was restored.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,9 +27,9 @@ pub struct RestoreReport {
 
 /// Checks the backup `from` in every record, then makes `data_dir` from it. Blocking.
 pub fn restore(from: &Path, data_dir: &Path) -> Result<RestoreReport, RestoreError> {
-    files::private_dir(data_dir).map_err(|error| OpenError::io(data_dir, error))?;
-    let _lock = files::lock(data_dir)?;
-    let path = data_dir.join(files::DATABASE);
+    private_files::private_dir(data_dir).map_err(|error| OpenError::io(data_dir, error))?;
+    let _lock = private_files::lock(data_dir)?;
+    let path = data_dir.join(private_files::DATABASE);
     if path.symlink_metadata().is_ok() {
         return Err(RestoreError::NotEmpty { dir: data_dir.to_owned() });
     }
@@ -42,14 +42,14 @@ pub fn restore(from: &Path, data_dir: &Path) -> Result<RestoreReport, RestoreErr
 
 fn stage(from: &Path, trial: &Path) -> Result<(), RestoreError> {
     let mut source = File::open(from).map_err(|error| OpenError::io(from, error))?;
-    let mut target = files::create_partial(trial).map_err(|error| OpenError::io(trial, error))?;
+    let mut target = private_files::create_partial(trial).map_err(|error| OpenError::io(trial, error))?;
     std::io::copy(&mut source, &mut target).map_err(|error| OpenError::io(trial, error))?;
     Ok(())
 }
 
 fn install(from: &Path, trial: &Path, dir: &Path, path: &Path) -> Result<RestoreReport, RestoreError> {
     let bad = |reason: String| RestoreError::BadBackup { path: from.to_owned(), reason };
-    let source = Source { path: trial.to_owned(), cache_bytes: 64 << 20, opener: database::from_file() };
+    let source = DatabaseFile { path: trial.to_owned(), cache_bytes: 64 << 20, opener: database::from_file() };
     let mut db = source.open().map_err(|error| bad(reason(error)))?;
     let pepper = Arc::new(read_pepper(&db).ok_or_else(|| bad("it holds no pepper".into()))?);
     let report = check_database(&mut db, trial, &pepper).map_err(|error| match error {
@@ -59,11 +59,11 @@ fn install(from: &Path, trial: &Path, dir: &Path, path: &Path) -> Result<Restore
     if let Some(problem) = report.problems.first() {
         return Err(bad(problem.clone()));
     }
-    keep_pepper(dir, &pepper)?;
-    let partial = files::partial(path);
-    let file = files::create_partial(&partial).map_err(|error| OpenError::io(&partial, error))?;
+    save_pepper(dir, &pepper)?;
+    let partial = private_files::partial(path);
+    let file = private_files::create_partial(&partial).map_err(|error| OpenError::io(&partial, error))?;
     copied(&db, &pepper, file).map_err(|error| OpenError::database(&partial, error))?;
-    files::publish(&partial, path).map_err(|error| OpenError::io(path, error))?;
+    private_files::publish(&partial, path).map_err(|error| OpenError::io(path, error))?;
     let bytes = std::fs::metadata(path).map_err(|error| OpenError::io(path, error))?.len();
     Ok(RestoreReport { records: report.records, bytes })
 }
@@ -84,12 +84,12 @@ fn copied(db: &Database, pepper: &Arc<Pepper>, file: File) -> Result<(), redb::E
 fn read_pepper(db: &Database) -> Option<Pepper> {
     // Reading the table `meta` needs no key, so any will do to begin with.
     let tx = ReadTx::begin(db, Arc::new(Pepper::from_bytes([0; 32]))).ok()?;
-    let stored = caught(|| tx.raw(tables::META, PEPPER_KEY))?.ok()??;
+    let stored = catch_panic(|| tx.raw(tables::META, PEPPER_KEY))?.ok()??;
     Some(Pepper::from_bytes(stored.get(1..)?.try_into().ok()?))
 }
 
 /// The pepper comes first: alone it does no harm, and a database without it would be locked.
-fn keep_pepper(dir: &Path, pepper: &Pepper) -> Result<(), RestoreError> {
+fn save_pepper(dir: &Path, pepper: &Pepper) -> Result<(), RestoreError> {
     match pepper::load(dir) {
         Ok(None) => Ok(pepper::save(dir, pepper)?),
         Ok(Some(found)) if found.raw() == pepper.raw() => Ok(()),

@@ -12,16 +12,16 @@ use arc_swap::ArcSwapOption;
 use redb::Database;
 use tokio::sync::oneshot;
 
-use super::database::{self, Health, Opener, Source, unavailable};
+use super::database::{self, DatabaseFile, Health, Opener, unavailable};
 use super::error::OpenError;
 use super::pepper::{self, Pepper};
 use super::tables::{self, Table};
-use super::transaction::{Change, Look as _, ReadTx, WriteTx};
+use super::transaction::{Change, ReadTx, Reader as _, WriteTx};
 use super::writer::{Message, Task, Writer};
-use super::{files, migrations};
-use crate::ambient::Ambient;
+use super::{migrations, private_files};
+use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
-use crate::lock::FileLock;
+use crate::file_lock::FileLock;
 
 /// Where the store lives and what it may use.
 #[derive(Clone, Debug)]
@@ -46,14 +46,14 @@ pub trait Watcher: Send + Sync {
     fn changed(&self, table: Table, key: &[u8]);
 
     /// A commit failed, so that anything may or may not have changed.
-    fn uncertain(&self);
+    fn changes_unknown(&self);
 }
 
 /// What the handles and the writer thread share.
 pub(super) struct Shared {
     /// Empty while the database is being reopened, and once the store is closed.
     db: ArcSwapOption<Database>,
-    source: Source,
+    source: DatabaseFile,
     pub pepper: Arc<Pepper>,
     pub commits: AtomicU64,
     pub writes: AtomicU64,
@@ -83,12 +83,12 @@ impl Shared {
     }
 
     /// Closes the database, whoever still reads.
-    pub fn forget_database(&self) {
+    pub fn close_database(&self) {
         let Some(mut db) = self.db.swap(None) else { return };
         loop {
             match Arc::try_unwrap(db) {
                 Ok(db) => {
-                    let closed = database::caught(|| db.close());
+                    let closed = database::catch_panic(|| db.close());
                     if let Some(Err(error)) = closed {
                         tracing::warn!(%error, "the database did not close cleanly");
                     }
@@ -101,21 +101,21 @@ impl Shared {
         }
     }
 
-    pub fn open_again(&self) -> Result<(), OpenError> {
+    pub fn reopen_database(&self) -> Result<(), OpenError> {
         self.db.store(Some(Arc::new(self.source.open()?)));
-        self.trust();
+        self.clear_suspicion();
         Ok(())
     }
 
     /// From now on readers may report again.
-    pub fn trust(&self) {
+    pub fn clear_suspicion(&self) {
         self.suspect.store(false, Release);
     }
 
     /// Whether the handle still serves transactions.
     pub fn is_working(&self) -> bool {
         let Some(db) = self.database() else { return false };
-        let tried = database::caught(|| {
+        let tried = database::catch_panic(|| {
             let tx = WriteTx::begin(&db, self.pepper.clone()).ok()?;
             let read = tx.raw(tables::META, migrations::LAYOUT_KEY).ok()?;
             tx.abort().ok()?;
@@ -141,18 +141,18 @@ impl Shared {
 
     pub fn close(&self) {
         self.closing.store(true, Release);
-        self.forget_database();
+        self.close_database();
     }
 
-    pub fn announce(&self, changes: &[Change], uncertain: bool) {
-        if changes.is_empty() && !uncertain {
+    pub fn announce(&self, changes: &[Change], changes_unknown: bool) {
+        if changes.is_empty() && !changes_unknown {
             return;
         }
         let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
         watchers.retain(|watcher| watcher.strong_count() > 0);
         for watcher in watchers.iter().filter_map(Weak::upgrade) {
-            if uncertain {
-                watcher.uncertain();
+            if changes_unknown {
+                watcher.changes_unknown();
             }
             changes.iter().for_each(|(table, key)| watcher.changed(*table, key));
         }
@@ -163,13 +163,13 @@ struct Inner {
     shared: Arc<Shared>,
     // Dropped before the thread is joined: the writer ends when no sender is left.
     sender: SyncSender<Message>,
-    thread: Joined,
+    thread: WriterThread,
 }
 
 /// A thread that is waited for, once.
-struct Joined(Mutex<Option<JoinHandle<()>>>);
+struct WriterThread(Mutex<Option<JoinHandle<()>>>);
 
-impl Joined {
+impl WriterThread {
     fn join(&self) {
         let handle = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         // The last handle may be dropped by a closure on the writer thread itself.
@@ -181,7 +181,7 @@ impl Joined {
     }
 }
 
-impl Drop for Joined {
+impl Drop for WriterThread {
     fn drop(&mut self) {
         self.join();
     }
@@ -195,28 +195,28 @@ pub struct Store {
 
 impl Store {
     /// Opens the data folder, or makes one. Blocking.
-    pub fn open(settings: StoreSettings, ambient: Arc<dyn Ambient>) -> Result<Self, OpenError> {
-        Self::open_with(settings, ambient, database::from_file())
+    pub fn open(settings: StoreSettings, clock_rng: Arc<dyn ClockRng>) -> Result<Self, OpenError> {
+        Self::open_with(settings, clock_rng, database::from_file())
     }
 
     /// As [`Store::open`], through a chosen backend; for fault injection.
-    pub fn open_with(settings: StoreSettings, ambient: Arc<dyn Ambient>, opener: Opener) -> Result<Self, OpenError> {
+    pub fn open_with(settings: StoreSettings, clock_rng: Arc<dyn ClockRng>, opener: Opener) -> Result<Self, OpenError> {
         let StoreSettings { dir, cache_bytes, queue } = settings;
-        files::private_dir(&dir).map_err(|error| OpenError::io(&dir, error))?;
-        let lock = files::lock(&dir)?;
-        let path = dir.join(files::DATABASE);
-        let pepper = Arc::new(pepper::load_or_create(&dir, path.exists(), &*ambient)?);
+        private_files::private_dir(&dir).map_err(|error| OpenError::io(&dir, error))?;
+        let lock = private_files::lock(&dir)?;
+        let path = dir.join(private_files::DATABASE);
+        let pepper = Arc::new(pepper::load_or_create(&dir, path.exists(), &*clock_rng)?);
         if !path.exists() {
             migrations::create(&path, &pepper, cache_bytes)?;
         }
-        let source = Source { path, cache_bytes, opener };
+        let source = DatabaseFile { path, cache_bytes, opener };
         let db = source.open()?;
         // redb may panic over damaged pages; that is a damaged file and not a crash of the server.
-        let migrated = database::caught(|| migrations::run(&db, &source.path, &pepper))
+        let migrated = database::catch_panic(|| migrations::run(&db, &source.path, &pepper))
             .unwrap_or_else(|| Err(OpenError::corrupt(&source.path, "unreadable pages")));
         if let Err(error) = migrated {
             // After a panic inside, closing may panic as well.
-            let _ = database::caught(move || drop(db));
+            let _ = database::catch_panic(move || drop(db));
             return Err(error);
         }
         Self::start(db, source, pepper, queue, lock)
@@ -224,7 +224,7 @@ impl Store {
 
     fn start(
         db: Database,
-        source: Source,
+        source: DatabaseFile,
         pepper: Arc<Pepper>,
         queue: usize,
         lock: FileLock,
@@ -246,7 +246,7 @@ impl Store {
         let writer = Writer { shared: shared.clone(), inbox, _lock: lock };
         let thread = std::thread::Builder::new().name("outpost-writer".into()).spawn(move || writer.run());
         let thread = thread.map_err(|error| OpenError::io(&path, error))?;
-        Ok(Self { inner: Arc::new(Inner { shared, sender, thread: Joined(Mutex::new(Some(thread))) }) })
+        Ok(Self { inner: Arc::new(Inner { shared, sender, thread: WriterThread(Mutex::new(Some(thread))) }) })
     }
 
     /// Runs `f` in a write transaction and resolves once that is durable.
@@ -258,12 +258,12 @@ impl Store {
         T: Send + 'static,
         F: FnMut(&WriteTx) -> Result<T> + Send + 'static,
     {
-        self.post(f)?.await.unwrap_or_else(|_| Err(shutting_down()))
+        self.enqueue(f)?.await.unwrap_or_else(|_| Err(shutting_down()))
     }
 
     /// Queues a write and returns at once. Whoever does not wait for the answer never learns
     /// whether it became durable.
-    pub fn post<T, F>(&self, f: F) -> Result<oneshot::Receiver<Result<T>>>
+    pub fn enqueue<T, F>(&self, f: F) -> Result<oneshot::Receiver<Result<T>>>
     where
         T: Send + 'static,
         F: FnMut(&WriteTx) -> Result<T> + Send + 'static,
@@ -289,13 +289,13 @@ impl Store {
         F: FnOnce(&ReadTx) -> Result<T> + Send + 'static,
     {
         let inner = self.inner.clone();
-        let read = tokio::task::spawn_blocking(move || inner.look(f));
+        let read = tokio::task::spawn_blocking(move || inner.read_blocking(f));
         read.await.unwrap_or_else(|error| Err(Error::internal(error)))
     }
 
     /// Runs `f` on a snapshot, on the caller's own thread. Blocking.
-    pub fn look<T>(&self, f: impl FnOnce(&ReadTx) -> Result<T>) -> Result<T> {
-        self.inner.look(f)
+    pub fn read_blocking<T>(&self, f: impl FnOnce(&ReadTx) -> Result<T>) -> Result<T> {
+        self.inner.read_blocking(f)
     }
 
     /// A snapshot for long work on a thread of the caller's.
@@ -332,7 +332,7 @@ impl Store {
 }
 
 impl Inner {
-    fn look<T>(&self, f: impl FnOnce(&ReadTx) -> Result<T>) -> Result<T> {
+    fn read_blocking<T>(&self, f: impl FnOnce(&ReadTx) -> Result<T>) -> Result<T> {
         let tx = self.shared.snapshot().inspect_err(|_| {
             // The database is open and yet serves no snapshot.
             if self.shared.database().is_some() {
@@ -355,7 +355,7 @@ impl Inner {
         }
         if !self.shared.suspect.swap(true, AcqRel) && self.sender.try_send(Message::Met(met)).is_err() {
             // With a full queue, the next reader or the writer itself will report it.
-            self.shared.trust();
+            self.shared.clear_suspicion();
         }
     }
 }

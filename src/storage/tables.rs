@@ -41,13 +41,13 @@ pub const LIMITS: Table = Table("limits");
 /// Project id → the levels of its rate limiter, as the last answered request left them.
 pub const LEVELS: Table = Table("levels");
 /// Project id → how much of each resource it holds.
-pub const HOLDINGS: Table = Table("holdings");
+pub const QUOTA_USAGE: Table = Table("holdings");
 /// Project id, time → the bytes that it held from then on.
-pub const HOLDINGS_HISTORY: Table = Table("holdings_history");
+pub const STORED_BYTES_HISTORY: Table = Table("holdings_history");
 /// Digest of API key and idempotency key → what the first request with it gave.
-pub const CLAIMS: Table = Table("claims");
+pub const IDEMPOTENCY_KEYS: Table = Table("claims");
 /// Inverted time, digest → nothing: claims, the oldest last.
-pub const CLAIMS_BY_AGE: Table = Table("claims_by_age");
+pub const IDEMPOTENCY_KEYS_BY_AGE: Table = Table("claims_by_age");
 /// Conversation id → conversation.
 pub const CONVERSATIONS: Table = Table("conversations");
 /// Conversation id, place → message.
@@ -61,13 +61,13 @@ pub const FILES: Table = Table("files");
 /// File id, place → a piece of its content.
 pub const FILE_CHUNKS: Table = Table("file_chunks");
 /// File id → nothing: chunks that belong to no file, for it is not whole yet or was removed.
-pub const FILE_REMAINS: Table = Table("file_remains");
+pub const ORPHANED_CHUNKS: Table = Table("file_remains");
 /// Picture id → picture that is kept for a while.
-pub const PICTURES: Table = Table("pictures");
+pub const STORED_IMAGES: Table = Table("pictures");
 /// Picture id, place → a piece of its content.
-pub const PICTURE_CHUNKS: Table = Table("picture_chunks");
+pub const STORED_IMAGE_CHUNKS: Table = Table("picture_chunks");
 /// Inverted time, picture id → nothing: when pictures end, the first to end last.
-pub const PICTURES_BY_END: Table = Table("pictures_by_end");
+pub const STORED_IMAGES_BY_EXPIRY: Table = Table("pictures_by_end");
 /// Job id → fine-tuning job.
 pub const JOBS: Table = Table("jobs");
 /// Job id, event id → event.
@@ -95,20 +95,20 @@ pub const ALL: &[Table] = &[
     OWNED,
     LIMITS,
     LEVELS,
-    HOLDINGS,
-    HOLDINGS_HISTORY,
-    CLAIMS,
-    CLAIMS_BY_AGE,
+    QUOTA_USAGE,
+    STORED_BYTES_HISTORY,
+    IDEMPOTENCY_KEYS,
+    IDEMPOTENCY_KEYS_BY_AGE,
     CONVERSATIONS,
     MESSAGES,
     AGENTS,
     AGENT_VERSIONS,
     FILES,
     FILE_CHUNKS,
-    FILE_REMAINS,
-    PICTURES,
-    PICTURE_CHUNKS,
-    PICTURES_BY_END,
+    ORPHANED_CHUNKS,
+    STORED_IMAGES,
+    STORED_IMAGE_CHUNKS,
+    STORED_IMAGES_BY_EXPIRY,
     JOBS,
     JOB_EVENTS,
     USAGE,

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use redb::{Database, Durability, ReadTransaction, ReadableDatabase as _, ReadableTable, WriteTransaction};
 
 use super::codec::{self, Record};
-use super::database::{self, Health, contained};
+use super::database::{self, Health, catch_redb_panic};
 use super::pepper::Pepper;
 use super::tables::Table;
 use crate::error::{Error, Result};
@@ -22,7 +22,7 @@ type Each<'a, R> = &'a mut dyn FnMut(&[u8], R) -> Result<ControlFlow<()>>;
 type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>;
 
 /// Reading, the same inside a read and a write transaction.
-pub trait Look {
+pub trait Reader {
     fn pepper(&self) -> &Pepper;
 
     /// The stored bytes under `key`.
@@ -61,7 +61,7 @@ pub struct ReadTx {
 
 impl ReadTx {
     pub(super) fn begin(db: &Database, pepper: Arc<Pepper>) -> Result<Self, redb::Error> {
-        let tx = contained(|| Ok(db.begin_read()?))?;
+        let tx = catch_redb_panic(|| Ok(db.begin_read()?))?;
         Ok(Self { tx, pepper, health: Cell::default() })
     }
 
@@ -80,7 +80,7 @@ impl ReadTx {
 
     /// Closes the snapshot, which may panic as well after damage was met.
     pub(super) fn close(self) {
-        let _ = database::caught(move || drop(self));
+        let _ = database::catch_panic(move || drop(self));
     }
 
     fn failed(&self, error: &redb::Error) -> Error {
@@ -92,13 +92,13 @@ impl ReadTx {
     }
 }
 
-impl Look for ReadTx {
+impl Reader for ReadTx {
     fn pepper(&self) -> &Pepper {
         &self.pepper
     }
 
     fn raw(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let found = contained(|| {
+        let found = catch_redb_panic(|| {
             let table = self.tx.open_table(table.definition())?;
             Ok(ReadableTable::get(&table, key)?.map(|guard| guard.value().to_vec()))
         });
@@ -168,7 +168,7 @@ impl WriteTx {
     }
 
     pub(super) fn create(&self, table: Table) -> Result<(), redb::Error> {
-        contained(|| {
+        catch_redb_panic(|| {
             self.tx.open_table(table.definition())?;
             Ok(())
         })
@@ -202,13 +202,13 @@ impl WriteTx {
     /// `drop` rather than `abort`: a panic inside `abort` unwinds into the destructor, where a second
     /// one would end the process.
     pub(super) fn discard(self) {
-        let _ = database::caught(move || drop(self));
+        let _ = database::catch_panic(move || drop(self));
     }
 
     /// A call into redb. Once one met damage, redb's own state may be half-way: nothing more is asked of it.
     fn call<T>(&self, call: impl FnOnce(&WriteTransaction) -> Result<T, redb::Error>) -> Result<T> {
         self.usable()?;
-        contained(|| call(&self.tx)).map_err(|error| self.failed(&error))
+        catch_redb_panic(|| call(&self.tx)).map_err(|error| self.failed(&error))
     }
 
     fn usable(&self) -> Result<()> {
@@ -224,7 +224,7 @@ impl WriteTx {
     }
 }
 
-impl Look for WriteTx {
+impl Reader for WriteTx {
     fn pepper(&self) -> &Pepper {
         &self.pepper
     }
@@ -258,7 +258,7 @@ where
     T: ReadableTable<&'static [u8], &'static [u8]>,
 {
     let mut panic = None;
-    let walked = contained(|| {
+    let walked = catch_redb_panic(|| {
         walk_table(&open()?, prefix, before, &mut |key, value| {
             catch_unwind(AssertUnwindSafe(|| visit(key, value))).unwrap_or_else(|payload| {
                 panic = Some(payload);

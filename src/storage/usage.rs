@@ -10,10 +10,10 @@ use ring::digest::{SHA256, digest};
 use serde::{Deserialize, Serialize};
 
 use super::codec::{self, Record};
-use super::fields;
+use super::record_serde;
 use super::tables::{HORIZON, ROLLUPS, SERIES, SERIES_BY_NAME, Table, USAGE};
-use super::transaction::{Look, WriteTx};
-use crate::ambient::Timestamp;
+use super::transaction::{Reader, WriteTx};
+use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::{KeyId, ProjectId};
 
@@ -131,7 +131,7 @@ impl From<&UsageRecord> for Sums {
 /// What a request is counted under.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeriesRecord {
-    #[serde(with = "fields::key_id")]
+    #[serde(with = "record_serde::key_id")]
     pub key: KeyId,
     /// Method and path below the mount, such as `POST /chat/completions`.
     pub endpoint: String,
@@ -191,10 +191,10 @@ impl Width {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Horizon {
     /// Raw records before this moment, a whole minute, are gone.
-    #[serde(with = "fields::time")]
+    #[serde(with = "record_serde::time")]
     pub raw: Timestamp,
     /// Minutes before this moment, a whole hour, are gone.
-    #[serde(with = "fields::time")]
+    #[serde(with = "record_serde::time")]
     pub minutes: Timestamp,
 }
 
@@ -203,7 +203,7 @@ impl Record for Horizon {
     const VERSION: u8 = 1;
 }
 
-pub fn horizon(tx: &impl Look) -> Result<Horizon> {
+pub fn horizon(tx: &impl Reader) -> Result<Horizon> {
     Ok(tx.get(&[])?.unwrap_or(Horizon { raw: Timestamp::ORIGIN, minutes: Timestamp::ORIGIN }))
 }
 
@@ -222,7 +222,7 @@ pub fn number(tx: &WriteTx, project: ProjectId, series: &SeriesRecord) -> Result
     let last = tx.newest::<SeriesRecord>(&project.to_bytes(), None, 1)?;
     let last = last.first().and_then(|(key, _)| key.get(16..)?.try_into().ok()).map_or(0, u32::from_be_bytes);
     let number = last.checked_add(1).ok_or_else(|| Error::internal("a project has no series left"))?;
-    tx.put(&series_place(project, number), series)?;
+    tx.put(&series_key(project, number), series)?;
     tx.put(&place, &SeriesNumber(number))?;
     Ok(number)
 }
@@ -232,12 +232,12 @@ fn model_bytes(series: &SeriesRecord) -> &[u8] {
     series.model.as_ref().map_or(b"\0", |model| model.as_bytes())
 }
 
-pub fn series(tx: &impl Look, project: ProjectId, number: u32) -> Result<SeriesRecord> {
-    let found = tx.get(&series_place(project, number))?;
+pub fn series(tx: &impl Reader, project: ProjectId, number: u32) -> Result<SeriesRecord> {
+    let found = tx.get(&series_key(project, number))?;
     found.ok_or_else(|| codec::inconsistent(format!("series {number} of {project} is not there")))
 }
 
-pub(super) fn series_place(project: ProjectId, number: u32) -> Vec<u8> {
+pub(super) fn series_key(project: ProjectId, number: u32) -> Vec<u8> {
     [&project.to_bytes()[..], &number.to_be_bytes()].concat()
 }
 
@@ -257,7 +257,7 @@ pub fn append(tx: &WriteTx, project: ProjectId, at: Timestamp, tail: [u8; 6], re
 
 /// Shows the raw records of `[from, to)`, the latest first.
 pub fn each_raw(
-    tx: &impl Look,
+    tx: &impl Reader,
     project: ProjectId,
     from: Timestamp,
     to: Timestamp,
@@ -275,7 +275,7 @@ pub fn each_raw(
 
 /// Shows the sums of the slots in `[from, to)`, both of them starts of slots, the latest first.
 pub fn each_sum(
-    tx: &impl Look,
+    tx: &impl Reader,
     project: ProjectId,
     width: Width,
     (from, to): (Timestamp, Timestamp),

@@ -8,28 +8,28 @@ use std::sync::Arc;
 use redb::{Database, ReadableTableMetadata as _, TableHandle as _};
 
 use super::agents::{self, AgentRecord, AgentVersionRecord};
-use super::audit::{AuditPlace, AuditRecord};
-use super::claims::ClaimRecord;
+use super::audit::{AuditIndexRow, AuditRecord};
 use super::codec::{self, Record};
 use super::conversations::{ConversationRecord, MessageRecord};
-use super::database::{self, Source, caught};
+use super::database::{self, DatabaseFile, catch_panic};
 use super::error::{CheckError, OpenError};
-use super::holdings::HoldingsRecord;
-use super::jobs::{JobEventRecord, JobRecord};
-use super::keys::{InProject, KeyRecord, KeyUse};
+use super::file_records::{Chunk, FileRecord, OrphanedChunks};
+use super::fine_tuning_jobs::{JobEventRecord, JobRecord};
+use super::idempotency::IdempotencyRecord;
+use super::keys::{KeyIndexRow, KeyRecord, KeyUse};
 use super::limits::{LevelsRecord, LimitsRecord};
-use super::owned::{self, Owned};
 use super::pepper::{self, Pepper};
-use super::pictures::{self, PictureChunk, PictureEnd, PictureRecord};
+use super::project_resources::{self, ProjectResource};
 use super::projects::ProjectRecord;
+use super::quota_usage::QuotaUsageRecord;
 use super::store::Store;
-use super::transaction::{Look, ReadTx};
-use super::uploads::{Chunk, FileRecord, Remains};
-use super::{files, migrations, tables, verify_usage};
+use super::stored_images::{self, ExpiryIndexRow, ImageChunk, StoredImageRecord};
+use super::transaction::{ReadTx, Reader};
+use super::{migrations, private_files, tables, verify_usage_sums};
 use crate::error::{Error, Result};
 
 /// More problems than this are only counted.
-const SHOWN: usize = 100;
+const MAX_PROBLEMS: usize = 100;
 
 /// What a check found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,8 +51,8 @@ impl CheckReport {
 
     pub(super) fn problem(&mut self, text: String) {
         match self.problems.len() {
-            ..SHOWN => self.problems.push(text),
-            SHOWN => self.problems.push("further problems are not shown".into()),
+            ..MAX_PROBLEMS => self.problems.push(text),
+            MAX_PROBLEMS => self.problems.push("further problems are not shown".into()),
             _ => {}
         }
     }
@@ -62,7 +62,7 @@ impl Store {
     /// Reads every record of one snapshot while the server goes on. Blocking.
     pub fn verify(&self) -> Result<CheckReport, CheckError> {
         let unfinished = |error: Error| CheckError::Unfinished { reason: cause(&error) };
-        let mut report = self.look(verify).map_err(unfinished)?;
+        let mut report = self.read_blocking(verify).map_err(unfinished)?;
         report.bytes = self.file_bytes();
         Ok(report)
     }
@@ -70,11 +70,11 @@ impl Store {
 
 /// Checks a data folder that no server uses: redb's checksums first, then every record. Blocking.
 pub fn check(data_dir: &Path) -> Result<CheckReport, CheckError> {
-    let path = data_dir.join(files::DATABASE);
+    let path = data_dir.join(private_files::DATABASE);
     let bytes = std::fs::metadata(&path).map_err(|error| OpenError::io(&path, error))?.len();
-    let _lock = files::lock(data_dir)?;
+    let _lock = private_files::lock(data_dir)?;
     let pepper = pepper::load(data_dir)?.ok_or_else(|| OpenError::MissingPepper { path: pepper::path(data_dir) })?;
-    let source = Source { path: path.clone(), cache_bytes: 64 << 20, opener: database::from_file() };
+    let source = DatabaseFile { path: path.clone(), cache_bytes: 64 << 20, opener: database::from_file() };
     let mut db = source.open()?;
     let report = check_database(&mut db, &path, &Arc::new(pepper))?;
     Ok(CheckReport { bytes, ..report })
@@ -82,7 +82,7 @@ pub fn check(data_dir: &Path) -> Result<CheckReport, CheckError> {
 
 /// Checksums, layout, records.
 pub(super) fn check_database(db: &mut Database, path: &Path, pepper: &Arc<Pepper>) -> Result<CheckReport, CheckError> {
-    let intact = caught(|| db.check_integrity()).ok_or_else(|| OpenError::corrupt(path, "unreadable pages"))?;
+    let intact = catch_panic(|| db.check_integrity()).ok_or_else(|| OpenError::corrupt(path, "unreadable pages"))?;
     let intact = intact.map_err(|error| OpenError::database(path, error))?;
     let found = migrations::layout(db, path, pepper)?;
     if found > migrations::LAYOUT {
@@ -99,25 +99,25 @@ pub(super) fn cause(error: &Error) -> String {
 }
 
 fn verify(tx: &ReadTx) -> Result<CheckReport> {
-    caught(|| {
+    catch_panic(|| {
         let mut report = CheckReport { records: count(tx)?, ..CheckReport::default() };
         projects(tx, &mut report)?;
         keys(tx, &mut report)?;
         key_index(tx, &mut report)?;
         records(tx, &mut report, &mut |_, _: KeyUse| Ok(None))?;
-        owned::<ConversationRecord>(tx, &mut report)?;
-        owned::<AgentRecord>(tx, &mut report)?;
+        project_resources::<ConversationRecord>(tx, &mut report)?;
+        project_resources::<AgentRecord>(tx, &mut report)?;
         transcripts(tx, &mut report)?;
         agent_versions(tx, &mut report)?;
         audit(tx, &mut report)?;
         records(tx, &mut report, &mut |_, _: LimitsRecord| Ok(None))?;
         records(tx, &mut report, &mut |_, _: LevelsRecord| Ok(None))?;
-        records(tx, &mut report, &mut |_, _: HoldingsRecord| Ok(None))?;
-        records(tx, &mut report, &mut |_, _: ClaimRecord| Ok(None))?;
-        verify_usage::check(tx, &mut report)?;
-        owned::<FileRecord>(tx, &mut report)?;
+        records(tx, &mut report, &mut |_, _: QuotaUsageRecord| Ok(None))?;
+        records(tx, &mut report, &mut |_, _: IdempotencyRecord| Ok(None))?;
+        verify_usage_sums::check(tx, &mut report)?;
+        project_resources::<FileRecord>(tx, &mut report)?;
         chunks(tx, &mut report)?;
-        owned::<JobRecord>(tx, &mut report)?;
+        project_resources::<JobRecord>(tx, &mut report)?;
         job_events(tx, &mut report)?;
         pictures(tx, &mut report)?;
         Ok(report)
@@ -126,7 +126,7 @@ fn verify(tx: &ReadTx) -> Result<CheckReport> {
 }
 
 pub(super) fn count(tx: &ReadTx) -> Result<BTreeMap<String, u64>> {
-    let counts = database::contained(|| {
+    let counts = database::catch_redb_panic(|| {
         let mut counts = BTreeMap::new();
         for table in tx.inner().list_tables()? {
             let name = table.name().to_owned();
@@ -174,7 +174,7 @@ fn keys(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
 }
 
 fn key_index(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
-    records(tx, report, &mut |place, _: InProject| {
+    records(tx, report, &mut |place, _: KeyIndexRow| {
         let (project, key) = place.split_at_checked(16).unwrap_or_default();
         let record: Option<KeyRecord> = tx.get(key)?;
         let fits = record.is_some_and(|record| record.project.to_bytes() == project);
@@ -183,11 +183,11 @@ fn key_index(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
 }
 
 /// A resource whose table lists it under its project. Each kind has a line in `verify`.
-fn owned<R: Owned>(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
+fn project_resources<R: ProjectResource>(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     records(tx, report, &mut |id, record: R| {
         let (kind, project) = (R::KIND, record.project());
         let id = id.try_into().map_err(|_| Error::internal(format!("a {kind:?} has a malformed id")))?;
-        let listed = tx.raw(tables::OWNED, &owned::place(kind, project, id))?.is_some();
+        let listed = tx.raw(tables::OWNED, &project_resources::row_key(kind, project, id))?.is_some();
         Ok((!listed).then(|| format!("a {kind:?} of {project} is missing in the index of resources")))
     })
 }
@@ -204,7 +204,7 @@ fn chunks(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
         let file: Option<FileRecord> = tx.get(id)?;
         let fits = match file {
             Some(file) => place <= last(id, &file).as_slice(),
-            None => tx.get::<Remains>(id)?.is_some(),
+            None => tx.get::<OrphanedChunks>(id)?.is_some(),
         };
         Ok((!fits).then(|| "a piece of content belongs to no file".into()))
     })
@@ -219,23 +219,23 @@ fn job_events(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
 
 /// A picture has its content and an end; a piece of content, and an end, belongs to a picture.
 fn pictures(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
-    records(tx, report, &mut |id, record: PictureRecord| {
+    records(tx, report, &mut |id, record: StoredImageRecord| {
         let last = [id, &record.chunks.saturating_sub(1).to_be_bytes()].concat();
-        let whole = tx.raw(tables::PICTURE_CHUNKS, &last)?.is_some();
-        let ends = tx.raw(tables::PICTURES_BY_END, &pictures::end(record.ends_at, id))?.is_some();
+        let whole = tx.raw(tables::STORED_IMAGE_CHUNKS, &last)?.is_some();
+        let ends = tx.raw(tables::STORED_IMAGES_BY_EXPIRY, &stored_images::expiry_key(record.ends_at, id))?.is_some();
         let project = record.project;
         Ok((!whole || !ends).then(|| format!("a picture of {project} has lost its content or its end")))
     })?;
-    records(tx, report, &mut |place, _: PictureChunk| {
+    records(tx, report, &mut |place, _: ImageChunk| {
         let (id, at) = place.split_at_checked(16).unwrap_or_default();
-        let picture: Option<PictureRecord> = tx.get(id)?;
+        let picture: Option<StoredImageRecord> = tx.get(id)?;
         let at = at.try_into().map(u32::from_be_bytes);
         let fits = picture.is_some_and(|picture| at.is_ok_and(|at| at < picture.chunks));
         Ok((!fits).then(|| "a piece of content belongs to no picture".into()))
     })?;
-    records(tx, report, &mut |key, _: PictureEnd| {
-        let (ends_at, id) = pictures::end_of(key)?;
-        let fits = pictures::find(tx, id)?.is_some_and(|picture| picture.ends_at == ends_at);
+    records(tx, report, &mut |key, _: ExpiryIndexRow| {
+        let (ends_at, id) = stored_images::parse_expiry_key(key)?;
+        let fits = stored_images::find(tx, id)?.is_some_and(|picture| picture.ends_at == ends_at);
         Ok((!fits).then(|| "an end belongs to no picture".into()))
     })
 }
@@ -287,11 +287,11 @@ fn agent_versions(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
 fn audit(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     records(tx, report, &mut |place, row: AuditRecord| {
         let (project, id) = place.split_at_checked(16).unwrap_or_default();
-        let found: Option<AuditPlace> = tx.get(id)?;
+        let found: Option<AuditIndexRow> = tx.get(id)?;
         let fits = found.is_some_and(|found| found.project.to_bytes() == project);
         Ok((!fits).then(|| format!("audit row {} of {} is missing in the index", row.action, row.at)))
     })?;
-    records(tx, report, &mut |id, AuditPlace { project }| {
+    records(tx, report, &mut |id, AuditIndexRow { project }| {
         let there = tx.raw(tables::AUDIT, &[&project.to_bytes(), id].concat())?.is_some();
         Ok((!there).then(|| "the index of the audit log names a row that is not there".into()))
     })

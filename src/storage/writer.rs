@@ -15,18 +15,18 @@ use std::time::Duration;
 use redb::Database;
 use tokio::sync::oneshot;
 
-use super::database::{Health, caught, unavailable};
+use super::database::{Health, catch_panic, unavailable};
 use super::store::Shared;
 use super::transaction::{Change, WriteTx};
 use crate::error::{Error, Result};
-use crate::lock::FileLock;
+use crate::file_lock::FileLock;
 
 /// More closures than this never share a transaction: it bounds the wait of the first of them.
-const GROUP: usize = 256;
+const MAX_GROUP: usize = 256;
 /// A group that needs more new handles than this is refused: it bounds the wait of the others.
-const HANDLES: usize = 8;
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+const MAX_REOPENS: usize = 8;
+const MIN_PAUSE: Duration = Duration::from_millis(20);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 pub(super) enum Message {
     Job(Box<dyn Job>),
@@ -85,7 +85,7 @@ enum Attempt {
     /// A member was settled after it had written; the rest must run again.
     Again,
     /// A member was settled because redb's state may be half-way; the rest must run again on a new handle.
-    Afresh,
+    AgainOnNewHandle,
     /// The disk failed. What was to change may or may not be durable.
     Failed(Vec<Change>, String),
 }
@@ -123,7 +123,7 @@ impl Writer {
             Health::Broken => false,
         };
         if usable {
-            self.shared.trust();
+            self.shared.clear_suspicion();
         }
         usable
     }
@@ -137,7 +137,7 @@ impl Writer {
                 Message::Met(health) => met = met.max(health),
                 Message::Stop => return (jobs, met, true),
             }
-            next = if jobs.len() < GROUP { self.inbox.try_recv().ok() } else { None };
+            next = if jobs.len() < MAX_GROUP { self.inbox.try_recv().ok() } else { None };
         }
         (jobs, met, false)
     }
@@ -148,7 +148,7 @@ impl Writer {
         let mut handles = 0;
         let (changes, failure) = loop {
             let attempt = match self.shared.database() {
-                Some(db) => caught(|| self.attempt(&db, &mut group))
+                Some(db) => catch_panic(|| self.attempt(&db, &mut group))
                     .unwrap_or_else(|| Attempt::Failed(Vec::new(), "the database panicked".into())),
                 None => Attempt::Failed(Vec::new(), "the database is closed".into()),
             };
@@ -156,7 +156,7 @@ impl Writer {
                 Attempt::Committed(changes) => break (changes, None),
                 Attempt::Failed(changes, reason) => break (changes, Some(reason)),
                 Attempt::Again => {}
-                Attempt::Afresh => {
+                Attempt::AgainOnNewHandle => {
                     handles += 1;
                     if let Err(reason) = self.renew(handles) {
                         break (Vec::new(), Some(reason));
@@ -166,7 +166,7 @@ impl Writer {
         };
         if let Some(reason) = &failure {
             self.shared.log_failed_commit(reason);
-            self.shared.forget_database();
+            self.shared.close_database();
             group.iter_mut().for_each(|member| member.job.fail(unavailable(reason.clone())));
         }
         // Before the answers, and after a failure too: who cached a record must drop it now.
@@ -177,11 +177,11 @@ impl Writer {
 
     /// Closes the database and opens it again for the rest of a group.
     fn renew(&self, handles: usize) -> Result<(), String> {
-        self.shared.forget_database();
-        if handles > HANDLES {
+        self.shared.close_database();
+        if handles > MAX_REOPENS {
             return Err("many writes of a group met damaged pages".into());
         }
-        match caught(|| self.shared.open_again()) {
+        match catch_panic(|| self.shared.reopen_database()) {
             Some(opened) => opened.map_err(|error| error.to_string()),
             None => Err("reopening the database panicked".into()),
         }
@@ -195,7 +195,7 @@ impl Writer {
         let mut writers = 0;
         for member in group.iter_mut().filter(|member| !member.settled) {
             let before = tx.writes();
-            let accepted = run_caught(member, &tx);
+            let accepted = run_catching_panic(member, &tx);
             let wrote = tx.writes() > before;
             match (tx.health(), accepted) {
                 (Health::Broken, _) => {
@@ -205,9 +205,9 @@ impl Writer {
                     self.shared.log_damage();
                     // Whatever the closure made of the error.
                     member.job.fail(unavailable("a write met damaged pages"));
-                    return settle_afresh(member, tx);
+                    return settle_on_new_handle(member, tx);
                 }
-                (Health::Sound, None) => return settle_afresh(member, tx),
+                (Health::Sound, None) => return settle_on_new_handle(member, tx),
                 (Health::Sound, Some(true)) => writers += u64::from(wrote),
                 (Health::Sound, Some(false)) if !wrote => {}
                 (Health::Sound, Some(false)) => {
@@ -239,12 +239,12 @@ impl Writer {
     /// Drops every handle and opens the file again, as often as it takes; who asks meanwhile is
     /// refused at once. False if told to stop.
     fn reopen(&self) -> bool {
-        self.shared.forget_database();
-        let (mut pause, mut attempts) = (FIRST_PAUSE, 0_u64);
+        self.shared.close_database();
+        let (mut pause, mut attempts) = (MIN_PAUSE, 0_u64);
         loop {
             attempts += 1;
             let told = attempts.is_power_of_two();
-            match caught(|| self.shared.open_again()) {
+            match catch_panic(|| self.shared.reopen_database()) {
                 Some(Ok(())) => return true,
                 Some(Err(error)) if told => tracing::error!(%error, attempts, "cannot reopen the database yet"),
                 None if told => tracing::error!(attempts, "reopening the database panicked"),
@@ -253,7 +253,7 @@ impl Writer {
             if !self.refuse_for(pause) {
                 return false;
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_PAUSE);
         }
     }
 
@@ -275,16 +275,16 @@ impl Writer {
 }
 
 /// Takes a member out of its group and throws the transaction away.
-fn settle_afresh(member: &mut Member, tx: WriteTx) -> Attempt {
+fn settle_on_new_handle(member: &mut Member, tx: WriteTx) -> Attempt {
     member.settled = true;
     tx.discard();
-    Attempt::Afresh
+    Attempt::AgainOnNewHandle
 }
 
 /// `None` if the closure panicked; its member then carries the error. redb's panics do not get here: they are
 /// errors already.
-fn run_caught(member: &mut Member, tx: &WriteTx) -> Option<bool> {
-    let ran = caught(|| member.job.run(tx));
+fn run_catching_panic(member: &mut Member, tx: &WriteTx) -> Option<bool> {
+    let ran = catch_panic(|| member.job.run(tx));
     if ran.is_none() {
         member.job.fail(Error::internal("a write closure panicked"));
     }

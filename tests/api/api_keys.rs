@@ -104,7 +104,7 @@ fn an_expired_key_is_refused_and_an_extended_one_works_again() {
 }
 
 fn server_now(server: &Server) -> jiff::Timestamp {
-    use outpost::ambient::Ambient;
+    use outpost::clock_rng::ClockRng;
     jiff::Timestamp::from_millisecond(server.clock.now().as_millis()).unwrap()
 }
 

@@ -2,7 +2,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost::ambient::Timestamp;
+use outpost::clock_rng::Timestamp;
 use outpost::ids::{AuditId, ProjectId};
 use outpost::storage::audit::{self, AuditRecord};
 use outpost::storage::{Store, StoreSettings, WriteTx};

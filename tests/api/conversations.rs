@@ -1,7 +1,7 @@
 use std::path::Path;
 
-use outpost::ambient::Timestamp;
-use outpost::storage::{check, holdings, limits};
+use outpost::clock_rng::Timestamp;
+use outpost::storage::{check, limits, quota_usage};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -422,11 +422,11 @@ fn an_archived_project_s_conversations_no_longer_change() {
 }
 
 /// What a stopped server's project holds.
-fn held(folder: &Path, project: &str) -> holdings::HoldingsRecord {
+fn held(folder: &Path, project: &str) -> quota_usage::QuotaUsageRecord {
     let (data, project) = (folder.join("data"), project.parse().unwrap());
     let found = check(&data).unwrap();
     assert!(found.is_clean(), "{:?}", found.problems);
-    on_store(&data, move |tx| holdings::of(tx, project))
+    on_store(&data, move |tx| quota_usage::of(tx, project))
 }
 
 fn on_store<T: Send + 'static>(
@@ -434,7 +434,8 @@ fn on_store<T: Send + 'static>(
     f: impl Fn(&outpost::storage::WriteTx) -> outpost::error::Result<T> + Send + 'static,
 ) -> T {
     let settings = outpost::storage::StoreSettings { dir: data.to_owned(), cache_bytes: 16 << 20, queue: 16 };
-    let store = outpost::storage::Store::open(settings, std::sync::Arc::new(outpost::app::Machine::new())).unwrap();
+    let store =
+        outpost::storage::Store::open(settings, std::sync::Arc::new(outpost::app::SystemClockRng::new())).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let outcome = runtime.block_on(store.write(f)).unwrap();
     store.shutdown();

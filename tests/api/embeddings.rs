@@ -115,8 +115,8 @@ fn only_lengths_that_the_model_has_are_given() {
 #[test]
 fn shortened_vectors_are_given_where_the_model_was_trained_for_them() {
     let server = Server::start_as(&crate::tiny_model::TinyModel::default(), |config| {
-        crate::server::add_encoder(&config.places.models, VECTORS);
-        let path = config.places.models.join(VECTORS).join("config.json");
+        crate::server::add_encoder(&config.paths.models, VECTORS);
+        let path = config.paths.models.join(VECTORS).join("config.json");
         let mut file: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         file["matryoshka_dimensions"] = json!([16, 8]);
         std::fs::write(&path, file.to_string()).unwrap();

@@ -20,7 +20,7 @@ const PAINTER: &str = "sd1";
 
 /// A server with an image model.
 pub fn painter() -> Server {
-    Server::start_as(&TinyModel::default(), |config| add_fixture("pipelines", &config.places.models, PAINTER))
+    Server::start_as(&TinyModel::default(), |config| add_fixture("pipelines", &config.paths.models, PAINTER))
 }
 
 /// The smallest request for an image.
@@ -168,7 +168,7 @@ fn a_url_is_fetched_without_a_key_and_weighs_on_the_project() {
 #[test]
 fn links_begin_with_what_the_operator_says_or_a_proxy() {
     let server = Server::start_as(&TinyModel::default(), |config| {
-        add_fixture("pipelines", &config.places.models, PAINTER);
+        add_fixture("pipelines", &config.paths.models, PAINTER);
         config.public_url = Some("https://ai.example.org/deep".to_owned());
     });
     let url = |server: &Server, headers: &[(&str, &str)]| {

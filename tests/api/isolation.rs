@@ -268,7 +268,7 @@ fn no_key_a_bad_an_expired_and_a_revoked_one_get_401_everywhere() {
         server.post("/v1/api-keys", &body).ok()
     };
     let secret = |key: &Value| key["secret"].as_str().unwrap().to_owned();
-    let soon = outpost::ambient::Ambient::now(&*server.clock).after(Duration::from_secs(30));
+    let soon = outpost::clock_rng::ClockRng::now(&*server.clock).after(Duration::from_secs(30));
     let expired = secret(&new(json!({ "expires_at": soon })));
     let revoked = new(json!({}));
     server.delete(&format!("/v1/api-keys/{}", id(&revoked))).ok();

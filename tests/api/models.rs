@@ -180,7 +180,7 @@ fn the_figures_are_for_admins_and_say_what_happened() {
 fn the_catalog_says_what_can_be_pulled_and_how() {
     let server = Server::start_as(&crate::tiny_model::TinyModel::default(), |config| {
         crate::tiny_model::write(
-            &config.places.models,
+            &config.paths.models,
             "smollm2-135m-instruct",
             &crate::tiny_model::TinyModel::default(),
         );

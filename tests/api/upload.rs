@@ -7,13 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outpost::control;
+use outpost::control_socket;
 use outpost::ids::{FileId, JobId, ProjectId};
-use outpost::storage::holdings::{self, HoldingsRecord};
-use outpost::storage::jobs::JobRecord;
+use outpost::storage::file_records::{self, Chunk};
+use outpost::storage::fine_tuning_jobs::JobRecord;
 use outpost::storage::limits::{self, LimitsRecord, Quotas};
-use outpost::storage::owned;
-use outpost::storage::uploads::{self, Chunk};
+use outpost::storage::project_resources;
+use outpost::storage::quota_usage::{self, QuotaUsageRecord};
 use outpost::storage::{Store, StoreSettings, WriteTx, check};
 use reqwest::Method;
 use serde_json::Value;
@@ -107,8 +107,8 @@ pub fn stop_swept(server: Server) -> TempDir {
     std::thread::sleep(Duration::from_millis(500));
     let data = server.folder.path().join("data");
     let begun = Instant::now();
-    let swept = || match control::ask(&data, &control::Request::Check).unwrap() {
-        Some(control::Answer::Done { lines, .. }) => lines.iter().any(|line| line == "file_remains: 0"),
+    let swept = || match control_socket::send(&data, &control_socket::Request::Check).unwrap() {
+        Some(control_socket::Reply::Done { lines, .. }) => lines.iter().any(|line| line == "file_remains: 0"),
         _ => false,
     };
     while !swept() {
@@ -123,7 +123,7 @@ pub fn leave_chunks(folder: &Path, count: u32) {
     let id = FileId::from_bytes([7; 16]);
     within(&folder.join("data"), async move |store| {
         let put = move |tx: &WriteTx| {
-            (0..count).try_for_each(|place| uploads::put_chunk(tx, id, place, &Chunk(vec![b'x'; 1000])))
+            (0..count).try_for_each(|place| file_records::put_chunk(tx, id, place, &Chunk(vec![b'x'; 1000])))
         };
         store.write(put).await.unwrap();
     });
@@ -134,17 +134,21 @@ pub fn queue_again(folder: &Path, job: &str) {
     let id: JobId = job.parse().unwrap();
     within(&folder.join("data"), async move |store| {
         let put = move |tx: &WriteTx| {
-            let job = owned::find::<JobRecord>(tx, id.to_bytes())?.unwrap();
-            owned::replace(tx, id.to_bytes(), &JobRecord { state: 1, error: None, finished_at: None, ..job })
+            let job = project_resources::find::<JobRecord>(tx, id.to_bytes())?.unwrap();
+            project_resources::replace(
+                tx,
+                id.to_bytes(),
+                &JobRecord { state: 1, error: None, finished_at: None, ..job },
+            )
         };
         store.write(put).await.unwrap();
     });
 }
 
 /// What a project of a stopped server holds.
-pub fn held(folder: &Path, project: &str) -> HoldingsRecord {
+pub fn held(folder: &Path, project: &str) -> QuotaUsageRecord {
     let project: ProjectId = project.parse().unwrap();
-    within(&folder.join("data"), async move |store| store.read(move |tx| holdings::of(tx, project)).await.unwrap())
+    within(&folder.join("data"), async move |store| store.read(move |tx| quota_usage::of(tx, project)).await.unwrap())
 }
 
 /// Sets the quotas of a project of a stopped server.

@@ -107,8 +107,8 @@ fn windows_are_exact_to_the_millisecond() {
         (&row["endpoint"], &row["outcome"], &row["output_tokens"]),
         (&json!("POST /chat/completions"), &json!("succeeded"), &json!(3))
     );
-    let at: outpost::ambient::Timestamp = row["time"].as_str().unwrap().parse().unwrap();
-    let moment = |shift: i64| outpost::ambient::Timestamp::from_millis(at.as_millis() + shift);
+    let at: outpost::clock_rng::Timestamp = row["time"].as_str().unwrap().parse().unwrap();
+    let moment = |shift: i64| outpost::clock_rng::Timestamp::from_millis(at.as_millis() + shift);
     let server = Server::start_in(folder);
     let count = |from: i64, to: i64, width: &str| {
         let query = format!("?start_time={}&end_time={}&bucket_width={width}", moment(from), moment(to));
@@ -213,14 +213,14 @@ fn storage_is_told_for_now_and_for_the_end_of_the_window() {
         |method: Method, path: &str, body: Option<Value>| server.call(method, path, Some(&key), body.as_ref()).ok();
     let moment = || {
         server.clock.advance(std::time::Duration::from_secs(3600));
-        outpost::ambient::Ambient::now(&*server.clock)
+        outpost::clock_rng::ClockRng::now(&*server.clock)
     };
     let empty = moment();
     let id = call(Method::POST, "/v1/conversations", Some(say("abc")))["id"].as_str().unwrap().to_owned();
     let small = moment();
     call(Method::POST, &format!("/v1/conversations/{id}/messages"), Some(say(&"x".repeat(1000))));
     let large = moment();
-    let at_end = |end: outpost::ambient::Timestamp| {
+    let at_end = |end: outpost::clock_rng::Timestamp| {
         let storage = usage(&server, &project, &format!("?end_time={end}"))["storage"].clone();
         (storage["bytes_at_end"].as_u64().unwrap(), storage["bytes"].as_u64().unwrap())
     };

@@ -3,13 +3,13 @@
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use outpost::ambient::{Ambient, Timestamp};
-use outpost::app::Machine;
+use outpost::app::SystemClockRng;
+use outpost::clock_rng::{ClockRng, Timestamp};
 
 /// The machine's time and randomness, shifted by what the test says.
 #[derive(Default)]
 pub struct ShiftedClock {
-    machine: Machine,
+    machine: SystemClockRng,
     shift_millis: AtomicI64,
     passed_millis: AtomicU64,
 }
@@ -30,7 +30,7 @@ impl ShiftedClock {
     }
 }
 
-impl Ambient for ShiftedClock {
+impl ClockRng for ShiftedClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_millis(self.machine.now().as_millis() + self.shift_millis.load(Ordering::SeqCst))
     }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use outpost::app::App;
-use outpost::config::{Config, KvType, Places, Tls};
+use outpost::config::{Config, DataPaths, KvType, Tls};
 use outpost::engine::Engine;
 use reqwest::Method;
 use reqwest::blocking::{Client, Response};
@@ -95,7 +95,7 @@ impl Server {
     /// Starts with the models that make no text beside the one that does.
     pub fn with_encoders() -> Self {
         Self::start_as(&TinyModel::default(), |config| {
-            [VECTORS, JUDGE].into_iter().for_each(|name| add_encoder(&config.places.models, name));
+            [VECTORS, JUDGE].into_iter().for_each(|name| add_encoder(&config.paths.models, name));
         })
     }
 
@@ -109,10 +109,10 @@ impl Server {
         let clock = Arc::new(ShiftedClock::default());
         let (ready, started) = mpsc::channel();
         let (stop, stopped) = tokio::sync::oneshot::channel();
-        let ambient = clock.clone();
+        let clock_rng = clock.clone();
         let thread = std::thread::spawn(move || {
             actix_web::rt::System::new().block_on(async move {
-                let app = App::start(&config, ambient).await.unwrap();
+                let app = App::start(&config, clock_rng).await.unwrap();
                 ready.send((app.url(), app.address(), app.engine().clone())).unwrap();
                 let stopper = app.stopper();
                 actix_web::rt::spawn(async move {
@@ -274,7 +274,7 @@ pub fn add_fixture(kind: &str, models: &Path, name: &str) {
 pub fn config(folder: &Path) -> Config {
     Config {
         precision: Vec::new(),
-        places: Places { data: folder.join("data"), models: folder.join("models") },
+        paths: DataPaths { data: folder.join("data"), models: folder.join("models") },
         listen: "127.0.0.1:0".parse().unwrap(),
         threads: 2,
         memory: 2 << 30,

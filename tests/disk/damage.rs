@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use outpost::ambient::Timestamp;
+use outpost::clock_rng::Timestamp;
 use outpost::error::{Code, Error, Result};
 use outpost::ids::{ConversationId, FileId, KeyId, ProjectId};
 use outpost::service::{Access, Conversations, Expected, NewConversation, PageRequest, Secret};
 use outpost::storage::usage::{self, Amounts, Outcome, SeriesRecord, UsageRecord};
-use outpost::storage::{DATABASE_FILE, check, uploads};
+use outpost::storage::{DATABASE_FILE, check, file_records};
 use serde_json::json;
 
 use crate::disk::Disk;
@@ -55,7 +55,7 @@ fn piece(at: u32) -> Vec<u8> {
 }
 
 fn talks(server: &Server) -> Conversations {
-    Conversations::new(server.store.clone(), server.ambient.clone())
+    Conversations::new(server.store.clone(), server.clock_rng.clone())
 }
 
 async fn fill(
@@ -84,9 +84,9 @@ async fn fill(
         let new = NewConversation { project: Some(project), messages, metadata: None };
         ids.push(talks(server).create(&admin, new).await?.id);
     }
-    let file = FileId::generate(&*server.ambient);
+    let file = FileId::generate(&*server.clock_rng);
     for at in 0..6 {
-        server.store.write(move |tx| uploads::put_chunk(tx, file, at, &uploads::Chunk(piece(at)))).await?;
+        server.store.write(move |tx| file_records::put_chunk(tx, file, at, &file_records::Chunk(piece(at)))).await?;
     }
     for number in 0..300 {
         server.store.write(move |tx| meter(tx, project, alive_id(number), number)).await?;
@@ -206,7 +206,7 @@ async fn read(content: &Content, server: &Server, admin: &Access) {
     }
     for at in 0..6 {
         let file = content.file;
-        let found = server.store.read(move |tx| uploads::chunk(tx, file, at)).await;
+        let found = server.store.read(move |tx| file_records::chunk(tx, file, at)).await;
         if let Some(Some(bytes)) = fits("a chunk", found) {
             assert!(bytes == piece(at), "altered content of a file was not noticed");
         }
@@ -218,7 +218,7 @@ async fn read(content: &Content, server: &Server, admin: &Access) {
             Ok(())
         })
     };
-    fits("usage", server.store.look(all));
+    fits("usage", server.store.read_blocking(all));
     let _ = server.store.verify();
 }
 
@@ -234,7 +234,7 @@ async fn write(content: &Content, server: &Server, admin: &Access) {
         fits("usage", server.store.write(move |tx| meter(tx, project, alive_id(number), number)).await);
     }
     let file = content.file;
-    fits("a file's end", server.store.write(move |tx| uploads::sweep(tx, file, 3)).await);
+    fits("a file's end", server.store.write(move |tx| file_records::sweep(tx, file, 3)).await);
 }
 
 async fn live(content: &Content, server: &Server) {

@@ -175,7 +175,7 @@ async fn live(case: &mut Case<'_>, server: &Server) -> Result<(), String> {
             None => tokio::time::sleep(Duration::from_millis(10)).await,
         }
     };
-    let big = ProjectId::generate(&*server.ambient);
+    let big = ProjectId::generate(&*server.clock_rng);
     let Id::Project(project) = case.insist(server, Op::NewProject).await? else { return Err("no project".into()) };
     let Id::Key(first) = case.insist(server, Op::NewKey).await? else { return Err("no key".into()) };
     let Id::Key(second) = case.insist(server, Op::NewKey).await? else { return Err("no key".into()) };
@@ -282,7 +282,7 @@ fn on_a_full_disk_keys_go_on_working() {
     let server = home.open(&disk).unwrap();
     disk.fail(Some(Fault::Full { bytes: home.database.len(), sparse: false }));
     runtime().block_on(async {
-        let id = ProjectId::generate(&*server.ambient);
+        let id = ProjectId::generate(&*server.clock_rng);
         let access = server.admin(&home).await.unwrap();
         let refused = server.change(&home, &access, Op::Put(id, 3_000_000)).await.err().unwrap();
         assert_eq!(refused.code(), Code::StorageUnavailable);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use outpost::ambient::{Ambient, Timestamp};
+use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::error::Result;
 use outpost::service::{Access, FirstKey, Keys, Projects, first_start};
 use outpost::storage::{DATABASE_FILE, OpenError, Opener, Store, StoreSettings};
@@ -18,7 +18,7 @@ use crate::disk::Disk;
 /// A clock that stands still, and randomness that can be repeated.
 struct Seeded(Mutex<ChaCha8Rng>);
 
-impl Ambient for Seeded {
+impl ClockRng for Seeded {
     fn now(&self) -> Timestamp {
         Timestamp::from_millis(1_800_000_000_000)
     }
@@ -45,7 +45,7 @@ pub fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-fn ambient(seed: u64) -> Arc<dyn Ambient> {
+fn clock_rng(seed: u64) -> Arc<dyn ClockRng> {
     Arc::new(Seeded(Mutex::new(ChaCha8Rng::seed_from_u64(seed))))
 }
 
@@ -56,9 +56,9 @@ fn settings(dir: &TempDir, cache_bytes: usize) -> StoreSettings {
 impl Home {
     pub fn new(seed: u64) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let ambient = ambient(seed);
-        let store = Store::open(settings(&dir, 16 << 20), ambient.clone()).unwrap();
-        let first = runtime().block_on(first_start(&store, &ambient)).unwrap().unwrap();
+        let clock_rng = clock_rng(seed);
+        let store = Store::open(settings(&dir, 16 << 20), clock_rng.clone()).unwrap();
+        let first = runtime().block_on(first_start(&store, &clock_rng)).unwrap().unwrap();
         store.shutdown();
         let database = std::fs::read(dir.path().join(DATABASE_FILE)).unwrap();
         Self { dir, seed, first: Arc::new(first), database }
@@ -93,11 +93,11 @@ impl Home {
     }
 
     fn open_as(&self, age: u64, cache_bytes: usize, opener: Opener) -> Result<Server, OpenError> {
-        let ambient = ambient(self.seed ^ age ^ 1 << 63);
-        let store = Store::open_with(settings(&self.dir, cache_bytes), ambient.clone(), opener)?;
-        let keys = Keys::new(store.clone(), ambient.clone());
-        let projects = Projects::new(store.clone(), ambient.clone());
-        Ok(Server { store, keys, projects, ambient })
+        let clock_rng = clock_rng(self.seed ^ age ^ 1 << 63);
+        let store = Store::open_with(settings(&self.dir, cache_bytes), clock_rng.clone(), opener)?;
+        let keys = Keys::new(store.clone(), clock_rng.clone());
+        let projects = Projects::new(store.clone(), clock_rng.clone());
+        Ok(Server { store, keys, projects, clock_rng })
     }
 }
 
@@ -106,7 +106,7 @@ pub struct Server {
     pub store: Store,
     pub keys: Keys,
     pub projects: Projects,
-    pub ambient: Arc<dyn Ambient>,
+    pub clock_rng: Arc<dyn ClockRng>,
 }
 
 impl Server {

@@ -109,7 +109,7 @@ fn new_key(project: ProjectId) -> NewKey {
 }
 
 fn record(size: usize) -> ProjectRecord {
-    let now = outpost::ambient::Timestamp::from_millis(1);
+    let now = outpost::clock_rng::Timestamp::from_millis(1);
     ProjectRecord {
         name: "raw".into(),
         environment: None,
@@ -211,7 +211,7 @@ impl Workload {
                 if free.is_empty() || dice.below(3) == 0 {
                     return match dice.below(4) {
                         0 => Op::NewProject,
-                        1 => Op::Put(ProjectId::generate(&*server.ambient), size(dice)),
+                        1 => Op::Put(ProjectId::generate(&*server.clock_rng), size(dice)),
                         _ => Op::NewKey,
                     };
                 }

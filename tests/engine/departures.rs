@@ -100,10 +100,10 @@ async fn a_reader_that_takes_nothing_loses_its_place_after_a_while() {
         rig.engine.load().running
     };
     while stuck(&rig).await != 1 {}
-    rig.ambient.advance(Duration::from_secs(59));
+    rig.clock.advance(Duration::from_secs(59));
     assert_eq!(stuck(&rig).await, 1, "a slow reader has its time");
     for _ in 0..20 {
-        rig.ambient.advance(Duration::from_secs(61));
+        rig.clock.advance(Duration::from_secs(61));
         if stuck(&rig).await == 0 {
             break;
         }

@@ -27,10 +27,10 @@ fn rig(draft: Option<&TinyModel>, change: impl FnOnce(&mut Settings)) -> Rig {
     }
     let mut settings = Settings { speculate: draft.is_some(), ..Settings::new(dir.path(), 1 << 30) };
     change(&mut settings);
-    let ambient = Arc::new(TestAmbient::default());
-    let engine = Engine::start(settings, ambient.clone()).unwrap();
+    let clock = Arc::new(TestAmbient::default());
+    let engine = Engine::start(settings, clock.clone()).unwrap();
     let model = engine.models().load("large").unwrap();
-    Rig { engine, model, ambient, dir }
+    Rig { engine, model, clock, dir }
 }
 
 /// Nothing in it stands twice.
@@ -122,7 +122,7 @@ async fn short_memory_takes_the_draft_first() {
     // It comes back when memory was enough for a while.
     drafting.engine.models().load("large").unwrap();
     assert!(!is_loaded(&drafting, "small"));
-    drafting.ambient.advance(Duration::from_secs(601));
+    drafting.clock.advance(Duration::from_secs(601));
     drafting.engine.models().load("large").unwrap();
     assert!(is_loaded(&drafting, "small"));
     assert_eq!(all(&drafting, &asks[..2]).await, expected[..2]);

@@ -28,10 +28,10 @@ fn engine(folder: &Path) -> Engine {
     engine_at(folder, Arc::default())
 }
 
-fn engine_at(folder: &Path, ambient: Arc<TestAmbient>) -> Engine {
+fn engine_at(folder: &Path, clock: Arc<TestAmbient>) -> Engine {
     let sandbox = Some(env!("CARGO_BIN_EXE_outpost").into());
     let settings = Settings { sandbox, speculate: false, ..Settings::new(folder, 1 << 30) };
-    Engine::start(settings, ambient).unwrap()
+    Engine::start(settings, clock).unwrap()
 }
 
 fn chat(folder: &Path, name: &str, template: &str) {
@@ -343,8 +343,8 @@ fn mutated_model_files_are_errors_and_no_more() {
     let steps: Vec<Value> =
         normalizers().into_iter().map(|(_, step)| step).filter(|step| step.to_string().len() < 5000).collect();
     let gguf = tiny_model::bytes(&TinyModel::default());
-    let ambient = Arc::new(TestAmbient::default());
-    let engine = engine_at(dir.path(), ambient.clone());
+    let clock = Arc::new(TestAmbient::default());
+    let engine = engine_at(dir.path(), clock.clone());
     let done = std::sync::atomic::AtomicBool::new(false);
     let (mut counts, mut slowest) = ([0u64; 3], Duration::ZERO);
     let most = std::thread::scope(|scope| {
@@ -395,7 +395,7 @@ fn mutated_model_files_are_errors_and_no_more() {
                 }
             }
             // The folder is looked at once a second.
-            ambient.advance(Duration::from_secs(2));
+            clock.advance(Duration::from_secs(2));
             let begun = Instant::now();
             let model = engine.models().load(&id);
             assert_ne!(model.as_ref().err(), Some(&LoadError::NotFound), "{id}");

@@ -132,10 +132,10 @@ fn tools_take_the_template_that_is_made_for_them() {
 fn a_change_of_any_file_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let folder = model(dir.path(), "m", "llama-tied");
-    let ambient = Arc::new(TestAmbient::default());
-    let engine = Engine::start(Settings::new(dir.path(), 1 << 30), ambient.clone()).unwrap();
+    let clock = Arc::new(TestAmbient::default());
+    let engine = Engine::start(Settings::new(dir.path(), 1 << 30), clock.clone()).unwrap();
     let prompt = || {
-        ambient.advance(Duration::from_secs(2));
+        clock.advance(Duration::from_secs(2));
         engine.models().list();
         engine.models().load("m").map(|model| model.prompt(&[Message::new("user", "hi")]).unwrap())
     };

@@ -94,13 +94,13 @@ fn a_reader_is_noticed_when_it_is_installed() {
     lay(&fixtures().join("bert"), &dir.path().join("diffusion"));
     with_installed_text_encoder(dir.path());
     fs::rename(dir.path().join("reader"), dir.path().join("other")).unwrap();
-    let ambient = std::sync::Arc::new(crate::support::TestAmbient::default());
+    let clock = std::sync::Arc::new(crate::support::TestAmbient::default());
     let settings = outpost::engine::Settings::new(dir.path(), 1 << 30);
-    let engine = outpost::engine::Engine::start(settings, ambient.clone()).unwrap();
+    let engine = outpost::engine::Engine::start(settings, clock.clone()).unwrap();
     let problem = || engine.models().list().into_iter().find(|model| model.id == "diffusion").unwrap().problem;
     assert!(problem().is_some());
     fs::rename(dir.path().join("other"), dir.path().join("reader")).unwrap();
-    ambient.advance(std::time::Duration::from_secs(2));
+    clock.advance(std::time::Duration::from_secs(2));
     assert_eq!(problem(), None);
 }
 

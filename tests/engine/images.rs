@@ -291,10 +291,10 @@ fn cancelled_images_are_given_up() {
 
 #[test]
 fn images_that_are_not_received_are_given_up() {
-    let ambient = Arc::new(TestAmbient::default());
+    let clock = Arc::new(TestAmbient::default());
     let dir = tempfile::tempdir().unwrap();
     lay(&fixtures().join("sd1"), &dir.path().join("diffusion"));
-    let engine = Engine::start(Settings::new(dir.path(), 1 << 30), ambient.clone()).unwrap();
+    let engine = Engine::start(Settings::new(dir.path(), 1 << 30), clock.clone()).unwrap();
     let model = engine.models().load_image_model("diffusion").unwrap();
     let mut events = engine.generate_images(&model, small(&[1, 2, 3, 4, 5])).unwrap();
     let finished = || counted(&engine, "outpost_images_total").map_or(0, |count| count.parse().unwrap());
@@ -304,7 +304,7 @@ fn images_that_are_not_received_are_given_up() {
     let mut other = engine.generate_images(&model, ImageRequest { tenant: 2, ..small(&[6]) }).unwrap();
     while runtime.block_on(other.next()).is_some() {}
     assert_eq!((finished(), counted(&engine, "outpost_images_queued").as_deref()), (3, Some("3")));
-    ambient.advance(std::time::Duration::from_secs(61));
+    clock.advance(std::time::Duration::from_secs(61));
     wait(|| counted(&engine, "outpost_images_queued").as_deref() == Some("0"));
     assert_eq!(runtime.block_on(events.next()), Some(Err(Failure::Unread)));
     assert_eq!((runtime.block_on(events.next()), events.leave(), finished()), (None, 2, 3));

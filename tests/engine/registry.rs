@@ -12,8 +12,8 @@ use crate::support::{TestAmbient, memory, request, tiny};
 use crate::tiny_model::{self, TinyModel};
 
 fn start(dir: &Path, memory: u64) -> (Engine, Arc<TestAmbient>) {
-    let ambient = Arc::new(TestAmbient::default());
-    (Engine::start(Settings::new(dir, memory), ambient.clone()).unwrap(), ambient)
+    let clock = Arc::new(TestAmbient::default());
+    (Engine::start(Settings::new(dir, memory), clock.clone()).unwrap(), clock)
 }
 
 fn safetensors(folder: &Path) {
@@ -92,10 +92,10 @@ fn new_models_are_found_after_a_second() {
     let rig = tiny();
     tiny_model::write(rig.dir.path(), "late", &TinyModel::default());
     assert!(rig.engine.models().find("late").is_none());
-    rig.ambient.advance(Duration::from_secs(1));
+    rig.clock.advance(Duration::from_secs(1));
     assert!(rig.engine.models().find("late").is_some());
     fs::remove_dir_all(rig.dir.path().join("late")).unwrap();
-    rig.ambient.advance(Duration::from_secs(1));
+    rig.clock.advance(Duration::from_secs(1));
     assert_eq!(rig.engine.models().list().len(), 1);
 }
 

@@ -1,11 +1,11 @@
-//! What the tests share: an ambient that they own, an engine over a tiny model, whole answers.
+//! What the tests share: an clock that they own, an engine over a tiny model, whole answers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use outpost::ambient::{Ambient, Timestamp};
+use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::engine::{Ending, Engine, Failure, Generation, Load, Piece, Pieces, Sampling, Settings, TextModel};
 use outpost::models::scratch::Cpu;
 use tempfile::TempDir;
@@ -22,7 +22,7 @@ impl TestAmbient {
     }
 }
 
-impl Ambient for TestAmbient {
+impl ClockRng for TestAmbient {
     fn now(&self) -> Timestamp {
         Timestamp::from_millis(1_795_000_000_000)
     }
@@ -44,7 +44,7 @@ pub fn cpu() -> Arc<Cpu> {
 pub struct Rig {
     pub engine: Engine,
     pub model: Arc<TextModel>,
-    pub ambient: Arc<TestAmbient>,
+    pub clock: Arc<TestAmbient>,
     pub dir: TempDir,
 }
 
@@ -55,10 +55,10 @@ pub fn rig(options: &TinyModel, change: impl FnOnce(&mut Settings)) -> Rig {
     // One piece a token, unless a test wants it otherwise.
     let mut settings = Settings { speculate: false, ..Settings::new(dir.path(), 1 << 30) };
     change(&mut settings);
-    let ambient = Arc::new(TestAmbient::default());
-    let engine = Engine::start(settings, ambient.clone()).unwrap();
+    let clock = Arc::new(TestAmbient::default());
+    let engine = Engine::start(settings, clock.clone()).unwrap();
     let model = engine.models().load("tiny").unwrap();
-    Rig { engine, model, ambient, dir }
+    Rig { engine, model, clock, dir }
 }
 
 pub fn tiny() -> Rig {

@@ -11,7 +11,7 @@ mod starter;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use outpost::app::Machine;
+use outpost::app::SystemClockRng;
 use outpost::engine::{Engine, Message, Settings, TextModel};
 use outpost::models::ModelError;
 use outpost::models::gguf::GgufFile;
@@ -162,7 +162,7 @@ fn text_model_of(model: &str) -> Arc<TextModel> {
 
 fn text_model_in(models: PathBuf, model: &str) -> Arc<TextModel> {
     let settings = Settings { threads: 1, ..Settings::new(models, 2 << 30) };
-    Engine::start(settings, Arc::new(Machine::new())).unwrap().models().load(model).unwrap()
+    Engine::start(settings, Arc::new(SystemClockRng::new())).unwrap().models().load(model).unwrap()
 }
 
 #[test]

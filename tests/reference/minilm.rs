@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use half::f16;
-use outpost::app::Machine;
+use outpost::app::SystemClockRng;
 use outpost::engine::{EncoderModel, Engine, InputType, Kind, Precision, Settings, TokenBound, Tokenized};
 use serde::Deserialize;
 
@@ -34,7 +34,7 @@ fn load(precision: Precision) -> (Engine, Arc<EncoderModel>) {
     let mut settings = Settings::new(starter::models(), 2 << 30);
     settings.threads = 2;
     settings.precisions.models.insert(MODEL.to_owned(), precision);
-    let engine = Engine::start(settings, Arc::new(Machine::new())).unwrap();
+    let engine = Engine::start(settings, Arc::new(SystemClockRng::new())).unwrap();
     let model = engine.models().load_encoder(MODEL, Kind::Embedding).unwrap();
     (engine, model)
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use candle_core::{Device, safetensors};
-use outpost::app::Machine;
+use outpost::app::SystemClockRng;
 use outpost::engine::{Engine, Image, ImageEvent, ImageRequest, Settings};
 
 use super::starter;
@@ -11,7 +11,7 @@ use super::starter;
 fn engine() -> Engine {
     let mut settings = Settings::new(starter::models(), 1 << 30);
     settings.threads = 2;
-    Engine::start(settings, Arc::new(Machine::new())).unwrap()
+    Engine::start(settings, Arc::new(SystemClockRng::new())).unwrap()
 }
 
 /// An image with the model's own settings.

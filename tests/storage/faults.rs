@@ -91,7 +91,7 @@ async fn a_database_of_layout_1_is_copied_and_then_counts_its_keys() {
     tamper(dir.path(), "meta", b"layout", |value| *value.last_mut().unwrap() = 1);
     for _ in 0..2 {
         let store = Store::open(settings(dir.path()), clock.clone()).unwrap();
-        let held = store.read(move |tx| outpost::storage::holdings::of(tx, home)).await.unwrap();
+        let held = store.read(move |tx| outpost::storage::quota_usage::of(tx, home)).await.unwrap();
         assert_eq!(held.api_keys, 4, "the admin's and three; the revoked one does not count");
         assert!(store.verify().unwrap().is_clean());
         store.shutdown();
@@ -182,9 +182,9 @@ async fn after_a_disk_error_the_store_refuses_and_then_recovers_by_itself() {
 #[tokio::test]
 async fn the_first_start_happens_once_and_an_owner_can_make_another_admin_key() {
     let world = World::new().await;
-    let ambient: Arc<dyn outpost::ambient::Ambient> = world.clock.clone();
-    assert!(outpost::service::first_start(&world.store, &ambient).await.unwrap().is_none());
-    let found = outpost::service::new_admin_key(&world.store, &ambient).await.unwrap();
+    let clock_rng: Arc<dyn outpost::clock_rng::ClockRng> = world.clock.clone();
+    assert!(outpost::service::first_start(&world.store, &clock_rng).await.unwrap().is_none());
+    let found = outpost::service::new_admin_key(&world.store, &clock_rng).await.unwrap();
     assert_eq!(found.project.id, world.first.project.id);
     assert!(world.keys.authenticate(found.secret.expose()).await.unwrap().is_admin());
 }

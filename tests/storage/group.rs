@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use outpost::ambient::{Ambient, Timestamp};
+use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::error::{Code, Error, Result};
 use outpost::ids::ProjectId;
 use outpost::storage::projects::{self, ProjectRecord};
@@ -141,7 +141,7 @@ fn only_the_owner_can_read_the_files() {
     use std::os::unix::fs::PermissionsExt as _;
     let parent = dir();
     let dir = parent.path().join("data");
-    let clock: Arc<dyn Ambient> = Clock::new();
+    let clock: Arc<dyn ClockRng> = Clock::new();
     drop(Store::open(settings(&dir), clock).unwrap());
     let mode = |path: &std::path::Path| path.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&dir), 0o700);

@@ -10,13 +10,13 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outpost::ambient::Ambient;
+use outpost::clock_rng::ClockRng;
 use outpost::error::Code;
 use outpost::ids::{ConversationId, KeyId, ProjectId};
 use outpost::service::{
     Access, Conversations, Expected, FirstKey, Keys, NewConversation, NewProject, Projects, Rotation, new_admin_key,
 };
-use outpost::storage::{Store, check, conversations, owned};
+use outpost::storage::{Store, check, conversations, project_resources};
 use serde_json::json;
 
 use super::world::{Clock, dir, new_key, settings};
@@ -67,16 +67,16 @@ async fn talk(talks: &Conversations, admin: &Access, project: ProjectId) {
 async fn child_that_writes_until_it_is_killed() {
     let Some(dir) = std::env::var_os(CHILD) else { return };
     let clock = Clock::new();
-    let ambient: Arc<dyn Ambient> = clock.clone();
+    let clock_rng: Arc<dyn ClockRng> = clock.clone();
     let store = Store::open(settings(Path::new(&dir)), clock).unwrap();
-    let keys = Arc::new(Keys::new(store.clone(), ambient.clone()));
-    outpost::service::first_start(&store, &ambient).await.unwrap();
-    let FirstKey { secret, .. } = new_admin_key(&store, &ambient).await.unwrap();
+    let keys = Arc::new(Keys::new(store.clone(), clock_rng.clone()));
+    outpost::service::first_start(&store, &clock_rng).await.unwrap();
+    let FirstKey { secret, .. } = new_admin_key(&store, &clock_rng).await.unwrap();
     let admin = keys.authenticate(secret.expose()).await.unwrap();
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..WRITERS {
-        let projects = Projects::new(store.clone(), ambient.clone());
-        let talks = Conversations::new(store.clone(), ambient.clone());
+        let projects = Projects::new(store.clone(), clock_rng.clone());
+        let talks = Conversations::new(store.clone(), clock_rng.clone());
         tasks.spawn(write_for_ever(keys.clone(), projects, talks, admin.clone()));
     }
     tasks.join_next().await;
@@ -163,7 +163,7 @@ async fn verify_talks(store: &Store, talks: HashMap<ConversationId, usize>) {
     let checked = store.read(move |tx| {
         for (id, acknowledged) in talks {
             let record: conversations::ConversationRecord =
-                owned::find(tx, id.to_bytes())?.expect("it was acknowledged");
+                project_resources::find(tx, id.to_bytes())?.expect("it was acknowledged");
             let messages = conversations::messages(tx, id, &record)?;
             assert!(messages.len() >= acknowledged, "{id} lost messages");
             for (at, text) in messages.iter().enumerate() {

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use outpost::ambient::Ambient;
+use outpost::clock_rng::ClockRng;
 use outpost::service::change::Change;
 use outpost::service::limits::{Limits, LimitsChange, RatesChange};
 use outpost::service::usage::{Meter, Outcome};
@@ -55,8 +55,8 @@ fn admitted_in_ten_minutes(world: &World, limits: &Limits, step: Duration) -> u6
 async fn sixty_four_threads_get_the_burst_and_the_rate_and_nothing_more() {
     for (requests, burst, step) in [(600, 100, 5_000), (7, 7, 10_000), (59_999, 60_000, 5_000)] {
         let world = World::new().await;
-        let ambient: Arc<dyn Ambient> = world.clock.clone();
-        let limits = Limits::new(world.store.clone(), ambient);
+        let clock_rng: Arc<dyn ClockRng> = world.clock.clone();
+        let limits = Limits::new(world.store.clone(), clock_rng);
         limits.update(&world.admin, world.first.project.id, rate(requests, burst)).await.unwrap();
         // The first request makes the bucket; it is one of those that are counted.
         assert!(limits.admit(world.first.project.id).await.unwrap().1.is_ok());
@@ -69,10 +69,10 @@ async fn sixty_four_threads_get_the_burst_and_the_rate_and_nothing_more() {
 #[tokio::test]
 async fn a_restart_or_a_changed_limit_gives_nothing_away() {
     let world = World::new().await;
-    let ambient: Arc<dyn Ambient> = world.clock.clone();
+    let clock_rng: Arc<dyn ClockRng> = world.clock.clone();
     let (home, store) = (world.first.project.id, world.store.clone());
-    let limits = Limits::new(store.clone(), ambient.clone());
-    let meter = Meter::new(store.clone(), ambient.clone(), limits.clone());
+    let limits = Limits::new(store.clone(), clock_rng.clone());
+    let meter = Meter::new(store.clone(), clock_rng.clone(), limits.clone());
     limits.update(&world.admin, home, rate(60, 10)).await.unwrap();
     for _ in 0..10 {
         assert!(limits.admit(home).await.unwrap().1.is_ok());
@@ -82,13 +82,13 @@ async fn a_restart_or_a_changed_limit_gives_nothing_away() {
     let refused = limits.admit(home).await.unwrap().1.unwrap_err();
     assert_eq!(refused.wait(), Some(Duration::from_secs(1)));
     // Another limiter on the same store is what a restart makes.
-    let restarted = Limits::new(store.clone(), ambient.clone());
+    let restarted = Limits::new(store.clone(), clock_rng.clone());
     assert!(restarted.admit(home).await.unwrap().1.is_err());
     world.clock.jump(-3600);
-    let restarted = Limits::new(store.clone(), ambient.clone());
+    let restarted = Limits::new(store.clone(), clock_rng.clone());
     assert!(restarted.admit(home).await.unwrap().1.is_err(), "a clock set back gives nothing");
     world.clock.jump(3600);
     world.clock.pass(Duration::from_secs(2));
-    let restarted = Limits::new(store, ambient);
+    let restarted = Limits::new(store, clock_rng);
     assert!(restarted.admit(home).await.unwrap().1.is_ok(), "time that has passed counts");
 }

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use outpost::error::Code;
-use outpost::ids::{PictureId, ProjectId};
+use outpost::ids::{ProjectId, StoredImageId};
 use outpost::service::Access;
 use outpost::service::pictures::{Format, Link, Pictures};
-use outpost::storage::holdings;
 use outpost::storage::limits::{self, LimitsRecord, Quotas};
+use outpost::storage::quota_usage;
 
 use super::world::{World, refusal};
 
@@ -25,7 +25,7 @@ async fn tenant(world: &World) -> (ProjectId, Access) {
 }
 
 async fn held(world: &World, project: ProjectId) -> u64 {
-    world.store.read(move |tx| holdings::of(tx, project)).await.unwrap().bytes
+    world.store.read(move |tx| quota_usage::of(tx, project)).await.unwrap().bytes
 }
 
 async fn content(pictures: &Pictures, link: &Link) -> Result<(Format, Vec<u8>), outpost::error::Error> {
@@ -116,7 +116,7 @@ async fn a_link_that_is_not_ours_opens_nothing() {
     let mut flipped = link.signature.clone().into_bytes();
     flipped[5] = if flipped[5] == b'A' { b'B' } else { b'A' };
     let flipped = String::from_utf8(flipped).unwrap();
-    let nobody = PictureId::from_bytes([9; 16]);
+    let nobody = StoredImageId::from_bytes([9; 16]);
     let cases = [
         (link.id, expires.as_str(), flipped.as_str()),
         (link.id, &expires, ""),

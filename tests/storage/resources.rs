@@ -3,7 +3,7 @@
 use outpost::ids::{AgentId, ProjectId};
 use outpost::service::agents::MOST_VERSIONS;
 use outpost::service::{AgentChange, Agents, Change, Conversations, Expected, NewAgent, NewConversation, PageRequest};
-use outpost::storage::{agents, conversations, holdings};
+use outpost::storage::{agents, conversations, quota_usage};
 
 use super::world::World;
 
@@ -13,8 +13,8 @@ fn services(world: &World) -> (Conversations, Agents) {
     (Conversations::new(store, clock), Agents::new(other, same))
 }
 
-async fn held(world: &World, project: ProjectId) -> holdings::HoldingsRecord {
-    world.store.read(move |tx| holdings::of(tx, project)).await.unwrap()
+async fn held(world: &World, project: ProjectId) -> quota_usage::QuotaUsageRecord {
+    world.store.read(move |tx| quota_usage::of(tx, project)).await.unwrap()
 }
 
 fn renamed(instructions: &str) -> AgentChange {

@@ -94,7 +94,7 @@ async fn at_most_one_previous_secret_lives() {
 async fn a_key_expires_at_its_time_and_its_grace_with_it() {
     let world = World::new().await;
     let mut new = new_key(world.first.project.id, &[]);
-    let soon = outpost::ambient::Ambient::now(&*world.clock).after(Duration::from_secs(10));
+    let soon = outpost::clock_rng::ClockRng::now(&*world.clock).after(Duration::from_secs(10));
     new.expires_at = Some(soon);
     let (key, old) = world.keys.create(&world.admin, new).await.unwrap();
     let (rotated, secret) = world.rotate(&key, 3600).await.unwrap();
@@ -112,7 +112,7 @@ async fn a_key_expires_at_its_time_and_its_grace_with_it() {
 async fn an_expiry_in_the_past_is_refused() {
     let world = World::new().await;
     let mut new = new_key(world.first.project.id, &[]);
-    new.expires_at = Some(outpost::ambient::Ambient::now(&*world.clock));
+    new.expires_at = Some(outpost::clock_rng::ClockRng::now(&*world.clock));
     let expected = (Code::InvalidParameter, Some("expires_at".into()));
     assert_eq!(refusal(world.keys.create(&world.admin, new).await), expected);
 }

@@ -72,7 +72,7 @@ async fn compare(
 #[ignore = "measures time; run it on a quiet machine"]
 async fn an_unknown_key_id_takes_as_long_as_a_known_one() {
     let world = World::new().await;
-    let ambient = &*world.clock;
+    let clock_rng = &*world.clock;
     let mut known = Vec::new();
     for _ in 0..3 {
         let project = world.project("timing").await;
@@ -80,8 +80,8 @@ async fn an_unknown_key_id_takes_as_long_as_a_known_one() {
             known.push(world.key(project.id, &[]).await.0.id);
         }
     }
-    let wrong = |id: KeyId| Secret::generate(id, ambient);
-    let unknown = || wrong(KeyId::generate(ambient));
+    let wrong = |id: KeyId| Secret::generate(id, clock_rng);
+    let unknown = || wrong(KeyId::generate(clock_rng));
 
     let cached = world.first.key.id;
     let in_memory = compare(&world, "known and in memory, against unknown", || wrong(cached), unknown).await;

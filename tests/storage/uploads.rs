@@ -1,7 +1,7 @@
 //! Chunks and the files that they belong to.
 
 use outpost::ids::FileId;
-use outpost::storage::uploads::{self, Chunk, FileRecord};
+use outpost::storage::file_records::{self, Chunk, FileRecord};
 
 use super::world::World;
 
@@ -20,7 +20,8 @@ fn record(world: &World, chunks: u32) -> FileRecord {
 }
 
 async fn put(world: &World, id: FileId, places: std::ops::Range<u32>) {
-    let put = move |tx: &_| places.clone().try_for_each(|place| uploads::put_chunk(tx, id, place, &Chunk(vec![1; 10])));
+    let put =
+        move |tx: &_| places.clone().try_for_each(|place| file_records::put_chunk(tx, id, place, &Chunk(vec![1; 10])));
     world.store.write(put).await.unwrap();
 }
 
@@ -33,7 +34,7 @@ async fn a_check_finds_content_without_a_file_and_a_file_without_content() {
     put(&world, arriving, 0..2).await;
     assert!(world.store.verify().unwrap().is_clean(), "what is marked belongs to an upload");
     let records = [(whole, record(&world, 3)), (short, record(&world, 3))];
-    let insert = move |tx: &_| records.iter().try_for_each(|(id, record)| uploads::insert(tx, *id, record));
+    let insert = move |tx: &_| records.iter().try_for_each(|(id, record)| file_records::insert(tx, *id, record));
     world.store.write(insert).await.unwrap();
     // Without its first chunk there is no mark.
     put(&world, stray, 1..2).await;
@@ -51,15 +52,15 @@ async fn sweeping_takes_what_belongs_to_no_file_and_nothing_else() {
     put(&world, file, 0..20).await;
     put(&world, other, 0..20).await;
     let record = record(&world, 20);
-    world.store.write(move |tx| uploads::insert(tx, file, &record)).await.unwrap();
-    let sweep = |id: FileId| world.store.write(move |tx| uploads::sweep(tx, id, 8));
+    world.store.write(move |tx| file_records::insert(tx, file, &record)).await.unwrap();
+    let sweep = |id: FileId| world.store.write(move |tx| file_records::sweep(tx, id, 8));
     assert!(sweep(file).await.unwrap(), "a file is left alone");
     let steps = [sweep(other).await.unwrap(), sweep(other).await.unwrap(), sweep(other).await.unwrap()];
     assert_eq!(steps, [false, false, true]);
     let left = world.store.verify().unwrap();
     assert!(left.is_clean(), "{:?}", left.problems);
     assert_eq!((left.records["file_chunks"], left.records["file_remains"]), (20, 0));
-    assert_eq!(world.store.read(uploads::remains).await.unwrap(), []);
+    assert_eq!(world.store.read(file_records::orphaned_chunks).await.unwrap(), []);
 }
 
 #[tokio::test]
@@ -67,7 +68,7 @@ async fn no_file_is_made_of_chunks_that_were_swept() {
     let world = World::new().await;
     let id = FileId::from_bytes([1; 16]);
     put(&world, id, 0..1).await;
-    world.store.write(move |tx| uploads::sweep(tx, id, 8)).await.unwrap();
+    world.store.write(move |tx| file_records::sweep(tx, id, 8)).await.unwrap();
     let record = record(&world, 1);
-    assert!(world.store.write(move |tx| uploads::insert(tx, id, &record)).await.is_err());
+    assert!(world.store.write(move |tx| file_records::insert(tx, id, &record)).await.is_err());
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost::ambient::{Ambient, Timestamp};
+use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::error::Code;
 use outpost::service::limits::Limits;
 use outpost::service::usage::{
@@ -32,10 +32,10 @@ impl Metered {
     /// `count` requests spread over about three days.
     async fn new(count: usize) -> Self {
         let world = World::new().await;
-        let ambient: Arc<dyn Ambient> = world.clock.clone();
-        let limits = Limits::new(world.store.clone(), ambient.clone());
-        let meter = Meter::new(world.store.clone(), ambient.clone(), limits.clone());
-        let usage = Usage::new(world.store.clone(), ambient);
+        let clock_rng: Arc<dyn ClockRng> = world.clock.clone();
+        let limits = Limits::new(world.store.clone(), clock_rng.clone());
+        let meter = Meter::new(world.store.clone(), clock_rng.clone(), limits.clone());
+        let usage = Usage::new(world.store.clone(), clock_rng);
         limits.admit(world.first.project.id).await.unwrap().1.unwrap();
         let mut dice = Dice(11);
         let mut entries = Vec::new();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use outpost::ambient::{Ambient, Timestamp};
+use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::error::{Code, Error};
 use outpost::ids::ProjectId;
 use outpost::service::{
@@ -46,7 +46,7 @@ impl Clock {
     }
 }
 
-impl Ambient for Clock {
+impl ClockRng for Clock {
     fn now(&self) -> Timestamp {
         Timestamp::from_millis(self.wall.load(SeqCst))
     }
@@ -88,10 +88,10 @@ impl World {
     }
 
     pub async fn on(dir: tempfile::TempDir, clock: Arc<Clock>, store: Store) -> Self {
-        let ambient: Arc<dyn Ambient> = clock.clone();
-        let first = first_start(&store, &ambient).await.unwrap().unwrap();
-        let keys = Arc::new(Keys::new(store.clone(), ambient.clone()));
-        let projects = Projects::new(store.clone(), ambient);
+        let clock_rng: Arc<dyn ClockRng> = clock.clone();
+        let first = first_start(&store, &clock_rng).await.unwrap().unwrap();
+        let keys = Arc::new(Keys::new(store.clone(), clock_rng.clone()));
+        let projects = Projects::new(store.clone(), clock_rng);
         let admin = keys.authenticate(first.secret.expose()).await.unwrap();
         Self { dir: dir.path().to_owned(), clock, store, keys, projects, first, admin, _dir: dir }
     }

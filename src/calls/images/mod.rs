@@ -13,7 +13,7 @@ pub use source::{Change, Original};
 
 use super::chat::{fail, refuse};
 use super::models::{MEMORY_FREED, blocking, refuse_load};
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::engine::{
     Engine, Failure, Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName,
 };
@@ -39,7 +39,7 @@ const SEEDS: u64 = 1 << 63;
 /// Has pictures painted.
 pub struct Images {
     engine: Engine,
-    ambient: Arc<dyn Ambient>,
+    clock_rng: Arc<dyn ClockRng>,
     preparing: Arc<Places>,
     reading: Arc<Semaphore>,
     arriving: Arc<Places>,
@@ -82,10 +82,10 @@ pub struct Running {
 }
 
 impl Images {
-    pub fn new(engine: Engine, ambient: Arc<dyn Ambient>) -> Self {
+    pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>) -> Self {
         let preparing = Places::new("prompts of images are being prepared", PREPARING, PREPARING_OF_ONE);
         let arriving = Places::new("images are being uploaded", ARRIVING, ARRIVING_OF_ONE);
-        Self { engine, ambient, preparing, reading: Arc::new(Semaphore::new(READING)), arriving }
+        Self { engine, clock_rng, preparing, reading: Arc::new(Semaphore::new(READING)), arriving }
     }
 
     /// Lets pictures arrive, before anything of them is read.
@@ -129,7 +129,7 @@ impl Images {
         let generate = move || engine.generate_images(&model, request).map_err(|refused| refuse(model.id(), refused));
         let events = blocking(generate).await?;
         drop(permit);
-        let (id, created) = (ImagesId::generate(&*self.ambient), self.ambient.now());
+        let (id, created) = (ImagesId::generate(&*self.clock_rng), self.clock_rng.now());
         Ok(Running { id, created, model: call.model, size, seeds, events, finished: 0, bill })
     }
 
@@ -163,7 +163,7 @@ impl Images {
 
     fn draw_seed(&self) -> u64 {
         let mut bytes = [0; 8];
-        self.ambient.fill(&mut bytes);
+        self.clock_rng.fill(&mut bytes);
         u64::from_le_bytes(bytes) % DRAWN_SEEDS
     }
 }

@@ -15,18 +15,18 @@ use crate::models::scratch::Cpu;
 
 /// What a model's files tell of its network.
 #[derive(Clone, Debug)]
-pub(in crate::engine) enum Outline {
+pub enum Outline {
     Encoder(EncoderConfig),
     Decoder(Box<Hyper>),
 }
 
-pub(super) enum Network {
+pub enum Network {
     Encoder(Box<Encoder>, Option<Head>),
     Decoder(Box<Llama>),
 }
 
 /// A batch on its way through a network.
-pub(in crate::engine) enum Pass {
+pub enum Pass {
     Encoder(encoder::Pass),
     Decoder(EncodePass),
 }

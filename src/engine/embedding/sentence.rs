@@ -22,7 +22,7 @@ pub enum Matryoshka {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Sentence {
+pub struct Sentence {
     /// Vectors that stand one after another in the result.
     pub poolings: Vec<Pooling>,
     /// Tokens of a text, where the files set a limit of their own.
@@ -36,10 +36,10 @@ pub(super) struct Sentence {
 }
 
 /// The type of pooling in a GGUF file that is none: a head makes one number of the first token's vector.
-pub(super) const RANK: u64 = 4;
+pub const RANK: u64 = 4;
 
 /// A GGUF file's type of pooling; 0 where there is none.
-pub(in crate::engine) fn pooling_type(metadata: &Metadata) -> Option<u64> {
+pub fn pooling_type(metadata: &Metadata) -> Option<u64> {
     let name = metadata.text("general.architecture").unwrap_or_default();
     metadata.whole(&format!("{name}.pooling_type"))
 }

@@ -8,14 +8,14 @@ use tokenizers::utils::truncation::truncate_encodings;
 use tokenizers::{Encoding, PostProcessor as _, Tokenizer, TruncationParams};
 
 use crate::engine::preprocessor::EncoderFacts;
-use crate::engine::text_files::TextFiles;
-use crate::engine::tokens::{TokenBound, slices, tokenizer_json};
+use crate::engine::tokenizer::files::TextFiles;
+use crate::engine::tokenizer::{TokenBound, slices, tokenizer_json};
 use crate::models::encoder::Tokenized;
 use crate::models::gguf::Metadata;
 pub use gguf::check as check_gguf;
 
 /// An encoder's tokenizer.
-pub(in crate::engine) struct TextTokens {
+pub struct TextTokens {
     tokenizer: Tokenizer,
     lower_case: bool,
     facts: EncoderFacts,

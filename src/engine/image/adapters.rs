@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use crate::engine::budget::Lease;
-use crate::engine::scan::LORAS;
+use crate::display::format_bytes;
+use crate::engine::discovery::LORAS;
+use crate::engine::runtime::Runtime;
+use crate::engine::runtime::memory::Lease;
 use crate::models::diffusion::pipeline::{AdaptableLayers, Adapter, Interrupted, LoraDeltas, LoraFile, OpContext};
 use crate::models::safetensors::is_file_name;
-use crate::readable::size as readable;
 
 /// Maximum adapters of a request.
 const MAX_ADAPTERS: usize = 8;
@@ -22,8 +23,8 @@ const MAX_FILE_BYTES: u64 = 2 << 30;
 const MAX_NAMES: usize = 50;
 const EXTENSION: &str = ".safetensors";
 
-pub(super) struct Adapters {
-    /// Searched in order.
+pub struct Adapters {
+    /// The first that has a file of the name counts.
     folders: [PathBuf; 2],
     /// Least recently used first.
     cache: Mutex<Vec<CachedAdapter>>,
@@ -38,16 +39,7 @@ struct CachedAdapter {
     adapter: Option<(Arc<Adapter>, Lease)>,
 }
 
-/// Grants memory for adapters.
-pub(in crate::engine) trait MemorySource {
-    /// Grants memory that is free.
-    fn try_lease(&self, bytes: u64) -> Option<Lease>;
-
-    /// The same, but unloads idle models if needed.
-    fn lease(&self, bytes: u64) -> Option<Lease>;
-}
-
-/// Size and modification time of a file.
+/// Bytes of a file, and when it was last written.
 type Fingerprint = (u64, SystemTime);
 
 impl Adapters {
@@ -92,8 +84,11 @@ impl Adapters {
             return Ok((path, known));
         }
         if fingerprint.0 > MAX_FILE_BYTES {
-            let problem =
-                format!("its file has {}; at most {} are allowed", readable(fingerprint.0), readable(MAX_FILE_BYTES));
+            let problem = format!(
+                "its file has {}; at most {} are allowed",
+                format_bytes(fingerprint.0),
+                format_bytes(MAX_FILE_BYTES)
+            );
             return Err(unusable(&problem));
         }
         let file = Arc::new(LoraFile::of(&path, layers).map_err(|error| unusable(&error))?);
@@ -145,7 +140,7 @@ impl Adapters {
         layers: &AdaptableLayers,
         requested: &[(String, f32)],
         ctx: &OpContext<'_>,
-        memory: &dyn MemorySource,
+        runtime: &Runtime,
     ) -> Result<Option<LoraDeltas>, Interrupted> {
         let files = requested.iter().map(|(name, _)| self.file(layers, name)).collect::<Result<Vec<_>, _>>()?;
         let paths: Vec<&Path> = files.iter().map(|(path, _)| path.as_path()).collect();
@@ -154,9 +149,9 @@ impl Adapters {
             let adapter = match self.loaded(path) {
                 Some(adapter) => adapter,
                 None => {
-                    let lease = memory.try_lease(file.bytes).or_else(|| {
+                    let lease = runtime.lease(file.bytes, 0).or_else(|| {
                         self.evict_except(&paths);
-                        memory.lease(file.bytes)
+                        runtime.lease_reclaiming(file.bytes)
                     });
                     let Some(lease) = lease else { return Ok(None) };
                     let adapter = Arc::new(file.read(ctx.pool, &|| ctx.pause())?);

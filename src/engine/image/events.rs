@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use super::ImageEvent;
-use crate::engine::request::Failure;
+use crate::engine::error::Failure;
 
 #[derive(Debug, Default)]
 struct Channel {
@@ -56,8 +56,8 @@ impl ImageEvents {
         }
     }
 
-    /// The same without waiting; `None` if there is no event yet.
-    pub(super) fn try_next(&mut self) -> Option<Option<Result<ImageEvent, Failure>>> {
+    /// The same where it is known already.
+    pub fn try_next(&mut self) -> Option<Option<Result<ImageEvent, Failure>>> {
         let mut state = self.0.lock();
         let Some(event) = state.events.pop_front() else { return state.ended.then_some(None) };
         state.received += 1;
@@ -82,7 +82,7 @@ impl Drop for ImageEvents {
 
 /// Sends events; the stream ends when the last clone is dropped.
 #[derive(Clone)]
-pub(in crate::engine) struct Sender(Arc<LastSender>);
+pub struct Sender(Arc<LastSender>);
 
 struct LastSender(Arc<Channel>);
 
@@ -116,8 +116,8 @@ impl Sender {
     }
 }
 
-/// Detects a receiver that does not read.
-pub(super) struct StallDetector {
+/// Watches whether somebody reads.
+pub struct StallDetector {
     channel: Arc<Channel>,
     /// The count received at the last check, and since when it is unchanged while events wait.
     received: u64,
@@ -145,8 +145,8 @@ impl StallDetector {
     }
 }
 
-/// A sender, its receiver and a stall detector.
-pub(super) fn channel(now: Duration) -> (Sender, ImageEvents, StallDetector) {
+/// Both ends of a way that begins now, and who watches it.
+pub fn channel(now: Duration) -> (Sender, ImageEvents, StallDetector) {
     let channel = Arc::new(Channel::default());
     let watch = StallDetector { channel: Arc::clone(&channel), received: 0, since: now };
     (Sender(Arc::new(LastSender(Arc::clone(&channel)))), ImageEvents(channel), watch)

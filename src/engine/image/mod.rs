@@ -1,4 +1,4 @@
-//! Image generation: loaded pipelines, the queue and the image thread.
+//! Image generation: a loaded pipeline, the queue of requests, and the thread that generates images.
 
 mod adapters;
 mod events;
@@ -6,13 +6,13 @@ mod model;
 mod prompt_tokenizer;
 mod queue;
 mod request;
+mod scheduler;
 mod thread;
+mod workload;
 
-pub(super) use adapters::MemorySource;
 pub use events::ImageEvents;
-pub use model::ImageModel;
-pub(super) use model::{ImageModelInfo, PromptIds, footprint, open};
-pub(super) use prompt_tokenizer::PromptTokenizer;
-pub(super) use queue::{ImageJob, ImageQueue};
+pub use model::{ImageModel, ImageModelInfo, PromptIds, footprint, open};
+pub use prompt_tokenizer::PromptTokenizer;
+pub use queue::ImageQueue;
 pub use request::{Image, ImageEvent, ImageRequest, InitImage, SchedulerName};
-pub(super) use thread::{ImageThread, Pause};
+pub use workload::ImageWorkload;

@@ -5,21 +5,24 @@ use std::sync::Arc;
 
 use outpost_kernels::Pool;
 
-use super::adapters::{Adapters, MemorySource};
+use super::adapters::Adapters;
 use super::prompt_tokenizer::PromptTokenizer;
 use super::thread::Pause;
 use super::{Image, ImageRequest, InitImage, SchedulerName};
-use crate::engine::budget::Lease;
+use crate::display::format_bytes;
+use crate::engine::error::NOT_FINITE;
+use crate::engine::error::Stopped;
+use crate::engine::error::are_finite;
 use crate::engine::precision::Precision;
-use crate::engine::preprocessor::{Preprocessor, Runtime, Stopped, TextSpec};
-use crate::engine::request::{NOT_FINITE, are_finite};
+use crate::engine::preprocessor::{Isolation, Preprocessor, TextSpec};
+use crate::engine::runtime::Runtime;
+use crate::engine::runtime::memory::Lease;
 use crate::models::diffusion::pipeline::{
     self, Components, GenerationParams, Interrupted, LoraDeltas, MODEL_INDEX, OpContext, Pipeline, PromptEmbeds,
     StepProgress,
 };
 use crate::models::scratch::Cpu;
 use crate::models::weights::Footprint;
-use crate::readable::size as readable;
 
 /// Limits for the pixels along a side.
 const MIN_SIDE: usize = 16;
@@ -27,8 +30,8 @@ const MAX_SIDE: usize = 2048;
 /// The autoencoder may take one over this of all memory before images are decoded in tiles.
 const VAE_BUDGET_DIVISOR: u64 = 2;
 
-/// Tokens of the negative prompt and the prompt, for each tokenizer.
-pub(in crate::engine) type PromptIds = Vec<[Vec<u32>; 2]>;
+/// The negative prompt and the prompt as tokens, for each of a pipeline's tokenizers.
+pub type PromptIds = Vec<[Vec<u32>; 2]>;
 
 pub struct ImageModel {
     id: String,
@@ -48,7 +51,7 @@ pub struct ImageModel {
 
 /// Facts for listings, and request defaults.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::engine) struct ImageModelInfo {
+pub struct ImageModelInfo {
     /// Width and height.
     pub size: [usize; 2],
     /// Width and height must be multiples of this.
@@ -84,9 +87,9 @@ impl ImageModelInfo {
     }
 }
 
-/// Opens and checks a pipeline without reading weights. `path`: its `model_index.json`, or a single-file pipeline or
-/// its folder.
-pub(in crate::engine) fn open(path: &Path) -> Result<Components, String> {
+/// Opens a pipeline and checks it; reads no weights. `path`: its `model_index.json`, or of a pipeline in one file that
+/// or its folder.
+pub fn open(path: &Path) -> Result<Components, String> {
     let folder = path.parent().ok_or("the model is in no folder")?;
     let index = path.file_name().is_some_and(|name| name == MODEL_INDEX);
     let components = if index { Components::open(folder) } else { Components::open_single_file(path) };
@@ -95,8 +98,8 @@ pub(in crate::engine) fn open(path: &Path) -> Result<Components, String> {
     Ok(components)
 }
 
-/// Memory for a pipeline's weights, and for reading them.
-pub(in crate::engine) fn footprint(components: &Components, threads: usize, precision: Precision) -> Footprint {
+/// What a pipeline's weights take in memory, and reading them.
+pub fn footprint(components: &Components, threads: usize, precision: Precision) -> Footprint {
     components.footprint(threads, precision.kind())
 }
 
@@ -105,7 +108,7 @@ impl ImageModel {
     pub(in crate::engine) fn open(
         id: &str,
         components: &Components,
-        runtime: &Runtime,
+        isolation: &Isolation,
         lease: Lease,
         precision: Precision,
         total: u64,
@@ -117,7 +120,7 @@ impl ImageModel {
             padding: text.padding.map(str::to_owned),
         };
         let (preprocessor, vocabularies) =
-            Preprocessor::pipeline(runtime, components.text_encoders.iter().map(spec).collect())?;
+            Preprocessor::pipeline(isolation, components.text_encoders.iter().map(spec).collect())?;
         for (tokens, text) in vocabularies.iter().zip(&components.text_encoders) {
             let known = text.encoder.vocabulary();
             if *tokens > known {
@@ -157,8 +160,8 @@ impl ImageModel {
                 "an image of {}x{} takes {} of memory, but {} are available beside the model; request a smaller one",
                 size[0],
                 size[1],
-                readable(needed),
-                readable(self.available)
+                format_bytes(needed),
+                format_bytes(self.available)
             )),
         }
     }
@@ -187,11 +190,11 @@ impl ImageModel {
             true => Ok(()),
             false => Err(format!(
                 "the adapters take {} of memory and an image of {}x{} takes {}, but {} are available beside the model",
-                readable(bytes),
+                format_bytes(bytes),
                 size[0],
                 size[1],
-                readable(image_bytes),
-                readable(self.available)
+                format_bytes(image_bytes),
+                format_bytes(self.available)
             )),
         }
     }
@@ -201,9 +204,9 @@ impl ImageModel {
         &self,
         request: &ImageRequest,
         ctx: &OpContext<'_>,
-        memory: &dyn MemorySource,
+        runtime: &Runtime,
     ) -> Result<Option<LoraDeltas>, Interrupted> {
-        self.adapters.load(self.pipeline.layers(), &request.lora, ctx, memory)
+        self.adapters.load(self.pipeline.layers(), &request.lora, ctx, runtime)
     }
 
     /// Evicts all adapters. `false` if there were none.

@@ -11,7 +11,7 @@ use tokenizers::{
 };
 
 use crate::engine::preprocessor::TextSpec;
-use crate::engine::text_files::TextFiles;
+use crate::engine::tokenizer::files::TextFiles;
 
 /// CLIP's pre-tokenizer pattern.
 const CLIP_WORDS: &str = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+";
@@ -19,8 +19,8 @@ const START: &str = "<|startoftext|>";
 const END: &str = "<|endoftext|>";
 const BERT_PADDING: &str = "[PAD]";
 
-/// A text encoder's tokenizer; it pads every text to the same length.
-pub(in crate::engine) struct PromptTokenizer {
+/// A text encoder's tokenizer; every text has as many tokens.
+pub struct PromptTokenizer {
     tokenizer: Tokenizer,
 }
 

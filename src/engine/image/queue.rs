@@ -1,256 +1,74 @@
-//! Decides which image is generated next, as a pure state machine.
-//!
-//! Images are generated one at a time. The tenant that was served least is next, and of its requests the one that was
-//! served least. A new tenant starts at the lowest served amount among those waiting.
+//! The queue of image requests: what callers, the compute thread and the image thread touch.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::events::{Sender, StallDetector, channel};
-use super::{ImageEvents, ImageModel, ImageRequest, PromptIds};
-use crate::engine::request::Failure;
-use crate::engine::schedule::{RequestId, Tenant};
-use crate::models::diffusion::pipeline::PromptEmbeds;
+use super::events::ImageEvents;
+use super::model::{ImageModel, PromptIds};
+use super::request::ImageRequest;
+use super::scheduler::ImageScheduler;
+use crate::engine::error::{Failure, Refused};
+use crate::engine::runtime::Runtime;
+use crate::engine::runtime::backlog::{Backlog, retry_after};
 
-/// Weight of the newest image in the moving average of speed.
-const NEWEST_WEIGHT: f64 = 0.3;
-/// Finished images that may wait for the client before the request is paused.
-const MAX_UNRECEIVED: usize = 2;
-
-/// A request and its progress.
-pub(in crate::engine) struct ImageJob<M = ImageModel> {
-    pub model: Arc<M>,
-    pub request: ImageRequest,
-    pub prompts: PromptIds,
-    /// The encoded prompts, once computed.
-    pub embeds: Option<PromptEmbeds>,
-    /// Index of the next image.
-    pub next: usize,
-    pub sender: Sender,
-    served: f64,
+pub struct ImageQueue {
+    runtime: Arc<Runtime>,
+    scheduler: Mutex<ImageScheduler>,
 }
 
-impl<M> ImageJob<M> {
-    /// Cost of an image: steps times pixels.
-    pub fn work(&self) -> f64 {
-        let [width, height] = self.request.size;
-        (width * height * self.request.steps) as f64
+impl ImageQueue {
+    pub fn new(runtime: Arc<Runtime>) -> Arc<Self> {
+        Arc::new(Self { runtime, scheduler: Mutex::new(ImageScheduler::new()) })
     }
 
-    /// Images that are not generated yet.
-    fn remaining(&self) -> usize {
-        self.request.seeds.len().saturating_sub(self.next)
+    pub fn runtime(&self) -> &Arc<Runtime> {
+        &self.runtime
     }
 
-    pub fn fail(self, failure: Failure) {
-        self.sender.send(Err(failure));
-    }
-}
-
-/// The queue of image requests.
-pub(in crate::engine) struct ImageQueue<M = ImageModel> {
-    requests: BTreeMap<RequestId, ImageJob<M>>,
-    next: RequestId,
-    /// Stall detectors, also for requests whose images are all generated.
-    watches: Vec<StallDetector>,
-    /// Cost served to each tenant with requests.
-    served: HashMap<Tenant, f64>,
-    /// Moving average of seconds per unit of cost; `None` before the first image.
-    seconds_per_work: Option<f64>,
-}
-
-impl<M> ImageQueue<M> {
-    pub fn new() -> Self {
-        let (requests, watches, served) = (BTreeMap::new(), Vec::new(), HashMap::new());
-        Self { requests, next: 0, watches, served, seconds_per_work: None }
+    /// The scheduler. A panic may have left it in any state: then all requests fail, and it starts anew.
+    pub fn lock(&self) -> MutexGuard<'_, ImageScheduler> {
+        self.scheduler.lock().unwrap_or_else(|poisoned| {
+            let mut scheduler = poisoned.into_inner();
+            let fresh = scheduler.fresh();
+            let broken = std::mem::replace(&mut *scheduler, fresh);
+            broken.into_jobs().for_each(|job| job.fail(Failure::panicked()));
+            self.scheduler.clear_poison();
+            scheduler
+        })
     }
 
-    /// Images waiting, in total or for a tenant.
-    pub fn waiting(&self, of: Option<Tenant>) -> usize {
-        let all = self.requests.values().filter(|one| of.is_none_or(|tenant| one.request.tenant == tenant));
-        all.map(ImageJob::remaining).sum()
+    /// Images that wait.
+    pub fn waiting(&self) -> usize {
+        self.lock().waiting(None)
     }
 
-    /// Estimated seconds until the queue is empty; `None` before the first image.
-    pub fn seconds(&self) -> Option<f64> {
-        Some(
-            self.requests.values().map(|one| one.work() * one.remaining() as f64).sum::<f64>()
-                * self.seconds_per_work?,
-        )
-    }
-
-    pub fn push(&mut self, model: Arc<M>, request: ImageRequest, prompts: PromptIds, now: Duration) -> ImageEvents {
-        let (sender, events, watch) = channel(now);
-        self.watches.push(watch);
-        let least = self.served.values().copied().min_by(f64::total_cmp).unwrap_or(0.);
-        self.served.entry(request.tenant).or_insert(least);
-        let own = self.requests.values().filter(|one| one.request.tenant == request.tenant);
-        let served = own.map(|one| one.served).min_by(f64::total_cmp).unwrap_or(0.);
-        self.insert(ImageJob { model, request, prompts, embeds: None, next: 0, sender, served });
-        events
-    }
-
-    fn insert(&mut self, job: ImageJob<M>) {
-        self.requests.insert(self.next, job);
-        self.next += 1;
-    }
-
-    /// The next request, for one image. Requests of slow clients wait.
-    pub fn next_job(&mut self) -> Option<ImageJob<M>> {
-        let served = |one: &ImageJob<M>| self.served.get(&one.request.tenant).copied().unwrap_or(0.);
-        let rank = |one: &ImageJob<M>| (served(one), one.served);
-        let ready = self.requests.iter().filter(|(_, one)| one.sender.unreceived() < MAX_UNRECEIVED);
-        let turn = ready.min_by(|(_, one), (_, other)| {
-            let ((a, b), (c, d)) = (rank(one), rank(other));
-            a.total_cmp(&c).then(b.total_cmp(&d))
-        });
-        let id = *turn?.0;
-        self.requests.remove(&id)
-    }
-
-    /// Returns a request after one image that took `seconds`.
-    pub fn requeue(&mut self, mut job: ImageJob<M>, seconds: f64) {
-        let work = job.work();
-        if seconds > 0. && work > 0. {
-            let newest = seconds / work;
-            self.seconds_per_work = Some(
-                self.seconds_per_work
-                    .map_or(newest, |seconds_per_work| seconds_per_work + (newest - seconds_per_work) * NEWEST_WEIGHT),
-            );
+    /// Takes the request or refuses it, at once. Dropping the receiver cancels.
+    pub fn push(
+        &self,
+        model: &Arc<ImageModel>,
+        request: ImageRequest,
+        prompts: PromptIds,
+    ) -> Result<ImageEvents, Refused> {
+        let Runtime { settings, metrics, clock, .. } = &*self.runtime;
+        let (new, tenant) = (request.seeds.len(), request.tenant);
+        let mut scheduler = self.lock();
+        if self.runtime.is_shutting_down() {
+            return Err(Refused::ShuttingDown);
         }
-        job.next += 1;
-        job.served += work;
-        *self.served.entry(job.request.tenant).or_default() += work;
-        if job.remaining() > 0 {
-            self.insert(job);
+        let is_full = |scheduler: &ImageScheduler| {
+            let backlog = Backlog { new, waiting: scheduler.waiting(None), own: scheduler.waiting(Some(tenant)) };
+            backlog.is_full(settings.max_queued_images, settings.tenant_part)
+        };
+        if is_full(&scheduler) {
+            // Requests whose clients have left hold no place.
+            scheduler.drop_cancelled();
         }
-        self.reset_if_empty();
-    }
-
-    /// Drops events that were not received in time.
-    pub fn drop_stalled(&mut self, now: Duration, patience: Duration) {
-        let watched = self.watches.len();
-        self.watches.retain_mut(|watch| watch.check(now, patience));
-        if self.watches.len() < watched {
-            self.drop_cancelled();
+        if is_full(&scheduler) {
+            metrics.refuse(model.id(), "model_queue");
+            return Err(Refused::QueueFull { retry_after: retry_after(scheduler.seconds()) });
         }
-    }
-
-    /// Whether a client may still have images to receive.
-    pub fn has_receivers(&self) -> bool {
-        !self.watches.is_empty()
-    }
-
-    /// Drops requests whose clients are gone.
-    pub fn drop_cancelled(&mut self) {
-        self.requests.retain(|_, one| !one.sender.is_closed());
-        self.reset_if_empty();
-    }
-
-    /// Fails waiting requests; `begun`: also those with some images generated.
-    pub fn fail_all(&mut self, failure: &Failure, begun: bool) {
-        let gone = self.requests.extract_if(.., |_, one| begun || one.next == 0);
-        gone.for_each(|(_, one)| one.fail(failure.clone()));
-        self.reset_if_empty();
-    }
-
-    /// Served amounts are meaningless once the queue is empty.
-    fn reset_if_empty(&mut self) {
-        if self.requests.is_empty() {
-            self.served.clear();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::engine::image::{Image, ImageEvent};
-
-    fn request(tenant: Tenant, images: usize) -> ImageRequest {
-        ImageRequest {
-            prompt: String::new(),
-            negative_prompt: None,
-            size: [8, 8],
-            steps: 10,
-            guidance: 1.,
-            scheduler: None,
-            seeds: vec![0; images],
-            init_image: None,
-            lora: Vec::new(),
-            previews: 0,
-            tenant,
-        }
-    }
-
-    fn push(images: &mut ImageQueue<()>, request: ImageRequest) -> ImageEvents {
-        images.push(Arc::default(), request, Vec::new(), Duration::ZERO)
-    }
-
-    /// The order in which images are generated, with their tenants.
-    fn run_all(images: &mut ImageQueue<()>) -> Vec<(Tenant, usize)> {
-        let mut order = Vec::new();
-        while let Some(job) = images.next_job() {
-            order.push((job.request.tenant, job.next));
-            images.requeue(job, 0.001);
-        }
-        order
-    }
-
-    #[test]
-    fn tenants_take_turns() {
-        let mut images = ImageQueue::<()>::new();
-        let _strokes = [request(1, 3), request(2, 2)].map(|request| push(&mut images, request));
-        assert_eq!(images.waiting(None), 5);
-        assert_eq!(images.waiting(Some(2)), 2);
-        assert_eq!(run_all(&mut images), [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2)]);
-        assert_eq!(images.waiting(None), 0);
-    }
-
-    #[test]
-    fn cancelled_requests_are_dropped() {
-        let mut images = ImageQueue::<()>::new();
-        drop(push(&mut images, request(1, 3)));
-        let _stays = push(&mut images, request(1, 1));
-        images.drop_cancelled();
-        assert_eq!(images.waiting(None), 1);
-    }
-
-    #[test]
-    fn a_closing_queue_finishes_begun_requests() {
-        let mut images = ImageQueue::<()>::new();
-        let mut begun = push(&mut images, request(1, 2));
-        let taken = images.next_job().unwrap();
-        images.requeue(taken, 0.001);
-        let mut waits = push(&mut images, request(2, 1));
-        images.fail_all(&Failure::ShuttingDown, false);
-        assert_eq!(waits.try_next(), Some(Some(Err(Failure::ShuttingDown))));
-        assert_eq!((images.waiting(None), begun.try_next()), (1, None));
-        images.fail_all(&Failure::ShuttingDown, true);
-        assert_eq!(begun.try_next(), Some(Some(Err(Failure::ShuttingDown))));
-    }
-
-    #[test]
-    fn stalled_clients_get_no_more_images() {
-        let mut images = ImageQueue::<()>::new();
-        let [mut slow, mut quick] = [request(1, 4), request(2, 4)].map(|request| push(&mut images, request));
-        let mut generated = Vec::new();
-        while let Some(job) = images.next_job() {
-            let rgb = vec![0; 3];
-            let image = Image { width: 1, height: 1, rgb };
-            job.sender.send(Ok(ImageEvent::Done { index: job.next, image: image }));
-            generated.push(job.request.tenant);
-            images.requeue(job, 0.001);
-            quick.try_next();
-        }
-        assert_eq!(generated, [1, 2, 1, 2, 2, 2]);
-        let patience = Duration::from_secs(60);
-        images.drop_stalled(patience, patience);
-        assert_eq!(images.waiting(Some(1)), 2);
-        images.drop_stalled(patience * 2, patience);
-        assert_eq!((images.waiting(None), images.has_receivers()), (0, false));
-        assert_eq!(slow.try_next(), Some(Some(Err(Failure::Unread))));
-        assert_eq!(slow.leave(), 2, "they were painted");
+        let events = scheduler.push(Arc::clone(model), request, prompts, clock.uptime());
+        drop(scheduler);
+        self.runtime.wake();
+        Ok(events)
     }
 }

@@ -5,15 +5,15 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::models::diffusion::pipeline::Interrupted;
 
-/// Called between chunks of work.
-pub(in crate::engine) type Pause<'a> = &'a dyn Fn() -> Result<(), Interrupted>;
-/// The work of an image; it calls its pause function often.
-pub(in crate::engine) type Task = Box<dyn FnOnce(Pause<'_>) + Send>;
+/// What is called between pieces of work.
+pub type Pause<'a> = &'a dyn Fn() -> Result<(), Interrupted>;
+/// A picture's work; it is told to pause often.
+pub type Task = Box<dyn FnOnce(Pause<'_>) + Send>;
 
-pub(in crate::engine) struct ImageThread {
+pub struct ImageThread {
     handoff: Arc<Handoff>,
     thread: Option<JoinHandle<()>>,
 }
@@ -21,7 +21,7 @@ pub(in crate::engine) struct ImageThread {
 struct Handoff {
     state: Mutex<State>,
     changed: Condvar,
-    ambient: Arc<dyn Ambient>,
+    clock: Arc<dyn ClockRng>,
 }
 
 #[derive(Default)]
@@ -54,7 +54,7 @@ impl Handoff {
     /// Called by the image thread: continues while its turn lasts, else waits for the next.
     fn pause(&self) -> Result<(), Interrupted> {
         let mut state = self.lock();
-        if !state.closed && self.ambient.uptime() >= state.until {
+        if !state.closed && self.clock.uptime() >= state.until {
             self.yield_turn(&mut state);
             state = self.wait_for_turn(state);
         }
@@ -81,9 +81,9 @@ impl Handoff {
 }
 
 impl ImageThread {
-    /// Fails if the operating system refuses a thread.
-    pub fn spawn(ambient: Arc<dyn Ambient>) -> std::io::Result<Self> {
-        let handoff = Arc::new(Handoff { state: Mutex::default(), changed: Condvar::new(), ambient });
+    /// Errors come from the operating system refusing a thread.
+    pub fn spawn(clock: Arc<dyn ClockRng>) -> std::io::Result<Self> {
+        let handoff = Arc::new(Handoff { state: Mutex::default(), changed: Condvar::new(), clock });
         let own = Arc::clone(&handoff);
         let thread = std::thread::Builder::new().name("images".to_owned()).spawn(move || own.work())?;
         Ok(Self { handoff, thread: Some(thread) })
@@ -124,12 +124,12 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
-    use crate::ambient::Timestamp;
+    use crate::clock_rng::Timestamp;
 
     /// A clock that stands still.
     struct Still;
 
-    impl Ambient for Still {
+    impl ClockRng for Still {
         fn now(&self) -> Timestamp {
             Timestamp::ORIGIN
         }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use minijinja::value::{Serde, Value};
 
 use super::{ChatFacts, Source, Templates};
-use crate::ambient::Ambient;
-use crate::engine::template::{PromptError, Template};
-use crate::engine::text::Message;
-use crate::engine::tokens::{Prompt, TokenBound, Tokens};
-use crate::engine::tools::{Tool, Wording};
+use crate::clock_rng::ClockRng;
+use crate::engine::text::chat_template::{PromptError, Template};
+use crate::engine::text::message::Message;
+use crate::engine::text::tools::{Tool, Wording};
+use crate::engine::tokenizer::{Prompt, TokenBound, Tokens};
 
 /// A chat model's tokenizer and templates.
 pub(super) struct ChatPreprocessor {
@@ -27,7 +27,7 @@ struct Prompting {
 
 impl ChatPreprocessor {
     /// `rows` is the number of embeddings: no token may lie beyond.
-    pub fn new(source: &Source, rows: usize, ambient: &Arc<dyn Ambient>) -> Result<(Self, ChatFacts), String> {
+    pub fn new(source: &Source, rows: usize, clock: &Arc<dyn ClockRng>) -> Result<(Self, ChatFacts), String> {
         let templates = match source {
             Source::Gguf(metadata) => Templates::of_gguf(metadata)?,
             Source::Folder(files) => Templates::of_folder(files)?,
@@ -38,7 +38,7 @@ impl ChatPreprocessor {
         };
         let prompting = |source: &str, wording| {
             let (bos, eos) = (vocabulary.text(vocabulary.bos), vocabulary.text(vocabulary.eos));
-            let template = Template::new(source, bos, eos, Arc::clone(ambient))?;
+            let template = Template::new(source, bos, eos, Arc::clone(clock))?;
             Ok::<_, String>(Prompting { template, wording })
         };
         let plain = prompting(&templates.default, Wording::of(&templates.default))?;

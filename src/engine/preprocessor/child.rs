@@ -14,9 +14,9 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::interpreter::{Interpreter, Spec};
 use super::wire::{self, Frame};
 use super::{WORKERS, lock};
-use crate::ambient::Ambient;
-use crate::engine::guard::{guarded, interpreted};
-use crate::engine::tokens::TokenBound;
+use crate::clock_rng::ClockRng;
+use crate::engine::runtime::panics::{guarded, interpreted};
+use crate::engine::tokenizer::TokenBound;
 
 /// Memory that the process may take beside the files that it has read; bytes.
 const MEMORY: u64 = 480 << 20;
@@ -34,7 +34,7 @@ struct Shared {
 }
 
 /// Answers requests from standard input on standard output until the input ends.
-pub fn run(ambient: &Arc<dyn Ambient>) -> io::Result<()> {
+pub fn run(clock: &Arc<dyn ClockRng>) -> io::Result<()> {
     let mut input = BufReader::new(File::from(io::stdin().as_fd().try_clone_to_owned()?));
     let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let Some(Frame { id, content }) = wire::read(&mut input)? else { return Ok(()) };
@@ -43,7 +43,7 @@ pub fn run(ambient: &Arc<dyn Ambient>) -> io::Result<()> {
         let spec: Spec = wire::decode(&content)?;
         let sources = spec.read()?;
         hard_cpu_limit = restrict().map_err(|error| format!("cannot set the sandbox's resource limits: {error}"))?;
-        Interpreter::new(&spec, &sources, ambient)
+        Interpreter::new(&spec, &sources, clock)
     });
     let (interpreter, facts) = match built {
         Ok((interpreter, facts)) => (interpreter, Ok(facts)),

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::chat::ChatPreprocessor;
 use super::{Request, TextSpec, wire};
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
 use crate::engine::checkpoint::is_gguf;
 use crate::engine::embedding::TextTokens;
 use crate::engine::image::PromptTokenizer;
-use crate::engine::text_files::TextFiles;
-use crate::engine::tokens::TokenBound;
+use crate::engine::tokenizer::TokenBound;
+use crate::engine::tokenizer::files::TextFiles;
 use crate::models::gguf::{GgufFile, LONGEST_HEADER, Metadata};
 
 /// What is interpreted, and where its files are.
@@ -90,11 +90,11 @@ pub(super) enum Interpreter {
 
 impl Interpreter {
     /// Builds what `spec` says from what [`Spec::read`] gave; and encoded, what the server is told of it.
-    pub fn new(spec: &Spec, sources: &[Source], ambient: &Arc<dyn Ambient>) -> Result<(Self, Vec<u8>), String> {
+    pub fn new(spec: &Spec, sources: &[Source], clock: &Arc<dyn ClockRng>) -> Result<(Self, Vec<u8>), String> {
         let only = || sources.first().ok_or("there are no files");
         match spec {
             Spec::Chat { rows, .. } => {
-                let (chat, facts) = ChatPreprocessor::new(only()?, *rows, ambient)?;
+                let (chat, facts) = ChatPreprocessor::new(only()?, *rows, clock)?;
                 Ok((Self::Chat(Box::new(chat)), wire::encode(&facts)?))
             }
             Spec::Encoder { lower_case, .. } => {

@@ -4,7 +4,7 @@
 //! nor how deep they recurse, so `outpost serve` runs them in a child process: one for each loaded model, with its
 //! memory limited and without the right to open a file or a socket ([`sandbox`]). A request that takes too long, or
 //! with which the process ends, fails alone; the next one gets a new process. Without a program to start
-//! ([`crate::engine::Settings::sandbox`]) the same code runs in this process.
+//! ([`crate::engine::settings::Settings::sandbox`]) the same code runs in this process.
 
 mod chat;
 pub(super) mod child;
@@ -21,12 +21,13 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::guard::{guarded, interpreted};
-use super::template::PromptError;
-use super::text::Message;
-use super::tokens::{Prompt, TokenBound, Vocabulary};
-use super::tools::{Format, Tool};
-use crate::ambient::Ambient;
+use crate::clock_rng::ClockRng;
+use crate::engine::error::Stopped;
+use crate::engine::runtime::panics::{guarded, interpreted};
+use crate::engine::text::chat_template::PromptError;
+use crate::engine::text::message::Message;
+use crate::engine::text::tools::{Format, Tool};
+use crate::engine::tokenizer::{Prompt, TokenBound, Vocabulary};
 use crate::models::encoder::Tokenized;
 use interpreter::{Interpreter, Source, Spec};
 use sandbox::Sandbox;
@@ -41,19 +42,6 @@ const WORKERS: usize = 4;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Why preprocessing failed. The model's files are the cause, except for [`Stopped::Start`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-pub enum Stopped {
-    #[error("it was stopped after {0} seconds")]
-    TooLong(u64),
-    #[error("it takes too much memory or nests too deeply")]
-    Ended,
-    #[error("its process cannot be started: {0}")]
-    Start(String),
-    #[error("{0}")]
-    Failed(String),
 }
 
 /// A text encoder's tokenizer in a pipeline for images.
@@ -111,32 +99,32 @@ enum Place {
 
 /// Where preprocessors run.
 #[derive(Clone)]
-pub(super) struct Runtime {
+pub(super) struct Isolation {
     /// The program to start; `None`: in this process.
     pub program: Option<PathBuf>,
-    pub ambient: Arc<dyn Ambient>,
+    pub clock: Arc<dyn ClockRng>,
 }
 
 impl Preprocessor {
     /// Of a chat model. `path`: the file that stands for it; `rows`: its embeddings.
-    pub fn chat(runtime: &Runtime, path: &Path, rows: usize) -> Result<(Self, ChatFacts), String> {
-        Self::start(runtime, Spec::Chat { path: path.to_owned(), rows })
+    pub fn chat(isolation: &Isolation, path: &Path, rows: usize) -> Result<(Self, ChatFacts), String> {
+        Self::start(isolation, Spec::Chat { path: path.to_owned(), rows })
     }
 
     /// Of an embedding model or a reranker.
-    pub fn encoder(runtime: &Runtime, path: &Path, lower_case: bool) -> Result<(Self, EncoderFacts), String> {
-        Self::start(runtime, Spec::Encoder { path: path.to_owned(), lower_case })
+    pub fn encoder(isolation: &Isolation, path: &Path, lower_case: bool) -> Result<(Self, EncoderFacts), String> {
+        Self::start(isolation, Spec::Encoder { path: path.to_owned(), lower_case })
     }
 
     /// Of a pipeline for images; and how many tokens each of its tokenizers has.
-    pub fn pipeline(runtime: &Runtime, texts: Vec<TextSpec>) -> Result<(Self, Vec<usize>), String> {
-        Self::start(runtime, Spec::Image { texts })
+    pub fn pipeline(isolation: &Isolation, texts: Vec<TextSpec>) -> Result<(Self, Vec<usize>), String> {
+        Self::start(isolation, Spec::Image { texts })
     }
 
-    fn start<F: DeserializeOwned>(runtime: &Runtime, spec: Spec) -> Result<(Self, F), String> {
-        let (place, facts) = match &runtime.program {
+    fn start<F: DeserializeOwned>(isolation: &Isolation, spec: Spec) -> Result<(Self, F), String> {
+        let (place, facts) = match &isolation.program {
             None => {
-                let (interpreter, facts) = guarded(|| Interpreter::new(&spec, &spec.read()?, &runtime.ambient))?;
+                let (interpreter, facts) = guarded(|| Interpreter::new(&spec, &spec.read()?, &isolation.clock))?;
                 (Place::Local(interpreter), facts)
             }
             Some(program) => {

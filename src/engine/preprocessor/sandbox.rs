@@ -13,8 +13,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use super::{BYTES_A_SECOND, Spec, Stopped, TIMEOUT, WORKERS, lock, wire};
-use crate::engine::tokens::TokenBound;
+use super::{BYTES_A_SECOND, Spec, TIMEOUT, WORKERS, lock, wire};
+use crate::engine::error::Stopped;
+use crate::engine::tokenizer::TokenBound;
 
 /// The subcommand of `outpost` that is such a process.
 pub(super) const SUBCOMMAND: &str = "sandbox";

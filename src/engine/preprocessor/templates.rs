@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::engine::text_files::{TOOL_USE_FILE, TextFiles};
-use crate::engine::tools::Wording;
+use crate::engine::text::tools::Wording;
+use crate::engine::tokenizer::files::{TOOL_USE_FILE, TextFiles};
 use crate::models::gguf::Metadata;
 
 /// The chat templates of a model, as text.

@@ -3,14 +3,14 @@
 use actix_web::{delete, get, patch, post, put, web};
 use serde::{Deserialize, Serialize};
 
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
+use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::http::input::{ApiParams, ApiPath, loose, nullable};
 use crate::http::reply::{Head, List, Mount, Reply, Time};
 use crate::http::submission::{Nothing, Submission};
 use crate::http::{Api, caller::Caller};
 use crate::ids::{KeyId, ProjectId};
-use crate::readable::shorten;
 use crate::service::keys::{Key, KeyChange, NewKey, Rotation};
 use crate::service::page::PageRequest;
 use crate::service::secrets::Secret;
@@ -142,11 +142,11 @@ fn body(key: Key, mount: Mount) -> KeyBody {
 }
 
 fn reply(caller: &Caller, api: &Api, key: Key) -> Reply {
-    caller.reply(head(&key, api.ambient.now()), body(key, caller.mount))
+    caller.reply(head(&key, api.clock_rng.now()), body(key, caller.mount))
 }
 
 fn reply_with_secret(caller: &Caller, api: &Api, key: Key, secret: Option<&Secret>) -> Reply {
-    let head = head(&key, api.ambient.now());
+    let head = head(&key, api.clock_rng.now());
     let note = secret.is_none().then_some(TOLD_BEFORE);
     let secret = secret.map(|secret| secret.expose().to_owned());
     caller.reply(head, NewKeyBody { key: body(key, caller.mount), value: secret.clone(), secret, note })
@@ -173,7 +173,7 @@ pub async fn create(sent: Submission<CreateKey>, api: web::Data<Api>) -> Reply {
 pub async fn list(caller: Caller, params: ApiParams<ListKeys>, api: web::Data<Api>) -> Reply {
     let ListKeys { project_id, limit, cursor, after } = params.0;
     let page = api.keys.list(&caller.access, project(&project_id)?, PageRequest { limit, cursor, after }).await?;
-    let now = api.ambient.now();
+    let now = api.clock_rng.now();
     let item = |key: Key| caller.mount.item(head(&key, now), body(key, caller.mount));
     caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
 }
@@ -184,7 +184,7 @@ pub async fn list(caller: Caller, params: ApiParams<ListKeys>, api: web::Data<Ap
 pub async fn own(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> Reply {
     let (key, project) = api.keys.own(&caller.access).await?;
     let project = OwnProject { id: project.id.to_string(), name: project.name, environment: project.environment };
-    let head = head(&key, api.ambient.now());
+    let head = head(&key, api.clock_rng.now());
     caller.reply(head, OwnKeyBody { key: body(key, caller.mount), project })
 }
 

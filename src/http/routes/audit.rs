@@ -7,13 +7,13 @@ use futures_util::{TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
+use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::http::accept::preferred;
 use crate::http::input::{ApiParams, loose};
 use crate::http::reply::{Head, Item, List, Mount, Reply, Time};
 use crate::http::{Api, caller::Caller};
-use crate::readable::shorten;
 use crate::service::audit::{AuditEvent, AuditFilter};
 use crate::service::export::{Export, Format};
 use crate::service::page::PageRequest;

@@ -10,13 +10,13 @@ use futures_util::{TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 
 use super::api_keys::project;
+use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::http::input::{ApiParams, ApiPath, loose};
 use crate::http::multipart::{Part, Parts};
 use crate::http::reply::{Deleted, Head, List, Mount, Reply, Time};
 use crate::http::{Api, caller::Caller};
 use crate::ids::{FileId, ProjectId};
-use crate::readable::shorten;
 use crate::service::access::Access;
 use crate::service::files::{Content, File, NewFile, Purpose};
 use crate::service::page::PageRequest;

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::api_keys::project;
 use super::hyperparameters::{Hyperparameters, Method, MethodBody, ParametersBody};
+use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::http::input::{ApiParams, ApiPath, nullable, object_text};
 use crate::http::paging::{Paging, ProjectPaging};
@@ -19,7 +20,6 @@ use crate::http::{
     submission::{Nothing, Submission},
 };
 use crate::ids::{FileId, JobId};
-use crate::readable::shorten;
 use crate::service::change::Change;
 use crate::service::jobs::{Job, JobChange, JobEvent};
 use crate::service::training::NewJob;

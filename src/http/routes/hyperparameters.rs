@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use crate::display::shorten;
 use crate::error::{Error, Result};
-use crate::readable::shorten;
 use crate::service::training::{self, Asked};
 
 const OLD_PLACE: &str = "hyperparameters";

@@ -3,14 +3,14 @@
 use actix_web::{HttpRequest, HttpResponse, get, web};
 use serde::{Deserialize, Serialize};
 
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
+use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::http::accept::preferred;
 use crate::http::input::{ApiParams, ApiPath};
 use crate::http::reply::{Mount, Reply, Time};
 use crate::http::{Api, caller::Caller};
 use crate::ids::{ProjectId, UsageId};
-use crate::readable::shorten;
 use crate::service::usage::{Bucket, Dimension, Group, Outcome, Report, ReportQuery, Sums, Width, seconds};
 
 #[derive(Deserialize, utoipa::IntoParams)]
@@ -272,5 +272,5 @@ pub async fn get(
         return csv(report);
     }
     let body = body(id.0, report, &by, caller.mount);
-    Ok(caller.mount.result(UsageId::generate(&*api.ambient), "page", body))
+    Ok(caller.mount.result(UsageId::generate(&*api.clock_rng), "page", body))
 }

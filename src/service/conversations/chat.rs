@@ -6,7 +6,7 @@ use crate::ids::ConversationId;
 use crate::service::access::{Access, Scope};
 use crate::service::version::{Expected, IfMatch};
 use crate::service::{authority, claim};
-use crate::storage::{Look, owned};
+use crate::storage::{Reader, project_resources};
 
 impl Conversations {
     /// The transcript for a chat call that will add `added` messages and the answer to it. Needs
@@ -33,12 +33,12 @@ impl Conversations {
 
     /// Adds a turn to a conversation as it was when the turn began; 409 if it changed meanwhile.
     pub async fn add_turn(&self, access: &Access, seen: Conversation, messages: Vec<String>) -> Result<Conversation> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let added = Content::check(messages, None)?;
         let note = self.note(access, "conversation.appended");
         let permit = authority::manages_owner::<ConversationRecord>(seen.id.to_bytes());
         let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
-            let record = owned::find::<ConversationRecord>(tx, seen.id.to_bytes())?;
+            let record = project_resources::find::<ConversationRecord>(tx, seen.id.to_bytes())?;
             // One that was deleted and made anew may be at the same version.
             let same = record.filter(|record| (record.version, record.created_at) == (seen.version, seen.created_at));
             let Some(record) = same else { return Err(overtaken(tx, &seen)?) };
@@ -50,13 +50,13 @@ impl Conversations {
     }
 }
 
-fn find(tx: &impl Look, access: &Access, id: ConversationId) -> Result<ConversationRecord> {
+fn find(tx: &impl Reader, access: &Access, id: ConversationId) -> Result<ConversationRecord> {
     let found = authority::owned(tx, access, Scope::Inference, "conversation", (id, id.to_bytes()));
     found.map_err(|error| error.param("conversation_id"))
 }
 
-fn overtaken(tx: &impl Look, seen: &Conversation) -> Result<Error> {
-    let stored = match owned::find::<ConversationRecord>(tx, seen.id.to_bytes())? {
+fn overtaken(tx: &impl Reader, seen: &Conversation) -> Result<Error> {
+    let stored = match project_resources::find::<ConversationRecord>(tx, seen.id.to_bytes())? {
         Some(record) => format!("version {} is stored now", record.version),
         None => "it is deleted now".to_owned(),
     };

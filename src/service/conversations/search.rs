@@ -6,7 +6,7 @@ use super::{Conversation, ConversationRecord, stored};
 use crate::error::{Error, Result};
 use crate::ids::{ConversationId, ProjectId};
 use crate::service::page::Window;
-use crate::storage::{Look, owned};
+use crate::storage::{Reader, project_resources};
 
 /// Bytes of transcripts that one page of a search may read. A longer search goes on with the next page, so that no
 /// request holds a thread for long.
@@ -70,7 +70,7 @@ impl Search {
         serde_json::from_str(json).is_ok_and(|message: Value| self.is_within(&message, SILENT))
     }
 
-    fn matches(&self, tx: &impl Look, id: ConversationId, record: &ConversationRecord) -> Result<bool> {
+    fn matches(&self, tx: &impl Reader, id: ConversationId, record: &ConversationRecord) -> Result<bool> {
         let metadata = record.metadata.as_deref().and_then(|text| serde_json::from_str(text).ok());
         if metadata.is_some_and(|metadata| self.is_within(&metadata, &[])) {
             return Ok(true);
@@ -86,10 +86,15 @@ pub(super) struct Stretch {
 }
 
 /// Up to `window.limit` conversations; fewer with a `next` where too much had to be read.
-pub(super) fn stretch(tx: &impl Look, project: ProjectId, search: Option<&Search>, window: Window) -> Result<Stretch> {
+pub(super) fn stretch(
+    tx: &impl Reader,
+    project: ProjectId,
+    search: Option<&Search>,
+    window: Window,
+) -> Result<Stretch> {
     let (mut found, mut read, mut before, mut glance) = (Vec::new(), 0, window.before, GLANCED);
     loop {
-        let rows = owned::newest::<ConversationRecord>(tx, project, before, window.rows())?;
+        let rows = project_resources::newest::<ConversationRecord>(tx, project, before, window.rows())?;
         let last = rows.len() < window.rows();
         for (bytes, record) in rows {
             if found.len() == window.limit || read > READ {
@@ -114,7 +119,7 @@ pub(super) fn stretch(tx: &impl Look, project: ProjectId, search: Option<&Search
 
 /// The beginning of the first message from a user. `glance`: bytes that may still be read.
 fn preview(
-    tx: &impl Look,
+    tx: &impl Reader,
     id: ConversationId,
     record: &ConversationRecord,
     glance: &mut usize,

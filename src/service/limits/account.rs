@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::bucket::Bucket;
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::storage::limits::{LevelsRecord, Rates};
 
@@ -75,13 +75,13 @@ impl Account {
     }
 
     /// Takes over what was read after `generation` was noted.
-    pub fn load(&self, generation: u64, read: Loaded, ambient: &dyn Ambient) {
-        let now = ambient.uptime();
+    pub fn load(&self, generation: u64, read: Loaded, clock_rng: &dyn ClockRng) {
+        let now = clock_rng.uptime();
         let mut guard = self.state();
         match &mut *guard {
             Some(state) => state.change(generation, read.rates, now),
             empty => {
-                let since = read.levels.map_or(Duration::ZERO, |levels| levels.at.until(ambient.now()));
+                let since = read.levels.map_or(Duration::ZERO, |levels| levels.at.until(clock_rng.now()));
                 let resume = |bucket: Bucket, level: Option<i128>| match level {
                     Some(level) => bucket.resumed(level, since),
                     None => bucket,

@@ -20,11 +20,11 @@ use super::access::Access;
 use super::audit::Note;
 use super::usage::window;
 use super::{authority, claim};
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::Result;
 use crate::ids::ProjectId;
 use crate::storage::limits::{self, LimitsRecord};
-use crate::storage::{LevelsRecord, Look, Record, Store, Table, Watcher, WriteTx, holdings};
+use crate::storage::{LevelsRecord, Reader, Record, Store, Table, Watcher, WriteTx, quota_usage};
 
 const SHARDS: usize = 16;
 
@@ -32,7 +32,7 @@ const SHARDS: usize = 16;
 #[derive(Clone)]
 pub struct Limits {
     store: Store,
-    ambient: Arc<dyn Ambient>,
+    clock_rng: Arc<dyn ClockRng>,
     accounts: Arc<Accounts>,
 }
 
@@ -58,13 +58,13 @@ impl Watcher for Accounts {
         if table != LimitsRecord::TABLE {
             return;
         }
-        let Ok(project) = key.try_into().map(ProjectId::from_bytes) else { return self.uncertain() };
+        let Ok(project) = key.try_into().map(ProjectId::from_bytes) else { return self.changes_unknown() };
         if let Some(account) = self.with(project, |accounts| accounts.get(&project).cloned()) {
             account.outdate();
         }
     }
 
-    fn uncertain(&self) {
+    fn changes_unknown(&self) {
         for shard in &self.shards {
             let accounts = shard.lock().unwrap_or_else(PoisonError::into_inner);
             accounts.values().for_each(|account| account.outdate());
@@ -79,16 +79,16 @@ pub(super) struct Hold {
 }
 
 impl Limits {
-    pub fn new(store: Store, ambient: Arc<dyn Ambient>) -> Self {
+    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>) -> Self {
         let accounts = Arc::new(Accounts::default());
         let watcher: Arc<dyn Watcher> = accounts.clone();
         store.watch(Arc::downgrade(&watcher));
-        Self { store, ambient, accounts }
+        Self { store, clock_rng, accounts }
     }
 
     /// Lets a request of `project` in, or refuses it with 429. Either way says where it stands.
     pub async fn admit(&self, project: ProjectId) -> Result<(Standing, Result<()>)> {
-        Ok(self.account(project).await?.take_request(self.ambient.uptime()))
+        Ok(self.account(project).await?.take_request(self.clock_rng.uptime()))
     }
 
     /// Where `project` stands, at no cost.
@@ -99,13 +99,13 @@ impl Limits {
     /// Takes the tokens of a prompt from rate and budget.
     pub(super) fn hold(&self, project: ProjectId, prompt: u64) -> Result<Hold> {
         let account = self.accounts.get(project);
-        account.take_tokens(prompt, (self.ambient.now(), self.ambient.uptime()))?;
+        account.take_tokens(prompt, (self.clock_rng.now(), self.clock_rng.uptime()))?;
         Ok(Hold { account, tokens: prompt })
     }
 
     /// Books what a request really used.
     pub(super) fn settle(&self, project: ProjectId, hold: Option<Hold>, used: u64) {
-        let now = (self.ambient.now(), self.ambient.uptime());
+        let now = (self.clock_rng.now(), self.clock_rng.uptime());
         match hold {
             Some(hold) => hold.account.settle(hold.tokens, used, now),
             None if used > 0 => self.accounts.get(project).settle(0, used, now),
@@ -115,7 +115,7 @@ impl Limits {
 
     /// The levels to store beside a usage record.
     pub(super) fn levels(&self, project: ProjectId) -> Option<LevelsRecord> {
-        self.accounts.get(project).levels(self.ambient.now())
+        self.accounts.get(project).levels(self.clock_rng.now())
     }
 
     /// The account, with the limits that hold now.
@@ -123,20 +123,20 @@ impl Limits {
         let account = self.accounts.get(project);
         // Noted before the snapshot begins: what changes later is loaded by the next request.
         if let Some(generation) = account.outdated() {
-            let now = self.ambient.now();
+            let now = self.clock_rng.now();
             let read = self.store.read(move |tx| {
                 let record = limits::of(tx, project)?;
                 let levels = limits::levels(tx, project)?;
                 let used = window::tokens_since(tx, project, now.month_start())?;
                 Ok(Loaded { rates: policy::effective(&record), levels, month: Month { used, ..Month::of(now) } })
             });
-            account.load(generation, read.await?, &*self.ambient);
+            account.load(generation, read.await?, &*self.clock_rng);
         }
         Ok(account)
     }
 
     pub async fn get(&self, access: &Access, project: ProjectId) -> Result<ProjectLimits> {
-        let (access, now) = (access.clone(), self.ambient.now());
+        let (access, now) = (access.clone(), self.clock_rng.now());
         let read = self.store.read(move |tx| {
             authority::project(tx, &access, project)?;
             view(tx, project, limits::of(tx, project)?, now)
@@ -146,8 +146,8 @@ impl Limits {
 
     /// Changes what is named; holds from the next request on.
     pub async fn update(&self, access: &Access, project: ProjectId, change: LimitsChange) -> Result<ProjectLimits> {
-        let now = self.ambient.now();
-        let note = Note::new(&self.ambient, Some(access), "project.limits_updated");
+        let now = self.clock_rng.now();
+        let note = Note::new(&self.clock_rng, Some(access), "project.limits_updated");
         let by_admin = change.is_admins();
         let permit = move |tx: &WriteTx, caller: &Access| {
             if by_admin { caller.require_admin() } else { authority::manages(project)(tx, caller) }
@@ -168,7 +168,7 @@ impl Limits {
     }
 }
 
-fn view(tx: &impl Look, project: ProjectId, record: LimitsRecord, now: Timestamp) -> Result<ProjectLimits> {
+fn view(tx: &impl Reader, project: ProjectId, record: LimitsRecord, now: Timestamp) -> Result<ProjectLimits> {
     let used = window::tokens_since(tx, project, now.month_start())?;
-    Ok(ProjectLimits::new(project, record, holdings::of(tx, project)?, used))
+    Ok(ProjectLimits::new(project, record, quota_usage::of(tx, project)?, used))
 }

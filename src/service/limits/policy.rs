@@ -3,13 +3,13 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
 use crate::service::change::Change;
 use crate::service::holdings::{self, Holding};
-use crate::storage::holdings::HoldingsRecord;
 use crate::storage::limits::{LimitsRecord, Quotas, Rates};
+use crate::storage::quota_usage::QuotaUsageRecord;
 
 const MOST_REQUESTS: u64 = 1_000_000;
 const MOST_TOKENS: u64 = 1_000_000_000;
@@ -28,14 +28,19 @@ pub struct ProjectLimits {
     pub effective: Rates,
     /// The quotas in force.
     pub quotas: Quotas,
-    pub holdings: HoldingsRecord,
+    pub holdings: QuotaUsageRecord,
     /// Tokens used in this calendar month.
     pub tokens_this_month: u64,
     pub updated_at: Option<Timestamp>,
 }
 
 impl ProjectLimits {
-    pub(super) fn new(project: ProjectId, record: LimitsRecord, held: HoldingsRecord, tokens_this_month: u64) -> Self {
+    pub(super) fn new(
+        project: ProjectId,
+        record: LimitsRecord,
+        held: QuotaUsageRecord,
+        tokens_this_month: u64,
+    ) -> Self {
         let quota = |holding| Some(holdings::quota(&record.quotas, holding));
         let quotas = Quotas {
             api_keys: quota(Holding::ApiKey),

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::ProjectId;
 use crate::storage::usage::{self, SeriesRecord, UsageRecord};
-use crate::storage::{Look, Store, projects};
+use crate::storage::{Reader, Store, projects};
 
 /// Which records are wanted.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
@@ -40,7 +40,7 @@ impl UsageRow {
     /// Shows the records of one snapshot, project by project, the latest first. Blocking, and
     /// for the owner of the data folder: it asks for no key.
     pub fn each(store: &Store, filter: ExportFilter, mut show: impl FnMut(&UsageRow) -> Result<()>) -> Result<()> {
-        store.look(|tx| {
+        store.read_blocking(|tx| {
             let wanted = match filter.project {
                 Some(project) => vec![project],
                 None => projects::newest(tx, None, usize::MAX)?.into_iter().map(|(id, _)| id).collect(),
@@ -68,7 +68,7 @@ impl UsageRow {
 }
 
 fn each_of(
-    tx: &impl Look,
+    tx: &impl Reader,
     project: ProjectId,
     filter: ExportFilter,
     show: &mut impl FnMut(&UsageRow) -> Result<()>,

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::Result;
 use crate::ids::{KeyId, ProjectId};
 use crate::service::access::Access;
@@ -19,7 +19,7 @@ const MOST_OWED: usize = 100_000;
 #[derive(Clone)]
 pub struct Meter {
     store: Store,
-    ambient: Arc<dyn Ambient>,
+    clock_rng: Arc<dyn ClockRng>,
     limits: Limits,
     /// What could not be written at once, for it had nobody to wait.
     owed: Arc<Mutex<Vec<Entry>>>,
@@ -57,8 +57,8 @@ struct Bill {
 }
 
 impl Meter {
-    pub fn new(store: Store, ambient: Arc<dyn Ambient>, limits: Limits) -> Self {
-        Self { store, ambient, limits, owed: Arc::default() }
+    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>, limits: Limits) -> Self {
+        Self { store, clock_rng, limits, owed: Arc::default() }
     }
 
     /// A receipt for a request to `endpoint`, named by method and path below the mount.
@@ -101,7 +101,7 @@ impl Meter {
 
     /// Writes without anybody who waits. What finds no room is owed.
     fn record_later(&self, entry: Entry) {
-        if self.store.post(self.writing(vec![entry.clone()])).is_ok() {
+        if self.store.enqueue(self.writing(vec![entry.clone()])).is_ok() {
             return;
         }
         let mut owed = self.owed();
@@ -202,9 +202,9 @@ impl Receipt {
         let amounts = if outcome == Outcome::Failed { Amounts::default() } else { amounts };
         self.meter.limits.settle(self.project, hold, amounts.tokens());
         let mut tail = [0; 6];
-        self.meter.ambient.fill(&mut tail);
+        self.meter.clock_rng.fill(&mut tail);
         let series = SeriesRecord { key: self.key, endpoint: self.endpoint.clone(), model };
-        Some(Entry { project: self.project, at: self.meter.ambient.now(), tail, series, outcome, amounts })
+        Some(Entry { project: self.project, at: self.meter.clock_rng.now(), tail, series, outcome, amounts })
     }
 }
 

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::report::Usage;
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::ProjectId;
 use crate::storage::usage::{self, Horizon, Width};
-use crate::storage::{holdings, projects};
+use crate::storage::{projects, quota_usage};
 
 /// Rows dropped in one transaction: other writes wait for no more.
 const AT_ONCE: usize = 2_000;
@@ -24,7 +24,7 @@ pub struct Retention {
 impl Usage {
     /// Drops what is older than `retention`. Returns how many rows went.
     pub async fn prune(&self, retention: Retention) -> Result<usize> {
-        let now = self.ambient.now();
+        let now = self.clock_rng.now();
         let ago = |span: Duration| {
             let span = i64::try_from(span.as_millis()).unwrap_or(i64::MAX);
             Timestamp::from_millis(now.as_millis().saturating_sub(span))
@@ -59,7 +59,7 @@ impl Usage {
             let round = self.store.write(move |tx| {
                 let raw = usage::drop_raw(tx, project, horizon.raw, AT_ONCE)?;
                 let minutes = usage::drop_minutes(tx, project, horizon.minutes, AT_ONCE)?;
-                let samples = holdings::thin(tx, project, horizon.raw, Width::Minute.millis(), AT_ONCE)?;
+                let samples = quota_usage::thin(tx, project, horizon.raw, Width::Minute.millis(), AT_ONCE)?;
                 Ok((raw + minutes + samples, raw == AT_ONCE || minutes == AT_ONCE || samples == AT_ONCE))
             });
             let (rows, more) = round.await?;

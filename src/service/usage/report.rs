@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::window;
-use crate::ambient::{Ambient, Timestamp};
+use crate::clock_rng::{ClockRng, Timestamp};
+use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
-use crate::readable::shorten;
 use crate::service::access::Access;
 use crate::service::authority;
 use crate::storage::usage::{self, Sums, Width};
-use crate::storage::{ReadTx, Store, holdings};
+use crate::storage::{ReadTx, Store, quota_usage};
 
 /// More buckets than this are refused: a client that wants more asks for wider ones.
 const MOST_BUCKETS: i64 = 1_500;
@@ -105,7 +105,7 @@ pub struct Report {
 #[derive(Clone)]
 pub struct Usage {
     pub(super) store: Store,
-    pub(super) ambient: Arc<dyn Ambient>,
+    pub(super) clock_rng: Arc<dyn ClockRng>,
 }
 
 /// A checked query.
@@ -118,13 +118,13 @@ struct Plan {
 }
 
 impl Usage {
-    pub fn new(store: Store, ambient: Arc<dyn Ambient>) -> Self {
-        Self { store, ambient }
+    pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>) -> Self {
+        Self { store, clock_rng }
     }
 
     /// What a project used in a window.
     pub async fn report(&self, access: &Access, project: ProjectId, query: ReportQuery) -> Result<Report> {
-        let plan = plan(query, self.ambient.now())?;
+        let plan = plan(query, self.clock_rng.now())?;
         let access = access.clone();
         let read = self.store.read(move |tx| {
             authority::project(tx, &access, project)?;
@@ -189,8 +189,8 @@ fn report(tx: &ReadTx, project: ProjectId, plan: &Plan) -> Result<Report> {
         totals,
         groups: if plan.group_by.is_empty() { Vec::new() } else { named(by_group) },
         buckets,
-        storage_now: holdings::of(tx, project)?.bytes,
-        storage_at_end: holdings::bytes_before(tx, project, end)?,
+        storage_now: quota_usage::of(tx, project)?.bytes,
+        storage_at_end: quota_usage::bytes_before(tx, project, end)?,
     })
 }
 

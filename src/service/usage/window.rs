@@ -1,9 +1,9 @@
 //! A window of time cut into pieces that stored sums answer, and raw records for the rest.
 
-use crate::ambient::Timestamp;
+use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
-use crate::storage::Look;
+use crate::storage::Reader;
 use crate::storage::usage::{self, Horizon, Sums, Width};
 
 /// A part of a window: whole slots of one width, or raw records.
@@ -36,7 +36,7 @@ fn cut(from: Timestamp, to: Timestamp, widest: Option<Width>, out: &mut Vec<Piec
 /// Shows what was used in `[from, to)` as sums: when, by which series, how much. A time is never
 /// outside the slot of `widest` that the usage lies in.
 pub(super) fn each(
-    tx: &impl Look,
+    tx: &impl Reader,
     project: ProjectId,
     (from, to): (Timestamp, Timestamp),
     widest: Width,
@@ -81,7 +81,7 @@ fn require_detail(horizon: &Horizon, (from, to): (Timestamp, Timestamp), widest:
 }
 
 /// Tokens that a project used since `start`, which is a whole day.
-pub(in crate::service) fn tokens_since(tx: &impl Look, project: ProjectId, start: Timestamp) -> Result<u64> {
+pub(in crate::service) fn tokens_since(tx: &impl Reader, project: ProjectId, start: Timestamp) -> Result<u64> {
     let mut tokens = 0_u64;
     let end = Timestamp::from_millis(i64::MAX);
     usage::each_sum(tx, project, Width::Day, (start, end), |_, _, sums| {
@@ -96,7 +96,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{Piece, cut};
-    use crate::ambient::Timestamp;
+    use crate::clock_rng::Timestamp;
     use crate::storage::usage::Width;
 
     proptest! {

@@ -9,14 +9,14 @@ use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{PostProcessorWrapper, Tokenizer};
 
 use super::wrong;
-use crate::engine::tokens::{self, Table};
+use crate::engine::tokenizer::{self, Table};
 use crate::models::gguf::Metadata;
 
 /// Whether the vocabulary is of a kind that can be read; cheap.
 pub fn check(metadata: &Metadata) -> Result<(), String> {
     match metadata.text("tokenizer.ggml.model") {
         Some("bert" | "t5") => Ok(()),
-        Some("gpt2") => tokens::check(metadata).map(drop),
+        Some("gpt2") => tokenizer::check(metadata).map(drop),
         other => Err(format!("the tokenizer {} is not supported for embeddings", other.unwrap_or("of no name"))),
     }
 }

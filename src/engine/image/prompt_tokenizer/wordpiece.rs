@@ -3,12 +3,12 @@
 use serde_json::{Map, Value, json};
 
 use super::{text, wrong};
-use crate::engine::text_files::TextFiles;
+use crate::engine::tokenizer::files::TextFiles;
 
-pub(super) const VOCABULARY: &str = "vocab.txt";
+pub const VOCABULARY: &str = "vocab.txt";
 
-/// Follows transformers' `BertTokenizer`.
-pub(super) fn read(files: &TextFiles) -> Result<Value, String> {
+/// As transformers' `BertTokenizer` makes it.
+pub fn read(files: &TextFiles) -> Result<Value, String> {
     let lines = text(files, VOCABULARY)?;
     let words: Map<String, Value> =
         lines.lines().enumerate().map(|(id, word)| (word.trim_end().to_owned(), id.into())).collect();

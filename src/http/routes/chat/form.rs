@@ -7,9 +7,9 @@ use serde_json::{Map, Value, value::RawValue};
 use utoipa::ToSchema;
 
 use crate::calls::demand::{Choice, Demand};
+use crate::display::shorten;
 use crate::engine::Text;
 use crate::error::Result;
-use crate::readable::shorten;
 use crate::service::json::{name, object, optional, wrong};
 
 /// `text`: anything. `json_object`: any JSON object. `json_schema`: JSON that obeys the schema.

@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use crate::calls::chat::Running;
 use crate::calls::recall::Recalling;
+use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::http::routes::agents::Truncation;
-use crate::readable::shorten;
 use crate::service::conversations::Conversation;
 use crate::service::version::IfMatch;
 

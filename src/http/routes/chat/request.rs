@@ -11,11 +11,11 @@ use super::recall;
 use crate::calls::chat::ChatCall;
 use crate::calls::recall::no_model;
 use crate::calls::turns;
+use crate::display::shorten;
 use crate::engine::Sampling;
 use crate::error::{Error, Result};
 use crate::http::routes::agents::Truncation;
 use crate::http::routes::messages::{self, Message};
-use crate::readable::shorten;
 use crate::service::version::IfMatch;
 
 /// Most answers to one prompt.

@@ -7,10 +7,10 @@ use serde_json::{Map, Value};
 
 use super::request::{Asked, ImageRequest, LONGEST_PROMPT};
 use crate::calls::images::{Change, Original};
+use crate::display::shorten;
 use crate::error::{Code, Error, Result};
 use crate::http::input::from_json;
 use crate::http::multipart::{Part, Parts};
-use crate::readable::shorten;
 use crate::service::places::Place;
 
 /// The largest file of a picture or a mask.

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::http::Api;
 use crate::http::input::{ApiParams, ApiPath};
 use crate::http::reply::Reply;
-use crate::ids::PictureId;
+use crate::ids::StoredImageId;
 use crate::service::pictures::{Kept, Link};
 
 /// What signs a link.
@@ -29,7 +29,7 @@ pub struct Signed {
     (status = 200, content((String = "image/png"), (String = "image/jpeg"), (String = "image/webp"))),
 ))]
 #[get("/v1/images/files/{picture_id}")]
-pub async fn fetch(id: ApiPath<PictureId>, signed: ApiParams<Signed>, api: Data<Api>) -> Reply {
+pub async fn fetch(id: ApiPath<StoredImageId>, signed: ApiParams<Signed>, api: Data<Api>) -> Reply {
     let Signed { expires, signature } = signed.0;
     let kept = api.pictures.open(id.0, &expires, &signature).await?;
     let (format, bytes, left) = (kept.format, kept.bytes, kept.left.as_secs());

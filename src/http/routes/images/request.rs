@@ -7,10 +7,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::calls::images::{ImageCall, Output};
+use crate::display::shorten;
 use crate::engine::SchedulerName;
 use crate::error::{Error, Result};
 use crate::http::routes::chat::refuse_unknown;
-use crate::readable::shorten;
 use crate::service::pictures::Format;
 
 /// Characters of a prompt, and of a negative one.

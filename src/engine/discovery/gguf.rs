@@ -1,0 +1,59 @@
+//! A GGUF file's row in the listing.
+
+use std::path::Path;
+
+use crate::engine::model_info::{Kind, ModelInfo};
+
+use crate::engine::checkpoint;
+use crate::engine::embedding;
+use crate::models::family;
+use crate::models::gguf::{GgufFile, Header};
+
+/// Architectures that make vectors, not text.
+const EMBEDDERS: &[&str] = &[
+    "bert",
+    "modern-bert",
+    "nomic-bert",
+    "nomic-bert-moe",
+    "neo-bert",
+    "jina-bert-v2",
+    "jina-bert-v3",
+    "gemma-embedding",
+];
+
+pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
+    match GgufFile::open(path) {
+        Ok(file) => fill(&file.header, info),
+        Err(error) => info.problem = Some(error.to_string()),
+    }
+}
+
+fn fill(header: &Header, info: &mut ModelInfo) {
+    let metadata = &header.metadata;
+    let name = metadata.text("general.architecture").unwrap_or("unknown");
+    let small = |key: &str| metadata.whole(&format!("{name}.{key}")).and_then(|number| u32::try_from(number).ok());
+    let text = |key: &str| metadata.text(key).filter(|text| !text.is_empty()).map(str::to_owned);
+    info.architecture = name.to_owned();
+    info.parameters = header.parameters();
+    info.quantization = header.quantization().map(str::to_owned);
+    info.context_window = small("context_length");
+    info.license = text("general.license");
+    if let Some(owner) = text("general.organization").or_else(|| text("general.author")) {
+        info.owned_by = owner;
+    }
+    if EMBEDDERS.contains(&name) || embedding::pooling_type(metadata).is_some_and(|kind| kind > 0) {
+        let cross_encoder = embedding::gguf_is_cross_encoder(metadata);
+        info.kind = if cross_encoder { Kind::Reranker } else { Kind::Embedding };
+        info.embedding_dimensions = small("embedding_length").filter(|_| !cross_encoder);
+        match embedding::check_gguf(header, &info.id) {
+            Ok(facts) => {
+                info.context_window = u32::try_from(facts.limit).ok();
+                info.embedding_dimensions = u32::try_from(facts.dimensions).ok().filter(|_| !cross_encoder);
+            }
+            Err(problem) => info.problem = Some(problem),
+        }
+        return;
+    }
+    info.kind = if family::find(name).is_some() { Kind::Text } else { Kind::Unknown };
+    info.problem = checkpoint::check_gguf(header).err();
+}

@@ -1,0 +1,223 @@
+//! What lies in the models folder, told truthfully: also what cannot be served, and why.
+//!
+//! Ids come from names on disk; nothing from outside is ever joined to a path.
+
+mod diffusers;
+mod gguf;
+mod safetensors;
+mod single;
+
+use crate::engine::model_info::Kind;
+use crate::engine::model_info::ModelInfo;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::clock_rng::Timestamp;
+use crate::engine::error::LoadError;
+use crate::engine::tokenizer::files::TOOL_USE_FILE;
+use crate::models::diffusion::pipeline::{MODEL_INDEX, referenced_models, sidecar_files};
+
+/// The folder of adapters, which is no model.
+pub const LORAS: &str = "loras";
+
+/// A model found, and the file that stands for it.
+#[derive(Clone, Debug)]
+pub struct Found {
+    pub info: ModelInfo,
+    /// The model's own file or folder in the models folder.
+    entry: PathBuf,
+    pub path: PathBuf,
+    pub stamp: Stamp,
+}
+
+impl Found {
+    pub fn is_encoder(&self) -> bool {
+        matches!(self.info.kind, Kind::Embedding | Kind::Reranker)
+    }
+
+    /// Whether the same files are still there. Asks the file system about them, and reads none.
+    pub fn is_current(&self) -> bool {
+        // A folder of the same name hides a bare file.
+        let hidden = self.path == self.entry && self.entry.with_extension("").is_dir();
+        !hidden && candidate(&self.entry).is_some_and(|now| self.is_of(&now))
+    }
+
+    /// Whether it was read from these files, as they are.
+    pub fn is_of(&self, candidate: &Candidate) -> bool {
+        (self.info.id == candidate.id) && (self.path == candidate.path) && (self.stamp == candidate.stamp)
+    }
+
+    /// The error for a model that is not of the kind that is wanted.
+    pub fn other_than(&self, wanted: Kind) -> LoadError {
+        let ModelInfo { id, architecture, .. } = &self.info;
+        LoadError::OtherKind { id: id.clone(), architecture: architecture.clone(), wanted }
+    }
+}
+
+/// Tells whether a model's files are still those that were read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Of all files.
+    bytes: u64,
+    /// Of the newest; milliseconds since 1970.
+    modified: u128,
+    /// Of names, sizes and times.
+    hash: u64,
+}
+
+impl Stamp {
+    /// That of a model that is made of these files, too, which are no part of it.
+    fn beside(self, files: &[PathBuf]) -> Option<Self> {
+        Some(Self { hash: self.hash ^ stamp(files)?.hash, ..self })
+    }
+}
+
+/// A folder's entry that may be a model, before anything in it is read.
+pub struct Candidate {
+    pub id: String,
+    layout: Layout,
+    entry: PathBuf,
+    path: PathBuf,
+    stamp: Stamp,
+}
+
+enum Layout {
+    Gguf,
+    Safetensors,
+    /// A pipeline of several models, each in a folder of its own.
+    Diffusers,
+    /// A pipeline in one file.
+    Single,
+    /// Something is there, but not one model.
+    Unclear(String),
+}
+
+/// Entries of the folder that may be models, sorted by id; no file is opened.
+pub fn candidates(folder: &Path) -> Vec<Candidate> {
+    let mut found: Vec<_> = entries(folder).into_iter().filter_map(|path| candidate(&path)).collect();
+    // A folder comes before a bare file of the same id, and hides it.
+    found.sort_by(|one, other| one.id.cmp(&other.id));
+    found.dedup_by(|later, earlier| later.id == earlier.id);
+    found
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut paths: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort_by_cached_key(|path| (!path.is_dir(), path.clone()));
+    paths
+}
+
+fn candidate(path: &Path) -> Option<Candidate> {
+    let name = path.file_name()?.to_str()?;
+    if name == LORAS || name.starts_with('.') || name.len() > 255 || name.chars().any(char::is_control) {
+        return None;
+    }
+    if path.is_dir() {
+        return folder(name, path);
+    }
+    if let Some(id) = name.strip_suffix(".safetensors").filter(|id| !id.is_empty() && path.is_file()) {
+        return single(id, path, path);
+    }
+    let id = name.strip_suffix(".gguf").filter(|id| !id.is_empty() && path.is_file())?;
+    let (id, layout, path) = (id.to_owned(), Layout::Gguf, path.to_owned());
+    Some(Candidate { stamp: stamp([&path])?, id, layout, entry: path.clone(), path })
+}
+
+fn folder(id: &str, folder: &Path) -> Option<Candidate> {
+    let files = entries(folder);
+    let of = |ending: &str| -> Vec<&PathBuf> {
+        files.iter().filter(|path| path.extension().is_some_and(|one| one == ending) && path.is_file()).collect()
+    };
+    let (ggufs, tensors) = (of("gguf"), of("safetensors"));
+    let index = folder.join(MODEL_INDEX);
+    if index.is_file() {
+        let inside = |folders: &[PathBuf]| -> Vec<PathBuf> {
+            folders.iter().flat_map(|folder| entries(folder)).filter(|path| path.is_file()).collect()
+        };
+        let parts = inside(&files);
+        let stamp = stamp(std::iter::once(&index).chain(&parts))?.beside(&inside(&referenced_models(folder)))?;
+        let entry = folder.to_owned();
+        return Some(Candidate { id: id.to_owned(), layout: Layout::Diffusers, stamp, entry, path: index });
+    }
+    let (layout, path) = match (ggufs.as_slice(), tensors.as_slice()) {
+        ([one], _) => (Layout::Gguf, (*one).clone()),
+        ([first, ..], _) => {
+            (Layout::Unclear(format!("the folder holds {} .gguf files, a model is one", ggufs.len())), (*first).clone())
+        }
+        ([], [first, ..]) if folder.join("config.json").is_file() => (Layout::Safetensors, (*first).clone()),
+        ([], [only]) => return single(id, folder, only),
+        _ => return None,
+    };
+    let tool_use = folder.join(TOOL_USE_FILE);
+    let stamp = match layout {
+        Layout::Safetensors => stamp(files.iter().chain([&tool_use]).filter(|path| is_read(path))),
+        Layout::Unclear(_) => stamp(ggufs),
+        _ => stamp([&path]),
+    };
+    Some(Candidate { id: id.to_owned(), layout, stamp: stamp?, entry: folder.to_owned(), path })
+}
+
+/// A pipeline in one `file`: `path` is that, or its folder.
+fn single(id: &str, path: &Path, file: &Path) -> Option<Candidate> {
+    let stamp = stamp([&file.to_owned()])?.beside(&sidecar_files(path))?;
+    Some(Candidate { id: id.to_owned(), layout: Layout::Single, stamp, entry: path.to_owned(), path: path.to_owned() })
+}
+
+/// Whether a file of a folder of safetensors is one that a model is made of.
+fn is_read(path: &Path) -> bool {
+    path.extension().is_some_and(|one| one == "safetensors" || one == "json" || one == "jinja") && path.is_file()
+}
+
+fn stamp<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> Option<Stamp> {
+    let (mut stamp, mut hasher) = (Stamp { bytes: 0, modified: 0, hash: 0 }, DefaultHasher::new());
+    for path in files {
+        let metadata = fs::metadata(path).ok()?;
+        let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
+        let modified = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
+        (path, metadata.len(), modified).hash(&mut hasher);
+        stamp.bytes += metadata.len();
+        stamp.modified = stamp.modified.max(modified.as_millis());
+    }
+    Some(Stamp { hash: hasher.finish(), ..stamp })
+}
+
+impl Candidate {
+    /// Reads the header.
+    pub fn inspect(self) -> Found {
+        let mut info = self.blank();
+        match &self.layout {
+            Layout::Gguf => gguf::describe(&self.path, &mut info),
+            Layout::Safetensors => safetensors::describe(&self.path, &mut info),
+            Layout::Single => single::describe(&self.path, &mut info),
+            Layout::Diffusers => diffusers::describe(&self.path, &mut info),
+            Layout::Unclear(problem) => info.problem = Some(problem.clone()),
+        }
+        Found { info, entry: self.entry, path: self.path, stamp: self.stamp }
+    }
+
+    fn blank(&self) -> ModelInfo {
+        ModelInfo {
+            id: self.id.clone(),
+            created: Timestamp::from_millis(i64::try_from(self.stamp.modified).unwrap_or(i64::MAX)),
+            owned_by: "local".to_owned(),
+            architecture: "unknown".to_owned(),
+            kind: Kind::Unknown,
+            format: match self.layout {
+                Layout::Safetensors | Layout::Diffusers | Layout::Single => "safetensors",
+                Layout::Gguf | Layout::Unclear(_) => "gguf",
+            },
+            quantization: None,
+            parameters: 0,
+            bytes: self.stamp.bytes,
+            context_window: None,
+            embedding_dimensions: None,
+            image_size: None,
+            loaded: false,
+            problem: None,
+            license: None,
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! The row of a Hugging Face folder: `config.json` and safetensors, of which only headers are read.
+//!
+//! Format: <https://huggingface.co/docs/safetensors>: eight bytes of length, a JSON header, data.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::engine::model_info::{Kind, ModelInfo};
+
+use crate::engine::checkpoint;
+use crate::engine::embedding;
+use crate::models::encoder::Family;
+use crate::models::safetensors::{Folder, read_header, read_json};
+
+const LONGEST_CONFIG: u64 = 4 << 20;
+
+pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
+    let Some(folder) = path.parent() else { return };
+    if let Err(problem) = fill(folder, info) {
+        info.problem = Some(problem);
+    }
+}
+
+fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
+    let config = json(&folder.join("config.json"))?;
+    let architecture = config.pointer("/architectures/0").or(config.get("model_type")).and_then(Value::as_str);
+    info.architecture = architecture.unwrap_or("unknown").to_owned();
+    info.license = license(folder);
+    let context = config.get("max_position_embeddings").and_then(Value::as_u64);
+    info.context_window = context.and_then(|context| u32::try_from(context).ok());
+    let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    if folder.join("modules.json").is_file() || Family::of_hub(model_type).is_some() {
+        let cross_encoder = embedding::is_cross_encoder(&config);
+        info.kind = if cross_encoder { Kind::Reranker } else { Kind::Embedding };
+        let opened = Folder::open(folder).map_err(|error| error.to_string());
+        match opened.and_then(|opened| embedding::check_hub(&opened, &info.id)) {
+            Ok(facts) => {
+                info.context_window = u32::try_from(facts.limit).ok();
+                info.embedding_dimensions = u32::try_from(facts.dimensions).ok().filter(|_| !cross_encoder);
+            }
+            Err(problem) => info.problem = Some(problem),
+        }
+    } else if info.architecture.ends_with("ForCausalLM") {
+        info.kind = Kind::Text;
+        let opened = Folder::open(folder).map_err(|error| error.to_string());
+        info.problem = opened.and_then(|folder| checkpoint::check_hub(&folder)).err();
+    } else {
+        info.problem = Some(format!("the architecture {} is not supported", info.architecture));
+    }
+    weigh(folder, info)
+}
+
+/// Counts all weights in the folder, of which a model may use a part.
+fn weigh(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
+    weigh_all(&super::entries(folder), info)
+}
+
+/// Counts all weights in those of the files that have some.
+pub(super) fn weigh_all(files: &[PathBuf], info: &mut ModelInfo) -> Result<(), String> {
+    let mut kinds: HashMap<String, u64> = HashMap::new();
+    info.bytes = 0;
+    for path in files.iter().filter(|path| path.extension().is_some_and(|one| one == "safetensors")) {
+        let mut file = File::open(path).map_err(|error| format!("the file cannot be read: {error}"))?;
+        let header = read_header(&mut file, path).map_err(|error| error.to_string())?;
+        info.bytes += header.length;
+        for tensor in header.tensors {
+            *kinds.entry(tensor.kind).or_default() += tensor.elements;
+        }
+    }
+    info.parameters = kinds.values().sum();
+    info.quantization = kinds.into_iter().max_by_key(|(_, elements)| *elements).map(|(kind, _)| kind);
+    Ok(())
+}
+
+fn json(path: &Path) -> Result<Value, String> {
+    read_json(path).map_err(|error| error.to_string())
+}
+
+/// The model card's `license:` line.
+pub(super) fn license(folder: &Path) -> Option<String> {
+    let card = String::from_utf8_lossy(&head(&folder.join("README.md"))).into_owned();
+    let front = card.strip_prefix("---")?.split("\n---").next()?.to_owned();
+    let line = front.lines().find_map(|line| line.strip_prefix("license:"))?;
+    let name = line.trim().trim_matches(['"', '\'']);
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+/// A small file; nothing where it cannot be read.
+fn head(path: &Path) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
+        && let Ok(file) = File::open(path)
+    {
+        let _ = file.take(LONGEST_CONFIG).read_to_end(&mut bytes);
+    }
+    bytes
+}

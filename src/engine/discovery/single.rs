@@ -1,0 +1,25 @@
+//! The row of a pipeline in one file with the names of its first code.
+
+use std::path::{Path, PathBuf};
+
+use super::safetensors::{license, weigh_all};
+use crate::engine::model_info::{Kind, ModelInfo};
+
+use crate::engine::image::{self, ImageModelInfo};
+
+/// `path`: the file, or the folder that has no other.
+pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
+    info.kind = Kind::Image;
+    info.license = license(path);
+    match image::open(path) {
+        Ok(components) => {
+            info.architecture.clone_from(&components.class);
+            info.image_size = Some(ImageModelInfo::of(&components).size);
+        }
+        Err(problem) => info.problem = Some(problem),
+    }
+    let files: Vec<PathBuf> = if path.is_dir() { super::entries(path) } else { vec![path.to_owned()] };
+    if let Err(problem) = weigh_all(&files, info) {
+        info.problem.get_or_insert(problem);
+    }
+}

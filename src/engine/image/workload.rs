@@ -1,0 +1,160 @@
+//! Image generation on the compute thread: it lets the image thread compute for some milliseconds in each turn.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::queue::ImageQueue;
+use super::request::ImageEvent;
+use super::scheduler::ImageJob;
+use super::thread::{ImageThread, Pause};
+use crate::engine::error::Failure;
+use crate::engine::runtime::Runtime;
+use crate::engine::runtime::memory::Lease;
+use crate::engine::runtime::panics::generated;
+use crate::engine::runtime::workload::Workload;
+use crate::models::diffusion::pipeline::Interrupted;
+
+/// How long the image thread computes in a turn where other workloads have something to do, and where they do not but
+/// a request for them may come.
+const SLICE: Duration = Duration::from_millis(4);
+const SLICE_ALONE: Duration = Duration::from_millis(20);
+
+pub struct ImageWorkload {
+    queue: Arc<ImageQueue>,
+    runtime: Arc<Runtime>,
+    /// Started with the first image.
+    thread: Option<ImageThread>,
+}
+
+impl Workload for ImageWorkload {
+    fn name(&self) -> &'static str {
+        "image"
+    }
+
+    fn sweep(&mut self) {
+        let (now, timeout) = (self.runtime.clock.uptime(), self.runtime.settings.reader_patience);
+        let mut scheduler = self.queue.lock();
+        scheduler.drop_cancelled();
+        scheduler.drop_stalled(now, timeout);
+    }
+
+    /// Some milliseconds of an image.
+    fn step(&mut self, busy: bool) -> bool {
+        if self.thread.as_ref().is_none_or(|thread| !thread.is_busy()) {
+            let Some(job) = self.queue.lock().next_job() else { return false };
+            if let Err(job) = self.begin(job) {
+                job.fail(Failure::Broken("no thread could be started".to_owned()));
+                return true;
+            }
+        }
+        if let Some(thread) = &self.thread {
+            let slice = if busy { SLICE } else { SLICE_ALONE };
+            thread.run_until(self.runtime.clock.uptime() + slice);
+        }
+        true
+    }
+
+    fn needs_polling(&self) -> bool {
+        self.queue.lock().has_receivers()
+    }
+
+    fn fail(&mut self, failure: &Failure, running: bool) {
+        self.queue.lock().fail_all(failure, running);
+    }
+
+    /// The image thread catches panics of its own: nothing of an image is on this one.
+    fn recover(&mut self, _: &Failure) {
+        drop(self.queue.lock());
+    }
+}
+
+impl ImageWorkload {
+    pub fn new(queue: Arc<ImageQueue>) -> Self {
+        let runtime = Arc::clone(queue.runtime());
+        Self { queue, runtime, thread: None }
+    }
+
+    fn begin(&mut self, job: ImageJob) -> Result<(), Box<ImageJob>> {
+        if self.thread.is_none() {
+            self.thread = ImageThread::spawn(Arc::clone(&self.runtime.clock)).ok();
+        }
+        let Some(thread) = &self.thread else { return Err(Box::new(job)) };
+        let runner = ImageRunner { queue: Arc::clone(&self.queue), runtime: Arc::clone(&self.runtime) };
+        thread.start(Box::new(move |pause| runner.run(job, pause)));
+        Ok(())
+    }
+}
+
+/// What generates the next image of a request, on the image thread.
+struct ImageRunner {
+    queue: Arc<ImageQueue>,
+    runtime: Arc<Runtime>,
+}
+
+impl ImageRunner {
+    /// Generates the job's next image. After a panic the job fails.
+    fn run(&self, job: ImageJob, pause: Pause<'_>) {
+        let sender = job.sender.clone();
+        if catch_unwind(AssertUnwindSafe(|| self.work(job, pause))).is_err() {
+            tracing::error!("generating an image panicked; its request fails");
+            self.runtime.metrics.panic("image");
+            sender.send(Err(Failure::panicked()));
+        }
+    }
+
+    fn work(&self, mut job: ImageJob, pause: Pause<'_>) {
+        let began = self.runtime.clock.uptime();
+        let sender = job.sender.clone();
+        let stopped = || sender.is_closed() || self.runtime.is_aborting();
+        let pause = || if stopped() { Err(Interrupted::Cancelled) } else { pause() };
+        let outcome = match self.memory(&job) {
+            Some(_lease) => generated(|| self.generate(&mut job, &pause)),
+            None => Ok(None),
+        };
+        match outcome {
+            Ok(None) => job.fail(Failure::NoMemory),
+            Ok(Some(event)) => {
+                job.sender.send(Ok(event));
+                self.runtime.metrics.picture(job.model.id());
+                let took = self.runtime.clock.uptime().saturating_sub(began).as_secs_f64();
+                self.queue.lock().requeue(job, took);
+            }
+            Err(Interrupted::Cancelled) => job.fail(Failure::ShuttingDown),
+            Err(Interrupted::Failed(reason)) => {
+                let id = job.model.id().to_owned();
+                tracing::error!(model = id, reason, "an image could not be generated");
+                job.fail(Failure::Unusable { id, reason });
+            }
+        }
+    }
+
+    /// The memory that an image takes. Adapters of other images give way to it last.
+    fn memory(&self, job: &ImageJob) -> Option<Lease> {
+        let bytes = job.model.image_bytes(job.request.size);
+        self.runtime.lease_reclaiming(bytes).or_else(|| {
+            job.model.evict_adapters();
+            self.runtime.lease_reclaiming(bytes)
+        })
+    }
+
+    /// The next image; `None`: there is no memory for its adapters.
+    fn generate(&self, job: &mut ImageJob, pause: Pause<'_>) -> Result<Option<ImageEvent>, Interrupted> {
+        let ImageJob { model, request, prompts, embeds, next, sender, .. } = job;
+        let index = *next;
+        let seed = request.seeds.get(index).copied().unwrap_or_default();
+        let cpu = Arc::clone(model.cpu());
+        let ctx = model.op_context(cpu.pool(), pause);
+        let Some(lora_deltas) = model.lora_deltas(request, &ctx, &self.runtime)? else { return Ok(None) };
+        let ctx = ctx.with_lora(lora_deltas);
+        if embeds.is_none() {
+            *embeds = Some(model.encode_prompts(&ctx, prompts, request.negative_prompt.is_some())?);
+        }
+        let Some(embeds) = embeds.as_ref() else { return Err(Interrupted::Failed("the prompts were lost".to_owned())) };
+        let mut on_step = |step, steps, preview| sender.send(Ok(ImageEvent::Step { index, step, steps, preview }));
+        let image = model.generate(&ctx, embeds, request, seed, &mut on_step)?;
+        let (held, claimed) = (ctx.peak_bytes(), model.image_bytes(request.size));
+        tracing::debug!(model = model.id(), held, claimed, "an image is ready; bytes of memory beside the weights");
+        Ok(Some(ImageEvent::Done { index, image }))
+    }
+}

@@ -1,0 +1,155 @@
+//! The memory that models and caches may take. Weights are leased before they are read, with the scratch of the model's
+//! steps. What is left is the room for KV blocks, which the text scheduler keeps to.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Cached KV blocks: memory that gives way to leases.
+pub trait KvCache: Send + Sync {
+    /// Drops cached blocks until all blocks together take at most `room` bytes, as far as that goes, and calls `then`
+    /// with the bytes that they still take. No block is taken until `then` returns.
+    fn shrink(&self, room: u64, then: &mut dyn FnMut(u64));
+}
+
+/// Memory whose owner can do without it.
+pub trait Reclaim: Send + Sync {
+    /// Frees some of it. `false`: there is nothing to free.
+    fn reclaim(&self) -> bool;
+}
+
+#[derive(Debug)]
+pub struct MemoryBudget {
+    total: u64,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    weights: u64,
+    /// Of each lease. Models compute one after another: only the largest counts.
+    scratch: Vec<u64>,
+}
+
+/// Memory that is taken as long as this lives; bytes.
+#[derive(Debug)]
+pub struct Lease {
+    budget: Arc<MemoryBudget>,
+    weights: u64,
+    scratch: u64,
+}
+
+impl Taken {
+    fn scratch(&self) -> u64 {
+        self.scratch.iter().copied().max().unwrap_or(0)
+    }
+}
+
+impl MemoryBudget {
+    pub fn new(total: u64) -> Arc<Self> {
+        Arc::new(Self { total, taken: Mutex::default() })
+    }
+
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    pub fn weights(&self) -> u64 {
+        self.lock().weights
+    }
+
+    /// The most that any model's step takes.
+    pub fn scratch(&self) -> u64 {
+        self.lock().scratch()
+    }
+
+    /// What weights and scratch leave to KV blocks.
+    pub fn room(&self) -> u64 {
+        let taken = self.lock();
+        self.total.saturating_sub(taken.weights).saturating_sub(taken.scratch())
+    }
+
+    /// Takes memory for weights and for a model's steps if `blocks` bytes of KV blocks still fit beside them.
+    pub fn lease(self: &Arc<Self>, weights: u64, scratch: u64, blocks: u64) -> Option<Lease> {
+        let mut taken = self.lock();
+        let parts = [taken.weights, weights, taken.scratch().max(scratch), blocks];
+        let sum = parts.into_iter().try_fold(0u64, u64::checked_add)?;
+        if sum > self.total {
+            return None;
+        }
+        taken.weights += weights;
+        taken.scratch.push(scratch);
+        drop(taken);
+        Some(Lease { budget: Arc::clone(self), weights, scratch })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Taken> {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lease {
+    pub fn weights(&self) -> u64 {
+        self.weights
+    }
+
+    /// All of it.
+    pub fn bytes(&self) -> u64 {
+        self.weights + self.scratch
+    }
+
+    /// Gives back what was taken for weights beyond `weights`.
+    pub fn shrink(&mut self, weights: u64) {
+        let less = self.weights.saturating_sub(weights);
+        self.budget.lock().weights -= less;
+        self.weights -= less;
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let mut taken = self.budget.lock();
+        taken.weights -= self.weights;
+        if let Some(at) = taken.scratch.iter().position(|one| *one == self.scratch) {
+            taken.scratch.swap_remove(at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::MemoryBudget;
+
+    #[test]
+    fn leases_end_with_their_owner() {
+        let budget = MemoryBudget::new(100);
+        let weights = budget.lease(60, 0, 30).unwrap();
+        assert_eq!(budget.room(), 40);
+        assert!(budget.lease(11, 0, 30).is_none());
+        drop(weights);
+        assert!(budget.lease(u64::MAX, 1, 1).is_none());
+        assert!(budget.lease(100, 0, 0).is_some());
+        assert_eq!(budget.room(), 100);
+    }
+
+    #[test]
+    fn only_the_largest_scratch_counts() {
+        let budget = MemoryBudget::new(100);
+        let small = budget.lease(10, 20, 0).unwrap();
+        let large = budget.lease(10, 30, 0).unwrap();
+        assert_eq!((budget.weights(), budget.scratch(), budget.room()), (20, 30, 50));
+        assert!(budget.lease(1, 81, 0).is_none());
+        drop(large);
+        assert_eq!(budget.room(), 70);
+        drop(small);
+        assert_eq!((budget.weights(), budget.scratch()), (0, 0));
+    }
+
+    #[test]
+    fn what_only_reading_took_is_given_back() {
+        let budget = MemoryBudget::new(100);
+        let mut lease = budget.lease(90, 5, 0).unwrap();
+        lease.shrink(60);
+        assert_eq!((budget.room(), lease.bytes()), (35, 65));
+        drop(lease);
+        assert_eq!(budget.room(), 100);
+    }
+}

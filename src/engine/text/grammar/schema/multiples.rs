@@ -1,0 +1,126 @@
+//! What numbers must be multiples of: the automaton has a state for every remainder, and the
+//! compiler walks through them without a limit.
+
+use serde_json::{Map, Value};
+
+use super::together::{self, Load};
+use super::{SchemaError, wrong};
+
+/// Remainders of all multiples of a request. A hundred thousand take a second and 50 MB.
+const MOST: u64 = 10_000;
+/// Decimal places that the compiler's arithmetic has room for.
+const MOST_PLACES: u32 = 8;
+
+/// The remainders of all multiples that were checked.
+#[derive(Default)]
+pub(in crate::engine::text::grammar) struct Multiples(u64);
+
+impl Multiples {
+    /// Checks what the numbers of one schema must be multiples of, and adds it up. `left`: see [`together::loads`].
+    pub fn check(
+        &mut self,
+        root: &Value,
+        schema: &Map<String, Value>,
+        path: &str,
+        left: &mut u32,
+    ) -> Result<(), SchemaError> {
+        let own = schema.get("multipleOf");
+        let path = if own.is_some() { format!("{path}.multipleOf") } else { path.to_owned() };
+        if let Some(value) = own {
+            readable(value, &path)?;
+        }
+        let loads: Vec<Remainders> = together::loads(root, schema, &path, left)?;
+        if !loads.iter().all(Remainders::can_be_computed) {
+            return wrong(&path, "puts more multiples on one number than can be enforced together");
+        }
+        // What is said elsewhere, and alone, is counted there.
+        let counted = loads.iter().enumerate().filter(|(at, load)| load.count > 1 || (*at == 0 && own.is_some()));
+        self.0 = counted.fold(self.0, |sum, (_, load)| sum.saturating_add(load.states));
+        match self.0 <= MOST {
+            true => Ok(()),
+            false => wrong(
+                &path,
+                format!(
+                    "takes the sum of every 'multipleOf' above {MOST}, which is the most that can be enforced (decimals count without their point, several on one number as their product)"
+                ),
+            ),
+        }
+    }
+}
+
+fn readable(value: &Value, path: &str) -> Result<(), SchemaError> {
+    match value.as_f64() {
+        Some(number) if number > 0. && Decimal::of(number).is_some() => Ok(()),
+        Some(number) if number > 0. => wrong(path, format!("is {value}, which has too many digits to be enforced")),
+        _ => wrong(path, "must be a number greater than 0"),
+    }
+}
+
+/// `coefficient` / 10 ^ `places`.
+struct Decimal {
+    coefficient: u64,
+    places: u32,
+}
+
+impl Decimal {
+    /// As the compiler reads a number: what binary fractions miss by is taken for digits.
+    fn of(number: f64) -> Option<Self> {
+        let mut scaled = number;
+        for places in 0..=MOST_PLACES {
+            if scaled.fract() == 0. {
+                return (scaled <= f64::from(u32::MAX)).then_some(Self { coefficient: scaled as u64, places });
+            }
+            scaled *= 10.;
+        }
+        None
+    }
+}
+
+/// What one number must be a multiple of.
+#[derive(Clone, Copy)]
+struct Remainders {
+    count: u32,
+    /// At most; those of the least common multiple are fewer.
+    states: u64,
+    places: u32,
+}
+
+impl Remainders {
+    /// Whether the compiler's arithmetic has room for the least common multiple.
+    fn can_be_computed(&self) -> bool {
+        let scaled = 10_u64.checked_pow(self.places).and_then(|scale| scale.checked_mul(self.states));
+        self.count < 2 || scaled.is_some_and(|scaled| u32::try_from(scaled).is_ok())
+    }
+}
+
+impl Default for Remainders {
+    fn default() -> Self {
+        Self { count: 0, states: 1, places: 0 }
+    }
+}
+
+impl Load for Remainders {
+    fn of(name: &str, value: &Value) -> Option<Self> {
+        let number = value.as_f64().filter(|_| name == "multipleOf")?;
+        // What cannot be read is refused where it stands.
+        let Decimal { coefficient, places } = Decimal::of(number)?;
+        Some(Self { count: 1, states: coefficient, places })
+    }
+
+    fn both(self, other: Self) -> Self {
+        Self {
+            count: self.count + other.count,
+            states: self.states.saturating_mul(other.states),
+            places: self.places + other.places,
+        }
+    }
+
+    /// A state of one is none of the other.
+    fn either(self, other: Self) -> Self {
+        Self {
+            count: self.count.max(other.count),
+            states: self.states.saturating_add(other.states),
+            places: self.places.max(other.places),
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! What the grammar of an answer with tools lets through, byte by byte, and that the reader of calls agrees.
+
+use std::sync::{Arc, LazyLock};
+
+use llguidance::{Matcher, ParserFactory};
+use proptest::prelude::*;
+use serde_json::json;
+use toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
+
+use super::{factory, parse, source};
+use crate::engine::text::tools::{CallParser, Format, Shape, Syntax, Text, Tool};
+
+/// Each byte is a token, one more ends an answer, and then come these.
+const END: u32 = 256;
+const WORDS: [&str; 4] = [
+    "\n\n```json\n{\n    \"name\": \"look_up_",
+    "{\"name\": \"list_11\", \"arguments\": {\"city",
+    "```\n{ \"name\" : \"make_14\" , \"parameters\" : {",
+    "  {  {  \"name\":  \"make_1",
+];
+
+static FACTORY: LazyLock<ParserFactory> = LazyLock::new(|| {
+    let bytes = (0..=u8::MAX).map(|byte| vec![byte]);
+    let words = WORDS.map(|word| word.as_bytes().to_vec());
+    let words: Vec<Vec<u8>> = bytes.chain([vec![TokTrie::SPECIAL_TOKEN_MARKER, b'e']]).chain(words).collect();
+    let trie = TokTrie::from(&TokRxInfo::new(END + 1 + WORDS.len() as u32, END), &words);
+    let environment: toktrie::TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+    factory(&environment).unwrap()
+});
+
+fn syntax(format: Format, several: bool) -> Syntax {
+    let tool = |name: &str, parameters| {
+        let function = json!({ "name": name, "parameters": parameters });
+        Tool { name: name.to_owned(), definition: json!({ "type": "function", "function": function }) }
+    };
+    let city = json!({ "type": "object", "properties": { "city": { "type": "string" } }, "required": ["city"],
+        "additionalProperties": false });
+    let callable = vec![(0, tool("get_weather", city)), (1, tool("get", json!({ "type": "object" })))];
+    Syntax { format, marks: Vec::new(), callable, at_once: false, bare: format != Format::Llama, several }
+}
+
+fn matcher(syntax: &Syntax) -> Matcher {
+    let tools = syntax.callable.iter().map(|(_, tool)| tool.clone()).collect();
+    parse(&FACTORY, &source::write(&Shape { tools, ..Shape::default() }, Some(syntax)).unwrap(), None).unwrap()
+}
+
+fn allows(matcher: &mut Matcher, token: u32) -> bool {
+    matcher.compute_mask_or_eos().unwrap().is_allowed(token)
+}
+
+/// How many bytes of the text are let through, and whether the answer may end after them.
+fn admitted(format: Format, several: bool, text: &str) -> (usize, bool) {
+    let mut matcher = matcher(&syntax(format, several));
+    for (at, byte) in text.bytes().enumerate() {
+        if !allows(&mut matcher, byte.into()) {
+            return (at, false);
+        }
+        matcher.consume_token(byte.into()).unwrap();
+    }
+    (text.len(), allows(&mut matcher, END))
+}
+
+fn is_whole(text: &str) -> bool {
+    admitted(Format::Hermes, true, text) == (text.len(), true)
+}
+
+#[test]
+fn calls_without_an_opening_obey_their_schema() {
+    for lead in ["", " \n", "```json\n", "```\n", "\n```json \r\n\t", "{"] {
+        for (blank, key) in [("", "arguments"), (" ", "parameters"), ("\n  ", "arguments")] {
+            let head = format!("{lead}{{{blank}\"name\":{blank}\"get_weather\",{blank}\"{key}\":{blank}");
+            for format in [Format::Hermes, Format::Mistral] {
+                let call = format!("{head}{{\"city\": \"Paris\"{blank}}}{blank}}}");
+                assert_eq!(admitted(format, true, &call), (call.len(), true), "{call:?}");
+                for wrong in ["5", "{\"town\"", "{\"city\": 5", "{}", "\"{", "{\"city\": \"Paris\"}, "] {
+                    let refused = admitted(format, true, &format!("{head}{wrong}")).0;
+                    assert!(
+                        refused >= head.len() && refused < head.len() + wrong.len(),
+                        "{head:?} {wrong:?} {refused}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_resembles_a_call_is_free_text() {
+    let texts = [
+        "",
+        "```",
+        "```json\n{\"name\": \"find\", \"arguments\": 5}\n```",
+        "{\"name\": \"get_weather\", \"description\": 5",
+        "{\"name\": \"get_weather_now\", \"arguments\": 5",
+        "{\"name\": \"get _weather\", \"arguments\": 5",
+        "{\"arguments\": 5, \"name\": \"get_weather\"}",
+        "[1, {\"name\": \"get_weather\", \"arguments\": 5}]",
+        "```python\n{\"name\": \"get_weather\", \"arguments\": 5}",
+        "Like so: {\"name\": \"get_weather\", \"arguments\": 5}",
+        "``` json\n{\"name\": \"get_weather\", \"arguments\": 5}",
+    ];
+    for text in texts {
+        assert!(is_whole(text), "{text:?}");
+    }
+}
+
+#[test]
+fn further_calls_follow_where_several_are_allowed_and_other_text_does_not_matter() {
+    let call = "{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}";
+    for between in ["\n", "\n```\n```json\n", "\n```\n\n", " "] {
+        let both = format!("{call}{between}{call}");
+        assert!(is_whole(&both) && is_whole(&both.replace("{\"name", "```json\n{\"name")), "{both:?}");
+        let wrong = both.replace("{\"city\": \"Oslo\"}", "{\"city\": \"Oslo\"").replacen("\"}", "\"}}", 1);
+        assert!(!is_whole(&wrong), "{wrong:?}");
+        assert!(!is_whole(&format!("{call}{between}{{\"name\": \"get_weathe")));
+        assert!(!is_whole(&format!("{call}{between}{{\"name\": \"other\", ")));
+        let single = admitted(Format::Hermes, false, &both);
+        assert!(!single.1 && single.0 < both.len(), "{single:?}");
+    }
+    assert!(is_whole(&format!("{call}\n```\nThat is {{\"it\": 1}}.")));
+    let calls = |count: usize| vec![call; count].join("\n");
+    assert!(is_whole(&calls(16)) && !is_whole(&calls(17)));
+}
+
+/// A beginning that is a call, and pieces to spoil it with.
+const CALL: [&str; 9] = ["```json", "\n", "{", "\"name\"", ": ", "\"get\"", ",\n", "\"arguments\"", ":"];
+const PIECES: [&str; 14] = [
+    "```",
+    "json",
+    "\n",
+    " ",
+    "\t\r",
+    "{",
+    "\"",
+    "\"name\"",
+    "\"parameters\"",
+    "\"get_weather\"",
+    ",",
+    ":",
+    "x",
+    "<tool_call>",
+];
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+    #[test]
+    fn grammar_and_reader_agree_on_where_a_call_begins(
+        from in prop::sample::select(vec![0usize, 2]),
+        changes in prop::collection::vec((0usize..9, prop::option::of(prop::sample::select(PIECES.to_vec())), any::<bool>()), 0..3),
+        several: bool,
+    ) {
+        let mut pieces = CALL[from..].to_vec();
+        for (at, piece, keep) in changes {
+            let at = at.min(pieces.len() - 1);
+            pieces.splice(at..at + usize::from(!keep), piece);
+            prop_assume!(!pieces.is_empty());
+        }
+        let syntax = syntax(Format::Hermes, several);
+        let (mut matcher, mut parser) = (matcher(&syntax), CallParser::new(Arc::new(syntax)));
+        for letter in pieces.concat().chars() {
+            let byte = letter as u32;
+            if !allows(&mut matcher, byte) {
+                prop_assert!(parser.is_calling());
+                break;
+            }
+            matcher.consume_token(byte).unwrap();
+            parser.push(0, &letter.to_string());
+            prop_assert_eq!(parser.is_calling(), !allows(&mut matcher, u32::from(b'z')), "at {:?} of {:?}", letter, pieces.concat());
+        }
+    }
+}
+
+#[test]
+fn multiples_are_exact_with_and_without_a_point() {
+    let both = json!({ "type": "integer", "allOf": [{ "multipleOf": 60 }, { "multipleOf": 7 }] });
+    let cases = [
+        (json!({ "type": "integer", "multipleOf": 9_973 }), vec!["0", "9973", "-19946"], vec!["1", "9974", "99730.0"]),
+        (json!({ "type": "number", "multipleOf": 0.05 }), vec!["0", "3", "0.1", "-0.15", "7.95"], vec!["0.01", "0.12"]),
+        (json!({ "type": "number", "multipleOf": 0.000_000_01 }), vec!["5", "0.12345678"], vec!["0.123456789"]),
+        (both, vec!["0", "420", "-840"], vec!["60", "7", "421"]),
+    ];
+    for (schema, right, wrong) in cases {
+        let shape = Shape { text: Text::Schema(schema.clone()), ..Shape::default() };
+        let matcher = parse(&FACTORY, &source::write(&shape, None).unwrap(), None).unwrap();
+        let whole = |text: &str| {
+            let mut matcher = matcher.deep_clone();
+            text.bytes().all(|byte| allows(&mut matcher, byte.into()) && matcher.consume_token(byte.into()).is_ok())
+                && allows(&mut matcher, END)
+        };
+        assert!(right.iter().all(|text| whole(text)) && !wrong.iter().any(|text| whole(text)), "{schema}");
+    }
+}
+
+/// As many tools as a request may have.
+fn many() -> Syntax {
+    let mut syntax = syntax(Format::Hermes, true);
+    let (_, one) = syntax.callable[0].clone();
+    let more =
+        (2..128).map(|at| (at, Tool { name: format!("{}_{at}", ["look_up", "list", "make"][at % 3]), ..one.clone() }));
+    syntax.callable.extend(more);
+    syntax
+}
+
+#[test]
+fn a_request_s_most_tools_are_within_the_limits_of_a_step() {
+    let mut matcher = matcher(&many());
+    for (word, id) in WORDS.into_iter().zip(END + 1..) {
+        assert!(allows(&mut matcher, id), "{word}");
+    }
+    for byte in "```json\n{\n  \"name\": \"look_up_99\",\n  \"arguments\": {\"city\": \"Rome\"}}".bytes() {
+        assert!(allows(&mut matcher, byte.into()), "{byte}");
+        matcher.consume_token(byte.into()).unwrap();
+    }
+    assert!(allows(&mut matcher, END));
+}

@@ -1,0 +1,37 @@
+//! Log-probabilities of the model's own distribution.
+//!
+//! They are taken from the raw logits, before bias, penalties and temperature: what the model
+//! believes, not what the request made of it (vLLM calls these raw logprobs).
+
+/// `ln Σ exp(logit)`, what turns a logit into a log-probability when it is taken off.
+pub fn normalizer(logits: &[f32]) -> f32 {
+    let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let sum: f64 = logits.iter().map(|logit| f64::from(logit - best).exp()).sum();
+    best + sum.ln() as f32
+}
+
+/// The `count` likeliest tokens with their logits, the likeliest first.
+pub fn likeliest(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
+    let mut all: Vec<(u32, f32)> = logits.iter().enumerate().map(|(id, &logit)| (id as u32, logit)).collect();
+    let order = |one: &(u32, f32), other: &(u32, f32)| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0));
+    if count > 0 && count < all.len() {
+        all.select_nth_unstable_by(count - 1, order);
+    }
+    all.truncate(count);
+    all.sort_unstable_by(order);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{likeliest, normalizer};
+
+    #[test]
+    fn probabilities_are_what_the_logits_say() {
+        let logits = [0.5f32.ln() + 7., 0.125f32.ln() + 7., 0.375f32.ln() + 7.];
+        let norm = normalizer(&logits);
+        let top: Vec<_> = likeliest(&logits, 2).into_iter().map(|(id, logit)| (id, (logit - norm).exp())).collect();
+        assert!(matches!(top[..], [(0, a), (2, b)] if (a - 0.5).abs() < 1e-5 && (b - 0.375).abs() < 1e-5), "{top:?}");
+        assert!(likeliest(&logits, 0).is_empty());
+    }
+}

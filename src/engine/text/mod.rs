@@ -1,0 +1,19 @@
+//! Text generation: a loaded chat model, its requests, and how they are scheduled, decoded and sampled.
+
+pub mod active_request;
+pub mod chat_template;
+pub mod detokenizer;
+pub mod grammar;
+pub mod logprobs;
+pub mod message;
+pub mod model;
+pub mod queue;
+pub mod request;
+pub mod sampler;
+pub mod scheduler;
+pub mod sequence;
+pub mod speculative;
+pub mod step_cost;
+pub mod stop;
+pub mod tools;
+pub mod workload;

@@ -1,0 +1,253 @@
+//! From logits to the next token.
+//!
+//! The order: bias and bans, penalties, temperature, `top_k`, `min_p`, `top_p`. Each restricts what
+//! the one before left, and probabilities are taken anew after each. The generator is ChaCha8
+//! under the request's seed, one stream a choice: the same logits give the same tokens.
+
+use std::collections::{HashMap, HashSet};
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+/// How tokens are chosen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// 0 takes the likeliest token, the one with the lowest id among equals.
+    pub temperature: f32,
+    pub top_p: f32,
+    /// 0 is off.
+    pub top_k: u32,
+    pub min_p: f32,
+    /// Taken off for each time that the token was generated.
+    pub frequency_penalty: f32,
+    /// Taken off once if the token was generated.
+    pub presence_penalty: f32,
+    /// Divides (or multiplies, below zero) logits of tokens of the prompt and the answer; 1 is off.
+    pub repetition_penalty: f32,
+    pub seed: u64,
+    /// Added to logits; -100 or less bans the token, whatever its logit.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// The answer does not end by itself before this many tokens.
+    pub min_tokens: u32,
+    /// The answer never ends by itself.
+    pub ignore_eos: bool,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            temperature: 1.,
+            top_p: 1.,
+            top_k: 0,
+            min_p: 0.,
+            frequency_penalty: 0.,
+            presence_penalty: 0.,
+            repetition_penalty: 1.,
+            seed: 0,
+            logit_bias: Vec::new(),
+            min_tokens: 0,
+            ignore_eos: false,
+        }
+    }
+}
+
+impl Sampling {
+    /// Names the first setting that nothing can be sampled with.
+    pub(in crate::engine) fn check(&self, vocabulary: usize) -> Result<(), String> {
+        let finite = |name: &str, value: f32, good: bool| {
+            if value.is_finite() && good { Ok(()) } else { Err(format!("{name} is {value}")) }
+        };
+        finite("temperature", self.temperature, self.temperature >= 0.)?;
+        finite("top_p", self.top_p, self.top_p > 0. && self.top_p <= 1.)?;
+        finite("min_p", self.min_p, (0. ..=1.).contains(&self.min_p))?;
+        finite("frequency_penalty", self.frequency_penalty, true)?;
+        finite("presence_penalty", self.presence_penalty, true)?;
+        finite("repetition_penalty", self.repetition_penalty, self.repetition_penalty > 0.)?;
+        for &(id, bias) in &self.logit_bias {
+            finite("a logit bias", bias, true)?;
+            if id as usize >= vocabulary {
+                return Err(format!("logit_bias names the token {id}, the vocabulary has {vocabulary}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+const BAN: f32 = -100.;
+
+/// The sampler of one choice.
+#[derive(Debug)]
+pub struct Sampler {
+    settings: Sampling,
+    random: ChaCha8Rng,
+    prompt: HashSet<u32>,
+    generated: HashMap<u32, u32>,
+    count: u32,
+}
+
+/// A token that may be chosen, with its logit and later its weight.
+type Candidate = (u32, f32);
+
+impl Sampler {
+    pub fn new(settings: Sampling, prompt: &[u32], choice: u32) -> Self {
+        let mut random = ChaCha8Rng::seed_from_u64(settings.seed);
+        random.set_stream(u64::from(choice));
+        let remember = settings.repetition_penalty != 1.;
+        let prompt = if remember { prompt.iter().copied().collect() } else { HashSet::new() };
+        Self { settings, random, prompt, generated: HashMap::new(), count: 0 }
+    }
+
+    /// The next token. `ends` are the tokens that would end the answer. `None` where the logits
+    /// leave nothing to choose: every token banned, or no number among them. The logits are changed on
+    /// the way.
+    pub fn next(&mut self, logits: &mut [f32], ends: &HashSet<u32>) -> Option<u32> {
+        self.adjust(logits, ends);
+        let id = if self.settings.temperature == 0. { greedy(logits)? } else { self.draw(logits)? };
+        *self.generated.entry(id).or_default() += 1;
+        self.count += 1;
+        Some(id)
+    }
+
+    fn adjust(&self, logits: &mut [f32], ends: &HashSet<u32>) {
+        let settings = &self.settings;
+        let mut change = |id: u32, change: &dyn Fn(f32) -> f32| {
+            if let Some(logit) = logits.get_mut(id as usize) {
+                *logit = change(*logit);
+            }
+        };
+        for &(id, bias) in &settings.logit_bias {
+            change(id, &|logit| if bias <= BAN { f32::NEG_INFINITY } else { logit + bias });
+        }
+        if settings.ignore_eos || self.count < settings.min_tokens {
+            ends.iter().for_each(|&id| change(id, &|_| f32::NEG_INFINITY));
+        }
+        let penalty = settings.repetition_penalty;
+        if penalty != 1. {
+            let again = self.generated.keys().filter(|id| !self.prompt.contains(id)).chain(&self.prompt);
+            again.for_each(|&id| change(id, &|logit| if logit > 0. { logit / penalty } else { logit * penalty }));
+        }
+        for (&id, &times) in &self.generated {
+            change(id, &|logit| logit - settings.frequency_penalty * times as f32 - settings.presence_penalty);
+        }
+    }
+
+    fn draw(&mut self, logits: &[f32]) -> Option<u32> {
+        let mut candidates = self.weigh(logits)?;
+        if self.settings.top_p < 1. {
+            nucleus(&mut candidates, self.settings.top_p);
+        }
+        let total: f64 = candidates.iter().map(|candidate| f64::from(candidate.1)).sum();
+        // 53 random bits make a uniform number in [0, 1).
+        let mut left = (self.random.next_u64() >> 11) as f64 / (1u64 << 53) as f64 * total;
+        for &(id, weight) in &candidates {
+            left -= f64::from(weight);
+            if left < 0. {
+                return Some(id);
+            }
+        }
+        candidates.iter().rev().find(|candidate| candidate.1 > 0.).map(|candidate| candidate.0)
+    }
+
+    /// Candidates after temperature, `top_k` and `min_p`, with weights relative to the likeliest's 1.
+    fn weigh(&self, logits: &[f32]) -> Option<Vec<Candidate>> {
+        let best = logits.iter().copied().filter(|logit| !logit.is_nan()).max_by(f32::total_cmp)?;
+        if !best.is_finite() {
+            return None;
+        }
+        let most = self.settings.top_k as usize;
+        let mut candidates = if most > 0 { likeliest(logits, most) } else { finite(logits).collect() };
+        for candidate in &mut candidates {
+            candidate.1 = ((candidate.1 - best) / self.settings.temperature).exp();
+        }
+        candidates.retain(|candidate| candidate.1 >= self.settings.min_p);
+        Some(candidates)
+    }
+}
+
+/// Descending by number, ascending by id among equals.
+fn likelier(one: &Candidate, other: &Candidate) -> std::cmp::Ordering {
+    other.1.total_cmp(&one.1).then(one.0.cmp(&other.0))
+}
+
+fn finite(logits: &[f32]) -> impl Iterator<Item = Candidate> {
+    logits.iter().enumerate().filter(|(_, logit)| logit.is_finite()).map(|(id, &logit)| (id as u32, logit))
+}
+
+/// Hands over each finite logit above a bar, by id; `take` says where the bar is from then on. Of equal
+/// ones the first counts, since the bar itself is not above.
+fn climb(logits: &[f32], mut take: impl FnMut(Candidate) -> f32) {
+    /// Compared without a branch, so as vectors.
+    const RUN: usize = 32;
+    let mut bar = f32::NEG_INFINITY;
+    for (first, run) in (0..).step_by(RUN).zip(logits.chunks(RUN)) {
+        if run.iter().fold(false, |any, logit| any | (*logit > bar)) {
+            for (id, &logit) in (first..).zip(run) {
+                if logit > bar && logit.is_finite() {
+                    bar = take((id, logit));
+                }
+            }
+        }
+    }
+}
+
+fn greedy(logits: &[f32]) -> Option<u32> {
+    let mut best = None;
+    climb(logits, |(id, logit)| {
+        best = Some(id);
+        logit
+    });
+    best
+}
+
+/// The `most` likeliest candidates, by id. One pass: few logits are above the bar once it is known.
+fn likeliest(logits: &[f32], most: usize) -> Vec<Candidate> {
+    let room = most.saturating_mul(2).clamp(64, logits.len().max(64));
+    let mut kept: Vec<Candidate> = Vec::with_capacity(room);
+    let mut bar = f32::NEG_INFINITY;
+    let shrink = |kept: &mut Vec<Candidate>| {
+        if most < kept.len() {
+            kept.select_nth_unstable_by(most - 1, likelier);
+            kept.truncate(most);
+        }
+    };
+    climb(logits, |candidate| {
+        kept.push(candidate);
+        if kept.len() >= room && most < kept.len() {
+            shrink(&mut kept);
+            bar = kept.iter().map(|candidate| candidate.1).fold(f32::INFINITY, f32::min);
+        }
+        bar
+    });
+    shrink(&mut kept);
+    // The selection leaves an order that depends on the algorithm; ids do not.
+    kept.sort_unstable_by_key(|candidate| candidate.0);
+    kept
+}
+
+/// Keeps the fewest likeliest candidates whose weights reach `share` of all. A few candidates hold
+/// most of the mass nearly always, so ever larger fronts are sorted instead of everything.
+fn nucleus(candidates: &mut Vec<Candidate>, share: f32) {
+    let goal = candidates.iter().map(|candidate| f64::from(candidate.1)).sum::<f64>() * f64::from(share);
+    let mut front = 64;
+    loop {
+        if front < candidates.len() {
+            candidates.select_nth_unstable_by(front - 1, likelier);
+        }
+        let end = front.min(candidates.len());
+        let head = candidates.get_mut(..end).unwrap_or_default();
+        head.sort_unstable_by(likelier);
+        let mut mass = 0.;
+        let reached = head.iter().position(|candidate| {
+            mass += f64::from(candidate.1);
+            mass >= goal
+        });
+        match reached {
+            Some(last) => return candidates.truncate(last + 1),
+            None if end == candidates.len() => return,
+            None => front *= 8,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! Stop strings: found across pieces, never shown, and nothing shown that may begin one.
+
+#[derive(Debug)]
+pub struct StopMatcher {
+    stops: Vec<String>,
+    /// Text that is the beginning of a stop string, so far.
+    held: String,
+}
+
+impl StopMatcher {
+    pub fn new(stops: Vec<String>) -> Self {
+        Self { stops, held: String::new() }
+    }
+
+    /// The text that may be shown now, and whether a stop string ended it.
+    pub fn push(&mut self, text: &str) -> (String, bool) {
+        self.held.push_str(text);
+        if let Some(start) = self.first_match() {
+            self.held.truncate(start);
+            return (std::mem::take(&mut self.held), true);
+        }
+        let keep = self.undecided();
+        let rest = self.held.split_off(self.held.len() - keep);
+        (std::mem::replace(&mut self.held, rest), false)
+    }
+
+    /// What was held back, when nothing follows.
+    pub fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+
+    /// Where the match that is complete first begins: so it does not matter how text is cut.
+    fn first_match(&self) -> Option<usize> {
+        let matches =
+            self.stops.iter().filter_map(|stop| self.held.find(stop.as_str()).map(|start| (start + stop.len(), start)));
+        matches.min().map(|(_, start)| start)
+    }
+
+    /// Length of the longest end of the held text that begins a stop string.
+    fn undecided(&self) -> usize {
+        let longest = self.stops.iter().map(String::len).max().unwrap_or(0).saturating_sub(1);
+        let from = self.held.len().saturating_sub(longest);
+        let starts = self.held.char_indices().map(|(start, _)| start).filter(|&start| start >= from);
+        let open = |start: &usize| {
+            self.held.get(*start..).is_some_and(|end| self.stops.iter().any(|stop| stop.starts_with(end)))
+        };
+        starts.into_iter().find(open).map_or(0, |start| self.held.len() - start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::StopMatcher;
+    use proptest::prelude::*;
+
+    fn run(stops: &[&str], text: &str, cut: usize) -> (String, bool) {
+        let mut matcher = StopMatcher::new(stops.iter().map(|stop| (*stop).to_owned()).collect());
+        let mut shown = String::new();
+        let letters: Vec<char> = text.chars().collect();
+        for part in letters.chunks(cut) {
+            let (more, stopped) = matcher.push(&part.iter().collect::<String>());
+            shown += &more;
+            if stopped {
+                return (shown, true);
+            }
+        }
+        (shown + &matcher.finish(), false)
+    }
+
+    #[test]
+    fn a_stop_string_is_found_across_pieces_and_not_shown() {
+        for cut in 1..8 {
+            assert_eq!(run(&["END"], "abcENxENDy", cut), ("abcENx".to_owned(), true));
+            assert_eq!(run(&["END"], "abcEN", cut), ("abcEN".to_owned(), false));
+            assert_eq!(run(&["abc", "b"], "xabc", cut), ("xa".to_owned(), true));
+            assert_eq!(run(&["é!"], "éé!", cut), ("é".to_owned(), true));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_cut_of_the_text_does_not_matter(text in "[ab]{0,12}", one in "[ab]{1,4}", two in "[ab]{1,4}", cut in 1usize..5) {
+            let stops = [one.as_str(), two.as_str()];
+            prop_assert_eq!(run(&stops, &text, cut), run(&stops, &text, 1));
+        }
+    }
+}

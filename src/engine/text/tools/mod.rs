@@ -1,0 +1,12 @@
+//! Tools that a model may call: how they are told to it, and how its calls are told from text.
+
+pub mod bare;
+mod format;
+mod parser;
+mod prompt;
+mod types;
+
+pub use format::{Format, PYTHON, Syntax};
+pub use parser::CallParser;
+pub use prompt::Wording;
+pub use types::{CallPiece, Calling, Shape, Text, Tool, ToolCall};

@@ -1,0 +1,307 @@
+//! Text generation on the compute thread.
+//!
+//! Each step the scheduler packs the newest token of every running answer and slices of prompts into one ragged batch for
+//! each model. So a long prompt delays others by a slice at most, and weights are read once for all rows.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::active_request::{ActiveRequest, Outcome};
+use super::model::TextModel;
+use super::queue::TextQueue;
+use super::scheduler::{Batch, ModelId, Plan, RequestId, Row, SequenceId};
+use super::speculative::draft_model::Slot;
+use super::step_cost::{Pace, Sizes};
+use crate::engine::error::Failure;
+use crate::engine::runtime::Runtime;
+use crate::engine::runtime::metrics::Step;
+use crate::engine::runtime::workload::Workload;
+use crate::models::kv::{BLOCK, BlockId, KvArena};
+use crate::models::llama::{self, Logits};
+
+pub struct TextWorkload {
+    pub(super) queue: Arc<TextQueue>,
+    pub(super) runtime: Arc<Runtime>,
+    /// Requests of which something has run.
+    pub(super) active: BTreeMap<RequestId, ActiveRequest>,
+    arenas: HashMap<ModelId, KvArena>,
+    /// Where the draft models of the models in use are.
+    pub(super) drafts: HashMap<ModelId, Arc<Slot>>,
+    /// Whether a model that was idle computes in this step, which takes longer than others.
+    warming: bool,
+    pub(super) pace: Pace,
+    /// How often the queue's scheduler had started anew when this was last in step with it.
+    resets: u64,
+}
+
+/// A row, and what it came to.
+type Done = (Row, Result<Outcome, Failure>);
+/// A row, and the logits that it asked for.
+type Computed<'a> = (Row, Vec<&'a mut [f32]>);
+
+impl Workload for TextWorkload {
+    fn name(&self) -> &'static str {
+        "text"
+    }
+
+    fn sweep(&mut self) {
+        let mut state = self.queue.lock();
+        state.sweep();
+        let left = self.active.extract_if(.., |_, request| request.caller_left());
+        left.for_each(|(id, _)| state.scheduler.cancel(id));
+        let resets = state.resets;
+        drop(state);
+        if resets != self.resets {
+            self.drop_active(&Failure::panicked());
+        }
+    }
+
+    /// One step of every model in use.
+    fn step(&mut self, _busy: bool) -> bool {
+        self.drop_stalled();
+        self.propose();
+        let began = self.runtime.clock.uptime();
+        let plan = self.plan(began);
+        self.reserve_blocks(&plan);
+        let mut done: Vec<Done> = Vec::new();
+        let busy = !plan.batches.is_empty();
+        for batch in plan.batches {
+            done.extend(self.compute(batch));
+        }
+        if busy {
+            self.commit_step(done, began);
+        }
+        let freed = plan.pressed && self.free_memory(plan.stuck);
+        busy || freed
+    }
+
+    fn needs_polling(&self) -> bool {
+        !self.active.is_empty()
+    }
+
+    fn fail(&mut self, failure: &Failure, running: bool) {
+        let mut state = self.queue.lock();
+        state.fail_waiting(failure);
+        if running {
+            self.active.keys().for_each(|id| state.scheduler.cancel(*id));
+            drop(state);
+            std::mem::take(&mut self.active).into_values().for_each(|request| request.fail(failure.clone()));
+        }
+    }
+
+    fn recover(&mut self, failure: &Failure) {
+        self.drop_active(failure);
+        self.queue.reset();
+        self.resets = self.queue.lock().resets;
+    }
+}
+
+impl TextWorkload {
+    pub fn new(queue: Arc<TextQueue>) -> Self {
+        let runtime = Arc::clone(queue.runtime());
+        let pace = Pace::new(runtime.settings.prefill_chunk);
+        let (active, arenas, drafts) = (BTreeMap::new(), HashMap::new(), HashMap::new());
+        Self { queue, runtime, active, arenas, drafts, warming: false, pace, resets: 0 }
+    }
+
+    /// Fails what runs, and drops all keys and values: the scheduler has no account of them any more.
+    fn drop_active(&mut self, failure: &Failure) {
+        self.resets = self.queue.lock().resets;
+        self.arenas.clear();
+        for (_, draft) in std::mem::take(&mut self.drafts) {
+            draft.clear();
+        }
+        for request in std::mem::take(&mut self.active).into_values() {
+            request.fail(failure.clone());
+        }
+    }
+
+    fn fail_request(&mut self, id: RequestId, failure: Failure) {
+        let mut state = self.queue.lock();
+        state.scheduler.cancel(id);
+        let queued = state.waiting.remove(&id);
+        drop(state);
+        match (self.active.remove(&id), queued) {
+            (Some(request), _) => request.fail(failure),
+            (None, Some(queued)) => queued.fail(failure),
+            (None, None) => {}
+        }
+    }
+
+    /// Gives up answers that no client reads, and pauses those whose clients are slow.
+    fn drop_stalled(&mut self) {
+        let (now, timeout) = (self.runtime.clock.uptime(), self.runtime.settings.reader_patience);
+        let mut paused = Vec::new();
+        let stalled = self.active.extract_if(.., |id, request| !request.reserve(*id, &mut paused, now, timeout));
+        let stalled: Vec<_> = stalled.collect();
+        let mut state = self.queue.lock();
+        paused.into_iter().for_each(|(id, paused)| state.scheduler.hold(id, paused));
+        stalled.iter().for_each(|(id, _)| state.scheduler.cancel(*id));
+        drop(state);
+        stalled.into_iter().for_each(|(_, request)| request.fail(Failure::Unread));
+    }
+
+    fn plan(&mut self, now: Duration) -> Plan {
+        let mut state = self.queue.lock();
+        let chunk = self.pace.chunk(state.scheduler.decoding(), state.scheduler.prefilling());
+        let plan = state.scheduler.plan(self.runtime.memory.room(), chunk);
+        let mut begun = Vec::new();
+        for row in plan.batches.iter().flat_map(|batch| &batch.rows) {
+            let id = row.sequence.request;
+            if let Some(queued) = state.waiting.remove(&id) {
+                begun.push((id, queued, state.scheduler.hit(row.sequence)));
+            }
+        }
+        self.arenas.retain(|model, _| state.scheduler.knows(*model));
+        self.drafts.retain(|model, _| state.scheduler.knows(*model));
+        drop(state);
+        for (id, queued, cached) in begun {
+            let mut request = ActiveRequest::new(queued, cached);
+            let step = Step { cached: cached as u64, ..Step::default() };
+            self.runtime.metrics.step(request.model.id(), step);
+            // The channel is empty: none of its answers pauses.
+            request.reserve(id, &mut Vec::new(), now, self.runtime.settings.reader_patience);
+            self.active.insert(id, request);
+        }
+        self.runtime.metrics.preempt(plan.preempted);
+        plan
+    }
+
+    /// Gives back the memory of blocks that are free and takes that of blocks to be written.
+    fn reserve_blocks(&mut self, plan: &Plan) {
+        self.release(&plan.released);
+        self.warming = plan.batches.iter().any(|batch| !self.arenas.contains_key(&batch.model));
+        for batch in &plan.batches {
+            let Some(model) = self.model(batch) else { continue };
+            let shape = model.kv_shape(self.runtime.settings.kv_type);
+            let arena = self.arenas.entry(batch.model).or_insert_with(|| KvArena::new(shape));
+            self.drafts.entry(batch.model).or_insert_with(|| Arc::clone(&model.drafter));
+            for row in &batch.rows {
+                let written = row.blocks.iter().skip(row.start / BLOCK);
+                written.for_each(|block| arena.ensure(*block));
+            }
+        }
+    }
+
+    /// Gives back the memory of blocks that are free.
+    pub(super) fn release(&mut self, released: &[(ModelId, BlockId)]) {
+        for (model, block) in released {
+            if let Some(arena) = self.arenas.get_mut(model) {
+                arena.release(*block);
+            }
+            if let Some(draft) = self.drafts.get(model) {
+                draft.release(*block);
+            }
+        }
+    }
+
+    fn model(&self, batch: &Batch) -> Option<Arc<TextModel>> {
+        let row = batch.rows.first()?;
+        self.active.get(&row.sequence.request).map(|request| Arc::clone(&request.model))
+    }
+
+    /// Runs the batch. When it fails as a whole, each row runs alone, so that only the faulty ones fail.
+    fn compute(&mut self, batch: Batch) -> Vec<Done> {
+        let Some(model) = self.model(&batch) else { return Vec::new() };
+        match self.forward(&model, batch.model, &batch.rows) {
+            Ok(mut logits) => {
+                let done = self.accept(&model, batch.rows, logits.rows());
+                model.network.reuse(logits);
+                done
+            }
+            Err(reason) if batch.rows.len() == 1 => {
+                tracing::error!(model = model.id(), reason, "a generation step failed");
+                let failure = Failure::Unusable { id: model.id().to_owned(), reason };
+                batch.rows.into_iter().map(|row| (row, Err(failure.clone()))).collect()
+            }
+            Err(_) => {
+                let alone = |row| Batch { model: batch.model, rows: vec![row] };
+                batch.rows.into_iter().flat_map(|row| self.compute(alone(row))).collect()
+            }
+        }
+    }
+
+    /// Chooses tokens, all requests side by side.
+    fn accept(&mut self, model: &TextModel, rows: Vec<Row>, logits: Vec<Vec<&mut [f32]>>) -> Vec<Done> {
+        let (now, metrics) = (self.runtime.clock.uptime(), &self.runtime.metrics);
+        let mut parts: BTreeMap<RequestId, Vec<Computed<'_>>> = BTreeMap::new();
+        for (row, logits) in rows.into_iter().zip(logits) {
+            parts.entry(row.sequence.request).or_default().push((row, logits));
+        }
+        let active = self.active.iter_mut().filter_map(|(id, request)| Some((request, parts.remove(id)?)));
+        let tasks: Vec<_> = active.map(|(request, rows)| Mutex::new((request, rows, Vec::new()))).collect();
+        model.network.cpu().pool().run(tasks.len(), |index| {
+            let Some(task) = tasks.get(index) else { return };
+            let (request, rows, done) = &mut *task.lock().unwrap_or_else(PoisonError::into_inner);
+            for (row, logits) in rows.drain(..) {
+                let outcome = request.accept(&row, logits, now, metrics);
+                done.push((row, outcome));
+            }
+        });
+        let done = tasks.into_iter().flat_map(|task| task.into_inner().unwrap_or_else(PoisonError::into_inner).2);
+        let done: Vec<Done> = done.collect();
+        let mut step = Step::default();
+        for (row, outcome) in done.iter().filter_map(|(row, outcome)| Some((row, outcome.as_ref().ok()?))) {
+            step.prompt += if row.is_prefill() { row.tokens.len() as u64 } else { 0 };
+            step.generated += outcome.new.len() as u64;
+        }
+        metrics.step(model.id(), step);
+        done
+    }
+
+    fn forward(&mut self, model: &TextModel, key: ModelId, rows: &[Row]) -> Result<Logits, String> {
+        let Some(arena) = self.arenas.get_mut(&key) else { return Err("the model has no KV arena".to_owned()) };
+        let rows: Vec<_> = rows
+            .iter()
+            .map(|Row { tokens, start, blocks, logits, long, .. }| llama::Row {
+                tokens,
+                start: *start,
+                blocks,
+                logits: *logits,
+                long: *long,
+            })
+            .collect();
+        model.forward(&rows, arena)
+    }
+
+    /// Tells the scheduler what became of the rows, and drops the requests that have ended.
+    fn commit_step(&mut self, done: Vec<Done>, began: Duration) {
+        let took = self.runtime.clock.uptime().saturating_sub(began);
+        let mut failed: Vec<(SequenceId, Failure)> = Vec::new();
+        let mut sizes = Sizes::default();
+        let mut state = self.queue.lock();
+        for (row, outcome) in done {
+            let id = row.sequence;
+            sizes.add(&row);
+            match outcome {
+                Ok(Outcome { positions, new, ended }) => {
+                    state.scheduler.commit(id, positions, &new);
+                    if ended {
+                        let generated = state.scheduler.end(id);
+                        state.answer_ended(generated);
+                    }
+                }
+                Err(failure) => failed.push((id, failure)),
+            }
+        }
+        if !self.warming {
+            state.measure(sizes.prompt + sizes.answers + sizes.draft, took);
+        }
+        drop(state);
+        self.pace.measure(sizes, took);
+        failed.into_iter().for_each(|(id, failure)| self.fail_request(id.request, failure));
+        self.active.retain(|_, request| !request.is_over());
+    }
+
+    /// Memory was short: an idle model goes, or the one request that cannot be helped. `false`: there is nothing to do
+    /// but wait.
+    fn free_memory(&mut self, stuck: Option<SequenceId>) -> bool {
+        if self.runtime.unload_idle() {
+            return true;
+        }
+        let Some(id) = stuck else { return false };
+        self.fail_request(id.request, Failure::NoMemory);
+        true
+    }
+}

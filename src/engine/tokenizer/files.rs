@@ -1,0 +1,86 @@
+//! The small files of a model's folder that its tokenizer and its chat template are made of, in memory.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::models::safetensors::parse_json;
+
+/// Where transformers puts the template for tools beside `chat_template.jinja`.
+pub const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
+
+/// A larger file is refused; bytes.
+const LARGE: u64 = 64 << 20;
+/// The same of files that become JSON values, which take up to 16 times their bytes in memory.
+const SMALL: u64 = 8 << 20;
+
+/// The files, and how large each may be.
+const FILES: [(&str, u64); 10] = [
+    (TOOL_USE_FILE, LARGE),
+    ("chat_template.jinja", LARGE),
+    ("config.json", SMALL),
+    ("generation_config.json", SMALL),
+    ("merges.txt", LARGE),
+    ("special_tokens_map.json", SMALL),
+    ("tokenizer.json", LARGE),
+    ("tokenizer_config.json", SMALL),
+    ("vocab.json", LARGE),
+    ("vocab.txt", LARGE),
+];
+
+/// The files by their names. Those that the folder does not have are missing.
+#[derive(Debug, Default)]
+pub struct TextFiles(BTreeMap<&'static str, Vec<u8>>);
+
+impl TextFiles {
+    /// Reads the files that the folder has.
+    pub fn read(folder: &Path) -> Result<Self, String> {
+        let read = |(name, largest): &(&'static str, u64)| {
+            Some(file(&folder.join(name), name, *largest).transpose()?.map(|bytes| (*name, bytes)))
+        };
+        FILES.iter().filter_map(read).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Bytes of the files that the folder has.
+    pub fn size_on_disk(folder: &Path) -> u64 {
+        FILES.iter().filter_map(|(name, _)| Some(fs::metadata(folder.join(name)).ok()?.len())).sum()
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.0.contains_key(name)
+    }
+
+    pub fn bytes(&self, name: &str) -> Option<&[u8]> {
+        self.0.get(name).map(Vec::as_slice)
+    }
+
+    /// A file's text.
+    pub fn text(&self, name: &str) -> Result<Option<&str>, String> {
+        let text = self.bytes(name).map(std::str::from_utf8).transpose();
+        text.map_err(|error| format!("{name} is not valid UTF-8: {error}"))
+    }
+
+    /// A file's JSON; `null` where the folder does not have the file.
+    pub fn json(&self, name: &str) -> Result<Value, String> {
+        let Some(bytes) = self.bytes(name) else { return Ok(Value::Null) };
+        parse_json(bytes).map_err(|error| format!("{name}: it is damaged: {error}"))
+    }
+}
+
+/// A regular file's content; `None` where there is none.
+fn file(path: &Path, name: &str, largest: u64) -> Result<Option<Vec<u8>>, String> {
+    let Ok(metadata) = fs::metadata(path) else { return Ok(None) };
+    if !metadata.is_file() {
+        return Err(format!("{name}: not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(largest + 1).read_to_end(&mut bytes));
+    match read {
+        Ok(read) if read as u64 <= largest => Ok(Some(bytes)),
+        Ok(_) => Err(format!("{name}: the file has {} bytes; the limit is {largest}", metadata.len())),
+        Err(error) => Err(format!("{name}: the file cannot be read: {error}")),
+    }
+}

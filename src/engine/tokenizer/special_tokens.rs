@@ -1,0 +1,187 @@
+//! Special tokens: parsed where the model's template wrote them, never where a user did.
+//!
+//! Before rendering, every special token's text inside a message is replaced by a placeholder
+//! made of Unicode noncharacters, which no template looks for; after rendering, what is left of
+//! special text is the template's own, and placeholders become plain text again. Noncharacters
+//! that a message itself contains are escaped the same way, so nothing can be forged.
+
+use aho_corasick::{AhoCorasick, MatchKind};
+
+/// A longer special token is refused; bytes.
+const LONGEST: usize = 1024;
+const FIRST: u32 = 0xFDD0;
+const OPEN: char = '\u{FDD0}';
+const CLOSE: char = '\u{FDD1}';
+const ESCAPE: char = '\u{FDD2}';
+/// Sixteen noncharacters from here on are hexadecimal digits.
+const DIGITS: u32 = 0xFDD3;
+
+pub struct Specials {
+    all: Vec<Special>,
+    finder: AhoCorasick,
+}
+
+/// A special token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Special {
+    pub text: String,
+    pub id: u32,
+    /// Whether it swallows whitespace before it, and after it.
+    pub strips_left: bool,
+    pub strips_right: bool,
+}
+
+/// A rendered prompt's parts.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Part {
+    Special(u32),
+    Text(String),
+}
+
+impl Specials {
+    pub fn new(all: Vec<Special>) -> Result<Self, String> {
+        // Their search takes time in proportion to the square of the longest.
+        if let Some(long) = all.iter().map(|special| special.text.len()).find(|length| *length > LONGEST) {
+            return Err(format!("a special token has {long} bytes, {LONGEST} are the most"));
+        }
+        let finder = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .build(all.iter().map(|special| &special.text))
+            .map_err(|error| format!("the special tokens cannot be searched for: {error}"))?;
+        Ok(Self { all, finder })
+    }
+
+    /// The id of a special token, by its exact text.
+    pub fn id(&self, text: &str) -> Option<u32> {
+        self.all.iter().find(|special| special.text == text).map(|special| special.id)
+    }
+
+    /// Text of a user, made safe to be rendered into a template.
+    pub fn protect(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut done = 0;
+        for found in self.finder.find_iter(text) {
+            escape(text.get(done..found.start()).unwrap_or_default(), &mut out);
+            out.push(OPEN);
+            out.extend(format!("{:x}", found.pattern().as_usize()).chars().filter_map(digit));
+            out.push(CLOSE);
+            done = found.end();
+        }
+        escape(text.get(done..).unwrap_or_default(), &mut out);
+        out
+    }
+
+    /// Splits a rendered prompt at the template's special tokens and restores users' text.
+    pub fn split<'a>(&'a self, rendered: &'a str) -> impl Iterator<Item = Part> + 'a {
+        let (mut done, mut after): (_, Option<&Special>) = (0, None);
+        let ends = self.finder.find_iter(rendered).map(Some).chain([None]);
+        ends.flat_map(move |found| {
+            let special = found.and_then(|found| self.all.get(found.pattern().as_usize()));
+            let text = rendered.get(done..found.map_or(rendered.len(), |found| found.start())).unwrap_or_default();
+            let text = self.between(after, text, special);
+            (done, after) = (found.map_or(rendered.len(), |found| found.end()), special);
+            text.into_iter().chain(special.map(|special| Part::Special(special.id)))
+        })
+    }
+
+    /// The text between two special tokens, less the whitespace that they swallow.
+    fn between(&self, before: Option<&Special>, text: &str, after: Option<&Special>) -> Option<Part> {
+        let revealed = self.reveal(text);
+        let mut text = revealed.as_str();
+        if before.is_some_and(|special| special.strips_right) {
+            text = text.trim_start();
+        }
+        if after.is_some_and(|special| special.strips_left) {
+            text = text.trim_end();
+        }
+        (!text.is_empty()).then(|| Part::Text(text.to_owned()))
+    }
+
+    fn reveal(&self, text: &str) -> String {
+        let mut out = String::with_capacity(text.len());
+        let mut chars = text.chars();
+        while let Some(letter) = chars.next() {
+            match letter {
+                OPEN => {
+                    let number = chars.by_ref().take_while(|&letter| letter != CLOSE);
+                    let index =
+                        number.fold(0usize, |sum, letter| sum.wrapping_mul(16).wrapping_add(value(letter) as usize));
+                    out.push_str(self.all.get(index).map_or("", |special| &special.text));
+                }
+                ESCAPE => {
+                    let (high, low) = (chars.next().map_or(0, value), chars.next().map_or(0, value));
+                    out.extend(char::from_u32(FIRST + high * 16 + low));
+                }
+                other => out.push(other),
+            }
+        }
+        out
+    }
+}
+
+fn escape(text: &str, out: &mut String) {
+    for letter in text.chars() {
+        if (FIRST..FIRST + 32).contains(&u32::from(letter)) {
+            let offset = u32::from(letter) - FIRST;
+            out.push(ESCAPE);
+            out.extend([offset / 16, offset % 16].iter().filter_map(|&number| char::from_u32(DIGITS + number)));
+        } else {
+            out.push(letter);
+        }
+    }
+}
+
+fn digit(hexadecimal: char) -> Option<char> {
+    hexadecimal.to_digit(16).and_then(|number| char::from_u32(DIGITS + number))
+}
+
+fn value(letter: char) -> u32 {
+    u32::from(letter).wrapping_sub(DIGITS).min(15)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Part, Special, Specials};
+
+    fn special(text: &str, id: u32, strips: bool) -> Special {
+        Special { text: text.to_owned(), id, strips_left: strips, strips_right: strips }
+    }
+
+    fn specials() -> Specials {
+        Specials::new(vec![special("<s>", 7, false), special("<s>x", 8, false)]).unwrap()
+    }
+
+    #[test]
+    fn users_text_comes_back_as_text() {
+        let specials = specials();
+        for text in ["<s>", "a<s>x<s>", "\u{FDD0}\u{FDD3}\u{FDD1}", "\u{FDEF}<s>\u{FDD2}", "", "plain"] {
+            let safe = specials.protect(text);
+            assert!(!safe.contains("<s>"), "{safe:?}");
+            assert_eq!(specials.reveal(&safe), text);
+        }
+    }
+
+    #[test]
+    fn only_the_templates_specials_are_parsed() {
+        let specials = specials();
+        let rendered = format!("<s>x{}<s>", specials.protect("hi <s>"));
+        let expected = [Part::Special(8), Part::Text("hi <s>".to_owned()), Part::Special(7)];
+        assert!(specials.split(&rendered).eq(expected));
+    }
+
+    #[test]
+    fn some_swallow_the_whitespace_around_them() {
+        let specials = Specials::new(vec![special("<a>", 1, true), special("<s>", 7, false)]).unwrap();
+        let text = |text: &str| Part::Text(text.to_owned());
+        let expected = [
+            text(" x"),
+            Part::Special(1),
+            text("y "),
+            Part::Special(7),
+            text("\n"),
+            Part::Special(7),
+            Part::Special(1),
+        ];
+        assert!(specials.split(" x \n<a> \ty <s>\n<s> <a>").eq(expected));
+    }
+}

@@ -1,0 +1,46 @@
+//! Files that one holder at a time may have, in this process or another.
+
+use std::fs::{File, TryLockError};
+
+/// The exclusive advisory lock on a file. It ends with this value, or with the process.
+#[derive(Debug)]
+pub struct FileLock(File);
+
+impl FileLock {
+    /// Does not wait: `WouldBlock` says that somebody else holds it.
+    pub fn try_acquire(file: File) -> Result<Self, TryLockError> {
+        file.try_lock()?;
+        Ok(Self(file))
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // Closing would let go only with the last descriptor, and a child that another thread is starting has one, too,
+        // until it executes its program.
+        let _closed_next = self.0.unlock();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, TryLockError};
+
+    use super::FileLock;
+
+    #[test]
+    fn a_lock_ends_with_its_holder_whoever_else_has_the_descriptor() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || File::create(dir.path().join("lock")).unwrap();
+        let file = open();
+        // As a child has it between its fork and its program.
+        let inherited = file.try_clone().unwrap();
+        let held = FileLock::try_acquire(file).unwrap();
+        assert!(matches!(FileLock::try_acquire(open()), Err(TryLockError::WouldBlock)));
+        drop(held);
+        let again = FileLock::try_acquire(open()).unwrap();
+        drop(inherited);
+        assert!(matches!(FileLock::try_acquire(open()), Err(TryLockError::WouldBlock)));
+        drop(again);
+    }
+}

@@ -1,0 +1,69 @@
+//! Idempotency keys that were used, with what the first request gave.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::codec::Record;
+use super::record_serde;
+use super::tables::{IDEMPOTENCY_KEYS, IDEMPOTENCY_KEYS_BY_AGE, Table};
+use super::transaction::{Reader, WriteTx};
+use crate::clock_rng::Timestamp;
+use crate::error::Result;
+
+/// How long a claim is kept.
+pub const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Claims that are over and go with each new one: more than come in, so that none pile up.
+const SWEEP_BATCH: usize = 4;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct IdempotencyRecord {
+    #[serde(with = "record_serde::time")]
+    pub at: Timestamp,
+    /// SHA-256 of method, path and body.
+    pub request: [u8; 32],
+    /// What the service returned, as JSON.
+    pub result: String,
+}
+
+impl Record for IdempotencyRecord {
+    const TABLE: Table = IDEMPOTENCY_KEYS;
+    const VERSION: u8 = 1;
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct IdempotencyIndexRow;
+
+impl Record for IdempotencyIndexRow {
+    const TABLE: Table = IDEMPOTENCY_KEYS_BY_AGE;
+    const VERSION: u8 = 1;
+}
+
+/// The claim under a digest, if its time is not over.
+pub fn find(tx: &impl Reader, digest: &[u8; 32], now: Timestamp) -> Result<Option<IdempotencyRecord>> {
+    let found: Option<IdempotencyRecord> = tx.get(digest)?;
+    Ok(found.filter(|record| now < record.at.after(RETENTION)))
+}
+
+/// Keeps a claim, and clears out a few that are over.
+pub fn put(tx: &WriteTx, digest: &[u8; 32], record: &IdempotencyRecord) -> Result<()> {
+    if let Some(old) = tx.get::<IdempotencyRecord>(digest)? {
+        tx.remove::<IdempotencyIndexRow>(&age(old.at, digest))?;
+    }
+    for (key, _) in tx.newest::<IdempotencyIndexRow>(&[], None, SWEEP_BATCH)? {
+        let (moment, digest) = key.split_at_checked(8).unwrap_or_default();
+        let moment = moment.try_into().map(|bytes| Timestamp::from_millis(!i64::from_be_bytes(bytes)));
+        if moment.is_ok_and(|moment| moment.after(RETENTION) <= record.at) {
+            tx.remove::<IdempotencyRecord>(digest)?;
+            tx.remove::<IdempotencyIndexRow>(&key)?;
+        }
+    }
+    tx.put(digest, record)?;
+    tx.put(&age(record.at, digest), &IdempotencyIndexRow)
+}
+
+/// The complement sorts the oldest last, where walks begin.
+fn age(at: Timestamp, digest: &[u8]) -> Vec<u8> {
+    [&(!at.as_millis()).to_be_bytes()[..], digest].concat()
+}

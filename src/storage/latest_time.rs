@@ -1,0 +1,26 @@
+//! The latest moment that the installation has known: a clock that is set back cannot undo it.
+
+use super::database::unavailable;
+use super::migrations::meta;
+use super::tables::META;
+use super::transaction::{Reader, WriteTx};
+use crate::clock_rng::Timestamp;
+use crate::error::Result;
+
+const LATEST_KEY: &[u8] = b"latest_moment";
+
+pub fn latest(tx: &impl Reader) -> Result<Option<Timestamp>> {
+    let Some(stored) = tx.raw(META, LATEST_KEY)? else { return Ok(None) };
+    let millis = stored.get(1..).and_then(|bytes| bytes.try_into().ok()).map(i64::from_be_bytes);
+    millis
+        .map(|millis| Some(Timestamp::from_millis(millis)))
+        .ok_or_else(|| unavailable("the latest moment is malformed"))
+}
+
+/// Keeps `moment`, unless a later one is there.
+pub fn advance(tx: &WriteTx, moment: Timestamp) -> Result<()> {
+    if latest(tx)?.is_some_and(|found| found >= moment) {
+        return Ok(());
+    }
+    tx.put_raw(META, LATEST_KEY, &meta(&moment.as_millis().to_be_bytes()))
+}

@@ -1,0 +1,158 @@
+//! Files that only their owner may read, written so that a crash leaves the old or the new one.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+
+use super::error::OpenError;
+use crate::file_lock::FileLock;
+
+pub const DATABASE: &str = "outpost.redb";
+
+/// Makes the data folder, closed to others.
+pub(super) fn private_dir(dir: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(dir)?;
+    close_to_others(dir, 0o700);
+    Ok(())
+}
+
+/// Best effort: a mounted volume may belong to someone else, and every file inside is 0600 anyway.
+/// `true`: it was open to them, and no longer is.
+fn close_to_others(path: &Path, mode: u32) -> bool {
+    #[cfg(unix)]
+    if let Ok(found) = fs::metadata(path) {
+        use std::os::unix::fs::PermissionsExt as _;
+        if found.permissions().mode() & 0o077 != 0 {
+            return match fs::set_permissions(path, fs::Permissions::from_mode(mode)) {
+                Ok(()) => true,
+                Err(error) => {
+                    tracing::warn!(path = %path.display(), %error, "cannot close this path to other users");
+                    false
+                }
+            };
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = (path, mode);
+    false
+}
+
+/// Closes a file that holds a secret to other users, and warns if it was open to them. `remedy`: what helps if one of
+/// them has read it. A file that is not there is fine.
+pub fn protect_secret(path: &Path, remedy: &str) {
+    if close_to_others(path, 0o600) {
+        tracing::warn!(path = %path.display(), remedy, "other users could read this file; its mode is set to 0600");
+    }
+}
+
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
+/// Opens a file that must be there.
+pub(super) fn open_existing(path: &Path) -> io::Result<File> {
+    close_to_others(path, 0o600);
+    private().open(path)
+}
+
+/// An empty file to be filled and then moved into place; what a crash left of an earlier one goes.
+pub(super) fn create_partial(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => private().create_new(true).open(path),
+    }
+}
+
+/// `name.partial` beside the file that it will become.
+pub(super) fn partial(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".partial");
+    PathBuf::from(name)
+}
+
+/// Writes a whole file, or leaves what was there.
+pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let partial = partial(path);
+    let mut file = create_partial(&partial)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&partial, path)?;
+    sync_parent(path)
+}
+
+/// A file that is being written: under its name once it is whole, and gone if it never is.
+pub struct NewFile {
+    file: File,
+    partial: PathBuf,
+    path: PathBuf,
+}
+
+impl NewFile {
+    /// Begins a file that only its owner may read; an existing one is an error.
+    pub fn create(path: &Path) -> io::Result<Self> {
+        if path.symlink_metadata().is_ok() {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file exists already"));
+        }
+        let partial = partial(path);
+        Ok(Self { file: create_partial(&partial)?, partial, path: path.to_owned() })
+    }
+
+    pub fn publish(self) -> io::Result<()> {
+        publish(&self.partial, &self.path)
+    }
+}
+
+impl io::Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for NewFile {
+    fn drop(&mut self) {
+        // Gone already if it was published.
+        let _ = fs::remove_file(&self.partial);
+    }
+}
+
+/// Moves a finished file into place, never over another one.
+pub(super) fn publish(partial: &Path, path: &Path) -> io::Result<()> {
+    File::open(partial)?.sync_all()?;
+    match fs::hard_link(partial, path) {
+        Ok(()) => fs::remove_file(partial)?,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
+        // Some file systems have no hard links; the check before is then the only guard.
+        Err(_) if !path.exists() => fs::rename(partial, path)?,
+        Err(error) => return Err(error),
+    }
+    sync_parent(path)
+}
+
+/// A new name is durable once its folder is.
+fn sync_parent(path: &Path) -> io::Result<()> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if cfg!(unix) { File::open(parent)?.sync_all() } else { Ok(()) }
+}
+
+/// Takes the data folder for this process. redb's own lock is not enough, for it is let go while
+/// the database is reopened after a disk error.
+pub(super) fn lock(dir: &Path) -> Result<FileLock, OpenError> {
+    let path = dir.join("lock");
+    let file = private().create(true).truncate(false).open(&path).map_err(|error| OpenError::io(&path, error))?;
+    FileLock::try_acquire(file).map_err(|error| match error {
+        TryLockError::WouldBlock => OpenError::Locked { dir: dir.to_owned() },
+        TryLockError::Error(error) => OpenError::io(&path, error),
+    })
+}

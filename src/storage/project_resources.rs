@@ -1,0 +1,88 @@
+//! Resources that a project owns beside its keys: found by their id, listed by their project.
+
+use serde::{Deserialize, Serialize};
+
+use super::codec::{self, Record};
+use super::tables::{OWNED, Table};
+use super::transaction::{Reader, WriteTx};
+use crate::error::Result;
+use crate::ids::ProjectId;
+
+/// What a project owns. The number is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ResourceKind {
+    Conversation = 1,
+    Agent = 2,
+    File = 3,
+    Job = 4,
+}
+
+/// A record that lies under its 16-byte id in a table of its own and belongs to a project.
+pub trait ProjectResource: Record {
+    const KIND: ResourceKind;
+
+    fn project(&self) -> ProjectId;
+}
+
+/// A row of the index; all it says is in its key.
+#[derive(Serialize, Deserialize)]
+pub(super) struct ResourceIndexRow;
+
+impl Record for ResourceIndexRow {
+    const TABLE: Table = OWNED;
+    const VERSION: u8 = 1;
+}
+
+pub fn find<R: ProjectResource>(tx: &impl Reader, id: [u8; 16]) -> Result<Option<R>> {
+    tx.get(&id)
+}
+
+/// Stores a new resource and its place in the index.
+pub fn insert<R: ProjectResource>(tx: &WriteTx, id: [u8; 16], record: &R) -> Result<()> {
+    tx.put(&id, record)?;
+    tx.put(&row_key(R::KIND, record.project(), id), &ResourceIndexRow)
+}
+
+/// Replaces a resource that stays in its project.
+pub fn replace<R: ProjectResource>(tx: &WriteTx, id: [u8; 16], record: &R) -> Result<()> {
+    tx.put(&id, record)
+}
+
+/// Removes a resource and its place in the index.
+pub fn remove<R: ProjectResource>(tx: &WriteTx, id: [u8; 16], record: &R) -> Result<()> {
+    tx.remove::<R>(&id)?;
+    tx.remove::<ResourceIndexRow>(&row_key(R::KIND, record.project(), id))
+}
+
+/// Up to `limit` resources of a project older than `before`, the newest first.
+pub fn newest<R: ProjectResource>(
+    tx: &impl Reader,
+    project: ProjectId,
+    before: Option<[u8; 16]>,
+    limit: usize,
+) -> Result<Vec<([u8; 16], R)>> {
+    let prefix = prefix(R::KIND, project);
+    let before = before.map(|id| row_key(R::KIND, project, id));
+    let rows = tx.newest::<ResourceIndexRow>(&prefix, before.as_deref(), limit)?;
+    rows.into_iter()
+        .map(|(place, _)| {
+            let id = place.get(prefix.len()..).and_then(|id| id.try_into().ok());
+            let id: [u8; 16] = id.ok_or_else(|| codec::inconsistent("a malformed row in the index of resources"))?;
+            // The index decides nothing: the record itself must say that it belongs here.
+            let record = find::<R>(tx, id)?.filter(|record| record.project() == project);
+            record
+                .map(|record| (id, record))
+                .ok_or_else(|| codec::inconsistent("the index of resources lists one wrongly"))
+        })
+        .collect()
+}
+
+/// The key of a resource's row in the index.
+pub(super) fn row_key(kind: ResourceKind, project: ProjectId, id: [u8; 16]) -> Vec<u8> {
+    [prefix(kind, project).as_slice(), &id].concat()
+}
+
+fn prefix(kind: ResourceKind, project: ProjectId) -> Vec<u8> {
+    [&project.to_bytes()[..], &[kind as u8]].concat()
+}

@@ -1,0 +1,90 @@
+//! How much a project holds, and how many bytes it held at any time.
+
+use std::ops::ControlFlow;
+
+use serde::{Deserialize, Serialize};
+
+use super::codec::Record;
+use super::record_serde;
+use super::tables::{QUOTA_USAGE, STORED_BYTES_HISTORY, Table};
+use super::transaction::{Reader, WriteTx};
+use crate::clock_rng::Timestamp;
+use crate::error::Result;
+use crate::ids::ProjectId;
+
+/// Counts of living resources, and the bytes of their content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuotaUsageRecord {
+    pub api_keys: u64,
+    pub conversations: u64,
+    pub agents: u64,
+    pub files: u64,
+    pub jobs: u64,
+    pub bytes: u64,
+    /// Of the last change, in milliseconds; never goes back, even if the clock does.
+    pub changed_at: i64,
+}
+
+impl Record for QuotaUsageRecord {
+    const TABLE: Table = QUOTA_USAGE;
+    const VERSION: u8 = 1;
+}
+
+#[derive(Serialize, Deserialize)]
+pub(super) struct StoredBytesSample {
+    pub bytes: u64,
+    #[serde(with = "record_serde::time")]
+    pub at: Timestamp,
+}
+
+impl Record for StoredBytesSample {
+    const TABLE: Table = STORED_BYTES_HISTORY;
+    const VERSION: u8 = 1;
+}
+
+/// What a project holds now.
+pub fn of(tx: &impl Reader, project: ProjectId) -> Result<QuotaUsageRecord> {
+    Ok(tx.get(&project.to_bytes())?.unwrap_or_default())
+}
+
+/// Stores what a project holds from `now` on, in place of `before`.
+pub fn put(
+    tx: &WriteTx,
+    project: ProjectId,
+    before: &QuotaUsageRecord,
+    mut usage: QuotaUsageRecord,
+    now: Timestamp,
+) -> Result<()> {
+    usage.changed_at = now.as_millis().max(before.changed_at);
+    if usage.bytes != before.bytes {
+        let at = Timestamp::from_millis(usage.changed_at);
+        tx.put(&history_key(project, at), &StoredBytesSample { bytes: usage.bytes, at })?;
+    }
+    tx.put(&project.to_bytes(), &usage)
+}
+
+/// The bytes that a project held just before `end`.
+pub fn bytes_before(tx: &impl Reader, project: ProjectId, end: Timestamp) -> Result<u64> {
+    let rows = tx.newest::<StoredBytesSample>(&project.to_bytes(), Some(&history_key(project, end)), 1)?;
+    Ok(rows.first().map_or(0, |(_, sample)| sample.bytes))
+}
+
+/// Forgets all but the last sample of each `width` before `horizon`; up to `limit` at a time.
+/// Returns how many went.
+pub fn thin(tx: &WriteTx, project: ProjectId, horizon: Timestamp, width: i64, limit: usize) -> Result<usize> {
+    let (mut spare, mut later) = (Vec::new(), None);
+    tx.each(&project.to_bytes(), Some(&history_key(project, horizon)), &mut |key, sample: StoredBytesSample| {
+        let slot = sample.at.as_millis() / width;
+        if later == Some(slot) {
+            spare.push(key.to_vec());
+        }
+        later = Some(slot);
+        Ok(if spare.len() < limit { ControlFlow::Continue(()) } else { ControlFlow::Break(()) })
+    })?;
+    spare.iter().try_for_each(|key| tx.remove::<StoredBytesSample>(key))?;
+    Ok(spare.len())
+}
+
+fn history_key(project: ProjectId, at: Timestamp) -> Vec<u8> {
+    [&project.to_bytes()[..], &at.as_millis().to_be_bytes()].concat()
+}
