@@ -34,7 +34,7 @@ use tokio::time::sleep_until;
 
 const PLACES: usize = 4;
 const QUEUE: usize = 16;
-/// Places, and the half of the queue that one project may take.
+/// Slots, and the half of the queue that one project may take.
 const CAPACITY: usize = PLACES + QUEUE / 2;
 const TIMES: f64 = 10.;
 const TOKENS: usize = 128;

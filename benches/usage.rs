@@ -8,8 +8,8 @@
     reason = "a benchmark measures and reports"
 )]
 
-#[path = "../tests/common/dice.rs"]
-mod dice;
+#[path = "../tests/common/rng.rs"]
+mod rng;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,14 +17,14 @@ use std::time::{Duration, Instant};
 use outpost::app::SystemClockRng;
 use outpost::clock_rng::{ClockRng, Timestamp};
 use outpost::ids::{KeyId, ProjectId};
-use outpost::service::change::Change;
-use outpost::service::limits::{Limits, LimitsChange, RatesChange};
+use outpost::service::limits::{Limits, LimitsPatch, RatesPatch};
+use outpost::service::patch::Patch;
 use outpost::service::usage::{Dimension, Meter, Outcome, ReportQuery, Usage, Width};
 use outpost::service::{Access, Keys, first_start};
 use outpost::storage::usage::{self, Amounts, SeriesRecord, UsageRecord};
 use outpost::storage::{Store, StoreSettings};
 
-use dice::Dice;
+use rng::TestRng;
 
 const MONTH: i64 = 30 * 86_400_000;
 
@@ -40,15 +40,15 @@ async fn fill(store: &Store, project: ProjectId, keys: &[KeyId], now: Timestamp,
     for first in (0..records).step_by(step) {
         let keys = keys.to_vec();
         let wrote = store.write(move |tx| {
-            let mut dice = Dice(first);
+            let mut rng = TestRng(first);
             for place in first..(first + step as u64).min(records) {
                 let at = start + i64::try_from(u128::from(place) * MONTH as u128 / u128::from(records)).unwrap();
-                let endpoint = ["POST /chat/completions", "POST /embeddings", "GET /models"][dice.below(3) as usize];
-                let model = ["smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"][dice.below(2) as usize];
-                let key = keys[dice.below(keys.len() as u64) as usize];
+                let endpoint = ["POST /chat/completions", "POST /embeddings", "GET /models"][rng.below(3) as usize];
+                let model = ["smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"][rng.below(2) as usize];
+                let key = keys[rng.below(keys.len() as u64) as usize];
                 let series = SeriesRecord { key, endpoint: endpoint.into(), model: Some(model.into()) };
                 let series = usage::number(tx, project, &series)?;
-                let amounts = Amounts { input: dice.below(2000), output: dice.below(500), ..Amounts::default() };
+                let amounts = Amounts { input: rng.below(2000), output: rng.below(500), ..Amounts::default() };
                 let record = UsageRecord { series, outcome: Outcome::Succeeded, amounts };
                 let mut tail = [0; 6];
                 tail.copy_from_slice(&place.to_be_bytes()[2..]);
@@ -61,9 +61,9 @@ async fn fill(store: &Store, project: ProjectId, keys: &[KeyId], now: Timestamp,
 }
 
 async fn queries(usage: &Usage, access: &Access, project: ProjectId, now: Timestamp) {
-    let window = |dice: &mut Dice| {
-        let from = now.as_millis() - MONTH + i64::try_from(dice.below(MONTH as u64 - 3_600_000)).unwrap();
-        (from, from + 1 + i64::try_from(dice.below((now.as_millis() - from) as u64)).unwrap())
+    let window = |rng: &mut TestRng| {
+        let from = now.as_millis() - MONTH + i64::try_from(rng.below(MONTH as u64 - 3_600_000)).unwrap();
+        (from, from + 1 + i64::try_from(rng.below((now.as_millis() - from) as u64)).unwrap())
     };
     let kinds: [(&str, bool, Width, Vec<Dimension>); 5] = [
         ("the last 30 days by the day", false, Width::Day, vec![]),
@@ -73,10 +73,10 @@ async fn queries(usage: &Usage, access: &Access, project: ProjectId, now: Timest
         ("random window, edges at any millisecond, by the hour, by model", true, Width::Hour, vec![Dimension::Model]),
     ];
     for (name, random, width, group_by) in kinds {
-        let mut dice = Dice(5);
+        let mut rng = TestRng(5);
         let mut times = Vec::new();
         for _ in 0..200 {
-            let (from, to) = if random { window(&mut dice) } else { (now.as_millis() - MONTH, now.as_millis()) };
+            let (from, to) = if random { window(&mut rng) } else { (now.as_millis() - MONTH, now.as_millis()) };
             let (start, end) = (Some(Timestamp::from_millis(from)), Some(Timestamp::from_millis(to)));
             let query = ReportQuery { start, end, width: Some(width), group_by: group_by.clone() };
             let begun = Instant::now();
@@ -91,12 +91,12 @@ async fn queries(usage: &Usage, access: &Access, project: ProjectId, now: Timest
 /// One limited project, requests one after the other and 64 at once.
 async fn metering(store: &Store, limits: &Limits, meter: &Meter, access: &Access) {
     let project = access.project();
-    let own = RatesChange {
-        requests_per_minute: Change::Set(1_000_000),
-        burst_limit: Change::Set(10_000_000),
-        ..RatesChange::default()
+    let own = RatesPatch {
+        requests_per_minute: Patch::Set(1_000_000),
+        burst_limit: Patch::Set(10_000_000),
+        ..RatesPatch::default()
     };
-    limits.update(access, project, LimitsChange::own(own)).await.unwrap();
+    limits.update(access, project, LimitsPatch::own(own)).await.unwrap();
     limits.admit(project).await.unwrap().1.unwrap();
     let rounds = 200_000;
     let begun = Instant::now();

@@ -1,5 +1,5 @@
-//! The composition root: opens the store, starts the engine, serves, drains. The only place that
-//! reads the clock or the operating system's random generator.
+//! The composition root: opens the store, starts the engine, serves, drains. Only this file reads the clock and the
+//! operating system's random generator.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use actix_web::web::Data;
 use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::calls::{
-    chat::Chat, embeddings::Embeddings, fine_tuning::FineTuning, images::Images, models::Models, recall::Recall,
+    chat::Chat, context::ContextLoader, embeddings::Embeddings, fine_tuning::FineTuning, images::Images, models::Models,
 };
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::config::{self, Config, DraftModel, ModelPrecision, Precision, Tls};
@@ -23,24 +23,24 @@ use crate::control_socket::ControlSocket;
 pub use crate::engine::run_sandbox;
 use crate::engine::{self, Engine};
 use crate::http::Api;
+use crate::http::allowed_hosts::AllowedHosts;
 use crate::http::client_address::TrustedProxies;
 use crate::http::connections;
-use crate::http::host::Hosts;
 use crate::http::server;
 use crate::http::tls::{Certificate, TlsError};
 use crate::service::limits::Limits;
 use crate::service::secrets::Secret;
 use crate::service::usage::{Meter, Retention, Usage};
 use crate::service::{
-    agents::Agents, audit::Audit, conversations::Conversations, files::Files, jobs::Jobs, keys::Keys,
-    pictures::Pictures, projects::Projects, setup,
+    agents::Agents, audit::Audit, conversations::Conversations, files::Files, fine_tuning::Jobs, keys::Keys,
+    projects::Projects, setup, stored_images::StoredImages,
 };
 use crate::storage::{OpenError, Store, StoreSettings, protect_secret};
 
-/// Name of the file that keeps the first admin key for scripts.
+/// File with the first admin key, for scripts.
 pub const ADMIN_KEY_FILE: &str = "admin.key";
 
-/// How long usage is kept by the minute; by the hour and day it is kept for ever.
+/// How long per-minute usage is kept. Hourly and daily usage is kept forever.
 const MINUTE_RETENTION: Duration = Duration::from_secs(400 * 86_400);
 
 /// Why the server could not start; the text is for the operator.
@@ -78,11 +78,11 @@ pub struct Stopper {
     api: Data<Api>,
     engine: Engine,
     server: ServerHandle,
-    /// When streams that still run are ended, counted from the stop.
+    /// Time from the stop until streams that still run are ended.
     drain_timeout: Duration,
 }
 
-/// Loads again what can be replaced while an [`App`] runs: the TLS certificate.
+/// Reloads what can be replaced while an [`App`] runs: the TLS certificate.
 #[derive(Clone)]
 pub struct Reloader {
     certificate: Option<Arc<Certificate>>,
@@ -112,7 +112,7 @@ impl App {
         let connections = connections::raise_file_limit().min(limits.connections);
         let limits = server::Limits { drain: config.drain, connections, ..limits };
         let server = server::build(api.clone(), listener, tls, limits)?;
-        // The last sixth is for the error events to reach their clients.
+        // The last sixth of the time is for error events to reach their clients.
         let stopper = Stopper { api, engine, server: server.handle(), drain_timeout: config.drain * 5 / 6 };
         let retention = Retention { raw: config.usage_retention, minutes: MINUTE_RETENTION };
         Ok(Self { server, address, certificate, first_key, store, stopper, control, retention })
@@ -127,12 +127,12 @@ impl App {
         self.address
     }
 
-    /// The engine that answers, for those who watch its load.
+    /// The engine, for callers that watch its load.
     pub fn engine(&self) -> &Engine {
         &self.stopper.engine
     }
 
-    /// The admin key, if this start made it.
+    /// The admin key, if this start created it.
     pub fn first_key(&self) -> Option<&Secret> {
         self.first_key.as_ref()
     }
@@ -145,11 +145,11 @@ impl App {
         Reloader { certificate: self.certificate.clone() }
     }
 
-    /// Serves until [`Stopper::stop`]; then everything acknowledged is on the disk.
+    /// Serves until [`Stopper::stop`]. When it returns, everything acknowledged is durable.
     pub async fn run(self) -> io::Result<()> {
         let api = self.stopper.api.clone();
         let pruning = actix_web::rt::spawn(prune(api.usage.clone(), self.retention));
-        let sweeping = actix_web::rt::spawn(sweep(api.pictures.clone()));
+        let sweeping = actix_web::rt::spawn(sweep(api.stored_images.clone()));
         let watching = self.certificate.map(|certificate| actix_web::rt::spawn(watch(certificate)));
         let outcome = self.server.await;
         pruning.abort();
@@ -160,7 +160,7 @@ impl App {
         if let Err(error) = api.meter.flush().await {
             tracing::error!(%error, "the usage of abandoned requests is lost");
         }
-        if let Err(error) = api.keys.keep_time().await {
+        if let Err(error) = api.keys.persist_time().await {
             tracing::warn!(%error, "the time of this stop is not on disk");
         }
         let store = self.store;
@@ -170,7 +170,7 @@ impl App {
     }
 }
 
-/// Drops usage details that are old, now and every hour.
+/// Drops old usage details now and every hour.
 async fn prune(usage: Usage, retention: Retention) {
     loop {
         match usage.prune(retention).await {
@@ -182,10 +182,10 @@ async fn prune(usage: Usage, retention: Retention) {
     }
 }
 
-/// Removes pictures whose links have ended, now and every minute.
-async fn sweep(pictures: Pictures) {
+/// Removes expired images now and every minute.
+async fn sweep(stored_images: StoredImages) {
     loop {
-        match pictures.sweep().await {
+        match stored_images.sweep().await {
             Ok(0) => {}
             Ok(count) => tracing::debug!(count, "pictures whose links have ended are removed"),
             Err(error) => tracing::warn!(%error, "pictures whose links have ended could not be removed"),
@@ -194,7 +194,7 @@ async fn sweep(pictures: Pictures) {
     }
 }
 
-/// Looks every second whether the files of the certificate have changed.
+/// Checks every second whether the certificate files have changed.
 async fn watch(certificate: Arc<Certificate>) {
     loop {
         actix_web::rt::time::sleep(Duration::from_secs(1)).await;
@@ -213,7 +213,7 @@ async fn reload(certificate: &Arc<Certificate>, how: fn(&Certificate) -> Result<
 }
 
 impl Reloader {
-    /// Loads the certificate again; one that cannot be used leaves the old one in place.
+    /// Reloads the certificate. If the new one is not usable, the old one stays.
     pub async fn reload(&self) {
         match &self.certificate {
             Some(certificate) => reload(certificate, |certificate| certificate.reload().map(|()| true)).await,
@@ -223,8 +223,7 @@ impl Reloader {
 }
 
 impl Stopper {
-    /// Drains: no new work, queued work is refused, running streams get their time and are then
-    /// ended with an error event.
+    /// Drains: refuses new and queued work, gives running streams time to finish, then ends them with an error event.
     pub async fn stop(self) {
         self.api.draining.store(true, Ordering::Relaxed);
         self.engine.drain();
@@ -287,7 +286,7 @@ fn precisions(choices: &[ModelPrecision]) -> engine::Precisions {
     })
 }
 
-/// The last of `auto` and `none` holds for the models that are not named.
+/// For models that are not named, the last `auto` or `none` applies.
 fn drafts(choices: &[DraftModel]) -> engine::Drafts {
     choices.iter().fold(engine::Drafts::default(), |mut drafts, choice| {
         match choice {
@@ -303,7 +302,7 @@ fn api(config: &Config, store: &Store, engine: &Engine, files: Files, clock_rng:
     let limits = Limits::new(store.clone(), clock_rng.clone());
     let conversations = Conversations::new(store.clone(), clock_rng.clone());
     let agents = Agents::new(store.clone(), clock_rng.clone());
-    let recall = Recall { conversations: conversations.clone(), agents: agents.clone() };
+    let context_loader = ContextLoader { conversations: conversations.clone(), agents: agents.clone() };
     Api {
         meter: Meter::new(store.clone(), clock_rng.clone(), limits.clone()),
         usage: Usage::new(store.clone(), clock_rng.clone()),
@@ -316,10 +315,10 @@ fn api(config: &Config, store: &Store, engine: &Engine, files: Files, clock_rng:
         models: Models::new(engine.clone()),
         files,
         fine_tuning: FineTuning::new(Jobs::new(store.clone(), clock_rng.clone()), Models::new(engine.clone())),
-        chat: Chat::new(engine.clone(), clock_rng.clone(), recall),
+        chat: Chat::new(engine.clone(), clock_rng.clone(), context_loader),
         embeddings: Embeddings::new(engine.clone(), clock_rng.clone()),
         images: Images::new(engine.clone(), clock_rng.clone()),
-        pictures: Pictures::new(store.clone(), clock_rng.clone(), config.image_url_ttl),
+        stored_images: StoredImages::new(store.clone(), clock_rng.clone(), config.image_url_ttl),
         hosts: hosts(config),
         proxies: TrustedProxies::new(config.trusted_proxies.clone()),
         public_url: config.public_url.clone(),
@@ -330,11 +329,11 @@ fn api(config: &Config, store: &Store, engine: &Engine, files: Files, clock_rng:
     }
 }
 
-/// Where there is TLS, the certificate says whose name it is.
-fn hosts(config: &Config) -> Hosts {
+/// With TLS, the certificate proves the name.
+fn hosts(config: &Config) -> AllowedHosts {
     match config.tls {
-        Tls::Off => Hosts::named(&config.allowed_hosts, config.public_url.as_deref()),
-        Tls::Files { .. } | Tls::SelfSigned => Hosts::Any,
+        Tls::Off => AllowedHosts::named(&config.allowed_hosts, config.public_url.as_deref()),
+        Tls::Files { .. } | Tls::SelfSigned => AllowedHosts::Any,
     }
 }
 
@@ -350,7 +349,7 @@ fn certificate(config: &Config, address: SocketAddr) -> Result<Option<Arc<Certif
     })
 }
 
-/// Writes the first admin key where only this user can read it.
+/// Writes the first admin key to a file that only this user can read.
 fn write_admin_key_file(data: &Path, secret: &Secret) -> Result<(), StartError> {
     let path = data.join(ADMIN_KEY_FILE);
     let write = || -> io::Result<()> {

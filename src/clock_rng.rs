@@ -1,7 +1,7 @@
-//! What the program takes from its surroundings: time and randomness.
+//! Wall-clock time, monotonic time and random bytes.
 //!
-//! Nothing below the composition root reads a clock or the OS's generator itself. It asks an
-//! [`ClockRng`], so that tests own both.
+//! Nothing below the composition root reads a clock or the OS's generator itself. It uses a [`ClockRng`], so that tests
+//! control both.
 
 use std::fmt;
 use std::str::FromStr;
@@ -44,12 +44,12 @@ impl Timestamp {
         self.0
     }
 
-    /// Whole seconds since 1970, as OpenAI's `created` fields have them.
+    /// Whole seconds since 1970, as in OpenAI's `created` fields.
     pub fn as_seconds(self) -> i64 {
         self.0 / 1000
     }
 
-    /// How long after this moment `later` is; nothing if it is not.
+    /// The time from this moment to `later`; zero if `later` is earlier.
     pub fn until(self, later: Timestamp) -> Duration {
         Duration::from_millis(u64::try_from(later.0.saturating_sub(self.0)).unwrap_or(0))
     }
@@ -74,7 +74,7 @@ impl Timestamp {
         start.map_or(Self(LAST_MILLISECOND), |start| Self::from_millis(start.timestamp().as_millisecond()))
     }
 
-    /// This moment moved forward; stops at the last one that can be written.
+    /// This moment plus `wait`; saturates at [`Timestamp::LAST`].
     #[must_use]
     pub fn after(self, wait: Duration) -> Self {
         let millis = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);

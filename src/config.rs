@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 
 use crate::ip_network::Network;
 
-/// Where things lie; every subcommand takes these.
+/// Data and models folders; every subcommand takes these.
 #[derive(Args, Clone, Debug)]
 pub struct DataPaths {
     /// Folder of the database, the admin key and the server's secrets
@@ -108,10 +108,10 @@ pub enum LogFormat {
     Json,
 }
 
-/// Which model guesses ahead for another.
+/// The draft model of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DraftModel {
-    /// The best of those there are.
+    /// The best one in the models folder.
     Auto,
     None,
     Named {
@@ -120,14 +120,14 @@ pub enum DraftModel {
     },
 }
 
-/// How the weights of a model, or of all that are not named, are kept.
+/// The weight precision of a model, or of all models that are not named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelPrecision {
     pub model: Option<String>,
     pub precision: Precision,
 }
 
-/// What weights are rounded to.
+/// The precision of weights in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Precision {
     /// As the file has them
@@ -136,7 +136,7 @@ pub enum Precision {
     Int8,
 }
 
-/// How keys and values are kept.
+/// The data type of the KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KvType {
     /// 16 bits a number
@@ -147,7 +147,7 @@ pub enum KvType {
     F32,
 }
 
-/// Where the certificate comes from.
+/// Source of the TLS certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tls {
     Off,
@@ -155,7 +155,7 @@ pub enum Tls {
     SelfSigned,
 }
 
-/// What `serve` runs with.
+/// The validated settings of `serve`.
 #[derive(Clone, Debug)]
 pub struct Config {
     pub paths: DataPaths,
@@ -174,20 +174,21 @@ pub struct Config {
     pub drain: Duration,
     /// How long single requests are kept in the usage records.
     pub usage_retention: Duration,
-    /// How long the link to a generated picture holds.
+    /// How long a signed URL of a generated image is valid.
     pub image_url_ttl: Duration,
-    /// What links to this server begin with; without a slash at the end.
+    /// Base URL for links to this server, without a trailing slash.
     pub public_url: Option<String>,
-    /// Names that are answered over plain HTTP, beside those that no stranger can own.
+    /// Host names accepted over plain HTTP, in addition to names that nobody can register in public DNS.
     pub allowed_hosts: Vec<String>,
-    /// Proxies whose forwarded client addresses are believed.
+    /// Proxies whose forwarded client addresses are trusted.
     pub trusted_proxies: Vec<Network>,
     pub tls: Tls,
-    /// This program, to run models' tokenizers and chat templates in child processes of. `None`: in this process.
+    /// The executable for child processes that run models' tokenizers and chat templates. `None`: they run in this
+    /// process.
     pub sandbox: Option<PathBuf>,
 }
 
-/// The arguments contradict each other or what is safe.
+/// The arguments are contradictory or unsafe.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum BadConfig {
     #[error(
@@ -240,7 +241,7 @@ fn default_threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Three quarters of what the machine, or the container around us, has.
+/// Three quarters of the memory of the machine or container.
 fn default_memory() -> u64 {
     let mut system = sysinfo::System::new();
     system.refresh_memory();

@@ -1,8 +1,8 @@
-//! The second connection: a socket in the data folder through which `outpost backup`, `check`,
-//! `audit export` and `usage export` reach the store of a running server.
+//! A Unix socket in the data folder through which `outpost backup`, `check`, `audit export` and `usage export` reach
+//! the store of a running server.
 //!
-//! Whoever can open the data folder (0700) could read the database anyway, so the socket asks for
-//! no key. One JSON request a line, one JSON reply a line.
+//! A process that can open the data folder (0700) can read the database anyway, so the socket needs no key. Requests
+//! and replies are one JSON object per line.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -21,7 +21,7 @@ use crate::storage::{CheckReport, Store};
 const SOCKET: &str = "control.sock";
 const MAX_REQUEST_BYTES: u64 = 64 * 1024;
 
-/// What can be asked of a running server.
+/// A request to a running server.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(tag = "command", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
@@ -30,10 +30,10 @@ pub enum Request {
     /// Read and check every record.
     Check,
     /// Write rows to this absolute path.
-    Export { to: PathBuf, order: export::Order },
+    Export { to: PathBuf, order: export::ExportRequest },
 }
 
-/// What comes back.
+/// The server's reply.
 #[derive(Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
@@ -42,7 +42,7 @@ pub enum Reply {
 }
 
 impl Reply {
-    /// What a check found.
+    /// The report of a check.
     pub fn from_report(report: CheckReport) -> Self {
         let mut lines = summary(&report.records, report.bytes);
         if report.repaired {
@@ -52,7 +52,7 @@ impl Reply {
     }
 }
 
-/// Records by table and the size of the file, a line each.
+/// One line per table with its number of records, and one with the file's size.
 pub fn summary(records: &BTreeMap<String, u64>, bytes: u64) -> Vec<String> {
     let mut lines: Vec<String> = records.iter().map(|(table, count)| format!("{table}: {count}")).collect();
     lines.push(format!("{bytes} bytes"));
@@ -78,7 +78,7 @@ impl ControlSocket {
             Ok(listener) => {
                 tasks.spawn(accept(listener, store));
             }
-            // A data folder whose path is longer than a socket's name may be: serve without.
+            // The path may be too long for a socket address. The server then runs without the socket.
             Err(cause) => tracing::warn!(%cause, "no control socket: stop the server before 'outpost backup'"),
         }
         Ok(Self { tasks, path })
@@ -94,7 +94,7 @@ impl Drop for ControlSocket {
     }
 }
 
-/// One connection at a time: each of them reads the whole store.
+/// Connections are served one at a time, because each reads the whole store.
 async fn accept(listener: UnixListener, store: Store) {
     loop {
         match listener.accept().await {
@@ -142,7 +142,7 @@ fn execute(request: Request, store: &Store) -> Reply {
             Err(cause) => failed(cause.to_string()),
         },
         Request::Export { to, order } => {
-            let done = tokio::runtime::Handle::current().block_on(order.carry_out(store, &to));
+            let done = tokio::runtime::Handle::current().block_on(order.run(store, &to));
             done.map_or_else(failed, |bytes| Reply::Done {
                 lines: vec![format!("{bytes} bytes")],
                 problems: Vec::new(),
@@ -151,7 +151,7 @@ fn execute(request: Request, store: &Store) -> Reply {
     }
 }
 
-/// Asks the server that runs on `data`; `None` if none does.
+/// Sends a request to the server that uses `data`; `None` if none is running.
 pub fn send(data: &Path, request: &Request) -> io::Result<Option<Reply>> {
     let mut stream = match BlockingStream::connect(data.join(SOCKET)) {
         Ok(stream) => stream,

@@ -1,12 +1,12 @@
-//! How values are written where people read them.
+//! Formatting of values for people to read.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
 
-/// Text that came from outside, for use inside a message: not longer than a line.
+/// Truncates untrusted text to 80 characters for use in a message.
 pub fn shorten(text: &str) -> String {
-    const LONGEST: usize = 80;
-    match text.char_indices().nth(LONGEST) {
+    const MAX_CHARS: usize = 80;
+    match text.char_indices().nth(MAX_CHARS) {
         Some((cut, _)) => format!("{}…", text.get(..cut).unwrap_or_default()),
         None => text.to_owned(),
     }
@@ -22,8 +22,8 @@ pub fn format_bytes(bytes: u64) -> String {
     }
 }
 
-/// Text that came from outside, for a place in one line of a terminal: control characters, and those that change the
-/// direction of writing, are shown as escapes such as `\u{1b}`.
+/// Escapes untrusted text for one line of a terminal: control characters and bidirectional controls become escapes such
+/// as `\u{1b}`.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     escape(text, |_| false)
 }
@@ -41,13 +41,12 @@ fn escape(text: &str, kept: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(safe)
 }
 
-/// A writer to a terminal that takes no commands: of the control characters only line breaks and tabs pass. Everything
-/// that a command prints for people goes through it, because names, paths and causes of errors may come from a file
-/// that a stranger made.
+/// A writer that escapes control characters except line breaks and tabs. All command output goes through it, because
+/// names, paths and error causes may come from an untrusted file.
 pub struct SanitizedWriter<W>(pub W);
 
 impl<W: Write> Write for SanitizedWriter<W> {
-    /// Takes all of `bytes`. A character must not be cut in two; `write!` never cuts one.
+    /// Consumes all of `bytes`. A character must not be split across calls; `write!` never splits one.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         self.0.write_all(escape(&text, |c| matches!(c, '\n' | '\t')).as_bytes())?;

@@ -1,8 +1,8 @@
-//! The one error that a client can see, and the one table that decides how it looks.
+//! The error type that clients see, and the table of its codes.
 //!
-//! Everything from `storage` up to `http` speaks [`Error`]. Its `message` is written for the
-//! caller: what was wrong, which value, what would be right. What only the operator should know
-//! travels in [`Error::with_cause`] and goes to the log with the request id.
+//! All layers from `storage` to `http` return [`Error`]. Its `message` tells the caller what was wrong, with which
+//! value, and what would be right. Details for the operator go into [`Error::with_cause`] and are logged with the
+//! request id.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,7 +12,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident => $status:literal $kind:literal $code:literal,)+) => {
-        /// What went wrong, as one row of the table: HTTP status, `error.type`, `error.code`.
+        /// An error code: a row of the table with HTTP status, `error.type` and `error.code`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Code { $($(#[$doc])* $name,)+ }
 
@@ -45,7 +45,7 @@ codes! {
     ProjectMismatch       => 403 "permission_error"      "project_mismatch",
     InsufficientScope     => 403 "permission_error"      "insufficient_scope",
     ModelNotAllowed       => 403 "permission_error"      "model_not_allowed",
-    /// The signature of a link is not ours.
+    /// The signature of a URL is not valid.
     InvalidSignature      => 403 "permission_error"      "invalid_signature",
     NotFound              => 404 "invalid_request_error" "not_found",
     ModelNotFound         => 404 "invalid_request_error" "model_not_found",
@@ -55,16 +55,16 @@ codes! {
     RequestTooLarge       => 413 "invalid_request_error" "request_too_large",
     UnsupportedEncoding   => 415 "invalid_request_error" "unsupported_content_encoding",
     HeaderTooLarge        => 431 "invalid_request_error" "request_header_too_large",
-    /// The name that the server was asked by is not its own.
+    /// The request's host name is not one that this server answers to.
     Misdirected           => 421 "invalid_request_error" "misdirected_request",
     /// `If-Match` names another version than the stored one.
     PreconditionFailed    => 412 "conflict_error"        "precondition_failed",
-    /// The idempotency key came before, with another request.
+    /// The idempotency key was used before with a different request.
     IdempotencyConflict   => 422 "invalid_request_error" "idempotency_conflict",
     RateLimited           => 429 "rate_limit_error"      "rate_limit_exceeded",
-    /// A budget or quota is used up; waiting a moment does not help.
+    /// A budget or quota is exhausted; retrying does not help.
     InsufficientQuota     => 429 "rate_limit_error"      "insufficient_quota",
-    /// A defect: the request id is all the client learns.
+    /// A bug. The client sees only the request id.
     Internal              => 500 "server_error"          "internal_error",
     Overloaded            => 503 "server_error"          "overloaded",
     ModelUnavailable      => 503 "server_error"          "model_unavailable",
@@ -72,7 +72,7 @@ codes! {
     ShuttingDown          => 503 "server_error"          "shutting_down",
 }
 
-/// A refusal or failure that ends a request.
+/// An error that ends a request.
 #[derive(Debug)]
 pub struct Error {
     code: Code,
@@ -83,7 +83,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error of the table with the text that the client reads.
+    /// An error with the message that the client reads.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         let retry_after = (code.status() == 503).then_some(Duration::from_secs(1));
         Self { code, message: message.into(), param: None, retry_after, cause: None }
@@ -94,7 +94,7 @@ impl Error {
         Self::new(Code::InvalidParameter, message).param(param)
     }
 
-    /// A 404: `what` names the kind of resource, `id` what was asked for.
+    /// A 404. `what` is the kind of resource.
     pub fn not_found(what: &str, id: impl fmt::Display) -> Self {
         Self::new(
             Code::NotFound,
@@ -102,27 +102,27 @@ impl Error {
         )
     }
 
-    /// A 500 whose cause is for the log alone.
+    /// A 500. The cause is only logged.
     pub fn internal(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::new(Code::Internal, "The server made an error. Quote the request id when you report it.")
             .with_cause(cause)
     }
 
-    /// Names the field that the error is about.
+    /// Sets the field that the error is about.
     #[must_use]
     pub fn param(mut self, param: impl Into<String>) -> Self {
         self.param = Some(param.into());
         self
     }
 
-    /// When a retry can succeed; sent as `Retry-After`.
+    /// Sets when a retry can succeed; sent as `Retry-After`.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
         self
     }
 
-    /// Keeps the cause for the operator's log; the client never sees it.
+    /// Attaches the cause for the operator's log; the client never sees it.
     #[must_use]
     pub fn with_cause(mut self, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         self.cause = Some(cause.into());
@@ -141,12 +141,12 @@ impl Error {
         self.param.as_deref()
     }
 
-    /// How long the client should wait before it tries again, if that is known.
+    /// How long the client should wait before a retry, if known.
     pub fn wait(&self) -> Option<Duration> {
         self.retry_after
     }
 
-    /// The cause that belongs in the log.
+    /// The cause to log.
     pub fn cause(&self) -> Option<&(dyn std::error::Error + Send + Sync + 'static)> {
         self.cause.as_deref()
     }

@@ -1,13 +1,13 @@
-//! Files that one holder at a time may have, in this process or another.
+//! Exclusive file locks, across processes.
 
 use std::fs::{File, TryLockError};
 
-/// The exclusive advisory lock on a file. It ends with this value, or with the process.
+/// The exclusive advisory lock on a file. It is released when this value is dropped or the process ends.
 #[derive(Debug)]
 pub struct FileLock(File);
 
 impl FileLock {
-    /// Does not wait: `WouldBlock` says that somebody else holds it.
+    /// Does not wait; `WouldBlock` means that the lock is held.
     pub fn try_acquire(file: File) -> Result<Self, TryLockError> {
         file.try_lock()?;
         Ok(Self(file))
@@ -16,8 +16,8 @@ impl FileLock {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // Closing would let go only with the last descriptor, and a child that another thread is starting has one, too,
-        // until it executes its program.
+        // Closing alone releases the lock only with the last descriptor, and a child process that is being started
+        // holds one until it execs.
         let _closed_next = self.0.unlock();
     }
 }
@@ -33,7 +33,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let open = || File::create(dir.path().join("lock")).unwrap();
         let file = open();
-        // As a child has it between its fork and its program.
+        // As a child process has it between fork and exec.
         let inherited = file.try_clone().unwrap();
         let held = FileLock::try_acquire(file).unwrap();
         assert!(matches!(FileLock::try_acquire(open()), Err(TryLockError::WouldBlock)));

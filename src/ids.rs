@@ -1,8 +1,8 @@
-//! Identifiers: a prefix that tells the kind, and 128 bits that sort by creation time.
+//! Identifiers: a prefix for the kind, and 128 bits that sort by creation time.
 //!
-//! The first 48 bits are the milliseconds since 1970, then come 16 bits that count within the
-//! millisecond and 64 random ones, so that a process makes its ids in ascending order. Text form:
-//! the prefix and 32 lower-case hexadecimal digits; nothing else parses, so an id has one spelling.
+//! 48 bits of milliseconds since 1970 are followed by a 16-bit counter within the millisecond and 64 random bits, so
+//! that a process generates ids in ascending order. The text form is the prefix and 32 lower-case hexadecimal digits.
+//! Nothing else parses, so each id has one spelling.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,8 +26,8 @@ fn generate(clock_rng: &dyn ClockRng) -> u128 {
     u128::from(stamp) << 64 | u128::from(u64::from_be_bytes(random))
 }
 
-/// The time stamp, moved past the last one that was given out. A clock that is set back, or more
-/// than 65,536 ids in a millisecond, let the stamps run ahead of the clock for a while.
+/// The time stamp, moved past the last one issued. If the clock is set back, or more than 65,536 ids are needed in a
+/// millisecond, time stamps run ahead of the clock for a while.
 fn ascending(stamp: u64) -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let next = |last: u64| stamp.max(last.wrapping_add(1));
@@ -108,17 +108,17 @@ ids! {
     RequestId "request" "req_";
     /// One chat completion.
     CompletionId "chat completion" "chatcmpl-";
-    /// The answer to one request for vectors.
+    /// The response to an embeddings request.
     EmbeddingId "embedding" "embd-";
-    /// The answer to one request for an order of documents.
+    /// The response to a rerank request.
     RerankId "rerank" "rerank_";
-    /// The answer to one request for pictures.
+    /// The response to an image request.
     ImagesId "image" "img-";
-    /// A picture that is kept for a while, to be fetched by its link.
+    /// A stored image that is fetched by a signed URL.
     StoredImageId "picture" "pic_";
-    /// The answer to one listing, which is no resource of its own.
+    /// The response to a list request.
     ListId "list" "list_";
-    /// The answer to one usage query.
+    /// The response to a usage query.
     UsageId "usage report" "usage_";
     /// A stored transcript.
     ConversationId "conversation" "conv_";
@@ -128,7 +128,7 @@ ids! {
     FileId "file" "file-";
     /// A fine-tuning job.
     JobId "fine-tuning job" "ftjob-";
-    /// One thing that happened to a fine-tuning job.
+    /// An event of a fine-tuning job.
     JobEventId "fine-tuning event" "ftevent-";
 }
 

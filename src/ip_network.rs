@@ -1,4 +1,4 @@
-//! An IP address or a block of them in CIDR notation, and what bounds by address count as one client.
+//! IP addresses and CIDR blocks, and the prefix that per-address limits treat as one client.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -11,8 +11,8 @@ pub struct Network {
     prefix: u8,
 }
 
-/// What bounds by address count as one client: an IPv4 address, or an IPv6 network of 64 bits, whose hosts choose the
-/// lower bits as they like.
+/// What per-address limits treat as one client: an IPv4 address, or an IPv6 /64, within which a host chooses its
+/// address freely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ClientPrefix {
     V4(u32),

@@ -1,7 +1,8 @@
 //! Outpost: a self-hosted AI platform in one binary.
 //!
-//! `main → cli → app → http → calls → service → storage` and `calls → engine → models`; the
-//! leaves `error`, `ids`, `clock_rng`, `file_lock`, `ip_network` and `display` import no other module of the crate. `tests/layers.rs` holds these arrows.
+//! `main → cli → app → http → calls → service → storage` and `calls → engine → models`; the leaf modules `error`,
+//! `ids`, `clock_rng`, `file_lock`, `ip_network` and `display` import no other module of the crate. `tests/layers.rs`
+//! enforces this.
 
 pub mod app;
 pub mod calls;

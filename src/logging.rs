@@ -1,5 +1,4 @@
-//! Log lines on standard error. `OUTPOST_LOG` filters them (`info` if absent), in the syntax of
-//! tracing's `EnvFilter`.
+//! Logs to standard error. `OUTPOST_LOG` filters them in the syntax of tracing's `EnvFilter`; default `info`.
 
 use std::io::{IsTerminal, stderr};
 
@@ -7,7 +6,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::config::LogFormat;
 
-/// Installs the log for the process. A second call changes nothing.
+/// Installs the process's logger. Further calls have no effect.
 pub fn start(format: LogFormat) {
     let filter = EnvFilter::try_from_env("OUTPOST_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let colours = stderr().is_terminal();

@@ -1,10 +1,10 @@
-// Calls of the API, as any client makes them: a Bearer key, JSON, errors in one shape.
+// The HTTP client of the dashboard. It uses the public API: a Bearer key, JSON, and one error shape.
 
 import { events } from "./sse.js";
 import { session } from "./session.js";
 import { t } from "./strings.js";
 
-/** An answer that is no success, or none at all. */
+/** An unsuccessful response, or no response at all (`code` is `unreachable`). */
 export class ApiError extends Error {
   constructor({ message, status = 0, code = "", param = null, requestId = null, retryAfter = null }) {
     super(message);
@@ -12,39 +12,39 @@ export class ApiError extends Error {
   }
 }
 
-async function failure(answer) {
-  const requestId = answer.headers.get("x-request-id");
-  const retryAfter = answer.headers.get("retry-after");
-  const text = await answer.text().catch(() => "");
-  let told = {};
+async function toApiError(response) {
+  const requestId = response.headers.get("x-request-id");
+  const retryAfter = response.headers.get("retry-after");
+  const text = await response.text().catch(() => "");
+  let details = {};
   try {
-    told = JSON.parse(text).error ?? {};
+    details = JSON.parse(text).error ?? {};
   } catch {
-    // Something between the browser and the server answered.
+    // The response came from a proxy, not from the server.
   }
-  const message = told.message ?? t.errors.status(answer.status);
-  return new ApiError({ message, status: answer.status, code: told.code, param: told.param, requestId, retryAfter });
+  const message = details.message ?? t.errors.status(response.status);
+  return new ApiError({ message, status: response.status, code: details.code, param: details.param, requestId, retryAfter });
 }
 
-/** Sends a request; the answer is a success, or this throws an `ApiError`. */
+/** Sends a request. Returns a successful response or throws an `ApiError`. */
 export async function send(method, path, { body, query, headers = {}, signal, key = session.key, mount = "/v1" } = {}) {
-  const given = Object.entries(query ?? {}).filter(([, value]) => value !== undefined && value !== null && value !== "");
-  const search = given.length ? `?${new URLSearchParams(given)}` : "";
-  const form = body instanceof FormData;
-  const sent = { authorization: `Bearer ${key}`, ...headers };
-  if (body !== undefined && !form) sent["content-type"] = "application/json";
-  let answer;
+  const params = Object.entries(query ?? {}).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const search = params.length ? `?${new URLSearchParams(params)}` : "";
+  const isForm = body instanceof FormData;
+  const requestHeaders = { authorization: `Bearer ${key}`, ...headers };
+  if (body !== undefined && !isForm) requestHeaders["content-type"] = "application/json";
+  let response;
   try {
-    const content = body === undefined ? undefined : form ? body : JSON.stringify(body);
-    answer = await fetch(`${mount}${path}${search}`, { method, headers: sent, body: content, signal, credentials: "omit" });
+    const content = body === undefined ? undefined : isForm ? body : JSON.stringify(body);
+    response = await fetch(`${mount}${path}${search}`, { method, headers: requestHeaders, body: content, signal, credentials: "omit" });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError({ message: t.errors.unreachable, code: "unreachable" });
   }
-  if (answer.ok) return answer;
-  const error = await failure(answer);
-  // A key that was revoked or has expired meanwhile.
-  if (error.status === 401 && key === session.key && session.me) session.end();
+  if (response.ok) return response;
+  const error = await toApiError(response);
+  // The key has been revoked or has expired.
+  if (error.status === 401 && key === session.key && session.me) session.signOut();
   throw error;
 }
 
@@ -56,22 +56,22 @@ export const put = (path, body, options) => json("PUT", path, { body, ...options
 export const patch = (path, body, options) => json("PATCH", path, { body, ...options });
 export const remove = (path, options) => json("DELETE", path, options);
 
-/** All items of a list, page by page, up to `most`. */
-export async function all(path, query = {}, most = 1000) {
+/** Reads all pages of a list, up to `max` items. */
+export async function all(path, query = {}, max = 1000) {
   const items = [];
   let cursor;
   do {
     const page = await get(path, { limit: 100, ...query, cursor });
     items.push(...page.data);
     cursor = page.has_more ? page.next_cursor : undefined;
-  } while (cursor && items.length < most);
+  } while (cursor && items.length < max);
   return items;
 }
 
-/** Server-sent events of a POST: `{name, data}`, `data` parsed. Ends when the server does or `signal` says so. */
+/** Yields the server-sent events of a POST as `{name, data}`, with parsed `data`, until the stream ends or `signal` aborts it. */
 export async function* stream(path, body, signal) {
-  const answer = await send("POST", path, { body, signal });
-  for await (const event of events(answer.body)) {
+  const response = await send("POST", path, { body, signal });
+  for await (const event of events(response.body)) {
     if (event.data === "[DONE]") return;
     const data = JSON.parse(event.data);
     if (data.error) throw new ApiError({ ...data.error, requestId: data.error.request_id });
@@ -79,13 +79,13 @@ export async function* stream(path, body, signal) {
   }
 }
 
-/** Saves an answer as a file of the user's. */
+/** Downloads a response as a file. */
 export async function download(path, query, headers, name) {
-  const answer = await send("GET", path, { query, headers });
-  saveBlob(name, await answer.blob());
+  const response = await send("GET", path, { query, headers });
+  downloadBlob(name, await response.blob());
 }
 
-export function saveBlob(name, blob) {
+export function downloadBlob(name, blob) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
   link.download = name;

@@ -1,14 +1,14 @@
-// Numbers, times and sizes as people read them.
+// Formats numbers, times and sizes for display.
 
-const whole = new Intl.NumberFormat("en");
-const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
-const day = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "short" });
-const ago = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
+const plainFormat = new Intl.NumberFormat("en");
+const compactFormat = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const dateFormat = new Intl.DateTimeFormat("en", { dateStyle: "medium", timeStyle: "short" });
+const relativeFormat = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
 const UNITS = ["B", "KB", "MB", "GB", "TB"];
 const SPANS = [["year", 31_536_000], ["month", 2_592_000], ["day", 86_400], ["hour", 3_600], ["minute", 60], ["second", 1]];
 
-export const number = (value) => (value === null || value === undefined ? "–" : whole.format(value));
-export const compact = (value) => (value === null || value === undefined ? "–" : short.format(value));
+export const number = (value) => (value === null || value === undefined ? "–" : plainFormat.format(value));
+export const compact = (value) => (value === null || value === undefined ? "–" : compactFormat.format(value));
 
 export function bytes(value) {
   if (value === null || value === undefined) return "–";
@@ -17,17 +17,17 @@ export function bytes(value) {
   return `${scaled.toFixed(step && scaled < 100 ? 1 : 0)} ${UNITS[step]}`;
 }
 
-export const date = (value) => (value ? day.format(new Date(value)) : "–");
+export const date = (value) => (value ? dateFormat.format(new Date(value)) : "–");
 
-/** How long ago, or in how long: `3 hr. ago`. */
-export function since(value, now = Date.now()) {
+/** A time relative to now, such as `3 hr. ago`. */
+export function relativeTime(value, now = Date.now()) {
   if (!value) return "–";
   const seconds = (new Date(value) - now) / 1000;
   const [unit, span] = SPANS.find(([, span]) => Math.abs(seconds) >= span) ?? ["second", 1];
-  return ago.format(Math.round(seconds / span), unit);
+  return relativeFormat.format(Math.round(seconds / span), unit);
 }
 
-/** `1 h 5 min` of seconds. */
+/** Seconds as `1 h 5 min`. */
 export function duration(seconds) {
   const units = [["d", 86_400], ["h", 3_600], ["min", 60], ["s", 1]];
   const at = units.findIndex(([, span]) => seconds >= span);
@@ -37,5 +37,5 @@ export function duration(seconds) {
   return `${Math.floor(seconds / span)} ${unit}${rest ? ` ${rest} ${units[at + 1][0]}` : ""}`;
 }
 
-/** What an `<input type="datetime-local">` holds, as RFC 3339. */
+/** The value of an `<input type="datetime-local">` as RFC 3339. */
 export const toTime = (local) => (local ? new Date(local).toISOString() : undefined);

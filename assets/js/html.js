@@ -1,4 +1,4 @@
-// What components are written with: preact, its hooks, and htm for markup without a compiler.
+// Preact, its hooks, and htm for markup without a compile step.
 
 import { h } from "../vendor/preact.js";
 import htm from "../vendor/htm.js";

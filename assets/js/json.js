@@ -1,16 +1,16 @@
-// JSON that people type.
+// JSON in text fields.
 
 import { t } from "./strings.js";
 
-/** The value of a text, null of an empty one. Throws an error that names the field: `what`. */
-export function fromJson(what, text) {
+/** Parses a text; an empty text is null. Throws an error that names the field. */
+export function fromJson(field, text) {
   if (!text.trim()) return null;
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw new Error(t.notJson(what, error.message));
+    throw new Error(t.invalidJson(field, error.message));
   }
 }
 
-/** The text of a value for a field; nothing for nothing. */
+/** Formats a value for a text field; null and undefined become an empty text. */
 export const toJson = (value) => (value === null || value === undefined ? "" : JSON.stringify(value, null, 2));

@@ -1,41 +1,41 @@
-// The dashboard: who is signed in, where they are, and the page that belongs there.
+// The dashboard's entry point: session, routing and layout.
 
 import { html, render, useEffect, useState } from "./html.js";
 import { all, get } from "./api.js";
 import { session } from "./session.js";
 import { t } from "./strings.js";
-import { Failure, Select, useLoad, Waiting } from "./ui.js";
+import { ErrorAlert, SelectField, useLoad, Loading } from "./ui.js";
 import { Agents } from "./pages/agents.js";
-import { Audit } from "./pages/audit.js";
+import { AuditLog } from "./pages/audit-log.js";
 import { Conversations } from "./pages/conversations.js";
-import { Keys } from "./pages/keys.js";
-import { Live } from "./pages/live.js";
+import { ApiKeys } from "./pages/api-keys.js";
+import { LiveMetrics } from "./pages/live-metrics.js";
 import { Models } from "./pages/models.js";
 import { Playground } from "./pages/playground.js";
 import { Projects } from "./pages/projects.js";
-import { SignIn } from "./pages/signin.js";
-import { Start } from "./pages/start.js";
-import { Tuning } from "./pages/tuning.js";
+import { SignIn } from "./pages/sign-in.js";
+import { GetStarted } from "./pages/get-started.js";
+import { FineTuning } from "./pages/fine-tuning.js";
 import { Usage } from "./pages/usage.js";
 
-// Name, page, and the scope without which it is not shown. The first is where everybody arrives.
+// URL hash, component, and the scope that it requires. The first page is the default.
 const PAGES = [
-  ["start", Start],
+  ["start", GetStarted],
   ["playground", Playground, "inference"],
   ["models", Models],
   ["conversations", Conversations, "project"],
   ["agents", Agents, "project"],
-  ["tuning", Tuning, "project"],
-  ["keys", Keys, "project"],
+  ["tuning", FineTuning, "project"],
+  ["keys", ApiKeys, "project"],
   ["usage", Usage, "project"],
-  ["live", Live, "admin"],
+  ["live", LiveMetrics, "admin"],
   ["projects", Projects, "project"],
-  ["audit", Audit, "project"],
+  ["audit", AuditLog, "project"],
 ];
-const PROJECT = "outpost.project";
+const PROJECT_KEY = "outpost.project";
 
-/** A part of the address; as it stands where it was not written by us. */
-function decoded(part) {
+/** Decodes a part of the hash. Malformed input is returned unchanged. */
+function decode(part) {
   try {
     return decodeURIComponent(part);
   } catch {
@@ -43,69 +43,69 @@ function decoded(part) {
   }
 }
 
-/** `#/keys/key_1` is the page `keys` and the rest `["key_1"]`. */
-function place() {
-  const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
+/** `#/agents/agent_1` is the page `agents` with the rest `["agent_1"]`. */
+function currentRoute() {
+  const [name, ...rest] = location.hash.replace(/^#\/?/, "").split("/").map(decode);
   return { name: name || PAGES[0][0], rest };
 }
 
-function usePlace() {
-  const [at, setAt] = useState(place);
+function useRoute() {
+  const [route, setRoute] = useState(currentRoute);
   useEffect(() => {
-    const moved = () => {
-      setAt(place());
-      // As with a page that is loaded: what follows is read from its heading on.
+    const update = () => {
+      setRoute(currentRoute());
+      // Screen readers continue from the heading, as after a page load.
       requestAnimationFrame(() => document.querySelector("main h1")?.focus());
       scrollTo(0, 0);
     };
-    addEventListener("hashchange", moved);
-    return () => removeEventListener("hashchange", moved);
+    addEventListener("hashchange", update);
+    return () => removeEventListener("hashchange", update);
   }, []);
-  return at;
+  return route;
 }
 
-/** The project that is looked at: the key's own, or for an administrator any. */
+/** The selected project. Administrators can select any; other keys have one. */
 function useProject(me) {
-  const [chosen, setChosen] = useState(() => sessionStorage.getItem(PROJECT));
-  const admin = session.may("admin");
-  const [projects, error, again] = useLoad(async () => (admin ? all("/projects") : [me.project]), [me, admin]);
-  const project = projects?.find((one) => one.id === chosen) ?? projects?.find((one) => one.id === me.project_id) ?? projects?.[0];
-  const choose = (id) => {
-    sessionStorage.setItem(PROJECT, id);
-    setChosen(id);
+  const [selected, setSelected] = useState(() => sessionStorage.getItem(PROJECT_KEY));
+  const admin = session.hasScope("admin");
+  const [projects, error, reload] = useLoad(async () => (admin ? all("/projects") : [me.project]), [me, admin]);
+  const project = projects?.find((one) => one.id === selected) ?? projects?.find((one) => one.id === me.project_id) ?? projects?.[0];
+  const select = (id) => {
+    sessionStorage.setItem(PROJECT_KEY, id);
+    setSelected(id);
   };
-  return { project, projects, error, again, choose };
+  return { project, projects, error, reload, select };
 }
 
-function Frame({ me }) {
-  const at = usePlace();
-  const [open, setOpen] = useState(false);
-  const { project, projects, error, again, choose } = useProject(me);
-  const shown = PAGES.filter(([, , scope]) => !scope || session.may(scope));
-  const [name, Shown] = shown.find(([name]) => name === at.name) ?? [];
-  useEffect(() => setOpen(false), [at]);
-  return html`<a class="skip" href="#app" onClick=${(event) => (event.preventDefault(), document.querySelector("main h1")?.focus())}>${t.skip}</a>
-    <div class="frame">
-      <div class=${`side ${open ? "open" : ""}`}>
-        <div class="top">
+function Layout({ me }) {
+  const route = useRoute();
+  const [menuOpen, setMenuOpen] = useState(false);
+  const { project, projects, error, reload, select } = useProject(me);
+  const pages = PAGES.filter(([, , scope]) => !scope || session.hasScope(scope));
+  const [name, View] = pages.find(([name]) => name === route.name) ?? [];
+  useEffect(() => setMenuOpen(false), [route]);
+  return html`<a class="skip-link" href="#app" onClick=${(event) => (event.preventDefault(), document.querySelector("main h1")?.focus())}>${t.skipToContent}</a>
+    <div class="layout">
+      <div class=${`sidebar ${menuOpen ? "open" : ""}`}>
+        <div class="sidebar-top">
           <a class="brand" href="#/start"><img src="/assets/icon.svg" alt="" />Outpost</a>
-          <button class="menu" type="button" aria-expanded=${open} onClick=${() => setOpen(!open)}>${t.menu}</button>
+          <button class="menu-button" type="button" aria-expanded=${menuOpen} onClick=${() => setMenuOpen(!menuOpen)}>${t.menu}</button>
         </div>
-        ${projects?.length > 1 && html`<${Select} label=${t.project} value=${project?.id} onInput=${choose}
+        ${projects?.length > 1 && html`<${SelectField} label=${t.project} value=${project?.id} onInput=${select}
           options=${projects.map((one) => [one.id, one.archived_at ? t.archivedName(one.name) : one.name])} />`}
         <nav aria-label=${t.pages.label}>
-          <ul>${shown.map(([one]) => html`<li key=${one}><a href=${`#/${one}`} aria-current=${one === name ? "page" : undefined}>${t.pages[one]}</a></li>`)}</ul>
+          <ul>${pages.map(([page]) => html`<li key=${page}><a href=${`#/${page}`} aria-current=${page === name ? "page" : undefined}>${t.pages[page]}</a></li>`)}</ul>
         </nav>
-        <div class="who">
-          <p><span class="dim">${t.signedInAs}</span><br />${me.name}</p>
-          <button type="button" class="plain" onClick=${() => session.end()}>${t.signOut}</button>
+        <div class="account">
+          <p><span class="muted">${t.signedInWith}</span><br />${me.name}</p>
+          <button type="button" class="text-button" onClick=${() => session.signOut()}>${t.signOut}</button>
         </div>
       </div>
       <main>
-        <${Failure} error=${error} again=${again} />
-        ${!project && !error && html`<${Waiting} />`}
-        ${project && !Shown && html`<h1 tabindex="-1">${t.nothingHere}</h1><p><a href="#/start">${t.pages.start}</a></p>`}
-        ${project && Shown && html`<${Shown} key=${`${name} ${project.id}`} ...${{ project, projects, rest: at.rest, me, refresh: again }} />`}
+        <${ErrorAlert} error=${error} retry=${reload} />
+        ${!project && !error && html`<${Loading} />`}
+        ${project && !View && html`<h1 tabindex="-1">${t.pageNotFound}</h1><p><a href="#/start">${t.home}</a></p>`}
+        ${project && View && html`<${View} key=${`${name} ${project.id}`} ...${{ project, projects, rest: route.rest, me, refresh: reload }} />`}
       </main>
     </div>`;
 }
@@ -113,22 +113,22 @@ function Frame({ me }) {
 function App() {
   const [me, setMe] = useState(session.me);
   const [error, setError] = useState(null);
-  const begin = async () => {
+  const resume = async () => {
     setError(null);
     try {
-      session.begin(session.key, await get("/me"));
+      session.signIn(session.key, await get("/me"));
     } catch (problem) {
-      problem.status === 401 ? session.end() : setError(problem);
+      problem.status === 401 ? session.signOut() : setError(problem);
     }
   };
   useEffect(() => {
-    const stop = session.watch(() => setMe(session.me));
-    if (session.key && !session.me) begin();
-    return stop;
+    const unsubscribe = session.subscribe(() => setMe(session.me));
+    if (session.key && !session.me) resume();
+    return unsubscribe;
   }, []);
-  if (me) return html`<${Frame} me=${me} />`;
-  if (error) return html`<div class="door"><${Failure} error=${error} again=${begin} /></div>`;
-  return session.key ? html`<div class="door"><${Waiting} /></div>` : html`<${SignIn} />`;
+  if (me) return html`<${Layout} me=${me} />`;
+  if (error) return html`<div class="sign-in"><${ErrorAlert} error=${error} retry=${resume} /></div>`;
+  return session.key ? html`<div class="sign-in"><${Loading} /></div>` : html`<${SignIn} />`;
 }
 
 render(html`<${App} />`, document.getElementById("app"));

@@ -1,22 +1,22 @@
-// The server's figures, from the text that monitoring systems read.
+// A parser for the OpenMetrics text of `/metrics`.
 
-/** `[{name, labels, value}]` of OpenMetrics text; comments are left out. */
+/** Returns `[{name, labels, value}]`, without comments. */
 function parse(text) {
   return text.split("\n").filter((line) => line && !line.startsWith("#")).map((line) => {
     const [, name, labels = "", value] = /^([a-z_0-9]+)(?:\{(.*)\})? (\S+)/i.exec(line) ?? [];
-    const pairs = [...labels.matchAll(/([a-z_]+)="((?:[^"\\]|\\.)*)"/gi)].map(([, key, value]) => [key, value.replace(/\\(.)/g, (_, one) => (one === "n" ? "\n" : one))]);
+    const pairs = [...labels.matchAll(/([a-z_]+)="((?:[^"\\]|\\.)*)"/gi)].map(([, key, value]) => [key, value.replace(/\\(.)/g, (_, escaped) => (escaped === "n" ? "\n" : escaped))]);
     return { name, labels: Object.fromEntries(pairs), value: Number(value) };
   }).filter((sample) => sample.name);
 }
 
-/** Looks figures up: `one(name, labels)`, `sum(name)`, and `by(name, label)` as an object. */
-export function figures(text) {
+/** Looks metrics up: `get(name, labels)`, `sum(name)`, and `by(name, label)` as an object. Names lack the prefix `outpost_`. */
+export function parseMetrics(text) {
   const samples = parse(text);
-  const of = (name) => samples.filter((sample) => sample.name === `outpost_${name}`);
-  const fits = (sample, labels) => Object.entries(labels).every(([key, value]) => sample.labels[key] === value);
+  const named = (name) => samples.filter((sample) => sample.name === `outpost_${name}`);
+  const matches = (sample, labels) => Object.entries(labels).every(([key, value]) => sample.labels[key] === value);
   return {
-    one: (name, labels = {}) => of(name).find((sample) => fits(sample, labels))?.value,
-    sum: (name) => of(name).reduce((sum, { value }) => sum + value, 0),
-    by: (name, label) => Object.fromEntries(of(name).map(({ labels, value }) => [labels[label], value])),
+    get: (name, labels = {}) => named(name).find((sample) => matches(sample, labels))?.value,
+    sum: (name) => named(name).reduce((sum, { value }) => sum + value, 0),
+    by: (name, label) => Object.fromEntries(named(name).map(({ labels, value }) => [labels[label], value])),
   };
 }

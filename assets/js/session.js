@@ -1,34 +1,34 @@
-// Who is signed in. The key stays in this tab: session storage ends with it, and nothing is sent by itself.
+// The signed-in session. The key is kept in session storage, which ends with the tab. The browser never sends it by itself.
 
-const PLACE = "outpost.key";
+const STORAGE_KEY = "outpost.key";
 const listeners = new Set();
 
 export const session = {
-  /** The key's secret, or null. */
-  key: sessionStorage.getItem(PLACE),
-  /** What the server says of the key: `GET /v1/me`. */
+  /** The secret of the API key, or null. */
+  key: sessionStorage.getItem(STORAGE_KEY),
+  /** The response of `GET /v1/me`, or null. */
   me: null,
 
-  /** Whether the key holds a scope; `admin` holds all. */
-  may(scope) {
+  /** Whether the key has a scope. `admin` implies all others. */
+  hasScope(scope) {
     const scopes = this.me?.scopes ?? [];
     return scopes.includes("admin") || scopes.includes(scope);
   },
 
-  begin(key, me) {
-    sessionStorage.setItem(PLACE, key);
+  signIn(key, me) {
+    sessionStorage.setItem(STORAGE_KEY, key);
     Object.assign(this, { key, me });
     listeners.forEach((listener) => listener());
   },
 
-  end() {
-    sessionStorage.removeItem(PLACE);
+  signOut() {
+    sessionStorage.removeItem(STORAGE_KEY);
     Object.assign(this, { key: null, me: null });
     listeners.forEach((listener) => listener());
   },
 
-  /** Calls `listener` whenever somebody signs in or out; returns what stops that. */
-  watch(listener) {
+  /** Calls `listener` after each sign-in and sign-out. Returns a function that unsubscribes. */
+  subscribe(listener) {
     listeners.add(listener);
     return () => listeners.delete(listener);
   },

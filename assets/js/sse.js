@@ -1,23 +1,23 @@
-// Server-sent events from the body of a fetch: EventSource can neither POST nor send a key.
+// Server-sent events from a fetch body. EventSource cannot POST and cannot send an Authorization header.
 
-/** `{name, data}` of each event; comments are left out. */
+/** Yields `{name, data}` for each event, without comments. */
 export async function* events(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
+  let buffer = "";
   try {
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
-      rest += value;
-      const blocks = rest.split("\n\n");
-      rest = blocks.pop();
+      buffer += value;
+      const blocks = buffer.split("\n\n");
+      buffer = blocks.pop();
       for (const block of blocks) {
         const event = parse(block);
         if (event) yield event;
       }
     }
   } finally {
-    // Whoever stops listening lets the server know.
+    // Closes the connection, so that the server stops when the caller does.
     reader.cancel().catch(() => {});
   }
 }

@@ -1,88 +1,89 @@
-// What pages are made of.
+// Hooks and components that the pages share.
 
 import { html, useCallback, useEffect, useRef, useState } from "./html.js";
-import { get, saveBlob } from "./api.js";
-import { date, since } from "./format.js";
+import { downloadBlob, get } from "./api.js";
+import { date, relativeTime } from "./format.js";
 import { t } from "./strings.js";
 
-/** Loads what a page shows: `[value, error, again]`; loads anew when one of `about` changes. */
-export function useLoad(load, about) {
+/** Loads a value: `[value, error, reload]`. Loads again when one of `deps` changes. */
+export function useLoad(load, deps) {
   const [state, setState] = useState({ value: null, error: null });
-  const turn = useRef(0);
-  const again = useCallback(async () => {
-    const mine = ++turn.current;
+  const latest = useRef(0);
+  const reload = useCallback(async () => {
+    const current = ++latest.current;
     try {
       const value = await load();
-      if (mine === turn.current) setState({ value, error: null });
+      if (current === latest.current) setState({ value, error: null });
     } catch (error) {
-      if (mine === turn.current) setState((before) => ({ ...before, error }));
+      if (current === latest.current) setState((before) => ({ ...before, error }));
     }
-  }, about);
+  }, deps);
   useEffect(() => {
-    again();
-    return () => void turn.current++;
-  }, [again]);
-  return [state.value, state.error, again];
+    reload();
+    return () => void latest.current++;
+  }, [reload]);
+  return [state.value, state.error, reload];
 }
 
-/** The rows of a list, page by page, for a `Listing`; anew when one of `about` changes, and by `reload`. */
-export function usePages(path, query, about) {
-  const [first, error, again] = useLoad(() => get(path, query), about);
-  // Later pages belong to one first page, and are gone with it.
+/** Loads a list page by page, for a `PagedTable`. Starts again when one of `deps` changes, and on `reload`. */
+export function usePagedList(path, query, deps) {
+  const [first, error, reload] = useLoad(() => get(path, query), deps);
+  // Later pages belong to a first page and are dropped with it.
   const [rest, setRest] = useState({ first: null, pages: [] });
   const pages = first ? [first, ...(rest.first === first ? rest.pages : [])] : [];
   const last = pages.at(-1);
-  const [more, loading, failed] = useAction(async () => {
+  const [loadMore, loadingMore, moreError] = useAction(async () => {
     const next = await get(path, { ...query, cursor: last.next_cursor });
     setRest({ first, pages: [...pages.slice(1), next] });
   });
   const rows = pages.flatMap((page) => page.data);
-  return { rows, waiting: !first && !error, empty: first && !rows.length && !last.has_more, error: error ?? failed, again: error ? again : undefined, hasMore: Boolean(last?.has_more), more, loading, reload: again };
+  const empty = first && !rows.length && !last.has_more;
+  return { rows, loading: !first && !error, empty, error: error ?? moreError, retry: error ? reload : undefined, hasMore: Boolean(last?.has_more), loadMore, loadingMore, reload };
 }
 
-/** The models that the key may use: `[models, error, again]`; with a capability, those that have it. */
+/** Loads the models that the key can use, optionally only those with a capability: `[models, error, reload]`. */
 export function useModels(capability) {
   return useLoad(async () => (await get("/models")).data.filter((model) => !capability || model.capabilities[capability]), []);
 }
 
-/** Saves a text as a file of the user's. */
-export function save(name, text) {
-  saveBlob(name, new Blob([text], { type: "application/json" }));
+/** Downloads a JSON text as a file. */
+export function downloadJson(name, text) {
+  downloadBlob(name, new Blob([text], { type: "application/json" }));
 }
 
-/** Calls `work` every so many milliseconds while the page can be seen. */
-export function useEvery(milliseconds, work) {
-  const newest = useRef(work);
-  newest.current = work;
+/** Calls `callback` at an interval while the tab is visible. */
+export function useInterval(milliseconds, callback) {
+  const latest = useRef(callback);
+  latest.current = callback;
   useEffect(() => {
-    const timer = setInterval(() => document.hidden || newest.current(), milliseconds);
+    const timer = setInterval(() => document.hidden || latest.current(), milliseconds);
     return () => clearInterval(timer);
   }, [milliseconds]);
 }
 
-/** Shows the newest of many values, so many milliseconds apart at least: what comes faster than anybody reads must not hold the page up. */
-export function paced(milliseconds, show) {
-  let [newest, timer, last] = [null, 0, 0];
-  const now = () => {
+/** Passes the latest of many values to `show`, at most once per interval. Fast streams must not block rendering. */
+export function throttle(milliseconds, show) {
+  let [latest, timer, last] = [null, 0, 0];
+  const flush = () => {
     last = performance.now();
     timer = 0;
-    show(newest);
+    show(latest);
   };
-  const next = (value) => {
-    newest = value;
-    timer ||= setTimeout(now, Math.max(0, last + milliseconds - performance.now()));
+  const push = (value) => {
+    latest = value;
+    timer ||= setTimeout(flush, Math.max(0, last + milliseconds - performance.now()));
   };
-  next.stop = () => clearTimeout(timer);
-  return next;
+  push.cancel = () => clearTimeout(timer);
+  return push;
 }
 
-/** An action of the user's: `[run, busy, error, clear]`. */
-export function useAction(act) {
+/** An asynchronous user action: `[run, busy, error, clearError]`. */
+export function useAction(action) {
   const [state, setState] = useState({ busy: false, error: null });
-  const run = async (...given) => {
+  const run = async (...args) => {
     setState({ busy: true, error: null });
     try {
-      const value = await act(...given);
+      const value = await action(...args);
       setState({ busy: false, error: null });
       return value;
     } catch (error) {
@@ -93,74 +94,74 @@ export function useAction(act) {
   return [run, state.busy, state.error, () => setState({ busy: false, error: null })];
 }
 
-export function Failure({ error, again }) {
+export function ErrorAlert({ error, retry }) {
   if (!error) return null;
-  return html`<div class="failure" role="alert">
+  return html`<div class="alert" role="alert">
     <p>${error.message}</p>
-    ${error.requestId && html`<p class="dim">${t.errors.request} <code>${error.requestId}</code></p>`}
-    ${again && html`<button type="button" onClick=${again}>${t.errors.again}</button>`}
+    ${error.requestId && html`<p class="muted">${t.errors.requestId} <code>${error.requestId}</code></p>`}
+    ${retry && html`<button type="button" onClick=${retry}>${t.errors.retry}</button>`}
   </div>`;
 }
 
-export const Waiting = () => html`<p class="dim waiting" role="status">${t.waiting}</p>`;
+export const Loading = () => html`<p class="muted loading" role="status">${t.loading}</p>`;
 
-/** What stands where there is nothing yet: what to do. */
-export const Empty = ({ title, children }) => html`<div class="empty"><h3>${title}</h3>${children}</div>`;
+/** Shown in place of an empty list; says what to do next. */
+export const EmptyState = ({ title, children }) => html`<div class="empty-state"><h3>${title}</h3>${children}</div>`;
 
 export function Page({ title, about, actions, children }) {
   useEffect(() => void (document.title = `${title} · Outpost`), [title]);
   return html`<header class="page">
       <div>
         <h1 tabindex="-1">${title}</h1>
-        ${about && html`<p class="dim">${about}</p>`}
+        ${about && html`<p class="muted">${about}</p>`}
       </div>
       ${actions && html`<div class="actions">${actions}</div>`}
     </header>
     ${children}`;
 }
 
-/** A labelled control: `children` is a function of its id and of the id of what is said below. */
+/** A labeled control. `children` is a function of the control's attributes. */
 export function Field({ label, hint, error, children }) {
   const id = useRef(`field-${Math.random().toString(36).slice(2)}`).current;
   return html`<div class="field">
     <label for=${id}>${label}</label>
     ${children({ id, "aria-describedby": hint || error ? `${id}-hint` : undefined, "aria-invalid": error ? "true" : undefined })}
-    ${(hint || error) && html`<p id=${`${id}-hint`} class=${error ? "wrong" : "dim"}>${error ?? hint}</p>`}
+    ${(hint || error) && html`<p id=${`${id}-hint`} class=${error ? "error" : "muted"}>${error ?? hint}</p>`}
   </div>`;
 }
 
-export const Text = ({ label, hint, error, value, onInput, ...more }) => html`<${Field} ...${{ label, hint, error }}>
-  ${(ids) => html`<input ...${ids} ...${more} value=${value} onInput=${(event) => onInput(event.target.value)} />`}
+export const TextField = ({ label, hint, error, value, onInput, ...more }) => html`<${Field} ...${{ label, hint, error }}>
+  ${(attributes) => html`<input ...${attributes} ...${more} value=${value} onInput=${(event) => onInput(event.target.value)} />`}
 <//>`;
 
-export const Area = ({ label, hint, error, value, onInput, ...more }) => html`<${Field} ...${{ label, hint, error }}>
-  ${(ids) => html`<textarea ...${ids} ...${more} value=${value} onInput=${(event) => onInput(event.target.value)}></textarea>`}
+export const TextArea = ({ label, hint, error, value, onInput, ...more }) => html`<${Field} ...${{ label, hint, error }}>
+  ${(attributes) => html`<textarea ...${attributes} ...${more} value=${value} onInput=${(event) => onInput(event.target.value)}></textarea>`}
 <//>`;
 
-/** `options`: `[value, text]` each. */
-export const Select = ({ label, hint, value, onInput, options, ...more }) => html`<${Field} ...${{ label, hint }}>
-  ${(ids) => html`<select ...${ids} ...${more} value=${value} onInput=${(event) => onInput(event.target.value)}>
-    ${options.map(([one, text]) => html`<option key=${one} value=${one} selected=${one === value}>${text}</option>`)}
+/** `options`: a list of `[value, text]`. */
+export const SelectField = ({ label, hint, value, onInput, options, ...more }) => html`<${Field} ...${{ label, hint }}>
+  ${(attributes) => html`<select ...${attributes} ...${more} value=${value} onInput=${(event) => onInput(event.target.value)}>
+    ${options.map(([option, text]) => html`<option key=${option} value=${option} selected=${option === value}>${text}</option>`)}
   </select>`}
 <//>`;
 
-/** A box over the page, with the keyboard's focus kept inside it. */
+/** A modal dialog that keeps the keyboard focus inside. */
 export function Dialog({ title, close, children }) {
-  const box = useRef();
+  const dialog = useRef();
   useEffect(() => {
-    box.current.showModal();
-    return () => box.current?.close();
+    dialog.current.showModal();
+    return () => dialog.current?.close();
   }, []);
-  const heading = useRef(`dialog-${Math.random().toString(36).slice(2)}`).current;
-  // A browser may close it by itself; one that was taken off the page by us is done with.
+  const headingId = useRef(`dialog-${Math.random().toString(36).slice(2)}`).current;
+  // The browser may close the dialog itself. A dialog that has left the page needs no further handling.
   const closed = (event) => event.target.isConnected && close();
-  return html`<dialog ref=${box} aria-labelledby=${heading} onCancel=${(event) => (event.preventDefault(), close())} onClose=${closed}>
-    <h2 id=${heading}>${title}</h2>
+  return html`<dialog ref=${dialog} aria-labelledby=${headingId} onCancel=${(event) => (event.preventDefault(), close())} onClose=${closed}>
+    <h2 id=${headingId}>${title}</h2>
     ${children}
   </dialog>`;
 }
 
-/** A dialog with a form: `submit` is called with nothing, and closes what it wants to. */
+/** A dialog with a form. `submit` takes no arguments and closes the dialog itself. */
 export function FormDialog({ title, close, submit, action, busy, error, danger, children }) {
   const send = (event) => {
     event.preventDefault();
@@ -169,84 +170,85 @@ export function FormDialog({ title, close, submit, action, busy, error, danger, 
   return html`<${Dialog} ...${{ title, close }}>
     <form onSubmit=${send}>
       ${children}
-      <${Failure} error=${error} />
+      <${ErrorAlert} error=${error} />
       <div class="actions">
         <button type="button" onClick=${close}>${t.cancel}</button>
-        <button type="submit" class=${danger ? "danger" : "first"} disabled=${busy}>${action}</button>
+        <button type="submit" class=${danger ? "danger" : "primary"} disabled=${busy}>${action}</button>
       </div>
     </form>
   <//>`;
 }
 
-/** Asks before something is done that cannot be undone: `act` does it, `done` is called when it is. */
-export function Confirm({ title, action, act, done, close, children }) {
-  const [run, busy, error] = useAction(act);
-  const submit = async () => (await run()) && done();
+/** Asks before an irreversible action. `run` performs it; `onDone` is called after success. */
+export function ConfirmDialog({ title, action, run, onDone, close, children }) {
+  const [confirm, busy, error] = useAction(run);
+  const submit = async () => (await confirm()) && onDone();
   return html`<${FormDialog} danger ...${{ title, action, close, submit, busy, error }}><p>${children}</p><//>`;
 }
 
-export function Copy({ text, label = t.copy }) {
+export function CopyButton({ text, label = t.copy }) {
   const [copied, setCopied] = useState(false);
   const copy = async () => {
-    await put(text);
+    await writeClipboard(text);
     setCopied(true);
     setTimeout(() => setCopied(false), 1500);
   };
   return html`<button type="button" class="copy" onClick=${copy} aria-live="polite">${copied ? t.copied : label}</button>`;
 }
 
-/** Into the clipboard, also where there is no TLS, when browsers offer no clipboard to scripts. */
-async function put(text) {
+/** Copies a text. Without TLS browsers offer no clipboard API, so a selected text area is copied instead. */
+async function writeClipboard(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
-  const place = document.createElement("textarea");
-  place.value = text;
-  (document.querySelector("dialog[open]") ?? document.body).append(place);
-  place.select();
+  const area = document.createElement("textarea");
+  area.value = text;
+  (document.querySelector("dialog[open]") ?? document.body).append(area);
+  area.select();
   document.execCommand("copy");
-  place.remove();
+  area.remove();
 }
 
-/** `columns`: `{title, cell(row), right}`; a table that scrolls sideways where it is too wide. */
-export function Table({ label, columns, rows, keyed }) {
+/** `columns`: `{title, cell(row), numeric}`. The table scrolls sideways when it is too wide. */
+export function Table({ label, columns, rows, rowKey }) {
   return html`<div class="table" role="region" aria-label=${label} tabindex="0">
     <table>
-      <thead><tr>${columns.map((column) => html`<th scope="col" class=${column.right ? "right" : ""}>${column.title}</th>`)}</tr></thead>
-      <tbody>${rows.map((row) => html`<tr key=${keyed(row)}>
-        ${columns.map((column) => html`<td class=${column.right ? "right" : ""}>${column.cell(row)}</td>`)}
+      <thead><tr>${columns.map((column) => html`<th scope="col" class=${column.numeric ? "numeric" : ""}>${column.title}</th>`)}</tr></thead>
+      <tbody>${rows.map((row) => html`<tr key=${rowKey(row)}>
+        ${columns.map((column) => html`<td class=${column.numeric ? "numeric" : ""}>${column.cell(row)}</td>`)}
       </tr>`)}</tbody>
     </table>
   </div>`;
 }
 
-/** What `usePages` gives, as a table with what stands around it; `empty`: what is said where there is nothing. */
-export const Listing = ({ list, empty, further = t.more, ...table }) => html`
-  <${Failure} error=${list.error} again=${list.again} />
-  ${list.waiting && html`<${Waiting} />`}
+/** The table of a `usePagedList`, with its loading, error and empty states. `empty` is shown when the list is empty. */
+export const PagedTable = ({ list, empty, moreLabel = t.showMore, ...table }) => html`
+  <${ErrorAlert} error=${list.error} retry=${list.retry} />
+  ${list.loading && html`<${Loading} />`}
   ${list.empty && empty}
-  ${list.rows.length > 0 && html`<${Table} ...${table} rows=${list.rows} keyed=${(row) => row.id} />`}
-  ${list.hasMore && html`<button type="button" disabled=${list.loading} onClick=${list.more}>${further}</button>`}`;
+  ${list.rows.length > 0 && html`<${Table} ...${table} rows=${list.rows} rowKey=${(row) => row.id} />`}
+  ${list.hasMore && html`<button type="button" disabled=${list.loadingMore} onClick=${list.loadMore}>${moreLabel}</button>`}`;
 
-export const Time = ({ value }) => (value ? html`<time datetime=${value} title=${date(value)}>${since(value)}</time>` : html`<span class="dim">–</span>`);
+/** A time relative to now; `none` stands for a missing one. */
+export const RelativeTime = ({ value, none = "–" }) => (value ? html`<time datetime=${value} title=${date(value)}>${relativeTime(value)}</time>` : html`<span class="muted">${none}</span>`);
 
 export const Badge = ({ kind = "", children }) => html`<span class=${`badge ${kind}`}>${children}</span>`;
 
-/** A figure with what it means. */
-export const Figure = ({ label, value, hint }) => html`<div class="figure"><span class="dim">${label}</span><strong>${value}</strong>
-  ${hint && html`<span class="dim">${hint}</span>`}</div>`;
+/** A number with its label. */
+export const Stat = ({ label, value, hint }) => html`<div class="stat"><span class="muted">${label}</span><strong>${value}</strong>
+  ${hint && html`<span class="muted">${hint}</span>`}</div>`;
 
-export function Tabs({ label, tabs, at, choose }) {
+export function Tabs({ label, tabs, selected, onSelect }) {
   const move = (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
-    const place = tabs.findIndex(([name]) => name === at);
-    const [name] = tabs[(place + step + tabs.length) % tabs.length];
-    choose(name);
+    const index = tabs.findIndex(([name]) => name === selected);
+    const [name] = tabs[(index + step + tabs.length) % tabs.length];
+    onSelect(name);
     event.currentTarget.querySelector(`[data-tab="${name}"]`).focus();
   };
   return html`<div class="tabs" role="tablist" aria-label=${label} onKeyDown=${move}>
-    ${tabs.map(([name, text]) => html`<button key=${name} type="button" role="tab" data-tab=${name} aria-selected=${name === at}
-      tabindex=${name === at ? 0 : -1} onClick=${() => choose(name)}>${text}</button>`)}
+    ${tabs.map(([name, text]) => html`<button key=${name} type="button" role="tab" data-tab=${name} aria-selected=${name === selected}
+      tabindex=${name === selected ? 0 : -1} onClick=${() => onSelect(name)}>${text}</button>`)}
   </div>`;
 }
 
-export const Code = ({ text, label }) => html`<div class="source"><pre tabindex="0" aria-label=${label}><code>${text}</code></pre><${Copy} text=${text} /></div>`;
+export const CodeBlock = ({ text, label }) => html`<div class="code-block"><pre tabindex="0" aria-label=${label}><code>${text}</code></pre><${CopyButton} text=${text} /></div>`;

@@ -1,79 +1,76 @@
-//! A chat completion, from a typed request to a ticket of pieces.
+//! A chat completion, from a typed request to a stream of deltas.
 
 use std::sync::Arc;
 
-use super::demand::{CallIds, Called, Demand, add};
-use super::fit::Room;
-use super::forms::Forms;
-use super::keep::Keeping;
-use super::models::{MEMORY_FREED, refuse_load, refuse_stopped, unusable};
-use super::preparing::Preparing;
-use super::recall::{Recall, Recalling};
+use super::context::{ContextLoader, ContextRequest};
+use super::errors;
+use super::grammars::GrammarCompiler;
+use super::output_spec::{GeneratedCall, OutputRequest, ToolCallIds, append_call_deltas};
+use super::persist_turn::TurnRecorder;
+use super::prompt_preparation::PromptPreparation;
+use super::truncation::TokenBudget;
 use crate::clock_rng::{ClockRng, Timestamp};
-use crate::engine::{
-    Ending, Engine, Failure, Generation, KvType, Message, Piece, Pieces, PromptError, Refused, Sampling, TextModel,
-    TokenInfo, TooLarge,
-};
+use crate::engine::{Ending, Engine, Generation, Message, Piece, Pieces, Sampling, TextModel, TokenInfo};
 use crate::error::{Code, Error, Result};
 use crate::ids::CompletionId;
 use crate::service::access::Access;
 use crate::service::conversations::Conversation;
-use crate::service::usage::{Outcome, Receipt};
+use crate::service::usage::{Outcome, UsageRecorder};
 
-/// What helps where a conversation is too long.
+/// Advice for a conversation that is too long.
 const TRUNCATE: &str = " Or send truncation: \"auto\", which leaves out the oldest turns of the conversation.";
 
 /// Runs chat completions.
 pub struct Chat {
     engine: Engine,
     clock_rng: Arc<dyn ClockRng>,
-    preparing: Preparing,
-    forms: Forms,
-    recall: Recall,
+    preparing: PromptPreparation,
+    grammars: GrammarCompiler,
+    context_loader: ContextLoader,
 }
 
-/// What a caller asks for; `http` has checked the form of each field.
+/// A request; `http` has validated each field on its own.
 pub struct ChatCall {
     /// Absent: the agent's.
     pub model: Option<String>,
     pub messages: Vec<Message>,
-    /// The agent and the conversation that the chat goes on with.
-    pub recalling: Recalling,
-    /// What the answer must be like, and what it may call.
-    pub demand: Demand,
-    /// Answers wanted for the one prompt.
+    /// The agent and the conversation that the chat continues.
+    pub context: ContextRequest,
+    /// Output format and tools.
+    pub output: OutputRequest,
+    /// Number of completions of the prompt.
     pub choices: u32,
-    /// Most tokens an answer may have; `None` is what the context leaves, and the name of the
-    /// field that set it, for messages.
+    /// Max tokens of a completion and the name of the field that set it, for error messages; `None`: what the context
+    /// leaves.
     pub max_tokens: Option<(u32, &'static str)>,
     pub sampling: Sampling,
-    /// Seed of the draw; `None` takes a fresh one.
+    /// Sampling seed; `None`: a random one.
     pub seed: Option<u64>,
     pub stop: Vec<String>,
-    /// How many alternatives to report at each token.
+    /// Number of top alternatives to report per token.
     pub logprobs: Option<u8>,
 }
 
-/// An answer that is being generated. Dropping it cancels the work.
-pub struct Running {
+/// A running generation. Dropping it cancels the work.
+pub struct RunningChat {
     pub id: CompletionId,
     pub created: Timestamp,
     pub model: String,
     pub prompt_tokens: u32,
-    /// Of those, so many were computed for an earlier prompt.
+    /// Prompt tokens found in the prefix cache.
     cached_tokens: u32,
     pub choices: u32,
     /// Whether log-probabilities were asked for.
     pub logprobs: bool,
-    /// How many messages of the conversation were left out; `None` where none may be.
+    /// Number of conversation messages left out; `None` if truncation is off.
     pub truncated: Option<usize>,
-    /// Whether the answer may have calls.
+    /// Whether the completion may contain tool calls.
     pub may_call: bool,
-    pub call_ids: CallIds,
+    pub call_ids: ToolCallIds,
     pieces: Pieces,
-    keeping: Keeping,
+    turn_recorder: TurnRecorder,
     generated: Vec<u32>,
-    bill: Arc<Receipt>,
+    recorder: Arc<UsageRecorder>,
 }
 
 /// Tokens that a call used.
@@ -84,56 +81,67 @@ pub struct Usage {
     pub completion_tokens: u32,
 }
 
-/// One whole answer.
+/// One complete choice.
 #[derive(Default)]
 pub struct Choice {
     pub text: String,
-    pub calls: Vec<Called>,
+    pub calls: Vec<GeneratedCall>,
     pub tokens: Vec<TokenInfo>,
     pub ending: Option<Ending>,
 }
 
 impl Chat {
-    pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>, recall: Recall) -> Self {
-        Self { engine, clock_rng, preparing: Preparing::new(), forms: Forms::new(), recall }
+    pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>, context_loader: ContextLoader) -> Self {
+        Self {
+            engine,
+            clock_rng,
+            preparing: PromptPreparation::new(),
+            grammars: GrammarCompiler::new(),
+            context_loader,
+        }
     }
 
-    /// Resolves agent, conversation and model, renders the prompt and hands it to the engine.
-    /// Refuses at once when the key may not, the prompt does not fit, or the queue is full. What
-    /// is used goes on `bill`.
-    pub async fn start(&self, access: &Access, mut call: ChatCall, bill: Arc<Receipt>) -> Result<Running> {
-        let mut recalled = self.recall.load(access, call.model.take(), &mut call.recalling).await?;
-        let tools_bytes = call.demand.tools.as_ref().or(recalled.tools.as_ref()).map_or(0, String::len);
-        let demanded = call.demand.resolve(recalled.tools.take())?;
-        let name = recalled.model.clone();
+    /// Resolves agent, conversation and model, renders the prompt and submits it to the engine. Fails early if the key
+    /// lacks permission, the prompt does not fit or the queue is full. Usage is added to `recorder`.
+    pub async fn start(
+        &self,
+        access: &Access,
+        mut call: ChatCall,
+        recorder: Arc<UsageRecorder>,
+    ) -> Result<RunningChat> {
+        let mut context = self.context_loader.load(access, call.model.take(), &mut call.context).await?;
+        let tools_bytes = call.output.tools.as_ref().or(context.tools.as_ref()).map_or(0, String::len);
+        let output = call.output.resolve(context.tools.take())?;
+        let name = context.model.clone();
         access.require_model(&name)?;
         let tenant = u128::from_be_bytes(access.project().to_bytes());
         if let Some(model) = self.engine.models().loaded_model(&name) {
-            bill.model(model.id());
-            self.engine.check_queue(&model, tenant).map_err(|refused| refuse(model.id(), refused))?;
-            check_estimate(&self.engine, &model, &call.messages, &bill)?;
+            recorder.set_model(model.id());
+            self.engine.check_queue(&model, tenant).map_err(|refused| errors::from_refused(model.id(), refused))?;
+            check_estimate(&self.engine, &model, &call.messages, &recorder)?;
         }
-        let call_ids = CallIds::new(&*self.clock_rng);
-        let keeping = self.recall.keeping(access, recalled.conversation(), call.recalling.sent, call_ids);
+        let call_ids = ToolCallIds::new(&*self.clock_rng);
+        let turn_recorder =
+            self.context_loader.turn_recorder(access, context.conversation(), call.context.sent, call_ids);
         let (engine, id, messages) = (self.engine.clone(), name.clone(), call.messages);
-        let (wanted, tools) = (call.max_tokens.map(|(count, _)| count), Arc::clone(&demanded.shape.tools));
+        let (wanted, tools) = (call.max_tokens.map(|(count, _)| count), Arc::clone(&output.shape.tools));
         let messages_bytes: usize = messages.iter().map(|message| message.content.len()).sum();
-        let bytes = recalled.bytes() + messages_bytes + tools_bytes;
+        let bytes = context.bytes() + messages_bytes + tools_bytes;
         let prepared = self.preparing.run(access.project(), bytes, move |bound| {
-            let model = engine.models().load(&id).map_err(|error| refuse_load(&id, &error))?;
+            let model = engine.models().load(&id).map_err(|error| errors::from_load_error(&id, &error))?;
             let window = engine.positions(&model);
-            let room = Room { window, wanted, bound: bound.with_most(window as usize) };
-            let fitted = recalled.prompt(&model, messages, tools, room)?;
+            let budget = TokenBudget { window, wanted, bound: bound.with_most(window as usize) };
+            let fitted = context.prompt(&model, messages, tools, budget)?;
             Ok((model, fitted))
         });
         let (model, fitted) = prepared.await?;
-        bill.model(model.id());
+        recorder.set_model(model.id());
         check_bias(&call.sampling, &model)?;
         let prompt_tokens = u32::try_from(fitted.prompt.ids.len()).unwrap_or(u32::MAX);
-        let remedy = if keeping.is_idle() || fitted.dropped.is_some() { "" } else { TRUNCATE };
+        let remedy = if turn_recorder.is_disabled() || fitted.dropped.is_some() { "" } else { TRUNCATE };
         let count = Count { tokens: prompt_tokens, exact: fitted.prompt.complete };
-        let max_tokens = room(&self.engine, &model, count, call.max_tokens, remedy)?;
-        let form = self.forms.form(&model, &demanded).await?;
+        let max_tokens = completion_limit(&self.engine, &model, count, call.max_tokens, remedy)?;
+        let form = self.grammars.compile(&model, &output).await?;
         let mut sampling = call.sampling;
         sampling.seed = call.seed.unwrap_or_else(|| self.fresh_seed());
         let generation = Generation {
@@ -146,11 +154,11 @@ impl Chat {
             logprobs: call.logprobs,
             tenant,
         };
-        bill.prompt(prompt_tokens.into())?;
-        // What never ran costs nothing.
-        let ticket = self.engine.submit(&model, generation).inspect_err(|_| bill.waive());
-        let ticket = ticket.map_err(|refused| refuse(model.id(), refused))?;
-        Ok(Running {
+        recorder.charge_prompt(prompt_tokens.into())?;
+        // A request that never ran is not charged.
+        let ticket = self.engine.submit(&model, generation).inspect_err(|_| recorder.waive());
+        let ticket = ticket.map_err(|refused| errors::from_refused(model.id(), refused))?;
+        Ok(RunningChat {
             id: CompletionId::generate(&*self.clock_rng),
             created: self.clock_rng.now(),
             model: name,
@@ -159,12 +167,12 @@ impl Chat {
             choices: call.choices,
             logprobs: call.logprobs.is_some(),
             truncated: fitted.dropped,
-            may_call: !demanded.shape.tools.is_empty(),
+            may_call: !output.shape.tools.is_empty(),
             call_ids,
-            keeping,
+            turn_recorder,
             pieces: ticket.pieces,
             generated: vec![0; call.choices as usize],
-            bill,
+            recorder,
         })
     }
 
@@ -175,59 +183,59 @@ impl Chat {
     }
 }
 
-impl Running {
-    /// The next piece of any choice; `None` when all have ended. The last one comes when the turn is
-    /// in its conversation. May be dropped and called again.
+impl RunningChat {
+    /// The next delta of any choice; `None` when all have ended. The last delta is returned once the turn is stored in
+    /// its conversation. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<Piece>> {
-        if !self.keeping.is_closing() {
-            let passed = self.receive().await?.map(|piece| self.keeping.pass(piece)).transpose();
+        if !self.turn_recorder.is_writing() {
+            let passed = self.receive().await?.map(|piece| self.turn_recorder.observe(piece)).transpose();
             if passed.is_some() {
                 return passed;
             }
         }
-        self.keeping.close().await
+        self.turn_recorder.finish().await
     }
 
-    /// The conversation with this turn in it, once it is.
+    /// The conversation including this turn, once stored.
     pub fn conversation(&self) -> Option<&Conversation> {
-        self.keeping.kept()
+        self.turn_recorder.stored()
     }
 
     async fn receive(&mut self) -> Option<Result<Piece>> {
         let piece = self.pieces.recv().await?;
-        Some(piece.map_err(fail).inspect(|piece| self.count(piece)))
+        Some(piece.map_err(errors::from_failure).inspect(|piece| self.count(piece)))
     }
 
-    /// Puts on the bill what a piece tells.
+    /// Records the usage that a delta reports.
     fn count(&mut self, piece: &Piece) {
         if let Some(generated) = self.generated.get_mut(piece.choice as usize) {
             *generated = piece.generated;
         }
         self.cached_tokens = piece.cached;
-        self.bill.cached(piece.cached.into());
-        self.bill.output(self.usage().completion_tokens.into());
+        self.recorder.set_cached(piece.cached.into());
+        self.recorder.set_output(self.usage().completion_tokens.into());
     }
 
-    /// Puts what was used on the disk; before the last byte of a stream. Whole answers are closed
-    /// by whoever sends them.
+    /// Records the usage durably; called before the last byte of a stream. For other responses the middleware does
+    /// this.
     pub async fn close(&self, outcome: Outcome) -> Result<()> {
-        self.bill.close(outcome).await
+        self.recorder.close(outcome).await
     }
 
-    /// What has been used so far.
+    /// Usage so far.
     pub fn usage(&self) -> Usage {
         let Self { prompt_tokens, cached_tokens, .. } = *self;
         Usage { prompt_tokens, cached_tokens, completion_tokens: self.generated.iter().sum() }
     }
 
-    /// Waits for every choice to end.
+    /// Waits until every choice has ended.
     pub async fn whole(&mut self) -> Result<Vec<Choice>> {
         let mut choices: Vec<Choice> = (0..self.choices).map(|_| Choice::default()).collect();
         while let Some(piece) = self.next().await {
             let piece = piece?;
             let Some(choice) = choices.get_mut(piece.choice as usize) else { continue };
             choice.text.push_str(&piece.text);
-            add(&mut choice.calls, &piece.calls);
+            append_call_deltas(&mut choice.calls, &piece.calls);
             choice.tokens.extend(piece.tokens);
             choice.ending = piece.end.or(choice.ending);
         }
@@ -238,17 +246,17 @@ impl Running {
     }
 }
 
-impl Drop for Running {
-    /// A client that left is billed for what was made, received or not.
+impl Drop for RunningChat {
+    /// A client that disconnects is charged for all generated tokens, received or not.
     fn drop(&mut self) {
         let left: Vec<Piece> = self.pieces.leave().collect();
         left.iter().for_each(|piece| self.count(piece));
     }
 }
 
-/// How many tokens may be generated: what was asked for, if prompt and answer fit together into the
-/// model's context, and into the memory for their keys and values.
-fn room(
+/// The number of tokens that may be generated: the requested number, if prompt and completion fit into the model's
+/// context and the KV cache.
+fn completion_limit(
     engine: &Engine,
     model: &TextModel,
     count: Count,
@@ -264,7 +272,7 @@ fn room(
     let (all, window) = (u64::from(prompt) + u64::from(wanted), model.context_window());
     let param = if left == 0 { "messages" } else { field };
     if all <= u64::from(window) {
-        engine.fits(model, all).map_err(|large| too_large(&large, param, remedy))?;
+        engine.fits(model, all).map_err(|large| errors::too_large(&large, param, remedy))?;
     }
     let id = model.id();
     let counts = match count.exact {
@@ -279,31 +287,22 @@ fn room(
     Err(Error::new(Code::ContextLengthExceeded, message).param(param))
 }
 
-/// Tokens of a prompt, or the least that it can have.
+/// Number of prompt tokens, or a lower bound.
 #[derive(Clone, Copy)]
 struct Count {
     tokens: u32,
     exact: bool,
 }
 
-/// Refuses by the length of the messages alone what cannot fit or what the project may not use now, before any of it
-/// is rendered.
-fn check_estimate(engine: &Engine, model: &TextModel, messages: &[Message], bill: &Receipt) -> Result<()> {
+/// Refuses a request whose messages are too long for the context or the project's budget, by an estimate made before
+/// rendering.
+fn check_estimate(engine: &Engine, model: &TextModel, messages: &[Message], recorder: &UsageRecorder) -> Result<()> {
     let fewest = model.fewest_tokens(messages);
     if fewest > u64::from(engine.positions(model)) {
         let tokens = u32::try_from(fewest).unwrap_or(u32::MAX);
-        room(engine, model, Count { tokens, exact: false }, None, "")?;
+        completion_limit(engine, model, Count { tokens, exact: false }, None, "")?;
     }
-    if fewest > 0 { bill.check(fewest) } else { Ok(()) }
-}
-
-/// What a caller is told of a request whose keys and values have no room, however long he waits.
-fn too_large(large: &TooLarge, param: &'static str, remedy: &str) -> Error {
-    let smaller = if large.kv_type == KvType::Q8 { "" } else { " or with --kv-type q8" };
-    let message = format!(
-        "The request is too large for the server: {large}. Shorten the messages or lower max_completion_tokens, or start the server with a larger --memory{smaller}.{remedy}"
-    );
-    Error::new(Code::ContextLengthExceeded, message).param(param)
+    if fewest > 0 { recorder.check_budget(fewest) } else { Ok(()) }
 }
 
 fn check_bias(sampling: &Sampling, model: &TextModel) -> Result<()> {
@@ -318,52 +317,4 @@ fn check_bias(sampling: &Sampling, model: &TextModel) -> Result<()> {
             Err(Error::invalid(format!("logit_bias.{id}"), message))
         }
     }
-}
-
-pub(super) fn refuse_prompt(id: &str, error: PromptError) -> Error {
-    match error {
-        PromptError::Stopped(stopped) => refuse_stopped(id, &stopped),
-        error => Error::invalid("messages", format!("The model's chat template refused the messages: {error}")),
-    }
-}
-
-/// `model`: its id.
-pub(super) fn refuse(model: &str, refused: Refused) -> Error {
-    match refused {
-        Refused::QueueFull { retry_after } => {
-            Error::new(Code::Overloaded, "The model's queue is full. Try again after the time in Retry-After.")
-                .retry_after(retry_after)
-        }
-        Refused::TooLarge(large) => too_large(&large, "max_completion_tokens", ""),
-        Refused::ShuttingDown => shutting_down(),
-        Refused::Invalid(reason) => Error::new(Code::InvalidParameter, reason),
-        Refused::Stopped(stopped) => refuse_stopped(model, &stopped),
-    }
-}
-
-pub(super) fn fail(failure: Failure) -> Error {
-    match failure {
-        Failure::ShuttingDown => shutting_down(),
-        Failure::Unread => Error::new(
-            Code::RequestTimeout,
-            "The answer was given up because the client did not read it. Read streams as they come.",
-        ),
-        Failure::Format(reason) => Error::new(
-            Code::InvalidParameter,
-            format!(
-                "The answer broke off because the form that was demanded cannot be kept: {reason}. Make the schema simpler."
-            ),
-        ),
-        Failure::NoMemory => Error::new(
-            Code::Overloaded,
-            "The memory for the answer's keys and values is held by other models in use. Try again when their answers have ended; the operator can unload a model or give the server more with --memory.",
-        )
-        .retry_after(MEMORY_FREED),
-        Failure::Unusable { id, reason } => unusable(&id, &reason),
-        Failure::Broken(reason) => Error::internal(reason),
-    }
-}
-
-fn shutting_down() -> Error {
-    Error::new(Code::ShuttingDown, "The server is shutting down. Try again when it is back.")
 }

@@ -1,40 +1,39 @@
-//! Vectors of texts, from a typed request to numbers.
+//! Embeddings, from a typed request to vectors.
 
 use std::sync::Arc;
 
-use super::chat::{fail, refuse};
-use super::models::{refuse_load, refuse_stopped};
-use super::preparing::Preparing;
+use super::errors;
+use super::prompt_preparation::PromptPreparation;
 use crate::clock_rng::ClockRng;
 use crate::engine::{EncoderModel, Engine, InputType, Kind, Matryoshka, TokenBound, Tokenized, truncate_dimensions};
 use crate::error::{Code, Error, Result};
 use crate::ids::EmbeddingId;
 use crate::service::access::Access;
-use crate::service::usage::Receipt;
+use crate::service::usage::UsageRecorder;
 
-/// Runs embeddings, and what else encoders are for.
+/// Runs embeddings and reranking.
 pub struct Embeddings {
     pub(super) engine: Engine,
     pub(super) clock_rng: Arc<dyn ClockRng>,
-    preparing: Preparing,
+    preparing: PromptPreparation,
 }
 
-/// What a caller asks for; `http` has checked the form of each field.
+/// A request; `http` has validated each field on its own.
 pub struct EmbeddingCall {
     pub model: String,
     pub inputs: Vec<Input>,
-    /// Whether `input` was one text and no list, for messages.
+    /// Whether `input` was a single text rather than a list, for error messages.
     pub single: bool,
     pub dimensions: Option<u32>,
     pub input_type: InputType,
-    /// Whether texts that are too long are cut, rather than refused.
+    /// Whether to truncate texts that are too long instead of refusing them.
     pub truncate: bool,
 }
 
 /// A text.
 pub enum Input {
     Text(String),
-    /// As tokens of the model.
+    /// Token ids of the model.
     Tokens(Vec<u32>),
 }
 
@@ -47,7 +46,7 @@ impl Input {
     }
 }
 
-/// What became of it.
+/// The result.
 pub struct Embedded {
     pub id: EmbeddingId,
     pub model: String,
@@ -58,51 +57,54 @@ pub struct Embedded {
 
 impl Embeddings {
     pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>) -> Self {
-        Self { engine, clock_rng, preparing: Preparing::new() }
+        Self { engine, clock_rng, preparing: PromptPreparation::new() }
     }
 
-    /// Resolves the model, tokenises the texts and waits for their vectors. What is used goes on `bill`. Dropping
-    /// the future cancels what is not computed yet.
-    pub async fn run(&self, access: &Access, call: EmbeddingCall, bill: &Receipt) -> Result<Embedded> {
+    /// Resolves the model, tokenises the texts and waits for their vectors. Usage is added to `recorder`. Dropping the
+    /// future cancels what is not computed yet.
+    pub async fn run(&self, access: &Access, call: EmbeddingCall, recorder: &UsageRecorder) -> Result<Embedded> {
         access.require_model(&call.model)?;
         let engine = self.engine.clone();
         let bytes = call.inputs.iter().map(Input::bytes).sum();
         let prepare = move |bound: TokenBound| {
             let id = call.model.as_str();
-            let model = engine.models().load_encoder(id, Kind::Embedding).map_err(|error| refuse_load(id, &error))?;
+            let model = engine
+                .models()
+                .load_encoder(id, Kind::Embedding)
+                .map_err(|error| errors::from_load_error(id, &error))?;
             check_dimensions(&model, call.dimensions)?;
             let texts = tokenise(&model, &call, &bound)?;
             Ok((call, model, texts))
         };
-        let (call, mut vectors, tokens) = self.compute(access, bill, bytes, prepare).await?;
+        let (call, mut vectors, tokens) = self.compute(access, recorder, bytes, prepare).await?;
         if let Some(length) = call.dimensions {
             vectors.iter_mut().for_each(|vector| truncate_dimensions(vector, length as usize));
         }
         Ok(Embedded { id: EmbeddingId::generate(&*self.clock_rng), model: call.model, vectors, tokens })
     }
 
-    /// Has texts computed that `prepare` makes of a call with `bytes` of text, off the async threads: the call again, a
-    /// vector for each text, and the texts' tokens.
+    /// Runs `prepare` on a call with `bytes` of text off the async threads, then computes its texts. Returns the call,
+    /// one vector per text and the number of tokens.
     pub(super) async fn compute<T: Send + 'static>(
         &self,
         access: &Access,
-        bill: &Receipt,
+        recorder: &UsageRecorder,
         bytes: usize,
         prepare: impl FnOnce(TokenBound) -> Result<(T, Arc<EncoderModel>, Vec<Tokenized>)> + Send + 'static,
     ) -> Result<(T, Vec<Vec<f32>>, u64)> {
         let (call, model, texts) = self.preparing.run(access.project(), bytes, prepare).await?;
-        bill.model(model.id());
+        recorder.set_model(model.id());
         let tokens: u64 = texts.iter().map(|text| text.ids.len() as u64).sum();
-        bill.prompt(tokens)?;
+        recorder.charge_prompt(tokens)?;
         let tenant = u128::from_be_bytes(access.project().to_bytes());
-        // What never ran costs nothing.
+        // A request that never ran is not charged.
         let receiver = self
             .engine
             .embed(&model, tenant, texts)
-            .inspect_err(|_| bill.waive())
-            .map_err(|refused| refuse(model.id(), refused))?;
+            .inspect_err(|_| recorder.waive())
+            .map_err(|refused| errors::from_refused(model.id(), refused))?;
         let vectors = receiver.await.map_err(|_| Error::internal("the engine forgot a request"))?;
-        Ok((call, vectors.inspect_err(|_| bill.waive()).map_err(fail)?, tokens))
+        Ok((call, vectors.inspect_err(|_| recorder.waive()).map_err(errors::from_failure)?, tokens))
     }
 }
 
@@ -129,11 +131,11 @@ fn tokenise(model: &EncoderModel, call: &EmbeddingCall, bound: &TokenBound) -> R
         Input::Tokens(_) => None,
     });
     let encoded = model.encode(&texts.collect::<Vec<_>>(), call.input_type, call.truncate, bound);
-    let mut encoded = encoded.map_err(|stopped| refuse_stopped(model.id(), &stopped))?.into_iter();
+    let mut encoded = encoded.map_err(|stopped| errors::from_stopped(model.id(), &stopped))?.into_iter();
     let field = |place: usize| if call.single { "input".to_owned() } else { format!("input[{place}]") };
     let one = |(place, input): (usize, &Input)| {
         let (mut text, complete) = match input {
-            // One that is missing comes after one that is too long, or after the client has left.
+            // Texts are missing only after one that is too long or after the client has disconnected.
             Input::Text(_) => encoded.next().ok_or_else(|| Error::internal("a text was not tokenised"))?,
             Input::Tokens(ids) => {
                 let foreign = ids.iter().find(|id| **id as usize >= model.vocabulary());
@@ -151,7 +153,7 @@ fn tokenise(model: &EncoderModel, call: &EmbeddingCall, bound: &TokenBound) -> R
     call.inputs.iter().enumerate().map(one).collect()
 }
 
-/// `with`: what is counted, too. `exact`: whether `count` is all tokens, or those up to where counting stopped.
+/// `with`: what else is counted. `exact`: false if counting stopped early.
 pub(super) fn too_long(field: &str, with: &str, count: usize, exact: bool, model: &EncoderModel) -> Error {
     let at_least = if exact { "" } else { "at least " };
     let message = format!(

@@ -1,13 +1,13 @@
-//! Fine-tuning jobs: the rules of `service`, and the model that the engine must have.
+//! Fine-tuning jobs: the rules of `service`, plus the check that the engine has the model.
 
 use super::models::Models;
 use crate::engine::Kind;
 use crate::error::{Error, Result};
 use crate::service::access::Access;
-use crate::service::jobs::{Job, Jobs};
-use crate::service::training::NewJob;
+use crate::service::fine_tuning::NewJob;
+use crate::service::fine_tuning::{Job, Jobs};
 
-/// Fine-tuning as callers see it.
+/// The fine-tuning API.
 pub struct FineTuning {
     pub jobs: Jobs,
     models: Models,
@@ -18,7 +18,7 @@ impl FineTuning {
         Self { jobs, models }
     }
 
-    /// Makes a job for a text model that is installed and that the key may call.
+    /// Creates a job for an installed text model that the key may call.
     pub async fn create(&self, access: &Access, new: NewJob) -> Result<Job> {
         let model = self.models.get(access, &new.model).await?;
         access.require_model(&model.id)?;

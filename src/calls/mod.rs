@@ -1,18 +1,20 @@
-//! Where the two halves meet: a call is resolved, admitted, run on the engine and answered.
+//! Inference calls: where `service` and `engine` meet. A call is resolved, admitted, run on the engine and answered.
 //!
-//! `service` and `engine` do not know each other. Everything that needs both lives here, so that
-//! `http` only encodes and decodes.
+//! `service` and `engine` do not depend on each other. Code that needs both is here, so that `http` only encodes and
+//! decodes.
 
+mod blocking;
 pub mod chat;
-pub mod demand;
+pub mod context;
 pub mod embeddings;
+mod errors;
 pub mod fine_tuning;
-mod fit;
-mod forms;
+mod grammars;
 pub mod images;
-mod keep;
+pub mod messages;
 pub mod models;
-mod preparing;
-pub mod recall;
+pub mod output_spec;
+mod persist_turn;
+mod prompt_preparation;
 pub mod rerank;
-pub mod turns;
+mod truncation;

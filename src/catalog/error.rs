@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::names::RESERVED;
+use super::name_validation::RESERVED;
 use crate::display::one_line;
 
 /// The way that needs no network, told wherever the network or pip is what fails.
@@ -13,7 +13,7 @@ into the models folder.";
 
 /// The models folder could not take what should be put there.
 #[derive(Debug, thiserror::Error)]
-pub enum PlaceError {
+pub enum FolderError {
     #[error("another outpost process is bringing in '{0}' right now; let it end, or stop it, and try again")]
     Busy(String),
     #[error(
@@ -28,7 +28,7 @@ pub enum PlaceError {
     Io { path: PathBuf, source: io::Error },
 }
 
-impl PlaceError {
+impl FolderError {
     /// An I/O error at `path`; a full disk is told as such.
     pub(super) fn at(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
@@ -59,12 +59,12 @@ pub enum PullError {
     #[error("{path} is there already but {why}. Move it away or delete it, then pull again")]
     InTheWay { path: PathBuf, why: String },
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Folder(#[from] FolderError),
 }
 
 impl PullError {
     /// Whether another source may succeed where this one failed.
-    pub(super) fn concerns_the_source(&self) -> bool {
+    pub(super) fn is_source_error(&self) -> bool {
         matches!(self, Self::PipFailed { .. } | Self::BadPackage { .. } | Self::HashMismatch { .. })
     }
 }
@@ -100,7 +100,7 @@ pub enum TransferError {
     #[error("refused: the manifest {}", one_line(.0))]
     BadManifest(String),
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    Folder(#[from] FolderError),
 }
 
 impl TransferError {

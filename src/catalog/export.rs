@@ -6,11 +6,11 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::error::{PlaceError, TransferError};
-use super::folder::visit_files;
+use super::error::{FolderError, TransferError};
+use super::folder_walk::visit_files;
 use super::hashing;
 use super::manifest::{FILES, MANIFEST, Manifest, ManifestFile};
-use super::names::{is_model_name, is_reserved};
+use super::name_validation::{is_model_name, is_reserved};
 use super::progress::Progress;
 
 const BLOCK: u64 = 512;
@@ -41,14 +41,14 @@ pub fn export(models_dir: &Path, id: &str, to: &Path, progress: &mut dyn Progres
 fn describe(id: &str, from: &Path, progress: &mut dyn Progress) -> Result<Manifest, TransferError> {
     let mut total = 0;
     visit_files(from, &mut |_, file| {
-        total += file.metadata().map_err(PlaceError::at(from))?.len();
+        total += file.metadata().map_err(FolderError::at(from))?.len();
         Ok(())
     })?;
     progress.start(&format!("hashing {id}"), total);
     let mut files = Vec::new();
     let hashed = visit_files(from, &mut |name, file| {
         let copied = hashing::copy(file, &mut io::sink(), u64::MAX, &mut |bytes| progress.advance(bytes));
-        let copied = copied.map_err(PlaceError::at(&from.join(name)))?;
+        let copied = copied.map_err(FolderError::at(&from.join(name)))?;
         files.push(ManifestFile { name: name.to_owned(), bytes: copied.bytes, sha256: copied.sha256 });
         Ok(())
     });
@@ -68,7 +68,7 @@ fn write_archive(
     progress: &mut dyn Progress,
 ) -> Result<(), TransferError> {
     let parent = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let at_to = || PlaceError::at(to);
+    let at_to = || FolderError::at(to);
     let readable = std::fs::Permissions::from_mode(0o644);
     let unfinished = tempfile::Builder::new()
         .prefix(".outpost-export-")
@@ -91,7 +91,7 @@ fn write_entries(
     file: &File,
     progress: &mut dyn Progress,
 ) -> Result<(), TransferError> {
-    let at_to = || PlaceError::at(to);
+    let at_to = || FolderError::at(to);
     let mut out = BufWriter::new(file);
     let head = serde_json::to_vec_pretty(manifest).map_err(|e| at_to()(e.into()))?;
     write_header(&mut out, MANIFEST, head.len() as u64)?.and_then(|()| out.write_all(&head)).map_err(at_to())?;

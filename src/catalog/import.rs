@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags, open};
 
-use super::error::{PlaceError, TransferError};
-use super::folder::visit_files;
+use super::error::{FolderError, TransferError};
+use super::folder_walk::visit_files;
 use super::hashing::{self, Copied};
-use super::manifest::{FILES, LARGEST_MANIFEST, MANIFEST, Manifest, ManifestFile};
-use super::names::{check_file_path, is_model_name, is_reserved};
-use super::place::Staging;
-use super::presence::is_model;
+use super::installed::is_model;
+use super::manifest::{FILES, MANIFEST, MAX_MANIFEST_BYTES, Manifest, ManifestFile};
+use super::name_validation::{check_file_path, is_model_name, is_reserved};
 use super::progress::Progress;
+use super::staging::Staging;
 use crate::models::gguf::GgufFile;
 
 /// What a caller may choose about an import.
@@ -40,7 +40,7 @@ pub struct Imported {
 }
 
 /// What was found at the path, still unread.
-enum Form {
+enum ImportSource {
     Archive(Box<Archive>),
     Gguf(File, u64),
     Folder,
@@ -58,8 +58,8 @@ pub fn import(
     options: &ImportOptions,
     progress: &mut dyn Progress,
 ) -> Result<Imported, TransferError> {
-    let form = recognise(from)?;
-    let name = options.name.clone().unwrap_or_else(|| own_name(&form, from));
+    let source = detect(from)?;
+    let name = options.name.clone().unwrap_or_else(|| own_name(&source, from));
     if !is_model_name(&name) {
         return Err(TransferError::BadName(name));
     }
@@ -67,7 +67,7 @@ pub fn import(
         return Err(TransferError::ReservedName(name));
     }
     let staging = Staging::open(models_dir, &name)?;
-    match fill(form, from, &staging, options.force, &name, progress) {
+    match fill(source, from, &staging, options.force, &name, progress) {
         Ok(bytes) => Ok(Imported { path: staging.publish(options.force)?, name, bytes }),
         Err(e) => {
             staging.abandon();
@@ -77,7 +77,7 @@ pub fn import(
 }
 
 fn fill(
-    form: Form,
+    source: ImportSource,
     from: &Path,
     staging: &Staging,
     force: bool,
@@ -87,19 +87,19 @@ fn fill(
     if !force && staging.target().symlink_metadata().is_ok() {
         return Err(TransferError::ModelExists(name.to_owned()));
     }
-    let total = match &form {
-        Form::Archive(archive) => archive.manifest.bytes(),
-        Form::Gguf(_, bytes) => *bytes,
-        Form::Folder => survey(from)?,
+    let total = match &source {
+        ImportSource::Archive(archive) => archive.manifest.bytes(),
+        ImportSource::Gguf(_, bytes) => *bytes,
+        ImportSource::Folder => check_folder(from)?,
     };
     staging.check_space(total)?;
     progress.start(&format!("importing {name}"), total);
-    let hashed = matches!(form, Form::Archive(_));
+    let hashed = matches!(source, ImportSource::Archive(_));
     let mut each = |bytes| progress.advance(bytes);
-    let filled = match form {
-        Form::Archive(archive) => unpack(*archive, staging, &mut each),
-        Form::Gguf(file, _) => copy_in(staging, &gguf_name(from), file, u64::MAX, &mut each).map(|_| ()),
-        Form::Folder => copy_folder(from, staging, &mut each),
+    let filled = match source {
+        ImportSource::Archive(archive) => unpack(*archive, staging, &mut each),
+        ImportSource::Gguf(file, _) => copy_in(staging, &gguf_name(from), file, u64::MAX, &mut each).map(|_| ()),
+        ImportSource::Folder => copy_folder(from, staging, &mut each),
     };
     progress.done();
     filled?;
@@ -122,23 +122,23 @@ fn check_headers(folder: &Path) -> Result<(), TransferError> {
 }
 
 /// Opens before it looks, so that what was looked at is what is read.
-fn recognise(from: &Path) -> Result<Form, TransferError> {
+fn detect(from: &Path) -> Result<ImportSource, TransferError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let fd = open(from, flags, Mode::empty()).map_err(|e| PlaceError::at(from)(e.into()))?;
+    let fd = open(from, flags, Mode::empty()).map_err(|e| FolderError::at(from)(e.into()))?;
     let mut file = File::from(fd);
-    let meta = file.metadata().map_err(PlaceError::at(from))?;
+    let meta = file.metadata().map_err(FolderError::at(from))?;
     if meta.is_dir() {
-        return Ok(Form::Folder);
+        return Ok(ImportSource::Folder);
     }
     let mut magic = Vec::new();
     if !meta.is_file() {
         return Err(TransferError::NotAModel(from.to_owned()));
     }
-    file.by_ref().take(4).read_to_end(&mut magic).and_then(|_| file.rewind()).map_err(PlaceError::at(from))?;
+    file.by_ref().take(4).read_to_end(&mut magic).and_then(|_| file.rewind()).map_err(FolderError::at(from))?;
     if magic == b"GGUF" {
-        return Ok(Form::Gguf(file, meta.len()));
+        return Ok(ImportSource::Gguf(file, meta.len()));
     }
-    open_archive(file, from).map(|archive| Form::Archive(Box::new(archive)))
+    open_archive(file, from).map(|archive| ImportSource::Archive(Box::new(archive)))
 }
 
 fn open_archive(mut file: File, from: &Path) -> Result<Archive, TransferError> {
@@ -151,26 +151,26 @@ fn open_archive(mut file: File, from: &Path) -> Result<Archive, TransferError> {
             return Err(TransferError::NotAModel(from.to_owned()));
         }
         let mut bytes = Vec::new();
-        entry.take(LARGEST_MANIFEST + 1).read_to_end(&mut bytes).map_err(not_a_model)?;
+        entry.take(MAX_MANIFEST_BYTES + 1).read_to_end(&mut bytes).map_err(not_a_model)?;
         bytes
     };
-    if bytes.len() as u64 > LARGEST_MANIFEST {
+    if bytes.len() as u64 > MAX_MANIFEST_BYTES {
         return Err(TransferError::BadManifest("is too large".into()));
     }
     let manifest = Manifest::parse(&bytes).map_err(TransferError::BadManifest)?;
     if !is_model(manifest.files.iter().map(|file| file.name.as_str())) {
         return Err(TransferError::NoWeights(from.to_owned()));
     }
-    file.rewind().map_err(PlaceError::at(from))?;
+    file.rewind().map_err(FolderError::at(from))?;
     Ok(Archive { manifest, tar: tar::Archive::new(file) })
 }
 
-fn own_name(form: &Form, from: &Path) -> String {
+fn own_name(source: &ImportSource, from: &Path) -> String {
     let path = std::fs::canonicalize(from).unwrap_or_else(|_| from.to_owned());
-    let name = match form {
-        Form::Archive(archive) => return archive.manifest.name.clone(),
-        Form::Gguf(..) => path.file_stem(),
-        Form::Folder => path.file_name(),
+    let name = match source {
+        ImportSource::Archive(archive) => return archive.manifest.name.clone(),
+        ImportSource::Gguf(..) => path.file_stem(),
+        ImportSource::Folder => path.file_name(),
     };
     name.map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
@@ -231,11 +231,11 @@ fn check_copied(path: &str, planned: &ManifestFile, copied: &Copied) -> Result<(
 }
 
 /// First look at a folder: everything acceptable, a model among it, and how large it is.
-fn survey(from: &Path) -> Result<u64, TransferError> {
+fn check_folder(from: &Path) -> Result<u64, TransferError> {
     let (mut total, mut names) = (0, Vec::new());
     visit_files(from, &mut |name, file| {
         names.push(name.to_owned());
-        total += file.metadata().map_err(PlaceError::at(&from.join(name)))?.len();
+        total += file.metadata().map_err(FolderError::at(&from.join(name)))?.len();
         Ok(())
     })?;
     if is_model(names.iter().map(String::as_str)) { Ok(total) } else { Err(TransferError::NoWeights(from.to_owned())) }
@@ -253,5 +253,5 @@ fn copy_in(
     each: &mut dyn FnMut(u64),
 ) -> Result<Copied, TransferError> {
     let (mut to, path) = staging.create(name)?;
-    Ok(hashing::copy(from, &mut to, limit, each).map_err(PlaceError::at(&path))?)
+    Ok(hashing::copy(from, &mut to, limit, each).map_err(FolderError::at(&path))?)
 }

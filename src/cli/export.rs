@@ -12,7 +12,7 @@ use crate::app::SystemClockRng;
 use crate::clock_rng::Timestamp;
 use crate::control_socket::{self, Request};
 use crate::ids::ProjectId;
-use crate::service::export::{Format, Order, Table};
+use crate::service::export::{ExportRequest, Format, Table};
 
 #[derive(Subcommand)]
 pub enum AuditCommand {
@@ -55,14 +55,14 @@ pub fn usage(UsageCommand::Export(args): UsageCommand, data: &Path, out: &mut dy
 
 fn export(table: Table, args: ExportArgs, data: &Path, out: &mut dyn Write) -> Outcome {
     let ExportArgs { project, start, end, format, to } = args;
-    let order = Order { table, project, start, end, format };
+    let order = ExportRequest { table, project, start, end, format };
     // The server may run in another folder, so it is told the whole path.
     let to = std::path::absolute(to)?;
     if let Some(answer) = control_socket::send(data, &Request::Export { to: to.clone(), order: order.clone() })? {
         maintenance::print_reply(answer, out)?;
     } else {
         let opened = maintenance::open(data, Arc::new(SystemClockRng::new()))?;
-        let bytes = actix_web::rt::System::new().block_on(order.carry_out(&opened, &to));
+        let bytes = actix_web::rt::System::new().block_on(order.run(&opened, &to));
         opened.shutdown();
         writeln!(out, "{} bytes", bytes?)?;
     }

@@ -7,8 +7,8 @@ use clap::Subcommand;
 
 use crate::catalog::progress;
 use crate::catalog::{
-    Catalog, CatalogModel, ImportOptions, OnDisk, PullError, PullOptions, TransferError, export, import, installed,
-    on_disk, pull_with,
+    Catalog, CatalogModel, ImportOptions, ModelFolder, PullError, PullOptions, TransferError, export, import,
+    installed, model_folders, pull_with,
 };
 use crate::display::{format_bytes, one_line};
 
@@ -120,7 +120,7 @@ fn unknown(catalog: &Catalog, name: &str) -> ModelsError {
 
 fn list(catalog: &Catalog, models_dir: &Path, out: &mut dyn Write) -> Result<(), ModelsError> {
     let mut rows = vec![["NAME", "SIZE", "LICENSE", "STATE", "DESCRIPTION"].map(str::to_owned)];
-    let (complete, folders) = (installed(catalog, models_dir), on_disk(models_dir));
+    let (complete, folders) = (installed(catalog, models_dir), model_folders(models_dir));
     for model in catalog.models() {
         let state = match () {
             () if complete.iter().any(|there| there.name == model.name) => "installed",
@@ -133,11 +133,9 @@ fn list(catalog: &Catalog, models_dir: &Path, out: &mut dyn Write) -> Result<(),
         );
     }
     let others = folders.into_iter().filter(|found| catalog.find(&found.name).is_none());
-    rows.extend(
-        others.map(|OnDisk { name, bytes }| {
-            [name, format_bytes(bytes), "?".into(), "other on disk".into(), String::new()]
-        }),
-    );
+    rows.extend(others.map(|ModelFolder { name, bytes }| {
+        [name, format_bytes(bytes), "?".into(), "other on disk".into(), String::new()]
+    }));
     write_table(&rows, out)
 }
 

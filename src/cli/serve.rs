@@ -35,8 +35,8 @@ fn this_program() -> std::io::Result<PathBuf> {
 /// Pulls the starter set when the models folder holds no model, but for those that a checkout has anyway.
 fn pull_starter(models: &Path, out: &mut dyn Write) -> Outcome {
     let catalog = Catalog::builtin();
-    let comes_along = |name: &str| catalog.find(name).is_some_and(CatalogModel::is_carried);
-    if catalog::on_disk(models).iter().any(|found| !comes_along(&found.name)) {
+    let comes_along = |name: &str| catalog.find(name).is_some_and(CatalogModel::is_embedded);
+    if catalog::model_folders(models).iter().any(|found| !comes_along(&found.name)) {
         return Ok(());
     }
     let starter: Vec<_> = catalog.starter().iter().filter_map(|name| catalog.find(name)).collect();
@@ -127,7 +127,7 @@ fn print_banner(app: &App, config: &Config, out: &mut dyn Write) -> Outcome {
 /// A command that a new user can paste.
 fn example_curl(url: &str, key: &str, models: &Path) -> String {
     let starter = Catalog::builtin().starter();
-    let installed = catalog::on_disk(models);
+    let installed = catalog::model_folders(models);
     let model = starter.iter().find(|name| installed.iter().any(|found| found.name == **name));
     let model = model.or(starter.first()).map_or("MODEL", String::as_str);
     let insecure = if url.starts_with("https") { " --insecure" } else { "" };

@@ -24,7 +24,7 @@ pub struct Precisions {
 }
 
 impl Precision {
-    pub fn kind(self) -> Option<DType> {
+    pub(super) fn kind(self) -> Option<DType> {
         match self {
             Self::Full => None,
             Self::Bf16 => Some(DType::BF16),

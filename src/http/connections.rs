@@ -35,34 +35,34 @@ pub const WRITE_TIMEOUT: Duration = Duration::from_secs(20);
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// How often connections without requests are looked for.
-const SWEEP: Duration = Duration::from_secs(5);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Bytes that the kernel takes beyond what it has sent.
-const UNSENT: u32 = 64 << 10;
+const MAX_UNSENT: u32 = 64 << 10;
 
 /// Descriptors that connections leave to files, the listener and the engine.
 const RESERVED_FILES: u64 = 128;
 
 /// How many connections there may be.
 #[derive(Clone, Copy, Debug)]
-struct Bounds {
+struct ConnectionLimits {
     all: usize,
     anonymous: usize,
-    keyed: usize,
-    of_one_address: usize,
+    authenticated: usize,
+    per_address: usize,
 }
 
-impl Bounds {
+impl ConnectionLimits {
     /// A sixteenth of the listener's limit is reserved for connections that are closed but not yet dropped.
     fn of(accepted: usize) -> Self {
         let all = accepted - accepted.div_ceil(16);
-        Self { all, anonymous: all.div_ceil(2), keyed: all - all.div_ceil(8), of_one_address: all.div_ceil(8) }
+        Self { all, anonymous: all.div_ceil(2), authenticated: all - all.div_ceil(8), per_address: all.div_ceil(8) }
     }
 }
 
 /// All open connections.
 pub struct Connections {
-    bounds: Bounds,
+    bounds: ConnectionLimits,
     table: Mutex<Table>,
     begun: Instant,
 }
@@ -73,7 +73,7 @@ struct Table {
     /// Oldest first.
     anonymous: BTreeMap<u64, Arc<Connection>>,
     /// Those that a valid key has come over.
-    keyed: BTreeMap<u64, Arc<Connection>>,
+    authenticated: BTreeMap<u64, Arc<Connection>>,
     /// Only addresses that are bounded: loopback and trusted proxies stand for many clients.
     by_prefix: HashMap<ClientPrefix, usize>,
 }
@@ -83,7 +83,7 @@ pub struct Connection {
     number: u64,
     prefix: Option<ClientPrefix>,
     connections: Weak<Connections>,
-    keyed: AtomicBool,
+    authenticated: AtomicBool,
     closed: AtomicBool,
     /// Requests that are not answered to their end.
     running: AtomicUsize,
@@ -99,12 +99,12 @@ pub struct Stream {
 }
 
 /// A request on a connection, until its response is sent or given up.
-pub struct Running(Arc<Connection>);
+pub struct ActiveRequest(Arc<Connection>);
 
 impl Connections {
     /// For a listener that accepts so many.
     pub fn new(accepted: usize) -> Arc<Self> {
-        Arc::new(Self { bounds: Bounds::of(accepted), table: Mutex::default(), begun: Instant::now() })
+        Arc::new(Self { bounds: ConnectionLimits::of(accepted), table: Mutex::default(), begun: Instant::now() })
     }
 
     /// Takes an accepted socket in, and closes others for it where that is needed. `None` if its address has too many
@@ -122,16 +122,16 @@ impl Connections {
     }
 
     pub(super) fn open(self: &Arc<Self>, bounded: Option<IpAddr>) -> Option<Arc<Connection>> {
-        let Bounds { all, anonymous, of_one_address, .. } = self.bounds;
+        let ConnectionLimits { all, anonymous, per_address, .. } = self.bounds;
         let prefix = bounded.map(ClientPrefix::of);
         let mut table = self.lock();
         if let Some(prefix) = prefix
-            && table.by_prefix.get(&prefix).is_some_and(|open| *open >= of_one_address)
+            && table.by_prefix.get(&prefix).is_some_and(|open| *open >= per_address)
         {
             let oldest = table.anonymous.values().find(|one| one.prefix == Some(prefix)).cloned()?;
             table.close(&oldest, "a newer one from its address needs its place");
         }
-        while table.anonymous.len() >= anonymous || table.anonymous.len() + table.keyed.len() >= all {
+        while table.anonymous.len() >= anonymous || table.anonymous.len() + table.authenticated.len() >= all {
             let Some(oldest) = table.anonymous.values().next().cloned() else { break };
             table.close(&oldest, "a newer one needs its place");
         }
@@ -141,7 +141,7 @@ impl Connections {
             number,
             prefix,
             connections: Arc::downgrade(self),
-            keyed: AtomicBool::new(false),
+            authenticated: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             running: AtomicUsize::new(0),
             idle_since: AtomicU64::new(self.now()),
@@ -156,28 +156,28 @@ impl Connections {
 
     /// Moves a connection to those with a key. If their limit is reached, the longest idle one is closed; if none is idle,
     /// the connection stays anonymous.
-    fn promote(&self, connection: &Connection) {
+    fn mark_authenticated(&self, connection: &Connection) {
         let mut table = self.lock();
         if !table.anonymous.contains_key(&connection.number) {
             return;
         }
-        if table.keyed.len() >= self.bounds.keyed {
-            let idle = table.keyed.values().filter(|one| one.is_idle());
+        if table.authenticated.len() >= self.bounds.authenticated {
+            let idle = table.authenticated.values().filter(|one| one.is_idle());
             let Some(longest) = idle.min_by_key(|one| one.idle_since.load(Ordering::Relaxed)).cloned() else {
                 return;
             };
             table.close(&longest, "that of another client needs its place");
         }
         if let Some(moved) = table.anonymous.remove(&connection.number) {
-            moved.keyed.store(true, Ordering::Relaxed);
-            table.keyed.insert(moved.number, moved);
+            moved.authenticated.store(true, Ordering::Relaxed);
+            table.authenticated.insert(moved.number, moved);
         }
     }
 
-    /// Closes idle connections every [`SWEEP`], until the server is dropped.
+    /// Closes idle connections every [`SWEEP_INTERVAL`], until the server is dropped.
     pub async fn sweep(connections: Weak<Self>) {
         loop {
-            actix_web::rt::time::sleep(SWEEP).await;
+            actix_web::rt::time::sleep(SWEEP_INTERVAL).await;
             let Some(connections) = connections.upgrade() else { return };
             let timeout = u64::try_from(IDLE_TIMEOUT.as_millis()).unwrap_or(u64::MAX);
             connections.close_idle_since(connections.now().saturating_sub(timeout));
@@ -186,7 +186,7 @@ impl Connections {
 
     fn close_idle_since(&self, limit: u64) {
         let mut table = self.lock();
-        let all = table.anonymous.values().chain(table.keyed.values());
+        let all = table.anonymous.values().chain(table.authenticated.values());
         let over = |one: &&Arc<Connection>| one.is_idle() && one.idle_since.load(Ordering::Relaxed) < limit;
         let idle: Vec<_> = all.filter(over).cloned().collect();
         idle.iter().for_each(|one| table.close(one, "no request came for long"));
@@ -210,8 +210,8 @@ impl Table {
     }
 
     fn remove(&mut self, connection: &Connection) {
-        let Self { anonymous, keyed, by_prefix, .. } = self;
-        if anonymous.remove(&connection.number).or_else(|| keyed.remove(&connection.number)).is_none() {
+        let Self { anonymous, authenticated, by_prefix, .. } = self;
+        if anonymous.remove(&connection.number).or_else(|| authenticated.remove(&connection.number)).is_none() {
             return;
         }
         if let Some(prefix) = connection.prefix
@@ -233,17 +233,17 @@ impl Connection {
 
     /// Records that a request with a valid API key arrived on this connection.
     pub fn authenticated(&self) {
-        if !self.keyed.load(Ordering::Relaxed)
+        if !self.authenticated.load(Ordering::Relaxed)
             && let Some(connections) = self.connections.upgrade()
         {
-            connections.promote(self);
+            connections.mark_authenticated(self);
         }
     }
 
     /// A request begins.
-    pub fn run(self: &Arc<Self>) -> Running {
+    pub fn run(self: &Arc<Self>) -> ActiveRequest {
         self.running.fetch_add(1, Ordering::Relaxed);
-        Running(Arc::clone(self))
+        ActiveRequest(Arc::clone(self))
     }
 
     fn is_idle(&self) -> bool {
@@ -260,7 +260,7 @@ impl Connection {
     }
 }
 
-impl Drop for Running {
+impl Drop for ActiveRequest {
     fn drop(&mut self) {
         if let Some(connections) = self.0.connections.upgrade() {
             self.0.idle_since.store(connections.now(), Ordering::Relaxed);
@@ -336,7 +336,7 @@ fn set_options(tcp: &TcpStream) {
         if let Err(error) = rustix::net::sockopt::set_tcp_user_timeout(tcp, timeout) {
             tracing::debug!(%error, "a connection has no write timeout");
         }
-        if let Err(error) = socket2::SockRef::from(tcp).set_tcp_notsent_lowat(UNSENT) {
+        if let Err(error) = socket2::SockRef::from(tcp).set_tcp_notsent_lowat(MAX_UNSENT) {
             tracing::debug!(%error, "unsent bytes of a connection are not bounded");
         }
     }
@@ -377,40 +377,46 @@ mod tests {
     /// All 15, anonymous 8, keyed 13, 2 of one address.
     fn connections() -> Arc<Connections> {
         let connections = Connections::new(16);
-        let Bounds { all, anonymous, keyed, of_one_address } = connections.bounds;
-        assert_eq!((all, anonymous, keyed, of_one_address), (15, 8, 13, 2));
+        let ConnectionLimits { all, anonymous, authenticated, per_address } = connections.bounds;
+        assert_eq!((all, anonymous, authenticated, per_address), (15, 8, 13, 2));
         connections
     }
 
     #[tokio::test]
     async fn the_oldest_anonymous_connection_makes_room_and_clients_with_a_key_stay() {
         let connections = connections();
-        let keyed = open(&connections, None).unwrap();
-        keyed.authenticated();
+        let authenticated = open(&connections, None).unwrap();
+        authenticated.authenticated();
         let anonymous: Vec<_> = (0..20).map(|_| open(&connections, None).unwrap()).collect();
-        assert!(!is_closed(&keyed));
+        assert!(!is_closed(&authenticated));
         let closed: Vec<bool> = anonymous.iter().map(|one| is_closed(one)).collect();
         assert_eq!(closed, [[true; 12].as_slice(), &[false; 8]].concat());
         anonymous.iter().for_each(|one| leave(&connections, one));
-        leave(&connections, &keyed);
+        leave(&connections, &authenticated);
         let table = connections.lock();
-        assert!(table.anonymous.is_empty() && table.keyed.is_empty() && table.by_prefix.is_empty());
+        assert!(table.anonymous.is_empty() && table.authenticated.is_empty() && table.by_prefix.is_empty());
     }
 
     #[tokio::test]
     async fn clients_with_a_key_leave_room_for_anonymous_ones() {
         let connections = connections();
-        let keyed: Vec<_> =
+        let authenticated: Vec<_> =
             (0..13).map(|_| open(&connections, None).unwrap()).inspect(|one| one.authenticated()).collect();
-        let running: Vec<Running> = keyed.iter().map(|one| one.run()).collect();
+        let running: Vec<ActiveRequest> = authenticated.iter().map(|one| one.run()).collect();
         let more = open(&connections, None).unwrap();
         more.authenticated();
-        assert!(!more.keyed.load(Ordering::Relaxed) && !keyed.iter().any(|one| is_closed(one)), "all are at work");
+        assert!(
+            !more.authenticated.load(Ordering::Relaxed) && !authenticated.iter().any(|one| is_closed(one)),
+            "all are at work"
+        );
         let newer: Vec<_> = (0..2).map(|_| open(&connections, None).unwrap()).collect();
         assert!(is_closed(&more) && !newer.iter().any(|one| is_closed(one)));
         drop(running);
         newer[1].authenticated();
-        assert!(newer[1].keyed.load(Ordering::Relaxed) && keyed.iter().filter(|one| is_closed(one)).count() == 1);
+        assert!(
+            newer[1].authenticated.load(Ordering::Relaxed)
+                && authenticated.iter().filter(|one| is_closed(one)).count() == 1
+        );
     }
 
     #[tokio::test]

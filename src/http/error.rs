@@ -1,6 +1,6 @@
 //! How an [`Error`] reaches the client: one body shape, one place.
 //!
-//! Handlers and extractors return `Error`; actix keeps it inside the response, and `frame`
+//! Handlers and extractors return `Error`; actix keeps it inside the response, and `request_logging`
 //! renders it here once the request id is known. Errors that actix makes itself are given our
 //! shape too.
 
@@ -61,7 +61,7 @@ impl ResponseError for Error {
         StatusCode::from_u16(self.code().status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     }
 
-    /// Only the status: `frame` fills in the body, where it knows the request id.
+    /// Only the status: `request_logging` fills in the body, where it knows the request id.
     fn error_response(&self) -> HttpResponse {
         HttpResponse::new(self.status_code())
     }

@@ -2,14 +2,14 @@
 //!
 //! The library answers a malformed request itself, without a body, and drops the request whose chunked body breaks off in
 //! the middle. This module reads the bytes first. It replaces a malformed head with a small request of its own, which
-//! [`super::frame`] answers with an ordinary error. It terminates a malformed body and reports an error to its reader. In
+//! [`super::request_logging`] answers with an ordinary error. It terminates a malformed body and reports an error to its reader. In
 //! both cases the connection is closed after the response, and further input is discarded.
 //!
 //! The library parses all requests that it can read and queues them, some 5 KiB each, before it answers the first. So it
 //! gets the head of a request only when the response to the one before it is sent. What a client sends ahead waits in the
-//! kernel, but for [`READ`] bytes: they are read to notice that the client leaves.
+//! kernel, but for [`READ_BYTES`] bytes: they are read to notice that the client leaves.
 
-mod chunks;
+mod chunked_decoder;
 mod head;
 
 use std::cell::{Cell, OnceCell};
@@ -29,25 +29,25 @@ use futures_util::Stream;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-use super::channel::Channel;
+use super::transport::Transport;
 use crate::error::Error;
-use chunks::{Chunks, Progress};
-use head::{Body, Flaw, Scan};
+use chunked_decoder::{ChunkedDecoder, Progress};
+use head::{Body, HeadError, Scan};
 
 /// The request that stands in for a malformed one.
-const STAND_IN: &[u8] = b"GET /.malformed HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+const STAND_IN_REQUEST: &[u8] = b"GET /.malformed HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
 const STAND_IN_PATH: &str = "/.malformed";
 /// How long, and how many bytes, to read after refusing a request. Closing a socket with unread input resets it, and the
 /// client may lose the response.
 const LINGER: Duration = Duration::from_secs(2);
 const MAX_DISCARDED: usize = 4 << 20;
-const READ: usize = 8 << 10;
+const READ_BYTES: usize = 8 << 10;
 
 /// What a connection and the requests on it tell each other.
 #[derive(Default)]
-pub struct Wire {
+pub struct ConnectionState {
     /// Why the connection's last request is refused.
-    flaw: OnceCell<Flaw>,
+    error: OnceCell<HeadError>,
     /// Whether the body of its last request has broken off.
     broken: Cell<bool>,
     /// Requests whose responses are sent, or given up.
@@ -56,7 +56,7 @@ pub struct Wire {
     waiting: Cell<Option<Waker>>,
 }
 
-impl Wire {
+impl ConnectionState {
     /// The state of the request's connection; `None` over HTTP/2.
     pub fn of(request: &HttpRequest) -> Option<Rc<Self>> {
         request.conn_data::<Rc<Self>>().cloned()
@@ -64,15 +64,15 @@ impl Wire {
 
     /// The error for a request that stands in for one that is refused.
     pub fn refusal(&self, request: &HttpRequest) -> Option<Error> {
-        let flaw = self.flaw.get().filter(|_| request.path() == STAND_IN_PATH)?;
-        Some(flaw.error())
+        let error = self.error.get().filter(|_| request.path() == STAND_IN_PATH)?;
+        Some(error.error())
     }
 
     /// Makes a malformed chunked body an error for its reader.
-    pub fn watch(self: &Rc<Self>, request: &mut ServiceRequest) {
+    pub fn check_body(self: &Rc<Self>, request: &mut ServiceRequest) {
         if request.headers().contains_key(header::TRANSFER_ENCODING) {
-            let watched = Watched { payload: request.take_payload(), wire: Rc::clone(self), over: false };
-            request.set_payload(Payload::Stream { payload: Box::pin(watched) });
+            let checked = CheckedBody { payload: request.take_payload(), shared: Rc::clone(self), over: false };
+            request.set_payload(Payload::Stream { payload: Box::pin(checked) });
         }
     }
 
@@ -83,11 +83,11 @@ impl Wire {
 }
 
 /// Marks a request as in flight. Dropping it lets the connection read the next request.
-pub struct InFlight(Rc<Wire>);
+pub struct InFlight(Rc<ConnectionState>);
 
 impl InFlight {
-    pub fn new(wire: Rc<Wire>) -> Self {
-        Self(wire)
+    pub fn new(shared: Rc<ConnectionState>) -> Self {
+        Self(shared)
     }
 }
 
@@ -101,13 +101,13 @@ impl Drop for InFlight {
 }
 
 /// A chunked body whose end is an error if it has broken off.
-struct Watched {
+struct CheckedBody {
     payload: Payload,
-    wire: Rc<Wire>,
+    shared: Rc<ConnectionState>,
     over: bool,
 }
 
-impl Stream for Watched {
+impl Stream for CheckedBody {
     type Item = Result<Bytes, PayloadError>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -117,16 +117,16 @@ impl Stream for Watched {
         let item = ready!(Pin::new(&mut self.payload).poll_next(cx));
         self.over = !matches!(item, Some(Ok(_)));
         Poll::Ready(match item {
-            None if self.wire.broken.get() => Some(Err(PayloadError::EncodingCorrupted)),
+            None if self.shared.broken.get() => Some(Err(PayloadError::EncodingCorrupted)),
             item => item,
         })
     }
 }
 
 /// A connection of HTTP/1.
-pub struct Guarded {
-    channel: Channel,
-    wire: Rc<Wire>,
+pub struct ValidatedStream {
+    transport: Transport,
+    shared: Rc<ConnectionState>,
     state: State,
     /// What has come and is not read.
     input: Vec<u8>,
@@ -147,26 +147,26 @@ enum State {
     Head(Scan),
     /// So many bytes of a body are to come.
     Body(u64),
-    Chunks(Chunks),
+    Chunked(ChunkedDecoder),
     /// Nothing passes any more.
     Refused,
 }
 
-impl Guarded {
-    pub fn new(channel: Channel) -> Self {
-        let (input, out, wire, state) = (Vec::new(), Vec::new(), Rc::default(), State::Head(Scan::default()));
-        Self { channel, wire, state, input, out, given: 0, heads: 0, stood_in: false, discarded: 0, linger: None }
+impl ValidatedStream {
+    pub fn new(transport: Transport) -> Self {
+        let (input, out, shared, state) = (Vec::new(), Vec::new(), Rc::default(), State::Head(Scan::default()));
+        Self { transport, shared, state, input, out, given: 0, heads: 0, stood_in: false, discarded: 0, linger: None }
     }
 
     /// Lets the requests of the connection know of it.
     pub fn share(&self, extensions: &mut Extensions) {
-        extensions.insert(Arc::clone(self.channel.connection()));
-        extensions.insert(Rc::clone(&self.wire));
+        extensions.insert(Arc::clone(self.transport.connection()));
+        extensions.insert(Rc::clone(&self.shared));
     }
 
     /// Whether a request is in flight, so that the next one has to wait.
     fn is_busy(&self) -> bool {
-        self.wire.done.get() < self.heads
+        self.shared.done.get() < self.heads
     }
 
     /// Parses the buffered input as far as possible.
@@ -185,13 +185,13 @@ impl Guarded {
                             self.state = match body {
                                 Body::Length(0) => State::Head(Scan::default()),
                                 Body::Length(length) => State::Body(length),
-                                Body::Chunked => State::Chunks(Chunks::Size),
+                                Body::Chunked => State::Chunked(ChunkedDecoder::Size),
                             };
                             end
                         }
-                        Err(flaw) => return self.refuse(flaw),
+                        Err(error) => return self.refuse(error),
                     },
-                    Err(flaw) => return self.refuse(flaw),
+                    Err(error) => return self.refuse(error),
                 },
                 State::Body(left) => {
                     let taken = self.input.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
@@ -205,7 +205,7 @@ impl Guarded {
                     }
                     taken
                 }
-                State::Chunks(chunks) => {
+                State::Chunked(chunks) => {
                     let (taken, progress) = chunks.read(&self.input, &mut self.out);
                     match progress {
                         Progress::Wanting => {
@@ -214,7 +214,7 @@ impl Guarded {
                         }
                         Progress::Done => self.state = State::Head(Scan::default()),
                         Progress::Broken => {
-                            self.wire.broken.set(true);
+                            self.shared.broken.set(true);
                             return self.close();
                         }
                     }
@@ -226,8 +226,8 @@ impl Guarded {
         self.input = Vec::new(); // An idle connection keeps none.
     }
 
-    fn refuse(&mut self, flaw: Flaw) {
-        let _first = self.wire.flaw.set(flaw);
+    fn refuse(&mut self, error: HeadError) {
+        let _first = self.shared.error.set(error);
         self.close();
     }
 
@@ -237,7 +237,7 @@ impl Guarded {
     }
 
     /// Copies parsed bytes to the HTTP library. Returns `false` if there are none.
-    fn give(&mut self, to: &mut ReadBuf<'_>) -> bool {
+    fn copy_out(&mut self, to: &mut ReadBuf<'_>) -> bool {
         let rest = self.out.get(self.given..).unwrap_or_default();
         let part = rest.get(..rest.len().min(to.remaining())).unwrap_or_default();
         if part.is_empty() {
@@ -253,12 +253,12 @@ impl Guarded {
     }
 }
 
-impl Guarded {
+impl ValidatedStream {
     /// Reads from the connection; 0 bytes are its end.
     fn fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        let mut bytes = [0; READ];
+        let mut bytes = [0; READ_BYTES];
         let mut read = ReadBuf::new(&mut bytes);
-        ready!(Pin::new(&mut self.channel).poll_read(cx, &mut read))?;
+        ready!(Pin::new(&mut self.transport).poll_read(cx, &mut read))?;
         if !matches!(self.state, State::Refused) {
             self.input.extend(read.filled());
         }
@@ -269,7 +269,7 @@ impl Guarded {
     fn discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.discarded < MAX_DISCARDED {
             match ready!(self.fill(cx)) {
-                Ok(1..) => self.discarded += READ,
+                Ok(1..) => self.discarded += READ_BYTES,
                 Ok(0) | Err(_) => break,
             }
         }
@@ -278,13 +278,13 @@ impl Guarded {
     }
 }
 
-impl AsyncRead for Guarded {
+impl AsyncRead for ValidatedStream {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, to: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        this.channel.connection().check(cx)?;
+        this.transport.connection().check(cx)?;
         loop {
             this.read();
-            if this.give(to) {
+            if this.copy_out(to) {
                 return Poll::Ready(Ok(()));
             }
             let busy = this.is_busy();
@@ -293,19 +293,19 @@ impl AsyncRead for Guarded {
                     let _end = this.discard(cx);
                     if busy {
                         // Nothing yet: even the end of the connection would cancel what is being answered.
-                        this.wire.waiting.set(Some(cx.waker().clone()));
+                        this.shared.waiting.set(Some(cx.waker().clone()));
                         return Poll::Pending;
                     }
-                    if this.wire.flaw.get().is_none() || std::mem::replace(&mut this.stood_in, true) {
-                        return if this.wire.broken.get() { Poll::Ready(Ok(())) } else { Poll::Pending };
+                    if this.shared.error.get().is_none() || std::mem::replace(&mut this.stood_in, true) {
+                        return if this.shared.broken.get() { Poll::Ready(Ok(())) } else { Poll::Pending };
                     }
-                    this.out.extend(STAND_IN);
+                    this.out.extend(STAND_IN_REQUEST);
                     continue;
                 }
                 // A large body goes past the buffers, but for its end.
                 State::Body(left) if this.input.is_empty() && to.remaining() as u64 <= *left => {
                     let before = to.filled().len();
-                    ready!(Pin::new(&mut this.channel).poll_read(cx, to))?;
+                    ready!(Pin::new(&mut this.transport).poll_read(cx, to))?;
                     *left -= (to.filled().len() - before) as u64;
                     if *left == 0 {
                         this.state = State::Head(Scan::default());
@@ -313,7 +313,7 @@ impl AsyncRead for Guarded {
                     return Poll::Ready(Ok(()));
                 }
                 State::Head(_) if busy => {
-                    this.wire.waiting.set(Some(cx.waker().clone()));
+                    this.shared.waiting.set(Some(cx.waker().clone()));
                     let left = this.input.is_empty() && ready!(this.fill(cx))? == 0;
                     return if left { Poll::Ready(Ok(())) } else { Poll::Pending };
                 }
@@ -326,13 +326,13 @@ impl AsyncRead for Guarded {
     }
 }
 
-impl AsyncWrite for Guarded {
+impl AsyncWrite for ValidatedStream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.channel).poll_write(cx, bytes)
+        Pin::new(&mut self.transport).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.channel).poll_flush(cx)
+        Pin::new(&mut self.transport).poll_flush(cx)
     }
 
     fn poll_write_vectored(
@@ -340,15 +340,15 @@ impl AsyncWrite for Guarded {
         cx: &mut Context<'_>,
         bytes: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.channel).poll_write_vectored(cx, bytes)
+        Pin::new(&mut self.transport).poll_write_vectored(cx, bytes)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.channel.is_write_vectored()
+        self.transport.is_write_vectored()
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(Pin::new(&mut self.channel).poll_shutdown(cx))?;
+        ready!(Pin::new(&mut self.transport).poll_shutdown(cx))?;
         if matches!(self.state, State::Refused) {
             let linger = self.linger.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
             if linger.as_mut().poll(cx).is_pending() {
@@ -370,26 +370,26 @@ mod tests {
     use crate::http::client_address::TrustedProxies;
     use crate::http::connections::Connections;
 
-    async fn connect() -> (TcpStream, Guarded) {
+    async fn connect() -> (TcpStream, ValidatedStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (tcp, _) = listener.accept().await.unwrap();
-        let (stream, _) = Connections::new(16).accept(tcp, &TrustedProxies::default()).unwrap();
-        (client, Guarded::new(Channel::plain(stream)))
+        let (tcp, _) = Connections::new(16).accept(tcp, &TrustedProxies::default()).unwrap();
+        (client, ValidatedStream::new(Transport::plain(tcp)))
     }
 
     /// What is passed on at once; `None` where that is nothing.
-    async fn passed(guarded: &mut Guarded) -> Option<String> {
+    async fn passed(stream: &mut ValidatedStream) -> Option<String> {
         let mut bytes = [0; 4096];
         let mut buf = ReadBuf::new(&mut bytes);
-        let read = poll_fn(|cx| Poll::Ready(Pin::new(&mut *guarded).poll_read(cx, &mut buf))).await;
+        let read = poll_fn(|cx| Poll::Ready(Pin::new(&mut *stream).poll_read(cx, &mut buf))).await;
         read.is_ready().then(|| String::from_utf8(buf.filled().to_vec()).unwrap())
     }
 
     /// The same as soon as there is anything.
-    async fn waited(guarded: &mut Guarded) -> String {
+    async fn waited(stream: &mut ValidatedStream) -> String {
         for _ in 0..2_000 {
-            if let Some(text) = passed(guarded).await {
+            if let Some(text) = passed(stream).await {
                 return text;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -399,23 +399,23 @@ mod tests {
 
     #[tokio::test]
     async fn a_request_is_passed_on_when_the_one_before_it_is_done() {
-        let (mut client, mut guarded) = connect().await;
+        let (mut client, mut stream) = connect().await;
         let first = "GET /1 HTTP/1.1\r\nhost: a\r\n\r\n";
         let second = "PUT /2 HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbody";
         let third = "GET /3 HTTP/1.1\r\nhost: a\r\n\r\n";
         client.write_all(format!("{first}{second}{third}").as_bytes()).await.unwrap();
         for request in [first, second, third] {
-            assert_eq!(waited(&mut guarded).await, request);
-            let in_flight = InFlight::new(Rc::clone(&guarded.wire));
-            assert_eq!(passed(&mut guarded).await, None);
+            assert_eq!(waited(&mut stream).await, request);
+            let in_flight = InFlight::new(Rc::clone(&stream.shared));
+            assert_eq!(passed(&mut stream).await, None);
             drop(in_flight);
         }
         // The end is noticed while a request runs, for that is how a client leaves.
         client.write_all(first.as_bytes()).await.unwrap();
-        assert_eq!(waited(&mut guarded).await, first);
-        let _in_flight = InFlight::new(Rc::clone(&guarded.wire));
-        assert_eq!(passed(&mut guarded).await, None);
+        assert_eq!(waited(&mut stream).await, first);
+        let _in_flight = InFlight::new(Rc::clone(&stream.shared));
+        assert_eq!(passed(&mut stream).await, None);
         drop(client);
-        assert_eq!(waited(&mut guarded).await, "");
+        assert_eq!(waited(&mut stream).await, "");
     }
 }

@@ -31,20 +31,20 @@ use super::connections::{Connection, WRITE_TIMEOUT};
 use crate::clock_rng::ClockRng;
 
 /// Streams of a connection at once. More are refused before a handler sees them.
-const STREAMS: u32 = 64;
+const MAX_STREAMS: u32 = 64;
 
 /// The longest list of headers, counted as RFC 9113 says.
-const HEADERS: u32 = 32 << 10;
+const MAX_HEADER_LIST_BYTES: u32 = 32 << 10;
 
 /// What a client may send without waiting, on a stream and on the connection.
 const STREAM_WINDOW: u32 = 256 << 10;
 const CONNECTION_WINDOW: u32 = 512 << 10;
 
 /// A piece of a response that must be taken within [`WRITE_TIMEOUT`], and that may wait in memory.
-const PIECE: usize = 8 << 10;
+const CHUNK_BYTES: usize = 8 << 10;
 
 /// How long to wait for the GOAWAY frame to be sent.
-const GOODBYE: Duration = Duration::from_secs(1);
+const GOAWAY_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What the streams of a connection have in common.
 pub struct Shared<S> {
@@ -55,7 +55,7 @@ pub struct Shared<S> {
 }
 
 /// How the responses of a connection get on.
-struct Flow {
+struct ResponseProgress {
     /// When its client last took something.
     progress: Cell<Instant>,
     /// Responses that wait for their client.
@@ -77,15 +77,15 @@ where
 {
     let mut builder = Builder::new();
     builder
-        .max_concurrent_streams(STREAMS)
-        .max_header_list_size(HEADERS)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .initial_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
-        .max_send_buffer_size(2 * PIECE);
+        .max_send_buffer_size(2 * CHUNK_BYTES);
     let Ok(connection) = timeout(handshake, builder.handshake::<_, Bytes>(io)).await else { return Ok(()) };
     let mut connection = connection?;
     let shared = Rc::new(shared);
-    let flow = Rc::new(Flow { progress: Cell::new(Instant::now()), waiting: Cell::new(0) });
+    let flow = Rc::new(ResponseProgress { progress: Cell::new(Instant::now()), waiting: Cell::new(0) });
     // Dropped with the connection, which ends the handlers.
     let mut streams = JoinSet::new();
     let mut stopping = std::pin::pin!(stopping);
@@ -110,7 +110,7 @@ where
                 }
                 if any && flow.waiting.get() == streams.len() && flow.progress.get().elapsed() >= WRITE_TIMEOUT / 2 {
                     connection.abrupt_shutdown(Reason::CANCEL);
-                    let _gone = timeout(GOODBYE, poll_fn(|cx| connection.poll_closed(cx))).await;
+                    let _gone = timeout(GOAWAY_TIMEOUT, poll_fn(|cx| connection.poll_closed(cx))).await;
                     return Ok(());
                 }
             }
@@ -121,7 +121,7 @@ where
 /// Answers one request, unless its stream is reset before.
 async fn answer<S, B>(
     shared: Rc<Shared<S>>,
-    flow: Rc<Flow>,
+    flow: Rc<ResponseProgress>,
     request: http::Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
 ) -> Result<(), SendError>
@@ -173,7 +173,7 @@ enum SendError {
 
 async fn send<B: MessageBody>(
     clock_rng: &dyn ClockRng,
-    flow: &Flow,
+    flow: &ResponseProgress,
     response: Response<B>,
     mut respond: SendResponse<Bytes>,
     head_only: bool,
@@ -206,9 +206,13 @@ async fn send<B: MessageBody>(
     }
 }
 
-async fn send_bytes(stream: &mut SendStream<Bytes>, flow: &Flow, mut bytes: Bytes) -> Result<(), SendError> {
+async fn send_bytes(
+    stream: &mut SendStream<Bytes>,
+    flow: &ResponseProgress,
+    mut bytes: Bytes,
+) -> Result<(), SendError> {
     while !bytes.is_empty() {
-        let piece = bytes.split_to(bytes.len().min(PIECE));
+        let piece = bytes.split_to(bytes.len().min(CHUNK_BYTES));
         flow.waiting.set(flow.waiting.get() + 1);
         let sent = timeout(WRITE_TIMEOUT, send_piece(stream, flow, piece)).await;
         flow.waiting.set(flow.waiting.get() - 1);
@@ -221,7 +225,11 @@ async fn send_bytes(stream: &mut SendStream<Bytes>, flow: &Flow, mut bytes: Byte
     Ok(())
 }
 
-async fn send_piece(stream: &mut SendStream<Bytes>, flow: &Flow, mut piece: Bytes) -> Result<(), h2::Error> {
+async fn send_piece(
+    stream: &mut SendStream<Bytes>,
+    flow: &ResponseProgress,
+    mut piece: Bytes,
+) -> Result<(), h2::Error> {
     while !piece.is_empty() {
         stream.reserve_capacity(piece.len());
         match poll_fn(|cx| stream.poll_capacity(cx)).await {

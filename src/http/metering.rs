@@ -14,17 +14,17 @@ use actix_web::middleware::Next;
 use actix_web::{Error as ActixError, HttpMessage, web};
 
 use super::Api;
-use super::reply::Mount;
+use super::response::Mount;
 use crate::error::{Error, Result};
 use crate::service::access::Access;
-use crate::service::limits::{Gauge, Standing};
-use crate::service::usage::{Outcome, Receipt};
+use crate::service::limits::{BucketStatus, RateLimitStatus};
+use crate::service::usage::{Outcome, UsageRecorder};
 
 /// The receipt of the request in hand.
-pub type Bill = Arc<Receipt>;
+pub type SharedRecorder = Arc<UsageRecorder>;
 
 /// Requests to it cost nothing and are never refused: a limit that is too low can be raised.
-const FREE: &str = "/projects/{project_id}/rate-limits";
+const UNMETERED_ROUTE: &str = "/projects/{project_id}/rate-limits";
 
 /// Middleware of both mounts, inside authentication.
 pub async fn meter<B: MessageBody + 'static>(
@@ -36,23 +36,23 @@ pub async fn meter<B: MessageBody + 'static>(
     };
     let pattern = request.match_pattern();
     let route = pattern.as_deref().and_then(Mount::of).map(|(_, route)| route).filter(|route| route.len() > 1);
-    let bill = Arc::new(api.meter.open(&access, endpoint(request.method(), route)));
-    request.extensions_mut().insert(bill.clone());
-    let (standing, admitted) = match admit(&api, &access, route).await {
+    let recorder = Arc::new(api.meter.open(&access, endpoint(request.method(), route)));
+    request.extensions_mut().insert(recorder.clone());
+    let (status, admitted) = match admit(&api, &access, route).await {
         Ok(found) => found,
-        Err(error) => (Standing::default(), Err(error)),
+        Err(error) => (RateLimitStatus::default(), Err(error)),
     };
     let mut response = match admitted {
         Ok(()) => next.call(request).await?.map_into_left_body(),
         Err(error) => request.error_response(error).map_into_right_body(),
     };
-    if !bill.deferred() {
+    if !recorder.is_deferred() {
         let outcome = Outcome::of_status(response.status().as_u16());
-        if let Err(error) = bill.close(outcome).await {
+        if let Err(error) = recorder.close(outcome).await {
             response = response.into_response(actix_web::HttpResponse::from_error(error)).map_into_right_body();
         }
     }
-    tell(response.headers_mut(), &standing);
+    set_rate_limit_headers(response.headers_mut(), &status);
     Ok(response)
 }
 
@@ -60,9 +60,9 @@ fn caller(request: &ServiceRequest) -> Option<Access> {
     request.extensions().get::<Access>().cloned()
 }
 
-async fn admit(api: &Api, access: &Access, route: Option<&str>) -> Result<(Standing, Result<()>)> {
-    if route == Some(FREE) {
-        return Ok((api.limits.standing(access.project()).await?, Ok(())));
+async fn admit(api: &Api, access: &Access, route: Option<&str>) -> Result<(RateLimitStatus, Result<()>)> {
+    if route == Some(UNMETERED_ROUTE) {
+        return Ok((api.limits.status(access.project()).await?, Ok(())));
     }
     api.limits.admit(access.project()).await
 }
@@ -75,10 +75,11 @@ fn endpoint(method: &Method, route: Option<&str>) -> String {
     format!("{method} {}", route.unwrap_or("(unknown)"))
 }
 
-fn tell(headers: &mut HeaderMap, standing: &Standing) {
-    for (kind, gauge) in [("requests", standing.requests), ("tokens", standing.tokens)] {
-        let Some(Gauge { limit, remaining, reset }) = gauge else { continue };
-        let values = [("limit", limit.to_string()), ("remaining", remaining.to_string()), ("reset", short(reset))];
+fn set_rate_limit_headers(headers: &mut HeaderMap, status: &RateLimitStatus) {
+    for (kind, bucket_status) in [("requests", status.requests), ("tokens", status.tokens)] {
+        let Some(BucketStatus { limit, remaining, reset }) = bucket_status else { continue };
+        let values =
+            [("limit", limit.to_string()), ("remaining", remaining.to_string()), ("reset", format_reset(reset))];
         for (name, value) in values {
             let name = HeaderName::try_from(format!("x-ratelimit-{name}-{kind}"));
             if let (Ok(name), Ok(value)) = (name, HeaderValue::try_from(value)) {
@@ -89,7 +90,7 @@ fn tell(headers: &mut HeaderMap, standing: &Standing) {
 }
 
 /// A duration as OpenAI's headers write it: `20ms`, `1.5s`, `6m0s`.
-fn short(wait: Duration) -> String {
+fn format_reset(wait: Duration) -> String {
     let millis = wait.as_nanos().div_ceil(1_000_000);
     let (seconds, rest) = (millis / 1000, millis % 1000);
     match (seconds / 60, seconds) {
@@ -104,7 +105,7 @@ fn short(wait: Duration) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::short;
+    use super::format_reset;
 
     #[test]
     fn durations_are_written_as_openai_writes_them() {
@@ -118,8 +119,8 @@ mod tests {
             (61_001, "1m2s"),
         ];
         for (millis, text) in cases {
-            assert_eq!(short(Duration::from_millis(millis)), text);
+            assert_eq!(format_reset(Duration::from_millis(millis)), text);
         }
-        assert_eq!(short(Duration::from_nanos(1)), "1ms");
+        assert_eq!(format_reset(Duration::from_nanos(1)), "1ms");
     }
 }

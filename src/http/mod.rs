@@ -1,48 +1,50 @@
 //! The HTTP face: decodes requests into calls, encodes what comes back.
 //!
 //! One set of handlers is mounted twice: `/v1` answers in the spec's envelope, `/openai/v1` in
-//! OpenAI's exact bodies. Every request passes `frame` (id, log line, error body); inside the
+//! OpenAI's exact bodies. Every request passes `request_logging` (id, log line, error body); inside the
 //! mounts it passes `authenticate` before anything else is looked at.
 
-pub mod accept;
-pub mod caller;
-mod channel;
+pub mod allowed_hosts;
+pub mod authentication;
+mod body_ids;
 pub mod client_address;
 pub mod connections;
+pub mod content_negotiation;
 mod dashboard;
 pub mod error;
-pub mod frame;
-pub mod host;
+pub mod etag;
+pub mod extractors;
 mod http1;
 mod http2;
-pub mod input;
+pub mod idempotent_body;
 pub mod metering;
 pub mod multipart;
-mod objects;
 pub mod openapi;
-pub mod paging;
-pub mod reply;
+pub mod pagination;
+pub mod request_logging;
+pub mod response;
+mod response_body;
 pub mod routes;
-mod sending;
 pub mod server;
 pub mod sse;
-pub mod submission;
+mod strict_objects;
 pub mod tls;
-pub mod version;
+mod transport;
+mod unknown_fields;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use self::allowed_hosts::AllowedHosts;
 use self::client_address::TrustedProxies;
-use self::host::Hosts;
 use crate::calls::{chat::Chat, embeddings::Embeddings, fine_tuning::FineTuning, images::Images, models::Models};
 use crate::clock_rng::ClockRng;
 use crate::ids::ListId;
 use crate::service::limits::Limits;
 use crate::service::usage::{Meter, Usage};
 use crate::service::{
-    agents::Agents, audit::Audit, conversations::Conversations, files::Files, keys::Keys, pictures::Pictures,
-    projects::Projects,
+    agents::Agents, audit::Audit, conversations::Conversations, files::Files, keys::Keys, projects::Projects,
+    stored_images::StoredImages,
 };
 use crate::storage::Store;
 
@@ -64,9 +66,9 @@ pub struct Api {
     pub chat: Chat,
     pub embeddings: Embeddings,
     pub images: Images,
-    pub pictures: Pictures,
+    pub stored_images: StoredImages,
     /// The names that this server answers to.
-    pub hosts: Hosts,
+    pub hosts: AllowedHosts,
     /// The proxies in front of this server.
     pub proxies: TrustedProxies,
     /// What links to this server begin with; where it is not set, what the request came by.

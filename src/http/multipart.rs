@@ -11,35 +11,35 @@ use actix_web::web::{Bytes, Payload};
 use actix_web::{HttpMessage, HttpRequest, web};
 use futures_util::{Stream, StreamExt};
 
-use super::{Api, input};
+use super::{Api, extractors};
 use crate::clock_rng::ClockRng;
 use crate::display::shorten;
 use crate::error::{Code, Error, Result};
 
-/// While the server waits this long for a body, at least [`LEAST`] bytes must arrive.
+/// While the server waits this long for a body, at least [`MIN_WINDOW_BYTES`] bytes must arrive.
 const WINDOW: Duration = Duration::from_secs(30);
-const LEAST: usize = 30 << 10;
+const MIN_WINDOW_BYTES: usize = 30 << 10;
 /// The longest that the server waits for one body in all.
-const LONGEST_WAIT: Duration = Duration::from_secs(2 * 3600);
+const MAX_WAIT: Duration = Duration::from_secs(2 * 3600);
 
 /// The largest part that is a plain field.
-const LONGEST_FIELD: usize = 4096;
+const MAX_FIELD_BYTES: usize = 4096;
 
 /// The parts of a body, one after the other.
 pub struct Parts {
     form: Multipart,
-    pace: Pace,
+    rate: TransferRate,
 }
 
 /// One part; its content must be read before the next one is asked for.
 pub struct Part {
     field: Field,
-    pace: Pace,
+    rate: TransferRate,
 }
 
 /// How fast a body arrives. Only the time that the server waits for the client counts, not what it does in between.
 #[derive(Clone)]
-struct Pace {
+struct TransferRate {
     clock_rng: Arc<dyn ClockRng>,
     progress: Rc<RefCell<Progress>>,
 }
@@ -56,7 +56,7 @@ struct Progress {
 impl Parts {
     /// Checks the headers; `largest` bounds what the whole body may declare.
     pub fn of(request: &HttpRequest, payload: Payload, largest: u64, too_large: impl Fn() -> Error) -> Result<Self> {
-        input::refuse_encoding(request)?;
+        extractors::refuse_encoding(request)?;
         let form = request.mime_type().ok().flatten().is_some_and(|kind| kind.essence_str() == "multipart/form-data");
         if !form {
             let text =
@@ -69,13 +69,13 @@ impl Parts {
             return Err(too_large());
         }
         let api = request.app_data::<web::Data<Api>>().ok_or_else(|| Error::internal("no application state"))?;
-        let pace = Pace { clock_rng: api.clock_rng.clone(), progress: Rc::default() };
-        Ok(Self { form: Multipart::new(request.headers(), payload), pace })
+        let rate = TransferRate { clock_rng: api.clock_rng.clone(), progress: Rc::default() };
+        Ok(Self { form: Multipart::new(request.headers(), payload), rate })
     }
 
     pub async fn next(&mut self) -> Result<Option<Part>> {
-        let field = self.pace.next(&mut self.form, |_| 0).await?;
-        Ok(field.map(|field| Part { field, pace: self.pace.clone() }))
+        let field = self.rate.next(&mut self.form, |_| 0).await?;
+        Ok(field.map(|field| Part { field, rate: self.rate.clone() }))
     }
 }
 
@@ -93,12 +93,12 @@ impl Part {
 
     /// The next bytes; none at the end of the part.
     pub async fn next(&mut self) -> Result<Option<Bytes>> {
-        self.pace.next(&mut self.field, Bytes::len).await
+        self.rate.next(&mut self.field, Bytes::len).await
     }
 
     /// The whole part, as the text of a plain field.
     pub async fn text(self) -> Result<String> {
-        self.text_within(LONGEST_FIELD).await
+        self.text_within(MAX_FIELD_BYTES).await
     }
 
     /// The same for a field that may be longer than others, or shorter.
@@ -122,7 +122,7 @@ impl Part {
     }
 }
 
-impl Pace {
+impl TransferRate {
     /// The next item, of `size` bytes, unless the client is too slow.
     async fn next<T>(
         &self,
@@ -130,9 +130,9 @@ impl Pace {
         size: impl Fn(&T) -> usize,
     ) -> Result<Option<T>> {
         let so_far = *self.progress.borrow();
-        let patience = WINDOW.saturating_sub(so_far.waited).min(LONGEST_WAIT.saturating_sub(so_far.before));
+        let allowed = WINDOW.saturating_sub(so_far.waited).min(MAX_WAIT.saturating_sub(so_far.before));
         let began = self.clock_rng.uptime();
-        let next = actix_web::rt::time::timeout(patience, stream.next()).await.map_err(|_| too_slow())?;
+        let next = actix_web::rt::time::timeout(allowed, stream.next()).await.map_err(|_| too_slow())?;
         let next = next.transpose().map_err(|cause| refuse(&cause))?;
         let waited = self.clock_rng.uptime().saturating_sub(began);
         self.progress.borrow_mut().add(next.as_ref().map_or(0, size), waited);
@@ -144,14 +144,14 @@ impl Progress {
     fn add(&mut self, bytes: usize, waited: Duration) {
         self.bytes += bytes;
         self.waited += waited;
-        if self.bytes >= LEAST {
+        if self.bytes >= MIN_WINDOW_BYTES {
             *self = Self { before: self.before + self.waited, ..Self::default() };
         }
     }
 }
 
 fn too_slow() -> Error {
-    let (least, seconds) = (LEAST >> 10, WINDOW.as_secs());
+    let (least, seconds) = (MIN_WINDOW_BYTES >> 10, WINDOW.as_secs());
     let text = format!(
         "The body arrives too slowly: {least} KiB in {seconds} s are the least. Send it steadily, or check the connection."
     );
@@ -169,13 +169,13 @@ fn refuse(cause: &actix_multipart::MultipartError) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::{LEAST, Progress, WINDOW};
+    use super::{MIN_WINDOW_BYTES, Progress, WINDOW};
     use std::time::Duration;
 
     #[test]
     fn a_window_ends_when_enough_has_arrived() {
         let mut progress = Progress::default();
-        progress.add(LEAST - 1, Duration::from_secs(20));
+        progress.add(MIN_WINDOW_BYTES - 1, Duration::from_secs(20));
         assert_eq!(WINDOW.saturating_sub(progress.waited), Duration::from_secs(10));
         progress.add(1, Duration::from_secs(5));
         assert_eq!((progress.bytes, progress.waited, progress.before), (0, Duration::ZERO, Duration::from_secs(25)));

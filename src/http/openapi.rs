@@ -1,7 +1,7 @@
 //! The OpenAPI document, and the answers that follow from it: 404 for a path that is not in it,
 //! 405 with `Allow` for a method that is not.
 
-mod answers;
+mod responses;
 
 use actix_web::http::header::{self, HeaderValue};
 use actix_web::web::{self, Bytes};
@@ -47,7 +47,7 @@ impl Document {
     pub fn new(document: OpenApi) -> Self {
         let routes = document.paths.paths.iter().map(|(path, item)| Route::new(path, item)).collect();
         let mut document = serde_json::to_value(document).unwrap_or_default();
-        answers::complete(&mut document);
+        responses::complete(&mut document);
         Self { text: document.to_string().into(), routes }
     }
 

@@ -21,14 +21,14 @@ use rustls::ServerConfig;
 use tokio_rustls::TlsAcceptor;
 use utoipa_actix_web::{AppExt, scope};
 
-use super::caller::authenticate;
-use super::channel::{Channel, HTTP2};
+use super::authentication::authenticate;
 use super::connections::{Connections, IDLE_TIMEOUT};
-use super::frame::frame;
-use super::http1::Guarded;
+use super::http1::ValidatedStream;
 use super::metering::meter;
-use super::reply::Mount;
-use super::{Api, dashboard, host, http2, openapi, routes, sending};
+use super::request_logging::log_request;
+use super::response::Mount;
+use super::transport::{HTTP2, Transport};
+use super::{Api, allowed_hosts, dashboard, http2, openapi, response_body, routes};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -85,11 +85,11 @@ pub fn build(
             async move {
                 let app = Rc::new(app.await?);
                 let http1 = http1(app.clone(), stopping.clone()).new_service(()).await?;
-                let listening = Rc::new(Listening { api, tls, connections, stopping, app, http1 });
+                let worker = Rc::new(Worker { api, tls, connections, stopping, app, http1 });
                 Ok::<_, ()>(fn_service(move |tcp| {
-                    let listening = listening.clone();
+                    let worker = worker.clone();
                     async move {
-                        listening.serve(tcp).await;
+                        worker.serve(tcp).await;
                         Ok::<_, Infallible>(())
                     }
                 }))
@@ -129,9 +129,9 @@ fn app(
         .configure(dashboard::routes)
         .default_service(web::to(openapi::fallback))
         // The last one wraps all.
-        .wrap(from_fn(host::check))
-        .wrap(from_fn(frame))
-        .wrap(from_fn(sending::watch))
+        .wrap(from_fn(allowed_hosts::check_host))
+        .wrap(from_fn(log_request))
+        .wrap(from_fn(response_body::track_in_flight))
 }
 
 /// HTTP/1 on connections that are accepted.
@@ -139,7 +139,7 @@ fn http1<S>(
     app: Rc<S>,
     stopping: GracefulShutdownSignal,
 ) -> impl ServiceFactory<
-    (Guarded, Option<SocketAddr>),
+    (ValidatedStream, Option<SocketAddr>),
     Config = (),
     Response = (),
     Error = DispatchError,
@@ -155,17 +155,17 @@ where
         .client_disconnect_timeout(Duration::from_secs(1))
         // A client that closes its side has left: its work is cancelled, not finished for nobody.
         .h1_allow_half_closed(false)
-        .h1_write_buffer_size(sending::PIECE)
+        .h1_write_buffer_size(response_body::CHUNK_BYTES)
         .graceful_shutdown_signal(move || {
             let stopping = stopping.clone();
             async move { stopping.notified().await }
         })
-        .on_connect_ext(Guarded::share)
+        .on_connect_ext(ValidatedStream::share)
         .h1(fn_factory(move || std::future::ready(Ok::<_, ()>(app.clone()))))
 }
 
 /// One worker's part of the listener.
-struct Listening<S, H> {
+struct Worker<S, H> {
     api: Data<Api>,
     tls: Option<TlsAcceptor>,
     connections: Arc<Connections>,
@@ -174,33 +174,33 @@ struct Listening<S, H> {
     http1: H,
 }
 
-impl<S, H> Listening<S, H>
+impl<S, H> Worker<S, H>
 where
     S: Service<Request, Response = ServiceResponse<BoxBody>, Error = actix_web::HttpResponse> + 'static,
-    H: Service<(Guarded, Option<SocketAddr>), Response = (), Error = DispatchError>,
+    H: Service<(ValidatedStream, Option<SocketAddr>), Response = (), Error = DispatchError>,
 {
     /// Serves an accepted socket until its connection ends.
     async fn serve(&self, tcp: TcpStream) {
         let Some((stream, peer)) = self.connections.accept(tcp, &self.api.proxies) else { return };
-        let channel = match &self.tls {
-            None => Channel::plain(stream),
-            Some(tls) => match timeout(HANDSHAKE_TIMEOUT, Channel::secure(tls, stream)).await {
-                Ok(Ok(channel)) => channel,
+        let transport = match &self.tls {
+            None => Transport::plain(stream),
+            Some(tls) => match timeout(HANDSHAKE_TIMEOUT, Transport::secure(tls, stream)).await {
+                Ok(Ok(transport)) => transport,
                 Ok(Err(error)) => return tracing::debug!(?peer, %error, "a TLS handshake failed"),
                 Err(_) => return tracing::debug!(?peer, "a TLS handshake took too long"),
             },
         };
-        if channel.is_http2() {
+        if transport.is_http2() {
             let shared = http2::Shared {
                 app: Rc::clone(&self.app),
-                connection: Arc::clone(channel.connection()),
+                connection: Arc::clone(transport.connection()),
                 peer,
                 clock_rng: Arc::clone(&self.api.clock_rng),
             };
-            if let Err(error) = http2::serve(channel, shared, HEAD_TIMEOUT, self.stopping.notified()).await {
+            if let Err(error) = http2::serve(transport, shared, HEAD_TIMEOUT, self.stopping.notified()).await {
                 tracing::debug!(?peer, %error, "a connection with HTTP/2 ended");
             }
-        } else if let Err(error) = self.http1.call((Guarded::new(channel), peer)).await {
+        } else if let Err(error) = self.http1.call((ValidatedStream::new(transport), peer)).await {
             tracing::debug!(?peer, %error, "a connection with HTTP/1 ended");
         }
     }

@@ -45,22 +45,22 @@ pub struct Certificate {
 }
 
 /// What tells that a file was written, replaced or made readable: its change time, size and inode.
-type Mark = Option<(i64, i64, u64, u64)>;
+type FileStamp = Option<(i64, i64, u64, u64)>;
 
 #[derive(Debug)]
 struct Watched {
     /// The files when they were last loaded, with or without success.
-    loaded: [Mark; 2],
+    loaded: [FileStamp; 2],
     /// The files at the last look.
-    seen: [Mark; 2],
+    seen: [FileStamp; 2],
 }
 
 impl Certificate {
     /// Reads the certificate in the two PEM files.
     pub fn from_files(cert: &Path, key: &Path) -> Result<Arc<Self>, TlsError> {
-        let marks = [mark(cert), mark(key)];
+        let stamps = [stamp(cert), stamp(key)];
         let current = ArcSwap::from_pointee(load(cert, key)?);
-        let watched = Mutex::new(Watched { loaded: marks, seen: marks });
+        let watched = Mutex::new(Watched { loaded: stamps, seen: stamps });
         Ok(Arc::new(Self { cert: cert.to_owned(), key: key.to_owned(), current, watched }))
     }
 
@@ -85,8 +85,8 @@ impl Certificate {
 
     /// Reads the files again. On an error the certificate stays as it is. Blocking.
     pub fn reload(&self) -> Result<(), TlsError> {
-        let marks = self.marks();
-        *self.watched() = Watched { loaded: marks, seen: marks };
+        let stamps = self.stamps();
+        *self.watched() = Watched { loaded: stamps, seen: stamps };
         self.current.store(Arc::new(load(&self.cert, &self.key)?));
         Ok(())
     }
@@ -94,11 +94,11 @@ impl Certificate {
     /// Reads the files again if they changed; says whether it did. Files that changed since the last look are left
     /// alone until the next one: certificate and key are seldom replaced at the same moment. Blocking.
     pub fn reload_if_changed(&self) -> Result<bool, TlsError> {
-        let marks = self.marks();
+        let stamps = self.stamps();
         let mut watched = self.watched();
-        let settled = watched.seen == marks;
-        watched.seen = marks;
-        let changed = settled && watched.loaded != marks;
+        let settled = watched.seen == stamps;
+        watched.seen = stamps;
+        let changed = settled && watched.loaded != stamps;
         drop(watched);
         if changed {
             self.reload()?;
@@ -106,8 +106,8 @@ impl Certificate {
         Ok(changed)
     }
 
-    fn marks(&self) -> [Mark; 2] {
-        [mark(&self.cert), mark(&self.key)]
+    fn stamps(&self) -> [FileStamp; 2] {
+        [stamp(&self.cert), stamp(&self.key)]
     }
 
     fn watched(&self) -> std::sync::MutexGuard<'_, Watched> {
@@ -121,7 +121,7 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
-fn mark(path: &Path) -> Mark {
+fn stamp(path: &Path) -> FileStamp {
     let found = fs::metadata(path).ok()?;
     Some((found.ctime(), found.ctime_nsec(), found.size(), found.ino()))
 }

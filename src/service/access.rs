@@ -1,18 +1,18 @@
-//! What a caller may do. Every 403 that a key gets is decided in this file.
+//! What a caller may do. Every 403 for a key is decided in this file.
 
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::claim::Claim;
+use super::idempotency::IdempotencyKey;
 use crate::error::{Code, Error, Result};
 use crate::ids::{KeyId, ProjectId};
 
 /// One permission of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// Operate the installation: every project, and creating projects.
+    /// Operate the installation: access every project and create projects.
     Admin,
     /// Manage the key's own project.
     Project,
@@ -57,7 +57,7 @@ impl Serialize for Scope {
 pub struct Scopes(u8);
 
 impl Scopes {
-    /// What a new key gets when nothing else is asked for.
+    /// The default scopes of a new key.
     pub const DEFAULT: Scopes = Scopes(2 | 4);
     pub const ALL: Scopes = Scopes(1 | 2 | 4);
 
@@ -73,13 +73,13 @@ impl Scopes {
         self.0 == 0
     }
 
-    /// What both sets hold.
+    /// The intersection of both sets.
     #[must_use]
     pub fn and(self, other: Scopes) -> Scopes {
         Scopes(self.0 & other.0)
     }
 
-    /// Reads the names of a request; errors are about the field `scopes`.
+    /// Parses scope names; errors refer to the field `scopes`.
     pub fn from_names<S: AsRef<str>>(names: &[S]) -> Result<Scopes> {
         if names.is_empty() {
             return Err(Error::invalid(
@@ -140,37 +140,36 @@ impl<'de> Deserialize<'de> for Scopes {
     }
 }
 
-/// Proof that a caller showed a valid key, what that key allows, and the idempotency key that came
-/// with it.
+/// Proof that a caller presented a valid key, with the key's permissions and the request's idempotency key.
 #[derive(Clone, Debug)]
 pub struct Access {
     key: KeyId,
     project: ProjectId,
     scopes: Scopes,
     models: Option<Arc<[String]>>,
-    claim: Option<Arc<Claim>>,
+    idempotency_key: Option<Arc<IdempotencyKey>>,
 }
 
 impl Access {
     pub(super) fn new(key: KeyId, project: ProjectId, scopes: Scopes, models: Option<Arc<[String]>>) -> Self {
-        Self { key, project, scopes, models, claim: None }
+        Self { key, project, scopes, models, idempotency_key: None }
     }
 
-    /// An access without a key behind it. Management writes refuse it: they look the key up.
+    /// An access without a stored key. Management writes refuse it, because they look the key up.
     #[doc(hidden)]
     pub fn for_tests(key: KeyId, project: ProjectId, scopes: Scopes, models: Option<Vec<String>>) -> Self {
         Self::new(key, project, scopes, models.map(Into::into))
     }
 
-    /// The same access for a write that is to happen once.
+    /// The same access with an idempotency key.
     #[must_use]
-    pub fn claiming(self, claim: Claim) -> Self {
-        Self { claim: Some(Arc::new(claim)), ..self }
+    pub fn with_idempotency_key(self, key: IdempotencyKey) -> Self {
+        Self { idempotency_key: Some(Arc::new(key)), ..self }
     }
 
-    /// The idempotency key that came with the request.
-    pub fn claim(&self) -> Option<&Arc<Claim>> {
-        self.claim.as_ref()
+    /// The request's idempotency key.
+    pub fn idempotency_key(&self) -> Option<&Arc<IdempotencyKey>> {
+        self.idempotency_key.as_ref()
     }
 
     pub fn key(&self) -> KeyId {
@@ -185,7 +184,7 @@ impl Access {
         self.scopes
     }
 
-    /// The models that may be called; none means all.
+    /// The models that the key may call; `None` means all.
     pub fn models(&self) -> Option<&[String]> {
         self.models.as_deref()
     }
@@ -194,7 +193,7 @@ impl Access {
         self.scopes.contains(Scope::Admin)
     }
 
-    /// Demands `scope` within `project`. An admin has every scope in every project.
+    /// Requires `scope` in `project`. An admin has every scope in every project.
     pub fn require(&self, project: ProjectId, scope: Scope) -> Result<()> {
         if self.is_admin() {
             return Ok(());
@@ -210,7 +209,7 @@ impl Access {
         if self.is_admin() { Ok(()) } else { Err(self.lacks(Scope::Admin)) }
     }
 
-    /// Demands that the key may call `model`. An allow-list binds admins too.
+    /// Requires that the key may call `model`. An allow-list applies to admins too.
     pub fn require_model(&self, model: &str) -> Result<()> {
         self.require(self.project, Scope::Inference)?;
         self.require_listed(model)
@@ -221,7 +220,7 @@ impl Access {
         self.models().is_none_or(|allowed| allowed.iter().any(|name| name == model))
     }
 
-    /// Demands that the allow-list names `model`; looking at a model needs no scope beyond that.
+    /// Requires that the allow-list names `model`; reading a model needs no other scope.
     pub fn require_listed(&self, model: &str) -> Result<()> {
         if self.lists(model) {
             return Ok(());
@@ -231,7 +230,7 @@ impl Access {
         Err(Error::new(Code::ModelNotAllowed, text).param("model"))
     }
 
-    /// Demands that a key made by this one would hold no more than it does.
+    /// Requires that a new key would hold no more permissions than this one.
     pub(super) fn require_grantable(&self, scopes: Scopes, models: Option<&[String]>) -> Result<()> {
         if let Some(scope) = self.missing(scopes) {
             let text = format!(
@@ -247,7 +246,8 @@ impl Access {
         Ok(())
     }
 
-    /// Demands that a key holds no more than this one: else whoever rotates it would gain by it.
+    /// Requires that a key holds no more permissions than this one; otherwise rotating it would be a privilege
+    /// escalation.
     pub(super) fn require_power_over(&self, scopes: Scopes, models: Option<&[String]>) -> Result<()> {
         if self.missing(scopes).is_none() && self.covers_models(models) {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Agents: instructions, model, tools and memory under one id. Each change makes a version; the
-//! old ones stay readable.
+//! Agents: instructions, model, tools and memory under one id. Each change creates a version; old versions stay
+//! readable.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::access::{Access, Scope};
-use super::audit::Note;
-use super::change::Change;
-use super::holdings::{self, Holding, signed};
-use super::page::{Listing, Page, PageRequest, page};
-use super::version::Expected;
-use super::{authority, claim, fields, tools, transcript};
+use super::audit::AuditEntry;
+use super::pagination::{Listing, Page, PageRequest, page};
+use super::patch::Patch;
+use super::precondition::Precondition;
+use super::quotas::{self, QuotaKind, signed};
+use super::{authorize, idempotency, message_validation, tool_definitions, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{AgentId, BadId, ProjectId};
@@ -22,12 +22,12 @@ pub use crate::storage::agents::MemoryFields as Memory;
 use crate::storage::agents::{self as stored, AgentRecord, AgentVersionRecord};
 use crate::storage::{Reader, Store, WriteTx, project_resources};
 
-/// Versions that an agent keeps; of more, the oldest go.
-pub const MOST_VERSIONS: u64 = 1_000;
-const LONGEST_INSTRUCTIONS: usize = 256_000;
-const MOST_REMEMBERED: u32 = 4096;
+/// Versions kept per agent; the oldest are removed.
+pub const MAX_VERSIONS: u64 = 1_000;
+const MAX_INSTRUCTIONS_CHARS: usize = 256_000;
+const MAX_LAST_MESSAGES: u32 = 4096;
 
-/// An agent as it is in one of its versions.
+/// An agent at one of its versions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agent {
     pub id: AgentId,
@@ -41,9 +41,9 @@ pub struct Agent {
     pub memory: Option<Memory>,
     /// A JSON object, as text.
     pub metadata: Option<String>,
-    /// When the agent was made.
+    /// When the agent was created.
     pub created_at: Timestamp,
-    /// When this version was made.
+    /// When this version was created.
     pub updated_at: Timestamp,
 }
 
@@ -67,7 +67,7 @@ impl Agent {
     }
 }
 
-/// What a new agent is made of.
+/// The fields of a new agent.
 #[derive(Clone, Debug, Default)]
 pub struct NewAgent {
     /// Default: the project of the caller's key.
@@ -80,18 +80,18 @@ pub struct NewAgent {
     pub metadata: Option<String>,
 }
 
-/// What a change does to each field.
+/// An update, field by field.
 #[derive(Clone, Debug)]
-pub struct AgentChange {
-    pub name: Change<String>,
-    pub model: Change<String>,
-    pub instructions: Change<String>,
-    pub tools: Change<String>,
-    pub memory: Change<Memory>,
-    pub metadata: Change<String>,
+pub struct AgentPatch {
+    pub name: Patch<String>,
+    pub model: Patch<String>,
+    pub instructions: Patch<String>,
+    pub tools: Patch<String>,
+    pub memory: Patch<Memory>,
+    pub metadata: Patch<String>,
 }
 
-/// One version of an agent, as an entry of a listing.
+/// The id of an agent's version in a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionId {
     pub agent: AgentId,
@@ -114,7 +114,7 @@ impl FromStr for VersionId {
     }
 }
 
-/// The rules of agents.
+/// The agents service.
 #[derive(Clone)]
 pub struct Agents {
     store: Store,
@@ -126,41 +126,48 @@ impl Agents {
         Self { store, clock_rng }
     }
 
-    /// Makes an agent.
+    /// Creates an agent.
     pub async fn create(&self, access: &Access, new: NewAgent) -> Result<Agent> {
         let now = self.clock_rng.now();
         let project = new.project.unwrap_or_else(|| access.project());
         let NewAgent { name, model, instructions, tools, memory, metadata, project: _ } = new;
-        let tools = tools.and_then(some_tools);
+        let tools = tools.and_then(non_empty_tools);
         let content = AgentVersionRecord { name, model, instructions, tools, memory, metadata, made_at: now };
         check(&content)?;
         let id = AgentId::generate(&*self.clock_rng);
-        let note = self.note(access, "agent.created");
-        let written = claim::write(&self.store, access, now, authority::manages(project), move |tx, caller| {
-            let owner = authority::named_project(tx, caller, project)?;
-            authority::living(&owner).map_err(|error| error.param("project_id"))?;
+        let entry = self.audit_entry(access, "agent.created");
+        let permit = authorize::manage_project(project);
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+            let owner = authorize::named_project(tx, caller, project)?;
+            authorize::require_active(&owner).map_err(|error| error.param("project_id"))?;
             let bytes = content.bytes();
-            holdings::charge(tx, project, now, Holding::Agent, 1, signed(bytes))?;
+            quotas::charge(tx, project, now, QuotaKind::Agent, 1, signed(bytes))?;
             let record = AgentRecord { project, version: 1, oldest: 1, bytes, created_at: now };
             project_resources::insert(tx, id.to_bytes(), &record)?;
             stored::put_version(tx, id, 1, &content)?;
-            note.write(tx, project, id, &json!({ "name": content.name, "model": content.model }))?;
+            entry.write(tx, project, id, &json!({ "name": content.name, "model": content.model }))?;
             Ok(Agent::new(id, &record, 1, content.clone()))
         });
         written.await
     }
 
-    /// Changes fields. What changes nothing makes no version.
-    pub async fn update(&self, access: &Access, id: AgentId, change: AgentChange, expected: Expected) -> Result<Agent> {
+    /// Updates fields. An update that changes nothing creates no version.
+    pub async fn update(
+        &self,
+        access: &Access,
+        id: AgentId,
+        change: AgentPatch,
+        precondition: Precondition,
+    ) -> Result<Agent> {
         let now = self.clock_rng.now();
-        // Each field by itself does not depend on what is stored.
+        // The checks of single fields do not depend on the stored agent.
         check(&change.clone().apply(AgentVersionRecord::empty(now), now))?;
-        let note = self.note(access, "agent.updated");
-        let permit = authority::manages_owner::<AgentRecord>(id.to_bytes());
-        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+        let entry = self.audit_entry(access, "agent.updated");
+        let permit = authorize::manage_owner::<AgentRecord>(id.to_bytes());
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = find(tx, caller, Scope::Project, id)?;
-            authority::living_owner(tx, record.project)?;
-            expected.check(Some(record.version))?;
+            authorize::require_active_owner(tx, record.project)?;
+            precondition.check(Some(record.version))?;
             let old = stored::current(tx, id, &record)?;
             let new = change.clone().apply(old.clone(), old.made_at);
             if new == old {
@@ -169,31 +176,31 @@ impl Agents {
             let new = AgentVersionRecord { made_at: now, ..new };
             let record = add_version(tx, id, record, &new, now)?;
             let detail = json!({ "version": record.version, "name": new.name, "model": new.model });
-            note.write(tx, record.project, id, &detail)?;
+            entry.write(tx, record.project, id, &detail)?;
             Ok(Agent::new(id, &record, record.version, new))
         });
         written.await
     }
 
-    /// Removes an agent with all its versions.
-    pub async fn delete(&self, access: &Access, id: AgentId, expected: Expected) -> Result<()> {
+    /// Deletes an agent with all its versions.
+    pub async fn delete(&self, access: &Access, id: AgentId, precondition: Precondition) -> Result<()> {
         let now = self.clock_rng.now();
-        let note = self.note(access, "agent.deleted");
-        let permit = authority::manages_owner::<AgentRecord>(id.to_bytes());
-        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+        let entry = self.audit_entry(access, "agent.deleted");
+        let permit = authorize::manage_owner::<AgentRecord>(id.to_bytes());
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = find(tx, caller, Scope::Project, id)?;
-            authority::living_owner(tx, record.project)?;
-            expected.check(Some(record.version))?;
+            authorize::require_active_owner(tx, record.project)?;
+            precondition.check(Some(record.version))?;
             let name = stored::current(tx, id, &record)?.name;
-            holdings::charge(tx, record.project, now, Holding::Agent, -1, -signed(record.bytes))?;
+            quotas::charge(tx, record.project, now, QuotaKind::Agent, -1, -signed(record.bytes))?;
             (record.oldest..=record.version).try_for_each(|version| stored::remove_version(tx, id, version))?;
             project_resources::remove(tx, id.to_bytes(), &record)?;
-            note.write(tx, record.project, id, &json!({ "name": name, "version": record.version }))
+            entry.write(tx, record.project, id, &json!({ "name": name, "version": record.version }))
         });
         written.await
     }
 
-    /// An agent as it is now, or as it was in `version`.
+    /// An agent, at its current version or at `version`.
     pub async fn get(&self, access: &Access, id: AgentId, version: Option<u64>) -> Result<Agent> {
         let access = access.clone();
         let read = self.store.read(move |tx| {
@@ -205,26 +212,26 @@ impl Agents {
         read.await
     }
 
-    /// An agent for a chat call: needs the scope `inference` in its project.
-    pub async fn recall(&self, access: &Access, id: AgentId) -> Result<Agent> {
+    /// An agent for a chat request; needs the scope `inference` in its project.
+    pub async fn get_for_chat(&self, access: &Access, id: AgentId) -> Result<Agent> {
         let access = access.clone();
         let read = self.store.read(move |tx| {
             let record = find(tx, &access, Scope::Inference, id)?;
-            authority::living_owner(tx, record.project)?;
+            authorize::require_active_owner(tx, record.project)?;
             let content = stored::current(tx, id, &record)?;
             Ok(Agent::new(id, &record, record.version, content))
         });
         read.await.map_err(|error| error.param("agent_id"))
     }
 
-    /// A page of a project's agents, the newest first. Default: the project of the key.
+    /// A page of a project's agents, newest first. Default project: that of the key.
     pub async fn list(&self, access: &Access, project: Option<ProjectId>, request: PageRequest) -> Result<Page<Agent>> {
         let project = project.unwrap_or_else(|| access.project());
         let listing = Listing { name: "agents", owner: Some(project.to_bytes()) };
         let window = request.window(self.store.pepper(), listing, AgentId::to_bytes)?;
         let access = access.clone();
         let rows = self.store.read(move |tx| {
-            authority::named_project(tx, &access, project)?;
+            authorize::named_project(tx, &access, project)?;
             let rows = project_resources::newest::<AgentRecord>(tx, project, window.before, window.rows())?;
             let seen = |(id, record): ([u8; 16], AgentRecord)| {
                 let id = AgentId::from_bytes(id);
@@ -235,7 +242,7 @@ impl Agents {
         Ok(page(self.store.pepper(), listing, window, rows.await?, |agent: &Agent| agent.id.to_bytes()))
     }
 
-    /// A page of an agent's versions, the newest first.
+    /// A page of an agent's versions, newest first.
     pub async fn versions(&self, access: &Access, id: AgentId, request: PageRequest) -> Result<Page<Agent>> {
         let listing = Listing { name: "agent_versions", owner: Some(id.to_bytes()) };
         let position = |version: u64| u128::from(version).to_be_bytes();
@@ -250,30 +257,30 @@ impl Agents {
         Ok(page(self.store.pepper(), listing, window, rows.await?, |agent: &Agent| position(agent.version)))
     }
 
-    fn note(&self, access: &Access, action: &'static str) -> Note {
-        Note::new(&self.clock_rng, Some(access), action)
+    fn audit_entry(&self, access: &Access, action: &'static str) -> AuditEntry {
+        AuditEntry::new(&self.clock_rng, Some(access), action)
     }
 }
 
-impl AgentChange {
+impl AgentPatch {
     fn apply(self, old: AgentVersionRecord, made_at: Timestamp) -> AgentVersionRecord {
         let tools = match self.tools {
-            Change::Set(tools) => some_tools(tools).map_or(Change::Clear, Change::Set),
+            Patch::Set(tools) => non_empty_tools(tools).map_or(Patch::Clear, Patch::Set),
             other => other,
         };
         AgentVersionRecord {
-            name: self.name.applied(old.name),
-            model: self.model.applied(old.model),
-            instructions: self.instructions.applied(old.instructions),
-            tools: tools.applied(old.tools),
-            memory: self.memory.applied(old.memory),
-            metadata: self.metadata.applied(old.metadata),
+            name: self.name.apply_to(old.name),
+            model: self.model.apply_to(old.model),
+            instructions: self.instructions.apply_to(old.instructions),
+            tools: tools.apply_to(old.tools),
+            memory: self.memory.apply_to(old.memory),
+            metadata: self.metadata.apply_to(old.metadata),
             made_at,
         }
     }
 }
 
-/// Adds a version and drops the oldest beyond what is kept.
+/// Adds a version and removes versions beyond the limit.
 fn add_version(
     tx: &WriteTx,
     id: AgentId,
@@ -282,12 +289,12 @@ fn add_version(
     now: Timestamp,
 ) -> Result<AgentRecord> {
     let version = old.version + 1;
-    let oldest = old.oldest.max((version + 1).saturating_sub(MOST_VERSIONS));
+    let oldest = old.oldest.max((version + 1).saturating_sub(MAX_VERSIONS));
     let mut bytes = old.bytes + content.bytes();
     for gone in old.oldest..oldest {
         bytes = bytes.saturating_sub(stored::find_version(tx, id, gone)?.map_or(0, |gone| gone.bytes()));
     }
-    holdings::charge(tx, old.project, now, Holding::Agent, 0, signed(bytes) - signed(old.bytes))?;
+    quotas::charge(tx, old.project, now, QuotaKind::Agent, 0, signed(bytes) - signed(old.bytes))?;
     (old.oldest..oldest).try_for_each(|gone| stored::remove_version(tx, id, gone))?;
     let record = AgentRecord { version, oldest, bytes, ..old };
     project_resources::replace(tx, id.to_bytes(), &record)?;
@@ -296,7 +303,7 @@ fn add_version(
 }
 
 fn find(tx: &impl Reader, access: &Access, scope: Scope, id: AgentId) -> Result<AgentRecord> {
-    authority::owned(tx, access, scope, "agent", (id, id.to_bytes()))
+    authorize::resource(tx, access, scope, "agent", (id, id.to_bytes()))
 }
 
 fn no_version(version: u64, record: &AgentRecord) -> Error {
@@ -306,26 +313,26 @@ fn no_version(version: u64, record: &AgentRecord) -> Error {
 }
 
 fn check(content: &AgentVersionRecord) -> Result<()> {
-    content.name.as_deref().map_or(Ok(()), fields::name)?;
-    content.model.as_deref().map_or(Ok(()), fields::model)?;
-    fields::metadata(content.metadata.as_deref())?;
+    content.name.as_deref().map_or(Ok(()), validation::name)?;
+    content.model.as_deref().map_or(Ok(()), validation::model)?;
+    validation::metadata(content.metadata.as_deref())?;
     let length = content.instructions.as_ref().map_or(0, |text| text.chars().count());
-    if length > LONGEST_INSTRUCTIONS {
-        let text = format!("'instructions' has {length} characters; it may have {LONGEST_INSTRUCTIONS}.");
+    if length > MAX_INSTRUCTIONS_CHARS {
+        let text = format!("'instructions' has {length} characters; it may have {MAX_INSTRUCTIONS_CHARS}.");
         return Err(Error::invalid("instructions", text));
     }
-    content.tools.as_deref().map_or(Ok(()), tools::check)?;
+    content.tools.as_deref().map_or(Ok(()), tool_definitions::check)?;
     match content.memory.and_then(|memory| memory.last_messages) {
-        Some(count) if !(1..=MOST_REMEMBERED).contains(&count) => {
-            let text = format!("'memory.last_messages' is {count}; it must be 1 to {MOST_REMEMBERED}.");
+        Some(count) if !(1..=MAX_LAST_MESSAGES).contains(&count) => {
+            let text = format!("'memory.last_messages' is {count}; it must be 1 to {MAX_LAST_MESSAGES}.");
             Err(Error::invalid("memory.last_messages", text))
         }
         _ => Ok(()),
     }
 }
 
-/// An empty array of tools is none.
-fn some_tools(json: String) -> Option<String> {
-    let json = transcript::compact(&json);
+/// `None` for an empty array of tools.
+fn non_empty_tools(json: String) -> Option<String> {
+    let json = message_validation::compact_json(&json);
     (json != "[]").then_some(json)
 }

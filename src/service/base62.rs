@@ -1,4 +1,4 @@
-//! Big-endian numbers as fixed-width text of digits, upper and lower case letters.
+//! Base62 encoding of big-endian numbers with fixed width.
 
 const DIGITS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
@@ -30,7 +30,7 @@ pub(super) fn digit(byte: u8) -> Option<u8> {
     }
 }
 
-/// The number, unless it has other characters or does not fit.
+/// Decodes a number; `None` for invalid characters or overflow.
 pub(super) fn decode(text: &[u8]) -> Option<u128> {
     text.iter().try_fold(0_u128, |number, byte| number.checked_mul(62)?.checked_add(u128::from(digit(*byte)?)))
 }

@@ -1,4 +1,4 @@
-//! Conversations: stored transcripts that grow by appending and are replaced as a whole.
+//! Conversations: stored transcripts that are appended to or replaced as a whole.
 
 mod chat;
 mod search;
@@ -8,28 +8,28 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-pub use search::Listed;
+pub use search::ConversationSummary;
 
-use self::search::{Search, Stretch};
+use self::search::{Search, SearchResult};
 use super::access::{Access, Scope};
-use super::audit::Note;
-use super::holdings::{self, Holding, signed};
-use super::page::{Listing, Page, PageRequest};
-use super::transcript::{self, Unknown};
-use super::version::Expected;
-use super::{authority, claim, fields};
+use super::audit::AuditEntry;
+use super::message_validation::{self, UnknownFields};
+use super::pagination::{Listing, Page, PageRequest};
+use super::precondition::Precondition;
+use super::quotas::{self, QuotaKind, signed};
+use super::{authorize, idempotency, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{ConversationId, ProjectId};
 use crate::storage::conversations::{self as stored, ConversationRecord};
 use crate::storage::{Reader, Store, WriteTx, project_resources};
 
-/// Most messages of a conversation.
-pub const MOST_MESSAGES: usize = 4096;
-/// Most bytes of JSON of a conversation, messages and metadata together.
-pub const MOST_BYTES: u64 = 8 << 20;
+/// Max messages per conversation.
+pub const MAX_MESSAGES: usize = 4096;
+/// Max JSON bytes per conversation, messages and metadata together.
+pub const MAX_BYTES: u64 = 8 << 20;
 
-/// A conversation as its users see it, without its messages.
+/// A conversation without its messages.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conversation {
     pub id: ConversationId,
@@ -56,7 +56,7 @@ pub struct Transcript {
     pub messages: Vec<String>,
 }
 
-/// What a new conversation is made of.
+/// The fields of a new conversation.
 #[derive(Clone, Debug, Default)]
 pub struct NewConversation {
     /// Default: the project of the caller's key.
@@ -67,7 +67,7 @@ pub struct NewConversation {
     pub metadata: Option<String>,
 }
 
-/// The transcript that takes the place of the stored one.
+/// The transcript that replaces the stored one.
 #[derive(Clone, Debug, Default)]
 pub struct Replacement {
     /// The JSON of each message.
@@ -76,7 +76,7 @@ pub struct Replacement {
     pub metadata: Option<String>,
 }
 
-/// The rules of conversations.
+/// The conversations service.
 #[derive(Clone)]
 pub struct Conversations {
     store: Store,
@@ -88,50 +88,51 @@ impl Conversations {
         Self { store, clock_rng }
     }
 
-    /// Makes a conversation.
+    /// Creates a conversation.
     pub async fn create(&self, access: &Access, new: NewConversation) -> Result<Conversation> {
         let now = self.clock_rng.now();
         let project = new.project.unwrap_or_else(|| access.project());
         let content = Content::check(new.messages, new.metadata)?;
         let id = ConversationId::generate(&*self.clock_rng);
-        let note = self.note(access, "conversation.created");
-        let written = claim::write(&self.store, access, now, authority::manages(project), move |tx, caller| {
-            let owner = authority::named_project(tx, caller, project)?;
-            authority::living(&owner).map_err(|error| error.param("project_id"))?;
-            insert(tx, &note, id, project, &content, now)
+        let entry = self.audit_entry(access, "conversation.created");
+        let permit = authorize::manage_project(project);
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+            let owner = authorize::named_project(tx, caller, project)?;
+            authorize::require_active(&owner).map_err(|error| error.param("project_id"))?;
+            insert(tx, &entry, id, project, &content, now)
         });
         written.await
     }
 
-    /// Replaces the whole transcript. An unknown id makes a conversation in the caller's project.
+    /// Replaces the whole transcript. An unknown id creates a conversation in the caller's project.
     pub async fn replace(
         &self,
         access: &Access,
         id: ConversationId,
         new: Replacement,
-        expected: Expected,
+        precondition: Precondition,
     ) -> Result<Conversation> {
         let now = self.clock_rng.now();
         let content = Content::check(new.messages, new.metadata)?;
-        let created = self.note(access, "conversation.created");
-        let replaced = self.note(access, "conversation.replaced");
-        let permit = authority::manages_owner::<ConversationRecord>(id.to_bytes());
-        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+        let created = self.audit_entry(access, "conversation.created");
+        let replaced = self.audit_entry(access, "conversation.replaced");
+        let permit = authorize::manage_owner::<ConversationRecord>(id.to_bytes());
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let Some(record) = project_resources::find::<ConversationRecord>(tx, id.to_bytes())? else {
                 caller.require(caller.project(), Scope::Project)?;
-                expected.check(None)?;
+                precondition.check(None)?;
                 return insert(tx, &created, id, caller.project(), &content, now);
             };
             caller.require(record.project, Scope::Project)?;
-            authority::living_owner(tx, record.project)?;
-            expected.check(Some(record.version))?;
+            authorize::require_active_owner(tx, record.project)?;
+            precondition.check(Some(record.version))?;
             let next = ConversationRecord {
                 metadata: content.metadata.clone(),
                 messages: content.count(),
                 bytes: content.bytes,
                 ..record.clone()
             };
-            let next = settle(tx, id, &record, next, now)?;
+            let next = store_next_version(tx, id, &record, next, now)?;
             stored::put_messages(tx, id, 0, &content.messages)?;
             stored::remove_messages(tx, id, next.messages, record.messages)?;
             let detail = json!({ "version": next.version, "old_messages": record.messages, "messages": next.messages });
@@ -141,72 +142,73 @@ impl Conversations {
         written.await
     }
 
-    /// Adds messages at the end.
+    /// Appends messages.
     pub async fn append(
         &self,
         access: &Access,
         id: ConversationId,
         messages: Vec<String>,
-        expected: Expected,
+        precondition: Precondition,
     ) -> Result<Conversation> {
         let now = self.clock_rng.now();
         if messages.is_empty() {
             return Err(Error::invalid("messages", "'messages' is empty. Send at least one message to append."));
         }
         let added = Content::check(messages, None)?;
-        let note = self.note(access, "conversation.appended");
-        let permit = authority::manages_owner::<ConversationRecord>(id.to_bytes());
-        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+        let entry = self.audit_entry(access, "conversation.appended");
+        let permit = authorize::manage_owner::<ConversationRecord>(id.to_bytes());
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = self::find(tx, caller, id)?;
-            authority::living_owner(tx, record.project)?;
-            expected.check(Some(record.version))?;
-            append(tx, &note, id, record, &added, now)
+            authorize::require_active_owner(tx, record.project)?;
+            precondition.check(Some(record.version))?;
+            append(tx, &entry, id, record, &added, now)
         });
         written.await
     }
 
-    /// Sets or clears the metadata; the messages stay. What changes nothing makes no version.
+    /// Sets or clears the metadata; the messages stay. An update that changes nothing creates no version.
     pub async fn update(
         &self,
         access: &Access,
         id: ConversationId,
         metadata: Option<Option<String>>,
-        expected: Expected,
+        precondition: Precondition,
     ) -> Result<Conversation> {
         let now = self.clock_rng.now();
-        fields::metadata(metadata.as_ref().and_then(Option::as_deref))?;
-        let note = self.note(access, "conversation.updated");
-        let permit = authority::manages_owner::<ConversationRecord>(id.to_bytes());
-        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+        validation::metadata(metadata.as_ref().and_then(Option::as_deref))?;
+        let entry = self.audit_entry(access, "conversation.updated");
+        let permit = authorize::manage_owner::<ConversationRecord>(id.to_bytes());
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = self::find(tx, caller, id)?;
-            authority::living_owner(tx, record.project)?;
-            expected.check(Some(record.version))?;
+            authorize::require_active_owner(tx, record.project)?;
+            precondition.check(Some(record.version))?;
             let Some(metadata) = metadata.clone().filter(|new| *new != record.metadata) else {
                 return Ok(Conversation::new(id, record));
             };
             let length = |text: &Option<String>| text.as_ref().map_or(0, |text| text.len() as u64);
             let bytes = record.bytes.saturating_sub(length(&record.metadata)) + length(&metadata);
             fits(record.messages as usize, bytes, "metadata")?;
-            let next = settle(tx, id, &record, ConversationRecord { metadata, bytes, ..record.clone() }, now)?;
-            note.write(tx, next.project, id, &json!({ "version": next.version }))?;
+            let next =
+                store_next_version(tx, id, &record, ConversationRecord { metadata, bytes, ..record.clone() }, now)?;
+            entry.write(tx, next.project, id, &json!({ "version": next.version }))?;
             Ok(Conversation::new(id, next))
         });
         written.await
     }
 
-    /// Removes a conversation with all its messages.
-    pub async fn delete(&self, access: &Access, id: ConversationId, expected: Expected) -> Result<()> {
+    /// Deletes a conversation with all its messages.
+    pub async fn delete(&self, access: &Access, id: ConversationId, precondition: Precondition) -> Result<()> {
         let now = self.clock_rng.now();
-        let note = self.note(access, "conversation.deleted");
-        let permit = authority::manages_owner::<ConversationRecord>(id.to_bytes());
-        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+        let entry = self.audit_entry(access, "conversation.deleted");
+        let permit = authorize::manage_owner::<ConversationRecord>(id.to_bytes());
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = self::find(tx, caller, id)?;
-            authority::living_owner(tx, record.project)?;
-            expected.check(Some(record.version))?;
-            holdings::charge(tx, record.project, now, Holding::Conversation, -1, -signed(record.bytes))?;
+            authorize::require_active_owner(tx, record.project)?;
+            precondition.check(Some(record.version))?;
+            quotas::charge(tx, record.project, now, QuotaKind::Conversation, -1, -signed(record.bytes))?;
             stored::remove_messages(tx, id, 0, record.messages)?;
             project_resources::remove(tx, id.to_bytes(), &record)?;
-            note.write(tx, record.project, id, &json!({ "version": record.version, "messages": record.messages }))
+            entry.write(tx, record.project, id, &json!({ "version": record.version, "messages": record.messages }))
         });
         written.await
     }
@@ -221,40 +223,40 @@ impl Conversations {
         read.await
     }
 
-    /// A page of a project's conversations, the newest first; with `search`, of those that hold this text. Default:
-    /// the project of the key.
+    /// A page of a project's conversations, newest first; with `search`, of those that contain this text. Default
+    /// project: that of the key.
     pub async fn list(
         &self,
         access: &Access,
         project: Option<ProjectId>,
         search: Option<&str>,
         request: PageRequest,
-    ) -> Result<Page<Listed>> {
+    ) -> Result<Page<ConversationSummary>> {
         let project = project.unwrap_or_else(|| access.project());
         let listing = Listing { name: "conversations", owner: Some(project.to_bytes()) };
         let window = request.window(self.store.pepper(), listing, ConversationId::to_bytes)?;
         let search = search.map(Search::new).transpose()?;
         let access = access.clone();
         let read = self.store.read(move |tx| {
-            authority::named_project(tx, &access, project)?;
-            search::stretch(tx, project, search.as_ref(), window)
+            authorize::named_project(tx, &access, project)?;
+            search::search_page(tx, project, search.as_ref(), window)
         });
-        let Stretch { found, next } = read.await?;
+        let SearchResult { found, next } = read.await?;
         let next_cursor = next.map(|position| listing.cursor(self.store.pepper(), position));
         Ok(Page { items: found, has_more: next_cursor.is_some(), next_cursor })
     }
 
-    fn note(&self, access: &Access, action: &'static str) -> Note {
-        Note::new(&self.clock_rng, Some(access), action)
+    fn audit_entry(&self, access: &Access, action: &'static str) -> AuditEntry {
+        AuditEntry::new(&self.clock_rng, Some(access), action)
     }
 }
 
-/// The conversation of a path, if the caller may manage it.
+/// Finds a conversation that the caller may manage.
 fn find(tx: &impl Reader, access: &Access, id: ConversationId) -> Result<ConversationRecord> {
-    authority::owned(tx, access, Scope::Project, "conversation", (id, id.to_bytes()))
+    authorize::resource(tx, access, Scope::Project, "conversation", (id, id.to_bytes()))
 }
 
-/// Messages and metadata of a request, checked.
+/// Validated messages and metadata of a request.
 struct Content {
     messages: Vec<String>,
     metadata: Option<String>,
@@ -263,12 +265,12 @@ struct Content {
 
 impl Content {
     fn check(messages: Vec<String>, metadata: Option<String>) -> Result<Self> {
-        fields::metadata(metadata.as_deref())?;
-        let mut checked = Vec::with_capacity(messages.len().min(MOST_MESSAGES));
+        validation::metadata(metadata.as_deref())?;
+        let mut checked = Vec::with_capacity(messages.len().min(MAX_MESSAGES));
         fits(messages.len(), 0, "messages")?;
         for (at, json) in messages.iter().enumerate() {
-            transcript::read(&format!("messages[{at}]"), json, Unknown::Refused)?;
-            checked.push(transcript::compact(json));
+            message_validation::parse(&format!("messages[{at}]"), json, UnknownFields::Reject)?;
+            checked.push(message_validation::compact_json(json));
         }
         let texts = checked.iter().chain(&metadata);
         let bytes = texts.map(|text| text.len() as u64).sum();
@@ -281,17 +283,17 @@ impl Content {
     }
 }
 
-/// 400 if a conversation of this size is larger than any may be.
+/// 400 if a conversation would exceed the limits.
 fn fits(messages: usize, bytes: u64, param: &str) -> Result<()> {
-    if messages > MOST_MESSAGES {
+    if messages > MAX_MESSAGES {
         let text = format!(
-            "The conversation would have {messages} messages; it may have {MOST_MESSAGES}. Replace older messages by a summary, or begin another conversation."
+            "The conversation would have {messages} messages; it may have {MAX_MESSAGES}. Replace older messages by a summary, or begin another conversation."
         );
         return Err(Error::invalid(param, text));
     }
-    if bytes > MOST_BYTES {
+    if bytes > MAX_BYTES {
         let text = format!(
-            "The conversation would have {bytes} bytes of JSON; it may have {MOST_BYTES}. Replace older messages by a summary, or begin another conversation."
+            "The conversation would have {bytes} bytes of JSON; it may have {MAX_BYTES}. Replace older messages by a summary, or begin another conversation."
         );
         return Err(Error::invalid(param, text));
     }
@@ -300,13 +302,13 @@ fn fits(messages: usize, bytes: u64, param: &str) -> Result<()> {
 
 fn insert(
     tx: &WriteTx,
-    note: &Note,
+    entry: &AuditEntry,
     id: ConversationId,
     project: ProjectId,
     content: &Content,
     now: Timestamp,
 ) -> Result<Conversation> {
-    holdings::charge(tx, project, now, Holding::Conversation, 1, signed(content.bytes))?;
+    quotas::charge(tx, project, now, QuotaKind::Conversation, 1, signed(content.bytes))?;
     let record = ConversationRecord {
         project,
         metadata: content.metadata.clone(),
@@ -318,13 +320,13 @@ fn insert(
     };
     project_resources::insert(tx, id.to_bytes(), &record)?;
     stored::put_messages(tx, id, 0, &content.messages)?;
-    note.write(tx, project, id, &json!({ "messages": record.messages }))?;
+    entry.write(tx, project, id, &json!({ "messages": record.messages }))?;
     Ok(Conversation::new(id, record))
 }
 
 fn append(
     tx: &WriteTx,
-    note: &Note,
+    entry: &AuditEntry,
     id: ConversationId,
     record: ConversationRecord,
     added: &Content,
@@ -332,21 +334,21 @@ fn append(
 ) -> Result<Conversation> {
     let (messages, bytes) = (record.messages + added.count(), record.bytes + added.bytes);
     fits(messages as usize, bytes, "messages")?;
-    let next = settle(tx, id, &record, ConversationRecord { messages, bytes, ..record.clone() }, now)?;
+    let next = store_next_version(tx, id, &record, ConversationRecord { messages, bytes, ..record.clone() }, now)?;
     stored::put_messages(tx, id, record.messages, &added.messages)?;
-    note.write(tx, next.project, id, &json!({ "version": next.version, "messages": added.count() }))?;
+    entry.write(tx, next.project, id, &json!({ "version": next.version, "messages": added.count() }))?;
     Ok(Conversation::new(id, next))
 }
 
-/// Stores a changed record under its next version and books the difference in bytes.
-fn settle(
+/// Stores a changed record under its next version and charges the difference in bytes.
+fn store_next_version(
     tx: &WriteTx,
     id: ConversationId,
     old: &ConversationRecord,
     new: ConversationRecord,
     now: Timestamp,
 ) -> Result<ConversationRecord> {
-    holdings::charge(tx, old.project, now, Holding::Conversation, 0, signed(new.bytes) - signed(old.bytes))?;
+    quotas::charge(tx, old.project, now, QuotaKind::Conversation, 0, signed(new.bytes) - signed(old.bytes))?;
     let next = ConversationRecord { version: old.version + 1, updated_at: now, ..new };
     project_resources::replace(tx, id.to_bytes(), &next)?;
     Ok(next)

@@ -1,5 +1,5 @@
-//! The audit log and the metered requests as tables for other programs: everything that matches,
-//! the newest first, read stretch by stretch and never held whole.
+//! Exports of the audit log and the metered requests: all matching rows, newest first, read in batches and never held
+//! in memory as a whole.
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -8,23 +8,23 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::audit::{AuditEvent, AuditFilter, stretch};
+use super::audit::{AuditEvent, AuditFilter, scan};
 use super::usage::{ExportFilter, UsageRow};
 use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
 use crate::storage::{NewFile, Store, projects};
 
-/// Rows in a stretch.
-const STRETCH: usize = 1000;
+/// Rows per batch.
+const BATCH_ROWS: usize = 1000;
 
 const COLUMNS: [&str; 7] = ["at", "id", "project_id", "actor", "action", "target", "detail"];
 
-/// How rows are written.
+/// The format of an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// RFC 4180, with a line of names.
+    /// RFC 4180, with a header line.
     Csv,
     /// One JSON object a line.
     Jsonl,
@@ -47,10 +47,10 @@ pub struct Export {
     store: Store,
     filter: AuditFilter,
     format: Format,
-    place: Place,
+    position: Position,
 }
 
-enum Place {
+enum Position {
     Start,
     Below([u8; 16]),
     End,
@@ -58,20 +58,20 @@ enum Place {
 
 impl Export {
     pub(super) fn new(store: Store, filter: AuditFilter, format: Format) -> Self {
-        Self { store, filter, format, place: Place::Start }
+        Self { store, filter, format, position: Position::Start }
     }
 
-    /// The next rows, as text; none at the end, and never an empty one.
+    /// The next rows, as text; `None` at the end. Never empty.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
         loop {
-            let (before, first) = match self.place {
-                Place::Start => (None, true),
-                Place::Below(position) => (Some(position), false),
-                Place::End => return Ok(None),
+            let (before, first) = match self.position {
+                Position::Start => (None, true),
+                Position::Below(position) => (Some(position), false),
+                Position::End => return Ok(None),
             };
             let filter = self.filter.clone();
-            let found = self.store.read(move |tx| stretch(tx, &filter, before, STRETCH)).await?;
-            self.place = found.next.map_or(Place::End, Place::Below);
+            let found = self.store.read(move |tx| scan(tx, &filter, before, BATCH_ROWS)).await?;
+            self.position = found.next.map_or(Position::End, Position::Below);
             let text = self.format.encode(found.events, first)?;
             if !text.is_empty() {
                 return Ok(Some(text));
@@ -109,7 +109,7 @@ fn csv_rows(events: Vec<AuditEvent>, first: bool) -> Result<Vec<u8>> {
     writer.into_inner().map_err(|error| Error::internal(error.to_string()))
 }
 
-/// Spreadsheets take a cell that begins so for a formula, and run it.
+/// Spreadsheets evaluate cells that begin with these characters as formulas.
 fn plain(cell: String) -> String {
     if cell.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{cell}") } else { cell }
 }
@@ -145,7 +145,7 @@ fn json_lines(events: Vec<AuditEvent>) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// What can be exported.
+/// The exportable tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Table {
@@ -154,9 +154,9 @@ pub enum Table {
     Usage,
 }
 
-/// An export that the operator asks for. Owning the data folder is proof enough, as for a backup.
+/// An export requested by the operator. As for a backup, access to the data folder is sufficient authorization.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Order {
+pub struct ExportRequest {
     pub table: Table,
     /// Absent: every project.
     pub project: Option<ProjectId>,
@@ -167,12 +167,12 @@ pub struct Order {
     pub format: Format,
 }
 
-impl Order {
-    /// Writes the new file `to`, whole or not at all. Returns its size.
-    pub async fn carry_out(self, store: &Store, to: &Path) -> Result<u64, String> {
-        let told = |error: Error| error.to_string();
+impl ExportRequest {
+    /// Writes the new file `to` atomically. Returns its size.
+    pub async fn run(self, store: &Store, to: &Path) -> Result<u64, String> {
+        let to_text = |error: Error| error.to_string();
         if let Some(project) = self.project {
-            let found = store.read(move |tx| projects::find(tx, project)).await.map_err(told)?;
+            let found = store.read(move |tx| projects::find(tx, project)).await.map_err(to_text)?;
             found.ok_or_else(|| format!("there is no project {project}"))?;
         }
         let failed = |cause: std::io::Error| format!("{}: {cause}", to.display());
@@ -198,7 +198,7 @@ impl Order {
         Ok(bytes)
     }
 
-    /// Blocking, for it reads one snapshot from end to end.
+    /// Blocking: reads one snapshot from end to end.
     fn usage(self, store: &Store, file: &mut NewFile) -> Result<u64> {
         let mut out = Counted { out: BufWriter::new(file), bytes: 0 };
         let filter = ExportFilter { project: self.project, start: self.start, end: self.end };

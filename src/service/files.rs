@@ -1,4 +1,4 @@
-//! Files: what training reads. Their content lies in the store, in chunks.
+//! Files: training data. Their content is stored in chunks.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -8,24 +8,24 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::access::{Access, Scope};
-use super::audit::Note;
-use super::example::Form;
-use super::holdings::{self, Holding, signed};
-use super::page::{Listing, Page, PageRequest, page};
-use super::places::Places;
-use super::upload::{Sealed, Sweeper, Upload};
-use super::{authority, claim, fields};
+use super::audit::AuditEntry;
+use super::concurrency_limit::ConcurrencyLimit;
+use super::pagination::{Listing, Page, PageRequest, page};
+use super::quotas::{self, QuotaKind, signed};
+use super::training_data::ExampleFormat;
+use super::upload::{CompletedUpload, Sweeper, Upload};
+use super::{authorize, idempotency, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
 use crate::storage::file_records::{self, FileRecord};
 use crate::storage::{Reader, Store, project_resources};
 
-/// Uploads at once, of all and of one project or address; each may hold a chunk and a line in memory.
+/// Concurrent uploads, in all and per project or address; each may hold a chunk and a line in memory.
 const UPLOADS: usize = 32;
 const UPLOADS_OF_ONE: usize = 8;
 
-/// What a file is for. The number is stored.
+/// The purpose of a file. The number is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum Purpose {
@@ -40,7 +40,7 @@ impl Purpose {
         }
     }
 
-    /// Reads the name of a request.
+    /// Parses the name.
     pub fn from_name(name: &str) -> Result<Self> {
         if name == Purpose::FineTune.as_str() {
             return Ok(Purpose::FineTune);
@@ -51,7 +51,7 @@ impl Purpose {
     }
 }
 
-/// A file as its users see it.
+/// An uploaded file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct File {
     pub id: FileId,
@@ -59,10 +59,10 @@ pub struct File {
     pub name: String,
     pub purpose: Purpose,
     pub bytes: u64,
-    /// Lines that training would read, and what they are.
+    /// Number and format of the training examples.
     pub examples: u64,
     pub form: String,
-    /// Of the content, in hexadecimal digits.
+    /// SHA-256 of the content, in hex.
     pub sha256: String,
     pub created_at: Timestamp,
 }
@@ -70,7 +70,7 @@ pub struct File {
 impl File {
     fn new(id: FileId, record: FileRecord) -> Self {
         let FileRecord { project, name, bytes, examples, form, sha256, created_at, .. } = record;
-        let form = Form::from_number(form).map_or("unknown", Form::as_str).to_owned();
+        let form = ExampleFormat::from_number(form).map_or("unknown", ExampleFormat::as_str).to_owned();
         let sha256 = sha256.iter().fold(String::with_capacity(64), |mut text, byte| {
             // Writing into a string cannot fail.
             let _ = write!(text, "{byte:02x}");
@@ -80,7 +80,7 @@ impl File {
     }
 }
 
-/// What an upload says beside its content.
+/// The fields of an upload beside its content.
 #[derive(Clone, Debug)]
 pub struct NewFile {
     /// Absent: the project of the key.
@@ -99,7 +99,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// The next chunk; none at the end. A file that is removed meanwhile breaks off.
+    /// The next chunk; `None` at the end. 404 if the file is deleted meanwhile.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>> {
         if self.next == self.chunks {
             return Ok(None);
@@ -111,24 +111,28 @@ impl Content {
     }
 }
 
-/// The rules of files.
+/// The files service.
 pub struct Files {
     store: Store,
     clock_rng: Arc<dyn ClockRng>,
     sweeper: Sweeper,
-    places: Arc<Places>,
+    upload_limit: Arc<ConcurrencyLimit>,
 }
 
 impl Files {
-    /// Also begins to remove what uploads of an earlier process left. Needs a tokio runtime.
+    /// Also starts to remove chunks that an earlier process left. Needs a tokio runtime.
     pub async fn start(store: Store, clock_rng: Arc<dyn ClockRng>) -> Result<Self> {
         let sweeper = Sweeper::start(store.clone()).await?;
-        Ok(Self { store, clock_rng, sweeper, places: Places::new("files are being uploaded", UPLOADS, UPLOADS_OF_ONE) })
+        Ok(Self {
+            store,
+            clock_rng,
+            sweeper,
+            upload_limit: ConcurrencyLimit::new("files are being uploaded", UPLOADS, UPLOADS_OF_ONE),
+        })
     }
 
-    /// Makes room for a file that is about to arrive. Refuses what would be refused at its end, as
-    /// far as that is known: `project` may not be told yet.
-    /// It counts for the client's `address`, if that is known.
+    /// Begins an upload. Fails early if it would be refused at its end, as far as is known: `project` may come later.
+    /// It counts against the client's `address`, if known.
     pub async fn begin(
         &self,
         access: &Access,
@@ -136,24 +140,24 @@ impl Files {
         project: Option<ProjectId>,
         name: &str,
     ) -> Result<Upload> {
-        fields::file_name(name)?;
-        // Who is no admin can only mean the project of the key.
+        validation::file_name(name)?;
+        // Without the scope `admin`, only the project of the key is possible.
         let likely = project.or((!access.is_admin()).then(|| access.project()));
         let caller = access.clone();
         let admitted = self.store.read(move |tx| {
             let Some(likely) = likely else { return Ok(()) };
-            authority::receiving_project(tx, &caller, likely, project.is_some())?;
-            holdings::admit(tx, likely, Holding::File, 1, 1)
+            authorize::active_project(tx, &caller, likely, project.is_some())?;
+            quotas::check(tx, likely, QuotaKind::File, 1, 1)
         });
         admitted.await?;
-        let place = self.places.take_from(access.project(), address)?;
+        let place = self.upload_limit.acquire_from(access.project(), address)?;
         let id = FileId::generate(&*self.clock_rng);
-        Ok(Upload::new(self.store.clone(), id, likely, self.sweeper.later(id), place))
+        Ok(Upload::new(self.store.clone(), id, likely, self.sweeper.guard(id), place))
     }
 
-    /// Makes a file of what has arrived.
-    pub async fn create(&self, access: &Access, arrived: Sealed, new: NewFile) -> Result<File> {
-        fields::file_name(&new.name)?;
+    /// Creates a file from a completed upload.
+    pub async fn create(&self, access: &Access, arrived: CompletedUpload, new: NewFile) -> Result<File> {
+        validation::file_name(&new.name)?;
         let now = self.clock_rng.now();
         let project = new.project.unwrap_or(access.project());
         let id = arrived.id;
@@ -168,28 +172,29 @@ impl Files {
             sha256: arrived.sha256,
             created_at: now,
         };
-        let note = self.note(access, "file.created");
-        let written = claim::write(&self.store, access, now, authority::manages(project), move |tx, caller| {
-            authority::receiving_project(tx, caller, project, new.project.is_some())?;
-            holdings::charge(tx, project, now, Holding::File, 1, signed(record.bytes))?;
+        let entry = self.audit_entry(access, "file.created");
+        let permit = authorize::manage_project(project);
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+            authorize::active_project(tx, caller, project, new.project.is_some())?;
+            quotas::charge(tx, project, now, QuotaKind::File, 1, signed(record.bytes))?;
             file_records::insert(tx, id, &record)?;
-            note.write(tx, project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
+            entry.write(tx, project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
             Ok(File::new(id, record.clone()))
         });
         let file = written.await?;
-        // Dropped here and not before: until now the chunks may have to go.
+        // Dropped only now: before, the chunks might have had to be removed.
         drop(arrived);
         Ok(file)
     }
 
-    /// A page of a project's files, the newest first.
+    /// A page of a project's files, newest first.
     pub async fn list(&self, access: &Access, project: Option<ProjectId>, request: PageRequest) -> Result<Page<File>> {
         let (named, project) = (project.is_some(), project.unwrap_or(access.project()));
         let listing = Listing { name: "files", owner: Some(project.to_bytes()) };
         let window = request.window(self.store.pepper(), listing, FileId::to_bytes)?;
         let access = access.clone();
         let rows = self.store.read(move |tx| {
-            authority::own_or_named_project(tx, &access, project, named)?;
+            authorize::own_or_named_project(tx, &access, project, named)?;
             project_resources::newest::<FileRecord>(tx, project, window.before, window.rows())
         });
         let items = rows.await?.into_iter().map(|(id, record)| File::new(FileId::from_bytes(id), record)).collect();
@@ -202,39 +207,39 @@ impl Files {
         Ok(File::new(id, record.await?))
     }
 
-    /// The bytes of a file as they came.
+    /// The content of a file.
     pub async fn content(&self, access: &Access, id: FileId) -> Result<Content> {
         let access = access.clone();
         let record = self.store.read(move |tx| find(tx, &access, id)).await?;
         Ok(Content { bytes: record.bytes, store: self.store.clone(), id, next: 0, chunks: record.chunks })
     }
 
-    /// Removes a file; jobs that name it keep its id.
+    /// Deletes a file; jobs that name it keep its id.
     pub async fn delete(&self, access: &Access, id: FileId) -> Result<FileId> {
         let now = self.clock_rng.now();
-        let note = self.note(access, "file.deleted");
-        // Only what is a file now may be swept: the id of a running upload is not to be named here.
+        let entry = self.audit_entry(access, "file.deleted");
+        // Only existing files may be swept, not running uploads.
         self.get(access, id).await?;
-        // Its chunks go in small steps, even if the caller does not wait for the answer.
-        let _chunks = self.sweeper.later(id);
-        let permit = authority::manages_owner::<FileRecord>(id.to_bytes());
-        let written = claim::write(&self.store, access, now, permit, move |tx, caller| {
+        // Its chunks are removed in small steps, even if the caller does not wait.
+        let _chunks = self.sweeper.guard(id);
+        let permit = authorize::manage_owner::<FileRecord>(id.to_bytes());
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
             let record = find(tx, caller, id)?;
-            authority::living_owner(tx, record.project)?;
-            holdings::charge(tx, record.project, now, Holding::File, -1, -signed(record.bytes))?;
+            authorize::require_active_owner(tx, record.project)?;
+            quotas::charge(tx, record.project, now, QuotaKind::File, -1, -signed(record.bytes))?;
             file_records::remove(tx, id, &record)?;
-            note.write(tx, record.project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
+            entry.write(tx, record.project, id, &json!({ "filename": record.name, "bytes": record.bytes }))?;
             Ok(id)
         });
         written.await
     }
 
-    fn note(&self, access: &Access, action: &'static str) -> Note {
-        Note::new(&self.clock_rng, Some(access), action)
+    fn audit_entry(&self, access: &Access, action: &'static str) -> AuditEntry {
+        AuditEntry::new(&self.clock_rng, Some(access), action)
     }
 }
 
-/// The file of a path or field, if the caller may manage it.
+/// Finds a file that the caller may manage.
 pub(super) fn find(tx: &impl Reader, access: &Access, id: FileId) -> Result<FileRecord> {
-    authority::owned(tx, access, Scope::Project, "file", (id, id.to_bytes()))
+    authorize::resource(tx, access, Scope::Project, "file", (id, id.to_bytes()))
 }

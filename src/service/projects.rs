@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::access::{Access, Scope};
-use super::audit::Note;
-use super::page::{Listing, Page, PageRequest, page};
-use super::{authority, claim, fields};
+use super::audit::AuditEntry;
+use super::pagination::{Listing, Page, PageRequest, page};
+use super::{authorize, idempotency, validation};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::{Code, Error, Result};
 use crate::ids::ProjectId;
 use crate::storage::Store;
 use crate::storage::projects::{self, ProjectRecord};
 
-/// A project as its users see it.
+/// A project.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Project {
     pub id: ProjectId,
@@ -35,7 +35,7 @@ impl Project {
     }
 }
 
-/// What a new project is made of.
+/// The fields of a new project.
 #[derive(Clone, Debug, Default)]
 pub struct NewProject {
     pub name: String,
@@ -46,22 +46,22 @@ pub struct NewProject {
 
 impl NewProject {
     pub(super) fn record(self, now: Timestamp) -> Result<ProjectRecord> {
-        fields::name(&self.name)?;
-        fields::environment(self.environment.as_deref())?;
-        fields::metadata(self.metadata.as_deref())?;
+        validation::name(&self.name)?;
+        validation::environment(self.environment.as_deref())?;
+        validation::metadata(self.metadata.as_deref())?;
         let Self { name, environment, metadata } = self;
         Ok(ProjectRecord { name, environment, metadata, created_at: now, updated_at: now, archived_at: None })
     }
 }
 
-/// The settings that a replacement sets; an absent environment is cleared.
+/// The editable settings; an absent environment is cleared.
 #[derive(Clone, Debug, Default)]
 pub struct ProjectSettings {
     pub name: String,
     pub environment: Option<String>,
 }
 
-/// The rules of projects.
+/// The projects service.
 #[derive(Clone)]
 pub struct Projects {
     store: Store,
@@ -73,15 +73,15 @@ impl Projects {
         Self { store, clock_rng }
     }
 
-    /// Makes a project; admins only.
+    /// Creates a project; admins only.
     pub async fn create(&self, access: &Access, new: NewProject) -> Result<Project> {
         access.require_admin()?;
         let record = new.record(self.clock_rng.now())?;
         let id = ProjectId::generate(&*self.clock_rng);
-        let note = self.note(access, "project.created");
-        let written = claim::write(&self.store, access, record.created_at, authority::administers, move |tx, _| {
+        let entry = self.audit_entry(access, "project.created");
+        let written = idempotency::write(&self.store, access, record.created_at, authorize::admin, move |tx, _| {
             projects::put(tx, id, &record)?;
-            note.write(tx, id, id, &json!({ "name": record.name }))?;
+            entry.write(tx, id, id, &json!({ "name": record.name }))?;
             Ok(Project::new(id, record.clone()))
         });
         written.await
@@ -89,13 +89,14 @@ impl Projects {
 
     /// Replaces name and environment.
     pub async fn replace(&self, access: &Access, id: ProjectId, settings: ProjectSettings) -> Result<Project> {
-        fields::name(&settings.name)?;
-        fields::environment(settings.environment.as_deref())?;
+        validation::name(&settings.name)?;
+        validation::environment(settings.environment.as_deref())?;
         let now = self.clock_rng.now();
-        let note = self.note(access, "project.updated");
-        let written = claim::write(&self.store, access, now, authority::manages(id), move |tx, caller| {
-            let mut record = authority::project(tx, caller, id)?;
-            authority::living(&record)?;
+        let entry = self.audit_entry(access, "project.updated");
+        let permit = authorize::manage_project(id);
+        let written = idempotency::write(&self.store, access, now, permit, move |tx, caller| {
+            let mut record = authorize::project(tx, caller, id)?;
+            authorize::require_active(&record)?;
             let detail = json!({
                 "old": { "name": record.name, "environment": record.environment },
                 "new": { "name": settings.name, "environment": settings.environment },
@@ -104,7 +105,7 @@ impl Projects {
             record.environment.clone_from(&settings.environment);
             record.updated_at = now;
             projects::put(tx, id, &record)?;
-            note.write(tx, id, id, &detail)?;
+            entry.write(tx, id, id, &detail)?;
             Ok(Project::new(id, record))
         });
         written.await
@@ -112,11 +113,11 @@ impl Projects {
 
     pub async fn get(&self, access: &Access, id: ProjectId) -> Result<Project> {
         let access = access.clone();
-        let record = self.store.read(move |tx| authority::project(tx, &access, id));
+        let record = self.store.read(move |tx| authorize::project(tx, &access, id));
         Ok(Project::new(id, record.await?))
     }
 
-    /// A page of all projects for an admin; for others a page with their own.
+    /// A page of all projects for an admin, else of the key's own project.
     pub async fn list(&self, access: &Access, request: PageRequest) -> Result<Page<Project>> {
         let project = (!access.is_admin()).then(|| access.project());
         access.require(access.project(), Scope::Project)?;
@@ -133,13 +134,13 @@ impl Projects {
         Ok(page(self.store.pepper(), listing, window, items, |project: &Project| project.id.to_bytes()))
     }
 
-    /// Archives a project: its keys stop working at once. Repeating it changes nothing.
+    /// Archives a project: its keys stop working at once. Idempotent.
     pub async fn archive(&self, access: &Access, id: ProjectId) -> Result<Project> {
         access.require_admin()?;
         let now = self.clock_rng.now();
-        let note = self.note(access, "project.archived");
-        let written = claim::write(&self.store, access, now, authority::administers, move |tx, caller| {
-            let mut record = authority::project(tx, caller, id)?;
+        let entry = self.audit_entry(access, "project.archived");
+        let written = idempotency::write(&self.store, access, now, authorize::admin, move |tx, caller| {
+            let mut record = authorize::project(tx, caller, id)?;
             if id == caller.project() {
                 let text = "You cannot archive the project of the API key that you are using. Use an admin key of another project.";
                 return Err(Error::new(Code::Conflict, text));
@@ -150,13 +151,13 @@ impl Projects {
             record.archived_at = Some(now);
             record.updated_at = now;
             projects::put(tx, id, &record)?;
-            note.write(tx, id, id, &json!({ "name": record.name }))?;
+            entry.write(tx, id, id, &json!({ "name": record.name }))?;
             Ok(Project::new(id, record))
         });
         written.await
     }
 
-    fn note(&self, access: &Access, action: &'static str) -> Note {
-        Note::new(&self.clock_rng, Some(access), action)
+    fn audit_entry(&self, access: &Access, action: &'static str) -> AuditEntry {
+        AuditEntry::new(&self.clock_rng, Some(access), action)
     }
 }

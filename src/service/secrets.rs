@@ -1,7 +1,7 @@
-//! The secret of an API key: `opk_`, the key's id, 256 random bits and a check part, in base62.
+//! The secret of an API key: `opk_`, then the key's id, 256 random bits and a checksum in base62.
 //!
-//! The id finds the record by one lookup. The check part (CRC-32 of all before it) lets typos and
-//! noise be refused without a database read; it proves nothing.
+//! The id finds the record with one lookup. The checksum (a CRC-32) allows refusing typos and noise without a database
+//! read; it is no proof of validity.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,14 +14,14 @@ use crate::error::{Code, Error, Result};
 use crate::ids::KeyId;
 
 const PREFIX: &str = "opk_";
-const ID: usize = 22;
-const RANDOM: usize = 43;
-/// How often a text may be percent-encoded for a secret in it to be found: by a client, and by what stands between.
-const ENCODED_TIMES: u8 = 3;
-const CHECK: usize = 6;
-const LENGTH: usize = PREFIX.len() + ID + RANDOM + CHECK;
+const ID_DIGITS: usize = 22;
+const RANDOM_DIGITS: usize = 43;
+/// Levels of percent-encoding in which secrets are found.
+const MAX_ENCODINGS: u8 = 3;
+const CHECK_DIGITS: usize = 6;
+const LENGTH: usize = PREFIX.len() + ID_DIGITS + RANDOM_DIGITS + CHECK_DIGITS;
 
-/// A secret in the clear. It cannot be printed by accident and is wiped when dropped.
+/// A plaintext secret. It cannot be printed by accident and is zeroed on drop.
 #[derive(Clone)]
 pub struct Secret(Zeroizing<String>);
 
@@ -36,8 +36,8 @@ impl Secret {
     pub fn generate(key: KeyId, clock_rng: &dyn ClockRng) -> Self {
         let mut random = Zeroizing::new([0; 32]);
         clock_rng.fill(random.as_mut());
-        let id = base62::encode(&key.to_bytes(), ID);
-        let random = Zeroizing::new(base62::encode(random.as_ref(), RANDOM));
+        let id = base62::encode(&key.to_bytes(), ID_DIGITS);
+        let random = Zeroizing::new(base62::encode(random.as_ref(), RANDOM_DIGITS));
         let mut text = Zeroizing::new(String::with_capacity(LENGTH));
         text.extend([PREFIX, &id, &random]);
         let check = check(text.as_bytes());
@@ -45,72 +45,71 @@ impl Secret {
         Self(text)
     }
 
-    /// The text, for the one answer that carries it.
+    /// The text, for the one response that contains it.
     pub fn expose(&self) -> &str {
         &self.0
     }
 
-    /// A form for lists: enough to recognise a key, of no use to a thief.
+    /// A redacted form for lists, enough to recognise a key.
     pub fn redacted(&self) -> String {
         format!("{}…{}", &self.0[..PREFIX.len() + 4], &self.0[LENGTH - 4..])
     }
 }
 
 fn check(text: &[u8]) -> String {
-    base62::encode(&crc32fast::hash(text).to_be_bytes(), CHECK)
+    base62::encode(&crc32fast::hash(text).to_be_bytes(), CHECK_DIGITS)
 }
 
-/// `text` with every secret in it cut short, whole or in part: callers write secrets where none
-/// belong, and what they wrote is repeated to them in errors and written to the log. A secret is
-/// also found where some or all of its letters are percent-encoded, several times over if need be.
+/// Redacts whole or partial secrets in `text`, because clients may send secrets in wrong places, which errors and logs
+/// would repeat. Also finds secrets of which some or all characters are percent-encoded, even repeatedly.
 pub fn redact(text: &str) -> Cow<'_, str> {
     let bytes = text.as_bytes();
     let (mut kept, mut at, mut safe) = (0, 0, String::new());
     while at < bytes.len() {
-        let Some(run) = secret_at(bytes, at) else {
+        let Some(span) = secret_at(bytes, at) else {
             at += 1;
             continue;
         };
-        // The id alone is no secret.
-        if run.letters > ID {
-            safe.extend([text.get(kept..run.shown).unwrap_or_default(), "…"]);
-            kept = run.end;
+        // The id alone is not secret.
+        if span.letters > ID_DIGITS {
+            safe.extend([text.get(kept..span.shown).unwrap_or_default(), "…"]);
+            kept = span.end;
         }
-        at = run.end;
+        at = span.end;
     }
     if safe.is_empty() { Cow::Borrowed(text) } else { Cow::Owned(safe + text.get(kept..).unwrap_or_default()) }
 }
 
-/// Letters after the prefix of a secret, and where they are in the text.
-struct Run {
+/// The position of a secret in the text.
+struct SecretSpan {
     letters: usize,
-    /// Where those end that may be shown.
+    /// End of the part that may be shown.
     shown: usize,
     end: usize,
 }
 
-/// The secret that begins at `at`. Two secrets in a row are one run.
-fn secret_at(text: &[u8], at: usize) -> Option<Run> {
+/// The secret that begins at `at`. Adjacent secrets are one span.
+fn secret_at(text: &[u8], at: usize) -> Option<SecretSpan> {
     let mut end = at;
     for expected in PREFIX.bytes() {
-        let (letter, length) = letter(text, end, ENCODED_TIMES)?;
+        let (letter, length) = letter(text, end, MAX_ENCODINGS)?;
         (letter == expected).then_some(())?;
         end += length;
     }
-    let mut run = Run { letters: 0, shown: end, end };
-    while let Some((letter, length)) = letter(text, run.end, ENCODED_TIMES)
+    let mut span = SecretSpan { letters: 0, shown: end, end };
+    while let Some((letter, length)) = letter(text, span.end, MAX_ENCODINGS)
         && (letter == b'_' || base62::digit(letter).is_some())
     {
-        run.letters += 1;
-        run.end += length;
-        if run.letters <= 4 {
-            run.shown = run.end;
+        span.letters += 1;
+        span.end += length;
+        if span.letters <= 4 {
+            span.shown = span.end;
         }
     }
-    Some(run)
+    Some(span)
 }
 
-/// The letter at a place of a text that is percent-encoded up to `times` times, and how many bytes it takes there.
+/// The character at a position of a text that is percent-encoded up to `times` times, and its length in bytes.
 fn letter(text: &[u8], at: usize, times: u8) -> Option<(u8, usize)> {
     let Some(fewer) = times.checked_sub(1) else { return text.get(at).map(|letter| (*letter, 1)) };
     let (first, length) = letter(text, at, fewer)?;
@@ -124,7 +123,7 @@ fn letter(text: &[u8], at: usize, times: u8) -> Option<(u8, usize)> {
     if first == b'%' { encoded().or(Some((first, length))) } else { Some((first, length)) }
 }
 
-/// The key that a well-formed secret names; 401 for any other text, without a database read.
+/// The key id in a well-formed secret; 401 for any other text, without a database read.
 pub fn parse(text: &str) -> Result<KeyId> {
     parts(text.as_bytes()).ok_or_else(invalid)
 }
@@ -133,15 +132,15 @@ fn parts(text: &[u8]) -> Option<KeyId> {
     if text.len() != LENGTH {
         return None;
     }
-    let (body, found) = text.split_at(LENGTH - CHECK);
+    let (body, found) = text.split_at(LENGTH - CHECK_DIGITS);
     let digits = body.strip_prefix(PREFIX.as_bytes())?;
-    let (id, random) = digits.split_at(ID);
+    let (id, random) = digits.split_at(ID_DIGITS);
     random.iter().all(|byte| base62::digit(*byte).is_some()).then_some(())?;
     (check(body).as_bytes() == found).then_some(())?;
     base62::decode(id).map(|id| KeyId::from_bytes(id.to_be_bytes()))
 }
 
-/// The one answer to every secret that is not known, whatever is wrong with it.
+/// The error for every unknown secret, whatever is wrong with it.
 pub(super) fn invalid() -> Error {
     let text = "The API key is not valid. Check that it was copied whole (it starts with 'opk_'), or create a new key.";
     Error::new(Code::InvalidApiKey, text)
@@ -151,7 +150,7 @@ pub(super) fn invalid() -> Error {
 mod tests {
     use proptest::prelude::*;
 
-    use super::{ENCODED_TIMES, Secret, letter, parse, redact};
+    use super::{MAX_ENCODINGS, Secret, letter, parse, redact};
     use crate::clock_rng::{ClockRng, Timestamp};
     use crate::ids::KeyId;
 
@@ -227,7 +226,7 @@ mod tests {
         let again = |text: &str| text.replace('%', "%25");
         let decoded = |text: &str| -> String {
             let (mut at, mut plain) = (0, Vec::new());
-            while let Some((letter, length)) = letter(text.as_bytes(), at, ENCODED_TIMES) {
+            while let Some((letter, length)) = letter(text.as_bytes(), at, MAX_ENCODINGS) {
                 plain.push(letter);
                 at += length;
             }

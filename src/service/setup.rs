@@ -1,14 +1,14 @@
-//! The first project and key, and the way back in for whoever owns the data folder.
+//! Creates the first project and key, and recovery keys for the owner of the data folder.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::access::Scopes;
-use super::audit::Note;
-use super::holdings::{self, Holding};
+use super::audit::AuditEntry;
 use super::keys::{Key, key_record};
 use super::projects::{NewProject, Project};
+use super::quotas::{self, QuotaKind};
 use super::secrets::Secret;
 use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
@@ -16,7 +16,7 @@ use crate::ids::{KeyId, ProjectId};
 use crate::storage::projects::{self, ProjectRecord};
 use crate::storage::{Store, keys};
 
-/// The key of the first start; its secret is told only here.
+/// The key of the first start; only this value contains its secret.
 #[derive(Debug)]
 pub struct FirstKey {
     pub project: Project,
@@ -24,21 +24,22 @@ pub struct FirstKey {
     pub secret: Secret,
 }
 
-/// Makes the project `default` with an admin key in an empty store; `None` in any other.
+/// Creates the project `default` with an admin key in an empty store; `None` otherwise.
 pub async fn first_start(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Result<Option<FirstKey>> {
     let now = clock_rng.now();
     let project = ProjectId::generate(&**clock_rng);
     let project_record = NewProject { name: "default".into(), ..NewProject::default() }.record(now)?;
     let (key, secret) = admin_secret(clock_rng);
     let record = key_record(project, "admin".into(), Scopes::ALL, &secret, store.pepper(), now);
-    let notes = [Note::new(clock_rng, None, "project.created"), Note::new(clock_rng, None, "api_key.created")];
+    let notes =
+        [AuditEntry::new(clock_rng, None, "project.created"), AuditEntry::new(clock_rng, None, "api_key.created")];
     let written = store.write(move |tx| {
         if !projects::newest(tx, None, 1)?.is_empty() || keys::any(tx, |_, _| Ok(true))? {
             return Ok(None);
         }
         projects::put(tx, project, &project_record)?;
         keys::insert(tx, key, &record)?;
-        holdings::charge(tx, project, now, Holding::ApiKey, 1, 0)?;
+        quotas::charge(tx, project, now, QuotaKind::ApiKey, 1, 0)?;
         notes[0].write(tx, project, project, &Value::Null)?;
         notes[1].write(tx, project, key, &Value::Null)?;
         Ok(Some((project_record.clone(), record.clone())))
@@ -47,14 +48,14 @@ pub async fn first_start(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Result
     Ok(Some(FirstKey { project: Project::new(project, project_record), key: Key::new(key, record), secret }))
 }
 
-/// Makes another admin key, in the oldest living project. For an operator who lost the first one
-/// and proves ownership by access to the data folder; never offered over the network.
+/// Creates another admin key in the oldest active project. For operators who lost the first one; access to the data
+/// folder is the authorization, so it is not offered over the network.
 pub async fn new_admin_key(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Result<FirstKey> {
     let now = clock_rng.now();
     let (key, secret) = admin_secret(clock_rng);
     let template =
         key_record(ProjectId::generate(&**clock_rng), "admin".into(), Scopes::ALL, &secret, store.pepper(), now);
-    let note = Note::new(clock_rng, None, "api_key.created");
+    let entry = AuditEntry::new(clock_rng, None, "api_key.created");
     let written = store.write(move |tx| {
         let all = projects::newest(tx, None, usize::MAX)?;
         let living = |(_, record): &(ProjectId, ProjectRecord)| record.archived_at.is_none();
@@ -64,8 +65,8 @@ pub async fn new_admin_key(store: &Store, clock_rng: &Arc<dyn ClockRng>) -> Resu
         let mut record = template.clone();
         record.project = project;
         keys::insert(tx, key, &record)?;
-        holdings::book(tx, project, now, Holding::ApiKey, 1, 0)?;
-        note.write(tx, project, key, &Value::Null)?;
+        quotas::charge_unchecked(tx, project, now, QuotaKind::ApiKey, 1, 0)?;
+        entry.write(tx, project, key, &Value::Null)?;
         Ok((project, project_record, record))
     });
     let (project, project_record, record) = written.await?;

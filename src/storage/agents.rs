@@ -1,4 +1,4 @@
-//! Stored agents. What an agent is lies in its versions; the record says which of them there are.
+//! Stored agents. The content is in an agent's versions; the record has the range of versions.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,11 +15,11 @@ use crate::ids::{AgentId, ProjectId};
 pub struct AgentRecord {
     #[serde(with = "record_serde::project_id")]
     pub project: ProjectId,
-    /// The version in force, counted from 1.
+    /// The current version, counted from 1.
     pub version: u64,
-    /// The oldest version that is kept.
+    /// The oldest stored version.
     pub oldest: u64,
-    /// Bytes of content of all kept versions, as the project's holdings count them.
+    /// Content bytes of all stored versions, for the quota.
     pub bytes: u64,
     #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
@@ -39,7 +39,7 @@ impl ProjectResource for AgentRecord {
     }
 }
 
-/// An agent as it was from one change to the next.
+/// One version of an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentVersionRecord {
     pub name: Option<String>,
@@ -54,13 +54,12 @@ pub struct AgentVersionRecord {
     pub made_at: Timestamp,
 }
 
-/// How much of a conversation an agent is given.
+/// Memory settings of an agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryFields {
-    /// Whether the oldest turns may be left out when the context is too small; absent: as the
-    /// request says.
+    /// Whether the oldest turns may be left out if the context is too small; absent: the request's setting.
     pub truncate: Option<bool>,
-    /// At most so many of a conversation's last messages.
+    /// Max number of a conversation's last messages.
     pub last_messages: Option<u32>,
 }
 
@@ -75,7 +74,7 @@ impl AgentVersionRecord {
         Self { name, model, instructions, tools: None, memory: None, metadata: None, made_at }
     }
 
-    /// The bytes of content; memory settings have a fixed size and count as none.
+    /// Content bytes; memory settings do not count.
     pub fn bytes(&self) -> u64 {
         let texts = [&self.name, &self.model, &self.instructions, &self.tools, &self.metadata];
         texts.into_iter().flatten().map(|text| text.len() as u64).sum()
@@ -86,7 +85,7 @@ pub fn find_version(tx: &impl Reader, id: AgentId, version: u64) -> Result<Optio
     tx.get(&row_key(id, version))
 }
 
-/// The version in force.
+/// The current version.
 pub fn current(tx: &impl Reader, id: AgentId, record: &AgentRecord) -> Result<AgentVersionRecord> {
     let found = find_version(tx, id, record.version)?;
     found.ok_or_else(|| codec::inconsistent(format!("version {} of {id} is not there", record.version)))
@@ -100,7 +99,7 @@ pub fn remove_version(tx: &WriteTx, id: AgentId, version: u64) -> Result<()> {
     tx.remove::<AgentVersionRecord>(&row_key(id, version))
 }
 
-/// Up to `limit` versions older than `before`, the newest first.
+/// Up to `limit` versions older than `before`, newest first.
 pub fn newest_versions(
     tx: &impl Reader,
     id: AgentId,

@@ -1,4 +1,4 @@
-//! Stored audit rows: written once, in the transaction that they tell of.
+//! Stored audit rows, written in the transaction that they document.
 
 use std::ops::ControlFlow;
 
@@ -28,7 +28,7 @@ impl Record for AuditRecord {
     const VERSION: u8 = 1;
 }
 
-/// The project under which a row lies.
+/// The project of a row.
 #[derive(Serialize, Deserialize)]
 pub(super) struct AuditIndexRow {
     #[serde(with = "record_serde::project_id")]
@@ -40,7 +40,7 @@ impl Record for AuditIndexRow {
     const VERSION: u8 = 1;
 }
 
-/// A row with its place.
+/// A row with its id and project.
 pub type AuditRow = (AuditId, ProjectId, AuditRecord);
 
 pub fn append(tx: &WriteTx, project: ProjectId, id: AuditId, record: &AuditRecord) -> Result<()> {
@@ -48,8 +48,7 @@ pub fn append(tx: &WriteTx, project: ProjectId, id: AuditId, record: &AuditRecor
     tx.put(&id.to_bytes(), &AuditIndexRow { project })
 }
 
-/// Shows rows older than `before` one by one, the newest first, until told to break: those of one
-/// project, or of all of them.
+/// Visits rows older than `before`, newest first, of one project or of all, until `show` breaks.
 pub fn walk(
     tx: &impl Reader,
     project: Option<ProjectId>,

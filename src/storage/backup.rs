@@ -1,7 +1,7 @@
-//! Backups: one snapshot copied into a new database file.
+//! Backups: copies of a snapshot in a new database file.
 //!
-//! The copy holds the pepper too (a restored server accepts the same keys), so it must be kept
-//! as safe as the data folder. A live file is never copied as a file.
+//! The copy includes the pepper, so that a restored server accepts the same keys. It must be protected like the data
+//! folder. A live database file is never copied as a file.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use super::transaction::ReadTx;
 use super::verify::{cause, count};
 use super::{database, private_files, tables};
 
-/// What a backup holds.
+/// The report of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BackupReport {
     /// Records by table.
@@ -25,7 +25,7 @@ pub struct BackupReport {
 }
 
 impl Store {
-    /// Writes what is committed now to the new file `to`, while the server goes on. Blocking.
+    /// Writes the committed state to the new file `to` while the server continues. Blocking.
     pub fn backup(&self, to: &Path) -> Result<BackupReport, BackupError> {
         let database = |reason: String| BackupError::Database { reason };
         let io = |source| BackupError::Io { path: to.to_owned(), source };
@@ -54,7 +54,7 @@ fn taken_or(source: std::io::Error, to: &Path) -> BackupError {
     }
 }
 
-/// Whether the copy carries the pepper: a backup does, a data folder keeps it in its own file.
+/// Whether the copy includes the pepper: a backup does, a data folder has it in a separate file.
 pub(super) enum Pepper<'a> {
     Include(&'a [u8]),
     LeaveOut,

@@ -1,8 +1,8 @@
-//! Bytes of a stored value: a version, the bincode of the record, and a check value over table,
-//! key, version and payload. For records that decide access that is a MAC; for the others it is a
-//! CRC-32, which notices damage but no forger. The only file that knows bincode.
+//! Encoding of stored values: a version byte, the record in bincode, and a check value over table, key, version and
+//! payload. The check value is a MAC for records that decide access, and a CRC-32 for others, which detects damage but
+//! not forgery. Only this file uses bincode.
 //!
-//! Records of layout 2 and older have no CRC-32. The top bit of the version byte tells.
+//! Records of layout 2 and older have no CRC-32. The top bit of the version byte marks those that have one.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -11,10 +11,10 @@ use super::pepper::{Pepper, TAG_BYTES};
 use super::tables::Table;
 use crate::error::{Code, Error, Result};
 
-/// No record is larger; decoding damaged bytes cannot allocate more either.
+/// Max size of a record, and of allocations while decoding damaged bytes.
 const MAX_RECORD_BYTES: usize = 16 << 20;
 
-/// In the version byte: a CRC-32 ends the value.
+/// Bit of the version byte: the value ends with a CRC-32.
 const HAS_CHECKSUM: u8 = 0x80;
 /// Bytes of a CRC-32.
 const CHECKSUM_BYTES: usize = 4;
@@ -26,7 +26,7 @@ const CHECKSUM_BYTES: usize = 4;
 pub trait Record: Serialize + DeserializeOwned {
     const TABLE: Table;
     const VERSION: u8;
-    /// Whether the record decides access and so carries a MAC.
+    /// Whether the record decides access and has a MAC.
     const SEALED: bool = false;
 }
 
@@ -74,7 +74,7 @@ fn unseal<'a, R: Record>(pepper: &Pepper, key: &[u8], bytes: &'a [u8]) -> Option
     pepper.is_sealed(&[R::TABLE.name().as_bytes(), key, body], tag).then_some(body)
 }
 
-/// Version and payload, if the checksum fits or there is none; the inner `None` if there is nothing at all.
+/// Version and payload, if the checksum matches or is absent; the inner `None` for empty bytes.
 fn split_checksum<'a>(table: Table, key: &[u8], bytes: &'a [u8]) -> Option<Option<(u8, &'a [u8])>> {
     let Some((version, payload)) = bytes.split_first() else { return Some(None) };
     if version & HAS_CHECKSUM == 0 {
@@ -91,13 +91,13 @@ fn checksum(table: Table, key: &[u8], body: &[u8]) -> [u8; CHECKSUM_BYTES] {
     hasher.finalize().to_le_bytes()
 }
 
-/// A record that another one says is there is not, or is another's: a page was damaged or lost.
+/// The error for records that contradict each other, because a page was damaged or lost.
 pub(super) fn inconsistent(reason: impl Into<String>) -> Error {
     refused(reason.into())
 }
 
-/// A damaged record stops the request that needs it. It is never taken for an absent one: that
-/// could turn a revoked key or an archived project into something else.
+/// The error for a damaged record. A damaged record is never treated as absent, because that could make a revoked key
+/// or an archived project usable.
 fn damaged(table: Table, key: &[u8], reason: &str) -> Error {
     let place: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
     refused(format!("record {place} of table {}: {reason}", table.name()))

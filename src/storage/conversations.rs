@@ -1,5 +1,4 @@
-//! Stored conversations, and their messages in rows of their own: an append writes what is new and
-//! not the whole transcript.
+//! Stored conversations, with messages in separate rows, so that an append writes only new messages.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,11 +17,11 @@ pub struct ConversationRecord {
     pub project: ProjectId,
     /// A JSON object, as text.
     pub metadata: Option<String>,
-    /// Raised by every write; the first is 1.
+    /// Incremented by every write, starting at 1.
     pub version: u64,
-    /// How many messages there are: their places are 0 to `messages - 1`.
+    /// Number of messages; their indices are 0 to `messages - 1`.
     pub messages: u32,
-    /// Bytes of JSON of messages and metadata, as the project's holdings count them.
+    /// JSON bytes of messages and metadata, for the quota.
     pub bytes: u64,
     #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
@@ -65,19 +64,19 @@ pub fn messages(tx: &impl Reader, id: ConversationId, record: &ConversationRecor
     Ok(rows.into_iter().rev().map(|(_, row)| row.json).collect())
 }
 
-/// The JSON of the message at a place that the conversation has.
+/// The JSON of the message at an existing index.
 pub fn message(tx: &impl Reader, id: ConversationId, at: u32) -> Result<String> {
     let row = tx.get::<MessageRecord>(&row_key(id, at))?;
     row.map(|row| row.json).ok_or_else(|| codec::inconsistent(format!("{id} lacks its message {at}")))
 }
 
-/// Writes messages at the places from `first` on.
+/// Writes messages from index `first`.
 pub fn put_messages(tx: &WriteTx, id: ConversationId, first: u32, messages: &[String]) -> Result<()> {
     let mut rows = (first..).zip(messages);
     rows.try_for_each(|(at, json)| tx.put(&row_key(id, at), &MessageRecord { json: json.clone() }))
 }
 
-/// Removes the messages at the places from `first` up to and without `end`.
+/// Removes the messages `first..end`.
 pub fn remove_messages(tx: &WriteTx, id: ConversationId, first: u32, end: u32) -> Result<()> {
     (first..end).try_for_each(|at| tx.remove::<MessageRecord>(&row_key(id, at)))
 }

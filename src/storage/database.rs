@@ -1,4 +1,4 @@
-//! Opening redb, and what its errors mean.
+//! Opening redb, and mapping its errors.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -10,16 +10,16 @@ use super::error::OpenError;
 use super::private_files;
 use crate::error::{Code, Error};
 
-/// How a store opens its database, at the start and again after a disk error. Fault injection
-/// passes one that wraps the file in its own `StorageBackend`.
+/// Opens the database, at the start and again after a disk error. Fault injection passes an opener with its own
+/// `StorageBackend`.
 pub type Opener = Box<dyn Fn(&Builder, &Path) -> Result<Database, DatabaseError> + Send + Sync>;
 
-/// Opens the file as it is.
+/// Opens the file without a wrapper.
 pub(super) fn from_file() -> Opener {
     Box::new(|builder, path| builder.create_with_backend(FileBackend::new(private_files::open_existing(path)?)?))
 }
 
-/// Where the database lies, and with how much memory and through what it is opened.
+/// The database file, its cache size and its opener.
 pub(super) struct DatabaseFile {
     pub path: PathBuf,
     pub cache_bytes: usize,
@@ -30,7 +30,7 @@ impl DatabaseFile {
     pub fn open(&self) -> Result<Database, OpenError> {
         let mut builder = Builder::new();
         builder.set_cache_size(self.cache_bytes);
-        // redb would make a new database of an empty file, and that would be a new, open house.
+        // redb would initialise an empty file as a new database, which would lose all keys.
         match std::fs::metadata(&self.path) {
             Ok(found) if found.len() == 0 => return Err(OpenError::corrupt(&self.path, "the file is empty")),
             Ok(_) => {}
@@ -51,36 +51,36 @@ impl DatabaseFile {
     }
 }
 
-/// Makes an empty database in `file`, an empty file that nobody else has open.
+/// Creates an empty database in the empty `file`, which must not be open elsewhere.
 pub(super) fn create(file: std::fs::File, cache_bytes: usize) -> Result<Database, DatabaseError> {
     let mut builder = Builder::new();
     builder.set_cache_size(cache_bytes);
     builder.create_with_backend(FileBackend::new(file)?)
 }
 
-/// redb may panic over a file that was damaged from outside. `None` says that it did.
+/// Catches a panic of redb over a damaged file; `None` if it panicked.
 pub(super) fn catch_panic<T>(f: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(f)).ok()
 }
 
-/// A call into redb whose panic becomes the error that redb has for damaged pages.
+/// Calls redb and converts a panic to redb's error for damaged pages.
 pub(super) fn catch_redb_panic<T>(call: impl FnOnce() -> Result<T, redb::Error>) -> Result<T, redb::Error> {
     catch_panic(call).unwrap_or_else(|| Err(redb::Error::Corrupted("redb panicked over unreadable pages".into())))
 }
 
-/// What is known of a handle, or of a transaction on it, the best first.
+/// The state of a handle or transaction, best first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Health {
     #[default]
     Sound,
-    /// It met damaged pages. A read leaves the handle usable; a write transaction must be thrown away.
+    /// Damaged pages were read. The handle stays usable after a read; a write transaction must be discarded.
     Damaged,
-    /// The disk failed: redb wants every handle dropped and the file opened anew.
+    /// The disk failed: redb requires every handle to be dropped and the file to be reopened.
     Broken,
 }
 
 impl Health {
-    /// After this error.
+    /// The state after an error.
     pub fn after(error: &redb::Error) -> Self {
         use redb::Error as E;
         match error {
@@ -91,12 +91,12 @@ impl Health {
     }
 }
 
-/// What a client is told when the database fails.
+/// The client's error for a database error.
 pub(super) fn failed(error: &redb::Error) -> Error {
     unavailable(error.to_string())
 }
 
-/// The answer to everything that the store cannot do at the moment.
+/// The error for operations that the store cannot do at the moment.
 pub(super) fn unavailable(cause: impl Into<String>) -> Error {
     Error::new(Code::StorageUnavailable, "The storage is not available at the moment. Try again shortly.")
         .with_cause(cause.into())

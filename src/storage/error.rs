@@ -1,12 +1,11 @@
-//! What can go wrong around the data folder as a whole, told to the person who runs the server.
-//! (Inside a request it is a [`crate::error::Error`].)
+//! Errors of the data folder as a whole, for the operator. (Errors of requests are [`crate::error::Error`].)
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
 
-/// Why a data folder cannot be used. Each text says what to do.
+/// Why a data folder cannot be used. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     #[error(
@@ -45,7 +44,7 @@ impl OpenError {
         Self::Io { path: path.to_owned(), source }
     }
 
-    /// What redb says about `path`. A disk that fails is not damage: what it holds may be whole.
+    /// Converts redb's error about `path`. A disk error is not reported as damage.
     pub(super) fn database(path: &Path, error: impl Into<redb::Error>) -> Self {
         match error.into() {
             redb::Error::Io(source) if source.kind() != io::ErrorKind::InvalidData => Self::io(path, source),
@@ -54,7 +53,7 @@ impl OpenError {
         }
     }
 
-    /// The same for an error that has passed a transaction, which knows whether it was the disk's.
+    /// The same for an error from a transaction, which knows whether the disk failed.
     pub(super) fn record(path: &Path, error: &Error, disk_failed: bool) -> Self {
         let reason = error.cause().map_or_else(|| error.to_string(), ToString::to_string);
         if disk_failed { Self::io(path, io::Error::other(reason)) } else { Self::corrupt(path, reason) }
@@ -65,7 +64,7 @@ impl OpenError {
     }
 }
 
-/// Why no backup was made; nothing was left at the target.
+/// Why a backup failed; nothing is left at the target.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
     #[error("{} exists already. A backup never overwrites: choose another name.", path.display())]
@@ -76,7 +75,7 @@ pub enum BackupError {
     Database { reason: String },
 }
 
-/// Why a backup was not restored; the data folder is as it was.
+/// Why a restore failed; the data folder is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum RestoreError {
     #[error(
@@ -96,7 +95,7 @@ pub enum RestoreError {
     Open(#[from] OpenError),
 }
 
-/// Why a check could not be carried out. (What a check finds is in its report.)
+/// Why a check failed. (Problems found are in its report.)
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
     #[error(transparent)]

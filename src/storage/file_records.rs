@@ -1,7 +1,7 @@
-//! Uploaded files: a record each, and their content in chunks.
+//! Stored files: a record each, with content in chunks.
 //!
-//! Chunks are written while they arrive, before there is a file. Until then, and again once a file
-//! was removed, a mark says that they belong to nothing: what a crash leaves is found by the marks.
+//! Chunks are written while they arrive, before the file exists. Until then, and after a file is removed, a mark
+//! records that they belong to no file. After a crash, orphaned chunks are found by these marks.
 
 use std::ops::ControlFlow;
 
@@ -16,8 +16,8 @@ use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::{FileId, ProjectId};
 
-/// Bytes of every chunk but the last. A little below a power of two, for redb gives a value with
-/// its key and header a power of two of pages.
+/// Size of every chunk but the last, slightly below a power of two, because redb allocates a power of two of pages for
+/// a value with its key and header.
 pub const CHUNK_BYTES: usize = (512 << 10) - 512;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -26,11 +26,11 @@ pub struct FileRecord {
     pub project: ProjectId,
     /// A label; never a path.
     pub name: String,
-    /// Number of the service's purpose.
+    /// The service's purpose as a number.
     pub purpose: u8,
     pub bytes: u64,
     pub chunks: u32,
-    /// Examples for training, and the number of their form.
+    /// Number of training examples, and their format as a number.
     pub examples: u64,
     pub form: u8,
     pub sha256: [u8; 32],
@@ -51,7 +51,7 @@ impl ProjectResource for FileRecord {
     }
 }
 
-/// A piece of a file's content.
+/// A chunk of a file's content.
 #[derive(Serialize, Deserialize)]
 pub struct Chunk(#[serde(with = "record_serde::bytes")] pub Vec<u8>);
 
@@ -60,7 +60,7 @@ impl Record for Chunk {
     const VERSION: u8 = 1;
 }
 
-/// The mark of chunks that belong to no file.
+/// Marks chunks that belong to no file.
 #[derive(Serialize, Deserialize)]
 pub(super) struct OrphanedChunks;
 
@@ -69,7 +69,7 @@ impl Record for OrphanedChunks {
     const VERSION: u8 = 1;
 }
 
-/// Stores a piece of what will become the file `id`.
+/// Stores a chunk of the future file `id`.
 pub fn put_chunk(tx: &WriteTx, id: FileId, place: u32, chunk: &Chunk) -> Result<()> {
     if place == 0 {
         tx.put(&id.to_bytes(), &OrphanedChunks)?;
@@ -81,7 +81,7 @@ pub fn chunk(tx: &impl Reader, id: FileId, place: u32) -> Result<Option<Vec<u8>>
     Ok(tx.get(&key(id, place))?.map(|Chunk(bytes)| bytes))
 }
 
-/// Makes a file of the chunks under `id`.
+/// Creates the file of the chunks under `id`.
 pub fn insert(tx: &WriteTx, id: FileId, record: &FileRecord) -> Result<()> {
     if tx.get::<OrphanedChunks>(&id.to_bytes())?.is_none() {
         return Err(Error::internal("the chunks of an upload are gone"));
@@ -90,7 +90,7 @@ pub fn insert(tx: &WriteTx, id: FileId, record: &FileRecord) -> Result<()> {
     project_resources::insert(tx, id.to_bytes(), record)
 }
 
-/// Removes a file; [`sweep`] takes its chunks.
+/// Removes a file; [`sweep`] removes its chunks.
 pub fn remove(tx: &WriteTx, id: FileId, record: &FileRecord) -> Result<()> {
     tx.put(&id.to_bytes(), &OrphanedChunks)?;
     project_resources::remove(tx, id.to_bytes(), record)
@@ -106,8 +106,8 @@ pub fn orphaned_chunks(tx: &impl Reader) -> Result<Vec<FileId>> {
     Ok(found)
 }
 
-/// Removes up to `limit` chunks that belong to no file. Returns whether none is left; chunks that
-/// a file has meanwhile are left alone.
+/// Removes up to `limit` chunks that belong to no file. Returns whether none is left. Chunks that belong to a file by
+/// now are kept.
 pub fn sweep(tx: &WriteTx, id: FileId, limit: usize) -> Result<bool> {
     if tx.get::<OrphanedChunks>(&id.to_bytes())?.is_none() {
         return Ok(true);

@@ -1,4 +1,4 @@
-//! Stored fine-tuning jobs and what happened to them.
+//! Stored fine-tuning jobs and their events.
 
 use serde::{Deserialize, Serialize};
 
@@ -24,10 +24,10 @@ pub struct JobRecord {
     #[serde(with = "record_serde::maybe_file_id")]
     pub validation_file: Option<FileId>,
     pub hyperparameters: HyperparametersRecord,
-    /// Part of the name of the model that comes out.
+    /// Part of the trained model's name.
     pub suffix: Option<String>,
     pub seed: u32,
-    /// Number of the service's state.
+    /// The service's state as a number.
     pub state: u8,
     pub error: Option<JobErrorRecord>,
     pub fine_tuned_model: Option<String>,
@@ -40,7 +40,7 @@ pub struct JobRecord {
     pub finished_at: Option<Timestamp>,
 }
 
-/// What is absent is chosen by the training ("auto").
+/// Absent values are chosen by the training ("auto").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HyperparametersRecord {
     pub n_epochs: Option<u32>,
@@ -73,7 +73,7 @@ impl ProjectResource for JobRecord {
 pub struct JobEventRecord {
     #[serde(with = "record_serde::time")]
     pub at: Timestamp,
-    /// Number of the service's level.
+    /// The service's level as a number.
     pub level: u8,
     pub message: String,
 }
@@ -87,7 +87,7 @@ pub fn append_event(tx: &WriteTx, job: JobId, id: JobEventId, record: &JobEventR
     tx.put(&[job.to_bytes(), id.to_bytes()].concat(), record)
 }
 
-/// Up to `limit` events of a job older than `before`, the newest first.
+/// Up to `limit` events of a job older than `before`, newest first.
 pub fn newest_events(
     tx: &impl Reader,
     job: JobId,

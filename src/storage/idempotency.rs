@@ -1,4 +1,4 @@
-//! Idempotency keys that were used, with what the first request gave.
+//! Used idempotency keys with the result of the first request.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use super::transaction::{Reader, WriteTx};
 use crate::clock_rng::Timestamp;
 use crate::error::Result;
 
-/// How long a claim is kept.
+/// How long a record is kept.
 pub const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Claims that are over and go with each new one: more than come in, so that none pile up.
+/// Expired records removed with each new one; more than one, so that none pile up.
 const SWEEP_BATCH: usize = 4;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -40,13 +40,13 @@ impl Record for IdempotencyIndexRow {
     const VERSION: u8 = 1;
 }
 
-/// The claim under a digest, if its time is not over.
+/// The record under a digest, if it has not expired.
 pub fn find(tx: &impl Reader, digest: &[u8; 32], now: Timestamp) -> Result<Option<IdempotencyRecord>> {
     let found: Option<IdempotencyRecord> = tx.get(digest)?;
     Ok(found.filter(|record| now < record.at.after(RETENTION)))
 }
 
-/// Keeps a claim, and clears out a few that are over.
+/// Stores a record and removes a few expired ones.
 pub fn put(tx: &WriteTx, digest: &[u8; 32], record: &IdempotencyRecord) -> Result<()> {
     if let Some(old) = tx.get::<IdempotencyRecord>(digest)? {
         tx.remove::<IdempotencyIndexRow>(&age(old.at, digest))?;
@@ -63,7 +63,7 @@ pub fn put(tx: &WriteTx, digest: &[u8; 32], record: &IdempotencyRecord) -> Resul
     tx.put(&age(record.at, digest), &IdempotencyIndexRow)
 }
 
-/// The complement sorts the oldest last, where walks begin.
+/// The complement sorts the oldest last, where iteration begins.
 fn age(at: Timestamp, digest: &[u8]) -> Vec<u8> {
     [&(!at.as_millis()).to_be_bytes()[..], digest].concat()
 }

@@ -21,9 +21,9 @@ pub struct KeyRecord {
     pub digest: Digest,
     /// The secret before the last rotation.
     pub previous: Option<PreviousSecret>,
-    /// Bits of the service's scopes.
+    /// The service's scopes as bits.
     pub scopes: u8,
-    /// Models that may be called; none named means all.
+    /// Models that the key may call; absent means all.
     pub models: Option<Vec<String>>,
     #[serde(with = "record_serde::time")]
     pub created_at: Timestamp,
@@ -35,7 +35,7 @@ pub struct KeyRecord {
     pub revoked_at: Option<Timestamp>,
     #[serde(with = "record_serde::maybe_time")]
     pub rotated_at: Option<Timestamp>,
-    /// A form of the secret that may be shown.
+    /// The redacted secret.
     pub redacted: String,
 }
 
@@ -44,7 +44,7 @@ pub struct PreviousSecret {
     pub digest: Digest,
     #[serde(with = "record_serde::time")]
     pub valid_until: Timestamp,
-    /// Its time has been seen to be over; no clock can bring it back.
+    /// The end was observed; no clock change can undo it.
     pub ended: bool,
 }
 
@@ -54,7 +54,7 @@ impl Record for KeyRecord {
     const SEALED: bool = true;
 }
 
-/// A row of the index; all it says is in its key.
+/// An index row; all information is in its key.
 #[derive(Serialize, Deserialize)]
 pub(super) struct KeyIndexRow;
 
@@ -63,7 +63,7 @@ impl Record for KeyIndexRow {
     const VERSION: u8 = 1;
 }
 
-/// When a request last came with a key.
+/// When a key was last used.
 #[derive(Serialize, Deserialize)]
 pub(super) struct KeyUse {
     #[serde(with = "record_serde::time")]
@@ -79,7 +79,7 @@ pub fn find(tx: &impl Reader, id: KeyId) -> Result<Option<KeyRecord>> {
     tx.get(&id.to_bytes())
 }
 
-/// Stores a new key and its place in the index.
+/// Stores a new key and its index row.
 pub fn insert(tx: &WriteTx, id: KeyId, record: &KeyRecord) -> Result<()> {
     tx.put(&id.to_bytes(), record)?;
     tx.put(&row_key(record.project, id), &KeyIndexRow)
@@ -90,7 +90,7 @@ pub fn replace(tx: &WriteTx, id: KeyId, record: &KeyRecord) -> Result<()> {
     tx.put(&id.to_bytes(), record)
 }
 
-/// Keeps that a request came with a key. Requests end in another order than they came in.
+/// Records the use of a key. Requests may end out of order.
 pub fn used(tx: &WriteTx, id: KeyId, at: Timestamp) -> Result<()> {
     match last_use(tx, id)? {
         Some(later) if later >= at => Ok(()),
@@ -102,7 +102,7 @@ pub fn last_use(tx: &impl Reader, id: KeyId) -> Result<Option<Timestamp>> {
     Ok(tx.get::<KeyUse>(&id.to_bytes())?.map(|found| found.at))
 }
 
-/// Up to `limit` keys of a project older than `before`, the newest first.
+/// Up to `limit` keys of a project older than `before`, newest first.
 pub fn newest(
     tx: &impl Reader,
     project: ProjectId,
@@ -118,14 +118,14 @@ pub fn newest(
 fn listed(tx: &impl Reader, project: ProjectId, place: &[u8]) -> Result<(KeyId, KeyRecord)> {
     let id = place.get(16..).and_then(|id| id.try_into().ok()).map(KeyId::from_bytes);
     let id = id.ok_or_else(|| codec::inconsistent("a malformed row in the index of keys"))?;
-    // The index carries no MAC: the record itself must say that it belongs here.
+    // The index has no MAC, so the record itself must confirm its project.
     let record = find(tx, id)?.filter(|record| record.project == project);
     record
         .map(|record| (id, record))
         .ok_or_else(|| codec::inconsistent(format!("the index of keys lists {id} wrongly")))
 }
 
-/// Whether any key satisfies `wanted`. Walks all of them.
+/// Whether any key satisfies `wanted`. Iterates over all keys.
 pub fn any(tx: &impl Reader, mut wanted: impl FnMut(KeyId, &KeyRecord) -> Result<bool>) -> Result<bool> {
     let mut found = false;
     tx.each(&[], None, &mut |key, record: KeyRecord| {

@@ -1,4 +1,4 @@
-//! The latest moment that the installation has known: a clock that is set back cannot undo it.
+//! The latest known time of the installation, which a clock that is set back cannot undo.
 
 use super::database::unavailable;
 use super::migrations::meta;
@@ -17,7 +17,7 @@ pub fn latest(tx: &impl Reader) -> Result<Option<Timestamp>> {
         .ok_or_else(|| unavailable("the latest moment is malformed"))
 }
 
-/// Keeps `moment`, unless a later one is there.
+/// Stores `moment`, unless a later time is stored.
 pub fn advance(tx: &WriteTx, moment: Timestamp) -> Result<()> {
     if latest(tx)?.is_some_and(|found| found >= moment) {
         return Ok(());

@@ -1,5 +1,4 @@
-//! What a project may use: its own limits, the ceiling that an admin set, quotas, and the levels
-//! of its rate limiter.
+//! Stored limits: a project's own limits, the admin's ceiling, quotas, and the levels of the rate limiter.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +21,7 @@ pub struct Rates {
     pub token_budget: Option<u64>,
 }
 
-/// How much a project may hold; absent means the default of the installation.
+/// Quotas; absent means the installation's default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quotas {
     pub api_keys: Option<u64>,
@@ -48,7 +47,7 @@ impl Record for LimitsRecord {
     const SEALED: bool = true;
 }
 
-/// The limiter's buckets at a moment, in the limiter's own units.
+/// The limiter's bucket levels at a time, in the limiter's units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LevelsRecord {
     #[serde(with = "record_serde::time")]
@@ -62,7 +61,7 @@ impl Record for LevelsRecord {
     const VERSION: u8 = 1;
 }
 
-/// The limits of a project; one that never set any has the defaults.
+/// The limits of a project; defaults if none are set.
 pub fn of(tx: &impl Reader, project: ProjectId) -> Result<LimitsRecord> {
     Ok(tx.get(&project.to_bytes())?.unwrap_or_default())
 }

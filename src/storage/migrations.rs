@@ -1,6 +1,6 @@
-//! The layout of the database: its version, and the steps from older ones.
+//! The database layout: its version, and migrations from older ones.
 //!
-//! A new table needs no new layout: opening creates it. A changed record does, with a step here.
+//! A new table needs no new layout, because opening creates it. A changed record needs one, with a migration here.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -17,25 +17,25 @@ use super::transaction::{ReadTx, Reader as _, WriteTx};
 use super::{backup, database, private_files, tables};
 use crate::ids::ProjectId;
 
-/// The layout that this program writes.
+/// The layout version that this program writes.
 pub const LAYOUT: u32 = 3;
 
-/// Written by hand and never changed, for every older program must be able to read it.
+/// Encoded manually and never changed, because every older program must be able to read it.
 const META_VERSION: u8 = 1;
 pub(super) const LAYOUT_KEY: &[u8] = b"layout";
 const PEPPER_CHECK_KEY: &[u8] = b"pepper_check";
 /// Only in backups.
 pub(super) const PEPPER_KEY: &[u8] = b"pepper";
 
-/// Step `n` leads from layout `n + 1` to the next. All of them run in one transaction.
+/// Step `n` migrates from layout `n + 1` to the next. All steps run in one transaction.
 const STEPS: &[fn(&WriteTx) -> crate::error::Result<()>] = &[count_keys, begin_checksums];
 
-/// A value of the table `meta`, as it is stored.
+/// Encodes a value of the table `meta`.
 pub(super) fn meta(bytes: &[u8]) -> Vec<u8> {
     [&[META_VERSION], bytes].concat()
 }
 
-/// Makes an empty database at `path`, whole or not at all.
+/// Creates an empty database at `path` atomically.
 pub(super) fn create(path: &Path, pepper: &Arc<Pepper>, cache_bytes: usize) -> Result<(), OpenError> {
     let partial = private_files::partial(path);
     let file = private_files::create_partial(&partial).map_err(|error| OpenError::io(&partial, error))?;
@@ -52,7 +52,7 @@ fn fill(tx: &WriteTx, pepper: &Pepper) -> crate::error::Result<()> {
     tx.put_raw(tables::META, PEPPER_CHECK_KEY, &meta(&pepper.check_value()))
 }
 
-/// Brings an opened database to this program's layout, or says why that cannot be.
+/// Migrates an opened database to this program's layout.
 pub(super) fn run(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<(), OpenError> {
     let found = layout(db, path, pepper)?;
     if found > LAYOUT {
@@ -75,7 +75,7 @@ pub(super) fn run(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<()
     tx.commit().map_err(|error| OpenError::database(path, error))
 }
 
-/// Copies the database as it is before the first migration touches it.
+/// Copies the database before the first migration changes it.
 fn back_up_old_layout(db: &Database, path: &Path, pepper: &Arc<Pepper>, found: u32) -> Result<(), OpenError> {
     let kept = path.with_extension(format!("layout-{found}.redb"));
     let partial = private_files::partial(&kept);
@@ -83,13 +83,13 @@ fn back_up_old_layout(db: &Database, path: &Path, pepper: &Arc<Pepper>, found: u
     let copied = ReadTx::begin(db, pepper.clone()).and_then(|tx| backup::copy(&tx, file, backup::Pepper::LeaveOut));
     copied.map_err(|error| OpenError::database(path, error))?;
     match private_files::publish(&partial, &kept) {
-        // An earlier attempt got as far as this copy.
+        // An earlier attempt created this copy.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         published => published.map_err(|error| OpenError::io(&kept, error)),
     }
 }
 
-/// Layout 1 to 2: projects count their living keys.
+/// Layout 1 to 2: counts the active keys of projects.
 fn count_keys(tx: &WriteTx) -> crate::error::Result<()> {
     let mut living: BTreeMap<ProjectId, u64> = BTreeMap::new();
     tx.each(&[], None, &mut |_, key: KeyRecord| {
@@ -101,8 +101,8 @@ fn count_keys(tx: &WriteTx) -> crate::error::Result<()> {
     })
 }
 
-/// Layout 2 to 3: records that carry no MAC carry a checksum from their next write on. Those that are there stay
-/// readable as they are; the layout keeps older programs from taking the new ones for damaged.
+/// Layout 2 to 3: records without a MAC get a checksum with their next write. Existing records stay readable. The
+/// layout prevents older programs from treating new records as damaged.
 fn begin_checksums(_: &WriteTx) -> crate::error::Result<()> {
     Ok(())
 }
@@ -111,7 +111,7 @@ fn begin(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<WriteTx, Op
     WriteTx::begin(db, pepper.clone()).map_err(|error| OpenError::database(path, error))
 }
 
-/// The layout of the database; the pepper is checked on the way, unless the layout is newer.
+/// The layout of the database. Also checks the pepper, unless the layout is newer.
 pub(super) fn layout(db: &Database, path: &Path, pepper: &Arc<Pepper>) -> Result<u32, OpenError> {
     let read = database::catch_panic(|| {
         let tx = ReadTx::begin(db, pepper.clone()).map_err(|error| OpenError::database(path, error))?;

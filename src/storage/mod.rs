@@ -1,10 +1,9 @@
-//! Durable state: one redb file, one writer thread, many readers.
+//! Durable storage: one redb file, one writer thread, many readers.
 //!
-//! [`Store::write`] runs a closure inside a transaction that it shares with whoever else waits,
-//! and resolves once that transaction is on disk. [`Store::read`] sees one consistent snapshot.
-//! Every value starts with a version byte; records that decide access carry a MAC bound to their
-//! place, so damage reads as an error and never as a different permission. All others carry a
-//! checksum. Whatever redb makes of damaged pages, a caller gets `storage_unavailable`.
+//! [`Store::write`] runs a closure in a transaction shared with other waiting writes, and resolves once the transaction
+//! is durable. [`Store::read`] sees one consistent snapshot. Every value starts with a version byte. Records that
+//! decide access have a MAC bound to their key, so damage results in an error and never in a different permission. All
+//! others have a checksum. For damaged pages a caller gets `storage_unavailable`.
 //!
 //! The files in the data folder: `outpost.redb`, `pepper` (without it no key can be checked) and
 //! `lock` (held while a process uses the folder).

@@ -1,8 +1,7 @@
-//! The pepper: 32 random bytes in a file of their own, and the keys derived from them.
+//! The pepper: 32 random bytes in a separate file, and the keys derived from them.
 //!
-//! A copy of the database alone is worth nothing to a thief: the digests of secrets in it, the
-//! MACs of its records, the cursors of listings and the signatures of links are all made under keys
-//! that come from here.
+//! A copy of the database alone is useless to a thief: secret digests, record MACs, list cursors and URL signatures all
+//! use keys derived from the pepper.
 
 use std::path::{Path, PathBuf};
 
@@ -17,22 +16,22 @@ use crate::clock_rng::ClockRng;
 const LENGTH: usize = 32;
 pub(super) const TAG_BYTES: usize = 32;
 
-/// What is stored of a secret, or signs a link. Compared in constant time only.
+/// The stored digest of a secret, or a URL signature. Compared in constant time only.
 #[derive(Clone, Copy, serde::Serialize, serde::Deserialize)]
 pub struct Digest([u8; 32]);
 
 impl Digest {
-    /// Of a signature that came from outside.
+    /// From an untrusted signature.
     pub fn from_bytes(bytes: [u8; TAG_BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// For a signature that goes out.
+    /// For a signature to send.
     pub fn to_bytes(self) -> [u8; TAG_BYTES] {
         self.0
     }
 
-    /// Takes the same time whatever differs.
+    /// Constant-time comparison.
     pub fn matches(&self, other: &Digest) -> bool {
         self.0.ct_eq(&other.0).into()
     }
@@ -44,7 +43,7 @@ impl std::fmt::Debug for Digest {
     }
 }
 
-/// Keys for the four uses of the pepper; none of them can stand in for another.
+/// Separate keys for the four uses of the pepper.
 pub struct Pepper {
     raw: Zeroizing<[u8; LENGTH]>,
     secrets: hmac::Key,
@@ -76,12 +75,12 @@ impl Pepper {
         self.raw.as_ref()
     }
 
-    /// The digest under which a secret is known.
+    /// The digest of a secret.
     pub fn digest(&self, secret: &str) -> Digest {
         Digest(tag(&self.secrets, &[secret.as_bytes()]))
     }
 
-    /// The MAC of a record, over all of `parts` with their lengths.
+    /// The MAC of a record, over all `parts` with their lengths.
     pub(super) fn seal(&self, parts: &[&[u8]]) -> [u8; TAG_BYTES] {
         tag(&self.records, parts)
     }
@@ -91,19 +90,19 @@ impl Pepper {
         self.seal(parts).ct_eq(found).into()
     }
 
-    /// Authenticates a position in a listing; half a MAC is plenty for what expires with a page.
+    /// Authenticates a list position; half a MAC suffices for short-lived cursors.
     pub fn cursor_tag(&self, parts: &[&[u8]]) -> [u8; 16] {
         let mut half = [0; 16];
         half.copy_from_slice(&tag(&self.cursors, parts)[..16]);
         half
     }
 
-    /// Signs a link that opens something without a key.
+    /// Signs a URL that works without a key.
     pub fn link_tag(&self, parts: &[&[u8]]) -> Digest {
         Digest(tag(&self.links, parts))
     }
 
-    /// Stored in the database to notice a pepper that belongs to another one.
+    /// Stored in the database to detect a wrong pepper.
     pub(super) fn check_value(&self) -> [u8; TAG_BYTES] {
         self.seal(&[b"pepper check"])
     }
@@ -125,7 +124,7 @@ pub(super) fn path(dir: &Path) -> PathBuf {
     dir.join("pepper")
 }
 
-/// Reads the pepper; makes one where no database needs an old one.
+/// Loads the pepper, or creates one if there is no database yet.
 pub(super) fn load_or_create(dir: &Path, has_database: bool, clock_rng: &dyn ClockRng) -> Result<Pepper, OpenError> {
     if let Some(pepper) = load(dir)? {
         return Ok(pepper);

@@ -1,4 +1,4 @@
-//! Files that only their owner may read, written so that a crash leaves the old or the new one.
+//! Files that only their owner may read, written atomically.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
@@ -9,7 +9,7 @@ use crate::file_lock::FileLock;
 
 pub const DATABASE: &str = "outpost.redb";
 
-/// Makes the data folder, closed to others.
+/// Creates the data folder with mode 0700.
 pub(super) fn private_dir(dir: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.recursive(true);
@@ -20,8 +20,8 @@ pub(super) fn private_dir(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Best effort: a mounted volume may belong to someone else, and every file inside is 0600 anyway.
-/// `true`: it was open to them, and no longer is.
+/// Removes access for other users. Best effort: a mounted volume may have another owner, and every file inside is 0600
+/// anyway. Returns whether the mode was changed.
 fn close_to_others(path: &Path, mode: u32) -> bool {
     #[cfg(unix)]
     if let Ok(found) = fs::metadata(path) {
@@ -41,8 +41,8 @@ fn close_to_others(path: &Path, mode: u32) -> bool {
     false
 }
 
-/// Closes a file that holds a secret to other users, and warns if it was open to them. `remedy`: what helps if one of
-/// them has read it. A file that is not there is fine.
+/// Removes other users' access to a secret file, and warns if they had access. `remedy`: what to do if one of them has
+/// read it. A missing file is ignored.
 pub fn protect_secret(path: &Path, remedy: &str) {
     if close_to_others(path, 0o600) {
         tracing::warn!(path = %path.display(), remedy, "other users could read this file; its mode is set to 0600");
@@ -57,13 +57,13 @@ fn private() -> OpenOptions {
     options
 }
 
-/// Opens a file that must be there.
+/// Opens an existing file.
 pub(super) fn open_existing(path: &Path) -> io::Result<File> {
     close_to_others(path, 0o600);
     private().open(path)
 }
 
-/// An empty file to be filled and then moved into place; what a crash left of an earlier one goes.
+/// Creates an empty file to be filled and then renamed; removes what a crash left of an earlier one.
 pub(super) fn create_partial(path: &Path) -> io::Result<File> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -71,14 +71,14 @@ pub(super) fn create_partial(path: &Path) -> io::Result<File> {
     }
 }
 
-/// `name.partial` beside the file that it will become.
+/// The path `name.partial` beside the final file.
 pub(super) fn partial(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".partial");
     PathBuf::from(name)
 }
 
-/// Writes a whole file, or leaves what was there.
+/// Replaces a file atomically.
 pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let partial = partial(path);
     let mut file = create_partial(&partial)?;
@@ -88,7 +88,7 @@ pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     sync_parent(path)
 }
 
-/// A file that is being written: under its name once it is whole, and gone if it never is.
+/// A file that appears under its name when published, and is removed otherwise.
 pub struct NewFile {
     file: File,
     partial: PathBuf,
@@ -96,7 +96,7 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Begins a file that only its owner may read; an existing one is an error.
+    /// Creates a file that only its owner may read; fails if it exists.
     pub fn create(path: &Path) -> io::Result<Self> {
         if path.symlink_metadata().is_ok() {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the file exists already"));
@@ -122,32 +122,32 @@ impl io::Write for NewFile {
 
 impl Drop for NewFile {
     fn drop(&mut self) {
-        // Gone already if it was published.
+        // Already gone if it was published.
         let _ = fs::remove_file(&self.partial);
     }
 }
 
-/// Moves a finished file into place, never over another one.
+/// Renames a finished file; never overwrites.
 pub(super) fn publish(partial: &Path, path: &Path) -> io::Result<()> {
     File::open(partial)?.sync_all()?;
     match fs::hard_link(partial, path) {
         Ok(()) => fs::remove_file(partial)?,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
-        // Some file systems have no hard links; the check before is then the only guard.
+        // Some file systems have no hard links; then the earlier check is the only protection.
         Err(_) if !path.exists() => fs::rename(partial, path)?,
         Err(error) => return Err(error),
     }
     sync_parent(path)
 }
 
-/// A new name is durable once its folder is.
+/// A new name is durable once its folder is synced.
 fn sync_parent(path: &Path) -> io::Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if cfg!(unix) { File::open(parent)?.sync_all() } else { Ok(()) }
 }
 
-/// Takes the data folder for this process. redb's own lock is not enough, for it is let go while
-/// the database is reopened after a disk error.
+/// Locks the data folder for this process. redb's own lock is not enough, because it is released while the database is
+/// reopened after a disk error.
 pub(super) fn lock(dir: &Path) -> Result<FileLock, OpenError> {
     let path = dir.join("lock");
     let file = private().create(true).truncate(false).open(&path).map_err(|error| OpenError::io(&path, error))?;

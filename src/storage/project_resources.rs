@@ -1,4 +1,4 @@
-//! Resources that a project owns beside its keys: found by their id, listed by their project.
+//! Resources of a project other than keys: found by id, listed by project.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +8,7 @@ use super::transaction::{Reader, WriteTx};
 use crate::error::Result;
 use crate::ids::ProjectId;
 
-/// What a project owns. The number is stored.
+/// The kind of a project's resource. The number is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ResourceKind {
@@ -18,14 +18,14 @@ pub enum ResourceKind {
     Job = 4,
 }
 
-/// A record that lies under its 16-byte id in a table of its own and belongs to a project.
+/// A record that belongs to a project and is stored under its 16-byte id in its own table.
 pub trait ProjectResource: Record {
     const KIND: ResourceKind;
 
     fn project(&self) -> ProjectId;
 }
 
-/// A row of the index; all it says is in its key.
+/// An index row; all information is in its key.
 #[derive(Serialize, Deserialize)]
 pub(super) struct ResourceIndexRow;
 
@@ -38,7 +38,7 @@ pub fn find<R: ProjectResource>(tx: &impl Reader, id: [u8; 16]) -> Result<Option
     tx.get(&id)
 }
 
-/// Stores a new resource and its place in the index.
+/// Stores a new resource and its index row.
 pub fn insert<R: ProjectResource>(tx: &WriteTx, id: [u8; 16], record: &R) -> Result<()> {
     tx.put(&id, record)?;
     tx.put(&row_key(R::KIND, record.project(), id), &ResourceIndexRow)
@@ -49,13 +49,13 @@ pub fn replace<R: ProjectResource>(tx: &WriteTx, id: [u8; 16], record: &R) -> Re
     tx.put(&id, record)
 }
 
-/// Removes a resource and its place in the index.
+/// Removes a resource and its index row.
 pub fn remove<R: ProjectResource>(tx: &WriteTx, id: [u8; 16], record: &R) -> Result<()> {
     tx.remove::<R>(&id)?;
     tx.remove::<ResourceIndexRow>(&row_key(R::KIND, record.project(), id))
 }
 
-/// Up to `limit` resources of a project older than `before`, the newest first.
+/// Up to `limit` resources of a project older than `before`, newest first.
 pub fn newest<R: ProjectResource>(
     tx: &impl Reader,
     project: ProjectId,
@@ -69,7 +69,7 @@ pub fn newest<R: ProjectResource>(
         .map(|(place, _)| {
             let id = place.get(prefix.len()..).and_then(|id| id.try_into().ok());
             let id: [u8; 16] = id.ok_or_else(|| codec::inconsistent("a malformed row in the index of resources"))?;
-            // The index decides nothing: the record itself must say that it belongs here.
+            // The index is not authoritative: the record itself must confirm its project.
             let record = find::<R>(tx, id)?.filter(|record| record.project() == project);
             record
                 .map(|record| (id, record))

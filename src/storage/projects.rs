@@ -38,7 +38,7 @@ pub fn put(tx: &WriteTx, id: ProjectId, record: &ProjectRecord) -> Result<()> {
     tx.put(&id.to_bytes(), record)
 }
 
-/// Up to `limit` projects older than `before`, the newest first.
+/// Up to `limit` projects older than `before`, newest first.
 pub fn newest(tx: &impl Reader, before: Option<[u8; 16]>, limit: usize) -> Result<Vec<(ProjectId, ProjectRecord)>> {
     let rows = tx.newest(&[], before.as_ref().map(<[u8; 16]>::as_slice), limit)?;
     Ok(rows

@@ -1,4 +1,4 @@
-//! How much a project holds, and how many bytes it held at any time.
+//! Quota usage of projects, and the history of stored bytes.
 
 use std::ops::ControlFlow;
 
@@ -12,7 +12,7 @@ use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::ProjectId;
 
-/// Counts of living resources, and the bytes of their content.
+/// Numbers of existing resources and their content bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaUsageRecord {
     pub api_keys: u64,
@@ -21,7 +21,7 @@ pub struct QuotaUsageRecord {
     pub files: u64,
     pub jobs: u64,
     pub bytes: u64,
-    /// Of the last change, in milliseconds; never goes back, even if the clock does.
+    /// Time of the last change in milliseconds; never goes back, even if the clock does.
     pub changed_at: i64,
 }
 
@@ -42,12 +42,12 @@ impl Record for StoredBytesSample {
     const VERSION: u8 = 1;
 }
 
-/// What a project holds now.
+/// The current usage of a project.
 pub fn of(tx: &impl Reader, project: ProjectId) -> Result<QuotaUsageRecord> {
     Ok(tx.get(&project.to_bytes())?.unwrap_or_default())
 }
 
-/// Stores what a project holds from `now` on, in place of `before`.
+/// Replaces the usage `before` of a project from `now` on.
 pub fn put(
     tx: &WriteTx,
     project: ProjectId,
@@ -63,14 +63,14 @@ pub fn put(
     tx.put(&project.to_bytes(), &usage)
 }
 
-/// The bytes that a project held just before `end`.
+/// The bytes that a project stored just before `end`.
 pub fn bytes_before(tx: &impl Reader, project: ProjectId, end: Timestamp) -> Result<u64> {
     let rows = tx.newest::<StoredBytesSample>(&project.to_bytes(), Some(&history_key(project, end)), 1)?;
     Ok(rows.first().map_or(0, |(_, sample)| sample.bytes))
 }
 
-/// Forgets all but the last sample of each `width` before `horizon`; up to `limit` at a time.
-/// Returns how many went.
+/// Removes up to `limit` samples before `horizon`, keeping the last of each `width` (milliseconds). Returns the number
+/// of removed samples.
 pub fn thin(tx: &WriteTx, project: ProjectId, horizon: Timestamp, width: i64, limit: usize) -> Result<usize> {
     let (mut spare, mut later) = (Vec::new(), None);
     tx.each(&project.to_bytes(), Some(&history_key(project, horizon)), &mut |key, sample: StoredBytesSample| {

@@ -1,5 +1,5 @@
-//! How ids and times stand inside records: ids as 16 bytes, times as milliseconds. (Their own
-//! `Serialize` writes text for clients.) Used with `#[serde(with = "...")]`.
+//! Serialisation of ids and times in records: ids as 16 bytes, times as milliseconds. (Their own `Serialize` writes
+//! text for clients.) Used with `#[serde(with = "...")]`.
 
 macro_rules! fields {
     ($($name:ident $maybe:ident $type:ty, $raw:ty, $out:expr, $back:expr;)+) => {$(
@@ -33,7 +33,7 @@ macro_rules! fields {
     )+};
 }
 
-/// A long string of bytes, written as one and not byte by byte.
+/// Serialises bytes as one string rather than byte by byte.
 pub mod bytes {
     use std::fmt;
 

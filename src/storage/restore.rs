@@ -1,4 +1,4 @@
-//! Putting a backup into an empty data folder.
+//! Restoring a backup to an empty data folder.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -16,7 +16,7 @@ use super::transaction::{ReadTx, Reader as _};
 use super::verify::check_database;
 use super::{private_files, tables};
 
-/// What was restored.
+/// The report of a restore.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestoreReport {
     /// Records by table.
@@ -25,7 +25,7 @@ pub struct RestoreReport {
     pub bytes: u64,
 }
 
-/// Checks the backup `from` in every record, then makes `data_dir` from it. Blocking.
+/// Checks every record of the backup `from`, then restores it to `data_dir`. Blocking.
 pub fn restore(from: &Path, data_dir: &Path) -> Result<RestoreReport, RestoreError> {
     private_files::private_dir(data_dir).map_err(|error| OpenError::io(data_dir, error))?;
     let _lock = private_files::lock(data_dir)?;
@@ -33,7 +33,7 @@ pub fn restore(from: &Path, data_dir: &Path) -> Result<RestoreReport, RestoreErr
     if path.symlink_metadata().is_ok() {
         return Err(RestoreError::NotEmpty { dir: data_dir.to_owned() });
     }
-    // The check may repair what it reads, so it works on a copy: the backup stays as it is.
+    // The check may repair the file, so it works on a copy.
     let trial = data_dir.join("restoring.redb");
     let restored = stage(from, &trial).and_then(|()| install(from, &trial, data_dir, &path));
     drop(std::fs::remove_file(&trial));
@@ -68,7 +68,7 @@ fn install(from: &Path, trial: &Path, dir: &Path, path: &Path) -> Result<Restore
     Ok(RestoreReport { records: report.records, bytes })
 }
 
-/// The bare reason: advice about the data folder does not fit a backup.
+/// Only the reason: advice about the data folder does not apply to a backup.
 fn reason(error: OpenError) -> String {
     match error {
         OpenError::Corrupt { reason, .. } => reason,
@@ -82,13 +82,13 @@ fn copied(db: &Database, pepper: &Arc<Pepper>, file: File) -> Result<(), redb::E
 }
 
 fn read_pepper(db: &Database) -> Option<Pepper> {
-    // Reading the table `meta` needs no key, so any will do to begin with.
+    // Reading the table `meta` needs no key, so any pepper works.
     let tx = ReadTx::begin(db, Arc::new(Pepper::from_bytes([0; 32]))).ok()?;
     let stored = catch_panic(|| tx.raw(tables::META, PEPPER_KEY))?.ok()??;
     Some(Pepper::from_bytes(stored.get(1..)?.try_into().ok()?))
 }
 
-/// The pepper comes first: alone it does no harm, and a database without it would be locked.
+/// The pepper is written first: alone it is harmless, and a database without it would be unusable.
 fn save_pepper(dir: &Path, pepper: &Pepper) -> Result<(), RestoreError> {
     match pepper::load(dir) {
         Ok(None) => Ok(pepper::save(dir, pepper)?),

@@ -1,4 +1,4 @@
-//! The handle that everyone holds.
+//! The store handle.
 
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -23,46 +23,46 @@ use crate::clock_rng::ClockRng;
 use crate::error::{Code, Error, Result};
 use crate::file_lock::FileLock;
 
-/// Where the store lives and what it may use.
+/// Settings of a store.
 #[derive(Clone, Debug)]
 pub struct StoreSettings {
     /// The data folder.
     pub dir: PathBuf,
-    /// Memory for the pages of the database.
+    /// Size of the page cache.
     pub cache_bytes: usize,
-    /// How many writes may wait before further ones are refused.
+    /// Max queued writes; more are refused.
     pub queue: usize,
 }
 
-/// How many writes shared how many commits since the store was opened.
+/// Numbers of writes and of commits since the store was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteStats {
     pub commits: u64,
     pub writes: u64,
 }
 
-/// Told of every write to a record that decides access: after its commit, before its answer.
+/// Notified of every write to a record that decides access, after its commit and before its acknowledgement.
 pub trait Watcher: Send + Sync {
     fn changed(&self, table: Table, key: &[u8]);
 
-    /// A commit failed, so that anything may or may not have changed.
+    /// A commit failed, so anything may have changed.
     fn changes_unknown(&self);
 }
 
-/// What the handles and the writer thread share.
+/// State shared by the handles and the writer thread.
 pub(super) struct Shared {
-    /// Empty while the database is being reopened, and once the store is closed.
+    /// `None` while the database is being reopened, and after the store is closed.
     db: ArcSwapOption<Database>,
     source: DatabaseFile,
     pub pepper: Arc<Pepper>,
     pub commits: AtomicU64,
     pub writes: AtomicU64,
-    /// Since the last commit that did not fail.
+    /// Failed commits since the last successful one.
     pub failed_commits: AtomicU64,
-    /// How many reads and writes have met damaged pages.
+    /// Number of reads and writes that hit damaged pages.
     damages: AtomicU64,
     closing: AtomicBool,
-    /// A reader has reported a disk error or damage, and the writer has not looked since.
+    /// A reader has reported a disk error or damage that the writer has not handled yet.
     suspect: AtomicBool,
     watchers: Mutex<Vec<Weak<dyn Watcher>>>,
 }
@@ -72,7 +72,7 @@ impl Shared {
         self.db.load_full()
     }
 
-    /// A snapshot; it does not keep the database open, so reopening never waits for a reader.
+    /// A snapshot. It does not keep the database open, so reopening never waits for readers.
     fn snapshot(&self) -> Result<ReadTx> {
         let Some(db) = self.database() else { return Err(self.absent()) };
         ReadTx::begin(&db, self.pepper.clone()).map_err(|error| database::failed(&error))
@@ -82,7 +82,7 @@ impl Shared {
         if self.closing.load(Acquire) { shutting_down() } else { unavailable("the database is being reopened") }
     }
 
-    /// Closes the database, whoever still reads.
+    /// Closes the database, even if it is being read.
     pub fn close_database(&self) {
         let Some(mut db) = self.db.swap(None) else { return };
         loop {
@@ -94,7 +94,7 @@ impl Shared {
                     }
                     return;
                 }
-                // Someone is just beginning a transaction: a matter of microseconds.
+                // Another thread is beginning a transaction, which takes microseconds.
                 Err(shared) => db = shared,
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -107,12 +107,12 @@ impl Shared {
         Ok(())
     }
 
-    /// From now on readers may report again.
+    /// Allows readers to report again.
     pub fn clear_suspicion(&self) {
         self.suspect.store(false, Release);
     }
 
-    /// Whether the handle still serves transactions.
+    /// Whether the handle can still run transactions.
     pub fn is_working(&self) -> bool {
         let Some(db) = self.database() else { return false };
         let tried = database::catch_panic(|| {
@@ -124,7 +124,7 @@ impl Shared {
         tried.flatten().is_some()
     }
 
-    /// A line for the first time, the second, the fourth, and so on: damage is met as often as clients ask.
+    /// Logs the first, second, fourth occurrence and so on, because damage may be hit by every request.
     pub fn log_damage(&self) {
         let times = self.damages.fetch_add(1, Relaxed) + 1;
         if times.is_power_of_two() {
@@ -161,18 +161,18 @@ impl Shared {
 
 struct Inner {
     shared: Arc<Shared>,
-    // Dropped before the thread is joined: the writer ends when no sender is left.
+    // Dropped before the thread is joined, because the writer ends when no sender is left.
     sender: SyncSender<Message>,
     thread: WriterThread,
 }
 
-/// A thread that is waited for, once.
+/// The writer thread, joined once.
 struct WriterThread(Mutex<Option<JoinHandle<()>>>);
 
 impl WriterThread {
     fn join(&self) {
         let handle = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        // The last handle may be dropped by a closure on the writer thread itself.
+        // The last handle may be dropped on the writer thread itself.
         if let Some(handle) = handle.filter(|handle| handle.thread().id() != std::thread::current().id())
             && handle.join().is_err()
         {
@@ -187,14 +187,14 @@ impl Drop for WriterThread {
     }
 }
 
-/// The durable state of one data folder. Clones share it; the last one to go closes it.
+/// The durable state of a data folder. Clones share it; dropping the last one closes it.
 #[derive(Clone)]
 pub struct Store {
     inner: Arc<Inner>,
 }
 
 impl Store {
-    /// Opens the data folder, or makes one. Blocking.
+    /// Opens or creates the data folder. Blocking.
     pub fn open(settings: StoreSettings, clock_rng: Arc<dyn ClockRng>) -> Result<Self, OpenError> {
         Self::open_with(settings, clock_rng, database::from_file())
     }
@@ -211,11 +211,11 @@ impl Store {
         }
         let source = DatabaseFile { path, cache_bytes, opener };
         let db = source.open()?;
-        // redb may panic over damaged pages; that is a damaged file and not a crash of the server.
+        // redb may panic over damaged pages; that is reported as damage.
         let migrated = database::catch_panic(|| migrations::run(&db, &source.path, &pepper))
             .unwrap_or_else(|| Err(OpenError::corrupt(&source.path, "unreadable pages")));
         if let Err(error) = migrated {
-            // After a panic inside, closing may panic as well.
+            // After a panic, closing may panic as well.
             let _ = database::catch_panic(move || drop(db));
             return Err(error);
         }
@@ -251,8 +251,8 @@ impl Store {
 
     /// Runs `f` in a write transaction and resolves once that is durable.
     ///
-    /// `f` may run more than once, and beside others in one transaction; if it returns an error,
-    /// nothing that it wrote stays. If the future is dropped, the write still happens.
+    /// `f` may run more than once, and share a transaction with others. If it returns an error, its writes are rolled
+    /// back. If the future is dropped, the write still happens.
     pub async fn write<T, F>(&self, f: F) -> Result<T>
     where
         T: Send + 'static,
@@ -261,8 +261,7 @@ impl Store {
         self.enqueue(f)?.await.unwrap_or_else(|_| Err(shutting_down()))
     }
 
-    /// Queues a write and returns at once. Whoever does not wait for the answer never learns
-    /// whether it became durable.
+    /// Queues a write without waiting. The receiver resolves once it is durable.
     pub fn enqueue<T, F>(&self, f: F) -> Result<oneshot::Receiver<Result<T>>>
     where
         T: Send + 'static,
@@ -282,7 +281,7 @@ impl Store {
         }
     }
 
-    /// Runs `f` on a snapshot, on a thread where it may block.
+    /// Runs `f` on a snapshot, on a blocking thread.
     pub async fn read<T, F>(&self, f: F) -> Result<T>
     where
         T: Send + 'static,
@@ -293,12 +292,12 @@ impl Store {
         read.await.unwrap_or_else(|error| Err(Error::internal(error)))
     }
 
-    /// Runs `f` on a snapshot, on the caller's own thread. Blocking.
+    /// Runs `f` on a snapshot, on the calling thread. Blocking.
     pub fn read_blocking<T>(&self, f: impl FnOnce(&ReadTx) -> Result<T>) -> Result<T> {
         self.inner.read_blocking(f)
     }
 
-    /// A snapshot for long work on a thread of the caller's.
+    /// A snapshot for long work on the caller's thread.
     pub(super) fn snapshot(&self) -> Result<ReadTx> {
         self.inner.shared.snapshot()
     }
@@ -307,12 +306,12 @@ impl Store {
         std::fs::metadata(&self.inner.shared.source.path).map_or(0, |found| found.len())
     }
 
-    /// The keys under which secrets and cursors are made.
+    /// The pepper.
     pub fn pepper(&self) -> &Pepper {
         &self.inner.shared.pepper
     }
 
-    /// Has `watcher` told of every change to projects and keys, as long as it lives.
+    /// Registers `watcher` for changes of sealed records, until it is dropped.
     pub fn watch(&self, watcher: Weak<dyn Watcher>) {
         self.inner.shared.watchers.lock().unwrap_or_else(PoisonError::into_inner).push(watcher);
     }
@@ -322,10 +321,10 @@ impl Store {
         WriteStats { commits: shared.commits.load(Relaxed), writes: shared.writes.load(Relaxed) }
     }
 
-    /// Finishes the writes that wait, refuses new ones, and closes the file cleanly. Blocking.
+    /// Finishes queued writes, refuses new ones, and closes the file cleanly. Blocking.
     pub fn shutdown(self) {
         self.inner.shared.closing.store(true, Release);
-        // An error means that the writer has stopped already.
+        // An error means that the writer has already stopped.
         let _ = self.inner.sender.send(Message::Stop);
         self.inner.thread.join();
     }
@@ -334,7 +333,7 @@ impl Store {
 impl Inner {
     fn read_blocking<T>(&self, f: impl FnOnce(&ReadTx) -> Result<T>) -> Result<T> {
         let tx = self.shared.snapshot().inspect_err(|_| {
-            // The database is open and yet serves no snapshot.
+            // The database is open but cannot create a snapshot.
             if self.shared.database().is_some() {
                 self.report(Health::Broken);
             }
@@ -345,7 +344,7 @@ impl Inner {
         outcome
     }
 
-    /// Has the writer look after the database, once however many readers met the error.
+    /// Tells the writer to check the database, once for any number of reports.
     fn report(&self, met: Health) {
         if met == Health::Sound {
             return;
@@ -354,7 +353,7 @@ impl Inner {
             self.shared.log_damage();
         }
         if !self.shared.suspect.swap(true, AcqRel) && self.sender.try_send(Message::Met(met)).is_err() {
-            // With a full queue, the next reader or the writer itself will report it.
+            // If the queue is full, a later reader or the writer itself reports it.
             self.shared.clear_suspicion();
         }
     }

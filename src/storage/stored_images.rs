@@ -1,5 +1,4 @@
-//! Pictures that were painted and are kept for a while, to be fetched by a link: a record each, their
-//! content in chunks, and an index by the time when they go.
+//! Generated images stored for a limited time: a record each, content in chunks, and an index by expiry.
 
 use std::ops::ControlFlow;
 
@@ -18,11 +17,11 @@ use crate::ids::{ProjectId, StoredImageId};
 pub struct StoredImageRecord {
     #[serde(with = "record_serde::project_id")]
     pub project: ProjectId,
-    /// Number of the service's format.
+    /// The service's format as a number.
     pub format: u8,
     pub bytes: u64,
     pub chunks: u32,
-    /// When it is removed.
+    /// When the image is removed.
     #[serde(with = "record_serde::time")]
     pub ends_at: Timestamp,
 }
@@ -48,7 +47,7 @@ impl Record for ExpiryIndexRow {
     const VERSION: u8 = 1;
 }
 
-/// Stores a picture with all its content; returns its record.
+/// Stores an image with its content; returns its record.
 pub fn insert(
     tx: &WriteTx,
     id: StoredImageId,
@@ -75,7 +74,7 @@ pub fn chunk(tx: &impl Reader, id: StoredImageId, at: u32) -> Result<Option<Vec<
     Ok(tx.get(&row_key(id, at))?.map(|ImageChunk(bytes)| bytes))
 }
 
-/// Up to `limit` pictures whose time is over, those that ended first.
+/// Up to `limit` expired images, earliest first.
 pub fn expired(tx: &impl Reader, now: Timestamp, limit: usize) -> Result<Vec<StoredImageId>> {
     let mut found = Vec::new();
     tx.each(&[], None, &mut |key, ExpiryIndexRow| {
@@ -89,7 +88,7 @@ pub fn expired(tx: &impl Reader, now: Timestamp, limit: usize) -> Result<Vec<Sto
     Ok(found)
 }
 
-/// Removes a picture with its content.
+/// Removes an image with its content.
 pub fn remove(tx: &WriteTx, id: StoredImageId, record: &StoredImageRecord) -> Result<()> {
     (0..record.chunks).try_for_each(|at| tx.remove::<ImageChunk>(&row_key(id, at)))?;
     tx.remove::<ExpiryIndexRow>(&expiry_key(record.ends_at, &id.to_bytes()))?;
@@ -100,7 +99,7 @@ pub(super) fn row_key(id: StoredImageId, at: u32) -> Vec<u8> {
     [&id.to_bytes()[..], &at.to_be_bytes()].concat()
 }
 
-/// The complement sorts the oldest last, where walks begin.
+/// The complement sorts the oldest last, where iteration begins.
 pub(super) fn expiry_key(at: Timestamp, id: &[u8]) -> Vec<u8> {
     [&(!at.as_millis()).to_be_bytes()[..], id].concat()
 }

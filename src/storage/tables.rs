@@ -1,11 +1,11 @@
-//! Every table of the database. All of them map bytes to bytes: ids as they sort, values as
-//! [`codec`](super::codec) writes them. That lets backup and verification walk any table.
+//! All tables of the database. They map bytes to bytes: keys in sort order, values as [`codec`](super::codec) encodes
+//! them. So backup and verification can iterate over any table.
 
 use redb::TableDefinition;
 
 pub(super) type Definition = TableDefinition<'static, &'static [u8], &'static [u8]>;
 
-/// The name of a table, which is also what a record's MAC is bound to.
+/// The name of a table; part of the input of a record's MAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Table(&'static str);
 
@@ -83,7 +83,7 @@ pub const SERIES_BY_NAME: Table = Table("series_by_name");
 /// Nothing → from when on raw records and minutes are still there.
 pub const HORIZON: Table = Table("horizon");
 
-/// What opening a store creates if it is not there.
+/// Tables that opening a store creates if absent.
 pub const ALL: &[Table] = &[
     META,
     PROJECTS,

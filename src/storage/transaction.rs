@@ -1,7 +1,7 @@
-//! Transactions as the rest of the program sees them: typed reads, typed writes, and no redb.
+//! Transactions with typed reads and writes, without redb in the interface.
 //!
-//! redb may panic over pages that were damaged from outside. Such a panic ends here, as an error
-//! like any other, so that it is told apart from a panic of the program itself.
+//! redb may panic over damaged pages. Such a panic becomes an error here, so that it differs from a panic of the
+//! program itself.
 
 use std::cell::{Cell, RefCell};
 use std::ops::{Bound, ControlFlow};
@@ -21,22 +21,22 @@ pub type Pair<R> = (Vec<u8>, R);
 type Each<'a, R> = &'a mut dyn FnMut(&[u8], R) -> Result<ControlFlow<()>>;
 type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>>;
 
-/// Reading, the same inside a read and a write transaction.
+/// Reading in a read or write transaction.
 pub trait Reader {
     fn pepper(&self) -> &Pepper;
 
     /// The stored bytes under `key`.
     fn raw(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>>;
 
-    /// Walks the keys that start with `prefix` from the last to the first, beginning just below
-    /// `before` (a whole key) if one is given, until told to break.
+    /// Visits the keys that start with `prefix` in descending order, starting below `before` (a whole key) if given,
+    /// until `visit` breaks.
     fn visit(&self, table: Table, prefix: &[u8], before: Option<&[u8]>, visit: Visit<'_>) -> Result<()>;
 
     fn get<R: Record>(&self, key: &[u8]) -> Result<Option<R>> {
         self.raw(R::TABLE, key)?.map(|bytes| codec::decode(self.pepper(), key, &bytes)).transpose()
     }
 
-    /// Up to `limit` records, the last keys first.
+    /// Up to `limit` records in descending key order.
     fn newest<R: Record>(&self, prefix: &[u8], before: Option<&[u8]>, limit: usize) -> Result<Vec<Pair<R>>> {
         let mut found = Vec::new();
         self.each(prefix, before, &mut |key, record: R| {
@@ -46,7 +46,7 @@ pub trait Reader {
         Ok(found)
     }
 
-    /// Decodes and shows record by record, the last keys first.
+    /// Decodes and visits records in descending key order.
     fn each<R: Record>(&self, prefix: &[u8], before: Option<&[u8]>, each: Each<'_, R>) -> Result<()> {
         self.visit(R::TABLE, prefix, before, &mut |key, bytes| each(key, codec::decode(self.pepper(), key, bytes)?))
     }
@@ -78,13 +78,13 @@ impl ReadTx {
         self.health.get()
     }
 
-    /// Closes the snapshot, which may panic as well after damage was met.
+    /// Closes the snapshot, which may panic after damage.
     pub(super) fn close(self) {
         let _ = database::catch_panic(move || drop(self));
     }
 
     fn failed(&self, error: &redb::Error) -> Error {
-        // A closed database is being reopened already.
+        // A closed database is already being reopened.
         if !matches!(error, redb::Error::DatabaseClosed) {
             self.health.set(self.health.get().max(Health::after(error)));
         }
@@ -111,13 +111,13 @@ impl Reader for ReadTx {
     }
 }
 
-/// A record that decides access and was written: its table and key.
+/// Table and key of a written record that decides access.
 pub(super) type Change = (Table, Vec<u8>);
 
 /// A write transaction, shared by the closures of one group.
 ///
-/// It counts writes, so that the writer knows whether a refused closure left a trace, and notes
-/// disk errors and damage, after which it refuses everything and may not be committed.
+/// It counts writes, so that the writer knows whether a failed closure has written. It also notes disk errors and
+/// damage, after which it refuses everything and must not be committed.
 pub struct WriteTx {
     tx: WriteTransaction,
     pepper: Arc<Pepper>,
@@ -131,7 +131,7 @@ impl WriteTx {
         let mut tx = db.begin_write()?;
         tx.set_durability(Durability::Immediate)?;
         tx.set_two_phase_commit(true);
-        // Saves the allocator with each commit: opening after a crash need not walk the file.
+        // Saves the allocator state with each commit, so that opening after a crash need not scan the file.
         tx.set_quick_repair(true);
         Ok(Self { tx, pepper, writes: Cell::new(0), health: Cell::default(), changes: RefCell::default() })
     }
@@ -198,14 +198,13 @@ impl WriteTx {
         Ok(self.tx.abort()?)
     }
 
-    /// Throws the transaction away after damage was met. Its rollback may panic over the same pages.
-    /// `drop` rather than `abort`: a panic inside `abort` unwinds into the destructor, where a second
-    /// one would end the process.
+    /// Discards the transaction after damage. Its rollback may panic over the same pages. Uses `drop` rather than
+    /// `abort`: a panic in `abort` unwinds into the destructor, where a second panic would abort the process.
     pub(super) fn discard(self) {
         let _ = database::catch_panic(move || drop(self));
     }
 
-    /// A call into redb. Once one met damage, redb's own state may be half-way: nothing more is asked of it.
+    /// Calls redb. After damage, redb's state may be inconsistent, so no further call is made.
     fn call<T>(&self, call: impl FnOnce(&WriteTransaction) -> Result<T, redb::Error>) -> Result<T> {
         self.usable()?;
         catch_redb_panic(|| call(&self.tx)).map_err(|error| self.failed(&error))
@@ -246,8 +245,7 @@ impl Reader for WriteTx {
 
 type Walked = Result<Result<()>, redb::Error>;
 
-/// The outer error is redb's, the inner one the visitor's. A panic of the visitor is not redb's: it goes on
-/// once redb's part is over.
+/// The outer error is redb's, the inner one the visitor's. A panic of the visitor is resumed after redb's part.
 fn walk<T>(
     open: impl FnOnce() -> Result<T, redb::Error>,
     prefix: &[u8],
@@ -292,7 +290,7 @@ where
     Ok(Ok(()))
 }
 
-/// The first key after all that start with `prefix`; none if there is no such key.
+/// The first key after all that start with `prefix`; `None` if there is none.
 fn end_of(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
     let mut end = prefix[..=last].to_vec();

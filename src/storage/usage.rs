@@ -1,8 +1,7 @@
 //! Metered requests: a raw record each, and sums over minutes, hours and days.
 //!
-//! A series is what a request is counted under: API key, endpoint, model. Raw records and sums
-//! name it by a number, so that ten million of them stay small. Raw records and sums change in
-//! one transaction: at any moment both tell the same.
+//! A series is the combination of API key, endpoint and model that a request is counted under. Raw records and sums
+//! refer to it by number to stay small. They change in one transaction, so they are always consistent.
 
 use std::ops::ControlFlow;
 
@@ -57,7 +56,7 @@ impl Outcome {
     }
 }
 
-/// What was used. `cached` tokens are part of `input`.
+/// Amounts used. `cached` tokens are part of `input`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Amounts {
     pub input: u64,
@@ -128,7 +127,7 @@ impl From<&UsageRecord> for Sums {
     }
 }
 
-/// What a request is counted under.
+/// The series of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeriesRecord {
     #[serde(with = "record_serde::key_id")]
@@ -151,7 +150,7 @@ impl Record for SeriesNumber {
     const VERSION: u8 = 1;
 }
 
-/// The width of a sum. The number is stored.
+/// The time span of a sum. The number is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Width {
@@ -171,12 +170,12 @@ impl Width {
         }
     }
 
-    /// The start of the slot that `at` lies in.
+    /// The start of the slot that contains `at`.
     pub fn floor(self, at: Timestamp) -> Timestamp {
         Timestamp::from_millis(at.as_millis() / self.millis() * self.millis())
     }
 
-    /// The first start of a slot that is not before `at`.
+    /// The first slot start not before `at`.
     pub fn ceil(self, at: Timestamp) -> Timestamp {
         let width = self.millis();
         Timestamp::from_millis(at.as_millis().saturating_add(width - 1) / width * width)
@@ -187,7 +186,7 @@ impl Width {
     }
 }
 
-/// Up to when raw records and minutes have been dropped.
+/// The times before which raw records and minutes have been removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Horizon {
     /// Raw records before this moment, a whole minute, are gone.
@@ -211,7 +210,7 @@ pub fn put_horizon(tx: &WriteTx, horizon: &Horizon) -> Result<()> {
     tx.put(&[], horizon)
 }
 
-/// The number of a series; a new one if it was never counted.
+/// The number of a series; a new one if it is new.
 pub fn number(tx: &WriteTx, project: ProjectId, series: &SeriesRecord) -> Result<u32> {
     let name = [&series.key.to_bytes()[..], series.endpoint.as_bytes(), b"\0", model_bytes(series)].concat();
     let name = digest(&SHA256, &name);
@@ -241,8 +240,7 @@ pub(super) fn series_key(project: ProjectId, number: u32) -> Vec<u8> {
     [&project.to_bytes()[..], &number.to_be_bytes()].concat()
 }
 
-/// Stores a raw record and adds it to its minute, hour and day. `tail` tells apart what happens
-/// in one millisecond.
+/// Stores a raw record and adds it to its minute, hour and day. `tail` distinguishes records of one millisecond.
 pub fn append(tx: &WriteTx, project: ProjectId, at: Timestamp, tail: [u8; 6], record: &UsageRecord) -> Result<()> {
     tx.put(&[&moment(project, at)[..], &tail].concat(), record)?;
     let sums = Sums::from(record);
@@ -255,7 +253,7 @@ pub fn append(tx: &WriteTx, project: ProjectId, at: Timestamp, tail: [u8; 6], re
     Ok(())
 }
 
-/// Shows the raw records of `[from, to)`, the latest first.
+/// Visits the raw records of `[from, to)`, latest first.
 pub fn each_raw(
     tx: &impl Reader,
     project: ProjectId,
@@ -273,7 +271,7 @@ pub fn each_raw(
     })
 }
 
-/// Shows the sums of the slots in `[from, to)`, both of them starts of slots, the latest first.
+/// Visits the sums of the slots in `[from, to)`, latest first. Both times must be slot starts.
 pub fn each_sum(
     tx: &impl Reader,
     project: ProjectId,
@@ -293,14 +291,14 @@ pub fn each_sum(
     })
 }
 
-/// Drops up to `limit` raw records of a project from before `horizon`; returns how many.
+/// Removes up to `limit` raw records of a project before `horizon`; returns their number.
 pub fn drop_raw(tx: &WriteTx, project: ProjectId, horizon: Timestamp, limit: usize) -> Result<usize> {
     let old = tx.newest::<UsageRecord>(&project.to_bytes(), Some(&moment(project, horizon)), limit)?;
     old.iter().try_for_each(|(key, _)| tx.remove::<UsageRecord>(key))?;
     Ok(old.len())
 }
 
-/// Drops up to `limit` minutes of a project from before `horizon`; returns how many.
+/// Removes up to `limit` minutes of a project before `horizon`; returns their number.
 pub fn drop_minutes(tx: &WriteTx, project: ProjectId, horizon: Timestamp, limit: usize) -> Result<usize> {
     let prefix = [&project.to_bytes()[..], &[Width::Minute as u8]].concat();
     let old = tx.newest::<Sums>(&prefix, Some(&slot(project, Width::Minute, horizon)), limit)?;
@@ -308,9 +306,9 @@ pub fn drop_minutes(tx: &WriteTx, project: ProjectId, horizon: Timestamp, limit:
     Ok(old.len())
 }
 
-/// Project and milliseconds: where the raw records of that moment begin.
+/// Key prefix of the raw records at a time: project and milliseconds.
 fn moment(project: ProjectId, at: Timestamp) -> Vec<u8> {
-    // Times fit into 48 bits: they end with the year 9999.
+    // Times up to the year 9999 fit into 48 bits.
     [&project.to_bytes()[..], &at.as_millis().to_be_bytes()[2..]].concat()
 }
 

@@ -1,4 +1,4 @@
-//! Reads everything and says what is wrong with it.
+//! Verification: reads all records and reports problems.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -28,17 +28,17 @@ use super::transaction::{ReadTx, Reader};
 use super::{migrations, private_files, tables, verify_usage_sums};
 use crate::error::{Error, Result};
 
-/// More problems than this are only counted.
+/// Max problems listed in a report.
 const MAX_PROBLEMS: usize = 100;
 
-/// What a check found.
+/// The report of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// Records by table.
     pub records: BTreeMap<String, u64>,
     /// Size of the database file.
     pub bytes: u64,
-    /// What is wrong, a sentence each; empty if all is well.
+    /// Problems, one sentence each; empty if none.
     pub problems: Vec<String>,
     /// redb had to rebuild its own bookkeeping (offline check only).
     pub repaired: bool,
@@ -59,7 +59,7 @@ impl CheckReport {
 }
 
 impl Store {
-    /// Reads every record of one snapshot while the server goes on. Blocking.
+    /// Reads every record of one snapshot while the server continues. Blocking.
     pub fn verify(&self) -> Result<CheckReport, CheckError> {
         let unfinished = |error: Error| CheckError::Unfinished { reason: cause(&error) };
         let mut report = self.read_blocking(verify).map_err(unfinished)?;
@@ -68,7 +68,7 @@ impl Store {
     }
 }
 
-/// Checks a data folder that no server uses: redb's checksums first, then every record. Blocking.
+/// Checks a data folder offline: redb's checksums first, then every record. Blocking.
 pub fn check(data_dir: &Path) -> Result<CheckReport, CheckError> {
     let path = data_dir.join(private_files::DATABASE);
     let bytes = std::fs::metadata(&path).map_err(|error| OpenError::io(&path, error))?.len();
@@ -93,7 +93,7 @@ pub(super) fn check_database(db: &mut Database, path: &Path, pepper: &Arc<Pepper
     Ok(CheckReport { repaired: !intact, ..report })
 }
 
-/// What the operator should read: the cause, which clients never see.
+/// The cause of an error, for the operator.
 pub(super) fn cause(error: &Error) -> String {
     error.cause().map_or_else(|| error.to_string(), ToString::to_string)
 }
@@ -137,10 +137,10 @@ pub(super) fn count(tx: &ReadTx) -> Result<BTreeMap<String, u64>> {
     counts.map_err(|error| database::failed(&error))
 }
 
-/// Looks at one record and says what is wrong with it.
+/// Checks one record; returns the problem, if any.
 type Inspect<'a, R> = &'a mut dyn FnMut(&[u8], R) -> Result<Option<String>>;
 
-/// Decodes every record of a table; a damaged one is a problem and not the end.
+/// Decodes every record of a table. Damaged records are reported and skipped.
 pub(super) fn records<R: Record>(tx: &ReadTx, report: &mut CheckReport, each: Inspect<'_, R>) -> Result<()> {
     tx.visit(R::TABLE, &[], None, &mut |key, bytes| {
         let found = codec::decode(tx.pepper(), key, bytes).and_then(|record| each(key, record));
@@ -182,7 +182,7 @@ fn key_index(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     })
 }
 
-/// A resource whose table lists it under its project. Each kind has a line in `verify`.
+/// Checks that each resource is listed under its project. Each kind has a line in `verify`.
 fn project_resources<R: ProjectResource>(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     records(tx, report, &mut |id, record: R| {
         let (kind, project) = (R::KIND, record.project());
@@ -192,7 +192,7 @@ fn project_resources<R: ProjectResource>(tx: &ReadTx, report: &mut CheckReport) 
     })
 }
 
-/// A file has its last chunk; a chunk belongs to a file, or to none as a mark says.
+/// Checks that a file has its last chunk, and that a chunk belongs to a file or is marked as orphaned.
 fn chunks(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     let last = |id: &[u8], file: &FileRecord| [id, &file.chunks.saturating_sub(1).to_be_bytes()].concat();
     records(tx, report, &mut |id, file: FileRecord| {
@@ -217,7 +217,7 @@ fn job_events(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     })
 }
 
-/// A picture has its content and an end; a piece of content, and an end, belongs to a picture.
+/// Checks that an image has its chunks and index row, and that these belong to an image.
 fn pictures(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     records(tx, report, &mut |id, record: StoredImageRecord| {
         let last = [id, &record.chunks.saturating_sub(1).to_be_bytes()].concat();
@@ -240,7 +240,7 @@ fn pictures(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     })
 }
 
-/// Every conversation has the messages and bytes that it says, and every message a conversation.
+/// Checks the message count and bytes of every conversation, and that every message has a conversation.
 fn transcripts(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     records(tx, report, &mut |id, record: ConversationRecord| {
         let (mut count, mut bytes) = (0, record.metadata.map_or(0, |text| text.len() as u64));
@@ -262,7 +262,7 @@ fn transcripts(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     })
 }
 
-/// Every agent has the versions and bytes that it says, and every version an agent.
+/// Checks the version count and bytes of every agent, and that every version has an agent.
 fn agent_versions(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
     records(tx, report, &mut |id, record: AgentRecord| {
         let (mut count, mut bytes) = (0, 0);

@@ -13,7 +13,7 @@ use crate::ids::ProjectId;
 
 type Totals = BTreeMap<ProjectId, Sums>;
 
-/// Totals of each project, where one level of detail must equal the next.
+/// Totals per project; each level of detail must equal the next.
 #[derive(Default)]
 struct Levels {
     raw: Totals,

@@ -1,11 +1,10 @@
-//! The writer: one thread, one transaction at a time, shared by all who wait (group commit).
+//! The writer thread: one transaction at a time, shared by all waiting writes (group commit).
 //!
-//! Each closure runs inside the group's transaction. One that refuses before it wrote costs
-//! nothing. One that refuses after it wrote is settled, the transaction is thrown away and the
-//! others run again: they see no trace of it. One that met damaged pages, or panics, is settled
-//! as well, and the others run again on a new handle: redb's own state may be half-way, and a
-//! commit on the old handle can end the process. Nobody is answered before the commit is on disk.
-//! When the disk fails, the whole group is told so and the database is reopened.
+//! Each closure runs in the group's transaction. A closure that fails before it has written costs nothing. If it fails
+//! after it has written, it is settled, the transaction is discarded and the others run again. If it hits damaged pages
+//! or panics, it is settled as well, and the others run again on a new handle, because redb's state may be inconsistent
+//! and a commit on the old handle could abort the process. Writes are acknowledged only after the commit is durable. If
+//! the disk fails, the whole group gets an error and the database is reopened.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,23 +20,23 @@ use super::transaction::{Change, WriteTx};
 use crate::error::{Error, Result};
 use crate::file_lock::FileLock;
 
-/// More closures than this never share a transaction: it bounds the wait of the first of them.
+/// Max closures per transaction; bounds the wait of the first of them.
 const MAX_GROUP: usize = 256;
-/// A group that needs more new handles than this is refused: it bounds the wait of the others.
+/// Max new handles per group, after which it fails; bounds the wait of later writes.
 const MAX_REOPENS: usize = 8;
 const MIN_PAUSE: Duration = Duration::from_millis(20);
 const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 pub(super) enum Message {
     Job(Box<dyn Job>),
-    /// A reader met a disk error, or damage.
+    /// A reader hit a disk error or damage.
     Met(Health),
     Stop,
 }
 
-/// A closure with the place where its answer goes.
+/// A closure with the channel for its result.
 pub(super) trait Job: Send {
-    /// Runs the closure, keeps its outcome, and says whether it was `Ok`.
+    /// Runs the closure, stores its outcome, and returns whether it was `Ok`.
     fn run(&mut self, tx: &WriteTx) -> bool;
     fn fail(&mut self, error: Error);
     fn answer(self: Box<Self>);
@@ -68,7 +67,7 @@ impl<T: Send, F: FnMut(&WriteTx) -> Result<T> + Send> Job for Task<T, F> {
     }
 
     fn answer(self: Box<Self>) {
-        // The client may have left; what it asked for is done all the same.
+        // The client may have disconnected; the write is done anyway.
         let _ = self.reply.send(self.outcome.unwrap_or_else(|| Err(unavailable("never run"))));
     }
 }
@@ -76,17 +75,17 @@ impl<T: Send, F: FnMut(&WriteTx) -> Result<T> + Send> Job for Task<T, F> {
 /// A job of the group that is being committed.
 struct Member {
     job: Box<dyn Job>,
-    /// It has its error and takes no part in further attempts.
+    /// It has failed and takes no part in further attempts.
     settled: bool,
 }
 
 enum Attempt {
     Committed(Vec<Change>),
-    /// A member was settled after it had written; the rest must run again.
+    /// A member failed after it had written; the others must run again.
     Again,
-    /// A member was settled because redb's state may be half-way; the rest must run again on a new handle.
+    /// redb's state may be inconsistent; the others must run again on a new handle.
     AgainOnNewHandle,
-    /// The disk failed. What was to change may or may not be durable.
+    /// The disk failed. The changes may or may not be durable.
     Failed(Vec<Change>, String),
 }
 
@@ -98,7 +97,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Serves until told to stop or until nobody is left who could ask.
+    /// Runs until stopped or until all senders are gone.
     pub fn run(self) {
         while let Ok(message) = self.inbox.recv() {
             let (jobs, met, stop) = self.gather(message);
@@ -113,9 +112,9 @@ impl Writer {
         self.shared.close();
     }
 
-    /// Whether the handle can stay after what readers met. Damaged pages alone are no reason to reopen: they
-    /// would be as damaged then, and whoever reads other pages would be refused meanwhile. But a panic may
-    /// have left a lock poisoned, so a transaction is tried.
+    /// Whether the handle stays usable after reported errors. Damaged pages alone are no reason to reopen, because
+    /// reopening does not repair them and would refuse reads of other pages meanwhile. But a panic may have poisoned a
+    /// lock, so a transaction is tried.
     fn is_usable(&self, met: Health) -> bool {
         let usable = match met {
             Health::Sound => return true,
@@ -128,7 +127,7 @@ impl Writer {
         usable
     }
 
-    /// The message and what waits behind it, up to a group.
+    /// Collects the message and what waits behind it, up to a group.
     fn gather(&self, first: Message) -> (Vec<Box<dyn Job>>, Health, bool) {
         let (mut jobs, mut met, mut next) = (Vec::new(), Health::Sound, Some(first));
         while let Some(message) = next {
@@ -142,7 +141,7 @@ impl Writer {
         (jobs, met, false)
     }
 
-    /// Commits a group and answers it; false if the disk failed.
+    /// Commits a group and sends the results; false if the disk failed.
     fn commit(&self, jobs: Vec<Box<dyn Job>>) -> bool {
         let mut group: Vec<_> = jobs.into_iter().map(|job| Member { job, settled: false }).collect();
         let mut handles = 0;
@@ -169,13 +168,13 @@ impl Writer {
             self.shared.close_database();
             group.iter_mut().for_each(|member| member.job.fail(unavailable(reason.clone())));
         }
-        // Before the answers, and after a failure too: who cached a record must drop it now.
+        // Announced before the acknowledgements, and after a failure too, because caches must drop these records.
         self.shared.announce(&changes, failure.is_some());
         group.into_iter().for_each(|member| member.job.answer());
         failure.is_none()
     }
 
-    /// Closes the database and opens it again for the rest of a group.
+    /// Reopens the database for the rest of a group.
     fn renew(&self, handles: usize) -> Result<(), String> {
         self.shared.close_database();
         if handles > MAX_REOPENS {
@@ -203,7 +202,7 @@ impl Writer {
                 }
                 (Health::Damaged, _) => {
                     self.shared.log_damage();
-                    // Whatever the closure made of the error.
+                    // Overrides what the closure made of the error.
                     member.job.fail(unavailable("a write met damaged pages"));
                     return settle_on_new_handle(member, tx);
                 }
@@ -236,8 +235,7 @@ impl Writer {
         }
     }
 
-    /// Drops every handle and opens the file again, as often as it takes; who asks meanwhile is
-    /// refused at once. False if told to stop.
+    /// Reopens the file until it succeeds; refuses writes meanwhile. False if stopped.
     fn reopen(&self) -> bool {
         self.shared.close_database();
         let (mut pause, mut attempts) = (MIN_PAUSE, 0_u64);
@@ -257,14 +255,14 @@ impl Writer {
         }
     }
 
-    /// Waits, at most for `pause`, and refuses what comes in; false if told to stop.
+    /// Waits for at most `pause` and refuses incoming writes; false if stopped.
     fn refuse_for(&self, pause: Duration) -> bool {
         loop {
             match self.inbox.recv_timeout(pause) {
                 Ok(Message::Job(mut job)) => {
                     job.fail(unavailable("the database is being reopened"));
                     job.answer();
-                    // New writes are refused before they queue, so this drains what was left.
+                    // New writes are refused before they are queued, so this drains the rest.
                 }
                 Ok(Message::Met(_)) => {}
                 Err(RecvTimeoutError::Timeout) => return true,
@@ -274,15 +272,14 @@ impl Writer {
     }
 }
 
-/// Takes a member out of its group and throws the transaction away.
+/// Settles a member and discards the transaction.
 fn settle_on_new_handle(member: &mut Member, tx: WriteTx) -> Attempt {
     member.settled = true;
     tx.discard();
     Attempt::AgainOnNewHandle
 }
 
-/// `None` if the closure panicked; its member then carries the error. redb's panics do not get here: they are
-/// errors already.
+/// `None` if the closure panicked; its member then has the error. Panics of redb are already errors here.
 fn run_catching_panic(member: &mut Member, tx: &WriteTx) -> Option<bool> {
     let ran = catch_panic(|| member.job.run(tx));
     if ran.is_none() {

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use outpost::ids::{KeyId, ProjectId};
-use outpost::service::pictures::{Format, Link, Pictures};
+use outpost::service::stored_images::{Format, SignedUrl, StoredImages};
 use outpost::service::{Access, Scopes};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -218,19 +218,19 @@ fn a_refused_request_costs_no_picture() {
 }
 
 /// Keeps a picture in a stopped server's store, `ago` before now.
-fn keep(folder: &std::path::Path, project: &str, format: Format, content: &[u8], ago: Duration) -> Link {
+fn keep(folder: &std::path::Path, project: &str, format: Format, content: &[u8], ago: Duration) -> SignedUrl {
     let project: ProjectId = project.parse().unwrap();
     let content = content.to_vec();
     within(&folder.join("data"), async move |store| {
         let clock = std::sync::Arc::new(crate::clock::ShiftedClock::default());
         clock.go_back(ago);
         let access = Access::for_tests(KeyId::from_bytes([1; 16]), project, Scopes::ALL, None);
-        let pictures = Pictures::new(store.clone(), clock, Duration::from_secs(3600));
-        pictures.keep(&access, format, content).await.unwrap()
+        let pictures = StoredImages::new(store.clone(), clock, Duration::from_secs(3600));
+        pictures.store(&access, format, content).await.unwrap()
     })
 }
 
-fn path(link: &Link) -> String {
+fn path(link: &SignedUrl) -> String {
     format!("/v1/images/files/{}?expires={}&signature={}", link.id, link.expires, link.signature)
 }
 

@@ -1,5 +1,4 @@
-// One server and one browser for a file of tests: the real binary, the models that were pulled, and a small pipeline
-// of the fixtures that paints.
+// Starts one server and one browser for each test file: the real binary, with the starter models and a small image model.
 
 import { spawn } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from "node:fs";
@@ -11,102 +10,106 @@ import { fileURLToPath } from "node:url";
 import { chromium } from "playwright-core";
 
 const ROOT = fileURLToPath(new URL("../..", import.meta.url));
-export const CHAT = "smollm2-135m-instruct";
-export const VECTORS = "all-minilm-l6-v2";
-export const PICTURES = "pictogram";
+export const CHAT_MODEL = "smollm2-135m-instruct";
+export const EMBEDDING_MODEL = "all-minilm-l6-v2";
+export const IMAGE_MODEL = "pictogram";
 const BINARY = process.env.OUTPOST_BIN ?? join(ROOT, "target/debug/outpost");
 const BROWSER = process.env.CHROMIUM ?? "/usr/bin/chromium";
 const START_MS = 120_000;
 
-/** A models folder with the starter models. */
-function models(folder) {
-  mkdirSync(folder);
-  for (const name of [CHAT, VECTORS, PICTURES]) symlinkSync(join(ROOT, "models", name), join(folder, name));
-  return folder;
+/** Creates a models directory with the starter models. */
+function createModelsDirectory(directory) {
+  mkdirSync(directory);
+  for (const name of [CHAT_MODEL, EMBEDDING_MODEL, IMAGE_MODEL]) symlinkSync(join(ROOT, "models", name), join(directory, name));
+  return directory;
 }
 
-/** A running server: `{url, key, api, stop}`. `more`: further arguments; `bare`: without models. */
-export async function serve({ more = [], bare = false } = {}) {
-  const folder = mkdtempSync(join(tmpdir(), "outpost-browser-"));
-  const data = join(folder, "data");
-  const found = bare ? join(folder, "models") : models(join(folder, "models"));
-  const child = spawn(BINARY, ["serve", "--listen", "127.0.0.1:0", "--data", data, "--models", found, "--no-pull", ...more], { stdio: ["ignore", "pipe", "pipe"] });
+/** Starts a server: `{url, key, api, stop}`. `args`: additional arguments. */
+export async function startServer({ args = [], withoutModels = false } = {}) {
+  const directory = mkdtempSync(join(tmpdir(), "outpost-browser-"));
+  const data = join(directory, "data");
+  const models = withoutModels ? join(directory, "models") : createModelsDirectory(join(directory, "models"));
+  const child = spawn(BINARY, ["serve", "--listen", "127.0.0.1:0", "--data", data, "--models", models, "--no-pull", ...args], { stdio: ["ignore", "pipe", "pipe"] });
   child.stderr.resume();
-  const url = await new Promise((ready, failed) => {
-    const late = setTimeout(() => failed(new Error("the server did not come up")), START_MS);
+  const url = await new Promise((resolve, reject) => {
+    const timeout = setTimeout(() => reject(new Error("the server did not start")), START_MS);
+    const fail = (error) => {
+      clearTimeout(timeout);
+      reject(error);
+    };
     createInterface(child.stdout).on("line", (line) => {
       const address = /listening on (http\S+)/.exec(line);
       if (!address) return;
-      clearTimeout(late);
-      ready(address[1]);
+      clearTimeout(timeout);
+      resolve(address[1]);
     });
-    child.on("exit", (code) => failed(new Error(`the server ended with ${code}`)));
+    child.on("error", fail).on("exit", (code) => fail(new Error(`the server exited with ${code}`)));
   });
   const key = readFileSync(join(data, "admin.key"), "utf8").trim();
   const api = async (method, path, body, secret = key) => {
-    const form = body instanceof FormData;
-    const headers = { authorization: `Bearer ${secret}`, ...(body && !form ? { "content-type": "application/json" } : {}) };
-    const answer = await fetch(`${url}/v1${path}`, { method, headers, body: form ? body : body && JSON.stringify(body) });
-    const told = await answer.json();
-    if (!answer.ok) throw new Error(`${method} ${path}: ${JSON.stringify(told)}`);
-    return told;
+    const isForm = body instanceof FormData;
+    const headers = { authorization: `Bearer ${secret}`, ...(body && !isForm ? { "content-type": "application/json" } : {}) };
+    const response = await fetch(`${url}/v1${path}`, { method, headers, body: isForm ? body : body && JSON.stringify(body) });
+    const result = await response.json();
+    if (!response.ok) throw new Error(`${method} ${path}: ${JSON.stringify(result)}`);
+    return result;
   };
   const stop = async () => {
-    const ended = new Promise((done) => child.once("exit", done));
+    const exited = new Promise((resolve) => child.once("exit", resolve));
     child.kill("SIGTERM");
-    await ended;
-    rmSync(folder, { recursive: true, force: true });
+    await exited;
+    rmSync(directory, { recursive: true, force: true });
   };
   return { url, key, api, stop };
 }
 
-export const browse = () => chromium.launch({ executablePath: BROWSER, args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"] });
+export const launchBrowser = () => chromium.launch({ executablePath: BROWSER, args: ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"] });
 
-/** A server and a browser for all tests of a file; `ready` is called with both before the first. */
-export function stage(ready) {
-  const found = {};
+/** Starts a server and a browser for all tests of a file, then calls `ready` with both. */
+export function setUp(ready) {
+  const started = {};
   before(async () => {
-    found.server = await serve();
-    found.browser = await browse();
-    await ready(found);
+    started.server = await startServer();
+    started.browser = await launchBrowser();
+    await ready(started);
   });
   after(async () => {
-    await found.browser?.close();
-    await found.server?.stop();
+    await started.browser?.close();
+    await started.server?.stop();
   });
 }
 
-/** What tests of a page look for; `page` gives the page, which comes later than the tests. */
+/** Locators and actions of a page. `page` is a function, because the page is opened after the tests are defined. */
 export const finders = (page) => ({
   dialog: () => page().getByRole("dialog"),
   row: (text) => page().getByRole("row").filter({ hasText: text }),
-  press: (name, where = page()) => where.getByRole("button", { name, exact: true }).click(),
+  click: (name, within = page()) => within.getByRole("button", { name, exact: true }).click(),
 });
 
-/** A page of a fresh browser profile that notes what must not happen: errors, refused scripts, strangers asked. */
-export async function visit(browser, url, options = {}) {
+/** Opens a page in a fresh browser profile. `problems` collects errors, blocked scripts and requests to other hosts. */
+export async function openPage(browser, url, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, locale: "en", acceptDownloads: true, ...options });
   const page = await context.newPage();
-  const wrong = [];
-  page.on("pageerror", (error) => wrong.push(`error: ${error.message}`));
+  const problems = [];
+  page.on("pageerror", (error) => problems.push(`error: ${error.message}`));
   page.on("console", (message) => {
-    // A refused request is told to the user, and by the browser to its console.
-    if (message.type() === "error" && !/Failed to load resource/.test(message.text())) wrong.push(`console: ${message.text()}`);
+    // The browser also logs failed requests, which the dashboard reports itself.
+    if (message.type() === "error" && !/Failed to load resource/.test(message.text())) problems.push(`console: ${message.text()}`);
   });
   page.on("request", (request) => {
-    const asked = request.url();
-    if (!asked.startsWith(url) && !/^(data|blob):/.test(asked)) wrong.push(`asked: ${asked}`);
+    const requested = request.url();
+    if (!requested.startsWith(url) && !/^(data|blob):/.test(requested)) problems.push(`request: ${requested}`);
   });
   page.on("dialog", async (dialog) => {
-    wrong.push(`dialog: ${dialog.message()}`);
+    problems.push(`dialog: ${dialog.message()}`);
     await dialog.dismiss();
   });
   page.setDefaultTimeout(30_000);
-  return { context, page, wrong };
+  return { context, page, problems };
 }
 
-/** Counts what a page receives, headers and all: `count.bytes`. */
-export async function counting(context, page) {
+/** Counts the bytes that a page receives, including headers: `count.bytes`. */
+export async function countBytes(context, page) {
   const count = { bytes: 0 };
   const client = await context.newCDPSession(page);
   await client.send("Network.enable");
@@ -118,11 +121,11 @@ export async function signIn(page, url, key) {
   await page.goto(url);
   await page.getByLabel("API key").fill(key);
   await page.getByRole("button", { name: "Sign in" }).click();
-  await page.getByRole("heading", { level: 1, name: "Start" }).waitFor();
+  await page.getByRole("heading", { level: 1, name: "Get started" }).waitFor();
 }
 
-/** Opens a page of the dashboard: `#/name`. */
-export async function go(page, name, heading) {
+/** Opens the page `#/name` and waits for its heading. */
+export async function goTo(page, name, heading) {
   await page.evaluate((name) => (location.hash = `#/${name}`), name);
   await page.getByRole("heading", { level: 1, name: heading }).waitFor();
 }

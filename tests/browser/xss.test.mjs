@@ -1,8 +1,8 @@
-// T22: what strangers put into names, labels, messages and file names stays text, on every page that shows it.
+// Cross-site scripting: text in names, labels, messages and file names stays text on every page that shows it.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { CHAT, go, signIn, stage, visit } from "./harness.mjs";
+import { CHAT_MODEL, goTo, signIn, setUp, openPage } from "./harness.mjs";
 
 const RUN = "window.hit=(window.hit||0)+1";
 const HEADS = ["", "\">", "'>", "</title>", "</textarea>", "</style>", "-->", "]]>", "${", "{{"];
@@ -13,14 +13,14 @@ const BODIES = [
   `<base href="https://evil.example/">`, `<meta http-equiv=refresh content="0;url=javascript:${RUN}">`, `\u2028${RUN}//`, `javascript:${RUN}`, `constructor.constructor('${RUN}')()`,
 ];
 const PAYLOADS = HEADS.flatMap((head) => BODIES.map((body) => head + body));
-// In a JSON path, in a header, and where a name becomes a file's.
-const plain = (text) => text.replaceAll("\u2028", " ");
+// Without line separators, which headers, file names and message names do not allow.
+const singleLine = (text) => text.replaceAll("\u2028", " ");
 
 let server, browser;
-stage((found) => ({ server, browser } = found));
+setUp((found) => ({ server, browser } = found));
 
-/** Every row of a list is shown. */
-async function all(page) {
+/** Clicks “Show more” until every row is shown. */
+async function showAll(page) {
   await page.locator("tbody tr").first().waitFor();
   for (;;) {
     const more = page.getByRole("button", { name: "Show more" });
@@ -31,19 +31,18 @@ async function all(page) {
   }
 }
 
-test("200 payloads in every name, label, message and file name run nowhere", async () => {
+test("200 payloads in names, labels, messages and file names do not run", async () => {
   assert.equal(PAYLOADS.length, 200);
   const { api } = server;
   const { project_id: project } = await api("GET", "/me");
   const line = JSON.stringify({ messages: [{ role: "user", content: "a" }, { role: "assistant", content: "b" }] });
   const ids = [];
-  // In parts, so that not all wait for the disk one by one.
-  const put = async (payload) => {
+  const createAll = async (payload) => {
     const metadata = { [payload]: payload };
     const file = new FormData();
     file.append("purpose", "fine-tune");
-    file.append("file", new Blob([`${line}\n`.repeat(10)]), plain(payload).slice(0, 200));
-    const [made, key, agent, talk, uploaded] = await Promise.all([
+    file.append("file", new Blob([`${line}\n`.repeat(10)]), singleLine(payload).slice(0, 200));
+    const [created, key, agent, conversation, uploaded] = await Promise.all([
       api("POST", "/projects", { name: payload, environment: payload.slice(0, 60), metadata }),
       api("POST", "/api-keys", { name: payload, project_id: project }),
       api("POST", "/agents", { name: payload, instructions: payload, tools: [{ type: "function", function: { name: "t", description: payload } }], metadata }),
@@ -51,41 +50,42 @@ test("200 payloads in every name, label, message and file name run nowhere", asy
       api("POST", "/files", file),
     ]);
     await api("PUT", `/api-keys/${key.id}`, { reason: payload });
-    const job = await api("POST", "/fine_tuning/jobs", { model: CHAT, training_file: uploaded.id, name: payload, metadata });
-    ids.push({ project: made.id, key: key.id, agent: agent.id, talk: talk.id, job: job.id });
+    const job = await api("POST", "/fine_tuning/jobs", { model: CHAT_MODEL, training_file: uploaded.id, name: payload, metadata });
+    ids.push({ project: created.id, key: key.id, agent: agent.id, conversation: conversation.id, job: job.id });
   };
-  for (let at = 0; at < PAYLOADS.length; at += 8) await Promise.all(PAYLOADS.slice(at, at + 8).map(put));
-  const messages = PAYLOADS.flatMap((content) => [{ role: "user", name: plain(content).slice(0, 60), content }, { role: "assistant", content: null, refusal: content }]);
-  const { id: long } = await api("POST", "/conversations", { messages });
+  // Several at a time, because each request waits for the disk.
+  for (let at = 0; at < PAYLOADS.length; at += 8) await Promise.all(PAYLOADS.slice(at, at + 8).map(createAll));
+  const messages = PAYLOADS.flatMap((content) => [{ role: "user", name: singleLine(content).slice(0, 60), content }, { role: "assistant", content: null, refusal: content }]);
+  const { id: longConversation } = await api("POST", "/conversations", { messages });
 
-  const { context, page, wrong } = await visit(browser, server.url);
+  const { context, page, problems } = await openPage(browser, server.url);
   await context.addInitScript(() => document.addEventListener("securitypolicyviolation", (event) => (window.hit = `${window.hit ?? ""} refused ${event.blockedURI} ${event.sourceFile}`)));
   await signIn(page, server.url, server.key);
-  const quiet = async (where) => {
+  const assertNothingRan = async (where) => {
     assert.equal(await page.evaluate(() => window.hit), undefined, where);
-    assert.deepEqual(wrong, [], where);
+    assert.deepEqual(problems, [], where);
     assert.equal(page.url().startsWith(server.url), true, where);
-    const strange = await page.locator("main").locator("script, iframe, object, embed, base, meta, link, style, video, marquee, math, svg").count();
-    assert.equal(strange, 0, where);
+    const injected = await page.locator("main").locator("script, iframe, object, embed, base, meta, link, style, video, marquee, math, svg").count();
+    assert.equal(injected, 0, where);
   };
   for (const [name, heading] of [["keys", "API keys"], ["conversations", "Conversations"], ["agents", "Agents"], ["projects", "Projects"], ["audit", "Audit log"]]) {
-    await go(page, name, heading);
-    await all(page);
-    await quiet(name);
+    await goTo(page, name, heading);
+    await showAll(page);
+    await assertNothingRan(name);
   }
-  await go(page, "tuning", "Fine-tuning");
-  await page.locator("tbody tr").first().waitFor();
-  for (let more = 0; more < 18; more++) await page.getByRole("button", { name: "Show more" }).first().click();
-  await quiet("tuning");
-  await go(page, `conversations/${long}`, "Conversation");
-  await page.locator(".said").nth(399).waitFor();
-  assert.ok((await page.locator(".said .words").first().textContent()) === PAYLOADS[0], "it is shown as it is");
-  await page.getByRole("button", { name: "Edit" }).click();
+  await goTo(page, "tuning", "Fine-tuning");
+  await page.locator("table").nth(1).waitFor();
+  await showAll(page);
+  await assertNothingRan("tuning");
+  await goTo(page, `conversations/${longConversation}`, "Conversation");
+  await page.locator(".message").nth(399).waitFor();
+  assert.ok((await page.locator(".message .multiline").first().textContent()) === PAYLOADS[0], "the payload is shown unchanged");
+  await page.getByRole("button", { name: "Edit", exact: true }).click();
   await page.getByLabel("Content of message 1", { exact: true }).waitFor();
-  await quiet("a long conversation");
-  // Each on the page of its own, and in the pickers of the playground.
-  for (const [at, { agent, talk, job, project }] of ids.entries()) {
-    for (const [name, ready] of [[`agents/${agent}`, "pre.json"], [`conversations/${talk}`, ".said"], [`tuning/${job}`, "dl"]]) {
+  await assertNothingRan("a long conversation");
+  // Each resource on its own page, and in the selects.
+  for (const [at, { agent, conversation, job, project }] of ids.entries()) {
+    for (const [name, ready] of [[`agents/${agent}`, "pre.json"], [`conversations/${conversation}`, ".message"], [`tuning/${job}`, "dl"]]) {
       await page.evaluate((name) => (location.hash = `#/${name}`), name);
       await page.locator(ready).first().waitFor();
       await page.waitForFunction((id) => document.querySelector("main header").textContent.includes(id), name.split("/")[1]);
@@ -94,32 +94,34 @@ test("200 payloads in every name, label, message and file name run nowhere", asy
       await page.getByLabel("Project", { exact: true }).selectOption(project);
       await page.getByLabel("Project", { exact: true }).selectOption((await api("GET", "/me")).project_id);
     }
-    await quiet(`the pages of payload ${at}: ${PAYLOADS[at]}`);
+    await assertNothingRan(`the pages of payload ${at}: ${PAYLOADS[at]}`);
   }
-  await go(page, `playground/chat/conversation/${long}`, "Playground");
-  await page.locator(".said").first().waitFor();
-  await page.getByRole("button", { name: "Copy as code" }).click();
-  await quiet("the playground");
+  await goTo(page, `playground/chat/conversation/${longConversation}`, "Playground");
+  await page.locator(".message").first().waitFor();
+  await page.getByRole("button", { name: "View code" }).click();
+  await page.getByRole("dialog").waitFor();
+  await assertNothingRan("the playground");
   await context.close();
 });
 
-test("payloads in the address, in what is typed and in what is refused run nowhere", async () => {
-  const { context, page, wrong } = await visit(browser, server.url);
+test("payloads in the address, in inputs and in error messages do not run", async () => {
+  const { context, page, problems } = await openPage(browser, server.url);
   await page.goto(server.url);
   for (const payload of PAYLOADS.slice(0, 40)) {
-    await page.getByLabel("API key").fill(plain(payload));
-    await page.keyboard.press("Enter");
+    await page.getByLabel("API key").fill(singleLine(payload));
+    // The alert of the previous attempt disappears when the next one starts.
+    await Promise.all([page.waitForResponse((response) => response.url().endsWith("/v1/me")), page.keyboard.press("Enter")]);
     await page.getByRole("alert").waitFor();
   }
   await signIn(page, server.url, server.key);
   for (const payload of PAYLOADS) {
     await page.evaluate((payload) => (location.hash = `#/${payload}`), payload);
     await page.evaluate((payload) => (location.hash = `#/conversations/${encodeURIComponent(payload)}`), payload);
-    await page.getByRole("heading", { level: 1 }).waitFor();
+    await page.waitForFunction((payload) => document.querySelector("main header code")?.textContent === payload, payload);
   }
   await page.evaluate(() => (location.hash = "#/%zz"));
-  await page.getByText("There is nothing here").waitFor();
+  await page.getByText("Page not found").waitFor();
   assert.equal(await page.evaluate(() => window.hit), undefined);
-  assert.deepEqual(wrong, []);
+  assert.deepEqual(problems, []);
   await context.close();
 });

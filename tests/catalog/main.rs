@@ -5,9 +5,9 @@
 #[path = "../common/tiny_model.rs"]
 mod tiny_model;
 
-mod bench;
-mod escapes;
-mod index;
+mod catalog_toml;
+mod malicious_archives;
+mod path_traversal;
 mod pulls;
-mod tars;
+mod support;
 mod transfers;

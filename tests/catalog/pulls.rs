@@ -5,7 +5,7 @@ use std::time::Duration;
 use outpost::catalog::progress::Silent;
 use outpost::catalog::{Catalog, PullError, PullOptions, installed, pull_with};
 
-use crate::bench::{Bench, catalog, file, part, tree, zip_of};
+use crate::support::{Bench, catalog, file, part, tree, zip_of};
 
 /// A model in three parts, on the index.
 fn three_parts(bench: &Bench) -> outpost::catalog::Catalog {
@@ -65,7 +65,7 @@ fn a_member_of_the_tail_of_an_archive_is_taken_by_its_offset() {
 fn what_the_binary_carries_is_what_the_catalog_says() {
     let bench = Bench::new();
     let catalog = Catalog::builtin();
-    let carried: Vec<_> = catalog.models().iter().filter(|model| model.is_carried()).collect();
+    let carried: Vec<_> = catalog.models().iter().filter(|model| model.is_embedded()).collect();
     assert_eq!(carried.iter().map(|model| &*model.name).collect::<Vec<_>>(), ["pictogram"]);
     for model in carried {
         let options = PullOptions { pip: Some("/no/such/pip".into()), verify: false };

@@ -5,7 +5,7 @@ use std::path::Path;
 use outpost::catalog::progress::Silent;
 use outpost::catalog::{ImportOptions, TransferError, export, import};
 
-use crate::bench::{Bench, tree, write_folder};
+use crate::support::{Bench, tree, write_folder};
 use crate::tiny_model::{self, TinyModel};
 
 /// Puts something that is no file at a path.
@@ -183,7 +183,7 @@ fn names_of_what_else_is_in_the_models_folder_are_refused() {
     let bench = Bench::new();
     fs::write(bench.models().join("catalog.toml"), "kept").unwrap();
     write_folder(&bench.models().join("loras"), &[("style.safetensors", b"w")]);
-    assert!(outpost::catalog::on_disk(&bench.models()).is_empty(), "adapters are no model");
+    assert!(outpost::catalog::model_folders(&bench.models()).is_empty(), "adapters are no model");
     let error = export(&bench.models(), "loras", &bench.path("out.tar"), &mut Silent).unwrap_err();
     assert!(matches!(error, TransferError::NoModel(_)), "{error}");
     for name in ["loras", "catalog.toml", "LoRAs", "Catalog.TOML"] {

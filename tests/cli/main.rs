@@ -4,15 +4,16 @@
 
 #[path = "../common/children.rs"]
 mod children;
-#[path = "../common/dice.rs"]
-mod dice;
 #[path = "../common/process.rs"]
 mod process;
+#[path = "../common/rng.rs"]
+mod rng;
 #[path = "../common/tiny_model.rs"]
 mod tiny_model;
 
 mod audit;
-mod crowd;
+mod backup_and_check;
+mod client_flood;
 mod drain;
 mod http2;
 mod idempotency;
@@ -22,7 +23,6 @@ mod secrets;
 mod signals;
 mod slow_clients;
 mod start;
-mod store;
-mod terminal;
+mod terminal_escapes;
 mod tls;
 mod usage;

@@ -10,8 +10,8 @@ use reqwest::Method;
 use reqwest::blocking::Client;
 use serde_json::{Value, json};
 
-use crate::dice::Dice;
 use crate::process::{MODEL, Serving, folder, run, said};
+use crate::rng::TestRng;
 use crate::tiny_model::{self, TinyModel};
 
 const CLIENTS: usize = 16;
@@ -110,7 +110,7 @@ struct Worker<'a> {
     client: Client,
     own: &'a str,
     limited: &'a str,
-    dice: Dice,
+    rng: TestRng,
     counted: Count,
     of_limited: Count,
 }
@@ -126,8 +126,8 @@ impl Worker<'_> {
     }
 
     fn work(&mut self) {
-        let tokens = 1 + self.dice.below(6);
-        match self.dice.below(8) {
+        let tokens = 1 + self.rng.below(6);
+        match self.rng.below(8) {
             0 | 1 => {
                 let (status, text) =
                     self.send(Method::POST, "/v1/chat/completions", self.own, Some(chat(MODEL, false, tokens)));
@@ -167,7 +167,7 @@ impl Worker<'_> {
                 }
             }
             _ => {
-                let stream = self.dice.below(2) == 0;
+                let stream = self.rng.below(2) == 0;
                 self.abandon(stream);
                 self.counted.one("abandoned");
             }
@@ -231,7 +231,7 @@ fn two_thousand_mixed_requests_are_recorded_as_the_clients_counted_them() {
                     client: Client::new(),
                     own: &counted.key,
                     limited: &limited.key,
-                    dice: Dice(seed as u64),
+                    rng: TestRng(seed as u64),
                     counted: Count::default(),
                     of_limited: Count::default(),
                 };

@@ -13,15 +13,15 @@ use std::time::Duration;
 use outpost::clock_rng::Timestamp;
 use outpost::error::{Code, Error, Result};
 use outpost::ids::{ConversationId, FileId, KeyId, ProjectId};
-use outpost::service::{Access, Conversations, Expected, NewConversation, PageRequest, Secret};
+use outpost::service::{Access, Conversations, NewConversation, PageRequest, Precondition, Secret};
 use outpost::storage::usage::{self, Amounts, Outcome, SeriesRecord, UsageRecord};
 use outpost::storage::{DATABASE_FILE, check, file_records};
 use serde_json::json;
 
-use crate::disk::Disk;
-use crate::history::Dice;
+use crate::history::TestRng;
 use crate::panics;
 use crate::server::{Home, Server, runtime};
+use crate::simulated_disk::Disk;
 use crate::workload::{Id, Op, hold};
 
 /// Which variants a child takes: `FIRST END`.
@@ -120,19 +120,19 @@ impl Content {
 
     /// The file with the damage of this number.
     fn variant(&self, number: u64) -> Vec<u8> {
-        let mut dice = Dice::new(SEED, number as usize);
+        let mut rng = TestRng::new(SEED, number as usize);
         let mut bytes = self.bytes.clone();
         let pages = bytes.len() / PAGE;
-        let page = |dice: &mut Dice| dice.below(pages) * PAGE;
+        let page = |rng: &mut TestRng| rng.below(pages) * PAGE;
         match number % 6 {
             // Flipped bits anywhere.
-            0 => (0..200).for_each(|_| bytes[dice.below(self.bytes.len())] ^= 1 << dice.below(8)),
+            0 => (0..200).for_each(|_| bytes[rng.below(self.bytes.len())] ^= 1 << rng.below(8)),
             // A cut end.
-            1 => bytes.truncate(dice.below(self.bytes.len())),
+            1 => bytes.truncate(rng.below(self.bytes.len())),
             // Swapped pages.
             2 => {
                 for _ in 0..8 {
-                    let (one, other) = (page(&mut dice), page(&mut dice));
+                    let (one, other) = (page(&mut rng), page(&mut rng));
                     let kept = bytes[one..one + PAGE].to_vec();
                     bytes.copy_within(other..other + PAGE, one);
                     bytes[other..other + PAGE].copy_from_slice(&kept);
@@ -141,21 +141,21 @@ impl Content {
             // Pages of noise, and pages of zeros.
             3 => {
                 for noise in [true, false, true, false] {
-                    let at = page(&mut dice);
+                    let at = page(&mut rng);
                     bytes[at..at + PAGE]
                         .iter_mut()
-                        .for_each(|byte| *byte = if noise { dice.below(256) as u8 } else { 0 });
+                        .for_each(|byte| *byte = if noise { rng.below(256) as u8 } else { 0 });
                 }
             }
             // Heads of pages: kind, number of entries, where they end.
             4 => {
                 for _ in 0..24 {
-                    let at = page(&mut dice).max(PAGE) + dice.below(40);
-                    bytes[at] ^= 1 << dice.below(8);
+                    let at = page(&mut rng).max(PAGE) + rng.below(40);
+                    bytes[at] ^= 1 << rng.below(8);
                 }
             }
             // One bit in each page but the first.
-            _ => (1..pages).for_each(|page| bytes[page * PAGE + dice.below(PAGE)] ^= 1 << dice.below(8)),
+            _ => (1..pages).for_each(|page| bytes[page * PAGE + rng.below(PAGE)] ^= 1 << rng.below(8)),
         }
         bytes
     }
@@ -226,7 +226,7 @@ async fn write(content: &Content, server: &Server, admin: &Access) {
     fits("a new project", server.change(&content.home, admin, Op::NewProject).await);
     fits("a new key", server.change(&content.home, admin, Op::NewKey).await);
     for id in &content.talks {
-        let expected = Expected { version: None, if_match: None };
+        let expected = Precondition { version: None, if_match: None };
         fits("a longer talk", talks(server).append(admin, *id, vec![text(0, 0)], expected).await);
     }
     for number in [1, 150, 299, 1000] {
@@ -364,7 +364,7 @@ fn spoil(content: &Content, talk: usize, at: usize, edit: impl Fn(&mut [u8], usi
 }
 
 async fn append(server: &Server, admin: &Access, talk: ConversationId) -> Option<Code> {
-    let expected = Expected { version: None, if_match: None };
+    let expected = Precondition { version: None, if_match: None };
     talks(server).append(admin, talk, vec![text(0, 0)], expected).await.err().map(|error| error.code())
 }
 

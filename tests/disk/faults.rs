@@ -9,11 +9,11 @@ use outpost::ids::ProjectId;
 use outpost::service::Access;
 use outpost::storage::OpenError;
 
-use crate::disk::{Disk, Fault, Kind};
-use crate::history::{Dice, Fate};
+use crate::history::{Fate, TestRng};
 use crate::panics;
-use crate::recovery::{Expected, compare, intact, recover};
+use crate::recovery::{Precondition, compare, intact, recover};
 use crate::server::{Home, Server, runtime};
+use crate::simulated_disk::{Disk, Fault, Kind};
 use crate::workload::{Id, Op, View, Workload};
 
 /// So little that most reads reach the disk.
@@ -140,7 +140,7 @@ impl<'a> Case<'a> {
 
     /// Everything acknowledged is there: now, and after a power cut that takes all unsynced writes.
     async fn judge(&self, server: &Server) -> Result<(), String> {
-        let expected = Expected::all(&self.workload, self.refused);
+        let expected = Precondition::all(&self.workload, self.refused);
         let report = server.store.verify().map_err(|error| format!("the check broke off: {error}"))?;
         if !report.is_clean() {
             return Err(format!("the check found {:?}", report.problems));
@@ -152,7 +152,7 @@ impl<'a> Case<'a> {
         let history = self.disk.take_history();
         server.close();
         intact(&self.disk)?;
-        let expected = Expected::all(&self.workload, self.refused);
+        let expected = Precondition::all(&self.workload, self.refused);
         let mut outcome = Ok(());
         history.crashes(|crash| {
             if crash.at == history.events.len()
@@ -228,13 +228,13 @@ fn run_all(home: &Home, cases: &[Fault]) -> usize {
 }
 
 /// Faults spread over a life, `most` of each sort.
-fn spread(counts: [u64; 4], most: u64, dice: &mut Dice) -> Vec<Fault> {
+fn spread(counts: [u64; 4], most: u64, rng: &mut TestRng) -> Vec<Fault> {
     let mut cases = Vec::new();
     for (kind, count) in Kind::ALL.into_iter().zip(counts) {
         let parts = most.min(count);
         for part in 0..parts {
             let (from, to) = (count * part / parts, count * (part + 1) / parts);
-            let nth = 1 + from + dice.below((to - from) as usize) as u64;
+            let nth = 1 + from + rng.below((to - from) as usize) as u64;
             cases.extend([false, true].map(|lasting| Fault::Nth { kind, nth, lasting }));
         }
     }
@@ -246,7 +246,7 @@ fn fail_everywhere(seed: u64, most: u64) {
     let home = Home::new(seed);
     let (counts, _) = run(&home, Fault::Nth { kind: Kind::Sync, nth: u64::MAX, lasting: false }).unwrap();
     assert!(counts.iter().all(|count| *count > 2), "{counts:?}");
-    let cases = spread(counts, most, &mut Dice::new(seed, 0));
+    let cases = spread(counts, most, &mut TestRng::new(seed, 0));
     let fired = run_all(&home, &cases);
     println!("seed {seed}: {counts:?} reads, writes, resizes, syncs; {} faults, {fired} met", cases.len());
     assert!(fired * 10 >= cases.len() * 9, "only {fired} of {} faults were met", cases.len());

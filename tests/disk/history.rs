@@ -1,6 +1,6 @@
 //! What was done to a disk, and what is left of it when the power goes in the middle.
 
-use crate::disk::SECTOR;
+use crate::simulated_disk::SECTOR;
 
 /// One thing that a program did, or that a test saw.
 #[derive(Clone, Debug)]
@@ -78,27 +78,27 @@ impl Crash<'_> {
             Fate::Nothing => {}
             Fate::All => self.loose.iter().for_each(|event| apply(&mut image, event)),
             Fate::Subset(case) => {
-                let mut dice = Dice::new(seed, case);
-                self.loose.iter().filter(|_| dice.below(2) == 0).for_each(|event| apply(&mut image, event));
+                let mut rng = TestRng::new(seed, case);
+                self.loose.iter().filter(|_| rng.below(2) == 0).for_each(|event| apply(&mut image, event));
             }
-            Fate::Torn(case) => self.tear(&mut image, &mut Dice::new(seed, case))?,
+            Fate::Torn(case) => self.tear(&mut image, &mut TestRng::new(seed, case))?,
         }
         Some(image)
     }
 
-    fn tear(&self, image: &mut Vec<u8>, dice: &mut Dice) -> Option<()> {
+    fn tear(&self, image: &mut Vec<u8>, rng: &mut TestRng) -> Option<()> {
         let long = |event: &Event| matches!(event, Event::Write { bytes, .. } if bytes.len() > SECTOR);
         let places: Vec<_> = (0..self.loose.len()).filter(|place| long(&self.loose[*place])).collect();
-        let torn = *places.get(dice.below(places.len().max(1)))?;
-        let all = dice.below(2) == 0;
+        let torn = *places.get(rng.below(places.len().max(1)))?;
+        let all = rng.below(2) == 0;
         for (place, event) in self.loose.iter().enumerate() {
             match event {
                 Event::Write { at, bytes } if place == torn => {
-                    for (number, sector) in bytes.chunks(SECTOR).enumerate().filter(|_| dice.below(2) == 0) {
+                    for (number, sector) in bytes.chunks(SECTOR).enumerate().filter(|_| rng.below(2) == 0) {
                         put(image, at + number * SECTOR, sector);
                     }
                 }
-                event if all || dice.below(2) == 0 => apply(image, event),
+                event if all || rng.below(2) == 0 => apply(image, event),
                 _ => {}
             }
         }
@@ -123,14 +123,14 @@ fn put(bytes: &mut Vec<u8>, at: usize, new: &[u8]) {
 
 /// A small generator, so that a failure can be repeated.
 #[derive(Clone)]
-pub struct Dice(u64);
+pub struct TestRng(u64);
 
-impl Dice {
+impl TestRng {
     pub fn new(seed: u64, case: usize) -> Self {
-        let mut dice = Self(seed << 32 ^ case as u64);
+        let mut rng = Self(seed << 32 ^ case as u64);
         // The first numbers of neighbouring seeds are alike.
-        (0..4).for_each(|_| _ = dice.below(2));
-        dice
+        (0..4).for_each(|_| _ = rng.below(2));
+        rng
     }
 
     pub fn below(&mut self, end: usize) -> usize {

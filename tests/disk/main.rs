@@ -3,11 +3,11 @@
 #![expect(clippy::disallowed_methods, reason = "a test measures how long a refusal really takes")]
 
 mod damage;
-mod disk;
 mod faults;
 mod history;
 mod panics;
-mod power;
+mod power_loss;
 mod recovery;
 mod server;
+mod simulated_disk;
 mod workload;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use outpost::storage::CheckReport;
 
-use crate::disk::Disk;
 use crate::history::{Event, History};
 use crate::server::{Home, Server, runtime};
+use crate::simulated_disk::Disk;
 use crate::workload::{Done, Id, Op, Step, Target, View, Workload};
 
 /// Rows of the audit log that the first start writes.
@@ -24,7 +24,7 @@ struct Allowed<'a> {
 
 /// What may be found after a crash.
 #[derive(Clone)]
-pub struct Expected<'a> {
+pub struct Precondition<'a> {
     targets: Vec<Allowed<'a>>,
     /// What an earlier recovery wrote: how it looks, and whether that was acknowledged.
     later: Option<(Arc<Done>, bool)>,
@@ -34,7 +34,7 @@ pub struct Expected<'a> {
     spare: u64,
 }
 
-impl<'a> Expected<'a> {
+impl<'a> Precondition<'a> {
     /// After so many rounds were begun and so many acknowledged.
     pub fn new(workload: &'a Workload, begun: usize, acknowledged: usize) -> Self {
         let targets = workload.targets.iter().map(|target| {
@@ -54,21 +54,21 @@ impl<'a> Expected<'a> {
 /// What a recovery did to the disk, and what was found then.
 pub struct Recovered<'a> {
     pub history: History,
-    found: Expected<'a>,
+    found: Precondition<'a>,
     wrote: Arc<Done>,
 }
 
 impl<'a> Recovered<'a> {
     /// What a second crash may leave of it: what was `before`, until the recovered installation
     /// acknowledged a write; from then on all that it had shown.
-    pub fn expected(&self, before: &Expected<'a>, begun: usize, acknowledged: usize) -> Expected<'a> {
+    pub fn expected(&self, before: &Precondition<'a>, begun: usize, acknowledged: usize) -> Precondition<'a> {
         let base = if acknowledged > 0 { &self.found } else { before };
-        Expected { later: (begun > 0).then(|| (self.wrote.clone(), acknowledged > 0)), ..base.clone() }
+        Precondition { later: (begun > 0).then(|| (self.wrote.clone(), acknowledged > 0)), ..base.clone() }
     }
 }
 
 /// Opens what a crash left, and says what is wrong with it.
-pub fn recover<'a>(home: &Home, image: Vec<u8>, expected: &Expected<'a>) -> Result<Recovered<'a>, String> {
+pub fn recover<'a>(home: &Home, image: Vec<u8>, expected: &Precondition<'a>) -> Result<Recovered<'a>, String> {
     let disk = Disk::new(image);
     let server = home.open(&disk).map_err(|error| format!("it does not open: {error}"))?;
     let report = server.store.verify().map_err(|error| format!("the check broke off: {error}"))?;
@@ -105,9 +105,9 @@ pub fn intact(disk: &Disk) -> Result<(), String> {
 pub async fn compare<'a>(
     home: &Home,
     server: &Server,
-    expected: &Expected<'a>,
+    expected: &Precondition<'a>,
     report: &CheckReport,
-) -> Result<Expected<'a>, String> {
+) -> Result<Precondition<'a>, String> {
     let mut found = expected.clone();
     let mut audit = expected.audit;
     for allowed in &mut found.targets {

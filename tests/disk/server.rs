@@ -13,7 +13,7 @@ use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::disk::Disk;
+use crate::simulated_disk::Disk;
 
 /// A clock that stands still, and randomness that can be repeated.
 struct Seeded(Mutex<ChaCha8Rng>);

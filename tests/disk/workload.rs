@@ -5,15 +5,13 @@ use futures_util::FutureExt as _;
 use futures_util::future::{LocalBoxFuture, join_all};
 use outpost::error::{Code, Result};
 use outpost::ids::{KeyId, ProjectId};
-use outpost::service::{
-    Access, Change, Key, KeyChange, NewKey, NewProject, Project, ProjectSettings, Rotation, Secret,
-};
+use outpost::service::{Access, Key, KeyPatch, NewKey, NewProject, Patch, Project, ProjectSettings, Rotation, Secret};
 use outpost::storage::Store;
 use outpost::storage::projects::{self, ProjectRecord};
 
-use crate::disk::Disk;
-use crate::history::{Dice, Event};
+use crate::history::{Event, TestRng};
 use crate::server::{Home, Server};
+use crate::simulated_disk::Disk;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Id {
@@ -68,7 +66,7 @@ impl Server {
             }
             Op::NewKey => secret(self.keys.create(access, new_key(home.first.project.id)).await?),
             Op::Rename(id, number) => {
-                let change = KeyChange { name: format!("name {number}"), expires_at: Change::Keep };
+                let change = KeyPatch { name: format!("name {number}"), expires_at: Patch::Keep };
                 key(self.keys.update(access, id, change).await?)
             }
             Op::Rotate(id, grace) => {
@@ -169,10 +167,10 @@ pub struct Workload {
 
 impl Workload {
     /// Does `rounds` more rounds, and has the disk note when each began and was acknowledged.
-    pub async fn go_on(&mut self, home: &Home, server: &Server, disk: &Disk, rounds: usize, dice: &mut Dice) {
+    pub async fn go_on(&mut self, home: &Home, server: &Server, disk: &Disk, rounds: usize, rng: &mut TestRng) {
         let access = server.admin(home).await.unwrap();
         for _ in 0..rounds {
-            let ops = self.choose(server, dice);
+            let ops = self.choose(server, rng);
             let release = hold(&server.store).await;
             disk.note(Event::Begun(self.round));
             let asked: Vec<LocalBoxFuture<'_, _>> =
@@ -204,42 +202,42 @@ impl Workload {
     }
 
     /// One to six changes, each of another thing.
-    fn choose(&self, server: &Server, dice: &mut Dice) -> Vec<Op> {
+    fn choose(&self, server: &Server, rng: &mut TestRng) -> Vec<Op> {
         let mut free: Vec<&Target> = self.targets.iter().collect();
-        (0..=dice.below(6))
+        (0..=rng.below(6))
             .map(|_| {
-                if free.is_empty() || dice.below(3) == 0 {
-                    return match dice.below(4) {
+                if free.is_empty() || rng.below(3) == 0 {
+                    return match rng.below(4) {
                         0 => Op::NewProject,
-                        1 => Op::Put(ProjectId::generate(&*server.clock_rng), size(dice)),
+                        1 => Op::Put(ProjectId::generate(&*server.clock_rng), size(rng)),
                         _ => Op::NewKey,
                     };
                 }
-                let target = free.swap_remove(dice.below(free.len()));
-                another(target, dice)
+                let target = free.swap_remove(rng.below(free.len()));
+                another(target, rng)
             })
             .collect()
     }
 }
 
 /// A change that the target's state allows, and after which it looks different.
-fn another(target: &Target, dice: &mut Dice) -> Op {
+fn another(target: &Target, rng: &mut TestRng) -> Op {
     let revoked =
         matches!(target.steps.last().map(|step| &step.view), Some(View::Key(key)) if key.revoked_at.is_some());
-    match (target.id, dice.below(4)) {
+    match (target.id, rng.below(4)) {
         (Id::Key(_), _) if revoked => Op::NewKey,
         (Id::Key(id), 0) => Op::Revoke(id),
         (Id::Key(id), 1) => Op::Rename(id, target.steps.len()),
         (Id::Key(id), grace) => Op::Rotate(id, if grace == 2 { 0 } else { 3600 }),
         (Id::Project(id), _) => Op::ReplaceProject(id, target.steps.len()),
         (Id::Record(id), 0 | 1) => Op::Remove(id),
-        (Id::Record(id), _) => Op::Put(id, size(dice)),
+        (Id::Record(id), _) => Op::Put(id, size(rng)),
     }
 }
 
 /// Mostly a page's worth; now and then so much that the file grows.
-fn size(dice: &mut Dice) -> usize {
-    if dice.below(4) == 0 { 60_000 + dice.below(300_000) } else { dice.below(6000) }
+fn size(rng: &mut TestRng) -> usize {
+    if rng.below(4) == 0 { 60_000 + rng.below(300_000) } else { rng.below(6000) }
 }
 
 /// Holds the writer, so that what is submitted meanwhile becomes one group.

@@ -15,8 +15,8 @@ use outpost::engine::{
 use serde_json::{Value, json};
 
 use crate::children;
-use crate::dice::Dice;
 use crate::hub;
+use crate::rng::TestRng;
 use crate::support::TestAmbient;
 use crate::tiny_model::{self, CHATML, TinyModel};
 
@@ -357,8 +357,8 @@ fn mutated_model_files_are_errors_and_no_more() {
             most
         });
         for seed in 0..4 * EACH {
-            let mut dice = Dice(seed);
-            let mut below = |end: usize| dice.below(end as u64) as usize;
+            let mut rng = TestRng(seed);
+            let mut below = |end: usize| rng.below(end as u64) as usize;
             let id = format!("m{seed}");
             match seed % 4 {
                 0 => {

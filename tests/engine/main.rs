@@ -3,8 +3,8 @@
 
 #[path = "../common/children.rs"]
 mod children;
-#[path = "../common/dice.rs"]
-mod dice;
+#[path = "../common/rng.rs"]
+mod rng;
 #[path = "../common/tiny_model.rs"]
 mod tiny_model;
 

@@ -7,32 +7,32 @@ use outpost::error::Code;
 use outpost::service::{Keys, NewProject, Projects};
 use outpost::storage::{BackupError, RestoreError, Store, check, keys, projects, restore};
 
-use super::world::{Clock, World, dir, new_key, settings};
+use super::fixture::{Clock, Fixture, dir, new_key, settings};
 
 /// Makes a project and a key in it, one after the other, until told to stop.
-async fn write_pairs(world: Arc<World>, stop: Arc<AtomicBool>) {
+async fn write_pairs(fixture: Arc<Fixture>, stop: Arc<AtomicBool>) {
     while !stop.load(SeqCst) {
-        let project = world.project("pair").await;
-        world.keys.create(&world.admin, new_key(project.id, &[])).await.unwrap();
+        let project = fixture.project("pair").await;
+        fixture.keys.create(&fixture.admin, new_key(project.id, &[])).await.unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_made_while_writing_is_one_point_in_time_and_the_same_keys_work() {
-    let world = Arc::new(World::new().await);
+    let fixture = Arc::new(Fixture::new().await);
     let stop = Arc::new(AtomicBool::new(false));
     let mut writers = tokio::task::JoinSet::new();
     for _ in 0..4 {
-        writers.spawn(write_pairs(world.clone(), stop.clone()));
+        writers.spawn(write_pairs(fixture.clone(), stop.clone()));
     }
-    let (revoked, dead) = world.key(world.first.project.id, &[]).await;
-    world.keys.revoke(&world.admin, revoked.id).await.unwrap();
-    let target = world.dir.join("copy.outpost");
+    let (revoked, dead) = fixture.key(fixture.first.project.id, &[]).await;
+    fixture.keys.revoke(&fixture.admin, revoked.id).await.unwrap();
+    let target = fixture.dir.join("copy.outpost");
     let report = {
-        let (store, target) = (world.store.clone(), target.clone());
+        let (store, target) = (fixture.store.clone(), target.clone());
         tokio::task::spawn_blocking(move || store.backup(&target)).await.unwrap().unwrap()
     };
-    assert!(matches!(world.store.backup(&target), Err(BackupError::TargetExists { .. })));
+    assert!(matches!(fixture.store.backup(&target), Err(BackupError::TargetExists { .. })));
     stop.store(true, SeqCst);
     while let Some(done) = writers.join_next().await {
         done.unwrap();
@@ -60,7 +60,7 @@ async fn a_backup_made_while_writing_is_one_point_in_time_and_the_same_keys_work
         .unwrap();
     assert!((0..=4).contains(&(projects as i64 + 1 - keys)), "{projects} projects, {keys} keys");
     let service = Keys::new(store.clone(), clock.clone());
-    let admin = service.authenticate(world.first.secret.expose()).await.unwrap();
+    let admin = service.authenticate(fixture.first.secret.expose()).await.unwrap();
     assert_eq!(service.authenticate(dead.expose()).await.unwrap_err().code(), Code::RevokedApiKey);
     let new = NewProject { name: "after".into(), ..NewProject::default() };
     Projects::new(store, clock).create(&admin, new).await.unwrap();
@@ -68,12 +68,12 @@ async fn a_backup_made_while_writing_is_one_point_in_time_and_the_same_keys_work
 
 #[tokio::test]
 async fn a_damaged_backup_is_refused_and_nothing_is_left_behind() {
-    let world = World::new().await;
-    let target = world.dir.join("copy.outpost");
-    world.store.backup(&target).unwrap();
+    let fixture = Fixture::new().await;
+    let target = fixture.dir.join("copy.outpost");
+    fixture.store.backup(&target).unwrap();
     let whole = std::fs::read(&target).unwrap();
     for (at, bytes) in [(0, &whole[..0]), (1, &whole[..whole.len() / 2]), (2, &[9; 5000][..])] {
-        let bad = world.dir.join(format!("bad{at}"));
+        let bad = fixture.dir.join(format!("bad{at}"));
         std::fs::write(&bad, bytes).unwrap();
         let fresh = dir();
         assert!(matches!(restore(&bad, fresh.path()), Err(RestoreError::BadBackup { .. })));

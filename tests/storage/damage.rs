@@ -7,21 +7,21 @@ use outpost::error::Code;
 use outpost::service::{Keys, Secret};
 use outpost::storage::{Store, check};
 
-use super::world::{Clock, World, settings};
-use crate::dice::Dice;
+use super::fixture::{Clock, Fixture, settings};
+use crate::rng::TestRng;
 
 /// A place in something of this length.
-fn place(dice: &mut Dice, length: usize) -> usize {
-    dice.below(length as u64) as usize
+fn place(rng: &mut TestRng, length: usize) -> usize {
+    rng.below(length as u64) as usize
 }
 
-fn damage(whole: &[u8], dice: &mut Dice, kind: usize) -> Vec<u8> {
+fn damage(whole: &[u8], rng: &mut TestRng, kind: usize) -> Vec<u8> {
     let mut bytes = whole.to_vec();
     match kind {
-        0 => (0..64).for_each(|_| bytes[place(dice, whole.len())] ^= 1 << place(dice, 8)),
-        1 => bytes.truncate(place(dice, whole.len())),
+        0 => (0..64).for_each(|_| bytes[place(rng, whole.len())] ^= 1 << place(rng, 8)),
+        1 => bytes.truncate(place(rng, whole.len())),
         _ => {
-            let (one, other) = (place(dice, whole.len() / 4096) * 4096, place(dice, whole.len() / 4096) * 4096);
+            let (one, other) = (place(rng, whole.len() / 4096) * 4096, place(rng, whole.len() / 4096) * 4096);
             bytes[other..other + 4096].copy_from_slice(&whole[one..one + 4096]);
         }
     }
@@ -45,21 +45,21 @@ async fn decide(dir: &Path, clock: Arc<Clock>, live: &Secret, dead: &Secret) {
 
 #[tokio::test]
 async fn a_damaged_file_never_leads_to_a_wrong_decision_on_a_key() {
-    let world = World::new().await;
-    let home = world.first.project.id;
+    let fixture = Fixture::new().await;
+    let home = fixture.first.project.id;
     for _ in 0..50 {
-        world.key(home, &[]).await;
+        fixture.key(home, &[]).await;
     }
-    let (doomed, dead) = world.key(home, &[]).await;
-    world.keys.revoke(&world.admin, doomed.id).await.unwrap();
-    let World { store, keys, projects, first, clock, dir, _dir, .. } = world;
+    let (doomed, dead) = fixture.key(home, &[]).await;
+    fixture.keys.revoke(&fixture.admin, doomed.id).await.unwrap();
+    let Fixture { store, keys, projects, first, clock, dir, _dir, .. } = fixture;
     drop((keys, projects));
     store.shutdown();
     let file = dir.join("outpost.redb");
     let whole = std::fs::read(&file).unwrap();
-    let mut dice = Dice(7);
+    let mut rng = TestRng(7);
     for round in 0..60 {
-        std::fs::write(&file, damage(&whole, &mut dice, round % 3)).unwrap();
+        std::fs::write(&file, damage(&whole, &mut rng, round % 3)).unwrap();
         decide(&dir, clock.clone(), &first.secret, &dead).await;
         let _ = check(&dir);
     }

@@ -9,7 +9,7 @@ use outpost::storage::{LAYOUT, OpenError, Store, check};
 use redb::backends::FileBackend;
 use redb::{Database, ReadableDatabase as _, StorageBackend, TableDefinition};
 
-use super::world::{Clock, World, dir, new_key, settings};
+use super::fixture::{Clock, Fixture, dir, new_key, settings};
 
 fn table(name: &str) -> TableDefinition<'_, &'static [u8], &'static [u8]> {
     TableDefinition::new(name)
@@ -28,7 +28,7 @@ fn tamper(dir: &std::path::Path, name: &str, key: &[u8], edit: impl FnOnce(&mut 
 
 #[tokio::test]
 async fn a_damaged_key_record_is_refused_and_found_by_check() {
-    let World { store, first, keys, projects, _dir: dir, clock, .. } = World::new().await;
+    let Fixture { store, first, keys, projects, _dir: dir, clock, .. } = Fixture::new().await;
     drop((keys, projects));
     store.shutdown();
     let key = first.key.id.to_bytes();
@@ -48,7 +48,7 @@ async fn a_damaged_key_record_is_refused_and_found_by_check() {
 
 #[tokio::test]
 async fn a_newer_layout_and_a_lost_or_foreign_pepper_are_refused_with_a_remedy() {
-    let World { store, keys, projects, _dir: dir, clock, .. } = World::new().await;
+    let Fixture { store, keys, projects, _dir: dir, clock, .. } = Fixture::new().await;
     drop((keys, projects));
     store.shutdown();
     let open = || Store::open(settings(dir.path()), clock.clone()).err().unwrap();
@@ -72,14 +72,14 @@ async fn a_newer_layout_and_a_lost_or_foreign_pepper_are_refused_with_a_remedy()
 
 #[tokio::test]
 async fn a_database_of_layout_1_is_copied_and_then_counts_its_keys() {
-    let world = World::new().await;
-    let home = world.first.project.id;
+    let fixture = Fixture::new().await;
+    let home = fixture.first.project.id;
     for _ in 0..3 {
-        world.key(home, &[]).await;
+        fixture.key(home, &[]).await;
     }
-    let (gone, _) = world.key(home, &[]).await;
-    world.keys.revoke(&world.admin, gone.id).await.unwrap();
-    let World { store, keys, projects, _dir: dir, clock, .. } = world;
+    let (gone, _) = fixture.key(home, &[]).await;
+    fixture.keys.revoke(&fixture.admin, gone.id).await.unwrap();
+    let Fixture { store, keys, projects, _dir: dir, clock, .. } = fixture;
     drop((keys, projects));
     store.shutdown();
     let file = dir.path().join("outpost.redb");
@@ -154,37 +154,38 @@ async fn after_a_disk_error_the_store_refuses_and_then_recovers_by_itself() {
         builder.create_with_backend(Disk { file: FileBackend::new(file)?, broken: disk.clone() })
     });
     let store = Store::open_with(settings(dir.path()), clock.clone(), opener).unwrap();
-    let world = World::on(dir, clock, store).await;
-    let (_, before) = world.key(world.first.project.id, &[]).await;
+    let fixture = Fixture::on(dir, clock, store).await;
+    let (_, before) = fixture.key(fixture.first.project.id, &[]).await;
     for _ in 0..3 {
         broken.store(true, SeqCst);
         for _ in 0..3 {
-            let refused = world.keys.create(&world.admin, new_key(world.first.project.id, &[])).await.unwrap_err();
+            let refused =
+                fixture.keys.create(&fixture.admin, new_key(fixture.first.project.id, &[])).await.unwrap_err();
             assert_eq!(refused.code(), Code::StorageUnavailable);
         }
         assert_eq!(
-            world.code(&before).await,
+            fixture.code(&before).await,
             Some(Code::StorageUnavailable),
             "the cache must be empty after a failure"
         );
         broken.store(false, SeqCst);
         let mut tries = 0;
-        while world.keys.create(&world.admin, new_key(world.first.project.id, &[])).await.is_err() {
+        while fixture.keys.create(&fixture.admin, new_key(fixture.first.project.id, &[])).await.is_err() {
             tokio::time::sleep(Duration::from_millis(20)).await;
             tries += 1;
             assert!(tries < 250, "not writable again within 5 s");
         }
-        assert_eq!(world.code(&before).await, None);
+        assert_eq!(fixture.code(&before).await, None);
     }
-    assert!(world.store.verify().unwrap().is_clean());
+    assert!(fixture.store.verify().unwrap().is_clean());
 }
 
 #[tokio::test]
 async fn the_first_start_happens_once_and_an_owner_can_make_another_admin_key() {
-    let world = World::new().await;
-    let clock_rng: Arc<dyn outpost::clock_rng::ClockRng> = world.clock.clone();
-    assert!(outpost::service::first_start(&world.store, &clock_rng).await.unwrap().is_none());
-    let found = outpost::service::new_admin_key(&world.store, &clock_rng).await.unwrap();
-    assert_eq!(found.project.id, world.first.project.id);
-    assert!(world.keys.authenticate(found.secret.expose()).await.unwrap().is_admin());
+    let fixture = Fixture::new().await;
+    let clock_rng: Arc<dyn outpost::clock_rng::ClockRng> = fixture.clock.clone();
+    assert!(outpost::service::first_start(&fixture.store, &clock_rng).await.unwrap().is_none());
+    let found = outpost::service::new_admin_key(&fixture.store, &clock_rng).await.unwrap();
+    assert_eq!(found.project.id, fixture.first.project.id);
+    assert!(fixture.keys.authenticate(found.secret.expose()).await.unwrap().is_admin());
 }

@@ -1,23 +1,23 @@
 //! What the storage and the rules above it promise, through their public API.
 #![expect(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-#[path = "../common/dice.rs"]
-mod dice;
+#[path = "../common/rng.rs"]
+mod rng;
 
+mod auth_throttle;
+mod auth_timing;
 mod backup;
-mod clocks;
+mod clock_changes;
 mod damage;
-mod escalation;
 mod faults;
-mod group;
-mod guesses;
-mod kill;
-mod limiter;
-mod paging;
-mod pictures;
+mod file_records;
+mod fixture;
+mod group_commit;
+mod kill_recovery;
+mod pagination;
+mod privilege_escalation;
+mod rate_limits;
 mod resources;
 mod rotation;
-mod timing;
-mod uploads;
+mod stored_images;
 mod usage;
-mod world;

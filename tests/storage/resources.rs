@@ -1,83 +1,85 @@
 //! Conversations and agents: what a project holds, and what a check finds.
 
 use outpost::ids::{AgentId, ProjectId};
-use outpost::service::agents::MOST_VERSIONS;
-use outpost::service::{AgentChange, Agents, Change, Conversations, Expected, NewAgent, NewConversation, PageRequest};
+use outpost::service::agents::MAX_VERSIONS;
+use outpost::service::{
+    AgentPatch, Agents, Conversations, NewAgent, NewConversation, PageRequest, Patch, Precondition,
+};
 use outpost::storage::{agents, conversations, quota_usage};
 
-use super::world::World;
+use super::fixture::Fixture;
 
-fn services(world: &World) -> (Conversations, Agents) {
-    let new = || (world.store.clone(), world.clock.clone());
+fn services(fixture: &Fixture) -> (Conversations, Agents) {
+    let new = || (fixture.store.clone(), fixture.clock.clone());
     let ((store, clock), (other, same)) = (new(), new());
     (Conversations::new(store, clock), Agents::new(other, same))
 }
 
-async fn held(world: &World, project: ProjectId) -> quota_usage::QuotaUsageRecord {
-    world.store.read(move |tx| quota_usage::of(tx, project)).await.unwrap()
+async fn held(fixture: &Fixture, project: ProjectId) -> quota_usage::QuotaUsageRecord {
+    fixture.store.read(move |tx| quota_usage::of(tx, project)).await.unwrap()
 }
 
-fn renamed(instructions: &str) -> AgentChange {
-    AgentChange {
-        name: Change::Keep,
-        model: Change::Keep,
-        instructions: Change::Set(instructions.into()),
-        tools: Change::Keep,
-        memory: Change::Keep,
-        metadata: Change::Keep,
+fn renamed(instructions: &str) -> AgentPatch {
+    AgentPatch {
+        name: Patch::Keep,
+        model: Patch::Keep,
+        instructions: Patch::Set(instructions.into()),
+        tools: Patch::Keep,
+        memory: Patch::Keep,
+        metadata: Patch::Keep,
     }
 }
 
 #[tokio::test]
 async fn an_agent_keeps_its_last_thousand_versions_and_pays_for_those() {
-    let world = World::new().await;
-    let (_, agents) = services(&world);
-    let project = world.project("agents").await.id;
+    let fixture = Fixture::new().await;
+    let (_, agents) = services(&fixture);
+    let project = fixture.project("agents").await.id;
     let new = NewAgent { project: Some(project), name: Some("helper".into()), ..NewAgent::default() };
-    let id: AgentId = agents.create(&world.admin, new).await.unwrap().id;
-    assert_eq!((held(&world, project).await.agents, held(&world, project).await.bytes), (1, 6));
-    let last = MOST_VERSIONS + 5;
+    let id: AgentId = agents.create(&fixture.admin, new).await.unwrap().id;
+    assert_eq!((held(&fixture, project).await.agents, held(&fixture, project).await.bytes), (1, 6));
+    let last = MAX_VERSIONS + 5;
     for number in 2..=last {
         let change = renamed(&format!("{number:04}"));
-        let now = agents.update(&world.admin, id, change, Expected::default()).await.unwrap();
+        let now = agents.update(&fixture.admin, id, change, Precondition::default()).await.unwrap();
         assert_eq!(now.version, number);
     }
-    assert_eq!(held(&world, project).await.bytes, MOST_VERSIONS * 10);
-    assert!(agents.get(&world.admin, id, Some(5)).await.is_err());
-    let oldest = agents.get(&world.admin, id, Some(6)).await.unwrap();
+    assert_eq!(held(&fixture, project).await.bytes, MAX_VERSIONS * 10);
+    assert!(agents.get(&fixture.admin, id, Some(5)).await.is_err());
+    let oldest = agents.get(&fixture.admin, id, Some(6)).await.unwrap();
     assert_eq!(oldest.instructions.as_deref(), Some("0006"));
-    let page = agents.versions(&world.admin, id, PageRequest { limit: Some(100), ..PageRequest::default() });
+    let page = agents.versions(&fixture.admin, id, PageRequest { limit: Some(100), ..PageRequest::default() });
     assert_eq!(page.await.unwrap().items[0].version, last);
-    assert_eq!(world.store.verify().unwrap().problems, Vec::<String>::new());
+    assert_eq!(fixture.store.verify().unwrap().problems, Vec::<String>::new());
 
-    agents.delete(&world.admin, id, Expected::default()).await.unwrap();
-    assert_eq!((held(&world, project).await.agents, held(&world, project).await.bytes), (0, 0));
-    let found = world.store.verify().unwrap();
+    agents.delete(&fixture.admin, id, Precondition::default()).await.unwrap();
+    assert_eq!((held(&fixture, project).await.agents, held(&fixture, project).await.bytes), (0, 0));
+    let found = fixture.store.verify().unwrap();
     assert_eq!((found.problems.len(), found.records["agent_versions"]), (0, 0));
 }
 
 #[tokio::test]
 async fn a_check_finds_messages_and_versions_that_are_missing_or_nobody_s() {
-    let world = World::new().await;
-    let (talks, agents_) = services(&world);
+    let fixture = Fixture::new().await;
+    let (talks, agents_) = services(&fixture);
     let message = "{\"role\":\"user\",\"content\":\"x\"}".to_owned();
     let new = NewConversation { messages: vec![message.clone(); 3], ..NewConversation::default() };
-    let talk = talks.create(&world.admin, new).await.unwrap().id;
-    let agent = agents_.create(&world.admin, NewAgent::default()).await.unwrap().id;
-    assert_eq!(world.store.verify().unwrap().problems, Vec::<String>::new());
+    let talk = talks.create(&fixture.admin, new).await.unwrap().id;
+    let agent = agents_.create(&fixture.admin, NewAgent::default()).await.unwrap().id;
+    assert_eq!(fixture.store.verify().unwrap().problems, Vec::<String>::new());
 
     let stray = message.clone();
-    let broken = world.store.write(move |tx| {
+    let broken = fixture.store.write(move |tx| {
         conversations::remove_messages(tx, talk, 1, 2)?;
         conversations::put_messages(tx, talk, 7, std::slice::from_ref(&stray))?;
         agents::remove_version(tx, agent, 1)
     });
     broken.await.unwrap();
-    let problems = world.store.verify().unwrap().problems;
+    let problems = fixture.store.verify().unwrap().problems;
     // Three of three, but one at a place that is none; and an agent without its only version.
     assert_eq!(problems.len(), 2, "{problems:?}");
-    assert!(talks.get(&world.admin, talk).await.is_err(), "a transcript with holes is never shown");
-    let gone = world.store.write(move |tx| conversations::remove_messages(tx, talk, 0, 1));
+    assert!(talks.get(&fixture.admin, talk).await.is_err(), "a transcript with holes is never shown");
+    let gone = fixture.store.write(move |tx| conversations::remove_messages(tx, talk, 0, 1));
     gone.await.unwrap();
-    assert_eq!(world.store.verify().unwrap().problems.len(), 3);
+    assert_eq!(fixture.store.verify().unwrap().problems.len(), 3);
 }

@@ -4,63 +4,63 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
 use outpost::error::Code;
-use outpost::service::{Audit, AuditFilter, Change, KeyChange, PageRequest};
+use outpost::service::{Audit, AuditFilter, KeyPatch, PageRequest, Patch};
 
-use super::world::{World, new_key, refusal};
+use super::fixture::{Fixture, new_key, refusal};
 
 const HOUR: i64 = 3600;
 const YEAR: i64 = 365 * 24 * HOUR;
 
 #[tokio::test]
 async fn rotation_without_grace_ends_the_old_secret_at_once() {
-    let world = World::new().await;
-    let (key, old) = world.key(world.first.project.id, &[]).await;
-    assert_eq!(world.code(&old).await, None);
-    let (rotated, new) = world.rotate(&key, 0).await.unwrap();
-    assert_eq!(world.code(&old).await, Some(Code::RevokedApiKey));
-    assert_eq!(world.code(&new).await, None);
+    let fixture = Fixture::new().await;
+    let (key, old) = fixture.key(fixture.first.project.id, &[]).await;
+    assert_eq!(fixture.code(&old).await, None);
+    let (rotated, new) = fixture.rotate(&key, 0).await.unwrap();
+    assert_eq!(fixture.code(&old).await, Some(Code::RevokedApiKey));
+    assert_eq!(fixture.code(&new).await, None);
     assert_eq!((rotated.id, rotated.project, &rotated.name), (key.id, key.project, &key.name));
     assert_eq!(rotated.previous_valid_until, None);
 }
 
 #[tokio::test]
 async fn rotated_key_works_until_its_grace_period_ends() {
-    let world = World::new().await;
+    let fixture = Fixture::new().await;
     for (grace, last) in [(1, 999), (2_592_000, 2_592_000_000 - 1)] {
-        let (key, old) = world.key(world.first.project.id, &[]).await;
-        let (rotated, new) = world.rotate(&key, grace).await.unwrap();
+        let (key, old) = fixture.key(fixture.first.project.id, &[]).await;
+        let (rotated, new) = fixture.rotate(&key, grace).await.unwrap();
         assert!(rotated.previous_valid_until.is_some());
-        world.clock.pass(Duration::from_millis(last));
-        assert_eq!(world.code(&old).await, None);
-        world.clock.pass(Duration::from_millis(1));
-        assert_eq!(world.code(&old).await, Some(Code::RevokedApiKey));
-        assert_eq!(world.code(&new).await, None);
+        fixture.clock.pass(Duration::from_millis(last));
+        assert_eq!(fixture.code(&old).await, None);
+        fixture.clock.pass(Duration::from_millis(1));
+        assert_eq!(fixture.code(&old).await, Some(Code::RevokedApiKey));
+        assert_eq!(fixture.code(&new).await, None);
     }
 }
 
 #[tokio::test]
 async fn a_grace_period_out_of_range_is_refused() {
-    let world = World::new().await;
-    let (key, old) = world.key(world.first.project.id, &[]).await;
+    let fixture = Fixture::new().await;
+    let (key, old) = fixture.key(fixture.first.project.id, &[]).await;
     for grace in [-1, 2_592_001, i64::MAX, i64::MIN] {
         let expected = (Code::InvalidParameter, Some("grace_period_seconds".into()));
-        assert_eq!(refusal(world.rotate(&key, grace).await), expected, "{grace}");
+        assert_eq!(refusal(fixture.rotate(&key, grace).await), expected, "{grace}");
     }
-    assert_eq!(world.code(&old).await, None);
+    assert_eq!(fixture.code(&old).await, None);
 }
 
 #[tokio::test]
 async fn a_dead_secret_stays_dead_when_the_clock_is_set_back() {
     for jump in [HOUR, YEAR] {
-        let world = World::new().await;
-        let (key, old) = world.key(world.first.project.id, &[]).await;
-        world.rotate(&key, 1).await.unwrap();
-        world.clock.jump(jump);
-        assert_eq!(world.code(&old).await, Some(Code::RevokedApiKey));
-        world.clock.jump(-jump);
-        assert_eq!(world.code(&old).await, Some(Code::RevokedApiKey), "it came back after {jump} s");
+        let fixture = Fixture::new().await;
+        let (key, old) = fixture.key(fixture.first.project.id, &[]).await;
+        fixture.rotate(&key, 1).await.unwrap();
+        fixture.clock.jump(jump);
+        assert_eq!(fixture.code(&old).await, Some(Code::RevokedApiKey));
+        fixture.clock.jump(-jump);
+        assert_eq!(fixture.code(&old).await, Some(Code::RevokedApiKey), "it came back after {jump} s");
         // Nor does it come back after a restart, with another cache.
-        let keys = outpost::service::Keys::new(world.store.clone(), world.clock.clone());
+        let keys = outpost::service::Keys::new(fixture.store.clone(), fixture.clock.clone());
         assert!(keys.authenticate(old.expose()).await.is_err());
     }
 }
@@ -68,95 +68,95 @@ async fn a_dead_secret_stays_dead_when_the_clock_is_set_back() {
 #[tokio::test]
 async fn setting_the_clock_back_does_not_lengthen_a_grace_period() {
     for jump in [HOUR, YEAR] {
-        let world = World::new().await;
-        let (key, old) = world.key(world.first.project.id, &[]).await;
-        world.rotate(&key, 60).await.unwrap();
-        world.clock.jump(-jump);
-        world.clock.pass(Duration::from_secs(59));
-        assert_eq!(world.code(&old).await, None);
-        world.clock.pass(Duration::from_secs(1));
-        assert_eq!(world.code(&old).await, Some(Code::RevokedApiKey));
+        let fixture = Fixture::new().await;
+        let (key, old) = fixture.key(fixture.first.project.id, &[]).await;
+        fixture.rotate(&key, 60).await.unwrap();
+        fixture.clock.jump(-jump);
+        fixture.clock.pass(Duration::from_secs(59));
+        assert_eq!(fixture.code(&old).await, None);
+        fixture.clock.pass(Duration::from_secs(1));
+        assert_eq!(fixture.code(&old).await, Some(Code::RevokedApiKey));
     }
 }
 
 #[tokio::test]
 async fn at_most_one_previous_secret_lives() {
-    let world = World::new().await;
-    let (key, first) = world.key(world.first.project.id, &[]).await;
-    let (_, second) = world.rotate(&key, 3600).await.unwrap();
-    let (_, third) = world.rotate(&key, 3600).await.unwrap();
-    assert_eq!(world.code(&first).await, Some(Code::InvalidApiKey));
-    assert_eq!(world.code(&second).await, None);
-    assert_eq!(world.code(&third).await, None);
+    let fixture = Fixture::new().await;
+    let (key, first) = fixture.key(fixture.first.project.id, &[]).await;
+    let (_, second) = fixture.rotate(&key, 3600).await.unwrap();
+    let (_, third) = fixture.rotate(&key, 3600).await.unwrap();
+    assert_eq!(fixture.code(&first).await, Some(Code::InvalidApiKey));
+    assert_eq!(fixture.code(&second).await, None);
+    assert_eq!(fixture.code(&third).await, None);
 }
 
 #[tokio::test]
 async fn a_key_expires_at_its_time_and_its_grace_with_it() {
-    let world = World::new().await;
-    let mut new = new_key(world.first.project.id, &[]);
-    let soon = outpost::clock_rng::ClockRng::now(&*world.clock).after(Duration::from_secs(10));
+    let fixture = Fixture::new().await;
+    let mut new = new_key(fixture.first.project.id, &[]);
+    let soon = outpost::clock_rng::ClockRng::now(&*fixture.clock).after(Duration::from_secs(10));
     new.expires_at = Some(soon);
-    let (key, old) = world.keys.create(&world.admin, new).await.unwrap();
-    let (rotated, secret) = world.rotate(&key, 3600).await.unwrap();
+    let (key, old) = fixture.keys.create(&fixture.admin, new).await.unwrap();
+    let (rotated, secret) = fixture.rotate(&key, 3600).await.unwrap();
     assert_eq!(rotated.previous_valid_until, Some(soon));
-    world.clock.pass(Duration::from_secs(10));
-    assert_eq!(world.code(&secret).await, Some(Code::ExpiredApiKey));
-    assert_eq!(world.code(&old.unwrap()).await, Some(Code::RevokedApiKey));
-    assert_eq!(refusal(world.rotate(&key, 0).await).0, Code::Conflict);
-    let change = KeyChange { name: "longer".into(), expires_at: Change::Clear };
-    world.keys.update(&world.admin, key.id, change).await.unwrap();
-    assert_eq!(world.code(&secret).await, None);
+    fixture.clock.pass(Duration::from_secs(10));
+    assert_eq!(fixture.code(&secret).await, Some(Code::ExpiredApiKey));
+    assert_eq!(fixture.code(&old.unwrap()).await, Some(Code::RevokedApiKey));
+    assert_eq!(refusal(fixture.rotate(&key, 0).await).0, Code::Conflict);
+    let change = KeyPatch { name: "longer".into(), expires_at: Patch::Clear };
+    fixture.keys.update(&fixture.admin, key.id, change).await.unwrap();
+    assert_eq!(fixture.code(&secret).await, None);
 }
 
 #[tokio::test]
 async fn an_expiry_in_the_past_is_refused() {
-    let world = World::new().await;
-    let mut new = new_key(world.first.project.id, &[]);
-    new.expires_at = Some(outpost::clock_rng::ClockRng::now(&*world.clock));
+    let fixture = Fixture::new().await;
+    let mut new = new_key(fixture.first.project.id, &[]);
+    new.expires_at = Some(outpost::clock_rng::ClockRng::now(&*fixture.clock));
     let expected = (Code::InvalidParameter, Some("expires_at".into()));
-    assert_eq!(refusal(world.keys.create(&world.admin, new).await), expected);
+    assert_eq!(refusal(fixture.keys.create(&fixture.admin, new).await), expected);
 }
 
 #[tokio::test]
 async fn a_revoked_key_cannot_rotate_or_change_and_revoking_again_is_fine() {
-    let world = World::new().await;
-    let (key, secret) = world.key(world.first.project.id, &[]).await;
-    let revoked = world.keys.revoke(&world.admin, key.id).await.unwrap();
-    assert_eq!(world.keys.revoke(&world.admin, key.id).await.unwrap(), revoked);
-    assert_eq!(world.code(&secret).await, Some(Code::RevokedApiKey));
-    assert_eq!(refusal(world.rotate(&key, 0).await).0, Code::Conflict);
-    let change = KeyChange { name: "x".into(), expires_at: Change::Keep };
-    assert_eq!(refusal(world.keys.update(&world.admin, key.id, change).await).0, Code::Conflict);
+    let fixture = Fixture::new().await;
+    let (key, secret) = fixture.key(fixture.first.project.id, &[]).await;
+    let revoked = fixture.keys.revoke(&fixture.admin, key.id).await.unwrap();
+    assert_eq!(fixture.keys.revoke(&fixture.admin, key.id).await.unwrap(), revoked);
+    assert_eq!(fixture.code(&secret).await, Some(Code::RevokedApiKey));
+    assert_eq!(refusal(fixture.rotate(&key, 0).await).0, Code::Conflict);
+    let change = KeyPatch { name: "x".into(), expires_at: Patch::Keep };
+    assert_eq!(refusal(fixture.keys.update(&fixture.admin, key.id, change).await).0, Code::Conflict);
 }
 
 #[tokio::test]
 async fn archiving_a_project_stops_its_keys_at_once() {
-    let world = World::new().await;
-    let project = world.project("old").await;
-    let (_, secret) = world.key(project.id, &[]).await;
-    assert_eq!(world.code(&secret).await, None);
-    let archived = world.projects.archive(&world.admin, project.id).await.unwrap();
-    assert_eq!(world.projects.archive(&world.admin, project.id).await.unwrap(), archived);
-    assert_eq!(world.code(&secret).await, Some(Code::RevokedApiKey));
-    let created = world.keys.create(&world.admin, new_key(project.id, &[])).await;
+    let fixture = Fixture::new().await;
+    let project = fixture.project("old").await;
+    let (_, secret) = fixture.key(project.id, &[]).await;
+    assert_eq!(fixture.code(&secret).await, None);
+    let archived = fixture.projects.archive(&fixture.admin, project.id).await.unwrap();
+    assert_eq!(fixture.projects.archive(&fixture.admin, project.id).await.unwrap(), archived);
+    assert_eq!(fixture.code(&secret).await, Some(Code::RevokedApiKey));
+    let created = fixture.keys.create(&fixture.admin, new_key(project.id, &[])).await;
     assert_eq!(refusal(created), (Code::Conflict, Some("project_id".into())));
-    assert_eq!(refusal(world.projects.archive(&world.admin, world.first.project.id).await).0, Code::Conflict);
+    assert_eq!(refusal(fixture.projects.archive(&fixture.admin, fixture.first.project.id).await).0, Code::Conflict);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_revocation_holds_at_once_under_concurrent_authentication() {
-    let world = std::sync::Arc::new(World::new().await);
+    let fixture = std::sync::Arc::new(Fixture::new().await);
     for _ in 0..40 {
-        let (key, secret) = world.key(world.first.project.id, &[]).await;
+        let (key, secret) = fixture.key(fixture.first.project.id, &[]).await;
         let revoked = std::sync::Arc::new(AtomicBool::new(false));
         let mut readers = tokio::task::JoinSet::new();
         for _ in 0..4 {
-            let (world, secret, revoked) = (world.clone(), secret.clone(), revoked.clone());
+            let (fixture, secret, revoked) = (fixture.clone(), secret.clone(), revoked.clone());
             readers.spawn(async move {
                 loop {
                     // Read before the request begins: what is acknowledged by then must hold.
                     let known = revoked.load(SeqCst);
-                    let admitted = world.keys.authenticate(secret.expose()).await.is_ok();
+                    let admitted = fixture.keys.authenticate(secret.expose()).await.is_ok();
                     assert!(!(known && admitted), "a revoked key was admitted");
                     if known {
                         return;
@@ -165,7 +165,7 @@ async fn a_revocation_holds_at_once_under_concurrent_authentication() {
                 }
             });
         }
-        world.keys.revoke(&world.admin, key.id).await.unwrap();
+        fixture.keys.revoke(&fixture.admin, key.id).await.unwrap();
         revoked.store(true, SeqCst);
         while let Some(done) = readers.join_next().await {
             done.unwrap();
@@ -175,19 +175,19 @@ async fn a_revocation_holds_at_once_under_concurrent_authentication() {
 
 #[tokio::test]
 async fn every_change_leaves_an_audit_row_with_its_reason() {
-    let world = World::new().await;
-    let (key, _) = world.key(world.first.project.id, &[]).await;
-    world.rotate(&key, 0).await.unwrap();
-    world.clock.pass(Duration::from_millis(5));
-    world.keys.revoke(&world.admin, key.id).await.unwrap();
-    let audit = Audit::new(world.store.clone());
-    for project in [None, Some(world.first.project.id)] {
+    let fixture = Fixture::new().await;
+    let (key, _) = fixture.key(fixture.first.project.id, &[]).await;
+    fixture.rotate(&key, 0).await.unwrap();
+    fixture.clock.pass(Duration::from_millis(5));
+    fixture.keys.revoke(&fixture.admin, key.id).await.unwrap();
+    let audit = Audit::new(fixture.store.clone());
+    for project in [None, Some(fixture.first.project.id)] {
         let filter = AuditFilter { project, ..AuditFilter::default() };
-        let page = audit.list(&world.admin, filter, PageRequest::default()).await.unwrap();
+        let page = audit.list(&fixture.admin, filter, PageRequest::default()).await.unwrap();
         assert_eq!(page.items.len(), 5);
         assert_eq!(page.items[0].action, "api_key.revoked");
         let rotated = page.items.iter().find(|event| event.action == "api_key.rotated").unwrap();
         assert!(rotated.detail.as_ref().unwrap().contains("leaked"));
-        assert_eq!((rotated.actor, &rotated.target), (Some(world.first.key.id), &key.id.to_string()));
+        assert_eq!((rotated.actor, &rotated.target), (Some(fixture.first.key.id), &key.id.to_string()));
     }
 }

@@ -10,8 +10,8 @@ use outpost::service::usage::{
     Amounts, ExportFilter, Meter, Outcome, Report, ReportQuery, Retention, Usage, UsageRow, Width,
 };
 
-use super::world::{START, World, refusal};
-use crate::dice::Dice;
+use super::fixture::{Fixture, START, refusal};
+use crate::rng::TestRng;
 
 /// What was recorded, as a list.
 struct Entry {
@@ -22,55 +22,55 @@ struct Entry {
 }
 
 struct Metered {
-    world: World,
+    fixture: Fixture,
     usage: Usage,
     entries: Vec<Entry>,
-    dice: Dice,
+    rng: TestRng,
 }
 
 impl Metered {
     /// `count` requests spread over about three days.
     async fn new(count: usize) -> Self {
-        let world = World::new().await;
-        let clock_rng: Arc<dyn ClockRng> = world.clock.clone();
-        let limits = Limits::new(world.store.clone(), clock_rng.clone());
-        let meter = Meter::new(world.store.clone(), clock_rng.clone(), limits.clone());
-        let usage = Usage::new(world.store.clone(), clock_rng);
-        limits.admit(world.first.project.id).await.unwrap().1.unwrap();
-        let mut dice = Dice(11);
+        let fixture = Fixture::new().await;
+        let clock_rng: Arc<dyn ClockRng> = fixture.clock.clone();
+        let limits = Limits::new(fixture.store.clone(), clock_rng.clone());
+        let meter = Meter::new(fixture.store.clone(), clock_rng.clone(), limits.clone());
+        let usage = Usage::new(fixture.store.clone(), clock_rng);
+        limits.admit(fixture.first.project.id).await.unwrap().1.unwrap();
+        let mut rng = TestRng(11);
         let mut entries = Vec::new();
         for _ in 0..count {
-            world.clock.pass(Duration::from_millis(dice.below(2 * 3 * 86_400_000 / count as u64)));
-            let outcome = Outcome::ALL[usize::try_from(dice.below(5)).unwrap()];
-            let (input, output) = (dice.below(1000), dice.below(300));
-            let receipt = meter.open(&world.admin, format!("POST /{}", dice.below(3)));
-            if dice.below(2) == 0 {
-                receipt.model("a model");
+            fixture.clock.pass(Duration::from_millis(rng.below(2 * 3 * 86_400_000 / count as u64)));
+            let outcome = Outcome::ALL[usize::try_from(rng.below(5)).unwrap()];
+            let (input, output) = (rng.below(1000), rng.below(300));
+            let recorder = meter.open(&fixture.admin, format!("POST /{}", rng.below(3)));
+            if rng.below(2) == 0 {
+                recorder.set_model("a model");
             }
-            receipt.prompt(input).unwrap();
-            receipt.cached(input / 2);
-            receipt.output(output);
+            recorder.charge_prompt(input).unwrap();
+            recorder.set_cached(input / 2);
+            recorder.set_output(output);
             let (input, output) = if outcome == Outcome::Failed { (0, 0) } else { (input, output) };
-            entries.push(Entry { at: world.clock.now().as_millis(), outcome, input, output });
+            entries.push(Entry { at: fixture.clock.now().as_millis(), outcome, input, output });
             match outcome {
-                Outcome::Abandoned => drop(receipt),
-                closed => receipt.close(closed).await.unwrap(),
+                Outcome::Abandoned => drop(recorder),
+                closed => recorder.close(closed).await.unwrap(),
             }
         }
         // What was dropped is written without anybody who waits; a write behind it tells when.
-        world.store.write(|_| Ok(())).await.unwrap();
-        Self { world, usage, entries, dice }
+        fixture.store.write(|_| Ok(())).await.unwrap();
+        Self { fixture, usage, entries, rng }
     }
 
     fn moment(&mut self) -> i64 {
-        let span = u64::try_from(self.world.clock.now().as_millis() - START).unwrap() + 4_000_000;
-        START - 2_000_000 + i64::try_from(self.dice.below(span)).unwrap()
+        let span = u64::try_from(self.fixture.clock.now().as_millis() - START).unwrap() + 4_000_000;
+        START - 2_000_000 + i64::try_from(self.rng.below(span)).unwrap()
     }
 
     async fn report(&self, from: i64, to: i64, width: Width) -> Result<Report, outpost::error::Error> {
         let (start, end) = (Some(Timestamp::from_millis(from)), Some(Timestamp::from_millis(to)));
         let query = ReportQuery { start, end, width: Some(width), group_by: Vec::new() };
-        self.usage.report(&self.world.admin, self.world.first.project.id, query).await
+        self.usage.report(&self.fixture.admin, self.fixture.first.project.id, query).await
     }
 
     /// The report must say exactly what the list says.
@@ -111,25 +111,25 @@ async fn any_window_is_exact_to_the_millisecond() {
             metered.check(from, to, Width::Minute).await;
         }
     }
-    assert!(metered.world.store.verify().unwrap().is_clean());
+    assert!(metered.fixture.store.verify().unwrap().is_clean());
 }
 
 #[tokio::test]
 async fn retention_changes_no_total_and_refuses_what_it_no_longer_knows() {
     let mut metered = Metered::new(2000).await;
     let day = Duration::from_secs(86_400);
-    let before = metered.world.store.verify().unwrap().records;
+    let before = metered.fixture.store.verify().unwrap().records;
     let dropped = metered.usage.prune(Retention { raw: day, minutes: 2 * day }).await.unwrap();
-    let after = metered.world.store.verify().unwrap();
+    let after = metered.fixture.store.verify().unwrap();
     assert!(after.is_clean(), "{:?}", after.problems);
     assert!(dropped > 1000 && after.records["usage"] < before["usage"] / 2, "{dropped}");
     assert_eq!(metered.usage.prune(Retention { raw: day, minutes: 2 * day }).await.unwrap(), 0);
-    let now = metered.world.clock.now().as_millis();
+    let now = metered.fixture.clock.now().as_millis();
     for _ in 0..100 {
         let hour = |moment: i64| moment / 3_600_000 * 3_600_000;
         let (one, other) = (metered.moment(), metered.moment());
         metered.check(hour(one.min(other)), hour(one.max(other)) + 3_600_000, Width::Hour).await;
-        let late = now - i64::try_from(metered.dice.below(80_000_000)).unwrap();
+        let late = now - i64::try_from(metered.rng.below(80_000_000)).unwrap();
         metered.check(late, now + 1, Width::Hour).await;
     }
     let old = now - 3 * 86_400_000;
@@ -146,7 +146,7 @@ async fn retention_changes_no_total_and_refuses_what_it_no_longer_knows() {
 async fn an_export_has_every_record_once() {
     let metered = Metered::new(500).await;
     let mut rows = Vec::new();
-    UsageRow::each(&metered.world.store, ExportFilter::default(), |row| {
+    UsageRow::each(&metered.fixture.store, ExportFilter::default(), |row| {
         rows.push((row.time.as_millis(), row.outcome, row.input_tokens, row.output_tokens));
         Ok(())
     })

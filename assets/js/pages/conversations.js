@@ -1,109 +1,109 @@
-// Conversations: found, read, edited, taken along.
+// Conversations: search, view, edit, export.
 
 import { html, useState } from "../html.js";
 import { get, patch, put, remove } from "../api.js";
 import { fromJson, toJson } from "../json.js";
-import { Said } from "../messages.js";
+import { Message } from "../message.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
-import { Area, Confirm, Empty, Failure, FormDialog, Listing, Page, save as saveFile, Select, Text, Time, useAction, useLoad, usePages, Waiting } from "../ui.js";
+import { TextArea, ConfirmDialog, EmptyState, ErrorAlert, FormDialog, PagedTable, Page, downloadJson, SelectField, TextField, RelativeTime, useAction, useLoad, usePagedList, Loading } from "../ui.js";
 
 const ROLES = ["developer", "system", "user", "assistant", "tool"];
 
-export const Conversations = ({ project, rest }) => (rest[0] ? html`<${One} key=${rest[0]} id=${rest[0]} />` : html`<${List} project=${project} />`);
+export const Conversations = ({ project, rest }) => (rest[0] ? html`<${ConversationPage} key=${rest[0]} id=${rest[0]} />` : html`<${ConversationList} project=${project} />`);
 
-function List({ project }) {
-  const [asked, setAsked] = useState("");
+function ConversationList({ project }) {
+  const [input, setInput] = useState("");
   const [search, setSearch] = useState("");
-  const list = usePages("/conversations", { project_id: project.id, search }, [project.id, search]);
+  const list = usePagedList("/conversations", { project_id: project.id, search }, [project.id, search]);
   const submit = (event) => {
     event.preventDefault();
-    setSearch(asked.trim());
+    setSearch(input.trim());
   };
   const columns = [
-    { title: t.talks.begins, cell: (one) => html`<a href=${`#/conversations/${one.id}`}>${one.preview ?? t.talks.noPreview}</a><br /><code class="dim">${one.id}</code>` },
-    { title: t.talks.messages, right: true, cell: (one) => one.message_count },
-    { title: t.changed, cell: (one) => html`<${Time} value=${one.updated_at} />` },
-    { title: t.created, cell: (one) => html`<${Time} value=${one.created_at} />` },
+    { title: t.conversations.firstMessage, cell: (one) => html`<a href=${`#/conversations/${one.id}`}>${one.preview ?? t.conversations.noPreview}</a><br /><code class="muted">${one.id}</code>` },
+    { title: t.conversations.messages, numeric: true, cell: (one) => one.message_count },
+    { title: t.updated, cell: (one) => html`<${RelativeTime} value=${one.updated_at} />` },
+    { title: t.created, cell: (one) => html`<${RelativeTime} value=${one.created_at} />` },
   ];
-  return html`<${Page} title=${t.pages.conversations} about=${t.talks.about}>
+  return html`<${Page} title=${t.pages.conversations} about=${t.conversations.about}>
     <form class="card search" onSubmit=${submit} role="search">
-      <${Text} label=${t.talks.search} type="search" placeholder=${t.talks.searchHint} value=${asked} onInput=${setAsked} maxlength="200" />
-      <button>${t.talks.search}</button>
+      <${TextField} label=${t.conversations.search} type="search" placeholder=${t.conversations.searchHint} value=${input} onInput=${setInput} maxlength="200" />
+      <button>${t.conversations.search}</button>
     </form>
-    <${Listing} list=${list} label=${t.pages.conversations} columns=${columns} further=${search ? t.talks.searchOn : t.more}
-      empty=${search ? html`<${Empty} title=${t.talks.notFound}><p>${t.talks.notFoundHint}</p><//>` : html`<${Empty} title=${t.talks.none}><p>${t.talks.noneHint}</p><//>`} />
+    <${PagedTable} list=${list} label=${t.pages.conversations} columns=${columns} moreLabel=${search ? t.conversations.searchMore : t.showMore}
+      empty=${search ? html`<${EmptyState} title=${t.conversations.notFound}><p>${t.conversations.notFoundHint}</p><//>` : html`<${EmptyState} title=${t.conversations.empty}><p>${t.conversations.emptyHint}</p><//>`} />
   <//>`;
 }
 
-function One({ id }) {
-  const [talk, error, again] = useLoad(() => get(`/conversations/${id}`), [id]);
-  const [messages, setMessages] = useState(null);
+function ConversationPage({ id }) {
+  const [conversation, error, reload] = useLoad(() => get(`/conversations/${id}`), [id]);
+  const [draft, setDraft] = useState(null);
   const [open, setOpen] = useState(null);
-  const shown = messages ?? talk?.messages;
-  const edit = (at, message) => setMessages(shown.map((one, place) => (place === at ? message : one)));
-  const [store, busy, failed] = useAction(async () => {
-    // Whoever wrote in between is not overwritten: the server compares the version.
-    await put(`/conversations/${id}`, { messages: shown, metadata: talk.metadata ?? undefined, version: talk.version });
-    setMessages(null);
-    await again();
+  const messages = draft ?? conversation?.messages;
+  const edit = (index, message) => setDraft(messages.map((other, position) => (position === index ? message : other)));
+  const [save, busy, saveError] = useAction(async () => {
+    // The server compares the version, so concurrent changes are not overwritten.
+    await put(`/conversations/${id}`, { messages, metadata: conversation.metadata ?? undefined, version: conversation.version });
+    setDraft(null);
+    await reload();
   });
   const close = (changed) => {
     setOpen(null);
-    if (changed) again();
+    if (changed) reload();
   };
-  const actions = talk && html`
-    ${session.may("inference") && html`<a class="button" href=${`#/playground/chat/conversation/${id}`}>${t.talks.go}</a>`}
-    <button type="button" onClick=${() => saveFile(`${id}.json`, toJson(talk))}>${t.talks.export}</button>
-    <button type="button" onClick=${() => setOpen("metadata")}>${t.metadata}</button>
-    ${!messages && html`<button type="button" onClick=${() => setMessages(talk.messages)}>${t.edit}</button>`}
-    <button type="button" class="plain wrong" onClick=${() => setOpen("remove")}>${t.remove}</button>`;
-  return html`<${Page} title=${t.talks.title} about=${html`<a href="#/conversations">${t.back}</a> · <code>${id}</code>${talk && html` · ${t.talks.version(talk.version)} · <${Time} value=${talk.updated_at} />`}`} actions=${actions}>
-    <${Failure} error=${error ?? failed} again=${error && again} />
-    ${!talk && !error && html`<${Waiting} />`}
-    ${talk?.metadata && html`<p class="dim">${t.metadata}: <code>${JSON.stringify(talk.metadata)}</code></p>`}
-    ${shown && !messages && (shown.length ? html`<div class="talk">${shown.map((message, at) => html`<${Said} key=${at} message=${message} />`)}</div>` : html`<${Empty} title=${t.talks.empty} />`)}
-    ${messages && html`<div class="talk">
-      ${shown.map((message, at) => html`<${Edited} key=${at} at=${at + 1} message=${message} change=${(next) => edit(at, next)} drop=${() => setMessages(shown.filter((_, place) => place !== at))} />`)}
+  const actions = conversation && html`
+    ${session.hasScope("inference") && html`<a class="button" href=${`#/playground/chat/conversation/${id}`}>${t.conversations.continue}</a>`}
+    <button type="button" onClick=${() => downloadJson(`${id}.json`, toJson(conversation))}>${t.conversations.export}</button>
+    <button type="button" onClick=${() => setOpen("metadata")}>${t.conversations.editMetadata}</button>
+    ${!draft && html`<button type="button" onClick=${() => setDraft(conversation.messages)}>${t.edit}</button>`}
+    <button type="button" class="text-button error" onClick=${() => setOpen("delete")}>${t.delete}</button>`;
+  return html`<${Page} title=${t.conversations.title} about=${html`<a href="#/conversations">${t.back}</a> · <code>${id}</code>${conversation && html` · ${t.conversations.version(conversation.version)} · ${t.updated} <${RelativeTime} value=${conversation.updated_at} />`}`} actions=${actions}>
+    <${ErrorAlert} error=${error ?? saveError} retry=${error && reload} />
+    ${!conversation && !error && html`<${Loading} />`}
+    ${conversation?.metadata && html`<p class="muted">${t.metadata}: <code>${JSON.stringify(conversation.metadata)}</code></p>`}
+    ${messages && !draft && (messages.length ? html`<div class="message-list">${messages.map((message, index) => html`<${Message} key=${index} message=${message} />`)}</div>` : html`<${EmptyState} title=${t.conversations.noMessages} />`)}
+    ${draft && html`<div class="message-list">
+      ${messages.map((message, index) => html`<${EditMessage} key=${index} position=${index + 1} message=${message} change=${(next) => edit(index, next)} remove=${() => setDraft(messages.filter((_, other) => other !== index))} />`)}
       <div class="actions">
-        <button type="button" onClick=${() => setMessages([...shown, { role: "user", content: "" }])}>${t.talks.add}</button>
-        <button type="button" class="first" disabled=${busy} onClick=${store}>${t.talks.save}</button>
-        <button type="button" onClick=${() => setMessages(null)}>${t.cancel}</button>
+        <button type="button" onClick=${() => setDraft([...messages, { role: "user", content: "" }])}>${t.conversations.addMessage}</button>
+        <button type="button" class="primary" disabled=${busy} onClick=${save}>${t.conversations.save}</button>
+        <button type="button" onClick=${() => setDraft(null)}>${t.cancel}</button>
       </div></div>`}
-    ${open === "metadata" && html`<${Metadata} talk=${talk} close=${close} />`}
-    ${open === "remove" && html`<${Remove} id=${id} close=${close} />`}
+    ${open === "metadata" && html`<${EditMetadata} conversation=${conversation} close=${close} />`}
+    ${open === "delete" && html`<${DeleteConversation} id=${id} close=${close} />`}
   <//>`;
 }
 
-function Edited({ at, message, change, drop }) {
+function EditMessage({ position, message, change, remove }) {
   const plain = typeof message.content === "string" && !message.tool_calls;
   const [text, setText] = useState(() => (plain ? "" : toJson(message)));
-  const [wrong, setWrong] = useState(null);
-  const typed = (value) => {
+  const [error, setError] = useState(null);
+  const editJson = (value) => {
     setText(value);
     try {
-      change(fromJson(t.talks.content, value) ?? {});
-      setWrong(null);
-    } catch (error) {
-      setWrong(error.message);
+      change(fromJson(t.conversations.content, value) ?? {});
+      setError(null);
+    } catch (problem) {
+      setError(problem.message);
     }
   };
   return html`<div class="card">
-    ${plain && html`<${Select} label=${t.talks.roleOf(at)} value=${message.role} onInput=${(role) => change({ ...message, role })} options=${ROLES.map((role) => [role, role])} />
-      <${Area} label=${t.talks.contentOf(at)} value=${message.content} onInput=${(content) => change({ ...message, content })} rows="3" />`}
-    ${!plain && html`<${Area} class="code" label=${t.talks.contentOf(at)} hint=${t.talks.parts} error=${wrong} value=${text} onInput=${typed} rows="8" spellcheck="false" />`}
-    <button type="button" class="plain wrong" onClick=${drop}>${t.talks.removeMessage(at)}</button>
+    ${plain && html`<${SelectField} label=${t.conversations.roleOf(position)} value=${message.role} onInput=${(role) => change({ ...message, role })} options=${ROLES.map((role) => [role, role])} />
+      <${TextArea} label=${t.conversations.contentOf(position)} value=${message.content} onInput=${(content) => change({ ...message, content })} rows="3" />`}
+    ${!plain && html`<${TextArea} class="code" label=${t.conversations.contentOf(position)} hint=${t.conversations.editAsJson} error=${error} value=${text} onInput=${editJson} rows="8" spellcheck="false" />`}
+    <button type="button" class="text-button error" onClick=${remove}>${t.conversations.deleteMessage(position)}</button>
   </div>`;
 }
 
-function Metadata({ talk, close }) {
-  const [text, setText] = useState(toJson(talk.metadata));
-  const [store, busy, error] = useAction(() => patch(`/conversations/${talk.id}`, { metadata: fromJson(t.metadata, text), version: talk.version }));
-  const submit = async () => (await store()) && close(true);
-  return html`<${FormDialog} title=${t.metadata} action=${t.save} ...${{ close: () => close(false), submit, busy, error }}>
-    <${Area} class="code" label=${t.metadata} hint=${t.metadataHint} value=${text} onInput=${setText} rows="6" spellcheck="false" />
+function EditMetadata({ conversation, close }) {
+  const [text, setText] = useState(toJson(conversation.metadata));
+  const [save, busy, error] = useAction(() => patch(`/conversations/${conversation.id}`, { metadata: fromJson(t.metadata, text), version: conversation.version }));
+  const submit = async () => (await save()) && close(true);
+  return html`<${FormDialog} title=${t.conversations.editMetadata} action=${t.save} ...${{ close: () => close(false), submit, busy, error }}>
+    <${TextArea} class="code" label=${t.metadata} hint=${t.metadataHint} value=${text} onInput=${setText} rows="6" spellcheck="false" />
   <//>`;
 }
 
-const Remove = ({ id, close }) => html`<${Confirm} title=${t.talks.removeTitle} action=${t.remove} close=${() => close(false)}
-  act=${() => remove(`/conversations/${id}`)} done=${() => (location.hash = "#/conversations")}>${t.talks.removeAbout}<//>`;
+const DeleteConversation = ({ id, close }) => html`<${ConfirmDialog} title=${t.conversations.deleteTitle} action=${t.delete} close=${() => close(false)}
+  run=${() => remove(`/conversations/${id}`)} onDone=${() => (location.hash = "#/conversations")}>${t.conversations.deleteAbout}<//>`;

@@ -1,60 +1,60 @@
-// Models: what is on the disk, what is loaded, what could be pulled.
+// Installed models, and the catalog of models to pull.
 
 import { html, useState } from "../html.js";
 import { get, post } from "../api.js";
 import { bytes, compact, number } from "../format.js";
 import { session } from "../session.js";
 import { t } from "../strings.js";
-import { Badge, Code, Empty, Failure, Page, Table, useAction, useEvery, useLoad, Waiting } from "../ui.js";
+import { Badge, CodeBlock, EmptyState, ErrorAlert, Page, Table, useAction, useInterval, useLoad, Loading } from "../ui.js";
 
-const LOOK = 15_000;
+const POLL_MS = 15_000;
 
-const can = (model) => Object.entries(model.capabilities).filter(([, able]) => able).map(([name]) => t.models.capability[name]).filter(Boolean);
+const capabilities = (model) => Object.entries(model.capabilities).filter(([, supported]) => supported).map(([name]) => t.models.capability[name]).filter(Boolean);
 
 function limits({ context_window: context, embedding_dimensions: dimensions, image_sizes: sizes }) {
   return [context && t.models.context(number(context)), dimensions && t.models.dimensions(number(dimensions)), sizes?.length && t.models.sizes(sizes.join(", "))].filter(Boolean).join(", ");
 }
 
 export function Models() {
-  const [models, error, again] = useLoad(async () => (await get("/models", { include_limits: true })).data, []);
-  const [offered, unknown] = useLoad(async () => (await get("/catalog")).data, []);
+  const [models, error, reload] = useLoad(async () => (await get("/models", { include_limits: true })).data, []);
+  const [catalog, catalogError] = useLoad(async () => (await get("/catalog")).data, []);
   const [busy, setBusy] = useState(null);
-  const [act, , failed] = useAction(async (model, what) => {
+  const [run, , runError] = useAction(async (model, action) => {
     setBusy(model.id);
     try {
-      await post(`/models/${encodeURIComponent(model.id)}/${what}`, {});
-      await again();
+      await post(`/models/${encodeURIComponent(model.id)}/${action}`, {});
+      await reload();
     } finally {
       setBusy(null);
     }
   });
-  useEvery(LOOK, again);
+  useInterval(POLL_MS, reload);
   const columns = [
-    { title: t.name, cell: (model) => html`<strong>${model.id}</strong><br /><span class="dim">${model.owned_by}${model.license ? ` · ${model.license}` : ""}</span>
-      ${model.problem && html`<p class="wrong">${model.problem}</p>`}` },
-    { title: t.models.can, cell: (model) => html`<span class="badges">${can(model).map((one) => html`<${Badge}>${one}<//>`)}</span>` },
+    { title: t.name, cell: (model) => html`<strong>${model.id}</strong><br /><span class="muted">${model.owned_by}${model.license ? ` · ${model.license}` : ""}</span>
+      ${model.problem && html`<p class="error">${model.problem}</p>`}` },
+    { title: t.models.capabilities, cell: (model) => html`<span class="badges">${capabilities(model).map((name) => html`<${Badge}>${name}<//>`)}</span>` },
     { title: t.models.limits, cell: (model) => model.limits && limits(model.limits) },
-    { title: t.models.format, cell: (model) => html`${model.architecture}<br /><span class="dim">${model.format}${model.quantization ? ` ${model.quantization}` : ""}</span>` },
-    { title: t.models.parameters, right: true, cell: (model) => compact(model.parameters) },
-    { title: t.models.size, right: true, cell: (model) => bytes(model.bytes) },
-    { title: t.models.state, cell: (model) => html`<${Badge} kind=${model.problem ? "bad" : model.loaded ? "good" : ""}>${model.problem ? t.models.broken : model.loaded ? t.models.loaded : t.models.onDisk}<//>` },
-    { title: html`<span class="hidden">${t.actions}</span>`, cell: (model) => session.may("admin") && !model.problem && html`<button type="button" class="plain"
-      disabled=${busy === model.id} onClick=${() => act(model, model.loaded ? "unload" : "load")}>
-      ${busy === model.id ? t.models.working : model.loaded ? t.models.unload : t.models.load}<span class="hidden"> ${model.id}</span></button>` },
+    { title: t.models.format, cell: (model) => html`${model.architecture}<br /><span class="muted">${model.format}${model.quantization ? ` ${model.quantization}` : ""}</span>` },
+    { title: t.models.parameters, numeric: true, cell: (model) => compact(model.parameters) },
+    { title: t.models.size, numeric: true, cell: (model) => bytes(model.bytes) },
+    { title: t.status, cell: (model) => html`<${Badge} kind=${model.problem ? "danger" : model.loaded ? "success" : ""}>${model.problem ? t.models.error : model.loaded ? t.models.loaded : t.models.notLoaded}<//>` },
+    { title: html`<span class="visually-hidden">${t.actions}</span>`, cell: (model) => session.hasScope("admin") && !model.problem && html`<button type="button" class="text-button"
+      disabled=${busy === model.id} onClick=${() => run(model, model.loaded ? "unload" : "load")}>
+      ${busy === model.id ? (model.loaded ? t.models.unloading : t.models.loading) : model.loaded ? t.models.unload : t.models.load}<span class="visually-hidden"> ${model.id}</span></button>` },
   ];
-  const missing = (offered ?? []).filter((one) => !one.installed);
+  const missing = (catalog ?? []).filter((one) => !one.installed);
   return html`<${Page} title=${t.pages.models} about=${t.models.about}>
-    <${Failure} error=${failed ?? error} again=${error && again} />
-    ${!models && !error && html`<${Waiting} />`}
-    ${models?.length === 0 && html`<${Empty} title=${t.models.none}><p>${t.models.noneHint}</p><${Code} text="outpost models pull starter" label=${t.models.pull} /><//>`}
-    ${models?.length > 0 && html`<${Table} label=${t.pages.models} columns=${columns} rows=${models} keyed=${(model) => model.id} />`}
+    <${ErrorAlert} error=${runError ?? error} retry=${error && reload} />
+    ${!models && !error && html`<${Loading} />`}
+    ${models?.length === 0 && html`<${EmptyState} title=${t.models.empty}><p>${t.models.emptyHint}</p><${CodeBlock} text="outpost models pull starter" label=${t.models.pullCommand} /><//>`}
+    ${models?.length > 0 && html`<${Table} label=${t.pages.models} columns=${columns} rows=${models} rowKey=${(model) => model.id} />`}
     <h2>${t.models.catalog}</h2>
-    <${Failure} error=${unknown} />
-    ${offered && missing.length === 0 && html`<p class="dim">${t.models.allThere}</p>`}
+    <${ErrorAlert} error=${catalogError} />
+    ${catalog && missing.length === 0 && html`<p class="muted">${t.models.allInstalled}</p>`}
     <div class="grid">${missing.map((one) => html`<div class="card" key=${one.id}>
-      <h3>${one.id}</h3><p class="dim">${one.description}</p>
+      <h3>${one.id}</h3><p class="muted">${one.description}</p>
       <p class="badges"><${Badge}>${bytes(one.bytes)}<//>${one.license && html`<${Badge}>${one.license}<//>`}</p>
-      <${Code} text=${one.command} label=${t.models.pull} />
+      <${CodeBlock} text=${one.command} label=${t.models.pullCommand} />
     </div>`)}</div>
   <//>`;
 }

@@ -499,9 +499,7 @@ impl<const VNNI: bool> Simd for Avx2Or<VNNI> {
             if VNNI {
                 Self::dot_half(sum, _mm256_xor_si256(codes, _mm256_set1_epi8(-128)), x)
             } else {
-                //
-                // code
-                // · (x with the code's sign), because the first factor must be unsigned.
+                // |code| · (x with the code's sign), because the first factor must be unsigned.
                 Self::dot_half(sum, _mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes))
             }
         })

@@ -1,4 +1,4 @@
-//! Pictures as files: PNG, JPEG and WebP.
+//! Image files: PNG, JPEG and WebP.
 
 use std::io::Cursor;
 
@@ -8,23 +8,23 @@ use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, RgbIma
 
 use crate::engine::Image;
 use crate::error::{Error, Result};
-use crate::service::pictures::Format;
+use crate::service::stored_images::Format;
 
-/// The longest side of a picture that is read, and the most pixels; a file of a few bytes can claim to be any size.
-const LONGEST_SIDE: u32 = 8192;
-const MOST_PIXELS: u64 = 25_000_000;
-/// Memory that reading one may take: those pixels with four channels of 16 bits, and a little.
-const MOST_MEMORY: u64 = 256 << 20;
+/// Limits on the side length and pixel count of a decoded image; a file of a few bytes can claim any size.
+const MAX_SIDE: u32 = 8192;
+const MAX_PIXELS: u64 = 25_000_000;
+/// Memory limit for decoding: those pixels with four 16-bit channels, and some slack.
+const MAX_DECODE_MEMORY: u64 = 256 << 20;
 
-/// How pictures are written.
+/// Output format of images.
 #[derive(Clone, Copy, Debug)]
 pub struct Output {
     pub format: Format,
-    /// Of a JPEG, 0 to 100.
+    /// JPEG quality, 0 to 100.
     pub quality: u8,
 }
 
-/// The bytes of a picture's file. WebP comes without loss, as PNG does. Takes milliseconds of CPU.
+/// Encodes an image. WebP is lossless, as PNG is. Takes milliseconds of CPU time.
 pub fn encode(picture: Image, output: Output) -> Result<Vec<u8>> {
     let Image { width, height, rgb } = picture;
     let sides = u32::try_from(width).ok().zip(u32::try_from(height).ok());
@@ -39,7 +39,7 @@ pub fn encode(picture: Image, output: Output) -> Result<Vec<u8>> {
     written.map(|()| bytes).map_err(Error::internal)
 }
 
-/// The picture in a file that a caller sent as `field`, upright.
+/// Decodes the image that a client sent as `field` and applies its orientation.
 pub fn decode(bytes: &[u8], field: &str) -> Result<DynamicImage> {
     let broken = |cause: &dyn std::fmt::Display| {
         Error::invalid(
@@ -55,17 +55,17 @@ pub fn decode(bytes: &[u8], field: &str) -> Result<DynamicImage> {
         ));
     }
     let mut limits = Limits::no_limits();
-    limits.max_alloc = Some(MOST_MEMORY);
+    limits.max_alloc = Some(MAX_DECODE_MEMORY);
     reader.limits(limits);
     let mut decoder = reader.into_decoder().map_err(|cause| broken(&cause))?;
     let (width, height) = decoder.dimensions();
-    if width.max(height) > LONGEST_SIDE || u64::from(width) * u64::from(height) > MOST_PIXELS {
+    if width.max(height) > MAX_SIDE || u64::from(width) * u64::from(height) > MAX_PIXELS {
         let text = format!(
-            "'{field}' has {width}x{height} pixels; a side may have {LONGEST_SIDE} and all of it {MOST_PIXELS}. Make it smaller."
+            "'{field}' has {width}x{height} pixels; a side may have {MAX_SIDE} and all of it {MAX_PIXELS}. Make it smaller."
         );
         return Err(Error::invalid(field, text));
     }
-    // Cameras leave it to whoever shows a photograph to turn it.
+    // Cameras store the rotation as metadata.
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     let mut picture = DynamicImage::from_decoder(decoder).map_err(|cause| broken(&cause))?;
     picture.apply_orientation(orientation);
@@ -78,7 +78,7 @@ mod tests {
 
     use super::{Output, decode, encode};
     use crate::engine::Image;
-    use crate::service::pictures::Format;
+    use crate::service::stored_images::Format;
 
     fn picture() -> Image {
         let rgb = (0..40 * 24 * 3).map(|at: u32| (at * 7 % 251) as u8).collect();

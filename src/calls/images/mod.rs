@@ -1,4 +1,4 @@
-//! Pictures, from a typed request to files.
+//! Image generation, from a typed request to encoded files.
 
 mod codec;
 mod source;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use tokio::sync::Semaphore;
 
 pub use codec::{Output, encode};
-pub use source::{Change, Original};
+pub use source::{EditKind, SourceImage};
 
-use super::chat::{fail, refuse};
-use super::models::{MEMORY_FREED, blocking, refuse_load};
+use super::blocking::run_blocking;
+use super::errors;
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::engine::{
     Engine, Failure, Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName,
@@ -20,32 +20,32 @@ use crate::engine::{
 use crate::error::{Code, Error, Result};
 use crate::ids::ImagesId;
 use crate::service::access::{Access, Scope};
-use crate::service::places::{Place, Places};
-use crate::service::usage::{Outcome, Receipt};
+use crate::service::concurrency_limit::{ConcurrencyLimit, Slot};
+use crate::service::usage::{Outcome, UsageRecorder};
 
-/// Requests that may be prepared at once, of all and of one project; more are refused, not piled up.
-const PREPARING: usize = 64;
-const PREPARING_OF_ONE: usize = 32;
-/// Sent pictures that are read at once: each may take hundreds of megabytes for a moment. Others wait.
-const READING: usize = 2;
-/// Requests whose pictures may be arriving, of all and of one project; each holds its files in memory.
-const ARRIVING: usize = 16;
-const ARRIVING_OF_ONE: usize = 4;
-/// Seeds that are drawn stay below this: numbers that every JSON reader keeps exactly.
-const DRAWN_SEEDS: u64 = 1 << 53;
+/// Concurrent requests in preparation, in all and per project; more are refused.
+const MAX_PREPARING: usize = 64;
+const MAX_PREPARING_PER_PROJECT: usize = 32;
+/// Source images decoded at once: each may briefly take hundreds of megabytes. Others wait.
+const MAX_DECODING: usize = 2;
+/// Concurrent uploads of source images, in all and per project; each holds its files in memory.
+const MAX_UPLOADS: usize = 16;
+const MAX_UPLOADS_PER_PROJECT: usize = 4;
+/// Random seeds are below this, so that every JSON parser reads them exactly.
+const RANDOM_SEEDS_BELOW: u64 = 1 << 53;
 /// Seeds are below this, so that they are positive in 64 bits.
-const SEEDS: u64 = 1 << 63;
+const SEEDS_BELOW: u64 = 1 << 63;
 
-/// Has pictures painted.
+/// Runs image generation.
 pub struct Images {
     engine: Engine,
     clock_rng: Arc<dyn ClockRng>,
-    preparing: Arc<Places>,
-    reading: Arc<Semaphore>,
-    arriving: Arc<Places>,
+    preparing: Arc<ConcurrencyLimit>,
+    decoding: Arc<Semaphore>,
+    uploads: Arc<ConcurrencyLimit>,
 }
 
-/// What a caller asks for; `http` has checked the form of each field.
+/// A request; `http` has validated each field on its own.
 pub struct ImageCall {
     pub model: String,
     pub prompt: String,
@@ -53,58 +53,63 @@ pub struct ImageCall {
     /// Width and height; `None`: the model's, or the original's.
     pub size: Option<[usize; 2]>,
     pub count: u32,
-    /// Of the first picture; `None` takes a fresh one. The next ones have the numbers that follow.
+    /// Seed of the first image; `None`: a random one. Further images use consecutive seeds.
     pub seed: Option<u64>,
-    /// `None` here and below is what the model is meant for.
+    /// `None` here and below: the model's default.
     pub steps: Option<usize>,
     pub guidance: Option<f32>,
     pub scheduler: Option<SchedulerName>,
-    /// Adapters by name, and how much each counts.
+    /// LoRA adapters by name, with their weights.
     pub lora: Vec<(String, f32)>,
-    /// Pictures to be shown of each on its way.
+    /// Number of previews per image.
     pub previews: usize,
-    /// What to begin with.
-    pub original: Option<Original>,
+    /// The source image.
+    pub original: Option<SourceImage>,
 }
 
-/// Pictures that are being painted. Dropping it cancels what is not.
-pub struct Running {
+/// A running image generation. Dropping it cancels unfinished images.
+pub struct RunningImages {
     pub id: ImagesId,
     pub created: Timestamp,
     pub model: String,
     /// Width and height of each.
     pub size: [usize; 2],
-    /// One for each.
+    /// One per image.
     pub seeds: Vec<u64>,
     events: ImageEvents,
     finished: u64,
-    bill: Arc<Receipt>,
+    recorder: Arc<UsageRecorder>,
 }
 
 impl Images {
     pub fn new(engine: Engine, clock_rng: Arc<dyn ClockRng>) -> Self {
-        let preparing = Places::new("prompts of images are being prepared", PREPARING, PREPARING_OF_ONE);
-        let arriving = Places::new("images are being uploaded", ARRIVING, ARRIVING_OF_ONE);
-        Self { engine, clock_rng, preparing, reading: Arc::new(Semaphore::new(READING)), arriving }
+        let preparing =
+            ConcurrencyLimit::new("prompts of images are being prepared", MAX_PREPARING, MAX_PREPARING_PER_PROJECT);
+        let uploads = ConcurrencyLimit::new("images are being uploaded", MAX_UPLOADS, MAX_UPLOADS_PER_PROJECT);
+        Self { engine, clock_rng, preparing, decoding: Arc::new(Semaphore::new(MAX_DECODING)), uploads }
     }
 
-    /// Lets pictures arrive, before anything of them is read.
-    /// They count for the client's `address`, if that is known.
-    pub fn receive(&self, access: &Access, address: Option<IpAddr>) -> Result<Place> {
+    /// Admits an upload of source images before any of it is read. It counts against the client's `address`, if known.
+    pub fn receive(&self, access: &Access, address: Option<IpAddr>) -> Result<Slot> {
         access.require(access.project(), Scope::Inference)?;
-        self.arriving.take_from(access.project(), address)
+        self.uploads.acquire_from(access.project(), address)
     }
 
-    /// Resolves the model, reads the original and hands the request to the engine. Refuses at once what the model
-    /// cannot do, and when its queue is full. What is painted goes on `bill`.
-    pub async fn start(&self, access: &Access, mut call: ImageCall, bill: Arc<Receipt>) -> Result<Running> {
+    /// Resolves the model, decodes the source image and submits the request to the engine. Fails early if the model
+    /// does not support the request or its queue is full. Usage is added to `recorder`.
+    pub async fn start(
+        &self,
+        access: &Access,
+        mut call: ImageCall,
+        recorder: Arc<UsageRecorder>,
+    ) -> Result<RunningImages> {
         access.require_model(&call.model)?;
         let (model, permit) = self.load(access, &call.model).await?;
-        bill.model(model.id());
+        recorder.set_model(model.id());
         check_scheduler(&model, call.scheduler)?;
         if !call.lora.is_empty() {
             let (model, asked) = (Arc::clone(&model), call.lora.clone());
-            blocking(move || model.check_adapters(&asked).map_err(|why| Error::invalid("lora", why))).await?;
+            run_blocking(move || model.check_adapters(&asked).map_err(|why| Error::invalid("lora", why))).await?;
         }
         let steps = call.steps.unwrap_or_else(|| model.default_steps());
         let (size, source) = match call.original.take() {
@@ -126,37 +131,40 @@ impl Images {
             tenant: u128::from_be_bytes(access.project().to_bytes()),
         };
         let engine = self.engine.clone();
-        let generate = move || engine.generate_images(&model, request).map_err(|refused| refuse(model.id(), refused));
-        let events = blocking(generate).await?;
+        let generate = move || {
+            engine.generate_images(&model, request).map_err(|refused| errors::from_refused(model.id(), refused))
+        };
+        let events = run_blocking(generate).await?;
         drop(permit);
         let (id, created) = (ImagesId::generate(&*self.clock_rng), self.clock_rng.now());
-        Ok(Running { id, created, model: call.model, size, seeds, events, finished: 0, bill })
+        Ok(RunningImages { id, created, model: call.model, size, seeds, events, finished: 0, recorder })
     }
 
-    /// The model, and the place among those that are prepared. A load that has begun keeps the place even if nobody
-    /// waits for it any longer.
-    async fn load(&self, access: &Access, id: &str) -> Result<(Arc<ImageModel>, Place)> {
-        let permit = self.preparing.take(access.project())?;
+    /// Loads the model and takes a preparation slot. A load that has begun keeps the slot even if its request is gone.
+    async fn load(&self, access: &Access, id: &str) -> Result<(Arc<ImageModel>, Slot)> {
+        let permit = self.preparing.acquire(access.project())?;
         let (engine, id) = (self.engine.clone(), id.to_owned());
-        blocking(move || Ok((engine.models().load_image_model(&id).map_err(|error| refuse_load(&id, &error))?, permit)))
-            .await
+        run_blocking(move || {
+            Ok((engine.models().load_image_model(&id).map_err(|error| errors::from_load_error(&id, &error))?, permit))
+        })
+        .await
     }
 
-    /// What to begin with, and the size to paint in.
+    /// Decodes the source image and determines the output size.
     async fn read(
         &self,
         model: &Arc<ImageModel>,
-        original: Original,
+        original: SourceImage,
         asked: Option<[usize; 2]>,
         steps: usize,
     ) -> Result<([usize; 2], Option<InitImage>)> {
-        let turn = self.reading.clone().acquire_owned().await.map_err(Error::internal)?;
+        let turn = self.decoding.clone().acquire_owned().await.map_err(Error::internal)?;
         let model = Arc::clone(model);
-        blocking(move || {
+        run_blocking(move || {
             let _turn = turn;
             let sent = original.read()?;
             let size = size(&model, asked, Some(sent.size()))?;
-            Ok((size, Some(sent.fit(size, steps)?)))
+            Ok((size, Some(sent.resized(size, steps)?)))
         })
         .await
     }
@@ -164,12 +172,12 @@ impl Images {
     fn draw_seed(&self) -> u64 {
         let mut bytes = [0; 8];
         self.clock_rng.fill(&mut bytes);
-        u64::from_le_bytes(bytes) % DRAWN_SEEDS
+        u64::from_le_bytes(bytes) % RANDOM_SEEDS_BELOW
     }
 }
 
-impl Running {
-    /// What happens next; `None` when every picture is painted. May be dropped and called again.
+impl RunningImages {
+    /// The next event; `None` when every image is finished. Cancel-safe.
     pub async fn next(&mut self) -> Option<Result<ImageEvent>> {
         if self.is_done() {
             return None;
@@ -182,21 +190,21 @@ impl Running {
             Err(_) => self.events.leave(),
         };
         self.count(finished);
-        Some(event.map_err(fail_generation))
+        Some(event.map_err(image_failure))
     }
 
-    /// Whether every picture is painted.
+    /// Whether every image is finished.
     pub fn is_done(&self) -> bool {
         self.finished >= self.seeds.len() as u64
     }
 
-    /// Puts finished pictures on the bill.
+    /// Records finished images.
     fn count(&mut self, pictures: usize) {
         self.finished += pictures as u64;
-        self.bill.images(self.finished);
+        self.recorder.set_images(self.finished);
     }
 
-    /// Waits for all pictures; their files, in order.
+    /// Waits for all images and returns their files in order.
     pub async fn whole(&mut self, output: Output) -> Result<Vec<Vec<u8>>> {
         let mut files: Vec<Option<Vec<u8>>> = vec![None; self.seeds.len()];
         while let Some(event) = self.next().await {
@@ -210,31 +218,32 @@ impl Running {
         files.ok_or_else(|| Error::internal("the engine painted one picture twice and another not at all"))
     }
 
-    /// Puts what was painted on the disk; before the last byte of a stream. Whole answers are closed by whoever
-    /// sends them.
+    /// Records the usage durably; called before the last byte of a stream. For other responses the middleware does
+    /// this.
     pub async fn close(&self, outcome: Outcome) -> Result<()> {
-        self.bill.close(outcome).await
+        self.recorder.close(outcome).await
     }
 }
 
-impl Drop for Running {
-    /// A client that left is billed for the pictures that were finished, received or not.
+impl Drop for RunningImages {
+    /// A client that disconnects is charged for finished images, received or not.
     fn drop(&mut self) {
         let unreceived = self.events.leave();
         self.count(unreceived);
     }
 }
 
-/// The file of a picture, written off the async threads.
-pub async fn write(image: Image, output: Output) -> Result<Vec<u8>> {
-    blocking(move || encode(image, output)).await
+/// Encodes an image off the async threads.
+pub async fn write(picture: Image, output: Output) -> Result<Vec<u8>> {
+    run_blocking(move || encode(picture, output)).await
 }
 
-/// The size to paint in: what was asked for if the model can, else what suits the original, else the model's own.
+/// The output size: the requested one if the model supports it, else one that fits the source image, else the model's
+/// default.
 fn size(model: &ImageModel, asked: Option<[usize; 2]>, original: Option<[usize; 2]>) -> Result<[usize; 2]> {
     match (asked, original) {
         (Some(size), _) => model.check_size(size).map(|()| size).map_err(|why| Error::invalid("size", why)),
-        (None, Some(own)) => Ok(source::near(own, model.default_size(), |size| model.check_size(size).is_ok())),
+        (None, Some(own)) => Ok(source::nearest_size(own, model.default_size(), |size| model.check_size(size).is_ok())),
         (None, None) => Ok(model.default_size()),
     }
 }
@@ -255,19 +264,19 @@ fn check_scheduler(model: &ImageModel, asked: Option<SchedulerName>) -> Result<(
     }
 }
 
-/// `count` seeds from `first` on; after the last there is comes zero.
+/// `count` consecutive seeds from `first`, wrapping to zero.
 fn seeds(first: u64, count: u32) -> Vec<u64> {
-    (0..u64::from(count)).map(|place| first.wrapping_add(place) % SEEDS).collect()
+    (0..u64::from(count)).map(|place| first.wrapping_add(place) % SEEDS_BELOW).collect()
 }
 
-fn fail_generation(failure: Failure) -> Error {
+fn image_failure(failure: Failure) -> Error {
     match failure {
         Failure::NoMemory => Error::new(
             Code::Overloaded,
             "The memory for painting is held by other models in use. Try again when their answers have ended; the operator can unload a model or give the server more with --memory.",
         )
-        .retry_after(MEMORY_FREED),
-        other => fail(other),
+        .retry_after(errors::MEMORY_FREED),
+        other => errors::from_failure(other),
     }
 }
 

@@ -1,5 +1,5 @@
-//! A picture that a caller sent to begin with, made what a model takes: of the size that is asked for, without
-//! transparency, with a mask of what is painted anew.
+//! Converts a source image to what a model takes: the requested size, no transparency, and a mask of what is
+//! regenerated.
 
 use image::imageops::{FilterType, resize};
 use image::{DynamicImage, GrayImage, Luma, Rgb, RgbImage};
@@ -7,65 +7,65 @@ use image::{DynamicImage, GrayImage, Luma, Rgb, RgbImage};
 use super::codec::decode;
 use crate::engine::{Image, InitImage};
 use crate::error::{Error, Result};
-use crate::service::places::Place;
+use crate::service::concurrency_limit::Slot;
 
-/// What diffusers' pipelines for the same do, too.
+/// The same filter as in diffusers' pipelines.
 const FILTER: FilterType = FilterType::Lanczos3;
 
-/// The files that came with a request, and how much of the picture is to change.
-pub struct Original {
+/// The source image of a request, its mask, and how much is to change.
+pub struct SourceImage {
     pub image: Vec<u8>,
     pub mask: Option<Vec<u8>>,
-    /// Above 0 up to 1; `None` is what is usual.
+    /// Above 0 up to 1; `None`: the default.
     pub strength: Option<f32>,
-    pub change: Change,
-    /// Held until the files are read.
-    pub place: Place,
+    pub kind: EditKind,
+    /// Held until the files are decoded.
+    pub slot: Slot,
 }
 
-/// What the picture is sent for.
+/// What the source image is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
-    /// Something of it is to be another. Where it is transparent, it is painted anew.
+pub enum EditKind {
+    /// Inpainting or image-to-image. Transparent parts are regenerated.
     Edit,
-    /// Another one like it.
+    /// A similar image.
     Variation,
 }
 
-/// The picture and its mask as they came.
-pub(super) struct Sent {
+/// The decoded image and mask.
+pub(super) struct DecodedImage {
     picture: RgbImage,
-    /// 255 where it is painted anew.
+    /// 255 where the image is regenerated.
     mask: Option<GrayImage>,
     strength: f32,
 }
 
-impl Original {
-    /// Reads the files. Takes up to some hundred milliseconds of CPU.
-    pub(super) fn read(self) -> Result<Sent> {
+impl SourceImage {
+    /// Decodes the files. Takes up to some hundred milliseconds of CPU time.
+    pub(super) fn read(self) -> Result<DecodedImage> {
         let picture = decode(&self.image, "image")?;
-        let mask = match (&self.mask, self.change) {
+        let mask = match (&self.mask, self.kind) {
             (Some(file), _) => Some(mask(&decode(file, "mask")?, (picture.width(), picture.height()))?),
-            (None, Change::Edit) => holes(&picture),
-            (None, Change::Variation) => None,
+            (None, EditKind::Edit) => transparent_mask(&picture),
+            (None, EditKind::Variation) => None,
         };
-        let usual = match (self.change, &mask) {
-            (Change::Edit, Some(_)) => 1.0,
-            (Change::Edit, None) => 0.8,
-            (Change::Variation, _) => 0.6,
+        let usual = match (self.kind, &mask) {
+            (EditKind::Edit, Some(_)) => 1.0,
+            (EditKind::Edit, None) => 0.8,
+            (EditKind::Variation, _) => 0.6,
         };
-        Ok(Sent { picture: on_white(picture), mask, strength: self.strength.unwrap_or(usual) })
+        Ok(DecodedImage { picture: on_white(picture), mask, strength: self.strength.unwrap_or(usual) })
     }
 }
 
-impl Sent {
-    /// Width and height as it came.
+impl DecodedImage {
+    /// Original width and height.
     pub fn size(&self) -> [usize; 2] {
         [self.picture.width() as usize, self.picture.height() as usize]
     }
 
-    /// Brought to `size`; proportions are not kept. 400 where so few steps would change nothing.
-    pub fn fit(self, size: [usize; 2], steps: usize) -> Result<InitImage> {
+    /// Resizes to `size` without keeping proportions. 400 if the steps are too few to change anything.
+    pub fn resized(self, size: [usize; 2], steps: usize) -> Result<InitImage> {
         if (steps as f32 * self.strength) < 1.0 {
             let text = format!(
                 "'strength' is {}, and of {steps} steps that leaves none. Raise 'strength' or 'steps'.",
@@ -87,7 +87,7 @@ impl Sent {
     }
 }
 
-/// What a mask marks: its transparent part; without transparency its white one.
+/// The area that a mask marks: its transparent part, or its white part if it has no transparency.
 fn mask(picture: &DynamicImage, of: (u32, u32)) -> Result<GrayImage> {
     let (width, height) = (picture.width(), picture.height());
     if (width, height) != of {
@@ -97,7 +97,7 @@ fn mask(picture: &DynamicImage, of: (u32, u32)) -> Result<GrayImage> {
         );
         return Err(Error::invalid("mask", text));
     }
-    let marked = holes(picture).unwrap_or_else(|| picture.to_luma8());
+    let marked = transparent_mask(picture).unwrap_or_else(|| picture.to_luma8());
     if marked.as_raw().iter().all(|value| *value < 128) {
         let text = "'mask' marks nothing that is to be painted anew. Make that part transparent, or white in a mask without transparency.";
         return Err(Error::invalid("mask", text));
@@ -105,18 +105,18 @@ fn mask(picture: &DynamicImage, of: (u32, u32)) -> Result<GrayImage> {
     Ok(marked)
 }
 
-/// 255 where a picture is transparent; none where it hardly is anywhere.
-fn holes(picture: &DynamicImage) -> Option<GrayImage> {
+/// 255 where an image is transparent; `None` if it is nearly opaque everywhere.
+fn transparent_mask(picture: &DynamicImage) -> Option<GrayImage> {
     if !picture.color().has_alpha() {
         return None;
     }
     let picture = picture.to_rgba8();
-    let holes =
+    let transparent_mask =
         GrayImage::from_fn(picture.width(), picture.height(), |x, y| Luma([255 - picture.get_pixel(x, y).0[3]]));
-    holes.as_raw().iter().any(|value| *value >= 128).then_some(holes)
+    transparent_mask.as_raw().iter().any(|value| *value >= 128).then_some(transparent_mask)
 }
 
-/// The picture as it looks on white paper.
+/// The image composited on white.
 fn on_white(picture: DynamicImage) -> RgbImage {
     if !picture.color().has_alpha() {
         return picture.into_rgb8();
@@ -124,14 +124,14 @@ fn on_white(picture: DynamicImage) -> RgbImage {
     let picture = picture.into_rgba8();
     RgbImage::from_fn(picture.width(), picture.height(), |x, y| {
         let [red, green, blue, alpha] = picture.get_pixel(x, y).0.map(u32::from);
-        // 255 parts in all, so it fits into a byte.
+        // The weights sum to 255, so the result fits into a byte.
         Rgb([red, green, blue].map(|colour| ((colour * alpha + 255 * (255 - alpha) + 127) / 255) as u8))
     })
 }
 
-/// The size to paint in where none is asked for: the picture's own, if `takes` allows it once it is rounded down;
-/// else one of its proportions and about as many pixels as `usual`; else `usual`.
-pub(super) fn near(own: [usize; 2], usual: [usize; 2], takes: impl Fn([usize; 2]) -> bool) -> [usize; 2] {
+/// The default output size: the image's own size, rounded down, if `takes` allows it; else one with its proportions and
+/// about as many pixels as `usual`; else `usual`.
+pub(super) fn nearest_size(own: [usize; 2], usual: [usize; 2], takes: impl Fn([usize; 2]) -> bool) -> [usize; 2] {
     let rounded = |size: [usize; 2]| {
         let to = |part: usize| size.map(|side| side / part * part);
         [8, 16, 32, 64].into_iter().map(to).find(|size| size.iter().all(|side| *side > 0) && takes(*size))
@@ -146,7 +146,7 @@ pub(super) fn near(own: [usize; 2], usual: [usize; 2], takes: impl Fn([usize; 2]
 mod tests {
     use image::{DynamicImage, GrayImage, Luma, Rgb, RgbImage, Rgba, RgbaImage};
 
-    use super::{Sent, holes, mask, near, on_white};
+    use super::{DecodedImage, mask, nearest_size, on_white, transparent_mask};
 
     fn half(left: Rgba<u8>, right: Rgba<u8>) -> DynamicImage {
         RgbaImage::from_fn(16, 8, |x, _| if x < 8 { left } else { right }).into()
@@ -165,18 +165,21 @@ mod tests {
             ([5000, 10], [512, 512]),
         ];
         for (own, size) in cases {
-            assert_eq!(near(own, [512, 512], takes), size, "{own:?}");
+            assert_eq!(nearest_size(own, [512, 512], takes), size, "{own:?}");
         }
     }
 
     #[test]
     fn what_is_transparent_is_painted_anew() {
         let picture = half(Rgba([9, 9, 9, 0]), Rgba([9, 9, 9, 255]));
-        let marked = holes(&picture).unwrap();
+        let marked = transparent_mask(&picture).unwrap();
         assert_eq!((marked.get_pixel(0, 0).0, marked.get_pixel(8, 0).0), ([255], [0]));
-        assert!(holes(&half(Rgba([9; 4]), Rgba([9, 9, 9, 255]))).is_some());
-        assert!(holes(&half(Rgba([9, 9, 9, 200]), Rgba([9, 9, 9, 255]))).is_none(), "a soft edge is no hole");
-        assert!(holes(&DynamicImage::ImageRgb8(RgbImage::new(4, 4))).is_none());
+        assert!(transparent_mask(&half(Rgba([9; 4]), Rgba([9, 9, 9, 255]))).is_some());
+        assert!(
+            transparent_mask(&half(Rgba([9, 9, 9, 200]), Rgba([9, 9, 9, 255]))).is_none(),
+            "a soft edge is no hole"
+        );
+        assert!(transparent_mask(&DynamicImage::ImageRgb8(RgbImage::new(4, 4))).is_none());
     }
 
     #[test]
@@ -200,7 +203,7 @@ mod tests {
     fn picture_and_mask_are_brought_to_one_size_and_the_mask_has_no_grey() {
         let picture = RgbImage::from_pixel(64, 32, Rgb([10, 20, 30]));
         let mask = GrayImage::from_fn(64, 32, |x, _| Luma([if x < 32 { 255 } else { 0 }]));
-        let source = Sent { picture, mask: Some(mask), strength: 0.5 }.fit([24, 16], 10).unwrap();
+        let source = DecodedImage { picture, mask: Some(mask), strength: 0.5 }.resized([24, 16], 10).unwrap();
         assert_eq!((source.image.width, source.image.height, source.image.rgb.len()), (24, 16, 24 * 16 * 3));
         assert_eq!(source.image.rgb[..3], [10, 20, 30]);
         let mask = source.mask.unwrap();
@@ -210,8 +213,8 @@ mod tests {
 
     #[test]
     fn a_strength_that_leaves_no_step_is_refused() {
-        let sent = || Sent { picture: RgbImage::new(8, 8), mask: None, strength: 0.1 };
-        assert_eq!(sent().fit([8, 8], 9).unwrap_err().param_name(), Some("strength"));
-        assert!(sent().fit([8, 8], 10).is_ok());
+        let sent = || DecodedImage { picture: RgbImage::new(8, 8), mask: None, strength: 0.1 };
+        assert_eq!(sent().resized([8, 8], 9).unwrap_err().param_name(), Some("strength"));
+        assert!(sent().resized([8, 8], 10).is_ok());
     }
 }

@@ -38,7 +38,7 @@ const BATCH: f64 = 0.05;
 const FEWEST: usize = 64;
 const MOST: usize = 4_096;
 
-/// A loaded model that makes vectors of texts, or judges pairs of them.
+/// A loaded model that makes vectors of texts, or scores pairs of them.
 pub struct EncoderModel {
     id: String,
     network: Network,
@@ -73,7 +73,7 @@ pub fn check_gguf(header: &Header, id: &str) -> Result<Facts, String> {
     Ok(facts)
 }
 
-/// Whether a GGUF file is of a model that judges texts rather than making vectors of them.
+/// Whether a GGUF file is of a cross-encoder, which scores pairs of texts.
 pub fn gguf_is_cross_encoder(metadata: &Metadata) -> bool {
     sentence::pooling_type(metadata) == Some(sentence::RANK)
 }
@@ -100,7 +100,7 @@ fn facts(outline: &Outline, sentence: &Sentence) -> Result<Facts, String> {
     Ok(Facts { limit: sentence.limit(outline.context()), dimensions: sentence.dimensions(outline.width()) })
 }
 
-/// Whether a `config.json` is of a model that judges texts rather than making vectors of them.
+/// Whether a `config.json` is of a cross-encoder, which scores pairs of texts.
 pub fn is_cross_encoder(config: &Value) -> bool {
     let name = config.pointer("/architectures/0").and_then(Value::as_str);
     name.is_some_and(|name| name.ends_with("ForSequenceClassification"))
@@ -140,7 +140,7 @@ impl Checkpoint {
         }
     }
 
-    /// What a model that judges pairs says of its head.
+    /// What a model that scores pairs says of its head.
     pub(super) fn cross_encoder_config(&self) -> Option<&Value> {
         match self {
             Self::Gguf(file) => gguf_is_cross_encoder(&file.header.metadata).then_some(&Value::Null),
@@ -230,7 +230,7 @@ impl EncoderModel {
         Tokenized::new(if whole { ids.to_vec() } else { [before, ids, behind].concat() })
     }
 
-    /// A question beside each text that may answer it, to be judged; cut to the limit if that is wanted. And of each
+    /// A question beside each text that may answer it, to be scored; cut to the limit if that is wanted. And of each
     /// whether nothing else is missing, as with [`Self::encode`].
     pub fn encode_pairs(
         &self,
@@ -263,7 +263,7 @@ impl EncoderModel {
         computed(|| self.network.advance(pass))
     }
 
-    /// The texts' vectors, of length one, in the order of the batch; of a judge, one logit for each.
+    /// The texts' vectors, of length one, in the order of the batch; of a cross-encoder, one logit for each.
     pub(in crate::engine) fn vectors(&self, pass: &Pass) -> Result<Vec<Vec<f32>>, String> {
         let (width, poolings) = (self.outline.width(), &self.sentence.poolings);
         let pool = |vectors: &[f32]| {

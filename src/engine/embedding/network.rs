@@ -99,7 +99,7 @@ impl Network {
         }
     }
 
-    /// What `pool` makes of each text's vectors, `[tokens, width]`; of a judge, one logit for each.
+    /// What `pool` makes of each text's vectors, `[tokens, width]`; of a cross-encoder, one logit for each.
     pub fn vectors(&self, pass: &Pass, pool: impl Fn(&[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>> {
         match (self, pass) {
             (Self::Encoder(encoder, head), Pass::Encoder(pass)) => {

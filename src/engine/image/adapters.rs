@@ -24,7 +24,7 @@ const MAX_NAMES: usize = 50;
 const EXTENSION: &str = ".safetensors";
 
 pub struct Adapters {
-    /// The first that has a file of the name counts.
+    /// Searched in order.
     folders: [PathBuf; 2],
     /// Least recently used first.
     cache: Mutex<Vec<CachedAdapter>>,
@@ -39,7 +39,7 @@ struct CachedAdapter {
     adapter: Option<(Arc<Adapter>, Lease)>,
 }
 
-/// Bytes of a file, and when it was last written.
+/// Size and modification time of a file.
 type Fingerprint = (u64, SystemTime);
 
 impl Adapters {

@@ -56,8 +56,8 @@ impl ImageEvents {
         }
     }
 
-    /// The same where it is known already.
-    pub fn try_next(&mut self) -> Option<Option<Result<ImageEvent, Failure>>> {
+    /// The same without waiting; `None` if there is no event yet.
+    pub(super) fn try_next(&mut self) -> Option<Option<Result<ImageEvent, Failure>>> {
         let mut state = self.0.lock();
         let Some(event) = state.events.pop_front() else { return state.ended.then_some(None) };
         state.received += 1;
@@ -110,13 +110,13 @@ impl Sender {
         self.0.0.lock().left
     }
 
-    /// Finished pictures that were not received.
+    /// Finished images that were not received.
     pub fn unreceived(&self) -> usize {
         self.0.0.lock().unreceived
     }
 }
 
-/// Watches whether somebody reads.
+/// Detects a receiver that does not read.
 pub struct StallDetector {
     channel: Arc<Channel>,
     /// The count received at the last check, and since when it is unchanged while events wait.
@@ -145,7 +145,7 @@ impl StallDetector {
     }
 }
 
-/// Both ends of a way that begins now, and who watches it.
+/// A sender, its receiver and a stall detector.
 pub fn channel(now: Duration) -> (Sender, ImageEvents, StallDetector) {
     let channel = Arc::new(Channel::default());
     let watch = StallDetector { channel: Arc::clone(&channel), received: 0, since: now };

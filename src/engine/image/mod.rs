@@ -1,4 +1,4 @@
-//! Image generation: a loaded pipeline, the queue of requests, and the thread that generates images.
+//! Image generation: loaded pipelines, the queue and the image thread.
 
 mod adapters;
 mod events;

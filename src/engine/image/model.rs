@@ -30,7 +30,7 @@ const MAX_SIDE: usize = 2048;
 /// The autoencoder may take one over this of all memory before images are decoded in tiles.
 const VAE_BUDGET_DIVISOR: u64 = 2;
 
-/// The negative prompt and the prompt as tokens, for each of a pipeline's tokenizers.
+/// Tokens of the negative prompt and the prompt, for each tokenizer.
 pub type PromptIds = Vec<[Vec<u32>; 2]>;
 
 pub struct ImageModel {
@@ -87,8 +87,8 @@ impl ImageModelInfo {
     }
 }
 
-/// Opens a pipeline and checks it; reads no weights. `path`: its `model_index.json`, or of a pipeline in one file that
-/// or its folder.
+/// Opens and checks a pipeline without reading weights. `path`: its `model_index.json`, or a single-file pipeline or
+/// its folder.
 pub fn open(path: &Path) -> Result<Components, String> {
     let folder = path.parent().ok_or("the model is in no folder")?;
     let index = path.file_name().is_some_and(|name| name == MODEL_INDEX);
@@ -98,7 +98,7 @@ pub fn open(path: &Path) -> Result<Components, String> {
     Ok(components)
 }
 
-/// What a pipeline's weights take in memory, and reading them.
+/// Memory for a pipeline's weights, and for reading them.
 pub fn footprint(components: &Components, threads: usize, precision: Precision) -> Footprint {
     components.footprint(threads, precision.kind())
 }
@@ -318,7 +318,7 @@ fn generation_params<'a>(request: &ImageRequest, source: Option<&'a pipeline::In
 fn init_image(source: &InitImage) -> pipeline::InitImage {
     let image = source.image.rgb.iter().map(|byte| f32::from(*byte) / 255. * 2. - 1.).collect();
     let mask = source.mask.as_ref().map(|mask| mask.iter().map(|byte| *byte >= 128).collect());
-    pipeline::InitImage { image: image, strength: source.strength, mask }
+    pipeline::InitImage { image, strength: source.strength, mask }
 }
 
 /// Converts −1 to 1 to bytes, rounding as diffusers does.

@@ -19,7 +19,7 @@ const START: &str = "<|startoftext|>";
 const END: &str = "<|endoftext|>";
 const BERT_PADDING: &str = "[PAD]";
 
-/// A text encoder's tokenizer; every text has as many tokens.
+/// A text encoder's tokenizer; it pads every text to the same length.
 pub struct PromptTokenizer {
     tokenizer: Tokenizer,
 }

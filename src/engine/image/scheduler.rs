@@ -1,7 +1,7 @@
-//! Which picture is painted next: a pure state machine.
+//! Decides which image is generated next, as a pure state machine.
 //!
-//! Pictures are painted one after the other, each as fast as it goes; it is the turn of the tenant who was served the
-//! least, and of his requests of the one that was. A newcomer begins where the least served of those who wait stands.
+//! Images are generated one at a time. The tenant that was served least is next, and of its requests the one that was
+//! served least. A new tenant starts at the lowest served amount among those waiting.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,32 +13,32 @@ use crate::engine::error::Failure;
 use crate::engine::text::scheduler::{RequestId, Tenant};
 use crate::models::diffusion::pipeline::PromptEmbeds;
 
-/// How much the newest picture counts in the speed of late.
+/// Weight of the newest image in the moving average of speed.
 const NEWEST_WEIGHT: f64 = 0.3;
-/// Finished pictures of a request that may wait for its reader before the next one is painted.
+/// Finished images that may wait for the client before the request is paused.
 const MAX_UNRECEIVED: usize = 2;
 
-/// A request, and how far it has come.
+/// A request and its progress.
 pub struct ImageJob<M = ImageModel> {
     pub model: Arc<M>,
     pub request: ImageRequest,
     pub prompts: PromptIds,
-    /// The prompts as the network takes them, once they were read.
+    /// The encoded prompts, once computed.
     pub embeds: Option<PromptEmbeds>,
-    /// The next picture.
+    /// Index of the next image.
     pub next: usize,
     pub sender: Sender,
     served: f64,
 }
 
 impl<M> ImageJob<M> {
-    /// Steps of pixels that a picture takes.
+    /// Cost of an image: steps times pixels.
     pub fn work(&self) -> f64 {
         let [width, height] = self.request.size;
         (width * height * self.request.steps) as f64
     }
 
-    /// Pictures that are not painted yet.
+    /// Images that are not generated yet.
     fn remaining(&self) -> usize {
         self.request.seeds.len().saturating_sub(self.next)
     }
@@ -48,15 +48,15 @@ impl<M> ImageJob<M> {
     }
 }
 
-/// The pictures that wait.
+/// The queue of image requests.
 pub struct ImageScheduler<M = ImageModel> {
     requests: BTreeMap<RequestId, ImageJob<M>>,
     next: RequestId,
-    /// Whether pictures are received, also of requests that are painted to the end.
+    /// Stall detectors, also for requests whose images are all generated.
     watches: Vec<StallDetector>,
-    /// Steps of pixels served to each tenant that has requests.
+    /// Cost served to each tenant with requests.
     served: HashMap<Tenant, f64>,
-    /// Seconds of a step of a pixel of late; `None` before any was measured.
+    /// Moving average of seconds per unit of cost; `None` before the first image.
     seconds_per_work: Option<f64>,
 }
 
@@ -76,13 +76,13 @@ impl<M> ImageScheduler<M> {
         self.requests.into_values()
     }
 
-    /// Pictures that wait: of all, or of a tenant.
+    /// Images waiting, in total or for a tenant.
     pub fn waiting(&self, of: Option<Tenant>) -> usize {
         let all = self.requests.values().filter(|one| of.is_none_or(|tenant| one.request.tenant == tenant));
         all.map(ImageJob::remaining).sum()
     }
 
-    /// Seconds until what waits is painted, about; `None` before the first picture.
+    /// Estimated seconds until the queue is empty; `None` before the first image.
     pub fn seconds(&self) -> Option<f64> {
         Some(
             self.requests.values().map(|one| one.work() * one.remaining() as f64).sum::<f64>()
@@ -106,7 +106,7 @@ impl<M> ImageScheduler<M> {
         self.next += 1;
     }
 
-    /// The request whose turn it is, for one picture. Those whose readers are slow wait.
+    /// The next request, for one image. Requests of slow clients wait.
     pub fn next_job(&mut self) -> Option<ImageJob<M>> {
         let served = |one: &ImageJob<M>| self.served.get(&one.request.tenant).copied().unwrap_or(0.);
         let rank = |one: &ImageJob<M>| (served(one), one.served);
@@ -119,7 +119,7 @@ impl<M> ImageScheduler<M> {
         self.requests.remove(&id)
     }
 
-    /// One more picture of it is painted; it took so long.
+    /// Returns a request after one image that took `seconds`.
     pub fn requeue(&mut self, mut job: ImageJob<M>, seconds: f64) {
         let work = job.work();
         if seconds > 0. && work > 0. {
@@ -138,7 +138,7 @@ impl<M> ImageScheduler<M> {
         self.reset_if_empty();
     }
 
-    /// Gives up pictures that nobody receives.
+    /// Drops events that were not received in time.
     pub fn drop_stalled(&mut self, now: Duration, patience: Duration) {
         let watched = self.watches.len();
         self.watches.retain_mut(|watch| watch.check(now, patience));
@@ -147,25 +147,25 @@ impl<M> ImageScheduler<M> {
         }
     }
 
-    /// Whether somebody may have pictures to receive.
+    /// Whether a client may still have images to receive.
     pub fn has_receivers(&self) -> bool {
         !self.watches.is_empty()
     }
 
-    /// Forgets requests whose callers have left.
+    /// Drops requests whose clients are gone.
     pub fn drop_cancelled(&mut self) {
         self.requests.retain(|_, one| !one.sender.is_closed());
         self.reset_if_empty();
     }
 
-    /// Tells those that wait why they wait in vain; `begun`: also those of whom some pictures are painted.
+    /// Fails waiting requests; `begun`: also those with some images generated.
     pub fn fail_all(&mut self, failure: &Failure, begun: bool) {
         let gone = self.requests.extract_if(.., |_, one| begun || one.next == 0);
         gone.for_each(|(_, one)| one.fail(failure.clone()));
         self.reset_if_empty();
     }
 
-    /// What was served is of no meaning where nobody waits.
+    /// Served amounts are meaningless once the queue is empty.
     fn reset_if_empty(&mut self) {
         if self.requests.is_empty() {
             self.served.clear();
@@ -198,7 +198,7 @@ mod tests {
         images.push(Arc::default(), request, Vec::new(), Duration::ZERO)
     }
 
-    /// Whose pictures are painted, in their order.
+    /// The order in which images are generated, with their tenants.
     fn run_all(images: &mut ImageScheduler<()>) -> Vec<(Tenant, usize)> {
         let mut order = Vec::new();
         while let Some(job) = images.next_job() {
@@ -249,7 +249,7 @@ mod tests {
         while let Some(job) = images.next_job() {
             let rgb = vec![0; 3];
             let image = Image { width: 1, height: 1, rgb };
-            job.sender.send(Ok(ImageEvent::Done { index: job.next, image: image }));
+            job.sender.send(Ok(ImageEvent::Done { index: job.next, image }));
             generated.push(job.request.tenant);
             images.requeue(job, 0.001);
             quick.try_next();

@@ -8,9 +8,9 @@ use std::time::Duration;
 use crate::clock_rng::ClockRng;
 use crate::models::diffusion::pipeline::Interrupted;
 
-/// What is called between pieces of work.
+/// Called between chunks of work.
 pub type Pause<'a> = &'a dyn Fn() -> Result<(), Interrupted>;
-/// A picture's work; it is told to pause often.
+/// The work of an image; it calls its pause function often.
 pub type Task = Box<dyn FnOnce(Pause<'_>) + Send>;
 
 pub struct ImageThread {
@@ -81,7 +81,7 @@ impl Handoff {
 }
 
 impl ImageThread {
-    /// Errors come from the operating system refusing a thread.
+    /// Fails if the operating system refuses a thread.
     pub fn spawn(clock: Arc<dyn ClockRng>) -> std::io::Result<Self> {
         let handoff = Arc::new(Handoff { state: Mutex::default(), changed: Condvar::new(), clock });
         let own = Arc::clone(&handoff);

@@ -12,7 +12,7 @@ pub const MAX_BYTES: usize = 64 << 10;
 /// The HTTP library behind this takes as many.
 const MAX_FIELDS: usize = 96;
 /// The longest registered method has 17 letters.
-const LONGEST_METHOD: usize = 32;
+const MAX_METHOD_BYTES: usize = 32;
 
 /// What follows a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,13 +23,13 @@ pub enum Body {
 
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flaw {
+pub enum HeadError {
     /// It is not HTTP/1.1, for this reason.
     Malformed(&'static str),
     TooLarge(&'static str),
 }
 
-impl Flaw {
+impl HeadError {
     pub fn error(self) -> Error {
         match self {
             Self::Malformed(why) => {
@@ -40,7 +40,7 @@ impl Flaw {
     }
 }
 
-use Flaw::{Malformed, TooLarge};
+use HeadError::{Malformed, TooLarge};
 
 /// How far a head that is not whole has been scanned for its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +58,7 @@ impl Scan {
 
 /// The position after the empty line that ends the head at the start of `input`; `None` if it is not whole. `scan` says
 /// how far an earlier call has come.
-pub fn end(input: &[u8], scan: &mut Scan) -> Result<Option<usize>, Flaw> {
+pub fn end(input: &[u8], scan: &mut Scan) -> Result<Option<usize>, HeadError> {
     while let Some(length) = input.get(scan.scanned..).and_then(|rest| rest.iter().position(|byte| *byte == b'\n')) {
         let line_feed = scan.scanned + length;
         let before = |count: usize| line_feed.checked_sub(count).and_then(|at| input.get(at));
@@ -72,10 +72,10 @@ pub fn end(input: &[u8], scan: &mut Scan) -> Result<Option<usize>, Flaw> {
     }
     scan.scanned = input.len();
     // Fail early if the input is another protocol, such as TLS.
-    let method = input.get(..=LONGEST_METHOD).unwrap_or(input).split(|byte| *byte == b' ').next().unwrap_or_default();
+    let method = input.get(..=MAX_METHOD_BYTES).unwrap_or(input).split(|byte| *byte == b' ').next().unwrap_or_default();
     if scan.line == 0
         && method != b"\r"
-        && !is_method(method.get(..=LONGEST_METHOD).unwrap_or(method))
+        && !is_method(method.get(..=MAX_METHOD_BYTES).unwrap_or(method))
         && !input.is_empty()
     {
         return Err(NO_METHOD);
@@ -88,7 +88,7 @@ pub fn end(input: &[u8], scan: &mut Scan) -> Result<Option<usize>, Flaw> {
 
 /// Checks a whole head, with the empty line. Appends it to `out`, without an offer to change the protocol, and says what
 /// follows.
-pub fn check(head: &[u8], out: &mut Vec<u8>) -> Result<Body, Flaw> {
+pub fn check(head: &[u8], out: &mut Vec<u8>) -> Result<Body, HeadError> {
     let mut lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let first = lines.next().unwrap_or_default();
     let request = RequestLine::parse(first)?;
@@ -101,9 +101,9 @@ pub fn check(head: &[u8], out: &mut Vec<u8>) -> Result<Body, Flaw> {
             out.truncate(begin);
             return Err(TooLarge("more than 96 header fields"));
         }
-        if let Err(flaw) = fields.take(line, out) {
+        if let Err(error) = fields.take(line, out) {
             out.truncate(begin);
-            return Err(flaw);
+            return Err(error);
         }
     }
     out.extend(b"\r\n");
@@ -117,7 +117,7 @@ struct RequestLine {
 }
 
 impl RequestLine {
-    fn parse(line: &[u8]) -> Result<Self, Flaw> {
+    fn parse(line: &[u8]) -> Result<Self, HeadError> {
         let mut parts = line.splitn(3, |byte| *byte == b' ');
         let mut part = || parts.next().ok_or(Malformed("its first line is not 'METHOD /path HTTP/1.1'"));
         let (method, target, version) = (part()?, part()?, part()?);
@@ -149,7 +149,7 @@ struct Fields {
 
 impl Fields {
     /// Takes a line, and appends it to `out` if it is to pass.
-    fn take(&mut self, line: &[u8], out: &mut Vec<u8>) -> Result<(), Flaw> {
+    fn take(&mut self, line: &[u8], out: &mut Vec<u8>) -> Result<(), HeadError> {
         let (name, value) = field(line)?;
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
         if is("content-length") {
@@ -184,7 +184,7 @@ impl Fields {
         Ok(())
     }
 
-    fn body(&self, request: &RequestLine) -> Result<Body, Flaw> {
+    fn body(&self, request: &RequestLine) -> Result<Body, HeadError> {
         if self.hosts > 1 || self.hosts == 0 && !request.old {
             return Err(Malformed("it must have one Host header"));
         }
@@ -201,7 +201,7 @@ impl Fields {
 }
 
 /// Name and value of a line without its end.
-pub fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Flaw> {
+pub fn field(line: &[u8]) -> Result<(&[u8], &[u8]), HeadError> {
     if line.first().is_some_and(|byte| matches!(byte, b' ' | b'\t')) {
         return Err(Malformed("a header is folded over several lines"));
     }
@@ -217,10 +217,10 @@ pub fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Flaw> {
     Ok((name, value.trim_ascii()))
 }
 
-const NO_METHOD: Flaw = Malformed("its method is not a token of at most 32 characters");
+const NO_METHOD: HeadError = Malformed("its method is not a token of at most 32 characters");
 
 fn is_method(text: &[u8]) -> bool {
-    (1..=LONGEST_METHOD).contains(&text.len()) && text.iter().all(is_token)
+    (1..=MAX_METHOD_BYTES).contains(&text.len()) && text.iter().all(is_token)
 }
 
 /// Letters of names (RFC 9110, 5.6.2).
@@ -230,9 +230,9 @@ fn is_token(byte: &u8) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Body, Flaw, MAX_BYTES, Scan, check, end};
+    use super::{Body, HeadError, MAX_BYTES, Scan, check, end};
 
-    fn read(text: &str) -> Result<(Body, String), Flaw> {
+    fn read(text: &str) -> Result<(Body, String), HeadError> {
         let (mut out, mut scan) = (Vec::new(), Scan::default());
         let whole = end(text.as_bytes(), &mut scan)?.expect("a whole head");
         let body = check(&text.as_bytes()[..whole], &mut out)?;
@@ -264,7 +264,7 @@ mod tests {
         let mut scan = Scan::default();
         let long = format!("GET /{}", "x".repeat(MAX_BYTES));
         assert_eq!(end(&long.as_bytes()[..MAX_BYTES], &mut scan), Ok(None));
-        assert!(matches!(end(long.as_bytes(), &mut scan), Err(Flaw::TooLarge(_))));
+        assert!(matches!(end(long.as_bytes(), &mut scan), Err(HeadError::TooLarge(_))));
         for other in [&b"\x16\x03\x01"[..], b"\0", &[b'x'; 33]] {
             assert_eq!(end(other, &mut Scan::default()), Err(super::NO_METHOD));
         }

@@ -4,16 +4,16 @@ use actix_web::{delete, get, patch, post, web};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 
-use super::api_keys::project;
-use crate::http::input::{ApiParams, ApiPath, loose, nullable, object_text};
-use crate::http::paging::{Paging, ProjectPaging};
-use crate::http::reply::{Deleted, Head, Item, List, Mount, Reply, Time};
-use crate::http::submission::Submission;
-use crate::http::version::{Matching, tagged};
-use crate::http::{Api, caller::Caller};
+use crate::http::body_ids::parse_project_id;
+use crate::http::etag::{IfMatchHeader, with_etag};
+use crate::http::extractors::{ApiParams, ApiPath, lenient, nullable, object_text};
+use crate::http::idempotent_body::IdempotentJson;
+use crate::http::pagination::{Paging, ProjectPaging};
+use crate::http::response::{ApiResult, Deleted, Head, Item, List, Mount, Time};
+use crate::http::{Api, authentication::Caller};
 use crate::ids::AgentId;
-use crate::service::agents::{Agent, AgentChange, Memory, NewAgent, VersionId};
-use crate::service::change::Change;
+use crate::service::agents::{Agent, AgentPatch, Memory, NewAgent, VersionId};
+use crate::service::patch::Patch;
 
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -88,7 +88,7 @@ pub enum Truncation {
 #[serde(deny_unknown_fields)]
 pub struct GetAgent {
     /// The agent as it was in this version; absent: as it is.
-    #[serde(default, deserialize_with = "loose")]
+    #[serde(default, deserialize_with = "lenient")]
     version: Option<u64>,
 }
 
@@ -106,7 +106,7 @@ pub struct AgentBody {
     #[schema(value_type = Option<Object>)]
     metadata: Option<Box<RawValue>>,
     created_at: Time,
-    /// When this version was made.
+    /// When this version was created.
     updated_at: Time,
 }
 
@@ -153,18 +153,18 @@ fn item(agent: Agent, mount: Mount) -> Item<AgentBody> {
     mount.item(head(&agent), body(agent, mount))
 }
 
-fn reply(caller: &Caller, agent: Agent) -> Reply {
+fn reply(caller: &Caller, agent: Agent) -> ApiResult {
     let version = agent.version;
-    tagged(caller.reply(head(&agent), body(agent, caller.mount)), version)
+    with_etag(caller.reply(head(&agent), body(agent, caller.mount)), version)
 }
 
 /// Create an agent.
 #[utoipa::path(tag = "agents", request_body = CreateAgent, responses((status = 200, body = AgentBody)))]
 #[post("/agents")]
-pub async fn create(sent: Submission<CreateAgent>, api: web::Data<Api>) -> Reply {
-    let Submission { caller, body: new } = sent;
+pub async fn create(sent: IdempotentJson<CreateAgent>, api: web::Data<Api>) -> ApiResult {
+    let IdempotentJson { caller, body: new } = sent;
     let new = NewAgent {
-        project: new.project_id.as_deref().map(project).transpose()?,
+        project: new.project_id.as_deref().map(parse_project_id).transpose()?,
         name: new.name,
         model: new.model,
         instructions: new.instructions,
@@ -179,7 +179,7 @@ pub async fn create(sent: Submission<CreateAgent>, api: web::Data<Api>) -> Reply
 /// List a project's agents, newest first.
 #[utoipa::path(tag = "agents", params(ProjectPaging), responses((status = 200, body = [AgentBody])))]
 #[get("/agents")]
-pub async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: web::Data<Api>) -> Reply {
+pub async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: web::Data<Api>) -> ApiResult {
     let (project, wanted) = params.0.into_parts()?;
     let page = api.agents.list(&caller.access, project, wanted).await?;
     let data = page.items.into_iter().map(|agent| item(agent, caller.mount)).collect();
@@ -190,7 +190,7 @@ pub async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: web::Da
 #[utoipa::path(tag = "agents", params(("agent_id" = String, Path), GetAgent),
     responses((status = 200, body = AgentBody)))]
 #[get("/agents/{agent_id}")]
-pub async fn get(caller: Caller, id: ApiPath<AgentId>, params: ApiParams<GetAgent>, api: web::Data<Api>) -> Reply {
+pub async fn get(caller: Caller, id: ApiPath<AgentId>, params: ApiParams<GetAgent>, api: web::Data<Api>) -> ApiResult {
     let agent = api.agents.get(&caller.access, id.0, params.0.version).await?;
     reply(&caller, agent)
 }
@@ -199,7 +199,12 @@ pub async fn get(caller: Caller, id: ApiPath<AgentId>, params: ApiParams<GetAgen
 #[utoipa::path(tag = "agents", params(("agent_id" = String, Path), Paging),
     responses((status = 200, body = [AgentBody])))]
 #[get("/agents/{agent_id}/versions")]
-pub async fn versions(caller: Caller, id: ApiPath<AgentId>, paging: ApiParams<Paging>, api: web::Data<Api>) -> Reply {
+pub async fn versions(
+    caller: Caller,
+    id: ApiPath<AgentId>,
+    paging: ApiParams<Paging>,
+    api: web::Data<Api>,
+) -> ApiResult {
     let page = api.agents.versions(&caller.access, id.0, paging.0.into()).await?;
     let item = |agent: Agent| {
         let id = VersionId { agent: agent.id, version: agent.version };
@@ -215,20 +220,20 @@ pub async fn versions(caller: Caller, id: ApiPath<AgentId>, paging: ApiParams<Pa
 #[patch("/agents/{agent_id}")]
 pub async fn update(
     id: ApiPath<AgentId>,
-    matching: Matching,
-    sent: Submission<UpdateAgent>,
+    if_match: IfMatchHeader,
+    sent: IdempotentJson<UpdateAgent>,
     api: web::Data<Api>,
-) -> Reply {
-    let Submission { caller, body: sent } = sent;
-    let change = AgentChange {
+) -> ApiResult {
+    let IdempotentJson { caller, body: sent } = sent;
+    let change = AgentPatch {
         name: sent.name.into(),
         model: sent.model.into(),
         instructions: sent.instructions.into(),
-        tools: Change::from(sent.tools).map(|json| json.get().to_owned()),
-        memory: Change::from(sent.memory).map(Memory::from),
-        metadata: Change::from(sent.metadata).map(object_text),
+        tools: Patch::from(sent.tools).map(|json| json.get().to_owned()),
+        memory: Patch::from(sent.memory).map(Memory::from),
+        metadata: Patch::from(sent.metadata).map(object_text),
     };
-    let agent = api.agents.update(&caller.access, id.0, change, matching.and(sent.version)).await?;
+    let agent = api.agents.update(&caller.access, id.0, change, if_match.and(sent.version)).await?;
     reply(&caller, agent)
 }
 
@@ -236,7 +241,7 @@ pub async fn update(
 #[utoipa::path(tag = "agents", params(("agent_id" = String, Path), ("If-Match" = Option<String>, Header)),
     responses((status = 200, body = Deleted)))]
 #[delete("/agents/{agent_id}")]
-pub async fn delete(caller: Caller, id: ApiPath<AgentId>, matching: Matching, api: web::Data<Api>) -> Reply {
-    api.agents.delete(&caller.access, id.0, matching.and(None)).await?;
+pub async fn delete(caller: Caller, id: ApiPath<AgentId>, if_match: IfMatchHeader, api: web::Data<Api>) -> ApiResult {
+    api.agents.delete(&caller.access, id.0, if_match.and(None)).await?;
     caller.reply(Head { id: id.0, object: "agent.deleted", state: None }, Deleted { deleted: true })
 }

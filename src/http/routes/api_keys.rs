@@ -4,15 +4,14 @@ use actix_web::{delete, get, patch, post, put, web};
 use serde::{Deserialize, Serialize};
 
 use crate::clock_rng::Timestamp;
-use crate::display::shorten;
-use crate::error::{Error, Result};
-use crate::http::input::{ApiParams, ApiPath, loose, nullable};
-use crate::http::reply::{Head, List, Mount, Reply, Time};
-use crate::http::submission::{Nothing, Submission};
-use crate::http::{Api, caller::Caller};
-use crate::ids::{KeyId, ProjectId};
-use crate::service::keys::{Key, KeyChange, NewKey, Rotation};
-use crate::service::page::PageRequest;
+use crate::http::body_ids::parse_project_id;
+use crate::http::extractors::{ApiParams, ApiPath, lenient, nullable};
+use crate::http::idempotent_body::{IdempotentJson, Nothing};
+use crate::http::response::{ApiResult, Head, List, Mount, Time};
+use crate::http::{Api, authentication::Caller};
+use crate::ids::KeyId;
+use crate::service::keys::{Key, KeyPatch, NewKey, Rotation};
+use crate::service::pagination::PageRequest;
 use crate::service::secrets::Secret;
 
 #[derive(Deserialize, utoipa::ToSchema)]
@@ -62,7 +61,7 @@ pub struct ListKeys {
     project_id: String,
     /// Most records in a page: 1–100, 20 if absent.
     #[param(minimum = 1, maximum = 100)]
-    #[serde(default, deserialize_with = "loose")]
+    #[serde(default, deserialize_with = "lenient")]
     limit: Option<i64>,
     /// `next_cursor` of the page before.
     cursor: Option<String>,
@@ -141,28 +140,23 @@ fn body(key: Key, mount: Mount) -> KeyBody {
     }
 }
 
-fn reply(caller: &Caller, api: &Api, key: Key) -> Reply {
+fn reply(caller: &Caller, api: &Api, key: Key) -> ApiResult {
     caller.reply(head(&key, api.clock_rng.now()), body(key, caller.mount))
 }
 
-fn reply_with_secret(caller: &Caller, api: &Api, key: Key, secret: Option<&Secret>) -> Reply {
+fn reply_with_secret(caller: &Caller, api: &Api, key: Key, secret: Option<&Secret>) -> ApiResult {
     let head = head(&key, api.clock_rng.now());
     let note = secret.is_none().then_some(TOLD_BEFORE);
     let secret = secret.map(|secret| secret.expose().to_owned());
     caller.reply(head, NewKeyBody { key: body(key, caller.mount), value: secret.clone(), secret, note })
 }
 
-/// A project named in a body or query: one that cannot exist is reported like one that does not.
-pub fn project(text: &str) -> Result<ProjectId> {
-    text.parse().map_err(|_| Error::not_found("project", shorten(text)).param("project_id"))
-}
-
 /// Create a key. Its secret is in this answer and never again.
 #[utoipa::path(tag = "api keys", request_body = CreateKey, responses((status = 200, body = NewKeyBody)))]
 #[post("/api-keys")]
-pub async fn create(sent: Submission<CreateKey>, api: web::Data<Api>) -> Reply {
-    let Submission { caller, body: CreateKey { name, project_id, expires_at, scopes, models } } = sent;
-    let new = NewKey { name, project: project(&project_id)?, expires_at, scopes, models };
+pub async fn create(sent: IdempotentJson<CreateKey>, api: web::Data<Api>) -> ApiResult {
+    let IdempotentJson { caller, body: CreateKey { name, project_id, expires_at, scopes, models } } = sent;
+    let new = NewKey { name, project: parse_project_id(&project_id)?, expires_at, scopes, models };
     let (key, secret) = api.keys.create(&caller.access, new).await?;
     reply_with_secret(&caller, &api, key, secret.as_ref())
 }
@@ -170,9 +164,10 @@ pub async fn create(sent: Submission<CreateKey>, api: web::Data<Api>) -> Reply {
 /// List a project's keys, newest first. Secrets are never included.
 #[utoipa::path(tag = "api keys", params(ListKeys), responses((status = 200, body = [KeyBody])))]
 #[get("/api-keys")]
-pub async fn list(caller: Caller, params: ApiParams<ListKeys>, api: web::Data<Api>) -> Reply {
+pub async fn list(caller: Caller, params: ApiParams<ListKeys>, api: web::Data<Api>) -> ApiResult {
     let ListKeys { project_id, limit, cursor, after } = params.0;
-    let page = api.keys.list(&caller.access, project(&project_id)?, PageRequest { limit, cursor, after }).await?;
+    let page =
+        api.keys.list(&caller.access, parse_project_id(&project_id)?, PageRequest { limit, cursor, after }).await?;
     let now = api.clock_rng.now();
     let item = |key: Key| caller.mount.item(head(&key, now), body(key, caller.mount));
     caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
@@ -181,7 +176,7 @@ pub async fn list(caller: Caller, params: ApiParams<ListKeys>, api: web::Data<Ap
 /// Read what the key of the request is and may do; every key may ask.
 #[utoipa::path(tag = "api keys", responses((status = 200, body = OwnKeyBody)))]
 #[get("/me")]
-pub async fn own(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> Reply {
+pub async fn own(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {
     let (key, project) = api.keys.own(&caller.access).await?;
     let project = OwnProject { id: project.id.to_string(), name: project.name, environment: project.environment };
     let head = head(&key, api.clock_rng.now());
@@ -191,7 +186,7 @@ pub async fn own(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> 
 /// Read a key's metadata.
 #[utoipa::path(tag = "api keys", params(("api_key_id" = String, Path)), responses((status = 200, body = KeyBody)))]
 #[get("/api-keys/{api_key_id}")]
-pub async fn get(caller: Caller, id: ApiPath<KeyId>, api: web::Data<Api>) -> Reply {
+pub async fn get(caller: Caller, id: ApiPath<KeyId>, api: web::Data<Api>) -> ApiResult {
     let key = api.keys.get(&caller.access, id.0).await?;
     reply(&caller, &api, key)
 }
@@ -200,8 +195,8 @@ pub async fn get(caller: Caller, id: ApiPath<KeyId>, api: web::Data<Api>) -> Rep
 #[utoipa::path(tag = "api keys", params(("api_key_id" = String, Path)), request_body = RotateKey,
     responses((status = 200, body = NewKeyBody)))]
 #[put("/api-keys/{api_key_id}")]
-pub async fn rotate(id: ApiPath<KeyId>, sent: Submission<RotateKey>, api: web::Data<Api>) -> Reply {
-    let Submission { caller, body: RotateKey { grace_period_seconds, reason } } = sent;
+pub async fn rotate(id: ApiPath<KeyId>, sent: IdempotentJson<RotateKey>, api: web::Data<Api>) -> ApiResult {
+    let IdempotentJson { caller, body: RotateKey { grace_period_seconds, reason } } = sent;
     let rotation = Rotation { grace_period_seconds, reason };
     let (key, secret) = api.keys.rotate(&caller.access, id.0, rotation).await?;
     reply_with_secret(&caller, &api, key, secret.as_ref())
@@ -211,9 +206,9 @@ pub async fn rotate(id: ApiPath<KeyId>, sent: Submission<RotateKey>, api: web::D
 #[utoipa::path(tag = "api keys", params(("api_key_id" = String, Path)), request_body = UpdateKey,
     responses((status = 200, body = KeyBody)))]
 #[patch("/api-keys/{api_key_id}")]
-pub async fn update(id: ApiPath<KeyId>, sent: Submission<UpdateKey>, api: web::Data<Api>) -> Reply {
-    let Submission { caller, body: UpdateKey { name, expires_at } } = sent;
-    let change = KeyChange { name, expires_at: expires_at.into() };
+pub async fn update(id: ApiPath<KeyId>, sent: IdempotentJson<UpdateKey>, api: web::Data<Api>) -> ApiResult {
+    let IdempotentJson { caller, body: UpdateKey { name, expires_at } } = sent;
+    let change = KeyPatch { name, expires_at: expires_at.into() };
     let key = api.keys.update(&caller.access, id.0, change).await?;
     reply(&caller, &api, key)
 }
@@ -221,7 +216,7 @@ pub async fn update(id: ApiPath<KeyId>, sent: Submission<UpdateKey>, api: web::D
 /// Revoke a key: it stops working from the next request on.
 #[utoipa::path(tag = "api keys", params(("api_key_id" = String, Path)), responses((status = 200, body = KeyBody)))]
 #[delete("/api-keys/{api_key_id}")]
-pub async fn revoke(caller: Caller, id: ApiPath<KeyId>, api: web::Data<Api>) -> Reply {
+pub async fn revoke(caller: Caller, id: ApiPath<KeyId>, api: web::Data<Api>) -> ApiResult {
     let key = api.keys.revoke(&caller.access, id.0).await?;
     reply(&caller, &api, key)
 }

@@ -10,13 +10,13 @@ use serde_json::value::RawValue;
 use crate::clock_rng::Timestamp;
 use crate::display::shorten;
 use crate::error::{Error, Result};
-use crate::http::accept::preferred;
-use crate::http::input::{ApiParams, loose};
-use crate::http::reply::{Head, Item, List, Mount, Reply, Time};
-use crate::http::{Api, caller::Caller};
+use crate::http::content_negotiation::preferred;
+use crate::http::extractors::{ApiParams, lenient};
+use crate::http::response::{ApiResult, Head, Item, List, Mount, Time};
+use crate::http::{Api, authentication::Caller};
 use crate::service::audit::{AuditEvent, AuditFilter};
 use crate::service::export::{Export, Format};
-use crate::service::page::PageRequest;
+use crate::service::pagination::PageRequest;
 
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -38,7 +38,7 @@ pub struct ListAudit {
     end_time: Option<Timestamp>,
     /// Most records in a page: 1–100, 20 if absent.
     #[param(minimum = 1, maximum = 100)]
-    #[serde(default, deserialize_with = "loose")]
+    #[serde(default, deserialize_with = "lenient")]
     limit: Option<i64>,
     /// `next_cursor` of the page before.
     cursor: Option<String>,
@@ -65,7 +65,7 @@ impl ListAudit {
     fn into_parts(self) -> Result<(AuditFilter, PageRequest)> {
         let actor = self.actor.map(|text| text.parse().map_err(|_| bad_actor(&text))).transpose()?;
         let filter = AuditFilter {
-            project: self.project_id.as_deref().map(super::api_keys::project).transpose()?,
+            project: self.project_id.as_deref().map(crate::http::body_ids::parse_project_id).transpose()?,
             actor,
             action: self.action,
             target: self.target,
@@ -98,7 +98,7 @@ fn item(event: AuditEvent, mount: Mount) -> Item<AuditBody> {
 #[utoipa::path(tag = "audit", params(ListAudit), responses((status = 200, content(
     ([AuditBody] = "application/json"), (String = "text/csv"), (String = "application/jsonl")))))]
 #[get("/audit-events")]
-pub async fn list(request: HttpRequest, caller: Caller, params: ApiParams<ListAudit>, api: Data<Api>) -> Reply {
+pub async fn list(request: HttpRequest, caller: Caller, params: ApiParams<ListAudit>, api: Data<Api>) -> ApiResult {
     let (filter, wanted) = params.0.into_parts()?;
     let kind = preferred(&request, &["application/json", "text/csv", "application/jsonl", "application/x-ndjson"]);
     let format = match kind {

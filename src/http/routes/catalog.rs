@@ -3,10 +3,10 @@
 use actix_web::{get, web};
 use serde::Serialize;
 
-use crate::calls::models::Offer;
-use crate::http::input::ApiParams;
-use crate::http::reply::{Head, List, Reply};
-use crate::http::{Api, caller::Caller, submission::Nothing};
+use crate::calls::models::CatalogEntry;
+use crate::http::extractors::ApiParams;
+use crate::http::response::{ApiResult, Head, List};
+use crate::http::{Api, authentication::Caller, idempotent_body::Nothing};
 
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct OfferBody {
@@ -15,7 +15,7 @@ pub struct OfferBody {
     bytes: u64,
     /// SPDX id of the license of the weights, lower case.
     license: String,
-    /// Whether a model of that name lies in the models folder.
+    /// Whether a model of that name is in the models folder.
     installed: bool,
     /// What brings the model in; only whoever operates the server can run it.
     command: String,
@@ -24,12 +24,12 @@ pub struct OfferBody {
 /// List the models that can be pulled.
 #[utoipa::path(tag = "catalog", responses((status = 200, body = [OfferBody])))]
 #[get("/catalog")]
-pub async fn list(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> Reply {
-    let item = |Offer { name, description, bytes, license, installed }: Offer| {
+pub async fn list(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {
+    let item = |CatalogEntry { name, description, bytes, license, installed }: CatalogEntry| {
         let command = format!("outpost models pull {name}");
         let head = Head { id: name, object: "catalog.model", state: None };
         caller.mount.item(head, OfferBody { description, bytes, license, installed, command })
     };
-    let offers = api.models.offers().await?;
-    caller.list(api.list_id(), List::new(offers.into_iter().map(item).collect(), None))
+    let catalog_entries = api.models.catalog_entries().await?;
+    caller.list(api.list_id(), List::new(catalog_entries.into_iter().map(item).collect(), None))
 }

@@ -7,16 +7,16 @@ use actix_web::{delete, get, patch, post, put, web};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 
-use super::api_keys::project;
-use super::messages::{self, Message};
-use crate::http::input::{ApiParams, ApiPath, loose, nullable, object_text};
-use crate::http::reply::{Deleted, Head, List, Mount, Reply, Time};
-use crate::http::submission::Submission;
-use crate::http::version::{Matching, tagged};
-use crate::http::{Api, caller::Caller};
+use super::message_schema::{self, Message};
+use crate::http::body_ids::parse_project_id;
+use crate::http::etag::{IfMatchHeader, with_etag};
+use crate::http::extractors::{ApiParams, ApiPath, lenient, nullable, object_text};
+use crate::http::idempotent_body::IdempotentJson;
+use crate::http::response::{ApiResult, Deleted, Head, List, Mount, Time};
+use crate::http::{Api, authentication::Caller};
 use crate::ids::ConversationId;
-use crate::service::conversations::{Conversation, Listed, NewConversation, Replacement};
-use crate::service::page::PageRequest;
+use crate::service::conversations::{Conversation, ConversationSummary, NewConversation, Replacement};
+use crate::service::pagination::PageRequest;
 
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -76,7 +76,7 @@ pub struct ListConversations {
     search: Option<String>,
     /// Most records in a page: 1–100, 20 if absent.
     #[param(minimum = 1, maximum = 100)]
-    #[serde(default, deserialize_with = "loose")]
+    #[serde(default, deserialize_with = "lenient")]
     limit: Option<i64>,
     /// `next_cursor` of the page before.
     cursor: Option<String>,
@@ -110,7 +110,7 @@ pub struct TranscriptBody {
 pub struct ListedBody {
     #[serde(flatten)]
     conversation: ConversationBody,
-    /// How its first message from a user begins.
+    /// The beginning of its first user message.
     preview: Option<String>,
 }
 
@@ -129,19 +129,19 @@ fn body(conversation: Conversation, mount: Mount) -> ConversationBody {
     }
 }
 
-fn reply(caller: &Caller, conversation: Conversation) -> Reply {
+fn reply(caller: &Caller, conversation: Conversation) -> ApiResult {
     let version = conversation.version;
-    tagged(caller.reply(head(&conversation), body(conversation, caller.mount)), version)
+    with_etag(caller.reply(head(&conversation), body(conversation, caller.mount)), version)
 }
 
 /// Create a conversation.
 #[utoipa::path(tag = "conversations", request_body = CreateConversation,
     responses((status = 200, body = ConversationBody)))]
 #[post("/conversations")]
-pub async fn create(sent: Submission<CreateConversation>, api: web::Data<Api>) -> Reply {
-    let Submission { caller, body: CreateConversation { messages, metadata, project_id } } = sent;
-    let project = project_id.as_deref().map(project).transpose()?;
-    let messages = messages::texts(&messages.unwrap_or_default());
+pub async fn create(sent: IdempotentJson<CreateConversation>, api: web::Data<Api>) -> ApiResult {
+    let IdempotentJson { caller, body: CreateConversation { messages, metadata, project_id } } = sent;
+    let project = project_id.as_deref().map(parse_project_id).transpose()?;
+    let messages = message_schema::to_json(&messages.unwrap_or_default());
     let new = NewConversation { project, messages, metadata: metadata.map(object_text) };
     let conversation = api.conversations.create(&caller.access, new).await?;
     reply(&caller, conversation)
@@ -150,12 +150,12 @@ pub async fn create(sent: Submission<CreateConversation>, api: web::Data<Api>) -
 /// List a project's conversations, newest first, without their messages; or search them.
 #[utoipa::path(tag = "conversations", params(ListConversations), responses((status = 200, body = [ListedBody])))]
 #[get("/conversations")]
-pub async fn list(caller: Caller, params: ApiParams<ListConversations>, api: web::Data<Api>) -> Reply {
+pub async fn list(caller: Caller, params: ApiParams<ListConversations>, api: web::Data<Api>) -> ApiResult {
     let ListConversations { project_id, search, limit, cursor, after } = params.0;
-    let project = project_id.as_deref().map(project).transpose()?;
+    let project = project_id.as_deref().map(parse_project_id).transpose()?;
     let wanted = PageRequest { limit, cursor, after };
     let page = api.conversations.list(&caller.access, project, search.as_deref(), wanted).await?;
-    let item = |Listed { conversation, preview }: Listed| {
+    let item = |ConversationSummary { conversation, preview }: ConversationSummary| {
         let head = head(&conversation);
         caller.mount.item(head, ListedBody { conversation: body(conversation, caller.mount), preview })
     };
@@ -166,12 +166,12 @@ pub async fn list(caller: Caller, params: ApiParams<ListConversations>, api: web
 #[utoipa::path(tag = "conversations", params(("conversation_id" = String, Path)),
     responses((status = 200, body = TranscriptBody)))]
 #[get("/conversations/{conversation_id}")]
-pub async fn get(caller: Caller, id: ApiPath<ConversationId>, api: web::Data<Api>) -> Reply {
+pub async fn get(caller: Caller, id: ApiPath<ConversationId>, api: web::Data<Api>) -> ApiResult {
     let transcript = api.conversations.get(&caller.access, id.0).await?;
     let (head, version) = (head(&transcript.conversation), transcript.conversation.version);
     let conversation = body(transcript.conversation, caller.mount);
-    let body = TranscriptBody { conversation, messages: messages::raw(transcript.messages) };
-    tagged(caller.reply(head, body), version)
+    let body = TranscriptBody { conversation, messages: message_schema::from_json(transcript.messages) };
+    with_etag(caller.reply(head, body), version)
 }
 
 /// Replace the stored transcript as a whole. An unknown id creates the conversation in the key's
@@ -182,13 +182,13 @@ pub async fn get(caller: Caller, id: ApiPath<ConversationId>, api: web::Data<Api
 #[put("/conversations/{conversation_id}")]
 pub async fn replace(
     id: ApiPath<ConversationId>,
-    matching: Matching,
-    sent: Submission<ReplaceConversation>,
+    if_match: IfMatchHeader,
+    sent: IdempotentJson<ReplaceConversation>,
     api: web::Data<Api>,
-) -> Reply {
-    let Submission { caller, body: ReplaceConversation { messages, metadata, version } } = sent;
-    let new = Replacement { messages: messages::texts(&messages), metadata: metadata.map(object_text) };
-    let conversation = api.conversations.replace(&caller.access, id.0, new, matching.and(version)).await?;
+) -> ApiResult {
+    let IdempotentJson { caller, body: ReplaceConversation { messages, metadata, version } } = sent;
+    let new = Replacement { messages: message_schema::to_json(&messages), metadata: metadata.map(object_text) };
+    let conversation = api.conversations.replace(&caller.access, id.0, new, if_match.and(version)).await?;
     reply(&caller, conversation)
 }
 
@@ -199,13 +199,13 @@ pub async fn replace(
 #[post("/conversations/{conversation_id}/messages")]
 pub async fn append(
     id: ApiPath<ConversationId>,
-    matching: Matching,
-    sent: Submission<AppendMessages>,
+    if_match: IfMatchHeader,
+    sent: IdempotentJson<AppendMessages>,
     api: web::Data<Api>,
-) -> Reply {
-    let Submission { caller, body: AppendMessages { messages, version } } = sent;
-    let messages = messages::texts(&messages);
-    let conversation = api.conversations.append(&caller.access, id.0, messages, matching.and(version)).await?;
+) -> ApiResult {
+    let IdempotentJson { caller, body: AppendMessages { messages, version } } = sent;
+    let messages = message_schema::to_json(&messages);
+    let conversation = api.conversations.append(&caller.access, id.0, messages, if_match.and(version)).await?;
     reply(&caller, conversation)
 }
 
@@ -216,13 +216,13 @@ pub async fn append(
 #[patch("/conversations/{conversation_id}")]
 pub async fn update(
     id: ApiPath<ConversationId>,
-    matching: Matching,
-    sent: Submission<UpdateConversation>,
+    if_match: IfMatchHeader,
+    sent: IdempotentJson<UpdateConversation>,
     api: web::Data<Api>,
-) -> Reply {
-    let Submission { caller, body: UpdateConversation { metadata, version } } = sent;
+) -> ApiResult {
+    let IdempotentJson { caller, body: UpdateConversation { metadata, version } } = sent;
     let metadata = metadata.map(|metadata| metadata.map(object_text));
-    let conversation = api.conversations.update(&caller.access, id.0, metadata, matching.and(version)).await?;
+    let conversation = api.conversations.update(&caller.access, id.0, metadata, if_match.and(version)).await?;
     reply(&caller, conversation)
 }
 
@@ -231,8 +231,13 @@ pub async fn update(
     params(("conversation_id" = String, Path), ("If-Match" = Option<String>, Header)),
     responses((status = 200, body = Deleted)))]
 #[delete("/conversations/{conversation_id}")]
-pub async fn delete(caller: Caller, id: ApiPath<ConversationId>, matching: Matching, api: web::Data<Api>) -> Reply {
-    api.conversations.delete(&caller.access, id.0, matching.and(None)).await?;
+pub async fn delete(
+    caller: Caller,
+    id: ApiPath<ConversationId>,
+    if_match: IfMatchHeader,
+    api: web::Data<Api>,
+) -> ApiResult {
+    api.conversations.delete(&caller.access, id.0, if_match.and(None)).await?;
     let head = Head { id: id.0, object: "conversation.deleted", state: None };
     caller.reply(head, Deleted { deleted: true })
 }

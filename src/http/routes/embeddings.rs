@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
-use super::chat::refuse_unknown;
 use crate::calls::embeddings::{EmbeddingCall, Input};
 use crate::engine::InputType;
 use crate::error::{Error, Result};
-use crate::http::input::ApiJson;
-use crate::http::reply::Reply;
-use crate::http::{Api, caller::Caller};
+use crate::http::extractors::ApiJson;
+use crate::http::response::ApiResult;
+use crate::http::unknown_fields::refuse_unknown;
+use crate::http::{Api, authentication::Caller};
 
-const MOST_INPUTS: usize = 2048;
+const MAX_INPUTS: usize = 2048;
 /// So many vectors are written on an async thread; more take longer than others should wait.
 const FEW: usize = 32;
 /// Fields that cannot change what this server answers.
@@ -126,8 +126,8 @@ impl EmbeddingRequest {
 
 fn check_inputs(inputs: &[Input], single: bool) -> Result<()> {
     let count = inputs.len();
-    if !(1..=MOST_INPUTS).contains(&count) {
-        let text = format!("'input' has {count} entries; it must have 1 to {MOST_INPUTS}.");
+    if !(1..=MAX_INPUTS).contains(&count) {
+        let text = format!("'input' has {count} entries; it must have 1 to {MAX_INPUTS}.");
         return Err(Error::invalid("input", text));
     }
     let empty = |input: &Input| match input {
@@ -159,9 +159,9 @@ impl Encoding {
 /// Turn texts into vectors of length one.
 #[utoipa::path(tag = "embeddings", request_body = EmbeddingRequest, responses((status = 200, body = EmbeddingBody)))]
 #[post("/embeddings")]
-pub async fn create(caller: Caller, body: ApiJson<EmbeddingRequest>, api: web::Data<Api>) -> Reply {
+pub async fn create(caller: Caller, body: ApiJson<EmbeddingRequest>, api: web::Data<Api>) -> ApiResult {
     let (call, encoding) = body.0.check()?;
-    let embedded = api.embeddings.run(&caller.access, call, &caller.bill).await?;
+    let embedded = api.embeddings.run(&caller.access, call, &caller.recorder).await?;
     let usage = EmbeddingUsage { prompt_tokens: embedded.tokens, total_tokens: embedded.tokens };
     let (id, model, vectors) = (embedded.id, embedded.model, embedded.vectors);
     let data = match vectors.len() <= FEW {

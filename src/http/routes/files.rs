@@ -9,18 +9,18 @@ use actix_web::{HttpRequest, HttpResponse, delete, get, post};
 use futures_util::{TryStreamExt, stream};
 use serde::{Deserialize, Serialize};
 
-use super::api_keys::project;
 use crate::display::shorten;
 use crate::error::{Error, Result};
-use crate::http::input::{ApiParams, ApiPath, loose};
+use crate::http::body_ids::parse_project_id;
+use crate::http::extractors::{ApiParams, ApiPath, lenient};
 use crate::http::multipart::{Part, Parts};
-use crate::http::reply::{Deleted, Head, List, Mount, Reply, Time};
-use crate::http::{Api, caller::Caller};
+use crate::http::response::{ApiResult, Deleted, Head, List, Mount, Time};
+use crate::http::{Api, authentication::Caller};
 use crate::ids::{FileId, ProjectId};
 use crate::service::access::Access;
 use crate::service::files::{Content, File, NewFile, Purpose};
-use crate::service::page::PageRequest;
-use crate::service::upload::{self, LARGEST_FILE, Sealed};
+use crate::service::pagination::PageRequest;
+use crate::service::upload::{self, CompletedUpload, MAX_FILE_BYTES};
 
 /// Room for the other parts and the boundaries around a file.
 const FRAME: u64 = 64 << 10;
@@ -51,7 +51,7 @@ pub struct ListFiles {
     order: Option<Order>,
     /// Most records in a page: 1–100, 20 if absent.
     #[param(minimum = 1, maximum = 100)]
-    #[serde(default, deserialize_with = "loose")]
+    #[serde(default, deserialize_with = "lenient")]
     limit: Option<i64>,
     /// `next_cursor` of the page before.
     cursor: Option<String>,
@@ -104,7 +104,7 @@ fn body(file: File, mount: Mount) -> FileBody {
 /// What the parts of an upload have told so far.
 #[derive(Default)]
 struct Form {
-    file: Option<(String, Sealed)>,
+    file: Option<(String, CompletedUpload)>,
     purpose: Option<Purpose>,
     project: Option<ProjectId>,
     seen: Vec<String>,
@@ -121,7 +121,7 @@ impl Form {
             match name.as_str() {
                 "file" => form.file = Some(receive(part, access, address, form.project, api).await?),
                 "purpose" => form.purpose = Some(Purpose::from_name(&part.text().await?)?),
-                "project_id" => form.project = Some(project(&part.text().await?)?),
+                "project_id" => form.project = Some(parse_project_id(&part.text().await?)?),
                 other => {
                     let text = format!("unknown field '{other}'; an upload has 'file', 'purpose' and 'project_id'.");
                     return Err(Error::invalid(other, text));
@@ -132,11 +132,11 @@ impl Form {
         Ok(form)
     }
 
-    fn finish(self) -> Result<(Sealed, NewFile)> {
+    fn finish(self) -> Result<(CompletedUpload, NewFile)> {
         let missing = |name: &str, what: &str| Error::invalid(name, format!("'{name}' is missing. Send {what}."));
-        let (name, sealed) = self.file.ok_or_else(|| missing("file", "the file as a part with a filename"))?;
+        let (name, completed) = self.file.ok_or_else(|| missing("file", "the file as a part with a filename"))?;
         let purpose = self.purpose.ok_or_else(|| missing("purpose", "what the file is for: fine-tune"))?;
-        Ok((sealed, NewFile { project: self.project, name, purpose }))
+        Ok((completed, NewFile { project: self.project, name, purpose }))
     }
 }
 
@@ -147,30 +147,30 @@ async fn receive(
     address: Option<IpAddr>,
     project: Option<ProjectId>,
     api: &Api,
-) -> Result<(String, Sealed)> {
+) -> Result<(String, CompletedUpload)> {
     let name = part.file_name().ok_or_else(|| {
         Error::invalid("file", "'file' has no filename. Send it as a file, for example with -F file=@train.jsonl.")
     })?;
     let mut upload = api.files.begin(access, address, project, &name).await?;
     while let Some(bytes) = part.next().await? {
-        upload.push(&bytes).await?;
+        upload.write(&bytes).await?;
     }
-    Ok((name, upload.seal().await?))
+    Ok((name, upload.finish().await?))
 }
 
 /// Upload a file. Its lines are checked while they arrive.
 #[utoipa::path(tag = "files", request_body(content = UploadFile, content_type = "multipart/form-data"),
     responses((status = 200, body = FileBody)))]
 #[post("/files")]
-pub async fn create(request: HttpRequest, caller: Caller, payload: Payload, api: Data<Api>) -> Reply {
+pub async fn create(request: HttpRequest, caller: Caller, payload: Payload, api: Data<Api>) -> ApiResult {
     // An idempotency key that is no good is refused before the content is read.
-    let caller = caller.claiming(&request, &[])?;
+    let caller = caller.with_idempotency_key(&request, &[])?;
     let address = api.proxies.client(&request);
-    let mut parts = Parts::of(&request, payload, LARGEST_FILE + FRAME, upload::too_large)?;
+    let mut parts = Parts::of(&request, payload, MAX_FILE_BYTES + FRAME, upload::too_large)?;
     let (arrived, new) = Form::read(&mut parts, &caller.access, address, &api).await?.finish()?;
     // The boundary differs from try to try, so what is compared are the parts themselves.
     let same = serde_json::to_vec(&(arrived.sha256(), &new.name, new.purpose, new.project)).map_err(Error::internal)?;
-    let caller = caller.claiming(&request, &same)?;
+    let caller = caller.with_idempotency_key(&request, &same)?;
     let file = api.files.create(&caller.access, arrived, new).await?;
     caller.reply(head(&file), body(file, caller.mount))
 }
@@ -178,11 +178,11 @@ pub async fn create(request: HttpRequest, caller: Caller, payload: Payload, api:
 /// List a project's files, newest first.
 #[utoipa::path(tag = "files", params(ListFiles), responses((status = 200, body = [FileBody])))]
 #[get("/files")]
-pub async fn list(caller: Caller, params: ApiParams<ListFiles>, api: Data<Api>) -> Reply {
+pub async fn list(caller: Caller, params: ApiParams<ListFiles>, api: Data<Api>) -> ApiResult {
     let ListFiles { project_id, purpose, order: None | Some(Order::Desc), limit, cursor, after } = params.0;
     // Every file is of the one purpose there is; another is refused like at the upload.
     purpose.as_deref().map(Purpose::from_name).transpose()?;
-    let project = project_id.as_deref().map(project).transpose()?;
+    let project = project_id.as_deref().map(parse_project_id).transpose()?;
     let page = api.files.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
     let item = |file: File| caller.mount.item(head(&file), body(file, caller.mount));
     caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
@@ -191,7 +191,7 @@ pub async fn list(caller: Caller, params: ApiParams<ListFiles>, api: Data<Api>) 
 /// Read what is known of a file.
 #[utoipa::path(tag = "files", params(("file_id" = String, Path)), responses((status = 200, body = FileBody)))]
 #[get("/files/{file_id}")]
-pub async fn get(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> Reply {
+pub async fn get(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
     let file = api.files.get(&caller.access, id.0).await?;
     caller.reply(head(&file), body(file, caller.mount))
 }
@@ -200,7 +200,7 @@ pub async fn get(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> Reply {
 #[utoipa::path(tag = "files", params(("file_id" = String, Path)),
     responses((status = 200, body = String, content_type = "application/octet-stream")))]
 #[get("/files/{file_id}/content")]
-pub async fn content(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> Reply {
+pub async fn content(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
     let content = api.files.content(&caller.access, id.0).await?;
     let bytes = content.bytes;
     let chunks = stream::try_unfold(content, |mut content: Content| async move {
@@ -219,7 +219,7 @@ pub async fn content(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> Rep
 /// Delete a file.
 #[utoipa::path(tag = "files", params(("file_id" = String, Path)), responses((status = 200, body = Deleted)))]
 #[delete("/files/{file_id}")]
-pub async fn delete(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> Reply {
+pub async fn delete(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
     let id = api.files.delete(&caller.access, id.0).await?;
     caller.reply(Head { id, object: "file", state: None }, Deleted { deleted: true })
 }

@@ -7,22 +7,21 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use super::api_keys::project;
 use super::hyperparameters::{Hyperparameters, Method, MethodBody, ParametersBody};
-use crate::display::shorten;
 use crate::error::{Error, Result};
-use crate::http::input::{ApiParams, ApiPath, nullable, object_text};
-use crate::http::paging::{Paging, ProjectPaging};
-use crate::http::reply::{Head, Item, List, Mount, Reply, Time};
+use crate::http::body_ids::{parse_id, parse_project_id};
+use crate::http::extractors::{ApiParams, ApiPath, nullable, object_text};
+use crate::http::pagination::{Paging, ProjectPaging};
+use crate::http::response::{ApiResult, Head, Item, List, Mount, Time};
 use crate::http::{
     Api,
-    caller::Caller,
-    submission::{Nothing, Submission},
+    authentication::Caller,
+    idempotent_body::{IdempotentJson, Nothing},
 };
-use crate::ids::{FileId, JobId};
-use crate::service::change::Change;
-use crate::service::jobs::{Job, JobChange, JobEvent};
-use crate::service::training::NewJob;
+use crate::ids::JobId;
+use crate::service::fine_tuning::NewJob;
+use crate::service::fine_tuning::{Job, JobEvent, JobPatch};
+use crate::service::patch::Patch;
 
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -147,13 +146,8 @@ fn item(job: Job, mount: Mount) -> Item<JobBody> {
     mount.item(head(&job), body(job, mount))
 }
 
-fn reply(caller: &Caller, job: Job) -> Reply {
+fn reply(caller: &Caller, job: Job) -> ApiResult {
     caller.reply(head(&job), body(job, caller.mount))
-}
-
-/// A file named in a body: one that cannot exist is reported like one that does not.
-fn file(param: &'static str, text: &str) -> Result<FileId> {
-    text.parse().map_err(|_| Error::not_found("file", shorten(text)).param(param))
 }
 
 impl CreateJob {
@@ -163,11 +157,15 @@ impl CreateJob {
             return Err(Error::invalid("integrations", text));
         }
         Ok(NewJob {
-            project: self.project_id.as_deref().map(project).transpose()?,
+            project: self.project_id.as_deref().map(parse_project_id).transpose()?,
             name: self.name,
             metadata: self.metadata.map(object_text),
-            training_file: file("training_file", &self.training_file)?,
-            validation_file: self.validation_file.as_deref().map(|text| file("validation_file", text)).transpose()?,
+            training_file: parse_id(&self.training_file, "file", "training_file")?,
+            validation_file: self
+                .validation_file
+                .as_deref()
+                .map(|text| parse_id(text, "file", "validation_file"))
+                .transpose()?,
             hyperparameters: super::hyperparameters::asked(self.hyperparameters, self.method)?,
             model: self.model,
             suffix: self.suffix,
@@ -179,8 +177,8 @@ impl CreateJob {
 /// Create a fine-tuning job. This server cannot train yet: the job fails at once and says so.
 #[utoipa::path(tag = "fine-tuning", request_body = CreateJob, responses((status = 200, body = JobBody)))]
 #[post("/fine_tuning/jobs")]
-pub async fn create(sent: Submission<CreateJob>, api: Data<Api>) -> Reply {
-    let Submission { caller, body } = sent;
+pub async fn create(sent: IdempotentJson<CreateJob>, api: Data<Api>) -> ApiResult {
+    let IdempotentJson { caller, body } = sent;
     let job = api.fine_tuning.create(&caller.access, body.into_new()?).await?;
     reply(&caller, job)
 }
@@ -188,7 +186,7 @@ pub async fn create(sent: Submission<CreateJob>, api: Data<Api>) -> Reply {
 /// List a project's fine-tuning jobs, newest first.
 #[utoipa::path(tag = "fine-tuning", params(ProjectPaging), responses((status = 200, body = [JobBody])))]
 #[get("/fine_tuning/jobs")]
-pub async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: Data<Api>) -> Reply {
+pub async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: Data<Api>) -> ApiResult {
     let (project, wanted) = params.0.into_parts()?;
     let page = api.fine_tuning.jobs.list(&caller.access, project, wanted).await?;
     let data = page.items.into_iter().map(|job| item(job, caller.mount)).collect();
@@ -198,7 +196,7 @@ pub async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: Data<Ap
 /// Read a fine-tuning job.
 #[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path)), responses((status = 200, body = JobBody)))]
 #[get("/fine_tuning/jobs/{job_id}")]
-pub async fn get(caller: Caller, id: ApiPath<JobId>, api: Data<Api>) -> Reply {
+pub async fn get(caller: Caller, id: ApiPath<JobId>, api: Data<Api>) -> ApiResult {
     let job = api.fine_tuning.jobs.get(&caller.access, id.0).await?;
     reply(&caller, job)
 }
@@ -207,9 +205,9 @@ pub async fn get(caller: Caller, id: ApiPath<JobId>, api: Data<Api>) -> Reply {
 #[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path)), request_body = UpdateJob,
     responses((status = 200, body = JobBody)))]
 #[patch("/fine_tuning/jobs/{job_id}")]
-pub async fn update(id: ApiPath<JobId>, sent: Submission<UpdateJob>, api: Data<Api>) -> Reply {
-    let Submission { caller, body: UpdateJob { name, metadata } } = sent;
-    let change = JobChange { name: name.into(), metadata: Change::from(metadata).map(object_text) };
+pub async fn update(id: ApiPath<JobId>, sent: IdempotentJson<UpdateJob>, api: Data<Api>) -> ApiResult {
+    let IdempotentJson { caller, body: UpdateJob { name, metadata } } = sent;
+    let change = JobPatch { name: name.into(), metadata: Patch::from(metadata).map(object_text) };
     let job = api.fine_tuning.jobs.update(&caller.access, id.0, change).await?;
     reply(&caller, job)
 }
@@ -217,7 +215,7 @@ pub async fn update(id: ApiPath<JobId>, sent: Submission<UpdateJob>, api: Data<A
 /// Cancel a fine-tuning job that is queued or running.
 #[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path)), responses((status = 200, body = JobBody)))]
 #[post("/fine_tuning/jobs/{job_id}/cancel")]
-pub async fn cancel(id: ApiPath<JobId>, sent: Submission<Nothing>, api: Data<Api>) -> Reply {
+pub async fn cancel(id: ApiPath<JobId>, sent: IdempotentJson<Nothing>, api: Data<Api>) -> ApiResult {
     let job = api.fine_tuning.jobs.cancel(&sent.caller.access, id.0).await?;
     reply(&sent.caller, job)
 }
@@ -226,7 +224,7 @@ pub async fn cancel(id: ApiPath<JobId>, sent: Submission<Nothing>, api: Data<Api
 #[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path), Paging),
     responses((status = 200, body = [JobEventBody])))]
 #[get("/fine_tuning/jobs/{job_id}/events")]
-pub async fn events(caller: Caller, id: ApiPath<JobId>, paging: ApiParams<Paging>, api: Data<Api>) -> Reply {
+pub async fn events(caller: Caller, id: ApiPath<JobId>, paging: ApiParams<Paging>, api: Data<Api>) -> ApiResult {
     let page = api.fine_tuning.jobs.events(&caller.access, id.0, paging.0.into()).await?;
     let item = |event: JobEvent| {
         let created_at = caller.mount.time(event.at);

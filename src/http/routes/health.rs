@@ -4,7 +4,7 @@ use actix_web::{HttpResponse, get, web};
 use serde_json::json;
 
 use crate::error::{Code, Error};
-use crate::http::{Api, reply::Reply};
+use crate::http::{Api, response::ApiResult};
 
 #[utoipa::path(tag = "health", security(()), responses((status = 200, description = "The process is alive.")))]
 #[get("/healthz")]
@@ -17,7 +17,7 @@ pub async fn alive() -> HttpResponse {
     (status = 503, description = "Shutting down, or the store cannot be reached."),
 ))]
 #[get("/readyz")]
-pub async fn ready(api: web::Data<Api>) -> Reply {
+pub async fn ready(api: web::Data<Api>) -> ApiResult {
     if api.draining() {
         return Err(Error::new(Code::ShuttingDown, "The server is shutting down."));
     }

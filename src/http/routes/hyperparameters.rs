@@ -5,7 +5,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::display::shorten;
 use crate::error::{Error, Result};
-use crate::service::training::{self, Asked};
+use crate::service::fine_tuning::{self, RequestedHyperparameters};
 
 const OLD_PLACE: &str = "hyperparameters";
 const NEW_PLACE: &str = "method.supervised.hyperparameters";
@@ -75,7 +75,7 @@ fn kind<T>() -> &'static str {
 }
 
 /// What a request asks for, in whichever of the two places.
-pub(super) fn asked(old: Option<Hyperparameters>, method: Option<Method>) -> Result<Asked> {
+pub(super) fn asked(old: Option<Hyperparameters>, method: Option<Method>) -> Result<RequestedHyperparameters> {
     if let Some(method) = method.as_ref().filter(|method| method.r#type != "supervised") {
         let text = format!("'method.type' is '{}'; methods are: supervised.", shorten(&method.r#type));
         return Err(Error::invalid("method.type", text));
@@ -89,10 +89,10 @@ pub(super) fn asked(old: Option<Hyperparameters>, method: Option<Method>) -> Res
         }
         (Some(old), None) => (OLD_PLACE, old),
         (None, Some(new)) => (NEW_PLACE, new),
-        (None, None) => return Ok(Asked::default()),
+        (None, None) => return Ok(RequestedHyperparameters::default()),
     };
     let Hyperparameters { n_epochs, batch_size, learning_rate_multiplier } = given;
-    Ok(Asked {
+    Ok(RequestedHyperparameters {
         path,
         n_epochs: n_epochs.and_then(OrAuto::number),
         batch_size: batch_size.and_then(OrAuto::number),
@@ -128,8 +128,8 @@ enum Shown {
     Auto(&'static str),
 }
 
-impl From<training::Hyperparameters> for ParametersBody {
-    fn from(given: training::Hyperparameters) -> Self {
+impl From<fine_tuning::Hyperparameters> for ParametersBody {
+    fn from(given: fine_tuning::Hyperparameters) -> Self {
         let auto = || Shown::Auto("auto");
         Self {
             n_epochs: given.n_epochs.map_or_else(auto, Shown::Count),
@@ -139,8 +139,8 @@ impl From<training::Hyperparameters> for ParametersBody {
     }
 }
 
-impl From<training::Hyperparameters> for MethodBody {
-    fn from(given: training::Hyperparameters) -> Self {
+impl From<fine_tuning::Hyperparameters> for MethodBody {
+    fn from(given: fine_tuning::Hyperparameters) -> Self {
         Self { r#type: "supervised", supervised: SupervisedBody { hyperparameters: given.into() } }
     }
 }

@@ -3,12 +3,12 @@
 use actix_web::{get, patch, web};
 use serde::{Deserialize, Serialize};
 
-use crate::http::input::{ApiPath, nullable};
-use crate::http::reply::{Head, Mount, Reply, Time};
-use crate::http::{Api, caller::Caller, submission::Submission};
+use crate::http::extractors::{ApiPath, nullable};
+use crate::http::response::{ApiResult, Head, Mount, Time};
+use crate::http::{Api, authentication::Caller, idempotent_body::IdempotentJson};
 use crate::ids::ProjectId;
-use crate::service::change::Change;
-use crate::service::limits::{LimitsChange, ProjectLimits, QuotasChange, RatesChange};
+use crate::service::limits::{LimitsPatch, ProjectLimits, QuotasPatch, RatesPatch};
+use crate::service::patch::Patch;
 use crate::storage::limits::{Quotas, Rates};
 
 /// Absent fields stay as they are; null removes a limit.
@@ -116,7 +116,7 @@ struct HeldBody {
     storage_bytes: u64,
 }
 
-impl From<UpdateRates> for RatesChange {
+impl From<UpdateRates> for RatesPatch {
     fn from(asked: UpdateRates) -> Self {
         Self {
             requests_per_minute: asked.requests_per_minute.into(),
@@ -127,7 +127,7 @@ impl From<UpdateRates> for RatesChange {
     }
 }
 
-impl From<UpdateQuotas> for QuotasChange {
+impl From<UpdateQuotas> for QuotasPatch {
     fn from(asked: UpdateQuotas) -> Self {
         Self {
             api_keys: asked.api_keys.into(),
@@ -140,12 +140,12 @@ impl From<UpdateQuotas> for QuotasChange {
     }
 }
 
-impl From<UpdateLimits> for LimitsChange {
+impl From<UpdateLimits> for LimitsPatch {
     fn from(asked: UpdateLimits) -> Self {
         let UpdateLimits { requests_per_minute, burst_limit, tokens_per_minute, token_budget, ceiling, quotas } = asked;
         let own = UpdateRates { requests_per_minute, burst_limit, tokens_per_minute, token_budget };
-        let ceiling = Change::from(ceiling).map(RatesChange::from);
-        let quotas = Change::from(quotas).map(QuotasChange::from);
+        let ceiling = Patch::from(ceiling).map(RatesPatch::from);
+        let quotas = Patch::from(quotas).map(QuotasPatch::from);
         Self { own: own.into(), ceiling, quotas }
     }
 }
@@ -168,7 +168,7 @@ fn quotas(quotas: Quotas) -> HeldBody {
     }
 }
 
-fn reply(caller: &Caller, limits: ProjectLimits) -> Reply {
+fn reply(caller: &Caller, limits: ProjectLimits) -> ApiResult {
     let head = Head { id: limits.project, object: "organization.project.rate_limits", state: None };
     caller.reply(head, body(limits, caller.mount))
 }
@@ -198,7 +198,7 @@ fn body(limits: ProjectLimits, mount: Mount) -> LimitsBody {
 /// Read a project's limits, quotas and what it holds.
 #[utoipa::path(tag = "limits", params(("project_id" = String, Path)), responses((status = 200, body = LimitsBody)))]
 #[get("/projects/{project_id}/rate-limits")]
-pub async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> Reply {
+pub async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> ApiResult {
     let limits = api.limits.get(&caller.access, id.0).await?;
     reply(&caller, limits)
 }
@@ -207,8 +207,8 @@ pub async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) ->
 #[utoipa::path(tag = "limits", params(("project_id" = String, Path)), request_body = UpdateLimits,
     responses((status = 200, body = LimitsBody)))]
 #[patch("/projects/{project_id}/rate-limits")]
-pub async fn update(id: ApiPath<ProjectId>, sent: Submission<UpdateLimits>, api: web::Data<Api>) -> Reply {
-    let Submission { caller, body } = sent;
+pub async fn update(id: ApiPath<ProjectId>, sent: IdempotentJson<UpdateLimits>, api: web::Data<Api>) -> ApiResult {
+    let IdempotentJson { caller, body } = sent;
     let limits = api.limits.update(&caller.access, id.0, body.into()).await?;
     reply(&caller, limits)
 }

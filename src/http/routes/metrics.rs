@@ -2,7 +2,7 @@
 
 use actix_web::{HttpRequest, HttpResponse, get, web};
 
-use crate::http::{Api, caller, reply::Reply};
+use crate::http::{Api, authentication, response::ApiResult};
 
 /// What OpenMetrics calls itself.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -13,9 +13,9 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
     (status = 200, description = "OpenMetrics text.", content_type = "application/openmetrics-text", body = String),
 ))]
 #[get("/metrics")]
-pub async fn metrics(request: HttpRequest, api: web::Data<Api>) -> Reply {
+pub async fn metrics(request: HttpRequest, api: web::Data<Api>) -> ApiResult {
     if !api.open_metrics {
-        caller::identify(&api, &request).await?.require_admin()?;
+        authentication::authenticate_request(&api, &request).await?.require_admin()?;
     }
     Ok(HttpResponse::Ok().content_type(OPEN_METRICS).body(api.models.metrics()))
 }

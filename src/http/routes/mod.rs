@@ -14,7 +14,7 @@ pub mod health;
 mod hyperparameters;
 pub mod images;
 pub mod limits;
-mod messages;
+mod message_schema;
 pub mod metrics;
 pub mod models;
 pub mod projects;

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::{Kind, ModelInfo};
 use crate::error::{Code, Error, Result};
-use crate::http::input::{ApiParams, loose};
-use crate::http::reply::{Head, List, Reply};
-use crate::http::{Api, caller::Caller, submission::Nothing};
+use crate::http::extractors::{ApiParams, lenient};
+use crate::http::response::{ApiResult, Head, List};
+use crate::http::{Api, authentication::Caller, idempotent_body::Nothing};
 use crate::ids::ProjectId;
 
 #[derive(Deserialize, utoipa::IntoParams)]
@@ -15,7 +15,7 @@ use crate::ids::ProjectId;
 #[serde(deny_unknown_fields)]
 pub struct GetModel {
     /// Include context and output limits.
-    #[serde(default, deserialize_with = "loose")]
+    #[serde(default, deserialize_with = "lenient")]
     include_limits: Option<bool>,
     /// Say whether this project may use the model.
     project_id: Option<String>,
@@ -26,7 +26,7 @@ pub struct GetModel {
 #[serde(deny_unknown_fields)]
 pub struct ListModels {
     /// Include context and output limits.
-    #[serde(default, deserialize_with = "loose")]
+    #[serde(default, deserialize_with = "lenient")]
     include_limits: Option<bool>,
 }
 
@@ -139,7 +139,7 @@ fn limits(model: &ModelInfo) -> Limits {
 /// List the models that the key may use.
 #[utoipa::path(tag = "models", params(ListModels), responses((status = 200, body = [ModelBody])))]
 #[get("/models")]
-pub async fn list(caller: Caller, params: ApiParams<ListModels>, api: web::Data<Api>) -> Reply {
+pub async fn list(caller: Caller, params: ApiParams<ListModels>, api: web::Data<Api>) -> ApiResult {
     let models = api.models.list(&caller.access).await?;
     let wanted = params.0.include_limits.unwrap_or(false);
     let item = |model: ModelInfo| {
@@ -152,7 +152,7 @@ pub async fn list(caller: Caller, params: ApiParams<ListModels>, api: web::Data<
 /// Retrieve a model's capabilities and metadata.
 #[utoipa::path(tag = "models", params(("model_id" = String, Path), GetModel), responses((status = 200, body = ModelBody)))]
 #[get("/models/{model_id}")]
-pub async fn get(caller: Caller, id: web::Path<String>, params: ApiParams<GetModel>, api: web::Data<Api>) -> Reply {
+pub async fn get(caller: Caller, id: web::Path<String>, params: ApiParams<GetModel>, api: web::Data<Api>) -> ApiResult {
     let model = api.models.get(&caller.access, &id).await?;
     let limits = params.0.include_limits.unwrap_or(false).then(|| limits(&model));
     let access = match params.0.project_id {
@@ -165,7 +165,7 @@ pub async fn get(caller: Caller, id: web::Path<String>, params: ApiParams<GetMod
 /// Read a model into memory before the first request asks for it.
 #[utoipa::path(tag = "models", params(("model_id" = String, Path)), responses((status = 200, body = ModelBody)))]
 #[post("/models/{model_id}/load")]
-pub async fn load(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>, api: web::Data<Api>) -> Reply {
+pub async fn load(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {
     let model = api.models.load(&caller.access, &id).await?;
     caller.reply(head(model.id.clone()), body(model))
 }
@@ -173,14 +173,14 @@ pub async fn load(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>, 
 /// Give a model's memory back; it is read again when somebody asks for it.
 #[utoipa::path(tag = "models", params(("model_id" = String, Path)), responses((status = 200, body = ModelBody)))]
 #[post("/models/{model_id}/unload")]
-pub async fn unload(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>, api: web::Data<Api>) -> Reply {
+pub async fn unload(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {
     let model = api.models.unload(&caller.access, &id).await?;
     caller.reply(head(model.id.clone()), body(model))
 }
 
 /// A project may use every model on the disk; only a key narrows that, and this key has passed.
 async fn access(caller: &Caller, api: &Api, project_id: &str) -> Result<ModelAccess> {
-    let id: ProjectId = super::api_keys::project(project_id)?;
+    let id: ProjectId = crate::http::body_ids::parse_project_id(project_id)?;
     let project = api.projects.get(&caller.access, id).await.map_err(|error| match error.code() {
         Code::NotFound => Error::not_found("project", id).param("project_id"),
         _ => error.param("project_id"),

@@ -4,13 +4,13 @@ use actix_web::{get, post, put, web};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 
-use crate::http::input::{ApiParams, ApiPath, object_text};
-use crate::http::reply::{Head, Item, List, Mount, Reply, Time};
+use crate::http::extractors::{ApiParams, ApiPath, object_text};
+use crate::http::response::{ApiResult, Head, Item, List, Mount, Time};
 use crate::http::{
     Api,
-    caller::Caller,
-    paging::Paging,
-    submission::{Nothing, Submission},
+    authentication::Caller,
+    idempotent_body::{IdempotentJson, Nothing},
+    pagination::Paging,
 };
 use crate::ids::ProjectId;
 use crate::service::projects::{NewProject, Project, ProjectSettings};
@@ -69,15 +69,15 @@ fn item(project: Project, mount: Mount) -> Item<ProjectBody> {
     mount.item(head(&project), body(project, mount))
 }
 
-fn reply(caller: &Caller, project: Project) -> Reply {
+fn reply(caller: &Caller, project: Project) -> ApiResult {
     caller.reply(head(&project), body(project, caller.mount))
 }
 
 /// Create a project. Needs a key with the scope `admin`.
 #[utoipa::path(tag = "projects", request_body = CreateProject, responses((status = 200, body = ProjectBody)))]
 #[post("/projects")]
-pub async fn create(sent: Submission<CreateProject>, api: web::Data<Api>) -> Reply {
-    let Submission { caller, body: CreateProject { name, environment, metadata } } = sent;
+pub async fn create(sent: IdempotentJson<CreateProject>, api: web::Data<Api>) -> ApiResult {
+    let IdempotentJson { caller, body: CreateProject { name, environment, metadata } } = sent;
     let metadata = metadata.map(object_text);
     let project = api.projects.create(&caller.access, NewProject { name, environment, metadata }).await?;
     reply(&caller, project)
@@ -86,7 +86,7 @@ pub async fn create(sent: Submission<CreateProject>, api: web::Data<Api>) -> Rep
 /// List projects, newest first: all of them for an admin, else the key's own.
 #[utoipa::path(tag = "projects", params(Paging), responses((status = 200, body = [ProjectBody])))]
 #[get("/projects")]
-pub async fn list(caller: Caller, paging: ApiParams<Paging>, api: web::Data<Api>) -> Reply {
+pub async fn list(caller: Caller, paging: ApiParams<Paging>, api: web::Data<Api>) -> ApiResult {
     let page = api.projects.list(&caller.access, paging.0.into()).await?;
     let data = page.items.into_iter().map(|project| item(project, caller.mount)).collect();
     caller.list(api.list_id(), List::new(data, page.next_cursor))
@@ -95,7 +95,7 @@ pub async fn list(caller: Caller, paging: ApiParams<Paging>, api: web::Data<Api>
 /// Read a project.
 #[utoipa::path(tag = "projects", params(("project_id" = String, Path)), responses((status = 200, body = ProjectBody)))]
 #[get("/projects/{project_id}")]
-pub async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> Reply {
+pub async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> ApiResult {
     let project = api.projects.get(&caller.access, id.0).await?;
     reply(&caller, project)
 }
@@ -104,8 +104,8 @@ pub async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) ->
 #[utoipa::path(tag = "projects", params(("project_id" = String, Path)), request_body = ReplaceProject,
     responses((status = 200, body = ProjectBody)))]
 #[put("/projects/{project_id}")]
-pub async fn replace(id: ApiPath<ProjectId>, sent: Submission<ReplaceProject>, api: web::Data<Api>) -> Reply {
-    let Submission { caller, body: ReplaceProject { name, environment } } = sent;
+pub async fn replace(id: ApiPath<ProjectId>, sent: IdempotentJson<ReplaceProject>, api: web::Data<Api>) -> ApiResult {
+    let IdempotentJson { caller, body: ReplaceProject { name, environment } } = sent;
     let project = api.projects.replace(&caller.access, id.0, ProjectSettings { name, environment }).await?;
     reply(&caller, project)
 }
@@ -113,7 +113,7 @@ pub async fn replace(id: ApiPath<ProjectId>, sent: Submission<ReplaceProject>, a
 /// Archive a project: its keys stop working. Needs a key with the scope `admin`.
 #[utoipa::path(tag = "projects", params(("project_id" = String, Path)), responses((status = 200, body = ProjectBody)))]
 #[post("/projects/{project_id}/archive")]
-pub async fn archive(id: ApiPath<ProjectId>, sent: Submission<Nothing>, api: web::Data<Api>) -> Reply {
+pub async fn archive(id: ApiPath<ProjectId>, sent: IdempotentJson<Nothing>, api: web::Data<Api>) -> ApiResult {
     let caller = sent.caller;
     let project = api.projects.archive(&caller.access, id.0).await?;
     reply(&caller, project)

@@ -4,14 +4,14 @@ use actix_web::{post, web};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::chat::refuse_unknown;
 use crate::calls::rerank::{RerankCall, Reranked};
 use crate::error::{Error, Result};
-use crate::http::input::ApiJson;
-use crate::http::reply::Reply;
-use crate::http::{Api, caller::Caller};
+use crate::http::extractors::ApiJson;
+use crate::http::response::ApiResult;
+use crate::http::unknown_fields::refuse_unknown;
+use crate::http::{Api, authentication::Caller};
 
-const MOST_DOCUMENTS: usize = 2048;
+const MAX_DOCUMENTS: usize = 2048;
 /// Fields that cannot change what this server answers.
 const IGNORED: [&str; 1] = ["user"];
 
@@ -77,8 +77,8 @@ impl RerankRequest {
     fn check(self) -> Result<(RerankCall, bool)> {
         refuse_unknown(&self.rest, &IGNORED)?;
         let count = self.documents.len();
-        if !(1..=MOST_DOCUMENTS).contains(&count) {
-            let text = format!("'documents' has {count} entries; it must have 1 to {MOST_DOCUMENTS}.");
+        if !(1..=MAX_DOCUMENTS).contains(&count) {
+            let text = format!("'documents' has {count} entries; it must have 1 to {MAX_DOCUMENTS}.");
             return Err(Error::invalid("documents", text));
         }
         if self.query.is_empty() {
@@ -97,7 +97,7 @@ impl RerankRequest {
             return Err(Error::invalid(field, text));
         }
         let (truncate, raw) = (self.truncate.unwrap_or(false), self.raw_scores.unwrap_or(false));
-        let call = RerankCall { model: self.model, query: self.query, documents, most: self.top_n, truncate, raw };
+        let call = RerankCall { model: self.model, query: self.query, documents, top_n: self.top_n, truncate, raw };
         Ok((call, self.return_documents.unwrap_or(false)))
     }
 }
@@ -105,10 +105,10 @@ impl RerankRequest {
 /// Put documents into the order of how well they answer a question.
 #[utoipa::path(tag = "rerank", request_body = RerankRequest, responses((status = 200, body = RerankBody)))]
 #[post("/rerank")]
-pub async fn create(caller: Caller, body: ApiJson<RerankRequest>, api: web::Data<Api>) -> Reply {
+pub async fn create(caller: Caller, body: ApiJson<RerankRequest>, api: web::Data<Api>) -> ApiResult {
     let (call, returned) = body.0.check()?;
     let Reranked { id, model, results, mut documents, tokens } =
-        api.embeddings.rerank(&caller.access, call, &caller.bill).await?;
+        api.embeddings.rerank(&caller.access, call, &caller.recorder).await?;
     let result = |(index, relevance_score): (usize, f32)| {
         let text = documents.get_mut(index).map(std::mem::take).filter(|_| returned);
         RerankResult { index, relevance_score, document: text.map(|text| DocumentBody { text }) }

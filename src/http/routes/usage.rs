@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use crate::clock_rng::Timestamp;
 use crate::display::shorten;
 use crate::error::{Error, Result};
-use crate::http::accept::preferred;
-use crate::http::input::{ApiParams, ApiPath};
-use crate::http::reply::{Mount, Reply, Time};
-use crate::http::{Api, caller::Caller};
+use crate::http::content_negotiation::preferred;
+use crate::http::extractors::{ApiParams, ApiPath};
+use crate::http::response::{ApiResult, Mount, Time};
+use crate::http::{Api, authentication::Caller};
 use crate::ids::{ProjectId, UsageId};
 use crate::service::usage::{Bucket, Dimension, Group, Outcome, Report, ReportQuery, Sums, Width, seconds};
 
@@ -262,7 +262,7 @@ pub async fn get(
     params: ApiParams<UsageParams>,
     request: HttpRequest,
     api: web::Data<Api>,
-) -> Reply {
+) -> ApiResult {
     let UsageParams { start_time, end_time, bucket_width, group_by } = params.0;
     let by = group_by.as_deref().map(Dimension::parse_list).transpose()?.unwrap_or_default();
     let query =

@@ -1,37 +1,37 @@
-//! Lists of conversations: what tells one apart from others, and which hold a text.
+//! Listing and searching conversations.
 
 use serde_json::Value;
 
 use super::{Conversation, ConversationRecord, stored};
 use crate::error::{Error, Result};
 use crate::ids::{ConversationId, ProjectId};
-use crate::service::page::Window;
+use crate::service::pagination::Window;
 use crate::storage::{Reader, project_resources};
 
-/// Bytes of transcripts that one page of a search may read. A longer search goes on with the next page, so that no
-/// request holds a thread for long.
-const READ: u64 = 32 << 20;
-/// Bytes of messages that the previews of one page may read; what comes later has none.
-const GLANCED: usize = 8 << 20;
-/// Characters of a text that is searched for.
-const LONGEST: usize = 200;
+/// Transcript bytes that one page of a search may read. A longer search continues with the next page, so that no
+/// request occupies a thread for long.
+const MAX_SEARCH_BYTES: u64 = 32 << 20;
+/// Message bytes that the previews of one page may read; later items have no preview.
+const MAX_PREVIEW_BYTES: usize = 8 << 20;
+/// Max characters of a search text.
+const MAX_SEARCH_CHARS: usize = 200;
 /// Characters of a preview.
-const PREVIEW: usize = 120;
-/// Messages among which the first of a user is looked for: those before it are instructions.
-const FIRST: u32 = 4;
+const PREVIEW_CHARS: usize = 120;
+/// Leading messages in which the first user message is looked for.
+const PREVIEW_MESSAGES: u32 = 4;
 
-/// Fields of messages whose values nobody says.
-const SILENT: &[&str] = &["role", "type", "id", "tool_call_id"];
+/// Message fields that are not searched.
+const UNSEARCHED_FIELDS: &[&str] = &["role", "type", "id", "tool_call_id"];
 
 /// A conversation in a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Listed {
+pub struct ConversationSummary {
     pub conversation: Conversation,
-    /// How its first message from a user begins.
+    /// The beginning of its first user message.
     pub preview: Option<String>,
 }
 
-/// A text that is looked for, whatever its letters' case.
+/// A case-insensitive text search.
 pub(super) struct Search {
     text: String,
 }
@@ -40,9 +40,9 @@ impl Search {
     pub fn new(text: &str) -> Result<Self> {
         let length = text.chars().count();
         match length {
-            1..=LONGEST => Ok(Self { text: text.to_lowercase() }),
+            1..=MAX_SEARCH_CHARS => Ok(Self { text: text.to_lowercase() }),
             _ => {
-                let text = format!("'search' has {length} characters; it must have 1 to {LONGEST}.");
+                let text = format!("'search' has {length} characters; it must have 1 to {MAX_SEARCH_CHARS}.");
                 Err(Error::invalid("search", text))
             }
         }
@@ -52,22 +52,22 @@ impl Search {
         text.to_lowercase().contains(&self.text)
     }
 
-    /// Whether a string anywhere inside holds the text, but for those of `silent` fields; names of fields do not count.
-    fn is_within(&self, value: &Value, silent: &[&str]) -> bool {
+    /// Whether any string value inside contains the text, except in `skip` fields.
+    fn is_within(&self, value: &Value, skip: &[&str]) -> bool {
         match value {
             Value::String(text) => self.is_in(text),
-            Value::Array(items) => items.iter().any(|item| self.is_within(item, silent)),
+            Value::Array(items) => items.iter().any(|item| self.is_within(item, skip)),
             Value::Object(fields) => {
-                let mut said = fields.iter().filter(|(name, _)| !silent.contains(&name.as_str()));
-                said.any(|(_, item)| self.is_within(item, silent))
+                let mut said = fields.iter().filter(|(name, _)| !skip.contains(&name.as_str()));
+                said.any(|(_, item)| self.is_within(item, skip))
             }
             _ => false,
         }
     }
 
-    /// Whether the text stands in what a message says, or in what it calls tools with.
+    /// Whether a message's content or tool calls contain the text.
     fn is_in_message(&self, json: &str) -> bool {
-        serde_json::from_str(json).is_ok_and(|message: Value| self.is_within(&message, SILENT))
+        serde_json::from_str(json).is_ok_and(|message: Value| self.is_within(&message, UNSEARCHED_FIELDS))
     }
 
     fn matches(&self, tx: &impl Reader, id: ConversationId, record: &ConversationRecord) -> Result<bool> {
@@ -79,26 +79,26 @@ impl Search {
     }
 }
 
-/// Conversations of a page, and below which id the list goes on, if it does.
-pub(super) struct Stretch {
-    pub found: Vec<Listed>,
+/// Conversations of a page, and the id below which the list continues, if it does.
+pub(super) struct SearchResult {
+    pub found: Vec<ConversationSummary>,
     pub next: Option<[u8; 16]>,
 }
 
-/// Up to `window.limit` conversations; fewer with a `next` where too much had to be read.
-pub(super) fn stretch(
+/// Up to `window.limit` conversations; fewer, with a `next`, if the read limit is reached.
+pub(super) fn search_page(
     tx: &impl Reader,
     project: ProjectId,
     search: Option<&Search>,
     window: Window,
-) -> Result<Stretch> {
-    let (mut found, mut read, mut before, mut glance) = (Vec::new(), 0, window.before, GLANCED);
+) -> Result<SearchResult> {
+    let (mut found, mut read, mut before, mut budget) = (Vec::new(), 0, window.before, MAX_PREVIEW_BYTES);
     loop {
         let rows = project_resources::newest::<ConversationRecord>(tx, project, before, window.rows())?;
         let last = rows.len() < window.rows();
         for (bytes, record) in rows {
-            if found.len() == window.limit || read > READ {
-                return Ok(Stretch { found, next: before });
+            if found.len() == window.limit || read > MAX_SEARCH_BYTES {
+                return Ok(SearchResult { found, next: before });
             }
             before = Some(bytes);
             let id = ConversationId::from_bytes(bytes);
@@ -108,37 +108,37 @@ pub(super) fn stretch(
                     continue;
                 }
             }
-            let preview = preview(tx, id, &record, &mut glance)?;
-            found.push(Listed { conversation: Conversation::new(id, record), preview });
+            let preview = preview(tx, id, &record, &mut budget)?;
+            found.push(ConversationSummary { conversation: Conversation::new(id, record), preview });
         }
         if last {
-            return Ok(Stretch { found, next: None });
+            return Ok(SearchResult { found, next: None });
         }
     }
 }
 
-/// The beginning of the first message from a user. `glance`: bytes that may still be read.
+/// The beginning of the first user message. `budget`: bytes that may still be read.
 fn preview(
     tx: &impl Reader,
     id: ConversationId,
     record: &ConversationRecord,
-    glance: &mut usize,
+    budget: &mut usize,
 ) -> Result<Option<String>> {
-    for at in 0..record.messages.min(FIRST) {
-        if *glance == 0 {
+    for at in 0..record.messages.min(PREVIEW_MESSAGES) {
+        if *budget == 0 {
             break;
         }
         let json = stored::message(tx, id, at)?;
-        *glance = glance.saturating_sub(json.len());
-        if let Some(text) = said_by_user(&json) {
-            return Ok(beginning(&text));
+        *budget = budget.saturating_sub(json.len());
+        if let Some(text) = user_text(&json) {
+            return Ok(preview_text(&text));
         }
     }
     Ok(None)
 }
 
-/// The text of a message, or the first of its parts, if it is a user's.
-fn said_by_user(json: &str) -> Option<String> {
+/// The text, or first text part, of a user message.
+fn user_text(json: &str) -> Option<String> {
     let message: Value = serde_json::from_str(json).ok()?;
     message.get("role").filter(|role| *role == "user")?;
     match message.get("content")? {
@@ -147,10 +147,10 @@ fn said_by_user(json: &str) -> Option<String> {
     }
 }
 
-/// On one line, as far as a list shows it.
-fn beginning(text: &str) -> Option<String> {
+/// Truncates to one line for a list.
+fn preview_text(text: &str) -> Option<String> {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let mut short: String = words.chars().take(PREVIEW).collect();
+    let mut short: String = words.chars().take(PREVIEW_CHARS).collect();
     if short.len() < words.len() {
         short.push('…');
     }
@@ -161,7 +161,7 @@ fn beginning(text: &str) -> Option<String> {
 mod tests {
     use serde_json::json;
 
-    use super::{Search, beginning, said_by_user};
+    use super::{Search, preview_text, user_text};
 
     #[test]
     fn texts_are_found_in_what_is_said() {
@@ -181,11 +181,11 @@ mod tests {
     #[test]
     fn previews_are_of_what_a_user_said() {
         let parts = json!([{ "type": "image_url" }, { "type": "text", "text": " What \n is it? " }]);
-        let said = said_by_user(&json!({ "role": "user", "content": parts }).to_string()).unwrap();
-        assert_eq!(beginning(&said).as_deref(), Some("What is it?"));
-        assert_eq!(said_by_user(&json!({ "role": "system", "content": "Be kind." }).to_string()), None);
-        let long = beginning(&"é".repeat(500)).unwrap();
+        let said = user_text(&json!({ "role": "user", "content": parts }).to_string()).unwrap();
+        assert_eq!(preview_text(&said).as_deref(), Some("What is it?"));
+        assert_eq!(user_text(&json!({ "role": "system", "content": "Be kind." }).to_string()), None);
+        let long = preview_text(&"é".repeat(500)).unwrap();
         assert_eq!((long.chars().count(), long.ends_with('…')), (121, true));
-        assert_eq!(beginning(" \n "), None);
+        assert_eq!(preview_text(" \n "), None);
     }
 }

@@ -1,25 +1,25 @@
-//! Limits: how often a project may ask, how many tokens it may use, how much it may hold.
+//! Limits: rate limits, token budgets and quotas of a project.
 //!
-//! A project sets its own rates below the ceiling that an admin sets; quotas are the admin's
-//! alone. The limiter works in memory on the clock that never jumps. The levels of its buckets
-//! are stored with each answered request, so that a restart gives nothing away.
+//! A project sets its own rates below the ceiling that an admin sets; only admins set quotas. The limiter works in
+//! memory on the monotonic clock. Its bucket levels are stored with each answered request, so that a restart does not
+//! refill them.
 
-mod account;
-mod bucket;
 mod policy;
+mod project_limiter;
+mod token_bucket;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub use account::{Gauge, Standing};
-pub use policy::{LimitsChange, ProjectLimits, QuotasChange, RatesChange};
+pub use policy::{LimitsPatch, ProjectLimits, QuotasPatch, RatesPatch};
+pub use project_limiter::{BucketStatus, RateLimitStatus};
 
-use account::{Account, Loaded, Month};
+use project_limiter::{MonthlyTokens, ProjectLimiter, StoredLimits};
 
 use super::access::Access;
-use super::audit::Note;
+use super::audit::AuditEntry;
 use super::usage::window;
-use super::{authority, claim};
+use super::{authorize, idempotency};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::Result;
 use crate::ids::ProjectId;
@@ -28,143 +28,147 @@ use crate::storage::{LevelsRecord, Reader, Record, Store, Table, Watcher, WriteT
 
 const SHARDS: usize = 16;
 
-/// The rules of limits, and the limiter. Clones share it.
+/// The limits service and the limiter. Clones share it.
 #[derive(Clone)]
 pub struct Limits {
     store: Store,
     clock_rng: Arc<dyn ClockRng>,
-    accounts: Arc<Accounts>,
+    limiters: Arc<ProjectLimiters>,
 }
 
-/// An entry for each project that has asked since the start; only admins make projects.
+/// An entry per project that has sent a request since the start.
 #[derive(Default)]
-struct Accounts {
-    shards: [Mutex<HashMap<ProjectId, Arc<Account>>>; SHARDS],
+struct ProjectLimiters {
+    shards: [Mutex<HashMap<ProjectId, Arc<ProjectLimiter>>>; SHARDS],
 }
 
-impl Accounts {
-    fn with<T>(&self, project: ProjectId, f: impl FnOnce(&mut HashMap<ProjectId, Arc<Account>>) -> T) -> T {
+impl ProjectLimiters {
+    fn with<T>(&self, project: ProjectId, f: impl FnOnce(&mut HashMap<ProjectId, Arc<ProjectLimiter>>) -> T) -> T {
         let [.., last] = project.to_bytes();
         f(&mut self.shards[usize::from(last) % SHARDS].lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn get(&self, project: ProjectId) -> Arc<Account> {
-        self.with(project, |accounts| accounts.entry(project).or_default().clone())
+    fn get(&self, project: ProjectId) -> Arc<ProjectLimiter> {
+        self.with(project, |limiters| limiters.entry(project).or_default().clone())
     }
 }
 
-impl Watcher for Accounts {
+impl Watcher for ProjectLimiters {
     fn changed(&self, table: Table, key: &[u8]) {
         if table != LimitsRecord::TABLE {
             return;
         }
         let Ok(project) = key.try_into().map(ProjectId::from_bytes) else { return self.changes_unknown() };
-        if let Some(account) = self.with(project, |accounts| accounts.get(&project).cloned()) {
-            account.outdate();
+        if let Some(limiter) = self.with(project, |limiters| limiters.get(&project).cloned()) {
+            limiter.invalidate();
         }
     }
 
     fn changes_unknown(&self) {
         for shard in &self.shards {
-            let accounts = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            accounts.values().for_each(|account| account.outdate());
+            let limiters = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            limiters.values().for_each(|limiter| limiter.invalidate());
         }
     }
 }
 
-/// Tokens that a running request has taken. They are settled when its usage is recorded.
-pub(super) struct Hold {
-    account: Arc<Account>,
+/// Tokens reserved by a running request, settled when its usage is recorded.
+pub(super) struct TokenReservation {
+    limiter: Arc<ProjectLimiter>,
     pub tokens: u64,
 }
 
 impl Limits {
     pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>) -> Self {
-        let accounts = Arc::new(Accounts::default());
-        let watcher: Arc<dyn Watcher> = accounts.clone();
+        let limiters = Arc::new(ProjectLimiters::default());
+        let watcher: Arc<dyn Watcher> = limiters.clone();
         store.watch(Arc::downgrade(&watcher));
-        Self { store, clock_rng, accounts }
+        Self { store, clock_rng, limiters }
     }
 
-    /// Lets a request of `project` in, or refuses it with 429. Either way says where it stands.
-    pub async fn admit(&self, project: ProjectId) -> Result<(Standing, Result<()>)> {
-        Ok(self.account(project).await?.take_request(self.clock_rng.uptime()))
+    /// Admits a request of `project`, or refuses it with 429. Returns the rate limit status in both cases.
+    pub async fn admit(&self, project: ProjectId) -> Result<(RateLimitStatus, Result<()>)> {
+        Ok(self.limiter(project).await?.take_request(self.clock_rng.uptime()))
     }
 
-    /// Where `project` stands, at no cost.
-    pub async fn standing(&self, project: ProjectId) -> Result<Standing> {
-        Ok(self.account(project).await?.standing())
+    /// The rate limit status of `project`; takes nothing.
+    pub async fn status(&self, project: ProjectId) -> Result<RateLimitStatus> {
+        Ok(self.limiter(project).await?.status())
     }
 
-    /// Takes the tokens of a prompt from rate and budget.
-    pub(super) fn hold(&self, project: ProjectId, prompt: u64) -> Result<Hold> {
-        let account = self.accounts.get(project);
-        account.take_tokens(prompt, (self.clock_rng.now(), self.clock_rng.uptime()))?;
-        Ok(Hold { account, tokens: prompt })
+    /// Reserves the tokens of a prompt from rate and budget.
+    pub(super) fn reserve_tokens(&self, project: ProjectId, prompt: u64) -> Result<TokenReservation> {
+        let limiter = self.limiters.get(project);
+        limiter.take_tokens(prompt, (self.clock_rng.now(), self.clock_rng.uptime()))?;
+        Ok(TokenReservation { limiter, tokens: prompt })
     }
 
-    /// Books what a request really used.
-    pub(super) fn settle(&self, project: ProjectId, hold: Option<Hold>, used: u64) {
+    /// Replaces a reservation by the tokens used.
+    pub(super) fn settle(&self, project: ProjectId, reservation: Option<TokenReservation>, used: u64) {
         let now = (self.clock_rng.now(), self.clock_rng.uptime());
-        match hold {
-            Some(hold) => hold.account.settle(hold.tokens, used, now),
-            None if used > 0 => self.accounts.get(project).settle(0, used, now),
+        match reservation {
+            Some(reservation) => reservation.limiter.settle(reservation.tokens, used, now),
+            None if used > 0 => self.limiters.get(project).settle(0, used, now),
             None => {}
         }
     }
 
-    /// The levels to store beside a usage record.
+    /// The bucket levels to store with a usage record.
     pub(super) fn levels(&self, project: ProjectId) -> Option<LevelsRecord> {
-        self.accounts.get(project).levels(self.clock_rng.now())
+        self.limiters.get(project).levels(self.clock_rng.now())
     }
 
-    /// The account, with the limits that hold now.
-    async fn account(&self, project: ProjectId) -> Result<Arc<Account>> {
-        let account = self.accounts.get(project);
-        // Noted before the snapshot begins: what changes later is loaded by the next request.
-        if let Some(generation) = account.outdated() {
+    /// The limiter with the current limits.
+    async fn limiter(&self, project: ProjectId) -> Result<Arc<ProjectLimiter>> {
+        let limiter = self.limiters.get(project);
+        // The generation is noted before the snapshot begins; later changes are loaded by the next request.
+        if let Some(generation) = limiter.stale_generation() {
             let now = self.clock_rng.now();
             let read = self.store.read(move |tx| {
                 let record = limits::of(tx, project)?;
                 let levels = limits::levels(tx, project)?;
                 let used = window::tokens_since(tx, project, now.month_start())?;
-                Ok(Loaded { rates: policy::effective(&record), levels, month: Month { used, ..Month::of(now) } })
+                Ok(StoredLimits {
+                    rates: policy::effective(&record),
+                    levels,
+                    month: MonthlyTokens { used, ..MonthlyTokens::of(now) },
+                })
             });
-            account.load(generation, read.await?, &*self.clock_rng);
+            limiter.load(generation, read.await?, &*self.clock_rng);
         }
-        Ok(account)
+        Ok(limiter)
     }
 
     pub async fn get(&self, access: &Access, project: ProjectId) -> Result<ProjectLimits> {
         let (access, now) = (access.clone(), self.clock_rng.now());
         let read = self.store.read(move |tx| {
-            authority::project(tx, &access, project)?;
+            authorize::project(tx, &access, project)?;
             view(tx, project, limits::of(tx, project)?, now)
         });
         read.await
     }
 
-    /// Changes what is named; holds from the next request on.
-    pub async fn update(&self, access: &Access, project: ProjectId, change: LimitsChange) -> Result<ProjectLimits> {
+    /// Updates limits, effective from the next request.
+    pub async fn update(&self, access: &Access, project: ProjectId, change: LimitsPatch) -> Result<ProjectLimits> {
         let now = self.clock_rng.now();
-        let note = Note::new(&self.clock_rng, Some(access), "project.limits_updated");
+        let entry = AuditEntry::new(&self.clock_rng, Some(access), "project.limits_updated");
         let by_admin = change.is_admins();
         let permit = move |tx: &WriteTx, caller: &Access| {
-            if by_admin { caller.require_admin() } else { authority::manages(project)(tx, caller) }
+            if by_admin { caller.require_admin() } else { authorize::manage_project(project)(tx, caller) }
         };
         let run = move |tx: &WriteTx, caller: &Access| {
-            let living = authority::project(tx, caller, project)?;
-            authority::living(&living)?;
+            let living = authorize::project(tx, caller, project)?;
+            authorize::require_active(&living)?;
             if change.is_admins() {
                 caller.require_admin()?;
             }
             let old = limits::of(tx, project)?;
             let new = LimitsRecord { updated_at: Some(now), ..change.apply(old)? };
             limits::put(tx, project, &new)?;
-            note.write(tx, project, project, &policy::difference(&old, &new))?;
+            entry.write(tx, project, project, &policy::difference(&old, &new))?;
             view(tx, project, new, now)
         };
-        claim::write(&self.store, access, now, permit, run).await
+        idempotency::write(&self.store, access, now, permit, run).await
     }
 }
 

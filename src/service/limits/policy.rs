@@ -1,4 +1,4 @@
-//! The settings themselves: what may be asked for, and what is in force.
+//! Limit settings: validation, and the effective limits.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -6,27 +6,27 @@ use serde_json::{Map, Value, json};
 use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
-use crate::service::change::Change;
-use crate::service::holdings::{self, Holding};
+use crate::service::patch::Patch;
+use crate::service::quotas::{self, QuotaKind};
 use crate::storage::limits::{LimitsRecord, Quotas, Rates};
 use crate::storage::quota_usage::QuotaUsageRecord;
 
-const MOST_REQUESTS: u64 = 1_000_000;
-const MOST_TOKENS: u64 = 1_000_000_000;
-const MOST_BUDGET: u64 = 1_000_000_000_000_000;
-/// How much larger than the rate a burst may be.
-const WIDEST_BURST: u64 = 10;
+const MAX_REQUESTS: u64 = 1_000_000;
+const MAX_TOKENS: u64 = 1_000_000_000;
+const MAX_BUDGET: u64 = 1_000_000_000_000_000;
+/// Max ratio of burst to rate.
+const MAX_BURST_FACTOR: u64 = 10;
 
-/// What a project may use and hold, and what it does.
+/// A project's limits and usage.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProjectLimits {
     pub project: ProjectId,
-    /// What the project asked for.
+    /// The project's own settings.
     pub own: Rates,
     pub ceiling: Rates,
-    /// What is in force: the project's own, within the ceiling.
+    /// The effective limits: the project's own, capped by the ceiling.
     pub effective: Rates,
-    /// The quotas in force.
+    /// The effective quotas.
     pub quotas: Quotas,
     pub holdings: QuotaUsageRecord,
     /// Tokens used in this calendar month.
@@ -41,14 +41,14 @@ impl ProjectLimits {
         held: QuotaUsageRecord,
         tokens_this_month: u64,
     ) -> Self {
-        let quota = |holding| Some(holdings::quota(&record.quotas, holding));
+        let quota = |holding| Some(quotas::quota(&record.quotas, holding));
         let quotas = Quotas {
-            api_keys: quota(Holding::ApiKey),
-            conversations: quota(Holding::Conversation),
-            agents: quota(Holding::Agent),
-            files: quota(Holding::File),
-            jobs: quota(Holding::Job),
-            bytes: Some(holdings::byte_quota(&record.quotas)),
+            api_keys: quota(QuotaKind::ApiKey),
+            conversations: quota(QuotaKind::Conversation),
+            agents: quota(QuotaKind::Agent),
+            files: quota(QuotaKind::File),
+            jobs: quota(QuotaKind::Job),
+            bytes: Some(quotas::byte_quota(&record.quotas)),
         };
         let effective = effective(&record);
         let LimitsRecord { own, ceiling, updated_at, .. } = record;
@@ -56,75 +56,74 @@ impl ProjectLimits {
     }
 }
 
-/// A change of rates and budgets, field by field. Numbers as the client sent them.
+/// An update of rates and budgets, field by field, with unvalidated numbers.
 #[derive(Clone, Copy, Debug)]
-pub struct RatesChange {
-    pub requests_per_minute: Change<i64>,
-    pub burst_limit: Change<i64>,
-    pub tokens_per_minute: Change<i64>,
-    pub token_budget: Change<i64>,
+pub struct RatesPatch {
+    pub requests_per_minute: Patch<i64>,
+    pub burst_limit: Patch<i64>,
+    pub tokens_per_minute: Patch<i64>,
+    pub token_budget: Patch<i64>,
 }
 
-impl Default for RatesChange {
+impl Default for RatesPatch {
     fn default() -> Self {
-        let keep = Change::Keep;
+        let keep = Patch::Keep;
         Self { requests_per_minute: keep, burst_limit: keep, tokens_per_minute: keep, token_budget: keep }
     }
 }
 
-/// A change of quotas, field by field.
+/// An update of quotas, field by field.
 #[derive(Clone, Copy, Debug)]
-pub struct QuotasChange {
-    pub api_keys: Change<i64>,
-    pub conversations: Change<i64>,
-    pub agents: Change<i64>,
-    pub files: Change<i64>,
-    pub jobs: Change<i64>,
-    pub bytes: Change<i64>,
+pub struct QuotasPatch {
+    pub api_keys: Patch<i64>,
+    pub conversations: Patch<i64>,
+    pub agents: Patch<i64>,
+    pub files: Patch<i64>,
+    pub jobs: Patch<i64>,
+    pub bytes: Patch<i64>,
 }
 
-/// A change of a project's limits.
+/// An update of a project's limits.
 #[derive(Clone, Copy, Debug)]
-pub struct LimitsChange {
-    pub own: RatesChange,
-    /// Admins only; clearing it removes every ceiling.
-    pub ceiling: Change<RatesChange>,
-    /// Admins only; clearing it brings the defaults back.
-    pub quotas: Change<QuotasChange>,
+pub struct LimitsPatch {
+    pub own: RatesPatch,
+    /// Admins only; `Clear` removes every ceiling.
+    pub ceiling: Patch<RatesPatch>,
+    /// Admins only; `Clear` restores the defaults.
+    pub quotas: Patch<QuotasPatch>,
 }
 
-impl LimitsChange {
-    /// A change of the project's own rates alone.
-    pub fn own(own: RatesChange) -> Self {
-        Self { own, ceiling: Change::Keep, quotas: Change::Keep }
+impl LimitsPatch {
+    /// An update of the project's own rates alone.
+    pub fn own(own: RatesPatch) -> Self {
+        Self { own, ceiling: Patch::Keep, quotas: Patch::Keep }
     }
 
     pub(super) fn is_admins(&self) -> bool {
-        !matches!((self.ceiling, self.quotas), (Change::Keep, Change::Keep))
+        !matches!((self.ceiling, self.quotas), (Patch::Keep, Patch::Keep))
     }
 
     pub(super) fn apply(&self, old: LimitsRecord) -> Result<LimitsRecord> {
         let ceiling = match self.ceiling {
-            Change::Keep => old.ceiling,
-            Change::Clear => Rates::default(),
-            Change::Set(change) => rates(old.ceiling, change, "ceiling.")?,
+            Patch::Keep => old.ceiling,
+            Patch::Clear => Rates::default(),
+            Patch::Set(change) => rates(old.ceiling, change, "ceiling.")?,
         };
         let quotas = match self.quotas {
-            Change::Keep => old.quotas,
-            Change::Clear => Quotas::default(),
-            Change::Set(change) => quotas(old.quotas, change)?,
+            Patch::Keep => old.quotas,
+            Patch::Clear => Quotas::default(),
+            Patch::Set(change) => quotas(old.quotas, change)?,
         };
         let own = rates(old.own, self.own, "")?;
         self.below(&own, &ceiling)?;
         Ok(LimitsRecord { own, ceiling, quotas, ..old })
     }
 
-    /// What is newly asked for must not exceed the ceiling. (A ceiling that is lowered later
-    /// leaves the wish as it is, and `effective` tells what holds.)
+    /// New values must not exceed the ceiling. (A ceiling that is lowered later leaves the stored values; `effective`
+    /// has the result.)
     fn below(&self, own: &Rates, ceiling: &Rates) -> Result<()> {
-        let check = |field: &str, change: Change<i64>, wish: Option<u64>, most: Option<u64>| match (change, wish, most)
-        {
-            (Change::Set(_), Some(wish), Some(most)) if wish > most => {
+        let check = |field: &str, change: Patch<i64>, wish: Option<u64>, most: Option<u64>| match (change, wish, most) {
+            (Patch::Set(_), Some(wish), Some(most)) if wish > most => {
                 let text = format!(
                     "'{field}' is {wish}, above the project's ceiling of {most}. Ask for less, or have an admin raise the ceiling."
                 );
@@ -141,7 +140,7 @@ impl LimitsChange {
     }
 }
 
-/// What holds: the project's own rates within the ceiling.
+/// The project's own rates, capped by the ceiling.
 pub(super) fn effective(record: &LimitsRecord) -> Rates {
     let LimitsRecord { own, ceiling, .. } = record;
     let requests_per_minute = least(own.requests_per_minute, ceiling.requests_per_minute);
@@ -159,22 +158,22 @@ fn least(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).min()
 }
 
-fn rates(old: Rates, change: RatesChange, place: &str) -> Result<Rates> {
+fn rates(old: Rates, change: RatesPatch, place: &str) -> Result<Rates> {
     let number = |name: &str, old, change, most| number(&format!("{place}{name}"), old, change, 1, most);
     let new = Rates {
         requests_per_minute: number(
             "requests_per_minute",
             old.requests_per_minute,
             change.requests_per_minute,
-            MOST_REQUESTS,
+            MAX_REQUESTS,
         )?,
-        burst_limit: number("burst_limit", old.burst_limit, change.burst_limit, MOST_REQUESTS * WIDEST_BURST)?,
-        tokens_per_minute: number("tokens_per_minute", old.tokens_per_minute, change.tokens_per_minute, MOST_TOKENS)?,
-        token_budget: number("token_budget", old.token_budget, change.token_budget, MOST_BUDGET)?,
+        burst_limit: number("burst_limit", old.burst_limit, change.burst_limit, MAX_REQUESTS * MAX_BURST_FACTOR)?,
+        tokens_per_minute: number("tokens_per_minute", old.tokens_per_minute, change.tokens_per_minute, MAX_TOKENS)?,
+        token_budget: number("token_budget", old.token_budget, change.token_budget, MAX_BUDGET)?,
     };
-    // A burst goes with its rate.
+    // Clearing the rate clears the burst.
     let new = match (change.requests_per_minute, change.burst_limit) {
-        (Change::Clear, Change::Keep) => Rates { burst_limit: None, ..new },
+        (Patch::Clear, Patch::Keep) => Rates { burst_limit: None, ..new },
         _ => new,
     };
     let field = format!("{place}burst_limit");
@@ -184,10 +183,10 @@ fn rates(old: Rates, change: RatesChange, place: &str) -> Result<Rates> {
                 format!("'{field}' needs 'requests_per_minute': without a rate there is nothing to burst above.");
             Err(Error::invalid(field, text))
         }
-        (Some(burst), Some(rate)) if burst > rate * WIDEST_BURST => {
-            let most = rate * WIDEST_BURST;
+        (Some(burst), Some(rate)) if burst > rate * MAX_BURST_FACTOR => {
+            let most = rate * MAX_BURST_FACTOR;
             let text = format!(
-                "'{field}' is {burst}; with {rate} requests a minute it may be at most {most} ({WIDEST_BURST} times the rate)."
+                "'{field}' is {burst}; with {rate} requests a minute it may be at most {most} ({MAX_BURST_FACTOR} times the rate)."
             );
             Err(Error::invalid(field, text))
         }
@@ -195,24 +194,24 @@ fn rates(old: Rates, change: RatesChange, place: &str) -> Result<Rates> {
     }
 }
 
-fn quotas(old: Quotas, change: QuotasChange) -> Result<Quotas> {
+fn quotas(old: Quotas, change: QuotasPatch) -> Result<Quotas> {
     let most = i64::MAX.unsigned_abs();
     let number = |name: &str, old, change| number(&format!("quotas.{name}"), old, change, 0, most);
     Ok(Quotas {
-        api_keys: number(Holding::ApiKey.field(), old.api_keys, change.api_keys)?,
-        conversations: number(Holding::Conversation.field(), old.conversations, change.conversations)?,
-        agents: number(Holding::Agent.field(), old.agents, change.agents)?,
-        files: number(Holding::File.field(), old.files, change.files)?,
-        jobs: number(Holding::Job.field(), old.jobs, change.jobs)?,
+        api_keys: number(QuotaKind::ApiKey.field(), old.api_keys, change.api_keys)?,
+        conversations: number(QuotaKind::Conversation.field(), old.conversations, change.conversations)?,
+        agents: number(QuotaKind::Agent.field(), old.agents, change.agents)?,
+        files: number(QuotaKind::File.field(), old.files, change.files)?,
+        jobs: number(QuotaKind::Job.field(), old.jobs, change.jobs)?,
         bytes: number("storage_bytes", old.bytes, change.bytes)?,
     })
 }
 
-fn number(field: &str, old: Option<u64>, change: Change<i64>, least: u64, most: u64) -> Result<Option<u64>> {
+fn number(field: &str, old: Option<u64>, change: Patch<i64>, least: u64, most: u64) -> Result<Option<u64>> {
     match change {
-        Change::Keep => Ok(old),
-        Change::Clear => Ok(None),
-        Change::Set(given) => match u64::try_from(given) {
+        Patch::Keep => Ok(old),
+        Patch::Clear => Ok(None),
+        Patch::Set(given) => match u64::try_from(given) {
             Ok(value) if (least..=most).contains(&value) => Ok(Some(value)),
             _ => {
                 let text = format!("'{field}' is {given}; it must be {least} to {most}, or null for none.");
@@ -222,7 +221,7 @@ fn number(field: &str, old: Option<u64>, change: Change<i64>, least: u64, most: 
     }
 }
 
-/// What the audit log says of a change: the fields that differ, as they were and as they are.
+/// The audit detail of a change: old and new values of the changed fields.
 pub(super) fn difference(old: &LimitsRecord, new: &LimitsRecord) -> Value {
     let fields = |record: &LimitsRecord| {
         let parts = [("", json!(record.own)), ("ceiling.", json!(record.ceiling)), ("quotas.", json!(record.quotas))];

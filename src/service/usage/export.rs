@@ -1,4 +1,4 @@
-//! Raw records, row by row, for other tools.
+//! Export of raw usage records.
 
 use std::collections::HashMap;
 
@@ -8,11 +8,11 @@ use crate::ids::ProjectId;
 use crate::storage::usage::{self, SeriesRecord, UsageRecord};
 use crate::storage::{Reader, Store, projects};
 
-/// Which records are wanted.
+/// A filter of usage records.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExportFilter {
-    /// None means all projects.
+    /// `None` means all projects.
     pub project: Option<ProjectId>,
     /// Inclusive.
     pub start: Option<Timestamp>,
@@ -37,8 +37,8 @@ pub struct UsageRow {
 }
 
 impl UsageRow {
-    /// Shows the records of one snapshot, project by project, the latest first. Blocking, and
-    /// for the owner of the data folder: it asks for no key.
+    /// Visits the records of one snapshot, project by project, latest first. Blocking. For the owner of the data
+    /// folder: it needs no key.
     pub fn each(store: &Store, filter: ExportFilter, mut show: impl FnMut(&UsageRow) -> Result<()>) -> Result<()> {
         store.read_blocking(|tx| {
             let wanted = match filter.project {
@@ -86,7 +86,7 @@ fn each_of(
     })
 }
 
-/// Milliseconds as seconds; exact as far as a double is.
+/// Milliseconds as seconds.
 #[expect(clippy::cast_precision_loss, reason = "2^53 ms are 285,000 years")]
 pub fn seconds(millis: u64) -> f64 {
     millis as f64 / 1000.0

@@ -1,4 +1,4 @@
-//! The writing half: a receipt a request, recorded once, whatever becomes of the request.
+//! Records usage: each request exactly once, however it ends.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,25 +7,24 @@ use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::Result;
 use crate::ids::{KeyId, ProjectId};
 use crate::service::access::Access;
-use crate::service::limits::{Hold, Limits};
+use crate::service::limits::{Limits, TokenReservation};
 use crate::storage::usage::{self, Amounts, Outcome, SeriesRecord, UsageRecord};
 use crate::storage::{Store, WriteTx, keys, limits as levels};
 
-/// Records of abandoned requests that wait for room in the writer's queue; more than connections
-/// can make while a disk stalls.
-const MOST_OWED: usize = 100_000;
+/// Max pending records of abandoned requests; more than connections can produce while a disk stalls.
+const MAX_PENDING: usize = 100_000;
 
-/// Opens receipts. Clones share it.
+/// Creates usage recorders. Clones share it.
 #[derive(Clone)]
 pub struct Meter {
     store: Store,
     clock_rng: Arc<dyn ClockRng>,
     limits: Limits,
-    /// What could not be written at once, for it had nobody to wait.
-    owed: Arc<Mutex<Vec<Entry>>>,
+    /// Records that did not fit into the writer's queue.
+    pending: Arc<Mutex<Vec<Entry>>>,
 }
 
-/// A record about to be written. Made once: its transaction may run more than once.
+/// A record to be written. Created once, because its transaction may run more than once.
 #[derive(Clone, Debug)]
 struct Entry {
     project: ProjectId,
@@ -38,48 +37,48 @@ struct Entry {
 
 /// What one request uses. It is recorded by [`Receipt::close`], or as abandoned when it is
 /// dropped unclosed: then the client has left.
-pub struct Receipt {
+pub struct UsageRecorder {
     meter: Meter,
     project: ProjectId,
     key: KeyId,
     endpoint: String,
-    bill: Mutex<Bill>,
-    /// Someone else than the middleware will close it: the body is still being made.
+    state: Mutex<State>,
+    /// Closed by the response body instead of the middleware.
     deferred: AtomicBool,
     closed: AtomicBool,
 }
 
 #[derive(Default)]
-struct Bill {
+struct State {
     model: Option<String>,
     amounts: Amounts,
-    hold: Option<Hold>,
+    reservation: Option<TokenReservation>,
 }
 
 impl Meter {
     pub fn new(store: Store, clock_rng: Arc<dyn ClockRng>, limits: Limits) -> Self {
-        Self { store, clock_rng, limits, owed: Arc::default() }
+        Self { store, clock_rng, limits, pending: Arc::default() }
     }
 
-    /// A receipt for a request to `endpoint`, named by method and path below the mount.
-    pub fn open(&self, access: &Access, endpoint: String) -> Receipt {
-        Receipt {
+    /// A recorder for a request to `endpoint` (method and path below the mount).
+    pub fn open(&self, access: &Access, endpoint: String) -> UsageRecorder {
+        UsageRecorder {
             meter: self.clone(),
             project: access.project(),
             key: access.key(),
             endpoint,
-            bill: Mutex::default(),
+            state: Mutex::default(),
             deferred: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         }
     }
 
-    fn owed(&self) -> MutexGuard<'_, Vec<Entry>> {
-        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn pending(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A closure that writes `entries` and the limiter's levels.
-    fn writing(&self, entries: Vec<Entry>) -> impl FnMut(&WriteTx) -> Result<()> + Send + 'static {
+    /// A write of `entries` and the limiter's levels.
+    fn write_entries(&self, entries: Vec<Entry>) -> impl FnMut(&WriteTx) -> Result<()> + Send + 'static {
         let limits = self.limits.clone();
         move |tx| {
             entries.iter().try_for_each(|entry| {
@@ -90,31 +89,31 @@ impl Meter {
     }
 
     async fn record(&self, entry: Entry) -> Result<()> {
-        let owed = std::mem::take(&mut *self.owed());
-        let all = owed.iter().cloned().chain([entry]).collect();
-        let written = self.store.write(self.writing(all)).await;
+        let pending = std::mem::take(&mut *self.pending());
+        let all = pending.iter().cloned().chain([entry]).collect();
+        let written = self.store.write(self.write_entries(all)).await;
         if written.is_err() {
-            self.owed().extend(owed);
+            self.pending().extend(pending);
         }
         written
     }
 
-    /// Writes without anybody who waits. What finds no room is owed.
+    /// Queues a write without waiting. If the queue is full, the entry stays pending.
     fn record_later(&self, entry: Entry) {
-        if self.store.enqueue(self.writing(vec![entry.clone()])).is_ok() {
+        if self.store.enqueue(self.write_entries(vec![entry.clone()])).is_ok() {
             return;
         }
-        let mut owed = self.owed();
-        match owed.len() < MOST_OWED {
-            true => owed.push(entry),
+        let mut pending = self.pending();
+        match pending.len() < MAX_PENDING {
+            true => pending.push(entry),
             false => tracing::error!(project = %entry.project, "the usage of an abandoned request is lost"),
         }
     }
 
-    /// Writes what is owed; before the store closes.
+    /// Writes pending entries before the store closes.
     pub async fn flush(&self) -> Result<()> {
-        let owed = std::mem::take(&mut *self.owed());
-        if owed.is_empty() { Ok(()) } else { self.store.write(self.writing(owed)).await }
+        let pending = std::mem::take(&mut *self.pending());
+        if pending.is_empty() { Ok(()) } else { self.store.write(self.write_entries(pending)).await }
     }
 }
 
@@ -127,63 +126,63 @@ impl Entry {
     }
 }
 
-impl Receipt {
-    fn bill(&self) -> MutexGuard<'_, Bill> {
-        self.bill.lock().unwrap_or_else(PoisonError::into_inner)
+impl UsageRecorder {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The model that is called, once it is known to exist.
-    pub fn model(&self, name: &str) {
-        self.bill().model = Some(name.to_owned());
+    /// Sets the model, once it is known to exist.
+    pub fn set_model(&self, name: &str) {
+        self.state().model = Some(name.to_owned());
     }
 
-    /// Takes the tokens of the prompt from the project's rate and budget.
-    pub fn prompt(&self, tokens: u64) -> Result<()> {
-        let hold = self.meter.limits.hold(self.project, tokens)?;
-        let mut bill = self.bill();
-        bill.hold = Some(hold);
-        bill.amounts.input = tokens;
+    /// Charges the prompt tokens to the project's rate and budget.
+    pub fn charge_prompt(&self, tokens: u64) -> Result<()> {
+        let reservation = self.meter.limits.reserve_tokens(self.project, tokens)?;
+        let mut state = self.state();
+        state.reservation = Some(reservation);
+        state.amounts.input = tokens;
         Ok(())
     }
 
-    /// Refuses with 429 what the project's rate and budget cannot give now, and takes nothing: for an estimate, before
-    /// the work of counting the prompt's tokens.
-    pub fn check(&self, tokens: u64) -> Result<()> {
-        let hold = self.meter.limits.hold(self.project, tokens)?;
-        self.meter.limits.settle(self.project, Some(hold), 0);
+    /// 429 if the project's rate or budget does not allow `tokens` now; charges nothing. For an estimate before the
+    /// prompt is tokenised.
+    pub fn check_budget(&self, tokens: u64) -> Result<()> {
+        let reservation = self.meter.limits.reserve_tokens(self.project, tokens)?;
+        self.meter.limits.settle(self.project, Some(reservation), 0);
         Ok(())
     }
 
-    /// Of the prompt's tokens, so many needed no computing.
-    pub fn cached(&self, tokens: u64) {
-        self.bill().amounts.cached = tokens;
+    /// Sets the number of cached prompt tokens.
+    pub fn set_cached(&self, tokens: u64) {
+        self.state().amounts.cached = tokens;
     }
 
-    /// Takes back the tokens of a prompt that never ran.
+    /// Cancels the charge for a request that never ran.
     pub fn waive(&self) {
-        self.bill().amounts = Amounts::default();
+        self.state().amounts = Amounts::default();
     }
 
-    /// Tokens generated so far.
-    pub fn output(&self, tokens: u64) {
-        self.bill().amounts.output = tokens;
+    /// Sets the number of tokens generated so far.
+    pub fn set_output(&self, tokens: u64) {
+        self.state().amounts.output = tokens;
     }
 
-    /// Pictures painted so far.
-    pub fn images(&self, count: u64) {
-        self.bill().amounts.images = count;
+    /// Sets the number of images finished so far.
+    pub fn set_images(&self, count: u64) {
+        self.state().amounts.images = count;
     }
 
-    /// Leaves the closing to whoever makes the rest of the body.
+    /// Leaves the closing to the response body.
     pub fn defer(&self) {
         self.deferred.store(true, Ordering::Relaxed);
     }
 
-    pub fn deferred(&self) -> bool {
+    pub fn is_deferred(&self) -> bool {
         self.deferred.load(Ordering::Relaxed)
     }
 
-    /// Records how the request ended; when it returns, that is on the disk. Again: nothing.
+    /// Records the outcome durably. Further calls have no effect.
     pub async fn close(&self, outcome: Outcome) -> Result<()> {
         match self.entry(outcome) {
             Some(entry) => self.meter.record(entry).await,
@@ -191,16 +190,16 @@ impl Receipt {
         }
     }
 
-    /// The record, once.
+    /// The record, on the first call.
     fn entry(&self, outcome: Outcome) -> Option<Entry> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return None;
         }
-        let Bill { model, amounts, hold } = std::mem::take(&mut *self.bill());
-        // Nobody pays for a failure of the server's. All else is paid for as far as it was made:
-        // else a stream that is refused at its very end would be free.
+        let State { model, amounts, reservation } = std::mem::take(&mut *self.state());
+        // Server failures are not charged. All else is charged as far as it was generated; otherwise a stream that
+        // fails at its very end would be free.
         let amounts = if outcome == Outcome::Failed { Amounts::default() } else { amounts };
-        self.meter.limits.settle(self.project, hold, amounts.tokens());
+        self.meter.limits.settle(self.project, reservation, amounts.tokens());
         let mut tail = [0; 6];
         self.meter.clock_rng.fill(&mut tail);
         let series = SeriesRecord { key: self.key, endpoint: self.endpoint.clone(), model };
@@ -208,7 +207,7 @@ impl Receipt {
     }
 }
 
-impl Drop for Receipt {
+impl Drop for UsageRecorder {
     fn drop(&mut self) {
         if let Some(entry) = self.entry(Outcome::Abandoned) {
             self.meter.record_later(entry);

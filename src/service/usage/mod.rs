@@ -1,8 +1,7 @@
-//! Usage: every request is recorded where it is answered, and reported exactly.
+//! Usage: metering of every request, and exact reports.
 //!
-//! [`Meter`] writes; [`Usage`] reads: totals and buckets of any window, exact to the millisecond,
-//! and exports of the raw records. Sums over minutes, hours and days answer what lies whole
-//! inside a window, raw records its two ends.
+//! [`Meter`] writes; [`Usage`] reads: totals and buckets of any window, exact to the millisecond, and exports of the
+//! raw records. Sums over minutes, hours and days cover the inside of a window, raw records its two ends.
 
 mod export;
 mod meter;
@@ -12,6 +11,6 @@ pub(super) mod window;
 
 pub use crate::storage::usage::{Amounts, Outcome, Sums, Width};
 pub use export::{ExportFilter, UsageRow, seconds};
-pub use meter::{Meter, Receipt};
+pub use meter::{Meter, UsageRecorder};
 pub use prune::Retention;
 pub use report::{Bucket, Dimension, Group, Report, ReportQuery, Usage};

@@ -1,4 +1,4 @@
-//! Retention: raw records and minutes are dropped when they are old; no total changes by it.
+//! Retention: old raw records and minutes are removed; totals do not change.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::ids::ProjectId;
 use crate::storage::usage::{self, Horizon, Width};
 use crate::storage::{projects, quota_usage};
 
-/// Rows dropped in one transaction: other writes wait for no more.
-const AT_ONCE: usize = 2_000;
+/// Rows removed per transaction; other writes wait meanwhile.
+const BATCH_ROWS: usize = 2_000;
 
-/// How long detail is kept. Sums over hours and days are kept for ever.
+/// How long details are kept. Sums over hours and days are kept forever.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
     /// Raw records, and every change of the bytes held.
@@ -22,7 +22,7 @@ pub struct Retention {
 }
 
 impl Usage {
-    /// Drops what is older than `retention`. Returns how many rows went.
+    /// Removes what is older than `retention`. Returns the number of removed rows.
     pub async fn prune(&self, retention: Retention) -> Result<usize> {
         let now = self.clock_rng.now();
         let ago = |span: Duration| {
@@ -31,7 +31,7 @@ impl Usage {
         };
         let raw = Width::Minute.floor(ago(retention.raw));
         let minutes = Width::Hour.floor(ago(retention.minutes.max(retention.raw)));
-        // First the promise, then the deed: a report never believes in rows that may be gone.
+        // The horizon is stored before rows are removed, so a report never relies on removed rows.
         let horizon = self.store.write(move |tx| {
             let old = usage::horizon(tx)?;
             let new = Horizon { raw: old.raw.max(raw), minutes: old.minutes.max(minutes) };
@@ -57,10 +57,10 @@ impl Usage {
         let mut dropped = 0;
         loop {
             let round = self.store.write(move |tx| {
-                let raw = usage::drop_raw(tx, project, horizon.raw, AT_ONCE)?;
-                let minutes = usage::drop_minutes(tx, project, horizon.minutes, AT_ONCE)?;
-                let samples = quota_usage::thin(tx, project, horizon.raw, Width::Minute.millis(), AT_ONCE)?;
-                Ok((raw + minutes + samples, raw == AT_ONCE || minutes == AT_ONCE || samples == AT_ONCE))
+                let raw = usage::drop_raw(tx, project, horizon.raw, BATCH_ROWS)?;
+                let minutes = usage::drop_minutes(tx, project, horizon.minutes, BATCH_ROWS)?;
+                let samples = quota_usage::thin(tx, project, horizon.raw, Width::Minute.millis(), BATCH_ROWS)?;
+                Ok((raw + minutes + samples, raw == BATCH_ROWS || minutes == BATCH_ROWS || samples == BATCH_ROWS))
             });
             let (rows, more) = round.await?;
             dropped += rows;

@@ -1,4 +1,4 @@
-//! The reading half: totals and buckets of a window.
+//! Usage reports: totals and buckets of a window.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use crate::display::shorten;
 use crate::error::{Error, Result};
 use crate::ids::ProjectId;
 use crate::service::access::Access;
-use crate::service::authority;
+use crate::service::authorize;
 use crate::storage::usage::{self, Sums, Width};
 use crate::storage::{ReadTx, Store, quota_usage};
 
-/// More buckets than this are refused: a client that wants more asks for wider ones.
-const MOST_BUCKETS: i64 = 1_500;
-/// More results than this in one answer are refused.
-const MOST_RESULTS: usize = 100_000;
+/// Max buckets of a report.
+const MAX_BUCKETS: i64 = 1_500;
+/// Max results of a report.
+const MAX_RESULTS: usize = 100_000;
 const THIRTY_DAYS: Duration = Duration::from_secs(30 * 86_400);
 
-/// What results can be told apart by.
+/// A dimension to group results by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Dimension {
     Model,
@@ -39,7 +39,7 @@ impl Dimension {
         }
     }
 
-    /// Reads names separated by commas.
+    /// Parses names separated by commas.
     pub fn parse_list(text: &str) -> Result<Vec<Dimension>> {
         let one = |name: &str| Dimension::ALL.into_iter().find(|dimension| dimension.as_str() == name.trim());
         let all = text.split(',').map(|name| {
@@ -57,7 +57,7 @@ impl Dimension {
     }
 }
 
-/// What a report is about.
+/// The query of a report.
 #[derive(Clone, Debug, Default)]
 pub struct ReportQuery {
     /// Inclusive; default 30 days before the end, on a whole minute.
@@ -69,7 +69,7 @@ pub struct ReportQuery {
     pub group_by: Vec<Dimension>,
 }
 
-/// Values of the dimensions that were asked for; a request without a model has none.
+/// Values of the requested dimensions; the model may be absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Group {
     pub model: Option<String>,
@@ -77,7 +77,7 @@ pub struct Group {
     pub endpoint: Option<String>,
 }
 
-/// A slot of the window, cut at the window's ends. Without `group_by` it has one result.
+/// A bucket of the window, clipped to it. Without `group_by` it has one result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
     pub start: Timestamp,
@@ -92,7 +92,7 @@ pub struct Report {
     pub end: Timestamp,
     pub width: Width,
     pub totals: Sums,
-    /// Totals by group, where groups were asked for.
+    /// Totals by group, if groups were requested.
     pub groups: Vec<(Group, Sums)>,
     pub buckets: Vec<Bucket>,
     /// Bytes of content held now.
@@ -101,16 +101,16 @@ pub struct Report {
     pub storage_at_end: u64,
 }
 
-/// Reads usage.
+/// The usage service.
 #[derive(Clone)]
 pub struct Usage {
     pub(super) store: Store,
     pub(super) clock_rng: Arc<dyn ClockRng>,
 }
 
-/// A checked query.
+/// A validated query.
 #[derive(Clone)]
-struct Plan {
+struct CheckedQuery {
     start: Timestamp,
     end: Timestamp,
     width: Width,
@@ -122,20 +122,20 @@ impl Usage {
         Self { store, clock_rng }
     }
 
-    /// What a project used in a window.
+    /// The usage of a project in a window.
     pub async fn report(&self, access: &Access, project: ProjectId, query: ReportQuery) -> Result<Report> {
         let plan = plan(query, self.clock_rng.now())?;
         let access = access.clone();
         let read = self.store.read(move |tx| {
-            authority::project(tx, &access, project)?;
+            authorize::project(tx, &access, project)?;
             report(tx, project, &plan)
         });
         read.await
     }
 }
 
-fn plan(query: ReportQuery, now: Timestamp) -> Result<Plan> {
-    // Just after now: what was answered in this very millisecond is in.
+fn plan(query: ReportQuery, now: Timestamp) -> Result<CheckedQuery> {
+    // One millisecond after now, to include requests of this millisecond.
     let end = query.end.unwrap_or_else(|| now.after(Duration::from_millis(1)));
     let month_ago = end.as_millis().saturating_sub(i64::try_from(THIRTY_DAYS.as_millis()).unwrap_or(i64::MAX));
     let start = query.start.unwrap_or_else(|| Width::Minute.floor(Timestamp::from_millis(month_ago)));
@@ -145,17 +145,17 @@ fn plan(query: ReportQuery, now: Timestamp) -> Result<Plan> {
     }
     let width = query.width.unwrap_or(Width::Day);
     let buckets = (width.ceil(end).as_millis() - width.floor(start).as_millis()) / width.millis();
-    if buckets > MOST_BUCKETS {
+    if buckets > MAX_BUCKETS {
         let text = format!(
-            "The window has {buckets} buckets of this width; at most {MOST_BUCKETS} are given at once. Use a wider 'bucket_width' or a shorter window."
+            "The window has {buckets} buckets of this width; at most {MAX_BUCKETS} are given at once. Use a wider 'bucket_width' or a shorter window."
         );
         return Err(Error::invalid("bucket_width", text));
     }
-    Ok(Plan { start, end, width, group_by: query.group_by })
+    Ok(CheckedQuery { start, end, width, group_by: query.group_by })
 }
 
-fn report(tx: &ReadTx, project: ProjectId, plan: &Plan) -> Result<Report> {
-    let Plan { start, end, width, .. } = *plan;
+fn report(tx: &ReadTx, project: ProjectId, plan: &CheckedQuery) -> Result<Report> {
+    let CheckedQuery { start, end, width, .. } = *plan;
     let mut groups = Groups::new(tx, project, &plan.group_by);
     let mut cells: BTreeMap<(i64, usize), Sums> = BTreeMap::new();
     let mut totals = Sums::default();
@@ -195,18 +195,18 @@ fn report(tx: &ReadTx, project: ProjectId, plan: &Plan) -> Result<Report> {
 }
 
 fn require_few(results: usize) -> Result<()> {
-    if results <= MOST_RESULTS {
+    if results <= MAX_RESULTS {
         return Ok(());
     }
     let text = format!(
-        "The report has more than {MOST_RESULTS} results. Use a wider 'bucket_width', a shorter window, or fewer groups."
+        "The report has more than {MAX_RESULTS} results. Use a wider 'bucket_width', a shorter window, or fewer groups."
     );
     Err(Error::invalid("group_by", text))
 }
 
-/// Start of the slot, and the bucket's own start and end.
-fn slots(plan: &Plan) -> impl Iterator<Item = (i64, Timestamp, Timestamp)> {
-    let Plan { start, end, width, .. } = *plan;
+/// The start of the slot, and the bucket's start and end.
+fn slots(plan: &CheckedQuery) -> impl Iterator<Item = (i64, Timestamp, Timestamp)> {
+    let CheckedQuery { start, end, width, .. } = *plan;
     let first = width.floor(start).as_millis();
     let starts = (0..).map(move |slot| first + slot * width.millis()).take_while(move |at| *at < end.as_millis());
     starts.map(move |at| {
@@ -215,7 +215,7 @@ fn slots(plan: &Plan) -> impl Iterator<Item = (i64, Timestamp, Timestamp)> {
     })
 }
 
-/// Series numbers become places in a list of groups.
+/// Maps series numbers to indices in a list of groups.
 struct Groups<'a> {
     tx: &'a ReadTx,
     project: ProjectId,

@@ -1,4 +1,4 @@
-//! A window of time cut into pieces that stored sums answer, and raw records for the rest.
+//! Splits a time window into segments answered by stored sums, and by raw records for the rest.
 
 use crate::clock_rng::Timestamp;
 use crate::error::{Error, Result};
@@ -6,35 +6,35 @@ use crate::ids::ProjectId;
 use crate::storage::Reader;
 use crate::storage::usage::{self, Horizon, Sums, Width};
 
-/// A part of a window: whole slots of one width, or raw records.
+/// A segment of a window: whole slots of one width, or raw records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Piece {
+struct Segment {
     width: Option<Width>,
     from: Timestamp,
     to: Timestamp,
 }
 
-/// The pieces of `[from, to)`, none wider than `widest`; together they cover it once.
-fn cut(from: Timestamp, to: Timestamp, widest: Option<Width>, out: &mut Vec<Piece>) {
+/// Splits `[from, to)` into disjoint segments of at most the width `widest`.
+fn split(from: Timestamp, to: Timestamp, widest: Option<Width>, out: &mut Vec<Segment>) {
     if from >= to {
         return;
     }
     let Some(width) = widest else {
-        out.push(Piece { width: None, from, to });
+        out.push(Segment { width: None, from, to });
         return;
     };
     let narrower = Width::ALL.into_iter().rev().find(|other| *other < width);
     let (first, last) = (width.ceil(from), width.floor(to));
     if first >= last {
-        return cut(from, to, narrower, out);
+        return split(from, to, narrower, out);
     }
-    cut(from, first, narrower, out);
-    out.push(Piece { width: Some(width), from: first, to: last });
-    cut(last, to, narrower, out);
+    split(from, first, narrower, out);
+    out.push(Segment { width: Some(width), from: first, to: last });
+    split(last, to, narrower, out);
 }
 
-/// Shows what was used in `[from, to)` as sums: when, by which series, how much. A time is never
-/// outside the slot of `widest` that the usage lies in.
+/// Visits the usage in `[from, to)` as sums: time, series, amounts. The time is in the same slot of `widest` as the
+/// usage.
 pub(super) fn each(
     tx: &impl Reader,
     project: ProjectId,
@@ -43,9 +43,9 @@ pub(super) fn each(
     mut show: impl FnMut(Timestamp, u32, &Sums) -> Result<()>,
 ) -> Result<()> {
     require_detail(&usage::horizon(tx)?, (from, to), widest)?;
-    let mut pieces = Vec::new();
-    cut(from, to, Some(widest), &mut pieces);
-    for Piece { width, from, to } in pieces {
+    let mut segments = Vec::new();
+    split(from, to, Some(widest), &mut segments);
+    for Segment { width, from, to } in segments {
         match width {
             Some(width) => usage::each_sum(tx, project, width, (from, to), &mut show)?,
             None => usage::each_raw(tx, project, from, to, |at, raw| show(at, raw.series, &Sums::from(&raw)))?,
@@ -54,7 +54,7 @@ pub(super) fn each(
     Ok(())
 }
 
-/// Refuses a window whose ends cut through what is only known as a sum: any answer would be wrong.
+/// Refuses a window whose ends split a stored sum, because no exact answer exists.
 fn require_detail(horizon: &Horizon, (from, to): (Timestamp, Timestamp), widest: Width) -> Result<()> {
     if widest == Width::Minute && from < horizon.minutes {
         let text = format!(
@@ -80,7 +80,7 @@ fn require_detail(horizon: &Horizon, (from, to): (Timestamp, Timestamp), widest:
     Ok(())
 }
 
-/// Tokens that a project used since `start`, which is a whole day.
+/// Tokens that a project used since `start`, the start of a day.
 pub(in crate::service) fn tokens_since(tx: &impl Reader, project: ProjectId, start: Timestamp) -> Result<u64> {
     let mut tokens = 0_u64;
     let end = Timestamp::from_millis(i64::MAX);
@@ -95,7 +95,7 @@ pub(in crate::service) fn tokens_since(tx: &impl Reader, project: ProjectId, sta
 mod tests {
     use proptest::prelude::*;
 
-    use super::{Piece, cut};
+    use super::{Segment, split};
     use crate::clock_rng::Timestamp;
     use crate::storage::usage::Width;
 
@@ -103,10 +103,10 @@ mod tests {
         #[test]
         fn pieces_cover_a_window_once_and_stand_on_whole_slots(from in 0..4_000_000_000_000_i64, length in 0..10_000_000_000_i64, widest in 0..3_usize) {
             let (from, to) = (Timestamp::from_millis(from), Timestamp::from_millis(from + length));
-            let mut pieces = Vec::new();
-            cut(from, to, Some(Width::ALL[widest]), &mut pieces);
+            let mut segments = Vec::new();
+            split(from, to, Some(Width::ALL[widest]), &mut segments);
             let mut at = from;
-            for Piece { width, from, to } in &pieces {
+            for Segment { width, from, to } in &segments {
                 prop_assert_eq!(*from, at);
                 prop_assert!(from < to);
                 if let Some(width) = width {
@@ -118,7 +118,7 @@ mod tests {
                 at = *to;
             }
             prop_assert_eq!(at, to);
-            prop_assert!(pieces.len() <= 7);
+            prop_assert!(segments.len() <= 7);
         }
     }
 }

@@ -1,20 +1,20 @@
-// A chat with a model: streamed, stopped, with tools, agents and conversations.
+// Chat: streaming, cancellation, tools, agents and conversations.
 
 import { html, useEffect, useRef, useState } from "../../html.js";
 import { all, get, post, stream } from "../../api.js";
 import { fromJson } from "../../json.js";
-import { Said } from "../../messages.js";
+import { Message } from "../../message.js";
 import { session } from "../../session.js";
 import { t } from "../../strings.js";
-import { Area, Empty, Failure, paced, Select, Text, useAction, useLoad } from "../../ui.js";
+import { TextArea, EmptyState, ErrorAlert, throttle, SelectField, TextField, useAction, useLoad } from "../../ui.js";
 
 const NUMBERS = ["temperature", "top_p", "max_completion_tokens", "seed"];
-// Milliseconds between two looks at an answer that grows.
-const FRAME = 50;
-const START = { model: "", agent: "", conversation: "", system: "", format: "text", schema: "", tools: "", tool_choice: "auto", ...Object.fromEntries(NUMBERS.map((name) => [name, ""])) };
+// Minimum time between two updates of a streamed response.
+const UPDATE_MS = 50;
+const DEFAULTS = { model: "", agent: "", conversation: "", system: "", format: "text", schema: "", tools: "", tool_choice: "auto", ...Object.fromEntries(NUMBERS.map((name) => [name, ""])) };
 
-/** The request's fields beside the messages. Throws where a field is no JSON. */
-function fields(settings, fallback) {
+/** The request's fields other than the messages. Throws if a field is not valid JSON. */
+function parameters(settings, fallback) {
   const body = { model: settings.model || (settings.agent ? undefined : fallback) };
   if (settings.agent) body.agent_id = settings.agent;
   for (const name of NUMBERS) if (settings[name] !== "") body[name] = Number(settings[name]);
@@ -27,9 +27,9 @@ function fields(settings, fallback) {
   return body;
 }
 
-/** Adds what a chunk tells to the answer so far. */
-function grow(answer, chunk) {
-  const next = { ...answer, usage: chunk.usage ?? answer.usage };
+/** Adds a chunk to the assistant message received so far. */
+function appendChunk(reply, chunk) {
+  const next = { ...reply, usage: chunk.usage ?? reply.usage };
   const choice = chunk.choices[0];
   if (!choice) return next;
   if (choice.delta.content) next.content = (next.content ?? "") + choice.delta.content;
@@ -43,59 +43,59 @@ function grow(answer, chunk) {
   return next;
 }
 
-/** A message as the API takes it: what only the page knows is left out. */
-const bare = ({ role, content, tool_calls, tool_call_id }) => ({ role, content: content ?? null, tool_calls, tool_call_id });
+/** A message with only the fields of the API. */
+const toApi = ({ role, content, tool_calls, tool_call_id }) => ({ role, content: content ?? null, tool_calls, tool_call_id });
 
-export function Chat({ project, models, begin, show }) {
-  const started = Object.fromEntries([begin.slice(0, 2)].filter(([name]) => ["agent", "conversation"].includes(name)));
-  const [settings, setSettings] = useState({ ...START, model: started.agent ? "" : models[0].id, ...started });
+export function Chat({ project, models, initial, showCode }) {
+  const preset = Object.fromEntries([initial.slice(0, 2)].filter(([name]) => ["agent", "conversation"].includes(name)));
+  const [settings, setSettings] = useState({ ...DEFAULTS, model: preset.agent ? "" : models[0].id, ...preset });
   const [messages, setMessages] = useState([]);
   const [text, setText] = useState("");
   const [partial, setPartial] = useState(null);
-  const stop = useRef(null);
-  const manages = session.may("project");
-  const [agents] = useLoad(async () => (manages ? all("/agents", { project_id: project.id }) : []), [project.id]);
-  const [talks, , lookAgain] = useLoad(async () => (manages ? (await get("/conversations", { project_id: project.id, limit: 100 })).data : []), [project.id]);
-  const set = (name) => (value) => setSettings((before) => ({ ...before, [name]: value }));
+  const abort = useRef(null);
+  const canManage = session.hasScope("project");
+  const [agents] = useLoad(async () => (canManage ? all("/agents", { project_id: project.id }) : []), [project.id]);
+  const [conversations, , reloadConversations] = useLoad(async () => (canManage ? (await get("/conversations", { project_id: project.id, limit: 100 })).data : []), [project.id]);
+  const set = (name) => (value) => setSettings((settings) => ({ ...settings, [name]: value }));
 
-  // What a conversation holds already is shown, and not sent again.
-  const [recall, , unread] = useAction(async (id) => {
+  // Messages of the conversation are shown, but not sent again.
+  const [selectConversation, , conversationError] = useAction(async (id) => {
     setMessages([]);
     set("conversation")(id);
-    if (id && id !== "new") setMessages((await get(`/conversations/${id}`)).messages.map((message) => ({ ...message, kept: true })));
+    if (id && id !== "new") setMessages((await get(`/conversations/${id}`)).messages.map((message) => ({ ...message, stored: true })));
   });
   useEffect(() => {
-    if (started.conversation) recall(started.conversation);
-    return () => stop.current?.abort();
+    if (preset.conversation) selectConversation(preset.conversation);
+    return () => abort.current?.abort();
   }, []);
 
-  /** The request for messages that are not kept by the server. */
-  const request = (fresh, conversation) => {
-    const instructions = settings.system.trim() && !messages.some((message) => message.kept) ? [{ role: "system", content: settings.system }] : [];
-    return { ...fields(settings, models[0].id), conversation_id: conversation || undefined, messages: [...instructions, ...fresh.map(bare)], stream: true, stream_options: { include_usage: true } };
+  /** The request body for messages that the server does not store yet. */
+  const request = (unsent, conversation) => {
+    const instructions = settings.system.trim() && !messages.some((message) => message.stored) ? [{ role: "system", content: settings.system }] : [];
+    return { ...parameters(settings, models[0].id), conversation_id: conversation || undefined, messages: [...instructions, ...unsent.map(toApi)], stream: true, stream_options: { include_usage: true } };
   };
 
-  const [ask, busy, error, clear] = useAction(async (added) => {
+  const [send, busy, error, clearError] = useAction(async (added) => {
     const all = [...messages, ...added];
-    // Checked before anything is shown as sent.
+    // Validates the settings before the messages are shown as sent.
     request(added, "");
     let { conversation } = settings;
     if (conversation === "new") {
       conversation = (await post("/conversations", { project_id: project.id, messages: [] })).id;
-      await lookAgain();
+      await reloadConversations();
     }
     setMessages(all);
     setText("");
-    stop.current = new AbortController();
-    const began = performance.now();
-    let [answer, first] = [{ role: "assistant" }, null];
-    const show = paced(FRAME, setPartial);
+    abort.current = new AbortController();
+    const started = performance.now();
+    let [reply, firstChunk] = [{ role: "assistant" }, null];
+    const show = throttle(UPDATE_MS, setPartial);
     try {
-      const fresh = conversation ? all.filter((message) => !message.kept) : all;
-      for await (const { data } of stream("/chat/completions", request(fresh, conversation), stop.current.signal)) {
-        first ??= performance.now();
-        answer = grow(answer, data);
-        show(answer);
+      const unsent = conversation ? all.filter((message) => !message.stored) : all;
+      for await (const { data } of stream("/chat/completions", request(unsent, conversation), abort.current.signal)) {
+        firstChunk ??= performance.now();
+        reply = appendChunk(reply, data);
+        show(reply);
       }
     } catch (problem) {
       if (problem.name !== "AbortError") {
@@ -103,98 +103,98 @@ export function Chat({ project, models, begin, show }) {
         setText(added.findLast((message) => message.role === "user")?.content ?? "");
         throw problem;
       }
-      answer = { ...answer, finish: "stopped" };
+      reply = { ...reply, finish: "stopped" };
     } finally {
-      show.stop();
+      show.cancel();
       setPartial(null);
     }
-    // The conversation has the turn when the answer has ended well; one that was stopped is kept by nobody.
-    const kept = Boolean(conversation) && answer.finish !== "stopped";
-    const spent = (performance.now() - (first ?? began)) / 1000;
-    setMessages([...all.map((message) => ({ ...message, kept: message.kept || kept })), { ...answer, kept, spent }]);
+    // The server stores a turn when the response completes. It does not store a stopped one.
+    const stored = Boolean(conversation) && reply.finish !== "stopped";
+    const seconds = (performance.now() - (firstChunk ?? started)) / 1000;
+    setMessages([...all.map((message) => ({ ...message, stored: message.stored || stored })), { ...reply, stored, seconds }]);
     if (conversation !== settings.conversation) set("conversation")(conversation);
   });
 
   const last = messages.at(-1);
   const calls = !partial && last?.role === "assistant" ? (last.tool_calls ?? []) : [];
-  const say = () => text.trim() && !busy && ask([{ role: "user", content: text }]);
-  const startOver = () => {
-    clear();
+  const sendText = () => text.trim() && !busy && send([{ role: "user", content: text }]);
+  const clearChat = () => {
+    clearError();
     setMessages([]);
-    setSettings((before) => ({ ...before, conversation: "" }));
+    setSettings((settings) => ({ ...settings, conversation: "" }));
   };
-  const [copy, , wrong] = useAction(async () => {
-    const fresh = settings.conversation ? [] : messages;
-    const added = text.trim() || !fresh.length ? [{ role: "user", content: text || "Hello!" }] : [];
+  const [viewCode, , codeError] = useAction(async () => {
+    const unsent = settings.conversation ? [] : messages;
+    const added = text.trim() || !unsent.length ? [{ role: "user", content: text || "Hello!" }] : [];
     const conversation = settings.conversation === "new" ? "" : settings.conversation;
-    show({ call: "chat.completions", path: "/v1/chat/completions", body: { ...request([...fresh, ...added], conversation), stream_options: undefined } });
+    showCode({ call: "chat.completions", path: "/v1/chat/completions", body: { ...request([...unsent, ...added], conversation), stream_options: undefined } });
   });
-  return html`<div class="bench">
+  return html`<div class="playground">
     <div>
-      ${!messages.length && !partial && html`<${Empty} title=${t.chat.empty}><p>${t.chat.emptyHint}</p><//>`}
-      <div class="talk" role="log" aria-label=${t.chat.log} aria-busy=${Boolean(partial)}>
-        ${messages.map((message, at) => html`<${Said} key=${at} message=${message} />`)}
-        ${busy && html`<${Said} message=${partial ?? { role: "assistant" }} growing />`}
+      ${!messages.length && !partial && html`<${EmptyState} title=${t.chat.empty}><p>${t.chat.emptyHint}</p><//>`}
+      <div class="message-list" role="log" aria-label=${t.chat.log} aria-busy=${Boolean(partial)}>
+        ${messages.map((message, index) => html`<${Message} key=${index} message=${message} />`)}
+        ${busy && html`<${Message} message=${partial ?? { role: "assistant" }} streaming />`}
       </div>
-      <${Failure} error=${error ?? unread ?? wrong} />
-      ${calls.length ? html`<${Results} key=${messages.length} calls=${calls} give=${(results) => ask(results)} busy=${busy} />` : html`<${Composer} ...${{ text, setText, say, busy }} />`}
+      <${ErrorAlert} error=${error ?? conversationError ?? codeError} />
+      ${calls.length ? html`<${ToolResults} key=${messages.length} calls=${calls} submit=${(results) => send(results)} busy=${busy} />` : html`<${Composer} ...${{ text, setText, send: sendText, busy }} />`}
       <div class="actions">
         ${busy
-          ? html`<button type="button" class="danger" onClick=${() => stop.current?.abort()}>${t.chat.stop}</button>`
-          : !calls.length && html`<button type="button" class="first" disabled=${!text.trim()} onClick=${say}>${t.chat.send}</button>`}
-        <button type="button" disabled=${busy || !messages.length} onClick=${startOver}>${t.chat.clear}</button>
-        <button type="button" onClick=${copy}>${t.play.code}</button>
+          ? html`<button type="button" class="danger" onClick=${() => abort.current?.abort()}>${t.chat.stop}</button>`
+          : !calls.length && html`<button type="button" class="primary" disabled=${!text.trim()} onClick=${sendText}>${t.chat.send}</button>`}
+        <button type="button" disabled=${busy || !messages.length} onClick=${clearChat}>${t.chat.clear}</button>
+        <button type="button" onClick=${viewCode}>${t.playground.viewCode}</button>
       </div>
     </div>
-    <${Settings} ...${{ settings, set, models, agents, talks, manages, busy, recall }} />
+    <${Settings} ...${{ settings, set, models, agents, conversations, canManage, busy, selectConversation }} />
   </div>`;
 }
 
-function Composer({ text, setText, say, busy }) {
-  const send = (event) => {
+function Composer({ text, setText, send, busy }) {
+  const sendOnEnter = (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
-    say();
+    send();
   };
-  return html`<${Area} label=${t.chat.message} hint=${t.chat.messageHint} value=${text} onInput=${setText} onKeyDown=${send} rows="3" disabled=${busy} />`;
+  return html`<${TextArea} label=${t.chat.message} hint=${t.chat.messageHint} value=${text} onInput=${setText} onKeyDown=${sendOnEnter} rows="3" disabled=${busy} />`;
 }
 
-/** What the called tools give: typed in by the user, who stands for the application. */
-function Results({ calls, give, busy }) {
+/** A form for tool results. The user plays the role of the application. */
+function ToolResults({ calls, submit, busy }) {
   const [results, setResults] = useState({});
-  const submit = (event) => {
+  const onSubmit = (event) => {
     event.preventDefault();
-    give(calls.map(({ id }) => ({ role: "tool", tool_call_id: id, content: results[id] ?? "" })));
+    submit(calls.map(({ id }) => ({ role: "tool", tool_call_id: id, content: results[id] ?? "" })));
   };
-  return html`<form class="card" onSubmit=${submit}>
-    ${calls.map((call) => html`<${Area} key=${call.id} class="code" label=${t.chat.result(call.function.name)} value=${results[call.id] ?? ""} rows="2"
+  return html`<form class="card" onSubmit=${onSubmit}>
+    ${calls.map((call) => html`<${TextArea} key=${call.id} class="code" label=${t.chat.toolResult(call.function.name)} value=${results[call.id] ?? ""} rows="2"
       onInput=${(value) => setResults({ ...results, [call.id]: value })} />`)}
-    <button class="first" disabled=${busy}>${t.chat.giveResults}</button>
+    <button class="primary" disabled=${busy}>${t.chat.submitResults}</button>
   </form>`;
 }
 
-function Settings({ settings, set, models, agents, talks, manages, busy, recall }) {
-  const names = models.map((model) => [model.id, model.id]);
+function Settings({ settings, set, models, agents, conversations, canManage, busy, selectConversation }) {
+  const modelOptions = models.map((model) => [model.id, model.id]);
   const agent = agents?.find((one) => one.id === settings.agent);
-  const named = (one) => [one.id, one.name ?? one.id];
+  const toOption = (agent) => [agent.id, agent.name ?? agent.id];
   const ranges = { temperature: { min: 0, max: 2, step: "any" }, top_p: { min: 0, max: 1, step: "any" }, max_completion_tokens: { min: 1 }, seed: {} };
   const chooseAgent = (id) => {
     set("agent")(id);
     set("model")(id && agents.find((one) => one.id === id)?.model ? "" : settings.model || models[0].id);
   };
-  const listed = talks?.map((one) => [one.id, one.preview ?? one.id]) ?? [];
-  const known = !settings.conversation || settings.conversation === "new" || listed.some(([id]) => id === settings.conversation);
+  const listed = conversations?.map((one) => [one.id, one.preview ?? one.id]) ?? [];
+  const isListed = !settings.conversation || settings.conversation === "new" || listed.some(([id]) => id === settings.conversation);
   return html`<section class="card" aria-label=${t.chat.settings}>
-    <${Select} label=${t.play.model} value=${settings.model} onInput=${set("model")} options=${agent?.model ? [["", t.chat.ofAgent], ...names] : names} />
-    ${agents?.length > 0 && html`<${Select} label=${t.chat.agent} value=${settings.agent} onInput=${chooseAgent} options=${[["", t.chat.noAgent], ...agents.map(named)]} />`}
-    ${manages && html`<${Select} label=${t.chat.conversation} value=${settings.conversation} onInput=${recall} disabled=${busy}
-      options=${[["", t.chat.noConversation], ["new", t.chat.newConversation], ...(known ? [] : [[settings.conversation, settings.conversation]]), ...listed]} />`}
-    <${Area} label=${t.chat.system} value=${settings.system} onInput=${set("system")} rows="2" />
-    <div class="pairs">${NUMBERS.map((name) => html`<${Text} key=${name} label=${t.chat[name]} type="number" ...${ranges[name]} value=${settings[name]} onInput=${set(name)} placeholder=${t.chat.usual} />`)}</div>
-    <${Select} label=${t.chat.format} value=${settings.format} onInput=${set("format")} options=${Object.entries(t.chat.formats)} />
-    ${settings.format === "json_schema" && html`<${Area} class="code" label=${t.chat.schema} value=${settings.schema} onInput=${set("schema")} rows="5" spellcheck="false"
+    <${SelectField} label=${t.playground.model} value=${settings.model} onInput=${set("model")} options=${agent?.model ? [["", t.chat.agentModel], ...modelOptions] : modelOptions} />
+    ${agents?.length > 0 && html`<${SelectField} label=${t.chat.agent} value=${settings.agent} onInput=${chooseAgent} options=${[["", t.chat.noAgent], ...agents.map(toOption)]} />`}
+    ${canManage && html`<${SelectField} label=${t.chat.conversation} value=${settings.conversation} onInput=${selectConversation} disabled=${busy}
+      options=${[["", t.chat.noConversation], ["new", t.chat.newConversation], ...(isListed ? [] : [[settings.conversation, settings.conversation]]), ...listed]} />`}
+    <${TextArea} label=${t.chat.system} value=${settings.system} onInput=${set("system")} rows="2" />
+    <div class="two-columns">${NUMBERS.map((name) => html`<${TextField} key=${name} label=${t.chat[name]} type="number" ...${ranges[name]} value=${settings[name]} onInput=${set(name)} placeholder=${t.chat.default} />`)}</div>
+    <${SelectField} label=${t.chat.format} value=${settings.format} onInput=${set("format")} options=${Object.entries(t.chat.formats)} />
+    ${settings.format === "json_schema" && html`<${TextArea} class="code" label=${t.chat.schema} value=${settings.schema} onInput=${set("schema")} rows="5" spellcheck="false"
       placeholder=${'{"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}'} />`}
-    <${Area} class="code" label=${t.chat.tools} hint=${t.chat.toolsHint} value=${settings.tools} onInput=${set("tools")} rows="2" spellcheck="false" />
-    ${(settings.tools.trim() || agent?.tools?.length > 0) && html`<${Select} label=${t.chat.tool_choice} value=${settings.tool_choice} onInput=${set("tool_choice")} options=${Object.entries(t.chat.choices)} />`}
+    <${TextArea} class="code" label=${t.chat.tools} hint=${t.toolsHint} value=${settings.tools} onInput=${set("tools")} rows="2" spellcheck="false" />
+    ${(settings.tools.trim() || agent?.tools?.length > 0) && html`<${SelectField} label=${t.chat.tool_choice} value=${settings.tool_choice} onInput=${set("tool_choice")} options=${Object.entries(t.chat.toolChoices)} />`}
   </section>`;
 }

@@ -7,7 +7,7 @@ use crate::engine::tokenizer::files::TextFiles;
 
 pub const VOCABULARY: &str = "vocab.txt";
 
-/// As transformers' `BertTokenizer` makes it.
+/// Follows transformers' `BertTokenizer`.
 pub fn read(files: &TextFiles) -> Result<Value, String> {
     let lines = text(files, VOCABULARY)?;
     let words: Map<String, Value> =

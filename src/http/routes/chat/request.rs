@@ -6,23 +6,24 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value, value::RawValue};
 
-use super::form::{self, ResponseFormat, ToolChoice};
-use super::recall;
+use super::context;
+use super::output_format::{self, ResponseFormat, ToolChoice};
 use crate::calls::chat::ChatCall;
-use crate::calls::recall::no_model;
-use crate::calls::turns;
+use crate::calls::context::no_model;
+use crate::calls::messages;
 use crate::display::shorten;
 use crate::engine::Sampling;
 use crate::error::{Error, Result};
 use crate::http::routes::agents::Truncation;
-use crate::http::routes::messages::{self, Message};
-use crate::service::version::IfMatch;
+use crate::http::routes::message_schema::{self, Message};
+use crate::http::unknown_fields::unsupported;
+use crate::service::precondition::IfMatch;
 
 /// Most answers to one prompt.
-const MOST_CHOICES: u32 = 16;
-const MOST_STOPS: usize = 16;
-const LONGEST_STOP: usize = 256;
-const MOST_BIASES: usize = 1024;
+const MAX_CHOICES: u32 = 16;
+const MAX_STOPS: usize = 16;
+const MAX_STOP_BYTES: usize = 256;
+const MAX_BIASES: usize = 1024;
 
 /// Sampling where the caller says nothing: what local servers do (llama.cpp's defaults). Small models
 /// drift into nonsense when every token of the vocabulary may be drawn.
@@ -99,7 +100,7 @@ pub struct ChatRequest {
     #[schema(value_type = Option<ResponseFormat>)]
     response_format: Option<Value>,
     /// Function tools, at most 128; absent: the agent's. The arguments of calls obey their schemas.
-    #[schema(value_type = Option<Vec<form::FunctionTool>>)]
+    #[schema(value_type = Option<Vec<output_format::FunctionTool>>)]
     tools: Option<Box<RawValue>>,
     /// `auto` if absent.
     #[schema(value_type = Option<ToolChoice>)]
@@ -126,7 +127,7 @@ enum Stop {
 }
 
 /// A request whose fields are all in range.
-pub struct Asked {
+pub struct CheckedRequest {
     pub call: ChatCall,
     /// How to stream, if to stream.
     pub stream: Option<StreamOptions>,
@@ -134,33 +135,36 @@ pub struct Asked {
 
 impl ChatRequest {
     /// Checks every field on its own; what depends on the model is checked by `calls`.
-    pub fn check(self, if_match: Option<IfMatch>) -> Result<Asked> {
+    pub fn check(self, if_match: Option<IfMatch>) -> Result<CheckedRequest> {
         refuse_unsupported(&self.rest)?;
         let sampling = self.sampling()?;
         let choices = self.n.unwrap_or(1);
-        within("n", choices, 1, MOST_CHOICES)?;
+        within("n", choices, 1, MAX_CHOICES)?;
         let max_tokens = self.max_tokens()?;
         let logprobs = self.logprobs()?;
         let stream = self.stream()?;
-        let demand = form::demand(
+        let output = output_format::output_request(
             self.response_format.as_ref(),
             self.tools.as_deref(),
             self.tool_choice.as_ref(),
             self.parallel_tool_calls,
         )?;
-        let sent = messages::texts(&self.messages);
-        let messages = turns::read(&sent, self.conversation_id.is_some())?;
-        let named =
-            recall::Named { conversation: self.conversation_id, agent: self.agent_id, truncation: self.truncation };
-        let recalling = named.check(sent, choices, if_match)?;
-        if self.model.is_none() && recalling.agent.is_none() {
+        let sent = message_schema::to_json(&self.messages);
+        let messages = messages::parse(&sent, self.conversation_id.is_some())?;
+        let named = context::ContextFields {
+            conversation: self.conversation_id,
+            agent: self.agent_id,
+            truncation: self.truncation,
+        };
+        let context = named.check(sent, choices, if_match)?;
+        if self.model.is_none() && context.agent.is_none() {
             return Err(no_model());
         }
         let call = ChatCall {
             model: self.model,
             messages,
-            recalling,
-            demand,
+            context,
+            output,
             choices,
             max_tokens,
             sampling,
@@ -168,7 +172,7 @@ impl ChatRequest {
             stop: stop(self.stop)?,
             logprobs,
         };
-        Ok(Asked { call, stream })
+        Ok(CheckedRequest { call, stream })
     }
 
     fn sampling(&self) -> Result<Sampling> {
@@ -244,24 +248,6 @@ fn refuse_unsupported(rest: &Map<String, Value>) -> Result<()> {
     rest.iter().find(|(name, value)| !idle(name, value)).map_or(Ok(()), |(name, _)| Err(unsupported(name)))
 }
 
-/// The same for a call that ignores some fields and takes none that it does not know.
-pub fn refuse_unknown(rest: &Map<String, Value>, ignored: &[&str]) -> Result<()> {
-    let foreign = rest.iter().find(|(name, value)| !value.is_null() && !ignored.contains(&name.as_str()));
-    foreign.map_or(Ok(()), |(name, _)| Err(unsupported(name)))
-}
-
-fn unsupported(name: &str) -> Error {
-    let name = shorten(name);
-    let message = match name.as_str() {
-        "functions" => "'functions' is the older form of 'tools' and is not supported by this server. Send 'tools'.".to_owned(),
-        "function_call" => {
-            "'function_call' is the older form of 'tool_choice' and is not supported by this server. Send 'tool_choice'.".to_owned()
-        }
-        _ => format!("'{name}' is not supported by this server. Leave it out."),
-    };
-    Error::invalid(name, message)
-}
-
 fn number(field: &str, given: Option<f32>, default: f32, least: f32, most: f32) -> Result<f32> {
     within(field, given.unwrap_or(default), least, most)
 }
@@ -284,8 +270,8 @@ fn within<T: PartialOrd + Copy + std::fmt::Display>(field: &str, value: T, least
 
 fn biases(given: Option<&BTreeMap<String, f32>>) -> Result<Vec<(u32, f32)>> {
     let Some(given) = given else { return Ok(Vec::new()) };
-    if given.len() > MOST_BIASES {
-        let message = format!("logit_bias has {} entries; at most {MOST_BIASES} are allowed.", given.len());
+    if given.len() > MAX_BIASES {
+        let message = format!("logit_bias has {} entries; at most {MAX_BIASES} are allowed.", given.len());
         return Err(Error::invalid("logit_bias", message));
     }
     given
@@ -306,16 +292,16 @@ fn stop(given: Option<Stop>) -> Result<Vec<String>> {
         Some(Stop::One(text)) => vec![text],
         Some(Stop::Many(texts)) => texts,
     };
-    if stops.len() > MOST_STOPS {
+    if stops.len() > MAX_STOPS {
         return Err(Error::invalid(
             "stop",
-            format!("stop has {} strings; at most {MOST_STOPS} are allowed.", stops.len()),
+            format!("stop has {} strings; at most {MAX_STOPS} are allowed.", stops.len()),
         ));
     }
-    match stops.iter().position(|text| text.is_empty() || text.len() > LONGEST_STOP) {
+    match stops.iter().position(|text| text.is_empty() || text.len() > MAX_STOP_BYTES) {
         None => Ok(stops),
         Some(place) => {
-            let message = format!("stop[{place}] must have from 1 to {LONGEST_STOP} bytes.");
+            let message = format!("stop[{place}] must have from 1 to {MAX_STOP_BYTES} bytes.");
             Err(Error::invalid(format!("stop[{place}]"), message))
         }
     }

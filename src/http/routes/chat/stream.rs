@@ -9,10 +9,10 @@ use actix_web::HttpResponse;
 use futures_util::Stream;
 use futures_util::stream;
 
-use super::answer::{Chunk, ChunkChoice, Delta, call_deltas, finish_reason, logprobs};
-use super::recall;
+use super::context;
 use super::request::StreamOptions;
-use crate::calls::chat::Running;
+use super::response::{Chunk, ChunkChoice, Delta, call_deltas, finish_reason, logprobs};
+use crate::calls::chat::RunningChat;
 use crate::engine::Piece;
 use crate::error::Error;
 use crate::http::error::in_stream;
@@ -23,21 +23,25 @@ use crate::service::usage::Outcome;
 /// How long a stream may be silent before a comment shows the client that it lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-pub fn respond(running: Running, options: StreamOptions, request_id: Option<RequestId>) -> HttpResponse {
+pub fn respond(running: RunningChat, options: StreamOptions, request_id: Option<RequestId>) -> HttpResponse {
     sse::response(events(running, options, request_id))
 }
 
 struct Events {
-    running: Running,
+    running: RunningChat,
     options: StreamOptions,
     request_id: Option<RequestId>,
-    greeted: Vec<bool>,
+    role_sent: Vec<bool>,
     finished: bool,
 }
 
-fn events(running: Running, options: StreamOptions, request_id: Option<RequestId>) -> impl Stream<Item = sse::Event> {
-    let greeted = vec![false; running.choices as usize];
-    let state = Events { running, options, request_id, greeted, finished: false };
+fn events(
+    running: RunningChat,
+    options: StreamOptions,
+    request_id: Option<RequestId>,
+) -> impl Stream<Item = sse::Event> {
+    let role_sent = vec![false; running.choices as usize];
+    let state = Events { running, options, request_id, role_sent, finished: false };
     stream::unfold(state, |mut state| async move {
         if state.finished {
             return None;
@@ -58,10 +62,10 @@ impl Events {
     }
 
     fn piece(&mut self, piece: &Piece) -> sse::Event {
-        let first = self.greeted.get_mut(piece.choice as usize).is_some_and(|seen| !std::mem::replace(seen, true));
+        let first = self.role_sent.get_mut(piece.choice as usize).is_some_and(|seen| !std::mem::replace(seen, true));
         let silent = !first && piece.text.is_empty() && piece.calls.is_empty() && piece.tokens.is_empty();
-        let news = sse::data(&self.chunk(vec![self.news(piece, first)]));
-        let Some(ending) = piece.end else { return news };
+        let delta_choice = sse::data(&self.chunk(vec![self.delta_choice(piece, first)]));
+        let Some(ending) = piece.end else { return delta_choice };
         // OpenAI closes a choice with a chunk of its own whose delta is empty.
         let last = ChunkChoice {
             index: piece.choice,
@@ -70,10 +74,10 @@ impl Events {
             finish_reason: Some(finish_reason(ending)),
         };
         let close = sse::data(&self.chunk(vec![last]));
-        if silent { close } else { sse::join(news, close) }
+        if silent { close } else { sse::join(delta_choice, close) }
     }
 
-    fn news<'a>(&self, piece: &'a Piece, first: bool) -> ChunkChoice<'a> {
+    fn delta_choice<'a>(&self, piece: &'a Piece, first: bool) -> ChunkChoice<'a> {
         let text = Some(piece.text.as_str()).filter(|text| !text.is_empty() || !self.running.may_call);
         ChunkChoice {
             index: piece.choice,
@@ -118,7 +122,7 @@ impl Events {
         }
         let usage = Chunk {
             usage: Some(Some(self.running.usage().into())),
-            conversation: recall::conversation(&self.running),
+            conversation: context::conversation(&self.running),
             truncated_messages: self.running.truncated,
             ..self.chunk(Vec::new())
         };

@@ -1,24 +1,24 @@
 //! Pictures: endpoint 12, and those that begin with a picture.
 
-mod answer;
-mod form;
-mod link;
+mod multipart_form;
 mod request;
+mod response;
+mod signed_url;
 mod stream;
 
-pub use link::{__path_fetch, fetch};
+pub use signed_url::{__path_fetch, fetch};
 
 use actix_web::http::header::{HeaderName, HeaderValue};
 use actix_web::web::{Data, Payload};
 use actix_web::{HttpRequest, HttpResponse, post};
 
-use self::request::{Asked, Delivery, ImageRequest};
-use crate::calls::images::{Change, Running};
+use self::request::{CheckedRequest, Delivery, ImageRequest};
+use crate::calls::images::{EditKind, RunningImages};
 use crate::error::{Error, Result};
-use crate::http::input::ApiJson;
-use crate::http::reply::Reply;
-use crate::http::{Api, accept, caller::Caller, frame};
-use crate::service::pictures::Format;
+use crate::http::extractors::ApiJson;
+use crate::http::response::ApiResult;
+use crate::http::{Api, authentication::Caller, content_negotiation, request_logging};
+use crate::service::stored_images::Format;
 
 /// Of the one picture that comes as bytes.
 const SEED: HeaderName = HeaderName::from_static("x-outpost-seed");
@@ -28,52 +28,58 @@ const JSON: &str = "application/json";
 /// Create pictures from a prompt; with `stream: true` as server-sent events. A single one comes as bytes where
 /// `Accept` names `image/png`, `image/jpeg` or `image/webp`.
 #[utoipa::path(tag = "images", request_body = ImageRequest, responses((status = 200, content(
-    (answer::ImagesBody = "application/json"), (String = "text/event-stream"), (String = "image/png"),
+    (response::ImagesBody = "application/json"), (String = "text/event-stream"), (String = "image/png"),
     (String = "image/jpeg"), (String = "image/webp"),
 ))))]
 #[post("/images/generations")]
-pub async fn create(caller: Caller, body: ApiJson<ImageRequest>, request: HttpRequest, api: Data<Api>) -> Reply {
+pub async fn create(caller: Caller, body: ApiJson<ImageRequest>, request: HttpRequest, api: Data<Api>) -> ApiResult {
     let asked = body.0.check(true)?;
     paint(caller, asked, "image_generation", &request, &api).await
 }
 
 /// Paint a picture anew, or the part of it that a mask or its own transparency marks.
-#[utoipa::path(tag = "images", request_body(content = form::EditForm, content_type = "multipart/form-data"),
+#[utoipa::path(tag = "images", request_body(content = multipart_form::EditForm, content_type = "multipart/form-data"),
     responses((status = 200, content(
-        (answer::ImagesBody = "application/json"), (String = "text/event-stream"), (String = "image/png"),
+        (response::ImagesBody = "application/json"), (String = "text/event-stream"), (String = "image/png"),
         (String = "image/jpeg"), (String = "image/webp"),
     ))))]
 #[post("/images/edits")]
-pub async fn edit(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> Reply {
-    let place = api.images.receive(&caller.access, api.proxies.client(&request))?;
-    let asked = form::read(&request, payload, Change::Edit, place).await?;
+pub async fn edit(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> ApiResult {
+    let slot = api.images.receive(&caller.access, api.proxies.client(&request))?;
+    let asked = multipart_form::read(&request, payload, EditKind::Edit, slot).await?;
     paint(caller, asked, "image_edit", &request, &api).await
 }
 
 /// Paint pictures that are like another.
-#[utoipa::path(tag = "images", request_body(content = form::VariationForm, content_type = "multipart/form-data"),
+#[utoipa::path(tag = "images", request_body(content = multipart_form::VariationForm, content_type = "multipart/form-data"),
     responses((status = 200, content(
-        (answer::ImagesBody = "application/json"), (String = "text/event-stream"), (String = "image/png"),
+        (response::ImagesBody = "application/json"), (String = "text/event-stream"), (String = "image/png"),
         (String = "image/jpeg"), (String = "image/webp"),
     ))))]
 #[post("/images/variations")]
-pub async fn vary(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> Reply {
-    let place = api.images.receive(&caller.access, api.proxies.client(&request))?;
-    let asked = form::read(&request, payload, Change::Variation, place).await?;
+pub async fn vary(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> ApiResult {
+    let slot = api.images.receive(&caller.access, api.proxies.client(&request))?;
+    let asked = multipart_form::read(&request, payload, EditKind::Variation, slot).await?;
     paint(caller, asked, "image_variation", &request, &api).await
 }
 
 /// Has the pictures painted and answers as was asked: in events, as bytes, by links or within JSON.
-async fn paint(caller: Caller, mut asked: Asked, name: &'static str, request: &HttpRequest, api: &Data<Api>) -> Reply {
+async fn paint(
+    caller: Caller,
+    mut asked: CheckedRequest,
+    name: &'static str,
+    request: &HttpRequest,
+    api: &Data<Api>,
+) -> ApiResult {
     let bytes = as_bytes(request, &mut asked)?;
-    let Asked { call, output, response_format, stream, .. } = asked;
+    let CheckedRequest { call, output, response_format, stream, .. } = asked;
     if response_format == Delivery::Url {
-        api.pictures.admit(&caller.access).await?;
+        api.stored_images.admit(&caller.access).await?;
     }
-    let mut running = api.images.start(&caller.access, call, caller.bill.clone()).await?;
+    let mut running = api.images.start(&caller.access, call, caller.recorder.clone()).await?;
     if stream {
-        caller.bill.defer();
-        let request_id = frame::request_id(request);
+        caller.recorder.defer();
+        let request_id = request_logging::request_id(request);
         return Ok(stream::respond(running, stream::Streaming { name, mount: caller.mount, output, request_id }));
     }
     let files = running.whole(output).await?;
@@ -81,22 +87,22 @@ async fn paint(caller: Caller, mut asked: Asked, name: &'static str, request: &H
         return Ok(file(&running, files, output.format));
     }
     let data = match response_format {
-        Delivery::B64Json => answer::inline(files, running.seeds.clone()).await?,
+        Delivery::B64Json => response::inline(files, running.seeds.clone()).await?,
         Delivery::Url => {
             let mut items = Vec::new();
             for (file, seed) in files.into_iter().zip(&running.seeds) {
-                let link = api.pictures.keep(&caller.access, output.format, file).await?;
-                let url = Some(link::url(request, api, &link));
-                items.push(answer::ImageItem { b64_json: None, url, seed: *seed });
+                let link = api.stored_images.store(&caller.access, output.format, file).await?;
+                let url = Some(signed_url::url(request, api, &link));
+                items.push(response::ImageItem { b64_json: None, url, seed: *seed });
             }
-            answer::items(items)?
+            response::items(items)?
         }
     };
-    Ok(caller.mount.bare(running.id, answer::body(&running, output.format, data)))
+    Ok(caller.mount.bare(running.id, response::body(&running, output.format, data)))
 }
 
 /// Whether the client wants the bytes of a single picture, in a format that `asked` then has.
-fn as_bytes(request: &HttpRequest, asked: &mut Asked) -> Result<bool> {
+fn as_bytes(request: &HttpRequest, asked: &mut CheckedRequest) -> Result<bool> {
     if asked.stream || asked.call.count != 1 || asked.response_format == Delivery::Url {
         return Ok(false);
     }
@@ -105,7 +111,7 @@ fn as_bytes(request: &HttpRequest, asked: &mut Asked) -> Result<bool> {
     let others = Format::ALL.into_iter().filter(|format| *format != own);
     let formats: Vec<Format> = [own].into_iter().chain(others).collect();
     let offered: Vec<_> = [JSON].into_iter().chain(formats.iter().map(|format| format.media_type())).collect();
-    let liked = accept::preferred(request, &offered);
+    let liked = content_negotiation::preferred(request, &offered);
     let Some(format) = formats.into_iter().find(|format| format.media_type() == liked) else { return Ok(false) };
     if asked.format_named && format != own {
         let text = format!(
@@ -118,7 +124,7 @@ fn as_bytes(request: &HttpRequest, asked: &mut Asked) -> Result<bool> {
     Ok(true)
 }
 
-fn file(running: &Running, files: Vec<Vec<u8>>, format: Format) -> HttpResponse {
+fn file(running: &RunningImages, files: Vec<Vec<u8>>, format: Format) -> HttpResponse {
     let mut response = HttpResponse::Ok().content_type(format.media_type()).body(files.concat());
     if let Some(seed) = running.seeds.first() {
         response.headers_mut().insert(SEED, HeaderValue::from(*seed));

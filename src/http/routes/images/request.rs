@@ -10,19 +10,19 @@ use crate::calls::images::{ImageCall, Output};
 use crate::display::shorten;
 use crate::engine::SchedulerName;
 use crate::error::{Error, Result};
-use crate::http::routes::chat::refuse_unknown;
-use crate::service::pictures::Format;
+use crate::http::unknown_fields::refuse_unknown;
+use crate::service::stored_images::Format;
 
 /// Characters of a prompt, and of a negative one.
-pub(super) const LONGEST_PROMPT: usize = 32_000;
-const MOST_IMAGES: u32 = 10;
-const LARGEST_SIDE: usize = 16_384;
-const MOST_STEPS: u32 = 500;
-const HIGHEST_GUIDANCE: f32 = 100.0;
-const MOST_ADAPTERS: usize = 8;
-const LONGEST_ADAPTER: usize = 128;
-const HEAVIEST: f32 = 10.0;
-const MOST_PARTIAL: u32 = 3;
+pub(super) const MAX_PROMPT_CHARS: usize = 32_000;
+const MAX_IMAGES: u32 = 10;
+const MAX_SIDE: usize = 16_384;
+const MAX_STEPS: u32 = 500;
+const MAX_GUIDANCE: f32 = 100.0;
+const MAX_ADAPTERS: usize = 8;
+const MAX_ADAPTER_NAME_CHARS: usize = 128;
+const MAX_ADAPTER_WEIGHT: f32 = 10.0;
+const MAX_PARTIAL: u32 = 3;
 /// OpenAI's: a JPEG of the best quality.
 const QUALITY: u8 = 100;
 
@@ -100,7 +100,7 @@ enum OutputFormat {
 }
 
 /// A request whose every field is in order.
-pub struct Asked {
+pub struct CheckedRequest {
     pub call: ImageCall,
     pub output: Output,
     /// Whether `output_format` was sent.
@@ -111,7 +111,7 @@ pub struct Asked {
 
 impl ImageRequest {
     /// Checks every field on its own. `prompted`: whether there must be a prompt.
-    pub fn check(mut self, prompted: bool) -> Result<Asked> {
+    pub fn check(mut self, prompted: bool) -> Result<CheckedRequest> {
         self.rest.retain(|name, value| !is_given(name, value));
         refuse_given(&self.rest)?;
         refuse_unknown(&self.rest, &IGNORED)?;
@@ -124,7 +124,7 @@ impl ImageRequest {
         }
         let format = self.output_format.map(Format::from);
         let output = output(format.unwrap_or_default(), self.output_compression)?;
-        Ok(Asked {
+        Ok(CheckedRequest {
             call: self.call(prompted, stream)?,
             output,
             format_named: format.is_some(),
@@ -138,17 +138,17 @@ impl ImageRequest {
         let negative_prompt = self.negative_prompt;
         characters("prompt", &self.prompt, usize::from(prompted))?;
         characters("negative_prompt", negative_prompt.as_deref().unwrap_or_default(), 0)?;
-        let steps = self.steps.map(|steps| within("steps", steps, 1, MOST_STEPS)).transpose()?;
+        let steps = self.steps.map(|steps| within("steps", steps, 1, MAX_STEPS)).transpose()?;
         let seed = self.seed.map(|seed| within("seed", seed, 0, i64::MAX)).transpose()?;
         Ok(ImageCall {
             model: self.model,
             prompt: self.prompt,
             negative_prompt,
             size: self.size.as_deref().map_or(Ok(None), size)?,
-            count: within("n", self.n.unwrap_or(1), 1, MOST_IMAGES)?,
+            count: within("n", self.n.unwrap_or(1), 1, MAX_IMAGES)?,
             seed: seed.map(i64::unsigned_abs),
             steps: steps.map(|steps| steps as usize),
-            guidance: self.guidance_scale.map(|by| within("guidance_scale", by, 0.0, HIGHEST_GUIDANCE)).transpose()?,
+            guidance: self.guidance_scale.map(|by| within("guidance_scale", by, 0.0, MAX_GUIDANCE)).transpose()?,
             scheduler: self.scheduler.as_deref().map(scheduler).transpose()?,
             lora: adapters(self.lora.unwrap_or_default())?,
             previews: previews(self.partial_images, stream)?,
@@ -186,10 +186,10 @@ fn refuse_given(rest: &Map<String, Value>) -> Result<()> {
 
 fn characters(field: &str, text: &str, least: usize) -> Result<()> {
     let length = text.chars().count();
-    if (least..=LONGEST_PROMPT).contains(&length) {
+    if (least..=MAX_PROMPT_CHARS).contains(&length) {
         return Ok(());
     }
-    let text = format!("'{field}' has {length} characters; it must have {least} to {LONGEST_PROMPT}.");
+    let text = format!("'{field}' has {length} characters; it must have {least} to {MAX_PROMPT_CHARS}.");
     Err(Error::invalid(field, text))
 }
 
@@ -207,7 +207,7 @@ fn size(text: &str) -> Result<Option<[usize; 2]>> {
     }
     let pixels = |text: &str| {
         let plain = text.bytes().all(|byte| byte.is_ascii_digit());
-        text.parse().ok().filter(|pixels| plain && (1..=LARGEST_SIDE).contains(pixels))
+        text.parse().ok().filter(|pixels| plain && (1..=MAX_SIDE).contains(pixels))
     };
     let sides = text.split_once('x').and_then(|(width, height)| Some([pixels(width)?, pixels(height)?]));
     sides.map(Some).ok_or_else(|| {
@@ -237,7 +237,7 @@ fn output(format: Format, quality: Option<u8>) -> Result<Output> {
 }
 
 fn previews(asked: Option<u32>, stream: bool) -> Result<usize> {
-    let count = within("partial_images", asked.unwrap_or(0), 0, MOST_PARTIAL)?;
+    let count = within("partial_images", asked.unwrap_or(0), 0, MAX_PARTIAL)?;
     if count > 0 && !stream {
         let text = format!("'partial_images' is {count}, but only a stream has any. Send stream: true, too.");
         return Err(Error::invalid("partial_images", text));
@@ -246,19 +246,23 @@ fn previews(asked: Option<u32>, stream: bool) -> Result<usize> {
 }
 
 fn adapters(asked: Vec<Adapter>) -> Result<Vec<(String, f32)>> {
-    if asked.len() > MOST_ADAPTERS {
-        let text = format!("'lora' has {} adapters; at most {MOST_ADAPTERS} are allowed.", asked.len());
+    if asked.len() > MAX_ADAPTERS {
+        let text = format!("'lora' has {} adapters; at most {MAX_ADAPTERS} are allowed.", asked.len());
         return Err(Error::invalid("lora", text));
     }
     let one = |(place, Adapter { name, weight }): (usize, Adapter)| {
         let field = format!("lora[{place}].weight");
-        let weight = within(&field, weight.unwrap_or(1.0), -HEAVIEST, HEAVIEST)?;
+        let weight = within(&field, weight.unwrap_or(1.0), -MAX_ADAPTER_WEIGHT, MAX_ADAPTER_WEIGHT)?;
         // It names an adapter and never a path.
         let odd = |c: char| c.is_control() || matches!(c, '/' | '\\');
-        if name.is_empty() || name.chars().count() > LONGEST_ADAPTER || name.starts_with('.') || name.contains(odd) {
+        if name.is_empty()
+            || name.chars().count() > MAX_ADAPTER_NAME_CHARS
+            || name.starts_with('.')
+            || name.contains(odd)
+        {
             let field = format!("lora[{place}].name");
             let text = format!(
-                "'{field}' must have 1 to {LONGEST_ADAPTER} characters, no slash among them, and not begin with a dot."
+                "'{field}' must have 1 to {MAX_ADAPTER_NAME_CHARS} characters, no slash among them, and not begin with a dot."
             );
             return Err(Error::invalid(field, text));
         }

@@ -11,12 +11,12 @@ use base64::engine::general_purpose::STANDARD;
 use futures_util::stream;
 use serde::Serialize;
 
-use super::answer::{ImagesUsage, size};
-use crate::calls::images::{Output, Running, encode};
+use super::response::{ImagesUsage, size};
+use crate::calls::images::{Output, RunningImages, encode};
 use crate::engine::{Image, ImageEvent};
 use crate::error::{Error, Result};
 use crate::http::error::in_stream;
-use crate::http::reply::Mount;
+use crate::http::response::Mount;
 use crate::http::sse;
 use crate::ids::RequestId;
 use crate::service::usage::Outcome;
@@ -34,8 +34,8 @@ pub struct Streaming {
 }
 
 struct Events {
-    running: Running,
-    told: Streaming,
+    running: RunningImages,
+    options: Streaming,
     /// Pictures on the way that were sent of each.
     shown: Vec<u32>,
     finished: bool,
@@ -69,9 +69,9 @@ struct Progress {
     steps: usize,
 }
 
-pub fn respond(running: Running, told: Streaming) -> HttpResponse {
+pub fn respond(running: RunningImages, options: Streaming) -> HttpResponse {
     let shown = vec![0; running.seeds.len()];
-    let state = Events { running, told, shown, finished: false };
+    let state = Events { running, options, shown, finished: false };
     sse::response(stream::unfold(state, |mut state| async move {
         if state.finished {
             return None;
@@ -98,8 +98,8 @@ impl Events {
     }
 
     async fn step(&mut self, image: usize, (step, steps): (usize, usize), seen: Option<Image>) -> Result<sse::Event> {
-        let name = format!("{}.progress", self.told.name);
-        let progress = match self.told.mount {
+        let name = format!("{}.progress", self.options.name);
+        let progress = match self.options.mount {
             Mount::Spec => sse::named(&name, &Progress { r#type: name.clone(), image_index: image, step, steps }),
             // Strict clients know no such event, but may see that something goes on.
             Mount::OpenAi => sse::keep_alive(),
@@ -124,14 +124,14 @@ impl Events {
 
     fn event(&self, what: &str, image: usize) -> PictureEvent {
         PictureEvent {
-            r#type: format!("{}.{what}", self.told.name),
+            r#type: format!("{}.{what}", self.options.name),
             b64_json: String::new(),
             partial_image_index: None,
             image_index: image,
             seed: self.running.seeds.get(image).copied().unwrap_or_default(),
             created_at: self.running.created.as_seconds(),
             size: size(&self.running),
-            output_format: self.told.output.format.as_str(),
+            output_format: self.options.output.format.as_str(),
             background: "opaque",
             quality: "auto",
             usage: None,
@@ -140,7 +140,7 @@ impl Events {
 
     /// The event with its picture, written off the async threads.
     async fn picture(&self, event: PictureEvent, picture: Image) -> Result<sse::Event> {
-        let output = self.told.output;
+        let output = self.options.output;
         let write = move || {
             let event = PictureEvent { b64_json: STANDARD.encode(encode(picture, output)?), ..event };
             Ok(sse::named(&event.r#type, &event))
@@ -152,6 +152,6 @@ impl Events {
     async fn fail(&mut self, error: Error) -> sse::Event {
         self.finished = true;
         let recorded = self.running.close(Outcome::of_status(error.code().status())).await;
-        in_stream(&error, self.told.request_id, recorded).unwrap_or_else(sse::keep_alive)
+        in_stream(&error, self.options.request_id, recorded).unwrap_or_else(sse::keep_alive)
     }
 }

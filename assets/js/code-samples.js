@@ -1,0 +1,75 @@
+// A request as curl, Python or Node.js code.
+
+import { html, useState } from "./html.js";
+import { t } from "./strings.js";
+import { CodeBlock, Dialog, Tabs } from "./ui.js";
+
+const quote = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
+
+function curl({ path, body, base }) {
+  return `curl ${base}${path} \\\n  -H "Authorization: Bearer $OUTPOST_KEY" \\\n  -H 'Content-Type: application/json' \\\n  -d ${quote(JSON.stringify(body, null, 2))}`;
+}
+
+/** A JSON value as a Python literal. */
+function python(value, indent = "") {
+  if (value === null) return "None";
+  if (value === true) return "True";
+  if (value === false) return "False";
+  const inner = `${indent}    `;
+  if (Array.isArray(value)) {
+    if (!value.length) return "[]";
+    return `[\n${value.map((item) => `${inner}${python(item, inner)},\n`).join("")}${indent}]`;
+  }
+  if (typeof value === "object") {
+    if (!Object.keys(value).length) return "{}";
+    return `{\n${Object.entries(value).map(([key, item]) => `${inner}${JSON.stringify(key)}: ${python(item, inner)},\n`).join("")}${indent}}`;
+  }
+  return JSON.stringify(value);
+}
+
+// Parameters of the openai packages. Others go into `extra_body`.
+const KNOWN = {
+  "chat.completions": ["model", "messages", "stream", "temperature", "top_p", "max_completion_tokens", "seed", "stop", "response_format", "tools", "tool_choice"],
+  embeddings: ["model", "input", "dimensions", "encoding_format"],
+  images: ["model", "prompt", "n", "size", "stream", "partial_images", "response_format", "output_format"],
+};
+
+function split(call, body) {
+  const known = Object.entries(body).filter(([key]) => KNOWN[call].includes(key));
+  const extra = Object.fromEntries(Object.entries(body).filter(([key]) => !KNOWN[call].includes(key)));
+  return [known, extra];
+}
+
+const METHODS = { "chat.completions": "chat.completions.create", embeddings: "embeddings.create", images: "images.generate" };
+
+function pythonCode({ call, body, base }) {
+  const [known, extra] = split(call, body);
+  const parameters = known.map(([key, value]) => `    ${key}=${python(value, "    ")},\n`).join("");
+  const more = Object.keys(extra).length ? `    extra_body=${python(extra, "    ")},\n` : "";
+  const output = body.stream ? "for event in response:\n    print(event)" : "print(response)";
+  return `import os\n\nfrom openai import OpenAI\n\nclient = OpenAI(base_url=${JSON.stringify(`${base}/v1`)}, api_key=os.environ["OUTPOST_KEY"])\nresponse = client.${METHODS[call]}(\n${parameters}${more})\n${output}`;
+}
+
+function nodeCode({ call, body, base }) {
+  const output = body.stream ? "for await (const event of response) console.log(event);" : "console.log(response);";
+  return `import OpenAI from "openai";\n\nconst client = new OpenAI({ baseURL: ${JSON.stringify(`${base}/v1`)}, apiKey: process.env.OUTPOST_KEY });\nconst response = await client.${METHODS[call]}(${JSON.stringify(body, null, 2)});\n${output}`;
+}
+
+const LANGUAGES = { curl, python: pythonCode, node: nodeCode };
+
+/** Source code of a request. `call`: `chat.completions`, `embeddings` or `images`. */
+export function codeSample(language, { body, ...request }) {
+  // Drops fields that are undefined.
+  const sent = JSON.parse(JSON.stringify(body));
+  return LANGUAGES[language]({ base: location.origin, body: sent, ...request });
+}
+
+export function CodeDialog({ request, close }) {
+  const [language, setLanguage] = useState("curl");
+  return html`<${Dialog} title=${t.code.title} close=${close}>
+    <p class="muted">${t.code.about}</p>
+    <${Tabs} label=${t.code.language} selected=${language} onSelect=${setLanguage} tabs=${[["curl", "curl"], ["python", "Python"], ["node", "Node.js"]]} />
+    <${CodeBlock} text=${codeSample(language, request)} label=${t.code.title} />
+    <div class="actions"><button type="button" onClick=${close}>${t.close}</button></div>
+  <//>`;
+}

@@ -1,0 +1,94 @@
+// Live metrics of the server, read from `/metrics`.
+
+import { html, useRef, useState } from "../html.js";
+import { send } from "../api.js";
+import { Chart } from "../chart.js";
+import { bytes, compact, number } from "../format.js";
+import { parseMetrics } from "../openmetrics.js";
+import { t } from "../strings.js";
+import { Badge, EmptyState, ErrorAlert, Stat, Page, Table, useInterval, useLoad, useModels, Loading } from "../ui.js";
+
+const POLL_MS = 2000;
+// Loaded models change rarely, and requests to the API are metered.
+const MODELS_POLL_MS = 15_000;
+const MAX_POINTS = 150;
+// Minimum width of the chart, in seconds.
+const SPAN = 30;
+const MEMORY_USES = ["weights", "scratch", "kv_held", "kv_cached"];
+
+export function LiveMetrics() {
+  const previous = useRef(null);
+  const [throughput, setThroughput] = useState(null);
+  const [history, setHistory] = useState({ times: [], values: [] });
+  const [metrics, error, reload] = useLoad(async () => {
+    const text = await (await send("GET", "/metrics", { mount: "" })).text();
+    const metrics = parseMetrics(text);
+    record(metrics.sum("generated_tokens_total"), metrics.sum("prompt_tokens_total"));
+    return metrics;
+  }, []);
+  const [models, , reloadModels] = useModels();
+  useInterval(POLL_MS, reload);
+  useInterval(MODELS_POLL_MS, reloadModels);
+
+  /** Updates the throughput since the previous poll. */
+  function record(generated, prompt) {
+    const at = Date.now() / 1000;
+    const last = previous.current;
+    previous.current = { at, generated, prompt };
+    // Counters restart from zero with the server.
+    if (!last || generated < last.generated) return;
+    const rate = (generated - last.generated) / (at - last.at);
+    setThroughput((generated + prompt - last.generated - last.prompt) / (at - last.at));
+    setHistory(({ times, values }) => ({ times: [...times, at].slice(-MAX_POINTS), values: [...values, rate].slice(-MAX_POINTS) }));
+  }
+
+  if (!metrics) return html`<${Page} title=${t.pages.live} about=${t.live.about}><${ErrorAlert} error=${error} retry=${reload} />${!error && html`<${Loading} />`}<//>`;
+  const loaded = new Set((models ?? []).filter((model) => model.loaded).map((model) => model.id));
+  const total = metrics.get("memory_bytes", { use: "total" });
+  const memory = MEMORY_USES.map((use) => [use, metrics.get("memory_bytes", { use }) ?? 0]);
+  const used = memory.reduce((sum, [, value]) => sum + value, 0);
+  return html`<${Page} title=${t.pages.live} about=${t.live.about}>
+    <${ErrorAlert} error=${error} retry=${reload} />
+    <div class="stats">
+      <${Stat} label=${t.live.active} value=${number(metrics.sum("answers_running"))} />
+      <${Stat} label=${t.live.queuedRequests} value=${number(metrics.sum("requests_queued"))} />
+      <${Stat} label=${t.live.queuedImages} value=${number(metrics.sum("images_queued"))} />
+      <${Stat} label=${t.live.embeddingQueue} value=${compact(metrics.sum("text_tokens_queued"))} hint=${t.live.tokens} />
+      <${Stat} label=${t.live.throughput} value=${compact(throughput)} hint=${t.live.perSecond} />
+      <${Stat} label=${t.live.generatedTokens} value=${compact(metrics.sum("generated_tokens_total"))} hint=${t.live.sinceStart} />
+    </div>
+    ${history.times.length > 1 && html`<${Chart} label=${t.live.chart} span=${SPAN} times=${history.times} series=${[{ name: t.live.chart, values: history.values }]} />`}
+    <section class="card" aria-label=${t.live.memory}><h2>${t.live.memory}</h2>
+      <${MemoryRow} label=${t.live.used} value=${used} total=${total} />
+      ${memory.map(([use, value]) => html`<${MemoryRow} key=${use} label=${t.live.memoryUse[use]} value=${value} total=${total} />`)}
+    </section>
+    <h2>${t.live.byModel}</h2>
+    <${ByModel} metrics=${metrics} loaded=${loaded} />
+  <//>`;
+}
+
+const MemoryRow = ({ label, value, total }) => html`<div class="memory-row"><span>${label}</span>
+  <meter min="0" max=${total || 1} value=${value} aria-label=${label}></meter><span class="numeric">${t.live.of(bytes(value), bytes(total))}</span></div>`;
+
+function ByModel({ metrics, loaded }) {
+  const values = Object.fromEntries(["requests_queued", "answers_running", "prompt_tokens_total", "cached_prompt_tokens_total", "generated_tokens_total", "images_total",
+    "time_to_first_token_seconds_sum", "time_to_first_token_seconds_count"].map((name) => [name, metrics.by(name, "model")]));
+  const names = [...new Set([...Object.values(values).flatMap(Object.keys), ...loaded])].sort();
+  if (!names.length) return html`<${EmptyState} title=${t.live.noModels} />`;
+  const count = (name) => (model) => number(values[name][model] ?? 0);
+  const timeToFirstToken = (model) => {
+    const requests = values.time_to_first_token_seconds_count[model];
+    return requests ? `${Math.round((values.time_to_first_token_seconds_sum[model] / requests) * 1000)} ms` : "–";
+  };
+  const columns = [
+    { title: t.live.model, cell: (model) => html`<strong>${model}</strong> ${loaded.has(model) && html`<${Badge} kind="success">${t.live.loaded}<//>`}` },
+    { title: t.live.activeColumn, numeric: true, cell: count("answers_running") },
+    { title: t.live.queuedColumn, numeric: true, cell: count("requests_queued") },
+    { title: t.live.promptTokens, numeric: true, cell: count("prompt_tokens_total") },
+    { title: t.live.cachedTokens, numeric: true, cell: count("cached_prompt_tokens_total") },
+    { title: t.live.generatedTokens, numeric: true, cell: count("generated_tokens_total") },
+    { title: t.live.images, numeric: true, cell: count("images_total") },
+    { title: t.live.timeToFirstToken, numeric: true, cell: timeToFirstToken },
+  ];
+  return html`<${Table} label=${t.live.byModel} columns=${columns} rows=${names} rowKey=${(model) => model} />`;
+}

@@ -1,0 +1,152 @@
+//! The context of a chat beside its own messages: an agent's settings and a stored conversation.
+
+use std::sync::Arc;
+
+use super::messages;
+use super::output_spec::ToolCallIds;
+use super::persist_turn::TurnRecorder;
+use super::truncation::{self, FittedPrompt, TokenBudget};
+use crate::engine::{Message, TextModel, Tool};
+use crate::error::{Error, Result};
+use crate::ids::{AgentId, ConversationId};
+use crate::service::access::Access;
+use crate::service::agents::Agents;
+use crate::service::conversations::{Conversation, Conversations, Transcript};
+use crate::service::message_validation::{self, UnknownFields};
+use crate::service::precondition::IfMatch;
+
+/// Loads agents and conversations.
+#[derive(Clone)]
+pub struct ContextLoader {
+    pub conversations: Conversations,
+    pub agents: Agents,
+}
+
+/// The agent and conversation that a request names.
+#[derive(Default)]
+pub struct ContextRequest {
+    pub conversation: Option<ConversationId>,
+    pub agent: Option<AgentId>,
+    /// Whether the oldest turns may be left out; absent: the agent's setting, else no.
+    pub truncate: Option<bool>,
+    /// The expected version of the conversation.
+    pub if_match: Option<IfMatch>,
+    /// The JSON of the request's messages, to be stored in the conversation.
+    pub sent: Vec<String>,
+}
+
+/// The loaded context.
+pub(super) struct ChatContext {
+    pub model: String,
+    /// The agent's tools: a JSON array, as text.
+    pub tools: Option<String>,
+    instructions: Option<String>,
+    /// Whether the oldest turns may be left out.
+    truncate: bool,
+    transcript: Option<Transcript>,
+    last_messages: Option<u32>,
+}
+
+impl ContextLoader {
+    /// Loads what the request names. The request's own model and settings take precedence over the agent's.
+    pub(super) async fn load(
+        &self,
+        access: &Access,
+        model: Option<String>,
+        asked: &mut ContextRequest,
+    ) -> Result<ChatContext> {
+        let agent = match asked.agent {
+            Some(id) => Some(self.agents.get_for_chat(access, id).await?),
+            None => None,
+        };
+        let transcript = match asked.conversation {
+            Some(id) => {
+                Some(self.conversations.get_for_chat(access, id, asked.if_match.take(), asked.sent.len()).await?)
+            }
+            None => None,
+        };
+        let (of_agent, instructions, tools, memory) = match agent {
+            Some(agent) => (agent.model, agent.instructions, agent.tools, agent.memory.unwrap_or_default()),
+            None => Default::default(),
+        };
+        Ok(ChatContext {
+            model: model.or(of_agent).ok_or_else(no_model)?,
+            tools,
+            instructions,
+            truncate: asked.truncate.or(memory.truncate).unwrap_or(false),
+            transcript,
+            last_messages: memory.last_messages,
+        })
+    }
+
+    /// The recorder that stores the request and its completion in the conversation.
+    pub(super) fn turn_recorder(
+        &self,
+        access: &Access,
+        conversation: Option<Conversation>,
+        sent: Vec<String>,
+        ids: ToolCallIds,
+    ) -> TurnRecorder {
+        let turn_recorder = |seen| TurnRecorder::new(self.conversations.clone(), access.clone(), seen, sent, ids);
+        conversation.map_or_else(TurnRecorder::disabled, turn_recorder)
+    }
+}
+
+impl ChatContext {
+    /// The conversation as it was loaded.
+    pub fn conversation(&self) -> Option<Conversation> {
+        self.transcript.as_ref().map(|transcript| transcript.conversation.clone())
+    }
+
+    /// Bytes of the stored transcript.
+    pub fn bytes(&self) -> usize {
+        self.transcript.as_ref().map_or(0, |transcript| transcript.messages.iter().map(String::len).sum())
+    }
+
+    /// Renders and tokenises the whole prompt. Takes time in proportion to its length.
+    pub fn prompt(
+        self,
+        model: &TextModel,
+        mut own: Vec<Message>,
+        tools: Arc<[Tool]>,
+        budget: TokenBudget,
+    ) -> Result<FittedPrompt> {
+        let instructions = self.instructions.filter(|text| !text.is_empty());
+        let system = instructions.map(|content| Message::new("system", content));
+        let mut history = self.transcript.as_ref().map_or_else(|| Ok(Vec::new()), stored_messages)?;
+        messages::check_tool_results(&history, &own)?;
+        if own.first().is_some_and(|message| message.tool_call_id.is_some()) {
+            // Tool results belong to the turn that called the tools, which must not be left out.
+            let begun = history.iter().rposition(|message| message.role == "user").unwrap_or(0);
+            own.splice(..0, history.split_off(begun));
+        }
+        let history = truncation::last_messages(history, self.last_messages);
+        let may_drop = self.truncate && self.transcript.is_some();
+        let parts = truncation::PromptParts { system, history, own, tools };
+        if may_drop {
+            truncation::truncated(model, parts, &budget)
+        } else {
+            truncation::untruncated(model, parts, &budget)
+        }
+    }
+}
+
+fn stored_messages(transcript: &Transcript) -> Result<Vec<Message>> {
+    let one = |(at, json): (usize, &String)| {
+        let field = format!("messages[{at}]");
+        let turn = message_validation::parse(&field, json, UnknownFields::Ignore)
+            .and_then(|message| messages::to_message(&field, &message));
+        turn.map_err(|error| {
+            let id = transcript.conversation.id;
+            let text = format!("In the conversation '{id}', {}", error.message());
+            Error::invalid("conversation_id", text)
+        })
+    };
+    transcript.messages.iter().enumerate().map(one).collect()
+}
+
+/// The error for a request without a model.
+pub fn no_model() -> Error {
+    let text = "'model' is missing. Name an installed model; GET /v1/models lists them. With 'agent_id' it may be left out if the agent has one.";
+    Error::invalid("model", text)
+}

@@ -1,0 +1,62 @@
+//! Output grammars, compiled off the async threads with limited concurrency.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+
+use super::blocking::run_blocking;
+use super::output_spec::ResolvedOutput;
+use crate::engine::{Form, TextModel};
+use crate::error::{Code, Error, Result};
+
+/// How long a request waits for its grammar. Limits on schema size and compiler work keep compilation far below it,
+/// unless the machine is overloaded.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Concurrent compilations, including those whose request has gone.
+const MAX_COMPILING: usize = 4;
+/// Requests that may wait for a grammar; more are refused.
+const MAX_WAITING: usize = 64;
+
+pub(super) struct GrammarCompiler {
+    compiling: Arc<Semaphore>,
+    waiting: Semaphore,
+}
+
+impl GrammarCompiler {
+    pub fn new() -> Self {
+        Self { compiling: Arc::new(Semaphore::new(MAX_COMPILING)), waiting: Semaphore::new(MAX_WAITING) }
+    }
+
+    /// The compiled grammar; `None` for free text. Fails if the format cannot be enforced.
+    pub async fn compile(&self, model: &Arc<TextModel>, output: &ResolvedOutput) -> Result<Option<Form>> {
+        if output.shape.is_free() {
+            return Ok(None);
+        }
+        if let Some(kept) = model.kept_form(&output.shape) {
+            return Ok(Some(kept));
+        }
+        let _place = self.waiting.try_acquire().map_err(|_| busy())?;
+        let made = tokio::time::timeout(DEADLINE, self.compile_uncached(model, output));
+        made.await.unwrap_or_else(|_| Err(busy())).map(Some)
+    }
+
+    async fn compile_uncached(&self, model: &Arc<TextModel>, output: &ResolvedOutput) -> Result<Form> {
+        let turn = self.compiling.clone().acquire_owned().await;
+        let turn = turn.map_err(|error| Error::internal(error.to_string()))?;
+        // Another request may have compiled the same grammar meanwhile.
+        if let Some(kept) = model.kept_form(&output.shape) {
+            return Ok(kept);
+        }
+        let (model, shape) = (Arc::clone(model), output.shape.clone());
+        let compiled = run_blocking(move || {
+            let _turn = turn;
+            Ok(model.form(&shape))
+        });
+        compiled.await?.map_err(|error| output.grammar_error(error))
+    }
+}
+
+fn busy() -> Error {
+    Error::new(Code::Overloaded, "The server is too busy to prepare the form that is demanded. Try again in a moment.")
+}

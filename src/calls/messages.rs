@@ -1,0 +1,97 @@
+//! Converts messages as clients send and store them to the engine's messages.
+
+use std::collections::HashSet;
+
+use serde_json::Value;
+
+use crate::display::shorten;
+use crate::engine::{Message, ToolCall};
+use crate::error::{Error, Result};
+use crate::service::message_validation::{self, UnknownFields};
+
+const MAX_MESSAGES: usize = 4096;
+
+/// Parses the JSON of each message of a request. Unknown fields are refused if the messages are to be stored.
+pub fn parse(messages: &[String], stored: bool) -> Result<Vec<Message>> {
+    let unknown = if stored { UnknownFields::Reject } else { UnknownFields::Ignore };
+    let one = |(at, json): (usize, &String)| {
+        let field = format!("messages[{at}]");
+        to_message(&field, &message_validation::parse(&field, json, unknown)?)
+    };
+    match messages.len() {
+        0 => Err(Error::invalid("messages", "messages is empty. Send at least one message.")),
+        1..=MAX_MESSAGES => messages.iter().enumerate().map(one).collect(),
+        count => {
+            let message = format!("messages has {count} entries; at most {MAX_MESSAGES} are allowed.");
+            Err(Error::invalid("messages", message))
+        }
+    }
+}
+
+/// Converts a validated message. Fails for content that this server does not support.
+pub(super) fn to_message(field: &str, message: &Value) -> Result<Message> {
+    let tool_calls = calls(message);
+    let content = match message.get("content") {
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(parts)) => join(field, parts)?,
+        None | Some(Value::Null) if !tool_calls.is_empty() => String::new(),
+        _ => {
+            let field = format!("{field}.content");
+            let text = format!("'{field}' has no text. This server takes messages of text.");
+            return Err(Error::invalid(field, text));
+        }
+    };
+    let text = |name: &str| message.get(name).and_then(Value::as_str);
+    let role = match text("role") {
+        Some("developer") => "system",
+        Some(role) => role,
+        None => "user",
+    };
+    let (name, tool_call_id) = (text("name").map(str::to_owned), text("tool_call_id").map(str::to_owned));
+    Ok(Message { role: role.to_owned(), content, name, tool_calls, tool_call_id })
+}
+
+fn calls(message: &Value) -> Vec<ToolCall> {
+    let call = |call: &Value| {
+        let text = |path: &str| call.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned();
+        ToolCall { id: text("/id"), name: text("/function/name"), arguments: text("/function/arguments") }
+    };
+    message.get("tool_calls").and_then(Value::as_array).into_iter().flatten().map(call).collect()
+}
+
+/// Checks that each tool result answers an earlier call, in the conversation or in the request.
+pub(super) fn check_tool_results(history: &[Message], own: &[Message]) -> Result<()> {
+    let mut ids = HashSet::new();
+    let mut orphan = |message: &Message| {
+        ids.extend(message.tool_calls.iter().map(|call| call.id.clone()));
+        message.tool_call_id.clone().filter(|id| !ids.contains(id))
+    };
+    if let Some(id) = history.iter().find_map(&mut orphan) {
+        let text = format!("The conversation has a result for the call '{id}', but no such call before it.");
+        return Err(Error::invalid("conversation_id", text));
+    }
+    match own.iter().enumerate().find_map(|(at, message)| Some((at, orphan(message)?))) {
+        None => Ok(()),
+        Some((at, id)) => {
+            let id = shorten(&id);
+            let field = format!("messages[{at}].tool_call_id");
+            let text = format!(
+                "'{field}' is '{id}', but no message before it has a call of this id. Send the assistant's message with its tool_calls first."
+            );
+            Err(Error::invalid(field, text))
+        }
+    }
+}
+
+fn join(field: &str, parts: &[Value]) -> Result<String> {
+    let text = |(at, part): (usize, &Value)| match part.get("text").and_then(Value::as_str) {
+        Some(text) => Ok(text.to_owned()),
+        None => {
+            let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
+            let message =
+                format!("'{field}.content[{at}]' is of type '{kind}'. This server takes parts of type 'text'.");
+            Err(Error::invalid(format!("{field}.content[{at}].type"), message))
+        }
+    };
+    parts.iter().enumerate().map(text).collect()
+}

@@ -1,0 +1,155 @@
+//! The requested output format and tools, and the tool calls of a completion.
+
+use serde_json::{Map, Value, json};
+
+use crate::clock_rng::ClockRng;
+use crate::display::shorten;
+use crate::engine::{CallPiece, Calling, GrammarError, Shape, Text, Tool};
+use crate::error::{Error, Result};
+use crate::service::tool_definitions;
+
+/// The output fields of a request; `http` has validated each field on its own.
+#[derive(Debug, Default)]
+pub struct OutputRequest {
+    pub text: Text,
+    /// A JSON array of tool definitions, as text. `None`: the agent's tools, if any.
+    pub tools: Option<String>,
+    pub choice: ToolChoice,
+    pub parallel: bool,
+}
+
+/// `tool_choice`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ToolChoice {
+    #[default]
+    Auto,
+    None,
+    Required,
+    Named(String),
+}
+
+/// An output request with its tools resolved.
+pub(super) struct ResolvedOutput {
+    pub shape: Shape,
+    /// Whether the tools come from the agent.
+    from_agent: bool,
+}
+
+impl OutputRequest {
+    /// `agents`: the agent's tools.
+    pub(super) fn resolve(self, agents: Option<String>) -> Result<ResolvedOutput> {
+        let own = self.tools.as_deref().map(tool_definitions::parse).transpose()?;
+        let from_agent = own.is_none();
+        let listed = match own {
+            Some(own) => own,
+            None => agents.as_deref().map(tool_definitions::parse).transpose()?.unwrap_or_default(),
+        };
+        let calling = resolve_calling(&self.choice, &listed)?;
+        let visible = if self.choice == ToolChoice::None { Vec::new() } else { listed };
+        let tools = visible.into_iter().map(tool).collect();
+        Ok(ResolvedOutput { shape: Shape { text: self.text, tools, calling, parallel: self.parallel }, from_agent })
+    }
+}
+
+fn resolve_calling(choice: &ToolChoice, tools: &[Value]) -> Result<Calling> {
+    let name = match choice {
+        ToolChoice::Auto | ToolChoice::None => return Ok(Calling::Auto),
+        _ if tools.is_empty() => {
+            let text = "'tool_choice' demands a call, but there are no tools. Send 'tools' beside it, or leave it out.";
+            return Err(Error::invalid("tool_choice", text));
+        }
+        ToolChoice::Required => return Ok(Calling::Required),
+        ToolChoice::Named(name) => name,
+    };
+    if tools.iter().any(|tool| tool.pointer("/function/name").and_then(Value::as_str) == Some(name)) {
+        return Ok(Calling::Named(name.clone()));
+    }
+    let field = "tool_choice.function.name";
+    let name = shorten(name);
+    Err(Error::invalid(field, format!("'{field}' is '{name}', which is the name of none of the tools.")))
+}
+
+/// Converts a validated definition to the form that chat templates expect, which always has parameters.
+fn tool(given: Value) -> Tool {
+    let mut function = given.get("function").and_then(Value::as_object).cloned().unwrap_or_default();
+    let name = function.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    function.retain(|name, value| name != "strict" && !value.is_null());
+    function.entry("parameters").or_insert_with(no_parameters);
+    Tool { name, definition: json!({ "type": "function", "function": Value::Object(function) }) }
+}
+
+/// As in OpenAI's API, omitted parameters mean that the function takes none.
+fn no_parameters() -> Value {
+    json!({ "type": "object", "properties": Map::new(), "additionalProperties": false })
+}
+
+impl ResolvedOutput {
+    /// The error for an output format that cannot be enforced.
+    pub fn grammar_error(&self, error: GrammarError) -> Error {
+        match error {
+            GrammarError::Schema { path, what } => {
+                let field = format!("response_format.json_schema.schema{path}");
+                let text = format!("'{field}' {what}.");
+                Error::invalid(field, text)
+            }
+            GrammarError::Tool { tool, path, what } if self.from_agent => {
+                let name = self.shape.tools.get(tool).map_or("", |tool| tool.name.as_str());
+                Error::invalid("agent_id", format!("The agent's tool '{name}' has parameters{path} that {what}."))
+            }
+            GrammarError::Tool { tool, path, what } => {
+                let field = format!("tools[{tool}].function.parameters{path}");
+                let text = format!("'{field}' {what}.");
+                Error::invalid(field, text)
+            }
+            GrammarError::Together(text) => Error::invalid(self.offending_field(), text),
+            GrammarError::Model(reason) => Error::internal(reason),
+        }
+    }
+
+    fn offending_field(&self) -> &'static str {
+        match (&self.shape.text, self.from_agent) {
+            (Text::Schema(_), _) => "response_format.json_schema.schema",
+            (Text::Object, _) => "response_format",
+            (Text::Free, true) => "agent_id",
+            (Text::Free, false) => "tools",
+        }
+    }
+}
+
+/// A tool call that the model generated.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GeneratedCall {
+    pub name: String,
+    /// JSON, as text.
+    pub arguments: String,
+}
+
+/// Appends the tool call deltas of a step to the calls of a choice.
+pub(super) fn append_call_deltas(calls: &mut Vec<GeneratedCall>, pieces: &[CallPiece]) {
+    for piece in pieces {
+        if let Some(name) = &piece.name {
+            calls.push(GeneratedCall { name: name.clone(), arguments: String::new() });
+        }
+        if let Some(call) = calls.get_mut(piece.index as usize) {
+            call.arguments.push_str(&piece.arguments);
+        }
+    }
+}
+
+/// Ids of the tool calls of one request: consecutive numbers from a random start.
+#[derive(Clone, Copy, Debug)]
+pub struct ToolCallIds(u128);
+
+impl ToolCallIds {
+    pub(super) fn new(clock_rng: &dyn ClockRng) -> Self {
+        let mut bytes = [0; 16];
+        clock_rng.fill(&mut bytes);
+        Self(u128::from_be_bytes(bytes))
+    }
+
+    /// The id of a choice's tool call.
+    pub fn of(self, choice: u32, index: u32) -> String {
+        let place = (u128::from(choice) << 32) + u128::from(index);
+        format!("call_{:032x}", self.0.wrapping_add(place))
+    }
+}

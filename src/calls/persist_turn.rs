@@ -1,0 +1,115 @@
+//! Stores a chat's messages and its completion in a conversation after the generation has succeeded.
+//!
+//! The last delta is held back until the turn is durable, so a client that has seen the end can rely on it. If the turn
+//! cannot be stored, the error replaces that delta. A call that is dropped earlier stores nothing.
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use serde_json::{Value, json};
+
+use super::output_spec::{GeneratedCall, ToolCallIds, append_call_deltas};
+use crate::engine::Piece;
+use crate::error::Result;
+use crate::service::access::Access;
+use crate::service::conversations::{Conversation, Conversations};
+
+/// Watches one answer. [`Keeping::nothing`] passes every delta through.
+pub(super) struct TurnRecorder {
+    turn: Option<PendingTurn>,
+    pending_write: Option<PendingWrite>,
+    stored: Option<Conversation>,
+}
+
+struct PendingTurn {
+    conversations: Conversations,
+    access: Access,
+    /// The conversation as it was when the prompt was built.
+    seen: Conversation,
+    messages: Vec<String>,
+    answer: String,
+    calls: Vec<GeneratedCall>,
+    ids: ToolCallIds,
+}
+
+/// The last delta and the write that it waits for. Stored here because the caller may drop its future to send a
+/// keep-alive and call again.
+struct PendingWrite {
+    piece: Piece,
+    write: BoxFuture<'static, Result<Conversation>>,
+}
+
+impl TurnRecorder {
+    pub fn disabled() -> Self {
+        Self { turn: None, pending_write: None, stored: None }
+    }
+
+    pub fn new(
+        conversations: Conversations,
+        access: Access,
+        seen: Conversation,
+        messages: Vec<String>,
+        ids: ToolCallIds,
+    ) -> Self {
+        let turn = PendingTurn { conversations, access, seen, messages, answer: String::new(), calls: Vec::new(), ids };
+        Self { turn: Some(turn), pending_write: None, stored: None }
+    }
+
+    /// The conversation including the turn.
+    pub fn stored(&self) -> Option<&Conversation> {
+        self.stored.as_ref()
+    }
+
+    /// Whether there is no conversation to store the turn in.
+    pub fn is_disabled(&self) -> bool {
+        self.turn.is_none()
+    }
+
+    /// Whether the last delta is held back.
+    pub fn is_writing(&self) -> bool {
+        self.pending_write.is_some()
+    }
+
+    /// Observes a delta. Returns `None` for the last one; [`Keeping::close`] returns that one.
+    pub fn observe(&mut self, piece: Piece) -> Option<Piece> {
+        let Some(turn) = &mut self.turn else { return Some(piece) };
+        turn.answer.push_str(&piece.text);
+        append_call_deltas(&mut turn.calls, &piece.calls);
+        if piece.end.is_none() {
+            return Some(piece);
+        }
+        self.pending_write = self.turn.take().map(|turn| PendingWrite { piece, write: turn.write().boxed() });
+        None
+    }
+
+    /// Waits for the write. Cancel-safe.
+    pub async fn finish(&mut self) -> Option<Result<Piece>> {
+        let written = self.pending_write.as_mut()?.write.as_mut().await;
+        let piece = self.pending_write.take()?.piece;
+        Some(written.map(|conversation| {
+            self.stored = Some(conversation);
+            piece
+        }))
+    }
+}
+
+impl PendingTurn {
+    async fn write(mut self) -> Result<Conversation> {
+        let answer = self.answer().to_string();
+        self.messages.push(answer);
+        self.conversations.add_turn(&self.access, self.seen, self.messages).await
+    }
+
+    /// The assistant's message. A conversation takes one completion, so its tool calls are those of choice 0.
+    fn answer(&self) -> Value {
+        if self.calls.is_empty() {
+            return json!({ "role": "assistant", "content": self.answer });
+        }
+        let call = |(index, call): (u32, &GeneratedCall)| {
+            let function = json!({ "name": call.name, "arguments": call.arguments });
+            json!({ "id": self.ids.of(0, index), "type": "function", "function": function })
+        };
+        let calls: Vec<Value> = (0..).zip(&self.calls).map(call).collect();
+        let text = Some(&self.answer).filter(|text| !text.is_empty());
+        json!({ "role": "assistant", "content": text, "tool_calls": calls })
+    }
+}

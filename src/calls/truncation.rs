@@ -1,0 +1,166 @@
+//! Builds a prompt from an agent's instructions, a stored transcript and the request's messages, and truncates the
+//! transcript to what fits.
+
+use std::sync::Arc;
+
+use super::errors;
+use crate::engine::{Message, Prompt, TextModel, TokenBound, Tool};
+use crate::error::Result;
+
+/// Tokens reserved for a completion whose length the request does not set: a quarter of the context, at most this many.
+const MAX_RESERVE: u32 = 1024;
+
+/// The parts of a prompt, in order.
+pub(super) struct PromptParts {
+    pub system: Option<Message>,
+    pub history: Vec<Message>,
+    /// The request's own messages, which are never left out.
+    pub own: Vec<Message>,
+    pub tools: Arc<[Tool]>,
+}
+
+/// The limits that prompt and completion share.
+#[derive(Clone, Debug)]
+pub(super) struct TokenBudget {
+    /// Context positions for prompt and completion.
+    pub window: u32,
+    /// Requested completion tokens, if set.
+    pub wanted: Option<u32>,
+    /// The limit of tokenisation.
+    pub bound: TokenBound,
+}
+
+/// A prompt, and the number of transcript messages that were left out.
+#[derive(Debug)]
+pub(super) struct FittedPrompt {
+    pub prompt: Prompt,
+    /// `None` if truncation is off.
+    pub dropped: Option<usize>,
+}
+
+/// The prompt of all messages, whether it fits or not.
+pub(super) fn untruncated(model: &TextModel, parts: PromptParts, budget: &TokenBudget) -> Result<FittedPrompt> {
+    Ok(FittedPrompt { prompt: parts.prompt(model, 0, &budget.bound)?, dropped: None })
+}
+
+/// The prompt of as many recent turns as fit beside the completion. A binary search renders about ten prompts at most,
+/// each tokenised no further than the window. If the request's own messages do not fit, the prompt is too long and the
+/// caller refuses it.
+pub(super) fn truncated(model: &TextModel, parts: PromptParts, budget: &TokenBudget) -> Result<FittedPrompt> {
+    let window = u64::from(budget.window);
+    let reserve = u64::from(budget.wanted.unwrap_or_else(|| (budget.window / 4).clamp(1, MAX_RESERVE)));
+    let fits = |prompt: &Prompt| prompt.complete && prompt.ids.len() as u64 + reserve <= window;
+    let cuts = cut_points(&parts.history);
+    let last = cuts.len() - 1;
+    // Cuts before `low` keep too much. Initially these are cuts whose messages are too long by size alone.
+    let mut low = cuts.partition_point(|cut| model.fewest_tokens(parts.messages(cut.at)) > window).min(last);
+    let (mut best, mut prompt) = (low, parts.prompt(model, cuts[low].at, &budget.bound)?);
+    if !fits(&prompt) && low < last {
+        (low, best, prompt) = (low + 1, last, parts.prompt(model, cuts[last].at, &budget.bound)?);
+    }
+    // The cut at `best` fits, if any does.
+    while low < best && !budget.bound.is_cancelled() {
+        let middle = low + (best - low) / 2;
+        let tried = parts.prompt(model, cuts[middle].at, &budget.bound)?;
+        if fits(&tried) {
+            (best, prompt) = (middle, tried);
+        } else {
+            low = middle + 1;
+        }
+    }
+    Ok(FittedPrompt { prompt, dropped: Some(cuts[best].dropped) })
+}
+
+/// At most the last `most` messages, starting with a user message; system messages stay.
+pub(super) fn last_messages(history: Vec<Message>, most: Option<u32>) -> Vec<Message> {
+    let Some(most) = most else { return history };
+    let cuts = cut_points(&history);
+    let spoken = cuts.last().map_or(0, |end| end.dropped);
+    let cut = cuts.iter().find(|cut| spoken - cut.dropped <= most as usize).map_or(history.len(), |cut| cut.at);
+    let stays = |(at, message): &(usize, Message)| *at >= cut || is_system(message);
+    history.into_iter().enumerate().filter(stays).map(|(_, message)| message).collect()
+}
+
+/// A position where a transcript may be cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct CutPoint {
+    /// Index of the first message that stays; system messages always stay.
+    at: usize,
+    /// Number of messages removed.
+    dropped: usize,
+}
+
+/// The possible cuts: none, before each user message, and after the end. A turn is a user message with what follows it,
+/// so no answer remains without its question.
+fn cut_points(history: &[Message]) -> Vec<CutPoint> {
+    let (mut cuts, mut spoken) = (vec![CutPoint::default()], 0);
+    for (at, message) in history.iter().enumerate() {
+        if message.role == "user" && spoken > 0 {
+            cuts.push(CutPoint { at, dropped: spoken });
+        }
+        spoken += usize::from(!is_system(message));
+    }
+    if spoken > 0 {
+        cuts.push(CutPoint { at: history.len(), dropped: spoken });
+    }
+    cuts
+}
+
+fn is_system(message: &Message) -> bool {
+    message.role == "system"
+}
+
+impl PromptParts {
+    /// The messages of the prompt if the transcript is cut at `cut`.
+    fn messages(&self, cut: usize) -> impl Iterator<Item = &Message> {
+        let stays = move |(at, message): &(usize, &Message)| *at >= cut || is_system(message);
+        let history = self.history.iter().enumerate().filter(stays).map(|(_, message)| message);
+        self.system.iter().chain(history).chain(&self.own)
+    }
+
+    fn prompt(&self, model: &TextModel, cut: usize, bound: &TokenBound) -> Result<Prompt> {
+        let messages: Vec<Message> = self.messages(cut).cloned().collect();
+        let prompt = model.prompt_within(&messages, &self.tools, bound);
+        prompt.map_err(|error| errors::from_prompt_error(model.id(), error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{cut_points, last_messages};
+    use crate::engine::Message;
+
+    /// `s`ystem, `u`ser, `a`ssistant, `t`ool.
+    fn history(roles: &str) -> Vec<Message> {
+        let role = |letter| match letter {
+            's' => "system",
+            'u' => "user",
+            'a' => "assistant",
+            _ => "tool",
+        };
+        let one = |(at, letter)| Message::new(role(letter), format!("{at}"));
+        roles.chars().enumerate().map(one).collect()
+    }
+
+    #[test]
+    fn a_transcript_is_cut_between_turns_only() {
+        let places =
+            |roles: &str| cut_points(&history(roles)).iter().map(|cut| (cut.at, cut.dropped)).collect::<Vec<_>>();
+        assert_eq!(places("suaauatau"), [(0, 0), (4, 3), (8, 7), (9, 8)]);
+        assert_eq!(places("aua"), [(0, 0), (1, 1), (3, 3)]);
+        assert_eq!(places("ss"), [(0, 0)]);
+        assert_eq!(places(""), [(0, 0)]);
+    }
+
+    #[test]
+    fn the_last_messages_begin_with_a_user_s_and_instructions_stay() {
+        let texts = |roles: &str, most| {
+            last_messages(history(roles), most).into_iter().map(|message| message.content).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(texts("suaua", None), "0 1 2 3 4");
+        assert_eq!(texts("suaua", Some(4)), "0 1 2 3 4");
+        assert_eq!(texts("suaua", Some(3)), "0 3 4");
+        assert_eq!(texts("suaua", Some(1)), "0");
+        assert_eq!(texts("suaus", Some(1)), "0 3 4");
+    }
+}

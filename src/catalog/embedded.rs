@@ -1,0 +1,30 @@
+//! Models that the binary carries: small ones of our own, which no registry has.
+
+use rust_embed::RustEmbed;
+
+use super::catalog_toml::CatalogModel;
+use super::error::{FolderError, PullError};
+use super::hashing;
+use super::progress::Progress;
+use super::staging::Staging;
+use super::wheel_assembly::check;
+
+/// In a build for development the files are read from the checkout instead.
+#[derive(RustEmbed)]
+#[folder = "models/pictogram"]
+#[prefix = "pictogram/"]
+struct Files;
+
+/// Fills the staging's `files` with the verified files of the model.
+pub fn write(model: &CatalogModel, staging: &Staging, progress: &mut dyn Progress) -> Result<(), PullError> {
+    staging.check_space(model.bytes())?;
+    progress.start(&format!("writing {}", model.name), model.bytes());
+    let written = model.files.iter().try_for_each(|file| {
+        let (mut to, path) = staging.create(&file.name)?;
+        let data = Files::get(&format!("{}/{}", model.name, file.name)).map(|found| found.data).unwrap_or_default();
+        let copied = hashing::copy(&*data, &mut to, file.bytes, &mut |n| progress.advance(n));
+        check(file, copied.map_err(FolderError::at(&path))?)
+    });
+    progress.done();
+    written
+}

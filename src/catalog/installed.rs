@@ -1,0 +1,124 @@
+//! What lies in the models folder, compared with the catalog.
+
+use std::fs;
+use std::path::Path;
+
+use super::catalog_toml::{Catalog, CatalogModel};
+use super::hashing;
+use super::name_validation::{is_model_name, is_reserved};
+use super::progress::Progress;
+use crate::models::diffusion::pipeline::MODEL_INDEX;
+
+/// A folder in the models folder.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ModelFolder {
+    pub name: String,
+    /// Sum of its files.
+    pub bytes: u64,
+}
+
+/// How a model of the catalog stands on disk.
+pub(super) enum InstallState {
+    Absent,
+    Complete,
+    /// Something of that name is there which is not this model, because of this.
+    Different(String),
+}
+
+/// The models of the catalog that are complete on disk, by the sizes of their files.
+pub fn installed<'c>(catalog: &'c Catalog, models_dir: &Path) -> Vec<&'c CatalogModel> {
+    catalog.models().iter().filter(|model| matches!(install_state(model, models_dir), InstallState::Complete)).collect()
+}
+
+/// Every folder that holds weights, sorted by name. An unreadable models folder holds none.
+pub fn model_folders(models_dir: &Path) -> Vec<ModelFolder> {
+    let Ok(entries) = fs::read_dir(models_dir) else { return Vec::new() };
+    let mut found: Vec<ModelFolder> = entries.flatten().filter_map(|entry| measure(&entry)).collect();
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    found
+}
+
+fn measure(entry: &fs::DirEntry) -> Option<ModelFolder> {
+    let name = entry.file_name().into_string().ok().filter(|name| is_model_name(name) && !is_reserved(name))?;
+    let mut sum = Sum::default();
+    sum.add(&entry.path(), 0);
+    sum.weights.then_some(ModelFolder { name, bytes: sum.bytes })
+}
+
+#[derive(Default)]
+struct Sum {
+    bytes: u64,
+    weights: bool,
+}
+
+impl Sum {
+    fn add(&mut self, dir: &Path, depth: usize) {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() && depth < 8 => self.add(&entry.path(), depth + 1),
+                Ok(kind) if kind.is_file() => {
+                    self.bytes += entry.metadata().map_or(0, |meta| meta.len());
+                    self.weights |= is_weights(&entry.path());
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Whether a file is one that models are loaded from.
+pub(super) fn is_weights(path: &Path) -> bool {
+    path.extension().is_some_and(|ext| ext.eq_ignore_ascii_case("gguf") || ext.eq_ignore_ascii_case("safetensors"))
+}
+
+/// Whether a folder with these files, named by their paths, is one that the server takes for a model.
+pub(super) fn is_model<'f>(files: impl IntoIterator<Item = &'f str> + Clone) -> bool {
+    let count = |ending: &str| {
+        let files = files.clone().into_iter().filter(|file| !file.contains('/'));
+        files.filter(|file| Path::new(file).extension().is_some_and(|one| one == ending)).count()
+    };
+    let has = |name: &str| files.clone().into_iter().any(|file| file == name);
+    match (count("gguf"), count("safetensors")) {
+        _ if has(MODEL_INDEX) => files.clone().into_iter().any(|file| is_weights(Path::new(file))),
+        (1.., _) | (0, 1) => true,
+        (0, count) => count > 1 && has("config.json"),
+    }
+}
+
+/// Compares sizes only, which is quick enough for every start.
+pub(super) fn install_state(model: &CatalogModel, models_dir: &Path) -> InstallState {
+    let dir = models_dir.join(&model.name);
+    if dir.symlink_metadata().is_err() {
+        return InstallState::Absent;
+    }
+    for file in &model.files {
+        match fs::metadata(dir.join(&file.name)) {
+            Err(_) => return InstallState::Different(format!("lacks the file {}", file.name)),
+            Ok(meta) if meta.len() != file.bytes => {
+                return InstallState::Different(format!(
+                    "its {} has {} bytes, not {}",
+                    file.name,
+                    meta.len(),
+                    file.bytes
+                ));
+            }
+            Ok(_) => {}
+        }
+    }
+    InstallState::Complete
+}
+
+/// Hashes every file of a model that [`install_state`] found complete.
+pub(super) fn verify_hashes(model: &CatalogModel, models_dir: &Path, progress: &mut dyn Progress) -> InstallState {
+    progress.start(&format!("checking {}", model.name), model.bytes());
+    let dir = models_dir.join(&model.name);
+    let wrong = model.files.iter().find_map(|file| {
+        match hashing::file(&dir.join(&file.name), &mut |bytes| progress.advance(bytes)) {
+            Ok(copied) if copied.sha256 == file.sha256 => None,
+            Ok(copied) => Some(format!("its {} has the sha256 {}, not {}", file.name, copied.sha256, file.sha256)),
+            Err(e) => Some(format!("its {} cannot be read: {e}", file.name)),
+        }
+    });
+    progress.done();
+    wrong.map_or(InstallState::Complete, InstallState::Different)
+}

@@ -1,0 +1,153 @@
+//! Where a model is put together before anyone sees it, and the one rename that shows it.
+//!
+//! `<models>/.pull/<name>/` is private to whoever holds the lock `<models>/.pull/<name>.lock`. The
+//! system drops that lock with the process, so a killed pull never blocks the next one. The lock
+//! file itself stays: removing it would let two processes lock two different files of one name.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::error::FolderError;
+use crate::file_lock::FileLock;
+
+/// Folder of unfinished models; its leading dot keeps it from being taken for a model.
+pub const STAGING_FOLDER: &str = ".pull";
+
+/// A locked working folder for one model.
+pub struct Staging {
+    models_dir: PathBuf,
+    name: String,
+    dir: PathBuf,
+    _lock: FileLock,
+}
+
+impl Staging {
+    /// Locks the working folder of `name`, which must be a checked model name. What an earlier,
+    /// broken attempt left there is kept, except for `files`.
+    pub fn open(models_dir: &Path, name: &str) -> Result<Self, FolderError> {
+        let root = models_dir.join(STAGING_FOLDER);
+        let dir = root.join(name);
+        fs::create_dir_all(&root).map_err(FolderError::at(&root))?;
+        let lock = lock(&root.join(format!("{name}.lock")), name)?;
+        fs::create_dir_all(&dir).map_err(FolderError::at(&dir))?;
+        let models_dir = models_dir.to_owned();
+        let staging = Self { models_dir, name: name.to_owned(), dir, _lock: lock };
+        fresh_dir(&staging.files())?;
+        Ok(staging)
+    }
+
+    /// A path in the working folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The folder that becomes the model.
+    pub fn files(&self) -> PathBuf {
+        self.dir.join("files")
+    }
+
+    /// Where the model will be.
+    pub fn target(&self) -> PathBuf {
+        self.models_dir.join(&self.name)
+    }
+
+    /// Creates a file of the model, with the folders above it. `name` must be a checked file path.
+    pub fn create(&self, name: &str) -> Result<(File, PathBuf), FolderError> {
+        let path = self.files().join(name);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(FolderError::at(parent))?;
+        }
+        let file = File::create_new(&path).map_err(FolderError::at(&path))?;
+        Ok((file, path))
+    }
+
+    /// Fails early, and with numbers, when the disk cannot hold `needed` bytes more.
+    pub fn check_space(&self, needed: u64) -> Result<(), FolderError> {
+        // A file system that cannot tell is no reason to refuse: a full disk is noticed later, too.
+        let Ok(stat) = rustix::fs::statvfs(&self.dir) else { return Ok(()) };
+        let free = stat.f_bavail.saturating_mul(stat.f_frsize);
+        match free < needed {
+            true => Err(FolderError::NoSpace { path: self.models_dir.clone(), needed, free }),
+            false => Ok(()),
+        }
+    }
+
+    /// Makes the model visible under its name; `replace` lets it take the place of another.
+    pub fn publish(self, replace: bool) -> Result<PathBuf, FolderError> {
+        let (files, target) = (self.files(), self.target());
+        sync_tree(&files).map_err(FolderError::at(&files))?;
+        match replace && target.symlink_metadata().is_ok() {
+            true => exchange(&files, &target)?,
+            false => fs::rename(&files, &target).map_err(FolderError::at(&target))?,
+        }
+        sync_dir(&self.models_dir).map_err(FolderError::at(&self.models_dir))?;
+        self.discard();
+        Ok(target)
+    }
+
+    /// Removes the working folder. What stays behind costs only space, so failing is no failure.
+    pub fn discard(self) {
+        let _left_behind = fs::remove_dir_all(&self.dir);
+    }
+
+    /// Removes an unfinished model, but not the parts that a broken pull may want to go on from.
+    pub fn abandon(self) {
+        let _left_behind = fs::remove_dir_all(self.files());
+        let _others_need_it = fs::remove_dir(&self.dir);
+    }
+}
+
+/// Swaps the new model with the old one, which then lies in the working folder and goes with it.
+fn exchange(new: &Path, old: &Path) -> Result<(), FolderError> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    if renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE).is_ok() {
+        return Ok(());
+    }
+    // Not every file system can swap; then there is a moment without the model, and a way back.
+    let aside = new.with_extension("replaced");
+    remove_dir(&aside)?;
+    fs::rename(old, &aside).map_err(FolderError::at(old))?;
+    fs::rename(new, old).map_err(|e| {
+        let _way_back = fs::rename(&aside, old);
+        FolderError::at(old)(e)
+    })
+}
+
+fn lock(path: &Path, name: &str) -> Result<FileLock, FolderError> {
+    let file = File::options().create(true).truncate(false).write(true).open(path).map_err(FolderError::at(path))?;
+    FileLock::try_acquire(file).map_err(|error| match error {
+        TryLockError::WouldBlock => FolderError::Busy(name.to_owned()),
+        TryLockError::Error(e) => FolderError::at(path)(e),
+    })
+}
+
+/// An empty folder at `path`, whatever was there.
+pub fn fresh_dir(path: &Path) -> Result<(), FolderError> {
+    remove_dir(path)?;
+    fs::create_dir(path).map_err(FolderError::at(path))
+}
+
+fn remove_dir(path: &Path) -> Result<(), FolderError> {
+    match path.symlink_metadata() {
+        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path).map_err(FolderError::at(path)),
+        Ok(_) => fs::remove_file(path).map_err(FolderError::at(path)),
+        Err(_) => Ok(()),
+    }
+}
+
+/// Everything below `dir` on disk, children before their folder.
+fn sync_tree(dir: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        match entry.file_type()?.is_dir() {
+            true => sync_tree(&entry.path())?,
+            false => File::open(entry.path())?.sync_all()?,
+        }
+    }
+    sync_dir(dir)
+}
+
+fn sync_dir(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
+}

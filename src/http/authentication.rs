@@ -1,0 +1,84 @@
+//! Who is calling: the bearer token becomes an [`Access`] before any handler or body is touched.
+
+use std::future::{Ready, ready};
+
+use actix_web::body::MessageBody;
+use actix_web::dev::{Payload, ServiceRequest, ServiceResponse};
+use actix_web::http::header::{self, HeaderMap};
+use actix_web::middleware::Next;
+use actix_web::{Error as ActixError, FromRequest, HttpMessage, HttpRequest, web};
+
+use super::Api;
+use super::connections::Connection;
+use super::metering::SharedRecorder;
+use super::response::Mount;
+use crate::error::{Code, Error, Result};
+use crate::service::access::Access;
+
+/// An authenticated caller and the mount it came through.
+pub struct Caller {
+    pub access: Access,
+    pub mount: Mount,
+    /// What the request uses is told here.
+    pub recorder: SharedRecorder,
+}
+
+/// Middleware of both mounts: no request passes without a live key, not even to a 404.
+pub async fn authenticate<B: MessageBody + 'static>(
+    request: ServiceRequest,
+    next: Next<B>,
+) -> Result<ServiceResponse<actix_web::body::EitherBody<B>>, ActixError> {
+    match access(&request).await {
+        Ok(access) => {
+            request.extensions_mut().insert(access);
+            Ok(next.call(request).await?.map_into_left_body())
+        }
+        Err(error) => Ok(request.error_response(error).map_into_right_body()),
+    }
+}
+
+async fn access(request: &ServiceRequest) -> Result<Access> {
+    let Some(api) = request.app_data::<web::Data<Api>>() else {
+        return Err(Error::internal("no application state"));
+    };
+    authenticate_request(api, request.request()).await
+}
+
+/// Whose key a request carries. A request without a key is no guess: it is 401 however many there are.
+pub async fn authenticate_request(api: &Api, request: &HttpRequest) -> Result<Access> {
+    let secret = bearer(request.headers())?;
+    let access = api.keys.authenticate_from(api.proxies.client(request), secret).await?;
+    if let Some(connection) = Connection::of(request) {
+        connection.authenticated();
+    }
+    Ok(access)
+}
+
+fn bearer(headers: &HeaderMap) -> Result<&str> {
+    let missing = || {
+        Error::new(Code::MissingApiKey, "No API key was given. Send it in the header 'Authorization: Bearer YOUR_KEY'.")
+    };
+    let mut values = headers.get_all(header::AUTHORIZATION);
+    let value = values.next().ok_or_else(missing)?;
+    if values.next().is_some() {
+        return Err(Error::new(Code::InvalidApiKey, "The header 'Authorization' was sent more than once. Send one."));
+    }
+    let text = value.to_str().map_err(|_| missing())?;
+    let (scheme, key) = text.split_once(' ').ok_or_else(missing)?;
+    if scheme.eq_ignore_ascii_case("bearer") && !key.trim().is_empty() { Ok(key.trim()) } else { Err(missing()) }
+}
+
+impl FromRequest for Caller {
+    type Error = Error;
+    type Future = Ready<Result<Self>>;
+
+    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
+        let access = request.extensions().get::<Access>().cloned();
+        let mount = request.app_data::<Mount>().copied();
+        let recorder = request.extensions().get::<SharedRecorder>().cloned();
+        ready(match (access, mount, recorder) {
+            (Some(access), Some(mount), Some(recorder)) => Ok(Self { access, mount, recorder }),
+            _ => Err(Error::internal("a handler that needs a caller stands outside the two mounts")),
+        })
+    }
+}

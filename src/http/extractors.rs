@@ -1,0 +1,263 @@
+//! What comes in: bodies, query strings and path ids, each read once, bounded, and refused with
+//! the path of the field that is wrong.
+
+use std::fmt::Display;
+use std::future::{Ready, ready};
+use std::str::FromStr;
+use std::time::Duration;
+
+use actix_web::dev::Payload;
+use actix_web::error::PayloadError;
+use actix_web::http::header;
+use actix_web::web::{Bytes, BytesMut};
+use actix_web::{FromRequest, HttpRequest};
+use futures_util::StreamExt;
+use futures_util::future::LocalBoxFuture;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, Deserializer};
+use serde_json::{Map, Value};
+
+use super::strict_objects::StrictObjects;
+use crate::display::shorten;
+use crate::error::{Code, Error, Result};
+
+/// The largest JSON body that is read: a transcript that fills a long context fits well.
+const BODY_LIMIT: usize = 8 * 1024 * 1024;
+
+/// A client must send its whole body within this time.
+const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A JSON body.
+pub struct ApiJson<T>(pub T);
+
+impl<T: DeserializeOwned + 'static> FromRequest for ApiJson<T> {
+    type Error = Error;
+    type Future = LocalBoxFuture<'static, Result<Self>>;
+
+    fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
+        let (request, payload) = (request.clone(), payload.take());
+        Box::pin(async move {
+            let body = read_body(&request, payload).await?;
+            from_json(or_empty_object(&body)).map(Self)
+        })
+    }
+}
+
+/// The parameters of a GET: the query string, and a JSON object as the body if one is sent.
+/// A field given in both with different values is refused.
+pub struct ApiParams<T>(pub T);
+
+impl<T: DeserializeOwned + 'static> FromRequest for ApiParams<T> {
+    type Error = Error;
+    type Future = LocalBoxFuture<'static, Result<Self>>;
+
+    fn from_request(request: &HttpRequest, payload: &mut Payload) -> Self::Future {
+        let (request, payload) = (request.clone(), payload.take());
+        Box::pin(async move {
+            let mut fields = query_fields(request.query_string())?;
+            let body = read_body(&request, payload).await?;
+            if !body.is_empty() {
+                merge(&mut fields, from_json(&body)?)?;
+            }
+            let parsed = serde_path_to_error::deserialize(StrictObjects(Value::Object(fields)));
+            parsed.map(Self).map_err(|error| explain(&error))
+        })
+    }
+}
+
+fn query_fields(query: &str) -> Result<Map<String, Value>> {
+    let mut fields = Map::new();
+    let pairs = serde_urlencoded_pairs(query)?;
+    for (name, value) in pairs {
+        if fields.contains_key(&name) {
+            let message = format!("The query parameter '{name}' is given more than once. Give it once.");
+            return Err(Error::invalid(name, message));
+        }
+        fields.insert(name, Value::String(value));
+    }
+    Ok(fields)
+}
+
+fn serde_urlencoded_pairs(query: &str) -> Result<Vec<(String, String)>> {
+    actix_web::web::Query::<Vec<(String, String)>>::from_query(query)
+        .map(|pairs| pairs.into_inner())
+        .map_err(|_| Error::new(Code::InvalidParameter, "The query string is not valid percent-encoded UTF-8."))
+}
+
+fn merge(fields: &mut Map<String, Value>, body: Map<String, Value>) -> Result<()> {
+    for (name, value) in body {
+        match fields.get(&name) {
+            Some(Value::String(given)) if *given != plain(&value) => {
+                let message = format!(
+                    "'{name}' is '{given}' in the query string but {value} in the body. Give it in one place, or alike in both."
+                );
+                return Err(Error::invalid(name, message));
+            }
+            _ => fields.insert(name, value),
+        };
+    }
+    Ok(())
+}
+
+/// A JSON value as a query string would write it.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// An id from the path. One that is not well-formed cannot exist, so it is a 404 like any other.
+pub struct ApiPath<I>(pub I);
+
+impl<I: FromStr<Err = crate::ids::BadId> + 'static> FromRequest for ApiPath<I> {
+    type Error = Error;
+    type Future = Ready<Result<Self>>;
+
+    fn from_request(request: &HttpRequest, _: &mut Payload) -> Self::Future {
+        let text = request.match_info().iter().next().map(|(_, value)| value).unwrap_or_default();
+        ready(text.parse().map(Self).map_err(|bad: crate::ids::BadId| Error::not_found(bad.kind, shorten(text))))
+    }
+}
+
+/// 415 for a body that is compressed.
+pub(super) fn refuse_encoding(request: &HttpRequest) -> Result<()> {
+    if let Some(encoding) = request.headers().get(header::CONTENT_ENCODING) {
+        let encoding = shorten(&String::from_utf8_lossy(encoding.as_bytes()));
+        let message = format!("Content-Encoding '{encoding}' is not accepted. Send the body uncompressed.");
+        return Err(Error::new(Code::UnsupportedEncoding, message));
+    }
+    Ok(())
+}
+
+/// Reads the body under its size and time limits. A body must be JSON and not compressed.
+pub(super) async fn read_body(request: &HttpRequest, payload: Payload) -> Result<Bytes> {
+    refuse_encoding(request)?;
+    let declared = request.headers().get(header::CONTENT_LENGTH).and_then(|v| v.to_str().ok()?.parse().ok());
+    if declared.is_some_and(|bytes: usize| bytes > BODY_LIMIT) {
+        return Err(too_large());
+    }
+    let read = actix_web::rt::time::timeout(BODY_TIMEOUT, collect(payload)).await;
+    let body = read.unwrap_or_else(|_| {
+        let message = format!(
+            "The body did not arrive within {} s. Send it faster, or check the connection.",
+            BODY_TIMEOUT.as_secs()
+        );
+        Err(Error::new(Code::RequestTimeout, message))
+    })?;
+    if body.is_empty() { Ok(body) } else { require_json(request).map(|()| body) }
+}
+
+async fn collect(mut payload: Payload) -> Result<Bytes> {
+    let mut body = BytesMut::new();
+    while let Some(chunk) = payload.next().await {
+        let chunk = chunk.map_err(|cause| {
+            let message = match cause {
+                PayloadError::EncodingCorrupted => {
+                    "The request body is not valid chunks of 'Transfer-Encoding: chunked'."
+                }
+                _ => "The request body broke off before its end.",
+            };
+            Error::new(Code::InvalidParameter, message).with_cause(cause.to_string())
+        })?;
+        if body.len() + chunk.len() > BODY_LIMIT {
+            return Err(too_large());
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body.freeze())
+}
+
+fn too_large() -> Error {
+    let message = format!("The request body is larger than {BODY_LIMIT} bytes. Send less in one request.");
+    Error::new(Code::RequestTooLarge, message)
+}
+
+fn require_json(request: &HttpRequest) -> Result<()> {
+    use actix_web::HttpMessage;
+    match request.mime_type() {
+        Ok(Some(kind)) if kind.essence_str() == "application/json" => Ok(()),
+        _ => Err(Error::new(
+            Code::InvalidParameter,
+            "The request body must be JSON with the header 'Content-Type: application/json'.",
+        )),
+    }
+}
+
+/// No body is an empty object: a missing field is then named, and where none is required none is missed.
+pub(super) fn or_empty_object(body: &[u8]) -> &[u8] {
+    if body.is_empty() { b"{}" } else { body }
+}
+
+pub(super) fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
+    let text = std::str::from_utf8(body).map_err(|bad| {
+        Error::new(
+            Code::InvalidParameter,
+            format!("The body is not valid UTF-8: the byte at {} breaks it.", bad.valid_up_to()),
+        )
+    })?;
+    let mut reader = serde_json::Deserializer::from_str(text);
+    let value = serde_path_to_error::deserialize(StrictObjects(&mut reader)).map_err(|error| explain(&error))?;
+    let trailing =
+        |error: serde_json::Error| Error::new(Code::InvalidParameter, format!("After the JSON body: {error}."));
+    reader.end().map_err(trailing)?;
+    Ok(value)
+}
+
+/// Turns serde's complaint into a message with the field's path as `param`.
+fn explain<E: Display>(error: &serde_path_to_error::Error<E>) -> Error {
+    let text = error.inner().to_string();
+    let parent = error.path().to_string();
+    let named =
+        ["unknown field `", "missing field `", "duplicate field `"].iter().find_map(|start| text.strip_prefix(start));
+    let param = match (named.and_then(|rest| rest.split('`').next()), parent.as_str()) {
+        (Some(field), ".") => field.to_owned(),
+        (Some(field), parent) if parent.ends_with(field) => parent.to_owned(),
+        (Some(field), parent) => format!("{parent}.{field}"),
+        (None, ".") => {
+            return Error::new(Code::InvalidParameter, format!("The body is not the expected JSON: {text}."));
+        }
+        (None, parent) => parent.to_owned(),
+    };
+    Error::invalid(param.clone(), format!("'{param}': {text}."))
+}
+
+/// A field of a PATCH: absent keeps, `null` clears, a value sets.
+pub fn nullable<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Option::deserialize(deserializer).map(Some)
+}
+
+/// An object that is kept as text.
+pub fn object_text(fields: Map<String, Value>) -> String {
+    Value::Object(fields).to_string()
+}
+
+/// A number or flag that a query string writes as text and a JSON body as itself.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Lenient<T> {
+    Plain(T),
+    Text(String),
+}
+
+/// Reads [`Lenient`] values of optional parameters.
+pub fn lenient<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + FromStr,
+{
+    let wrong = || serde::de::Error::custom(format!("expected a value of type {}", kind::<T>()));
+    match Option::<Lenient<T>>::deserialize(deserializer).map_err(|_| wrong())? {
+        None => Ok(None),
+        Some(Lenient::Plain(value)) => Ok(Some(value)),
+        Some(Lenient::Text(text)) => text.parse().map(Some).map_err(|_| wrong()),
+    }
+}
+
+fn kind<T>() -> &'static str {
+    match std::any::type_name::<T>() {
+        "bool" => "boolean (true or false)",
+        _ => "integer",
+    }
+}

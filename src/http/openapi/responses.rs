@@ -1,0 +1,126 @@
+//! What holds for every route: the frame of its mount around the body that its handler documents,
+//! the page around a list, the one shape of errors, a body that may be left out where it demands
+//! nothing. Added here once, so that a new route has it.
+
+use serde_json::{Map, Value, json};
+
+use crate::error::Code;
+use crate::http::response::Mount;
+
+/// Completes the document that was collected from the handlers.
+pub fn complete(document: &mut Value) {
+    let optional_bodies = without_required_fields(&document["components"]["schemas"]);
+    let Some(paths) = document.get_mut("paths").and_then(Value::as_object_mut) else { return };
+    for (path, item) in paths {
+        let mount = Mount::of(path).map(|(mount, _)| mount);
+        let operations = item.as_object_mut().into_iter().flat_map(Map::values_mut);
+        for operation in operations.filter(|operation| operation["responses"].is_object()) {
+            complete_operation(operation, mount);
+            let body = operation.pointer("/requestBody/content/application~1json/schema/$ref").and_then(Value::as_str);
+            if body.is_some_and(|body| optional_bodies.iter().any(|name| body.ends_with(&format!("/{name}")))) {
+                operation["requestBody"]["required"] = Value::Bool(false);
+            }
+        }
+    }
+    document["components"]["schemas"]["Error"] = error();
+    document["components"]["responses"]["Error"] = json!({
+        "description": "A refusal or failure; `error.code` tells which.",
+        "headers": { "x-request-id": { "schema": { "type": "string" } } },
+        "content": { "application/json": { "schema": { "$ref": "#/components/schemas/Error" } } },
+    });
+}
+
+/// Objects of which no field is required: no body is taken for an empty one.
+fn without_required_fields(schemas: &Value) -> Vec<String> {
+    let schemas = schemas.as_object().into_iter().flatten();
+    schemas
+        .filter(|(_, schema)| schema["type"] == "object" && schema["required"].is_null())
+        .map(|(name, _)| name.clone())
+        .collect()
+}
+
+fn complete_operation(operation: &mut Value, mount: Option<Mount>) {
+    // A handler's name alone is not unique: there is a `list` in most files, on both mounts.
+    let text = |value: &Value| value.as_str().unwrap_or_default().replace([' ', '-'], "_");
+    let prefix = if mount == Some(Mount::OpenAi) { "openai_" } else { "" };
+    let name = format!("{prefix}{}_{}", text(&operation["tags"][0]), text(&operation["operationId"]));
+    operation["operationId"] = Value::String(name);
+    operation["responses"]["default"] = json!({ "$ref": "#/components/responses/Error" });
+    let bare = operation["tags"][0] == "images";
+    let documented = operation.pointer_mut("/responses/200/content/application~1json/schema");
+    if let (Some(mount), Some(schema)) = (mount, documented) {
+        // To pictures OpenAI gives no head at all.
+        *schema = if bare && mount == Mount::OpenAi { schema.take() } else { with_envelope(mount, schema.take()) };
+    }
+}
+
+/// The whole body: what names it, and what the handler says of it.
+fn with_envelope(mount: Mount, body: Value) -> Value {
+    let head = match mount {
+        Mount::Spec => json!({
+            "type": "object",
+            "required": ["id", "object", "status"],
+            "properties": {
+                "id": { "type": "string" },
+                "object": { "const": "service.resource" },
+                "status": { "const": "succeeded" },
+                "state": { "type": "string", "description": "The real condition of a resource." },
+            },
+        }),
+        Mount::OpenAi => json!({
+            "type": "object",
+            "required": ["object"],
+            "properties": {
+                "id": { "type": "string" },
+                "object": { "type": "string" },
+                "status": { "type": "string", "description": "The real condition of a resource." },
+            },
+        }),
+    };
+    let body = if body["type"] == "array" { page(&body["items"]) } else { body };
+    json!({ "allOf": [head, body] })
+}
+
+/// A page of a listing.
+fn page(item: &Value) -> Value {
+    let maybe = json!({ "type": ["string", "null"] });
+    let named = json!({
+        "type": "object",
+        "required": ["id", "object"],
+        "properties": { "id": { "type": "string" }, "object": { "type": "string" } },
+    });
+    json!({
+        "type": "object",
+        "required": ["data", "has_more", "next_cursor", "first_id", "last_id"],
+        "properties": {
+            "data": { "type": "array", "items": { "allOf": [named, item] } },
+            "has_more": { "type": "boolean" },
+            "next_cursor": maybe,
+            "first_id": maybe,
+            "last_id": maybe,
+        },
+    })
+}
+
+fn error() -> Value {
+    let mut kinds: Vec<_> = Code::ALL.iter().map(|code| code.kind()).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let codes: Vec<_> = Code::ALL.iter().map(|code| code.as_str()).collect();
+    let fields = json!({
+        "message": { "type": "string", "description": "What was wrong, and what would be right." },
+        "type": { "type": "string", "enum": kinds },
+        "code": { "type": "string", "enum": codes },
+        "param": { "type": ["string", "null"], "description": "The path of the field that the error is about." },
+        "request_id": { "type": "string" },
+    });
+    json!({
+        "type": "object",
+        "required": ["error"],
+        "properties": { "error": {
+            "type": "object",
+            "required": ["message", "type", "code", "param", "request_id"],
+            "properties": fields,
+        } },
+    })
+}

@@ -1,0 +1,54 @@
+//! The paging parameters that every listing takes.
+
+use serde::Deserialize;
+
+use super::body_ids::parse_project_id;
+use super::extractors::lenient;
+use crate::error::Result;
+use crate::ids::ProjectId;
+use crate::service::pagination::PageRequest;
+
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct Paging {
+    /// Most records in a page: 1–100, 20 if absent.
+    #[param(minimum = 1, maximum = 100)]
+    #[serde(default, deserialize_with = "lenient")]
+    pub limit: Option<i64>,
+    /// `next_cursor` of the page before.
+    pub cursor: Option<String>,
+    /// The last id of the page before, as OpenAI's clients send it.
+    pub after: Option<String>,
+}
+
+/// The same for a listing of what one project has.
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct ProjectPaging {
+    /// Whose; absent: those of the key's own project.
+    pub project_id: Option<String>,
+    /// Most records in a page: 1–100, 20 if absent.
+    #[param(minimum = 1, maximum = 100)]
+    #[serde(default, deserialize_with = "lenient")]
+    pub limit: Option<i64>,
+    /// `next_cursor` of the page before.
+    pub cursor: Option<String>,
+    /// The last id of the page before, as OpenAI's clients send it.
+    pub after: Option<String>,
+}
+
+impl ProjectPaging {
+    /// The project, if one is named, and the page.
+    pub fn into_parts(self) -> Result<(Option<ProjectId>, PageRequest)> {
+        let Self { project_id, limit, cursor, after } = self;
+        Ok((project_id.as_deref().map(parse_project_id).transpose()?, PageRequest { limit, cursor, after }))
+    }
+}
+
+impl From<Paging> for PageRequest {
+    fn from(Paging { limit, cursor, after }: Paging) -> Self {
+        PageRequest { limit, cursor, after }
+    }
+}

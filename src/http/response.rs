@@ -1,0 +1,193 @@
+//! The two shapes of every success: the spec's envelope on `/v1`, OpenAI's body on `/openai/v1`.
+
+use std::fmt::Display;
+
+use actix_web::HttpResponse;
+use actix_web::http::header::{HeaderName, HeaderValue};
+use serde::Serialize;
+
+use super::authentication::Caller;
+use crate::clock_rng::Timestamp;
+use crate::error::Result;
+use crate::ids::ListId;
+
+/// Set on an answer that an earlier request with the same idempotency key was given.
+const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// What a handler returns.
+pub type ApiResult = Result<HttpResponse>;
+
+/// Where a request came in, and so which shape goes out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mount {
+    /// `/v1`: `id`, `object: "service.resource"`, `status: "succeeded"`, then OpenAI's fields.
+    Spec,
+    /// `/openai/v1`: exactly OpenAI's bodies.
+    OpenAi,
+}
+
+impl Mount {
+    pub const ALL: [Mount; 2] = [Mount::Spec, Mount::OpenAi];
+
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Mount::Spec => "/v1",
+            Mount::OpenAi => "/openai/v1",
+        }
+    }
+
+    /// The mount that a path lies under, and the rest of the path from its slash on.
+    pub fn of(path: &str) -> Option<(Mount, &str)> {
+        Mount::ALL.into_iter().find_map(|mount| {
+            let rest = path.strip_prefix(mount.prefix())?;
+            rest.starts_with('/').then_some((mount, rest))
+        })
+    }
+
+    /// A time as this mount writes it: RFC 3339, or Unix seconds as OpenAI does.
+    pub fn time(self, at: Timestamp) -> Time {
+        match self {
+            Mount::Spec => Time::Text(at),
+            Mount::OpenAi => Time::Seconds(at.as_seconds()),
+        }
+    }
+}
+
+/// A moment in a response body.
+#[derive(Serialize, utoipa::ToSchema)]
+#[serde(untagged)]
+pub enum Time {
+    #[schema(value_type = String, format = DateTime)]
+    Text(Timestamp),
+    Seconds(i64),
+}
+
+/// A resource inside `data`: OpenAI's own constants on both mounts. Its real condition is
+/// `state`, which strict clients know as `status`.
+#[derive(Serialize)]
+pub struct Item<T> {
+    id: String,
+    object: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'static str>,
+    #[serde(flatten)]
+    body: T,
+}
+
+/// One page of a listing.
+#[derive(Serialize)]
+pub struct List<T> {
+    pub data: Vec<Item<T>>,
+    pub has_more: bool,
+    pub next_cursor: Option<String>,
+    pub first_id: Option<String>,
+    pub last_id: Option<String>,
+}
+
+/// That a resource is gone, as OpenAI says it.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Deleted {
+    /// Always true.
+    pub deleted: bool,
+}
+
+#[derive(Serialize)]
+struct Envelope<T> {
+    id: String,
+    object: &'static str,
+    status: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    state: Option<&'static str>,
+    #[serde(flatten)]
+    body: T,
+}
+
+#[derive(Serialize)]
+struct Nameless<T> {
+    object: &'static str,
+    #[serde(flatten)]
+    body: T,
+}
+
+/// What names a resource beside its fields.
+pub struct Head<I> {
+    pub id: I,
+    /// OpenAI's constant for it.
+    pub object: &'static str,
+    /// Its real condition, where it has one.
+    pub state: Option<&'static str>,
+}
+
+impl Mount {
+    /// A single resource or result, as the whole body.
+    pub fn reply<T: Serialize>(self, head: Head<impl Display>, body: T) -> HttpResponse {
+        match self {
+            Mount::Spec => HttpResponse::Ok().json(Envelope {
+                id: head.id.to_string(),
+                object: "service.resource",
+                status: "succeeded",
+                state: head.state,
+                body,
+            }),
+            Mount::OpenAi => HttpResponse::Ok().json(Item {
+                id: head.id.to_string(),
+                object: head.object,
+                state: None,
+                status: head.state,
+                body,
+            }),
+        }
+    }
+
+    /// A result that is no resource (a list, vectors): OpenAI gives it no id, the spec does.
+    pub fn result<T: Serialize>(self, id: impl Display, object: &'static str, body: T) -> HttpResponse {
+        match self {
+            Mount::Spec => self.reply(Head { id, object, state: None }, body),
+            Mount::OpenAi => HttpResponse::Ok().json(Nameless { object, body }),
+        }
+    }
+
+    /// A result to which OpenAI gives neither an id nor an `object`.
+    pub fn bare<T: Serialize>(self, id: impl Display, body: T) -> HttpResponse {
+        match self {
+            Mount::Spec => self.reply(Head { id, object: "", state: None }, body),
+            Mount::OpenAi => HttpResponse::Ok().json(body),
+        }
+    }
+
+    /// A resource as an entry of a list.
+    pub fn item<T>(self, head: Head<impl Display>, body: T) -> Item<T> {
+        let (state, status) = match self {
+            Mount::Spec => (head.state, None),
+            Mount::OpenAi => (None, head.state),
+        };
+        Item { id: head.id.to_string(), object: head.object, state, status, body }
+    }
+}
+
+impl<T> List<T> {
+    /// A page whose items stand in the order that they are listed in.
+    pub fn new(data: Vec<Item<T>>, next_cursor: Option<String>) -> Self {
+        let first_id = data.first().map(|item| item.id.clone());
+        let last_id = data.last().map(|item| item.id.clone());
+        Self { has_more: next_cursor.is_some(), data, next_cursor, first_id, last_id }
+    }
+}
+
+impl Caller {
+    /// [`Mount::reply`] on the caller's mount; marked where it repeats an earlier answer.
+    pub fn reply<T: Serialize>(&self, head: Head<impl Display>, body: T) -> ApiResult {
+        let mut reply = self.mount.reply(head, body);
+        if self.access.idempotency_key().is_some_and(|key| key.is_replayed()) {
+            reply.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+        }
+        Ok(reply)
+    }
+
+    /// A page of a listing.
+    pub fn list<T: Serialize>(&self, id: ListId, list: List<T>) -> ApiResult {
+        Ok(self.mount.result(id, "list", list))
+    }
+}

@@ -1,0 +1,72 @@
+//! The fields by which a chat goes on with an agent or a stored conversation, and what its answer
+//! says of them.
+
+use actix_web::HttpResponse;
+use actix_web::http::header::{HeaderName, HeaderValue};
+use serde::Serialize;
+
+use crate::calls::chat::RunningChat;
+use crate::calls::context::ContextRequest;
+use crate::error::{Error, Result};
+use crate::http::body_ids::parse_id;
+use crate::http::routes::agents::Truncation;
+use crate::service::conversations::Conversation;
+use crate::service::precondition::IfMatch;
+
+const TRUNCATED: HeaderName = HeaderName::from_static("x-outpost-truncated-messages");
+
+/// What a request names.
+pub struct ContextFields {
+    pub conversation: Option<String>,
+    pub agent: Option<String>,
+    pub truncation: Option<Truncation>,
+}
+
+/// The conversation that an answer went into.
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct ConversationRef {
+    id: String,
+    /// With this turn in it.
+    version: u64,
+}
+
+impl ContextFields {
+    /// Checks what the fields say together.
+    pub fn check(self, sent: Vec<String>, choices: u32, if_match: Option<IfMatch>) -> Result<ContextRequest> {
+        let conversation =
+            self.conversation.map(|text| parse_id(&text, "conversation", "conversation_id")).transpose()?;
+        let agent = self.agent.map(|text| parse_id(&text, "agent", "agent_id")).transpose()?;
+        let truncate = self.truncation.map(Truncation::is_auto);
+        match conversation {
+            Some(_) if choices > 1 => {
+                let text = format!("n is {choices}, but a conversation takes one answer. Leave n out.");
+                return Err(Error::invalid("n", text));
+            }
+            None if truncate == Some(true) => {
+                let text = "truncation: \"auto\" needs conversation_id: only a stored conversation is shortened, never the request's own messages.";
+                return Err(Error::invalid("truncation", text));
+            }
+            None if if_match.is_some() => {
+                let text = "The header 'If-Match' is about a conversation, and none is named. Send conversation_id, or leave the header out.";
+                return Err(Error::invalid("If-Match", text));
+            }
+            _ => {}
+        }
+        let sent = if conversation.is_some() { sent } else { Vec::new() };
+        Ok(ContextRequest { conversation, agent, truncate, if_match, sent })
+    }
+}
+
+/// Which conversation the answer is in by now.
+pub fn conversation(running: &RunningChat) -> Option<ConversationRef> {
+    let reference = |found: &Conversation| ConversationRef { id: found.id.to_string(), version: found.version };
+    running.conversation().map(reference)
+}
+
+/// The same response, saying how many messages of the conversation were left out.
+pub fn with_truncation_header(mut response: HttpResponse, truncated: Option<usize>) -> HttpResponse {
+    if let Some(count) = truncated {
+        response.headers_mut().insert(TRUNCATED, HeaderValue::from(count));
+    }
+    response
+}

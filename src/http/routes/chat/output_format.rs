@@ -1,0 +1,161 @@
+//! The fields that say what an answer must look like: `response_format`, `tools`, `tool_choice`.
+//!
+//! They are read by hand, for an error must name the place in a way that an untagged union cannot.
+//! The types are for `/openapi.json`.
+
+use serde_json::{Map, Value, value::RawValue};
+use utoipa::ToSchema;
+
+use crate::calls::output_spec::{OutputRequest, ToolChoice as Choice};
+use crate::display::shorten;
+use crate::engine::Text;
+use crate::error::Result;
+use crate::service::json_fields::{invalid_field, name, object, optional};
+
+/// `text`: anything. `json_object`: any JSON object. `json_schema`: JSON that obeys the schema.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "a shape for the document; the field is read by hand")]
+pub struct ResponseFormat {
+    r#type: FormatType,
+    /// With the type `json_schema`.
+    json_schema: Option<NamedSchema>,
+}
+
+#[derive(ToSchema)]
+#[schema(rename_all = "snake_case")]
+#[expect(dead_code, reason = "as above")]
+enum FormatType {
+    Text,
+    JsonObject,
+    JsonSchema,
+}
+
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "as above")]
+struct NamedSchema {
+    /// 1–64 letters, digits, underscores or hyphens.
+    #[schema(min_length = 1, max_length = 64)]
+    name: String,
+    description: Option<String>,
+    /// A JSON schema, at most 256 KiB. What cannot be enforced is refused.
+    #[schema(value_type = Option<Object>)]
+    schema: Option<Value>,
+    /// Ignored: every schema is enforced.
+    strict: Option<bool>,
+}
+
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "as above")]
+pub struct FunctionTool {
+    /// `function`.
+    r#type: String,
+    function: ToolFunction,
+}
+
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "as above")]
+struct ToolFunction {
+    /// 1–64 letters, digits, underscores or hyphens.
+    #[schema(min_length = 1, max_length = 64)]
+    name: String,
+    description: Option<String>,
+    /// The JSON schema of the arguments, an object. Absent: there are none.
+    #[schema(value_type = Option<Object>)]
+    parameters: Option<Value>,
+    /// Ignored: every schema is enforced.
+    strict: Option<bool>,
+}
+
+/// `none`, `auto`, `required`, or one tool by its name.
+#[derive(serde::Deserialize, ToSchema)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "as above")]
+pub enum ToolChoice {
+    Mode(String),
+    Named(NamedTool),
+}
+
+#[derive(serde::Deserialize, ToSchema)]
+#[expect(dead_code, reason = "as above")]
+pub struct NamedTool {
+    /// `function`.
+    r#type: String,
+    function: ToolName,
+}
+
+#[derive(serde::Deserialize, ToSchema)]
+#[expect(dead_code, reason = "as above")]
+pub struct ToolName {
+    name: String,
+}
+
+/// What the fields say together; whether the tools are well formed is checked later.
+pub fn output_request(
+    format: Option<&Value>,
+    tools: Option<&RawValue>,
+    choice: Option<&Value>,
+    parallel: Option<bool>,
+) -> Result<OutputRequest> {
+    Ok(OutputRequest {
+        text: format.map_or(Ok(Text::Free), text)?,
+        tools: tools.map(|json| json.get().to_owned()).filter(|json| json != "null"),
+        choice: choice.map_or(Ok(Choice::Auto), tool_choice)?,
+        parallel: parallel.unwrap_or(true),
+    })
+}
+
+fn text(format: &Value) -> Result<Text> {
+    let fields = object("response_format", Some(format))?;
+    let kind = fields.get("type").and_then(Value::as_str);
+    match kind {
+        Some("text") => known("response_format", fields, &["type"]).map(|()| Text::Free),
+        Some("json_object") => known("response_format", fields, &["type"]).map(|()| Text::Object),
+        Some("json_schema") => {
+            known("response_format", fields, &["type", "json_schema"])?;
+            schema(object("response_format.json_schema", fields.get("json_schema"))?)
+        }
+        _ => invalid_field("response_format.type", "must be 'text', 'json_object' or 'json_schema'"),
+    }
+}
+
+fn schema(fields: &Map<String, Value>) -> Result<Text> {
+    let path = "response_format.json_schema";
+    known(path, fields, &["name", "description", "schema", "strict"])?;
+    name(&format!("{path}.name"), fields.get("name"))?;
+    optional(&format!("{path}.description"), fields.get("description"), "a string", Value::is_string)?;
+    optional(&format!("{path}.strict"), fields.get("strict"), "true or false", Value::is_boolean)?;
+    match fields.get("schema") {
+        Some(schema @ Value::Object(_)) => Ok(Text::Schema(schema.clone())),
+        _ => invalid_field(&format!("{path}.schema"), "must be an object, a JSON schema"),
+    }
+}
+
+fn tool_choice(choice: &Value) -> Result<Choice> {
+    match choice {
+        Value::String(mode) => match mode.as_str() {
+            "auto" => Ok(Choice::Auto),
+            "none" => Ok(Choice::None),
+            "required" => Ok(Choice::Required),
+            other => invalid_field("tool_choice", &format!("is '{}'. It must be {CHOICES}", shorten(other))),
+        },
+        Value::Object(fields) if fields.get("type").and_then(Value::as_str) == Some("function") => {
+            known("tool_choice", fields, &["type", "function"])?;
+            let function = object("tool_choice.function", fields.get("function"))?;
+            known("tool_choice.function", function, &["name"])?;
+            name("tool_choice.function.name", function.get("name")).map(|name| Choice::Named(name.to_owned()))
+        }
+        _ => invalid_field("tool_choice", &format!("must be {CHOICES}")),
+    }
+}
+
+const CHOICES: &str = "'none', 'auto', 'required' or {\"type\": \"function\", \"function\": {\"name\": …}}";
+
+fn known(field: &str, object: &Map<String, Value>, names: &[&str]) -> Result<()> {
+    match object.iter().find(|(name, value)| !names.contains(&name.as_str()) && !value.is_null()) {
+        None => Ok(()),
+        Some((name, _)) => {
+            let text = format!("is unknown. The fields are {}", names.join(", "));
+            invalid_field(&format!("{field}.{}", shorten(name)), &text)
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! OpenAI's shapes of an answer, whole and in chunks.
+
+use serde::Serialize;
+
+use super::context::{self, ConversationRef};
+use crate::calls::chat::{Choice, RunningChat, Usage};
+use crate::calls::output_spec::GeneratedCall;
+use crate::engine::{CallPiece, Ending, TokenInfo, TokenLogprob};
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Completion {
+    created: i64,
+    model: String,
+    choices: Vec<WholeChoice>,
+    usage: UsageBody,
+    system_fingerprint: Option<String>,
+    /// Where `conversation_id` was sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conversation: Option<ConversationRef>,
+    /// How many of the conversation's oldest messages were left out, where that was allowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    truncated_messages: Option<usize>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct WholeChoice {
+    index: usize,
+    message: AssistantMessage,
+    logprobs: Option<Logprobs>,
+    finish_reason: &'static str,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct AssistantMessage {
+    role: &'static str,
+    /// Null where the answer is nothing but calls.
+    content: Option<String>,
+    refusal: Option<String>,
+    /// Where the model calls tools: answer each with a message of the role `tool`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tool_calls: Vec<ToolCall>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct ToolCall {
+    id: String,
+    r#type: &'static str,
+    function: Function,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct Function {
+    name: String,
+    /// JSON that obeys the tool's schema, as text; cut off where `finish_reason` is `length`.
+    arguments: String,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct Logprobs {
+    content: Vec<TokenBody>,
+    refusal: Option<Vec<String>>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct TokenBody {
+    #[serde(flatten)]
+    token: Alternative,
+    top_logprobs: Vec<Alternative>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct Alternative {
+    token: String,
+    logprob: f32,
+    bytes: Vec<u8>,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+pub struct UsageBody {
+    prompt_tokens: u32,
+    completion_tokens: u32,
+    total_tokens: u32,
+    prompt_tokens_details: PromptDetails,
+}
+
+#[derive(Serialize, utoipa::ToSchema)]
+struct PromptDetails {
+    cached_tokens: u32,
+}
+
+/// One event of a stream.
+#[derive(Serialize)]
+pub struct Chunk<'a> {
+    pub id: String,
+    pub object: &'static str,
+    pub created: i64,
+    pub model: &'a str,
+    pub choices: Vec<ChunkChoice<'a>>,
+    /// Outer `None` leaves the field out; inner `None` is the null that `include_usage` asks for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Option<UsageBody>>,
+    /// These two come with the usage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub conversation: Option<ConversationRef>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub truncated_messages: Option<usize>,
+}
+
+#[derive(Serialize)]
+pub struct ChunkChoice<'a> {
+    pub index: u32,
+    pub delta: Delta<'a>,
+    pub logprobs: Option<Logprobs>,
+    pub finish_reason: Option<&'static str>,
+}
+
+#[derive(Default, Serialize)]
+pub struct Delta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<&'static str>,
+    /// Inner `None` is the null with which an answer begins that may have no text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<Option<&'a str>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<CallDelta<'a>>,
+}
+
+/// A part of a call; `id`, `type` and the name only in its first.
+#[derive(Serialize)]
+pub struct CallDelta<'a> {
+    index: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r#type: Option<&'static str>,
+    function: FunctionDelta<'a>,
+}
+
+#[derive(Serialize)]
+struct FunctionDelta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    arguments: &'a str,
+}
+
+impl From<Usage> for UsageBody {
+    fn from(usage: Usage) -> Self {
+        Self {
+            prompt_tokens: usage.prompt_tokens,
+            completion_tokens: usage.completion_tokens,
+            total_tokens: usage.prompt_tokens.saturating_add(usage.completion_tokens),
+            prompt_tokens_details: PromptDetails { cached_tokens: usage.cached_tokens },
+        }
+    }
+}
+
+/// The body of a whole answer.
+pub fn completion(running: &RunningChat, choices: Vec<Choice>) -> Completion {
+    let choice = |(index, choice): (usize, Choice)| WholeChoice {
+        index,
+        message: AssistantMessage {
+            role: "assistant",
+            content: Some(choice.text).filter(|text| choice.calls.is_empty() || !text.is_empty()),
+            refusal: None,
+            tool_calls: tool_calls(running, index, choice.calls),
+        },
+        logprobs: logprobs(&choice.tokens, running.logprobs),
+        finish_reason: choice.ending.map_or("stop", finish_reason),
+    };
+    Completion {
+        created: running.created.as_seconds(),
+        model: running.model.clone(),
+        choices: choices.into_iter().enumerate().map(choice).collect(),
+        usage: running.usage().into(),
+        system_fingerprint: None,
+        conversation: context::conversation(running),
+        truncated_messages: running.truncated,
+    }
+}
+
+fn tool_calls(running: &RunningChat, choice: usize, calls: Vec<GeneratedCall>) -> Vec<ToolCall> {
+    let choice = u32::try_from(choice).unwrap_or(u32::MAX);
+    let call = |(index, GeneratedCall { name, arguments })| ToolCall {
+        id: running.call_ids.of(choice, index),
+        r#type: "function",
+        function: Function { name, arguments },
+    };
+    (0..).zip(calls).map(call).collect()
+}
+
+/// What a step made of calls, as OpenAI streams it.
+pub fn call_deltas<'a>(running: &RunningChat, choice: u32, pieces: &'a [CallPiece]) -> Vec<CallDelta<'a>> {
+    let delta = |piece: &'a CallPiece| CallDelta {
+        index: piece.index,
+        id: piece.name.is_some().then(|| running.call_ids.of(choice, piece.index)),
+        r#type: piece.name.is_some().then_some("function"),
+        function: FunctionDelta { name: piece.name.as_deref(), arguments: &piece.arguments },
+    };
+    pieces.iter().map(delta).collect()
+}
+
+pub fn finish_reason(ending: Ending) -> &'static str {
+    match ending {
+        Ending::Stop => "stop",
+        Ending::Calls => "tool_calls",
+        Ending::Length => "length",
+    }
+}
+
+/// `None` unless the caller asked for log-probabilities.
+pub fn logprobs(tokens: &[TokenInfo], wanted: bool) -> Option<Logprobs> {
+    let body = |info: &TokenInfo| TokenBody {
+        token: alternative(&info.token),
+        top_logprobs: info.top.iter().map(alternative).collect(),
+    };
+    wanted.then(|| Logprobs { content: tokens.iter().map(body).collect(), refusal: None })
+}
+
+fn alternative(token: &TokenLogprob) -> Alternative {
+    // JSON knows no infinity; a token that cannot occur gets the smallest number there is.
+    let logprob = token.logprob.max(-9999.0);
+    Alternative { token: String::from_utf8_lossy(&token.bytes).into_owned(), logprob, bytes: token.bytes.clone() }
+}

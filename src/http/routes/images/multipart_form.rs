@@ -1,0 +1,177 @@
+//! The forms in which pictures come: files, and the fields of a request as text.
+
+use actix_web::HttpRequest;
+use actix_web::web::Payload;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::request::{CheckedRequest, ImageRequest, MAX_PROMPT_CHARS};
+use crate::calls::images::{EditKind, SourceImage};
+use crate::display::shorten;
+use crate::error::{Code, Error, Result};
+use crate::http::extractors::from_json;
+use crate::http::multipart::{Part, Parts};
+use crate::service::concurrency_limit::Slot;
+
+/// The largest file of a picture or a mask.
+const MAX_IMAGE_BYTES: usize = 20 << 20;
+/// Room for the other parts and the boundaries.
+const FRAME: u64 = 1 << 20;
+const MAX_FIELD_BYTES: usize = 4096;
+/// More parts than there are fields.
+const MAX_PARTS: usize = 64;
+
+/// Fields whose text is a number, a flag or an array in JSON; the text of others is meant as it stands.
+const JSON: [&str; 10] = [
+    "n",
+    "seed",
+    "steps",
+    "num_inference_steps",
+    "guidance_scale",
+    "strength",
+    "output_compression",
+    "partial_images",
+    "stream",
+    "lora",
+];
+
+/// The parts of an edit.
+#[derive(Deserialize, utoipa::ToSchema)]
+#[expect(dead_code, reason = "describes the form in /openapi.json; it is read part by part")]
+pub struct EditForm {
+    /// The picture: PNG, JPEG or WebP. Without a mask, what is transparent of it is painted anew.
+    #[schema(value_type = String, format = Binary)]
+    image: String,
+    /// A picture of the same size: transparent where it is painted anew; without transparency white there.
+    #[schema(value_type = Option<String>, format = Binary)]
+    mask: Option<String>,
+    /// How much changes, above 0 up to 1: 1 with a mask, else 0.8 if absent.
+    strength: Option<f32>,
+    #[serde(flatten)]
+    request: ImageRequest,
+}
+
+/// The parts of a request for variations. `prompt` may be absent.
+#[derive(Deserialize, utoipa::ToSchema)]
+#[expect(dead_code, reason = "as above")]
+pub struct VariationForm {
+    /// The picture: PNG, JPEG or WebP.
+    #[schema(value_type = String, format = Binary)]
+    image: String,
+    /// How much changes, above 0 up to 1; 0.6 if absent.
+    strength: Option<f32>,
+    /// Id of an installed model.
+    model: String,
+    /// What the picture shows.
+    prompt: Option<String>,
+    /// And every other field of `/images/generations`.
+    n: Option<u32>,
+}
+
+/// What the parts have told so far.
+#[derive(Default)]
+struct Form {
+    image: Option<Vec<u8>>,
+    mask: Option<Vec<u8>>,
+    fields: Map<String, Value>,
+}
+
+/// Reads the whole form, whose files are in memory then; `slot` is held until they are worked off.
+pub async fn read(request: &HttpRequest, payload: Payload, kind: EditKind, slot: Slot) -> Result<CheckedRequest> {
+    let largest = 2 * MAX_IMAGE_BYTES as u64 + FRAME;
+    let mut parts = Parts::of(request, payload, largest, || too_large("image"))?;
+    let mut form = Form::default();
+    let mut count = 0;
+    while let Some(part) = parts.next().await? {
+        count += 1;
+        if count > MAX_PARTS {
+            let text = format!("The form has more than {MAX_PARTS} parts. Send each field once.");
+            return Err(Error::new(Code::InvalidParameter, text));
+        }
+        form.take(part).await?;
+    }
+    form.finish(kind, slot)
+}
+
+impl Form {
+    async fn take(&mut self, part: Part) -> Result<()> {
+        let name = part.name().to_owned();
+        match name.as_str() {
+            // OpenAI's clients send a list of one under the second name.
+            "image" | "image[]" if self.image.is_some() => {
+                let text = "'image' is sent more than once; this server takes one picture. Send the others in requests of their own.";
+                Err(Error::invalid("image", text))
+            }
+            "image" | "image[]" => {
+                self.image = Some(file(part, "image").await?);
+                Ok(())
+            }
+            "mask" if self.mask.is_none() => {
+                self.mask = Some(file(part, "mask").await?);
+                Ok(())
+            }
+            name if name == "mask" || self.fields.contains_key(name) => {
+                let name = shorten(name);
+                Err(Error::invalid(&*name, format!("'{name}' is given more than once. Give it once.")))
+            }
+            "prompt" | "negative_prompt" => {
+                // A character has four bytes at most; how many there are is counted later.
+                let text = part.text_within(4 * MAX_PROMPT_CHARS).await?;
+                self.fields.insert(name, Value::String(text));
+                Ok(())
+            }
+            known => {
+                let json = JSON.contains(&known);
+                let text = part.text_within(MAX_FIELD_BYTES).await?;
+                let value = if json { serde_json::from_str(&text).ok() } else { None };
+                self.fields.insert(name, value.unwrap_or(Value::String(text)));
+                Ok(())
+            }
+        }
+    }
+
+    fn finish(mut self, kind: EditKind, slot: Slot) -> Result<CheckedRequest> {
+        let strength = self.fields.remove("strength").map(|value| strength(&value)).transpose()?;
+        let image = self.image.ok_or_else(|| {
+            Error::invalid(
+                "image",
+                "'image' is missing. Send the picture as a part of the form, for example with -F image=@photo.png.",
+            )
+        })?;
+        if kind == EditKind::Variation {
+            if self.mask.is_some() {
+                let text = "'mask' is for /images/edits; a variation is of the whole picture. Leave it out.";
+                return Err(Error::invalid("mask", text));
+            }
+            self.fields.entry("prompt").or_insert_with(|| Value::String(String::new()));
+        }
+        let fields = Value::Object(self.fields).to_string();
+        let mut asked = from_json::<ImageRequest>(fields.as_bytes())?.check(kind == EditKind::Edit)?;
+        asked.call.original = Some(SourceImage { image, mask: self.mask, strength, kind, slot });
+        Ok(asked)
+    }
+}
+
+async fn file(part: Part, field: &'static str) -> Result<Vec<u8>> {
+    let bytes = part.bytes_within(MAX_IMAGE_BYTES, || too_large(field)).await?;
+    if bytes.is_empty() {
+        return Err(Error::invalid(field, format!("'{field}' is empty. Send a PNG, JPEG or WebP.")));
+    }
+    Ok(bytes)
+}
+
+fn strength(value: &Value) -> Result<f32> {
+    match value.as_f64() {
+        Some(number) if number > 0.0 && number <= 1.0 => Ok(number as f32),
+        _ => {
+            let shown = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let text = format!("'strength' is '{}'; it must be a number above 0 and at most 1.", shorten(&shown));
+            Err(Error::invalid("strength", text))
+        }
+    }
+}
+
+fn too_large(field: &str) -> Error {
+    let text = format!("'{field}' is larger than {MAX_IMAGE_BYTES} bytes (20 MiB). Send a smaller picture.");
+    Error::new(Code::RequestTooLarge, text).param(field)
+}

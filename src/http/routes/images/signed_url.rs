@@ -1,0 +1,57 @@
+//! Links to pictures: who has one needs no key, as a page that shows the picture has none.
+
+use actix_web::http::header;
+use actix_web::web::{Bytes, Data};
+use actix_web::{HttpRequest, HttpResponse, body::SizedStream, get};
+use futures_util::{TryStreamExt, stream};
+use serde::Deserialize;
+
+use crate::error::Error;
+use crate::http::Api;
+use crate::http::extractors::{ApiParams, ApiPath};
+use crate::http::response::ApiResult;
+use crate::ids::StoredImageId;
+use crate::service::stored_images::{SignedUrl, StoredImage};
+
+/// What signs a link.
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct Signed {
+    /// When the link ends; Unix seconds.
+    #[serde(default)]
+    expires: String,
+    #[serde(default)]
+    signature: String,
+}
+
+/// Fetch a picture that was asked for with `response_format: "url"`, by the link that was given then. Needs no key.
+#[utoipa::path(tag = "images", security(()), params(("picture_id" = String, Path), Signed), responses(
+    (status = 200, content((String = "image/png"), (String = "image/jpeg"), (String = "image/webp"))),
+))]
+#[get("/v1/images/files/{picture_id}")]
+pub async fn fetch(id: ApiPath<StoredImageId>, signed: ApiParams<Signed>, api: Data<Api>) -> ApiResult {
+    let Signed { expires, signature } = signed.0;
+    let kept = api.stored_images.open(id.0, &expires, &signature).await?;
+    let (format, bytes, left) = (kept.format, kept.bytes, kept.left.as_secs());
+    let chunks = stream::try_unfold(kept, |mut kept: StoredImage| async move {
+        let chunk = kept.next().await?;
+        Ok::<_, Error>(chunk.map(|chunk| (Bytes::from(chunk), kept)))
+    });
+    let chunks = chunks.inspect_err(|error| tracing::warn!(%error, "a picture broke off"));
+    Ok(HttpResponse::Ok()
+        .content_type(format.media_type())
+        .insert_header((header::CACHE_CONTROL, format!("private, max-age={left}")))
+        .insert_header((header::CONTENT_DISPOSITION, format!("inline; filename=\"{}.{}\"", id.0, format.as_str())))
+        .insert_header((header::X_CONTENT_TYPE_OPTIONS, "nosniff"))
+        .body(SizedStream::new(bytes, Box::pin(chunks))))
+}
+
+/// The whole address of a link: where the operator says that the server is, or where this request found it.
+pub fn url(request: &HttpRequest, api: &Api, link: &SignedUrl) -> String {
+    let base = api.public_url.clone().unwrap_or_else(|| {
+        let by = request.connection_info();
+        format!("{}://{}", by.scheme(), by.host())
+    });
+    let SignedUrl { id, expires, signature } = link;
+    format!("{base}/v1/images/files/{id}?expires={expires}&signature={signature}")
+}

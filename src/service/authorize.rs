@@ -1,0 +1,152 @@
+//! Authorization checks of management writes, made inside the transaction.
+
+use std::fmt::Display;
+
+use crate::clock_rng::Timestamp;
+use crate::error::{Code, Error, Result};
+use crate::ids::{KeyId, ProjectId};
+use crate::storage::keys::{self, KeyRecord};
+use crate::storage::project_resources::{self, ProjectResource};
+use crate::storage::projects::{self, ProjectRecord};
+use crate::storage::{Reader, WriteTx};
+
+use super::access::{Access, Scope, Scopes};
+use super::secrets;
+
+/// The caller's current permissions; 401 if the key is no longer valid. A request may have been authenticated long
+/// before its body arrived; a key revoked meanwhile must not create another key.
+pub(super) fn current_access(tx: &WriteTx, access: &Access, now: Timestamp) -> Result<Access> {
+    let key = keys::find(tx, access.key())?.ok_or_else(secrets::invalid)?;
+    let archived = projects::find(tx, key.project)?.is_none_or(|project| project.archived_at.is_some());
+    check_usable(&key, archived, now)?;
+    Ok(Access::new(access.key(), key.project, Scopes::from_bits(key.scopes), key.models.map(Into::into)))
+}
+
+/// Requires that the caller may manage a project.
+pub(super) fn manage_project(project: ProjectId) -> impl Fn(&WriteTx, &Access) -> Result<()> {
+    move |_, caller| caller.require(project, Scope::Project)
+}
+
+/// Requires that the caller may manage the project of a resource, or its own if the resource is gone.
+pub(super) fn manage_owner<R: ProjectResource>(id: [u8; 16]) -> impl Fn(&WriteTx, &Access) -> Result<()> {
+    move |tx, caller| {
+        let project = project_resources::find::<R>(tx, id)?.map_or(caller.project(), |record| record.project());
+        caller.require(project, Scope::Project)
+    }
+}
+
+/// Requires that the caller may change a key.
+pub(super) fn manage_key(id: KeyId) -> impl Fn(&WriteTx, &Access) -> Result<()> {
+    move |tx, caller| key_to_change(tx, caller, id).map(drop)
+}
+
+/// Requires an admin key.
+pub(super) fn admin(_: &WriteTx, caller: &Access) -> Result<()> {
+    caller.require_admin()
+}
+
+/// 401 if the key is revoked or expired, or its project is archived.
+pub(super) fn check_usable(key: &KeyRecord, project_archived: bool, now: Timestamp) -> Result<()> {
+    if let Some(moment) = key.revoked_at {
+        let text = format!("This API key was revoked at {moment}. Use another key, or create a new one.");
+        return Err(Error::new(Code::RevokedApiKey, text));
+    }
+    if project_archived {
+        let text = "The project of this API key is archived, so its keys no longer work. Use a key of another project.";
+        return Err(Error::new(Code::RevokedApiKey, text));
+    }
+    match key.expires_at {
+        Some(moment) if moment <= now => {
+            let text = format!(
+                "This API key expired at {moment}. Use another key, or have 'expires_at' of this one extended."
+            );
+            Err(Error::new(Code::ExpiredApiKey, text))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Finds a key that the caller may manage.
+pub(super) fn key(tx: &impl Reader, access: &Access, id: KeyId) -> Result<KeyRecord> {
+    let record = keys::find(tx, id)?.ok_or_else(|| Error::not_found("API key", id))?;
+    access.require(record.project, Scope::Project)?;
+    Ok(record)
+}
+
+/// The same for a change, which also requires all permissions of that key.
+pub(super) fn key_to_change(tx: &WriteTx, access: &Access, id: KeyId) -> Result<KeyRecord> {
+    let record = key(tx, access, id)?;
+    access.require_power_over(Scopes::from_bits(record.scopes), record.models.as_deref())?;
+    Ok(record)
+}
+
+/// Finds a project that the caller may manage.
+pub(super) fn project(tx: &impl Reader, access: &Access, id: ProjectId) -> Result<ProjectRecord> {
+    let record = projects::find(tx, id)?.ok_or_else(|| Error::not_found("project", id))?;
+    access.require(id, Scope::Project)?;
+    Ok(record)
+}
+
+/// The same for the field `project_id`.
+pub(super) fn named_project(tx: &impl Reader, access: &Access, id: ProjectId) -> Result<ProjectRecord> {
+    project(tx, access, id).map_err(|error| error.param("project_id"))
+}
+
+/// The project that a request names, else the project of the key.
+pub(super) fn own_or_named_project(
+    tx: &impl Reader,
+    access: &Access,
+    id: ProjectId,
+    named: bool,
+) -> Result<ProjectRecord> {
+    if named { named_project(tx, access, id) } else { project(tx, access, id) }
+}
+
+/// The same for a project that receives a resource: it must not be archived.
+pub(super) fn active_project(tx: &impl Reader, access: &Access, id: ProjectId, named: bool) -> Result<()> {
+    let record = own_or_named_project(tx, access, id, named)?;
+    require_active(&record).map_err(|error| if named { error.param("project_id") } else { error })
+}
+
+/// Finds a resource if the caller holds `scope` in its project. `what` is its kind.
+pub(super) fn resource<R: ProjectResource>(
+    tx: &impl Reader,
+    access: &Access,
+    scope: Scope,
+    what: &str,
+    (id, bytes): (impl Display, [u8; 16]),
+) -> Result<R> {
+    let record: R = project_resources::find(tx, bytes)?.ok_or_else(|| Error::not_found(what, id))?;
+    access.require(record.project(), scope)?;
+    Ok(record)
+}
+
+/// 409 if the project of a resource is archived.
+pub(super) fn require_active_owner(tx: &impl Reader, id: ProjectId) -> Result<()> {
+    projects::find(tx, id)?.as_ref().map_or(Ok(()), require_active)
+}
+
+/// 409 if the project is archived.
+pub(super) fn require_active(project: &ProjectRecord) -> Result<()> {
+    match project.archived_at {
+        Some(moment) => {
+            let text = format!(
+                "The project '{}' was archived at {moment} and can no longer change. Use another project.",
+                project.name
+            );
+            Err(Error::new(Code::Conflict, text))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Whether a usable admin key other than `id` exists.
+pub(super) fn has_other_admin(tx: &WriteTx, id: KeyId, now: Timestamp) -> Result<bool> {
+    keys::any(tx, |other, record| {
+        if other == id || !Scopes::from_bits(record.scopes).contains(Scope::Admin) {
+            return Ok(false);
+        }
+        let archived = projects::find(tx, record.project)?.is_none_or(|project| project.archived_at.is_some());
+        Ok(check_usable(record, archived, now).is_ok())
+    })
+}

@@ -1,0 +1,39 @@
+//! Checks of manually parsed JSON, so that errors can name the field's path.
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+const MAX_NAME_BYTES: usize = 64;
+
+/// The error for a field: its message is the field's name followed by `what`.
+pub fn invalid_field<T>(field: &str, what: &str) -> Result<T> {
+    Err(Error::invalid(field, format!("'{field}' {what}.")))
+}
+
+pub fn object<'a>(field: &str, value: Option<&'a Value>) -> Result<&'a Map<String, Value>> {
+    match value.and_then(Value::as_object) {
+        Some(object) => Ok(object),
+        None => invalid_field(field, "must be an object"),
+    }
+}
+
+/// A field that may be absent or null; `what` says what it must be otherwise.
+pub fn optional(field: &str, value: Option<&Value>, what: &str, fits: impl Fn(&Value) -> bool) -> Result<()> {
+    match value {
+        Some(value) if !value.is_null() && !fits(value) => invalid_field(field, &format!("must be {what}")),
+        _ => Ok(()),
+    }
+}
+
+/// A name as in OpenAI's functions and schemas.
+pub fn name<'a>(field: &str, name: Option<&'a Value>) -> Result<&'a str> {
+    let plain = |name: &&str| {
+        (1..=MAX_NAME_BYTES).contains(&name.len())
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+    };
+    match name.and_then(Value::as_str).filter(plain) {
+        Some(name) => Ok(name),
+        None => invalid_field(field, &format!("must be 1 to {MAX_NAME_BYTES} letters, digits, underscores or hyphens")),
+    }
+}

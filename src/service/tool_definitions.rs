@@ -1,0 +1,67 @@
+//! Validation of tool definitions in OpenAI's format.
+
+use std::collections::HashSet;
+
+use serde_json::{Map, Value};
+
+use super::json_fields::{invalid_field, name, object, optional};
+use crate::display::shorten;
+use crate::error::{Error, Result};
+
+const MAX_TOOLS: usize = 128;
+
+/// Validates a JSON array of function tools.
+pub(super) fn check(json: &str) -> Result<()> {
+    parse(json).map(drop)
+}
+
+/// Parses a JSON array of function tools.
+pub fn parse(json: &str) -> Result<Vec<Value>> {
+    let tools: Vec<Value> = serde_json::from_str(json)
+        .map_err(|error| Error::invalid("tools", format!("'tools' must be an array of tool definitions: {error}.")))?;
+    if tools.len() > MAX_TOOLS {
+        let text = format!("'tools' has {} entries; it may have {MAX_TOOLS}.", tools.len());
+        return Err(Error::invalid("tools", text));
+    }
+    let mut names = HashSet::new();
+    for (at, tool) in tools.iter().enumerate() {
+        let name = check_tool(&format!("tools[{at}]"), tool)?;
+        if !names.insert(name) {
+            let field = format!("tools[{at}].function.name");
+            return invalid_field(
+                &field,
+                &format!("is '{name}', which an earlier tool is called already. Use another name"),
+            );
+        }
+    }
+    Ok(tools)
+}
+
+/// Validates a tool and returns its name.
+fn check_tool<'a>(field: &str, tool: &'a Value) -> Result<&'a str> {
+    let tool = object(field, Some(tool))?;
+    known(field, tool, &["type", "function"])?;
+    if tool.get("type").and_then(Value::as_str) != Some("function") {
+        return invalid_field(&format!("{field}.type"), "must be 'function', the only type of tool");
+    }
+    let field = format!("{field}.function");
+    let function = object(&field, tool.get("function"))?;
+    known(&field, function, &["name", "description", "parameters", "strict"])?;
+    let given = |name: &str, what: &str, fits: fn(&Value) -> bool| {
+        optional(&format!("{field}.{name}"), function.get(name), what, fits)
+    };
+    given("description", "a string", Value::is_string)?;
+    given("parameters", "a JSON object, the schema of the arguments", Value::is_object)?;
+    given("strict", "true or false", Value::is_boolean)?;
+    name(&format!("{field}.name"), function.get("name"))
+}
+
+fn known(field: &str, object: &Map<String, Value>, names: &[&str]) -> Result<()> {
+    match object.keys().find(|name| !names.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => {
+            let name = shorten(name);
+            invalid_field(&format!("{field}.{name}"), &format!("is unknown. The fields are {}", names.join(", ")))
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Training data: JSON lines, validated while they are uploaded.
+//!
+//! All lines of a file have one format. Errors name the line, counted from 1, and the field.
+
+mod example;
+
+pub(super) use self::example::ExampleFormat;
+use self::example::parse_example;
+use crate::error::{Error, Result};
+
+/// A longer line is surely a mistake, and each line must fit into memory.
+const MAX_LINE_BYTES: usize = 4 << 20;
+
+/// The summary of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Summary {
+    pub examples: u64,
+    pub form: ExampleFormat,
+}
+
+/// Validates a file chunk by chunk; chunks may end anywhere.
+#[derive(Default)]
+pub(super) struct Validator {
+    /// The beginning of an incomplete line.
+    partial: Vec<u8>,
+    /// Completed lines.
+    lines: u64,
+    examples: u64,
+    form: Option<ExampleFormat>,
+    /// First of the trailing empty lines so far.
+    blank: Option<u64>,
+}
+
+impl Validator {
+    pub fn read(&mut self, piece: &[u8]) -> Result<()> {
+        let mut rest = piece;
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            let (line, after) = rest.split_at(end);
+            rest = after.get(1..).unwrap_or_default();
+            if self.partial.is_empty() {
+                self.line(line)?;
+            } else {
+                self.keep(line)?;
+                let whole = std::mem::take(&mut self.partial);
+                self.line(&whole)?;
+            }
+        }
+        self.keep(rest)
+    }
+
+    /// Ends the file; the last line needs no line break.
+    pub fn finish(mut self) -> Result<Summary> {
+        if !self.partial.is_empty() {
+            let last = std::mem::take(&mut self.partial);
+            self.line(&last)?;
+        }
+        match self.form {
+            Some(form) => Ok(Summary { examples: self.examples, form }),
+            None => Err(invalid("The file is empty. It must hold at least one line with an example.".into())),
+        }
+    }
+
+    fn keep(&mut self, piece: &[u8]) -> Result<()> {
+        if self.partial.len() + piece.len() > MAX_LINE_BYTES {
+            return Err(self.too_long());
+        }
+        self.partial.extend_from_slice(piece);
+        Ok(())
+    }
+
+    fn too_long(&self) -> Error {
+        let number = self.lines + 1;
+        invalid(format!("line {number} is longer than {MAX_LINE_BYTES} bytes. Split the example, or shorten it."))
+    }
+
+    fn line(&mut self, line: &[u8]) -> Result<()> {
+        if line.len() > MAX_LINE_BYTES {
+            return Err(self.too_long());
+        }
+        self.lines += 1;
+        let number = self.lines;
+        // Windows editors may write a byte order mark and CR LF line ends.
+        let line = if number == 1 { line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(line) } else { line };
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        if line.trim_ascii().is_empty() {
+            self.blank.get_or_insert(number);
+            return Ok(());
+        }
+        if let Some(blank) = self.blank {
+            return Err(invalid(format!("line {blank} is empty. Remove it: every line must be an example.")));
+        }
+        let form = parse_example(line).map_err(|problem| invalid(format!("line {number}: {problem}.")))?;
+        let first = *self.form.get_or_insert(form);
+        if form != first {
+            let text = format!(
+                "line {number} has {}, but the lines before it have {}. Use one form in a whole file.",
+                form.fields(),
+                first.fields()
+            );
+            return Err(invalid(text));
+        }
+        self.examples += 1;
+        Ok(())
+    }
+}
+
+fn invalid(text: String) -> Error {
+    Error::invalid("file", text)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{ExampleFormat, MAX_LINE_BYTES, Summary, Validator};
+
+    fn check(pieces: &[&[u8]]) -> Result<Summary, String> {
+        let mut validator = Validator::default();
+        let read = pieces.iter().try_for_each(|piece| validator.read(piece));
+        read.and_then(|()| validator.finish()).map_err(|error| {
+            assert_eq!(error.param_name(), Some("file"));
+            error.message().to_owned()
+        })
+    }
+
+    const CHAT: &str = r#"{"messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"ho"}]}"#;
+
+    #[test]
+    fn every_form_is_taken() {
+        let parts = r#"{"messages":[{"role":"system","content":""},{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"assistant","content":null,"tool_calls":[{}]}],"tools":[],"id":7}"#;
+        let cases = [
+            (CHAT, ExampleFormat::Messages),
+            (parts, ExampleFormat::Messages),
+            (r#"{"prompt":"","completion":"b"}"#, ExampleFormat::Completion),
+            (r#" {"text":"é"} "#, ExampleFormat::Text),
+        ];
+        for (line, form) in cases {
+            for ending in ["", "\n", "\r\n", "\n\n \r\n"] {
+                let file = format!("\u{feff}{line}\n{line}{ending}");
+                assert_eq!(check(&[file.as_bytes()]), Ok(Summary { examples: 2, form }), "{file}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line_and_field() {
+        let long = format!(r#"{{"text":"{}"}}"#, "x".repeat(MAX_LINE_BYTES));
+        let cases: Vec<(&[u8], &str)> = vec![
+            (b"", "empty"),
+            (b"\n\n", "empty"),
+            (b"@\n@\n\n@", "line 3 is empty"),
+            (b"@\n[1]", "line 2: it is not a JSON object"),
+            (b"@\n{\"text\":\"\xff\"}", "line 2: the byte at 9 is not valid UTF-8"),
+            (b"@\n\xef\xbb\xbf@", "line 2: it is not a JSON object"),
+            (b"{\"text\":", "line 1: text: EOF while parsing a value at column 8"),
+            (b"@ @", "line 1: something follows the JSON object"),
+            (b"{}", "line 1: it has neither"),
+            (b"{\"text\":\"a\",\"prompt\":\"b\"}", "line 1: it has 'prompt' and 'completion' and 'text'"),
+            (b"@\n{\"text\":\"a\"}", "line 2 has 'text', but the lines before it have 'messages'"),
+            (b"{\"prompt\":\"a\"}", "line 1: 'completion' is missing"),
+            (b"{\"completion\":\"a\"}", "line 1: 'prompt' is missing"),
+            (b"{\"prompt\":\"a\",\"completion\":\"\"}", "line 1: 'completion' is empty"),
+            (b"{\"prompt\":1,\"completion\":\"\"}", "line 1: prompt: invalid type: integer `1`, expected a string"),
+            (b"{\"text\":\"\"}", "line 1: 'text' is empty"),
+            (b"{\"messages\":[]}", "line 1: messages has no message of the role 'assistant'"),
+            (b"{\"messages\":{}}", "line 1: messages: invalid type: map"),
+            (
+                b"{\"messages\":[{\"role\":\"asistant\",\"content\":\"\"}]}",
+                "line 1: messages[0].role is 'asistant'; roles",
+            ),
+            (b"{\"messages\":[{\"content\":\"\"}]}", "line 1: messages[0]: missing field `role`"),
+            (b"{\"messages\":[{\"role\":\"assistant\"}]}", "line 1: messages[0].content is missing"),
+            (b"{\"messages\":[{\"role\":\"assistant\",\"content\":5}]}", "line 1: messages[0].content: invalid type"),
+            (
+                b"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}",
+                "line 1: messages[0].content[0] is of type 'image_url'",
+            ),
+            (long.as_bytes(), "line 1 is longer than 4194304 bytes"),
+        ];
+        for (file, told) in cases {
+            let file = file.split(|byte| *byte == b'@').collect::<Vec<_>>().join(CHAT.as_bytes());
+            let message = check(&[&file]).unwrap_err();
+            assert!(message.to_lowercase().contains(&told.to_lowercase()), "{told}: {message}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn where_the_pieces_are_cut_makes_no_difference(
+            file in "(\\{\"text\":\"[aé]{0,3}\"\\}|\r|\n|x){0,12}",
+            cuts: Vec<prop::sample::Index>,
+        ) {
+            let bytes = file.as_bytes();
+            let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(bytes.len() + 1)).chain([0, bytes.len()]).collect();
+            cuts.sort_unstable();
+            let pieces: Vec<_> = cuts.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
+            prop_assert_eq!(check(&pieces), check(&[bytes]));
+        }
+    }
+}

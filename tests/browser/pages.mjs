@@ -1,0 +1,103 @@
+// Every page of the dashboard, how to open it, and sample data to show on it.
+
+import { CHAT_MODEL, goTo, IMAGE_MODEL, signIn, EMBEDDING_MODEL } from "./harness.mjs";
+
+const TOOL = { type: "function", function: { name: "weather", description: "The weather in a city", parameters: { type: "object", properties: { city: { type: "string" } }, required: ["city"] } } };
+
+/** Creates sample data of every kind. Returns `{conversation, agent, job}`, the IDs. */
+export async function seedData({ api }) {
+  const { project_id: project } = await api("GET", "/me");
+  await api("PUT", `/projects/${project}`, { name: "Lighthouse", environment: "production" });
+  await api("PATCH", `/projects/${project}/rate-limits`, { requests_per_minute: 6000, burst_limit: 9000, token_budget: 50_000_000 });
+  await api("POST", "/projects", { name: "Harbour", environment: "development" });
+  const billing = await api("POST", "/api-keys", { name: "billing, production", project_id: project });
+  await api("PUT", `/api-keys/${billing.id}`, { grace_period_seconds: 86_400, reason: "yearly" });
+  const old = await api("POST", "/api-keys", { name: "old laptop", project_id: project, scopes: ["inference"], models: [CHAT_MODEL] });
+  await api("DELETE", `/api-keys/${old.id}`);
+  const agent = await api("POST", "/agents", { name: "Harbour pilot", model: CHAT_MODEL, instructions: "You guide ships into the harbour. Answer in one sentence.", tools: [TOOL], memory: { truncation: "auto", last_messages: 20 } });
+  await api("PATCH", `/agents/${agent.id}`, { instructions: "You guide ships into the harbour. Answer in one short sentence." });
+  const conversation = await api("POST", "/conversations", {
+    messages: [{ role: "user", content: "Which light is red?" }, { role: "assistant", content: "The one on the port side when you come in from the sea." }], metadata: { ship: "Aurora" },
+  });
+  const file = new FormData();
+  file.append("purpose", "fine-tune");
+  const line = JSON.stringify({ messages: [{ role: "user", content: "Port?" }, { role: "assistant", content: "Red." }] });
+  file.append("file", new Blob([`${line}\n`.repeat(20)]), "lights.jsonl");
+  const { id: training_file } = await api("POST", "/files", file);
+  const job = await api("POST", "/fine_tuning/jobs", { model: CHAT_MODEL, training_file, name: "harbour lights", metadata: { team: "pilots" } });
+  for (const content of ["Name three harbours.", "What is a buoy?", "How deep is the sea?"]) {
+    await api("POST", "/chat/completions", { model: CHAT_MODEL, messages: [{ role: "user", content }], max_completion_tokens: 24, temperature: 0 });
+  }
+  await api("POST", "/embeddings", { model: EMBEDDING_MODEL, input: ["a", "b"] });
+  return { conversation: conversation.id, agent: agent.id, job: job.id };
+}
+
+/** A page: its route, its heading, and an action that prepares it. `name` is the name of its screenshot. */
+const page = (route, heading, ready, name = route.replaceAll("/", "-")) => ({
+  name,
+  async open(page, ids) {
+    await goTo(page, typeof route === "function" ? route(ids) : route, heading);
+    await ready?.(page);
+  },
+});
+const shows = (text) => (page) => page.getByText(text).first().waitFor();
+
+const PAGES = [
+  page("start", "Get started", shows(CHAT_MODEL)),
+  page("playground/chat", "Playground", async (page) => {
+    await page.getByLabel("Message").fill("What is a lighthouse for?");
+    await page.getByLabel("Temperature").fill("0");
+    await page.getByLabel("Max tokens").fill("60");
+    await page.getByRole("button", { name: "Send" }).click();
+    await page.getByText(/tokens\/s/).waitFor();
+  }),
+  page("playground/images", "Playground", async (page) => {
+    await page.getByLabel("Prompt", { exact: true }).fill("a lighthouse by the sea");
+    await page.getByLabel("Steps").fill("4");
+    await page.getByLabel("Seed").fill("7");
+    await page.getByRole("button", { name: "Generate" }).click();
+    await page.getByText("Seed 7").waitFor();
+  }),
+  page("playground/embeddings", "Playground", async (page) => {
+    await page.getByRole("button", { name: "Compare" }).click();
+    await page.getByText(/4 vectors with/).waitFor();
+  }),
+  page("models", "Models", shows(IMAGE_MODEL)),
+  page("conversations", "Conversations", shows("Which light is red?")),
+  page((ids) => `conversations/${ids.conversation}`, "Conversation", shows("port side"), "conversation"),
+  page("agents", "Agents", shows("Harbour pilot")),
+  page((ids) => `agents/${ids.agent}`, "Harbour pilot", undefined, "agent"),
+  page("tuning", "Fine-tuning", shows("harbour lights")),
+  page((ids) => `tuning/${ids.job}`, "harbour lights", undefined, "job"),
+  page("keys", "API keys", shows("billing")),
+  page("keys", "API keys", async (page) => {
+    await page.getByRole("button", { name: "Create API key" }).click();
+    await page.getByLabel("Name").fill("a new one");
+    await page.getByRole("button", { name: "Create", exact: true }).click();
+    await page.getByText("Save your API key").waitFor();
+  }, "key-secret"),
+  page("usage", "Usage", async (page) => {
+    await page.getByLabel("Time range").selectOption({ label: "Last hour" });
+    await page.getByLabel("Group by").selectOption({ label: "Model" });
+    await page.getByLabel("Metric").selectOption({ label: "Tokens" });
+    await page.getByRole("region", { name: "Group by" }).waitFor();
+  }),
+  page("live", "Live metrics", async (page) => page.locator("figure.chart").waitFor()),
+  page("projects", "Projects", shows("Resource usage")),
+  page("audit", "Audit log", shows("api_key.rotated")),
+];
+
+/** Browser options for each view. */
+export const VIEWS = { light: { colorScheme: "light" }, dark: { colorScheme: "dark" }, narrow: { viewport: { width: 360, height: 740 } } };
+
+/** Opens every page, starting with the sign-in page, and calls `inspect` with its name. */
+export async function visitPages(page, server, ids, inspect) {
+  await page.goto(server.url);
+  await page.getByLabel("API key").waitFor();
+  await inspect("sign-in");
+  await signIn(page, server.url, server.key);
+  for (const { name, open } of PAGES) {
+    await open(page, ids);
+    await inspect(name);
+  }
+}

@@ -1,0 +1,141 @@
+//! A clock that is set forward or back, by an hour or a year, with and without a restart: the old
+//! secret dies at its time and never comes back.
+
+use std::time::Duration;
+
+use outpost::error::Code;
+use outpost::service::Secret;
+
+use super::fixture::Fixture;
+
+const HOUR: i64 = 3600;
+const YEAR: i64 = 365 * 24 * HOUR;
+const JUMPS: [i64; 4] = [HOUR, -HOUR, YEAR, -YEAR];
+const GRACES: [i64; 2] = [1, 2_592_000];
+const TICK: Duration = Duration::from_millis(1);
+
+/// What happens beside the jump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    None,
+    /// The clock jumps and then the server is restarted.
+    After,
+    /// The clock jumps while the server is stopped.
+    During,
+    Crash,
+}
+
+impl Stop {
+    const ALL: [Stop; 4] = [Stop::None, Stop::After, Stop::During, Stop::Crash];
+}
+
+async fn jump(fixture: Fixture, seconds: i64, stop: Stop) -> Fixture {
+    if stop != Stop::During {
+        fixture.clock.jump(seconds);
+    }
+    let fixture = if stop == Stop::None { fixture } else { fixture.restart(stop != Stop::Crash).await };
+    if stop == Stop::During {
+        // Nobody has used a key yet.
+        fixture.clock.jump(seconds);
+        return fixture.restart(false).await;
+    }
+    fixture
+}
+
+async fn rotated(grace: i64) -> (Fixture, Secret, Secret) {
+    let fixture = Fixture::new().await;
+    let (key, old) = fixture.key(fixture.first.project.id, &[]).await;
+    let (_, new) = fixture.rotate(&key, grace).await.unwrap();
+    (fixture, old, new)
+}
+
+const DEAD: Option<Code> = Some(Code::RevokedApiKey);
+
+/// Dead, and dead for ever.
+async fn assert_buried(fixture: Fixture, old: &Secret, new: &Secret, case: &str) {
+    assert_eq!(fixture.code(old).await, DEAD, "{case}: it outlived its time");
+    fixture.clock.jump(-YEAR);
+    assert_eq!(fixture.code(old).await, DEAD, "{case}: it came back when the clock was set back");
+    let fixture = fixture.restart(false).await;
+    assert_eq!(fixture.code(old).await, DEAD, "{case}: it came back with a restart");
+    assert_eq!(fixture.code(new).await, None, "{case}: the new secret works throughout");
+}
+
+/// Every combination; most of the time is spent waiting for the disk, so they run side by side.
+fn all_of<A: Copy + Sync, B: Copy + Sync, C: Copy + Sync>(
+    (a, b, c): (&[A], &[B], &[C]),
+    case: impl AsyncFn(A, B, C) + Sync,
+) {
+    const THREADS: usize = 8;
+    let combine = |number: usize| (a[number / b.len() / c.len()], b[number / c.len() % b.len()], c[number % c.len()]);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (case, combine) = (&case, &combine);
+            scope.spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                for number in (thread..a.len() * b.len() * c.len()).step_by(THREADS) {
+                    let (a, b, c) = combine(number);
+                    runtime.block_on(case(a, b, c));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn without_grace_the_old_secret_is_dead_whatever_the_clock_does() {
+    all_of((&[0], &JUMPS, &[Stop::None, Stop::During]), async |grace, seconds, stop| {
+        let (fixture, old, new) = rotated(grace).await;
+        let fixture = jump(fixture, seconds, stop).await;
+        assert_buried(fixture, &old, &new, &format!("{seconds} s, {stop:?}")).await;
+    });
+}
+
+#[test]
+fn the_old_secret_dies_at_its_time_though_the_clock_jumps_meanwhile() {
+    all_of((&GRACES, &JUMPS, &Stop::ALL), async |grace, seconds, stop| {
+        let (whole, half) = (Duration::from_secs(grace as u64), Duration::from_millis(grace as u64 * 500));
+        let case = format!("grace {grace} s, {seconds} s, {stop:?}");
+        let (fixture, old, new) = rotated(grace).await;
+        fixture.clock.pass(half);
+        assert_eq!(fixture.code(&old).await, None, "{case}");
+        let fixture = jump(fixture, seconds, stop).await;
+        // A clock that is set forward brings the end nearer; one that is set back never moves it
+        // away. After a crash the clock may begin again at the rotation.
+        let left = half.saturating_sub(Duration::from_secs(seconds.max(0) as u64));
+        let most = if stop == Stop::Crash && seconds < 0 { whole } else { left };
+        if let Some(last) = left.checked_sub(TICK) {
+            fixture.clock.pass(last);
+            assert_eq!(fixture.code(&old).await, None, "{case}: it died early");
+            fixture.clock.pass(most - last);
+        }
+        assert_buried(fixture, &old, &new, &case).await;
+    });
+}
+
+#[test]
+fn an_old_secret_that_nobody_used_again_is_dead_after_its_time_too() {
+    let stops = [Stop::None, Stop::After, Stop::During];
+    all_of((&GRACES, &[-HOUR, -YEAR], &stops), async |grace, seconds, stop| {
+        let (fixture, old, new) = rotated(grace).await;
+        fixture.clock.pass(Duration::from_secs(grace as u64));
+        let fixture = jump(fixture, seconds, stop).await;
+        assert_buried(fixture, &old, &new, &format!("grace {grace} s, {seconds} s, {stop:?}")).await;
+    });
+}
+
+#[test]
+fn a_rotation_under_a_wrong_clock_has_its_whole_grace_and_no_more() {
+    all_of((&[60], &JUMPS, &[Stop::None, Stop::After]), async |grace, seconds, stop| {
+        let (fixture, _, _) = rotated(HOUR).await;
+        fixture.clock.jump(seconds);
+        let (key, old) = fixture.key(fixture.first.project.id, &[]).await;
+        let (_, new) = fixture.rotate(&key, grace).await.unwrap();
+        let fixture = jump(fixture, -seconds, stop).await;
+        let case = format!("{seconds} s, {stop:?}");
+        fixture.clock.pass(Duration::from_secs(grace as u64) - TICK);
+        assert_eq!(fixture.code(&old).await, None, "{case}: it died early");
+        fixture.clock.pass(TICK);
+        assert_buried(fixture, &old, &new, &case).await;
+    });
+}

@@ -1,0 +1,94 @@
+//! The rate limiter under many threads, on a clock that the test moves.
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use outpost::clock_rng::ClockRng;
+use outpost::service::limits::{Limits, LimitsPatch, RatesPatch};
+use outpost::service::patch::Patch;
+use outpost::service::usage::{Meter, Outcome};
+
+use super::fixture::Fixture;
+
+const THREADS: usize = 64;
+
+fn rate(requests: i64, burst: i64) -> LimitsPatch {
+    let own = RatesPatch {
+        requests_per_minute: Patch::Set(requests),
+        burst_limit: Patch::Set(burst),
+        ..RatesPatch::default()
+    };
+    LimitsPatch::own(own)
+}
+
+/// Ten minutes in steps; in each of them 64 threads ask until they are refused.
+fn admitted_in_ten_minutes(fixture: &Fixture, limits: &Limits, step: Duration) -> u64 {
+    let project = fixture.first.project.id;
+    let steps = 600_000 / u64::try_from(step.as_millis()).unwrap();
+    let (barrier, admitted) = (Barrier::new(THREADS + 1), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                for _ in 0..=steps {
+                    barrier.wait();
+                    while runtime.block_on(limits.admit(project)).unwrap().1.is_ok() {
+                        admitted.fetch_add(1, SeqCst);
+                    }
+                    barrier.wait();
+                }
+            });
+        }
+        for round in 0..=steps {
+            barrier.wait();
+            barrier.wait();
+            if round < steps {
+                fixture.clock.pass(step);
+            }
+        }
+    });
+    admitted.load(SeqCst)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sixty_four_threads_get_the_burst_and_the_rate_and_nothing_more() {
+    for (requests, burst, step) in [(600, 100, 5_000), (7, 7, 10_000), (59_999, 60_000, 5_000)] {
+        let fixture = Fixture::new().await;
+        let clock_rng: Arc<dyn ClockRng> = fixture.clock.clone();
+        let limits = Limits::new(fixture.store.clone(), clock_rng);
+        limits.update(&fixture.admin, fixture.first.project.id, rate(requests, burst)).await.unwrap();
+        // The first request makes the bucket; it is one of those that are counted.
+        assert!(limits.admit(fixture.first.project.id).await.unwrap().1.is_ok());
+        let got =
+            1 + tokio::task::block_in_place(|| admitted_in_ten_minutes(&fixture, &limits, Duration::from_millis(step)));
+        assert_eq!(got, u64::try_from(burst + 10 * requests).unwrap(), "{requests} a minute, burst {burst}");
+    }
+}
+
+#[tokio::test]
+async fn a_restart_or_a_changed_limit_gives_nothing_away() {
+    let fixture = Fixture::new().await;
+    let clock_rng: Arc<dyn ClockRng> = fixture.clock.clone();
+    let (home, store) = (fixture.first.project.id, fixture.store.clone());
+    let limits = Limits::new(store.clone(), clock_rng.clone());
+    let meter = Meter::new(store.clone(), clock_rng.clone(), limits.clone());
+    limits.update(&fixture.admin, home, rate(60, 10)).await.unwrap();
+    for _ in 0..10 {
+        assert!(limits.admit(home).await.unwrap().1.is_ok());
+        meter.open(&fixture.admin, "GET /models".into()).close(Outcome::Succeeded).await.unwrap();
+    }
+    limits.update(&fixture.admin, home, rate(60, 600)).await.unwrap();
+    let refused = limits.admit(home).await.unwrap().1.unwrap_err();
+    assert_eq!(refused.wait(), Some(Duration::from_secs(1)));
+    // Another limiter on the same store is what a restart makes.
+    let restarted = Limits::new(store.clone(), clock_rng.clone());
+    assert!(restarted.admit(home).await.unwrap().1.is_err());
+    fixture.clock.jump(-3600);
+    let restarted = Limits::new(store.clone(), clock_rng.clone());
+    assert!(restarted.admit(home).await.unwrap().1.is_err(), "a clock set back gives nothing");
+    fixture.clock.jump(3600);
+    fixture.clock.pass(Duration::from_secs(2));
+    let restarted = Limits::new(store, clock_rng);
+    assert!(restarted.admit(home).await.unwrap().1.is_ok(), "time that has passed counts");
+}
