@@ -1,5 +1,5 @@
-//! Speed of attention in the shapes of a small decoder: 9 heads over 3 of width 64, in f16; and of a small
-//! encoder: 12 heads of width 32, in f32, which see a whole text.
+//! Attention of a small decoder (9 heads over 3 of width 64, f16) and of a small encoder (12 heads of width 32, f32,
+//! bidirectional).
 //!
 //! `cargo bench -p outpost-kernels --bench attention -- [threads] [start] [encoder]`
 #![expect(clippy::print_stdout, reason = "a benchmark prints")]
@@ -13,7 +13,7 @@ use timing::best;
 const LAYERS: usize = 30;
 const ENCODER_LAYERS: usize = 6;
 
-/// What is measured: of each layer, with rows behind so many positions.
+/// Cases: rows after a number of positions.
 struct Case {
     sequences: usize,
     rows: usize,
@@ -72,7 +72,7 @@ fn measure<T: Number>(pool: &Pool, case: &Case, make: fn(f32) -> T) {
     let layers = if causal { LAYERS } else { ENCODER_LAYERS };
     let shape = AttentionShape { heads, kv_heads, width, scale: 0.125, causal, window: None, soft_cap: None };
     let total = rows + start;
-    // Every layer and sequence has its own blocks, as in a model, so that depth means memory.
+    // Every layer and sequence has its own blocks, as in a model, so long contexts come from memory.
     let blocks = total.div_ceil(BLOCK_POSITIONS) * layers * sequences;
     let number = |index: usize| make((index * 37 % 101) as f32 / 50.0 - 1.0);
     let cache = |seed: usize| -> Vec<Vec<T>> {

@@ -1,5 +1,5 @@
-//! What a busy neighbour costs: decode steps of a small decoder alone, and beside a process that spins on one
-//! of the cores. On more than two cores, run it on two: `taskset -c 0,1 cargo bench …`.
+//! Decode steps of a small decoder alone, and beside a process that spins on one of the cores. With more than two
+//! cores, pin it to two: `taskset -c 0,1 cargo bench …`.
 //!
 //! `cargo bench -p outpost-kernels --bench contention -- [threads]`
 #![expect(clippy::print_stdout, clippy::expect_used, clippy::disallowed_methods, reason = "a benchmark")]
@@ -15,7 +15,7 @@ use outpost_kernels::{DType, Pool};
 
 const ROUNDS: usize = 5;
 const MEASURED: Duration = Duration::from_secs(2);
-/// Until the system has found the neighbour a core.
+/// Time for the system to schedule the neighbour.
 const SETTLING: Duration = Duration::from_millis(500);
 const SPIN: &str = "spin";
 
@@ -54,12 +54,12 @@ fn median(mut numbers: Vec<f64>) -> f64 {
     numbers[numbers.len() / 2]
 }
 
-/// What else runs here, where the system tells: a measurement on a busy machine measures the others.
+/// The system's load, if known; on a busy machine, it distorts the result.
 fn load() -> String {
     std::fs::read_to_string("/proc/loadavg").map_or_else(|_| "unknown".to_owned(), |line| line.trim().to_owned())
 }
 
-/// A process that never waits; on one core, where `taskset` is there to hold it.
+/// A process that never waits, pinned to one core if `taskset` exists.
 struct Neighbour(Child);
 
 impl Neighbour {
@@ -73,13 +73,13 @@ impl Neighbour {
 
 impl Drop for Neighbour {
     fn drop(&mut self) {
-        // Gone already would be as well.
+        // It may have ended already.
         drop(self.0.kill());
         drop(self.0.wait());
     }
 }
 
-/// Until the other end of the standard input is gone, so that no neighbour outlives the benchmark.
+/// Spins until standard input closes, so that the process does not outlive the benchmark.
 fn spin() -> ! {
     std::thread::spawn(|| {
         drop(std::io::stdin().read_to_end(&mut Vec::new()));

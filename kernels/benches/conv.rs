@@ -1,5 +1,4 @@
-//! Speed of a diffusion network's convolutions (SD 1.5 at 512 × 512: its layers and its decoder's), with BF16 and
-//! F32 weights.
+//! Convolutions of a diffusion network (SD 1.5 at 512 × 512: its layers and its decoder's), with BF16 and F32 weights.
 //!
 //! `cargo bench -p outpost-kernels --bench conv -- [threads]`
 #![expect(clippy::print_stdout, clippy::expect_used, reason = "a benchmark prints")]

@@ -1,5 +1,5 @@
-//! Speed of what a diffusion network does between and beside its convolutions: attention, products, group norms, and
-//! writing keys and values; in the shapes of SD 1.5, SDXL, SD3 and FLUX.
+//! Operations of diffusion networks besides convolutions: attention, products, group norms, and writing keys and
+//! values, in the shapes of SD 1.5, SDXL, SD3 and FLUX.
 //!
 //! `cargo bench -p outpost-kernels --bench diffusion -- [threads] [attention] [linear] [norm] [keep] [peak]`
 #![expect(clippy::print_stdout, clippy::expect_used, reason = "a benchmark prints")]
@@ -154,7 +154,7 @@ fn keeping(pool: &Pool, [heads, width, _, positions]: [usize; 4]) {
     println!("{positions:>5} positions of {heads:>2} × {width:<4}: kept in {:>7.3} ms", time * 1e3);
 }
 
-/// Multiplications and additions of floats and of pairs of bf16 out of registers.
+/// Peak multiply-adds of floats and of bf16 pairs, from registers.
 #[cfg(target_arch = "x86_64")]
 fn peaks(pool: &Pool) {
     use std::arch::x86_64::{

@@ -1,5 +1,5 @@
-//! Speed of the small operations between products in a layer of a small decoder (width 576, 9 heads over 3 of width 64,
-//! 1,536 inside): microseconds. "keep f32" is of as wide an encoder with heads of 32.
+//! Small operations in a layer of a small decoder (width 576, 9 heads over 3 of width 64, 1,536 hidden), in
+//! microseconds. "keep f32" is for an encoder of the same width with heads of 32.
 //!
 //! `cargo bench -p outpost-kernels --bench ops -- [threads]`
 #![expect(clippy::print_stdout, clippy::expect_used, reason = "a benchmark prints")]
@@ -41,7 +41,7 @@ fn main() {
         let sum = micros(&mut || rms.add_forward(&pool, &mut stream, &x, &mut out));
         let mut activated = |activation, factors| {
             micros(&mut || {
-                // Repeated, it would come to numbers that no CPU likes.
+                // Repeated in place, the values would become denormal or infinite.
                 inner.copy_from_slice(&gate);
                 activate(&pool, activation, &mut inner, factors)
             })
@@ -50,7 +50,7 @@ fn main() {
         let [mut q, mut k] = [numbers(m * WIDTH), numbers(m * 3 * HEAD)];
         let queries = micros(&mut || rope(&pool, &mut q, 9, HEAD, RopeLayout::Halves, &cos, &sin));
         let keys = micros(&mut || rope(&pool, &mut k, 3, HEAD, RopeLayout::Halves, &cos, &sin));
-        // A prompt's rows follow each other; others are of many requests.
+        // A prompt's rows are consecutive; others belong to many requests.
         let each = if m > 32 { BLOCK_POSITIONS } else { 1 };
         let mut halves = vec![[(); 2].map(|()| vec![f16::ZERO; 3 * HEAD * BLOCK_POSITIONS]); m / each];
         let kept = micros(&mut || {
@@ -60,7 +60,7 @@ fn main() {
         let wide = micros(&mut || {
             kv_write(&pool, [WIDTH / 32, 32], &x, &x, &mut fills(&mut floats, each, KvBlockMut::F32));
         });
-        // One group of weights, of which nothing is left to see.
+        // One group of weights, so that their cost is negligible.
         let small = Linear::from_gguf(DType::Q8_0, 1, INNER, &[0; INNER / 32 * 34]).expect("a valid shape");
         let mut one = vec![0f32; m];
         let integers = micros(&mut || matmul_all(&Activations::new(&pool, &gate, m, INNER), &mut [(&small, &mut one)]));
@@ -70,7 +70,7 @@ fn main() {
     }
 }
 
-/// `each` rows that follow each other into every block.
+/// `each` consecutive rows into every block.
 fn fills<'a, T>(
     blocks: &'a mut [[Vec<T>; 2]],
     each: usize,

@@ -1,7 +1,7 @@
-//! Speed of the products of one step of a small decoder, and what this machine could do at most.
+//! Products of one step of a small decoder, and the peaks of this machine.
 //!
-//! `cargo bench -p outpost-kernels --bench speed -- [kind] [threads]`; the environment's
-//! `OUTPOST_KERNELS` picks the path.
+//! `cargo bench -p outpost-kernels --bench speed -- [type] [threads]`; the environment variable `OUTPOST_KERNELS` picks
+//! the instruction set.
 #![expect(clippy::print_stdout, clippy::expect_used, reason = "a benchmark prints")]
 
 mod decoder;
@@ -31,7 +31,7 @@ fn main() {
         "m", "ms/step", "tokens/s", "GB/s", "share", "GOP/s", "share"
     );
     for m in [1, 2, 3, 4, 8, 16, 32, 64, 128, 512] {
-        // A prefill chunk wants one row's logits; a batch of decodes wants all.
+        // A prefill chunk needs one row's logits; a batch of decodes needs all.
         let logits = if m > 32 { 1 } else { m };
         let runs = if m > 32 { 8 } else { 25 };
         let time = best(&pool, runs, || model.step(&pool, m, logits, &mut buffers));
@@ -48,13 +48,13 @@ fn main() {
     small(&pool);
 }
 
-/// What a section costs that does nothing.
+/// The cost of an empty parallel section.
 fn small(pool: &Pool) {
     let time = best(pool, 50, || (0..100).for_each(|_| pool.run(8, |_| {})));
     println!("an empty section of 8 tasks: {:.2} µs", time * 1e4);
 }
 
-/// Reading 256 MiB, GB/s.
+/// Reads 256 MiB; GB/s.
 fn memory(pool: &Pool) -> f64 {
     let data = vec![1u64; 32 << 20];
     let part = data.len() / 64;
@@ -70,7 +70,7 @@ fn memory(pool: &Pool) -> f64 {
     (data.len() * 8) as f64 / time / 1e9
 }
 
-/// Integer dot products out of registers, billions of multiplications and additions a second.
+/// Integer dot products from registers, in billions of multiply-adds a second.
 #[cfg(target_arch = "x86_64")]
 fn multiplications(pool: &Pool) -> f64 {
     const ROUNDS: usize = 200_000;

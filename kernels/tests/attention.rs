@@ -15,8 +15,8 @@ use rng::Rng;
 
 const SEEDS: &str = "proptest-regressions/attention.txt";
 
-/// Keys or values of one sequence, `[positions, kv_heads, width]`, and the same in blocks of all four
-/// forms, whose places without a position hold what must not be looked at.
+/// Keys or values of one sequence, `[positions, kv_heads, width]`, and the same in blocks of all four types. Unused
+/// slots hold values that must not be read.
 struct Cache {
     turned: bool,
     floats: Vec<Vec<f32>>,
@@ -52,13 +52,13 @@ impl Cache {
         cache
     }
 
-    /// Where number `at` of a position and head is in its block.
+    /// The index in its block of element `at` of a position and head.
     fn index(&self, shape: &AttentionShape, position: usize, head: usize, at: usize) -> usize {
         let (start, slot) = (head * BLOCK_POSITIONS * shape.width, position % BLOCK_POSITIONS);
         start + if self.turned { at * BLOCK_POSITIONS + slot } else { slot * shape.width + at }
     }
 
-    /// The same of pairs; of an odd width, which they do not have, some place.
+    /// The same for pairs; for odd widths, which pairs do not support, any index.
     fn paired(&self, shape: &AttentionShape, position: usize, head: usize, at: usize) -> usize {
         let (start, slot) = (head * BLOCK_POSITIONS * shape.width, position % BLOCK_POSITIONS);
         let [across, along] = if self.turned { [at, slot] } else { [slot, at] };
@@ -66,7 +66,7 @@ impl Cache {
         start + (across / 2 * 2 * line + 2 * along + across % 2) % (BLOCK_POSITIONS * shape.width)
     }
 
-    /// Number `at` of the row of a position and head, as the form keeps it.
+    /// Element `at` of a position and head, as stored.
     fn at(&self, form: usize, shape: &AttentionShape, position: usize, head: usize, at: usize) -> f64 {
         let (block, index) = (position / BLOCK_POSITIONS, self.index(shape, position, head, at));
         let (codes, scales) = &self.bytes[block];
@@ -79,7 +79,7 @@ impl Cache {
     }
 }
 
-/// Slices of keys and of values.
+/// Slices of keys and values.
 struct Views<'a> {
     floats: [Vec<&'a [f32]>; 2],
     halves: [Vec<&'a [f16]>; 2],
@@ -118,12 +118,12 @@ struct Case {
     size: Size,
 }
 
-/// Of a sequence.
+/// The size of a sequence.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     rows: usize,
     start: usize,
-    /// After the rows, or, where rows have no places among positions, in all.
+    /// Positions after the rows, or in total where rows have no positions.
     more: usize,
 }
 
@@ -141,7 +141,7 @@ impl Case {
         Self { queries, keys, values, size }
     }
 
-    /// For each output what softmax makes it, and how far f32 may be from that.
+    /// For each output, the exact softmax result and how far f32 may be from it.
     fn plain(&self, shape: &AttentionShape, form: usize) -> Vec<(f64, f64)> {
         let mut out = Vec::new();
         for (row, head) in (0..self.size.rows).flat_map(|row| (0..shape.heads).map(move |head| (row, head))) {
@@ -168,8 +168,8 @@ impl Case {
             let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let weights: Vec<f64> = scores.iter().map(|score| (score - most).exp()).collect();
             let total: f64 = weights.iter().sum();
-            // A weight in bf16 is off by half of the last of eight binary places; a product of pairs loses numbers of less
-            // than 2⁻¹²⁶.
+            // A bf16 weight is off by half a unit of its eighth binary place; a product of pairs loses values below
+            // 2⁻¹²⁶.
             let rounded = if form == 3 { 1.0 / 256.0 } else { 0.0 };
             let share = off(shape, greatest_size, end - begin) + rounded;
             for at in 0..shape.width {
@@ -185,11 +185,10 @@ impl Case {
     }
 }
 
-/// By what share of the weighted magnitudes of values an output may be off. A sum of n products is off by
-/// n + 2 units of the last place of its terms' magnitudes at most (Higham 2002, section 3.1): so is a
-/// score, and the greatest one, which is taken from it. Scaling adds two units, a soft cap ten of the cap,
-/// an exponential five. All weights are off by such a factor, above the fraction and below it; so are the
-/// sums, of 256 positions and then of chunks.
+/// The error bound of an output, as a fraction of the weighted magnitudes of values. A sum of n products is off by at
+/// most n + 2 units of the last place of its terms' magnitudes (Higham 2002, section 3.1). So is a score, and the
+/// maximum score. Scaling adds two units, a soft cap ten of the cap, an exponential five. All weights have this error,
+/// in the numerator and in the denominator; so do the sums, of 256 positions and then of chunks.
 fn off(shape: &AttentionShape, size: f64, positions: usize) -> f64 {
     let cap = shape.soft_cap.map_or(0.0, |cap| 10.0 * f64::from(cap));
     let score = (shape.width as f64 + 5.0) * size + cap;
@@ -228,7 +227,7 @@ fn shape() -> impl Strategy<Value = AttentionShape> {
     )
 }
 
-/// Calls of sequences of up to so many rows after so many positions; a few rows may follow more of them.
+/// Calls with sequences of up to `rows` rows after up to `start` positions; a few rows may follow more.
 fn call(rows: usize, start: usize) -> impl Strategy<Value = Call> {
     let size = prop_oneof![2 => (Just(1), 0..=2 * start), 1 => (0..=9usize, 0..=start), 1 => (0..=rows, 0..=start)];
     let more = prop_oneof![2 => Just(0), 1 => 0..=start];
@@ -284,16 +283,16 @@ proptest! {
         }
     }
 
-    /// Of sizes that a plain softmax would take long for.
+    /// Sizes for which a plain softmax would take long.
     #[test]
     fn every_isa_agrees_with_the_portable_one(mut call in if cfg!(miri) { call(3, 20) } else { call(300, 1500) }) {
-        // Of normal numbers; their outputs have been five times nearer than this in all calls so far.
+        // Normally distributed values; in all runs so far, outputs were five times closer than this.
         call.spread = Spread::Normal;
         let cases = call.cases();
         let expected = attend_all(&Pool::with_isa(2, Isa::Portable), &call, &cases);
         for pool in pools(2) {
             let found = attend_all(&pool, &call, &cases);
-            // A weight that is rounded to another bf16 makes more of a difference.
+            // A weight that rounds to another bf16 makes a larger difference.
             let most = if call.form == 3 { 1e-2 } else { 1e-5 };
             let far = found.iter().zip(&expected).position(|(a, b)| (a - b).abs().is_nan() || (a - b).abs() > most);
             prop_assert_eq!(far, None, "{:?}", pool.isa());
@@ -317,7 +316,7 @@ proptest! {
                 if case.size.rows == 0 {
                     continue;
                 }
-                // Some of its rows, as another cut of the prompt would have them.
+                // Some of its rows, as another split of the prompt would have them.
                 let first = first.index(case.size.rows);
                 let rows = 1 + count.index(case.size.rows - first);
                 let part = first * row..(first + rows) * row;

@@ -1,4 +1,4 @@
-//! Convolutions on every path that this CPU has, against plain arithmetic in f64.
+//! Convolutions on every instruction set of this CPU, against plain arithmetic in f64.
 
 #[path = "common/rng.rs"]
 mod rng;
@@ -18,7 +18,7 @@ fn bytes(dtype: DType, numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(of).collect()
 }
 
-/// What is left of a number in a kind.
+/// A value after conversion to a type.
 fn kept(dtype: DType, x: f32) -> f64 {
     f64::from(match dtype {
         DType::F16 => f16::from_f32(x).to_f32(),
@@ -55,7 +55,7 @@ impl Case {
         Self { window, images, size, weights, bias: normal(window.outputs), x }
     }
 
-    /// An output, and the sum of the magnitudes of its terms.
+    /// An output, and the sum of its terms' magnitudes.
     fn output(
         &self,
         [image, row, column, output]: [usize; 4],
@@ -121,7 +121,7 @@ fn large_images_go_by_strips_that_meet() {
     let conv = Conv2d::new(&pool, DType::F32, window, &bytes(DType::F32, &weights), None).unwrap();
     let mut whole = vec![0f32; size[0] * size[1] * 5];
     conv.forward(&pool, ConvInput::new(&x, size), &mut whole);
-    // A part of the image, whose inner lines see nothing of its borders.
+    // A part of the image whose inner rows do not touch its borders.
     for first in (0..600).step_by(97) {
         let part = &x[first * size[1] * 8..(first + 100) * size[1] * 8];
         let mut out = vec![0f32; 100 * size[1] * 5];
@@ -162,7 +162,7 @@ fn pixels_that_are_normed_on_their_way_give_the_same_bits_as_normed_images() {
     let mut rng = Rng(4);
     for round in 0..20 {
         let mut case = Case::new(&mut rng);
-        // With whole vectors of channels, too, and with kernels of one pixel.
+        // Also with whole vectors of channels, and with 1 × 1 kernels.
         if round % 3 == 0 {
             case.window.inputs = 16 * (1 + round / 3 % 2);
             case.x =
@@ -192,7 +192,7 @@ fn pixels_that_are_normed_on_their_way_give_the_same_bits_as_normed_images() {
             conv.forward(&pool, ConvInput::new(&normed, case.size), &mut outs[0]);
             conv.forward(&pool, ConvInput { norm: before, ..ConvInput::new(&case.x, case.size) }, &mut outs[1]);
             let [two_passes, one] = outs;
-            // A kernel of one pixel reads images where they are, as rows of another product.
+            // A 1 × 1 kernel reads images in place, as rows of a matrix product.
             let apart = two_passes.iter().zip(&one).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             let exact = case.window.kernel != [1, 1];
             assert!(if exact { apart == 0.0 } else { apart < 1e-4 }, "{isa:?} {dtype:?} {:?}: {apart}", case.window);

@@ -1,4 +1,4 @@
-//! What moves numbers of images, beside the plainest code for the same.
+//! Element-wise operations, against plain code.
 
 use outpost_kernels::{Pool, add, add_scaled, concat_channels, resize_nearest};
 

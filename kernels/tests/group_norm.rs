@@ -1,4 +1,4 @@
-//! Group normalisation: every path against plain arithmetic in f64, and parts against the whole.
+//! Group normalisation: every instruction set against plain arithmetic in f64, and parts against the whole.
 
 #[path = "common/cases.rs"]
 mod cases;
@@ -13,7 +13,7 @@ use rng::Rng;
 const SEEDS: &str = "proptest-regressions/group.txt";
 const UNIT: f64 = f32::EPSILON as f64 / 2.0;
 
-/// What a group norm works on.
+/// The input of a group norm.
 #[derive(Debug)]
 struct Case {
     groups: usize,
@@ -44,7 +44,7 @@ impl Case {
         out
     }
 
-    /// Each output without an activation, and how far f32 may be from it.
+    /// Each output without activation, and how far f32 may be from it.
     fn plain(&self) -> Vec<(f64, f64)> {
         let channels = self.weight.len();
         let (image, width) = (self.x.len() / self.images, channels / self.groups);
@@ -62,7 +62,7 @@ impl Case {
             let variance = places().map(|at| (number(at) - mean).powi(2)).sum::<f64>() / count;
             let size = places().map(|at| f64::from(self.x[at]).abs()).sum::<f64>() / count;
             let below = (variance + 1e-5).sqrt();
-            // Sums of up to 256 numbers are off by a unit for each, and what is joined by little more.
+            // A sum of up to 256 values is off by a unit for each; joining adds little.
             let astray = 280.0 * UNIT * size;
             let relative = 150.0 * UNIT + (astray / below) * (1.0 + astray / below);
             for at in places() {
@@ -160,7 +160,7 @@ fn a_large_image_far_from_zero_loses_nothing() {
         let mean = x.iter().sum::<f64>() / x.len() as f64;
         let deviation = (x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / x.len() as f64).sqrt();
         let off = x.iter().zip(&out).map(|(x, out)| (out - (x - mean) / deviation).abs()).fold(0.0, f64::max);
-        // A number near 300 is known to 1.5 · 10⁻⁵.
+        // A value near 300 has a precision of 1.5 · 10⁻⁵.
         assert!(off < 6e-5, "off by {off}");
     }
 }

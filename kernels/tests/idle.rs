@@ -1,4 +1,4 @@
-//! A pool that has nothing to do costs nothing. On its own, so that the process has no other pool's threads.
+//! An idle pool uses no processor time. A test binary of its own, so that the process has no other pool.
 #![cfg(all(target_os = "linux", not(miri)))]
 
 use std::fs;
@@ -8,17 +8,17 @@ use std::time::Duration;
 use outpost_kernels::Pool;
 
 const IDLE: Duration = Duration::from_millis(300);
-/// Of the system's clock that a thread's times are told in.
+/// Clock ticks, the unit of a thread's times.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Processor time of each of the pool's own threads.
+/// Processor time of each of the pool's threads.
 fn times() -> Vec<Duration> {
     let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
     let stats = threads.filter_map(|thread| fs::read_to_string(thread.path().join("stat")).ok());
     stats.filter_map(|stat| time(&stat)).collect()
 }
 
-/// The name stands in parentheses; eleven fields later, the time as a user and the time as the system.
+/// The name is in parentheses; eleven fields later come user time and system time.
 fn time(stat: &str) -> Option<Duration> {
     let (before, after) = stat.rsplit_once(')')?;
     let ticks: Result<Vec<u32>, _> = after.split_whitespace().skip(11).take(2).map(str::parse).collect();
@@ -28,7 +28,7 @@ fn time(stat: &str) -> Option<Duration> {
 #[test]
 fn an_idle_pool_uses_no_processor() {
     let pool = Pool::new(4);
-    // Tasks that wait for each other, so that all threads have come, and have their names.
+    // Tasks that wait for each other, so that all threads have started and have their names.
     let all_here = Barrier::new(4);
     for _ in 0..10 {
         pool.run(4, |_| {
@@ -39,6 +39,6 @@ fn an_idle_pool_uses_no_processor() {
     assert_eq!(before.len(), 3);
     std::thread::sleep(IDLE);
     let used = times().iter().sum::<Duration>() - before.iter().sum::<Duration>();
-    // Three threads that spin get more than this even on a busy machine.
+    // Three spinning threads would use more than this even on a busy machine.
     assert!(used <= IDLE / 5, "{used:?} in {IDLE:?}");
 }

@@ -1,4 +1,4 @@
-//! Writing to a cache on every path that this CPU has: places, and what becomes of numbers.
+//! Writes to KV blocks on every instruction set of this CPU: slots and converted values.
 
 #[path = "common/rng.rs"]
 mod rng;
@@ -9,14 +9,14 @@ use rng::Rng;
 
 const HEADS: usize = 3;
 
-/// Numbers of blocks, each `[2 sides, HEADS * width * 16]`.
+/// Values of blocks, each `[keys and values, HEADS * width * 16]`.
 type KvBlocks<T> = Vec<[Vec<T>; 2]>;
 
 fn blocks<T: Clone>(count: usize, size: usize, value: T) -> KvBlocks<T> {
     (0..count).map(|_| [vec![value.clone(); size], vec![value.clone(); size]]).collect()
 }
 
-/// Rows of a step: block, first place, and how many.
+/// Rows of a step: block, first slot and count.
 const FILLS: [(usize, usize, usize); 4] = [(2, 5, 1), (0, 0, 16), (3, 0, 7), (1, 9, 7)];
 
 fn fills<'a>(cells: impl Iterator<Item = KvBlockMut<'a>>) -> Vec<KvWrite<'a>> {
@@ -29,7 +29,7 @@ fn fills<'a>(cells: impl Iterator<Item = KvBlockMut<'a>>) -> Vec<KvWrite<'a>> {
     fills
 }
 
-/// Calls `check` with what is at a place, for all that were written, and tells how many there are.
+/// Calls `check` with each written value; returns how many there are.
 fn each(width: usize, mut check: impl FnMut(usize, [usize; 2], usize)) {
     let mut first = 0;
     for (block, slot, count) in FILLS {

@@ -1,4 +1,4 @@
-//! Products of every kind on every path that this CPU has.
+//! Products of every type on every instruction set of this CPU.
 
 #[path = "common/cases.rs"]
 mod cases;
@@ -20,14 +20,14 @@ use weights::{random_weights, weights_of};
 const SEEDS: &str = "proptest-regressions/linear.txt";
 const UNIT: f64 = f32::EPSILON as f64 / 2.0;
 
-/// Activations for several matrices.
+/// Activations and several matrices.
 #[derive(Clone, Debug)]
 struct Case {
     m: usize,
     k: usize,
     /// Their types and outputs.
     matrices: Vec<(DType, usize)>,
-    /// All bytes of codes, where they are not random: the greatest take sums of products to their limits.
+    /// The byte of all codes, if they are not random: extremes take sums of products to their limits.
     code: Option<u8>,
     spread: Spread,
     seed: u64,
@@ -37,7 +37,7 @@ fn case(rows: impl Strategy<Value = usize>) -> impl Strategy<Value = Case> {
     let (inputs, outputs) = if cfg!(miri) { (40usize, 20usize) } else { (800, 70) };
     let matrices = prop::collection::vec((prop::sample::select(&DType::ALL[..]), 1..=outputs), 1..=3);
     let code = prop_oneof![3 => Just(None), 1 => prop::sample::select(vec![0xff, 0x80, 0x7f]).prop_map(Some)];
-    // Rows that are shorter than what is taken at once are a case of their own.
+    // Rows shorter than a vector step are a special case.
     let inputs = prop_oneof![1 => 1..=5usize, 6 => 1..=inputs];
     (rows, inputs, matrices, code, spread(), any::<u64>()).prop_map(|(m, k, matrices, code, spread, seed)| {
         let unit = matrices.iter().map(|(dtype, _)| dtype.block()).max().unwrap_or(1);
@@ -68,7 +68,7 @@ impl Case {
     }
 }
 
-/// The outputs of all matrices, one after the other.
+/// The outputs of all matrices, concatenated.
 fn together(pool: &Pool, matrices: &[Matrix], x: &[f32], m: usize, k: usize) -> Vec<Vec<f32>> {
     let mut out: Vec<_> = matrices.iter().map(|matrix| vec![f32::NAN; m * matrix.linear.n()]).collect();
     let pairs = matrices.iter().zip(&mut out);
@@ -77,12 +77,12 @@ fn together(pool: &Pool, matrices: &[Matrix], x: &[f32], m: usize, k: usize) -> 
     out
 }
 
-/// Whether a path rounds activations to bf16 for weights of this type; the portable one does not.
+/// Whether an instruction set rounds activations to bf16 for this type; the portable one does not.
 fn rounds(dtype: DType, isa: Isa) -> bool {
     dtype == DType::BF16 && isa == Isa::Avx512Bf16
 }
 
-/// What the kernels see of a row.
+/// A row as the kernels see it.
 fn seen(dtype: DType, isa: Isa, x: &[f32]) -> Vec<f64> {
     if dtype.is_quantised() {
         return rounded(x);
@@ -90,7 +90,7 @@ fn seen(dtype: DType, isa: Isa, x: &[f32]) -> Vec<f64> {
     x.iter().map(|x| if rounds(dtype, isa) { f64::from(bf16::from_f32(*x)) } else { f64::from(*x) }).collect()
 }
 
-/// Blocks of 32 rounded to integers of at most 127.
+/// Quantises blocks of 32 to integers of at most 127.
 fn rounded(x: &[f32]) -> Vec<f64> {
     let block = |x: &[f32]| {
         let scale = x.iter().fold(0f32, |most, x| most.max(x.abs())) / 127.0;
@@ -100,7 +100,7 @@ fn rounded(x: &[f32]) -> Vec<f64> {
     x.chunks(32).flat_map(block).collect()
 }
 
-/// The plain product of a row and an output, and the sum of the magnitudes of its terms.
+/// The plain product of a row and an output, and the sum of its terms' magnitudes.
 fn plain(matrix: &Matrix, isa: Isa, x: &[f32]) -> Vec<(f64, f64)> {
     let (dtype, k) = (matrix.linear.dtype(), matrix.linear.k());
     let (weights, sizes) = (dequantise(dtype, &matrix.bytes), magnitudes(dtype, &matrix.bytes));
@@ -115,14 +115,14 @@ fn plain(matrix: &Matrix, isa: Isa, x: &[f32]) -> Vec<(f64, f64)> {
     x.chunks(k).flat_map(row).collect()
 }
 
-/// How far a sum of so many terms is from the exact one, and how far two such sums are from each other, in
-/// units of the last place of the sum of magnitudes (Higham 2002, section 4.2). A sum adds one number for
-/// each float, or for each block a product and at most one more; before that a term is rounded four times
-/// here (two scales, the sum of a block, the product unless it is fused) and three times by `dequantise`.
-/// Two paths differ in the product and in the additions.
+/// The error bound of a sum of `terms` terms, and of the difference between two such sums, in units of the last place
+/// of the sum of magnitudes (Higham 2002, section 4.2). A sum adds one value for each float, or for each block a
+/// product and at most one more. Before that, a term is rounded four times here (two scales, the block's sum, the
+/// product unless fused) and three times by `dequantise`. Two instruction sets differ in the product and in the
+/// additions.
 fn bounds(linear: &Linear) -> [f64; 2] {
     let terms = match linear.dtype() {
-        // With two scales and two minima a block.
+        // With two scales and two minima for each block.
         DType::Q2K => linear.k() / 8,
         dtype if dtype.is_quantised() => linear.k() / 16,
         _ => linear.k(),
@@ -130,7 +130,7 @@ fn bounds(linear: &Linear) -> [f64; 2] {
     [(terms + 7.0) * UNIT, (2.0 * terms + 1.0) * UNIT]
 }
 
-/// Numbers below this lose places; so many of them are of no account.
+/// Values below this lose precision; that many of them are negligible.
 const TINY: f64 = 1e-34;
 
 proptest! {

@@ -1,4 +1,4 @@
-//! The small operations: every path against plain arithmetic in f64, and against the portable one.
+//! Small operations: every instruction set against plain arithmetic in f64, and against the portable one.
 
 #[path = "common/cases.rs"]
 mod cases;
@@ -11,12 +11,12 @@ use proptest::prelude::*;
 use rng::Rng;
 
 const SEEDS: &str = "proptest-regressions/ops.txt";
-/// Half of an f32's last place.
+/// Half a unit of an f32's last place.
 const UNIT: f64 = f32::EPSILON as f64 / 2.0;
 const MOST: usize = if cfg!(miri) { 100 } else { 20_000 };
 
-/// Outputs of `work` on every path are as `expected` says, give or take the second number, and so near
-/// to the portable path's.
+/// Checks that the outputs of `work` on every instruction set match `expected` within its bounds, and the portable
+/// outputs equally closely.
 fn check(threads: usize, expected: &[(f64, f64)], work: impl Fn(&Pool) -> Vec<f32>) -> Result<(), TestCaseError> {
     let portable = work(&Pool::with_isa(1, Isa::Portable));
     for pool in pools(threads) {
@@ -31,12 +31,12 @@ fn check(threads: usize, expected: &[(f64, f64)], work: impl Fn(&Pool) -> Vec<f3
     Ok(())
 }
 
-/// What `plain` makes of two numbers, with its bound.
+/// The result of `plain` for two values, with its bound.
 fn each(x: &[f32], y: &[f32], plain: impl Fn(f64, f64) -> (f64, f64)) -> Vec<(f64, f64)> {
     x.iter().zip(y).map(|(x, y)| plain(f64::from(*x), f64::from(*y))).collect()
 }
 
-/// Numbers of any spread, the first of which exponentials find hard.
+/// Values of any spread; the first are hard cases for exponentials.
 fn gates(rng: &mut Rng, spread: Spread, count: usize) -> Vec<f32> {
     let mut x = numbers(rng, spread, count);
     x.iter_mut().zip([0.0, 100.0, -100.0, 1e15, -1e15, 1e-30, 88.1, -87.1]).for_each(|(x, edge)| *x = edge);
@@ -60,18 +60,18 @@ fn normal(x: f64) -> f64 {
     0.5 + sum * (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt()
 }
 
-/// A row's norm, each number with its bound.
+/// A row's norm, each value with its bound.
 fn norm_of(norm: &Norm<'_>, x: &[f64]) -> Vec<(f64, f64)> {
     let width = x.len() as f64;
     let centred = norm.kind == NormKind::Layer;
     let mean = if centred { x.iter().sum::<f64>() / width } else { 0.0 };
-    // The mean is off by a unit of the numbers' magnitudes for each addition, of which vectors do a few.
+    // The mean is off by a unit of the magnitudes for each addition; vectors need only a few.
     let additions = width / 16.0 + 20.0;
     let astray = if centred { additions * UNIT * x.iter().map(|x| x.abs()).sum::<f64>() / width } else { 0.0 };
     let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / width;
     let below = (variance + f64::from(norm.epsilon)).sqrt();
-    // The sum of squares is off by a unit for each number, which its root halves, and by what the mean is; five
-    // more operations.
+    // The sum of squares is off by a unit for each value, which the root halves, and by the mean's error; five more
+    // operations follow.
     let relative = (width / 2.0 + 6.0) * UNIT + (astray / below) * (1.0 + astray / below);
     let number = |index: usize| {
         let (weight, bias) = (f64::from(norm.weight[index]), norm.bias.map_or(0.0, |bias| f64::from(bias[index])));
@@ -126,17 +126,17 @@ proptest! {
         let (factors, given) = if gated { (&factors, Some(&factors[..])) } else { (&ones, None) };
         for activation in ACTIVATIONS {
             let expected = each(&x, factors, |x, y| {
-                // An exponential is good to a few units; below −87 it is zero, or for gates infinite.
+                // An exponential is accurate to a few units; below −87 it is zero, or infinite for gates.
                 let relative = |exact: f64| (exact, exact.abs() * 10.0 * UNIT + (x * y).abs() * 1e-37);
                 match activation {
                     Activation::Silu => relative(x / (1.0 + (-x).exp()) * y),
                     Activation::QuickGelu => {
-                        // The exponent is off by a unit of its own size.
+                        // The exponent is off by a unit of its own magnitude.
                         let (exact, bound) = relative(x / (1.0 + (-1.702 * x).exp()) * y);
                         (exact, bound + exact.abs() * (2.0 * x).abs().min(200.0) * UNIT)
                     }
                     Activation::Gelu => (x * normal(x) * y, (x * y).abs() * 6e-7),
-                    // Where tanh is near −1, what is left of 1 + tanh has lost its places.
+                    // Where tanh is near −1, 1 + tanh has lost precision.
                     Activation::GeluTanh => {
                         let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
                         (0.5 * x * (1.0 + inner.tanh()) * y, (x * y).abs() * 10.0 * UNIT)

@@ -1,4 +1,4 @@
-//! The pool under all that may happen to one.
+//! The thread pool in unusual situations.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! Endpoint 12 and its siblings with a tiny pipeline that paints.
+//! The image endpoints with a tiny pipeline.
 
 use std::io::Cursor;
 use std::time::Duration;
@@ -15,15 +15,15 @@ use crate::tiny_model::TinyModel;
 use crate::upload::{Part, set_quotas};
 
 const MOUNTS: [&str; 2] = ["/v1", "/openai/v1"];
-/// The pipeline of `tests/fixtures/pipelines` that paints.
+/// The pipeline in `tests/fixtures/pipelines`.
 const PAINTER: &str = "sd1";
 
-/// A server with a model that paints.
+/// A server with an image model.
 pub fn painter() -> Server {
     Server::start_as(&TinyModel::default(), |config| add_fixture("pipelines", &config.paths.models, PAINTER))
 }
 
-/// The least that a picture takes.
+/// The smallest request for an image.
 fn request(more: Value) -> Value {
     let mut body = json!({ "model": PAINTER, "prompt": "a red house", "size": "64x64", "steps": 2 });
     body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -38,7 +38,7 @@ fn open(bytes: &[u8]) -> RgbImage {
     image::load_from_memory(bytes).unwrap().to_rgb8()
 }
 
-/// The pictures of a body, which come within it.
+/// The images of a response body.
 fn pictures(body: &Value) -> Vec<Vec<u8>> {
     let one = |item: &Value| STANDARD.decode(item["b64_json"].as_str().unwrap()).unwrap();
     body["data"].as_array().unwrap().iter().map(one).collect()
@@ -200,7 +200,7 @@ fn a_full_quota_is_told_before_anything_is_painted() {
     server.call(Method::POST, "/v1/images/generations", Some(&key), Some(&inline)).ok();
 }
 
-/// Names and contents of the events of a stream, comments left out.
+/// Names and data of a stream's events, without comments.
 fn events(text: &str) -> Vec<(String, Value)> {
     let blocks = text.split("\n\n").filter(|block| !block.is_empty() && !block.starts_with(':'));
     let event = |block: &str| {
@@ -303,7 +303,7 @@ fn an_edit_begins_with_the_picture_and_keeps_what_the_mask_leaves() {
     assert!(names.iter().all(|name| name.starts_with("image_edit.")) && names.last().unwrap().ends_with(".completed"));
 }
 
-/// An edit of few steps.
+/// An edit with few steps.
 fn parts<'a>(image: &'a [u8], mask: Option<&'a [u8]>) -> Vec<Part<'a>> {
     let mut parts: Vec<Part<'a>> =
         vec![("model", None, PAINTER.as_bytes()), ("prompt", None, b"x"), ("steps", None, b"2")];

@@ -1,4 +1,4 @@
-//! Pictures with LoRA files beside those of weights to which diffusers' reference added the files by hand.
+//! Images with LoRA files, against weights to which diffusers' reference added the files.
 
 use std::collections::HashMap;
 use std::fs;
@@ -23,36 +23,36 @@ fn tensors(name: &str) -> Tensors {
     candle_core::safetensors::load(file(name), &Device::Cpu).unwrap()
 }
 
-/// Lays a file into a folder of adapters.
+/// Copies a file into an adapter folder.
 fn lay(folder: &Path, name: &str, tensors: &Tensors) {
     fs::create_dir_all(folder).unwrap();
     candle_core::safetensors::save(tensors, folder.join(format!("{name}.safetensors"))).unwrap();
 }
 
-/// One of the files in the folder for all models, the other in the model's own.
+/// One of the files is in the shared folder, the other in the model's own.
 fn rig() -> Rig {
-    Rig::suited("sd1-lora", |painter| {
-        lay(&painter.with_file_name("loras"), PEFT, &tensors(PEFT));
-        lay(&painter.join("loras"), KOHYA, &tensors(KOHYA));
+    Rig::suited("sd1-lora", |pipeline| {
+        lay(&pipeline.with_file_name("loras"), PEFT, &tensors(PEFT));
+        lay(&pipeline.join("loras"), KOHYA, &tensors(KOHYA));
     })
 }
 
-/// A small picture with adapters of these names.
+/// A small request with these adapters.
 fn with(rig: &Rig, names: &[&str]) -> ImageRequest {
     let lora = names.iter().map(|name| ((*name).to_owned(), 1.)).collect();
     ImageRequest { lora, steps: 2, size: [16, 16], ..rig.request(&rig.facts["cases"][0]) }
 }
 
-fn paint(rig: &Rig, names: &[&str]) -> Image {
+fn generate(rig: &Rig, names: &[&str]) -> Image {
     rig.generate(with(rig, names)).remove(0)
 }
 
 #[test]
-fn adapters_paint_as_if_they_were_added_to_the_weights() {
+fn adapters_act_as_if_added_to_the_weights() {
     let rig = rig();
     let cases = rig.facts["cases"].as_array().unwrap();
     assert_eq!(cases.len(), 6);
-    // The same model in memory paints all of them, and the first once more: nothing is left of an adapter.
+    // The same loaded model serves all, and the first once more: no adapter leaves a trace.
     for case in cases.iter().chain(cases.first()) {
         rig.check("sd1-lora", case, 1., 8);
     }
@@ -62,35 +62,35 @@ fn adapters_paint_as_if_they_were_added_to_the_weights() {
 fn a_folder_of_adapters_is_no_model() {
     let rig = rig();
     let ids: Vec<String> = rig.engine.models().list().into_iter().map(|model| model.id).collect();
-    assert_eq!(ids, ["painter"]);
+    assert_eq!(ids, ["diffusion"]);
 }
 
 #[test]
 fn adapters_take_memory_only_where_they_are_used() {
     let rig = rig();
     let before = memory(&rig.engine, "weights");
-    paint(&rig, &[]);
+    generate(&rig, &[]);
     assert_eq!(memory(&rig.engine, "weights"), before);
-    paint(&rig, &[PEFT]);
+    generate(&rig, &[PEFT]);
     let one = memory(&rig.engine, "weights");
     assert!(one > before, "{one} after {before}");
-    paint(&rig, &[PEFT, PEFT]);
+    generate(&rig, &[PEFT, PEFT]);
     assert_eq!(memory(&rig.engine, "weights"), one, "a file is in memory once");
-    paint(&rig, &[KOHYA]);
+    generate(&rig, &[KOHYA]);
     assert!(memory(&rig.engine, "weights") > one);
     let Rig { engine, model, .. } = rig;
     drop(model);
-    engine.models().unload("painter").unwrap();
+    engine.models().unload("diffusion").unwrap();
     assert_eq!(memory(&engine, "weights"), 0);
 }
 
 #[test]
 fn a_file_that_changed_is_read_again() {
     let rig = rig();
-    let (peft, kohya) = (paint(&rig, &[PEFT]), paint(&rig, &[KOHYA]));
+    let (peft, kohya) = (generate(&rig, &[PEFT]), generate(&rig, &[KOHYA]));
     assert_ne!(peft, kohya);
     lay(&rig.dir.path().join("loras"), PEFT, &tensors(KOHYA));
-    assert_eq!(paint(&rig, &[PEFT]), kohya);
+    assert_eq!(generate(&rig, &[PEFT]), kohya);
 }
 
 #[test]
@@ -103,9 +103,9 @@ fn layers_are_known_by_the_names_of_either_code() {
     let folder = rig.dir.path().join("loras");
     lay(&folder, "new", &some);
     lay(&folder, "old", &renamed);
-    let picture = paint(&rig, &["new"]);
-    assert_ne!(picture, paint(&rig, &[]));
-    assert_eq!(picture, paint(&rig, &["old"]));
+    let image = generate(&rig, &["new"]);
+    assert_ne!(image, generate(&rig, &[]));
+    assert_eq!(image, generate(&rig, &["old"]));
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn an_adapter_that_is_not_there_is_told_from_those_that_are() {
     assert!(refusal.contains("files in loras/ of the models folder"), "{refusal}");
 }
 
-/// Why the kohya file with this change is refused.
+/// Why the kohya file is refused after this change.
 fn refused(change: impl FnOnce(&mut Tensors)) -> String {
     let rig = rig();
     let mut changed = tensors(KOHYA);
@@ -172,7 +172,7 @@ fn files_that_are_no_adapters_are_refused() {
     fs::File::create(folder.join("long.safetensors")).unwrap().set_len(3 << 30).unwrap();
     let long = rig.refusal(with(&rig, &["long"]));
     assert!(long.contains("; at most"), "{long}");
-    let other = Rig::suited("sdxl", |painter| lay(&painter.with_file_name("loras"), PEFT, &tensors(PEFT)));
+    let other = Rig::suited("sdxl", |pipeline| lay(&pipeline.with_file_name("loras"), PEFT, &tensors(PEFT)));
     let refusal = other.refusal(ImageRequest { lora: vec![(PEFT.to_owned(), 1.)], ..with(&other, &[]) });
     assert!(refusal.contains("its tensor"), "{refusal}");
 }

@@ -80,9 +80,9 @@ fn looking_at_a_models_files() {
     crate::tiny_model::write(dir.path(), "folder", &crate::tiny_model::TinyModel::default());
     std::fs::copy(dir.path().join("folder/folder.gguf"), dir.path().join("bare.gguf")).unwrap();
     crate::images::lay(&fixtures.join("encoders/bert-mean"), &dir.path().join("encoder"));
-    crate::images::lay(&fixtures.join("pipelines/sd1"), &dir.path().join("painter"));
+    crate::images::lay(&fixtures.join("pipelines/sd1"), &dir.path().join("diffusion"));
     let engine = crate::images::engine(dir.path(), outpost::engine::Precision::Full);
-    for id in ["bare", "folder", "encoder", "painter"] {
+    for id in ["bare", "folder", "encoder", "diffusion"] {
         engine.models().find(id).unwrap();
         let ((), took) = timed(|| (0..2_000).for_each(|_| drop(engine.models().find(id).unwrap())));
         println!("{id}: {:?} a look", took / 2_000);

@@ -1,4 +1,4 @@
-//! Pictures of small Stable Diffusion 3 and FLUX pipelines beside those that diffusers painted.
+//! Images of small Stable Diffusion 3 and FLUX pipelines, against diffusers.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn change(path: &Path, to: impl Fn(&mut Value)) {
     fs::write(path, json.to_string()).unwrap();
 }
 
-/// Makes a folder into what a case was painted with: some cases' settings are the model's, and no part of a request.
+/// Applies a case's settings that belong to the model rather than to a request.
 fn suit(folder: &Path, case: &Value, long: &str) {
     let mut scheduler = case["scheduler_config"].clone();
     scheduler["_class_name"] = case["scheduler_class"].clone();
@@ -41,7 +41,7 @@ fn check(name: &str, long: &str) {
     let facts = Rig::suited(name, |_| {}).facts;
     let cases = facts["cases"].as_array().unwrap();
     assert!(cases.len() > 1);
-    // FLUX's true guidance is no part of a request.
+    // FLUX's true CFG is not part of a request.
     for case in cases.iter().filter(|case| name != "flux" || case["name"] != "negative") {
         let rig = Rig::suited(name, |folder| suit(folder, case, long));
         let size: Vec<usize> = serde_json::from_value(facts["default_size"].clone()).unwrap();
@@ -51,22 +51,22 @@ fn check(name: &str, long: &str) {
 }
 
 #[test]
-fn stable_diffusion_3_paints_as_diffusers_does() {
+fn stable_diffusion_3_matches_diffusers() {
     check("sd3", "tokenizer_3");
 }
 
 #[test]
-fn stable_diffusion_35_paints_as_diffusers_does() {
+fn stable_diffusion_35_matches_diffusers() {
     check("sd35", "tokenizer_3");
 }
 
 #[test]
-fn flux_paints_as_diffusers_does() {
+fn flux_matches_diffusers() {
     check("flux", "tokenizer_2");
 }
 
 #[test]
-fn a_distilled_flux_paints_as_diffusers_does() {
+fn a_distilled_flux_matches_diffusers() {
     check("flux-schnell", "tokenizer_2");
 }
 
@@ -81,7 +81,7 @@ fn defaults_are_those_of_the_family() {
     assert_eq!(defaults("flux-schnell"), (4, 0.));
 }
 
-/// Why a picture of FLUX cannot be painted with this change to a request.
+/// Why FLUX refuses a request after this change.
 fn refused(change: impl Fn(&mut ImageRequest)) -> String {
     let rig = Rig::suited("flux", |_| {});
     let mut request = rig.request(&rig.facts["cases"][0]);
@@ -99,14 +99,14 @@ fn what_flux_does_not_know_is_refused_in_words() {
     assert!(scheduler.contains("flow-matching"), "{scheduler}");
 }
 
-/// Why a folder of FLUX's is not opened after this.
+/// Why a FLUX folder is not opened after this change.
 fn broken(change: impl FnOnce(&Path)) -> String {
     let dir = tempfile::tempdir().unwrap();
-    let folder = dir.path().join("painter");
+    let folder = dir.path().join("diffusion");
     lay(&fixtures().join("flux"), &folder);
     change(&folder);
     let engine = Engine::start(Settings::new(dir.path(), 1 << 30), Arc::new(TestAmbient::default())).unwrap();
-    engine.models().load_image_model("painter").unwrap_err().to_string()
+    engine.models().load_image_model("diffusion").unwrap_err().to_string()
 }
 
 #[test]

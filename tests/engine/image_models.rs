@@ -1,4 +1,4 @@
-//! Pipelines that are made of other parts than those of their own folder, beside what diffusers painted.
+//! Pipelines with components outside their own folder, against diffusers.
 
 use std::fs;
 use std::path::Path;
@@ -23,11 +23,11 @@ fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
     write(path, &changed);
 }
 
-/// Why the model `painter` cannot be used.
+/// Why the model `diffusion` cannot be used.
 fn problem(models: &Path) -> String {
     let engine = engine(models, Precision::Full);
-    let listed = engine.models().find("painter").unwrap().problem;
-    match engine.models().load_image_model("painter").unwrap_err() {
+    let listed = engine.models().find("diffusion").unwrap().problem;
+    match engine.models().load_image_model("diffusion").unwrap_err() {
         LoadError::Broken { reason, .. } => {
             assert!(listed.is_none_or(|listed| listed == reason), "the listing says another thing");
             reason
@@ -36,17 +36,17 @@ fn problem(models: &Path) -> String {
     }
 }
 
-/// The pipeline reads prompts with a model that lies beside it.
-fn with_installed_reader(models: &Path) {
-    let (painter, reader) = (models.join("painter"), models.join("reader"));
-    lay(&painter.join("tokenizer"), &reader);
-    lay(&painter.join("text_encoder"), &reader);
-    ["tokenizer", "text_encoder"].iter().for_each(|part| fs::remove_dir_all(painter.join(part)).unwrap());
+/// The text encoder is an installed model.
+fn with_installed_text_encoder(models: &Path) {
+    let (pipeline, reader) = (models.join("diffusion"), models.join("reader"));
+    lay(&pipeline.join("tokenizer"), &reader);
+    lay(&pipeline.join("text_encoder"), &reader);
+    ["tokenizer", "text_encoder"].iter().for_each(|part| fs::remove_dir_all(pipeline.join(part)).unwrap());
     edit(&reader.join("config.json"), |config| {
         config.as_object_mut().unwrap().remove("use_attention_mask");
     });
     edit(&reader.join("tokenizer_config.json"), |config| config["model_max_length"] = json!(64));
-    edit(&painter.join("model_index.json"), |index| {
+    edit(&pipeline.join("model_index.json"), |index| {
         index["text_encoder"] = json!(["outpost", "reader"]);
         index["tokenizer"] = json!(["outpost", "reader"]);
         index["_use_attention_mask"] = json!(true);
@@ -55,14 +55,14 @@ fn with_installed_reader(models: &Path) {
 }
 
 #[test]
-fn a_pipeline_that_reads_prompts_with_bert_paints_as_diffusers_does() {
+fn a_pipeline_with_bert_as_text_encoder_matches_diffusers() {
     let rig = Rig::suited("bert", |_| {});
     rig.facts["cases"].as_array().unwrap().iter().for_each(|case| rig.check("bert", case, 1., 8));
 }
 
 #[test]
 fn prompts_are_read_with_a_model_that_is_installed_beside() {
-    let rig = Rig::suited("bert", |painter| with_installed_reader(painter.parent().unwrap()));
+    let rig = Rig::suited("bert", |pipeline| with_installed_text_encoder(pipeline.parent().unwrap()));
     assert!(rig.engine.models().find("reader").unwrap().problem.is_none(), "it is a model of its own, too");
     for case in rig.facts["cases"].as_array().unwrap().iter().take(3) {
         rig.check("bert", case, 1., 8);
@@ -72,12 +72,12 @@ fn prompts_are_read_with_a_model_that_is_installed_beside() {
 #[test]
 fn a_reader_that_is_not_installed_is_named() {
     let dir = tempfile::tempdir().unwrap();
-    lay(&fixtures().join("bert"), &dir.path().join("painter"));
-    with_installed_reader(dir.path());
+    lay(&fixtures().join("bert"), &dir.path().join("diffusion"));
+    with_installed_text_encoder(dir.path());
     fs::rename(dir.path().join("reader"), dir.path().join("other")).unwrap();
     let missing = problem(dir.path());
     assert!(missing.contains("text encoder is the model reader, which is not installed"), "{missing}");
-    let index = dir.path().join("painter/model_index.json");
+    let index = dir.path().join("diffusion/model_index.json");
     for path in ["../reader", "/reader", "", ".", "a\\b"] {
         edit(&index, |index| index["text_encoder"] = json!(["outpost", path]));
         let odd = problem(dir.path());
@@ -91,23 +91,23 @@ fn a_reader_that_is_not_installed_is_named() {
 #[test]
 fn a_reader_is_noticed_when_it_is_installed() {
     let dir = tempfile::tempdir().unwrap();
-    lay(&fixtures().join("bert"), &dir.path().join("painter"));
-    with_installed_reader(dir.path());
+    lay(&fixtures().join("bert"), &dir.path().join("diffusion"));
+    with_installed_text_encoder(dir.path());
     fs::rename(dir.path().join("reader"), dir.path().join("other")).unwrap();
     let clock = std::sync::Arc::new(crate::support::TestAmbient::default());
     let settings = outpost::engine::Settings::new(dir.path(), 1 << 30);
     let engine = outpost::engine::Engine::start(settings, clock.clone()).unwrap();
-    let problem = || engine.models().list().into_iter().find(|model| model.id == "painter").unwrap().problem;
+    let problem = || engine.models().list().into_iter().find(|model| model.id == "diffusion").unwrap().problem;
     assert!(problem().is_some());
     fs::rename(dir.path().join("other"), dir.path().join("reader")).unwrap();
     clock.advance(std::time::Duration::from_secs(2));
     assert_eq!(problem(), None);
 }
 
-/// The pipeline in the folder is one file, with settings of its parts beside it.
-fn in_one_file(painter: &Path, name: &str) {
-    fs::remove_file(painter.join("model_index.json")).unwrap();
-    for part in fs::read_dir(painter).unwrap() {
+/// The pipeline is a single file, with component configs next to it.
+fn in_one_file(pipeline: &Path, name: &str) {
+    fs::remove_file(pipeline.join("model_index.json")).unwrap();
+    for part in fs::read_dir(pipeline).unwrap() {
         for file in fs::read_dir(part.unwrap().path()).unwrap() {
             let path = file.unwrap().path();
             if path.extension().is_some_and(|one| one == "safetensors") {
@@ -115,14 +115,14 @@ fn in_one_file(painter: &Path, name: &str) {
             }
         }
     }
-    fs::copy(fixtures().join(format!("{name}.safetensors")), painter.join("any-name.safetensors")).unwrap();
+    fs::copy(fixtures().join(format!("{name}.safetensors")), pipeline.join("any-name.safetensors")).unwrap();
 }
 
 #[test]
-fn a_single_file_paints_as_the_folder_does() {
+fn a_single_file_matches_the_folder() {
     for name in ["sd1", "sdxl"] {
-        let rig = Rig::suited(name, |painter| in_one_file(painter, name));
-        let listed = rig.engine.models().find("painter").unwrap();
+        let rig = Rig::suited(name, |pipeline| in_one_file(pipeline, name));
+        let listed = rig.engine.models().find("diffusion").unwrap();
         assert_eq!((listed.format, listed.problem), ("safetensors", None));
         assert!(listed.parameters > 100_000 && listed.bytes > 300_000, "{} of {}", listed.parameters, listed.bytes);
         for case in rig.facts["cases"].as_array().unwrap() {
@@ -133,20 +133,20 @@ fn a_single_file_paints_as_the_folder_does() {
 
 #[test]
 fn a_single_file_may_lie_in_the_models_folder() {
-    let rig = Rig::suited("sd1", |painter| {
-        in_one_file(painter, "sd1");
-        fs::rename(painter.join("any-name.safetensors"), painter.with_extension("safetensors")).unwrap();
+    let rig = Rig::suited("sd1", |pipeline| {
+        in_one_file(pipeline, "sd1");
+        fs::rename(pipeline.join("any-name.safetensors"), pipeline.with_extension("safetensors")).unwrap();
     });
     rig.check("sd1", &rig.facts["cases"][1], 1., 8);
 }
 
 #[test]
 fn a_single_file_borrows_the_tokenizer_of_another_pipeline() {
-    let rig = Rig::suited("sdxl", |painter| {
-        in_one_file(painter, "sdxl");
-        ["tokenizer", "tokenizer_2"].iter().for_each(|part| fs::remove_dir_all(painter.join(part)).unwrap());
-        lay(&fixtures().join("bert"), &painter.with_file_name("another"));
-        lay(&fixtures().join("sd1"), &painter.with_file_name("other"));
+    let rig = Rig::suited("sdxl", |pipeline| {
+        in_one_file(pipeline, "sdxl");
+        ["tokenizer", "tokenizer_2"].iter().for_each(|part| fs::remove_dir_all(pipeline.join(part)).unwrap());
+        lay(&fixtures().join("bert"), &pipeline.with_file_name("another"));
+        lay(&fixtures().join("sd1"), &pipeline.with_file_name("other"));
     });
     rig.check("sdxl", &rig.facts["cases"][0], 1., 8);
 }
@@ -154,26 +154,26 @@ fn a_single_file_borrows_the_tokenizer_of_another_pipeline() {
 #[test]
 fn a_single_file_without_a_tokenizer_says_what_to_do() {
     let dir = tempfile::tempdir().unwrap();
-    let painter = dir.path().join("painter");
-    lay(&fixtures().join("sd1"), &painter);
-    in_one_file(&painter, "sd1");
-    fs::remove_dir_all(painter.join("tokenizer")).unwrap();
+    let pipeline = dir.path().join("diffusion");
+    lay(&fixtures().join("sd1"), &pipeline);
+    in_one_file(&pipeline, "sd1");
+    fs::remove_dir_all(pipeline.join("tokenizer")).unwrap();
     lay(&fixtures().join("bert"), &dir.path().join("other"));
     let problem = problem(dir.path());
-    assert!(problem.contains("put a CLIP tokenizer (vocab.json and merges.txt) into painter/tokenizer"), "{problem}");
+    assert!(problem.contains("put a CLIP tokenizer (vocab.json and merges.txt) into diffusion/tokenizer"), "{problem}");
 }
 
 #[test]
 fn other_files_are_told_from_whole_checkpoints() {
     let refused = |name: &str| {
         let dir = tempfile::tempdir().unwrap();
-        fs::copy(fixtures().join(name), dir.path().join("painter.safetensors")).unwrap();
+        fs::copy(fixtures().join(name), dir.path().join("diffusion.safetensors")).unwrap();
         problem(dir.path())
     };
     let lora = refused("sd1.lora-kohya.safetensors");
-    assert!(lora.contains("no checkpoint of Stable Diffusion in one file"), "{lora}");
+    assert!(lora.contains("not a Stable Diffusion checkpoint"), "{lora}");
     let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("painter.safetensors"), b"nothing of that kind").unwrap();
+    fs::write(dir.path().join("diffusion.safetensors"), b"nothing of that kind").unwrap();
     let junk = problem(dir.path());
-    assert!(junk.contains("painter.safetensors"), "{junk}");
+    assert!(junk.contains("diffusion.safetensors"), "{junk}");
 }

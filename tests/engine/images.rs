@@ -1,4 +1,4 @@
-//! Pictures of small random pipelines beside those that diffusers painted of the same weights, prompts and seeds.
+//! Images of small random pipelines, against diffusers with the same weights, prompts and seeds.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,7 +19,7 @@ pub fn fixtures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines")
 }
 
-/// A pipeline in a folder of models, and what diffusers made of it.
+/// A pipeline in a models folder, and its reference results.
 pub struct Rig {
     pub engine: Engine,
     pub model: Arc<ImageModel>,
@@ -41,7 +41,7 @@ pub fn lay(from: &Path, to: &Path) {
     }
 }
 
-/// An engine over a folder of models.
+/// An engine over a models folder.
 pub fn engine(models: &Path, precision: Precision) -> Engine {
     let mut settings = Settings::new(models, 1 << 30);
     settings.precisions.usual = precision;
@@ -57,7 +57,7 @@ impl Rig {
         Self::open(name, change, |_| {})
     }
 
-    /// In full precision, of a folder to which this is done before.
+    /// In full precision, with a folder that is changed first.
     pub fn suited(name: &str, change: impl FnOnce(&Path)) -> Self {
         Self::open(name, |settings| settings.precisions.usual = Precision::Full, change)
     }
@@ -69,7 +69,7 @@ impl Rig {
         };
         let facts = read(format!("{name}.reference.json"));
         let dir = tempfile::tempdir().unwrap();
-        let folder = dir.path().join("painter");
+        let folder = dir.path().join("diffusion");
         if let Some(parts) = facts["parts"].as_str() {
             lay(&fixtures().join(parts), &folder);
         }
@@ -78,26 +78,26 @@ impl Rig {
         let mut settings = Settings::new(dir.path(), 1 << 30);
         set(&mut settings);
         let engine = Engine::start(settings, Arc::new(TestAmbient::default())).unwrap();
-        let model = engine.models().load_image_model("painter").unwrap();
+        let model = engine.models().load_image_model("diffusion").unwrap();
         let tensors = fixtures().join(format!("{name}.reference.safetensors"));
         let tensors = candle_core::safetensors::load(tensors, &Device::Cpu).unwrap();
         Self { engine, model, facts, tensors, dir }
     }
 
-    pub fn picture(&self, name: &str) -> Image {
+    pub fn image(&self, name: &str) -> Image {
         let tensor = &self.tensors[name];
         let (height, width, _) = tensor.dims3().unwrap();
         Image { width, height, rgb: tensor.flatten_all().unwrap().to_vec1().unwrap() }
     }
 
-    /// What a case asks for.
+    /// The request of a case.
     pub fn request(&self, case: &Value) -> ImageRequest {
         let number = |key: &str| case[key].as_u64().map(|number| number as usize);
         let source = case["image"].as_str().map(|image| {
             let mask =
                 case["mask_image"].as_str().map(|mask| self.tensors[mask].flatten_all().unwrap().to_vec1().unwrap());
             let strength = case["strength"].as_f64().unwrap() as f32;
-            InitImage { image: self.picture(image), strength, mask }
+            InitImage { image: self.image(image), strength, mask }
         });
         let size = match (&source, number("width"), number("height")) {
             (_, Some(width), Some(height)) => [width, height],
@@ -123,31 +123,32 @@ impl Rig {
         let mut events = self.engine.generate_images(&self.model, request).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
-            let mut pictures = Vec::new();
+            let mut images = Vec::new();
             while let Some(event) = events.next().await {
-                if let ImageEvent::Done { index: image, image: picture } = event.unwrap() {
-                    assert_eq!(image, pictures.len());
-                    pictures.push(picture);
+                if let ImageEvent::Done { index, image } = event.unwrap() {
+                    assert_eq!(index, images.len());
+                    images.push(image);
                 }
             }
-            pictures
+            images
         })
     }
 
-    /// Why a picture is not painted.
+    /// Why a request is refused.
     pub fn refusal(&self, request: ImageRequest) -> String {
         self.engine.generate_images(&self.model, request).unwrap_err().to_string()
     }
 
-    /// Whether a case's pictures are as they should be, against bounds of the mean and the greatest difference.
+    /// Compares a case's images with the reference; bounds the mean and the greatest difference.
     pub fn check(&self, name: &str, case: &Value, mean_bound: f64, bound: u8) {
-        let pictures = self.generate(self.request(case));
+        let images = self.generate(self.request(case));
         let expected: Vec<Image> =
-            case["images"].as_array().unwrap().iter().map(|image| self.picture(image.as_str().unwrap())).collect();
-        assert_eq!(pictures.len(), expected.len());
-        // Of several pictures with a mask, diffusers draws otherwise for all but the first: they cannot be made again alone.
+            case["images"].as_array().unwrap().iter().map(|image| self.image(image.as_str().unwrap())).collect();
+        assert_eq!(images.len(), expected.len());
+        // With several images and a mask, diffusers draws noise differently for all but the first, which cannot be
+        // reproduced alone.
         let compared = if case.get("mask_image").is_some() { 1 } else { expected.len() };
-        for (found, expected) in pictures.iter().zip(&expected).take(compared) {
+        for (found, expected) in images.iter().zip(&expected).take(compared) {
             let (mean, most) = far(found, expected);
             println!("{name} {} mean {mean:.4} most {most}", case["name"]);
             assert!(mean <= mean_bound && most <= bound, "{name} {}: mean {mean}, most {most}", case["name"]);
@@ -176,7 +177,7 @@ fn check(name: &str) {
     check_at(name, Precision::Full, 1., 8);
 }
 
-/// Against these bounds of the mean and the greatest difference.
+/// With these bounds of the mean and the greatest difference.
 fn check_at(name: &str, precision: Precision, mean_bound: f64, bound: u8) {
     let rig = Rig::new(name, precision);
     let size: Vec<usize> = serde_json::from_value(rig.facts["default_size"].clone()).unwrap();
@@ -184,7 +185,7 @@ fn check_at(name: &str, precision: Precision, mean_bound: f64, bound: u8) {
     let cases = rig.facts["cases"].as_array().unwrap();
     assert!(cases.len() > 1);
     for case in cases {
-        // Some pictures are of a few of the settings that are no part of a request.
+        // Some cases depend on settings that a request does not have.
         if case.get("without").is_some()
             || case.get("transformer").is_some()
             || name == "sd2v" && case["name"] == "zero-snr"
@@ -196,44 +197,44 @@ fn check_at(name: &str, precision: Precision, mean_bound: f64, bound: u8) {
 }
 
 #[test]
-fn stable_diffusion_1_paints_as_diffusers_does() {
+fn stable_diffusion_1_matches_diffusers() {
     check("sd1");
 }
 
 #[test]
-fn a_network_that_is_told_of_the_mask_paints_as_diffusers_does() {
+fn an_inpainting_network_matches_diffusers() {
     check("sd1-inpaint");
 }
 
 #[test]
-fn stable_diffusion_2_paints_as_diffusers_does() {
+fn stable_diffusion_2_matches_diffusers() {
     check("sd2v");
 }
 
 #[test]
-fn a_consistency_model_paints_as_diffusers_does() {
+fn a_consistency_model_matches_diffusers() {
     check("lcm");
 }
 
 #[test]
-fn stable_diffusion_xl_paints_as_diffusers_does() {
+fn stable_diffusion_xl_matches_diffusers() {
     check("sdxl");
 }
 
 #[test]
-fn a_distilled_model_paints_as_diffusers_does() {
+fn a_distilled_model_matches_diffusers() {
     check("turbo");
 }
 
 #[test]
-fn sixteen_bits_paint_nearly_the_same() {
-    // Rounding grows in networks of random weights; a wrong operation is far beyond this.
+fn bf16_images_are_nearly_the_same() {
+    // Rounding errors grow in random networks; a wrong operation would far exceed this.
     for name in ["sd1", "sdxl"] {
         check_at(name, Precision::Bf16, 5., 50);
     }
 }
 
-/// What the tiny model of the first family paints in no time.
+/// A request that the tiny model serves quickly.
 fn small(seeds: &[u64]) -> ImageRequest {
     ImageRequest {
         prompt: "a red house".to_owned(),
@@ -250,7 +251,7 @@ fn small(seeds: &[u64]) -> ImageRequest {
     }
 }
 
-/// Waits for something that other threads bring about.
+/// Waits for an effect of other threads.
 fn wait(what: impl Fn() -> bool) {
     for _ in 0..4000 {
         if what() {
@@ -261,7 +262,7 @@ fn wait(what: impl Fn() -> bool) {
     panic!("it does not come about");
 }
 
-/// What the engine counts.
+/// A metric of the engine.
 fn counted(engine: &Engine, name: &str) -> Option<String> {
     let metrics = engine.metrics();
     let line = metrics.lines().find(|line| line.starts_with(name))?;
@@ -269,8 +270,8 @@ fn counted(engine: &Engine, name: &str) -> Option<String> {
 }
 
 #[test]
-fn a_picture_that_nobody_waits_for_is_given_up() {
-    // Memory for one picture at a time: were any kept, the last would find none.
+fn cancelled_images_are_given_up() {
+    // Memory for one image at a time: if any were kept, the last would find none.
     let rig = Rig::with("sd1", |settings| settings.memory_bytes = 64 << 20);
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for round in 0..500 {
@@ -289,24 +290,24 @@ fn a_picture_that_nobody_waits_for_is_given_up() {
 }
 
 #[test]
-fn pictures_that_nobody_takes_are_given_up() {
+fn images_that_are_not_received_are_given_up() {
     let clock = Arc::new(TestAmbient::default());
     let dir = tempfile::tempdir().unwrap();
-    lay(&fixtures().join("sd1"), &dir.path().join("painter"));
+    lay(&fixtures().join("sd1"), &dir.path().join("diffusion"));
     let engine = Engine::start(Settings::new(dir.path(), 1 << 30), clock.clone()).unwrap();
-    let model = engine.models().load_image_model("painter").unwrap();
+    let model = engine.models().load_image_model("diffusion").unwrap();
     let mut events = engine.generate_images(&model, small(&[1, 2, 3, 4, 5])).unwrap();
-    let painted = || counted(&engine, "outpost_images_total").map_or(0, |count| count.parse().unwrap());
-    wait(|| painted() == 2);
-    // The third waits until the first was taken; others do not wait for it.
+    let finished = || counted(&engine, "outpost_images_total").map_or(0, |count| count.parse().unwrap());
+    wait(|| finished() == 2);
+    // The third waits until the first is received; other requests do not wait for it.
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let mut other = engine.generate_images(&model, ImageRequest { tenant: 2, ..small(&[6]) }).unwrap();
     while runtime.block_on(other.next()).is_some() {}
-    assert_eq!((painted(), counted(&engine, "outpost_images_queued").as_deref()), (3, Some("3")));
+    assert_eq!((finished(), counted(&engine, "outpost_images_queued").as_deref()), (3, Some("3")));
     clock.advance(std::time::Duration::from_secs(61));
     wait(|| counted(&engine, "outpost_images_queued").as_deref() == Some("0"));
     assert_eq!(runtime.block_on(events.next()), Some(Err(Failure::Unread)));
-    assert_eq!((runtime.block_on(events.next()), events.leave(), painted()), (None, 2, 3));
+    assert_eq!((runtime.block_on(events.next()), events.leave(), finished()), (None, 2, 3));
 }
 
 #[test]
@@ -333,7 +334,7 @@ fn steps_are_told_and_previews_shown() {
 }
 
 #[test]
-fn what_cannot_be_painted_is_refused_at_once() {
+fn impossible_requests_are_refused_at_once() {
     let rig = Rig::new("sd1", Precision::Full);
     let source = |strength, side| InitImage {
         image: Image { width: side, height: side, rgb: vec![0; 3 * side * side] },
@@ -359,14 +360,14 @@ fn what_cannot_be_painted_is_refused_at_once() {
 }
 
 #[test]
-fn a_picture_that_memory_does_not_hold_is_refused_with_its_size() {
+fn an_image_that_exceeds_memory_is_refused_with_its_size() {
     let rig = Rig::with("sd1", |settings| settings.memory_bytes = 64 << 20);
     rig.model.check_size([64, 64]).unwrap();
     let why = rig.model.check_size([2048, 2048]).unwrap_err();
     assert!(why.contains("2048x2048") && why.contains("of memory"), "{why}");
 }
 
-/// What is done to a folder.
+/// A change to a folder.
 type Damage = fn(&Path);
 
 #[test]

@@ -203,6 +203,6 @@ async fn no_picture_is_made_of_what_is_no_number() {
             }
         };
         let Failure::Unusable { id, reason } = failure else { panic!("{failure:?}") };
-        assert!(id == "painter" && reason.contains("not finite"), "{id}: {reason}");
+        assert!(id == "diffusion" && reason.contains("not finite"), "{id}: {reason}");
     }
 }

@@ -1,5 +1,4 @@
-//! The model that paints in the starter set, beside what diffusers paints with it. `tests/fixtures/make_pictogram_reference.py`
-//! wrote the pictures.
+//! The starter set's image model, against diffusers. `tests/fixtures/make_pictogram_reference.py` wrote the images.
 
 use std::sync::Arc;
 
@@ -15,8 +14,8 @@ fn engine() -> Engine {
     Engine::start(settings, Arc::new(SystemClockRng::new())).unwrap()
 }
 
-/// A picture at the model's own settings.
-fn paint(engine: &Engine, prompt: &str, seed: u64, scheduler: Option<&str>) -> Image {
+/// An image with the model's own settings.
+fn generate(engine: &Engine, prompt: &str, seed: u64, scheduler: Option<&str>) -> Image {
     let model = engine.models().load_image_model("pictogram").unwrap();
     let request = ImageRequest {
         prompt: prompt.to_owned(),
@@ -35,8 +34,8 @@ fn paint(engine: &Engine, prompt: &str, seed: u64, scheduler: Option<&str>) -> I
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     runtime.block_on(async {
         loop {
-            if let ImageEvent::Done { image: picture, .. } = events.next().await.unwrap().unwrap() {
-                return picture;
+            if let ImageEvent::Done { image, .. } = events.next().await.unwrap().unwrap() {
+                return image;
             }
         }
     })
@@ -50,7 +49,7 @@ fn the_starter_model_paints_what_diffusers_paints_with_it() {
     for (case, expected) in expected {
         let (seed, rest) = case.split_once(' ').unwrap();
         let (scheduler, prompt) = rest.split_once(' ').unwrap();
-        let found = paint(&engine, prompt, seed.parse().unwrap(), Some(scheduler)).rgb;
+        let found = generate(&engine, prompt, seed.parse().unwrap(), Some(scheduler)).rgb;
         let expected: Vec<u8> = expected.flatten_all().unwrap().to_vec1().unwrap();
         assert_eq!(found.len(), expected.len());
         let away = found.iter().zip(&expected).map(|(x, y)| x.abs_diff(*y));
@@ -61,12 +60,12 @@ fn the_starter_model_paints_what_diffusers_paints_with_it() {
     }
 }
 
-/// Not whether it is beautiful: whether the prompt reaches the picture at all.
+/// Checks that the prompt affects the image at all, not its quality.
 #[test]
 fn colours_that_are_asked_for_are_there() {
     let engine = engine();
     let mean = |prompt: &str| {
-        let Image { rgb, .. } = paint(&engine, prompt, 7, None);
+        let Image { rgb, .. } = generate(&engine, prompt, 7, None);
         let coloured = rgb.as_chunks::<3>().0.iter().filter(|pixel| pixel.iter().any(|part| *part < 200));
         let (mut sum, mut count) = ([0.; 3], 0.);
         for pixel in coloured {
@@ -75,7 +74,7 @@ fn colours_that_are_asked_for_are_there() {
                 *sum += f64::from(*part);
             }
         }
-        // Something is drawn, and around it is white.
+        // Something is drawn, with white around it.
         let share = count / (rgb.len() / 3) as f64;
         assert!((0.1..0.9).contains(&share), "{prompt}: {share}");
         sum.map(|sum| sum / count)

@@ -1,5 +1,4 @@
-//! The products of a small decoder: 30 layers of width 576, and a head of 49,152 rows; some hundred megabytes
-//! of weights, which no cache holds.
+//! The products of a small decoder: 30 layers of width 576, and a head of 49,152 rows. Its weights exceed any cache.
 
 #[path = "../../tests/common/rng.rs"]
 mod rng;
@@ -38,7 +37,7 @@ fn matrix(rng: &mut Rng, dtype: DType, n: usize, k: usize) -> Linear {
 impl Model {
     pub fn new(dtype: DType, head: DType) -> Self {
         let mut rng = Rng(1);
-        // The K kinds want rows of whole 256s.
+        // The K types need rows of whole 256s.
         let width = if dtype.block() == 256 { 512 } else { WIDTH };
         let layer = |rng: &mut Rng| Layer {
             q: matrix(rng, dtype, WIDTH, width),
@@ -61,7 +60,7 @@ impl Model {
         self.matrices().map(Linear::bytes).sum::<usize>() + self.head.bytes()
     }
 
-    /// All products of a step of `m` rows, of which `logits` go through the head.
+    /// All products of a step of `m` rows; `logits` of them go through the head.
     pub fn step(&self, pool: &Pool, m: usize, logits: usize, buffers: &mut Buffers) {
         let Buffers { x, out: [q, k, v, o, gate, up, down] } = buffers;
         for layer in &self.layers {
@@ -82,14 +81,14 @@ impl Model {
     }
 }
 
-/// Inputs, and space for the outputs of each matrix.
+/// Inputs and output buffers of each matrix.
 pub struct Buffers {
     x: Vec<f32>,
     out: [Vec<f32>; 7],
 }
 
 impl Buffers {
-    /// For so many rows.
+    /// For `m` rows.
     pub fn new(rows: usize) -> Self {
         let mut rng = Rng(2);
         let x = (0..rows * INNER).map(|_| rng.normal()).collect();

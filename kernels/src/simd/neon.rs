@@ -1,7 +1,7 @@
 //! NEON, with and without the dot product instruction.
 //!
-//! Instructions whose intrinsics are younger than the crate's oldest compiler are written as assembly.
-//! Such a block names what it reads and writes, so the compiler moves and schedules it like any other.
+//! Instructions whose intrinsics need a newer compiler than the crate's minimum are inline assembly. Such a block
+//! declares what it reads and writes, so the compiler schedules it like any other code.
 #![expect(unsafe_op_in_unsafe_fn, reason = "every line would be a block; the trait states the contract once")]
 
 use std::arch::aarch64::*;
@@ -35,26 +35,26 @@ macro_rules! each {
     }};
 }
 
-/// Where each register's four numbers are.
+/// The address of each register's four values.
 #[inline(always)]
 unsafe fn fours<T>(from: *const T) -> [*const T; 4] {
     [from, from.add(4), from.add(8), from.add(12)]
 }
 
-/// Where each register's sixteen bytes are.
+/// The address of each register's sixteen bytes.
 #[inline(always)]
 unsafe fn sixteens(from: *const u8) -> [*const u8; 4] {
     [from, from.add(16), from.add(32), from.add(48)]
 }
 
-/// Four bytes of activations, in all lanes.
+/// Four bytes of activations, broadcast to all lanes.
 #[inline(always)]
 unsafe fn broadcast(x: *const i8) -> int8x16_t {
     vreinterpretq_s8_s32(vdupq_n_s32(x.cast::<i32>().read_unaligned()))
 }
 
-/// Adds to each lane the product of its four codes with the first four bytes of `x`: a float only in
-/// name, for that loads it without another instruction to spread it over the lanes.
+/// Adds to each lane the product of its four codes with the first four bytes of `x`. `x` is a float only by type: that
+/// loads it without an extra broadcast.
 #[inline(always)]
 unsafe fn sdot(mut sum: int32x4_t, codes: uint8x16_t, x: f32) -> int32x4_t {
     asm!(
@@ -67,11 +67,10 @@ unsafe fn sdot(mut sum: int32x4_t, codes: uint8x16_t, x: f32) -> int32x4_t {
     sum
 }
 
-/// The same without `sdot`, by way of products of 16 bits and sums of two. Codes may be signed: two
-/// products stay within 2 · 128 · 127.
+/// The same without `sdot`, through 16-bit products and pairwise sums. Codes may be signed: two products stay within 2
+/// · 128 · 127.
 ///
-/// In one piece: given single multiplications, the compiler moves so many of them forward that sums go
-/// to memory and back.
+/// One assembly block: given single multiplications, the compiler hoists so many of them that sums are spilled.
 #[inline(always)]
 unsafe fn multiply(mut sum: int32x4_t, codes: uint8x16_t, x: int8x16_t) -> int32x4_t {
     asm!(
@@ -89,7 +88,7 @@ unsafe fn multiply(mut sum: int32x4_t, codes: uint8x16_t, x: int8x16_t) -> int32
     sum
 }
 
-/// Two of [`multiply`], of codes below 64: four products fit 16 bits.
+/// Two of [`multiply`], for codes below 64: sums of four products fit 16 bits.
 #[inline(always)]
 unsafe fn multiply_two(mut sum: int32x4_t, a: uint8x16_t, xa: int8x16_t, b: uint8x16_t, xb: int8x16_t) -> int32x4_t {
     asm!(
@@ -111,7 +110,7 @@ unsafe fn multiply_two(mut sum: int32x4_t, a: uint8x16_t, xa: int8x16_t, b: uint
     sum
 }
 
-/// The lower four halves as floats.
+/// The lower four f16 as floats.
 #[inline(always)]
 unsafe fn widen_low(x: uint16x8_t) -> float32x4_t {
     let out: float32x4_t;
@@ -124,7 +123,7 @@ unsafe fn widen_low(x: uint16x8_t) -> float32x4_t {
     out
 }
 
-/// The upper four halves as floats.
+/// The upper four f16 as floats.
 #[inline(always)]
 unsafe fn widen_high(x: uint16x8_t) -> float32x4_t {
     let out: float32x4_t;
@@ -137,7 +136,7 @@ unsafe fn widen_high(x: uint16x8_t) -> float32x4_t {
     out
 }
 
-/// Four floats as halves.
+/// Converts four floats to f16.
 #[inline(always)]
 unsafe fn narrow(x: float32x4_t) -> uint16x4_t {
     let out: uint16x4_t;
@@ -150,7 +149,7 @@ unsafe fn narrow(x: float32x4_t) -> uint16x4_t {
     out
 }
 
-/// Sixteen integers as bytes.
+/// Converts sixteen integers to bytes.
 #[inline(always)]
 unsafe fn bytes(x: [int32x4_t; 4]) -> int8x16_t {
     let x = each!(|x| vreinterpretq_s16_s32(x));
@@ -163,10 +162,9 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     type I = [int32x4_t; 4];
     type B = [uint8x16_t; 4];
 
-    // A row's sums take eight of 32 registers: four of integers, four of floats. Three rows leave eight for
-    // codes and activations, and a few sums of floats go to memory and back. That is cheap, and unpacking
-    // codes is not: by LLVM's models of Neoverse and Cortex cores each of three rows takes a little less
-    // than each of two, and about as much as each of four.
+    // A row's sums take eight of 32 registers: four of integers, four of floats. Three rows leave eight for codes and
+    // activations, and spill a few float sums. Spills are cheap and unpacking codes is not: by LLVM's models of
+    // Neoverse and Cortex cores, three rows take slightly less time for each row than two, and about as much as four.
     const ROWS: usize = 3;
     const BIASED: bool = false;
 
@@ -208,7 +206,7 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     }
     #[inline(always)]
     unsafe fn max(a: Self::F, b: Self::F) -> Self::F {
-        // The instructions of this name give NaN, or the other one, whichever side it is on.
+        // The instructions of this name return NaN, or the other operand, whichever side it is on.
         each!(|a, b| vbslq_f32(vcgtq_f32(a, b), a, b))
     }
     #[inline(always)]
@@ -228,7 +226,7 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     }
     #[inline(always)]
     unsafe fn sum(x: Self::F) -> f32 {
-        // By pairs, and not with the intrinsic of the whole sum, whose order is the compiler's.
+        // Pairwise, because the intrinsic for a full sum has an unspecified order.
         let x = vaddq_f32(vaddq_f32(x[0], x[1]), vaddq_f32(x[2], x[3]));
         vpadds_f32(vget_low_f32(vpaddq_f32(x, x)))
     }
@@ -345,7 +343,7 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     #[inline(always)]
     unsafe fn add_bit(x: Self::B, bits: *const u8, bit: i8) -> Self::B {
         let bits = [bits, bits.add(2), bits.add(4), bits.add(6)];
-        // Byte i of a register looks at bit i % 8 of byte i / 8.
+        // Byte i of a register tests bit i % 8 of byte i / 8.
         let spread = vcombine_u8(vdup_n_u8(0), vdup_n_u8(1));
         let single = vreinterpretq_u8_u64(vdupq_n_u64(0x8040_2010_0804_0201));
         each!(|x, bits| {

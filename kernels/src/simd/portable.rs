@@ -1,4 +1,4 @@
-//! Plain code over arrays: the reference, and the path of CPUs without one of their own.
+//! Plain code over arrays: the reference, and the fallback for other CPUs.
 #![expect(unsafe_op_in_unsafe_fn, reason = "every line would be a block; the trait states the contract once")]
 
 use half::f16;
@@ -22,7 +22,7 @@ fn zip(a: [f32; LANES], b: [f32; LANES], f: impl Fn(f32, f32) -> f32) -> [f32; L
     out
 }
 
-/// Element by element over lanes, four bytes of each in one word: what compilers make vectors of.
+/// Element-wise over lanes, with four bytes of each lane in a word, which compilers vectorise.
 #[inline(always)]
 fn words(f: impl Fn(usize) -> u32) -> [u32; LANES] {
     let mut out = [0; LANES];

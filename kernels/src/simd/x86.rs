@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::{Kernel, Simd, dot_widened};
 
-/// `BF16`: with the dot product of pairs of bf16.
+/// `BF16`: with bf16 dot products.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512Or<const BF16: bool>;
 
@@ -271,7 +271,7 @@ impl<const VNNI: bool> Avx2Or<VNNI> {
         if VNNI {
             _mm256_dpbusd_avx_epi32(sum, codes, x)
         } else {
-            // Pairs of products stay within 2 · 128 · 127 in 16 bits.
+            // Pair sums stay within 2 · 128 · 127, which fits 16 bits.
             let pairs = _mm256_maddubs_epi16(codes, x);
             _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
         }
@@ -415,7 +415,7 @@ impl<const VNNI: bool> Simd for Avx2Or<VNNI> {
     }
     #[inline(always)]
     unsafe fn store_codes(to: *mut i8, first: Self::I, second: Self::I) -> (i32, i32) {
-        // Packing goes by halves of registers; the permutation puts them in order.
+        // Packing works on halves of registers; the permutation restores the order.
         let words = [_mm256_packs_epi32(first[0], first[1]), _mm256_packs_epi32(second[0], second[1])];
         let order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
         let codes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(words[0], words[1]), order);
@@ -454,7 +454,7 @@ impl<const VNNI: bool> Simd for Avx2Or<VNNI> {
     #[inline(always)]
     unsafe fn add_bit(x: Self::B, bits: *const u8, bit: i8) -> Self::B {
         let bits = [bits, bits.add(4)];
-        // Byte i of a register looks at bit i % 8 of byte i / 8.
+        // Byte i of a register tests bit i % 8 of byte i / 8.
         let spread = _mm256_set_epi64x(0x0303_0303_0303_0303, 0x0202_0202_0202_0202, 0x0101_0101_0101_0101, 0);
         let single = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
         both!(|x, bits| {
@@ -485,7 +485,7 @@ impl<const VNNI: bool> Simd for Avx2Or<VNNI> {
         if VNNI {
             return Self::dot(Self::dot(sum, a, xa), b, xb);
         }
-        // Codes are below 64, so four products fit 16 bits.
+        // Codes are below 64, so sums of four products fit 16 bits.
         let (xa, xb) = (_mm256_set1_epi32(four(xa)), _mm256_set1_epi32(four(xb)));
         both!(|sum, a, b| {
             let pairs = _mm256_add_epi16(_mm256_maddubs_epi16(a, xa), _mm256_maddubs_epi16(b, xb));
@@ -499,7 +499,7 @@ impl<const VNNI: bool> Simd for Avx2Or<VNNI> {
             if VNNI {
                 Self::dot_half(sum, _mm256_xor_si256(codes, _mm256_set1_epi8(-128)), x)
             } else {
-                // |code| · (x with the code's sign): the first factor may be taken as unsigned.
+                // |code| · (x with the code's sign), because the first factor must be unsigned.
                 Self::dot_half(sum, _mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes))
             }
         })

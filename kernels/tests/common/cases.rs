@@ -1,5 +1,4 @@
-//! What random cases are made of. Shapes come from proptest, which can shrink them; the many numbers
-//! within come from a seed.
+//! Building blocks of random cases. Shapes come from proptest, which can shrink them; the values come from a seed.
 
 use outpost_kernels::{Isa, Pool};
 use proptest::prelude::*;
@@ -7,8 +6,8 @@ use proptest::test_runner::FileFailurePersistence;
 
 use crate::rng::Rng;
 
-/// So many cases, or as many as proptest's own variable asks for; those that have failed once are kept in
-/// `file` and tried first.
+/// `cases` cases, or as many as proptest's own variable asks for; cases that failed before are stored in `file` and tried
+/// first.
 pub fn config(cases: u32, file: &'static str) -> ProptestConfig {
     let default = ProptestConfig::default();
     let asked = std::env::var_os("PROPTEST_CASES").map(|_| default.cases);
@@ -18,18 +17,18 @@ pub fn config(cases: u32, file: &'static str) -> ProptestConfig {
     ProptestConfig { cases: asked.unwrap_or(few), failure_persistence: Some(Box::new(kept)), ..default }
 }
 
-/// One for each instruction set that this CPU has.
+/// A pool for each instruction set of this CPU.
 pub fn pools(threads: usize) -> impl Iterator<Item = Pool> {
     Isa::available().into_iter().map(move |isa| Pool::with_isa(threads, isa))
 }
 
-/// How numbers are spread.
+/// Distributions of values.
 #[derive(Clone, Copy, Debug)]
 pub enum Spread {
     Normal,
-    /// A few among zeros.
+    /// A few values among zeros.
     Sparse,
-    /// All of one magnitude, which takes integers to their limits.
+    /// A single magnitude, which takes integers to their limits.
     Signs,
     /// From thousandths to thousands.
     Wide,

@@ -1,15 +1,14 @@
-//! What weights in GGUF's layouts stand for.
+//! Independent dequantisation of GGUF's block formats.
 
 use half::{bf16, f16};
 use outpost_kernels::DType;
 
-/// The numbers that weights stand for, block by block.
+/// The values of weights, block by block.
 pub fn dequantise(dtype: DType, bytes: &[u8]) -> Vec<f32> {
     bytes.chunks(dtype.block_bytes()).flat_map(|block| dequantise_block(dtype, block)).collect()
 }
 
-/// For each weight the magnitudes of the terms that it is made of: those of a code and of a minimum may
-/// cancel each other.
+/// For each weight, the magnitudes of its terms: a code's and a minimum's terms may cancel.
 pub fn magnitudes(dtype: DType, bytes: &[u8]) -> Vec<f32> {
     let mut bytes = bytes.to_vec();
     for block in bytes.chunks_mut(dtype.block_bytes()) {
@@ -32,7 +31,7 @@ fn nibble(bytes: &[u8], index: usize, high: bool) -> i32 {
     i32::from(if high { bytes[index] >> 4 } else { bytes[index] & 15 })
 }
 
-/// Each byte of the first 32 has a weight of each of the first four 32s, then the others likewise.
+/// The first 32 bytes each hold a weight of each of the first four 32s; the next bytes likewise.
 fn two_bits(bytes: &[u8], i: usize) -> i32 {
     i32::from(bytes[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3)
 }

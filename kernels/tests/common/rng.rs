@@ -1,4 +1,4 @@
-//! Numbers for tests.
+//! Random numbers for tests.
 
 /// SplitMix64.
 pub struct Rng(pub u64);
@@ -11,12 +11,12 @@ impl Rng {
         x ^ (x >> 31)
     }
 
-    /// In 0 .. 1.
+    /// Uniform in 0 .. 1.
     pub fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 / (1u64 << 24) as f32
     }
 
-    /// Roughly normal.
+    /// Approximately normal.
     pub fn normal(&mut self) -> f32 {
         (0..12).map(|_| self.unit()).sum::<f32>() - 6.0
     }

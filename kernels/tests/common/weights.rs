@@ -1,16 +1,16 @@
-//! Random weights in GGUF's layouts.
+//! Random weights in GGUF's block formats.
 
 use half::{bf16, f16};
 use outpost_kernels::DType;
 
 use super::rng::Rng;
 
-/// Weights of a kind as a file has them: any bits, but scales of a usual size.
+/// Weights of a type in the file's format: random bits, with scales of a usual size.
 pub fn random_weights(rng: &mut Rng, dtype: DType, count: usize) -> Vec<u8> {
     weights_of(rng, dtype, count, |rng| rng.next() as u8)
 }
 
-/// The same with bytes of codes that the caller picks.
+/// The same with code bytes from the caller.
 pub fn weights_of(rng: &mut Rng, dtype: DType, count: usize, byte: impl Fn(&mut Rng) -> u8) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..count / dtype.block() {

@@ -110,7 +110,7 @@ impl Sender {
         self.0.0.lock().left
     }
 
-    /// Finished pictures that were not received.
+    /// Finished images that were not received.
     pub fn unreceived(&self) -> usize {
         self.0.0.lock().unreceived
     }

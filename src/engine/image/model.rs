@@ -318,7 +318,7 @@ fn generation_params<'a>(request: &ImageRequest, source: Option<&'a pipeline::In
 fn init_image(source: &InitImage) -> pipeline::InitImage {
     let image = source.image.rgb.iter().map(|byte| f32::from(*byte) / 255. * 2. - 1.).collect();
     let mask = source.mask.as_ref().map(|mask| mask.iter().map(|byte| *byte >= 128).collect());
-    pipeline::InitImage { image: image, strength: source.strength, mask }
+    pipeline::InitImage { image, strength: source.strength, mask }
 }
 
 /// Converts −1 to 1 to bytes, rounding as diffusers does.

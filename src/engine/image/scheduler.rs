@@ -249,7 +249,7 @@ mod tests {
         while let Some(job) = images.next_job() {
             let rgb = vec![0; 3];
             let image = Image { width: 1, height: 1, rgb };
-            job.sender.send(Ok(ImageEvent::Done { index: job.next, image: image }));
+            job.sender.send(Ok(ImageEvent::Done { index: job.next, image }));
             generated.push(job.request.tenant);
             images.requeue(job, 0.001);
             quick.try_next();

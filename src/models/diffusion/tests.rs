@@ -1,4 +1,4 @@
-//! Components of small random pipelines beside what diffusers and transformers made of the same weights and inputs.
+//! Components of small random pipelines, against the results of diffusers and transformers.
 
 mod flows;
 
@@ -22,7 +22,7 @@ fn fixtures() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/pipelines")
 }
 
-/// A pipeline's reference: what was computed, and how.
+/// The reference results of a pipeline.
 struct Reference {
     folder: PathBuf,
     facts: Value,
@@ -47,7 +47,7 @@ impl Reference {
         self.tensors[name].flatten_all().unwrap().to_vec1().unwrap()
     }
 
-    /// `[channels, height, width]` as a map.
+    /// `[channels, height, width]` as a feature map.
     fn map(&self, ctx: &OpContext<'_>, name: &str) -> FeatureMap {
         let tensor = &self.tensors[name];
         let (channels, height, width) = tensor.dims3().unwrap();
@@ -60,7 +60,7 @@ impl Reference {
     }
 }
 
-/// The greatest difference, in parts of the greatest number.
+/// The greatest difference, relative to the greatest value.
 fn far(found: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(found.len(), expected.len());
     let most = expected.iter().fold(0f32, |most, x| most.max(x.abs()));
@@ -72,7 +72,7 @@ fn with_context(work: impl Fn(&OpContext<'_>)) {
     work(&OpContext::new(&pool, &|| Ok(())));
 }
 
-/// The token ids of the text that a reference's text encoder was given.
+/// The token IDs of a text encoder's reference input.
 fn ids(reference: &Reference, part: &str) -> Vec<u32> {
     serde_json::from_value(reference.fact(&format!("/components/{part}/ids")).clone()).unwrap()
 }
@@ -115,7 +115,7 @@ fn a_unet_matches_diffusers() {
     });
 }
 
-/// The autoencoder of `sd1`, without factors of its own.
+/// The autoencoder of `sd1` without latent scaling.
 fn autoencoder() -> Vae {
     let folder = Reference::read("sd1").part("vae");
     let source = DiffusersWeights::new(&folder);
@@ -126,7 +126,7 @@ fn autoencoder() -> Vae {
     vae
 }
 
-/// Goes both ways, and compares.
+/// Decodes and encodes, and compares.
 fn check_both_ways(ctx: &OpContext<'_>, reference: &Reference, image: FeatureMap, tiled: bool) {
     let vae = autoencoder();
     let decoded = vae.decode(ctx, reference.map(ctx, "vae.latent"), tiled).unwrap();
@@ -143,7 +143,7 @@ fn an_autoencoder_matches_diffusers() {
     with_context(|ctx| {
         let reference = Reference::read("sd1");
         check_both_ways(ctx, &reference, reference.map(ctx, "vae.picture"), false);
-        // What is no larger than a tile is not cut.
+        // An image no larger than a tile is not split.
         check_both_ways(ctx, &reference, reference.map(ctx, "vae.picture"), true);
     });
 }

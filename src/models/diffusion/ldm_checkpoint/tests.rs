@@ -1,4 +1,4 @@
-//! Files that the reference's script wrote, and one that is made here, beside the folders of the same weights.
+//! Checkpoints from the reference script, and one made here, against folders with the same weights.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ fn configs_are_inferred_from_shapes() {
         let mut own = UnetConfig::read(&config("unet")).unwrap();
         let mut inferred =
             UnetConfig::read(&ShapeInference::new(&file, NETWORK).unet(version, false).unwrap()).unwrap();
-        // What shapes do not tell is as in the families that were published.
+        // What shapes do not determine takes the published families' values.
         assert_eq!(
             (inferred.groups, inferred.sample_size),
             (32, Some(if version == LdmVersion::Sdxl { [128; 2] } else { [64; 2] }))
@@ -40,7 +40,7 @@ fn configs_are_inferred_from_shapes() {
             (config.groups, config.sample_size) = (0, None);
             for level in &mut config.levels {
                 level.heads = 0;
-                // One of a layer each is the same whether it is said or not.
+                // One transformer layer each is the default.
                 level.transformers.resize(level.resnets + 1, 1);
             }
             config.added.iter_mut().for_each(|added| added.sinusoid_dim = 0);
@@ -74,13 +74,13 @@ fn configs_are_inferred_from_shapes() {
 
 const OPEN: &str = "cond_stage_model.model.";
 
-/// The text encoder of a folder with OpenCLIP's names, one layer more, and what else there is in published files.
+/// The text encoder of a folder with OpenCLIP's names, one layer more, and the unused tensors of published files.
 fn write_open(folder: &Path, to: &Path, layers: usize) {
     let own = candle_core::safetensors::load(folder.join("model.safetensors"), &Device::Cpu).unwrap();
     let (mut made, mut fused): (HashMap<String, Tensor>, HashMap<String, Vec<Tensor>>) = Default::default();
     let mut all: Vec<_> = own.into_iter().collect();
     all.sort_by(|(one, _), (other, _)| one.cmp(other));
-    // In the order of queries, keys and values.
+    // Queries, then keys, then values.
     all.sort_by_key(|(name, _)| ["q_proj", "k_proj", "v_proj"].iter().position(|one| name.contains(one)));
     for (name, tensor) in all {
         let Some((stem, ending)) = name.trim_start_matches("text_model.").rsplit_once('.') else { continue };
@@ -160,7 +160,7 @@ fn a_single_file_gets_default_configs() {
     std::fs::copy(fixtures().join("sd1/tokenizer/vocab.json"), tokenizer.join("vocab.json")).unwrap();
     let components = Components::open_single_file(&file).unwrap();
     assert_eq!((components.class.as_str(), components.family), ("StableDiffusionPipeline", Family::StableDiffusion));
-    // Published autoencoders have one size of images more than this one.
+    // Published autoencoders have one more image size than this one.
     assert_eq!((components.scheduler.name(), components.default_size()), (SchedulerName::Pndm, [512 / 2; 2]));
     assert_eq!((components.default_steps, components.default_guidance), (50, 7.5));
     assert_eq!(components.path, dir.path().join("v1.5"));

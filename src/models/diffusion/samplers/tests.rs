@@ -1,4 +1,4 @@
-//! Checks against diffusers, of what `tests/fixtures/make_schedulers_reference.py` writes, and of what is untrusted.
+//! Compares samplers with diffusers' results from `tests/fixtures/make_schedulers_reference.py`, and fuzzes configs.
 
 use proptest::prelude::*;
 use proptest::{collection, option, sample};
@@ -12,10 +12,10 @@ use crate::models::safetensors::parse_json;
 const SEED: u64 = 11;
 const COUNT: usize = 64;
 const PICKED: [usize; 4] = [0, 21, 42, 63];
-/// Of the largest number. Shares of a step are f64 here and f32 in torch, samples are f32 in both: what is left is
+/// Relative to the largest value. Coefficients are f64 here and f32 in torch, samples are f32 in both; the rest is
 /// torch's rounding over some steps.
 const TOLERANCE: f64 = 2e-6;
-/// Where a course begins with no signal, torch's rounding comes on noise that is 4096 times the picture.
+/// With zero terminal SNR, torch's rounding errors scale with noise that is 4096 times the image.
 const NOISY_TOLERANCE: f64 = 5e-5;
 
 fn fixture() -> Value {
@@ -30,7 +30,7 @@ fn picked(sample: &[f32]) -> Vec<f32> {
     PICKED.iter().map(|at| sample[*at]).collect()
 }
 
-/// The largest difference, of the largest number there is or of one; infinite where it is not a number.
+/// The largest difference, relative to the largest value or one; infinite for NaN.
 fn difference(ours: &[f32], theirs: &Value) -> f64 {
     let theirs = numbers(theirs);
     assert_eq!(ours.len(), theirs.len());
@@ -61,7 +61,7 @@ fn network(input: f32, time: f32) -> f32 {
     (input * 0.9 + (f64::from(time) / 1000.).sin() as f32 * 0.1).tanh()
 }
 
-/// What is furthest from the reference, and by how much.
+/// The result that is furthest from the reference, and its difference.
 fn furthest(row: &Value, configs: &Value) -> (f64, &'static str) {
     let mut sampler = Sampler::new(&scheduler_config(row, configs), params(row)).unwrap();
     let mut generator = Generator::new(SEED);
@@ -153,7 +153,7 @@ fn every_sampler_stays_finite_for_any_number_of_steps() {
             for steps in [1, 2, 3, 14, 15, 16, 61, 103, 333, 500, 501, 997, 998, 999, 1000] {
                 let Ok(mut sampler) = Sampler::new(&config, SamplingParams { steps, ..SamplingParams::default() })
                 else {
-                    // Leading steps go beyond the training where there is none left to leave out; LCM knows 50.
+                    // Leading spacing exceeds the training steps if there are none to skip; LCM supports 50.
                     assert!(spacing == "leading" && steps > 499 || name == SchedulerName::Lcm, "{name} {steps}");
                     continue;
                 };
@@ -303,7 +303,7 @@ fn the_kept_part_is_clean_after_the_last_step() {
     assert_eq!((out, sampler.clean(&noise, &out).len()), (done, 0));
 }
 
-/// A value that some setting has, or none.
+/// A value for some field, or null.
 fn any_value() -> impl Strategy<Value = Value> {
     let words = [
         "linear",

@@ -62,7 +62,7 @@ impl T5 {
     pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>]) -> Result<FeatureMap> {
         let count = texts.first().map_or(0, Vec::len);
         if count == 0 || texts.iter().any(|text| text.len() != count) {
-            return Err(Interrupted::Failed(format!("texts of different lengths")));
+            return Err(Interrupted::Failed("texts of different lengths".to_owned()));
         }
         let mut x = ctx.alloc(texts.len(), [count, 1], self.config.width);
         self.tokens.look_up(texts.iter().flatten().copied(), false, x.data_mut())?;

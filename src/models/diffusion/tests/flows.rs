@@ -1,4 +1,4 @@
-//! Components of pipelines that follow a flow: Stable Diffusion 3's and FLUX's.
+//! Components of flow-matching pipelines: Stable Diffusion 3 and FLUX.
 
 use super::*;
 use crate::models::diffusion::dit::{DitConditioning, Flux, FluxConfig, Mmdit, MmditConfig, OriginalWeights};
@@ -6,13 +6,13 @@ use crate::models::diffusion::t5::{T5, T5Config};
 use crate::models::gguf::GgufFile;
 
 impl Reference {
-    /// `[count, width]` as words of one text.
+    /// `[count, width]` as the embeddings of one text.
     fn words(&self, ctx: &OpContext<'_>, name: &str) -> FeatureMap {
         let (count, width) = self.tensors[name].dims2().unwrap();
         ctx.feature_map(&self.numbers(name), 1, [count, 1], width).unwrap()
     }
 
-    /// What the transformer is told, beside the text.
+    /// The transformer's timestep, guidance scale and pooled embeddings.
     fn conditioning(&self) -> (f32, Option<f32>, Vec<Vec<f32>>) {
         let number = |name: &str| self.fact("/components/transformer")[name].as_f64().map(|number| number as f32);
         (number("timestep").unwrap(), number("guidance"), vec![self.numbers("transformer.pooled")])
@@ -103,7 +103,7 @@ fn two_images_match_each_alone() {
     });
 }
 
-/// How far FLUX's flow is from the reference's.
+/// The difference between FLUX's flow and the reference.
 fn flux_away(ctx: &OpContext<'_>, reference: &Reference, weights: &dyn crate::models::weights::Weights) -> f32 {
     let loader = Loader::new(weights, 2);
     let config = read_json(&reference.folder.join("transformer/config.json")).unwrap();
@@ -136,7 +136,7 @@ fn flux_runs_from_a_gguf_file() {
         let file = GgufFile::open(&fixtures().join("flux.gguf")).unwrap();
         let away = flux_away(ctx, &Reference::read("flux"), &OriginalWeights::new(&file));
         println!("gguf: {away:e}");
-        // What eight bits make of the weights.
+        // The error of 8-bit weights.
         assert!(away < 3e-2, "{away}");
     });
 }
