@@ -27,7 +27,7 @@ pub enum Outcome {
     Limited = 2,
     /// 5xx.
     Failed = 3,
-    /// The client left before the end.
+    /// The client disconnected early.
     Abandoned = 4,
 }
 

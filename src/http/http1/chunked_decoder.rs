@@ -1,8 +1,8 @@
-//! The chunks of a body (RFC 9112, 7.1), read strictly and written anew: without extensions, without trailers.
+//! Strict decoder for chunked bodies (RFC 9112, 7.1). Re-encodes the chunks without extensions and trailers.
 
 use super::head::field;
 
-/// Bytes of a line of a chunk's size, and of all trailers.
+/// Max bytes of a chunk-size line, and of all trailers.
 const MAX_LINE: usize = 4 << 10;
 const MAX_TRAILERS: usize = 16 << 10;
 /// Digits of a chunk's size; its value fits into 64 bits by far.
@@ -20,12 +20,12 @@ pub enum ChunkedDecoder {
     Trailers(usize),
 }
 
-/// What reading on has come to.
+/// Outcome of decoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
     /// More input is needed.
     Wanting,
-    /// The body is whole.
+    /// The body is complete.
     Done,
     /// The body is malformed. The output is terminated with a last chunk, so that its reader ends.
     Broken,
@@ -140,7 +140,7 @@ fn size(line: &[u8]) -> Option<u64> {
 mod tests {
     use super::{ChunkedDecoder, Progress};
 
-    /// Reads a text whole and byte by byte; both must come to the same.
+    /// Decodes a text at once and byte by byte; both must give the same result.
     fn read(text: &str) -> (String, Progress) {
         let (mut chunks, mut out) = (ChunkedDecoder::Size, Vec::new());
         let (_, progress) = chunks.read(text.as_bytes(), &mut out);

@@ -7,7 +7,7 @@ use actix_web::http::Uri;
 
 use crate::error::{Code, Error};
 
-/// Bytes of a head, at most; a connection keeps no more of a request that has not come whole.
+/// Max bytes of a head; an incomplete request never buffers more.
 pub const MAX_BYTES: usize = 64 << 10;
 /// The HTTP library behind this takes as many.
 const MAX_FIELDS: usize = 96;

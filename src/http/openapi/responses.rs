@@ -1,13 +1,12 @@
-//! What holds for every route: the frame of its mount around the body that its handler documents,
-//! the page around a list, the one shape of errors, a body that may be left out where it demands
-//! nothing. Added here once, so that a new route has it.
+//! What all routes share: the envelope of the mount around the handler's documented body, the page around a list, the
+//! error format, and optional bodies where no field is required. Added here once, so that new routes get it.
 
 use serde_json::{Map, Value, json};
 
 use crate::error::Code;
 use crate::http::response::Mount;
 
-/// Completes the document that was collected from the handlers.
+/// Completes the document collected from the handlers.
 pub fn complete(document: &mut Value) {
     let optional_bodies = without_required_fields(&document["components"]["schemas"]);
     let Some(paths) = document.get_mut("paths").and_then(Value::as_object_mut) else { return };
@@ -30,7 +29,7 @@ pub fn complete(document: &mut Value) {
     });
 }
 
-/// Objects of which no field is required: no body is taken for an empty one.
+/// Objects without required fields: a missing body counts as an empty object.
 fn without_required_fields(schemas: &Value) -> Vec<String> {
     let schemas = schemas.as_object().into_iter().flatten();
     schemas
@@ -49,7 +48,7 @@ fn complete_operation(operation: &mut Value, mount: Option<Mount>) {
     let bare = operation["tags"][0] == "images";
     let documented = operation.pointer_mut("/responses/200/content/application~1json/schema");
     if let (Some(mount), Some(schema)) = (mount, documented) {
-        // To pictures OpenAI gives no head at all.
+        // OpenAI's image responses have no `id` or `object`.
         *schema = if bare && mount == Mount::OpenAi { schema.take() } else { with_envelope(mount, schema.take()) };
     }
 }

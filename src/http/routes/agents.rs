@@ -1,4 +1,4 @@
-//! Agents: endpoint 10, and the rest of the resource.
+//! Agents (endpoint 10 and the rest of the resource).
 
 use actix_web::{delete, get, patch, post, web};
 use serde::{Deserialize, Serialize};
@@ -31,12 +31,12 @@ pub struct CreateAgent {
     #[schema(value_type = Option<Vec<Object>>)]
     tools: Option<Box<RawValue>>,
     memory: Option<MemoryBody>,
-    /// Whatever the application wants to keep with the agent, at most 16 KiB.
+    /// Application-defined metadata, at most 16 KiB.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Map<String, Value>>,
 }
 
-/// An absent field stays, null clears it.
+/// Absent fields are unchanged; null clears a field.
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpdateAgent {
@@ -63,11 +63,11 @@ pub struct UpdateAgent {
     version: Option<u64>,
 }
 
-/// How much of a conversation the agent is given.
+/// How much of a conversation the agent sees.
 #[derive(Deserialize, Serialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemoryBody {
-    /// `auto`: the oldest turns are left out when the model's context is too small for all.
+    /// `auto`: the oldest turns are dropped if the conversation exceeds the model's context.
     truncation: Option<Truncation>,
     /// At most so many of the last messages, 1–4,096; absent: all.
     last_messages: Option<u32>,
@@ -77,9 +77,9 @@ pub struct MemoryBody {
 #[derive(Clone, Copy, Debug, Deserialize, Serialize, PartialEq, Eq, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Truncation {
-    /// The oldest turns are left out.
+    /// The oldest turns are dropped.
     Auto,
-    /// The request is refused.
+    /// The request is rejected.
     Disabled,
 }
 
@@ -87,7 +87,7 @@ pub enum Truncation {
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct GetAgent {
-    /// The agent as it was in this version; absent: as it is.
+    /// A version of the agent; absent: the current one.
     #[serde(default, deserialize_with = "lenient")]
     version: Option<u64>,
 }
@@ -186,7 +186,7 @@ pub async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: web::Da
     caller.list(api.list_id(), List::new(data, page.next_cursor))
 }
 
-/// Read an agent, as it is or as it was in a version.
+/// Read an agent, in its current or an earlier version.
 #[utoipa::path(tag = "agents", params(("agent_id" = String, Path), GetAgent),
     responses((status = 200, body = AgentBody)))]
 #[get("/agents/{agent_id}")]
@@ -213,7 +213,7 @@ pub async fn versions(
     caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
 }
 
-/// Update an agent without recreating it: every change makes a version.
+/// Update an agent; every change creates a version.
 #[utoipa::path(tag = "agents", request_body = UpdateAgent,
     params(("agent_id" = String, Path), ("If-Match" = Option<String>, Header)),
     responses((status = 200, body = AgentBody)))]

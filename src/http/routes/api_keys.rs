@@ -1,4 +1,4 @@
-//! API keys: endpoints 1 to 4, and the rest of the resource.
+//! API keys (endpoints 1 to 4 and the rest of the resource).
 
 use actix_web::{delete, get, patch, post, put, web};
 use serde::{Deserialize, Serialize};
@@ -34,10 +34,10 @@ pub struct CreateKey {
 #[derive(Deserialize, utoipa::ToSchema, Default)]
 #[serde(deny_unknown_fields)]
 pub struct RotateKey {
-    /// How long the previous secret goes on working: 0–2,592,000 s, 0 if absent.
+    /// How long the previous secret remains valid: 0–2,592,000 s, 0 if absent.
     #[schema(minimum = 0, maximum = 2_592_000)]
     grace_period_seconds: Option<i64>,
-    /// Why, for the audit log.
+    /// Reason, for the audit log.
     reason: Option<String>,
 }
 
@@ -81,22 +81,22 @@ pub struct KeyBody {
     expires_at: Option<Time>,
     revoked_at: Option<Time>,
     rotated_at: Option<Time>,
-    /// Until when the secret before the last rotation still works.
+    /// Until when the previous secret remains valid.
     previous_valid_until: Option<Time>,
-    /// When a request last came with the key, whatever became of it.
+    /// When the key was last used in a request, successful or not.
     last_used_at: Option<Time>,
 }
 
-/// A key with its secret: the only time that it is shown.
+/// A key with its secret, which is shown only once.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct NewKeyBody {
     #[serde(flatten)]
     key: KeyBody,
-    /// Null in an answer that is repeated for an idempotency key.
+    /// Null in a replayed response (idempotency).
     secret: Option<String>,
-    /// The same secret under the name that OpenAI uses.
+    /// The same secret under OpenAI's name.
     value: Option<String>,
-    /// Why there is no secret.
+    /// Why the secret is absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     note: Option<&'static str>,
 }
@@ -151,7 +151,7 @@ fn reply_with_secret(caller: &Caller, api: &Api, key: Key, secret: Option<&Secre
     caller.reply(head, NewKeyBody { key: body(key, caller.mount), value: secret.clone(), secret, note })
 }
 
-/// Create a key. Its secret is in this answer and never again.
+/// Create a key. Its secret is shown only in this response.
 #[utoipa::path(tag = "api keys", request_body = CreateKey, responses((status = 200, body = NewKeyBody)))]
 #[post("/api-keys")]
 pub async fn create(sent: IdempotentJson<CreateKey>, api: web::Data<Api>) -> ApiResult {
@@ -173,7 +173,7 @@ pub async fn list(caller: Caller, params: ApiParams<ListKeys>, api: web::Data<Ap
     caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
 }
 
-/// Read what the key of the request is and may do; every key may ask.
+/// Read the metadata of the request's own key; allowed for every key.
 #[utoipa::path(tag = "api keys", responses((status = 200, body = OwnKeyBody)))]
 #[get("/me")]
 pub async fn own(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {
@@ -213,7 +213,7 @@ pub async fn update(id: ApiPath<KeyId>, sent: IdempotentJson<UpdateKey>, api: we
     reply(&caller, &api, key)
 }
 
-/// Revoke a key: it stops working from the next request on.
+/// Revoke a key, from the next request on.
 #[utoipa::path(tag = "api keys", params(("api_key_id" = String, Path)), responses((status = 200, body = KeyBody)))]
 #[delete("/api-keys/{api_key_id}")]
 pub async fn revoke(caller: Caller, id: ApiPath<KeyId>, api: web::Data<Api>) -> ApiResult {

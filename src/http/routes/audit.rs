@@ -22,13 +22,13 @@ use crate::service::pagination::PageRequest;
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct ListAudit {
-    /// Whose events; absent: the whole installation's, which needs the scope `admin`.
+    /// Project whose events are listed; absent: all events, which needs the scope `admin`.
     project_id: Option<String>,
-    /// Only what this key did.
+    /// Only events caused by this key.
     actor: Option<String>,
     /// An action such as `api_key.rotated`, or a resource such as `api_key` for all its actions.
     action: Option<String>,
-    /// Only what was done to the resource of this id.
+    /// Only events on the resource with this id.
     target: Option<String>,
     /// RFC 3339 time with an offset, inclusive.
     #[param(value_type = Option<String>, format = DateTime)]
@@ -50,13 +50,13 @@ pub struct ListAudit {
 pub struct AuditBody {
     at: Time,
     project_id: String,
-    /// The key that did it; null for the server itself.
+    /// The key that caused it; null for the server itself.
     actor: Option<String>,
-    /// What was done, for example `api_key.rotated`.
+    /// The action, for example `api_key.rotated`.
     action: String,
-    /// The id of what it was done to.
+    /// The id of the affected resource.
     target: String,
-    /// Particulars: the reason, old and new values.
+    /// Details: the reason, old and new values.
     #[schema(value_type = Option<Object>)]
     detail: Option<Box<RawValue>>,
 }
@@ -92,9 +92,9 @@ fn item(event: AuditEvent, mount: Mount) -> Item<AuditBody> {
     mount.item(Head { id: event.id, object: "audit_event", state: None }, body)
 }
 
-/// List audit events, newest first. A page that passed over 10,000 events without a match ends
-/// there: it may be short or empty and still have a `next_cursor`. `Accept: text/csv` or
-/// `application/jsonl` exports everything that matches, without pages.
+/// List audit events, newest first. A page ends after scanning 10,000 events without a match, so it may be short or
+/// empty and still have a `next_cursor`. `Accept: text/csv` or `application/jsonl` exports all matching events, without
+/// pages.
 #[utoipa::path(tag = "audit", params(ListAudit), responses((status = 200, content(
     ([AuditBody] = "application/json"), (String = "text/csv"), (String = "application/jsonl")))))]
 #[get("/audit-events")]
@@ -114,7 +114,7 @@ pub async fn list(request: HttpRequest, caller: Caller, params: ApiParams<ListAu
     Ok(export(api.audit.export(&caller.access, filter, format).await?, kind))
 }
 
-/// An export has no pages; a limit that is not kept would mislead.
+/// An export has no pages, so a limit is rejected instead of ignored.
 fn unpaged(wanted: &PageRequest, kind: &str) -> Result<()> {
     let PageRequest { limit, cursor, after } = wanted;
     let given = [("limit", limit.is_some()), ("cursor", cursor.is_some()), ("after", after.is_some())];

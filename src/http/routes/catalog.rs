@@ -1,4 +1,4 @@
-//! The catalog: models that `outpost models pull` brings in.
+//! The catalog of models that `outpost models pull` can download.
 
 use actix_web::{get, web};
 use serde::Serialize;
@@ -17,7 +17,7 @@ pub struct OfferBody {
     license: String,
     /// Whether a model of that name is in the models folder.
     installed: bool,
-    /// What brings the model in; only whoever operates the server can run it.
+    /// The command that installs the model; only the operator can run it.
     command: String,
 }
 

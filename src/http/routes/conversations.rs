@@ -1,7 +1,6 @@
-//! Conversations: endpoint 6, and the rest of the resource.
+//! Conversations (endpoint 6 and the rest of the resource).
 //!
-//! Only `GET /conversations/{conversation_id}` answers with the messages; a write answers with the
-//! conversation's other fields, however long the transcript is.
+//! Only `GET /conversations/{conversation_id}` returns the messages; writes return the other fields.
 
 use actix_web::{delete, get, patch, post, put, web};
 use serde::{Deserialize, Serialize};
@@ -24,7 +23,7 @@ pub struct CreateConversation {
     /// The transcript so far, in order; empty if absent. At most 4,096 messages.
     #[schema(value_type = Option<Vec<Message>>)]
     messages: Option<Vec<Box<RawValue>>>,
-    /// Whatever the application wants to keep with the conversation, at most 16 KiB.
+    /// Application-defined metadata, at most 16 KiB.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Map<String, Value>>,
     /// The owning project; absent: that of the key.
@@ -71,8 +70,8 @@ pub struct UpdateConversation {
 pub struct ListConversations {
     /// Whose; absent: those of the key's own project.
     project_id: Option<String>,
-    /// Only those with this text in a message or in the metadata, capital or small: 1–200 characters. A page
-    /// may then be short, or even empty, and yet have more.
+    /// Only conversations with this text in a message or in the metadata, case-insensitive: 1–200 characters. A page
+    /// may then be short or empty although more follow.
     search: Option<String>,
     /// Most records in a page: 1–100, 20 if absent.
     #[param(minimum = 1, maximum = 100)]
@@ -105,7 +104,7 @@ pub struct TranscriptBody {
     messages: Vec<Box<RawValue>>,
 }
 
-/// A conversation of a list, with what tells it apart from others.
+/// A conversation in a list, with a preview.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct ListedBody {
     #[serde(flatten)]

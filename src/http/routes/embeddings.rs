@@ -16,9 +16,9 @@ use crate::http::unknown_fields::refuse_unknown;
 use crate::http::{Api, authentication::Caller};
 
 const MAX_INPUTS: usize = 2048;
-/// So many vectors are written on an async thread; more take longer than others should wait.
+/// Max vectors encoded on an async thread; more would block other requests for too long.
 const FEW: usize = 32;
-/// Fields that cannot change what this server answers.
+/// Fields that do not affect the output of this server.
 const IGNORED: [&str; 1] = ["user"];
 
 #[derive(Deserialize, utoipa::ToSchema)]
@@ -28,13 +28,13 @@ pub struct EmbeddingRequest {
     /// Texts, or token ids: one, or an array of up to 2,048.
     #[schema(value_type = Vec<String>)]
     input: Inputs,
-    /// Length of the vectors, where the model supports another than its own.
+    /// Number of dimensions, if the model supports others than its default.
     dimensions: Option<u32>,
     /// How a vector is written: numbers, or little-endian 32-bit floats in base64.
     encoding_format: Option<Encoding>,
-    /// What the texts are for, where the model was trained with a prompt for each: searching, or being found.
+    /// Purpose of the texts (query or document), for models trained with a prompt for each.
     input_type: Option<Purpose>,
-    /// Cut texts that are too long for the model, rather than refuse them.
+    /// Truncate texts that are too long for the model, instead of failing.
     truncate: Option<bool>,
     #[serde(flatten)]
     #[schema(ignore)]
@@ -58,7 +58,7 @@ enum Encoding {
     Base64,
 }
 
-/// With the words of other services for the same.
+/// Including the names that other services use.
 #[derive(Clone, Copy, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Purpose {
@@ -80,7 +80,7 @@ pub struct EmbeddingBody {
 struct Embedding {
     object: &'static str,
     index: usize,
-    /// Of length one.
+    /// Normalized to length 1.
     #[schema(value_type = Vec<f32>)]
     embedding: Vector,
 }
@@ -99,7 +99,7 @@ struct EmbeddingUsage {
 }
 
 impl EmbeddingRequest {
-    /// Checks every field on its own.
+    /// Validates each field.
     fn check(self) -> Result<(EmbeddingCall, Encoding)> {
         refuse_unknown(&self.rest, &IGNORED)?;
         if self.dimensions == Some(0) {
@@ -156,7 +156,7 @@ impl Encoding {
     }
 }
 
-/// Turn texts into vectors of length one.
+/// Create embeddings, normalized to length 1.
 #[utoipa::path(tag = "embeddings", request_body = EmbeddingRequest, responses((status = 200, body = EmbeddingBody)))]
 #[post("/embeddings")]
 pub async fn create(caller: Caller, body: ApiJson<EmbeddingRequest>, api: web::Data<Api>) -> ApiResult {

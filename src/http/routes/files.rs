@@ -101,7 +101,7 @@ fn body(file: File, mount: Mount) -> FileBody {
     }
 }
 
-/// What the parts of an upload have told so far.
+/// The fields of an upload read so far.
 #[derive(Default)]
 struct Form {
     file: Option<(String, CompletedUpload)>,
@@ -163,12 +163,12 @@ async fn receive(
     responses((status = 200, body = FileBody)))]
 #[post("/files")]
 pub async fn create(request: HttpRequest, caller: Caller, payload: Payload, api: Data<Api>) -> ApiResult {
-    // An idempotency key that is no good is refused before the content is read.
+    // An invalid idempotency key is rejected before the content is read.
     let caller = caller.with_idempotency_key(&request, &[])?;
     let address = api.proxies.client(&request);
     let mut parts = Parts::of(&request, payload, MAX_FILE_BYTES + FRAME, upload::too_large)?;
     let (arrived, new) = Form::read(&mut parts, &caller.access, address, &api).await?.finish()?;
-    // The boundary differs from try to try, so what is compared are the parts themselves.
+    // The boundary differs between retries, so the parts themselves are compared.
     let same = serde_json::to_vec(&(arrived.sha256(), &new.name, new.purpose, new.project)).map_err(Error::internal)?;
     let caller = caller.with_idempotency_key(&request, &same)?;
     let file = api.files.create(&caller.access, arrived, new).await?;
@@ -180,7 +180,7 @@ pub async fn create(request: HttpRequest, caller: Caller, payload: Payload, api:
 #[get("/files")]
 pub async fn list(caller: Caller, params: ApiParams<ListFiles>, api: Data<Api>) -> ApiResult {
     let ListFiles { project_id, purpose, order: None | Some(Order::Desc), limit, cursor, after } = params.0;
-    // Every file is of the one purpose there is; another is refused like at the upload.
+    // There is only one purpose; others are rejected, as for uploads.
     purpose.as_deref().map(Purpose::from_name).transpose()?;
     let project = project_id.as_deref().map(parse_project_id).transpose()?;
     let page = api.files.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
@@ -188,7 +188,7 @@ pub async fn list(caller: Caller, params: ApiParams<ListFiles>, api: Data<Api>) 
     caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
 }
 
-/// Read what is known of a file.
+/// Read a file's metadata.
 #[utoipa::path(tag = "files", params(("file_id" = String, Path)), responses((status = 200, body = FileBody)))]
 #[get("/files/{file_id}")]
 pub async fn get(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
@@ -208,7 +208,7 @@ pub async fn content(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> Api
         Ok::<_, Error>(chunk.map(|chunk| (Bytes::from(chunk), content)))
     });
     let chunks = chunks.inspect_err(|error| tracing::warn!(%error, "the content of a file broke off"));
-    // What tenants upload is never shown as a page of this server.
+    // Uploaded content must never be rendered as a page of this server.
     Ok(HttpResponse::Ok()
         .content_type("application/octet-stream")
         .insert_header((header::CONTENT_DISPOSITION, "attachment"))

@@ -1,4 +1,4 @@
-//! Fine-tuning jobs: endpoint 9, and the rest of the resource as OpenAI has it.
+//! Fine-tuning jobs (endpoint 9 and the rest of OpenAI's resource).
 
 use actix_web::web::Data;
 use actix_web::{get, patch, post};
@@ -43,7 +43,7 @@ pub struct CreateJob {
     /// Descriptive label, 1–256 characters.
     #[schema(min_length = 1, max_length = 256)]
     name: Option<String>,
-    /// Whatever the application wants to keep with the job.
+    /// Application-defined metadata.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Map<String, Value>>,
     /// None is supported.
@@ -74,7 +74,7 @@ pub struct JobBody {
     /// The project under the name that OpenAI uses.
     organization_id: String,
     model: String,
-    /// The model that came out; null until the job has succeeded.
+    /// The trained model; null until the job has succeeded.
     fine_tuned_model: Option<String>,
     training_file: String,
     validation_file: Option<String>,
@@ -201,7 +201,7 @@ pub async fn get(caller: Caller, id: ApiPath<JobId>, api: Data<Api>) -> ApiResul
     reply(&caller, job)
 }
 
-/// Change a fine-tuning job's label and metadata; nothing else of it changes.
+/// Change a fine-tuning job's label and metadata.
 #[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path)), request_body = UpdateJob,
     responses((status = 200, body = JobBody)))]
 #[patch("/fine_tuning/jobs/{job_id}")]
@@ -220,7 +220,7 @@ pub async fn cancel(id: ApiPath<JobId>, sent: IdempotentJson<Nothing>, api: Data
     reply(&sent.caller, job)
 }
 
-/// List what happened to a fine-tuning job, newest first.
+/// List a fine-tuning job's events, newest first.
 #[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path), Paging),
     responses((status = 200, body = [JobEventBody])))]
 #[get("/fine_tuning/jobs/{job_id}/events")]

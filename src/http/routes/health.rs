@@ -1,4 +1,4 @@
-//! Whether the process lives, and whether it should be sent work. No key needed.
+//! Liveness and readiness checks. No key needed.
 
 use actix_web::{HttpResponse, get, web};
 use serde_json::json;

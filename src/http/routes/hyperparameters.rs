@@ -74,7 +74,7 @@ fn kind<T>() -> &'static str {
     if std::any::type_name::<T>() == "i64" { "an integer" } else { "a number" }
 }
 
-/// What a request asks for, in whichever of the two places.
+/// The requested hyperparameters, from whichever of the two places.
 pub(super) fn asked(old: Option<Hyperparameters>, method: Option<Method>) -> Result<RequestedHyperparameters> {
     if let Some(method) = method.as_ref().filter(|method| method.r#type != "supervised") {
         let text = format!("'method.type' is '{}'; methods are: supervised.", shorten(&method.r#type));

@@ -1,4 +1,4 @@
-//! A project's limits: endpoint 7, and reading them.
+//! A project's limits (endpoint 7 and reading them).
 
 use actix_web::{get, patch, web};
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use crate::service::limits::{LimitsPatch, ProjectLimits, QuotasPatch, RatesPatch
 use crate::service::patch::Patch;
 use crate::storage::limits::{Quotas, Rates};
 
-/// Absent fields stay as they are; null removes a limit.
+/// Absent fields are unchanged; null removes a limit.
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpdateLimits {
@@ -19,7 +19,7 @@ pub struct UpdateLimits {
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<i64>)]
     requests_per_minute: Option<Option<i64>>,
-    /// How many requests may come at once: 1 to 10 times the rate; the rate itself if not set.
+    /// Burst size: 1 to 10 times the rate; the rate itself if not set.
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<i64>)]
     burst_limit: Option<Option<i64>>,
@@ -35,7 +35,7 @@ pub struct UpdateLimits {
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<UpdateRates>)]
     ceiling: Option<Option<UpdateRates>>,
-    /// How much the project may hold. Needs the scope `admin`; null brings the defaults back.
+    /// The project's quotas. Needs the scope `admin`; null restores the defaults.
     #[serde(default, deserialize_with = "nullable")]
     #[schema(value_type = Option<UpdateQuotas>)]
     quotas: Option<Option<UpdateQuotas>>,
@@ -87,10 +87,10 @@ pub struct LimitsBody {
     #[serde(flatten)]
     own: RatesBody,
     ceiling: RatesBody,
-    /// What is in force: the project's own limits within the ceiling.
+    /// Effective limits: the project's own, capped by the ceiling.
     effective: RatesBody,
     quotas: HeldBody,
-    /// What the project holds of what `quotas` bounds.
+    /// Current usage of the quotas.
     holds: HeldBody,
     /// Tokens used in this calendar month, which `token_budget` bounds.
     tokens_this_month: u64,
@@ -195,7 +195,7 @@ fn body(limits: ProjectLimits, mount: Mount) -> LimitsBody {
     }
 }
 
-/// Read a project's limits, quotas and what it holds.
+/// Read a project's limits, quotas and quota usage.
 #[utoipa::path(tag = "limits", params(("project_id" = String, Path)), responses((status = 200, body = LimitsBody)))]
 #[get("/projects/{project_id}/rate-limits")]
 pub async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> ApiResult {
@@ -203,7 +203,7 @@ pub async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) ->
     reply(&caller, limits)
 }
 
-/// Change a project's limits; they hold from the next request on.
+/// Change a project's limits, from the next request on.
 #[utoipa::path(tag = "limits", params(("project_id" = String, Path)), request_body = UpdateLimits,
     responses((status = 200, body = LimitsBody)))]
 #[patch("/projects/{project_id}/rate-limits")]

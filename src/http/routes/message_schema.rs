@@ -16,7 +16,7 @@ pub struct Message {
     name: Option<String>,
     /// Only in messages of the role `assistant`.
     tool_calls: Option<Vec<ToolCall>>,
-    /// Which call this answers; required in messages of the role `tool`.
+    /// The call that this is the result of; required in messages of the role `tool`.
     tool_call_id: Option<String>,
     refusal: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! The server's figures for a monitoring system.
+//! Metrics for monitoring systems.
 
 use actix_web::{HttpRequest, HttpResponse, get, web};
 

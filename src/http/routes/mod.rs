@@ -1,5 +1,5 @@
-//! One file a resource. `mount` is the route table: what stands in it is served on both mounts,
-//! documented in `/openapi.json` and walked by the tests.
+//! One file per resource. `mount` is the route table: its routes are served on both mounts, documented in
+//! `/openapi.json` and covered by the tests.
 
 pub mod agents;
 pub mod api_keys;

@@ -162,7 +162,7 @@ pub async fn get(caller: Caller, id: web::Path<String>, params: ApiParams<GetMod
     caller.reply(head(model.id.clone()), ModelBody { limits, access, ..body(model) })
 }
 
-/// Read a model into memory before the first request asks for it.
+/// Load a model into memory before the first request.
 #[utoipa::path(tag = "models", params(("model_id" = String, Path)), responses((status = 200, body = ModelBody)))]
 #[post("/models/{model_id}/load")]
 pub async fn load(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {
@@ -170,7 +170,7 @@ pub async fn load(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>, 
     caller.reply(head(model.id.clone()), body(model))
 }
 
-/// Give a model's memory back; it is read again when somebody asks for it.
+/// Unload a model from memory; the next request loads it again.
 #[utoipa::path(tag = "models", params(("model_id" = String, Path)), responses((status = 200, body = ModelBody)))]
 #[post("/models/{model_id}/unload")]
 pub async fn unload(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {
@@ -178,7 +178,7 @@ pub async fn unload(caller: Caller, id: web::Path<String>, _: ApiParams<Nothing>
     caller.reply(head(model.id.clone()), body(model))
 }
 
-/// A project may use every model on the disk; only a key narrows that, and this key has passed.
+/// A project may use every installed model; only keys restrict that, and this key was checked.
 async fn access(caller: &Caller, api: &Api, project_id: &str) -> Result<ModelAccess> {
     let id: ProjectId = crate::http::body_ids::parse_project_id(project_id)?;
     let project = api.projects.get(&caller.access, id).await.map_err(|error| match error.code() {

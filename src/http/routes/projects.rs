@@ -1,4 +1,4 @@
-//! Projects: endpoints 14 and 15, and the rest of the resource.
+//! Projects (endpoints 14 and 15 and the rest of the resource).
 
 use actix_web::{get, post, put, web};
 use serde::{Deserialize, Serialize};
@@ -23,7 +23,7 @@ pub struct CreateProject {
     name: String,
     /// Environment label, for example `production`.
     environment: Option<String>,
-    /// Whatever the application wants to keep with the project.
+    /// Application-defined metadata.
     #[schema(value_type = Option<Object>)]
     metadata: Option<Map<String, Value>>,
 }
@@ -110,7 +110,7 @@ pub async fn replace(id: ApiPath<ProjectId>, sent: IdempotentJson<ReplaceProject
     reply(&caller, project)
 }
 
-/// Archive a project: its keys stop working. Needs a key with the scope `admin`.
+/// Archive a project and disable its keys. Needs a key with the scope `admin`.
 #[utoipa::path(tag = "projects", params(("project_id" = String, Path)), responses((status = 200, body = ProjectBody)))]
 #[post("/projects/{project_id}/archive")]
 pub async fn archive(id: ApiPath<ProjectId>, sent: IdempotentJson<Nothing>, api: web::Data<Api>) -> ApiResult {

@@ -1,4 +1,4 @@
-//! Reranking, in the shape that Jina and Cohere share.
+//! Reranking, in the format that Jina and Cohere share.
 
 use actix_web::{post, web};
 use serde::{Deserialize, Serialize};
@@ -12,25 +12,25 @@ use crate::http::unknown_fields::refuse_unknown;
 use crate::http::{Api, authentication::Caller};
 
 const MAX_DOCUMENTS: usize = 2048;
-/// Fields that cannot change what this server answers.
+/// Fields that do not affect the output of this server.
 const IGNORED: [&str; 1] = ["user"];
 
 #[derive(Deserialize, utoipa::ToSchema)]
 pub struct RerankRequest {
     /// Id of an installed model.
     model: String,
-    /// The question.
+    /// The query.
     query: String,
-    /// Texts that may answer it, up to 2,048: strings, or objects with a `text`.
+    /// Documents to rank, up to 2,048: strings, or objects with a `text`.
     #[schema(value_type = Vec<String>)]
     documents: Vec<Document>,
-    /// How many of the best are wanted; all where it is absent.
+    /// How many of the best to return; absent: all.
     top_n: Option<usize>,
-    /// Whether results have their documents' texts.
+    /// Whether to include the documents' texts.
     return_documents: Option<bool>,
-    /// Cut documents that are too long for the model, rather than refuse them.
+    /// Truncate documents that are too long for the model, instead of failing.
     truncate: Option<bool>,
-    /// Scores as the model gives them, rather than from 0 to 1.
+    /// Raw scores of the model, instead of 0 to 1.
     raw_scores: Option<bool>,
     #[serde(flatten)]
     #[schema(ignore)]
@@ -73,7 +73,7 @@ struct RerankUsage {
 }
 
 impl RerankRequest {
-    /// Checks every field on its own; says whether documents are to be returned.
+    /// Validates each field; returns whether to include the documents.
     fn check(self) -> Result<(RerankCall, bool)> {
         refuse_unknown(&self.rest, &IGNORED)?;
         let count = self.documents.len();
@@ -102,7 +102,7 @@ impl RerankRequest {
     }
 }
 
-/// Put documents into the order of how well they answer a question.
+/// Rank documents by relevance to a query.
 #[utoipa::path(tag = "rerank", request_body = RerankRequest, responses((status = 200, body = RerankBody)))]
 #[post("/rerank")]
 pub async fn create(caller: Caller, body: ApiJson<RerankRequest>, api: web::Data<Api>) -> ApiResult {

@@ -17,10 +17,10 @@ use crate::service::usage::{Bucket, Dimension, Group, Outcome, Report, ReportQue
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub struct UsageParams {
-    /// First moment of the window, RFC 3339 with an offset; absent: 30 days before its end.
+    /// Start of the window, RFC 3339 with an offset, inclusive; absent: 30 days before its end.
     #[param(value_type = Option<String>, format = DateTime)]
     start_time: Option<Timestamp>,
-    /// First moment after the window; absent: now.
+    /// End of the window, exclusive; absent: now.
     #[param(value_type = Option<String>, format = DateTime)]
     end_time: Option<Timestamp>,
     /// `1m`, `1h` or `1d` (the default).
@@ -29,7 +29,7 @@ pub struct UsageParams {
     group_by: Option<String>,
 }
 
-// Named apart from the usage of a chat, for the document has one name space.
+// Named differently from the usage of a chat, because OpenAPI schemas share one namespace.
 #[derive(Serialize, utoipa::ToSchema)]
 #[schema(as = ProjectUsage)]
 pub struct UsageBody {
@@ -51,7 +51,7 @@ pub struct UsageBody {
 /// What was used.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Figures {
-    /// Every request counts, however it ended.
+    /// All requests, successful or not.
     requests: u64,
     requests_by_outcome: Outcomes,
     tokens: Tokens,
@@ -68,14 +68,14 @@ struct Outcomes {
     limited: u64,
     /// 5xx.
     failed: u64,
-    /// The client left before the end.
+    /// The client disconnected early.
     abandoned: u64,
 }
 
 #[derive(Serialize, utoipa::ToSchema)]
 struct Tokens {
     input: u64,
-    /// The part of `input` that needed no computing.
+    /// The cached part of `input`.
     cached: u64,
     output: u64,
     /// `input` and `output`.
@@ -100,7 +100,7 @@ pub struct BucketBody {
     object: &'static str,
     start_time: Time,
     end_time: Time,
-    /// One for each group that used something; without `group_by` exactly one.
+    /// One per group with usage; exactly one without `group_by`.
     results: Vec<UsageResult>,
 }
 

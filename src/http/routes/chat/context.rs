@@ -1,5 +1,4 @@
-//! The fields by which a chat goes on with an agent or a stored conversation, and what its answer
-//! says of them.
+//! Request and response fields of chats with an agent or a stored conversation.
 
 use actix_web::HttpResponse;
 use actix_web::http::header::{HeaderName, HeaderValue};
@@ -22,16 +21,16 @@ pub struct ContextFields {
     pub truncation: Option<Truncation>,
 }
 
-/// The conversation that an answer went into.
+/// The conversation that the turn was stored in.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct ConversationRef {
     id: String,
-    /// With this turn in it.
+    /// Including this turn.
     version: u64,
 }
 
 impl ContextFields {
-    /// Checks what the fields say together.
+    /// Validates the combination of fields.
     pub fn check(self, sent: Vec<String>, choices: u32, if_match: Option<IfMatch>) -> Result<ContextRequest> {
         let conversation =
             self.conversation.map(|text| parse_id(&text, "conversation", "conversation_id")).transpose()?;
@@ -57,13 +56,13 @@ impl ContextFields {
     }
 }
 
-/// Which conversation the answer is in by now.
+/// The conversation that the turn was stored in.
 pub fn conversation(running: &RunningChat) -> Option<ConversationRef> {
     let reference = |found: &Conversation| ConversationRef { id: found.id.to_string(), version: found.version };
     running.conversation().map(reference)
 }
 
-/// The same response, saying how many messages of the conversation were left out.
+/// The same response, with the number of dropped messages of the conversation.
 pub fn with_truncation_header(mut response: HttpResponse, truncated: Option<usize>) -> HttpResponse {
     if let Some(count) = truncated {
         response.headers_mut().insert(TRUNCATED, HeaderValue::from(count));

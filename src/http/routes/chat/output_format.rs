@@ -1,7 +1,7 @@
-//! The fields that say what an answer must look like: `response_format`, `tools`, `tool_choice`.
+//! The request fields that constrain the output: `response_format`, `tools`, `tool_choice`.
 //!
-//! They are read by hand, for an error must name the place in a way that an untagged union cannot.
-//! The types are for `/openapi.json`.
+//! Parsed by hand, because errors must name the invalid field, which serde's untagged enums cannot do. The types are
+//! for `/openapi.json`.
 
 use serde_json::{Map, Value, value::RawValue};
 use utoipa::ToSchema;
@@ -12,7 +12,7 @@ use crate::engine::Text;
 use crate::error::Result;
 use crate::service::json_fields::{invalid_field, name, object, optional};
 
-/// `text`: anything. `json_object`: any JSON object. `json_schema`: JSON that obeys the schema.
+/// `text`: anything. `json_object`: any JSON object. `json_schema`: JSON that matches the schema.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "a shape for the document; the field is read by hand")]
 pub struct ResponseFormat {
@@ -37,7 +37,7 @@ struct NamedSchema {
     #[schema(min_length = 1, max_length = 64)]
     name: String,
     description: Option<String>,
-    /// A JSON schema, at most 256 KiB. What cannot be enforced is refused.
+    /// A JSON schema, at most 256 KiB. Keywords that cannot be enforced are rejected.
     #[schema(value_type = Option<Object>)]
     schema: Option<Value>,
     /// Ignored: every schema is enforced.
@@ -59,7 +59,7 @@ struct ToolFunction {
     #[schema(min_length = 1, max_length = 64)]
     name: String,
     description: Option<String>,
-    /// The JSON schema of the arguments, an object. Absent: there are none.
+    /// JSON schema of the arguments, an object; absent: no arguments.
     #[schema(value_type = Option<Object>)]
     parameters: Option<Value>,
     /// Ignored: every schema is enforced.
@@ -89,7 +89,7 @@ pub struct ToolName {
     name: String,
 }
 
-/// What the fields say together; whether the tools are well formed is checked later.
+/// Combines the fields; the tool definitions are validated later.
 pub fn output_request(
     format: Option<&Value>,
     tools: Option<&RawValue>,

@@ -1,5 +1,4 @@
-//! OpenAI's chat request: every field is taken, ignored because it cannot change the result, or
-//! refused by name. Nothing is silently half-done.
+//! OpenAI's chat request. Every field is supported, ignored because it cannot change the result, or rejected by name.
 
 use std::collections::BTreeMap;
 
@@ -19,20 +18,20 @@ use crate::http::routes::message_schema::{self, Message};
 use crate::http::unknown_fields::unsupported;
 use crate::service::precondition::IfMatch;
 
-/// Most answers to one prompt.
+/// Max choices per prompt.
 const MAX_CHOICES: u32 = 16;
 const MAX_STOPS: usize = 16;
 const MAX_STOP_BYTES: usize = 256;
 const MAX_BIASES: usize = 1024;
 
-/// Sampling where the caller says nothing: what local servers do (llama.cpp's defaults). Small models
-/// drift into nonsense when every token of the vocabulary may be drawn.
+/// Default sampling parameters, those of llama.cpp. Small models produce nonsense if every token of the vocabulary can
+/// be sampled.
 const TEMPERATURE: f32 = 0.8;
 const TOP_P: f32 = 0.95;
 const TOP_K: u32 = 40;
 const MIN_P: f32 = 0.05;
 
-/// Fields that cannot change what this server answers.
+/// Fields that do not affect the output of this server.
 const IGNORED: [&str; 12] = [
     "user",
     "metadata",
@@ -52,11 +51,11 @@ const IGNORED: [&str; 12] = [
 pub struct ChatRequest {
     /// Id of an installed model. May be absent with an agent that has one.
     model: Option<String>,
-    /// The conversation so far, in order; with `conversation_id` what follows the stored transcript.
+    /// The conversation so far, in order; with `conversation_id`, the messages after the stored transcript.
     #[schema(value_type = Vec<Message>)]
     messages: Vec<Box<RawValue>>,
-    /// A stored conversation: its transcript comes before `messages`, and once the answer has ended
-    /// well, both are appended to it. Only with `n: 1`.
+    /// A stored conversation. Its transcript precedes `messages`; after a successful response, `messages` and the
+    /// response are appended to it. Only with `n: 1`.
     conversation_id: Option<String>,
     /// An agent, whose instructions, model and memory settings apply.
     agent_id: Option<String>,
@@ -64,13 +63,13 @@ pub struct ChatRequest {
     truncation: Option<Truncation>,
     stream: Option<bool>,
     stream_options: Option<StreamOptions>,
-    /// 0–2, 0.8 if absent; 0 always takes the likeliest token.
+    /// 0–2, 0.8 if absent; 0 always picks the most likely token.
     temperature: Option<f32>,
     /// Above 0 up to 1, 0.95 if absent.
     top_p: Option<f32>,
-    /// Draw among this many likeliest tokens, 40 if absent; 0 is off.
+    /// Sample from this many most likely tokens, 40 if absent; 0 is off.
     top_k: Option<u32>,
-    /// Draw among tokens at least this likely, relative to the likeliest: 0–1, 0.05 if absent.
+    /// Sample from tokens with at least this probability, relative to the most likely one: 0–1, 0.05 if absent.
     min_p: Option<f32>,
     /// −2 to 2.
     frequency_penalty: Option<f32>,
@@ -78,34 +77,34 @@ pub struct ChatRequest {
     presence_penalty: Option<f32>,
     /// Above 0 up to 10; 1 is off.
     repetition_penalty: Option<f32>,
-    /// The same seed and request give the same answer.
+    /// The same seed and request give the same output.
     seed: Option<i64>,
     /// One string, or up to 16.
     stop: Option<Stop>,
-    /// Number of answers, 1–16.
+    /// Number of choices, 1–16.
     n: Option<u32>,
     max_completion_tokens: Option<u32>,
     /// The older name of `max_completion_tokens`.
     max_tokens: Option<u32>,
-    /// Fewest tokens before the answer may end.
+    /// Min tokens before generation may stop.
     min_tokens: Option<u32>,
-    /// Go on past the model's end-of-sequence token.
+    /// Continue past the model's end-of-sequence token.
     ignore_eos: Option<bool>,
     logprobs: Option<bool>,
     /// 0–20; needs `logprobs: true`.
     top_logprobs: Option<u8>,
     /// Token id → −100 to 100.
     logit_bias: Option<BTreeMap<String, f32>>,
-    /// What the text of the answer must look like: enforced while it is generated.
+    /// Format of the output, enforced during generation.
     #[schema(value_type = Option<ResponseFormat>)]
     response_format: Option<Value>,
-    /// Function tools, at most 128; absent: the agent's. The arguments of calls obey their schemas.
+    /// Function tools, at most 128; absent: the agent's. Arguments of calls always match their schemas.
     #[schema(value_type = Option<Vec<output_format::FunctionTool>>)]
     tools: Option<Box<RawValue>>,
     /// `auto` if absent.
     #[schema(value_type = Option<ToolChoice>)]
     tool_choice: Option<Value>,
-    /// Whether an answer may have several calls; true if absent.
+    /// Whether one response may contain several calls; true if absent.
     parallel_tool_calls: Option<bool>,
     #[serde(flatten)]
     #[schema(ignore)]
@@ -114,7 +113,7 @@ pub struct ChatRequest {
 
 #[derive(Clone, Copy, Default, Deserialize, utoipa::ToSchema)]
 pub struct StreamOptions {
-    /// Send one more chunk with the usage before the end.
+    /// Send an additional chunk with the usage before the end.
     #[serde(default)]
     pub include_usage: bool,
 }
@@ -126,15 +125,15 @@ enum Stop {
     Many(Vec<String>),
 }
 
-/// A request whose fields are all in range.
+/// A validated request.
 pub struct CheckedRequest {
     pub call: ChatCall,
-    /// How to stream, if to stream.
+    /// Stream options; `None` if not streaming.
     pub stream: Option<StreamOptions>,
 }
 
 impl ChatRequest {
-    /// Checks every field on its own; what depends on the model is checked by `calls`.
+    /// Validates each field; `calls` checks what depends on the model.
     pub fn check(self, if_match: Option<IfMatch>) -> Result<CheckedRequest> {
         refuse_unsupported(&self.rest)?;
         let sampling = self.sampling()?;
@@ -236,7 +235,7 @@ impl ChatRequest {
     }
 }
 
-/// Fields that OpenAI has and this server has not: refused where they would change the answer.
+/// OpenAI fields that this server does not support: rejected if they would change the output.
 fn refuse_unsupported(rest: &Map<String, Value>) -> Result<()> {
     let idle = |name: &str, value: &Value| match name {
         _ if value.is_null() || IGNORED.contains(&name) => true,

@@ -1,4 +1,4 @@
-//! OpenAI's shapes of an answer, whole and in chunks.
+//! OpenAI's response format, complete and in chunks.
 
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ pub struct Completion {
     /// Where `conversation_id` was sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     conversation: Option<ConversationRef>,
-    /// How many of the conversation's oldest messages were left out, where that was allowed.
+    /// How many of the conversation's oldest messages were dropped, if truncation was enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     truncated_messages: Option<usize>,
 }
@@ -33,10 +33,10 @@ struct WholeChoice {
 #[derive(Serialize, utoipa::ToSchema)]
 struct AssistantMessage {
     role: &'static str,
-    /// Null where the answer is nothing but calls.
+    /// Null if the response contains only tool calls.
     content: Option<String>,
     refusal: Option<String>,
-    /// Where the model calls tools: answer each with a message of the role `tool`.
+    /// Tool calls; answer each with a message of the role `tool`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<ToolCall>,
 }
@@ -51,7 +51,7 @@ struct ToolCall {
 #[derive(Serialize, utoipa::ToSchema)]
 struct Function {
     name: String,
-    /// JSON that obeys the tool's schema, as text; cut off where `finish_reason` is `length`.
+    /// JSON that matches the tool's schema, as text; cut off if `finish_reason` is `length`.
     arguments: String,
 }
 
@@ -118,14 +118,14 @@ pub struct ChunkChoice<'a> {
 pub struct Delta<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<&'static str>,
-    /// Inner `None` is the null with which an answer begins that may have no text.
+    /// Inner `None` is null, which starts a response that may have no text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<Option<&'a str>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tool_calls: Vec<CallDelta<'a>>,
 }
 
-/// A part of a call; `id`, `type` and the name only in its first.
+/// A fragment of a call; `id`, `type` and the name only in the first.
 #[derive(Serialize)]
 pub struct CallDelta<'a> {
     index: u32,
@@ -154,7 +154,7 @@ impl From<Usage> for UsageBody {
     }
 }
 
-/// The body of a whole answer.
+/// Body of a complete response.
 pub fn completion(running: &RunningChat, choices: Vec<Choice>) -> Completion {
     let choice = |(index, choice): (usize, Choice)| WholeChoice {
         index,
@@ -188,7 +188,7 @@ fn tool_calls(running: &RunningChat, choice: usize, calls: Vec<GeneratedCall>) -
     (0..).zip(calls).map(call).collect()
 }
 
-/// What a step made of calls, as OpenAI streams it.
+/// Tool call deltas of a step, in OpenAI's streaming format.
 pub fn call_deltas<'a>(running: &RunningChat, choice: u32, pieces: &'a [CallPiece]) -> Vec<CallDelta<'a>> {
     let delta = |piece: &'a CallPiece| CallDelta {
         index: piece.index,
@@ -217,7 +217,7 @@ pub fn logprobs(tokens: &[TokenInfo], wanted: bool) -> Option<Logprobs> {
 }
 
 fn alternative(token: &TokenLogprob) -> Alternative {
-    // JSON knows no infinity; a token that cannot occur gets the smallest number there is.
+    // JSON has no infinity, so impossible tokens get the smallest number.
     let logprob = token.logprob.max(-9999.0);
     Alternative { token: String::from_utf8_lossy(&token.bytes).into_owned(), logprob, bytes: token.bytes.clone() }
 }

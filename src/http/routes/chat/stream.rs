@@ -1,4 +1,4 @@
-//! A chat answer as server-sent events, exactly as OpenAI streams them.
+//! A chat response as server-sent events, in OpenAI's format.
 //!
 //! The response body owns the running call: when the client leaves, actix drops the body, that
 //! drops the receiver, and the engine stops.
@@ -20,7 +20,7 @@ use crate::http::sse;
 use crate::ids::RequestId;
 use crate::service::usage::Outcome;
 
-/// How long a stream may be silent before a comment shows the client that it lives.
+/// Interval of keep-alive comments.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 pub fn respond(running: RunningChat, options: StreamOptions, request_id: Option<RequestId>) -> HttpResponse {
@@ -66,7 +66,7 @@ impl Events {
         let silent = !first && piece.text.is_empty() && piece.calls.is_empty() && piece.tokens.is_empty();
         let delta_choice = sse::data(&self.chunk(vec![self.delta_choice(piece, first)]));
         let Some(ending) = piece.end else { return delta_choice };
-        // OpenAI closes a choice with a chunk of its own whose delta is empty.
+        // OpenAI ends a choice with a separate chunk whose delta is empty.
         let last = ChunkChoice {
             index: piece.choice,
             delta: Delta::default(),
@@ -104,14 +104,14 @@ impl Events {
         }
     }
 
-    /// An error after the stream began: one event in the usual shape, and no `[DONE]`.
+    /// An error after the stream began: one event in the usual error format, and no `[DONE]`.
     async fn fail(&mut self, error: Error) -> sse::Event {
         self.finished = true;
         let recorded = self.running.close(Outcome::of_status(error.code().status())).await;
         in_stream(&error, self.request_id, recorded).unwrap_or_else(sse::done)
     }
 
-    /// The last events; what was used is on the disk before they leave.
+    /// The last events. Usage is durable before they are sent.
     async fn end(&mut self) -> sse::Event {
         if let Err(error) = self.running.close(Outcome::Succeeded).await {
             return self.fail(error).await;

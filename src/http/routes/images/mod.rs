@@ -1,4 +1,4 @@
-//! Pictures: endpoint 12, and those that begin with a picture.
+//! Images: endpoint 12, edits and variations.
 
 mod multipart_form;
 mod request;
@@ -20,12 +20,12 @@ use crate::http::response::ApiResult;
 use crate::http::{Api, authentication::Caller, content_negotiation, request_logging};
 use crate::service::stored_images::Format;
 
-/// Of the one picture that comes as bytes.
+/// Of a single image sent as bytes.
 const SEED: HeaderName = HeaderName::from_static("x-outpost-seed");
 
 const JSON: &str = "application/json";
 
-/// Create pictures from a prompt; with `stream: true` as server-sent events. A single one comes as bytes where
+/// Generate images from a prompt; with `stream: true` as server-sent events. A single image is sent as bytes if
 /// `Accept` names `image/png`, `image/jpeg` or `image/webp`.
 #[utoipa::path(tag = "images", request_body = ImageRequest, responses((status = 200, content(
     (response::ImagesBody = "application/json"), (String = "text/event-stream"), (String = "image/png"),
@@ -37,7 +37,7 @@ pub async fn create(caller: Caller, body: ApiJson<ImageRequest>, request: HttpRe
     paint(caller, asked, "image_generation", &request, &api).await
 }
 
-/// Paint a picture anew, or the part of it that a mask or its own transparency marks.
+/// Regenerate an image, or the part marked by a mask or by its own transparency.
 #[utoipa::path(tag = "images", request_body(content = multipart_form::EditForm, content_type = "multipart/form-data"),
     responses((status = 200, content(
         (response::ImagesBody = "application/json"), (String = "text/event-stream"), (String = "image/png"),
@@ -50,7 +50,7 @@ pub async fn edit(caller: Caller, payload: Payload, request: HttpRequest, api: D
     paint(caller, asked, "image_edit", &request, &api).await
 }
 
-/// Paint pictures that are like another.
+/// Generate variations of an image.
 #[utoipa::path(tag = "images", request_body(content = multipart_form::VariationForm, content_type = "multipart/form-data"),
     responses((status = 200, content(
         (response::ImagesBody = "application/json"), (String = "text/event-stream"), (String = "image/png"),
@@ -63,7 +63,7 @@ pub async fn vary(caller: Caller, payload: Payload, request: HttpRequest, api: D
     paint(caller, asked, "image_variation", &request, &api).await
 }
 
-/// Has the pictures painted and answers as was asked: in events, as bytes, by links or within JSON.
+/// Generates the images and sends them as requested: as events, bytes, links or JSON.
 async fn paint(
     caller: Caller,
     mut asked: CheckedRequest,
@@ -101,12 +101,12 @@ async fn paint(
     Ok(caller.mount.bare(running.id, response::body(&running, output.format, data)))
 }
 
-/// Whether the client wants the bytes of a single picture, in a format that `asked` then has.
+/// Whether the client wants the bytes of a single image; sets the format in `asked`.
 fn as_bytes(request: &HttpRequest, asked: &mut CheckedRequest) -> Result<bool> {
     if asked.stream || asked.call.count != 1 || asked.response_format == Delivery::Url {
         return Ok(false);
     }
-    // The format that was asked for comes first, for whoever accepts any.
+    // The requested format comes first, for clients that accept any.
     let own = asked.output.format;
     let others = Format::ALL.into_iter().filter(|format| *format != own);
     let formats: Vec<Format> = [own].into_iter().chain(others).collect();

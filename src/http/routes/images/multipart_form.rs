@@ -1,4 +1,4 @@
-//! The forms in which pictures come: files, and the fields of a request as text.
+//! Multipart forms with images: files, and the request's fields as text.
 
 use actix_web::HttpRequest;
 use actix_web::web::Payload;
@@ -13,7 +13,7 @@ use crate::http::extractors::from_json;
 use crate::http::multipart::{Part, Parts};
 use crate::service::concurrency_limit::Slot;
 
-/// The largest file of a picture or a mask.
+/// Max bytes of an image or mask file.
 const MAX_IMAGE_BYTES: usize = 20 << 20;
 /// Room for the other parts and the boundaries.
 const FRAME: u64 = 1 << 20;
@@ -21,7 +21,7 @@ const MAX_FIELD_BYTES: usize = 4096;
 /// More parts than there are fields.
 const MAX_PARTS: usize = 64;
 
-/// Fields whose text is a number, a flag or an array in JSON; the text of others is meant as it stands.
+/// Fields whose text is parsed as JSON (numbers, flags, arrays); others are plain text.
 const JSON: [&str; 10] = [
     "n",
     "seed",
@@ -39,10 +39,10 @@ const JSON: [&str; 10] = [
 #[derive(Deserialize, utoipa::ToSchema)]
 #[expect(dead_code, reason = "describes the form in /openapi.json; it is read part by part")]
 pub struct EditForm {
-    /// The picture: PNG, JPEG or WebP. Without a mask, what is transparent of it is painted anew.
+    /// The image: PNG, JPEG or WebP. Without a mask, its transparent areas are regenerated.
     #[schema(value_type = String, format = Binary)]
     image: String,
-    /// A picture of the same size: transparent where it is painted anew; without transparency white there.
+    /// An image of the same size: transparent (or, without an alpha channel, white) areas are regenerated.
     #[schema(value_type = Option<String>, format = Binary)]
     mask: Option<String>,
     /// How much changes, above 0 up to 1: 1 with a mask, else 0.8 if absent.
@@ -55,20 +55,20 @@ pub struct EditForm {
 #[derive(Deserialize, utoipa::ToSchema)]
 #[expect(dead_code, reason = "as above")]
 pub struct VariationForm {
-    /// The picture: PNG, JPEG or WebP.
+    /// The image: PNG, JPEG or WebP.
     #[schema(value_type = String, format = Binary)]
     image: String,
     /// How much changes, above 0 up to 1; 0.6 if absent.
     strength: Option<f32>,
     /// Id of an installed model.
     model: String,
-    /// What the picture shows.
+    /// Description of the image.
     prompt: Option<String>,
     /// And every other field of `/images/generations`.
     n: Option<u32>,
 }
 
-/// What the parts have told so far.
+/// The parts read so far.
 #[derive(Default)]
 struct Form {
     image: Option<Vec<u8>>,
@@ -76,7 +76,7 @@ struct Form {
     fields: Map<String, Value>,
 }
 
-/// Reads the whole form, whose files are in memory then; `slot` is held until they are worked off.
+/// Reads the whole form into memory; `slot` is held until its files are processed.
 pub async fn read(request: &HttpRequest, payload: Payload, kind: EditKind, slot: Slot) -> Result<CheckedRequest> {
     let largest = 2 * MAX_IMAGE_BYTES as u64 + FRAME;
     let mut parts = Parts::of(request, payload, largest, || too_large("image"))?;
@@ -97,7 +97,7 @@ impl Form {
     async fn take(&mut self, part: Part) -> Result<()> {
         let name = part.name().to_owned();
         match name.as_str() {
-            // OpenAI's clients send a list of one under the second name.
+            // OpenAI's clients send a list with one element under the second name.
             "image" | "image[]" if self.image.is_some() => {
                 let text = "'image' is sent more than once; this server takes one picture. Send the others in requests of their own.";
                 Err(Error::invalid("image", text))
@@ -115,7 +115,7 @@ impl Form {
                 Err(Error::invalid(&*name, format!("'{name}' is given more than once. Give it once.")))
             }
             "prompt" | "negative_prompt" => {
-                // A character has four bytes at most; how many there are is counted later.
+                // A character has at most four bytes; characters are counted later.
                 let text = part.text_within(4 * MAX_PROMPT_CHARS).await?;
                 self.fields.insert(name, Value::String(text));
                 Ok(())

@@ -1,5 +1,5 @@
-//! What a caller asks of a picture: OpenAI's fields and those of local servers. Each is taken, ignored because it
-//! cannot change the result, or refused by name.
+//! Image requests: OpenAI's fields and those of local servers. Each is supported, ignored because it cannot change the
+//! result, or rejected by name.
 
 use std::fmt::Display;
 
@@ -23,12 +23,12 @@ const MAX_ADAPTERS: usize = 8;
 const MAX_ADAPTER_NAME_CHARS: usize = 128;
 const MAX_ADAPTER_WEIGHT: f32 = 10.0;
 const MAX_PARTIAL: u32 = 3;
-/// OpenAI's: a JPEG of the best quality.
+/// OpenAI's default: best JPEG quality.
 const QUALITY: u8 = 100;
 
-/// Fields that cannot change what this server answers.
+/// Fields that do not affect the output of this server.
 const IGNORED: [&str; 2] = ["user", "safety_identifier"];
-/// Fields of OpenAI's models with what this server does anyway; anything else in them is refused.
+/// Fields of OpenAI's models with the values that this server supports; other values are rejected.
 const GIVEN: [(&str, &[&str]); 3] =
     [("quality", &["auto", "standard"]), ("background", &["auto", "opaque"]), ("moderation", &["auto", "low"])];
 
@@ -36,39 +36,39 @@ const GIVEN: [(&str, &[&str]); 3] =
 pub struct ImageRequest {
     /// Id of an installed model.
     model: String,
-    /// What the picture shows, 1–32,000 characters.
+    /// Description of the image, 1–32,000 characters.
     prompt: String,
-    /// Number of pictures, 1–10.
+    /// Number of images, 1–10.
     n: Option<u32>,
-    /// Width and height in pixels, such as `512x512`, or `auto`: what the model was made for.
+    /// Width and height in pixels, such as `512x512`, or `auto`: the model's default.
     size: Option<String>,
-    /// `b64_json` if absent. A `url` is opened without a key and ends after a while.
+    /// `b64_json` if absent. A `url` needs no key and expires.
     response_format: Option<Delivery>,
-    /// `png` if absent. `webp` comes without loss.
+    /// `png` if absent. `webp` is lossless.
     output_format: Option<OutputFormat>,
     /// Quality of a JPEG, 0–100; 100 if absent.
     #[schema(maximum = 100)]
     output_compression: Option<u8>,
-    /// 0 to 2^63−1: the same seed and request give the same picture. Picture i of several has the seed plus i.
+    /// 0 to 2^63−1: the same seed and request give the same image. Image i of several uses the seed plus i.
     #[schema(minimum = 0)]
     seed: Option<i64>,
-    /// 1–500; what the model is meant for if absent. Also `num_inference_steps`.
+    /// 1–500; the model's default if absent. Also `num_inference_steps`.
     #[serde(alias = "num_inference_steps")]
     #[schema(minimum = 1, maximum = 500)]
     steps: Option<u32>,
-    /// How closely the prompt is followed, 0–100; what the model is meant for if absent.
+    /// How closely the prompt is followed, 0–100; the model's default if absent.
     #[schema(minimum = 0, maximum = 100)]
     guidance_scale: Option<f32>,
-    /// What the picture shall not show.
+    /// What the image must not show.
     negative_prompt: Option<String>,
-    /// The way from noise to a picture: `ddim`, `ddpm`, `pndm`, `euler`, `euler_a`, `dpmpp_2m`, `dpmpp_2m_karras`,
-    /// `unipc`, `lcm` or `flow_euler`, as far as the model can be run with it; the model's own if absent.
+    /// The sampling method: `ddim`, `ddpm`, `pndm`, `euler`, `euler_a`, `dpmpp_2m`, `dpmpp_2m_karras`, `unipc`, `lcm`
+    /// or `flow_euler`, if the model supports it; the model's default if absent.
     scheduler: Option<String>,
     /// Adapters of the model, at most 8.
     lora: Option<Vec<Adapter>>,
-    /// Send events while the picture is painted.
+    /// Send events during generation.
     stream: Option<bool>,
-    /// Pictures on the way, 0–3 of each; only with `stream: true`.
+    /// Partial images, 0–3 per image; only with `stream: true`.
     #[schema(maximum = 3)]
     partial_images: Option<u32>,
     #[serde(flatten)]
@@ -99,7 +99,7 @@ enum OutputFormat {
     Webp,
 }
 
-/// A request whose every field is in order.
+/// A validated request.
 pub struct CheckedRequest {
     pub call: ImageCall,
     pub output: Output,
@@ -110,7 +110,7 @@ pub struct CheckedRequest {
 }
 
 impl ImageRequest {
-    /// Checks every field on its own. `prompted`: whether there must be a prompt.
+    /// Validates each field. `prompted`: whether there must be a prompt.
     pub fn check(mut self, prompted: bool) -> Result<CheckedRequest> {
         self.rest.retain(|name, value| !is_given(name, value));
         refuse_given(&self.rest)?;
@@ -133,7 +133,7 @@ impl ImageRequest {
         })
     }
 
-    /// What is to be painted.
+    /// The image options for the engine.
     fn call(self, prompted: bool, stream: bool) -> Result<ImageCall> {
         let negative_prompt = self.negative_prompt;
         characters("prompt", &self.prompt, usize::from(prompted))?;
@@ -200,7 +200,7 @@ pub(super) fn within<T: PartialOrd + Copy + Display>(field: &str, value: T, leas
     Err(Error::invalid(field, format!("'{field}' is {value}; it must be from {least} to {most}.")))
 }
 
-/// `None` is what suits the model.
+/// `None` is the model's default.
 fn size(text: &str) -> Result<Option<[usize; 2]>> {
     if text == "auto" {
         return Ok(None);

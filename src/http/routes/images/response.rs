@@ -1,4 +1,4 @@
-//! OpenAI's shape of an answer with pictures.
+//! OpenAI's image response.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -25,14 +25,14 @@ pub struct ImagesBody {
 pub struct ImageItem {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub b64_json: Option<String>,
-    /// Opened without a key, until it ends.
+    /// Needs no key; expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Gives this picture again.
+    /// Reproduces this image.
     pub seed: u64,
 }
 
-/// Pictures are counted by the piece: their tokens are nought.
+/// Images are counted per image; their token counts are 0.
 #[derive(Clone, Copy, Serialize, utoipa::ToSchema)]
 pub struct ImagesUsage {
     images: u64,
@@ -72,7 +72,7 @@ pub fn size(running: &RunningImages) -> String {
     format!("{width}x{height}")
 }
 
-/// Pictures within JSON, written off the async threads: each has megabytes.
+/// Images in JSON, encoded off the async threads because each has megabytes.
 pub async fn inline(files: Vec<Vec<u8>>, seeds: Vec<u64>) -> Result<Box<RawValue>> {
     let item = |(file, seed)| ImageItem { b64_json: Some(STANDARD.encode::<Vec<u8>>(file)), url: None, seed };
     let write = move || items(files.into_iter().zip(seeds).map(item).collect());

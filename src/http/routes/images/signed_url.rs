@@ -1,4 +1,4 @@
-//! Links to pictures: who has one needs no key, as a page that shows the picture has none.
+//! Signed URLs of images. They need no key, because a page that shows the image has none.
 
 use actix_web::http::header;
 use actix_web::web::{Bytes, Data};
@@ -13,18 +13,18 @@ use crate::http::response::ApiResult;
 use crate::ids::StoredImageId;
 use crate::service::stored_images::{SignedUrl, StoredImage};
 
-/// What signs a link.
+/// Signature of the URL.
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Signed {
-    /// When the link ends; Unix seconds.
+    /// Expiry of the URL, Unix seconds.
     #[serde(default)]
     expires: String,
     #[serde(default)]
     signature: String,
 }
 
-/// Fetch a picture that was asked for with `response_format: "url"`, by the link that was given then. Needs no key.
+/// Fetch an image that was requested with `response_format: "url"`, by its signed URL. Needs no key.
 #[utoipa::path(tag = "images", security(()), params(("picture_id" = String, Path), Signed), responses(
     (status = 200, content((String = "image/png"), (String = "image/jpeg"), (String = "image/webp"))),
 ))]
@@ -46,7 +46,7 @@ pub async fn fetch(id: ApiPath<StoredImageId>, signed: ApiParams<Signed>, api: D
         .body(SizedStream::new(bytes, Box::pin(chunks))))
 }
 
-/// The whole address of a link: where the operator says that the server is, or where this request found it.
+/// The absolute URL, based on the configured public URL or on this request's host.
 pub fn url(request: &HttpRequest, api: &Api, link: &SignedUrl) -> String {
     let base = api.public_url.clone().unwrap_or_else(|| {
         let by = request.connection_info();

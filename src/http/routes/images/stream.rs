@@ -1,7 +1,8 @@
-//! Pictures as server-sent events, as OpenAI streams them: pictures on the way, then the finished ones. On `/v1`
-//! there are steps between them, too.
+//! Images as server-sent events in OpenAI's format: partial images, then the finished ones. On `/v1` also progress
+//! events.
 //!
-//! The response body owns what is being painted: when the client leaves, actix drops the body, and the engine stops.
+//! The response body owns the running generation: when the client disconnects, actix drops the body, and the engine
+//! stops.
 
 use std::time::Duration;
 
@@ -21,10 +22,10 @@ use crate::http::sse;
 use crate::ids::RequestId;
 use crate::service::usage::Outcome;
 
-/// How long a stream may be silent before a comment shows the client that it lives.
+/// Interval of keep-alive comments.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// What a stream is told beside the pictures.
+/// Stream settings besides the images.
 pub struct Streaming {
     /// What its events are called before their dot: `image_generation`.
     pub name: &'static str,
@@ -36,12 +37,12 @@ pub struct Streaming {
 struct Events {
     running: RunningImages,
     options: Streaming,
-    /// Pictures on the way that were sent of each.
+    /// Partial images sent so far, per image.
     shown: Vec<u32>,
     finished: bool,
 }
 
-/// A picture, finished or on the way.
+/// A finished or partial image.
 #[derive(Serialize)]
 struct PictureEvent {
     r#type: String,
@@ -60,7 +61,7 @@ struct PictureEvent {
     usage: Option<ImagesUsage>,
 }
 
-/// How far one of the pictures is.
+/// Progress of one image.
 #[derive(Serialize)]
 struct Progress {
     r#type: String,
@@ -101,7 +102,7 @@ impl Events {
         let name = format!("{}.progress", self.options.name);
         let progress = match self.options.mount {
             Mount::Spec => sse::named(&name, &Progress { r#type: name.clone(), image_index: image, step, steps }),
-            // Strict clients know no such event, but may see that something goes on.
+            // Strict clients do not know this event, so it is sent as a comment.
             Mount::OpenAi => sse::keep_alive(),
         };
         let Some(picture) = seen else { return Ok(progress) };
@@ -111,7 +112,7 @@ impl Events {
         Ok(sse::join(progress, picture))
     }
 
-    /// The last picture leaves when the usage is on the disk.
+    /// The last image is sent after the usage is durable.
     async fn done(&mut self, image: usize, picture: Image) -> Result<sse::Event> {
         let event = PictureEvent { usage: Some(ImagesUsage::of(1)), ..self.event("completed", image) };
         let event = self.picture(event, picture).await?;
@@ -138,7 +139,7 @@ impl Events {
         }
     }
 
-    /// The event with its picture, written off the async threads.
+    /// The event with its image, encoded off the async threads.
     async fn picture(&self, event: PictureEvent, picture: Image) -> Result<sse::Event> {
         let output = self.options.output;
         let write = move || {
@@ -148,7 +149,7 @@ impl Events {
         actix_web::web::block(write).await.map_err(Error::internal)?
     }
 
-    /// An error after the stream began: one event in the usual shape, and the end.
+    /// An error after the stream began: one event in the usual error format, then the end.
     async fn fail(&mut self, error: Error) -> sse::Event {
         self.finished = true;
         let recorded = self.running.close(Outcome::of_status(error.code().status())).await;
