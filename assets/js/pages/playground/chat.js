@@ -1,7 +1,7 @@
 // Chat: streaming, cancellation, tools, agents and conversations.
 
 import { html, useEffect, useRef, useState } from "../../html.js";
-import { all, get, post, stream } from "../../api.js";
+import { all, apiPath, get, post, stream } from "../../api.js";
 import { fromJson } from "../../json.js";
 import { Message } from "../../message.js";
 import { session } from "../../session.js";
@@ -62,7 +62,7 @@ export function Chat({ project, models, initial, showCode }) {
   const [selectConversation, , conversationError] = useAction(async (id) => {
     setMessages([]);
     set("conversation")(id);
-    if (id && id !== "new") setMessages((await get(`/conversations/${id}`)).messages.map((message) => ({ ...message, stored: true })));
+    if (id && id !== "new") setMessages((await get(apiPath`/conversations/${id}`)).messages.map((message) => ({ ...message, stored: true })));
   });
   useEffect(() => {
     if (preset.conversation) selectConversation(preset.conversation);
