@@ -33,6 +33,7 @@ mod models;
 mod overload;
 mod projects;
 mod routes;
+mod schemas;
 mod structured_output;
 mod upload;
 mod usage;
