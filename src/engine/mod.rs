@@ -40,8 +40,8 @@ pub use registry::Registry;
 use runtime::worker::Worker;
 use runtime::workload::Workload;
 use runtime::{Runtime, ShutdownPhase};
-pub use settings::{Drafts, Settings};
-use settings::{MAX_IMAGES, MOST_CHOICES, MOST_STOPS, MOST_TOP_LOGPROBS, UNREAD_PIECES};
+use settings::UNREAD_PIECES;
+pub use settings::{Drafts, MAX_CHOICES, MAX_IMAGES, MAX_STOPS, MAX_TOP_LOGPROBS, Settings};
 pub use text::chat_template::PromptError;
 pub use text::grammar::{Form, GrammarError};
 pub use text::message::Message;
@@ -130,7 +130,7 @@ impl Engine {
     /// Queues images to be generated, or says why not. Tokenises the prompts first: not for an async thread. Dropping
     /// the receiver cancels.
     pub fn generate_images(&self, model: &Arc<ImageModel>, request: ImageRequest) -> Result<ImageEvents, Refused> {
-        if !(1..=MAX_IMAGES).contains(&request.seeds.len()) {
+        if !(1..=MAX_IMAGES as usize).contains(&request.seeds.len()) {
             return Err(Refused::Invalid(format!("{} images, 1 to {MAX_IMAGES} are possible", request.seeds.len())));
         }
         model.check(&request).map_err(Refused::Invalid)?;
@@ -239,14 +239,14 @@ fn check(model: &TextModel, request: &Generation) -> Result<(), String> {
     if let Some(id) = prompt.iter().find(|&&id| id as usize >= vocabulary) {
         return Err(format!("the prompt has the token {id}, the vocabulary has {vocabulary}"));
     }
-    if !(1..=MOST_CHOICES).contains(choices) {
-        return Err(format!("{choices} choices, 1 to {MOST_CHOICES} are possible"));
+    if !(1..=MAX_CHOICES).contains(choices) {
+        return Err(format!("{choices} choices, 1 to {MAX_CHOICES} are possible"));
     }
-    if logprobs.is_some_and(|count| count > MOST_TOP_LOGPROBS) {
-        return Err(format!("at most {MOST_TOP_LOGPROBS} alternatives have log-probabilities"));
+    if logprobs.is_some_and(|count| count > MAX_TOP_LOGPROBS) {
+        return Err(format!("at most {MAX_TOP_LOGPROBS} alternatives have log-probabilities"));
     }
-    if stop.len() > MOST_STOPS || stop.iter().any(String::is_empty) {
-        return Err(format!("at most {MOST_STOPS} stop strings, none of them empty"));
+    if stop.len() > MAX_STOPS || stop.iter().any(String::is_empty) {
+        return Err(format!("at most {MAX_STOPS} stop strings, none of them empty"));
     }
     request.sampling.check(vocabulary)
 }

@@ -96,8 +96,8 @@ impl Settings {
 pub(super) const MOST_GUESSED: usize = 8;
 /// Pieces that wait for a slow reader before its sequence pauses.
 pub(super) const UNREAD_PIECES: usize = 64;
-/// As OpenAI has them.
-pub(super) const MOST_CHOICES: u32 = 128;
-pub(super) const MOST_TOP_LOGPROBS: u8 = 20;
-pub(super) const MOST_STOPS: usize = 64;
-pub(super) const MAX_IMAGES: usize = 10;
+// Limits of one request. The API uses the same ones, so that its errors name the field.
+pub const MAX_CHOICES: u32 = 16;
+pub const MAX_TOP_LOGPROBS: u8 = 20;
+pub const MAX_STOPS: usize = 16;
+pub const MAX_IMAGES: u32 = 10;

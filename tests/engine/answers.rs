@@ -1,6 +1,6 @@
 //! Whole answers: ends, stop strings, seeds, choices, log-probabilities, the context's edges.
 
-use outpost::engine::{Ending, Generation, Refused};
+use outpost::engine::{Ending, Generation, MAX_CHOICES, MAX_STOPS, MAX_TOP_LOGPROBS, Refused};
 
 use crate::support::{Answer, answers, greedy, pieces, request, rig, slow, tiny};
 use crate::tiny_model::TinyModel;
@@ -137,9 +137,10 @@ async fn nonsense_is_refused() {
     let good = || request(vec![7], 4);
     let mut bad = vec![request(vec![], 4), request(vec![7], 0), request(vec![9_999], 4)];
     bad.push(Generation { choices: 0, ..good() });
-    bad.push(Generation { choices: 129, ..good() });
+    bad.push(Generation { choices: MAX_CHOICES + 1, ..good() });
     bad.push(Generation { stop: vec![String::new()], ..good() });
-    bad.push(Generation { logprobs: Some(21), ..good() });
+    bad.push(Generation { stop: vec!["a".to_owned(); MAX_STOPS + 1], ..good() });
+    bad.push(Generation { logprobs: Some(MAX_TOP_LOGPROBS + 1), ..good() });
     for (temperature, top_p) in [(f32::NAN, 1.), (-1., 1.), (1., 0.), (1., 1.5)] {
         let mut request = good();
         (request.sampling.temperature, request.sampling.top_p) = (temperature, top_p);
