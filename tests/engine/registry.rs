@@ -202,14 +202,11 @@ async fn what_runs_on_a_replaced_model_ends_on_it_and_then_its_memory_is_free() 
     let crate::support::Rig { engine, model, dir: _dir, .. } = rig;
     drop(model);
     // The worker lets go of what it has finished at its next step; the next use of any model frees the memory.
-    for _ in 0..2_000 {
+    let freed = || {
         drop(engine.models().load("tiny").unwrap());
-        if memory(&engine, "weights") == weights {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("{} bytes of weights", memory(&engine, "weights"));
+        memory(&engine, "weights") == weights
+    };
+    crate::wait::until(|| format!("{} bytes of weights", memory(&engine, "weights")), freed);
 }
 
 #[test]
