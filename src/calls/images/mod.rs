@@ -271,7 +271,7 @@ fn seeds(first: u64, count: u32) -> Vec<u64> {
 
 fn image_failure(failure: Failure) -> Error {
     match failure {
-        Failure::NoMemory => Error::new(
+        Failure::OutOfMemory => Error::new(
             Code::Overloaded,
             "The memory for painting is held by other models in use. Try again when their answers have ended; the operator can unload a model or give the server more with --memory.",
         )

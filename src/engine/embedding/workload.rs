@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::model::EncoderModel;
 use super::network::Pass;
 use super::queue::EmbeddingQueue;
-use super::scheduler::{Batch, Member};
+use super::scheduler::{Batch, BatchItem};
 use crate::engine::error::{Failure, are_finite};
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::metrics::Step;
@@ -28,7 +28,7 @@ pub struct EmbeddingWorkload {
 /// A batch of which some layers are computed.
 struct RunningBatch {
     model: Arc<EncoderModel>,
-    members: Vec<Member>,
+    members: Vec<BatchItem>,
     pass: Pass,
     /// Time that its layers have taken.
     took: Duration,
@@ -117,10 +117,10 @@ impl EmbeddingWorkload {
         }
     }
 
-    fn fail_batch(&self, model: &EncoderModel, members: &[Member], reason: &str) {
+    fn fail_batch(&self, model: &EncoderModel, members: &[BatchItem], reason: &str) {
         tracing::error!(model = model.id(), reason, "texts could not be embedded");
         let mut scheduler = self.queue.lock();
-        let failure = || Failure::Unusable { id: model.id().to_owned(), reason: reason.to_owned() };
+        let failure = || Failure::ModelUnusable { id: model.id().to_owned(), reason: reason.to_owned() };
         members.iter().for_each(|member| scheduler.fail(member.request, failure()));
     }
 }

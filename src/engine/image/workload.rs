@@ -33,7 +33,7 @@ impl Workload for ImageWorkload {
     }
 
     fn sweep(&mut self) {
-        let (now, timeout) = (self.runtime.clock.uptime(), self.runtime.settings.reader_patience);
+        let (now, timeout) = (self.runtime.clock.uptime(), self.runtime.settings.client_timeout);
         let mut scheduler = self.queue.lock();
         scheduler.drop_cancelled();
         scheduler.drop_stalled(now, timeout);
@@ -44,7 +44,7 @@ impl Workload for ImageWorkload {
         if self.thread.as_ref().is_none_or(|thread| !thread.is_busy()) {
             let Some(job) = self.queue.lock().next_job() else { return false };
             if let Err(job) = self.begin(job) {
-                job.fail(Failure::Broken("no thread could be started".to_owned()));
+                job.fail(Failure::Internal("no thread could be started".to_owned()));
                 return true;
             }
         }
@@ -113,7 +113,7 @@ impl ImageRunner {
             None => Ok(None),
         };
         match outcome {
-            Ok(None) => job.fail(Failure::NoMemory),
+            Ok(None) => job.fail(Failure::OutOfMemory),
             Ok(Some(event)) => {
                 job.sender.send(Ok(event));
                 self.runtime.metrics.picture(job.model.id());
@@ -124,7 +124,7 @@ impl ImageRunner {
             Err(Interrupted::Failed(reason)) => {
                 let id = job.model.id().to_owned();
                 tracing::error!(model = id, reason, "an image could not be generated");
-                job.fail(Failure::Unusable { id, reason });
+                job.fail(Failure::ModelUnusable { id, reason });
             }
         }
     }

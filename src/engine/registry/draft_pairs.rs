@@ -7,14 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Found, Memory, Registry, lock};
+use super::{DiscoveredModel, Memory, Registry, lock};
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::LoadError;
-use crate::engine::model_info::Kind;
+use crate::engine::model_info::ModelKind;
 use crate::engine::preprocessor::Preprocessor;
 use crate::engine::runtime::panics::guarded;
 use crate::engine::text::model::TextModel;
-use crate::engine::text::speculative::draft_model::Drafter;
+use crate::engine::text::speculative::draft_model::DraftModel;
 
 /// How long a model goes without a drafter that had no memory.
 const PAUSE: Duration = Duration::from_secs(600);
@@ -24,7 +24,7 @@ const SMALLER: u64 = 2;
 impl Registry {
     /// Gives the model a drafter if there is one and it fits. Reads its weights; after that it is
     /// cheap to ask again.
-    pub(super) fn equip(&self, model: &TextModel, found: &Found) {
+    pub(super) fn equip(&self, model: &TextModel, found: &DiscoveredModel) {
         let settings = &self.runtime.settings;
         if !settings.speculate || !model.drafter.is_due(self.clock.uptime()) {
             return;
@@ -34,7 +34,7 @@ impl Registry {
             match self.draft(model, &sibling) {
                 Ok(Some(network)) => {
                     let vocabulary = model.vocabulary().min(network.vocabulary());
-                    let drafter = Drafter::new(network, vocabulary, model.lease.weights(), settings.kv_type);
+                    let drafter = DraftModel::new(network, vocabulary, model.lease.weights(), settings.kv_type);
                     model.drafter.put(drafter);
                     self.texts.set_block_bytes(model.key, model.block_bytes(settings.kv_type));
                     if let Some(entry) = lock(&self.loaded).get_mut(id) {
@@ -47,7 +47,7 @@ impl Registry {
                     tracing::warn!(model = id, draft, "the draft model has other tokens and is not used");
                 }
                 Ok(None) => {}
-                Err(LoadError::NoMemory { .. } | LoadError::TooLarge { .. }) => {
+                Err(LoadError::OutOfMemory { .. } | LoadError::TooLarge { .. }) => {
                     tracing::info!(model = id, draft, "there is no memory for the draft model");
                     model.drafter.retry(self.clock.uptime() + PAUSE);
                     return;
@@ -60,7 +60,7 @@ impl Registry {
     /// Models that may draft for this one, the best first: the one that was named, or those of the
     /// same architecture with at most half of its bytes. The smallest is best: guesses that are a
     /// little better do not make up for twice the time that each of them takes.
-    fn siblings(&self, served: &Found) -> Vec<Found> {
+    fn siblings(&self, served: &DiscoveredModel) -> Vec<DiscoveredModel> {
         let drafts = &self.runtime.settings.drafts;
         if let Some(named) = drafts.pairs.get(&served.info.id) {
             let found = self.found(named);
@@ -69,24 +69,25 @@ impl Registry {
             }
             return found.into_iter().collect();
         }
-        let fits = |one: &&Found| {
+        let fits = |one: &&DiscoveredModel| {
             let (info, other) = (&one.info, &served.info);
-            let usable = info.kind == Kind::Text && info.problem.is_none() && self.failure(one).is_none();
+            let usable = info.kind == ModelKind::Text && info.problem.is_none() && self.failure(one).is_none();
             usable && info.architecture == other.architecture && info.bytes <= other.bytes / SMALLER
         };
         let snapshot = self.snapshot.load();
-        let mut found: Vec<Found> = snapshot.models.values().filter(|_| drafts.auto).filter(fits).cloned().collect();
+        let mut found: Vec<DiscoveredModel> =
+            snapshot.models.values().filter(|_| drafts.auto).filter(fits).cloned().collect();
         found.sort_by_key(|one| one.info.bytes);
         found
     }
 
     /// The sibling in memory, if its tokens are those of `model`; its header tells before its weights
     /// are read.
-    fn draft(&self, model: &TextModel, sibling: &Found) -> Result<Option<Arc<TextModel>>, LoadError> {
-        if let Some(draft) = self.ready(&sibling.info.id, sibling.stamp) {
+    fn draft(&self, model: &TextModel, sibling: &DiscoveredModel) -> Result<Option<Arc<TextModel>>, LoadError> {
+        if let Some(draft) = self.ready(&sibling.info.id, sibling.fingerprint) {
             return Ok(draft.text().filter(|draft| draft.vocabulary.agree(&model.vocabulary)).cloned());
         }
-        let broken = |reason| LoadError::Broken { id: sibling.info.id.clone(), reason };
+        let broken = |reason| LoadError::Unusable { id: sibling.info.id.clone(), reason };
         let agree = guarded(|| {
             let checkpoint = Checkpoint::open_chat(&sibling.path)?;
             let rows = checkpoint.weights().hyper().map_err(|error| error.to_string())?.vocabulary;

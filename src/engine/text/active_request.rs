@@ -6,15 +6,15 @@ use std::time::Duration;
 use tokio::sync::mpsc::{OwnedPermit, Sender};
 
 use crate::engine::error::Failure;
-use crate::engine::runtime::metrics::{Guesser, Metrics};
+use crate::engine::runtime::metrics::{DraftSource, Metrics};
 use crate::engine::text::model::TextModel;
 use crate::engine::text::queue::QueuedRequest;
-use crate::engine::text::request::{Piece, Sent};
+use crate::engine::text::request::{Sent, TextDelta};
 use crate::engine::text::scheduler::{RequestId, Row, SequenceId};
 use crate::engine::text::sequence::Sequence;
-use crate::engine::text::speculative::draft_stats::Drafting;
-use crate::engine::text::speculative::ngram::Lookup;
-use crate::engine::text::step_cost::Prices;
+use crate::engine::text::speculative::draft_stats::DraftState;
+use crate::engine::text::speculative::ngram::NgramProposer;
+use crate::engine::text::step_cost::SpeculationCosts;
 
 pub struct ActiveRequest {
     pub model: Arc<TextModel>,
@@ -33,8 +33,8 @@ struct Choice {
     sequence: Sequence,
     /// Room in the channel for what the next step makes.
     permit: Option<OwnedPermit<Sent>>,
-    lookup: Lookup,
-    drafting: Drafting,
+    lookup: NgramProposer,
+    drafting: DraftState,
     /// When its newest token was made.
     newest: Option<Duration>,
 }
@@ -53,8 +53,8 @@ impl ActiveRequest {
     pub fn new(queued: QueuedRequest, cached: usize) -> Self {
         let QueuedRequest { model, request, sender, last, at } = queued;
         let choice = |choice| {
-            let (sequence, lookup) = (Sequence::new(&model, &request, choice), Lookup::new(&request.prompt));
-            Some(Choice { sequence, permit: None, lookup, drafting: Drafting::default(), newest: None })
+            let (sequence, lookup) = (Sequence::new(&model, &request, choice), NgramProposer::new(&request.prompt));
+            Some(Choice { sequence, permit: None, lookup, drafting: DraftState::default(), newest: None })
         };
         let choices = (0..request.choices).map(choice).collect();
         let cached = u32::try_from(cached).unwrap_or(u32::MAX);
@@ -101,7 +101,7 @@ impl ActiveRequest {
     }
 
     /// The n-gram proposals for each choice that has begun, where such proposals were right often enough.
-    pub fn propose_ngrams(&mut self, request: RequestId, prices: &Prices) -> Vec<(SequenceId, Vec<u32>)> {
+    pub fn propose_ngrams(&mut self, request: RequestId, prices: &SpeculationCosts) -> Vec<(SequenceId, Vec<u32>)> {
         let propose = |(choice, one): (u32, &mut Option<Choice>)| {
             let one = one.as_mut().filter(|one| one.newest.is_some())?;
             let tokens = one.lookup.guess(prices.worth());
@@ -113,14 +113,14 @@ impl ActiveRequest {
     }
 
     /// How guessing with a draft model goes in each answer.
-    pub fn drafting(&mut self, request: RequestId) -> impl Iterator<Item = (SequenceId, &mut Drafting)> {
+    pub fn drafting(&mut self, request: RequestId) -> impl Iterator<Item = (SequenceId, &mut DraftState)> {
         let choices = (0..).zip(&mut self.choices);
         choices
             .filter_map(move |(choice, answer)| Some((SequenceId { request, choice }, &mut answer.as_mut()?.drafting)))
     }
 
     /// The same of one answer, if it has not ended.
-    pub fn drafting_of(&mut self, choice: u32) -> Option<&mut Drafting> {
+    pub fn drafting_of(&mut self, choice: u32) -> Option<&mut DraftState> {
         self.choices.get_mut(choice as usize)?.as_mut().map(|answer| &mut answer.drafting)
     }
 
@@ -138,7 +138,7 @@ impl ActiveRequest {
         let slot = self.choices.get_mut(row.sequence.choice as usize);
         let Some(Some(answer)) = slot.filter(|_| !logits.is_empty()) else { return Ok(outcome) };
         let draft = row.tokens.get(own..).unwrap_or_default();
-        let mut whole: Option<Piece> = None;
+        let mut whole: Option<TextDelta> = None;
         for (at, logits) in logits.into_iter().enumerate() {
             let piece = answer.sequence.accept(logits)?;
             let token = answer.sequence.newest;
@@ -151,13 +151,13 @@ impl ActiveRequest {
             }
         }
         let right = outcome.new.len().saturating_sub(1);
-        let by = if answer.drafting.learn(row.draft, right) { Guesser::Draft } else { Guesser::Lookup };
+        let by = if answer.drafting.learn(row.draft, right) { DraftSource::Draft } else { DraftSource::NgramProposer };
         if row.draft > 0 {
             metrics.guess(self.model.id(), by, row.draft, right);
         }
         match by {
-            Guesser::Lookup => answer.lookup.learn(row.draft, right),
-            Guesser::Draft => answer.lookup.watch(&outcome.new),
+            DraftSource::NgramProposer => answer.lookup.learn(row.draft, right),
+            DraftSource::Draft => answer.lookup.watch(&outcome.new),
         }
         answer.lookup.push(&outcome.new);
         match answer.newest.replace(now) {
@@ -165,7 +165,7 @@ impl ActiveRequest {
             None => metrics.first_token(self.model.id(), now.saturating_sub(self.submitted)),
         }
         if let (Some(permit), Some(piece)) = (answer.permit.take(), whole) {
-            drop(permit.send(Ok(Piece { cached: self.cached, ..piece })));
+            drop(permit.send(Ok(TextDelta { cached: self.cached, ..piece })));
         }
         if let Some(slot) = self.choices.get_mut(row.sequence.choice as usize)
             && outcome.ended
@@ -177,10 +177,10 @@ impl ActiveRequest {
 }
 
 /// Two pieces of one answer as one.
-fn join(before: Option<Piece>, piece: Piece) -> Piece {
+fn join(before: Option<TextDelta>, piece: TextDelta) -> TextDelta {
     let Some(mut whole) = before else { return piece };
     whole.text.push_str(&piece.text);
     whole.calls.extend(piece.calls);
     whole.tokens.extend(piece.tokens);
-    Piece { text: whole.text, calls: whole.calls, tokens: whole.tokens, ..piece }
+    TextDelta { text: whole.text, calls: whole.calls, tokens: whole.tokens, ..piece }
 }

@@ -21,7 +21,7 @@ const FIRST: usize = 32;
 
 /// What a step is made of, in tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sizes {
+pub struct StepSizes {
     pub prompt: usize,
     /// The newest tokens of answers.
     pub answers: usize,
@@ -29,7 +29,7 @@ pub struct Sizes {
     pub draft: usize,
 }
 
-impl Sizes {
+impl StepSizes {
     pub fn add(&mut self, row: &Row) {
         match row.is_prefill() {
             true => self.prompt += row.tokens.len(),
@@ -40,7 +40,7 @@ impl Sizes {
 
 /// What guessing is measured by, in seconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Prices {
+pub struct SpeculationCosts {
     /// What a guess that comes true saves: an answer's share of a step.
     pub token: f64,
     /// To check a guess.
@@ -51,7 +51,7 @@ pub struct Prices {
     pub prompt: f64,
 }
 
-impl Prices {
+impl SpeculationCosts {
     /// How often guesses that cost nothing must come true, so that checking them saves what it costs.
     pub fn worth(&self) -> f32 {
         (self.check / self.token) as f32
@@ -60,7 +60,7 @@ impl Prices {
 
 /// What steps have cost of late, in seconds.
 #[derive(Debug)]
-pub struct Pace {
+pub struct StepCostModel {
     most: usize,
     /// A step of one answer alone. Each further answer costs about as much as a prompt token.
     decode: Option<f64>,
@@ -70,7 +70,7 @@ pub struct Pace {
     draft: Option<f64>,
 }
 
-impl Pace {
+impl StepCostModel {
     /// `most`: prompt tokens of a step at best.
     pub fn new(most: usize) -> Self {
         Self { most, decode: None, prompt: None, draft: None }
@@ -96,17 +96,17 @@ impl Pace {
 
     /// What guessing costs and saves if `answers` answers share a step. `None`: nothing is known yet,
     /// or checking a guess costs more than a step.
-    pub fn prices(&self, answers: usize) -> Option<Prices> {
+    pub fn prices(&self, answers: usize) -> Option<SpeculationCosts> {
         let token = self.decode(answers)? / answers.max(1) as f64;
         let check = self.draft.or(self.prompt)?;
         let prompt = self.prompt.unwrap_or(check);
-        (check < token).then_some(Prices { token, check, step: self.decode?, prompt })
+        (check < token).then_some(SpeculationCosts { token, check, step: self.decode?, prompt })
     }
 
     /// A step took so long.
-    pub fn measure(&mut self, sizes: Sizes, took: Duration) {
+    pub fn measure(&mut self, sizes: StepSizes, took: Duration) {
         let took = took.as_secs_f64();
-        let Sizes { prompt, answers, draft } = sizes;
+        let StepSizes { prompt, answers, draft } = sizes;
         if took == 0. {
             return;
         }
@@ -129,20 +129,20 @@ pub fn blend(mean: &mut Option<f64>, new: f64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Pace, Sizes};
+    use super::{StepCostModel, StepSizes};
     use std::time::Duration;
 
-    fn measured(prompt: usize, answers: usize, draft: usize, millis: u64, pace: &mut Pace) {
-        (0..50).for_each(|_| pace.measure(Sizes { prompt, answers, draft }, Duration::from_millis(millis)));
+    fn measured(prompt: usize, answers: usize, draft: usize, millis: u64, pace: &mut StepCostModel) {
+        (0..50).for_each(|_| pace.measure(StepSizes { prompt, answers, draft }, Duration::from_millis(millis)));
     }
 
-    fn worth(pace: &Pace, answers: usize) -> Option<f32> {
+    fn worth(pace: &StepCostModel, answers: usize) -> Option<f32> {
         pace.prices(answers).map(|prices| prices.worth())
     }
 
     #[test]
     fn prompts_take_what_running_answers_leave() {
-        let mut pace = Pace::new(512);
+        let mut pace = StepCostModel::new(512);
         assert_eq!(pace.chunk(1, 1), 32, "careful before anything is known");
         measured(0, 1, 0, 20, &mut pace);
         measured(100, 0, 0, 50, &mut pace);
@@ -159,14 +159,14 @@ mod tests {
 
     #[test]
     fn the_setting_is_the_most() {
-        let mut pace = Pace::new(32);
+        let mut pace = StepCostModel::new(32);
         measured(32, 0, 0, 1, &mut pace);
-        assert_eq!((pace.chunk(0, 1), Pace::new(8).chunk(1, 1)), (32, 8));
+        assert_eq!((pace.chunk(0, 1), StepCostModel::new(8).chunk(1, 1)), (32, 8));
     }
 
     #[test]
     fn guesses_are_worth_it_while_a_step_is_not_shared_by_many() {
-        let mut pace = Pace::new(512);
+        let mut pace = StepCostModel::new(512);
         assert_eq!(worth(&pace, 1), None, "nothing is known");
         measured(0, 1, 0, 20, &mut pace);
         measured(100, 0, 0, 400, &mut pace);

@@ -10,9 +10,9 @@ use std::time::Duration;
 use super::active_request::{ActiveRequest, Outcome};
 use super::model::TextModel;
 use super::queue::TextQueue;
-use super::scheduler::{Batch, ModelId, Plan, RequestId, Row, SequenceId};
-use super::speculative::draft_model::Slot;
-use super::step_cost::{Pace, Sizes};
+use super::scheduler::{Batch, ModelId, RequestId, Row, SequenceId, StepPlan};
+use super::speculative::draft_model::DraftSlot;
+use super::step_cost::{StepCostModel, StepSizes};
 use crate::engine::error::Failure;
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::metrics::Step;
@@ -27,10 +27,10 @@ pub struct TextWorkload {
     pub(super) active: BTreeMap<RequestId, ActiveRequest>,
     arenas: HashMap<ModelId, KvArena>,
     /// Where the draft models of the models in use are.
-    pub(super) drafts: HashMap<ModelId, Arc<Slot>>,
+    pub(super) drafts: HashMap<ModelId, Arc<DraftSlot>>,
     /// Whether a model that was idle computes in this step, which takes longer than others.
     warming: bool,
-    pub(super) pace: Pace,
+    pub(super) pace: StepCostModel,
     /// How often the queue's scheduler had started anew when this was last in step with it.
     resets: u64,
 }
@@ -72,7 +72,7 @@ impl Workload for TextWorkload {
         if busy {
             self.commit_step(done, began);
         }
-        let freed = plan.pressed && self.free_memory(plan.stuck);
+        let freed = plan.memory_short && self.free_memory(plan.stuck);
         busy || freed
     }
 
@@ -100,7 +100,7 @@ impl Workload for TextWorkload {
 impl TextWorkload {
     pub fn new(queue: Arc<TextQueue>) -> Self {
         let runtime = Arc::clone(queue.runtime());
-        let pace = Pace::new(runtime.settings.prefill_chunk);
+        let pace = StepCostModel::new(runtime.settings.prefill_chunk);
         let (active, arenas, drafts) = (BTreeMap::new(), HashMap::new(), HashMap::new());
         Self { queue, runtime, active, arenas, drafts, warming: false, pace, resets: 0 }
     }
@@ -131,18 +131,18 @@ impl TextWorkload {
 
     /// Gives up answers that no client reads, and pauses those whose clients are slow.
     fn drop_stalled(&mut self) {
-        let (now, timeout) = (self.runtime.clock.uptime(), self.runtime.settings.reader_patience);
+        let (now, timeout) = (self.runtime.clock.uptime(), self.runtime.settings.client_timeout);
         let mut paused = Vec::new();
         let stalled = self.active.extract_if(.., |id, request| !request.reserve(*id, &mut paused, now, timeout));
         let stalled: Vec<_> = stalled.collect();
         let mut state = self.queue.lock();
-        paused.into_iter().for_each(|(id, paused)| state.scheduler.hold(id, paused));
+        paused.into_iter().for_each(|(id, paused)| state.scheduler.set_paused(id, paused));
         stalled.iter().for_each(|(id, _)| state.scheduler.cancel(*id));
         drop(state);
-        stalled.into_iter().for_each(|(_, request)| request.fail(Failure::Unread));
+        stalled.into_iter().for_each(|(_, request)| request.fail(Failure::ClientStalled));
     }
 
-    fn plan(&mut self, now: Duration) -> Plan {
+    fn plan(&mut self, now: Duration) -> StepPlan {
         let mut state = self.queue.lock();
         let chunk = self.pace.chunk(state.scheduler.decoding(), state.scheduler.prefilling());
         let plan = state.scheduler.plan(self.runtime.memory.room(), chunk);
@@ -161,7 +161,7 @@ impl TextWorkload {
             let step = Step { cached: cached as u64, ..Step::default() };
             self.runtime.metrics.step(request.model.id(), step);
             // The channel is empty: none of its answers pauses.
-            request.reserve(id, &mut Vec::new(), now, self.runtime.settings.reader_patience);
+            request.reserve(id, &mut Vec::new(), now, self.runtime.settings.client_timeout);
             self.active.insert(id, request);
         }
         self.runtime.metrics.preempt(plan.preempted);
@@ -169,7 +169,7 @@ impl TextWorkload {
     }
 
     /// Gives back the memory of blocks that are free and takes that of blocks to be written.
-    fn reserve_blocks(&mut self, plan: &Plan) {
+    fn reserve_blocks(&mut self, plan: &StepPlan) {
         self.release(&plan.released);
         self.warming = plan.batches.iter().any(|batch| !self.arenas.contains_key(&batch.model));
         for batch in &plan.batches {
@@ -212,7 +212,7 @@ impl TextWorkload {
             }
             Err(reason) if batch.rows.len() == 1 => {
                 tracing::error!(model = model.id(), reason, "a generation step failed");
-                let failure = Failure::Unusable { id: model.id().to_owned(), reason };
+                let failure = Failure::ModelUnusable { id: model.id().to_owned(), reason };
                 batch.rows.into_iter().map(|row| (row, Err(failure.clone()))).collect()
             }
             Err(_) => {
@@ -269,7 +269,7 @@ impl TextWorkload {
     fn commit_step(&mut self, done: Vec<Done>, began: Duration) {
         let took = self.runtime.clock.uptime().saturating_sub(began);
         let mut failed: Vec<(SequenceId, Failure)> = Vec::new();
-        let mut sizes = Sizes::default();
+        let mut sizes = StepSizes::default();
         let mut state = self.queue.lock();
         for (row, outcome) in done {
             let id = row.sequence;
@@ -301,7 +301,7 @@ impl TextWorkload {
             return true;
         }
         let Some(id) = stuck else { return false };
-        self.fail_request(id.request, Failure::NoMemory);
+        self.fail_request(id.request, Failure::OutOfMemory);
         true
     }
 }

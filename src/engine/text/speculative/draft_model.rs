@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock_rng::ClockRng;
-use crate::engine::settings::MOST_GUESSED;
-use crate::engine::text::scheduler::{SequenceId, Stem};
-use crate::engine::text::speculative::draft_stats::{Costs, Effort, Trial};
-use crate::engine::text::step_cost::Prices;
+use crate::engine::settings::MAX_DRAFT_TOKENS;
+use crate::engine::text::scheduler::{DraftContext, SequenceId};
+use crate::engine::text::speculative::draft_stats::{DraftCosts, Round, RoundStats};
+use crate::engine::text::step_cost::SpeculationCosts;
 use crate::models::kv::{BLOCK, BlockId, KvArena, KvShape, KvType};
 use crate::models::llama::{Logits, Row, Wanted};
 
@@ -47,21 +47,21 @@ pub trait DraftNetwork: Send + Sync {
     fn reuse(&self, logits: Logits);
 }
 
-pub struct Drafter {
+pub struct DraftModel {
     model: Arc<dyn DraftNetwork>,
     /// Ids below this mean the same to both networks.
     vocabulary: usize,
     arena: KvArena,
     /// The tokens whose keys and values are in a block.
     computed: HashMap<BlockId, Vec<u32>>,
-    costs: Costs,
+    costs: DraftCosts,
     /// What a round comes to, whatever the answer.
-    pub usual: Effort,
+    pub usual: RoundStats,
 }
 
 /// An answer to guess ahead of.
 #[derive(Debug)]
-pub struct Line {
+pub struct DraftSequence {
     pub id: SequenceId,
     /// The text, then what was guessed.
     tokens: Vec<u32>,
@@ -76,15 +76,15 @@ pub struct Line {
     count: usize,
     /// How likely all guesses so far are to come true.
     reach: f64,
-    effort: Effort,
+    effort: RoundStats,
     /// Whether there were rounds before: what it takes to catch up is part of this one then.
     begun: bool,
-    trial: Trial,
+    trial: Round,
 }
 
-impl Line {
+impl DraftSequence {
     /// `most`: guesses that `stem` has blocks for.
-    pub fn new(id: SequenceId, stem: &Stem<'_>, most: usize, effort: Effort, begun: bool) -> Self {
+    pub fn new(id: SequenceId, stem: &DraftContext<'_>, most: usize, effort: RoundStats, begun: bool) -> Self {
         Self {
             id,
             tokens: stem.tokens.to_vec(),
@@ -97,23 +97,23 @@ impl Line {
             reach: 1.,
             effort,
             begun,
-            trial: Trial::default(),
+            trial: Round::default(),
         }
     }
 
     /// The guesses and what they took. `None`: the draft network is still catching up.
-    pub fn finish(mut self) -> Option<(SequenceId, Vec<u32>, Trial)> {
+    pub fn finish(mut self) -> Option<(SequenceId, Vec<u32>, Round)> {
         let guesses = self.tokens.split_off(self.text);
         (self.trial.steps > 0).then_some((self.id, guesses, self.trial))
     }
 
     /// Seconds that one more guess is likely to save, its check paid.
-    fn hope(&self, prices: &Prices) -> f64 {
+    fn hope(&self, prices: &SpeculationCosts) -> f64 {
         self.reach * self.effort.hits() * prices.token - prices.check
     }
 
     /// The draft network says what comes next. `false`: that is not likely enough to be checked.
-    fn take(&mut self, token: u32, sure: f32, prices: &Prices) -> bool {
+    fn take(&mut self, token: u32, sure: f32, prices: &SpeculationCosts) -> bool {
         self.trial.steps += 1;
         self.reach *= self.effort.chance(sure);
         let worth = self.reach * prices.token > prices.check;
@@ -136,13 +136,13 @@ impl Line {
     }
 }
 
-impl Drafter {
+impl DraftModel {
     /// `vocabulary`: ids below this mean the same to `model` and to the model that is served, whose
     /// weights take `served` bytes.
     pub fn new(model: Arc<dyn DraftNetwork>, vocabulary: usize, served: u64, kind: KvType) -> Self {
         let arena = KvArena::new(model.kv_shape(kind));
-        let costs = Costs::new(model.weight_bytes() as f64 / served.max(1) as f64);
-        Self { model, vocabulary, arena, computed: HashMap::new(), costs, usual: Effort::default() }
+        let costs = DraftCosts::new(model.weight_bytes() as f64 / served.max(1) as f64);
+        Self { model, vocabulary, arena, computed: HashMap::new(), costs, usual: RoundStats::default() }
     }
 
     pub fn id(&self) -> &str {
@@ -165,16 +165,16 @@ impl Drafter {
     /// seconds, and all of them while `left` tokens come more than it costs to catch up.
     pub fn pays(
         &mut self,
-        stem: &Stem<'_>,
+        stem: &DraftContext<'_>,
         left: u32,
-        effort: &Effort,
+        effort: &RoundStats,
         lines: usize,
-        prices: &Prices,
+        prices: &SpeculationCosts,
         rival: f64,
     ) -> bool {
         let cost = self.costs.known(prices);
         let gain = effort.gain(prices, &cost, lines);
-        if gain <= rival.max(0.) || stem.tokens.len() + MOST_GUESSED > self.model.context_window() as usize {
+        if gain <= rival.max(0.) || stem.tokens.len() + MAX_DRAFT_TOKENS > self.model.context_window() as usize {
             return false;
         }
         let rounds = f64::from(left) / effort.yields();
@@ -201,9 +201,9 @@ impl Drafter {
     /// behind with it computes about `slice` tokens; where that is not enough, nothing is guessed yet.
     pub fn draft(
         &mut self,
-        lines: &mut [Line],
+        lines: &mut [DraftSequence],
         slice: usize,
-        prices: &Prices,
+        prices: &SpeculationCosts,
         clock: &dyn ClockRng,
     ) -> Result<(), String> {
         let mut left = slice;
@@ -229,7 +229,7 @@ impl Drafter {
     }
 
     /// What a step computes of a line is in its blocks from then on.
-    fn note(&mut self, line: &Line) {
+    fn note(&mut self, line: &DraftSequence) {
         for position in line.start..line.start + line.count {
             let (Some(block), Some(token)) = (line.blocks.get(position / BLOCK), line.tokens.get(position)) else {
                 return;
@@ -242,13 +242,18 @@ impl Drafter {
     }
 
     /// The logits of those lines that are computed to their end, in their order.
-    fn forward(&mut self, lines: &[Line]) -> Result<Logits, String> {
-        let rows: Vec<Row<'_>> = lines.iter().filter(|line| line.count > 0).map(Line::row).collect();
+    fn forward(&mut self, lines: &[DraftSequence]) -> Result<Logits, String> {
+        let rows: Vec<Row<'_>> = lines.iter().filter(|line| line.count > 0).map(DraftSequence::row).collect();
         self.model.forward(&rows, &mut self.arena)
     }
 
     /// Takes the guesses that a step made, and says of which lines the next one makes more.
-    fn advance<'a>(&mut self, lines: &mut [Line], mut logits: impl Iterator<Item = &'a mut [f32]>, prices: &Prices) {
+    fn advance<'a>(
+        &mut self,
+        lines: &mut [DraftSequence],
+        mut logits: impl Iterator<Item = &'a mut [f32]>,
+        prices: &SpeculationCosts,
+    ) {
         for line in lines.iter_mut().filter(|line| line.count > 0) {
             line.start += line.count;
             line.count = 0;
@@ -283,16 +288,16 @@ fn likeliest(logits: &[f32]) -> Option<(u32, f32)> {
 
 /// Where a served model's drafter is, if it has one. The worker holds it for a round at most.
 #[derive(Default)]
-pub struct Slot {
-    drafter: Mutex<Option<Drafter>>,
+pub struct DraftSlot {
+    drafter: Mutex<Option<DraftModel>>,
     /// Bytes of a block of it; nothing while there is none.
     block_bytes: AtomicU64,
     /// Milliseconds of uptime before which none is looked for.
     next: AtomicU64,
 }
 
-impl Slot {
-    pub fn lock(&self) -> MutexGuard<'_, Option<Drafter>> {
+impl DraftSlot {
+    pub fn lock(&self) -> MutexGuard<'_, Option<DraftModel>> {
         self.drafter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -320,14 +325,14 @@ impl Slot {
         self.block_bytes.load(Ordering::SeqCst)
     }
 
-    pub fn put(&self, drafter: Drafter) {
+    pub fn put(&self, drafter: DraftModel) {
         let mut slot = self.lock();
         self.block_bytes.store(drafter.arena.shape().block_bytes(), Ordering::SeqCst);
         *slot = Some(drafter);
     }
 
     /// Takes the drafter out, with all that it has computed. The next may come `after` so long, or never.
-    pub fn take(&self, after: Option<Duration>) -> Option<Drafter> {
+    pub fn take(&self, after: Option<Duration>) -> Option<DraftModel> {
         let mut slot = self.lock();
         self.block_bytes.store(0, Ordering::SeqCst);
         self.next.store(after.map_or(u64::MAX, millis), Ordering::SeqCst);

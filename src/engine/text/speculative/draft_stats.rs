@@ -3,7 +3,7 @@
 //! A round is what is guessed for one answer before one check: some steps of the draft network, of
 //! whose tokens those that are likely enough are checked.
 
-use crate::engine::text::step_cost::{Prices, blend};
+use crate::engine::text::step_cost::{SpeculationCosts, blend};
 
 /// How much the newest round counts in what is known of its answer, and of all answers.
 const NEWEST_ROUND: f64 = 0.1;
@@ -13,7 +13,7 @@ const RECOVERY: f64 = 0.001;
 
 /// What steps of a draft network cost, in seconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Costs {
+pub struct DraftCosts {
     /// Its weights as a part of the served model's.
     size: f64,
     first: Option<f64>,
@@ -22,33 +22,33 @@ pub struct Costs {
 
 /// A step of one token, and what each further one adds.
 #[derive(Clone, Copy, Debug)]
-pub struct Cost {
+pub struct DraftStepCost {
     pub first: f64,
     pub further: f64,
 }
 
-impl Cost {
+impl DraftStepCost {
     pub fn of(&self, tokens: usize) -> f64 {
         self.first + tokens.saturating_sub(1) as f64 * self.further
     }
 }
 
-impl Costs {
+impl DraftCosts {
     /// `size`: bytes of its weights as a part of the served model's.
     pub fn new(size: f64) -> Self {
         Self { size, first: None, further: None }
     }
 
     /// What was measured; before that, the served model's costs in proportion to the sizes.
-    pub fn known(&self, prices: &Prices) -> Cost {
-        Cost {
+    pub fn known(&self, prices: &SpeculationCosts) -> DraftStepCost {
+        DraftStepCost {
             first: self.first.unwrap_or(prices.step * self.size),
             further: self.further.unwrap_or(prices.prompt * self.size),
         }
     }
 
     /// A step of so many tokens took so long.
-    pub fn measure(&mut self, tokens: usize, took: f64, prices: &Prices) {
+    pub fn measure(&mut self, tokens: usize, took: f64, prices: &SpeculationCosts) {
         let known = self.known(prices);
         match tokens {
             0 => {}
@@ -60,7 +60,7 @@ impl Costs {
 
 /// A round of an answer that was not checked yet.
 #[derive(Clone, Debug, Default)]
-pub struct Trial {
+pub struct Round {
     /// Steps of the draft network.
     pub steps: usize,
     /// Tokens that it computed before those, to catch up.
@@ -71,7 +71,7 @@ pub struct Trial {
 
 /// What a round comes to: means over rounds, or one of them.
 #[derive(Clone, Copy, Debug)]
-pub struct Effort {
+pub struct RoundStats {
     steps: f64,
     late: f64,
     guessed: f64,
@@ -82,16 +82,16 @@ pub struct Effort {
     right: f64,
 }
 
-impl Default for Effort {
+impl Default for RoundStats {
     /// Of an unproven drafter: one guess, right three times out of four.
     fn default() -> Self {
         Self { steps: 1., late: 0., guessed: 1., tested: 1., sure: 0.75, right: 0.75 }
     }
 }
 
-impl Effort {
+impl RoundStats {
     /// A round of which `guessed` tokens were checked and the first `right` came true.
-    fn of(trial: &Trial, guessed: usize, right: usize) -> Self {
+    fn of(trial: &Round, guessed: usize, right: usize) -> Self {
         let tested = guessed.min(right + 1);
         let sure = trial.sure.iter().take(tested).map(|sure| f64::from(*sure)).sum();
         let [steps, late, guessed, tested, right] =
@@ -120,7 +120,7 @@ impl Effort {
     }
 
     /// Seconds that a round saves, one of `lines` at once.
-    pub fn gain(&self, prices: &Prices, cost: &Cost, lines: usize) -> f64 {
+    pub fn gain(&self, prices: &SpeculationCosts, cost: &DraftStepCost, lines: usize) -> f64 {
         let step = cost.of(lines) / lines.max(1) as f64;
         self.right * prices.token - self.steps * step - self.late * cost.further - self.guessed * prices.check
     }
@@ -143,18 +143,18 @@ impl Effort {
 
 /// How guessing with a draft network goes in one answer.
 #[derive(Debug, Default)]
-pub struct Drafting {
+pub struct DraftState {
     /// `None` before the first round.
-    effort: Option<Effort>,
-    trial: Option<Trial>,
-    newest: Option<Effort>,
+    effort: Option<RoundStats>,
+    trial: Option<Round>,
+    newest: Option<RoundStats>,
     /// Seconds that what another guesser proposed is likely to save.
     rival: f64,
 }
 
-impl Drafting {
+impl DraftState {
     /// What to expect of a round, where `usual` is to be expected of any.
-    pub fn effort(&self, usual: &Effort) -> Effort {
+    pub fn effort(&self, usual: &RoundStats) -> RoundStats {
         self.effort.unwrap_or(*usual)
     }
 
@@ -164,7 +164,7 @@ impl Drafting {
     }
 
     /// The next step checks the round's guesses.
-    pub fn begin(&mut self, trial: Trial) {
+    pub fn begin(&mut self, trial: Round) {
         self.trial = Some(trial);
     }
 
@@ -181,73 +181,73 @@ impl Drafting {
     /// Of `guessed` tokens the first `right` came true. `false`: they were of no round.
     pub fn learn(&mut self, guessed: usize, right: usize) -> bool {
         let Some(trial) = self.trial.take() else { return false };
-        let round = Effort::of(&trial, guessed, right);
+        let round = RoundStats::of(&trial, guessed, right);
         self.effort.get_or_insert_default().blend(&round, NEWEST_ROUND);
         self.newest = Some(round);
         true
     }
 
     /// The newest round, once.
-    pub fn newest(&mut self) -> Option<Effort> {
+    pub fn newest(&mut self) -> Option<RoundStats> {
         self.newest.take()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Costs, Drafting, Effort, Trial};
-    use crate::engine::text::step_cost::Prices;
+    use super::{DraftCosts, DraftState, Round, RoundStats};
+    use crate::engine::text::step_cost::SpeculationCosts;
 
-    const PRICES: Prices = Prices { token: 1., check: 0.2, step: 1., prompt: 0.2 };
+    const COSTS: SpeculationCosts = SpeculationCosts { token: 1., check: 0.2, step: 1., prompt: 0.2 };
 
-    fn rounds(drafting: &mut Drafting, count: usize, right: usize) {
+    fn rounds(drafting: &mut DraftState, count: usize, right: usize) {
         for _ in 0..count {
-            drafting.begin(Trial { steps: 4, late: 0, sure: vec![0.9; 4] });
+            drafting.begin(Round { steps: 4, late: 0, sure: vec![0.9; 4] });
             assert!(drafting.learn(4, right));
         }
     }
 
     #[test]
     fn rounds_pay_while_guesses_come_true() {
-        let (cost, usual) = (Costs::new(0.25).known(&PRICES), Effort::default());
-        let mut drafting = Drafting::default();
-        assert!(usual.gain(&PRICES, &cost, 1) > 0., "an unproven drafter is tried where it is small");
-        assert!(usual.gain(&PRICES, &Costs::new(0.6).known(&PRICES), 1) < 0.);
+        let (cost, usual) = (DraftCosts::new(0.25).known(&COSTS), RoundStats::default());
+        let mut drafting = DraftState::default();
+        assert!(usual.gain(&COSTS, &cost, 1) > 0., "an unproven drafter is tried where it is small");
+        assert!(usual.gain(&COSTS, &DraftCosts::new(0.6).known(&COSTS), 1) < 0.);
         rounds(&mut drafting, 60, 4);
         let effort = drafting.effort(&usual);
-        assert!((effort.gain(&PRICES, &cost, 1) - (4. - 4. * 0.25 - 4. * 0.2)).abs() < 0.05);
+        assert!((effort.gain(&COSTS, &cost, 1) - (4. - 4. * 0.25 - 4. * 0.2)).abs() < 0.05);
         assert!(effort.hits() > 0.99 && effort.chance(0.9) > 0.99, "{effort:?}");
         rounds(&mut drafting, 60, 0);
         let effort = drafting.effort(&usual);
-        assert!(effort.gain(&PRICES, &cost, 1) < 0. && effort.hits() < 0.01, "{effort:?}");
+        assert!(effort.gain(&COSTS, &cost, 1) < 0. && effort.hits() < 0.01, "{effort:?}");
         assert!(!drafting.learn(3, 3), "those were not its guesses");
     }
 
     #[test]
     fn what_did_not_pay_is_tried_again_after_a_while() {
-        let cost = Costs::new(0.25).known(&PRICES);
-        let mut usual = Effort::default();
-        let round = Effort::of(&Trial { steps: 2, late: 0, sure: vec![0.5, 0.5] }, 2, 0);
+        let cost = DraftCosts::new(0.25).known(&COSTS);
+        let mut usual = RoundStats::default();
+        let round = RoundStats::of(&Round { steps: 2, late: 0, sure: vec![0.5, 0.5] }, 2, 0);
         let often = (1..).find(|_| {
             usual.follow(&round);
-            usual.gain(&PRICES, &cost, 1) < 0.
+            usual.gain(&COSTS, &cost, 1) < 0.
         });
         assert!(often.is_some_and(|rounds| rounds < 50), "{often:?}");
         (0..200).for_each(|_| usual.follow(&round));
         let pause = (1..).find(|_| {
             usual.recover();
-            usual.gain(&PRICES, &cost, 1) > 0.
+            usual.gain(&COSTS, &cost, 1) > 0.
         });
         assert!(pause.is_some_and(|steps| (500..5_000).contains(&steps)), "{pause:?}");
     }
 
     #[test]
     fn costs_are_guessed_from_sizes_and_then_measured() {
-        let mut costs = Costs::new(0.5);
-        assert_eq!((costs.known(&PRICES).first, costs.known(&PRICES).of(3)), (0.5, 0.7));
-        (0..100).for_each(|_| costs.measure(1, 0.3, &PRICES));
-        (0..100).for_each(|_| costs.measure(11, 0.8, &PRICES));
-        let cost = costs.known(&PRICES);
+        let mut costs = DraftCosts::new(0.5);
+        assert_eq!((costs.known(&COSTS).first, costs.known(&COSTS).of(3)), (0.5, 0.7));
+        (0..100).for_each(|_| costs.measure(1, 0.3, &COSTS));
+        (0..100).for_each(|_| costs.measure(11, 0.8, &COSTS));
+        let cost = costs.known(&COSTS);
         assert!((cost.first - 0.3).abs() < 1e-6 && (cost.of(5) - 0.5).abs() < 1e-6, "{cost:?}");
     }
 }

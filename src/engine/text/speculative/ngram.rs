@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use crate::engine::settings::MOST_GUESSED;
+use crate::engine::settings::MAX_DRAFT_TOKENS;
 
 /// Tokens that must have stood together before.
 const GRAM: usize = 3;
@@ -21,7 +21,7 @@ const RECOVERY: f32 = 0.01;
 
 /// The guesser of one answer.
 #[derive(Debug)]
-pub struct Lookup {
+pub struct NgramProposer {
     tokens: Vec<u32>,
     /// Where the text went on after each run of [`GRAM`] tokens, the last time.
     seen: HashMap<[u32; GRAM], usize>,
@@ -33,7 +33,7 @@ pub struct Lookup {
     newest: Vec<u32>,
 }
 
-impl Lookup {
+impl NgramProposer {
     pub fn new(prompt: &[u32]) -> Self {
         Self { tokens: prompt.to_vec(), seen: HashMap::new(), read: 0, trust: FIRST, newest: Vec::new() }
     }
@@ -63,8 +63,8 @@ impl Lookup {
         self.read();
         let Some(last) = self.tokens.last_chunk::<GRAM>() else { return Vec::new() };
         let Some(&start) = self.seen.get(last) else { return Vec::new() };
-        let most = 1 + (self.trust * MOST_GUESSED as f32) as usize;
-        self.tokens.iter().skip(start).take(most.min(MOST_GUESSED)).copied().collect()
+        let most = 1 + (self.trust * MAX_DRAFT_TOKENS as f32) as usize;
+        self.tokens.iter().skip(start).take(most.min(MAX_DRAFT_TOKENS)).copied().collect()
     }
 
     /// Of `guessed` tokens so many came true.
@@ -93,25 +93,25 @@ impl Lookup {
 
 #[cfg(test)]
 mod tests {
-    use super::{Lookup, MOST_GUESSED};
+    use super::{MAX_DRAFT_TOKENS, NgramProposer};
 
     #[test]
     fn what_followed_before_is_guessed() {
-        let mut lookup = Lookup::new(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2]);
+        let mut lookup = NgramProposer::new(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2]);
         assert!(lookup.guess(0.1).is_empty(), "two tokens are no run");
         lookup.push(&[3]);
         assert_eq!(lookup.guess(0.1), [4, 5, 6, 7, 8]);
         lookup.push(&[9, 1, 2, 3]);
         assert_eq!(lookup.guess(0.1), [9, 1, 2, 3], "the last time counts, up to the end");
-        assert!(Lookup::new(&[1, 2]).guess(0.1).is_empty());
+        assert!(NgramProposer::new(&[1, 2]).guess(0.1).is_empty());
     }
 
     #[test]
     fn guesses_that_fail_end_and_those_that_hold_grow() {
         let text: Vec<u32> = (0..40).chain(0..3).collect();
-        let mut lookup = Lookup::new(&text);
+        let mut lookup = NgramProposer::new(&text);
         (0..20).for_each(|_| lookup.learn(5, 5));
-        assert_eq!(lookup.guess(0.2).len(), MOST_GUESSED);
+        assert_eq!(lookup.guess(0.2).len(), MAX_DRAFT_TOKENS);
         (0..20).for_each(|_| lookup.learn(5, 0));
         assert!(lookup.guess(0.2).is_empty());
         (0..100).for_each(|_| drop(lookup.guess(0.2)));

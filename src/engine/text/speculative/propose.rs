@@ -3,16 +3,16 @@
 
 use std::sync::Arc;
 
-use super::draft_model::{Drafter, Line, Slot};
-use super::draft_stats::Trial;
-use crate::engine::settings::MOST_GUESSED;
+use super::draft_model::{DraftModel, DraftSequence, DraftSlot};
+use super::draft_stats::Round;
+use crate::engine::settings::MAX_DRAFT_TOKENS;
 use crate::engine::text::queue::State;
 use crate::engine::text::scheduler::{ModelId, SequenceId};
-use crate::engine::text::step_cost::Prices;
+use crate::engine::text::step_cost::SpeculationCosts;
 use crate::engine::text::workload::TextWorkload;
 
 /// An answer, the tokens that a draft model proposes for it, and what they took.
-type Drafted = (SequenceId, Vec<u32>, Trial);
+type Drafted = (SequenceId, Vec<u32>, Round);
 
 impl TextWorkload {
     /// Proposes tokens for each answer where checking them pays.
@@ -28,13 +28,14 @@ impl TextWorkload {
         let mut state = queue.lock();
         ngrams.into_iter().for_each(|(id, tokens)| state.scheduler.propose(id, tokens));
         let drafts: Vec<_> = self.drafts.iter().filter(|(_, draft)| draft.is_taken()).collect();
-        let drafts: Vec<(ModelId, Arc<Slot>)> = drafts.into_iter().map(|(id, slot)| (*id, Arc::clone(slot))).collect();
-        let lines = |(model, slot): (ModelId, Arc<Slot>)| {
+        let drafts: Vec<(ModelId, Arc<DraftSlot>)> =
+            drafts.into_iter().map(|(id, slot)| (*id, Arc::clone(slot))).collect();
+        let lines = |(model, slot): (ModelId, Arc<DraftSlot>)| {
             let lines = slot.lock().as_mut().map(|drafter| self.lines(model, drafter, &mut state, &prices));
             (slot, lines.unwrap_or_default())
         };
         let lines: Vec<_> = drafts.into_iter().map(lines).filter(|(_, lines)| !lines.is_empty()).collect();
-        // Blocks that were taken for drafts may have been another text's.
+        // BlockPool that were taken for drafts may have been another text's.
         let released = state.scheduler.released();
         drop(state);
         self.release(&released);
@@ -45,37 +46,49 @@ impl TextWorkload {
     }
 
     /// The answers of a model for which a draft pays, with blocks for the drafted tokens.
-    fn lines(&mut self, model: ModelId, drafter: &mut Drafter, state: &mut State, prices: &Prices) -> Vec<Line> {
+    fn lines(
+        &mut self,
+        model: ModelId,
+        drafter: &mut DraftModel,
+        state: &mut State,
+        prices: &SpeculationCosts,
+    ) -> Vec<DraftSequence> {
         let (room, expected) = (self.runtime.memory.room(), state.expected_tokens());
         let requests = self.active.iter_mut().filter(|(_, request)| request.model.key == model);
         let answers = requests.flat_map(|(id, request)| request.drafting(*id));
-        let mut open: Vec<_> = answers.filter(|(id, _)| state.scheduler.stem(*id).is_some()).collect();
+        let mut open: Vec<_> = answers.filter(|(id, _)| state.scheduler.draft_context(*id).is_some()).collect();
         let (count, mut lines) = (open.len(), Vec::new());
         for (id, drafting) in &mut open {
             if let Some(round) = drafting.newest() {
                 drafter.usual.follow(&round);
             }
             let effort = drafting.effort(&drafter.usual);
-            let Some(stem) = state.scheduler.stem(*id) else { continue };
-            let most = MOST_GUESSED.min(stem.left.saturating_sub(1) as usize);
+            let Some(stem) = state.scheduler.draft_context(*id) else { continue };
+            let most = MAX_DRAFT_TOKENS.min(stem.left.saturating_sub(1) as usize);
             let left = stem.left.min(expected);
             if !drafter.pays(&stem, left, &effort, count, prices, drafting.rival()) {
                 drafter.usual.recover();
                 continue;
             }
-            let most = state.scheduler.ahead(*id, most, room);
-            if let Some(stem) = state.scheduler.stem(*id).filter(|_| most > 0) {
-                lines.push(Line::new(*id, &stem, most, effort, drafting.has_begun()));
+            let most = state.scheduler.reserve_lookahead(*id, most, room);
+            if let Some(stem) = state.scheduler.draft_context(*id).filter(|_| most > 0) {
+                lines.push(DraftSequence::new(*id, &stem, most, effort, drafting.has_begun()));
             }
         }
         lines
     }
 
-    fn draft(&self, slot: &Slot, mut lines: Vec<Line>, slice: usize, prices: &Prices) -> Vec<Drafted> {
+    fn draft(
+        &self,
+        slot: &DraftSlot,
+        mut lines: Vec<DraftSequence>,
+        slice: usize,
+        prices: &SpeculationCosts,
+    ) -> Vec<Drafted> {
         let mut held = slot.lock();
         let Some(drafter) = held.as_mut() else { return Vec::new() };
         match drafter.draft(&mut lines, slice, prices, self.runtime.clock.as_ref()) {
-            Ok(()) => lines.into_iter().filter_map(Line::finish).collect(),
+            Ok(()) => lines.into_iter().filter_map(DraftSequence::finish).collect(),
             Err(reason) => {
                 tracing::error!(model = drafter.id(), reason, "the draft model failed and is not used any more");
                 drop(held);
