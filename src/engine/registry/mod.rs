@@ -237,7 +237,7 @@ impl Registry {
     pub fn load(&self, id: &str) -> Result<Arc<TextModel>, LoadError> {
         let found = self.found(id).ok_or(LoadError::NotFound)?;
         let model = self.obtain_text(&found, Memory::Claimed)?;
-        self.equip(&model, &found);
+        self.attach_draft_model(&model, &found);
         Ok(model)
     }
 
@@ -403,7 +403,7 @@ impl Registry {
         let gone = loaded.remove(id);
         drop(loaded);
         if let Some(model) = gone.as_ref().and_then(|gone| gone.model.text()) {
-            model.drafter.take(None);
+            model.draft_slot.take(None);
             self.texts.forget(model.key);
         }
         Ok(())
@@ -424,7 +424,7 @@ impl Registry {
         }
     }
 
-    /// Drops a drafter; where there is none, the model that is longest unused, of those that nobody
+    /// Drops a draft_slot; where there is none, the model that is longest unused, of those that nobody
     /// holds. `false`: there is nothing to drop.
     pub(in crate::engine) fn unload_idle(&self) -> bool {
         if self.drop_retired() || self.drop_drafter() {

@@ -34,7 +34,7 @@ pub struct TextModel {
     /// The share of the memory budget of weights and steps, given back with the model.
     pub(in crate::engine) lease: Lease,
     /// What guesses its tokens, if a smaller model does.
-    pub(in crate::engine) drafter: Arc<DraftSlot>,
+    pub(in crate::engine) draft_slot: Arc<DraftSlot>,
 }
 
 impl TextModel {
@@ -61,7 +61,7 @@ impl TextModel {
             call_format,
             grammars: GrammarCache::default(),
             lease,
-            drafter: Arc::default(),
+            draft_slot: Arc::default(),
         })
     }
 
@@ -141,9 +141,9 @@ impl TextModel {
         computed(|| self.network.forward(rows, arena))
     }
 
-    /// Bytes of a block of keys and values, those of its drafter among them.
+    /// Bytes of a block of keys and values, those of its draft_slot among them.
     pub(in crate::engine) fn block_bytes(&self, kind: KvType) -> u64 {
-        self.kv_shape(kind).block_bytes() + self.drafter.block_bytes()
+        self.kv_shape(kind).block_bytes() + self.draft_slot.block_bytes()
     }
 
     /// The sizes of its own keys and values.

@@ -30,7 +30,7 @@ pub struct TextWorkload {
     pub(super) drafts: HashMap<ModelId, Arc<DraftSlot>>,
     /// Whether a model that was idle computes in this step, which takes longer than others.
     warming: bool,
-    pub(super) pace: StepCostModel,
+    pub(super) step_costs: StepCostModel,
     /// How often the queue's scheduler had started anew when this was last in step with it.
     resets: u64,
 }
@@ -100,9 +100,9 @@ impl Workload for TextWorkload {
 impl TextWorkload {
     pub fn new(queue: Arc<TextQueue>) -> Self {
         let runtime = Arc::clone(queue.runtime());
-        let pace = StepCostModel::new(runtime.settings.prefill_chunk);
+        let step_costs = StepCostModel::new(runtime.settings.prefill_chunk);
         let (active, arenas, drafts) = (BTreeMap::new(), HashMap::new(), HashMap::new());
-        Self { queue, runtime, active, arenas, drafts, warming: false, pace, resets: 0 }
+        Self { queue, runtime, active, arenas, drafts, warming: false, step_costs, resets: 0 }
     }
 
     /// Fails what runs, and drops all keys and values: the scheduler has no account of them any more.
@@ -144,7 +144,7 @@ impl TextWorkload {
 
     fn plan(&mut self, now: Duration) -> StepPlan {
         let mut state = self.queue.lock();
-        let chunk = self.pace.chunk(state.scheduler.decoding(), state.scheduler.prefilling());
+        let chunk = self.step_costs.prefill_chunk(state.scheduler.decoding(), state.scheduler.prefilling());
         let plan = state.scheduler.plan(self.runtime.memory.room(), chunk);
         let mut begun = Vec::new();
         for row in plan.batches.iter().flat_map(|batch| &batch.rows) {
@@ -176,7 +176,7 @@ impl TextWorkload {
             let Some(model) = self.model(batch) else { continue };
             let shape = model.kv_shape(self.runtime.settings.kv_type);
             let arena = self.arenas.entry(batch.model).or_insert_with(|| KvArena::new(shape));
-            self.drafts.entry(batch.model).or_insert_with(|| Arc::clone(&model.drafter));
+            self.drafts.entry(batch.model).or_insert_with(|| Arc::clone(&model.draft_slot));
             for row in &batch.rows {
                 let written = row.blocks.iter().skip(row.start / BLOCK);
                 written.for_each(|block| arena.ensure(*block));
@@ -286,10 +286,10 @@ impl TextWorkload {
             }
         }
         if !self.warming {
-            state.measure(sizes.prompt + sizes.answers + sizes.draft, took);
+            state.measure(sizes.prompt + sizes.decoding + sizes.draft, took);
         }
         drop(state);
-        self.pace.measure(sizes, took);
+        self.step_costs.measure(sizes, took);
         failed.into_iter().for_each(|(id, failure)| self.fail_request(id.request, failure));
         self.active.retain(|_, request| !request.is_over());
     }
