@@ -133,7 +133,7 @@ impl ImageRequest {
         })
     }
 
-    /// The image options for the engine.
+    /// Validates each field. `prompted`: whether a prompt is required.
     fn call(self, prompted: bool, stream: bool) -> Result<ImageCall> {
         let negative_prompt = self.negative_prompt;
         characters("prompt", &self.prompt, usize::from(prompted))?;
