@@ -92,7 +92,7 @@ impl Events {
             Ok(Some(Ok(Stroke::Step { image, step, of, preview }))) => self.step(image, (step, of), preview).await,
             Ok(Some(Ok(Stroke::Done { image, picture }))) => self.done(image, picture).await,
             Ok(Some(Err(error))) => Err(error),
-            Ok(None) => Err(Error::internal("the pictures ended twice")),
+            Ok(None) => Err(Error::internal("the image stream ended twice")),
         }
     }
 
