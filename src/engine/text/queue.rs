@@ -254,6 +254,7 @@ impl TextQueue {
         let Ok(last) = sender.clone().try_reserve_owned() else { return Err(Refused::ShuttingDown) };
         let (tenant, at) = (request.tenant, self.runtime.clock.uptime());
         let mut state = self.lock();
+        self.runtime.faults.point("text.push");
         let new = || schedule(&self.runtime, model, &request);
         let id = self.ask(&mut state, model, tenant, |scheduler| scheduler.submit(new()))?;
         state.waiting.insert(id, QueuedRequest { model: Arc::clone(model), request, sender, last, at });
