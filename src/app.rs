@@ -319,7 +319,7 @@ fn api(config: &Config, store: &Store, engine: &Engine, files: Files, clock_rng:
         embeddings: Embeddings::new(engine.clone(), clock_rng.clone()),
         images: Images::new(engine.clone(), clock_rng.clone()),
         stored_images: StoredImages::new(store.clone(), clock_rng.clone(), config.image_url_ttl),
-        hosts: hosts(config),
+        hosts: Data::new(hosts(config)),
         proxies: TrustedProxies::new(config.trusted_proxies.clone()),
         public_url: config.public_url.clone(),
         store: store.clone(),

@@ -35,6 +35,8 @@ mod unknown_fields;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use actix_web::web::Data;
+
 use self::allowed_hosts::AllowedHosts;
 use self::client_address::TrustedProxies;
 use crate::calls::{chat::Chat, embeddings::Embeddings, fine_tuning::FineTuning, images::Images, models::Models};
@@ -68,7 +70,7 @@ pub struct Api {
     pub images: Images,
     pub stored_images: StoredImages,
     /// The names that this server answers to.
-    pub hosts: AllowedHosts,
+    pub hosts: Data<AllowedHosts>,
     /// The proxies in front of this server.
     pub proxies: TrustedProxies,
     /// Public base URL of this server; if not set, the request's host is used.
