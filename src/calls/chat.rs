@@ -147,7 +147,7 @@ impl Chat {
         let mut sampling = call.sampling;
         sampling.seed = call.seed.unwrap_or_else(|| self.fresh_seed());
         let generation = GenerationRequest {
-            prompt: fitted.prompt.ids,
+            prompt: fitted.prompt.ids.into(),
             choices: call.choices,
             max_tokens,
             sampling,

@@ -13,7 +13,6 @@ use super::*;
 use crate::clock_rng::Timestamp;
 
 #[path = "../../tests/common/tiny_model.rs"]
-#[expect(dead_code, reason = "shared with other tests")]
 mod tiny_model;
 
 /// Longer than any of these requests takes, even on a busy machine.
@@ -40,7 +39,10 @@ fn copy(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let path = entry.unwrap().path();
         let target = to.join(path.file_name().unwrap());
-        if path.is_dir() { copy(&path, &target) } else { drop(fs::copy(&path, &target).unwrap()) }
+        match path.is_dir() {
+            true => copy(&path, &target),
+            false => assert!(fs::copy(&path, &target).is_ok()),
+        }
     }
 }
 

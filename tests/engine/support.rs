@@ -75,7 +75,7 @@ pub fn slow(change: impl FnOnce(&mut Settings)) -> Rig {
 pub fn request(prompt: Vec<u32>, max_tokens: u32) -> GenerationRequest {
     let sampling = Sampling { ignore_eos: true, seed: 5, ..Sampling::default() };
     GenerationRequest {
-        prompt,
+        prompt: prompt.into(),
         choices: 1,
         max_tokens,
         sampling,

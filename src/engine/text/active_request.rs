@@ -53,7 +53,8 @@ impl ActiveRequest {
     pub fn new(queued: QueuedRequest, cached: usize) -> Self {
         let QueuedRequest { model, request, sender, last, at } = queued;
         let choice = |choice| {
-            let (sequence, ngrams) = (Sequence::new(&model, &request, choice), NgramProposer::new(&request.prompt));
+            let (sequence, ngrams) =
+                (Sequence::new(&model, &request, choice), NgramProposer::new(Arc::clone(&request.prompt)));
             Some(Choice { sequence, permit: None, ngrams, draft: DraftState::default(), last_token_at: None })
         };
         let choices = (0..request.choices).map(choice).collect();

@@ -154,7 +154,7 @@ fn schedule(runtime: &Runtime, model: &TextModel, request: &GenerationRequest) -
         model: model.key,
         block_bytes: model.block_bytes(runtime.settings.kv_type),
         tenant: request.tenant,
-        prompt: request.prompt.clone(),
+        prompt: Arc::clone(&request.prompt),
         choices: request.choices,
         max_tokens: request.max_tokens,
         long: model.network.is_long(request.prompt.len() + request.max_tokens as usize),
@@ -166,7 +166,7 @@ impl TextQueue {
         let settings = &runtime.settings;
         let limits = Limits {
             running: settings.max_running,
-            requests: settings.max_queued_requests,
+            choices: settings.max_queued_requests,
             tokens: settings.max_queued_tokens,
             tenant_divisor: settings.tenant_divisor,
         };
@@ -218,7 +218,7 @@ impl TextQueue {
 
     /// Refuses a request that the queue has no place for now, whatever its prompt.
     pub fn check(&self, model: &TextModel, tenant: Tenant) -> Result<(), Refused> {
-        self.ask(&mut self.lock(), model, tenant, |scheduler| scheduler.admits(model.key, tenant, 0))
+        self.ask(&mut self.lock(), model, tenant, |scheduler| scheduler.admits(model.key, tenant, 0, 1))
     }
 
     fn ask<T>(

@@ -13,7 +13,7 @@ use crate::engine::text::tools::ToolCallDelta;
 /// A request for text.
 #[derive(Clone, Debug)]
 pub struct GenerationRequest {
-    pub prompt: Vec<u32>,
+    pub prompt: Arc<[u32]>,
     /// Answers to the one prompt; they share its computation.
     pub choices: u32,
     pub max_tokens: u32,

@@ -34,11 +34,10 @@ impl Scheduler {
     /// the fewest places.
     pub(super) fn next(&self) -> Option<SequenceId> {
         let places = self.places();
-        let waiting = self.sequences.iter().filter(|(id, one)| !one.is_running() && self.is_ready(**id, one));
-        let order = |id: &SequenceId, one: &Sequence| {
-            (self.shares.served(one.tenant), places.get(&one.tenant).copied().unwrap_or(0), *id)
+        let order = |(tenant, id): &(Tenant, SequenceId)| {
+            (self.shares.served(*tenant), places.get(tenant).copied().unwrap_or(0), *id)
         };
-        waiting.min_by_key(|(id, one)| order(id, one)).map(|(id, _)| *id)
+        self.index.first_ready().min_by_key(order).map(|(_, id)| id)
     }
 
     fn places(&self) -> BTreeMap<Tenant, usize> {
@@ -47,15 +46,8 @@ impl Scheduler {
         places
     }
 
-    /// Later answers of a request wait until the first has computed the prompt: they take it over
-    /// from the prefix cache.
-    fn is_ready(&self, id: SequenceId, sequence: &Sequence) -> bool {
-        let first = self.sequences.get(&SequenceId { choice: 0, ..id });
-        id.choice == 0 || first.is_none_or(|first| first.computed >= sequence.prompt)
-    }
-
     fn chance(&self, id: SequenceId, room: u64) -> Admission {
-        if self.running().count() >= self.limits.running {
+        if self.index.running().len() >= self.limits.running {
             return Admission::NoPlace;
         }
         let Some(sequence) = self.sequences.get(&id) else { return Admission::NoPlace };
@@ -64,7 +56,7 @@ impl Scheduler {
         };
         // One block more for everybody, so that nobody is put back at once.
         let promised: u64 = self.running().map(|(_, one)| bytes(one, one.wants() + 1)).sum();
-        let alone = self.running().next().is_none();
+        let alone = self.index.running().is_empty();
         let needed = bytes(sequence, sequence.wants() + usize::from(!alone));
         let paused = self.used_bytes() - self.idle_bytes();
         if paused + promised + needed <= room { Admission::Yes } else { Admission::NoMemory }
@@ -76,9 +68,11 @@ impl Scheduler {
         let now = self.ticks;
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         sequence.state = State::Running(now);
+        self.index.set_running(sequence.tenant, id);
         let Some(model) = self.models.get_mut(&sequence.model) else { return };
         let most = sequence.tokens.len().saturating_sub(1) / BLOCK;
-        for (node, block) in model.prefixes.find(sequence.root(), &sequence.tokens, most, now) {
+        let edges = sequence.tokens.blocks_from(0).take(most);
+        for (node, block) in model.prefixes.find(sequence.root(), edges, now) {
             model.blocks.share(block);
             sequence.blocks.push(block);
             sequence.parent = super::Parent::Node(node);
@@ -87,7 +81,9 @@ impl Scheduler {
         sequence.computed = sequence.cached * BLOCK;
         if sequence.hit.is_none() {
             (sequence.hit, sequence.paid) = (Some(sequence.computed), sequence.computed);
+            self.index.remove_queued(sequence.model, sequence.tenant, id, sequence.tokens.prompt_len());
         }
+        self.refresh_siblings(id);
     }
 
     /// Whose place the sequence takes when all are taken: the newest of the tenant with the most
@@ -111,10 +107,14 @@ impl Scheduler {
 
     /// Puts a sequence back to wait.
     pub(super) fn preempt(&mut self, id: SequenceId) {
-        if let Some(mut sequence) = self.sequences.remove(&id) {
-            self.preempted += 1;
-            self.release_blocks(&mut sequence);
-            self.sequences.insert(id, sequence);
-        }
+        let Some(mut sequence) = self.sequences.remove(&id) else { return };
+        self.preempted += 1;
+        self.release_blocks(&mut sequence);
+        let tenant = sequence.tenant;
+        self.sequences.insert(id, sequence);
+        self.index.remove(tenant, id);
+        let ready = self.is_ready(id);
+        self.index.set_ready(tenant, id, ready);
+        self.refresh_siblings(id);
     }
 }

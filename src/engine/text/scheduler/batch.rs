@@ -148,7 +148,7 @@ impl Sequence {
 
     /// The row of the positions from `start` to `end`; those beyond its tokens are of its draft.
     fn slice(&mut self, id: SequenceId, start: usize, end: usize) -> Row {
-        let mut tokens: Vec<u32> = self.tokens.iter().skip(start).take(end - start).copied().collect();
+        let mut tokens = self.tokens.slice(start, end);
         let mut draft = std::mem::take(&mut self.draft);
         draft.truncate((end - start).saturating_sub(tokens.len()));
         tokens.extend(&draft);

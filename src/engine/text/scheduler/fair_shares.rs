@@ -54,6 +54,11 @@ impl FairShares {
         }
     }
 
+    /// Tenants with sequences that wait or run.
+    pub fn at_work(&self) -> usize {
+        self.counters.values().filter(|counter| counter.work > 0).count()
+    }
+
     pub fn served(&self, tenant: Tenant) -> u64 {
         self.counters.get(&tenant).map_or(0, |counter| counter.served)
     }

@@ -1,14 +1,13 @@
 //! What guessing with a second network needs before a step is planned: the text of an answer that
 //! goes on, and blocks for the positions after it.
 
-use super::{ModelId, Scheduler, Sequence, SequenceId};
+use super::{ModelId, Scheduler, Sequence, SequenceId, Tokens};
 use crate::models::kv::{BLOCK, BlockId, blocks_for};
 
 /// A running answer whose next tokens can be guessed.
 #[derive(Clone, Copy, Debug)]
 pub struct DraftContext<'a> {
-    /// The prompt and what was generated.
-    pub tokens: &'a [u32],
+    pub tokens: &'a Tokens,
     /// Of the positions of `tokens`, as far as they were taken.
     pub blocks: &'a [BlockId],
     /// Tokens that may still come.

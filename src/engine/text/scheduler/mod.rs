@@ -14,30 +14,35 @@ mod batch;
 pub mod block_pool;
 mod fair_shares;
 pub mod ids;
+mod index;
 mod lookahead;
 pub mod prefix_cache;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::models::kv::{BLOCK, BlockId, blocks_for};
 
 use block_pool::BlockPool;
 use fair_shares::FairShares;
+use index::{Index, Queued};
 use prefix_cache::{Parent, PrefixCache};
 
 pub use batch::{Batch, Row, StepPlan};
 pub use ids::{ModelId, RequestId, SequenceId, Tenant};
 pub use lookahead::DraftContext;
+pub use tokens::Tokens;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Answers that run at the same time, of all models.
     pub running: usize,
-    /// Requests of one model that may wait.
-    pub requests: usize,
-    /// Prompt tokens of those.
+    /// Choices of one model that may wait.
+    pub choices: usize,
+    /// Prompt tokens of their requests.
     pub tokens: usize,
     /// The share of both that one tenant may take, as one part in so many.
     pub tenant_divisor: usize,
@@ -50,7 +55,7 @@ pub struct Request {
     /// Bytes of a block of its model.
     pub block_bytes: u64,
     pub tenant: Tenant,
-    pub prompt: Vec<u32>,
+    pub prompt: Arc<[u32]>,
     pub choices: u32,
     /// Most tokens of each answer.
     pub max_tokens: u32,
@@ -70,6 +75,7 @@ pub struct Scheduler {
     limits: Limits,
     models: BTreeMap<ModelId, Model>,
     sequences: BTreeMap<SequenceId, Sequence>,
+    index: Index,
     shares: FairShares,
     requests: RequestId,
     /// Orders admissions and uses of cached blocks.
@@ -92,9 +98,7 @@ struct Sequence {
     model: ModelId,
     tenant: Tenant,
     long: bool,
-    /// The prompt and what was generated.
-    tokens: Vec<u32>,
-    prompt: usize,
+    tokens: Tokens,
     /// Tokens that may still come.
     left: u32,
     /// Positions whose keys and values are in `blocks`.
@@ -142,6 +146,7 @@ impl Scheduler {
             limits,
             models: BTreeMap::new(),
             sequences: BTreeMap::new(),
+            index: Index::default(),
             shares: FairShares::default(),
             requests: 0,
             ticks: 0,
@@ -159,7 +164,7 @@ impl Scheduler {
     /// queue, so that the answer does not depend on when the next step comes.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, Full> {
         let Request { model, block_bytes, tenant, prompt, choices, max_tokens, long } = request;
-        self.admits(model, tenant, prompt.len())?;
+        self.admits(model, tenant, prompt.len(), choices as usize)?;
         self.models.entry(model).or_default().block_bytes = block_bytes;
         self.requests += 1;
         for choice in 0..choices {
@@ -168,8 +173,7 @@ impl Scheduler {
                 model,
                 tenant,
                 long,
-                tokens: prompt.clone(),
-                prompt: prompt.len(),
+                tokens: Tokens::new(Arc::clone(&prompt)),
                 left: max_tokens,
                 computed: 0,
                 blocks: Vec::new(),
@@ -181,37 +185,34 @@ impl Scheduler {
                 hit: None,
                 paid: 0,
             };
-            self.sequences.insert(SequenceId { request: self.requests, choice }, sequence);
+            let id = SequenceId { request: self.requests, choice };
+            self.sequences.insert(id, sequence);
+            self.index.add_queued(model, tenant, id, prompt.len());
+            self.index.set_ready(tenant, id, choice == 0);
         }
         Ok(self.requests)
     }
 
-    /// Whether the queue takes a request with a prompt of so many tokens.
-    pub fn admits(&self, model: ModelId, tenant: Tenant, prompt: usize) -> Result<(), Full> {
-        let Limits { requests, tokens, tenant_divisor, .. } = self.limits;
-        let free = self.limits.running.saturating_sub(self.running().count());
-        let full = |waiting: (usize, usize), part: usize| {
-            let (count, queued) = waiting;
-            count >= (requests / part).max(1) + free || (count > 0 && queued + prompt > tokens / part)
+    /// Whether the queue takes a request with so many prompt tokens and choices.
+    pub fn admits(&self, model: ModelId, tenant: Tenant, prompt: usize, choices: usize) -> Result<(), Full> {
+        let Limits { tokens, tenant_divisor, .. } = self.limits;
+        let free = self.limits.running.saturating_sub(self.index.running().len());
+        // An empty queue takes whatever one request may ask for.
+        let is_full = |queued: Queued, divisor: usize| {
+            let limit = (self.limits.choices / divisor).max(1) + free;
+            queued.choices > 0 && (queued.choices + choices > limit || queued.tokens + prompt > tokens / divisor)
         };
-        if full(self.waiting(|one| one.model == model), 1) {
+        if is_full(self.index.queued(|one, _| one == model), 1) {
             return Err(Full::Model);
         }
-        match full(self.waiting(|one| one.model == model && one.tenant == tenant), tenant_divisor) {
+        match is_full(self.index.queued(|one, owner| one == model && owner == tenant), tenant_divisor) {
             true => Err(Full::Tenant),
             false => Ok(()),
         }
     }
 
-    /// Requests of which nothing has run yet, and their prompt tokens.
-    fn waiting(&self, of: impl Fn(&Sequence) -> bool) -> (usize, usize) {
-        let first = |(id, one): &(&SequenceId, &Sequence)| id.choice == 0 && one.hit.is_none() && of(one);
-        let waiting = self.sequences.iter().filter(first);
-        waiting.fold((0, 0), |(count, tokens), (_, one)| (count + 1, tokens + one.prompt))
-    }
-
     fn running(&self) -> impl Iterator<Item = (&SequenceId, &Sequence)> {
-        self.sequences.iter().filter(|(_, one)| one.is_running())
+        self.index.running().iter().filter_map(|id| self.sequences.get_key_value(id))
     }
 
     /// Forgets a request with all of its answers.
@@ -228,8 +229,14 @@ impl Scheduler {
     pub fn end(&mut self, id: SequenceId) -> usize {
         let Some(mut sequence) = self.sequences.remove(&id) else { return 0 };
         self.release_blocks(&mut sequence);
-        self.shares.depart(sequence.tenant);
-        sequence.tokens.len() - sequence.prompt
+        let Sequence { model, tenant, tokens, hit, .. } = sequence;
+        self.index.remove(tenant, id);
+        if hit.is_none() {
+            self.index.remove_queued(model, tenant, id, tokens.prompt_len());
+        }
+        self.shares.depart(tenant);
+        self.refresh_siblings(id);
+        tokens.generated()
     }
 
     /// Whether the sequence may be computed now; its reader may not keep up.
@@ -254,7 +261,9 @@ impl Scheduler {
         let now = self.ticks;
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         sequence.computed += positions;
-        let prompts = sequence.computed.min(sequence.prompt).saturating_sub(sequence.paid);
+        let prompt = sequence.tokens.prompt_len();
+        let completes_prompt = (sequence.computed - positions) < prompt && sequence.computed >= prompt;
+        let prompts = sequence.computed.min(prompt).saturating_sub(sequence.paid);
         sequence.paid += prompts;
         sequence.tokens.extend(new);
         sequence.left = sequence.left.saturating_sub(new.len() as u32);
@@ -262,11 +271,35 @@ impl Scheduler {
         let Some(model) = self.models.get_mut(&sequence.model) else { return };
         let freed = sequence.cache_full_blocks(model, now);
         self.released.extend(freed.into_iter().map(|block| (sequence.model, block)));
+        if completes_prompt {
+            self.refresh_siblings(id);
+        }
+    }
+
+    /// Later choices of a request wait until the first one has computed the prompt: they take it over from the prefix
+    /// cache.
+    fn is_ready(&self, id: SequenceId) -> bool {
+        let first = self.sequences.get(&SequenceId { choice: 0, ..id });
+        id.choice == 0 || first.is_none_or(|first| first.computed >= first.tokens.prompt_len())
+    }
+
+    /// The first choice of a request has moved on or is gone: tells which of the others can be admitted.
+    fn refresh_siblings(&mut self, id: SequenceId) {
+        if id.choice != 0 {
+            return;
+        }
+        let ready = self.is_ready(SequenceId { choice: 1, ..id });
+        let others = SequenceId { choice: 1, ..id }..=SequenceId { choice: u32::MAX, ..id };
+        for (other, sequence) in self.sequences.range(others) {
+            if !sequence.is_running() {
+                self.index.set_ready(sequence.tenant, *other, ready);
+            }
+        }
     }
 
     /// Answers whose newest token the next step computes.
     pub fn decoding(&self) -> usize {
-        self.sequences.values().filter(|one| one.is_decoding()).count()
+        self.running().filter(|(_, one)| one.is_decoding()).count()
     }
 
     /// Answers whose prompts the next step computes some of, if there is room.
@@ -290,7 +323,7 @@ impl Scheduler {
     }
 
     fn count(&self, of: impl Fn(ModelId) -> bool) -> Counts {
-        let (queued, queued_tokens) = self.waiting(|one| of(one.model));
+        let Queued { requests: queued, tokens: queued_tokens, .. } = self.index.queued(|model, _| of(model));
         let running = self.running().filter(|(_, one)| of(one.model)).count();
         let models = || self.models.iter().filter(|(id, _)| of(**id)).map(|(_, model)| model);
         let paused = |model: &Model| (model.blocks.in_use() - model.blocks.idle()) as u64 * model.block_bytes;
@@ -311,12 +344,13 @@ impl Scheduler {
     /// Tokens that those tenants' requests will still take if no answer has more than `usual` to come.
     pub fn work(&self, usual: u32, of: impl Fn(Tenant) -> bool) -> u64 {
         let parts = self.sequences.values().filter(|one| of(one.tenant));
-        parts.map(|one| one.prompt.saturating_sub(one.computed) as u64 + u64::from(one.left.min(usual))).sum()
+        let prompt = |one: &Sequence| one.tokens.prompt_len().saturating_sub(one.computed) as u64;
+        parts.map(|one| prompt(one) + u64::from(one.left.min(usual))).sum()
     }
 
     /// How many tenants have work.
     pub fn tenants(&self) -> usize {
-        self.sequences.values().map(|one| one.tenant).collect::<BTreeSet<_>>().len()
+        self.shares.at_work()
     }
 
     /// Drops cached blocks until no more than `room` bytes are used, as far as that goes.
@@ -386,9 +420,9 @@ impl Sequence {
     fn cache_full_blocks(&mut self, model: &mut Model, now: u64) -> Vec<BlockId> {
         let mut freed = Vec::new();
         let full = self.computed / BLOCK;
-        for edge in self.tokens.as_chunks::<BLOCK>().0.iter().take(full).skip(self.cached) {
+        for edge in self.tokens.blocks_from(self.cached).take(full.saturating_sub(self.cached)) {
             let Some(own) = self.blocks.get_mut(self.cached) else { break };
-            let (node, block) = model.prefixes.insert(self.parent, *edge, *own, now);
+            let (node, block) = model.prefixes.insert(self.parent, edge, *own, now);
             if block == *own {
                 model.blocks.cache(block);
             } else {

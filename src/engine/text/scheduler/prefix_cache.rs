@@ -41,13 +41,12 @@ pub struct PrefixCache {
 }
 
 impl PrefixCache {
-    /// The cached blocks that `tokens` begin with below a root, at most `most` of them. `now` orders
-    /// uses.
-    pub fn find(&mut self, root: Parent, tokens: &[u32], most: usize, now: u64) -> Vec<(NodeId, BlockId)> {
+    /// The cached blocks that a text begins with below a root; `blocks` are its tokens. `now` orders uses.
+    pub fn find(&mut self, root: Parent, blocks: impl Iterator<Item = Edge>, now: u64) -> Vec<(NodeId, BlockId)> {
         let mut parent = root;
         let mut found = Vec::new();
-        for edge in tokens.as_chunks::<BLOCK>().0.iter().take(most) {
-            let Some(&id) = self.edges.get(&(parent, *edge)) else { break };
+        for edge in blocks {
+            let Some(&id) = self.edges.get(&(parent, edge)) else { break };
             let Some(block) = self.touch(id, now) else { break };
             found.push((id, block));
             parent = Parent::Node(id);
@@ -133,36 +132,36 @@ mod tests {
     use crate::engine::text::scheduler::block_pool::BlockPool;
     use crate::models::kv::BLOCK;
 
-    fn tokens(blocks: &[u32]) -> Vec<u32> {
-        blocks.iter().flat_map(|&token| [token; BLOCK]).collect()
+    fn blocks(tokens: &[u32]) -> impl Iterator<Item = [u32; BLOCK]> {
+        tokens.iter().map(|&token| [token; BLOCK])
     }
 
     #[test]
     fn tenants_find_their_own_prefixes_and_leaves_go_first() {
-        let (mut tree, mut blocks) = (PrefixCache::default(), BlockPool::default());
+        let (mut tree, mut pool) = (PrefixCache::default(), BlockPool::default());
         let root = |tenant| Parent::Root(tenant, false);
         let mut parent = root(1);
         for token in [7, 8, 9] {
-            let block = blocks.take();
+            let block = pool.take();
             let (node, stands) = tree.insert(parent, [token; BLOCK], block, u64::from(token));
             assert_eq!(stands, block);
-            blocks.cache(block);
-            blocks.leave(block);
+            pool.cache(block);
+            pool.leave(block);
             parent = Parent::Node(node);
         }
-        assert_eq!(tree.find(root(1), &tokens(&[7, 8, 1]), 9, 20).len(), 2);
-        assert_eq!(tree.find(root(1), &tokens(&[7, 8, 9]), 1, 21).len(), 1);
-        assert!(tree.find(root(2), &tokens(&[7, 8, 9]), 9, 22).is_empty(), "another tenant");
-        assert!(tree.find(Parent::Root(1, true), &tokens(&[7]), 9, 22).is_empty(), "another kind");
+        assert_eq!(tree.find(root(1), blocks(&[7, 8, 1]), 20).len(), 2);
+        assert_eq!(tree.find(root(1), blocks(&[7]), 21).len(), 1);
+        assert!(tree.find(root(2), blocks(&[7, 8, 9]), 22).is_empty(), "another tenant");
+        assert!(tree.find(Parent::Root(1, true), blocks(&[7]), 22).is_empty(), "another kind");
         let again = tree.insert(Parent::Root(1, false), [7; BLOCK], 99, 23);
         assert_eq!(again.1, 0, "the block that was there stays");
         let mut gone = Vec::new();
-        while let Some(block) = tree.evict(&blocks) {
-            blocks.forget(block);
+        while let Some(block) = tree.evict(&pool) {
+            pool.forget(block);
             gone.push(block);
         }
         assert_eq!(gone, [2, 1, 0], "from the leaves to the root");
-        assert_eq!((tree.blocks().len(), blocks.in_use()), (0, 0));
+        assert_eq!((tree.blocks().len(), pool.in_use()), (0, 0));
     }
 
     #[test]

@@ -4,18 +4,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use proptest::prelude::*;
 
-use super::{Full, Limits, ModelId, Request, RequestId, Scheduler, SequenceId, StepPlan, Tenant};
+use super::{Full, Limits, ModelId, Queued, Request, RequestId, Scheduler, Sequence, SequenceId, StepPlan, Tenant};
 use crate::models::kv::{BLOCK, BlockId};
 use crate::models::llama::Wanted;
 
 const BYTES: u64 = 100;
 
 fn scheduler(running: usize) -> Scheduler {
-    Scheduler::new(Limits { running, requests: 1_000, tokens: 1_000_000, tenant_divisor: 1 })
+    Scheduler::new(Limits { running, choices: 1_000, tokens: 1_000_000, tenant_divisor: 1 })
 }
 
 fn request(tenant: Tenant, prompt: Vec<u32>, max_tokens: u32) -> Request {
-    Request { model: 1, block_bytes: BYTES, tenant, prompt, choices: 1, max_tokens, long: false }
+    Request { model: 1, block_bytes: BYTES, tenant, prompt: prompt.into(), choices: 1, max_tokens, long: false }
 }
 
 /// A prompt that shares nothing with those of other seeds.
@@ -57,7 +57,7 @@ impl Driver {
         for choice in 0..choices {
             let sequence = SequenceId { request: id, choice };
             self.left.insert(sequence, tokens);
-            self.expected.insert(sequence, prompt.clone());
+            self.expected.insert(sequence, prompt.to_vec());
         }
         id
     }
@@ -93,6 +93,7 @@ impl Driver {
             }
         }
         self.conserved();
+        self.indexed();
         did
     }
 
@@ -140,6 +141,24 @@ impl Driver {
         }
     }
 
+    /// The index says of each sequence what is true of it.
+    fn indexed(&self) {
+        let Scheduler { sequences, index, .. } = &self.scheduler;
+        let of = |wanted: &dyn Fn(&SequenceId, &Sequence) -> bool| -> BTreeSet<SequenceId> {
+            sequences.iter().filter(|(id, one)| wanted(id, one)).map(|(id, _)| *id).collect()
+        };
+        assert_eq!(*index.running(), of(&|_, one| one.is_running()));
+        let ready = of(&|id, one| !one.is_running() && self.scheduler.is_ready(*id));
+        assert_eq!(index.ready(), ready);
+        let new = sequences.iter().filter(|(_, one)| one.hit.is_none());
+        let expected = new.fold(Queued::default(), |sum, (id, one)| Queued {
+            requests: sum.requests + usize::from(id.choice == 0),
+            choices: sum.choices + 1,
+            tokens: sum.tokens + if id.choice == 0 { one.tokens.prompt_len() } else { 0 },
+        });
+        assert_eq!(index.queued(|_, _| true), expected);
+    }
+
     /// Takes blocks for guesses: there is room for as many as it says, and nobody gave way for it.
     fn reserve_lookahead(&mut self, id: SequenceId, most: usize) {
         let (used, running) = (self.scheduler.used_bytes(), self.scheduler.running().count());
@@ -149,7 +168,7 @@ impl Driver {
         assert!(self.scheduler.used_bytes() <= used.max(self.room));
         assert_eq!((self.scheduler.running().count(), self.scheduler.preempted), (running, 0));
         if let Some(stem) = self.scheduler.draft_context(id) {
-            assert_eq!(stem.tokens, self.expected[&id]);
+            assert_eq!(stem.tokens.slice(0, stem.tokens.len()), self.expected[&id]);
             assert!(got == 0 || stem.blocks.len() * BLOCK >= stem.tokens.len() + got);
             let full = self.scheduler.used_bytes() + BYTES > self.room && self.scheduler.idle_bytes() == 0;
             assert!(got == most || full, "{got} of {most} though there is room");
@@ -317,7 +336,7 @@ fn a_long_prompt_delays_answers_by_a_slice_at_most() {
 
 #[test]
 fn the_queue_is_bounded_by_model_and_by_tenant() {
-    let limits = Limits { running: 0, requests: 6, tokens: 600, tenant_divisor: 2 };
+    let limits = Limits { running: 0, choices: 6, tokens: 600, tenant_divisor: 2 };
     let mut scheduler = Scheduler::new(limits);
     let small = |tenant| request(tenant, prompt(1, 10), 1);
     let first: Vec<_> = (0..3).map(|_| scheduler.submit(small(1)).unwrap()).collect();
@@ -357,4 +376,44 @@ fn what_finds_no_memory_alone_is_told() {
     let plan = driver.scheduler.plan(driver.room, 32);
     assert_eq!(plan.stuck, Some(SequenceId { request: id, choice: 0 }));
     assert!(plan.memory_short && plan.batches.is_empty());
+}
+
+#[test]
+fn choices_count_in_the_queue() {
+    let limits = Limits { running: 0, choices: 6, tokens: 600, tenant_divisor: 1 };
+    let mut scheduler = Scheduler::new(limits);
+    let many = |choices| Request { choices, ..request(1, prompt(1, 10), 1) };
+    assert_eq!(scheduler.submit(many(16)), Ok(1), "an empty queue takes any request");
+    assert_eq!(scheduler.submit(many(1)), Err(Full::Model));
+    scheduler.cancel(1);
+    assert_eq!(scheduler.submit(many(4)), Ok(2));
+    assert_eq!(scheduler.submit(many(3)), Err(Full::Model));
+    assert_eq!(scheduler.submit(many(2)), Ok(3));
+}
+
+/// `cargo test --release --lib step_cost -- --ignored --nocapture`
+#[test]
+#[ignore = "prints figures"]
+fn step_cost_by_waiting_choices() {
+    for waiting in [10, 1_000, 10_000] {
+        let limits = Limits { running: 32, choices: 20_000, tokens: usize::MAX, tenant_divisor: 1 };
+        let mut scheduler = Scheduler::new(limits);
+        for tenant in 0..32 + waiting {
+            scheduler.submit(request(u128::from(tenant % 100), prompt(tenant, 32), 1_000)).unwrap();
+        }
+        let mut times: Vec<_> = (0..400)
+            .map(|_| {
+                let began = std::time::Instant::now();
+                let chunk = if scheduler.decoding() > 0 { 256 } else { 512 };
+                let plan = scheduler.plan(u64::MAX, chunk + scheduler.prefilling());
+                for row in plan.batches.into_iter().flat_map(|batch| batch.rows) {
+                    let new: &[u32] = if row.logits == Wanted::Nothing { &[] } else { &[1] };
+                    scheduler.commit(row.sequence, row.tokens.len(), new);
+                }
+                began.elapsed()
+            })
+            .collect();
+        times.sort();
+        println!("{waiting} waiting choices: {:?} a step (median), {:?} (p99)", times[200], times[396]);
+    }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::clock_rng::ClockRng;
 use crate::engine::settings::MAX_DRAFT_TOKENS;
-use crate::engine::text::scheduler::{DraftContext, SequenceId};
+use crate::engine::text::scheduler::{DraftContext, SequenceId, Tokens};
 use crate::engine::text::speculative::draft_stats::{DraftCosts, Round, RoundStats};
 use crate::engine::text::step_cost::SpeculationCosts;
 use crate::models::kv::{BLOCK, BlockId, KvArena, KvShape, KvType};
@@ -64,7 +64,9 @@ pub struct DraftModel {
 pub struct DraftSequence {
     pub id: SequenceId,
     /// The text, then what was guessed.
-    tokens: Vec<u32>,
+    tokens: Tokens,
+    /// Those of them that the step under way computes.
+    step: Vec<u32>,
     /// So many of `tokens` are the text.
     text: usize,
     blocks: Vec<BlockId>,
@@ -93,7 +95,8 @@ impl DraftSequence {
     ) -> Self {
         Self {
             id,
-            tokens: stem.tokens.to_vec(),
+            tokens: stem.tokens.clone(),
+            step: Vec::new(),
             text: stem.tokens.len(),
             blocks: stem.blocks.to_vec(),
             long: stem.long,
@@ -108,8 +111,8 @@ impl DraftSequence {
     }
 
     /// The drafted and what they took. `None`: the draft network is still catching up.
-    pub fn finish(mut self) -> Option<(SequenceId, Vec<u32>, Round)> {
-        let drafted = self.tokens.split_off(self.text);
+    pub fn finish(self) -> Option<(SequenceId, Vec<u32>, Round)> {
+        let drafted = self.tokens.slice(self.text, self.tokens.len());
         (self.round.steps > 0).then_some((self.id, drafted, self.round))
     }
 
@@ -124,7 +127,7 @@ impl DraftSequence {
         self.acceptance *= self.stats.acceptance_at(confidence);
         let worth = self.acceptance * costs.token > costs.check;
         if worth {
-            self.tokens.push(token);
+            self.tokens.extend(&[token]);
             self.round.confidence.push(confidence);
         }
         worth && self.round.confidence.len() < self.max_tokens
@@ -133,7 +136,7 @@ impl DraftSequence {
     fn row(&self) -> Row<'_> {
         let end = self.start + self.count;
         Row {
-            tokens: self.tokens.get(self.start..end).unwrap_or_default(),
+            tokens: &self.step,
             start: self.start,
             blocks: &self.blocks,
             logits: if end == self.tokens.len() { Wanted::Last } else { Wanted::Nothing },
@@ -186,16 +189,17 @@ impl DraftModel {
         let rounds = f64::from(left) / stats.tokens_per_round();
         let behind = stem.tokens.len() - self.start(stem.tokens, stem.blocks);
         (behind - 1) as f64 * cost.further < gain * rounds
-            && stem.tokens.iter().all(|&token| (token as usize) < self.vocabulary)
+            && stem.tokens.iter_from(0).all(|token| (token as usize) < self.vocabulary)
     }
 
     /// The first position that must be computed to know what follows `tokens`. What twins hold of
     /// other tokens is forgotten.
-    fn start(&mut self, tokens: &[u32], blocks: &[BlockId]) -> usize {
+    fn start(&mut self, tokens: &Tokens, blocks: &[BlockId]) -> usize {
         let (mut estimate, mut whole) = (0, true);
-        for (block, text) in blocks.iter().zip(tokens.chunks(BLOCK).chain(std::iter::repeat(&[][..]))) {
+        for (index, block) in blocks.iter().enumerate() {
+            let text = tokens.iter_from(index * BLOCK);
             let own = self.computed.entry(*block).or_default();
-            let same = own.iter().zip(text).take_while(|(own, token)| whole && own == token).count();
+            let same = own.iter().zip(text).take_while(|(own, token)| whole && **own == *token).count();
             own.truncate(same);
             estimate += same;
             whole &= same == BLOCK;
@@ -244,12 +248,15 @@ impl DraftModel {
             self.arena.ensure(*block);
             let own = self.computed.entry(*block).or_default();
             own.truncate(position % BLOCK);
-            own.push(*token);
+            own.push(token);
         }
     }
 
     /// The logits of those sequences that are computed to their end, in their order.
-    fn forward(&mut self, sequences: &[DraftSequence]) -> Result<Logits, String> {
+    fn forward(&mut self, sequences: &mut [DraftSequence]) -> Result<Logits, String> {
+        for sequence in &mut *sequences {
+            sequence.step = sequence.tokens.slice(sequence.start, sequence.start + sequence.count);
+        }
         let rows: Vec<Row<'_>> =
             sequences.iter().filter(|sequence| sequence.count > 0).map(DraftSequence::row).collect();
         self.model.forward(&rows, &mut self.arena)

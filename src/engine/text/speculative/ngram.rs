@@ -7,8 +7,10 @@
 //! those before it, so answers do not change; only steps are saved.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use crate::engine::settings::MAX_DRAFT_TOKENS;
+use crate::engine::text::scheduler::Tokens;
 
 /// Tokens that must have stood together before.
 const NGRAM: usize = 3;
@@ -22,7 +24,7 @@ const RECOVERY: f32 = 0.01;
 /// The guesser of one answer.
 #[derive(Debug)]
 pub struct NgramProposer {
-    tokens: Vec<u32>,
+    tokens: Tokens,
     /// Where the text went on after each run of [`NGRAM`] tokens, the last time.
     positions: HashMap<[u32; NGRAM], usize>,
     /// Ends of runs up to here are in `positions`.
@@ -34,9 +36,9 @@ pub struct NgramProposer {
 }
 
 impl NgramProposer {
-    pub fn new(prompt: &[u32]) -> Self {
+    pub fn new(prompt: Arc<[u32]>) -> Self {
         Self {
-            tokens: prompt.to_vec(),
+            tokens: Tokens::new(prompt),
             positions: HashMap::new(),
             indexed: 0,
             acceptance: INITIAL_ACCEPTANCE,
@@ -67,10 +69,10 @@ impl NgramProposer {
             return Vec::new();
         }
         self.index();
-        let Some(last) = self.tokens.last_chunk::<NGRAM>() else { return Vec::new() };
-        let Some(&start) = self.positions.get(last) else { return Vec::new() };
+        let Some(last) = self.tokens.last_before(self.tokens.len()) else { return Vec::new() };
+        let Some(&start) = self.positions.get(&last) else { return Vec::new() };
         let most = 1 + (self.acceptance * MAX_DRAFT_TOKENS as f32) as usize;
-        self.tokens.iter().skip(start).take(most.min(MAX_DRAFT_TOKENS)).copied().collect()
+        self.tokens.slice(start, start + most.min(MAX_DRAFT_TOKENS))
     }
 
     /// Of `proposed` tokens so many came true.
@@ -89,8 +91,8 @@ impl NgramProposer {
     /// Notes every run that something follows.
     fn index(&mut self) {
         for end in self.indexed.max(NGRAM)..self.tokens.len() {
-            if let Some(run) = self.tokens.get(..end).and_then(<[u32]>::last_chunk::<NGRAM>) {
-                self.positions.insert(*run, end);
+            if let Some(run) = self.tokens.last_before(end) {
+                self.positions.insert(run, end);
             }
         }
         self.indexed = self.tokens.len();
@@ -103,19 +105,19 @@ mod tests {
 
     #[test]
     fn what_followed_before_is_guessed() {
-        let mut lookup = NgramProposer::new(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2]);
+        let mut lookup = NgramProposer::new([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2].into());
         assert!(lookup.propose(0.1).is_empty(), "two tokens are no run");
         lookup.push(&[3]);
         assert_eq!(lookup.propose(0.1), [4, 5, 6, 7, 8]);
         lookup.push(&[9, 1, 2, 3]);
         assert_eq!(lookup.propose(0.1), [9, 1, 2, 3], "the last time counts, up to the end");
-        assert!(NgramProposer::new(&[1, 2]).propose(0.1).is_empty());
+        assert!(NgramProposer::new([1, 2].into()).propose(0.1).is_empty());
     }
 
     #[test]
     fn guesses_that_fail_end_and_those_that_hold_grow() {
         let text: Vec<u32> = (0..40).chain(0..3).collect();
-        let mut lookup = NgramProposer::new(&text);
+        let mut lookup = NgramProposer::new(text.into());
         (0..20).for_each(|_| lookup.record(5, 5));
         assert_eq!(lookup.propose(0.2).len(), MAX_DRAFT_TOKENS);
         (0..20).for_each(|_| lookup.record(5, 0));
