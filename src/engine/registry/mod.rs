@@ -218,7 +218,7 @@ impl Registry {
     /// Drops the retired models that nobody uses any more. `false`: there was none.
     fn drop_retired(&self) -> bool {
         let unused: Vec<Model> = lock(&self.retired).extract_if(.., |model| !model.is_held()).collect();
-        unused.iter().filter_map(Model::text).for_each(|model| self.texts.forget(model.key));
+        unused.iter().filter_map(Model::text).for_each(|model| self.texts.remove_model(model.key));
         !unused.is_empty()
     }
 
@@ -404,7 +404,7 @@ impl Registry {
         drop(loaded);
         if let Some(model) = gone.as_ref().and_then(|gone| gone.model.text()) {
             model.draft_slot.take(None);
-            self.texts.forget(model.key);
+            self.texts.remove_model(model.key);
         }
         Ok(())
     }

@@ -125,9 +125,9 @@ impl State {
     fn retry_after(&self, full: Full, tenant: Tenant) -> Duration {
         let expected = self.expected_tokens();
         let work = match full {
-            Full::Model => self.scheduler.work(expected, |_| true),
+            Full::Model => self.scheduler.remaining_work(expected, |_| true),
             Full::Tenant => {
-                let own = self.scheduler.work(expected, |one| one == tenant);
+                let own = self.scheduler.remaining_work(expected, |one| one == tenant);
                 own.saturating_mul(self.scheduler.tenants() as u64)
             }
         };
@@ -138,7 +138,7 @@ impl State {
     /// A new scheduler with the requests of which nothing has run. What has run must be failed by its owner.
     fn reset(&mut self, runtime: &Runtime) {
         self.resets += 1;
-        self.scheduler = self.scheduler.fresh();
+        self.scheduler = self.scheduler.new_empty();
         for (_, queued) in std::mem::take(&mut self.waiting) {
             match self.scheduler.submit(schedule(runtime, &queued.model, &queued.request)) {
                 Ok(id) => drop(self.waiting.insert(id, queued)),
@@ -206,8 +206,8 @@ impl TextQueue {
     }
 
     /// Drops what is cached of a model that is no longer loaded.
-    pub fn forget(&self, model: ModelId) {
-        self.lock().scheduler.forget(model);
+    pub fn remove_model(&self, model: ModelId) {
+        self.lock().scheduler.remove_model(model);
         self.runtime.wake();
     }
 

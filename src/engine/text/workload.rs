@@ -150,11 +150,11 @@ impl TextWorkload {
         for row in plan.batches.iter().flat_map(|batch| &batch.rows) {
             let id = row.sequence.request;
             if let Some(queued) = state.waiting.remove(&id) {
-                begun.push((id, queued, state.scheduler.hit(row.sequence)));
+                begun.push((id, queued, state.scheduler.prefix_hit(row.sequence)));
             }
         }
-        self.arenas.retain(|model, _| state.scheduler.knows(*model));
-        self.drafts.retain(|model, _| state.scheduler.knows(*model));
+        self.arenas.retain(|model, _| state.scheduler.has_model(*model));
+        self.drafts.retain(|model, _| state.scheduler.has_model(*model));
         drop(state);
         for (id, queued, cached) in begun {
             let mut request = ActiveRequest::new(queued, cached);
@@ -278,7 +278,7 @@ impl TextWorkload {
                 Ok(Outcome { positions, new, ended }) => {
                     state.scheduler.commit(id, positions, &new);
                     if ended {
-                        let generated = state.scheduler.end(id);
+                        let generated = state.scheduler.finish(id);
                         state.answer_ended(generated);
                     }
                 }

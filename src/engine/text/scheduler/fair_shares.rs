@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use super::ids::Tenant;
 
 /// What a computed prompt token and a generated token cost.
-const PROMPT: u64 = 1;
-const GENERATED: u64 = 2;
+const PROMPT_COST: u64 = 1;
+const GENERATED_COST: u64 = 2;
 
 #[derive(Debug, Default)]
 pub struct FairShares {
@@ -22,34 +22,34 @@ pub struct FairShares {
 struct Counter {
     served: u64,
     /// Sequences that wait or run.
-    work: usize,
+    sequences: usize,
 }
 
 impl FairShares {
     /// A sequence of the tenant waits from now on.
-    pub fn arrive(&mut self, tenant: Tenant) {
+    pub fn add_sequence(&mut self, tenant: Tenant) {
         let floor = self.floor();
         let counter = self.counters.entry(tenant).or_default();
-        if counter.work == 0 {
+        if counter.sequences == 0 {
             counter.served = counter.served.max(floor.unwrap_or(0));
         }
-        counter.work += 1;
+        counter.sequences += 1;
     }
 
     /// A sequence of the tenant is gone. Counters that say nothing any more are dropped.
-    pub fn depart(&mut self, tenant: Tenant) {
+    pub fn remove_sequence(&mut self, tenant: Tenant) {
         if let Some(counter) = self.counters.get_mut(&tenant) {
-            counter.work = counter.work.saturating_sub(1);
+            counter.sequences = counter.sequences.saturating_sub(1);
         }
         match self.floor() {
             None => self.counters.clear(),
-            Some(floor) => self.counters.retain(|_, counter| counter.work > 0 || counter.served > floor),
+            Some(floor) => self.counters.retain(|_, counter| counter.sequences > 0 || counter.served > floor),
         }
     }
 
     pub fn charge(&mut self, tenant: Tenant, prompt: usize, generated: usize) {
         if let Some(counter) = self.counters.get_mut(&tenant) {
-            let cost = prompt as u64 * PROMPT + generated as u64 * GENERATED;
+            let cost = prompt as u64 * PROMPT_COST + generated as u64 * GENERATED_COST;
             counter.served = counter.served.saturating_add(cost);
         }
     }
@@ -60,7 +60,7 @@ impl FairShares {
 
     /// The lowest counter among those who have work.
     fn floor(&self) -> Option<u64> {
-        self.counters.values().filter(|counter| counter.work > 0).map(|counter| counter.served).min()
+        self.counters.values().filter(|counter| counter.sequences > 0).map(|counter| counter.served).min()
     }
 }
 
@@ -69,21 +69,21 @@ mod tests {
     use super::FairShares;
 
     #[test]
-    fn a_rest_saves_nothing_up_and_debts_stay() {
+    fn idle_tenants_gain_no_credit_and_keep_their_debt() {
         let mut shares = FairShares::default();
-        shares.arrive(1);
+        shares.add_sequence(1);
         shares.charge(1, 100, 50);
-        shares.arrive(2);
+        shares.add_sequence(2);
         assert_eq!((shares.served(1), shares.served(2)), (200, 200), "level with those at work");
         shares.charge(2, 0, 100);
-        shares.depart(2);
+        shares.remove_sequence(2);
         assert_eq!(shares.served(2), 400);
-        shares.arrive(2);
+        shares.add_sequence(2);
         assert_eq!(shares.served(2), 400, "what was taken is still owed");
-        shares.depart(2);
+        shares.remove_sequence(2);
         shares.charge(1, 300, 0);
-        shares.arrive(3);
-        shares.depart(3);
+        shares.add_sequence(3);
+        shares.remove_sequence(3);
         assert_eq!(shares.counters.len(), 1, "counters below everybody's are forgotten");
     }
 }

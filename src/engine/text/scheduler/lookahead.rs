@@ -23,15 +23,15 @@ impl Scheduler {
         Some(DraftContext { tokens: &one.tokens, blocks: &one.blocks, left: one.left, long: one.long })
     }
 
-    /// Takes blocks for the answer's text and up to `most` positions after it: all blocks together
+    /// Takes blocks for the answer's text and up to `max_tokens` positions after it: all blocks together
     /// then take at most `room` bytes. Cached blocks give way, nobody is put back. Gives for how many
     /// of the positions there are blocks.
-    pub fn reserve_lookahead(&mut self, id: SequenceId, most: usize, room: u64) -> usize {
+    pub fn reserve_lookahead(&mut self, id: SequenceId, max_tokens: usize, room: u64) -> usize {
         loop {
             let Some(one) = self.sequences.get(&id).filter(|one| one.is_decoding()) else { return 0 };
             let (length, blocks, model) = (one.tokens.len(), one.blocks.len(), one.model);
-            if blocks >= blocks_for(length + most) {
-                return most;
+            if blocks >= blocks_for(length + max_tokens) {
+                return max_tokens;
             }
             if !self.take_block(id, model, room) && !self.evict() {
                 return (blocks * BLOCK).saturating_sub(length);
@@ -40,7 +40,7 @@ impl Scheduler {
     }
 
     /// BlockPool that became free since somebody asked, here or by a plan. What they paused is void.
-    pub fn released(&mut self) -> Vec<(ModelId, BlockId)> {
+    pub fn take_released(&mut self) -> Vec<(ModelId, BlockId)> {
         std::mem::take(&mut self.released)
     }
 

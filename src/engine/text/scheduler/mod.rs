@@ -71,7 +71,7 @@ pub struct Scheduler {
     models: BTreeMap<ModelId, Model>,
     sequences: BTreeMap<SequenceId, Sequence>,
     shares: FairShares,
-    requests: RequestId,
+    last_request: RequestId,
     /// Orders admissions and uses of cached blocks.
     ticks: u64,
     /// Sequences put back to wait since somebody asked.
@@ -109,9 +109,9 @@ struct Sequence {
     /// Tokens that may come next, to be checked in one step.
     draft: Vec<u32>,
     /// Prompt tokens that were there when it first ran.
-    hit: Option<usize>,
+    prefix_hit: Option<usize>,
     /// Prompt tokens that its tenant need not pay for any more.
-    paid: usize,
+    charged: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +143,7 @@ impl Scheduler {
             models: BTreeMap::new(),
             sequences: BTreeMap::new(),
             shares: FairShares::default(),
-            requests: 0,
+            last_request: 0,
             ticks: 0,
             preempted: 0,
             released: Vec::new(),
@@ -151,8 +151,8 @@ impl Scheduler {
     }
 
     /// One with the same limits and no requests. It numbers requests on from where this one is.
-    pub fn fresh(&self) -> Self {
-        Self { requests: self.requests, ..Self::new(self.limits) }
+    pub fn new_empty(&self) -> Self {
+        Self { last_request: self.last_request, ..Self::new(self.limits) }
     }
 
     /// Queues a request, or says at once what is full. A place that is free counts as room in the
@@ -161,9 +161,9 @@ impl Scheduler {
         let Request { model, block_bytes, tenant, prompt, choices, max_tokens, long } = request;
         self.admits(model, tenant, prompt.len())?;
         self.models.entry(model).or_default().block_bytes = block_bytes;
-        self.requests += 1;
+        self.last_request += 1;
         for choice in 0..choices {
-            self.shares.arrive(tenant);
+            self.shares.add_sequence(tenant);
             let sequence = Sequence {
                 model,
                 tenant,
@@ -178,12 +178,12 @@ impl Scheduler {
                 state: State::Waiting,
                 paused: false,
                 draft: Vec::new(),
-                hit: None,
-                paid: 0,
+                prefix_hit: None,
+                charged: 0,
             };
-            self.sequences.insert(SequenceId { request: self.requests, choice }, sequence);
+            self.sequences.insert(SequenceId { request: self.last_request, choice }, sequence);
         }
-        Ok(self.requests)
+        Ok(self.last_request)
     }
 
     /// Whether the queue takes a request with a prompt of so many tokens.
@@ -205,7 +205,7 @@ impl Scheduler {
 
     /// Requests of which nothing has run yet, and their prompt tokens.
     fn waiting(&self, of: impl Fn(&Sequence) -> bool) -> (usize, usize) {
-        let first = |(id, one): &(&SequenceId, &Sequence)| id.choice == 0 && one.hit.is_none() && of(one);
+        let first = |(id, one): &(&SequenceId, &Sequence)| id.choice == 0 && one.prefix_hit.is_none() && of(one);
         let waiting = self.sequences.iter().filter(first);
         waiting.fold((0, 0), |(count, tokens), (_, one)| (count + 1, tokens + one.prompt))
     }
@@ -219,16 +219,16 @@ impl Scheduler {
         let all = SequenceId { request, choice: 0 }..=SequenceId { request, choice: u32::MAX };
         let ids: Vec<_> = self.sequences.range(all).map(|(id, _)| *id).collect();
         for id in ids {
-            self.end(id);
+            self.finish(id);
         }
     }
 
     /// An answer has ended. What was computed of it stays in the prefix cache. Gives how many tokens
     /// it got.
-    pub fn end(&mut self, id: SequenceId) -> usize {
+    pub fn finish(&mut self, id: SequenceId) -> usize {
         let Some(mut sequence) = self.sequences.remove(&id) else { return 0 };
         self.release_blocks(&mut sequence);
-        self.shares.depart(sequence.tenant);
+        self.shares.remove_sequence(sequence.tenant);
         sequence.tokens.len() - sequence.prompt
     }
 
@@ -254,8 +254,8 @@ impl Scheduler {
         let now = self.ticks;
         let Some(sequence) = self.sequences.get_mut(&id) else { return };
         sequence.computed += positions;
-        let prompts = sequence.computed.min(sequence.prompt).saturating_sub(sequence.paid);
-        sequence.paid += prompts;
+        let prompts = sequence.computed.min(sequence.prompt).saturating_sub(sequence.charged);
+        sequence.charged += prompts;
         sequence.tokens.extend(new);
         sequence.left = sequence.left.saturating_sub(new.len() as u32);
         self.shares.charge(sequence.tenant, prompts, new.len());
@@ -275,8 +275,8 @@ impl Scheduler {
     }
 
     /// Prompt tokens that were in the cache when the sequence first ran.
-    pub fn hit(&self, id: SequenceId) -> usize {
-        self.sequences.get(&id).and_then(|one| one.hit).unwrap_or(0)
+    pub fn prefix_hit(&self, id: SequenceId) -> usize {
+        self.sequences.get(&id).and_then(|one| one.prefix_hit).unwrap_or(0)
     }
 
     /// Of all models.
@@ -293,25 +293,25 @@ impl Scheduler {
         let (queued, queued_tokens) = self.waiting(|one| of(one.model));
         let running = self.running().filter(|(_, one)| of(one.model)).count();
         let models = || self.models.iter().filter(|(id, _)| of(**id)).map(|(_, model)| model);
-        let paused = |model: &Model| (model.blocks.in_use() - model.blocks.idle()) as u64 * model.block_bytes;
+        let held = |model: &Model| (model.blocks.in_use() - model.blocks.idle()) as u64 * model.block_bytes;
         let idle = |model: &Model| model.blocks.idle() as u64 * model.block_bytes;
-        let (held_bytes, cached_bytes) = (models().map(paused).sum(), models().map(idle).sum());
+        let (held_bytes, cached_bytes) = (models().map(held).sum(), models().map(idle).sum());
         Counts { queued, queued_tokens, running, held_bytes, cached_bytes }
     }
 
     /// Bytes of all blocks that somebody holds.
     pub fn used_bytes(&self) -> u64 {
-        self.models.values().map(Model::used).sum()
+        self.models.values().map(Model::used_bytes).sum()
     }
 
     fn idle_bytes(&self) -> u64 {
         self.models.values().map(|model| model.blocks.idle() as u64 * model.block_bytes).sum()
     }
 
-    /// Tokens that those tenants' requests will still take if no answer has more than `usual` to come.
-    pub fn work(&self, usual: u32, of: impl Fn(Tenant) -> bool) -> u64 {
+    /// Tokens that those tenants' requests will still take if no answer has more than `expected_tokens` to come.
+    pub fn remaining_work(&self, expected_tokens: u32, of: impl Fn(Tenant) -> bool) -> u64 {
         let parts = self.sequences.values().filter(|one| of(one.tenant));
-        parts.map(|one| one.prompt.saturating_sub(one.computed) as u64 + u64::from(one.left.min(usual))).sum()
+        parts.map(|one| one.prompt.saturating_sub(one.computed) as u64 + u64::from(one.left.min(expected_tokens))).sum()
     }
 
     /// How many tenants have work.
@@ -326,21 +326,21 @@ impl Scheduler {
 
     /// Forgets a model that is no longer loaded, with all that is cached of it. Its sequences must
     /// have ended.
-    pub fn forget(&mut self, model: ModelId) {
+    pub fn remove_model(&mut self, model: ModelId) {
         self.models.remove(&model);
     }
 
-    pub fn knows(&self, model: ModelId) -> bool {
+    pub fn has_model(&self, model: ModelId) -> bool {
         self.models.contains_key(&model)
     }
 
     /// Drops the longest unused cached block of any model. `false`: there is none.
     fn evict(&mut self) -> bool {
-        let oldest = |(_, model): &(&ModelId, &mut Model)| model.prefixes.oldest(&model.blocks);
-        let all = self.models.iter_mut().filter_map(|one| oldest(&one).map(|used| (used, one)));
+        let oldest_use = |(_, model): &(&ModelId, &mut Model)| model.prefixes.oldest_use(&model.blocks);
+        let all = self.models.iter_mut().filter_map(|one| oldest_use(&one).map(|used| (used, one)));
         let Some((_, (id, model))) = all.min_by_key(|(used, _)| *used) else { return false };
         let Some(block) = model.prefixes.evict(&model.blocks) else { return false };
-        if model.blocks.forget(block) {
+        if model.blocks.uncache(block) {
             self.released.push((*id, block));
         }
         true
@@ -350,18 +350,18 @@ impl Scheduler {
     fn release_blocks(&mut self, sequence: &mut Sequence) {
         let Some(model) = self.models.get_mut(&sequence.model) else { return };
         for block in sequence.blocks.drain(..) {
-            if model.blocks.leave(block) {
+            if model.blocks.release(block) {
                 self.released.push((sequence.model, block));
             }
         }
         (sequence.computed, sequence.cached) = (0, 0);
-        sequence.parent = sequence.root();
+        sequence.parent = sequence.prefix_root();
         sequence.state = State::Waiting;
     }
 }
 
 impl Model {
-    fn used(&self) -> u64 {
+    fn used_bytes(&self) -> u64 {
         self.blocks.in_use() as u64 * self.block_bytes
     }
 }
@@ -377,7 +377,7 @@ impl Sequence {
     }
 
     /// BlockPool that it will want before its next token is out, beyond those it has.
-    fn wants(&self) -> usize {
+    fn blocks_needed(&self) -> usize {
         blocks_for(self.tokens.len() + 1).saturating_sub(self.blocks.len())
     }
 
@@ -393,7 +393,7 @@ impl Sequence {
                 model.blocks.cache(block);
             } else {
                 model.blocks.share(block);
-                if model.blocks.leave(*own) {
+                if model.blocks.release(*own) {
                     freed.push(*own);
                 }
                 *own = block;

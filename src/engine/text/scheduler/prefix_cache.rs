@@ -28,7 +28,7 @@ struct Node {
     edge: Edge,
     block: BlockId,
     children: u32,
-    used: u64,
+    last_used: u64,
 }
 
 #[derive(Debug, Default)]
@@ -41,12 +41,12 @@ pub struct PrefixCache {
 }
 
 impl PrefixCache {
-    /// The cached blocks that `tokens` begin with below a root, at most `most` of them. `now` orders
+    /// The cached blocks that `tokens` begin with below a root, at most `max_blocks` of them. `now` orders
     /// uses.
-    pub fn find(&mut self, root: Parent, tokens: &[u32], most: usize, now: u64) -> Vec<(NodeId, BlockId)> {
+    pub fn find(&mut self, root: Parent, tokens: &[u32], max_blocks: usize, now: u64) -> Vec<(NodeId, BlockId)> {
         let mut parent = root;
         let mut found = Vec::new();
-        for edge in tokens.as_chunks::<BLOCK>().0.iter().take(most) {
+        for edge in tokens.as_chunks::<BLOCK>().0.iter().take(max_blocks) {
             let Some(&id) = self.edges.get(&(parent, *edge)) else { break };
             let Some(block) = self.touch(id, now) else { break };
             found.push((id, block));
@@ -63,7 +63,7 @@ impl PrefixCache {
         {
             return (id, block);
         }
-        let node = Node { parent, edge, block, children: 0, used: now };
+        let node = Node { parent, edge, block, children: 0, last_used: now };
         let id = self.free.pop().unwrap_or(self.nodes.len() as NodeId);
         match self.nodes.get_mut(id as usize) {
             Some(slot) => *slot = Some(node),
@@ -75,26 +75,26 @@ impl PrefixCache {
             && let Some(Some(node)) = self.nodes.get_mut(parent as usize)
         {
             node.children += 1;
-            self.leaves.remove(&(node.used, parent));
+            self.leaves.remove(&(node.last_used, parent));
         }
         (id, block)
     }
 
     fn touch(&mut self, id: NodeId, now: u64) -> Option<BlockId> {
         let node = self.nodes.get_mut(id as usize)?.as_mut()?;
-        if self.leaves.remove(&(node.used, id)) {
+        if self.leaves.remove(&(node.last_used, id)) {
             self.leaves.insert((now, id));
         }
-        node.used = now;
+        node.last_used = now;
         Some(node.block)
     }
 
-    /// When the leaf was used that would be dropped next.
-    pub fn oldest(&self, blocks: &BlockPool) -> Option<u64> {
-        self.candidate(blocks).map(|(used, _)| used)
+    /// When the leaf was last_used that would be dropped next.
+    pub fn oldest_use(&self, blocks: &BlockPool) -> Option<u64> {
+        self.eviction_candidate(blocks).map(|(last_used, _)| last_used)
     }
 
-    fn candidate(&self, blocks: &BlockPool) -> Option<(u64, NodeId)> {
+    fn eviction_candidate(&self, blocks: &BlockPool) -> Option<(u64, NodeId)> {
         self.leaves.iter().copied().find(|(_, id)| self.block(*id).is_some_and(|block| blocks.is_idle(block)))
     }
 
@@ -104,9 +104,9 @@ impl PrefixCache {
 
     /// Drops the longest unused leaf that no sequence holds, and gives its block.
     pub fn evict(&mut self, blocks: &BlockPool) -> Option<BlockId> {
-        let (used, id) = self.candidate(blocks)?;
+        let (last_used, id) = self.eviction_candidate(blocks)?;
         let node = self.nodes.get_mut(id as usize)?.take()?;
-        self.leaves.remove(&(used, id));
+        self.leaves.remove(&(last_used, id));
         self.edges.remove(&(node.parent, node.edge));
         self.free.push(id);
         if let Parent::Node(parent) = node.parent
@@ -114,7 +114,7 @@ impl PrefixCache {
         {
             above.children -= 1;
             if above.children == 0 {
-                self.leaves.insert((above.used, parent));
+                self.leaves.insert((above.last_used, parent));
             }
         }
         Some(node.block)
@@ -138,16 +138,16 @@ mod tests {
     }
 
     #[test]
-    fn tenants_find_their_own_prefixes_and_leaves_go_first() {
+    fn prefixes_are_per_tenant_and_leaves_are_evicted_first() {
         let (mut tree, mut blocks) = (PrefixCache::default(), BlockPool::default());
         let root = |tenant| Parent::Root(tenant, false);
         let mut parent = root(1);
         for token in [7, 8, 9] {
-            let block = blocks.take();
+            let block = blocks.allocate();
             let (node, stands) = tree.insert(parent, [token; BLOCK], block, u64::from(token));
             assert_eq!(stands, block);
             blocks.cache(block);
-            blocks.leave(block);
+            blocks.release(block);
             parent = Parent::Node(node);
         }
         assert_eq!(tree.find(root(1), &tokens(&[7, 8, 1]), 9, 20).len(), 2);
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(again.1, 0, "the block that was there stays");
         let mut gone = Vec::new();
         while let Some(block) = tree.evict(&blocks) {
-            blocks.forget(block);
+            blocks.uncache(block);
             gone.push(block);
         }
         assert_eq!(gone, [2, 1, 0], "from the leaves to the root");
@@ -166,13 +166,13 @@ mod tests {
     }
 
     #[test]
-    fn what_a_sequence_holds_stays() {
+    fn blocks_in_use_are_not_evicted() {
         let (mut tree, mut blocks) = (PrefixCache::default(), BlockPool::default());
-        let block = blocks.take();
+        let block = blocks.allocate();
         tree.insert(Parent::Root(1, false), [7; BLOCK], block, 1);
         blocks.cache(block);
-        assert_eq!((tree.evict(&blocks), tree.oldest(&blocks)), (None, None));
-        blocks.leave(block);
-        assert_eq!((tree.oldest(&blocks), tree.evict(&blocks)), (Some(1), Some(block)));
+        assert_eq!((tree.evict(&blocks), tree.oldest_use(&blocks)), (None, None));
+        blocks.release(block);
+        assert_eq!((tree.oldest_use(&blocks), tree.evict(&blocks)), (Some(1), Some(block)));
     }
 }

@@ -38,7 +38,7 @@ impl TextWorkload {
         let sequences: Vec<_> =
             drafts.into_iter().map(sequences).filter(|(_, sequences)| !sequences.is_empty()).collect();
         // BlockPool that were taken for drafts may have been another text's.
-        let released = state.scheduler.released();
+        let released = state.scheduler.take_released();
         drop(state);
         self.release(&released);
         let slice = self.step_costs.prefill_chunk(decoding, 0);
