@@ -403,7 +403,7 @@ impl Registry {
         let gone = loaded.remove(id);
         drop(loaded);
         if let Some(model) = gone.as_ref().and_then(|gone| gone.model.text()) {
-            model.draft_slot.take(None);
+            model.draft_slot.unload(None);
             self.texts.remove_model(model.key);
         }
         Ok(())

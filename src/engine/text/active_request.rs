@@ -9,7 +9,7 @@ use crate::engine::error::Failure;
 use crate::engine::runtime::metrics::{DraftSource, Metrics};
 use crate::engine::text::model::TextModel;
 use crate::engine::text::queue::QueuedRequest;
-use crate::engine::text::request::{Sent, TextDelta};
+use crate::engine::text::request::{DeltaResult, TextDelta};
 use crate::engine::text::scheduler::{RequestId, Row, SequenceId};
 use crate::engine::text::sequence::Sequence;
 use crate::engine::text::speculative::draft_stats::DraftState;
@@ -18,21 +18,21 @@ use crate::engine::text::step_cost::SpeculationCosts;
 
 pub struct ActiveRequest {
     pub model: Arc<TextModel>,
-    sender: Sender<Sent>,
-    last: Option<OwnedPermit<Sent>>,
+    sender: Sender<DeltaResult>,
+    final_permit: Option<OwnedPermit<DeltaResult>>,
     /// By choice; `None` where one has ended.
     choices: Vec<Option<Choice>>,
     /// Prompt tokens that were in the cache.
     cached: u32,
     /// Since when an answer cannot go on because nobody reads.
-    unread_since: Option<Duration>,
+    stalled_since: Option<Duration>,
     submitted: Duration,
 }
 
 struct Choice {
     sequence: Sequence,
     /// Room in the channel for what the next step makes.
-    permit: Option<OwnedPermit<Sent>>,
+    permit: Option<OwnedPermit<DeltaResult>>,
     ngrams: NgramProposer,
     draft: DraftState,
     /// When its last_token_at token was made.
@@ -51,29 +51,29 @@ pub struct Outcome {
 impl ActiveRequest {
     /// `cached`: prompt tokens that were in the cache.
     pub fn new(queued: QueuedRequest, cached: usize) -> Self {
-        let QueuedRequest { model, request, sender, last, at } = queued;
+        let QueuedRequest { model, request, sender, failure_permit, submitted_at: submitted } = queued;
         let choice = |choice| {
             let (sequence, ngrams) = (Sequence::new(&model, &request, choice), NgramProposer::new(&request.prompt));
             Some(Choice { sequence, permit: None, ngrams, draft: DraftState::default(), last_token_at: None })
         };
         let choices = (0..request.choices).map(choice).collect();
         let cached = u32::try_from(cached).unwrap_or(u32::MAX);
-        Self { model, sender, last: Some(last), choices, cached, unread_since: None, submitted: at }
+        Self { model, sender, final_permit: Some(failure_permit), choices, cached, stalled_since: None, submitted }
     }
 
-    pub fn caller_left(&self) -> bool {
+    pub fn is_cancelled(&self) -> bool {
         self.sender.is_closed()
     }
 
     /// All of its answers have ended.
-    pub fn is_over(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         self.choices.iter().all(Option::is_none)
     }
 
     /// Tells the caller that it ends here.
     pub fn fail(mut self, failure: Failure) {
-        if let Some(last) = self.last.take() {
-            drop(last.send(Err(failure)));
+        if let Some(permit) = self.final_permit.take() {
+            drop(permit.send(Err(failure)));
         }
     }
 
@@ -96,8 +96,8 @@ impl ActiveRequest {
             paused.push((SequenceId { request, choice }, one.permit.is_none()));
             slow |= one.permit.is_none();
         }
-        self.unread_since = if slow { Some(self.unread_since.unwrap_or(now)) } else { None };
-        self.unread_since.is_none_or(|since| now.saturating_sub(since) <= timeout)
+        self.stalled_since = if slow { Some(self.stalled_since.unwrap_or(now)) } else { None };
+        self.stalled_since.is_none_or(|since| now.saturating_sub(since) <= timeout)
     }
 
     /// The n-gram proposals for each choice that has begun, where such proposals were accepted often enough.
@@ -115,12 +115,12 @@ impl ActiveRequest {
     /// How guessing with a draft model goes in each answer.
     pub fn draft_states(&mut self, request: RequestId) -> impl Iterator<Item = (SequenceId, &mut DraftState)> {
         let choices = (0..).zip(&mut self.choices);
-        choices.filter_map(move |(choice, answer)| Some((SequenceId { request, choice }, &mut answer.as_mut()?.draft)))
+        choices.filter_map(move |(choice, slot)| Some((SequenceId { request, choice }, &mut slot.as_mut()?.draft)))
     }
 
     /// The same of one answer, if it has not ended.
     pub fn draft_state_of(&mut self, choice: u32) -> Option<&mut DraftState> {
-        self.choices.get_mut(choice as usize)?.as_mut().map(|answer| &mut answer.draft)
+        self.choices.get_mut(choice as usize)?.as_mut().map(|choice| &mut choice.draft)
     }
 
     /// Takes the distributions that a row came to: one, or one after each token of a draft. Those
@@ -132,42 +132,42 @@ impl ActiveRequest {
         now: Duration,
         metrics: &Metrics,
     ) -> Result<Outcome, Failure> {
-        let own = row.tokens.len() - row.draft;
-        let mut outcome = Outcome { positions: own, ..Outcome::default() };
+        let known = row.tokens.len() - row.draft;
+        let mut outcome = Outcome { positions: known, ..Outcome::default() };
         let slot = self.choices.get_mut(row.sequence.choice as usize);
-        let Some(Some(answer)) = slot.filter(|_| !logits.is_empty()) else { return Ok(outcome) };
-        let draft = row.tokens.get(own..).unwrap_or_default();
-        let mut whole: Option<TextDelta> = None;
+        let Some(Some(choice)) = slot.filter(|_| !logits.is_empty()) else { return Ok(outcome) };
+        let draft = row.tokens.get(known..).unwrap_or_default();
+        let mut combined: Option<TextDelta> = None;
         for (at, logits) in logits.into_iter().enumerate() {
-            let piece = answer.sequence.accept(logits)?;
-            let token = answer.sequence.newest;
+            let piece = choice.sequence.sample(logits)?;
+            let token = choice.sequence.last_token;
             outcome.new.push(token);
-            outcome.positions = own + at;
+            outcome.positions = known + at;
             outcome.ended = piece.end.is_some();
-            whole = Some(join(whole, piece));
+            combined = Some(merge(combined, piece));
             if outcome.ended || draft.get(at) != Some(&token) {
                 break;
             }
         }
         let accepted = outcome.new.len().saturating_sub(1);
-        let by = if answer.draft.finish_round(row.draft, accepted) {
+        let source = if choice.draft.finish_round(row.draft, accepted) {
             DraftSource::Draft
         } else {
             DraftSource::NgramProposer
         };
         if row.draft > 0 {
-            metrics.guess(self.model.id(), by, row.draft, accepted);
+            metrics.guess(self.model.id(), source, row.draft, accepted);
         }
-        match by {
-            DraftSource::NgramProposer => answer.ngrams.record(row.draft, accepted),
-            DraftSource::Draft => answer.ngrams.record_unchecked(&outcome.new),
+        match source {
+            DraftSource::NgramProposer => choice.ngrams.record(row.draft, accepted),
+            DraftSource::Draft => choice.ngrams.record_unchecked(&outcome.new),
         }
-        answer.ngrams.push(&outcome.new);
-        match answer.last_token_at.replace(now) {
+        choice.ngrams.push(&outcome.new);
+        match choice.last_token_at.replace(now) {
             Some(before) => metrics.next_token(self.model.id(), now.saturating_sub(before)),
             None => metrics.first_token(self.model.id(), now.saturating_sub(self.submitted)),
         }
-        if let (Some(permit), Some(piece)) = (answer.permit.take(), whole) {
+        if let (Some(permit), Some(piece)) = (choice.permit.take(), combined) {
             drop(permit.send(Ok(TextDelta { cached: self.cached, ..piece })));
         }
         if let Some(slot) = self.choices.get_mut(row.sequence.choice as usize)
@@ -180,10 +180,10 @@ impl ActiveRequest {
 }
 
 /// Two pieces of one answer as one.
-fn join(before: Option<TextDelta>, piece: TextDelta) -> TextDelta {
-    let Some(mut whole) = before else { return piece };
-    whole.text.push_str(&piece.text);
-    whole.calls.extend(piece.calls);
-    whole.tokens.extend(piece.tokens);
-    TextDelta { text: whole.text, calls: whole.calls, tokens: whole.tokens, ..piece }
+fn merge(earlier: Option<TextDelta>, piece: TextDelta) -> TextDelta {
+    let Some(mut combined) = earlier else { return piece };
+    combined.text.push_str(&piece.text);
+    combined.calls.extend(piece.calls);
+    combined.tokens.extend(piece.tokens);
+    TextDelta { text: combined.text, calls: combined.calls, tokens: combined.tokens, ..piece }
 }

@@ -17,9 +17,9 @@ use crate::engine::error::PreprocessError;
 
 /// Instructions; a conversation of a thousand messages takes some ten thousand.
 const FUEL: u64 = 5_000_000;
-const LONGEST_PROMPT: usize = 16 << 20;
-const LONGEST_TEMPLATE: usize = 1 << 20;
-const WIDEST_INDENT: usize = 64;
+const MAX_PROMPT_BYTES: usize = 16 << 20;
+const MAX_TEMPLATE_BYTES: usize = 1 << 20;
+const MAX_INDENT: usize = 64;
 
 /// Why a conversation has no prompt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
@@ -48,8 +48,8 @@ struct Raised(String);
 
 impl Template {
     pub fn new(source: &str, bos: String, eos: String, clock: Arc<dyn ClockRng>) -> Result<Self, String> {
-        if source.len() > LONGEST_TEMPLATE {
-            return Err(format!("the chat template has {} bytes, {LONGEST_TEMPLATE} are the most", source.len()));
+        if source.len() > MAX_TEMPLATE_BYTES {
+            return Err(format!("the chat template has {} bytes, {MAX_TEMPLATE_BYTES} are the most", source.len()));
         }
         let mut environment = Environment::new();
         environment.set_fuel(Some(FUEL));
@@ -72,7 +72,7 @@ impl Template {
     /// `messages` is a list of `{role, content, name?, tool_calls?, tool_call_id?}`, `tools` one of
     /// `{type, function}`.
     pub fn render(&self, messages: Value, tools: Vec<Value>) -> Result<String, PromptError> {
-        let template = self.environment.get_template("chat").map_err(|error| failure(&error))?;
+        let template = self.environment.get_template("chat").map_err(|error| prompt_error(&error))?;
         let context = context! {
             messages,
             add_generation_prompt => true,
@@ -81,8 +81,8 @@ impl Template {
             tools => Some(tools).filter(|tools| !tools.is_empty()),
             documents => (),
         };
-        let mut out = Bounded(Vec::new());
-        template.render_captured_to(context, &mut out).map_err(|error| failure(&error))?;
+        let mut out = BoundedWriter(Vec::new());
+        template.render_captured_to(context, &mut out).map_err(|error| prompt_error(&error))?;
         String::from_utf8(out.0).map_err(|error| PromptError::Broken(error.to_string()))
     }
 }
@@ -93,7 +93,7 @@ fn syntax() -> Result<SyntaxConfig, String> {
     syntax.map_err(|error| format!("the template syntax cannot be set up: {error}"))
 }
 
-fn failure(error: &Error) -> PromptError {
+fn prompt_error(error: &Error) -> PromptError {
     let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(one) = cause {
         if let Some(Raised(message)) = one.downcast_ref() {
@@ -105,12 +105,12 @@ fn failure(error: &Error) -> PromptError {
 }
 
 /// Stops a template that never stops writing.
-struct Bounded(Vec<u8>);
+struct BoundedWriter(Vec<u8>);
 
-impl Write for Bounded {
+impl Write for BoundedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > LONGEST_PROMPT {
-            return Err(io::Error::other(format!("its output exceeds {LONGEST_PROMPT} bytes")));
+        if self.0.len() + bytes.len() > MAX_PROMPT_BYTES {
+            return Err(io::Error::other(format!("its output exceeds {MAX_PROMPT_BYTES} bytes")));
         }
         self.0.extend_from_slice(bytes);
         Ok(bytes.len())
@@ -121,14 +121,14 @@ impl Write for Bounded {
     }
 }
 
-fn wrong(message: impl std::fmt::Display) -> Error {
+fn invalid(message: impl std::fmt::Display) -> Error {
     Error::new(ErrorKind::InvalidOperation, message.to_string())
 }
 
 /// The date in UTC: a server has no better idea of the user's place.
 fn strftime(clock: &dyn ClockRng, format: &str) -> Result<String, Error> {
-    let now = jiff::Timestamp::from_millisecond(clock.now().as_millis()).map_err(wrong)?;
-    jiff::fmt::strtime::format(format, &now.to_zoned(jiff::tz::TimeZone::UTC)).map_err(wrong)
+    let now = jiff::Timestamp::from_millisecond(clock.now().as_millis()).map_err(invalid)?;
+    jiff::fmt::strtime::format(format, &now.to_zoned(jiff::tz::TimeZone::UTC)).map_err(invalid)
 }
 
 /// As Python's `json.dumps(ensure_ascii=False)` writes it, which is what models were trained on.
@@ -136,29 +136,31 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let mut out = Vec::new();
     match indent {
-        Some(width) if width > WIDEST_INDENT => return Err(wrong("tojson: the indent is too wide")),
+        Some(width) if width > MAX_INDENT => return Err(invalid("tojson: the indent is too wide")),
         Some(width) => {
             let spaces = " ".repeat(width);
             let formatter = serde_json::ser::PrettyFormatter::with_indent(spaces.as_bytes());
             serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, formatter))
         }
-        None => serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, Spaced)),
+        None => {
+            serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, SpacedFormatter))
+        }
     }
-    .map_err(wrong)?;
-    String::from_utf8(out).map_err(wrong)
+    .map_err(invalid)?;
+    String::from_utf8(out).map_err(invalid)
 }
 
 /// The same of a value that is no template's.
-pub fn json(value: &serde_json::Value) -> serde_json::Result<String> {
+pub fn spaced_json(value: &serde_json::Value) -> serde_json::Result<String> {
     let mut out = Vec::new();
-    serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, Spaced))?;
+    serde::Serialize::serialize(value, &mut serde_json::Serializer::with_formatter(&mut out, SpacedFormatter))?;
     Ok(String::from_utf8_lossy(&out).into_owned())
 }
 
 /// `", "` and `": "` between items.
-struct Spaced;
+struct SpacedFormatter;
 
-impl serde_json::ser::Formatter for Spaced {
+impl serde_json::ser::Formatter for SpacedFormatter {
     fn begin_array_value<W: ?Sized + Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
         if first { Ok(()) } else { writer.write_all(b", ") }
     }
@@ -175,8 +177,8 @@ impl serde_json::ser::Formatter for Spaced {
 /// Jinja's `indent` for the widths that a prompt can want.
 fn indent(text: &str, width: Option<usize>, first: Option<bool>) -> Result<String, Error> {
     let width = width.unwrap_or(4);
-    if width > WIDEST_INDENT {
-        return Err(wrong(format!("indent: {width} is too wide, {WIDEST_INDENT} is the most")));
+    if width > MAX_INDENT {
+        return Err(invalid(format!("indent: {width} is too wide, {MAX_INDENT} is the most")));
     }
     let pad = " ".repeat(width);
     let mut out = String::with_capacity(text.len());

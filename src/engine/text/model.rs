@@ -104,26 +104,26 @@ impl TextModel {
     ///
     /// Only what users and tools wrote counts, without the whitespace around it: templates may leave out parts of
     /// assistants' messages. The margin is for tokenizers that shorten texts before they cut them into tokens.
-    pub fn fewest_tokens<'a>(&self, messages: impl IntoIterator<Item = &'a Message>) -> u64 {
+    pub fn min_prompt_tokens<'a>(&self, messages: impl IntoIterator<Item = &'a Message>) -> u64 {
         const MARGIN: usize = 4;
-        let kept = |message: &&Message| message.role == "user" || message.role == "tool";
-        let bytes: usize = messages.into_iter().filter(kept).map(|message| message.content.trim().len()).sum();
+        let counted = |message: &&Message| message.role == "user" || message.role == "tool";
+        let bytes: usize = messages.into_iter().filter(counted).map(|message| message.content.trim().len()).sum();
         (bytes / (self.longest_token * MARGIN)) as u64
     }
 
     /// What an answer of this shape is held to. Takes time in proportion to the schemas, up to some
     /// seconds, and the first some tenths more: not for an async thread, nor the engine's.
-    pub fn form(&self, shape: &OutputSpec) -> Result<CompiledGrammar, GrammarError> {
-        self.grammars.form(&self.vocabulary, shape, self.syntax(shape))
+    pub fn compile_grammar(&self, spec: &OutputSpec) -> Result<CompiledGrammar, GrammarError> {
+        self.grammars.form(&self.vocabulary, spec, self.syntax(spec))
     }
 
     /// The same if it was compiled lately, and at once.
-    pub fn kept_form(&self, shape: &OutputSpec) -> Option<CompiledGrammar> {
-        self.grammars.kept(shape, || self.syntax(shape))
+    pub fn cached_grammar(&self, spec: &OutputSpec) -> Option<CompiledGrammar> {
+        self.grammars.kept(spec, || self.syntax(spec))
     }
 
-    fn syntax(&self, shape: &OutputSpec) -> Option<Syntax> {
-        Syntax::new(self.call_format, &self.vocabulary, shape)
+    fn syntax(&self, spec: &OutputSpec) -> Option<Syntax> {
+        Syntax::new(self.call_format, &self.vocabulary, spec)
     }
 
     /// Plain text as tokens: nothing in it is special, nothing is added.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::model::TextModel;
-use super::request::{GenerationRequest, Sent};
+use super::request::{DeltaResult, GenerationRequest};
 use super::scheduler::{Full, Limits, ModelId, Request, RequestId, Scheduler, Tenant};
 use crate::engine::error::{Failure, Refused};
 use crate::engine::runtime::Runtime;
@@ -19,7 +19,7 @@ use crate::engine::runtime::memory::KvCache;
 /// Tokens of an answer that are assumed before any has ended.
 const DEFAULT_ANSWER_TOKENS: f64 = 256.;
 /// Weight of the newest step or answer in the moving averages.
-const NEWEST: f64 = 0.1;
+const NEWEST_WEIGHT: f64 = 0.1;
 
 pub struct TextQueue {
     runtime: Arc<Runtime>,
@@ -41,16 +41,16 @@ pub struct State {
 pub struct QueuedRequest {
     pub model: Arc<TextModel>,
     pub request: GenerationRequest,
-    pub sender: mpsc::Sender<Sent>,
+    pub sender: mpsc::Sender<DeltaResult>,
     /// A place in the channel kept for a failure, so that a slow client learns of it, too.
-    pub last: mpsc::OwnedPermit<Sent>,
+    pub failure_permit: mpsc::OwnedPermit<DeltaResult>,
     /// When it was submitted.
-    pub at: Duration,
+    pub submitted_at: Duration,
 }
 
 impl QueuedRequest {
     pub fn fail(self, failure: Failure) {
-        drop(self.last.send(Err(failure)));
+        drop(self.failure_permit.send(Err(failure)));
     }
 }
 
@@ -76,8 +76,8 @@ struct Speed {
 
 impl Speed {
     fn measure(&mut self, tokens: usize, took: Duration) {
-        self.tokens += tokens as f64 - self.tokens * NEWEST;
-        self.seconds += took.as_secs_f64() - self.seconds * NEWEST;
+        self.tokens += tokens as f64 - self.tokens * NEWEST_WEIGHT;
+        self.seconds += took.as_secs_f64() - self.seconds * NEWEST_WEIGHT;
     }
 
     fn tokens_per_second(&self) -> Option<f64> {
@@ -111,9 +111,9 @@ impl State {
     }
 
     /// An answer has ended after so many tokens.
-    pub fn answer_ended(&mut self, generated: usize) {
+    pub fn record_answer_length(&mut self, generated: usize) {
         let newest = generated as f64;
-        self.answer_tokens = Some(self.answer_tokens.map_or(newest, |mean| mean + (newest - mean) * NEWEST));
+        self.answer_tokens = Some(self.answer_tokens.map_or(newest, |mean| mean + (newest - mean) * NEWEST_WEIGHT));
     }
 
     /// Tokens that an answer is expected to have.
@@ -127,8 +127,8 @@ impl State {
         let work = match full {
             Full::Model => self.scheduler.remaining_work(expected, |_| true),
             Full::Tenant => {
-                let own = self.scheduler.remaining_work(expected, |one| one == tenant);
-                own.saturating_mul(self.scheduler.tenants() as u64)
+                let of_tenant = self.scheduler.remaining_work(expected, |one| one == tenant);
+                of_tenant.saturating_mul(self.scheduler.tenants() as u64)
             }
         };
         let seconds = self.speed().map(|speed| work as f64 / speed.max(0.1));
@@ -140,7 +140,7 @@ impl State {
         self.resets += 1;
         self.scheduler = self.scheduler.new_empty();
         for (_, queued) in std::mem::take(&mut self.waiting) {
-            match self.scheduler.submit(schedule(runtime, &queued.model, &queued.request)) {
+            match self.scheduler.submit(scheduler_request(runtime, &queued.model, &queued.request)) {
                 Ok(id) => drop(self.waiting.insert(id, queued)),
                 Err(_) => queued.fail(Failure::panicked()),
             }
@@ -149,7 +149,7 @@ impl State {
 }
 
 /// A request as the scheduler sees it.
-fn schedule(runtime: &Runtime, model: &TextModel, request: &GenerationRequest) -> Request {
+fn scheduler_request(runtime: &Runtime, model: &TextModel, request: &GenerationRequest) -> Request {
     Request {
         model: model.key,
         block_bytes: model.block_bytes(runtime.settings.kv_type),
@@ -218,25 +218,25 @@ impl TextQueue {
 
     /// Refuses a request that the queue has no place for now, whatever its prompt.
     pub fn check(&self, model: &TextModel, tenant: Tenant) -> Result<(), Refused> {
-        self.ask(&mut self.lock(), model, tenant, |scheduler| scheduler.admits(model.key, tenant, 0))
+        self.admit(&mut self.lock(), model, tenant, |scheduler| scheduler.admits(model.key, tenant, 0))
     }
 
-    fn ask<T>(
+    fn admit<T>(
         &self,
         state: &mut State,
         model: &TextModel,
         tenant: Tenant,
-        ask: impl Fn(&mut Scheduler) -> Result<T, Full>,
+        attempt: impl Fn(&mut Scheduler) -> Result<T, Full>,
     ) -> Result<T, Refused> {
         if self.runtime.is_shutting_down() {
             return Err(Refused::ShuttingDown);
         }
-        let asked = ask(&mut state.scheduler).or_else(|_| {
+        let result = attempt(&mut state.scheduler).or_else(|_| {
             // Requests whose clients have left hold no place.
             state.sweep();
-            ask(&mut state.scheduler)
+            attempt(&mut state.scheduler)
         });
-        asked.map_err(|full| {
+        result.map_err(|full| {
             let reason = if full == Full::Model { "model_queue" } else { "project_queue" };
             self.runtime.metrics.refuse(model.id(), reason);
             Refused::QueueFull { retry_after: state.retry_after(full, tenant) }
@@ -249,14 +249,16 @@ impl TextQueue {
         model: &Arc<TextModel>,
         request: GenerationRequest,
         capacity: usize,
-    ) -> Result<mpsc::Receiver<Sent>, Refused> {
+    ) -> Result<mpsc::Receiver<DeltaResult>, Refused> {
         let (sender, receiver) = mpsc::channel(capacity + 1);
-        let Ok(last) = sender.clone().try_reserve_owned() else { return Err(Refused::ShuttingDown) };
-        let (tenant, at) = (request.tenant, self.runtime.clock.uptime());
+        let Ok(failure_permit) = sender.clone().try_reserve_owned() else { return Err(Refused::ShuttingDown) };
+        let (tenant, submitted_at) = (request.tenant, self.runtime.clock.uptime());
         let mut state = self.lock();
-        let new = || schedule(&self.runtime, model, &request);
-        let id = self.ask(&mut state, model, tenant, |scheduler| scheduler.submit(new()))?;
-        state.waiting.insert(id, QueuedRequest { model: Arc::clone(model), request, sender, last, at });
+        let new = || scheduler_request(&self.runtime, model, &request);
+        let id = self.admit(&mut state, model, tenant, |scheduler| scheduler.submit(new()))?;
+        state
+            .waiting
+            .insert(id, QueuedRequest { model: Arc::clone(model), request, sender, failure_permit, submitted_at });
         drop(state);
         self.runtime.wake();
         Ok(receiver)

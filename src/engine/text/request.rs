@@ -19,7 +19,7 @@ pub struct GenerationRequest {
     pub max_tokens: u32,
     pub sampling: Sampling,
     /// What every answer is held to; `None` is free text.
-    pub form: Option<CompiledGrammar>,
+    pub grammar: Option<CompiledGrammar>,
     /// Texts that end an answer and are not part of it; they are not looked for in calls.
     pub stop: Vec<String>,
     /// `Some(n)`: log-probabilities of the chosen tokens and of the `n` likeliest, 0 to 20.
@@ -32,7 +32,7 @@ pub struct GenerationRequest {
 #[derive(Debug)]
 pub struct Generation {
     pub prompt_tokens: u32,
-    pub pieces: DeltaStream,
+    pub deltas: DeltaStream,
 }
 
 /// What one step made of one choice.
@@ -72,23 +72,27 @@ pub enum FinishReason {
     /// By the model's own end, or a stop string.
     Stop,
     /// By calls that wait for their results.
-    Calls,
+    ToolCalls,
     /// `max_tokens` were generated.
     Length,
 }
 
-pub type Sent = Result<TextDelta, Failure>;
+pub type DeltaResult = Result<TextDelta, Failure>;
 
 /// The answer, piece by piece. Dropping it cancels the request: there is no other signal.
 pub struct DeltaStream {
-    receiver: mpsc::Receiver<Sent>,
+    receiver: mpsc::Receiver<DeltaResult>,
     /// How many pieces may wait; the sequence pauses when they do.
     capacity: usize,
     runtime: Arc<Runtime>,
 }
 
 impl DeltaStream {
-    pub(in crate::engine) fn new(receiver: mpsc::Receiver<Sent>, capacity: usize, runtime: Arc<Runtime>) -> Self {
+    pub(in crate::engine) fn new(
+        receiver: mpsc::Receiver<DeltaResult>,
+        capacity: usize,
+        runtime: Arc<Runtime>,
+    ) -> Self {
         Self { receiver, capacity, runtime }
     }
 
@@ -102,7 +106,7 @@ impl DeltaStream {
     }
 
     /// Takes no more, and gives what was made already but not received.
-    pub fn leave(&mut self) -> impl Iterator<Item = TextDelta> {
+    pub fn close(&mut self) -> impl Iterator<Item = TextDelta> {
         self.receiver.close();
         std::iter::from_fn(|| self.receiver.try_recv().ok()).filter_map(Result::ok)
     }

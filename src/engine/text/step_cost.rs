@@ -134,55 +134,55 @@ mod tests {
     use super::{StepCostModel, StepSizes};
     use std::time::Duration;
 
-    fn measured(prompt: usize, decoding: usize, draft: usize, millis: u64, pace: &mut StepCostModel) {
-        (0..50).for_each(|_| pace.measure(StepSizes { prompt, decoding, draft }, Duration::from_millis(millis)));
+    fn measure_often(prompt: usize, decoding: usize, draft: usize, millis: u64, costs: &mut StepCostModel) {
+        (0..50).for_each(|_| costs.measure(StepSizes { prompt, decoding, draft }, Duration::from_millis(millis)));
     }
 
-    fn break_even_acceptance(pace: &StepCostModel, decoding: usize) -> Option<f32> {
-        pace.speculation_costs(decoding).map(|speculation_costs| speculation_costs.break_even_acceptance())
+    fn break_even_acceptance(costs: &StepCostModel, decoding: usize) -> Option<f32> {
+        costs.speculation_costs(decoding).map(|speculation_costs| speculation_costs.break_even_acceptance())
     }
 
     #[test]
-    fn prompts_take_what_running_answers_leave() {
-        let mut pace = StepCostModel::new(512);
-        assert_eq!(pace.prefill_chunk(1, 1), 32, "careful before anything is known");
-        measured(0, 1, 0, 20, &mut pace);
-        measured(100, 0, 0, 50, &mut pace);
-        assert_eq!(pace.prefill_chunk(1, 1), 60, "30 ms at half a millisecond each");
-        assert_eq!(pace.prefill_chunk(21, 1), 90, "many decoding take longer by themselves");
+    fn prefill_chunks_follow_the_measured_costs() {
+        let mut costs = StepCostModel::new(512);
+        assert_eq!(costs.prefill_chunk(1, 1), 32, "careful before anything is known");
+        measure_often(0, 1, 0, 20, &mut costs);
+        measure_often(100, 0, 0, 50, &mut costs);
+        assert_eq!(costs.prefill_chunk(1, 1), 60, "30 ms at half a millisecond each");
+        assert_eq!(costs.prefill_chunk(21, 1), 90, "many decoding take longer by themselves");
         assert_eq!(
-            (pace.prefill_chunk(1, 2), pace.prefill_chunk(1, 9)),
+            (costs.prefill_chunk(1, 2), costs.prefill_chunk(1, 9)),
             (120, 240),
             "where more wait than run, but within bounds"
         );
-        assert_eq!(pace.prefill_chunk(21, 21), 90);
-        assert_eq!(pace.prefill_chunk(0, 1), 500, "a quarter of a second");
-        measured(0, 21, 0, 30, &mut pace);
-        assert_eq!(pace.prefill_chunk(1, 1), 60, "which says the same of one");
-        measured(100, 0, 0, 1_000, &mut pace);
-        assert_eq!((pace.prefill_chunk(1, 1), pace.prefill_chunk(0, 1)), (16, 25));
+        assert_eq!(costs.prefill_chunk(21, 21), 90);
+        assert_eq!(costs.prefill_chunk(0, 1), 500, "a quarter of a second");
+        measure_often(0, 21, 0, 30, &mut costs);
+        assert_eq!(costs.prefill_chunk(1, 1), 60, "which says the same of one");
+        measure_often(100, 0, 0, 1_000, &mut costs);
+        assert_eq!((costs.prefill_chunk(1, 1), costs.prefill_chunk(0, 1)), (16, 25));
     }
 
     #[test]
-    fn the_setting_is_the_most() {
-        let mut pace = StepCostModel::new(32);
-        measured(32, 0, 0, 1, &mut pace);
-        assert_eq!((pace.prefill_chunk(0, 1), StepCostModel::new(8).prefill_chunk(1, 1)), (32, 8));
+    fn the_setting_is_the_maximum() {
+        let mut costs = StepCostModel::new(32);
+        measure_often(32, 0, 0, 1, &mut costs);
+        assert_eq!((costs.prefill_chunk(0, 1), StepCostModel::new(8).prefill_chunk(1, 1)), (32, 8));
     }
 
     #[test]
-    fn guesses_are_worth_it_while_a_step_is_not_shared_by_many() {
-        let mut pace = StepCostModel::new(512);
-        assert_eq!(break_even_acceptance(&pace, 1), None, "nothing is known");
-        measured(0, 1, 0, 20, &mut pace);
-        measured(100, 0, 0, 400, &mut pace);
-        assert!((break_even_acceptance(&pace, 1).unwrap() - 0.2).abs() < 1e-3);
+    fn speculation_pays_only_in_small_batches() {
+        let mut costs = StepCostModel::new(512);
+        assert_eq!(break_even_acceptance(&costs, 1), None, "nothing is known");
+        measure_often(0, 1, 0, 20, &mut costs);
+        measure_often(100, 0, 0, 400, &mut costs);
+        assert!((break_even_acceptance(&costs, 1).unwrap() - 0.2).abs() < 1e-3);
         assert!(
-            (break_even_acceptance(&pace, 5).unwrap() - 4. / 7.2).abs() < 1e-3,
+            (break_even_acceptance(&costs, 5).unwrap() - 4. / 7.2).abs() < 1e-3,
             "{:?}",
-            break_even_acceptance(&pace, 5)
+            break_even_acceptance(&costs, 5)
         );
-        measured(0, 1, 5, 60, &mut pace);
-        assert_eq!(break_even_acceptance(&pace, 5), None, "eight milliseconds to save seven");
+        measure_often(0, 1, 5, 60, &mut costs);
+        assert_eq!(break_even_acceptance(&costs, 5), None, "eight milliseconds to save seven");
     }
 }

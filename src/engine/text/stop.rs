@@ -1,4 +1,4 @@
-//! Stop strings: found across pieces, never shown, and nothing shown that may begin one.
+//! Stop strings: found across pieces, never shown, and nothing output that may begin one.
 
 #[derive(Debug)]
 pub struct StopMatcher {
@@ -12,14 +12,14 @@ impl StopMatcher {
         Self { stops, held: String::new() }
     }
 
-    /// The text that may be shown now, and whether a stop string ended it.
+    /// The text that may be output now, and whether a stop string ended it.
     pub fn push(&mut self, text: &str) -> (String, bool) {
         self.held.push_str(text);
         if let Some(start) = self.first_match() {
             self.held.truncate(start);
             return (std::mem::take(&mut self.held), true);
         }
-        let keep = self.undecided();
+        let keep = self.partial_match_bytes();
         let rest = self.held.split_off(self.held.len() - keep);
         (std::mem::replace(&mut self.held, rest), false)
     }
@@ -37,7 +37,7 @@ impl StopMatcher {
     }
 
     /// Length of the longest end of the held text that begins a stop string.
-    fn undecided(&self) -> usize {
+    fn partial_match_bytes(&self) -> usize {
         let longest = self.stops.iter().map(String::len).max().unwrap_or(0).saturating_sub(1);
         let from = self.held.len().saturating_sub(longest);
         let starts = self.held.char_indices().map(|(start, _)| start).filter(|&start| start >= from);
@@ -55,20 +55,20 @@ mod tests {
 
     fn run(stops: &[&str], text: &str, cut: usize) -> (String, bool) {
         let mut matcher = StopMatcher::new(stops.iter().map(|stop| (*stop).to_owned()).collect());
-        let mut shown = String::new();
-        let letters: Vec<char> = text.chars().collect();
-        for part in letters.chunks(cut) {
+        let mut output = String::new();
+        let chars: Vec<char> = text.chars().collect();
+        for part in chars.chunks(cut) {
             let (more, stopped) = matcher.push(&part.iter().collect::<String>());
-            shown += &more;
+            output += &more;
             if stopped {
-                return (shown, true);
+                return (output, true);
             }
         }
-        (shown + &matcher.finish(), false)
+        (output + &matcher.finish(), false)
     }
 
     #[test]
-    fn a_stop_string_is_found_across_pieces_and_not_shown() {
+    fn a_stop_string_is_found_across_chunks_and_removed() {
         for cut in 1..8 {
             assert_eq!(run(&["END"], "abcENxENDy", cut), ("abcENx".to_owned(), true));
             assert_eq!(run(&["END"], "abcEN", cut), ("abcEN".to_owned(), false));
@@ -79,7 +79,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_cut_of_the_text_does_not_matter(text in "[ab]{0,12}", one in "[ab]{1,4}", two in "[ab]{1,4}", cut in 1usize..5) {
+        fn chunking_does_not_matter(text in "[ab]{0,12}", one in "[ab]{1,4}", two in "[ab]{1,4}", cut in 1usize..5) {
             let stops = [one.as_str(), two.as_str()];
             prop_assert_eq!(run(&stops, &text, cut), run(&stops, &text, 1));
         }

@@ -36,7 +36,7 @@ pub struct TextWorkload {
 }
 
 /// A row, and what it came to.
-type Done = (Row, Result<Outcome, Failure>);
+type RowResult = (Row, Result<Outcome, Failure>);
 /// A row, and the logits that it asked for.
 type Computed<'a> = (Row, Vec<&'a mut [f32]>);
 
@@ -48,7 +48,7 @@ impl Workload for TextWorkload {
     fn sweep(&mut self) {
         let mut state = self.queue.lock();
         state.sweep();
-        let left = self.active.extract_if(.., |_, request| request.caller_left());
+        let left = self.active.extract_if(.., |_, request| request.is_cancelled());
         left.for_each(|(id, _)| state.scheduler.cancel(id));
         let resets = state.resets;
         drop(state);
@@ -61,16 +61,16 @@ impl Workload for TextWorkload {
     fn step(&mut self, _busy: bool) -> bool {
         self.drop_stalled();
         self.propose();
-        let began = self.runtime.clock.uptime();
-        let plan = self.plan(began);
+        let started = self.runtime.clock.uptime();
+        let plan = self.plan(started);
         self.reserve_blocks(&plan);
-        let mut done: Vec<Done> = Vec::new();
+        let mut done: Vec<RowResult> = Vec::new();
         let busy = !plan.batches.is_empty();
         for batch in plan.batches {
             done.extend(self.compute(batch));
         }
         if busy {
-            self.commit_step(done, began);
+            self.commit_step(done, started);
         }
         let freed = plan.memory_short && self.free_memory(plan.stuck);
         busy || freed
@@ -202,7 +202,7 @@ impl TextWorkload {
     }
 
     /// Runs the batch. When it fails as a whole, each row runs alone, so that only the faulty ones fail.
-    fn compute(&mut self, batch: Batch) -> Vec<Done> {
+    fn compute(&mut self, batch: Batch) -> Vec<RowResult> {
         let Some(model) = self.model(&batch) else { return Vec::new() };
         match self.forward(&model, batch.model, &batch.rows) {
             Ok(mut logits) => {
@@ -216,20 +216,20 @@ impl TextWorkload {
                 batch.rows.into_iter().map(|row| (row, Err(failure.clone()))).collect()
             }
             Err(_) => {
-                let alone = |row| Batch { model: batch.model, rows: vec![row] };
-                batch.rows.into_iter().flat_map(|row| self.compute(alone(row))).collect()
+                let single = |row| Batch { model: batch.model, rows: vec![row] };
+                batch.rows.into_iter().flat_map(|row| self.compute(single(row))).collect()
             }
         }
     }
 
     /// Chooses tokens, all requests side by side.
-    fn accept(&mut self, model: &TextModel, rows: Vec<Row>, logits: Vec<Vec<&mut [f32]>>) -> Vec<Done> {
+    fn accept(&mut self, model: &TextModel, rows: Vec<Row>, logits: Vec<Vec<&mut [f32]>>) -> Vec<RowResult> {
         let (now, metrics) = (self.runtime.clock.uptime(), &self.runtime.metrics);
-        let mut parts: BTreeMap<RequestId, Vec<Computed<'_>>> = BTreeMap::new();
+        let mut by_request: BTreeMap<RequestId, Vec<Computed<'_>>> = BTreeMap::new();
         for (row, logits) in rows.into_iter().zip(logits) {
-            parts.entry(row.sequence.request).or_default().push((row, logits));
+            by_request.entry(row.sequence.request).or_default().push((row, logits));
         }
-        let active = self.active.iter_mut().filter_map(|(id, request)| Some((request, parts.remove(id)?)));
+        let active = self.active.iter_mut().filter_map(|(id, request)| Some((request, by_request.remove(id)?)));
         let tasks: Vec<_> = active.map(|(request, rows)| Mutex::new((request, rows, Vec::new()))).collect();
         model.network.cpu().pool().run(tasks.len(), |index| {
             let Some(task) = tasks.get(index) else { return };
@@ -240,7 +240,7 @@ impl TextWorkload {
             }
         });
         let done = tasks.into_iter().flat_map(|task| task.into_inner().unwrap_or_else(PoisonError::into_inner).2);
-        let done: Vec<Done> = done.collect();
+        let done: Vec<RowResult> = done.collect();
         let mut step = Step::default();
         for (row, outcome) in done.iter().filter_map(|(row, outcome)| Some((row, outcome.as_ref().ok()?))) {
             step.prompt += if row.is_prefill() { row.tokens.len() as u64 } else { 0 };
@@ -266,8 +266,8 @@ impl TextWorkload {
     }
 
     /// Tells the scheduler what became of the rows, and drops the requests that have ended.
-    fn commit_step(&mut self, done: Vec<Done>, began: Duration) {
-        let took = self.runtime.clock.uptime().saturating_sub(began);
+    fn commit_step(&mut self, done: Vec<RowResult>, started: Duration) {
+        let took = self.runtime.clock.uptime().saturating_sub(started);
         let mut failed: Vec<(SequenceId, Failure)> = Vec::new();
         let mut sizes = StepSizes::default();
         let mut state = self.queue.lock();
@@ -279,7 +279,7 @@ impl TextWorkload {
                     state.scheduler.commit(id, positions, &new);
                     if ended {
                         let generated = state.scheduler.finish(id);
-                        state.answer_ended(generated);
+                        state.record_answer_length(generated);
                     }
                 }
                 Err(failure) => failed.push((id, failure)),
@@ -291,7 +291,7 @@ impl TextWorkload {
         drop(state);
         self.step_costs.measure(sizes, took);
         failed.into_iter().for_each(|(id, failure)| self.fail_request(id.request, failure));
-        self.active.retain(|_, request| !request.is_over());
+        self.active.retain(|_, request| !request.is_finished());
     }
 
     /// Memory was short: an idle model goes, or the one request that cannot be helped. `false`: there is nothing to do

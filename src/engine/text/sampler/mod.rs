@@ -97,18 +97,18 @@ impl Sampler {
         Self { settings, random, prompt, generated: HashMap::new(), count: 0 }
     }
 
-    /// The next token. `ends` are the tokens that would end the answer. `None` where the logits
+    /// The next token. `eos_tokens` are the tokens that would end the answer. `None` where the logits
     /// leave nothing to choose: every token banned, or no number among them. The logits are changed on
     /// the way.
-    pub fn next(&mut self, logits: &mut [f32], ends: &HashSet<u32>) -> Option<u32> {
-        self.adjust(logits, ends);
+    pub fn next(&mut self, logits: &mut [f32], eos_tokens: &HashSet<u32>) -> Option<u32> {
+        self.adjust(logits, eos_tokens);
         let id = if self.settings.temperature == 0. { greedy(logits)? } else { self.draw(logits)? };
         *self.generated.entry(id).or_default() += 1;
         self.count += 1;
         Some(id)
     }
 
-    fn adjust(&self, logits: &mut [f32], ends: &HashSet<u32>) {
+    fn adjust(&self, logits: &mut [f32], eos_tokens: &HashSet<u32>) {
         let settings = &self.settings;
         let mut change = |id: u32, change: &dyn Fn(f32) -> f32| {
             if let Some(logit) = logits.get_mut(id as usize) {
@@ -119,7 +119,7 @@ impl Sampler {
             change(id, &|logit| if bias <= BAN { f32::NEG_INFINITY } else { logit + bias });
         }
         if settings.ignore_eos || self.count < settings.min_tokens {
-            ends.iter().for_each(|&id| change(id, &|_| f32::NEG_INFINITY));
+            eos_tokens.iter().for_each(|&id| change(id, &|_| f32::NEG_INFINITY));
         }
         let penalty = settings.repetition_penalty;
         if penalty != 1. {
@@ -134,7 +134,7 @@ impl Sampler {
     fn draw(&mut self, logits: &[f32]) -> Option<u32> {
         let mut candidates = self.weigh(logits)?;
         if self.settings.top_p < 1. {
-            nucleus(&mut candidates, self.settings.top_p);
+            keep_top_p(&mut candidates, self.settings.top_p);
         }
         let total: f64 = candidates.iter().map(|candidate| f64::from(candidate.1)).sum();
         // 53 random bits make a uniform number in [0, 1).
@@ -154,8 +154,8 @@ impl Sampler {
         if !best.is_finite() {
             return None;
         }
-        let most = self.settings.top_k as usize;
-        let mut candidates = if most > 0 { likeliest(logits, most) } else { finite(logits).collect() };
+        let k = self.settings.top_k as usize;
+        let mut candidates = if k > 0 { top_k(logits, k) } else { finite(logits).collect() };
         for candidate in &mut candidates {
             candidate.1 = ((candidate.1 - best) / self.settings.temperature).exp();
         }
@@ -165,7 +165,7 @@ impl Sampler {
 }
 
 /// Descending by number, ascending by id among equals.
-fn likelier(one: &Candidate, other: &Candidate) -> std::cmp::Ordering {
+fn by_weight_descending(one: &Candidate, other: &Candidate) -> std::cmp::Ordering {
     other.1.total_cmp(&one.1).then(one.0.cmp(&other.0))
 }
 
@@ -173,17 +173,17 @@ fn finite(logits: &[f32]) -> impl Iterator<Item = Candidate> {
     logits.iter().enumerate().filter(|(_, logit)| logit.is_finite()).map(|(id, &logit)| (id as u32, logit))
 }
 
-/// Hands over each finite logit above a bar, by id; `take` says where the bar is from then on. Of equal
-/// ones the first counts, since the bar itself is not above.
-fn climb(logits: &[f32], mut take: impl FnMut(Candidate) -> f32) {
+/// Hands over each finite logit above a threshold, by id; `take` says where the threshold is from then on. Of equal
+/// ones the first counts, since the threshold itself is not above.
+fn for_each_above(logits: &[f32], mut take: impl FnMut(Candidate) -> f32) {
     /// Compared without a branch, so as vectors.
     const RUN: usize = 32;
-    let mut bar = f32::NEG_INFINITY;
+    let mut threshold = f32::NEG_INFINITY;
     for (first, run) in (0..).step_by(RUN).zip(logits.chunks(RUN)) {
-        if run.iter().fold(false, |any, logit| any | (*logit > bar)) {
+        if run.iter().fold(false, |any, logit| any | (*logit > threshold)) {
             for (id, &logit) in (first..).zip(run) {
-                if logit > bar && logit.is_finite() {
-                    bar = take((id, logit));
+                if logit > threshold && logit.is_finite() {
+                    threshold = take((id, logit));
                 }
             }
         }
@@ -192,31 +192,31 @@ fn climb(logits: &[f32], mut take: impl FnMut(Candidate) -> f32) {
 
 fn greedy(logits: &[f32]) -> Option<u32> {
     let mut best = None;
-    climb(logits, |(id, logit)| {
+    for_each_above(logits, |(id, logit)| {
         best = Some(id);
         logit
     });
     best
 }
 
-/// The `most` likeliest candidates, by id. One pass: few logits are above the bar once it is known.
-fn likeliest(logits: &[f32], most: usize) -> Vec<Candidate> {
-    let room = most.saturating_mul(2).clamp(64, logits.len().max(64));
+/// The `k` likeliest candidates, by id. One pass: few logits are above the threshold once it is known.
+fn top_k(logits: &[f32], k: usize) -> Vec<Candidate> {
+    let room = k.saturating_mul(2).clamp(64, logits.len().max(64));
     let mut kept: Vec<Candidate> = Vec::with_capacity(room);
-    let mut bar = f32::NEG_INFINITY;
+    let mut threshold = f32::NEG_INFINITY;
     let shrink = |kept: &mut Vec<Candidate>| {
-        if most < kept.len() {
-            kept.select_nth_unstable_by(most - 1, likelier);
-            kept.truncate(most);
+        if k < kept.len() {
+            kept.select_nth_unstable_by(k - 1, by_weight_descending);
+            kept.truncate(k);
         }
     };
-    climb(logits, |candidate| {
+    for_each_above(logits, |candidate| {
         kept.push(candidate);
-        if kept.len() >= room && most < kept.len() {
+        if kept.len() >= room && k < kept.len() {
             shrink(&mut kept);
-            bar = kept.iter().map(|candidate| candidate.1).fold(f32::INFINITY, f32::min);
+            threshold = kept.iter().map(|candidate| candidate.1).fold(f32::INFINITY, f32::min);
         }
-        bar
+        threshold
     });
     shrink(&mut kept);
     // The selection leaves an order that depends on the algorithm; ids do not.
@@ -226,16 +226,16 @@ fn likeliest(logits: &[f32], most: usize) -> Vec<Candidate> {
 
 /// Keeps the fewest likeliest candidates whose weights reach `share` of all. A few candidates hold
 /// most of the mass nearly always, so ever larger fronts are sorted instead of everything.
-fn nucleus(candidates: &mut Vec<Candidate>, share: f32) {
+fn keep_top_p(candidates: &mut Vec<Candidate>, share: f32) {
     let goal = candidates.iter().map(|candidate| f64::from(candidate.1)).sum::<f64>() * f64::from(share);
     let mut front = 64;
     loop {
         if front < candidates.len() {
-            candidates.select_nth_unstable_by(front - 1, likelier);
+            candidates.select_nth_unstable_by(front - 1, by_weight_descending);
         }
         let end = front.min(candidates.len());
         let head = candidates.get_mut(..end).unwrap_or_default();
-        head.sort_unstable_by(likelier);
+        head.sort_unstable_by(by_weight_descending);
         let mut mass = 0.;
         let reached = head.iter().position(|candidate| {
             mass += f64::from(candidate.1);

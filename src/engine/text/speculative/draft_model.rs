@@ -83,20 +83,20 @@ pub struct DraftSequence {
 }
 
 impl DraftSequence {
-    /// `max_tokens`: drafted that `stem` has blocks for.
+    /// `max_tokens`: drafted that `context` has blocks for.
     pub fn new(
         id: SequenceId,
-        stem: &DraftContext<'_>,
+        context: &DraftContext<'_>,
         max_tokens: usize,
         stats: RoundStats,
         has_rounds: bool,
     ) -> Self {
         Self {
             id,
-            tokens: stem.tokens.to_vec(),
-            text: stem.tokens.len(),
-            blocks: stem.blocks.to_vec(),
-            long: stem.long,
+            tokens: context.tokens.to_vec(),
+            text: context.tokens.len(),
+            blocks: context.blocks.to_vec(),
+            long: context.long,
             max_tokens,
             start: 0,
             count: 0,
@@ -119,15 +119,15 @@ impl DraftSequence {
     }
 
     /// The draft network says what comes next. `false`: that is not likely enough to be checked.
-    fn take(&mut self, token: u32, confidence: f32, costs: &SpeculationCosts) -> bool {
+    fn push(&mut self, token: u32, confidence: f32, costs: &SpeculationCosts) -> bool {
         self.round.steps += 1;
         self.acceptance *= self.stats.acceptance_at(confidence);
-        let worth = self.acceptance * costs.token > costs.check;
-        if worth {
+        let likely_enough = self.acceptance * costs.token > costs.check;
+        if likely_enough {
             self.tokens.push(token);
             self.round.confidence.push(confidence);
         }
-        worth && self.round.confidence.len() < self.max_tokens
+        likely_enough && self.round.confidence.len() < self.max_tokens
     }
 
     fn row(&self) -> Row<'_> {
@@ -171,7 +171,7 @@ impl DraftModel {
     /// seconds, and all of them while `left` tokens come more than it costs to catch up.
     pub fn is_worthwhile(
         &mut self,
-        stem: &DraftContext<'_>,
+        context: &DraftContext<'_>,
         left: u32,
         stats: &RoundStats,
         sequences: usize,
@@ -180,27 +180,28 @@ impl DraftModel {
     ) -> bool {
         let cost = self.costs.estimate(costs);
         let gain = stats.gain(costs, &cost, sequences);
-        if gain <= alternative.max(0.) || stem.tokens.len() + MAX_DRAFT_TOKENS > self.model.context_window() as usize {
+        if gain <= alternative.max(0.) || context.tokens.len() + MAX_DRAFT_TOKENS > self.model.context_window() as usize
+        {
             return false;
         }
         let rounds = f64::from(left) / stats.tokens_per_round();
-        let behind = stem.tokens.len() - self.start(stem.tokens, stem.blocks);
+        let behind = context.tokens.len() - self.first_missing(context.tokens, context.blocks);
         (behind - 1) as f64 * cost.further < gain * rounds
-            && stem.tokens.iter().all(|&token| (token as usize) < self.vocabulary)
+            && context.tokens.iter().all(|&token| (token as usize) < self.vocabulary)
     }
 
     /// The first position that must be computed to know what follows `tokens`. What twins hold of
     /// other tokens is forgotten.
-    fn start(&mut self, tokens: &[u32], blocks: &[BlockId]) -> usize {
-        let (mut estimate, mut whole) = (0, true);
+    fn first_missing(&mut self, tokens: &[u32], blocks: &[BlockId]) -> usize {
+        let (mut known, mut all_match) = (0, true);
         for (block, text) in blocks.iter().zip(tokens.chunks(BLOCK).chain(std::iter::repeat(&[][..]))) {
-            let own = self.computed.entry(*block).or_default();
-            let same = own.iter().zip(text).take_while(|(own, token)| whole && own == token).count();
-            own.truncate(same);
-            estimate += same;
-            whole &= same == BLOCK;
+            let stored = self.computed.entry(*block).or_default();
+            let same = stored.iter().zip(text).take_while(|(stored, token)| all_match && stored == token).count();
+            stored.truncate(same);
+            known += same;
+            all_match &= same == BLOCK;
         }
-        estimate.min(tokens.len().saturating_sub(1))
+        known.min(tokens.len().saturating_sub(1))
     }
 
     /// Guesses ahead of all sequences at once, as long as that is_worthwhile. Of texts that it is more than a block
@@ -214,7 +215,7 @@ impl DraftModel {
     ) -> Result<(), String> {
         let mut left = slice;
         for sequence in &mut *sequences {
-            sequence.start = self.start(&sequence.tokens, &sequence.blocks);
+            sequence.start = self.first_missing(&sequence.tokens, &sequence.blocks);
             let behind = sequence.text - sequence.start;
             sequence.count = if behind > BLOCK { behind.min(left) } else { behind };
             left = left.saturating_sub(sequence.count);
@@ -242,9 +243,9 @@ impl DraftModel {
                 return;
             };
             self.arena.ensure(*block);
-            let own = self.computed.entry(*block).or_default();
-            own.truncate(position % BLOCK);
-            own.push(*token);
+            let stored = self.computed.entry(*block).or_default();
+            stored.truncate(position % BLOCK);
+            stored.push(*token);
         }
     }
 
@@ -268,11 +269,11 @@ impl DraftModel {
             if sequence.start < sequence.tokens.len() {
                 continue;
             }
-            let estimate: &[f32] = logits.next().unwrap_or_default();
-            let Some((token, confidence)) = likeliest(estimate.get(..self.vocabulary).unwrap_or(estimate)) else {
+            let row: &[f32] = logits.next().unwrap_or_default();
+            let Some((token, confidence)) = most_likely(row.get(..self.vocabulary).unwrap_or(row)) else {
                 continue;
             };
-            let more = sequence.take(token, confidence, costs) && !self.model.ends_with(token);
+            let more = sequence.push(token, confidence, costs) && !self.model.ends_with(token);
             sequence.count = usize::from(more);
         }
         let cost = self.costs.estimate(costs);
@@ -280,7 +281,7 @@ impl DraftModel {
             sequence.count = 0;
         }
         let going = || sequences.iter().filter(|sequence| sequence.count > 0);
-        if going().map(|sequence| sequence.expected_gain(costs)).sum::<f64>() <= cost.of(going().count()) {
+        if going().map(|sequence| sequence.expected_gain(costs)).sum::<f64>() <= cost.seconds(going().count()) {
             sequences.iter_mut().for_each(|sequence| sequence.count = 0);
         }
         sequences.iter().for_each(|sequence| self.record_computed(sequence));
@@ -288,7 +289,7 @@ impl DraftModel {
 }
 
 /// The likeliest token and its probability.
-fn likeliest(logits: &[f32]) -> Option<(u32, f32)> {
+fn most_likely(logits: &[f32]) -> Option<(u32, f32)> {
     let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let token = logits.iter().position(|logit| *logit == best)?;
     let near = logits.iter().filter(|logit| **logit > best - NEGLIGIBLE);
@@ -296,19 +297,19 @@ fn likeliest(logits: &[f32]) -> Option<(u32, f32)> {
     Some((u32::try_from(token).ok()?, 1. / sum))
 }
 
-/// Where a served model's drafter is, if it has one. The worker holds it for a round at max_tokens.
+/// Where a served model's draft_model is, if it has one. The worker holds it for a round at most.
 #[derive(Default)]
 pub struct DraftSlot {
-    drafter: Mutex<Option<DraftModel>>,
+    draft_model: Mutex<Option<DraftModel>>,
     /// Bytes of a block of it; nothing while there is none.
     block_bytes: AtomicU64,
     /// Milliseconds of uptime before which none is looked for.
-    next: AtomicU64,
+    next_attempt: AtomicU64,
 }
 
 impl DraftSlot {
     pub fn lock(&self) -> MutexGuard<'_, Option<DraftModel>> {
-        self.drafter.lock().unwrap_or_else(PoisonError::into_inner)
+        self.draft_model.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn is_loaded(&self) -> bool {
@@ -318,16 +319,16 @@ impl DraftSlot {
     /// Nobody holds the block of the served model any more.
     pub fn release(&self, block: BlockId) {
         if self.is_loaded()
-            && let Some(drafter) = self.lock().as_mut()
+            && let Some(draft_model) = self.lock().as_mut()
         {
-            drafter.release(block);
+            draft_model.release(block);
         }
     }
 
     /// Forgets all keys and values.
     pub fn clear(&self) {
-        if let Some(drafter) = self.lock().as_mut() {
-            drafter.clear();
+        if let Some(draft_model) = self.lock().as_mut() {
+            draft_model.clear();
         }
     }
 
@@ -335,29 +336,29 @@ impl DraftSlot {
         self.block_bytes.load(Ordering::SeqCst)
     }
 
-    pub fn install(&self, drafter: DraftModel) {
+    pub fn install(&self, draft_model: DraftModel) {
         let mut slot = self.lock();
-        self.block_bytes.store(drafter.arena.shape().block_bytes(), Ordering::SeqCst);
-        *slot = Some(drafter);
+        self.block_bytes.store(draft_model.arena.shape().block_bytes(), Ordering::SeqCst);
+        *slot = Some(draft_model);
     }
 
-    /// Takes the drafter out, with all that it has computed. The next may come `after` so long, or never.
-    pub fn take(&self, after: Option<Duration>) -> Option<DraftModel> {
+    /// Takes the draft_model out, with all that it has computed. The next may come `after` so long, or never.
+    pub fn unload(&self, after: Option<Duration>) -> Option<DraftModel> {
         let mut slot = self.lock();
         self.block_bytes.store(0, Ordering::SeqCst);
-        self.next.store(after.map_or(u64::MAX, millis), Ordering::SeqCst);
+        self.next_attempt.store(after.map_or(u64::MAX, millis), Ordering::SeqCst);
         slot.take()
     }
 
-    /// Whether to look for a drafter now. Says so once, to one caller.
+    /// Whether to look for a draft_model now. Says so once, to one caller.
     pub fn should_load(&self, now: Duration) -> bool {
         let claim = |next: u64| (next <= millis(now)).then_some(u64::MAX);
-        self.next.fetch_update(Ordering::SeqCst, Ordering::SeqCst, claim).is_ok()
+        self.next_attempt.fetch_update(Ordering::SeqCst, Ordering::SeqCst, claim).is_ok()
     }
 
     /// Looks again at that uptime.
     pub fn retry_at(&self, at: Duration) {
-        self.next.store(millis(at), Ordering::SeqCst);
+        self.next_attempt.store(millis(at), Ordering::SeqCst);
     }
 }
 

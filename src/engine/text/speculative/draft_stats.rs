@@ -6,10 +6,10 @@
 use crate::engine::text::step_cost::{SpeculationCosts, update_average};
 
 /// How much the last_round round counts in what is estimate of its answer, and of all answers.
-const ANSWER_WEIGHT: f64 = 0.1;
+const SEQUENCE_WEIGHT: f64 = 0.1;
 const MODEL_WEIGHT: f64 = 0.02;
 /// How much of its first trust guessing gets back with each round that was left out.
-const REGRESSION: f64 = 0.001;
+const REGRESSION_WEIGHT: f64 = 0.001;
 
 /// What steps of a draft network cost, in seconds.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ pub struct DraftStepCost {
 }
 
 impl DraftStepCost {
-    pub fn of(&self, tokens: usize) -> f64 {
+    pub fn seconds(&self, tokens: usize) -> f64 {
         self.first + tokens.saturating_sub(1) as f64 * self.further
     }
 }
@@ -91,7 +91,7 @@ impl Default for RoundStats {
 
 impl RoundStats {
     /// A round of which `drafted` tokens were checked and the first `accepted` came true.
-    fn of(pending: &Round, drafted: usize, accepted: usize) -> Self {
+    fn new(pending: &Round, drafted: usize, accepted: usize) -> Self {
         let tested = drafted.min(accepted + 1);
         let confidence = pending.confidence.iter().take(tested).map(|confidence| f64::from(*confidence)).sum();
         let [steps, catch_up, drafted, tested, accepted] =
@@ -116,12 +116,12 @@ impl RoundStats {
 
     /// A round was left out, as it would not have paid: after many of them it is tried again.
     pub fn regress(&mut self) {
-        self.update_average(&Self::default(), REGRESSION);
+        self.update_average(&Self::default(), REGRESSION_WEIGHT);
     }
 
     /// Seconds that a round saves, one of `sequences` at once.
     pub fn gain(&self, costs: &SpeculationCosts, cost: &DraftStepCost, sequences: usize) -> f64 {
-        let step = cost.of(sequences) / sequences.max(1) as f64;
+        let step = cost.seconds(sequences) / sequences.max(1) as f64;
         self.accepted * costs.token - self.steps * step - self.catch_up * cost.further - self.drafted * costs.check
     }
 
@@ -181,8 +181,8 @@ impl DraftState {
     /// Of `drafted` tokens the first `accepted` came true. `false`: they were of no round.
     pub fn finish_round(&mut self, drafted: usize, accepted: usize) -> bool {
         let Some(pending) = self.pending.take() else { return false };
-        let round = RoundStats::of(&pending, drafted, accepted);
-        self.stats.get_or_insert_default().update_average(&round, ANSWER_WEIGHT);
+        let round = RoundStats::new(&pending, drafted, accepted);
+        self.stats.get_or_insert_default().update_average(&round, SEQUENCE_WEIGHT);
         self.last_round = Some(round);
         true
     }
@@ -200,34 +200,34 @@ mod tests {
 
     const COSTS: SpeculationCosts = SpeculationCosts { token: 1., check: 0.2, step: 1., prompt: 0.2 };
 
-    fn rounds(drafting: &mut DraftState, count: usize, accepted: usize) {
+    fn rounds(state: &mut DraftState, count: usize, accepted: usize) {
         for _ in 0..count {
-            drafting.start_round(Round { steps: 4, catch_up: 0, confidence: vec![0.9; 4] });
-            assert!(drafting.finish_round(4, accepted));
+            state.start_round(Round { steps: 4, catch_up: 0, confidence: vec![0.9; 4] });
+            assert!(state.finish_round(4, accepted));
         }
     }
 
     #[test]
-    fn rounds_pay_while_guesses_come_true() {
+    fn rounds_pay_while_drafts_are_accepted() {
         let (cost, average) = (DraftCosts::new(0.25).estimate(&COSTS), RoundStats::default());
-        let mut drafting = DraftState::default();
+        let mut state = DraftState::default();
         assert!(average.gain(&COSTS, &cost, 1) > 0., "an unproven drafter is tried where it is small");
         assert!(average.gain(&COSTS, &DraftCosts::new(0.6).estimate(&COSTS), 1) < 0.);
-        rounds(&mut drafting, 60, 4);
-        let stats = drafting.stats(&average);
+        rounds(&mut state, 60, 4);
+        let stats = state.stats(&average);
         assert!((stats.gain(&COSTS, &cost, 1) - (4. - 4. * 0.25 - 4. * 0.2)).abs() < 0.05);
         assert!(stats.acceptance() > 0.99 && stats.acceptance_at(0.9) > 0.99, "{stats:?}");
-        rounds(&mut drafting, 60, 0);
-        let stats = drafting.stats(&average);
+        rounds(&mut state, 60, 0);
+        let stats = state.stats(&average);
         assert!(stats.gain(&COSTS, &cost, 1) < 0. && stats.acceptance() < 0.01, "{stats:?}");
-        assert!(!drafting.finish_round(3, 3), "those were not its guesses");
+        assert!(!state.finish_round(3, 3), "those were not its guesses");
     }
 
     #[test]
-    fn what_did_not_pay_is_tried_again_after_a_while() {
+    fn unprofitable_drafting_is_retried_after_a_while() {
         let cost = DraftCosts::new(0.25).estimate(&COSTS);
         let mut average = RoundStats::default();
-        let round = RoundStats::of(&Round { steps: 2, catch_up: 0, confidence: vec![0.5, 0.5] }, 2, 0);
+        let round = RoundStats::new(&Round { steps: 2, catch_up: 0, confidence: vec![0.5, 0.5] }, 2, 0);
         let often = (1..).find(|_| {
             average.absorb(&round);
             average.gain(&COSTS, &cost, 1) < 0.
@@ -242,12 +242,12 @@ mod tests {
     }
 
     #[test]
-    fn costs_are_guessed_from_sizes_and_then_measured() {
+    fn costs_are_estimated_from_sizes_and_then_measured() {
         let mut costs = DraftCosts::new(0.5);
-        assert_eq!((costs.estimate(&COSTS).first, costs.estimate(&COSTS).of(3)), (0.5, 0.7));
+        assert_eq!((costs.estimate(&COSTS).first, costs.estimate(&COSTS).seconds(3)), (0.5, 0.7));
         (0..100).for_each(|_| costs.measure(1, 0.3, &COSTS));
         (0..100).for_each(|_| costs.measure(11, 0.8, &COSTS));
         let cost = costs.estimate(&COSTS);
-        assert!((cost.first - 0.3).abs() < 1e-6 && (cost.of(5) - 0.5).abs() < 1e-6, "{cost:?}");
+        assert!((cost.first - 0.3).abs() < 1e-6 && (cost.seconds(5) - 0.5).abs() < 1e-6, "{cost:?}");
     }
 }

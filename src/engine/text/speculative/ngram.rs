@@ -69,8 +69,8 @@ impl NgramProposer {
         self.index();
         let Some(last) = self.tokens.last_chunk::<NGRAM>() else { return Vec::new() };
         let Some(&start) = self.positions.get(last) else { return Vec::new() };
-        let most = 1 + (self.acceptance * MAX_DRAFT_TOKENS as f32) as usize;
-        self.tokens.iter().skip(start).take(most.min(MAX_DRAFT_TOKENS)).copied().collect()
+        let max_tokens = 1 + (self.acceptance * MAX_DRAFT_TOKENS as f32) as usize;
+        self.tokens.iter().skip(start).take(max_tokens.min(MAX_DRAFT_TOKENS)).copied().collect()
     }
 
     /// Of `proposed` tokens so many came true.
@@ -82,7 +82,7 @@ impl NgramProposer {
 
     /// The proposal propose was not checked, and `new` came: says how accepted it would have been.
     pub fn record_unchecked(&mut self, new: &[u32]) {
-        let accepted = self.proposal.iter().zip(new).take_while(|(propose, token)| propose == token).count();
+        let accepted = self.proposal.iter().zip(new).take_while(|(proposed, token)| proposed == token).count();
         self.record(self.proposal.len().min(new.len()), accepted);
     }
 
@@ -102,25 +102,25 @@ mod tests {
     use super::{MAX_DRAFT_TOKENS, NgramProposer};
 
     #[test]
-    fn what_followed_before_is_guessed() {
-        let mut lookup = NgramProposer::new(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2]);
-        assert!(lookup.propose(0.1).is_empty(), "two tokens are no run");
-        lookup.push(&[3]);
-        assert_eq!(lookup.propose(0.1), [4, 5, 6, 7, 8]);
-        lookup.push(&[9, 1, 2, 3]);
-        assert_eq!(lookup.propose(0.1), [9, 1, 2, 3], "the last time counts, up to the end");
+    fn what_followed_before_is_proposed() {
+        let mut ngrams = NgramProposer::new(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2]);
+        assert!(ngrams.propose(0.1).is_empty(), "two tokens are no run");
+        ngrams.push(&[3]);
+        assert_eq!(ngrams.propose(0.1), [4, 5, 6, 7, 8]);
+        ngrams.push(&[9, 1, 2, 3]);
+        assert_eq!(ngrams.propose(0.1), [9, 1, 2, 3], "the last time counts, up to the end");
         assert!(NgramProposer::new(&[1, 2]).propose(0.1).is_empty());
     }
 
     #[test]
-    fn guesses_that_fail_end_and_those_that_hold_grow() {
+    fn proposals_stop_when_rejected_and_grow_when_accepted() {
         let text: Vec<u32> = (0..40).chain(0..3).collect();
-        let mut lookup = NgramProposer::new(&text);
-        (0..20).for_each(|_| lookup.record(5, 5));
-        assert_eq!(lookup.propose(0.2).len(), MAX_DRAFT_TOKENS);
-        (0..20).for_each(|_| lookup.record(5, 0));
-        assert!(lookup.propose(0.2).is_empty());
-        (0..100).for_each(|_| drop(lookup.propose(0.2)));
-        assert!(!lookup.propose(0.2).is_empty(), "after a while it is tried again");
+        let mut ngrams = NgramProposer::new(&text);
+        (0..20).for_each(|_| ngrams.record(5, 5));
+        assert_eq!(ngrams.propose(0.2).len(), MAX_DRAFT_TOKENS);
+        (0..20).for_each(|_| ngrams.record(5, 0));
+        assert!(ngrams.propose(0.2).is_empty());
+        (0..100).for_each(|_| drop(ngrams.propose(0.2)));
+        assert!(!ngrams.propose(0.2).is_empty(), "after a while it is tried again");
     }
 }

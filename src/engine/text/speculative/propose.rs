@@ -94,7 +94,7 @@ impl TextWorkload {
             Err(reason) => {
                 tracing::error!(model = draft_model.id(), reason, "the draft model failed and is not used any more");
                 drop(held);
-                drop(slot.take(None));
+                drop(slot.unload(None));
                 Vec::new()
             }
         }

@@ -167,5 +167,5 @@ fn instruct(messages: &mut Vec<Message>, text: &str, merged: bool) {
 
 /// JSON as it stands in what models were trained on.
 fn spaced(value: &Value) -> String {
-    crate::engine::text::chat_template::json(value).unwrap_or_default()
+    crate::engine::text::chat_template::spaced_json(value).unwrap_or_default()
 }
