@@ -271,7 +271,7 @@ async fn text_obeys_a_schema_beside_tools_that_may_be_called() {
     assert!(said > 0 && called > 0, "{said} {called}");
     let shape = OutputSpec { text, tools: looking(), ..OutputSpec::default() };
     let refused = family(LLAMA).model.compile_grammar(&shape).unwrap_err();
-    assert!(matches!(refused, GrammarError::Together(_)), "{refused}");
+    assert!(matches!(refused, GrammarError::Combination(_)), "{refused}");
 }
 
 #[tokio::test]

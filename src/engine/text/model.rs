@@ -13,7 +13,7 @@ use crate::engine::text::chat_template::PromptError;
 use crate::engine::text::grammar::{CompiledGrammar, GrammarCache, GrammarError};
 use crate::engine::text::scheduler::ModelId;
 use crate::engine::text::speculative::draft_model::{DraftNetwork, DraftSlot};
-use crate::engine::text::tools::{Format, OutputSpec, Syntax, Tool};
+use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, Tool};
 use crate::engine::tokenizer::{Prompt, TokenBound, Vocabulary};
 use crate::models::kv::{KvArena, KvShape, KvType};
 use crate::models::llama::{Llama, Logits, Row};
@@ -29,7 +29,7 @@ pub struct TextModel {
     longest_token: usize,
     preprocessor: Preprocessor,
     /// How it writes calls of tools.
-    call_format: Format,
+    call_format: CallFormat,
     grammars: GrammarCache,
     /// The share of the memory budget of weights and steps, given back with the model.
     pub(in crate::engine) lease: Lease,
@@ -114,16 +114,16 @@ impl TextModel {
     /// What an answer of this shape is held to. Takes time in proportion to the schemas, up to some
     /// seconds, and the first some tenths more: not for an async thread, nor the engine's.
     pub fn compile_grammar(&self, spec: &OutputSpec) -> Result<CompiledGrammar, GrammarError> {
-        self.grammars.form(&self.vocabulary, spec, self.syntax(spec))
+        self.grammars.get_or_compile(&self.vocabulary, spec, self.syntax(spec))
     }
 
     /// The same if it was compiled lately, and at once.
     pub fn cached_grammar(&self, spec: &OutputSpec) -> Option<CompiledGrammar> {
-        self.grammars.kept(spec, || self.syntax(spec))
+        self.grammars.get(spec, || self.syntax(spec))
     }
 
-    fn syntax(&self, spec: &OutputSpec) -> Option<Syntax> {
-        Syntax::new(self.call_format, &self.vocabulary, spec)
+    fn syntax(&self, spec: &OutputSpec) -> Option<CallSyntax> {
+        CallSyntax::new(self.call_format, &self.vocabulary, spec)
     }
 
     /// Plain text as tokens: nothing in it is special, nothing is added.

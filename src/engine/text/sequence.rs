@@ -20,7 +20,7 @@ pub struct Sequence {
     pub last_token: u32,
     sampler: Sampler,
     /// Where the answer stands in the form that was demanded.
-    grammar: Option<grammar::State>,
+    grammar: Option<grammar::GrammarState>,
     calls: Option<CallParser>,
     text: Detokenizer,
     stop: StopMatcher,
@@ -66,7 +66,7 @@ impl Sequence {
             return Ok(self.finish(Output::default(), Vec::new(), FinishReason::Stop));
         }
         if let Some(grammar) = &mut self.grammar {
-            grammar.take(id)?;
+            grammar.consume(id)?;
         }
         let tokens = raw.map(|raw| self.token_info(id, &raw)).into_iter().collect();
         let decoded = self.text.push(self.model.vocabulary.visible(id));
@@ -74,7 +74,7 @@ impl Sequence {
         if stopped {
             return Ok(self.final_delta(output, tokens, FinishReason::Stop));
         }
-        if self.grammar.as_ref().is_some_and(grammar::State::is_complete) {
+        if self.grammar.as_ref().is_some_and(grammar::GrammarState::is_complete) {
             return Ok(self.finish(output, tokens, FinishReason::Stop));
         }
         if self.generated >= self.max_tokens {
@@ -97,7 +97,7 @@ impl Sequence {
         if parser.is_calling() {
             text.push_str(&self.stop.finish());
         }
-        (Output { text, calls: parsed.calls }, parsed.over)
+        (Output { text, calls: parsed.calls }, parsed.done)
     }
 
     /// The answer ends here, with whatever was held back.
@@ -117,7 +117,7 @@ impl Sequence {
     }
 
     fn final_delta(&self, output: Output, tokens: Vec<TokenInfo>, end: FinishReason) -> TextDelta {
-        let called = self.calls.as_ref().is_some_and(CallParser::called);
+        let called = self.calls.as_ref().is_some_and(CallParser::has_calls);
         let end = if called && end == FinishReason::Stop { FinishReason::ToolCalls } else { end };
         self.delta(output, tokens, Some(end))
     }

@@ -11,7 +11,7 @@ pub enum GrammarError {
     Tool { tool: usize, path: String, what: String },
     /// The demands as a whole.
     #[error("{0}")]
-    Together(String),
+    Combination(String),
     /// The model's fault, not the caller's.
     #[error("{0}")]
     Model(String),

@@ -19,24 +19,24 @@ use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Matcher, ParserFactory};
 use toktrie::TokEnv;
 
-use crate::engine::text::tools::{OutputSpec, Syntax};
+use crate::engine::text::tools::{CallSyntax, OutputSpec};
 use crate::engine::tokenizer::Vocabulary;
 pub use error::GrammarError;
-pub use state::State;
+pub use state::GrammarState;
 
 /// GrammarCache that a model keeps compiled.
-const KEPT: usize = 16;
+const CACHE_SIZE: usize = 16;
 /// Characters of the library's words that a caller is told.
-const LONGEST_REASON: usize = 200;
+const MAX_REASON_CHARS: usize = 200;
 /// Room for the recursion over the largest schema that is let in; only what is touched is used.
-const STACK: usize = 256 << 20;
+const STACK_BYTES: usize = 256 << 20;
 
 /// A form that an answer is held to. Cheap to clone.
 #[derive(Clone)]
 pub struct CompiledGrammar {
     compiled: Arc<Compiled>,
     /// How calls are told from text, where calls may come.
-    pub(in crate::engine) syntax: Option<Arc<Syntax>>,
+    pub(in crate::engine) syntax: Option<Arc<CallSyntax>>,
 }
 
 /// A grammar before its first token. Behind a lock because its lexer is shared by plain copies.
@@ -44,8 +44,8 @@ struct Compiled(Mutex<Matcher>);
 
 impl CompiledGrammar {
     /// The grammar at its beginning, with caches of its own.
-    pub(in crate::engine) fn state(&self) -> State {
-        State::new(self.compiled.0.lock().unwrap_or_else(PoisonError::into_inner).deep_clone())
+    pub(in crate::engine) fn state(&self) -> GrammarState {
+        GrammarState::new(self.compiled.0.lock().unwrap_or_else(PoisonError::into_inner).deep_clone())
     }
 }
 
@@ -60,65 +60,65 @@ impl std::fmt::Debug for CompiledGrammar {
 pub struct GrammarCache {
     factory: OnceLock<Result<ParserFactory, String>>,
     /// The newest first, by [`OutputSpec::key`].
-    kept: Mutex<Vec<(String, Arc<Compiled>)>>,
+    cached: Mutex<Vec<(String, Arc<Compiled>)>>,
 }
 
 impl GrammarCache {
     /// Reads the vocabulary, once. Takes some tenths of a second for a large one.
     fn prepare(&self, tokens: &Vocabulary) -> Result<&ParserFactory, GrammarError> {
-        let factory = self.factory.get_or_init(|| factory(&vocabulary::environment(tokens)?));
+        let factory = self.factory.get_or_init(|| factory(&vocabulary::token_env(tokens)?));
         factory.as_ref().map_err(|reason| GrammarError::Model(reason.clone()))
     }
 
-    /// The form of `shape`, compiled or found. Takes time in proportion to the schemas.
-    pub fn form(
+    /// The form of `spec`, compiled or found. Takes time in proportion to the schemas.
+    pub fn get_or_compile(
         &self,
         tokens: &Vocabulary,
-        shape: &OutputSpec,
-        syntax: Option<Syntax>,
+        spec: &OutputSpec,
+        syntax: Option<CallSyntax>,
     ) -> Result<CompiledGrammar, GrammarError> {
-        let key = shape.key();
+        let key = spec.key();
         let compiled = match self.find(&key) {
             Some(found) => found,
-            None => self.keep(key, self.compile(tokens, shape, syntax.as_ref())?),
+            None => self.insert(key, self.compile(tokens, spec, syntax.as_ref())?),
         };
         Ok(CompiledGrammar { compiled, syntax: syntax.map(Arc::new) })
     }
 
-    /// The form of `shape` if it is kept.
-    pub fn kept(&self, shape: &OutputSpec, syntax: impl FnOnce() -> Option<Syntax>) -> Option<CompiledGrammar> {
-        let compiled = self.find(&shape.key())?;
+    /// The form of `spec` if it is cached.
+    pub fn get(&self, spec: &OutputSpec, syntax: impl FnOnce() -> Option<CallSyntax>) -> Option<CompiledGrammar> {
+        let compiled = self.find(&spec.key())?;
         Some(CompiledGrammar { compiled, syntax: syntax().map(Arc::new) })
     }
 
     fn compile(
         &self,
         tokens: &Vocabulary,
-        shape: &OutputSpec,
-        syntax: Option<&Syntax>,
+        spec: &OutputSpec,
+        syntax: Option<&CallSyntax>,
     ) -> Result<Compiled, GrammarError> {
         let factory = self.prepare(tokens)?;
-        on_large_stack(|| compile(factory, &source::write(shape, syntax)?))
+        on_large_stack(|| compile(factory, &source::build(spec, syntax)?))
     }
 
     fn find(&self, key: &str) -> Option<Arc<Compiled>> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = kept.iter().position(|(one, _)| one == key)?;
-        kept.get_mut(..=at)?.rotate_right(1);
-        kept.first().map(|(_, compiled)| Arc::clone(compiled))
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = cached.iter().position(|(one, _)| one == key)?;
+        cached.get_mut(..=at)?.rotate_right(1);
+        cached.first().map(|(_, compiled)| Arc::clone(compiled))
     }
 
-    fn keep(&self, key: String, compiled: Compiled) -> Arc<Compiled> {
+    fn insert(&self, key: String, compiled: Compiled) -> Arc<Compiled> {
         let compiled = Arc::new(compiled);
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.insert(0, (key, Arc::clone(&compiled)));
-        kept.truncate(KEPT);
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        cached.insert(0, (key, Arc::clone(&compiled)));
+        cached.truncate(CACHE_SIZE);
         compiled
     }
 }
 
 fn compile(factory: &ParserFactory, source: &source::Source) -> Result<Compiled, GrammarError> {
-    let matcher = parse(factory, source, None).map_err(|reason| blame(factory, source, &reason))?;
+    let matcher = parse(factory, source, None).map_err(|reason| failing_schema(factory, source, &reason))?;
     Ok(Compiled(Mutex::new(matcher)))
 }
 
@@ -127,34 +127,34 @@ fn parse(factory: &ParserFactory, source: &source::Source, part: Option<usize>) 
     let matcher = Matcher::new(factory.create_parser(source.grammar(part)));
     match matcher.get_error() {
         None => Ok(matcher),
-        Some(error) => Err(gist(&error)),
+        Some(error) => Err(summarize(&error)),
     }
 }
 
 /// The line of a message that says what is wrong; around it the library quotes what it was given.
-fn gist(error: &str) -> String {
+fn summarize(error: &str) -> String {
     if error.starts_with("panic:") {
         return "it has more parts than the compiler has room for".to_owned();
     }
     let line = error.lines().find_map(|line| line.strip_prefix("error: ")).or_else(|| error.lines().next());
-    line.unwrap_or_default().trim().chars().take(LONGEST_REASON).collect()
+    line.unwrap_or_default().trim().chars().take(MAX_REASON_CHARS).collect()
 }
 
 /// The schema that cannot be compiled, where one of several is to blame.
-fn blame(factory: &ParserFactory, source: &source::Source, reason: &str) -> GrammarError {
+fn failing_schema(factory: &ParserFactory, source: &source::Source, reason: &str) -> GrammarError {
     let parts = 0..source.schemas.len();
-    let guilty = parts.filter_map(|part| Some((part, parse(factory, source, Some(part)).err()?))).next();
-    match guilty {
+    let failing = parts.filter_map(|part| Some((part, parse(factory, source, Some(part)).err()?))).next();
+    match failing {
         Some((part, reason)) => source.error(part, String::new(), format!("cannot be enforced: {reason}")),
-        None => GrammarError::Together(format!("The demanded form cannot be enforced: {reason}.")),
+        None => GrammarError::Combination(format!("The demanded form cannot be enforced: {reason}.")),
     }
 }
 
 fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, GrammarError> + Send) -> Result<T, GrammarError> {
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK);
+        let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES);
         let running = thread.spawn_scoped(scope, work).map_err(|error| GrammarError::Model(error.to_string()))?;
-        let crashed = |_| Err(GrammarError::Together("The demanded form cannot be enforced.".to_owned()));
+        let crashed = |_| Err(GrammarError::Combination("The demanded form cannot be enforced.".to_owned()));
         running.join().unwrap_or_else(crashed)
     })
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::error::GrammarError;
 use super::schema::{self, Multiples, SchemaError, WHITE_SPACE};
-use crate::engine::text::tools::{Format, OutputSpec, PYTHON, Syntax, TextFormat, Tool, bare};
+use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, PYTHON, TextFormat, Tool, bare_call};
 
 /// Calls that one answer may have: a small model that likes calling would go on for ever.
 const MAX_CALLS: usize = 16;
@@ -28,39 +28,39 @@ pub(super) struct Part {
     tool: Option<usize>,
 }
 
-/// The grammar of `shape`, its schemas checked.
-pub(super) fn write(shape: &OutputSpec, syntax: Option<&Syntax>) -> Result<Source, GrammarError> {
-    let has_text = syntax.is_none_or(|syntax| !syntax.at_once);
+/// The grammar of `spec`, its schemas checked.
+pub(super) fn build(spec: &OutputSpec, syntax: Option<&CallSyntax>) -> Result<Source, GrammarError> {
+    let has_text = syntax.is_none_or(|syntax| !syntax.call_required);
     let mut multiples = Multiples::default();
     let mut schemas = Vec::new();
     if has_text {
-        schemas.extend(text(shape, &mut multiples)?);
+        schemas.extend(text(spec, &mut multiples)?);
     }
     let Some(syntax) = syntax else { return Ok(Source { lark: None, schemas }) };
     for (index, tool) in &syntax.callable {
         schemas.push(parameters(*index, tool, &mut multiples)?);
     }
-    if syntax.format == Format::Llama && !syntax.at_once && !matches!(shape.text, TextFormat::Free) {
+    if syntax.format == CallFormat::Llama && !syntax.call_required && !matches!(spec.text, TextFormat::Free) {
         let what = "This model begins calls as it begins JSON, so response_format cannot be combined with tools it may call or not. Send tool_choice \"required\" or \"none\", or leave response_format out.";
-        return Err(GrammarError::Together(what.to_owned()));
+        return Err(GrammarError::Combination(what.to_owned()));
     }
     Ok(Source { lark: Some(lark(syntax)), schemas })
 }
 
-fn text(shape: &OutputSpec, multiples: &mut Multiples) -> Result<Option<Part>, GrammarError> {
-    let schema = match &shape.text {
+fn text(spec: &OutputSpec, multiples: &mut Multiples) -> Result<Option<Part>, GrammarError> {
+    let schema = match &spec.text {
         TextFormat::Free => return Ok(None),
         TextFormat::Object => json!({ "type": "object" }),
         TextFormat::Schema(schema) => schema.clone(),
     };
-    let wrong = |SchemaError { path, what }| GrammarError::Schema { path, what };
-    let schema = schema::prepare(&schema, multiples).map_err(wrong)?;
+    let invalid = |SchemaError { path, what }| GrammarError::Schema { path, what };
+    let schema = schema::prepare(&schema, multiples).map_err(invalid)?;
     Ok(Some(Part { name: "text".to_owned(), schema, tool: None }))
 }
 
 /// The schema of a tool's arguments: always an object, and an empty one where the tool takes none.
 fn parameters(index: usize, tool: &Tool, multiples: &mut Multiples) -> Result<Part, GrammarError> {
-    let wrong = |SchemaError { path, what }| GrammarError::Tool { tool: index, path, what };
+    let invalid = |SchemaError { path, what }| GrammarError::Tool { tool: index, path, what };
     let mut schema = match tool.parameters() {
         None => json!({ "type": "object", "properties": {}, "additionalProperties": false }),
         Some(parameters) => parameters.clone(),
@@ -69,26 +69,26 @@ fn parameters(index: usize, tool: &Tool, multiples: &mut Multiples) -> Result<Pa
         Some(kind) if kind == "object" => {}
         _ => {
             let what = "must describe an object: its type must be 'object'".to_owned();
-            return Err(wrong(SchemaError { path: String::new(), what }));
+            return Err(invalid(SchemaError { path: String::new(), what }));
         }
     }
-    let schema = schema::prepare(&schema, multiples).map_err(wrong)?;
+    let schema = schema::prepare(&schema, multiples).map_err(invalid)?;
     Ok(Part { name: format!("arguments_{index}"), schema, tool: Some(index) })
 }
 
 /// Rules for text, calls, or either.
-fn lark(syntax: &Syntax) -> String {
+fn lark(syntax: &CallSyntax) -> String {
     let format = syntax.format;
     let opening = literal(format.opening(), syntax);
     let lead = literal(format.lead(), syntax);
-    let several = if syntax.several { format!("(separator call){{0,{}}}", MAX_CALLS - 1) } else { String::new() };
+    let several = if syntax.parallel { format!("(separator call){{0,{}}}", MAX_CALLS - 1) } else { String::new() };
     let mut out = String::from("%llguidance {}\n");
     let mut rule = |name: &str, body: &str| {
         let _ = writeln!(out, "{name}: {body}");
     };
     rule("start", &start(syntax, &opening));
     rule("calls", &format!("{lead} call {several} {}", literal(format.closing(), syntax)));
-    if let (true, Some(separator)) = (syntax.several, format.separator()) {
+    if let (true, Some(separator)) = (syntax.parallel, format.separator()) {
         rule("separator", &literal(separator, syntax));
     }
     let names: Vec<String> = syntax.callable.iter().map(|(index, _)| format!("call_{index}")).collect();
@@ -100,14 +100,14 @@ fn lark(syntax: &Syntax) -> String {
     if syntax.bare {
         plain(syntax, &opening, &mut out);
         bare_calls(syntax, &mut out);
-    } else if format == Format::Llama && !syntax.at_once {
+    } else if format == CallFormat::Llama && !syntax.call_required {
         out.push_str("TEXT: /(?s:.*)/ & ~/[ \\n\\r\\t]*\\{\"name\"(?s:.*)/\n");
     }
     out
 }
 
 /// Text, also with calls after it. It never has the format's opening, which a lexeme of its own waits for.
-fn plain(syntax: &Syntax, opening: &str, out: &mut String) {
+fn plain(syntax: &CallSyntax, opening: &str, out: &mut String) {
     let rules = match syntax.opening_id() {
         Some(_) => format!("plain: TEXT | TEXT {opening} calls\nTEXT: /(?s:.*)/\n"),
         None => {
@@ -123,8 +123,8 @@ fn plain(syntax: &Syntax, opening: &str, out: &mut String) {
 /// answer may be text up to where a tool's arguments begin, and is a call from there on. All that names do not differ in
 /// are lexemes that they share, for 128 long ones at once would exceed the lexer's limits. What follows the last call
 /// does not begin like one.
-fn bare_calls(syntax: &Syntax, out: &mut String) {
-    let more = if syntax.several { format!("(bare_opening bare){{0,{}}}", MAX_CALLS - 1) } else { String::new() };
+fn bare_calls(syntax: &CallSyntax, out: &mut String) {
+    let more = if syntax.parallel { format!("(bare_opening bare){{0,{}}}", MAX_CALLS - 1) } else { String::new() };
     let all = |rule: &str| syntax.callable.iter().map(|(index, _)| format!("{rule}_{index}")).collect::<Vec<_>>();
     let _ = writeln!(out, "bare_calls: bare_opening bare {more} REST\nbare: {}", all("bare").join(" | "));
     let _ = writeln!(out, "bare_name: {}", all("name").join(" | "));
@@ -132,26 +132,31 @@ fn bare_calls(syntax: &Syntax, out: &mut String) {
         let _ = writeln!(out, "bare_{index}: name_{index} bare_middle BLANK? @arguments_{index} bare_tail");
         let _ = writeln!(out, "name_{index}[lazy]: {}", quote(&format!("{}\"", tool.name)));
     }
-    let _ = writeln!(out, "bare_opening[lazy]: /{}/\nbare_middle[lazy]: /{}/", bare::opening(), bare::middle());
+    let _ = writeln!(
+        out,
+        "bare_opening[lazy]: /{}/\nbare_middle[lazy]: /{}/",
+        bare_call::opening_regex(),
+        bare_call::middle_regex()
+    );
     let _ = writeln!(out, "bare_tail[lazy]: /({WHITE_SPACE})?\\}}/\nBLANK: /{WHITE_SPACE}/");
-    let _ = writeln!(out, "REST: /(?s:.*)/ & ~/{}(?s:.*)/", bare::likeness());
+    let _ = writeln!(out, "REST: /(?s:.*)/ & ~/{}(?s:.*)/", bare_call::prefix_regex());
 }
 
-fn start(syntax: &Syntax, opening: &str) -> String {
-    let python = syntax.marks.iter().find(|(text, _)| *text == PYTHON).map(|(_, id)| format!("<[{id}]>"));
+fn start(syntax: &CallSyntax, opening: &str) -> String {
+    let python = syntax.control_tokens.iter().find(|(text, _)| *text == PYTHON).map(|(_, id)| format!("<[{id}]>"));
     let python = python.map(|token| format!("{token}? ")).unwrap_or_default();
     match syntax.format {
-        Format::Llama if syntax.at_once => format!("{python} calls"),
-        Format::Llama => format!("TEXT | {python} calls"),
-        _ if syntax.at_once => format!("{opening} calls"),
+        CallFormat::Llama if syntax.call_required => format!("{python} calls"),
+        CallFormat::Llama => format!("TEXT | {python} calls"),
+        _ if syntax.call_required => format!("{opening} calls"),
         _ if syntax.bare => "plain | bare_opening (plain | bare_name plain) | bare_calls".to_owned(),
         _ => format!("@text | {opening} calls"),
     }
 }
 
 /// Text of the format, in which marks that are control tokens stand for these.
-fn literal(text: &str, syntax: &Syntax) -> String {
-    let found = syntax.marks.iter().filter_map(|(mark, id)| Some((text.find(mark)?, *mark, *id))).min();
+fn literal(text: &str, syntax: &CallSyntax) -> String {
+    let found = syntax.control_tokens.iter().filter_map(|(mark, id)| Some((text.find(mark)?, *mark, *id))).min();
     match found {
         None if text.is_empty() => String::new(),
         None => quote(text),
@@ -167,8 +172,8 @@ fn quote(text: &str) -> String {
 }
 
 fn escape(text: &str) -> String {
-    let special = |letter: char| !letter.is_ascii_alphanumeric() && !matches!(letter, '_' | '<' | '>');
-    text.chars().flat_map(|letter| special(letter).then_some('\\').into_iter().chain([letter])).collect()
+    let special = |ch: char| !ch.is_ascii_alphanumeric() && !matches!(ch, '_' | '<' | '>');
+    text.chars().flat_map(|ch| special(ch).then_some('\\').into_iter().chain([ch])).collect()
 }
 
 impl Source {

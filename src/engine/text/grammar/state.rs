@@ -5,16 +5,16 @@ use llguidance::Matcher;
 use crate::engine::error::Failure;
 
 /// The grammar of one choice, moved on token by token.
-pub struct State(Matcher);
+pub struct GrammarState(Matcher);
 
-impl State {
+impl GrammarState {
     pub fn new(matcher: Matcher) -> Self {
         Self(matcher)
     }
 
     /// Bans every token that cannot come next; an end stays where the grammar may end.
     pub fn restrict(&mut self, logits: &mut [f32]) -> Result<(), Failure> {
-        let mask = self.0.compute_mask_or_eos().map_err(|_| too_hard(&self.0))?;
+        let mask = self.0.compute_mask_or_eos().map_err(|_| limit_error(&self.0))?;
         for (id, logit) in logits.iter_mut().enumerate() {
             if !u32::try_from(id).is_ok_and(|id| (id as usize) < mask.len() && mask.is_allowed(id)) {
                 *logit = f32::NEG_INFINITY;
@@ -24,8 +24,8 @@ impl State {
     }
 
     /// Goes on past a token that was allowed; ends of the answer need not be told.
-    pub fn take(&mut self, id: u32) -> Result<(), Failure> {
-        self.0.consume_token(id).map_err(|_| too_hard(&self.0))
+    pub fn consume(&mut self, id: u32) -> Result<(), Failure> {
+        self.0.consume_token(id).map_err(|_| limit_error(&self.0))
     }
 
     /// Whether the answer is whole and nothing can be added.
@@ -35,7 +35,7 @@ impl State {
 }
 
 /// The library's own words are about its insides: the first line says which limit it was.
-fn too_hard(matcher: &Matcher) -> Failure {
+fn limit_error(matcher: &Matcher) -> Failure {
     let error = matcher.get_error().unwrap_or_default();
     Failure::Grammar(error.lines().next().unwrap_or("it became too complex").to_owned())
 }

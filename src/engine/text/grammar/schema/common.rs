@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-/// What is wrong, and where.
+/// What is invalid, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SchemaError {
     pub path: String,
     pub what: String,
 }
 
-pub fn wrong<T>(path: &str, what: impl Into<String>) -> Result<T, SchemaError> {
+pub fn invalid<T>(path: &str, what: impl Into<String>) -> Result<T, SchemaError> {
     Err(SchemaError { path: path.to_owned(), what: what.into() })
 }
 

@@ -13,15 +13,15 @@ const TIME: &str =
     "(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\\.[0-9]{1,6})?(?:Z|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])";
 
 /// Writes patterns for the formats in a schema that was checked.
-pub(super) fn spell_out(schema: &mut Value) {
+pub(super) fn expand_formats(schema: &mut Value) {
     match schema {
-        Value::Array(all) => all.iter_mut().for_each(spell_out),
+        Value::Array(all) => all.iter_mut().for_each(expand_formats),
         Value::Object(fields) => {
             // Constants are no schemas.
             let inner = fields
                 .iter_mut()
                 .filter(|(name, _)| !matches!(name.as_str(), "const" | "enum" | "default" | "examples"));
-            inner.for_each(|(_, value)| spell_out(value));
+            inner.for_each(|(_, value)| expand_formats(value));
             if let Some(pattern) = fields.get("format").and_then(Value::as_str).and_then(pattern) {
                 replace(fields, pattern);
             }

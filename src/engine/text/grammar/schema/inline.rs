@@ -8,12 +8,12 @@ use serde_json::Value;
 use super::common::target;
 
 /// Schemas that are put in at most; what is over stays a reference.
-const MOST: usize = 500;
+const MAX_INLINED: usize = 500;
 /// A reference may lead to a reference.
-const LONGEST_CHAIN: usize = 8;
+const MAX_CHAIN: usize = 8;
 
 /// Works on a schema that was checked.
-pub(super) fn alternatives(schema: &mut Value) {
+pub(super) fn expand_references(schema: &mut Value) {
     let root = schema.clone();
     visit(schema, &root, &mut 0);
 }
@@ -33,11 +33,11 @@ fn visit(value: &mut Value, root: &Value, count: &mut usize) {
 }
 
 fn resolve(alternative: &mut Value, root: &Value, count: &mut usize) {
-    for _ in 0..LONGEST_CHAIN {
-        let Some(name) = alone(alternative) else { return };
+    for _ in 0..MAX_CHAIN {
+        let Some(name) = sole_reference(alternative) else { return };
         let Some(found) = target(root, name) else { return };
         *count += 1;
-        if *count > MOST {
+        if *count > MAX_INLINED {
             return;
         }
         *alternative = found.clone();
@@ -45,7 +45,7 @@ fn resolve(alternative: &mut Value, root: &Value, count: &mut usize) {
 }
 
 /// The reference of a schema that is nothing else.
-fn alone(schema: &Value) -> Option<&str> {
+fn sole_reference(schema: &Value) -> Option<&str> {
     let fields = schema.as_object()?;
     fields.get("$ref").filter(|_| fields.len() == 1)?.as_str()
 }

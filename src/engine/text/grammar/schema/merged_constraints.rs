@@ -1,6 +1,6 @@
 //! What one value must fulfil all at once, wherever in a schema it is said.
 //!
-//! The automaton of several demands on one value can be as large as the product of theirs, and the
+//! The automaton of several constraints on one value can be as large as the product of theirs, and the
 //! compiler's limits act only after it is built. So what they come to is reckoned before, as the
 //! compiler will merge them: where an object or array must fulfil several schemas, so must what is
 //! inside of it.
@@ -9,15 +9,15 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use super::common::{SchemaError, target, wrong};
+use super::common::{SchemaError, invalid, target};
 
 /// Schemas looked at for one value.
-const MOST_STEPS: u32 = 2_000;
+const MAX_STEPS: u32 = 2_000;
 /// Schemas looked at for what is inside of values, each for each place, all walks through one schema together.
-pub(super) const MOST_STEPS_INSIDE: u32 = 200_000;
+pub(super) const MAX_NESTED_STEPS: u32 = 200_000;
 
-/// What demands of one kind come to.
-pub(super) trait Load: Copy + Default {
+/// What constraints of one kind come to.
+pub(super) trait Cost: Copy + Default {
     /// That of a single keyword, where it is of this kind.
     fn of(name: &str, value: &Value) -> Option<Self>;
     /// Of a value that must fulfil both.
@@ -28,18 +28,18 @@ pub(super) trait Load: Copy + Default {
 
 /// What a schema puts on a value, and then on each value inside of it for which several schemas are
 /// merged. Refuses what takes too long to tell: `left` are the steps left for what is inside.
-pub(super) fn loads<L: Load>(
+pub(super) fn costs<L: Cost>(
     root: &Value,
     schema: &Map<String, Value>,
     path: &str,
     left: &mut u32,
 ) -> Result<Vec<L>, SchemaError> {
-    let mut own = MOST_STEPS;
-    let mut loads = Vec::new();
-    let demand = Walk { root, left: &mut own }.demand(schema);
-    match demand.and_then(|demand| Walk { root, left }.visit(&demand, &mut loads)) {
-        Some(()) => Ok(loads),
-        None => wrong(
+    let mut own = MAX_STEPS;
+    let mut costs = Vec::new();
+    let constraint = Walk { root, left: &mut own }.constraint(schema);
+    match constraint.and_then(|constraint| Walk { root, left }.visit(&constraint, &mut costs)) {
+        Some(()) => Ok(costs),
+        None => invalid(
             path,
             "merges more schemas than can be followed to their patterns, formats and multiples. Merge fewer, or leave those out",
         ),
@@ -47,7 +47,7 @@ pub(super) fn loads<L: Load>(
 }
 
 /// What one value must fulfil.
-enum Demand<'a> {
+enum Constraint<'a> {
     /// The keywords of one schema, but for those that lead to other schemas for the same value.
     One(&'a Map<String, Value>),
     All(Vec<Self>),
@@ -65,33 +65,33 @@ enum Place<'a> {
     OtherItem,
 }
 
-impl<'a> Demand<'a> {
-    const NOTHING: Self = Self::All(Vec::new());
+impl<'a> Constraint<'a> {
+    const NONE: Self = Self::All(Vec::new());
 
     /// What fulfils all of them.
-    fn all(demands: impl IntoIterator<Item = Self>) -> Self {
+    fn all(constraints: impl IntoIterator<Item = Self>) -> Self {
         let mut all = Vec::new();
-        for demand in demands {
-            match demand {
+        for constraint in constraints {
+            match constraint {
                 Self::All(more) => all.extend(more),
-                Self::Any(any) if any.iter().all(Self::is_nothing) => {}
+                Self::Any(any) if any.iter().all(Self::is_none) => {}
                 other => all.push(other),
             }
         }
         Self::All(all)
     }
 
-    fn is_nothing(&self) -> bool {
+    fn is_none(&self) -> bool {
         matches!(self, Self::All(all) if all.is_empty())
     }
 
-    fn load<L: Load>(&self) -> L {
+    fn cost<L: Cost>(&self) -> L {
         match self {
             Self::One(fields) => {
                 fields.iter().filter_map(|(name, value)| L::of(name, value)).fold(L::default(), L::both)
             }
-            Self::All(all) => all.iter().map(Self::load).fold(L::default(), L::both),
-            Self::Any(any) => any.iter().map(Self::load).reduce(L::either).unwrap_or_default(),
+            Self::All(all) => all.iter().map(Self::cost).fold(L::default(), L::both),
+            Self::Any(any) => any.iter().map(Self::cost).reduce(L::either).unwrap_or_default(),
         }
     }
 
@@ -146,52 +146,56 @@ struct Walk<'a, 'b> {
 }
 
 impl<'a> Walk<'a, '_> {
-    fn demand(&mut self, schema: &'a Map<String, Value>) -> Option<Demand<'a>> {
+    fn constraint(&mut self, schema: &'a Map<String, Value>) -> Option<Constraint<'a>> {
         *self.left = self.left.checked_sub(1)?;
-        let mut all = vec![Demand::One(schema)];
+        let mut all = vec![Constraint::One(schema)];
         for (name, value) in schema {
             match (name.as_str(), value) {
-                ("$ref", Value::String(name)) => all.extend(self.demands(target(self.root, name))?),
-                ("allOf", Value::Array(list)) => all.extend(self.demands(list)?),
-                ("anyOf" | "oneOf", Value::Array(list)) => all.push(Demand::Any(self.demands(list)?)),
+                ("$ref", Value::String(name)) => all.extend(self.constraints(target(self.root, name))?),
+                ("allOf", Value::Array(list)) => all.extend(self.constraints(list)?),
+                ("anyOf" | "oneOf", Value::Array(list)) => all.push(Constraint::Any(self.constraints(list)?)),
                 _ => {}
             }
         }
-        Some(Demand::all(all))
+        Some(Constraint::all(all))
     }
 
-    /// Those of several schemas. One that is no object demands nothing.
-    fn demands(&mut self, schemas: impl IntoIterator<Item = &'a Value>) -> Option<Vec<Demand<'a>>> {
-        schemas.into_iter().map(|one| one.as_object().map_or(Some(Demand::NOTHING), |one| self.demand(one))).collect()
+    /// Those of several schemas. One that is no object constraints nothing.
+    fn constraints(&mut self, schemas: impl IntoIterator<Item = &'a Value>) -> Option<Vec<Constraint<'a>>> {
+        schemas
+            .into_iter()
+            .map(|one| one.as_object().map_or(Some(Constraint::NONE), |one| self.constraint(one)))
+            .collect()
     }
 
-    fn visit<L: Load>(&mut self, demand: &Demand<'a>, loads: &mut Vec<L>) -> Option<()> {
-        loads.push(demand.load());
+    fn visit<L: Cost>(&mut self, constraint: &Constraint<'a>, costs: &mut Vec<L>) -> Option<()> {
+        costs.push(constraint.cost());
         // A schema inside of a single one is looked at by itself.
-        if demand.layers() < 2 {
+        if constraint.layers() < 2 {
             return Some(());
         }
         let mut places = BTreeSet::new();
-        demand.places(&mut places);
+        constraint.places(&mut places);
         places.into_iter().try_for_each(|place| {
-            let inside = self.inside(demand, place)?;
-            self.visit(&inside, loads)
+            let inside = self.inside(constraint, place)?;
+            self.visit(&inside, costs)
         })
     }
 
     /// What the value at a place must fulfil.
-    fn inside(&mut self, demand: &Demand<'a>, place: Place<'a>) -> Option<Demand<'a>> {
+    fn inside(&mut self, constraint: &Constraint<'a>, place: Place<'a>) -> Option<Constraint<'a>> {
         *self.left = self.left.checked_sub(1)?;
-        let mut each = |all: &[Demand<'a>]| all.iter().map(|one| self.inside(one, place)).collect::<Option<Vec<_>>>();
-        match demand {
-            Demand::All(all) => each(all).map(Demand::all),
-            Demand::Any(any) => each(any).map(Demand::Any),
-            Demand::One(fields) => self.told(fields, place),
+        let mut each =
+            |all: &[Constraint<'a>]| all.iter().map(|one| self.inside(one, place)).collect::<Option<Vec<_>>>();
+        match constraint {
+            Constraint::All(all) => each(all).map(Constraint::all),
+            Constraint::Any(any) => each(any).map(Constraint::Any),
+            Constraint::One(fields) => self.at_place(fields, place),
         }
     }
 
     /// What a single schema tells of a place.
-    fn told(&mut self, fields: &'a Map<String, Value>, place: Place<'a>) -> Option<Demand<'a>> {
+    fn at_place(&mut self, fields: &'a Map<String, Value>, place: Place<'a>) -> Option<Constraint<'a>> {
         let named = |keyword, name| fields.get(keyword).and_then(|all: &Value| all.get(name));
         let other = |keyword| fields.get(keyword);
         match place {
@@ -200,20 +204,20 @@ impl<'a> Walk<'a, '_> {
                 // At most one pattern matches a name: the compiler takes only those that exclude each other.
                 let matching = object(fields, "patternProperties").map(|(_, schema)| schema);
                 let unnamed = own.is_none().then(|| other("additionalProperties")).flatten();
-                let any = Demand::Any(self.demands(matching.chain(unnamed))?);
-                Some(Demand::all(self.demands(own)?.into_iter().chain([any])))
+                let any = Constraint::Any(self.constraints(matching.chain(unnamed))?);
+                Some(Constraint::all(self.constraints(own)?.into_iter().chain([any])))
             }
             Place::Pattern(pattern) => self
-                .demands(named("patternProperties", pattern).or_else(|| other("additionalProperties")))
-                .map(Demand::all),
-            Place::OtherProperty => self.demands(other("additionalProperties")).map(Demand::all),
+                .constraints(named("patternProperties", pattern).or_else(|| other("additionalProperties")))
+                .map(Constraint::all),
+            Place::OtherProperty => self.constraints(other("additionalProperties")).map(Constraint::all),
             Place::Item(at) => match first_items(fields).get(at) {
-                Some(own) => self.demands([own]).map(Demand::all),
-                None => self.told(fields, Place::OtherItem),
+                Some(own) => self.constraints([own]).map(Constraint::all),
+                None => self.at_place(fields, Place::OtherItem),
             },
             Place::OtherItem => {
                 let items = other("items").filter(|items| !items.is_array());
-                self.demands(items.or_else(|| other("additionalItems"))).map(Demand::all)
+                self.constraints(items.or_else(|| other("additionalItems"))).map(Constraint::all)
             }
         }
     }

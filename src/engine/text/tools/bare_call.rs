@@ -1,7 +1,7 @@
 //! Calls without the opening that a template shows: an answer that begins with a call's JSON, often in a code fence.
 //!
-//! The JSON must name a known tool and go on with its arguments; every other answer is text. [`opening`] and [`middle`] say
-//! so to a grammar, [`Bare`] to whoever reads letter by letter; both are made of the same parts.
+//! The JSON must name a known tool and go on with its arguments; every other answer is text. [`opening_regex`] and [`middle_regex`] say
+//! so to a grammar, [`BareCallMatcher`] to whoever reads letter by ch; both are made of the same parts.
 
 /// Before the JSON: nothing, a fence, or the end of a call's fence and perhaps another. A line break stands for white
 /// space.
@@ -14,18 +14,18 @@ const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
 const BLANK: &str = "[ \\t\\r\\n]";
 
 /// The regular expression of what every such call begins with, up to the name, its quote included.
-pub fn opening() -> String {
-    format!("{}{BLANK}*:{BLANK}*\"", likeness())
+pub fn opening_regex() -> String {
+    format!("{}{BLANK}*:{BLANK}*\"", prefix_regex())
 }
 
 /// The regular expression of what is between a call's quoted name and its arguments.
-pub fn middle() -> String {
+pub fn middle_regex() -> String {
     let keys = KEYS.join("|");
     format!("{BLANK}*,{BLANK}*\"({keys})\"{BLANK}*:")
 }
 
 /// The regular expression of what is like the beginning of a call.
-pub fn likeness() -> String {
+pub fn prefix_regex() -> String {
     let fences = FENCES.map(|fence| fence.replace('\n', &format!("{BLANK}+"))).join("|");
     let braces = BRACES.map(|brace| brace.replace('{', &format!("{BLANK}*\\{{"))).join("|");
     format!("{BLANK}*({fences})({braces}){BLANK}*\"name\"")
@@ -33,7 +33,7 @@ pub fn likeness() -> String {
 
 /// What a text is, as far as it was read.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Begun {
+pub(super) enum BareMatch {
     Undecided,
     /// A call of this tool; its arguments are next.
     Call(String),
@@ -41,14 +41,14 @@ pub(super) enum Begun {
 }
 
 /// Reads the beginning of a text.
-pub(super) struct Bare {
+pub(super) struct BareCallMatcher {
     /// Each tool's name after what follows the braces, without white space.
     heads: Vec<(String, String)>,
     /// What was read, without white space.
     seen: String,
 }
 
-impl Bare {
+impl BareCallMatcher {
     pub fn new<'a>(names: impl Iterator<Item = &'a str>) -> Self {
         let head = |name: &str, key: &str| (format!("\"name\":\"{name}\",\"{key}\":"), name.to_owned());
         let heads = names.flat_map(|name| KEYS.map(|key| head(name, key)));
@@ -60,40 +60,40 @@ impl Bare {
         self.seen.clear();
     }
 
-    pub fn push(&mut self, letter: char) -> Begun {
-        match letter {
-            _ if !BLANKS.contains(&letter) || self.is_quoted() => self.seen.push(letter),
-            _ if self.is_fence() => self.seen.push('\n'),
-            _ => return Begun::Undecided,
+    pub fn push(&mut self, ch: char) -> BareMatch {
+        match ch {
+            _ if !BLANKS.contains(&ch) || self.in_string() => self.seen.push(ch),
+            _ if self.in_fence() => self.seen.push('\n'),
+            _ => return BareMatch::Undecided,
         }
         let verdicts = FENCES.iter().flat_map(|fence| BRACES.map(|brace| self.compare(&format!("{fence}{brace}"))));
-        verdicts.reduce(Begun::or).unwrap_or(Begun::Text)
+        verdicts.reduce(BareMatch::or).unwrap_or(BareMatch::Text)
     }
 
     /// What was read, if the braces and what is before them are these.
-    fn compare(&self, lead: &str) -> Begun {
+    fn compare(&self, lead: &str) -> BareMatch {
         if lead.starts_with(&self.seen) {
-            return Begun::Undecided;
+            return BareMatch::Undecided;
         }
-        let Some(rest) = self.seen.strip_prefix(lead) else { return Begun::Text };
+        let Some(rest) = self.seen.strip_prefix(lead) else { return BareMatch::Text };
         match self.heads.iter().find(|(head, _)| head.starts_with(rest)) {
-            Some((head, name)) if head == rest => Begun::Call(name.clone()),
-            Some(_) => Begun::Undecided,
-            None => Begun::Text,
+            Some((head, name)) if head == rest => BareMatch::Call(name.clone()),
+            Some(_) => BareMatch::Undecided,
+            None => BareMatch::Text,
         }
     }
 
-    fn is_quoted(&self) -> bool {
+    fn in_string(&self) -> bool {
         self.seen.matches('"').count() % 2 == 1
     }
 
     /// Whether what was read ends within a fence's line.
-    fn is_fence(&self) -> bool {
+    fn in_fence(&self) -> bool {
         self.seen.rsplit('\n').next().is_some_and(|line| line.starts_with('`'))
     }
 }
 
-impl Begun {
+impl BareMatch {
     fn or(self, other: Self) -> Self {
         if self == Self::Text { other } else { self }
     }
