@@ -1,11 +1,11 @@
-//! Who gets a place, and who must give one back.
+//! Which waiting sequences get a slot, and which running ones are preempted.
 
 use std::collections::BTreeMap;
 
 use super::{Scheduler, Sequence, SequenceId, State, Tenant};
 use crate::models::kv::BLOCK;
 
-/// Whether the next in line can run.
+/// Whether the first waiting sequence can run.
 enum Admission {
     Yes,
     NoSlot,
@@ -13,9 +13,8 @@ enum Admission {
 }
 
 impl Scheduler {
-    /// Gives places to those who wait, the tenant that was served least first. Strictly in line:
-    /// nobody smaller overtakes a sequence that waits for memory. `false`: the next in line waits for
-    /// memory.
+    /// Admits waiting sequences, the least served tenant first. Strictly in order: a smaller sequence never
+    /// overtakes one that waits for memory. `false`: the first waiting sequence waits for memory.
     pub(super) fn admit(&mut self, room: u64) -> bool {
         while let Some(id) = self.next_waiting() {
             match self.admission_for(id, room) {
@@ -30,8 +29,8 @@ impl Scheduler {
         true
     }
 
-    /// The oldest of those who wait, of the tenant that was served least; among such the one with
-    /// the fewest places.
+    /// The oldest waiting sequence of the least served tenant; of equally served ones, the tenant with the fewest
+    /// slots.
     pub(super) fn next_waiting(&self) -> Option<SequenceId> {
         let slots = self.slots_by_tenant();
         let waiting = self.sequences.iter().filter(|(id, one)| !one.is_running() && self.is_ready(**id, one));
@@ -47,8 +46,8 @@ impl Scheduler {
         slots
     }
 
-    /// Later answers of a request wait until the first has computed the prompt: they take it over
-    /// from the prefix cache.
+    /// Further choices of a request wait until the first one has prefilled the prompt, then reuse it from the
+    /// prefix cache.
     fn is_ready(&self, id: SequenceId, sequence: &Sequence) -> bool {
         let first = self.sequences.get(&SequenceId { choice: 0, ..id });
         id.choice == 0 || first.is_none_or(|first| first.computed >= sequence.prompt)
@@ -62,7 +61,7 @@ impl Scheduler {
         let bytes = |one: &Sequence, blocks: usize| {
             blocks as u64 * self.models.get(&one.model).map_or(0, |model| model.block_bytes)
         };
-        // One block more for everybody, so that nobody is put back at once.
+        // One spare block per sequence, so that admission does not lead to preemption at once.
         let reserved: u64 = self.running().map(|(_, one)| bytes(one, one.blocks_needed() + 1)).sum();
         let none_running = self.running().next().is_none();
         let needed = bytes(sequence, sequence.blocks_needed() + usize::from(!none_running));
@@ -70,7 +69,7 @@ impl Scheduler {
         if held + reserved + needed <= room { Admission::Yes } else { Admission::NoMemory }
     }
 
-    /// What of its tokens is in the prefix cache is taken over; at least one is left to compute.
+    /// Starts a sequence with its cached prefix. At least one token is left to compute, so that there are logits.
     fn start(&mut self, id: SequenceId) {
         self.ticks += 1;
         let now = self.ticks;
@@ -90,8 +89,8 @@ impl Scheduler {
         }
     }
 
-    /// Whose place the sequence takes when all are taken: the newest of the tenant with the most
-    /// slots, if that tenant has been served no less and keeps as many as the other gets.
+    /// The sequence to preempt when all slots are taken: the newest of the tenant with the most slots, if that tenant
+    /// was served no less and keeps as many slots as the other one gets.
     fn victim_for(&self, id: SequenceId) -> Option<SequenceId> {
         let tenant = self.sequences.get(&id)?.tenant;
         let slots = self.slots_by_tenant();
@@ -105,13 +104,13 @@ impl Scheduler {
         self.newest_running(|one| one.tenant == largest)
     }
 
-    /// The running sequence that was admitted last, of those.
+    /// The matching running sequence that was admitted last.
     pub(super) fn newest_running(&self, of: impl Fn(&Sequence) -> bool) -> Option<SequenceId> {
         let since = |one: &Sequence| if let State::Running(since) = one.state { since } else { 0 };
         self.running().filter(|(_, one)| of(one)).max_by_key(|(_, one)| since(one)).map(|(id, _)| *id)
     }
 
-    /// Puts a sequence back to wait.
+    /// Preempts a running sequence: it releases its blocks and waits again.
     pub(super) fn preempt(&mut self, id: SequenceId) {
         if let Some(mut sequence) = self.sequences.remove(&id) {
             self.preempted += 1;

@@ -1,8 +1,8 @@
-//! Which KV blocks of a model are in use, and by how many.
+//! Which KV blocks of a model are in use, and how many sequences hold each.
 
 use crate::models::kv::BlockId;
 
-/// Reference counts of a model's blocks. A block that nobody holds is free and may be taken again.
+/// Reference counts of a model's KV blocks. A block without holders is free and is allocated again.
 #[derive(Debug, Default)]
 pub struct BlockPool {
     counts: Vec<Count>,
@@ -14,12 +14,12 @@ pub struct BlockPool {
 struct Count {
     /// Sequences that hold it.
     holders: u32,
-    /// The prefix cache holds it too.
+    /// Whether the prefix cache holds it too.
     cached: bool,
 }
 
 impl BlockPool {
-    /// A free block, paused once.
+    /// Allocates a block with one holder.
     pub fn allocate(&mut self) -> BlockId {
         let id = self.free.pop().unwrap_or(self.counts.len() as BlockId);
         if id as usize == self.counts.len() {
@@ -29,22 +29,22 @@ impl BlockPool {
         id
     }
 
-    /// One more sequence holds the block.
+    /// Adds a sequence that holds the block.
     pub fn share(&mut self, id: BlockId) {
         self.update(id, |count| count.holders += 1);
     }
 
-    /// A sequence lets go of the block. `true`: it is free now.
+    /// Removes a sequence that held the block. `true`: it is free now.
     pub fn release(&mut self, id: BlockId) -> bool {
         self.update(id, |count| count.holders = count.holders.saturating_sub(1))
     }
 
-    /// The prefix cache holds the block from now on.
+    /// Marks the block as held by the prefix cache.
     pub fn cache(&mut self, id: BlockId) {
         self.update(id, |count| count.cached = true);
     }
 
-    /// The prefix cache lets go of the block. `true`: it is free now.
+    /// Removes the block from the prefix cache. `true`: it is free now.
     pub fn uncache(&mut self, id: BlockId) -> bool {
         self.update(id, |count| count.cached = false)
     }
@@ -54,12 +54,12 @@ impl BlockPool {
         self.counts.get(id as usize).is_some_and(Count::is_idle)
     }
 
-    /// BlockPool that somebody holds.
+    /// Blocks that are not free.
     pub fn in_use(&self) -> usize {
         self.counts.len() - self.free.len()
     }
 
-    /// BlockPool that only the prefix cache holds.
+    /// Blocks that only the prefix cache holds.
     pub fn idle(&self) -> usize {
         self.idle
     }
@@ -101,6 +101,6 @@ mod tests {
         assert_eq!((blocks.in_use(), blocks.idle(), blocks.is_idle(a)), (2, 1, true));
         assert!(blocks.uncache(a) && blocks.release(b));
         assert_eq!((blocks.in_use(), blocks.idle()), (0, 0));
-        assert!([a, b].contains(&blocks.allocate()), "free blocks are taken first");
+        assert!([a, b].contains(&blocks.allocate()), "free blocks are reused first");
     }
 }

@@ -1,15 +1,14 @@
-//! Who has been served how much: virtual token counters.
+//! How much each tenant has been served: virtual token counters.
 //!
-//! (Sheng et al. 2024, "Fairness in Serving Large Language Models",
-//! <https://arxiv.org/abs/2401.00588>.) Whoever has work waiting and the lowest counter is next.
-//! Who comes back after a rest starts level with the lowest of those who have work: idleness saves
-//! nothing up.
+//! (Sheng et al. 2024, "Fairness in Serving Large Language Models", <https://arxiv.org/abs/2401.00588>.) The tenant
+//! with waiting work and the lowest counter is next. A tenant that returns after being idle is lifted to the lowest
+//! counter of the active tenants: idle time earns no credit.
 
 use std::collections::BTreeMap;
 
 use super::ids::Tenant;
 
-/// What a computed prompt token and a generated token cost.
+/// The cost of a prefilled token and of a generated token.
 const PROMPT_COST: u64 = 1;
 const GENERATED_COST: u64 = 2;
 
@@ -21,12 +20,12 @@ pub struct FairShares {
 #[derive(Clone, Copy, Debug, Default)]
 struct Counter {
     served: u64,
-    /// Sequences that wait or run.
+    /// Waiting and running sequences.
     sequences: usize,
 }
 
 impl FairShares {
-    /// A sequence of the tenant waits from now on.
+    /// Counts a new sequence of the tenant.
     pub fn add_sequence(&mut self, tenant: Tenant) {
         let floor = self.floor();
         let counter = self.counters.entry(tenant).or_default();
@@ -36,7 +35,7 @@ impl FairShares {
         counter.sequences += 1;
     }
 
-    /// A sequence of the tenant is gone. Counters that say nothing any more are dropped.
+    /// Counts a sequence of the tenant as ended. Drops counters that no longer matter.
     pub fn remove_sequence(&mut self, tenant: Tenant) {
         if let Some(counter) = self.counters.get_mut(&tenant) {
             counter.sequences = counter.sequences.saturating_sub(1);
@@ -58,7 +57,7 @@ impl FairShares {
         self.counters.get(&tenant).map_or(0, |counter| counter.served)
     }
 
-    /// The lowest counter among those who have work.
+    /// The lowest counter among tenants with work.
     fn floor(&self) -> Option<u64> {
         self.counters.values().filter(|counter| counter.sequences > 0).map(|counter| counter.served).min()
     }
@@ -74,16 +73,16 @@ mod tests {
         shares.add_sequence(1);
         shares.charge(1, 100, 50);
         shares.add_sequence(2);
-        assert_eq!((shares.served(1), shares.served(2)), (200, 200), "level with those at work");
+        assert_eq!((shares.served(1), shares.served(2)), (200, 200), "lifted to the active tenants");
         shares.charge(2, 0, 100);
         shares.remove_sequence(2);
         assert_eq!(shares.served(2), 400);
         shares.add_sequence(2);
-        assert_eq!(shares.served(2), 400, "what was taken is still owed");
+        assert_eq!(shares.served(2), 400, "the debt stays");
         shares.remove_sequence(2);
         shares.charge(1, 300, 0);
         shares.add_sequence(3);
         shares.remove_sequence(3);
-        assert_eq!(shares.counters.len(), 1, "counters below everybody's are forgotten");
+        assert_eq!(shares.counters.len(), 1, "counters below the floor are dropped");
     }
 }

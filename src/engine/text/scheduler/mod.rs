@@ -1,13 +1,12 @@
-//! What is computed next: a state machine without tensors, clock or threads.
+//! Continuous batching: decides what the next step computes. A state machine without tensors, clock or threads.
 //!
-//! Sequences wait, run, and may be put back to wait (preempted). [`Scheduler::plan`] admits what has
-//! a place and memory, takes blocks, and gives one ragged batch a model: the newest token of every
-//! running answer and a slice of prompts. [`Scheduler::commit`] takes what became of each row.
+//! A sequence waits or runs; preemption makes a running sequence wait again. [`Scheduler::plan`] admits sequences while
+//! there are slots and memory, allocates KV blocks, and returns one ragged batch per model: the newest token of every
+//! decoding sequence and chunks of prompts. [`Scheduler::commit`] takes the outcome of each row.
 //!
-//! What always holds: a block belongs to nobody, to sequences or to the prefix cache, and all of
-//! them together fit the room; a tenant with work is never left for good; whoever is cancelled
-//! leaves nothing behind. A preempted sequence gives its blocks to the prefix cache, so going on
-//! costs little while memory lasts; its tokens stay, so its answer does not change.
+//! Invariants: a block is free, held by sequences or held by the prefix cache; all blocks in use fit the memory limit;
+//! no tenant with work starves; a cancelled request leaves nothing behind. Full blocks of a preempted sequence stay in
+//! the prefix cache, so resuming is cheap while memory lasts. Its tokens are kept, so the output does not change.
 
 mod admission;
 mod batch;
@@ -33,13 +32,13 @@ pub use lookahead::DraftContext;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Answers that run at the same time, of all models.
+    /// Sequences that run at the same time, over all models.
     pub running: usize,
-    /// Requests of one model that may wait.
+    /// Max waiting requests per model.
     pub requests: usize,
-    /// Prompt tokens of those.
+    /// Max waiting prompt tokens per model.
     pub tokens: usize,
-    /// The share of both that one tenant may take, as one part in so many.
+    /// One tenant may use at most `1 / tenant_divisor` of both queue limits.
     pub tenant_divisor: usize,
 }
 
@@ -47,18 +46,18 @@ pub struct Limits {
 #[derive(Clone, Debug)]
 pub struct Request {
     pub model: ModelId,
-    /// Bytes of a block of its model.
+    /// Bytes of one KV block of the model.
     pub block_bytes: u64,
     pub tenant: Tenant,
     pub prompt: Vec<u32>,
     pub choices: u32,
-    /// Most tokens of each answer.
+    /// Max tokens to generate for each choice.
     pub max_tokens: u32,
-    /// Whether its answers are computed as long ones: see `Llama::is_long`.
+    /// Whether its choices are computed as long sequences: see `Llama::is_long`.
     pub long: bool,
 }
 
-/// Which bound a refused request ran into.
+/// Which queue limit a refused request exceeded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Full {
     Model,
@@ -72,11 +71,11 @@ pub struct Scheduler {
     sequences: BTreeMap<SequenceId, Sequence>,
     shares: FairShares,
     last_request: RequestId,
-    /// Orders admissions and uses of cached blocks.
+    /// A logical clock that orders admissions and uses of cached blocks.
     ticks: u64,
-    /// Sequences put back to wait since somebody asked.
+    /// Sequences preempted since the last plan.
     preempted: u64,
-    /// BlockPool that became free and whose memory can be given back.
+    /// Blocks that became free and whose memory can be released.
     released: Vec<(ModelId, BlockId)>,
 }
 
@@ -92,43 +91,43 @@ struct Sequence {
     model: ModelId,
     tenant: Tenant,
     long: bool,
-    /// The prompt and what was generated.
+    /// The prompt and the generated tokens.
     tokens: Vec<u32>,
     prompt: usize,
-    /// Tokens that may still come.
+    /// Tokens that may still be generated.
     left: u32,
     /// Positions whose keys and values are in `blocks`.
     computed: usize,
     blocks: Vec<BlockId>,
-    /// Of `blocks`, so many are in the prefix cache; the last of them is `parent`.
+    /// How many of `blocks` are in the prefix cache; `parent` is the node of the last one.
     cached: usize,
     parent: Parent,
     state: State,
-    /// Its reader does not keep up.
+    /// The client does not keep up.
     paused: bool,
-    /// Tokens that may come next, to be checked in one step.
+    /// Draft tokens that the next step verifies.
     draft: Vec<u32>,
-    /// Prompt tokens that were there when it first ran.
+    /// Prompt tokens found in the prefix cache when it first ran.
     prefix_hit: Option<usize>,
-    /// Prompt tokens that its tenant need not pay for any more.
+    /// Prompt tokens that are already charged to the tenant, or were cached.
     charged: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Waiting,
-    /// Since this tick.
+    /// Since that tick.
     Running(u64),
 }
 
-/// What waits and runs.
+/// What is waiting and running.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Requests of which nothing has run.
     pub queued: usize,
-    /// Prompt tokens of those.
+    /// Their prompt tokens.
     pub queued_tokens: usize,
-    /// Answers that run.
+    /// Running sequences.
     pub running: usize,
     /// Bytes of the blocks that sequences hold.
     pub held_bytes: u64,
@@ -150,13 +149,13 @@ impl Scheduler {
         }
     }
 
-    /// One with the same limits and no requests. It numbers requests on from where this one is.
+    /// A scheduler with the same limits and no requests. Request IDs continue from this one's.
     pub fn new_empty(&self) -> Self {
         Self { last_request: self.last_request, ..Self::new(self.limits) }
     }
 
-    /// Queues a request, or says at once what is full. A place that is free counts as room in the
-    /// queue, so that the answer does not depend on when the next step comes.
+    /// Queues a request, or returns which limit is full. Free slots count as room in the queue, so the
+    /// result does not depend on when the next step starts.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, Full> {
         let Request { model, block_bytes, tenant, prompt, choices, max_tokens, long } = request;
         self.admits(model, tenant, prompt.len())?;
@@ -186,7 +185,7 @@ impl Scheduler {
         Ok(self.last_request)
     }
 
-    /// Whether the queue takes a request with a prompt of so many tokens.
+    /// Whether the queue takes a request with `prompt` prompt tokens.
     pub fn admits(&self, model: ModelId, tenant: Tenant, prompt: usize) -> Result<(), Full> {
         let Limits { requests, tokens, tenant_divisor, .. } = self.limits;
         let free = self.limits.running.saturating_sub(self.running().count());
@@ -203,7 +202,7 @@ impl Scheduler {
         }
     }
 
-    /// Requests of which nothing has run yet, and their prompt tokens.
+    /// The number of requests of which nothing has run yet, and their prompt tokens.
     fn waiting(&self, of: impl Fn(&Sequence) -> bool) -> (usize, usize) {
         let first = |(id, one): &(&SequenceId, &Sequence)| id.choice == 0 && one.prefix_hit.is_none() && of(one);
         let waiting = self.sequences.iter().filter(first);
@@ -214,7 +213,7 @@ impl Scheduler {
         self.sequences.iter().filter(|(_, one)| one.is_running())
     }
 
-    /// Forgets a request with all of its answers.
+    /// Drops a request with all of its sequences.
     pub fn cancel(&mut self, request: RequestId) {
         let all = SequenceId { request, choice: 0 }..=SequenceId { request, choice: u32::MAX };
         let ids: Vec<_> = self.sequences.range(all).map(|(id, _)| *id).collect();
@@ -223,8 +222,8 @@ impl Scheduler {
         }
     }
 
-    /// An answer has ended. What was computed of it stays in the prefix cache. Gives how many tokens
-    /// it got.
+    /// Removes a sequence that has ended. Its full blocks stay in the prefix cache. Returns the number of generated
+    /// tokens.
     pub fn finish(&mut self, id: SequenceId) -> usize {
         let Some(mut sequence) = self.sequences.remove(&id) else { return 0 };
         self.release_blocks(&mut sequence);
@@ -232,15 +231,15 @@ impl Scheduler {
         sequence.tokens.len() - sequence.prompt
     }
 
-    /// Whether the sequence may be computed now; its reader may not keep up.
+    /// Pauses a sequence whose client does not keep up, or resumes it.
     pub fn set_paused(&mut self, id: SequenceId, paused: bool) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
             sequence.paused = paused;
         }
     }
 
-    /// Tokens that may follow the newest one: the next step computes them too, as far as there is
-    /// room. Whether they come is for [`Scheduler::commit`] to say.
+    /// Sets draft tokens that may follow the newest one. The next step computes them too, as far as there is
+    /// memory. [`Scheduler::commit`] tells which were accepted.
     pub fn propose(&mut self, id: SequenceId, mut draft: Vec<u32>) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
             draft.truncate(sequence.left.saturating_sub(1) as usize);
@@ -248,7 +247,7 @@ impl Scheduler {
         }
     }
 
-    /// A row was computed: `positions` of its tokens are in its blocks, and `new` tokens follow.
+    /// Records a computed row: `positions` of its tokens are now in its blocks, and `new` tokens follow.
     pub fn commit(&mut self, id: SequenceId, positions: usize, new: &[u32]) {
         self.ticks += 1;
         let now = self.ticks;
@@ -264,27 +263,27 @@ impl Scheduler {
         self.released.extend(freed.into_iter().map(|block| (sequence.model, block)));
     }
 
-    /// Answers whose newest token the next step computes.
+    /// The number of sequences that decode in the next step.
     pub fn decoding(&self) -> usize {
         self.sequences.values().filter(|one| one.is_decoding()).count()
     }
 
-    /// Answers whose prompts the next step computes some of, if there is room.
+    /// The number of sequences with prompt tokens left to prefill.
     pub fn prefilling(&self) -> usize {
         self.running().filter(|(_, one)| !one.paused && one.pending() > 1).count()
     }
 
-    /// Prompt tokens that were in the cache when the sequence first ran.
+    /// Prompt tokens that were in the prefix cache when the sequence first ran.
     pub fn prefix_hit(&self, id: SequenceId) -> usize {
         self.sequences.get(&id).and_then(|one| one.prefix_hit).unwrap_or(0)
     }
 
-    /// Of all models.
+    /// Counts over all models.
     pub fn counts(&self) -> Counts {
         self.count(|_| true)
     }
 
-    /// Of one model.
+    /// Counts of one model.
     pub fn counts_of(&self, model: ModelId) -> Counts {
         self.count(|id| id == model)
     }
@@ -299,7 +298,7 @@ impl Scheduler {
         Counts { queued, queued_tokens, running, held_bytes, cached_bytes }
     }
 
-    /// Bytes of all blocks that somebody holds.
+    /// Bytes of all blocks in use.
     pub fn used_bytes(&self) -> u64 {
         self.models.values().map(Model::used_bytes).sum()
     }
@@ -308,24 +307,23 @@ impl Scheduler {
         self.models.values().map(|model| model.blocks.idle() as u64 * model.block_bytes).sum()
     }
 
-    /// Tokens that those tenants' requests will still take if no answer has more than `expected_tokens` to come.
+    /// Tokens left to compute for the tenants that match, assuming at most `expected_tokens` more per sequence.
     pub fn remaining_work(&self, expected_tokens: u32, of: impl Fn(Tenant) -> bool) -> u64 {
         let parts = self.sequences.values().filter(|one| of(one.tenant));
         parts.map(|one| one.prompt.saturating_sub(one.computed) as u64 + u64::from(one.left.min(expected_tokens))).sum()
     }
 
-    /// How many tenants have work.
+    /// The number of tenants with work.
     pub fn tenants(&self) -> usize {
         self.sequences.values().map(|one| one.tenant).collect::<BTreeSet<_>>().len()
     }
 
-    /// Drops cached blocks until no more than `room` bytes are used, as far as that goes.
+    /// Evicts cached blocks until at most `room` bytes are used or none is left to evict.
     pub fn shrink(&mut self, room: u64) {
         while self.used_bytes() > room && self.evict() {}
     }
 
-    /// Forgets a model that is no longer loaded, with all that is cached of it. Its sequences must
-    /// have ended.
+    /// Removes a model that is no longer loaded, with its prefix cache. Its sequences must have ended.
     pub fn remove_model(&mut self, model: ModelId) {
         self.models.remove(&model);
     }
@@ -334,7 +332,7 @@ impl Scheduler {
         self.models.contains_key(&model)
     }
 
-    /// Drops the longest unused cached block of any model. `false`: there is none.
+    /// Evicts the least recently used cached block of any model. `false`: there is none.
     fn evict(&mut self) -> bool {
         let oldest_use = |(_, model): &(&ModelId, &mut Model)| model.prefixes.oldest_use(&model.blocks);
         let all = self.models.iter_mut().filter_map(|one| oldest_use(&one).map(|used| (used, one)));
@@ -346,7 +344,7 @@ impl Scheduler {
         true
     }
 
-    /// The sequence holds nothing afterwards.
+    /// Releases all blocks of the sequence; it has to start from the prefix cache again.
     fn release_blocks(&mut self, sequence: &mut Sequence) {
         let Some(model) = self.models.get_mut(&sequence.model) else { return };
         for block in sequence.blocks.drain(..) {
@@ -371,18 +369,18 @@ impl Sequence {
         matches!(self.state, State::Running(_))
     }
 
-    /// Tokens that are not computed.
+    /// Tokens that are not computed yet.
     fn pending(&self) -> usize {
         self.tokens.len() - self.computed
     }
 
-    /// BlockPool that it will want before its next token is out, beyond those it has.
+    /// Blocks it needs for all its tokens and one more, beyond those it has.
     fn blocks_needed(&self) -> usize {
         blocks_for(self.tokens.len() + 1).saturating_sub(self.blocks.len())
     }
 
-    /// Puts what is full into the prefix cache. Gives blocks that are free, because the same tokens
-    /// were there already.
+    /// Puts full blocks into the prefix cache. Returns blocks that became free because the cache already had the
+    /// same tokens.
     fn cache_full_blocks(&mut self, model: &mut Model, now: u64) -> Vec<BlockId> {
         let mut freed = Vec::new();
         let full = self.computed / BLOCK;

@@ -1,8 +1,8 @@
 //! The prefix cache of one model: a radix tree whose edges are the tokens of one full block.
 //!
-//! (Zheng et al. 2023, <https://arxiv.org/abs/2312.07104>.) Each tenant has a root of its own:
-//! nobody can learn by timing what another has asked. A node whose block a sequence holds is never
-//! dropped; of the others the longest unused leaf goes first.
+//! Radix attention (Zheng et al. 2023, <https://arxiv.org/abs/2312.07104>). Each tenant has its own root, so
+//! response times do not reveal the prompts of other tenants. A node whose block a sequence holds is never evicted;
+//! of the others, the least recently used leaf is evicted first.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -14,10 +14,10 @@ pub type NodeId = u32;
 
 type Edge = [u32; BLOCK];
 
-/// Where a block hangs.
+/// The parent of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Parent {
-    /// Long sequences have blocks of their own.
+    /// The root of a tenant; long sequences (`true`) have a separate one.
     Root(Tenant, bool),
     Node(NodeId),
 }
@@ -36,13 +36,13 @@ pub struct PrefixCache {
     nodes: Vec<Option<Node>>,
     free: Vec<NodeId>,
     edges: HashMap<(Parent, Edge), NodeId>,
-    /// Nodes without children, the longest unused first.
+    /// Nodes without children, least recently used first.
     leaves: BTreeSet<(u64, NodeId)>,
 }
 
 impl PrefixCache {
-    /// The cached blocks that `tokens` begin with below a root, at most `max_blocks` of them. `now` orders
-    /// uses.
+    /// The longest cached prefix of `tokens` below a root, in full blocks, at most `max_blocks` of them. `now` is the
+    /// tick of this use.
     pub fn find(&mut self, root: Parent, tokens: &[u32], max_blocks: usize, now: u64) -> Vec<(NodeId, BlockId)> {
         let mut parent = root;
         let mut found = Vec::new();
@@ -55,8 +55,8 @@ impl PrefixCache {
         found
     }
 
-    /// Adds a full block below `parent`. Gives its node, and the block that stands there: another
-    /// one, if the same tokens were there already.
+    /// Adds a full block below `parent`. Returns its node and the block cached there: another one, if the same
+    /// tokens were cached before.
     pub fn insert(&mut self, parent: Parent, edge: Edge, block: BlockId, now: u64) -> (NodeId, BlockId) {
         if let Some(&id) = self.edges.get(&(parent, edge))
             && let Some(block) = self.touch(id, now)
@@ -89,7 +89,7 @@ impl PrefixCache {
         Some(node.block)
     }
 
-    /// When the leaf was last_used that would be dropped next.
+    /// The tick of the last use of the leaf that would be evicted next.
     pub fn oldest_use(&self, blocks: &BlockPool) -> Option<u64> {
         self.eviction_candidate(blocks).map(|(last_used, _)| last_used)
     }
@@ -102,7 +102,7 @@ impl PrefixCache {
         self.nodes.get(id as usize)?.as_ref().map(|node| node.block)
     }
 
-    /// Drops the longest unused leaf that no sequence holds, and gives its block.
+    /// Evicts the least recently used leaf that no sequence holds. Returns its block.
     pub fn evict(&mut self, blocks: &BlockPool) -> Option<BlockId> {
         let (last_used, id) = self.eviction_candidate(blocks)?;
         let node = self.nodes.get_mut(id as usize)?.take()?;
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(tree.find(root(1), &tokens(&[7, 8, 1]), 9, 20).len(), 2);
         assert_eq!(tree.find(root(1), &tokens(&[7, 8, 9]), 1, 21).len(), 1);
         assert!(tree.find(root(2), &tokens(&[7, 8, 9]), 9, 22).is_empty(), "another tenant");
-        assert!(tree.find(Parent::Root(1, true), &tokens(&[7]), 9, 22).is_empty(), "another kind");
+        assert!(tree.find(Parent::Root(1, true), &tokens(&[7]), 9, 22).is_empty(), "another root");
         let again = tree.insert(Parent::Root(1, false), [7; BLOCK], 99, 23);
         assert_eq!(again.1, 0, "the block that was there stays");
         let mut gone = Vec::new();

@@ -1,4 +1,4 @@
-//! The scheduler alone, driven by admission_for and by hand.
+//! The scheduler without a network: property tests and scenarios.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -23,15 +23,15 @@ fn prompt(seed: u32, count: usize) -> Vec<u32> {
     (0..count as u32).map(|at| seed * 10_000 + at).collect()
 }
 
-/// A worker that computes nothing, and the truth about every answer.
+/// Stands in for the compute thread and tracks the expected tokens of every sequence.
 struct Driver {
     scheduler: Scheduler,
     room: u64,
     left: HashMap<SequenceId, u32>,
-    /// What each tenant was served: tokens of prompts and answers.
+    /// Prompt and generated tokens of each tenant.
     served: BTreeMap<Tenant, (usize, usize)>,
     tenants: HashMap<RequestId, Tenant>,
-    /// Content of each block, as its last row wrote it: the tokens of its positions and all before.
+    /// The content of each block as last written: the tokens of its positions and of all positions before.
     written: HashMap<(ModelId, BlockId), Vec<u32>>,
     expected: HashMap<SequenceId, Vec<u32>>,
 }
@@ -67,7 +67,7 @@ impl Driver {
         self.left.retain(|id, _| id.request != request);
     }
 
-    /// Plans and computes a step. Says whether it ran anything.
+    /// Plans and computes a step. Returns whether there was anything to compute.
     fn step(&mut self, chunk: usize) -> bool {
         let plan = self.scheduler.plan(self.room, chunk);
         self.check(&plan, chunk);
@@ -82,7 +82,7 @@ impl Driver {
             }
             served.0 += row.tokens.len() - 1;
             served.1 += 1;
-            let left = self.left.get_mut(&id).expect("only those who have something to do are planned");
+            let left = self.left.get_mut(&id).expect("only unfinished sequences are planned");
             *left -= 1;
             let new = *left % 50;
             self.expected.get_mut(&id).unwrap().push(new);
@@ -96,7 +96,7 @@ impl Driver {
         ran
     }
 
-    /// Rows say the truth, and what they write nobody else holds.
+    /// Rows match the expected tokens, and no other sequence holds the blocks they write.
     fn check(&mut self, plan: &StepPlan, chunk: usize) {
         let mut prefill = 0;
         for batch in &plan.batches {
@@ -115,7 +115,11 @@ impl Driver {
                         assert!(!own.prefixes_hold(row.blocks[index]), "a cached block is written");
                         self.written.insert(key, tokens[..to].to_vec());
                     } else {
-                        assert_eq!(self.written[&key], tokens[..to], "positions {from} to {to} are another text's");
+                        assert_eq!(
+                            self.written[&key],
+                            tokens[..to],
+                            "positions {from} to {to} belong to another sequence"
+                        );
                     }
                 }
             }
@@ -124,7 +128,7 @@ impl Driver {
         assert!(self.scheduler.used_bytes() <= self.room);
     }
 
-    /// Each block belongs to nobody, or to those who say so.
+    /// Each block is free, or its reference count matches its holders.
     fn check_blocks(&self) {
         for (id, model) in &self.scheduler.models {
             let mut holders: HashMap<BlockId, u32> = HashMap::new();
@@ -135,12 +139,12 @@ impl Driver {
             }
             let cached = model.prefixes.blocks();
             let all: BTreeSet<BlockId> = holders.keys().chain(&cached).copied().collect();
-            assert_eq!(all.len(), model.blocks.in_use(), "blocks are lost or paused by nobody");
+            assert_eq!(all.len(), model.blocks.in_use(), "blocks are leaked or have no holder");
             assert_eq!(cached.iter().filter(|block| !holders.contains_key(block)).count(), model.blocks.idle());
         }
     }
 
-    /// Takes blocks for guesses: there is room for as many as it says, and nobody gave way for it.
+    /// Reserves blocks for a draft: the returned count has blocks, and nothing was preempted.
     fn reserve_lookahead(&mut self, id: SequenceId, max_tokens: usize) {
         let (used, running) = (self.scheduler.used_bytes(), self.scheduler.running().count());
         let is_decoding = self.scheduler.draft_context(id).is_some();
@@ -166,7 +170,7 @@ impl Driver {
     fn finish(&mut self) {
         for _ in 0..1_000_000 {
             if !self.step(32) {
-                assert!(self.left.is_empty(), "{} answers starve", self.left.len());
+                assert!(self.left.is_empty(), "{} sequences starve", self.left.len());
                 return;
             }
         }
@@ -237,7 +241,7 @@ proptest! {
         prop_assert_eq!((counts.queued, counts.running, counts.held_bytes), (0, 0, 0));
         driver.scheduler.shrink(0);
         prop_assert_eq!(driver.scheduler.used_bytes(), 0);
-        prop_assert_eq!(driver.scheduler.shares.served(0), 0, "nobody is remembered");
+        prop_assert_eq!(driver.scheduler.shares.served(0), 0, "no counter is left");
     }
 }
 
@@ -253,7 +257,7 @@ fn a_second_turn_reuses_the_cached_prefix() {
     let other = driver.submit(request(2, turn, 1));
     driver.step(10);
     let prefix_hit = |request| driver.scheduler.prefix_hit(SequenceId { request, choice: 0 });
-    assert_eq!((prefix_hit(again), prefix_hit(other)), (112, 0), "its own prefix, and nobody else's");
+    assert_eq!((prefix_hit(again), prefix_hit(other)), (112, 0), "its own tenant's prefix only");
     driver.finish();
 }
 
@@ -298,7 +302,7 @@ fn a_tenant_with_one_request_starts_at_once() {
         driver.step(32);
         driver.served.get(&2).is_some_and(|served| served.1 > 0)
     });
-    assert_eq!(steps, Some(2), "60 prompt tokens in slices of 32");
+    assert_eq!(steps, Some(2), "60 prompt tokens in chunks of 32");
     driver.cancel(one);
 }
 
@@ -328,7 +332,7 @@ fn the_queue_is_bounded_by_model_and_by_tenant() {
     scheduler.submit(small(3)).unwrap();
     scheduler.submit(small(3)).unwrap();
     assert_eq!(scheduler.submit(small(4)), Err(Full::Model));
-    assert!(scheduler.submit(Request { model: 2, ..small(1) }).is_ok(), "another model has a queue of its own");
+    assert!(scheduler.submit(Request { model: 2, ..small(1) }).is_ok(), "another model has its own queue");
     scheduler.cancel(1);
     assert!(scheduler.submit(small(4)).is_ok());
 }
@@ -344,7 +348,7 @@ fn a_draft_is_checked_in_one_step() {
     let row = &plan.batches[0].rows[0];
     assert_eq!((row.tokens[1..].to_vec(), row.start, row.logits, row.draft), (vec![5, 6, 7], 20, Wanted::All, 3));
     assert!(!row.is_prefill());
-    // Two of the three were right.
+    // Two of the three are accepted.
     driver.scheduler.commit(id, 3, &[5, 6, 9]);
     let row = driver.scheduler.plan(driver.room, 32).batches.remove(0).rows.remove(0);
     assert_eq!((row.tokens, row.start, row.draft), (vec![9], 23, 0));
