@@ -1,35 +1,35 @@
-//! From logits to the next token.
+//! Samples the next token from logits.
 //!
-//! The order: bias and bans, penalties, temperature, `top_k`, `min_p`, `top_p`. Each restricts what
-//! the one before left, and probabilities are taken anew after each. The generator is ChaCha8
-//! under the request's seed, one stream a choice: the same logits give the same tokens.
+//! The order: bias and bans, penalties, temperature, `top_k`, `min_p`, `top_p`. Each filter applies to the result of the
+//! one before, with probabilities renormalised. The generator is ChaCha8 with the request's seed and one stream per
+//! choice: the same logits give the same tokens.
 
 use std::collections::{HashMap, HashSet};
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
-/// How tokens are chosen.
+/// Sampling parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
-    /// 0 takes the likeliest token, the one with the lowest id among equals.
+    /// 0 is greedy: the most likely token, the lowest ID among equals.
     pub temperature: f32,
     pub top_p: f32,
     /// 0 is off.
     pub top_k: u32,
     pub min_p: f32,
-    /// Taken off for each time that the token was generated.
+    /// Subtracted once per occurrence of the token in the generated text.
     pub frequency_penalty: f32,
-    /// Taken off once if the token was generated.
+    /// Subtracted once if the token was generated.
     pub presence_penalty: f32,
-    /// Divides (or multiplies, below zero) logits of tokens of the prompt and the answer; 1 is off.
+    /// Divides positive and multiplies negative logits of tokens in the prompt and the generated text; 1 is off.
     pub repetition_penalty: f32,
     pub seed: u64,
     /// Added to logits; -100 or less bans the token, whatever its logit.
     pub logit_bias: Vec<(u32, f32)>,
-    /// The answer does not end by itself before this many tokens.
+    /// End-of-sequence tokens are banned before this many tokens.
     pub min_tokens: u32,
-    /// The answer never ends by itself.
+    /// End-of-sequence tokens are banned.
     pub ignore_eos: bool,
 }
 
@@ -52,7 +52,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Names the first setting that nothing can be sampled with.
+    /// Fails with the first parameter that is out of range.
     pub(in crate::engine) fn check(&self, vocabulary: usize) -> Result<(), String> {
         let finite = |name: &str, value: f32, good: bool| {
             if value.is_finite() && good { Ok(()) } else { Err(format!("{name} is {value}")) }
@@ -66,7 +66,7 @@ impl Sampling {
         for &(id, bias) in &self.logit_bias {
             finite("a logit bias", bias, true)?;
             if id as usize >= vocabulary {
-                return Err(format!("logit_bias names the token {id}, the vocabulary has {vocabulary}"));
+                return Err(format!("logit_bias names token {id}; the vocabulary has {vocabulary} tokens"));
             }
         }
         Ok(())
@@ -85,7 +85,7 @@ pub struct Sampler {
     count: u32,
 }
 
-/// A token that may be chosen, with its logit and later its weight.
+/// A token that may be sampled, with its logit and later its weight.
 type Candidate = (u32, f32);
 
 impl Sampler {
@@ -97,9 +97,8 @@ impl Sampler {
         Self { settings, random, prompt, generated: HashMap::new(), count: 0 }
     }
 
-    /// The next token. `eos_tokens` are the tokens that would end the answer. `None` where the logits
-    /// leave nothing to choose: every token banned, or no number among them. The logits are changed on
-    /// the way.
+    /// Samples the next token. `None` if no token can be sampled: all are banned or NaN. `logits` (`[vocabulary]`)
+    /// are modified.
     pub fn next(&mut self, logits: &mut [f32], eos_tokens: &HashSet<u32>) -> Option<u32> {
         self.adjust(logits, eos_tokens);
         let id = if self.settings.temperature == 0. { greedy(logits)? } else { self.draw(logits)? };
@@ -148,7 +147,7 @@ impl Sampler {
         candidates.iter().rev().find(|candidate| candidate.1 > 0.).map(|candidate| candidate.0)
     }
 
-    /// Candidates after temperature, `top_k` and `min_p`, with weights relative to the likeliest's 1.
+    /// Candidates after temperature, `top_k` and `min_p`. The most likely one has weight 1.
     fn weigh(&self, logits: &[f32]) -> Option<Vec<Candidate>> {
         let best = logits.iter().copied().filter(|logit| !logit.is_nan()).max_by(f32::total_cmp)?;
         if !best.is_finite() {
@@ -164,7 +163,7 @@ impl Sampler {
     }
 }
 
-/// Descending by number, ascending by id among equals.
+/// Descending by weight, ascending by ID among equals.
 fn by_weight_descending(one: &Candidate, other: &Candidate) -> std::cmp::Ordering {
     other.1.total_cmp(&one.1).then(one.0.cmp(&other.0))
 }
@@ -173,10 +172,10 @@ fn finite(logits: &[f32]) -> impl Iterator<Item = Candidate> {
     logits.iter().enumerate().filter(|(_, logit)| logit.is_finite()).map(|(id, &logit)| (id as u32, logit))
 }
 
-/// Hands over each finite logit above a threshold, by id; `take` says where the threshold is from then on. Of equal
-/// ones the first counts, since the threshold itself is not above.
+/// Calls `take` with each finite logit above the threshold, in order of ID; `take` returns the new threshold. Of equal
+/// logits only the first can be above it.
 fn for_each_above(logits: &[f32], mut take: impl FnMut(Candidate) -> f32) {
-    /// Compared without a branch, so as vectors.
+    /// Compared without branches, so that it vectorises.
     const RUN: usize = 32;
     let mut threshold = f32::NEG_INFINITY;
     for (first, run) in (0..).step_by(RUN).zip(logits.chunks(RUN)) {
@@ -199,7 +198,7 @@ fn greedy(logits: &[f32]) -> Option<u32> {
     best
 }
 
-/// The `k` likeliest candidates, by id. One pass: few logits are above the threshold once it is known.
+/// The `k` most likely candidates, by ID. One pass: few logits are above the rising threshold.
 fn top_k(logits: &[f32], k: usize) -> Vec<Candidate> {
     let room = k.saturating_mul(2).clamp(64, logits.len().max(64));
     let mut kept: Vec<Candidate> = Vec::with_capacity(room);
@@ -219,13 +218,13 @@ fn top_k(logits: &[f32], k: usize) -> Vec<Candidate> {
         threshold
     });
     shrink(&mut kept);
-    // The selection leaves an order that depends on the algorithm; ids do not.
+    // The order after the selection depends on its algorithm; the order of IDs does not.
     kept.sort_unstable_by_key(|candidate| candidate.0);
     kept
 }
 
-/// Keeps the fewest likeliest candidates whose weights reach `share` of all. A few candidates hold
-/// most of the mass nearly always, so ever larger fronts are sorted instead of everything.
+/// Keeps the smallest set of most likely candidates whose weights reach `share` of the total. A few candidates nearly
+/// always hold most of the mass, so growing prefixes are sorted instead of everything.
 fn keep_top_p(candidates: &mut Vec<Candidate>, share: f32) {
     let goal = candidates.iter().map(|candidate| f64::from(candidate.1)).sum::<f64>() * f64::from(share);
     let mut front = 64;

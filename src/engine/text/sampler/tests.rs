@@ -42,7 +42,7 @@ fn top_k_top_p_and_min_p_keep_the_right_tokens() {
     assert_eq!(left(Sampling { top_p: 0.65, ..base() }), [0, 1].into());
     assert_eq!(left(Sampling { top_p: 0.75, ..base() }), [0, 1, 2].into());
     assert_eq!(left(Sampling { min_p: 0.45, ..base() }), [0, 1, 2].into());
-    // top_p counts what top_k left: 0.4 of 0.7 is more than a half.
+    // top_p applies after top_k: 0.4 of 0.7 is more than a half.
     assert_eq!(left(Sampling { top_k: 2, top_p: 0.55, ..base() }), [0].into());
     assert_eq!(left(Sampling { top_p: 0.0001, ..base() }), [0].into());
 }
@@ -122,7 +122,7 @@ fn choices_have_separate_random_streams() {
 proptest::proptest! {
     #[test]
     fn top_k_matches_a_full_sort(logits in proptest::collection::vec(-4i8..4, 1..400), k in 1usize..300) {
-        // Many equal ones, so that ids decide.
+        // Many equal logits, so that IDs decide.
         let logits: Vec<f32> = logits.into_iter().map(f32::from).collect();
         let mut sorted: Vec<(u32, f32)> = (0..).zip(logits.iter().copied()).collect();
         sorted.sort_by(super::by_weight_descending);

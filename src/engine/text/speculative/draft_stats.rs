@@ -1,26 +1,26 @@
-//! Whether guessing with a draft network pays: what it cost and brought of catch_up.
+//! Statistics that decide whether drafting with a draft model pays.
 //!
-//! A round is what is drafted for one answer before one check: some steps of the draft network, of
-//! whose tokens those that are likely enough are checked.
+//! A round is what is drafted for one sequence before one verification: some steps of the draft model. Only tokens that
+//! are likely enough to be accepted are verified.
 
 use crate::engine::text::step_cost::{SpeculationCosts, update_average};
 
-/// How much the last_round round counts in what is estimate of its answer, and of all answers.
+/// Weight of a new round in the averages of its sequence and of the draft model.
 const SEQUENCE_WEIGHT: f64 = 0.1;
 const MODEL_WEIGHT: f64 = 0.02;
-/// How much of its first trust guessing gets back with each round that was left out.
+/// How far each skipped round moves the averages back to their initial values.
 const REGRESSION_WEIGHT: f64 = 0.001;
 
-/// What steps of a draft network cost, in seconds.
+/// Measured step costs of a draft model, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct DraftCosts {
-    /// Its weights as a part of the served model's.
+    /// Size of its weights relative to the target model's.
     size: f64,
     first: Option<f64>,
     further: Option<f64>,
 }
 
-/// A step of one token, and what each further one adds.
+/// The cost of a step with one token, and of each further token, in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct DraftStepCost {
     pub first: f64,
@@ -34,12 +34,12 @@ impl DraftStepCost {
 }
 
 impl DraftCosts {
-    /// `size`: bytes of its weights as a part of the served model's.
+    /// `size`: the size of its weights relative to the target model's.
     pub fn new(size: f64) -> Self {
         Self { size, first: None, further: None }
     }
 
-    /// What was measured; before that, the served model's costs in proportion to the sizes.
+    /// The measured costs, or before any measurement the target model's costs scaled by size.
     pub fn estimate(&self, costs: &SpeculationCosts) -> DraftStepCost {
         DraftStepCost {
             first: self.first.unwrap_or(costs.step * self.size),
@@ -47,7 +47,7 @@ impl DraftCosts {
         }
     }
 
-    /// A step of so many tokens took so long.
+    /// Records a step of `tokens` tokens that took `took` seconds.
     pub fn measure(&mut self, tokens: usize, took: f64, costs: &SpeculationCosts) {
         let estimate = self.estimate(costs);
         match tokens {
@@ -58,39 +58,39 @@ impl DraftCosts {
     }
 }
 
-/// A round of an answer that was not checked yet.
+/// A round that is not verified yet.
 #[derive(Clone, Debug, Default)]
 pub struct Round {
-    /// Steps of the draft network.
+    /// Steps of the draft model.
     pub steps: usize,
-    /// Tokens that it computed before those, to catch up.
+    /// Tokens that it computed first, to catch up with the text.
     pub catch_up: usize,
-    /// How confidence it was of each guess.
+    /// The probability that it gave each draft token.
     pub confidence: Vec<f32>,
 }
 
-/// What a round comes to: means over rounds, or one of them.
+/// The result of one round, or averages over rounds.
 #[derive(Clone, Copy, Debug)]
 pub struct RoundStats {
     steps: f64,
     catch_up: f64,
     drafted: f64,
-    /// Guesses up to the first that was wrong: what the others would have come to nobody knows.
+    /// Draft tokens up to the first rejected one. Whether later ones were right is unknown.
     tested: f64,
-    /// The sum of what the draft network gave those of being accepted.
+    /// The sum of the probabilities that the draft model gave the tested tokens.
     confidence: f64,
     accepted: f64,
 }
 
 impl Default for RoundStats {
-    /// Of an unproven drafter: one guess, accepted three times out of four.
+    /// Assumed for a new draft model: one draft token, accepted three times out of four.
     fn default() -> Self {
         Self { steps: 1., catch_up: 0., drafted: 1., tested: 1., confidence: 0.75, accepted: 0.75 }
     }
 }
 
 impl RoundStats {
-    /// A round of which `drafted` tokens were checked and the first `accepted` came true.
+    /// A round of which `drafted` tokens were verified and the first `accepted` were accepted.
     fn new(pending: &Round, drafted: usize, accepted: usize) -> Self {
         let tested = drafted.min(accepted + 1);
         let confidence = pending.confidence.iter().take(tested).map(|confidence| f64::from(*confidence)).sum();
@@ -109,76 +109,76 @@ impl RoundStats {
         mix(&mut self.accepted, new.accepted);
     }
 
-    /// A round of some answer came to this.
+    /// Adds a round of some sequence to the averages.
     pub fn absorb(&mut self, round: &Self) {
         self.update_average(round, MODEL_WEIGHT);
     }
 
-    /// A round was left out, as it would not have paid: after many of them it is tried again.
+    /// Records a round that was skipped because it would not pay. After many of them drafting is tried again.
     pub fn regress(&mut self) {
         self.update_average(&Self::default(), REGRESSION_WEIGHT);
     }
 
-    /// Seconds that a round saves, one of `sequences` at once.
+    /// Seconds that a round saves if `sequences` sequences are drafted for at once.
     pub fn gain(&self, costs: &SpeculationCosts, cost: &DraftStepCost, sequences: usize) -> f64 {
         let step = cost.seconds(sequences) / sequences.max(1) as f64;
         self.accepted * costs.token - self.steps * step - self.catch_up * cost.further - self.drafted * costs.check
     }
 
-    /// Tokens of the text that a round comes to.
+    /// Tokens generated per round.
     pub fn tokens_per_round(&self) -> f64 {
         1. + self.accepted
     }
 
-    /// How often a guess that was tested came true.
+    /// The acceptance rate of tested tokens.
     pub fn acceptance(&self) -> f64 {
         (self.accepted / self.tested.max(f64::MIN_POSITIVE)).min(1.)
     }
 
-    /// How likely a guess is to come true that the draft network gives `confidence`.
+    /// The probability that a draft token is accepted, given the draft model's `confidence` in it.
     pub fn acceptance_at(&self, confidence: f32) -> f64 {
         (f64::from(confidence) * self.accepted / self.confidence.max(f64::MIN_POSITIVE)).min(1.)
     }
 }
 
-/// How guessing with a draft network goes in one answer.
+/// The drafting state of one sequence.
 #[derive(Debug, Default)]
 pub struct DraftState {
     /// `None` before the first round.
     stats: Option<RoundStats>,
     pending: Option<Round>,
     last_round: Option<RoundStats>,
-    /// Seconds that what another guesser proposed is likely to save.
+    /// Seconds that the n-gram proposal is likely to save.
     alternative: f64,
 }
 
 impl DraftState {
-    /// What to expect of a round, where `average` is to be expected of any.
+    /// The statistics of this sequence, or `average` before its first round.
     pub fn stats(&self, average: &RoundStats) -> RoundStats {
         self.stats.unwrap_or(*average)
     }
 
-    /// Whether it was tried.
+    /// Whether there was a round.
     pub fn has_rounds(&self) -> bool {
         self.stats.is_some()
     }
 
-    /// The next step checks the round's guesses.
+    /// The next step verifies this round's tokens.
     pub fn start_round(&mut self, pending: Round) {
         self.pending = Some(pending);
     }
 
-    /// The next step checks what another guesser proposed, which is likely to save so many seconds.
+    /// The next step verifies an n-gram proposal, which is likely to save `alternative` seconds.
     pub fn skip_round(&mut self, alternative: f64) {
         (self.pending, self.alternative) = (None, alternative);
     }
 
-    /// Seconds that a round must save to be better than what is proposed already.
+    /// Seconds that a round must save to beat the n-gram proposal.
     pub fn alternative(&self) -> f64 {
         self.alternative
     }
 
-    /// Of `drafted` tokens the first `accepted` came true. `false`: they were of no round.
+    /// Records that the first `accepted` of `drafted` tokens were accepted. `false`: they came from no round.
     pub fn finish_round(&mut self, drafted: usize, accepted: usize) -> bool {
         let Some(pending) = self.pending.take() else { return false };
         let round = RoundStats::new(&pending, drafted, accepted);
@@ -187,7 +187,7 @@ impl DraftState {
         true
     }
 
-    /// The last_round round, once.
+    /// Takes the last finished round.
     pub fn last_round(&mut self) -> Option<RoundStats> {
         self.last_round.take()
     }
@@ -211,7 +211,7 @@ mod tests {
     fn rounds_pay_while_drafts_are_accepted() {
         let (cost, average) = (DraftCosts::new(0.25).estimate(&COSTS), RoundStats::default());
         let mut state = DraftState::default();
-        assert!(average.gain(&COSTS, &cost, 1) > 0., "an unproven drafter is tried where it is small");
+        assert!(average.gain(&COSTS, &cost, 1) > 0., "a new draft model is tried if it is small");
         assert!(average.gain(&COSTS, &DraftCosts::new(0.6).estimate(&COSTS), 1) < 0.);
         rounds(&mut state, 60, 4);
         let stats = state.stats(&average);
@@ -220,7 +220,7 @@ mod tests {
         rounds(&mut state, 60, 0);
         let stats = state.stats(&average);
         assert!(stats.gain(&COSTS, &cost, 1) < 0. && stats.acceptance() < 0.01, "{stats:?}");
-        assert!(!state.finish_round(3, 3), "those were not its guesses");
+        assert!(!state.finish_round(3, 3), "those came from no round");
     }
 
     #[test]
