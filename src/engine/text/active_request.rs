@@ -1,4 +1,4 @@
-//! A request that runs: who reads it, and what becomes of each of its answers.
+//! A running request: its client's channel and the state of each choice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,36 +20,36 @@ pub struct ActiveRequest {
     pub model: Arc<TextModel>,
     sender: Sender<DeltaResult>,
     final_permit: Option<OwnedPermit<DeltaResult>>,
-    /// By choice; `None` where one has ended.
+    /// By choice; `None` once it has ended.
     choices: Vec<Option<Choice>>,
-    /// Prompt tokens that were in the cache.
+    /// Prompt tokens that were in the prefix cache.
     cached: u32,
-    /// Since when an answer cannot go on because nobody reads.
+    /// Since when a choice is paused because the client does not read.
     stalled_since: Option<Duration>,
     submitted: Duration,
 }
 
 struct Choice {
     sequence: Sequence,
-    /// Room in the channel for what the next step makes.
+    /// Reserved room in the channel for the next delta.
     permit: Option<OwnedPermit<DeltaResult>>,
     ngrams: NgramProposer,
     draft: DraftState,
-    /// When its last_token_at token was made.
+    /// When its last token was sampled.
     last_token_at: Option<Duration>,
 }
 
-/// What a row came to.
+/// The outcome of one row.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Tokens of the row that are part of the text.
+    /// Tokens of the row that stay in the sequence; the rest are rejected draft tokens.
     pub positions: usize,
     pub new: Vec<u32>,
     pub ended: bool,
 }
 
 impl ActiveRequest {
-    /// `cached`: prompt tokens that were in the cache.
+    /// `cached`: prompt tokens that were in the prefix cache.
     pub fn new(queued: QueuedRequest, cached: usize) -> Self {
         let QueuedRequest { model, request, sender, failure_permit, submitted_at: submitted } = queued;
         let choice = |choice| {
@@ -65,20 +65,20 @@ impl ActiveRequest {
         self.sender.is_closed()
     }
 
-    /// All of its answers have ended.
+    /// Whether all choices have ended.
     pub fn is_finished(&self) -> bool {
         self.choices.iter().all(Option::is_none)
     }
 
-    /// Tells the caller that it ends here.
+    /// Ends the request with a failure.
     pub fn fail(mut self, failure: Failure) {
         if let Some(permit) = self.final_permit.take() {
             drop(permit.send(Err(failure)));
         }
     }
 
-    /// Reserves room for the next piece of each choice. Adds to `paused` which choices cannot go on, because their
-    /// client is slow, and which can. `false`: it has been slow for longer than `timeout`.
+    /// Reserves channel room for the next delta of each choice. Appends to `paused` for each choice whether it must
+    /// pause because the client is slow. `false`: the client has been slow for longer than `timeout`.
     pub fn reserve(
         &mut self,
         request: RequestId,
@@ -90,7 +90,7 @@ impl ActiveRequest {
         for (choice, one) in (0..).zip(&mut self.choices) {
             let Some(one) = one else { continue };
             if one.permit.is_none() {
-                // Left or slow: the next sweep tells which.
+                // The client is gone or slow: the next sweep tells which.
                 one.permit = self.sender.clone().try_reserve_owned().ok();
             }
             paused.push((SequenceId { request, choice }, one.permit.is_none()));
@@ -100,7 +100,7 @@ impl ActiveRequest {
         self.stalled_since.is_none_or(|since| now.saturating_sub(since) <= timeout)
     }
 
-    /// The n-gram proposals for each choice that has begun, where such proposals were accepted often enough.
+    /// N-gram proposals for each choice with a token; empty if too few of its proposals were accepted.
     pub fn propose_ngrams(&mut self, request: RequestId, costs: &SpeculationCosts) -> Vec<(SequenceId, Vec<u32>)> {
         let propose = |(choice, one): (u32, &mut Option<Choice>)| {
             let one = one.as_mut().filter(|one| one.last_token_at.is_some())?;
@@ -112,19 +112,19 @@ impl ActiveRequest {
         (0..).zip(&mut self.choices).filter_map(propose).collect()
     }
 
-    /// How guessing with a draft model goes in each answer.
+    /// The draft model state of each choice.
     pub fn draft_states(&mut self, request: RequestId) -> impl Iterator<Item = (SequenceId, &mut DraftState)> {
         let choices = (0..).zip(&mut self.choices);
         choices.filter_map(move |(choice, slot)| Some((SequenceId { request, choice }, &mut slot.as_mut()?.draft)))
     }
 
-    /// The same of one answer, if it has not ended.
+    /// The draft model state of one choice, if it has not ended.
     pub fn draft_state_of(&mut self, choice: u32) -> Option<&mut DraftState> {
         self.choices.get_mut(choice as usize)?.as_mut().map(|choice| &mut choice.draft)
     }
 
-    /// Takes the distributions that a row came to: one, or one after each token of a draft. Those
-    /// after the first token that was not foreseen are of no use.
+    /// Samples from the logits of a row: one distribution, plus one for each draft token. Stops at the first sampled
+    /// token that differs from the draft, as later logits depend on rejected tokens.
     pub fn accept(
         &mut self,
         row: &Row,
@@ -179,7 +179,7 @@ impl ActiveRequest {
     }
 }
 
-/// Two pieces of one answer as one.
+/// Merges two deltas of one choice.
 fn merge(earlier: Option<TextDelta>, piece: TextDelta) -> TextDelta {
     let Some(mut combined) = earlier else { return piece };
     combined.text.push_str(&piece.text);

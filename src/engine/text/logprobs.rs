@@ -1,16 +1,15 @@
 //! Log-probabilities of the model's own distribution.
 //!
-//! They are taken from the raw logits, before bias, penalties and temperature: what the model
-//! believes, not what the request made of it (vLLM calls these raw logprobs).
+//! They come from the raw logits, before bias, penalties and temperature (vLLM calls these raw logprobs).
 
-/// `ln Σ exp(logit)`, what turns a logit into a log-probability when it is taken off.
+/// `ln Σ exp(logit)`. A log-probability is the logit minus this.
 pub fn log_sum_exp(logits: &[f32]) -> f32 {
     let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|logit| f64::from(logit - best).exp()).sum();
     best + sum.ln() as f32
 }
 
-/// The `count` likeliest tokens with their logits, the likeliest first.
+/// The `count` most likely tokens with their logits, most likely first.
 pub fn top_tokens(logits: &[f32], count: usize) -> Vec<(u32, f32)> {
     let mut all: Vec<(u32, f32)> = logits.iter().enumerate().map(|(id, &logit)| (id as u32, logit)).collect();
     let order = |one: &(u32, f32), other: &(u32, f32)| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0));

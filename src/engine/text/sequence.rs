@@ -1,4 +1,4 @@
-//! One answer being generated: its sampler, and what becomes of its tokens.
+//! One choice being generated: its sampler, grammar, detokenizer and stop strings.
 
 use std::sync::Arc;
 
@@ -16,10 +16,10 @@ use crate::engine::text::tools::{CallParser, ToolCallDelta};
 pub struct Sequence {
     model: Arc<TextModel>,
     choice: u32,
-    /// The newest token.
+    /// The last sampled token.
     pub last_token: u32,
     sampler: Sampler,
-    /// Where the answer stands in the form that was demanded.
+    /// The state in the grammar of the requested output format.
     grammar: Option<grammar::GrammarState>,
     calls: Option<CallParser>,
     text: Detokenizer,
@@ -46,9 +46,9 @@ impl Sequence {
         }
     }
 
-    /// Chooses the next token and says what it adds to the answer. The logits are changed on the way.
+    /// Samples the next token and returns what it adds to the choice. `logits` (`[vocabulary]`) are modified.
     pub fn sample(&mut self, logits: &mut [f32]) -> Result<TextDelta, Failure> {
-        // Rows that pad the embedding stand for no token.
+        // The output layer may be padded beyond the vocabulary.
         let tokens = self.model.vocabulary().min(logits.len());
         let logits = logits.get_mut(..tokens).unwrap_or_default();
         if !are_finite(logits) {
@@ -83,7 +83,7 @@ impl Sequence {
         Ok(self.delta(output, tokens, None))
     }
 
-    /// What a token adds to text and calls, and whether the answer ends with it.
+    /// What a token adds to text and tool calls, and whether the choice ends with it.
     fn parse(&mut self, id: u32, decoded: &str) -> (Output, bool) {
         let Some(parser) = &mut self.calls else {
             let (text, stopped) = self.stop.push(decoded);
@@ -100,11 +100,11 @@ impl Sequence {
         (Output { text, calls: parsed.calls }, parsed.done)
     }
 
-    /// The answer ends here, with whatever was held back.
+    /// Ends the choice and flushes the text that was held back.
     fn finish(&mut self, mut output: Output, tokens: Vec<TokenInfo>, end: FinishReason) -> TextDelta {
         let mut rest = self.text.finish();
         if let Some(parser) = &mut self.calls {
-            // An incomplete character inside of a call is no text.
+            // An incomplete character inside a call is not text.
             rest = if parser.is_calling() { String::new() } else { parser.finish() + &rest };
         }
         let (more, stopped) = self.stop.push(&rest);
@@ -140,14 +140,14 @@ impl Sequence {
     }
 }
 
-/// What a step adds to what a caller sees.
+/// What a step adds to the client's output.
 #[derive(Default)]
 struct Output {
     text: String,
     calls: Vec<ToolCallDelta>,
 }
 
-/// The failure where nothing can be chosen.
+/// The failure if no token can be sampled.
 fn no_token_allowed() -> Failure {
     Failure::Grammar("logit_bias bans every token that could come next".to_owned())
 }

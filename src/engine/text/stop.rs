@@ -1,9 +1,9 @@
-//! Stop strings: found across pieces, never shown, and nothing output that may begin one.
+//! Stop strings: found across token boundaries and removed. Text that may begin one is held back.
 
 #[derive(Debug)]
 pub struct StopMatcher {
     stops: Vec<String>,
-    /// Text that is the beginning of a stop string, so far.
+    /// Text held back because a stop string may begin in it.
     held: String,
 }
 
@@ -12,7 +12,7 @@ impl StopMatcher {
         Self { stops, held: String::new() }
     }
 
-    /// The text that may be output now, and whether a stop string ended it.
+    /// The text that may be emitted now, and whether a stop string ended it.
     pub fn push(&mut self, text: &str) -> (String, bool) {
         self.held.push_str(text);
         if let Some(start) = self.first_match() {
@@ -24,19 +24,19 @@ impl StopMatcher {
         (std::mem::replace(&mut self.held, rest), false)
     }
 
-    /// What was held back, when nothing follows.
+    /// The text that was held back, at the end of the output.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 
-    /// Where the match that is complete first begins: so it does not matter how text is cut.
+    /// The start of the match that ends first, so the result does not depend on how the text is chunked.
     fn first_match(&self) -> Option<usize> {
         let matches =
             self.stops.iter().filter_map(|stop| self.held.find(stop.as_str()).map(|start| (start + stop.len(), start)));
         matches.min().map(|(_, start)| start)
     }
 
-    /// Length of the longest end of the held text that begins a stop string.
+    /// Bytes of the longest suffix of the held text that is a prefix of a stop string.
     fn partial_match_bytes(&self) -> usize {
         let longest = self.stops.iter().map(String::len).max().unwrap_or(0).saturating_sub(1);
         let from = self.held.len().saturating_sub(longest);

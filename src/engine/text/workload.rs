@@ -1,7 +1,7 @@
 //! Text generation on the compute thread.
 //!
-//! Each step the scheduler packs the newest token of every running answer and slices of prompts into one ragged batch for
-//! each model. So a long prompt delays others by a slice at most, and weights are read once for all rows.
+//! Each step, the scheduler packs the newest token of every decoding sequence and chunks of prompts into one ragged
+//! batch per model. A long prompt delays others by one chunk at most, and weights are read once for all rows.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,18 +26,18 @@ pub struct TextWorkload {
     /// Requests of which something has run.
     pub(super) active: BTreeMap<RequestId, ActiveRequest>,
     arenas: HashMap<ModelId, KvArena>,
-    /// Where the draft models of the models in use are.
+    /// Draft models of the models in use.
     pub(super) drafts: HashMap<ModelId, Arc<DraftSlot>>,
-    /// Whether a model that was idle computes in this step, which takes longer than others.
+    /// Whether a model that was idle computes in this step; such a step is slow and not measured.
     warming: bool,
     pub(super) step_costs: StepCostModel,
-    /// How often the queue's scheduler had started anew when this was last in step with it.
+    /// The queue's reset count when this state last matched its scheduler.
     resets: u64,
 }
 
-/// A row, and what it came to.
+/// A row and its outcome.
 type RowResult = (Row, Result<Outcome, Failure>);
-/// A row, and the logits that it asked for.
+/// A row and its logits.
 type Computed<'a> = (Row, Vec<&'a mut [f32]>);
 
 impl Workload for TextWorkload {
@@ -57,7 +57,7 @@ impl Workload for TextWorkload {
         }
     }
 
-    /// One step of every model in use.
+    /// Runs one step of every model in use.
     fn step(&mut self, _busy: bool) -> bool {
         self.drop_stalled();
         self.propose();
@@ -105,7 +105,7 @@ impl TextWorkload {
         Self { queue, runtime, active, arenas, drafts, warming: false, step_costs, resets: 0 }
     }
 
-    /// Fails what runs, and drops all keys and values: the scheduler has no account of them any more.
+    /// Fails running requests and drops all keys and values, which the reset scheduler does not know.
     fn drop_active(&mut self, failure: &Failure) {
         self.resets = self.queue.lock().resets;
         self.arenas.clear();
@@ -129,7 +129,7 @@ impl TextWorkload {
         }
     }
 
-    /// Gives up answers that no client reads, and pauses those whose clients are slow.
+    /// Fails requests whose clients have stalled, and pauses choices whose clients are slow.
     fn drop_stalled(&mut self) {
         let (now, timeout) = (self.runtime.clock.uptime(), self.runtime.settings.client_timeout);
         let mut paused = Vec::new();
@@ -160,7 +160,7 @@ impl TextWorkload {
             let mut request = ActiveRequest::new(queued, cached);
             let step = Step { cached: cached as u64, ..Step::default() };
             self.runtime.metrics.step(request.model.id(), step);
-            // The channel is empty: none of its answers pauses.
+            // The channel is empty, so no choice pauses.
             request.reserve(id, &mut Vec::new(), now, self.runtime.settings.client_timeout);
             self.active.insert(id, request);
         }
@@ -168,7 +168,7 @@ impl TextWorkload {
         plan
     }
 
-    /// Gives back the memory of blocks that are free and takes that of blocks to be written.
+    /// Releases the memory of free blocks and allocates that of blocks to be written.
     fn reserve_blocks(&mut self, plan: &StepPlan) {
         self.release(&plan.released);
         self.warming = plan.batches.iter().any(|batch| !self.arenas.contains_key(&batch.model));
@@ -184,7 +184,7 @@ impl TextWorkload {
         }
     }
 
-    /// Gives back the memory of blocks that are free.
+    /// Releases the memory of free blocks.
     pub(super) fn release(&mut self, released: &[(ModelId, BlockId)]) {
         for (model, block) in released {
             if let Some(arena) = self.arenas.get_mut(model) {
@@ -201,7 +201,7 @@ impl TextWorkload {
         self.active.get(&row.sequence.request).map(|request| Arc::clone(&request.model))
     }
 
-    /// Runs the batch. When it fails as a whole, each row runs alone, so that only the faulty ones fail.
+    /// Runs the batch. If it fails, each row runs alone, so that only the faulty rows fail.
     fn compute(&mut self, batch: Batch) -> Vec<RowResult> {
         let Some(model) = self.model(&batch) else { return Vec::new() };
         match self.forward(&model, batch.model, &batch.rows) {
@@ -222,7 +222,7 @@ impl TextWorkload {
         }
     }
 
-    /// Chooses tokens, all requests side by side.
+    /// Samples tokens, requests in parallel.
     fn accept(&mut self, model: &TextModel, rows: Vec<Row>, logits: Vec<Vec<&mut [f32]>>) -> Vec<RowResult> {
         let (now, metrics) = (self.runtime.clock.uptime(), &self.runtime.metrics);
         let mut by_request: BTreeMap<RequestId, Vec<Computed<'_>>> = BTreeMap::new();
@@ -265,7 +265,7 @@ impl TextWorkload {
         model.forward(&rows, arena)
     }
 
-    /// Tells the scheduler what became of the rows, and drops the requests that have ended.
+    /// Commits the outcomes to the scheduler and drops requests that have ended.
     fn commit_step(&mut self, done: Vec<RowResult>, started: Duration) {
         let took = self.runtime.clock.uptime().saturating_sub(started);
         let mut failed: Vec<(SequenceId, Failure)> = Vec::new();
@@ -294,8 +294,8 @@ impl TextWorkload {
         self.active.retain(|_, request| !request.is_finished());
     }
 
-    /// Memory was short: an idle model goes, or the one request that cannot be helped. `false`: there is nothing to do
-    /// but wait.
+    /// Memory was short: unloads an idle model, or else fails the request that does not fit. `false`: all that is left
+    /// is to wait.
     fn free_memory(&mut self, stuck: Option<SequenceId>) -> bool {
         if self.runtime.unload_idle() {
             return true;
