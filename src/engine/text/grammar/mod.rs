@@ -1,9 +1,8 @@
-//! Answers of a demanded form: JSON that obeys a schema, and calls of tools.
+//! Constrained decoding: JSON that is valid under a schema, and tool calls.
 //!
-//! What a request demands becomes a grammar (llguidance, an Earley parser over a derivative-based
-//! lexer); at each step it says which tokens may come next, and the sampler never sees the others.
-//! GrammarCache are compiled off the engine's thread, on one with a stack of its own, under limits on
-//! the schema's size before and on the work after: a schema is a stranger's program like a template.
+//! The output format becomes a grammar (llguidance, an Earley parser over a derivative-based lexer). In each step it
+//! masks the tokens that cannot come next before sampling. Grammars are compiled off the compute thread, on a thread
+//! with a large stack. Schemas are untrusted input: their size is limited before compilation, the work during it.
 
 mod error;
 mod schema;
@@ -24,26 +23,26 @@ use crate::engine::tokenizer::Vocabulary;
 pub use error::GrammarError;
 pub use state::GrammarState;
 
-/// GrammarCache that a model keeps compiled.
+/// Compiled grammars kept per model.
 const CACHE_SIZE: usize = 16;
-/// Characters of the library's words that a caller is told.
+/// Max characters of a library error message that a caller sees.
 const MAX_REASON_CHARS: usize = 200;
-/// Room for the recursion over the largest schema that is let in; only what is touched is used.
+/// Enough for the recursion over the largest accepted schema; only touched pages use memory.
 const STACK_BYTES: usize = 256 << 20;
 
-/// A form that an answer is held to. Cheap to clone.
+/// A compiled grammar that constrains the output. Cheap to clone.
 #[derive(Clone)]
 pub struct CompiledGrammar {
     compiled: Arc<Compiled>,
-    /// How calls are told from text, where calls may come.
+    /// How tool calls are written, if there may be any.
     pub(in crate::engine) syntax: Option<Arc<CallSyntax>>,
 }
 
-/// A grammar before its first token. Behind a lock because its lexer is shared by plain copies.
+/// A grammar in its initial state. Behind a lock because shallow copies share its lexer.
 struct Compiled(Mutex<Matcher>);
 
 impl CompiledGrammar {
-    /// The grammar at its beginning, with caches of its own.
+    /// A copy of the grammar in its initial state, with its own caches.
     pub(in crate::engine) fn state(&self) -> GrammarState {
         GrammarState::new(self.compiled.0.lock().unwrap_or_else(PoisonError::into_inner).deep_clone())
     }
@@ -55,22 +54,22 @@ impl std::fmt::Debug for CompiledGrammar {
     }
 }
 
-/// The grammars of one model.
+/// Compiled grammars of one model, least recently used evicted first.
 #[derive(Default)]
 pub struct GrammarCache {
     factory: OnceLock<Result<ParserFactory, String>>,
-    /// The newest first, by [`OutputSpec::key`].
+    /// Most recently used first, by [`OutputSpec::key`].
     cached: Mutex<Vec<(String, Arc<Compiled>)>>,
 }
 
 impl GrammarCache {
-    /// Reads the vocabulary, once. Takes some tenths of a second for a large one.
+    /// Reads the vocabulary, once. Takes a few tenths of a second for a large one.
     fn prepare(&self, tokens: &Vocabulary) -> Result<&ParserFactory, GrammarError> {
         let factory = self.factory.get_or_init(|| factory(&vocabulary::token_env(tokens)?));
         factory.as_ref().map_err(|reason| GrammarError::Model(reason.clone()))
     }
 
-    /// The form of `spec`, compiled or found. Takes time in proportion to the schemas.
+    /// The grammar of `spec`, from the cache or compiled. Takes time proportional to the schemas.
     pub fn get_or_compile(
         &self,
         tokens: &Vocabulary,
@@ -85,7 +84,7 @@ impl GrammarCache {
         Ok(CompiledGrammar { compiled, syntax: syntax.map(Arc::new) })
     }
 
-    /// The form of `spec` if it is cached.
+    /// The grammar of `spec`, if it is cached.
     pub fn get(&self, spec: &OutputSpec, syntax: impl FnOnce() -> Option<CallSyntax>) -> Option<CompiledGrammar> {
         let compiled = self.find(&spec.key())?;
         Some(CompiledGrammar { compiled, syntax: syntax().map(Arc::new) })
@@ -122,7 +121,7 @@ fn compile(factory: &ParserFactory, source: &source::Source) -> Result<Compiled,
     Ok(Compiled(Mutex::new(matcher)))
 }
 
-/// The whole grammar, or that of one of its schemas alone.
+/// Parses the whole grammar, or only that of the schema `part`.
 fn parse(factory: &ParserFactory, source: &source::Source, part: Option<usize>) -> Result<Matcher, String> {
     let matcher = Matcher::new(factory.create_parser(source.grammar(part)));
     match matcher.get_error() {
@@ -131,22 +130,22 @@ fn parse(factory: &ParserFactory, source: &source::Source, part: Option<usize>) 
     }
 }
 
-/// The line of a message that says what is wrong; around it the library quotes what it was given.
+/// The line of a library error that states the problem; the other lines quote the grammar.
 fn summarize(error: &str) -> String {
     if error.starts_with("panic:") {
-        return "it has more parts than the compiler has room for".to_owned();
+        return "it is too large for the compiler".to_owned();
     }
     let line = error.lines().find_map(|line| line.strip_prefix("error: ")).or_else(|| error.lines().next());
     line.unwrap_or_default().trim().chars().take(MAX_REASON_CHARS).collect()
 }
 
-/// The schema that cannot be compiled, where one of several is to blame.
+/// The error for a grammar that does not compile: of the first schema that fails alone, else of the combination.
 fn failing_schema(factory: &ParserFactory, source: &source::Source, reason: &str) -> GrammarError {
     let parts = 0..source.schemas.len();
     let failing = parts.filter_map(|part| Some((part, parse(factory, source, Some(part)).err()?))).next();
     match failing {
         Some((part, reason)) => source.error(part, String::new(), format!("cannot be enforced: {reason}")),
-        None => GrammarError::Combination(format!("The demanded form cannot be enforced: {reason}.")),
+        None => GrammarError::Combination(format!("The requested output format cannot be enforced: {reason}.")),
     }
 }
 
@@ -154,7 +153,7 @@ fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, GrammarError> + Send
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("grammar".to_owned()).stack_size(STACK_BYTES);
         let running = thread.spawn_scoped(scope, work).map_err(|error| GrammarError::Model(error.to_string()))?;
-        let crashed = |_| Err(GrammarError::Combination("The demanded form cannot be enforced.".to_owned()));
+        let crashed = |_| Err(GrammarError::Combination("The requested output format cannot be enforced.".to_owned()));
         running.join().unwrap_or_else(crashed)
     })
 }
@@ -162,14 +161,14 @@ fn on_large_stack<T: Send>(work: impl FnOnce() -> Result<T, GrammarError> + Send
 fn factory(environment: &TokEnv) -> Result<ParserFactory, String> {
     let slices = SlicedBiasComputer::json_slices();
     let mut factory = ParserFactory::new(environment, InferenceCapabilities::default(), &slices)
-        .map_err(|error| format!("the vocabulary cannot be used for demanded forms: {error}"))?;
+        .map_err(|error| format!("the vocabulary cannot be used for constrained decoding: {error}"))?;
     factory.quiet();
     *factory.limits_mut() = limits();
     Ok(factory)
 }
 
-/// Well below the library's own: a step must not hold up the answers of others, and a grammar must
-/// not take more memory than a cache of some hundred tokens.
+/// Well below the library's defaults: a step must not delay other sequences, and a grammar must not take more memory
+/// than the KV cache of a few hundred tokens.
 fn limits() -> ParserLimits {
     ParserLimits {
         max_items_in_row: 1_000,

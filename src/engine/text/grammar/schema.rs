@@ -1,6 +1,6 @@
-//! JSON schemas before they are compiled: bounded, free of what cannot be enforced, made ready.
+//! Checks and rewrites JSON schemas before they are compiled: limits, unsupported keywords, formats and references.
 //!
-//! An error names the place as a path inside of the schema, such as `.properties.tags.uniqueItems`.
+//! An error has the path inside the schema, such as `.properties.tags.uniqueItems`.
 
 mod common;
 mod dates;
@@ -18,24 +18,24 @@ use self::merged_constraints::MAX_NESTED_STEPS;
 pub(super) use self::multiples::Multiples;
 use crate::display::shorten;
 
-/// Levels of JSON, and schemas inside of a schema. They bound the compiler's recursion.
+/// Max nesting of schemas, which bounds the compiler's recursion, and max number of subschemas.
 const MAX_DEPTH: usize = 64;
 const MAX_SCHEMAS: usize = 5_000;
 const MAX_BYTES: usize = 256 << 10;
 const MAX_VALUES: usize = 10_000;
-/// Pairs of alternatives of a `oneOf` are compared.
+/// Max alternatives of a `oneOf`; the compiler compares all pairs.
 const MAX_ALTERNATIVES: usize = 100;
 const MAX_PROPERTIES: usize = 1_000;
-/// Each is compared with each.
+/// The compiler compares all pairs.
 const MAX_NAME_PATTERNS: usize = 10;
 const MAX_PATTERN_BYTES: usize = 1_000;
-/// Each item or character up to a bound is a state.
+/// Max value of a count or length bound; each item or character up to it is a state.
 const MAX_BOUND: u64 = 10_000;
 
-/// White space between tokens of JSON: a blank, or a line break with an indent. Without a bound a
-/// small model may never get out of it.
+/// Whitespace between JSON tokens: a space, or a line break with an indent. Bounded, as a small model may otherwise
+/// generate whitespace endlessly.
 pub(super) const WHITE_SPACE: &str = "[ ]|\\n[ ]{0,40}";
-/// Without `\u` every string has but one spelling, so no name can pass for another.
+/// Without `\u`, every string has only one spelling, so no property name has an alias.
 const ESCAPES: &str = "nrbtf\\\"";
 
 const UNSUPPORTED: [&str; 20] = [
@@ -61,7 +61,7 @@ const UNSUPPORTED: [&str; 20] = [
     "x-guidance",
 ];
 
-/// The schema as the compiler takes it. `multiples`: those of the request's other schemas.
+/// Checks a schema and prepares it for the compiler. `multiples`: the sum over the request's schemas so far.
 pub(super) fn prepare(schema: &Value, multiples: &mut Multiples) -> Result<Value, SchemaError> {
     let mut schema = match schema {
         Value::Bool(true) => json!({}),
@@ -70,14 +70,14 @@ pub(super) fn prepare(schema: &Value, multiples: &mut Multiples) -> Result<Value
     let written = schema.to_string();
     let bytes = written.len();
     if bytes > MAX_BYTES {
-        return invalid("", format!("has {bytes} bytes; {MAX_BYTES} are the most"));
+        return invalid("", format!("has {bytes} bytes; the maximum is {MAX_BYTES}"));
     }
     let has_patterns = ["\"pattern\":", "\"format\":"].iter().any(|word| written.contains(word));
     let multiples = written.contains("\"multipleOf\":").then_some(multiples);
     let mut checker = Checker { root: &schema, has_patterns, multiples, schemas: 0, left: MAX_NESTED_STEPS };
     checker.check(&schema, "", 0)?;
     if !satisfiability::is_satisfiable(&schema) {
-        return invalid("", "can never be fulfilled: it demands values inside of values without end");
+        return invalid("", "can never be satisfied: it requires values nested without end");
     }
     inline::expand_references(&mut schema);
     dates::expand_formats(&mut schema);
@@ -94,12 +94,12 @@ pub(super) fn prepare(schema: &Value, multiples: &mut Multiples) -> Result<Value
 
 struct Checker<'a> {
     root: &'a Value,
-    /// Whether there are patterns or formats anywhere.
+    /// Whether the schema has patterns or formats anywhere.
     has_patterns: bool,
-    /// Where there are any.
+    /// `None` if the schema has no `multipleOf`.
     multiples: Option<&'a mut Multiples>,
     schemas: usize,
-    /// Steps of walks to what is inside of values.
+    /// Steps left for walks into nested values.
     left: u32,
 }
 
@@ -107,7 +107,7 @@ impl Checker<'_> {
     fn check(&mut self, schema: &Value, path: &str, depth: usize) -> Result<(), SchemaError> {
         self.schemas += 1;
         if self.schemas > MAX_SCHEMAS {
-            return invalid("", format!("has more than {MAX_SCHEMAS} schemas inside"));
+            return invalid("", format!("has more than {MAX_SCHEMAS} subschemas"));
         }
         if depth > MAX_DEPTH {
             return invalid("", format!("is nested more than {MAX_DEPTH} levels deep"));
@@ -191,7 +191,7 @@ impl Checker<'_> {
                 let text = shorten(text);
                 invalid(
                     path,
-                    format!("is '{text}', which is no place in this schema. References look like '#/$defs/name'"),
+                    format!("is '{text}', which does not exist in this schema. References look like '#/$defs/name'"),
                 )
             }
             None => invalid(path, "must be a string"),
@@ -210,9 +210,9 @@ fn check_enum(value: &Value, path: &str) -> Result<(), SchemaError> {
 fn check_bound(fields: &Map<String, Value>, name: &str, value: &Value, path: &str) -> Result<(), SchemaError> {
     let required = fields.get("required").and_then(Value::as_array).map_or(0, |names| names.len() as u64);
     match value.as_u64() {
-        None => invalid(path, "must be a whole number from 0 on"),
-        Some(count) if count > MAX_BOUND => invalid(path, format!("is {count}; {MAX_BOUND} is the most")),
-        // The same name twice would count as one.
+        None => invalid(path, "must be a non-negative integer"),
+        Some(count) if count > MAX_BOUND => invalid(path, format!("is {count}; the maximum is {MAX_BOUND}")),
+        // Further properties may repeat a name and would then count as one.
         Some(count) if name == "minProperties" && count > required + 1 => {
             invalid(path, format!("is {count}, which cannot be enforced: name the properties in 'required'"))
         }

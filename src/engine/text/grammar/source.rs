@@ -1,4 +1,4 @@
-//! What a request demands, written as a grammar: Lark for calls, JSON schemas for what is in them.
+//! Builds the grammar of an output format: Lark rules for tool calls, JSON schemas for their arguments and for text.
 
 use std::fmt::Write;
 
@@ -9,26 +9,26 @@ use super::error::GrammarError;
 use super::schema::{self, Multiples, SchemaError, WHITE_SPACE};
 use crate::engine::text::tools::{CallFormat, CallSyntax, OutputSpec, PYTHON, TextFormat, Tool, bare_call};
 
-/// Calls that one answer may have: a small model that likes calling would go on for ever.
+/// Max calls per choice: a small model may otherwise call tools endlessly.
 const MAX_CALLS: usize = 16;
 
-/// A grammar's text.
+/// The source of a grammar.
 pub(super) struct Source {
-    /// Absent where the answer is one schema.
+    /// Absent if the output is a single schema.
     lark: Option<String>,
     pub schemas: Vec<Part>,
 }
 
-/// A schema inside of the grammar.
+/// A schema in the grammar.
 pub(super) struct Part {
-    /// What [`Source::lark`] calls it.
+    /// Its name in [`Source::lark`].
     name: String,
     schema: Value,
     /// The index of the tool whose parameters these are; `None` for the text.
     tool: Option<usize>,
 }
 
-/// The grammar of `spec`, its schemas checked.
+/// Builds the grammar of `spec` and checks its schemas.
 pub(super) fn build(spec: &OutputSpec, syntax: Option<&CallSyntax>) -> Result<Source, GrammarError> {
     let has_text = syntax.is_none_or(|syntax| !syntax.call_required);
     let mut multiples = Multiples::default();
@@ -41,7 +41,7 @@ pub(super) fn build(spec: &OutputSpec, syntax: Option<&CallSyntax>) -> Result<So
         schemas.push(parameters(*index, tool, &mut multiples)?);
     }
     if syntax.format == CallFormat::Llama && !syntax.call_required && !matches!(spec.text, TextFormat::Free) {
-        let what = "This model begins calls as it begins JSON, so response_format cannot be combined with tools it may call or not. Send tool_choice \"required\" or \"none\", or leave response_format out.";
+        let what = "This model starts tool calls the same way as JSON text, so response_format cannot be combined with optional tools. Set tool_choice to \"required\" or \"none\", or omit response_format.";
         return Err(GrammarError::Combination(what.to_owned()));
     }
     Ok(Source { lark: Some(lark(syntax)), schemas })
@@ -58,7 +58,7 @@ fn text(spec: &OutputSpec, multiples: &mut Multiples) -> Result<Option<Part>, Gr
     Ok(Some(Part { name: "text".to_owned(), schema, tool: None }))
 }
 
-/// The schema of a tool's arguments: always an object, and an empty one where the tool takes none.
+/// The schema of a tool's arguments: always an object, an empty one if the tool takes none.
 fn parameters(index: usize, tool: &Tool, multiples: &mut Multiples) -> Result<Part, GrammarError> {
     let invalid = |SchemaError { path, what }| GrammarError::Tool { tool: index, path, what };
     let mut schema = match tool.parameters() {
@@ -76,7 +76,7 @@ fn parameters(index: usize, tool: &Tool, multiples: &mut Multiples) -> Result<Pa
     Ok(Part { name: format!("arguments_{index}"), schema, tool: Some(index) })
 }
 
-/// Rules for text, calls, or either.
+/// Lark rules for text, calls, or both.
 fn lark(syntax: &CallSyntax) -> String {
     let format = syntax.format;
     let opening = literal(format.opening(), syntax);
@@ -106,7 +106,7 @@ fn lark(syntax: &CallSyntax) -> String {
     out
 }
 
-/// Text, also with calls after it. It never has the format's opening, which a lexeme of its own waits for.
+/// Text, optionally followed by calls. The text never contains the format's opening, which is a separate lexeme.
 fn plain(syntax: &CallSyntax, opening: &str, out: &mut String) {
     let rules = match syntax.opening_id() {
         Some(_) => format!("plain: TEXT | TEXT {opening} calls\nTEXT: /(?s:.*)/\n"),
@@ -119,10 +119,9 @@ fn plain(syntax: &CallSyntax, opening: &str, out: &mut String) {
     out.push_str(&rules);
 }
 
-/// Calls without an opening of the format. A lazy lexeme ends as soon as it is whole, whatever else could go on: so an
-/// answer may be text up to where a tool's arguments begin, and is a call from there on. All that names do not differ in
-/// are lexemes that they share, for 128 long ones at once would exceed the lexer's limits. What follows the last call
-/// does not begin like one.
+/// Calls without the format's opening. A lazy lexeme ends at its first match: the output may be text up to where a
+/// tool's arguments begin, and is a call from there on. The tools share all lexemes except their names, as 128 long
+/// lexemes at once would exceed the lexer's limits. The text after the last call must not begin like a call.
 fn bare_calls(syntax: &CallSyntax, out: &mut String) {
     let more = if syntax.parallel { format!("(bare_opening bare){{0,{}}}", MAX_CALLS - 1) } else { String::new() };
     let all = |rule: &str| syntax.callable.iter().map(|(index, _)| format!("{rule}_{index}")).collect::<Vec<_>>();
@@ -154,7 +153,7 @@ fn start(syntax: &CallSyntax, opening: &str) -> String {
     }
 }
 
-/// Text of the format, in which marks that are control tokens stand for these.
+/// Text of the format as a Lark expression; markers that are control tokens become token IDs.
 fn literal(text: &str, syntax: &CallSyntax) -> String {
     let found = syntax.control_tokens.iter().filter_map(|(mark, id)| Some((text.find(mark)?, *mark, *id))).min();
     match found {
@@ -177,7 +176,7 @@ fn escape(text: &str) -> String {
 }
 
 impl Source {
-    /// All of it, or one of its schemas alone.
+    /// The whole grammar, or only the schema `part`.
     pub fn grammar(&self, part: Option<usize>) -> TopLevelGrammar {
         let named = |part: &Part| GrammarWithLexer {
             name: Some(part.name.clone()),

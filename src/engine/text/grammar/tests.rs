@@ -1,4 +1,4 @@
-//! What the grammar of an answer with tools lets through, byte by byte, and that the reader of calls agrees.
+//! What the grammar of output with tools accepts, byte by byte, and that the call parser agrees.
 
 use std::sync::{Arc, LazyLock};
 
@@ -10,7 +10,7 @@ use toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 use super::{factory, parse, source};
 use crate::engine::text::tools::{CallFormat, CallParser, CallSyntax, OutputSpec, TextFormat, Tool};
 
-/// Each byte is a token, one more ends an answer, and then come these.
+/// Each byte is a token; then come an end-of-sequence token and these words.
 const END: u32 = 256;
 const WORDS: [&str; 4] = [
     "\n\n```json\n{\n    \"name\": \"look_up_",
@@ -56,7 +56,7 @@ fn allows(matcher: &mut Matcher, token: u32) -> bool {
     matcher.compute_mask_or_eos().unwrap().is_allowed(token)
 }
 
-/// How many bytes of the text are let through, and whether the answer may end after them.
+/// How many bytes of the text are accepted, and whether the output may end after them.
 fn accepted(format: CallFormat, parallel: bool, text: &str) -> (usize, bool) {
     let mut matcher = matcher(&syntax(format, parallel));
     for (at, byte) in text.bytes().enumerate() {
@@ -130,7 +130,7 @@ fn parallel_calls_follow_each_other_with_fences_between() {
     assert!(is_whole(&calls(16)) && !is_whole(&calls(17)));
 }
 
-/// A beginning that is a call, and pieces to spoil it with.
+/// The beginning of a call, and pieces to corrupt it with.
 const CALL: [&str; 9] = ["```json", "\n", "{", "\"name\"", ": ", "\"get\"", ",\n", "\"arguments\"", ":"];
 const PIECES: [&str; 14] = [
     "```",
@@ -199,7 +199,7 @@ fn multiples_are_exact_with_and_without_a_point() {
     }
 }
 
-/// As many tools as a request may have.
+/// The max number of tools of a request.
 fn many() -> CallSyntax {
     let mut syntax = syntax(CallFormat::Hermes, true);
     let (_, one) = syntax.callable[0].clone();

@@ -1,4 +1,4 @@
-//! A model's tokens as the grammar library wants them: bytes, and what is no text.
+//! Converts a model's vocabulary to the token trie of the grammar library.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -7,28 +7,28 @@ use toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 
 use crate::engine::tokenizer::Vocabulary;
 
-/// Bytes of the longest token in the trie, and of all tokens together. GLM-4 has one of 1,024 spaces; the largest
-/// published vocabularies have some 3 MB.
+/// Max bytes of one token in the trie, and of all tokens together. GLM-4 has a token of 1,024 spaces; the largest
+/// published vocabularies have about 3 MB.
 const MAX_TOKEN_BYTES: usize = 1024;
 const MAX_TOTAL_BYTES: usize = 16 << 20;
 
-/// The trie of all tokens. Control tokens and ends are special: no grammar of text allows them.
-/// Other tokens are their bytes, a marker such as `<tool_call>` too, so that it does not matter
-/// whether a model writes it as one token or letter by letter.
+/// The trie of all tokens. Control and end-of-sequence tokens are special: no grammar of text allows them. Other tokens
+/// are plain bytes, including markers such as `<tool_call>`, so it does not matter whether a model writes one as a
+/// single token or in parts.
 pub(super) fn token_env(tokens: &Vocabulary) -> Result<TokEnv, String> {
     let count = u32::try_from(tokens.len()).map_err(|_| "the vocabulary is too large".to_owned())?;
     let mut ends: Vec<u32> = tokens.ends().iter().copied().collect();
     ends.sort_unstable();
-    let first = *ends.first().ok_or("the model has no token that ends an answer")?;
+    let first = *ends.first().ok_or("the model has no end-of-sequence token")?;
     let mut words: Vec<Vec<u8>> = (0..count).map(|id| trie_bytes(tokens, id)).collect();
     drop_unusable(&mut words)?;
     let trie = TokTrie::from(&TokRxInfo::new(count, first), &words).with_eos_tokens(&ends);
-    // Not canonical: tokens are only chosen among, never forced, so nothing needs to be tokenised.
+    // Approximate: tokens are only masked, never forced, so nothing needs to be tokenised.
     Ok(Arc::new(ApproximateTokEnv::new(trie)))
 }
 
-/// Empties words that the trie cannot take: it recurses as deep as a word is long, and looks through all words of the
-/// same bytes for each of them. Answers of a demanded form do without such tokens.
+/// Empties tokens that the trie cannot hold: it recurses once per byte, and takes quadratic time for tokens with the
+/// same bytes. Constrained output does without such tokens.
 fn drop_unusable(words: &mut [Vec<u8>]) -> Result<(), String> {
     let mut seen = HashSet::new();
     let mut total = 0;
@@ -40,7 +40,9 @@ fn drop_unusable(words: &mut [Vec<u8>]) -> Result<(), String> {
     }
     match total <= MAX_TOTAL_BYTES {
         true => Ok(()),
-        false => Err(format!("the vocabulary has {total} bytes, {MAX_TOTAL_BYTES} are the most for demanded forms")),
+        false => {
+            Err(format!("the vocabulary has {total} bytes; constrained decoding supports at most {MAX_TOTAL_BYTES}"))
+        }
     }
 }
 

@@ -1,9 +1,8 @@
-//! What one value must fulfil all at once, wherever in a schema it is said.
+//! Estimates the cost of all constraints on one value, wherever they are in the schema.
 //!
-//! The automaton of several constraints on one value can be as large as the product of theirs, and the
-//! compiler's limits act only after it is built. So what they come to is reckoned before, as the
-//! compiler will merge them: where an object or array must fulfil several schemas, so must what is
-//! inside of it.
+//! The automaton of several constraints on one value can be as large as the product of theirs, and the compiler applies
+//! its limits only after it is built. So the cost is estimated first, in the way the compiler merges constraints: if an
+//! object or array must match several schemas, so must the values inside.
 
 use std::collections::BTreeSet;
 
@@ -11,23 +10,23 @@ use serde_json::{Map, Value};
 
 use super::common::{SchemaError, invalid, target};
 
-/// Schemas looked at for one value.
+/// Max schemas visited for one value.
 const MAX_STEPS: u32 = 2_000;
-/// Schemas looked at for what is inside of values, each for each place, all walks through one schema together.
+/// Max schemas visited for nested values, counted per place, over all walks of one schema.
 pub(super) const MAX_NESTED_STEPS: u32 = 200_000;
 
-/// What constraints of one kind come to.
+/// The cost of one kind of constraint.
 pub(super) trait Cost: Copy + Default {
-    /// That of a single keyword, where it is of this kind.
+    /// The cost of a keyword, if it is of this kind.
     fn of(name: &str, value: &Value) -> Option<Self>;
-    /// Of a value that must fulfil both.
+    /// The cost if a value must match both.
     fn both(self, other: Self) -> Self;
-    /// Of a value that must fulfil one of them.
+    /// The cost if a value must match one of them.
     fn either(self, other: Self) -> Self;
 }
 
-/// What a schema puts on a value, and then on each value inside of it for which several schemas are
-/// merged. Refuses what takes too long to tell: `left` are the steps left for what is inside.
+/// The cost of a schema for a value, and for each value inside it for which several schemas are merged. Fails if that
+/// takes too many steps; `left` are the steps left for nested values.
 pub(super) fn costs<L: Cost>(
     root: &Value,
     schema: &Map<String, Value>,
@@ -41,20 +40,20 @@ pub(super) fn costs<L: Cost>(
         Some(()) => Ok(costs),
         None => invalid(
             path,
-            "merges more schemas than can be followed to their patterns, formats and multiples. Merge fewer, or leave those out",
+            "merges more schemas than can be checked for patterns, formats and multiples. Merge fewer schemas, or remove those keywords",
         ),
     }
 }
 
-/// What one value must fulfil.
+/// The constraints on one value.
 enum Constraint<'a> {
-    /// The keywords of one schema, but for those that lead to other schemas for the same value.
+    /// The keywords of one schema, except those that apply other schemas to the same value.
     One(&'a Map<String, Value>),
     All(Vec<Self>),
     Any(Vec<Self>),
 }
 
-/// A place inside of a value. What a schema does not name, its `additionalProperties` or `items` tell.
+/// A place inside a value. `additionalProperties` or `items` apply to places that a schema does not name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Place<'a> {
     Property(&'a str),
@@ -68,7 +67,7 @@ enum Place<'a> {
 impl<'a> Constraint<'a> {
     const NONE: Self = Self::All(Vec::new());
 
-    /// What fulfils all of them.
+    /// The conjunction of several constraints.
     fn all(constraints: impl IntoIterator<Item = Self>) -> Self {
         let mut all = Vec::new();
         for constraint in constraints {
@@ -95,7 +94,7 @@ impl<'a> Constraint<'a> {
         }
     }
 
-    /// How many schemas tell of what is inside of one value.
+    /// How many schemas constrain the values inside this one.
     fn layers(&self) -> usize {
         match self {
             Self::One(fields) => {
@@ -116,7 +115,7 @@ impl<'a> Constraint<'a> {
     }
 }
 
-/// The places that a schema tells of.
+/// The places that a schema constrains.
 fn places(fields: &Map<String, Value>) -> impl Iterator<Item = Place<'_>> {
     let names = |keyword| object(fields, keyword).map(|(name, _)| name.as_str());
     let other = |keyword, place| fields.contains_key(keyword).then_some(place);
@@ -132,13 +131,13 @@ fn object<'a>(fields: &'a Map<String, Value>, keyword: &str) -> impl Iterator<It
     fields.get(keyword).and_then(Value::as_object).into_iter().flatten()
 }
 
-/// The schemas of the items that have one each: as they are written now, and as they once were.
+/// The schemas of leading items: `prefixItems`, or an array in `items` as in older drafts.
 fn first_items(fields: &Map<String, Value>) -> &[Value] {
     let listed = |keyword| fields.get(keyword).and_then(Value::as_array);
     listed("prefixItems").or_else(|| listed("items")).map_or(&[], Vec::as_slice)
 }
 
-/// A walk's methods give `None` once its steps are used up.
+/// Walks a schema. Methods return `None` once the steps are used up.
 struct Walk<'a, 'b> {
     root: &'a Value,
     /// Steps.
@@ -160,7 +159,7 @@ impl<'a> Walk<'a, '_> {
         Some(Constraint::all(all))
     }
 
-    /// Those of several schemas. One that is no object constraints nothing.
+    /// The constraints of several schemas. A schema that is not an object constrains nothing.
     fn constraints(&mut self, schemas: impl IntoIterator<Item = &'a Value>) -> Option<Vec<Constraint<'a>>> {
         schemas
             .into_iter()
@@ -170,7 +169,7 @@ impl<'a> Walk<'a, '_> {
 
     fn visit<L: Cost>(&mut self, constraint: &Constraint<'a>, costs: &mut Vec<L>) -> Option<()> {
         costs.push(constraint.cost());
-        // A schema inside of a single one is looked at by itself.
+        // What only one schema constrains is checked at that nested schema.
         if constraint.layers() < 2 {
             return Some(());
         }
@@ -182,7 +181,7 @@ impl<'a> Walk<'a, '_> {
         })
     }
 
-    /// What the value at a place must fulfil.
+    /// The constraints on the value at a place.
     fn inside(&mut self, constraint: &Constraint<'a>, place: Place<'a>) -> Option<Constraint<'a>> {
         *self.left = self.left.checked_sub(1)?;
         let mut each =
@@ -194,14 +193,14 @@ impl<'a> Walk<'a, '_> {
         }
     }
 
-    /// What a single schema tells of a place.
+    /// The constraints of a single schema on a place.
     fn at_place(&mut self, fields: &'a Map<String, Value>, place: Place<'a>) -> Option<Constraint<'a>> {
         let named = |keyword, name| fields.get(keyword).and_then(|all: &Value| all.get(name));
         let other = |keyword| fields.get(keyword);
         match place {
             Place::Property(name) => {
                 let own = named("properties", name);
-                // At most one pattern matches a name: the compiler takes only those that exclude each other.
+                // At most one pattern matches a name: the compiler requires them to be disjoint.
                 let matching = object(fields, "patternProperties").map(|(_, schema)| schema);
                 let unnamed = own.is_none().then(|| other("additionalProperties")).flatten();
                 let any = Constraint::Any(self.constraints(matching.chain(unnamed))?);

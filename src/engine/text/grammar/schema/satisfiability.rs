@@ -1,5 +1,4 @@
-//! Whether any value can fulfil a schema at all, as far as its demands nest: an object that needs an
-//! object of its own kind inside has no end.
+//! Finds schemas that require infinitely nested values, such as an object with a required property of its own type.
 
 use std::collections::HashMap;
 
@@ -7,10 +6,10 @@ use serde_json::{Map, Value};
 
 use super::common::target;
 
-/// Looks at a schema that was checked. `true` where it is not known better.
+/// Whether a finite value can satisfy a checked schema, as far as nesting is concerned. `true` if unknown.
 pub(super) fn is_satisfiable(root: &Value) -> bool {
     let mut search = Search { root, known: HashMap::new(), learned: false };
-    // Each round finds out about one more reference at least, or it is the last.
+    // Each round proves at least one more reference satisfiable, or it is the last.
     loop {
         search.learned = false;
         search.known.retain(|_, satisfiable| *satisfiable);
@@ -23,7 +22,7 @@ pub(super) fn is_satisfiable(root: &Value) -> bool {
 
 struct Search<'a> {
     root: &'a Value,
-    /// References that can end, and those that this round has no reason to think so of.
+    /// References proven satisfiable (`true`), and those not proven in this round (`false`).
     known: HashMap<&'a str, bool>,
     learned: bool,
 }
@@ -35,7 +34,7 @@ impl<'a> Search<'a> {
             "allOf" => list(value).all(|one| self.satisfiable(one)),
             "anyOf" | "oneOf" => list(value).any(|one| self.satisfiable(one)),
             "$ref" => value.as_str().is_none_or(|name| self.reference(name)),
-            // What an object or an array must have inside; where the type is open there is a way out.
+            // Required contents of an object or an array. If the type is open, another type satisfies the schema.
             "required" if is(fields, "object") => self.properties(fields, value),
             "minItems" if is(fields, "array") && value.as_u64().is_some_and(|least| least > 0) => {
                 fields.get("items").is_none_or(|items| items.is_array() || self.satisfiable(items))

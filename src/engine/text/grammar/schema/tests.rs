@@ -116,7 +116,7 @@ fn the_remainders_of_all_multiples_are_bounded() {
     }
 }
 
-/// Schemas for the one value deep inside of objects and arrays that are merged.
+/// Merges objects and arrays so that all parts apply to one nested value.
 fn merged(parts: impl IntoIterator<Item = Value>) -> Value {
     let around = |part: Value| json!({ "type": "object", "properties": { "a": { "type": "array", "items": part } } });
     json!({ "allOf": parts.into_iter().map(around).collect::<Vec<_>>() })
