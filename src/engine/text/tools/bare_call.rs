@@ -1,10 +1,10 @@
-//! Calls without the opening that a template shows: an answer that begins with a call's JSON, often in a code fence.
+//! Tool calls without the format's opening marker: output that begins with a call's JSON, often in a code fence.
 //!
-//! The JSON must name a known tool and go on with its arguments; every other answer is text. [`opening_regex`] and [`middle_regex`] say
-//! so to a grammar, [`BareCallMatcher`] to whoever reads letter by ch; both are made of the same parts.
+//! The JSON must name a known tool, followed by its arguments; all other output is text. The grammar uses
+//! [`opening_regex`] and [`middle_regex`], the call parser uses [`BareCallMatcher`]; both are built from the same parts.
 
-/// Before the JSON: nothing, a fence, or the end of a call's fence and perhaps another. A line break stands for white
-/// space.
+/// Before the JSON: nothing, a fence, or the end of the last call's fence and perhaps another. A line break stands for
+/// any whitespace.
 const FENCES: [&str; 5] = ["", "```\n", "```json\n", "```\n```\n", "```\n```json\n"];
 /// Some templates show calls in double braces.
 const BRACES: [&str; 2] = ["{", "{{"];
@@ -13,25 +13,25 @@ const BLANKS: [char; 4] = [' ', '\t', '\r', '\n'];
 /// The regular expression of one of [`BLANKS`].
 const BLANK: &str = "[ \\t\\r\\n]";
 
-/// The regular expression of what every such call begins with, up to the name, its quote included.
+/// The regular expression of the start of a call, up to and including the name's opening quote.
 pub fn opening_regex() -> String {
     format!("{}{BLANK}*:{BLANK}*\"", prefix_regex())
 }
 
-/// The regular expression of what is between a call's quoted name and its arguments.
+/// The regular expression between a call's quoted name and its arguments.
 pub fn middle_regex() -> String {
     let keys = KEYS.join("|");
     format!("{BLANK}*,{BLANK}*\"({keys})\"{BLANK}*:")
 }
 
-/// The regular expression of what is like the beginning of a call.
+/// The regular expression of the start of a call, up to the `"name"` key.
 pub fn prefix_regex() -> String {
     let fences = FENCES.map(|fence| fence.replace('\n', &format!("{BLANK}+"))).join("|");
     let braces = BRACES.map(|brace| brace.replace('{', &format!("{BLANK}*\\{{"))).join("|");
     format!("{BLANK}*({fences})({braces}){BLANK}*\"name\"")
 }
 
-/// What a text is, as far as it was read.
+/// What the text read so far is.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum BareMatch {
     Undecided,
@@ -40,11 +40,11 @@ pub(super) enum BareMatch {
     Text,
 }
 
-/// Reads the beginning of a text.
+/// Decides from the start of a text whether it is a call.
 pub(super) struct BareCallMatcher {
-    /// Each tool's name after what follows the braces, without white space.
+    /// For each tool, what follows the braces (without whitespace), and the tool's name.
     heads: Vec<(String, String)>,
-    /// What was read, without white space.
+    /// The text read so far, without whitespace outside strings.
     seen: String,
 }
 
@@ -55,7 +55,7 @@ impl BareCallMatcher {
         Self { heads: heads.collect(), seen: String::new() }
     }
 
-    /// Begins anew.
+    /// Starts over.
     pub fn reset(&mut self) {
         self.seen.clear();
     }
@@ -70,7 +70,7 @@ impl BareCallMatcher {
         verdicts.reduce(BareMatch::or).unwrap_or(BareMatch::Text)
     }
 
-    /// What was read, if the braces and what is before them are these.
+    /// Compares the text read so far with a call that starts with `lead`.
     fn compare(&self, lead: &str) -> BareMatch {
         if lead.starts_with(&self.seen) {
             return BareMatch::Undecided;
@@ -87,7 +87,7 @@ impl BareCallMatcher {
         self.seen.matches('"').count() % 2 == 1
     }
 
-    /// Whether what was read ends within a fence's line.
+    /// Whether the text read so far ends within a fence's line.
     fn in_fence(&self) -> bool {
         self.seen.rsplit('\n').next().is_some_and(|line| line.starts_with('`'))
     }

@@ -1,11 +1,11 @@
-//! The ways in which families of models write calls.
+//! The tool call formats of model families.
 
 use serde::{Deserialize, Serialize};
 
 use super::{CallMode, OutputSpec, TextFormat, Tool};
 use crate::engine::tokenizer::Vocabulary;
 
-/// How a family writes calls. Found in its template, for a template shows the form to its model.
+/// How a model family writes tool calls. Detected from its chat template, which shows the format to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CallFormat {
     /// `<tool_call>\n{"name": …, "arguments": …}\n</tool_call>` (Hermes, Qwen 2.5 and 3).
@@ -17,7 +17,7 @@ pub enum CallFormat {
 }
 
 impl CallFormat {
-    /// `None`: the template does not know tools, or in a form that is none of these.
+    /// `None`: the template does not support tools, or in none of these formats.
     pub fn detect(template: &str) -> Option<Self> {
         let has = |text: &str| template.contains(text);
         if !has("tools") {
@@ -33,7 +33,7 @@ impl CallFormat {
         }
     }
 
-    /// What no text has: from here on the answer is calls. Empty where calls begin an answer.
+    /// The marker that ends text and starts calls. Empty if calls can only start the output.
     pub fn opening(self) -> &'static str {
         match self {
             Self::Hermes => "<tool_call>",
@@ -51,7 +51,7 @@ impl CallFormat {
         }
     }
 
-    /// A call up to its arguments. No head begins another, for the name is quoted.
+    /// A call up to its arguments. No head is a prefix of another, as the name is quoted.
     pub fn head(self, name: &str) -> String {
         let arguments = if self == Self::Llama { "parameters" } else { "arguments" };
         format!("{{\"name\": \"{name}\", \"{arguments}\": ")
@@ -62,7 +62,7 @@ impl CallFormat {
         if self == Self::Hermes { "}\n</tool_call>" } else { "}" }
     }
 
-    /// Between calls; `None` where there can be but one.
+    /// Between calls; `None` if there can be only one.
     pub fn separator(self) -> Option<&'static str> {
         match self {
             Self::Hermes => Some("\n<tool_call>\n"),
@@ -76,7 +76,7 @@ impl CallFormat {
         if self == Self::Mistral { "]" } else { "" }
     }
 
-    /// Texts that some vocabularies have as control tokens.
+    /// Markers that are control tokens in some vocabularies.
     fn control_texts(self) -> &'static [&'static str] {
         match self {
             Self::Hermes => &["<tool_call>", "</tool_call>"],
@@ -86,27 +86,27 @@ impl CallFormat {
     }
 }
 
-/// What a Llama may put before a call.
+/// A marker that Llama models may put before a call.
 pub const PYTHON: &str = "<|python_tag|>";
 
-/// The way in which one request's calls are written.
+/// How the calls of one request are written.
 #[derive(Clone, Debug)]
 pub struct CallSyntax {
     pub format: CallFormat,
-    /// Texts of the format that are control tokens here.
+    /// Markers of the format that are control tokens in this vocabulary, with their IDs.
     pub control_tokens: Vec<(&'static str, u32)>,
-    /// What may be called, with its index among the request's tools.
+    /// Tools that may be called, with their index among the request's tools.
     pub callable: Vec<(usize, Tool)>,
-    /// Whether the answer is calls from its first token on.
+    /// Whether the output is calls from its first token on.
     pub call_required: bool,
-    /// Whether the answer may begin with a call without its opening, see [`super::bare_call`].
+    /// Whether the output may begin with a call without its opening, see [`super::bare_call`].
     pub bare: bool,
     /// Whether there may be several calls.
     pub parallel: bool,
 }
 
 impl CallSyntax {
-    /// `None` where nothing may be called.
+    /// `None` if no tool may be called.
     pub fn new(format: CallFormat, tokens: &Vocabulary, spec: &OutputSpec) -> Option<Self> {
         let wanted = |tool: &Tool| match &spec.calling {
             CallMode::Named(name) => tool.name == *name,

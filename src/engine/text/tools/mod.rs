@@ -1,4 +1,4 @@
-//! Tools that a model may call: how they are told to it, and how its calls are told from text.
+//! Tool calling: how tools are described to a model, and how its calls are parsed from the generated text.
 
 pub mod bare_call;
 mod format;

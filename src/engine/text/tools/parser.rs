@@ -1,7 +1,7 @@
-//! Tells calls from text while an answer is generated.
+//! Parses tool calls from the text while it is generated.
 //!
-//! A grammar has let only well-formed calls through, so all there is to do is to find where each
-//! begins and where its arguments end. Nothing is shown that may still turn out to be a call.
+//! The grammar lets only well-formed calls through, so the parser only finds where each call begins and where its
+//! arguments end. Text that may still turn out to be a call is held back.
 
 use std::sync::Arc;
 
@@ -10,12 +10,12 @@ use super::bare_call::{BareCallMatcher, BareMatch};
 use super::format::{CallFormat, CallSyntax};
 use crate::engine::text::stop::StopMatcher;
 
-/// How every call of a Llama begins, white space aside.
+/// How every call of a Llama model begins, after whitespace.
 const LLAMA_CALL_START: &str = "{\"name\"";
 
 pub struct CallParser {
     syntax: Arc<CallSyntax>,
-    /// How each tool's calls begin, with its name.
+    /// How the calls of each tool begin, and the tool's name.
     heads: Vec<(String, String)>,
     /// Finds calls without an opening.
     bare: BareCallMatcher,
@@ -24,13 +24,13 @@ pub struct CallParser {
 }
 
 enum State {
-    /// Nothing but what may be the beginning of a call.
+    /// The output so far may be the beginning of a call.
     Start(String),
-    /// The same where the call has no opening.
+    /// The same, for calls without an opening.
     Bare(String),
-    /// Text in which an opening may come.
+    /// Text that may contain an opening.
     Text(StopMatcher),
-    /// Text to the end.
+    /// Text to the end of the output.
     Plain,
     /// Between calls, before the first or after the last.
     Markup(String),
@@ -40,12 +40,12 @@ enum State {
     },
     /// After the arguments of a call without an opening.
     Tail,
-    /// After such a call: another, or nothing that is wanted.
+    /// After such a call: another call, or the end of the output.
     Next,
     Done,
 }
 
-/// Where a JSON object stands.
+/// The nesting of a JSON object.
 #[derive(Default)]
 struct JsonDepth {
     open: u32,
@@ -73,7 +73,7 @@ impl JsonDepth {
 pub struct Parsed {
     pub text: String,
     pub calls: Vec<ToolCallDelta>,
-    /// Whether the answer is to end here.
+    /// Whether generation must end here.
     pub done: bool,
 }
 
@@ -91,17 +91,17 @@ impl CallParser {
         Self { syntax, heads, bare, state, calls: 0 }
     }
 
-    /// Whether the answer has a call.
+    /// Whether a call was found.
     pub fn has_calls(&self) -> bool {
         self.calls > 0
     }
 
-    /// Whether the answer is no longer text.
+    /// Whether the parser is past the text, in or between calls.
     pub fn is_calling(&self) -> bool {
         !matches!(self.state, State::Start(_) | State::Bare(_) | State::Text(_) | State::Plain)
     }
 
-    /// Takes a token and the text that is whole with it.
+    /// Takes a token and the text that it completes.
     pub fn push(&mut self, id: u32, text: &str) -> Parsed {
         let mut parsed = Parsed::default();
         if !self.is_calling() && self.syntax.opening_id() == Some(id) {
@@ -113,7 +113,7 @@ impl CallParser {
         parsed
     }
 
-    /// Text that was held back, when nothing follows.
+    /// The text that was held back, at the end of the output.
     pub fn finish(&mut self) -> String {
         match &mut self.state {
             State::Start(held) | State::Bare(held) => std::mem::take(held),
@@ -190,12 +190,12 @@ impl CallParser {
     }
 }
 
-/// Text in which the format's opening may come.
+/// Text that may contain the format's opening.
 fn text_state(format: CallFormat) -> State {
     State::Text(StopMatcher::new(vec![format.opening().to_owned()]))
 }
 
-/// Adds to the arguments of the call `index`.
+/// Appends a character to the arguments of the call `index`.
 fn push_argument(calls: &mut Vec<ToolCallDelta>, index: u32, ch: char) {
     match calls.last_mut() {
         Some(piece) if piece.index == index && piece.name.is_none() => piece.arguments.push(ch),

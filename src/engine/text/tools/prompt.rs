@@ -1,7 +1,7 @@
-//! Conversations with tools, as templates take them.
+//! Conversations with tools, as input for chat templates.
 //!
-//! A template that knows tools gets them in the spec that Hugging Face's library hands over. For one
-//! that does not, tools, calls and results are put into words, in the form of Hermes.
+//! A template that supports tools gets them in the layout of Hugging Face's transformers. For other templates, tools,
+//! calls and results are described in messages, in the Hermes format.
 
 use std::collections::HashMap;
 
@@ -11,10 +11,10 @@ use super::format::CallFormat;
 use super::{Tool, ToolCall};
 use crate::engine::text::message::Message;
 
-/// How a model is told of tools.
+/// How tools are described to a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolPromptStyle {
-    /// By its own template.
+    /// By its own chat template.
     Native(CallFormat),
     /// By a system message.
     Described,
@@ -25,7 +25,7 @@ impl ToolPromptStyle {
         CallFormat::detect(template).map_or(Self::Described, Self::Native)
     }
 
-    /// How the model will write its calls.
+    /// The format in which the model will write its calls.
     pub fn format(self) -> CallFormat {
         match self {
             Self::Native(format) => format,
@@ -33,8 +33,8 @@ impl ToolPromptStyle {
         }
     }
 
-    /// The messages and tools that the template is given. `in_user_message`: instructions of this server's go
-    /// into the user's first message, for templates that take no system message.
+    /// The messages and tools to pass to the template. `in_user_message`: the server's instructions go into the first
+    /// user message, for templates without system messages.
     pub fn template_input(
         self,
         messages: &[Message],
@@ -60,7 +60,7 @@ fn plain_value(message: &Message) -> Value {
     value
 }
 
-/// Calls with their arguments as objects; results with the name of what was called.
+/// Calls get their arguments as objects; results get the name of the called tool.
 fn native_messages(messages: &[Message], format: CallFormat) -> Vec<Value> {
     let mut ids = CallIds { short: format == CallFormat::Mistral, seen: HashMap::new() };
     let mut names: HashMap<&str, &str> = HashMap::new();
@@ -90,7 +90,7 @@ fn call_value(call: &ToolCall, id: &str) -> Value {
     json!({ "id": id, "type": "function", "function": function })
 }
 
-/// The arguments as a value; those that are no JSON stay the text that they are.
+/// The arguments as a JSON value; invalid JSON stays a string.
 fn arguments(call: &ToolCall) -> Value {
     match call.arguments.trim() {
         "" => json!({}),
@@ -98,7 +98,7 @@ fn arguments(call: &ToolCall) -> Value {
     }
 }
 
-/// CallIds of calls. Mistral's templates take nine letters and digits and nothing else.
+/// Call IDs for the template. Mistral's templates accept only nine alphanumeric characters.
 struct CallIds<'a> {
     short: bool,
     seen: HashMap<&'a str, String>,
@@ -115,12 +115,12 @@ impl<'a> CallIds<'a> {
     }
 }
 
-/// The same conversation in plain messages.
+/// The conversation with tools, calls and results written as plain messages.
 fn described_messages(messages: &[Message], tools: &[Tool], in_user_message: bool) -> Vec<Message> {
     let mut out: Vec<Message> = Vec::with_capacity(messages.len() + 1);
     for message in messages {
         match out.last_mut() {
-            // The results of several calls are one turn.
+            // The results of parallel calls are one turn.
             Some(last) if message.role == "tool" && last.tool_call_id.is_some() => {
                 last.content.push('\n');
                 last.content.push_str(&tool_response(message));
@@ -142,7 +142,7 @@ fn tool_response(message: &Message) -> String {
     format!("<tool_response>\n{}\n</tool_response>", message.content)
 }
 
-/// What an assistant said, calls and all.
+/// The content of an assistant message, with its calls as text.
 fn assistant_content(message: &Message) -> String {
     let call = |call: &ToolCall| {
         let arguments = to_json(&arguments(call));
@@ -172,7 +172,7 @@ fn add_instructions(messages: &mut Vec<Message>, text: &str, in_user_message: bo
     }
 }
 
-/// JSON as it stands in what models were trained on.
+/// JSON with the spacing that models were trained on.
 fn to_json(value: &Value) -> String {
     crate::engine::text::chat_template::spaced_json(value).unwrap_or_default()
 }

@@ -73,7 +73,7 @@ fn calls_without_an_opening_are_found_with_any_chunking() {
         for cut in 1..30 {
             for format in [CallFormat::Hermes, CallFormat::Mistral] {
                 assert_eq!(run(format, false, &one, cut), (String::new(), vec![call("ab", TRICKY)]));
-                // Double braces leave one behind, which is no call.
+                // The second brace of a double one is left over and is no call.
                 let second = (lead != "{").then(|| call("a", "{}"));
                 let all = [call("ab", TRICKY)].into_iter().chain(second).collect();
                 assert_eq!(run(format, false, &two, cut), (String::new(), all));
