@@ -141,7 +141,7 @@ fn memory_that_other_models_hold_is_worth_another_try() {
             choices: 1,
             max_tokens: 200,
             sampling,
-            form: None,
+            grammar: None,
             stop: Vec::new(),
             logprobs: None,
             tenant: 1,
