@@ -53,7 +53,7 @@ pub(super) fn truncated(model: &TextModel, parts: PromptParts, budget: &TokenBud
     let cuts = cut_points(&parts.history);
     let last = cuts.len() - 1;
     // Cuts before `low` keep too much. Initially these are cuts whose messages are too long by size alone.
-    let mut low = cuts.partition_point(|cut| model.fewest_tokens(parts.messages(cut.at)) > window).min(last);
+    let mut low = cuts.partition_point(|cut| model.min_prompt_tokens(parts.messages(cut.at)) > window).min(last);
     let (mut best, mut prompt) = (low, parts.prompt(model, cuts[low].at, &budget.bound)?);
     if !fits(&prompt) && low < last {
         (low, best, prompt) = (low + 1, last, parts.prompt(model, cuts[last].at, &budget.bound)?);

@@ -112,7 +112,7 @@ impl Engine {
         let prompt_tokens = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
         let capacity = DELTA_BUFFER.max(request.choices as usize);
         let receiver = texts.push(model, request, capacity)?;
-        Ok(Generation { prompt_tokens, pieces: DeltaStream::new(receiver, capacity, Arc::clone(runtime)) })
+        Ok(Generation { prompt_tokens, deltas: DeltaStream::new(receiver, capacity, Arc::clone(runtime)) })
     }
 
     /// Queues texts to become vectors, each of [`EncoderModel::limit`] tokens at most, or says at once why not.

@@ -137,11 +137,11 @@ fn memory_that_other_models_hold_is_worth_another_try() {
         let model = server.engine.models().load(id).unwrap();
         let sampling = Sampling { ignore_eos: true, ..Sampling::default() };
         let request = GenerationRequest {
-            prompt: vec![7; 4],
+            prompt: vec![7; 4].into(),
             choices: 1,
             max_tokens: 200,
             sampling,
-            form: None,
+            grammar: None,
             stop: Vec::new(),
             logprobs: None,
             tenant: 1,

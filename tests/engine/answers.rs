@@ -23,7 +23,7 @@ async fn the_models_own_end_ends_an_answer() {
     request.sampling.min_tokens = 3;
     request.logprobs = Some(0);
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
-    let pieces = pieces(ticket.pieces).await.unwrap();
+    let pieces = pieces(ticket.deltas).await.unwrap();
     let answer = &answers(&pieces, 1)[0];
     assert_eq!((answer.generated, answer.end), (4, Some(FinishReason::Stop)));
     assert!(!answer.text.contains("<|"), "{}", answer.text);
@@ -58,7 +58,7 @@ async fn an_answer_does_not_depend_on_company() {
     }
     let tickets: Vec<_> = texts.iter().map(|text| rig.engine.submit(&rig.model, ask(text)).unwrap()).collect();
     for (ticket, expected) in tickets.into_iter().zip(alone) {
-        assert_eq!(answers(&pieces(ticket.pieces).await.unwrap(), 1), [expected]);
+        assert_eq!(answers(&pieces(ticket.deltas).await.unwrap(), 1), [expected]);
     }
 }
 
@@ -88,7 +88,7 @@ async fn pieces_are_the_whole_text_in_whole_characters() {
     request.sampling.temperature = 3.;
     request.logprobs = Some(0);
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
-    let pieces = pieces(ticket.pieces).await.unwrap();
+    let pieces = pieces(ticket.deltas).await.unwrap();
     let special = rig.model.vocabulary() as u32 - 3;
     let tokens = pieces.iter().flat_map(|piece| &piece.tokens).filter(|info| info.token.id < special);
     let bytes: Vec<u8> = tokens.flat_map(|info| info.token.bytes.clone()).collect();
@@ -103,7 +103,7 @@ async fn log_probabilities_are_a_distribution() {
     // A bias moves the choice, not what the model believed.
     request.sampling.logit_bias = vec![(65, 1_000.)];
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
-    for piece in pieces(ticket.pieces).await.unwrap() {
+    for piece in pieces(ticket.deltas).await.unwrap() {
         let [info] = piece.tokens.as_slice() else { panic!("one token a piece") };
         assert_eq!((info.token.id, info.top.len()), (65, 20));
         assert!(info.token.logprob < 0. && info.top.is_sorted_by(|a, b| a.logprob >= b.logprob));
@@ -122,7 +122,7 @@ async fn the_contexts_edge_is_exact() {
         let taken = rig.engine.submit(&rig.model, request(prompt(count), tokens));
         match taken {
             Ok(ticket) => {
-                let answer = &answers(&pieces(ticket.pieces).await.unwrap(), 1)[0];
+                let answer = &answers(&pieces(ticket.deltas).await.unwrap(), 1)[0];
                 assert!(fits && answer.generated == tokens);
             }
             Err(refused) => assert!(!fits && matches!(refused, Refused::Invalid(_)), "{refused}"),
@@ -156,7 +156,7 @@ async fn when_nothing_can_be_chosen_only_that_request_fails() {
     let mut request = request(vec![7], 4);
     request.sampling.logit_bias = (0..rig.model.vocabulary() as u32).map(|id| (id, -100.)).collect();
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
-    assert!(matches!(pieces(ticket.pieces).await, Err(outpost::engine::Failure::Grammar(_))));
+    assert!(matches!(pieces(ticket.deltas).await, Err(outpost::engine::Failure::Grammar(_))));
     assert_eq!(rig.one(greedy(vec![7], 4)).await.generated, 4);
     rig.settle().await;
 }
@@ -170,7 +170,7 @@ async fn a_slow_reader_pauses_only_itself() {
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     assert_eq!(rig.engine.load().running, 1, "the lazy one waits for its reader");
     let mut all = Vec::new();
-    while let Some(piece) = lazy.pieces.recv().await {
+    while let Some(piece) = lazy.deltas.recv().await {
         all.push(piece.unwrap());
     }
     let Answer { generated, .. } = answers(&all, 1)[0];

@@ -42,14 +42,14 @@ async fn what_is_too_much_is_refused_at_once_and_the_rest_is_answered() {
     let median = refused[refused.len() / 2];
     assert!(median < Duration::from_millis(50), "a refusal waits for nothing: {median:?}");
     for ticket in taken {
-        assert_eq!(pieces(ticket.pieces).await.unwrap().last().unwrap().generated, 20);
+        assert_eq!(pieces(ticket.deltas).await.unwrap().last().unwrap().generated, 20);
     }
     rig.settle().await;
 }
 
 async fn count(mut ticket: Generation, counted: &Cell<usize>) {
     // A piece is a token here: nothing is guessed ahead.
-    while let Some(Ok(_)) = ticket.pieces.recv().await {
+    while let Some(Ok(_)) = ticket.deltas.recv().await {
         counted.set(counted.get() + 1);
     }
 }
@@ -89,7 +89,7 @@ async fn tenants_get_equal_shares() {
 async fn first_token(rig: &Rig, tenant: u128, prompt: Vec<u32>) -> Duration {
     let began = now();
     let ask = GenerationRequest { tenant, ..greedy(prompt, 1) };
-    pieces(rig.engine.submit(&rig.model, ask).unwrap().pieces).await.unwrap();
+    pieces(rig.engine.submit(&rig.model, ask).unwrap().deltas).await.unwrap();
     began.elapsed()
 }
 

@@ -10,7 +10,7 @@ use crate::support::{Rig, pieces, request, slow};
 async fn leaving_in_the_queue_in_prefill_and_in_decode_frees_the_place() {
     let rig = slow(|settings| settings.max_running = 1);
     let mut running = rig.engine.submit(&rig.model, request(vec![7; 8], 3_000)).unwrap();
-    running.pieces.recv().await.unwrap().unwrap();
+    running.deltas.recv().await.unwrap().unwrap();
     let waiting = rig.engine.submit(&rig.model, request(vec![7; 2_000], 100)).unwrap();
     assert_eq!((rig.engine.load().running, rig.engine.load().queued), (1, 1));
     drop(waiting);
@@ -45,7 +45,7 @@ async fn after_two_hundred_departures_everything_is_back() {
             }
             _ => {
                 for _ in 0..turn % 7 {
-                    ticket.pieces.recv().await.unwrap().unwrap();
+                    ticket.deltas.recv().await.unwrap().unwrap();
                 }
             }
         }
@@ -58,12 +58,12 @@ async fn after_two_hundred_departures_everything_is_back() {
 async fn draining_lets_what_runs_finish() {
     let rig = slow(|settings| settings.max_running = 1);
     let mut running = rig.engine.submit(&rig.model, request(vec![7; 8], 100)).unwrap();
-    running.pieces.recv().await.unwrap().unwrap();
+    running.deltas.recv().await.unwrap().unwrap();
     let waiting = rig.engine.submit(&rig.model, request(vec![7; 8], 100)).unwrap();
     rig.engine.drain();
-    assert_eq!(pieces(waiting.pieces).await, Err(Failure::ShuttingDown));
+    assert_eq!(pieces(waiting.deltas).await, Err(Failure::ShuttingDown));
     assert_eq!(rig.engine.submit(&rig.model, request(vec![7], 1)).unwrap_err(), Refused::ShuttingDown);
-    assert_eq!(pieces(running.pieces).await.unwrap().last().unwrap().generated, 100);
+    assert_eq!(pieces(running.deltas).await.unwrap().last().unwrap().generated, 100);
     rig.settle().await;
 }
 
@@ -77,7 +77,7 @@ async fn aborting_tells_every_receiver_even_a_slow_one() {
     tokio::time::sleep(Duration::from_millis(300)).await; // Nobody reads: channels fill.
     rig.engine.abort();
     for ticket in tickets {
-        assert_eq!(pieces(ticket.pieces).await, Err(Failure::ShuttingDown));
+        assert_eq!(pieces(ticket.deltas).await, Err(Failure::ShuttingDown));
     }
     rig.settle().await;
 }
@@ -87,7 +87,7 @@ async fn the_last_handle_ends_the_engine() {
     let rig = slow(|_| ());
     let ticket = rig.engine.submit(&rig.model, request(vec![7; 8], 3_000)).unwrap();
     drop(rig);
-    assert_eq!(pieces(ticket.pieces).await, Err(Failure::ShuttingDown));
+    assert_eq!(pieces(ticket.deltas).await, Err(Failure::ShuttingDown));
 }
 
 #[tokio::test]
@@ -110,7 +110,7 @@ async fn a_reader_that_takes_nothing_loses_its_place_after_a_while() {
     }
     assert_eq!((rig.engine.load().running, rig.engine.load().kv_bytes), (0, 0));
     let mut last = None;
-    while let Some(piece) = unread.pieces.recv().await {
+    while let Some(piece) = unread.deltas.recv().await {
         last = Some(piece);
     }
     assert_eq!(last, Some(Err(Failure::ClientStalled)));

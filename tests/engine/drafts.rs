@@ -53,7 +53,7 @@ async fn all(rig: &Rig, asks: &[GenerationRequest]) -> Vec<Vec<Answer>> {
     let one = |ask: &GenerationRequest| {
         let (choices, ticket) = (ask.choices as usize, rig.engine.submit(&rig.model, ask.clone()).unwrap());
         async move {
-            let all = pieces(ticket.pieces).await.unwrap();
+            let all = pieces(ticket.deltas).await.unwrap();
             let explained: usize = all.iter().map(|piece| piece.tokens.len()).sum();
             let answers = answers(&all, choices);
             assert_eq!(explained as u32, answers.iter().map(|answer| answer.generated).sum::<u32>());
@@ -138,7 +138,7 @@ async fn answers_that_leave_take_their_guesses_along() {
         let ask = GenerationRequest { choices: 1 + at % 3, ..request(prompt(at, 13 + at * 3), 300) };
         let mut ticket = drafting.engine.submit(&drafting.model, ask).unwrap();
         for _ in 0..at % 9 {
-            ticket.pieces.recv().await.unwrap().unwrap();
+            ticket.deltas.recv().await.unwrap().unwrap();
         }
     }
     drafting.settle().await;

@@ -30,11 +30,11 @@ fn held(rig: &Rig, form: CompiledGrammar, seed: u64) -> GenerationRequest {
     request.sampling.ignore_eos = false;
     request.sampling.seed = seed;
     request.sampling.temperature = 1.5;
-    GenerationRequest { form: Some(form), ..request }
+    GenerationRequest { grammar: Some(form), ..request }
 }
 
 async fn ask(rig: &Rig, shape: &OutputSpec, seed: u64) -> Answer {
-    rig.one(held(rig, rig.model.form(shape).unwrap(), seed)).await
+    rig.one(held(rig, rig.model.compile_grammar(shape).unwrap(), seed)).await
 }
 
 #[tokio::test]
@@ -68,7 +68,8 @@ async fn two_hundred_varied_schemas_are_never_violated() {
     let rig = rig(&TinyModel { context: 8192, blocks: 1, width: 32, ..TinyModel::default() }, |_| ());
     let schemas: Vec<Value> = serde_json::from_str(include_str!("../fixtures/schemas.json")).unwrap();
     for (number, one) in schemas.iter().enumerate() {
-        let form = rig.model.form(&schema(one.clone())).unwrap_or_else(|error| panic!("{number}: {error}\n{one}"));
+        let form =
+            rig.model.compile_grammar(&schema(one.clone())).unwrap_or_else(|error| panic!("{number}: {error}\n{one}"));
         let validator = jsonschema::options().should_validate_formats(true).build(one).unwrap();
         let mut request = held(&rig, form, number as u64);
         (request.max_tokens, request.choices) = (8000, 2);
@@ -87,7 +88,7 @@ async fn any_object_is_an_object() {
     let rig = rig(&TinyModel { context: 8192, blocks: 1, width: 32, ..TinyModel::default() }, |_| ());
     let shape = OutputSpec { text: TextFormat::Object, ..OutputSpec::default() };
     for seed in 0..5 {
-        let mut request = held(&rig, rig.model.form(&shape).unwrap(), seed);
+        let mut request = held(&rig, rig.model.compile_grammar(&shape).unwrap(), seed);
         request.max_tokens = 8000;
         let answer = rig.one(request).await;
         if answer.end == Some(FinishReason::Stop) {
@@ -142,7 +143,7 @@ async fn demanded_calls_are_calls_and_nothing_else() {
             let mut most = 0;
             for seed in 0..4 {
                 let answer = ask(&rig, &shape, seed).await;
-                assert_eq!((answer.text.as_str(), answer.end), ("", Some(FinishReason::Calls)), "{answer:?}");
+                assert_eq!((answer.text.as_str(), answer.end), ("", Some(FinishReason::ToolCalls)), "{answer:?}");
                 check_calls(&answer);
                 most = most.max(answer.calls.len());
                 if calling != CallMode::Required {
@@ -161,7 +162,7 @@ async fn a_model_that_may_call_writes_text_or_well_formed_calls() {
         let rig = family(template);
         let shape = OutputSpec { tools: looking(), parallel: true, ..OutputSpec::default() };
         for seed in 0..4 {
-            let mut request = held(&rig, rig.model.form(&shape).unwrap(), seed);
+            let mut request = held(&rig, rig.model.compile_grammar(&shape).unwrap(), seed);
             request.max_tokens = 60;
             let free = rig.one(request).await;
             assert!(free.calls.is_empty() && !free.text.is_empty(), "{free:?}");
@@ -183,7 +184,7 @@ async fn the_opening_of_a_call_commits_the_model_to_one() {
         let opening = rig.model.vocabulary() as u32 - 3 - markers.len() as u32;
         let shape = OutputSpec { tools: looking(), parallel: true, ..OutputSpec::default() };
         for seed in 0..4 {
-            let mut request = held(&rig, rig.model.form(&shape).unwrap(), seed);
+            let mut request = held(&rig, rig.model.compile_grammar(&shape).unwrap(), seed);
             // Some text first: with an even seed the opening waits until the bias pays.
             request.sampling.logit_bias = vec![(opening, if seed % 2 == 0 { 6. } else { 100. })];
             request.max_tokens = 1500;
@@ -193,7 +194,7 @@ async fn the_opening_of_a_call_commits_the_model_to_one() {
             if answer.calls.is_empty() && seed % 2 == 0 {
                 continue;
             }
-            assert_eq!(answer.end, Some(FinishReason::Calls), "{answer:?}");
+            assert_eq!(answer.end, Some(FinishReason::ToolCalls), "{answer:?}");
             assert!(!answer.text.contains("<tool_call") && !answer.text.contains("TOOL_CALLS"), "{answer:?}");
             check_calls(&answer);
         }
@@ -203,7 +204,7 @@ async fn the_opening_of_a_call_commits_the_model_to_one() {
 /// A request whose first token is the model's last marker.
 fn begun(rig: &Rig, parallel: bool, seed: u64) -> GenerationRequest {
     let shape = OutputSpec { tools: looking(), parallel, ..OutputSpec::default() };
-    let mut request = held(rig, rig.model.form(&shape).unwrap(), seed);
+    let mut request = held(rig, rig.model.compile_grammar(&shape).unwrap(), seed);
     let marker = rig.model.vocabulary() as u32 - 3 - 1;
     request.sampling.logit_bias = vec![(marker, 100.)];
     request
@@ -222,7 +223,7 @@ async fn an_answer_that_begins_with_the_json_of_a_call_is_one() {
             let mut request = begun(&rig, parallel, seed);
             request.stop = vec!["`".to_owned(), "name".to_owned()];
             let answer = rig.one(request).await;
-            assert_eq!((answer.text.as_str(), answer.end), ("", Some(FinishReason::Calls)), "{answer:?}");
+            assert_eq!((answer.text.as_str(), answer.end), ("", Some(FinishReason::ToolCalls)), "{answer:?}");
             check_calls(&answer);
             assert!(answer.calls.len() == if parallel { 16 } else { 1 }, "{answer:?}");
         }
@@ -269,15 +270,15 @@ async fn text_obeys_a_schema_beside_tools_that_may_be_called() {
     }
     assert!(said > 0 && called > 0, "{said} {called}");
     let shape = OutputSpec { text, tools: looking(), ..OutputSpec::default() };
-    let refused = family(LLAMA).model.form(&shape).unwrap_err();
-    assert!(matches!(refused, GrammarError::Together(_)), "{refused}");
+    let refused = family(LLAMA).model.compile_grammar(&shape).unwrap_err();
+    assert!(matches!(refused, GrammarError::Combination(_)), "{refused}");
 }
 
 #[tokio::test]
 async fn a_form_goes_with_seeds_choices_and_least_lengths() {
     let rig = roomy();
     let shape = schema(json!({ "type": "array", "items": { "type": "boolean" }, "minItems": 1, "maxItems": 4 }));
-    let form = rig.model.form(&shape).unwrap();
+    let form = rig.model.compile_grammar(&shape).unwrap();
     let ask = |choices| GenerationRequest { choices, ..held(&rig, form.clone(), 4) };
     let three = rig.run(ask(3)).await;
     assert_eq!(three, rig.run(ask(3)).await);
@@ -300,10 +301,10 @@ async fn a_form_goes_with_seeds_choices_and_least_lengths() {
 #[tokio::test]
 async fn log_probabilities_are_those_of_the_model_and_not_of_the_form() {
     let rig = roomy();
-    let mut request = held(&rig, rig.model.form(&schema(json!({ "const": 7 }))).unwrap(), 1);
+    let mut request = held(&rig, rig.model.compile_grammar(&schema(json!({ "const": 7 }))).unwrap(), 1);
     request.logprobs = Some(5);
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
-    let pieces = pieces(ticket.pieces).await.unwrap();
+    let pieces = pieces(ticket.deltas).await.unwrap();
     assert_eq!(pieces[0].text, "7");
     assert!(pieces[0].tokens[0].top.iter().all(|token| token.logprob.is_finite()));
     assert!(pieces[0].tokens[0].top[0].bytes != b"7", "the likeliest token of a random model is another");
@@ -312,10 +313,10 @@ async fn log_probabilities_are_those_of_the_model_and_not_of_the_form() {
 #[tokio::test]
 async fn a_bias_that_bans_all_that_may_come_is_a_clear_failure() {
     let rig = roomy();
-    let mut request = held(&rig, rig.model.form(&schema(json!({ "const": true }))).unwrap(), 1);
+    let mut request = held(&rig, rig.model.compile_grammar(&schema(json!({ "const": true }))).unwrap(), 1);
     request.sampling.logit_bias = (0..rig.model.vocabulary() as u32).map(|id| (id, -100.)).collect();
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
-    let Err(Failure::Grammar(reason)) = pieces(ticket.pieces).await else { panic!("no failure of the form") };
+    let Err(Failure::Grammar(reason)) = pieces(ticket.deltas).await else { panic!("no failure of the form") };
     assert!(reason.contains("logit_bias"), "{reason}");
     rig.settle().await;
 }
@@ -329,9 +330,9 @@ fn a_form_is_kept_for_the_same_demands_and_no_others() {
         OutputSpec { tools, calling, ..OutputSpec::default() }
     };
     let kept = calls(CallMode::Required, "look");
-    assert!(rig.model.kept_form(&kept).is_none());
-    rig.model.form(&kept).unwrap();
-    assert!(rig.model.kept_form(&kept).is_some());
+    assert!(rig.model.cached_grammar(&kept).is_none());
+    rig.model.compile_grammar(&kept).unwrap();
+    assert!(rig.model.cached_grammar(&kept).is_some());
     let others = [
         calls(CallMode::Auto, "look"),
         calls(CallMode::Required, "see"),
@@ -339,7 +340,7 @@ fn a_form_is_kept_for_the_same_demands_and_no_others() {
         OutputSpec { text: TextFormat::Object, ..calls(CallMode::Required, "look") },
         schema(json!("object")),
     ];
-    assert!(others.iter().all(|other| rig.model.kept_form(other).is_none()));
+    assert!(others.iter().all(|other| rig.model.cached_grammar(other).is_none()));
 }
 
 fn hostile() -> Vec<(&'static str, Value)> {
@@ -423,7 +424,7 @@ async fn hostile_schemas_are_refused_or_kept_and_harm_nobody() {
     let rig = roomy();
     for (what, one) in hostile() {
         let began = Instant::now();
-        let form = rig.model.form(&schema(one));
+        let form = rig.model.compile_grammar(&schema(one));
         let took = began.elapsed();
         // A second at most, with room for a busy test machine; without its bound each bomb takes minutes.
         assert!(took < Duration::from_secs(10), "{what}: {took:?}");
@@ -432,7 +433,7 @@ async fn hostile_schemas_are_refused_or_kept_and_harm_nobody() {
         request.max_tokens = 50;
         let began = Instant::now();
         let ticket = rig.engine.submit(&rig.model, request).unwrap();
-        let outcome = pieces(ticket.pieces).await;
+        let outcome = pieces(ticket.deltas).await;
         assert!(!matches!(outcome, Err(Failure::Internal(_))), "{what}");
         assert!(began.elapsed() < Duration::from_secs(10), "{what}");
     }

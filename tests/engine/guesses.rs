@@ -18,7 +18,7 @@ async fn guesses_do_not_change_answers() {
         (ask.sampling.temperature, ask.sampling.seed) = (temperature, seed);
         let expected = plain.run(ask.clone()).await;
         let ticket = guessing.engine.submit(&guessing.model, ask).unwrap();
-        let all = pieces(ticket.pieces).await.unwrap();
+        let all = pieces(ticket.deltas).await.unwrap();
         assert_eq!(answers(&all, choices as usize), expected);
         let tokens: usize = all.iter().map(|piece| piece.tokens.len()).sum();
         assert_eq!(tokens as u32, expected.iter().map(|answer| answer.generated).sum::<u32>());

@@ -302,7 +302,7 @@ fn a_vocabulary_with_a_very_long_token_serves_demanded_forms() {
     tiny_model::write(dir.path(), "m", &TinyModel { markers, ..TinyModel::default() });
     let engine = engine(dir.path());
     let model = engine.models().load("m").unwrap();
-    assert!(model.form(&OutputSpec { text: TextFormat::Object, ..OutputSpec::default() }).is_ok());
+    assert!(model.compile_grammar(&OutputSpec { text: TextFormat::Object, ..OutputSpec::default() }).is_ok());
 }
 
 /// Both ways of running give the same prompts and the same errors.

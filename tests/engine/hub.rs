@@ -96,7 +96,7 @@ async fn a_folder_is_listed_loaded_and_answers() {
         // Longer than LongRoPE's original context, so that both kinds of blocks are in use.
         for most in [4, 60] {
             let ticket = engine.submit(&model, request(prompt.clone(), most)).unwrap();
-            assert!(!pieces(ticket.pieces).await.unwrap().is_empty());
+            assert!(!pieces(ticket.deltas).await.unwrap().is_empty());
         }
     }
 }

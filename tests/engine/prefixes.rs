@@ -8,7 +8,7 @@ use crate::tiny_model::TinyModel;
 /// Runs the request; gives the cached tokens that its pieces tell, and the text.
 async fn run(rig: &Rig, request: GenerationRequest) -> (u32, String) {
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
-    let all = pieces(ticket.pieces).await.unwrap();
+    let all = pieces(ticket.deltas).await.unwrap();
     let cached = all[0].cached;
     assert!(all.iter().all(|piece| piece.cached == cached), "every piece tells the same");
     (cached, answers(&all, 1).remove(0).text)
@@ -36,7 +36,7 @@ async fn answers_are_remembered_too() {
     let rig = tiny();
     let first = GenerationRequest { logprobs: Some(0), ..greedy(prompt(1, 60), 40) };
     let ticket = rig.engine.submit(&rig.model, first).unwrap();
-    let all = pieces(ticket.pieces).await.unwrap();
+    let all = pieces(ticket.deltas).await.unwrap();
     let answer: Vec<u32> = all.iter().flat_map(|piece| &piece.tokens).map(|info| info.token.id).collect();
     // The last token of an answer is never computed.
     let turn = [prompt(1, 60), answer, prompt(3, 20)].concat();

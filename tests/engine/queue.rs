@@ -30,7 +30,7 @@ async fn waiting_tokens_are_bounded_too() {
         slow(|settings| (settings.max_running, settings.max_queued_tokens, settings.tenant_divisor) = (1, 1_000, 1));
     let ask = |count| rig.engine.submit(&rig.model, request(vec![7; count], 1_000));
     let mut running = ask(10).unwrap();
-    running.pieces.recv().await.unwrap().unwrap();
+    running.deltas.recv().await.unwrap().unwrap();
     let _waiting = ask(900).unwrap();
     assert_eq!(rig.engine.load().queued_tokens, 900);
     assert!(matches!(ask(101), Err(Refused::QueueFull { .. })));
@@ -70,7 +70,7 @@ async fn answers_take_turns_where_memory_is_short() {
     let tickets: Vec<_> = (0..3).map(|at| rig.engine.submit(&rig.model, ask(at)).unwrap()).collect();
     for (ticket, expected) in tickets.into_iter().zip(alone) {
         assert!(rig.engine.load().kv_bytes <= 4_096 * 20);
-        assert_eq!(answers(&pieces(ticket.pieces).await.unwrap(), 1), [expected]);
+        assert_eq!(answers(&pieces(ticket.deltas).await.unwrap(), 1), [expected]);
     }
     rig.settle().await;
 }
@@ -79,10 +79,10 @@ async fn answers_take_turns_where_memory_is_short() {
 async fn a_long_prompt_does_not_stall_a_running_answer() {
     let rig = slow(|settings| settings.prefill_chunk = 32);
     let mut short = rig.engine.submit(&rig.model, request(vec![7; 4], 40)).unwrap();
-    short.pieces.recv().await.unwrap().unwrap();
+    short.deltas.recv().await.unwrap().unwrap();
     let long = rig.engine.submit(&rig.model, request(vec![7; 3_900], 2)).unwrap();
     // 39 more tokens need 39 steps; the prompt needs 122.
-    assert_eq!(pieces(short.pieces).await.unwrap().len(), 39);
+    assert_eq!(pieces(short.deltas).await.unwrap().len(), 39);
     assert!(rig.engine.load().running >= 1, "the long prompt is still being read");
     drop(long);
     rig.settle().await;
@@ -94,7 +94,7 @@ async fn a_tenant_with_one_request_overtakes_a_tenant_with_many() {
     let ask = |tenant| rig.engine.submit(&rig.model, GenerationRequest { tenant, ..request(vec![7; 4], 60) }).unwrap();
     let many: Vec<_> = (0..8).map(|_| ask(1)).collect();
     let one = ask(2);
-    pieces(one.pieces).await.unwrap();
+    pieces(one.deltas).await.unwrap();
     assert!(rig.engine.load().queued >= 4, "{:?}", rig.engine.load());
     drop(many);
 }

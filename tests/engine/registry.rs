@@ -192,11 +192,11 @@ async fn what_runs_on_a_replaced_model_ends_on_it_and_then_its_memory_is_free() 
     assert!(!Arc::ptr_eq(&new, &rig.model));
     assert_eq!(memory(&rig.engine, "weights"), 2 * weights, "the old one is still at work");
     for ticket in [ticket, running] {
-        let answer = crate::support::answers(&crate::support::pieces(ticket.pieces).await.unwrap(), 1).remove(0);
+        let answer = crate::support::answers(&crate::support::pieces(ticket.deltas).await.unwrap(), 1).remove(0);
         assert_eq!(answer, expected);
     }
     let other = rig.engine.submit(&new, crate::support::greedy(vec![7; 20], 64)).unwrap();
-    let answer = crate::support::answers(&crate::support::pieces(other.pieces).await.unwrap(), 1).remove(0);
+    let answer = crate::support::answers(&crate::support::pieces(other.deltas).await.unwrap(), 1).remove(0);
     assert_ne!(std::mem::take(&mut expected.text), answer.text);
     rig.settle().await;
     let crate::support::Rig { engine, model, dir: _dir, .. } = rig;
@@ -249,6 +249,6 @@ async fn the_longest_unused_model_makes_room() {
     assert_eq!(loaded(), ["b", "c"]);
     // 25 blocks are needed: the idle model goes.
     let ticket = engine.submit(&c, request(vec![7; 200], 200)).unwrap();
-    crate::support::pieces(ticket.pieces).await.unwrap();
+    crate::support::pieces(ticket.deltas).await.unwrap();
     assert_eq!(loaded(), ["c"]);
 }

@@ -75,11 +75,11 @@ pub fn slow(change: impl FnOnce(&mut Settings)) -> Rig {
 pub fn request(prompt: Vec<u32>, max_tokens: u32) -> GenerationRequest {
     let sampling = Sampling { ignore_eos: true, seed: 5, ..Sampling::default() };
     GenerationRequest {
-        prompt,
+        prompt: prompt.into(),
         choices: 1,
         max_tokens,
         sampling,
-        form: None,
+        grammar: None,
         stop: Vec::new(),
         logprobs: None,
         tenant: 1,
@@ -151,7 +151,7 @@ impl Rig {
     pub async fn run(&self, request: GenerationRequest) -> Vec<Answer> {
         let choices = request.choices as usize;
         let ticket = self.engine.submit(&self.model, request).unwrap();
-        answers(&pieces(ticket.pieces).await.unwrap(), choices)
+        answers(&pieces(ticket.deltas).await.unwrap(), choices)
     }
 
     pub async fn one(&self, request: GenerationRequest) -> Answer {

@@ -60,7 +60,7 @@ async fn chat(file: &[u8]) -> Option<String> {
         Err(other) => panic!("{other:?}"),
     };
     let ticket = engine.submit(&model, greedy(vec![7, 8, 9], 2)).unwrap();
-    match pieces(ticket.pieces).await {
+    match pieces(ticket.deltas).await {
         Ok(_) => None,
         Err(Failure::ModelUnusable { id, reason }) => {
             assert_eq!(id, "odd");

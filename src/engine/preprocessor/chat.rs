@@ -10,7 +10,7 @@ use super::templates::Templates;
 use crate::clock_rng::ClockRng;
 use crate::engine::text::chat_template::{PromptError, Template};
 use crate::engine::text::message::Message;
-use crate::engine::text::tools::{Tool, Wording};
+use crate::engine::text::tools::{Tool, ToolPromptStyle};
 use crate::engine::tokenizer::{ChatTokenizer, Prompt, TokenBound};
 
 /// A chat model's tokenizer and templates.
@@ -24,7 +24,7 @@ pub struct ChatPreprocessor {
 /// A template, and how it is told of tools.
 struct Prompting {
     template: Template,
-    wording: Wording,
+    wording: ToolPromptStyle,
 }
 
 impl ChatPreprocessor {
@@ -43,7 +43,7 @@ impl ChatPreprocessor {
             let template = Template::new(source, bos, eos, Arc::clone(clock))?;
             Ok::<_, String>(Prompting { template, wording })
         };
-        let plain = prompting(&templates.default, Wording::of(&templates.default))?;
+        let plain = prompting(&templates.default, ToolPromptStyle::of(&templates.default))?;
         let calling = templates.calling().map(|(source, wording)| prompting(source, wording)).transpose()?;
         let call_format = calling.as_ref().unwrap_or(&plain).wording.format();
         Ok((Self { tokens, plain, calling }, ChatFacts { vocabulary, call_format }))
@@ -71,7 +71,7 @@ impl ChatPreprocessor {
     fn render(&self, messages: &[Message], tools: &[Tool], merged: bool) -> Result<String, PromptError> {
         let calling = self.calling.as_ref().filter(|_| !tools.is_empty());
         let Prompting { template, wording } = calling.unwrap_or(&self.plain);
-        let (messages, tools) = wording.arrange(messages, tools, merged);
+        let (messages, tools) = wording.template_input(messages, tools, merged);
         let safe = |values: Vec<serde_json::Value>| -> Vec<Value> {
             values.into_iter().map(|value| Value::from(Serde(self.safe(value)))).collect()
         };

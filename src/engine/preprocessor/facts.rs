@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::text::tools::Format;
+use crate::engine::text::tools::CallFormat;
 use crate::engine::tokenizer::Vocabulary;
 
 /// A text encoder's tokenizer in a pipeline for images.
@@ -22,7 +22,7 @@ pub struct TextSpec {
 pub struct ChatFacts {
     pub vocabulary: Vocabulary,
     /// How the model writes calls of tools.
-    pub call_format: Format,
+    pub call_format: CallFormat,
 }
 
 /// What an encoder's tokenizer puts around texts.

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::engine::text::tools::Wording;
+use crate::engine::text::tools::ToolPromptStyle;
 use crate::engine::tokenizer::files::{TOOL_USE_FILE, TextFiles};
 use crate::models::gguf::Metadata;
 
@@ -43,9 +43,9 @@ impl Templates {
 
     /// The template for conversations with tools where it is another than the default one, and how it is told of
     /// tools.
-    pub fn calling(&self) -> Option<(&str, Wording)> {
+    pub fn calling(&self) -> Option<(&str, ToolPromptStyle)> {
         let template = self.tool_use.as_deref()?;
-        Some((template, Wording::of(template))).filter(|(_, wording)| *wording != Wording::Described)
+        Some((template, ToolPromptStyle::of(template))).filter(|(_, wording)| *wording != ToolPromptStyle::Described)
     }
 
     /// All templates, one after another: what they write tells which tokens are theirs.

@@ -137,7 +137,7 @@ impl Registry {
             Some((model.key, own, Arc::clone(&model.draft_slot)))
         });
         let Some((key, own, slot)) = taken else { return };
-        slot.take(pause.map(|pause| self.clock.uptime() + pause));
+        slot.unload(pause.map(|pause| self.clock.uptime() + pause));
         self.texts.set_block_bytes(key, own);
     }
 }

@@ -218,7 +218,7 @@ impl Registry {
     /// Drops the retired models that nobody uses any more. `false`: there was none.
     fn drop_retired(&self) -> bool {
         let unused: Vec<Model> = lock(&self.retired).extract_if(.., |model| !model.is_held()).collect();
-        unused.iter().filter_map(Model::text).for_each(|model| self.texts.forget(model.key));
+        unused.iter().filter_map(Model::text).for_each(|model| self.texts.remove_model(model.key));
         !unused.is_empty()
     }
 
@@ -403,8 +403,8 @@ impl Registry {
         let gone = loaded.remove(id);
         drop(loaded);
         if let Some(model) = gone.as_ref().and_then(|gone| gone.model.text()) {
-            model.draft_slot.take(None);
-            self.texts.forget(model.key);
+            model.draft_slot.unload(None);
+            self.texts.remove_model(model.key);
         }
         Ok(())
     }

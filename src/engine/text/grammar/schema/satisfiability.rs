@@ -1,5 +1,4 @@
-//! Whether any value can fulfil a schema at all, as far as its demands nest: an object that needs an
-//! object of its own kind inside has no end.
+//! Finds schemas that require infinitely nested values, such as an object with a required property of its own type.
 
 use std::collections::HashMap;
 
@@ -7,38 +6,38 @@ use serde_json::{Map, Value};
 
 use super::common::target;
 
-/// Looks at a schema that was checked. `true` where it is not known better.
-pub(super) fn can_end(root: &Value) -> bool {
+/// Whether a finite value can satisfy a checked schema, as far as nesting is concerned. `true` if unknown.
+pub(super) fn is_satisfiable(root: &Value) -> bool {
     let mut search = Search { root, known: HashMap::new(), learned: false };
-    // Each round finds out about one more reference at least, or it is the last.
+    // Each round proves at least one more reference satisfiable, or it is the last.
     loop {
         search.learned = false;
-        search.known.retain(|_, ends| *ends);
-        let ends = search.ends(root);
-        if ends || !search.learned {
-            return ends;
+        search.known.retain(|_, satisfiable| *satisfiable);
+        let satisfiable = search.satisfiable(root);
+        if satisfiable || !search.learned {
+            return satisfiable;
         }
     }
 }
 
 struct Search<'a> {
     root: &'a Value,
-    /// References that can end, and those that this round has no reason to think so of.
+    /// References proven satisfiable (`true`), and those not proven in this round (`false`).
     known: HashMap<&'a str, bool>,
     learned: bool,
 }
 
 impl<'a> Search<'a> {
-    fn ends(&mut self, schema: &'a Value) -> bool {
+    fn satisfiable(&mut self, schema: &'a Value) -> bool {
         let Some(fields) = schema.as_object() else { return true };
         fields.iter().all(|(name, value)| match name.as_str() {
-            "allOf" => list(value).all(|one| self.ends(one)),
-            "anyOf" | "oneOf" => list(value).any(|one| self.ends(one)),
+            "allOf" => list(value).all(|one| self.satisfiable(one)),
+            "anyOf" | "oneOf" => list(value).any(|one| self.satisfiable(one)),
             "$ref" => value.as_str().is_none_or(|name| self.reference(name)),
-            // What an object or an array must have inside; where the type is open there is a way out.
+            // Required contents of an object or an array. If the type is open, another type satisfies the schema.
             "required" if is(fields, "object") => self.properties(fields, value),
             "minItems" if is(fields, "array") && value.as_u64().is_some_and(|least| least > 0) => {
-                fields.get("items").is_none_or(|items| items.is_array() || self.ends(items))
+                fields.get("items").is_none_or(|items| items.is_array() || self.satisfiable(items))
             }
             _ => true,
         })
@@ -47,7 +46,7 @@ impl<'a> Search<'a> {
     fn properties(&mut self, fields: &'a Map<String, Value>, required: &'a Value) -> bool {
         let properties = fields.get("properties").and_then(Value::as_object);
         let mut needed = list(required).filter_map(|name| properties?.get(name.as_str()?));
-        needed.all(|one| self.ends(one))
+        needed.all(|one| self.satisfiable(one))
     }
 
     fn reference(&mut self, name: &'a str) -> bool {
@@ -55,12 +54,12 @@ impl<'a> Search<'a> {
             return *known;
         }
         self.known.insert(name, false);
-        let ends = target(self.root, name).is_none_or(|schema| self.ends(schema));
-        if ends {
+        let satisfiable = target(self.root, name).is_none_or(|schema| self.satisfiable(schema));
+        if satisfiable {
             self.known.insert(name, true);
             self.learned = true;
         }
-        ends
+        satisfiable
     }
 }
 
