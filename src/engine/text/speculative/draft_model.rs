@@ -352,8 +352,8 @@ impl DraftSlot {
 
     /// Whether to look for a draft model now. `true` for one caller only.
     pub fn should_load(&self, now: Duration) -> bool {
-        let claim = |next: u64| (next <= millis(now)).then_some(u64::MAX);
-        self.next_attempt.fetch_update(Ordering::SeqCst, Ordering::SeqCst, claim).is_ok()
+        let disable = |next: u64| (next <= millis(now)).then_some(u64::MAX);
+        self.next_attempt.fetch_update(Ordering::SeqCst, Ordering::SeqCst, disable).is_ok()
     }
 
     /// Allows the next attempt from uptime `at` on.
