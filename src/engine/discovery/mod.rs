@@ -6,7 +6,7 @@ mod diffusers;
 mod entries;
 mod gguf;
 mod safetensors;
-mod single;
+mod single_file;
 
 use crate::engine::model_info::ModelInfo;
 use crate::engine::model_info::ModelKind;
@@ -41,16 +41,16 @@ impl DiscoveredModel {
     pub fn is_current(&self) -> bool {
         // A folder of the same name hides a bare file.
         let hidden = self.path == self.entry && self.entry.with_extension("").is_dir();
-        !hidden && candidate(&self.entry).is_some_and(|now| self.is_of(&now))
+        !hidden && candidate(&self.entry).is_some_and(|now| self.matches(&now))
     }
 
     /// Whether it was read from these files, as they are.
-    pub fn is_of(&self, candidate: &Candidate) -> bool {
+    pub fn matches(&self, candidate: &Candidate) -> bool {
         (self.info.id == candidate.id) && (self.path == candidate.path) && (self.fingerprint == candidate.fingerprint)
     }
 
     /// The error for a model that is not of the kind that is wanted.
-    pub fn other_than(&self, wanted: ModelKind) -> LoadError {
+    pub fn wrong_kind(&self, wanted: ModelKind) -> LoadError {
         let ModelInfo { id, architecture, .. } = &self.info;
         LoadError::WrongKind { id: id.clone(), architecture: architecture.clone(), wanted }
     }
@@ -69,7 +69,7 @@ pub struct Fingerprint {
 
 impl Fingerprint {
     /// That of a model that is made of these files, too, which are no part of it.
-    fn beside(self, files: &[PathBuf]) -> Option<Self> {
+    fn with_dependencies(self, files: &[PathBuf]) -> Option<Self> {
         Some(Self { hash: self.hash ^ fingerprint(files)?.hash, ..self })
     }
 }
@@ -89,9 +89,9 @@ enum Layout {
     /// A pipeline of several models, each in a folder of its own.
     Diffusers,
     /// A pipeline in one file.
-    Single,
+    SingleFile,
     /// Something is there, but not one model.
-    Unclear(String),
+    Ambiguous(String),
 }
 
 /// Entries of the folder that may be models, sorted by id; no file is opened.
@@ -112,7 +112,7 @@ fn candidate(path: &Path) -> Option<Candidate> {
         return folder(name, path);
     }
     if let Some(id) = name.strip_suffix(".safetensors").filter(|id| !id.is_empty() && path.is_file()) {
-        return single(id, path, path);
+        return single_file(id, path, path);
     }
     let id = name.strip_suffix(".gguf").filter(|id| !id.is_empty() && path.is_file())?;
     let (id, layout, path) = (id.to_owned(), Layout::Gguf, path.to_owned());
@@ -131,35 +131,36 @@ fn folder(id: &str, folder: &Path) -> Option<Candidate> {
             folders.iter().flat_map(|folder| entries(folder)).filter(|path| path.is_file()).collect()
         };
         let parts = inside(&files);
-        let fingerprint =
-            fingerprint(std::iter::once(&index).chain(&parts))?.beside(&inside(&referenced_models(folder)))?;
+        let fingerprint = fingerprint(std::iter::once(&index).chain(&parts))?
+            .with_dependencies(&inside(&referenced_models(folder)))?;
         let entry = folder.to_owned();
         return Some(Candidate { id: id.to_owned(), layout: Layout::Diffusers, fingerprint, entry, path: index });
     }
     let (layout, path) = match (ggufs.as_slice(), tensors.as_slice()) {
         ([one], _) => (Layout::Gguf, (*one).clone()),
-        ([first, ..], _) => {
-            (Layout::Unclear(format!("the folder holds {} .gguf files, a model is one", ggufs.len())), (*first).clone())
-        }
+        ([first, ..], _) => (
+            Layout::Ambiguous(format!("the folder holds {} .gguf files, a model is one", ggufs.len())),
+            (*first).clone(),
+        ),
         ([], [first, ..]) if folder.join("config.json").is_file() => (Layout::Safetensors, (*first).clone()),
-        ([], [only]) => return single(id, folder, only),
+        ([], [only]) => return single_file(id, folder, only),
         _ => return None,
     };
     let tool_use = folder.join(TOOL_USE_FILE);
     let fingerprint = match layout {
-        Layout::Safetensors => fingerprint(files.iter().chain([&tool_use]).filter(|path| is_read(path))),
-        Layout::Unclear(_) => fingerprint(ggufs),
+        Layout::Safetensors => fingerprint(files.iter().chain([&tool_use]).filter(|path| is_model_file(path))),
+        Layout::Ambiguous(_) => fingerprint(ggufs),
         _ => fingerprint([&path]),
     };
     Some(Candidate { id: id.to_owned(), layout, fingerprint: fingerprint?, entry: folder.to_owned(), path })
 }
 
 /// A pipeline in one `file`: `path` is that, or its folder.
-fn single(id: &str, path: &Path, file: &Path) -> Option<Candidate> {
-    let fingerprint = fingerprint([&file.to_owned()])?.beside(&sidecar_files(path))?;
+fn single_file(id: &str, path: &Path, file: &Path) -> Option<Candidate> {
+    let fingerprint = fingerprint([&file.to_owned()])?.with_dependencies(&sidecar_files(path))?;
     Some(Candidate {
         id: id.to_owned(),
-        layout: Layout::Single,
+        layout: Layout::SingleFile,
         fingerprint,
         entry: path.to_owned(),
         path: path.to_owned(),
@@ -167,7 +168,7 @@ fn single(id: &str, path: &Path, file: &Path) -> Option<Candidate> {
 }
 
 /// Whether a file of a folder of safetensors is one that a model is made of.
-fn is_read(path: &Path) -> bool {
+fn is_model_file(path: &Path) -> bool {
     path.extension().is_some_and(|one| one == "safetensors" || one == "json" || one == "jinja") && path.is_file()
 }
 
@@ -187,18 +188,18 @@ fn fingerprint<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> Option<Finge
 impl Candidate {
     /// Reads the header.
     pub fn inspect(self) -> DiscoveredModel {
-        let mut info = self.blank();
+        let mut info = self.empty_info();
         match &self.layout {
             Layout::Gguf => gguf::describe(&self.path, &mut info),
             Layout::Safetensors => safetensors::describe(&self.path, &mut info),
-            Layout::Single => single::describe(&self.path, &mut info),
+            Layout::SingleFile => single_file::describe(&self.path, &mut info),
             Layout::Diffusers => diffusers::describe(&self.path, &mut info),
-            Layout::Unclear(problem) => info.problem = Some(problem.clone()),
+            Layout::Ambiguous(problem) => info.problem = Some(problem.clone()),
         }
         DiscoveredModel { info, entry: self.entry, path: self.path, fingerprint: self.fingerprint }
     }
 
-    fn blank(&self) -> ModelInfo {
+    fn empty_info(&self) -> ModelInfo {
         ModelInfo {
             id: self.id.clone(),
             created: Timestamp::from_millis(i64::try_from(self.fingerprint.modified).unwrap_or(i64::MAX)),
@@ -206,8 +207,8 @@ impl Candidate {
             architecture: "unknown".to_owned(),
             kind: ModelKind::Unknown,
             format: match self.layout {
-                Layout::Safetensors | Layout::Diffusers | Layout::Single => "safetensors",
-                Layout::Gguf | Layout::Unclear(_) => "gguf",
+                Layout::Safetensors | Layout::Diffusers | Layout::SingleFile => "safetensors",
+                Layout::Gguf | Layout::Ambiguous(_) => "gguf",
             },
             quantization: None,
             parameters: 0,

@@ -6,7 +6,7 @@
 //! Whoever names a model has its files looked at again, so that one that was repaired, replaced or deleted is noticed at
 //! once. What runs on the old one ends on it.
 
-mod draft_pairs;
+mod draft_models;
 
 use crate::engine::error::InUse;
 use crate::engine::error::LoadError;
@@ -37,7 +37,7 @@ use crate::models::scratch::{Cpu, scratch_bytes};
 use crate::models::weights::Footprint;
 
 /// How old the listing may be.
-const FRESH: Duration = Duration::from_secs(1);
+const MAX_AGE: Duration = Duration::from_secs(1);
 
 /// The models folder and what is loaded of it.
 pub struct Registry {
@@ -46,15 +46,15 @@ pub struct Registry {
     runtime: Arc<Runtime>,
     texts: Arc<TextQueue>,
     snapshot: ArcSwap<Snapshot>,
-    scanning: Mutex<()>,
+    scan_lock: Mutex<()>,
     loaded: Mutex<HashMap<String, Loaded>>,
     /// Models whose files are no longer those on disk, until what runs on them has ended.
-    retired: Mutex<Vec<Model>>,
+    stale: Mutex<Vec<Model>>,
     /// One lock a model: whoever holds it loads, the others wait for the outcome.
-    gates: Mutex<HashMap<String, Arc<Mutex<()>>>>,
+    load_locks: Mutex<HashMap<String, Arc<Mutex<()>>>>,
     /// Models whose header was sound but whose loading failed; until the file changes.
     failed: Mutex<HashMap<String, (Fingerprint, String)>>,
-    loads: AtomicU64,
+    next_key: AtomicU64,
     /// Computes for all models, one at a time.
     cpu: Arc<Cpu>,
 }
@@ -80,7 +80,7 @@ impl Model {
     }
 
     /// Whether somebody beside the registry holds it.
-    fn is_held(&self) -> bool {
+    fn is_in_use(&self) -> bool {
         match self {
             Self::Text(model) => Arc::strong_count(model) > 1,
             Self::Encoder(model) => Arc::strong_count(model) > 1,
@@ -92,20 +92,20 @@ impl Model {
 struct Loaded {
     model: Model,
     fingerprint: Fingerprint,
-    used: Duration,
+    last_used: Duration,
     /// When its files were last found to be those that were read.
-    confirmed: Duration,
+    verified: Duration,
     /// What guesses its tokens.
     draft: Option<String>,
 }
 
 /// Where the memory for weights comes from.
 #[derive(Clone, Copy)]
-enum Memory {
+enum Eviction {
     /// From whoever does not need it: models that nobody uses go.
-    Claimed,
+    IdleModels,
     /// From what is left; at most cached blocks go.
-    Spare,
+    Never,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -122,12 +122,12 @@ impl Registry {
             runtime,
             texts,
             snapshot: ArcSwap::default(),
-            scanning: Mutex::default(),
+            scan_lock: Mutex::default(),
             loaded: Mutex::default(),
-            retired: Mutex::default(),
-            gates: Mutex::default(),
+            stale: Mutex::default(),
+            load_locks: Mutex::default(),
             failed: Mutex::default(),
-            loads: AtomicU64::new(1),
+            next_key: AtomicU64::new(1),
             cpu,
         }
     }
@@ -142,10 +142,10 @@ impl Registry {
     /// One model as it is now. Looks at its files; reads the folder where those have changed, and for an unknown id at
     /// most once a second.
     pub fn find(&self, id: &str) -> Option<ModelInfo> {
-        self.found(id).map(|found| self.describe(&found))
+        self.lookup(id).map(|found| self.describe(&found))
     }
 
-    fn found(&self, id: &str) -> Option<DiscoveredModel> {
+    fn lookup(&self, id: &str) -> Option<DiscoveredModel> {
         let snapshot = self.snapshot.load_full();
         match snapshot.models.get(id) {
             Some(found) if found.is_current() => return Some(found.clone()),
@@ -159,12 +159,12 @@ impl Registry {
         let mut info = found.info.clone();
         info.loaded = lock(&self.loaded).contains_key(&info.id);
         if info.problem.is_none() {
-            info.problem = self.failure(found);
+            info.problem = self.load_failure(found);
         }
         info
     }
 
-    fn failure(&self, found: &DiscoveredModel) -> Option<String> {
+    fn load_failure(&self, found: &DiscoveredModel) -> Option<String> {
         let failed = lock(&self.failed);
         failed
             .get(&found.info.id)
@@ -173,17 +173,17 @@ impl Registry {
     }
 
     fn refresh(&self) {
-        let _one = lock(&self.scanning);
+        let _one = lock(&self.scan_lock);
         let old = self.snapshot.load_full();
         let now = self.clock.uptime();
-        if old.at.is_none_or(|at| now.saturating_sub(at) >= FRESH) {
+        if old.at.is_none_or(|at| now.saturating_sub(at) >= MAX_AGE) {
             self.scan(&old, now);
         }
     }
 
     /// Reads the folder, of which `seen` is no longer true, unless another thread has done so.
     fn refresh_after(&self, seen: &Arc<Snapshot>) {
-        let _one = lock(&self.scanning);
+        let _one = lock(&self.scan_lock);
         let old = self.snapshot.load_full();
         if Arc::ptr_eq(&old, seen) {
             self.scan(&old, self.clock.uptime());
@@ -192,7 +192,7 @@ impl Registry {
 
     fn scan(&self, old: &Snapshot, now: Duration) {
         let models = discovery::candidates(&self.folder).into_iter().map(|candidate| {
-            let known = old.models.get(&candidate.id).filter(|found| found.is_of(&candidate));
+            let known = old.models.get(&candidate.id).filter(|found| found.matches(&candidate));
             (candidate.id.clone(), known.cloned().unwrap_or_else(|| candidate.inspect()))
         });
         let models: BTreeMap<_, _> = models.collect();
@@ -202,22 +202,22 @@ impl Registry {
         };
         let outdated: Vec<_> = lock(&self.loaded).iter().filter_map(is_outdated).collect();
         self.snapshot.store(Arc::new(Snapshot { models, at: Some(now) }));
-        outdated.iter().for_each(|id| self.retire(id));
+        outdated.iter().for_each(|id| self.mark_stale(id));
     }
 
     /// Gives out a model no more, and its memory back once nobody uses it.
-    fn retire(&self, id: &str) {
+    fn mark_stale(&self, id: &str) {
         tracing::info!(model = id, "the files of a loaded model have changed or are gone");
-        self.drop_drafts_by(id);
-        self.take_drafter(id, None);
-        let gone = lock(&self.loaded).remove(id);
-        lock(&self.retired).extend(gone.map(|gone| gone.model));
-        self.drop_retired();
+        self.detach_draft_from_all(id);
+        self.detach_draft_model(id, None);
+        let removed = lock(&self.loaded).remove(id);
+        lock(&self.stale).extend(removed.map(|removed| removed.model));
+        self.drop_stale();
     }
 
-    /// Drops the retired models that nobody uses any more. `false`: there was none.
-    fn drop_retired(&self) -> bool {
-        let unused: Vec<Model> = lock(&self.retired).extract_if(.., |model| !model.is_held()).collect();
+    /// Drops the stale models that nobody uses any more. `false`: there was none.
+    fn drop_stale(&self) -> bool {
+        let unused: Vec<Model> = lock(&self.stale).extract_if(.., |model| !model.is_in_use()).collect();
         unused.iter().filter_map(Model::text).for_each(|model| self.texts.forget(model.key));
         !unused.is_empty()
     }
@@ -228,15 +228,15 @@ impl Registry {
         let now = self.clock.uptime();
         let mut loaded = lock(&self.loaded);
         let entry = loaded.get_mut(id).filter(|entry| entry.fingerprint == fingerprint)?;
-        (now.saturating_sub(entry.confirmed) < FRESH).then_some(())?;
-        entry.used = now;
+        (now.saturating_sub(entry.verified) < MAX_AGE).then_some(())?;
+        entry.last_used = now;
         entry.model.text().cloned()
     }
 
     /// The chat model, loaded. BlockPool while its weights are read, and those of what drafts for it.
     pub fn load(&self, id: &str) -> Result<Arc<TextModel>, LoadError> {
-        let found = self.found(id).ok_or(LoadError::NotFound)?;
-        let model = self.obtain_text(&found, Memory::Claimed)?;
+        let found = self.lookup(id).ok_or(LoadError::NotFound)?;
+        let model = self.get_or_load_text(&found, Eviction::IdleModels)?;
         self.attach_draft_model(&model, &found);
         Ok(model)
     }
@@ -244,72 +244,72 @@ impl Registry {
     /// The encoder of this kind, [`ModelKind::Embedding`] or [`ModelKind::Reranker`], loaded. BlockPool while its weights are
     /// read.
     pub fn load_encoder(&self, id: &str, kind: ModelKind) -> Result<Arc<EncoderModel>, LoadError> {
-        let found = self.found(id).ok_or(LoadError::NotFound)?;
+        let found = self.lookup(id).ok_or(LoadError::NotFound)?;
         if found.info.kind != kind {
-            return Err(found.other_than(kind));
+            return Err(found.wrong_kind(kind));
         }
-        match self.obtain(&found, Memory::Claimed)? {
+        match self.get_or_load(&found, Eviction::IdleModels)? {
             Model::Encoder(model) => Ok(model),
-            _ => Err(found.other_than(kind)),
+            _ => Err(found.wrong_kind(kind)),
         }
     }
 
     /// The model that paints, loaded. BlockPool while its weights are read.
     pub fn load_image_model(&self, id: &str) -> Result<Arc<ImageModel>, LoadError> {
-        let found = self.found(id).ok_or(LoadError::NotFound)?;
+        let found = self.lookup(id).ok_or(LoadError::NotFound)?;
         if found.info.kind != ModelKind::Image {
-            return Err(found.other_than(ModelKind::Image));
+            return Err(found.wrong_kind(ModelKind::Image));
         }
-        match self.obtain(&found, Memory::Claimed)? {
+        match self.get_or_load(&found, Eviction::IdleModels)? {
             Model::Image(model) => Ok(model),
-            _ => Err(found.other_than(ModelKind::Image)),
+            _ => Err(found.wrong_kind(ModelKind::Image)),
         }
     }
 
     /// Loads a model of any kind.
     pub fn preload(&self, id: &str) -> Result<(), LoadError> {
-        match self.found(id).ok_or(LoadError::NotFound)?.info.kind {
+        match self.lookup(id).ok_or(LoadError::NotFound)?.info.kind {
             kind @ (ModelKind::Embedding | ModelKind::Reranker) => self.load_encoder(id, kind).map(drop),
             ModelKind::Image => self.load_image_model(id).map(drop),
             ModelKind::Text | ModelKind::Unknown => self.load(id).map(drop),
         }
     }
 
-    fn obtain_text(&self, found: &DiscoveredModel, memory: Memory) -> Result<Arc<TextModel>, LoadError> {
+    fn get_or_load_text(&self, found: &DiscoveredModel, eviction: Eviction) -> Result<Arc<TextModel>, LoadError> {
         if !matches!(found.info.kind, ModelKind::Text | ModelKind::Unknown) {
-            return Err(found.other_than(ModelKind::Text));
+            return Err(found.wrong_kind(ModelKind::Text));
         }
-        match self.obtain(found, memory)? {
+        match self.get_or_load(found, eviction)? {
             Model::Text(model) => Ok(model),
-            _ => Err(found.other_than(ModelKind::Text)),
+            _ => Err(found.wrong_kind(ModelKind::Text)),
         }
     }
 
-    fn obtain(&self, found: &DiscoveredModel, memory: Memory) -> Result<Model, LoadError> {
+    fn get_or_load(&self, found: &DiscoveredModel, eviction: Eviction) -> Result<Model, LoadError> {
         let id = &found.info.id;
-        if let Some(model) = self.ready(id, found.fingerprint) {
+        if let Some(model) = self.get_loaded(id, found.fingerprint) {
             return Ok(model);
         }
-        let gate = Arc::clone(lock(&self.gates).entry(id.to_owned()).or_default());
-        let _one = lock(&gate);
-        match self.ready(id, found.fingerprint) {
+        let load_lock = Arc::clone(lock(&self.load_locks).entry(id.to_owned()).or_default());
+        let _one = lock(&load_lock);
+        match self.get_loaded(id, found.fingerprint) {
             Some(model) => Ok(model),
-            None => self.read(found, memory),
+            None => self.load_checkpoint(found, eviction),
         }
     }
 
-    fn ready(&self, id: &str, fingerprint: Fingerprint) -> Option<Model> {
-        self.drop_retired();
+    fn get_loaded(&self, id: &str, fingerprint: Fingerprint) -> Option<Model> {
+        self.drop_stale();
         let now = self.clock.uptime();
         let mut loaded = lock(&self.loaded);
         let entry = loaded.get_mut(id).filter(|entry| entry.fingerprint == fingerprint)?;
-        (entry.used, entry.confirmed) = (now, now);
+        (entry.last_used, entry.verified) = (now, now);
         Some(entry.model.clone())
     }
 
-    fn read(&self, found: &DiscoveredModel, memory: Memory) -> Result<Model, LoadError> {
+    fn load_checkpoint(&self, found: &DiscoveredModel, eviction: Eviction) -> Result<Model, LoadError> {
         let id = &found.info.id;
-        if let Some(reason) = found.info.problem.clone().or_else(|| self.failure(found)) {
+        if let Some(reason) = found.info.problem.clone().or_else(|| self.load_failure(found)) {
             return Err(LoadError::Unusable { id: id.clone(), reason });
         }
         let broken = |reason: String| {
@@ -317,14 +317,14 @@ impl Registry {
             LoadError::Unusable { id: id.clone(), reason }
         };
         if found.info.kind == ModelKind::Image {
-            return self.read_image_model(found, memory, broken);
+            return self.load_image_checkpoint(found, eviction, broken);
         }
         let (cpu, encoder) = (Arc::clone(&self.cpu), found.is_encoder());
         let files = if encoder { Checkpoint::open } else { Checkpoint::open_chat };
         let files = guarded(|| files(&found.path)).map_err(broken)?;
-        let needs = || if encoder { files.encoder_needs(cpu.pool().threads()) } else { self.needs(&files) };
+        let needs = || if encoder { files.encoder_needs(cpu.pool().threads()) } else { self.text_needs(&files) };
         let (footprint, scratch) = guarded(needs).map_err(broken)?;
-        let lease = self.lease(footprint.weights + footprint.reading, scratch, memory)?;
+        let lease = self.lease(footprint.weights + footprint.reading, scratch, eviction)?;
         let isolation = self.isolation();
         let open = || {
             if encoder {
@@ -334,7 +334,7 @@ impl Registry {
                 model.lease.shrink(footprint.weights);
                 return Ok(Model::Encoder(Arc::new(model)));
             }
-            let key = self.loads.fetch_add(1, Ordering::Relaxed);
+            let key = self.next_key.fetch_add(1, Ordering::Relaxed);
             let mut model = TextModel::open(id, key, &found.path, &files, &isolation, lease, Arc::clone(&cpu))?;
             model.lease.shrink(footprint.weights);
             Ok(Model::Text(Arc::new(model)))
@@ -344,17 +344,17 @@ impl Registry {
         Ok(model)
     }
 
-    fn read_image_model(
+    fn load_image_checkpoint(
         &self,
         found: &DiscoveredModel,
-        memory: Memory,
+        eviction: Eviction,
         broken: impl Fn(String) -> LoadError,
     ) -> Result<Model, LoadError> {
         let (id, cpu) = (&found.info.id, Arc::clone(&self.cpu));
         let precision = self.runtime.settings.precisions.of(id);
         let components = guarded(|| image::open(&found.path)).map_err(&broken)?;
         let footprint = image::footprint(&components, cpu.pool().threads(), precision);
-        let lease = self.lease(footprint.weights + footprint.reading, 0, memory)?;
+        let lease = self.lease(footprint.weights + footprint.reading, 0, eviction)?;
         let total = self.runtime.memory.total();
         let open = || ImageModel::open(id, &components, &self.isolation(), lease, precision, total, cpu);
         let mut model = guarded(open).map_err(&broken)?;
@@ -371,13 +371,13 @@ impl Registry {
     fn insert(&self, found: &DiscoveredModel, model: &Model) {
         let now = self.clock.uptime();
         let entry =
-            Loaded { model: model.clone(), fingerprint: found.fingerprint, used: now, confirmed: now, draft: None };
+            Loaded { model: model.clone(), fingerprint: found.fingerprint, last_used: now, verified: now, draft: None };
         let former = lock(&self.loaded).insert(found.info.id.clone(), entry);
-        lock(&self.retired).extend(former.map(|former| former.model));
+        lock(&self.stale).extend(former.map(|former| former.model));
     }
 
     /// What the model takes in memory, and the scratch of its steps.
-    fn needs(&self, checkpoint: &Checkpoint) -> Result<(Footprint, u64), String> {
+    fn text_needs(&self, checkpoint: &Checkpoint) -> Result<(Footprint, u64), String> {
         let weights = checkpoint.weights();
         let hyper = weights.hyper().map_err(|error| error.to_string())?;
         Ok((
@@ -394,27 +394,27 @@ impl Registry {
 
     /// Drops a model from memory unless somebody uses it. One that is not loaded is fine.
     pub fn unload(&self, id: &str) -> Result<(), InUse> {
-        self.drop_drafts_by(id);
+        self.detach_draft_from_all(id);
         let mut loaded = lock(&self.loaded);
         // Only the registry can hand out new handles, and it is locked: a count of one stays one.
-        if loaded.get(id).is_some_and(|entry| entry.model.is_held()) {
+        if loaded.get(id).is_some_and(|entry| entry.model.is_in_use()) {
             return Err(InUse);
         }
-        let gone = loaded.remove(id);
+        let removed = loaded.remove(id);
         drop(loaded);
-        if let Some(model) = gone.as_ref().and_then(|gone| gone.model.text()) {
+        if let Some(model) = removed.as_ref().and_then(|removed| removed.model.text()) {
             model.draft_slot.take(None);
             self.texts.forget(model.key);
         }
         Ok(())
     }
 
-    fn lease(&self, weights: u64, scratch: u64, memory: Memory) -> Result<Lease, LoadError> {
+    fn lease(&self, weights: u64, scratch: u64, eviction: Eviction) -> Result<Lease, LoadError> {
         loop {
             if let Some(lease) = self.runtime.lease(weights, scratch) {
                 return Ok(lease);
             }
-            if matches!(memory, Memory::Spare) || !self.unload_idle() {
+            if matches!(eviction, Eviction::Never) || !self.unload_idle() {
                 let (needed, budget) = (weights.saturating_add(scratch), self.runtime.memory.total());
                 return Err(match needed > budget {
                     true => LoadError::TooLarge { needed, budget },
@@ -427,13 +427,13 @@ impl Registry {
     /// Drops a draft_slot; where there is none, the model that is longest unused, of those that nobody
     /// holds. `false`: there is nothing to drop.
     pub(in crate::engine) fn unload_idle(&self) -> bool {
-        if self.drop_retired() || self.drop_drafter() {
+        if self.drop_stale() || self.drop_draft_model() {
             return true;
         }
         let oldest = || {
             let loaded = lock(&self.loaded);
-            let idle = loaded.iter().filter(|(_, entry)| !entry.model.is_held());
-            idle.min_by_key(|(_, entry)| entry.used).map(|(id, _)| id.clone())
+            let idle = loaded.iter().filter(|(_, entry)| !entry.model.is_in_use());
+            idle.min_by_key(|(_, entry)| entry.last_used).map(|(id, _)| id.clone())
         };
         // Whoever takes it up in between keeps it; then the next is tried.
         while let Some(id) = oldest() {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{DiscoveredModel, Memory, Registry, lock};
+use super::{DiscoveredModel, Eviction, Registry, lock};
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::LoadError;
 use crate::engine::model_info::ModelKind;
@@ -17,9 +17,9 @@ use crate::engine::text::model::TextModel;
 use crate::engine::text::speculative::draft_model::DraftModel;
 
 /// How long a model goes without a draft_slot that had no memory.
-const PAUSE: Duration = Duration::from_secs(600);
+const RETRY_AFTER: Duration = Duration::from_secs(600);
 /// An own choice has at most one part in so many of the served model's bytes.
-const SMALLER: u64 = 2;
+const MIN_SIZE_RATIO: u64 = 2;
 
 impl Registry {
     /// Gives the model a draft_slot if there is one and it fits. Reads its weights; after that it is
@@ -29,9 +29,9 @@ impl Registry {
         if !settings.speculate || !model.draft_slot.should_load(self.clock.uptime()) {
             return;
         }
-        for sibling in self.siblings(found) {
-            let (id, draft) = (model.id(), sibling.info.id.as_str());
-            match self.draft(model, &sibling) {
+        for candidate in self.draft_candidates(found) {
+            let (id, draft) = (model.id(), candidate.info.id.as_str());
+            match self.load_draft(model, &candidate) {
                 Ok(Some(network)) => {
                     let vocabulary = model.vocabulary().min(network.vocabulary());
                     let draft_slot = DraftModel::new(network, vocabulary, model.lease.weights(), settings.kv_type);
@@ -49,7 +49,7 @@ impl Registry {
                 Ok(None) => {}
                 Err(LoadError::OutOfMemory { .. } | LoadError::TooLarge { .. }) => {
                     tracing::info!(model = id, draft, "there is no memory for the draft model");
-                    model.draft_slot.retry_at(self.clock.uptime() + PAUSE);
+                    model.draft_slot.retry_at(self.clock.uptime() + RETRY_AFTER);
                     return;
                 }
                 Err(error) => tracing::warn!(model = id, draft, %error, "the draft model cannot be used"),
@@ -60,10 +60,10 @@ impl Registry {
     /// Models that may draft for this one, the best first: the one that was named, or those of the
     /// same architecture with at most half of its bytes. The smallest is best: guesses that are a
     /// little better do not make up for twice the time that each of them takes.
-    fn siblings(&self, served: &DiscoveredModel) -> Vec<DiscoveredModel> {
+    fn draft_candidates(&self, served: &DiscoveredModel) -> Vec<DiscoveredModel> {
         let drafts = &self.runtime.settings.drafts;
         if let Some(named) = drafts.pairs.get(&served.info.id) {
-            let found = self.found(named);
+            let found = self.lookup(named);
             if found.is_none() {
                 tracing::warn!(model = served.info.id, draft = named, "the draft model is not in the models folder");
             }
@@ -71,8 +71,8 @@ impl Registry {
         }
         let fits = |one: &&DiscoveredModel| {
             let (info, other) = (&one.info, &served.info);
-            let usable = info.kind == ModelKind::Text && info.problem.is_none() && self.failure(one).is_none();
-            usable && info.architecture == other.architecture && info.bytes <= other.bytes / SMALLER
+            let usable = info.kind == ModelKind::Text && info.problem.is_none() && self.load_failure(one).is_none();
+            usable && info.architecture == other.architecture && info.bytes <= other.bytes / MIN_SIZE_RATIO
         };
         let snapshot = self.snapshot.load();
         let mut found: Vec<DiscoveredModel> =
@@ -81,47 +81,47 @@ impl Registry {
         found
     }
 
-    /// The sibling in memory, if its tokens are those of `model`; its header tells before its weights
+    /// The candidate in memory, if its tokens are those of `model`; its header tells before its weights
     /// are read.
-    fn draft(&self, model: &TextModel, sibling: &DiscoveredModel) -> Result<Option<Arc<TextModel>>, LoadError> {
-        if let Some(draft) = self.ready(&sibling.info.id, sibling.fingerprint) {
+    fn load_draft(&self, model: &TextModel, candidate: &DiscoveredModel) -> Result<Option<Arc<TextModel>>, LoadError> {
+        if let Some(draft) = self.get_loaded(&candidate.info.id, candidate.fingerprint) {
             return Ok(draft.text().filter(|draft| draft.vocabulary.agree(&model.vocabulary)).cloned());
         }
-        let broken = |reason| LoadError::Unusable { id: sibling.info.id.clone(), reason };
+        let broken = |reason| LoadError::Unusable { id: candidate.info.id.clone(), reason };
         let agree = guarded(|| {
-            let checkpoint = Checkpoint::open_chat(&sibling.path)?;
+            let checkpoint = Checkpoint::open_chat(&candidate.path)?;
             let rows = checkpoint.weights().hyper().map_err(|error| error.to_string())?.vocabulary;
-            let (_, facts) = Preprocessor::chat(&self.isolation(), &sibling.path, rows)?;
+            let (_, facts) = Preprocessor::chat(&self.isolation(), &candidate.path, rows)?;
             Ok(facts.vocabulary.agree(&model.vocabulary))
         });
         if !agree.map_err(broken)? {
             return Ok(None);
         }
-        self.obtain_text(sibling, Memory::Spare).map(Some)
+        self.get_or_load_text(candidate, Eviction::Never).map(Some)
     }
 
     /// Takes the draft_slot of the longest unused model away, and its weights out of memory unless they
     /// answer somebody. `false`: no model has one.
-    pub(super) fn drop_drafter(&self) -> bool {
-        let Some((served, draft)) = self.drafters().into_iter().next() else { return false };
+    pub(super) fn drop_draft_model(&self) -> bool {
+        let Some((served, draft)) = self.draft_pairs().into_iter().next() else { return false };
         tracing::info!(model = served, draft, "the memory of the draft model is needed");
-        self.take_drafter(&served, Some(PAUSE));
+        self.detach_draft_model(&served, Some(RETRY_AFTER));
         // In use for answers of its own, it stays.
         let _ = self.unload(&draft);
         true
     }
 
     /// No model drafts with this one any more, until it is loaded again itself.
-    pub(super) fn drop_drafts_by(&self, draft: &str) {
-        for (served, _) in self.drafters().into_iter().filter(|(_, by)| by == draft) {
-            self.take_drafter(&served, None);
+    pub(super) fn detach_draft_from_all(&self, draft: &str) {
+        for (served, _) in self.draft_pairs().into_iter().filter(|(_, by)| by == draft) {
+            self.detach_draft_model(&served, None);
         }
     }
 
     /// Models that have a draft_slot, the longest unused first, and what drafts for each.
-    fn drafters(&self) -> Vec<(String, String)> {
+    fn draft_pairs(&self) -> Vec<(String, String)> {
         let loaded = lock(&self.loaded);
-        let drafted = loaded.iter().filter_map(|(id, entry)| Some((entry.used, id.clone(), entry.draft.clone()?)));
+        let drafted = loaded.iter().filter_map(|(id, entry)| Some((entry.last_used, id.clone(), entry.draft.clone()?)));
         let mut drafted: Vec<_> = drafted.collect();
         drafted.sort();
         drafted.into_iter().map(|(_, served, draft)| (served, draft)).collect()
@@ -129,7 +129,7 @@ impl Registry {
 
     /// Takes a model's draft_slot away, for so long or until the model is loaded again. Waits for the end
     /// of the worker's round.
-    pub(super) fn take_drafter(&self, served: &str, pause: Option<Duration>) {
+    pub(super) fn detach_draft_model(&self, served: &str, pause: Option<Duration>) {
         let taken = lock(&self.loaded).get_mut(served).and_then(|entry| {
             entry.draft = None;
             let model = entry.model.text()?;
