@@ -53,7 +53,7 @@ pub use text::request::{
 };
 pub use text::tools::{CallMode, OutputSpec, TextFormat, Tool, ToolCall, ToolCallDelta};
 use text::workload::TextWorkload;
-pub use tokenizer::{Prompt, TokenBound};
+pub use tokenizer::{Prompt, TokenizeLimits};
 
 /// A handle; the engine ends with the last of them.
 #[derive(Clone)]

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use outpost::engine::{EncoderModel, Engine, InputType, ModelKind, Settings, TokenBound, Tokenized};
+use outpost::engine::{EncoderModel, Engine, InputType, ModelKind, Settings, TokenizeLimits, Tokenized};
 use serde::Deserialize;
 
 use crate::support::TestAmbient;
@@ -88,14 +88,17 @@ fn check_as(engine: &Engine, id: &str, case: &Case, rows: &[Row]) -> Vec<String>
     for row in rows {
         let (name, expected, found) = match row {
             Row::Text { prompt, text, ids, .. } => {
-                let mut found =
-                    model.encode(&[text], input(prompt.as_deref()), true, &TokenBound::default()).unwrap().remove(0).0;
+                let mut found = model
+                    .encode(&[text], input(prompt.as_deref()), true, &TokenizeLimits::default())
+                    .unwrap()
+                    .remove(0)
+                    .0;
                 model.cut(&mut found);
                 (text, Tokenized::new(ids.clone()), found)
             }
             Row::Pair { query, document, ids, types, .. } => {
                 let found = model
-                    .encode_pairs(query, std::slice::from_ref(document), true, &TokenBound::default())
+                    .encode_pairs(query, std::slice::from_ref(document), true, &TokenizeLimits::default())
                     .unwrap()
                     .remove(0)
                     .0;

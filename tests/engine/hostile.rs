@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use outpost::engine::{
     Engine, InputType, LoadError, Message, ModelKind, OutputSpec, PreprocessError, PromptError, Settings, TextFormat,
-    TokenBound,
+    TokenizeLimits,
 };
 use serde_json::{Value, json};
 
@@ -226,7 +226,7 @@ fn no_encoders_tokenizer_ends_the_server() {
     let engine = engine(dir.path());
     let embed = |id: &str| -> Result<usize, String> {
         let model = engine.models().load_encoder(id, ModelKind::Embedding).map_err(|error| error.to_string())?;
-        let texts = model.encode(&["aaaa hello"], InputType::Unsaid, true, &TokenBound::default());
+        let texts = model.encode(&["aaaa hello"], InputType::Unsaid, true, &TokenizeLimits::default());
         texts.map(|texts| texts[0].0.ids.len()).map_err(|stopped| {
             assert!(matches!(stopped, PreprocessError::Crashed | PreprocessError::TimedOut(_)), "{stopped}");
             stopped.to_string()
@@ -262,7 +262,7 @@ fn a_template_that_takes_too_long_is_stopped() {
     assert!(begun.elapsed() < LONGEST, "{:?}", begun.elapsed());
     // Work for a disconnected client is killed at the timeout even if the template never checks for cancellation.
     let request = Arc::new(());
-    let bound = TokenBound::default().with_request(&request);
+    let bound = TokenizeLimits::default().with_request(&request);
     drop(request);
     assert!(model.prompt_within(&[Message::new("user", "hello")], &[], &bound).is_err());
 }

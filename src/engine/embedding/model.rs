@@ -18,7 +18,7 @@ use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{EncoderFacts, Isolation, Preprocessor};
 use crate::engine::runtime::memory::Lease;
 use crate::engine::runtime::panics::computed;
-use crate::engine::tokenizer::TokenBound;
+use crate::engine::tokenizer::TokenizeLimits;
 use crate::models::ModelError;
 use crate::models::encoder::{EncoderConfig, EncoderWeights, Family, Pooling, Tokenized, head, normalise};
 use crate::models::family;
@@ -215,14 +215,14 @@ impl EncoderModel {
         texts: &[&str],
         input: InputType,
         whole: bool,
-        bound: &TokenBound,
+        limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
         let prompt = self.sentence.prompt(input);
         let prompted = texts.iter().map(|text| match prompt {
             "" => Cow::Borrowed(*text),
             prompt => Cow::Owned(format!("{prompt}{text}")),
         });
-        self.preprocessor.texts(prompted.collect(), whole, &bound.clone().with_most(self.limit()))
+        self.preprocessor.texts(prompted.collect(), whole, &limits.clone().with_max_tokens(self.limit()))
     }
 
     /// A text that is tokens already, with what belongs around it.
@@ -239,10 +239,10 @@ impl EncoderModel {
         query: &str,
         documents: &[String],
         cut: bool,
-        bound: &TokenBound,
+        limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
-        let bound = bound.clone().with_most(self.limit());
-        self.preprocessor.pairs(query, documents, cut.then(|| self.limit()), &bound)
+        let limits = limits.clone().with_max_tokens(self.limit());
+        self.preprocessor.pairs(query, documents, cut.then(|| self.limit()), &limits)
     }
 
     /// Leaves out what is too much of a single text, before what stands behind every text.

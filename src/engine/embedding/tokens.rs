@@ -9,7 +9,7 @@ use tokenizers::{Encoding, PostProcessor as _, Tokenizer, TruncationParams};
 
 use crate::engine::preprocessor::facts::EncoderFacts;
 use crate::engine::tokenizer::files::TextFiles;
-use crate::engine::tokenizer::{TokenBound, slices, tokenizer_json};
+use crate::engine::tokenizer::{TokenizeLimits, chunks, tokenizer_json};
 use crate::models::encoder::Tokenized;
 use crate::models::gguf::Metadata;
 pub use gguf::check as check_gguf;
@@ -49,47 +49,47 @@ impl TextTokens {
         &self.facts
     }
 
-    /// Each text by [`Self::encode`]. Unless `whole`, the first that goes beyond the bound is the last of the result.
+    /// Each text by [`Self::encode`]. Unless `whole`, the first that goes beyond the limits is the last of the result.
     pub fn encode_all(
         &self,
         texts: &[Cow<'_, str>],
         whole: bool,
-        bound: &TokenBound,
+        limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, String> {
-        until_beyond(texts.iter().map(|text| self.encode(text, bound)), whole, bound)
+        until_beyond(texts.iter().map(|text| self.encode(text, limits)), whole, limits)
     }
 
     /// Each document beside the question, by [`Self::encode_pair`]. Without a `limit`, the first pair that goes beyond
-    /// the bound is the last of the result.
+    /// the limits is the last of the result.
     pub fn encode_pairs(
         &self,
         query: &str,
         documents: &[String],
         limit: Option<usize>,
-        bound: &TokenBound,
+        limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, String> {
-        let pairs = documents.iter().map(|document| self.encode_pair(query, document, limit, bound));
-        until_beyond(pairs, limit.is_some(), bound)
+        let pairs = documents.iter().map(|document| self.encode_pair(query, document, limit, limits));
+        until_beyond(pairs, limit.is_some(), limits)
     }
 
     /// A text's tokens with what belongs around them, and whether these are all: a long text is tokenised only as far
-    /// as `bound` says.
-    fn encode(&self, text: &str, bound: &TokenBound) -> Result<(Tokenized, bool), String> {
-        let (encoding, complete) = self.bare(text, bound)?;
+    /// as `limits` says.
+    fn encode(&self, text: &str, limits: &TokenizeLimits) -> Result<(Tokenized, bool), String> {
+        let (encoding, complete) = self.bare(text, limits)?;
         let encoding = self.tokenizer.post_process(encoding, None, true).map_err(|error| error.to_string())?;
         Ok((Tokenized::new(encoding.get_ids().to_vec()), complete))
     }
 
     /// A text's tokens with nothing around them.
-    fn bare(&self, text: &str, bound: &TokenBound) -> Result<(Encoding, bool), String> {
+    fn bare(&self, text: &str, limits: &TokenizeLimits) -> Result<(Encoding, bool), String> {
         let (mut parts, mut count) = (Vec::new(), 0);
-        for slice in slices(text) {
-            if bound.is_reached(count) {
+        for chunk in chunks(text) {
+            if limits.are_reached(count) {
                 return Ok((Encoding::merge(parts, false), false));
             }
             let part = match self.lower_case {
-                true => self.tokenizer.encode_fast(slice.to_lowercase(), false),
-                false => self.tokenizer.encode_fast(slice, false),
+                true => self.tokenizer.encode_fast(chunk.to_lowercase(), false),
+                false => self.tokenizer.encode_fast(chunk, false),
             };
             let part = part.map_err(|error| error.to_string())?;
             count += part.len();
@@ -105,10 +105,10 @@ impl TextTokens {
         first: &str,
         second: &str,
         limit: Option<usize>,
-        bound: &TokenBound,
+        limits: &TokenizeLimits,
     ) -> Result<(Tokenized, bool), String> {
         let unusable = |error: tokenizers::Error| error.to_string();
-        let ((one, complete), (mut other, other_complete)) = (self.bare(first, bound)?, self.bare(second, bound)?);
+        let ((one, complete), (mut other, other_complete)) = (self.bare(first, limits)?, self.bare(second, limits)?);
         other.set_type_ids(vec![1; other.len()]);
         let added = self.tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(true));
         let (one, other) = match limit.filter(|limit| one.len() + other.len() + added > *limit) {
@@ -125,18 +125,18 @@ impl TextTokens {
     }
 }
 
-/// All results; unless `whole`, none after the first that goes beyond the bound.
+/// All results; unless `whole`, none after the first that goes beyond the limits.
 fn until_beyond(
     results: impl Iterator<Item = Result<(Tokenized, bool), String>>,
     whole: bool,
-    bound: &TokenBound,
+    limits: &TokenizeLimits,
 ) -> Result<Vec<(Tokenized, bool)>, String> {
     let mut all = Vec::new();
     for result in results {
         let (text, complete) = result?;
-        let beyond = !complete || bound.is_reached(text.ids.len());
+        let beyond = !complete || limits.are_reached(text.ids.len());
         all.push((text, complete));
-        if beyond && !whole || bound.is_cancelled() {
+        if beyond && !whole || limits.is_cancelled() {
             break;
         }
     }

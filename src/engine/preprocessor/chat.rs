@@ -11,7 +11,7 @@ use crate::clock_rng::ClockRng;
 use crate::engine::text::chat_template::{PromptError, Template};
 use crate::engine::text::message::Message;
 use crate::engine::text::tools::{Tool, Wording};
-use crate::engine::tokenizer::{ChatTokenizer, Prompt, TokenBound};
+use crate::engine::tokenizer::{ChatTokenizer, Prompt, TokenizeLimits};
 
 /// A chat model's tokenizer and templates.
 pub struct ChatPreprocessor {
@@ -49,14 +49,14 @@ impl ChatPreprocessor {
         Ok((Self { tokens, plain, calling }, ChatFacts { vocabulary, call_format }))
     }
 
-    /// Renders the conversation up to where the answer begins. A long prompt is tokenised only as far as `bound` says.
-    pub fn prompt(&self, messages: &[Message], tools: &[Tool], bound: &TokenBound) -> Result<Prompt, PromptError> {
+    /// Renders the conversation up to where the answer begins. A long prompt is tokenised only as far as `limits` says.
+    pub fn prompt(&self, messages: &[Message], tools: &[Tool], limits: &TokenizeLimits) -> Result<Prompt, PromptError> {
         let rendered = match self.render(messages, tools, false) {
             // Some templates reject system messages. Merge the tool descriptions into another message then.
             Err(PromptError::Refused(_)) if !tools.is_empty() => self.render(messages, tools, true)?,
             rendered => rendered?,
         };
-        let prompt = self.tokens.encode_prompt(&rendered, bound);
+        let prompt = self.tokens.encode_prompt(&rendered, limits);
         if prompt.ids.is_empty() && prompt.complete {
             return Err(PromptError::Broken("it makes an empty prompt of these messages".to_owned()));
         }

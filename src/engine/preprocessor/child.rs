@@ -16,7 +16,7 @@ use super::spec::Spec;
 use super::wire::{self, Frame, WORKERS, lock};
 use crate::clock_rng::ClockRng;
 use crate::engine::runtime::panics::{guarded, interpreted};
-use crate::engine::tokenizer::TokenBound;
+use crate::engine::tokenizer::TokenizeLimits;
 
 /// Memory that the process may take beside the files that it has read; bytes.
 const MEMORY: u64 = 480 << 20;
@@ -79,8 +79,8 @@ impl Shared {
             let next = lock(requests).recv();
             let Ok(Frame { id, content }) = next else { return };
             let request = lock(&self.running).get(&id).map(Arc::downgrade);
-            let bound = TokenBound::default().with_weak(request.unwrap_or_default());
-            let answer = interpreted(|| self.interpreter.answer(content, &bound));
+            let limits = TokenizeLimits::default().with_weak(request.unwrap_or_default());
+            let answer = interpreted(|| self.interpreter.answer(content, &limits));
             lock(&self.running).remove(&id);
             if wire::write(&mut *lock(&self.output), id, &wire::content(answer)).is_err() {
                 std::process::exit(0);

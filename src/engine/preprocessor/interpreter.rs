@@ -10,7 +10,7 @@ use super::wire;
 use crate::clock_rng::ClockRng;
 use crate::engine::embedding::TextTokens;
 use crate::engine::image::PromptTokenizer;
-use crate::engine::tokenizer::TokenBound;
+use crate::engine::tokenizer::TokenizeLimits;
 
 pub enum Interpreter {
     Chat(Box<ChatPreprocessor>),
@@ -49,21 +49,21 @@ impl Interpreter {
     }
 
     /// Answers an encoded [`Request`]; the answer is encoded, too. Its type belongs to the request.
-    pub fn answer(&self, request: Vec<u8>, bound: &TokenBound) -> Result<Vec<u8>, String> {
+    pub fn answer(&self, request: Vec<u8>, limits: &TokenizeLimits) -> Result<Vec<u8>, String> {
         let (most, decoded): (Option<usize>, Request<'_>) = wire::decode(&request)?;
         // Large requests are in memory once.
         drop(request);
-        let bound = &most.map_or_else(|| bound.clone(), |most| bound.clone().with_most(most));
+        let limits = &most.map_or_else(|| limits.clone(), |most| limits.clone().with_max_tokens(most));
         match (decoded, self) {
             (Request::Prompt { messages, tools }, Self::Chat(chat)) => {
-                wire::encode(&chat.prompt(&messages, &tools, bound))
+                wire::encode(&chat.prompt(&messages, &tools, limits))
             }
             (Request::Plain { text }, Self::Chat(chat)) => wire::encode(&chat.encode(&text)),
             (Request::Texts { texts, whole }, Self::Encoder(tokens)) => {
-                wire::encode(&tokens.encode_all(&texts, whole, bound))
+                wire::encode(&tokens.encode_all(&texts, whole, limits))
             }
             (Request::Pairs { query, documents, limit }, Self::Encoder(tokens)) => {
-                wire::encode(&tokens.encode_pairs(&query, &documents, limit, bound))
+                wire::encode(&tokens.encode_pairs(&query, &documents, limit, limits))
             }
             (Request::Image { texts }, Self::Image(all)) => {
                 let one = |tokens: &PromptTokenizer| texts.iter().map(|text| tokens.encode(text)).collect();

@@ -28,7 +28,7 @@ use crate::engine::runtime::panics::{guarded, interpreted};
 use crate::engine::text::chat_template::PromptError;
 use crate::engine::text::message::Message;
 use crate::engine::text::tools::Tool;
-use crate::engine::tokenizer::{Prompt, TokenBound};
+use crate::engine::tokenizer::{Prompt, TokenizeLimits};
 use crate::models::encoder::Tokenized;
 pub(super) use facts::{ChatFacts, EncoderFacts, TextSpec};
 use interpreter::Interpreter;
@@ -87,58 +87,58 @@ impl Preprocessor {
         Ok((Self(place), wire::decode(&facts)?))
     }
 
-    fn ask<T: DeserializeOwned>(&self, request: &Request<'_>, bound: &TokenBound) -> Result<T, PreprocessError> {
-        let request = wire::encode(&(bound.most(), request)).map_err(PreprocessError::Failed)?;
+    fn ask<T: DeserializeOwned>(&self, request: &Request<'_>, limits: &TokenizeLimits) -> Result<T, PreprocessError> {
+        let request = wire::encode(&(limits.max_tokens(), request)).map_err(PreprocessError::Failed)?;
         let answer = match &self.0 {
             Place::Local(interpreter) => {
-                interpreted(|| interpreter.answer(request, bound)).map_err(PreprocessError::Failed)?
+                interpreted(|| interpreter.answer(request, limits)).map_err(PreprocessError::Failed)?
             }
-            Place::Sandboxed(sandbox) => sandbox.ask(request, bound)?,
+            Place::Sandboxed(sandbox) => sandbox.ask(request, limits)?,
         };
         wire::decode(&answer).map_err(PreprocessError::Failed)
     }
 
     /// The prompt of a conversation, up to where the answer begins.
-    pub fn prompt(&self, messages: &[Message], tools: &[Tool], bound: &TokenBound) -> Result<Prompt, PromptError> {
+    pub fn prompt(&self, messages: &[Message], tools: &[Tool], limits: &TokenizeLimits) -> Result<Prompt, PromptError> {
         let request = Request::Prompt { messages: messages.into(), tools: tools.into() };
-        self.ask(&request, bound).unwrap_or_else(|stopped| Err(PromptError::PreprocessError(stopped)))
+        self.ask(&request, limits).unwrap_or_else(|stopped| Err(PromptError::PreprocessError(stopped)))
     }
 
     /// A text as tokens: nothing in it is special, nothing is added.
     pub fn plain(&self, text: &str) -> Result<Vec<u32>, PreprocessError> {
-        self.ask(&Request::Plain { text: text.into() }, &TokenBound::default())
+        self.ask(&Request::Plain { text: text.into() }, &TokenizeLimits::default())
     }
 
     /// Texts for an encoder, and of each whether these are all of its tokens. Unless `whole`, the first text that goes
-    /// beyond the bound is the last of the result.
+    /// beyond the limits is the last of the result.
     pub fn texts(
         &self,
         texts: Vec<Cow<'_, str>>,
         whole: bool,
-        bound: &TokenBound,
+        limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
-        let answer: Result<_, String> = self.ask(&Request::Texts { texts, whole }, bound)?;
+        let answer: Result<_, String> = self.ask(&Request::Texts { texts, whole }, limits)?;
         answer.map_err(PreprocessError::Failed)
     }
 
     /// A question beside each of the documents; with a `limit` the longer text of a pair loses its end. Without one,
-    /// the first pair that goes beyond the bound is the last of the result.
+    /// the first pair that goes beyond the limits is the last of the result.
     pub fn pairs(
         &self,
         query: &str,
         documents: &[String],
         limit: Option<usize>,
-        bound: &TokenBound,
+        limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
         let (query, documents) = (query.into(), documents.into());
-        let answer: Result<_, String> = self.ask(&Request::Pairs { query, documents, limit }, bound)?;
+        let answer: Result<_, String> = self.ask(&Request::Pairs { query, documents, limit }, limits)?;
         answer.map_err(PreprocessError::Failed)
     }
 
     /// Texts by each of a pipeline's tokenizers: `[tokenizer][text]`.
     pub fn image(&self, texts: [&str; 2]) -> Result<Vec<Vec<Vec<u32>>>, PreprocessError> {
         let answer: Result<_, String> =
-            self.ask(&Request::Image { texts: texts.map(Cow::from) }, &TokenBound::default())?;
+            self.ask(&Request::Image { texts: texts.map(Cow::from) }, &TokenizeLimits::default())?;
         answer.map_err(PreprocessError::Failed)
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 use super::spec::Spec;
 use super::wire::{self, WORKERS, lock};
 use crate::engine::error::PreprocessError;
-use crate::engine::tokenizer::TokenBound;
+use crate::engine::tokenizer::TokenizeLimits;
 
 /// Timeout for loading a model's files and for each request, extended by their size: see [`BYTES_A_SECOND`].
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -72,17 +72,17 @@ impl Sandbox {
         Ok((sandbox, facts))
     }
 
-    /// Answers a request. Blocks until then, for as long as its length allows. Once the request that the bound belongs
+    /// Answers a request. Blocks until then, for as long as its length allows. Once the request that the limits belongs
     /// to is dropped, the process stops early.
-    pub fn ask(&self, request: Vec<u8>, bound: &TokenBound) -> Result<Vec<u8>, PreprocessError> {
+    pub fn ask(&self, request: Vec<u8>, limits: &TokenizeLimits) -> Result<Vec<u8>, PreprocessError> {
         let shared = self.attempts.read().unwrap_or_else(PoisonError::into_inner);
         let turn = self.turns.take();
-        match self.process()?.ask(&request, bound) {
-            Err(PreprocessError::Crashed) if !bound.is_cancelled() => drop((turn, shared)),
+        match self.process()?.ask(&request, limits) {
+            Err(PreprocessError::Crashed) if !limits.is_cancelled() => drop((turn, shared)),
             outcome => return outcome,
         }
         let _alone = self.attempts.write().unwrap_or_else(PoisonError::into_inner);
-        self.process()?.ask(&request, bound)
+        self.process()?.ask(&request, limits)
     }
 
     /// The process, or a new one if it has ended.
@@ -151,7 +151,7 @@ impl Process {
         }
         let facts = process
             .submit(&spec_bytes)
-            .and_then(|(id, receiver)| process.wait(id, &receiver, timeout(spec.bytes()), &TokenBound::default()));
+            .and_then(|(id, receiver)| process.wait(id, &receiver, timeout(spec.bytes()), &TokenizeLimits::default()));
         let facts = facts.inspect_err(|_| process.kill())?;
         Ok((process, facts))
     }
@@ -172,9 +172,9 @@ impl Process {
         Ok((Self { files, child: Mutex::new(child), input: Mutex::new(input), waiting }, output))
     }
 
-    fn ask(&self, request: &[u8], bound: &TokenBound) -> Result<Vec<u8>, PreprocessError> {
+    fn ask(&self, request: &[u8], limits: &TokenizeLimits) -> Result<Vec<u8>, PreprocessError> {
         let (id, receiver) = self.submit(request)?;
-        self.wait(id, &receiver, timeout(request.len() as u64), bound)
+        self.wait(id, &receiver, timeout(request.len() as u64), limits)
     }
 
     /// Sends a request; returns its number, and where its answer arrives.
@@ -204,7 +204,7 @@ impl Process {
         id: u64,
         receiver: &Receiver<Answer>,
         timeout: Duration,
-        bound: &TokenBound,
+        limits: &TokenizeLimits,
     ) -> Result<Vec<u8>, PreprocessError> {
         let (mut waited, mut cancelled) = (Duration::ZERO, false);
         loop {
@@ -218,7 +218,7 @@ impl Process {
                 return Err(PreprocessError::TimedOut(timeout.as_secs()));
             }
             // Keep waiting after a cancellation, so that a process that ignores it is still killed at the timeout.
-            if bound.is_cancelled() && !cancelled {
+            if limits.is_cancelled() && !cancelled {
                 cancelled = true;
                 self.write(id, &[]);
             }

@@ -85,16 +85,16 @@ impl Registry {
     /// are read.
     fn load_draft(&self, model: &TextModel, candidate: &DiscoveredModel) -> Result<Option<Arc<TextModel>>, LoadError> {
         if let Some(draft) = self.get_loaded(&candidate.info.id, candidate.fingerprint) {
-            return Ok(draft.text().filter(|draft| draft.vocabulary.agree(&model.vocabulary)).cloned());
+            return Ok(draft.text().filter(|draft| draft.vocabulary.is_compatible_with(&model.vocabulary)).cloned());
         }
         let broken = |reason| LoadError::Unusable { id: candidate.info.id.clone(), reason };
-        let agree = guarded(|| {
+        let is_compatible = guarded(|| {
             let checkpoint = Checkpoint::open_chat(&candidate.path)?;
             let rows = checkpoint.weights().hyper().map_err(|error| error.to_string())?.vocabulary;
             let (_, facts) = Preprocessor::chat(&self.isolation(), &candidate.path, rows)?;
-            Ok(facts.vocabulary.agree(&model.vocabulary))
+            Ok(facts.vocabulary.is_compatible_with(&model.vocabulary))
         });
-        if !agree.map_err(broken)? {
+        if !is_compatible.map_err(broken)? {
             return Ok(None);
         }
         self.get_or_load_text(candidate, Eviction::Never).map(Some)

@@ -14,7 +14,7 @@ use crate::engine::text::grammar::{CompiledGrammar, GrammarCache, GrammarError};
 use crate::engine::text::scheduler::ModelId;
 use crate::engine::text::speculative::draft_model::{DraftNetwork, DraftSlot};
 use crate::engine::text::tools::{Format, OutputSpec, Syntax, Tool};
-use crate::engine::tokenizer::{Prompt, TokenBound, Vocabulary};
+use crate::engine::tokenizer::{Prompt, TokenizeLimits, Vocabulary};
 use crate::models::kv::{KvArena, KvShape, KvType};
 use crate::models::llama::{Llama, Logits, Row};
 use crate::models::scratch::Cpu;
@@ -49,7 +49,7 @@ impl TextModel {
     ) -> Result<Self, String> {
         let rows = checkpoint.weights().hyper().map_err(|error| error.to_string())?.vocabulary;
         let (preprocessor, ChatFacts { vocabulary, call_format }) = Preprocessor::chat(isolation, path, rows)?;
-        let longest_token = vocabulary.longest();
+        let longest_token = vocabulary.max_token_bytes();
         let network = Llama::load(checkpoint.weights(), cpu).map_err(|error| error.to_string())?;
         Ok(Self {
             id: id.to_owned(),
@@ -87,7 +87,7 @@ impl TextModel {
 
     /// The same with tools that the answer may call.
     pub fn prompt_with(&self, messages: &[Message], tools: &[Tool]) -> Result<Vec<u32>, PromptError> {
-        self.prompt_within(messages, tools, &TokenBound::default()).map(|prompt| prompt.ids)
+        self.prompt_within(messages, tools, &TokenizeLimits::default()).map(|prompt| prompt.ids)
     }
 
     /// The same, but a long prompt is tokenised only as far as `bound` says.
@@ -95,7 +95,7 @@ impl TextModel {
         &self,
         messages: &[Message],
         tools: &[Tool],
-        bound: &TokenBound,
+        bound: &TokenizeLimits,
     ) -> Result<Prompt, PromptError> {
         self.preprocessor.prompt(messages, tools, bound)
     }
@@ -170,7 +170,7 @@ impl DraftNetwork for TextModel {
     }
 
     fn ends_with(&self, token: u32) -> bool {
-        self.vocabulary.ends().contains(&token)
+        self.vocabulary.eos_ids().contains(&token)
     }
 
     fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Logits, String> {

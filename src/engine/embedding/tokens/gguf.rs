@@ -8,7 +8,7 @@ use tokenizers::normalizers::NFC;
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{PostProcessorWrapper, Tokenizer};
 
-use crate::engine::tokenizer::{self, Table};
+use crate::engine::tokenizer::{self, GgufVocabulary};
 use crate::models::gguf::Metadata;
 
 /// The error for a tokenizer that a library refuses.
@@ -27,7 +27,7 @@ pub fn check(metadata: &Metadata) -> Result<(), String> {
 
 pub fn read(metadata: &Metadata) -> Result<Tokenizer, String> {
     check(metadata)?;
-    let table = Table::new(metadata, "")?;
+    let table = GgufVocabulary::new(metadata, "")?;
     match metadata.text("tokenizer.ggml.model") {
         Some("bert") => word_pieces(&table),
         Some("t5") => unigrams(&table),
@@ -50,7 +50,7 @@ fn added(id: usize, text: &str) -> Value {
 }
 
 /// A GGUF file marks pieces that begin a word, Hugging Face those that do not.
-fn word_pieces(table: &Table<'_>) -> Result<Tokenizer, String> {
+fn word_pieces(table: &GgufVocabulary<'_>) -> Result<Tokenizer, String> {
     let word = |text: &String| match text.strip_prefix('\u{2581}') {
         Some(start) => start.to_owned(),
         None if text.starts_with('[') && text.ends_with(']') => text.clone(),
@@ -81,7 +81,7 @@ fn word_pieces(table: &Table<'_>) -> Result<Tokenizer, String> {
 
 /// XLM-RoBERTa's, by the most likely pieces (Kudo 2018, <https://arxiv.org/abs/1804.10959>), after the file's own
 /// table of what characters become.
-fn unigrams(table: &Table<'_>) -> Result<Tokenizer, String> {
+fn unigrams(table: &GgufVocabulary<'_>) -> Result<Tokenizer, String> {
     let id = |name: &str| {
         let id = table.id(&format!("tokenizer.ggml.{name}_token_id"));
         id.ok_or_else(|| format!("the file has no tokenizer.ggml.{name}_token_id"))
@@ -95,7 +95,7 @@ fn unigrams(table: &Table<'_>) -> Result<Tokenizer, String> {
         json!({"type": "Precompiled", "precompiled_charsmap": STANDARD.encode(bytes)})
     });
     let pieces: Vec<_> = table.texts.iter().zip(table.scores()?).collect();
-    let added: Vec<_> = table.named().map(|(id, text)| added(id, text)).collect();
+    let added: Vec<_> = table.added_tokens().map(|(id, text)| added(id, text)).collect();
     let mut tokenizer: Tokenizer = serde_json::from_value(json!({
         "version": "1.0",
         "added_tokens": added,
@@ -112,8 +112,8 @@ fn unigrams(table: &Table<'_>) -> Result<Tokenizer, String> {
 }
 
 /// Those of a decoder, with a token before and behind texts if the file says so.
-fn merges(table: &Table<'_>) -> Result<Tokenizer, String> {
-    let mut tokenizer = table.whole()?;
+fn merges(table: &GgufVocabulary<'_>) -> Result<Tokenizer, String> {
+    let mut tokenizer = table.tokenizer()?;
     // Qwen's own files say so, which GGUF has no word for.
     let composes = table.metadata.text("tokenizer.ggml.pre") == Some("qwen2");
     tokenizer.with_normalizer(composes.then_some(NFC)).map_err(unusable)?;
