@@ -46,7 +46,11 @@ fn main() {
         let texts = texts
             .iter()
             .map(|text| {
-                model.encode(&[text], InputType::Unsaid, true, &TokenizeLimits::default()).expect("tokens").remove(0).0
+                model
+                    .encode(&[text], InputType::Unspecified, true, &TokenizeLimits::default())
+                    .expect("tokens")
+                    .remove(0)
+                    .0
             })
             .collect();
         let receiver = engine.embed(&model, 1, texts).expect("a place in the queue");

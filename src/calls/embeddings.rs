@@ -117,8 +117,8 @@ fn check_dimensions(model: &EncoderModel, asked: Option<u32>) -> Result<()> {
         Matryoshka::No => format!("makes vectors of {own} numbers and was not trained for shorter ones"),
         Matryoshka::Any if (asked as usize) < own => return Ok(()),
         Matryoshka::Any => format!("makes vectors of 1 to {own} numbers"),
-        Matryoshka::These(lengths) if lengths.contains(&(asked as usize)) && (asked as usize) < own => return Ok(()),
-        Matryoshka::These(lengths) => {
+        Matryoshka::Lengths(lengths) if lengths.contains(&(asked as usize)) && (asked as usize) < own => return Ok(()),
+        Matryoshka::Lengths(lengths) => {
             let all: Vec<String> = lengths.iter().chain([&own]).map(usize::to_string).collect();
             format!("makes vectors of {} numbers", all.join(", "))
         }
@@ -142,14 +142,14 @@ fn tokenise(model: &EncoderModel, call: &EmbeddingCall, bound: &TokenizeLimits) 
             Input::Tokens(ids) => {
                 let foreign = ids.iter().find(|id| **id as usize >= model.vocabulary());
                 foreign.map_or(Ok(()), |id| Err(foreign_token(&field(place), *id, model)))?;
-                (model.wrap(ids), true)
+                (model.add_special_tokens(ids), true)
             }
         };
         let (count, limit) = (text.ids.len(), model.limit());
         if count > limit && !call.truncate {
             return Err(too_long(&field(place), "", count, complete, model));
         }
-        model.cut(&mut text);
+        model.truncate(&mut text);
         Ok(text)
     };
     call.inputs.iter().enumerate().map(one).collect()

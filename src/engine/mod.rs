@@ -200,7 +200,7 @@ impl Engine {
         let counts = state.scheduler.counts();
         metrics.speed(state.speed().unwrap_or(0.));
         drop(state);
-        metrics.texts(embeddings.waiting());
+        metrics.texts(embeddings.waiting_tokens());
         metrics.waiting_pictures(images.waiting());
         metrics.memory("weights", memory.weights());
         metrics.memory("scratch", memory.scratch());

@@ -62,7 +62,7 @@ fn compute(engine: &Engine, model: &Arc<EncoderModel>, texts: Vec<Tokenized>) ->
 
 fn input(prompt: Option<&str>) -> InputType {
     match prompt {
-        None => InputType::Unsaid,
+        None => InputType::Unspecified,
         Some("query") => InputType::Query,
         Some(_) => InputType::Document,
     }
@@ -93,7 +93,7 @@ fn check_as(engine: &Engine, id: &str, case: &Case, rows: &[Row]) -> Vec<String>
                     .unwrap()
                     .remove(0)
                     .0;
-                model.cut(&mut found);
+                model.truncate(&mut found);
                 (text, Tokenized::new(ids.clone()), found)
             }
             Row::Pair { query, document, ids, types, .. } => {

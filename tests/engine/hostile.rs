@@ -226,7 +226,7 @@ fn no_encoders_tokenizer_ends_the_server() {
     let engine = engine(dir.path());
     let embed = |id: &str| -> Result<usize, String> {
         let model = engine.models().load_encoder(id, ModelKind::Embedding).map_err(|error| error.to_string())?;
-        let texts = model.encode(&["aaaa hello"], InputType::Unsaid, true, &TokenizeLimits::default());
+        let texts = model.encode(&["aaaa hello"], InputType::Unspecified, true, &TokenizeLimits::default());
         texts.map(|texts| texts[0].0.ids.len()).map_err(|stopped| {
             assert!(matches!(stopped, PreprocessError::Crashed | PreprocessError::TimedOut(_)), "{stopped}");
             stopped.to_string()

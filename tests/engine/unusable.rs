@@ -171,7 +171,7 @@ fn no_vector_and_no_score_is_made_of_what_is_no_number() {
             Err(LoadError::Unusable { reason, .. }) => reason,
             Err(other) => panic!("{other:?}"),
             Ok(model) => {
-                let text = model.wrap(&[5, 6, 7]);
+                let text = model.add_special_tokens(&[5, 6, 7]);
                 match engine.embed(&model, 1, vec![text]).unwrap().blocking_recv().unwrap() {
                     Err(Failure::ModelUnusable { id, reason }) => {
                         assert_eq!(id, name);

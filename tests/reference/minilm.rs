@@ -53,8 +53,8 @@ fn the_starter_model_makes_the_vectors_of_the_reference() {
         let (engine, model) = load(precision);
         let tokenise = |text: &String| {
             let mut text =
-                model.encode(&[text], InputType::Unsaid, true, &TokenizeLimits::default()).unwrap().remove(0).0;
-            model.cut(&mut text);
+                model.encode(&[text], InputType::Unspecified, true, &TokenizeLimits::default()).unwrap().remove(0).0;
+            model.truncate(&mut text);
             text
         };
         let texts: Vec<Tokenized> = reference.texts.iter().map(tokenise).collect();

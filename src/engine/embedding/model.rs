@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::MAX_BATCH_TEXTS;
 use super::network::{Network, NetworkConfig, Pass};
-use super::sentence::{self, InputType, Matryoshka, SentenceConfig};
-use super::tokens;
+use super::sentence_transformers::{self, InputType, Matryoshka, SentenceTransformersConfig};
+use super::tokenizer;
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::PreprocessError;
 use crate::engine::precision::Precision;
@@ -29,23 +29,23 @@ use crate::models::scratch::Cpu;
 use crate::models::weights::{Decoder, Footprint, Weights};
 
 /// Tokens a second that are assumed for the size of the first batch.
-const UNMEASURED: f64 = 2_000.;
+const ASSUMED_SPEED: f64 = 2_000.;
 /// How much the newest batch counts in the speed of late.
-const NEWEST: f64 = 0.2;
+const SMOOTHING: f64 = 0.2;
 /// Seconds that a batch shall take: newcomers wait for it.
-const BATCH: f64 = 0.05;
+const BATCH_SECONDS: f64 = 0.05;
 /// Tokens of a batch: fewer make no good use of the processor, more none that is better.
-const FEWEST: usize = 64;
-const MOST: usize = 4_096;
+const MIN_BATCH_TOKENS: usize = 64;
+const MAX_BATCH_TOKENS: usize = 4_096;
 
 /// A loaded model that makes vectors of texts, or scores pairs of them.
 pub struct EncoderModel {
     id: String,
     network: Network,
-    outline: NetworkConfig,
+    config: NetworkConfig,
     preprocessor: Preprocessor,
     facts: EncoderFacts,
-    sentence: SentenceConfig,
+    sentence: SentenceTransformersConfig,
     /// The share of the memory budget, given back with the model.
     pub(in crate::engine) lease: Lease,
     /// Tokens a second of late, as bits of an f64; 0 before any were computed.
@@ -62,13 +62,13 @@ pub struct EncoderInfo {
 
 /// Whether a GGUF header describes a model that can be served; cheap, for listings.
 pub fn check_gguf(header: &Header, id: &str) -> Result<EncoderInfo, String> {
-    let outline = gguf_outline(header).map_err(|error| error.to_string())?;
-    let sentence = SentenceConfig::of_gguf(&header.metadata, id)?;
-    tokens::check_gguf(&header.metadata)?;
-    let facts = facts(&outline, &sentence)?;
+    let config = gguf_config(header).map_err(|error| error.to_string())?;
+    let sentence = SentenceTransformersConfig::of_gguf(&header.metadata, id)?;
+    tokenizer::check_gguf(&header.metadata)?;
+    let facts = facts(&config, &sentence)?;
     let output = header.tensor("cls.output.weight").map(|tensor| tensor.shape.as_slice());
     if gguf_is_cross_encoder(&header.metadata)
-        && !matches!((&outline, output), (NetworkConfig::Encoder(_), Some([1, _])))
+        && !matches!((&config, output), (NetworkConfig::Encoder(_), Some([1, _])))
     {
         return Err("cross-encoders are supported only with a head that has one output".to_owned());
     }
@@ -77,29 +77,29 @@ pub fn check_gguf(header: &Header, id: &str) -> Result<EncoderInfo, String> {
 
 /// Whether a GGUF file is of a cross-encoder, which scores pairs of texts.
 pub fn gguf_is_cross_encoder(metadata: &Metadata) -> bool {
-    sentence::pooling_type(metadata) == Some(sentence::RANK)
+    sentence_transformers::pooling_type(metadata) == Some(sentence_transformers::RANK)
 }
 
 /// Whether a folder holds a model that can be served; reads headers and small files only.
 pub fn check_hub(folder: &Folder, id: &str) -> Result<EncoderInfo, String> {
-    let outline = outline(folder).map_err(|error| error.to_string())?;
-    let sentence = SentenceConfig::of_folder(&folder.path, id, &folder.config)?;
+    let config = config(folder).map_err(|error| error.to_string())?;
+    let sentence = SentenceTransformersConfig::of_folder(&folder.path, id, &folder.config)?;
     if !folder.path.join("tokenizer.json").is_file() {
         return Err("the folder has no tokenizer.json".to_owned());
     }
-    if let NetworkConfig::Encoder(sizes) = &outline
+    if let NetworkConfig::Encoder(sizes) = &config
         && is_cross_encoder(&folder.config)
     {
         head::check(&folder.config, sizes).map_err(|error| error.to_string())?;
     }
-    facts(&outline, &sentence)
+    facts(&config, &sentence)
 }
 
-fn facts(outline: &NetworkConfig, sentence: &SentenceConfig) -> Result<EncoderInfo, String> {
-    if matches!(outline, NetworkConfig::Decoder(_)) && sentence.poolings != [Pooling::Last] {
+fn facts(config: &NetworkConfig, sentence: &SentenceTransformersConfig) -> Result<EncoderInfo, String> {
+    if matches!(config, NetworkConfig::Decoder(_)) && sentence.poolings != [Pooling::Last] {
         return Err("decoders whose vectors are not the last token's are not supported".to_owned());
     }
-    Ok(EncoderInfo { limit: sentence.limit(outline.context()), dimensions: sentence.dimensions(outline.width()) })
+    Ok(EncoderInfo { limit: sentence.limit(config.context()), dimensions: sentence.dimensions(config.width()) })
 }
 
 /// Whether a `config.json` is of a cross-encoder, which scores pairs of texts.
@@ -108,7 +108,7 @@ pub fn is_cross_encoder(config: &Value) -> bool {
     name.is_some_and(|name| name.ends_with("ForSequenceClassification"))
 }
 
-fn gguf_outline(header: &Header) -> Result<NetworkConfig, ModelError> {
+fn gguf_config(header: &Header) -> Result<NetworkConfig, ModelError> {
     let name = header.metadata.text("general.architecture").unwrap_or_default();
     match family::find(name) {
         Some(_) => Hyper::of_gguf(header).map(|hyper| NetworkConfig::Decoder(Box::new(hyper))),
@@ -116,7 +116,7 @@ fn gguf_outline(header: &Header) -> Result<NetworkConfig, ModelError> {
     }
 }
 
-fn outline(folder: &Folder) -> Result<NetworkConfig, ModelError> {
+fn config(folder: &Folder) -> Result<NetworkConfig, ModelError> {
     let name = folder.config.get("model_type").and_then(Value::as_str).unwrap_or_default();
     match Family::of_hub(name) {
         Some(_) => EncoderConfig::of_config(&folder.config).map(NetworkConfig::Encoder),
@@ -126,17 +126,17 @@ fn outline(folder: &Folder) -> Result<NetworkConfig, ModelError> {
 
 /// What is asked of a checkpoint that makes vectors.
 impl Checkpoint {
-    fn outline(&self) -> Result<NetworkConfig, String> {
+    fn config(&self) -> Result<NetworkConfig, String> {
         match self {
-            Self::Gguf(file) => gguf_outline(&file.header),
-            Self::Hub(folder) => outline(folder),
+            Self::Gguf(file) => gguf_config(&file.header),
+            Self::Hub(folder) => config(folder),
         }
         .map_err(|error| error.to_string())
     }
 
     /// Does `work` with the tensors.
-    pub(super) fn with_encoder<T>(&self, outline: &NetworkConfig, work: impl FnOnce(&dyn Weights) -> T) -> T {
-        match (self, outline) {
+    pub(super) fn with_encoder<T>(&self, config: &NetworkConfig, work: impl FnOnce(&dyn Weights) -> T) -> T {
+        match (self, config) {
             (Self::Hub(folder), NetworkConfig::Encoder(sizes)) => work(&EncoderWeights::new(folder, sizes.family)),
             _ => work(self.weights()),
         }
@@ -152,11 +152,11 @@ impl Checkpoint {
 
     /// What the model takes in memory, and the scratch of its passes.
     pub(in crate::engine) fn encoder_needs(&self, threads: usize) -> Result<(Footprint, u64), String> {
-        let outline = self.outline()?;
-        let footprint = self.with_encoder(&outline, |source| Footprint::of(source, threads));
+        let config = self.config()?;
+        let footprint = self.with_encoder(&config, |source| Footprint::of(source, threads));
         // A text that is longer than a batch goes alone.
-        let tokens = outline.context().max(MOST);
-        Ok((footprint, outline.pass_bytes(tokens, MAX_BATCH_TEXTS, threads)))
+        let tokens = config.context().max(MAX_BATCH_TOKENS);
+        Ok((footprint, config.pass_bytes(tokens, MAX_BATCH_TEXTS, threads)))
     }
 }
 
@@ -170,18 +170,18 @@ impl EncoderModel {
         precision: Precision,
         cpu: Arc<Cpu>,
     ) -> Result<Self, String> {
-        let outline = files.outline()?;
+        let config = files.config()?;
         let sentence = match files {
-            Checkpoint::Gguf(file) => SentenceConfig::of_gguf(&file.header.metadata, id)?,
-            Checkpoint::Hub(folder) => SentenceConfig::of_folder(&folder.path, id, &folder.config)?,
+            Checkpoint::Gguf(file) => SentenceTransformersConfig::of_gguf(&file.header.metadata, id)?,
+            Checkpoint::Hub(folder) => SentenceTransformersConfig::of_folder(&folder.path, id, &folder.config)?,
         };
         let (preprocessor, facts) = Preprocessor::encoder(isolation, path, sentence.lower_case)?;
-        if facts.vocabulary > outline.vocabulary() {
-            return Err(format!("the tokenizer has {} tokens, the model {}", facts.vocabulary, outline.vocabulary()));
+        if facts.vocabulary > config.vocabulary() {
+            return Err(format!("the tokenizer has {} tokens, the model {}", facts.vocabulary, config.vocabulary()));
         }
-        let network = Network::load(files, &outline, precision.kind(), cpu).map_err(|error| error.to_string())?;
+        let network = Network::load(files, &config, precision.kind(), cpu).map_err(|error| error.to_string())?;
         let speed = AtomicU64::new(0);
-        Ok(Self { id: id.to_owned(), network, outline, preprocessor, facts, sentence, lease, speed })
+        Ok(Self { id: id.to_owned(), network, config, preprocessor, facts, sentence, lease, speed })
     }
 
     pub fn id(&self) -> &str {
@@ -190,12 +190,12 @@ impl EncoderModel {
 
     /// Tokens that a text may have, those that stand around every text among them.
     pub fn limit(&self) -> usize {
-        self.sentence.limit(self.outline.context())
+        self.sentence.limit(self.config.context())
     }
 
     /// Numbers of a vector.
     pub fn dimensions(&self) -> usize {
-        self.sentence.dimensions(self.outline.width())
+        self.sentence.dimensions(self.config.width())
     }
 
     pub fn matryoshka(&self) -> &Matryoshka {
@@ -204,7 +204,7 @@ impl EncoderModel {
 
     /// Ids are below this.
     pub fn vocabulary(&self) -> usize {
-        self.outline.vocabulary()
+        self.config.vocabulary()
     }
 
     /// Texts as tokens, with the prompt for their use before them, and of each whether these are all: a long text is
@@ -226,10 +226,10 @@ impl EncoderModel {
     }
 
     /// A text that is tokens already, with what belongs around it.
-    pub fn wrap(&self, ids: &[u32]) -> Tokenized {
-        let EncoderFacts { before, behind, .. } = &self.facts;
-        let whole = ids.len() >= before.len() + behind.len() && ids.starts_with(before) && ids.ends_with(behind);
-        Tokenized::new(if whole { ids.to_vec() } else { [before, ids, behind].concat() })
+    pub fn add_special_tokens(&self, ids: &[u32]) -> Tokenized {
+        let EncoderFacts { prefix, suffix, .. } = &self.facts;
+        let whole = ids.len() >= prefix.len() + suffix.len() && ids.starts_with(prefix) && ids.ends_with(suffix);
+        Tokenized::new(if whole { ids.to_vec() } else { [prefix, ids, suffix].concat() })
     }
 
     /// A question beside each text that may answer it, to be scored; cut to the limit if that is wanted. And of each
@@ -238,19 +238,19 @@ impl EncoderModel {
         &self,
         query: &str,
         documents: &[String],
-        cut: bool,
+        truncate: bool,
         limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
         let limits = limits.clone().with_max_tokens(self.limit());
-        self.preprocessor.pairs(query, documents, cut.then(|| self.limit()), &limits)
+        self.preprocessor.pairs(query, documents, truncate.then(|| self.limit()), &limits)
     }
 
     /// Leaves out what is too much of a single text, before what stands behind every text.
-    pub fn cut(&self, text: &mut Tokenized) {
-        let (limit, behind) = (self.limit(), &self.facts.behind);
+    pub fn truncate(&self, text: &mut Tokenized) {
+        let (limit, suffix) = (self.limit(), &self.facts.suffix);
         if text.ids.len() > limit {
-            text.ids.truncate(limit.saturating_sub(behind.len()));
-            text.ids.extend(behind);
+            text.ids.truncate(limit.saturating_sub(suffix.len()));
+            text.ids.extend(suffix);
             text.second = text.ids.len();
         }
     }
@@ -267,7 +267,7 @@ impl EncoderModel {
 
     /// The texts' vectors, of length one, in the order of the batch; of a cross-encoder, one logit for each.
     pub(in crate::engine) fn vectors(&self, pass: &Pass) -> Result<Vec<Vec<f32>>, String> {
-        let (width, poolings) = (self.outline.width(), &self.sentence.poolings);
+        let (width, poolings) = (self.config.width(), &self.sentence.poolings);
         let pool = |vectors: &[f32]| {
             let mut out = Vec::with_capacity(self.dimensions());
             poolings.iter().for_each(|pooling| pooling.add(vectors, width, &mut out));
@@ -278,8 +278,8 @@ impl EncoderModel {
     }
 
     /// Tokens of a batch that does not keep others waiting.
-    pub(in crate::engine) fn batch(&self) -> usize {
-        ((self.speed().unwrap_or(UNMEASURED) * BATCH) as usize).clamp(FEWEST, MOST)
+    pub(in crate::engine) fn batch_tokens(&self) -> usize {
+        ((self.speed().unwrap_or(ASSUMED_SPEED) * BATCH_SECONDS) as usize).clamp(MIN_BATCH_TOKENS, MAX_BATCH_TOKENS)
     }
 
     /// Tokens a second of late; `None` before any were computed.
@@ -288,10 +288,10 @@ impl EncoderModel {
     }
 
     /// A batch took so long.
-    pub(in crate::engine) fn measure(&self, tokens: usize, took: Duration) {
+    pub(in crate::engine) fn record_speed(&self, tokens: usize, took: Duration) {
         if !took.is_zero() {
             let newest = tokens as f64 / took.as_secs_f64();
-            let speed = self.speed().map_or(newest, |speed| speed + (newest - speed) * NEWEST);
+            let speed = self.speed().map_or(newest, |speed| speed + (newest - speed) * SMOOTHING);
             self.speed.store(speed.to_bits(), Ordering::Relaxed);
         }
     }

@@ -66,15 +66,15 @@ impl NetworkConfig {
 impl Network {
     pub fn load(
         files: &Checkpoint,
-        outline: &NetworkConfig,
+        config: &NetworkConfig,
         precision: Option<DType>,
         cpu: Arc<Cpu>,
     ) -> std::result::Result<Self, ModelError> {
-        match outline {
+        match config {
             NetworkConfig::Decoder(_) => {
                 Ok(Self::Decoder(Box::new(Llama::load_headless(files.weights(), precision, cpu)?)))
             }
-            NetworkConfig::Encoder(sizes) => files.with_encoder(outline, |source| {
+            NetworkConfig::Encoder(sizes) => files.with_encoder(config, |source| {
                 let (encoder, head) =
                     Encoder::load(source, sizes.clone(), files.cross_encoder_config(), precision, cpu)?;
                 Ok(Self::Encoder(Box::new(encoder), head))

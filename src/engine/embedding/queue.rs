@@ -39,8 +39,8 @@ impl EmbeddingQueue {
     }
 
     /// Tokens that wait.
-    pub fn waiting(&self) -> usize {
-        self.lock().waiting()
+    pub fn waiting_tokens(&self) -> usize {
+        self.lock().waiting_tokens()
     }
 
     /// Takes the texts or refuses them, at once. Dropping the receiver cancels.
@@ -57,7 +57,8 @@ impl EmbeddingQueue {
             return Err(Refused::ShuttingDown);
         }
         let is_full = |scheduler: &EmbeddingScheduler| {
-            let backlog = Backlog { new, waiting: scheduler.waiting(), own: scheduler.waiting_of(tenant) };
+            let backlog =
+                Backlog { new, waiting: scheduler.waiting_tokens(), own: scheduler.waiting_tokens_of(tenant) };
             backlog.is_full(settings.max_queued_texts, settings.tenant_divisor)
         };
         if is_full(&scheduler) {
@@ -66,7 +67,7 @@ impl EmbeddingQueue {
         }
         if is_full(&scheduler) {
             metrics.refuse(model.id(), "model_queue");
-            let seconds = model.speed().map(|speed| scheduler.waiting() as f64 / speed);
+            let seconds = model.speed().map(|speed| scheduler.waiting_tokens() as f64 / speed);
             return Err(Refused::QueueFull { retry_after: retry_after(seconds) });
         }
         let receiver = scheduler.push(Arc::clone(model), tenant, texts);

@@ -23,7 +23,7 @@ pub struct EmbeddingScheduler<M = EncoderModel> {
     requests: BTreeMap<RequestId, Request<M>>,
     next: RequestId,
     /// Tokens of texts that nobody has taken.
-    waiting: usize,
+    waiting_tokens: usize,
     /// Tokens served to each tenant that has requests.
     served: HashMap<Tenant, u64>,
 }
@@ -35,7 +35,7 @@ struct Request<M> {
     texts: Vec<Tokenized>,
     vectors: Vec<Vec<f32>>,
     /// Vectors that are not there yet.
-    missing: usize,
+    pending: usize,
     served: u64,
     sender: oneshot::Sender<Vectors>,
 }
@@ -44,7 +44,7 @@ struct Request<M> {
 #[derive(Debug, PartialEq, Eq)]
 pub struct BatchItem {
     pub request: RequestId,
-    pub place: usize,
+    pub index: usize,
     pub text: Tokenized,
 }
 
@@ -52,12 +52,12 @@ pub struct BatchItem {
 #[derive(Debug)]
 pub struct Batch<M = EncoderModel> {
     pub model: Arc<M>,
-    pub members: Vec<BatchItem>,
+    pub items: Vec<BatchItem>,
 }
 
 impl<M> EmbeddingScheduler<M> {
     pub fn new() -> Self {
-        Self { requests: BTreeMap::new(), next: 0, waiting: 0, served: HashMap::new() }
+        Self { requests: BTreeMap::new(), next: 0, waiting_tokens: 0, served: HashMap::new() }
     }
 
     /// One without requests. It numbers requests on from where this one is.
@@ -71,19 +71,19 @@ impl<M> EmbeddingScheduler<M> {
     }
 
     /// Tokens that wait.
-    pub fn waiting(&self) -> usize {
-        self.waiting
+    pub fn waiting_tokens(&self) -> usize {
+        self.waiting_tokens
     }
 
     /// Tokens of a tenant that wait.
-    pub fn waiting_of(&self, tenant: Tenant) -> usize {
+    pub fn waiting_tokens_of(&self, tenant: Tenant) -> usize {
         let own = self.requests.values().filter(|request| request.tenant == tenant);
         own.flat_map(|request| &request.texts).map(|text| text.ids.len()).sum()
     }
 
     pub fn push(&mut self, model: Arc<M>, tenant: Tenant, mut texts: Vec<Tokenized>) -> oneshot::Receiver<Vectors> {
         let (sender, receiver) = oneshot::channel();
-        self.waiting += texts.iter().map(|text| text.ids.len()).sum::<usize>();
+        self.waiting_tokens += texts.iter().map(|text| text.ids.len()).sum::<usize>();
         let least = self.served.values().copied().min().unwrap_or(0);
         self.served.entry(tenant).or_insert(least);
         let own = self.requests.values().filter(|request| request.tenant == tenant);
@@ -91,7 +91,7 @@ impl<M> EmbeddingScheduler<M> {
         let count = texts.len();
         texts.reverse();
         let request =
-            Request { model, tenant, texts, vectors: vec![Vec::new(); count], missing: count, served, sender };
+            Request { model, tenant, texts, vectors: vec![Vec::new(); count], pending: count, served, sender };
         self.requests.insert(self.next, request);
         self.next += 1;
         receiver
@@ -99,27 +99,29 @@ impl<M> EmbeddingScheduler<M> {
 
     /// The next batch: one text at least, and more of the same model as long as they have no more tokens than
     /// `limit` says for it.
-    pub fn take(&mut self, limit: impl Fn(&M) -> usize) -> Option<Batch<M>> {
-        let first = self.turn(None)?;
+    pub fn next_batch(&mut self, limit: impl Fn(&M) -> usize) -> Option<Batch<M>> {
+        let first = self.next_request(None)?;
         let model = Arc::clone(&self.requests.get(&first)?.model);
-        let (most, mut tokens, mut members) = (limit(&model), 0, Vec::new());
-        let mut whose = Some(first);
-        while let Some(id) = whose.filter(|_| members.len() < MAX_BATCH_TEXTS) {
+        let (max_tokens, mut tokens, mut items) = (limit(&model), 0, Vec::new());
+        let mut next = Some(first);
+        while let Some(id) = next.filter(|_| items.len() < MAX_BATCH_TEXTS) {
             let Some(request) = self.requests.get_mut(&id) else { break };
-            let Some(text) = request.texts.pop_if(|text| tokens == 0 || tokens + text.ids.len() <= most) else { break };
-            let (count, place) = (text.ids.len(), request.vectors.len() - request.texts.len() - 1);
+            let Some(text) = request.texts.pop_if(|text| tokens == 0 || tokens + text.ids.len() <= max_tokens) else {
+                break;
+            };
+            let (count, index) = (text.ids.len(), request.vectors.len() - request.texts.len() - 1);
             tokens += count;
             request.served += count as u64;
-            self.waiting -= count;
+            self.waiting_tokens -= count;
             *self.served.entry(request.tenant).or_default() += count as u64;
-            members.push(BatchItem { request: id, place, text });
-            whose = self.turn(Some(&model));
+            items.push(BatchItem { request: id, index, text });
+            next = self.next_request(Some(&model));
         }
-        Some(Batch { model, members })
+        Some(Batch { model, items })
     }
 
     /// Whose turn it is, of those with texts for this model.
-    fn turn(&self, model: Option<&Arc<M>>) -> Option<RequestId> {
+    fn next_request(&self, model: Option<&Arc<M>>) -> Option<RequestId> {
         let fits = |request: &Request<M>| {
             !request.texts.is_empty() && model.is_none_or(|model| Arc::ptr_eq(model, &request.model))
         };
@@ -131,18 +133,18 @@ impl<M> EmbeddingScheduler<M> {
     }
 
     /// Whether somebody still waits for one of these.
-    pub fn wants(&self, members: &[BatchItem]) -> bool {
-        members.iter().any(|member| self.requests.contains_key(&member.request))
+    pub fn is_wanted(&self, items: &[BatchItem]) -> bool {
+        items.iter().any(|item| self.requests.contains_key(&item.request))
     }
 
     /// A text's vector. With a request's last one its caller is told.
-    pub fn done(&mut self, request: RequestId, place: usize, vector: Vec<f32>) {
+    pub fn complete(&mut self, request: RequestId, index: usize, vector: Vec<f32>) {
         let Some(entry) = self.requests.get_mut(&request) else { return };
-        if let Some(slot) = entry.vectors.get_mut(place) {
+        if let Some(slot) = entry.vectors.get_mut(index) {
             *slot = vector;
-            entry.missing -= 1;
+            entry.pending -= 1;
         }
-        if entry.missing == 0
+        if entry.pending == 0
             && let Some(Request { sender, vectors, .. }) = self.remove(request)
         {
             drop(sender.send(Ok(vectors)));
@@ -156,16 +158,16 @@ impl<M> EmbeddingScheduler<M> {
     }
 
     /// Ends all of these.
-    pub fn fail_all(&mut self, failure: &Failure, begun: bool) {
-        let untouched = |request: &Request<M>| request.texts.len() == request.vectors.len();
-        let ids = self.requests.iter().filter(|(_, request)| begun || untouched(request));
+    pub fn fail_all(&mut self, failure: &Failure, running: bool) {
+        let is_queued = |request: &Request<M>| request.texts.len() == request.vectors.len();
+        let ids = self.requests.iter().filter(|(_, request)| running || is_queued(request));
         let ids: Vec<RequestId> = ids.map(|(id, _)| *id).collect();
         ids.into_iter().for_each(|id| self.fail(id, failure.clone()));
     }
 
     /// Fails the requests that have texts in a batch whose vectors are not there yet.
     pub fn fail_computing(&mut self, failure: &Failure) {
-        let computing = self.requests.iter().filter(|(_, request)| request.missing > request.texts.len());
+        let computing = self.requests.iter().filter(|(_, request)| request.pending > request.texts.len());
         let ids: Vec<RequestId> = computing.map(|(id, _)| *id).collect();
         ids.into_iter().for_each(|id| self.fail(id, failure.clone()));
     }
@@ -179,7 +181,7 @@ impl<M> EmbeddingScheduler<M> {
 
     fn remove(&mut self, id: RequestId) -> Option<Request<M>> {
         let request = self.requests.remove(&id)?;
-        self.waiting -= request.texts.iter().map(|text| text.ids.len()).sum::<usize>();
+        self.waiting_tokens -= request.texts.iter().map(|text| text.ids.len()).sum::<usize>();
         if !self.requests.values().any(|other| other.tenant == request.tenant) {
             self.served.remove(&request.tenant);
         }
@@ -203,10 +205,10 @@ mod tests {
         (EmbeddingScheduler::new(), [(); 2].map(|()| Arc::new(Name)))
     }
 
-    /// Requests and places of the next batch.
+    /// Requests and indices of the next batch.
     fn taken(texts: &mut EmbeddingScheduler<Name>, limit: usize) -> Vec<(u64, usize)> {
-        let batch = texts.take(|_| limit);
-        batch.into_iter().flat_map(|batch| batch.members).map(|member| (member.request, member.place)).collect()
+        let batch = texts.next_batch(|_| limit);
+        batch.into_iter().flat_map(|batch| batch.items).map(|item| (item.request, item.index)).collect()
     }
 
     #[test]
@@ -214,10 +216,10 @@ mod tests {
         let (mut texts, [model, _]) = queue();
         let mut receiver = texts.push(model, 1, vec![text(3), text(4), text(5)]);
         assert_eq!(taken(&mut texts, 7), [(0, 0), (0, 1)]);
-        assert_eq!((taken(&mut texts, 7), texts.waiting()), (vec![(0, 2)], 0));
-        for place in [2, 0, 1] {
+        assert_eq!((taken(&mut texts, 7), texts.waiting_tokens()), (vec![(0, 2)], 0));
+        for index in [2, 0, 1] {
             assert!(receiver.try_recv().is_err());
-            texts.done(0, place, vec![place as f32]);
+            texts.complete(0, index, vec![index as f32]);
         }
         assert_eq!(receiver.try_recv().unwrap().unwrap(), [[0.], [1.], [2.]]);
         assert_eq!(texts.requests.len(), 0);
@@ -274,26 +276,26 @@ mod tests {
         let (mut texts, [model, _]) = queue();
         drop(texts.push(Arc::clone(&model), 1, vec![text(3); 2]));
         let mut other = texts.push(Arc::clone(&model), 2, vec![text(4)]);
-        assert_eq!((texts.waiting(), texts.waiting_of(2)), (10, 4));
+        assert_eq!((texts.waiting_tokens(), texts.waiting_tokens_of(2)), (10, 4));
         texts.sweep();
-        assert_eq!((texts.requests.len(), texts.waiting()), (1, 4));
-        texts.done(0, 0, vec![1.]);
+        assert_eq!((texts.requests.len(), texts.waiting_tokens()), (1, 4));
+        texts.complete(0, 0, vec![1.]);
         texts.fail_all(&Failure::ShuttingDown, false);
         assert_eq!(other.try_recv().unwrap(), Err(Failure::ShuttingDown));
-        assert_eq!((texts.requests.len(), texts.waiting(), texts.served.len()), (0, 0, 0));
+        assert_eq!((texts.requests.len(), texts.waiting_tokens(), texts.served.len()), (0, 0, 0));
     }
 
     #[test]
     fn a_batch_is_wanted_as_long_as_one_of_its_callers_waits() {
         let (mut texts, [model, _]) = queue();
         let [one, other] = [1, 2].map(|tenant| texts.push(Arc::clone(&model), tenant, vec![text(3)]));
-        let batch = texts.take(|_| 10).unwrap();
+        let batch = texts.next_batch(|_| 10).unwrap();
         drop(one);
         texts.sweep();
-        assert!(texts.wants(&batch.members));
+        assert!(texts.is_wanted(&batch.items));
         drop(other);
         texts.sweep();
-        assert!(!texts.wants(&batch.members));
+        assert!(!texts.is_wanted(&batch.items));
     }
 
     #[test]

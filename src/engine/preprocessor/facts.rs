@@ -31,6 +31,6 @@ pub struct EncoderFacts {
     /// How many tokens there are.
     pub vocabulary: usize,
     /// What stands before and behind every single text.
-    pub before: Vec<u32>,
-    pub behind: Vec<u32>,
+    pub prefix: Vec<u32>,
+    pub suffix: Vec<u32>,
 }

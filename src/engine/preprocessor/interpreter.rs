@@ -8,13 +8,13 @@ use super::request::Request;
 use super::spec::{Source, Spec};
 use super::wire;
 use crate::clock_rng::ClockRng;
-use crate::engine::embedding::TextTokens;
+use crate::engine::embedding::EncoderTokenizer;
 use crate::engine::image::PromptTokenizer;
 use crate::engine::tokenizer::TokenizeLimits;
 
 pub enum Interpreter {
     Chat(Box<ChatPreprocessor>),
-    Encoder(Box<TextTokens>),
+    Encoder(Box<EncoderTokenizer>),
     Image(Vec<PromptTokenizer>),
 }
 
@@ -29,8 +29,8 @@ impl Interpreter {
             }
             Spec::Encoder { lower_case, .. } => {
                 let tokens = match only()? {
-                    Source::Gguf(metadata) => TextTokens::of_gguf(metadata)?,
-                    Source::Folder(files) => TextTokens::of_folder(files, *lower_case)?,
+                    Source::Gguf(metadata) => EncoderTokenizer::of_gguf(metadata)?,
+                    Source::Folder(files) => EncoderTokenizer::of_folder(files, *lower_case)?,
                 };
                 let facts = wire::encode(&tokens.facts())?;
                 Ok((Self::Encoder(Box::new(tokens)), facts))

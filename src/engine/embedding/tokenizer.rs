@@ -16,13 +16,13 @@ pub use gguf::check as check_gguf;
 use gguf::unusable;
 
 /// An encoder's tokenizer.
-pub struct TextTokens {
+pub struct EncoderTokenizer {
     tokenizer: Tokenizer,
     lower_case: bool,
     facts: EncoderFacts,
 }
 
-impl TextTokens {
+impl EncoderTokenizer {
     pub fn of_folder(files: &TextFiles, lower_case: bool) -> Result<Self, String> {
         Self::new(serde_json::from_slice(tokenizer_json(files)?).map_err(unusable)?, lower_case)
     }
@@ -39,9 +39,9 @@ impl TextTokens {
         let (bare, whole) = (bare.get_ids(), whole.get_ids());
         let at = whole.windows(bare.len().max(1)).position(|part| part == bare);
         let at = at.ok_or_else(|| unusable("it does not keep texts in what it makes of them"))?;
-        let (before, behind) = (whole.get(..at), whole.get(at + bare.len()..));
-        let (before, behind) = (before.unwrap_or_default().to_vec(), behind.unwrap_or_default().to_vec());
-        let facts = EncoderFacts { vocabulary: tokenizer.get_vocab_size(true), before, behind };
+        let (prefix, suffix) = (whole.get(..at), whole.get(at + bare.len()..));
+        let (prefix, suffix) = (prefix.unwrap_or_default().to_vec(), suffix.unwrap_or_default().to_vec());
+        let facts = EncoderFacts { vocabulary: tokenizer.get_vocab_size(true), prefix, suffix };
         Ok(Self { tokenizer, lower_case, facts })
     }
 
@@ -49,39 +49,39 @@ impl TextTokens {
         &self.facts
     }
 
-    /// Each text by [`Self::encode`]. Unless `whole`, the first that goes beyond the limits is the last of the result.
+    /// Each text by [`Self::encode`]. Unless `keep_going`, the first that goes beyond the limits is the last of the result.
     pub fn encode_all(
         &self,
         texts: &[Cow<'_, str>],
-        whole: bool,
+        keep_going: bool,
         limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, String> {
-        until_beyond(texts.iter().map(|text| self.encode(text, limits)), whole, limits)
+        until_limits(texts.iter().map(|text| self.encode(text, limits)), keep_going, limits)
     }
 
-    /// Each document beside the question, by [`Self::encode_pair`]. Without a `limit`, the first pair that goes beyond
+    /// Each document beside the question, by [`Self::encode_pair`]. Without a `max_length`, the first pair that goes beyond
     /// the limits is the last of the result.
     pub fn encode_pairs(
         &self,
         query: &str,
         documents: &[String],
-        limit: Option<usize>,
+        max_length: Option<usize>,
         limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, String> {
-        let pairs = documents.iter().map(|document| self.encode_pair(query, document, limit, limits));
-        until_beyond(pairs, limit.is_some(), limits)
+        let pairs = documents.iter().map(|document| self.encode_pair(query, document, max_length, limits));
+        until_limits(pairs, max_length.is_some(), limits)
     }
 
     /// A text's tokens with what belongs around them, and whether these are all: a long text is tokenised only as far
     /// as `limits` says.
     fn encode(&self, text: &str, limits: &TokenizeLimits) -> Result<(Tokenized, bool), String> {
-        let (encoding, complete) = self.bare(text, limits)?;
+        let (encoding, complete) = self.tokenize(text, limits)?;
         let encoding = self.tokenizer.post_process(encoding, None, true).map_err(|error| error.to_string())?;
         Ok((Tokenized::new(encoding.get_ids().to_vec()), complete))
     }
 
     /// A text's tokens with nothing around them.
-    fn bare(&self, text: &str, limits: &TokenizeLimits) -> Result<(Encoding, bool), String> {
+    fn tokenize(&self, text: &str, limits: &TokenizeLimits) -> Result<(Encoding, bool), String> {
         let (mut parts, mut count) = (Vec::new(), 0);
         for chunk in chunks(text) {
             if limits.are_reached(count) {
@@ -98,22 +98,24 @@ impl TextTokens {
         Ok((Encoding::merge(parts, false), true))
     }
 
-    /// A question and a text that may answer it, of `limit` tokens at most where there is one: then the longer text
+    /// A question and a text that may answer it, of `max_length` tokens at most where there is one: then the longer text
     /// loses its end first. Whether nothing is missing but for that, as with [`Self::encode`].
     fn encode_pair(
         &self,
         first: &str,
         second: &str,
-        limit: Option<usize>,
+        max_length: Option<usize>,
         limits: &TokenizeLimits,
     ) -> Result<(Tokenized, bool), String> {
         let unusable = |error: tokenizers::Error| error.to_string();
-        let ((one, complete), (mut other, other_complete)) = (self.bare(first, limits)?, self.bare(second, limits)?);
+        let ((one, complete), (mut other, other_complete)) =
+            (self.tokenize(first, limits)?, self.tokenize(second, limits)?);
         other.set_type_ids(vec![1; other.len()]);
         let added = self.tokenizer.get_post_processor().map_or(0, |processor| processor.added_tokens(true));
-        let (one, other) = match limit.filter(|limit| one.len() + other.len() + added > *limit) {
-            Some(limit) => {
-                let rule = TruncationParams { max_length: limit.saturating_sub(added), ..TruncationParams::default() };
+        let (one, other) = match max_length.filter(|max_length| one.len() + other.len() + added > *max_length) {
+            Some(max_length) => {
+                let rule =
+                    TruncationParams { max_length: max_length.saturating_sub(added), ..TruncationParams::default() };
                 truncate_encodings(one, Some(other), &rule).map_err(unusable)?
             }
             None => (one, Some(other)),
@@ -125,18 +127,18 @@ impl TextTokens {
     }
 }
 
-/// All results; unless `whole`, none after the first that goes beyond the limits.
-fn until_beyond(
+/// All results; unless `keep_going`, none after the first that goes beyond the limits.
+fn until_limits(
     results: impl Iterator<Item = Result<(Tokenized, bool), String>>,
-    whole: bool,
+    keep_going: bool,
     limits: &TokenizeLimits,
 ) -> Result<Vec<(Tokenized, bool)>, String> {
     let mut all = Vec::new();
     for result in results {
         let (text, complete) = result?;
-        let beyond = !complete || limits.are_reached(text.ids.len());
+        let is_over = !complete || limits.are_reached(text.ids.len());
         all.push((text, complete));
-        if beyond && !whole || limits.is_cancelled() {
+        if is_over && !keep_going || limits.is_cancelled() {
             break;
         }
     }
