@@ -35,7 +35,7 @@ pub use image::{Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitIm
 use image::{ImageQueue, ImageWorkload};
 pub use model_info::{ModelInfo, ModelKind};
 pub use precision::{Precision, Precisions};
-pub use preprocessor::child::run as run_sandbox;
+pub use preprocessor::sandbox_child::run as run_sandbox;
 pub use registry::Registry;
 use runtime::worker::Worker;
 use runtime::workload::Workload;
@@ -200,14 +200,14 @@ impl Engine {
         let counts = state.scheduler.counts();
         metrics.speed(state.speed().unwrap_or(0.));
         drop(state);
-        metrics.texts(embeddings.waiting_tokens());
-        metrics.waiting_pictures(images.waiting());
+        metrics.set_queued_text_tokens(embeddings.waiting_tokens());
+        metrics.set_queued_images(images.waiting());
         metrics.memory("weights", memory.weights());
         metrics.memory("scratch", memory.scratch());
         metrics.memory("kv_held", counts.held_bytes);
         metrics.memory("kv_cached", counts.cached_bytes);
         metrics.memory("total", memory.total());
-        metrics.text()
+        metrics.encode()
     }
 }
 

@@ -17,7 +17,7 @@ use crate::engine::error::PreprocessError;
 use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{EncoderFacts, Isolation, Preprocessor};
 use crate::engine::runtime::memory::Lease;
-use crate::engine::runtime::panics::computed;
+use crate::engine::runtime::panics::catch_compute_panic;
 use crate::engine::tokenizer::TokenizeLimits;
 use crate::models::ModelError;
 use crate::models::encoder::{EncoderConfig, EncoderWeights, Family, Pooling, Tokenized, head, normalise};
@@ -222,7 +222,7 @@ impl EncoderModel {
             "" => Cow::Borrowed(*text),
             prompt => Cow::Owned(format!("{prompt}{text}")),
         });
-        self.preprocessor.texts(prompted.collect(), whole, &limits.clone().with_max_tokens(self.limit()))
+        self.preprocessor.encode_texts(prompted.collect(), whole, &limits.clone().with_max_tokens(self.limit()))
     }
 
     /// A text that is tokens already, with what belongs around it.
@@ -242,7 +242,7 @@ impl EncoderModel {
         limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
         let limits = limits.clone().with_max_tokens(self.limit());
-        self.preprocessor.pairs(query, documents, truncate.then(|| self.limit()), &limits)
+        self.preprocessor.encode_pairs(query, documents, truncate.then(|| self.limit()), &limits)
     }
 
     /// Leaves out what is too much of a single text, before what stands behind every text.
@@ -257,12 +257,12 @@ impl EncoderModel {
 
     /// Begins with a batch.
     pub(in crate::engine) fn begin(&self, texts: &[&Tokenized]) -> Result<Pass, String> {
-        computed(|| self.network.begin(texts))
+        catch_compute_panic(|| self.network.begin(texts))
     }
 
     /// Computes a part of a batch. `true`: it was the last.
     pub(in crate::engine) fn advance(&self, pass: &mut Pass) -> Result<bool, String> {
-        computed(|| self.network.advance(pass))
+        catch_compute_panic(|| self.network.advance(pass))
     }
 
     /// The texts' vectors, of length one, in the order of the batch; of a cross-encoder, one logit for each.
@@ -274,7 +274,7 @@ impl EncoderModel {
             normalise(&mut out);
             out
         };
-        computed(|| self.network.vectors(pass, pool))
+        catch_compute_panic(|| self.network.vectors(pass, pool))
     }
 
     /// Tokens of a batch that does not keep others waiting.

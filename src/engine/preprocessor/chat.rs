@@ -16,13 +16,13 @@ use crate::engine::tokenizer::{ChatTokenizer, Prompt, TokenizeLimits};
 /// A chat model's tokenizer and templates.
 pub struct ChatPreprocessor {
     tokens: ChatTokenizer,
-    plain: Prompting,
+    default: PromptTemplate,
     /// For requests with tools, where the model has a template apart that shows how it calls.
-    calling: Option<Prompting>,
+    tool_use: Option<PromptTemplate>,
 }
 
 /// A template, and how it is told of tools.
-struct Prompting {
+struct PromptTemplate {
     template: Template,
     wording: Wording,
 }
@@ -38,15 +38,16 @@ impl ChatPreprocessor {
             Source::Gguf(metadata) => ChatTokenizer::of_gguf(metadata, rows, &templates.joined())?,
             Source::Folder(files) => ChatTokenizer::of_hub(files, rows, &templates.joined())?,
         };
-        let prompting = |source: &str, wording| {
+        let prompt_template = |source: &str, wording| {
             let (bos, eos) = (vocabulary.text(vocabulary.bos), vocabulary.text(vocabulary.eos));
             let template = Template::new(source, bos, eos, Arc::clone(clock))?;
-            Ok::<_, String>(Prompting { template, wording })
+            Ok::<_, String>(PromptTemplate { template, wording })
         };
-        let plain = prompting(&templates.default, Wording::of(&templates.default))?;
-        let calling = templates.calling().map(|(source, wording)| prompting(source, wording)).transpose()?;
-        let call_format = calling.as_ref().unwrap_or(&plain).wording.format();
-        Ok((Self { tokens, plain, calling }, ChatFacts { vocabulary, call_format }))
+        let default = prompt_template(&templates.default, Wording::of(&templates.default))?;
+        let tool_use =
+            templates.tool_use_template().map(|(source, wording)| prompt_template(source, wording)).transpose()?;
+        let call_format = tool_use.as_ref().unwrap_or(&default).wording.format();
+        Ok((Self { tokens, default, tool_use }, ChatFacts { vocabulary, call_format }))
     }
 
     /// Renders the conversation up to where the answer begins. A long prompt is tokenised only as far as `limits` says.
@@ -69,23 +70,23 @@ impl ChatPreprocessor {
     }
 
     fn render(&self, messages: &[Message], tools: &[Tool], merged: bool) -> Result<String, PromptError> {
-        let calling = self.calling.as_ref().filter(|_| !tools.is_empty());
-        let Prompting { template, wording } = calling.unwrap_or(&self.plain);
+        let tool_use = self.tool_use.as_ref().filter(|_| !tools.is_empty());
+        let PromptTemplate { template, wording } = tool_use.unwrap_or(&self.default);
         let (messages, tools) = wording.arrange(messages, tools, merged);
         let safe = |values: Vec<serde_json::Value>| -> Vec<Value> {
-            values.into_iter().map(|value| Value::from(Serde(self.safe(value)))).collect()
+            values.into_iter().map(|value| Value::from(Serde(self.protect(value)))).collect()
         };
         template.render(Value::from(safe(messages)), safe(tools))
     }
 
     /// The same value with every text of it made safe for the template: a name of a field, too.
-    fn safe(&self, value: serde_json::Value) -> serde_json::Value {
+    fn protect(&self, value: serde_json::Value) -> serde_json::Value {
         use serde_json::Value::{Array, Object, String};
         match value {
             String(text) => String(self.tokens.protect(&text)),
-            Array(all) => all.into_iter().map(|one| self.safe(one)).collect(),
+            Array(all) => all.into_iter().map(|one| self.protect(one)).collect(),
             Object(fields) => {
-                fields.into_iter().map(|(name, one)| (self.tokens.protect(&name), self.safe(one))).collect()
+                fields.into_iter().map(|(name, one)| (self.tokens.protect(&name), self.protect(one))).collect()
             }
             plain => plain,
         }

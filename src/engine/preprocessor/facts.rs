@@ -9,7 +9,7 @@ use crate::engine::tokenizer::Vocabulary;
 
 /// A text encoder's tokenizer in a pipeline for images.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct TextSpec {
+pub struct PromptTokenizerSpec {
     pub folder: PathBuf,
     /// ChatTokenizer that the encoder takes.
     pub positions: usize,

@@ -49,21 +49,22 @@ impl Interpreter {
     }
 
     /// Answers an encoded [`Request`]; the answer is encoded, too. Its type belongs to the request.
-    pub fn answer(&self, request: Vec<u8>, limits: &TokenizeLimits) -> Result<Vec<u8>, String> {
-        let (most, decoded): (Option<usize>, Request<'_>) = wire::decode(&request)?;
+    pub fn answer(&self, encoded: Vec<u8>, limits: &TokenizeLimits) -> Result<Vec<u8>, String> {
+        let (max_tokens, request): (Option<usize>, Request<'_>) = wire::decode(&encoded)?;
         // Large requests are in memory once.
-        drop(request);
-        let limits = &most.map_or_else(|| limits.clone(), |most| limits.clone().with_max_tokens(most));
-        match (decoded, self) {
+        drop(encoded);
+        let limits =
+            &max_tokens.map_or_else(|| limits.clone(), |max_tokens| limits.clone().with_max_tokens(max_tokens));
+        match (request, self) {
             (Request::Prompt { messages, tools }, Self::Chat(chat)) => {
                 wire::encode(&chat.prompt(&messages, &tools, limits))
             }
-            (Request::Plain { text }, Self::Chat(chat)) => wire::encode(&chat.encode(&text)),
-            (Request::Texts { texts, whole }, Self::Encoder(tokens)) => {
-                wire::encode(&tokens.encode_all(&texts, whole, limits))
+            (Request::Text { text }, Self::Chat(chat)) => wire::encode(&chat.encode(&text)),
+            (Request::Texts { texts, keep_going }, Self::Encoder(tokens)) => {
+                wire::encode(&tokens.encode_all(&texts, keep_going, limits))
             }
-            (Request::Pairs { query, documents, limit }, Self::Encoder(tokens)) => {
-                wire::encode(&tokens.encode_pairs(&query, &documents, limit, limits))
+            (Request::Pairs { query, documents, max_length }, Self::Encoder(tokens)) => {
+                wire::encode(&tokens.encode_pairs(&query, &documents, max_length, limits))
             }
             (Request::Image { texts }, Self::Image(all)) => {
                 let one = |tokens: &PromptTokenizer| texts.iter().map(|text| tokens.encode(text)).collect();

@@ -14,14 +14,14 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::spec::Spec;
-use super::wire::{self, WORKERS, lock};
+use super::wire::{self, MAX_CONCURRENT, lock};
 use crate::engine::error::PreprocessError;
 use crate::engine::tokenizer::TokenizeLimits;
 
-/// Timeout for loading a model's files and for each request, extended by their size: see [`BYTES_A_SECOND`].
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout for loading a model's files and for each request, extended by their size: see [`BYTES_PER_SECOND`].
+const BASE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A tenth of what a tokenizer reads in a second on a slow machine.
-const BYTES_A_SECOND: u64 = 2 << 20;
+const BYTES_PER_SECOND: u64 = 2 << 20;
 /// The subcommand of `outpost` that is such a process.
 pub const SUBCOMMAND: &str = "sandbox";
 /// How often a waiting request checks whether it is cancelled.
@@ -36,7 +36,7 @@ pub struct Sandbox {
     process: Mutex<Arc<Process>>,
     /// Held by all requests at once on their first attempt, by one alone on its second.
     attempts: RwLock<()>,
-    turns: Turns,
+    semaphore: Semaphore,
     /// Tells what the first process said of the files from what a later one says.
     facts: u64,
 }
@@ -46,21 +46,21 @@ struct Process {
     files: String,
     child: Mutex<std::process::Child>,
     input: Mutex<ChildStdin>,
-    waiting: Mutex<Waiting>,
+    pending: Mutex<Pending>,
 }
 
 /// The requests that a process has not answered.
 #[derive(Default)]
-struct Waiting {
+struct Pending {
     /// The number of the next. The first says what to interpret.
-    next: u64,
+    next_id: u64,
     senders: HashMap<u64, SyncSender<Answer>>,
     has_ended: bool,
 }
 
 /// How long work on so many bytes may take.
 fn timeout(bytes: u64) -> Duration {
-    TIMEOUT + Duration::from_secs(bytes / BYTES_A_SECOND)
+    BASE_TIMEOUT + Duration::from_secs(bytes / BYTES_PER_SECOND)
 }
 
 impl Sandbox {
@@ -68,27 +68,27 @@ impl Sandbox {
     pub fn start(program: PathBuf, spec: Spec) -> Result<(Self, Vec<u8>), PreprocessError> {
         let (process, facts) = Process::start(&program, &spec)?;
         let (process, attempts) = (Mutex::new(process), RwLock::default());
-        let sandbox = Self { program, spec, process, attempts, turns: Turns::default(), facts: digest(&facts) };
+        let sandbox = Self { program, spec, process, attempts, semaphore: Semaphore::default(), facts: digest(&facts) };
         Ok((sandbox, facts))
     }
 
     /// Answers a request. Blocks until then, for as long as its length allows. Once the request that the limits belongs
     /// to is dropped, the process stops early.
-    pub fn ask(&self, request: Vec<u8>, limits: &TokenizeLimits) -> Result<Vec<u8>, PreprocessError> {
+    pub fn call(&self, request: Vec<u8>, limits: &TokenizeLimits) -> Result<Vec<u8>, PreprocessError> {
         let shared = self.attempts.read().unwrap_or_else(PoisonError::into_inner);
-        let turn = self.turns.take();
-        match self.process()?.ask(&request, limits) {
-            Err(PreprocessError::Crashed) if !limits.is_cancelled() => drop((turn, shared)),
+        let permit = self.semaphore.acquire();
+        match self.process()?.call(&request, limits) {
+            Err(PreprocessError::Crashed) if !limits.is_cancelled() => drop((permit, shared)),
             outcome => return outcome,
         }
         let _alone = self.attempts.write().unwrap_or_else(PoisonError::into_inner);
-        self.process()?.ask(&request, limits)
+        self.process()?.call(&request, limits)
     }
 
     /// The process, or a new one if it has ended.
     fn process(&self) -> Result<Arc<Process>, PreprocessError> {
         let mut process = lock(&self.process);
-        if lock(&process.waiting).has_ended {
+        if lock(&process.pending).has_ended {
             let (new, facts) = Process::start(&self.program, &self.spec)?;
             if digest(&facts) != self.facts {
                 new.kill();
@@ -106,28 +106,28 @@ fn digest(facts: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Lets [`WORKERS`] requests at once to a process, so that the time of a request counts from when it is worked on.
+/// Lets [`MAX_CONCURRENT`] requests at once to a process, so that the time of a request counts from when it is worked on.
 #[derive(Default)]
-struct Turns {
+struct Semaphore {
     taken: Mutex<usize>,
-    given_back: Condvar,
+    released: Condvar,
 }
 
-struct Turn<'a>(&'a Turns);
+struct Permit<'a>(&'a Semaphore);
 
-impl Turns {
-    fn take(&self) -> Turn<'_> {
+impl Semaphore {
+    fn acquire(&self) -> Permit<'_> {
         let taken = lock(&self.taken);
-        let taken = self.given_back.wait_while(taken, |taken| *taken >= WORKERS);
+        let taken = self.released.wait_while(taken, |taken| *taken >= MAX_CONCURRENT);
         *taken.unwrap_or_else(PoisonError::into_inner) += 1;
-        Turn(self)
+        Permit(self)
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         *lock(&self.0.taken) -= 1;
-        self.0.given_back.notify_one();
+        self.0.released.notify_one();
     }
 }
 
@@ -168,11 +168,11 @@ impl Process {
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(io::Error::other("it has no pipes"));
         };
-        let waiting = Mutex::default();
-        Ok((Self { files, child: Mutex::new(child), input: Mutex::new(input), waiting }, output))
+        let pending = Mutex::default();
+        Ok((Self { files, child: Mutex::new(child), input: Mutex::new(input), pending }, output))
     }
 
-    fn ask(&self, request: &[u8], limits: &TokenizeLimits) -> Result<Vec<u8>, PreprocessError> {
+    fn call(&self, request: &[u8], limits: &TokenizeLimits) -> Result<Vec<u8>, PreprocessError> {
         let (id, receiver) = self.submit(request)?;
         self.wait(id, &receiver, timeout(request.len() as u64), limits)
     }
@@ -180,14 +180,14 @@ impl Process {
     /// Sends a request; returns its number, and where its answer arrives.
     fn submit(&self, content: &[u8]) -> Result<(u64, Receiver<Answer>), PreprocessError> {
         let (sender, receiver) = sync_channel(1);
-        let mut waiting = lock(&self.waiting);
-        if waiting.has_ended {
+        let mut pending = lock(&self.pending);
+        if pending.has_ended {
             return Err(PreprocessError::Crashed);
         }
-        let id = waiting.next;
-        waiting.next += 1;
-        waiting.senders.insert(id, sender);
-        drop(waiting);
+        let id = pending.next_id;
+        pending.next_id += 1;
+        pending.senders.insert(id, sender);
+        drop(pending);
         self.write(id, content);
         Ok((id, receiver))
     }
@@ -234,18 +234,18 @@ impl Process {
     fn listen(&self, output: ChildStdout) {
         let mut output = io::BufReader::with_capacity(64 << 10, output);
         while let Ok(Some(frame)) = wire::read(&mut output) {
-            let sender = lock(&self.waiting).senders.remove(&frame.id);
+            let sender = lock(&self.pending).senders.remove(&frame.id);
             if let (Some(sender), Some(answer)) = (sender, wire::answer(frame.content)) {
                 let _ = sender.send(answer);
             }
         }
         self.kill();
         let status = lock(&self.child).wait();
-        let mut waiting = lock(&self.waiting);
-        let unanswered = waiting.senders.len();
-        waiting.has_ended = true;
-        waiting.senders.clear();
-        drop(waiting);
+        let mut pending = lock(&self.pending);
+        let unanswered = pending.senders.len();
+        pending.has_ended = true;
+        pending.senders.clear();
+        drop(pending);
         if unanswered > 0 {
             let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
             tracing::warn!(files = self.files, unanswered, status, "a sandbox process ended with unanswered requests");

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::facts::TextSpec;
+use super::facts::PromptTokenizerSpec;
 use crate::engine::checkpoint::is_gguf;
 use crate::engine::tokenizer::files::TextFiles;
 use crate::models::gguf::{GgufFile, LONGEST_HEADER, Metadata};
@@ -23,7 +23,7 @@ pub enum Spec {
     },
     /// The tokenizers of a pipeline.
     Image {
-        texts: Vec<TextSpec>,
+        texts: Vec<PromptTokenizerSpec>,
     },
 }
 

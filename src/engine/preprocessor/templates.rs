@@ -43,7 +43,7 @@ impl Templates {
 
     /// The template for conversations with tools where it is another than the default one, and how it is told of
     /// tools.
-    pub fn calling(&self) -> Option<(&str, Wording)> {
+    pub fn tool_use_template(&self) -> Option<(&str, Wording)> {
         let template = self.tool_use.as_deref()?;
         Some((template, Wording::of(template))).filter(|(_, wording)| *wording != Wording::Described)
     }

@@ -11,10 +11,10 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 /// A longer frame is refused; bytes. Requests to the server are shorter, and so is everything that a sandbox can hold.
-const LONGEST: u64 = 512 << 20;
+const MAX_FRAME_BYTES: u64 = 512 << 20;
 
 /// The last byte of an answer's frame.
-const GIVEN: u8 = 1;
+const SUCCEEDED: u8 = 1;
 const FAILED: u8 = 0;
 
 /// A message, and the number of its request.
@@ -45,7 +45,7 @@ pub fn read(input: &mut impl Read) -> io::Result<Option<Frame>> {
     }
     input.read_exact(&mut id)?;
     let (length, id) = (u64::from_le_bytes(length), u64::from_le_bytes(id));
-    if length > LONGEST {
+    if length > MAX_FRAME_BYTES {
         return Err(io::Error::other(format!("a frame of {length} bytes")));
     }
     let mut content = Vec::with_capacity(usize::try_from(length).unwrap_or_default());
@@ -58,7 +58,7 @@ pub fn read(input: &mut impl Read) -> io::Result<Option<Frame>> {
 /// The content of an answer's frame.
 pub fn content(answer: Result<Vec<u8>, String>) -> Vec<u8> {
     let (kind, mut content) = match answer {
-        Ok(answer) => (GIVEN, answer),
+        Ok(answer) => (SUCCEEDED, answer),
         Err(reason) => (FAILED, reason.into_bytes()),
     };
     content.push(kind);
@@ -68,7 +68,7 @@ pub fn content(answer: Result<Vec<u8>, String>) -> Vec<u8> {
 /// The answer in a frame's content; `None`: it is none.
 pub fn answer(mut content: Vec<u8>) -> Option<Result<Vec<u8>, String>> {
     match content.pop()? {
-        GIVEN => Some(Ok(content)),
+        SUCCEEDED => Some(Ok(content)),
         FAILED => String::from_utf8(content).ok().map(Err),
         _ => None,
     }
@@ -148,7 +148,7 @@ pub mod json {
 }
 
 /// Requests that a process answers at once at most; further ones wait for their turn.
-pub const WORKERS: usize = 4;
+pub const MAX_CONCURRENT: usize = 4;
 
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -12,7 +12,7 @@ use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::LoadError;
 use crate::engine::model_info::ModelKind;
 use crate::engine::preprocessor::Preprocessor;
-use crate::engine::runtime::panics::guarded;
+use crate::engine::runtime::panics::catch_load_panic;
 use crate::engine::text::model::TextModel;
 use crate::engine::text::speculative::draft_model::DraftModel;
 
@@ -88,7 +88,7 @@ impl Registry {
             return Ok(draft.text().filter(|draft| draft.vocabulary.is_compatible_with(&model.vocabulary)).cloned());
         }
         let broken = |reason| LoadError::Unusable { id: candidate.info.id.clone(), reason };
-        let is_compatible = guarded(|| {
+        let is_compatible = catch_load_panic(|| {
             let checkpoint = Checkpoint::open_chat(&candidate.path)?;
             let rows = checkpoint.weights().hyper().map_err(|error| error.to_string())?.vocabulary;
             let (_, facts) = Preprocessor::chat(&self.isolation(), &candidate.path, rows)?;

@@ -29,7 +29,7 @@ use crate::engine::preprocessor::Isolation;
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::memory::Lease;
 use crate::engine::runtime::memory::Reclaim;
-use crate::engine::runtime::panics::guarded;
+use crate::engine::runtime::panics::catch_load_panic;
 use crate::engine::text::model::TextModel;
 use crate::engine::text::queue::TextQueue;
 use crate::engine::text::scheduler::ModelId;
@@ -321,9 +321,9 @@ impl Registry {
         }
         let (cpu, encoder) = (Arc::clone(&self.cpu), found.is_encoder());
         let files = if encoder { Checkpoint::open } else { Checkpoint::open_chat };
-        let files = guarded(|| files(&found.path)).map_err(broken)?;
+        let files = catch_load_panic(|| files(&found.path)).map_err(broken)?;
         let needs = || if encoder { files.encoder_needs(cpu.pool().threads()) } else { self.text_needs(&files) };
-        let (footprint, scratch) = guarded(needs).map_err(broken)?;
+        let (footprint, scratch) = catch_load_panic(needs).map_err(broken)?;
         let lease = self.lease(footprint.weights + footprint.reading, scratch, eviction)?;
         let isolation = self.isolation();
         let open = || {
@@ -339,7 +339,7 @@ impl Registry {
             model.lease.shrink(footprint.weights);
             Ok(Model::Text(Arc::new(model)))
         };
-        let model = guarded(open).map_err(broken)?;
+        let model = catch_load_panic(open).map_err(broken)?;
         self.insert(found, &model);
         Ok(model)
     }
@@ -352,12 +352,12 @@ impl Registry {
     ) -> Result<Model, LoadError> {
         let (id, cpu) = (&found.info.id, Arc::clone(&self.cpu));
         let precision = self.runtime.settings.precisions.of(id);
-        let components = guarded(|| image::open(&found.path)).map_err(&broken)?;
+        let components = catch_load_panic(|| image::open(&found.path)).map_err(&broken)?;
         let footprint = image::footprint(&components, cpu.pool().threads(), precision);
         let lease = self.lease(footprint.weights + footprint.reading, 0, eviction)?;
         let total = self.runtime.memory.total();
         let open = || ImageModel::open(id, &components, &self.isolation(), lease, precision, total, cpu);
-        let mut model = guarded(open).map_err(&broken)?;
+        let mut model = catch_load_panic(open).map_err(&broken)?;
         model.lease.shrink(footprint.weights);
         let model = Model::Image(Arc::new(model));
         self.insert(found, &model);

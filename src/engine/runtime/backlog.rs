@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// When to come again, in seconds, while it is not known how fast the model is.
-const UNKNOWN: f64 = 5.;
+const DEFAULT_RETRY_SECONDS: f64 = 5.;
 
 /// Work that waits, and work that a new request adds; in tokens, or in images.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,7 @@ impl Backlog {
 
 /// When to come again: half of the work that stands before a new request, which takes `seconds`, is done by then.
 pub fn retry_after(seconds: Option<f64>) -> Duration {
-    Duration::from_secs_f64(seconds.map_or(UNKNOWN, |seconds| (seconds / 2.).clamp(1., 600.).ceil()))
+    Duration::from_secs_f64(seconds.map_or(DEFAULT_RETRY_SECONDS, |seconds| (seconds / 2.).clamp(1., 600.).ceil()))
 }
 
 #[cfg(test)]

@@ -19,11 +19,11 @@ pub trait Reclaim: Send + Sync {
 #[derive(Debug)]
 pub struct MemoryBudget {
     total: u64,
-    taken: Mutex<Taken>,
+    leased: Mutex<Leased>,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct Leased {
     weights: u64,
     /// Of each lease. Models compute one after another: only the largest counts.
     scratch: Vec<u64>,
@@ -37,7 +37,7 @@ pub struct Lease {
     scratch: u64,
 }
 
-impl Taken {
+impl Leased {
     fn scratch(&self) -> u64 {
         self.scratch.iter().copied().max().unwrap_or(0)
     }
@@ -45,7 +45,7 @@ impl Taken {
 
 impl MemoryBudget {
     pub fn new(total: u64) -> Arc<Self> {
-        Arc::new(Self { total, taken: Mutex::default() })
+        Arc::new(Self { total, leased: Mutex::default() })
     }
 
     pub fn total(&self) -> u64 {
@@ -63,26 +63,26 @@ impl MemoryBudget {
 
     /// What weights and scratch leave to KV blocks.
     pub fn room(&self) -> u64 {
-        let taken = self.lock();
-        self.total.saturating_sub(taken.weights).saturating_sub(taken.scratch())
+        let leased = self.lock();
+        self.total.saturating_sub(leased.weights).saturating_sub(leased.scratch())
     }
 
     /// Takes memory for weights and for a model's steps if `blocks` bytes of KV blocks still fit beside them.
     pub fn lease(self: &Arc<Self>, weights: u64, scratch: u64, blocks: u64) -> Option<Lease> {
-        let mut taken = self.lock();
-        let parts = [taken.weights, weights, taken.scratch().max(scratch), blocks];
+        let mut leased = self.lock();
+        let parts = [leased.weights, weights, leased.scratch().max(scratch), blocks];
         let sum = parts.into_iter().try_fold(0u64, u64::checked_add)?;
         if sum > self.total {
             return None;
         }
-        taken.weights += weights;
-        taken.scratch.push(scratch);
-        drop(taken);
+        leased.weights += weights;
+        leased.scratch.push(scratch);
+        drop(leased);
         Some(Lease { budget: Arc::clone(self), weights, scratch })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Leased> {
+        self.leased.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -106,10 +106,10 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let mut taken = self.budget.lock();
-        taken.weights -= self.weights;
-        if let Some(at) = taken.scratch.iter().position(|one| *one == self.scratch) {
-            taken.scratch.swap_remove(at);
+        let mut leased = self.budget.lock();
+        leased.weights -= self.weights;
+        if let Some(at) = leased.scratch.iter().position(|one| *one == self.scratch) {
+            leased.scratch.swap_remove(at);
         }
     }
 }

@@ -5,25 +5,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use crate::models::diffusion::pipeline::Interrupted;
 
 /// Whatever a library does with a damaged file.
-pub fn guarded<T>(load: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    caught(load, "loading it failed")
+pub fn catch_load_panic<T>(load: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_panic(load, "loading it failed")
 }
 
 /// What a model's tokenizer and chat template are at.
-pub fn interpreted<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    caught(work, "it is damaged")
+pub fn catch_preprocess_panic<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    catch_panic(work, "it is damaged")
 }
 
 /// What a network is at; unread blocks of keys and values may be left behind.
-pub fn computed<T>(work: impl FnOnce() -> candle_core::Result<T>) -> Result<T, String> {
-    caught(|| work().map_err(|error| error.to_string()), "the computation panicked")
+pub fn catch_compute_panic<T>(work: impl FnOnce() -> candle_core::Result<T>) -> Result<T, String> {
+    catch_panic(|| work().map_err(|error| error.to_string()), "the computation panicked")
 }
 
 /// What a painter is at.
-pub fn generated<T>(work: impl FnOnce() -> Result<T, Interrupted>) -> Result<T, Interrupted> {
-    caught(work, "the computation panicked")
+pub fn catch_generate_panic<T>(work: impl FnOnce() -> Result<T, Interrupted>) -> Result<T, Interrupted> {
+    catch_panic(work, "the computation panicked")
 }
 
-fn caught<T, E: From<String>>(work: impl FnOnce() -> Result<T, E>, panicked: &str) -> Result<T, E> {
+fn catch_panic<T, E: From<String>>(work: impl FnOnce() -> Result<T, E>, panicked: &str) -> Result<T, E> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(panicked.to_owned().into()))
 }

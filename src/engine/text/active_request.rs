@@ -150,17 +150,14 @@ impl ActiveRequest {
             }
         }
         let accepted = outcome.new.len().saturating_sub(1);
-        let by = if answer.draft.finish_round(row.draft, accepted) {
-            DraftSource::Draft
-        } else {
-            DraftSource::NgramProposer
-        };
+        let by =
+            if answer.draft.finish_round(row.draft, accepted) { DraftSource::DraftModel } else { DraftSource::Ngram };
         if row.draft > 0 {
-            metrics.guess(self.model.id(), by, row.draft, accepted);
+            metrics.record_drafts(self.model.id(), by, row.draft, accepted);
         }
         match by {
-            DraftSource::NgramProposer => answer.ngrams.record(row.draft, accepted),
-            DraftSource::Draft => answer.ngrams.record_unchecked(&outcome.new),
+            DraftSource::Ngram => answer.ngrams.record(row.draft, accepted),
+            DraftSource::DraftModel => answer.ngrams.record_unchecked(&outcome.new),
         }
         answer.ngrams.push(&outcome.new);
         match answer.last_token_at.replace(now) {

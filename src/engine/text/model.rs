@@ -8,7 +8,7 @@ use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::PreprocessError;
 use crate::engine::preprocessor::{ChatFacts, Isolation, Preprocessor};
 use crate::engine::runtime::memory::Lease;
-use crate::engine::runtime::panics::computed;
+use crate::engine::runtime::panics::catch_compute_panic;
 use crate::engine::text::chat_template::PromptError;
 use crate::engine::text::grammar::{CompiledGrammar, GrammarCache, GrammarError};
 use crate::engine::text::scheduler::ModelId;
@@ -128,7 +128,7 @@ impl TextModel {
 
     /// Plain text as tokens: nothing in it is special, nothing is added.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, PreprocessError> {
-        self.preprocessor.plain(text)
+        self.preprocessor.tokenize(text)
     }
 
     /// The bytes that a token stands for; empty for an id without a token.
@@ -138,7 +138,7 @@ impl TextModel {
 
     /// A step of the network.
     pub(in crate::engine) fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Logits, String> {
-        computed(|| self.network.forward(rows, arena))
+        catch_compute_panic(|| self.network.forward(rows, arena))
     }
 
     /// Bytes of a block of keys and values, those of its draft_slot among them.

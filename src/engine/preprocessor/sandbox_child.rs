@@ -13,17 +13,17 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::interpreter::Interpreter;
 use super::spec::Spec;
-use super::wire::{self, Frame, WORKERS, lock};
+use super::wire::{self, Frame, MAX_CONCURRENT, lock};
 use crate::clock_rng::ClockRng;
-use crate::engine::runtime::panics::{guarded, interpreted};
+use crate::engine::runtime::panics::{catch_load_panic, catch_preprocess_panic};
 use crate::engine::tokenizer::TokenizeLimits;
 
 /// Memory that the process may take beside the files that it has read; bytes.
-const MEMORY: u64 = 480 << 20;
+const MAX_MEMORY: u64 = 480 << 20;
 /// Processor time that building may take at most; seconds. The server's timeout is shorter.
-const BUILDING: u64 = 120;
+const BUILD_CPU_SECONDS: u64 = 120;
 /// Stack of each thread; bytes.
-const STACK: usize = 8 << 20;
+const STACK_BYTES: usize = 8 << 20;
 
 /// What the threads of the process share.
 struct Shared {
@@ -39,7 +39,7 @@ pub fn run(clock: &Arc<dyn ClockRng>) -> io::Result<()> {
     let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let Some(Frame { id, content }) = wire::read(&mut input)? else { return Ok(()) };
     let mut hard_cpu_limit = None;
-    let built = guarded(|| {
+    let built = catch_load_panic(|| {
         let spec: Spec = wire::decode(&content)?;
         let sources = spec.read()?;
         hard_cpu_limit = restrict().map_err(|error| format!("cannot set the sandbox's resource limits: {error}"))?;
@@ -55,9 +55,9 @@ pub fn run(clock: &Arc<dyn ClockRng>) -> io::Result<()> {
     let shared = Arc::new(Shared { interpreter, output: Mutex::new(output), running: Mutex::default() });
     let (sender, receiver) = channel();
     let receiver = Arc::new(Mutex::new(receiver));
-    for _ in 0..WORKERS {
+    for _ in 0..MAX_CONCURRENT {
         let (shared, receiver) = (Arc::clone(&shared), Arc::clone(&receiver));
-        std::thread::Builder::new().stack_size(STACK).spawn(move || shared.work(&receiver))?;
+        std::thread::Builder::new().stack_size(STACK_BYTES).spawn(move || shared.serve(&receiver))?;
     }
     while let Some(frame) = wire::read(&mut input)? {
         if frame.content.is_empty() {
@@ -74,13 +74,13 @@ pub fn run(clock: &Arc<dyn ClockRng>) -> io::Result<()> {
 }
 
 impl Shared {
-    fn work(&self, requests: &Mutex<Receiver<Frame>>) {
+    fn serve(&self, requests: &Mutex<Receiver<Frame>>) {
         loop {
             let next = lock(requests).recv();
             let Ok(Frame { id, content }) = next else { return };
             let request = lock(&self.running).get(&id).map(Arc::downgrade);
             let limits = TokenizeLimits::default().with_weak(request.unwrap_or_default());
-            let answer = interpreted(|| self.interpreter.answer(content, &limits));
+            let answer = catch_preprocess_panic(|| self.interpreter.answer(content, &limits));
             lock(&self.running).remove(&id);
             if wire::write(&mut *lock(&self.output), id, &wire::content(answer)).is_err() {
                 std::process::exit(0);
@@ -89,27 +89,27 @@ impl Shared {
     }
 }
 
-/// From here on: no file, no socket, no core dump, no more memory than [`MEMORY`], and for now no more time than
-/// [`BUILDING`]. Returns the hard limit of time.
+/// From here on: no file, no socket, no core dump, no more memory than [`MAX_MEMORY`], and for now no more time than
+/// [`BUILD_CPU_SECONDS`]. Returns the hard limit of time.
 fn restrict() -> io::Result<Option<u64>> {
-    let most = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
-    setrlimit(Resource::Data, most(held() + MEMORY))?;
+    let hard_limit = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
+    setrlimit(Resource::Data, hard_limit(data_size() + MAX_MEMORY))?;
     // That of the main thread, which builds the interpreter; it may be unlimited by default.
-    setrlimit(Resource::Stack, most(STACK as u64))?;
-    setrlimit(Resource::Core, most(0))?;
-    setrlimit(Resource::Fsize, most(0))?;
-    setrlimit(Resource::Nofile, most(0))?;
+    setrlimit(Resource::Stack, hard_limit(STACK_BYTES as u64))?;
+    setrlimit(Resource::Core, hard_limit(0))?;
+    setrlimit(Resource::Fsize, hard_limit(0))?;
+    setrlimit(Resource::Nofile, hard_limit(0))?;
     // Should the server end meanwhile, nobody else stops a build that never ends.
     let hard = getrlimit(Resource::Cpu).maximum;
     setrlimit(
         Resource::Cpu,
-        Rlimit { current: Some(hard.map_or(BUILDING, |hard| hard.min(BUILDING))), maximum: hard },
+        Rlimit { current: Some(hard.map_or(BUILD_CPU_SECONDS, |hard| hard.min(BUILD_CPU_SECONDS))), maximum: hard },
     )?;
     Ok(hard)
 }
 
 /// The process's current data size in bytes; 0 if unknown.
-fn held() -> u64 {
+fn data_size() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmData:"));
     let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
