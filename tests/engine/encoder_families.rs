@@ -8,7 +8,7 @@ use std::sync::Arc;
 use outpost::engine::{EncoderModel, Engine, InputType, ModelKind, Settings, TokenizeLimits, Tokenized};
 use serde::Deserialize;
 
-use crate::support::TestAmbient;
+use crate::harness::TestClock;
 
 #[derive(Deserialize)]
 struct Cases {
@@ -39,7 +39,7 @@ enum Row {
 }
 
 /// How far numbers may be off. Where the CPU multiplies bf16 numbers, texts' are rounded to those as well.
-fn close(case: &Case) -> f32 {
+fn tolerance(case: &Case) -> f32 {
     if case.dtype.as_deref() == Some("bfloat16") { 0.03 } else { 3e-6 }
 }
 
@@ -125,7 +125,7 @@ fn check_as(engine: &Engine, id: &str, case: &Case, rows: &[Row]) -> Vec<String>
         let length = if case.ranks { 1. } else { expected.iter().map(|x| x * x).sum::<f32>().sqrt() };
         let far = |(a, b): (&f32, &f32)| (a - b / length).abs() / b.abs().max(1.);
         let far = found.iter().zip(&expected).map(far).fold(0., f32::max);
-        if found.len() != expected.len() || far > close(case) || far.is_nan() {
+        if found.len() != expected.len() || far > tolerance(case) || far.is_nan() {
             let cosine = cosine(found, &expected);
             wrong.push(format!("{id}, {name:?}: {far} off, cosine {cosine}"));
         }
@@ -134,17 +134,17 @@ fn check_as(engine: &Engine, id: &str, case: &Case, rows: &[Row]) -> Vec<String>
 }
 
 #[test]
-fn every_family_makes_the_vectors_and_scores_of_the_reference() {
+fn every_family_matches_the_reference_vectors_and_scores() {
     let Cases { cases } = read(&root().join("cases.json"));
-    let engine = Engine::start(Settings::new(root(), 1 << 30), Arc::new(TestAmbient::default())).unwrap();
+    let engine = Engine::start(Settings::new(root(), 1 << 30), Arc::new(TestClock::default())).unwrap();
     let wrong: Vec<String> = cases.iter().flat_map(|case| check(&engine, case)).collect();
     assert!(wrong.is_empty(), "{} differ\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]
-fn gguf_files_make_the_same_as_the_folders_that_they_come_from() {
+fn gguf_files_match_the_folders_they_were_converted_from() {
     let Cases { cases } = read(&root().join("cases.json"));
-    let engine = Engine::start(Settings::new(root(), 1 << 30), Arc::new(TestAmbient::default())).unwrap();
+    let engine = Engine::start(Settings::new(root(), 1 << 30), Arc::new(TestClock::default())).unwrap();
     let (mut wrong, mut files) = (Vec::new(), 0);
     for case in cases {
         let id = format!("{}-gguf", case.name);
