@@ -1,4 +1,4 @@
-//! The row of a pipeline's folder: `model_index.json`, and a folder for each of its parts.
+//! Describes a diffusers pipeline: `model_index.json` and one folder for each component.
 
 use std::path::{Path, PathBuf};
 
@@ -27,14 +27,14 @@ pub(super) fn describe(index: &Path, info: &mut ModelInfo) {
     }
 }
 
-/// The files of a part: a GGUF file stands in for what else is there.
+/// The weight files of a component. A GGUF file replaces all others.
 fn weight_files(part: &Path) -> Vec<PathBuf> {
     let files = entries(part);
     let ggufs: Vec<PathBuf> = files.iter().filter(|path| is_gguf(path)).cloned().collect();
     if ggufs.is_empty() { files } else { ggufs }
 }
 
-/// Counts weights in GGUF files beside those that are counted.
+/// Adds the weights in GGUF files to those already counted.
 fn count_gguf_weights(files: &[PathBuf], info: &mut ModelInfo) -> Result<(), String> {
     for path in files.iter().filter(|path| is_gguf(path)) {
         let file = GgufFile::open(path).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! A GGUF file's row in the listing.
+//! Describes a GGUF file.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use crate::engine::embedding;
 use crate::models::family;
 use crate::models::gguf::{GgufFile, Header};
 
-/// Architectures that make vectors, not text.
+/// Architectures of embedding models.
 const EMBEDDING_ARCHITECTURES: &[&str] = &[
     "bert",
     "modern-bert",

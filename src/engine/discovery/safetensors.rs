@@ -1,6 +1,6 @@
-//! The row of a Hugging Face folder: `config.json` and safetensors, of which only headers are read.
+//! Describes a Hugging Face folder: `config.json`, and the headers of its safetensors files.
 //!
-//! Format: <https://huggingface.co/docs/safetensors>: eight bytes of length, a JSON header, data.
+//! The format (<https://huggingface.co/docs/safetensors>) is an eight-byte length, a JSON header and the data.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -55,12 +55,12 @@ fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
     count_folder_weights(folder, info)
 }
 
-/// Counts all weights in the folder, of which a model may use a part.
+/// Counts all weights in the folder. The model may use only some of them.
 fn count_folder_weights(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
     count_weights(&entries(folder), info)
 }
 
-/// Counts all weights in those of the files that have some.
+/// Counts all weights in the safetensors files among `files`.
 pub(super) fn count_weights(files: &[PathBuf], info: &mut ModelInfo) -> Result<(), String> {
     let mut kinds: HashMap<String, u64> = HashMap::new();
     info.bytes = 0;
@@ -90,7 +90,7 @@ pub(super) fn license(folder: &Path) -> Option<String> {
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// A small file; nothing where it cannot be read.
+/// The beginning of a file; empty if it cannot be read.
 fn read_prefix(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     if fs::metadata(path).is_ok_and(|metadata| metadata.is_file())

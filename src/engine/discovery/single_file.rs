@@ -1,4 +1,4 @@
-//! The row of a pipeline in one file with the names of its first code.
+//! Describes a pipeline in a single file, whose tensors have the names of the original implementation.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use crate::engine::model_info::{ModelInfo, ModelKind};
 
 use crate::engine::image::{self, ImageModelInfo};
 
-/// `path`: the file, or the folder that has no other.
+/// `path`: the file, or the folder in which it is the only safetensors file.
 pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
     info.kind = ModelKind::Image;
     info.license = license(path);

@@ -1,8 +1,8 @@
-//! Which smaller model drafts for a larger one, and when it has to go.
+//! Chooses draft models for speculative decoding, and unloads them when memory is short.
 //!
-//! A draft_slot never stands in the way: it is read only where its weights fit beside all models in
-//! memory, and is the first to go where memory is short. Its weights are a loaded model like any
-//! other; if somebody asks it for answers, they are in memory once.
+//! A draft model never displaces another model: it is loaded only if its weights fit into free memory, and it is
+//! unloaded first when memory is short. It is a loaded model like any other: if a client also requests it directly,
+//! its weights are in memory once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,13 @@ use crate::engine::runtime::panics::catch_load_panic;
 use crate::engine::text::model::TextModel;
 use crate::engine::text::speculative::draft_model::DraftModel;
 
-/// How long a model goes without a draft_slot that had no memory.
+/// How long to wait before loading a draft model again that did not fit into memory.
 const RETRY_AFTER: Duration = Duration::from_secs(600);
-/// An own choice has at most one part in so many of the served model's bytes.
+/// An automatically chosen draft model is smaller than its target at least by this factor, in bytes.
 const MIN_SIZE_RATIO: u64 = 2;
 
 impl Registry {
-    /// Gives the model a draft_slot if there is one and it fits. Reads its weights; after that it is
-    /// cheap to ask again.
+    /// Attaches a draft model if there is one and it fits. The first call reads its weights; later calls are cheap.
     pub(super) fn attach_draft_model(&self, model: &TextModel, found: &DiscoveredModel) {
         let settings = &self.runtime.settings;
         if !settings.speculate || !model.draft_slot.should_load(self.clock.uptime()) {
@@ -40,15 +39,15 @@ impl Registry {
                     if let Some(entry) = lock(&self.loaded).get_mut(id) {
                         entry.draft = Some(draft.to_owned());
                     }
-                    tracing::info!(model = id, draft, "a smaller model guesses ahead");
+                    tracing::info!(model = id, draft, "loaded a draft model");
                     return;
                 }
                 Ok(None) if settings.drafts.pairs.contains_key(id) => {
-                    tracing::warn!(model = id, draft, "the draft model has other tokens and is not used");
+                    tracing::warn!(model = id, draft, "the draft model has a different vocabulary and is not used");
                 }
                 Ok(None) => {}
                 Err(LoadError::OutOfMemory { .. } | LoadError::TooLarge { .. }) => {
-                    tracing::info!(model = id, draft, "there is no memory for the draft model");
+                    tracing::info!(model = id, draft, "not enough memory for the draft model");
                     model.draft_slot.retry_at(self.clock.uptime() + RETRY_AFTER);
                     return;
                 }
@@ -57,9 +56,9 @@ impl Registry {
         }
     }
 
-    /// Models that may draft for this one, the best first: the one that was named, or those of the
-    /// same architecture with at most half of its bytes. The smallest is best: guesses that are a
-    /// little better do not make up for twice the time that each of them takes.
+    /// Possible draft models for `served`, best first: the configured one, or those of the same architecture with at
+    /// most half its bytes. The smallest is best: a slightly higher acceptance rate does not make up for twice the
+    /// time per draft token.
     fn draft_candidates(&self, served: &DiscoveredModel) -> Vec<DiscoveredModel> {
         let drafts = &self.runtime.settings.drafts;
         if let Some(named) = drafts.pairs.get(&served.info.id) {
@@ -100,25 +99,25 @@ impl Registry {
         self.get_or_load_text(candidate, Eviction::Never).map(Some)
     }
 
-    /// Takes the draft_slot of the longest unused model away, and its weights out of memory unless they
-    /// answer somebody. `false`: no model has one.
+    /// Detaches the draft model of the least recently used model, and unloads it unless it is in use.
+    /// `false`: no model has a draft model.
     pub(super) fn drop_draft_model(&self) -> bool {
         let Some((served, draft)) = self.draft_pairs().into_iter().next() else { return false };
-        tracing::info!(model = served, draft, "the memory of the draft model is needed");
+        tracing::info!(model = served, draft, "unloading the draft model: its memory is needed");
         self.detach_draft_model(&served, Some(RETRY_AFTER));
-        // In use for answers of its own, it stays.
+        // It stays loaded if requests use it directly.
         let _ = self.unload(&draft);
         true
     }
 
-    /// No model drafts with this one any more, until it is loaded again itself.
+    /// Detaches this draft model from all its target models, until each of them is loaded again.
     pub(super) fn detach_draft_from_all(&self, draft: &str) {
         for (served, _) in self.draft_pairs().into_iter().filter(|(_, by)| by == draft) {
             self.detach_draft_model(&served, None);
         }
     }
 
-    /// Models that have a draft_slot, the longest unused first, and what drafts for each.
+    /// The pairs of target model and draft model, least recently used first.
     fn draft_pairs(&self) -> Vec<(String, String)> {
         let loaded = lock(&self.loaded);
         let drafted = loaded.iter().filter_map(|(id, entry)| Some((entry.last_used, id.clone(), entry.draft.clone()?)));
@@ -127,8 +126,8 @@ impl Registry {
         drafted.into_iter().map(|(_, served, draft)| (served, draft)).collect()
     }
 
-    /// Takes a model's draft_slot away, for so long or until the model is loaded again. Waits for the end
-    /// of the worker's round.
+    /// Detaches a model's draft model, for `pause` or until the model is loaded again. Waits until the compute thread
+    /// no longer uses it.
     pub(super) fn detach_draft_model(&self, served: &str, pause: Option<Duration>) {
         let taken = lock(&self.loaded).get_mut(served).and_then(|entry| {
             entry.draft = None;

@@ -1,10 +1,10 @@
-//! The models on disk and those in memory.
+//! The model registry: the models on disk and those in memory.
 //!
-//! Listing reads headers, once a file. Loading is lazy and happens once however many ask; when the
-//! memory budget is short, models that nobody uses go first, the longest unused before others.
+//! Listing reads each file's header once. Models are loaded on first use, once for any number of concurrent requests.
+//! When the memory budget is short, idle models are unloaded, least recently used first.
 //!
-//! Whoever names a model has its files looked at again, so that one that was repaired, replaced or deleted is noticed at
-//! once. What runs on the old one ends on it.
+//! Each use of a model checks its files, so a repaired, replaced or deleted model is noticed at once. Running requests
+//! finish on the old one.
 
 mod draft_models;
 
@@ -36,10 +36,10 @@ use crate::engine::text::scheduler::ModelId;
 use crate::models::scratch::{Cpu, scratch_bytes};
 use crate::models::weights::Footprint;
 
-/// How old the listing may be.
+/// How old the listing, or the last check of a model's files, may be.
 const MAX_AGE: Duration = Duration::from_secs(1);
 
-/// The models folder and what is loaded of it.
+/// The models folder and the loaded models.
 pub struct Registry {
     folder: PathBuf,
     clock: Arc<dyn ClockRng>,
@@ -48,14 +48,14 @@ pub struct Registry {
     snapshot: ArcSwap<Snapshot>,
     scan_lock: Mutex<()>,
     loaded: Mutex<HashMap<String, Loaded>>,
-    /// Models whose files are no longer those on disk, until what runs on them has ended.
+    /// Loaded models whose files on disk have changed, until their running requests end.
     stale: Mutex<Vec<Model>>,
-    /// One lock a model: whoever holds it loads, the others wait for the outcome.
+    /// One lock for each model: one thread loads it, the others wait for the result.
     load_locks: Mutex<HashMap<String, Arc<Mutex<()>>>>,
-    /// Models whose header was sound but whose loading failed; until the file changes.
+    /// Models with a valid header that failed to load, and why. Valid until the files change.
     failed: Mutex<HashMap<String, (Fingerprint, String)>>,
     next_key: AtomicU64,
-    /// Computes for all models, one at a time.
+    /// The thread pool that all models share.
     cpu: Arc<Cpu>,
 }
 
@@ -79,7 +79,7 @@ impl Model {
         if let Self::Text(model) = self { Some(model) } else { None }
     }
 
-    /// Whether somebody beside the registry holds it.
+    /// Whether anything besides the registry holds a reference to it.
     fn is_in_use(&self) -> bool {
         match self {
             Self::Text(model) => Arc::strong_count(model) > 1,
@@ -93,18 +93,18 @@ struct Loaded {
     model: Model,
     fingerprint: Fingerprint,
     last_used: Duration,
-    /// When its files were last found to be those that were read.
+    /// When its files were last found unchanged.
     verified: Duration,
-    /// What guesses its tokens.
+    /// The ID of its draft model.
     draft: Option<String>,
 }
 
-/// Where the memory for weights comes from.
+/// What may be evicted to make room for weights. Cached KV blocks always are.
 #[derive(Clone, Copy)]
 enum Eviction {
-    /// From whoever does not need it: models that nobody uses go.
+    /// Idle models.
     IdleModels,
-    /// From what is left; at most cached blocks go.
+    /// No models.
     Never,
 }
 
@@ -132,15 +132,15 @@ impl Registry {
         }
     }
 
-    /// Every model on disk, by id. Reads the folder when the last look is a second old.
+    /// Every model on disk, sorted by ID. Scans the folder if the last scan is more than a second old.
     pub fn list(&self) -> Vec<ModelInfo> {
         self.refresh();
         let snapshot = self.snapshot.load();
         snapshot.models.values().map(|found| self.describe(found)).collect()
     }
 
-    /// One model as it is now. Looks at its files; reads the folder where those have changed, and for an unknown id at
-    /// most once a second.
+    /// The current state of one model. Checks its files, and scans the folder if they have changed; for an unknown ID
+    /// at most once a second.
     pub fn find(&self, id: &str) -> Option<ModelInfo> {
         self.lookup(id).map(|found| self.describe(&found))
     }
@@ -181,7 +181,7 @@ impl Registry {
         }
     }
 
-    /// Reads the folder, of which `seen` is no longer true, unless another thread has done so.
+    /// Scans the folder because `seen` is out of date, unless another thread has already done so.
     fn refresh_after(&self, seen: &Arc<Snapshot>) {
         let _one = lock(&self.scan_lock);
         let old = self.snapshot.load_full();
@@ -205,7 +205,7 @@ impl Registry {
         outdated.iter().for_each(|id| self.mark_stale(id));
     }
 
-    /// Gives out a model no more, and its memory back once nobody uses it.
+    /// Stops handing out a model whose files have changed. Its memory is freed when its last request ends.
     fn mark_stale(&self, id: &str) {
         tracing::info!(model = id, "the files of a loaded model have changed or are gone");
         self.detach_draft_from_all(id);
@@ -222,7 +222,7 @@ impl Registry {
         !unused.is_empty()
     }
 
-    /// The chat model if it is loaded and its files were looked at not long ago. Touches no disk.
+    /// The chat model if it is loaded and its files were checked recently. Does not access the disk.
     pub fn loaded_model(&self, id: &str) -> Option<Arc<TextModel>> {
         let fingerprint = self.snapshot.load().models.get(id)?.fingerprint;
         let now = self.clock.uptime();
@@ -233,7 +233,7 @@ impl Registry {
         entry.model.text().cloned()
     }
 
-    /// The chat model, loaded. BlockPool while its weights are read, and those of what drafts for it.
+    /// Loads the chat model. Blocks while its weights and those of its draft model are read.
     pub fn load(&self, id: &str) -> Result<Arc<TextModel>, LoadError> {
         let found = self.lookup(id).ok_or(LoadError::NotFound)?;
         let model = self.get_or_load_text(&found, Eviction::IdleModels)?;
@@ -241,7 +241,7 @@ impl Registry {
         Ok(model)
     }
 
-    /// The encoder of this kind, [`ModelKind::Embedding`] or [`ModelKind::Reranker`], loaded. BlockPool while its weights are
+    /// Loads an encoder of this kind, [`ModelKind::Embedding`] or [`ModelKind::Reranker`]. Blocks while its weights are
     /// read.
     pub fn load_encoder(&self, id: &str, kind: ModelKind) -> Result<Arc<EncoderModel>, LoadError> {
         let found = self.lookup(id).ok_or(LoadError::NotFound)?;
@@ -254,7 +254,7 @@ impl Registry {
         }
     }
 
-    /// The model that paints, loaded. BlockPool while its weights are read.
+    /// Loads an image model. Blocks while its weights are read.
     pub fn load_image_model(&self, id: &str) -> Result<Arc<ImageModel>, LoadError> {
         let found = self.lookup(id).ok_or(LoadError::NotFound)?;
         if found.info.kind != ModelKind::Image {
@@ -376,7 +376,7 @@ impl Registry {
         lock(&self.stale).extend(former.map(|former| former.model));
     }
 
-    /// What the model takes in memory, and the scratch of its steps.
+    /// The memory for the model's weights, and the bytes of scratch buffers for its steps.
     fn text_needs(&self, checkpoint: &Checkpoint) -> Result<(Footprint, u64), String> {
         let weights = checkpoint.weights();
         let hyper = weights.hyper().map_err(|error| error.to_string())?;
@@ -386,17 +386,17 @@ impl Registry {
         ))
     }
 
-    /// The chat models in memory: what tells this load from others, and the name.
+    /// The keys and IDs of the loaded chat models. Each load of a model has its own key.
     pub(in crate::engine) fn loaded(&self) -> Vec<(ModelId, String)> {
         let loaded = lock(&self.loaded);
         loaded.iter().filter_map(|(id, entry)| Some((entry.model.text()?.key, id.clone()))).collect()
     }
 
-    /// Drops a model from memory unless somebody uses it. One that is not loaded is fine.
+    /// Unloads a model unless it is in use. Succeeds if it is not loaded.
     pub fn unload(&self, id: &str) -> Result<(), InUse> {
         self.detach_draft_from_all(id);
         let mut loaded = lock(&self.loaded);
-        // Only the registry can hand out new handles, and it is locked: a count of one stays one.
+        // Only the registry hands out new references, and it is locked: a count of one stays one.
         if loaded.get(id).is_some_and(|entry| entry.model.is_in_use()) {
             return Err(InUse);
         }
@@ -424,8 +424,8 @@ impl Registry {
         }
     }
 
-    /// Drops a draft_slot; where there is none, the model that is longest unused, of those that nobody
-    /// holds. `false`: there is nothing to drop.
+    /// Frees memory: drops stale models, else a draft model, else the least recently used idle model.
+    /// `false`: there is nothing to free.
     pub(in crate::engine) fn unload_idle(&self) -> bool {
         if self.drop_stale() || self.drop_draft_model() {
             return true;
@@ -435,7 +435,7 @@ impl Registry {
             let idle = loaded.iter().filter(|(_, entry)| !entry.model.is_in_use());
             idle.min_by_key(|(_, entry)| entry.last_used).map(|(id, _)| id.clone())
         };
-        // Whoever takes it up in between keeps it; then the next is tried.
+        // If a request takes the model up in between, try the next one.
         while let Some(id) = oldest() {
             if self.unload(&id).is_ok() {
                 return true;

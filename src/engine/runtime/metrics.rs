@@ -1,6 +1,6 @@
-//! What the engine tells a monitoring system: counts, gauges and histograms by model.
+//! The engine's metrics: counters, gauges and histograms by model.
 //!
-//! The text is OpenMetrics, made by `prometheus-client`. Gauges are read when somebody asks.
+//! `prometheus-client` encodes them as OpenMetrics text. Gauges are set at each scrape.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ struct ModelLabel {
     model: String,
 }
 
-/// Who guesses tokens.
+/// Where draft tokens come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DraftSource {
-    /// The text's own past.
+    /// N-gram lookup in the sequence's own tokens.
     Ngram,
     /// A draft model.
     DraftModel,
@@ -51,18 +51,18 @@ struct WorkloadLabel {
 
 type Seconds = Family<ModelLabel, Histogram, fn() -> Histogram>;
 
-/// Names a model's series; `Default` of a family cannot say which buckets.
+/// A family's `Default` cannot set the buckets.
 fn histogram() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2., 18))
 }
 
-/// What one step made of a model's rows.
+/// Token counts of one step of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Step {
     /// Prompt tokens that were computed.
     pub prompt: u64,
     pub generated: u64,
-    /// Prompt tokens that were taken over from the prefix cache.
+    /// Prompt tokens taken from the prefix cache.
     pub cached: u64,
 }
 
@@ -110,29 +110,39 @@ impl Metrics {
             speed: Gauge::default(),
             registry: Registry::default(),
         };
-        registry.register("requests_queued", "Requests of which nothing has run yet", all.queued.clone());
-        let help = "Tokens of texts that wait to be embedded or ranked";
+        registry.register("requests_queued", "Queued requests", all.queued.clone());
+        let help = "Queued tokens of texts to embed or rank";
         registry.register("text_tokens_queued", help, all.queued_text_tokens.clone());
-        let help = "Pictures that wait to be painted";
+        let help = "Queued images";
         registry.register("images_queued", help, all.queued_images.clone());
-        registry.register("images", "Pictures painted", all.images.clone());
-        registry.register("answers_running", "Answers being generated", all.running.clone());
+        registry.register("images", "Images generated", all.images.clone());
+        registry.register("answers_running", "Sequences being generated", all.running.clone());
         registry.register("prompt_tokens", "Prompt tokens computed", all.prompt.clone());
         registry.register("cached_prompt_tokens", "Prompt tokens taken from the prefix cache", all.cached.clone());
         registry.register("generated_tokens", "Tokens generated", all.generated.clone());
-        registry.register("drafted_tokens", "Tokens guessed ahead, by who guessed", all.drafted.clone());
-        registry.register("accepted_tokens", "Guessed tokens that came true", all.accepted.clone());
-        registry.register("refusals", "Requests refused at once, by reason", all.refused.clone());
+        registry.register("drafted_tokens", "Draft tokens proposed, by source", all.drafted.clone());
+        registry.register("accepted_tokens", "Draft tokens accepted", all.accepted.clone());
+        registry.register("refusals", "Requests refused, by reason", all.refused.clone());
         let help = "Panics on the compute thread, by workload";
         registry.register("workload_panics", help, all.panics.clone());
-        registry.register("preemptions", "Answers put back to wait", all.preempted.clone());
+        registry.register("preemptions", "Sequences preempted", all.preempted.clone());
         let seconds = |registry: &mut Registry, name: &str, help: &str, family: &Seconds| {
             registry.register_with_unit(name, help, Unit::Seconds, family.clone());
         };
-        seconds(&mut registry, "time_to_first_token", "From the request to its first token", &all.time_to_first_token);
-        seconds(&mut registry, "time_between_tokens", "Between two tokens of an answer", &all.time_between_tokens);
+        seconds(
+            &mut registry,
+            "time_to_first_token",
+            "Time from a request to its first token",
+            &all.time_to_first_token,
+        );
+        seconds(
+            &mut registry,
+            "time_between_tokens",
+            "Time between two tokens of a sequence",
+            &all.time_between_tokens,
+        );
         registry.register_with_unit("memory", "Memory for models, by use", Unit::Bytes, all.memory.clone());
-        registry.register("tokens_per_second", "Tokens computed a second, lately", all.speed.clone());
+        registry.register("tokens_per_second", "Tokens computed per second, moving average", all.speed.clone());
         Self { registry, ..all }
     }
 
@@ -146,22 +156,22 @@ impl Metrics {
         add(&self.cached, step.cached);
     }
 
-    /// So many tokens of texts wait.
+    /// Sets the number of queued tokens of texts.
     pub fn set_queued_text_tokens(&self, waiting: usize) {
         self.queued_text_tokens.set(to_gauge(waiting as u64));
     }
 
-    /// So many pictures wait.
+    /// Sets the number of queued images.
     pub fn set_queued_images(&self, waiting: usize) {
         self.queued_images.set(to_gauge(waiting as u64));
     }
 
-    /// One more was painted.
+    /// Counts a generated image.
     pub fn image_generated(&self, model: &str) {
         self.images.get_or_create(&ModelLabel { model: model.to_owned() }).inc();
     }
 
-    /// Of `drafted` tokens that were guessed, `accepted` came true.
+    /// Counts `drafted` draft tokens, of which `accepted` were accepted.
     pub fn record_drafts(&self, model: &str, by: DraftSource, drafted: usize, accepted: usize) {
         let by = if by == DraftSource::DraftModel { "draft" } else { "lookup" };
         let label = DraftLabel { model: model.to_owned(), by };
@@ -189,14 +199,14 @@ impl Metrics {
         self.panics.get_or_create(&WorkloadLabel { workload }).inc();
     }
 
-    /// A model's queue and running answers, as they are now.
+    /// Sets a model's queued and running counts.
     pub fn load(&self, model: &str, counts: &Counts) {
         let label = ModelLabel { model: model.to_owned() };
         self.queued.get_or_create(&label).set(to_gauge(counts.queued as u64));
         self.running.get_or_create(&label).set(to_gauge(counts.running as u64));
     }
 
-    /// Bytes that something takes now.
+    /// Sets the bytes in use for one purpose.
     pub fn memory(&self, r#use: &'static str, bytes: u64) {
         self.memory.get_or_create(&MemoryLabel { r#use }).set(to_gauge(bytes));
     }
@@ -223,7 +233,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn the_text_says_what_was_counted() {
+    fn encoded_text_has_the_recorded_values() {
         let metrics = Metrics::new();
         metrics.step("m", Step { prompt: 7, generated: 3, cached: 16 });
         metrics.record_drafts("m", DraftSource::DraftModel, 5, 2);

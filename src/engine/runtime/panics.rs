@@ -1,25 +1,25 @@
-//! A panic in a library, or in a computation, is an error like others: the program lives on.
+//! Turns panics in libraries and computations into errors, so that the server keeps running.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::models::diffusion::pipeline::Interrupted;
 
-/// Whatever a library does with a damaged file.
+/// For loading a model's files, which may be damaged.
 pub fn catch_load_panic<T>(load: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    catch_panic(load, "loading it failed")
+    catch_panic(load, "loading it panicked")
 }
 
-/// What a model's tokenizer and chat template are at.
+/// For running a model's tokenizer or chat template.
 pub fn catch_preprocess_panic<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
-    catch_panic(work, "it is damaged")
+    catch_panic(work, "running it panicked: it may be damaged")
 }
 
-/// What a network is at; unread blocks of keys and values may be left behind.
+/// For running a network. KV blocks that it was writing may be left incomplete.
 pub fn catch_compute_panic<T>(work: impl FnOnce() -> candle_core::Result<T>) -> Result<T, String> {
     catch_panic(|| work().map_err(|error| error.to_string()), "the computation panicked")
 }
 
-/// What a painter is at.
+/// For generating an image.
 pub fn catch_generate_panic<T>(work: impl FnOnce() -> Result<T, Interrupted>) -> Result<T, Interrupted> {
     catch_panic(work, "the computation panicked")
 }
