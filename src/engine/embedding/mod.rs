@@ -1,4 +1,4 @@
-//! Embeddings and reranking: texts become vectors or scores.
+//! Embeddings and reranking: computes vectors of texts, or scores of pairs of texts.
 
 mod model;
 mod network;
@@ -15,5 +15,5 @@ pub use sentence_transformers::{InputType, Matryoshka, pooling_type};
 pub use tokenizer::EncoderTokenizer;
 pub use workload::EmbeddingWorkload;
 
-/// Texts of a batch. Even a short one takes a whole block for its keys and values.
+/// The most texts of a batch. In a decoder even a short text takes a whole KV block.
 const MAX_BATCH_TEXTS: usize = 256;

@@ -1,4 +1,4 @@
-//! A loaded model for embeddings or reranking: the network with its tokenizer.
+//! A loaded embedding or reranking model: the network and its tokenizer.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -28,17 +28,17 @@ use crate::models::safetensors::Folder;
 use crate::models::scratch::Cpu;
 use crate::models::weights::{Decoder, Footprint, Weights};
 
-/// Tokens a second that are assumed for the size of the first batch.
+/// Tokens per second assumed for the size of the first batch.
 const ASSUMED_SPEED: f64 = 2_000.;
-/// How much the newest batch counts in the speed of late.
+/// The weight of the newest batch in the moving average of the speed.
 const SMOOTHING: f64 = 0.2;
-/// Seconds that a batch shall take: newcomers wait for it.
+/// The target duration of a batch in seconds. New requests wait for the running batch.
 const BATCH_SECONDS: f64 = 0.05;
-/// Tokens of a batch: fewer make no good use of the processor, more none that is better.
+/// Limits of a batch's tokens: fewer use the processor poorly, more do not use it better.
 const MIN_BATCH_TOKENS: usize = 64;
 const MAX_BATCH_TOKENS: usize = 4_096;
 
-/// A loaded model that makes vectors of texts, or scores pairs of them.
+/// A loaded model that embeds texts or scores pairs of them.
 pub struct EncoderModel {
     id: String,
     network: Network,
@@ -46,21 +46,21 @@ pub struct EncoderModel {
     preprocessor: Preprocessor,
     facts: EncoderFacts,
     sentence: SentenceTransformersConfig,
-    /// The share of the memory budget, given back with the model.
+    /// The model's memory lease, released with the model.
     pub(in crate::engine) lease: Lease,
-    /// Tokens a second of late, as bits of an f64; 0 before any were computed.
+    /// Moving average of tokens per second, as bits of an f64; 0 before the first batch.
     speed: AtomicU64,
 }
 
-/// What a listing tells of a model.
+/// What a listing reports about a model.
 pub struct EncoderInfo {
-    /// Tokens of a text.
+    /// The most tokens of a text.
     pub limit: usize,
-    /// Numbers of a vector.
+    /// The length of a vector.
     pub dimensions: usize,
 }
 
-/// Whether a GGUF header describes a model that can be served; cheap, for listings.
+/// Checks that a GGUF header describes a model that can be served. Cheap, so listings can use it.
 pub fn check_gguf(header: &Header, id: &str) -> Result<EncoderInfo, String> {
     let config = gguf_config(header).map_err(|error| error.to_string())?;
     let sentence = SentenceTransformersConfig::of_gguf(&header.metadata, id)?;
@@ -70,17 +70,17 @@ pub fn check_gguf(header: &Header, id: &str) -> Result<EncoderInfo, String> {
     if gguf_is_cross_encoder(&header.metadata)
         && !matches!((&config, output), (NetworkConfig::Encoder(_), Some([1, _])))
     {
-        return Err("cross-encoders are supported only with a head that has one output".to_owned());
+        return Err("cross-encoders are supported only if their head has one output".to_owned());
     }
     Ok(facts)
 }
 
-/// Whether a GGUF file is of a cross-encoder, which scores pairs of texts.
+/// Whether a GGUF file is a cross-encoder, which scores pairs of texts.
 pub fn gguf_is_cross_encoder(metadata: &Metadata) -> bool {
     sentence_transformers::pooling_type(metadata) == Some(sentence_transformers::RANK)
 }
 
-/// Whether a folder holds a model that can be served; reads headers and small files only.
+/// Checks that a folder holds a model that can be served. Reads only headers and small files.
 pub fn check_hub(folder: &Folder, id: &str) -> Result<EncoderInfo, String> {
     let config = config(folder).map_err(|error| error.to_string())?;
     let sentence = SentenceTransformersConfig::of_folder(&folder.path, id, &folder.config)?;
@@ -97,12 +97,12 @@ pub fn check_hub(folder: &Folder, id: &str) -> Result<EncoderInfo, String> {
 
 fn facts(config: &NetworkConfig, sentence: &SentenceTransformersConfig) -> Result<EncoderInfo, String> {
     if matches!(config, NetworkConfig::Decoder(_)) && sentence.poolings != [Pooling::Last] {
-        return Err("decoders whose vectors are not the last token's are not supported".to_owned());
+        return Err("decoder embedding models are supported only with last-token pooling".to_owned());
     }
     Ok(EncoderInfo { limit: sentence.limit(config.context()), dimensions: sentence.dimensions(config.width()) })
 }
 
-/// Whether a `config.json` is of a cross-encoder, which scores pairs of texts.
+/// Whether a `config.json` describes a cross-encoder, which scores pairs of texts.
 pub fn is_cross_encoder(config: &Value) -> bool {
     let name = config.pointer("/architectures/0").and_then(Value::as_str);
     name.is_some_and(|name| name.ends_with("ForSequenceClassification"))
@@ -124,7 +124,7 @@ fn config(folder: &Folder) -> Result<NetworkConfig, ModelError> {
     }
 }
 
-/// What is asked of a checkpoint that makes vectors.
+/// Checkpoints of embedding and reranking models.
 impl Checkpoint {
     fn config(&self) -> Result<NetworkConfig, String> {
         match self {
@@ -134,7 +134,7 @@ impl Checkpoint {
         .map_err(|error| error.to_string())
     }
 
-    /// Does `work` with the tensors.
+    /// Runs `work` with the tensors.
     pub(super) fn with_encoder<T>(&self, config: &NetworkConfig, work: impl FnOnce(&dyn Weights) -> T) -> T {
         match (self, config) {
             (Self::Hub(folder), NetworkConfig::Encoder(sizes)) => work(&EncoderWeights::new(folder, sizes.family)),
@@ -142,7 +142,7 @@ impl Checkpoint {
         }
     }
 
-    /// What a model that scores pairs says of its head.
+    /// The config of a cross-encoder's head; `None` for other models.
     pub(super) fn cross_encoder_config(&self) -> Option<&Value> {
         match self {
             Self::Gguf(file) => gguf_is_cross_encoder(&file.header.metadata).then_some(&Value::Null),
@@ -150,11 +150,11 @@ impl Checkpoint {
         }
     }
 
-    /// What the model takes in memory, and the scratch of its passes.
+    /// The memory for the model's weights, and the bytes of scratch buffers for a batch.
     pub(in crate::engine) fn encoder_needs(&self, threads: usize) -> Result<(Footprint, u64), String> {
         let config = self.config()?;
         let footprint = self.with_encoder(&config, |source| Footprint::of(source, threads));
-        // A text that is longer than a batch goes alone.
+        // A text that is longer than a batch is computed alone.
         let tokens = config.context().max(MAX_BATCH_TOKENS);
         Ok((footprint, config.pass_bytes(tokens, MAX_BATCH_TEXTS, threads)))
     }
@@ -177,7 +177,11 @@ impl EncoderModel {
         };
         let (preprocessor, facts) = Preprocessor::encoder(isolation, path, sentence.lower_case)?;
         if facts.vocabulary > config.vocabulary() {
-            return Err(format!("the tokenizer has {} tokens, the model {}", facts.vocabulary, config.vocabulary()));
+            return Err(format!(
+                "the tokenizer has {} tokens, but the model only {}",
+                facts.vocabulary,
+                config.vocabulary()
+            ));
         }
         let network = Network::load(files, &config, precision.kind(), cpu).map_err(|error| error.to_string())?;
         let speed = AtomicU64::new(0);
@@ -188,12 +192,12 @@ impl EncoderModel {
         &self.id
     }
 
-    /// Tokens that a text may have, those that stand around every text among them.
+    /// The most tokens of a text, including special tokens.
     pub fn limit(&self) -> usize {
         self.sentence.limit(self.config.context())
     }
 
-    /// Numbers of a vector.
+    /// The length of a vector.
     pub fn dimensions(&self) -> usize {
         self.sentence.dimensions(self.config.width())
     }
@@ -202,19 +206,19 @@ impl EncoderModel {
         &self.sentence.matryoshka
     }
 
-    /// Ids are below this.
+    /// The vocabulary size; all token IDs are below it.
     pub fn vocabulary(&self) -> usize {
         self.config.vocabulary()
     }
 
-    /// Texts as tokens, with the prompt for their use before them, and of each whether these are all: a long text is
-    /// tokenised no further than the model's limit. Unless `whole`, the first text beyond the limit is the last of the
-    /// result. Takes time in proportion to their length: not for an async thread.
+    /// Tokenizes texts with the prompt for `input`, and says for each whether its tokens are complete: a text is not
+    /// tokenized much beyond the model's limit. Unless `keep_going`, the first text over the limit is the last of the
+    /// result. Takes time in proportion to the texts' length, so it must not run on an async thread.
     pub fn encode(
         &self,
         texts: &[&str],
         input: InputType,
-        whole: bool,
+        keep_going: bool,
         limits: &TokenizeLimits,
     ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
         let prompt = self.sentence.prompt(input);
@@ -222,18 +226,18 @@ impl EncoderModel {
             "" => Cow::Borrowed(*text),
             prompt => Cow::Owned(format!("{prompt}{text}")),
         });
-        self.preprocessor.encode_texts(prompted.collect(), whole, &limits.clone().with_max_tokens(self.limit()))
+        self.preprocessor.encode_texts(prompted.collect(), keep_going, &limits.clone().with_max_tokens(self.limit()))
     }
 
-    /// A text that is tokens already, with what belongs around it.
+    /// Adds the special tokens around a text given as tokens, unless it has them already.
     pub fn add_special_tokens(&self, ids: &[u32]) -> Tokenized {
         let EncoderFacts { prefix, suffix, .. } = &self.facts;
         let whole = ids.len() >= prefix.len() + suffix.len() && ids.starts_with(prefix) && ids.ends_with(suffix);
         Tokenized::new(if whole { ids.to_vec() } else { [prefix, ids, suffix].concat() })
     }
 
-    /// A question beside each text that may answer it, to be scored; cut to the limit if that is wanted. And of each
-    /// whether nothing else is missing, as with [`Self::encode`].
+    /// Tokenizes pairs of the query and each document, truncated to the model's limit if `truncate`. Says for each
+    /// whether its tokens are otherwise complete, as [`Self::encode`] does.
     pub fn encode_pairs(
         &self,
         query: &str,
@@ -245,7 +249,7 @@ impl EncoderModel {
         self.preprocessor.encode_pairs(query, documents, truncate.then(|| self.limit()), &limits)
     }
 
-    /// Leaves out what is too much of a single text, before what stands behind every text.
+    /// Truncates a single text to the model's limit and keeps the special tokens at its end.
     pub fn truncate(&self, text: &mut Tokenized) {
         let (limit, suffix) = (self.limit(), &self.facts.suffix);
         if text.ids.len() > limit {
@@ -255,17 +259,17 @@ impl EncoderModel {
         }
     }
 
-    /// Begins with a batch.
+    /// Starts a batch.
     pub(in crate::engine) fn begin(&self, texts: &[&Tokenized]) -> Result<Pass, String> {
         catch_compute_panic(|| self.network.begin(texts))
     }
 
-    /// Computes a part of a batch. `true`: it was the last.
+    /// Computes a part of a batch. `true`: it was the last part.
     pub(in crate::engine) fn advance(&self, pass: &mut Pass) -> Result<bool, String> {
         catch_compute_panic(|| self.network.advance(pass))
     }
 
-    /// The texts' vectors, of length one, in the order of the batch; of a cross-encoder, one logit for each.
+    /// The normalized vectors of the batch's texts, in order; from a cross-encoder one logit for each text.
     pub(in crate::engine) fn vectors(&self, pass: &Pass) -> Result<Vec<Vec<f32>>, String> {
         let (width, poolings) = (self.config.width(), &self.sentence.poolings);
         let pool = |vectors: &[f32]| {
@@ -277,17 +281,17 @@ impl EncoderModel {
         catch_compute_panic(|| self.network.vectors(pass, pool))
     }
 
-    /// Tokens of a batch that does not keep others waiting.
+    /// The token limit of a batch, so that it takes about [`BATCH_SECONDS`].
     pub(in crate::engine) fn batch_tokens(&self) -> usize {
         ((self.speed().unwrap_or(ASSUMED_SPEED) * BATCH_SECONDS) as usize).clamp(MIN_BATCH_TOKENS, MAX_BATCH_TOKENS)
     }
 
-    /// Tokens a second of late; `None` before any were computed.
+    /// Moving average of tokens per second; `None` before the first batch.
     pub(in crate::engine) fn speed(&self) -> Option<f64> {
         Some(f64::from_bits(self.speed.load(Ordering::Relaxed))).filter(|speed| *speed > 0.)
     }
 
-    /// A batch took so long.
+    /// Updates the average with a finished batch.
     pub(in crate::engine) fn record_speed(&self, tokens: usize, took: Duration) {
         if !took.is_zero() {
             let newest = tokens as f64 / took.as_secs_f64();

@@ -1,4 +1,4 @@
-//! The queue of texts to embed or rank: what callers and the compute thread both touch.
+//! The queue of texts to embed or rank, shared by callers and the compute thread.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -26,7 +26,7 @@ impl EmbeddingQueue {
         &self.runtime
     }
 
-    /// The scheduler. A panic may have left it in any state: then all requests fail, and it starts anew.
+    /// Locks the scheduler. If a panic poisoned it, its requests fail and it is replaced with an empty one.
     pub fn lock(&self) -> MutexGuard<'_, EmbeddingScheduler> {
         self.scheduler.lock().unwrap_or_else(|poisoned| {
             let mut scheduler = poisoned.into_inner();
@@ -38,12 +38,12 @@ impl EmbeddingQueue {
         })
     }
 
-    /// Tokens that wait.
+    /// The number of queued tokens.
     pub fn waiting_tokens(&self) -> usize {
         self.lock().waiting_tokens()
     }
 
-    /// Takes the texts or refuses them, at once. Dropping the receiver cancels.
+    /// Queues the texts or refuses them at once. Dropping the receiver cancels.
     pub fn push(
         &self,
         model: &Arc<EncoderModel>,
@@ -62,7 +62,7 @@ impl EmbeddingQueue {
             backlog.is_full(settings.max_queued_texts, settings.tenant_divisor)
         };
         if is_full(&scheduler) {
-            // Requests whose clients have left hold no place.
+            // Cancelled requests do not count.
             scheduler.sweep();
         }
         if is_full(&scheduler) {

@@ -1,4 +1,4 @@
-//! What a model's sentence-transformers files say beside its network: pooling, the longest text, prompts.
+//! A model's sentence-transformers configuration: pooling, maximum text length, prompts.
 //!
 //! <https://sbert.net/docs/package_reference/sentence_transformer/models.html>
 
@@ -11,40 +11,40 @@ use crate::models::encoder::Pooling;
 use crate::models::gguf::Metadata;
 use crate::models::safetensors::read_json;
 
-/// Whether shortened vectors are of use.
+/// Whether vectors can be truncated (Matryoshka representation learning).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Matryoshka {
     No,
-    /// Of any length.
+    /// To any length.
     Any,
-    /// Of these lengths.
+    /// To these lengths.
     Lengths(Vec<usize>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentenceTransformersConfig {
-    /// Vectors that stand one after another in the result.
+    /// The pooling modes; their vectors are concatenated.
     pub poolings: Vec<Pooling>,
-    /// Tokens of a text, where the files set a limit of their own.
+    /// The most tokens of a text, if the files set a limit.
     pub limit: Option<usize>,
     pub lower_case: bool,
-    /// By name.
+    /// Prompts by name.
     pub prompts: BTreeMap<String, String>,
-    /// What texts have before them where no prompt is named.
+    /// The prompt of texts of unspecified type.
     pub default_prompt: String,
     pub matryoshka: Matryoshka,
 }
 
-/// The type of pooling in a GGUF file that is none: a head makes one number of the first token's vector.
+/// The GGUF pooling type of cross-encoders: a head computes one score from the first token's vector.
 pub const RANK: u64 = 4;
 
-/// A GGUF file's type of pooling; 0 where there is none.
+/// A GGUF file's pooling type; 0 means no pooling.
 pub fn pooling_type(metadata: &Metadata) -> Option<u64> {
     let name = metadata.text("general.architecture").unwrap_or_default();
     metadata.whole(&format!("{name}.pooling_type"))
 }
 
-/// Flags of a pooling's `config.json`, in the order in which vectors follow each other.
+/// The flags and short names of a pooling module's `config.json`, in the order of concatenation.
 const POOLING_FLAGS: [(&str, &str, Pooling); 6] = [
     ("pooling_mode_cls_token", "cls", Pooling::Cls),
     ("pooling_mode_max_tokens", "max", Pooling::Max),
@@ -54,19 +54,19 @@ const POOLING_FLAGS: [(&str, &str, Pooling); 6] = [
     ("pooling_mode_lasttoken", "lasttoken", Pooling::Last),
 ];
 
-/// Models whose files say nothing of the prompts that they were trained with: a part of their name, and what
-/// their cards demand before queries and before documents.
+/// Models whose files lack the prompts that they were trained with: a part of their name, and the prompts of queries
+/// and of documents from their model cards.
 const KNOWN_PROMPTS: [(&str, &str, &str); 3] = [
     ("nomic-embed-text", "search_query: ", "search_document: "),
     ("multilingual-e5", "query: ", "passage: "),
     ("e5-", "query: ", "passage: "),
 ];
 
-/// Models whose cards tell that vectors may be cut, though no file does.
+/// Models whose vectors can be truncated according to their model cards, although no file says so.
 const MATRYOSHKA_MODELS: [&str; 2] = ["nomic-embed-text-v1.5", "qwen3-embedding"];
 
 impl SentenceTransformersConfig {
-    /// From the files beside the weights; without any, the mean of all tokens' vectors, as the library does.
+    /// Reads the files next to the weights. Without any, uses mean pooling, as the library does.
     pub fn of_folder(folder: &Path, id: &str, config: &Value) -> Result<Self, String> {
         let optional = |name: &str| match folder.join(name) {
             path if path.is_file() => read_json(&path).map_err(|error| error.to_string()),
@@ -99,13 +99,13 @@ impl SentenceTransformersConfig {
         })
     }
 
-    /// From a GGUF header, which has the way of pooling only.
+    /// Reads a GGUF header, which has only the pooling type.
     pub fn of_gguf(metadata: &Metadata, id: &str) -> Result<Self, String> {
         let pooling = match pooling_type(metadata) {
             None | Some(1) => Pooling::Mean,
             Some(2 | RANK) => Pooling::Cls,
             Some(3) => Pooling::Last,
-            Some(other) => return Err(format!("pooling of the type {other} is not supported")),
+            Some(other) => return Err(format!("the pooling type {other} is not supported")),
         };
         let named = metadata.text("general.name").unwrap_or(id).to_lowercase();
         let id = if KNOWN_PROMPTS.iter().any(|(part, ..)| id.to_lowercase().contains(part)) { id } else { &named };
@@ -119,17 +119,17 @@ impl SentenceTransformersConfig {
         })
     }
 
-    /// Tokens that a text may have, in a network that takes so many.
+    /// The most tokens of a text, given the network's context length.
     pub fn limit(&self, context: usize) -> usize {
         self.limit.map_or(context, |limit| limit.min(context))
     }
 
-    /// Numbers of a result, of tokens' vectors of so many.
+    /// The length of a pooled vector, given the width of token vectors.
     pub fn dimensions(&self, width: usize) -> usize {
         width * self.poolings.len()
     }
 
-    /// What stands before a text of this use.
+    /// The prompt that is prepended to a text of this type.
     pub fn prompt(&self, input: InputType) -> &str {
         let names: &[&str] = match input {
             InputType::Unspecified => return &self.default_prompt,
@@ -140,7 +140,7 @@ impl SentenceTransformersConfig {
     }
 }
 
-/// What a text is for; models may have been trained with a prompt for each.
+/// What a text is used for. Some models are trained with a prompt for each type.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InputType {
     #[default]
@@ -149,17 +149,17 @@ pub enum InputType {
     Document,
 }
 
-/// A module's folder, which must not lead out of the model's.
+/// A module's folder, which must be inside the model's folder.
 fn module_folder(path: &str) -> Result<&str, String> {
     match path.contains("..") || path.starts_with('/') || path.contains('\\') {
-        true => Err(format!("modules.json names the folder {path:?}")),
+        true => Err(format!("modules.json names the folder {path:?}, which is outside the model's folder")),
         false => Ok(path),
     }
 }
 
 fn pooling(config: &Value) -> Result<Vec<Pooling>, String> {
     if config.get("include_prompt").and_then(Value::as_bool) == Some(false) {
-        return Err("pooling that leaves the prompt out is not supported".to_owned());
+        return Err("pooling without the prompt (include_prompt: false) is not supported".to_owned());
     }
     if let Some(mode) = config.get("pooling_mode") {
         let names: Vec<&str> = match mode {
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn files_say_how_vectors_are_made() {
+    fn the_files_set_pooling_limit_and_prompts() {
         let folder = folder(&[
             ("modules.json", modules("Normalize")),
             ("1_Pooling/config.json", json!({"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true})),
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn without_files_the_mean_is_taken_and_cards_are_known() {
+    fn defaults_are_mean_pooling_and_known_prompts() {
         let empty = folder(&[]);
         let found = SentenceTransformersConfig::of_folder(empty.path(), "multilingual-e5-small", &Value::Null).unwrap();
         assert_eq!((found.poolings.as_slice(), found.limit), ([Pooling::Mean].as_slice(), None));
@@ -247,10 +247,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_computed_is_refused() {
+    fn unsupported_modules_are_refused() {
         let dense = folder(&[("modules.json", modules("Dense")), ("1_Pooling/config.json", json!({}))]);
-        let flag = SentenceTransformersConfig::of_folder(dense.path(), "x", &Value::Null).unwrap_err();
-        assert!(flag.contains("Dense"), "{flag}");
+        let error = SentenceTransformersConfig::of_folder(dense.path(), "x", &Value::Null).unwrap_err();
+        assert!(error.contains("Dense"), "{error}");
         let out = folder(&[("modules.json", json!([{"type": "a.Pooling", "path": "../.."}]))]);
         assert!(SentenceTransformersConfig::of_folder(out.path(), "x", &Value::Null).unwrap_err().contains("../.."));
         assert!(pooling(&json!({"pooling_mode": "odd"})).is_err());

@@ -1,4 +1,4 @@
-//! Texts as tokens, with what an encoder wants around them.
+//! An encoder's tokenizer: tokenizes single texts and pairs, with special tokens.
 
 mod gguf;
 
@@ -38,7 +38,7 @@ impl EncoderTokenizer {
         let whole = tokenizer.encode_fast("a", true).map_err(unusable)?;
         let (bare, whole) = (bare.get_ids(), whole.get_ids());
         let at = whole.windows(bare.len().max(1)).position(|part| part == bare);
-        let at = at.ok_or_else(|| unusable("it does not keep texts in what it makes of them"))?;
+        let at = at.ok_or_else(|| unusable("its post-processor drops the text"))?;
         let (prefix, suffix) = (whole.get(..at), whole.get(at + bare.len()..));
         let (prefix, suffix) = (prefix.unwrap_or_default().to_vec(), suffix.unwrap_or_default().to_vec());
         let facts = EncoderFacts { vocabulary: tokenizer.get_vocab_size(true), prefix, suffix };
@@ -49,7 +49,8 @@ impl EncoderTokenizer {
         &self.facts
     }
 
-    /// Each text by [`Self::encode`]. Unless `keep_going`, the first that goes beyond the limits is the last of the result.
+    /// Tokenizes each text with [`Self::encode`]. Unless `keep_going`, the first text over the limits is the last of the
+    /// result.
     pub fn encode_all(
         &self,
         texts: &[Cow<'_, str>],
@@ -59,8 +60,8 @@ impl EncoderTokenizer {
         until_limits(texts.iter().map(|text| self.encode(text, limits)), keep_going, limits)
     }
 
-    /// Each document beside the question, by [`Self::encode_pair`]. Without a `max_length`, the first pair that goes beyond
-    /// the limits is the last of the result.
+    /// Tokenizes the query with each document ([`Self::encode_pair`]). Without a `max_length`, the first pair over the
+    /// limits is the last of the result.
     pub fn encode_pairs(
         &self,
         query: &str,
@@ -72,15 +73,14 @@ impl EncoderTokenizer {
         until_limits(pairs, max_length.is_some(), limits)
     }
 
-    /// A text's tokens with what belongs around them, and whether these are all: a long text is tokenised only as far
-    /// as `limits` says.
+    /// A text's tokens with special tokens, and whether they are complete: tokenizing stops at `limits`.
     fn encode(&self, text: &str, limits: &TokenizeLimits) -> Result<(Tokenized, bool), String> {
         let (encoding, complete) = self.tokenize(text, limits)?;
         let encoding = self.tokenizer.post_process(encoding, None, true).map_err(|error| error.to_string())?;
         Ok((Tokenized::new(encoding.get_ids().to_vec()), complete))
     }
 
-    /// A text's tokens with nothing around them.
+    /// A text's tokens without special tokens.
     fn tokenize(&self, text: &str, limits: &TokenizeLimits) -> Result<(Encoding, bool), String> {
         let (mut parts, mut count) = (Vec::new(), 0);
         for chunk in chunks(text) {
@@ -98,8 +98,8 @@ impl EncoderTokenizer {
         Ok((Encoding::merge(parts, false), true))
     }
 
-    /// A question and a text that may answer it, of `max_length` tokens at most where there is one: then the longer text
-    /// loses its end first. Whether nothing is missing but for that, as with [`Self::encode`].
+    /// A query and a document, truncated to `max_length` tokens if given, the longer text first. Says whether the tokens
+    /// are otherwise complete, as [`Self::encode`] does.
     fn encode_pair(
         &self,
         first: &str,
@@ -127,7 +127,7 @@ impl EncoderTokenizer {
     }
 }
 
-/// All results; unless `keep_going`, none after the first that goes beyond the limits.
+/// Collects the results. Unless `keep_going`, stops after the first that is over the limits.
 fn until_limits(
     results: impl Iterator<Item = Result<(Tokenized, bool), String>>,
     keep_going: bool,

@@ -1,7 +1,7 @@
 //! Embeddings and reranking on the compute thread.
 //!
-//! A batch goes layer by layer, so that other workloads wait for one layer at most, and of a decoder for one layer of
-//! some of its texts.
+//! A batch is computed layer by layer, so that other workloads wait for at most one layer (in a decoder: one layer of
+//! some of the texts).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::engine::runtime::metrics::Step;
 use crate::engine::runtime::workload::Workload;
 use crate::models::encoder::Tokenized;
 
-/// How long layers are computed before other workloads have their turn.
+/// How long layers are computed before other workloads run.
 const SLICE: Duration = Duration::from_millis(4);
 
 pub struct EmbeddingWorkload {
@@ -25,12 +25,12 @@ pub struct EmbeddingWorkload {
     batch: Option<RunningBatch>,
 }
 
-/// A batch of which some layers are computed.
+/// A partly computed batch.
 struct RunningBatch {
     model: Arc<EncoderModel>,
     items: Vec<BatchItem>,
     pass: Pass,
-    /// Time that its layers have taken.
+    /// The compute time so far.
     took: Duration,
 }
 
@@ -43,7 +43,7 @@ impl Workload for EmbeddingWorkload {
         self.queue.lock().sweep();
     }
 
-    /// Some layers of a batch of texts.
+    /// Computes some layers of a batch.
     fn step(&mut self, _busy: bool) -> bool {
         let begun = self.batch.take().filter(|batch| self.queue.lock().is_wanted(&batch.items));
         let Some(mut batch) = begun.or_else(|| self.next_batch()) else { return false };
@@ -87,7 +87,7 @@ impl EmbeddingWorkload {
         Self { queue, runtime, batch: None }
     }
 
-    /// The next batch, begun. One that cannot begin fails, and then the one after it is tried.
+    /// Starts the next batch. A batch that cannot start fails, and the one after it is tried.
     fn next_batch(&mut self) -> Option<RunningBatch> {
         loop {
             let Batch { model, items } = self.queue.lock().next_batch(EncoderModel::batch_tokens)?;

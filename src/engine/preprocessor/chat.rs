@@ -1,4 +1,4 @@
-//! Conversations become prompts: the model's chat template, then its tokenizer.
+//! Turns conversations into prompts: applies the model's chat template, then its tokenizer.
 
 use std::sync::Arc;
 
@@ -17,18 +17,18 @@ use crate::engine::tokenizer::{ChatTokenizer, Prompt, TokenizeLimits};
 pub struct ChatPreprocessor {
     tokens: ChatTokenizer,
     default: PromptTemplate,
-    /// For requests with tools, where the model has a template apart that shows how it calls.
+    /// For requests with tools, if the model has a separate template that shows its call format.
     tool_use: Option<PromptTemplate>,
 }
 
-/// A template, and how it is told of tools.
+/// A template, and how tools are described to it.
 struct PromptTemplate {
     template: Template,
     wording: Wording,
 }
 
 impl ChatPreprocessor {
-    /// `rows` is the number of embeddings: no token may lie beyond.
+    /// `rows` is the number of rows of the token embedding; token IDs must be below it.
     pub fn new(source: &Source, rows: usize, clock: &Arc<dyn ClockRng>) -> Result<(Self, ChatFacts), String> {
         let templates = match source {
             Source::Gguf(metadata) => Templates::of_gguf(metadata)?,
@@ -50,21 +50,21 @@ impl ChatPreprocessor {
         Ok((Self { tokens, default, tool_use }, ChatFacts { vocabulary, call_format }))
     }
 
-    /// Renders the conversation up to where the answer begins. A long prompt is tokenised only as far as `limits` says.
+    /// Renders the conversation with the generation prompt and tokenizes it. Tokenizing stops at `limits`.
     pub fn prompt(&self, messages: &[Message], tools: &[Tool], limits: &TokenizeLimits) -> Result<Prompt, PromptError> {
         let rendered = match self.render(messages, tools, false) {
-            // Some templates reject system messages. Merge the tool descriptions into another message then.
+            // Some templates reject system messages. Then merge the tool descriptions into another message.
             Err(PromptError::Refused(_)) if !tools.is_empty() => self.render(messages, tools, true)?,
             rendered => rendered?,
         };
         let prompt = self.tokens.encode_prompt(&rendered, limits);
         if prompt.ids.is_empty() && prompt.complete {
-            return Err(PromptError::Broken("it makes an empty prompt of these messages".to_owned()));
+            return Err(PromptError::Broken("it renders these messages to an empty prompt".to_owned()));
         }
         Ok(prompt)
     }
 
-    /// Plain text as tokens: nothing in it is special, nothing is added.
+    /// Tokenizes plain text: special tokens in it stay text, and none are added.
     pub fn encode(&self, text: &str) -> Vec<u32> {
         self.tokens.encode(text)
     }
@@ -79,7 +79,7 @@ impl ChatPreprocessor {
         template.render(Value::from(safe(messages)), safe(tools))
     }
 
-    /// The same value with every text of it made safe for the template: a name of a field, too.
+    /// Escapes special tokens in all strings of the value, including field names.
     fn protect(&self, value: serde_json::Value) -> serde_json::Value {
         use serde_json::Value::{Array, Object, String};
         match value {

@@ -1,5 +1,5 @@
-//! The tokenizers and templates of one model, built from its files. What happens here is decided by whoever made the
-//! files: it may take any time and memory, or end the process.
+//! The tokenizers and templates of one model, built from its files. The files control what happens here: it may take
+//! any time and memory, or crash the process.
 
 use std::sync::Arc;
 
@@ -19,9 +19,9 @@ pub enum Interpreter {
 }
 
 impl Interpreter {
-    /// Builds what `spec` says from what [`Spec::read`] gave; and encoded, what the server is told of it.
+    /// Builds the interpreter from the files that [`Spec::read`] gave. Also returns the encoded facts for the server.
     pub fn new(spec: &Spec, sources: &[Source], clock: &Arc<dyn ClockRng>) -> Result<(Self, Vec<u8>), String> {
-        let only = || sources.first().ok_or("there are no files");
+        let only = || sources.first().ok_or("the model has no files");
         match spec {
             Spec::Chat { rows, .. } => {
                 let (chat, facts) = ChatPreprocessor::new(only()?, *rows, clock)?;
@@ -48,10 +48,10 @@ impl Interpreter {
         }
     }
 
-    /// Answers an encoded [`Request`]; the answer is encoded, too. Its type belongs to the request.
+    /// Answers an encoded [`Request`]. The answer is encoded, too; its type depends on the request.
     pub fn answer(&self, encoded: Vec<u8>, limits: &TokenizeLimits) -> Result<Vec<u8>, String> {
         let (max_tokens, request): (Option<usize>, Request<'_>) = wire::decode(&encoded)?;
-        // Large requests are in memory once.
+        // Do not keep large requests in memory twice.
         drop(encoded);
         let limits =
             &max_tokens.map_or_else(|| limits.clone(), |max_tokens| limits.clone().with_max_tokens(max_tokens));
@@ -70,7 +70,7 @@ impl Interpreter {
                 let one = |tokens: &PromptTokenizer| texts.iter().map(|text| tokens.encode(text)).collect();
                 wire::encode(&all.iter().map(one).collect::<Result<Vec<Vec<Vec<u32>>>, String>>())
             }
-            _ => Err("the model does not answer such requests".to_owned()),
+            _ => Err("the model does not support this kind of request".to_owned()),
         }
     }
 }

@@ -1,10 +1,10 @@
-//! Preprocessing: conversations and texts become tokens, by the tokenizer and the chat template in a model's files.
+//! Preprocessing: turns conversations and texts into tokens with the tokenizer and the chat template in a model's files.
 //!
-//! Both are untrusted code from the model's author. The libraries that run them bound neither their time nor their memory
-//! nor how deep they recurse, so `outpost serve` runs them in a child process: one for each loaded model, with its
-//! memory limited and without the right to open a file or a socket ([`sandbox`]). A request that takes too long, or
-//! with which the process ends, fails alone; the next one gets a new process. Without a program to start
-//! ([`crate::engine::settings::Settings::sandbox`]) the same code runs in this process.
+//! Both are untrusted code from the model's author. The libraries that run them limit neither time nor memory nor
+//! recursion depth, so `outpost serve` runs them in child processes: one for each loaded model, with limited memory and
+//! without the right to open files or sockets ([`sandbox`]). A request that takes too long or crashes the process fails
+//! alone; the next one gets a new process. Without a program to start
+//! ([`crate::engine::settings::Settings::sandbox`]) the same code runs in the server's process.
 
 mod chat;
 pub(super) mod facts;
@@ -48,23 +48,23 @@ enum Backend {
 /// Where preprocessors run.
 #[derive(Clone)]
 pub(super) struct Isolation {
-    /// The program to start; `None`: in this process.
+    /// The program to start as a sandbox; `None`: run in this process.
     pub program: Option<PathBuf>,
     pub clock: Arc<dyn ClockRng>,
 }
 
 impl Preprocessor {
-    /// Of a chat model. `path`: the file that stands for it; `rows`: its embeddings.
+    /// The preprocessor of a chat model. `path`: its main file; `rows`: the rows of its token embedding.
     pub fn chat(isolation: &Isolation, path: &Path, rows: usize) -> Result<(Self, ChatFacts), String> {
         Self::start(isolation, Spec::Chat { path: path.to_owned(), rows })
     }
 
-    /// Of an embedding model or a reranker.
+    /// The preprocessor of an embedding model or reranker.
     pub fn encoder(isolation: &Isolation, path: &Path, lower_case: bool) -> Result<(Self, EncoderFacts), String> {
         Self::start(isolation, Spec::Encoder { path: path.to_owned(), lower_case })
     }
 
-    /// Of a pipeline for images; and how many tokens each of its tokenizers has.
+    /// The preprocessor of an image pipeline. Also returns the vocabulary size of each tokenizer.
     pub fn pipeline(isolation: &Isolation, texts: Vec<PromptTokenizerSpec>) -> Result<(Self, Vec<usize>), String> {
         Self::start(isolation, Spec::Image { texts })
     }
@@ -79,7 +79,7 @@ impl Preprocessor {
             Some(program) => {
                 let reason = |error: PreprocessError| match error {
                     PreprocessError::Failed(reason) => reason,
-                    error => format!("reading its tokenizer or its chat template failed: {error}"),
+                    error => format!("loading its tokenizer or chat template failed: {error}"),
                 };
                 let (sandbox, facts) = Sandbox::start(program.clone(), spec).map_err(reason)?;
                 (Backend::Sandbox(sandbox), facts)
@@ -99,19 +99,19 @@ impl Preprocessor {
         wire::decode(&answer).map_err(PreprocessError::Failed)
     }
 
-    /// The prompt of a conversation, up to where the answer begins.
+    /// The prompt of a conversation, including the generation prompt.
     pub fn prompt(&self, messages: &[Message], tools: &[Tool], limits: &TokenizeLimits) -> Result<Prompt, PromptError> {
         let request = Request::Prompt { messages: messages.into(), tools: tools.into() };
         self.call(&request, limits).unwrap_or_else(|error| Err(PromptError::PreprocessError(error)))
     }
 
-    /// A text as tokens: nothing in it is special, nothing is added.
+    /// Tokenizes plain text: special tokens in it stay text, and none are added.
     pub fn tokenize(&self, text: &str) -> Result<Vec<u32>, PreprocessError> {
         self.call(&Request::Text { text: text.into() }, &TokenizeLimits::default())
     }
 
-    /// Texts for an encoder, and of each whether these are all of its tokens. Unless `keep_going`, the first text that goes
-    /// beyond the limits is the last of the result.
+    /// Tokenizes texts for an encoder, and says for each whether its tokens are complete. Unless `keep_going`, the first
+    /// text over the limits is the last of the result.
     pub fn encode_texts(
         &self,
         texts: Vec<Cow<'_, str>>,
@@ -122,8 +122,8 @@ impl Preprocessor {
         answer.map_err(PreprocessError::Failed)
     }
 
-    /// A question beside each of the documents; with a `max_length` the longer text of a pair loses its end. Without one,
-    /// the first pair that goes beyond the limits is the last of the result.
+    /// Tokenizes the query with each document. With a `max_length`, the longer text of a pair is truncated first. Without
+    /// one, the first pair over the limits is the last of the result.
     pub fn encode_pairs(
         &self,
         query: &str,
@@ -136,7 +136,7 @@ impl Preprocessor {
         answer.map_err(PreprocessError::Failed)
     }
 
-    /// Texts by each of a pipeline's tokenizers: `[tokenizer][text]`.
+    /// Tokenizes the texts with each of a pipeline's tokenizers: `[tokenizer][text]`.
     pub fn encode_image_prompts(&self, texts: [&str; 2]) -> Result<Vec<Vec<Vec<u32>>>, PreprocessError> {
         let answer: Result<_, String> =
             self.call(&Request::Image { texts: texts.map(Cow::from) }, &TokenizeLimits::default())?;

@@ -1,7 +1,7 @@
-//! A child process that interprets one model's files, seen from the server.
+//! The server's side of a sandbox: a child process that interprets one model's files.
 //!
-//! The process answers several requests at a time. If it ends, each request that it has not answered is tried once more,
-//! alone in a new process. So only those fail that end it, and none if something else did.
+//! The process answers several requests at a time. If it exits, each unanswered request is retried once, alone in a new
+//! process, so that only requests that crash the process fail.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -20,24 +20,24 @@ use crate::engine::tokenizer::TokenizeLimits;
 
 /// Timeout for loading a model's files and for each request, extended by their size: see [`BYTES_PER_SECOND`].
 const BASE_TIMEOUT: Duration = Duration::from_secs(10);
-/// A tenth of what a tokenizer reads in a second on a slow machine.
+/// A tenth of a tokenizer's speed on a slow machine.
 const BYTES_PER_SECOND: u64 = 2 << 20;
-/// The subcommand of `outpost` that is such a process.
+/// The subcommand of `outpost` that runs as the sandbox process.
 pub const SUBCOMMAND: &str = "sandbox";
 /// How often a waiting request checks whether it is cancelled.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// An answer, or why there is none.
+/// The answer, or the reason for the failure.
 type Answer = Result<Vec<u8>, String>;
 
 pub struct Sandbox {
     program: PathBuf,
     spec: Spec,
     process: Mutex<Arc<Process>>,
-    /// Held by all requests at once on their first attempt, by one alone on its second.
+    /// Requests hold it shared on their first attempt and exclusively on their second.
     attempts: RwLock<()>,
     semaphore: Semaphore,
-    /// Tells what the first process said of the files from what a later one says.
+    /// The hash of the facts that the first process reported, to detect changed files.
     facts: u64,
 }
 
@@ -49,22 +49,22 @@ struct Process {
     pending: Mutex<Pending>,
 }
 
-/// The requests that a process has not answered.
+/// The unanswered requests of a process.
 #[derive(Default)]
 struct Pending {
-    /// The number of the next. The first says what to interpret.
+    /// The ID of the next request. The first request is the spec.
     next_id: u64,
     senders: HashMap<u64, SyncSender<Answer>>,
     has_ended: bool,
 }
 
-/// How long work on so many bytes may take.
+/// The timeout for work on so many bytes.
 fn timeout(bytes: u64) -> Duration {
     BASE_TIMEOUT + Duration::from_secs(bytes / BYTES_PER_SECOND)
 }
 
 impl Sandbox {
-    /// Starts a process; and what it tells of the files.
+    /// Starts a process. Also returns the facts that it reports.
     pub fn start(program: PathBuf, spec: Spec) -> Result<(Self, Vec<u8>), PreprocessError> {
         let (process, facts) = Process::start(&program, &spec)?;
         let (process, attempts) = (Mutex::new(process), RwLock::default());
@@ -72,8 +72,8 @@ impl Sandbox {
         Ok((sandbox, facts))
     }
 
-    /// Answers a request. Blocks until then, for as long as its length allows. Once the request that the limits belongs
-    /// to is dropped, the process stops early.
+    /// Answers a request. Blocks up to a timeout that depends on its length. If the client's request is dropped, the
+    /// process stops early.
     pub fn call(&self, request: Vec<u8>, limits: &TokenizeLimits) -> Result<Vec<u8>, PreprocessError> {
         let shared = self.attempts.read().unwrap_or_else(PoisonError::into_inner);
         let permit = self.semaphore.acquire();
@@ -92,7 +92,7 @@ impl Sandbox {
             let (new, facts) = Process::start(&self.program, &self.spec)?;
             if digest(&facts) != self.facts {
                 new.kill();
-                return Err(PreprocessError::Failed("its files have changed since it was loaded".to_owned()));
+                return Err(PreprocessError::Failed("the model's files have changed since it was loaded".to_owned()));
             }
             *process = new;
         }
@@ -106,7 +106,7 @@ fn digest(facts: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Lets [`MAX_CONCURRENT`] requests at once to a process, so that the time of a request counts from when it is worked on.
+/// Sends at most [`MAX_CONCURRENT`] requests at a time to a process, so that a request's timeout starts with its work.
 #[derive(Default)]
 struct Semaphore {
     taken: Mutex<usize>,
@@ -159,7 +159,7 @@ impl Process {
     fn spawn(program: &Path, files: String) -> io::Result<(Self, ChildStdout)> {
         let mut command = Command::new(program);
         command.arg0("outpost").arg(SUBCOMMAND).env_clear();
-        // Has glibc give the memory of large texts back at once.
+        // Makes glibc return the memory of large texts to the system at once.
         command.env("MALLOC_MMAP_THRESHOLD_", "262144").env("MALLOC_ARENA_MAX", "2");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         // Ctrl-C must reach only the server, which drains its requests first.
@@ -226,11 +226,11 @@ impl Process {
     }
 
     fn kill(&self) {
-        // An error says that it has ended already.
+        // An error means that it has already exited.
         let _ = lock(&self.child).kill();
     }
 
-    /// Hands on answers until the process ends.
+    /// Delivers answers until the process exits.
     fn listen(&self, output: ChildStdout) {
         let mut output = io::BufReader::with_capacity(64 << 10, output);
         while let Ok(Some(frame)) = wire::read(&mut output) {

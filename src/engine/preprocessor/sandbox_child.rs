@@ -1,6 +1,6 @@
-//! The process that interprets a model's files: `outpost sandbox`, started by the server.
+//! The sandbox process, `outpost sandbox`, which the server starts to run a model's tokenizer and chat template.
 //!
-//! It reads the files, gives up the right to open any, and only then interprets them.
+//! It reads the model's files, gives up the right to open files, and only then interprets them.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -18,9 +18,9 @@ use crate::clock_rng::ClockRng;
 use crate::engine::runtime::panics::{catch_load_panic, catch_preprocess_panic};
 use crate::engine::tokenizer::TokenizeLimits;
 
-/// Memory that the process may take beside the files that it has read; bytes.
+/// The memory limit of the process, on top of its size after reading the files; bytes.
 const MAX_MEMORY: u64 = 480 << 20;
-/// Processor time that building may take at most; seconds. The server's timeout is shorter.
+/// The CPU time limit for building the interpreter; seconds. The server's timeout is shorter.
 const BUILD_CPU_SECONDS: u64 = 120;
 /// Stack of each thread; bytes.
 const STACK_BYTES: usize = 8 << 20;
@@ -29,7 +29,7 @@ const STACK_BYTES: usize = 8 << 20;
 struct Shared {
     interpreter: Interpreter,
     output: Mutex<File>,
-    /// The requests that are not answered; one that is taken out is cancelled.
+    /// The unanswered requests. Removing one cancels it.
     running: Mutex<HashMap<u64, Arc<()>>>,
 }
 
@@ -49,7 +49,7 @@ pub fn run(clock: &Arc<dyn ClockRng>) -> io::Result<()> {
         Ok((interpreter, facts)) => (interpreter, Ok(facts)),
         Err(reason) => return wire::write(&mut output, id, &wire::content(Err(reason))),
     };
-    // From now on the end of the input is noticed at any time.
+    // From here on the end of the input is always noticed, so CPU time is no longer limited.
     setrlimit(Resource::Cpu, Rlimit { current: hard_cpu_limit, maximum: hard_cpu_limit })?;
     wire::write(&mut output, id, &wire::content(facts))?;
     let shared = Arc::new(Shared { interpreter, output: Mutex::new(output), running: Mutex::default() });
@@ -69,7 +69,7 @@ pub fn run(clock: &Arc<dyn ClockRng>) -> io::Result<()> {
             break;
         }
     }
-    // The server is gone; whatever still runs is of no use.
+    // The server has exited; running requests are no longer needed.
     std::process::exit(0)
 }
 
@@ -89,17 +89,17 @@ impl Shared {
     }
 }
 
-/// From here on: no file, no socket, no core dump, no more memory than [`MAX_MEMORY`], and for now no more time than
-/// [`BUILD_CPU_SECONDS`]. Returns the hard limit of time.
+/// Forbids files, sockets and core dumps, limits memory to [`MAX_MEMORY`], and CPU time to [`BUILD_CPU_SECONDS`] for
+/// now. Returns the hard limit of CPU time.
 fn restrict() -> io::Result<Option<u64>> {
     let hard_limit = |limit| Rlimit { current: Some(limit), maximum: Some(limit) };
     setrlimit(Resource::Data, hard_limit(data_size() + MAX_MEMORY))?;
-    // That of the main thread, which builds the interpreter; it may be unlimited by default.
+    // For the main thread, which builds the interpreter. Its stack may be unlimited by default.
     setrlimit(Resource::Stack, hard_limit(STACK_BYTES as u64))?;
     setrlimit(Resource::Core, hard_limit(0))?;
     setrlimit(Resource::Fsize, hard_limit(0))?;
     setrlimit(Resource::Nofile, hard_limit(0))?;
-    // Should the server end meanwhile, nobody else stops a build that never ends.
+    // If the server exits meanwhile, only this limit stops a build that never ends.
     let hard = getrlimit(Resource::Cpu).maximum;
     setrlimit(
         Resource::Cpu,

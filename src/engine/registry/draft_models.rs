@@ -80,8 +80,7 @@ impl Registry {
         found
     }
 
-    /// The candidate in memory, if its tokens are those of `model`; its header tells before its weights
-    /// are read.
+    /// Loads the candidate if its vocabulary matches that of `model`, which is checked before its weights are read.
     fn load_draft(&self, model: &TextModel, candidate: &DiscoveredModel) -> Result<Option<Arc<TextModel>>, LoadError> {
         if let Some(draft) = self.get_loaded(&candidate.info.id, candidate.fingerprint) {
             return Ok(draft.text().filter(|draft| draft.vocabulary.is_compatible_with(&model.vocabulary)).cloned());

@@ -215,7 +215,7 @@ impl Registry {
         self.drop_stale();
     }
 
-    /// Drops the stale models that nobody uses any more. `false`: there was none.
+    /// Drops the stale models that are no longer in use. `false`: there was none.
     fn drop_stale(&self) -> bool {
         let unused: Vec<Model> = lock(&self.stale).extract_if(.., |model| !model.is_in_use()).collect();
         unused.iter().filter_map(Model::text).for_each(|model| self.texts.forget(model.key));

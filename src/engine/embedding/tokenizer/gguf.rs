@@ -1,5 +1,5 @@
-//! The vocabulary of a GGUF file as a tokenizer of the `tokenizers` crate: BERT's word pieces
-//! (`tokenizer.ggml.model = bert`), SentencePiece's unigrams (`t5`), or byte-level BPE (`gpt2`).
+//! Builds a `tokenizers` tokenizer from a GGUF vocabulary: BERT's WordPiece (`tokenizer.ggml.model = bert`),
+//! SentencePiece unigram (`t5`) or byte-level BPE (`gpt2`).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,17 +11,17 @@ use tokenizers::{PostProcessorWrapper, Tokenizer};
 use crate::engine::tokenizer::{self, GgufVocabulary};
 use crate::models::gguf::Metadata;
 
-/// The error for a tokenizer that a library refuses.
+/// The error for a tokenizer that the library refuses.
 pub fn unusable(error: impl std::fmt::Display) -> String {
     format!("its tokenizer cannot be used: {error}")
 }
 
-/// Whether the vocabulary is of a kind that can be read; cheap.
+/// Checks that the kind of vocabulary is supported. Cheap.
 pub fn check(metadata: &Metadata) -> Result<(), String> {
     match metadata.text("tokenizer.ggml.model") {
         Some("bert" | "t5") => Ok(()),
         Some("gpt2") => tokenizer::check(metadata).map(drop),
-        other => Err(format!("the tokenizer {} is not supported for embeddings", other.unwrap_or("of no name"))),
+        other => Err(format!("the tokenizer {} is not supported for embeddings", other.unwrap_or("without a name"))),
     }
 }
 
@@ -35,8 +35,8 @@ pub fn read(metadata: &Metadata) -> Result<Tokenizer, String> {
     }
 }
 
-/// What stands around single texts and pairs of them, in the words of the `tokenizers` crate: the first text is
-/// `$A`, the second `$B`.
+/// The post-processor that adds special tokens to single texts and pairs. In the templates the first text is `$A` and
+/// the second `$B`.
 fn template_processor(
     single: &str,
     pair: &str,
@@ -47,13 +47,13 @@ fn template_processor(
     builder.build().map(PostProcessorWrapper::Template).map_err(unusable)
 }
 
-/// A row of `added_tokens`: what is found in texts before anything is cut.
+/// An entry of `added_tokens`, which are matched before pre-tokenization.
 fn added_token(id: usize, text: &str) -> Value {
     json!({"id": id, "content": text, "single_word": false, "lstrip": false, "rstrip": false,
         "normalized": false, "special": true})
 }
 
-/// A GGUF file marks pieces that begin a word, Hugging Face those that do not.
+/// BERT's WordPiece. GGUF files mark the pieces that begin a word, `tokenizers` those that continue one.
 fn word_piece(table: &GgufVocabulary<'_>) -> Result<Tokenizer, String> {
     let word = |text: &String| match text.strip_prefix('\u{2581}') {
         Some(start) => start.to_owned(),
@@ -87,8 +87,8 @@ fn word_piece(table: &GgufVocabulary<'_>) -> Result<Tokenizer, String> {
     Ok(tokenizer)
 }
 
-/// XLM-RoBERTa's, by the most likely pieces (Kudo 2018, <https://arxiv.org/abs/1804.10959>), after the file's own
-/// table of what characters become.
+/// XLM-RoBERTa's unigram model (Kudo 2018, <https://arxiv.org/abs/1804.10959>), with the file's own character
+/// normalization table.
 fn unigram(table: &GgufVocabulary<'_>) -> Result<Tokenizer, String> {
     let id = |name: &str| {
         let id = table.id(&format!("tokenizer.ggml.{name}_token_id"));
@@ -98,7 +98,7 @@ fn unigram(table: &GgufVocabulary<'_>) -> Result<Tokenizer, String> {
     let text = |id: u32| table.texts.get(id as usize).cloned().unwrap_or_default();
     let charsmap = table.metadata.numbers("tokenizer.ggml.precompiled_charsmap");
     let normalizer = charsmap.filter(|bytes| !bytes.is_empty()).map(|bytes| {
-        // As signed or as unsigned bytes.
+        // Stored as signed or unsigned bytes.
         let bytes: Vec<u8> = bytes.into_iter().map(|byte| byte as u8).collect();
         json!({"type": "Precompiled", "precompiled_charsmap": STANDARD.encode(bytes)})
     });
@@ -119,10 +119,10 @@ fn unigram(table: &GgufVocabulary<'_>) -> Result<Tokenizer, String> {
     Ok(tokenizer)
 }
 
-/// Those of a decoder, with a token before and behind texts if the file says so.
+/// A decoder's byte-level BPE, with BOS and EOS tokens if the file asks for them.
 fn byte_level_bpe(table: &GgufVocabulary<'_>) -> Result<Tokenizer, String> {
     let mut tokenizer = table.tokenizer()?;
-    // Qwen's own files say so, which GGUF has no word for.
+    // Qwen's tokenizer.json normalizes to NFC; GGUF has no key for it.
     let uses_nfc = table.metadata.text("tokenizer.ggml.pre") == Some("qwen2");
     tokenizer.with_normalizer(uses_nfc.then_some(NFC)).map_err(unusable)?;
     let special_token = |name: &str| -> Result<Option<(String, u32)>, String> {
