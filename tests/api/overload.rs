@@ -120,7 +120,11 @@ fn a_model_that_never_fits_says_what_it_takes() {
     let server = Server::start_as(&TinyModel::default(), |config| config.memory = 300_000);
     let answer = ask(&server, &chat("hello", 5));
     assert_eq!(answer.refusal(), (503, "model_unavailable".to_owned(), Some("model".to_owned())));
-    assert!(answer.text.contains("300 kB are there for models. Give the server more with --memory"), "{}", answer.text);
+    assert!(
+        answer.text.contains("300 kB are available for models. Give the server more with --memory"),
+        "{}",
+        answer.text
+    );
 }
 
 #[test]

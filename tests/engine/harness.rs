@@ -16,15 +16,15 @@ use crate::tiny_model::{self, TinyModel};
 
 /// Every look at the clock moves it by a microsecond; tests move it further.
 #[derive(Default)]
-pub struct TestAmbient(AtomicU64);
+pub struct TestClock(AtomicU64);
 
-impl TestAmbient {
+impl TestClock {
     pub fn advance(&self, by: Duration) {
         self.0.fetch_add(by.as_micros() as u64, Ordering::Relaxed);
     }
 }
 
-impl ClockRng for TestAmbient {
+impl ClockRng for TestClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_millis(1_795_000_000_000)
     }
@@ -46,7 +46,7 @@ pub fn cpu() -> Arc<Cpu> {
 pub struct Rig {
     pub engine: Engine,
     pub model: Arc<TextModel>,
-    pub clock: Arc<TestAmbient>,
+    pub clock: Arc<TestClock>,
     pub dir: TempDir,
 }
 
@@ -57,7 +57,7 @@ pub fn rig(options: &TinyModel, change: impl FnOnce(&mut Settings)) -> Rig {
     // One piece a token, unless a test wants it otherwise.
     let mut settings = Settings { speculate: false, ..Settings::new(dir.path(), 1 << 30) };
     change(&mut settings);
-    let clock = Arc::new(TestAmbient::default());
+    let clock = Arc::new(TestClock::default());
     let engine = Engine::start(settings, clock.clone()).unwrap();
     let model = engine.models().load("tiny").unwrap();
     Rig { engine, model, clock, dir }
@@ -110,7 +110,7 @@ pub fn memory(engine: &Engine, what: &str) -> u64 {
 
 /// A rig of the tiny model with memory for so many KV blocks beside it, of 4,096 bytes each: 16 positions,
 /// 2 layers, keys and values, 32 numbers, 2 bytes. 20 are enough to read the model.
-pub fn short_of_memory(blocks: u64, change: impl Fn(&mut Settings)) -> Rig {
+pub fn with_kv_blocks(blocks: u64, change: impl Fn(&mut Settings)) -> Rig {
     let free = rig(&TinyModel::default(), &change).engine;
     let resident = memory(&free, "weights") + memory(&free, "scratch");
     rig(&TinyModel::default(), |settings| {
@@ -159,19 +159,19 @@ impl Rig {
     }
 
     /// A counter's value, summed over its series.
-    pub fn counted(&self, name: &str) -> u64 {
-        self.counted_by(name, "")
+    pub fn counter(&self, name: &str) -> u64 {
+        self.counter_with_label(name, "")
     }
 
     /// The same of the series that carry this label.
-    pub fn counted_by(&self, name: &str, label: &str) -> u64 {
+    pub fn counter_with_label(&self, name: &str, label: &str) -> u64 {
         let (text, name) = (self.engine.metrics(), format!("outpost_{name}_total{{"));
         let lines = text.lines().filter(|line| line.starts_with(&name) && line.contains(label));
         lines.map(|line| line.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap()).sum()
     }
 
     /// Waits until nothing runs, waits or is reserved.
-    pub async fn settle(&self) {
+    pub async fn wait_until_idle(&self) {
         for _ in 0..2_000 {
             if self.engine.load() == Load::default() {
                 return;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use outpost::engine::{Engine, Failure, ImageEvent, LoadError, ModelKind, Settings};
 
-use crate::images::{Rig, lay};
-use crate::support::{TestAmbient, greedy, pieces};
+use crate::harness::{TestClock, greedy, pieces};
+use crate::image_generation::{Rig, copy_folder};
 use crate::tiny_model::{self, TinyModel};
 
 /// Types of GGUF: the number, and how many bytes so many numbers take.
@@ -43,7 +43,7 @@ fn small() -> TinyModel {
 
 fn start(folder: &Path) -> Engine {
     let settings = Settings { speculate: false, ..Settings::new(folder, 1 << 30) };
-    Engine::start(settings, Arc::new(TestAmbient::default())).unwrap()
+    Engine::start(settings, Arc::new(TestClock::default())).unwrap()
 }
 
 /// What a chat with the file comes to: `None` is an answer.
@@ -71,7 +71,7 @@ async fn chat(file: &[u8]) -> Option<String> {
 }
 
 #[tokio::test]
-async fn a_tensor_of_any_type_with_any_bytes_makes_an_answer_or_a_reason() {
+async fn any_tensor_type_with_any_bytes_gives_output_or_an_error() {
     let count = {
         let mut count = 0;
         tiny_model::changed(&small(), |tensors| count = tensors.len());
@@ -107,7 +107,7 @@ async fn a_tensor_of_any_type_with_any_bytes_makes_an_answer_or_a_reason() {
 }
 
 #[tokio::test]
-async fn numbers_that_are_none_are_found_wherever_they_are() {
+async fn nan_and_infinity_are_found_in_any_tensor() {
     let names: Vec<String> = {
         let mut names = Vec::new();
         tiny_model::changed(&small(), |tensors| names = tensors.iter().map(|tensor| tensor.0.clone()).collect());
@@ -135,7 +135,7 @@ async fn numbers_that_are_none_are_found_wherever_they_are() {
 }
 
 /// Makes NaN of the tensors of a safetensors file whose names have this in them.
-fn spoil(path: &Path, wanted: &str) {
+fn fill_with_nan(path: &Path, wanted: &str) {
     let mut bytes = fs::read(path).unwrap();
     let length = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
     let header: serde_json::Value = serde_json::from_slice(&bytes[8..8 + length]).unwrap();
@@ -150,7 +150,7 @@ fn spoil(path: &Path, wanted: &str) {
 }
 
 #[test]
-fn no_vector_and_no_score_is_made_of_what_is_no_number() {
+fn no_vector_or_score_is_computed_from_nan() {
     let (embeds, ranks) = (ModelKind::Embedding, ModelKind::Reranker);
     // Vectors are looked through while they are read, matrices are not.
     let cases = [
@@ -164,14 +164,14 @@ fn no_vector_and_no_score_is_made_of_what_is_no_number() {
     for (name, kind, tensor) in cases {
         let dir = tempfile::tempdir().unwrap();
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/encoders").join(name);
-        lay(&folder, &dir.path().join(name));
-        spoil(&dir.path().join(name).join("model.safetensors"), tensor);
+        copy_folder(&folder, &dir.path().join(name));
+        fill_with_nan(&dir.path().join(name).join("model.safetensors"), tensor);
         let engine = start(dir.path());
         let reason = match engine.models().load_encoder(name, kind) {
             Err(LoadError::Unusable { reason, .. }) => reason,
             Err(other) => panic!("{other:?}"),
             Ok(model) => {
-                let text = model.wrap(&[5, 6, 7]);
+                let text = model.add_special_tokens(&[5, 6, 7]);
                 match engine.embed(&model, 1, vec![text]).unwrap().blocking_recv().unwrap() {
                     Err(Failure::ModelUnusable { id, reason }) => {
                         assert_eq!(id, name);
@@ -186,12 +186,12 @@ fn no_vector_and_no_score_is_made_of_what_is_no_number() {
 }
 
 #[tokio::test]
-async fn no_picture_is_made_of_what_is_no_number() {
+async fn no_image_is_computed_from_nan() {
     for (part, tensor) in [("unet", "conv_in.weight"), ("vae", "decoder.conv_in.weight")] {
-        let rig = Rig::suited("sd1", |folder| {
+        let rig = Rig::with_files("sd1", |folder| {
             let files = fs::read_dir(folder.join(part)).unwrap().map(|entry| entry.unwrap().path());
             let weights = files.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "safetensors"));
-            spoil(&weights.unwrap(), tensor);
+            fill_with_nan(&weights.unwrap(), tensor);
         });
         let case = rig.facts["cases"].as_array().unwrap().iter().find(|case| case.get("image").is_none()).unwrap();
         let mut events = rig.engine.generate_images(&rig.model, rig.request(case)).unwrap();

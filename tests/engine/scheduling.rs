@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outpost::engine::{GenerationRequest, Refused, TooLarge};
 
-use crate::support::{Rig, answers, greedy, memory, pieces, request, rig, short_of_memory, slow};
+use crate::harness::{Rig, answers, greedy, memory, pieces, request, rig, slow, with_kv_blocks};
 use crate::tiny_model::TinyModel;
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn waiting_tokens_are_bounded_too() {
 
 #[tokio::test]
 async fn memory_is_reserved_before_work_begins() {
-    let rig = short_of_memory(20, |_| ());
+    let rig = with_kv_blocks(20, |_| ());
     let refused = rig.engine.submit(&rig.model, request(vec![7; 300], 100));
     let Err(Refused::TooLarge(TooLarge { needed_bytes, budget_bytes, .. })) = refused else { panic!("{refused:?}") };
     assert_eq!((needed_bytes, budget_bytes), (25 * 4_096, 20 * 4_096));
@@ -47,7 +47,7 @@ async fn memory_is_reserved_before_work_begins() {
 }
 
 #[tokio::test]
-async fn steps_of_more_answers_leave_less_memory_to_keys_and_values() {
+async fn larger_batches_leave_less_memory_for_the_kv_cache() {
     let scratch = |rig: &Rig| memory(&rig.engine, "scratch");
     let few = rig(&TinyModel::default(), |settings| settings.max_running = 2);
     let many = rig(&TinyModel::default(), |settings| settings.max_running = 64);
@@ -59,8 +59,8 @@ async fn steps_of_more_answers_leave_less_memory_to_keys_and_values() {
 }
 
 #[tokio::test]
-async fn answers_take_turns_where_memory_is_short() {
-    let rig = short_of_memory(20, |_| ());
+async fn requests_are_preempted_when_memory_is_short() {
+    let rig = with_kv_blocks(20, |_| ());
     // 16 blocks each at their ends: each fits alone, three never do.
     let ask = |at: u32| greedy(vec![7 + at, 8, 9], 240);
     let mut alone = Vec::new();
@@ -72,11 +72,11 @@ async fn answers_take_turns_where_memory_is_short() {
         assert!(rig.engine.load().kv_bytes <= 4_096 * 20);
         assert_eq!(answers(&pieces(ticket.deltas).await.unwrap(), 1), [expected]);
     }
-    rig.settle().await;
+    rig.wait_until_idle().await;
 }
 
 #[tokio::test]
-async fn a_long_prompt_does_not_stall_a_running_answer() {
+async fn a_long_prompt_does_not_stall_a_running_request() {
     let rig = slow(|settings| settings.prefill_chunk = 32);
     let mut short = rig.engine.submit(&rig.model, request(vec![7; 4], 40)).unwrap();
     short.deltas.recv().await.unwrap().unwrap();
@@ -85,7 +85,7 @@ async fn a_long_prompt_does_not_stall_a_running_answer() {
     assert_eq!(pieces(short.deltas).await.unwrap().len(), 39);
     assert!(rig.engine.load().running >= 1, "the long prompt is still being read");
     drop(long);
-    rig.settle().await;
+    rig.wait_until_idle().await;
 }
 
 #[tokio::test]
@@ -100,9 +100,9 @@ async fn a_tenant_with_one_request_overtakes_a_tenant_with_many() {
 }
 
 #[tokio::test]
-async fn more_choices_than_places_run_alone() {
+async fn more_choices_than_slots_run_alone() {
     let rig = rig(&TinyModel::default(), |settings| settings.max_running = 2);
     let answers = rig.run(GenerationRequest { choices: 9, ..request(vec![7; 4], 5) }).await;
     assert!(answers.iter().all(|answer| answer.generated == 5));
-    rig.settle().await;
+    rig.wait_until_idle().await;
 }

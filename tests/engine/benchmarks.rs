@@ -7,7 +7,7 @@ use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvArena, KvCache, KvType};
 use outpost::models::llama::{Llama, Row, Wanted};
 
-use crate::support::{cpu, real_model};
+use crate::harness::{cpu, real_model};
 
 #[expect(clippy::disallowed_methods, reason = "a measurement needs the real clock")]
 fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
@@ -74,14 +74,14 @@ fn speed() {
 /// What each request pays for noticing that its model has changed on disk.
 #[test]
 #[ignore = "a measurement, not a test"]
-fn looking_at_a_models_files() {
+fn checking_a_models_files() {
     let dir = tempfile::tempdir().unwrap();
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     crate::tiny_model::write(dir.path(), "folder", &crate::tiny_model::TinyModel::default());
     std::fs::copy(dir.path().join("folder/folder.gguf"), dir.path().join("bare.gguf")).unwrap();
-    crate::images::lay(&fixtures.join("encoders/bert-mean"), &dir.path().join("encoder"));
-    crate::images::lay(&fixtures.join("pipelines/sd1"), &dir.path().join("diffusion"));
-    let engine = crate::images::engine(dir.path(), outpost::engine::Precision::Full);
+    crate::image_generation::copy_folder(&fixtures.join("encoders/bert-mean"), &dir.path().join("encoder"));
+    crate::image_generation::copy_folder(&fixtures.join("pipelines/sd1"), &dir.path().join("diffusion"));
+    let engine = crate::image_generation::engine(dir.path(), outpost::engine::Precision::Full);
     for id in ["bare", "folder", "encoder", "diffusion"] {
         engine.models().find(id).unwrap();
         let ((), took) = timed(|| (0..2_000).for_each(|_| drop(engine.models().find(id).unwrap())));

@@ -9,19 +9,19 @@ use std::collections::{BinaryHeap, HashMap};
 
 use aho_corasick::{AhoCorasick, MatchKind};
 
-use super::letters::SPACE;
+use super::byte_alphabet::META_SPACE;
 
-pub struct Pieces {
+pub struct SentencePieceBpe {
     /// Normal pieces: id and score.
     normal: HashMap<String, (u32, f32)>,
-    /// Pieces that are found before anything is joined.
+    /// SentencePieceBpe that are found before anything is joined.
     defined: Vec<u32>,
     finder: AhoCorasick,
     /// The piece of each byte; without it the unknown piece stands for the character.
     bytes: HashMap<u8, u32>,
     unknown: Option<u32>,
-    /// Whether text begins with a space of its own.
-    prefix: bool,
+    /// Whether text is_first with a space of its own.
+    adds_space: bool,
 }
 
 /// Neighbours that can be joined.
@@ -40,47 +40,47 @@ struct Symbol {
     after: Option<usize>,
 }
 
-impl Pieces {
+impl SentencePieceBpe {
     /// All texts are as SentencePiece writes them, spaces as `▁`.
     pub fn new(
         normal: HashMap<String, (u32, f32)>,
         defined: Vec<(String, u32)>,
         bytes: HashMap<u8, u32>,
         unknown: Option<u32>,
-        prefix: bool,
+        adds_space: bool,
     ) -> Result<Self, String> {
         let finder = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .build(defined.iter().map(|(text, _)| text))
             .map_err(|error| format!("the defined tokens cannot be searched for: {error}"))?;
         let defined = defined.into_iter().map(|(_, id)| id).collect();
-        Ok(Self { normal, defined, finder, bytes, unknown, prefix })
+        Ok(Self { normal, defined, finder, bytes, unknown, adds_space })
     }
 
-    /// `begins`: the text is not the continuation of another.
-    pub fn encode(&self, text: &str, begins: bool) -> Vec<u32> {
+    /// `is_first`: the text is not the continuation of another.
+    pub fn encode(&self, text: &str, is_first: bool) -> Vec<u32> {
         if text.is_empty() {
             return Vec::new();
         }
-        let prefix = if self.prefix && begins { SPACE } else { "" };
-        let text = format!("{prefix}{}", text.replace(' ', SPACE));
+        let adds_space = if self.adds_space && is_first { META_SPACE } else { "" };
+        let text = format!("{adds_space}{}", text.replace(' ', META_SPACE));
         let (mut ids, mut done) = (Vec::new(), 0);
         for found in self.finder.find_iter(&text) {
-            self.plain(text.get(done..found.start()).unwrap_or_default(), &mut ids);
+            self.encode_segment(text.get(done..found.start()).unwrap_or_default(), &mut ids);
             ids.extend(self.defined.get(found.pattern().as_usize()));
             done = found.end();
         }
-        self.plain(text.get(done..).unwrap_or_default(), &mut ids);
+        self.encode_segment(text.get(done..).unwrap_or_default(), &mut ids);
         ids
     }
 
-    fn plain(&self, text: &str, ids: &mut Vec<u32>) {
-        for symbol in self.join(text).iter().filter(|symbol| symbol.bytes > 0) {
-            self.emit(symbol.of(text), ids);
+    fn encode_segment(&self, text: &str, ids: &mut Vec<u32>) {
+        for symbol in self.merge_all(text).iter().filter(|symbol| symbol.bytes > 0) {
+            self.push_ids(symbol.text(text), ids);
         }
     }
 
-    fn emit(&self, part: &str, ids: &mut Vec<u32>) {
+    fn push_ids(&self, part: &str, ids: &mut Vec<u32>) {
         if let Some((id, _)) = self.normal.get(part) {
             return ids.push(*id);
         }
@@ -92,7 +92,7 @@ impl Pieces {
     }
 
     /// The text's characters, joined as far as they go.
-    fn join(&self, text: &str) -> Vec<Symbol> {
+    fn merge_all(&self, text: &str) -> Vec<Symbol> {
         let mut symbols = Symbol::each(text);
         let mut heap = BinaryHeap::new();
         for left in 0..symbols.len().saturating_sub(1) {
@@ -148,7 +148,7 @@ impl Symbol {
         text.char_indices().enumerate().map(symbol).collect()
     }
 
-    fn of<'a>(&self, text: &'a str) -> &'a str {
+    fn text<'a>(&self, text: &'a str) -> &'a str {
         text.get(self.start..self.start + self.bytes).unwrap_or_default()
     }
 }

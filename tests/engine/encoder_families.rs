@@ -5,10 +5,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use outpost::engine::{EncoderModel, Engine, InputType, ModelKind, Settings, TokenBound, Tokenized};
+use outpost::engine::{EncoderModel, Engine, InputType, ModelKind, Settings, TokenizeLimits, Tokenized};
 use serde::Deserialize;
 
-use crate::support::TestAmbient;
+use crate::harness::TestClock;
 
 #[derive(Deserialize)]
 struct Cases {
@@ -39,7 +39,7 @@ enum Row {
 }
 
 /// How far numbers may be off. Where the CPU multiplies bf16 numbers, texts' are rounded to those as well.
-fn close(case: &Case) -> f32 {
+fn tolerance(case: &Case) -> f32 {
     if case.dtype.as_deref() == Some("bfloat16") { 0.03 } else { 3e-6 }
 }
 
@@ -62,7 +62,7 @@ fn compute(engine: &Engine, model: &Arc<EncoderModel>, texts: Vec<Tokenized>) ->
 
 fn input(prompt: Option<&str>) -> InputType {
     match prompt {
-        None => InputType::Unsaid,
+        None => InputType::Unspecified,
         Some("query") => InputType::Query,
         Some(_) => InputType::Document,
     }
@@ -88,14 +88,17 @@ fn check_as(engine: &Engine, id: &str, case: &Case, rows: &[Row]) -> Vec<String>
     for row in rows {
         let (name, expected, found) = match row {
             Row::Text { prompt, text, ids, .. } => {
-                let mut found =
-                    model.encode(&[text], input(prompt.as_deref()), true, &TokenBound::default()).unwrap().remove(0).0;
-                model.cut(&mut found);
+                let mut found = model
+                    .encode(&[text], input(prompt.as_deref()), true, &TokenizeLimits::default())
+                    .unwrap()
+                    .remove(0)
+                    .0;
+                model.truncate(&mut found);
                 (text, Tokenized::new(ids.clone()), found)
             }
             Row::Pair { query, document, ids, types, .. } => {
                 let found = model
-                    .encode_pairs(query, std::slice::from_ref(document), true, &TokenBound::default())
+                    .encode_pairs(query, std::slice::from_ref(document), true, &TokenizeLimits::default())
                     .unwrap()
                     .remove(0)
                     .0;
@@ -122,7 +125,7 @@ fn check_as(engine: &Engine, id: &str, case: &Case, rows: &[Row]) -> Vec<String>
         let length = if case.ranks { 1. } else { expected.iter().map(|x| x * x).sum::<f32>().sqrt() };
         let far = |(a, b): (&f32, &f32)| (a - b / length).abs() / b.abs().max(1.);
         let far = found.iter().zip(&expected).map(far).fold(0., f32::max);
-        if found.len() != expected.len() || far > close(case) || far.is_nan() {
+        if found.len() != expected.len() || far > tolerance(case) || far.is_nan() {
             let cosine = cosine(found, &expected);
             wrong.push(format!("{id}, {name:?}: {far} off, cosine {cosine}"));
         }
@@ -131,17 +134,17 @@ fn check_as(engine: &Engine, id: &str, case: &Case, rows: &[Row]) -> Vec<String>
 }
 
 #[test]
-fn every_family_makes_the_vectors_and_scores_of_the_reference() {
+fn every_family_matches_the_reference_vectors_and_scores() {
     let Cases { cases } = read(&root().join("cases.json"));
-    let engine = Engine::start(Settings::new(root(), 1 << 30), Arc::new(TestAmbient::default())).unwrap();
+    let engine = Engine::start(Settings::new(root(), 1 << 30), Arc::new(TestClock::default())).unwrap();
     let wrong: Vec<String> = cases.iter().flat_map(|case| check(&engine, case)).collect();
     assert!(wrong.is_empty(), "{} differ\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]
-fn gguf_files_make_the_same_as_the_folders_that_they_come_from() {
+fn gguf_files_match_the_folders_they_were_converted_from() {
     let Cases { cases } = read(&root().join("cases.json"));
-    let engine = Engine::start(Settings::new(root(), 1 << 30), Arc::new(TestAmbient::default())).unwrap();
+    let engine = Engine::start(Settings::new(root(), 1 << 30), Arc::new(TestClock::default())).unwrap();
     let (mut wrong, mut files) = (Vec::new(), 0);
     for case in cases {
         let id = format!("{}-gguf", case.name);
