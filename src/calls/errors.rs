@@ -50,12 +50,12 @@ pub(super) fn from_failure(failure: Failure) -> Error {
         Failure::Grammar(reason) => Error::new(
             Code::InvalidParameter,
             format!(
-                "The answer broke off because the form that was demanded cannot be kept: {reason}. Make the schema simpler."
+                "Generation stopped because the requested schema could not be satisfied: {reason}. Simplify the schema."
             ),
         ),
         Failure::OutOfMemory => Error::new(
             Code::Overloaded,
-            "The memory for the answer's keys and values is held by other models in use. Try again when their answers have ended; the operator can unload a model or give the server more with --memory.",
+            "The memory for the KV cache is in use by other models. Try again when their requests have ended; the operator can unload a model or give the server more with --memory.",
         )
         .retry_after(MEMORY_FREED),
         Failure::ModelUnusable { id, reason } => model_unusable(&id, &reason),

@@ -58,5 +58,5 @@ impl GrammarCompiler {
 }
 
 fn busy() -> Error {
-    Error::new(Code::Overloaded, "The server is too busy to prepare the form that is demanded. Try again in a moment.")
+    Error::new(Code::Overloaded, "The server is too busy to compile the requested schema. Try again in a moment.")
 }

@@ -15,6 +15,8 @@ mod preprocessor;
 mod registry;
 mod runtime;
 mod settings;
+#[cfg(test)]
+mod tests;
 mod text;
 mod tokenizer;
 

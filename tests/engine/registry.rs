@@ -168,10 +168,10 @@ fn a_model_made_of_many_files_is_looked_at_in_each_of_them() {
     replace(&config, &[fs::read(&config).unwrap(), b"\n".to_vec()].concat());
     let second = vectors("bert-mean").unwrap();
     assert!(!Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&second, &vectors("bert-mean").unwrap()));
-    let painter = models.load_image_model("sd1").unwrap();
+    let image_model = models.load_image_model("sd1").unwrap();
     let scheduler = dir.path().join("sd1/scheduler/scheduler_config.json");
     replace(&scheduler, &[fs::read(&scheduler).unwrap(), b"\n".to_vec()].concat());
-    assert!(!Arc::ptr_eq(&painter, &models.load_image_model("sd1").unwrap()));
+    assert!(!Arc::ptr_eq(&image_model, &models.load_image_model("sd1").unwrap()));
     fs::remove_file(dir.path().join("bert-mean/model.safetensors")).unwrap();
     assert_eq!(vectors("bert-mean").err(), Some(LoadError::NotFound));
     fs::remove_dir_all(dir.path().join("sd1")).unwrap();

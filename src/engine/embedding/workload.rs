@@ -49,6 +49,7 @@ impl Workload for EmbeddingWorkload {
         let Some(mut batch) = begun.or_else(|| self.next_batch()) else { return false };
         let began = self.runtime.clock.uptime();
         loop {
+            self.runtime.faults.point("embedding.step");
             let advanced = batch.model.advance(&mut batch.pass);
             let took = self.runtime.clock.uptime().saturating_sub(began);
             match advanced {
@@ -109,6 +110,7 @@ impl EmbeddingWorkload {
         model.measure(tokens, took);
         self.runtime.metrics.step(model.id(), Step { prompt: tokens as u64, ..Step::default() });
         let mut scheduler = self.queue.lock();
+        self.runtime.faults.point("embedding.deliver");
         for (member, vector) in members.iter().zip(vectors) {
             match are_finite(&vector) {
                 true => scheduler.done(member.request, member.place, vector),

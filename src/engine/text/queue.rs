@@ -254,6 +254,7 @@ impl TextQueue {
         let Ok(failure_permit) = sender.clone().try_reserve_owned() else { return Err(Refused::ShuttingDown) };
         let (tenant, submitted_at) = (request.tenant, self.runtime.clock.uptime());
         let mut state = self.lock();
+        self.runtime.faults.point("text.push");
         let new = || scheduler_request(&self.runtime, model, &request);
         let id = self.admit(&mut state, model, tenant, |scheduler| scheduler.submit(new()))?;
         state

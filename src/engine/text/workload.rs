@@ -47,6 +47,7 @@ impl Workload for TextWorkload {
 
     fn sweep(&mut self) {
         let mut state = self.queue.lock();
+        self.runtime.faults.point("text.sweep");
         state.sweep();
         let left = self.active.extract_if(.., |_, request| request.is_cancelled());
         left.for_each(|(id, _)| state.scheduler.cancel(id));
@@ -60,6 +61,7 @@ impl Workload for TextWorkload {
     /// Runs one step of every model in use.
     fn step(&mut self, _busy: bool) -> bool {
         self.drop_stalled();
+        self.runtime.faults.point("text.propose");
         self.propose();
         let started = self.runtime.clock.uptime();
         let plan = self.plan(started);
@@ -91,6 +93,7 @@ impl Workload for TextWorkload {
     }
 
     fn recover(&mut self, failure: &Failure) {
+        self.runtime.faults.point("text.recover");
         self.drop_active(failure);
         self.queue.reset();
         self.resets = self.queue.lock().resets;
@@ -146,6 +149,7 @@ impl TextWorkload {
         let mut state = self.queue.lock();
         let chunk = self.step_costs.prefill_chunk(state.scheduler.decoding(), state.scheduler.prefilling());
         let plan = state.scheduler.plan(self.runtime.memory.room(), chunk);
+        self.runtime.faults.point("text.plan");
         let mut begun = Vec::new();
         for row in plan.batches.iter().flat_map(|batch| &batch.rows) {
             let id = row.sequence.request;
@@ -171,6 +175,7 @@ impl TextWorkload {
     /// Releases the memory of free blocks and allocates that of blocks to be written.
     fn reserve_blocks(&mut self, plan: &StepPlan) {
         self.release(&plan.released);
+        self.runtime.faults.point("text.reserve_blocks");
         self.warming = plan.batches.iter().any(|batch| !self.arenas.contains_key(&batch.model));
         for batch in &plan.batches {
             let Some(model) = self.model(batch) else { continue };
@@ -233,6 +238,7 @@ impl TextWorkload {
         let tasks: Vec<_> = active.map(|(request, rows)| Mutex::new((request, rows, Vec::new()))).collect();
         model.network.cpu().pool().run(tasks.len(), |index| {
             let Some(task) = tasks.get(index) else { return };
+            self.runtime.faults.point("text.sample");
             let (request, rows, done) = &mut *task.lock().unwrap_or_else(PoisonError::into_inner);
             for (row, logits) in rows.drain(..) {
                 let outcome = request.accept(&row, logits, now, metrics);
@@ -262,6 +268,7 @@ impl TextWorkload {
                 long: *long,
             })
             .collect();
+        self.runtime.faults.point("text.forward");
         model.forward(&rows, arena)
     }
 
@@ -271,6 +278,7 @@ impl TextWorkload {
         let mut failed: Vec<(SequenceId, Failure)> = Vec::new();
         let mut sizes = StepSizes::default();
         let mut state = self.queue.lock();
+        self.runtime.faults.point("text.commit_step");
         for (row, outcome) in done {
             let id = row.sequence;
             sizes.add(&row);
