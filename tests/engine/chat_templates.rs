@@ -1,4 +1,4 @@
-//! Templates and tokens: what is special stays the template's privilege.
+//! Chat templates and tokenizing: special tokens are parsed only where the template writes them.
 
 use outpost::engine::{LoadError, Message, PromptError, TextModel, Tool};
 

@@ -1,4 +1,4 @@
-//! Images with LoRA files, against weights to which diffusers' reference added the files.
+//! Compares images with LoRA adapters to diffusers with the adapters merged into the weights.
 
 use std::collections::HashMap;
 use std::fs;
@@ -52,7 +52,7 @@ fn adapters_match_merged_weights() {
     let rig = rig();
     let cases = rig.facts["cases"].as_array().unwrap();
     assert_eq!(cases.len(), 6);
-    // The same loaded model serves all, and the first once more: no adapter leaves a trace.
+    // One loaded model serves all, and the first again: adapters leave no trace.
     for case in cases.iter().chain(cases.first()) {
         rig.check("sd1-lora", case, 1., 8);
     }

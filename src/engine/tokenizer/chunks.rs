@@ -36,7 +36,7 @@ mod tests {
     use super::{MAX_CHUNK, MIN_CHUNK, chunks};
 
     #[test]
-    fn slices_joined_are_the_text_and_none_is_too_long() {
+    fn concatenated_chunks_are_the_text_and_none_is_too_long() {
         let words = "two words, and 3 more. ".repeat(9000);
         for text in [words.as_str(), &"a".repeat(100_001), &"🦀é".repeat(30_000), &" ".repeat(70_000), "short", ""] {
             assert_eq!(chunks(text).collect::<String>(), text);

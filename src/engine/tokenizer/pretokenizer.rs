@@ -1,7 +1,7 @@
-//! How text is pre_tokenizer into words before merges, by the name in `tokenizer.ggml.pre`.
+//! Pre-tokenizers: how text is split into words before merging, by the name in `tokenizer.ggml.pre`.
 //!
-//! The patterns are those of llama.cpp's `llama-vocab.cpp` for the same names: token counts must
-//! be equal. Rules of one row are applied one after the other, each to the pieces of the last.
+//! The patterns are those of llama.cpp's `llama-vocab.cpp` for the same names, so that token counts are equal. The rules
+//! of a pre-tokenizer are applied in order, each to the pieces of the previous one.
 
 use tokenizers::SplitDelimiterBehavior::Isolated;
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;

@@ -14,13 +14,13 @@ use super::byte_alphabet::META_SPACE;
 pub struct SentencePieceBpe {
     /// The ID and score of each normal piece.
     normal: HashMap<String, (u32, f32)>,
-    /// SentencePieceBpe that are found before anything is joined.
+    /// The IDs of user-defined pieces, which are matched before merging.
     defined: Vec<u32>,
     finder: AhoCorasick,
     /// The piece ID of each byte. Without one, the unknown piece replaces the character.
     bytes: HashMap<u8, u32>,
     unknown: Option<u32>,
-    /// Whether text is_first with a space of its own.
+    /// Whether a space is prepended to text.
     adds_space: bool,
 }
 

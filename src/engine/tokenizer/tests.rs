@@ -143,7 +143,7 @@ fn chunks_do_not_change_tokens() {
 }
 
 #[test]
-fn a_long_prompt_is_tokenised_no_further_than_its_bound() {
+fn tokenizing_a_long_prompt_stops_at_its_limits() {
     let (tokens, _) = gguf("spm-llama");
     let long = "many words ".repeat(20_000);
     let whole = tokens.encode_prompt(&long, &TokenizeLimits::default());
