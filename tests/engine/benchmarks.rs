@@ -1,4 +1,4 @@
-//! Speed on the starter model, by hand: `cargo test --release --test engine -- --ignored speed --nocapture`.
+//! Benchmarks on the starter model, run by hand: `cargo test --release --test engine -- --ignored speed --nocapture`.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ fn speed() {
     println!("load: {took:?}");
     let prompt: Vec<u32> = (0..512).map(|index| 1_000 + 37 * index).collect();
     let (_, took) = timed(|| reference(&path, &prompt[..128]));
-    println!("candle's own, prefill 128 as a whole: {:.1} tokens/s", 128. / took.as_secs_f64());
+    println!("candle's implementation, prefill 128 at once: {:.1} tokens/s", 128. / took.as_secs_f64());
     for chunk in [32, 128] {
         let mut kv = cache(&model);
         let ((), took) =
@@ -67,11 +67,11 @@ fn speed() {
                 model.reuse(model.forward(&rows, &mut arena).unwrap());
             }
         });
-        println!("decode of {streams} at once: {:.1} tokens/s", f64::from(16 * streams) / took.as_secs_f64());
+        println!("decode of {streams} sequences: {:.1} tokens/s", f64::from(16 * streams) / took.as_secs_f64());
     }
 }
 
-/// What each request pays for noticing that its model has changed on disk.
+/// The cost for each request of checking whether its model has changed on disk.
 #[test]
 #[ignore = "a measurement, not a test"]
 fn checking_a_models_files() {

@@ -1,4 +1,4 @@
-//! Callers who leave: dropping the pieces frees everything, wherever the request is.
+//! Cancellation: dropping the output stream frees everything, whatever state the request is in.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ async fn aborting_reaches_every_client_even_a_slow_one() {
     while rig.engine.load().running < 2 {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
-    tokio::time::sleep(Duration::from_millis(300)).await; // Nobody reads: channels fill.
+    tokio::time::sleep(Duration::from_millis(300)).await; // Channels fill while nothing is read.
     rig.engine.abort();
     for ticket in tickets {
         assert_eq!(pieces(ticket.deltas).await, Err(Failure::ShuttingDown));
@@ -94,14 +94,14 @@ async fn dropping_the_last_handle_stops_the_engine() {
 async fn a_client_that_does_not_read_is_dropped_after_the_timeout() {
     let rig = slow(|settings| settings.max_running = 1);
     let mut unread = rig.engine.submit(&rig.model, request(vec![5; 8], 2_000)).unwrap();
-    // Until the channel is full the answer grows; then only time passes.
+    // The sequence grows until the channel is full; then it pauses.
     let stuck = async |rig: &Rig| {
         tokio::time::sleep(Duration::from_millis(700)).await;
         rig.engine.load().running
     };
     while stuck(&rig).await != 1 {}
     rig.clock.advance(Duration::from_secs(59));
-    assert_eq!(stuck(&rig).await, 1, "a slow reader has its time");
+    assert_eq!(stuck(&rig).await, 1, "a slow client has until the timeout");
     for _ in 0..20 {
         rig.clock.advance(Duration::from_secs(61));
         if stuck(&rig).await == 0 {

@@ -1,4 +1,4 @@
-//! Broken model files are refused in words, and never by a panic or a huge allocation.
+//! Damaged GGUF files are refused with a clear error, never with a panic or a huge allocation.
 
 use outpost::models::gguf::{GgufFile, parse};
 use outpost::models::kv::{KvCache, KvType};
@@ -89,7 +89,7 @@ fn a_directory_or_a_fifo_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
-    /// A header that passes points only inside the file; one that does not is an error, no panic.
+    /// An accepted header points only inside the file; others give an error, not a panic.
     #[test]
     fn a_damaged_header_never_points_outside_the_file(flips in prop::collection::vec((0usize..9_000, any::<u8>()), 1..6), cut in any::<prop::sample::Index>(), cuts: bool) {
         let mut bytes = whole_once().to_vec();

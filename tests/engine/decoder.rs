@@ -1,4 +1,4 @@
-//! The decoder against candle's own, and against itself in other slices.
+//! Compares the decoder with candle's implementation, and with itself in other chunkings.
 
 use std::io::Cursor;
 use std::path::Path;
@@ -58,7 +58,7 @@ fn logits_match_the_reference() {
         let path = tiny_model::write(dir.path(), "m", &options);
         let (ours, mut oracle) = (Llama::load(&GgufFile::open(&path).unwrap(), cpu()).unwrap(), oracle(&path));
         let mut kv = cache(&ours);
-        // Both round the input of quantised products to 8 bits, each in its own way.
+        // Both round the input of quantized products to 8 bits, but differently.
         let within = if options.quantized { 0.3 } else { 1e-3 };
         assert_close(&ours.extend(&PROMPT, &mut kv).unwrap(), &oracle_logits(&mut oracle, &PROMPT, 0), within);
         for (step, token) in [9u32, 33, 128].into_iter().enumerate() {
@@ -72,7 +72,7 @@ fn logits_match_the_reference() {
 fn chunked_prefill_matches_a_single_prefill() {
     for options in variants().into_iter().chain([TinyModel { architecture: "qwen2", ..TinyModel::default() }]) {
         let model = load(&options);
-        // Longer than the cache's first room, so that it grows on the way.
+        // Longer than the cache's initial capacity, so that it grows.
         let prompt: Vec<u32> = (0..300).map(|index| (index * 7) % 256).collect();
         let whole = model.extend(&prompt, &mut cache(&model)).unwrap();
         for size in [1, 7, 32, 299] {
