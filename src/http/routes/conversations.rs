@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, value::RawValue};
 
 use super::message_schema::{self, Message};
+use utoipa_actix_web::service_config::ServiceConfig;
+
 use crate::http::body_ids::parse_project_id;
 use crate::http::etag::{IfMatchHeader, with_etag};
 use crate::http::extractors::{ApiParams, ApiPath, lenient, nullable, object_text};
@@ -16,6 +18,10 @@ use crate::http::{Api, authentication::Caller};
 use crate::ids::ConversationId;
 use crate::service::conversations::{Conversation, ConversationSummary, NewConversation, Replacement};
 use crate::service::pagination::PageRequest;
+
+pub fn routes(config: &mut ServiceConfig) {
+    config.service(create).service(list).service(get).service(replace).service(append).service(update).service(delete);
+}
 
 #[derive(Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -137,7 +143,7 @@ fn reply(caller: &Caller, conversation: Conversation) -> ApiResult {
 #[utoipa::path(tag = "conversations", request_body = CreateConversation,
     responses((status = 200, body = ConversationBody)))]
 #[post("/conversations")]
-pub async fn create(sent: IdempotentJson<CreateConversation>, api: web::Data<Api>) -> ApiResult {
+async fn create(sent: IdempotentJson<CreateConversation>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: CreateConversation { messages, metadata, project_id } } = sent;
     let project = project_id.as_deref().map(parse_project_id).transpose()?;
     let messages = message_schema::to_json(&messages.unwrap_or_default());
@@ -149,7 +155,7 @@ pub async fn create(sent: IdempotentJson<CreateConversation>, api: web::Data<Api
 /// List a project's conversations, newest first, without their messages; or search them.
 #[utoipa::path(tag = "conversations", params(ListConversations), responses((status = 200, body = [ListedBody])))]
 #[get("/conversations")]
-pub async fn list(caller: Caller, params: ApiParams<ListConversations>, api: web::Data<Api>) -> ApiResult {
+async fn list(caller: Caller, params: ApiParams<ListConversations>, api: web::Data<Api>) -> ApiResult {
     let ListConversations { project_id, search, limit, cursor, after } = params.0;
     let project = project_id.as_deref().map(parse_project_id).transpose()?;
     let wanted = PageRequest { limit, cursor, after };
@@ -165,7 +171,7 @@ pub async fn list(caller: Caller, params: ApiParams<ListConversations>, api: web
 #[utoipa::path(tag = "conversations", params(("conversation_id" = String, Path)),
     responses((status = 200, body = TranscriptBody)))]
 #[get("/conversations/{conversation_id}")]
-pub async fn get(caller: Caller, id: ApiPath<ConversationId>, api: web::Data<Api>) -> ApiResult {
+async fn get(caller: Caller, id: ApiPath<ConversationId>, api: web::Data<Api>) -> ApiResult {
     let transcript = api.conversations.get(&caller.access, id.0).await?;
     let (head, version) = (head(&transcript.conversation), transcript.conversation.version);
     let conversation = body(transcript.conversation, caller.mount);
@@ -179,7 +185,7 @@ pub async fn get(caller: Caller, id: ApiPath<ConversationId>, api: web::Data<Api
     params(("conversation_id" = String, Path), ("If-Match" = Option<String>, Header)),
     responses((status = 200, body = ConversationBody)))]
 #[put("/conversations/{conversation_id}")]
-pub async fn replace(
+async fn replace(
     id: ApiPath<ConversationId>,
     if_match: IfMatchHeader,
     sent: IdempotentJson<ReplaceConversation>,
@@ -196,7 +202,7 @@ pub async fn replace(
     params(("conversation_id" = String, Path), ("If-Match" = Option<String>, Header)),
     responses((status = 200, body = ConversationBody)))]
 #[post("/conversations/{conversation_id}/messages")]
-pub async fn append(
+async fn append(
     id: ApiPath<ConversationId>,
     if_match: IfMatchHeader,
     sent: IdempotentJson<AppendMessages>,
@@ -213,7 +219,7 @@ pub async fn append(
     params(("conversation_id" = String, Path), ("If-Match" = Option<String>, Header)),
     responses((status = 200, body = ConversationBody)))]
 #[patch("/conversations/{conversation_id}")]
-pub async fn update(
+async fn update(
     id: ApiPath<ConversationId>,
     if_match: IfMatchHeader,
     sent: IdempotentJson<UpdateConversation>,
@@ -230,7 +236,7 @@ pub async fn update(
     params(("conversation_id" = String, Path), ("If-Match" = Option<String>, Header)),
     responses((status = 200, body = Deleted)))]
 #[delete("/conversations/{conversation_id}")]
-pub async fn delete(
+async fn delete(
     caller: Caller,
     id: ApiPath<ConversationId>,
     if_match: IfMatchHeader,
