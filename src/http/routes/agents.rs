@@ -177,7 +177,7 @@ async fn create(sent: IdempotentJson<CreateAgent>, api: web::Data<Api>) -> ApiRe
         memory: new.memory.map(Memory::from),
         metadata: new.metadata.map(object_text),
     };
-    let agent = api.agents.create(&caller.access, new).await?;
+    let agent = api.services.agents.create(&caller.access, new).await?;
     reply(&caller, agent)
 }
 
@@ -186,7 +186,7 @@ async fn create(sent: IdempotentJson<CreateAgent>, api: web::Data<Api>) -> ApiRe
 #[get("/agents")]
 async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: web::Data<Api>) -> ApiResult {
     let (project, wanted) = params.0.into_parts()?;
-    let page = api.agents.list(&caller.access, project, wanted).await?;
+    let page = api.services.agents.list(&caller.access, project, wanted).await?;
     let data = page.items.into_iter().map(|agent| item(agent, caller.mount)).collect();
     caller.list(api.list_id(), List::new(data, page.next_cursor))
 }
@@ -196,7 +196,7 @@ async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: web::Data<A
     responses((status = 200, body = AgentBody)))]
 #[get("/agents/{agent_id}")]
 async fn get(caller: Caller, id: ApiPath<AgentId>, params: ApiParams<GetAgent>, api: web::Data<Api>) -> ApiResult {
-    let agent = api.agents.get(&caller.access, id.0, params.0.version).await?;
+    let agent = api.services.agents.get(&caller.access, id.0, params.0.version).await?;
     reply(&caller, agent)
 }
 
@@ -205,7 +205,7 @@ async fn get(caller: Caller, id: ApiPath<AgentId>, params: ApiParams<GetAgent>, 
     responses((status = 200, body = [AgentBody])))]
 #[get("/agents/{agent_id}/versions")]
 async fn versions(caller: Caller, id: ApiPath<AgentId>, paging: ApiParams<Paging>, api: web::Data<Api>) -> ApiResult {
-    let page = api.agents.versions(&caller.access, id.0, paging.0.into()).await?;
+    let page = api.services.agents.versions(&caller.access, id.0, paging.0.into()).await?;
     let item = |agent: Agent| {
         let id = VersionId { agent: agent.id, version: agent.version };
         caller.mount.item(Head { id, object: "agent.version", state: None }, body(agent, caller.mount))
@@ -233,7 +233,7 @@ async fn update(
         memory: Patch::from(sent.memory).map(Memory::from),
         metadata: Patch::from(sent.metadata).map(object_text),
     };
-    let agent = api.agents.update(&caller.access, id.0, change, if_match.and(sent.version)).await?;
+    let agent = api.services.agents.update(&caller.access, id.0, change, if_match.and(sent.version)).await?;
     reply(&caller, agent)
 }
 
@@ -242,6 +242,6 @@ async fn update(
     responses((status = 200, body = Deleted)))]
 #[delete("/agents/{agent_id}")]
 async fn delete(caller: Caller, id: ApiPath<AgentId>, if_match: IfMatchHeader, api: web::Data<Api>) -> ApiResult {
-    api.agents.delete(&caller.access, id.0, if_match.and(None)).await?;
+    api.services.agents.delete(&caller.access, id.0, if_match.and(None)).await?;
     caller.reply(Head { id: id.0, object: "agent.deleted", state: None }, Deleted { deleted: true })
 }

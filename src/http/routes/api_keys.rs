@@ -162,7 +162,7 @@ fn reply_with_secret(caller: &Caller, api: &Api, key: Key, secret: Option<&Secre
 async fn create(sent: IdempotentJson<CreateKey>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: CreateKey { name, project_id, expires_at, scopes, models } } = sent;
     let new = NewKey { name, project: parse_project_id(&project_id)?, expires_at, scopes, models };
-    let (key, secret) = api.keys.create(&caller.access, new).await?;
+    let (key, secret) = api.services.keys.create(&caller.access, new).await?;
     reply_with_secret(&caller, &api, key, secret.as_ref())
 }
 
@@ -171,8 +171,11 @@ async fn create(sent: IdempotentJson<CreateKey>, api: web::Data<Api>) -> ApiResu
 #[get("/api-keys")]
 async fn list(caller: Caller, params: ApiParams<ListKeys>, api: web::Data<Api>) -> ApiResult {
     let ListKeys { project_id, limit, cursor, after } = params.0;
-    let page =
-        api.keys.list(&caller.access, parse_project_id(&project_id)?, PageRequest { limit, cursor, after }).await?;
+    let page = api
+        .services
+        .keys
+        .list(&caller.access, parse_project_id(&project_id)?, PageRequest { limit, cursor, after })
+        .await?;
     let now = api.clock_rng.now();
     let item = |key: Key| caller.mount.item(head(&key, now), body(key, caller.mount));
     caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
@@ -182,7 +185,7 @@ async fn list(caller: Caller, params: ApiParams<ListKeys>, api: web::Data<Api>) 
 #[utoipa::path(tag = "api keys", responses((status = 200, body = OwnKeyBody)))]
 #[get("/me")]
 async fn own(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiResult {
-    let (key, project) = api.keys.own(&caller.access).await?;
+    let (key, project) = api.services.keys.own(&caller.access).await?;
     let project = OwnProject { id: project.id.to_string(), name: project.name, environment: project.environment };
     let head = head(&key, api.clock_rng.now());
     caller.reply(head, OwnKeyBody { key: body(key, caller.mount), project })
@@ -192,7 +195,7 @@ async fn own(caller: Caller, _: ApiParams<Nothing>, api: web::Data<Api>) -> ApiR
 #[utoipa::path(tag = "api keys", params(("api_key_id" = String, Path)), responses((status = 200, body = KeyBody)))]
 #[get("/api-keys/{api_key_id}")]
 async fn get(caller: Caller, id: ApiPath<KeyId>, api: web::Data<Api>) -> ApiResult {
-    let key = api.keys.get(&caller.access, id.0).await?;
+    let key = api.services.keys.get(&caller.access, id.0).await?;
     reply(&caller, &api, key)
 }
 
@@ -203,7 +206,7 @@ async fn get(caller: Caller, id: ApiPath<KeyId>, api: web::Data<Api>) -> ApiResu
 async fn rotate(id: ApiPath<KeyId>, sent: IdempotentJson<RotateKey>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: RotateKey { grace_period_seconds, reason } } = sent;
     let rotation = Rotation { grace_period_seconds, reason };
-    let (key, secret) = api.keys.rotate(&caller.access, id.0, rotation).await?;
+    let (key, secret) = api.services.keys.rotate(&caller.access, id.0, rotation).await?;
     reply_with_secret(&caller, &api, key, secret.as_ref())
 }
 
@@ -214,7 +217,7 @@ async fn rotate(id: ApiPath<KeyId>, sent: IdempotentJson<RotateKey>, api: web::D
 async fn update(id: ApiPath<KeyId>, sent: IdempotentJson<UpdateKey>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: UpdateKey { name, expires_at } } = sent;
     let change = KeyPatch { name, expires_at: expires_at.into() };
-    let key = api.keys.update(&caller.access, id.0, change).await?;
+    let key = api.services.keys.update(&caller.access, id.0, change).await?;
     reply(&caller, &api, key)
 }
 
@@ -222,6 +225,6 @@ async fn update(id: ApiPath<KeyId>, sent: IdempotentJson<UpdateKey>, api: web::D
 #[utoipa::path(tag = "api keys", params(("api_key_id" = String, Path)), responses((status = 200, body = KeyBody)))]
 #[delete("/api-keys/{api_key_id}")]
 async fn revoke(caller: Caller, id: ApiPath<KeyId>, api: web::Data<Api>) -> ApiResult {
-    let key = api.keys.revoke(&caller.access, id.0).await?;
+    let key = api.services.keys.revoke(&caller.access, id.0).await?;
     reply(&caller, &api, key)
 }

@@ -110,13 +110,13 @@ async fn list(request: HttpRequest, caller: Caller, params: ApiParams<ListAudit>
         "text/csv" => Format::Csv,
         "application/jsonl" | "application/x-ndjson" => Format::Jsonl,
         _ => {
-            let page = api.audit.list(&caller.access, filter, wanted).await?;
+            let page = api.services.audit.list(&caller.access, filter, wanted).await?;
             let data = page.items.into_iter().map(|event| item(event, caller.mount)).collect();
             return caller.list(api.list_id(), List::new(data, page.next_cursor));
         }
     };
     unpaged(&wanted, kind)?;
-    Ok(export(api.audit.export(&caller.access, filter, format).await?, kind))
+    Ok(export(api.services.audit.export(&caller.access, filter, format).await?, kind))
 }
 
 /// An export has no pages, so a limit is rejected instead of ignored.

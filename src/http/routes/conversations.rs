@@ -148,7 +148,7 @@ async fn create(sent: IdempotentJson<CreateConversation>, api: web::Data<Api>) -
     let project = project_id.as_deref().map(parse_project_id).transpose()?;
     let messages = message_schema::to_json(&messages.unwrap_or_default());
     let new = NewConversation { project, messages, metadata: metadata.map(object_text) };
-    let conversation = api.conversations.create(&caller.access, new).await?;
+    let conversation = api.services.conversations.create(&caller.access, new).await?;
     reply(&caller, conversation)
 }
 
@@ -159,7 +159,7 @@ async fn list(caller: Caller, params: ApiParams<ListConversations>, api: web::Da
     let ListConversations { project_id, search, limit, cursor, after } = params.0;
     let project = project_id.as_deref().map(parse_project_id).transpose()?;
     let wanted = PageRequest { limit, cursor, after };
-    let page = api.conversations.list(&caller.access, project, search.as_deref(), wanted).await?;
+    let page = api.services.conversations.list(&caller.access, project, search.as_deref(), wanted).await?;
     let item = |ConversationSummary { conversation, preview }: ConversationSummary| {
         let head = head(&conversation);
         caller.mount.item(head, ListedBody { conversation: body(conversation, caller.mount), preview })
@@ -172,7 +172,7 @@ async fn list(caller: Caller, params: ApiParams<ListConversations>, api: web::Da
     responses((status = 200, body = TranscriptBody)))]
 #[get("/conversations/{conversation_id}")]
 async fn get(caller: Caller, id: ApiPath<ConversationId>, api: web::Data<Api>) -> ApiResult {
-    let transcript = api.conversations.get(&caller.access, id.0).await?;
+    let transcript = api.services.conversations.get(&caller.access, id.0).await?;
     let (head, version) = (head(&transcript.conversation), transcript.conversation.version);
     let conversation = body(transcript.conversation, caller.mount);
     let body = TranscriptBody { conversation, messages: message_schema::from_json(transcript.messages) };
@@ -193,7 +193,7 @@ async fn replace(
 ) -> ApiResult {
     let IdempotentJson { caller, body: ReplaceConversation { messages, metadata, version } } = sent;
     let new = Replacement { messages: message_schema::to_json(&messages), metadata: metadata.map(object_text) };
-    let conversation = api.conversations.replace(&caller.access, id.0, new, if_match.and(version)).await?;
+    let conversation = api.services.conversations.replace(&caller.access, id.0, new, if_match.and(version)).await?;
     reply(&caller, conversation)
 }
 
@@ -210,7 +210,7 @@ async fn append(
 ) -> ApiResult {
     let IdempotentJson { caller, body: AppendMessages { messages, version } } = sent;
     let messages = message_schema::to_json(&messages);
-    let conversation = api.conversations.append(&caller.access, id.0, messages, if_match.and(version)).await?;
+    let conversation = api.services.conversations.append(&caller.access, id.0, messages, if_match.and(version)).await?;
     reply(&caller, conversation)
 }
 
@@ -227,7 +227,7 @@ async fn update(
 ) -> ApiResult {
     let IdempotentJson { caller, body: UpdateConversation { metadata, version } } = sent;
     let metadata = metadata.map(|metadata| metadata.map(object_text));
-    let conversation = api.conversations.update(&caller.access, id.0, metadata, if_match.and(version)).await?;
+    let conversation = api.services.conversations.update(&caller.access, id.0, metadata, if_match.and(version)).await?;
     reply(&caller, conversation)
 }
 
@@ -242,7 +242,7 @@ async fn delete(
     if_match: IfMatchHeader,
     api: web::Data<Api>,
 ) -> ApiResult {
-    api.conversations.delete(&caller.access, id.0, if_match.and(None)).await?;
+    api.services.conversations.delete(&caller.access, id.0, if_match.and(None)).await?;
     let head = Head { id: id.0, object: "conversation.deleted", state: None };
     caller.reply(head, Deleted { deleted: true })
 }

@@ -156,7 +156,7 @@ async fn receive(
     let name = part.file_name().ok_or_else(|| {
         Error::invalid("file", "'file' has no filename. Send it as a file, for example with -F file=@train.jsonl.")
     })?;
-    let mut upload = api.files.begin(access, address, project, &name).await?;
+    let mut upload = api.services.files.begin(access, address, project, &name).await?;
     while let Some(bytes) = part.next().await? {
         upload.write(&bytes).await?;
     }
@@ -176,7 +176,7 @@ async fn create(request: HttpRequest, caller: Caller, payload: Payload, api: Dat
     // The boundary differs between retries, so the parts themselves are compared.
     let same = serde_json::to_vec(&(arrived.sha256(), &new.name, new.purpose, new.project)).map_err(Error::internal)?;
     let caller = caller.with_idempotency_key(&request, &same)?;
-    let file = api.files.create(&caller.access, arrived, new).await?;
+    let file = api.services.files.create(&caller.access, arrived, new).await?;
     caller.reply(head(&file), body(file, caller.mount))
 }
 
@@ -188,7 +188,7 @@ async fn list(caller: Caller, params: ApiParams<ListFiles>, api: Data<Api>) -> A
     // There is only one purpose; others are rejected, as for uploads.
     purpose.as_deref().map(Purpose::from_name).transpose()?;
     let project = project_id.as_deref().map(parse_project_id).transpose()?;
-    let page = api.files.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
+    let page = api.services.files.list(&caller.access, project, PageRequest { limit, cursor, after }).await?;
     let item = |file: File| caller.mount.item(head(&file), body(file, caller.mount));
     caller.list(api.list_id(), List::new(page.items.into_iter().map(item).collect(), page.next_cursor))
 }
@@ -197,7 +197,7 @@ async fn list(caller: Caller, params: ApiParams<ListFiles>, api: Data<Api>) -> A
 #[utoipa::path(tag = "files", params(("file_id" = String, Path)), responses((status = 200, body = FileBody)))]
 #[get("/files/{file_id}")]
 async fn get(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
-    let file = api.files.get(&caller.access, id.0).await?;
+    let file = api.services.files.get(&caller.access, id.0).await?;
     caller.reply(head(&file), body(file, caller.mount))
 }
 
@@ -206,7 +206,7 @@ async fn get(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
     responses((status = 200, body = String, content_type = "application/octet-stream")))]
 #[get("/files/{file_id}/content")]
 async fn content(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
-    let content = api.files.content(&caller.access, id.0).await?;
+    let content = api.services.files.content(&caller.access, id.0).await?;
     let bytes = content.bytes;
     let chunks = stream::try_unfold(content, |mut content: Content| async move {
         let chunk = content.next().await?;
@@ -225,6 +225,6 @@ async fn content(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResu
 #[utoipa::path(tag = "files", params(("file_id" = String, Path)), responses((status = 200, body = Deleted)))]
 #[delete("/files/{file_id}")]
 async fn delete(caller: Caller, id: ApiPath<FileId>, api: Data<Api>) -> ApiResult {
-    let id = api.files.delete(&caller.access, id.0).await?;
+    let id = api.services.files.delete(&caller.access, id.0).await?;
     caller.reply(Head { id, object: "file", state: None }, Deleted { deleted: true })
 }

@@ -194,7 +194,7 @@ async fn create(sent: IdempotentJson<CreateJob>, api: Data<Api>) -> ApiResult {
 #[get("/fine_tuning/jobs")]
 async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: Data<Api>) -> ApiResult {
     let (project, wanted) = params.0.into_parts()?;
-    let page = api.fine_tuning.jobs.list(&caller.access, project, wanted).await?;
+    let page = api.services.jobs.list(&caller.access, project, wanted).await?;
     let data = page.items.into_iter().map(|job| item(job, caller.mount)).collect();
     caller.list(api.list_id(), List::new(data, page.next_cursor))
 }
@@ -203,7 +203,7 @@ async fn list(caller: Caller, params: ApiParams<ProjectPaging>, api: Data<Api>) 
 #[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path)), responses((status = 200, body = JobBody)))]
 #[get("/fine_tuning/jobs/{job_id}")]
 async fn get(caller: Caller, id: ApiPath<JobId>, api: Data<Api>) -> ApiResult {
-    let job = api.fine_tuning.jobs.get(&caller.access, id.0).await?;
+    let job = api.services.jobs.get(&caller.access, id.0).await?;
     reply(&caller, job)
 }
 
@@ -214,7 +214,7 @@ async fn get(caller: Caller, id: ApiPath<JobId>, api: Data<Api>) -> ApiResult {
 async fn update(id: ApiPath<JobId>, sent: IdempotentJson<UpdateJob>, api: Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: UpdateJob { name, metadata } } = sent;
     let change = JobPatch { name: name.into(), metadata: Patch::from(metadata).map(object_text) };
-    let job = api.fine_tuning.jobs.update(&caller.access, id.0, change).await?;
+    let job = api.services.jobs.update(&caller.access, id.0, change).await?;
     reply(&caller, job)
 }
 
@@ -222,7 +222,7 @@ async fn update(id: ApiPath<JobId>, sent: IdempotentJson<UpdateJob>, api: Data<A
 #[utoipa::path(tag = "fine-tuning", params(("job_id" = String, Path)), responses((status = 200, body = JobBody)))]
 #[post("/fine_tuning/jobs/{job_id}/cancel")]
 async fn cancel(id: ApiPath<JobId>, sent: IdempotentJson<Nothing>, api: Data<Api>) -> ApiResult {
-    let job = api.fine_tuning.jobs.cancel(&sent.caller.access, id.0).await?;
+    let job = api.services.jobs.cancel(&sent.caller.access, id.0).await?;
     reply(&sent.caller, job)
 }
 
@@ -231,7 +231,7 @@ async fn cancel(id: ApiPath<JobId>, sent: IdempotentJson<Nothing>, api: Data<Api
     responses((status = 200, body = [JobEventBody])))]
 #[get("/fine_tuning/jobs/{job_id}/events")]
 async fn events(caller: Caller, id: ApiPath<JobId>, paging: ApiParams<Paging>, api: Data<Api>) -> ApiResult {
-    let page = api.fine_tuning.jobs.events(&caller.access, id.0, paging.0.into()).await?;
+    let page = api.services.jobs.events(&caller.access, id.0, paging.0.into()).await?;
     let item = |event: JobEvent| {
         let created_at = caller.mount.time(event.at);
         let body = JobEventBody {

@@ -204,7 +204,7 @@ fn body(limits: ProjectLimits, mount: Mount) -> LimitsBody {
 #[utoipa::path(tag = "limits", params(("project_id" = String, Path)), responses((status = 200, body = LimitsBody)))]
 #[get("/projects/{project_id}/rate-limits")]
 async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> ApiResult {
-    let limits = api.limits.get(&caller.access, id.0).await?;
+    let limits = api.services.limits.get(&caller.access, id.0).await?;
     reply(&caller, limits)
 }
 
@@ -214,6 +214,6 @@ async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> Api
 #[patch("/projects/{project_id}/rate-limits")]
 async fn update(id: ApiPath<ProjectId>, sent: IdempotentJson<UpdateLimits>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body } = sent;
-    let limits = api.limits.update(&caller.access, id.0, body.into()).await?;
+    let limits = api.services.limits.update(&caller.access, id.0, body.into()).await?;
     reply(&caller, limits)
 }

@@ -84,7 +84,7 @@ fn reply(caller: &Caller, project: Project) -> ApiResult {
 async fn create(sent: IdempotentJson<CreateProject>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: CreateProject { name, environment, metadata } } = sent;
     let metadata = metadata.map(object_text);
-    let project = api.projects.create(&caller.access, NewProject { name, environment, metadata }).await?;
+    let project = api.services.projects.create(&caller.access, NewProject { name, environment, metadata }).await?;
     reply(&caller, project)
 }
 
@@ -92,7 +92,7 @@ async fn create(sent: IdempotentJson<CreateProject>, api: web::Data<Api>) -> Api
 #[utoipa::path(tag = "projects", params(Paging), responses((status = 200, body = [ProjectBody])))]
 #[get("/projects")]
 async fn list(caller: Caller, paging: ApiParams<Paging>, api: web::Data<Api>) -> ApiResult {
-    let page = api.projects.list(&caller.access, paging.0.into()).await?;
+    let page = api.services.projects.list(&caller.access, paging.0.into()).await?;
     let data = page.items.into_iter().map(|project| item(project, caller.mount)).collect();
     caller.list(api.list_id(), List::new(data, page.next_cursor))
 }
@@ -101,7 +101,7 @@ async fn list(caller: Caller, paging: ApiParams<Paging>, api: web::Data<Api>) ->
 #[utoipa::path(tag = "projects", params(("project_id" = String, Path)), responses((status = 200, body = ProjectBody)))]
 #[get("/projects/{project_id}")]
 async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> ApiResult {
-    let project = api.projects.get(&caller.access, id.0).await?;
+    let project = api.services.projects.get(&caller.access, id.0).await?;
     reply(&caller, project)
 }
 
@@ -111,7 +111,7 @@ async fn get(caller: Caller, id: ApiPath<ProjectId>, api: web::Data<Api>) -> Api
 #[put("/projects/{project_id}")]
 async fn replace(id: ApiPath<ProjectId>, sent: IdempotentJson<ReplaceProject>, api: web::Data<Api>) -> ApiResult {
     let IdempotentJson { caller, body: ReplaceProject { name, environment } } = sent;
-    let project = api.projects.replace(&caller.access, id.0, ProjectSettings { name, environment }).await?;
+    let project = api.services.projects.replace(&caller.access, id.0, ProjectSettings { name, environment }).await?;
     reply(&caller, project)
 }
 
@@ -120,6 +120,6 @@ async fn replace(id: ApiPath<ProjectId>, sent: IdempotentJson<ReplaceProject>, a
 #[post("/projects/{project_id}/archive")]
 async fn archive(id: ApiPath<ProjectId>, sent: IdempotentJson<Nothing>, api: web::Data<Api>) -> ApiResult {
     let caller = sent.caller;
-    let project = api.projects.archive(&caller.access, id.0).await?;
+    let project = api.services.projects.archive(&caller.access, id.0).await?;
     reply(&caller, project)
 }

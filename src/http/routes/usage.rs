@@ -272,7 +272,7 @@ async fn get(
     let by = group_by.as_deref().map(Dimension::parse_list).transpose()?.unwrap_or_default();
     let query =
         ReportQuery { start: start_time, end: end_time, width: width(bucket_width.as_deref())?, group_by: by.clone() };
-    let report = api.usage.report(&caller.access, id.0, query).await?;
+    let report = api.services.usage.report(&caller.access, id.0, query).await?;
     if preferred(&request, &["application/json", "text/csv"]) == "text/csv" {
         return csv(report);
     }

@@ -80,7 +80,7 @@ async fn generate(
     let bytes = as_bytes(request, &mut asked)?;
     let CheckedRequest { call, output, response_format, stream, .. } = asked;
     if response_format == Delivery::Url {
-        api.stored_images.admit(&caller.access).await?;
+        api.services.stored_images.admit(&caller.access).await?;
     }
     let mut running = api.images.start(&caller.access, call, caller.recorder.clone()).await?;
     if stream {
@@ -97,7 +97,7 @@ async fn generate(
         Delivery::Url => {
             let mut items = Vec::new();
             for (file, seed) in files.into_iter().zip(&running.seeds) {
-                let link = api.stored_images.store(&caller.access, output.format, file).await?;
+                let link = api.services.stored_images.store(&caller.access, output.format, file).await?;
                 let url = Some(signed_url::url(request, api, &link));
                 items.push(response::ImageItem { b64_json: None, url, seed: *seed });
             }
