@@ -120,7 +120,11 @@ fn a_model_that_never_fits_says_what_it_takes() {
     let server = Server::start_as(&TinyModel::default(), |config| config.memory = 300_000);
     let answer = ask(&server, &chat("hello", 5));
     assert_eq!(answer.refusal(), (503, "model_unavailable".to_owned(), Some("model".to_owned())));
-    assert!(answer.text.contains("300 kB are there for models. Give the server more with --memory"), "{}", answer.text);
+    assert!(
+        answer.text.contains("300 kB are available for models. Give the server more with --memory"),
+        "{}",
+        answer.text
+    );
 }
 
 #[test]
@@ -137,11 +141,11 @@ fn memory_that_other_models_hold_is_worth_another_try() {
         let model = server.engine.models().load(id).unwrap();
         let sampling = Sampling { ignore_eos: true, ..Sampling::default() };
         let request = GenerationRequest {
-            prompt: vec![7; 4],
+            prompt: vec![7; 4].into(),
             choices: 1,
             max_tokens: 200,
             sampling,
-            form: None,
+            grammar: None,
             stop: Vec::new(),
             logprobs: None,
             tenant: 1,

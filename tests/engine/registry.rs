@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use outpost::engine::{Engine, LoadError, ModelKind, Settings};
 
-use crate::support::{TestAmbient, memory, request, tiny};
+use crate::harness::{TestClock, memory, request, tiny};
 use crate::tiny_model::{self, TinyModel};
 
-fn start(dir: &Path, memory: u64) -> (Engine, Arc<TestAmbient>) {
-    let clock = Arc::new(TestAmbient::default());
+fn start(dir: &Path, memory: u64) -> (Engine, Arc<TestClock>) {
+    let clock = Arc::new(TestClock::default());
     (Engine::start(Settings::new(dir, memory), clock.clone()).unwrap(), clock)
 }
 
@@ -36,7 +36,7 @@ fn safetensors(folder: &Path) {
 }
 
 #[test]
-fn the_listing_tells_the_truth() {
+fn the_listing_describes_every_model() {
     let (dir, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let root = dir.path();
     tiny_model::write(root, "chat", &TinyModel::default());
@@ -75,7 +75,7 @@ fn the_listing_tells_the_truth() {
 }
 
 #[test]
-fn no_id_leads_out_of_the_folder() {
+fn no_id_escapes_the_models_folder() {
     let dir = tempfile::tempdir().unwrap();
     tiny_model::write(dir.path(), "outside", &TinyModel::default());
     let inside = dir.path().join("models");
@@ -107,7 +107,7 @@ fn replace(path: &Path, bytes: &[u8]) {
 }
 
 #[test]
-fn what_becomes_of_a_model_on_disk_is_noticed_at_its_next_use() {
+fn changes_on_disk_are_noticed_at_the_next_use() {
     let (small, large) = (TinyModel::default(), TinyModel { context: 1024, blocks: 3, ..TinyModel::default() });
     // Of other sizes: what is written within the same tick of the clock has the same time.
     let (small, large) = (tiny_model::bytes(&small), tiny_model::bytes(&large));
@@ -154,11 +154,11 @@ fn what_becomes_of_a_model_on_disk_is_noticed_at_its_next_use() {
 }
 
 #[test]
-fn a_model_made_of_many_files_is_looked_at_in_each_of_them() {
+fn a_change_of_any_file_of_a_model_is_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
     for (kind, name) in [("encoders", "bert-mean"), ("pipelines", "sd1")] {
-        crate::images::lay(&fixtures.join(kind).join(name), &dir.path().join(name));
+        crate::image_generation::copy_folder(&fixtures.join(kind).join(name), &dir.path().join(name));
     }
     let (engine, _) = start(dir.path(), 1 << 30);
     let models = engine.models();
@@ -179,27 +179,27 @@ fn a_model_made_of_many_files_is_looked_at_in_each_of_them() {
 }
 
 #[tokio::test]
-async fn what_runs_on_a_replaced_model_ends_on_it_and_then_its_memory_is_free() {
-    let rig = crate::support::slow(|_| ());
+async fn requests_on_a_replaced_model_finish_and_free_its_memory() {
+    let rig = crate::harness::slow(|_| ());
     let weights = memory(&rig.engine, "weights");
-    let ticket = rig.engine.submit(&rig.model, crate::support::greedy(vec![7; 20], 64)).unwrap();
-    let mut expected = rig.one(crate::support::greedy(vec![7; 20], 64)).await;
+    let ticket = rig.engine.submit(&rig.model, crate::harness::greedy(vec![7; 20], 64)).unwrap();
+    let mut expected = rig.one(crate::harness::greedy(vec![7; 20], 64)).await;
     let file = rig.dir.path().join("tiny/tiny.gguf");
     let replacement = TinyModel { context: 4096, blocks: 6, width: 256, seed: 9, ..TinyModel::default() };
-    let running = rig.engine.submit(&rig.model, crate::support::greedy(vec![7; 20], 64)).unwrap();
+    let running = rig.engine.submit(&rig.model, crate::harness::greedy(vec![7; 20], 64)).unwrap();
     replace(&file, &[tiny_model::bytes(&replacement), vec![0]].concat());
     let new = rig.engine.models().load("tiny").unwrap();
     assert!(!Arc::ptr_eq(&new, &rig.model));
     assert_eq!(memory(&rig.engine, "weights"), 2 * weights, "the old one is still at work");
     for ticket in [ticket, running] {
-        let answer = crate::support::answers(&crate::support::pieces(ticket.pieces).await.unwrap(), 1).remove(0);
+        let answer = crate::harness::answers(&crate::harness::pieces(ticket.deltas).await.unwrap(), 1).remove(0);
         assert_eq!(answer, expected);
     }
-    let other = rig.engine.submit(&new, crate::support::greedy(vec![7; 20], 64)).unwrap();
-    let answer = crate::support::answers(&crate::support::pieces(other.pieces).await.unwrap(), 1).remove(0);
+    let other = rig.engine.submit(&new, crate::harness::greedy(vec![7; 20], 64)).unwrap();
+    let answer = crate::harness::answers(&crate::harness::pieces(other.deltas).await.unwrap(), 1).remove(0);
     assert_ne!(std::mem::take(&mut expected.text), answer.text);
-    rig.settle().await;
-    let crate::support::Rig { engine, model, dir: _dir, .. } = rig;
+    rig.wait_until_idle().await;
+    let crate::harness::Rig { engine, model, dir: _dir, .. } = rig;
     drop(model);
     // The worker lets go of what it has finished at its next step; the next use of any model frees the memory.
     for _ in 0..2_000 {
@@ -213,7 +213,7 @@ async fn what_runs_on_a_replaced_model_ends_on_it_and_then_its_memory_is_free() 
 }
 
 #[test]
-fn loading_at_once_loads_once() {
+fn concurrent_loads_read_the_model_once() {
     let dir = tempfile::tempdir().unwrap();
     tiny_model::write(dir.path(), "m", &TinyModel::default());
     let (engine, _) = start(dir.path(), 1 << 30);
@@ -225,7 +225,7 @@ fn loading_at_once_loads_once() {
 }
 
 #[tokio::test]
-async fn the_longest_unused_model_makes_room() {
+async fn the_least_recently_used_model_is_evicted() {
     let dir = tempfile::tempdir().unwrap();
     for id in ["a", "b", "c"] {
         tiny_model::write(dir.path(), id, &TinyModel::default());
@@ -249,6 +249,6 @@ async fn the_longest_unused_model_makes_room() {
     assert_eq!(loaded(), ["b", "c"]);
     // 25 blocks are needed: the idle model goes.
     let ticket = engine.submit(&c, request(vec![7; 200], 200)).unwrap();
-    crate::support::pieces(ticket.pieces).await.unwrap();
+    crate::harness::pieces(ticket.deltas).await.unwrap();
     assert_eq!(loaded(), ["c"]);
 }

@@ -13,22 +13,22 @@ use crate::models::safetensors::parse_json;
 pub const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
 
 /// A larger file is refused; bytes.
-const LARGE: u64 = 64 << 20;
+const MAX_FILE_BYTES: u64 = 64 << 20;
 /// The same of files that become JSON values, which take up to 16 times their bytes in memory.
-const SMALL: u64 = 8 << 20;
+const MAX_JSON_BYTES: u64 = 8 << 20;
 
 /// The files, and how large each may be.
 const FILES: [(&str, u64); 10] = [
-    (TOOL_USE_FILE, LARGE),
-    ("chat_template.jinja", LARGE),
-    ("config.json", SMALL),
-    ("generation_config.json", SMALL),
-    ("merges.txt", LARGE),
-    ("special_tokens_map.json", SMALL),
-    ("tokenizer.json", LARGE),
-    ("tokenizer_config.json", SMALL),
-    ("vocab.json", LARGE),
-    ("vocab.txt", LARGE),
+    (TOOL_USE_FILE, MAX_FILE_BYTES),
+    ("chat_template.jinja", MAX_FILE_BYTES),
+    ("config.json", MAX_JSON_BYTES),
+    ("generation_config.json", MAX_JSON_BYTES),
+    ("merges.txt", MAX_FILE_BYTES),
+    ("special_tokens_map.json", MAX_JSON_BYTES),
+    ("tokenizer.json", MAX_FILE_BYTES),
+    ("tokenizer_config.json", MAX_JSON_BYTES),
+    ("vocab.json", MAX_FILE_BYTES),
+    ("vocab.txt", MAX_FILE_BYTES),
 ];
 
 /// The files by their names. Those that the folder does not have are missing.
@@ -39,7 +39,7 @@ impl TextFiles {
     /// Reads the files that the folder has.
     pub fn read(folder: &Path) -> Result<Self, String> {
         let read = |(name, largest): &(&'static str, u64)| {
-            Some(file(&folder.join(name), name, *largest).transpose()?.map(|bytes| (*name, bytes)))
+            Some(read_file(&folder.join(name), name, *largest).transpose()?.map(|bytes| (*name, bytes)))
         };
         FILES.iter().filter_map(read).collect::<Result<_, _>>().map(Self)
     }
@@ -71,7 +71,7 @@ impl TextFiles {
 }
 
 /// A regular file's content; `None` where there is none.
-fn file(path: &Path, name: &str, largest: u64) -> Result<Option<Vec<u8>>, String> {
+fn read_file(path: &Path, name: &str, largest: u64) -> Result<Option<Vec<u8>>, String> {
     let Ok(metadata) = fs::metadata(path) else { return Ok(None) };
     if !metadata.is_file() {
         return Err(format!("{name}: not a regular file"));

@@ -8,8 +8,8 @@
 use aho_corasick::{AhoCorasick, MatchKind};
 
 /// A longer special token is refused; bytes.
-const LONGEST: usize = 1024;
-const FIRST: u32 = 0xFDD0;
+const MAX_TOKEN_BYTES: usize = 1024;
+const FIRST_NONCHARACTER: u32 = 0xFDD0;
 const OPEN: char = '\u{FDD0}';
 const CLOSE: char = '\u{FDD1}';
 const ESCAPE: char = '\u{FDD2}';
@@ -27,8 +27,8 @@ pub struct SpecialToken {
     pub text: String,
     pub id: u32,
     /// Whether it swallows whitespace before it, and after it.
-    pub strips_left: bool,
-    pub strips_right: bool,
+    pub lstrip: bool,
+    pub rstrip: bool,
 }
 
 /// A rendered prompt's parts.
@@ -41,8 +41,8 @@ pub enum Part {
 impl SpecialTokens {
     pub fn new(all: Vec<SpecialToken>) -> Result<Self, String> {
         // Their search takes time in proportion to the square of the longest.
-        if let Some(long) = all.iter().map(|special| special.text.len()).find(|length| *length > LONGEST) {
-            return Err(format!("a special token has {long} bytes, {LONGEST} are the most"));
+        if let Some(long) = all.iter().map(|special| special.text.len()).find(|length| *length > MAX_TOKEN_BYTES) {
+            return Err(format!("a special token has {long} bytes, {MAX_TOKEN_BYTES} are the most"));
         }
         let finder = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
@@ -86,18 +86,18 @@ impl SpecialTokens {
 
     /// The text between two special tokens, less the whitespace that they swallow.
     fn between(&self, before: Option<&SpecialToken>, text: &str, after: Option<&SpecialToken>) -> Option<Part> {
-        let revealed = self.reveal(text);
+        let revealed = self.unprotect(text);
         let mut text = revealed.as_str();
-        if before.is_some_and(|special| special.strips_right) {
+        if before.is_some_and(|special| special.rstrip) {
             text = text.trim_start();
         }
-        if after.is_some_and(|special| special.strips_left) {
+        if after.is_some_and(|special| special.lstrip) {
             text = text.trim_end();
         }
         (!text.is_empty()).then(|| Part::Text(text.to_owned()))
     }
 
-    fn reveal(&self, text: &str) -> String {
+    fn unprotect(&self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut chars = text.chars();
         while let Some(letter) = chars.next() {
@@ -110,7 +110,7 @@ impl SpecialTokens {
                 }
                 ESCAPE => {
                     let (high, low) = (chars.next().map_or(0, value), chars.next().map_or(0, value));
-                    out.extend(char::from_u32(FIRST + high * 16 + low));
+                    out.extend(char::from_u32(FIRST_NONCHARACTER + high * 16 + low));
                 }
                 other => out.push(other),
             }
@@ -121,8 +121,8 @@ impl SpecialTokens {
 
 fn escape(text: &str, out: &mut String) {
     for letter in text.chars() {
-        if (FIRST..FIRST + 32).contains(&u32::from(letter)) {
-            let offset = u32::from(letter) - FIRST;
+        if (FIRST_NONCHARACTER..FIRST_NONCHARACTER + 32).contains(&u32::from(letter)) {
+            let offset = u32::from(letter) - FIRST_NONCHARACTER;
             out.push(ESCAPE);
             out.extend([offset / 16, offset % 16].iter().filter_map(|&number| char::from_u32(DIGITS + number)));
         } else {
@@ -144,7 +144,7 @@ mod tests {
     use super::{Part, SpecialToken, SpecialTokens};
 
     fn special(text: &str, id: u32, strips: bool) -> SpecialToken {
-        SpecialToken { text: text.to_owned(), id, strips_left: strips, strips_right: strips }
+        SpecialToken { text: text.to_owned(), id, lstrip: strips, rstrip: strips }
     }
 
     fn special_tokens() -> SpecialTokens {
@@ -157,7 +157,7 @@ mod tests {
         for text in ["<s>", "a<s>x<s>", "\u{FDD0}\u{FDD3}\u{FDD1}", "\u{FDEF}<s>\u{FDD2}", "", "plain"] {
             let safe = special_tokens.protect(text);
             assert!(!safe.contains("<s>"), "{safe:?}");
-            assert_eq!(special_tokens.reveal(&safe), text);
+            assert_eq!(special_tokens.unprotect(&safe), text);
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{ChatTokenizer, Place, TokenBound, Vocabulary};
+use super::{ChatTokenizer, Position, TokenizeLimits, Vocabulary};
 use crate::engine::tokenizer::files::TextFiles;
 use crate::models::gguf::GgufFile;
 
@@ -45,7 +45,7 @@ fn check(name: &str, tokens: &ChatTokenizer) {
         assert_eq!(tokens.encode(text), expected, "{name}: {text:?}");
     }
     for (text, expected) in prompts {
-        assert_eq!(tokens.encode_prompt(&text, &TokenBound::default()).ids, expected, "{name}: {text:?}");
+        assert_eq!(tokens.encode_prompt(&text, &TokenizeLimits::default()).ids, expected, "{name}: {text:?}");
     }
 }
 
@@ -96,7 +96,7 @@ fn a_folders_files_say_which_tokens_end_an_answer() {
     let (_, tokens) = ChatTokenizer::of_hub(&TextFiles::read(dir.path()).unwrap(), 1 << 20, "").unwrap();
     let end = tokens.eos.unwrap();
     assert_eq!((tokens.text(tokens.bos), tokens.text(tokens.eos)), ("<s>".to_owned(), "</s>".to_owned()));
-    assert!([7, 9, 11, end].iter().all(|id| tokens.ends().contains(id)));
+    assert!([7, 9, 11, end].iter().all(|id| tokens.eos_ids().contains(id)));
     assert!(tokens.visible(end).is_empty() && !tokens.visible(100).is_empty());
 }
 
@@ -123,7 +123,7 @@ fn what_is_not_supported_is_named() {
     assert!(problem(&|json| json["model"] = json!(3)).contains("tokenizer.json cannot be used"));
 }
 
-/// The tokens of a long text are those of the text as a whole, whatever its tokenizer: slices change nothing.
+/// The tokens of a long text are those of the text as a whole, whatever its tokenizer: chunks change nothing.
 #[test]
 fn long_texts_have_the_tokens_of_the_whole() {
     let texts: Vec<String> = read(root().join("texts.json"));
@@ -135,7 +135,7 @@ fn long_texts_have_the_tokens_of_the_whole() {
     for folder in folders.filter(|path| path.is_dir()) {
         let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
         let (tokens, _) = if folder.join("tokenizer.gguf").exists() { gguf(&name) } else { hub(&name) };
-        let whole = tokens.encoder.encode(&long, Place::First);
+        let whole = tokens.encoder.encode(&long, Position::Start);
         assert!(tokens.encode(&long) == whole, "{name}: {} and {} tokens", tokens.encode(&long).len(), whole.len());
         checked += 1;
     }
@@ -146,16 +146,16 @@ fn long_texts_have_the_tokens_of_the_whole() {
 fn a_long_prompt_is_tokenised_no_further_than_its_bound() {
     let (tokens, _) = gguf("spm-llama");
     let long = "many words ".repeat(20_000);
-    let whole = tokens.encode_prompt(&long, &TokenBound::default());
+    let whole = tokens.encode_prompt(&long, &TokenizeLimits::default());
     assert!(whole.complete);
-    let some = tokens.encode_prompt(&long, &TokenBound::default().with_most(100));
+    let some = tokens.encode_prompt(&long, &TokenizeLimits::default().with_max_tokens(100));
     assert!(!some.complete && some.ids.len() > 100 && some.ids.len() < whole.ids.len() / 2);
     assert!(whole.ids.starts_with(&some.ids));
-    let just = tokens.encode_prompt(&long, &TokenBound::default().with_most(whole.ids.len()));
+    let just = tokens.encode_prompt(&long, &TokenizeLimits::default().with_max_tokens(whole.ids.len()));
     assert_eq!(just, whole);
     let request = Arc::new(());
-    let bound = TokenBound::default().with_request(&request);
-    assert!(tokens.encode_prompt(&long, &bound).complete);
+    let limits = TokenizeLimits::default().with_request(&request);
+    assert!(tokens.encode_prompt(&long, &limits).complete);
     drop(request);
-    assert!(!tokens.encode_prompt(&long, &bound).complete);
+    assert!(!tokens.encode_prompt(&long, &limits).complete);
 }

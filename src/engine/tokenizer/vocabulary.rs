@@ -12,7 +12,7 @@ pub struct Vocabulary {
     #[serde(serialize_with = "sorted")]
     pub(super) control: HashSet<u32>,
     #[serde(serialize_with = "sorted")]
-    pub(super) ends: HashSet<u32>,
+    pub(super) eos_ids: HashSet<u32>,
     pub bos: Option<u32>,
     pub eos: Option<u32>,
 }
@@ -50,8 +50,8 @@ impl Vocabulary {
     }
 
     /// ChatTokenizer that end an answer.
-    pub fn ends(&self) -> &HashSet<u32> {
-        &self.ends
+    pub fn eos_ids(&self) -> &HashSet<u32> {
+        &self.eos_ids
     }
 
     pub fn len(&self) -> usize {
@@ -59,13 +59,13 @@ impl Vocabulary {
     }
 
     /// Bytes of the longest token, at least 1: `n` bytes of text are at least `n` divided by this many tokens.
-    pub fn longest(&self) -> usize {
+    pub fn max_token_bytes(&self) -> usize {
         self.bytes.iter().map(Vec::len).max().unwrap_or_default().max(1)
     }
 
     /// Whether every id that both have stands for the same. Vocabularies of one family differ by what
     /// pads them.
-    pub fn agree(&self, other: &Self) -> bool {
+    pub fn is_compatible_with(&self, other: &Self) -> bool {
         self.bytes.iter().zip(&other.bytes).all(|(one, other)| one == other)
     }
 }

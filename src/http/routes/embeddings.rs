@@ -119,7 +119,7 @@ impl EmbeddingRequest {
         };
         check_inputs(&inputs, single)?;
         let input_type = match self.input_type {
-            None => InputType::Unsaid,
+            None => InputType::Unspecified,
             Some(Purpose::Query) => InputType::Query,
             Some(Purpose::Document) => InputType::Document,
         };
