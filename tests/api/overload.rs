@@ -105,7 +105,7 @@ fn what_memory_cannot_hold_is_told_from_what_the_context_cannot() {
         answer.json()["error"]["message"].as_str().unwrap().to_owned()
     };
     let message = refusal(400);
-    assert!(message.contains("need 110 kB of memory, 81 kB are there"), "{message}");
+    assert!(message.contains("needs 110 kB of memory; 81 kB are available"), "{message}");
     assert!(message.contains("--memory") && message.contains("--kv-type q8"), "{message}");
     let message = refusal(600);
     assert!(message.contains("context of 512 tokens") && !message.contains("--memory"), "{message}");

@@ -82,7 +82,7 @@ fn a_malicious_template_is_an_error_that_names_the_model() {
     tiny_model::write(&models, "deep", &TinyModel { template: Some(sum), ..TinyModel::default() });
     let serving = Serving::start(folder.path(), &[]);
     for (id, word) in
-        [("cycle", "fails on this request"), ("deep", "reading its tokenizer or its chat template failed")]
+        [("cycle", "fails on this request"), ("deep", "loading its tokenizer or chat template failed")]
     {
         for _ in 0..2 {
             let (status, answer) = chat(&serving, id);
