@@ -1,5 +1,4 @@
-//! `outpost audit export` and `outpost usage export`: tables for other programs, through the
-//! running server where there is one.
+//! `outpost audit export` and `outpost usage export`, through the server if it is running.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -7,7 +6,8 @@ use std::sync::Arc;
 
 use clap::{Args, Subcommand};
 
-use super::{Outcome, maintenance};
+use super::maintenance;
+use super::output::{Outcome, print_reply};
 use crate::app::SystemClockRng;
 use crate::clock_rng::Timestamp;
 use crate::control_socket::{self, Request};
@@ -56,10 +56,10 @@ pub fn usage(UsageCommand::Export(args): UsageCommand, data: &Path, out: &mut dy
 fn export(table: Table, args: ExportArgs, data: &Path, out: &mut dyn Write) -> Outcome {
     let ExportArgs { project, start, end, format, to } = args;
     let order = ExportRequest { table, project, start, end, format };
-    // The server may run in another folder, so it is told the whole path.
+    // The server may have another working directory, so the path must be absolute.
     let to = std::path::absolute(to)?;
     if let Some(answer) = control_socket::send(data, &Request::Export { to: to.clone(), order: order.clone() })? {
-        maintenance::print_reply(answer, out)?;
+        print_reply(answer, out)?;
     } else {
         let opened = maintenance::open(data, Arc::new(SystemClockRng::new()))?;
         let bytes = actix_web::rt::System::new().block_on(order.run(&opened, &to));

@@ -1,12 +1,11 @@
-//! `outpost backup`, `restore` and `check`: through the running server where there is one, on the
-//! files themselves where there is none.
+//! `outpost backup`, `restore` and `check`: through the server if it is running, else on the files themselves.
 
 use std::error::Error;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::Outcome;
+use super::output::{Outcome, print_lines, print_reply};
 use crate::app::SystemClockRng;
 use crate::clock_rng::ClockRng;
 use crate::control_socket::{self, Reply, Request};
@@ -14,7 +13,7 @@ use crate::service::setup;
 use crate::storage::{self, Store, StoreSettings};
 
 pub fn backup(data: &Path, to: &Path, out: &mut dyn Write) -> Outcome {
-    // The server may run in another folder, so it is told the whole path.
+    // The server may have another working directory, so the path must be absolute.
     let to = std::path::absolute(to)?;
     if let Some(answer) = control_socket::send(data, &Request::Backup { to: to.clone() })? {
         print_reply(answer, out)?;
@@ -50,7 +49,7 @@ pub fn check(data: &Path, out: &mut dyn Write) -> Outcome {
     print_reply(Reply::from_report(report), out)
 }
 
-/// Owning the data folder is proof enough; the network offers no such way.
+/// Access to the data folder is sufficient authorization; there is no such operation over the network.
 pub fn admin_key(data: &Path, out: &mut dyn Write) -> Outcome {
     let clock_rng: Arc<dyn ClockRng> = Arc::new(SystemClockRng::new());
     let store = open(data, clock_rng.clone())?;
@@ -72,25 +71,4 @@ fn require_store(data: &Path) -> Outcome {
         return Ok(());
     }
     Err(format!("there is no store in {}; --data names the folder", data.display()).into())
-}
-
-pub(super) fn print_reply(answer: Reply, out: &mut dyn Write) -> Outcome {
-    match answer {
-        Reply::Done { lines: report, problems } => {
-            print_lines(&report, out)?;
-            print_lines(&problems, out)?;
-            if problems.is_empty() {
-                return Ok(());
-            }
-            Err(format!("{} problems were found; restore the latest good backup", problems.len()).into())
-        }
-        Reply::Failed { message } => Err(message.into()),
-    }
-}
-
-fn print_lines(report: &[String], out: &mut dyn Write) -> Outcome {
-    for line in report {
-        writeln!(out, "{line}")?;
-    }
-    Ok(())
 }

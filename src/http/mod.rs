@@ -1,8 +1,8 @@
-//! The HTTP face: decodes requests into calls, encodes what comes back.
+//! The HTTP layer: decodes requests, calls the services and encodes the responses.
 //!
-//! One set of handlers is mounted twice: `/v1` answers in the spec's envelope, `/openai/v1` in
-//! OpenAI's exact bodies. Every request passes `request_logging` (id, log line, error body); inside the
-//! mounts it passes `authenticate` before anything else is looked at.
+//! One set of handlers is mounted twice: `/v1` uses the spec's envelope, `/openai/v1` OpenAI's exact bodies. Every
+//! request passes `request_logging` (id, log line, error body); inside the mounts it passes `authenticate` before
+//! anything else is looked at.
 
 pub mod allowed_hosts;
 pub mod authentication;
@@ -35,56 +35,44 @@ mod unknown_fields;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use actix_web::web::Data;
+
 use self::allowed_hosts::AllowedHosts;
 use self::client_address::TrustedProxies;
 use crate::calls::{chat::Chat, embeddings::Embeddings, fine_tuning::FineTuning, images::Images, models::Models};
 use crate::clock_rng::ClockRng;
 use crate::ids::ListId;
-use crate::service::limits::Limits;
-use crate::service::usage::{Meter, Usage};
-use crate::service::{
-    agents::Agents, audit::Audit, conversations::Conversations, files::Files, keys::Keys, projects::Projects,
-    stored_images::StoredImages,
-};
+use crate::service::Services;
 use crate::storage::Store;
 
 /// What the handlers call.
 pub struct Api {
     pub clock_rng: Arc<dyn ClockRng>,
     pub store: Store,
-    pub keys: Keys,
-    pub projects: Projects,
-    pub audit: Audit,
-    pub limits: Limits,
-    pub meter: Meter,
-    pub usage: Usage,
-    pub files: Files,
+    pub services: Services,
     pub fine_tuning: FineTuning,
-    pub conversations: Conversations,
-    pub agents: Agents,
     pub models: Models,
     pub chat: Chat,
     pub embeddings: Embeddings,
     pub images: Images,
-    pub stored_images: StoredImages,
     /// The names that this server answers to.
-    pub hosts: AllowedHosts,
+    pub hosts: Data<AllowedHosts>,
     /// The proxies in front of this server.
     pub proxies: TrustedProxies,
-    /// What links to this server begin with; where it is not set, what the request came by.
+    /// Public base URL of this server; if not set, the request's host is used.
     pub public_url: Option<String>,
-    /// Whether the figures can be read without a key.
+    /// Whether `/metrics` needs no key.
     pub open_metrics: bool,
     pub draining: AtomicBool,
 }
 
 impl Api {
-    /// Whether the server is on its way out.
+    /// Whether the server is shutting down.
     pub fn draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// An id for the answer to one listing.
+    /// An id for the response to a listing.
     pub fn list_id(&self) -> ListId {
         ListId::generate(&*self.clock_rng)
     }

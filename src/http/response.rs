@@ -1,23 +1,17 @@
-//! The two shapes of every success: the spec's envelope on `/v1`, OpenAI's body on `/openai/v1`.
+//! The two formats of successful responses: the spec's envelope on `/v1`, OpenAI's body on `/openai/v1`.
 
 use std::fmt::Display;
 
 use actix_web::HttpResponse;
-use actix_web::http::header::{HeaderName, HeaderValue};
 use serde::Serialize;
 
-use super::authentication::Caller;
 use crate::clock_rng::Timestamp;
 use crate::error::Result;
-use crate::ids::ListId;
-
-/// Set on an answer that an earlier request with the same idempotency key was given.
-const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// What a handler returns.
 pub type ApiResult = Result<HttpResponse>;
 
-/// Where a request came in, and so which shape goes out.
+/// The mount of a request, which decides the response format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mount {
     /// `/v1`: `id`, `object: "service.resource"`, `status: "succeeded"`, then OpenAI's fields.
@@ -86,7 +80,7 @@ pub struct List<T> {
     pub last_id: Option<String>,
 }
 
-/// That a resource is gone, as OpenAI says it.
+/// Confirmation of a deletion, in OpenAI's format.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Deleted {
     /// Always true.
@@ -111,7 +105,7 @@ struct Nameless<T> {
     body: T,
 }
 
-/// What names a resource beside its fields.
+/// Id and type of a resource.
 pub struct Head<I> {
     pub id: I,
     /// OpenAI's constant for it.
@@ -173,21 +167,5 @@ impl<T> List<T> {
         let first_id = data.first().map(|item| item.id.clone());
         let last_id = data.last().map(|item| item.id.clone());
         Self { has_more: next_cursor.is_some(), data, next_cursor, first_id, last_id }
-    }
-}
-
-impl Caller {
-    /// [`Mount::reply`] on the caller's mount; marked where it repeats an earlier answer.
-    pub fn reply<T: Serialize>(&self, head: Head<impl Display>, body: T) -> ApiResult {
-        let mut reply = self.mount.reply(head, body);
-        if self.access.idempotency_key().is_some_and(|key| key.is_replayed()) {
-            reply.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
-        }
-        Ok(reply)
-    }
-
-    /// A page of a listing.
-    pub fn list<T: Serialize>(&self, id: ListId, list: List<T>) -> ApiResult {
-        Ok(self.mount.result(id, "list", list))
     }
 }

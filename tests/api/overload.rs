@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
-use outpost::engine::{Generation, Sampling};
+use outpost::engine::{GenerationRequest, Sampling};
 use serde_json::{Value, json};
 
 use crate::server::{Answer, MODEL, Server};
@@ -103,7 +103,7 @@ fn what_memory_cannot_hold_is_told_from_what_the_context_cannot() {
         answer.json()["error"]["message"].as_str().unwrap().to_owned()
     };
     let message = refusal(400);
-    assert!(message.contains("need 110 kB of memory, 81 kB are there"), "{message}");
+    assert!(message.contains("needs 110 kB of memory; 81 kB are available"), "{message}");
     assert!(message.contains("--memory") && message.contains("--kv-type q8"), "{message}");
     let message = refusal(600);
     assert!(message.contains("context of 512 tokens") && !message.contains("--memory"), "{message}");
@@ -118,7 +118,11 @@ fn a_model_that_never_fits_says_what_it_takes() {
     let server = Server::start_as(&TinyModel::default(), |config| config.memory = 300_000);
     let answer = ask(&server, &chat("hello", 5));
     assert_eq!(answer.refusal(), (503, "model_unavailable".to_owned(), Some("model".to_owned())));
-    assert!(answer.text.contains("300 kB are there for models. Give the server more with --memory"), "{}", answer.text);
+    assert!(
+        answer.text.contains("300 kB are available for models. Give the server more with --memory"),
+        "{}",
+        answer.text
+    );
 }
 
 #[test]
@@ -133,12 +137,12 @@ fn memory_that_other_models_hold_is_worth_another_try() {
     let hold = |id: &str| {
         let model = server.engine.models().load(id).unwrap();
         let sampling = Sampling { ignore_eos: true, ..Sampling::default() };
-        let request = Generation {
-            prompt: vec![7; 4],
+        let request = GenerationRequest {
+            prompt: vec![7; 4].into(),
             choices: 1,
             max_tokens: 200,
             sampling,
-            form: None,
+            grammar: None,
             stop: Vec::new(),
             logprobs: None,
             tenant: 1,

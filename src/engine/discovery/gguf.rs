@@ -1,16 +1,16 @@
-//! A GGUF file's row in the listing.
+//! Describes a GGUF file.
 
 use std::path::Path;
 
-use crate::engine::model_info::{Kind, ModelInfo};
+use crate::engine::model_info::{ModelInfo, ModelKind};
 
 use crate::engine::checkpoint;
 use crate::engine::embedding;
 use crate::models::family;
 use crate::models::gguf::{GgufFile, Header};
 
-/// Architectures that make vectors, not text.
-const EMBEDDERS: &[&str] = &[
+/// Architectures of embedding models.
+const EMBEDDING_ARCHITECTURES: &[&str] = &[
     "bert",
     "modern-bert",
     "nomic-bert",
@@ -41,9 +41,9 @@ fn fill(header: &Header, info: &mut ModelInfo) {
     if let Some(owner) = text("general.organization").or_else(|| text("general.author")) {
         info.owned_by = owner;
     }
-    if EMBEDDERS.contains(&name) || embedding::pooling_type(metadata).is_some_and(|kind| kind > 0) {
+    if EMBEDDING_ARCHITECTURES.contains(&name) || embedding::pooling_type(metadata).is_some_and(|kind| kind > 0) {
         let cross_encoder = embedding::gguf_is_cross_encoder(metadata);
-        info.kind = if cross_encoder { Kind::Reranker } else { Kind::Embedding };
+        info.kind = if cross_encoder { ModelKind::Reranker } else { ModelKind::Embedding };
         info.embedding_dimensions = small("embedding_length").filter(|_| !cross_encoder);
         match embedding::check_gguf(header, &info.id) {
             Ok(facts) => {
@@ -54,6 +54,6 @@ fn fill(header: &Header, info: &mut ModelInfo) {
         }
         return;
     }
-    info.kind = if family::find(name).is_some() { Kind::Text } else { Kind::Unknown };
+    info.kind = if family::find(name).is_some() { ModelKind::Text } else { ModelKind::Unknown };
     info.problem = checkpoint::check_gguf(header).err();
 }

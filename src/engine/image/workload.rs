@@ -11,7 +11,7 @@ use super::thread::{ImageThread, Pause};
 use crate::engine::error::Failure;
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::memory::Lease;
-use crate::engine::runtime::panics::generated;
+use crate::engine::runtime::panics::catch_generate_panic;
 use crate::engine::runtime::workload::Workload;
 use crate::models::diffusion::pipeline::Interrupted;
 
@@ -33,7 +33,7 @@ impl Workload for ImageWorkload {
     }
 
     fn sweep(&mut self) {
-        let (now, timeout) = (self.runtime.clock.uptime(), self.runtime.settings.reader_patience);
+        let (now, timeout) = (self.runtime.clock.uptime(), self.runtime.settings.client_timeout);
         let mut scheduler = self.queue.lock();
         scheduler.drop_cancelled();
         scheduler.drop_stalled(now, timeout);
@@ -42,9 +42,10 @@ impl Workload for ImageWorkload {
     /// Some milliseconds of an image.
     fn step(&mut self, busy: bool) -> bool {
         if self.thread.as_ref().is_none_or(|thread| !thread.is_busy()) {
+            self.runtime.faults.point("image.next_job");
             let Some(job) = self.queue.lock().next_job() else { return false };
             if let Err(job) = self.begin(job) {
-                job.fail(Failure::Broken("no thread could be started".to_owned()));
+                job.fail(Failure::Internal("no thread could be started".to_owned()));
                 return true;
             }
         }
@@ -104,27 +105,30 @@ impl ImageRunner {
     }
 
     fn work(&self, mut job: ImageJob, pause: Pause<'_>) {
+        self.runtime.faults.point("image.work");
         let began = self.runtime.clock.uptime();
         let sender = job.sender.clone();
         let stopped = || sender.is_closed() || self.runtime.is_aborting();
         let pause = || if stopped() { Err(Interrupted::Cancelled) } else { pause() };
         let outcome = match self.memory(&job) {
-            Some(_lease) => generated(|| self.generate(&mut job, &pause)),
+            Some(_lease) => catch_generate_panic(|| self.generate(&mut job, &pause)),
             None => Ok(None),
         };
         match outcome {
-            Ok(None) => job.fail(Failure::NoMemory),
+            Ok(None) => job.fail(Failure::OutOfMemory),
             Ok(Some(event)) => {
                 job.sender.send(Ok(event));
-                self.runtime.metrics.picture(job.model.id());
+                self.runtime.metrics.image_generated(job.model.id());
                 let took = self.runtime.clock.uptime().saturating_sub(began).as_secs_f64();
-                self.queue.lock().requeue(job, took);
+                let mut scheduler = self.queue.lock();
+                self.runtime.faults.point("image.requeue");
+                scheduler.requeue(job, took);
             }
             Err(Interrupted::Cancelled) => job.fail(Failure::ShuttingDown),
             Err(Interrupted::Failed(reason)) => {
                 let id = job.model.id().to_owned();
                 tracing::error!(model = id, reason, "an image could not be generated");
-                job.fail(Failure::Unusable { id, reason });
+                job.fail(Failure::ModelUnusable { id, reason });
             }
         }
     }

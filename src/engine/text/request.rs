@@ -1,4 +1,4 @@
-//! What callers hand in and get back.
+//! Generation requests and the stream of deltas they return.
 
 use crate::engine::error::Failure;
 use std::sync::Arc;
@@ -6,51 +6,51 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use crate::engine::runtime::Runtime;
-use crate::engine::text::grammar::Form;
+use crate::engine::text::grammar::CompiledGrammar;
 pub use crate::engine::text::sampler::Sampling;
-use crate::engine::text::tools::CallPiece;
+use crate::engine::text::tools::ToolCallDelta;
 
-/// A request for text.
+/// A request to generate text.
 #[derive(Clone, Debug)]
-pub struct Generation {
-    pub prompt: Vec<u32>,
-    /// Answers to the one prompt; they share its computation.
+pub struct GenerationRequest {
+    pub prompt: Arc<[u32]>,
+    /// Number of choices for the prompt; they share its prefill.
     pub choices: u32,
     pub max_tokens: u32,
     pub sampling: Sampling,
-    /// What every answer is held to; `None` is free text.
-    pub form: Option<Form>,
-    /// Texts that end an answer and are not part of it; they are not looked for in calls.
+    /// The grammar that constrains every choice; `None` is free text.
+    pub grammar: Option<CompiledGrammar>,
+    /// Stop strings: they end a choice and are not part of it. Not searched for in tool calls.
     pub stop: Vec<String>,
-    /// `Some(n)`: log-probabilities of the chosen tokens and of the `n` likeliest, 0 to 20.
+    /// `Some(n)`: log-probabilities of the sampled tokens and of the `n` most likely ones, 0 to 20.
     pub logprobs: Option<u8>,
-    /// Whoever shares the machine fairly with the others.
+    /// The tenant that fair scheduling charges.
     pub tenant: u128,
 }
 
-/// A request that was taken.
+/// An accepted request.
 #[derive(Debug)]
-pub struct Ticket {
+pub struct Generation {
     pub prompt_tokens: u32,
-    pub pieces: Pieces,
+    pub deltas: DeltaStream,
 }
 
-/// What one step made of one choice.
+/// What one step adds to one choice.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Piece {
+pub struct TextDelta {
     pub choice: u32,
     /// Whole characters; empty while a character is incomplete or a stop string may have begun.
     pub text: String,
-    /// What it made of calls, which come after all text.
-    pub calls: Vec<CallPiece>,
-    /// Filled only when log-probabilities were asked for; never with the end-of-sequence token.
+    /// Tool call deltas; they come after all text.
+    pub calls: Vec<ToolCallDelta>,
+    /// Empty unless log-probabilities were requested; never includes the end-of-sequence token.
     pub tokens: Vec<TokenInfo>,
-    /// Tokens of this choice so far, the end-of-sequence token included.
+    /// Generated tokens of this choice so far, including the end-of-sequence token.
     pub generated: u32,
-    /// Prompt tokens that were taken over from an earlier prompt of the tenant.
+    /// Prompt tokens that came from the tenant's prefix cache.
     pub cached: u32,
-    /// Set in the choice's last piece.
-    pub end: Option<Ending>,
+    /// Set in the last delta of the choice.
+    pub end: Option<FinishReason>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -66,57 +66,61 @@ pub struct TokenLogprob {
     pub logprob: f32,
 }
 
-/// How an answer ended.
+/// Why a choice ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// By the model's own end, or a stop string.
+pub enum FinishReason {
+    /// The model generated an end-of-sequence token or a stop string, or the grammar is complete.
     Stop,
-    /// By calls that wait for their results.
-    Calls,
-    /// `max_tokens` were generated.
+    /// The model called tools and waits for their results.
+    ToolCalls,
+    /// `max_tokens` tokens were generated.
     Length,
 }
 
-pub type Sent = Result<Piece, Failure>;
+pub type DeltaResult = Result<TextDelta, Failure>;
 
-/// The answer, piece by piece. Dropping it cancels the request: there is no other signal.
-pub struct Pieces {
-    receiver: mpsc::Receiver<Sent>,
-    /// How many pieces may wait; the sequence pauses when they do.
+/// The deltas of a generation. Dropping the stream cancels the request; there is no other signal.
+pub struct DeltaStream {
+    receiver: mpsc::Receiver<DeltaResult>,
+    /// How many deltas may be buffered; the sequence pauses when the buffer is full.
     capacity: usize,
     runtime: Arc<Runtime>,
 }
 
-impl Pieces {
-    pub(in crate::engine) fn new(receiver: mpsc::Receiver<Sent>, capacity: usize, runtime: Arc<Runtime>) -> Self {
+impl DeltaStream {
+    pub(in crate::engine) fn new(
+        receiver: mpsc::Receiver<DeltaResult>,
+        capacity: usize,
+        runtime: Arc<Runtime>,
+    ) -> Self {
         Self { receiver, capacity, runtime }
     }
 
-    /// The next piece; `None` after the last piece of the last choice, or after a failure.
-    pub async fn recv(&mut self) -> Option<Result<Piece, Failure>> {
-        let piece = self.receiver.recv().await;
+    /// The next delta; `None` after the last delta of the last choice, or after a failure.
+    pub async fn recv(&mut self) -> Option<Result<TextDelta, Failure>> {
+        let delta = self.receiver.recv().await;
         if self.receiver.len() + 1 >= self.capacity {
             self.runtime.wake();
         }
-        piece
+        delta
     }
 
-    /// Takes no more, and gives what was made already but not received.
-    pub fn leave(&mut self) -> impl Iterator<Item = Piece> {
+    /// Closes the stream. Returns the deltas that were sent but not received yet.
+    pub fn close(&mut self) -> impl Iterator<Item = TextDelta> {
         self.receiver.close();
         std::iter::from_fn(|| self.receiver.try_recv().ok()).filter_map(Result::ok)
     }
 }
 
-impl Drop for Pieces {
+impl Drop for DeltaStream {
     fn drop(&mut self) {
         self.receiver.close();
         self.runtime.wake();
     }
 }
 
-impl std::fmt::Debug for Pieces {
+impl std::fmt::Debug for DeltaStream {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pieces").field("waiting", &self.receiver.len()).finish_non_exhaustive()
+        f.debug_struct("DeltaStream").field("waiting", &self.receiver.len()).finish_non_exhaustive()
     }
 }

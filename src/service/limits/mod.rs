@@ -18,8 +18,8 @@ use project_limiter::{MonthlyTokens, ProjectLimiter, StoredLimits};
 
 use super::access::Access;
 use super::audit::AuditEntry;
+use super::authorize;
 use super::usage::window;
-use super::{authorize, idempotency};
 use crate::clock_rng::{ClockRng, Timestamp};
 use crate::error::Result;
 use crate::ids::ProjectId;
@@ -169,7 +169,7 @@ impl Limits {
             entry.write(tx, project, project, &policy::difference(&old, &new))?;
             view(tx, project, new, now)
         };
-        idempotency::write(&self.store, access, now, permit, run).await
+        authorize::write(&self.store, access, now, permit, run).await
     }
 }
 

@@ -1,120 +1,127 @@
-//! Guesses what comes next from what was said before.
+//! Proposes draft tokens from the n-grams of the text so far.
 //!
-//! Prompt lookup (Saxena 2023, <https://github.com/apoorvumang/prompt-lookup-decoding>; Leviathan et
-//! al. 2023, <https://arxiv.org/abs/2211.17192>, for the check): where the last tokens stood earlier
-//! in the text, what followed them there is the guess. A guess is checked in the same step that would
-//! have computed one token, and each token is still drawn from the model's own distribution after
-//! those before it, so answers do not change; only steps are saved.
+//! Prompt lookup decoding (Saxena 2023, <https://github.com/apoorvumang/prompt-lookup-decoding>; verification as in
+//! Leviathan et al. 2023, <https://arxiv.org/abs/2211.17192>): if the last tokens occurred earlier in the text, the
+//! tokens that followed them there are proposed. They are verified in the step that would have computed one token.
+//! Each token is still sampled from the model's own distribution, so the output does not change.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
-use crate::engine::settings::MOST_GUESSED;
+use crate::engine::settings::MAX_DRAFT_TOKENS;
+use crate::engine::text::scheduler::Tokens;
 
-/// Tokens that must have stood together before.
-const GRAM: usize = 3;
-/// How much the newest check counts.
-const NEWEST: f32 = 0.25;
-/// What an unproven guesser is trusted with.
-const FIRST: f32 = 0.5;
-/// How fast trust comes back while nothing is guessed.
+/// Length of the n-grams, in tokens.
+const NGRAM: usize = 3;
+/// Weight of the newest verification in the average.
+const NEWEST_WEIGHT: f32 = 0.25;
+/// The acceptance rate assumed at first.
+const INITIAL_ACCEPTANCE: f32 = 0.5;
+/// How fast the rate returns to the initial one while nothing is proposed.
 const RECOVERY: f32 = 0.01;
 
-/// The guesser of one answer.
+/// The n-gram proposer of one sequence.
 #[derive(Debug)]
-pub struct Lookup {
-    tokens: Vec<u32>,
-    /// Where the text went on after each run of [`GRAM`] tokens, the last time.
-    seen: HashMap<[u32; GRAM], usize>,
-    /// Ends of runs up to here are in `seen`.
-    read: usize,
-    /// Of the tokens guessed lately, the part that came true.
-    trust: f32,
-    /// The newest guess.
-    newest: Vec<u32>,
+pub struct NgramProposer {
+    tokens: Tokens,
+    /// The position after the last occurrence of each n-gram.
+    positions: HashMap<[u32; NGRAM], usize>,
+    /// N-grams that end before this position are in `positions`.
+    indexed: usize,
+    /// Moving average of the acceptance rate of proposed tokens.
+    acceptance: f32,
+    /// The last proposal.
+    proposal: Vec<u32>,
 }
 
-impl Lookup {
-    pub fn new(prompt: &[u32]) -> Self {
-        Self { tokens: prompt.to_vec(), seen: HashMap::new(), read: 0, trust: FIRST, newest: Vec::new() }
+impl NgramProposer {
+    pub fn new(prompt: Arc<[u32]>) -> Self {
+        Self {
+            tokens: Tokens::new(prompt),
+            positions: HashMap::new(),
+            indexed: 0,
+            acceptance: INITIAL_ACCEPTANCE,
+            proposal: Vec::new(),
+        }
     }
 
-    /// The text goes on.
+    /// Appends tokens to the text.
     pub fn push(&mut self, tokens: &[u32]) {
         self.tokens.extend(tokens);
     }
 
-    /// How much of a guess is likely to come true.
-    pub fn trust(&self) -> f32 {
-        self.trust
+    /// The expected acceptance rate of a proposal.
+    pub fn acceptance(&self) -> f32 {
+        self.acceptance
     }
 
-    /// What may follow the newest token; empty where nothing like it was said, or where guesses came
-    /// true too rarely: less often than `worth`, the part at which checking costs what it saves.
-    pub fn guess(&mut self, worth: f32) -> Vec<u32> {
-        self.newest = self.find(worth);
-        self.newest.clone()
+    /// Tokens that may follow the last one. Empty if its n-gram is new or the acceptance rate is below
+    /// `min_acceptance`, at which verification costs as much as it saves.
+    pub fn propose(&mut self, min_acceptance: f32) -> Vec<u32> {
+        self.proposal = self.lookup(min_acceptance);
+        self.proposal.clone()
     }
 
-    fn find(&mut self, worth: f32) -> Vec<u32> {
-        if self.trust < worth {
-            self.trust += (FIRST - self.trust) * RECOVERY;
+    fn lookup(&mut self, min_acceptance: f32) -> Vec<u32> {
+        if self.acceptance < min_acceptance {
+            self.acceptance += (INITIAL_ACCEPTANCE - self.acceptance) * RECOVERY;
             return Vec::new();
         }
-        self.read();
-        let Some(last) = self.tokens.last_chunk::<GRAM>() else { return Vec::new() };
-        let Some(&start) = self.seen.get(last) else { return Vec::new() };
-        let most = 1 + (self.trust * MOST_GUESSED as f32) as usize;
-        self.tokens.iter().skip(start).take(most.min(MOST_GUESSED)).copied().collect()
+        self.index();
+        let Some(last) = self.tokens.last_before(self.tokens.len()) else { return Vec::new() };
+        let Some(&start) = self.positions.get(&last) else { return Vec::new() };
+        let max_tokens = 1 + (self.acceptance * MAX_DRAFT_TOKENS as f32) as usize;
+        self.tokens.slice(start, start + max_tokens.min(MAX_DRAFT_TOKENS))
     }
 
-    /// Of `guessed` tokens so many came true.
-    pub fn learn(&mut self, guessed: usize, right: usize) {
-        if guessed > 0 {
-            self.trust += (right as f32 / guessed as f32 - self.trust) * NEWEST;
+    /// Records that `accepted` of `proposed` tokens were accepted.
+    pub fn record(&mut self, proposed: usize, accepted: usize) {
+        if proposed > 0 {
+            self.acceptance += (accepted as f32 / proposed as f32 - self.acceptance) * NEWEST_WEIGHT;
         }
     }
 
-    /// The newest guess was not checked, and `new` came: says how right it would have been.
-    pub fn watch(&mut self, new: &[u32]) {
-        let right = self.newest.iter().zip(new).take_while(|(guess, token)| guess == token).count();
-        self.learn(self.newest.len().min(new.len()), right);
+    /// Records how much of the last proposal would have been accepted, if `new` was generated without verifying it.
+    pub fn record_unchecked(&mut self, new: &[u32]) {
+        let accepted = self.proposal.iter().zip(new).take_while(|(proposed, token)| proposed == token).count();
+        self.record(self.proposal.len().min(new.len()), accepted);
     }
 
-    /// Notes every run that something follows.
-    fn read(&mut self) {
-        for end in self.read.max(GRAM)..self.tokens.len() {
-            if let Some(run) = self.tokens.get(..end).and_then(<[u32]>::last_chunk::<GRAM>) {
-                self.seen.insert(*run, end);
+    /// Indexes every n-gram that is followed by a token.
+    fn index(&mut self) {
+        for end in self.indexed.max(NGRAM)..self.tokens.len() {
+            if let Some(run) = self.tokens.last_before(end) {
+                self.positions.insert(run, end);
             }
         }
-        self.read = self.tokens.len();
+        self.indexed = self.tokens.len();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Lookup, MOST_GUESSED};
+    use super::{MAX_DRAFT_TOKENS, NgramProposer};
 
     #[test]
-    fn what_followed_before_is_guessed() {
-        let mut lookup = Lookup::new(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2]);
-        assert!(lookup.guess(0.1).is_empty(), "two tokens are no run");
-        lookup.push(&[3]);
-        assert_eq!(lookup.guess(0.1), [4, 5, 6, 7, 8]);
-        lookup.push(&[9, 1, 2, 3]);
-        assert_eq!(lookup.guess(0.1), [9, 1, 2, 3], "the last time counts, up to the end");
-        assert!(Lookup::new(&[1, 2]).guess(0.1).is_empty());
+    fn what_followed_before_is_proposed() {
+        let mut ngrams = NgramProposer::new([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2].into());
+        assert!(ngrams.propose(0.1).is_empty(), "two tokens are no n-gram");
+        ngrams.push(&[3]);
+        assert_eq!(ngrams.propose(0.1), [4, 5, 6, 7, 8]);
+        ngrams.push(&[9, 1, 2, 3]);
+        assert_eq!(ngrams.propose(0.1), [9, 1, 2, 3], "the last occurrence counts, up to the end");
+        assert!(NgramProposer::new([1, 2].into()).propose(0.1).is_empty());
     }
 
     #[test]
-    fn guesses_that_fail_end_and_those_that_hold_grow() {
+    fn proposals_stop_when_rejected_and_grow_when_accepted() {
         let text: Vec<u32> = (0..40).chain(0..3).collect();
-        let mut lookup = Lookup::new(&text);
-        (0..20).for_each(|_| lookup.learn(5, 5));
-        assert_eq!(lookup.guess(0.2).len(), MOST_GUESSED);
-        (0..20).for_each(|_| lookup.learn(5, 0));
-        assert!(lookup.guess(0.2).is_empty());
-        (0..100).for_each(|_| drop(lookup.guess(0.2)));
-        assert!(!lookup.guess(0.2).is_empty(), "after a while it is tried again");
+        let mut ngrams = NgramProposer::new(text.into());
+        (0..20).for_each(|_| ngrams.record(5, 5));
+        assert_eq!(ngrams.propose(0.2).len(), MAX_DRAFT_TOKENS);
+        (0..20).for_each(|_| ngrams.record(5, 0));
+        assert!(ngrams.propose(0.2).is_empty());
+        (0..100).for_each(|_| drop(ngrams.propose(0.2)));
+        assert!(!ngrams.propose(0.2).is_empty(), "after a while it is tried again");
     }
 }

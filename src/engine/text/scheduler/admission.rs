@@ -1,0 +1,121 @@
+//! Which waiting sequences get a slot, and which running ones are preempted.
+
+use std::collections::BTreeMap;
+
+use super::{Scheduler, Sequence, SequenceId, State, Tenant};
+use crate::models::kv::BLOCK;
+
+/// Whether the first waiting sequence can run.
+enum Admission {
+    Yes,
+    NoSlot,
+    NoMemory,
+}
+
+impl Scheduler {
+    /// Admits waiting sequences, the least served tenant first. Strictly in order: a smaller sequence never
+    /// overtakes one that waits for memory. `false`: the first waiting sequence waits for memory.
+    pub(super) fn admit(&mut self, room: u64) -> bool {
+        while let Some(id) = self.next_waiting() {
+            match self.admission_for(id, room) {
+                Admission::Yes => self.start(id),
+                Admission::NoMemory => return false,
+                Admission::NoSlot => match self.victim_for(id) {
+                    Some(victim) => self.preempt(victim),
+                    None => return true,
+                },
+            }
+        }
+        true
+    }
+
+    /// The oldest waiting sequence of the least served tenant; of equally served ones, the tenant with the fewest
+    /// slots.
+    pub(super) fn next_waiting(&self) -> Option<SequenceId> {
+        let slots = self.slots_by_tenant();
+        let order = |(tenant, id): &(Tenant, SequenceId)| {
+            (self.shares.served(*tenant), slots.get(tenant).copied().unwrap_or(0), *id)
+        };
+        self.index.first_ready().min_by_key(order).map(|(_, id)| id)
+    }
+
+    fn slots_by_tenant(&self) -> BTreeMap<Tenant, usize> {
+        let mut slots = BTreeMap::new();
+        self.running().for_each(|(_, one)| *slots.entry(one.tenant).or_default() += 1);
+        slots
+    }
+
+    fn admission_for(&self, id: SequenceId, room: u64) -> Admission {
+        if self.index.running().len() >= self.limits.running {
+            return Admission::NoSlot;
+        }
+        let Some(sequence) = self.sequences.get(&id) else { return Admission::NoSlot };
+        let bytes = |one: &Sequence, blocks: usize| {
+            blocks as u64 * self.models.get(&one.model).map_or(0, |model| model.block_bytes)
+        };
+        // One spare block per sequence, so that admission does not lead to preemption at once.
+        let reserved: u64 = self.running().map(|(_, one)| bytes(one, one.blocks_needed() + 1)).sum();
+        let none_running = self.index.running().is_empty();
+        let needed = bytes(sequence, sequence.blocks_needed() + usize::from(!none_running));
+        let held = self.used_bytes() - self.idle_bytes();
+        if held + reserved + needed <= room { Admission::Yes } else { Admission::NoMemory }
+    }
+
+    /// Starts a sequence with its cached prefix. At least one token is left to compute, so that there are logits.
+    fn start(&mut self, id: SequenceId) {
+        self.ticks += 1;
+        let now = self.ticks;
+        let Some(sequence) = self.sequences.get_mut(&id) else { return };
+        sequence.state = State::Running(now);
+        self.index.set_running(sequence.tenant, id);
+        let Some(model) = self.models.get_mut(&sequence.model) else { return };
+        let max_blocks = sequence.tokens.len().saturating_sub(1) / BLOCK;
+        let edges = sequence.tokens.blocks_from(0).take(max_blocks);
+        for (node, block) in model.prefixes.find(sequence.prefix_root(), edges, now) {
+            model.blocks.share(block);
+            sequence.blocks.push(block);
+            sequence.parent = super::Parent::Node(node);
+        }
+        sequence.cached = sequence.blocks.len();
+        sequence.computed = sequence.cached * BLOCK;
+        if sequence.prefix_hit.is_none() {
+            (sequence.prefix_hit, sequence.charged) = (Some(sequence.computed), sequence.computed);
+            self.index.remove_queued(sequence.model, sequence.tenant, id, sequence.tokens.prompt_len());
+        }
+        self.refresh_siblings(id);
+    }
+
+    /// The sequence to preempt when all slots are taken: the newest of the tenant with the most slots, if that tenant
+    /// was served no less and keeps as many slots as the other one gets.
+    fn victim_for(&self, id: SequenceId) -> Option<SequenceId> {
+        let tenant = self.sequences.get(&id)?.tenant;
+        let slots = self.slots_by_tenant();
+        let own_slots = slots.get(&tenant).copied().unwrap_or(0);
+        let (&largest, _) = slots
+            .iter()
+            .filter(|(other, count)| {
+                **count >= own_slots + 2 && self.shares.served(**other) >= self.shares.served(tenant)
+            })
+            .max_by_key(|(_, count)| **count)?;
+        self.newest_running(|one| one.tenant == largest)
+    }
+
+    /// The matching running sequence that was admitted last.
+    pub(super) fn newest_running(&self, of: impl Fn(&Sequence) -> bool) -> Option<SequenceId> {
+        let since = |one: &Sequence| if let State::Running(since) = one.state { since } else { 0 };
+        self.running().filter(|(_, one)| of(one)).max_by_key(|(_, one)| since(one)).map(|(id, _)| *id)
+    }
+
+    /// Preempts a running sequence: it releases its blocks and waits again.
+    pub(super) fn preempt(&mut self, id: SequenceId) {
+        let Some(mut sequence) = self.sequences.remove(&id) else { return };
+        self.preempted += 1;
+        self.release_blocks(&mut sequence);
+        let tenant = sequence.tenant;
+        self.sequences.insert(id, sequence);
+        self.index.remove(tenant, id);
+        let ready = self.is_ready(id);
+        self.index.set_ready(tenant, id, ready);
+        self.refresh_siblings(id);
+    }
+}
