@@ -102,3 +102,22 @@ pub fn translate(error: &actix_web::Error) -> Error {
     };
     Error::new(code, format!("The request could not be read: {error}."))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::render;
+    use crate::error::{Code, Error};
+    use crate::ids::RequestId;
+
+    #[test]
+    fn the_wait_in_milliseconds_is_rounded_up() {
+        for (micros, millis) in [(1, "1"), (1_000, "1"), (1_001, "2")] {
+            let error = Error::new(Code::RateLimited, "Too many.").retry_after(Duration::from_micros(micros));
+            let response = render(&error, RequestId::from_bytes([0; 16]));
+            assert_eq!(response.headers().get("retry-after-ms").unwrap(), millis);
+            assert_eq!(response.headers().get("retry-after").unwrap(), "1");
+        }
+    }
+}
