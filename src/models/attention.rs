@@ -3,18 +3,19 @@
 use candle_core::Result;
 use outpost_kernels::{AttentionSequence, AttentionShape, KvBlocks, KvSlices, Pool, attend};
 
-use super::hyper::Hyper;
-use super::kv::{BLOCK, BlockId, KvArena, Place};
+use super::decoder_config::DecoderConfig;
+use super::kv::{BLOCK, BlockId, BlockWrite, KvArena};
 
 /// What a decoder's attention is like in a layer with such a window.
-pub(super) fn shape(hyper: &Hyper, window: Option<usize>) -> AttentionShape {
-    let Hyper { heads, kv_heads, head_width: width, attention_scale: scale, attention_cap: soft_cap, .. } = *hyper;
+pub(super) fn shape(config: &DecoderConfig, window: Option<usize>) -> AttentionShape {
+    let DecoderConfig { heads, kv_heads, head_width: width, attention_scale: scale, attention_cap: soft_cap, .. } =
+        *config;
     AttentionShape { heads, kv_heads, width, scale, causal: true, window, soft_cap }
 }
 
 /// One row's place in the batch and in its sequence.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span<'a> {
+pub(super) struct SequenceSlice<'a> {
     /// Its first token's place in the batch.
     pub offset: usize,
     pub count: usize,
@@ -26,7 +27,7 @@ pub(super) struct Span<'a> {
 }
 
 /// Where the tokens' keys and values are written, in every layer.
-pub(super) fn places(spans: &[Span<'_>]) -> Result<Vec<Place>> {
+pub(super) fn places(spans: &[SequenceSlice<'_>]) -> Result<Vec<BlockWrite>> {
     let mut places = Vec::with_capacity(spans.len());
     for span in spans {
         let (mut position, end) = (span.start, span.start + span.count);
@@ -36,7 +37,7 @@ pub(super) fn places(spans: &[Span<'_>]) -> Result<Vec<Place>> {
             };
             let (slot, row) = (position % BLOCK, span.offset + position - span.start);
             let count = (BLOCK - slot).min(end - position);
-            places.push(Place { block, row, slot, count });
+            places.push(BlockWrite { block, row, slot, count });
             position += count;
         }
     }
@@ -50,7 +51,7 @@ pub(super) fn over(
     arena: &KvArena,
     layer: usize,
     shape: &AttentionShape,
-    spans: &[Span<'_>],
+    spans: &[SequenceSlice<'_>],
     queries: &[f32],
     out: &mut [f32],
 ) -> Result<()> {
@@ -79,13 +80,13 @@ pub(super) fn over(
 
 /// The slices of a sequence's blocks in one layer: of keys, and of values.
 #[derive(Debug)]
-pub(super) enum View<'a> {
+pub(super) enum KvView<'a> {
     F32([Vec<&'a [f32]>; 2]),
     F16([Vec<&'a [half::f16]>; 2]),
     Q8([Vec<(&'a [i8], &'a [f32])>; 2]),
 }
 
-impl View<'_> {
+impl KvView<'_> {
     fn as_blocks(&self) -> KvBlocks<'_> {
         fn pair<T>([keys, values]: &[Vec<T>; 2]) -> KvSlices<'_, T> {
             KvSlices { keys, values }

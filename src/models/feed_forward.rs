@@ -5,17 +5,17 @@ use candle_core::Result;
 use outpost_kernels::{self as kernels, Pool};
 
 use super::ModelError;
-use super::experts::Experts;
-use super::family::Activation;
-use super::hyper::Hyper;
+use super::decoder_config::DecoderConfig;
+use super::decoder_family::Activation;
 use super::linear::Linear;
+use super::mixture_of_experts::MixtureOfExperts;
 use super::scratch::grow;
 use super::weights::{Candidate, Loader};
 
 #[derive(Debug)]
 pub(super) enum FeedForward {
     Dense(Mlp),
-    Sparse(Experts),
+    Sparse(MixtureOfExperts),
 }
 
 /// `down(act(gate(x)) * up(x))`; without a gate `down(act(up(x)))`.
@@ -30,13 +30,13 @@ pub(super) struct Mlp {
 impl FeedForward {
     pub fn load(
         loader: &Loader<'_>,
-        hyper: &Hyper,
+        config: &DecoderConfig,
         block: usize,
         sparse: bool,
     ) -> std::result::Result<Self, ModelError> {
-        match &hyper.experts {
-            Some(sizes) if sparse => Experts::load(loader, hyper, sizes, block).map(Self::Sparse),
-            _ => Mlp::dense(loader, hyper, block).map(Self::Dense),
+        match &config.experts {
+            Some(sizes) if sparse => MixtureOfExperts::load(loader, config, sizes, block).map(Self::Sparse),
+            _ => Mlp::dense(loader, config, block).map(Self::Dense),
         }
     }
 
@@ -51,30 +51,30 @@ impl FeedForward {
 
 impl Mlp {
     /// Phi-3's gate and up lie in one tensor, the gate first; GGUF calls it `ffn_up`.
-    fn dense(loader: &Loader<'_>, hyper: &Hyper, block: usize) -> std::result::Result<Self, ModelError> {
-        let inner = hyper.inner;
+    fn dense(loader: &Loader<'_>, config: &DecoderConfig, block: usize) -> std::result::Result<Self, ModelError> {
+        let inner = config.inner;
         let stem = |part: &str| format!("blk.{block}.{part}");
         let whole = |part: &str| [stem(part), stem(part)].map(|stem| Candidate::whole(stem, inner));
         let half = |part: &str, first: usize| Candidate { stem: stem(part), first, total: 2 * inner };
-        let (gate, up) = match hyper.family.fused {
+        let (gate, up) = match config.family.fused {
             true => ([half("ffn_gate_up", 0), half("ffn_up", 0)], [half("ffn_gate_up", inner), half("ffn_up", inner)]),
             false => (whole("ffn_gate"), whole("ffn_up")),
         };
-        Self::load(loader, hyper, [&gate, &up, &[Candidate::whole(stem("ffn_down"), hyper.width)]], inner)
+        Self::load(loader, config, [&gate, &up, &[Candidate::whole(stem("ffn_down"), config.width)]], inner)
     }
 
     /// `places` of gate, up and down.
     pub fn load(
         loader: &Loader<'_>,
-        hyper: &Hyper,
+        config: &DecoderConfig,
         [gate, up, down]: [&[Candidate]; 3],
         inner: usize,
     ) -> std::result::Result<Self, ModelError> {
         Ok(Self {
-            gate: Some(loader.linear(gate, inner, hyper.width, false)?),
-            up: loader.linear(up, inner, hyper.width, false)?,
-            down: loader.linear(down, hyper.width, inner, false)?,
-            activation: hyper.activation,
+            gate: Some(loader.linear(gate, inner, config.width, false)?),
+            up: loader.linear(up, inner, config.width, false)?,
+            down: loader.linear(down, config.width, inner, false)?,
+            activation: config.activation,
         })
     }
 

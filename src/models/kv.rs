@@ -8,7 +8,7 @@ use candle_core::Result;
 use half::f16;
 use outpost_kernels::{self as kernels, KvPair, KvWrite, Pool};
 
-use super::attention::View;
+use super::attention::KvView;
 
 /// Positions in a block.
 pub const BLOCK: usize = outpost_kernels::BLOCK_POSITIONS;
@@ -72,7 +72,7 @@ pub struct KvCache {
     pub(super) arena: KvArena,
     pub(super) blocks: Vec<BlockId>,
     pub(super) length: usize,
-    /// Whether the text is computed as a long one: see `Llama::is_long`.
+    /// Whether the text is computed as a long one: see `Decoder::is_long`.
     pub long: bool,
 }
 
@@ -117,7 +117,7 @@ enum Cells {
 
 /// Some rows of a step that are written to one block.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
+pub(super) struct BlockWrite {
     pub block: BlockId,
     /// The first row, its place in the block, and how many follow each other.
     pub row: usize,
@@ -167,7 +167,7 @@ impl KvArena {
         &mut self,
         pool: &Pool,
         layer: usize,
-        places: &[Place],
+        places: &[BlockWrite],
         keys: &[f32],
         values: &[f32],
     ) -> Result<()> {
@@ -179,7 +179,7 @@ impl KvArena {
             let shape = self.shape;
             let mut fills = Vec::with_capacity(places.len());
             for (place, block) in places.iter().zip(taken.iter_mut().flatten()) {
-                let Place { row, slot, count, .. } = *place;
+                let BlockWrite { row, slot, count, .. } = *place;
                 fills.extend(block.cells(layer, &shape).map(|cells| KvWrite { cells, row, slot, count }));
             }
             kernels::kv_write(pool, [shape.kv_heads, shape.head_width], keys, values, &mut fills);
@@ -193,7 +193,7 @@ impl KvArena {
     }
 
     /// The keys and the values of one layer in these blocks, which must be `needed` at least.
-    pub(super) fn view(&self, layer: usize, ids: &[BlockId], needed: usize) -> Result<View<'_>> {
+    pub(super) fn view(&self, layer: usize, ids: &[BlockId], needed: usize) -> Result<KvView<'_>> {
         if ids.len() < needed {
             candle_core::bail!("a row has {} KV blocks, {needed} are needed", ids.len());
         }
@@ -205,15 +205,15 @@ impl KvArena {
         let (size, scales) = (self.shape.layer(), self.shape.kv_heads * BLOCK);
         let (range, scales) = (layer * size..(layer + 1) * size, layer * scales..(layer + 1) * scales);
         Ok(match self.shape.kind {
-            KvType::F32 => View::F32(both(blocks, |cells| match cells {
+            KvType::F32 => KvView::F32(both(blocks, |cells| match cells {
                 Cells::F32(all) => all.get(range.clone()),
                 _ => None,
             })),
-            KvType::F16 => View::F16(both(blocks, |cells| match cells {
+            KvType::F16 => KvView::F16(both(blocks, |cells| match cells {
                 Cells::F16(all) => all.get(range.clone()),
                 _ => None,
             })),
-            KvType::Q8 => View::Q8(both(blocks, |cells| match cells {
+            KvType::Q8 => KvView::Q8(both(blocks, |cells| match cells {
                 Cells::Q8(all, factors) => all.get(range.clone()).zip(factors.get(scales.clone())),
                 _ => None,
             })),
@@ -270,18 +270,18 @@ impl Block {
 
 #[cfg(test)]
 mod tests {
-    use super::{BLOCK, KvArena, KvShape, KvType, Place};
-    use crate::models::attention::View;
+    use super::{BLOCK, BlockWrite, KvArena, KvShape, KvType};
+    use crate::models::attention::KvView;
     use outpost_kernels::Pool;
 
     /// Numbers `0..8` of a head at a position, of the keys or the values of the first block.
-    fn widen(view: &View<'_>, values: bool, head: usize, slot: usize) -> Vec<f32> {
+    fn widen(view: &KvView<'_>, values: bool, head: usize, slot: usize) -> Vec<f32> {
         let index = |at: usize| head * BLOCK * 8 + if values { slot * 8 + at } else { at * BLOCK + slot };
         let part = usize::from(values);
         let number = |at: usize| match view {
-            View::F32(all) => all[part][0][index(at)],
-            View::F16(all) => all[part][0][index(at)].to_f32(),
-            View::Q8(all) => f32::from(all[part][0].0[index(at)]) * all[part][0].1[head * BLOCK + slot],
+            KvView::F32(all) => all[part][0][index(at)],
+            KvView::F16(all) => all[part][0][index(at)].to_f32(),
+            KvView::Q8(all) => f32::from(all[part][0].0[index(at)]) * all[part][0].1[head * BLOCK + slot],
         };
         (0..8).map(number).collect()
     }
@@ -301,7 +301,7 @@ mod tests {
                 // Rows of others before them.
                 let keys: Vec<f32> = (0..3).chain(slot..slot + count).flat_map(row).collect();
                 let values: Vec<f32> = keys.iter().map(|key| -key).collect();
-                arena.write(&pool, layer, &[Place { block: 1, row: 3, slot, count }], &keys, &values).unwrap();
+                arena.write(&pool, layer, &[BlockWrite { block: 1, row: 3, slot, count }], &keys, &values).unwrap();
             }
             for (layer, head) in (0..2).flat_map(|layer| (0..3).map(move |head| (layer, head))) {
                 let view = arena.view(layer, &[1], 1).unwrap();
@@ -320,7 +320,7 @@ mod tests {
     fn a_block_without_memory_is_an_error() {
         let mut arena = KvArena::new(KvShape { layers: 1, kv_heads: 1, head_width: 2, kind: KvType::F16 });
         let pool = Pool::new(1);
-        let place = |block| Place { block, row: 0, slot: 0, count: 1 };
+        let place = |block| BlockWrite { block, row: 0, slot: 0, count: 1 };
         assert!(arena.write(&pool, 0, &[place(0)], &[1., 2.], &[3., 4.]).is_err());
         arena.ensure(0);
         arena.write(&pool, 0, &[place(0)], &[1., 2.], &[3., 4.]).unwrap();

@@ -3,23 +3,25 @@
 //! Nothing here knows requests or tokens' text; `engine` drives it.
 
 mod attention;
-mod block;
+mod config_json;
+pub mod decoder;
+pub mod decoder_config;
+pub mod decoder_family;
+mod decoder_layer;
 pub mod diffusion;
+mod embedding_table;
 pub mod encoder;
-mod experts;
-pub mod family;
 mod feed_forward;
 pub mod gguf;
-pub mod hyper;
+mod gguf_config;
 pub mod kv;
 mod linear;
-pub mod llama;
+mod mixture_of_experts;
 mod norm;
 pub mod rope;
 pub mod safetensors;
 pub mod scratch;
-mod table;
-mod texts;
+mod text_batch;
 pub mod weights;
 
 /// A model file cannot become a network.

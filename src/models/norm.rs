@@ -3,7 +3,7 @@
 use outpost_kernels::{self as kernels, NormKind, Pool};
 
 use super::ModelError;
-use super::hyper::Hyper;
+use super::decoder_config::DecoderConfig;
 use super::scratch::grow;
 use super::weights::{Loader, Role};
 
@@ -17,9 +17,9 @@ pub(super) struct Norm {
 
 impl Norm {
     /// A decoder's: by the root of the mean square.
-    pub fn load(loader: &Loader<'_>, hyper: &Hyper, stem: &str, width: usize) -> Result<Self, ModelError> {
-        let weight = loader.vector(stem, width)?.into_iter().map(|weight| weight + hyper.norm_shift).collect();
-        Ok(Self { kind: NormKind::Rms, weight, bias: None, epsilon: hyper.epsilon })
+    pub fn load(loader: &Loader<'_>, config: &DecoderConfig, stem: &str, width: usize) -> Result<Self, ModelError> {
+        let weight = loader.vector(stem, width)?.into_iter().map(|weight| weight + config.norm_shift).collect();
+        Ok(Self { kind: NormKind::Rms, weight, bias: None, epsilon: config.epsilon })
     }
 
     /// An encoder's: by the deviation, with a bias where the checkpoint has it.

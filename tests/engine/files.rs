@@ -1,8 +1,8 @@
 //! Broken model files are refused in words, and never by a panic or a huge allocation.
 
+use outpost::models::decoder::Decoder;
 use outpost::models::gguf::{GgufFile, parse};
 use outpost::models::kv::{KvCache, KvType};
-use outpost::models::llama::Llama;
 use proptest::prelude::*;
 
 use crate::support::cpu;
@@ -13,7 +13,7 @@ fn problem(bytes: &[u8]) -> String {
     let path = dir.path().join("m.gguf");
     std::fs::write(&path, bytes).unwrap();
     match GgufFile::open(&path) {
-        Ok(file) => Llama::load(&file, cpu()).unwrap_err().to_string(),
+        Ok(file) => Decoder::load(&file, cpu()).unwrap_err().to_string(),
         Err(error) => error.to_string(),
     }
 }
@@ -121,7 +121,7 @@ proptest! {
         let path = dir.path().join("m.gguf");
         std::fs::write(&path, bytes).unwrap();
         if let Ok(file) = GgufFile::open(&path)
-            && let Ok(model) = Llama::load(&file, cpu())
+            && let Ok(model) = Decoder::load(&file, cpu())
         {
             let _ = model.extend(&[1, 2, 3], &mut KvCache::new(model.kv_shape(KvType::F16)));
         }

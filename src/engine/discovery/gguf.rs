@@ -6,7 +6,7 @@ use crate::engine::model_info::{Kind, ModelInfo};
 
 use crate::engine::checkpoint;
 use crate::engine::embedding;
-use crate::models::family;
+use crate::models::decoder_family;
 use crate::models::gguf::{GgufFile, Header};
 
 /// Architectures that make vectors, not text.
@@ -54,6 +54,6 @@ fn fill(header: &Header, info: &mut ModelInfo) {
         }
         return;
     }
-    info.kind = if family::find(name).is_some() { Kind::Text } else { Kind::Unknown };
+    info.kind = if decoder_family::find(name).is_some() { Kind::Text } else { Kind::Unknown };
     info.problem = checkpoint::check_gguf(header).err();
 }

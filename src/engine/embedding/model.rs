@@ -20,13 +20,13 @@ use crate::engine::runtime::memory::Lease;
 use crate::engine::runtime::panics::computed;
 use crate::engine::tokenizer::TokenBound;
 use crate::models::ModelError;
+use crate::models::decoder_config::DecoderConfig;
+use crate::models::decoder_family;
 use crate::models::encoder::{EncoderConfig, EncoderWeights, Family, Pooling, Tokenized, head, normalise};
-use crate::models::family;
 use crate::models::gguf::{Header, Metadata};
-use crate::models::hyper::Hyper;
-use crate::models::safetensors::Folder;
+use crate::models::safetensors::ModelFolder;
 use crate::models::scratch::Cpu;
-use crate::models::weights::{Decoder, Footprint, Weights};
+use crate::models::weights::{DecoderCheckpoint, Footprint, Weights};
 
 /// Tokens a second that are assumed for the size of the first batch.
 const UNMEASURED: f64 = 2_000.;
@@ -79,7 +79,7 @@ pub fn gguf_is_cross_encoder(metadata: &Metadata) -> bool {
 }
 
 /// Whether a folder holds a model that can be served; reads headers and small files only.
-pub fn check_hub(folder: &Folder, id: &str) -> Result<Facts, String> {
+pub fn check_hub(folder: &ModelFolder, id: &str) -> Result<Facts, String> {
     let outline = outline(folder).map_err(|error| error.to_string())?;
     let sentence = Sentence::of_folder(&folder.path, id, &folder.config)?;
     if !folder.path.join("tokenizer.json").is_file() {
@@ -108,17 +108,17 @@ pub fn is_cross_encoder(config: &Value) -> bool {
 
 fn gguf_outline(header: &Header) -> Result<Outline, ModelError> {
     let name = header.metadata.text("general.architecture").unwrap_or_default();
-    match family::find(name) {
-        Some(_) => Hyper::of_gguf(header).map(|hyper| Outline::Decoder(Box::new(hyper))),
-        None => EncoderConfig::of_gguf(header).map(Outline::Encoder),
+    match decoder_family::find(name) {
+        Some(_) => DecoderConfig::from_gguf(header).map(|config| Outline::Decoder(Box::new(config))),
+        None => EncoderConfig::from_gguf(header).map(Outline::Encoder),
     }
 }
 
-fn outline(folder: &Folder) -> Result<Outline, ModelError> {
+fn outline(folder: &ModelFolder) -> Result<Outline, ModelError> {
     let name = folder.config.get("model_type").and_then(Value::as_str).unwrap_or_default();
     match Family::of_hub(name) {
         Some(_) => EncoderConfig::of_config(&folder.config).map(Outline::Encoder),
-        None => folder.hyper().map(|hyper| Outline::Decoder(Box::new(hyper))),
+        None => folder.decoder_config().map(|config| Outline::Decoder(Box::new(config))),
     }
 }
 

@@ -8,21 +8,21 @@ use outpost_kernels::DType;
 
 use crate::engine::checkpoint::Checkpoint;
 use crate::models::ModelError;
+use crate::models::decoder::{Decoder, EncodePass, encode_pass_bytes};
+use crate::models::decoder_config::DecoderConfig;
 use crate::models::encoder::{self, Encoder, EncoderConfig, Head, Tokenized};
-use crate::models::hyper::Hyper;
-use crate::models::llama::{EncodePass, Llama, encode_pass_bytes};
 use crate::models::scratch::Cpu;
 
 /// What a model's files tell of its network.
 #[derive(Clone, Debug)]
 pub enum Outline {
     Encoder(EncoderConfig),
-    Decoder(Box<Hyper>),
+    Decoder(Box<DecoderConfig>),
 }
 
 pub enum Network {
     Encoder(Box<Encoder>, Option<Head>),
-    Decoder(Box<Llama>),
+    Decoder(Box<Decoder>),
 }
 
 /// A batch on its way through a network.
@@ -35,7 +35,7 @@ impl Outline {
     pub fn width(&self) -> usize {
         match self {
             Self::Encoder(sizes) => sizes.width,
-            Self::Decoder(hyper) => hyper.width,
+            Self::Decoder(config) => config.width,
         }
     }
 
@@ -43,14 +43,14 @@ impl Outline {
     pub fn context(&self) -> usize {
         match self {
             Self::Encoder(sizes) => sizes.context,
-            Self::Decoder(hyper) => hyper.context,
+            Self::Decoder(config) => config.context,
         }
     }
 
     pub fn vocabulary(&self) -> usize {
         match self {
             Self::Encoder(sizes) => sizes.vocabulary,
-            Self::Decoder(hyper) => hyper.vocabulary,
+            Self::Decoder(config) => config.vocabulary,
         }
     }
 
@@ -58,7 +58,7 @@ impl Outline {
     pub fn pass_bytes(&self, tokens: usize, texts: usize, threads: usize) -> u64 {
         match self {
             Self::Encoder(sizes) => Encoder::pass_bytes(sizes, tokens, texts, threads),
-            Self::Decoder(hyper) => encode_pass_bytes(hyper, tokens, texts, threads),
+            Self::Decoder(config) => encode_pass_bytes(config, tokens, texts, threads),
         }
     }
 }
@@ -71,7 +71,9 @@ impl Network {
         cpu: Arc<Cpu>,
     ) -> std::result::Result<Self, ModelError> {
         match outline {
-            Outline::Decoder(_) => Ok(Self::Decoder(Box::new(Llama::load_headless(files.weights(), precision, cpu)?))),
+            Outline::Decoder(_) => {
+                Ok(Self::Decoder(Box::new(Decoder::load_headless(files.weights(), precision, cpu)?)))
+            }
             Outline::Encoder(sizes) => files.with_encoder(outline, |source| {
                 let (encoder, head) =
                     Encoder::load(source, sizes.clone(), files.cross_encoder_config(), precision, cpu)?;

@@ -89,7 +89,7 @@ impl Registry {
         let broken = |reason| LoadError::Broken { id: sibling.info.id.clone(), reason };
         let agree = guarded(|| {
             let checkpoint = Checkpoint::open_chat(&sibling.path)?;
-            let rows = checkpoint.weights().hyper().map_err(|error| error.to_string())?.vocabulary;
+            let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
             let (_, facts) = Preprocessor::chat(&self.isolation(), &sibling.path, rows)?;
             Ok(facts.vocabulary.agree(&model.vocabulary))
         });

@@ -375,10 +375,10 @@ impl Registry {
     /// What the model takes in memory, and the scratch of its steps.
     fn needs(&self, checkpoint: &Checkpoint) -> Result<(Footprint, u64), String> {
         let weights = checkpoint.weights();
-        let hyper = weights.hyper().map_err(|error| error.to_string())?;
+        let config = weights.decoder_config().map_err(|error| error.to_string())?;
         Ok((
             Footprint::of(weights, self.cpu.pool().threads()),
-            scratch_bytes(&hyper, &self.runtime.settings.largest_step()),
+            scratch_bytes(&config, &self.runtime.settings.step_limits()),
         ))
     }
 

@@ -15,15 +15,15 @@ use crate::engine::text::scheduler::ModelId;
 use crate::engine::text::speculative::draft_model::{DraftNetwork, Slot};
 use crate::engine::text::tools::{Format, Shape, Syntax, Tool};
 use crate::engine::tokenizer::{Prompt, TokenBound, Vocabulary};
+use crate::models::decoder::{BatchRow, Decoder, Logits};
 use crate::models::kv::{KvArena, KvShape, KvType};
-use crate::models::llama::{Llama, Logits, Row};
 use crate::models::scratch::Cpu;
 
 pub struct TextModel {
     id: String,
     /// Tells this load from every other.
     pub(in crate::engine) key: ModelId,
-    pub(in crate::engine) network: Llama,
+    pub(in crate::engine) network: Decoder,
     pub(in crate::engine) vocabulary: Vocabulary,
     /// Bytes of the longest token.
     longest_token: usize,
@@ -47,10 +47,10 @@ impl TextModel {
         lease: Lease,
         cpu: Arc<Cpu>,
     ) -> Result<Self, String> {
-        let rows = checkpoint.weights().hyper().map_err(|error| error.to_string())?.vocabulary;
+        let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
         let (preprocessor, ChatFacts { vocabulary, call_format }) = Preprocessor::chat(isolation, path, rows)?;
         let longest_token = vocabulary.longest();
-        let network = Llama::load(checkpoint.weights(), cpu).map_err(|error| error.to_string())?;
+        let network = Decoder::load(checkpoint.weights(), cpu).map_err(|error| error.to_string())?;
         Ok(Self {
             id: id.to_owned(),
             key,
@@ -71,7 +71,7 @@ impl TextModel {
 
     /// Positions that prompt and answer share.
     pub fn context_window(&self) -> u32 {
-        u32::try_from(self.network.hyper().context).unwrap_or(u32::MAX)
+        u32::try_from(self.network.config().context).unwrap_or(u32::MAX)
     }
 
     /// How many tokens have a text; ids are below this.
@@ -137,7 +137,7 @@ impl TextModel {
     }
 
     /// A step of the network.
-    pub(in crate::engine) fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Logits, String> {
+    pub(in crate::engine) fn forward(&self, rows: &[BatchRow<'_>], arena: &mut KvArena) -> Result<Logits, String> {
         computed(|| self.network.forward(rows, arena))
     }
 
@@ -173,7 +173,7 @@ impl DraftNetwork for TextModel {
         self.vocabulary.ends().contains(&token)
     }
 
-    fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Logits, String> {
+    fn forward(&self, rows: &[BatchRow<'_>], arena: &mut KvArena) -> Result<Logits, String> {
         Self::forward(self, rows, arena)
     }
 

@@ -9,8 +9,8 @@ use super::feature_map::FeatureMap;
 use super::layers::Loaded;
 use super::op_context::{Interrupted, OpContext, Result};
 use crate::models::ModelError;
+use crate::models::decoder_config::reject_config;
 use crate::models::encoder::{Encoder, EncoderConfig, Family, Tokenized};
-use crate::models::hyper::refuse;
 use crate::models::scratch::Cpu;
 use crate::models::weights::Loader;
 
@@ -30,11 +30,11 @@ impl BertConfig {
         let sizes = match EncoderConfig::of_config(value) {
             Ok(sizes) if sizes.family == Family::Bert => sizes,
             Ok(_) => {
-                return refuse(format!(
+                return reject_config(format!(
                     "{path}config.json does not describe a BERT; supported text encoders: CLIP, BERT"
                 ));
             }
-            Err(error) => return refuse(format!("{path}config.json: {error}")),
+            Err(error) => return reject_config(format!("{path}config.json: {error}")),
         };
         let padding = value.get("pad_token_id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
         let masks_padding = value.get("use_attention_mask").and_then(Value::as_bool).unwrap_or(false);

@@ -8,9 +8,9 @@ use super::feature_map::FeatureMap;
 use super::layers::{Linear, Loaded, Mlp, Norm, linear, mlp};
 use super::op_context::{Interrupted, OpContext, Result};
 use crate::models::ModelError;
-use crate::models::hyper::config::Config;
-use crate::models::hyper::refuse;
-use crate::models::table::Table;
+use crate::models::config_json::ConfigJson;
+use crate::models::decoder_config::reject_config;
+use crate::models::embedding_table::EmbeddingTable;
 use crate::models::weights::Loader;
 
 /// The configuration of a text encoder.
@@ -34,11 +34,11 @@ pub struct ClipConfig {
 impl ClipConfig {
     /// `path` is for error messages; `projects`: whether the model has a projection.
     pub fn read(value: &Value, path: &str, projects: bool) -> std::result::Result<Self, ModelError> {
-        let config = Config { value, path };
+        let config = ConfigJson { value, path };
         let activation = match config.text("hidden_act")?.unwrap_or("quick_gelu") {
             "quick_gelu" => Activation::QuickGelu,
             "gelu" => Activation::Gelu,
-            other => return refuse(format!("{path}hidden_act is {other}; supported: quick_gelu, gelu")),
+            other => return reject_config(format!("{path}hidden_act is {other}; supported: quick_gelu, gelu")),
         };
         let number = |key: &str, usual: usize, most: usize| config.whole_or(key, usual, most);
         let sizes = Self {
@@ -59,7 +59,9 @@ impl ClipConfig {
         };
         match sizes.width.is_multiple_of(sizes.heads) {
             true => Ok(sizes),
-            false => refuse(format!("{path}hidden_size {} does not divide into {} heads", sizes.width, sizes.heads)),
+            false => {
+                reject_config(format!("{path}hidden_size {} does not divide into {} heads", sizes.width, sizes.heads))
+            }
         }
     }
 }
@@ -67,8 +69,8 @@ impl ClipConfig {
 #[derive(Debug)]
 pub struct Clip {
     config: ClipConfig,
-    tokens: Table,
-    positions: Table,
+    tokens: EmbeddingTable,
+    positions: EmbeddingTable,
     layers: Vec<Layer>,
     final_norm: Norm,
     projection: Option<Linear>,

@@ -8,8 +8,8 @@ use super::Pooling;
 use super::config::EncoderConfig;
 use super::tensor_names::Family;
 use crate::models::ModelError;
-use crate::models::family::Activation;
-use crate::models::hyper::refuse;
+use crate::models::decoder_config::reject_config;
+use crate::models::decoder_family::Activation;
 use crate::models::linear::Linear;
 use crate::models::norm::Norm;
 use crate::models::scratch::Cpu;
@@ -35,9 +35,9 @@ fn classes(config: &Value) -> usize {
 /// Whether a `config.json` describes a supported cross-encoder.
 pub fn check(config: &Value, sizes: &EncoderConfig) -> std::result::Result<(), ModelError> {
     match (sizes.family, classes(config)) {
-        (Family::Nomic, _) => refuse("cross-encoders of this family are not supported".to_owned()),
+        (Family::Nomic, _) => reject_config("cross-encoders of this family are not supported".to_owned()),
         (_, 1) => Ok(()),
-        (_, many) => refuse(format!("it classifies texts into {many} classes; a cross-encoder has one output")),
+        (_, many) => reject_config(format!("it classifies texts into {many} classes; a cross-encoder has one output")),
     }
 }
 
@@ -56,13 +56,13 @@ impl Head {
         let pooling = match word("classifier_pooling") {
             Some("mean") => Pooling::Mean,
             None | Some("cls") => Pooling::Cls,
-            Some(other) => return refuse(format!("classifier_pooling {other} is not supported")),
+            Some(other) => return reject_config(format!("classifier_pooling {other} is not supported")),
         };
         let activation = match word("classifier_activation") {
             None | Some("gelu") => Activation::Gelu,
             Some("silu") => Activation::Silu,
             Some("relu") => Activation::Relu,
-            Some(other) => return refuse(format!("classifier_activation {other} is not supported")),
+            Some(other) => return reject_config(format!("classifier_activation {other} is not supported")),
         };
         Ok(Self {
             pooling,

@@ -19,12 +19,12 @@ use serde_json::Value;
 
 use super::ModelError;
 use super::attention;
-use super::kv::{KvArena, Place};
+use super::embedding_table::EmbeddingTable;
+use super::kv::{BlockWrite, KvArena};
 use super::norm::Norm;
 use super::rope::{Angles, Rope, RopeStyle};
 use super::scratch::{Cpu, Scratch, grow};
-use super::table::Table;
-use super::texts::{Texts, arena_bytes};
+use super::text_batch::{TextBatch, arena_bytes};
 use super::weights::{Loader, Weights};
 pub use config::{EncoderConfig, LayerAttention, Positions};
 pub use head::Head;
@@ -36,9 +36,9 @@ pub use tensor_names::{EncoderWeights, Family};
 #[derive(Debug)]
 pub struct Encoder {
     config: EncoderConfig,
-    token_embd: Table,
-    position_embd: Option<Table>,
-    token_types: Option<Table>,
+    token_embd: EmbeddingTable,
+    position_embd: Option<EmbeddingTable>,
+    token_types: Option<EmbeddingTable>,
     embd_norm: Norm,
     layers: Vec<Layer>,
     output_norm: Option<Norm>,
@@ -65,10 +65,10 @@ impl Tokenized {
 #[derive(Debug)]
 pub struct Pass {
     stream: ResidualStream,
-    texts: Texts,
+    texts: TextBatch,
     /// Keys and values of one layer.
     arena: KvArena,
-    written: Vec<Place>,
+    written: Vec<BlockWrite>,
     angles: Vec<Angles>,
     layer: usize,
 }
@@ -133,7 +133,7 @@ impl Encoder {
         }
         let positions = || counts().flat_map(|count| (0..count).map(|position| (position, false)));
         let angles = self.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();
-        let places = Texts::new(counts());
+        let places = TextBatch::new(counts());
         let arena = places.arena([heads, width / heads]);
         let written = attention::places(&places.spans(&(0..places.tokens())))?;
         let mut pass = Pass { stream: ResidualStream::default(), texts: places, arena, written, angles, layer: 0 };

@@ -3,11 +3,11 @@
 //!
 //! Files are read, not mapped, for the reason that [`super::gguf`] gives.
 
-mod folder;
 mod header;
+mod model_folder;
 
-pub use folder::{Folder, is_file_name, parse_json, read_json, shards};
 pub use header::{Header, TensorInfo, read_header};
+pub use model_folder::{ModelFolder, is_file_name, parse_json, read_json, shards};
 
 /// Why a file is refused, in words for the person who put it there.
 #[derive(Debug, thiserror::Error)]

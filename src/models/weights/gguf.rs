@@ -3,14 +3,14 @@
 use outpost_kernels::DType;
 
 use super::rows::Tensor;
-use super::{Decoder, Role, Rows, Weights};
+use super::{DecoderCheckpoint, Role, Rows, Weights};
 use crate::models::ModelError;
+use crate::models::decoder_config::DecoderConfig;
 use crate::models::gguf::GgufFile;
-use crate::models::hyper::Hyper;
 
-impl Decoder for GgufFile {
-    fn hyper(&self) -> Result<Hyper, ModelError> {
-        Hyper::of_gguf(&self.header)
+impl DecoderCheckpoint for GgufFile {
+    fn decoder_config(&self) -> Result<DecoderConfig, ModelError> {
+        DecoderConfig::from_gguf(&self.header)
     }
 }
 

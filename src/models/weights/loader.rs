@@ -9,8 +9,8 @@ use outpost_kernels::{Conv2d, ConvShape, DType, Pool};
 
 use super::{Role, Rows, Weights, flat};
 use crate::models::ModelError;
+use crate::models::embedding_table::EmbeddingTable;
 use crate::models::linear::Linear;
-use crate::models::table::Table;
 
 /// One place where a matrix may lie: rows `first..` of `total` rows of a stem.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl Candidate {
 
 /// A matrix that was read, for those who want to add to its products.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Matrix {
+pub struct LoadedMatrix {
     pub stem: String,
     /// Which of the rows of the checkpoint's tensor it has, and how many that has.
     pub rows: Range<usize>,
@@ -48,7 +48,7 @@ pub struct Loader<'a> {
     /// What the weights of projections are rounded to.
     precision: Option<DType>,
     used: RefCell<HashSet<String>>,
-    matrices: RefCell<Vec<Matrix>>,
+    matrices: RefCell<Vec<LoadedMatrix>>,
 }
 
 type Result<T> = std::result::Result<T, ModelError>;
@@ -101,10 +101,10 @@ impl<'a> Loader<'a> {
     }
 
     /// A table of vectors.
-    pub fn table(&self, stem: &str, rows: usize, columns: usize) -> Result<Table> {
+    pub fn table(&self, stem: &str, rows: usize, columns: usize) -> Result<EmbeddingTable> {
         let (name, shape) = self.look(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
         self.expect(&name, &shape, shape.len() > 1 && flat(&shape) == (rows, columns), &[rows, columns])?;
-        Table::new(&self.take(&name, 0, rows)?)
+        EmbeddingTable::new(&self.take(&name, 0, rows)?)
     }
 
     pub fn matrix(&self, stem: &str, rows: usize, columns: usize) -> Result<Linear> {
@@ -152,7 +152,7 @@ impl<'a> Loader<'a> {
         }
         let linear = Linear::new(&self.pool, &weight, bias)?;
         let (stem, rows) = (place.stem.clone(), place.first..place.first + rows);
-        let matrix = Matrix { stem, rows, total: place.total, columns, window: None, id: linear.id() };
+        let matrix = LoadedMatrix { stem, rows, total: place.total, columns, window: None, id: linear.id() };
         self.matrices.borrow_mut().push(matrix);
         Ok(linear)
     }
@@ -171,7 +171,7 @@ impl<'a> Loader<'a> {
         let bias = self.optional_vector(stem, Role::Bias, outputs)?;
         let conv = Arc::new(Conv2d::new(&self.pool, weight.kind, window, &weight.bytes()?, bias.as_deref())?);
         let (total, columns, id) = (outputs, inputs * height * width, Arc::as_ptr(&conv).addr());
-        let matrix = Matrix { stem: stem.to_owned(), rows: 0..outputs, total, columns, window: Some(window), id };
+        let matrix = LoadedMatrix { stem: stem.to_owned(), rows: 0..outputs, total, columns, window: Some(window), id };
         self.matrices.borrow_mut().push(matrix);
         Ok(conv)
     }
@@ -216,7 +216,7 @@ impl<'a> Loader<'a> {
     }
 
     /// The projections and convolutions that were read.
-    pub fn matrices(&self) -> Vec<Matrix> {
+    pub fn matrices(&self) -> Vec<LoadedMatrix> {
         self.matrices.take()
     }
 

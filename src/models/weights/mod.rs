@@ -5,15 +5,15 @@
 //! know would have changed its results.
 
 mod gguf;
-mod hub;
 mod loader;
 mod rows;
+mod safetensors;
 
 use outpost_kernels::{Conv2d, ConvShape, DType, Linear};
 
 use super::ModelError;
-use super::hyper::Hyper;
-pub(super) use loader::{Candidate, Loader, Matrix};
+use super::decoder_config::DecoderConfig;
+pub(super) use loader::{Candidate, LoadedMatrix, Loader};
 pub use rows::Rows;
 
 /// Whether a tensor is multiplied with or added.
@@ -24,9 +24,9 @@ pub enum Role {
 }
 
 /// A checkpoint that a decoder can be loaded from.
-pub trait Decoder: Weights {
+pub trait DecoderCheckpoint: Weights {
     /// Sizes and constants, checked against each other.
-    fn hyper(&self) -> Result<Hyper, ModelError>;
+    fn decoder_config(&self) -> Result<DecoderConfig, ModelError>;
 }
 
 /// The tensors of a checkpoint.

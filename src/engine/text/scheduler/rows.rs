@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::prefix::Parent;
 use super::{ModelId, Scheduler, Sequence, SequenceId, State};
+use crate::models::decoder::LogitsAt;
 use crate::models::kv::{BlockId, blocks_for};
-use crate::models::llama::Wanted;
 
 /// What a step does.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub struct Row {
     /// Position of the first of them.
     pub start: usize,
     pub blocks: Vec<BlockId>,
-    pub logits: Wanted,
+    pub logits: LogitsAt,
     /// The last tokens are a draft: so many.
     pub draft: usize,
     pub long: bool,
@@ -45,7 +45,7 @@ pub struct Row {
 impl Row {
     /// Whether it computes a prompt and gives no token yet, or its first.
     pub fn is_prefill(&self) -> bool {
-        self.logits == Wanted::Nothing || self.tokens.len() > 1 + self.draft
+        self.logits == LogitsAt::None || self.tokens.len() > 1 + self.draft
     }
 }
 
@@ -153,9 +153,9 @@ impl Sequence {
         draft.truncate((end - start).saturating_sub(tokens.len()));
         tokens.extend(&draft);
         let logits = match end {
-            _ if !draft.is_empty() => Wanted::All,
-            end if end >= self.tokens.len() => Wanted::Last,
-            _ => Wanted::Nothing,
+            _ if !draft.is_empty() => LogitsAt::All,
+            end if end >= self.tokens.len() => LogitsAt::Last,
+            _ => LogitsAt::None,
         };
         Row { sequence: id, tokens, start, blocks: self.blocks.clone(), logits, draft: draft.len(), long: self.long }
     }

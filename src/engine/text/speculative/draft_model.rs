@@ -19,8 +19,8 @@ use crate::engine::settings::MOST_GUESSED;
 use crate::engine::text::scheduler::{SequenceId, Stem};
 use crate::engine::text::speculative::draft_stats::{Costs, Effort, Trial};
 use crate::engine::text::step_cost::Prices;
+use crate::models::decoder::{BatchRow, Logits, LogitsAt};
 use crate::models::kv::{BLOCK, BlockId, KvArena, KvShape, KvType};
-use crate::models::llama::{Logits, Row, Wanted};
 
 /// Logits so far below the best add nothing to a sum of probabilities.
 const NEGLIGIBLE: f32 = 16.;
@@ -41,7 +41,7 @@ pub trait DraftNetwork: Send + Sync {
     /// Whether a text may end with the token.
     fn ends_with(&self, token: u32) -> bool;
 
-    fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Logits, String>;
+    fn forward(&self, rows: &[BatchRow<'_>], arena: &mut KvArena) -> Result<Logits, String>;
 
     /// Gives back what [`Self::forward`] gave, so that the next step need not ask for memory.
     fn reuse(&self, logits: Logits);
@@ -124,13 +124,13 @@ impl Line {
         worth && self.trial.sure.len() < self.most
     }
 
-    fn row(&self) -> Row<'_> {
+    fn row(&self) -> BatchRow<'_> {
         let end = self.start + self.count;
-        Row {
+        BatchRow {
             tokens: self.tokens.get(self.start..end).unwrap_or_default(),
             start: self.start,
             blocks: &self.blocks,
-            logits: if end == self.tokens.len() { Wanted::Last } else { Wanted::Nothing },
+            logits: if end == self.tokens.len() { LogitsAt::Last } else { LogitsAt::None },
             long: self.long,
         }
     }
@@ -243,7 +243,7 @@ impl Drafter {
 
     /// The logits of those lines that are computed to their end, in their order.
     fn forward(&mut self, lines: &[Line]) -> Result<Logits, String> {
-        let rows: Vec<Row<'_>> = lines.iter().filter(|line| line.count > 0).map(Line::row).collect();
+        let rows: Vec<BatchRow<'_>> = lines.iter().filter(|line| line.count > 0).map(Line::row).collect();
         self.model.forward(&rows, &mut self.arena)
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::ldm_checkpoint::tensor_names::unet;
 use super::network::NetworkConfig;
-use crate::models::weights::Matrix;
+use crate::models::weights::LoadedMatrix;
 pub use lora_deltas::{LoraDelta, LoraDeltas};
 pub use lora_file::LoraFile;
 pub use tensor_names::LoraTarget;
@@ -23,18 +23,18 @@ pub struct Adapter {
 
 /// Layers of a loaded pipeline that adapters may target, by name with underscores for dots.
 #[derive(Debug, Default)]
-pub struct AdaptableLayers(HashMap<(LoraTarget, String), Vec<Matrix>>);
+pub struct AdaptableLayers(HashMap<(LoraTarget, String), Vec<LoadedMatrix>>);
 
 impl AdaptableLayers {
     /// Adds a text encoder's layers.
-    pub fn push_text(&mut self, at: usize, matrices: Vec<Matrix>) {
+    pub fn push_text(&mut self, at: usize, matrices: Vec<LoadedMatrix>) {
         for matrix in matrices {
             self.push(LoraTarget::Text(at), &matrix.stem.clone(), matrix);
         }
     }
 
     /// Adds the network's layers, also under their original names.
-    pub fn push_network(&mut self, config: &NetworkConfig, matrices: Vec<Matrix>) {
+    pub fn push_network(&mut self, config: &NetworkConfig, matrices: Vec<LoadedMatrix>) {
         for matrix in matrices {
             if let NetworkConfig::Unet(config) = config
                 && let Some(original) = unet(&matrix.stem, config)
@@ -45,7 +45,7 @@ impl AdaptableLayers {
         }
     }
 
-    fn push(&mut self, target: LoraTarget, name: &str, matrix: Matrix) {
+    fn push(&mut self, target: LoraTarget, name: &str, matrix: LoadedMatrix) {
         let all = self.0.entry((target, tensor_names::flat(name))).or_default();
         // Some layers have the same name in both.
         if !all.contains(&matrix) {
@@ -54,7 +54,7 @@ impl AdaptableLayers {
     }
 
     /// The matrices of a layer; several where the network splits a tensor.
-    fn of(&self, target: LoraTarget, name: &str) -> Option<&[Matrix]> {
+    fn of(&self, target: LoraTarget, name: &str) -> Option<&[LoadedMatrix]> {
         self.0.get(&(target, name.to_owned())).map(Vec::as_slice)
     }
 }

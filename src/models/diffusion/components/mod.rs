@@ -142,7 +142,7 @@ impl Components {
             default_guidance,
             text_encoders: index.text_encoders(*family, &network.0)?,
             network,
-            vae: (VaeConfig::read(&vae.config)?, TensorSource::Folder(vae)),
+            vae: (VaeConfig::read(&vae.config)?, TensorSource::ModelFolder(vae)),
             zero_empty_negative: json.get("force_zeros_for_empty_prompt").and_then(Value::as_bool).unwrap_or(true),
             path: path.to_owned(),
             family: *family,

@@ -15,7 +15,7 @@ use crate::models::diffusion::samplers::SchedulerConfig;
 use crate::models::diffusion::t5::T5Config;
 use crate::models::diffusion::unet::UnetConfig;
 use crate::models::gguf::GgufFile;
-use crate::models::safetensors::{Folder, read_json};
+use crate::models::safetensors::{ModelFolder, read_json};
 
 pub(super) const CLIP: &str = "CLIPTextModel";
 const CLIP_WITH_PROJECTION: &str = "CLIPTextModelWithProjection";
@@ -84,8 +84,8 @@ impl ModelIndex<'_> {
         }
     }
 
-    pub fn component(&self, name: &str, supported: &[&str]) -> Result<Folder> {
-        match Folder::open(&self.component_dir(name, supported)?) {
+    pub fn component(&self, name: &str, supported: &[&str]) -> Result<ModelFolder> {
+        match ModelFolder::open(&self.component_dir(name, supported)?) {
             Ok(folder) => Ok(folder),
             Err(error) => invalid(format!("{name}/{error}")),
         }
@@ -95,11 +95,14 @@ impl ModelIndex<'_> {
         match family {
             Family::StableDiffusion | Family::StableDiffusionXl => {
                 let folder = self.component("unet", &["UNet2DConditionModel"])?;
-                Ok((NetworkConfig::Unet(Box::new(UnetConfig::read(&folder.config)?)), TensorSource::Folder(folder)))
+                Ok((
+                    NetworkConfig::Unet(Box::new(UnetConfig::read(&folder.config)?)),
+                    TensorSource::ModelFolder(folder),
+                ))
             }
             Family::StableDiffusion3 => {
                 let folder = self.component("transformer", &["SD3Transformer2DModel"])?;
-                Ok((NetworkConfig::Mmdit(MmditConfig::read(&folder.config)?), TensorSource::Folder(folder)))
+                Ok((NetworkConfig::Mmdit(MmditConfig::read(&folder.config)?), TensorSource::ModelFolder(folder)))
             }
             Family::Flux => self.flux(),
         }
@@ -113,7 +116,7 @@ impl ModelIndex<'_> {
         let file = match files.as_slice() {
             [] => {
                 let folder = self.component("transformer", &[FLUX])?;
-                return Ok((NetworkConfig::Flux(FluxConfig::read(&folder.config)?), TensorSource::Folder(folder)));
+                return Ok((NetworkConfig::Flux(FluxConfig::read(&folder.config)?), TensorSource::ModelFolder(folder)));
             }
             [file] => match GgufFile::open(file) {
                 Ok(file) => file,
@@ -193,6 +196,6 @@ impl ModelIndex<'_> {
             let positions = clip.positions;
             (TextEncoderConfig::Clip(clip), positions)
         };
-        Ok(TextComponent { encoder, tensors: TensorSource::Folder(folder), tokenizer, tokens, padding: None })
+        Ok(TextComponent { encoder, tensors: TensorSource::ModelFolder(folder), tokenizer, tokens, padding: None })
     }
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{AUTOENCODER, NETWORK};
 use crate::models::ModelError;
-use crate::models::safetensors::Folder;
+use crate::models::safetensors::ModelFolder;
 
 type Result<T> = std::result::Result<T, ModelError>;
 
@@ -38,7 +38,7 @@ const MAX_COUNT: usize = 1 << 12;
 /// The tensor shapes of a component.
 #[derive(Clone, Copy)]
 pub struct ShapeInference<'a> {
-    file: &'a Folder,
+    file: &'a ModelFolder,
     prefix: &'a str,
 }
 
@@ -55,7 +55,7 @@ struct Levels {
 }
 
 impl LdmVersion {
-    pub fn of(file: &Folder) -> Result<Self> {
+    pub fn of(file: &ModelFolder) -> Result<Self> {
         let has = |prefix: &str| file.names().any(|name| name.starts_with(prefix));
         if !has(NETWORK) || !has(AUTOENCODER) {
             let text = "the file is not a Stable Diffusion checkpoint: it has no tensors";
@@ -107,7 +107,7 @@ pub fn default_scheduler_config(version: LdmVersion, predicts_v: bool, zero_snr:
 }
 
 impl<'a> ShapeInference<'a> {
-    pub fn new(file: &'a Folder, prefix: &'a str) -> Self {
+    pub fn new(file: &'a ModelFolder, prefix: &'a str) -> Self {
         Self { file, prefix }
     }
 

@@ -13,7 +13,7 @@ use outpost_kernels::DType;
 
 use super::unet::UnetConfig;
 use crate::models::ModelError;
-use crate::models::safetensors::Folder;
+use crate::models::safetensors::ModelFolder;
 use crate::models::weights::{Role, Rows, Weights};
 pub use inferred_config::{LdmVersion, ShapeInference, TextEncoderLayout, default_scheduler_config};
 pub use tokenizer::{find_tokenizer, neighbour_tokenizers};
@@ -24,7 +24,7 @@ pub const AUTOENCODER: &str = "first_stage_model.";
 /// The weights of a component.
 #[derive(Debug)]
 pub struct LdmWeights {
-    pub file: Arc<Folder>,
+    pub file: Arc<ModelFolder>,
     /// Prefix of its tensor names.
     pub prefix: String,
     pub part: LdmComponent,
@@ -161,7 +161,7 @@ impl Weights for LdmWeights {
     }
 
     fn names(&self) -> Vec<String> {
-        Folder::names(&self.file).filter_map(|name| self.exposed_names(name)).flatten().collect()
+        ModelFolder::names(&self.file).filter_map(|name| self.exposed_names(name)).flatten().collect()
     }
 }
 

@@ -8,7 +8,7 @@ use super::T5Config;
 use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::Loaded;
 use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
-use crate::models::table::Table;
+use crate::models::embedding_table::EmbeddingTable;
 use crate::models::weights::Loader;
 
 /// Heads in a chunk of work, for each thread.
@@ -18,7 +18,7 @@ const HEADS: usize = 4;
 #[derive(Debug)]
 pub(super) struct RelativeBias {
     /// `[buckets, heads]`
-    table: Table,
+    table: EmbeddingTable,
     heads: usize,
     buckets: usize,
     max_distance: usize,

@@ -13,13 +13,13 @@ use attention::RelativeBias;
 use super::feature_map::FeatureMap;
 use super::layers::{Linear, Loaded, Mlp, Norm, linear};
 use super::op_context::{Interrupted, OpContext, Result};
-use crate::models::table::Table;
+use crate::models::embedding_table::EmbeddingTable;
 use crate::models::weights::Loader;
 
 #[derive(Debug)]
 pub struct T5 {
     config: T5Config,
-    tokens: Table,
+    tokens: EmbeddingTable,
     bias: RelativeBias,
     layers: Vec<Layer>,
     final_norm: Norm,

@@ -220,7 +220,9 @@ fn mid(
     config: &UnetConfig,
     resnet_config: &ResnetConfig,
 ) -> Loaded<(ResnetBlock, Transformer, ResnetBlock)> {
-    let Some(level) = config.last() else { return crate::models::hyper::refuse("the UNet has no blocks".to_owned()) };
+    let Some(level) = config.last() else {
+        return crate::models::decoder_config::reject_config("the UNet has no blocks".to_owned());
+    };
     let resnet_config = ResnetConfig { output_scale_factor: config.mid_scale_factor, ..*resnet_config };
     let resnet =
         |at: usize| ResnetBlock::load(loader, &format!("mid_block.resnets.{at}"), [level.channels; 2], &resnet_config);

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::models::ModelError;
+use crate::models::config_json::ConfigJson;
+use crate::models::decoder_config::reject_config;
 use crate::models::diffusion::config_values::{per_block, positive, require, size_pair, string_list};
-use crate::models::hyper::config::Config;
-use crate::models::hyper::refuse;
 
 type Result<T> = std::result::Result<T, ModelError>;
 
@@ -33,10 +33,10 @@ pub struct VaeConfig {
 
 impl VaeConfig {
     pub fn read(value: &Value) -> Result<Self> {
-        let config = Config { value, path: "vae/" };
+        let config = ConfigJson { value, path: "vae/" };
         let class = config.text("_class_name")?.unwrap_or("AutoencoderKL");
         if class != "AutoencoderKL" {
-            return refuse(format!("the autoencoder is a {class}; only AutoencoderKL is supported"));
+            return reject_config(format!("the autoencoder is a {class}; only AutoencoderKL is supported"));
         }
         require(&config, "act_fn", &[json!("silu"), json!("swish")])?;
         require(&config, "latents_mean", &[])?;
@@ -44,7 +44,7 @@ impl VaeConfig {
         let channels =
             config.list("block_out_channels", |one| positive(one, MAX_CHANNELS))?.unwrap_or_else(|| vec![64]);
         if !(1..=MAX_BLOCKS).contains(&channels.len()) {
-            return refuse(format!(
+            return reject_config(format!(
                 "vae/block_out_channels has {} entries; 1 to {MAX_BLOCKS} are allowed",
                 channels.len()
             ));
@@ -52,16 +52,16 @@ impl VaeConfig {
         for (key, kind) in [("down_block_types", "DownEncoderBlock2D"), ("up_block_types", "UpDecoderBlock2D")] {
             let kinds = string_list(&config, key)?.unwrap_or_else(|| vec![kind; channels.len()]);
             if kinds.len() != channels.len() {
-                return refuse(format!("vae/{key} has {} entries for {} blocks", kinds.len(), channels.len()));
+                return reject_config(format!("vae/{key} has {} entries for {} blocks", kinds.len(), channels.len()));
             }
             if let Some(other) = kinds.iter().find(|one| **one != kind) {
-                return refuse(format!("vae/{key} has {other}; {kind} is supported"));
+                return reject_config(format!("vae/{key} has {other}; {kind} is supported"));
             }
         }
         let layers = per_block(&config, "layers_per_block", 1, 64, Some(1))?;
         let shift = config.get("shift_factor").map(|value| value.as_f64().filter(|number| number.is_finite()));
         let Some(shift) = shift.unwrap_or(Some(0.)) else {
-            return refuse("vae/shift_factor must be a number".to_owned());
+            return reject_config("vae/shift_factor must be a number".to_owned());
         };
         let flag = |key: &str| Ok::<_, ModelError>(config.flag(key)?.unwrap_or(true));
         Ok(Self {

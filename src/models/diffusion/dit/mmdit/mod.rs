@@ -14,7 +14,7 @@ use super::time_text_embedding::TimeTextEmbedding;
 use crate::models::diffusion::feature_map::FeatureMap;
 use crate::models::diffusion::layers::{Conv, Linear, Loaded, conv, linear};
 use crate::models::diffusion::op_context::{Interrupted, OpContext, Result};
-use crate::models::table::Table;
+use crate::models::embedding_table::EmbeddingTable;
 use crate::models::weights::Loader;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Mmdit {
     config: MmditConfig,
     patches: Conv,
     /// Position embeddings of a square of patches, `[positions², width]`; images use its centre.
-    pos_embed: Table,
+    pos_embed: EmbeddingTable,
     context: Linear,
     embedding: TimeTextEmbedding,
     blocks: Vec<JointBlock>,

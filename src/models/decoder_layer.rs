@@ -4,15 +4,15 @@ use candle_core::Result;
 use outpost_kernels::Pool;
 
 use super::ModelError;
+use super::decoder_config::DecoderConfig;
 use super::feed_forward::FeedForward;
-use super::hyper::Hyper;
 use super::linear::Linear;
 use super::norm::Norm;
 use super::scratch::{Scratch, grow};
 use super::weights::{Candidate, Loader};
 
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct DecoderLayer {
     attn_norm: Norm,
     attn_q: Linear,
     attn_k: Linear,
@@ -29,19 +29,19 @@ pub(super) struct Block {
 
 type Loaded<T> = std::result::Result<T, ModelError>;
 
-impl Block {
-    pub fn load(loader: &Loader<'_>, hyper: &Hyper, index: usize) -> Loaded<Self> {
-        let Hyper { width, head_width, family, .. } = *hyper;
-        let (queries, kv) = (hyper.heads * head_width, hyper.kv_heads * head_width);
+impl DecoderLayer {
+    pub fn load(loader: &Loader<'_>, config: &DecoderConfig, index: usize) -> Loaded<Self> {
+        let DecoderConfig { width, head_width, family, .. } = *config;
+        let (queries, kv) = (config.heads * head_width, config.kv_heads * head_width);
         let stem = |part: &str| format!("blk.{index}.{part}");
         // Queries, keys and values may lie below each other in one tensor.
         let projection = |part: &str, first: usize, rows: usize| {
             let fused = Candidate { stem: stem("attn_qkv"), first, total: queries + 2 * kv };
-            loader.linear(&[Candidate::whole(stem(part), rows), fused], rows, width, hyper.biases)
+            loader.linear(&[Candidate::whole(stem(part), rows), fused], rows, width, config.biases)
         };
-        let norm = |part: &str, width: usize| Norm::load(loader, hyper, &stem(part), width);
+        let norm = |part: &str, width: usize| Norm::load(loader, config, &stem(part), width);
         let only = |wanted: bool, part: &str, width: usize| wanted.then(|| norm(part, width)).transpose();
-        let sparse = hyper.layers.get(index).is_some_and(|layer| layer.sparse);
+        let sparse = config.layers.get(index).is_some_and(|layer| layer.sparse);
         Ok(Self {
             attn_norm: norm("attn_norm", width)?,
             attn_q: projection("attn_q", 0, queries)?,
@@ -52,7 +52,7 @@ impl Block {
             attn_k_norm: only(family.head_norms, "attn_k_norm", head_width)?,
             post_attention_norm: only(family.post_norms, "post_attention_norm", width)?,
             ffn_norm: norm("ffn_norm", width)?,
-            feed_forward: FeedForward::load(loader, hyper, index, sparse)?,
+            feed_forward: FeedForward::load(loader, config, index, sparse)?,
             post_ffw_norm: only(family.post_norms, "post_ffw_norm", width)?,
         })
     }

@@ -19,7 +19,7 @@ const STEMS: [&str; 2] = ["model", "diffusion_pytorch_model"];
 
 /// The open files of a model and what lies where in them.
 #[derive(Debug)]
-pub struct Folder {
+pub struct ModelFolder {
     pub path: PathBuf,
     pub config: Value,
     /// What whoever wrote the files says of them.
@@ -29,7 +29,7 @@ pub struct Folder {
     tensors: HashMap<String, (usize, TensorInfo)>,
 }
 
-impl Folder {
+impl ModelFolder {
     /// Opens the folder's files and checks their headers; reads no weights.
     pub fn open(path: &Path) -> Result<Self, SafetensorsError> {
         let config = read_json(&path.join("config.json"))?;

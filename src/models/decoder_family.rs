@@ -9,7 +9,7 @@ pub use outpost_kernels::Activation;
 
 /// Which layers see a sliding window only, where a checkpoint gives no list of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Windows {
+pub enum SlidingWindows {
     /// The family has none.
     Never,
     /// All layers, if there is a window.
@@ -24,7 +24,7 @@ pub enum Windows {
 
 /// What differs between decoders of the Llama kind.
 #[derive(Debug, PartialEq)]
-pub struct Family {
+pub struct DecoderFamily {
     /// `general.architecture` in GGUF; a Mixtral is a `llama` with experts there.
     pub name: &'static str,
     /// `model_type` in `config.json`.
@@ -46,7 +46,7 @@ pub struct Family {
     /// stores less one.
     pub gemma: bool,
     pub activation: Activation,
-    pub windows: Windows,
+    pub windows: SlidingWindows,
     /// Every so-many-th layer rotates nothing (NoPE).
     pub unrotated_every: Option<usize>,
     /// Whether output and embedding are one where `config.json` does not say.
@@ -60,7 +60,7 @@ pub struct Family {
     pub odd_scale_blocks: Option<usize>,
 }
 
-const LLAMA: Family = Family {
+const LLAMA: DecoderFamily = DecoderFamily {
     name: "llama",
     hub: &["llama"],
     rope: RopeStyle::Interleaved,
@@ -71,7 +71,7 @@ const LLAMA: Family = Family {
     post_norms: false,
     gemma: false,
     activation: Activation::Silu,
-    windows: Windows::Never,
+    windows: SlidingWindows::Never,
     unrotated_every: None,
     tied: false,
     rope_base: 10_000.,
@@ -80,7 +80,7 @@ const LLAMA: Family = Family {
     odd_scale_blocks: None,
 };
 
-const GEMMA: Family = Family {
+const GEMMA: DecoderFamily = DecoderFamily {
     name: "gemma",
     hub: &["gemma"],
     rope: RopeStyle::Halves,
@@ -91,84 +91,84 @@ const GEMMA: Family = Family {
     ..LLAMA
 };
 
-const QWEN3: Family = Family {
+const QWEN3: DecoderFamily = DecoderFamily {
     name: "qwen3",
     hub: &["qwen3"],
     rope: RopeStyle::Halves,
     head_norms: true,
-    windows: Windows::Switched,
+    windows: SlidingWindows::Switched,
     head_width: Some(128),
     ..LLAMA
 };
 
-pub const FAMILIES: &[Family] = &[
+pub const FAMILIES: &[DecoderFamily] = &[
     LLAMA,
-    Family { hub: &["mistral"], windows: Windows::All, ..LLAMA },
-    Family { hub: &["mixtral"], windows: Windows::All, rope_base: 1_000_000., ..LLAMA },
-    Family {
+    DecoderFamily { hub: &["mistral"], windows: SlidingWindows::All, ..LLAMA },
+    DecoderFamily { hub: &["mixtral"], windows: SlidingWindows::All, rope_base: 1_000_000., ..LLAMA },
+    DecoderFamily {
         name: "smollm3",
         hub: &["smollm3"],
-        windows: Windows::Unrotated,
+        windows: SlidingWindows::Unrotated,
         unrotated_every: Some(4),
         tied: true,
         rope_base: 2_000_000.,
         ..LLAMA
     },
-    Family {
+    DecoderFamily {
         name: "qwen2",
         hub: &["qwen2"],
         rope: RopeStyle::Halves,
         biases: true,
-        windows: Windows::Switched,
+        windows: SlidingWindows::Switched,
         ..LLAMA
     },
     QWEN3,
-    Family { name: "qwen3moe", hub: &["qwen3_moe"], head_width: None, ..QWEN3 },
+    DecoderFamily { name: "qwen3moe", hub: &["qwen3_moe"], head_width: None, ..QWEN3 },
     GEMMA,
-    Family {
+    DecoderFamily {
         name: "gemma2",
         hub: &["gemma2"],
         post_norms: true,
-        windows: Windows::ButEvery(2),
+        windows: SlidingWindows::ButEvery(2),
         odd_scale_blocks: Some(46),
         ..GEMMA
     },
-    Family {
+    DecoderFamily {
         name: "gemma3",
         hub: &["gemma3_text"],
         head_norms: true,
         post_norms: true,
-        windows: Windows::ButEvery(6),
+        windows: SlidingWindows::ButEvery(6),
         rope_base: 1_000_000.,
         local_rope_base: Some(10_000.),
         odd_scale_blocks: Some(62),
         ..GEMMA
     },
-    Family {
+    DecoderFamily {
         name: "phi3",
         hub: &["phi3"],
         rope: RopeStyle::Halves,
         partial: true,
         fused: true,
-        windows: Windows::All,
+        windows: SlidingWindows::All,
         ..LLAMA
     },
 ];
 
-impl Family {
+impl DecoderFamily {
     /// Whether `layer_types` in `config.json` means anything to the family.
     pub fn lists_layers(&self) -> bool {
-        !matches!(self.windows, Windows::Never | Windows::All) && self.name != "qwen3moe"
+        !matches!(self.windows, SlidingWindows::Never | SlidingWindows::All) && self.name != "qwen3moe"
     }
 }
 
 /// The row of a GGUF architecture.
-pub fn find(architecture: &str) -> Option<&'static Family> {
+pub fn find(architecture: &str) -> Option<&'static DecoderFamily> {
     FAMILIES.iter().find(|family| family.name == architecture)
 }
 
 /// The row of a `model_type` in `config.json`.
-pub fn find_hub(model_type: &str) -> Option<&'static Family> {
+pub fn find_hub(model_type: &str) -> Option<&'static DecoderFamily> {
     FAMILIES.iter().find(|family| family.hub.contains(&model_type))
 }
 

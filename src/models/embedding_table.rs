@@ -7,7 +7,7 @@ use super::ModelError;
 use super::weights::Rows;
 
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct EmbeddingTable {
     kind: DType,
     width: usize,
     /// Bytes of a row, which are never none.
@@ -15,7 +15,7 @@ pub(super) struct Table {
     bytes: Vec<u8>,
 }
 
-impl Table {
+impl EmbeddingTable {
     pub fn new(rows: &Rows<'_>) -> std::result::Result<Self, ModelError> {
         let bytes = rows.bytes()?;
         let row = bytes.len() / rows.count.max(1);

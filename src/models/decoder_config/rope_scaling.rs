@@ -3,16 +3,16 @@
 
 use serde_json::Value;
 
-use super::config::Config;
-use super::refuse;
+use super::reject_config;
 use crate::models::ModelError;
-use crate::models::family::Family;
+use crate::models::config_json::ConfigJson;
+use crate::models::decoder_family::DecoderFamily;
 use crate::models::rope::{Long, RopeSpec, Scaling, Yarn, long_magnitude, yarn_magnitude};
 
 type Result<T> = std::result::Result<T, ModelError>;
 
 /// One way for all layers, or that of full attention and that of windows.
-pub(super) fn ropes(config: &Config<'_>, family: &Family, head_width: usize) -> Result<Vec<RopeSpec>> {
+pub(super) fn ropes(config: &ConfigJson<'_>, family: &DecoderFamily, head_width: usize) -> Result<Vec<RopeSpec>> {
     let whole = match config.object("rope_parameters", "rope_parameters.")? {
         Some(new) => Some(new),
         None => config.object("rope_scaling", "rope_scaling.")?,
@@ -40,9 +40,9 @@ pub(super) fn ropes(config: &Config<'_>, family: &Family, head_width: usize) -> 
 }
 
 fn rope(
-    config: &Config<'_>,
-    own: Option<Config<'_>>,
-    family: &Family,
+    config: &ConfigJson<'_>,
+    own: Option<ConfigJson<'_>>,
+    family: &DecoderFamily,
     theta: f32,
     head_width: usize,
 ) -> Result<RopeSpec> {
@@ -56,7 +56,7 @@ fn rope(
         None => config.float("partial_rotary_factor")?.unwrap_or(1.),
     };
     if part != 1. && !family.partial {
-        return refuse(format!("heads rotated in part ({part}) are not supported for {}", family.name));
+        return reject_config(format!("heads rotated in part ({part}) are not supported for {}", family.name));
     }
     let scaling = match own {
         Some(own) => scaling(config, &own, family)?,
@@ -65,7 +65,7 @@ fn rope(
     Ok(RopeSpec { base, rotated: (head_width as f32 * part) as usize, scaling, stored_factors: false })
 }
 
-fn scaling(config: &Config<'_>, own: &Config<'_>, family: &Family) -> Result<Scaling> {
+fn scaling(config: &ConfigJson<'_>, own: &ConfigJson<'_>, family: &DecoderFamily) -> Result<Scaling> {
     let kind = match own.text("rope_type")? {
         Some(kind) => kind,
         None => own.text("type")?.unwrap_or("default"),
@@ -82,12 +82,12 @@ fn scaling(config: &Config<'_>, own: &Config<'_>, family: &Family) -> Result<Sca
         // Phi-3's first files say yarn and mean their own.
         "yarn" if family.name != "phi3" => yarn(config, own).map(Scaling::Yarn),
         "longrope" | "su" | "yarn" => long(config, own).map(Scaling::Long),
-        other => refuse(format!("rotary scaling of the type {other} is not supported")),
+        other => reject_config(format!("rotary scaling of the type {other} is not supported")),
     }
 }
 
 /// The trained context: the scaling's own word, the model's, or the whole context.
-fn original(config: &Config<'_>, own: &Config<'_>) -> Result<usize> {
+fn original(config: &ConfigJson<'_>, own: &ConfigJson<'_>) -> Result<usize> {
     const KEY: &str = "original_max_position_embeddings";
     match own.whole(KEY, 1 << 24)? {
         Some(original) => Ok(original),
@@ -98,7 +98,7 @@ fn original(config: &Config<'_>, own: &Config<'_>) -> Result<usize> {
     }
 }
 
-fn yarn(config: &Config<'_>, own: &Config<'_>) -> Result<Yarn> {
+fn yarn(config: &ConfigJson<'_>, own: &ConfigJson<'_>) -> Result<Yarn> {
     let factor = own.required_float("factor")?;
     let magnitude = match (own.float("attention_factor")?, weight(own, "mscale")?, weight(own, "mscale_all_dim")?) {
         (Some(own), _, _) => own,
@@ -116,14 +116,14 @@ fn yarn(config: &Config<'_>, own: &Config<'_>) -> Result<Yarn> {
 }
 
 /// A zero stands for none.
-fn weight(own: &Config<'_>, key: &str) -> Result<Option<f32>> {
+fn weight(own: &ConfigJson<'_>, key: &str) -> Result<Option<f32>> {
     if own.get(key).and_then(Value::as_f64) == Some(0.) { Ok(None) } else { own.float(key) }
 }
 
-fn long(config: &Config<'_>, own: &Config<'_>) -> Result<Long> {
+fn long(config: &ConfigJson<'_>, own: &ConfigJson<'_>) -> Result<Long> {
     let factors = |key: &str| match own.list(key, |item| item.as_f64().map(|one| one as f32))? {
         Some(factors) if !factors.is_empty() => Ok(factors),
-        _ => refuse(format!("rotary scaling of the type longrope has no {key}")),
+        _ => reject_config(format!("rotary scaling of the type longrope has no {key}")),
     };
     let original = original(config, own)?;
     let context = config.required("max_position_embeddings", 1 << 24)?;

@@ -5,13 +5,13 @@ use candle_core::Result;
 use outpost_kernels::Pool;
 
 use super::ModelError;
+use super::decoder_config::{DecoderConfig, MoeConfig};
 use super::feed_forward::Mlp;
-use super::hyper::{ExpertSizes, Hyper};
 use super::linear::Linear;
 use super::weights::{Candidate, Loader};
 
 #[derive(Debug)]
-pub(super) struct Experts {
+pub(super) struct MixtureOfExperts {
     router: Linear,
     experts: Vec<Mlp>,
     used: usize,
@@ -19,16 +19,16 @@ pub(super) struct Experts {
     normalised: bool,
 }
 
-impl Experts {
+impl MixtureOfExperts {
     pub fn load(
         loader: &Loader<'_>,
-        hyper: &Hyper,
-        sizes: &ExpertSizes,
+        config: &DecoderConfig,
+        sizes: &MoeConfig,
         block: usize,
     ) -> std::result::Result<Self, ModelError> {
         let router = [Candidate::whole(format!("blk.{block}.ffn_gate_inp"), sizes.count)];
-        let router = loader.linear(&router, sizes.count, hyper.width, false)?;
-        let experts = (0..sizes.count).map(|expert| gated(loader, hyper, sizes, block, expert));
+        let router = loader.linear(&router, sizes.count, config.width, false)?;
+        let experts = (0..sizes.count).map(|expert| gated(loader, config, sizes, block, expert));
         let experts = experts.collect::<std::result::Result<_, _>>()?;
         Ok(Self { router, experts, used: sizes.used, normalised: sizes.normalised })
     }
@@ -88,8 +88,8 @@ fn softmax(scores: &mut [f32]) {
 /// An expert's tensors: its own, or its rows of those that hold all experts'.
 fn gated(
     loader: &Loader<'_>,
-    hyper: &Hyper,
-    sizes: &ExpertSizes,
+    config: &DecoderConfig,
+    sizes: &MoeConfig,
     block: usize,
     expert: usize,
 ) -> std::result::Result<Mlp, ModelError> {
@@ -105,5 +105,5 @@ fn gated(
     };
     let with = |[all, own]: [Candidate; 2], offset: usize| [all, own, fused(offset)];
     let (gate, up) = (with(places("gate", sizes.inner), 0), with(places("up", sizes.inner), 1));
-    Mlp::load(loader, hyper, [&gate, &up, &places("down", hyper.width)], sizes.inner)
+    Mlp::load(loader, config, [&gate, &up, &places("down", config.width)], sizes.inner)
 }

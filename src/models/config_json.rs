@@ -2,26 +2,26 @@
 
 use serde_json::Value;
 
-use super::refuse;
-use crate::models::ModelError;
+use super::ModelError;
+use super::decoder_config::reject_config;
 
 /// An object of the file, and its path for messages.
 #[derive(Clone, Copy)]
-pub struct Config<'a> {
+pub struct ConfigJson<'a> {
     pub value: &'a Value,
     pub path: &'a str,
 }
 
 type Result<T> = std::result::Result<T, ModelError>;
 
-impl<'a> Config<'a> {
+impl<'a> ConfigJson<'a> {
     pub fn get(&self, key: &str) -> Option<&'a Value> {
         self.value.get(key).filter(|value| !value.is_null())
     }
 
     fn wrong<T>(&self, key: &str, must: &str) -> Result<T> {
         let value = self.value.get(key).unwrap_or(&Value::Null);
-        refuse(format!("{}{key} is {value}, it must be {must}", self.path))
+        reject_config(format!("{}{key} is {value}, it must be {must}", self.path))
     }
 
     pub fn whole(&self, key: &str, most: usize) -> Result<Option<usize>> {
@@ -40,7 +40,7 @@ impl<'a> Config<'a> {
     pub fn required(&self, key: &str, most: usize) -> Result<usize> {
         match self.whole(key, most)? {
             Some(number) => Ok(number),
-            None => refuse(format!("{}{key} is missing", self.path)),
+            None => reject_config(format!("{}{key} is missing", self.path)),
         }
     }
 
@@ -55,7 +55,7 @@ impl<'a> Config<'a> {
     pub fn required_float(&self, key: &str) -> Result<f32> {
         match self.float(key)? {
             Some(number) => Ok(number),
-            None => refuse(format!("{}{key} is missing", self.path)),
+            None => reject_config(format!("{}{key} is missing", self.path)),
         }
     }
 
@@ -84,10 +84,10 @@ impl<'a> Config<'a> {
     }
 
     /// An object inside this one.
-    pub fn object(&self, key: &str, path: &'a str) -> Result<Option<Config<'a>>> {
+    pub fn object(&self, key: &str, path: &'a str) -> Result<Option<ConfigJson<'a>>> {
         match self.get(key) {
             None => Ok(None),
-            Some(value) if value.is_object() => Ok(Some(Config { value, path })),
+            Some(value) if value.is_object() => Ok(Some(ConfigJson { value, path })),
             Some(_) => self.wrong(key, "an object"),
         }
     }

@@ -13,45 +13,45 @@ use candle_core::Result;
 use outpost_kernels::DType;
 
 use super::ModelError;
-use super::attention::{self, Span};
-use super::block::Block;
-use super::hyper::{Hyper, Layer};
-use super::kv::{BlockId, KvArena, KvCache, KvShape, KvType, Place};
+use super::attention::{self, SequenceSlice};
+use super::decoder_config::{DecoderConfig, LayerConfig};
+use super::decoder_layer::DecoderLayer;
+use super::kv::{BlockId, BlockWrite, KvArena, KvCache, KvShape, KvType};
 use super::linear::Linear;
 use super::norm::Norm;
 use super::rope::{Angles, Rope};
 use super::scratch::{Cpu, Scratch, grow};
-use super::weights::{Decoder, Loader};
+use super::weights::{DecoderCheckpoint, Loader};
 pub use encode_pass::{EncodePass, encode_pass_bytes};
 
 /// One sequence's part of a step: its next tokens, where they stand, and where its past is.
 #[derive(Clone, Copy, Debug)]
-pub struct Row<'a> {
+pub struct BatchRow<'a> {
     pub tokens: &'a [u32],
     /// Position of the first of them: so many are in the blocks already.
     pub start: usize,
     /// Blocks of all positions up to the last of `tokens`. Those that the tokens fall into belong to
     /// this row alone.
     pub blocks: &'a [BlockId],
-    pub logits: Wanted,
-    /// Whether its sequence is a long one, from its first token to its last: see [`Llama::is_long`].
+    pub logits: LogitsAt,
+    /// Whether its sequence is a long one, from its first token to its last: see [`Decoder::is_long`].
     pub long: bool,
 }
 
 /// Which distributions of a row are wanted: each is the one after a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
-    Nothing,
+pub enum LogitsAt {
+    None,
     Last,
     All,
 }
 
 /// A loaded decoder; shared by all sequences.
 #[derive(Debug)]
-pub struct Llama {
-    hyper: Hyper,
+pub struct Decoder {
+    config: DecoderConfig,
     token_embd: Linear,
-    blocks: Vec<Block>,
+    blocks: Vec<DecoderLayer>,
     output_norm: Norm,
     output: Linear,
     ropes: Vec<Rope>,
@@ -75,38 +75,38 @@ impl Logits {
     }
 }
 
-impl Llama {
+impl Decoder {
     /// Reads the weights; `cpu` computes with them.
-    pub fn load(source: &dyn Decoder, cpu: Arc<Cpu>) -> std::result::Result<Self, ModelError> {
+    pub fn load(source: &dyn DecoderCheckpoint, cpu: Arc<Cpu>) -> std::result::Result<Self, ModelError> {
         let loader = Loader::new(source, cpu.pool().threads());
-        Self::of(loader, source.hyper()?, cpu)
+        Self::of(loader, source.decoder_config()?, cpu)
     }
 
     /// A decoder that only reads ([`Self::read`]): it has no output of its own. Weights of projections are
     /// rounded to `precision`.
     pub fn load_headless(
-        source: &dyn Decoder,
+        source: &dyn DecoderCheckpoint,
         precision: Option<DType>,
         cpu: Arc<Cpu>,
     ) -> std::result::Result<Self, ModelError> {
         let loader = Loader::new(source, cpu.pool().threads()).rounding(precision);
-        Self::of(loader, Hyper { tied: Some(true), ..source.hyper()? }, cpu)
+        Self::of(loader, DecoderConfig { tied: Some(true), ..source.decoder_config()? }, cpu)
     }
 
-    fn of(loader: Loader<'_>, hyper: Hyper, cpu: Arc<Cpu>) -> std::result::Result<Self, ModelError> {
-        let (vocabulary, width) = (hyper.vocabulary, hyper.width);
+    fn of(loader: Loader<'_>, config: DecoderConfig, cpu: Arc<Cpu>) -> std::result::Result<Self, ModelError> {
+        let (vocabulary, width) = (config.vocabulary, config.width);
         let token_embd = loader.matrix("token_embd", vocabulary, width)?;
-        let output = output(&loader, &hyper, &token_embd)?;
-        let blocks = (0..hyper.blocks).map(|index| Block::load(&loader, &hyper, index));
+        let output = output(&loader, &config, &token_embd)?;
+        let blocks = (0..config.blocks).map(|index| DecoderLayer::load(&loader, &config, index));
         let blocks = blocks.collect::<std::result::Result<_, _>>()?;
-        let output_norm = Norm::load(&loader, &hyper, "output_norm", width)?;
-        let ropes = hyper.ropes.iter().map(|spec| Rope::load(&loader, spec)).collect::<std::result::Result<_, _>>()?;
+        let output_norm = Norm::load(&loader, &config, "output_norm", width)?;
+        let ropes = config.ropes.iter().map(|spec| Rope::load(&loader, spec)).collect::<std::result::Result<_, _>>()?;
         loader.finish()?;
-        Ok(Self { hyper, token_embd, blocks, output_norm, output, ropes, cpu })
+        Ok(Self { config, token_embd, blocks, output_norm, output, ropes, cpu })
     }
 
-    pub fn hyper(&self) -> &Hyper {
-        &self.hyper
+    pub fn config(&self) -> &DecoderConfig {
+        &self.config
     }
 
     /// What computes it.
@@ -116,12 +116,12 @@ impl Llama {
 
     /// The sizes of its keys and values.
     pub fn kv_shape(&self, kind: KvType) -> KvShape {
-        Self::shape(&self.hyper, kind)
+        Self::shape(&self.config, kind)
     }
 
     /// The same of a decoder with these sizes.
-    pub fn shape(hyper: &Hyper, kind: KvType) -> KvShape {
-        let Hyper { blocks, kv_heads, head_width, .. } = *hyper;
+    pub fn shape(config: &DecoderConfig, kind: KvType) -> KvShape {
+        let DecoderConfig { blocks, kv_heads, head_width, .. } = *config;
         KvShape { layers: blocks, kv_heads, head_width, kind }
     }
 
@@ -136,7 +136,8 @@ impl Llama {
     /// holds them too.
     pub fn extend(&self, tokens: &[u32], cache: &mut KvCache) -> Result<Vec<f32>> {
         cache.reserve(tokens.len());
-        let row = Row { tokens, start: cache.length, blocks: &cache.blocks, logits: Wanted::Last, long: cache.long };
+        let row =
+            BatchRow { tokens, start: cache.length, blocks: &cache.blocks, logits: LogitsAt::Last, long: cache.long };
         let logits = self.forward(&[row], &mut cache.arena)?;
         cache.length += tokens.len();
         Ok(logits.numbers)
@@ -145,18 +146,18 @@ impl Llama {
     /// One step for all rows at once: for each row the logits (`[vocabulary]`) it wants, in the
     /// order of its tokens. Keys and values of the rows' tokens are in the arena afterwards, and
     /// nothing else in it has changed, error or not.
-    pub fn forward(&self, rows: &[Row<'_>], arena: &mut KvArena) -> Result<Logits> {
+    pub fn forward(&self, rows: &[BatchRow<'_>], arena: &mut KvArena) -> Result<Logits> {
         let mut scratch = self.cpu.scratch();
         let (m, counts) = self.blocks(rows, arena, &mut scratch)?;
         self.logits(m, &mut scratch, counts)
     }
 
     /// All blocks: how many vectors are left in the scratch, and how many of each row.
-    fn blocks(&self, rows: &[Row<'_>], arena: &mut KvArena, scratch: &mut Scratch) -> Result<(usize, Vec<usize>)> {
+    fn blocks(&self, rows: &[BatchRow<'_>], arena: &mut KvArena, scratch: &mut Scratch) -> Result<(usize, Vec<usize>)> {
         let (mut spans, mut offset) = (Vec::with_capacity(rows.len()), 0);
-        for Row { tokens, start, blocks, .. } in rows {
+        for BatchRow { tokens, start, blocks, .. } in rows {
             self.check(tokens)?;
-            spans.push(Span { offset, count: tokens.len(), start: *start, seen: None, blocks });
+            spans.push(SequenceSlice { offset, count: tokens.len(), start: *start, seen: None, blocks });
             offset += tokens.len();
         }
         let (wanted, counts) = wanted(rows, &spans);
@@ -164,9 +165,9 @@ impl Llama {
         let angles = self.angles(places);
         let step = Step::new(spans, angles)?;
         let tokens: Vec<u32> = rows.iter().flat_map(|row| row.tokens).copied().collect();
-        self.embed(&tokens, grow(&mut scratch.x, offset * self.hyper.width))?;
+        self.embed(&tokens, grow(&mut scratch.x, offset * self.config.width))?;
         // Nothing to add yet.
-        grow(&mut scratch.y, offset * self.hyper.width).fill(0.);
+        grow(&mut scratch.y, offset * self.config.width).fill(0.);
         let mut m = offset;
         for index in 0..self.blocks.len() {
             let wanted = (index + 1 == self.blocks.len()).then_some(wanted.as_slice());
@@ -178,8 +179,8 @@ impl Llama {
     /// The vectors that tokens begin with; `x`: `[tokens, width]`.
     fn embed(&self, tokens: &[u32], x: &mut [f32]) -> Result<()> {
         self.token_embd.embedding(tokens, x)?;
-        if self.hyper.embedding_scale != 1. {
-            x.iter_mut().for_each(|x| *x *= self.hyper.embedding_scale);
+        if self.config.embedding_scale != 1. {
+            x.iter_mut().for_each(|x| *x *= self.config.embedding_scale);
         }
         Ok(())
     }
@@ -201,7 +202,7 @@ impl Llama {
         arena: &mut KvArena,
         scratch: &mut Scratch,
     ) -> Result<usize> {
-        let (Some(block), Some(layer)) = (self.blocks.get(index), self.hyper.layers.get(index)) else {
+        let (Some(block), Some(layer)) = (self.blocks.get(index), self.config.layers.get(index)) else {
             candle_core::bail!("there is no block {index}");
         };
         let pool = self.cpu.pool();
@@ -211,8 +212,8 @@ impl Llama {
         self.attend(m, scratch, (kept, layer), &step.spans, arena)?;
         let m = wanted.map_or(m, <[usize]>::len);
         if let Some(wanted) = wanted {
-            gather(&mut scratch.x, self.hyper.width, wanted);
-            gather(&mut scratch.mixed, self.hyper.heads * self.hyper.head_width, wanted);
+            gather(&mut scratch.x, self.config.width, wanted);
+            gather(&mut scratch.mixed, self.config.heads * self.config.head_width, wanted);
         }
         if m > 0 {
             block.finish(pool, m, scratch)?;
@@ -222,13 +223,13 @@ impl Llama {
 
     /// The norm after the last block, of the `m` vectors that it left.
     fn norm(&self, m: usize, scratch: &mut Scratch, out: &mut [f32]) {
-        let (Scratch { x, y, .. }, len) = (scratch, m * self.hyper.width);
+        let (Scratch { x, y, .. }, len) = (scratch, m * self.config.width);
         if m > 0 {
             self.output_norm.add_forward(self.cpu.pool(), grow(x, len), grow(y, len), out);
         }
     }
 
-    /// Gives back what [`Llama::forward`] gave, so that the next step need not ask for memory.
+    /// Gives back what [`Decoder::forward`] gave, so that the next step need not ask for memory.
     pub fn reuse(&self, logits: Logits) {
         self.cpu.scratch().logits = logits.numbers;
     }
@@ -237,15 +238,15 @@ impl Llama {
         if tokens.is_empty() {
             candle_core::bail!("a row without tokens");
         }
-        match tokens.iter().find(|&&id| id as usize >= self.hyper.vocabulary) {
-            Some(id) => candle_core::bail!("token {id} is not in the vocabulary of {}", self.hyper.vocabulary),
+        match tokens.iter().find(|&&id| id as usize >= self.config.vocabulary) {
+            Some(id) => candle_core::bail!("token {id} is not in the vocabulary of {}", self.config.vocabulary),
             None => Ok(()),
         }
     }
 
     /// What follows the `m` tokens that are left in `x`.
     fn logits(&self, m: usize, scratch: &mut Scratch, counts: Vec<usize>) -> Result<Logits> {
-        let Hyper { width, vocabulary, output_cap, .. } = self.hyper;
+        let DecoderConfig { width, vocabulary, output_cap, .. } = self.config;
         let mut numbers = std::mem::take(&mut scratch.logits);
         grow(&mut numbers, m * vocabulary);
         numbers.truncate(m * vocabulary);
@@ -263,8 +264,8 @@ impl Llama {
     }
 
     /// Turns queries and keys by their positions' angles.
-    fn rotate(&self, m: usize, scratch: &mut Scratch, layer: &Layer, angles: &[Angles]) {
-        let Hyper { heads, kv_heads, head_width, rope_style, .. } = self.hyper;
+    fn rotate(&self, m: usize, scratch: &mut Scratch, layer: &LayerConfig, angles: &[Angles]) {
+        let DecoderConfig { heads, kv_heads, head_width, rope_style, .. } = self.config;
         let pool = self.cpu.pool();
         if let Some(angles) = layer.rope.and_then(|rope| angles.get(rope)) {
             angles.rotate(pool, grow(&mut scratch.q, m * heads * head_width), heads, head_width, rope_style);
@@ -277,35 +278,35 @@ impl Llama {
         &self,
         m: usize,
         scratch: &mut Scratch,
-        (index, layer): (usize, &Layer),
-        spans: &[Span<'_>],
+        (index, layer): (usize, &LayerConfig),
+        spans: &[SequenceSlice<'_>],
         arena: &KvArena,
     ) -> Result<()> {
-        let (Scratch { q, mixed, .. }, len) = (scratch, m * self.hyper.heads * self.hyper.head_width);
-        let shape = attention::shape(&self.hyper, layer.window);
+        let (Scratch { q, mixed, .. }, len) = (scratch, m * self.config.heads * self.config.head_width);
+        let shape = attention::shape(&self.config, layer.window);
         attention::over(self.cpu.pool(), arena, index, &shape, spans, grow(q, len), grow(mixed, len))
     }
 }
 
 /// What all blocks need to know of a step.
 struct Step<'a> {
-    spans: Vec<Span<'a>>,
-    places: Vec<Place>,
+    spans: Vec<SequenceSlice<'a>>,
+    places: Vec<BlockWrite>,
     angles: Vec<Angles>,
 }
 
 impl<'a> Step<'a> {
-    fn new(spans: Vec<Span<'a>>, angles: Vec<Angles>) -> Result<Self> {
+    fn new(spans: Vec<SequenceSlice<'a>>, angles: Vec<Angles>) -> Result<Self> {
         Ok(Self { places: attention::places(&spans)?, spans, angles })
     }
 }
 
 /// Places in the batch of the tokens whose distributions are wanted, upwards, and how many of each row.
-fn wanted(rows: &[Row<'_>], spans: &[Span<'_>]) -> (Vec<usize>, Vec<usize>) {
-    let of = |(row, span): (&Row<'_>, &Span<'_>)| match row.logits {
-        Wanted::Nothing => 0..0,
-        Wanted::Last => span.offset + span.count - 1..span.offset + span.count,
-        Wanted::All => span.offset..span.offset + span.count,
+fn wanted(rows: &[BatchRow<'_>], spans: &[SequenceSlice<'_>]) -> (Vec<usize>, Vec<usize>) {
+    let of = |(row, span): (&BatchRow<'_>, &SequenceSlice<'_>)| match row.logits {
+        LogitsAt::None => 0..0,
+        LogitsAt::Last => span.offset + span.count - 1..span.offset + span.count,
+        LogitsAt::All => span.offset..span.offset + span.count,
     };
     let ranges = rows.iter().zip(spans).map(of);
     (ranges.clone().flatten().collect(), ranges.map(|range| range.len()).collect())
@@ -319,14 +320,14 @@ fn gather(buffer: &mut [f32], width: usize, rows: &[usize]) {
 }
 
 /// The embedding, or a matrix of its own.
-fn output(loader: &Loader<'_>, hyper: &Hyper, token_embd: &Linear) -> std::result::Result<Linear, ModelError> {
-    if hyper.tied == Some(true) {
+fn output(loader: &Loader<'_>, config: &DecoderConfig, token_embd: &Linear) -> std::result::Result<Linear, ModelError> {
+    if config.tied == Some(true) {
         loader.pass("output");
         return Ok(token_embd.clone());
     }
-    match loader.optional_matrix("output", hyper.vocabulary, hyper.width)? {
+    match loader.optional_matrix("output", config.vocabulary, config.width)? {
         Some(own) => Ok(own),
-        None if hyper.tied.is_none() => Ok(token_embd.clone()),
+        None if config.tied.is_none() => Ok(token_embd.clone()),
         None => Err(loader.missing("output")),
     }
 }
