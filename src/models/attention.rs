@@ -7,9 +7,10 @@ use super::decoder_config::DecoderConfig;
 use super::kv::{BLOCK, BlockId, BlockWrite, KvArena};
 
 /// What a decoder's attention is like in a layer with such a window.
-pub(super) fn shape(config: &DecoderConfig, window: Option<usize>) -> AttentionShape {
-    let DecoderConfig { heads, kv_heads, head_width: width, attention_scale: scale, attention_cap: soft_cap, .. } =
-        *config;
+pub(super) fn decoder_shape(config: &DecoderConfig, window: Option<usize>) -> AttentionShape {
+    let DecoderConfig {
+        heads, kv_heads, head_width: width, attention_scale: scale, attention_soft_cap: soft_cap, ..
+    } = *config;
     AttentionShape { heads, kv_heads, width, scale, causal: true, window, soft_cap }
 }
 
@@ -22,13 +23,13 @@ pub(super) struct SequenceSlice<'a> {
     /// Its first token's position in the sequence.
     pub start: usize,
     /// Positions that are seen of the sequence, where those behind them are padding.
-    pub seen: Option<usize>,
+    pub visible: Option<usize>,
     pub blocks: &'a [BlockId],
 }
 
 /// Where the tokens' keys and values are written, in every layer.
-pub(super) fn places(spans: &[SequenceSlice<'_>]) -> Result<Vec<BlockWrite>> {
-    let mut places = Vec::with_capacity(spans.len());
+pub(super) fn block_writes(spans: &[SequenceSlice<'_>]) -> Result<Vec<BlockWrite>> {
+    let mut writes = Vec::with_capacity(spans.len());
     for span in spans {
         let (mut position, end) = (span.start, span.start + span.count);
         while position < end {
@@ -37,16 +38,16 @@ pub(super) fn places(spans: &[SequenceSlice<'_>]) -> Result<Vec<BlockWrite>> {
             };
             let (slot, row) = (position % BLOCK, span.offset + position - span.start);
             let count = (BLOCK - slot).min(end - position);
-            places.push(BlockWrite { block, row, slot, count });
+            writes.push(BlockWrite { block, row, slot, count });
             position += count;
         }
     }
-    Ok(places)
+    Ok(writes)
 }
 
 /// Attention in one layer: `queries` and `out` are `[tokens, heads * head_width]`. Keys and values of the
 /// rows themselves are in their blocks already.
-pub(super) fn over(
+pub(super) fn forward(
     pool: &Pool,
     arena: &KvArena,
     layer: usize,
@@ -70,7 +71,7 @@ pub(super) fn over(
             queries: queries.get(span.offset * row..(span.offset + span.count) * row).unwrap_or_default(),
             rows: span.count,
             start: span.start,
-            positions: span.seen.unwrap_or(usize::MAX).min(span.start + span.count),
+            positions: span.visible.unwrap_or(usize::MAX).min(span.start + span.count),
             blocks: view.as_blocks(),
         })
         .collect();

@@ -24,7 +24,7 @@ impl<'a> ConfigJson<'a> {
         reject_config(format!("{}{key} is {value}, it must be {must}", self.path))
     }
 
-    pub fn whole(&self, key: &str, most: usize) -> Result<Option<usize>> {
+    pub fn integer(&self, key: &str, most: usize) -> Result<Option<usize>> {
         let Some(value) = self.get(key) else { return Ok(None) };
         match value.as_u64().and_then(|number| usize::try_from(number).ok()) {
             Some(number) if (1..=most).contains(&number) => Ok(Some(number)),
@@ -32,13 +32,13 @@ impl<'a> ConfigJson<'a> {
         }
     }
 
-    /// The same, or what is usual where the file does not say.
-    pub fn whole_or(&self, key: &str, usual: usize, most: usize) -> Result<usize> {
-        Ok(self.whole(key, most)?.unwrap_or(usual))
+    /// The same, or what is default where the file does not say.
+    pub fn integer_or(&self, key: &str, default: usize, most: usize) -> Result<usize> {
+        Ok(self.integer(key, most)?.unwrap_or(default))
     }
 
     pub fn required(&self, key: &str, most: usize) -> Result<usize> {
-        match self.whole(key, most)? {
+        match self.integer(key, most)? {
             Some(number) => Ok(number),
             None => reject_config(format!("{}{key} is missing", self.path)),
         }

@@ -51,7 +51,7 @@ pub enum LogitsAt {
 pub struct Decoder {
     config: DecoderConfig,
     token_embd: Linear,
-    blocks: Vec<DecoderLayer>,
+    layers: Vec<DecoderLayer>,
     output_norm: Norm,
     output: Linear,
     ropes: Vec<Rope>,
@@ -79,7 +79,7 @@ impl Decoder {
     /// Reads the weights; `cpu` computes with them.
     pub fn load(source: &dyn DecoderCheckpoint, cpu: Arc<Cpu>) -> std::result::Result<Self, ModelError> {
         let loader = Loader::new(source, cpu.pool().threads());
-        Self::of(loader, source.decoder_config()?, cpu)
+        Self::from_loader(loader, source.decoder_config()?, cpu)
     }
 
     /// A decoder that only reads ([`Self::read`]): it has no output of its own. Weights of projections are
@@ -89,20 +89,20 @@ impl Decoder {
         precision: Option<DType>,
         cpu: Arc<Cpu>,
     ) -> std::result::Result<Self, ModelError> {
-        let loader = Loader::new(source, cpu.pool().threads()).rounding(precision);
-        Self::of(loader, DecoderConfig { tied: Some(true), ..source.decoder_config()? }, cpu)
+        let loader = Loader::new(source, cpu.pool().threads()).with_precision(precision);
+        Self::from_loader(loader, DecoderConfig { tied_embeddings: Some(true), ..source.decoder_config()? }, cpu)
     }
 
-    fn of(loader: Loader<'_>, config: DecoderConfig, cpu: Arc<Cpu>) -> std::result::Result<Self, ModelError> {
+    fn from_loader(loader: Loader<'_>, config: DecoderConfig, cpu: Arc<Cpu>) -> std::result::Result<Self, ModelError> {
         let (vocabulary, width) = (config.vocabulary, config.width);
         let token_embd = loader.matrix("token_embd", vocabulary, width)?;
         let output = output(&loader, &config, &token_embd)?;
-        let blocks = (0..config.blocks).map(|index| DecoderLayer::load(&loader, &config, index));
-        let blocks = blocks.collect::<std::result::Result<_, _>>()?;
+        let layers = (0..config.layer_count).map(|index| DecoderLayer::load(&loader, &config, index));
+        let layers = layers.collect::<std::result::Result<_, _>>()?;
         let output_norm = Norm::load(&loader, &config, "output_norm", width)?;
         let ropes = config.ropes.iter().map(|spec| Rope::load(&loader, spec)).collect::<std::result::Result<_, _>>()?;
         loader.finish()?;
-        Ok(Self { config, token_embd, blocks, output_norm, output, ropes, cpu })
+        Ok(Self { config, token_embd, layers, output_norm, output, ropes, cpu })
     }
 
     pub fn config(&self) -> &DecoderConfig {
@@ -115,14 +115,14 @@ impl Decoder {
     }
 
     /// The sizes of its keys and values.
-    pub fn kv_shape(&self, kind: KvType) -> KvShape {
-        Self::shape(&self.config, kind)
+    pub fn kv_shape(&self, kv_type: KvType) -> KvShape {
+        Self::kv_shape_for(&self.config, kv_type)
     }
 
     /// The same of a decoder with these sizes.
-    pub fn shape(config: &DecoderConfig, kind: KvType) -> KvShape {
-        let DecoderConfig { blocks, kv_heads, head_width, .. } = *config;
-        KvShape { layers: blocks, kv_heads, head_width, kind }
+    pub fn kv_shape_for(config: &DecoderConfig, kv_type: KvType) -> KvShape {
+        let DecoderConfig { layer_count: layers, kv_heads, head_width, .. } = *config;
+        KvShape { layers, kv_heads, head_width, kv_type }
     }
 
     /// Whether a sequence of at most `limit` positions is computed as a long one. LongRoPE has other
@@ -148,19 +148,24 @@ impl Decoder {
     /// nothing else in it has changed, error or not.
     pub fn forward(&self, rows: &[BatchRow<'_>], arena: &mut KvArena) -> Result<Logits> {
         let mut scratch = self.cpu.scratch();
-        let (m, counts) = self.blocks(rows, arena, &mut scratch)?;
+        let (m, counts) = self.run_layers(rows, arena, &mut scratch)?;
         self.logits(m, &mut scratch, counts)
     }
 
     /// All blocks: how many vectors are left in the scratch, and how many of each row.
-    fn blocks(&self, rows: &[BatchRow<'_>], arena: &mut KvArena, scratch: &mut Scratch) -> Result<(usize, Vec<usize>)> {
+    fn run_layers(
+        &self,
+        rows: &[BatchRow<'_>],
+        arena: &mut KvArena,
+        scratch: &mut Scratch,
+    ) -> Result<(usize, Vec<usize>)> {
         let (mut spans, mut offset) = (Vec::with_capacity(rows.len()), 0);
         for BatchRow { tokens, start, blocks, .. } in rows {
             self.check(tokens)?;
-            spans.push(SequenceSlice { offset, count: tokens.len(), start: *start, seen: None, blocks });
+            spans.push(SequenceSlice { offset, count: tokens.len(), start: *start, visible: None, blocks });
             offset += tokens.len();
         }
-        let (wanted, counts) = wanted(rows, &spans);
+        let (wanted, counts) = logit_rows(rows, &spans);
         let places = || rows.iter().map(|row| (row.start..row.start + row.tokens.len(), row.long));
         let angles = self.angles(places);
         let step = Step::new(spans, angles)?;
@@ -169,9 +174,9 @@ impl Decoder {
         // Nothing to add yet.
         grow(&mut scratch.y, offset * self.config.width).fill(0.);
         let mut m = offset;
-        for index in 0..self.blocks.len() {
-            let wanted = (index + 1 == self.blocks.len()).then_some(wanted.as_slice());
-            m = self.through((index, index), m, &step, wanted, arena, scratch)?;
+        for index in 0..self.layers.len() {
+            let wanted = (index + 1 == self.layers.len()).then_some(wanted.as_slice());
+            m = self.run_layer((index, index), m, &step, wanted, arena, scratch)?;
         }
         Ok((m, counts))
     }
@@ -193,7 +198,7 @@ impl Decoder {
 
     /// One block, whose keys and values are in a layer of the arena, over `m` rows of the scratch: how many it has
     /// left there. Of `wanted` ones, named upwards, attention alone needs the others.
-    fn through(
+    fn run_layer(
         &self,
         (index, kept): (usize, usize),
         m: usize,
@@ -202,13 +207,13 @@ impl Decoder {
         arena: &mut KvArena,
         scratch: &mut Scratch,
     ) -> Result<usize> {
-        let (Some(block), Some(layer)) = (self.blocks.get(index), self.config.layers.get(index)) else {
+        let (Some(block), Some(layer)) = (self.layers.get(index), self.config.layers.get(index)) else {
             candle_core::bail!("there is no block {index}");
         };
         let pool = self.cpu.pool();
         block.project(pool, m, scratch)?;
         self.rotate(m, scratch, layer, &step.angles);
-        arena.write(pool, kept, &step.places, &scratch.k, &scratch.v)?;
+        arena.write(pool, kept, &step.writes, &scratch.k, &scratch.v)?;
         self.attend(m, scratch, (kept, layer), &step.spans, arena)?;
         let m = wanted.map_or(m, <[usize]>::len);
         if let Some(wanted) = wanted {
@@ -246,7 +251,7 @@ impl Decoder {
 
     /// What follows the `m` tokens that are left in `x`.
     fn logits(&self, m: usize, scratch: &mut Scratch, counts: Vec<usize>) -> Result<Logits> {
-        let DecoderConfig { width, vocabulary, output_cap, .. } = self.config;
+        let DecoderConfig { width, vocabulary, logit_soft_cap, .. } = self.config;
         let mut numbers = std::mem::take(&mut scratch.logits);
         grow(&mut numbers, m * vocabulary);
         numbers.truncate(m * vocabulary);
@@ -257,7 +262,7 @@ impl Decoder {
             self.output.forward(self.cpu.pool(), input, m, &mut numbers)?;
             scratch.normed = normed;
         }
-        if let Some(cap) = output_cap {
+        if let Some(cap) = logit_soft_cap {
             numbers.iter_mut().for_each(|logit| *logit = (*logit / cap).tanh() * cap);
         }
         Ok(Logits { numbers, vocabulary, counts })
@@ -283,26 +288,26 @@ impl Decoder {
         arena: &KvArena,
     ) -> Result<()> {
         let (Scratch { q, mixed, .. }, len) = (scratch, m * self.config.heads * self.config.head_width);
-        let shape = attention::shape(&self.config, layer.window);
-        attention::over(self.cpu.pool(), arena, index, &shape, spans, grow(q, len), grow(mixed, len))
+        let shape = attention::decoder_shape(&self.config, layer.window);
+        attention::forward(self.cpu.pool(), arena, index, &shape, spans, grow(q, len), grow(mixed, len))
     }
 }
 
 /// What all blocks need to know of a step.
 struct Step<'a> {
     spans: Vec<SequenceSlice<'a>>,
-    places: Vec<BlockWrite>,
+    writes: Vec<BlockWrite>,
     angles: Vec<Angles>,
 }
 
 impl<'a> Step<'a> {
     fn new(spans: Vec<SequenceSlice<'a>>, angles: Vec<Angles>) -> Result<Self> {
-        Ok(Self { places: attention::places(&spans)?, spans, angles })
+        Ok(Self { writes: attention::block_writes(&spans)?, spans, angles })
     }
 }
 
 /// Places in the batch of the tokens whose distributions are wanted, upwards, and how many of each row.
-fn wanted(rows: &[BatchRow<'_>], spans: &[SequenceSlice<'_>]) -> (Vec<usize>, Vec<usize>) {
+fn logit_rows(rows: &[BatchRow<'_>], spans: &[SequenceSlice<'_>]) -> (Vec<usize>, Vec<usize>) {
     let of = |(row, span): (&BatchRow<'_>, &SequenceSlice<'_>)| match row.logits {
         LogitsAt::None => 0..0,
         LogitsAt::Last => span.offset + span.count - 1..span.offset + span.count,
@@ -321,13 +326,13 @@ fn gather(buffer: &mut [f32], width: usize, rows: &[usize]) {
 
 /// The embedding, or a matrix of its own.
 fn output(loader: &Loader<'_>, config: &DecoderConfig, token_embd: &Linear) -> std::result::Result<Linear, ModelError> {
-    if config.tied == Some(true) {
-        loader.pass("output");
+    if config.tied_embeddings == Some(true) {
+        loader.ignore("output");
         return Ok(token_embd.clone());
     }
     match loader.optional_matrix("output", config.vocabulary, config.width)? {
         Some(own) => Ok(own),
-        None if config.tied.is_none() => Ok(token_embd.clone()),
+        None if config.tied_embeddings.is_none() => Ok(token_embd.clone()),
         None => Err(loader.missing("output")),
     }
 }

@@ -48,8 +48,8 @@ impl DecoderLayer {
             attn_k: projection("attn_k", queries, kv)?,
             attn_v: projection("attn_v", queries + kv, kv)?,
             attn_output: loader.linear(&[Candidate::whole(stem("attn_output"), width)], width, queries, false)?,
-            attn_q_norm: only(family.head_norms, "attn_q_norm", head_width)?,
-            attn_k_norm: only(family.head_norms, "attn_k_norm", head_width)?,
+            attn_q_norm: only(family.qk_norms, "attn_q_norm", head_width)?,
+            attn_k_norm: only(family.qk_norms, "attn_k_norm", head_width)?,
             post_attention_norm: only(family.post_norms, "post_attention_norm", width)?,
             ffn_norm: norm("ffn_norm", width)?,
             feed_forward: FeedForward::load(loader, config, index, sparse)?,
@@ -66,12 +66,12 @@ impl DecoderLayer {
         let normed = grow(normed, m * width);
         self.attn_norm.add_forward(pool, grow(x, m * width), grow(y, m * width), normed);
         let mut all = [(&self.attn_q, grow(q, queries)), (&self.attn_k, grow(k, keys)), (&self.attn_v, grow(v, keys))];
-        Linear::together(pool, normed, m, &mut all)?;
+        Linear::forward_all(pool, normed, m, &mut all)?;
         if let Some(norm) = &self.attn_q_norm {
-            norm.replace(pool, q, queries, y);
+            norm.forward_in_place(pool, q, queries, y);
         }
         if let Some(norm) = &self.attn_k_norm {
-            norm.replace(pool, k, keys, y);
+            norm.forward_in_place(pool, k, keys, y);
         }
         Ok(())
     }
@@ -84,13 +84,13 @@ impl DecoderLayer {
         let x = grow(x, len);
         self.attn_output.forward(pool, grow(mixed, queries), m, grow(y, len))?;
         if let Some(norm) = &self.post_attention_norm {
-            norm.replace(pool, y, len, normed);
+            norm.forward_in_place(pool, y, len, normed);
         }
         let normed_x = grow(normed, len);
         self.ffn_norm.add_forward(pool, x, grow(y, len), normed_x);
         self.feed_forward.forward(pool, normed_x, m, [gate, up], grow(y, len))?;
         if let Some(norm) = &self.post_ffw_norm {
-            norm.replace(pool, y, len, normed);
+            norm.forward_in_place(pool, y, len, normed);
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use super::weights::Rows;
 
 #[derive(Debug)]
 pub(super) struct EmbeddingTable {
-    kind: DType,
+    dtype: DType,
     width: usize,
     /// Bytes of a row, which are never none.
     row: usize,
@@ -19,7 +19,7 @@ impl EmbeddingTable {
     pub fn new(rows: &Rows<'_>) -> std::result::Result<Self, ModelError> {
         let bytes = rows.bytes()?;
         let row = bytes.len() / rows.count.max(1);
-        Ok(Self { kind: rows.kind, width: rows.columns, row: row.max(1), bytes })
+        Ok(Self { dtype: rows.dtype, width: rows.columns, row: row.max(1), bytes })
     }
 
     /// The rows of these numbers, as f32, added to `out` or in its place; `out` is `[ids, width]`.
@@ -31,10 +31,10 @@ impl EmbeddingTable {
                 candle_core::bail!("the table has no row {id}");
             };
             if add {
-                dequantise(self.kind, row, &mut numbers);
+                dequantise(self.dtype, row, &mut numbers);
                 out.iter_mut().zip(&numbers).for_each(|(out, number)| *out += number);
             } else {
-                dequantise(self.kind, row, out);
+                dequantise(self.dtype, row, out);
             }
         }
         Ok(())

@@ -40,11 +40,18 @@ impl FeedForward {
         }
     }
 
-    /// `x` and `out`: `[m, width]`; `rooms`: of no meaning before and after.
-    pub fn forward(&self, pool: &Pool, x: &[f32], m: usize, rooms: [&mut Vec<f32>; 2], out: &mut [f32]) -> Result<()> {
+    /// `x` and `out`: `[m, width]`; `buffers`: of no meaning before and after.
+    pub fn forward(
+        &self,
+        pool: &Pool,
+        x: &[f32],
+        m: usize,
+        buffers: [&mut Vec<f32>; 2],
+        out: &mut [f32],
+    ) -> Result<()> {
         match self {
-            Self::Dense(mlp) => mlp.forward(pool, x, m, rooms, out),
-            Self::Sparse(experts) => experts.forward(pool, x, m, rooms, out),
+            Self::Dense(mlp) => mlp.forward(pool, x, m, buffers, out),
+            Self::Sparse(experts) => experts.forward(pool, x, m, buffers, out),
         }
     }
 }
@@ -56,7 +63,7 @@ impl Mlp {
         let stem = |part: &str| format!("blk.{block}.{part}");
         let whole = |part: &str| [stem(part), stem(part)].map(|stem| Candidate::whole(stem, inner));
         let half = |part: &str, first: usize| Candidate { stem: stem(part), first, total: 2 * inner };
-        let (gate, up) = match config.family.fused {
+        let (gate, up) = match config.family.fused_gate_up {
             true => ([half("ffn_gate_up", 0), half("ffn_up", 0)], [half("ffn_gate_up", inner), half("ffn_up", inner)]),
             false => (whole("ffn_gate"), whole("ffn_up")),
         };
@@ -91,7 +98,7 @@ impl Mlp {
         let (gate, up) = (grow(gate, len), grow(up, len));
         let inner = match &self.gate {
             Some(weight) => {
-                Linear::together(pool, x, m, &mut [(weight, &mut *gate), (&self.up, &mut *up)])?;
+                Linear::forward_all(pool, x, m, &mut [(weight, &mut *gate), (&self.up, &mut *up)])?;
                 kernels::activate(pool, self.activation, gate, Some(up));
                 gate
             }

@@ -14,8 +14,8 @@ impl GgufConfig<'_> {
         format!("{}.{key}", self.name)
     }
 
-    pub fn whole(&self, key: &str) -> Option<u64> {
-        self.metadata.whole(&self.key(key))
+    pub fn integer(&self, key: &str) -> Option<u64> {
+        self.metadata.integer(&self.key(key))
     }
 
     pub fn has(&self, key: &str) -> bool {
@@ -32,7 +32,7 @@ impl GgufConfig<'_> {
     pub fn optional(&self, key: &str, otherwise: usize, most: usize) -> Result<usize, ModelError> {
         let name = self.key(key);
         let Some(value) = self.metadata.get(&name) else { return Ok(otherwise) };
-        match self.whole(key).and_then(|number| usize::try_from(number).ok()) {
+        match self.integer(key).and_then(|number| usize::try_from(number).ok()) {
             Some(number) if (1..=most).contains(&number) => Ok(number),
             _ => reject_config(format!("{name} is {value:?}, it must be a number from 1 to {most}")),
         }

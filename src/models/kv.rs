@@ -33,7 +33,7 @@ pub struct KvShape {
     pub layers: usize,
     pub kv_heads: usize,
     pub head_width: usize,
-    pub kind: KvType,
+    pub kv_type: KvType,
 }
 
 impl KvShape {
@@ -41,7 +41,7 @@ impl KvShape {
     pub fn block_bytes(&self) -> u64 {
         let rows = (2 * self.layers * self.kv_heads * BLOCK) as u64;
         let width = self.head_width as u64;
-        rows * match self.kind {
+        rows * match self.kv_type {
             KvType::F32 => 4 * width,
             KvType::F16 => 2 * width,
             KvType::Q8 => width + 4,
@@ -189,7 +189,7 @@ impl KvArena {
                 *slot = block;
             }
         }
-        missing.map_or(Ok(()), |id| Err(no_block(id)))
+        missing.map_or(Ok(()), |id| Err(missing_block(id)))
     }
 
     /// The keys and the values of one layer in these blocks, which must be `needed` at least.
@@ -199,21 +199,21 @@ impl KvArena {
         }
         let find = |id: &BlockId| self.blocks.get(*id as usize).and_then(Option::as_ref);
         if let Some(missing) = ids.iter().find(|id| find(id).is_none()) {
-            return Err(no_block(*missing));
+            return Err(missing_block(*missing));
         }
         let blocks = ids.iter().filter_map(find);
         let (size, scales) = (self.shape.layer(), self.shape.kv_heads * BLOCK);
         let (range, scales) = (layer * size..(layer + 1) * size, layer * scales..(layer + 1) * scales);
-        Ok(match self.shape.kind {
-            KvType::F32 => KvView::F32(both(blocks, |cells| match cells {
+        Ok(match self.shape.kv_type {
+            KvType::F32 => KvView::F32(collect_pairs(blocks, |cells| match cells {
                 Cells::F32(all) => all.get(range.clone()),
                 _ => None,
             })),
-            KvType::F16 => KvView::F16(both(blocks, |cells| match cells {
+            KvType::F16 => KvView::F16(collect_pairs(blocks, |cells| match cells {
                 Cells::F16(all) => all.get(range.clone()),
                 _ => None,
             })),
-            KvType::Q8 => KvView::Q8(both(blocks, |cells| match cells {
+            KvType::Q8 => KvView::Q8(collect_pairs(blocks, |cells| match cells {
                 Cells::Q8(all, factors) => all.get(range.clone()).zip(factors.get(scales.clone())),
                 _ => None,
             })),
@@ -222,7 +222,7 @@ impl KvArena {
 }
 
 /// What `part` finds in the keys and in the values of all blocks.
-fn both<'a, T>(blocks: impl Iterator<Item = &'a Block>, part: impl Fn(&'a Cells) -> Option<T>) -> [Vec<T>; 2] {
+fn collect_pairs<'a, T>(blocks: impl Iterator<Item = &'a Block>, part: impl Fn(&'a Cells) -> Option<T>) -> [Vec<T>; 2] {
     let most = blocks.size_hint().1.unwrap_or(0);
     let [mut keys, mut values] = [(); 2].map(|()| Vec::with_capacity(most));
     for block in blocks {
@@ -232,14 +232,14 @@ fn both<'a, T>(blocks: impl Iterator<Item = &'a Block>, part: impl Fn(&'a Cells)
     [keys, values]
 }
 
-fn no_block(id: BlockId) -> candle_core::Error {
+fn missing_block(id: BlockId) -> candle_core::Error {
     candle_core::Error::Msg(format!("the KV block {id} has no memory"))
 }
 
 impl Cells {
     fn new(shape: &KvShape) -> Self {
         let count = shape.layers * shape.layer();
-        match shape.kind {
+        match shape.kv_type {
             KvType::F32 => Self::F32(vec![0.; count]),
             KvType::F16 => Self::F16(vec![f16::ZERO; count]),
             KvType::Q8 => Self::Q8(vec![0; count], vec![0.; count / shape.head_width]),
@@ -288,8 +288,8 @@ mod tests {
 
     #[test]
     fn what_is_written_comes_back_as_exactly_as_its_type_says() {
-        for (kind, within) in [(KvType::F32, 0.), (KvType::F16, 1e-3), (KvType::Q8, 1e-2)] {
-            let shape = KvShape { layers: 2, kv_heads: 3, head_width: 8, kind };
+        for (kv_type, within) in [(KvType::F32, 0.), (KvType::F16, 1e-3), (KvType::Q8, 1e-2)] {
+            let shape = KvShape { layers: 2, kv_heads: 3, head_width: 8, kv_type };
             let mut arena = KvArena::new(shape);
             arena.ensure(1);
             let number = |layer: usize, slot: usize, at: usize| ((layer * 31 + slot * 7 + at) as f32 * 0.37).sin();
@@ -309,7 +309,7 @@ mod tests {
                     let pairs = widen(&view, false, head, slot).into_iter().zip(widen(&view, true, head, slot));
                     for (at, (key, value)) in pairs.enumerate() {
                         let expected = number(layer, slot, head * 8 + at);
-                        assert!((key - expected).abs() <= within && (value + expected).abs() <= within, "{kind:?}");
+                        assert!((key - expected).abs() <= within && (value + expected).abs() <= within, "{kv_type:?}");
                     }
                 }
             }
@@ -318,7 +318,7 @@ mod tests {
 
     #[test]
     fn a_block_without_memory_is_an_error() {
-        let mut arena = KvArena::new(KvShape { layers: 1, kv_heads: 1, head_width: 2, kind: KvType::F16 });
+        let mut arena = KvArena::new(KvShape { layers: 1, kv_heads: 1, head_width: 2, kv_type: KvType::F16 });
         let pool = Pool::new(1);
         let place = |block| BlockWrite { block, row: 0, slot: 0, count: 1 };
         assert!(arena.write(&pool, 0, &[place(0)], &[1., 2.], &[3., 4.]).is_err());

@@ -14,9 +14,9 @@ use super::weights::{Candidate, Loader};
 pub(super) struct MixtureOfExperts {
     router: Linear,
     experts: Vec<Mlp>,
-    used: usize,
+    experts_per_token: usize,
     /// Whether the weights of those used sum up to one.
-    normalised: bool,
+    normalise_weights: bool,
 }
 
 impl MixtureOfExperts {
@@ -28,16 +28,28 @@ impl MixtureOfExperts {
     ) -> std::result::Result<Self, ModelError> {
         let router = [Candidate::whole(format!("blk.{block}.ffn_gate_inp"), sizes.count)];
         let router = loader.linear(&router, sizes.count, config.width, false)?;
-        let experts = (0..sizes.count).map(|expert| gated(loader, config, sizes, block, expert));
+        let experts = (0..sizes.count).map(|expert| load_expert(loader, config, sizes, block, expert));
         let experts = experts.collect::<std::result::Result<_, _>>()?;
-        Ok(Self { router, experts, used: sizes.used, normalised: sizes.normalised })
+        Ok(Self {
+            router,
+            experts,
+            experts_per_token: sizes.experts_per_token,
+            normalise_weights: sizes.normalise_weights,
+        })
     }
 
     /// As [`super::feed_forward::FeedForward::forward`] says. Rows are gathered by expert, so that each
     /// weight is read once.
-    pub fn forward(&self, pool: &Pool, x: &[f32], m: usize, rooms: [&mut Vec<f32>; 2], out: &mut [f32]) -> Result<()> {
+    pub fn forward(
+        &self,
+        pool: &Pool,
+        x: &[f32],
+        m: usize,
+        buffers: [&mut Vec<f32>; 2],
+        out: &mut [f32],
+    ) -> Result<()> {
         let width = x.len() / m.max(1);
-        let [gate, up] = rooms;
+        let [gate, up] = buffers;
         let mut scores = vec![0.; m * self.experts.len()];
         self.router.forward(pool, x, m, &mut scores)?;
         let mut rows_of: Vec<Vec<(usize, f32)>> = vec![Vec::new(); self.experts.len()];
@@ -68,9 +80,9 @@ impl MixtureOfExperts {
     fn choose(&self, shares: &[f32]) -> Vec<(usize, f32)> {
         let mut all: Vec<(usize, f32)> = shares.iter().copied().enumerate().collect();
         all.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-        all.truncate(self.used);
+        all.truncate(self.experts_per_token);
         let total: f32 = all.iter().map(|(_, share)| share).sum();
-        if self.normalised {
+        if self.normalise_weights {
             all.iter_mut().for_each(|(_, share)| *share /= total);
         }
         all
@@ -86,7 +98,7 @@ fn softmax(scores: &mut [f32]) {
 }
 
 /// An expert's tensors: its own, or its rows of those that hold all experts'.
-fn gated(
+fn load_expert(
     loader: &Loader<'_>,
     config: &DecoderConfig,
     sizes: &MoeConfig,

@@ -91,29 +91,29 @@ pub fn scratch_bytes(config: &DecoderConfig, most: &StepLimits) -> u64 {
     // Cosines and sines of half a head each, in vectors that grew by doubling.
     let angles = 2 * head_width * config.ropes.len();
     // A thread that chooses lists all tokens with their weights, and once more for log-probabilities.
-    let floats = tokens * (angles + block(config)) + logits * vocabulary + threads * 4 * vocabulary;
+    let floats = tokens * (angles + floats_per_token(config)) + logits * vocabulary + threads * 4 * vocabulary;
     // Keys' and values' addresses, lengths and scales.
     let tables = rows * blocks_for(config.context) * 64;
-    let attention = attend_bytes(threads, &attention::shape(config, None), tokens, config.context);
+    let attention = attend_bytes(threads, &attention::decoder_shape(config, None), tokens, config.context);
     (floats * size_of::<f32>() + tables + attention) as u64
 }
 
 /// Numbers of [`Scratch`] for each token, logits aside, and those made ready for products.
-fn block(config: &DecoderConfig) -> usize {
+fn floats_per_token(config: &DecoderConfig) -> usize {
     let DecoderConfig { width, .. } = *config;
     let (queries, kv) = (config.heads * config.head_width, config.kv_heads * config.head_width);
     // Norms exchange buffers, so each of four becomes as long as the longest.
     let attention = width + 4 * width.max(queries) + queries + kv;
-    let gated = |inner: usize| 2 * inner + packed(width.max(queries).max(inner));
+    let gated = |inner: usize| 2 * inner + packed_floats(width.max(queries).max(inner));
     // The router's scores, and who takes which; the tokens of an expert and its outputs.
-    let sparse = |sizes: &MoeConfig| gated(sizes.inner) + sizes.count + 8 * sizes.used + 2 * width;
+    let sparse = |sizes: &MoeConfig| gated(sizes.inner) + sizes.count + 8 * sizes.experts_per_token + 2 * width;
     let dense = if config.layers.iter().all(|layer| layer.sparse) { 0 } else { gated(config.inner) };
     attention + dense.max(config.experts.as_ref().map_or(0, sparse))
 }
 
 /// Numbers' worth of memory of `count` numbers made ready for products: as bf16, and as bytes with 16 bytes
 /// of facts for each 32.
-fn packed(count: usize) -> usize {
+fn packed_floats(count: usize) -> usize {
     count.div_ceil(2) + count.div_ceil(8) * 3
 }
 
@@ -127,7 +127,7 @@ mod tests {
     fn config() -> DecoderConfig {
         DecoderConfig {
             family: &FAMILIES[0],
-            blocks: 2,
+            layer_count: 2,
             width: 64,
             heads: 4,
             kv_heads: 2,
@@ -142,12 +142,12 @@ mod tests {
             activation: Activation::Silu,
             embedding_scale: 1.,
             attention_scale: 0.25,
-            attention_cap: None,
-            output_cap: None,
+            attention_soft_cap: None,
+            logit_soft_cap: None,
             experts: None,
             biases: false,
-            norm_shift: 0.,
-            tied: None,
+            norm_weight_offset: 0.,
+            tied_embeddings: None,
         }
     }
 
@@ -179,7 +179,7 @@ mod tests {
     fn experts_count_by_their_own_width() {
         let sparse = |inner| {
             let layers = vec![LayerConfig { rope: None, window: None, sparse: true }; 2];
-            let experts = Some(MoeConfig { count: 4, used: 2, inner, normalised: true });
+            let experts = Some(MoeConfig { count: 4, experts_per_token: 2, inner, normalise_weights: true });
             scratch_bytes(&DecoderConfig { experts, layers, inner: 1 << 20, ..config() }, &STEP)
         };
         assert!(sparse(256) - sparse(128) >= 4 * 40 * 2 * 128, "all tokens may choose the same expert");

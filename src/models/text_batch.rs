@@ -16,7 +16,7 @@ struct TextSpan {
     first: usize,
     count: usize,
     /// Tokens that are seen; those behind them are padding.
-    seen: Option<usize>,
+    visible: Option<usize>,
     blocks: Vec<BlockId>,
 }
 
@@ -27,7 +27,7 @@ impl TextSpan {
 }
 
 fn shape([kv_heads, head_width]: [usize; 2]) -> KvShape {
-    KvShape { layers: 1, kv_heads, head_width, kind: KvType::F32 }
+    KvShape { layers: 1, kv_heads, head_width, kv_type: KvType::F32 }
 }
 
 /// An upper bound of the bytes of [`TextBatch::arena`] for so many tokens in so many texts; `heads` as there.
@@ -41,7 +41,7 @@ impl TextBatch {
         let (mut first, mut block) = (0, 0);
         let text = |count: usize| {
             let next = block + blocks_for(count) as BlockId;
-            let text = TextSpan { first, count, seen: None, blocks: (block..next).collect() };
+            let text = TextSpan { first, count, visible: None, blocks: (block..next).collect() };
             (first, block) = (first + count, next);
             text
         };
@@ -49,8 +49,8 @@ impl TextBatch {
     }
 
     /// Of each text only the first so many tokens, of one at least, are seen, by all its tokens.
-    pub fn hide(&mut self, seen: impl Iterator<Item = usize>) {
-        self.0.iter_mut().zip(seen).for_each(|(text, seen)| text.seen = Some(seen.max(1)));
+    pub fn mask_padding(&mut self, seen: impl Iterator<Item = usize>) {
+        self.0.iter_mut().zip(seen).for_each(|(text, seen)| text.visible = Some(seen.max(1)));
     }
 
     /// Tokens of all.
@@ -71,13 +71,13 @@ impl TextBatch {
     }
 
     /// What falls into these tokens of the batch, counted from the first of them.
-    pub fn spans(&self, part: &Range<usize>) -> Vec<SequenceSlice<'_>> {
+    pub fn slices(&self, part: &Range<usize>) -> Vec<SequenceSlice<'_>> {
         let inside = self.0.iter().map(|text| (text, text.first.max(part.start)..text.range().end.min(part.end)));
         let spans = inside.filter(|(_, own)| !own.is_empty()).map(|(text, own)| SequenceSlice {
             offset: own.start - part.start,
             count: own.len(),
             start: own.start - text.first,
-            seen: text.seen,
+            visible: text.visible,
             blocks: &text.blocks,
         });
         spans.collect()

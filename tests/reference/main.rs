@@ -95,14 +95,14 @@ impl Weights for Widened {
         self.0.shape(name)
     }
 
-    fn kind(&self, name: &str) -> Option<DType> {
-        self.0.kind(name).map(|_| DType::F32)
+    fn dtype(&self, name: &str) -> Option<DType> {
+        self.0.dtype(name).map(|_| DType::F32)
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
         let narrow = self.0.rows(name, first, count)?;
         let bytes = narrow.floats()?.into_iter().flat_map(f32::to_le_bytes).collect();
-        Rows::of_bytes(DType::F32, count, narrow.columns, bytes)
+        Rows::from_bytes(DType::F32, count, narrow.columns, bytes)
     }
 
     fn names(&self) -> Vec<String> {

@@ -69,7 +69,7 @@ pub(super) fn weigh_all(files: &[PathBuf], info: &mut ModelInfo) -> Result<(), S
         let header = read_header(&mut file, path).map_err(|error| error.to_string())?;
         info.bytes += header.length;
         for tensor in header.tensors {
-            *kinds.entry(tensor.kind).or_default() += tensor.elements;
+            *kinds.entry(tensor.dtype).or_default() += tensor.elements;
         }
     }
     info.parameters = kinds.values().sum();

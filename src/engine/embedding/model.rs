@@ -108,7 +108,7 @@ pub fn is_cross_encoder(config: &Value) -> bool {
 
 fn gguf_outline(header: &Header) -> Result<Outline, ModelError> {
     let name = header.metadata.text("general.architecture").unwrap_or_default();
-    match decoder_family::find(name) {
+    match decoder_family::find_architecture(name) {
         Some(_) => DecoderConfig::from_gguf(header).map(|config| Outline::Decoder(Box::new(config))),
         None => EncoderConfig::from_gguf(header).map(Outline::Encoder),
     }
@@ -151,7 +151,7 @@ impl Checkpoint {
     /// What the model takes in memory, and the scratch of its passes.
     pub(in crate::engine) fn encoder_needs(&self, threads: usize) -> Result<(Footprint, u64), String> {
         let outline = self.outline()?;
-        let footprint = self.with_encoder(&outline, |source| Footprint::of(source, threads));
+        let footprint = self.with_encoder(&outline, |source| Footprint::new(source, threads));
         // A text that is longer than a batch goes alone.
         let tokens = outline.context().max(MOST);
         Ok((footprint, outline.pass_bytes(tokens, MOST_TEXTS, threads)))

@@ -113,7 +113,7 @@ impl Network {
                 pass.vectors(width).map(one).collect()
             }
             (Self::Decoder(network), Pass::Decoder(pass)) => {
-                Ok(network.last(pass).iter().map(|vector| pool(vector)).collect())
+                Ok(network.last_hidden_states(pass).iter().map(|vector| pool(vector)).collect())
             }
             _ => candle_core::bail!("a batch of another network"),
         }

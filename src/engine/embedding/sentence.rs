@@ -41,7 +41,7 @@ pub const RANK: u64 = 4;
 /// A GGUF file's type of pooling; 0 where there is none.
 pub fn pooling_type(metadata: &Metadata) -> Option<u64> {
     let name = metadata.text("general.architecture").unwrap_or_default();
-    metadata.whole(&format!("{name}.pooling_type"))
+    metadata.integer(&format!("{name}.pooling_type"))
 }
 
 /// Flags of a pooling's `config.json`, in the order in which vectors follow each other.

@@ -321,7 +321,7 @@ impl Registry {
         let files = guarded(|| files(&found.path)).map_err(broken)?;
         let needs = || if encoder { files.encoder_needs(cpu.pool().threads()) } else { self.needs(&files) };
         let (footprint, scratch) = guarded(needs).map_err(broken)?;
-        let lease = self.lease(footprint.weights + footprint.reading, scratch, memory)?;
+        let lease = self.lease(footprint.weights + footprint.loading, scratch, memory)?;
         let isolation = self.isolation();
         let open = || {
             if encoder {
@@ -351,7 +351,7 @@ impl Registry {
         let precision = self.runtime.settings.precisions.of(id);
         let components = guarded(|| image::open(&found.path)).map_err(&broken)?;
         let footprint = image::footprint(&components, cpu.pool().threads(), precision);
-        let lease = self.lease(footprint.weights + footprint.reading, 0, memory)?;
+        let lease = self.lease(footprint.weights + footprint.loading, 0, memory)?;
         let total = self.runtime.memory.total();
         let open = || ImageModel::open(id, &components, &self.isolation(), lease, precision, total, cpu);
         let mut model = guarded(open).map_err(&broken)?;
@@ -377,7 +377,7 @@ impl Registry {
         let weights = checkpoint.weights();
         let config = weights.decoder_config().map_err(|error| error.to_string())?;
         Ok((
-            Footprint::of(weights, self.cpu.pool().threads()),
+            Footprint::new(weights, self.cpu.pool().threads()),
             scratch_bytes(&config, &self.runtime.settings.step_limits()),
         ))
     }

@@ -62,14 +62,14 @@ impl Decoder {
     /// Computes the next chunk. `true`: it was the last chunk of the last block.
     pub fn advance(&self, pass: &mut EncodePass) -> Result<bool> {
         let EncodePass { texts, angles, x, y, arena, block, at } = pass;
-        if *block >= self.blocks.len() {
+        if *block >= self.layers.len() {
             return Ok(true);
         }
         let (width, tokens) = (self.config.width, texts.tokens());
         let part = *at..(*at + CHUNK).min(tokens);
-        let step = Step::new(texts.spans(&part), angles.iter().map(|all| all.part(&part, tokens)).collect())?;
+        let step = Step::new(texts.slices(&part), angles.iter().map(|all| all.part(&part, tokens)).collect())?;
         // In the last block, only the last tokens' outputs are needed.
-        let last = *block + 1 == self.blocks.len();
+        let last = *block + 1 == self.layers.len();
         let ends =
             || texts.ranges().map(|text| text.end - 1).filter(|end| part.contains(end)).map(|end| end - part.start);
         let wanted: Vec<usize> = if last { ends().collect() } else { (0..part.len()).collect() };
@@ -78,7 +78,7 @@ impl Decoder {
             let from = from.get(part.start * width..part.end * width).unwrap_or_default();
             grow(to, from.len()).copy_from_slice(from);
         }
-        self.through((*block, 0), part.len(), &step, last.then_some(&wanted), arena, scratch)?;
+        self.run_layer((*block, 0), part.len(), &step, last.then_some(&wanted), arena, scratch)?;
         for (from, to) in [(&scratch.x, x), (&scratch.y, y)] {
             for (row, place) in from.chunks_exact(width).zip(wanted.iter().map(|place| part.start + place)) {
                 to.get_mut(place * width..(place + 1) * width).unwrap_or_default().copy_from_slice(row);
@@ -88,11 +88,11 @@ impl Decoder {
         if *at == tokens {
             (*at, *block) = (0, *block + 1);
         }
-        Ok(*block == self.blocks.len())
+        Ok(*block == self.layers.len())
     }
 
     /// The last hidden state of each text, normalised, `[width]` each.
-    pub fn last(&self, pass: &EncodePass) -> Vec<Vec<f32>> {
+    pub fn last_hidden_states(&self, pass: &EncodePass) -> Vec<Vec<f32>> {
         let width = self.config.width;
         let one = |text: Range<usize>| {
             let place = (text.end - 1) * width..text.end * width;

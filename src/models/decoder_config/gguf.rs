@@ -6,7 +6,7 @@ use crate::models::ModelError;
 use crate::models::decoder_family::{self, DecoderFamily, SlidingWindows};
 use crate::models::gguf::{Array, Header, Value};
 use crate::models::gguf_config::GgufConfig;
-use crate::models::rope::{Long, RopeSpec, Scaling, Yarn, yarn_magnitude};
+use crate::models::rope::{LongRope, RopeScaling, RopeSpec, Yarn, yarn_magnitude};
 
 /// Keys that would change results and that nothing here computes; a zero, one or `false` is harmless.
 const UNSUPPORTED_KEYS: &[&str] = &[
@@ -39,8 +39,11 @@ impl DecoderConfig {
         let name = metadata
             .text("general.architecture")
             .ok_or_else(|| ModelError::invalid("the metadata has no general.architecture"))?;
-        let family = decoder_family::find(name).ok_or_else(|| {
-            ModelError::invalid(format!("the architecture {name} is not supported: {} are", decoder_family::names()))
+        let family = decoder_family::find_architecture(name).ok_or_else(|| {
+            ModelError::invalid(format!(
+                "the architecture {name} is not supported: {} are",
+                decoder_family::architecture_names()
+            ))
         })?;
         let keys = GgufConfig { metadata, name };
         reject_unsupported(&keys)?;
@@ -61,7 +64,7 @@ impl DecoderConfig {
         let scaled_by = if family.odd_scale_blocks == Some(blocks) { width / heads } else { head_width };
         Self {
             family,
-            blocks,
+            layer_count: blocks,
             width,
             heads,
             kv_heads: keys.optional("attention.head_count_kv", heads, 1 << 10)?,
@@ -76,12 +79,12 @@ impl DecoderConfig {
             activation: family.activation,
             embedding_scale: if family.gemma { (width as f32).sqrt() } else { 1. },
             attention_scale: keys.cap("attention.scale")?.unwrap_or((scaled_by as f32).sqrt().recip()),
-            attention_cap: keys.cap("attn_logit_softcapping")?,
-            output_cap: keys.cap("final_logit_softcapping")?,
+            attention_soft_cap: keys.cap("attn_logit_softcapping")?,
+            logit_soft_cap: keys.cap("final_logit_softcapping")?,
             experts,
             biases: family.biases,
-            norm_shift: 0.,
-            tied: None,
+            norm_weight_offset: 0.,
+            tied_embeddings: None,
         }
         .check()
     }
@@ -129,15 +132,15 @@ fn inner(keys: &GgufConfig<'_>, experts: Option<&MoeConfig>) -> Result<usize, Mo
 
 /// llama.cpp lets the weights of both its families with experts sum up to one.
 fn experts(keys: &GgufConfig<'_>) -> Result<Option<MoeConfig>, ModelError> {
-    if keys.whole("expert_count").unwrap_or(0) == 0 {
+    if keys.integer("expert_count").unwrap_or(0) == 0 {
         return Ok(None);
     }
     let own = "expert_feed_forward_length";
     Ok(Some(MoeConfig {
         count: keys.required("expert_count", 1 << 12)?,
-        used: keys.required("expert_used_count", 1 << 12)?,
+        experts_per_token: keys.required("expert_used_count", 1 << 12)?,
         inner: keys.required(if keys.has(own) { own } else { "feed_forward_length" }, 1 << 20)?,
-        normalised: keys.metadata.flag(&keys.key("expert_weights_norm")).unwrap_or(true),
+        normalise_weights: keys.metadata.flag(&keys.key("expert_weights_norm")).unwrap_or(true),
     }))
 }
 
@@ -148,7 +151,7 @@ fn ropes(
     header: &Header,
 ) -> Result<Vec<RopeSpec>, ModelError> {
     let rotated = keys.optional("rope.dimension_count", head_width, 1 << 12)?;
-    if rotated != head_width && !family.partial {
+    if rotated != head_width && !family.partial_rotary {
         return reject_config(format!(
             "rotated parts of heads of {rotated} beside heads of {head_width} are not supported"
         ));
@@ -162,27 +165,27 @@ fn ropes(
     let Some(base) = family.local_rope_base else { return Ok(vec![global]) };
     // Layers with a window are never stretched.
     let base = keys.float("rope.freq_base_swa", base)?;
-    let local = RopeSpec { base, scaling: Scaling::None, ..global.clone() };
+    let local = RopeSpec { base, scaling: RopeScaling::None, ..global.clone() };
     Ok(vec![global, local])
 }
 
-fn scaling(keys: &GgufConfig<'_>, header: &Header) -> Result<Scaling, ModelError> {
+fn scaling(keys: &GgufConfig<'_>, header: &Header) -> Result<RopeScaling, ModelError> {
     let context = keys.required("context_length", 1 << 24)?;
     let original = keys.optional("rope.scaling.original_context_length", context, 1 << 24)?;
     let kind = keys.metadata.text(&keys.key("rope.scaling.type"));
     if header.tensor("rope_factors_long.weight").is_some() || kind == Some("longrope") {
         let magnitude = keys.float("rope.scaling.attn_factor", 1.)?;
-        return Ok(Scaling::Long(Long { short: Vec::new(), long: Vec::new(), original, magnitude }));
+        return Ok(RopeScaling::LongRope(LongRope { short: Vec::new(), long: Vec::new(), original, magnitude }));
     }
     let factor = match keys.has("rope.scaling.factor") {
         true => keys.cap("rope.scaling.factor")?.unwrap_or(1.),
         false => keys.cap("rope.scale_linear")?.unwrap_or(1.),
     };
     match kind {
-        Some("none") => Ok(Scaling::None),
-        None | Some("linear") if factor == 1. => Ok(Scaling::None),
-        None | Some("linear") => Ok(Scaling::Linear(factor)),
-        Some("yarn") => yarn(keys, factor, original as f32).map(Scaling::Yarn),
+        Some("none") => Ok(RopeScaling::None),
+        None | Some("linear") if factor == 1. => Ok(RopeScaling::None),
+        None | Some("linear") => Ok(RopeScaling::Linear(factor)),
+        Some("yarn") => yarn(keys, factor, original as f32).map(RopeScaling::Yarn),
         Some(other) => Err(ModelError::invalid(format!("rotary scaling of the type {other} is not supported"))),
     }
 }
@@ -215,7 +218,7 @@ fn layers(
     let windowed = windowed(keys, family, blocks)?;
     let layer = |block: usize| {
         let window = window.filter(|_| windowed.get(block).copied().unwrap_or(false));
-        let rotates = family.unrotated_every.is_none_or(|every| !(block + 1).is_multiple_of(every));
+        let rotates = family.no_rope_every.is_none_or(|every| !(block + 1).is_multiple_of(every));
         let rope = if window.is_some() && family.local_rope_base.is_some() { 1 } else { 0 };
         LayerConfig { rope: rotates.then_some(rope), window, sparse }
     };
@@ -227,13 +230,13 @@ fn window(keys: &GgufConfig<'_>, family: &DecoderFamily) -> Result<Option<usize>
     const KEY: &str = "attention.sliding_window";
     if !keys.has(KEY) {
         // What llama.cpp takes where Gemma 2's files do not say.
-        return Ok((family.windows == SlidingWindows::ButEvery(2)).then_some(4096));
+        return Ok((family.windows == SlidingWindows::AllButEvery(2)).then_some(4096));
     }
-    if keys.whole(KEY) == Some(0) {
+    if keys.integer(KEY) == Some(0) {
         return Ok(None);
     }
     let window = keys.required(KEY, 1 << 31)?;
-    if family.windows == SlidingWindows::All || matches!(family.windows, SlidingWindows::ButEvery(_)) {
+    if family.windows == SlidingWindows::All || matches!(family.windows, SlidingWindows::AllButEvery(_)) {
         return Ok(Some(window));
     }
     if window >= keys.required("context_length", 1 << 24)? {
@@ -248,7 +251,7 @@ fn windowed(keys: &GgufConfig<'_>, family: &DecoderFamily, blocks: usize) -> Res
     let period = match (keys.metadata.get(&keys.key(KEY)), family.windows) {
         (Some(Value::Array(array)), _) => return flags(array, blocks),
         (Some(_), _) => Some(keys.required(KEY, 1 << 10)?),
-        (None, SlidingWindows::ButEvery(period)) => Some(period),
+        (None, SlidingWindows::AllButEvery(period)) => Some(period),
         (None, _) => None,
     };
     Ok((0..blocks).map(|block| period.is_none_or(|period| !(block + 1).is_multiple_of(period))).collect())

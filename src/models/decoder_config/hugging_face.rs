@@ -16,8 +16,11 @@ type Result<T> = std::result::Result<T, ModelError>;
 pub fn family(config: &Value) -> Result<&'static DecoderFamily> {
     let name = config.get("model_type").and_then(Value::as_str);
     let name = name.ok_or_else(|| ModelError::invalid("config.json has no model_type"))?;
-    decoder_family::find_hub(name).ok_or_else(|| {
-        ModelError::invalid(format!("the model type {name} is not supported: {} are", decoder_family::hub_names()))
+    decoder_family::find_model_type(name).ok_or_else(|| {
+        ModelError::invalid(format!(
+            "the model type {name} is not supported: {} are",
+            decoder_family::model_type_names()
+        ))
     })
 }
 
@@ -37,10 +40,10 @@ impl DecoderConfig {
         let caps = |key: &str| if family.post_norms { config.float(key) } else { Ok(None) };
         Self {
             family,
-            blocks,
+            layer_count: blocks,
             width,
             heads,
-            kv_heads: config.whole("num_key_value_heads", 1 << 10)?.unwrap_or(heads),
+            kv_heads: config.integer("num_key_value_heads", 1 << 10)?.unwrap_or(heads),
             head_width,
             inner: config.required("intermediate_size", 1 << 20)?,
             vocabulary: vocabulary(folder)?,
@@ -52,12 +55,12 @@ impl DecoderConfig {
             activation: activation(&config, family)?,
             embedding_scale: if family.gemma { (width as f32).sqrt() } else { 1. },
             attention_scale: scaled_by.unwrap_or(head_width as f32).sqrt().recip(),
-            attention_cap: caps("attn_logit_softcapping")?,
-            output_cap: caps("final_logit_softcapping")?,
+            attention_soft_cap: caps("attn_logit_softcapping")?,
+            logit_soft_cap: caps("final_logit_softcapping")?,
             experts,
             biases: family.biases || config.flag("attention_bias")?.unwrap_or(false),
-            norm_shift: if family.gemma { 1. } else { 0. },
-            tied: Some(config.flag("tie_word_embeddings")?.unwrap_or(family.tied)),
+            norm_weight_offset: if family.gemma { 1. } else { 0. },
+            tied_embeddings: Some(config.flag("tie_word_embeddings")?.unwrap_or(family.tied_embeddings)),
         }
         .check()
     }
@@ -76,7 +79,7 @@ fn reject_unsupported(config: &ConfigJson<'_>) -> Result<()> {
 }
 
 fn head_width(config: &ConfigJson<'_>, family: &DecoderFamily, width: usize, heads: usize) -> Result<usize> {
-    match config.whole("head_dim", 1 << 12)?.or(family.head_width) {
+    match config.integer("head_dim", 1 << 12)?.or(family.head_width) {
         Some(head_width) => Ok(head_width),
         None if width.is_multiple_of(heads) => Ok(width / heads),
         None => reject_config(format!("the width {width} does not divide into {heads} heads")),
@@ -104,20 +107,20 @@ fn activation(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<Activat
 }
 
 fn experts(config: &ConfigJson<'_>, family: &DecoderFamily) -> Result<Option<MoeConfig>> {
-    let mixtral = family.hub.contains(&"mixtral");
+    let mixtral = family.model_types.contains(&"mixtral");
     if !mixtral && family.name != "qwen3moe" {
         return Ok(None);
     }
-    let count = match config.whole("num_local_experts", 1 << 12)? {
+    let count = match config.integer("num_local_experts", 1 << 12)? {
         Some(count) => count,
         None => config.required("num_experts", 1 << 12)?,
     };
     let inner = if mixtral { "intermediate_size" } else { "moe_intermediate_size" };
     Ok(Some(MoeConfig {
         count,
-        used: config.required("num_experts_per_tok", 1 << 12)?,
+        experts_per_token: config.required("num_experts_per_tok", 1 << 12)?,
         inner: config.required(inner, 1 << 20)?,
-        normalised: mixtral || config.flag("norm_topk_prob")?.unwrap_or(false),
+        normalise_weights: mixtral || config.flag("norm_topk_prob")?.unwrap_or(false),
     }))
 }
 
@@ -125,7 +128,7 @@ fn layers(config: &ConfigJson<'_>, family: &DecoderFamily, blocks: usize, ropes:
     let rotates = rotates(config, family, blocks)?;
     let windows = windows(config, family, &rotates)?;
     let dense = config.list("mlp_only_layers", |item| item.as_u64())?.unwrap_or_default();
-    let step = config.whole("decoder_sparse_step", 1 << 10)?.unwrap_or(1);
+    let step = config.integer("decoder_sparse_step", 1 << 10)?.unwrap_or(1);
     let layer = |(block, (rotates, window)): (usize, (bool, Option<usize>))| LayerConfig {
         rope: rotates.then_some(if window.is_some() { ropes - 1 } else { 0 }),
         window,
@@ -136,8 +139,8 @@ fn layers(config: &ConfigJson<'_>, family: &DecoderFamily, blocks: usize, ropes:
 
 /// SmolLM3's list has a one for each layer that rotates.
 fn rotates(config: &ConfigJson<'_>, family: &DecoderFamily, blocks: usize) -> Result<Vec<bool>> {
-    let Some(every) = family.unrotated_every else { return Ok(vec![true; blocks]) };
-    let every = config.whole("no_rope_layer_interval", 1 << 10)?.unwrap_or(every);
+    let Some(every) = family.no_rope_every else { return Ok(vec![true; blocks]) };
+    let every = config.integer("no_rope_layer_interval", 1 << 10)?.unwrap_or(every);
     match config.list("no_rope_layers", Value::as_u64)? {
         Some(list) if list.len() == blocks => Ok(list.iter().map(|one| *one != 0).collect()),
         Some(list) if !list.is_empty() => {
@@ -151,16 +154,16 @@ fn rotates(config: &ConfigJson<'_>, family: &DecoderFamily, blocks: usize) -> Re
 fn windows(config: &ConfigJson<'_>, family: &DecoderFamily, rotates: &[bool]) -> Result<Vec<Option<usize>>> {
     let blocks = rotates.len();
     let on = config.flag("use_sliding_window")?.unwrap_or(false);
-    let switched = matches!(family.windows, SlidingWindows::Switched | SlidingWindows::Unrotated);
-    let window = config.whole("sliding_window", 1 << 31)?.filter(|_| on || !switched);
+    let switched = matches!(family.windows, SlidingWindows::OptIn | SlidingWindows::LayersWithoutRope);
+    let window = config.integer("sliding_window", 1 << 31)?.filter(|_| on || !switched);
     let from = config.get("max_window_layers").and_then(Value::as_u64).unwrap_or(0) as usize;
     let types = config.list("layer_types", Value::as_str)?.filter(|_| family.lists_layers());
     let ruled = |block: usize| match family.windows {
         SlidingWindows::Never => false,
         SlidingWindows::All => true,
-        SlidingWindows::Switched => block >= from || family.name == "qwen3moe",
-        SlidingWindows::Unrotated => !rotates.get(block).copied().unwrap_or(true),
-        SlidingWindows::ButEvery(every) => {
+        SlidingWindows::OptIn => block >= from || family.name == "qwen3moe",
+        SlidingWindows::LayersWithoutRope => !rotates.get(block).copied().unwrap_or(true),
+        SlidingWindows::AllButEvery(every) => {
             let every =
                 config.get("sliding_window_pattern").and_then(Value::as_u64).map_or(every, |every| every as usize);
             !(block + 1).is_multiple_of(every.max(1))

@@ -6,14 +6,14 @@ mod rope_scaling;
 
 use super::ModelError;
 use super::decoder_family::{Activation, DecoderFamily};
-use super::rope::{RopeSpec, RopeStyle, Scaling};
+use super::rope::{RopeScaling, RopeSpec, RopeStyle};
 pub(super) use hugging_face::family as family_of_config;
 
 /// Sizes and constants of a decoder of the Llama kind.
 #[derive(Clone, Debug)]
 pub struct DecoderConfig {
     pub family: &'static DecoderFamily,
-    pub blocks: usize,
+    pub layer_count: usize,
     pub width: usize,
     pub heads: usize,
     pub kv_heads: usize,
@@ -32,15 +32,15 @@ pub struct DecoderConfig {
     pub embedding_scale: f32,
     pub attention_scale: f32,
     /// Soft caps: `cap * tanh(x / cap)`.
-    pub attention_cap: Option<f32>,
-    pub output_cap: Option<f32>,
+    pub attention_soft_cap: Option<f32>,
+    pub logit_soft_cap: Option<f32>,
     pub experts: Option<MoeConfig>,
     /// Whether the query, key and value projections must have biases.
     pub biases: bool,
     /// What is added to the weights of norms.
-    pub norm_shift: f32,
+    pub norm_weight_offset: f32,
     /// Whether output and embedding are one; `None`: they are if there is no output.
-    pub tied: Option<bool>,
+    pub tied_embeddings: Option<bool>,
 }
 
 /// What blocks of one model differ in.
@@ -58,10 +58,10 @@ pub struct LayerConfig {
 pub struct MoeConfig {
     pub count: usize,
     /// How many each token goes through.
-    pub used: usize,
+    pub experts_per_token: usize,
     pub inner: usize,
     /// Whether the weights of those used sum up to one.
-    pub normalised: bool,
+    pub normalise_weights: bool,
 }
 
 pub(super) fn reject_config<T>(message: String) -> Result<T, ModelError> {
@@ -78,7 +78,9 @@ impl DecoderConfig {
         if head_width == 0 || !head_width.is_multiple_of(2) {
             return reject_config(format!("heads of {head_width} numbers cannot be rotated"));
         }
-        if let Some(MoeConfig { count, used, .. }) = self.experts.as_ref().filter(|sizes| sizes.used > sizes.count) {
+        if let Some(MoeConfig { count, experts_per_token: used, .. }) =
+            self.experts.as_ref().filter(|sizes| sizes.experts_per_token > sizes.count)
+        {
             return reject_config(format!("a token cannot go through {used} of {count} experts"));
         }
         self.ropes.iter().try_for_each(|rope| check_rope(rope, head_width))?;
@@ -91,7 +93,7 @@ fn check_rope(rope: &RopeSpec, head_width: usize) -> Result<(), ModelError> {
     if *rotated == 0 || !rotated.is_multiple_of(2) || *rotated > head_width {
         return reject_config(format!("{rotated} of a head's {head_width} numbers cannot be rotated"));
     }
-    let Scaling::Long(long) = scaling else { return Ok(()) };
+    let RopeScaling::LongRope(long) = scaling else { return Ok(()) };
     for factors in [&long.short, &long.long] {
         // Those among the weights are counted when they are read.
         if !factors.is_empty() && factors.len() != rotated / 2 {

@@ -7,7 +7,7 @@ use super::reject_config;
 use crate::models::ModelError;
 use crate::models::config_json::ConfigJson;
 use crate::models::decoder_family::DecoderFamily;
-use crate::models::rope::{Long, RopeSpec, Scaling, Yarn, long_magnitude, yarn_magnitude};
+use crate::models::rope::{LongRope, RopeScaling, RopeSpec, Yarn, long_rope_magnitude, yarn_magnitude};
 
 type Result<T> = std::result::Result<T, ModelError>;
 
@@ -32,7 +32,7 @@ pub(super) fn ropes(config: &ConfigJson<'_>, family: &DecoderFamily, head_width:
         (Some(local), base) => rope(config, Some(local), family, base.unwrap_or(family.rope_base), head_width)?,
         (None, Some(base)) => {
             let base = config.float("rope_local_base_freq")?.unwrap_or(base);
-            RopeSpec { base, scaling: Scaling::None, ..first.clone() }
+            RopeSpec { base, scaling: RopeScaling::None, ..first.clone() }
         }
         (None, None) => return Ok(vec![first]),
     };
@@ -55,33 +55,33 @@ fn rope(
         Some(part) => part,
         None => config.float("partial_rotary_factor")?.unwrap_or(1.),
     };
-    if part != 1. && !family.partial {
+    if part != 1. && !family.partial_rotary {
         return reject_config(format!("heads rotated in part ({part}) are not supported for {}", family.name));
     }
     let scaling = match own {
         Some(own) => scaling(config, &own, family)?,
-        None => Scaling::None,
+        None => RopeScaling::None,
     };
     Ok(RopeSpec { base, rotated: (head_width as f32 * part) as usize, scaling, stored_factors: false })
 }
 
-fn scaling(config: &ConfigJson<'_>, own: &ConfigJson<'_>, family: &DecoderFamily) -> Result<Scaling> {
+fn scaling(config: &ConfigJson<'_>, own: &ConfigJson<'_>, family: &DecoderFamily) -> Result<RopeScaling> {
     let kind = match own.text("rope_type")? {
         Some(kind) => kind,
         None => own.text("type")?.unwrap_or("default"),
     };
     match kind {
-        "default" => Ok(Scaling::None),
-        "linear" => Ok(Scaling::Linear(own.required_float("factor")?)),
-        "llama3" => Ok(Scaling::Llama3 {
+        "default" => Ok(RopeScaling::None),
+        "linear" => Ok(RopeScaling::Linear(own.required_float("factor")?)),
+        "llama3" => Ok(RopeScaling::Llama3 {
             factor: own.required_float("factor")?,
             low: own.required_float("low_freq_factor")?,
             high: own.required_float("high_freq_factor")?,
             original: original(config, own)? as f32,
         }),
         // Phi-3's first files say yarn and mean their own.
-        "yarn" if family.name != "phi3" => yarn(config, own).map(Scaling::Yarn),
-        "longrope" | "su" | "yarn" => long(config, own).map(Scaling::Long),
+        "yarn" if family.name != "phi3" => yarn(config, own).map(RopeScaling::Yarn),
+        "longrope" | "su" | "yarn" => long(config, own).map(RopeScaling::LongRope),
         other => reject_config(format!("rotary scaling of the type {other} is not supported")),
     }
 }
@@ -89,9 +89,9 @@ fn scaling(config: &ConfigJson<'_>, own: &ConfigJson<'_>, family: &DecoderFamily
 /// The trained context: the scaling's own word, the model's, or the whole context.
 fn original(config: &ConfigJson<'_>, own: &ConfigJson<'_>) -> Result<usize> {
     const KEY: &str = "original_max_position_embeddings";
-    match own.whole(KEY, 1 << 24)? {
+    match own.integer(KEY, 1 << 24)? {
         Some(original) => Ok(original),
-        None => match config.whole(KEY, 1 << 24)? {
+        None => match config.integer(KEY, 1 << 24)? {
             Some(original) => Ok(original),
             None => config.required("max_position_embeddings", 1 << 24),
         },
@@ -120,7 +120,7 @@ fn weight(own: &ConfigJson<'_>, key: &str) -> Result<Option<f32>> {
     if own.get(key).and_then(Value::as_f64) == Some(0.) { Ok(None) } else { own.float(key) }
 }
 
-fn long(config: &ConfigJson<'_>, own: &ConfigJson<'_>) -> Result<Long> {
+fn long(config: &ConfigJson<'_>, own: &ConfigJson<'_>) -> Result<LongRope> {
     let factors = |key: &str| match own.list(key, |item| item.as_f64().map(|one| one as f32))? {
         Some(factors) if !factors.is_empty() => Ok(factors),
         _ => reject_config(format!("rotary scaling of the type longrope has no {key}")),
@@ -130,7 +130,7 @@ fn long(config: &ConfigJson<'_>, own: &ConfigJson<'_>) -> Result<Long> {
     let factor = own.float("factor")?.unwrap_or(context as f32 / original as f32);
     let magnitude = match own.float("attention_factor")? {
         Some(own) => own,
-        None => long_magnitude(factor, original as f32),
+        None => long_rope_magnitude(factor, original as f32),
     };
-    Ok(Long { short: factors("short_factor")?, long: factors("long_factor")?, original, magnitude })
+    Ok(LongRope { short: factors("short_factor")?, long: factors("long_factor")?, original, magnitude })
 }

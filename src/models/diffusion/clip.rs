@@ -40,7 +40,7 @@ impl ClipConfig {
             "gelu" => Activation::Gelu,
             other => return reject_config(format!("{path}hidden_act is {other}; supported: quick_gelu, gelu")),
         };
-        let number = |key: &str, usual: usize, most: usize| config.whole_or(key, usual, most);
+        let number = |key: &str, usual: usize, most: usize| config.integer_or(key, usual, most);
         let sizes = Self {
             layers: number("num_hidden_layers", 12, 256)?,
             width: number("hidden_size", 512, 1 << 16)?,
@@ -104,7 +104,7 @@ impl Clip {
             tokens: loader.table("embeddings.token_embedding", vocabulary, width)?,
             positions: loader.table("embeddings.position_embedding", positions, width)?,
             layers: (0..config.layers).map(layer).collect::<Loaded<_>>()?,
-            final_norm: Norm::layer(loader, "final_layer_norm", width, epsilon)?,
+            final_norm: Norm::load_layer_norm(loader, "final_layer_norm", width, epsilon)?,
             projection: config.projection.map(project).transpose()?,
             config,
         })
@@ -162,7 +162,7 @@ impl Layer {
     fn load(loader: &Loader<'_>, stem: &str, config: &ClipConfig) -> Loaded<Self> {
         let ClipConfig { width, inner, epsilon, activation, .. } = *config;
         let name = |part: &str| format!("{stem}.{part}");
-        let norm = |part: &str| Norm::layer(loader, &name(part), width, epsilon);
+        let norm = |part: &str| Norm::load_layer_norm(loader, &name(part), width, epsilon);
         let square = |part: &str| linear(loader, &name(part), [width; 2], true);
         Ok(Self {
             norms: [norm("layer_norm1")?, norm("layer_norm2")?],

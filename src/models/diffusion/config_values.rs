@@ -51,7 +51,7 @@ pub(super) fn size_pair(config: &ConfigJson<'_>, key: &str, most: usize) -> Resu
             let pair = per_block(config, key, 2, most, None)?;
             Ok(pair.first_chunk().copied())
         }
-        Some(_) => Ok(config.whole(key, most)?.map(|size| [size; 2])),
+        Some(_) => Ok(config.integer(key, most)?.map(|size| [size; 2])),
     }
 }
 

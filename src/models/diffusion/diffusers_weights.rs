@@ -46,8 +46,8 @@ impl Weights for DiffusersWeights<'_> {
         self.folder.shape(name)
     }
 
-    fn kind(&self, name: &str) -> Option<DType> {
-        self.folder.kind(name)
+    fn dtype(&self, name: &str) -> Option<DType> {
+        self.folder.dtype(name)
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {

@@ -76,7 +76,7 @@ impl GroupNorm {
                 "{channels} channels of {stem} do not divide into {groups} groups"
             )));
         }
-        let norm = Norm::layer(loader, stem, channels, epsilon)?;
+        let norm = Norm::load_layer_norm(loader, stem, channels, epsilon)?;
         let (weight, bias) = norm.into_parts();
         let bias = bias.unwrap_or_else(|| vec![0.; channels]);
         Ok(Self { groups, weight, bias, epsilon })

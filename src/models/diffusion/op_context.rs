@@ -193,7 +193,7 @@ impl<'a> OpContext<'a> {
 
     /// Products of the same `m` rows with several weights, including LoRA deltas.
     fn matmuls(&self, x: &[f32], m: usize, all: &mut [(&Linear, &mut [f32])]) -> Result<()> {
-        Linear::together(self.pool, x, m, all)?;
+        Linear::forward_all(self.pool, x, m, all)?;
         for (weight, out) in all.iter_mut().filter(|_| !self.lora.is_empty()) {
             for (delta, factor) in self.lora.of(weight.id()) {
                 delta.add(self, x, m, *factor, out)?;

@@ -10,7 +10,7 @@ use crate::models::decoder_config::reject_config;
 use crate::models::decoder_family::Activation;
 use crate::models::gguf::Header;
 use crate::models::gguf_config::GgufConfig;
-use crate::models::rope::{RopeSpec, Scaling};
+use crate::models::rope::{RopeScaling, RopeSpec};
 
 type Result<T> = std::result::Result<T, ModelError>;
 
@@ -152,7 +152,7 @@ fn bert(config: &ConfigJson<'_>, family: Family) -> Result<EncoderConfig> {
         inner: config.required("intermediate_size", 1 << 20)?,
         vocabulary: config.required("vocab_size", 1 << 22)?,
         context: rows - offset,
-        token_types: config.whole("type_vocab_size", 1 << 10)?.unwrap_or(2),
+        token_types: config.integer("type_vocab_size", 1 << 10)?.unwrap_or(2),
         epsilon: config.float("layer_norm_eps")?.unwrap_or(1e-12),
         positions: Positions::Table { offset },
         activation: activation(config, "hidden_act")?,
@@ -175,7 +175,7 @@ fn nomic(config: &ConfigJson<'_>) -> Result<EncoderConfig> {
     if config.get("rotary_scaling_factor").is_some() {
         return reject_config("rotary_scaling_factor is not supported; set it to null".to_owned());
     }
-    let either = |old: &str, new: &str, most| match config.whole(old, most)? {
+    let either = |old: &str, new: &str, most| match config.integer(old, most)? {
         Some(number) => Ok(number),
         None => config.required(new, most),
     };
@@ -188,10 +188,13 @@ fn nomic(config: &ConfigJson<'_>) -> Result<EncoderConfig> {
         layers,
         width,
         heads,
-        inner: config.whole("n_inner", 1 << 20)?.or(config.whole("intermediate_size", 1 << 20)?).unwrap_or(4 * width),
+        inner: config
+            .integer("n_inner", 1 << 20)?
+            .or(config.integer("intermediate_size", 1 << 20)?)
+            .unwrap_or(4 * width),
         vocabulary: config.required("vocab_size", 1 << 22)?,
         context: either("n_positions", "max_position_embeddings", 1 << 24)?,
-        token_types: config.whole("type_vocab_size", 1 << 10)?.unwrap_or(2),
+        token_types: config.integer("type_vocab_size", 1 << 10)?.unwrap_or(2),
         epsilon: epsilon.unwrap_or(1e-12),
         positions: uniform_rope(old_base.or(nested_base(config, "")).unwrap_or(10_000.), width / heads, layers),
         activation: if old_base.is_some() { Activation::Silu } else { activation(config, "hidden_act")? },
@@ -212,11 +215,11 @@ fn modern(config: &ConfigJson<'_>) -> Result<EncoderConfig> {
     let base = |key: &str, kind: &str, otherwise| {
         Ok::<_, ModelError>(config.float(key)?.or(nested_base(config, kind)).unwrap_or(otherwise))
     };
-    let local = config.whole("local_attention", 1 << 24)?.unwrap_or(128) / 2 + 1;
+    let local = config.integer("local_attention", 1 << 24)?.unwrap_or(128) / 2 + 1;
     let count = config.required("num_hidden_layers", 1 << 10)?;
     let layers = match config.list("layer_types", Value::as_str)? {
         None => {
-            let every = config.whole("global_attn_every_n_layers", 1 << 10)?.unwrap_or(3);
+            let every = config.integer("global_attn_every_n_layers", 1 << 10)?.unwrap_or(3);
             (0..count).map(|layer| usize::from(!layer.is_multiple_of(every))).collect()
         }
         Some(types) if types.len() != count => {
@@ -259,7 +262,7 @@ fn uniform_rope(base: f32, head_width: usize, layers: usize) -> Positions {
 
 fn layer_attention(base: f32, window: Option<usize>, head_width: usize) -> LayerAttention {
     LayerAttention {
-        rope: RopeSpec { base, rotated: head_width, scaling: Scaling::None, stored_factors: false },
+        rope: RopeSpec { base, rotated: head_width, scaling: RopeScaling::None, stored_factors: false },
         window,
     }
 }

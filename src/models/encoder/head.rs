@@ -68,7 +68,7 @@ impl Head {
             pooling,
             dense: linear("cls", width)?,
             activation: modern.then_some(activation),
-            norm: modern.then(|| Norm::layer(loader, "cls.norm", width, epsilon)).transpose()?,
+            norm: modern.then(|| Norm::load_layer_norm(loader, "cls.norm", width, epsilon)).transpose()?,
             output: linear("cls.output", 1)?,
         })
     }
@@ -83,7 +83,7 @@ impl Head {
             None => inner.iter_mut().for_each(|x| *x = x.tanh()),
         }
         if let Some(norm) = &self.norm {
-            norm.replace(pool, &mut inner, width, &mut pooled);
+            norm.forward_in_place(pool, &mut inner, width, &mut pooled);
         }
         self.output.forward(pool, inner.get(..width).unwrap_or_default(), 1, &mut out)?;
         let [logit] = out;

@@ -85,7 +85,7 @@ impl Encoder {
         precision: Option<DType>,
         cpu: Arc<Cpu>,
     ) -> Loaded<(Self, Option<Head>)> {
-        let loader = Loader::new(source, cpu.pool().threads()).rounding(precision);
+        let loader = Loader::new(source, cpu.pool().threads()).with_precision(precision);
         let head = cross_encoder.map(|json| Head::load(&loader, json, &config)).transpose()?;
         let encoder = Self::from_loader(&loader, config, cpu)?;
         loader.finish()?;
@@ -106,8 +106,11 @@ impl Encoder {
             token_embd: table("token_embd", vocabulary)?,
             position_embd: offset.map(|offset| table("position_embd", offset + context)).transpose()?,
             token_types: (types > 0).then(|| table("token_types", types)).transpose()?,
-            embd_norm: Norm::layer(loader, "token_embd_norm", width, epsilon)?,
-            output_norm: config.pre_norm.then(|| Norm::layer(loader, "output_norm", width, epsilon)).transpose()?,
+            embd_norm: Norm::load_layer_norm(loader, "token_embd_norm", width, epsilon)?,
+            output_norm: config
+                .pre_norm
+                .then(|| Norm::load_layer_norm(loader, "output_norm", width, epsilon))
+                .transpose()?,
             layers,
             ropes,
             config,
@@ -135,7 +138,7 @@ impl Encoder {
         let angles = self.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();
         let places = TextBatch::new(counts());
         let arena = places.arena([heads, width / heads]);
-        let written = attention::places(&places.spans(&(0..places.tokens())))?;
+        let written = attention::block_writes(&places.slices(&(0..places.tokens())))?;
         let mut pass = Pass { stream: ResidualStream::default(), texts: places, arena, written, angles, layer: 0 };
         self.embed(texts, pass.texts.tokens(), &mut pass.stream)?;
         Ok(pass)
@@ -159,7 +162,7 @@ impl Encoder {
             };
             table.look_up(texts.iter().flat_map(types), true, x)?;
         }
-        self.embd_norm.replace(pool, &mut stream.x, len, &mut scratch.normed);
+        self.embd_norm.forward_in_place(pool, &mut stream.x, len, &mut scratch.normed);
         Ok(())
     }
 
@@ -177,8 +180,8 @@ impl Encoder {
         pass.arena.write(pool, 0, &pass.written, &scratch.k, &scratch.v)?;
         let Scratch { q, mixed, .. } = &mut *scratch;
         let (shape, spans) =
-            (shape(&self.config, attention.and_then(|(_, attention)| attention.window)), pass.texts.spans(&(0..m)));
-        attention::over(pool, &pass.arena, 0, &shape, &spans, grow(q, len), grow(mixed, len))?;
+            (shape(&self.config, attention.and_then(|(_, attention)| attention.window)), pass.texts.slices(&(0..m)));
+        attention::forward(pool, &pass.arena, 0, &shape, &spans, grow(q, len), grow(mixed, len))?;
         layer.finish(pool, m, &mut pass.stream, &mut scratch)?;
         pass.layer += 1;
         if pass.layer < self.layers.len() {
@@ -186,7 +189,7 @@ impl Encoder {
         }
         if let Some(norm) = &self.output_norm {
             let ResidualStream { x, y } = &mut pass.stream;
-            norm.add_replace(pool, x, grow(y, len), &mut scratch.normed);
+            norm.add_forward_in_place(pool, x, grow(y, len), &mut scratch.normed);
         }
         Ok(true)
     }
@@ -214,7 +217,7 @@ fn shape(config: &EncoderConfig, window: Option<usize>) -> AttentionShape {
 impl Pass {
     /// Masks padding; `seen`: the unpadded length of each text.
     pub fn mask_padding(&mut self, seen: impl Iterator<Item = usize>) {
-        self.texts.hide(seen);
+        self.texts.mask_padding(seen);
     }
 
     /// Each text's hidden states, `[tokens, width]`, in batch order.

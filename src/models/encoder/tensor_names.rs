@@ -175,8 +175,8 @@ impl Weights for EncoderWeights<'_> {
         Weights::shape(self.folder, name)
     }
 
-    fn kind(&self, name: &str) -> Option<DType> {
-        Weights::kind(self.folder, name)
+    fn dtype(&self, name: &str) -> Option<DType> {
+        Weights::dtype(self.folder, name)
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
-use super::{GgufError, Header, parse};
+use super::{GgufError, Header, parse_header};
 
 /// Vocabularies of 256,000 tokens make headers of 16 MB; four times that is no model any more.
 /// A longer header is refused; bytes.
-pub const LONGEST_HEADER: u64 = 64 << 20;
+pub const MAX_HEADER_BYTES: u64 = 64 << 20;
 /// Most headers fit; longer ones are read again, four times as long.
 const FIRST_READ: u64 = 4 << 20;
 
@@ -44,15 +44,15 @@ fn read_at(mut file: &File, start: u64, bytes: &mut [u8]) -> std::io::Result<()>
 }
 
 fn read_header(file: &File, length: u64) -> Result<Header, GgufError> {
-    let most = length.min(LONGEST_HEADER);
+    let most = length.min(MAX_HEADER_BYTES);
     let mut wanted = most.min(FIRST_READ);
     loop {
         let mut bytes = vec![0; usize::try_from(wanted).unwrap_or(0)];
         read_at(file, 0, &mut bytes)?;
-        match parse(&bytes, length) {
+        match parse_header(&bytes, length) {
             Err(GgufError::Short(_)) if wanted < most => wanted = most.min(wanted * 4),
             Err(GgufError::Short(_)) => {
-                return Err(GgufError::Unsupported(format!("the header is longer than {LONGEST_HEADER} bytes")));
+                return Err(GgufError::Unsupported(format!("the header is longer than {MAX_HEADER_BYTES} bytes")));
             }
             done => return done,
         }

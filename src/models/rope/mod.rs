@@ -27,19 +27,19 @@ pub struct RopeSpec {
     pub base: f32,
     /// How many of a head's numbers are rotated: the first so many.
     pub rotated: usize,
-    pub scaling: Scaling,
+    pub scaling: RopeScaling,
     /// Divisors of the frequencies that lie among the weights (`rope_freqs.weight`): Llama 3 in GGUF.
     pub stored_factors: bool,
 }
 
 /// How the trained context is stretched. `original` is its length in positions.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Scaling {
+pub enum RopeScaling {
     None,
     Linear(f32),
     Llama3 { factor: f32, low: f32, high: f32, original: f32 },
     Yarn(Yarn),
-    Long(Long),
+    LongRope(LongRope),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -56,7 +56,7 @@ pub struct Yarn {
 
 /// LongRoPE's divisors; empty where they lie among the weights.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Long {
+pub struct LongRope {
     pub short: Vec<f32>,
     pub long: Vec<f32>,
     pub original: usize,
@@ -78,7 +78,7 @@ pub fn yarn_magnitude(factor: f32, weight: f32) -> f32 {
     if factor <= 1. { 1. } else { 0.1 * weight * factor.ln() + 1. }
 }
 
-pub fn long_magnitude(factor: f32, original: f32) -> f32 {
+pub fn long_rope_magnitude(factor: f32, original: f32) -> f32 {
     if factor <= 1. { 1. } else { (1. + factor.ln() / original.ln()).sqrt() }
 }
 
@@ -88,10 +88,10 @@ impl Rope {
         let pairs = spec.rotated / 2;
         let stored = if spec.stored_factors { Some(loader.factors("rope_freqs", pairs)?) } else { None };
         match &spec.scaling {
-            Scaling::Long(long) if long.short.is_empty() => {
+            RopeScaling::LongRope(long) if long.short.is_empty() => {
                 let (short, far) =
                     (loader.factors("rope_factors_short", pairs)?, loader.factors("rope_factors_long", pairs)?);
-                let scaling = Scaling::Long(Long { short, long: far, ..long.clone() });
+                let scaling = RopeScaling::LongRope(LongRope { short, long: far, ..long.clone() });
                 Ok(Self::new(&RopeSpec { scaling, ..spec.clone() }, stored.as_deref()))
             }
             _ => Ok(Self::new(spec, stored.as_deref())),
@@ -106,16 +106,16 @@ impl Rope {
         let divided = |by: &[f32]| -> Vec<f32> { plain.iter().zip(by).map(|(one, by)| one / by).collect() };
         let (mut long, mut magnitude) = (None, 1.);
         let mut frequencies = match &spec.scaling {
-            Scaling::None => plain,
-            Scaling::Linear(factor) => plain.iter().map(|one| one / factor).collect(),
-            Scaling::Llama3 { factor, low, high, original } => {
+            RopeScaling::None => plain,
+            RopeScaling::Linear(factor) => plain.iter().map(|one| one / factor).collect(),
+            RopeScaling::Llama3 { factor, low, high, original } => {
                 plain.iter().map(|one| llama3(*one, *factor, *low, *high, *original)).collect()
             }
-            Scaling::Yarn(yarn) => {
+            RopeScaling::Yarn(yarn) => {
                 magnitude = yarn.magnitude;
                 yarn.frequencies(&plain, spec)
             }
-            Scaling::Long(factors) => {
+            RopeScaling::LongRope(factors) => {
                 magnitude = factors.magnitude;
                 long = Some((factors.original, divided(&factors.long)));
                 divided(&factors.short)

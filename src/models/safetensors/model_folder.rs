@@ -11,8 +11,8 @@ use serde_json::{Map, Value};
 use super::{SafetensorsError, TensorInfo, read_header};
 
 /// Parsed, JSON takes up to 16 times its bytes. The longest index of a published model has 9 MB.
-const LONGEST_JSON: u64 = 16 << 20;
-const ENDING: &str = ".safetensors";
+const MAX_JSON_BYTES: u64 = 16 << 20;
+const EXTENSION: &str = ".safetensors";
 const INDEX: &str = ".safetensors.index.json";
 /// What transformers and diffusers call the whole of a model's weights.
 const STEMS: [&str; 2] = ["model", "diffusion_pytorch_model"];
@@ -33,15 +33,15 @@ impl ModelFolder {
     /// Opens the folder's files and checks their headers; reads no weights.
     pub fn open(path: &Path) -> Result<Self, SafetensorsError> {
         let config = read_json(&path.join("config.json"))?;
-        Self::of_shards(path, config, shards(path)?)
+        Self::open_shards(path, config, shards(path)?)
     }
 
     /// The same of one file without a folder, which has no config.
-    pub fn of_file(path: &Path) -> Result<Self, SafetensorsError> {
-        Self::of_shards(path, Value::Null, vec![path.to_owned()])
+    pub fn open_file(path: &Path) -> Result<Self, SafetensorsError> {
+        Self::open_shards(path, Value::Null, vec![path.to_owned()])
     }
 
-    fn of_shards(path: &Path, config: Value, shards: Vec<PathBuf>) -> Result<Self, SafetensorsError> {
+    fn open_shards(path: &Path, config: Value, shards: Vec<PathBuf>) -> Result<Self, SafetensorsError> {
         let (files, tensors, metadata) = (Vec::new(), HashMap::new(), Map::new());
         let mut folder = Self { path: path.to_owned(), config, metadata, files, tensors };
         for shard in shards {
@@ -78,18 +78,18 @@ impl ModelFolder {
 /// The files that make up a model: an index's, or the only one. Of the same weights in several types, those without a
 /// type in their name.
 pub fn shards(folder: &Path) -> Result<Vec<PathBuf>, SafetensorsError> {
-    let (files, indices) = (files_with(folder, ENDING), files_with(folder, INDEX));
+    let (files, indices) = (files_with(folder, EXTENSION), files_with(folder, INDEX));
     let plain = |stem: &str, ending: &str| Some(folder.join(format!("{stem}{ending}"))).filter(|path| path.exists());
     for stem in STEMS {
         if let Some(index) = plain(stem, INDEX) {
-            return listed(folder, &index);
+            return indexed_shards(folder, &index);
         }
-        if let Some(whole) = plain(stem, ENDING) {
+        if let Some(whole) = plain(stem, EXTENSION) {
             return Ok(vec![whole]);
         }
     }
     match (indices.as_slice(), files.as_slice()) {
-        ([only], _) => listed(folder, only),
+        ([only], _) => indexed_shards(folder, only),
         ([], [only]) => Ok(vec![only.clone()]),
         _ => {
             let problem = format!("the folder has {} .safetensors files, and no index says which", files.len());
@@ -105,7 +105,7 @@ fn files_with(folder: &Path, ending: &str) -> Vec<PathBuf> {
 }
 
 /// The index's files, each once. A name that would lead out of the folder is refused.
-fn listed(folder: &Path, index: &Path) -> Result<Vec<PathBuf>, SafetensorsError> {
+fn indexed_shards(folder: &Path, index: &Path) -> Result<Vec<PathBuf>, SafetensorsError> {
     let json = read_json(index)?;
     let map = json.get("weight_map").and_then(Value::as_object);
     let names: Option<BTreeSet<&str>> = map.and_then(|map| map.values().map(Value::as_str).collect());
@@ -131,7 +131,7 @@ fn open(path: &Path) -> Result<File, SafetensorsError> {
 pub fn read_json(path: &Path) -> Result<Value, SafetensorsError> {
     let file = open(path)?;
     let mut bytes = Vec::new();
-    file.take(LONGEST_JSON)
+    file.take(MAX_JSON_BYTES)
         .read_to_end(&mut bytes)
         .map_err(|error| SafetensorsError::new(path, format!("the file cannot be read: {error}")))?;
     parse_json(&bytes).map_err(|error| SafetensorsError::new(path, format!("it is damaged: {error}")))

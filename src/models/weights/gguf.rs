@@ -2,7 +2,7 @@
 
 use outpost_kernels::DType;
 
-use super::rows::Tensor;
+use super::rows::StoredTensor;
 use super::{DecoderCheckpoint, Role, Rows, Weights};
 use crate::models::ModelError;
 use crate::models::decoder_config::DecoderConfig;
@@ -26,14 +26,14 @@ impl Weights for GgufFile {
         Some(self.header.tensor(name)?.shape.clone())
     }
 
-    fn kind(&self, name: &str) -> Option<DType> {
-        Some(self.header.tensor(name)?.kind)
+    fn dtype(&self, name: &str) -> Option<DType> {
+        Some(self.header.tensor(name)?.dtype)
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
         let info = self.header.tensor(name).ok_or_else(|| ModelError::Invalid(format!("no tensor {name}")))?;
         let (start, shape) = (info.start, &info.shape);
-        Tensor { name: &info.name, file: self.file(), start, shape, kind: info.kind }.rows(first, count)
+        StoredTensor { name: &info.name, file: self.file(), start, shape, dtype: info.dtype }.rows(first, count)
     }
 
     fn names(&self) -> Vec<String> {

@@ -66,27 +66,27 @@ impl<'a> Loader<'a> {
     }
 
     /// Rounds floats to this type in projections; not in tables of vectors.
-    pub fn rounding(self, precision: Option<DType>) -> Self {
+    pub fn with_precision(self, precision: Option<DType>) -> Self {
         Self { precision, ..self }
     }
 
     /// A tensor that the decoder does without, and rightly so.
-    pub fn pass(&self, stem: &str) {
+    pub fn ignore(&self, stem: &str) {
         self.used.borrow_mut().extend(self.source.name(stem, Role::Weight));
     }
 
     /// Whether there is such a tensor.
     pub fn has(&self, stem: &str) -> bool {
-        self.look(stem, Role::Weight).is_some()
+        self.lookup(stem, Role::Weight).is_some()
     }
 
     /// The error for a tensor that must be there.
     pub fn missing(&self, stem: &str) -> ModelError {
-        self.lack(stem, Role::Weight)
+        self.missing_tensor(stem, Role::Weight)
     }
 
     /// The checkpoint's name for a stem and the tensor's shape, where it has that.
-    fn look(&self, stem: &str, role: Role) -> Option<(String, Vec<usize>)> {
+    fn lookup(&self, stem: &str, role: Role) -> Option<(String, Vec<usize>)> {
         let name = self.source.name(stem, role)?;
         let shape = self.source.shape(&name)?;
         Some((name, shape))
@@ -94,17 +94,17 @@ impl<'a> Loader<'a> {
 
     /// A matrix of its own and its bias, where the checkpoint has it.
     pub fn optional_matrix(&self, stem: &str, rows: usize, columns: usize) -> Result<Option<Linear>> {
-        let Some((name, shape)) = self.look(stem, Role::Weight) else { return Ok(None) };
-        self.expect(&name, &shape, shape == [rows, columns], &[rows, columns])?;
+        let Some((name, shape)) = self.lookup(stem, Role::Weight) else { return Ok(None) };
+        self.check_shape(&name, &shape, shape == [rows, columns], &[rows, columns])?;
         let bias = self.optional_vector(stem, Role::Bias, rows)?;
-        Ok(Some(Linear::new(&self.pool, &self.take(&name, 0, rows)?, bias)?))
+        Ok(Some(Linear::new(&self.pool, &self.read_rows(&name, 0, rows)?, bias)?))
     }
 
     /// A table of vectors.
     pub fn table(&self, stem: &str, rows: usize, columns: usize) -> Result<EmbeddingTable> {
-        let (name, shape) = self.look(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
-        self.expect(&name, &shape, shape.len() > 1 && flat(&shape) == (rows, columns), &[rows, columns])?;
-        EmbeddingTable::new(&self.take(&name, 0, rows)?)
+        let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
+        self.check_shape(&name, &shape, shape.len() > 1 && flat(&shape) == (rows, columns), &[rows, columns])?;
+        EmbeddingTable::new(&self.read_rows(&name, 0, rows)?)
     }
 
     pub fn matrix(&self, stem: &str, rows: usize, columns: usize) -> Result<Linear> {
@@ -112,14 +112,14 @@ impl<'a> Loader<'a> {
     }
 
     pub fn optional_vector(&self, stem: &str, role: Role, size: usize) -> Result<Option<Vec<f32>>> {
-        let Some((name, shape)) = self.look(stem, role) else { return Ok(None) };
-        self.expect(&name, &shape, shape == [size], &[size])?;
-        self.numbers(&name, 0, size).map(Some)
+        let Some((name, shape)) = self.lookup(stem, role) else { return Ok(None) };
+        self.check_shape(&name, &shape, shape == [size], &[size])?;
+        self.finite_values(&name, 0, size).map(Some)
     }
 
     /// Numbers of a vector, each of them finite: with one that is not, the network computes nothing.
-    fn numbers(&self, name: &str, first: usize, count: usize) -> Result<Vec<f32>> {
-        let numbers = self.take(name, first, count)?.floats()?;
+    fn finite_values(&self, name: &str, first: usize, count: usize) -> Result<Vec<f32>> {
+        let numbers = self.read_rows(name, first, count)?.floats()?;
         match numbers.iter().all(|number| number.is_finite()) {
             true => Ok(numbers),
             false => Err(ModelError::Invalid(format!("tensor {name} has values that are not finite numbers"))),
@@ -142,13 +142,13 @@ impl<'a> Loader<'a> {
     /// A projection to `rows` numbers, from the first of the places that the checkpoint has.
     pub fn linear(&self, places: &[Candidate], rows: usize, columns: usize, biased: bool) -> Result<Linear> {
         let (place, name) = self.find(places, columns)?;
-        let mut weight = self.take(&name, place.first, rows)?;
-        if let Some(kind) = self.precision {
-            weight = weight.rounded(kind);
+        let mut weight = self.read_rows(&name, place.first, rows)?;
+        if let Some(dtype) = self.precision {
+            weight = weight.rounded(dtype);
         }
         let bias = self.bias_at(place, rows)?;
         if biased && bias.is_none() {
-            return Err(self.lack(&place.stem, Role::Bias));
+            return Err(self.missing_tensor(&place.stem, Role::Bias));
         }
         let linear = Linear::new(&self.pool, &weight, bias)?;
         let (stem, rows) = (place.stem.clone(), place.first..place.first + rows);
@@ -160,16 +160,16 @@ impl<'a> Loader<'a> {
     /// A convolution, with its bias where the checkpoint has it.
     pub fn conv(&self, stem: &str, window: ConvShape) -> Result<Arc<Conv2d>> {
         let ConvShape { inputs, outputs, kernel: [height, width], .. } = window;
-        let (name, shape) = self.look(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
+        let (name, shape) = self.lookup(stem, Role::Weight).ok_or_else(|| self.missing(stem))?;
         let wanted = [outputs, inputs, height, width];
-        self.expect(&name, &shape, shape == wanted, &wanted)?;
+        self.check_shape(&name, &shape, shape == wanted, &wanted)?;
         let (rows, _) = flat(&shape);
-        let mut weight = self.take(&name, 0, rows)?;
-        if let Some(kind) = self.precision {
-            weight = weight.rounded(kind);
+        let mut weight = self.read_rows(&name, 0, rows)?;
+        if let Some(dtype) = self.precision {
+            weight = weight.rounded(dtype);
         }
         let bias = self.optional_vector(stem, Role::Bias, outputs)?;
-        let conv = Arc::new(Conv2d::new(&self.pool, weight.kind, window, &weight.bytes()?, bias.as_deref())?);
+        let conv = Arc::new(Conv2d::new(&self.pool, weight.dtype, window, &weight.bytes()?, bias.as_deref())?);
         let (total, columns, id) = (outputs, inputs * height * width, Arc::as_ptr(&conv).addr());
         let matrix = LoadedMatrix { stem: stem.to_owned(), rows: 0..outputs, total, columns, window: Some(window), id };
         self.matrices.borrow_mut().push(matrix);
@@ -179,9 +179,9 @@ impl<'a> Loader<'a> {
     /// The first place that is there, which must be of the right size.
     fn find<'p>(&self, places: &'p [Candidate], columns: usize) -> Result<(&'p Candidate, String)> {
         for place in places {
-            let Some((name, shape)) = self.look(&place.stem, Role::Weight) else { continue };
+            let Some((name, shape)) = self.lookup(&place.stem, Role::Weight) else { continue };
             let fits = shape.len() > 1 && flat(&shape) == (place.total, columns);
-            self.expect(&name, &shape, fits, &[place.total, columns])?;
+            self.check_shape(&name, &shape, fits, &[place.total, columns])?;
             return Ok((place, name));
         }
         match places.first() {
@@ -191,17 +191,17 @@ impl<'a> Loader<'a> {
     }
 
     fn bias_at(&self, place: &Candidate, rows: usize) -> Result<Option<Vec<f32>>> {
-        let Some((name, shape)) = self.look(&place.stem, Role::Bias) else { return Ok(None) };
-        self.expect(&name, &shape, shape == [place.total], &[place.total])?;
-        self.numbers(&name, place.first, rows).map(Some)
+        let Some((name, shape)) = self.lookup(&place.stem, Role::Bias) else { return Ok(None) };
+        self.check_shape(&name, &shape, shape == [place.total], &[place.total])?;
+        self.finite_values(&name, place.first, rows).map(Some)
     }
 
-    fn take(&self, name: &str, first: usize, count: usize) -> Result<Rows<'a>> {
+    fn read_rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'a>> {
         self.used.borrow_mut().insert(name.to_owned());
         self.source.rows(name, first, count)
     }
 
-    fn expect(&self, name: &str, shape: &[usize], fits: bool, wanted: &[usize]) -> Result<()> {
+    fn check_shape(&self, name: &str, shape: &[usize], fits: bool, wanted: &[usize]) -> Result<()> {
         match fits {
             true => Ok(()),
             false => Err(ModelError::Invalid(format!(
@@ -210,7 +210,7 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn lack(&self, stem: &str, role: Role) -> ModelError {
+    fn missing_tensor(&self, stem: &str, role: Role) -> ModelError {
         let name = self.source.name(stem, role).unwrap_or_else(|| stem.to_owned());
         ModelError::Invalid(format!("the file has no tensor {name}"))
     }

@@ -2,7 +2,7 @@
 
 use outpost_kernels::DType;
 
-use super::rows::Tensor;
+use super::rows::StoredTensor;
 use super::{DecoderCheckpoint, Role, Rows, Weights};
 use crate::models::ModelError;
 use crate::models::decoder_config::{self, DecoderConfig};
@@ -92,16 +92,16 @@ impl Weights for ModelFolder {
         Some(self.tensor(name)?.0.shape.clone())
     }
 
-    fn kind(&self, name: &str) -> Option<DType> {
+    fn dtype(&self, name: &str) -> Option<DType> {
         self.tensor(name)?.0.float()
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
         let (info, file) = self.tensor(name).ok_or_else(|| ModelError::Invalid(format!("no tensor {name}")))?;
-        let kind = info.float().ok_or_else(|| {
-            ModelError::Invalid(format!("tensor {name} has the type {}, which is not supported", info.kind))
+        let dtype = info.float().ok_or_else(|| {
+            ModelError::Invalid(format!("tensor {name} has the type {}, which is not supported", info.dtype))
         })?;
-        Tensor { name: &info.name, file, start: info.start, shape: &info.shape, kind }.rows(first, count)
+        StoredTensor { name: &info.name, file, start: info.start, shape: &info.shape, dtype }.rows(first, count)
     }
 
     /// All but the frequencies that old exports carry along, which `config.json` says better.

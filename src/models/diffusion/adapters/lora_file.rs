@@ -60,7 +60,7 @@ fn invalid<T>(message: String) -> Result<T> {
 impl LoraFile {
     /// Errors describe what does not fit, for the caller.
     pub fn of(path: &Path, layers: &AdaptableLayers) -> Result<Self> {
-        let file = ModelFolder::of_file(path)?;
+        let file = ModelFolder::open_file(path)?;
         let mut found: BTreeMap<(LoraTarget, String), LayerTensors> = BTreeMap::new();
         for name in file.names() {
             let (target, layer, role) = tensor_names::read(name).map_err(ModelError::Invalid)?;
@@ -163,7 +163,7 @@ impl LoraLayer {
         };
         let rank = rank(file, first, [&down, &up])?;
         for name in [Some(&down), Some(&up), alpha.as_ref()].into_iter().flatten() {
-            if Weights::kind(file, name).is_none() {
+            if Weights::dtype(file, name).is_none() {
                 return invalid(format!("its tensor {name} is of a type that is not supported"));
             }
         }
@@ -182,8 +182,8 @@ impl LoraLayer {
     }
 
     fn bytes(&self, file: &ModelFolder) -> u64 {
-        let kind = |name: &str| Weights::kind(file, name).unwrap_or(DType::F32);
-        let (down, up) = (kind(&self.down), kind(&self.up));
+        let dtype = |name: &str| Weights::dtype(file, name).unwrap_or(DType::F32);
+        let (down, up) = (dtype(&self.down), dtype(&self.up));
         let columns = self.matrices.first().map_or(0, |matrix| matrix.columns);
         let lower = match self.window() {
             Some(window) => Conv2d::packed_bytes(down, &window),
@@ -209,7 +209,7 @@ impl LoraLayer {
         let shape = Weights::shape(file, &self.down).unwrap_or_default();
         let rows = Weights::rows(file, &self.down, 0, flat(&shape).0)?;
         let down = match self.window() {
-            Some(window) => Down::Conv(Arc::new(Conv2d::new(pool, rows.kind, window, &rows.bytes()?, None)?)),
+            Some(window) => Down::Conv(Arc::new(Conv2d::new(pool, rows.dtype, window, &rows.bytes()?, None)?)),
             None => Down::Linear(Linear::new(pool, &rows, None)?),
         };
         for matrix in &self.matrices {

@@ -171,7 +171,7 @@ impl Components {
         let each = all.map(|tensors| tensors.footprint(threads, precision));
         each.fold(Footprint::default(), |all, one| Footprint {
             weights: all.weights + one.weights,
-            reading: all.reading.max(one.reading),
+            loading: all.loading.max(one.loading),
         })
     }
 

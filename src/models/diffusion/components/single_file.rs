@@ -69,7 +69,7 @@ impl Components {
             return invalid("there is no .safetensors file".to_owned());
         };
         let settings_of = file.with_extension("yaml");
-        let file = Arc::new(ModelFolder::of_file(&file)?);
+        let file = Arc::new(ModelFolder::open_file(&file)?);
         let version = LdmVersion::of(&file)?;
         let predicts_v = file.tensor("v_pred").is_some() || yaml_predicts_v(&settings_of);
         SingleFile { file, config_dir, models_dir, version, predicts_v }.components()

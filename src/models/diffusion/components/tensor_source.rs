@@ -41,7 +41,7 @@ impl TensorSource {
         load: impl FnOnce(&Loader<'_>) -> Loaded<T>,
     ) -> Loaded<(T, Vec<LoadedMatrix>)> {
         self.with(|source| {
-            let loader = Loader::new(source, threads).rounding(precision);
+            let loader = Loader::new(source, threads).with_precision(precision);
             let loaded = load(&loader)?;
             let matrices = loader.matrices();
             loader.finish()?;
@@ -50,6 +50,6 @@ impl TensorSource {
     }
 
     pub(super) fn footprint(&self, threads: usize, precision: Option<DType>) -> Footprint {
-        self.with(|source| Footprint::rounded(source, threads, precision))
+        self.with(|source| Footprint::with_precision(source, threads, precision))
     }
 }

@@ -102,14 +102,14 @@ impl LdmWeights {
             )));
         }
         let whole = Weights::rows(&*self.file, name, 0, columns)?;
-        let (kind, bytes) = (whole.kind, whole.bytes()?);
-        let size = kind.block_bytes();
+        let (dtype, bytes) = (whole.dtype, whole.bytes()?);
+        let size = dtype.block_bytes();
         let mut transposed = Vec::with_capacity(count * columns * size);
         for row in first..first + count {
             let column = bytes.chunks_exact(size).skip(row).step_by(rows.max(1));
             column.for_each(|number| transposed.extend_from_slice(number));
         }
-        Rows::of_bytes(kind, count, columns, transposed)
+        Rows::from_bytes(dtype, count, columns, transposed)
     }
 }
 
@@ -139,8 +139,8 @@ impl Weights for LdmWeights {
         Some(shape)
     }
 
-    fn kind(&self, name: &str) -> Option<DType> {
-        Weights::kind(&*self.file, view(name).0)
+    fn dtype(&self, name: &str) -> Option<DType> {
+        Weights::dtype(&*self.file, view(name).0)
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {

@@ -43,7 +43,7 @@ impl T5Config {
             let all: Vec<&str> = FORWARDS.iter().map(|(name, ..)| *name).collect();
             return reject_config(format!("{path}feed_forward_proj is {forward}; supported: {}", all.join(", ")));
         };
-        let number = |key: &str, usual: usize, most: usize| config.whole_or(key, usual, most);
+        let number = |key: &str, usual: usize, most: usize| config.integer_or(key, usual, most);
         let sizes = Self {
             layers: number("num_layers", 6, 256)?,
             width: number("d_model", 512, 1 << 16)?,

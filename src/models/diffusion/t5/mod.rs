@@ -43,13 +43,13 @@ impl T5 {
             true => ["shared", "encoder.embed_tokens"],
             false => ["encoder.embed_tokens", "shared"],
         };
-        loader.pass(same);
+        loader.ignore(same);
         let layer = |index| Layer::load(loader, &format!("encoder.block.{index}"), &config);
         Ok(Self {
             tokens: loader.table(table, vocabulary, width)?,
             bias: RelativeBias::load(loader, "encoder.block.0.layer.0.SelfAttention.relative_attention_bias", &config)?,
             layers: (0..config.layers).map(layer).collect::<Loaded<_>>()?,
-            final_norm: Norm::root(loader, "encoder.final_layer_norm", width, epsilon)?,
+            final_norm: Norm::load_rms_norm(loader, "encoder.final_layer_norm", width, epsilon)?,
             config,
         })
     }
@@ -78,7 +78,7 @@ impl Layer {
     fn load(loader: &Loader<'_>, stem: &str, config: &T5Config) -> Loaded<Self> {
         let T5Config { width, inner, epsilon, gated, activation, .. } = *config;
         let name = |part: &str| format!("{stem}.layer.{part}");
-        let norm = |part: &str| Norm::root(loader, &name(part), width, epsilon);
+        let norm = |part: &str| Norm::load_rms_norm(loader, &name(part), width, epsilon);
         let all = config.heads * config.head;
         let projection = |part: &str| linear(loader, &name(&format!("0.SelfAttention.{part}")), [width, all], false);
         let up = |part: &str| linear(loader, &name(&format!("1.DenseReluDense.{part}")), [width, inner], false);

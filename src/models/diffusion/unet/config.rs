@@ -125,17 +125,17 @@ impl UnetConfig {
             sinusoid_dim: first,
             cosines_first: config.flag("flip_sin_to_cos")?.unwrap_or(true),
             shift: number(&config, "freq_shift", 0.)?,
-            width: config.whole("time_embedding_dim", 1 << 16)?.unwrap_or(4 * first),
-            guidance: config.whole("time_cond_proj_dim", MAX_CHANNELS)?,
+            width: config.integer("time_embedding_dim", 1 << 16)?.unwrap_or(4 * first),
+            guidance: config.integer("time_cond_proj_dim", MAX_CHANNELS)?,
         };
         Ok(Self {
             sample_size: size_pair(&config, "sample_size", 1 << 14)?,
-            in_channels: config.whole("in_channels", MAX_CHANNELS)?.unwrap_or(4),
-            out_channels: config.whole("out_channels", MAX_CHANNELS)?.unwrap_or(4),
+            in_channels: config.integer("in_channels", MAX_CHANNELS)?.unwrap_or(4),
+            out_channels: config.integer("out_channels", MAX_CHANNELS)?.unwrap_or(4),
             up_attends: ups(&config, levels.len())?,
             up_transformers: nested(&config, "reverse_transformer_layers_per_block", &levels)?,
             levels,
-            groups: config.whole("norm_num_groups", MAX_CHANNELS)?.unwrap_or(32),
+            groups: config.integer("norm_num_groups", MAX_CHANNELS)?.unwrap_or(32),
             epsilon: config.float("norm_eps")?.unwrap_or(1e-5),
             time,
             time_scale_shift: scales,
@@ -143,8 +143,8 @@ impl UnetConfig {
             mid_scale_factor: config.float("mid_block_scale_factor")?.unwrap_or(1.),
             output_scale_factor: config.float("resnet_out_scale_factor")?.unwrap_or(1.),
             kernels: [
-                config.whole("conv_in_kernel", 15)?.unwrap_or(3),
-                config.whole("conv_out_kernel", 15)?.unwrap_or(3),
+                config.integer("conv_in_kernel", 15)?.unwrap_or(3),
+                config.integer("conv_out_kernel", 15)?.unwrap_or(3),
             ],
             added,
         })

@@ -65,12 +65,12 @@ impl VaeConfig {
         };
         let flag = |key: &str| Ok::<_, ModelError>(config.flag(key)?.unwrap_or(true));
         Ok(Self {
-            in_channels: config.whole("in_channels", MAX_CHANNELS)?.unwrap_or(3),
-            out_channels: config.whole("out_channels", MAX_CHANNELS)?.unwrap_or(3),
-            latent_channels: config.whole("latent_channels", MAX_CHANNELS)?.unwrap_or(4),
+            in_channels: config.integer("in_channels", MAX_CHANNELS)?.unwrap_or(3),
+            out_channels: config.integer("out_channels", MAX_CHANNELS)?.unwrap_or(3),
+            latent_channels: config.integer("latent_channels", MAX_CHANNELS)?.unwrap_or(4),
             channels,
             layers: layers.first().copied().unwrap_or(1),
-            groups: config.whole("norm_num_groups", MAX_CHANNELS)?.unwrap_or(32),
+            groups: config.integer("norm_num_groups", MAX_CHANNELS)?.unwrap_or(32),
             mid_attention: flag("mid_block_add_attention")?,
             has_quant_conv: flag("use_quant_conv")?,
             has_post_quant_conv: flag("use_post_quant_conv")?,

@@ -49,7 +49,7 @@ impl FluxConfig {
         let config = ConfigJson { value, path: "transformer/" };
         require(&config, "patch_size", &[json!(1)])?;
         let number =
-            |key: &str, usual: usize, most: usize| Ok::<_, ModelError>(config.whole(key, most)?.unwrap_or(usual));
+            |key: &str, usual: usize, most: usize| Ok::<_, ModelError>(config.integer(key, most)?.unwrap_or(usual));
         let (heads, head) = (number("num_attention_heads", 24, 1 << 10)?, number("attention_head_dim", 128, 1 << 12)?);
         let in_channels = number("in_channels", 64, 1 << 12)?;
         let axes = config.list("axes_dims_rope", |one| positive(one, head))?.unwrap_or_else(|| vec![16, 56, 56]);

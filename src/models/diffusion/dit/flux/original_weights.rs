@@ -96,8 +96,8 @@ impl Weights for OriginalWeights<'_> {
         self.source.shape(name)
     }
 
-    fn kind(&self, name: &str) -> Option<DType> {
-        self.source.kind(name)
+    fn dtype(&self, name: &str) -> Option<DType> {
+        self.source.dtype(name)
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {

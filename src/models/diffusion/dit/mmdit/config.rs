@@ -37,7 +37,7 @@ impl MmditConfig {
         let config = ConfigJson { value, path: "transformer/" };
         require(&config, "qk_norm", &[json!("rms_norm")])?;
         let number =
-            |key: &str, usual: usize, most: usize| Ok::<_, ModelError>(config.whole(key, most)?.unwrap_or(usual));
+            |key: &str, usual: usize, most: usize| Ok::<_, ModelError>(config.integer(key, most)?.unwrap_or(usual));
         let (heads, head) = (number("num_attention_heads", 18, 1 << 10)?, number("attention_head_dim", 64, 1 << 12)?);
         let (layers, in_channels) = (number("num_layers", 18, MAX_LAYERS)?, number("in_channels", 16, 1 << 10)?);
         let width = heads * head;
