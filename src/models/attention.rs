@@ -1,7 +1,7 @@
 //! Attention of a ragged batch over KV blocks.
 
 use candle_core::Result;
-use outpost_kernels::{AttentionSequence, AttentionShape, KvBlocks, KvSlices, Pool, attend};
+use outpost_kernels::{AttentionSequence, AttentionShape, Pool, attend};
 
 use super::decoder_config::DecoderConfig;
 use super::kv::{BLOCK, BlockId, BlockWrite, KvArena};
@@ -77,25 +77,4 @@ pub(super) fn forward(
         .collect();
     attend(pool, &sequences, shape, out);
     Ok(())
-}
-
-/// The slices of a sequence's blocks in one layer: of keys, and of values.
-#[derive(Debug)]
-pub(super) enum KvView<'a> {
-    F32([Vec<&'a [f32]>; 2]),
-    F16([Vec<&'a [half::f16]>; 2]),
-    Q8([Vec<(&'a [i8], &'a [f32])>; 2]),
-}
-
-impl KvView<'_> {
-    fn as_blocks(&self) -> KvBlocks<'_> {
-        fn pair<T>([keys, values]: &[Vec<T>; 2]) -> KvSlices<'_, T> {
-            KvSlices { keys, values }
-        }
-        match self {
-            Self::F32(both) => KvBlocks::F32(pair(both)),
-            Self::F16(both) => KvBlocks::F16(pair(both)),
-            Self::Q8(both) => KvBlocks::Q8(pair(both)),
-        }
-    }
 }

@@ -2,29 +2,18 @@
 //! without, or experts of that kind.
 
 use candle_core::Result;
-use outpost_kernels::{self as kernels, Pool};
+use outpost_kernels::Pool;
 
 use super::ModelError;
 use super::decoder_config::DecoderConfig;
-use super::decoder_family::Activation;
-use super::linear::Linear;
 use super::mixture_of_experts::MixtureOfExperts;
-use super::scratch::grow;
-use super::weights::{Candidate, Loader};
+use super::mlp::Mlp;
+use super::weights::Loader;
 
 #[derive(Debug)]
 pub(super) enum FeedForward {
     Dense(Mlp),
     Sparse(MixtureOfExperts),
-}
-
-/// `down(act(gate(x)) * up(x))`; without a gate `down(act(up(x)))`.
-#[derive(Debug)]
-pub(super) struct Mlp {
-    pub gate: Option<Linear>,
-    pub up: Linear,
-    pub down: Linear,
-    pub activation: Activation,
 }
 
 impl FeedForward {
@@ -53,61 +42,5 @@ impl FeedForward {
             Self::Dense(mlp) => mlp.forward(pool, x, m, buffers, out),
             Self::Sparse(experts) => experts.forward(pool, x, m, buffers, out),
         }
-    }
-}
-
-impl Mlp {
-    /// Phi-3's gate and up lie in one tensor, the gate first; GGUF calls it `ffn_up`.
-    fn dense(loader: &Loader<'_>, config: &DecoderConfig, block: usize) -> std::result::Result<Self, ModelError> {
-        let inner = config.inner;
-        let stem = |part: &str| format!("blk.{block}.{part}");
-        let whole = |part: &str| [stem(part), stem(part)].map(|stem| Candidate::whole(stem, inner));
-        let half = |part: &str, first: usize| Candidate { stem: stem(part), first, total: 2 * inner };
-        let (gate, up) = match config.family.fused_gate_up {
-            true => ([half("ffn_gate_up", 0), half("ffn_up", 0)], [half("ffn_gate_up", inner), half("ffn_up", inner)]),
-            false => (whole("ffn_gate"), whole("ffn_up")),
-        };
-        Self::load(loader, config, [&gate, &up, &[Candidate::whole(stem("ffn_down"), config.width)]], inner)
-    }
-
-    /// `places` of gate, up and down.
-    pub fn load(
-        loader: &Loader<'_>,
-        config: &DecoderConfig,
-        [gate, up, down]: [&[Candidate]; 3],
-        inner: usize,
-    ) -> std::result::Result<Self, ModelError> {
-        Ok(Self {
-            gate: Some(loader.linear(gate, inner, config.width, false)?),
-            up: loader.linear(up, inner, config.width, false)?,
-            down: loader.linear(down, config.width, inner, false)?,
-            activation: config.activation,
-        })
-    }
-
-    /// As [`FeedForward::forward`] says.
-    pub fn forward(
-        &self,
-        pool: &Pool,
-        x: &[f32],
-        m: usize,
-        [gate, up]: [&mut Vec<f32>; 2],
-        out: &mut [f32],
-    ) -> Result<()> {
-        let len = m * self.up.rows();
-        let (gate, up) = (grow(gate, len), grow(up, len));
-        let inner = match &self.gate {
-            Some(weight) => {
-                Linear::forward_all(pool, x, m, &mut [(weight, &mut *gate), (&self.up, &mut *up)])?;
-                kernels::activate(pool, self.activation, gate, Some(up));
-                gate
-            }
-            None => {
-                self.up.forward(pool, x, m, up)?;
-                kernels::activate(pool, self.activation, up, None);
-                up
-            }
-        };
-        self.down.forward(pool, inner, m, out)
     }
 }

@@ -6,9 +6,7 @@
 
 use candle_core::Result;
 use half::f16;
-use outpost_kernels::{self as kernels, KvPair, KvWrite, Pool};
-
-use super::attention::KvView;
+use outpost_kernels::{self as kernels, KvBlocks, KvPair, KvSlices, KvWrite, Pool};
 
 /// Positions in a block.
 pub const BLOCK: usize = outpost_kernels::BLOCK_POSITIONS;
@@ -221,6 +219,27 @@ impl KvArena {
     }
 }
 
+/// The slices of a sequence's blocks in one layer: of keys, and of values.
+#[derive(Debug)]
+pub(super) enum KvView<'a> {
+    F32([Vec<&'a [f32]>; 2]),
+    F16([Vec<&'a [half::f16]>; 2]),
+    Q8([Vec<(&'a [i8], &'a [f32])>; 2]),
+}
+
+impl KvView<'_> {
+    pub fn as_blocks(&self) -> KvBlocks<'_> {
+        fn pair<T>([keys, values]: &[Vec<T>; 2]) -> KvSlices<'_, T> {
+            KvSlices { keys, values }
+        }
+        match self {
+            Self::F32(both) => KvBlocks::F32(pair(both)),
+            Self::F16(both) => KvBlocks::F16(pair(both)),
+            Self::Q8(both) => KvBlocks::Q8(pair(both)),
+        }
+    }
+}
+
 /// What `part` finds in the keys and in the values of all blocks.
 fn collect_pairs<'a, T>(blocks: impl Iterator<Item = &'a Block>, part: impl Fn(&'a Cells) -> Option<T>) -> [Vec<T>; 2] {
     let most = blocks.size_hint().1.unwrap_or(0);
@@ -270,8 +289,7 @@ impl Block {
 
 #[cfg(test)]
 mod tests {
-    use super::{BLOCK, BlockWrite, KvArena, KvShape, KvType};
-    use crate::models::attention::KvView;
+    use super::{BLOCK, BlockWrite, KvArena, KvShape, KvType, KvView};
     use outpost_kernels::Pool;
 
     /// Numbers `0..8` of a head at a position, of the keys or the values of the first block.

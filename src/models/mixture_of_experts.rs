@@ -6,8 +6,8 @@ use outpost_kernels::Pool;
 
 use super::ModelError;
 use super::decoder_config::{DecoderConfig, MoeConfig};
-use super::feed_forward::Mlp;
 use super::linear::Linear;
+use super::mlp::Mlp;
 use super::weights::{Candidate, Loader};
 
 #[derive(Debug)]

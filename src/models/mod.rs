@@ -17,6 +17,7 @@ mod gguf_config;
 pub mod kv;
 mod linear;
 mod mixture_of_experts;
+mod mlp;
 mod norm;
 pub mod rope;
 pub mod safetensors;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use outpost_kernels::{self as kernels, Activation, ConvShape};
 
 use crate::models::ModelError;
-pub(super) use crate::models::feed_forward::Mlp;
 pub(super) use crate::models::linear::Linear;
+pub(super) use crate::models::mlp::Mlp;
 pub(super) use crate::models::norm::Norm;
 use crate::models::weights::{Candidate, Loader};
 

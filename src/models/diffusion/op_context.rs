@@ -3,6 +3,8 @@
 //! Text generation shares the CPU with image generation, so work is split into chunks of a few milliseconds. Between
 //! chunks, [`OpContext::pause`] may block, and it returns an error once the request is cancelled.
 
+mod lora;
+
 use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
@@ -16,8 +18,8 @@ use outpost_kernels::{
 use super::adapters::LoraDeltas;
 use super::feature_map::{BufferPool, FeatureMap};
 use super::layers::{Conv, GroupNorm};
-use crate::models::feed_forward::Mlp;
 use crate::models::linear::Linear;
+use crate::models::mlp::Mlp;
 use crate::models::norm::Norm;
 
 /// Why a network stopped early.
@@ -130,7 +132,7 @@ impl<'a> OpContext<'a> {
     pub(in crate::models) fn conv(&self, conv: &Conv, x: &FeatureMap) -> Result<FeatureMap> {
         let mut out = self.conv_without_lora(conv, x, None)?;
         for (delta, factor) in self.lora.of(conv_id(conv)) {
-            delta.add_conv(self, x, *factor, &mut out)?;
+            self.add_lora_conv(delta, x, *factor, &mut out)?;
         }
         Ok(out)
     }
@@ -196,7 +198,7 @@ impl<'a> OpContext<'a> {
         Linear::forward_all(self.pool, x, m, all)?;
         for (weight, out) in all.iter_mut().filter(|_| !self.lora.is_empty()) {
             for (delta, factor) in self.lora.of(weight.id()) {
-                delta.add(self, x, m, *factor, out)?;
+                self.add_lora(delta, x, m, *factor, out)?;
             }
         }
         Ok(())

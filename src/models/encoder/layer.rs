@@ -5,8 +5,8 @@ use outpost_kernels::Pool;
 
 use super::config::EncoderConfig;
 use crate::models::ModelError;
-use crate::models::feed_forward::Mlp;
 use crate::models::linear::Linear;
+use crate::models::mlp::Mlp;
 use crate::models::norm::Norm;
 use crate::models::scratch::{Scratch, grow};
 use crate::models::weights::{Candidate, Loader};

@@ -15,6 +15,7 @@ use super::ModelError;
 use super::decoder_config::DecoderConfig;
 pub(super) use loader::{Candidate, LoadedMatrix, Loader};
 pub use rows::Rows;
+pub(in crate::models) use rows::flat;
 
 /// Whether a tensor is multiplied with or added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,16 +92,5 @@ impl Footprint {
             all.loading = all.loading.max(loading as u64);
         }
         all
-    }
-}
-
-/// Rows and columns of a shape whose dimensions before the last count as one. Of a convolution of single pixels, the
-/// last two are no dimensions.
-pub(in crate::models) fn flat(shape: &[usize]) -> (usize, usize) {
-    match shape {
-        [rows, columns, 1, 1] => (*rows, *columns),
-        [] => (1, 1),
-        [numbers] => (*numbers, 1),
-        [outer @ .., columns] => (outer.iter().product(), *columns),
     }
 }

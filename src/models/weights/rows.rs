@@ -6,7 +6,6 @@ use std::os::unix::fs::FileExt;
 use half::{bf16, f16};
 use outpost_kernels::{DType, dequantise};
 
-use super::flat;
 use crate::models::ModelError;
 
 /// Rows that have been found but not read; of a vector, each number is one.
@@ -154,6 +153,17 @@ fn round(dtype: DType, floats: &[f32], to: &mut [u8]) {
         for (number, code) in numbers.iter().zip(codes) {
             *code = (number * inverse).round_ties_even().clamp(-127., 127.) as i8 as u8;
         }
+    }
+}
+
+/// Rows and columns of a shape whose dimensions before the last count as one. Of a convolution of single pixels, the
+/// last two are no dimensions.
+pub(in crate::models) fn flat(shape: &[usize]) -> (usize, usize) {
+    match shape {
+        [rows, columns, 1, 1] => (*rows, *columns),
+        [] => (1, 1),
+        [numbers] => (*numbers, 1),
+        [outer @ .., columns] => (outer.iter().product(), *columns),
     }
 }
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use outpost_kernels::{self as kernels, Conv2d, ConvShape, DType, Pool};
 use serde_json::Value;
 
-use super::lora_deltas::{Down, LoraDelta};
+use super::AdaptableLayers;
+use super::lora_deltas::{Adapter, Down, LoraDelta};
 use super::tensor_names::{self, LoraRole, LoraTarget};
-use super::{AdaptableLayers, Adapter};
 use crate::models::ModelError;
 use crate::models::linear::Linear;
 use crate::models::safetensors::ModelFolder;

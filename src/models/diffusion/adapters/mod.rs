@@ -6,20 +6,14 @@ mod lora_file;
 mod tensor_names;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use super::ldm_checkpoint::tensor_names::unet;
 use super::network::NetworkConfig;
 use crate::models::weights::LoadedMatrix;
-pub use lora_deltas::{LoraDelta, LoraDeltas};
+pub(super) use lora_deltas::Down;
+pub use lora_deltas::{Adapter, LoraDelta, LoraDeltas};
 pub use lora_file::LoraFile;
 pub use tensor_names::LoraTarget;
-
-/// A loaded file: deltas with the ID of the weight that each is for.
-#[derive(Debug)]
-pub struct Adapter {
-    deltas: Vec<(usize, Arc<LoraDelta>)>,
-}
 
 /// Layers of a loaded pipeline that adapters may target, by name with underscores for dots.
 #[derive(Debug, Default)]

@@ -1,15 +1,8 @@
 //! Prompt embeddings.
 
-use std::sync::Arc;
-
+use super::text_encoder::TextEncoder;
 use super::{Family, FeatureMap, Interrupted, OpContext, Pipeline, Result};
-use crate::models::diffusion::bert::Bert;
-use crate::models::diffusion::clip::{Clip, ClipOutput};
-use crate::models::diffusion::components::TextEncoderConfig;
-use crate::models::diffusion::layers::Loaded;
-use crate::models::diffusion::t5::T5;
-use crate::models::scratch::Cpu;
-use crate::models::weights::Loader;
+use crate::models::diffusion::clip::ClipOutput;
 
 /// Embeddings of a prompt and its negative prompt.
 #[derive(Debug)]
@@ -19,13 +12,6 @@ pub struct PromptEmbeds {
     tokens: usize,
     /// Pooled embeddings, for networks that take them.
     pooled: Option<[Vec<f32>; 2]>,
-}
-
-#[derive(Debug)]
-pub(super) enum TextEncoder {
-    Clip(Clip),
-    T5(T5),
-    Bert(Bert),
 }
 
 impl PromptEmbeds {
@@ -42,16 +28,6 @@ impl PromptEmbeds {
     /// The pooled embeddings of the same prompts.
     pub(super) fn pooled(&self, cfg: bool) -> Option<&[Vec<f32>]> {
         self.pooled.as_ref().map(|pooled| pooled.get(usize::from(!cfg)..).unwrap_or_default())
-    }
-}
-
-impl TextEncoder {
-    pub fn load(loader: &Loader<'_>, config: &TextEncoderConfig, cpu: &Arc<Cpu>) -> Loaded<Self> {
-        Ok(match config {
-            TextEncoderConfig::Clip(config) => Self::Clip(Clip::load(loader, config.clone())?),
-            TextEncoderConfig::T5(config) => Self::T5(T5::load(loader, config.clone())?),
-            TextEncoderConfig::Bert(config) => Self::Bert(Bert::load(loader, config, cpu)?),
-        })
     }
 }
 
