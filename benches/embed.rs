@@ -16,7 +16,7 @@ use std::time::Instant;
 use clap::Parser;
 use outpost::app::SystemClockRng;
 use outpost::config::Precision;
-use outpost::engine::{Engine, InputType, Kind, Precisions, Settings, TokenBound};
+use outpost::engine::{Engine, InputType, ModelKind, Precisions, Settings, TokenBound};
 
 /// Bytes for the model and its passes.
 const MEMORY: u64 = 8 << 30;
@@ -41,7 +41,7 @@ fn main() {
     settings.threads = args.threads;
     settings.precisions = Precisions { usual: args.precision.into(), ..Precisions::default() };
     let engine = Engine::start(settings, Arc::new(SystemClockRng::default())).expect("a thread");
-    let model = engine.models().load_encoder(&args.model, Kind::Embedding).expect("a model");
+    let model = engine.models().load_encoder(&args.model, ModelKind::Embedding).expect("a model");
     let vectors = |texts: &[String]| {
         let texts = texts
             .iter()

@@ -67,9 +67,9 @@ impl Models {
         let loaded = self.engine.models().load(id);
         match loaded {
             Ok(model) => match model.prompt(&[Message::new("user", "hello aaaa <|im_end|>")]) {
-                Ok(_) | Err(PromptError::Refused(_) | PromptError::Broken(_) | PromptError::Stopped(_)) => {}
+                Ok(_) | Err(PromptError::Refused(_) | PromptError::Broken(_) | PromptError::PreprocessError(_)) => {}
             },
-            Err(LoadError::Broken { .. } | LoadError::NotFound | LoadError::OtherKind { .. }) => {}
+            Err(LoadError::Unusable { .. } | LoadError::NotFound | LoadError::WrongKind { .. }) => {}
             Err(error) => panic!("{error}"),
         }
         self.engine.models().unload(id).expect("the model is not in use");

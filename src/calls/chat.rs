@@ -10,7 +10,9 @@ use super::persist_turn::TurnRecorder;
 use super::prompt_preparation::PromptPreparation;
 use super::truncation::TokenBudget;
 use crate::clock_rng::{ClockRng, Timestamp};
-use crate::engine::{Ending, Engine, Generation, Message, Piece, Pieces, Sampling, TextModel, TokenInfo};
+use crate::engine::{
+    DeltaStream, Engine, FinishReason, GenerationRequest, Message, Sampling, TextDelta, TextModel, TokenInfo,
+};
 use crate::error::{Code, Error, Result};
 use crate::ids::CompletionId;
 use crate::service::access::Access;
@@ -67,7 +69,7 @@ pub struct RunningChat {
     /// Whether the completion may contain tool calls.
     pub may_call: bool,
     pub call_ids: ToolCallIds,
-    pieces: Pieces,
+    pieces: DeltaStream,
     turn_recorder: TurnRecorder,
     generated: Vec<u32>,
     recorder: Arc<UsageRecorder>,
@@ -87,7 +89,7 @@ pub struct Choice {
     pub text: String,
     pub calls: Vec<GeneratedCall>,
     pub tokens: Vec<TokenInfo>,
-    pub ending: Option<Ending>,
+    pub ending: Option<FinishReason>,
 }
 
 impl Chat {
@@ -144,7 +146,7 @@ impl Chat {
         let form = self.grammars.compile(&model, &output).await?;
         let mut sampling = call.sampling;
         sampling.seed = call.seed.unwrap_or_else(|| self.fresh_seed());
-        let generation = Generation {
+        let generation = GenerationRequest {
             prompt: fitted.prompt.ids,
             choices: call.choices,
             max_tokens,
@@ -186,7 +188,7 @@ impl Chat {
 impl RunningChat {
     /// The next delta of any choice; `None` when all have ended. The last delta is returned once the turn is stored in
     /// its conversation. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Result<Piece>> {
+    pub async fn next(&mut self) -> Option<Result<TextDelta>> {
         if !self.turn_recorder.is_writing() {
             let passed = self.receive().await?.map(|piece| self.turn_recorder.observe(piece)).transpose();
             if passed.is_some() {
@@ -201,13 +203,13 @@ impl RunningChat {
         self.turn_recorder.stored()
     }
 
-    async fn receive(&mut self) -> Option<Result<Piece>> {
+    async fn receive(&mut self) -> Option<Result<TextDelta>> {
         let piece = self.pieces.recv().await?;
         Some(piece.map_err(errors::from_failure).inspect(|piece| self.count(piece)))
     }
 
     /// Records the usage that a delta reports.
-    fn count(&mut self, piece: &Piece) {
+    fn count(&mut self, piece: &TextDelta) {
         if let Some(generated) = self.generated.get_mut(piece.choice as usize) {
             *generated = piece.generated;
         }
@@ -249,7 +251,7 @@ impl RunningChat {
 impl Drop for RunningChat {
     /// A client that disconnects is charged for all generated tokens, received or not.
     fn drop(&mut self) {
-        let left: Vec<Piece> = self.pieces.leave().collect();
+        let left: Vec<TextDelta> = self.pieces.leave().collect();
         left.iter().for_each(|piece| self.count(piece));
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use super::errors;
 use super::prompt_preparation::PromptPreparation;
 use crate::clock_rng::ClockRng;
-use crate::engine::{EncoderModel, Engine, InputType, Kind, Matryoshka, TokenBound, Tokenized, truncate_dimensions};
+use crate::engine::{
+    EncoderModel, Engine, InputType, Matryoshka, ModelKind, TokenBound, Tokenized, truncate_dimensions,
+};
 use crate::error::{Code, Error, Result};
 use crate::ids::EmbeddingId;
 use crate::service::access::Access;
@@ -70,7 +72,7 @@ impl Embeddings {
             let id = call.model.as_str();
             let model = engine
                 .models()
-                .load_encoder(id, Kind::Embedding)
+                .load_encoder(id, ModelKind::Embedding)
                 .map_err(|error| errors::from_load_error(id, &error))?;
             check_dimensions(&model, call.dimensions)?;
             let texts = tokenise(&model, &call, &bound)?;

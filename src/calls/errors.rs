@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::display::shorten;
-use crate::engine::{Failure, KvType, LoadError, PromptError, Refused, Stopped, TooLarge};
+use crate::engine::{Failure, KvType, LoadError, PreprocessError, PromptError, Refused, TooLarge};
 use crate::error::{Code, Error};
 
 /// Retry delay after a lack of memory: by then other models' generations may have ended, or an operator may have
@@ -21,7 +21,7 @@ pub(super) fn too_large(large: &TooLarge, param: &'static str, remedy: &str) -> 
 
 pub(super) fn from_prompt_error(id: &str, error: PromptError) -> Error {
     match error {
-        PromptError::Stopped(stopped) => from_stopped(id, &stopped),
+        PromptError::PreprocessError(stopped) => from_stopped(id, &stopped),
         error => Error::invalid("messages", format!("The model's chat template refused the messages: {error}")),
     }
 }
@@ -36,30 +36,30 @@ pub(super) fn from_refused(model: &str, refused: Refused) -> Error {
         Refused::TooLarge(large) => too_large(&large, "max_completion_tokens", ""),
         Refused::ShuttingDown => shutting_down(),
         Refused::Invalid(reason) => Error::new(Code::InvalidParameter, reason),
-        Refused::Stopped(stopped) => from_stopped(model, &stopped),
+        Refused::Preprocess(stopped) => from_stopped(model, &stopped),
     }
 }
 
 pub(super) fn from_failure(failure: Failure) -> Error {
     match failure {
         Failure::ShuttingDown => shutting_down(),
-        Failure::Unread => Error::new(
+        Failure::ClientStalled => Error::new(
             Code::RequestTimeout,
             "The answer was given up because the client did not read it. Read streams as they come.",
         ),
-        Failure::Format(reason) => Error::new(
+        Failure::Grammar(reason) => Error::new(
             Code::InvalidParameter,
             format!(
-                "The answer broke off because the form that was demanded cannot be kept: {reason}. Make the schema simpler."
+                "Generation stopped because the requested schema could not be satisfied: {reason}. Simplify the schema."
             ),
         ),
-        Failure::NoMemory => Error::new(
+        Failure::OutOfMemory => Error::new(
             Code::Overloaded,
-            "The memory for the answer's keys and values is held by other models in use. Try again when their answers have ended; the operator can unload a model or give the server more with --memory.",
+            "The memory for the KV cache is in use by other models. Try again when their requests have ended; the operator can unload a model or give the server more with --memory.",
         )
         .retry_after(MEMORY_FREED),
-        Failure::Unusable { id, reason } => model_unusable(&id, &reason),
-        Failure::Broken(reason) => Error::internal(reason),
+        Failure::ModelUnusable { id, reason } => model_unusable(&id, &reason),
+        Failure::Internal(reason) => Error::internal(reason),
     }
 }
 
@@ -80,13 +80,13 @@ pub(super) fn from_load_error(id: &str, error: &LoadError) -> Error {
     let no_memory = |remedy: &str| model_unavailable(format!("The model '{id}' cannot be used: {error}.{remedy}"));
     match error {
         LoadError::NotFound => model_not_found(id),
-        LoadError::OtherKind { architecture, wanted, .. } => {
+        LoadError::WrongKind { architecture, wanted, .. } => {
             let wanted = wanted.name();
             let message = format!("The model '{id}' is no {wanted} model: its architecture is {architecture}.");
             Error::invalid("model", message)
         }
-        LoadError::Broken { reason, .. } => model_unusable(id, reason),
-        LoadError::NoMemory { .. } => {
+        LoadError::Unusable { reason, .. } => model_unusable(id, reason),
+        LoadError::OutOfMemory { .. } => {
             no_memory(" Try again when their answers have ended, or give the server more with --memory.")
         }
         LoadError::TooLarge { .. } => no_memory(" Give the server more with --memory, or use a smaller model."),
@@ -94,8 +94,8 @@ pub(super) fn from_load_error(id: &str, error: &LoadError) -> Error {
 }
 
 /// The error for a tokenizer or chat template that failed or was stopped.
-pub(super) fn from_stopped(id: &str, stopped: &Stopped) -> Error {
-    if let Stopped::Start(reason) = stopped {
+pub(super) fn from_stopped(id: &str, stopped: &PreprocessError) -> Error {
+    if let PreprocessError::NotStarted(reason) = stopped {
         let message = format!(
             "The server cannot start the process that prepares requests to the model '{id}': {reason}. Try again later; the operator can free memory or processes."
         );

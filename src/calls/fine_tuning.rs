@@ -1,7 +1,7 @@
 //! Fine-tuning jobs: the rules of `service`, plus the check that the engine has the model.
 
 use super::models::Models;
-use crate::engine::Kind;
+use crate::engine::ModelKind;
 use crate::error::{Error, Result};
 use crate::service::access::Access;
 use crate::service::fine_tuning::NewJob;
@@ -22,7 +22,7 @@ impl FineTuning {
     pub async fn create(&self, access: &Access, new: NewJob) -> Result<Job> {
         let model = self.models.get(access, &new.model).await?;
         access.require_model(&model.id)?;
-        if model.kind != Kind::Text {
+        if model.kind != ModelKind::Text {
             let text =
                 format!("The model '{}' writes no text, so it cannot be fine-tuned. Name a chat model.", model.id);
             return Err(Error::invalid("model", text));

@@ -7,7 +7,7 @@ use tokio::sync::Semaphore;
 
 use super::blocking::run_blocking;
 use super::output_spec::ResolvedOutput;
-use crate::engine::{Form, TextModel};
+use crate::engine::{CompiledGrammar, TextModel};
 use crate::error::{Code, Error, Result};
 
 /// How long a request waits for its grammar. Limits on schema size and compiler work keep compilation far below it,
@@ -29,7 +29,7 @@ impl GrammarCompiler {
     }
 
     /// The compiled grammar; `None` for free text. Fails if the format cannot be enforced.
-    pub async fn compile(&self, model: &Arc<TextModel>, output: &ResolvedOutput) -> Result<Option<Form>> {
+    pub async fn compile(&self, model: &Arc<TextModel>, output: &ResolvedOutput) -> Result<Option<CompiledGrammar>> {
         if output.shape.is_free() {
             return Ok(None);
         }
@@ -41,7 +41,7 @@ impl GrammarCompiler {
         made.await.unwrap_or_else(|_| Err(busy())).map(Some)
     }
 
-    async fn compile_uncached(&self, model: &Arc<TextModel>, output: &ResolvedOutput) -> Result<Form> {
+    async fn compile_uncached(&self, model: &Arc<TextModel>, output: &ResolvedOutput) -> Result<CompiledGrammar> {
         let turn = self.compiling.clone().acquire_owned().await;
         let turn = turn.map_err(|error| Error::internal(error.to_string()))?;
         // Another request may have compiled the same grammar meanwhile.
@@ -58,5 +58,5 @@ impl GrammarCompiler {
 }
 
 fn busy() -> Error {
-    Error::new(Code::Overloaded, "The server is too busy to prepare the form that is demanded. Try again in a moment.")
+    Error::new(Code::Overloaded, "The server is too busy to compile the requested schema. Try again in a moment.")
 }

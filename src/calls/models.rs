@@ -30,6 +30,11 @@ impl Models {
         Self { engine }
     }
 
+    /// Whether the engine works: `false` from a panic on its compute thread until it has recovered.
+    pub fn is_healthy(&self) -> bool {
+        self.engine.is_healthy()
+    }
+
     /// The installed models that `access` may use, sorted by name.
     pub async fn list(&self, access: &Access) -> Result<Vec<ModelInfo>> {
         let mut models = self.on_disk().await?;

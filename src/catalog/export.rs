@@ -1,5 +1,5 @@
-//! A model as one file that can be carried over an air gap: an uncompressed tar whose first entry
-//! is a manifest with the sha256 of every other.
+//! Exports a model to one file, for offline transfer: an uncompressed tar whose first entry is a manifest with the
+//! sha256 of every other entry.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -60,7 +60,7 @@ fn describe(id: &str, from: &Path, progress: &mut dyn Progress) -> Result<Manife
     }
 }
 
-/// Written beside its destination and renamed there, so that half an archive is never taken for one.
+/// Written next to its destination and renamed, so that no incomplete archive is visible.
 fn write_archive(
     manifest: &Manifest,
     from: &Path,

@@ -1,7 +1,7 @@
-//! Reading a folder that somebody else may be changing.
+//! Reads a folder that other processes may modify.
 //!
-//! Every step is taken relative to an opened folder, and no symbolic link is followed: what was
-//! checked is the very file that is read, even when a path is swapped in between.
+//! Every step is relative to an opened folder and follows no symbolic links, so the file that was checked is the file
+//! that is read, even if a path is swapped in between.
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
@@ -58,11 +58,10 @@ fn names(dir: &OwnedFd, prefix: &str) -> Result<Vec<String>, TransferError> {
 
 fn open_entry(dir: &OwnedFd, name: &str, path: &str) -> Result<(OwnedFd, FileType), TransferError> {
     let io = |e: rustix::io::Errno| TransferError::entry(path, format!("cannot be read: {e}"));
-    // Looked at first, because opening alone can already make a device act.
+    // Checked first, because opening a device can have side effects.
     let before = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map_err(io)?;
     plain(FileType::from_raw_mode(before.st_mode), path)?;
-    // And looked at again once opened: only this answer counts. NONBLOCK keeps a FIFO that was
-    // swapped in from holding us up.
+    // Checked again after opening; only this result counts. NONBLOCK prevents blocking on a FIFO that was swapped in.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let fd = openat(dir, name, flags, Mode::empty()).map_err(io)?;
     let kind = FileType::from_raw_mode(fstat(&fd).map_err(io)?.st_mode);

@@ -1,4 +1,4 @@
-//! Copying with one eye on the hash.
+//! Copies with hashing.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -6,10 +6,10 @@ use std::path::Path;
 
 use ring::digest::{Context, SHA256};
 
-/// Large enough that system calls do not count, small enough to stay in the second-level cache.
+/// Large enough to amortize system calls, small enough for the L2 cache.
 const CHUNK: usize = 256 * 1024;
 
-/// What went through a copy.
+/// Size and hash of what was copied.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Copied {
     pub bytes: u64,
@@ -17,8 +17,8 @@ pub struct Copied {
     pub sha256: String,
 }
 
-/// Copies at most `limit` bytes. One byte more in the source makes `bytes` exceed `limit`, so that a
-/// caller who compares sizes notices without reading an endless source to its end.
+/// Copies at most `limit` bytes. If the source has more, `bytes` exceeds `limit`, so that a caller that compares sizes
+/// notices without reading an endless source.
 pub fn copy(from: impl Read, to: &mut dyn Write, limit: u64, each: &mut dyn FnMut(u64)) -> io::Result<Copied> {
     let mut from = from.take(limit.saturating_add(1));
     let mut context = Context::new(&SHA256);

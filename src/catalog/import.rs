@@ -1,9 +1,8 @@
-//! A model from a file or folder that may come from anywhere.
+//! Imports a model from an untrusted file or folder.
 //!
-//! Three forms: an archive of [`super::export`], a bare `.gguf`, a folder as model hubs lay it out.
-//! An archive is read as plain tar without extensions: only regular files that its manifest lists,
-//! each once, each of the listed size and hash. Links, devices and paths out of the folder have no
-//! way to be expressed that would be obeyed.
+//! Three forms: an archive of [`super::export`], a bare `.gguf`, a folder as model hubs lay it out. An archive is read
+//! as plain tar without extensions: only regular files that its manifest lists, each once, each of the listed size and
+//! hash. Links, devices and paths out of the folder are rejected.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,7 +21,7 @@ use super::progress::Progress;
 use super::staging::Staging;
 use crate::models::gguf::GgufFile;
 
-/// What a caller may choose about an import.
+/// Options of an import.
 #[derive(Clone, Debug, Default)]
 pub struct ImportOptions {
     /// Name of the model; else the archive's, or that of the file or folder.
@@ -39,7 +38,7 @@ pub struct Imported {
     pub bytes: u64,
 }
 
-/// What was found at the path, still unread.
+/// The kind of source at the path, not yet read.
 enum ImportSource {
     Archive(Box<Archive>),
     Gguf(File, u64),
@@ -51,7 +50,7 @@ struct Archive {
     tar: tar::Archive<File>,
 }
 
-/// Brings in the model at `from`. It appears whole, by one rename, or not at all.
+/// Imports the model at `from`. It is installed atomically, by one rename.
 pub fn import(
     models_dir: &Path,
     from: &Path,
@@ -103,14 +102,14 @@ fn fill(
     };
     progress.done();
     filled?;
-    // An archive's hashes have told already whether a file was cut or changed on the way.
+    // Files of archives were already verified by their hashes.
     if !hashed {
         check_headers(&staging.files())?;
     }
     Ok(total)
 }
 
-/// A file that broke off on a USB stick is found out here and not at the first chat.
+/// Detects truncated files here, and not at the first chat.
 fn check_headers(folder: &Path) -> Result<(), TransferError> {
     visit_files(folder, &mut |name, _| {
         let path = folder.join(name);
@@ -121,7 +120,7 @@ fn check_headers(folder: &Path) -> Result<(), TransferError> {
     })
 }
 
-/// Opens before it looks, so that what was looked at is what is read.
+/// Opens before it checks, so that the checked file is the one that is read.
 fn detect(from: &Path) -> Result<ImportSource, TransferError> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let fd = open(from, flags, Mode::empty()).map_err(|e| FolderError::at(from)(e.into()))?;
@@ -230,7 +229,7 @@ fn check_copied(path: &str, planned: &ManifestFile, copied: &Copied) -> Result<(
     }
 }
 
-/// First look at a folder: everything acceptable, a model among it, and how large it is.
+/// Scans a folder: checks that all files are acceptable and that there is a model, and returns the size.
 fn check_folder(from: &Path) -> Result<u64, TransferError> {
     let (mut total, mut names) = (0, Vec::new());
     visit_files(from, &mut |name, file| {

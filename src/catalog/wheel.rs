@@ -65,7 +65,7 @@ pub fn copy_inside(
     copy_exactly(member, bytes, to, each).map_err(|e| e.in_entry(part, &inside.entry))
 }
 
-/// Why a copy ended early: the disk's fault is not the package's.
+/// Why a copy failed: distinguishes errors of the disk from errors of the package.
 enum CopyError {
     Folder(FolderError),
     Content(String),

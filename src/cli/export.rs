@@ -1,5 +1,4 @@
-//! `outpost audit export` and `outpost usage export`: tables for other programs, through the
-//! running server where there is one.
+//! `outpost audit export` and `outpost usage export`, through the server if it is running.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -56,7 +55,7 @@ pub fn usage(UsageCommand::Export(args): UsageCommand, data: &Path, out: &mut dy
 fn export(table: Table, args: ExportArgs, data: &Path, out: &mut dyn Write) -> Outcome {
     let ExportArgs { project, start, end, format, to } = args;
     let order = ExportRequest { table, project, start, end, format };
-    // The server may run in another folder, so it is told the whole path.
+    // The server may have another working directory, so the path must be absolute.
     let to = std::path::absolute(to)?;
     if let Some(answer) = control_socket::send(data, &Request::Export { to: to.clone(), order: order.clone() })? {
         maintenance::print_reply(answer, out)?;

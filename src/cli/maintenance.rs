@@ -1,5 +1,4 @@
-//! `outpost backup`, `restore` and `check`: through the running server where there is one, on the
-//! files themselves where there is none.
+//! `outpost backup`, `restore` and `check`: through the server if it is running, else on the files themselves.
 
 use std::error::Error;
 use std::io::Write;
@@ -14,7 +13,7 @@ use crate::service::setup;
 use crate::storage::{self, Store, StoreSettings};
 
 pub fn backup(data: &Path, to: &Path, out: &mut dyn Write) -> Outcome {
-    // The server may run in another folder, so it is told the whole path.
+    // The server may have another working directory, so the path must be absolute.
     let to = std::path::absolute(to)?;
     if let Some(answer) = control_socket::send(data, &Request::Backup { to: to.clone() })? {
         print_reply(answer, out)?;
@@ -50,7 +49,7 @@ pub fn check(data: &Path, out: &mut dyn Write) -> Outcome {
     print_reply(Reply::from_report(report), out)
 }
 
-/// Owning the data folder is proof enough; the network offers no such way.
+/// Access to the data folder is sufficient authorization; there is no such operation over the network.
 pub fn admin_key(data: &Path, out: &mut dyn Write) -> Outcome {
     let clock_rng: Arc<dyn ClockRng> = Arc::new(SystemClockRng::new());
     let store = open(data, clock_rng.clone())?;

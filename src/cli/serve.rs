@@ -13,7 +13,7 @@ use crate::config::{Config, DataPaths, ServeArgs};
 use crate::logging;
 
 pub fn run(paths: DataPaths, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
-    // First of all: until a signal has its handler, it ends the process.
+    // Must come first: a signal without a handler ends the process.
     let system = actix_web::rt::System::new();
     let signals = system.block_on(async { Signals::listen() })?;
     let config = Config { sandbox: Some(this_program()?), ..Config::new(paths, args)? };
@@ -26,13 +26,13 @@ pub fn run(paths: DataPaths, args: &ServeArgs, out: &mut dyn Write) -> Outcome {
     system.block_on(serve(&config, signals, out))
 }
 
-/// The file of this program. Linux finds it also after it was replaced by a newer one.
+/// This program's executable. Linux finds it even after it was replaced by a newer one.
 fn this_program() -> std::io::Result<PathBuf> {
     let own = PathBuf::from("/proc/self/exe");
     if own.exists() { Ok(own) } else { std::env::current_exe() }
 }
 
-/// Pulls the starter set when the models folder holds no model, but for those that a checkout has anyway.
+/// Pulls the starter models if the models folder is empty, except for the models of a checkout.
 fn pull_starter(models: &Path, out: &mut dyn Write) -> Outcome {
     let catalog = Catalog::builtin();
     let comes_along = |name: &str| catalog.find(name).is_some_and(CatalogModel::is_embedded);

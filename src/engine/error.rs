@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::model_info::Kind;
+use super::model_info::ModelKind;
 use crate::display::format_bytes;
 use crate::models::kv::KvType;
 
@@ -15,30 +15,30 @@ pub enum Failure {
     ShuttingDown,
     /// Nobody took the pieces for too long.
     #[error("the answer was not read")]
-    Unread,
+    ClientStalled,
     /// Nothing that may come next fits the form that was demanded, or finding out takes too long.
     #[error("the demanded form cannot be kept: {0}")]
-    Format(String),
+    Grammar(String),
     /// The memory that it takes is held by other models in use.
     #[error("the memory that it takes is held by other models in use")]
-    NoMemory,
+    OutOfMemory,
     /// The model cannot be computed, or makes no numbers: its files are damaged, or not what they say.
     #[error("the model {id} cannot be used: {reason}")]
-    Unusable { id: String, reason: String },
+    ModelUnusable { id: String, reason: String },
     /// A defect, for the log.
     #[error("generation failed: {0}")]
-    Broken(String),
+    Internal(String),
 }
 
 impl Failure {
     /// Of a request that was being computed when a defect made its workload panic.
     pub(super) fn panicked() -> Self {
-        Self::Broken("the computation panicked".to_owned())
+        Self::Internal("the computation panicked".to_owned())
     }
 
     /// Of a model whose network makes no numbers.
     pub(super) fn not_finite(id: &str) -> Self {
-        Self::Unusable { id: id.to_owned(), reason: NOT_FINITE.to_owned() }
+        Self::ModelUnusable { id: id.to_owned(), reason: NOT_FINITE.to_owned() }
     }
 }
 
@@ -65,7 +65,7 @@ pub enum Refused {
     Invalid(String),
     /// The fault of the model's files.
     #[error(transparent)]
-    Stopped(#[from] Stopped),
+    Preprocess(#[from] PreprocessError),
 }
 
 /// Keys and values of one answer take more memory than is left beside the model.
@@ -85,12 +85,12 @@ pub enum LoadError {
     NotFound,
     /// The model makes something else than what is wanted.
     #[error("the model {id} is no {} model: its architecture is {architecture}", wanted.name())]
-    OtherKind { id: String, architecture: String, wanted: Kind },
+    WrongKind { id: String, architecture: String, wanted: ModelKind },
     #[error("the model {id} cannot be used: {reason}")]
-    Broken { id: String, reason: String },
+    Unusable { id: String, reason: String },
     /// Bytes: of the weights and of a step, and of all memory for models.
     #[error("it takes {} of the {} of memory for models, which other models in use hold", format_bytes(*needed), format_bytes(*budget))]
-    NoMemory { needed: u64, budget: u64 },
+    OutOfMemory { needed: u64, budget: u64 },
     /// The same where there are no other models to wait for.
     #[error("it takes {} of memory, {} are there for models", format_bytes(*needed), format_bytes(*budget))]
     TooLarge { needed: u64, budget: u64 },
@@ -101,15 +101,15 @@ pub enum LoadError {
 #[error("the model is in use")]
 pub struct InUse;
 
-/// Why preprocessing failed. The model's files are the cause, except for [`Stopped::Start`].
+/// Why preprocessing failed. The model's files are the cause, except for [`PreprocessError::NotStarted`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-pub enum Stopped {
+pub enum PreprocessError {
     #[error("it was stopped after {0} seconds")]
-    TooLong(u64),
+    TimedOut(u64),
     #[error("it takes too much memory or nests too deeply")]
-    Ended,
+    Crashed,
     #[error("its process cannot be started: {0}")]
-    Start(String),
+    NotStarted(String),
     #[error("{0}")]
     Failed(String),
 }

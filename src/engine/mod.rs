@@ -1,7 +1,7 @@
 //! Requests become tokens: the models in memory, the queue, the worker that computes, the sampler.
 //!
 //! [`Engine::submit`] takes a request or refuses it at once; what was taken is read from its
-//! [`Ticket`] piece by piece, and dropping that cancels. One owned thread computes, with a pool of
+//! [`Generation`] piece by piece, and dropping that cancels. One owned thread computes, with a pool of
 //! [`Settings::threads`] threads.
 
 mod checkpoint;
@@ -15,6 +15,8 @@ mod preprocessor;
 mod registry;
 mod runtime;
 mod settings;
+#[cfg(test)]
+mod tests;
 mod text;
 mod tokenizer;
 
@@ -30,26 +32,28 @@ pub use crate::models::kv::KvType;
 
 use embedding::{EmbeddingQueue, EmbeddingWorkload, Vectors};
 pub use embedding::{EncoderModel, InputType, Matryoshka};
-pub use error::{Failure, InUse, LoadError, Refused, Stopped, TooLarge};
+pub use error::{Failure, InUse, LoadError, PreprocessError, Refused, TooLarge};
 pub use image::{Image, ImageEvent, ImageEvents, ImageModel, ImageRequest, InitImage, SchedulerName};
 use image::{ImageQueue, ImageWorkload};
-pub use model_info::{Kind, ModelInfo};
+pub use model_info::{ModelInfo, ModelKind};
 pub use precision::{Precision, Precisions};
 pub use preprocessor::child::run as run_sandbox;
 pub use registry::Registry;
 use runtime::worker::Worker;
 use runtime::workload::Workload;
 use runtime::{Runtime, ShutdownPhase};
+use settings::{DELTA_BUFFER, MAX_CHOICES, MAX_IMAGES, MAX_STOPS, MAX_TOP_LOGPROBS};
 pub use settings::{Drafts, Settings};
-use settings::{MAX_IMAGES, MOST_CHOICES, MOST_STOPS, MOST_TOP_LOGPROBS, UNREAD_PIECES};
 pub use text::chat_template::PromptError;
-pub use text::grammar::{Form, GrammarError};
+pub use text::grammar::{CompiledGrammar, GrammarError};
 pub use text::message::Message;
 pub use text::model::TextModel;
 pub use text::queue::Load;
 use text::queue::TextQueue;
-pub use text::request::{Ending, Generation, Piece, Pieces, Sampling, Ticket, TokenInfo, TokenLogprob};
-pub use text::tools::{CallPiece, Calling, Shape, Text, Tool, ToolCall};
+pub use text::request::{
+    DeltaStream, FinishReason, Generation, GenerationRequest, Sampling, TextDelta, TokenInfo, TokenLogprob,
+};
+pub use text::tools::{CallMode, OutputSpec, TextFormat, Tool, ToolCall, ToolCallDelta};
 use text::workload::TextWorkload;
 pub use tokenizer::{Prompt, TokenBound};
 
@@ -100,15 +104,15 @@ impl Engine {
     }
 
     /// Queues the request, or says at once why not. Never blocks.
-    pub fn submit(&self, model: &Arc<TextModel>, request: Generation) -> Result<Ticket, Refused> {
+    pub fn submit(&self, model: &Arc<TextModel>, request: GenerationRequest) -> Result<Generation, Refused> {
         let Owner { runtime, texts, .. } = &*self.owner;
         check(model, &request).map_err(Refused::Invalid)?;
         // Answers take turns where memory is short: one of them must fit.
         self.fits(model, request.prompt.len() as u64 + u64::from(request.max_tokens))?;
         let prompt_tokens = u32::try_from(request.prompt.len()).unwrap_or(u32::MAX);
-        let capacity = UNREAD_PIECES.max(request.choices as usize);
+        let capacity = DELTA_BUFFER.max(request.choices as usize);
         let receiver = texts.push(model, request, capacity)?;
-        Ok(Ticket { prompt_tokens, pieces: Pieces::new(receiver, capacity, Arc::clone(runtime)) })
+        Ok(Generation { prompt_tokens, pieces: DeltaStream::new(receiver, capacity, Arc::clone(runtime)) })
     }
 
     /// Queues texts to become vectors, each of [`EncoderModel::limit`] tokens at most, or says at once why not.
@@ -224,8 +228,8 @@ impl Drop for Owner {
     }
 }
 
-fn check(model: &TextModel, request: &Generation) -> Result<(), String> {
-    let Generation { prompt, choices, max_tokens, stop, logprobs, .. } = request;
+fn check(model: &TextModel, request: &GenerationRequest) -> Result<(), String> {
+    let GenerationRequest { prompt, choices, max_tokens, stop, logprobs, .. } = request;
     let (context, vocabulary) = (u64::from(model.context_window()), model.vocabulary());
     if prompt.is_empty() || *max_tokens == 0 {
         return Err("a prompt and at least one token to generate are needed".to_owned());
@@ -239,14 +243,14 @@ fn check(model: &TextModel, request: &Generation) -> Result<(), String> {
     if let Some(id) = prompt.iter().find(|&&id| id as usize >= vocabulary) {
         return Err(format!("the prompt has the token {id}, the vocabulary has {vocabulary}"));
     }
-    if !(1..=MOST_CHOICES).contains(choices) {
-        return Err(format!("{choices} choices, 1 to {MOST_CHOICES} are possible"));
+    if !(1..=MAX_CHOICES).contains(choices) {
+        return Err(format!("{choices} choices, 1 to {MAX_CHOICES} are possible"));
     }
-    if logprobs.is_some_and(|count| count > MOST_TOP_LOGPROBS) {
-        return Err(format!("at most {MOST_TOP_LOGPROBS} alternatives have log-probabilities"));
+    if logprobs.is_some_and(|count| count > MAX_TOP_LOGPROBS) {
+        return Err(format!("at most {MAX_TOP_LOGPROBS} alternatives have log-probabilities"));
     }
-    if stop.len() > MOST_STOPS || stop.iter().any(String::is_empty) {
-        return Err(format!("at most {MOST_STOPS} stop strings, none of them empty"));
+    if stop.len() > MAX_STOPS || stop.iter().any(String::is_empty) {
+        return Err(format!("at most {MAX_STOPS} stop strings, none of them empty"));
     }
     request.sampling.check(vocabulary)
 }

@@ -7,7 +7,7 @@ pub const LORAS: &str = "loras";
 
 /// What a model is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ModelKind {
     Text,
     Embedding,
     /// Judges how well a text answers a question.
@@ -17,7 +17,7 @@ pub enum Kind {
     Unknown,
 }
 
-impl Kind {
+impl ModelKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Text => "chat",
@@ -37,7 +37,7 @@ pub struct ModelInfo {
     pub created: Timestamp,
     pub owned_by: String,
     pub architecture: String,
-    pub kind: Kind,
+    pub kind: ModelKind,
     /// `gguf` or `safetensors`.
     pub format: &'static str,
     /// The type of most weights: `Q4_1`, `F32`.

@@ -24,7 +24,7 @@ pub struct Settings {
     /// Prompt tokens of a model that may wait.
     pub max_queued_tokens: usize,
     /// One tenant may take one part in so many of a queue.
-    pub tenant_part: usize,
+    pub tenant_divisor: usize,
     /// Most prompt tokens computed in one step; while answers run, as many as do not stall them.
     pub prefill_chunk: usize,
     /// How keys and values are kept.
@@ -40,7 +40,7 @@ pub struct Settings {
     /// Pictures that may wait.
     pub max_queued_images: usize,
     /// How long a reader may take nothing while its answer waits, before the answer is given up.
-    pub reader_patience: Duration,
+    pub client_timeout: Duration,
     /// The `outpost` program: models' tokenizers and chat templates run in child processes of it, with limits on time
     /// and memory. `None`: they run in this process, which a malicious model file can then end.
     pub sandbox: Option<PathBuf>,
@@ -71,7 +71,7 @@ impl Settings {
             max_running: 32,
             max_queued_requests: 256,
             max_queued_tokens: 262_144,
-            tenant_part: 2,
+            tenant_divisor: 2,
             prefill_chunk: 256,
             kv_type: KvType::default(),
             speculate: true,
@@ -79,25 +79,25 @@ impl Settings {
             precisions: Precisions::default(),
             max_queued_texts: 4 << 20,
             max_queued_images: 64,
-            reader_patience: Duration::from_secs(60),
+            client_timeout: Duration::from_secs(60),
             sandbox: None,
         }
     }
 
     /// The most that a step is made of.
     pub(super) fn step_limits(&self) -> StepLimits {
-        let draft = if self.speculate { MOST_GUESSED } else { 0 };
+        let draft = if self.speculate { MAX_DRAFT_TOKENS } else { 0 };
         let logits = self.max_running * (1 + draft);
         StepLimits { tokens: self.prefill_chunk + logits, rows: self.max_running, logits, threads: self.threads }
     }
 }
 
 /// Most tokens of an answer that are guessed for one check, whoever guesses.
-pub(super) const MOST_GUESSED: usize = 8;
-/// Pieces that wait for a slow reader before its sequence pauses.
-pub(super) const UNREAD_PIECES: usize = 64;
+pub(super) const MAX_DRAFT_TOKENS: usize = 8;
+/// DeltaStream that wait for a slow reader before its sequence pauses.
+pub(super) const DELTA_BUFFER: usize = 64;
 /// As OpenAI has them.
-pub(super) const MOST_CHOICES: u32 = 128;
-pub(super) const MOST_TOP_LOGPROBS: u8 = 20;
-pub(super) const MOST_STOPS: usize = 64;
+pub(super) const MAX_CHOICES: u32 = 128;
+pub(super) const MAX_TOP_LOGPROBS: u8 = 20;
+pub(super) const MAX_STOPS: usize = 64;
 pub(super) const MAX_IMAGES: usize = 10;

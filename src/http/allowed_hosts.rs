@@ -1,8 +1,8 @@
-//! Which names this server answers to.
+//! Allowed host names.
 //!
-//! A page of a stranger can have its own name resolve to this server's address (DNS rebinding), and then asks it as
-//! if they were one site. So a name is believed only where no stranger can own it in the public DNS, or where the
-//! operator says that it is this server's. Behind TLS the certificate does that work, and any name is taken.
+//! Protects against DNS rebinding: a malicious site can let its own name resolve to this server's address and then send
+//! requests as if they were same-origin. So a name is allowed only if nobody can register it in the public DNS, or if
+//! the operator configured it. With TLS the certificate protects against this, and any name is allowed.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ use super::Api;
 use crate::display::shorten;
 use crate::error::{Code, Error};
 
-/// Endings that nobody can register in the public DNS (RFC 6761, 6762, 8375, 9476, and those that networks use).
+/// Suffixes that nobody can register in the public DNS (RFC 6761, 6762, 8375, 9476, and common private ones).
 const PRIVATE_ZONES: &[&str] = &[
     "localhost",
     "local",
@@ -42,7 +42,7 @@ pub enum AllowedHosts {
 }
 
 impl AllowedHosts {
-    /// Those of a server that is reached by plain HTTP. `public`: its address, as links have it.
+    /// Allowed hosts of a plain HTTP server. `public`: its public URL.
     pub fn named(allowed: &[String], public: Option<&str>) -> Self {
         let public =
             public.and_then(|url| url.split_once("://")).map(|(_, rest)| rest.split('/').next().unwrap_or(rest));
@@ -51,7 +51,7 @@ impl AllowedHosts {
         )
     }
 
-    /// Whether a request for this authority (`name` or `name:port`) is answered.
+    /// Whether a request for this authority (`name` or `name:port`) is allowed.
     fn allows(&self, authority: &str) -> bool {
         let Self::Named(named) = self else { return true };
         let host = name(authority);
@@ -78,7 +78,7 @@ fn name(authority: &str) -> &str {
     }
 }
 
-/// Middleware around all routes: 421 for a name that is not this server's.
+/// Middleware around all routes: 421 for a host that is not allowed.
 pub async fn check_host<B: MessageBody + 'static>(
     request: ServiceRequest,
     next: Next<B>,

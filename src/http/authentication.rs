@@ -1,4 +1,4 @@
-//! Who is calling: the bearer token becomes an [`Access`] before any handler or body is touched.
+//! Authentication: resolves the bearer token to an [`Access`] before any handler runs or body is read.
 
 use std::future::{Ready, ready};
 
@@ -19,11 +19,11 @@ use crate::service::access::Access;
 pub struct Caller {
     pub access: Access,
     pub mount: Mount,
-    /// What the request uses is told here.
+    /// Records the request's usage.
     pub recorder: SharedRecorder,
 }
 
-/// Middleware of both mounts: no request passes without a live key, not even to a 404.
+/// Middleware of both mounts: every request needs a valid key, even for a 404.
 pub async fn authenticate<B: MessageBody + 'static>(
     request: ServiceRequest,
     next: Next<B>,
@@ -44,7 +44,7 @@ async fn access(request: &ServiceRequest) -> Result<Access> {
     authenticate_request(api, request.request()).await
 }
 
-/// Whose key a request carries. A request without a key is no guess: it is 401 however many there are.
+/// Authenticates a request. Requests without a key do not count as failed attempts: they always get 401.
 pub async fn authenticate_request(api: &Api, request: &HttpRequest) -> Result<Access> {
     let secret = bearer(request.headers())?;
     let access = api.keys.authenticate_from(api.proxies.client(request), secret).await?;

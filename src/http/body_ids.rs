@@ -1,4 +1,4 @@
-//! Ids in bodies and query strings. One that cannot exist is reported like one that does not.
+//! Ids in bodies and query strings. A malformed id is reported like an unknown one.
 
 use std::str::FromStr;
 

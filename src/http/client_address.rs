@@ -1,4 +1,4 @@
-//! Which address a request comes from, for bounds that are counted by address.
+//! The client address of a request, for limits per address.
 //!
 //! A connection's peer is the client, unless the peer is a proxy that the operator has named with `--trusted-proxy`. Such
 //! a proxy appends the address that it was called from to `X-Forwarded-For` or `Forwarded`, so these headers are read
@@ -15,7 +15,7 @@ use crate::ip_network::Network;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The proxies whose forwarded addresses are believed.
+/// Trusted proxies.
 #[derive(Debug, Default)]
 pub struct TrustedProxies {
     networks: Vec<Network>,
@@ -28,13 +28,13 @@ impl TrustedProxies {
         Self { networks, warned: AtomicBool::new(false) }
     }
 
-    /// Whether `address` is that of a trusted proxy. No bound by address applies to it.
+    /// Whether `address` is that of a trusted proxy, which is exempt from limits per address.
     pub fn contain(&self, address: IpAddr) -> bool {
         self.networks.iter().any(|network| network.contains(address))
     }
 
-    /// The address that bounds by address count for this request. `None` if no other address than that of a trusted
-    /// proxy is known: such a bound never applies to a proxy.
+    /// The address to use for limits per address. `None` if only a trusted proxy's address is known: such limits never
+    /// apply to a proxy.
     pub fn client(&self, request: &HttpRequest) -> Option<IpAddr> {
         let peer = request.peer_addr()?.ip();
         let client = self.client_of(peer, request.headers());
@@ -60,7 +60,7 @@ impl TrustedProxies {
         };
         let lines: Vec<&str> = headers.get_all(name).map(|value| value.to_str().unwrap_or_default()).collect();
         let hops = lines.iter().rev().flat_map(|line| line.rsplit(','));
-        // Nothing is believed beyond an entry that is no address: it is unknown which hop wrote it.
+        // Entries beyond an invalid one are not trusted: it is unknown which hop wrote them.
         hops.map_while(read).find(|hop| !self.contain(*hop))
     }
 }

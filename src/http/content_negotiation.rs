@@ -1,10 +1,9 @@
-//! `Accept`, on the endpoints that have a choice (RFC 9110, section 12.5.1).
+//! Content negotiation by `Accept`, on endpoints with several formats (RFC 9110, section 12.5.1).
 
 use actix_web::HttpRequest;
 use actix_web::http::header::{ACCEPT, HeaderValue};
 
-/// The one of `offered` (media types in lower case) that the client likes best; the first of them
-/// where it names none.
+/// The type of `offered` (lower case) that the client prefers; the first one by default.
 pub fn preferred(request: &HttpRequest, offered: &[&'static str]) -> &'static str {
     let values = request.headers().get_all(ACCEPT).filter_map(|value: &HeaderValue| value.to_str().ok());
     choose(values.flat_map(|value| value.split(',')), offered)
@@ -21,7 +20,7 @@ fn choose<'a>(asked: impl Iterator<Item = &'a str>, offered: &[&'static str]) ->
             kind if kind.ends_with("/*") => offered.iter().find(|name| name.starts_with(kind.trim_end_matches('*'))),
             kind => offered.iter().find(|name| **name == kind),
         };
-        // Of equals, the one that is named first.
+        // Ties go to the one named first.
         if let Some(found) = found.filter(|_| quality > best.0) {
             best = (quality, found);
         }

@@ -1,7 +1,6 @@
-//! The dashboard: files that lie in the binary, and the headers that keep strangers out of them.
+//! The dashboard: files embedded in the binary, and their security headers.
 //!
-//! It is a client like any other: the page asks the API with the key that its user signed in with. No cookie is set,
-//! so no other site can act in a user's name.
+//! It is an ordinary API client that uses the key its user signed in with. No cookie is set, so there is no CSRF.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -88,7 +87,7 @@ async fn serve(request: HttpRequest, document: Data<openapi::Document>) -> HttpR
     let mut answer = if same { HttpResponse::NotModified() } else { HttpResponse::Ok() };
     answer
         .insert_header((header::ETAG, asset.tag.as_str()))
-        // Kept, but asked for anew: another version of the server has other files of the same names.
+        // Cached but revalidated: other versions of the server have other files of the same names.
         .insert_header((header::CACHE_CONTROL, "no-cache"))
         .insert_header((header::VARY, "accept-encoding"))
         .insert_header((header::CONTENT_SECURITY_POLICY, POLICY))
@@ -106,7 +105,7 @@ async fn serve(request: HttpRequest, document: Data<openapi::Document>) -> HttpR
     }
 }
 
-/// Whether the client has the file as it is.
+/// Whether the client's cached copy is current.
 fn unchanged(headers: &HeaderMap, tag: &str) -> bool {
     let given = headers.get(header::IF_NONE_MATCH).and_then(|value: &HeaderValue| value.to_str().ok());
     given.is_some_and(|tags| tags.split(',').any(|one| one.trim() == tag))

@@ -1,8 +1,7 @@
-//! How an [`Error`] reaches the client: one body shape, one place.
+//! Renders an [`Error`] as a response, in one format and one place.
 //!
-//! Handlers and extractors return `Error`; actix keeps it inside the response, and `request_logging`
-//! renders it here once the request id is known. Errors that actix makes itself are given our
-//! shape too.
+//! Handlers and extractors return `Error`; actix keeps it inside the response, and `request_logging` renders it here
+//! once the request id is known. Errors from actix itself are converted to the same format.
 
 use std::borrow::Cow;
 
@@ -44,7 +43,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// The event that a stream ends with where it fails after it began; `recorded`: whether its usage is. `None`: the
+/// The last event of a stream that fails after it began. `recorded`: whether its usage was recorded. `None`: the
 /// request has no id.
 pub fn in_stream(error: &Error, request_id: Option<RequestId>, recorded: Result<()>) -> Option<sse::Event> {
     if let Err(unrecorded) = recorded {
@@ -75,7 +74,7 @@ pub fn render(error: &Error, request_id: RequestId) -> HttpResponse {
         headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     }
     if error.code() == Code::InsufficientQuota {
-        // OpenAI's clients obey it: a budget does not come back within a backoff.
+        // OpenAI's clients obey this header: retrying does not help when a budget is exhausted.
         headers.insert(header::HeaderName::from_static("x-should-retry"), HeaderValue::from_static("false"));
     }
     if let Some(wait) = error.wait() {
@@ -87,7 +86,7 @@ pub fn render(error: &Error, request_id: RequestId) -> HttpResponse {
     response
 }
 
-/// Gives an error that actix made (a payload that broke off, a bad path) our own words.
+/// Converts an error from actix (an incomplete payload, a bad path).
 pub fn translate(error: &actix_web::Error) -> Error {
     let status = error.as_response_error().status_code();
     let code = match status.as_u16() {

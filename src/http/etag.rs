@@ -33,7 +33,7 @@ impl FromRequest for IfMatchHeader {
     }
 }
 
-/// The same answer with the version that it shows as its entity tag.
+/// The same response with the resource's version as its `ETag`.
 pub fn with_etag(reply: ApiResult, version: u64) -> ApiResult {
     let mut reply = reply?;
     if let Ok(tag) = HeaderValue::from_str(&format!("\"{version}\"")) {

@@ -1,5 +1,4 @@
-//! What comes in: bodies, query strings and path ids, each read once, bounded, and refused with
-//! the path of the field that is wrong.
+//! Extractors for bodies, query strings and path ids, with size limits and errors that name the invalid field.
 
 use std::fmt::Display;
 use std::future::{Ready, ready};
@@ -21,7 +20,7 @@ use super::strict_objects::StrictObjects;
 use crate::display::shorten;
 use crate::error::{Code, Error, Result};
 
-/// The largest JSON body that is read: a transcript that fills a long context fits well.
+/// Max bytes of a JSON body; enough for a transcript that fills a long context.
 const BODY_LIMIT: usize = 8 * 1024 * 1024;
 
 /// A client must send its whole body within this time.
@@ -104,7 +103,7 @@ fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// An id from the path. One that is not well-formed cannot exist, so it is a 404 like any other.
+/// An id from the path. A malformed one gives 404, like an unknown one.
 pub struct ApiPath<I>(pub I);
 
 impl<I: FromStr<Err = crate::ids::BadId> + 'static> FromRequest for ApiPath<I> {
@@ -181,7 +180,7 @@ fn require_json(request: &HttpRequest) -> Result<()> {
     }
 }
 
-/// No body is an empty object: a missing field is then named, and where none is required none is missed.
+/// A missing body counts as an empty object, so the error names the missing field, if one is required.
 pub(super) fn or_empty_object(body: &[u8]) -> &[u8] {
     if body.is_empty() { b"{}" } else { body }
 }
@@ -201,7 +200,7 @@ pub(super) fn from_json<T: DeserializeOwned>(body: &[u8]) -> Result<T> {
     Ok(value)
 }
 
-/// Turns serde's complaint into a message with the field's path as `param`.
+/// Converts serde's error to a message with the field's path as `param`.
 fn explain<E: Display>(error: &serde_path_to_error::Error<E>) -> Error {
     let text = error.inner().to_string();
     let parent = error.path().to_string();
@@ -219,7 +218,7 @@ fn explain<E: Display>(error: &serde_path_to_error::Error<E>) -> Error {
     Error::invalid(param.clone(), format!("'{param}': {text}."))
 }
 
-/// A field of a PATCH: absent keeps, `null` clears, a value sets.
+/// A field of a PATCH: absent leaves it unchanged, `null` clears it, a value sets it.
 pub fn nullable<'de, D, T>(deserializer: D) -> Result<Option<Option<T>>, D::Error>
 where
     D: Deserializer<'de>,

@@ -43,7 +43,7 @@ const LINGER: Duration = Duration::from_secs(2);
 const MAX_DISCARDED: usize = 4 << 20;
 const READ_BYTES: usize = 8 << 10;
 
-/// What a connection and the requests on it tell each other.
+/// State shared between a connection and its requests.
 #[derive(Default)]
 pub struct ConnectionState {
     /// Why the connection's last request is refused.
@@ -148,7 +148,7 @@ enum State {
     /// So many bytes of a body are to come.
     Body(u64),
     Chunked(ChunkedDecoder),
-    /// Nothing passes any more.
+    /// No more input is passed on.
     Refused,
 }
 
@@ -265,7 +265,7 @@ impl ValidatedStream {
         Poll::Ready(Ok(read.filled().len()))
     }
 
-    /// Throws away what comes after a refusal. Ready at the end of the connection, or when it is too much.
+    /// Discards input after a refusal. Ready at the end of the connection, or after too much input.
     fn discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.discarded < MAX_DISCARDED {
             match ready!(self.fill(cx)) {

@@ -54,7 +54,7 @@ pub struct Shared<S> {
     pub clock_rng: Arc<dyn ClockRng>,
 }
 
-/// How the responses of a connection get on.
+/// Progress of the responses of a connection.
 struct ResponseProgress {
     /// When its client last took something.
     progress: Cell<Instant>,

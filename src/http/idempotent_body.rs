@@ -1,4 +1,4 @@
-//! The body of a management write with its caller, and the `Idempotency-Key` that may come along.
+//! The body of a management write with its caller and optional `Idempotency-Key`.
 
 use actix_web::dev::Payload;
 use actix_web::{FromRequest, HttpRequest};
@@ -13,8 +13,8 @@ use crate::service::idempotency::IdempotencyKey;
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// What a POST, PUT or PATCH of a management resource sends. Its caller's access carries the
-/// idempotency key, so that whatever is written with it happens once.
+/// The body of a POST, PUT or PATCH of a management resource. The caller's access includes the idempotency key, so
+/// writes with it happen only once.
 pub struct IdempotentJson<T> {
     pub caller: Caller,
     pub body: T,
@@ -50,7 +50,7 @@ impl Caller {
             let text = "The header 'Idempotency-Key' was sent more than once. Send one.";
             return Err(Error::invalid("Idempotency-Key", text));
         }
-        // What is not text fails the check for printable characters.
+        // Non-text values fail the check for printable characters.
         let key = key.to_str().unwrap_or("\0");
         let path = request.path().strip_prefix(self.mount.prefix()).unwrap_or_default();
         let parts = [request.method().as_str().as_bytes(), path.as_bytes(), request.query_string().as_bytes(), body];

@@ -1,7 +1,7 @@
-//! Limits and metering around every request of a mount: one place lets in, one place records.
+//! Middleware for rate limits and usage metering of every request of a mount.
 //!
-//! A request takes from its project's rate before its body is read. Its usage is on the disk
-//! before its answer leaves; a stream, whose body is made later, closes its receipt itself.
+//! A request is charged to its project's rate limit before its body is read. Its usage is durable before the response
+//! is sent; a stream closes its usage recorder itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,10 +20,10 @@ use crate::service::access::Access;
 use crate::service::limits::{BucketStatus, RateLimitStatus};
 use crate::service::usage::{Outcome, UsageRecorder};
 
-/// The receipt of the request in hand.
+/// The usage recorder of the current request.
 pub type SharedRecorder = Arc<UsageRecorder>;
 
-/// Requests to it cost nothing and are never refused: a limit that is too low can be raised.
+/// Requests to it are free and never rate limited, so that a limit that is too low can be raised.
 const UNMETERED_ROUTE: &str = "/projects/{project_id}/rate-limits";
 
 /// Middleware of both mounts, inside authentication.

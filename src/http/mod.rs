@@ -1,8 +1,8 @@
-//! The HTTP face: decodes requests into calls, encodes what comes back.
+//! The HTTP layer: decodes requests, calls the services and encodes the responses.
 //!
-//! One set of handlers is mounted twice: `/v1` answers in the spec's envelope, `/openai/v1` in
-//! OpenAI's exact bodies. Every request passes `request_logging` (id, log line, error body); inside the
-//! mounts it passes `authenticate` before anything else is looked at.
+//! One set of handlers is mounted twice: `/v1` uses the spec's envelope, `/openai/v1` OpenAI's exact bodies. Every
+//! request passes `request_logging` (id, log line, error body); inside the mounts it passes `authenticate` before
+//! anything else is looked at.
 
 pub mod allowed_hosts;
 pub mod authentication;
@@ -71,20 +71,20 @@ pub struct Api {
     pub hosts: AllowedHosts,
     /// The proxies in front of this server.
     pub proxies: TrustedProxies,
-    /// What links to this server begin with; where it is not set, what the request came by.
+    /// Public base URL of this server; if not set, the request's host is used.
     pub public_url: Option<String>,
-    /// Whether the figures can be read without a key.
+    /// Whether `/metrics` needs no key.
     pub open_metrics: bool,
     pub draining: AtomicBool,
 }
 
 impl Api {
-    /// Whether the server is on its way out.
+    /// Whether the server is shutting down.
     pub fn draining(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// An id for the answer to one listing.
+    /// An id for the response to a listing.
     pub fn list_id(&self) -> ListId {
         ListId::generate(&*self.clock_rng)
     }

@@ -1,4 +1,5 @@
-//! `multipart/form-data` (RFC 7578), read part by part as it arrives and never held whole.
+//! Streaming parser for `multipart/form-data` (RFC 7578); a part's content is never buffered as a whole unless asked
+//! for.
 
 use std::cell::RefCell;
 use std::rc::Rc;

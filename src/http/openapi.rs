@@ -1,5 +1,5 @@
-//! The OpenAPI document, and the answers that follow from it: 404 for a path that is not in it,
-//! 405 with `Allow` for a method that is not.
+//! The OpenAPI document, and the responses that follow from it: 404 for unknown paths, 405 with `Allow` for unknown
+//! methods.
 
 mod responses;
 
@@ -84,7 +84,7 @@ pub async fn serve(document: web::Data<Document>) -> HttpResponse {
     HttpResponse::Ok().content_type("application/json").body(document.text.clone())
 }
 
-/// Whatever no route took.
+/// Fallback for requests that match no route.
 pub async fn fallback(request: HttpRequest, document: web::Data<Document>) -> HttpResponse {
     let path = shorten(request.path());
     let Some(allow) = document.allowed(request.path()) else {

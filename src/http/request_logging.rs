@@ -1,4 +1,4 @@
-//! What surrounds every request: its id, its error body, its line in the log.
+//! Middleware around every request: its id, its error body and its log line.
 
 use actix_web::body::{BoxBody, MessageBody};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
@@ -18,7 +18,7 @@ use crate::service::secrets::redact;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const CLIENT_REQUEST_ID: HeaderName = HeaderName::from_static("x-client-request-id");
 
-/// The id of the request in hand.
+/// The id of the current request.
 pub fn request_id(request: &HttpRequest) -> Option<RequestId> {
     request.extensions().get::<RequestId>().copied()
 }
@@ -98,8 +98,8 @@ fn log_cause(error: &Error, id: RequestId) {
     }
 }
 
-/// One line a request: never a header, a prompt or a secret, not even one that the client put into
-/// the path. The client's own id is shown escaped, so that it cannot forge a line.
+/// One line per request, without headers, prompts or secrets, not even one that the client put into the path. The
+/// client's own request id is escaped, so that it cannot forge a line.
 fn log_line(response: &ServiceResponse, id: RequestId, took: std::time::Duration) {
     let request = response.request();
     let theirs = request.headers().get(&CLIENT_REQUEST_ID).and_then(|value| value.to_str().ok());

@@ -1,4 +1,4 @@
-//! The two shapes of every success: the spec's envelope on `/v1`, OpenAI's body on `/openai/v1`.
+//! The two formats of successful responses: the spec's envelope on `/v1`, OpenAI's body on `/openai/v1`.
 
 use std::fmt::Display;
 
@@ -11,13 +11,13 @@ use crate::clock_rng::Timestamp;
 use crate::error::Result;
 use crate::ids::ListId;
 
-/// Set on an answer that an earlier request with the same idempotency key was given.
+/// Set on a response that is replayed for an idempotency key.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// What a handler returns.
 pub type ApiResult = Result<HttpResponse>;
 
-/// Where a request came in, and so which shape goes out.
+/// The mount of a request, which decides the response format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mount {
     /// `/v1`: `id`, `object: "service.resource"`, `status: "succeeded"`, then OpenAI's fields.
@@ -86,7 +86,7 @@ pub struct List<T> {
     pub last_id: Option<String>,
 }
 
-/// That a resource is gone, as OpenAI says it.
+/// Confirmation of a deletion, in OpenAI's format.
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Deleted {
     /// Always true.
@@ -111,7 +111,7 @@ struct Nameless<T> {
     body: T,
 }
 
-/// What names a resource beside its fields.
+/// Id and type of a resource.
 pub struct Head<I> {
     pub id: I,
     /// OpenAI's constant for it.
@@ -177,7 +177,7 @@ impl<T> List<T> {
 }
 
 impl Caller {
-    /// [`Mount::reply`] on the caller's mount; marked where it repeats an earlier answer.
+    /// [`Mount::reply`] on the caller's mount; marked if it is a replay.
     pub fn reply<T: Serialize>(&self, head: Head<impl Display>, body: T) -> ApiResult {
         let mut reply = self.mount.reply(head, body);
         if self.access.idempotency_key().is_some_and(|key| key.is_replayed()) {

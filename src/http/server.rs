@@ -115,7 +115,7 @@ fn app(
         .into_utoipa_app()
         .openapi(openapi::base())
         .app_data(api)
-        // Before the mount that it lies under: there, nobody passes without a key.
+        // Must precede the mount that contains it, where every request needs a key.
         .service(routes::images::fetch)
         .service(mount(Mount::Spec))
         .service(mount(Mount::OpenAi))
@@ -128,7 +128,7 @@ fn app(
         .service(openapi::serve)
         .configure(dashboard::routes)
         .default_service(web::to(openapi::fallback))
-        // The last one wraps all.
+        // The last one is outermost.
         .wrap(from_fn(allowed_hosts::check_host))
         .wrap(from_fn(log_request))
         .wrap(from_fn(response_body::track_in_flight))
@@ -153,7 +153,7 @@ where
         .keep_alive(IDLE_TIMEOUT)
         .client_request_timeout(HEAD_TIMEOUT)
         .client_disconnect_timeout(Duration::from_secs(1))
-        // A client that closes its side has left: its work is cancelled, not finished for nobody.
+        // A client that closes its side has disconnected, so its work is cancelled.
         .h1_allow_half_closed(false)
         .h1_write_buffer_size(response_body::CHUNK_BYTES)
         .graceful_shutdown_signal(move || {
@@ -221,7 +221,7 @@ fn mount(
         .app_data(mount)
         .configure(routes::mount)
         .default_service(web::to(openapi::fallback))
-        // The last one wraps all: who calls is known before anything is counted.
+        // The last one is outermost: requests are authenticated before they are counted.
         .wrap(from_fn(meter))
         .wrap(from_fn(authenticate))
 }

@@ -1,4 +1,4 @@
-//! Objects only from JSON objects.
+//! Deserializes structs only from JSON objects.
 //!
 //! A derived `Deserialize` also takes an array for a struct, field by field in their order. So
 //! `[null, null]` would rotate a key, and a new field would change what such an array means. This

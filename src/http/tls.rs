@@ -1,5 +1,5 @@
-//! Certificates: from files, or made once and kept beside the database. Both can be replaced while
-//! the server runs: handshakes from then on get the new certificate, open connections stay.
+//! Certificates: from files, or generated once and stored beside the database. Both can be replaced while the server
+//! runs: handshakes from then on get the new certificate, open connections stay.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ use rustls::sign::CertifiedKey;
 const CERT: &str = "tls-cert.pem";
 const KEY: &str = "tls-key.pem";
 
-/// Why HTTPS cannot be served; the text is for the operator.
+/// Why HTTPS cannot be served; shown to the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     #[error("the certificate file {path} cannot be used: {cause}")]
@@ -64,7 +64,7 @@ impl Certificate {
         Ok(Arc::new(Self { cert: cert.to_owned(), key: key.to_owned(), current, watched }))
     }
 
-    /// The certificate of this data folder for `names`, made on the first call.
+    /// The certificate of this data folder for `names`, generated on the first call.
     pub fn self_signed(data: &Path, names: Vec<String>) -> Result<Arc<Self>, TlsError> {
         let (cert, key) = (data.join(CERT), data.join(KEY));
         if !(cert.exists() && key.exists()) {

@@ -129,12 +129,13 @@ impl StoredImages {
         let expires = read.filter(|expires| self.is_signed(id, *expires, signature)).ok_or_else(invalid_signature)?;
         let (now, end) = (self.clock_rng.now(), Timestamp::from_millis(expires.saturating_mul(1000)));
         if end <= now {
-            let text = format!("This link ended at {end}. Ask for the picture again, and fetch it in time.");
+            let text = format!("This link expired at {end}. Generate the image again, and fetch it in time.");
             return Err(Error::new(Code::NotFound, text));
         }
         let record = self.store.read(move |tx| stored_images::find(tx, id)).await?.ok_or_else(|| not_stored(id))?;
         let StoredImageRecord { format, bytes, chunks, .. } = record;
-        let format = Format::from_number(format).ok_or_else(|| Error::internal("a picture of an unknown format"))?;
+        let format =
+            Format::from_number(format).ok_or_else(|| Error::internal("a stored image of an unknown format"))?;
         Ok(StoredImage { format, bytes, left: now.until(end), store: self.store.clone(), id, next: 0, chunks })
     }
 
@@ -180,5 +181,5 @@ fn invalid_signature() -> Error {
 }
 
 fn not_stored(id: StoredImageId) -> Error {
-    Error::new(Code::NotFound, format!("The picture '{id}' is no longer there. Ask for it again."))
+    Error::new(Code::NotFound, format!("The image '{id}' no longer exists. Generate it again."))
 }

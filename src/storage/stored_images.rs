@@ -108,6 +108,6 @@ pub(super) fn parse_expiry_key(key: &[u8]) -> Result<(Timestamp, StoredImageId)>
     let (at, id) = key.split_at_checked(8).unwrap_or_default();
     match (at.try_into().map(i64::from_be_bytes), id.try_into().map(StoredImageId::from_bytes)) {
         (Ok(at), Ok(id)) => Ok((Timestamp::from_millis(!at), id)),
-        _ => Err(codec::inconsistent("a malformed key in the index of pictures by their end")),
+        _ => Err(codec::inconsistent("a malformed key in the index of stored images by expiry")),
     }
 }

@@ -224,19 +224,19 @@ fn pictures(tx: &ReadTx, report: &mut CheckReport) -> Result<()> {
         let whole = tx.raw(tables::STORED_IMAGE_CHUNKS, &last)?.is_some();
         let ends = tx.raw(tables::STORED_IMAGES_BY_EXPIRY, &stored_images::expiry_key(record.ends_at, id))?.is_some();
         let project = record.project;
-        Ok((!whole || !ends).then(|| format!("a picture of {project} has lost its content or its end")))
+        Ok((!whole || !ends).then(|| format!("an image of {project} has no content or no expiry entry")))
     })?;
     records(tx, report, &mut |place, _: ImageChunk| {
         let (id, at) = place.split_at_checked(16).unwrap_or_default();
         let picture: Option<StoredImageRecord> = tx.get(id)?;
         let at = at.try_into().map(u32::from_be_bytes);
         let fits = picture.is_some_and(|picture| at.is_ok_and(|at| at < picture.chunks));
-        Ok((!fits).then(|| "a piece of content belongs to no picture".into()))
+        Ok((!fits).then(|| "an image chunk belongs to no image".into()))
     })?;
     records(tx, report, &mut |key, _: ExpiryIndexRow| {
         let (ends_at, id) = stored_images::parse_expiry_key(key)?;
         let fits = stored_images::find(tx, id)?.is_some_and(|picture| picture.ends_at == ends_at);
-        Ok((!fits).then(|| "an end belongs to no picture".into()))
+        Ok((!fits).then(|| "an expiry entry belongs to no image".into()))
     })
 }
 

@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
-use outpost::engine::{Generation, Sampling};
+use outpost::engine::{GenerationRequest, Sampling};
 use serde_json::{Value, json};
 
 use crate::server::{Answer, MODEL, Server};
@@ -136,7 +136,7 @@ fn memory_that_other_models_hold_is_worth_another_try() {
     let hold = |id: &str| {
         let model = server.engine.models().load(id).unwrap();
         let sampling = Sampling { ignore_eos: true, ..Sampling::default() };
-        let request = Generation {
+        let request = GenerationRequest {
             prompt: vec![7; 4],
             choices: 1,
             max_tokens: 200,

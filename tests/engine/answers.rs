@@ -1,6 +1,6 @@
 //! Whole answers: ends, stop strings, seeds, choices, log-probabilities, the context's edges.
 
-use outpost::engine::{Ending, Generation, Refused};
+use outpost::engine::{FinishReason, GenerationRequest, Refused};
 
 use crate::support::{Answer, answers, greedy, pieces, request, rig, slow, tiny};
 use crate::tiny_model::TinyModel;
@@ -9,7 +9,7 @@ use crate::tiny_model::TinyModel;
 async fn an_answer_ends_at_its_length() {
     let rig = tiny();
     let answer = rig.one(request(rig.model.encode("hello").unwrap(), 20)).await;
-    assert_eq!((answer.generated, answer.end), (20, Some(Ending::Length)));
+    assert_eq!((answer.generated, answer.end), (20, Some(FinishReason::Length)));
     rig.settle().await;
 }
 
@@ -25,7 +25,7 @@ async fn the_models_own_end_ends_an_answer() {
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
     let pieces = pieces(ticket.pieces).await.unwrap();
     let answer = &answers(&pieces, 1)[0];
-    assert_eq!((answer.generated, answer.end), (4, Some(Ending::Stop)));
+    assert_eq!((answer.generated, answer.end), (4, Some(FinishReason::Stop)));
     assert!(!answer.text.contains("<|"), "{}", answer.text);
     assert_eq!(pieces.iter().map(|piece| piece.tokens.len()).sum::<usize>(), 3, "the end has no log-probability");
 }
@@ -36,7 +36,7 @@ async fn seeds_reproduce_and_choices_differ() {
     let ask = |seed, choices| {
         let mut request = request(rig.model.encode("hello the").unwrap(), 24);
         request.sampling.seed = seed;
-        Generation { choices, ..request }
+        GenerationRequest { choices, ..request }
     };
     let three = rig.run(ask(1, 3)).await;
     assert_eq!(three, rig.run(ask(1, 3)).await);
@@ -71,12 +71,12 @@ async fn a_stop_string_ends_the_answer_and_is_not_shown() {
         let stop: String = whole[start..].chars().take(3).collect();
         let first = whole.find(&stop).unwrap();
         let answer = rig
-            .one(Generation {
+            .one(GenerationRequest {
                 stop: vec!["never there".to_owned(), stop],
                 ..request(rig.model.encode("hello").unwrap(), 60)
             })
             .await;
-        assert_eq!((answer.text.as_str(), answer.end), (&whole[..first], Some(Ending::Stop)));
+        assert_eq!((answer.text.as_str(), answer.end), (&whole[..first], Some(FinishReason::Stop)));
         assert!(answer.generated < 60);
     }
 }
@@ -136,10 +136,10 @@ async fn nonsense_is_refused() {
     let rig = tiny();
     let good = || request(vec![7], 4);
     let mut bad = vec![request(vec![], 4), request(vec![7], 0), request(vec![9_999], 4)];
-    bad.push(Generation { choices: 0, ..good() });
-    bad.push(Generation { choices: 129, ..good() });
-    bad.push(Generation { stop: vec![String::new()], ..good() });
-    bad.push(Generation { logprobs: Some(21), ..good() });
+    bad.push(GenerationRequest { choices: 0, ..good() });
+    bad.push(GenerationRequest { choices: 129, ..good() });
+    bad.push(GenerationRequest { stop: vec![String::new()], ..good() });
+    bad.push(GenerationRequest { logprobs: Some(21), ..good() });
     for (temperature, top_p) in [(f32::NAN, 1.), (-1., 1.), (1., 0.), (1., 1.5)] {
         let mut request = good();
         (request.sampling.temperature, request.sampling.top_p) = (temperature, top_p);
@@ -156,7 +156,7 @@ async fn when_nothing_can_be_chosen_only_that_request_fails() {
     let mut request = request(vec![7], 4);
     request.sampling.logit_bias = (0..rig.model.vocabulary() as u32).map(|id| (id, -100.)).collect();
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
-    assert!(matches!(pieces(ticket.pieces).await, Err(outpost::engine::Failure::Format(_))));
+    assert!(matches!(pieces(ticket.pieces).await, Err(outpost::engine::Failure::Grammar(_))));
     assert_eq!(rig.one(greedy(vec![7], 4)).await.generated, 4);
     rig.settle().await;
 }

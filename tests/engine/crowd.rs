@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join, join_all};
-use outpost::engine::{Generation, Refused, Ticket};
+use outpost::engine::{Generation, GenerationRequest, Refused};
 
 use crate::support::{Rig, greedy, pieces, request, slow};
 
@@ -20,7 +20,8 @@ fn prompt(first: u32, count: u32) -> Vec<u32> {
 /// T7: ten times the capacity.
 #[tokio::test]
 async fn what_is_too_much_is_refused_at_once_and_the_rest_is_answered() {
-    let rig = slow(|settings| (settings.max_running, settings.max_queued_requests, settings.tenant_part) = (4, 16, 1));
+    let rig =
+        slow(|settings| (settings.max_running, settings.max_queued_requests, settings.tenant_divisor) = (4, 16, 1));
     let (mut taken, mut refused) = (Vec::new(), Vec::new());
     for at in 0..200 {
         let began = now();
@@ -46,7 +47,7 @@ async fn what_is_too_much_is_refused_at_once_and_the_rest_is_answered() {
     rig.settle().await;
 }
 
-async fn count(mut ticket: Ticket, counted: &Cell<usize>) {
+async fn count(mut ticket: Generation, counted: &Cell<usize>) {
     // A piece is a token here: nothing is guessed ahead.
     while let Some(Ok(_)) = ticket.pieces.recv().await {
         counted.set(counted.get() + 1);
@@ -54,9 +55,9 @@ async fn count(mut ticket: Ticket, counted: &Cell<usize>) {
 }
 
 /// Counts what comes of both sides' tickets until `enough` tokens came in all.
-async fn share([ones, others]: [Vec<Ticket>; 2], enough: usize) -> [usize; 2] {
+async fn share([ones, others]: [Vec<Generation>; 2], enough: usize) -> [usize; 2] {
     let counts = [Cell::new(0), Cell::new(0)];
-    let of = |tickets: Vec<Ticket>, at: usize| {
+    let of = |tickets: Vec<Generation>, at: usize| {
         join_all(tickets.into_iter().map(|ticket| count(ticket, &counts[at])).collect::<Vec<_>>())
     };
     let watch = async {
@@ -74,8 +75,8 @@ async fn share([ones, others]: [Vec<Ticket>; 2], enough: usize) -> [usize; 2] {
 #[tokio::test]
 async fn tenants_get_equal_shares() {
     let rig = slow(|settings| (settings.max_running, settings.max_queued_requests) = (8, 1_000));
-    let ask = |tenant, count: u32| -> Vec<Ticket> {
-        let one = |at| Generation { tenant, ..request(prompt(at, 10), 30) };
+    let ask = |tenant, count: u32| -> Vec<Generation> {
+        let one = |at| GenerationRequest { tenant, ..request(prompt(at, 10), 30) };
         (0..count).map(|at| rig.engine.submit(&rig.model, one(at)).unwrap()).collect()
     };
     // So many that four answers more or less are nothing.
@@ -87,7 +88,7 @@ async fn tenants_get_equal_shares() {
 
 async fn first_token(rig: &Rig, tenant: u128, prompt: Vec<u32>) -> Duration {
     let began = now();
-    let ask = Generation { tenant, ..greedy(prompt, 1) };
+    let ask = GenerationRequest { tenant, ..greedy(prompt, 1) };
     pieces(rig.engine.submit(&rig.model, ask).unwrap().pieces).await.unwrap();
     began.elapsed()
 }

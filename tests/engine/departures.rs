@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outpost::engine::{Failure, Generation, Refused};
+use outpost::engine::{Failure, GenerationRequest, Refused};
 
 use crate::support::{Rig, pieces, request, slow};
 
@@ -31,7 +31,7 @@ async fn after_two_hundred_departures_everything_is_back() {
     let rig = slow(|settings| (settings.max_running, settings.max_queued_requests) = (4, 16));
     let mut taken = 0;
     for turn in 0..200u32 {
-        let ask = Generation { choices: 1 + turn % 3, ..request(vec![7; 1 + (turn as usize * 37) % 400], 500) };
+        let ask = GenerationRequest { choices: 1 + turn % 3, ..request(vec![7; 1 + (turn as usize * 37) % 400], 500) };
         let Ok(mut ticket) = rig.engine.submit(&rig.model, ask) else {
             tokio::time::sleep(Duration::from_millis(2)).await;
             continue;
@@ -113,5 +113,5 @@ async fn a_reader_that_takes_nothing_loses_its_place_after_a_while() {
     while let Some(piece) = unread.pieces.recv().await {
         last = Some(piece);
     }
-    assert_eq!(last, Some(Err(Failure::Unread)));
+    assert_eq!(last, Some(Err(Failure::ClientStalled)));
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use outpost::engine::{Drafts, Engine, Generation, Settings};
+use outpost::engine::{Drafts, Engine, GenerationRequest, Settings};
 
 use crate::support::{Answer, Rig, TestAmbient, answers, greedy, memory, pieces, request};
 use crate::tiny_model::{self, TinyModel};
@@ -39,17 +39,18 @@ fn prompt(first: u32, count: u32) -> Vec<u32> {
 }
 
 /// Greedy and drawn ones, alone and several at once, of lengths around those of blocks.
-fn asks() -> Vec<Generation> {
+fn asks() -> Vec<GenerationRequest> {
     let ask = |at: u32| {
-        let mut ask = Generation { choices: 1 + at % 3, logprobs: Some(0), ..request(prompt(at, 13 + at * 5), 60) };
+        let mut ask =
+            GenerationRequest { choices: 1 + at % 3, logprobs: Some(0), ..request(prompt(at, 13 + at * 5), 60) };
         (ask.sampling.temperature, ask.sampling.seed) = (at as f32 % 4. * 0.4, u64::from(at));
         ask
     };
     (0..12).map(ask).collect()
 }
 
-async fn all(rig: &Rig, asks: &[Generation]) -> Vec<Vec<Answer>> {
-    let one = |ask: &Generation| {
+async fn all(rig: &Rig, asks: &[GenerationRequest]) -> Vec<Vec<Answer>> {
+    let one = |ask: &GenerationRequest| {
         let (choices, ticket) = (ask.choices as usize, rig.engine.submit(&rig.model, ask.clone()).unwrap());
         async move {
             let all = pieces(ticket.pieces).await.unwrap();
@@ -134,7 +135,7 @@ async fn answers_that_leave_take_their_guesses_along() {
     let drafting = rig(Some(&SMALL), |settings| settings.max_running = 3);
     let expected = drafting.one(greedy(prompt(0, 40), 60)).await;
     for at in 0..60 {
-        let ask = Generation { choices: 1 + at % 3, ..request(prompt(at, 13 + at * 3), 300) };
+        let ask = GenerationRequest { choices: 1 + at % 3, ..request(prompt(at, 13 + at * 3), 300) };
         let mut ticket = drafting.engine.submit(&drafting.model, ask).unwrap();
         for _ in 0..at % 9 {
             ticket.pieces.recv().await.unwrap().unwrap();

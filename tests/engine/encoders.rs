@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use outpost::engine::{EncoderModel, Engine, InputType, Kind, Settings, TokenBound, Tokenized};
+use outpost::engine::{EncoderModel, Engine, InputType, ModelKind, Settings, TokenBound, Tokenized};
 use serde::Deserialize;
 
 use crate::support::TestAmbient;
@@ -76,7 +76,7 @@ fn check(engine: &Engine, case: &Case) -> Vec<String> {
 
 /// The same for the model of this id.
 fn check_as(engine: &Engine, id: &str, case: &Case, rows: &[Row]) -> Vec<String> {
-    let kind = if case.ranks { Kind::Reranker } else { Kind::Embedding };
+    let kind = if case.ranks { ModelKind::Reranker } else { ModelKind::Embedding };
     let model = match engine.models().load_encoder(id, kind) {
         Ok(model) => model,
         Err(error) => return vec![format!("{id}: {error}")],

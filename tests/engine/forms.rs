@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outpost::engine::{Calling, Ending, Failure, Form, Generation, GrammarError, Shape, Text, Tool};
+use outpost::engine::{
+    CallMode, CompiledGrammar, Failure, FinishReason, GenerationRequest, GrammarError, OutputSpec, TextFormat, Tool,
+};
 use serde_json::{Value, json};
 
 use crate::support::{Answer, Rig, pieces, request, rig};
@@ -13,8 +15,8 @@ fn roomy() -> Rig {
     rig(&TinyModel { context: 2048, ..TinyModel::default() }, |_| ())
 }
 
-fn schema(schema: Value) -> Shape {
-    Shape { text: Text::Schema(schema), ..Shape::default() }
+fn schema(schema: Value) -> OutputSpec {
+    OutputSpec { text: TextFormat::Schema(schema), ..OutputSpec::default() }
 }
 
 fn tool(name: &str, parameters: Value) -> Tool {
@@ -23,15 +25,15 @@ fn tool(name: &str, parameters: Value) -> Tool {
 }
 
 /// A request that ends by its form alone.
-fn held(rig: &Rig, form: Form, seed: u64) -> Generation {
+fn held(rig: &Rig, form: CompiledGrammar, seed: u64) -> GenerationRequest {
     let mut request = request(rig.model.encode("hello the").unwrap(), 1900);
     request.sampling.ignore_eos = false;
     request.sampling.seed = seed;
     request.sampling.temperature = 1.5;
-    Generation { form: Some(form), ..request }
+    GenerationRequest { form: Some(form), ..request }
 }
 
-async fn ask(rig: &Rig, shape: &Shape, seed: u64) -> Answer {
+async fn ask(rig: &Rig, shape: &OutputSpec, seed: u64) -> Answer {
     rig.one(held(rig, rig.model.form(shape).unwrap(), seed)).await
 }
 
@@ -52,7 +54,7 @@ async fn json_obeys_its_schema_whatever_the_model_thinks() {
     for seed in 0..20 {
         let answer = ask(&rig, &shape, seed).await;
         let value: Value = serde_json::from_str(&answer.text).unwrap_or_else(|error| panic!("{error}: {answer:?}"));
-        assert_eq!(answer.end, Some(Ending::Stop));
+        assert_eq!(answer.end, Some(FinishReason::Stop));
         assert!(value["name"].as_str().unwrap().chars().count() <= 8);
         assert!(value["age"].as_u64().unwrap() <= 150);
         assert!([json!("crab"), json!("gull"), json!(null), json!(7)].contains(&value["kind"]));
@@ -75,7 +77,7 @@ async fn two_hundred_varied_schemas_are_never_violated() {
                 .unwrap_or_else(|error| panic!("{number}: {error}: {answer:?}\n{one}"));
             let errors: Vec<String> = validator.iter_errors(&value).map(|error| error.to_string()).collect();
             assert!(errors.is_empty(), "{number}: {errors:?}\n{value}\n{one}");
-            assert_eq!(answer.end, Some(Ending::Stop));
+            assert_eq!(answer.end, Some(FinishReason::Stop));
         }
     }
 }
@@ -83,12 +85,12 @@ async fn two_hundred_varied_schemas_are_never_violated() {
 #[tokio::test]
 async fn any_object_is_an_object() {
     let rig = rig(&TinyModel { context: 8192, blocks: 1, width: 32, ..TinyModel::default() }, |_| ());
-    let shape = Shape { text: Text::Object, ..Shape::default() };
+    let shape = OutputSpec { text: TextFormat::Object, ..OutputSpec::default() };
     for seed in 0..5 {
         let mut request = held(&rig, rig.model.form(&shape).unwrap(), seed);
         request.max_tokens = 8000;
         let answer = rig.one(request).await;
-        if answer.end == Some(Ending::Stop) {
+        if answer.end == Some(FinishReason::Stop) {
             assert!(serde_json::from_str::<Value>(&answer.text).unwrap().is_object(), "{}", answer.text);
         }
         let blank = |text: &str| text.chars().all(|letter| " \n\t\r".contains(letter));
@@ -134,20 +136,20 @@ async fn demanded_calls_are_calls_and_nothing_else() {
     for template in [crate::tiny_model::CHATML, HERMES, LLAMA, MISTRAL] {
         let rig = family(template);
         for (calling, parallel) in
-            [(Calling::Required, false), (Calling::Required, true), (Calling::Named("count".to_owned()), true)]
+            [(CallMode::Required, false), (CallMode::Required, true), (CallMode::Named("count".to_owned()), true)]
         {
-            let shape = Shape { tools: looking(), calling: calling.clone(), parallel, ..Shape::default() };
+            let shape = OutputSpec { tools: looking(), calling: calling.clone(), parallel, ..OutputSpec::default() };
             let mut most = 0;
             for seed in 0..4 {
                 let answer = ask(&rig, &shape, seed).await;
-                assert_eq!((answer.text.as_str(), answer.end), ("", Some(Ending::Calls)), "{answer:?}");
+                assert_eq!((answer.text.as_str(), answer.end), ("", Some(FinishReason::Calls)), "{answer:?}");
                 check_calls(&answer);
                 most = most.max(answer.calls.len());
-                if calling != Calling::Required {
+                if calling != CallMode::Required {
                     assert_eq!(answer.calls.iter().map(|call| call.0.as_str()).collect::<Vec<_>>(), ["count"]);
                 }
             }
-            let several = parallel && calling == Calling::Required && template != LLAMA;
+            let several = parallel && calling == CallMode::Required && template != LLAMA;
             assert!(if several { (2..=16).contains(&most) } else { most == 1 }, "{most} calls: {template}");
         }
     }
@@ -157,7 +159,7 @@ async fn demanded_calls_are_calls_and_nothing_else() {
 async fn a_model_that_may_call_writes_text_or_well_formed_calls() {
     for template in [crate::tiny_model::CHATML, HERMES, LLAMA, MISTRAL] {
         let rig = family(template);
-        let shape = Shape { tools: looking(), parallel: true, ..Shape::default() };
+        let shape = OutputSpec { tools: looking(), parallel: true, ..OutputSpec::default() };
         for seed in 0..4 {
             let mut request = held(&rig, rig.model.form(&shape).unwrap(), seed);
             request.max_tokens = 60;
@@ -179,7 +181,7 @@ async fn the_opening_of_a_call_commits_the_model_to_one() {
         let options = TinyModel { context: 2048, template: Some(template), markers, ..TinyModel::default() };
         let rig = rig(&options, |_| ());
         let opening = rig.model.vocabulary() as u32 - 3 - markers.len() as u32;
-        let shape = Shape { tools: looking(), parallel: true, ..Shape::default() };
+        let shape = OutputSpec { tools: looking(), parallel: true, ..OutputSpec::default() };
         for seed in 0..4 {
             let mut request = held(&rig, rig.model.form(&shape).unwrap(), seed);
             // Some text first: with an even seed the opening waits until the bias pays.
@@ -191,7 +193,7 @@ async fn the_opening_of_a_call_commits_the_model_to_one() {
             if answer.calls.is_empty() && seed % 2 == 0 {
                 continue;
             }
-            assert_eq!(answer.end, Some(Ending::Calls), "{answer:?}");
+            assert_eq!(answer.end, Some(FinishReason::Calls), "{answer:?}");
             assert!(!answer.text.contains("<tool_call") && !answer.text.contains("TOOL_CALLS"), "{answer:?}");
             check_calls(&answer);
         }
@@ -199,8 +201,8 @@ async fn the_opening_of_a_call_commits_the_model_to_one() {
 }
 
 /// A request whose first token is the model's last marker.
-fn begun(rig: &Rig, parallel: bool, seed: u64) -> Generation {
-    let shape = Shape { tools: looking(), parallel, ..Shape::default() };
+fn begun(rig: &Rig, parallel: bool, seed: u64) -> GenerationRequest {
+    let shape = OutputSpec { tools: looking(), parallel, ..OutputSpec::default() };
     let mut request = held(rig, rig.model.form(&shape).unwrap(), seed);
     let marker = rig.model.vocabulary() as u32 - 3 - 1;
     request.sampling.logit_bias = vec![(marker, 100.)];
@@ -220,7 +222,7 @@ async fn an_answer_that_begins_with_the_json_of_a_call_is_one() {
             let mut request = begun(&rig, parallel, seed);
             request.stop = vec!["`".to_owned(), "name".to_owned()];
             let answer = rig.one(request).await;
-            assert_eq!((answer.text.as_str(), answer.end), ("", Some(Ending::Calls)), "{answer:?}");
+            assert_eq!((answer.text.as_str(), answer.end), ("", Some(FinishReason::Calls)), "{answer:?}");
             check_calls(&answer);
             assert!(answer.calls.len() == if parallel { 16 } else { 1 }, "{answer:?}");
         }
@@ -241,19 +243,19 @@ async fn what_resembles_a_call_stays_text_as_it_is_written() {
         let mut request = begun(&rig, true, 1);
         request.max_tokens = 2;
         let answer = rig.one(request.clone()).await;
-        assert_eq!((answer.text, answer.calls.len(), answer.end), (text.repeat(2), 0, Some(Ending::Length)));
+        assert_eq!((answer.text, answer.calls.len(), answer.end), (text.repeat(2), 0, Some(FinishReason::Length)));
         request.stop = vec![": ".to_owned()];
         let answer = rig.one(request).await;
-        assert_eq!((answer.text.as_str(), answer.end), (text.split(": ").next().unwrap(), Some(Ending::Stop)));
+        assert_eq!((answer.text.as_str(), answer.end), (text.split(": ").next().unwrap(), Some(FinishReason::Stop)));
     }
 }
 
 #[tokio::test]
 async fn text_obeys_a_schema_beside_tools_that_may_be_called() {
     let rig = family(HERMES);
-    let text = Text::Schema(json!({ "type": "object", "properties": { "a": { "type": "boolean" } },
+    let text = TextFormat::Schema(json!({ "type": "object", "properties": { "a": { "type": "boolean" } },
         "required": ["a"], "additionalProperties": false }));
-    let shape = Shape { text: text.clone(), tools: looking(), parallel: true, ..Shape::default() };
+    let shape = OutputSpec { text: text.clone(), tools: looking(), parallel: true, ..OutputSpec::default() };
     let (mut said, mut called) = (0, 0);
     for seed in 0..20 {
         let answer = ask(&rig, &shape, seed).await;
@@ -266,7 +268,7 @@ async fn text_obeys_a_schema_beside_tools_that_may_be_called() {
         }
     }
     assert!(said > 0 && called > 0, "{said} {called}");
-    let shape = Shape { text, tools: looking(), ..Shape::default() };
+    let shape = OutputSpec { text, tools: looking(), ..OutputSpec::default() };
     let refused = family(LLAMA).model.form(&shape).unwrap_err();
     assert!(matches!(refused, GrammarError::Together(_)), "{refused}");
 }
@@ -276,7 +278,7 @@ async fn a_form_goes_with_seeds_choices_and_least_lengths() {
     let rig = roomy();
     let shape = schema(json!({ "type": "array", "items": { "type": "boolean" }, "minItems": 1, "maxItems": 4 }));
     let form = rig.model.form(&shape).unwrap();
-    let ask = |choices| Generation { choices, ..held(&rig, form.clone(), 4) };
+    let ask = |choices| GenerationRequest { choices, ..held(&rig, form.clone(), 4) };
     let three = rig.run(ask(3)).await;
     assert_eq!(three, rig.run(ask(3)).await);
     assert_eq!(three[0], rig.one(ask(1)).await);
@@ -286,13 +288,13 @@ async fn a_form_goes_with_seeds_choices_and_least_lengths() {
     let mut longer = ask(1);
     (longer.sampling.min_tokens, longer.sampling.ignore_eos) = (500, true);
     let answer = rig.one(longer).await;
-    assert_eq!(answer.end, Some(Ending::Stop));
+    assert_eq!(answer.end, Some(FinishReason::Stop));
     assert!(serde_json::from_str::<Value>(&answer.text).unwrap().is_array());
 
     let mut stopped = ask(1);
     stopped.stop = vec!["e".to_owned()];
     let answer = rig.one(stopped).await;
-    assert!(!answer.text.contains('e') && answer.end == Some(Ending::Stop));
+    assert!(!answer.text.contains('e') && answer.end == Some(FinishReason::Stop));
 }
 
 #[tokio::test]
@@ -313,7 +315,7 @@ async fn a_bias_that_bans_all_that_may_come_is_a_clear_failure() {
     let mut request = held(&rig, rig.model.form(&schema(json!({ "const": true }))).unwrap(), 1);
     request.sampling.logit_bias = (0..rig.model.vocabulary() as u32).map(|id| (id, -100.)).collect();
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
-    let Err(Failure::Format(reason)) = pieces(ticket.pieces).await else { panic!("no failure of the form") };
+    let Err(Failure::Grammar(reason)) = pieces(ticket.pieces).await else { panic!("no failure of the form") };
     assert!(reason.contains("logit_bias"), "{reason}");
     rig.settle().await;
 }
@@ -324,17 +326,17 @@ fn a_form_is_kept_for_the_same_demands_and_no_others() {
     let rig = roomy();
     let calls = |calling, look: &str| {
         let tools = Arc::from([tool(look, json!({ "type": "object" }))]);
-        Shape { tools, calling, ..Shape::default() }
+        OutputSpec { tools, calling, ..OutputSpec::default() }
     };
-    let kept = calls(Calling::Required, "look");
+    let kept = calls(CallMode::Required, "look");
     assert!(rig.model.kept_form(&kept).is_none());
     rig.model.form(&kept).unwrap();
     assert!(rig.model.kept_form(&kept).is_some());
     let others = [
-        calls(Calling::Auto, "look"),
-        calls(Calling::Required, "see"),
-        Shape { parallel: true, ..calls(Calling::Required, "look") },
-        Shape { text: Text::Object, ..calls(Calling::Required, "look") },
+        calls(CallMode::Auto, "look"),
+        calls(CallMode::Required, "see"),
+        OutputSpec { parallel: true, ..calls(CallMode::Required, "look") },
+        OutputSpec { text: TextFormat::Object, ..calls(CallMode::Required, "look") },
         schema(json!("object")),
     ];
     assert!(others.iter().all(|other| rig.model.kept_form(other).is_none()));
@@ -431,7 +433,7 @@ async fn hostile_schemas_are_refused_or_kept_and_harm_nobody() {
         let began = Instant::now();
         let ticket = rig.engine.submit(&rig.model, request).unwrap();
         let outcome = pieces(ticket.pieces).await;
-        assert!(!matches!(outcome, Err(Failure::Broken(_))), "{what}");
+        assert!(!matches!(outcome, Err(Failure::Internal(_))), "{what}");
         assert!(began.elapsed() < Duration::from_secs(10), "{what}");
     }
     let fine = ask(&rig, &schema(json!({ "const": 1 })), 1).await;

@@ -1,6 +1,6 @@
 //! Tokens that are guessed ahead change nothing but the number of steps.
 
-use outpost::engine::Generation;
+use outpost::engine::GenerationRequest;
 
 use crate::support::{answers, pieces, request, slow};
 
@@ -13,7 +13,8 @@ fn prompt() -> Vec<u32> {
 async fn guesses_do_not_change_answers() {
     let (plain, guessing) = (slow(|_| ()), slow(|settings| settings.speculate = true));
     for (temperature, seed, choices) in [(0., 1, 1), (0.7, 2, 1), (1.2, 3, 3)] {
-        let mut ask = Generation { choices, logprobs: Some(0), stop: vec!["zq".to_owned()], ..request(prompt(), 300) };
+        let mut ask =
+            GenerationRequest { choices, logprobs: Some(0), stop: vec!["zq".to_owned()], ..request(prompt(), 300) };
         (ask.sampling.temperature, ask.sampling.seed) = (temperature, seed);
         let expected = plain.run(ask.clone()).await;
         let ticket = guessing.engine.submit(&guessing.model, ask).unwrap();

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use outpost::engine::{
-    Engine, InputType, Kind, LoadError, Message, PromptError, Settings, Shape, Stopped, Text, TokenBound,
+    Engine, InputType, LoadError, Message, ModelKind, OutputSpec, PreprocessError, PromptError, Settings, TextFormat,
+    TokenBound,
 };
 use serde_json::{Value, json};
 
@@ -42,7 +43,7 @@ fn chat(folder: &Path, name: &str, template: &str) {
 /// What a model makes of a message: its prompt's length, or what is said instead.
 fn prompt(engine: &Engine, id: &str) -> Result<usize, String> {
     let model = engine.models().load(id).map_err(|error| {
-        assert!(matches!(error, LoadError::Broken { .. }), "{id}: {error}");
+        assert!(matches!(error, LoadError::Unusable { .. }), "{id}: {error}");
         error.to_string()
     })?;
     match model.prompt(&[Message::new("user", "aaaa hello")]) {
@@ -224,10 +225,10 @@ fn no_encoders_tokenizer_ends_the_server() {
     });
     let engine = engine(dir.path());
     let embed = |id: &str| -> Result<usize, String> {
-        let model = engine.models().load_encoder(id, Kind::Embedding).map_err(|error| error.to_string())?;
+        let model = engine.models().load_encoder(id, ModelKind::Embedding).map_err(|error| error.to_string())?;
         let texts = model.encode(&["aaaa hello"], InputType::Unsaid, true, &TokenBound::default());
         texts.map(|texts| texts[0].0.ids.len()).map_err(|stopped| {
-            assert!(matches!(stopped, Stopped::Ended | Stopped::TooLong(_)), "{stopped}");
+            assert!(matches!(stopped, PreprocessError::Crashed | PreprocessError::TimedOut(_)), "{stopped}");
             stopped.to_string()
         })
     };
@@ -256,7 +257,7 @@ fn a_template_that_takes_too_long_is_stopped() {
         let waiting = scope.spawn(|| model.prompt(&[Message::new("user", "hello")]));
         // Others do not wait for it.
         assert!(prompt(&engine, "sound").is_ok() && !waiting.is_finished());
-        assert_eq!(waiting.join().unwrap(), Err(PromptError::Stopped(Stopped::TooLong(10))));
+        assert_eq!(waiting.join().unwrap(), Err(PromptError::PreprocessError(PreprocessError::TimedOut(10))));
     });
     assert!(begun.elapsed() < LONGEST, "{:?}", begun.elapsed());
     // Work for a disconnected client is killed at the timeout even if the template never checks for cancellation.
@@ -282,7 +283,7 @@ fn others_are_answered_while_a_request_ends_the_process() {
                 for _ in 0..10 {
                     if thread == 0 {
                         let ended = model.prompt(&[Message::new("user", "boom")]);
-                        assert_eq!(ended, Err(PromptError::Stopped(Stopped::Ended)));
+                        assert_eq!(ended, Err(PromptError::PreprocessError(PreprocessError::Crashed)));
                     } else {
                         assert_eq!(model.prompt(&[Message::new("user", "hello")]).as_ref(), Ok(expected));
                     }
@@ -301,7 +302,7 @@ fn a_vocabulary_with_a_very_long_token_serves_demanded_forms() {
     tiny_model::write(dir.path(), "m", &TinyModel { markers, ..TinyModel::default() });
     let engine = engine(dir.path());
     let model = engine.models().load("m").unwrap();
-    assert!(model.form(&Shape { text: Text::Object, ..Shape::default() }).is_ok());
+    assert!(model.form(&OutputSpec { text: TextFormat::Object, ..OutputSpec::default() }).is_ok());
 }
 
 /// Both ways of running give the same prompts and the same errors.

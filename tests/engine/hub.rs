@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost::engine::{Engine, Kind, Message, Settings, Tool};
+use outpost::engine::{Engine, Message, ModelKind, Settings, Tool};
 use outpost::models::decoder::Decoder;
 use outpost::models::safetensors::ModelFolder;
 use proptest::prelude::*;
@@ -82,7 +82,12 @@ async fn a_folder_is_listed_loaded_and_answers() {
     }
     let engine = start(dir.path());
     for info in engine.models().list() {
-        assert_eq!((info.kind, info.format, info.problem.as_deref()), (Kind::Text, "safetensors", None), "{}", info.id);
+        assert_eq!(
+            (info.kind, info.format, info.problem.as_deref()),
+            (ModelKind::Text, "safetensors", None),
+            "{}",
+            info.id
+        );
         assert_eq!((info.quantization.as_deref(), info.context_window), (Some("BF16"), Some(128)));
         let model = engine.models().load(&info.id).unwrap();
         let user = Message::new("user", "hi <s>");

@@ -28,7 +28,7 @@ fn problem(models: &Path) -> String {
     let engine = engine(models, Precision::Full);
     let listed = engine.models().find("diffusion").unwrap().problem;
     match engine.models().load_image_model("diffusion").unwrap_err() {
-        LoadError::Broken { reason, .. } => {
+        LoadError::Unusable { reason, .. } => {
             assert!(listed.is_none_or(|listed| listed == reason), "the listing says another thing");
             reason
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use candle_core::{Device, Tensor};
 use outpost::engine::{
-    Engine, Failure, Image, ImageEvent, ImageModel, ImageRequest, InitImage, Kind, LoadError, Precision, Refused,
+    Engine, Failure, Image, ImageEvent, ImageModel, ImageRequest, InitImage, LoadError, ModelKind, Precision, Refused,
     Settings,
 };
 use serde_json::Value;
@@ -306,7 +306,7 @@ fn images_that_are_not_received_are_given_up() {
     assert_eq!((finished(), counted(&engine, "outpost_images_queued").as_deref()), (3, Some("3")));
     clock.advance(std::time::Duration::from_secs(61));
     wait(|| counted(&engine, "outpost_images_queued").as_deref() == Some("0"));
-    assert_eq!(runtime.block_on(events.next()), Some(Err(Failure::Unread)));
+    assert_eq!(runtime.block_on(events.next()), Some(Err(Failure::ClientStalled)));
     assert_eq!((runtime.block_on(events.next()), events.leave(), finished()), (None, 2, 3));
 }
 
@@ -401,8 +401,8 @@ fn folders_that_are_no_pipeline_say_why() {
         let found = engine.models().find(name).unwrap();
         let problem = found.problem.unwrap_or_default();
         assert!(problem.contains(expected), "{name}: {problem:?}");
-        assert_eq!(found.kind, Kind::Image);
-        assert!(matches!(engine.models().load_image_model(name), Err(LoadError::Broken { .. })), "{name}");
+        assert_eq!(found.kind, ModelKind::Image);
+        assert!(matches!(engine.models().load_image_model(name), Err(LoadError::Unusable { .. })), "{name}");
     }
 }
 

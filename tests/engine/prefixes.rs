@@ -1,12 +1,12 @@
 //! What was computed once is not computed again, and nobody else learns of it.
 
-use outpost::engine::Generation;
+use outpost::engine::GenerationRequest;
 
 use crate::support::{Rig, answers, greedy, memory, pieces, short_of_memory, slow, tiny};
 use crate::tiny_model::TinyModel;
 
 /// Runs the request; gives the cached tokens that its pieces tell, and the text.
-async fn run(rig: &Rig, request: Generation) -> (u32, String) {
+async fn run(rig: &Rig, request: GenerationRequest) -> (u32, String) {
     let ticket = rig.engine.submit(&rig.model, request).unwrap();
     let all = pieces(ticket.pieces).await.unwrap();
     let cached = all[0].cached;
@@ -34,7 +34,7 @@ async fn a_prompt_that_begins_like_an_earlier_one_takes_it_over() {
 #[tokio::test]
 async fn answers_are_remembered_too() {
     let rig = tiny();
-    let first = Generation { logprobs: Some(0), ..greedy(prompt(1, 60), 40) };
+    let first = GenerationRequest { logprobs: Some(0), ..greedy(prompt(1, 60), 40) };
     let ticket = rig.engine.submit(&rig.model, first).unwrap();
     let all = pieces(ticket.pieces).await.unwrap();
     let answer: Vec<u32> = all.iter().flat_map(|piece| &piece.tokens).map(|info| info.token.id).collect();
@@ -47,7 +47,7 @@ async fn answers_are_remembered_too() {
 async fn another_tenant_takes_over_nothing() {
     let rig = tiny();
     run(&rig, greedy(prompt(1, 100), 4)).await;
-    let other = Generation { tenant: 2, ..greedy(prompt(1, 100), 4) };
+    let other = GenerationRequest { tenant: 2, ..greedy(prompt(1, 100), 4) };
     assert_eq!(run(&rig, other.clone()).await.0, 0);
     assert_eq!(run(&rig, other).await.0, 96);
 }
@@ -55,7 +55,7 @@ async fn another_tenant_takes_over_nothing() {
 #[tokio::test]
 async fn several_answers_compute_their_prompt_once() {
     let rig = slow(|_| ());
-    let ask = Generation { choices: 4, ..greedy(prompt(1, 1_000), 3) };
+    let ask = GenerationRequest { choices: 4, ..greedy(prompt(1, 1_000), 3) };
     let alone = rig.one(greedy(prompt(1, 1_000), 3)).await;
     assert!(rig.run(ask).await.iter().all(|answer| *answer == alone));
     rig.settle().await;

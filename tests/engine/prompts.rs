@@ -101,7 +101,7 @@ fn a_model_without_a_template_is_not_served() {
     let settings = outpost::engine::Settings::new(dir.path(), 1 << 30);
     let engine = outpost::engine::Engine::start(settings, std::sync::Arc::new(TestAmbient::default())).unwrap();
     for (id, word) in [("bare", "no chat template"), ("torn", "template is damaged")] {
-        let Err(LoadError::Broken { reason, .. }) = engine.models().load(id) else { panic!("{id} was loaded") };
+        let Err(LoadError::Unusable { reason, .. }) = engine.models().load(id) else { panic!("{id} was loaded") };
         assert!(reason.contains(word), "{reason}");
         assert_eq!(engine.models().find(id).unwrap().problem, Some(reason));
     }

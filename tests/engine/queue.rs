@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use outpost::engine::{Generation, Refused, TooLarge};
+use outpost::engine::{GenerationRequest, Refused, TooLarge};
 
 use crate::support::{Rig, answers, greedy, memory, pieces, request, rig, short_of_memory, slow};
 use crate::tiny_model::TinyModel;
 
 #[tokio::test]
 async fn a_full_queue_refuses_at_once() {
-    let rig = slow(|settings| (settings.max_running, settings.max_queued_requests, settings.tenant_part) = (2, 3, 1));
+    let rig =
+        slow(|settings| (settings.max_running, settings.max_queued_requests, settings.tenant_divisor) = (2, 3, 1));
     let ask = || rig.engine.submit(&rig.model, request(vec![7; 40], 2_000));
     // Two places and three that wait: the sixth is refused, however fast the worker starts them.
     let taken: Vec<_> = (0..5).map(|_| ask().unwrap()).collect();
@@ -25,7 +26,8 @@ async fn a_full_queue_refuses_at_once() {
 
 #[tokio::test]
 async fn waiting_tokens_are_bounded_too() {
-    let rig = slow(|settings| (settings.max_running, settings.max_queued_tokens, settings.tenant_part) = (1, 1_000, 1));
+    let rig =
+        slow(|settings| (settings.max_running, settings.max_queued_tokens, settings.tenant_divisor) = (1, 1_000, 1));
     let ask = |count| rig.engine.submit(&rig.model, request(vec![7; count], 1_000));
     let mut running = ask(10).unwrap();
     running.pieces.recv().await.unwrap().unwrap();
@@ -89,7 +91,7 @@ async fn a_long_prompt_does_not_stall_a_running_answer() {
 #[tokio::test]
 async fn a_tenant_with_one_request_overtakes_a_tenant_with_many() {
     let rig = slow(|settings| settings.max_running = 2);
-    let ask = |tenant| rig.engine.submit(&rig.model, Generation { tenant, ..request(vec![7; 4], 60) }).unwrap();
+    let ask = |tenant| rig.engine.submit(&rig.model, GenerationRequest { tenant, ..request(vec![7; 4], 60) }).unwrap();
     let many: Vec<_> = (0..8).map(|_| ask(1)).collect();
     let one = ask(2);
     pieces(one.pieces).await.unwrap();
@@ -100,7 +102,7 @@ async fn a_tenant_with_one_request_overtakes_a_tenant_with_many() {
 #[tokio::test]
 async fn more_choices_than_places_run_alone() {
     let rig = rig(&TinyModel::default(), |settings| settings.max_running = 2);
-    let answers = rig.run(Generation { choices: 9, ..request(vec![7; 4], 5) }).await;
+    let answers = rig.run(GenerationRequest { choices: 9, ..request(vec![7; 4], 5) }).await;
     assert!(answers.iter().all(|answer| answer.generated == 5));
     rig.settle().await;
 }

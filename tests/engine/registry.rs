@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost::engine::{Engine, Kind, LoadError, Settings};
+use outpost::engine::{Engine, LoadError, ModelKind, Settings};
 
 use crate::support::{TestAmbient, memory, request, tiny};
 use crate::tiny_model::{self, TinyModel};
@@ -54,21 +54,21 @@ fn the_listing_tells_the_truth() {
     assert_eq!(ids, ["bare", "broken", "chat", "linked", "vectors"]);
     let [_, broken, chat, linked, vectors] = list.as_slice() else { panic!("{list:?}") };
     assert!(broken.problem.as_ref().unwrap().contains("truncated"));
-    assert_eq!((chat.kind, chat.format, chat.context_window, chat.loaded), (Kind::Text, "gguf", Some(512), false));
+    assert_eq!((chat.kind, chat.format, chat.context_window, chat.loaded), (ModelKind::Text, "gguf", Some(512), false));
     assert_eq!((chat.problem.as_deref(), chat.license.as_deref()), (None, Some("apache-2.0")));
     assert_eq!((linked.quantization.as_deref(), chat.quantization.as_deref()), (Some("Q8_0"), Some("F32")));
     assert_eq!(
         (vectors.kind, vectors.embedding_dimensions, vectors.context_window),
-        (Kind::Embedding, Some(384), Some(256))
+        (ModelKind::Embedding, Some(384), Some(256))
     );
     assert_eq!(
         (vectors.parameters, vectors.problem.as_deref(), vectors.license.as_deref()),
         (6, None, Some("apache-2.0"))
     );
     let error = engine.models().load("vectors").unwrap_err();
-    assert!(matches!(error, LoadError::OtherKind { .. }), "{error}");
-    let error = engine.models().load_encoder("chat", Kind::Embedding).unwrap_err();
-    assert!(matches!(error, LoadError::OtherKind { .. }), "{error}");
+    assert!(matches!(error, LoadError::WrongKind { .. }), "{error}");
+    let error = engine.models().load_encoder("chat", ModelKind::Embedding).unwrap_err();
+    assert!(matches!(error, LoadError::WrongKind { .. }), "{error}");
     engine.models().load("linked").unwrap();
     engine.models().load("bare").unwrap();
     assert!(engine.models().find("linked").unwrap().loaded);
@@ -125,13 +125,13 @@ fn what_becomes_of_a_model_on_disk_is_noticed_at_its_next_use() {
         let (engine, _) = start(dir.path(), 1 << 30);
         let models = engine.models();
         let problem = || models.find(id).unwrap().problem;
-        assert!(matches!(models.load(id), Err(LoadError::Broken { .. })), "{name}");
+        assert!(matches!(models.load(id), Err(LoadError::Unusable { .. })), "{name}");
         assert!(problem().unwrap().contains("truncated"));
 
         // Its header is sound now, but loading fails, which is remembered.
         replace(&path, &spoiled);
         assert_eq!(problem(), None);
-        assert!(matches!(models.load(id), Err(LoadError::Broken { .. })), "{name}");
+        assert!(matches!(models.load(id), Err(LoadError::Unusable { .. })), "{name}");
         assert!(problem().unwrap().contains("output_norm.weight"));
 
         // Repaired in place, then replaced.
@@ -162,16 +162,16 @@ fn a_model_made_of_many_files_is_looked_at_in_each_of_them() {
     }
     let (engine, _) = start(dir.path(), 1 << 30);
     let models = engine.models();
-    let vectors = |id: &str| models.load_encoder(id, Kind::Embedding);
+    let vectors = |id: &str| models.load_encoder(id, ModelKind::Embedding);
     let first = vectors("bert-mean").unwrap();
     let config = dir.path().join("bert-mean/tokenizer_config.json");
     replace(&config, &[fs::read(&config).unwrap(), b"\n".to_vec()].concat());
     let second = vectors("bert-mean").unwrap();
     assert!(!Arc::ptr_eq(&first, &second) && Arc::ptr_eq(&second, &vectors("bert-mean").unwrap()));
-    let painter = models.load_image_model("sd1").unwrap();
+    let image_model = models.load_image_model("sd1").unwrap();
     let scheduler = dir.path().join("sd1/scheduler/scheduler_config.json");
     replace(&scheduler, &[fs::read(&scheduler).unwrap(), b"\n".to_vec()].concat());
-    assert!(!Arc::ptr_eq(&painter, &models.load_image_model("sd1").unwrap()));
+    assert!(!Arc::ptr_eq(&image_model, &models.load_image_model("sd1").unwrap()));
     fs::remove_file(dir.path().join("bert-mean/model.safetensors")).unwrap();
     assert_eq!(vectors("bert-mean").err(), Some(LoadError::NotFound));
     fs::remove_dir_all(dir.path().join("sd1")).unwrap();
@@ -243,7 +243,7 @@ async fn the_longest_unused_model_makes_room() {
     models.load("c").unwrap();
     assert_eq!(loaded(), ["a", "c"]);
     let (a, c) = (models.load("a").unwrap(), models.load("c").unwrap());
-    assert!(matches!(models.load("b"), Err(LoadError::NoMemory { .. })), "both are in use");
+    assert!(matches!(models.load("b"), Err(LoadError::OutOfMemory { .. })), "both are in use");
     drop(a);
     models.load("b").unwrap();
     assert_eq!(loaded(), ["b", "c"]);

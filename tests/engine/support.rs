@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use outpost::clock_rng::{ClockRng, Timestamp};
-use outpost::engine::{Ending, Engine, Failure, Generation, Load, Piece, Pieces, Sampling, Settings, TextModel};
+use outpost::engine::{
+    DeltaStream, Engine, Failure, FinishReason, GenerationRequest, Load, Sampling, Settings, TextDelta, TextModel,
+};
 use outpost::models::scratch::Cpu;
 use tempfile::TempDir;
 
@@ -70,12 +72,21 @@ pub fn slow(change: impl FnOnce(&mut Settings)) -> Rig {
     rig(&TinyModel { context: 4096, blocks: 6, width: 256, ..TinyModel::default() }, change)
 }
 
-pub fn request(prompt: Vec<u32>, max_tokens: u32) -> Generation {
+pub fn request(prompt: Vec<u32>, max_tokens: u32) -> GenerationRequest {
     let sampling = Sampling { ignore_eos: true, seed: 5, ..Sampling::default() };
-    Generation { prompt, choices: 1, max_tokens, sampling, form: None, stop: Vec::new(), logprobs: None, tenant: 1 }
+    GenerationRequest {
+        prompt,
+        choices: 1,
+        max_tokens,
+        sampling,
+        form: None,
+        stop: Vec::new(),
+        logprobs: None,
+        tenant: 1,
+    }
 }
 
-pub fn greedy(prompt: Vec<u32>, max_tokens: u32) -> Generation {
+pub fn greedy(prompt: Vec<u32>, max_tokens: u32) -> GenerationRequest {
     let mut request = request(prompt, max_tokens);
     request.sampling.temperature = 0.;
     request
@@ -88,7 +99,7 @@ pub struct Answer {
     /// The name and the arguments of each call.
     pub calls: Vec<(String, String)>,
     pub generated: u32,
-    pub end: Option<Ending>,
+    pub end: Option<FinishReason>,
 }
 
 /// Bytes that something takes, as the engine's figures tell them: `weights`, `scratch`.
@@ -108,7 +119,7 @@ pub fn short_of_memory(blocks: u64, change: impl Fn(&mut Settings)) -> Rig {
     })
 }
 
-pub async fn pieces(mut pieces: Pieces) -> Result<Vec<Piece>, Failure> {
+pub async fn pieces(mut pieces: DeltaStream) -> Result<Vec<TextDelta>, Failure> {
     let mut all = Vec::new();
     while let Some(piece) = pieces.recv().await {
         all.push(piece?);
@@ -116,7 +127,7 @@ pub async fn pieces(mut pieces: Pieces) -> Result<Vec<Piece>, Failure> {
     Ok(all)
 }
 
-pub fn answers(pieces: &[Piece], choices: usize) -> Vec<Answer> {
+pub fn answers(pieces: &[TextDelta], choices: usize) -> Vec<Answer> {
     let mut answers = vec![Answer::default(); choices];
     for piece in pieces {
         let answer = &mut answers[piece.choice as usize];
@@ -137,13 +148,13 @@ pub fn answers(pieces: &[Piece], choices: usize) -> Vec<Answer> {
 }
 
 impl Rig {
-    pub async fn run(&self, request: Generation) -> Vec<Answer> {
+    pub async fn run(&self, request: GenerationRequest) -> Vec<Answer> {
         let choices = request.choices as usize;
         let ticket = self.engine.submit(&self.model, request).unwrap();
         answers(&pieces(ticket.pieces).await.unwrap(), choices)
     }
 
-    pub async fn one(&self, request: Generation) -> Answer {
+    pub async fn one(&self, request: GenerationRequest) -> Answer {
         self.run(request).await.remove(0)
     }
 

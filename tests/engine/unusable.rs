@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use outpost::engine::{Engine, Failure, ImageEvent, Kind, LoadError, Settings};
+use outpost::engine::{Engine, Failure, ImageEvent, LoadError, ModelKind, Settings};
 
 use crate::images::{Rig, lay};
 use crate::support::{TestAmbient, greedy, pieces};
@@ -53,7 +53,7 @@ async fn chat(file: &[u8]) -> Option<String> {
     let engine = start(dir.path());
     let model = match engine.models().load("odd") {
         Ok(model) => model,
-        Err(LoadError::Broken { id, reason }) => {
+        Err(LoadError::Unusable { id, reason }) => {
             assert_eq!(id, "odd");
             return Some(reason);
         }
@@ -62,7 +62,7 @@ async fn chat(file: &[u8]) -> Option<String> {
     let ticket = engine.submit(&model, greedy(vec![7, 8, 9], 2)).unwrap();
     match pieces(ticket.pieces).await {
         Ok(_) => None,
-        Err(Failure::Unusable { id, reason }) => {
+        Err(Failure::ModelUnusable { id, reason }) => {
             assert_eq!(id, "odd");
             Some(reason)
         }
@@ -151,7 +151,7 @@ fn spoil(path: &Path, wanted: &str) {
 
 #[test]
 fn no_vector_and_no_score_is_made_of_what_is_no_number() {
-    let (embeds, ranks) = (Kind::Embedding, Kind::Reranker);
+    let (embeds, ranks) = (ModelKind::Embedding, ModelKind::Reranker);
     // Vectors are looked through while they are read, matrices are not.
     let cases = [
         ("bert-mean", embeds, "attention.output.LayerNorm.weight"),
@@ -168,12 +168,12 @@ fn no_vector_and_no_score_is_made_of_what_is_no_number() {
         spoil(&dir.path().join(name).join("model.safetensors"), tensor);
         let engine = start(dir.path());
         let reason = match engine.models().load_encoder(name, kind) {
-            Err(LoadError::Broken { reason, .. }) => reason,
+            Err(LoadError::Unusable { reason, .. }) => reason,
             Err(other) => panic!("{other:?}"),
             Ok(model) => {
                 let text = model.wrap(&[5, 6, 7]);
                 match engine.embed(&model, 1, vec![text]).unwrap().blocking_recv().unwrap() {
-                    Err(Failure::Unusable { id, reason }) => {
+                    Err(Failure::ModelUnusable { id, reason }) => {
                         assert_eq!(id, name);
                         reason
                     }
@@ -202,7 +202,7 @@ async fn no_picture_is_made_of_what_is_no_number() {
                 Err(failure) => break failure,
             }
         };
-        let Failure::Unusable { id, reason } = failure else { panic!("{failure:?}") };
+        let Failure::ModelUnusable { id, reason } = failure else { panic!("{failure:?}") };
         assert!(id == "diffusion" && reason.contains("not finite"), "{id}: {reason}");
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use half::f16;
 use outpost::app::SystemClockRng;
-use outpost::engine::{EncoderModel, Engine, InputType, Kind, Precision, Settings, TokenBound, Tokenized};
+use outpost::engine::{EncoderModel, Engine, InputType, ModelKind, Precision, Settings, TokenBound, Tokenized};
 use serde::Deserialize;
 
 use crate::starter;
@@ -35,7 +35,7 @@ fn load(precision: Precision) -> (Engine, Arc<EncoderModel>) {
     settings.threads = 2;
     settings.precisions.models.insert(MODEL.to_owned(), precision);
     let engine = Engine::start(settings, Arc::new(SystemClockRng::new())).unwrap();
-    let model = engine.models().load_encoder(MODEL, Kind::Embedding).unwrap();
+    let model = engine.models().load_encoder(MODEL, ModelKind::Embedding).unwrap();
     (engine, model)
 }
 

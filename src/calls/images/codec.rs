@@ -29,7 +29,7 @@ pub fn encode(picture: Image, output: Output) -> Result<Vec<u8>> {
     let Image { width, height, rgb } = picture;
     let sides = u32::try_from(width).ok().zip(u32::try_from(height).ok());
     let picture = sides.and_then(|(width, height)| RgbImage::from_raw(width, height, rgb));
-    let picture = picture.ok_or_else(|| Error::internal("a picture has other bytes than its size says"))?;
+    let picture = picture.ok_or_else(|| Error::internal("an image's bytes do not match its size"))?;
     let mut bytes = Vec::new();
     let written = match output.format {
         Format::Png => picture.write_with_encoder(PngEncoder::new(&mut bytes)),
@@ -44,14 +44,14 @@ pub fn decode(bytes: &[u8], field: &str) -> Result<DynamicImage> {
     let broken = |cause: &dyn std::fmt::Display| {
         Error::invalid(
             field,
-            format!("'{field}' cannot be read as a picture: {cause}. Send a whole PNG, JPEG or WebP."),
+            format!("'{field}' cannot be decoded as an image: {cause}. Send a complete PNG, JPEG or WebP."),
         )
     };
     let mut reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format().map_err(Error::internal)?;
     if !matches!(reader.format(), Some(ImageFormat::Png | ImageFormat::Jpeg | ImageFormat::WebP)) {
         return Err(Error::invalid(
             field,
-            format!("'{field}' is no picture that this server reads. Send a PNG, JPEG or WebP."),
+            format!("'{field}' is not in a supported image format. Send a PNG, JPEG or WebP."),
         ));
     }
     let mut limits = Limits::no_limits();

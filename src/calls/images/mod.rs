@@ -215,7 +215,7 @@ impl RunningImages {
             }
         }
         let files: Option<Vec<_>> = files.into_iter().collect();
-        files.ok_or_else(|| Error::internal("the engine painted one picture twice and another not at all"))
+        files.ok_or_else(|| Error::internal("the engine generated one image twice and another not at all"))
     }
 
     /// Records the usage durably; called before the last byte of a stream. For other responses the middleware does
@@ -271,9 +271,9 @@ fn seeds(first: u64, count: u32) -> Vec<u64> {
 
 fn image_failure(failure: Failure) -> Error {
     match failure {
-        Failure::NoMemory => Error::new(
+        Failure::OutOfMemory => Error::new(
             Code::Overloaded,
-            "The memory for painting is held by other models in use. Try again when their answers have ended; the operator can unload a model or give the server more with --memory.",
+            "The memory for image generation is in use by other models. Try again when their requests have ended; the operator can unload a model or give the server more with --memory.",
         )
         .retry_after(errors::MEMORY_FREED),
         other => errors::from_failure(other),

@@ -99,7 +99,8 @@ fn mask(picture: &DynamicImage, of: (u32, u32)) -> Result<GrayImage> {
     }
     let marked = transparent_mask(picture).unwrap_or_else(|| picture.to_luma8());
     if marked.as_raw().iter().all(|value| *value < 128) {
-        let text = "'mask' marks nothing that is to be painted anew. Make that part transparent, or white in a mask without transparency.";
+        let text =
+            "'mask' marks no area to regenerate. Make that area transparent, or white in a mask without transparency.";
         return Err(Error::invalid("mask", text));
     }
     Ok(marked)

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::entries::entries;
 use super::safetensors::{license, weigh_all};
-use crate::engine::model_info::{Kind, ModelInfo};
+use crate::engine::model_info::{ModelInfo, ModelKind};
 
 use crate::engine::checkpoint::is_gguf;
 use crate::engine::image::{self, ImageModelInfo};
@@ -13,7 +13,7 @@ use crate::models::safetensors::read_json;
 
 pub(super) fn describe(index: &Path, info: &mut ModelInfo) {
     let Some(folder) = index.parent() else { return };
-    info.kind = Kind::Image;
+    info.kind = ModelKind::Image;
     info.license = license(folder);
     let class = read_json(index).ok().and_then(|index| Some(index.get("_class_name")?.as_str()?.to_owned()));
     info.architecture = class.unwrap_or_else(|| "unknown".to_owned());

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::engine::model_info::{Kind, ModelInfo};
+use crate::engine::model_info::{ModelInfo, ModelKind};
 
 use crate::engine::checkpoint;
 use crate::engine::embedding;
@@ -43,7 +43,7 @@ fn fill(header: &Header, info: &mut ModelInfo) {
     }
     if EMBEDDERS.contains(&name) || embedding::pooling_type(metadata).is_some_and(|kind| kind > 0) {
         let cross_encoder = embedding::gguf_is_cross_encoder(metadata);
-        info.kind = if cross_encoder { Kind::Reranker } else { Kind::Embedding };
+        info.kind = if cross_encoder { ModelKind::Reranker } else { ModelKind::Embedding };
         info.embedding_dimensions = small("embedding_length").filter(|_| !cross_encoder);
         match embedding::check_gguf(header, &info.id) {
             Ok(facts) => {
@@ -54,6 +54,6 @@ fn fill(header: &Header, info: &mut ModelInfo) {
         }
         return;
     }
-    info.kind = if decoder_family::find_architecture(name).is_some() { Kind::Text } else { Kind::Unknown };
+    info.kind = if decoder_family::find_architecture(name).is_some() { ModelKind::Text } else { ModelKind::Unknown };
     info.problem = checkpoint::check_gguf(header).err();
 }

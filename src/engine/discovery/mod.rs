@@ -8,8 +8,8 @@ mod gguf;
 mod safetensors;
 mod single;
 
-use crate::engine::model_info::Kind;
 use crate::engine::model_info::ModelInfo;
+use crate::engine::model_info::ModelKind;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
@@ -24,17 +24,17 @@ use entries::entries;
 
 /// A model found, and the file that stands for it.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct DiscoveredModel {
     pub info: ModelInfo,
     /// The model's own file or folder in the models folder.
     entry: PathBuf,
     pub path: PathBuf,
-    pub stamp: Stamp,
+    pub fingerprint: Fingerprint,
 }
 
-impl Found {
+impl DiscoveredModel {
     pub fn is_encoder(&self) -> bool {
-        matches!(self.info.kind, Kind::Embedding | Kind::Reranker)
+        matches!(self.info.kind, ModelKind::Embedding | ModelKind::Reranker)
     }
 
     /// Whether the same files are still there. Asks the file system about them, and reads none.
@@ -46,19 +46,19 @@ impl Found {
 
     /// Whether it was read from these files, as they are.
     pub fn is_of(&self, candidate: &Candidate) -> bool {
-        (self.info.id == candidate.id) && (self.path == candidate.path) && (self.stamp == candidate.stamp)
+        (self.info.id == candidate.id) && (self.path == candidate.path) && (self.fingerprint == candidate.fingerprint)
     }
 
     /// The error for a model that is not of the kind that is wanted.
-    pub fn other_than(&self, wanted: Kind) -> LoadError {
+    pub fn other_than(&self, wanted: ModelKind) -> LoadError {
         let ModelInfo { id, architecture, .. } = &self.info;
-        LoadError::OtherKind { id: id.clone(), architecture: architecture.clone(), wanted }
+        LoadError::WrongKind { id: id.clone(), architecture: architecture.clone(), wanted }
     }
 }
 
 /// Tells whether a model's files are still those that were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
+pub struct Fingerprint {
     /// Of all files.
     bytes: u64,
     /// Of the newest; milliseconds since 1970.
@@ -67,10 +67,10 @@ pub struct Stamp {
     hash: u64,
 }
 
-impl Stamp {
+impl Fingerprint {
     /// That of a model that is made of these files, too, which are no part of it.
     fn beside(self, files: &[PathBuf]) -> Option<Self> {
-        Some(Self { hash: self.hash ^ stamp(files)?.hash, ..self })
+        Some(Self { hash: self.hash ^ fingerprint(files)?.hash, ..self })
     }
 }
 
@@ -80,7 +80,7 @@ pub struct Candidate {
     layout: Layout,
     entry: PathBuf,
     path: PathBuf,
-    stamp: Stamp,
+    fingerprint: Fingerprint,
 }
 
 enum Layout {
@@ -116,7 +116,7 @@ fn candidate(path: &Path) -> Option<Candidate> {
     }
     let id = name.strip_suffix(".gguf").filter(|id| !id.is_empty() && path.is_file())?;
     let (id, layout, path) = (id.to_owned(), Layout::Gguf, path.to_owned());
-    Some(Candidate { stamp: stamp([&path])?, id, layout, entry: path.clone(), path })
+    Some(Candidate { fingerprint: fingerprint([&path])?, id, layout, entry: path.clone(), path })
 }
 
 fn folder(id: &str, folder: &Path) -> Option<Candidate> {
@@ -131,9 +131,10 @@ fn folder(id: &str, folder: &Path) -> Option<Candidate> {
             folders.iter().flat_map(|folder| entries(folder)).filter(|path| path.is_file()).collect()
         };
         let parts = inside(&files);
-        let stamp = stamp(std::iter::once(&index).chain(&parts))?.beside(&inside(&referenced_models(folder)))?;
+        let fingerprint =
+            fingerprint(std::iter::once(&index).chain(&parts))?.beside(&inside(&referenced_models(folder)))?;
         let entry = folder.to_owned();
-        return Some(Candidate { id: id.to_owned(), layout: Layout::Diffusers, stamp, entry, path: index });
+        return Some(Candidate { id: id.to_owned(), layout: Layout::Diffusers, fingerprint, entry, path: index });
     }
     let (layout, path) = match (ggufs.as_slice(), tensors.as_slice()) {
         ([one], _) => (Layout::Gguf, (*one).clone()),
@@ -145,18 +146,24 @@ fn folder(id: &str, folder: &Path) -> Option<Candidate> {
         _ => return None,
     };
     let tool_use = folder.join(TOOL_USE_FILE);
-    let stamp = match layout {
-        Layout::Safetensors => stamp(files.iter().chain([&tool_use]).filter(|path| is_read(path))),
-        Layout::Unclear(_) => stamp(ggufs),
-        _ => stamp([&path]),
+    let fingerprint = match layout {
+        Layout::Safetensors => fingerprint(files.iter().chain([&tool_use]).filter(|path| is_read(path))),
+        Layout::Unclear(_) => fingerprint(ggufs),
+        _ => fingerprint([&path]),
     };
-    Some(Candidate { id: id.to_owned(), layout, stamp: stamp?, entry: folder.to_owned(), path })
+    Some(Candidate { id: id.to_owned(), layout, fingerprint: fingerprint?, entry: folder.to_owned(), path })
 }
 
 /// A pipeline in one `file`: `path` is that, or its folder.
 fn single(id: &str, path: &Path, file: &Path) -> Option<Candidate> {
-    let stamp = stamp([&file.to_owned()])?.beside(&sidecar_files(path))?;
-    Some(Candidate { id: id.to_owned(), layout: Layout::Single, stamp, entry: path.to_owned(), path: path.to_owned() })
+    let fingerprint = fingerprint([&file.to_owned()])?.beside(&sidecar_files(path))?;
+    Some(Candidate {
+        id: id.to_owned(),
+        layout: Layout::Single,
+        fingerprint,
+        entry: path.to_owned(),
+        path: path.to_owned(),
+    })
 }
 
 /// Whether a file of a folder of safetensors is one that a model is made of.
@@ -164,22 +171,22 @@ fn is_read(path: &Path) -> bool {
     path.extension().is_some_and(|one| one == "safetensors" || one == "json" || one == "jinja") && path.is_file()
 }
 
-fn stamp<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> Option<Stamp> {
-    let (mut stamp, mut hasher) = (Stamp { bytes: 0, modified: 0, hash: 0 }, DefaultHasher::new());
+fn fingerprint<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> Option<Fingerprint> {
+    let (mut fingerprint, mut hasher) = (Fingerprint { bytes: 0, modified: 0, hash: 0 }, DefaultHasher::new());
     for path in files {
         let metadata = fs::metadata(path).ok()?;
         let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
         let modified = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
         (path, metadata.len(), modified).hash(&mut hasher);
-        stamp.bytes += metadata.len();
-        stamp.modified = stamp.modified.max(modified.as_millis());
+        fingerprint.bytes += metadata.len();
+        fingerprint.modified = fingerprint.modified.max(modified.as_millis());
     }
-    Some(Stamp { hash: hasher.finish(), ..stamp })
+    Some(Fingerprint { hash: hasher.finish(), ..fingerprint })
 }
 
 impl Candidate {
     /// Reads the header.
-    pub fn inspect(self) -> Found {
+    pub fn inspect(self) -> DiscoveredModel {
         let mut info = self.blank();
         match &self.layout {
             Layout::Gguf => gguf::describe(&self.path, &mut info),
@@ -188,23 +195,23 @@ impl Candidate {
             Layout::Diffusers => diffusers::describe(&self.path, &mut info),
             Layout::Unclear(problem) => info.problem = Some(problem.clone()),
         }
-        Found { info, entry: self.entry, path: self.path, stamp: self.stamp }
+        DiscoveredModel { info, entry: self.entry, path: self.path, fingerprint: self.fingerprint }
     }
 
     fn blank(&self) -> ModelInfo {
         ModelInfo {
             id: self.id.clone(),
-            created: Timestamp::from_millis(i64::try_from(self.stamp.modified).unwrap_or(i64::MAX)),
+            created: Timestamp::from_millis(i64::try_from(self.fingerprint.modified).unwrap_or(i64::MAX)),
             owned_by: "local".to_owned(),
             architecture: "unknown".to_owned(),
-            kind: Kind::Unknown,
+            kind: ModelKind::Unknown,
             format: match self.layout {
                 Layout::Safetensors | Layout::Diffusers | Layout::Single => "safetensors",
                 Layout::Gguf | Layout::Unclear(_) => "gguf",
             },
             quantization: None,
             parameters: 0,
-            bytes: self.stamp.bytes,
+            bytes: self.fingerprint.bytes,
             context_window: None,
             embedding_dimensions: None,
             image_size: None,

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::entries::entries;
-use crate::engine::model_info::{Kind, ModelInfo};
+use crate::engine::model_info::{ModelInfo, ModelKind};
 
 use crate::engine::checkpoint;
 use crate::engine::embedding;
@@ -36,7 +36,7 @@ fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
     let model_type = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
     if folder.join("modules.json").is_file() || Family::of_hub(model_type).is_some() {
         let cross_encoder = embedding::is_cross_encoder(&config);
-        info.kind = if cross_encoder { Kind::Reranker } else { Kind::Embedding };
+        info.kind = if cross_encoder { ModelKind::Reranker } else { ModelKind::Embedding };
         let opened = ModelFolder::open(folder).map_err(|error| error.to_string());
         match opened.and_then(|opened| embedding::check_hub(&opened, &info.id)) {
             Ok(facts) => {
@@ -46,7 +46,7 @@ fn fill(folder: &Path, info: &mut ModelInfo) -> Result<(), String> {
             Err(problem) => info.problem = Some(problem),
         }
     } else if info.architecture.ends_with("ForCausalLM") {
-        info.kind = Kind::Text;
+        info.kind = ModelKind::Text;
         let opened = ModelFolder::open(folder).map_err(|error| error.to_string());
         info.problem = opened.and_then(|folder| checkpoint::check_hub(&folder)).err();
     } else {

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use super::entries::entries;
 use super::safetensors::{license, weigh_all};
-use crate::engine::model_info::{Kind, ModelInfo};
+use crate::engine::model_info::{ModelInfo, ModelKind};
 
 use crate::engine::image::{self, ImageModelInfo};
 
 /// `path`: the file, or the folder that has no other.
 pub(super) fn describe(path: &Path, info: &mut ModelInfo) {
-    info.kind = Kind::Image;
+    info.kind = ModelKind::Image;
     info.license = license(path);
     match image::open(path) {
         Ok(components) => {

@@ -16,4 +16,4 @@ pub use tokens::TextTokens;
 pub use workload::EmbeddingWorkload;
 
 /// Texts of a batch. Even a short one takes a whole block for its keys and values.
-const MOST_TEXTS: usize = 256;
+const MAX_BATCH_TEXTS: usize = 256;

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::MOST_TEXTS;
-use super::network::{Network, Outline, Pass};
-use super::sentence::{self, InputType, Matryoshka, Sentence};
+use super::MAX_BATCH_TEXTS;
+use super::network::{Network, NetworkConfig, Pass};
+use super::sentence::{self, InputType, Matryoshka, SentenceConfig};
 use super::tokens;
 use crate::engine::checkpoint::Checkpoint;
-use crate::engine::error::Stopped;
+use crate::engine::error::PreprocessError;
 use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{EncoderFacts, Isolation, Preprocessor};
 use crate::engine::runtime::memory::Lease;
@@ -42,10 +42,10 @@ const MOST: usize = 4_096;
 pub struct EncoderModel {
     id: String,
     network: Network,
-    outline: Outline,
+    outline: NetworkConfig,
     preprocessor: Preprocessor,
     facts: EncoderFacts,
-    sentence: Sentence,
+    sentence: SentenceConfig,
     /// The share of the memory budget, given back with the model.
     pub(in crate::engine) lease: Lease,
     /// Tokens a second of late, as bits of an f64; 0 before any were computed.
@@ -53,7 +53,7 @@ pub struct EncoderModel {
 }
 
 /// What a listing tells of a model.
-pub struct Facts {
+pub struct EncoderInfo {
     /// Tokens of a text.
     pub limit: usize,
     /// Numbers of a vector.
@@ -61,13 +61,15 @@ pub struct Facts {
 }
 
 /// Whether a GGUF header describes a model that can be served; cheap, for listings.
-pub fn check_gguf(header: &Header, id: &str) -> Result<Facts, String> {
+pub fn check_gguf(header: &Header, id: &str) -> Result<EncoderInfo, String> {
     let outline = gguf_outline(header).map_err(|error| error.to_string())?;
-    let sentence = Sentence::of_gguf(&header.metadata, id)?;
+    let sentence = SentenceConfig::of_gguf(&header.metadata, id)?;
     tokens::check_gguf(&header.metadata)?;
     let facts = facts(&outline, &sentence)?;
     let output = header.tensor("cls.output.weight").map(|tensor| tensor.shape.as_slice());
-    if gguf_is_cross_encoder(&header.metadata) && !matches!((&outline, output), (Outline::Encoder(_), Some([1, _]))) {
+    if gguf_is_cross_encoder(&header.metadata)
+        && !matches!((&outline, output), (NetworkConfig::Encoder(_), Some([1, _])))
+    {
         return Err("cross-encoders are supported only with a head that has one output".to_owned());
     }
     Ok(facts)
@@ -79,13 +81,13 @@ pub fn gguf_is_cross_encoder(metadata: &Metadata) -> bool {
 }
 
 /// Whether a folder holds a model that can be served; reads headers and small files only.
-pub fn check_hub(folder: &ModelFolder, id: &str) -> Result<Facts, String> {
+pub fn check_hub(folder: &ModelFolder, id: &str) -> Result<EncoderInfo, String> {
     let outline = outline(folder).map_err(|error| error.to_string())?;
-    let sentence = Sentence::of_folder(&folder.path, id, &folder.config)?;
+    let sentence = SentenceConfig::of_folder(&folder.path, id, &folder.config)?;
     if !folder.path.join("tokenizer.json").is_file() {
         return Err("the folder has no tokenizer.json".to_owned());
     }
-    if let Outline::Encoder(sizes) = &outline
+    if let NetworkConfig::Encoder(sizes) = &outline
         && is_cross_encoder(&folder.config)
     {
         head::check(&folder.config, sizes).map_err(|error| error.to_string())?;
@@ -93,11 +95,11 @@ pub fn check_hub(folder: &ModelFolder, id: &str) -> Result<Facts, String> {
     facts(&outline, &sentence)
 }
 
-fn facts(outline: &Outline, sentence: &Sentence) -> Result<Facts, String> {
-    if matches!(outline, Outline::Decoder(_)) && sentence.poolings != [Pooling::Last] {
+fn facts(outline: &NetworkConfig, sentence: &SentenceConfig) -> Result<EncoderInfo, String> {
+    if matches!(outline, NetworkConfig::Decoder(_)) && sentence.poolings != [Pooling::Last] {
         return Err("decoders whose vectors are not the last token's are not supported".to_owned());
     }
-    Ok(Facts { limit: sentence.limit(outline.context()), dimensions: sentence.dimensions(outline.width()) })
+    Ok(EncoderInfo { limit: sentence.limit(outline.context()), dimensions: sentence.dimensions(outline.width()) })
 }
 
 /// Whether a `config.json` is of a cross-encoder, which scores pairs of texts.
@@ -106,25 +108,25 @@ pub fn is_cross_encoder(config: &Value) -> bool {
     name.is_some_and(|name| name.ends_with("ForSequenceClassification"))
 }
 
-fn gguf_outline(header: &Header) -> Result<Outline, ModelError> {
+fn gguf_outline(header: &Header) -> Result<NetworkConfig, ModelError> {
     let name = header.metadata.text("general.architecture").unwrap_or_default();
     match decoder_family::find_architecture(name) {
-        Some(_) => DecoderConfig::from_gguf(header).map(|config| Outline::Decoder(Box::new(config))),
-        None => EncoderConfig::from_gguf(header).map(Outline::Encoder),
+        Some(_) => DecoderConfig::from_gguf(header).map(|config| NetworkConfig::Decoder(Box::new(config))),
+        None => EncoderConfig::from_gguf(header).map(NetworkConfig::Encoder),
     }
 }
 
-fn outline(folder: &ModelFolder) -> Result<Outline, ModelError> {
+fn outline(folder: &ModelFolder) -> Result<NetworkConfig, ModelError> {
     let name = folder.config.get("model_type").and_then(Value::as_str).unwrap_or_default();
     match Family::of_hub(name) {
-        Some(_) => EncoderConfig::of_config(&folder.config).map(Outline::Encoder),
-        None => folder.decoder_config().map(|config| Outline::Decoder(Box::new(config))),
+        Some(_) => EncoderConfig::of_config(&folder.config).map(NetworkConfig::Encoder),
+        None => folder.decoder_config().map(|config| NetworkConfig::Decoder(Box::new(config))),
     }
 }
 
 /// What is asked of a checkpoint that makes vectors.
 impl Checkpoint {
-    fn outline(&self) -> Result<Outline, String> {
+    fn outline(&self) -> Result<NetworkConfig, String> {
         match self {
             Self::Gguf(file) => gguf_outline(&file.header),
             Self::Hub(folder) => outline(folder),
@@ -133,9 +135,9 @@ impl Checkpoint {
     }
 
     /// Does `work` with the tensors.
-    pub(super) fn with_encoder<T>(&self, outline: &Outline, work: impl FnOnce(&dyn Weights) -> T) -> T {
+    pub(super) fn with_encoder<T>(&self, outline: &NetworkConfig, work: impl FnOnce(&dyn Weights) -> T) -> T {
         match (self, outline) {
-            (Self::Hub(folder), Outline::Encoder(sizes)) => work(&EncoderWeights::new(folder, sizes.family)),
+            (Self::Hub(folder), NetworkConfig::Encoder(sizes)) => work(&EncoderWeights::new(folder, sizes.family)),
             _ => work(self.weights()),
         }
     }
@@ -154,7 +156,7 @@ impl Checkpoint {
         let footprint = self.with_encoder(&outline, |source| Footprint::new(source, threads));
         // A text that is longer than a batch goes alone.
         let tokens = outline.context().max(MOST);
-        Ok((footprint, outline.pass_bytes(tokens, MOST_TEXTS, threads)))
+        Ok((footprint, outline.pass_bytes(tokens, MAX_BATCH_TEXTS, threads)))
     }
 }
 
@@ -170,8 +172,8 @@ impl EncoderModel {
     ) -> Result<Self, String> {
         let outline = files.outline()?;
         let sentence = match files {
-            Checkpoint::Gguf(file) => Sentence::of_gguf(&file.header.metadata, id)?,
-            Checkpoint::Hub(folder) => Sentence::of_folder(&folder.path, id, &folder.config)?,
+            Checkpoint::Gguf(file) => SentenceConfig::of_gguf(&file.header.metadata, id)?,
+            Checkpoint::Hub(folder) => SentenceConfig::of_folder(&folder.path, id, &folder.config)?,
         };
         let (preprocessor, facts) = Preprocessor::encoder(isolation, path, sentence.lower_case)?;
         if facts.vocabulary > outline.vocabulary() {
@@ -214,7 +216,7 @@ impl EncoderModel {
         input: InputType,
         whole: bool,
         bound: &TokenBound,
-    ) -> Result<Vec<(Tokenized, bool)>, Stopped> {
+    ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
         let prompt = self.sentence.prompt(input);
         let prompted = texts.iter().map(|text| match prompt {
             "" => Cow::Borrowed(*text),
@@ -238,7 +240,7 @@ impl EncoderModel {
         documents: &[String],
         cut: bool,
         bound: &TokenBound,
-    ) -> Result<Vec<(Tokenized, bool)>, Stopped> {
+    ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
         let bound = bound.clone().with_most(self.limit());
         self.preprocessor.pairs(query, documents, cut.then(|| self.limit()), &bound)
     }

@@ -15,7 +15,7 @@ use crate::models::scratch::Cpu;
 
 /// What a model's files tell of its network.
 #[derive(Clone, Debug)]
-pub enum Outline {
+pub enum NetworkConfig {
     Encoder(EncoderConfig),
     Decoder(Box<DecoderConfig>),
 }
@@ -31,7 +31,7 @@ pub enum Pass {
     Decoder(EncodePass),
 }
 
-impl Outline {
+impl NetworkConfig {
     pub fn width(&self) -> usize {
         match self {
             Self::Encoder(sizes) => sizes.width,
@@ -66,15 +66,15 @@ impl Outline {
 impl Network {
     pub fn load(
         files: &Checkpoint,
-        outline: &Outline,
+        outline: &NetworkConfig,
         precision: Option<DType>,
         cpu: Arc<Cpu>,
     ) -> std::result::Result<Self, ModelError> {
         match outline {
-            Outline::Decoder(_) => {
+            NetworkConfig::Decoder(_) => {
                 Ok(Self::Decoder(Box::new(Decoder::load_headless(files.weights(), precision, cpu)?)))
             }
-            Outline::Encoder(sizes) => files.with_encoder(outline, |source| {
+            NetworkConfig::Encoder(sizes) => files.with_encoder(outline, |source| {
                 let (encoder, head) =
                     Encoder::load(source, sizes.clone(), files.cross_encoder_config(), precision, cpu)?;
                 Ok(Self::Encoder(Box::new(encoder), head))

@@ -58,7 +58,7 @@ impl EmbeddingQueue {
         }
         let is_full = |scheduler: &EmbeddingScheduler| {
             let backlog = Backlog { new, waiting: scheduler.waiting(), own: scheduler.waiting_of(tenant) };
-            backlog.is_full(settings.max_queued_texts, settings.tenant_part)
+            backlog.is_full(settings.max_queued_texts, settings.tenant_divisor)
         };
         if is_full(&scheduler) {
             // Requests whose clients have left hold no place.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::MOST_TEXTS;
+use super::MAX_BATCH_TEXTS;
 use super::model::EncoderModel;
 use crate::engine::error::Failure;
 use crate::engine::text::scheduler::{RequestId, Tenant};
@@ -42,7 +42,7 @@ struct Request<M> {
 
 /// A text of a batch: whose it is, and which.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct BatchItem {
     pub request: RequestId,
     pub place: usize,
     pub text: Tokenized,
@@ -52,7 +52,7 @@ pub struct Member {
 #[derive(Debug)]
 pub struct Batch<M = EncoderModel> {
     pub model: Arc<M>,
-    pub members: Vec<Member>,
+    pub members: Vec<BatchItem>,
 }
 
 impl<M> EmbeddingScheduler<M> {
@@ -104,7 +104,7 @@ impl<M> EmbeddingScheduler<M> {
         let model = Arc::clone(&self.requests.get(&first)?.model);
         let (most, mut tokens, mut members) = (limit(&model), 0, Vec::new());
         let mut whose = Some(first);
-        while let Some(id) = whose.filter(|_| members.len() < MOST_TEXTS) {
+        while let Some(id) = whose.filter(|_| members.len() < MAX_BATCH_TEXTS) {
             let Some(request) = self.requests.get_mut(&id) else { break };
             let Some(text) = request.texts.pop_if(|text| tokens == 0 || tokens + text.ids.len() <= most) else { break };
             let (count, place) = (text.ids.len(), request.vectors.len() - request.texts.len() - 1);
@@ -112,7 +112,7 @@ impl<M> EmbeddingScheduler<M> {
             request.served += count as u64;
             self.waiting -= count;
             *self.served.entry(request.tenant).or_default() += count as u64;
-            members.push(Member { request: id, place, text });
+            members.push(BatchItem { request: id, place, text });
             whose = self.turn(Some(&model));
         }
         Some(Batch { model, members })
@@ -131,7 +131,7 @@ impl<M> EmbeddingScheduler<M> {
     }
 
     /// Whether somebody still waits for one of these.
-    pub fn wants(&self, members: &[Member]) -> bool {
+    pub fn wants(&self, members: &[BatchItem]) -> bool {
         members.iter().any(|member| self.requests.contains_key(&member.request))
     }
 

@@ -22,7 +22,7 @@ pub enum Matryoshka {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sentence {
+pub struct SentenceConfig {
     /// Vectors that stand one after another in the result.
     pub poolings: Vec<Pooling>,
     /// Tokens of a text, where the files set a limit of their own.
@@ -65,7 +65,7 @@ const CARDS: [(&str, &str, &str); 3] = [
 /// Models whose cards tell that vectors may be cut, though no file does.
 const CUTTABLE: [&str; 2] = ["nomic-embed-text-v1.5", "qwen3-embedding"];
 
-impl Sentence {
+impl SentenceConfig {
     /// From the files beside the weights; without any, the mean of all tokens' vectors, as the library does.
     pub fn of_folder(folder: &Path, id: &str, config: &Value) -> Result<Self, String> {
         let optional = |name: &str| match folder.join(name) {
@@ -222,7 +222,7 @@ mod tests {
                 json!({"prompts": {"query": "Q: ", "passage": "P: ", "other": "O: "}, "default_prompt_name": "other"}),
             ),
         ]);
-        let found = Sentence::of_folder(folder.path(), "x", &json!({"matryoshka_dimensions": [8, 4]})).unwrap();
+        let found = SentenceConfig::of_folder(folder.path(), "x", &json!({"matryoshka_dimensions": [8, 4]})).unwrap();
         assert_eq!(found.poolings, [Pooling::Cls, Pooling::Mean]);
         assert_eq!((found.limit, found.lower_case), (Some(99), true));
         let uses = [InputType::Query, InputType::Document, InputType::Unsaid];
@@ -233,20 +233,20 @@ mod tests {
     #[test]
     fn without_files_the_mean_is_taken_and_cards_are_known() {
         let empty = folder(&[]);
-        let found = Sentence::of_folder(empty.path(), "multilingual-e5-small", &Value::Null).unwrap();
+        let found = SentenceConfig::of_folder(empty.path(), "multilingual-e5-small", &Value::Null).unwrap();
         assert_eq!((found.poolings.as_slice(), found.limit), ([Pooling::Mean].as_slice(), None));
         assert_eq!((found.prompt(InputType::Document), found.prompt(InputType::Unsaid)), ("passage: ", ""));
-        let plain = Sentence::of_folder(empty.path(), "gte-5-small", &Value::Null).unwrap();
+        let plain = SentenceConfig::of_folder(empty.path(), "gte-5-small", &Value::Null).unwrap();
         assert_eq!(plain.prompt(InputType::Query), "");
     }
 
     #[test]
     fn what_is_not_computed_is_refused() {
         let dense = folder(&[("modules.json", modules("Dense")), ("1_Pooling/config.json", json!({}))]);
-        let told = Sentence::of_folder(dense.path(), "x", &Value::Null).unwrap_err();
+        let told = SentenceConfig::of_folder(dense.path(), "x", &Value::Null).unwrap_err();
         assert!(told.contains("Dense"), "{told}");
         let out = folder(&[("modules.json", json!([{"type": "a.Pooling", "path": "../.."}]))]);
-        assert!(Sentence::of_folder(out.path(), "x", &Value::Null).unwrap_err().contains("../.."));
+        assert!(SentenceConfig::of_folder(out.path(), "x", &Value::Null).unwrap_err().contains("../.."));
         assert!(pooling(&json!({"pooling_mode": "odd"})).is_err());
         assert_eq!(pooling(&json!({"pooling_mode": "lasttoken"})), Ok(vec![Pooling::Last]));
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::model::EncoderModel;
 use super::network::Pass;
 use super::queue::EmbeddingQueue;
-use super::scheduler::{Batch, Member};
+use super::scheduler::{Batch, BatchItem};
 use crate::engine::error::{Failure, are_finite};
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::metrics::Step;
@@ -28,7 +28,7 @@ pub struct EmbeddingWorkload {
 /// A batch of which some layers are computed.
 struct RunningBatch {
     model: Arc<EncoderModel>,
-    members: Vec<Member>,
+    members: Vec<BatchItem>,
     pass: Pass,
     /// Time that its layers have taken.
     took: Duration,
@@ -49,6 +49,7 @@ impl Workload for EmbeddingWorkload {
         let Some(mut batch) = begun.or_else(|| self.next_batch()) else { return false };
         let began = self.runtime.clock.uptime();
         loop {
+            self.runtime.faults.point("embedding.step");
             let advanced = batch.model.advance(&mut batch.pass);
             let took = self.runtime.clock.uptime().saturating_sub(began);
             match advanced {
@@ -109,6 +110,7 @@ impl EmbeddingWorkload {
         model.measure(tokens, took);
         self.runtime.metrics.step(model.id(), Step { prompt: tokens as u64, ..Step::default() });
         let mut scheduler = self.queue.lock();
+        self.runtime.faults.point("embedding.deliver");
         for (member, vector) in members.iter().zip(vectors) {
             match are_finite(&vector) {
                 true => scheduler.done(member.request, member.place, vector),
@@ -117,10 +119,10 @@ impl EmbeddingWorkload {
         }
     }
 
-    fn fail_batch(&self, model: &EncoderModel, members: &[Member], reason: &str) {
+    fn fail_batch(&self, model: &EncoderModel, members: &[BatchItem], reason: &str) {
         tracing::error!(model = model.id(), reason, "texts could not be embedded");
         let mut scheduler = self.queue.lock();
-        let failure = || Failure::Unusable { id: model.id().to_owned(), reason: reason.to_owned() };
+        let failure = || Failure::ModelUnusable { id: model.id().to_owned(), reason: reason.to_owned() };
         members.iter().for_each(|member| scheduler.fail(member.request, failure()));
     }
 }

@@ -138,7 +138,7 @@ impl StallDetector {
         if !patient {
             // The images were generated, so they stay counted.
             state.events.clear();
-            state.events.push_back(Err(Failure::Unread));
+            state.events.push_back(Err(Failure::ClientStalled));
             state.left = true;
         }
         patient
@@ -215,7 +215,7 @@ mod tests {
         assert!(!watch.check(at(261), PATIENCE));
         assert!(sender.is_closed());
         drop(sender);
-        assert_eq!(events.try_next(), Some(Some(Err(Failure::Unread))));
+        assert_eq!(events.try_next(), Some(Some(Err(Failure::ClientStalled))));
         assert_eq!((events.try_next(), events.leave()), (Some(None), 3));
     }
 }

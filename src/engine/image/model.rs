@@ -11,7 +11,7 @@ use super::thread::Pause;
 use super::{Image, ImageRequest, InitImage, SchedulerName};
 use crate::display::format_bytes;
 use crate::engine::error::NOT_FINITE;
-use crate::engine::error::Stopped;
+use crate::engine::error::PreprocessError;
 use crate::engine::error::are_finite;
 use crate::engine::precision::Precision;
 use crate::engine::preprocessor::{Isolation, Preprocessor, TextSpec};
@@ -255,11 +255,11 @@ impl ImageModel {
 
     /// Tokenises the negative prompt and the prompt with each tokenizer. Takes time proportional to their length; do
     /// not call it on an async thread.
-    pub(in crate::engine) fn tokenize(&self, request: &ImageRequest) -> Result<PromptIds, Stopped> {
+    pub(in crate::engine) fn tokenize(&self, request: &ImageRequest) -> Result<PromptIds, PreprocessError> {
         let texts = [request.negative_prompt.as_deref().unwrap_or_default(), &request.prompt];
         let pair = |ids: Vec<Vec<u32>>| <[Vec<u32>; 2]>::try_from(ids);
         let all: Result<PromptIds, _> = self.preprocessor.image(texts)?.into_iter().map(pair).collect();
-        all.map_err(|_| Stopped::Failed("it lost a prompt".to_owned()))
+        all.map_err(|_| PreprocessError::Failed("it lost a prompt".to_owned()))
     }
 
     /// Encodes the prompts.

@@ -56,7 +56,7 @@ impl ImageQueue {
         }
         let is_full = |scheduler: &ImageScheduler| {
             let backlog = Backlog { new, waiting: scheduler.waiting(None), own: scheduler.waiting(Some(tenant)) };
-            backlog.is_full(settings.max_queued_images, settings.tenant_part)
+            backlog.is_full(settings.max_queued_images, settings.tenant_divisor)
         };
         if is_full(&scheduler) {
             // Requests whose clients have left hold no place.

@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(images.waiting(Some(1)), 2);
         images.drop_stalled(patience * 2, patience);
         assert_eq!((images.waiting(None), images.has_receivers()), (0, false));
-        assert_eq!(slow.try_next(), Some(Some(Err(Failure::Unread))));
+        assert_eq!(slow.try_next(), Some(Some(Err(Failure::ClientStalled))));
         assert_eq!(slow.leave(), 2, "they were painted");
     }
 }

@@ -33,7 +33,7 @@ impl Workload for ImageWorkload {
     }
 
     fn sweep(&mut self) {
-        let (now, timeout) = (self.runtime.clock.uptime(), self.runtime.settings.reader_patience);
+        let (now, timeout) = (self.runtime.clock.uptime(), self.runtime.settings.client_timeout);
         let mut scheduler = self.queue.lock();
         scheduler.drop_cancelled();
         scheduler.drop_stalled(now, timeout);
@@ -42,9 +42,10 @@ impl Workload for ImageWorkload {
     /// Some milliseconds of an image.
     fn step(&mut self, busy: bool) -> bool {
         if self.thread.as_ref().is_none_or(|thread| !thread.is_busy()) {
+            self.runtime.faults.point("image.next_job");
             let Some(job) = self.queue.lock().next_job() else { return false };
             if let Err(job) = self.begin(job) {
-                job.fail(Failure::Broken("no thread could be started".to_owned()));
+                job.fail(Failure::Internal("no thread could be started".to_owned()));
                 return true;
             }
         }
@@ -104,6 +105,7 @@ impl ImageRunner {
     }
 
     fn work(&self, mut job: ImageJob, pause: Pause<'_>) {
+        self.runtime.faults.point("image.work");
         let began = self.runtime.clock.uptime();
         let sender = job.sender.clone();
         let stopped = || sender.is_closed() || self.runtime.is_aborting();
@@ -113,18 +115,20 @@ impl ImageRunner {
             None => Ok(None),
         };
         match outcome {
-            Ok(None) => job.fail(Failure::NoMemory),
+            Ok(None) => job.fail(Failure::OutOfMemory),
             Ok(Some(event)) => {
                 job.sender.send(Ok(event));
                 self.runtime.metrics.picture(job.model.id());
                 let took = self.runtime.clock.uptime().saturating_sub(began).as_secs_f64();
-                self.queue.lock().requeue(job, took);
+                let mut scheduler = self.queue.lock();
+                self.runtime.faults.point("image.requeue");
+                scheduler.requeue(job, took);
             }
             Err(Interrupted::Cancelled) => job.fail(Failure::ShuttingDown),
             Err(Interrupted::Failed(reason)) => {
                 let id = job.model.id().to_owned();
                 tracing::error!(model = id, reason, "an image could not be generated");
-                job.fail(Failure::Unusable { id, reason });
+                job.fail(Failure::ModelUnusable { id, reason });
             }
         }
     }

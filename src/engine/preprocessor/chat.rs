@@ -11,11 +11,11 @@ use crate::clock_rng::ClockRng;
 use crate::engine::text::chat_template::{PromptError, Template};
 use crate::engine::text::message::Message;
 use crate::engine::text::tools::{Tool, Wording};
-use crate::engine::tokenizer::{Prompt, TokenBound, Tokens};
+use crate::engine::tokenizer::{ChatTokenizer, Prompt, TokenBound};
 
 /// A chat model's tokenizer and templates.
 pub struct ChatPreprocessor {
-    tokens: Tokens,
+    tokens: ChatTokenizer,
     plain: Prompting,
     /// For requests with tools, where the model has a template apart that shows how it calls.
     calling: Option<Prompting>,
@@ -35,8 +35,8 @@ impl ChatPreprocessor {
             Source::Folder(files) => Templates::of_folder(files)?,
         };
         let (tokens, vocabulary) = match source {
-            Source::Gguf(metadata) => Tokens::of_gguf(metadata, rows, &templates.joined())?,
-            Source::Folder(files) => Tokens::of_hub(files, rows, &templates.joined())?,
+            Source::Gguf(metadata) => ChatTokenizer::of_gguf(metadata, rows, &templates.joined())?,
+            Source::Folder(files) => ChatTokenizer::of_hub(files, rows, &templates.joined())?,
         };
         let prompting = |source: &str, wording| {
             let (bos, eos) = (vocabulary.text(vocabulary.bos), vocabulary.text(vocabulary.eos));

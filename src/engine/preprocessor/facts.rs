@@ -11,7 +11,7 @@ use crate::engine::tokenizer::Vocabulary;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TextSpec {
     pub folder: PathBuf,
-    /// Tokens that the encoder takes.
+    /// ChatTokenizer that the encoder takes.
     pub positions: usize,
     /// The padding token; overrides the folder's.
     pub padding: Option<String>,

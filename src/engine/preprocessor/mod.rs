@@ -23,7 +23,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 
 use crate::clock_rng::ClockRng;
-use crate::engine::error::Stopped;
+use crate::engine::error::PreprocessError;
 use crate::engine::runtime::panics::{guarded, interpreted};
 use crate::engine::text::chat_template::PromptError;
 use crate::engine::text::message::Message;
@@ -76,8 +76,8 @@ impl Preprocessor {
                 (Place::Local(interpreter), facts)
             }
             Some(program) => {
-                let stopped = |stopped: Stopped| match stopped {
-                    Stopped::Failed(reason) => reason,
+                let stopped = |stopped: PreprocessError| match stopped {
+                    PreprocessError::Failed(reason) => reason,
                     stopped => format!("reading its tokenizer or its chat template failed: {stopped}"),
                 };
                 let (sandbox, facts) = Sandbox::start(program.clone(), spec).map_err(stopped)?;
@@ -87,23 +87,25 @@ impl Preprocessor {
         Ok((Self(place), wire::decode(&facts)?))
     }
 
-    fn ask<T: DeserializeOwned>(&self, request: &Request<'_>, bound: &TokenBound) -> Result<T, Stopped> {
-        let request = wire::encode(&(bound.most(), request)).map_err(Stopped::Failed)?;
+    fn ask<T: DeserializeOwned>(&self, request: &Request<'_>, bound: &TokenBound) -> Result<T, PreprocessError> {
+        let request = wire::encode(&(bound.most(), request)).map_err(PreprocessError::Failed)?;
         let answer = match &self.0 {
-            Place::Local(interpreter) => interpreted(|| interpreter.answer(request, bound)).map_err(Stopped::Failed)?,
+            Place::Local(interpreter) => {
+                interpreted(|| interpreter.answer(request, bound)).map_err(PreprocessError::Failed)?
+            }
             Place::Sandboxed(sandbox) => sandbox.ask(request, bound)?,
         };
-        wire::decode(&answer).map_err(Stopped::Failed)
+        wire::decode(&answer).map_err(PreprocessError::Failed)
     }
 
     /// The prompt of a conversation, up to where the answer begins.
     pub fn prompt(&self, messages: &[Message], tools: &[Tool], bound: &TokenBound) -> Result<Prompt, PromptError> {
         let request = Request::Prompt { messages: messages.into(), tools: tools.into() };
-        self.ask(&request, bound).unwrap_or_else(|stopped| Err(PromptError::Stopped(stopped)))
+        self.ask(&request, bound).unwrap_or_else(|stopped| Err(PromptError::PreprocessError(stopped)))
     }
 
     /// A text as tokens: nothing in it is special, nothing is added.
-    pub fn plain(&self, text: &str) -> Result<Vec<u32>, Stopped> {
+    pub fn plain(&self, text: &str) -> Result<Vec<u32>, PreprocessError> {
         self.ask(&Request::Plain { text: text.into() }, &TokenBound::default())
     }
 
@@ -114,9 +116,9 @@ impl Preprocessor {
         texts: Vec<Cow<'_, str>>,
         whole: bool,
         bound: &TokenBound,
-    ) -> Result<Vec<(Tokenized, bool)>, Stopped> {
+    ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
         let answer: Result<_, String> = self.ask(&Request::Texts { texts, whole }, bound)?;
-        answer.map_err(Stopped::Failed)
+        answer.map_err(PreprocessError::Failed)
     }
 
     /// A question beside each of the documents; with a `limit` the longer text of a pair loses its end. Without one,
@@ -127,16 +129,16 @@ impl Preprocessor {
         documents: &[String],
         limit: Option<usize>,
         bound: &TokenBound,
-    ) -> Result<Vec<(Tokenized, bool)>, Stopped> {
+    ) -> Result<Vec<(Tokenized, bool)>, PreprocessError> {
         let (query, documents) = (query.into(), documents.into());
         let answer: Result<_, String> = self.ask(&Request::Pairs { query, documents, limit }, bound)?;
-        answer.map_err(Stopped::Failed)
+        answer.map_err(PreprocessError::Failed)
     }
 
     /// Texts by each of a pipeline's tokenizers: `[tokenizer][text]`.
-    pub fn image(&self, texts: [&str; 2]) -> Result<Vec<Vec<Vec<u32>>>, Stopped> {
+    pub fn image(&self, texts: [&str; 2]) -> Result<Vec<Vec<Vec<u32>>>, PreprocessError> {
         let answer: Result<_, String> =
             self.ask(&Request::Image { texts: texts.map(Cow::from) }, &TokenBound::default())?;
-        answer.map_err(Stopped::Failed)
+        answer.map_err(PreprocessError::Failed)
     }
 }

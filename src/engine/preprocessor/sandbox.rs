@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use super::spec::Spec;
 use super::wire::{self, WORKERS, lock};
-use crate::engine::error::Stopped;
+use crate::engine::error::PreprocessError;
 use crate::engine::tokenizer::TokenBound;
 
 /// Timeout for loading a model's files and for each request, extended by their size: see [`BYTES_A_SECOND`].
@@ -65,7 +65,7 @@ fn timeout(bytes: u64) -> Duration {
 
 impl Sandbox {
     /// Starts a process; and what it tells of the files.
-    pub fn start(program: PathBuf, spec: Spec) -> Result<(Self, Vec<u8>), Stopped> {
+    pub fn start(program: PathBuf, spec: Spec) -> Result<(Self, Vec<u8>), PreprocessError> {
         let (process, facts) = Process::start(&program, &spec)?;
         let (process, attempts) = (Mutex::new(process), RwLock::default());
         let sandbox = Self { program, spec, process, attempts, turns: Turns::default(), facts: digest(&facts) };
@@ -74,11 +74,11 @@ impl Sandbox {
 
     /// Answers a request. Blocks until then, for as long as its length allows. Once the request that the bound belongs
     /// to is dropped, the process stops early.
-    pub fn ask(&self, request: Vec<u8>, bound: &TokenBound) -> Result<Vec<u8>, Stopped> {
+    pub fn ask(&self, request: Vec<u8>, bound: &TokenBound) -> Result<Vec<u8>, PreprocessError> {
         let shared = self.attempts.read().unwrap_or_else(PoisonError::into_inner);
         let turn = self.turns.take();
         match self.process()?.ask(&request, bound) {
-            Err(Stopped::Ended) if !bound.is_cancelled() => drop((turn, shared)),
+            Err(PreprocessError::Crashed) if !bound.is_cancelled() => drop((turn, shared)),
             outcome => return outcome,
         }
         let _alone = self.attempts.write().unwrap_or_else(PoisonError::into_inner);
@@ -86,13 +86,13 @@ impl Sandbox {
     }
 
     /// The process, or a new one if it has ended.
-    fn process(&self) -> Result<Arc<Process>, Stopped> {
+    fn process(&self) -> Result<Arc<Process>, PreprocessError> {
         let mut process = lock(&self.process);
         if lock(&process.waiting).has_ended {
             let (new, facts) = Process::start(&self.program, &self.spec)?;
             if digest(&facts) != self.facts {
                 new.kill();
-                return Err(Stopped::Failed("its files have changed since it was loaded".to_owned()));
+                return Err(PreprocessError::Failed("its files have changed since it was loaded".to_owned()));
             }
             *process = new;
         }
@@ -138,16 +138,16 @@ impl Drop for Sandbox {
 }
 
 impl Process {
-    fn start(program: &Path, spec: &Spec) -> Result<(Arc<Self>, Vec<u8>), Stopped> {
-        let spec_bytes = wire::encode(spec).map_err(Stopped::Failed)?;
+    fn start(program: &Path, spec: &Spec) -> Result<(Arc<Self>, Vec<u8>), PreprocessError> {
+        let spec_bytes = wire::encode(spec).map_err(PreprocessError::Failed)?;
         let (process, output) =
-            Self::spawn(program, spec.files()).map_err(|error| Stopped::Start(error.to_string()))?;
+            Self::spawn(program, spec.files()).map_err(|error| PreprocessError::NotStarted(error.to_string()))?;
         let process = Arc::new(process);
         let reader = Arc::clone(&process);
         let thread = std::thread::Builder::new().name("sandbox".to_owned()).spawn(move || reader.listen(output));
         if let Err(error) = thread {
             process.kill();
-            return Err(Stopped::Start(error.to_string()));
+            return Err(PreprocessError::NotStarted(error.to_string()));
         }
         let facts = process
             .submit(&spec_bytes)
@@ -172,17 +172,17 @@ impl Process {
         Ok((Self { files, child: Mutex::new(child), input: Mutex::new(input), waiting }, output))
     }
 
-    fn ask(&self, request: &[u8], bound: &TokenBound) -> Result<Vec<u8>, Stopped> {
+    fn ask(&self, request: &[u8], bound: &TokenBound) -> Result<Vec<u8>, PreprocessError> {
         let (id, receiver) = self.submit(request)?;
         self.wait(id, &receiver, timeout(request.len() as u64), bound)
     }
 
     /// Sends a request; returns its number, and where its answer arrives.
-    fn submit(&self, content: &[u8]) -> Result<(u64, Receiver<Answer>), Stopped> {
+    fn submit(&self, content: &[u8]) -> Result<(u64, Receiver<Answer>), PreprocessError> {
         let (sender, receiver) = sync_channel(1);
         let mut waiting = lock(&self.waiting);
         if waiting.has_ended {
-            return Err(Stopped::Ended);
+            return Err(PreprocessError::Crashed);
         }
         let id = waiting.next;
         waiting.next += 1;
@@ -205,17 +205,17 @@ impl Process {
         receiver: &Receiver<Answer>,
         timeout: Duration,
         bound: &TokenBound,
-    ) -> Result<Vec<u8>, Stopped> {
+    ) -> Result<Vec<u8>, PreprocessError> {
         let (mut waited, mut cancelled) = (Duration::ZERO, false);
         loop {
             match receiver.recv_timeout(POLL_INTERVAL) {
-                Ok(answer) => return answer.map_err(Stopped::Failed),
-                Err(RecvTimeoutError::Disconnected) => return Err(Stopped::Ended),
+                Ok(answer) => return answer.map_err(PreprocessError::Failed),
+                Err(RecvTimeoutError::Disconnected) => return Err(PreprocessError::Crashed),
                 Err(RecvTimeoutError::Timeout) => waited += POLL_INTERVAL,
             }
             if waited >= timeout {
                 self.kill();
-                return Err(Stopped::TooLong(timeout.as_secs()));
+                return Err(PreprocessError::TimedOut(timeout.as_secs()));
             }
             // Keep waiting after a cancellation, so that a process that ignores it is still killed at the timeout.
             if bound.is_cancelled() && !cancelled {

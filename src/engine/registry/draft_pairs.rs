@@ -1,32 +1,32 @@
 //! Which smaller model drafts for a larger one, and when it has to go.
 //!
-//! A drafter never stands in the way: it is read only where its weights fit beside all models in
+//! A draft_slot never stands in the way: it is read only where its weights fit beside all models in
 //! memory, and is the first to go where memory is short. Its weights are a loaded model like any
 //! other; if somebody asks it for answers, they are in memory once.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Found, Memory, Registry, lock};
+use super::{DiscoveredModel, Memory, Registry, lock};
 use crate::engine::checkpoint::Checkpoint;
 use crate::engine::error::LoadError;
-use crate::engine::model_info::Kind;
+use crate::engine::model_info::ModelKind;
 use crate::engine::preprocessor::Preprocessor;
 use crate::engine::runtime::panics::guarded;
 use crate::engine::text::model::TextModel;
-use crate::engine::text::speculative::draft_model::Drafter;
+use crate::engine::text::speculative::draft_model::DraftModel;
 
-/// How long a model goes without a drafter that had no memory.
+/// How long a model goes without a draft_slot that had no memory.
 const PAUSE: Duration = Duration::from_secs(600);
 /// An own choice has at most one part in so many of the served model's bytes.
 const SMALLER: u64 = 2;
 
 impl Registry {
-    /// Gives the model a drafter if there is one and it fits. Reads its weights; after that it is
+    /// Gives the model a draft_slot if there is one and it fits. Reads its weights; after that it is
     /// cheap to ask again.
-    pub(super) fn equip(&self, model: &TextModel, found: &Found) {
+    pub(super) fn attach_draft_model(&self, model: &TextModel, found: &DiscoveredModel) {
         let settings = &self.runtime.settings;
-        if !settings.speculate || !model.drafter.is_due(self.clock.uptime()) {
+        if !settings.speculate || !model.draft_slot.should_load(self.clock.uptime()) {
             return;
         }
         for sibling in self.siblings(found) {
@@ -34,8 +34,8 @@ impl Registry {
             match self.draft(model, &sibling) {
                 Ok(Some(network)) => {
                     let vocabulary = model.vocabulary().min(network.vocabulary());
-                    let drafter = Drafter::new(network, vocabulary, model.lease.weights(), settings.kv_type);
-                    model.drafter.put(drafter);
+                    let draft_slot = DraftModel::new(network, vocabulary, model.lease.weights(), settings.kv_type);
+                    model.draft_slot.install(draft_slot);
                     self.texts.set_block_bytes(model.key, model.block_bytes(settings.kv_type));
                     if let Some(entry) = lock(&self.loaded).get_mut(id) {
                         entry.draft = Some(draft.to_owned());
@@ -47,9 +47,9 @@ impl Registry {
                     tracing::warn!(model = id, draft, "the draft model has other tokens and is not used");
                 }
                 Ok(None) => {}
-                Err(LoadError::NoMemory { .. } | LoadError::TooLarge { .. }) => {
+                Err(LoadError::OutOfMemory { .. } | LoadError::TooLarge { .. }) => {
                     tracing::info!(model = id, draft, "there is no memory for the draft model");
-                    model.drafter.retry(self.clock.uptime() + PAUSE);
+                    model.draft_slot.retry_at(self.clock.uptime() + PAUSE);
                     return;
                 }
                 Err(error) => tracing::warn!(model = id, draft, %error, "the draft model cannot be used"),
@@ -60,7 +60,7 @@ impl Registry {
     /// Models that may draft for this one, the best first: the one that was named, or those of the
     /// same architecture with at most half of its bytes. The smallest is best: guesses that are a
     /// little better do not make up for twice the time that each of them takes.
-    fn siblings(&self, served: &Found) -> Vec<Found> {
+    fn siblings(&self, served: &DiscoveredModel) -> Vec<DiscoveredModel> {
         let drafts = &self.runtime.settings.drafts;
         if let Some(named) = drafts.pairs.get(&served.info.id) {
             let found = self.found(named);
@@ -69,24 +69,25 @@ impl Registry {
             }
             return found.into_iter().collect();
         }
-        let fits = |one: &&Found| {
+        let fits = |one: &&DiscoveredModel| {
             let (info, other) = (&one.info, &served.info);
-            let usable = info.kind == Kind::Text && info.problem.is_none() && self.failure(one).is_none();
+            let usable = info.kind == ModelKind::Text && info.problem.is_none() && self.failure(one).is_none();
             usable && info.architecture == other.architecture && info.bytes <= other.bytes / SMALLER
         };
         let snapshot = self.snapshot.load();
-        let mut found: Vec<Found> = snapshot.models.values().filter(|_| drafts.auto).filter(fits).cloned().collect();
+        let mut found: Vec<DiscoveredModel> =
+            snapshot.models.values().filter(|_| drafts.auto).filter(fits).cloned().collect();
         found.sort_by_key(|one| one.info.bytes);
         found
     }
 
     /// The sibling in memory, if its tokens are those of `model`; its header tells before its weights
     /// are read.
-    fn draft(&self, model: &TextModel, sibling: &Found) -> Result<Option<Arc<TextModel>>, LoadError> {
-        if let Some(draft) = self.ready(&sibling.info.id, sibling.stamp) {
+    fn draft(&self, model: &TextModel, sibling: &DiscoveredModel) -> Result<Option<Arc<TextModel>>, LoadError> {
+        if let Some(draft) = self.ready(&sibling.info.id, sibling.fingerprint) {
             return Ok(draft.text().filter(|draft| draft.vocabulary.agree(&model.vocabulary)).cloned());
         }
-        let broken = |reason| LoadError::Broken { id: sibling.info.id.clone(), reason };
+        let broken = |reason| LoadError::Unusable { id: sibling.info.id.clone(), reason };
         let agree = guarded(|| {
             let checkpoint = Checkpoint::open_chat(&sibling.path)?;
             let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
@@ -99,7 +100,7 @@ impl Registry {
         self.obtain_text(sibling, Memory::Spare).map(Some)
     }
 
-    /// Takes the drafter of the longest unused model away, and its weights out of memory unless they
+    /// Takes the draft_slot of the longest unused model away, and its weights out of memory unless they
     /// answer somebody. `false`: no model has one.
     pub(super) fn drop_drafter(&self) -> bool {
         let Some((served, draft)) = self.drafters().into_iter().next() else { return false };
@@ -117,7 +118,7 @@ impl Registry {
         }
     }
 
-    /// Models that have a drafter, the longest unused first, and what drafts for each.
+    /// Models that have a draft_slot, the longest unused first, and what drafts for each.
     fn drafters(&self) -> Vec<(String, String)> {
         let loaded = lock(&self.loaded);
         let drafted = loaded.iter().filter_map(|(id, entry)| Some((entry.used, id.clone(), entry.draft.clone()?)));
@@ -126,14 +127,14 @@ impl Registry {
         drafted.into_iter().map(|(_, served, draft)| (served, draft)).collect()
     }
 
-    /// Takes a model's drafter away, for so long or until the model is loaded again. Waits for the end
+    /// Takes a model's draft_slot away, for so long or until the model is loaded again. Waits for the end
     /// of the worker's round.
     pub(super) fn take_drafter(&self, served: &str, pause: Option<Duration>) {
         let taken = lock(&self.loaded).get_mut(served).and_then(|entry| {
             entry.draft = None;
             let model = entry.model.text()?;
             let own = model.kv_shape(self.runtime.settings.kv_type).block_bytes();
-            Some((model.key, own, Arc::clone(&model.drafter)))
+            Some((model.key, own, Arc::clone(&model.draft_slot)))
         });
         let Some((key, own, slot)) = taken else { return };
         slot.take(pause.map(|pause| self.clock.uptime() + pause));

@@ -20,11 +20,11 @@ use arc_swap::ArcSwap;
 
 use crate::clock_rng::ClockRng;
 use crate::engine::checkpoint::Checkpoint;
-use crate::engine::discovery::{self, Found, Stamp};
+use crate::engine::discovery::{self, DiscoveredModel, Fingerprint};
 use crate::engine::embedding::EncoderModel;
 use crate::engine::image::{self, ImageModel};
-use crate::engine::model_info::Kind;
 use crate::engine::model_info::ModelInfo;
+use crate::engine::model_info::ModelKind;
 use crate::engine::preprocessor::Isolation;
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::memory::Lease;
@@ -53,7 +53,7 @@ pub struct Registry {
     /// One lock a model: whoever holds it loads, the others wait for the outcome.
     gates: Mutex<HashMap<String, Arc<Mutex<()>>>>,
     /// Models whose header was sound but whose loading failed; until the file changes.
-    failed: Mutex<HashMap<String, (Stamp, String)>>,
+    failed: Mutex<HashMap<String, (Fingerprint, String)>>,
     loads: AtomicU64,
     /// Computes for all models, one at a time.
     cpu: Arc<Cpu>,
@@ -61,7 +61,7 @@ pub struct Registry {
 
 #[derive(Default)]
 struct Snapshot {
-    models: BTreeMap<String, Found>,
+    models: BTreeMap<String, DiscoveredModel>,
     /// `None` before the first scan.
     at: Option<Duration>,
 }
@@ -91,7 +91,7 @@ impl Model {
 
 struct Loaded {
     model: Model,
-    stamp: Stamp,
+    fingerprint: Fingerprint,
     used: Duration,
     /// When its files were last found to be those that were read.
     confirmed: Duration,
@@ -145,7 +145,7 @@ impl Registry {
         self.found(id).map(|found| self.describe(&found))
     }
 
-    fn found(&self, id: &str) -> Option<Found> {
+    fn found(&self, id: &str) -> Option<DiscoveredModel> {
         let snapshot = self.snapshot.load_full();
         match snapshot.models.get(id) {
             Some(found) if found.is_current() => return Some(found.clone()),
@@ -155,7 +155,7 @@ impl Registry {
         self.snapshot.load().models.get(id).cloned()
     }
 
-    fn describe(&self, found: &Found) -> ModelInfo {
+    fn describe(&self, found: &DiscoveredModel) -> ModelInfo {
         let mut info = found.info.clone();
         info.loaded = lock(&self.loaded).contains_key(&info.id);
         if info.problem.is_none() {
@@ -164,9 +164,12 @@ impl Registry {
         info
     }
 
-    fn failure(&self, found: &Found) -> Option<String> {
+    fn failure(&self, found: &DiscoveredModel) -> Option<String> {
         let failed = lock(&self.failed);
-        failed.get(&found.info.id).filter(|(stamp, _)| *stamp == found.stamp).map(|(_, reason)| reason.clone())
+        failed
+            .get(&found.info.id)
+            .filter(|(fingerprint, _)| *fingerprint == found.fingerprint)
+            .map(|(_, reason)| reason.clone())
     }
 
     fn refresh(&self) {
@@ -194,7 +197,7 @@ impl Registry {
         });
         let models: BTreeMap<_, _> = models.collect();
         let is_outdated = |(id, entry): (&String, &Loaded)| match models.get(id) {
-            Some(found) if found.stamp == entry.stamp => None,
+            Some(found) if found.fingerprint == entry.fingerprint => None,
             _ => Some(id.clone()),
         };
         let outdated: Vec<_> = lock(&self.loaded).iter().filter_map(is_outdated).collect();
@@ -221,26 +224,26 @@ impl Registry {
 
     /// The chat model if it is loaded and its files were looked at not long ago. Touches no disk.
     pub fn loaded_model(&self, id: &str) -> Option<Arc<TextModel>> {
-        let stamp = self.snapshot.load().models.get(id)?.stamp;
+        let fingerprint = self.snapshot.load().models.get(id)?.fingerprint;
         let now = self.clock.uptime();
         let mut loaded = lock(&self.loaded);
-        let entry = loaded.get_mut(id).filter(|entry| entry.stamp == stamp)?;
+        let entry = loaded.get_mut(id).filter(|entry| entry.fingerprint == fingerprint)?;
         (now.saturating_sub(entry.confirmed) < FRESH).then_some(())?;
         entry.used = now;
         entry.model.text().cloned()
     }
 
-    /// The chat model, loaded. Blocks while its weights are read, and those of what drafts for it.
+    /// The chat model, loaded. BlockPool while its weights are read, and those of what drafts for it.
     pub fn load(&self, id: &str) -> Result<Arc<TextModel>, LoadError> {
         let found = self.found(id).ok_or(LoadError::NotFound)?;
         let model = self.obtain_text(&found, Memory::Claimed)?;
-        self.equip(&model, &found);
+        self.attach_draft_model(&model, &found);
         Ok(model)
     }
 
-    /// The encoder of this kind, [`Kind::Embedding`] or [`Kind::Reranker`], loaded. Blocks while its weights are
+    /// The encoder of this kind, [`ModelKind::Embedding`] or [`ModelKind::Reranker`], loaded. BlockPool while its weights are
     /// read.
-    pub fn load_encoder(&self, id: &str, kind: Kind) -> Result<Arc<EncoderModel>, LoadError> {
+    pub fn load_encoder(&self, id: &str, kind: ModelKind) -> Result<Arc<EncoderModel>, LoadError> {
         let found = self.found(id).ok_or(LoadError::NotFound)?;
         if found.info.kind != kind {
             return Err(found.other_than(kind));
@@ -251,69 +254,69 @@ impl Registry {
         }
     }
 
-    /// The model that paints, loaded. Blocks while its weights are read.
+    /// The model that paints, loaded. BlockPool while its weights are read.
     pub fn load_image_model(&self, id: &str) -> Result<Arc<ImageModel>, LoadError> {
         let found = self.found(id).ok_or(LoadError::NotFound)?;
-        if found.info.kind != Kind::Image {
-            return Err(found.other_than(Kind::Image));
+        if found.info.kind != ModelKind::Image {
+            return Err(found.other_than(ModelKind::Image));
         }
         match self.obtain(&found, Memory::Claimed)? {
             Model::Image(model) => Ok(model),
-            _ => Err(found.other_than(Kind::Image)),
+            _ => Err(found.other_than(ModelKind::Image)),
         }
     }
 
     /// Loads a model of any kind.
     pub fn preload(&self, id: &str) -> Result<(), LoadError> {
         match self.found(id).ok_or(LoadError::NotFound)?.info.kind {
-            kind @ (Kind::Embedding | Kind::Reranker) => self.load_encoder(id, kind).map(drop),
-            Kind::Image => self.load_image_model(id).map(drop),
-            Kind::Text | Kind::Unknown => self.load(id).map(drop),
+            kind @ (ModelKind::Embedding | ModelKind::Reranker) => self.load_encoder(id, kind).map(drop),
+            ModelKind::Image => self.load_image_model(id).map(drop),
+            ModelKind::Text | ModelKind::Unknown => self.load(id).map(drop),
         }
     }
 
-    fn obtain_text(&self, found: &Found, memory: Memory) -> Result<Arc<TextModel>, LoadError> {
-        if !matches!(found.info.kind, Kind::Text | Kind::Unknown) {
-            return Err(found.other_than(Kind::Text));
+    fn obtain_text(&self, found: &DiscoveredModel, memory: Memory) -> Result<Arc<TextModel>, LoadError> {
+        if !matches!(found.info.kind, ModelKind::Text | ModelKind::Unknown) {
+            return Err(found.other_than(ModelKind::Text));
         }
         match self.obtain(found, memory)? {
             Model::Text(model) => Ok(model),
-            _ => Err(found.other_than(Kind::Text)),
+            _ => Err(found.other_than(ModelKind::Text)),
         }
     }
 
-    fn obtain(&self, found: &Found, memory: Memory) -> Result<Model, LoadError> {
+    fn obtain(&self, found: &DiscoveredModel, memory: Memory) -> Result<Model, LoadError> {
         let id = &found.info.id;
-        if let Some(model) = self.ready(id, found.stamp) {
+        if let Some(model) = self.ready(id, found.fingerprint) {
             return Ok(model);
         }
         let gate = Arc::clone(lock(&self.gates).entry(id.to_owned()).or_default());
         let _one = lock(&gate);
-        match self.ready(id, found.stamp) {
+        match self.ready(id, found.fingerprint) {
             Some(model) => Ok(model),
             None => self.read(found, memory),
         }
     }
 
-    fn ready(&self, id: &str, stamp: Stamp) -> Option<Model> {
+    fn ready(&self, id: &str, fingerprint: Fingerprint) -> Option<Model> {
         self.drop_retired();
         let now = self.clock.uptime();
         let mut loaded = lock(&self.loaded);
-        let entry = loaded.get_mut(id).filter(|entry| entry.stamp == stamp)?;
+        let entry = loaded.get_mut(id).filter(|entry| entry.fingerprint == fingerprint)?;
         (entry.used, entry.confirmed) = (now, now);
         Some(entry.model.clone())
     }
 
-    fn read(&self, found: &Found, memory: Memory) -> Result<Model, LoadError> {
+    fn read(&self, found: &DiscoveredModel, memory: Memory) -> Result<Model, LoadError> {
         let id = &found.info.id;
         if let Some(reason) = found.info.problem.clone().or_else(|| self.failure(found)) {
-            return Err(LoadError::Broken { id: id.clone(), reason });
+            return Err(LoadError::Unusable { id: id.clone(), reason });
         }
         let broken = |reason: String| {
-            lock(&self.failed).insert(id.clone(), (found.stamp, reason.clone()));
-            LoadError::Broken { id: id.clone(), reason }
+            lock(&self.failed).insert(id.clone(), (found.fingerprint, reason.clone()));
+            LoadError::Unusable { id: id.clone(), reason }
         };
-        if found.info.kind == Kind::Image {
+        if found.info.kind == ModelKind::Image {
             return self.read_image_model(found, memory, broken);
         }
         let (cpu, encoder) = (Arc::clone(&self.cpu), found.is_encoder());
@@ -343,7 +346,7 @@ impl Registry {
 
     fn read_image_model(
         &self,
-        found: &Found,
+        found: &DiscoveredModel,
         memory: Memory,
         broken: impl Fn(String) -> LoadError,
     ) -> Result<Model, LoadError> {
@@ -365,9 +368,10 @@ impl Registry {
         Isolation { program: self.runtime.settings.sandbox.clone(), clock: Arc::clone(&self.clock) }
     }
 
-    fn insert(&self, found: &Found, model: &Model) {
+    fn insert(&self, found: &DiscoveredModel, model: &Model) {
         let now = self.clock.uptime();
-        let entry = Loaded { model: model.clone(), stamp: found.stamp, used: now, confirmed: now, draft: None };
+        let entry =
+            Loaded { model: model.clone(), fingerprint: found.fingerprint, used: now, confirmed: now, draft: None };
         let former = lock(&self.loaded).insert(found.info.id.clone(), entry);
         lock(&self.retired).extend(former.map(|former| former.model));
     }
@@ -399,7 +403,7 @@ impl Registry {
         let gone = loaded.remove(id);
         drop(loaded);
         if let Some(model) = gone.as_ref().and_then(|gone| gone.model.text()) {
-            model.drafter.take(None);
+            model.draft_slot.take(None);
             self.texts.forget(model.key);
         }
         Ok(())
@@ -414,13 +418,13 @@ impl Registry {
                 let (needed, budget) = (weights.saturating_add(scratch), self.runtime.memory.total());
                 return Err(match needed > budget {
                     true => LoadError::TooLarge { needed, budget },
-                    false => LoadError::NoMemory { needed, budget },
+                    false => LoadError::OutOfMemory { needed, budget },
                 });
             }
         }
     }
 
-    /// Drops a drafter; where there is none, the model that is longest unused, of those that nobody
+    /// Drops a draft_slot; where there is none, the model that is longest unused, of those that nobody
     /// holds. `false`: there is nothing to drop.
     pub(in crate::engine) fn unload_idle(&self) -> bool {
         if self.drop_retired() || self.drop_drafter() {

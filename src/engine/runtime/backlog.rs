@@ -16,11 +16,11 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Whether there is no room for the new work: the queue holds `limit`, and of one tenant one part in `tenant_part`.
+    /// Whether there is no room for the new work: the queue holds `limit`, and of one tenant one part in `tenant_divisor`.
     /// An empty queue takes whatever one request may ask for.
-    pub fn is_full(&self, limit: usize, tenant_part: usize) -> bool {
+    pub fn is_full(&self, limit: usize, tenant_divisor: usize) -> bool {
         let Self { new, waiting, own } = *self;
-        (waiting > 0 && waiting + new > limit) || (own > 0 && own + new > limit / tenant_part)
+        (waiting > 0 && waiting + new > limit) || (own > 0 && own + new > limit / tenant_divisor)
     }
 }
 

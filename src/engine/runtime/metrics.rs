@@ -20,9 +20,9 @@ struct Model {
 
 /// Who guesses tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Guesser {
+pub enum DraftSource {
     /// The text's own past.
-    Lookup,
+    NgramProposer,
     /// A draft model.
     Draft,
 }
@@ -162,8 +162,8 @@ impl Metrics {
     }
 
     /// Of `drafted` tokens that were guessed, `accepted` came true.
-    pub fn guess(&self, model: &str, by: Guesser, drafted: usize, accepted: usize) {
-        let by = if by == Guesser::Draft { "draft" } else { "lookup" };
+    pub fn guess(&self, model: &str, by: DraftSource, drafted: usize, accepted: usize) {
+        let by = if by == DraftSource::Draft { "draft" } else { "lookup" };
         let label = Guess { model: model.to_owned(), by };
         self.drafted.get_or_create(&label).inc_by(drafted as u64);
         self.accepted.get_or_create(&label).inc_by(accepted as u64);
@@ -219,14 +219,14 @@ fn whole(number: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Guesser, Metrics, Step};
+    use super::{DraftSource, Metrics, Step};
     use std::time::Duration;
 
     #[test]
     fn the_text_says_what_was_counted() {
         let metrics = Metrics::new();
         metrics.step("m", Step { prompt: 7, generated: 3, cached: 16 });
-        metrics.guess("m", Guesser::Draft, 5, 2);
+        metrics.guess("m", DraftSource::Draft, 5, 2);
         metrics.step("m", Step { generated: 1, ..Step::default() });
         metrics.first_token("m", Duration::from_millis(3));
         metrics.refuse("m", "model_queue");

@@ -4,6 +4,7 @@
 //! [wake](Runtime::wake) the compute thread, which gives each workload its turn ([`worker`]).
 
 pub mod backlog;
+pub mod faults;
 pub mod memory;
 pub mod metrics;
 pub mod panics;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use super::settings::Settings;
 use crate::clock_rng::ClockRng;
+use faults::Faults;
 use memory::{KvCache, Lease, MemoryBudget, Reclaim};
 use metrics::Metrics;
 
@@ -26,6 +28,7 @@ pub struct Runtime {
     pub memory: Arc<MemoryBudget>,
     pub metrics: Metrics,
     pub clock: Arc<dyn ClockRng>,
+    pub faults: Faults,
     /// Memory that leases may take over. Set once, by their owners.
     kv_cache: OnceLock<Weak<dyn KvCache>>,
     idle_models: OnceLock<Weak<dyn Reclaim>>,
@@ -62,6 +65,7 @@ impl Runtime {
             memory,
             metrics: Metrics::new(),
             clock,
+            faults: Faults::default(),
             kv_cache: OnceLock::new(),
             idle_models: OnceLock::new(),
             state: Mutex::new(State { phase: ShutdownPhase::Running, signal: false, down: 0 }),

@@ -19,7 +19,7 @@ pub fn computed<T>(work: impl FnOnce() -> candle_core::Result<T>) -> Result<T, S
     caught(|| work().map_err(|error| error.to_string()), "the computation panicked")
 }
 
-/// What a painter is at.
+/// What the image thread is doing.
 pub fn generated<T>(work: impl FnOnce() -> Result<T, Interrupted>) -> Result<T, Interrupted> {
     caught(work, "the computation panicked")
 }

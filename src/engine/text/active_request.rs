@@ -6,15 +6,15 @@ use std::time::Duration;
 use tokio::sync::mpsc::{OwnedPermit, Sender};
 
 use crate::engine::error::Failure;
-use crate::engine::runtime::metrics::{Guesser, Metrics};
+use crate::engine::runtime::metrics::{DraftSource, Metrics};
 use crate::engine::text::model::TextModel;
 use crate::engine::text::queue::QueuedRequest;
-use crate::engine::text::request::{Piece, Sent};
+use crate::engine::text::request::{Sent, TextDelta};
 use crate::engine::text::scheduler::{RequestId, Row, SequenceId};
 use crate::engine::text::sequence::Sequence;
-use crate::engine::text::speculative::draft_stats::Drafting;
-use crate::engine::text::speculative::ngram::Lookup;
-use crate::engine::text::step_cost::Prices;
+use crate::engine::text::speculative::draft_stats::DraftState;
+use crate::engine::text::speculative::ngram::NgramProposer;
+use crate::engine::text::step_cost::SpeculationCosts;
 
 pub struct ActiveRequest {
     pub model: Arc<TextModel>,
@@ -33,10 +33,10 @@ struct Choice {
     sequence: Sequence,
     /// Room in the channel for what the next step makes.
     permit: Option<OwnedPermit<Sent>>,
-    lookup: Lookup,
-    drafting: Drafting,
-    /// When its newest token was made.
-    newest: Option<Duration>,
+    ngrams: NgramProposer,
+    draft: DraftState,
+    /// When its last_token_at token was made.
+    last_token_at: Option<Duration>,
 }
 
 /// What a row came to.
@@ -53,8 +53,8 @@ impl ActiveRequest {
     pub fn new(queued: QueuedRequest, cached: usize) -> Self {
         let QueuedRequest { model, request, sender, last, at } = queued;
         let choice = |choice| {
-            let (sequence, lookup) = (Sequence::new(&model, &request, choice), Lookup::new(&request.prompt));
-            Some(Choice { sequence, permit: None, lookup, drafting: Drafting::default(), newest: None })
+            let (sequence, ngrams) = (Sequence::new(&model, &request, choice), NgramProposer::new(&request.prompt));
+            Some(Choice { sequence, permit: None, ngrams, draft: DraftState::default(), last_token_at: None })
         };
         let choices = (0..request.choices).map(choice).collect();
         let cached = u32::try_from(cached).unwrap_or(u32::MAX);
@@ -100,28 +100,27 @@ impl ActiveRequest {
         self.unread_since.is_none_or(|since| now.saturating_sub(since) <= timeout)
     }
 
-    /// The n-gram proposals for each choice that has begun, where such proposals were right often enough.
-    pub fn propose_ngrams(&mut self, request: RequestId, prices: &Prices) -> Vec<(SequenceId, Vec<u32>)> {
+    /// The n-gram proposals for each choice that has begun, where such proposals were accepted often enough.
+    pub fn propose_ngrams(&mut self, request: RequestId, costs: &SpeculationCosts) -> Vec<(SequenceId, Vec<u32>)> {
         let propose = |(choice, one): (u32, &mut Option<Choice>)| {
-            let one = one.as_mut().filter(|one| one.newest.is_some())?;
-            let tokens = one.lookup.guess(prices.worth());
-            let saved = f64::from(one.lookup.trust()) * prices.token - prices.check;
-            one.drafting.give_way(tokens.len() as f64 * saved);
+            let one = one.as_mut().filter(|one| one.last_token_at.is_some())?;
+            let tokens = one.ngrams.propose(costs.break_even_acceptance());
+            let saved = f64::from(one.ngrams.acceptance()) * costs.token - costs.check;
+            one.draft.skip_round(tokens.len() as f64 * saved);
             Some((SequenceId { request, choice }, tokens))
         };
         (0..).zip(&mut self.choices).filter_map(propose).collect()
     }
 
     /// How guessing with a draft model goes in each answer.
-    pub fn drafting(&mut self, request: RequestId) -> impl Iterator<Item = (SequenceId, &mut Drafting)> {
+    pub fn draft_states(&mut self, request: RequestId) -> impl Iterator<Item = (SequenceId, &mut DraftState)> {
         let choices = (0..).zip(&mut self.choices);
-        choices
-            .filter_map(move |(choice, answer)| Some((SequenceId { request, choice }, &mut answer.as_mut()?.drafting)))
+        choices.filter_map(move |(choice, answer)| Some((SequenceId { request, choice }, &mut answer.as_mut()?.draft)))
     }
 
     /// The same of one answer, if it has not ended.
-    pub fn drafting_of(&mut self, choice: u32) -> Option<&mut Drafting> {
-        self.choices.get_mut(choice as usize)?.as_mut().map(|answer| &mut answer.drafting)
+    pub fn draft_state_of(&mut self, choice: u32) -> Option<&mut DraftState> {
+        self.choices.get_mut(choice as usize)?.as_mut().map(|answer| &mut answer.draft)
     }
 
     /// Takes the distributions that a row came to: one, or one after each token of a draft. Those
@@ -138,7 +137,7 @@ impl ActiveRequest {
         let slot = self.choices.get_mut(row.sequence.choice as usize);
         let Some(Some(answer)) = slot.filter(|_| !logits.is_empty()) else { return Ok(outcome) };
         let draft = row.tokens.get(own..).unwrap_or_default();
-        let mut whole: Option<Piece> = None;
+        let mut whole: Option<TextDelta> = None;
         for (at, logits) in logits.into_iter().enumerate() {
             let piece = answer.sequence.accept(logits)?;
             let token = answer.sequence.newest;
@@ -150,22 +149,26 @@ impl ActiveRequest {
                 break;
             }
         }
-        let right = outcome.new.len().saturating_sub(1);
-        let by = if answer.drafting.learn(row.draft, right) { Guesser::Draft } else { Guesser::Lookup };
+        let accepted = outcome.new.len().saturating_sub(1);
+        let by = if answer.draft.finish_round(row.draft, accepted) {
+            DraftSource::Draft
+        } else {
+            DraftSource::NgramProposer
+        };
         if row.draft > 0 {
-            metrics.guess(self.model.id(), by, row.draft, right);
+            metrics.guess(self.model.id(), by, row.draft, accepted);
         }
         match by {
-            Guesser::Lookup => answer.lookup.learn(row.draft, right),
-            Guesser::Draft => answer.lookup.watch(&outcome.new),
+            DraftSource::NgramProposer => answer.ngrams.record(row.draft, accepted),
+            DraftSource::Draft => answer.ngrams.record_unchecked(&outcome.new),
         }
-        answer.lookup.push(&outcome.new);
-        match answer.newest.replace(now) {
+        answer.ngrams.push(&outcome.new);
+        match answer.last_token_at.replace(now) {
             Some(before) => metrics.next_token(self.model.id(), now.saturating_sub(before)),
             None => metrics.first_token(self.model.id(), now.saturating_sub(self.submitted)),
         }
         if let (Some(permit), Some(piece)) = (answer.permit.take(), whole) {
-            drop(permit.send(Ok(Piece { cached: self.cached, ..piece })));
+            drop(permit.send(Ok(TextDelta { cached: self.cached, ..piece })));
         }
         if let Some(slot) = self.choices.get_mut(row.sequence.choice as usize)
             && outcome.ended
@@ -177,10 +180,10 @@ impl ActiveRequest {
 }
 
 /// Two pieces of one answer as one.
-fn join(before: Option<Piece>, piece: Piece) -> Piece {
+fn join(before: Option<TextDelta>, piece: TextDelta) -> TextDelta {
     let Some(mut whole) = before else { return piece };
     whole.text.push_str(&piece.text);
     whole.calls.extend(piece.calls);
     whole.tokens.extend(piece.tokens);
-    Piece { text: whole.text, calls: whole.calls, tokens: whole.tokens, ..piece }
+    TextDelta { text: whole.text, calls: whole.calls, tokens: whole.tokens, ..piece }
 }

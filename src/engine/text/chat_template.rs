@@ -13,7 +13,7 @@ use minijinja::{Environment, Error, ErrorKind, context};
 use serde::{Deserialize, Serialize};
 
 use crate::clock_rng::ClockRng;
-use crate::engine::error::Stopped;
+use crate::engine::error::PreprocessError;
 
 /// Instructions; a conversation of a thousand messages takes some ten thousand.
 const FUEL: u64 = 5_000_000;
@@ -32,7 +32,7 @@ pub enum PromptError {
     Broken(String),
     /// It was stopped, or what tokenises its prompt: the model's fault, too.
     #[error("the model's chat template or its tokenizer fails: {0}")]
-    Stopped(Stopped),
+    PreprocessError(PreprocessError),
 }
 
 pub struct Template {

@@ -5,15 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::engine::checkpoint::Checkpoint;
-use crate::engine::error::Stopped;
+use crate::engine::error::PreprocessError;
 use crate::engine::preprocessor::{ChatFacts, Isolation, Preprocessor};
 use crate::engine::runtime::memory::Lease;
 use crate::engine::runtime::panics::computed;
 use crate::engine::text::chat_template::PromptError;
-use crate::engine::text::grammar::{Form, GrammarError, Grammars};
+use crate::engine::text::grammar::{CompiledGrammar, GrammarCache, GrammarError};
 use crate::engine::text::scheduler::ModelId;
-use crate::engine::text::speculative::draft_model::{DraftNetwork, Slot};
-use crate::engine::text::tools::{Format, Shape, Syntax, Tool};
+use crate::engine::text::speculative::draft_model::{DraftNetwork, DraftSlot};
+use crate::engine::text::tools::{Format, OutputSpec, Syntax, Tool};
 use crate::engine::tokenizer::{Prompt, TokenBound, Vocabulary};
 use crate::models::decoder::{BatchRow, Decoder, Logits};
 use crate::models::kv::{KvArena, KvShape, KvType};
@@ -30,11 +30,11 @@ pub struct TextModel {
     preprocessor: Preprocessor,
     /// How it writes calls of tools.
     call_format: Format,
-    grammars: Grammars,
+    grammars: GrammarCache,
     /// The share of the memory budget of weights and steps, given back with the model.
     pub(in crate::engine) lease: Lease,
     /// What guesses its tokens, if a smaller model does.
-    pub(in crate::engine) drafter: Arc<Slot>,
+    pub(in crate::engine) draft_slot: Arc<DraftSlot>,
 }
 
 impl TextModel {
@@ -59,9 +59,9 @@ impl TextModel {
             longest_token,
             preprocessor,
             call_format,
-            grammars: Grammars::default(),
+            grammars: GrammarCache::default(),
             lease,
-            drafter: Arc::default(),
+            draft_slot: Arc::default(),
         })
     }
 
@@ -113,21 +113,21 @@ impl TextModel {
 
     /// What an answer of this shape is held to. Takes time in proportion to the schemas, up to some
     /// seconds, and the first some tenths more: not for an async thread, nor the engine's.
-    pub fn form(&self, shape: &Shape) -> Result<Form, GrammarError> {
+    pub fn form(&self, shape: &OutputSpec) -> Result<CompiledGrammar, GrammarError> {
         self.grammars.form(&self.vocabulary, shape, self.syntax(shape))
     }
 
     /// The same if it was compiled lately, and at once.
-    pub fn kept_form(&self, shape: &Shape) -> Option<Form> {
+    pub fn kept_form(&self, shape: &OutputSpec) -> Option<CompiledGrammar> {
         self.grammars.kept(shape, || self.syntax(shape))
     }
 
-    fn syntax(&self, shape: &Shape) -> Option<Syntax> {
+    fn syntax(&self, shape: &OutputSpec) -> Option<Syntax> {
         Syntax::new(self.call_format, &self.vocabulary, shape)
     }
 
     /// Plain text as tokens: nothing in it is special, nothing is added.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>, Stopped> {
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, PreprocessError> {
         self.preprocessor.plain(text)
     }
 
@@ -141,9 +141,9 @@ impl TextModel {
         computed(|| self.network.forward(rows, arena))
     }
 
-    /// Bytes of a block of keys and values, those of its drafter among them.
+    /// Bytes of a block of keys and values, those of its draft_slot among them.
     pub(in crate::engine) fn block_bytes(&self, kind: KvType) -> u64 {
-        self.kv_shape(kind).block_bytes() + self.drafter.block_bytes()
+        self.kv_shape(kind).block_bytes() + self.draft_slot.block_bytes()
     }
 
     /// The sizes of its own keys and values.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::model::TextModel;
-use super::request::{Generation, Sent};
+use super::request::{GenerationRequest, Sent};
 use super::scheduler::{Full, Limits, ModelId, Request, RequestId, Scheduler, Tenant};
 use crate::engine::error::{Failure, Refused};
 use crate::engine::runtime::Runtime;
@@ -40,7 +40,7 @@ pub struct State {
 /// A request in the queue.
 pub struct QueuedRequest {
     pub model: Arc<TextModel>,
-    pub request: Generation,
+    pub request: GenerationRequest,
     pub sender: mpsc::Sender<Sent>,
     /// A place in the channel kept for a failure, so that a slow client learns of it, too.
     pub last: mpsc::OwnedPermit<Sent>,
@@ -149,7 +149,7 @@ impl State {
 }
 
 /// A request as the scheduler sees it.
-fn schedule(runtime: &Runtime, model: &TextModel, request: &Generation) -> Request {
+fn schedule(runtime: &Runtime, model: &TextModel, request: &GenerationRequest) -> Request {
     Request {
         model: model.key,
         block_bytes: model.block_bytes(runtime.settings.kv_type),
@@ -168,7 +168,7 @@ impl TextQueue {
             running: settings.max_running,
             requests: settings.max_queued_requests,
             tokens: settings.max_queued_tokens,
-            tenant_part: settings.tenant_part,
+            tenant_divisor: settings.tenant_divisor,
         };
         let state = State {
             scheduler: Scheduler::new(limits),
@@ -211,9 +211,9 @@ impl TextQueue {
         self.runtime.wake();
     }
 
-    /// Blocks of the model take so many bytes from now on.
+    /// BlockPool of the model take so many bytes from now on.
     pub fn set_block_bytes(&self, model: ModelId, bytes: u64) {
-        self.lock().scheduler.weigh(model, bytes);
+        self.lock().scheduler.set_block_bytes(model, bytes);
     }
 
     /// Refuses a request that the queue has no place for now, whatever its prompt.
@@ -247,13 +247,14 @@ impl TextQueue {
     pub fn push(
         &self,
         model: &Arc<TextModel>,
-        request: Generation,
+        request: GenerationRequest,
         capacity: usize,
     ) -> Result<mpsc::Receiver<Sent>, Refused> {
         let (sender, receiver) = mpsc::channel(capacity + 1);
         let Ok(last) = sender.clone().try_reserve_owned() else { return Err(Refused::ShuttingDown) };
         let (tenant, at) = (request.tenant, self.runtime.clock.uptime());
         let mut state = self.lock();
+        self.runtime.faults.point("text.push");
         let new = || schedule(&self.runtime, model, &request);
         let id = self.ask(&mut state, model, tenant, |scheduler| scheduler.submit(new()))?;
         state.waiting.insert(id, QueuedRequest { model: Arc::clone(model), request, sender, last, at });

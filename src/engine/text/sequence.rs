@@ -8,10 +8,10 @@ use crate::engine::text::detokenizer::Detokenizer;
 use crate::engine::text::grammar;
 use crate::engine::text::logprobs;
 use crate::engine::text::model::TextModel;
-use crate::engine::text::request::{Ending, Generation, Piece, TokenInfo, TokenLogprob};
+use crate::engine::text::request::{FinishReason, GenerationRequest, TextDelta, TokenInfo, TokenLogprob};
 use crate::engine::text::sampler::Sampler;
 use crate::engine::text::stop::StopMatcher;
-use crate::engine::text::tools::{CallParser, CallPiece};
+use crate::engine::text::tools::{CallParser, ToolCallDelta};
 
 pub struct Sequence {
     model: Arc<TextModel>,
@@ -30,7 +30,7 @@ pub struct Sequence {
 }
 
 impl Sequence {
-    pub fn new(model: &Arc<TextModel>, request: &Generation, choice: u32) -> Self {
+    pub fn new(model: &Arc<TextModel>, request: &GenerationRequest, choice: u32) -> Self {
         Self {
             model: Arc::clone(model),
             choice,
@@ -47,7 +47,7 @@ impl Sequence {
     }
 
     /// Chooses the next token and says what it adds to the answer. The logits are changed on the way.
-    pub fn accept(&mut self, logits: &mut [f32]) -> Result<Piece, Failure> {
+    pub fn accept(&mut self, logits: &mut [f32]) -> Result<TextDelta, Failure> {
         // Rows that pad the embedding stand for no token.
         let tokens = self.model.vocabulary().min(logits.len());
         let logits = logits.get_mut(..tokens).unwrap_or_default();
@@ -63,7 +63,7 @@ impl Sequence {
         self.newest = id;
         self.generated += 1;
         if ends.contains(&id) {
-            return Ok(self.finish(Shown::default(), Vec::new(), Ending::Stop));
+            return Ok(self.finish(Shown::default(), Vec::new(), FinishReason::Stop));
         }
         if let Some(grammar) = &mut self.grammar {
             grammar.take(id)?;
@@ -72,13 +72,13 @@ impl Sequence {
         let decoded = self.text.push(self.model.vocabulary.visible(id));
         let (shown, stopped) = self.show(id, &decoded);
         if stopped {
-            return Ok(self.last(shown, tokens, Ending::Stop));
+            return Ok(self.last(shown, tokens, FinishReason::Stop));
         }
         if self.grammar.as_ref().is_some_and(grammar::State::is_complete) {
-            return Ok(self.finish(shown, tokens, Ending::Stop));
+            return Ok(self.finish(shown, tokens, FinishReason::Stop));
         }
         if self.generated >= self.max_tokens {
-            return Ok(self.finish(shown, tokens, Ending::Length));
+            return Ok(self.finish(shown, tokens, FinishReason::Length));
         }
         Ok(self.piece(shown, tokens, None))
     }
@@ -101,7 +101,7 @@ impl Sequence {
     }
 
     /// The answer ends here, with whatever was held back.
-    fn finish(&mut self, mut shown: Shown, tokens: Vec<TokenInfo>, end: Ending) -> Piece {
+    fn finish(&mut self, mut shown: Shown, tokens: Vec<TokenInfo>, end: FinishReason) -> TextDelta {
         let mut rest = self.text.finish();
         if let Some(parser) = &mut self.calls {
             // An incomplete character inside of a call is no text.
@@ -110,21 +110,21 @@ impl Sequence {
         let (more, stopped) = self.stop.push(&rest);
         shown.text.push_str(&more);
         if stopped {
-            return self.last(shown, tokens, Ending::Stop);
+            return self.last(shown, tokens, FinishReason::Stop);
         }
         shown.text.push_str(&self.stop.finish());
         self.last(shown, tokens, end)
     }
 
-    fn last(&self, shown: Shown, tokens: Vec<TokenInfo>, end: Ending) -> Piece {
+    fn last(&self, shown: Shown, tokens: Vec<TokenInfo>, end: FinishReason) -> TextDelta {
         let called = self.calls.as_ref().is_some_and(CallParser::called);
-        let end = if called && end == Ending::Stop { Ending::Calls } else { end };
+        let end = if called && end == FinishReason::Stop { FinishReason::Calls } else { end };
         self.piece(shown, tokens, Some(end))
     }
 
-    fn piece(&self, shown: Shown, tokens: Vec<TokenInfo>, end: Option<Ending>) -> Piece {
+    fn piece(&self, shown: Shown, tokens: Vec<TokenInfo>, end: Option<FinishReason>) -> TextDelta {
         let Shown { text, calls } = shown;
-        Piece { choice: self.choice, text, calls, tokens, generated: self.generated, cached: 0, end }
+        TextDelta { choice: self.choice, text, calls, tokens, generated: self.generated, cached: 0, end }
     }
 
     fn explain(&self, id: u32, raw: &[f32]) -> TokenInfo {
@@ -144,10 +144,10 @@ impl Sequence {
 #[derive(Default)]
 struct Shown {
     text: String,
-    calls: Vec<CallPiece>,
+    calls: Vec<ToolCallDelta>,
 }
 
 /// The failure where nothing can be chosen.
 fn banned() -> Failure {
-    Failure::Format("logit_bias bans every token that could come next".to_owned())
+    Failure::Grammar("logit_bias bans every token that could come next".to_owned())
 }

@@ -10,9 +10,9 @@ use std::time::Duration;
 use super::active_request::{ActiveRequest, Outcome};
 use super::model::TextModel;
 use super::queue::TextQueue;
-use super::scheduler::{Batch, ModelId, Plan, RequestId, Row, SequenceId};
-use super::speculative::draft_model::Slot;
-use super::step_cost::{Pace, Sizes};
+use super::scheduler::{Batch, ModelId, RequestId, Row, SequenceId, StepPlan};
+use super::speculative::draft_model::DraftSlot;
+use super::step_cost::{StepCostModel, StepSizes};
 use crate::engine::error::Failure;
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::metrics::Step;
@@ -27,10 +27,10 @@ pub struct TextWorkload {
     pub(super) active: BTreeMap<RequestId, ActiveRequest>,
     arenas: HashMap<ModelId, KvArena>,
     /// Where the draft models of the models in use are.
-    pub(super) drafts: HashMap<ModelId, Arc<Slot>>,
+    pub(super) drafts: HashMap<ModelId, Arc<DraftSlot>>,
     /// Whether a model that was idle computes in this step, which takes longer than others.
     warming: bool,
-    pub(super) pace: Pace,
+    pub(super) step_costs: StepCostModel,
     /// How often the queue's scheduler had started anew when this was last in step with it.
     resets: u64,
 }
@@ -47,6 +47,7 @@ impl Workload for TextWorkload {
 
     fn sweep(&mut self) {
         let mut state = self.queue.lock();
+        self.runtime.faults.point("text.sweep");
         state.sweep();
         let left = self.active.extract_if(.., |_, request| request.caller_left());
         left.for_each(|(id, _)| state.scheduler.cancel(id));
@@ -60,6 +61,7 @@ impl Workload for TextWorkload {
     /// One step of every model in use.
     fn step(&mut self, _busy: bool) -> bool {
         self.drop_stalled();
+        self.runtime.faults.point("text.propose");
         self.propose();
         let began = self.runtime.clock.uptime();
         let plan = self.plan(began);
@@ -72,7 +74,7 @@ impl Workload for TextWorkload {
         if busy {
             self.commit_step(done, began);
         }
-        let freed = plan.pressed && self.free_memory(plan.stuck);
+        let freed = plan.memory_short && self.free_memory(plan.stuck);
         busy || freed
     }
 
@@ -91,6 +93,7 @@ impl Workload for TextWorkload {
     }
 
     fn recover(&mut self, failure: &Failure) {
+        self.runtime.faults.point("text.recover");
         self.drop_active(failure);
         self.queue.reset();
         self.resets = self.queue.lock().resets;
@@ -100,9 +103,9 @@ impl Workload for TextWorkload {
 impl TextWorkload {
     pub fn new(queue: Arc<TextQueue>) -> Self {
         let runtime = Arc::clone(queue.runtime());
-        let pace = Pace::new(runtime.settings.prefill_chunk);
+        let step_costs = StepCostModel::new(runtime.settings.prefill_chunk);
         let (active, arenas, drafts) = (BTreeMap::new(), HashMap::new(), HashMap::new());
-        Self { queue, runtime, active, arenas, drafts, warming: false, pace, resets: 0 }
+        Self { queue, runtime, active, arenas, drafts, warming: false, step_costs, resets: 0 }
     }
 
     /// Fails what runs, and drops all keys and values: the scheduler has no account of them any more.
@@ -131,21 +134,22 @@ impl TextWorkload {
 
     /// Gives up answers that no client reads, and pauses those whose clients are slow.
     fn drop_stalled(&mut self) {
-        let (now, timeout) = (self.runtime.clock.uptime(), self.runtime.settings.reader_patience);
+        let (now, timeout) = (self.runtime.clock.uptime(), self.runtime.settings.client_timeout);
         let mut paused = Vec::new();
         let stalled = self.active.extract_if(.., |id, request| !request.reserve(*id, &mut paused, now, timeout));
         let stalled: Vec<_> = stalled.collect();
         let mut state = self.queue.lock();
-        paused.into_iter().for_each(|(id, paused)| state.scheduler.hold(id, paused));
+        paused.into_iter().for_each(|(id, paused)| state.scheduler.set_paused(id, paused));
         stalled.iter().for_each(|(id, _)| state.scheduler.cancel(*id));
         drop(state);
-        stalled.into_iter().for_each(|(_, request)| request.fail(Failure::Unread));
+        stalled.into_iter().for_each(|(_, request)| request.fail(Failure::ClientStalled));
     }
 
-    fn plan(&mut self, now: Duration) -> Plan {
+    fn plan(&mut self, now: Duration) -> StepPlan {
         let mut state = self.queue.lock();
-        let chunk = self.pace.chunk(state.scheduler.decoding(), state.scheduler.prefilling());
+        let chunk = self.step_costs.prefill_chunk(state.scheduler.decoding(), state.scheduler.prefilling());
         let plan = state.scheduler.plan(self.runtime.memory.room(), chunk);
+        self.runtime.faults.point("text.plan");
         let mut begun = Vec::new();
         for row in plan.batches.iter().flat_map(|batch| &batch.rows) {
             let id = row.sequence.request;
@@ -161,7 +165,7 @@ impl TextWorkload {
             let step = Step { cached: cached as u64, ..Step::default() };
             self.runtime.metrics.step(request.model.id(), step);
             // The channel is empty: none of its answers pauses.
-            request.reserve(id, &mut Vec::new(), now, self.runtime.settings.reader_patience);
+            request.reserve(id, &mut Vec::new(), now, self.runtime.settings.client_timeout);
             self.active.insert(id, request);
         }
         self.runtime.metrics.preempt(plan.preempted);
@@ -169,14 +173,15 @@ impl TextWorkload {
     }
 
     /// Gives back the memory of blocks that are free and takes that of blocks to be written.
-    fn reserve_blocks(&mut self, plan: &Plan) {
+    fn reserve_blocks(&mut self, plan: &StepPlan) {
         self.release(&plan.released);
+        self.runtime.faults.point("text.reserve_blocks");
         self.warming = plan.batches.iter().any(|batch| !self.arenas.contains_key(&batch.model));
         for batch in &plan.batches {
             let Some(model) = self.model(batch) else { continue };
             let shape = model.kv_shape(self.runtime.settings.kv_type);
             let arena = self.arenas.entry(batch.model).or_insert_with(|| KvArena::new(shape));
-            self.drafts.entry(batch.model).or_insert_with(|| Arc::clone(&model.drafter));
+            self.drafts.entry(batch.model).or_insert_with(|| Arc::clone(&model.draft_slot));
             for row in &batch.rows {
                 let written = row.blocks.iter().skip(row.start / BLOCK);
                 written.for_each(|block| arena.ensure(*block));
@@ -212,7 +217,7 @@ impl TextWorkload {
             }
             Err(reason) if batch.rows.len() == 1 => {
                 tracing::error!(model = model.id(), reason, "a generation step failed");
-                let failure = Failure::Unusable { id: model.id().to_owned(), reason };
+                let failure = Failure::ModelUnusable { id: model.id().to_owned(), reason };
                 batch.rows.into_iter().map(|row| (row, Err(failure.clone()))).collect()
             }
             Err(_) => {
@@ -233,6 +238,7 @@ impl TextWorkload {
         let tasks: Vec<_> = active.map(|(request, rows)| Mutex::new((request, rows, Vec::new()))).collect();
         model.network.cpu().pool().run(tasks.len(), |index| {
             let Some(task) = tasks.get(index) else { return };
+            self.runtime.faults.point("text.sample");
             let (request, rows, done) = &mut *task.lock().unwrap_or_else(PoisonError::into_inner);
             for (row, logits) in rows.drain(..) {
                 let outcome = request.accept(&row, logits, now, metrics);
@@ -262,6 +268,7 @@ impl TextWorkload {
                 long: *long,
             })
             .collect();
+        self.runtime.faults.point("text.forward");
         model.forward(&rows, arena)
     }
 
@@ -269,8 +276,9 @@ impl TextWorkload {
     fn commit_step(&mut self, done: Vec<Done>, began: Duration) {
         let took = self.runtime.clock.uptime().saturating_sub(began);
         let mut failed: Vec<(SequenceId, Failure)> = Vec::new();
-        let mut sizes = Sizes::default();
+        let mut sizes = StepSizes::default();
         let mut state = self.queue.lock();
+        self.runtime.faults.point("text.commit_step");
         for (row, outcome) in done {
             let id = row.sequence;
             sizes.add(&row);
@@ -286,10 +294,10 @@ impl TextWorkload {
             }
         }
         if !self.warming {
-            state.measure(sizes.prompt + sizes.answers + sizes.draft, took);
+            state.measure(sizes.prompt + sizes.decoding + sizes.draft, took);
         }
         drop(state);
-        self.pace.measure(sizes, took);
+        self.step_costs.measure(sizes, took);
         failed.into_iter().for_each(|(id, failure)| self.fail_request(id.request, failure));
         self.active.retain(|_, request| !request.is_over());
     }
@@ -301,7 +309,7 @@ impl TextWorkload {
             return true;
         }
         let Some(id) = stuck else { return false };
-        self.fail_request(id.request, Failure::NoMemory);
+        self.fail_request(id.request, Failure::OutOfMemory);
         true
     }
 }

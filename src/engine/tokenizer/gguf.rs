@@ -8,9 +8,9 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use super::letters::{SPACE, fallback, letters, piece, spaces};
 use super::pieces::Pieces;
-use super::{ENDS, Encoder, Tokens, Vocabulary, privileged};
+use super::{ChatTokenizer, ENDS, Encoder, Vocabulary, privileged};
 use crate::engine::tokenizer::pretokenizer::{self, Cut};
-use crate::engine::tokenizer::special_tokens::{Special, Specials};
+use crate::engine::tokenizer::special_tokens::{SpecialToken, SpecialTokens};
 use crate::models::gguf::{Array, Metadata, Value};
 
 /// `tokenizer.ggml.token_type`.
@@ -61,7 +61,7 @@ impl<'a> Table<'a> {
         self.kinds.get(id) == Some(&kind)
     }
 
-    /// Tokens that are parsed in templates only.
+    /// ChatTokenizer that are parsed in templates only.
     fn special(&self, id: usize, text: &str) -> bool {
         self.is(id, CONTROL) || self.is(id, USER_DEFINED) && privileged(text, self.template)
     }
@@ -74,7 +74,7 @@ impl<'a> Table<'a> {
         self.each().filter(move |(id, _)| self.is(*id, kind))
     }
 
-    fn specials(&self) -> impl Iterator<Item = (usize, &String)> {
+    fn special_tokens(&self) -> impl Iterator<Item = (usize, &String)> {
         self.each().filter(|(id, text)| self.special(*id, text) && !text.is_empty())
     }
 
@@ -83,7 +83,7 @@ impl<'a> Table<'a> {
         self.of(USER_DEFINED).filter(|(id, text)| !self.special(*id, text) && !text.is_empty())
     }
 
-    /// Tokens that texts do not come to by themselves.
+    /// ChatTokenizer that texts do not come to by themselves.
     pub fn named(&self) -> impl Iterator<Item = (usize, &String)> {
         let named = |(id, text): &(usize, &String)| {
             !text.is_empty() && [UNKNOWN, CONTROL, USER_DEFINED].iter().any(|kind| self.is(*id, *kind))
@@ -120,7 +120,7 @@ impl<'a> Table<'a> {
             return Err("the tokens are not of byte-level BPE".to_owned());
         };
         let mut tokenizer = merges(self, cut, |_, _| true)?;
-        let special = self.specials().map(|(_, text)| AddedToken::from(text.clone(), true).normalized(false));
+        let special = self.special_tokens().map(|(_, text)| AddedToken::from(text.clone(), true).normalized(false));
         tokenizer.add_special_tokens(special.collect::<Vec<_>>()).map_err(|error| error.to_string())?;
         Ok(tokenizer)
     }
@@ -135,7 +135,7 @@ impl<'a> Table<'a> {
     }
 }
 
-impl Tokens {
+impl ChatTokenizer {
     /// `rows` is the number of embeddings: no token may lie beyond. `template` tells which tokens
     /// are its own.
     pub fn of_gguf(metadata: &Metadata, rows: usize, template: &str) -> Result<(Self, Vocabulary), String> {
@@ -144,13 +144,13 @@ impl Tokens {
         if table.texts.is_empty() || table.texts.len() > rows {
             return Err(format!("the tokenizer has {} tokens, the model {rows}", table.texts.len()));
         }
-        let specials = table.specials().map(|(id, text)| Special {
+        let special_tokens = table.special_tokens().map(|(id, text)| SpecialToken {
             text: text.clone(),
             id: id as u32,
             strips_left: false,
             strips_right: table.strips_right(id, text),
         });
-        let specials = Specials::new(specials.collect())?;
+        let special_tokens = SpecialTokens::new(special_tokens.collect())?;
         let (encoder, bos, eos, add_bos) = match kind {
             Kind::Merges(cut) => {
                 let tokenizer = Box::new(merges(&table, cut, |id, text| !table.special(id, text))?);
@@ -159,7 +159,7 @@ impl Tokens {
             Kind::Pieces => (pieces(&table)?, Some(1), Some(2), true),
         };
         let eos = table.id("tokenizer.ggml.eos_token_id").or(eos);
-        let ends = ENDS.iter().filter_map(|text| specials.id(text)).chain(eos);
+        let ends = ENDS.iter().filter_map(|text| special_tokens.id(text)).chain(eos);
         let ends: HashSet<u32> = ends.chain(table.id("tokenizer.ggml.eot_token_id")).collect();
         let vocabulary = Vocabulary {
             bytes: table.each().map(|(id, text)| bytes(&table, kind, id, text)).collect(),
@@ -169,7 +169,7 @@ impl Tokens {
             eos,
         };
         let adds_bos = metadata.flag("tokenizer.ggml.add_bos_token").unwrap_or(add_bos);
-        Ok((Self { encoder, specials, prefix: vocabulary.bos.filter(|_| adds_bos) }, vocabulary))
+        Ok((Self { encoder, special_tokens, prefix: vocabulary.bos.filter(|_| adds_bos) }, vocabulary))
     }
 }
 

@@ -10,9 +10,9 @@ use serde_json::value::{RawValue, to_raw_value};
 use tokenizers::Tokenizer;
 
 use super::letters::{letters, piece};
-use super::{ENDS, Encoder, Tokens, Vocabulary, privileged};
+use super::{ChatTokenizer, ENDS, Encoder, Vocabulary, privileged};
 use crate::engine::tokenizer::files::TextFiles;
-use crate::engine::tokenizer::special_tokens::{Special, Specials};
+use crate::engine::tokenizer::special_tokens::{SpecialToken, SpecialTokens};
 
 /// A longer decoder is refused, in bytes of JSON: it is read for listings, too, where nothing else bounds its memory.
 const LONGEST_DECODER: usize = 64 << 10;
@@ -93,7 +93,7 @@ fn spelling(decoder: Option<&RawValue>) -> Result<Spelling, String> {
 
 /// An added token's row in `tokenizer.json`.
 struct Added {
-    special: Special,
+    special: SpecialToken,
     privileged: bool,
     /// Marked as special.
     control: bool,
@@ -127,13 +127,14 @@ impl Added {
         if flag("single_word") {
             return Err(format!("the added token {text} counts as a single word only, which is not supported"));
         }
-        let special = Special { text: text.to_owned(), id, strips_left: flag("lstrip"), strips_right: flag("rstrip") };
+        let special =
+            SpecialToken { text: text.to_owned(), id, strips_left: flag("lstrip"), strips_right: flag("rstrip") };
         let control = flag("special");
         Ok(Self { privileged: control || privileged(text, template), control, special })
     }
 }
 
-impl Tokens {
+impl ChatTokenizer {
     /// `rows` is the number of embeddings: no token may lie beyond. `template` tells which tokens
     /// are its own.
     pub fn of_hub(files: &TextFiles, rows: usize, template: &str) -> Result<(Self, Vocabulary), String> {
@@ -156,16 +157,16 @@ impl Tokens {
         texts.iter().for_each(|(text, id)| keep(&mut bytes, *id, of(text)));
         added.iter().for_each(|one| keep(&mut bytes, one.special.id, one.special.text.clone().into_bytes()));
         let control = added.iter().filter(|one| one.control).map(|one| one.special.id).collect();
-        let specials = added.into_iter().filter(|one| one.privileged).map(|one| one.special);
-        let specials = Specials::new(specials.collect())?;
+        let special_tokens = added.into_iter().filter(|one| one.privileged).map(|one| one.special);
+        let special_tokens = SpecialTokens::new(special_tokens.collect())?;
         let config = files.json("tokenizer_config.json")?;
         let id = |key: &str| named(&config, key).and_then(|text| tokenizer.token_to_id(text));
         let (bos, eos) = (id("bos_token"), id("eos_token"));
         let told = [ends(&files.json("generation_config.json")?), ends(&files.json("config.json")?)].concat();
-        let all = ENDS.iter().filter_map(|text| specials.id(text)).chain(eos).chain(told);
+        let all = ENDS.iter().filter_map(|text| special_tokens.id(text)).chain(eos).chain(told);
         let ends: HashSet<u32> = all.filter(|id| (*id as usize) < count).collect();
         // Templates write the first token themselves: transformers adds none to what they render.
-        Ok((Self { encoder, specials, prefix: None }, Vocabulary { bytes, control, ends, bos, eos }))
+        Ok((Self { encoder, special_tokens, prefix: None }, Vocabulary { bytes, control, ends, bos, eos }))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Text to token ids, and the vocabulary that a checkpoint carries.
 //!
-//! Special tokens are not in what encodes plain text: see [`crate::engine::tokenizer::special_tokens`].
+//! SpecialToken tokens are not in what encodes plain text: see [`crate::engine::tokenizer::special_tokens`].
 
 pub mod files;
 mod gguf;
@@ -19,7 +19,7 @@ use std::sync::{Arc, Weak};
 use serde::{Deserialize, Serialize};
 use tokenizers::Tokenizer;
 
-use crate::engine::tokenizer::special_tokens::{Part, Specials};
+use crate::engine::tokenizer::special_tokens::{Part, SpecialTokens};
 pub use gguf::{Table, check};
 pub use hub::{check as check_hub, tokenizer_json};
 pub use slices::slices;
@@ -30,9 +30,9 @@ const ENDS: &[&str] =
     &["<|im_end|>", "<|eot_id|>", "<|endoftext|>", "<|end|>", "<|end_of_text|>", "<|eom_id|>", "<end_of_turn>"];
 
 /// Encodes texts and prompts. What its tokens stand for is in the [`Vocabulary`] that is built with it.
-pub struct Tokens {
+pub struct ChatTokenizer {
     encoder: Encoder,
-    specials: Specials,
+    special_tokens: SpecialTokens,
     /// Put before every prompt that does not begin with it.
     prefix: Option<u32>,
 }
@@ -142,7 +142,7 @@ fn privileged(text: &str, template: &str) -> bool {
     !text.trim().is_empty() && (text.starts_with("<|") || template.contains(text))
 }
 
-impl Tokens {
+impl ChatTokenizer {
     /// Plain text: nothing in it is special, nothing is added.
     pub fn encode(&self, text: &str) -> Vec<u32> {
         let mut ids = Vec::new();
@@ -150,18 +150,18 @@ impl Tokens {
         ids
     }
 
-    /// See [`Specials::protect`].
+    /// See [`SpecialTokens::protect`].
     pub fn protect(&self, text: &str) -> String {
-        self.specials.protect(text)
+        self.special_tokens.protect(text)
     }
 
     /// A rendered template, whose messages were [`Self::protect`]ed.
     pub fn encode_prompt(&self, rendered: &str, bound: &TokenBound) -> Prompt {
         let bound = if rendered.len() > slices::LONGEST { bound } else { &TokenBound::default() };
         let (mut ids, mut complete) = (Vec::new(), true);
-        for (index, part) in self.specials.split(rendered).enumerate() {
+        for (index, part) in self.special_tokens.split(rendered).enumerate() {
             match part {
-                Part::Special(id) => ids.push(id),
+                Part::SpecialToken(id) => ids.push(id),
                 Part::Text(text) => {
                     let place = if index == 0 { Place::First } else { Place::Inside };
                     complete = self.encoder.append(&text, place, bound, &mut ids);

@@ -1,4 +1,4 @@
-//! Special tokens: parsed where the model's template wrote them, never where a user did.
+//! SpecialToken tokens: parsed where the model's template wrote them, never where a user did.
 //!
 //! Before rendering, every special token's text inside a message is replaced by a placeholder
 //! made of Unicode noncharacters, which no template looks for; after rendering, what is left of
@@ -16,14 +16,14 @@ const ESCAPE: char = '\u{FDD2}';
 /// Sixteen noncharacters from here on are hexadecimal digits.
 const DIGITS: u32 = 0xFDD3;
 
-pub struct Specials {
-    all: Vec<Special>,
+pub struct SpecialTokens {
+    all: Vec<SpecialToken>,
     finder: AhoCorasick,
 }
 
 /// A special token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Special {
+pub struct SpecialToken {
     pub text: String,
     pub id: u32,
     /// Whether it swallows whitespace before it, and after it.
@@ -34,12 +34,12 @@ pub struct Special {
 /// A rendered prompt's parts.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Part {
-    Special(u32),
+    SpecialToken(u32),
     Text(String),
 }
 
-impl Specials {
-    pub fn new(all: Vec<Special>) -> Result<Self, String> {
+impl SpecialTokens {
+    pub fn new(all: Vec<SpecialToken>) -> Result<Self, String> {
         // Their search takes time in proportion to the square of the longest.
         if let Some(long) = all.iter().map(|special| special.text.len()).find(|length| *length > LONGEST) {
             return Err(format!("a special token has {long} bytes, {LONGEST} are the most"));
@@ -73,19 +73,19 @@ impl Specials {
 
     /// Splits a rendered prompt at the template's special tokens and restores users' text.
     pub fn split<'a>(&'a self, rendered: &'a str) -> impl Iterator<Item = Part> + 'a {
-        let (mut done, mut after): (_, Option<&Special>) = (0, None);
+        let (mut done, mut after): (_, Option<&SpecialToken>) = (0, None);
         let ends = self.finder.find_iter(rendered).map(Some).chain([None]);
         ends.flat_map(move |found| {
             let special = found.and_then(|found| self.all.get(found.pattern().as_usize()));
             let text = rendered.get(done..found.map_or(rendered.len(), |found| found.start())).unwrap_or_default();
             let text = self.between(after, text, special);
             (done, after) = (found.map_or(rendered.len(), |found| found.end()), special);
-            text.into_iter().chain(special.map(|special| Part::Special(special.id)))
+            text.into_iter().chain(special.map(|special| Part::SpecialToken(special.id)))
         })
     }
 
     /// The text between two special tokens, less the whitespace that they swallow.
-    fn between(&self, before: Option<&Special>, text: &str, after: Option<&Special>) -> Option<Part> {
+    fn between(&self, before: Option<&SpecialToken>, text: &str, after: Option<&SpecialToken>) -> Option<Part> {
         let revealed = self.reveal(text);
         let mut text = revealed.as_str();
         if before.is_some_and(|special| special.strips_right) {
@@ -141,47 +141,47 @@ fn value(letter: char) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Part, Special, Specials};
+    use super::{Part, SpecialToken, SpecialTokens};
 
-    fn special(text: &str, id: u32, strips: bool) -> Special {
-        Special { text: text.to_owned(), id, strips_left: strips, strips_right: strips }
+    fn special(text: &str, id: u32, strips: bool) -> SpecialToken {
+        SpecialToken { text: text.to_owned(), id, strips_left: strips, strips_right: strips }
     }
 
-    fn specials() -> Specials {
-        Specials::new(vec![special("<s>", 7, false), special("<s>x", 8, false)]).unwrap()
+    fn special_tokens() -> SpecialTokens {
+        SpecialTokens::new(vec![special("<s>", 7, false), special("<s>x", 8, false)]).unwrap()
     }
 
     #[test]
     fn users_text_comes_back_as_text() {
-        let specials = specials();
+        let special_tokens = special_tokens();
         for text in ["<s>", "a<s>x<s>", "\u{FDD0}\u{FDD3}\u{FDD1}", "\u{FDEF}<s>\u{FDD2}", "", "plain"] {
-            let safe = specials.protect(text);
+            let safe = special_tokens.protect(text);
             assert!(!safe.contains("<s>"), "{safe:?}");
-            assert_eq!(specials.reveal(&safe), text);
+            assert_eq!(special_tokens.reveal(&safe), text);
         }
     }
 
     #[test]
     fn only_the_templates_specials_are_parsed() {
-        let specials = specials();
-        let rendered = format!("<s>x{}<s>", specials.protect("hi <s>"));
-        let expected = [Part::Special(8), Part::Text("hi <s>".to_owned()), Part::Special(7)];
-        assert!(specials.split(&rendered).eq(expected));
+        let special_tokens = special_tokens();
+        let rendered = format!("<s>x{}<s>", special_tokens.protect("hi <s>"));
+        let expected = [Part::SpecialToken(8), Part::Text("hi <s>".to_owned()), Part::SpecialToken(7)];
+        assert!(special_tokens.split(&rendered).eq(expected));
     }
 
     #[test]
     fn some_swallow_the_whitespace_around_them() {
-        let specials = Specials::new(vec![special("<a>", 1, true), special("<s>", 7, false)]).unwrap();
+        let special_tokens = SpecialTokens::new(vec![special("<a>", 1, true), special("<s>", 7, false)]).unwrap();
         let text = |text: &str| Part::Text(text.to_owned());
         let expected = [
             text(" x"),
-            Part::Special(1),
+            Part::SpecialToken(1),
             text("y "),
-            Part::Special(7),
+            Part::SpecialToken(7),
             text("\n"),
-            Part::Special(7),
-            Part::Special(1),
+            Part::SpecialToken(7),
+            Part::SpecialToken(1),
         ];
-        assert!(specials.split(" x \n<a> \ty <s>\n<s> <a>").eq(expected));
+        assert!(special_tokens.split(" x \n<a> \ty <s>\n<s> <a>").eq(expected));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Place, TokenBound, Tokens, Vocabulary};
+use super::{ChatTokenizer, Place, TokenBound, Vocabulary};
 use crate::engine::tokenizer::files::TextFiles;
 use crate::models::gguf::GgufFile;
 
@@ -28,16 +28,16 @@ fn read<T: for<'a> Deserialize<'a>>(path: PathBuf) -> T {
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 
-fn gguf(name: &str) -> (Tokens, Vocabulary) {
+fn gguf(name: &str) -> (ChatTokenizer, Vocabulary) {
     let file = GgufFile::open(&root().join(name).join("tokenizer.gguf")).unwrap();
-    Tokens::of_gguf(&file.header.metadata, 1 << 20, TEMPLATE).unwrap()
+    ChatTokenizer::of_gguf(&file.header.metadata, 1 << 20, TEMPLATE).unwrap()
 }
 
-fn hub(name: &str) -> (Tokens, Vocabulary) {
-    Tokens::of_hub(&TextFiles::read(&root().join(name)).unwrap(), 1 << 20, TEMPLATE).unwrap()
+fn hub(name: &str) -> (ChatTokenizer, Vocabulary) {
+    ChatTokenizer::of_hub(&TextFiles::read(&root().join(name)).unwrap(), 1 << 20, TEMPLATE).unwrap()
 }
 
-fn check(name: &str, tokens: &Tokens) {
+fn check(name: &str, tokens: &ChatTokenizer) {
     let texts: Vec<String> = read(root().join("texts.json"));
     let Expected { texts: expected, prompts } = read(root().join(name).join("expected.json"));
     assert!(texts.len() >= 300 && texts.len() == expected.len());
@@ -93,7 +93,7 @@ fn a_folders_files_say_which_tokens_end_an_answer() {
     write("generation_config.json", json!({"eos_token_id": [7, 9]}));
     write("tokenizer_config.json", json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}}));
     write("config.json", json!({"eos_token_id": 11}));
-    let (_, tokens) = Tokens::of_hub(&TextFiles::read(dir.path()).unwrap(), 1 << 20, "").unwrap();
+    let (_, tokens) = ChatTokenizer::of_hub(&TextFiles::read(dir.path()).unwrap(), 1 << 20, "").unwrap();
     let end = tokens.eos.unwrap();
     assert_eq!((tokens.text(tokens.bos), tokens.text(tokens.eos)), ("<s>".to_owned(), "</s>".to_owned()));
     assert!([7, 9, 11, end].iter().all(|id| tokens.ends().contains(id)));
@@ -108,12 +108,12 @@ fn what_is_not_supported_is_named() {
         change(&mut json);
         std::fs::write(dir.path().join("tokenizer.json"), json.to_string()).unwrap();
         let files = TextFiles::read(dir.path()).unwrap();
-        let built = Tokens::of_hub(&files, 1 << 20, "").err().unwrap_or_default();
+        let built = ChatTokenizer::of_hub(&files, 1 << 20, "").err().unwrap_or_default();
         let listed = super::check_hub(&files).err().unwrap_or_else(|| built.clone());
         assert_eq!(listed, built, "a listing says the same, or nothing");
         built
     };
-    let none = Tokens::of_hub(&TextFiles::default(), 1 << 20, "").err().unwrap();
+    let none = ChatTokenizer::of_hub(&TextFiles::default(), 1 << 20, "").err().unwrap();
     assert!(none.contains("no tokenizer.json"), "{none}");
     assert_eq!(
         problem(&|json| json["decoder"] = json!({"type": "WordPiece"})),

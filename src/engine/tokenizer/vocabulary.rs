@@ -49,7 +49,7 @@ impl Vocabulary {
         id.map(|id| String::from_utf8_lossy(self.bytes(id)).into_owned()).unwrap_or_default()
     }
 
-    /// Tokens that end an answer.
+    /// ChatTokenizer that end an answer.
     pub fn ends(&self) -> &HashSet<u32> {
         &self.ends
     }

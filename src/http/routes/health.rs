@@ -14,12 +14,18 @@ pub async fn alive() -> HttpResponse {
 
 #[utoipa::path(tag = "health", security(()), responses(
     (status = 200, description = "Ready for work."),
-    (status = 503, description = "Shutting down, or the store cannot be reached."),
+    (status = 503, description = "Shutting down, the engine is recovering from an internal error, or the store cannot be reached."),
 ))]
 #[get("/readyz")]
 pub async fn ready(api: web::Data<Api>) -> ApiResult {
     if api.draining() {
         return Err(Error::new(Code::ShuttingDown, "The server is shutting down."));
+    }
+    if !api.models.is_healthy() {
+        return Err(Error::new(
+            Code::Overloaded,
+            "The engine is recovering from an internal error. Try again shortly.",
+        ));
     }
     api.store.read(|_| Ok(())).await?;
     Ok(HttpResponse::Ok().json(json!({ "status": "ready" })))

@@ -3,7 +3,7 @@
 use actix_web::{get, post, web};
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{Kind, ModelInfo};
+use crate::engine::{ModelInfo, ModelKind};
 use crate::error::{Code, Error, Result};
 use crate::http::extractors::{ApiParams, lenient};
 use crate::http::response::{ApiResult, Head, List};
@@ -90,7 +90,7 @@ fn head(id: String) -> Head<String> {
 }
 
 fn body(model: ModelInfo) -> ModelBody {
-    let text = model.kind == Kind::Text && model.problem.is_none();
+    let text = model.kind == ModelKind::Text && model.problem.is_none();
     ModelBody {
         created: model.created.as_seconds(),
         owned_by: model.owned_by,
@@ -98,9 +98,9 @@ fn body(model: ModelInfo) -> ModelBody {
         capabilities: Capabilities {
             chat_completions: text,
             streaming: text,
-            embeddings: model.kind == Kind::Embedding && model.problem.is_none(),
-            reranking: model.kind == Kind::Reranker && model.problem.is_none(),
-            image_generation: model.kind == Kind::Image && model.problem.is_none(),
+            embeddings: model.kind == ModelKind::Embedding && model.problem.is_none(),
+            reranking: model.kind == ModelKind::Reranker && model.problem.is_none(),
+            image_generation: model.kind == ModelKind::Image && model.problem.is_none(),
         },
         modalities: modalities(model.kind),
         format: model.format,
@@ -115,13 +115,13 @@ fn body(model: ModelInfo) -> ModelBody {
     }
 }
 
-fn modalities(kind: Kind) -> Modalities {
+fn modalities(kind: ModelKind) -> Modalities {
     let (input, output): (&[_], &[_]) = match kind {
-        Kind::Text => (&["text"], &["text"]),
-        Kind::Embedding => (&["text"], &["embedding"]),
-        Kind::Reranker => (&["text"], &["score"]),
-        Kind::Image => (&["text", "image"], &["image"]),
-        Kind::Unknown => (&[], &[]),
+        ModelKind::Text => (&["text"], &["text"]),
+        ModelKind::Embedding => (&["text"], &["embedding"]),
+        ModelKind::Reranker => (&["text"], &["score"]),
+        ModelKind::Image => (&["text", "image"], &["image"]),
+        ModelKind::Unknown => (&[], &[]),
     };
     Modalities { input, output }
 }
@@ -130,7 +130,7 @@ fn limits(model: &ModelInfo) -> Limits {
     Limits {
         context_window: model.context_window,
         // One token of the context at least is the prompt's.
-        max_output_tokens: model.context_window.filter(|_| model.kind == Kind::Text).map(|window| window - 1),
+        max_output_tokens: model.context_window.filter(|_| model.kind == ModelKind::Text).map(|window| window - 1),
         embedding_dimensions: model.embedding_dimensions,
         image_sizes: model.image_size.map(|[width, height]| vec![format!("{width}x{height}")]),
     }

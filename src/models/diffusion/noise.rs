@@ -10,16 +10,15 @@
 use std::f32::consts;
 use std::f64::consts::TAU;
 
-const LENGTH: usize = 624;
-const SHIFT: usize = 397;
+use rand_mt::Mt;
+
 /// Numbers transformed together: cosines in the first half, sines of the same angles in the second.
 const BATCH: usize = 16;
 
 /// The state of a `torch.Generator("cpu")`.
 #[derive(Clone, Debug)]
 pub struct Generator {
-    state: [u32; LENGTH],
-    next: usize,
+    words: Mt,
     /// The second number of a pair, where numbers are made one at a time.
     cached: Option<f64>,
 }
@@ -27,13 +26,7 @@ pub struct Generator {
 impl Generator {
     /// Follows `manual_seed`. Only the lower 32 bits of the seed are used.
     pub fn new(seed: u64) -> Self {
-        let mut state = [seed as u32; LENGTH];
-        let mut last = seed as u32;
-        for (index, word) in state.iter_mut().enumerate().skip(1) {
-            last = (last ^ last >> 30).wrapping_mul(1_812_433_253).wrapping_add(index as u32);
-            *word = last;
-        }
-        Self { state, next: LENGTH, cached: None }
+        Self { words: Mt::new(seed as u32), cached: None }
     }
 
     /// `torch.randn(count, generator=self)` in f32, in the order of `[batch, channels, height, width]`.
@@ -65,35 +58,13 @@ impl Generator {
 
     /// `[0, 1)`, 24 bits.
     fn uniform(&mut self) -> f32 {
-        (self.word() & 0xff_ffff) as f32 / 16_777_216.
+        (self.words.next_u32() & 0xff_ffff) as f32 / 16_777_216.
     }
 
     /// `[0, 1)`, 53 bits.
     fn uniform_wide(&mut self) -> f64 {
-        let word = u64::from(self.word()) << 32 | u64::from(self.word());
+        let word = u64::from(self.words.next_u32()) << 32 | u64::from(self.words.next_u32());
         (word & ((1 << 53) - 1)) as f64 / (1u64 << 53) as f64
-    }
-
-    fn word(&mut self) -> u32 {
-        if self.next == LENGTH {
-            self.twist();
-        }
-        let mut word = self.state[self.next];
-        self.next += 1;
-        word ^= word >> 11;
-        word ^= word << 7 & 0x9d2c_5680;
-        word ^= word << 15 & 0xefc6_0000;
-        word ^ word >> 18
-    }
-
-    fn twist(&mut self) {
-        for index in 0..LENGTH {
-            let (this, after) = (self.state[index], self.state[(index + 1) % LENGTH]);
-            let mixed = this & 0x8000_0000 | after & 0x7fff_ffff;
-            let odd = if after & 1 == 1 { 0x9908_b0df } else { 0 };
-            self.state[index] = self.state[(index + SHIFT) % LENGTH] ^ mixed >> 1 ^ odd;
-        }
-        self.next = 0;
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! What a request demands becomes a grammar (llguidance, an Earley parser over a derivative-based
 //! lexer); at each step it says which tokens may come next, and the sampler never sees the others.
-//! Grammars are compiled off the engine's thread, on one with a stack of its own, under limits on
+//! GrammarCache are compiled off the engine's thread, on one with a stack of its own, under limits on
 //! the schema's size before and on the work after: a schema is a stranger's program like a template.
 
 mod error;
@@ -19,12 +19,12 @@ use llguidance::toktrie::InferenceCapabilities;
 use llguidance::{Matcher, ParserFactory};
 use toktrie::TokEnv;
 
-use crate::engine::text::tools::{Shape, Syntax};
+use crate::engine::text::tools::{OutputSpec, Syntax};
 use crate::engine::tokenizer::Vocabulary;
 pub use error::GrammarError;
 pub use state::State;
 
-/// Grammars that a model keeps compiled.
+/// GrammarCache that a model keeps compiled.
 const KEPT: usize = 16;
 /// Characters of the library's words that a caller is told.
 const LONGEST_REASON: usize = 200;
@@ -33,7 +33,7 @@ const STACK: usize = 256 << 20;
 
 /// A form that an answer is held to. Cheap to clone.
 #[derive(Clone)]
-pub struct Form {
+pub struct CompiledGrammar {
     compiled: Arc<Compiled>,
     /// How calls are told from text, where calls may come.
     pub(in crate::engine) syntax: Option<Arc<Syntax>>,
@@ -42,28 +42,28 @@ pub struct Form {
 /// A grammar before its first token. Behind a lock because its lexer is shared by plain copies.
 struct Compiled(Mutex<Matcher>);
 
-impl Form {
+impl CompiledGrammar {
     /// The grammar at its beginning, with caches of its own.
     pub(in crate::engine) fn state(&self) -> State {
         State::new(self.compiled.0.lock().unwrap_or_else(PoisonError::into_inner).deep_clone())
     }
 }
 
-impl std::fmt::Debug for Form {
+impl std::fmt::Debug for CompiledGrammar {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Form").field("syntax", &self.syntax).finish_non_exhaustive()
+        f.debug_struct("CompiledGrammar").field("syntax", &self.syntax).finish_non_exhaustive()
     }
 }
 
 /// The grammars of one model.
 #[derive(Default)]
-pub struct Grammars {
+pub struct GrammarCache {
     factory: OnceLock<Result<ParserFactory, String>>,
-    /// The newest first, by [`Shape::key`].
+    /// The newest first, by [`OutputSpec::key`].
     kept: Mutex<Vec<(String, Arc<Compiled>)>>,
 }
 
-impl Grammars {
+impl GrammarCache {
     /// Reads the vocabulary, once. Takes some tenths of a second for a large one.
     fn prepare(&self, tokens: &Vocabulary) -> Result<&ParserFactory, GrammarError> {
         let factory = self.factory.get_or_init(|| factory(&vocabulary::environment(tokens)?));
@@ -71,22 +71,32 @@ impl Grammars {
     }
 
     /// The form of `shape`, compiled or found. Takes time in proportion to the schemas.
-    pub fn form(&self, tokens: &Vocabulary, shape: &Shape, syntax: Option<Syntax>) -> Result<Form, GrammarError> {
+    pub fn form(
+        &self,
+        tokens: &Vocabulary,
+        shape: &OutputSpec,
+        syntax: Option<Syntax>,
+    ) -> Result<CompiledGrammar, GrammarError> {
         let key = shape.key();
         let compiled = match self.find(&key) {
             Some(found) => found,
             None => self.keep(key, self.compile(tokens, shape, syntax.as_ref())?),
         };
-        Ok(Form { compiled, syntax: syntax.map(Arc::new) })
+        Ok(CompiledGrammar { compiled, syntax: syntax.map(Arc::new) })
     }
 
     /// The form of `shape` if it is kept.
-    pub fn kept(&self, shape: &Shape, syntax: impl FnOnce() -> Option<Syntax>) -> Option<Form> {
+    pub fn kept(&self, shape: &OutputSpec, syntax: impl FnOnce() -> Option<Syntax>) -> Option<CompiledGrammar> {
         let compiled = self.find(&shape.key())?;
-        Some(Form { compiled, syntax: syntax().map(Arc::new) })
+        Some(CompiledGrammar { compiled, syntax: syntax().map(Arc::new) })
     }
 
-    fn compile(&self, tokens: &Vocabulary, shape: &Shape, syntax: Option<&Syntax>) -> Result<Compiled, GrammarError> {
+    fn compile(
+        &self,
+        tokens: &Vocabulary,
+        shape: &OutputSpec,
+        syntax: Option<&Syntax>,
+    ) -> Result<Compiled, GrammarError> {
         let factory = self.prepare(tokens)?;
         on_large_stack(|| compile(factory, &source::write(shape, syntax)?))
     }

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use super::error::GrammarError;
 use super::schema::{self, Multiples, SchemaError, WHITE_SPACE};
-use crate::engine::text::tools::{Format, PYTHON, Shape, Syntax, Text, Tool, bare};
+use crate::engine::text::tools::{Format, OutputSpec, PYTHON, Syntax, TextFormat, Tool, bare};
 
 /// Calls that one answer may have: a small model that likes calling would go on for ever.
-const MOST_CALLS: usize = 16;
+const MAX_CALLS: usize = 16;
 
 /// A grammar's text.
 pub(super) struct Source {
@@ -29,7 +29,7 @@ pub(super) struct Part {
 }
 
 /// The grammar of `shape`, its schemas checked.
-pub(super) fn write(shape: &Shape, syntax: Option<&Syntax>) -> Result<Source, GrammarError> {
+pub(super) fn write(shape: &OutputSpec, syntax: Option<&Syntax>) -> Result<Source, GrammarError> {
     let has_text = syntax.is_none_or(|syntax| !syntax.at_once);
     let mut multiples = Multiples::default();
     let mut schemas = Vec::new();
@@ -40,18 +40,18 @@ pub(super) fn write(shape: &Shape, syntax: Option<&Syntax>) -> Result<Source, Gr
     for (index, tool) in &syntax.callable {
         schemas.push(parameters(*index, tool, &mut multiples)?);
     }
-    if syntax.format == Format::Llama && !syntax.at_once && !matches!(shape.text, Text::Free) {
+    if syntax.format == Format::Llama && !syntax.at_once && !matches!(shape.text, TextFormat::Free) {
         let what = "This model begins calls as it begins JSON, so response_format cannot be combined with tools it may call or not. Send tool_choice \"required\" or \"none\", or leave response_format out.";
         return Err(GrammarError::Together(what.to_owned()));
     }
     Ok(Source { lark: Some(lark(syntax)), schemas })
 }
 
-fn text(shape: &Shape, multiples: &mut Multiples) -> Result<Option<Part>, GrammarError> {
+fn text(shape: &OutputSpec, multiples: &mut Multiples) -> Result<Option<Part>, GrammarError> {
     let schema = match &shape.text {
-        Text::Free => return Ok(None),
-        Text::Object => json!({ "type": "object" }),
-        Text::Schema(schema) => schema.clone(),
+        TextFormat::Free => return Ok(None),
+        TextFormat::Object => json!({ "type": "object" }),
+        TextFormat::Schema(schema) => schema.clone(),
     };
     let wrong = |SchemaError { path, what }| GrammarError::Schema { path, what };
     let schema = schema::prepare(&schema, multiples).map_err(wrong)?;
@@ -81,7 +81,7 @@ fn lark(syntax: &Syntax) -> String {
     let format = syntax.format;
     let opening = literal(format.opening(), syntax);
     let lead = literal(format.lead(), syntax);
-    let several = if syntax.several { format!("(separator call){{0,{}}}", MOST_CALLS - 1) } else { String::new() };
+    let several = if syntax.several { format!("(separator call){{0,{}}}", MAX_CALLS - 1) } else { String::new() };
     let mut out = String::from("%llguidance {}\n");
     let mut rule = |name: &str, body: &str| {
         let _ = writeln!(out, "{name}: {body}");
@@ -124,7 +124,7 @@ fn plain(syntax: &Syntax, opening: &str, out: &mut String) {
 /// are lexemes that they share, for 128 long ones at once would exceed the lexer's limits. What follows the last call
 /// does not begin like one.
 fn bare_calls(syntax: &Syntax, out: &mut String) {
-    let more = if syntax.several { format!("(bare_opening bare){{0,{}}}", MOST_CALLS - 1) } else { String::new() };
+    let more = if syntax.several { format!("(bare_opening bare){{0,{}}}", MAX_CALLS - 1) } else { String::new() };
     let all = |rule: &str| syntax.callable.iter().map(|(index, _)| format!("{rule}_{index}")).collect::<Vec<_>>();
     let _ = writeln!(out, "bare_calls: bare_opening bare {more} REST\nbare: {}", all("bare").join(" | "));
     let _ = writeln!(out, "bare_name: {}", all("name").join(" | "));

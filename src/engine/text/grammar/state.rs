@@ -37,5 +37,5 @@ impl State {
 /// The library's own words are about its insides: the first line says which limit it was.
 fn too_hard(matcher: &Matcher) -> Failure {
     let error = matcher.get_error().unwrap_or_default();
-    Failure::Format(error.lines().next().unwrap_or("it became too complex").to_owned())
+    Failure::Grammar(error.lines().next().unwrap_or("it became too complex").to_owned())
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 use toktrie::{ApproximateTokEnv, TokRxInfo, TokTrie};
 
 use super::{factory, parse, source};
-use crate::engine::text::tools::{CallParser, Format, Shape, Syntax, Text, Tool};
+use crate::engine::text::tools::{CallParser, Format, OutputSpec, Syntax, TextFormat, Tool};
 
 /// Each byte is a token, one more ends an answer, and then come these.
 const END: u32 = 256;
@@ -41,7 +41,8 @@ fn syntax(format: Format, several: bool) -> Syntax {
 
 fn matcher(syntax: &Syntax) -> Matcher {
     let tools = syntax.callable.iter().map(|(_, tool)| tool.clone()).collect();
-    parse(&FACTORY, &source::write(&Shape { tools, ..Shape::default() }, Some(syntax)).unwrap(), None).unwrap()
+    parse(&FACTORY, &source::write(&OutputSpec { tools, ..OutputSpec::default() }, Some(syntax)).unwrap(), None)
+        .unwrap()
 }
 
 fn allows(matcher: &mut Matcher, token: u32) -> bool {
@@ -180,7 +181,7 @@ fn multiples_are_exact_with_and_without_a_point() {
         (both, vec!["0", "420", "-840"], vec!["60", "7", "421"]),
     ];
     for (schema, right, wrong) in cases {
-        let shape = Shape { text: Text::Schema(schema.clone()), ..Shape::default() };
+        let shape = OutputSpec { text: TextFormat::Schema(schema.clone()), ..OutputSpec::default() };
         let matcher = parse(&FACTORY, &source::write(&shape, None).unwrap(), None).unwrap();
         let whole = |text: &str| {
             let mut matcher = matcher.deep_clone();

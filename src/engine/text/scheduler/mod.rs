@@ -9,13 +9,13 @@
 //! leaves nothing behind. A preempted sequence gives its blocks to the prefix cache, so going on
 //! costs little while memory lasts; its tokens stay, so its answer does not change.
 
-mod admit;
-mod ahead;
-pub mod blocks;
+mod admission;
+mod batch;
+pub mod block_pool;
+mod fair_shares;
 pub mod ids;
-pub mod prefix;
-mod rows;
-mod shares;
+mod lookahead;
+pub mod prefix_cache;
 #[cfg(test)]
 mod tests;
 
@@ -23,13 +23,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::models::kv::{BLOCK, BlockId, blocks_for};
 
-use blocks::Blocks;
-use prefix::{Parent, Prefixes};
-use shares::Shares;
+use block_pool::BlockPool;
+use fair_shares::FairShares;
+use prefix_cache::{Parent, PrefixCache};
 
-pub use ahead::Stem;
+pub use batch::{Batch, Row, StepPlan};
 pub use ids::{ModelId, RequestId, SequenceId, Tenant};
-pub use rows::{Batch, Plan, Row};
+pub use lookahead::DraftContext;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -40,7 +40,7 @@ pub struct Limits {
     /// Prompt tokens of those.
     pub tokens: usize,
     /// The share of both that one tenant may take, as one part in so many.
-    pub tenant_part: usize,
+    pub tenant_divisor: usize,
 }
 
 /// A request as the scheduler sees it.
@@ -70,21 +70,21 @@ pub struct Scheduler {
     limits: Limits,
     models: BTreeMap<ModelId, Model>,
     sequences: BTreeMap<SequenceId, Sequence>,
-    shares: Shares,
+    shares: FairShares,
     requests: RequestId,
     /// Orders admissions and uses of cached blocks.
     ticks: u64,
     /// Sequences put back to wait since somebody asked.
     preempted: u64,
-    /// Blocks that became free and whose memory can be given back.
+    /// BlockPool that became free and whose memory can be given back.
     released: Vec<(ModelId, BlockId)>,
 }
 
 #[derive(Debug, Default)]
 struct Model {
     block_bytes: u64,
-    blocks: Blocks,
-    prefixes: Prefixes,
+    blocks: BlockPool,
+    prefixes: PrefixCache,
 }
 
 #[derive(Debug)]
@@ -105,7 +105,7 @@ struct Sequence {
     parent: Parent,
     state: State,
     /// Its reader does not keep up.
-    held: bool,
+    paused: bool,
     /// Tokens that may come next, to be checked in one step.
     draft: Vec<u32>,
     /// Prompt tokens that were there when it first ran.
@@ -142,7 +142,7 @@ impl Scheduler {
             limits,
             models: BTreeMap::new(),
             sequences: BTreeMap::new(),
-            shares: Shares::default(),
+            shares: FairShares::default(),
             requests: 0,
             ticks: 0,
             preempted: 0,
@@ -176,7 +176,7 @@ impl Scheduler {
                 cached: 0,
                 parent: Parent::Root(tenant, long),
                 state: State::Waiting,
-                held: false,
+                paused: false,
                 draft: Vec::new(),
                 hit: None,
                 paid: 0,
@@ -188,7 +188,7 @@ impl Scheduler {
 
     /// Whether the queue takes a request with a prompt of so many tokens.
     pub fn admits(&self, model: ModelId, tenant: Tenant, prompt: usize) -> Result<(), Full> {
-        let Limits { requests, tokens, tenant_part, .. } = self.limits;
+        let Limits { requests, tokens, tenant_divisor, .. } = self.limits;
         let free = self.limits.running.saturating_sub(self.running().count());
         let full = |waiting: (usize, usize), part: usize| {
             let (count, queued) = waiting;
@@ -197,7 +197,7 @@ impl Scheduler {
         if full(self.waiting(|one| one.model == model), 1) {
             return Err(Full::Model);
         }
-        match full(self.waiting(|one| one.model == model && one.tenant == tenant), tenant_part) {
+        match full(self.waiting(|one| one.model == model && one.tenant == tenant), tenant_divisor) {
             true => Err(Full::Tenant),
             false => Ok(()),
         }
@@ -227,15 +227,15 @@ impl Scheduler {
     /// it got.
     pub fn end(&mut self, id: SequenceId) -> usize {
         let Some(mut sequence) = self.sequences.remove(&id) else { return 0 };
-        self.let_go(&mut sequence);
+        self.release_blocks(&mut sequence);
         self.shares.depart(sequence.tenant);
         sequence.tokens.len() - sequence.prompt
     }
 
     /// Whether the sequence may be computed now; its reader may not keep up.
-    pub fn hold(&mut self, id: SequenceId, held: bool) {
+    pub fn set_paused(&mut self, id: SequenceId, paused: bool) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
-            sequence.held = held;
+            sequence.paused = paused;
         }
     }
 
@@ -260,18 +260,18 @@ impl Scheduler {
         sequence.left = sequence.left.saturating_sub(new.len() as u32);
         self.shares.charge(sequence.tenant, prompts, new.len());
         let Some(model) = self.models.get_mut(&sequence.model) else { return };
-        let freed = sequence.remember(model, now);
+        let freed = sequence.cache_full_blocks(model, now);
         self.released.extend(freed.into_iter().map(|block| (sequence.model, block)));
     }
 
     /// Answers whose newest token the next step computes.
     pub fn decoding(&self) -> usize {
-        self.sequences.values().filter(|one| one.grows()).count()
+        self.sequences.values().filter(|one| one.is_decoding()).count()
     }
 
     /// Answers whose prompts the next step computes some of, if there is room.
     pub fn prefilling(&self) -> usize {
-        self.running().filter(|(_, one)| !one.held && one.pending() > 1).count()
+        self.running().filter(|(_, one)| !one.paused && one.pending() > 1).count()
     }
 
     /// Prompt tokens that were in the cache when the sequence first ran.
@@ -293,9 +293,9 @@ impl Scheduler {
         let (queued, queued_tokens) = self.waiting(|one| of(one.model));
         let running = self.running().filter(|(_, one)| of(one.model)).count();
         let models = || self.models.iter().filter(|(id, _)| of(**id)).map(|(_, model)| model);
-        let held = |model: &Model| (model.blocks.in_use() - model.blocks.idle()) as u64 * model.block_bytes;
+        let paused = |model: &Model| (model.blocks.in_use() - model.blocks.idle()) as u64 * model.block_bytes;
         let idle = |model: &Model| model.blocks.idle() as u64 * model.block_bytes;
-        let (held_bytes, cached_bytes) = (models().map(held).sum(), models().map(idle).sum());
+        let (held_bytes, cached_bytes) = (models().map(paused).sum(), models().map(idle).sum());
         Counts { queued, queued_tokens, running, held_bytes, cached_bytes }
     }
 
@@ -347,7 +347,7 @@ impl Scheduler {
     }
 
     /// The sequence holds nothing afterwards.
-    fn let_go(&mut self, sequence: &mut Sequence) {
+    fn release_blocks(&mut self, sequence: &mut Sequence) {
         let Some(model) = self.models.get_mut(&sequence.model) else { return };
         for block in sequence.blocks.drain(..) {
             if model.blocks.leave(block) {
@@ -376,14 +376,14 @@ impl Sequence {
         self.tokens.len() - self.computed
     }
 
-    /// Blocks that it will want before its next token is out, beyond those it has.
+    /// BlockPool that it will want before its next token is out, beyond those it has.
     fn wants(&self) -> usize {
         blocks_for(self.tokens.len() + 1).saturating_sub(self.blocks.len())
     }
 
     /// Puts what is full into the prefix cache. Gives blocks that are free, because the same tokens
     /// were there already.
-    fn remember(&mut self, model: &mut Model, now: u64) -> Vec<BlockId> {
+    fn cache_full_blocks(&mut self, model: &mut Model, now: u64) -> Vec<BlockId> {
         let mut freed = Vec::new();
         let full = self.computed / BLOCK;
         for edge in self.tokens.as_chunks::<BLOCK>().0.iter().take(full).skip(self.cached) {

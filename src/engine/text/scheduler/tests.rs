@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use proptest::prelude::*;
 
-use super::{Full, Limits, ModelId, Plan, Request, RequestId, Scheduler, SequenceId, Tenant};
+use super::{Full, Limits, ModelId, Request, RequestId, Scheduler, SequenceId, StepPlan, Tenant};
 use crate::models::decoder::LogitsAt;
 use crate::models::kv::{BLOCK, BlockId};
 
 const BYTES: u64 = 100;
 
 fn scheduler(running: usize) -> Scheduler {
-    Scheduler::new(Limits { running, requests: 1_000, tokens: 1_000_000, tenant_part: 1 })
+    Scheduler::new(Limits { running, requests: 1_000, tokens: 1_000_000, tenant_divisor: 1 })
 }
 
 fn request(tenant: Tenant, prompt: Vec<u32>, max_tokens: u32) -> Request {
@@ -97,7 +97,7 @@ impl Driver {
     }
 
     /// Rows say the truth, and what they write nobody else holds.
-    fn check(&mut self, plan: &Plan, chunk: usize) {
+    fn check(&mut self, plan: &StepPlan, chunk: usize) {
         let mut prefill = 0;
         for batch in &plan.batches {
             for row in &batch.rows {
@@ -135,20 +135,20 @@ impl Driver {
             }
             let cached = model.prefixes.blocks();
             let all: BTreeSet<BlockId> = holders.keys().chain(&cached).copied().collect();
-            assert_eq!(all.len(), model.blocks.in_use(), "blocks are lost or held by nobody");
+            assert_eq!(all.len(), model.blocks.in_use(), "blocks are lost or paused by nobody");
             assert_eq!(cached.iter().filter(|block| !holders.contains_key(block)).count(), model.blocks.idle());
         }
     }
 
     /// Takes blocks for guesses: there is room for as many as it says, and nobody gave way for it.
-    fn ahead(&mut self, id: SequenceId, most: usize) {
+    fn reserve_lookahead(&mut self, id: SequenceId, most: usize) {
         let (used, running) = (self.scheduler.used_bytes(), self.scheduler.running().count());
-        let grows = self.scheduler.stem(id).is_some();
-        let got = self.scheduler.ahead(id, most, self.room);
-        assert!(got <= most && (grows || got == 0));
+        let is_decoding = self.scheduler.draft_context(id).is_some();
+        let got = self.scheduler.reserve_lookahead(id, most, self.room);
+        assert!(got <= most && (is_decoding || got == 0));
         assert!(self.scheduler.used_bytes() <= used.max(self.room));
         assert_eq!((self.scheduler.running().count(), self.scheduler.preempted), (running, 0));
-        if let Some(stem) = self.scheduler.stem(id) {
+        if let Some(stem) = self.scheduler.draft_context(id) {
             assert_eq!(stem.tokens, self.expected[&id]);
             assert!(got == 0 || stem.blocks.len() * BLOCK >= stem.tokens.len() + got);
             let full = self.scheduler.used_bytes() + BYTES > self.room && self.scheduler.idle_bytes() == 0;
@@ -196,7 +196,7 @@ fn act() -> impl Strategy<Value = Act> {
             |(tenant, text, length, tokens, choices, model)| Act::Submit { tenant, text, length, tokens, choices, model }
         ),
         1 => any::<prop::sample::Index>().prop_map(Act::Cancel),
-        1 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(index, held)| Act::Hold(index, held)),
+        1 => (any::<prop::sample::Index>(), any::<bool>()).prop_map(|(index, paused)| Act::Hold(index, paused)),
         4 => (any::<prop::sample::Index>(), 1usize..40).prop_map(|(index, most)| Act::Ahead(index, most)),
         6 => (1usize..80).prop_map(Act::Step),
         1 => (14u64..40).prop_map(|blocks| Act::Room(blocks * BYTES)),
@@ -218,11 +218,11 @@ proptest! {
                     requests.push(driver.submit(new));
                 }
                 Act::Cancel(index) if !requests.is_empty() => driver.cancel(*index.get(&requests)),
-                Act::Hold(index, held) if !requests.is_empty() => {
-                    driver.scheduler.hold(SequenceId { request: *index.get(&requests), choice: 0 }, held);
+                Act::Hold(index, paused) if !requests.is_empty() => {
+                    driver.scheduler.set_paused(SequenceId { request: *index.get(&requests), choice: 0 }, paused);
                 }
                 Act::Ahead(index, most) if !requests.is_empty() => {
-                    driver.ahead(SequenceId { request: *index.get(&requests), choice: 0 }, most);
+                    driver.reserve_lookahead(SequenceId { request: *index.get(&requests), choice: 0 }, most);
                 }
                 Act::Step(chunk) => {
                     driver.step(chunk);
@@ -231,7 +231,7 @@ proptest! {
                 _ => {}
             }
         }
-        requests.iter().for_each(|&request| driver.scheduler.hold(SequenceId { request, choice: 0 }, false));
+        requests.iter().for_each(|&request| driver.scheduler.set_paused(SequenceId { request, choice: 0 }, false));
         driver.finish();
         let counts = driver.scheduler.counts();
         prop_assert_eq!((counts.queued, counts.running, counts.held_bytes), (0, 0, 0));
@@ -317,7 +317,7 @@ fn a_long_prompt_delays_answers_by_a_slice_at_most() {
 
 #[test]
 fn the_queue_is_bounded_by_model_and_by_tenant() {
-    let limits = Limits { running: 0, requests: 6, tokens: 600, tenant_part: 2 };
+    let limits = Limits { running: 0, requests: 6, tokens: 600, tenant_divisor: 2 };
     let mut scheduler = Scheduler::new(limits);
     let small = |tenant| request(tenant, prompt(1, 10), 1);
     let first: Vec<_> = (0..3).map(|_| scheduler.submit(small(1)).unwrap()).collect();
@@ -356,5 +356,5 @@ fn what_finds_no_memory_alone_is_told() {
     let id = driver.submit(request(1, prompt(1, 100), 20));
     let plan = driver.scheduler.plan(driver.room, 32);
     assert_eq!(plan.stuck, Some(SequenceId { request: id, choice: 0 }));
-    assert!(plan.pressed && plan.batches.is_empty());
+    assert!(plan.memory_short && plan.batches.is_empty());
 }

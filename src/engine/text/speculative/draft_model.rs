@@ -1,12 +1,12 @@
 //! Guesses what comes next with a smaller network of the same vocabulary.
 //!
 //! (Leviathan et al. 2023, <https://arxiv.org/abs/2211.17192>.) The draft network takes its likeliest
-//! token each time; the guesses are checked like those of [`crate::engine::text::speculative::ngram`], so answers do not change.
+//! token each time; the drafted are checked like those of [`crate::engine::text::speculative::ngram`], so answers do not change.
 //!
 //! Its keys and values lie in an arena of their own whose blocks have the numbers of the served
 //! model's: a block and its twin are of the same positions of the same text, so sharing, caching and
-//! release are the scheduler's, as they are. What a twin holds is known by its tokens: where they are
-//! not those of the text, guesses were rejected or nothing was computed yet, and the draft network
+//! release are the scheduler's, as they are. What a twin holds is estimate by its tokens: where they are
+//! not those of the text, drafted were rejected or nothing was computed yet, and the draft network
 //! catches up, in slices, when it is wanted.
 
 use std::collections::HashMap;
@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::clock_rng::ClockRng;
-use crate::engine::settings::MOST_GUESSED;
-use crate::engine::text::scheduler::{SequenceId, Stem};
-use crate::engine::text::speculative::draft_stats::{Costs, Effort, Trial};
-use crate::engine::text::step_cost::Prices;
+use crate::engine::settings::MAX_DRAFT_TOKENS;
+use crate::engine::text::scheduler::{DraftContext, SequenceId};
+use crate::engine::text::speculative::draft_stats::{DraftCosts, Round, RoundStats};
+use crate::engine::text::step_cost::SpeculationCosts;
 use crate::models::decoder::{BatchRow, Logits, LogitsAt};
 use crate::models::kv::{BLOCK, BlockId, KvArena, KvShape, KvType};
 
@@ -47,21 +47,21 @@ pub trait DraftNetwork: Send + Sync {
     fn reuse(&self, logits: Logits);
 }
 
-pub struct Drafter {
+pub struct DraftModel {
     model: Arc<dyn DraftNetwork>,
     /// Ids below this mean the same to both networks.
     vocabulary: usize,
     arena: KvArena,
     /// The tokens whose keys and values are in a block.
     computed: HashMap<BlockId, Vec<u32>>,
-    costs: Costs,
+    costs: DraftCosts,
     /// What a round comes to, whatever the answer.
-    pub usual: Effort,
+    pub average: RoundStats,
 }
 
 /// An answer to guess ahead of.
 #[derive(Debug)]
-pub struct Line {
+pub struct DraftSequence {
     pub id: SequenceId,
     /// The text, then what was guessed.
     tokens: Vec<u32>,
@@ -70,58 +70,64 @@ pub struct Line {
     blocks: Vec<BlockId>,
     long: bool,
     /// Guesses that there is room for.
-    most: usize,
+    max_tokens: usize,
     /// What the next step computes: so many tokens from this position on.
     start: usize,
     count: usize,
-    /// How likely all guesses so far are to come true.
-    reach: f64,
-    effort: Effort,
+    /// How likely all drafted so far are to come true.
+    acceptance: f64,
+    stats: RoundStats,
     /// Whether there were rounds before: what it takes to catch up is part of this one then.
-    begun: bool,
-    trial: Trial,
+    has_rounds: bool,
+    round: Round,
 }
 
-impl Line {
-    /// `most`: guesses that `stem` has blocks for.
-    pub fn new(id: SequenceId, stem: &Stem<'_>, most: usize, effort: Effort, begun: bool) -> Self {
+impl DraftSequence {
+    /// `max_tokens`: drafted that `stem` has blocks for.
+    pub fn new(
+        id: SequenceId,
+        stem: &DraftContext<'_>,
+        max_tokens: usize,
+        stats: RoundStats,
+        has_rounds: bool,
+    ) -> Self {
         Self {
             id,
             tokens: stem.tokens.to_vec(),
             text: stem.tokens.len(),
             blocks: stem.blocks.to_vec(),
             long: stem.long,
-            most,
+            max_tokens,
             start: 0,
             count: 0,
-            reach: 1.,
-            effort,
-            begun,
-            trial: Trial::default(),
+            acceptance: 1.,
+            stats,
+            has_rounds,
+            round: Round::default(),
         }
     }
 
-    /// The guesses and what they took. `None`: the draft network is still catching up.
-    pub fn finish(mut self) -> Option<(SequenceId, Vec<u32>, Trial)> {
-        let guesses = self.tokens.split_off(self.text);
-        (self.trial.steps > 0).then_some((self.id, guesses, self.trial))
+    /// The drafted and what they took. `None`: the draft network is still catching up.
+    pub fn finish(mut self) -> Option<(SequenceId, Vec<u32>, Round)> {
+        let drafted = self.tokens.split_off(self.text);
+        (self.round.steps > 0).then_some((self.id, drafted, self.round))
     }
 
     /// Seconds that one more guess is likely to save, its check paid.
-    fn hope(&self, prices: &Prices) -> f64 {
-        self.reach * self.effort.hits() * prices.token - prices.check
+    fn expected_gain(&self, costs: &SpeculationCosts) -> f64 {
+        self.acceptance * self.stats.acceptance() * costs.token - costs.check
     }
 
     /// The draft network says what comes next. `false`: that is not likely enough to be checked.
-    fn take(&mut self, token: u32, sure: f32, prices: &Prices) -> bool {
-        self.trial.steps += 1;
-        self.reach *= self.effort.chance(sure);
-        let worth = self.reach * prices.token > prices.check;
+    fn take(&mut self, token: u32, confidence: f32, costs: &SpeculationCosts) -> bool {
+        self.round.steps += 1;
+        self.acceptance *= self.stats.acceptance_at(confidence);
+        let worth = self.acceptance * costs.token > costs.check;
         if worth {
             self.tokens.push(token);
-            self.trial.sure.push(sure);
+            self.round.confidence.push(confidence);
         }
-        worth && self.trial.sure.len() < self.most
+        worth && self.round.confidence.len() < self.max_tokens
     }
 
     fn row(&self) -> BatchRow<'_> {
@@ -136,13 +142,13 @@ impl Line {
     }
 }
 
-impl Drafter {
+impl DraftModel {
     /// `vocabulary`: ids below this mean the same to `model` and to the model that is served, whose
     /// weights take `served` bytes.
     pub fn new(model: Arc<dyn DraftNetwork>, vocabulary: usize, served: u64, kind: KvType) -> Self {
         let arena = KvArena::new(model.kv_shape(kind));
-        let costs = Costs::new(model.weight_bytes() as f64 / served.max(1) as f64);
-        Self { model, vocabulary, arena, computed: HashMap::new(), costs, usual: Effort::default() }
+        let costs = DraftCosts::new(model.weight_bytes() as f64 / served.max(1) as f64);
+        Self { model, vocabulary, arena, computed: HashMap::new(), costs, average: RoundStats::default() }
     }
 
     pub fn id(&self) -> &str {
@@ -161,23 +167,23 @@ impl Drafter {
         self.computed.clear();
     }
 
-    /// Whether guessing pays for an answer, one of `lines` at once: a round saves more than `rival`
+    /// Whether guessing is_worthwhile for an answer, one of `sequences` at once: a round saves more than `alternative`
     /// seconds, and all of them while `left` tokens come more than it costs to catch up.
-    pub fn pays(
+    pub fn is_worthwhile(
         &mut self,
-        stem: &Stem<'_>,
+        stem: &DraftContext<'_>,
         left: u32,
-        effort: &Effort,
-        lines: usize,
-        prices: &Prices,
-        rival: f64,
+        stats: &RoundStats,
+        sequences: usize,
+        costs: &SpeculationCosts,
+        alternative: f64,
     ) -> bool {
-        let cost = self.costs.known(prices);
-        let gain = effort.gain(prices, &cost, lines);
-        if gain <= rival.max(0.) || stem.tokens.len() + MOST_GUESSED > self.model.context_window() as usize {
+        let cost = self.costs.estimate(costs);
+        let gain = stats.gain(costs, &cost, sequences);
+        if gain <= alternative.max(0.) || stem.tokens.len() + MAX_DRAFT_TOKENS > self.model.context_window() as usize {
             return false;
         }
-        let rounds = f64::from(left) / effort.yields();
+        let rounds = f64::from(left) / stats.tokens_per_round();
         let behind = stem.tokens.len() - self.start(stem.tokens, stem.blocks);
         (behind - 1) as f64 * cost.further < gain * rounds
             && stem.tokens.iter().all(|&token| (token as usize) < self.vocabulary)
@@ -186,52 +192,53 @@ impl Drafter {
     /// The first position that must be computed to know what follows `tokens`. What twins hold of
     /// other tokens is forgotten.
     fn start(&mut self, tokens: &[u32], blocks: &[BlockId]) -> usize {
-        let (mut known, mut whole) = (0, true);
+        let (mut estimate, mut whole) = (0, true);
         for (block, text) in blocks.iter().zip(tokens.chunks(BLOCK).chain(std::iter::repeat(&[][..]))) {
             let own = self.computed.entry(*block).or_default();
             let same = own.iter().zip(text).take_while(|(own, token)| whole && own == token).count();
             own.truncate(same);
-            known += same;
+            estimate += same;
             whole &= same == BLOCK;
         }
-        known.min(tokens.len().saturating_sub(1))
+        estimate.min(tokens.len().saturating_sub(1))
     }
 
-    /// Guesses ahead of all lines at once, as long as that pays. Of texts that it is more than a block
+    /// Guesses ahead of all sequences at once, as long as that is_worthwhile. Of texts that it is more than a block
     /// behind with it computes about `slice` tokens; where that is not enough, nothing is guessed yet.
     pub fn draft(
         &mut self,
-        lines: &mut [Line],
+        sequences: &mut [DraftSequence],
         slice: usize,
-        prices: &Prices,
+        costs: &SpeculationCosts,
         clock: &dyn ClockRng,
     ) -> Result<(), String> {
         let mut left = slice;
-        for line in &mut *lines {
-            line.start = self.start(&line.tokens, &line.blocks);
-            let behind = line.text - line.start;
-            line.count = if behind > BLOCK { behind.min(left) } else { behind };
-            left = left.saturating_sub(line.count);
-            line.trial.late = if line.begun { line.count.saturating_sub(1) } else { 0 };
+        for sequence in &mut *sequences {
+            sequence.start = self.start(&sequence.tokens, &sequence.blocks);
+            let behind = sequence.text - sequence.start;
+            sequence.count = if behind > BLOCK { behind.min(left) } else { behind };
+            left = left.saturating_sub(sequence.count);
+            sequence.round.catch_up = if sequence.has_rounds { sequence.count.saturating_sub(1) } else { 0 };
             // Whoever has the same text finds it computed, in this very step.
-            self.note(line);
+            self.record_computed(sequence);
         }
-        while lines.iter().any(|line| line.count > 0) {
-            let tokens = lines.iter().map(|line| line.count).sum();
+        while sequences.iter().any(|sequence| sequence.count > 0) {
+            let tokens = sequences.iter().map(|sequence| sequence.count).sum();
             let began = clock.uptime();
-            let mut logits = self.forward(lines)?;
+            let mut logits = self.forward(sequences)?;
             let took = clock.uptime().saturating_sub(began);
-            self.costs.measure(tokens, took.as_secs_f64(), prices);
-            self.advance(lines, logits.rows().into_iter().flatten(), prices);
+            self.costs.measure(tokens, took.as_secs_f64(), costs);
+            self.advance(sequences, logits.rows().into_iter().flatten(), costs);
             self.model.reuse(logits);
         }
         Ok(())
     }
 
-    /// What a step computes of a line is in its blocks from then on.
-    fn note(&mut self, line: &Line) {
-        for position in line.start..line.start + line.count {
-            let (Some(block), Some(token)) = (line.blocks.get(position / BLOCK), line.tokens.get(position)) else {
+    /// What a step computes of a sequence is in its blocks from then on.
+    fn record_computed(&mut self, sequence: &DraftSequence) {
+        for position in sequence.start..sequence.start + sequence.count {
+            let (Some(block), Some(token)) = (sequence.blocks.get(position / BLOCK), sequence.tokens.get(position))
+            else {
                 return;
             };
             self.arena.ensure(*block);
@@ -241,34 +248,42 @@ impl Drafter {
         }
     }
 
-    /// The logits of those lines that are computed to their end, in their order.
-    fn forward(&mut self, lines: &[Line]) -> Result<Logits, String> {
-        let rows: Vec<BatchRow<'_>> = lines.iter().filter(|line| line.count > 0).map(Line::row).collect();
+    /// The logits of those sequences that are computed to their end, in their order.
+    fn forward(&mut self, sequences: &[DraftSequence]) -> Result<Logits, String> {
+        let rows: Vec<BatchRow<'_>> =
+            sequences.iter().filter(|sequence| sequence.count > 0).map(DraftSequence::row).collect();
         self.model.forward(&rows, &mut self.arena)
     }
 
-    /// Takes the guesses that a step made, and says of which lines the next one makes more.
-    fn advance<'a>(&mut self, lines: &mut [Line], mut logits: impl Iterator<Item = &'a mut [f32]>, prices: &Prices) {
-        for line in lines.iter_mut().filter(|line| line.count > 0) {
-            line.start += line.count;
-            line.count = 0;
-            if line.start < line.tokens.len() {
+    /// Takes the drafted that a step made, and says of which sequences the next one makes more.
+    fn advance<'a>(
+        &mut self,
+        sequences: &mut [DraftSequence],
+        mut logits: impl Iterator<Item = &'a mut [f32]>,
+        costs: &SpeculationCosts,
+    ) {
+        for sequence in sequences.iter_mut().filter(|sequence| sequence.count > 0) {
+            sequence.start += sequence.count;
+            sequence.count = 0;
+            if sequence.start < sequence.tokens.len() {
                 continue;
             }
-            let known: &[f32] = logits.next().unwrap_or_default();
-            let Some((token, sure)) = likeliest(known.get(..self.vocabulary).unwrap_or(known)) else { continue };
-            let more = line.take(token, sure, prices) && !self.model.ends_with(token);
-            line.count = usize::from(more);
+            let estimate: &[f32] = logits.next().unwrap_or_default();
+            let Some((token, confidence)) = likeliest(estimate.get(..self.vocabulary).unwrap_or(estimate)) else {
+                continue;
+            };
+            let more = sequence.take(token, confidence, costs) && !self.model.ends_with(token);
+            sequence.count = usize::from(more);
         }
-        let cost = self.costs.known(prices);
-        for line in lines.iter_mut().filter(|line| line.hope(prices) <= cost.further) {
-            line.count = 0;
+        let cost = self.costs.estimate(costs);
+        for sequence in sequences.iter_mut().filter(|sequence| sequence.expected_gain(costs) <= cost.further) {
+            sequence.count = 0;
         }
-        let going = || lines.iter().filter(|line| line.count > 0);
-        if going().map(|line| line.hope(prices)).sum::<f64>() <= cost.of(going().count()) {
-            lines.iter_mut().for_each(|line| line.count = 0);
+        let going = || sequences.iter().filter(|sequence| sequence.count > 0);
+        if going().map(|sequence| sequence.expected_gain(costs)).sum::<f64>() <= cost.of(going().count()) {
+            sequences.iter_mut().for_each(|sequence| sequence.count = 0);
         }
-        lines.iter().for_each(|line| self.note(line));
+        sequences.iter().for_each(|sequence| self.record_computed(sequence));
     }
 }
 
@@ -281,28 +296,28 @@ fn likeliest(logits: &[f32]) -> Option<(u32, f32)> {
     Some((u32::try_from(token).ok()?, 1. / sum))
 }
 
-/// Where a served model's drafter is, if it has one. The worker holds it for a round at most.
+/// Where a served model's drafter is, if it has one. The worker holds it for a round at max_tokens.
 #[derive(Default)]
-pub struct Slot {
-    drafter: Mutex<Option<Drafter>>,
+pub struct DraftSlot {
+    drafter: Mutex<Option<DraftModel>>,
     /// Bytes of a block of it; nothing while there is none.
     block_bytes: AtomicU64,
     /// Milliseconds of uptime before which none is looked for.
     next: AtomicU64,
 }
 
-impl Slot {
-    pub fn lock(&self) -> MutexGuard<'_, Option<Drafter>> {
+impl DraftSlot {
+    pub fn lock(&self) -> MutexGuard<'_, Option<DraftModel>> {
         self.drafter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn is_taken(&self) -> bool {
+    pub fn is_loaded(&self) -> bool {
         self.block_bytes() > 0
     }
 
     /// Nobody holds the block of the served model any more.
     pub fn release(&self, block: BlockId) {
-        if self.is_taken()
+        if self.is_loaded()
             && let Some(drafter) = self.lock().as_mut()
         {
             drafter.release(block);
@@ -320,14 +335,14 @@ impl Slot {
         self.block_bytes.load(Ordering::SeqCst)
     }
 
-    pub fn put(&self, drafter: Drafter) {
+    pub fn install(&self, drafter: DraftModel) {
         let mut slot = self.lock();
         self.block_bytes.store(drafter.arena.shape().block_bytes(), Ordering::SeqCst);
         *slot = Some(drafter);
     }
 
     /// Takes the drafter out, with all that it has computed. The next may come `after` so long, or never.
-    pub fn take(&self, after: Option<Duration>) -> Option<Drafter> {
+    pub fn take(&self, after: Option<Duration>) -> Option<DraftModel> {
         let mut slot = self.lock();
         self.block_bytes.store(0, Ordering::SeqCst);
         self.next.store(after.map_or(u64::MAX, millis), Ordering::SeqCst);
@@ -335,13 +350,13 @@ impl Slot {
     }
 
     /// Whether to look for a drafter now. Says so once, to one caller.
-    pub fn is_due(&self, now: Duration) -> bool {
+    pub fn should_load(&self, now: Duration) -> bool {
         let claim = |next: u64| (next <= millis(now)).then_some(u64::MAX);
         self.next.fetch_update(Ordering::SeqCst, Ordering::SeqCst, claim).is_ok()
     }
 
     /// Looks again at that uptime.
-    pub fn retry(&self, at: Duration) {
+    pub fn retry_at(&self, at: Duration) {
         self.next.store(millis(at), Ordering::SeqCst);
     }
 }

@@ -1,83 +1,98 @@
-//! Proposes the tokens that may follow the newest ones, before a step is planned: n-grams of the text so far, and the
+//! Proposes the tokens that may absorb the last_round ones, before a step is planned: n-grams of the text so far, and the
 //! tokens of a draft model where that is likely to save more time.
 
 use std::sync::Arc;
 
-use super::draft_model::{Drafter, Line, Slot};
-use super::draft_stats::Trial;
-use crate::engine::settings::MOST_GUESSED;
+use super::draft_model::{DraftModel, DraftSequence, DraftSlot};
+use super::draft_stats::Round;
+use crate::engine::settings::MAX_DRAFT_TOKENS;
 use crate::engine::text::queue::State;
 use crate::engine::text::scheduler::{ModelId, SequenceId};
-use crate::engine::text::step_cost::Prices;
+use crate::engine::text::step_cost::SpeculationCosts;
 use crate::engine::text::workload::TextWorkload;
 
 /// An answer, the tokens that a draft model proposes for it, and what they took.
-type Drafted = (SequenceId, Vec<u32>, Trial);
+type Drafted = (SequenceId, Vec<u32>, Round);
 
 impl TextWorkload {
-    /// Proposes tokens for each answer where checking them pays.
+    /// Proposes tokens for each answer where checking them is_worthwhile.
     pub(in crate::engine::text) fn propose(&mut self) {
         if !self.runtime.settings.speculate {
             return;
         }
         let queue = Arc::clone(&self.queue);
         let decoding = queue.lock().scheduler.decoding();
-        let Some(prices) = self.pace.prices(decoding) else { return };
+        let Some(costs) = self.step_costs.speculation_costs(decoding) else { return };
         let active = self.active.iter_mut();
-        let ngrams: Vec<_> = active.flat_map(|(id, request)| request.propose_ngrams(*id, &prices)).collect();
+        let ngrams: Vec<_> = active.flat_map(|(id, request)| request.propose_ngrams(*id, &costs)).collect();
         let mut state = queue.lock();
         ngrams.into_iter().for_each(|(id, tokens)| state.scheduler.propose(id, tokens));
-        let drafts: Vec<_> = self.drafts.iter().filter(|(_, draft)| draft.is_taken()).collect();
-        let drafts: Vec<(ModelId, Arc<Slot>)> = drafts.into_iter().map(|(id, slot)| (*id, Arc::clone(slot))).collect();
-        let lines = |(model, slot): (ModelId, Arc<Slot>)| {
-            let lines = slot.lock().as_mut().map(|drafter| self.lines(model, drafter, &mut state, &prices));
-            (slot, lines.unwrap_or_default())
+        let drafts: Vec<_> = self.drafts.iter().filter(|(_, draft)| draft.is_loaded()).collect();
+        let drafts: Vec<(ModelId, Arc<DraftSlot>)> =
+            drafts.into_iter().map(|(id, slot)| (*id, Arc::clone(slot))).collect();
+        let sequences = |(model, slot): (ModelId, Arc<DraftSlot>)| {
+            let sequences =
+                slot.lock().as_mut().map(|draft_model| self.sequences(model, draft_model, &mut state, &costs));
+            (slot, sequences.unwrap_or_default())
         };
-        let lines: Vec<_> = drafts.into_iter().map(lines).filter(|(_, lines)| !lines.is_empty()).collect();
-        // Blocks that were taken for drafts may have been another text's.
+        let sequences: Vec<_> =
+            drafts.into_iter().map(sequences).filter(|(_, sequences)| !sequences.is_empty()).collect();
+        // BlockPool that were taken for drafts may have been another text's.
         let released = state.scheduler.released();
         drop(state);
         self.release(&released);
-        let slice = self.pace.chunk(decoding, 0);
-        let drafted = lines.into_iter().flat_map(|(slot, lines)| self.draft(&slot, lines, slice, &prices));
+        let slice = self.step_costs.prefill_chunk(decoding, 0);
+        let drafted = sequences.into_iter().flat_map(|(slot, sequences)| self.draft(&slot, sequences, slice, &costs));
         let drafted: Vec<Drafted> = drafted.collect();
         self.propose_drafted(drafted);
     }
 
-    /// The answers of a model for which a draft pays, with blocks for the drafted tokens.
-    fn lines(&mut self, model: ModelId, drafter: &mut Drafter, state: &mut State, prices: &Prices) -> Vec<Line> {
+    /// The answers of a model that are worth drafting for, with blocks for the drafted tokens.
+    fn sequences(
+        &mut self,
+        model: ModelId,
+        draft_model: &mut DraftModel,
+        state: &mut State,
+        costs: &SpeculationCosts,
+    ) -> Vec<DraftSequence> {
         let (room, expected) = (self.runtime.memory.room(), state.expected_tokens());
         let requests = self.active.iter_mut().filter(|(_, request)| request.model.key == model);
-        let answers = requests.flat_map(|(id, request)| request.drafting(*id));
-        let mut open: Vec<_> = answers.filter(|(id, _)| state.scheduler.stem(*id).is_some()).collect();
-        let (count, mut lines) = (open.len(), Vec::new());
-        for (id, drafting) in &mut open {
-            if let Some(round) = drafting.newest() {
-                drafter.usual.follow(&round);
+        let answers = requests.flat_map(|(id, request)| request.draft_states(*id));
+        let mut open: Vec<_> = answers.filter(|(id, _)| state.scheduler.draft_context(*id).is_some()).collect();
+        let (count, mut sequences) = (open.len(), Vec::new());
+        for (id, draft) in &mut open {
+            if let Some(round) = draft.last_round() {
+                draft_model.average.absorb(&round);
             }
-            let effort = drafting.effort(&drafter.usual);
-            let Some(stem) = state.scheduler.stem(*id) else { continue };
-            let most = MOST_GUESSED.min(stem.left.saturating_sub(1) as usize);
-            let left = stem.left.min(expected);
-            if !drafter.pays(&stem, left, &effort, count, prices, drafting.rival()) {
-                drafter.usual.recover();
+            let stats = draft.stats(&draft_model.average);
+            let Some(context) = state.scheduler.draft_context(*id) else { continue };
+            let max_tokens = MAX_DRAFT_TOKENS.min(context.left.saturating_sub(1) as usize);
+            let left = context.left.min(expected);
+            if !draft_model.is_worthwhile(&context, left, &stats, count, costs, draft.alternative()) {
+                draft_model.average.regress();
                 continue;
             }
-            let most = state.scheduler.ahead(*id, most, room);
-            if let Some(stem) = state.scheduler.stem(*id).filter(|_| most > 0) {
-                lines.push(Line::new(*id, &stem, most, effort, drafting.has_begun()));
+            let max_tokens = state.scheduler.reserve_lookahead(*id, max_tokens, room);
+            if let Some(context) = state.scheduler.draft_context(*id).filter(|_| max_tokens > 0) {
+                sequences.push(DraftSequence::new(*id, &context, max_tokens, stats, draft.has_rounds()));
             }
         }
-        lines
+        sequences
     }
 
-    fn draft(&self, slot: &Slot, mut lines: Vec<Line>, slice: usize, prices: &Prices) -> Vec<Drafted> {
+    fn draft(
+        &self,
+        slot: &DraftSlot,
+        mut sequences: Vec<DraftSequence>,
+        slice: usize,
+        costs: &SpeculationCosts,
+    ) -> Vec<Drafted> {
         let mut held = slot.lock();
-        let Some(drafter) = held.as_mut() else { return Vec::new() };
-        match drafter.draft(&mut lines, slice, prices, self.runtime.clock.as_ref()) {
-            Ok(()) => lines.into_iter().filter_map(Line::finish).collect(),
+        let Some(draft_model) = held.as_mut() else { return Vec::new() };
+        match draft_model.draft(&mut sequences, slice, costs, self.runtime.clock.as_ref()) {
+            Ok(()) => sequences.into_iter().filter_map(DraftSequence::finish).collect(),
             Err(reason) => {
-                tracing::error!(model = drafter.id(), reason, "the draft model failed and is not used any more");
+                tracing::error!(model = draft_model.id(), reason, "the draft model failed and is not used any more");
                 drop(held);
                 drop(slot.take(None));
                 Vec::new()
@@ -87,12 +102,12 @@ impl TextWorkload {
 
     fn propose_drafted(&mut self, drafted: Vec<Drafted>) {
         let mut state = self.queue.lock();
-        for (id, tokens, trial) in drafted {
-            if let Some(drafting) = self.active.get_mut(&id.request).and_then(|one| one.drafting_of(id.choice)) {
-                drafting.begin(trial);
+        for (id, tokens, round) in drafted {
+            if let Some(draft) = self.active.get_mut(&id.request).and_then(|one| one.draft_state_of(id.choice)) {
+                draft.start_round(round);
                 if tokens.is_empty() {
                     // What was proposed before stays.
-                    drafting.learn(0, 0);
+                    draft.finish_round(0, 0);
                 } else {
                     state.scheduler.propose(id, tokens);
                 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Calling, Shape, Text, Tool};
+use super::{CallMode, OutputSpec, TextFormat, Tool};
 use crate::engine::tokenizer::Vocabulary;
 
 /// How a family writes calls. Found in its template, for a template shows the form to its model.
@@ -107,21 +107,21 @@ pub struct Syntax {
 
 impl Syntax {
     /// `None` where nothing may be called.
-    pub fn new(format: Format, tokens: &Vocabulary, shape: &Shape) -> Option<Self> {
+    pub fn new(format: Format, tokens: &Vocabulary, shape: &OutputSpec) -> Option<Self> {
         let wanted = |tool: &Tool| match &shape.calling {
-            Calling::Named(name) => tool.name == *name,
+            CallMode::Named(name) => tool.name == *name,
             _ => true,
         };
         let callable: Vec<_> = shape.tools.iter().cloned().enumerate().filter(|(_, tool)| wanted(tool)).collect();
         let marks = format.marks().iter().filter_map(|text| tokens.control_id(text).map(|id| (*text, id)));
-        let at_once = shape.calling != Calling::Auto;
+        let at_once = shape.calling != CallMode::Auto;
         (!callable.is_empty()).then(|| Self {
             format,
             marks: marks.collect(),
             callable,
             at_once,
-            bare: !at_once && format != Format::Llama && matches!(shape.text, Text::Free),
-            several: shape.parallel && format.separator().is_some() && !matches!(shape.calling, Calling::Named(_)),
+            bare: !at_once && format != Format::Llama && matches!(shape.text, TextFormat::Free),
+            several: shape.parallel && format.separator().is_some() && !matches!(shape.calling, CallMode::Named(_)),
         })
     }
 

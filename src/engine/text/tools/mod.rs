@@ -9,4 +9,4 @@ mod types;
 pub use format::{Format, PYTHON, Syntax};
 pub use parser::CallParser;
 pub use prompt::Wording;
-pub use types::{CallPiece, Calling, Shape, Text, Tool, ToolCall};
+pub use types::{CallMode, OutputSpec, TextFormat, Tool, ToolCall, ToolCallDelta};

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::CallPiece;
+use super::ToolCallDelta;
 use super::bare::{Bare, Begun};
 use super::format::{Format, Syntax};
 use crate::engine::text::stop::StopMatcher;
@@ -72,7 +72,7 @@ impl Depth {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Parsed {
     pub text: String,
-    pub calls: Vec<CallPiece>,
+    pub calls: Vec<ToolCallDelta>,
     /// Whether the answer is to end here.
     pub over: bool,
 }
@@ -184,7 +184,7 @@ impl CallParser {
     }
 
     fn call(&mut self, name: String, bare: bool, parsed: &mut Parsed) {
-        parsed.calls.push(CallPiece { index: self.calls, name: Some(name), arguments: String::new() });
+        parsed.calls.push(ToolCallDelta { index: self.calls, name: Some(name), arguments: String::new() });
         self.calls += 1;
         self.state = State::Arguments { depth: Depth::default(), bare };
     }
@@ -196,10 +196,10 @@ fn text(format: Format) -> State {
 }
 
 /// Adds to the arguments of the call `index`.
-fn argue(calls: &mut Vec<CallPiece>, index: u32, letter: char) {
+fn argue(calls: &mut Vec<ToolCallDelta>, index: u32, letter: char) {
     match calls.last_mut() {
         Some(piece) if piece.index == index && piece.name.is_none() => piece.arguments.push(letter),
-        _ => calls.push(CallPiece { index, name: None, arguments: letter.to_string() }),
+        _ => calls.push(ToolCallDelta { index, name: None, arguments: letter.to_string() }),
     }
 }
 

@@ -32,7 +32,7 @@ pub struct ToolCall {
 
 /// What a step made of a call in an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CallPiece {
+pub struct ToolCallDelta {
     /// Counts the calls of one answer from 0.
     pub index: u32,
     /// Set in the call's first piece.
@@ -43,18 +43,18 @@ pub struct CallPiece {
 
 /// What an answer must look like.
 #[derive(Clone, Debug, Default)]
-pub struct Shape {
-    pub text: Text,
+pub struct OutputSpec {
+    pub text: TextFormat,
     /// What may be called; told to the model, too.
     pub tools: Arc<[Tool]>,
-    pub calling: Calling,
+    pub calling: CallMode,
     /// Whether one answer may have several calls.
     pub parallel: bool,
 }
 
 /// What text must look like.
 #[derive(Clone, Debug, Default)]
-pub enum Text {
+pub enum TextFormat {
     #[default]
     Free,
     /// Any JSON object.
@@ -65,7 +65,7 @@ pub enum Text {
 
 /// Whether tools are called.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Calling {
+pub enum CallMode {
     /// The model decides.
     #[default]
     Auto,
@@ -75,18 +75,18 @@ pub enum Calling {
     Named(String),
 }
 
-impl Shape {
+impl OutputSpec {
     /// Whether anything is demanded that must be enforced.
     pub fn is_free(&self) -> bool {
-        matches!(self.text, Text::Free) && self.tools.is_empty()
+        matches!(self.text, TextFormat::Free) && self.tools.is_empty()
     }
 
     /// The same for the same demands, and for no other: one a line, as JSON has no line breaks inside.
     pub fn key(&self) -> String {
         let text = match &self.text {
-            Text::Free => "free".to_owned(),
-            Text::Object => "object".to_owned(),
-            Text::Schema(schema) => format!("schema {schema}"),
+            TextFormat::Free => "free".to_owned(),
+            TextFormat::Object => "object".to_owned(),
+            TextFormat::Schema(schema) => format!("schema {schema}"),
         };
         let head = format!("{:?} {}", self.calling, self.parallel);
         let tools = self.tools.iter().map(|tool| tool.definition.to_string());

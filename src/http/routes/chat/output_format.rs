@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use crate::calls::output_spec::{OutputRequest, ToolChoice as Choice};
 use crate::display::shorten;
-use crate::engine::Text;
+use crate::engine::TextFormat;
 use crate::error::Result;
 use crate::service::json_fields::{invalid_field, name, object, optional};
 
@@ -97,19 +97,19 @@ pub fn output_request(
     parallel: Option<bool>,
 ) -> Result<OutputRequest> {
     Ok(OutputRequest {
-        text: format.map_or(Ok(Text::Free), text)?,
+        text: format.map_or(Ok(TextFormat::Free), text)?,
         tools: tools.map(|json| json.get().to_owned()).filter(|json| json != "null"),
         choice: choice.map_or(Ok(Choice::Auto), tool_choice)?,
         parallel: parallel.unwrap_or(true),
     })
 }
 
-fn text(format: &Value) -> Result<Text> {
+fn text(format: &Value) -> Result<TextFormat> {
     let fields = object("response_format", Some(format))?;
     let kind = fields.get("type").and_then(Value::as_str);
     match kind {
-        Some("text") => known("response_format", fields, &["type"]).map(|()| Text::Free),
-        Some("json_object") => known("response_format", fields, &["type"]).map(|()| Text::Object),
+        Some("text") => known("response_format", fields, &["type"]).map(|()| TextFormat::Free),
+        Some("json_object") => known("response_format", fields, &["type"]).map(|()| TextFormat::Object),
         Some("json_schema") => {
             known("response_format", fields, &["type", "json_schema"])?;
             schema(object("response_format.json_schema", fields.get("json_schema"))?)
@@ -118,14 +118,14 @@ fn text(format: &Value) -> Result<Text> {
     }
 }
 
-fn schema(fields: &Map<String, Value>) -> Result<Text> {
+fn schema(fields: &Map<String, Value>) -> Result<TextFormat> {
     let path = "response_format.json_schema";
     known(path, fields, &["name", "description", "schema", "strict"])?;
     name(&format!("{path}.name"), fields.get("name"))?;
     optional(&format!("{path}.description"), fields.get("description"), "a string", Value::is_string)?;
     optional(&format!("{path}.strict"), fields.get("strict"), "true or false", Value::is_boolean)?;
     match fields.get("schema") {
-        Some(schema @ Value::Object(_)) => Ok(Text::Schema(schema.clone())),
+        Some(schema @ Value::Object(_)) => Ok(TextFormat::Schema(schema.clone())),
         _ => invalid_field(&format!("{path}.schema"), "must be an object, a JSON schema"),
     }
 }

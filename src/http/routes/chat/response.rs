@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::context::{self, ConversationRef};
 use crate::calls::chat::{Choice, RunningChat, Usage};
 use crate::calls::output_spec::GeneratedCall;
-use crate::engine::{CallPiece, Ending, TokenInfo, TokenLogprob};
+use crate::engine::{FinishReason, TokenInfo, TokenLogprob, ToolCallDelta};
 
 #[derive(Serialize, utoipa::ToSchema)]
 pub struct Completion {
@@ -189,8 +189,8 @@ fn tool_calls(running: &RunningChat, choice: usize, calls: Vec<GeneratedCall>) -
 }
 
 /// Tool call deltas of a step, in OpenAI's streaming format.
-pub fn call_deltas<'a>(running: &RunningChat, choice: u32, pieces: &'a [CallPiece]) -> Vec<CallDelta<'a>> {
-    let delta = |piece: &'a CallPiece| CallDelta {
+pub fn call_deltas<'a>(running: &RunningChat, choice: u32, pieces: &'a [ToolCallDelta]) -> Vec<CallDelta<'a>> {
+    let delta = |piece: &'a ToolCallDelta| CallDelta {
         index: piece.index,
         id: piece.name.is_some().then(|| running.call_ids.of(choice, piece.index)),
         r#type: piece.name.is_some().then_some("function"),
@@ -199,11 +199,11 @@ pub fn call_deltas<'a>(running: &RunningChat, choice: u32, pieces: &'a [CallPiec
     pieces.iter().map(delta).collect()
 }
 
-pub fn finish_reason(ending: Ending) -> &'static str {
+pub fn finish_reason(ending: FinishReason) -> &'static str {
     match ending {
-        Ending::Stop => "stop",
-        Ending::Calls => "tool_calls",
-        Ending::Length => "length",
+        FinishReason::Stop => "stop",
+        FinishReason::Calls => "tool_calls",
+        FinishReason::Length => "length",
     }
 }
 

@@ -13,7 +13,7 @@ use super::context;
 use super::request::StreamOptions;
 use super::response::{Chunk, ChunkChoice, Delta, call_deltas, finish_reason, logprobs};
 use crate::calls::chat::RunningChat;
-use crate::engine::Piece;
+use crate::engine::TextDelta;
 use crate::error::Error;
 use crate::http::error::in_stream;
 use crate::http::sse;
@@ -55,13 +55,13 @@ impl Events {
     async fn next(&mut self) -> sse::Event {
         match actix_web::rt::time::timeout(KEEP_ALIVE, self.running.next()).await {
             Err(_) => sse::keep_alive(),
-            Ok(Some(Ok(piece))) => self.piece(&piece),
+            Ok(Some(Ok(piece))) => self.delta(&piece),
             Ok(Some(Err(error))) => self.fail(error).await,
             Ok(None) => self.end().await,
         }
     }
 
-    fn piece(&mut self, piece: &Piece) -> sse::Event {
+    fn delta(&mut self, piece: &TextDelta) -> sse::Event {
         let first = self.role_sent.get_mut(piece.choice as usize).is_some_and(|seen| !std::mem::replace(seen, true));
         let silent = !first && piece.text.is_empty() && piece.calls.is_empty() && piece.tokens.is_empty();
         let delta_choice = sse::data(&self.chunk(vec![self.delta_choice(piece, first)]));
@@ -77,7 +77,7 @@ impl Events {
         if silent { close } else { sse::join(delta_choice, close) }
     }
 
-    fn delta_choice<'a>(&self, piece: &'a Piece, first: bool) -> ChunkChoice<'a> {
+    fn delta_choice<'a>(&self, piece: &'a TextDelta, first: bool) -> ChunkChoice<'a> {
         let text = Some(piece.text.as_str()).filter(|text| !text.is_empty() || !self.running.may_call);
         ChunkChoice {
             index: piece.choice,

@@ -34,7 +34,7 @@ const JSON: &str = "application/json";
 #[post("/images/generations")]
 pub async fn create(caller: Caller, body: ApiJson<ImageRequest>, request: HttpRequest, api: Data<Api>) -> ApiResult {
     let asked = body.0.check(true)?;
-    paint(caller, asked, "image_generation", &request, &api).await
+    generate(caller, asked, "image_generation", &request, &api).await
 }
 
 /// Regenerate an image, or the part marked by a mask or by its own transparency.
@@ -47,7 +47,7 @@ pub async fn create(caller: Caller, body: ApiJson<ImageRequest>, request: HttpRe
 pub async fn edit(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> ApiResult {
     let slot = api.images.receive(&caller.access, api.proxies.client(&request))?;
     let asked = multipart_form::read(&request, payload, EditKind::Edit, slot).await?;
-    paint(caller, asked, "image_edit", &request, &api).await
+    generate(caller, asked, "image_edit", &request, &api).await
 }
 
 /// Generate variations of an image.
@@ -60,11 +60,11 @@ pub async fn edit(caller: Caller, payload: Payload, request: HttpRequest, api: D
 pub async fn vary(caller: Caller, payload: Payload, request: HttpRequest, api: Data<Api>) -> ApiResult {
     let slot = api.images.receive(&caller.access, api.proxies.client(&request))?;
     let asked = multipart_form::read(&request, payload, EditKind::Variation, slot).await?;
-    paint(caller, asked, "image_variation", &request, &api).await
+    generate(caller, asked, "image_variation", &request, &api).await
 }
 
 /// Generates the images and sends them as requested: as events, bytes, links or JSON.
-async fn paint(
+async fn generate(
     caller: Caller,
     mut asked: CheckedRequest,
     name: &'static str,

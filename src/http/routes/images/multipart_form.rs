@@ -99,7 +99,7 @@ impl Form {
         match name.as_str() {
             // OpenAI's clients send a list with one element under the second name.
             "image" | "image[]" if self.image.is_some() => {
-                let text = "'image' is sent more than once; this server takes one picture. Send the others in requests of their own.";
+                let text = "'image' is sent more than once; this server takes one image per request. Send the others in separate requests.";
                 Err(Error::invalid("image", text))
             }
             "image" | "image[]" => {
@@ -135,12 +135,12 @@ impl Form {
         let image = self.image.ok_or_else(|| {
             Error::invalid(
                 "image",
-                "'image' is missing. Send the picture as a part of the form, for example with -F image=@photo.png.",
+                "'image' is missing. Send the image as a part of the form, for example with -F image=@photo.png.",
             )
         })?;
         if kind == EditKind::Variation {
             if self.mask.is_some() {
-                let text = "'mask' is for /images/edits; a variation is of the whole picture. Leave it out.";
+                let text = "'mask' is for /images/edits; a variation uses the whole image. Leave it out.";
                 return Err(Error::invalid("mask", text));
             }
             self.fields.entry("prompt").or_insert_with(|| Value::String(String::new()));
@@ -172,6 +172,6 @@ fn strength(value: &Value) -> Result<f32> {
 }
 
 fn too_large(field: &str) -> Error {
-    let text = format!("'{field}' is larger than {MAX_IMAGE_BYTES} bytes (20 MiB). Send a smaller picture.");
+    let text = format!("'{field}' is larger than {MAX_IMAGE_BYTES} bytes (20 MiB). Send a smaller image.");
     Error::new(Code::RequestTooLarge, text).param(field)
 }

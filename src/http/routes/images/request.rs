@@ -119,7 +119,7 @@ impl ImageRequest {
         let response_format = self.response_format.unwrap_or(Delivery::B64Json);
         if stream && response_format == Delivery::Url {
             let text =
-                "'response_format' is 'url', but a stream carries the pictures themselves. Leave one of the two out.";
+                "'response_format' is 'url', but a stream contains the images themselves. Leave one of the two out.";
             return Err(Error::invalid("response_format", text));
         }
         let format = self.output_format.map(Format::from);
@@ -133,7 +133,7 @@ impl ImageRequest {
         })
     }
 
-    /// The image options for the engine.
+    /// Validates each field. `prompted`: whether a prompt is required.
     fn call(self, prompted: bool, stream: bool) -> Result<ImageCall> {
         let negative_prompt = self.negative_prompt;
         characters("prompt", &self.prompt, usize::from(prompted))?;

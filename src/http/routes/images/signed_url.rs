@@ -37,7 +37,7 @@ pub async fn fetch(id: ApiPath<StoredImageId>, signed: ApiParams<Signed>, api: D
         let chunk = kept.next().await?;
         Ok::<_, Error>(chunk.map(|chunk| (Bytes::from(chunk), kept)))
     });
-    let chunks = chunks.inspect_err(|error| tracing::warn!(%error, "a picture broke off"));
+    let chunks = chunks.inspect_err(|error| tracing::warn!(%error, "sending a stored image failed"));
     Ok(HttpResponse::Ok()
         .content_type(format.media_type())
         .insert_header((header::CACHE_CONTROL, format!("private, max-age={left}")))

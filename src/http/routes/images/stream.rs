@@ -94,7 +94,7 @@ impl Events {
             }
             Ok(Some(Ok(ImageEvent::Done { index, image }))) => self.done(index, image).await,
             Ok(Some(Err(error))) => Err(error),
-            Ok(None) => Err(Error::internal("the pictures ended twice")),
+            Ok(None) => Err(Error::internal("the image stream ended twice")),
         }
     }
 

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::blocks::Blocks;
+use super::block_pool::BlockPool;
 use super::ids::Tenant;
 use crate::models::kv::{BLOCK, BlockId};
 
@@ -32,7 +32,7 @@ struct Node {
 }
 
 #[derive(Debug, Default)]
-pub struct Prefixes {
+pub struct PrefixCache {
     nodes: Vec<Option<Node>>,
     free: Vec<NodeId>,
     edges: HashMap<(Parent, Edge), NodeId>,
@@ -40,7 +40,7 @@ pub struct Prefixes {
     leaves: BTreeSet<(u64, NodeId)>,
 }
 
-impl Prefixes {
+impl PrefixCache {
     /// The cached blocks that `tokens` begin with below a root, at most `most` of them. `now` orders
     /// uses.
     pub fn find(&mut self, root: Parent, tokens: &[u32], most: usize, now: u64) -> Vec<(NodeId, BlockId)> {
@@ -90,11 +90,11 @@ impl Prefixes {
     }
 
     /// When the leaf was used that would be dropped next.
-    pub fn oldest(&self, blocks: &Blocks) -> Option<u64> {
+    pub fn oldest(&self, blocks: &BlockPool) -> Option<u64> {
         self.candidate(blocks).map(|(used, _)| used)
     }
 
-    fn candidate(&self, blocks: &Blocks) -> Option<(u64, NodeId)> {
+    fn candidate(&self, blocks: &BlockPool) -> Option<(u64, NodeId)> {
         self.leaves.iter().copied().find(|(_, id)| self.block(*id).is_some_and(|block| blocks.is_idle(block)))
     }
 
@@ -103,7 +103,7 @@ impl Prefixes {
     }
 
     /// Drops the longest unused leaf that no sequence holds, and gives its block.
-    pub fn evict(&mut self, blocks: &Blocks) -> Option<BlockId> {
+    pub fn evict(&mut self, blocks: &BlockPool) -> Option<BlockId> {
         let (used, id) = self.candidate(blocks)?;
         let node = self.nodes.get_mut(id as usize)?.take()?;
         self.leaves.remove(&(used, id));
@@ -129,8 +129,8 @@ impl Prefixes {
 
 #[cfg(test)]
 mod tests {
-    use super::{Parent, Prefixes};
-    use crate::engine::text::scheduler::blocks::Blocks;
+    use super::{Parent, PrefixCache};
+    use crate::engine::text::scheduler::block_pool::BlockPool;
     use crate::models::kv::BLOCK;
 
     fn tokens(blocks: &[u32]) -> Vec<u32> {
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn tenants_find_their_own_prefixes_and_leaves_go_first() {
-        let (mut tree, mut blocks) = (Prefixes::default(), Blocks::default());
+        let (mut tree, mut blocks) = (PrefixCache::default(), BlockPool::default());
         let root = |tenant| Parent::Root(tenant, false);
         let mut parent = root(1);
         for token in [7, 8, 9] {
@@ -167,7 +167,7 @@ mod tests {
 
     #[test]
     fn what_a_sequence_holds_stays() {
-        let (mut tree, mut blocks) = (Prefixes::default(), Blocks::default());
+        let (mut tree, mut blocks) = (PrefixCache::default(), BlockPool::default());
         let block = blocks.take();
         tree.insert(Parent::Root(1, false), [7; BLOCK], block, 1);
         blocks.cache(block);

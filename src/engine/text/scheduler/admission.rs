@@ -6,7 +6,7 @@ use super::{Scheduler, Sequence, SequenceId, State, Tenant};
 use crate::models::kv::BLOCK;
 
 /// Whether the next in line can run.
-enum Chance {
+enum Admission {
     Yes,
     NoPlace,
     NoMemory,
@@ -19,9 +19,9 @@ impl Scheduler {
     pub(super) fn admit(&mut self, room: u64) -> bool {
         while let Some(id) = self.next() {
             match self.chance(id, room) {
-                Chance::Yes => self.start(id),
-                Chance::NoMemory => return false,
-                Chance::NoPlace => match self.usurped_by(id) {
+                Admission::Yes => self.start(id),
+                Admission::NoMemory => return false,
+                Admission::NoPlace => match self.victim_for(id) {
                     Some(victim) => self.preempt(victim),
                     None => return true,
                 },
@@ -54,11 +54,11 @@ impl Scheduler {
         id.choice == 0 || first.is_none_or(|first| first.computed >= sequence.prompt)
     }
 
-    fn chance(&self, id: SequenceId, room: u64) -> Chance {
+    fn chance(&self, id: SequenceId, room: u64) -> Admission {
         if self.running().count() >= self.limits.running {
-            return Chance::NoPlace;
+            return Admission::NoPlace;
         }
-        let Some(sequence) = self.sequences.get(&id) else { return Chance::NoPlace };
+        let Some(sequence) = self.sequences.get(&id) else { return Admission::NoPlace };
         let bytes = |one: &Sequence, blocks: usize| {
             blocks as u64 * self.models.get(&one.model).map_or(0, |model| model.block_bytes)
         };
@@ -66,8 +66,8 @@ impl Scheduler {
         let promised: u64 = self.running().map(|(_, one)| bytes(one, one.wants() + 1)).sum();
         let alone = self.running().next().is_none();
         let needed = bytes(sequence, sequence.wants() + usize::from(!alone));
-        let held = self.used_bytes() - self.idle_bytes();
-        if held + promised + needed <= room { Chance::Yes } else { Chance::NoMemory }
+        let paused = self.used_bytes() - self.idle_bytes();
+        if paused + promised + needed <= room { Admission::Yes } else { Admission::NoMemory }
     }
 
     /// What of its tokens is in the prefix cache is taken over; at least one is left to compute.
@@ -92,7 +92,7 @@ impl Scheduler {
 
     /// Whose place the sequence takes when all are taken: the newest of the tenant with the most
     /// places, if that tenant has been served no less and keeps as many as the other gets.
-    fn usurped_by(&self, id: SequenceId) -> Option<SequenceId> {
+    fn victim_for(&self, id: SequenceId) -> Option<SequenceId> {
         let tenant = self.sequences.get(&id)?.tenant;
         let places = self.places();
         let own = places.get(&tenant).copied().unwrap_or(0);
@@ -113,7 +113,7 @@ impl Scheduler {
     pub(super) fn preempt(&mut self, id: SequenceId) {
         if let Some(mut sequence) = self.sequences.remove(&id) {
             self.preempted += 1;
-            self.let_go(&mut sequence);
+            self.release_blocks(&mut sequence);
             self.sequences.insert(id, sequence);
         }
     }

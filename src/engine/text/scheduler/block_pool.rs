@@ -4,7 +4,7 @@ use crate::models::kv::BlockId;
 
 /// Reference counts of a model's blocks. A block that nobody holds is free and may be taken again.
 #[derive(Debug, Default)]
-pub struct Blocks {
+pub struct BlockPool {
     counts: Vec<Count>,
     free: Vec<BlockId>,
     idle: usize,
@@ -18,8 +18,8 @@ struct Count {
     cached: bool,
 }
 
-impl Blocks {
-    /// A free block, held once.
+impl BlockPool {
+    /// A free block, paused once.
     pub fn take(&mut self) -> BlockId {
         let id = self.free.pop().unwrap_or(self.counts.len() as BlockId);
         if id as usize == self.counts.len() {
@@ -54,12 +54,12 @@ impl Blocks {
         self.counts.get(id as usize).is_some_and(Count::is_idle)
     }
 
-    /// Blocks that somebody holds.
+    /// BlockPool that somebody holds.
     pub fn in_use(&self) -> usize {
         self.counts.len() - self.free.len()
     }
 
-    /// Blocks that only the prefix cache holds.
+    /// BlockPool that only the prefix cache holds.
     pub fn idle(&self) -> usize {
         self.idle
     }
@@ -89,11 +89,11 @@ impl Count {
 
 #[cfg(test)]
 mod tests {
-    use super::Blocks;
+    use super::BlockPool;
 
     #[test]
     fn a_block_is_free_when_the_last_holder_leaves() {
-        let mut blocks = Blocks::default();
+        let mut blocks = BlockPool::default();
         let (a, b) = (blocks.take(), blocks.take());
         blocks.share(a);
         blocks.cache(a);

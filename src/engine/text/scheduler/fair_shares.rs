@@ -14,7 +14,7 @@ const PROMPT: u64 = 1;
 const GENERATED: u64 = 2;
 
 #[derive(Debug, Default)]
-pub struct Shares {
+pub struct FairShares {
     counters: BTreeMap<Tenant, Counter>,
 }
 
@@ -25,7 +25,7 @@ struct Counter {
     work: usize,
 }
 
-impl Shares {
+impl FairShares {
     /// A sequence of the tenant waits from now on.
     pub fn arrive(&mut self, tenant: Tenant) {
         let floor = self.floor();
@@ -66,11 +66,11 @@ impl Shares {
 
 #[cfg(test)]
 mod tests {
-    use super::Shares;
+    use super::FairShares;
 
     #[test]
     fn a_rest_saves_nothing_up_and_debts_stay() {
-        let mut shares = Shares::default();
+        let mut shares = FairShares::default();
         shares.arrive(1);
         shares.charge(1, 100, 50);
         shares.arrive(2);

@@ -2,21 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use super::prefix::Parent;
+use super::prefix_cache::Parent;
 use super::{ModelId, Scheduler, Sequence, SequenceId, State};
 use crate::models::decoder::LogitsAt;
 use crate::models::kv::{BlockId, blocks_for};
 
 /// What a step does.
 #[derive(Debug, Default)]
-pub struct Plan {
+pub struct StepPlan {
     pub batches: Vec<Batch>,
-    /// Blocks whose memory can be given back, before the step.
+    /// BlockPool whose memory can be given back, before the step.
     pub released: Vec<(ModelId, BlockId)>,
     /// Sequences that were put back to wait since the last plan.
     pub preempted: u64,
     /// Memory was short: something waits for it or was put back.
-    pub pressed: bool,
+    pub memory_short: bool,
     /// Nothing runs and the next in line finds no memory: the room is too small for it now.
     pub stuck: Option<SequenceId>,
 }
@@ -52,13 +52,13 @@ impl Row {
 impl Scheduler {
     /// The next step: all blocks together take at most `room` bytes, and at most `chunk` prompt
     /// tokens are computed beside the running answers.
-    pub fn plan(&mut self, room: u64, chunk: usize) -> Plan {
+    pub fn plan(&mut self, room: u64, chunk: usize) -> StepPlan {
         self.shrink(room);
-        let mut pressed = false;
+        let mut memory_short = false;
         while self.used_bytes() > room
             && let Some(id) = self.newest(|_| true)
         {
-            pressed = true;
+            memory_short = true;
             self.preempt(id);
             self.shrink(room);
         }
@@ -68,7 +68,7 @@ impl Scheduler {
             let Some(model) = self.sequences.get(&id).map(|one| one.model) else { continue };
             match self.row(id, count, room) {
                 Some(row) => rows.entry(model).or_default().push(row),
-                None => pressed = true,
+                None => memory_short = true,
             }
         }
         // Somebody whose row was made may have been put back by a later one.
@@ -77,11 +77,11 @@ impl Scheduler {
         }
         let stuck = if enough || self.running().next().is_some() { None } else { self.next() };
         let batches = rows.into_iter().filter(|(_, rows)| !rows.is_empty());
-        Plan {
+        StepPlan {
             batches: batches.map(|(model, rows)| Batch { model, rows }).collect(),
             released: self.released(),
             preempted: std::mem::take(&mut self.preempted),
-            pressed: pressed || !enough,
+            memory_short: memory_short || !enough,
             stuck,
         }
     }
@@ -89,7 +89,7 @@ impl Scheduler {
     /// Who computes how many tokens: every running answer its newest, prompts a slice of `chunk` in
     /// the order of their tenants' shares.
     fn parts(&self, chunk: usize) -> Vec<(SequenceId, usize)> {
-        let ready = || self.running().filter(|(_, one)| !one.held);
+        let ready = || self.running().filter(|(_, one)| !one.paused);
         let decode = ready().filter(|(_, one)| one.pending() == 1).map(|(id, one)| (*id, 1 + one.draft.len()));
         let mut prompts: Vec<_> = ready().filter(|(_, one)| one.pending() > 1).collect();
         prompts.sort_by_key(|(id, one)| (self.shares.served(one.tenant), one.since(), **id));

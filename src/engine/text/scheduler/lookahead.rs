@@ -6,7 +6,7 @@ use crate::models::kv::{BLOCK, BlockId, blocks_for};
 
 /// A running answer whose next tokens can be guessed.
 #[derive(Clone, Copy, Debug)]
-pub struct Stem<'a> {
+pub struct DraftContext<'a> {
     /// The prompt and what was generated.
     pub tokens: &'a [u32],
     /// Of the positions of `tokens`, as far as they were taken.
@@ -18,17 +18,17 @@ pub struct Stem<'a> {
 
 impl Scheduler {
     /// The answer, if the next step computes its newest token.
-    pub fn stem(&self, id: SequenceId) -> Option<Stem<'_>> {
-        let one = self.sequences.get(&id).filter(|one| one.grows())?;
-        Some(Stem { tokens: &one.tokens, blocks: &one.blocks, left: one.left, long: one.long })
+    pub fn draft_context(&self, id: SequenceId) -> Option<DraftContext<'_>> {
+        let one = self.sequences.get(&id).filter(|one| one.is_decoding())?;
+        Some(DraftContext { tokens: &one.tokens, blocks: &one.blocks, left: one.left, long: one.long })
     }
 
     /// Takes blocks for the answer's text and up to `most` positions after it: all blocks together
     /// then take at most `room` bytes. Cached blocks give way, nobody is put back. Gives for how many
     /// of the positions there are blocks.
-    pub fn ahead(&mut self, id: SequenceId, most: usize, room: u64) -> usize {
+    pub fn reserve_lookahead(&mut self, id: SequenceId, most: usize, room: u64) -> usize {
         loop {
-            let Some(one) = self.sequences.get(&id).filter(|one| one.grows()) else { return 0 };
+            let Some(one) = self.sequences.get(&id).filter(|one| one.is_decoding()) else { return 0 };
             let (length, blocks, model) = (one.tokens.len(), one.blocks.len(), one.model);
             if blocks >= blocks_for(length + most) {
                 return most;
@@ -39,13 +39,13 @@ impl Scheduler {
         }
     }
 
-    /// Blocks that became free since somebody asked, here or by a plan. What they held is void.
+    /// BlockPool that became free since somebody asked, here or by a plan. What they paused is void.
     pub fn released(&mut self) -> Vec<(ModelId, BlockId)> {
         std::mem::take(&mut self.released)
     }
 
     /// A block of the model takes so many bytes from now on.
-    pub fn weigh(&mut self, model: ModelId, block_bytes: u64) {
+    pub fn set_block_bytes(&mut self, model: ModelId, block_bytes: u64) {
         if let Some(model) = self.models.get_mut(&model) {
             model.block_bytes = block_bytes;
         }
@@ -54,7 +54,7 @@ impl Scheduler {
 
 impl Sequence {
     /// Whether the next step computes its newest token.
-    pub(super) fn grows(&self) -> bool {
-        self.is_running() && !self.held && self.pending() == 1
+    pub(super) fn is_decoding(&self) -> bool {
+        self.is_running() && !self.paused && self.pending() == 1
     }
 }
