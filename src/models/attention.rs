@@ -1,9 +1,9 @@
 //! Attention of a ragged batch over KV blocks.
 
-use candle_core::Result;
 use outpost_kernels::{AttentionSequence, AttentionShape, Pool, attend};
 
 use super::decoder_config::DecoderConfig;
+use super::error::{ModelError, Result};
 use super::kv::{BLOCK, BlockId, BlockWrite, KvArena};
 
 /// What a decoder's attention is like in a layer with such a window.
@@ -34,7 +34,7 @@ pub(super) fn block_writes(spans: &[SequenceSlice<'_>]) -> Result<Vec<BlockWrite
         let (mut position, end) = (span.start, span.start + span.count);
         while position < end {
             let Some(&block) = span.blocks.get(position / BLOCK) else {
-                candle_core::bail!("position {position} has no KV block");
+                return Err(ModelError::Compute(format!("position {position} has no KV block")));
             };
             let (slot, row) = (position % BLOCK, span.offset + position - span.start);
             let count = (BLOCK - slot).min(end - position);

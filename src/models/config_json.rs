@@ -2,8 +2,7 @@
 
 use serde_json::Value;
 
-use super::ModelError;
-use super::decoder_config::reject_config;
+use super::error::{Result, reject_config};
 
 /// An object of the file, and its path for messages.
 #[derive(Clone, Copy)]
@@ -11,8 +10,6 @@ pub struct ConfigJson<'a> {
     pub value: &'a Value,
     pub path: &'a str,
 }
-
-type Result<T> = std::result::Result<T, ModelError>;
 
 impl<'a> ConfigJson<'a> {
     pub fn get(&self, key: &str) -> Option<&'a Value> {

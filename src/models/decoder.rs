@@ -9,13 +9,12 @@ mod encode_pass;
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::Result;
 use outpost_kernels::DType;
 
-use super::ModelError;
 use super::attention::{self, SequenceSlice};
 use super::decoder_config::{DecoderConfig, LayerConfig};
 use super::decoder_layer::DecoderLayer;
+use super::error::{ModelError, Result};
 use super::kv::{BlockId, BlockWrite, KvArena, KvCache, KvShape, KvType};
 use super::linear::Linear;
 use super::norm::Norm;
@@ -77,23 +76,19 @@ impl Logits {
 
 impl Decoder {
     /// Reads the weights; `cpu` computes with them.
-    pub fn load(source: &dyn DecoderCheckpoint, cpu: Arc<Cpu>) -> std::result::Result<Self, ModelError> {
+    pub fn load(source: &dyn DecoderCheckpoint, cpu: Arc<Cpu>) -> Result<Self> {
         let loader = Loader::new(source, cpu.pool().threads());
         Self::from_loader(loader, source.decoder_config()?, cpu)
     }
 
     /// A decoder that only reads ([`Self::read`]): it has no output of its own. Weights of projections are
     /// rounded to `precision`.
-    pub fn load_headless(
-        source: &dyn DecoderCheckpoint,
-        precision: Option<DType>,
-        cpu: Arc<Cpu>,
-    ) -> std::result::Result<Self, ModelError> {
+    pub fn load_headless(source: &dyn DecoderCheckpoint, precision: Option<DType>, cpu: Arc<Cpu>) -> Result<Self> {
         let loader = Loader::new(source, cpu.pool().threads()).with_precision(precision);
         Self::from_loader(loader, DecoderConfig { tied_embeddings: Some(true), ..source.decoder_config()? }, cpu)
     }
 
-    fn from_loader(loader: Loader<'_>, config: DecoderConfig, cpu: Arc<Cpu>) -> std::result::Result<Self, ModelError> {
+    fn from_loader(loader: Loader<'_>, config: DecoderConfig, cpu: Arc<Cpu>) -> Result<Self> {
         let (vocabulary, width) = (config.vocabulary, config.width);
         let token_embd = loader.matrix("token_embd", vocabulary, width)?;
         let output = output(&loader, &config, &token_embd)?;
@@ -208,7 +203,7 @@ impl Decoder {
         scratch: &mut Scratch,
     ) -> Result<usize> {
         let (Some(block), Some(layer)) = (self.layers.get(index), self.config.layers.get(index)) else {
-            candle_core::bail!("there is no block {index}");
+            return Err(ModelError::Compute(format!("there is no block {index}")));
         };
         let pool = self.cpu.pool();
         block.project(pool, m, scratch)?;
@@ -241,10 +236,15 @@ impl Decoder {
 
     fn check(&self, tokens: &[u32]) -> Result<()> {
         if tokens.is_empty() {
-            candle_core::bail!("a row without tokens");
+            return Err(ModelError::Compute(format!("a row without tokens")));
         }
         match tokens.iter().find(|&&id| id as usize >= self.config.vocabulary) {
-            Some(id) => candle_core::bail!("token {id} is not in the vocabulary of {}", self.config.vocabulary),
+            Some(id) => {
+                return Err(ModelError::Compute(format!(
+                    "token {id} is not in the vocabulary of {}",
+                    self.config.vocabulary
+                )));
+            }
             None => Ok(()),
         }
     }
@@ -325,7 +325,7 @@ fn gather(buffer: &mut [f32], width: usize, rows: &[usize]) {
 }
 
 /// The embedding, or a matrix of its own.
-fn output(loader: &Loader<'_>, config: &DecoderConfig, token_embd: &Linear) -> std::result::Result<Linear, ModelError> {
+fn output(loader: &Loader<'_>, config: &DecoderConfig, token_embd: &Linear) -> Result<Linear> {
     if config.tied_embeddings == Some(true) {
         loader.ignore("output");
         return Ok(token_embd.clone());

@@ -1,10 +1,9 @@
 //! One block of the decoder: all of it but attention itself, which needs the cache.
 
-use candle_core::Result;
 use outpost_kernels::Pool;
 
-use super::ModelError;
 use super::decoder_config::DecoderConfig;
+use super::error::Result;
 use super::feed_forward::FeedForward;
 use super::linear::Linear;
 use super::norm::Norm;
@@ -27,10 +26,8 @@ pub(super) struct DecoderLayer {
     post_ffw_norm: Option<Norm>,
 }
 
-type Loaded<T> = std::result::Result<T, ModelError>;
-
 impl DecoderLayer {
-    pub fn load(loader: &Loader<'_>, config: &DecoderConfig, index: usize) -> Loaded<Self> {
+    pub fn load(loader: &Loader<'_>, config: &DecoderConfig, index: usize) -> Result<Self> {
         let DecoderConfig { width, head_width, family, .. } = *config;
         let (queries, kv) = (config.heads * head_width, config.kv_heads * head_width);
         let stem = |part: &str| format!("blk.{index}.{part}");

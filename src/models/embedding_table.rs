@@ -1,9 +1,8 @@
 //! Vectors that are looked up, not multiplied with: as their file has them, for only so a row lies in one piece.
 
-use candle_core::Result;
 use outpost_kernels::{DType, dequantise};
 
-use super::ModelError;
+use super::error::{ModelError, Result};
 use super::weights::Rows;
 
 #[derive(Debug)]
@@ -16,7 +15,7 @@ pub(super) struct EmbeddingTable {
 }
 
 impl EmbeddingTable {
-    pub fn new(rows: &Rows<'_>) -> std::result::Result<Self, ModelError> {
+    pub fn new(rows: &Rows<'_>) -> Result<Self> {
         let bytes = rows.bytes()?;
         let row = bytes.len() / rows.count.max(1);
         Ok(Self { dtype: rows.dtype, width: rows.columns, row: row.max(1), bytes })
@@ -28,7 +27,7 @@ impl EmbeddingTable {
         for (id, out) in ids.zip(out.chunks_exact_mut(self.width)) {
             let at = (id as usize).saturating_mul(self.row);
             let Some(row) = self.bytes.get(at..at.saturating_add(self.row)) else {
-                candle_core::bail!("the table has no row {id}");
+                return Err(ModelError::Compute(format!("the table has no row {id}")));
             };
             if add {
                 dequantise(self.dtype, row, &mut numbers);

@@ -1,11 +1,10 @@
 //! What follows attention in a block: a network with a gate (Shazeer 2020, <https://arxiv.org/abs/2002.05202>) or
 //! without, or experts of that kind.
 
-use candle_core::Result;
 use outpost_kernels::Pool;
 
-use super::ModelError;
 use super::decoder_config::DecoderConfig;
+use super::error::Result;
 use super::mixture_of_experts::MixtureOfExperts;
 use super::mlp::Mlp;
 use super::weights::Loader;
@@ -17,12 +16,7 @@ pub(super) enum FeedForward {
 }
 
 impl FeedForward {
-    pub fn load(
-        loader: &Loader<'_>,
-        config: &DecoderConfig,
-        block: usize,
-        sparse: bool,
-    ) -> std::result::Result<Self, ModelError> {
+    pub fn load(loader: &Loader<'_>, config: &DecoderConfig, block: usize, sparse: bool) -> Result<Self> {
         match &config.experts {
             Some(sizes) if sparse => MixtureOfExperts::load(loader, config, sizes, block).map(Self::Sparse),
             _ => Mlp::dense(loader, config, block).map(Self::Dense),

@@ -1,7 +1,6 @@
 //! Metadata under the architecture's prefix.
 
-use super::ModelError;
-use super::decoder_config::reject_config;
+use super::error::{ModelError, reject_config};
 use super::gguf::Metadata;
 
 pub struct GgufConfig<'a> {

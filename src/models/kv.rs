@@ -4,9 +4,10 @@
 //! step the table of blocks of every row. So a block can be part of several sequences' past, and
 //! what is full is never written again. (Kwon et al. 2023, <https://arxiv.org/abs/2309.06180>.)
 
-use candle_core::Result;
 use half::f16;
 use outpost_kernels::{self as kernels, KvBlocks, KvPair, KvSlices, KvWrite, Pool};
+
+use super::error::{ModelError, Result};
 
 /// Positions in a block.
 pub const BLOCK: usize = outpost_kernels::BLOCK_POSITIONS;
@@ -193,7 +194,7 @@ impl KvArena {
     /// The keys and the values of one layer in these blocks, which must be `needed` at least.
     pub(super) fn view(&self, layer: usize, ids: &[BlockId], needed: usize) -> Result<KvView<'_>> {
         if ids.len() < needed {
-            candle_core::bail!("a row has {} KV blocks, {needed} are needed", ids.len());
+            return Err(ModelError::Compute(format!("a row has {} KV blocks, {needed} are needed", ids.len())));
         }
         let find = |id: &BlockId| self.blocks.get(*id as usize).and_then(Option::as_ref);
         if let Some(missing) = ids.iter().find(|id| find(id).is_none()) {
@@ -251,8 +252,8 @@ fn collect_pairs<'a, T>(blocks: impl Iterator<Item = &'a Block>, part: impl Fn(&
     [keys, values]
 }
 
-fn missing_block(id: BlockId) -> candle_core::Error {
-    candle_core::Error::Msg(format!("the KV block {id} has no memory"))
+fn missing_block(id: BlockId) -> ModelError {
+    ModelError::Compute(format!("the KV block {id} has no memory"))
 }
 
 impl Cells {

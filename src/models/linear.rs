@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use candle_core::Result;
 use outpost_kernels::{self as kernels, Activations, Pool, matmul_all};
 use smallvec::SmallVec;
 
-use super::ModelError;
+use super::error::{ModelError, Result};
 use super::weights::Rows;
 
 /// `y = x Wᵀ + b` with the weight as the checkpoint has it. Clones share the weight.
@@ -15,7 +14,7 @@ pub(super) struct Linear(Arc<kernels::Linear>);
 
 impl Linear {
     /// Reads `weight`, `[out, in]`, with the threads of `pool`; `bias`: `[out]`.
-    pub fn new(pool: &Pool, weight: &Rows<'_>, bias: Option<Vec<f32>>) -> std::result::Result<Self, ModelError> {
+    pub fn new(pool: &Pool, weight: &Rows<'_>, bias: Option<Vec<f32>>) -> Result<Self> {
         let Rows { dtype, count, columns, .. } = *weight;
         let read = |first: usize, to: &mut [u8]| weight.read(first, to);
         let weight = kernels::Linear::pack(pool, dtype, count, columns, read)?;
@@ -44,7 +43,7 @@ impl Linear {
         let mut products: SmallVec<[_; 4]> = SmallVec::with_capacity(all.len());
         for (Self(weight), out) in all {
             if weight.k() != k {
-                candle_core::bail!("{weight:?} does not take {k} numbers");
+                return Err(ModelError::Compute(format!("{weight:?} does not take {k} numbers")));
             }
             products.push((weight.as_ref(), &mut **out));
         }
@@ -58,7 +57,7 @@ impl Linear {
         for (id, row) in ids.iter().zip(out.chunks_exact_mut(weight.k())) {
             match *id as usize {
                 id if id < weight.n() => weight.row(id, row),
-                id => candle_core::bail!("the embedding has no row {id}"),
+                id => return Err(ModelError::Compute(format!("the embedding has no row {id}"))),
             }
         }
         Ok(())

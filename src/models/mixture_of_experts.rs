@@ -1,11 +1,10 @@
 //! Sparse mixtures of experts (Shazeer et al. 2017, <https://arxiv.org/abs/1701.06538>; Mixtral:
 //! Jiang et al. 2024, <https://arxiv.org/abs/2401.04088>): each row goes through few of many networks.
 
-use candle_core::Result;
 use outpost_kernels::Pool;
 
-use super::ModelError;
 use super::decoder_config::{DecoderConfig, MoeConfig};
+use super::error::Result;
 use super::linear::Linear;
 use super::mlp::Mlp;
 use super::weights::{Candidate, Loader};
@@ -20,12 +19,7 @@ pub(super) struct MixtureOfExperts {
 }
 
 impl MixtureOfExperts {
-    pub fn load(
-        loader: &Loader<'_>,
-        config: &DecoderConfig,
-        sizes: &MoeConfig,
-        block: usize,
-    ) -> std::result::Result<Self, ModelError> {
+    pub fn load(loader: &Loader<'_>, config: &DecoderConfig, sizes: &MoeConfig, block: usize) -> Result<Self> {
         let router = [Candidate::whole(format!("blk.{block}.ffn_gate_inp"), sizes.count)];
         let router = loader.linear(&router, sizes.count, config.width, false)?;
         let experts = (0..sizes.count).map(|expert| load_expert(loader, config, sizes, block, expert));
@@ -104,7 +98,7 @@ fn load_expert(
     sizes: &MoeConfig,
     block: usize,
     expert: usize,
-) -> std::result::Result<Mlp, ModelError> {
+) -> Result<Mlp> {
     let places = |part: &str, rows: usize| {
         let all =
             Candidate { stem: format!("blk.{block}.ffn_{part}_exps"), first: expert * rows, total: sizes.count * rows };

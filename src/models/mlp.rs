@@ -1,11 +1,10 @@
 //! A feed-forward network with a gate (Shazeer 2020, <https://arxiv.org/abs/2002.05202>) or without.
 
-use candle_core::Result;
 use outpost_kernels::{self as kernels, Pool};
 
-use super::ModelError;
 use super::decoder_config::DecoderConfig;
 use super::decoder_family::Activation;
+use super::error::Result;
 use super::linear::Linear;
 use super::scratch::grow;
 use super::weights::{Candidate, Loader};
@@ -21,7 +20,7 @@ pub(super) struct Mlp {
 
 impl Mlp {
     /// Phi-3's gate and up lie in one tensor, the gate first; GGUF calls it `ffn_up`.
-    pub fn dense(loader: &Loader<'_>, config: &DecoderConfig, block: usize) -> std::result::Result<Self, ModelError> {
+    pub fn dense(loader: &Loader<'_>, config: &DecoderConfig, block: usize) -> Result<Self> {
         let inner = config.inner;
         let stem = |part: &str| format!("blk.{block}.{part}");
         let whole = |part: &str| [stem(part), stem(part)].map(|stem| Candidate::whole(stem, inner));
@@ -39,7 +38,7 @@ impl Mlp {
         config: &DecoderConfig,
         [gate, up, down]: [&[Candidate]; 3],
         inner: usize,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> Result<Self> {
         Ok(Self {
             gate: Some(loader.linear(gate, inner, config.width, false)?),
             up: loader.linear(up, inner, config.width, false)?,

@@ -11,6 +11,7 @@ mod decoder_layer;
 pub mod diffusion;
 mod embedding_table;
 pub mod encoder;
+mod error;
 mod feed_forward;
 pub mod gguf;
 mod gguf_config;
@@ -25,24 +26,4 @@ pub mod scratch;
 mod text_batch;
 pub mod weights;
 
-/// A model file cannot become a network.
-#[derive(Debug, thiserror::Error)]
-pub enum ModelError {
-    #[error(transparent)]
-    Gguf(#[from] gguf::GgufError),
-    #[error(transparent)]
-    Safetensors(#[from] safetensors::SafetensorsError),
-    /// The header is sound but what it describes is not a model that can be computed.
-    #[error("{0}")]
-    Invalid(String),
-    #[error(transparent)]
-    Weights(#[from] outpost_kernels::Error),
-    #[error("the tensor library failed: {0}")]
-    Tensor(#[from] candle_core::Error),
-}
-
-impl ModelError {
-    pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Self::Invalid(message.into())
-    }
-}
+pub use error::ModelError;

@@ -2,8 +2,8 @@
 
 use outpost_kernels::{self as kernels, NormKind, Pool};
 
-use super::ModelError;
 use super::decoder_config::DecoderConfig;
+use super::error::ModelError;
 use super::scratch::grow;
 use super::weights::{Loader, Role};
 

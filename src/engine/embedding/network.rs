@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use candle_core::Result;
 use outpost_kernels::DType;
 
 use crate::engine::checkpoint::Checkpoint;
@@ -69,7 +68,7 @@ impl Network {
         outline: &NetworkConfig,
         precision: Option<DType>,
         cpu: Arc<Cpu>,
-    ) -> std::result::Result<Self, ModelError> {
+    ) -> Result<Self, ModelError> {
         match outline {
             NetworkConfig::Decoder(_) => {
                 Ok(Self::Decoder(Box::new(Decoder::load_headless(files.weights(), precision, cpu)?)))
@@ -82,7 +81,7 @@ impl Network {
         }
     }
 
-    pub fn begin(&self, texts: &[&Tokenized]) -> Result<Pass> {
+    pub fn begin(&self, texts: &[&Tokenized]) -> Result<Pass, ModelError> {
         match self {
             Self::Encoder(encoder, _) => encoder.begin(texts).map(Pass::Encoder),
             Self::Decoder(network) => {
@@ -93,16 +92,16 @@ impl Network {
     }
 
     /// A part of the work that others may wait for. `true`: it was the last.
-    pub fn advance(&self, pass: &mut Pass) -> Result<bool> {
+    pub fn advance(&self, pass: &mut Pass) -> Result<bool, ModelError> {
         match (self, pass) {
             (Self::Encoder(encoder, _), Pass::Encoder(pass)) => encoder.advance(pass),
             (Self::Decoder(network), Pass::Decoder(pass)) => network.advance(pass),
-            _ => candle_core::bail!("a batch of another network"),
+            _ => return Err(ModelError::Compute(format!("a batch of another network"))),
         }
     }
 
     /// What `pool` makes of each text's vectors, `[tokens, width]`; of a cross-encoder, one logit for each.
-    pub fn vectors(&self, pass: &Pass, pool: impl Fn(&[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>> {
+    pub fn vectors(&self, pass: &Pass, pool: impl Fn(&[f32]) -> Vec<f32>) -> Result<Vec<Vec<f32>>, ModelError> {
         match (self, pass) {
             (Self::Encoder(encoder, head), Pass::Encoder(pass)) => {
                 let width = encoder.config().width;
@@ -115,7 +114,7 @@ impl Network {
             (Self::Decoder(network), Pass::Decoder(pass)) => {
                 Ok(network.last_hidden_states(pass).iter().map(|vector| pool(vector)).collect())
             }
-            _ => candle_core::bail!("a batch of another network"),
+            _ => return Err(ModelError::Compute(format!("a batch of another network"))),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::models::diffusion::pipeline::Interrupted;
+use crate::models::ModelError;
 
 /// Whatever a library does with a damaged file.
 pub fn guarded<T>(load: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
@@ -15,12 +15,12 @@ pub fn interpreted<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, Str
 }
 
 /// What a network is at; unread blocks of keys and values may be left behind.
-pub fn computed<T>(work: impl FnOnce() -> candle_core::Result<T>) -> Result<T, String> {
+pub fn computed<T>(work: impl FnOnce() -> Result<T, ModelError>) -> Result<T, String> {
     caught(|| work().map_err(|error| error.to_string()), "the computation panicked")
 }
 
 /// What the image thread is doing.
-pub fn generated<T>(work: impl FnOnce() -> Result<T, Interrupted>) -> Result<T, Interrupted> {
+pub fn generated<T>(work: impl FnOnce() -> Result<T, ModelError>) -> Result<T, ModelError> {
     caught(work, "the computation panicked")
 }
 

@@ -5,10 +5,9 @@
 
 use std::ops::Range;
 
-use candle_core::Result;
-
 use super::{Decoder, Step};
 use crate::models::decoder_config::DecoderConfig;
+use crate::models::error::Result;
 use crate::models::kv::KvArena;
 use crate::models::rope::Angles;
 use crate::models::scratch::{StepLimits, grow, scratch_bytes};

@@ -1,9 +1,9 @@
 //! From a GGUF header. Keys: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md> and
 //! llama.cpp's `llama-arch.cpp`.
 
-use super::{DecoderConfig, LayerConfig, MoeConfig, reject_config};
-use crate::models::ModelError;
+use super::{DecoderConfig, LayerConfig, MoeConfig};
 use crate::models::decoder_family::{self, DecoderFamily, SlidingWindows};
+use crate::models::error::{ModelError, reject_config};
 use crate::models::gguf::{Array, Header, Value};
 use crate::models::gguf_config::GgufConfig;
 use crate::models::rope::{LongRope, RopeScaling, RopeSpec, Yarn, yarn_magnitude};
@@ -38,9 +38,9 @@ impl DecoderConfig {
         let metadata = &header.metadata;
         let name = metadata
             .text("general.architecture")
-            .ok_or_else(|| ModelError::invalid("the metadata has no general.architecture"))?;
+            .ok_or_else(|| ModelError::checkpoint("the metadata has no general.architecture"))?;
         let family = decoder_family::find_architecture(name).ok_or_else(|| {
-            ModelError::invalid(format!(
+            ModelError::checkpoint(format!(
                 "the architecture {name} is not supported: {} are",
                 decoder_family::architecture_names()
             ))
@@ -118,8 +118,10 @@ fn vocabulary(header: &Header) -> Result<usize, ModelError> {
     let table = header.tensor("token_embd.weight");
     match table.map(|table| table.shape.as_slice()) {
         Some(&[rows, _]) if rows <= 1 << 22 => Ok(rows),
-        Some(shape) => Err(ModelError::invalid(format!("tensor token_embd.weight has the impossible shape {shape:?}"))),
-        None => Err(ModelError::invalid("the file has no tensor token_embd.weight")),
+        Some(shape) => {
+            Err(ModelError::checkpoint(format!("tensor token_embd.weight has the impossible shape {shape:?}")))
+        }
+        None => Err(ModelError::checkpoint("the file has no tensor token_embd.weight")),
     }
 }
 
@@ -186,7 +188,7 @@ fn scaling(keys: &GgufConfig<'_>, header: &Header) -> Result<RopeScaling, ModelE
         None | Some("linear") if factor == 1. => Ok(RopeScaling::None),
         None | Some("linear") => Ok(RopeScaling::Linear(factor)),
         Some("yarn") => yarn(keys, factor, original as f32).map(RopeScaling::Yarn),
-        Some(other) => Err(ModelError::invalid(format!("rotary scaling of the type {other} is not supported"))),
+        Some(other) => Err(ModelError::checkpoint(format!("rotary scaling of the type {other} is not supported"))),
     }
 }
 

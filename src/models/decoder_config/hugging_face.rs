@@ -3,21 +3,19 @@
 use serde_json::Value;
 
 use super::rope_scaling::ropes;
-use super::{DecoderConfig, LayerConfig, MoeConfig, reject_config};
-use crate::models::ModelError;
+use super::{DecoderConfig, LayerConfig, MoeConfig};
 use crate::models::config_json::ConfigJson;
 use crate::models::decoder_family::{self, Activation, DecoderFamily, SlidingWindows};
+use crate::models::error::{ModelError, Result, reject_config};
 use crate::models::rope::RopeStyle;
 use crate::models::safetensors::ModelFolder;
-
-type Result<T> = std::result::Result<T, ModelError>;
 
 /// The family that a `config.json` names.
 pub fn family(config: &Value) -> Result<&'static DecoderFamily> {
     let name = config.get("model_type").and_then(Value::as_str);
-    let name = name.ok_or_else(|| ModelError::invalid("config.json has no model_type"))?;
+    let name = name.ok_or_else(|| ModelError::checkpoint("config.json has no model_type"))?;
     decoder_family::find_model_type(name).ok_or_else(|| {
-        ModelError::invalid(format!(
+        ModelError::checkpoint(format!(
             "the model type {name} is not supported: {} are",
             decoder_family::model_type_names()
         ))
@@ -90,8 +88,8 @@ fn vocabulary(folder: &ModelFolder) -> Result<usize> {
     let name = format!("{}embed_tokens.weight", folder.prefix());
     match folder.tensor(&name).map(|(table, _)| table.shape.as_slice()) {
         Some(&[rows, _]) if rows <= 1 << 22 => Ok(rows),
-        Some(shape) => Err(ModelError::invalid(format!("tensor {name} has the impossible shape {shape:?}"))),
-        None => Err(ModelError::invalid(format!("the files have no tensor {name}"))),
+        Some(shape) => Err(ModelError::checkpoint(format!("tensor {name} has the impossible shape {shape:?}"))),
+        None => Err(ModelError::checkpoint(format!("the files have no tensor {name}"))),
     }
 }
 

@@ -4,9 +4,9 @@ mod gguf;
 mod hugging_face;
 mod rope_scaling;
 
-use super::ModelError;
 use super::decoder_family::{Activation, DecoderFamily};
 use super::rope::{RopeScaling, RopeSpec, RopeStyle};
+use crate::models::error::{ModelError, reject_config};
 pub(super) use hugging_face::family as family_of_config;
 
 /// Sizes and constants of a decoder of the Llama kind.
@@ -62,10 +62,6 @@ pub struct MoeConfig {
     pub inner: usize,
     /// Whether the weights of those used sum up to one.
     pub normalise_weights: bool,
-}
-
-pub(super) fn reject_config<T>(message: String) -> Result<T, ModelError> {
-    Err(ModelError::Invalid(format!("the metadata describes no model: {message}")))
 }
 
 impl DecoderConfig {

@@ -3,13 +3,10 @@
 
 use serde_json::Value;
 
-use super::reject_config;
-use crate::models::ModelError;
 use crate::models::config_json::ConfigJson;
 use crate::models::decoder_family::DecoderFamily;
+use crate::models::error::{Result, reject_config};
 use crate::models::rope::{LongRope, RopeScaling, RopeSpec, Yarn, long_rope_magnitude, yarn_magnitude};
-
-type Result<T> = std::result::Result<T, ModelError>;
 
 /// One way for all layers, or that of full attention and that of windows.
 pub(super) fn ropes(config: &ConfigJson<'_>, family: &DecoderFamily, head_width: usize) -> Result<Vec<RopeSpec>> {

@@ -7,10 +7,9 @@ use serde_json::Value;
 
 use super::feature_map::FeatureMap;
 use super::layers::Loaded;
-use super::op_context::{Interrupted, OpContext, Result};
-use crate::models::ModelError;
-use crate::models::decoder_config::reject_config;
+use super::op_context::{OpContext, Result};
 use crate::models::encoder::{Encoder, EncoderConfig, Family, Tokenized};
+use crate::models::error::{ModelError, reject_config};
 use crate::models::scratch::Cpu;
 use crate::models::weights::Loader;
 
@@ -65,7 +64,7 @@ impl Bert {
     pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>]) -> Result<FeatureMap> {
         let (count, width) = (texts.first().map_or(0, Vec::len), self.encoder.config().width);
         if texts.iter().any(|text| text.len() != count) {
-            return Err(Interrupted::Failed("texts of different lengths".to_owned()));
+            return Err(ModelError::Compute("texts of different lengths".to_owned()));
         }
         let tokenized: Vec<_> = texts.iter().map(|text| Tokenized::new(text.clone())).collect();
         let mut pass = self.encoder.begin(&tokenized.iter().collect::<Vec<_>>())?;

@@ -6,11 +6,10 @@ use serde_json::Value;
 
 use super::feature_map::FeatureMap;
 use super::layers::{Linear, Loaded, Mlp, Norm, linear, mlp};
-use super::op_context::{Interrupted, OpContext, Result};
-use crate::models::ModelError;
+use super::op_context::{OpContext, Result};
 use crate::models::config_json::ConfigJson;
-use crate::models::decoder_config::reject_config;
 use crate::models::embedding_table::EmbeddingTable;
+use crate::models::error::{ModelError, reject_config};
 use crate::models::weights::Loader;
 
 /// The configuration of a text encoder.
@@ -120,7 +119,7 @@ impl Clip {
         let ClipConfig { width, positions, .. } = self.config;
         let count = texts.first().map_or(0, Vec::len);
         if count == 0 || count > positions || texts.iter().any(|text| text.len() != count) {
-            return Err(Interrupted::Failed(format!("texts of {count} tokens; 1 to {positions} are allowed")));
+            return Err(ModelError::Compute(format!("texts of {count} tokens; 1 to {positions} are allowed")));
         }
         let mut x = ctx.alloc(texts.len(), [count, 1], width);
         self.tokens.look_up(texts.iter().flatten().copied(), false, x.data_mut())?;

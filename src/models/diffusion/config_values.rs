@@ -2,11 +2,8 @@
 
 use serde_json::Value;
 
-use crate::models::ModelError;
 use crate::models::config_json::ConfigJson;
-use crate::models::decoder_config::reject_config;
-
-type Result<T> = std::result::Result<T, ModelError>;
+use crate::models::error::{Result, reject_config};
 
 /// An integer from 1 to `most`.
 pub(super) fn positive(value: &Value, most: usize) -> Option<usize> {

@@ -2,7 +2,7 @@
 
 use outpost_kernels::DType;
 
-use crate::models::ModelError;
+use crate::models::error::ModelError;
 use crate::models::safetensors::ModelFolder;
 use crate::models::weights::{Role, Rows, Weights};
 

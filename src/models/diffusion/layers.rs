@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use outpost_kernels::{self as kernels, Activation, ConvShape};
 
-use crate::models::ModelError;
+use crate::models::error::ModelError;
 pub(super) use crate::models::linear::Linear;
 pub(super) use crate::models::mlp::Mlp;
 pub(super) use crate::models::norm::Norm;
@@ -72,7 +72,7 @@ pub struct GroupNorm {
 impl GroupNorm {
     pub(super) fn load(loader: &Loader<'_>, stem: &str, channels: usize, groups: usize, epsilon: f32) -> Loaded<Self> {
         if !channels.is_multiple_of(groups) {
-            return Err(ModelError::Invalid(format!(
+            return Err(ModelError::Checkpoint(format!(
                 "{channels} channels of {stem} do not divide into {groups} groups"
             )));
         }

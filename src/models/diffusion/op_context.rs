@@ -18,41 +18,11 @@ use outpost_kernels::{
 use super::adapters::LoraDeltas;
 use super::feature_map::{BufferPool, FeatureMap};
 use super::layers::{Conv, GroupNorm};
+use crate::models::error::ModelError;
+pub use crate::models::error::Result;
 use crate::models::linear::Linear;
 use crate::models::mlp::Mlp;
 use crate::models::norm::Norm;
-
-/// Why a network stopped early.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Interrupted {
-    /// The request was cancelled.
-    Cancelled,
-    /// A defect; the reason goes to the log.
-    Failed(String),
-}
-
-impl From<candle_core::Error> for Interrupted {
-    fn from(error: candle_core::Error) -> Self {
-        Self::Failed(error.to_string())
-    }
-}
-
-impl From<String> for Interrupted {
-    fn from(reason: String) -> Self {
-        Self::Failed(reason)
-    }
-}
-
-impl fmt::Display for Interrupted {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cancelled => f.write_str("cancelled"),
-            Self::Failed(reason) => f.write_str(reason),
-        }
-    }
-}
-
-pub type Result<T> = std::result::Result<T, Interrupted>;
 
 /// Multiply-adds in a chunk of work, for each thread: a few milliseconds.
 const CHUNK_MACS: usize = 200_000_000;
@@ -118,7 +88,7 @@ impl<'a> OpContext<'a> {
     pub fn feature_map(&self, numbers: &[f32], images: usize, size: [usize; 2], channels: usize) -> Result<FeatureMap> {
         let mut map = self.alloc(images, size, channels);
         if map.len() != numbers.len() {
-            return Err(Interrupted::Failed(format!("{} elements for a feature map of {}", numbers.len(), map.len())));
+            return Err(ModelError::Compute(format!("{} elements for a feature map of {}", numbers.len(), map.len())));
         }
         map.data_mut().copy_from_slice(numbers);
         Ok(map)
@@ -164,7 +134,7 @@ impl<'a> OpContext<'a> {
     ) -> Result<FeatureMap> {
         let window = *conv.shape();
         let Some(size) = window.output(x.size).filter(|_| x.channels == window.inputs) else {
-            return Err(Interrupted::Failed(format!(
+            return Err(ModelError::Compute(format!(
                 "{window:?} does not take {} channels of {:?}",
                 x.channels, x.size
             )));
@@ -324,7 +294,7 @@ impl<'a> OpContext<'a> {
 
     pub(in crate::models) fn add(&self, x: &mut FeatureMap, y: &FeatureMap) -> Result<()> {
         if x.len() != y.len() {
-            return Err(Interrupted::Failed(format!("{} elements cannot be added to {}", y.len(), x.len())));
+            return Err(ModelError::Compute(format!("{} elements cannot be added to {}", y.len(), x.len())));
         }
         kernels::add(self.pool, x.data_mut(), y.data());
         self.pause()
@@ -339,7 +309,7 @@ impl<'a> OpContext<'a> {
     /// Concatenates channels.
     pub(in crate::models) fn concat(&self, x: &FeatureMap, y: &FeatureMap) -> Result<FeatureMap> {
         if (x.images, x.size) != (y.images, y.size) {
-            return Err(Interrupted::Failed(format!("{:?} cannot be concatenated with {:?}", x.size, y.size)));
+            return Err(ModelError::Compute(format!("{:?} cannot be concatenated with {:?}", x.size, y.size)));
         }
         let mut out = self.alloc(x.images, x.size, x.channels + y.channels);
         let widths = [x.channels, y.channels];
@@ -366,7 +336,7 @@ impl<'a> OpContext<'a> {
         let width = q.channels / heads.max(1);
         let fits = width * heads == q.channels && k.channels == q.channels && v.channels == q.channels;
         if !fits || k.len() != v.len() || q.images != k.images || width == 0 {
-            return Err(Interrupted::Failed(format!("{heads} heads of {} and {} channels", q.channels, k.channels)));
+            return Err(ModelError::Compute(format!("{heads} heads of {} and {} channels", q.channels, k.channels)));
         }
         let shape = AttentionShape {
             heads,

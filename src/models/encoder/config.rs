@@ -4,15 +4,12 @@
 use serde_json::Value;
 
 use super::tensor_names::Family;
-use crate::models::ModelError;
 use crate::models::config_json::ConfigJson;
-use crate::models::decoder_config::reject_config;
 use crate::models::decoder_family::Activation;
+use crate::models::error::{ModelError, Result, reject_config};
 use crate::models::gguf::Header;
 use crate::models::gguf_config::GgufConfig;
 use crate::models::rope::{RopeScaling, RopeSpec};
-
-type Result<T> = std::result::Result<T, ModelError>;
 
 /// The configuration of an encoder.
 #[derive(Clone, Debug, PartialEq)]
@@ -229,7 +226,7 @@ fn modern(config: &ConfigJson<'_>) -> Result<EncoderConfig> {
             let kinds = ["full_attention", "sliding_attention"];
             let index = |one: &&str| kinds.iter().position(|kind| kind == one);
             let known: Option<Vec<usize>> = types.iter().map(index).collect();
-            known.ok_or_else(|| ModelError::invalid(format!("layer types {types:?} are not supported")))?
+            known.ok_or_else(|| ModelError::checkpoint(format!("layer types {types:?} are not supported")))?
         }
     };
     let far = base("global_rope_theta", "/full_attention", 160_000.)?;

@@ -1,15 +1,13 @@
 //! The classification head of a cross-encoder: a small network over hidden states that scores a pair of texts.
 
-use candle_core::Result;
 use outpost_kernels as kernels;
 use serde_json::Value;
 
 use super::Pooling;
 use super::config::EncoderConfig;
 use super::tensor_names::Family;
-use crate::models::ModelError;
-use crate::models::decoder_config::reject_config;
 use crate::models::decoder_family::Activation;
+use crate::models::error::{Result, reject_config};
 use crate::models::linear::Linear;
 use crate::models::norm::Norm;
 use crate::models::scratch::Cpu;
@@ -33,7 +31,7 @@ fn classes(config: &Value) -> usize {
 }
 
 /// Whether a `config.json` describes a supported cross-encoder.
-pub fn check(config: &Value, sizes: &EncoderConfig) -> std::result::Result<(), ModelError> {
+pub fn check(config: &Value, sizes: &EncoderConfig) -> Result<()> {
     match (sizes.family, classes(config)) {
         (Family::Nomic, _) => reject_config("cross-encoders of this family are not supported".to_owned()),
         (_, 1) => Ok(()),
@@ -43,11 +41,7 @@ pub fn check(config: &Value, sizes: &EncoderConfig) -> std::result::Result<(), M
 
 impl Head {
     /// `config`: the `config.json`, which only ModernBERT needs.
-    pub(super) fn load(
-        loader: &Loader<'_>,
-        config: &Value,
-        sizes: &EncoderConfig,
-    ) -> std::result::Result<Self, ModelError> {
+    pub(super) fn load(loader: &Loader<'_>, config: &Value, sizes: &EncoderConfig) -> Result<Self> {
         let EncoderConfig { width, epsilon, family, .. } = *sizes;
         let linear = |stem: &str, rows| loader.linear(&[Candidate::whole(stem.to_owned(), rows)], rows, width, false);
         let modern = family == Family::Modern;

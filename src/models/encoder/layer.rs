@@ -1,10 +1,9 @@
 //! One encoder layer, post-norm (BERT) or pre-norm (ModernBERT).
 
-use candle_core::Result;
 use outpost_kernels::Pool;
 
 use super::config::EncoderConfig;
-use crate::models::ModelError;
+use crate::models::error::Result;
 use crate::models::linear::Linear;
 use crate::models::mlp::Mlp;
 use crate::models::norm::Norm;
@@ -38,7 +37,7 @@ pub(super) struct ResidualStream {
 }
 
 impl Layer {
-    pub fn load(loader: &Loader<'_>, config: &EncoderConfig, index: usize) -> std::result::Result<Self, ModelError> {
+    pub fn load(loader: &Loader<'_>, config: &EncoderConfig, index: usize) -> Result<Self> {
         let EncoderConfig { width, inner, biases, epsilon, .. } = *config;
         let stem = |part: &str| format!("blk.{index}.{part}");
         let norm = |part: &str| Norm::load_layer_norm(loader, &stem(part), width, epsilon);

@@ -12,12 +12,10 @@ mod tensor_names;
 use std::ops::Range;
 use std::sync::Arc;
 
-use candle_core::Result;
 use outpost_kernels::{AttentionShape, DType, attend_bytes};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::ModelError;
 use super::attention;
 use super::embedding_table::EmbeddingTable;
 use super::kv::{BlockWrite, KvArena};
@@ -26,6 +24,7 @@ use super::rope::{Angles, Rope, RopeStyle};
 use super::scratch::{Cpu, Scratch, grow};
 use super::text_batch::{TextBatch, arena_bytes};
 use super::weights::{Loader, Weights};
+use crate::models::error::{ModelError, Result};
 pub use config::{EncoderConfig, LayerAttention, Positions};
 pub use head::Head;
 use layer::{Layer, ResidualStream};
@@ -73,8 +72,6 @@ pub struct Pass {
     layer: usize,
 }
 
-type Loaded<T> = std::result::Result<T, ModelError>;
-
 impl Encoder {
     /// Reads the weights, with projections rounded to `precision`. `cross_encoder`: the `config.json` of a model with a
     /// classification head.
@@ -84,7 +81,7 @@ impl Encoder {
         cross_encoder: Option<&Value>,
         precision: Option<DType>,
         cpu: Arc<Cpu>,
-    ) -> Loaded<(Self, Option<Head>)> {
+    ) -> Result<(Self, Option<Head>)> {
         let loader = Loader::new(source, cpu.pool().threads()).with_precision(precision);
         let head = cross_encoder.map(|json| Head::load(&loader, json, &config)).transpose()?;
         let encoder = Self::from_loader(&loader, config, cpu)?;
@@ -93,15 +90,15 @@ impl Encoder {
     }
 
     /// Loads from a `loader` that may read other weights, too.
-    pub(in crate::models) fn from_loader(loader: &Loader<'_>, config: EncoderConfig, cpu: Arc<Cpu>) -> Loaded<Self> {
+    pub(in crate::models) fn from_loader(loader: &Loader<'_>, config: EncoderConfig, cpu: Arc<Cpu>) -> Result<Self> {
         let EncoderConfig { width, vocabulary, token_types: types, epsilon, context, .. } = config;
         let (offset, kinds) = match &config.positions {
             Positions::Table { offset } => (Some(*offset), &[][..]),
             Positions::Rotary { kinds, .. } => (None, kinds.as_slice()),
         };
         let table = |stem: &str, rows: usize| loader.table(stem, rows, width);
-        let layers = (0..config.layers).map(|index| Layer::load(loader, &config, index)).collect::<Loaded<_>>()?;
-        let ropes = kinds.iter().map(|attention| Rope::load(loader, &attention.rope)).collect::<Loaded<_>>()?;
+        let layers = (0..config.layers).map(|index| Layer::load(loader, &config, index)).collect::<Result<_>>()?;
+        let ropes = kinds.iter().map(|attention| Rope::load(loader, &attention.rope)).collect::<Result<_>>()?;
         Ok(Self {
             token_embd: table("token_embd", vocabulary)?,
             position_embd: offset.map(|offset| table("position_embd", offset + context)).transpose()?,
@@ -132,7 +129,7 @@ impl Encoder {
         let EncoderConfig { width, heads, context, .. } = self.config;
         let counts = || texts.iter().map(|text| text.ids.len());
         if let Some(count) = counts().find(|count| *count == 0 || *count > context) {
-            candle_core::bail!("a text of {count} tokens; 1 to {context} are allowed");
+            return Err(ModelError::Compute(format!("a text of {count} tokens; 1 to {context} are allowed")));
         }
         let positions = || counts().flat_map(|count| (0..count).map(|position| (position, false)));
         let angles = self.ropes.iter().map(|rope| Angles::new(rope, positions())).collect();

@@ -5,6 +5,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::{GgufError, Header, parse_header};
+use crate::models::error::ModelError;
 
 /// Vocabularies of 256,000 tokens make headers of 16 MB; four times that is no model any more.
 /// A longer header is refused; bytes.
@@ -21,13 +22,13 @@ pub struct GgufFile {
 }
 
 impl GgufFile {
-    pub fn open(path: &Path) -> Result<Self, GgufError> {
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
         // The kind first: opening a FIFO would wait for ever.
-        if !std::fs::metadata(path)?.is_file() {
-            return Err(GgufError::Unsupported("not a regular file".to_owned()));
+        if !std::fs::metadata(path).map_err(GgufError::Io)?.is_file() {
+            return Err(ModelError::checkpoint("not a regular file"));
         }
-        let file = File::open(path)?;
-        let length = file.metadata()?.len();
+        let file = File::open(path).map_err(GgufError::Io)?;
+        let length = file.metadata().map_err(GgufError::Io)?.len();
         let header = read_header(&file, length)?;
         Ok(Self { file, header, length })
     }

@@ -9,8 +9,8 @@ mod spec;
 
 use std::f32::consts::TAU;
 
-use super::ModelError;
 use super::weights::Loader;
+use crate::models::error::ModelError;
 pub(super) use angles::Angles;
 pub use spec::{LongRope, RopeScaling, RopeSpec, RopeStyle, Yarn, long_rope_magnitude, yarn_magnitude};
 

@@ -8,7 +8,8 @@ use outpost_kernels::DType;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::SafetensorsError;
+use super::file_error;
+use crate::models::error::ModelError;
 
 const MAX_HEADER_BYTES: u64 = 64 << 20;
 
@@ -76,8 +77,8 @@ impl TensorInfo {
 }
 
 /// Reads and checks the header of an open file; `path` is for messages.
-pub fn read_header(file: &mut File, path: &Path) -> Result<Header, SafetensorsError> {
-    read(file).map_err(|problem| SafetensorsError::new(path, problem))
+pub fn read_header(file: &mut File, path: &Path) -> Result<Header, ModelError> {
+    read(file).map_err(|problem| file_error(path, problem))
 }
 
 fn read(file: &mut File) -> Result<Header, String> {

@@ -4,8 +4,8 @@ use outpost_kernels::DType;
 
 use super::rows::StoredTensor;
 use super::{DecoderCheckpoint, Role, Rows, Weights};
-use crate::models::ModelError;
 use crate::models::decoder_config::DecoderConfig;
+use crate::models::error::ModelError;
 use crate::models::gguf::GgufFile;
 
 impl DecoderCheckpoint for GgufFile {
@@ -31,7 +31,7 @@ impl Weights for GgufFile {
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
-        let info = self.header.tensor(name).ok_or_else(|| ModelError::Invalid(format!("no tensor {name}")))?;
+        let info = self.header.tensor(name).ok_or_else(|| ModelError::Checkpoint(format!("no tensor {name}")))?;
         let (start, shape) = (info.start, &info.shape);
         StoredTensor { name: &info.name, file: self.file(), start, shape, dtype: info.dtype }.rows(first, count)
     }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use outpost_kernels::{Conv2d, ConvShape, DType, Pool};
 
 use super::{Role, Rows, Weights, flat};
-use crate::models::ModelError;
 use crate::models::embedding_table::EmbeddingTable;
+use crate::models::error::{ModelError, Result};
 use crate::models::linear::Linear;
 
 /// One place where a matrix may lie: rows `first..` of `total` rows of a stem.
@@ -50,8 +50,6 @@ pub struct Loader<'a> {
     used: RefCell<HashSet<String>>,
     matrices: RefCell<Vec<LoadedMatrix>>,
 }
-
-type Result<T> = std::result::Result<T, ModelError>;
 
 impl<'a> Loader<'a> {
     /// Reads with so many threads of its own: those that compute are at work for others meanwhile.
@@ -122,7 +120,7 @@ impl<'a> Loader<'a> {
         let numbers = self.read_rows(name, first, count)?.floats()?;
         match numbers.iter().all(|number| number.is_finite()) {
             true => Ok(numbers),
-            false => Err(ModelError::Invalid(format!("tensor {name} has values that are not finite numbers"))),
+            false => Err(ModelError::Checkpoint(format!("tensor {name} has values that are not finite numbers"))),
         }
     }
 
@@ -131,7 +129,7 @@ impl<'a> Loader<'a> {
         let factors = self.vector(stem, size)?;
         match factors.iter().all(|factor| factor.is_normal()) {
             true => Ok(factors),
-            false => Err(ModelError::Invalid(format!("tensor {stem} has numbers that nothing can be divided by"))),
+            false => Err(ModelError::Checkpoint(format!("tensor {stem} has numbers that nothing can be divided by"))),
         }
     }
 
@@ -186,7 +184,7 @@ impl<'a> Loader<'a> {
         }
         match places.first() {
             Some(first) => Err(self.missing(&first.stem)),
-            None => Err(ModelError::invalid("no tensor to look for")),
+            None => Err(ModelError::checkpoint("no tensor to look for")),
         }
     }
 
@@ -204,7 +202,7 @@ impl<'a> Loader<'a> {
     fn check_shape(&self, name: &str, shape: &[usize], fits: bool, wanted: &[usize]) -> Result<()> {
         match fits {
             true => Ok(()),
-            false => Err(ModelError::Invalid(format!(
+            false => Err(ModelError::Checkpoint(format!(
                 "tensor {name} has the shape {shape:?}, the metadata asks for {wanted:?}"
             ))),
         }
@@ -212,7 +210,7 @@ impl<'a> Loader<'a> {
 
     fn missing_tensor(&self, stem: &str, role: Role) -> ModelError {
         let name = self.source.name(stem, role).unwrap_or_else(|| stem.to_owned());
-        ModelError::Invalid(format!("the file has no tensor {name}"))
+        ModelError::Checkpoint(format!("the file has no tensor {name}"))
     }
 
     /// The projections and convolutions that were read.
@@ -227,7 +225,7 @@ impl<'a> Loader<'a> {
         left.sort();
         match left.as_slice() {
             [] => Ok(()),
-            [first, rest @ ..] => Err(ModelError::Invalid(format!(
+            [first, rest @ ..] => Err(ModelError::Checkpoint(format!(
                 "the file has {} tensors that the model's family has no use for: {first} is one",
                 rest.len() + 1
             ))),

@@ -11,8 +11,8 @@ mod safetensors;
 
 use outpost_kernels::{Conv2d, ConvShape, DType, Linear};
 
-use super::ModelError;
 use super::decoder_config::DecoderConfig;
+use crate::models::error::ModelError;
 pub(super) use loader::{Candidate, LoadedMatrix, Loader};
 pub use rows::Rows;
 pub(in crate::models) use rows::flat;

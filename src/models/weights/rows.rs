@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use half::{bf16, f16};
 use outpost_kernels::{DType, dequantise};
 
-use crate::models::ModelError;
+use crate::models::error::ModelError;
 
 /// Rows that have been found but not read; of a vector, each number is one.
 #[derive(Debug)]
@@ -42,13 +42,13 @@ impl<'a> StoredTensor<'a> {
         let Self { name, file, start, shape, dtype } = self;
         let (all, columns) = flat(shape);
         if first.checked_add(count).is_none_or(|end| end > all) {
-            return Err(ModelError::Invalid(format!(
+            return Err(ModelError::Checkpoint(format!(
                 "tensor {name} has {all} rows, none from {first} to {count} more"
             )));
         }
         if !columns.is_multiple_of(dtype.block()) {
             // A vector of quantised numbers comes in blocks, of which parts cannot be read.
-            return Err(ModelError::Invalid(format!("tensor {name} is a quantised vector, which is not supported")));
+            return Err(ModelError::Checkpoint(format!("tensor {name} is a quantised vector, which is not supported")));
         }
         let skip = first as u64 * (columns / dtype.block() * dtype.block_bytes()) as u64;
         Ok(Rows { dtype, count, columns, bytes: Bytes::File(file, start + skip), from: None })
@@ -64,7 +64,7 @@ impl Rows<'static> {
         let rows = Self { dtype, count, columns, bytes: Bytes::Memory(Vec::new()), from: None };
         match bytes.len() == count * rows.row_bytes(dtype) {
             true => Ok(Self { bytes: Bytes::Memory(bytes), ..rows }),
-            false => Err(ModelError::Invalid(format!("{} bytes are not {count} rows of {columns}", bytes.len()))),
+            false => Err(ModelError::Checkpoint(format!("{} bytes are not {count} rows of {columns}", bytes.len()))),
         }
     }
 }
@@ -104,13 +104,13 @@ impl Rows<'_> {
         match &self.bytes {
             Bytes::File(file, start) => file
                 .read_exact_at(to, start + skip as u64)
-                .map_err(|error| ModelError::Invalid(format!("the file cannot be read: {error}"))),
+                .map_err(|error| ModelError::Checkpoint(format!("the file cannot be read: {error}"))),
             Bytes::Memory(bytes) => match bytes.get(skip..skip + to.len()) {
                 Some(bytes) => {
                     to.copy_from_slice(bytes);
                     Ok(())
                 }
-                None => Err(ModelError::invalid("a tensor ends before its last row")),
+                None => Err(ModelError::checkpoint("a tensor ends before its last row")),
             },
         }
     }

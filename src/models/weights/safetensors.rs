@@ -4,9 +4,9 @@ use outpost_kernels::DType;
 
 use super::rows::StoredTensor;
 use super::{DecoderCheckpoint, Role, Rows, Weights};
-use crate::models::ModelError;
 use crate::models::decoder_config::{self, DecoderConfig};
 use crate::models::decoder_family::DecoderFamily;
+use crate::models::error::ModelError;
 use crate::models::safetensors::ModelFolder;
 
 /// Outside the blocks, beside the head.
@@ -97,9 +97,9 @@ impl Weights for ModelFolder {
     }
 
     fn rows(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
-        let (info, file) = self.tensor(name).ok_or_else(|| ModelError::Invalid(format!("no tensor {name}")))?;
+        let (info, file) = self.tensor(name).ok_or_else(|| ModelError::Checkpoint(format!("no tensor {name}")))?;
         let dtype = info.float().ok_or_else(|| {
-            ModelError::Invalid(format!("tensor {name} has the type {}, which is not supported", info.dtype))
+            ModelError::Checkpoint(format!("tensor {name} has the type {}, which is not supported", info.dtype))
         })?;
         StoredTensor { name: &info.name, file, start: info.start, shape: &info.shape, dtype }.rows(first, count)
     }

@@ -10,12 +10,10 @@ use serde_json::Value;
 use super::AdaptableLayers;
 use super::lora_deltas::{Adapter, Down, LoraDelta};
 use super::tensor_names::{self, LoraRole, LoraTarget};
-use crate::models::ModelError;
+use crate::models::error::{ModelError, Result};
 use crate::models::linear::Linear;
 use crate::models::safetensors::ModelFolder;
 use crate::models::weights::{LoadedMatrix, Weights, flat};
-
-type Result<T> = std::result::Result<T, ModelError>;
 
 /// What to read from a file.
 #[derive(Debug)]
@@ -54,7 +52,7 @@ struct LayerTensors {
 }
 
 fn invalid<T>(message: String) -> Result<T> {
-    Err(ModelError::Invalid(message))
+    Err(ModelError::Checkpoint(message))
 }
 
 impl LoraFile {
@@ -63,7 +61,7 @@ impl LoraFile {
         let file = ModelFolder::open_file(path)?;
         let mut found: BTreeMap<(LoraTarget, String), LayerTensors> = BTreeMap::new();
         for name in file.names() {
-            let (target, layer, role) = tensor_names::read(name).map_err(ModelError::Invalid)?;
+            let (target, layer, role) = tensor_names::read(name).map_err(ModelError::Checkpoint)?;
             let found = found.entry((target, layer)).or_default();
             let tensor = match role {
                 LoraRole::Down => &mut found.down,
@@ -85,14 +83,10 @@ impl LoraFile {
     }
 
     /// Reads the file; `pause` is called between layers.
-    pub fn read<E: From<String>>(
-        &self,
-        pool: &Pool,
-        pause: &dyn Fn() -> std::result::Result<(), E>,
-    ) -> std::result::Result<Adapter, E> {
+    pub fn read(&self, pool: &Pool, pause: &dyn Fn() -> Result<()>) -> Result<Adapter> {
         let mut deltas = Vec::new();
         for layer in &self.layers {
-            layer.read(&self.file, pool, &mut deltas).map_err(|error| E::from(error.to_string()))?;
+            layer.read(&self.file, pool, &mut deltas)?;
             pause()?;
         }
         Ok(Adapter { deltas })

@@ -16,13 +16,11 @@ use super::network::NetworkConfig;
 use super::samplers::SchedulerConfig;
 use super::t5::T5Config;
 use super::vae::VaeConfig;
-use crate::models::ModelError;
+use crate::models::error::{ModelError, Result};
 use crate::models::weights::Footprint;
 pub use bert_encoder::referenced_models;
 pub use single_file::sidecar_files;
 pub use tensor_source::TensorSource;
-
-type Result<T> = std::result::Result<T, ModelError>;
 
 /// The file that describes a pipeline.
 pub const MODEL_INDEX: &str = "model_index.json";
@@ -150,5 +148,5 @@ impl Components {
 }
 
 fn invalid<T>(message: String) -> Result<T> {
-    Err(ModelError::Invalid(message))
+    Err(ModelError::Checkpoint(message))
 }

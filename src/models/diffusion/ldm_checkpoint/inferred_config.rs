@@ -3,10 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{AUTOENCODER, NETWORK};
-use crate::models::ModelError;
+use crate::models::error::{ModelError, Result};
 use crate::models::safetensors::ModelFolder;
-
-type Result<T> = std::result::Result<T, ModelError>;
 
 /// Versions of Stable Diffusion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,14 +57,14 @@ impl LdmVersion {
         let has = |prefix: &str| file.names().any(|name| name.starts_with(prefix));
         if !has(NETWORK) || !has(AUTOENCODER) {
             let text = "the file is not a Stable Diffusion checkpoint: it has no tensors";
-            return Err(ModelError::Invalid(format!("{text} {NETWORK}… and {AUTOENCODER}…")));
+            return Err(ModelError::Checkpoint(format!("{text} {NETWORK}… and {AUTOENCODER}…")));
         }
         match () {
             () if XL.iter().all(|text| has(text.prefix)) => Ok(Self::Sdxl),
-            () if has(REFINER) => Err(ModelError::invalid("the refiner of Stable Diffusion XL is not supported")),
+            () if has(REFINER) => Err(ModelError::checkpoint("the refiner of Stable Diffusion XL is not supported")),
             () if has(TWO.prefix) => Ok(Self::Sd2),
             () if has(ONE.prefix) => Ok(Self::Sd1),
-            () => Err(ModelError::invalid(
+            () => Err(ModelError::checkpoint(
                 "the file has no text encoder (cond_stage_model.… or conditioner.embedders.…): it is not a complete checkpoint",
             )),
         }
@@ -122,7 +120,7 @@ impl<'a> ShapeInference<'a> {
     /// One dimension of a tensor that must exist.
     fn size(&self, name: &str, axis: usize) -> Result<usize> {
         let size = self.shape(name).and_then(|shape| shape.get(axis).copied());
-        size.ok_or_else(|| ModelError::Invalid(format!("the file has no tensor {}{name}", self.prefix)))
+        size.ok_or_else(|| ModelError::Checkpoint(format!("the file has no tensor {}{name}", self.prefix)))
     }
 
     /// The number of consecutive tensors with these names.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use outpost_kernels::DType;
 
 use super::unet::UnetConfig;
-use crate::models::ModelError;
+use crate::models::error::ModelError;
 use crate::models::safetensors::ModelFolder;
 use crate::models::weights::{Role, Rows, Weights};
 pub use inferred_config::{LdmVersion, ShapeInference, TextEncoderLayout, default_scheduler_config};
@@ -94,10 +94,10 @@ impl LdmWeights {
     /// Rows of a transposed tensor, which is small.
     fn transposed(&self, name: &str, first: usize, count: usize) -> Result<Rows<'_>, ModelError> {
         let [columns, rows] = *Weights::shape(&*self.file, name).unwrap_or_default() else {
-            return Err(ModelError::Invalid(format!("tensor {name} is not a matrix")));
+            return Err(ModelError::Checkpoint(format!("tensor {name} is not a matrix")));
         };
         if first.checked_add(count).is_none_or(|end| end > rows) {
-            return Err(ModelError::Invalid(format!(
+            return Err(ModelError::Checkpoint(format!(
                 "tensor {name} has {rows} columns, none from {first} to {count} more"
             )));
         }
@@ -151,7 +151,7 @@ impl Weights for LdmWeights {
             View::Third(third) => {
                 let rows = self.shape(name).and_then(|shape| shape.first().copied()).unwrap_or(0);
                 if first.checked_add(count).is_none_or(|end| end > rows) {
-                    return Err(ModelError::Invalid(format!(
+                    return Err(ModelError::Checkpoint(format!(
                         "tensor {name} has {rows} rows, none from {first} to {count} more"
                     )));
                 }

@@ -1,8 +1,9 @@
 //! Products with LoRA deltas.
 
-use super::{Interrupted, OpContext, Result};
+use super::{OpContext, Result};
 use crate::models::diffusion::adapters::{Down, LoraDelta};
 use crate::models::diffusion::feature_map::FeatureMap;
+use crate::models::error::ModelError;
 use crate::models::linear::Linear;
 
 /// Output rows of a convolution that are computed at once.
@@ -12,7 +13,7 @@ impl OpContext<'_> {
     /// Adds the delta for `m` rows.
     pub(super) fn add_lora(&self, delta: &LoraDelta, x: &[f32], m: usize, factor: f32, out: &mut [f32]) -> Result<()> {
         let Down::Linear(down) = &delta.down else {
-            return Err(Interrupted::Failed("a LoRA convolution for a projection".to_owned()));
+            return Err(ModelError::Compute("a LoRA convolution for a projection".to_owned()));
         };
         let mut low = self.alloc(m, [1, 1], down.rows());
         down.forward(self.pool, x, m, low.data_mut())?;
@@ -28,7 +29,7 @@ impl OpContext<'_> {
         out: &mut FeatureMap,
     ) -> Result<()> {
         let Down::Conv(down) = &delta.down else {
-            return Err(Interrupted::Failed("a LoRA projection for a convolution".to_owned()));
+            return Err(ModelError::Compute("a LoRA projection for a convolution".to_owned()));
         };
         let mut low = self.conv_without_lora(down, x, None)?;
         self.up_project(&delta.up, &mut low, factor, ROWS, out.data_mut())

@@ -2,10 +2,9 @@
 
 use super::init_image::{InitialLatents, InpaintState};
 use super::prompt_embeds::PromptEmbeds;
-use super::{
-    FeatureMap, GenerationParams, Generator, Interrupted, LatentNoise, OpContext, Pipeline, Result, StepProgress,
-};
+use super::{FeatureMap, GenerationParams, Generator, LatentNoise, OpContext, Pipeline, Result, StepProgress};
 use crate::models::diffusion::network::Conditioning;
+use crate::models::error::ModelError;
 
 impl Pipeline {
     /// Generates an image, `[height, width, 3]`, from −1 to 1.
@@ -18,7 +17,7 @@ impl Pipeline {
         on_step: &mut dyn FnMut(&StepProgress<'_>) -> Result<()>,
     ) -> Result<FeatureMap> {
         let strength = params.init_image.map(|init_image| init_image.strength);
-        let mut sampler = self.sampler(params, strength).map_err(Interrupted::Failed)?;
+        let mut sampler = self.sampler(params, strength)?;
         let size = self.latent_size(params.size);
         let mut noise =
             LatentNoise { generator: Generator::new(seed), size, channels: self.vae.config().latent_channels };
@@ -55,7 +54,7 @@ impl Pipeline {
         }
         let mask_channels = inpaint.and_then(|inpaint| inpaint.mask_channels.as_ref());
         let mask_channels =
-            mask_channels.ok_or_else(|| Interrupted::Failed("the network requires an image and a mask".to_owned()))?;
+            mask_channels.ok_or_else(|| ModelError::Compute("the network requires an image and a mask".to_owned()))?;
         ctx.concat(&x, &ctx.feature_map(mask_channels, 1, size, channels + 1)?)
     }
 

@@ -20,9 +20,10 @@ pub use super::feature_map::FeatureMap;
 use super::layers::Loaded;
 use super::network::{Network, NetworkConfig};
 use super::noise::Generator;
-pub use super::op_context::{Interrupted, OpContext, Result};
+pub use super::op_context::{OpContext, Result};
 use super::samplers::{Sampler, SamplingParams, SchedulerConfig};
 use super::vae::Vae;
+use crate::models::error::ModelError;
 use crate::models::scratch::Cpu;
 use crate::models::weights::Loader;
 pub use init_image::{InitImage, Mask, Pixels};
@@ -127,13 +128,9 @@ impl Pipeline {
     }
 
     /// The sampler for an image, or why there is none. `strength`: for an initial image.
-    pub fn sampler(
-        &self,
-        params: &GenerationParams<'_>,
-        strength: Option<f32>,
-    ) -> std::result::Result<Sampler, String> {
+    pub fn sampler(&self, params: &GenerationParams<'_>, strength: Option<f32>) -> Result<Sampler> {
         let config = match params.scheduler {
-            Some(name) => self.scheduler.with_scheduler(name)?,
+            Some(name) => self.scheduler.with_scheduler(name).map_err(ModelError::Parameters)?,
             None => self.scheduler.clone(),
         };
         let [height, width] = self.latent_size(params.size);
@@ -141,7 +138,7 @@ impl Pipeline {
         let tokens = Some((height / patch) * (width / patch));
         let sampling =
             SamplingParams { steps: params.steps, strength, tokens, flux_sigmas: self.family == Family::Flux };
-        Sampler::new(&config, sampling)
+        Sampler::new(&config, sampling).map_err(ModelError::Parameters)
     }
 
     /// Height and width of an image's latents.

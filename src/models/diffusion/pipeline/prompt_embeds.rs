@@ -1,8 +1,9 @@
 //! Prompt embeddings.
 
 use super::text_encoder::TextEncoder;
-use super::{Family, FeatureMap, Interrupted, OpContext, Pipeline, Result};
+use super::{Family, FeatureMap, OpContext, Pipeline, Result};
 use crate::models::diffusion::clip::ClipOutput;
+use crate::models::error::ModelError;
 
 /// Embeddings of a prompt and its negative prompt.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ impl EncoderOutputs {
                 Some(previous) => ctx.concat(&previous, hidden)?,
             });
         }
-        all.ok_or_else(|| Interrupted::Failed("there is no text encoder".to_owned()))
+        all.ok_or_else(|| ModelError::Compute("there is no text encoder".to_owned()))
     }
 
     /// Pooled CLIP embeddings of each text, concatenated.
@@ -109,7 +110,7 @@ impl Pipeline {
             }
             Family::Flux => {
                 let pooled = Some(outputs.pooled());
-                let embeds = outputs.t5.ok_or_else(|| Interrupted::Failed("there is no text encoder".to_owned()))?;
+                let embeds = outputs.t5.ok_or_else(|| ModelError::Compute("there is no text encoder".to_owned()))?;
                 Ok((embeds, pooled))
             }
         }
@@ -124,7 +125,7 @@ fn append_t5(
     [tokens, width]: [usize; 2],
 ) -> Result<FeatureMap> {
     if clip.channels > width || t5.is_some_and(|t5| (t5.channels, t5.images) != (width, clip.images)) {
-        return Err(Interrupted::Failed(format!(
+        return Err(ModelError::Compute(format!(
             "embeddings of width {} among embeddings of width {width}",
             clip.channels
         )));

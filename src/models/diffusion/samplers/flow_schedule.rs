@@ -31,7 +31,7 @@ pub(super) struct FlowSchedule {
 
 impl FlowSchedule {
     pub fn read(fields: ConfigFields<'_>, train_steps: usize) -> Result<Self> {
-        fields.reject_config(&["invert_sigmas"])?;
+        fields.reject_field(&["invert_sigmas"])?;
         Ok(Self {
             train_steps,
             shift: Shift::read(fields)?,

@@ -3,10 +3,9 @@
 use outpost_kernels::Activation;
 use serde_json::{Value, json};
 
-use crate::models::ModelError;
 use crate::models::config_json::ConfigJson;
-use crate::models::decoder_config::reject_config;
 use crate::models::diffusion::config_values::require;
+use crate::models::error::{ModelError, reject_config};
 
 /// The configuration of an encoder.
 #[derive(Clone, Debug, PartialEq)]

@@ -12,8 +12,9 @@ use attention::RelativeBias;
 
 use super::feature_map::FeatureMap;
 use super::layers::{Linear, Loaded, Mlp, Norm, linear};
-use super::op_context::{Interrupted, OpContext, Result};
+use super::op_context::{OpContext, Result};
 use crate::models::embedding_table::EmbeddingTable;
+use crate::models::error::ModelError;
 use crate::models::weights::Loader;
 
 #[derive(Debug)]
@@ -62,7 +63,7 @@ impl T5 {
     pub fn forward(&self, ctx: &OpContext<'_>, texts: &[Vec<u32>]) -> Result<FeatureMap> {
         let count = texts.first().map_or(0, Vec::len);
         if count == 0 || texts.iter().any(|text| text.len() != count) {
-            return Err(Interrupted::Failed("texts of different lengths".to_owned()));
+            return Err(ModelError::Compute("texts of different lengths".to_owned()));
         }
         let mut x = ctx.alloc(texts.len(), [count, 1], self.config.width);
         self.tokens.look_up(texts.iter().flatten().copied(), false, x.data_mut())?;

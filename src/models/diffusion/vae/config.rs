@@ -2,12 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::models::ModelError;
 use crate::models::config_json::ConfigJson;
-use crate::models::decoder_config::reject_config;
 use crate::models::diffusion::config_values::{per_block, positive, require, size_pair, string_list};
-
-type Result<T> = std::result::Result<T, ModelError>;
+use crate::models::error::{ModelError, Result, reject_config};
 
 const MAX_CHANNELS: usize = 1 << 14;
 const MAX_BLOCKS: usize = 16;

@@ -5,7 +5,7 @@
 
 use outpost_kernels::DType;
 
-use crate::models::ModelError;
+use crate::models::error::ModelError;
 use crate::models::weights::{Role, Rows, Weights};
 
 /// The last norm's modulation, with the shift first.

@@ -2,10 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::models::ModelError;
 use crate::models::config_json::ConfigJson;
-use crate::models::decoder_config::reject_config;
 use crate::models::diffusion::config_values::{non_negative, require};
+use crate::models::error::{ModelError, reject_config};
 
 const MAX_LAYERS: usize = 256;
 
