@@ -12,38 +12,17 @@ use std::sync::Arc;
 use outpost_kernels::DType;
 
 use super::attention::{self, SequenceSlice};
+use super::causal_lm::{BatchRow, CausalLm, Logits, LogitsAt};
 use super::decoder_config::{DecoderConfig, LayerConfig};
 use super::decoder_layer::DecoderLayer;
 use super::error::{ModelError, Result};
-use super::kv::{BlockId, BlockWrite, KvArena, KvCache, KvShape, KvType};
+use super::kv::{BlockWrite, KvArena, KvCache, KvShape, KvType};
 use super::linear::Linear;
 use super::norm::Norm;
 use super::rope::{Angles, Rope};
 use super::scratch::{Cpu, Scratch, grow};
 use super::weights::{DecoderCheckpoint, Loader};
 pub use encode_pass::{EncodePass, encode_pass_bytes};
-
-/// One sequence's part of a step: its next tokens, where they stand, and where its past is.
-#[derive(Clone, Copy, Debug)]
-pub struct BatchRow<'a> {
-    pub tokens: &'a [u32],
-    /// Position of the first of them: so many are in the blocks already.
-    pub start: usize,
-    /// Blocks of all positions up to the last of `tokens`. Those that the tokens fall into belong to
-    /// this row alone.
-    pub blocks: &'a [BlockId],
-    pub logits: LogitsAt,
-    /// Whether its sequence is a long one, from its first token to its last: see [`Decoder::is_long`].
-    pub long: bool,
-}
-
-/// Which distributions of a row are wanted: each is the one after a token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LogitsAt {
-    None,
-    Last,
-    All,
-}
 
 /// A loaded decoder; shared by all sequences.
 #[derive(Debug)]
@@ -55,23 +34,6 @@ pub struct Decoder {
     output: Linear,
     ropes: Vec<Rope>,
     cpu: Arc<Cpu>,
-}
-
-/// The distributions that a step's rows wanted: logits, `[vocabulary]` each.
-#[derive(Debug, Default)]
-pub struct Logits {
-    numbers: Vec<f32>,
-    vocabulary: usize,
-    /// How many each row wanted.
-    counts: Vec<usize>,
-}
-
-impl Logits {
-    /// By row, in the order of its tokens.
-    pub fn rows(&mut self) -> Vec<Vec<&mut [f32]>> {
-        let mut all = self.numbers.chunks_exact_mut(self.vocabulary.max(1));
-        self.counts.iter().map(|count| all.by_ref().take(*count).collect()).collect()
-    }
 }
 
 impl Decoder {
@@ -104,29 +66,6 @@ impl Decoder {
         &self.config
     }
 
-    /// What computes it.
-    pub fn cpu(&self) -> &Cpu {
-        &self.cpu
-    }
-
-    /// The sizes of its keys and values.
-    pub fn kv_shape(&self, kv_type: KvType) -> KvShape {
-        Self::kv_shape_for(&self.config, kv_type)
-    }
-
-    /// The same of a decoder with these sizes.
-    pub fn kv_shape_for(config: &DecoderConfig, kv_type: KvType) -> KvShape {
-        let DecoderConfig { layer_count: layers, kv_heads, head_width, .. } = *config;
-        KvShape { layers, kv_heads, head_width, kv_type }
-    }
-
-    /// Whether a sequence of at most `limit` positions is computed as a long one. LongRoPE has other
-    /// frequencies for those, so a sequence keeps to one kind, and blocks of one kind are of no use
-    /// to the other.
-    pub fn is_long(&self, limit: usize) -> bool {
-        self.ropes.iter().any(|rope| rope.is_long(limit))
-    }
-
     /// Logits (`[vocabulary]`) after the last of `tokens`, which follow what `cache` holds; it then
     /// holds them too.
     pub fn extend(&self, tokens: &[u32], cache: &mut KvCache) -> Result<Vec<f32>> {
@@ -135,16 +74,7 @@ impl Decoder {
             BatchRow { tokens, start: cache.length, blocks: &cache.blocks, logits: LogitsAt::Last, long: cache.long };
         let logits = self.forward(&[row], &mut cache.arena)?;
         cache.length += tokens.len();
-        Ok(logits.numbers)
-    }
-
-    /// One step for all rows at once: for each row the logits (`[vocabulary]`) it wants, in the
-    /// order of its tokens. Keys and values of the rows' tokens are in the arena afterwards, and
-    /// nothing else in it has changed, error or not.
-    pub fn forward(&self, rows: &[BatchRow<'_>], arena: &mut KvArena) -> Result<Logits> {
-        let mut scratch = self.cpu.scratch();
-        let (m, counts) = self.run_layers(rows, arena, &mut scratch)?;
-        self.logits(m, &mut scratch, counts)
+        Ok(logits.values)
     }
 
     /// All blocks: how many vectors are left in the scratch, and how many of each row.
@@ -229,11 +159,6 @@ impl Decoder {
         }
     }
 
-    /// Gives back what [`Decoder::forward`] gave, so that the next step need not ask for memory.
-    pub fn reuse(&self, logits: Logits) {
-        self.cpu.scratch().logits = logits.numbers;
-    }
-
     fn check(&self, tokens: &[u32]) -> Result<()> {
         if tokens.is_empty() {
             return Err(ModelError::Compute(format!("a row without tokens")));
@@ -265,7 +190,7 @@ impl Decoder {
         if let Some(cap) = logit_soft_cap {
             numbers.iter_mut().for_each(|logit| *logit = (*logit / cap).tanh() * cap);
         }
-        Ok(Logits { numbers, vocabulary, counts })
+        Ok(Logits { values: numbers, vocabulary, counts })
     }
 
     /// Turns queries and keys by their positions' angles.
@@ -290,6 +215,39 @@ impl Decoder {
         let (Scratch { q, mixed, .. }, len) = (scratch, m * self.config.heads * self.config.head_width);
         let shape = attention::decoder_shape(&self.config, layer.window);
         attention::forward(self.cpu.pool(), arena, index, &shape, spans, grow(q, len), grow(mixed, len))
+    }
+}
+
+impl CausalLm for Decoder {
+    fn vocabulary(&self) -> usize {
+        self.config.vocabulary
+    }
+
+    fn context(&self) -> usize {
+        self.config.context
+    }
+
+    fn cpu(&self) -> &Cpu {
+        &self.cpu
+    }
+
+    fn kv_shape(&self, kv_type: KvType) -> KvShape {
+        let DecoderConfig { layer_count: layers, kv_heads, head_width, .. } = self.config;
+        KvShape { layers, kv_heads, head_width, kv_type }
+    }
+
+    fn is_long(&self, limit: usize) -> bool {
+        self.ropes.iter().any(|rope| rope.is_long(limit))
+    }
+
+    fn forward(&self, rows: &[BatchRow<'_>], arena: &mut KvArena) -> Result<Logits> {
+        let mut scratch = self.cpu.scratch();
+        let (m, counts) = self.run_layers(rows, arena, &mut scratch)?;
+        self.logits(m, &mut scratch, counts)
+    }
+
+    fn reuse(&self, logits: Logits) {
+        self.cpu.scratch().logits = logits.values;
     }
 }
 

@@ -71,7 +71,7 @@ pub struct KvCache {
     pub(super) arena: KvArena,
     pub(super) blocks: Vec<BlockId>,
     pub(super) length: usize,
-    /// Whether the text is computed as a long one: see `Decoder::is_long`.
+    /// Whether the text is computed as a long one: see `CausalLm::is_long`.
     pub long: bool,
 }
 

@@ -3,6 +3,7 @@
 //! Nothing here knows requests or tokens' text; `engine` drives it.
 
 mod attention;
+pub mod causal_lm;
 mod config_json;
 pub mod decoder;
 pub mod decoder_config;
@@ -26,4 +27,18 @@ pub mod scratch;
 mod text_batch;
 pub mod weights;
 
+use std::sync::Arc;
+
+use causal_lm::CausalLm;
+use decoder::Decoder;
 pub use error::ModelError;
+use scratch::Cpu;
+use weights::DecoderCheckpoint;
+
+/// Reads the weights of a language model; `cpu` computes with them.
+///
+/// # Errors
+/// A checkpoint that is damaged or not supported.
+pub fn load_causal_lm(checkpoint: &dyn DecoderCheckpoint, cpu: Arc<Cpu>) -> Result<Box<dyn CausalLm>, ModelError> {
+    Ok(Box::new(Decoder::load(checkpoint, cpu)?))
+}

@@ -78,13 +78,13 @@ pub struct StepLimits {
     pub threads: usize,
 }
 
-/// An upper bound of the bytes that a step takes: [`Decoder::forward`], and choosing tokens from its logits.
+/// An upper bound of the bytes that a step takes: [`CausalLm::forward`], and choosing tokens from its logits.
 ///
 /// Added up are the buffers of [`Scratch`] at their longest, the tables and states of attention, and what
 /// choosing takes. What lives after each other is added too, for an allocator may keep what the one has
 /// freed and have no use for it in the other.
 ///
-/// [`Decoder::forward`]: super::decoder::Decoder::forward
+/// [`CausalLm::forward`]: super::causal_lm::CausalLm::forward
 pub fn scratch_bytes(config: &DecoderConfig, most: &StepLimits) -> u64 {
     let StepLimits { tokens, rows, logits, threads } = *most;
     let DecoderConfig { vocabulary, head_width, .. } = *config;

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use outpost::models::decoder::{BatchRow, Decoder, LogitsAt};
+use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
+use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvArena, KvCache, KvType};
 

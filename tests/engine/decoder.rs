@@ -6,7 +6,8 @@ use std::path::Path;
 use candle_core::quantized::gguf_file;
 use candle_core::{Device, Tensor};
 use candle_transformers::models::quantized_llama::ModelWeights;
-use outpost::models::decoder::{BatchRow, Decoder, LogitsAt};
+use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
+use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvArena, KvCache, KvType};
 

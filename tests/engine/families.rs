@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use outpost::models::decoder::{BatchRow, Decoder, LogitsAt};
+use outpost::models::causal_lm::{BatchRow, CausalLm, LogitsAt};
+use outpost::models::decoder::Decoder;
 use outpost::models::gguf::GgufFile;
 use outpost::models::kv::{KvArena, KvType, blocks_for};
 use outpost::models::safetensors::ModelFolder;

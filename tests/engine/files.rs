@@ -1,5 +1,6 @@
 //! Broken model files are refused in words, and never by a panic or a huge allocation.
 
+use outpost::models::causal_lm::CausalLm;
 use outpost::models::decoder::Decoder;
 use outpost::models::gguf::{GgufFile, parse_header};
 use outpost::models::kv::{KvCache, KvType};

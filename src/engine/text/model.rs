@@ -15,15 +15,16 @@ use crate::engine::text::scheduler::ModelId;
 use crate::engine::text::speculative::draft_model::{DraftNetwork, DraftSlot};
 use crate::engine::text::tools::{Format, OutputSpec, Syntax, Tool};
 use crate::engine::tokenizer::{Prompt, TokenBound, Vocabulary};
-use crate::models::decoder::{BatchRow, Decoder, Logits};
+use crate::models::causal_lm::{BatchRow, CausalLm, Logits};
 use crate::models::kv::{KvArena, KvShape, KvType};
+use crate::models::load_causal_lm;
 use crate::models::scratch::Cpu;
 
 pub struct TextModel {
     id: String,
     /// Tells this load from every other.
     pub(in crate::engine) key: ModelId,
-    pub(in crate::engine) network: Decoder,
+    pub(in crate::engine) network: Box<dyn CausalLm>,
     pub(in crate::engine) vocabulary: Vocabulary,
     /// Bytes of the longest token.
     longest_token: usize,
@@ -50,7 +51,7 @@ impl TextModel {
         let rows = checkpoint.weights().decoder_config().map_err(|error| error.to_string())?.vocabulary;
         let (preprocessor, ChatFacts { vocabulary, call_format }) = Preprocessor::chat(isolation, path, rows)?;
         let longest_token = vocabulary.longest();
-        let network = Decoder::load(checkpoint.weights(), cpu).map_err(|error| error.to_string())?;
+        let network = load_causal_lm(checkpoint.weights(), cpu).map_err(|error| error.to_string())?;
         Ok(Self {
             id: id.to_owned(),
             key,
@@ -71,7 +72,7 @@ impl TextModel {
 
     /// Positions that prompt and answer share.
     pub fn context_window(&self) -> u32 {
-        u32::try_from(self.network.config().context).unwrap_or(u32::MAX)
+        u32::try_from(self.network.context()).unwrap_or(u32::MAX)
     }
 
     /// How many tokens have a text; ids are below this.

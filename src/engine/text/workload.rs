@@ -17,7 +17,7 @@ use crate::engine::error::Failure;
 use crate::engine::runtime::Runtime;
 use crate::engine::runtime::metrics::Step;
 use crate::engine::runtime::workload::Workload;
-use crate::models::decoder::{self, Logits};
+use crate::models::causal_lm::{BatchRow, Logits};
 use crate::models::kv::{BLOCK, BlockId, KvArena};
 
 pub struct TextWorkload {
@@ -260,7 +260,7 @@ impl TextWorkload {
         let Some(arena) = self.arenas.get_mut(&key) else { return Err("the model has no KV arena".to_owned()) };
         let rows: Vec<_> = rows
             .iter()
-            .map(|Row { tokens, start, blocks, logits, long, .. }| decoder::BatchRow {
+            .map(|Row { tokens, start, blocks, logits, long, .. }| BatchRow {
                 tokens,
                 start: *start,
                 blocks,

@@ -6,6 +6,7 @@
 use std::ops::Range;
 
 use super::{Decoder, Step};
+use crate::models::causal_lm::CausalLm;
 use crate::models::decoder_config::DecoderConfig;
 use crate::models::error::Result;
 use crate::models::kv::KvArena;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::prefix_cache::Parent;
 use super::{ModelId, Scheduler, Sequence, SequenceId, State};
-use crate::models::decoder::LogitsAt;
+use crate::models::causal_lm::LogitsAt;
 use crate::models::kv::{BlockId, blocks_for};
 
 /// What a step does.

@@ -54,7 +54,7 @@ pub struct Request {
     pub choices: u32,
     /// Most tokens of each answer.
     pub max_tokens: u32,
-    /// Whether its answers are computed as long ones: see `Decoder::is_long`.
+    /// Whether its answers are computed as long ones: see `CausalLm::is_long`.
     pub long: bool,
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use proptest::prelude::*;
 
 use super::{Full, Limits, ModelId, Request, RequestId, Scheduler, SequenceId, StepPlan, Tenant};
-use crate::models::decoder::LogitsAt;
+use crate::models::causal_lm::LogitsAt;
 use crate::models::kv::{BLOCK, BlockId};
 
 const BYTES: u64 = 100;

@@ -19,7 +19,7 @@ use crate::engine::settings::MAX_DRAFT_TOKENS;
 use crate::engine::text::scheduler::{DraftContext, SequenceId};
 use crate::engine::text::speculative::draft_stats::{DraftCosts, Round, RoundStats};
 use crate::engine::text::step_cost::SpeculationCosts;
-use crate::models::decoder::{BatchRow, Logits, LogitsAt};
+use crate::models::causal_lm::{BatchRow, Logits, LogitsAt};
 use crate::models::kv::{BLOCK, BlockId, KvArena, KvShape, KvType};
 
 /// Logits so far below the best add nothing to a sum of probabilities.
