@@ -88,14 +88,14 @@ impl ActiveRequest {
         timeout: Duration,
     ) -> bool {
         let mut slow = false;
-        for (choice, one) in (0..).zip(&mut self.choices) {
-            let Some(one) = one else { continue };
-            if one.permit.is_none() {
+        for (choice, slot) in (0..).zip(&mut self.choices) {
+            let Some(state) = slot else { continue };
+            if state.permit.is_none() {
                 // The client is gone or slow: the next sweep tells which.
-                one.permit = self.sender.clone().try_reserve_owned().ok();
+                state.permit = self.sender.clone().try_reserve_owned().ok();
             }
-            paused.push((SequenceId { request, choice }, one.permit.is_none()));
-            slow |= one.permit.is_none();
+            paused.push((SequenceId { request, choice }, state.permit.is_none()));
+            slow |= state.permit.is_none();
         }
         self.stalled_since = if slow { Some(self.stalled_since.unwrap_or(now)) } else { None };
         self.stalled_since.is_none_or(|since| now.saturating_sub(since) <= timeout)
@@ -103,11 +103,11 @@ impl ActiveRequest {
 
     /// N-gram proposals for each choice with a token; empty if too few of its proposals were accepted.
     pub fn propose_ngrams(&mut self, request: RequestId, costs: &SpeculationCosts) -> Vec<(SequenceId, Vec<u32>)> {
-        let propose = |(choice, one): (u32, &mut Option<Choice>)| {
-            let one = one.as_mut().filter(|one| one.last_token_at.is_some())?;
-            let tokens = one.ngrams.propose(costs.break_even_acceptance());
-            let saved = f64::from(one.ngrams.acceptance()) * costs.token - costs.check;
-            one.draft.skip_round(tokens.len() as f64 * saved);
+        let propose = |(choice, slot): (u32, &mut Option<Choice>)| {
+            let state = slot.as_mut().filter(|state| state.last_token_at.is_some())?;
+            let tokens = state.ngrams.propose(costs.break_even_acceptance());
+            let saved = f64::from(state.ngrams.acceptance()) * costs.token - costs.check;
+            state.draft.skip_round(tokens.len() as f64 * saved);
             Some((SequenceId { request, choice }, tokens))
         };
         (0..).zip(&mut self.choices).filter_map(propose).collect()
@@ -140,12 +140,12 @@ impl ActiveRequest {
         let draft = row.tokens.get(known..).unwrap_or_default();
         let mut combined: Option<TextDelta> = None;
         for (at, logits) in logits.into_iter().enumerate() {
-            let piece = choice.sequence.sample(logits)?;
+            let delta = choice.sequence.sample(logits)?;
             let token = choice.sequence.last_token;
             outcome.new.push(token);
             outcome.positions = known + at;
-            outcome.ended = piece.end.is_some();
-            combined = Some(merge(combined, piece));
+            outcome.ended = delta.end.is_some();
+            combined = Some(merge(combined, delta));
             if outcome.ended || draft.get(at) != Some(&token) {
                 break;
             }
@@ -168,8 +168,8 @@ impl ActiveRequest {
             Some(before) => metrics.next_token(self.model.id(), now.saturating_sub(before)),
             None => metrics.first_token(self.model.id(), now.saturating_sub(self.submitted)),
         }
-        if let (Some(permit), Some(piece)) = (choice.permit.take(), combined) {
-            drop(permit.send(Ok(TextDelta { cached: self.cached, ..piece })));
+        if let (Some(permit), Some(delta)) = (choice.permit.take(), combined) {
+            drop(permit.send(Ok(TextDelta { cached: self.cached, ..delta })));
         }
         if let Some(slot) = self.choices.get_mut(row.sequence.choice as usize)
             && outcome.ended
@@ -181,10 +181,10 @@ impl ActiveRequest {
 }
 
 /// Merges two deltas of one choice.
-fn merge(earlier: Option<TextDelta>, piece: TextDelta) -> TextDelta {
-    let Some(mut combined) = earlier else { return piece };
-    combined.text.push_str(&piece.text);
-    combined.calls.extend(piece.calls);
-    combined.tokens.extend(piece.tokens);
-    TextDelta { text: combined.text, calls: combined.calls, tokens: combined.tokens, ..piece }
+fn merge(earlier: Option<TextDelta>, delta: TextDelta) -> TextDelta {
+    let Some(mut combined) = earlier else { return delta };
+    combined.text.push_str(&delta.text);
+    combined.calls.extend(delta.calls);
+    combined.tokens.extend(delta.tokens);
+    TextDelta { text: combined.text, calls: combined.calls, tokens: combined.tokens, ..delta }
 }

@@ -17,7 +17,7 @@ use crate::engine::runtime::backlog::retry_after;
 use crate::engine::runtime::memory::KvCache;
 
 /// Assumed length of a choice, in tokens, before any has ended.
-const DEFAULT_ANSWER_TOKENS: f64 = 256.;
+const DEFAULT_CHOICE_TOKENS: f64 = 256.;
 /// Weight of the newest step or choice in the moving averages.
 const NEWEST_WEIGHT: f64 = 0.1;
 
@@ -34,7 +34,7 @@ pub struct State {
     pub resets: u64,
     speed: Speed,
     /// Moving average of the tokens per choice; `None` before any has ended.
-    answer_tokens: Option<f64>,
+    choice_tokens: Option<f64>,
 }
 
 /// A request in the queue.
@@ -111,14 +111,14 @@ impl State {
     }
 
     /// Records the length of a choice that has ended.
-    pub fn record_answer_length(&mut self, generated: usize) {
+    pub fn record_choice_length(&mut self, generated: usize) {
         let newest = generated as f64;
-        self.answer_tokens = Some(self.answer_tokens.map_or(newest, |mean| mean + (newest - mean) * NEWEST_WEIGHT));
+        self.choice_tokens = Some(self.choice_tokens.map_or(newest, |mean| mean + (newest - mean) * NEWEST_WEIGHT));
     }
 
     /// The expected length of a choice, in tokens.
     pub fn expected_tokens(&self) -> u32 {
-        self.answer_tokens.unwrap_or(DEFAULT_ANSWER_TOKENS).ceil() as u32
+        self.choice_tokens.unwrap_or(DEFAULT_CHOICE_TOKENS).ceil() as u32
     }
 
     /// When half of the work ahead of a new request will be done, at the current speed and choice length.
@@ -132,7 +132,7 @@ impl State {
             }
         };
         let seconds = self.speed().map(|speed| work as f64 / speed.max(0.1));
-        retry_after(seconds.filter(|_| self.answer_tokens.is_some()))
+        retry_after(seconds.filter(|_| self.choice_tokens.is_some()))
     }
 
     /// Replaces the scheduler and resubmits requests of which nothing has run. The caller must fail running ones.
@@ -175,7 +175,7 @@ impl TextQueue {
             waiting: BTreeMap::new(),
             resets: 0,
             speed: Speed::default(),
-            answer_tokens: None,
+            choice_tokens: None,
         };
         Arc::new(Self { runtime, state: Mutex::new(state) })
     }

@@ -287,7 +287,7 @@ impl TextWorkload {
                     state.scheduler.commit(id, positions, &new);
                     if ended {
                         let generated = state.scheduler.finish(id);
-                        state.record_answer_length(generated);
+                        state.record_choice_length(generated);
                     }
                 }
                 Err(failure) => failed.push((id, failure)),

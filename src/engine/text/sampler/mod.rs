@@ -201,26 +201,26 @@ fn greedy(logits: &[f32]) -> Option<u32> {
 /// The `k` most likely candidates, by ID. One pass: few logits are above the rising threshold.
 fn top_k(logits: &[f32], k: usize) -> Vec<Candidate> {
     let room = k.saturating_mul(2).clamp(64, logits.len().max(64));
-    let mut kept: Vec<Candidate> = Vec::with_capacity(room);
+    let mut best: Vec<Candidate> = Vec::with_capacity(room);
     let mut threshold = f32::NEG_INFINITY;
-    let shrink = |kept: &mut Vec<Candidate>| {
-        if k < kept.len() {
-            kept.select_nth_unstable_by(k - 1, by_weight_descending);
-            kept.truncate(k);
+    let shrink = |best: &mut Vec<Candidate>| {
+        if k < best.len() {
+            best.select_nth_unstable_by(k - 1, by_weight_descending);
+            best.truncate(k);
         }
     };
     for_each_above(logits, |candidate| {
-        kept.push(candidate);
-        if kept.len() >= room && k < kept.len() {
-            shrink(&mut kept);
-            threshold = kept.iter().map(|candidate| candidate.1).fold(f32::INFINITY, f32::min);
+        best.push(candidate);
+        if best.len() >= room && k < best.len() {
+            shrink(&mut best);
+            threshold = best.iter().map(|candidate| candidate.1).fold(f32::INFINITY, f32::min);
         }
         threshold
     });
-    shrink(&mut kept);
+    shrink(&mut best);
     // The order after the selection depends on its algorithm; the order of IDs does not.
-    kept.sort_unstable_by_key(|candidate| candidate.0);
-    kept
+    best.sort_unstable_by_key(|candidate| candidate.0);
+    best
 }
 
 /// Keeps the smallest set of most likely candidates whose weights reach `share` of the total. A few candidates nearly

@@ -246,7 +246,7 @@ impl Scheduler {
     }
 
     /// Sets draft tokens that may follow the newest one. The next step computes them too, as far as there is
-    /// memory. [`Scheduler::commit`] tells which were accepted.
+    /// memory. [`Scheduler::commit`] then takes those that were accepted.
     pub fn propose(&mut self, id: SequenceId, mut draft: Vec<u32>) {
         if let Some(sequence) = self.sequences.get_mut(&id) {
             draft.truncate(sequence.left.saturating_sub(1) as usize);

@@ -144,8 +144,8 @@ mod tests {
         let mut parent = root(1);
         for token in [7, 8, 9] {
             let block = pool.allocate();
-            let (node, stands) = tree.insert(parent, [token; BLOCK], block, u64::from(token));
-            assert_eq!(stands, block);
+            let (node, cached) = tree.insert(parent, [token; BLOCK], block, u64::from(token));
+            assert_eq!(cached, block);
             pool.cache(block);
             pool.release(block);
             parent = Parent::Node(node);

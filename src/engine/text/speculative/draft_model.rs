@@ -147,10 +147,10 @@ impl DraftSequence {
 
 impl DraftModel {
     /// `vocabulary`: token IDs below this are the same in `model` and the target model, whose
-    /// weights take `served` bytes.
-    pub fn new(model: Arc<dyn DraftNetwork>, vocabulary: usize, served: u64, kind: KvType) -> Self {
+    /// weights take `target_bytes` bytes.
+    pub fn new(model: Arc<dyn DraftNetwork>, vocabulary: usize, target_bytes: u64, kind: KvType) -> Self {
         let arena = KvArena::new(model.kv_shape(kind));
-        let costs = DraftCosts::new(model.weight_bytes() as f64 / served.max(1) as f64);
+        let costs = DraftCosts::new(model.weight_bytes() as f64 / target_bytes.max(1) as f64);
         Self { model, vocabulary, arena, computed: HashMap::new(), costs, average: RoundStats::default() }
     }
 
@@ -164,7 +164,7 @@ impl DraftModel {
         self.computed.remove(&block);
     }
 
-    /// Forgets all keys and values.
+    /// Drops all keys and values.
     fn clear(&mut self) {
         self.arena = KvArena::new(self.arena.shape());
         self.computed.clear();
@@ -332,7 +332,7 @@ impl DraftSlot {
         }
     }
 
-    /// Forgets all keys and values.
+    /// Drops all keys and values.
     pub fn clear(&self) {
         if let Some(draft_model) = self.lock().as_mut() {
             draft_model.clear();
@@ -359,8 +359,8 @@ impl DraftSlot {
 
     /// Whether to look for a draft model now. `true` for one caller only.
     pub fn should_load(&self, now: Duration) -> bool {
-        let claim = |next: u64| (next <= millis(now)).then_some(u64::MAX);
-        self.next_attempt.fetch_update(Ordering::SeqCst, Ordering::SeqCst, claim).is_ok()
+        let disable = |next: u64| (next <= millis(now)).then_some(u64::MAX);
+        self.next_attempt.fetch_update(Ordering::SeqCst, Ordering::SeqCst, disable).is_ok()
     }
 
     /// Allows the next attempt from uptime `at` on.

@@ -57,10 +57,10 @@ impl TextWorkload {
     ) -> Vec<DraftSequence> {
         let (room, expected) = (self.runtime.memory.room(), state.expected_tokens());
         let requests = self.active.iter_mut().filter(|(_, request)| request.model.key == model);
-        let answers = requests.flat_map(|(id, request)| request.draft_states(*id));
-        let mut open: Vec<_> = answers.filter(|(id, _)| state.scheduler.draft_context(*id).is_some()).collect();
-        let (count, mut sequences) = (open.len(), Vec::new());
-        for (id, draft) in &mut open {
+        let states = requests.flat_map(|(id, request)| request.draft_states(*id));
+        let mut candidates: Vec<_> = states.filter(|(id, _)| state.scheduler.draft_context(*id).is_some()).collect();
+        let (count, mut sequences) = (candidates.len(), Vec::new());
+        for (id, draft) in &mut candidates {
             if let Some(round) = draft.last_round() {
                 draft_model.average.absorb(&round);
             }

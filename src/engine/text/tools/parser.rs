@@ -198,7 +198,7 @@ fn text_state(format: CallFormat) -> State {
 /// Appends a character to the arguments of the call `index`.
 fn push_argument(calls: &mut Vec<ToolCallDelta>, index: u32, ch: char) {
     match calls.last_mut() {
-        Some(piece) if piece.index == index && piece.name.is_none() => piece.arguments.push(ch),
+        Some(delta) if delta.index == index && delta.name.is_none() => delta.arguments.push(ch),
         _ => calls.push(ToolCallDelta { index, name: None, arguments: ch.to_string() }),
     }
 }

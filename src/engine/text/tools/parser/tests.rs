@@ -27,10 +27,10 @@ fn run(format: CallFormat, call_required: bool, text: &str, cut: usize) -> (Stri
     for part in chars.chunks(cut) {
         let Parsed { text, calls: pieces, .. } = parser.push(0, &part.iter().collect::<String>());
         output += &text;
-        for piece in pieces {
-            match piece.name {
-                Some(name) => calls.push((name, piece.arguments)),
-                None => calls[piece.index as usize].1 += &piece.arguments,
+        for delta in pieces {
+            match delta.name {
+                Some(name) => calls.push((name, delta.arguments)),
+                None => calls[delta.index as usize].1 += &delta.arguments,
             }
         }
     }
